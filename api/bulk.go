@@ -1,0 +1,146 @@
+package api
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// BulkGetRequest reads several keys; duplicates are allowed.
+type BulkGetRequest struct {
+	Store       string
+	Keys        []string
+	Parallelism int // upper bound of concurrent reads; 0 or less = the service's choice
+	ReadOptions
+}
+
+// Bulk is the answer of a bulk read: one item per key in the order of the request.
+type Bulk struct {
+	Items       []state.Item // Err, if set, is an *Error
+	state.Proof              // the weakest of all items
+}
+
+// BulkGet reads several keys. A key that cannot be read carries its own error.
+func (s *State) BulkGet(ctx context.Context, r BulkGetRequest) (Bulk, error) {
+	inst, failure := s.store(r.Store)
+	if failure != nil {
+		return Bulk{}, failure
+	}
+	if len(r.Keys) > s.limits.BulkKeys {
+		return Bulk{}, exceeded("too many keys in one bulk read", len(r.Keys), s.limits.BulkKeys)
+	}
+	options, failure := readOptions(inst, r.ReadOptions)
+	if failure != nil || len(r.Keys) == 0 {
+		return Bulk{}, orNil(failure)
+	}
+	request := state.BulkGetRequest{Keys: make([]string, len(r.Keys)), Parallelism: r.Parallelism, ReadOptions: options}
+	for i, key := range r.Keys {
+		if err := state.ValidateKey(key); err != nil {
+			at := place{index: i, of: len(r.Keys)}
+			return Bulk{}, illegalKey(inst.Name, "keys["+at.number()+"]", at.prefix(), err)
+		}
+		request.Keys[i] = inst.StoredKey(s.app.ID, key)
+	}
+	items, err := s.read(ctx, inst.Store, request)
+	if err != nil {
+		return Bulk{}, opBulkGet.failed(err, inst.Name, "", "")
+	}
+	return answer(inst.Name, r.Keys, items), nil
+}
+
+// answer gives the items back their own keys and their errors public names.
+func answer(store string, keys []string, items []state.Item) Bulk {
+	var worth proof
+	for i := range items {
+		items[i].Key = keys[i]
+		if items[i].Err != nil {
+			items[i].Err = opGet.failed(items[i].Err, store, keys[i], "")
+			continue
+		}
+		worth.add(items[i].Proof)
+	}
+	return Bulk{Items: items, Proof: worth.Proof}
+}
+
+// read asks the store in one call if it can, else key by key.
+func (s *State) read(ctx context.Context, store state.Store, r state.BulkGetRequest) ([]state.Item, error) {
+	bulk, ok := store.(state.BulkGetter)
+	if !ok {
+		return s.readEach(ctx, store, r)
+	}
+	items, err := bulk.BulkGet(ctx, r)
+	if err == nil && len(items) != len(r.Keys) {
+		err = fault.New(fault.Internal, "api.BulkGet", "the store answered another number of items than it was asked for")
+	}
+	return items, err
+}
+
+// readEach reads with a bounded number of workers. A request whose time is over fails as
+// a whole: that is not the fault of single keys.
+func (s *State) readEach(ctx context.Context, store state.Store, r state.BulkGetRequest) ([]state.Item, error) {
+	workers := min(len(r.Keys), s.limits.Parallelism)
+	if r.Parallelism > 0 {
+		workers = min(workers, r.Parallelism)
+	}
+	items := make([]state.Item, len(r.Keys))
+	var next atomic.Int64
+	var running sync.WaitGroup
+	for range workers {
+		running.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(items)) && ctx.Err() == nil; i = next.Add(1) - 1 {
+				item, err := store.Get(ctx, state.GetRequest{Key: r.Keys[i], ReadOptions: r.ReadOptions})
+				item.Err = err
+				items[i] = item
+			}
+		})
+	}
+	running.Wait()
+	return items, ctx.Err()
+}
+
+// proof is what several answers together are worth: the lowest level, the greatest age.
+// Of several sessions the last one stands, because tokens are opaque here; stores that
+// have sessions read in bulk themselves.
+type proof struct {
+	some bool
+	state.Proof
+}
+
+func (p *proof) add(q state.Proof) {
+	if !p.some {
+		p.some, p.Proof = true, q
+		return
+	}
+	if rank(q.Level) < rank(p.Level) {
+		p.Level = q.Level
+	}
+	p.Age = older(p.Age, q.Age)
+	if q.Session != "" {
+		p.Session = q.Session
+	}
+}
+
+func rank(l state.Level) int {
+	switch l {
+	case state.Linearizable:
+		return 3
+	case state.SessionLevel:
+		return 2
+	case state.Bounded:
+		return 1
+	default:
+		return 0
+	}
+}
+
+// older returns the greater age; an unknown one, which is negative, beats all.
+func older(a, b time.Duration) time.Duration {
+	if a < 0 || b < 0 {
+		return -1
+	}
+	return max(a, b)
+}

@@ -1,0 +1,51 @@
+package api
+
+// The public error codes. They are part of the API: never renamed, never reused.
+const (
+	CodeMalformed            = "ERR_MALFORMED_REQUEST"
+	CodeBodyRead             = "ERR_BODY_READ"
+	CodeNotFound             = "ERR_NOT_FOUND"
+	CodeMethodNotAllowed     = "ERR_METHOD_NOT_ALLOWED"
+	CodeUnauthenticated      = "ERR_UNAUTHENTICATED"
+	CodePermissionDenied     = "ERR_PERMISSION_DENIED"
+	CodeInternal             = "ERR_INTERNAL"
+	CodeStoreNotConfigured   = "ERR_STATE_STORE_NOT_CONFIGURED"
+	CodeStoreNotFound        = "ERR_STATE_STORE_NOT_FOUND"
+	CodeStoreNotSupported    = "ERR_STATE_STORE_NOT_SUPPORTED"
+	CodeTooManyOperations    = "ERR_STATE_STORE_TOO_MANY_TRANSACTIONS"
+	CodeOperationUnknown     = "ERR_NOT_SUPPORTED_STATE_OPERATION"
+	CodeStateGet             = "ERR_STATE_GET"
+	CodeStateBulkGet         = "ERR_STATE_BULK_GET"
+	CodeStateSave            = "ERR_STATE_SAVE"
+	CodeStateDelete          = "ERR_STATE_DELETE"
+	CodeStateTransaction     = "ERR_STATE_TRANSACTION"
+	CodeStateList            = "ERR_STATE_LIST"
+	CodeActorRuntimeNotFound = "ERR_ACTOR_RUNTIME_NOT_FOUND"
+	CodeActorStateGet        = "ERR_ACTOR_STATE_GET"
+	CodeActorStateSave       = "ERR_ACTOR_STATE_TRANSACTION_SAVE"
+	CodeHealthNotReady       = "ERR_HEALTH_NOT_READY"
+	CodeHealthAppID          = "ERR_HEALTH_APPID_NOT_MATCH"
+	CodeOutboundNotReady     = "ERR_OUTBOUND_HEALTH_NOT_READY"
+)
+
+// The reasons that are Quorate's own. Those that start with DAPR_ are the ones existing
+// clients know.
+const (
+	ReasonNoQuorum      = "no_quorum"     // surely not done: no majority, read-only or closing; the message says which
+	ReasonTimeout       = "timeout"       // surely not done in time
+	ReasonIndeterminate = "indeterminate" // may have been done
+	ReasonConflict      = "conflict"      // a condition did not hold; nothing was changed
+	ReasonTooLarge      = "too_large"     // a limit was exceeded
+	ReasonDenied        = "denied"
+	ReasonUnsupported   = "unsupported"
+	ReasonStarting      = "starting" // components are still being loaded
+	ReasonNotReady      = "not_ready"
+	ReasonCorrupt       = "corrupt"
+	ReasonInternal      = "internal"
+
+	reasonNotConfigured = "DAPR_STATE_NOT_CONFIGURED"
+	reasonNotFound      = "DAPR_STATE_NOT_FOUND"
+	reasonIllegalKey    = "DAPR_STATE_ILLEGAL_KEY"
+	reasonNoTransaction = "DAPR_STATE_TRANSACTIONS_NOT_SUPPORTED"
+	reasonTooMany       = "DAPR_STATE_TOO_MANY_TRANSACTIONS"
+)

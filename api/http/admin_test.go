@@ -1,0 +1,239 @@
+package http_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quorate/quorate/api"
+	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// adminFunc is a node of which only the status is known.
+type adminFunc func() (api.NodeStatus, error)
+
+func (f adminFunc) Status(context.Context) (api.NodeStatus, error) { return f() }
+
+func adminStatusSample() api.NodeStatus {
+	return api.NodeStatus{
+		Node: api.NodeIdentity{ID: "n1", ServerID: "n1-4f", Cluster: "default", ClusterID: "c1", Role: "server", Version: "v1", Started: time.Unix(1700000000, 0).UTC(),
+			UptimeMS: 1500, DataDir: "/data", LogStore: "boltdb", Partitions: 1, Apps: []api.AppStatus{{ID: "orders", API: []string{"127.0.0.1:3500"}}}, Metrics: "127.0.0.1:9090"},
+		Issues: []api.Issue{{About: "group 0", Reason: "no leader"}},
+		Groups: []api.GroupStatus{{State: "follower", Term: 2, CommitIndex: 7, AppliedIndex: 6, LastLogIndex: 8, SnapshotIndex: 3, Keys: 4, DiskBytes: 5, LogBytes: 6, Reads: true, Reason: "no leader"}},
+		Stores: []api.StoreStatus{{Name: "statestore", Type: "state.raft", Version: "v1", Ready: true, Capabilities: []string{"ETAG"}, KeyPrefix: "appid", DefaultConsistency: "eventual"}},
+	}
+}
+
+// adminGet asks the admin API for path.
+func adminGet(t *testing.T, a apihttp.Admin, path string) (status int, body []byte) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	apihttp.NewAdmin(a, slog.New(slog.DiscardHandler)).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	if got := w.Header().Get("Content-Type"); got != "application/json" {
+		t.Errorf("%s: content type %q", path, got)
+	}
+	return w.Code, w.Body.Bytes()
+}
+
+func TestAdminStatusArrivesWhole(t *testing.T) {
+	want := adminStatusSample()
+	status, body := adminGet(t, adminFunc(func() (api.NodeStatus, error) { return want, nil }), apihttp.AdminStatusPath)
+	var got api.NodeStatus
+	if err := json.Unmarshal(body, &got); err != nil || status != http.StatusOK {
+		t.Fatalf("%d %v: %s", status, err, body)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestAdminNamesOfFieldsStay holds the JSON names: programs read them.
+func TestAdminNamesOfFieldsStay(t *testing.T) {
+	_, body := adminGet(t, adminFunc(func() (api.NodeStatus, error) { return adminStatusSample(), nil }), apihttp.AdminStatusPath)
+	var v any
+	if err := json.Unmarshal(body, &v); err != nil {
+		t.Fatal(err)
+	}
+	got, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden := filepath.Join("testdata", "admin_status.json")
+	if *update {
+		if err := os.WriteFile(golden, append(got, '\n'), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)+"\n"); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAdminStoresAreAListEvenWhenThereAreNone(t *testing.T) {
+	_, body := adminGet(t, adminFunc(func() (api.NodeStatus, error) { return api.NodeStatus{}, nil }), apihttp.AdminStoresPath)
+	if string(body) != "[]" {
+		t.Errorf("body %s", body)
+	}
+	_, body = adminGet(t, adminFunc(func() (api.NodeStatus, error) { return adminStatusSample(), nil }), apihttp.AdminStoresPath)
+	var got []api.StoreStatus
+	if err := json.Unmarshal(body, &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(adminStatusSample().Stores, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAdminErrorsKeepCodeAndHint(t *testing.T) {
+	for code, want := range map[fault.Code]int{
+		fault.Invalid: 400, fault.TooLarge: 400, fault.Denied: 403, fault.NotFound: 404, fault.Conflict: 409, fault.Unimplemented: 501,
+		fault.Unavailable: 503, fault.NotLeader: 503, fault.Timeout: 504, fault.Indeterminate: 504, fault.Internal: 500, fault.Corrupt: 500,
+	} {
+		failure := &fault.Error{Code: code, Op: "node.Status", Msg: "m", Hint: "h"}
+		status, body := adminGet(t, adminFunc(func() (api.NodeStatus, error) { return api.NodeStatus{}, failure }), apihttp.AdminStatusPath)
+		err := fault.Unmarshal(body)
+		if status != want || !fault.Is(err, code) || !strings.Contains(err.Error(), "(h)") {
+			t.Errorf("%s: status %d, error %v", code, status, err)
+		}
+	}
+}
+
+func TestAdminRefusesWhatItDoesNotKnow(t *testing.T) {
+	status, body := adminGet(t, adminFunc(nil), "/v1/members")
+	if err := fault.Unmarshal(body); status != http.StatusNotFound || !fault.Is(err, fault.NotFound) || !strings.Contains(err.Error(), "/v1/members") {
+		t.Errorf("status %d, %s", status, body)
+	}
+}
+
+// listenAdmin opens the admin socket and checks that a client finds it.
+func listenAdmin(t *testing.T, dataDir, runtimeDir string) string {
+	t.Helper()
+	l, err := apihttp.ListenAdmin(dataDir, runtimeDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		if c, err := l.Accept(); err == nil {
+			_, _ = io.WriteString(c, "here")
+			_ = c.Close()
+		}
+	}()
+	path, err := apihttp.FindAdmin(dataDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(c); string(text) != "here" {
+		t.Errorf("another socket answers: %q, %v", text, err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode of the socket: %v, %v", info.Mode(), err)
+	}
+	return path
+}
+
+// shortDir is a directory with a path short enough for a socket.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "q")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func TestAdminSocketLiesInTheDataDirectory(t *testing.T) {
+	dir := shortDir(t)
+	if path := listenAdmin(t, dir, ""); filepath.Dir(path) != dir {
+		t.Errorf("socket at %s", path)
+	}
+}
+
+func TestAdminSocketOfADeadNodeIsReplaced(t *testing.T) {
+	dir := shortDir(t)
+	l, err := apihttp.ListenAdmin(dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // as a kill leaves it
+	_ = l.Close()
+	listenAdmin(t, dir, "")
+}
+
+func TestAdminSocketOfALongPathLiesInTheRuntimeDirectory(t *testing.T) {
+	base := shortDir(t)
+	long := filepath.Join(base, strings.Repeat("d", 100))
+	if err := os.Mkdir(long, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	runtime := filepath.Join(base, "run")
+	if path := listenAdmin(t, long, runtime); filepath.Dir(path) != runtime {
+		t.Errorf("socket at %s", path)
+	}
+}
+
+func TestAdminSocketIsRefusedWhereOthersCouldReachIt(t *testing.T) {
+	base := shortDir(t)
+	long := filepath.Join(base, strings.Repeat("d", 100))
+	open := filepath.Join(base, "open")
+	for _, dir := range []string{long, open} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(open, 0o755); err != nil { //nolint:gosec // the point of the test
+		t.Fatal(err)
+	}
+	link := filepath.Join(base, "link")
+	if err := os.Symlink(shortDir(t), link); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		runtime string
+		code    fault.Code
+	}{
+		"open to others":  {open, fault.Denied},
+		"a symbolic link": {link, fault.Denied},
+		"none":            {"", fault.Invalid},
+		"too long itself": {filepath.Join(long, "run"), fault.Invalid},
+	} {
+		l, err := apihttp.ListenAdmin(long, c.runtime)
+		if !fault.Is(err, c.code) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil {
+			_ = l.Close()
+		}
+	}
+}
+
+func TestAdminNoteOfAnEarlierPlaceIsRemoved(t *testing.T) {
+	dir := shortDir(t)
+	if err := os.WriteFile(filepath.Join(dir, "admin.path"), []byte("/elsewhere.sock\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if path := listenAdmin(t, dir, ""); filepath.Dir(path) != dir {
+		t.Errorf("socket at %s", path)
+	}
+}

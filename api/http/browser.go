@@ -1,0 +1,66 @@
+package http
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/quorate/quorate/api"
+)
+
+const (
+	headerOrigin    = "Origin"
+	headerFetchSite = "Sec-Fetch-Site"
+)
+
+// checkOrigin refuses what a page of another site sends, unless the site is allowed, and
+// answers the question a browser asks before such a request. A request without the
+// headers of browsers passes.
+func (g *guard) checkOrigin(p *reply, r *http.Request) (answered bool, err error) {
+	origin, site := header(r, headerOrigin), header(r, headerFetchSite)
+	if origin == "" {
+		if site == "" || site == "same-origin" || site == "none" || g.origins.any {
+			return false, nil
+		}
+		return false, foreign("this request comes from a page of another site")
+	}
+	if sameOrigin(origin, r) {
+		return false, nil
+	}
+	if !g.origins.allow(origin) {
+		return false, foreign("requests of pages from another origin are refused")
+	}
+	return allowOrigin(p, r, origin), nil
+}
+
+func foreign(text string) error {
+	return api.Forbidden(text + " (name the origin in --allowed-origins to allow it)")
+}
+
+// sameOrigin reports whether a page was served by this very listener.
+func sameOrigin(origin string, r *http.Request) bool {
+	scheme, host, ok := strings.Cut(origin, "://")
+	want := "http"
+	if r.TLS != nil {
+		want = "https"
+	}
+	return ok && scheme == want && strings.EqualFold(host, r.Host)
+}
+
+// allowOrigin tells the browser that the page may read the answer, and answers a
+// preflight request itself: a browser sends that one without a token.
+func allowOrigin(p *reply, r *http.Request, origin string) (answered bool) {
+	h := p.Header()
+	h["Access-Control-Allow-Origin"] = []string{origin}
+	h["Vary"] = []string{headerOrigin}
+	h["Access-Control-Expose-Headers"] = []string{"ETag, metadata.ttlExpireTime, Quorate-Session, Quorate-Consistency, Quorate-Age"}
+	if r.Method != http.MethodOptions || header(r, "Access-Control-Request-Method") == "" {
+		return false
+	}
+	h["Access-Control-Allow-Methods"] = []string{"HEAD, GET, POST, PUT, PATCH, DELETE"}
+	if asked := header(r, "Access-Control-Request-Headers"); asked != "" {
+		h["Access-Control-Allow-Headers"] = []string{asked}
+	}
+	h["Access-Control-Max-Age"] = []string{"600"}
+	p.empty()
+	return true
+}

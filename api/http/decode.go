@@ -1,0 +1,208 @@
+package http
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/state"
+)
+
+// The bodies of requests. Names are matched without regard to case and unknown ones are
+// ignored; values are kept as the bytes that came.
+
+type itemBody struct {
+	Key      string            `json:"key"`
+	Value    json.RawMessage   `json:"value"`
+	ETag     string            `json:"etag"`
+	Metadata map[string]string `json:"metadata"`
+	Options  struct {
+		Concurrency string `json:"concurrency"`
+		Consistency string `json:"consistency"`
+	} `json:"options"`
+}
+
+type operationBody struct {
+	Operation string   `json:"operation"`
+	Request   itemBody `json:"request"`
+}
+
+type transactionBody struct {
+	Operations []operationBody   `json:"operations"`
+	Metadata   map[string]string `json:"metadata"`
+}
+
+type bulkBody struct {
+	Keys        []string          `json:"keys"`
+	Parallelism int               `json:"parallelism"`
+	Metadata    map[string]string `json:"metadata"`
+}
+
+// decodeSave reads the body of a save.
+func decodeSave(body []byte) ([]api.Item, error) {
+	var in []itemBody
+	if err := decode(body, &in); err != nil {
+		return nil, err
+	}
+	items := make([]api.Item, len(in))
+	for i := range in {
+		if err := in[i].item(&items[i], i, len(in)); err != nil {
+			return nil, err
+		}
+	}
+	return items, nil
+}
+
+// decodeTransaction reads the body of a transaction. A body without operations is an
+// error, an empty list is none.
+func decodeTransaction(body []byte) ([]api.Operation, map[string]string, error) {
+	var in transactionBody
+	if err := decode(body, &in); err != nil {
+		return nil, nil, err
+	}
+	if in.Operations == nil {
+		return nil, nil, api.MalformedRequest(`"operations" is missing (an empty list is allowed)`)
+	}
+	operations, err := convertOperations(in.Operations)
+	return operations, in.Metadata, err
+}
+
+// decodeActorTransaction reads the body of an actor transaction: a bare list.
+func decodeActorTransaction(body []byte) ([]api.Operation, error) {
+	var in []operationBody
+	if err := decode(body, &in); err != nil {
+		return nil, err
+	}
+	return convertOperations(in)
+}
+
+func convertOperations(in []operationBody) ([]api.Operation, error) {
+	out := make([]api.Operation, len(in))
+	for i := range in {
+		out[i].Name = in[i].Operation
+		if err := in[i].Request.item(&out[i].Item, i, len(in)); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// decodeBulk reads the body of a bulk read.
+func decodeBulk(body []byte) (bulkBody, error) {
+	var in bulkBody
+	return in, decode(body, &in)
+}
+
+func (b *itemBody) item(out *api.Item, index, of int) (err error) {
+	out.Key, out.Value, out.JSON, out.ETag, out.Metadata = b.Key, b.Value, true, b.ETag, b.Metadata
+	if out.Concurrency, err = state.ParseConcurrency(b.Options.Concurrency); err != nil {
+		return api.InvalidOption(itemName(index, of), err)
+	}
+	if out.Consistency, err = state.ParseConsistency(b.Options.Consistency); err != nil {
+		return api.InvalidOption(itemName(index, of), err)
+	}
+	return nil
+}
+
+func itemName(index, of int) string {
+	if of == 1 {
+		return ""
+	}
+	return "item " + strconv.Itoa(index) + ": "
+}
+
+// decode reads the first JSON value of body; what follows it is ignored.
+func decode(body []byte, into any) error {
+	if !utf8.Valid(body) {
+		return api.MalformedRequest("the body is not valid UTF-8 (send bytes as a base64 string with metadata contentType=application/octet-stream)")
+	}
+	err := json.Unmarshal(body, into)
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok && syntax.Offset > 1 && syntax.Offset <= int64(len(body)) {
+		// If the value was complete before the offending byte, that byte only follows it.
+		if again := json.Unmarshal(body[:syntax.Offset-1], into); !isSyntax(again) {
+			err = again
+		}
+	}
+	if err != nil {
+		return api.MalformedRequest(describe(err, body))
+	}
+	return nil
+}
+
+func isSyntax(err error) bool {
+	_, ok := errors.AsType[*json.SyntaxError](err)
+	return ok
+}
+
+// describe says what is wrong with a body without repeating anything of it but names:
+// the decoder's own words may hold a part of a value.
+func describe(err error, body []byte) string {
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return describeType(wrong)
+	}
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok && syntax.Offset < int64(len(body)) {
+		return "the body is not valid JSON: an unexpected character at byte " + strconv.FormatInt(syntax.Offset, 10)
+	}
+	if len(body) == 0 {
+		return "the body is empty"
+	}
+	return "the body is not valid JSON: it ends too early"
+}
+
+func describeType(wrong *json.UnmarshalTypeError) string {
+	given, _, _ := strings.Cut(wrong.Value, " ") // "number 12" would tell the number
+	text := fieldName(wrong) + " must be " + kindName(wrong.Type)
+	if given != "number" || wrong.Type.Kind() != reflect.Int {
+		text += ", not " + article(given)
+	}
+	return text + " (near byte " + strconv.FormatInt(wrong.Offset, 10) + " of the body)"
+}
+
+// fieldName names what has the wrong type. The decoder gives an element of a list or of
+// an object the name of the whole.
+func fieldName(wrong *json.UnmarshalTypeError) string {
+	last := wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]
+	kind := wrong.Type.Kind()
+	switch {
+	case wrong.Field == "" && (wrong.Type == reflect.TypeFor[itemBody]() || wrong.Type == reflect.TypeFor[operationBody]()):
+		return "every item of the body"
+	case last == "metadata" && kind == reflect.String, last == "keys" && kind == reflect.String, last == "operations" && kind == reflect.Struct:
+		return "every item of " + strconv.Quote(wrong.Field)
+	case wrong.Field == "":
+		return "the body"
+	default:
+		return strconv.Quote(wrong.Field)
+	}
+}
+
+func kindName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Int:
+		return "a whole number"
+	case reflect.Map, reflect.Struct:
+		return "an object"
+	default:
+		return "something else"
+	}
+}
+
+func article(kind string) string {
+	switch kind {
+	case "array":
+		return "a list"
+	case "object":
+		return "an object"
+	case "bool":
+		return "a boolean"
+	default:
+		return "a " + kind
+	}
+}

@@ -1,0 +1,205 @@
+package http
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/state"
+)
+
+// Answers are written by appending: values are copied as they were saved, which a JSON
+// encoder would not do.
+
+// appendString appends s as a JSON string. Bytes that are not UTF-8 become U+FFFD.
+func appendString(dst []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	dst = append(dst, '"')
+	done := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c < utf8.RuneSelf {
+			if c < ' ' || c == '"' || c == '\\' || c == 0x7f {
+				dst = append(dst, s[done:i]...)
+				switch c {
+				case '"', '\\':
+					dst = append(dst, '\\', c)
+				default:
+					dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+				}
+				done = i + 1
+			}
+			i++
+			continue
+		}
+		r, size := utf8.DecodeRuneInString(s[i:])
+		if r == utf8.RuneError && size == 1 {
+			dst = append(dst, s[done:i]...)
+			dst = append(dst, "\ufffd"...)
+			done = i + 1
+		}
+		i += size
+	}
+	dst = append(dst, s[done:]...)
+	return append(dst, '"')
+}
+
+// appendField appends a comma, name and value; name is a literal of this package.
+func appendField(dst []byte, name, value string) []byte {
+	dst = append(dst, ',', '"')
+	dst = append(dst, name...)
+	dst = append(dst, '"', ':')
+	return appendString(dst, value)
+}
+
+// appendBulk appends the answer of a bulk read.
+func appendBulk(dst []byte, items []state.Item) []byte {
+	dst = append(dst, '[')
+	for i := range items {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendBulkItem(dst, &items[i])
+	}
+	return append(dst, ']')
+}
+
+func appendBulkItem(dst []byte, item *state.Item) []byte {
+	dst = append(dst, `{"key":`...)
+	dst = appendString(dst, item.Key)
+	switch {
+	case item.Err != nil:
+		dst = appendField(dst, "error", api.AsError(item.Err).Message)
+	case item.Found():
+		dst = append(dst, `,"data":`...)
+		binary := item.ContentType != "" || !json.Valid(item.Value)
+		if binary {
+			dst = appendBase64(dst, item.Value)
+		} else {
+			dst = append(dst, item.Value...)
+		}
+		dst = appendField(dst, "etag", item.ETag)
+		dst = appendItemMetadata(dst, item, binary)
+	}
+	return append(dst, '}')
+}
+
+func appendBase64(dst, value []byte) []byte {
+	dst = append(dst, '"')
+	dst = base64.StdEncoding.AppendEncode(dst, value)
+	return append(dst, '"')
+}
+
+// appendItemMetadata tells the type of a value that is not JSON, and when it expires.
+func appendItemMetadata(dst []byte, item *state.Item, binary bool) []byte {
+	if !binary && item.Expires.IsZero() {
+		return dst
+	}
+	dst = append(dst, `,"metadata":{`...)
+	start := len(dst)
+	if binary {
+		kind := item.ContentType
+		if kind == "" {
+			kind = state.OctetStream
+		}
+		dst = appendField(dst, state.MetadataContentType, kind)
+	}
+	if !item.Expires.IsZero() {
+		dst = appendField(dst, state.MetadataExpireTime, expires(item.Expires))
+	}
+	dst = append(dst[:start], dst[start+1:]...) // without the first comma
+	return append(dst, '}')
+}
+
+// appendPage appends the answer of a listing.
+func appendPage(dst []byte, page *api.Page) []byte {
+	dst = append(dst, `{"keys":[`...)
+	for i := range page.Items {
+		item := &page.Items[i]
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `{"key":`...)
+		dst = appendString(dst, item.Key)
+		dst = appendField(dst, "etag", item.ETag)
+		if !item.Expires.IsZero() {
+			dst = appendField(dst, state.MetadataExpireTime, expires(item.Expires))
+		}
+		dst = append(dst, '}')
+	}
+	dst = append(dst, ']')
+	if page.Token != "" {
+		dst = appendField(dst, "token", page.Token)
+	}
+	return append(dst, '}')
+}
+
+// The parts of an error that programs read, in the form of google.rpc.
+const (
+	typeErrorInfo    = `{"@type":"type.googleapis.com/google.rpc.ErrorInfo"`
+	typeResourceInfo = `{"@type":"type.googleapis.com/google.rpc.ResourceInfo","resource_type":"state"`
+	typeBadRequest   = `{"@type":"type.googleapis.com/google.rpc.BadRequest","field_violations":[`
+)
+
+// appendError appends an error body without its closing brace.
+func appendError(dst []byte, e *api.Error) []byte {
+	dst = append(dst, `{"errorCode":`...)
+	dst = appendString(dst, e.Code)
+	dst = appendField(dst, "message", e.Message)
+	if e.Details.Reason == "" {
+		return dst
+	}
+	dst = append(dst, `,"details":[`...)
+	dst = appendErrorInfo(dst, &e.Details)
+	if e.Details.Store != "" {
+		dst = append(dst, ',')
+		dst = append(dst, typeResourceInfo...)
+		dst = appendField(dst, "resource_name", e.Details.Store)
+		dst = append(dst, `,"owner":"","description":""}`...)
+	}
+	if len(e.Details.Violations) > 0 {
+		dst = append(dst, ',')
+		dst = appendViolations(dst, e.Details.Violations)
+	}
+	return append(dst, ']')
+}
+
+func appendErrorInfo(dst []byte, d *api.Details) []byte {
+	dst = append(dst, typeErrorInfo...)
+	dst = appendField(dst, "domain", domain(d.Reason))
+	dst = appendField(dst, "reason", d.Reason)
+	dst = append(dst, `,"metadata":{`...)
+	for i, a := range d.Metadata {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = appendString(dst, a.Name)
+		dst = append(dst, ':')
+		dst = appendString(dst, a.Value)
+	}
+	return append(dst, "}}"...)
+}
+
+// domain tells whose reason it is: clients of this API know those of dapr.io.
+func domain(reason string) string {
+	if strings.HasPrefix(reason, "DAPR_") {
+		return "dapr.io"
+	}
+	return "quorate"
+}
+
+func appendViolations(dst []byte, list []api.Violation) []byte {
+	dst = append(dst, typeBadRequest...)
+	for i, v := range list {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `{"field":`...)
+		dst = appendString(dst, v.Field)
+		dst = appendField(dst, "description", v.Description)
+		dst = append(dst, '}')
+	}
+	return append(dst, "]}"...)
+}

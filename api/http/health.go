@@ -1,0 +1,76 @@
+package http
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/quorate/quorate/api"
+)
+
+// healthz serves GET /v1.0/healthz: 204 once the start is complete, for good.
+func (f *Face) healthz(p *reply, r *http.Request) error {
+	q, err := parseQuery(r)
+	if err != nil {
+		return err
+	}
+	if err := f.health.Started(q.appID); err != nil {
+		return err
+	}
+	p.empty()
+	return nil
+}
+
+// healthzOutbound serves GET /v1.0/healthz/outbound.
+func (f *Face) healthzOutbound(p *reply, _ *http.Request) error {
+	if err := f.health.Outbound(); err != nil {
+		return err
+	}
+	p.empty()
+	return nil
+}
+
+// livez serves GET /livez: the process answers.
+func (f *Face) livez(p *reply, _ *http.Request) error {
+	p.empty()
+	return nil
+}
+
+// readyz serves GET /readyz: what works now.
+func (f *Face) readyz(p *reply, r *http.Request) error {
+	ctx := f.deadline(p, r)
+	defer ctx.end()
+	checks, err := f.health.Ready(ctx)
+	b := f.buffer()
+	defer f.release(b)
+	if err != nil {
+		b.data = append(appendError(b.data, api.AsError(err)), `,"ready":false`...)
+		b.data = append(appendChecks(b.data, checks), '}')
+		p.send(statusNotNow, valueJSON, b.data)
+		return nil
+	}
+	b.data = append(b.data, `{"ready":true`...)
+	b.data = append(appendChecks(b.data, checks), '}')
+	p.send(http.StatusOK, valueJSON, b.data)
+	return nil
+}
+
+func appendChecks(dst []byte, checks []api.Check) []byte {
+	dst = append(dst, `,"checks":[`...)
+	for i, c := range checks {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `{"kind":`...)
+		dst = appendString(dst, c.Kind)
+		dst = appendField(dst, "name", c.Name)
+		dst = append(dst, `,"reads":`...)
+		dst = strconv.AppendBool(dst, c.Reads)
+		dst = append(dst, `,"writes":`...)
+		dst = strconv.AppendBool(dst, c.Writes)
+		if c.Reason != "" {
+			dst = appendField(dst, "reason", c.Reason)
+		}
+		dst = append(dst, '}')
+	}
+	return append(dst, ']')
+}

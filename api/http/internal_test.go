@@ -1,0 +1,154 @@
+package http
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unicode/utf8"
+)
+
+func TestADeadlineBehavesLikeThatOfPackageContext(t *testing.T) {
+	t.Parallel()
+	tests := map[string]func(t *testing.T, d *deadline, cancel context.CancelFunc){
+		"it passes while somebody waits": func(t *testing.T, d *deadline, _ context.CancelFunc) {
+			start := time.Now()
+			<-d.Done()
+			if took := time.Since(start); took != time.Second || !errors.Is(d.Err(), context.DeadlineExceeded) {
+				t.Errorf("ended after %v with %v", took, d.Err())
+			}
+		},
+		"it passes unseen": func(t *testing.T, d *deadline, _ context.CancelFunc) {
+			if d.Err() != nil {
+				t.Errorf("ended with %v at once", d.Err())
+			}
+			<-time.After(time.Second)
+			if !errors.Is(d.Err(), context.DeadlineExceeded) {
+				t.Errorf("ended with %v", d.Err())
+			}
+			<-d.Done()
+		},
+		"its parent ends while somebody waits": func(t *testing.T, d *deadline, cancel context.CancelFunc) {
+			go cancel()
+			<-d.Done()
+			if !errors.Is(d.Err(), context.Canceled) {
+				t.Errorf("ended with %v", d.Err())
+			}
+		},
+		"its parent ends unseen": func(t *testing.T, d *deadline, cancel context.CancelFunc) {
+			cancel()
+			if !errors.Is(d.Err(), context.Canceled) {
+				t.Errorf("ended with %v", d.Err())
+			}
+		},
+		"end ends it": func(t *testing.T, d *deadline, _ context.CancelFunc) {
+			done := d.Done()
+			d.end()
+			<-done
+			if !errors.Is(d.Err(), context.Canceled) {
+				t.Errorf("ended with %v", d.Err())
+			}
+		},
+		"contexts below it end with it": func(t *testing.T, d *deadline, _ context.CancelFunc) {
+			below, stop := context.WithCancel(d)
+			defer stop()
+			<-below.Done()
+			if !errors.Is(below.Err(), context.DeadlineExceeded) {
+				t.Errorf("ended with %v", below.Err())
+			}
+		},
+		"it has the values of its parent": func(t *testing.T, d *deadline, _ context.CancelFunc) {
+			for range 2 {
+				if d.Value(testKey{}) != "value" {
+					t.Error("a value was lost")
+				}
+				d.Done()
+			}
+		},
+		"it tells when it ends": func(t *testing.T, d *deadline, _ context.CancelFunc) {
+			if at, ok := d.Deadline(); !ok || time.Until(at) != time.Second {
+				t.Errorf("ends in %v", time.Until(at))
+			}
+			sooner, cancel := context.WithTimeout(d.parent, time.Millisecond)
+			defer cancel()
+			d.parent = sooner
+			if at, ok := d.Deadline(); !ok || time.Until(at) != time.Millisecond {
+				t.Errorf("with a parent that ends sooner it ends in %v", time.Until(at))
+			}
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				parent, cancel := context.WithCancel(context.WithValue(t.Context(), testKey{}, "value"))
+				defer cancel()
+				d := &deadline{parent: parent, at: time.Now().Add(time.Second)}
+				defer d.end()
+				test(t, d, cancel)
+			})
+		})
+	}
+}
+
+type testKey struct{}
+
+// Not parallel: it counts goroutines.
+func TestContextsBelowADeadlineNeedNoGoroutine(t *testing.T) {
+	parent, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	d := &deadline{parent: parent, at: time.Now().Add(time.Hour)}
+	defer d.end()
+	before := runtime.NumGoroutine()
+	for range 10 {
+		_, stop := context.WithCancel(d)
+		defer stop()
+	}
+	if after := runtime.NumGoroutine(); after >= before+10 {
+		t.Errorf("%d goroutines before, %d after", before, after)
+	}
+}
+
+func FuzzStringsAreWrittenAsJSON(f *testing.F) {
+	for _, seed := range []string{"", "a", "\"\\/\b\f\n\r\t", "\x00\x1f\x7f", "<>&", "é😀\u2028", "\xff", "a\xe2\x82", "\ufffd"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		out := appendString([]byte("x"), s)[1:]
+		var back string
+		if err := json.Unmarshal(out, &back); err != nil {
+			t.Fatalf("%q became %q: %v", s, out, err)
+		}
+		if want := strings.ToValidUTF8(s, "\ufffd"); utf8.ValidString(s) && back != s || len(want) > 0 && back == "" {
+			t.Errorf("%q became %q", s, back)
+		}
+	})
+}
+
+func TestActiveRefusesWhoComesLateAndSaysWhenTheLastHasLeft(t *testing.T) {
+	t.Parallel()
+	var a active
+	if !a.enter() || !a.enter() {
+		t.Fatal("refused before drain")
+	}
+	empty := a.drain()
+	if a.enter() {
+		t.Error("entered after drain")
+	}
+	a.leave()
+	select {
+	case <-empty:
+		t.Error("empty although one is left")
+	default:
+	}
+	a.leave()
+	<-empty
+	<-a.drain()
+	if a.enter() {
+		t.Error("entered after it was empty")
+	}
+}

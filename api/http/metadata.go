@@ -1,0 +1,113 @@
+package http
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+
+	"github.com/quorate/quorate/api"
+)
+
+// metadataBody is the answer of GET /v1.0/metadata. Lists are never null: clients
+// iterate over them.
+type metadataBody struct {
+	ID              string            `json:"id"`
+	RuntimeVersion  string            `json:"runtimeVersion"`
+	EnabledFeatures []string          `json:"enabledFeatures"`
+	ActorRuntime    actorRuntimeBody  `json:"actorRuntime"`
+	Components      []componentBody   `json:"components"`
+	Extended        map[string]string `json:"extended"`
+	Subscriptions   []string          `json:"subscriptions"`
+	HTTPEndpoints   []nameBody        `json:"httpEndpoints"`
+	App             appChannelBody    `json:"appConnectionProperties"`
+}
+
+type componentBody struct {
+	Name         string   `json:"name"`
+	Type         string   `json:"type"`
+	Version      string   `json:"version"`
+	Capabilities []string `json:"capabilities"`
+}
+
+type nameBody struct {
+	Name string `json:"name"`
+}
+
+type appChannelBody struct {
+	Port           int    `json:"port,omitempty"`
+	Protocol       string `json:"protocol,omitempty"`
+	ChannelAddress string `json:"channelAddress,omitempty"`
+	MaxConcurrency int    `json:"maxConcurrency,omitempty"`
+}
+
+type actorRuntimeBody struct {
+	RuntimeStatus string   `json:"runtimeStatus"`
+	HostReady     bool     `json:"hostReady"`
+	ActiveActors  []string `json:"activeActors"`
+	Placement     string   `json:"placement"`
+}
+
+// extendedVersion is where clients look for the version besides runtimeVersion.
+const extendedVersion = "daprRuntimeVersion"
+
+// getMetadata serves GET /v1.0/metadata.
+func (f *Face) getMetadata(p *reply, _ *http.Request) error {
+	description, set := f.metadata.Describe()
+	body, err := json.Marshal(describeNode(f.app, description, set))
+	if err != nil {
+		return err
+	}
+	p.send(http.StatusOK, valueJSON, body)
+	return nil
+}
+
+func describeNode(app api.App, d api.Description, set map[string]string) metadataBody {
+	out := metadataBody{
+		ID:              app.ID,
+		RuntimeVersion:  d.RuntimeVersion,
+		EnabledFeatures: list(d.Features),
+		ActorRuntime:    actorRuntimeBody{RuntimeStatus: d.Actors.Status, HostReady: d.Actors.HostReady, ActiveActors: []string{}},
+		Components:      make([]componentBody, len(d.Components)),
+		Extended:        map[string]string{extendedVersion: d.RuntimeVersion},
+		Subscriptions:   []string{},
+		HTTPEndpoints:   make([]nameBody, len(d.HTTPEndpoints)),
+		App: appChannelBody{
+			Port: d.Channel.Port, Protocol: d.Channel.Protocol,
+			ChannelAddress: d.Channel.Address, MaxConcurrency: d.Channel.MaxConcurrency,
+		},
+	}
+	for i, c := range d.Components {
+		out.Components[i] = componentBody{Name: c.Name, Type: c.Type, Version: c.Version, Capabilities: list(c.Capabilities)}
+	}
+	for i, name := range d.HTTPEndpoints {
+		out.HTTPEndpoints[i].Name = name
+	}
+	maps.Copy(out.Extended, set)
+	return out
+}
+
+func list(in []string) []string {
+	if in == nil {
+		return []string{}
+	}
+	return in
+}
+
+// putMetadata serves PUT /v1.0/metadata/{key}: the body is the text to keep.
+func (f *Face) putMetadata(p *reply, r *http.Request) error {
+	path := restOf(r.URL, metadataPrefix)
+	name, err := path.all()
+	if err != nil {
+		return err
+	}
+	body, err := f.body(p, r)
+	if err != nil {
+		return err
+	}
+	defer f.release(body)
+	if err := f.metadata.Set(name, string(body.data)); err != nil {
+		return err
+	}
+	p.empty()
+	return nil
+}

@@ -1,0 +1,128 @@
+package http
+
+import (
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/api"
+)
+
+// metrics count the requests of one application's listener. Labels come from closed
+// sets: the patterns of routes.go, the standard verbs, the classes of statuses.
+type metrics struct {
+	requests *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	received *prometheus.CounterVec
+	sent     *prometheus.CounterVec
+	inFlight atomic.Int64
+	refused  *routeMetrics // turned away before routing
+}
+
+func newMetrics(app api.App, reg prometheus.Registerer) (*metrics, error) {
+	own := prometheus.Labels{"app": app.ID}
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "quorate_http_requests_total", ConstLabels: own,
+			Help: "API requests by route, method and class of the status.",
+		}, []string{"route", "method", "status"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "quorate_http_request_duration_seconds", ConstLabels: own,
+			Help:    "Time from the headers of an API request to the end of its handling.",
+			Buckets: []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
+		}, []string{"route", "method"}),
+		received: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "quorate_http_request_bytes_total", ConstLabels: own,
+			Help: "Bytes of the bodies of API requests that were read.",
+		}, []string{"route", "method"}),
+		sent: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "quorate_http_response_bytes_total", ConstLabels: own,
+			Help: "Bytes of the bodies of API answers.",
+		}, []string{"route", "method"}),
+	}
+	inFlight := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "quorate_http_requests_in_flight", ConstLabels: own,
+		Help: "API requests being served.",
+	}, func() float64 { return float64(m.inFlight.Load()) })
+	m.refused = m.route("refused", "")
+	for _, c := range []prometheus.Collector{m.requests, m.duration, m.received, m.sent, inFlight} {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// route returns the metrics of one pattern and verb; without a verb, that of each request counts.
+func (m *metrics) route(pattern, verb string) *routeMetrics {
+	return &routeMetrics{all: m, pattern: pattern, verb: verb}
+}
+
+// routeMetrics are the metrics of one route. They come to life with the first request,
+// so that routes nobody uses cost no time series.
+type routeMetrics struct {
+	all     *metrics
+	pattern string
+	verb    string // empty = as requested
+	live    atomic.Pointer[series]
+}
+
+type series struct {
+	byClass  [6]prometheus.Counter // by the first digit of the status
+	duration prometheus.Observer
+	received prometheus.Counter
+	sent     prometheus.Counter
+}
+
+// observe counts a request that is over.
+func (m *routeMetrics) observe(p *reply, verb string) {
+	s := m.live.Load()
+	if s == nil {
+		s = m.series(verb)
+	}
+	s.byClass[class(p.status)].Inc()
+	s.duration.Observe(time.Since(p.start).Seconds())
+	if p.received > 0 {
+		s.received.Add(float64(p.received))
+	}
+	if p.sent > 0 {
+		s.sent.Add(float64(p.sent))
+	}
+}
+
+// series makes the time series, and keeps them where the verb is always the same.
+func (m *routeMetrics) series(verb string) *series {
+	verb = knownVerb(verb)
+	s := &series{
+		duration: m.all.duration.WithLabelValues(m.pattern, verb),
+		received: m.all.received.WithLabelValues(m.pattern, verb),
+		sent:     m.all.sent.WithLabelValues(m.pattern, verb),
+	}
+	for i, name := range [...]string{"aborted", "1xx", "2xx", "3xx", "4xx", "5xx"} {
+		s.byClass[i] = m.all.requests.WithLabelValues(m.pattern, verb, name)
+	}
+	if m.verb != "" {
+		m.live.Store(s)
+	}
+	return s
+}
+
+func class(status int) int {
+	if status < 100 || status > 599 {
+		return 0
+	}
+	return status / 100
+}
+
+// knownVerb keeps the label's set closed: clients can invent verbs.
+func knownVerb(verb string) string {
+	switch verb {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
+		http.MethodDelete, http.MethodOptions, http.MethodTrace, http.MethodConnect:
+		return verb
+	default:
+		return "other"
+	}
+}

@@ -1,0 +1,85 @@
+package http
+
+import (
+	"net/url"
+	"strings"
+
+	"github.com/quorate/quorate/api"
+)
+
+// rest reads the parts of a path after a fixed prefix. Every part is decoded exactly
+// once, by the rules of paths: '+' is itself, "%2F" is a slash inside a part.
+//
+// net/url keeps the escaped form only where decoding the path would lose something;
+// where it does not, the decoded path is split instead and no work is left.
+type rest struct {
+	text    string
+	escaped bool
+}
+
+// restOf returns what follows prefix, which the route matched.
+func restOf(u *url.URL, prefix string) rest {
+	if u.RawPath != "" {
+		return rest{text: u.RawPath[len(prefix):], escaped: true}
+	}
+	return rest{text: u.Path[len(prefix):]}
+}
+
+// next returns the part up to the next slash, and goes past it.
+func (r *rest) next() (string, error) {
+	part, after, _ := strings.Cut(r.text, "/")
+	r.text = after
+	return r.decode(part)
+}
+
+// all returns everything that is left, slashes and all.
+func (r *rest) all() (string, error) { return r.decode(r.text) }
+
+func (r *rest) decode(part string) (string, error) {
+	if !r.escaped {
+		return part, nil
+	}
+	out, err := url.PathUnescape(part)
+	if err != nil {
+		return "", api.MalformedRequest("the path has a '%' that is not followed by two hexadecimal digits")
+	}
+	return out, nil
+}
+
+const (
+	statePrefix    = "/v1.0/state/"
+	actorsPrefix   = "/v1.0/actors/"
+	metadataPrefix = "/v1.0/metadata/"
+)
+
+// stateStore returns the store of a path without a key.
+func stateStore(u *url.URL) (string, error) {
+	path := restOf(u, statePrefix)
+	return path.next()
+}
+
+// stateKey returns the store and the key of a path.
+func stateKey(u *url.URL) (store, key string, err error) {
+	path := restOf(u, statePrefix)
+	if store, err = path.next(); err != nil {
+		return "", "", err
+	}
+	key, err = path.all()
+	return store, key, err
+}
+
+// actorPath returns the actor of a path, and the key after "state" if there is one.
+func actorPath(u *url.URL) (actor api.Actor, key string, err error) {
+	path := restOf(u, actorsPrefix)
+	if actor.Type, err = path.next(); err != nil {
+		return actor, "", err
+	}
+	if actor.ID, err = path.next(); err != nil {
+		return actor, "", err
+	}
+	if _, err = path.next(); err != nil { // "state"
+		return actor, "", err
+	}
+	key, err = path.all()
+	return actor, key, err
+}

@@ -1,0 +1,39 @@
+package http
+
+// route is one endpoint. A "*" at the end of a path is a key: the escaped rest of the
+// path, decoded once, slashes and all.
+type route struct {
+	verbs string // separated by spaces; GET answers HEAD too
+	path  string
+	serve handler
+	open  bool // needs no token
+	exact bool // has no form with a slash at the end: that is the way to an empty key
+}
+
+// routes is every endpoint there is.
+func (f *Face) routes() []route {
+	return []route{
+		// State.
+		{verbs: "GET", path: "/v1.0/state/{store}", serve: f.listState, exact: true},
+		{verbs: "POST PUT", path: "/v1.0/state/{store}", serve: f.saveState},
+		{verbs: "POST PUT", path: "/v1.0/state/{store}/bulk", serve: f.bulkGetState},
+		{verbs: "POST PUT", path: "/v1.0/state/{store}/transaction", serve: f.transactState},
+		{verbs: "GET", path: "/v1.0/state/{store}/*", serve: f.getState},
+		{verbs: "DELETE", path: "/v1.0/state/{store}/*", serve: f.deleteState},
+
+		// Actor state.
+		{verbs: "POST PUT", path: "/v1.0/actors/{type}/{id}/state", serve: f.transactActorState},
+		{verbs: "GET", path: "/v1.0/actors/{type}/{id}/state/*", serve: f.getActorState},
+
+		// The runtime itself.
+		{verbs: "GET", path: "/v1.0/metadata", serve: f.getMetadata},
+		{verbs: "PUT", path: "/v1.0/metadata/*", serve: f.putMetadata},
+		{verbs: "POST", path: "/v1.0/shutdown", serve: f.shutdown},
+
+		// Health.
+		{verbs: "GET", path: "/v1.0/healthz", serve: f.healthz, open: true},
+		{verbs: "GET", path: "/v1.0/healthz/outbound", serve: f.healthzOutbound, open: true},
+		{verbs: "GET", path: "/livez", serve: f.livez, open: true},
+		{verbs: "GET", path: "/readyz", serve: f.readyz, open: true},
+	}
+}

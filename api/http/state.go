@@ -1,0 +1,246 @@
+package http
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/state"
+)
+
+// getState serves GET /v1.0/state/{store}/{key}.
+func (f *Face) getState(p *reply, r *http.Request) error {
+	store, key, err := stateKey(r.URL)
+	if err != nil {
+		return err
+	}
+	options, err := readOptions(r)
+	if err != nil {
+		return err
+	}
+	ctx := f.deadline(p, r)
+	defer ctx.end()
+	item, err := f.state.Get(ctx, api.GetRequest{Store: store, Key: key, ReadOptions: options})
+	if err != nil {
+		return err
+	}
+	p.item(&item, true)
+	return nil
+}
+
+// saveState serves POST and PUT /v1.0/state/{store}.
+func (f *Face) saveState(p *reply, r *http.Request) error {
+	store, query, err := f.openState(r)
+	if err != nil {
+		return err
+	}
+	body, err := f.body(p, r)
+	if err != nil {
+		return err
+	}
+	defer f.release(body)
+	items, err := decodeSave(body.data)
+	if err != nil {
+		return err
+	}
+	ctx := f.deadline(p, r)
+	defer ctx.end()
+	written, err := f.state.Save(ctx, api.SaveRequest{Store: store, Items: items, WriteOptions: query.writeOptions(r)})
+	if err != nil {
+		return err
+	}
+	p.written(&written, onlyETag(&written))
+	return nil
+}
+
+// onlyETag returns the new ETag if one item was written and its outcome is known.
+func onlyETag(w *state.Written) string {
+	if len(w.ETags) == 1 {
+		return w.ETags[0]
+	}
+	return ""
+}
+
+// bulkGetState serves POST and PUT /v1.0/state/{store}/bulk.
+func (f *Face) bulkGetState(p *reply, r *http.Request) error {
+	request, err := f.decodeBulkGet(p, r)
+	if err != nil {
+		return err
+	}
+	ctx := f.deadline(p, r)
+	defer ctx.end()
+	bulk, err := f.state.BulkGet(ctx, request)
+	if err != nil {
+		return err
+	}
+	proofHeaders(p.Header(), nil, &bulk.Proof)
+	b := f.buffer()
+	defer f.release(b)
+	b.data = appendBulk(b.data, bulk.Items)
+	p.send(http.StatusOK, valueJSON, b.data)
+	return nil
+}
+
+func (f *Face) decodeBulkGet(p *reply, r *http.Request) (api.BulkGetRequest, error) {
+	store, query, err := f.openState(r)
+	if err != nil {
+		return api.BulkGetRequest{}, err
+	}
+	body, err := f.body(p, r)
+	if err != nil {
+		return api.BulkGetRequest{}, err
+	}
+	defer f.release(body)
+	in, err := decodeBulk(body.data)
+	if err != nil {
+		return api.BulkGetRequest{}, err
+	}
+	options, err := query.readOptions(r)
+	options.Metadata = overlay(in.Metadata, query.metadata)
+	return api.BulkGetRequest{Store: store, Keys: in.Keys, Parallelism: in.Parallelism, ReadOptions: options}, err
+}
+
+// overlay lays the metadata of the query over that of the body.
+func overlay(body, query map[string]string) map[string]string {
+	if len(body) == 0 {
+		return query
+	}
+	for name, value := range query {
+		body[name] = value
+	}
+	return body
+}
+
+// deleteState serves DELETE /v1.0/state/{store}/{key}.
+func (f *Face) deleteState(p *reply, r *http.Request) error {
+	request, err := decodeDelete(r)
+	if err != nil {
+		return err
+	}
+	ctx := f.deadline(p, r)
+	defer ctx.end()
+	written, err := f.state.Delete(ctx, request)
+	if err != nil {
+		return err
+	}
+	p.written(&written, "")
+	return nil
+}
+
+func decodeDelete(r *http.Request) (d api.DeleteRequest, err error) {
+	if d.Store, d.Key, err = stateKey(r.URL); err != nil {
+		return d, err
+	}
+	q, err := parseQuery(r)
+	if err != nil {
+		return d, err
+	}
+	if d.Concurrency, err = state.ParseConcurrency(q.concurrency); err != nil {
+		return d, api.InvalidOption("", err)
+	}
+	if d.Consistency, err = state.ParseConsistency(q.consistency); err != nil {
+		return d, api.InvalidOption("", err)
+	}
+	d.ETag = header(r, headerIfMatch)
+	d.WriteOptions = q.writeOptions(r)
+	return d, nil
+}
+
+// transactState serves POST and PUT /v1.0/state/{store}/transaction.
+func (f *Face) transactState(p *reply, r *http.Request) error {
+	store, query, err := f.openState(r)
+	if err != nil {
+		return err
+	}
+	body, err := f.body(p, r)
+	if err != nil {
+		return err
+	}
+	defer f.release(body)
+	operations, metadata, err := decodeTransaction(body.data)
+	if err != nil {
+		return err
+	}
+	ctx := f.deadline(p, r)
+	defer ctx.end()
+	written, err := f.state.Transact(ctx, api.TransactRequest{
+		Store: store, Operations: operations, StoreMetadata: metadata, WriteOptions: query.writeOptions(r),
+	})
+	if err != nil {
+		return err
+	}
+	p.written(&written, "")
+	return nil
+}
+
+// listState serves GET /v1.0/state/{store}.
+func (f *Face) listState(p *reply, r *http.Request) error {
+	request, err := decodeList(r)
+	if err != nil {
+		return err
+	}
+	ctx := f.deadline(p, r)
+	defer ctx.end()
+	page, err := f.state.List(ctx, request)
+	if err != nil {
+		return err
+	}
+	proofHeaders(p.Header(), nil, &page.Proof)
+	b := f.buffer()
+	defer f.release(b)
+	b.data = appendPage(b.data, &page)
+	p.send(http.StatusOK, valueJSON, b.data)
+	return nil
+}
+
+func decodeList(r *http.Request) (l api.ListRequest, err error) {
+	if l.Store, err = stateStore(r.URL); err != nil {
+		return l, err
+	}
+	q, err := parseQuery(r)
+	if err != nil {
+		return l, err
+	}
+	if l.Limit, err = parseLimit(q.limit); err != nil {
+		return l, err
+	}
+	l.Prefix, l.Token = q.prefix, q.token
+	l.ReadOptions, err = q.readOptions(r)
+	return l, err
+}
+
+func parseLimit(text string) (int, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return 0, api.MalformedRequest("limit must be a whole number above zero")
+	}
+	return n, nil
+}
+
+// openState reads store and query of a request with a body, and refuses a store that
+// cannot serve it before the body is read.
+func (f *Face) openState(r *http.Request) (store string, q query, err error) {
+	if store, err = stateStore(r.URL); err != nil {
+		return "", q, err
+	}
+	if err = f.state.Check(store); err != nil {
+		return "", q, err
+	}
+	q, err = parseQuery(r)
+	return store, q, err
+}
+
+// readOptions reads the options of a plain read.
+func readOptions(r *http.Request) (api.ReadOptions, error) {
+	if r.URL.RawQuery == "" {
+		return api.ReadOptions{Session: header(r, headerSession)}, nil
+	}
+	q, err := parseQuery(r)
+	if err != nil {
+		return api.ReadOptions{}, err
+	}
+	return q.readOptions(r)
+}

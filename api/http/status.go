@@ -1,0 +1,53 @@
+package http
+
+import (
+	"net/http"
+
+	"github.com/quorate/quorate/api"
+)
+
+// status is the one place where a kind of failure becomes an HTTP status.
+func status(k api.Kind) int {
+	switch k {
+	case api.Malformed, api.Missing:
+		return http.StatusBadRequest
+	case api.Unauthenticated:
+		return http.StatusUnauthorized
+	case api.Denied:
+		return http.StatusForbidden
+	case api.NotFound:
+		return http.StatusNotFound
+	case api.Method:
+		return http.StatusMethodNotAllowed
+	case api.Conflict:
+		return http.StatusConflict
+	case api.Failed, api.Unsupported, api.Unavailable, api.Timeout, api.Indeterminate, api.NotReady:
+		return http.StatusInternalServerError
+	default:
+		return http.StatusInternalServerError
+	}
+}
+
+// statusNotNow is what load balancers and orchestrators read as "not at this moment".
+const statusNotNow = http.StatusServiceUnavailable
+
+// fail answers with an error. What the operator of the node has to mend is logged: the
+// client that reads the answer cannot.
+func (f *Face) fail(p *reply, r *http.Request, err error) {
+	e := api.AsError(err)
+	if e.Details.Reason == api.ReasonInternal || e.Details.Reason == api.ReasonCorrupt {
+		f.log.Error("a request failed", "method", r.Method, "route", p.count.pattern, "code", e.Code, "error", e.Message)
+	}
+	if e.Kind == api.Unauthenticated {
+		p.Header()["Www-Authenticate"] = []string{"dapr-api-token"}
+	}
+	f.problem(p, status(e.Kind), e)
+}
+
+// problem sends an error body.
+func (f *Face) problem(p *reply, status int, e *api.Error) {
+	b := f.buffer()
+	defer f.release(b)
+	b.data = append(appendError(b.data, e), '}')
+	p.send(status, valueJSON, b.data)
+}

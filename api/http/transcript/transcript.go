@@ -1,0 +1,222 @@
+// Package transcript reads, replays and writes recorded conversations with the API: files
+// that people can read, which hold what was asked and what must be answered.
+//
+// It owns the file format and the replacement of what differs from run to run (ETags,
+// sessions, times). It must never know a store: the same files are replayed against any
+// store and over any protocol that can say the same things. Only tests import it. It has
+// no goroutines.
+//
+// A file is a sequence of steps:
+//
+//	Text before the first step is a comment.
+//
+//	== the claim this step proves
+//	> POST /v1.0/state/orders
+//	> Content-Type: application/json
+//	>
+//	> [{"key":"a","value":1}]
+//	< 204
+//	< Quorate-Consistency: linearizable
+//
+// Lines that start with '>' are the request, with '<' the answer: first line, headers, an
+// empty line, body. A body that is not plain text is one line ">q" or "<q" with a quoted
+// Go string. In requests «5×ab» stands for "ab" five times, and «3,"k#"» for "k0","k1","k2".
+// <etag 1>, <session 1> and <token 1> stand for values of an earlier answer; <time> and
+// <age> are whatever they are.
+package transcript
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Header is one line of a request's header.
+type Header struct{ Name, Value string }
+
+// Request is what is asked. Target is the request line's path and query, as written.
+type Request struct {
+	Method, Target string
+	Header         []Header
+	Body           []byte
+}
+
+// Response is what is answered.
+type Response struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// Step is one exchange and the claim it proves.
+type Step struct {
+	Title    string
+	Request  Request
+	Response Response
+}
+
+// Script is one file.
+type Script struct {
+	Comment string
+	Steps   []Step
+}
+
+// Parse reads a file.
+func Parse(data []byte) (Script, error) {
+	var s Script
+	blocks := bytes.Split(append([]byte{'\n'}, data...), []byte("\n== "))
+	s.Comment = strings.TrimSpace(string(blocks[0]))
+	for _, block := range blocks[1:] {
+		step, err := parseStep(string(block))
+		if err != nil {
+			return s, fmt.Errorf("step %q: %w", step.Title, err)
+		}
+		s.Steps = append(s.Steps, step)
+	}
+	return s, nil
+}
+
+func parseStep(block string) (Step, error) {
+	lines := strings.Split(strings.TrimRight(block, "\n"), "\n")
+	step := Step{Title: lines[0]}
+	var asked, answered part
+	for _, line := range lines[1:] {
+		var err error
+		switch {
+		case strings.HasPrefix(line, ">"):
+			err = asked.add(line[1:])
+		case strings.HasPrefix(line, "<"):
+			err = answered.add(line[1:])
+		case strings.TrimSpace(line) != "":
+			err = fmt.Errorf("line %q starts with neither '>' nor '<'", line)
+		}
+		if err != nil {
+			return step, err
+		}
+	}
+	return step, step.fill(&asked, &answered)
+}
+
+func (s *Step) fill(asked, answered *part) error {
+	method, target, ok := strings.Cut(asked.first, " ")
+	if !ok {
+		return fmt.Errorf("the request line %q lacks a target", asked.first)
+	}
+	s.Request = Request{Method: method, Target: target, Header: asked.header, Body: asked.content()}
+	s.Response = Response{Header: http.Header{}, Body: answered.content()}
+	for _, h := range answered.header {
+		s.Response.Header.Add(h.Name, h.Value)
+	}
+	if answered.first == "" { // to be recorded
+		return nil
+	}
+	var err error
+	s.Response.Status, err = strconv.Atoi(answered.first)
+	return err
+}
+
+// part gathers the lines of one side.
+type part struct {
+	first  string
+	header []Header
+	inBody bool
+	body   []string
+	quoted []byte
+}
+
+func (p *part) add(line string) error {
+	if text, ok := strings.CutPrefix(line, "q "); ok {
+		body, err := strconv.Unquote(text)
+		p.quoted = []byte(body)
+		return err
+	}
+	line = strings.TrimPrefix(line, " ")
+	switch {
+	case p.inBody:
+		p.body = append(p.body, line)
+	case p.first == "":
+		p.first = line
+	case line == "":
+		p.inBody = true
+	default:
+		name, value, ok := strings.Cut(line, ": ")
+		if !ok {
+			return fmt.Errorf("header line %q lacks a colon", line)
+		}
+		p.header = append(p.header, Header{name, value})
+	}
+	return nil
+}
+
+func (p *part) content() []byte {
+	if p.quoted != nil {
+		return p.quoted
+	}
+	return []byte(strings.Join(p.body, "\n"))
+}
+
+// Format writes a file that Parse reads as s.
+func (s Script) Format() []byte {
+	var b bytes.Buffer
+	if s.Comment != "" {
+		b.WriteString(s.Comment + "\n\n")
+	}
+	for i, step := range s.Steps {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "== %s\n> %s %s\n", step.Title, step.Request.Method, step.Request.Target)
+		for _, h := range step.Request.Header {
+			fmt.Fprintf(&b, "> %s: %s\n", h.Name, h.Value)
+		}
+		formatBody(&b, ">", step.Request.Body)
+		fmt.Fprintf(&b, "< %d\n", step.Response.Status)
+		for _, name := range sortedNames(step.Response.Header) {
+			for _, value := range step.Response.Header[name] {
+				fmt.Fprintf(&b, "< %s: %s\n", name, value)
+			}
+		}
+		formatBody(&b, "<", step.Response.Body)
+	}
+	return b.Bytes()
+}
+
+func formatBody(b *bytes.Buffer, mark string, body []byte) {
+	switch {
+	case len(body) == 0:
+	case !plain(body):
+		fmt.Fprintf(b, "%sq %q\n", mark, body)
+	default:
+		b.WriteString(mark + "\n")
+		for line := range strings.SplitSeq(string(body), "\n") {
+			b.WriteString(strings.TrimRight(mark+" "+line, " ") + "\n")
+		}
+	}
+}
+
+// plain reports whether lines can show the body and give it back.
+func plain(body []byte) bool {
+	if !utf8.Valid(body) {
+		return false
+	}
+	for line := range strings.SplitSeq(string(body), "\n") {
+		if strings.HasSuffix(line, " ") {
+			return false
+		}
+	}
+	return !bytes.ContainsFunc(body, func(r rune) bool { return r != '\n' && unicode.IsControl(r) })
+}
+
+func sortedNames(h http.Header) []string {
+	names := make([]string, 0, len(h))
+	for name := range h {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}

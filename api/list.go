@@ -1,0 +1,169 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"strconv"
+	"strings"
+
+	"github.com/quorate/quorate/component/state"
+)
+
+// ListRequest pages through the application's own keys in byte order.
+type ListRequest struct {
+	Store  string
+	Prefix string // of the application's own keys; may be empty
+	Limit  int    // keys of the page; 0 = DefaultPage
+	Token  string // of the page before; empty = from the start
+	ReadOptions
+}
+
+// Page is one page of a listing. Items carry Key, ETag and Expires.
+type Page struct {
+	Items []state.Item
+	Token string // of the next page; empty = there is none
+	state.Proof
+}
+
+// List returns one page of the application's own keys. Actor state, which lies in the
+// same key space, is left out.
+func (s *State) List(ctx context.Context, r ListRequest) (Page, error) {
+	inst, failure := s.store(r.Store)
+	if failure != nil {
+		return Page{}, failure
+	}
+	store, ok := inst.Store.(state.Lister)
+	if !ok {
+		return Page{}, listingNotSupported(inst.Name)
+	}
+	l := listing{store: store, inst: inst, app: s.app.ID}
+	if failure := l.prepare(r, s.limits); failure != nil {
+		return Page{}, failure
+	}
+	page, err := l.run(ctx)
+	if err != nil {
+		return Page{}, opList.failed(err, inst.Name, "", "")
+	}
+	return page, nil
+}
+
+// listing is one call on its way: a page is gathered from one or several of the store.
+type listing struct {
+	store   state.Lister
+	inst    *state.Instance
+	app     string
+	request state.ListRequest
+	items   []state.Item
+	worth   proof
+}
+
+func (l *listing) prepare(r ListRequest, limits Limits) *Error {
+	options, failure := readOptions(l.inst, r.ReadOptions)
+	if failure != nil {
+		return failure
+	}
+	if r.Limit < 0 {
+		return malformed("limit must be a whole number from 1 to " + strconv.Itoa(limits.PageSize))
+	}
+	if r.Limit > limits.PageSize {
+		return exceeded("too many keys for one page", r.Limit, limits.PageSize)
+	}
+	if r.Limit == 0 {
+		r.Limit = min(DefaultPage, limits.PageSize)
+	}
+	if r.Prefix != "" {
+		if err := state.ValidateKey(r.Prefix); err != nil {
+			return illegalKey(l.inst.Name, "prefix", "prefix: ", err)
+		}
+	}
+	stored := l.inst.StoredPrefix(l.app, r.Prefix)
+	if stored == "" {
+		return malformed("state store " + l.inst.Name + " has keyPrefix none, so its keys tell no owner: list them with a prefix")
+	}
+	after, failure := l.after(r)
+	if failure != nil {
+		return failure
+	}
+	l.request = state.ListRequest{Prefix: stored, After: after, Limit: r.Limit, ReadOptions: options}
+	return nil
+}
+
+// after turns a page token into the stored key to go on after.
+func (l *listing) after(r ListRequest) (string, *Error) {
+	if r.Token == "" {
+		return "", nil
+	}
+	key, ok := parseToken(r.Token)
+	if !ok || !strings.HasPrefix(key, r.Prefix) {
+		return "", malformed("token is not one of a page of this listing (use the token as it was given, with the same prefix)")
+	}
+	return l.inst.StoredKey(l.app, key), nil
+}
+
+// run asks until the page is full or the keys end. Every round gives keys or skips one
+// actor type, so it comes to an end.
+func (l *listing) run(ctx context.Context) (Page, error) {
+	wanted := l.request.Limit
+	for {
+		l.request.Limit = wanted - len(l.items)
+		part, err := l.store.List(ctx, l.request)
+		if err != nil {
+			return Page{}, err
+		}
+		l.worth.add(part.Proof)
+		skipped := l.take(part.Items)
+		switch {
+		case len(part.Items) == 0, !part.More && !skipped:
+			return l.page(""), nil
+		case len(l.items) >= wanted:
+			return l.page(makeToken(l.items[len(l.items)-1].Key)), nil
+		}
+	}
+}
+
+func (l *listing) page(token string) Page {
+	return Page{Items: l.items, Token: token, Proof: l.worth.Proof}
+}
+
+// take adds own keys to the page, notes where to go on, and reports whether it stopped
+// early to jump over actor state.
+func (l *listing) take(items []state.Item) (skipped bool) {
+	for _, item := range items {
+		key, own := l.inst.OriginalKey(l.app, item.Key)
+		if !own {
+			l.request.After = l.pastActor(item.Key)
+			return true
+		}
+		l.request.After = item.Key
+		item.Key = key
+		l.items = append(l.items, item)
+	}
+	return false
+}
+
+// pastActor returns what lies after all stored keys that share stored's part up to the
+// separator. Keys are UTF-8, so none has a byte 0xff.
+func (l *listing) pastActor(stored string) string {
+	base := len(l.inst.StoredPrefix(l.app, ""))
+	i := strings.Index(stored[base:], state.Separator)
+	if i < 0 {
+		return stored
+	}
+	return stored[:base+i+len(state.Separator)] + "\xff"
+}
+
+// tokenVersion begins every page token, so that a later form can be told apart.
+const tokenVersion = "1"
+
+func makeToken(key string) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(tokenVersion + key))
+}
+
+func parseToken(token string) (key string, ok bool) {
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil {
+		return "", false
+	}
+	key, ok = strings.CutPrefix(string(raw), tokenVersion)
+	return key, ok && state.ValidateKey(key) == nil
+}

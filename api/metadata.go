@@ -1,0 +1,103 @@
+package api
+
+import (
+	"strconv"
+	"sync"
+	"unicode/utf8"
+)
+
+// NodeInfo is what the node knows about itself. Implementations are safe for concurrent use.
+type NodeInfo interface {
+	// Describe returns the node as the application sees it now. The caller does not
+	// change what the slices hold.
+	Describe() Description
+}
+
+// Description is the answer of GET /v1.0/metadata but for the values the application set.
+type Description struct {
+	RuntimeVersion string
+	Features       []string // optional features that are switched on
+	Components     []ComponentInfo
+	HTTPEndpoints  []string // names
+	Channel        AppChannel
+	Actors         ActorRuntime
+}
+
+// ComponentInfo is one loaded component.
+type ComponentInfo struct {
+	Name, Type, Version string
+	Capabilities        []string // such as ETAG, TRANSACTIONAL, TTL
+}
+
+// AppChannel is how the runtime reaches the application; a zero port means that it does not.
+type AppChannel struct {
+	Port           int
+	Protocol       string // http, https, h2c, grpc, grpcs
+	Address        string
+	MaxConcurrency int // 0 = no cap
+}
+
+// ActorRuntime tells how far the actor building block is served.
+type ActorRuntime struct {
+	Status    string // such as DISABLED
+	HostReady bool
+}
+
+// Metadata describes one application's runtime and keeps the values the application, or
+// a tool that started it, sets. They live in memory, bounded by Limits.
+type Metadata struct {
+	app    App
+	node   NodeInfo
+	limits Limits
+
+	mu       sync.Mutex
+	extended map[string]string
+}
+
+// NewMetadata returns the metadata service of app.
+func NewMetadata(app App, node NodeInfo, limits Limits) *Metadata {
+	return &Metadata{app: app, node: node, limits: limits.WithDefaults(), extended: map[string]string{}}
+}
+
+// App returns the application this is about.
+func (m *Metadata) App() App { return m.app }
+
+// Describe returns the node's description and a copy of the values that were set.
+func (m *Metadata) Describe() (Description, map[string]string) {
+	return m.node.Describe(), m.copyExtended()
+}
+
+func (m *Metadata) copyExtended() map[string]string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make(map[string]string, len(m.extended))
+	for name, value := range m.extended {
+		out[name] = value
+	}
+	return out
+}
+
+// Set keeps value under name and replaces the one that was there.
+func (m *Metadata) Set(name, value string) error {
+	switch limit := m.limits.ExtendedSize; {
+	case name == "":
+		return malformed("the name of a metadata value is empty")
+	case len(name) > limit:
+		return exceeded("the name of a metadata value is too long, in bytes", len(name), limit)
+	case len(value) > limit:
+		return exceeded("the metadata value "+show(name)+" is too long, in bytes", len(value), limit)
+	case !utf8.ValidString(name), !utf8.ValidString(value):
+		return malformed("the metadata value " + strconv.Quote(show(name)) + " or its name is not valid UTF-8 text")
+	}
+	return orNil(m.put(name, value))
+}
+
+func (m *Metadata) put(name, value string) *Error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, known := m.extended[name]; !known && len(m.extended) >= m.limits.ExtendedValues {
+		return exceeded("too many metadata values", len(m.extended)+1, m.limits.ExtendedValues)
+	}
+	m.extended[name] = value
+	return nil
+}

@@ -1,0 +1,153 @@
+package api
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Item is one value to write.
+type Item struct {
+	Key   string
+	Value []byte // nil = missing, which is refused. The store may keep the slice
+	// JSON says that Value is JSON text. Bytes that are not JSON travel in it as a base64
+	// string with the metadata contentType=application/octet-stream.
+	JSON        bool
+	ETag        string // empty = no condition
+	Metadata    map[string]string
+	Concurrency state.Concurrency
+	Consistency state.Consistency
+}
+
+// SaveRequest writes items. Several items are one atomic write where the store has
+// transactions; otherwise they are written one after the other and a failure leaves
+// those before it written.
+type SaveRequest struct {
+	Store string
+	Items []Item
+	WriteOptions
+}
+
+// Save writes items; no items is no work and no error. The strictest consistency of all
+// items counts.
+func (s *State) Save(ctx context.Context, r SaveRequest) (state.Written, error) {
+	inst, failure := s.store(r.Store)
+	if failure != nil {
+		return state.Written{}, failure
+	}
+	if len(r.Items) > s.limits.BulkKeys {
+		return state.Written{}, exceeded("too many items in one save", len(r.Items), s.limits.BulkKeys)
+	}
+	if failure := s.checkRequestID(r.RequestID); failure != nil || len(r.Items) == 0 {
+		return state.Written{}, orNil(failure)
+	}
+	set := state.SetRequest{Items: make([]state.Write, len(r.Items)), Session: r.Session, RequestID: r.RequestID}
+	for i := range r.Items {
+		item := &r.Items[i]
+		if failure := s.convert(inst, item, r.Metadata, place{index: i, of: len(r.Items)}, &set.Items[i]); failure != nil {
+			return state.Written{}, failure
+		}
+		set.Items[i].Key = inst.StoredKey(s.app.ID, item.Key)
+		set.Consistency = max(set.Consistency, resolve(inst, item.Consistency))
+	}
+	written, err := inst.Store.Set(ctx, set)
+	if err != nil {
+		return state.Written{}, s.saveFailed(err, inst, set.Items, r.Items)
+	}
+	return written, nil
+}
+
+func (s *State) saveFailed(err error, inst *state.Instance, writes []state.Write, items []Item) *Error {
+	i := concerned(err, writes)
+	if i < 0 {
+		return opSave.failed(err, inst.Name, "", "")
+	}
+	return opSave.failed(err, inst.Name, items[i].Key, itemText(err, inst.Name, &items[i]))
+}
+
+// itemText words a failure of one item; anything but a conflict is told in the store's words.
+func itemText(err error, store string, item *Item) string {
+	if fault.Is(err, fault.Conflict) {
+		return conflictText(store, item.Key, item.ETag)
+	}
+	return "key " + strconv.Quote(show(item.Key)) + ": " + storeText(err)
+}
+
+// concerned returns the index of the write that err is about, or -1. Of several writes to
+// one key it is the first with a condition.
+func concerned(err error, writes []state.Write) int {
+	key := fault.KeyOf(err)
+	found := -1
+	for i := range writes {
+		if key == "" || writes[i].Key != key {
+			continue
+		}
+		if conditional(&writes[i]) {
+			return i
+		}
+		if found < 0 {
+			found = i
+		}
+	}
+	return found
+}
+
+func conditional(w *state.Write) bool { return w.ETag != "" || w.Concurrency == state.FirstWrite }
+
+// place tells which item of a request a message is about.
+type place struct{ index, of int }
+
+// prefix begins a message about the item; a lone item needs none.
+func (p place) prefix() string {
+	if p.of == 1 {
+		return ""
+	}
+	return "item " + p.number() + ": "
+}
+
+func (p place) number() string { return strconv.Itoa(p.index) }
+
+func (p place) field(name string) string { return "[" + p.number() + "]." + name }
+
+// convert checks an item and fills in everything of out but its stored key.
+func (s *State) convert(inst *state.Instance, item *Item, over map[string]string, at place, out *state.Write) *Error {
+	if err := state.ValidateKey(item.Key); err != nil {
+		return illegalKey(inst.Name, at.field("key"), at.prefix(), err)
+	}
+	if item.Value == nil {
+		return malformed(at.prefix() + `"value" of key ` + strconv.Quote(show(item.Key)) + " is missing (an explicit null is allowed)")
+	}
+	out.Value, out.ETag, out.Concurrency = item.Value, item.ETag, item.Concurrency
+	out.Metadata = merge(item.Metadata, over)
+	if len(out.Metadata) == 0 {
+		return nil
+	}
+	if err := interpret(item.JSON, out); err != nil {
+		return invalid(at.prefix()+"key "+strconv.Quote(show(item.Key))+": ", err)
+	}
+	return nil
+}
+
+// interpret acts on the metadata that every store knows: life time and content type.
+func interpret(isJSON bool, w *state.Write) (err error) {
+	if w.TTL, err = state.ParseTTL(w.Metadata); err != nil {
+		return err
+	}
+	if w.ContentType, err = state.ParseContentType(w.Metadata); err != nil {
+		return err
+	}
+	if isJSON && w.ContentType == state.OctetStream {
+		w.Value, err = state.DecodeBinary(w.Value)
+	}
+	return err
+}
+
+// orNil keeps a nil *Error from becoming an error that is not nil.
+func orNil(e *Error) error {
+	if e == nil {
+		return nil
+	}
+	return e
+}

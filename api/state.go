@@ -1,0 +1,196 @@
+package api
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// StateStores is where the state service finds stores. Implementations are safe for
+// concurrent use; what they answer may change while components are being loaded.
+type StateStores interface {
+	// StateStore returns the store that requests call name.
+	StateStore(name string) (*state.Instance, bool)
+	// StateStores returns all stores, in the order of their names.
+	StateStores() []*state.Instance
+	// ActorStore returns the store that carries actor state.
+	ActorStore() (*state.Instance, bool)
+	// Loaded reports whether all components have been opened: until then a store that is
+	// not there may still come.
+	Loaded() bool
+}
+
+// State serves one application's state. It is immutable and safe for concurrent use.
+// All errors are *Error.
+type State struct {
+	app    App
+	stores StateStores
+	limits Limits
+}
+
+// NewState returns the state service of app.
+func NewState(app App, stores StateStores, limits Limits) *State {
+	return &State{app: app, stores: stores, limits: limits.WithDefaults()}
+}
+
+// ReadOptions say how a read may be served.
+type ReadOptions struct {
+	Consistency state.Consistency
+	Session     string            // token of an earlier answer; empty = none
+	Metadata    map[string]string // maxStaleness, and what the store knows; nil = none
+}
+
+// WriteOptions go with every write.
+type WriteOptions struct {
+	Session   string
+	RequestID string            // the client's own id for exactly-once retries; empty = none
+	Metadata  map[string]string // overrides the metadata of each item; nil = none
+}
+
+// GetRequest reads one key.
+type GetRequest struct {
+	Store, Key string
+	ReadOptions
+}
+
+// DeleteRequest deletes one key.
+type DeleteRequest struct {
+	Store, Key  string
+	ETag        string // empty = no condition
+	Concurrency state.Concurrency
+	Consistency state.Consistency
+	WriteOptions
+}
+
+// Check reports whether requests to the store can be served at all. A face asks before
+// it decodes a body.
+func (s *State) Check(store string) error {
+	if _, err := s.store(store); err != nil {
+		return err
+	}
+	return nil
+}
+
+// Get reads one key. An absent key is an item for which Found is false.
+func (s *State) Get(ctx context.Context, r GetRequest) (state.Item, error) {
+	inst, failure := s.store(r.Store)
+	if failure != nil {
+		return state.Item{}, failure
+	}
+	if err := state.ValidateKey(r.Key); err != nil {
+		return state.Item{}, illegalKey(r.Store, "key", "", err)
+	}
+	options, failure := readOptions(inst, r.ReadOptions)
+	if failure != nil {
+		return state.Item{}, failure
+	}
+	item, err := inst.Store.Get(ctx, state.GetRequest{Key: inst.StoredKey(s.app.ID, r.Key), ReadOptions: options})
+	if err != nil {
+		return state.Item{}, opGet.failed(err, inst.Name, r.Key, "")
+	}
+	item.Key = r.Key
+	return item, nil
+}
+
+// Delete removes one key.
+func (s *State) Delete(ctx context.Context, r DeleteRequest) (state.Written, error) {
+	inst, failure := s.store(r.Store)
+	if failure != nil {
+		return state.Written{}, failure
+	}
+	if err := state.ValidateKey(r.Key); err != nil {
+		return state.Written{}, illegalKey(r.Store, "key", "", err)
+	}
+	if failure := s.checkRequestID(r.RequestID); failure != nil {
+		return state.Written{}, failure
+	}
+	written, err := inst.Store.Delete(ctx, state.DeleteRequest{
+		Key:         inst.StoredKey(s.app.ID, r.Key),
+		ETag:        r.ETag,
+		Concurrency: r.Concurrency,
+		Consistency: resolve(inst, r.Consistency),
+		Session:     r.Session,
+		RequestID:   r.RequestID,
+		Metadata:    r.Metadata,
+	})
+	if err != nil {
+		return state.Written{}, opDelete.failed(err, inst.Name, r.Key, deleteText(err, inst.Name, r))
+	}
+	return written, nil
+}
+
+func deleteText(err error, store string, r DeleteRequest) string {
+	if !fault.Is(err, fault.Conflict) {
+		return ""
+	}
+	return conflictText(store, r.Key, r.ETag)
+}
+
+// store finds a store, or says why there is none.
+func (s *State) store(name string) (*state.Instance, *Error) {
+	if inst, ok := s.stores.StateStore(name); ok {
+		return inst, nil
+	}
+	switch {
+	case !s.stores.Loaded():
+		return nil, storesStarting(name)
+	case len(s.stores.StateStores()) == 0:
+		return nil, storesNotConfigured(s.app, name)
+	default:
+		return nil, storeNotFound(s.app, name)
+	}
+}
+
+func (s *State) checkRequestID(id string) *Error {
+	if len(id) > s.limits.RequestIDSize {
+		return exceeded("the request id is too long, in bytes", len(id), s.limits.RequestIDSize)
+	}
+	return nil
+}
+
+// resolve replaces "the caller said nothing" by the store's default.
+func resolve(inst *state.Instance, c state.Consistency) state.Consistency {
+	if c == state.DefaultConsistency {
+		return max(inst.DefaultConsistency, state.Eventual)
+	}
+	return c
+}
+
+// metadataMaxStaleness names the bound on the age of an eventual read.
+const metadataMaxStaleness = "maxStaleness"
+
+func readOptions(inst *state.Instance, r ReadOptions) (state.ReadOptions, *Error) {
+	out := state.ReadOptions{Consistency: resolve(inst, r.Consistency), Session: r.Session, Metadata: r.Metadata}
+	for name, value := range r.Metadata {
+		if !strings.EqualFold(name, metadataMaxStaleness) || value == "" {
+			continue
+		}
+		bound, err := time.ParseDuration(value)
+		if err != nil || bound <= 0 {
+			return out, malformed("metadata.maxStaleness must be a duration above zero, such as 500ms or 2s (for the newest data ask with consistency=strong)")
+		}
+		out.MaxStaleness = bound
+	}
+	return out, nil
+}
+
+// merge lays the metadata of the request over that of an item. Neither is changed.
+func merge(item, request map[string]string) map[string]string {
+	switch {
+	case len(request) == 0:
+		return item
+	case len(item) == 0:
+		return request
+	}
+	out := make(map[string]string, len(item)+len(request))
+	for name, value := range item {
+		out[name] = value
+	}
+	for name, value := range request {
+		out[name] = value
+	}
+	return out
+}

@@ -1,0 +1,120 @@
+package api
+
+import (
+	"context"
+
+	"github.com/quorate/quorate/component/state"
+)
+
+// The names of operations in a transaction. Case matters.
+const (
+	OperationUpsert = "upsert"
+	OperationDelete = "delete"
+)
+
+// Operation is one step of a transaction; a delete ignores the value.
+type Operation struct {
+	Name string // OperationUpsert or OperationDelete
+	Item
+}
+
+// TransactRequest applies all operations or none.
+type TransactRequest struct {
+	Store      string
+	Operations []Operation
+	// StoreMetadata is for the store and for the transaction as a whole.
+	StoreMetadata map[string]string
+	WriteOptions
+}
+
+// Transact applies operations atomically; none is no work and no error. The strictest
+// consistency of all operations counts.
+func (s *State) Transact(ctx context.Context, r TransactRequest) (state.Written, error) {
+	inst, failure := s.store(r.Store)
+	if failure != nil {
+		return state.Written{}, failure
+	}
+	t := transaction{state: s, inst: inst, op: opTransact, storedKey: func(key string) string {
+		return inst.StoredKey(s.app.ID, key)
+	}}
+	return t.run(ctx, r)
+}
+
+// transaction is one call on its way to the store: the state API and the actor API
+// differ in their keys and in the names of their errors.
+type transaction struct {
+	state     *State
+	inst      *state.Instance
+	op        operation
+	storedKey func(key string) string
+}
+
+func (t *transaction) run(ctx context.Context, r TransactRequest) (state.Written, error) {
+	store, ok := t.inst.Store.(state.Transactor)
+	if !ok {
+		return state.Written{}, transactionsNotSupported(t.inst.Name)
+	}
+	if n, limit := len(r.Operations), t.state.limits.Operations; n > limit {
+		return state.Written{}, tooManyOperations(t.inst.Name, n, limit)
+	}
+	if failure := t.state.checkRequestID(r.RequestID); failure != nil || len(r.Operations) == 0 {
+		return state.Written{}, orNil(failure)
+	}
+	request := state.TransactRequest{
+		Operations: make([]state.Operation, len(r.Operations)),
+		Session:    r.Session,
+		RequestID:  r.RequestID,
+		Metadata:   r.StoreMetadata,
+	}
+	for i := range r.Operations {
+		at := place{index: i, of: len(r.Operations)}
+		if failure := t.convert(&r.Operations[i], r.Metadata, at, &request.Operations[i]); failure != nil {
+			return state.Written{}, failure
+		}
+		request.Consistency = max(request.Consistency, resolve(t.inst, r.Operations[i].Consistency))
+	}
+	written, err := store.Transact(ctx, request)
+	if err != nil {
+		return state.Written{}, t.failed(err, request.Operations, r.Operations)
+	}
+	return written, nil
+}
+
+func (t *transaction) convert(o *Operation, over map[string]string, at place, out *state.Operation) *Error {
+	switch o.Name {
+	case OperationUpsert:
+		out.Kind = state.Upsert
+		if failure := t.state.convert(t.inst, &o.Item, over, at, &out.Write); failure != nil {
+			return failure
+		}
+	case OperationDelete:
+		out.Kind = state.Remove
+		if err := state.ValidateKey(o.Key); err != nil {
+			return illegalKey(t.inst.Name, at.field("key"), at.prefix(), err)
+		}
+		out.ETag, out.Concurrency, out.Metadata = o.ETag, o.Concurrency, merge(o.Metadata, over)
+	default:
+		return t.unknown(o.Name, at)
+	}
+	out.Key = t.storedKey(o.Key)
+	return nil
+}
+
+func (t *transaction) unknown(name string, at place) *Error {
+	if t.op == opActorTransact {
+		return unknownOperation(CodeActorStateSave, at.prefix(), name)
+	}
+	return unknownOperation(CodeOperationUnknown, at.prefix(), name)
+}
+
+func (t *transaction) failed(err error, operations []state.Operation, given []Operation) *Error {
+	writes := make([]state.Write, len(operations))
+	for i := range operations {
+		writes[i] = operations[i].Write
+	}
+	i := concerned(err, writes)
+	if i < 0 {
+		return t.op.failed(err, t.inst.Name, "", "")
+	}
+	return t.op.failed(err, t.inst.Name, given[i].Key, itemText(err, t.inst.Name, &given[i].Item))
+}

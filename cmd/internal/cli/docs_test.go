@@ -1,0 +1,96 @@
+package cli_test
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/node"
+)
+
+const docs = "../../../docs/"
+
+func TestTheTableOfSettingsIsTrue(t *testing.T) {
+	missing := map[string]bool{}
+	for _, flag := range node.NotYet() {
+		missing[flag] = true
+	}
+	var b strings.Builder
+	for _, g := range settings.Groups() {
+		fmt.Fprintf(&b, "### %s\n\n| Flag | Environment | File | Default | Meaning |\n| --- | --- | --- | --- | --- |\n", g)
+		for _, st := range settings.New().All() {
+			if st.Group == g {
+				b.WriteString(settingRow(st, missing[st.Flag()]))
+			}
+		}
+		b.WriteString("\n")
+	}
+	b.WriteString("Refused by this version, because what they ask for does not exist yet: `" + strings.Join(node.NotYet(), "`, `") + "`.\n")
+	section(t, docs+"configuration.md", "settings", b.String())
+}
+
+func settingRow(st *settings.Setting, missing bool) string {
+	code := func(words ...string) string {
+		var out []string
+		for _, w := range words {
+			if w != "" {
+				out = append(out, "`"+w+"`")
+			}
+		}
+		return strings.Join(out, ", ")
+	}
+	flags := []string{st.Flag()}
+	for _, a := range st.Aliases {
+		flags = append(flags, "--"+a)
+	}
+	usage := strings.ReplaceAll(st.Usage, "|", `\|`)
+	if words := st.Words(); words != nil && !strings.Contains(usage, words[0]) {
+		usage += ": " + code(words...)
+	}
+	if missing {
+		usage += " (not yet)"
+	}
+	return fmt.Sprintf("| %s | %s | %s | %s | %s |\n", code(flags...), code(st.Env...), code(st.Key), code(st.Default), usage)
+}
+
+func TestTheListOfCommandsIsTrue(t *testing.T) {
+	c := newConsole(t)
+	var b strings.Builder
+	for _, command := range []string{"run", "state get", "state set", "state delete", "state list", "stores", "status", "config print", "config validate", "version"} {
+		help := c.run(append(strings.Fields(command), "--help")...).stdout
+		if strings.HasPrefix(command, "config") {
+			help, _, _ = strings.Cut(help, "Application:\n")
+			help += "The flags are those of run, and --json.\n"
+		}
+		fmt.Fprintf(&b, "## quorate %s\n\n```text\n%s\n```\n\n", command, strings.TrimSpace(help))
+	}
+	section(t, docs+"cli.md", "commands", b.String())
+}
+
+// section compares the generated part of a page with text, or rewrites it with -update.
+func section(t *testing.T, path, name, text string) {
+	t.Helper()
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := regexp.MustCompile(`(?s)(<!-- generated: ` + name + ` -->\n).*?(<!-- end -->)`)
+	want := part.ReplaceAllStringFunc(string(page), func(old string) string {
+		m := part.FindStringSubmatch(old)
+		return m[1] + "\n" + strings.TrimSpace(text) + "\n\n" + m[2]
+	})
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil { //nolint:gosec // a page of the project, readable by all
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(want, string(page)); diff != "" {
+		t.Errorf("%s is out of date (go test ./cmd/internal/cli -update rewrites it):\n%s", path, diff)
+	}
+}

@@ -1,0 +1,295 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/quorate/quorate/api"
+	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/cmd/internal/cli"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/inmemory"
+	"github.com/quorate/quorate/internal/lifecycle"
+	"github.com/quorate/quorate/internal/listen"
+	"github.com/quorate/quorate/node"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files")
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// memoryNode is a node with one state store in memory: the real API and the real admin
+// socket over data that does not last.
+type memoryNode struct {
+	addresses node.Addresses
+	closers   lifecycle.Stack
+	stopped   chan error // what Wait returns, from the API or the test
+	status    api.NodeStatus
+}
+
+// openMemoryNode starts one as Main.Open does.
+func openMemoryNode(ctx context.Context, c node.Config, log *slog.Logger) (_ *memoryNode, err error) {
+	n := &memoryNode{stopped: make(chan error, 1)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.Close(context.Background()))
+		}
+	}()
+	if err := os.MkdirAll(c.Data.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	store := inmemory.Open(inmemory.Options{})
+	_ = n.closers.Push("store", func(context.Context) error { return store.Close() })
+	face, err := n.face(c, store, log)
+	if err != nil {
+		return nil, err
+	}
+	ls, err := listen.TCP(ctx, listen.Request{Hosts: c.API.Listen, Port: c.API.HTTP.Number, Flag: "--http-port"})
+	if err != nil {
+		return nil, err
+	}
+	n.addresses = node.Addresses{API: []string{ls[0].Addr().String()}, Metrics: "127.0.0.1:9191", DataDir: c.Data.Dir}
+	if err := n.serve(ctx, ls[0], face, log); err != nil {
+		return nil, err
+	}
+	admin, err := apihttp.ListenAdmin(c.Data.Dir, c.Data.RuntimeDir)
+	if err != nil {
+		return nil, err
+	}
+	n.addresses.Admin = admin.Addr().String()
+	n.status = statusOf(c)
+	return n, n.serve(ctx, admin, apihttp.NewAdmin(n, log), log)
+}
+
+func (n *memoryNode) face(c node.Config, store state.Store, log *slog.Logger) (http.Handler, error) {
+	app := api.App{ID: c.App.ID, Namespace: c.Namespace}
+	inst := &state.Instance{Name: "statestore", Type: "state.in-memory", Version: "v1", Store: store, DefaultConsistency: state.Eventual, Features: state.FeaturesOf(store)}
+	tokens := make([]string, len(c.Security.APITokens))
+	for i, t := range c.Security.APITokens {
+		tokens[i] = string(t)
+	}
+	return apihttp.New(apihttp.Config{
+		App: app, State: api.NewState(app, oneStore{inst}, api.Limits{}), Health: api.NewHealth(app, healthy{}), Metadata: api.NewMetadata(app, healthy{}, api.Limits{}),
+		Shutdown: func(bool) { n.stopped <- nil }, Tokens: tokens, Logger: log, Registerer: prometheus.NewRegistry(),
+	})
+}
+
+func (n *memoryNode) serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
+	s := apihttp.NewServer(apihttp.ServerConfig{Listener: l, Handler: h, Logger: log})
+	if err := s.Open(ctx); err != nil {
+		return err
+	}
+	return n.closers.Push("server", s.Close)
+}
+
+func (n *memoryNode) Addresses() node.Addresses                      { return n.addresses }
+func (n *memoryNode) Close(ctx context.Context) error                { return n.closers.Close(ctx) }
+func (n *memoryNode) Status(context.Context) (api.NodeStatus, error) { return n.status, nil }
+func (n *memoryNode) Wait(ctx context.Context) error {
+	select {
+	case err := <-n.stopped:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+func statusOf(c node.Config) api.NodeStatus {
+	return api.NodeStatus{
+		Node: api.NodeIdentity{ID: "n1", ServerID: "n1-4f", Cluster: c.Cluster.Name, Role: "server", Version: "v1", UptimeMS: 93_500, DataDir: "/data", LogStore: "boltdb",
+			Partitions: 1, Apps: []api.AppStatus{{ID: c.App.ID, API: []string{"127.0.0.1:3500"}}}, Metrics: "127.0.0.1:9090"},
+		Issues: []api.Issue{{About: "group 0", Reason: "the disk is almost full: free some space"}},
+		Groups: []api.GroupStatus{{State: "leader", Leader: "n1", Term: 3, CommitIndex: 1234, AppliedIndex: 1233, LastLogIndex: 1235, SnapshotIndex: 1000, Keys: 42,
+			DiskBytes: 3 << 20, LogBytes: 1536, ReadOnly: true, Reads: true, Reason: "the disk is almost full"}},
+		Stores: []api.StoreStatus{{Name: "statestore", Type: "state.raft", Ready: true, Capabilities: []string{"ETAG", "TTL"}, KeyPrefix: "appid", DefaultConsistency: "eventual", ActorStore: true},
+			{Name: "other", Type: "state.raft", Reason: "starting", KeyPrefix: "none", DefaultConsistency: "strong"}},
+	}
+}
+
+// healthy is a node that is ready and has nothing to tell.
+type healthy struct{}
+
+func (healthy) Starting() []api.Reason                { return nil }
+func (healthy) OutboundStarting() []api.Reason        { return nil }
+func (healthy) Readiness(context.Context) []api.Check { return nil }
+func (healthy) Describe() api.Description {
+	return api.Description{Components: []api.ComponentInfo{{Name: "statestore", Type: "state.in-memory"}, {Name: "vault", Type: "secretstores.local.file"}, {Name: "orders", Type: "state.raft"}}}
+}
+
+// oneStore is a catalogue of one store.
+type oneStore struct{ inst *state.Instance }
+
+func (s oneStore) StateStore(name string) (*state.Instance, bool) { return s.inst, name == s.inst.Name }
+func (s oneStore) StateStores() []*state.Instance                 { return []*state.Instance{s.inst} }
+func (s oneStore) ActorStore() (*state.Instance, bool)            { return nil, false }
+func (s oneStore) Loaded() bool                                   { return true }
+
+// console is one person at a terminal, with an environment and a home of their own.
+type console struct {
+	t     *testing.T
+	home  string
+	env   []string
+	stdin string
+	open  func(ctx context.Context, c node.Config, log *slog.Logger) (cli.Node, error)
+	check func(ctx context.Context, c node.Config) ([]string, error)
+
+	signals chan os.Signal
+	exited  chan int
+}
+
+func newConsole(t *testing.T) *console {
+	t.Helper()
+	home, err := os.MkdirTemp("", "q") // t.TempDir makes paths too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(home) })
+	return &console{t: t, home: home, signals: make(chan os.Signal, 2), exited: make(chan int, 1),
+		open: func(ctx context.Context, c node.Config, log *slog.Logger) (cli.Node, error) {
+			return openMemoryNode(ctx, c, log)
+		},
+		check: func(context.Context, node.Config) ([]string, error) { return nil, nil },
+	}
+}
+
+// result is what a command left behind.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+// run runs one command to its end.
+func (c *console) run(args ...string) result {
+	var stdout, stderr safeBuffer
+	code := c.main(&stdout, &stderr, args).Run(c.t.Context())
+	return result{code, stdout.String(), stderr.String()}
+}
+
+func (c *console) main(stdout, stderr io.Writer, args []string) *cli.Main {
+	return &cli.Main{
+		Args: args, Env: append([]string{"HOME=" + c.home, "TMPDIR=" + c.home}, c.env...),
+		Stdin: strings.NewReader(c.stdin), Stdout: stdout, Stderr: stderr,
+		Version: cli.Version{Version: "v1.2.3", Commit: "abc"},
+		Open:    c.open, Check: c.check,
+		Signals: func() (<-chan os.Signal, func()) { return c.signals, func() {} },
+		Exit:    func(code int) { c.exited <- code },
+	}
+}
+
+// started is a run command that goes on in the background.
+type started struct {
+	stdout, stderr *safeBuffer
+	code           chan int
+}
+
+// start runs a node until it is found at its addresses.
+func (c *console) start(args ...string) *started {
+	c.t.Helper()
+	s := &started{&safeBuffer{}, &safeBuffer{}, make(chan int, 1)}
+	m := c.main(s.stdout, s.stderr, append([]string{"run", "--http-port", "0"}, args...))
+	go func() { s.code <- m.Run(c.t.Context()) }()
+	eventually(c.t, func() bool { return strings.Contains(s.stderr.String(), "the node is running") })
+	return s
+}
+
+// stop asks a node to end and returns its exit code.
+func (c *console) stop(s *started) int {
+	c.t.Helper()
+	c.signals <- syscall.SIGTERM
+	return s.wait(c.t)
+}
+
+func (s *started) wait(t *testing.T) int {
+	t.Helper()
+	select {
+	case code := <-s.code:
+		return code
+	case <-time.After(10 * time.Second):
+		t.Fatalf("the command does not end; it wrote:\n%s", s.stderr.String())
+		return 0
+	}
+}
+
+// api is the address of the API of a started node.
+func (s *started) api() string {
+	_, rest, _ := strings.Cut(s.stderr.String(), " api=")
+	address, _, _ := strings.Cut(rest, " ")
+	return address
+}
+
+// eventually waits for cond.
+func eventually(t *testing.T, cond func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(10 * time.Second); !cond(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatal("what was waited for did not happen")
+		}
+	}
+}
+
+// safeBuffer is a buffer that may be read while it is written.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *safeBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *safeBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// post sends a body and returns the status of the answer.
+func post(t *testing.T, address, body string) int {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Post(address, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode
+}
+
+// golden compares text with a file of testdata, or rewrites it with -update.
+func golden(t *testing.T, name, text string) {
+	t.Helper()
+	path := filepath.FromSlash(name)
+	if *update {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil { //nolint:gosec // a file of the project, readable by all
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), text); diff != "" {
+		t.Errorf("%s differs (go test -update rewrites it):\n%s", name, diff)
+	}
+}

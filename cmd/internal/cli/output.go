@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+)
+
+// output is the choice between a form for people and one for programs.
+type output struct{ form outputForm }
+
+// bind adds -o json and its short form --json.
+func (o *output) bind(c *cobra.Command) {
+	o.form = "text"
+	c.Flags().VarP(&o.form, "output", "o", "form of the output: text or json")
+	c.Flags().Var((*jsonSwitch)(&o.form), "json", "the same as -o json")
+	c.Flags().Lookup("json").NoOptDefVal = "true"
+	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func (o *output) json() bool { return o.form == "json" }
+
+// outputForm is the value of -o.
+type outputForm string
+
+func (f *outputForm) String() string { return string(*f) }
+func (f *outputForm) Type() string   { return "form" }
+func (f *outputForm) Set(s string) error {
+	if s != "text" && s != "json" {
+		return errors.New("give text or json")
+	}
+	*f = outputForm(s)
+	return nil
+}
+
+// jsonSwitch is the value of --json: it sets the same form.
+type jsonSwitch outputForm
+
+func (f *jsonSwitch) String() string { return "" }
+func (f *jsonSwitch) Type() string   { return "bool" }
+func (f *jsonSwitch) Set(s string) error {
+	switch s {
+	case "true":
+		*f = "json"
+	case "false":
+		*f = "text"
+	default:
+		return errors.New("give true or false")
+	}
+	return nil
+}
+
+// writeJSON writes v for a program, with values as they are.
+func writeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// table prints rows in columns; the first row is the heading.
+func table(w io.Writer, rows [][]string) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		line := strings.TrimRight(strings.Join(row, "\t"), "\t ")
+		if _, err := fmt.Fprintln(t, line); err != nil {
+			return err
+		}
+	}
+	return t.Flush()
+}
+
+// bytesText is a number of bytes for people.
+func bytesText(n int64) string {
+	const unit = 1024
+	if n < unit {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, suffix := float64(n)/unit, "KMGTPE"
+	for value >= unit && len(suffix) > 1 {
+		value, suffix = value/unit, suffix[1:]
+	}
+	return fmt.Sprintf("%.1f %ciB", value, suffix[0])
+}
+
+// dash stands for what is not there.
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}

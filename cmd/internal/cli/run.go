@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/node"
+)
+
+func (m *Main) runCommand() *cobra.Command {
+	set := settings.New()
+	c := &cobra.Command{
+		Use:   "run [flags] [-- command args...]",
+		Short: "Start a node",
+		Long: "Start a node. Without any flag it is a complete single-node cluster: the HTTP API on\n" +
+			"127.0.0.1:3500, a state store named statestore, and a durable data directory of this user.",
+		Example: "  quorate run\n  quorate run --app-id orders --http-port 3501 --data-dir ./orders",
+	}
+	c.RunE = func(c *cobra.Command, args []string) error {
+		command, err := childCommand(c, args)
+		if err != nil {
+			return err
+		}
+		config, err := m.resolve(set, c.Flags(), command)
+		if err != nil {
+			return err
+		}
+		if err := config.Validate(); err != nil {
+			return usage(err)
+		}
+		return m.runNode(c.Context(), config, set.Warnings())
+	}
+	withSettings(c, set)
+	return c
+}
+
+// childCommand is what stands after the dash; before it nothing may stand.
+func childCommand(c *cobra.Command, args []string) ([]string, error) {
+	dash := c.ArgsLenAtDash()
+	if dash < 0 {
+		dash = len(args)
+	}
+	if dash > 0 {
+		return nil, usagef("%q is no flag (a command to run beside the node stands after --)", args[0])
+	}
+	return args, nil
+}
+
+// runNode opens a node, waits until it ends or is asked to, and closes it.
+func (m *Main) runNode(ctx context.Context, c node.Config, warnings []string) error {
+	log := newLogger(m.Stderr, c.Log)
+	for _, w := range warnings {
+		log.Warn(w)
+	}
+	ctx, stop := m.untilSignal(ctx, log)
+	defer stop()
+	n, err := m.Open(ctx, c, log)
+	if err != nil {
+		if ctx.Err() != nil {
+			log.Info("the start was interrupted")
+			return nil
+		}
+		return err
+	}
+	m.announce(c, n.Addresses(), log)
+	failure := n.Wait(ctx)
+	if failure != nil {
+		log.Error("the node has stopped working and is closed", "error", failure)
+	} else {
+		log.Info("stopping", "reason", stopReason(ctx))
+	}
+	return errors.Join(failure, m.closeNode(n, c.Grace, log))
+}
+
+func stopReason(ctx context.Context) string {
+	if ctx.Err() != nil {
+		return context.Cause(ctx).Error()
+	}
+	return "asked to through the API"
+}
+
+func (m *Main) closeNode(n Node, grace time.Duration, log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	err := n.Close(ctx)
+	if err == nil {
+		log.Info("stopped")
+	}
+	return err
+}
+
+// untilSignal returns a context that ends with the first signal. The second ends the
+// process at once: whoever sends it does not want to wait.
+func (m *Main) untilSignal(ctx context.Context, log *slog.Logger) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	signals, release := m.Signals()
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for first := true; ; first = false {
+			select {
+			case <-quit:
+				return
+			case s := <-signals:
+				if !first {
+					log.Warn("ended at once by a second signal", "signal", s.String())
+					m.exit(exitFailed)
+					return
+				}
+				cancel(fmt.Errorf("signal %s", s))
+			}
+		}
+	}()
+	return ctx, func() {
+		close(quit)
+		<-done
+		release()
+		cancel(nil)
+	}
+}
+
+func (m *Main) exit(code int) {
+	if m.Exit == nil {
+		os.Exit(code)
+	}
+	m.Exit(code)
+}
+
+// announce says where the node is found: always as a log record, and for a person as a
+// few lines on the standard output, unless a program reads the logs.
+func (m *Main) announce(c node.Config, a node.Addresses, log *slog.Logger) {
+	log.Info("the node is running", "app_id", c.App.ID, "api", strings.Join(a.API, ","), "metrics", a.Metrics, "data_dir", a.DataDir, "admin_socket", a.Admin, "version", c.Version)
+	if taken := c.Metrics.Port; a.Metrics != "" && !taken.Given && !strings.HasSuffix(a.Metrics, ":"+strconv.Itoa(taken.Number)) {
+		log.Warn("the metrics port is taken, another was chosen", "wanted", taken.Number, "metrics", a.Metrics)
+	}
+	if !c.Log.JSON {
+		banner(m.Stdout, c, a)
+	}
+}
+
+func banner(w io.Writer, c node.Config, a node.Addresses) {
+	fmt.Fprintf(w, "Quorate %s is running for application %q. Ctrl-C stops it.\n", c.Version, c.App.ID)
+	for _, api := range a.API {
+		fmt.Fprintf(w, "  API      http://%s\n", api)
+	}
+	if a.Metrics != "" {
+		fmt.Fprintf(w, "  Metrics  http://%s/metrics\n", a.Metrics)
+	}
+	fmt.Fprintf(w, "  Data     %s\n  Admin    %s\n", a.DataDir, a.Admin)
+}
+
+func newLogger(w io.Writer, c node.Log) *slog.Logger {
+	o := &slog.HandlerOptions{Level: c.Level}
+	if c.JSON {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}

@@ -1,0 +1,250 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// stateClient speaks the HTTP API of a node as its application does.
+type stateClient struct {
+	base  string // as http://127.0.0.1:3500
+	token string // empty = none
+	http  *http.Client
+}
+
+// readOptions are the choices of a read.
+type readOptions struct {
+	consistency  string
+	maxStaleness string
+}
+
+func (o readOptions) query() url.Values {
+	q := url.Values{}
+	setIf(q, "consistency", o.consistency)
+	setIf(q, "metadata.maxStaleness", o.maxStaleness)
+	return q
+}
+
+func setIf(q url.Values, name, value string) {
+	if value != "" {
+		q.Set(name, value)
+	}
+}
+
+// item is one value as the API gave it.
+type item struct {
+	Key         string          `json:"key"`
+	Found       bool            `json:"found"`
+	Value       json.RawMessage `json:"value,omitempty"`       // JSON; base64 text where ContentType is set
+	ContentType string          `json:"contentType,omitempty"` // empty = JSON
+	ETag        string          `json:"etag,omitempty"`
+	Expires     string          `json:"ttlExpireTime,omitempty"`
+	Consistency string          `json:"consistency,omitempty"` // the level given
+	AgeMS       string          `json:"ageMs,omitempty"`
+
+	bytes []byte // the value as it is
+}
+
+func (c *stateClient) get(ctx context.Context, store, key string, o readOptions) (item, error) {
+	r, err := c.do(ctx, http.MethodGet, statePath(store, key), o.query(), nil, nil)
+	if err != nil {
+		return item{}, err
+	}
+	it := item{Key: key, Found: r.status == http.StatusOK, bytes: r.body, ETag: r.header.Get("ETag"), Expires: r.header.Get("metadata.ttlExpireTime"),
+		Consistency: r.header.Get("Quorate-Consistency"), AgeMS: r.header.Get("Quorate-Age")}
+	if !it.Found {
+		return it, nil
+	}
+	if kind := r.header.Get("Content-Type"); kind != "application/json" {
+		it.ContentType = kind
+	}
+	if it.Value = r.body; it.ContentType != "" || !json.Valid(r.body) {
+		it.Value, err = json.Marshal(r.body) // base64
+	}
+	return it, err
+}
+
+// write is one item to save.
+type write struct {
+	Key      string            `json:"key"`
+	ETag     string            `json:"etag,omitempty"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+	Options  map[string]string `json:"options,omitempty"`
+
+	value []byte // JSON, sent byte for byte
+}
+
+func (c *stateClient) set(ctx context.Context, store string, w write) (etag string, err error) {
+	rest, err := json.Marshal(w)
+	if err != nil {
+		return "", err
+	}
+	// The value is put in by hand: an encoder would rewrite it.
+	body := append([]byte(`[{"value":`), w.value...)
+	body = append(append(body, ','), rest[1:]...)
+	body = append(body, ']')
+	r, err := c.do(ctx, http.MethodPost, statePath(store, ""), nil, nil, body)
+	return r.header.Get("ETag"), err
+}
+
+func (c *stateClient) delete(ctx context.Context, store, key, etag, consistency string) error {
+	q, h := url.Values{}, http.Header{}
+	setIf(q, "consistency", consistency)
+	if etag != "" {
+		h.Set("If-Match", etag)
+	}
+	_, err := c.do(ctx, http.MethodDelete, statePath(store, key), q, h, nil)
+	return err
+}
+
+// listed is one key of a listing.
+type listed struct {
+	Key     string `json:"key"`
+	ETag    string `json:"etag"`
+	Expires string `json:"ttlExpireTime,omitempty"`
+}
+
+// page asks for one page of keys; token is empty for the first, and again after the last.
+func (c *stateClient) page(ctx context.Context, store, prefix, token string, limit int) (keys []listed, next string, err error) {
+	q := url.Values{"limit": {strconv.Itoa(limit)}}
+	setIf(q, "prefix", prefix)
+	setIf(q, "token", token)
+	r, err := c.do(ctx, http.MethodGet, statePath(store, ""), q, nil, nil)
+	if err != nil {
+		return nil, "", err
+	}
+	var page struct {
+		Keys  []listed `json:"keys"`
+		Token string   `json:"token"`
+	}
+	if err := json.Unmarshal(r.body, &page); err != nil {
+		return nil, "", unreadable(c.base, err)
+	}
+	return page.Keys, page.Token, nil
+}
+
+// stores lists the names of the state stores the application may use.
+func (c *stateClient) stores(ctx context.Context) ([]string, error) {
+	r, err := c.do(ctx, http.MethodGet, "/v1.0/metadata", nil, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	var body struct {
+		Components []struct{ Name, Type string } `json:"components"`
+	}
+	if err := json.Unmarshal(r.body, &body); err != nil {
+		return nil, unreadable(c.base, err)
+	}
+	var names []string
+	for _, comp := range body.Components {
+		if strings.HasPrefix(comp.Type, "state.") {
+			names = append(names, comp.Name)
+		}
+	}
+	return names, nil
+}
+
+// statePath is the path of a store, or of one of its keys, with every byte kept.
+func statePath(store, key string) string {
+	path := "/v1.0/state/" + url.PathEscape(store)
+	if key != "" {
+		path += "/" + url.PathEscape(key)
+	}
+	return path
+}
+
+// response is an answer with a status of success.
+type response struct {
+	status int
+	header http.Header
+	body   []byte
+}
+
+func (c *stateClient) do(ctx context.Context, method, path string, q url.Values, h http.Header, body []byte) (response, error) {
+	address := c.base + path
+	if len(q) > 0 {
+		address += "?" + q.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, address, bytes.NewReader(body))
+	if err != nil {
+		return response{}, usagef("%q is no address of an API (write it as 127.0.0.1:3500 or http://127.0.0.1:3500)", c.base)
+	}
+	for name, values := range h {
+		req.Header[name] = values
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.token != "" {
+		req.Header.Set("dapr-api-token", c.token)
+	}
+	return c.answer(c.http.Do(req))
+}
+
+func (c *stateClient) answer(resp *http.Response, err error) (response, error) {
+	if err != nil {
+		return response{}, unreachable(c.base, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return response{}, unreadable(c.base, err)
+	}
+	if resp.StatusCode >= http.StatusMultipleChoices {
+		return response{}, refusal(resp.StatusCode, body)
+	}
+	return response{resp.StatusCode, resp.Header, body}, nil
+}
+
+// refusal turns an error body of the API into an error.
+func refusal(status int, body []byte) error {
+	var e struct{ ErrorCode, Message string }
+	if err := json.Unmarshal(body, &e); err != nil || e.Message == "" {
+		e.Message = fmt.Sprintf("what answered is no Quorate API: status %d", status)
+	}
+	out := &fault.Error{Code: fault.Internal, Op: "cli.state", Msg: e.Message}
+	switch status {
+	case http.StatusConflict:
+		out.Code = fault.Conflict
+	case http.StatusUnauthorized:
+		out.Code, out.Hint = fault.Denied, "put the token into DAPR_API_TOKEN, or name its file with --api-token-file"
+	case http.StatusForbidden:
+		out.Code = fault.Denied
+	case http.StatusBadRequest:
+		out.Code = fault.Invalid
+	}
+	return out
+}
+
+func unreachable(base string, err error) error {
+	e := &fault.Error{Code: fault.Unavailable, Op: "cli.state", Msg: "no answer from " + base, Err: rootCause(err)}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		e.Msg, e.Err = "no node listens at "+base, nil
+		e.Hint = "start one with: quorate run; or say where it is with --http-port or --address"
+	}
+	return e
+}
+
+// rootCause leaves out what url.Error repeats: verb and address.
+func rootCause(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
+
+func unreadable(base string, err error) error {
+	return &fault.Error{Code: fault.Internal, Op: "cli.state", Msg: "the answer of " + base + " cannot be read", Err: err}
+}

@@ -1,0 +1,192 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quorate/quorate/api"
+	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// adminTime is how long an answer of the admin API may take.
+const adminTime = 10 * time.Second
+
+func (m *Main) statusCommand() *cobra.Command {
+	return m.adminCommand("status [flags]", "Show a node, its groups and its stores", func(ctx context.Context, a *adminClient, asJSON bool) error {
+		var s api.NodeStatus
+		if err := a.get(ctx, apihttp.AdminStatusPath, &s); err != nil {
+			return err
+		}
+		if asJSON {
+			return writeJSON(m.Stdout, s)
+		}
+		return printStatus(m.Stdout, s)
+	})
+}
+
+func (m *Main) storesCommand() *cobra.Command {
+	return m.adminCommand("stores [flags]", "Show the state stores of a node", func(ctx context.Context, a *adminClient, asJSON bool) error {
+		var stores []api.StoreStatus
+		if err := a.get(ctx, apihttp.AdminStoresPath, &stores); err != nil {
+			return err
+		}
+		if asJSON {
+			return writeJSON(m.Stdout, stores)
+		}
+		return printStores(m.Stdout, stores)
+	})
+}
+
+// adminCommand is a command that asks the node of a data directory.
+func (m *Main) adminCommand(use, short string, ask func(ctx context.Context, a *adminClient, asJSON bool) error) *cobra.Command {
+	set, out := settings.New(), output{}
+	c := &cobra.Command{
+		Use:   use,
+		Short: short,
+		Long:  short + ". The node is the one that runs on the data directory, by default this user's.",
+		Args:  cobra.NoArgs,
+	}
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		config, err := m.resolve(set, c.Flags(), nil)
+		if err != nil {
+			return err
+		}
+		if config.Data.Dir == "" {
+			return usagef("the data directory is unknown (name it with --data-dir)")
+		}
+		ctx, cancel := context.WithTimeout(c.Context(), adminTime)
+		defer cancel()
+		return ask(ctx, &adminClient{dataDir: config.Data.Dir}, out.json())
+	}
+	set.BindOnly(c.Flags(), "data-dir", "cluster", "config-file")
+	out.bind(c)
+	return c
+}
+
+// adminClient speaks the admin API of the node that runs on a data directory.
+type adminClient struct{ dataDir string }
+
+// get asks for path and decodes the answer into v.
+func (a *adminClient) get(ctx context.Context, path string, v any) error {
+	socket, err := apihttp.FindAdmin(a.dataDir)
+	if err != nil {
+		return err
+	}
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}
+	defer transport.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://admin"+path, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := (&http.Client{Transport: transport}).Do(req)
+	if err != nil {
+		return a.unreachable(socket, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	switch {
+	case err != nil:
+		return a.unreachable(socket, err)
+	case resp.StatusCode != http.StatusOK:
+		return fault.Unmarshal(body)
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return &fault.Error{Code: fault.Internal, Op: "cli.admin", Msg: "the answer of the node cannot be read", Hint: "use the quorate command of the version that the node runs", Err: err}
+	}
+	return nil
+}
+
+func (a *adminClient) unreachable(socket string, err error) error {
+	e := &fault.Error{Code: fault.Unavailable, Op: "cli.admin", Msg: "the node on " + a.dataDir + " does not answer", Err: rootCause(err)}
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		e.Msg, e.Err, e.Hint = "no node runs on "+a.dataDir, nil, "start one with: quorate run; or choose another with --data-dir or --cluster"
+	case errors.Is(err, fs.ErrPermission):
+		e.Code, e.Msg, e.Err, e.Hint = fault.Denied, "the admin socket "+socket+" belongs to another user", nil, "run the command as the user of the node"
+	}
+	return e
+}
+
+func printStatus(w io.Writer, s api.NodeStatus) error {
+	n := s.Node
+	facts := [][]string{
+		{"Node", fmt.Sprintf("%s (%s of cluster %s)", dash(n.ID), dash(n.Role), dash(n.Cluster))},
+		{"Version", fmt.Sprintf("%s, up %s", dash(n.Version), (time.Duration(n.UptimeMS) * time.Millisecond).Truncate(time.Second))},
+		{"Ready", yesNo(s.Ready)},
+	}
+	for _, a := range n.Apps {
+		facts = append(facts, []string{"Application", fmt.Sprintf("%s on %s", a.ID, strings.Join(a.API, ", "))})
+	}
+	facts = append(facts, []string{"Metrics", dash(n.Metrics)}, []string{"Data", fmt.Sprintf("%s (log store %s)", n.DataDir, dash(n.LogStore))})
+	for _, i := range s.Issues {
+		facts = append(facts, []string{"Issue", i.About + ": " + i.Reason})
+	}
+	if err := table(w, facts); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	if err := printGroups(w, s.Groups); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	return printStores(w, s.Stores)
+}
+
+func printGroups(w io.Writer, groups []api.GroupStatus) error {
+	rows := [][]string{{"GROUP", "STATE", "LEADER", "TERM", "COMMIT", "APPLIED", "LAST", "SNAPSHOT", "KEYS", "DATA", "LOG", "SERVES"}}
+	for _, g := range groups {
+		u := func(n uint64) string { return strconv.FormatUint(n, 10) }
+		rows = append(rows, []string{u(g.ID), g.State, dash(g.Leader), u(g.Term), u(g.CommitIndex), u(g.AppliedIndex), u(g.LastLogIndex), u(g.SnapshotIndex),
+			u(g.Keys), bytesText(g.DiskBytes), bytesText(g.LogBytes), serves(g)})
+	}
+	return table(w, rows)
+}
+
+// serves says what a group does now, and why not the rest.
+func serves(g api.GroupStatus) string {
+	text := "nothing"
+	switch {
+	case g.Reads && g.Writes:
+		return "reads, writes"
+	case g.Reads:
+		text = "reads"
+	case g.Writes:
+		text = "writes"
+	}
+	if g.Reason != "" {
+		text += ": " + g.Reason
+	}
+	return text
+}
+
+func printStores(w io.Writer, stores []api.StoreStatus) error {
+	rows := [][]string{{"STORE", "TYPE", "READY", "KEY PREFIX", "CONSISTENCY", "CAPABILITIES"}}
+	for _, s := range stores {
+		ready := yesNo(s.Ready)
+		if s.Reason != "" {
+			ready += ": " + s.Reason
+		}
+		capabilities := strings.ToLower(strings.Join(s.Capabilities, ", "))
+		if s.ActorStore {
+			capabilities += ", actor state"
+		}
+		rows = append(rows, []string{s.Name, s.Type, ready, s.KeyPrefix, s.DefaultConsistency, strings.TrimPrefix(capabilities, ", ")})
+	}
+	return table(w, rows)
+}

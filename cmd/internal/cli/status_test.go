@@ -1,0 +1,52 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/quorate/quorate/api"
+)
+
+func TestStatusAndStoresForPeople(t *testing.T) {
+	c := newConsole(t)
+	s := c.start("--app-id", "orders")
+	defer c.stop(s)
+	golden(t, "testdata/status.txt", c.run("status").stdout)
+	golden(t, "testdata/stores.txt", c.run("stores").stdout)
+}
+
+func TestStatusAndStoresForPrograms(t *testing.T) {
+	c := newConsole(t)
+	dir := filepath.Join(c.home, "data")
+	s := c.start("--data-dir", dir)
+	defer c.stop(s)
+	var status api.NodeStatus
+	if err := json.Unmarshal([]byte(c.run("status", "--json", "--data-dir", dir).stdout), &status); err != nil || status.Groups[0].Keys != 42 {
+		t.Errorf("%+v, %v", status, err)
+	}
+	var stores []api.StoreStatus
+	if err := json.Unmarshal([]byte(c.run("stores", "-o", "json", "--data-dir", dir).stdout), &stores); err != nil || len(stores) != 2 {
+		t.Errorf("%+v, %v", stores, err)
+	}
+}
+
+func TestStatusFindsTheSocketOfALongDataDirectory(t *testing.T) {
+	c := newConsole(t)
+	dir := filepath.Join(c.home, strings.Repeat("d", 100))
+	s := c.start("--data-dir", dir)
+	defer c.stop(s)
+	if r := c.run("stores", "--data-dir", dir); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestStatusWithoutANode(t *testing.T) {
+	c := newConsole(t)
+	c.want(1, "", "no node runs on "+filepath.Join(c.home, ".local/state/quorate/blue/local")+" (start one with: quorate run; or choose another with --data-dir or --cluster)", "status", "--cluster", "blue")
+	c.stop(c.start())
+	c.want(1, "", "no node runs on", "status")
+	c.env = []string{"HOME="}
+	c.want(2, "", "the data directory is unknown (name it with --data-dir)", "status")
+}

@@ -1,0 +1,162 @@
+package settings
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/nearest"
+	"github.com/quorate/quorate/node"
+)
+
+// appsKey holds a list of applications; it has no flag.
+const appsKey = "apps"
+
+// readFile applies the settings file to what neither a flag nor the environment said. All
+// of the file is checked, also what is overridden: it is set on a copy first.
+func (s *Set) readFile(in Input) []error {
+	text, err := in.ReadFile(s.files.settings)
+	if err != nil {
+		return []error{&fault.Error{Code: fault.Invalid, Op: "settings.File", Msg: "the settings file cannot be read", Err: err, Key: s.files.settings}}
+	}
+	r, scratch := fileReader{name: s.files.settings}, New()
+	if root := r.parse(text); root != nil {
+		r.mapping(root, func(key, v *yaml.Node) []string {
+			if key.Value == appsKey {
+				s.config.Apps = r.apps(v)
+				return nil
+			}
+			return r.entry(scratch.settings, key, v, appsKey)
+		})
+	}
+	for i, st := range s.settings {
+		if from := scratch.settings[i]; from.source.Kind == "file" && st.source.Kind == "default" {
+			st.source = from.source
+			for _, text := range from.texts {
+				_ = st.value.set(text) // it was accepted on the copy
+			}
+		}
+	}
+	return r.errs
+}
+
+// fileReader walks one settings file and collects what is wrong with it.
+type fileReader struct {
+	name string
+	errs []error
+}
+
+func (r *fileReader) fail(at *yaml.Node, hint, format string, args ...any) {
+	msg := fmt.Sprintf("%s:%d: ", r.name, at.Line) + fmt.Sprintf(format, args...)
+	r.errs = append(r.errs, &fault.Error{Code: fault.Invalid, Op: "settings.File", Msg: msg, Hint: hint, Key: r.name})
+}
+
+// parse returns the one document of a file, or nil where it is empty or unreadable.
+func (r *fileReader) parse(text []byte) *yaml.Node {
+	var doc, more yaml.Node
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	err := d.Decode(&doc)
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	if err == nil {
+		if err = d.Decode(&more); err == nil {
+			r.fail(&more, "keep one document", "a settings file has one document, this is a second")
+			return nil
+		}
+	}
+	if !errors.Is(err, io.EOF) {
+		r.errs = append(r.errs, &fault.Error{Code: fault.Invalid, Op: "settings.File", Msg: r.name + " is not YAML", Err: err, Key: r.name})
+		return nil
+	}
+	return doc.Content[0]
+}
+
+// mapping calls entry for each key of n. An entry that does not know its key returns the
+// keys there are.
+func (r *fileReader) mapping(n *yaml.Node, entry func(key, v *yaml.Node) (known []string)) {
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
+		return // nothing but comments
+	}
+	if n.Kind != yaml.MappingNode {
+		r.fail(n, "write lines as httpPort: 3500", "settings are expected here")
+		return
+	}
+	seen := map[string]int{}
+	for i := 0; i < len(n.Content); i += 2 {
+		key, v := n.Content[i], n.Content[i+1]
+		if line, twice := seen[key.Value]; twice {
+			r.fail(key, "keep one", "%q is set twice, first in line %d", key.Value, line)
+			continue
+		}
+		seen[key.Value] = key.Line
+		if known := entry(key, v); known != nil {
+			r.unknown(key, known)
+		}
+	}
+}
+
+func (r *fileReader) unknown(key *yaml.Node, known []string) {
+	hint := "run quorate run --help for the settings there are"
+	if near := nearest.To(key.Value, known); near != "" {
+		hint = "did you mean " + near + "?"
+	}
+	r.fail(key, hint, "there is no setting %q", key.Value)
+}
+
+// entry sets the setting named by key, or returns the keys there are.
+func (r *fileReader) entry(settings []*Setting, key, v *yaml.Node, others ...string) (known []string) {
+	known = others
+	for _, st := range settings {
+		switch st.Key {
+		case key.Value:
+			st.source = Source{Kind: "file", Where: fmt.Sprintf("%s:%d", r.name, key.Line)}
+			r.assign(st, v)
+			return nil
+		case "":
+		default:
+			known = append(known, st.Key)
+		}
+	}
+	return known
+}
+
+// assign gives one value of the file to a setting.
+func (r *fileReader) assign(st *Setting, v *yaml.Node) {
+	if v.Kind == yaml.SequenceNode && st.value.list {
+		for _, e := range v.Content {
+			r.assign(st, e)
+		}
+		return
+	}
+	if v.Kind != yaml.ScalarNode || v.Tag == "!!null" {
+		r.fail(v, "give a value, or leave the key out", "%s has no usable value", st.Key)
+		return
+	}
+	if err := st.value.set(v.Value); err != nil {
+		r.fail(v, err.Error(), "%s %q is refused", st.Key, v.Value)
+		return
+	}
+	st.texts = append(st.texts, v.Value)
+}
+
+// apps reads the list of applications.
+func (r *fileReader) apps(n *yaml.Node) []node.AppEntry {
+	if n.Kind != yaml.SequenceNode {
+		r.fail(n, `write "- id: orders" below it`, "apps is a list")
+		return nil
+	}
+	out := make([]node.AppEntry, len(n.Content))
+	for i, e := range n.Content {
+		settings := appTable(&out[i])
+		r.mapping(e, func(key, v *yaml.Node) []string { return r.entry(settings, key, v) })
+		if out[i].ID == "" {
+			r.fail(e, "give the application an id", "an application without an id")
+		}
+	}
+	return out
+}

@@ -1,0 +1,85 @@
+package settings
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/node"
+)
+
+// Input is the world a configuration is read from.
+type Input struct {
+	Flags      *pflag.FlagSet // parsed, and bound by Bind; nil = no flags
+	Getenv     func(name string) string
+	ReadFile   func(name string) ([]byte, error)
+	StateDir   string // base of the default data directory; empty = unknown
+	RuntimeDir string // for sockets
+	Version    string // of the program
+	Command    []string
+}
+
+// Resolve settles every setting, the flag before the environment, that before the file,
+// and that before the default, and returns the configuration with its defaults filled
+// in, not yet validated. The error joins everything that is wrong, each as a
+// fault.Invalid that names where it stands. Call it once.
+func (s *Set) Resolve(in Input) (node.Config, error) {
+	var errs []error
+	for _, st := range s.settings {
+		errs = append(errs, st.settle(in))
+	}
+	if s.files.settings != "" {
+		errs = append(errs, s.readFile(in)...)
+	}
+	if s.files.tokens != "" {
+		errs = append(errs, s.readTokens(in))
+	}
+	c := &s.config
+	c.Version, c.App.Command = in.Version, in.Command
+	c.Data.StateDir, c.Data.RuntimeDir = in.StateDir, in.RuntimeDir
+	*c = c.WithDefaults()
+	return *c, errors.Join(errs...)
+}
+
+// settle takes the value of a setting from its flag, which has already set it, or from
+// the environment. A variable that is set but empty counts as not set.
+func (s *Setting) settle(in Input) error {
+	if in.Flags != nil && !s.noFlag && in.Flags.Changed(s.Name) {
+		s.source = Source{Kind: "flag", Where: s.Flag()}
+		return nil
+	}
+	for _, name := range s.Env {
+		text := in.Getenv(name)
+		if text == "" {
+			continue
+		}
+		s.source = Source{Kind: "env", Where: name}
+		if err := s.value.set(text); err != nil {
+			return refused(name, text, err)
+		}
+		return nil
+	}
+	return nil
+}
+
+// readTokens adds the tokens of the token file, one per line, to those of the
+// environment. Empty lines and lines that start with # do not count.
+func (s *Set) readTokens(in Input) error {
+	text, err := in.ReadFile(s.files.tokens)
+	if err != nil {
+		return &fault.Error{Code: fault.Invalid, Op: "settings.Tokens", Msg: "the file of --api-token-file cannot be read", Err: err, Key: s.files.tokens}
+	}
+	found := false
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			s.config.Security.APITokens = append(s.config.Security.APITokens, node.Secret(line))
+			found = true
+		}
+	}
+	if !found {
+		return &fault.Error{Code: fault.Invalid, Op: "settings.Tokens", Msg: "the file of --api-token-file holds no token: " + s.files.tokens, Hint: "put one token on each line", Key: s.files.tokens}
+	}
+	return nil
+}

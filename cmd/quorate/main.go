@@ -1,0 +1,75 @@
+// Command quorate is a runtime sidecar with a replicated state store of its own.
+//
+// It owns nothing but the wiring of package cli to the process: standard streams,
+// signals, the environment, and the node.
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/quorate/quorate/cmd/internal/cli"
+	"github.com/quorate/quorate/node"
+)
+
+// version is set by the linker: -X main.version=v1.2.3.
+var version = ""
+
+func main() { os.Exit(run()) }
+
+// run is the program without its end.
+func run() int {
+	m := cli.Main{
+		Args:    os.Args[1:],
+		Env:     os.Environ(),
+		Stdin:   os.Stdin,
+		Stdout:  os.Stdout,
+		Stderr:  os.Stderr,
+		Version: buildVersion(),
+		Open:    open,
+		Check:   node.Check,
+		Signals: signals,
+	}
+	return m.Run(context.Background())
+}
+
+func open(ctx context.Context, c node.Config, log *slog.Logger) (cli.Node, error) {
+	n, err := node.Open(ctx, c, node.Deps{Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// signals delivers the signals that ask a process to end. Room for two: the second must
+// not be lost while the first is dealt with.
+func signals() (<-chan os.Signal, func()) {
+	c := make(chan os.Signal, 2)
+	signal.Notify(c, syscall.SIGINT, syscall.SIGTERM)
+	return c, func() { signal.Stop(c) }
+}
+
+// buildVersion is what the linker was told, or what the Go tool knows.
+func buildVersion() cli.Version {
+	v := cli.Version{Version: version}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		info = &debug.BuildInfo{}
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			v.Commit = s.Value
+		}
+	}
+	if v.Version == "" {
+		v.Version = info.Main.Version
+	}
+	if v.Version == "" || v.Version == "(devel)" {
+		v.Version = "devel"
+	}
+	return v
+}

@@ -1,0 +1,142 @@
+package builtin_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quorate/quorate/component/builtin"
+	"github.com/quorate/quorate/component/loader"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/inmemory"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+const pages = "../../docs/components"
+
+// factories are all types a node has; state.raft needs one, so another store stands in.
+func factories(t *testing.T) loader.Factories {
+	t.Helper()
+	f, err := builtin.Factories(loader.Factories{State: map[string]loader.StateFactory{"state.raft": {
+		Open: func(context.Context, loader.StateConfig) (state.Store, error) { return inmemory.Open(inmemory.Options{}), nil },
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func page(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(pages, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func names(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(pages, "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range files {
+		files[i] = filepath.Base(files[i])
+	}
+	return files
+}
+
+func options(t *testing.T, path string, warnings io.Writer) loader.Options {
+	t.Helper()
+	return loader.Options{
+		Paths: []string{path}, Apps: []string{"shop"}, Namespace: "production", Factories: factories(t),
+		Env: os.LookupEnv, UUID: func() string { return "u" }, Logger: slog.New(slog.NewTextHandler(warnings, nil)),
+	}
+}
+
+func TestEveryExampleOfTheDocsLoads(t *testing.T) {
+	block := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
+	for _, name := range names(t) {
+		examples := block.FindAllStringSubmatch(page(t, name), -1)
+		if len(examples) == 0 {
+			t.Errorf("%s has no example", name)
+		}
+		for i, example := range examples {
+			t.Run(fmt.Sprint(name, i), func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "example.yaml")
+				if err := os.WriteFile(path, []byte(example[1]), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				var warnings strings.Builder
+				set, err := loader.Open(t.Context(), options(t, path, &warnings))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(set.StateStores()) == 0 || warnings.Len() > 0 {
+					t.Errorf("stores %v, warnings %s", set.StateStores(), &warnings)
+				}
+				if want := strings.TrimSuffix(name, ".md"); name != "README.md" && set.StateStores()[0].Type != want {
+					t.Errorf("the example shows %s, not %s", set.StateStores()[0].Type, want)
+				}
+				if err := set.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+func TestEveryTypeHasItsPageAndIsListed(t *testing.T) {
+	want := []string{"README.md"}
+	readme := page(t, "README.md")
+	f := factories(t)
+	for _, typ := range slices.Concat(slices.Collect(maps.Keys(f.State)), slices.Collect(maps.Keys(f.SecretStores))) {
+		want = append(want, typ+".md")
+		if !strings.Contains(readme, "[`"+typ+"`]("+typ+".md)") {
+			t.Errorf("README.md does not list %s", typ)
+		}
+	}
+	slices.Sort(want)
+	if diff := cmp.Diff(want, names(t)); diff != "" {
+		t.Errorf("pages (-want +got)\n%s", diff)
+	}
+}
+
+func TestEveryPageNamesExactlyTheMetadataOfItsType(t *testing.T) {
+	row := regexp.MustCompile("(?m)^\\| `([A-Za-z]+)` \\|")
+	for typ, factory := range factories(t).State {
+		var want []string
+		for _, field := range append(loader.StateFields(), factory.Fields...) {
+			if field.Refused == "" {
+				want = append(want, field.Name)
+			}
+		}
+		_, table, _ := strings.Cut(page(t, typ+".md"), "\n## Metadata\n")
+		table, _, _ = strings.Cut(table, "\n## ")
+		var got []string
+		for _, match := range row.FindAllStringSubmatch(table, -1) {
+			got = append(got, match[1])
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", typ, diff)
+		}
+	}
+}
+
+func TestATypeIsNeverReplaced(t *testing.T) {
+	extra := loader.Factories{State: map[string]loader.StateFactory{inmemory.Type: {}}}
+	if _, err := builtin.Factories(extra); !fault.Is(err, fault.Internal) || !strings.Contains(err.Error(), inmemory.Type) {
+		t.Errorf("Factories: %v", err)
+	}
+}

@@ -1,0 +1,143 @@
+package component
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/nearest"
+)
+
+// checker is the working state of Metadata.Check.
+type checker struct {
+	at        Pos
+	component string
+	fields    map[string]Field // by lower-case name and alias
+	names     []string         // as declared, for suggestions
+	values    Values
+	problems  Problems
+	warnings  Problems
+}
+
+func (c *checker) index(declared []Field) {
+	c.fields = make(map[string]Field, len(declared))
+	for _, f := range declared {
+		c.fields[strings.ToLower(f.Name)] = f
+		for _, alias := range f.Aliases {
+			c.fields[strings.ToLower(alias)] = f
+		}
+		if f.Refused == "" {
+			c.names = append(c.names, f.Name)
+		}
+	}
+}
+
+// take checks one given property.
+func (c *checker) take(f Field, p Property) {
+	if f.Refused != "" {
+		c.problems.add(p.Pos, "", "component %s: metadata %s cannot be used: %s", c.component, p.Name, f.Refused)
+		return
+	}
+	if f.Secret && !p.Sensitive && p.Value != "" {
+		c.warnings.add(p.Pos, "use secretKeyRef", "component %s: metadata %s is a secret written into the file", c.component, p.Name)
+	}
+	switch {
+	case p.Unresolved:
+		c.values.byName[f.Name] = value{given: true}
+		return
+	case p.Value == "" && f.Required:
+		c.problems.add(p.Pos, "", "component %s: metadata %s is empty but required", c.component, p.Name)
+		return
+	case p.Value == "":
+		c.values.byName[f.Name] = c.fallback(f)
+		return
+	}
+	v, complaint := c.parse(f, p.Value, p.Sensitive || f.Secret)
+	if complaint != "" {
+		c.problems.add(p.Pos, "", "component %s: metadata %s%s", c.component, p.Name, complaint)
+		return
+	}
+	v.given = true
+	c.values.byName[f.Name] = v
+}
+
+// parse reads a value, or words what is wrong with it. Where the value is secret the
+// reason of a Check stays out as well, because it may quote it.
+func (c *checker) parse(f Field, text string, secret bool) (value, string) {
+	v, err := f.parse(text)
+	switch {
+	case err != nil && secret:
+		return v, ": its secret value " + err.Error()
+	case err == nil && f.Check != nil:
+		err = f.Check(text)
+	}
+	switch {
+	case err == nil:
+		return v, ""
+	case secret:
+		return v, ": its secret value is not valid"
+	}
+	if _, whole := fault.As(err); whole {
+		return v, ": " + fault.Text(err)
+	}
+	return v, " is " + strconv.Quote(text) + ", which " + err.Error()
+}
+
+// absent fills in defaults and reports required fields that are missing.
+func (c *checker) absent(declared []Field, used map[string]string) {
+	for _, f := range declared {
+		if _, ok := used[f.Name]; ok {
+			continue
+		}
+		if f.Required {
+			c.problems.add(c.at, "add it to spec.metadata", "component %s: metadata %s is missing", c.component, f.Name)
+			continue
+		}
+		c.values.byName[f.Name] = c.fallback(f)
+	}
+}
+
+// fallback is the value of a field that is not given. A default that does not parse is
+// reported like any other bad value: it must not pass as zero.
+func (c *checker) fallback(f Field) value {
+	if f.Default == "" {
+		return value{}
+	}
+	v, complaint := c.parse(f, f.Default, false)
+	if complaint != "" {
+		c.problems.add(c.at, "", "component %s: the default of metadata %s%s", c.component, f.Name, complaint)
+	}
+	return v
+}
+
+// unknown reports a name that is not declared: as an error if somebody may rely on it
+// for safety, else as a warning.
+func (c *checker) unknown(p Property) {
+	near := nearest.To(p.Name, c.names)
+	hint := ""
+	if near != "" {
+		hint = "did you mean " + near + "?"
+	} else if len(c.names) > 0 {
+		hint = "known: " + strings.Join(slices.Sorted(slices.Values(c.names)), ", ")
+	}
+	if near != "" && c.fields[strings.ToLower(near)].Security || promisesSecurity(p.Name) {
+		c.problems.add(p.Pos, hint, "component %s: metadata %s is unknown to this type, and ignoring it could be unsafe", c.component, p.Name)
+		return
+	}
+	c.warnings.add(p.Pos, hint, "component %s: metadata %s is unknown to this type and ignored", c.component, p.Name)
+}
+
+// promisesSecurity recognises names whose author expects protection from them.
+func promisesSecurity(name string) bool {
+	name = strings.ToLower(name)
+	for _, word := range []string{
+		"encrypt", "tls", "ssl", "cert", "password", "passphrase", "secret", "token", "credential",
+		"auth", "privatekey", "accesskey", "accountkey", "masterkey", "apikey", "signingkey", "verify",
+	} {
+		if strings.Contains(name, word) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,62 @@
+package loader
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/state"
+)
+
+// StateFields declares the metadata that every state store reads.
+func StateFields() []component.Field {
+	const unencrypted = "encryption at rest is not available; remove it, or the values would be stored as plain text"
+	return []component.Field{
+		{Name: state.MetadataKeyPrefix, Default: state.KeyPrefixAppID, Check: checkKeyPrefix},
+		{Name: state.MetadataDefaultConsistency, Default: state.Eventual.String(), Check: checkConsistency},
+		{Name: state.MetadataDefaultTTL, Kind: component.Int, Check: checkTTL},
+		{Name: state.MetadataMaxValueSize, Kind: component.Size},
+		{Name: state.MetadataActorStateStore, Kind: component.Bool},
+		{Name: "primaryEncryptionKey", Secret: true, Security: true, Refused: unencrypted},
+		{Name: "secondaryEncryptionKey", Secret: true, Security: true, Refused: unencrypted},
+	}
+}
+
+func checkKeyPrefix(text string) error {
+	_, err := state.ParseKeyPrefix(text)
+	return err
+}
+
+func checkConsistency(text string) error {
+	_, err := state.ParseConsistency(strings.ToLower(text))
+	return err
+}
+
+func checkTTL(text string) error {
+	v, err := state.ParseTTL(map[string]string{state.MetadataTTL: text})
+	if err != nil || v.Seconds > math.MaxInt32 {
+		return errors.New("is not a whole number of seconds from -1 to 2147483647")
+	}
+	return nil
+}
+
+// settings reads what StateFields declares; the values have been checked.
+func settings(v component.Values) (state.Settings, error) {
+	prefix, err := state.ParseKeyPrefix(v.Text(state.MetadataKeyPrefix))
+	if err != nil {
+		return state.Settings{}, err
+	}
+	level, err := state.ParseConsistency(strings.ToLower(v.Text(state.MetadataDefaultConsistency)))
+	if err != nil {
+		return state.Settings{}, err
+	}
+	return state.Settings{
+		KeyPrefix:          prefix,
+		DefaultConsistency: max(level, state.Eventual),
+		DefaultTTL:         time.Duration(max(v.Int(state.MetadataDefaultTTL), 0)) * time.Second,
+		MaxValueSize:       v.Int(state.MetadataMaxValueSize),
+		ActorStore:         v.Bool(state.MetadataActorStateStore),
+	}, nil
+}

@@ -1,0 +1,215 @@
+package loader
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Open reads the files and opens what they ask for. ctx bounds the opening. A component
+// that fails stops the start, unless it says ignoreErrors: then it is listed as failed in
+// Set.Statuses. On an error everything that was opened has been closed again.
+func Open(ctx context.Context, o Options) (*Set, error) {
+	plan, err := Read(o)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range plan.Warnings {
+		o.Logger.Warn("component files: " + w.String())
+	}
+	p := &opening{options: o, set: newSet(plan)}
+	if err := p.run(ctx, plan); err != nil {
+		return nil, joinClose(err, p.set.Close())
+	}
+	return p.set, nil
+}
+
+// opening is the working state of Open.
+type opening struct {
+	options Options
+	set     *Set
+}
+
+func (p *opening) run(ctx context.Context, plan *Plan) error {
+	if err := p.secretStores(ctx, plan.secrets); err != nil {
+		return err
+	}
+	units, err := p.resolveAll(ctx, plan.state)
+	if err != nil {
+		return err
+	}
+	if err := onlyOneActorStore(units); err != nil {
+		return err
+	}
+	for _, u := range units {
+		if err := p.attempt(ctx, u, func(ctx context.Context) error { return p.stateStore(ctx, u) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// secretStores opens the secret stores, each after the one its own references look in.
+func (p *opening) secretStores(ctx context.Context, pending []*unit) error {
+	pending = slices.Clone(pending)
+	for len(pending) > 0 {
+		next := slices.IndexFunc(pending, func(u *unit) bool { return !waits(u, pending) })
+		if next < 0 {
+			u := pending[0]
+			return u.failed(u.spec.Pos, &fault.Error{Code: fault.Invalid,
+				Msg: "its secrets come from " + u.spec.SecretStore + ", which in turn waits for it", Hint: "break the circle of auth.secretStore"})
+		}
+		u := pending[next]
+		pending = slices.Delete(pending, next, next+1)
+		err := p.attempt(ctx, u, func(ctx context.Context) error {
+			if err := u.resolve(ctx, p.sources()); err != nil {
+				return err
+			}
+			return p.secretStore(ctx, u)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func waits(u *unit, pending []*unit) bool {
+	refers := slices.ContainsFunc(u.spec.Metadata, func(i component.Item) bool { return i.Secret != nil })
+	return refers && slices.ContainsFunc(pending, func(other *unit) bool { return other.spec.Name == u.spec.SecretStore })
+}
+
+// resolveAll resolves all references before the first store is opened, so that the rule
+// on actor stores is known to hold before anything is touched.
+func (p *opening) resolveAll(ctx context.Context, units []*unit) ([]*unit, error) {
+	var out []*unit
+	for _, u := range units {
+		resolved := false
+		err := p.attempt(ctx, u, func(ctx context.Context) error {
+			err := u.resolve(ctx, p.sources())
+			resolved = err == nil
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		if resolved {
+			out = append(out, u)
+		}
+	}
+	return out, nil
+}
+
+// attempt runs one step for a component within its time. A failure that the component
+// asks to ignore becomes its status; the end of the start itself is never ignored.
+func (p *opening) attempt(ctx context.Context, u *unit, step func(context.Context) error) error {
+	bounded, cancel := context.WithTimeout(ctx, u.spec.InitTimeout)
+	defer cancel()
+	err := u.late(ctx, bounded, step(bounded))
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil || !u.spec.IgnoreErrors {
+		return err
+	}
+	u.logger(p.options.Logger).Error("component failed; the start goes on because it says ignoreErrors", "error", fault.Text(err))
+	p.set.statuses = append(p.set.statuses, statusOf(u.spec, component.Failed, fault.Text(err)))
+	return nil
+}
+
+func (p *opening) secretStore(ctx context.Context, u *unit) error {
+	store, err := u.secrets.Open(ctx, SecretStoreConfig{
+		Name: u.spec.Name, Namespace: p.options.Namespace, Type: u.typ(), Version: u.spec.Version,
+		Metadata: u.values, Logger: u.logger(p.options.Logger),
+	})
+	if err != nil {
+		return u.opened(err)
+	}
+	p.set.addSecretStore(u, store)
+	return nil
+}
+
+func (p *opening) stateStore(ctx context.Context, u *unit) error {
+	set, err := settings(u.values)
+	if err != nil {
+		return u.failed(u.spec.Pos, err)
+	}
+	set.ActorStore = u.claimsActors()
+	store, err := u.state.Open(ctx, StateConfig{
+		Name: u.spec.Name, Namespace: p.options.Namespace, Type: u.typ(), Version: u.spec.Version,
+		Metadata: u.values, Settings: set, Logger: u.logger(p.options.Logger),
+	})
+	if err != nil {
+		return u.opened(err)
+	}
+	if _, ok := store.(state.Transactor); set.ActorStore && !ok {
+		err := &fault.Error{Code: fault.Invalid, Op: "loader.Open",
+			Msg:  "it says " + state.MetadataActorStateStore + `: "true", but this type has no transactions, which actor state needs`,
+			Hint: "choose a store with transactions, such as state.raft"}
+		return joinClose(u.failed(u.spec.Pos, err), store.Close())
+	}
+	p.set.addStateStore(u, p.instance(u, set, store), store.Close)
+	return nil
+}
+
+// instance wraps an opened store for its users.
+func (p *opening) instance(u *unit, set state.Settings, store state.Store) *state.Instance {
+	level := set.Consistency(state.DefaultConsistency)
+	wrapped := state.WithSettings(store, set)
+	if p.options.Metrics != nil {
+		wrapped = p.options.Metrics.Instrument(wrapped, u.spec.Name, level)
+	}
+	features := slices.Clone(state.FeaturesOf(store))
+	slices.Sort(features)
+	return &state.Instance{
+		Name: u.spec.Name, Type: u.typ(), Version: u.spec.Version, Namespace: p.options.Namespace,
+		Store: wrapped, KeyPrefix: set.KeyPrefix, DefaultConsistency: level, DefaultTTL: set.DefaultTTL,
+		MaxValueSize: set.MaxValueSize, ActorStore: set.ActorStore, Features: features, Scopes: slices.Clone(u.spec.Scopes),
+	}
+}
+
+func (p *opening) sources() component.Sources {
+	return component.Sources{Placeholders: p.options.placeholders(), Env: p.options.Env, Secret: p.secret}
+}
+
+// secret follows a secretKeyRef. Its errors name what is missing, never what was found.
+func (p *opening) secret(ctx context.Context, name string, ref component.SecretRef) (string, error) {
+	store, ok := p.set.SecretStore(name)
+	if !ok {
+		return "", p.noSecretStore(name)
+	}
+	values, err := store.Get(ctx, ref.Name, nil)
+	switch {
+	case fault.Is(err, fault.NotFound):
+		return "", missing(fmt.Sprintf("the secret store %s has no secret %q", name, ref.Name), "")
+	case err != nil:
+		return "", fault.Wrap(err, "loader.Open", fmt.Sprintf("reading the secret %q from the secret store %s", ref.Name, name))
+	}
+	value, ok := values[ref.Key]
+	if !ok {
+		return "", missing(fmt.Sprintf("the secret %q of the secret store %s has no key %q", ref.Name, name, ref.Key), "set secretKeyRef.key to one that it has")
+	}
+	return value, nil
+}
+
+func (p *opening) noSecretStore(name string) error {
+	for _, s := range p.set.statuses {
+		if s.Name == name && s.State != component.Ready && blockOf(s.Type) == blockSecrets {
+			return missing(fmt.Sprintf("the secret store %s is not available: %s", name, s.Reason), "")
+		}
+	}
+	hint := "declare a secret store of that name, or correct auth.secretStore"
+	if names := p.set.secretStoreNames(); len(names) > 0 {
+		hint = "there is " + strings.Join(names, ", ")
+	}
+	return missing("there is no secret store "+name, hint)
+}
+
+func missing(msg, hint string) error {
+	return &fault.Error{Code: fault.NotFound, Op: "loader.Open", Msg: msg, Hint: hint}
+}

@@ -1,0 +1,242 @@
+package loader
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Plan is what the files ask for, before anything is opened. It is immutable.
+type Plan struct {
+	// Warnings are oddities that do not stop a start.
+	Warnings []component.Problem
+
+	documents map[component.Kind][]component.Document
+	secrets   []*unit
+	state     []*unit
+	rejected  []component.Status // components that will not be opened
+}
+
+// Documents returns the documents of a kind that are meant for this node, as Set.Documents does.
+func (p *Plan) Documents(kind component.Kind) []component.Document {
+	return slices.Clone(p.documents[kind])
+}
+
+// Read reads the files and checks all that can be checked without opening anything: what
+// a start would refuse because of the files alone, Read refuses with the same words.
+func Read(o Options) (*Plan, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	documents, warnings, err := readDocuments(o.Paths)
+	if err != nil {
+		return nil, err
+	}
+	b, err := newPlanner(o)
+	if err != nil {
+		return nil, err
+	}
+	b.plan.Warnings = warnings
+	for _, doc := range documents {
+		if err := b.add(doc); err != nil {
+			return nil, err
+		}
+	}
+	if len(b.plan.state) == 0 && !b.stateFailed && o.DefaultState != nil {
+		if err := b.addDefault(*o.DefaultState); err != nil {
+			return nil, err
+		}
+	}
+	return b.plan, onlyOneActorStore(b.plan.state)
+}
+
+// readDocuments reads all files. Problems of different files are reported together, so
+// that one look at the output is enough.
+func readDocuments(paths []string) ([]component.Document, []component.Problem, error) {
+	files, warnings, err := findFiles(paths)
+	if err != nil {
+		return nil, nil, err
+	}
+	var documents []component.Document
+	var errs []error
+	for _, path := range files {
+		file, err := parseFile(path)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		documents = append(documents, file.Documents...)
+		warnings = append(warnings, file.Skipped...)
+	}
+	return documents, warnings, join("loader.Read", errs)
+}
+
+// planner builds a Plan.
+type planner struct {
+	options     Options
+	plan        *Plan
+	stateTypes  component.Registry[StateFactory]
+	secretTypes component.Registry[SecretStoreFactory]
+	seen        map[component.Kind]map[string]component.Pos
+	stateFailed bool // a state component was accepted but cannot be opened
+}
+
+func newPlanner(o Options) (*planner, error) {
+	stateTypes, err := component.NewRegistry(o.Factories.State)
+	if err != nil {
+		return nil, err
+	}
+	secretTypes, err := component.NewRegistry(o.Factories.SecretStores)
+	if err != nil {
+		return nil, err
+	}
+	return &planner{
+		options: o, stateTypes: stateTypes, secretTypes: secretTypes,
+		plan: &Plan{documents: map[component.Kind][]component.Document{}},
+		seen: map[component.Kind]map[string]component.Pos{},
+	}, nil
+}
+
+// add takes one document in, if it is meant for this node.
+func (b *planner) add(doc component.Document) error {
+	if reason := b.foreign(doc); reason != "" {
+		if doc.Component != nil {
+			b.plan.rejected = append(b.plan.rejected, statusOf(doc.Component, component.Ignored, reason))
+		}
+		return nil
+	}
+	if err := b.unique(doc); err != nil {
+		return err
+	}
+	b.plan.documents[doc.Kind] = append(b.plan.documents[doc.Kind], doc)
+	if doc.Component == nil {
+		return nil
+	}
+	err := doc.Err
+	if err == nil {
+		err = b.addComponent(doc.Component)
+	}
+	return b.tolerate(doc.Component, err)
+}
+
+func (b *planner) foreign(doc component.Document) string {
+	switch {
+	case !doc.InNamespace(b.options.Namespace):
+		return fmt.Sprintf("it belongs to namespace %s, this node to %s", doc.Namespace, b.options.Namespace)
+	case !doc.InScope(b.options.Apps):
+		return "its scopes are " + strings.Join(doc.Scopes, ", ")
+	}
+	return ""
+}
+
+func (b *planner) unique(doc component.Document) error {
+	names := b.seen[doc.Kind]
+	if names == nil {
+		names = map[string]component.Pos{}
+		b.seen[doc.Kind] = names
+	}
+	if first, ok := names[doc.Name]; ok {
+		return &fault.Error{Code: fault.Invalid, Op: "loader.Read", Key: doc.Name,
+			Msg:  fmt.Sprintf("%s: the %s %q is declared twice; first at %s", doc.Pos, doc.Kind, doc.Name, first),
+			Hint: "rename or remove one, or give them different scopes"}
+	}
+	names[doc.Name] = doc.Pos
+	return nil
+}
+
+// tolerate turns an error of a component that says ignoreErrors into a status.
+func (b *planner) tolerate(spec *component.Spec, err error) error {
+	if err == nil || !spec.IgnoreErrors {
+		return err
+	}
+	b.stateFailed = b.stateFailed || blockOf(spec.Type) == blockState
+	b.plan.rejected = append(b.plan.rejected, statusOf(spec, component.Failed, fault.Text(err)))
+	return nil
+}
+
+// The building blocks by the first part of their types.
+const (
+	blockState   = "state"
+	blockSecrets = "secretstores"
+)
+
+func blockOf(typ string) string {
+	block, _, _ := strings.Cut(strings.ToLower(typ), ".")
+	return block
+}
+
+func (b *planner) addComponent(spec *component.Spec) error {
+	u, err := b.unit(spec)
+	if err != nil {
+		return err
+	}
+	warnings, err := u.check(spec.Unresolved())
+	b.plan.Warnings = append(b.plan.Warnings, warnings...)
+	if err != nil {
+		return err
+	}
+	if blockOf(spec.Type) == blockSecrets {
+		b.plan.secrets = append(b.plan.secrets, u)
+	} else {
+		b.plan.state = append(b.plan.state, u)
+	}
+	return nil
+}
+
+// addDefault plans the store that nobody had to declare.
+func (b *planner) addDefault(spec component.Spec) error {
+	if spec.InitTimeout == 0 {
+		spec.InitTimeout = component.DefaultInitTimeout
+	}
+	if spec.Version == "" {
+		spec.Version = component.DefaultVersion
+	}
+	if err := b.addComponent(&spec); err != nil {
+		return err
+	}
+	b.plan.state[0].actor = true
+	return nil
+}
+
+// unit finds the factory of a component.
+func (b *planner) unit(spec *component.Spec) (*unit, error) {
+	u := &unit{spec: spec}
+	var err error
+	switch blockOf(spec.Type) {
+	case blockState:
+		u.state, err = b.stateTypes.Find(spec.Type, spec.Version)
+		u.fields = append(StateFields(), u.state.Fields...)
+	case blockSecrets:
+		u.secrets, err = b.secretTypes.Find(spec.Type, spec.Version)
+		u.fields = u.secrets.Fields
+	default:
+		err = &fault.Error{Code: fault.NotFound, Op: "loader.Read", Msg: "the component type " + spec.Type + " is unknown",
+			Hint: "a type begins with " + blockState + ". or " + blockSecrets + "."}
+	}
+	if err != nil {
+		return nil, u.failed(spec.TypePos, err)
+	}
+	return u, nil
+}
+
+// onlyOneActorStore refuses a second store that claims the actor state. What a claim
+// from a reference says is known only after it was resolved, so this is asked twice.
+func onlyOneActorStore(units []*unit) error {
+	var first *unit
+	for _, u := range units {
+		switch {
+		case !u.claimsActors():
+		case first == nil:
+			first = u
+		default:
+			return &fault.Error{Code: fault.Invalid, Op: "loader.Read", Key: u.spec.Name,
+				Msg: fmt.Sprintf("the state stores %q (%s) and %q (%s) both say %s: \"true\"",
+					first.spec.Name, first.spec.Pos, u.spec.Name, u.spec.Pos, state.MetadataActorStateStore),
+				Hint: "actors use one store; remove it from the others"}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package loader
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/secretstores"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Set is everything that was opened. It is immutable but for Close and safe for
+// concurrent use.
+type Set struct {
+	documents map[component.Kind][]component.Document
+	statuses  []component.Status
+	stores    []*state.Instance
+	secrets   []openSecretStore
+	closers   []closer // in the order of opening
+
+	once     sync.Once
+	closeErr error
+}
+
+type openSecretStore struct {
+	name  string
+	store secretstores.Store
+}
+
+type closer struct {
+	name  string
+	close func() error
+}
+
+func newSet(plan *Plan) *Set {
+	return &Set{documents: plan.documents, statuses: slices.Clone(plan.rejected)}
+}
+
+// StateStore returns the state store of a name, as request paths spell it.
+func (s *Set) StateStore(name string) (*state.Instance, bool) {
+	for _, i := range s.stores {
+		if i.Name == name {
+			return i, true
+		}
+	}
+	return nil, false
+}
+
+// StateStores returns the state stores in the order they were declared.
+func (s *Set) StateStores() []*state.Instance { return slices.Clone(s.stores) }
+
+// ActorStore returns the store that carries the actor state.
+func (s *Set) ActorStore() (*state.Instance, bool) {
+	for _, i := range s.stores {
+		if i.ActorStore {
+			return i, true
+		}
+	}
+	return nil, false
+}
+
+// SecretStore returns the secret store of a name.
+func (s *Set) SecretStore(name string) (secretstores.Store, bool) {
+	for _, o := range s.secrets {
+		if o.name == name {
+			return o.store, true
+		}
+	}
+	return nil, false
+}
+
+// Statuses returns what became of every component of the resources, the ready ones first
+// in the order of opening, then failed and ignored ones.
+func (s *Set) Statuses() []component.Status {
+	out := slices.Clone(s.statuses)
+	rank := func(c component.Status) int {
+		return slices.Index([]component.State{component.Ready, component.Failed, component.Ignored}, c.State)
+	}
+	slices.SortStableFunc(out, func(a, b component.Status) int { return rank(a) - rank(b) })
+	return out
+}
+
+// Documents returns the documents of a kind that are meant for this node, in the order of
+// the files. Those other than components have been checked for their header only.
+func (s *Set) Documents(kind component.Kind) []component.Document {
+	return slices.Clone(s.documents[kind])
+}
+
+// Close closes every component, the last opened first, and joins their errors. It is
+// idempotent; later calls return what the first one did.
+func (s *Set) Close() error {
+	s.once.Do(func() {
+		var errs []error
+		for _, c := range slices.Backward(s.closers) {
+			if err := c.close(); err != nil {
+				errs = append(errs, fault.Wrap(err, "loader.Close", "closing component "+c.name))
+			}
+		}
+		s.closeErr = join("loader.Close", errs)
+	})
+	return s.closeErr
+}
+
+func (s *Set) addStateStore(u *unit, i *state.Instance, closing func() error) {
+	s.stores = append(s.stores, i)
+	s.closers = append(s.closers, closer{i.Name, closing})
+	status := statusOf(u.spec, component.Ready, "")
+	for _, f := range i.Features {
+		status.Capabilities = append(status.Capabilities, string(f))
+	}
+	s.statuses = append(s.statuses, status)
+}
+
+func (s *Set) addSecretStore(u *unit, store secretstores.Store) {
+	s.secrets = append(s.secrets, openSecretStore{u.spec.Name, store})
+	s.closers = append(s.closers, closer{u.spec.Name, store.Close})
+	status := statusOf(u.spec, component.Ready, "")
+	if f, ok := store.(secretstores.Featurer); ok {
+		for _, feature := range f.Features() {
+			status.Capabilities = append(status.Capabilities, string(feature))
+		}
+		slices.Sort(status.Capabilities)
+	}
+	s.statuses = append(s.statuses, status)
+}
+
+func (s *Set) secretStoreNames() []string {
+	var out []string
+	for _, o := range s.secrets {
+		out = append(out, o.name)
+	}
+	return out
+}

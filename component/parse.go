@@ -1,0 +1,172 @@
+package component
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/nearest"
+)
+
+// MaxFileSize is the largest file that Parse reads, in bytes.
+const MaxFileSize = 1 << 20
+
+// File is what one file holds.
+type File struct {
+	Documents []Document
+	Skipped   []Problem // documents that are left to other programs, and why
+}
+
+// Parse reads a file of YAML documents; name is used in messages only. Empty documents
+// are passed over, and documents of kinds it does not know are listed as skipped: people
+// keep other manifests in the same folder. Anything else that is wrong is a fault.Invalid
+// that lists every problem with file and line, up to the first one of syntax, behind
+// which nothing can be read; the file is to be refused as a whole then.
+func Parse(name string, r io.Reader) (File, error) {
+	const op = "component.Parse"
+	data, err := io.ReadAll(io.LimitReader(r, MaxFileSize+1))
+	if err != nil {
+		return File{}, &fault.Error{Code: fault.Internal, Op: op, Msg: "reading " + name, Key: name, Err: err}
+	}
+	var problems Problems
+	if len(data) > MaxFileSize {
+		problems.add(Pos{File: name}, "split it", "the file has more than %d bytes", MaxFileSize)
+		return File{}, problems.Err(op)
+	}
+	var file File
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	for {
+		var root yaml.Node
+		err := dec.Decode(&root)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			problems = append(problems, syntaxProblem(name, err))
+			break
+		}
+		problems = append(problems, file.add(name, &root)...)
+	}
+	if err := problems.Err(op); err != nil {
+		return File{}, err
+	}
+	return file, nil
+}
+
+// syntaxProblem moves the line out of the parser's text ("yaml: line 3: ...") to where
+// every other problem has it.
+func syntaxProblem(name string, err error) Problem {
+	pos := Pos{File: name}
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	if rest, ok := strings.CutPrefix(text, "line "); ok {
+		if digits, after, ok := strings.Cut(rest, ": "); ok {
+			if line, err := strconv.Atoi(digits); err == nil {
+				pos.Line, text = line, after
+			}
+		}
+	}
+	return Problem{Pos: pos, Text: "this is not YAML: " + text}
+}
+
+// add takes one document into the file, or says what is wrong with it.
+func (f *File) add(name string, root *yaml.Node) Problems {
+	body := root
+	if root.Kind == yaml.DocumentNode && len(root.Content) == 1 {
+		body = root.Content[0]
+	}
+	if isEmpty(body) {
+		return nil
+	}
+	verdict, why := sift(body)
+	pos := Pos{File: name, Line: body.Line}
+	switch verdict {
+	case skip:
+		f.Skipped = append(f.Skipped, Problem{Pos: pos, Text: "skipped: " + why})
+		return nil
+	case refuse:
+		return Problems{{Pos: pos, Text: why}}
+	}
+	p := docParser{file: name}
+	doc := p.document(body)
+	p.problems.order(doc)
+	if len(p.problems) > 0 && doc.Component != nil && doc.Component.IgnoreErrors && nameProblem(doc.Name) == "" {
+		doc.Err = p.problems.Err("component.Parse")
+		p.problems = nil
+	}
+	f.Documents = append(f.Documents, doc)
+	return p.problems
+}
+
+func isEmpty(n *yaml.Node) bool {
+	return n.Kind == 0 || n.Kind == yaml.DocumentNode || n.Kind == yaml.ScalarNode && n.Tag == "!!null"
+}
+
+type verdict int
+
+const (
+	accept verdict = iota
+	skip
+	refuse
+)
+
+// sift decides from kind and apiVersion whether a document is ours. One that is nearly
+// ours is refused, not skipped: a store that goes missing over a typo is found too late.
+func sift(body *yaml.Node) (verdict, string) {
+	if body.Kind != yaml.MappingNode {
+		return skip, "the document is not a mapping"
+	}
+	kind, apiVersion := topText(body, "kind"), topText(body, "apiVersion")
+	group, ours := strings.CutSuffix(apiVersion, "/v1alpha1")
+	ours = ours && group != ""
+	known := knownKind(kind)
+	switch {
+	case known && ours:
+		return accept, ""
+	case known && (apiVersion == "" || !strings.Contains(apiVersion, "/")):
+		return refuse, fmt.Sprintf("kind %s needs an apiVersion of the form <group>/v1alpha1, not %q", kind, apiVersion)
+	case known:
+		return skip, fmt.Sprintf("apiVersion %s of kind %s is not <group>/v1alpha1", apiVersion, kind)
+	case ours && kind == "":
+		return refuse, fmt.Sprintf("the document has apiVersion %s but no kind", apiVersion)
+	case ours:
+		if near := nearest.To(kind, kindNames()); near != "" {
+			return refuse, fmt.Sprintf("kind %q is unknown; did you mean %s?", kind, near)
+		}
+	}
+	if kind == "" {
+		return skip, "the document has no kind"
+	}
+	return skip, fmt.Sprintf("kind %q is not one of %s", kind, strings.Join(kindNames(), ", "))
+}
+
+func kindNames() []string {
+	return []string{string(KindComponent), string(KindConfiguration), string(KindHTTPEndpoint), string(KindResiliency)}
+}
+
+func knownKind(kind string) bool {
+	switch Kind(kind) {
+	case KindComponent, KindConfiguration, KindResiliency, KindHTTPEndpoint:
+		return true
+	}
+	return false
+}
+
+// topText returns the scalar under key of a mapping that has not been checked yet.
+func topText(body *yaml.Node, key string) string {
+	for i := 0; i+1 < len(body.Content); i += 2 {
+		value := body.Content[i+1]
+		if value.Kind == yaml.AliasNode && value.Alias != nil {
+			value = value.Alias
+		}
+		if body.Content[i].Value == key && value.Kind == yaml.ScalarNode {
+			return value.Value
+		}
+	}
+	return ""
+}

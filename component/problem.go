@@ -1,0 +1,90 @@
+package component
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Pos is a place in a file. The zero value is nowhere.
+type Pos struct {
+	File string
+	Line int // counted from 1; 0 = the file as a whole
+}
+
+// String returns "file:line", or as much of it as is known.
+func (p Pos) String() string {
+	if p.Line == 0 {
+		return p.File
+	}
+	return p.File + ":" + strconv.Itoa(p.Line)
+}
+
+// Problem is something wrong, or merely odd, at a place in a file.
+type Problem struct {
+	Pos  Pos
+	Text string // never a value that came from a reference
+	Hint string // how to mend it; may be empty
+}
+
+// String returns the problem as one line.
+func (p Problem) String() string {
+	text := p.Text
+	if where := p.Pos.String(); where != "" {
+		text = where + ": " + text
+	}
+	if p.Hint != "" {
+		text += " (" + p.Hint + ")"
+	}
+	return text
+}
+
+// Problems is a list of problems in the order they were found.
+type Problems []Problem
+
+// maxListed bounds how many problems one error spells out.
+const maxListed = 20
+
+// Err returns nil without problems, else one fault.Invalid that lists them: a single one
+// in one line, several in a line each. Its Key is the file of the first.
+func (ps Problems) Err(op string) error {
+	switch len(ps) {
+	case 0:
+		return nil
+	case 1:
+		return &fault.Error{Code: fault.Invalid, Op: op, Msg: ps[0].String(), Key: ps[0].Pos.File}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d problems:", len(ps))
+	for i, p := range ps {
+		if i == maxListed {
+			fmt.Fprintf(&b, "\n\tand %d more", len(ps)-maxListed)
+			break
+		}
+		b.WriteString("\n\t")
+		b.WriteString(p.String())
+	}
+	return &fault.Error{Code: fault.Invalid, Op: op, Msg: b.String(), Key: ps[0].Pos.File}
+}
+
+// order sorts the problems of one document by line and says which document it is.
+func (ps Problems) order(doc Document) {
+	slices.SortStableFunc(ps, func(a, b Problem) int { return a.Pos.Line - b.Pos.Line })
+	if nameProblem(doc.Name) != "" {
+		return
+	}
+	what := string(doc.Kind)
+	if doc.Kind == KindComponent {
+		what = "component"
+	}
+	for i := range ps {
+		ps[i].Text = what + " " + doc.Name + ": " + ps[i].Text
+	}
+}
+
+func (ps *Problems) add(pos Pos, hint, format string, args ...any) {
+	*ps = append(*ps, Problem{Pos: pos, Text: fmt.Sprintf(format, args...), Hint: hint})
+}

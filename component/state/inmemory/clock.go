@@ -1,0 +1,50 @@
+package inmemory
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/quorate/quorate/component/state"
+)
+
+// clock tells the time without ever going backward: a key that was gone must not come
+// back because somebody set the clock.
+type clock struct {
+	now    func() time.Time
+	latest atomic.Int64
+}
+
+// millis returns the time in Unix milliseconds, rounded down.
+func (c *clock) millis() int64 {
+	now := c.now().UnixMilli()
+	for {
+		latest := c.latest.Load()
+		if now <= latest {
+			return latest
+		}
+		if c.latest.CompareAndSwap(latest, now) {
+			return now
+		}
+	}
+}
+
+// expiry turns a life time into Unix milliseconds, 0 for never. It rounds up, so that
+// nothing expires early.
+func expiry(ttl state.TTL, now int64) int64 {
+	switch {
+	case !ttl.Set:
+		return 0
+	case !ttl.At.IsZero():
+		at := ttl.At.UnixMilli()
+		if ttl.At.After(time.UnixMilli(at)) {
+			at++
+		}
+		return max(at, 1)
+	case ttl.Seconds <= 0:
+		return 0
+	case ttl.Seconds > (math.MaxInt64-now)/1000:
+		return math.MaxInt64
+	}
+	return now + ttl.Seconds*1000
+}

@@ -1,0 +1,198 @@
+package state
+
+import (
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// operation is a value of the label of that name.
+type operation uint8
+
+const (
+	opGet operation = iota
+	opSet
+	opDelete
+	opBulkGet
+	opTransact
+	opList
+	operations
+)
+
+func (o operation) String() string {
+	return [operations]string{"get", "set", "delete", "bulk_get", "transact", "list"}[o]
+}
+
+// outcome is a value of the label of that name: ok, not_found (a get of an absent key)
+// or the code of the error.
+type outcome uint8
+
+const (
+	outcomeOK outcome = iota
+	outcomeNotFound
+	outcomeConflict
+	outcomeInvalid
+	outcomeTooLarge
+	outcomeDenied
+	outcomeNotLeader
+	outcomeUnavailable
+	outcomeIndeterminate
+	outcomeTimeout
+	outcomeUnimplemented
+	outcomeCorrupt
+	outcomeInternal
+	outcomes
+)
+
+func (o outcome) String() string {
+	return [outcomes]string{
+		"ok", "not_found", "conflict", "invalid", "too_large", "denied", "not_leader", "unavailable",
+		"indeterminate", "timeout", "unimplemented", "corrupt", "internal",
+	}[o]
+}
+
+func outcomeOf(err error) outcome {
+	if err == nil {
+		return outcomeOK
+	}
+	switch fault.CodeOf(err) {
+	case fault.NotFound:
+		return outcomeNotFound
+	case fault.Conflict:
+		return outcomeConflict
+	case fault.Invalid:
+		return outcomeInvalid
+	case fault.TooLarge:
+		return outcomeTooLarge
+	case fault.Denied:
+		return outcomeDenied
+	case fault.NotLeader:
+		return outcomeNotLeader
+	case fault.Unavailable:
+		return outcomeUnavailable
+	case fault.Indeterminate:
+		return outcomeIndeterminate
+	case fault.Timeout:
+		return outcomeTimeout
+	case fault.Unimplemented:
+		return outcomeUnimplemented
+	case fault.Corrupt:
+		return outcomeCorrupt
+	default:
+		return outcomeInternal
+	}
+}
+
+// Metrics are the metrics of all state stores of a process. It is safe for concurrent use.
+type Metrics struct {
+	requests  *prometheus.CounterVec
+	duration  *prometheus.HistogramVec
+	inFlight  *prometheus.GaugeVec
+	conflicts *prometheus.CounterVec
+	read      *prometheus.CounterVec
+	written   *prometheus.CounterVec
+}
+
+// NewMetrics registers the metrics with reg. The error is that of the registration, as
+// fault.Internal: they exist once for each registry.
+func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_state_" + name, Help: help}, labels)
+	}
+	m := &Metrics{
+		requests: counter("requests_total", "Finished calls of a state store.", "store", "operation", "outcome", "consistency"),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "quorate_state_request_duration_seconds", Help: "Time a call of a state store took.",
+			Buckets: []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+		}, []string{"store", "operation"}),
+		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "quorate_state_requests_in_flight", Help: "Calls of a state store that have not finished.",
+		}, []string{"store", "operation"}),
+		conflicts: counter("etag_conflicts_total", "Calls refused because an ETag or create-only condition did not hold.", "store", "operation"),
+		read:      counter("read_bytes_total", "Bytes of values that a state store returned.", "store"),
+		written:   counter("written_bytes_total", "Bytes of values in writes that a state store accepted.", "store"),
+	}
+	var errs []error
+	for _, c := range []prometheus.Collector{m.requests, m.duration, m.inFlight, m.conflicts, m.read, m.written} {
+		errs = append(errs, reg.Register(c))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, &fault.Error{Code: fault.Internal, Op: "state.NewMetrics", Msg: "registering metrics", Err: err}
+	}
+	return m, nil
+}
+
+// meter holds the children of one store, resolved once: looking a child up by its labels
+// costs more than a cached read.
+type meter struct {
+	metrics  *Metrics
+	store    string
+	fallback Consistency // what DefaultConsistency means here
+	read     prometheus.Counter
+	written  prometheus.Counter
+	ops      [operations]opMeter
+}
+
+type opMeter struct {
+	duration  prometheus.Observer
+	inFlight  prometheus.Gauge
+	conflicts prometheus.Counter
+	// requests are made at first use: most combinations never occur, and a series of
+	// zeros for each would drown the others.
+	requests [outcomes][2]atomic.Pointer[prometheus.Counter]
+}
+
+func (m *Metrics) meter(store string, fallback Consistency, offered [operations]bool) *meter {
+	out := &meter{
+		metrics: m, store: store, fallback: Settings{DefaultConsistency: fallback}.Consistency(DefaultConsistency),
+		read: m.read.WithLabelValues(store), written: m.written.WithLabelValues(store),
+	}
+	for op := range operations {
+		if !offered[op] {
+			continue
+		}
+		o := &out.ops[op]
+		o.duration = m.duration.WithLabelValues(store, op.String())
+		o.inFlight = m.inFlight.WithLabelValues(store, op.String())
+		o.conflicts = m.conflicts.WithLabelValues(store, op.String())
+		out.requests(op, outcomeOK, Eventual)
+		out.requests(op, outcomeOK, Strong)
+	}
+	return out
+}
+
+func (m *meter) requests(op operation, result outcome, level Consistency) prometheus.Counter {
+	index := 0
+	if level == Strong {
+		index = 1
+	}
+	slot := &m.ops[op].requests[result][index]
+	if c := slot.Load(); c != nil {
+		return *c
+	}
+	c := m.metrics.requests.WithLabelValues(m.store, op.String(), result.String(), level.String())
+	slot.Store(&c)
+	return c
+}
+
+func (m *meter) begin(op operation) time.Time {
+	m.ops[op].inFlight.Inc()
+	return time.Now()
+}
+
+func (m *meter) end(op operation, start time.Time, asked Consistency, result outcome) {
+	o := &m.ops[op]
+	o.duration.Observe(time.Since(start).Seconds())
+	o.inFlight.Dec()
+	if asked != Strong && asked != Eventual {
+		asked = m.fallback
+	}
+	m.requests(op, result, asked).Inc()
+	if result == outcomeConflict {
+		o.conflicts.Inc()
+	}
+}

@@ -1,0 +1,158 @@
+package state
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"math"
+	"mime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Names of request metadata that mean something to every store. Case does not matter.
+const (
+	MetadataTTL         = "ttlInSeconds"
+	MetadataExpireTime  = "ttlExpireTime"
+	MetadataContentType = "contentType"
+)
+
+// OctetStream is the content type of values that are bytes, not JSON text.
+const OctetStream = "application/octet-stream"
+
+// ParseConsistency reads the option or query parameter consistency: "", "eventual" or
+// "strong". The error is fault.Invalid.
+//
+// The levels are ordered: of several in one request, resolved against the store's
+// default first, the greatest is the strictest.
+func ParseConsistency(text string) (Consistency, error) {
+	switch text {
+	case "":
+		return DefaultConsistency, nil
+	case "eventual":
+		return Eventual, nil
+	case "strong":
+		return Strong, nil
+	}
+	return 0, invalid("state.ParseConsistency", fmt.Sprintf("unrecognized consistency model %s", quote(text)), `use "eventual" or "strong"`)
+}
+
+// String returns the text that ParseConsistency reads as c.
+func (c Consistency) String() string {
+	switch c {
+	case Eventual:
+		return "eventual"
+	case Strong:
+		return "strong"
+	default:
+		return ""
+	}
+}
+
+// ParseConcurrency reads the option or query parameter concurrency: "", "last-write" or
+// "first-write". The error is fault.Invalid.
+func ParseConcurrency(text string) (Concurrency, error) {
+	switch text {
+	case "", "last-write":
+		return LastWrite, nil
+	case "first-write":
+		return FirstWrite, nil
+	}
+	return 0, invalid("state.ParseConcurrency", fmt.Sprintf("unrecognized concurrency model %s", quote(text)), `use "first-write" or "last-write"`)
+}
+
+// ParseTTL reads the life time of a value from the metadata of a write:
+//
+//	ttlInSeconds   decimal: 1 to 2147483647 seconds from the write on; 0 or -1 = never expires
+//	ttlExpireTime  RFC 3339 instant
+//
+// Neither, or only empty text, gives the zero TTL. Both at once, anything else and
+// anything out of range is fault.Invalid.
+func ParseTTL(metadata map[string]string) (TTL, error) {
+	seconds, err := lookup(metadata, MetadataTTL)
+	if err != nil {
+		return TTL{}, err
+	}
+	at, err := lookup(metadata, MetadataExpireTime)
+	if err != nil {
+		return TTL{}, err
+	}
+	switch {
+	case seconds != "" && at != "":
+		return TTL{}, invalid("state.ParseTTL", "metadata has both ttlInSeconds and ttlExpireTime", "give one of them")
+	case seconds != "":
+		return parseTTLSeconds(seconds)
+	case at != "":
+		return parseExpireTime(at)
+	}
+	return TTL{}, nil
+}
+
+func parseTTLSeconds(text string) (TTL, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || text[0] == '+' || n < -1 || n > math.MaxInt32 {
+		return TTL{}, invalid("state.ParseTTL", fmt.Sprintf("ttlInSeconds %s is not a whole number from -1 to %d", quote(text), math.MaxInt32), "")
+	}
+	return TTL{Set: true, Seconds: max(n, 0)}, nil
+}
+
+func parseExpireTime(text string) (TTL, error) {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return TTL{}, invalid("state.ParseTTL", fmt.Sprintf("ttlExpireTime %s is not an RFC 3339 time such as 2030-01-02T15:04:05Z", quote(text)), "")
+	}
+	return TTL{Set: true, At: at.UTC()}, nil
+}
+
+// ParseContentType returns the content type to keep with a value: OctetStream if the
+// metadata of the write says so, else empty, for JSON text. Other types change nothing,
+// because the value is JSON text whatever they say. The error is fault.Invalid.
+func ParseContentType(metadata map[string]string) (string, error) {
+	text, err := lookup(metadata, MetadataContentType)
+	if err != nil || text == "" {
+		return "", err
+	}
+	if kind, _, err := mime.ParseMediaType(text); err == nil && kind == OctetStream {
+		return OctetStream, nil
+	}
+	return "", nil
+}
+
+// DecodeBinary returns the bytes that a JSON string in base64 stands for: how a value of
+// type OctetStream travels in a JSON body. Padding may be left out. The error is fault.Invalid.
+func DecodeBinary(value []byte) ([]byte, error) {
+	const op = "state.DecodeBinary"
+	var text string
+	if len(value) == 0 || value[0] != '"' || json.Unmarshal(value, &text) != nil {
+		return nil, invalid(op, "a value with contentType application/octet-stream must be a string in base64", "")
+	}
+	out, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(text, "="))
+	if err != nil {
+		return nil, invalid(op, "a value with contentType application/octet-stream is not valid base64", "use the standard alphabet")
+	}
+	return out, nil
+}
+
+// lookup finds name in metadata whatever its case. Two spellings of one name are
+// refused: which of them counts would be chance.
+func lookup(metadata map[string]string, name string) (string, error) {
+	var found string
+	var seen bool
+	for k, v := range metadata {
+		if !strings.EqualFold(k, name) {
+			continue
+		}
+		if seen {
+			return "", invalid("state.lookup", "metadata names "+name+" twice in different spellings", "")
+		}
+		found, seen = v, true
+	}
+	return found, nil
+}
+
+func invalid(op, msg, hint string) error {
+	return &fault.Error{Code: fault.Invalid, Op: op, Msg: msg, Hint: hint}
+}

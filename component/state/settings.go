@@ -1,0 +1,141 @@
+package state
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Names of component metadata that every state store reads. The loader declares them
+// (see loader.StateFields), reads them into Settings and applies them, so that a store
+// needs to know none of them.
+const (
+	MetadataKeyPrefix          = "keyPrefix"
+	MetadataDefaultConsistency = "defaultConsistency"
+	MetadataDefaultTTL         = "defaultTTLInSeconds"
+	MetadataMaxValueSize       = "maxValueSize"
+	MetadataActorStateStore    = "actorStateStore"
+)
+
+// Settings are what a component file says about any state store. The zero value is the
+// default of each.
+type Settings struct {
+	KeyPrefix          KeyPrefix
+	DefaultConsistency Consistency   // for requests that say nothing; DefaultConsistency = Eventual
+	DefaultTTL         time.Duration // for writes that say nothing, in whole seconds; 0 = none
+	MaxValueSize       int64         // bytes; 0 = no limit
+	ActorStore         bool
+}
+
+// Consistency resolves the level of a request: its own, or the default.
+func (s Settings) Consistency(asked Consistency) Consistency {
+	switch {
+	case asked != DefaultConsistency:
+		return asked
+	case s.DefaultConsistency != DefaultConsistency:
+		return s.DefaultConsistency
+	}
+	return Eventual
+}
+
+// WithSettings wraps a store so that it applies DefaultConsistency, DefaultTTL and
+// MaxValueSize; the others are the caller's business. The wrapper has exactly the
+// abilities of the store. A value over MaxValueSize is a fault.TooLarge that names its
+// key. Settings that change nothing return the store itself.
+func WithSettings(store Store, s Settings) Store {
+	if s.Consistency(DefaultConsistency) == Eventual && s.DefaultTTL == 0 && s.MaxValueSize == 0 {
+		return store
+	}
+	return expose(&configured{Store: store, settings: s}, store)
+}
+
+type configured struct {
+	Store
+	settings Settings
+}
+
+// Get implements Store.
+func (c *configured) Get(ctx context.Context, r GetRequest) (Item, error) {
+	r.Consistency = c.settings.Consistency(r.Consistency)
+	return c.Store.Get(ctx, r)
+}
+
+// Set implements Store.
+func (c *configured) Set(ctx context.Context, r SetRequest) (Written, error) {
+	for i := range r.Items {
+		if err := c.fits(&r.Items[i]); err != nil {
+			return Written{}, err
+		}
+	}
+	r.Consistency = c.settings.Consistency(r.Consistency)
+	if c.settings.DefaultTTL > 0 {
+		items := append([]Write(nil), r.Items...) // the request belongs to the caller
+		for i := range items {
+			c.expire(&items[i])
+		}
+		r.Items = items
+	}
+	return c.Store.Set(ctx, r)
+}
+
+// Delete implements Store.
+func (c *configured) Delete(ctx context.Context, r DeleteRequest) (Written, error) {
+	r.Consistency = c.settings.Consistency(r.Consistency)
+	return c.Store.Delete(ctx, r)
+}
+
+// Transact implements Transactor.
+func (c *configured) Transact(ctx context.Context, r TransactRequest) (Written, error) {
+	for i := range r.Operations {
+		if r.Operations[i].Kind != Upsert {
+			continue
+		}
+		if err := c.fits(&r.Operations[i].Write); err != nil {
+			return Written{}, err
+		}
+	}
+	r.Consistency = c.settings.Consistency(r.Consistency)
+	if c.settings.DefaultTTL > 0 {
+		ops := append([]Operation(nil), r.Operations...) // the request belongs to the caller
+		for i := range ops {
+			if ops[i].Kind == Upsert {
+				c.expire(&ops[i].Write)
+			}
+		}
+		r.Operations = ops
+	}
+	return c.Store.(Transactor).Transact(ctx, r)
+}
+
+// BulkGet implements BulkGetter.
+func (c *configured) BulkGet(ctx context.Context, r BulkGetRequest) ([]Item, error) {
+	r.Consistency = c.settings.Consistency(r.Consistency)
+	return c.Store.(BulkGetter).BulkGet(ctx, r)
+}
+
+// List implements Lister.
+func (c *configured) List(ctx context.Context, r ListRequest) (Page, error) {
+	r.Consistency = c.settings.Consistency(r.Consistency)
+	return c.Store.(Lister).List(ctx, r)
+}
+
+// Features implements Featurer.
+func (c *configured) Features() []Feature { return c.Store.(Featurer).Features() }
+
+func (c *configured) fits(w *Write) error {
+	limit := c.settings.MaxValueSize
+	if limit == 0 || int64(len(w.Value)) <= limit {
+		return nil
+	}
+	return &fault.Error{Code: fault.TooLarge, Op: "state.Set", Key: w.Key,
+		Msg:  fmt.Sprintf("the value has %d bytes; %s of this store is %d", len(w.Value), MetadataMaxValueSize, limit),
+		Hint: "store less in one key, or raise the limit in the component file"}
+}
+
+func (c *configured) expire(w *Write) {
+	if !w.TTL.Set {
+		w.TTL = TTL{Set: true, Seconds: int64(c.settings.DefaultTTL / time.Second)}
+	}
+}

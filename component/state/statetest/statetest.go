@@ -1,0 +1,189 @@
+// Package statetest is the conformance suite of the state contract: a store that passes
+// it keeps every promise that component/state makes.
+//
+// It owns the tests, not the stores. It uses keys that no other run uses, so that it can
+// run against a store that others share. Its goroutines end with the test that started
+// them.
+package statetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Clock is the clock of the stores under test, in the hand of the suite.
+type Clock struct {
+	// Now tells the stores' time.
+	Now func() time.Time
+	// Advance moves it forward. When it returns, reads see the new time.
+	Advance func(time.Duration)
+}
+
+// Options say what the store is and how hard to test it.
+type Options struct {
+	// Clock is required unless the store declares no TTL feature.
+	Clock *Clock
+	// LargeValue is the size of the largest value to try, in bytes; 0 = 1 MiB.
+	LargeValue int
+	// RequestIDs says that the store makes retries with a RequestID harmless.
+	RequestIDs bool
+	// Rounds is how many histories are recorded and checked; 0 = 4.
+	Rounds int
+}
+
+// Run runs the suite. open makes an open store, empty as far as the suite's own keys go;
+// the suite closes it. It is called once for each test.
+func Run(t *testing.T, open func(t *testing.T) state.Store, o Options) {
+	t.Helper()
+	if o.LargeValue == 0 {
+		o.LargeValue = 1 << 20
+	}
+	if o.Rounds == 0 {
+		o.Rounds = 4
+	}
+	var count atomic.Int64
+	run := time.Now().UnixNano()
+	for _, c := range cases() {
+		t.Run(c.name, func(t *testing.T) {
+			s := &suite{T: t, store: open(t), options: o, app: fmt.Sprintf("suite-%x-%d", run, count.Add(1))}
+			t.Cleanup(func() {
+				if err := s.store.Close(); err != nil {
+					t.Errorf("Close: %v", err)
+				}
+			})
+			c.run(s)
+		})
+	}
+}
+
+type testCase struct {
+	name string
+	run  func(*suite)
+}
+
+func cases() []testCase {
+	return slices.Concat(readCases(), writeCases(), matrixCases(), raceCases(), transactCases(),
+		expiryCases(), bulkCases(), listCases(), lifeCases(), requestCases(), historyCases())
+}
+
+// suite is one test at work.
+type suite struct {
+	*testing.T
+	store   state.Store
+	options Options
+	app     string // prefix of this test's keys
+}
+
+// key returns a stored key of this test's own.
+func (s *suite) key(name string) string { return s.app + state.Separator + name }
+
+// ctx bounds one call: a store that hangs fails its test, not the whole run.
+func (s *suite) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(s.Context(), 30*time.Second)
+	s.Cleanup(cancel)
+	return ctx
+}
+
+// get reads a key at the strongest level.
+func (s *suite) get(key string) state.Item {
+	s.Helper()
+	item, err := s.store.Get(s.ctx(), state.GetRequest{Key: key, ReadOptions: strong()})
+	if err != nil {
+		s.Fatalf("Get(%q): %v", key, err)
+	}
+	return item
+}
+
+func strong() state.ReadOptions { return state.ReadOptions{Consistency: state.Strong} }
+
+// set writes items at the strongest level and returns their ETags.
+func (s *suite) set(items ...state.Write) []string {
+	s.Helper()
+	w, err := s.trySet(items...)
+	if err != nil {
+		s.Fatalf("Set: %v", err)
+	}
+	if len(w.ETags) != len(items) {
+		s.Fatalf("Set of %d items gave %d ETags", len(items), len(w.ETags))
+	}
+	return w.ETags
+}
+
+func (s *suite) trySet(items ...state.Write) (state.Written, error) {
+	return s.store.Set(s.ctx(), state.SetRequest{Items: items, Consistency: state.Strong})
+}
+
+// put writes one value and returns its ETag.
+func (s *suite) put(key, value string) string {
+	s.Helper()
+	return s.set(state.Write{Key: key, Value: []byte(value)})[0]
+}
+
+func (s *suite) delete(r state.DeleteRequest) {
+	s.Helper()
+	if err := s.tryDelete(r); err != nil {
+		s.Fatalf("Delete(%q): %v", r.Key, err)
+	}
+}
+
+func (s *suite) tryDelete(r state.DeleteRequest) error {
+	r.Consistency = state.Strong
+	_, err := s.store.Delete(s.ctx(), r)
+	return err
+}
+
+// wantValue checks that key holds value, and returns the item.
+func (s *suite) wantValue(key, value string) state.Item {
+	s.Helper()
+	item := s.get(key)
+	if !item.Found() {
+		s.Fatalf("Get(%q) found nothing, want %q", key, value)
+	}
+	if string(item.Value) != value {
+		s.Fatalf("Get(%q) = %q, want %q", key, item.Value, value)
+	}
+	return item
+}
+
+func (s *suite) wantAbsent(key string) {
+	s.Helper()
+	if item := s.get(key); item.Found() || len(item.Value) > 0 {
+		s.Fatalf("Get(%q) = %q with ETag %q, want an absent key", key, item.Value, item.ETag)
+	}
+}
+
+func (s *suite) wantConflict(err error, key string) {
+	s.Helper()
+	if !fault.Is(err, fault.Conflict) {
+		s.Fatalf("error is %v with code %q, want code %q", err, fault.CodeOf(err), fault.Conflict)
+	}
+	if got := fault.KeyOf(err); got != key {
+		s.Fatalf("the conflict names key %q, want %q", got, key)
+	}
+}
+
+// can skips the rest of a test for stores without an ability.
+func can[A any](s *suite) A {
+	s.Helper()
+	ability, ok := s.store.(A)
+	if !ok {
+		s.Skipf("the store has no %T", (*A)(nil))
+	}
+	return ability
+}
+
+func (s *suite) hasTTL() bool {
+	return slices.Contains(state.FeaturesOf(s.store), state.FeatureTTL)
+}
+
+// write makes an unconditional write.
+func write(key, value string) state.Write {
+	return state.Write{Key: key, Value: []byte(value)}
+}

@@ -1,0 +1,104 @@
+package state
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Bounds of names and keys, in bytes.
+const (
+	MaxKeySize       = 4 << 10 // of an application's own key, without its prefix
+	MaxAppIDSize     = 128
+	MaxActorNameSize = 1 << 10 // of an actor type and of an actor id
+)
+
+// ValidateKey checks an application's own key: not empty, no "||", valid UTF-8, at most
+// MaxKeySize bytes. The error is fault.Invalid or, for the size, fault.TooLarge; its
+// Key is the key, shortened if it is long.
+func ValidateKey(key string) error {
+	const op = "state.ValidateKey"
+	switch {
+	case key == "":
+		return &fault.Error{Code: fault.Invalid, Op: op, Msg: "the key is empty"}
+	case len(key) > MaxKeySize:
+		return &fault.Error{Code: fault.TooLarge, Op: op, Key: shorten(key), Msg: fmt.Sprintf(
+			"key %s has %d bytes; the limit is %d", quote(key), len(key), MaxKeySize)}
+	case strings.Contains(key, Separator):
+		return &fault.Error{Code: fault.Invalid, Op: op, Key: key, Msg: fmt.Sprintf(
+			"key %s contains %q, which separates the parts of a stored key", quote(key), Separator)}
+	case !utf8.ValidString(key):
+		return &fault.Error{Code: fault.Invalid, Op: op, Key: key, Msg: "key " + quote(key) + " is not valid UTF-8"}
+	}
+	return nil
+}
+
+// ValidateAppID checks an application id: ASCII letters, digits, '-' and '_', at most
+// MaxAppIDSize bytes. A dot separates an id from its namespace and is no part of it.
+// The error is fault.Invalid.
+func ValidateAppID(id string) error {
+	switch {
+	case id == "":
+		return nameError("state.ValidateAppID", id, "the app id is empty")
+	case len(id) > MaxAppIDSize:
+		return nameError("state.ValidateAppID", id, fmt.Sprintf("app id %s has %d bytes; the limit is %d", quote(id), len(id), MaxAppIDSize))
+	}
+	for _, c := range []byte(id) {
+		if !isAppIDByte(c) {
+			return nameError("state.ValidateAppID", id, "app id "+quote(id)+" may only contain letters, digits, '-' and '_'")
+		}
+	}
+	return nil
+}
+
+func isAppIDByte(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_'
+}
+
+// ValidateActor checks an actor type and an actor id: not empty, at most
+// MaxActorNameSize bytes, and none of | / \ # ? or control characters in them. The
+// error is fault.Invalid.
+func ValidateActor(actorType, actorID string) error {
+	if err := validateActorName("actor type", actorType); err != nil {
+		return err
+	}
+	return validateActorName("actor id", actorID)
+}
+
+func validateActorName(what, name string) error {
+	const op = "state.ValidateActor"
+	switch {
+	case name == "":
+		return nameError(op, name, "the "+what+" is empty")
+	case len(name) > MaxActorNameSize:
+		return nameError(op, name, fmt.Sprintf("%s %s has %d bytes; the limit is %d", what, quote(name), len(name), MaxActorNameSize))
+	case !utf8.ValidString(name):
+		return nameError(op, name, what+" "+quote(name)+" is not valid UTF-8")
+	case strings.ContainsAny(name, `|/\#?`) || strings.ContainsFunc(name, unicode.IsControl):
+		return nameError(op, name, what+" "+quote(name)+` contains one of | / \ # ? or a control character`)
+	}
+	return nil
+}
+
+func nameError(op, name, msg string) error {
+	return &fault.Error{Code: fault.Invalid, Op: op, Key: shorten(name), Msg: msg}
+}
+
+// shorten bounds what a message repeats of a caller's text.
+func shorten(s string) string {
+	const limit = 128
+	if len(s) <= limit {
+		return s
+	}
+	end := limit
+	for end > limit-utf8.UTFMax && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + "..."
+}
+
+func quote(s string) string { return strconv.Quote(shorten(s)) }

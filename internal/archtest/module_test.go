@@ -1,0 +1,146 @@
+package archtest_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const modulePath = "github.com/quorate/quorate"
+
+// source is one parsed file.
+type source struct {
+	name  string // path below the module, with slashes
+	lines int
+	test  bool
+	ast   *ast.File
+	fset  *token.FileSet
+
+	vars map[string]bool // package variables of all files of the package
+}
+
+// pkg is the folder of the file, below the module; "." is the module itself.
+func (s *source) pkg() string { return path.Dir(s.name) }
+
+// at is a place in the file, for messages.
+func (s *source) at(p token.Pos) string {
+	return s.name + ":" + strconv.Itoa(s.fset.Position(p).Line)
+}
+
+// imports maps the local names of imports to their paths.
+func (s *source) imports() map[string]string {
+	out := map[string]string{}
+	for _, spec := range s.ast.Imports {
+		p, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			continue // the parser has refused such a file
+		}
+		name := path.Base(p)
+		if version := strings.TrimPrefix(name, "v"); version != name && strings.Trim(version, "0123456789") == "" {
+			name = path.Base(path.Dir(p)) // a major version is no name
+		}
+		if spec.Name != nil {
+			name = spec.Name.Name
+		}
+		out[name] = p
+	}
+	return out
+}
+
+// parse reads one file of the module, or text made up by a test.
+func parse(t *testing.T, name string, text []byte) *source {
+	t.Helper()
+	fset := token.NewFileSet()
+	f, err := parser.ParseFile(fset, name, text, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &source{name: name, lines: strings.Count(string(text), "\n"), test: strings.HasSuffix(name, "_test.go"), ast: f, fset: fset}
+	s.vars = variables(s)
+	return s
+}
+
+// shareVariables lets the files of a package see each other's package variables.
+func shareVariables(files []*source) {
+	all := map[string]map[string]bool{}
+	for _, s := range files {
+		if all[s.pkg()] == nil {
+			all[s.pkg()] = map[string]bool{}
+		}
+		if !s.test {
+			maps.Copy(all[s.pkg()], s.vars)
+		}
+		s.vars = all[s.pkg()]
+	}
+}
+
+// module parses every Go file of the module, without nested modules and test data.
+func module(t *testing.T) []*source {
+	t.Helper()
+	root := moduleRoot(t)
+	var out []*source
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir():
+			return skipDir(root, name, d)
+		case !strings.HasSuffix(name, ".go"):
+			return nil
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(root, name)
+		out = append(out, parse(t, filepath.ToSlash(rel), text))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(out) < 50 {
+		t.Fatalf("only %d files found below %s", len(out), root)
+	}
+	shareVariables(out)
+	return out
+}
+
+func skipDir(root, name string, d fs.DirEntry) error {
+	if name == root {
+		return nil
+	}
+	if strings.HasPrefix(d.Name(), ".") || strings.HasPrefix(d.Name(), "_") || d.Name() == "testdata" || d.Name() == "bin" {
+		return filepath.SkipDir
+	}
+	if _, err := os.Stat(filepath.Join(name, "go.mod")); err == nil {
+		return filepath.SkipDir
+	}
+	return nil
+}
+
+// moduleRoot is the folder with go.mod above this one.
+func moduleRoot(t *testing.T) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		if dir == filepath.Dir(dir) {
+			t.Fatal("no go.mod above the test")
+		}
+		dir = filepath.Dir(dir)
+	}
+}

@@ -1,0 +1,137 @@
+// Package fault is the error value of Quorate: a Code that programs act on, the
+// operation that failed, a message for people, and a hint that says how to mend it.
+//
+// It owns the closed set of codes and their wire form. It must never know HTTP
+// statuses or public error names: those are chosen by the api packages. It has no
+// goroutines; values are immutable after creation and safe to share.
+package fault
+
+import (
+	"context"
+	"errors"
+	"strings"
+)
+
+// Code says what went wrong in terms a caller can act on. The set is closed; codes
+// keep their text across the wire, so a code is never renamed.
+type Code string
+
+// The codes.
+const (
+	NotFound      Code = "not_found"     // the thing named does not exist
+	Conflict      Code = "conflict"      // a condition (ETag, create-only) did not hold; nothing was changed
+	Invalid       Code = "invalid"       // the request itself is wrong; repeating it cannot help
+	TooLarge      Code = "too_large"     // a limit was exceeded; Msg names the limit
+	Denied        Code = "denied"        // policy or credentials forbid it
+	NotLeader     Code = "not_leader"    // this replica surely did not do it; Hint may carry the leader
+	Unavailable   Code = "unavailable"   // cannot be done now and surely was not done (no quorum, read-only, closing)
+	Indeterminate Code = "indeterminate" // may or may not have been done
+	Timeout       Code = "timeout"       // the deadline passed; surely not done
+	Unimplemented Code = "unimplemented" // this store or peer does not offer the operation
+	Corrupt       Code = "corrupt"       // data failed verification; nothing derived from it was used
+	Internal      Code = "internal"      // a defect or an unexpected failure below
+)
+
+// Error is the one error type that crosses package and node boundaries.
+type Error struct {
+	Code Code
+	Op   string // what was being done, as "package.Operation"
+	Msg  string // what went wrong, naming the thing; never a secret or a value
+	Hint string // how to mend it; may be empty
+	Key  string // the state key, component or file the error is about; may be empty
+	Err  error  // cause; may be nil
+}
+
+// Error joins operation, message, cause and hint into one line.
+func (e *Error) Error() string {
+	var b strings.Builder
+	if e.Op != "" {
+		b.WriteString(e.Op)
+		b.WriteString(": ")
+	}
+	b.WriteString(e.Text())
+	return b.String()
+}
+
+// Text is Error without the operation: what an API client or an operator reads.
+func (e *Error) Text() string {
+	var b strings.Builder
+	switch {
+	case e.Msg != "":
+		b.WriteString(e.Msg)
+	case e.Err == nil:
+		b.WriteString(string(e.Code))
+	}
+	if e.Err != nil {
+		if b.Len() > 0 {
+			b.WriteString(": ")
+		}
+		b.WriteString(Text(e.Err))
+	}
+	if e.Hint != "" {
+		b.WriteString(" (")
+		b.WriteString(e.Hint)
+		b.WriteString(")")
+	}
+	return b.String()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// New makes an error without a cause.
+func New(code Code, op, msg string) *Error { return &Error{Code: code, Op: op, Msg: msg} }
+
+// Wrap adds an operation and a message to err and keeps its code. It returns nil for a nil err.
+func Wrap(err error, op, msg string) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{Code: CodeOf(err), Op: op, Msg: msg, Err: err, Key: KeyOf(err)}
+}
+
+// As returns the outermost *Error in err's chain.
+func As(err error) (*Error, bool) {
+	var e *Error
+	ok := errors.As(err, &e)
+	return e, ok
+}
+
+// CodeOf returns the code of err: that of the outermost *Error, Timeout for an expired
+// or cancelled context, Internal for any other error, and "" for nil.
+func CodeOf(err error) Code {
+	if err == nil {
+		return ""
+	}
+	if e, ok := As(err); ok {
+		return e.Code
+	}
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return Timeout
+	}
+	return Internal
+}
+
+// Is reports whether err carries code.
+func Is(err error, code Code) bool { return err != nil && CodeOf(err) == code }
+
+// KeyOf returns the first non-empty Key in err's chain.
+func KeyOf(err error) string {
+	for e, ok := As(err); ok; e, ok = As(e.Err) {
+		if e.Key != "" {
+			return e.Key
+		}
+	}
+	return ""
+}
+
+// Text returns what a person outside the code base should read of err.
+func Text(err error) string {
+	if err == nil {
+		return ""
+	}
+	if e, ok := err.(*Error); ok { //nolint:errorlint // a wrapping error's own words must not be lost
+		return e.Text()
+	}
+	return err.Error()
+}

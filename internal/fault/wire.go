@@ -1,0 +1,53 @@
+package fault
+
+import (
+	"encoding/json"
+	"errors"
+)
+
+// wire is the form an Error takes between nodes. Unknown fields are ignored, so a
+// newer node may add some.
+type wire struct {
+	Code Code   `json:"code"`
+	Op   string `json:"op,omitempty"`
+	Msg  string `json:"msg,omitempty"`
+	Hint string `json:"hint,omitempty"`
+	Key  string `json:"key,omitempty"`
+	Err  string `json:"err,omitempty"`
+}
+
+// Marshal encodes err for another node. Code, operation, message, hint and key
+// survive; the cause survives as text. A nil err gives nil.
+func Marshal(err error) []byte {
+	if err == nil {
+		return nil
+	}
+	w := wire{Code: CodeOf(err), Key: KeyOf(err)}
+	if e, ok := err.(*Error); ok { //nolint:errorlint // only the outermost value has fields of its own
+		w.Op, w.Msg, w.Hint, w.Err = e.Op, e.Msg, e.Hint, Text(e.Err)
+	} else {
+		w.Msg = Text(err)
+	}
+	b, _ := json.Marshal(w) // strings only: cannot fail
+	return b
+}
+
+// Unmarshal decodes what Marshal made. Empty input is a nil error; input that is not
+// an encoded error becomes an Internal error saying so, and an absent code Internal.
+func Unmarshal(b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	var w wire
+	if err := json.Unmarshal(b, &w); err != nil {
+		return &Error{Code: Internal, Op: "fault.Unmarshal", Msg: "a peer sent an unreadable error", Err: err}
+	}
+	if w.Code == "" {
+		w.Code = Internal
+	}
+	e := &Error{Code: w.Code, Op: w.Op, Msg: w.Msg, Hint: w.Hint, Key: w.Key}
+	if w.Err != "" {
+		e.Err = errors.New(w.Err)
+	}
+	return e
+}

@@ -1,0 +1,90 @@
+package listen_test
+
+import (
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/listen"
+)
+
+const (
+	loopback = "127.0.0.1"
+	second   = "127.0.0.2"
+)
+
+// needSecond skips where only the first loopback address is configured.
+func needSecond(t *testing.T) {
+	t.Helper()
+	l, err := net.Listen("tcp", second+":0")
+	if err != nil {
+		t.Skipf("no second loopback address: %v", err)
+	}
+	_ = l.Close()
+}
+
+// open listens as r says and closes with the test.
+func open(t *testing.T, r listen.Request) []net.Listener {
+	t.Helper()
+	ls, err := listen.TCP(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range ls {
+		t.Cleanup(func() { _ = l.Close() })
+	}
+	return ls
+}
+
+func TestPortZeroPicksOneFreePortForAllHosts(t *testing.T) {
+	needSecond(t)
+	ls := open(t, listen.Request{Hosts: []string{loopback, second}, Flag: "--http-port"})
+	if len(ls) != 2 || listen.Port(ls[0]) == 0 || listen.Port(ls[0]) != listen.Port(ls[1]) {
+		t.Errorf("listening on %v", ls)
+	}
+}
+
+func TestATakenPortIsRefusedWithTheFlagToChange(t *testing.T) {
+	taken := listen.Port(open(t, listen.Request{Hosts: []string{loopback}})[0])
+	_, err := listen.TCP(t.Context(), listen.Request{Hosts: []string{loopback}, Port: taken, Flag: "--http-port"})
+	if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "--http-port") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("error = %v", err)
+	}
+}
+
+func TestATakenPortFallsBackWhereThatIsAllowed(t *testing.T) {
+	taken := listen.Port(open(t, listen.Request{Hosts: []string{loopback}})[0])
+	l := open(t, listen.Request{Hosts: []string{loopback}, Port: taken, Fallback: true, Flag: "--metrics-port"})[0]
+	if p := listen.Port(l); p == 0 || p == taken {
+		t.Errorf("port %d, the taken one is %d", p, taken)
+	}
+}
+
+func TestAPortTakenOnTheSecondHostReleasesTheFirst(t *testing.T) {
+	needSecond(t)
+	taken := listen.Port(open(t, listen.Request{Hosts: []string{second}})[0])
+	if _, err := listen.TCP(t.Context(), listen.Request{Hosts: []string{loopback, second}, Port: taken}); !fault.Is(err, fault.Unavailable) {
+		t.Fatalf("error = %v", err)
+	}
+	open(t, listen.Request{Hosts: []string{loopback}, Port: taken})
+}
+
+func TestAForeignAddressIsInvalid(t *testing.T) {
+	for _, hosts := range [][]string{{"192.0.2.1"}, nil} {
+		if _, err := listen.TCP(t.Context(), listen.Request{Hosts: hosts}); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%v: error = %v", hosts, err)
+		}
+	}
+}
+
+func TestLoopback(t *testing.T) {
+	for host, want := range map[string]bool{
+		loopback: true, "127.8.9.1": true, "::1": true, "localhost": true, "::ffff:127.0.0.1": true,
+		"0.0.0.0": false, "::": false, "10.0.0.1": false, "example.com": false, "": false,
+	} {
+		if listen.IsLoopback(host) != want {
+			t.Errorf("IsLoopback(%q) = %v", host, !want)
+		}
+	}
+}

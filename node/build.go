@@ -1,0 +1,235 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+
+	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/quorate/quorate/api"
+	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/builtin"
+	"github.com/quorate/quorate/component/loader"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/listen"
+	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/group"
+)
+
+// build starts every subsystem, top to bottom; each pushes its closer.
+func (n *Node) build(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{
+		n.buildMetrics,    // so that a slow start can be watched
+		n.buildAPI,        // health answers from here on, with what is still missing
+		n.buildHost,       // the replicated store
+		n.buildAdmin,      // its socket lies in the directory that the host has locked
+		n.buildComponents, // from here on the API serves
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// buildMetrics serves the registry to Prometheus.
+func (n *Node) buildMetrics(ctx context.Context) error {
+	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "quorate_build_info", Help: "Always 1; the label says which version runs.",
+		ConstLabels: prometheus.Labels{"version": n.config.Version}})
+	info.Set(1)
+	n.registry.MustRegister(info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	c := n.config.Metrics
+	if c.Off {
+		return nil
+	}
+	ls, err := listen.TCP(ctx, listen.Request{Hosts: []string{c.Listen}, Port: c.Port.Number, Fallback: !c.Port.Given, Flag: "--metrics-port"})
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	page := promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{Registry: n.registry})
+	mux.Handle("GET /metrics", page)
+	mux.Handle("GET /{$}", page)
+	n.addrs.Metrics = ls[0].Addr().String()
+	return n.serve(ctx, "metrics", ls[0], mux)
+}
+
+// serve runs one HTTP server until the node closes.
+func (n *Node) serve(ctx context.Context, name string, l net.Listener, h http.Handler) error {
+	s := apihttp.NewServer(apihttp.ServerConfig{Listener: l, Handler: h, Logger: n.log})
+	if err := s.Open(ctx); err != nil {
+		return err
+	}
+	return n.closers.Push(name, s.Close)
+}
+
+// buildAPI opens the application's listeners at once; until the components are open they
+// answer health probes and say what is missing.
+func (n *Node) buildAPI(ctx context.Context) error {
+	c := n.config.API
+	ls, err := listen.TCP(ctx, listen.Request{Hosts: c.Listen, Port: c.HTTP.Number, Flag: "--http-port"})
+	if err != nil {
+		return err
+	}
+	app := api.App{ID: n.config.App.ID, Namespace: n.config.Namespace}
+	face, err := apihttp.New(apihttp.Config{
+		App:      app,
+		State:    api.NewState(app, n, api.Limits{}),
+		Health:   api.NewHealth(app, n),
+		Metadata: api.NewMetadata(app, n, api.Limits{}),
+		Shutdown: n.shutdown,
+		Tokens:   reveal(n.config.Security.APITokens), AllowedOrigins: c.AllowedOrigins, AnyHost: exposed(c.Listen),
+		MaxBodySize: c.MaxBodySize, RequestTimeout: c.RequestTimeout,
+		Logger: n.log, Registerer: n.registry,
+	})
+	if err != nil {
+		for _, l := range ls {
+			_ = l.Close()
+		}
+		return err
+	}
+	for i, l := range ls {
+		n.addrs.API = append(n.addrs.API, l.Addr().String())
+		if err := n.serve(ctx, "api", l, face); err != nil {
+			for _, rest := range ls[i+1:] {
+				_ = rest.Close()
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+func reveal(secrets []Secret) []string {
+	out := make([]string, len(secrets))
+	for i, s := range secrets {
+		out[i] = string(s)
+	}
+	return out
+}
+
+// exposed reports whether others than this machine can reach the API; they call it by
+// names that the node cannot know.
+func exposed(hosts []string) bool {
+	for _, h := range hosts {
+		if !listen.IsLoopback(h) {
+			return true
+		}
+	}
+	return false
+}
+
+// buildHost opens the replicated store.
+func (n *Node) buildHost(ctx context.Context) error {
+	c := n.config
+	host, err := raftfsm.Open(ctx, raftfsm.Options{
+		Dir: c.Data.Dir, NodeID: c.Cluster.NodeID, Partitions: uint32(c.Cluster.Partitions), Engine: group.LogEngine(c.Data.LogStore),
+		Bootstrap: true, MinFree: uint64(c.Data.MinFree),
+		Transport: func(_ uint32, id raft.ServerID) raft.Transport {
+			// A cluster of one sends nothing: its transport has no peers.
+			_, t := raft.NewInmemTransport(raft.ServerAddress(id))
+			return t
+		},
+		Logger: n.log, Registerer: n.registry, Fatal: n.fatal, Now: n.now,
+	})
+	if err != nil {
+		return err
+	}
+	n.host, n.addrs.DataDir = host, c.Data.Dir
+	return n.closers.Push("replicated store", func(context.Context) error { return host.Close() })
+}
+
+// buildAdmin serves the admin API on its socket.
+func (n *Node) buildAdmin(ctx context.Context) error {
+	l, err := apihttp.ListenAdmin(n.config.Data.Dir, n.config.Data.RuntimeDir)
+	if err != nil {
+		return err
+	}
+	n.addrs.Admin = l.Addr().String()
+	return n.serve(ctx, "admin socket", l, apihttp.NewAdmin(n, n.log))
+}
+
+// buildComponents opens what the resources declare.
+func (n *Node) buildComponents(ctx context.Context) error {
+	o, err := n.loaderOptions()
+	if err != nil {
+		return err
+	}
+	set, err := loader.Open(ctx, o)
+	if err != nil {
+		return err
+	}
+	if err := n.closers.Push("components", func(context.Context) error { return set.Close() }); err != nil {
+		return err
+	}
+	if err := unsupported(set); err != nil {
+		return err
+	}
+	n.set.Store(set)
+	return nil
+}
+
+func (n *Node) loaderOptions() (loader.Options, error) {
+	metrics, err := state.NewMetrics(n.registry)
+	if err != nil {
+		return loader.Options{}, err
+	}
+	o := loaderOptions(n.config, func(_ context.Context, c loader.StateConfig) (state.Store, error) {
+		return n.host.Store(c.Namespace, c.Name), nil
+	})
+	o.Logger, o.Metrics = n.log, metrics
+	o.Factories, err = builtin.Factories(o.Factories)
+	return o, err
+}
+
+// TypeStateRaft is the component type of the replicated store.
+const TypeStateRaft = "state.raft"
+
+// loaderOptions say what to load for c; open makes stores of the replicated type.
+func loaderOptions(c Config, open func(context.Context, loader.StateConfig) (state.Store, error)) loader.Options {
+	return loader.Options{
+		Paths: c.Components.Paths, Apps: []string{c.App.ID}, Namespace: c.Namespace, PodName: os.Getenv("POD_NAME"),
+		Factories:    loader.Factories{State: map[string]loader.StateFactory{TypeStateRaft: {Open: open}}},
+		DefaultState: &component.Spec{Name: "statestore", Type: TypeStateRaft, Version: component.DefaultVersion},
+		Env:          os.LookupEnv,
+		UUID:         newUUID,
+	}
+}
+
+// newUUID is a random UUID (RFC 9562, version 4).
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails: it aborts the program instead
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	const hex = "0123456789abcdef"
+	var s strings.Builder
+	for i, v := range b {
+		if i == 4 || i == 6 || i == 8 || i == 10 {
+			s.WriteByte('-')
+		}
+		s.WriteByte(hex[v>>4])
+		s.WriteByte(hex[v&15])
+	}
+	return s.String()
+}
+
+// unsupported refuses documents whose promises this version cannot keep: ignoring one
+// that restricts access would open what somebody meant to close.
+func unsupported(set documents) error {
+	for _, kind := range []component.Kind{component.KindConfiguration, component.KindResiliency, component.KindHTTPEndpoint} {
+		for _, d := range set.Documents(kind) {
+			return &fault.Error{Code: fault.Unimplemented, Op: "node.Open", Key: d.Pos.String(),
+				Msg: d.Pos.String() + ": documents of kind " + string(kind) + " have no effect in this version", Hint: "remove the document"}
+		}
+	}
+	return nil
+}

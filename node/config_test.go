@@ -1,0 +1,208 @@
+package node_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/node"
+)
+
+// changed is a valid default configuration with change made to it.
+func changed(change func(*node.Config)) node.Config {
+	c := node.Config{Data: node.Data{StateDir: "/state"}}
+	change(&c)
+	return c.WithDefaults()
+}
+
+// problemsOf are the single problems that Validate joined.
+func problemsOf(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the join itself is wanted
+		return joined.Unwrap()
+	}
+	return nil
+}
+
+func TestTheZeroConfigIsACompleteNode(t *testing.T) {
+	c := changed(func(*node.Config) {})
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	if c.App.ID != "default" || c.API.HTTP.Number != 3500 || c.API.Listen[0] != "127.0.0.1" || c.Data.Dir != "/state/quorate/default/local" || !c.Data.Shared {
+		t.Errorf("defaults: %+v", c)
+	}
+}
+
+func TestWithDefaultsIsIdempotentAndLeavesItsReceiverAlone(t *testing.T) {
+	in := node.Config{Data: node.Data{StateDir: "/state"}, Apps: []node.AppEntry{{}}}
+	once := in.WithDefaults()
+	if diff := cmp.Diff(once, once.WithDefaults()); diff != "" {
+		t.Error(diff)
+	}
+	if in.Apps[0].Address != "" {
+		t.Error("WithDefaults wrote to the caller's applications")
+	}
+}
+
+func TestTheDataDirectoryFollowsClusterAndNode(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*node.Config)
+		dir    string
+		shared bool
+	}{
+		"alone":           {func(*node.Config) {}, "/state/quorate/default/local", true},
+		"other cluster":   {func(c *node.Config) { c.Cluster.Name = "blue" }, "/state/quorate/blue/local", true},
+		"an id alone":     {func(c *node.Config) { c.Cluster.NodeID = "n1" }, "/state/quorate/default/local", true},
+		"with join":       {func(c *node.Config) { c.Cluster.Join, c.Cluster.NodeID = []string{"a"}, "n1" }, "/state/quorate/default/n1", false},
+		"join without id": {func(c *node.Config) { c.Cluster.Join = []string{"a"} }, "", false},
+		"given":           {func(c *node.Config) { c.Data.Dir = "/d" }, "/d", false},
+		"no home":         {func(c *node.Config) { c.Data.StateDir = "" }, "", false},
+	} {
+		got := changed(c.change).Data
+		if got.Dir != c.dir || got.Shared != c.shared {
+			t.Errorf("%s: %q shared %v", name, got.Dir, got.Shared)
+		}
+	}
+}
+
+func TestAccepted(t *testing.T) {
+	for name, change := range map[string]func(*node.Config){
+		"app id":                   func(c *node.Config) { c.App.ID = "_Order-service_2" },
+		"longest app id":           func(c *node.Config) { c.App.ID = strings.Repeat("a", 128) },
+		"cluster with a dot":       func(c *node.Config) { c.Cluster.Name = "eu.blue" },
+		"largest body":             func(c *node.Config) { c.API.MaxBodySize = node.MaxEntry },
+		"most partitions":          func(c *node.Config) { c.Cluster.Partitions = node.MaxPartitions },
+		"free ports":               func(c *node.Config) { c.API.HTTP.Given, c.Metrics.Port.Given = true, true },
+		"IPv6 loopback":            func(c *node.Config) { c.API.Listen = []string{"::1", "localhost"} },
+		"exposed and insecure":     func(c *node.Config) { c.API.Listen, c.Security.Insecure = []string{"0.0.0.0"}, true },
+		"exposed with a token":     func(c *node.Config) { c.API.Listen, c.Security.APITokens = []string{"0.0.0.0"}, []node.Secret{"t"} },
+		"every origin":             func(c *node.Config) { c.API.AllowedOrigins = []string{"*"} },
+		"one origin":               func(c *node.Config) { c.API.AllowedOrigins = []string{"https://app.example.com:8443"} },
+		"wal":                      func(c *node.Config) { c.Data.LogStore = node.LogStoreWAL },
+		"metrics off on one port":  func(c *node.Config) { c.Metrics.Off, c.Metrics.Port = true, node.Port{Number: 3500, Given: true} },
+		"default metrics port api": func(c *node.Config) { c.API.HTTP = node.Port{Number: 9090, Given: true} },
+	} {
+		if err := changed(change).Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestRefusedWithFlagValueAndMend(t *testing.T) {
+	given := func(n int) node.Port { return node.Port{Number: n, Given: true} }
+	for want, change := range map[string]func(*node.Config){
+		`--app-id "a.b" is refused (use letters`:              func(c *node.Config) { c.App.ID = "a.b" },
+		`--app-id "a||b" is refused`:                          func(c *node.Config) { c.App.ID = "a||b" },
+		`--app-id "ä" is refused`:                             func(c *node.Config) { c.App.ID = "ä" },
+		`--app-id "` + strings.Repeat("a", 129):               func(c *node.Config) { c.App.ID = strings.Repeat("a", 129) },
+		`--namespace "a/b" is refused`:                        func(c *node.Config) { c.Namespace = "a/b" },
+		`--http-port "70000" is refused (give a port`:         func(c *node.Config) { c.API.HTTP = given(70000) },
+		`--metrics-port "3500" is refused (--http-port has`:   func(c *node.Config) { c.Metrics.Port = given(3500) },
+		`--app-port "3500" is refused (--http-port has`:       func(c *node.Config) { c.App.Port = 3500 },
+		`--app-protocol "tcp" is refused (give one of http, `: func(c *node.Config) { c.App.Protocol = "tcp" },
+		`--app-health-probe-timeout "6s" is refused (keep`:    func(c *node.Config) { c.App.Health.Timeout = 6 * time.Second },
+		`--listen-address "node1" is refused (give an IP`:     func(c *node.Config) { c.API.Listen = []string{"node1"} },
+		`--listen-address "0.0.0.0" is refused (others could`: func(c *node.Config) { c.API.Listen = []string{"0.0.0.0"} },
+		`--listen-address "10.0.0.1" is refused (others`:      func(c *node.Config) { c.API.Listen = []string{"127.0.0.1", "10.0.0.1"} },
+		`--bind-address "0.0.0.0" is refused (others could`:   func(c *node.Config) { c.Cluster.Join = []string{"a"} },
+		`--max-body-size "67108865" is refused (give a size`:  func(c *node.Config) { c.API.MaxBodySize = node.MaxEntry + 1 },
+		`--max-body-size "-1" is refused`:                     func(c *node.Config) { c.API.MaxBodySize = -1 },
+		`--request-timeout "-1s" is refused`:                  func(c *node.Config) { c.API.RequestTimeout = -time.Second },
+		`--allowed-origins "example.com" is refused`:          func(c *node.Config) { c.API.AllowedOrigins = []string{"example.com"} },
+		`--allowed-origins "https://a/b" is refused`:          func(c *node.Config) { c.API.AllowedOrigins = []string{"https://a/b"} },
+		`--data-dir "" is refused (neither HOME`:              func(c *node.Config) { c.Data.StateDir = "" },
+		`--node-id "" is refused (with --join`:                func(c *node.Config) { c.Cluster.Join = []string{"a"} },
+		`--log-store "lmdb" is refused (give one of boltdb`:   func(c *node.Config) { c.Data.LogStore = "lmdb" },
+		`--cluster "../x" is refused`:                         func(c *node.Config) { c.Cluster.Name = "../x" },
+		`--cluster ".." is refused`:                           func(c *node.Config) { c.Cluster.Name = ".." },
+		`--node-id "local" is refused (this name is reserved`: func(c *node.Config) { c.Cluster.NodeID = "local" },
+		`--role "voter" is refused`:                           func(c *node.Config) { c.Cluster.Role = "voter" },
+		`--partitions "257" is refused (give a number from 1`: func(c *node.Config) { c.Cluster.Partitions = 257 },
+		`--voters "-3" is refused`:                            func(c *node.Config) { c.Cluster.Voters = -3 },
+		`apps: id "default" is refused`:                       func(c *node.Config) { c.Apps = []node.AppEntry{{}} },
+		`apps: httpPort "3500" is refused`: func(c *node.Config) {
+			c.Apps = []node.AppEntry{{App: node.App{ID: "b"}, HTTPPort: given(3500)}}
+		},
+	} {
+		err := changed(change).Validate()
+		if !contains(problemsOf(err), fault.Invalid, want) {
+			t.Errorf("no problem %q in: %v", want, err)
+		}
+	}
+}
+
+func contains(problems []error, code fault.Code, text string) bool {
+	for _, p := range problems {
+		if fault.Is(p, code) && strings.Contains(fault.Text(p), text) && !strings.Contains(p.Error(), "\n") {
+			return true
+		}
+	}
+	return false
+}
+
+func TestEveryProblemIsReported(t *testing.T) {
+	err := changed(func(c *node.Config) { c.App.ID, c.Cluster.Partitions, c.Data.LogStore = "a b", 999, "x" }).Validate()
+	if n := len(problemsOf(err)); n != 3 {
+		t.Errorf("%d problems in: %v", n, err)
+	}
+}
+
+func TestWhatThisVersionLacksIsRefusedNotIgnored(t *testing.T) {
+	uses := map[string]func(*node.Config){
+		"--join":                    func(c *node.Config) { c.Cluster.Join = []string{"a:7946"} },
+		"--bootstrap-expect":        func(c *node.Config) { c.Cluster.BootstrapExpect = 3 },
+		"--role sidecar":            func(c *node.Config) { c.Cluster.Role = node.RoleSidecar },
+		"--voters":                  func(c *node.Config) { c.Cluster.Voters = 5 },
+		"--bind-address":            func(c *node.Config) { c.Cluster.Bind = "127.0.0.2" },
+		"--advertise-address":       func(c *node.Config) { c.Cluster.Advertise = "127.0.0.2" },
+		"--gossip-port":             func(c *node.Config) { c.Cluster.Gossip = node.Port{Number: 7946, Given: true} },
+		"--peer-port":               func(c *node.Config) { c.Cluster.Peer = node.Port{Given: true} },
+		"--cluster-token-file":      func(c *node.Config) { c.Security.ClusterTokenFile = "t" },
+		"--app-port":                func(c *node.Config) { c.App.Port = 8080 },
+		"--app-protocol":            func(c *node.Config) { c.App.Protocol = node.ProtocolGRPC },
+		"--app-channel-address":     func(c *node.Config) { c.App.Address = "127.0.0.2" },
+		"--app-max-concurrency":     func(c *node.Config) { c.App.MaxConcurrency = 1 },
+		"--enable-app-health-check": func(c *node.Config) { c.App.Health.Enabled = true },
+		"a command after --":        func(c *node.Config) { c.App.Command = []string{"sleep", "1"} },
+		"apps:":                     func(c *node.Config) { c.Apps = []node.AppEntry{{App: node.App{ID: "b"}}} },
+		"--grpc-port":               func(c *node.Config) { c.API.GRPC = node.Port{Number: 50001, Given: true} },
+		"--config":                  func(c *node.Config) { c.Components.ConfigFiles = []string{"c.yaml"} },
+	}
+	for _, flag := range node.NotYet() {
+		if uses[flag] == nil {
+			t.Errorf("%s is refused, but this test does not use it", flag)
+			continue
+		}
+		err := changed(uses[flag]).Validate()
+		if !contains(problemsOf(err), fault.Unimplemented, flag+": ") || !strings.Contains(err.Error(), "not available in this version") {
+			t.Errorf("%s: %v", flag, err)
+		}
+	}
+	for flag := range uses {
+		if !slices.Contains(node.NotYet(), flag) {
+			t.Errorf("%s is available: move it to the accepted settings", flag)
+		}
+	}
+}
+
+func TestSecretsAreNeverPrinted(t *testing.T) {
+	s := node.Security{APITokens: []node.Secret{"hunter2"}}
+	j, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{fmt.Sprint(s), fmt.Sprintf("%+v %#v %s %q", s, s, s.APITokens[0], s.APITokens), string(j)} {
+		if strings.Contains(text, "hunter2") {
+			t.Errorf("printed: %s", text)
+		}
+	}
+	if node.Secret("").String() != "" {
+		t.Error("an empty secret looks like one")
+	}
+}

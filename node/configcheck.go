@@ -1,0 +1,228 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/listen"
+)
+
+// maxName bounds ids and names: they become directory names, metric labels and parts of
+// every gossip record.
+const maxName = 128
+
+// problems collects what is wrong with a Config, each as a fault.Invalid that names the
+// flag, its value and the mend.
+type problems []error
+
+func (p *problems) add(flag string, value any, mend string) {
+	msg := fmt.Sprintf("%s %q is refused", flag, fmt.Sprint(value))
+	*p = append(*p, &fault.Error{Code: fault.Invalid, Op: "node.Config", Msg: msg, Hint: mend})
+}
+
+// check adds a problem where ok is false.
+func (p *problems) check(ok bool, flag string, value any, mend string) {
+	if !ok {
+		p.add(flag, value, mend)
+	}
+}
+
+func (p *problems) between(flag string, n, low, high int) {
+	p.check(n >= low && n <= high, flag, n, fmt.Sprintf("give a number from %d to %d", low, high))
+}
+
+func (p *problems) port(flag string, port Port) {
+	p.check(port.Number >= 0 && port.Number <= 65535, flag, port.Number, "give a port from 0 to 65535; 0 picks a free one")
+}
+
+func (p *problems) positive(flag string, d time.Duration) {
+	p.check(d > 0, flag, d, "give a duration above zero, as 10s or 500ms")
+}
+
+func (p *problems) host(flag, host string) {
+	p.check(isHost(host), flag, host, "give an IP address of this machine, or localhost")
+}
+
+// oneOf checks a value from a closed set.
+func oneOf[T ~string](p *problems, flag string, value T, set ...T) {
+	if slices.Contains(set, value) {
+		return
+	}
+	words := make([]string, len(set))
+	for i, s := range set {
+		words[i] = string(s)
+	}
+	p.add(flag, value, "give one of "+strings.Join(words, ", "))
+}
+
+// Validate reports everything that is wrong with a Config on which WithDefaults was
+// called, as one error made by errors.Join. It does no I/O.
+func (c Config) Validate() error {
+	var p problems
+	if c.Namespace != "" {
+		p.check(isID(c.Namespace), "--namespace", c.Namespace, idRule)
+	}
+	c.App.validate(&p)
+	c.API.validate(&p)
+	c.Metrics.validate(&p)
+	c.validateData(&p)
+	c.Cluster.validate(&p)
+	c.validateApps(&p)
+	c.validatePorts(&p)
+	c.validateExposure(&p)
+	p.check(c.Grace >= 0, "--graceful-shutdown-seconds", int64(c.Grace/time.Second), "give a number of seconds, 0 or more")
+	c.refuseNotYet(&p)
+	return errors.Join(p...)
+}
+
+func (a App) validate(p *problems) {
+	p.check(isID(a.ID), "--app-id", a.ID, idRule)
+	p.between("--app-port", a.Port, 0, 65535)
+	oneOf(p, "--app-protocol", a.Protocol, Protocols()...)
+	p.check(strings.HasPrefix(a.Health.Path, "/"), "--app-health-check-path", a.Health.Path, "start it with /")
+	p.positive("--app-health-probe-interval", a.Health.Interval)
+	p.positive("--app-health-probe-timeout", a.Health.Timeout)
+	p.check(a.Health.Timeout <= a.Health.Interval, "--app-health-probe-timeout", a.Health.Timeout, "keep it below --app-health-probe-interval")
+	p.between("--app-health-threshold", a.Health.Threshold, 1, 1000)
+}
+
+func (a API) validate(p *problems) {
+	for _, h := range a.Listen {
+		p.host("--listen-address", h)
+	}
+	p.port("--http-port", a.HTTP)
+	p.port("--grpc-port", a.GRPC)
+	p.check(a.MaxBodySize >= 1 && a.MaxBodySize <= MaxEntry, "--max-body-size", a.MaxBodySize,
+		fmt.Sprintf("give a size from 1 byte to %d MiB, the largest log entry", MaxEntry>>20))
+	p.positive("--request-timeout", a.RequestTimeout)
+	for _, o := range a.AllowedOrigins {
+		p.check(isOrigin(o), "--allowed-origins", o, `give origins as https://app.example.com, or "*"`)
+	}
+}
+
+func (m Metrics) validate(p *problems) {
+	p.host("--metrics-listen-address", m.Listen)
+	p.port("--metrics-port", m.Port)
+}
+
+func (c Config) validateData(p *problems) {
+	if c.Data.LogStore != "" {
+		oneOf(p, "--log-store", c.Data.LogStore, LogStoreBolt, LogStoreWAL)
+	}
+	p.check(c.Data.MinFree > 0, "--min-free-disk", strconv.FormatInt(c.Data.MinFree, 10), "give a size above 0, such as 256Mi")
+	switch d := c.Data; {
+	case d.Dir != "":
+	case d.StateDir == "":
+		p.add("--data-dir", d.Dir, "neither HOME nor XDG_STATE_HOME says where state is kept: name a directory on a durable disk")
+	default:
+		p.add("--node-id", c.Cluster.NodeID, "with --join the data directory is named after it: give one, or give --data-dir")
+	}
+}
+
+func (c Cluster) validate(p *problems) {
+	p.check(isName(c.Name), "--cluster", c.Name, nameRule)
+	if c.NodeID != "" {
+		p.check(isName(c.NodeID), "--node-id", c.NodeID, nameRule)
+		p.check(c.NodeID != sharedDir, "--node-id", c.NodeID, "this name is reserved: choose another")
+	}
+	oneOf(p, "--role", c.Role, RoleServer, RoleSidecar)
+	p.between("--voters", c.Voters, 1, 99)
+	p.between("--partitions", c.Partitions, 0, MaxPartitions)
+	p.between("--bootstrap-expect", c.BootstrapExpect, 0, 99)
+	p.host("--bind-address", c.Bind)
+	p.port("--gossip-port", c.Gossip)
+	p.port("--peer-port", c.Peer)
+}
+
+func (c Config) validateApps(p *problems) {
+	seen := map[string]bool{c.App.ID: true}
+	for _, a := range c.Apps {
+		a.validate(p)
+		p.port("apps: httpPort", a.HTTPPort)
+		p.check(!seen[a.ID], "apps: id", a.ID, "give each application an id of its own")
+		seen[a.ID] = true
+	}
+}
+
+// validatePorts refuses one number for two listeners: the second to open would fail, or
+// worse, the application would be called on the node's own API.
+func (c Config) validatePorts(p *problems) {
+	seen := map[int]string{}
+	claim := func(flag string, n int) {
+		if other, taken := seen[n]; taken {
+			p.add(flag, n, other+" has the same port: choose another")
+		}
+		if n != 0 {
+			seen[n] = flag
+		}
+	}
+	claim("--http-port", c.API.HTTP.Number)
+	if c.App.Port != 0 && listen.IsLoopback(c.App.Address) {
+		claim("--app-port", c.App.Port)
+	}
+	if c.Metrics.Port.Given && !c.Metrics.Off {
+		claim("--metrics-port", c.Metrics.Port.Number)
+	}
+	for _, a := range c.Apps {
+		claim("apps: httpPort", a.HTTPPort.Number)
+	}
+}
+
+// validateExposure refuses listeners that others can reach without credentials.
+func (c Config) validateExposure(p *problems) {
+	if c.Security.Insecure {
+		return
+	}
+	tokens := len(c.Security.APITokens) > 0
+	for _, h := range c.API.Listen {
+		p.check(tokens || listen.IsLoopback(h) || !isHost(h), "--listen-address", h,
+			"others could read and write all state: set DAPR_API_TOKEN or --api-token-file, or say --insecure")
+	}
+	p.check(c.Security.ClusterTokenFile != "" || listen.IsLoopback(c.Cluster.Bind) || !isHost(c.Cluster.Bind), "--bind-address", c.Cluster.Bind,
+		"others could join the cluster: give --cluster-token-file, or say --insecure")
+}
+
+// What isID and isName ask for, in words.
+const (
+	idRule   = "use letters, digits, - and _, at most 128"
+	nameRule = "use letters, digits, -, _ and ., at most 128, and start with a letter or a digit"
+)
+
+// isID is for names that become part of stored keys, where a dot separates the namespace.
+func isID(s string) bool { return s != "" && len(s) <= maxName && madeOf(s, "-_") }
+
+// isName is for names that become directories.
+func isName(s string) bool {
+	return s != "" && len(s) <= maxName && madeOf(s, "-_.") && madeOf(s[:1], "")
+}
+
+// madeOf reports whether s has only ASCII letters, digits and the characters of also.
+func madeOf(s, also string) bool {
+	for _, r := range s {
+		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		if !letter && !strings.ContainsRune(also, r) {
+			return false
+		}
+	}
+	return true
+}
+
+func isHost(s string) bool {
+	_, err := netip.ParseAddr(s)
+	return err == nil || s == "localhost"
+}
+
+func isOrigin(s string) bool {
+	if s == "*" {
+		return true
+	}
+	u, err := url.Parse(s)
+	return err == nil && u.Host != "" && s == u.Scheme+"://"+u.Host
+}

@@ -1,0 +1,111 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/component/loader"
+	"github.com/quorate/quorate/internal/lifecycle"
+	"github.com/quorate/quorate/raftfsm"
+)
+
+// Deps are what a node is given rather than told. Logger is required.
+type Deps struct {
+	Logger *slog.Logger
+	// Fatal is told when this replica can no longer be trusted, for instance because its
+	// disk failed. It must end the process: the node does nothing more. nil = log the error
+	// and exit with 1. Called from any goroutine.
+	Fatal func(error)
+	Now   func() time.Time // nil = time.Now
+}
+
+// Node is a running node. Safe for concurrent use.
+type Node struct {
+	config   Config
+	log      *slog.Logger
+	fatal    func(error)
+	now      func() time.Time
+	started  time.Time
+	registry *prometheus.Registry
+	closers  lifecycle.Stack
+
+	api   []net.Listener
+	addrs Addresses
+	host  *raftfsm.Host
+	set   atomic.Pointer[loader.Set] // nil until all components are open
+	ready atomic.Bool
+
+	stop chan struct{} // closed when the API asked the node to stop
+	once sync.Once
+}
+
+// Open builds a node from c and returns when it serves. ctx bounds the start, not the
+// life of the node. When it fails, what was started is closed again; errors name the
+// cause and the mend.
+func Open(ctx context.Context, c Config, d Deps) (*Node, error) {
+	c = c.WithDefaults()
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	n := &Node{config: c, log: d.Logger, fatal: d.Fatal, now: d.Now, registry: prometheus.NewRegistry(), stop: make(chan struct{})}
+	if n.now == nil {
+		n.now = time.Now
+	}
+	if n.fatal == nil {
+		n.fatal = n.exit
+	}
+	n.started = n.now()
+	if err := n.build(ctx); err != nil {
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Grace)
+		defer cancel()
+		return nil, errors.Join(err, n.Close(grace))
+	}
+	n.ready.Store(true)
+	return n, nil
+}
+
+// exit ends the process: a replica that cannot trust its disk or memory must not answer
+// once more. Everything acknowledged is on disk already.
+func (n *Node) exit(err error) {
+	n.log.Error("this node cannot go on and ends now", "error", err)
+	os.Exit(1)
+}
+
+// Addresses tells where the node is found. It does not change.
+func (n *Node) Addresses() Addresses { return n.addrs }
+
+// Wait returns nil when the API asked the node to stop or ctx ended.
+func (n *Node) Wait(ctx context.Context) error {
+	select {
+	case <-n.stop:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// shutdown asks whoever waits to close the node; with force the process ends shortly
+// after, as clients of the existing API expect.
+func (n *Node) shutdown(force bool) {
+	if force {
+		n.log.Warn("ended at once through the API")
+		time.AfterFunc(forcedExit, func() { os.Exit(1) })
+	}
+	n.once.Do(func() { close(n.stop) })
+}
+
+// forcedExit lets the answer to a forced shutdown leave first.
+const forcedExit = 100 * time.Millisecond
+
+// Close stops everything in the opposite order of the start; ctx bounds it. Idempotent.
+func (n *Node) Close(ctx context.Context) error {
+	n.once.Do(func() { close(n.stop) })
+	return n.closers.Close(ctx)
+}

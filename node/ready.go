@@ -1,0 +1,189 @@
+package node
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/group"
+)
+
+// Loaded reports whether all components have been opened.
+func (n *Node) Loaded() bool { return n.set.Load() != nil }
+
+// StateStore returns the state store of a name.
+func (n *Node) StateStore(name string) (*state.Instance, bool) {
+	if s := n.set.Load(); s != nil {
+		return s.StateStore(name)
+	}
+	return nil, false
+}
+
+// StateStores returns all state stores.
+func (n *Node) StateStores() []*state.Instance {
+	if s := n.set.Load(); s != nil {
+		return s.StateStores()
+	}
+	return nil
+}
+
+// ActorStore returns the store that carries actor state.
+func (n *Node) ActorStore() (*state.Instance, bool) {
+	if s := n.set.Load(); s != nil {
+		return s.ActorStore()
+	}
+	return nil, false
+}
+
+// Starting lists what the start still waits for. Once empty it stays so.
+func (n *Node) Starting() []api.Reason {
+	switch {
+	case n.ready.Load():
+		return nil
+	case n.Loaded():
+		return []api.Reason{{Name: "node", Text: "the start is being completed"}}
+	default:
+		return []api.Reason{{Name: "components", Text: "the replicated store and the components are being opened"}}
+	}
+}
+
+// OutboundStarting lists what calls into the runtime still wait for.
+func (n *Node) OutboundStarting() []api.Reason {
+	if n.Loaded() {
+		return nil
+	}
+	return n.Starting()
+}
+
+// Readiness tells which groups and stores serve reads and writes at this moment.
+func (n *Node) Readiness(context.Context) []api.Check {
+	if !n.Loaded() {
+		return nil
+	}
+	var checks []api.Check
+	reads, writes, why := true, true, ""
+	for i := range n.host.Groups() {
+		c := n.groupCheck(uint32(i))
+		checks = append(checks, c)
+		if !c.Reads || !c.Writes {
+			reads, writes, why = reads && c.Reads, writes && c.Writes, "group "+c.Name+": "+c.Reason
+		}
+	}
+	for _, s := range n.set.Load().Statuses() {
+		checks = append(checks, storeCheck(s, reads, writes, why)...)
+	}
+	return checks
+}
+
+// groupCheck looks at one group of the replicated store.
+func (n *Node) groupCheck(id uint32) api.Check {
+	c := api.Check{Kind: "group", Name: strconv.FormatUint(uint64(id), 10), Reads: true, Writes: true}
+	if err := n.host.Ready(id); err != nil {
+		c.Reads, c.Writes, c.Reason = false, false, fault.Text(err)
+	} else if err := n.host.WritesAllowed(); err != nil {
+		c.Writes, c.Reason = false, fault.Text(err)
+	}
+	return c
+}
+
+// storeCheck looks at one component; a store of the replicated type works as its groups do.
+func storeCheck(s component.Status, reads, writes bool, why string) []api.Check {
+	switch {
+	case s.State == component.Ignored:
+		return nil
+	case s.State == component.Failed:
+		return []api.Check{{Kind: "component", Name: s.Name, Reason: s.Reason}}
+	case component.SameType(s.Type, TypeStateRaft):
+		return []api.Check{{Kind: "store", Name: s.Name, Reads: reads, Writes: writes, Reason: why}}
+	default:
+		return []api.Check{{Kind: "store", Name: s.Name, Reads: true, Writes: true}}
+	}
+}
+
+// Describe describes the node to the application.
+func (n *Node) Describe() api.Description {
+	a := n.config.App
+	d := api.Description{RuntimeVersion: n.config.Version, Actors: api.ActorRuntime{Status: "DISABLED"}}
+	if a.Port != 0 {
+		d.Channel = api.AppChannel{Port: a.Port, Protocol: string(a.Protocol), Address: a.Address, MaxConcurrency: max(a.MaxConcurrency, 0)}
+	}
+	if set := n.set.Load(); set != nil {
+		for _, s := range set.Statuses() {
+			if s.State == component.Ready {
+				d.Components = append(d.Components, api.ComponentInfo{Name: s.Name, Type: s.Type, Version: s.Version, Capabilities: s.Capabilities})
+			}
+		}
+	}
+	return d
+}
+
+// Status describes the node to an operator.
+func (n *Node) Status(ctx context.Context) (api.NodeStatus, error) {
+	s := api.NodeStatus{Node: n.identity(), Issues: []api.Issue{}, Groups: []api.GroupStatus{}, Stores: []api.StoreStatus{}}
+	for _, r := range n.Starting() {
+		s.Issues = append(s.Issues, api.Issue{About: r.Name, Reason: r.Text})
+	}
+	for _, c := range n.Readiness(ctx) {
+		if !c.Reads || !c.Writes {
+			s.Issues = append(s.Issues, api.Issue{About: c.Kind + " " + c.Name, Reason: c.Reason})
+		}
+	}
+	s.Ready = len(s.Issues) == 0
+	for i, g := range n.host.Groups() {
+		s.Groups = append(s.Groups, n.groupStatus(uint32(i), g))
+	}
+	s.Stores = n.storeStatuses()
+	return s, nil
+}
+
+func (n *Node) identity() api.NodeIdentity {
+	id := n.host.Identity()
+	return api.NodeIdentity{
+		ID: id.Node, ServerID: id.Server, Cluster: n.config.Cluster.Name, ClusterID: id.Cluster, Role: string(n.config.Cluster.Role),
+		Version: n.config.Version, Started: n.started.UTC(), UptimeMS: n.now().Sub(n.started).Milliseconds(),
+		DataDir: n.addrs.DataDir, LogStore: string(id.Engine), Partitions: int(id.Partitions), Metrics: n.addrs.Metrics,
+		Apps: []api.AppStatus{{ID: n.config.App.ID, Namespace: n.config.Namespace, API: n.addrs.API}},
+	}
+}
+
+func (n *Node) groupStatus(id uint32, g *group.Group) api.GroupStatus {
+	st, c := g.Status(), n.groupCheck(id)
+	return api.GroupStatus{
+		ID: uint64(id), State: st.State, Leader: n.nodeOf(string(st.Leader)), Term: st.Term, CommitIndex: st.CommitIndex,
+		AppliedIndex: st.AppliedIndex, LastLogIndex: st.LastIndex, SnapshotIndex: st.SnapshotIndex,
+		Keys: st.Machine.Keys, DiskBytes: int64(st.Machine.DiskBytes), LogBytes: int64(st.LogBytes),
+		ReadOnly: n.host.WritesAllowed() != nil, Reads: c.Reads, Writes: c.Writes, Reason: c.Reason,
+	}
+}
+
+// nodeOf turns a server id into the node id it begins with.
+func (n *Node) nodeOf(server string) string {
+	if id := n.host.Identity(); server == id.Server {
+		return id.Node
+	}
+	return server
+}
+
+func (n *Node) storeStatuses() []api.StoreStatus {
+	set := n.set.Load()
+	if set == nil {
+		return []api.StoreStatus{}
+	}
+	out := []api.StoreStatus{}
+	for _, s := range set.Statuses() {
+		if s.State == component.Ignored {
+			continue
+		}
+		st := api.StoreStatus{Name: s.Name, Type: s.Type, Version: s.Version, Ready: s.State == component.Ready, Reason: s.Reason, Capabilities: s.Capabilities}
+		if i, ok := set.StateStore(s.Name); ok {
+			st.KeyPrefix, st.DefaultConsistency = i.KeyPrefix.String(), i.DefaultConsistency.String()
+			st.DefaultTTLSeconds, st.MaxValueSize = int64(i.DefaultTTL.Seconds()), i.MaxValueSize
+			st.ActorStore, st.Scopes = i.ActorStore, i.Scopes
+		}
+		out = append(out, st)
+	}
+	return out
+}

@@ -1,0 +1,257 @@
+package command
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strings"
+	"unsafe"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// The least bytes that one request and one operation take; a count that promises more
+// than the input can hold is refused before anything is allocated for it.
+const (
+	minRequest = 1 + 2     // length, kind, flags
+	minOp      = 1 + 1 + 1 // tag, length of the key, one byte of key
+)
+
+// chunk bounds what is allocated on the word of a count alone.
+const chunk = 256
+
+// Decode reads a batch. The strings and slices of the result alias data, which must not
+// change while they are in use.
+//
+// The error is fault.Unimplemented for a batch of a newer version and fault.Corrupt for
+// anything else that Append does not write.
+func Decode(data []byte) (Batch, error) {
+	c := cursor{data: data}
+	b := Batch{}
+	count := c.header(&b)
+	if c.err != nil {
+		return Batch{}, c.err
+	}
+	b.Requests = make([]Request, 0, min(count, chunk))
+	ops := arena{block: min(count, chunk)}
+	for range count {
+		var r Request
+		c.request(&r, &ops)
+		if c.err != nil {
+			return Batch{}, c.err
+		}
+		b.Requests = append(b.Requests, r)
+	}
+	if c.at != len(data) {
+		return Batch{}, c.fail("trailing bytes")
+	}
+	return b, nil
+}
+
+// arena hands out slices of operations from shared blocks: most requests have one.
+type arena struct {
+	free  []Op
+	block int // operations to allocate at once
+}
+
+func (a *arena) take(n int) []Op {
+	if n > len(a.free) {
+		a.free = make([]Op, max(n, a.block))
+	}
+	ops := a.free[:n:n]
+	a.free = a.free[n:]
+	return ops
+}
+
+// cursor reads data from front to back. After the first failure err is set and every
+// further read returns zero.
+type cursor struct {
+	data []byte
+	at   int
+	err  error
+}
+
+func (c *cursor) fail(what string) error {
+	if c.err == nil {
+		c.err = fault.New(fault.Corrupt, "command.Decode", fmt.Sprintf("damaged command: %s at byte %d of %d", what, c.at, len(c.data)))
+	}
+	return c.err
+}
+
+// header reads the header into b and returns the number of requests.
+func (c *cursor) header(b *Batch) int {
+	if len(c.data) < 2 || c.data[0] != magic || c.data[1] == 0 {
+		c.fail("no command header")
+		return 0
+	}
+	if v := c.data[1]; v > Version {
+		c.err = &fault.Error{
+			Code: fault.Unimplemented, Op: "command.Decode",
+			Msg:  fmt.Sprintf("command of version %d, this build understands up to %d", v, Version),
+			Hint: "run a version that understands it",
+		}
+		return 0
+	}
+	if len(c.data) < HeaderSize {
+		c.fail("short command header")
+		return 0
+	}
+	b.Stamp = binary.BigEndian.Uint64(c.data[2:])
+	count := binary.BigEndian.Uint32(c.data[10:])
+	c.at = HeaderSize
+	return c.fits(uint64(count), minRequest, "too many requests")
+}
+
+func (c *cursor) request(r *Request, ops *arena) {
+	n := c.fits(c.uvarint(), 1, "request longer than the command")
+	if c.err != nil {
+		return
+	}
+	whole, end := c.data, c.at+n
+	c.data = whole[:end]
+	c.body(r, ops)
+	if c.err == nil && c.at != end {
+		c.fail("trailing bytes in a request")
+	}
+	if msg := r.problem(); msg != "" {
+		c.fail(msg)
+	}
+	c.data = whole
+}
+
+func (c *cursor) body(r *Request, ops *arena) {
+	r.Kind = Kind(c.byte())
+	flags := c.byte()
+	if flags&^flagsKnown != 0 {
+		c.fail("unknown request flag")
+	}
+	if flags&flagID != 0 {
+		r.ID = RequestID{Origin: c.uvarint(), Seq: c.uvarint(), Done: c.uvarint()}
+		c.must(r.ID != RequestID{}, "empty request id")
+	}
+	if flags&flagClient != 0 {
+		r.Client = ClientID{Scope: c.text(), ID: c.text()}
+		c.must(r.Client.ID != "", "empty client id")
+	}
+	switch r.Kind {
+	case KindWrite:
+		c.ops(r, ops)
+	case KindRegister:
+		r.Name = c.text()
+	case KindExpire:
+		limit := c.uvarint()
+		c.must(limit <= math.MaxUint32, "expiry limit out of range")
+		r.Limit = uint32(limit) //nolint:gosec // checked above
+	}
+}
+
+func (c *cursor) ops(r *Request, ops *arena) {
+	count := c.fits(c.uvarint(), minOp, "too many operations")
+	if c.err != nil || count == 0 {
+		return
+	}
+	r.Ops = ops.take(min(count, chunk))[:0]
+	store := ""
+	for range count {
+		var o Op
+		c.op(&o, store)
+		if c.err != nil {
+			return
+		}
+		store = o.Store
+		r.Ops = append(r.Ops, o)
+	}
+}
+
+func (c *cursor) op(o *Op, store string) {
+	tag := c.byte()
+	o.Kind = OpKind(tag & tagKind)
+	o.Cond = Cond(tag & tagCond >> tagCondShift)
+	c.must(o.Kind == OpSet || o.Kind == OpDelete, "unknown kind of operation")
+	c.must(o.Kind == OpSet || tag&tagSetOnly == 0, "a delete with the fields of a set")
+	o.Store = store
+	if tag&tagSameStore == 0 {
+		o.Store = c.text()
+		c.must(o.Store != store, "store repeated or empty")
+	}
+	c.must(o.Store != "", "empty store")
+	c.must(strings.IndexByte(o.Store, 0) < 0, "NUL in a store")
+	o.Key = c.text()
+	c.must(o.Key != "", "empty key")
+	if o.Cond == CondRevision {
+		o.Revision = c.uvarint()
+	}
+	if o.Kind == OpSet {
+		c.set(o, tag)
+	}
+}
+
+func (c *cursor) set(o *Op, tag byte) {
+	o.Value = c.bytes()
+	if tag&tagContentType != 0 {
+		o.ContentType = c.text()
+		c.must(o.ContentType != "", "empty content type")
+	}
+	if tag&tagTTL != 0 {
+		o.TTL = c.uvarint()
+		c.must(o.TTL != 0, "empty time to live")
+	}
+	if tag&tagExpireAt != 0 {
+		o.ExpireAt = c.uvarint()
+		c.must(o.ExpireAt != 0, "empty expiry")
+	}
+}
+
+func (c *cursor) must(ok bool, what string) {
+	if !ok {
+		c.fail(what)
+	}
+}
+
+func (c *cursor) byte() byte {
+	if c.err != nil || c.at >= len(c.data) {
+		c.fail("unexpected end")
+		return 0
+	}
+	c.at++
+	return c.data[c.at-1]
+}
+
+func (c *cursor) uvarint() uint64 {
+	if c.err != nil {
+		return 0
+	}
+	v, n := binary.Uvarint(c.data[c.at:])
+	if n <= 0 || n != uvarintSize(v) {
+		c.fail("bad number")
+		return 0
+	}
+	c.at += n
+	return v
+}
+
+// fits returns n as an int if n items of the given least size can still follow.
+func (c *cursor) fits(n uint64, size int, what string) int {
+	if c.err == nil && n > uint64((len(c.data)-c.at)/size) { //nolint:gosec // at never exceeds len
+		c.fail(what)
+	}
+	if c.err != nil {
+		return 0
+	}
+	return int(n) //nolint:gosec // at most the length of the input
+}
+
+func (c *cursor) bytes() []byte {
+	n := c.fits(c.uvarint(), 1, "text or value longer than the request")
+	if c.err != nil {
+		return nil
+	}
+	b := c.data[c.at : c.at+n : c.at+n]
+	c.at += n
+	return b
+}
+
+func (c *cursor) text() string {
+	b := c.bytes()
+	return unsafe.String(unsafe.SliceData(b), len(b))
+}

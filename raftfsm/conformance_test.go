@@ -1,0 +1,34 @@
+package raftfsm_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/statetest"
+	"github.com/quorate/quorate/raftfsm/group"
+)
+
+// testClock runs with real time and can be moved forward.
+type testClock struct{ offset atomic.Int64 }
+
+func (c *testClock) now() time.Time          { return time.Now().Add(time.Duration(c.offset.Load())) }
+func (c *testClock) advance(d time.Duration) { c.offset.Add(int64(d)) }
+
+func TestTheStoreKeepsTheContractOfAStateStore(t *testing.T) {
+	for name, change := range map[string]func(*group.LogEngine, *uint32){
+		"boltdb, one partition": func(e *group.LogEngine, p *uint32) { *e, *p = group.BoltDB, 1 },
+		"wal, four partitions":  func(e *group.LogEngine, p *uint32) { *e, *p = group.WAL, 4 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var clock testClock
+			o := options(t, t.TempDir())
+			o.Now = clock.now
+			change(&o.Engine, &o.Partitions)
+			h := open(t, o)
+			statetest.Run(t, func(*testing.T) state.Store { return h.Store("ns", "suite") },
+				statetest.Options{Clock: &statetest.Clock{Now: clock.now, Advance: clock.advance}, RequestIDs: true})
+		})
+	}
+}

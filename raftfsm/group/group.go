@@ -1,0 +1,322 @@
+// Package group runs one Raft group: a log, its leader's group commit, linearizable
+// reads, snapshots that copy nothing, and the state machine over Pebble (kv).
+//
+// It owns one directory per group and everything that touches hashicorp/raft. It must
+// never know stores, applications, partitions' keys or the network: transport and
+// confirmation of terms are given to it.
+//
+// Goroutines of an open Group, all ended by Close: raft's own three, the transport guard,
+// the proposer's three, the reader's one, the leadership watcher, and the keeper
+// (snapshots by log size, expiry, disk watch). All methods are safe for concurrent use.
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/logadapt"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// drainLimit bounds how long Close waits for writes under way.
+const drainLimit = 2 * time.Second
+
+// Group is one open Raft group.
+type Group struct {
+	opts     Options
+	disk     *disk
+	guard    *guard
+	raft     *raft.Raft
+	clock    *clock
+	proposer *proposer
+	reader   *reader
+	obs      *groupMetrics
+
+	readyTerm atomic.Uint64 // term of which an entry was applied here as leader
+	heard     atomic.Uint64 // greatest commit index a leader announced since Open
+	alone     atomic.Bool   // as leader, saw itself as the only voter when its term began or the configuration changed last
+	caughtUp  atomic.Bool   // has applied the commit index of a leader heard since Open
+	changed   *signal       // readiness or leadership may have changed
+
+	stop   chan struct{}
+	wg     sync.WaitGroup
+	closed sync.Once
+	err    error
+}
+
+// Open opens the group in o.Dir, creating it if o.Bootstrap is set. ctx bounds opening,
+// not the life of the group. A group of one server leads when Open returns.
+func Open(ctx context.Context, o Options) (*Group, error) {
+	o = o.withDefaults()
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	g := &Group{opts: o, obs: o.Metrics.group(o.ID), clock: newClock(o.Now), changed: newSignal(), stop: make(chan struct{})}
+	var err error
+	if g.disk, err = openDisk(o, g.obs, g.clock); err != nil {
+		return nil, err
+	}
+	g.disk.fsm.reconfigured = func() { g.alone.Store(g.lone()) }
+	if err := g.startRaft(); err != nil {
+		g.guard.close()
+		return nil, errors.Join(err, g.disk.close())
+	}
+	g.start()
+	if g.lone() {
+		g.guard.campaign()
+		if err := g.WaitReady(ctx); err != nil {
+			return nil, errors.Join(err, g.Close())
+		}
+	}
+	return g, nil
+}
+
+func (g *Group) startRaft() error {
+	o := g.opts
+	g.guard = newGuard(o.Transport, g.disk.logs.stalled, o.Timing.Stall)
+	g.guard.announce = g.hear
+	g.guard.known = g.known
+	conf := raft.DefaultConfig()
+	conf.LocalID = o.ServerID
+	conf.HeartbeatTimeout, conf.ElectionTimeout = o.Timing.Heartbeat, o.Timing.Election
+	conf.LeaderLeaseTimeout, conf.CommitTimeout = o.Timing.Lease, o.Timing.Commit
+	conf.MaxAppendEntries = 16 // raft counts entries, ours are up to 1 MiB
+	conf.NoSnapshotRestoreOnStart = true
+	conf.NoLegacyTelemetry = true
+	conf.SnapshotInterval, conf.SnapshotThreshold = 24*time.Hour, 1<<62 // the keeper decides, by bytes
+	conf.TrailingLogs = o.Bounds.TrailingEntries
+	conf.Logger = logadapt.HCLog(o.Logger.With("group", o.ID))
+	if o.Bootstrap {
+		if err := g.disk.bootstrap(o, conf, g.guard); err != nil {
+			return fault.Wrap(err, "group.Open", "cannot make the group")
+		}
+	}
+	r, err := raft.NewRaft(conf, g.disk.fsm, g.disk.logs, g.disk.stable, g.disk.snaps, g.guard)
+	if err != nil {
+		return &fault.Error{Code: fault.Internal, Op: "group.Open", Msg: fmt.Sprintf("cannot start group %d", o.ID), Err: err}
+	}
+	g.raft = r
+	return nil
+}
+
+func (g *Group) start() {
+	o := g.opts
+	g.proposer = newProposer(g.raft, g.disk.logs, g.clock, o.Bounds, g.obs)
+	g.reader = &reader{
+		raft: g.raft, self: o.ServerID, confirm: o.Confirmer, clock: g.clock, timeout: o.Timing.ReadRound, obs: g.obs,
+		ready: func(term uint64) bool { return g.readyTerm.Load() == term },
+	}
+	g.reader.start()
+	g.wg.Add(2)
+	go g.watchLeadership()
+	go g.keep()
+}
+
+// lone reports whether this server is the only voter.
+func (g *Group) lone() bool {
+	others, self := (&reader{raft: g.raft, self: g.opts.ServerID}).voters()
+	return self && len(others) == 0
+}
+
+// Propose puts an encoded request into the log. See proposer.propose for errors. The
+// caller must not modify data until the call returns, nor, after an error, ever.
+func (g *Group) Propose(ctx context.Context, data Encoded, ack Ack) (Answer, error) {
+	return g.proposer.propose(ctx, data, ack)
+}
+
+// ProposeRequest encodes and proposes r. A request that stores values is refused while
+// the disk is low.
+func (g *Group) ProposeRequest(ctx context.Context, r *command.Request, ack Ack) (Answer, error) {
+	if stores(r) {
+		if err := g.opts.WritesAllowed(); err != nil {
+			return Answer{}, err
+		}
+	}
+	data, err := command.AppendRequest(nil, r)
+	if err != nil {
+		return Answer{}, err
+	}
+	return g.Propose(ctx, data, ack)
+}
+
+func stores(r *command.Request) bool {
+	for i := range r.Ops {
+		if r.Ops[i].Kind == command.OpSet {
+			return true
+		}
+	}
+	return false
+}
+
+// ReadIndex gives a read index, on the leader only. Errors: not_leader, unavailable, timeout.
+func (g *Group) ReadIndex(ctx context.Context) (ReadIndex, error) { return g.reader.get(ctx) }
+
+// WaitApplied waits until the local machine reflects every command up to index, which
+// must be at or below the commit index. Entries that never reach the machine need no wait.
+func (g *Group) WaitApplied(ctx context.Context, index uint64) error {
+	for {
+		m := g.Machine()
+		if m.Applied() >= index {
+			return nil
+		}
+		target := g.disk.logs.tail.lastVisible(index, g.disk.fsm.floor.Load())
+		if m.Applied() >= target {
+			return nil
+		}
+		err := m.Wait(ctx, target)
+		if err == nil || m == g.Machine() {
+			return err
+		}
+		// The database was replaced by a received snapshot meanwhile: look at the new one.
+	}
+}
+
+// Machine is the live state machine. A reader that finds it closed asks again: a received
+// snapshot has replaced it.
+func (g *Group) Machine() *kv.Machine { return g.disk.fsm.machine() }
+
+// Now is the best lower bound of cluster time this node has, in milliseconds: the
+// leader's time on the leader, what was heard of it elsewhere.
+func (g *Group) Now() uint64 {
+	if g.Leading() {
+		return g.clock.leader()
+	}
+	return g.clock.replica()
+}
+
+// Leading reports whether this server leads and has applied an entry of its term. It may
+// be out of date by the time it returns: only ReadIndex proves leadership.
+func (g *Group) Leading() bool {
+	return g.raft.State() == raft.Leader && g.readyTerm.Load() == g.raft.CurrentTerm()
+}
+
+// Term is the current term of this server.
+func (g *Group) Term() uint64 { return g.raft.CurrentTerm() }
+
+// Leader is the server that this one takes for the leader; empty if it knows none.
+func (g *Group) Leader() raft.ServerID {
+	_, id := g.raft.LeaderWithID()
+	return id
+}
+
+// CaughtUp reports whether the machine has applied the commit index of a leader that was
+// heard since Open. Until then it may be as old as the moment the node stopped.
+func (g *Group) CaughtUp() bool { return g.caughtUp.Load() }
+
+// LastIndex is the index of the newest entry of the local log.
+func (g *Group) LastIndex() uint64 { return g.raft.LastIndex() }
+
+// Age is an upper bound of how old the local machine's state is: the time since a
+// majority confirmed an index that the machine has applied since. A server that leads
+// alone is never behind. Not known before the first confirmation.
+func (g *Group) Age() (age time.Duration, known bool) {
+	if g.Leading() && g.alone.Load() {
+		return 0, true
+	}
+	c := g.reader.confirmed.Load()
+	if c == nil || g.Machine().Applied() < g.disk.logs.tail.lastVisible(c.index, g.disk.fsm.floor.Load()) {
+		return 0, false
+	}
+	return time.Since(c.at), true
+}
+
+// Holds reports whether the local log holds, or held, the entry that was written at pos.
+// Lost means that another leader replaced it; unknown that this server has not got so far.
+func (g *Group) Holds(pos Position) Holding {
+	if pos.Index > g.raft.LastIndex() {
+		return Unknown
+	}
+	if term, known := g.disk.logs.tail.termAt(pos.Index); known && term != pos.Term {
+		return Lost
+	}
+	return Held
+}
+
+// Holding is what a server can tell about a position.
+type Holding uint8
+
+// The answers of Holds.
+const (
+	Held Holding = iota
+	Lost
+	Unknown
+)
+
+// AnswerConfirm answers another leader's question: nil if this live instance knows no
+// term above term.
+func (g *Group) AnswerConfirm(term uint64) error {
+	select {
+	case <-g.stop:
+		return errClosing()
+	default:
+	}
+	if g.raft.State() == raft.Shutdown {
+		return errClosing()
+	}
+	if have := g.raft.CurrentTerm(); have > term {
+		return fault.New(fault.NotLeader, "group.ConfirmTerm", fmt.Sprintf("term %d is over, this server has seen term %d", term, have))
+	}
+	return nil
+}
+
+// WaitChange waits until leadership may have changed, or limit has passed, or ctx ends.
+func (g *Group) WaitChange(ctx context.Context, limit time.Duration) {
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case <-g.changed.wait():
+	case <-t.C:
+	case <-g.stop:
+	case <-ctx.Done():
+	}
+}
+
+// WaitReady waits until this server leads and may serve, or ctx ends.
+func (g *Group) WaitReady(ctx context.Context) error {
+	for {
+		changed := g.changed.wait()
+		if g.Leading() {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-g.stop:
+			return errClosing()
+		case <-ctx.Done():
+			return &fault.Error{Code: fault.Timeout, Op: "group.WaitReady", Msg: fmt.Sprintf("group %d has no leader yet", g.opts.ID), Err: ctx.Err()}
+		}
+	}
+}
+
+// Snapshot takes a snapshot now.
+func (g *Group) Snapshot() error {
+	err := g.raft.Snapshot().Error()
+	if errors.Is(err, raft.ErrNothingNewToSnapshot) {
+		return nil
+	}
+	return err
+}
+
+// Close hands nothing over and stops the group: it waits for writes under way (briefly),
+// for every goroutine, and closes the files. Idempotent.
+func (g *Group) Close() error {
+	g.closed.Do(func() {
+		close(g.stop)
+		g.proposer.drain(drainLimit)
+		g.reader.close()
+		err := g.raft.Shutdown().Error()
+		g.proposer.wait(drainLimit)
+		g.wg.Wait()
+		g.guard.close()
+		g.err = errors.Join(err, g.disk.close())
+	})
+	return g.err
+}

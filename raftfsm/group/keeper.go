@@ -1,0 +1,117 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+)
+
+// keep does the group's housekeeping: it removes what is due (on the leader, through the
+// log), takes a snapshot when the log has grown, and watches the disk.
+func (g *Group) keep() {
+	defer g.wg.Done()
+	t := g.opts.Timing
+	expiry, snapshot := time.NewTicker(t.ExpiryEvery), time.NewTicker(t.SnapshotPoll)
+	stall := time.NewTicker(max(t.StallFatal/10, time.Millisecond))
+	defer expiry.Stop()
+	defer snapshot.Stop()
+	defer stall.Stop()
+	snapping := make(chan struct{}, 1)
+	for {
+		select {
+		case <-expiry.C:
+			g.expire()
+		case <-snapshot.C:
+			g.snapshotIfDue(snapping)
+		case <-stall.C:
+			g.watchDisk()
+		case <-g.stop:
+			snapping <- struct{}{} // waits for a snapshot under way
+			return
+		}
+	}
+}
+
+// expire removes what is due, as long as there is more and this server leads.
+func (g *Group) expire() {
+	ctx, cancel := context.WithTimeout(context.Background(), g.opts.Timing.StallFatal)
+	defer cancel()
+	for g.Leading() {
+		due, any := g.Machine().NextDue()
+		if !any || due > g.clock.leader() {
+			return
+		}
+		a, err := g.ProposeRequest(ctx, &command.Request{Kind: command.KindExpire, Limit: g.opts.Bounds.ExpireLimit}, Committed)
+		if err != nil {
+			if !fault.Is(err, fault.NotLeader) {
+				g.opts.Logger.Warn("cannot remove expired keys; the next round tries again", "group", g.opts.ID, "error", err)
+			}
+			return
+		}
+		g.obs.expired.Add(float64(a.Result.Expired))
+		if !a.Result.More {
+			return
+		}
+		select {
+		case <-g.stop:
+			return
+		default:
+		}
+	}
+}
+
+// snapshotIfDue starts a snapshot beside the keeper if the log has grown enough. running
+// has one slot.
+func (g *Group) snapshotIfDue(running chan struct{}) {
+	last := g.disk.snaps.index()
+	entries := g.raft.AppliedIndex() - min(last, g.raft.AppliedIndex())
+	if entries == 0 || (entries < g.opts.Bounds.SnapshotEntries && g.disk.logs.tail.since(last+1) < g.opts.Bounds.SnapshotLogBytes) {
+		return
+	}
+	select {
+	case running <- struct{}{}:
+	default:
+		return
+	}
+	g.trimTrailing()
+	go func() {
+		defer func() { <-running }()
+		if err := g.Snapshot(); err != nil && !errors.Is(err, raft.ErrRaftShutdown) {
+			g.opts.Logger.Warn("snapshot failed; the log keeps growing until one succeeds", "group", g.opts.ID, "error", err)
+		}
+	}()
+}
+
+// trimTrailing bounds the entries kept behind the next snapshot in bytes: raft only
+// counts them.
+func (g *Group) trimTrailing() {
+	keep := min(g.opts.Bounds.TrailingEntries, max(g.disk.logs.tail.within(g.raft.LastIndex(), g.opts.Bounds.TrailingBytes), 64))
+	conf := g.raft.ReloadableConfig()
+	if conf.TrailingLogs == keep {
+		return
+	}
+	conf.TrailingLogs = keep
+	if err := g.raft.ReloadConfig(conf); err != nil {
+		g.opts.Logger.Warn("cannot adjust the trailing log", "group", g.opts.ID, "error", err)
+	}
+}
+
+// watchDisk ends the process when a log write hangs: whoever waits for it is better
+// served by another server.
+func (g *Group) watchDisk() {
+	d := g.disk.logs.stalled()
+	if d > g.opts.Timing.Stall {
+		g.opts.Logger.Error("the disk hangs: a log write has not returned", "group", g.opts.ID, "for", d.Round(time.Millisecond), "dir", g.opts.Dir)
+	}
+	if d > g.opts.Timing.StallFatal {
+		g.opts.Fatal(&fault.Error{Code: fault.Internal, Op: "group.watchDisk",
+			Msg:  fmt.Sprintf("a log write in %s has been hanging for %s", g.opts.Dir, d.Round(time.Second)),
+			Hint: "check the disk and its controller; nothing acknowledged is lost"})
+	}
+}

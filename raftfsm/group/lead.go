@@ -1,0 +1,98 @@
+package group
+
+import (
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// watchLeadership notes, for every term this server leads, when it has applied an entry
+// of that term: only then does its commit index cover what earlier leaders acknowledged.
+func (g *Group) watchLeadership() {
+	defer g.wg.Done()
+	for {
+		select {
+		case leads := <-g.raft.LeaderCh():
+			if leads {
+				g.obs.gained.Inc()
+				g.assert()
+			} else {
+				g.obs.lost.Inc()
+				g.opts.Logger.Info("leadership lost", "group", g.opts.ID, "term", g.raft.CurrentTerm())
+			}
+			g.changed.fire()
+		case <-g.stop:
+			return
+		}
+	}
+}
+
+// assert commits a barrier in the new term and then declares the term ready.
+func (g *Group) assert() {
+	term := g.raft.CurrentTerm()
+	if err := g.barrier(); err != nil {
+		return // leadership was lost again, or the group closes: the next change tells
+	}
+	if g.raft.CurrentTerm() != term || g.raft.State() != raft.Leader {
+		return
+	}
+	g.alone.Store(g.lone())
+	g.readyTerm.Store(term)
+	g.caughtUp.Store(true)
+	g.opts.Logger.Info("leading", "group", g.opts.ID, "term", term, "commit_index", g.raft.CommitIndex())
+}
+
+// barrier waits until the machine has taken everything before it. raft may never settle
+// it when it is shut down at that moment, so Close does not wait for it.
+func (g *Group) barrier() error {
+	done := make(chan error, 1)
+	go func() { done <- g.raft.Barrier(0).Error() }()
+	select {
+	case err := <-done:
+		return err
+	case <-g.stop:
+		return errClosing()
+	}
+}
+
+// known answers a heartbeat from atomics: the last log index, if term and leader are the
+// ones this follower knows.
+func (g *Group) known(term uint64, leader raft.ServerID) (uint64, bool) {
+	if g.raft == nil || g.raft.State() != raft.Follower || g.raft.CurrentTerm() != term {
+		return 0, false
+	}
+	_, id := g.raft.LeaderWithID()
+	return g.raft.LastIndex(), id == leader
+}
+
+// hear notes the commit index a leader announced.
+func (g *Group) hear(commit uint64) {
+	for {
+		have := g.heard.Load()
+		if commit <= have || g.heard.CompareAndSwap(have, commit) {
+			return
+		}
+	}
+}
+
+// signal wakes everybody who waits for a change.
+type signal struct {
+	mu sync.Mutex
+	ch chan struct{}
+}
+
+func newSignal() *signal { return &signal{ch: make(chan struct{})} }
+
+// wait returns a channel that is closed at the next fire.
+func (s *signal) wait() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ch
+}
+
+func (s *signal) fire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.ch)
+	s.ch = make(chan struct{})
+}

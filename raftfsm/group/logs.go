@@ -1,0 +1,219 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// logStore is an engine for entries: raft-boltdb or raft-wal.
+type logStore interface {
+	raft.LogStore
+	io.Closer
+}
+
+// logs wraps the engine of the log. It seals every entry with a checksum and verifies it
+// before raft applies or sends it, tells when an entry of ours is durable on this node,
+// measures and watches the disk, and keeps the newest entries in memory.
+//
+// StoreLogs is called by raft's main goroutine only; GetLog by any.
+type logs struct {
+	engine logStore
+	tail   tail
+	fatal  func(error)
+	fsync  func(time.Duration, int, int) // duration, entries, bytes
+	step   func(string)
+
+	busy atomic.Int64 // start of the write in flight, monotonic nanoseconds since epoch; 0 = none
+	last atomic.Uint64
+	base time.Time
+
+	mu      sync.Mutex
+	waiting map[*byte]func(index, term uint64) // by first byte of Data
+}
+
+var (
+	_ raft.LogStore          = (*logs)(nil)
+	_ raft.MonotonicLogStore = (*logs)(nil)
+)
+
+func newLogs(engine logStore, fatal func(error), fsync func(time.Duration, int, int), step func(string)) *logs {
+	return &logs{engine: engine, fatal: fatal, fsync: fsync, step: step, base: time.Now(), waiting: map[*byte]func(uint64, uint64){}}
+}
+
+// scan verifies the entries above the snapshot, which raft is about to read, and accounts
+// for them. It runs before raft does, for raft panics on an entry it cannot read.
+func (s *logs) scan(snapshot uint64) error {
+	first, err := s.engine.FirstIndex()
+	if err != nil {
+		return err
+	}
+	last, err := s.engine.LastIndex()
+	if err != nil {
+		return err
+	}
+	s.last.Store(last)
+	if last > snapshot && first > snapshot+1 {
+		return &fault.Error{Code: fault.Corrupt, Op: "group.log",
+			Msg:  fmt.Sprintf("the log starts at entry %d but the snapshot ends at %d: entries are missing", first, snapshot),
+			Hint: "the directory was put together from different times; restore it whole from a backup, or empty it to join again as a new server"}
+	}
+	var l raft.Log
+	for i := snapshot + 1; i <= last; i++ {
+		l = raft.Log{}
+		if err := s.engine.GetLog(i, &l); err != nil {
+			return &fault.Error{Code: fault.Corrupt, Op: "group.log", Msg: fmt.Sprintf("log entry %d cannot be read", i), Err: err,
+				Hint: "restore the directory from a backup, or empty it to join again as a new server"}
+		}
+		if err := verify(&l); err != nil {
+			return err
+		}
+		s.tail.note(&l)
+	}
+	return nil
+}
+
+// onDurable calls f, on raft's main goroutine, once the entry with this very Data slice
+// is on this node's disk. Data of a follower's entries is decoded from the network and
+// never matches, so f fires only for what was proposed here.
+func (s *logs) onDurable(data []byte, f func(index, term uint64)) {
+	s.mu.Lock()
+	s.waiting[unsafe.SliceData(data)] = f
+	s.mu.Unlock()
+}
+
+// forgetDurable withdraws onDurable.
+func (s *logs) forgetDurable(data []byte) {
+	s.mu.Lock()
+	delete(s.waiting, unsafe.SliceData(data))
+	s.mu.Unlock()
+}
+
+// StoreLog stores one entry.
+func (s *logs) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
+
+// StoreLogs makes entries durable. A failed write ends the process: what is on disk is
+// then unknown, and a later write could be acknowledged on top of it.
+func (s *logs) StoreLogs(entries []*raft.Log) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	size := 0
+	for _, l := range entries {
+		if len(l.Extensions) == 0 {
+			seal(l)
+		} else if err := verify(l); err != nil {
+			return err // it was damaged on its way here: refuse it, the leader sends it again
+		}
+		size += entrySize(l)
+	}
+	s.step("log-append")
+	start := time.Now()
+	s.busy.Store(int64(start.Sub(s.base)) + 1)
+	err := s.engine.StoreLogs(entries)
+	s.busy.Store(0)
+	if err != nil {
+		err = &fault.Error{Code: fault.Internal, Op: "group.log", Msg: "cannot write the log", Err: err,
+			Hint: "free disk space or replace the disk, then start the node again; nothing acknowledged is lost"}
+		s.fatal(err)
+		return err
+	}
+	s.step("log-appended")
+	s.fsync(time.Since(start), len(entries), size)
+	s.tail.add(entries)
+	s.last.Store(entries[len(entries)-1].Index)
+	s.announce(entries)
+	return nil
+}
+
+// announce fires the durable signals of entries.
+func (s *logs) announce(entries []*raft.Log) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.waiting) == 0 {
+		return
+	}
+	for _, l := range entries {
+		if f, ok := s.waiting[unsafe.SliceData(l.Data)]; ok && len(l.Data) > 0 {
+			delete(s.waiting, unsafe.SliceData(l.Data))
+			f(l.Index, l.Term)
+		}
+	}
+}
+
+// stalled returns for how long the write in flight has been going on, 0 if there is none.
+func (s *logs) stalled() time.Duration {
+	start := s.busy.Load()
+	if start == 0 {
+		return 0
+	}
+	return time.Since(s.base) - time.Duration(start-1)
+}
+
+// GetLog reads an entry and verifies it. A damaged one ends the process: it must be
+// neither applied nor sent.
+func (s *logs) GetLog(index uint64, l *raft.Log) error {
+	if c := s.tail.get(index); c != nil {
+		*l = *c
+		return nil
+	}
+	*l = raft.Log{}
+	if err := s.engine.GetLog(index, l); err != nil {
+		return err
+	}
+	if err := verify(l); err != nil {
+		s.fatal(err)
+		return err
+	}
+	return nil
+}
+
+// FirstIndex returns the index of the oldest entry, 0 for none.
+func (s *logs) FirstIndex() (uint64, error) { return s.engine.FirstIndex() }
+
+// LastIndex returns the index of the newest entry, 0 for none.
+func (s *logs) LastIndex() (uint64, error) { return s.last.Load(), nil }
+
+// DeleteRange deletes entries: old ones after a snapshot, or the newest ones that
+// conflict with a leader's.
+func (s *logs) DeleteRange(lo, hi uint64) error {
+	s.step("log-truncate")
+	if err := s.engine.DeleteRange(lo, hi); err != nil {
+		err = &fault.Error{Code: fault.Internal, Op: "group.log", Msg: fmt.Sprintf("cannot delete log entries %d to %d", lo, hi), Err: err}
+		s.fatal(err)
+		return err
+	}
+	s.step("log-truncated")
+	last := s.last.Load()
+	if hi < last {
+		s.tail.forget(hi)
+		return nil
+	}
+	s.tail.cut(lo)
+	newLast, err := s.engine.LastIndex()
+	if err != nil {
+		return err
+	}
+	s.last.Store(newLast)
+	return nil
+}
+
+// IsMonotonic makes raft leave no gaps in the log after it installed a snapshot, whatever
+// the engine could bear: one behaviour for both.
+func (s *logs) IsMonotonic() bool { return true }
+
+// Close closes the engine.
+func (s *logs) Close() error {
+	if err := s.engine.Close(); err != nil {
+		return errors.Join(errors.New("closing the log"), err)
+	}
+	return nil
+}

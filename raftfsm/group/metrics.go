@@ -1,0 +1,114 @@
+package group
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Metrics are the measurements of all groups of a process, labelled by group id.
+type Metrics struct {
+	fsync         *prometheus.HistogramVec
+	fsyncEntries  *prometheus.HistogramVec
+	fsyncBytes    *prometheus.CounterVec
+	batchRequests *prometheus.HistogramVec
+	batchBytes    *prometheus.HistogramVec
+	refused       *prometheus.CounterVec
+	applySeconds  *prometheus.HistogramVec
+	snapshots     *prometheus.HistogramVec
+	installed     *prometheus.CounterVec
+	readRounds    *prometheus.CounterVec
+	readBatch     *prometheus.HistogramVec
+	leaderChanges *prometheus.CounterVec
+	expired       *prometheus.CounterVec
+}
+
+// NewMetrics registers the measurements.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	group := []string{"group"}
+	hist := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "quorate", Subsystem: "raft", Name: name, Help: help, Buckets: buckets}, append(group, labels...))
+		reg.MustRegister(h)
+		return h
+	}
+	count := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "quorate", Subsystem: "raft", Name: name, Help: help}, append(group, labels...))
+		reg.MustRegister(c)
+		return c
+	}
+	seconds := prometheus.ExponentialBuckets(0.0001, 2, 17) // 0.1 ms to 6.5 s
+	counts := prometheus.ExponentialBuckets(1, 2, 13)
+	return &Metrics{
+		fsync:         hist("log_append_seconds", "Time to make appended log entries durable on this node.", seconds),
+		fsyncEntries:  hist("log_append_entries", "Log entries made durable together.", prometheus.ExponentialBuckets(1, 2, 8)),
+		fsyncBytes:    count("log_append_bytes_total", "Bytes appended to the log."),
+		batchRequests: hist("batch_requests", "Requests that share one log entry.", counts),
+		batchBytes:    hist("batch_bytes", "Size of one log entry.", prometheus.ExponentialBuckets(64, 4, 10)),
+		refused:       count("proposals_refused_total", "Writes refused because too many were waiting."),
+		applySeconds:  hist("apply_seconds", "Time to apply a run of committed entries to the state machine.", seconds),
+		snapshots:     hist("snapshot_seconds", "Time to take a snapshot.", seconds),
+		installed:     count("snapshots_installed_total", "Snapshots received from another server or restored."),
+		readRounds:    count("read_rounds_total", "Rounds that confirmed leadership for linearizable reads.", "outcome"),
+		readBatch:     hist("read_round_reads", "Linearizable reads that shared one round.", counts),
+		leaderChanges: count("leadership_changes_total", "Times this node gained or lost leadership of the group.", "change"),
+		expired:       count("expired_total", "Keys and remembered results removed because their time had come."),
+	}
+}
+
+// groupMetrics are the measurements of one group, resolved once.
+type groupMetrics struct {
+	fsync         prometheus.Observer
+	fsyncEntries  prometheus.Observer
+	fsyncBytes    prometheus.Counter
+	batchRequests prometheus.Observer
+	batchBytes    prometheus.Observer
+	refused       prometheus.Counter
+	applySeconds  prometheus.Observer
+	snapshots     prometheus.Observer
+	installed     prometheus.Counter
+	roundsOK      prometheus.Counter
+	roundsFailed  prometheus.Counter
+	readBatch     prometheus.Observer
+	gained, lost  prometheus.Counter
+	expired       prometheus.Counter
+}
+
+func (m *Metrics) group(id uint32) *groupMetrics {
+	g := strconv.FormatUint(uint64(id), 10)
+	return &groupMetrics{
+		fsync: m.fsync.WithLabelValues(g), fsyncEntries: m.fsyncEntries.WithLabelValues(g), fsyncBytes: m.fsyncBytes.WithLabelValues(g),
+		batchRequests: m.batchRequests.WithLabelValues(g), batchBytes: m.batchBytes.WithLabelValues(g), refused: m.refused.WithLabelValues(g),
+		applySeconds: m.applySeconds.WithLabelValues(g), snapshots: m.snapshots.WithLabelValues(g), installed: m.installed.WithLabelValues(g),
+		roundsOK: m.readRounds.WithLabelValues(g, "ok"), roundsFailed: m.readRounds.WithLabelValues(g, "failed"), readBatch: m.readBatch.WithLabelValues(g),
+		gained: m.leaderChanges.WithLabelValues(g, "gained"), lost: m.leaderChanges.WithLabelValues(g, "lost"), expired: m.expired.WithLabelValues(g),
+	}
+}
+
+func (g *groupMetrics) appended(d time.Duration, entries, bytes int) {
+	g.fsync.Observe(d.Seconds())
+	g.fsyncEntries.Observe(float64(entries))
+	g.fsyncBytes.Add(float64(bytes))
+}
+
+func (g *groupMetrics) entry(requests, bytes int) {
+	g.batchRequests.Observe(float64(requests))
+	g.batchBytes.Observe(float64(bytes))
+}
+
+func (g *groupMetrics) applied(d time.Duration, _ int) { g.applySeconds.Observe(d.Seconds()) }
+
+func (g *groupMetrics) snapshot(d time.Duration) { g.snapshots.Observe(d.Seconds()) }
+
+func (g *groupMetrics) readRound(reads int, err error) {
+	g.readBatch.Observe(float64(reads))
+	if err == nil {
+		g.roundsOK.Inc()
+		return
+	}
+	if !fault.Is(err, fault.NotLeader) {
+		g.roundsFailed.Inc()
+	}
+}

@@ -1,0 +1,297 @@
+package group
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	wal "github.com/hashicorp/raft-wal"
+	"go.etcd.io/bbolt"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/logadapt"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// Files of a group beside the manifest and the databases.
+const (
+	stableName = "stable.db"
+	boltName   = "log.db"
+	walName    = "wal"
+	firstDB    = databasePrefix + "000001"
+)
+
+// disk is what a group has open on disk.
+type disk struct {
+	stable *stable
+	logs   *logs
+	snaps  *snapshots
+	fsm    *fsm
+}
+
+// openDisk opens or creates a group's directory and checks that its parts belong together.
+func openDisk(o Options, obs *groupMetrics, clk *clock) (d *disk, err error) {
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, &fault.Error{Code: fault.Internal, Op: "group.Open", Msg: "cannot make " + o.Dir, Err: err}
+	}
+	d = &disk{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.close())
+		}
+	}()
+	man, err := readManifest(o.Dir)
+	if err != nil {
+		return d, err
+	}
+	if err := d.openLogs(o, obs, man); err != nil {
+		return d, err
+	}
+	if err := d.openMachine(o, obs, clk, man); err != nil {
+		return d, err
+	}
+	return d, d.check(o)
+}
+
+func boltOptions() *bbolt.Options {
+	return &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType}
+}
+
+// openLogs opens terms, votes and entries.
+func (d *disk) openLogs(o Options, obs *groupMetrics, man *manifest) error {
+	path := filepath.Join(o.Dir, stableName)
+	if man == nil {
+		// The manifest is the first thing made durable: a half-made group holds nothing.
+		if exists(path) {
+			return corruptFile(filepath.Join(o.Dir, manifestName), "it is missing, but the group's other files are there")
+		}
+		if err := createFirst(o); err != nil {
+			return err
+		}
+	}
+	hadStable, hadLog := exists(path), exists(filepath.Join(o.Dir, o.Engine.file()))
+	s, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions()})
+	if err != nil {
+		return diskError(err, path)
+	}
+	d.stable = &stable{store: s, fatal: o.Fatal, step: o.Step}
+	engine, err := openEngine(o)
+	if err != nil {
+		return err
+	}
+	d.logs = newLogs(engine, o.Fatal, obs.appended, o.Step)
+	return d.whole(o, hadStable, hadLog)
+}
+
+// whole refuses a group that lost its terms and votes, or its log: it might vote twice in
+// a term, or forget what it acknowledged. Files are made in the order manifest, terms,
+// log, and entries come after terms, so an interrupted making is told from a loss.
+func (d *disk) whole(o Options, hadStable, hadLog bool) error {
+	last, err := d.logs.engine.LastIndex()
+	if err != nil {
+		return diskError(err, o.Dir)
+	}
+	_, err = d.stable.GetUint64([]byte("CurrentTerm"))
+	switch {
+	case !hadStable && last > 0:
+		return corruptFile(filepath.Join(o.Dir, stableName), "it is missing, but the log has entries")
+	case !hadLog && err == nil:
+		return corruptFile(filepath.Join(o.Dir, o.Engine.file()), "it is missing, but the group has had a term")
+	}
+	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// file names what the engine makes in a group's directory.
+func (e LogEngine) file() string {
+	if e == WAL {
+		return walName
+	}
+	return boltName
+}
+
+// createFirst makes the empty database and the manifest that names it.
+func createFirst(o Options) error {
+	if err := os.RemoveAll(filepath.Join(o.Dir, firstDB)); err != nil {
+		return diskError(err, o.Dir)
+	}
+	m, err := kv.Create(machineOptions(o, filepath.Join(o.Dir, firstDB)))
+	if err != nil {
+		return err
+	}
+	if err := m.Close(); err != nil {
+		return err
+	}
+	if err := syncDir(o.Dir); err != nil {
+		return diskError(err, o.Dir)
+	}
+	o.Step("database-created")
+	if err := writeManifest(o.Dir, &manifest{Database: firstDB}, o.Step); err != nil {
+		return diskError(err, o.Dir)
+	}
+	return nil
+}
+
+func machineOptions(o Options, dir string) kv.Options {
+	return kv.Options{Dir: dir, Cache: o.Cache, MemTable: o.MemTable, Logger: o.Logger, Fatal: o.Fatal, Backoff: backoff}
+}
+
+// backoff slows the database down while its storage fails, for instance on a full disk.
+func backoff(failures int) {
+	time.Sleep(min(time.Duration(failures)*100*time.Millisecond, 2*time.Second))
+}
+
+// openEngine opens the log, refusing one that was made by the other engine.
+func openEngine(o Options) (logStore, error) {
+	mine, other := filepath.Join(o.Dir, o.Engine.file()), BoltDB
+	if o.Engine == BoltDB {
+		other = WAL
+	}
+	if path := filepath.Join(o.Dir, other.file()); exists(path) {
+		return nil, &fault.Error{Code: fault.Invalid, Op: "group.Open", Key: path,
+			Msg:  fmt.Sprintf("the log in %s was made with --log-store %s", o.Dir, other),
+			Hint: fmt.Sprintf("start with --log-store %s; to change it, let the node join again with an empty data directory", other)}
+	}
+	if o.Engine == BoltDB {
+		s, err := raftboltdb.New(raftboltdb.Options{Path: mine, BoltOptions: boltOptions()})
+		if err != nil {
+			return nil, diskError(err, mine)
+		}
+		return s, nil
+	}
+	if err := os.MkdirAll(mine, 0o700); err != nil {
+		return nil, diskError(err, mine)
+	}
+	s, err := wal.Open(mine, wal.WithLogger(logadapt.HCLog(o.Logger).Named("wal")))
+	if err != nil {
+		return nil, diskError(err, mine)
+	}
+	return s, nil
+}
+
+// openMachine opens the live database and removes what no manifest names.
+func (d *disk) openMachine(o Options, obs *groupMetrics, clk *clock, man *manifest) error {
+	if man == nil {
+		man = &manifest{Database: firstDB}
+	}
+	d.fsm = &fsm{tail: &d.logs.tail, clock: clk, metrics: obs}
+	d.snaps = &snapshots{
+		dir: o.Dir, logger: o.Logger, current: *man, machine: d.fsm.machine, step: o.Step,
+		open: func(dir string) (*kv.Machine, error) { return kv.Open(machineOptions(o, dir)) },
+	}
+	d.fsm.store = d.snaps
+	if err := d.snaps.sweep(); err != nil {
+		return diskError(err, o.Dir)
+	}
+	m, err := kv.Open(machineOptions(o, d.snaps.path(man.Database)))
+	if err != nil {
+		return err
+	}
+	d.fsm.live.Store(m)
+	d.fsm.floor.Store(d.snaps.index())
+	clk.observe(m.Clock())
+	return nil
+}
+
+// sweep removes leftovers of a crash and finds the next free number.
+func (s *snapshots) sweep() error {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		name := e.Name()
+		var n uint64
+		isDB := strings.HasPrefix(name, databasePrefix)
+		if !isDB && !strings.HasPrefix(name, checkpointPrefix) {
+			continue
+		}
+		if _, err := fmt.Sscanf(name[strings.IndexByte(name, '-')+1:], "%d", &n); err == nil {
+			s.next = max(s.next, n)
+		}
+		if name == s.current.Database {
+			continue
+		}
+		if err := os.RemoveAll(s.path(name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check verifies that log, snapshot and database belong together.
+func (d *disk) check(o Options) error {
+	if err := d.logs.scan(d.snaps.index()); err != nil {
+		return err
+	}
+	applied, top := d.fsm.machine().Applied(), max(d.logs.last.Load(), d.snaps.index())
+	if s := d.snaps.current.Snapshot; s != nil && applied < s.Applied {
+		return mismatch(o, "the database holds entries up to %d, its snapshot says %d", applied, s.Applied)
+	}
+	if applied > top {
+		return mismatch(o, "the database holds entries up to %d, the log ends at %d", applied, top)
+	}
+	d.logs.tail.settle(applied)
+	return nil
+}
+
+func mismatch(o Options, format string, a ...any) error {
+	return &fault.Error{Code: fault.Corrupt, Op: "group.Open", Key: o.Dir,
+		Msg:  fmt.Sprintf("the parts of %s do not belong together: ", o.Dir) + fmt.Sprintf(format, a...),
+		Hint: "the directory was put together from different times; restore it whole from a backup, or empty it to join again as a new server"}
+}
+
+// diskError explains the common failures of opening files.
+func diskError(err error, path string) error {
+	e := &fault.Error{Code: fault.Internal, Op: "group.Open", Key: path, Msg: "cannot open " + path, Err: err}
+	switch {
+	case errors.Is(err, bbolt.ErrTimeout):
+		e.Code, e.Hint = fault.Unavailable, "another process uses this data directory; stop it, or choose another --data-dir"
+	case errors.Is(err, syscall.EROFS), errors.Is(err, os.ErrPermission):
+		e.Hint = "the disk is mounted read-only or this user may not write there"
+	case errors.Is(err, syscall.ENOSPC):
+		e.Hint = "the disk is full; free some space and start again, nothing acknowledged is lost"
+	case errors.Is(err, bbolt.ErrInvalid), errors.Is(err, bbolt.ErrChecksum), errors.Is(err, bbolt.ErrVersionMismatch):
+		e.Code, e.Hint = fault.Corrupt, "the file is damaged or foreign; restore the directory from a backup, or empty it to join again as a new server"
+	}
+	return e
+}
+
+// close closes what was opened, in reverse order. raft must have been shut down.
+func (d *disk) close() error {
+	var errs []error
+	if d.snaps != nil {
+		errs = append(errs, d.snaps.close())
+	}
+	if d.fsm != nil && d.fsm.machine() != nil {
+		errs = append(errs, d.fsm.machine().Close())
+	}
+	if d.logs != nil {
+		errs = append(errs, d.logs.Close())
+	}
+	if d.stable != nil {
+		errs = append(errs, d.stable.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// bootstrap makes this server the only voter of a new group, once.
+func (d *disk) bootstrap(o Options, conf *raft.Config, trans raft.Transport) error {
+	err := raft.BootstrapCluster(conf, d.logs, d.stable, d.snaps, trans, raft.Configuration{Servers: []raft.Server{
+		{ID: o.ServerID, Address: raft.ServerAddress(o.ServerID), Suffrage: raft.Voter},
+	}})
+	if errors.Is(err, raft.ErrCantBootstrap) {
+		return nil
+	}
+	return err
+}

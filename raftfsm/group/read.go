@@ -1,0 +1,224 @@
+package group
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Confirmer asks another server of the group whether it still knows no term above term.
+// It returns nil only if the live raft instance of that very server answered so, to a
+// question asked during this call.
+type Confirmer interface {
+	ConfirmTerm(ctx context.Context, server raft.Server, term uint64) error
+}
+
+// ReadIndex is what a linearizable read needs: once the local machine has applied Index,
+// a read of it at time Now reflects every write acknowledged before the call began.
+type ReadIndex struct {
+	Position
+	Now uint64 // leader's cluster time, milliseconds
+}
+
+// reader gives out read indexes on the leader without trusting any clock.
+//
+// Invariant: a returned index is at least the commit index of every leader that
+// acknowledged a write before the call. Argument: (1) this leader has committed an entry
+// of its own term, so its commit index covers all earlier terms; (2) the index is noted
+// before the round starts; (3) after that a majority of voters, asked afresh, knew no
+// higher term. Had a later leader acknowledged a write before the call, a majority would
+// have held its higher term, durably, before the round; two majorities share a voter,
+// and terms never go back. See "ReadIndex", section 6.4 of Ongaro's thesis.
+//
+// Reads that arrive while a round is under way share the next one.
+type reader struct {
+	raft    *raft.Raft
+	self    raft.ServerID
+	confirm Confirmer
+	clock   *clock
+	ready   func(term uint64) bool // an entry of this term has been applied here
+	timeout time.Duration
+	obs     *groupMetrics
+
+	confirmed atomic.Pointer[confirmation] // the newest successful round
+
+	mu      sync.Mutex
+	waiting []chan readResult
+	wake    chan struct{}
+	stop    chan struct{}
+	wg      sync.WaitGroup
+}
+
+type readResult struct {
+	index ReadIndex
+	err   error
+}
+
+// confirmation is a round's outcome: index was the commit index at some moment after at.
+type confirmation struct {
+	at    time.Time
+	index uint64
+}
+
+func (r *reader) start() {
+	r.wake, r.stop = make(chan struct{}, 1), make(chan struct{})
+	r.wg.Add(1)
+	go r.run()
+}
+
+// get returns a read index. Errors: not_leader; timeout.
+func (r *reader) get(ctx context.Context) (ReadIndex, error) {
+	if index, err, alone := r.alone(); alone || err != nil {
+		return index, err
+	}
+	got := make(chan readResult, 1)
+	r.mu.Lock()
+	r.waiting = append(r.waiting, got)
+	r.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+	select {
+	case res := <-got:
+		return res.index, res.err
+	case <-ctx.Done():
+		return ReadIndex{}, &fault.Error{Code: fault.Timeout, Op: "group.ReadIndex", Msg: "no majority of voters confirmed this leader in time", Err: ctx.Err()}
+	case <-r.stop:
+		return ReadIndex{}, errClosing()
+	}
+}
+
+// note takes steps 1 and 2: the leader's term and commit index.
+func (r *reader) note() (ReadIndex, error) {
+	term := r.raft.CurrentTerm()
+	if r.raft.State() != raft.Leader || !r.ready(term) {
+		return ReadIndex{}, errNotLeader("group.ReadIndex")
+	}
+	return ReadIndex{Position: Position{Term: term, Index: r.raft.CommitIndex()}, Now: r.clock.leader()}, nil
+}
+
+func errNotLeader(op string) error {
+	return fault.New(fault.NotLeader, op, "this server does not lead the group, or has led it for too short a time")
+}
+
+// same takes step 4.
+func (r *reader) same(term uint64) error {
+	if r.raft.CurrentTerm() != term || r.raft.State() != raft.Leader {
+		return errNotLeader("group.ReadIndex")
+	}
+	return nil
+}
+
+// alone answers at once if this server is the only voter: it is its own majority.
+func (r *reader) alone() (ReadIndex, error, bool) {
+	others, self := r.voters()
+	if len(others) > 0 || !self {
+		return ReadIndex{}, nil, false
+	}
+	index, err := r.note()
+	if err == nil {
+		err = r.same(index.Term)
+	}
+	return index, err, true
+}
+
+// voters returns the other voters of the latest configuration, committed or not, and
+// whether this server is one: the configuration raft itself counts by.
+func (r *reader) voters() (others []raft.Server, self bool) {
+	for _, s := range r.raft.GetConfiguration().Configuration().Servers {
+		switch {
+		case s.Suffrage != raft.Voter:
+		case s.ID == r.self:
+			self = true
+		default:
+			others = append(others, s)
+		}
+	}
+	return others, self
+}
+
+func (r *reader) run() {
+	defer r.wg.Done()
+	for {
+		select {
+		case <-r.wake:
+		case <-r.stop:
+			return
+		}
+		r.mu.Lock()
+		round := r.waiting
+		r.waiting = nil
+		r.mu.Unlock()
+		if len(round) == 0 {
+			continue
+		}
+		index, err := r.round()
+		r.obs.readRound(len(round), err)
+		for _, w := range round {
+			w <- readResult{index, err}
+		}
+	}
+}
+
+// round confirms leadership once, for all reads that were waiting before it began.
+func (r *reader) round() (ReadIndex, error) {
+	begun := time.Now()
+	index, err := r.note()
+	if err != nil {
+		return ReadIndex{}, err
+	}
+	others, self := r.voters()
+	if err := r.majority(index.Term, others, self); err != nil {
+		return ReadIndex{}, err
+	}
+	if err := r.same(index.Term); err != nil {
+		return ReadIndex{}, err
+	}
+	r.confirmed.Store(&confirmation{at: begun, index: index.Index})
+	return index, nil
+}
+
+// majority takes step 3. Each call asks anew; late answers reach nobody.
+func (r *reader) majority(term uint64, others []raft.Server, self bool) error {
+	total, have := len(others), 0
+	if self {
+		total, have = total+1, 1
+	}
+	need := total/2 + 1
+	if have >= need {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
+	defer cancel()
+	answers := make(chan error, len(others))
+	for _, s := range others {
+		go func() { answers <- r.confirm.ConfirmTerm(ctx, s, term) }()
+	}
+	var last error
+	for range others {
+		select {
+		case err := <-answers:
+			if err != nil {
+				last = err
+				continue
+			}
+			if have++; have >= need {
+				return nil
+			}
+		case <-r.stop:
+			return errClosing()
+		}
+	}
+	return &fault.Error{Code: fault.Unavailable, Op: "group.ReadIndex", Msg: "no majority of voters confirmed this leader", Err: last}
+}
+
+func (r *reader) close() {
+	close(r.stop)
+	r.wg.Wait()
+}

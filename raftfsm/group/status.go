@@ -1,0 +1,59 @@
+package group
+
+import (
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// Status is a snapshot of a group for operators and metrics. Numbers are read one after
+// the other, not at one instant.
+type Status struct {
+	ID            uint32
+	State         string // leader, follower, candidate, shutdown
+	Leader        raft.ServerID
+	Term          uint64
+	CommitIndex   uint64
+	AppliedIndex  uint64 // of the machine, not of raft's queue
+	LastIndex     uint64
+	SnapshotIndex uint64
+	LogBytes      uint64 // appended since the last snapshot, to within 256 KiB
+	Servers       []raft.Server
+	CaughtUp      bool
+	Machine       kv.Stats
+}
+
+// Status describes the group now.
+func (g *Group) Status() Status {
+	snap := g.disk.snaps.index()
+	return Status{
+		ID: g.opts.ID, State: stateName(g.raft.State()), Leader: g.Leader(), Term: g.raft.CurrentTerm(),
+		CommitIndex: g.raft.CommitIndex(), AppliedIndex: g.Machine().Applied(), LastIndex: g.raft.LastIndex(), SnapshotIndex: snap,
+		LogBytes: g.disk.logs.tail.since(snap + 1), Servers: g.raft.GetConfiguration().Configuration().Servers,
+		CaughtUp: g.CaughtUp(), Machine: g.Machine().Stats(),
+	}
+}
+
+func stateName(s raft.RaftState) string {
+	switch s {
+	case raft.Leader:
+		return "leader"
+	case raft.Candidate:
+		return "candidate"
+	case raft.Shutdown:
+		return "shutdown"
+	default:
+		return "follower"
+	}
+}
+
+// Voters counts the voters of the latest configuration.
+func (s *Status) Voters() int {
+	n := 0
+	for _, v := range s.Servers {
+		if v.Suffrage == raft.Voter {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,202 @@
+package group
+
+import (
+	"sort"
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+const (
+	tailCacheBytes = 32 << 20 // entries kept in memory for followers and for the machine
+	tailCacheCount = 4096
+	tailMarkBytes  = 256 << 10 // resolution of the byte accounting
+)
+
+// tail is what is kept in memory about the newest entries of the log: the entries
+// themselves within a byte bound (raft's own LogCache counts entries only), the bytes
+// appended so far, and which entries never reach the machine.
+//
+// Safe for concurrent use.
+type tail struct {
+	mu     sync.Mutex
+	first  uint64      // index of cached[0]
+	cached []*raft.Log // contiguous
+	bytes  int         // of cached
+
+	total uint64 // bytes appended since open
+	marks []mark // ascending
+	blind []uint64
+	terms []mark // first index of each term seen (total holds the term), ascending
+}
+
+// mark says that total was `total` before entry index was appended.
+type mark struct {
+	index uint64
+	total uint64
+}
+
+func entrySize(l *raft.Log) int { return len(l.Data) + len(l.Extensions) + 64 }
+
+// visible reports whether raft hands entries of type t to the machine. Commands and
+// configurations reach it; no-ops and barriers do not.
+func visible(t raft.LogType) bool { return t == raft.LogCommand || t == raft.LogConfiguration }
+
+// add notes entries that are durable. Entries at or above the first one are replaced.
+func (t *tail) add(logs []*raft.Log) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cutLocked(logs[0].Index)
+	for _, l := range logs {
+		t.noteLocked(l)
+		if len(t.cached) == 0 {
+			t.first = l.Index
+		}
+		t.cached = append(t.cached, l)
+		t.bytes += entrySize(l)
+	}
+	t.shrinkLocked()
+}
+
+// note accounts for an entry found at open, without keeping it.
+func (t *tail) note(l *raft.Log) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.noteLocked(l)
+}
+
+func (t *tail) noteLocked(l *raft.Log) {
+	if n := len(t.marks); n == 0 || t.total-t.marks[n-1].total >= tailMarkBytes {
+		t.marks = append(t.marks, mark{index: l.Index, total: t.total})
+	}
+	t.total += uint64(entrySize(l))
+	if !visible(l.Type) {
+		t.blind = append(t.blind, l.Index)
+	}
+	if n := len(t.terms); n == 0 || t.terms[n-1].total != l.Term {
+		t.terms = append(t.terms, mark{index: l.Index, total: l.Term})
+	}
+}
+
+// termAt returns the term of the entry at index, if it was seen since the group was opened.
+func (t *tail) termAt(index uint64) (term uint64, known bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := sort.Search(len(t.terms), func(i int) bool { return t.terms[i].index > index })
+	if i == 0 {
+		return 0, false
+	}
+	return t.terms[i-1].total, true
+}
+
+// shrinkLocked keeps the cache within its bounds, but always the newest entry.
+func (t *tail) shrinkLocked() {
+	drop := 0
+	for len(t.cached)-drop > 1 && (t.bytes > tailCacheBytes || len(t.cached)-drop > tailCacheCount) {
+		t.bytes -= entrySize(t.cached[drop])
+		t.cached[drop] = nil
+		drop++
+	}
+	t.cached = t.cached[drop:]
+	t.first += uint64(drop)
+}
+
+// get returns a cached entry.
+func (t *tail) get(index uint64) *raft.Log {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if index < t.first || index-t.first >= uint64(len(t.cached)) {
+		return nil
+	}
+	return t.cached[index-t.first]
+}
+
+// cut forgets entries from index on: they were replaced or truncated.
+func (t *tail) cut(index uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cutLocked(index)
+}
+
+func (t *tail) cutLocked(index uint64) {
+	if n := len(t.cached); n > 0 && index != t.first+uint64(n) {
+		keep := 0
+		if index > t.first && index < t.first+uint64(n) {
+			keep = int(index - t.first)
+		}
+		for _, l := range t.cached[keep:] {
+			t.bytes -= entrySize(l)
+		}
+		clear(t.cached[keep:])
+		t.cached = t.cached[:keep]
+	}
+	n := sort.Search(len(t.blind), func(i int) bool { return t.blind[i] >= index })
+	t.blind = t.blind[:n]
+	n = sort.Search(len(t.terms), func(i int) bool { return t.terms[i].index >= index })
+	t.terms = t.terms[:n]
+}
+
+// forget drops entries up to index: they were compacted away.
+func (t *tail) forget(index uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for len(t.cached) > 0 && t.first <= index {
+		t.bytes -= entrySize(t.cached[0])
+		t.cached[0] = nil
+		t.cached = t.cached[1:]
+		t.first++
+	}
+	n := sort.Search(len(t.marks), func(i int) bool { return t.marks[i].index > index })
+	if n > 0 {
+		t.marks = append(t.marks[:0], t.marks[n-1:]...)
+	}
+}
+
+// settle drops what is known about blind entries up to index: the machine holds it.
+func (t *tail) settle(index uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := sort.Search(len(t.blind), func(i int) bool { return t.blind[i] > index })
+	t.blind = append(t.blind[:0], t.blind[n:]...)
+}
+
+// lastVisible returns the greatest index <= index whose entry reaches the machine,
+// looking no further down than floor (exclusive), below which the machine holds everything.
+func (t *tail) lastVisible(index, floor uint64) uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := sort.Search(len(t.blind), func(i int) bool { return t.blind[i] > index }) - 1
+	for ; index > floor && i >= 0 && t.blind[i] == index; i-- {
+		index--
+	}
+	if index <= floor {
+		return 0
+	}
+	return index
+}
+
+// since returns the bytes appended from index on, to the resolution of the marks.
+func (t *tail) since(index uint64) uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := sort.Search(len(t.marks), func(i int) bool { return t.marks[i].index > index })
+	if i == 0 {
+		return t.total
+	}
+	return t.total - t.marks[i-1].total
+}
+
+// within returns how many of the newest entries up to last take at most limit bytes.
+func (t *tail) within(last uint64, limit uint64) uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := len(t.marks) - 1; i >= 0; i-- {
+		if t.total-t.marks[i].total > limit {
+			if i+1 < len(t.marks) {
+				return last - t.marks[i+1].index + 1
+			}
+			return 0
+		}
+	}
+	return last
+}

@@ -1,0 +1,173 @@
+package group
+
+import (
+	"io"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// guard wraps the transport of a group and keeps three hazards of the library out.
+//
+//  1. Heartbeats never change raft's state off its main loop (hashicorp/raft#695): one
+//     that confirms what is known is answered here from atomics, and a copy is offered to
+//     the main loop, which alone refreshes the leader's contact; any other goes to the
+//     main loop itself.
+//  2. A leader whose disk stalls stops sending heartbeats (hashicorp/raft#503): raft sends
+//     them from other goroutines while the main loop hangs in a write, so nobody would
+//     ever elect another leader.
+//  3. Entries are not pipelined (hashicorp/raft#612).
+//
+// It also lets the group campaign at once (a lone voter need not wait for a time-out) and
+// notes the commit index that leaders announce.
+type guard struct {
+	inner    raft.Transport
+	stalled  func() time.Duration
+	limit    time.Duration // of a stalled write, before heartbeats stop
+	consumer chan raft.RPC
+	beats    chan raft.RPC // one slot: a heartbeat's copy for the main loop
+	announce func(leaderCommit uint64)
+	known    func(term uint64, leader raft.ServerID) (lastLog uint64, ok bool)
+
+	stop chan struct{}
+	once sync.Once
+	wg   sync.WaitGroup
+}
+
+var (
+	_ raft.Transport   = (*guard)(nil)
+	_ raft.WithPreVote = (*guard)(nil)
+)
+
+func newGuard(inner raft.Transport, stalled func() time.Duration, limit time.Duration) *guard {
+	g := &guard{
+		inner: inner, stalled: stalled, limit: limit,
+		consumer: make(chan raft.RPC), beats: make(chan raft.RPC, 1), stop: make(chan struct{}),
+		announce: func(uint64) {}, known: func(uint64, raft.ServerID) (uint64, bool) { return 0, false },
+	}
+	g.wg.Add(1)
+	go g.forward()
+	return g
+}
+
+// forward feeds raft's main loop from the inner transport and from the heartbeat slot.
+func (g *guard) forward() {
+	defer g.wg.Done()
+	for {
+		var rpc raft.RPC
+		select {
+		case rpc = <-g.inner.Consumer():
+			if req, ok := rpc.Command.(*raft.AppendEntriesRequest); ok && !isHeartbeat(req) {
+				g.announce(req.LeaderCommitIndex)
+			}
+		case rpc = <-g.beats:
+		case <-g.stop:
+			return
+		}
+		select {
+		case g.consumer <- rpc:
+		case <-g.stop:
+			return
+		}
+	}
+}
+
+func isHeartbeat(r *raft.AppendEntriesRequest) bool {
+	return len(r.Entries) == 0 && r.PrevLogEntry == 0 && r.PrevLogTerm == 0 && r.LeaderCommitIndex == 0
+}
+
+// campaign makes this server stand for election now. Only for a lone voter.
+func (g *guard) campaign() {
+	rpc := raft.RPC{Command: &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}}, RespChan: make(chan raft.RPCResponse, 1)}
+	select {
+	case g.beats <- rpc:
+	case <-g.stop:
+	}
+}
+
+// Consumer gives raft its requests.
+func (g *guard) Consumer() <-chan raft.RPC { return g.consumer }
+
+// SetHeartbeatHandler takes over from raft's own fast path, which is never used.
+func (g *guard) SetHeartbeatHandler(func(raft.RPC)) { g.inner.SetHeartbeatHandler(g.heartbeat) }
+
+// heartbeat answers on the transport's goroutine. It reads atomics and changes nothing.
+func (g *guard) heartbeat(rpc raft.RPC) {
+	req, ok := rpc.Command.(*raft.AppendEntriesRequest)
+	if ok {
+		if last, same := g.known(req.Term, raft.ServerID(req.ID)); same {
+			rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: req.RPCHeader, Term: req.Term, LastLog: last, Success: true}, nil)
+			beat := *req
+			select {
+			case g.beats <- raft.RPC{Command: &beat, RespChan: make(chan raft.RPCResponse, 1)}:
+			default: // one is waiting already
+			}
+			return
+		}
+	}
+	select {
+	case g.consumer <- rpc:
+	case <-g.stop:
+		rpc.Respond(nil, fault.New(fault.Unavailable, "group.heartbeat", "the group is closing"))
+	}
+}
+
+// AppendEntries sends entries or a heartbeat, unless the local disk hangs.
+func (g *guard) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	if isHeartbeat(args) {
+		if d := g.stalled(); d > g.limit {
+			return &fault.Error{Code: fault.Unavailable, Op: "group.heartbeat",
+				Msg: "a log write has been hanging for " + d.Round(time.Millisecond).String() + "; heartbeats are held back so that another server can lead"}
+		}
+	}
+	return g.inner.AppendEntries(id, to, args, resp)
+}
+
+// AppendEntriesPipeline is refused: a follower that rejects an entry can deadlock it.
+func (g *guard) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
+	return nil, raft.ErrPipelineReplicationNotSupported
+}
+
+// RequestVote asks for a vote.
+func (g *guard) RequestVote(id raft.ServerID, to raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	return g.inner.RequestVote(id, to, args, resp)
+}
+
+// RequestPreVote asks whether a vote would be granted.
+func (g *guard) RequestPreVote(id raft.ServerID, to raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	p, ok := g.inner.(raft.WithPreVote)
+	if !ok {
+		return fault.New(fault.Unimplemented, "group.RequestPreVote", "the transport has no pre-vote")
+	}
+	return p.RequestPreVote(id, to, args, resp)
+}
+
+// InstallSnapshot sends a snapshot.
+func (g *guard) InstallSnapshot(id raft.ServerID, to raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+	return g.inner.InstallSnapshot(id, to, args, resp, data)
+}
+
+// TimeoutNow hands leadership over.
+func (g *guard) TimeoutNow(id raft.ServerID, to raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+	return g.inner.TimeoutNow(id, to, args, resp)
+}
+
+// LocalAddr is this server's address.
+func (g *guard) LocalAddr() raft.ServerAddress { return g.inner.LocalAddr() }
+
+// EncodePeer encodes an address.
+func (g *guard) EncodePeer(id raft.ServerID, a raft.ServerAddress) []byte {
+	return g.inner.EncodePeer(id, a)
+}
+
+// DecodePeer decodes an address.
+func (g *guard) DecodePeer(b []byte) raft.ServerAddress { return g.inner.DecodePeer(b) }
+
+// close stops forwarding. raft must have been shut down.
+func (g *guard) close() {
+	g.once.Do(func() { close(g.stop) })
+	g.wg.Wait()
+}

@@ -1,0 +1,250 @@
+package kv
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+)
+
+// Apply applies committed entries in order, in one Pebble batch together with the
+// applied index, and returns one result for each. Entries it holds already are skipped.
+// It is for one goroutine at a time. Nothing is on disk before the next flush.
+//
+// At an entry that cannot be decoded the machine halts: the entries before it are
+// applied, it and all after it get the error, as does every later Apply, and Options.Fatal
+// is told. When storage fails, none of the entries is applied and the machine is broken.
+func (m *Machine) Apply(entries []Entry) []EntryResult {
+	out := make([]EntryResult, len(entries))
+	if !m.gate.enter() {
+		refuse(out, errClosed("kv.Apply"))
+		return out
+	}
+	defer m.gate.leave()
+	if err := m.health.writable(); err != nil {
+		refuse(out, err)
+		return out
+	}
+	if err := m.apply(entries, out); err != nil {
+		failure := errStorage("kv.Apply", "applying stopped, storage failed", err)
+		m.health.fail(failure)
+		refuse(out, failure)
+	}
+	return out
+}
+
+// refuse answers err to every entry that was not skipped.
+func refuse(out []EntryResult, err error) {
+	for i := range out {
+		if !out[i].Skipped {
+			out[i] = EntryResult{Err: err}
+		}
+	}
+}
+
+// apply returns the errors of storage. An entry that cannot be decoded halts the machine.
+func (m *Machine) apply(entries []Entry, out []EntryResult) (err error) {
+	w := m.writer
+	w.begin()
+	defer func() { err = keep(err, w.end()) }()
+	for i := range entries {
+		e := &entries[i]
+		if e.Index <= w.meta.applied {
+			out[i].Skipped = true
+			continue
+		}
+		batch, damage := decode(e)
+		if damage != nil {
+			m.health.halt(damage)
+			refuse(out[i:], damage)
+			break
+		}
+		if out[i].Results, err = w.entry(e, &batch); err != nil {
+			return err
+		}
+	}
+	if w.meta.applied == m.Applied() {
+		return nil // everything was skipped
+	}
+	return m.commit()
+}
+
+func decode(e *Entry) (command.Batch, *fault.Error) {
+	if len(e.Data) == 0 {
+		return command.Batch{}, nil
+	}
+	b, err := command.Decode(e.Data)
+	if err == nil {
+		return b, nil
+	}
+	hint := "the log of this replica is damaged: remove its data and let it be copied from the others, or restore a backup"
+	if fault.Is(err, fault.Unimplemented) {
+		hint = "run a version that understands it; nothing of it was applied"
+	}
+	return b, &fault.Error{
+		Code: fault.CodeOf(err), Op: "kv.Apply", Err: &fault.Error{Code: fault.CodeOf(err), Msg: fault.Text(err)},
+		Msg:  fmt.Sprintf("log entry %d of term %d cannot be applied", e.Index, e.Term),
+		Hint: hint,
+	}
+}
+
+// commit makes the changes of this Apply visible, as one.
+func (m *Machine) commit() error {
+	w := m.writer
+	w.txn.set(metaKey(), w.meta.append(nil))
+	// Readers must never find a change whose time they could not know of.
+	m.ahead.Store(w.meta.clock)
+	m.visible.Store(w.meta.applied)
+	if err := w.txn.commit(); err != nil {
+		return err
+	}
+	m.publish()
+	m.waiters.reached(w.meta.applied)
+	return nil
+}
+
+// writer holds the newest state, which readers see once it is published, and what one
+// Apply has changed so far.
+type writer struct {
+	meta     meta
+	bounds   bounds
+	dueFloor uint64 // no item of the due index is below it
+	origins  *origins
+	txn      txn
+	rows     rows
+	clients  clientOverlay
+	trace    []byte   // of one entry: what goes into the rolling hash
+	slab     []uint64 // for revisions
+	key      []byte   // scratch
+}
+
+// bounds limit what the machine remembers. They are part of the format: every replica
+// must forget the same things at the same entry. Tests make them small.
+type bounds struct {
+	window  uint64 // sequence numbers of one origin that may be open
+	origins int
+	clients uint64
+}
+
+// The bounds of the format.
+const (
+	maxOpenSeq       = 1 << 16
+	maxOrigins       = 1 << 16
+	maxClientResults = 1_000_000
+)
+
+func newWriter(db *pebble.DB, last meta) *writer {
+	return &writer{
+		meta:    last,
+		bounds:  bounds{window: maxOpenSeq, origins: maxOrigins, clients: maxClientResults},
+		origins: newOrigins(),
+		txn:     txn{db: db},
+	}
+}
+
+func (w *writer) begin() {
+	w.txn.begin()
+	w.rows.begin()
+	w.clients.begin()
+}
+
+func (w *writer) end() error {
+	w.rows.end()
+	w.clients.end()
+	return w.txn.end()
+}
+
+// entry applies one entry. An entry without a command only moves the index: whether a
+// replica sees it depends on its snapshots, so the hash leaves it out.
+func (w *writer) entry(e *Entry, b *command.Batch) ([]Result, error) {
+	w.meta.clock = max(w.meta.clock, b.Stamp)
+	w.trace = append(w.trace[:0], make([]byte, traceHead)...)
+	results := make([]Result, len(b.Requests))
+	for i := range b.Requests {
+		if err := w.request(e.Index, &b.Requests[i], &results[i]); err != nil {
+			return nil, err
+		}
+	}
+	w.settle(e.Index)
+	w.meta.applied, w.meta.term = e.Index, e.Term
+	if len(e.Data) > 0 {
+		w.chain(e)
+	}
+	return results, nil
+}
+
+// traceHead is the room for the hash before, the index and the hash of the entry.
+const traceHead = 3 * 8
+
+// chain moves the rolling hash over one entry and its results.
+func (w *writer) chain(e *Entry) {
+	binary.BigEndian.PutUint64(w.trace, w.meta.hash)
+	binary.BigEndian.PutUint64(w.trace[8:], e.Index)
+	binary.BigEndian.PutUint64(w.trace[16:], xxhash.Sum64(e.Data))
+	w.meta.hash = xxhash.Sum64(w.trace)
+}
+
+// request decides one request, or finds how it was decided before.
+func (w *writer) request(index uint64, r *command.Request, res *Result) error {
+	o, known, err := w.recall(index, r.ID, res)
+	if err != nil {
+		return err
+	}
+	if !known {
+		res.Index = index
+		if err := w.decide(r, res); err != nil {
+			return err
+		}
+	}
+	from := len(w.trace)
+	w.trace = appendResult(w.trace, res, index)
+	if o != nil && !known {
+		o.remember(r.ID.Seq, remembered{index: index, data: w.trace[from:len(w.trace):len(w.trace)]})
+	}
+	w.trace = append(w.trace, flag(res.Replayed))
+	return nil
+}
+
+// decide applies a request that was not decided before.
+func (w *writer) decide(r *command.Request, res *Result) error {
+	res.Outcome = Applied
+	switch r.Kind {
+	case command.KindWrite:
+		return w.writeOnce(r, res)
+	case command.KindRegister:
+		res.Revisions = w.numbers(1)
+		res.Revisions[0] = w.register(r.Name)
+	case command.KindExpire:
+		return w.expire(r.Limit, res)
+	case command.KindTick: // the stamp has moved the clock
+	}
+	return nil
+}
+
+// numbers hands out zeroed slices for revisions from shared blocks.
+func (w *writer) numbers(n int) []uint64 {
+	if n > len(w.slab) {
+		w.slab = make([]uint64, max(n, 256))
+	}
+	s := w.slab[:n:n]
+	w.slab = w.slab[n:]
+	return s
+}
+
+func flag(b bool) byte {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// later returns t+d, or the greatest time if that is beyond it.
+func later(t, d uint64) uint64 {
+	if t > never-d {
+		return never
+	}
+	return t + d
+}

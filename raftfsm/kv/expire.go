@@ -1,0 +1,195 @@
+package kv
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// maxExpire bounds what one request may remove of each sort, whatever it asks for.
+const maxExpire = 1 << 16
+
+// expire removes what is due at cluster time: keys, client results and idle origins, at
+// most limit of each, the longest due first.
+func (w *writer) expire(limit uint32, res *Result) error {
+	n := int(min(limit, maxExpire))
+	for _, sort := range [...]func(int) (int, bool, error){w.expireKeys, w.expireClients, w.expireOrigins} {
+		removed, more, err := sort(n)
+		if err != nil {
+			return err
+		}
+		res.Expired += removed
+		res.More = res.More || more
+	}
+	return nil
+}
+
+func (w *writer) expireKeys(limit int) (removed int, more bool, err error) {
+	items, err := w.dueKeys(limit + 1)
+	if err != nil {
+		return 0, false, err
+	}
+	w.dueFloor = later(w.meta.clock, 1)
+	if len(items) > limit {
+		more, w.dueFloor = true, items[limit].at
+		items = items[:limit]
+	}
+	for _, i := range items {
+		w.remove(i.rowKey, w.rows.known[i.rowKey])
+	}
+	return len(items), more, nil
+}
+
+// dueKey is a key whose expiry has come.
+type dueKey struct {
+	at uint64
+	rowKey
+}
+
+func (a dueKey) compare(b dueKey) int {
+	if a.at != b.at {
+		return compare(a.at, b.at)
+	}
+	if c := strings.Compare(a.store, b.store); c != 0 {
+		return c
+	}
+	return strings.Compare(a.key, b.key)
+}
+
+// dueKeys returns the first n keys that are due, in the order of the due index. The rows
+// this Apply knows have the last word: their items in the index may be from before it.
+func (w *writer) dueKeys(n int) ([]dueKey, error) {
+	var items []dueKey
+	for k, r := range w.rows.known {
+		if r.stored && !r.live(w.meta.clock) {
+			items = append(items, dueKey{r.expireAt, k})
+		}
+	}
+	stored, err := w.dueStored(n)
+	if err != nil {
+		return nil, err
+	}
+	items = append(items, stored...)
+	slices.SortFunc(items, dueKey.compare)
+	return items[:min(n, len(items))], nil
+}
+
+// dueStored returns the first n due keys of the database that this Apply did not know,
+// and makes them known.
+func (w *writer) dueStored(n int) (items []dueKey, err error) {
+	it, err := w.txn.db.NewIter(&pebble.IterOptions{
+		LowerBound: appendNumberKey(nil, tableDue, w.dueFloor),
+		UpperBound: dueEnd(w.meta.clock),
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = keep(err, it.Close()) }()
+	for ok := it.First(); ok && len(items) < n; ok = it.Next() {
+		at, store, key, ok := parseDueKey(it.Key())
+		if !ok {
+			return nil, errRecord
+		}
+		k := rowKey{string(store), string(key)}
+		if _, known := w.rows.known[k]; known {
+			continue
+		}
+		r, err := w.row(k)
+		if err != nil {
+			return nil, err
+		}
+		if !r.stored || r.expireAt != at {
+			return nil, errRecord
+		}
+		items = append(items, dueKey{at, k})
+	}
+	return items, it.Error()
+}
+
+// dueEnd returns the end of the part of the due index that is due at clock.
+func dueEnd(clock uint64) []byte {
+	if clock == never {
+		return []byte{tableDue + 1}
+	}
+	return appendNumberKey(nil, tableDue, clock+1)
+}
+
+func (w *writer) expireClients(limit int) (removed int, more bool, err error) {
+	for {
+		due, err := w.clientDue()
+		if err != nil || !due || removed == limit {
+			return removed, due, err
+		}
+		if err := w.forgetClient(); err != nil {
+			return removed, false, err
+		}
+		removed++
+	}
+}
+
+func (w *writer) expireOrigins(limit int) (removed int, more bool, err error) {
+	for _, o := range w.origins.oldest(len(w.origins.byNumber)) {
+		if o.due() > w.meta.clock {
+			break
+		}
+		if removed == limit {
+			return removed, true, nil
+		}
+		w.drop(o)
+		removed++
+	}
+	return removed, false, nil
+}
+
+// NextDue returns when the next key, client result or origin is due, in cluster time; it
+// may be in the past. ok is false when nothing will ever be, or the machine is closed.
+func (m *Machine) NextDue() (ms uint64, ok bool) {
+	if m.use("kv.NextDue") != nil {
+		return 0, false
+	}
+	defer m.gate.leave()
+	s := m.state.Load()
+	first, err := m.firstDue(s.dueFloor)
+	if err != nil {
+		m.health.fail(errStorage("kv.NextDue", "cannot read what is due", err))
+		return 0, false
+	}
+	ms = min(s.originDue, first)
+	return ms, ms != never
+}
+
+// firstDue looks for the first item of the due index and of the client queue.
+func (m *Machine) firstDue(floor uint64) (first uint64, err error) {
+	v := m.view()
+	defer func() { err = keep(err, v.close()) }()
+	last, err := v.meta()
+	if err != nil {
+		return never, err
+	}
+	first = never
+	if last.clientFirst != last.clientNext {
+		err = v.get(appendNumberKey(nil, tableClientQueue, last.clientFirst), func(raw []byte) error {
+			item, err := parseClientItem(raw)
+			first = item.expireAt
+			return err
+		})
+		if err != nil {
+			return never, err
+		}
+	}
+	it, err := v.snapshot.NewIter(&pebble.IterOptions{
+		LowerBound: appendNumberKey(nil, tableDue, floor), UpperBound: []byte{tableDue + 1},
+	})
+	if err != nil {
+		return never, err
+	}
+	if it.First() {
+		at, _, _, ok := parseDueKey(it.Key())
+		if !ok {
+			err = errRecord
+		}
+		first = min(first, at)
+	}
+	return first, keep(err, it.Close())
+}

@@ -1,0 +1,160 @@
+package kv
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// FormatVersion and the bounds of the format, for tests that they do not change.
+const (
+	FormatVersion    = formatVersion
+	PebbleFormat     = uint64(pebbleFormat)
+	MaxOpenSeq       = maxOpenSeq
+	MaxOrigins       = maxOrigins
+	MaxClientResults = maxClientResults
+	MaxExpire        = maxExpire
+	MaxFailures      = maxFailures
+	OriginLife       = originLife
+	OriginRefresh    = originRefresh
+)
+
+// SetBounds makes what m remembers small enough to be exceeded in a test.
+func SetBounds(m *Machine, window uint64, origins int, clients uint64) {
+	m.writer.bounds = bounds{window: window, origins: origins, clients: clients}
+}
+
+// SetAhead pretends that a batch of that cluster time may be visible already.
+func SetAhead(m *Machine, ms uint64) { m.ahead.Store(ms) }
+
+// PebbleFatal does what Pebble does when it cannot go on; it does not return.
+func PebbleFatal(m *Machine, msg string) {
+	(&pebbleLogger{engine: &engine{health: m.health}}).Fatalf("%s", msg)
+}
+
+// Put writes a raw key, as damage would.
+func Put(m *Machine, key, value []byte) error { return m.db.Set(key, value, pebble.NoSync) }
+
+// CompactAll brings everything down to the lowest level.
+func CompactAll(ctx context.Context, m *Machine) error {
+	return m.db.Compact(ctx, []byte{0}, []byte{0xff}, false)
+}
+
+// Dump returns every key and value of the database, in order, as lines of hexadecimal digits.
+func Dump(m *Machine) ([]string, error) {
+	var lines []string
+	for table := byte(0); table < 0xff; table++ {
+		err := scan(m.db, table, func(key, value []byte) error {
+			lines = append(lines, hex.EncodeToString(key)+" "+hex.EncodeToString(value))
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return lines, nil
+}
+
+// Memory describes what m holds of origins in memory, in a form that can be compared.
+func Memory(m *Machine) []string { return describe(m.writer.origins) }
+
+func describe(t *origins) []string {
+	var lines []string
+	for _, n := range slices.Sorted(maps.Keys(t.byNumber)) {
+		o := t.byNumber[n]
+		lines = append(lines, fmt.Sprintf("origin %d %q mark %d seen %d entries %v", n, o.name, o.mark, o.lastSeen, o.entries))
+		for _, seq := range slices.Sorted(maps.Keys(o.results)) {
+			lines = append(lines, fmt.Sprintf("  %d: entry %d %x", seq, o.results[seq].index, o.results[seq].data))
+		}
+	}
+	return lines
+}
+
+// CheckInvariants compares the tables with each other and memory with the tables.
+func CheckInvariants(m *Machine) error {
+	keys, due := uint64(0), map[string]bool{}
+	err := scan(m.db, tableData, func(key, value []byte) error {
+		keys++
+		r, err := parseRecord(value)
+		if err != nil {
+			return err
+		}
+		if r.expireAt != 0 {
+			k := append(appendNumberKey(nil, tableDue, r.expireAt), key[1:]...)
+			due[string(k)] = true
+		}
+		if r.revision > m.writer.meta.revision {
+			return fmt.Errorf("key %q has revision %d, the counter is at %d", key, r.revision, m.writer.meta.revision)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if keys != m.writer.meta.keys {
+		return fmt.Errorf("%d keys are stored, the count is %d", keys, m.writer.meta.keys)
+	}
+	err = scan(m.db, tableDue, func(key, _ []byte) error {
+		if !due[string(key)] {
+			return fmt.Errorf("due index has %x, no record does", key)
+		}
+		delete(due, string(key))
+		if at, _, _, _ := parseDueKey(key); at < m.writer.dueFloor {
+			return fmt.Errorf("due index has %x below the floor %d", key, m.writer.dueFloor)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if len(due) != 0 {
+		return fmt.Errorf("%d expiring records are not in the due index", len(due))
+	}
+	if err := checkClients(m); err != nil {
+		return err
+	}
+	loaded := newOrigins()
+	if err := loaded.load(m.db); err != nil {
+		return err
+	}
+	if want, got := describe(m.writer.origins), describe(loaded); !slices.Equal(want, got) {
+		return fmt.Errorf("origins in memory\n%q\nin the database\n%q", want, got)
+	}
+	return nil
+}
+
+func checkClients(m *Machine) error {
+	next := m.writer.meta.clientFirst
+	rows := map[string]uint64{}
+	err := scan(m.db, tableClient, func(key, value []byte) error {
+		r, err := parseClientRow(value)
+		rows[string(key)] = r.number
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	err = scan(m.db, tableClientQueue, func(key, value []byte) error {
+		number, _ := parseNumberKey(key)
+		if number != next {
+			return fmt.Errorf("client queue has number %d, want %d", number, next)
+		}
+		next++
+		item, err := parseClientItem(value)
+		if rows[item.key] == number {
+			delete(rows, item.key)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if next != m.writer.meta.clientNext || len(rows) != 0 {
+		return fmt.Errorf("client queue ends at %d, want %d; %d rows are not in it", next, m.writer.meta.clientNext, len(rows))
+	}
+	return nil
+}

@@ -1,0 +1,58 @@
+package kv
+
+import (
+	"errors"
+	"io/fs"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Flush writes what is in memory. Everything up to the index it returns is on disk, and
+// perhaps more. It gives up, with fault.Unavailable, as soon as storage fails; Pebble goes
+// on trying, so a later Flush may succeed.
+func (m *Machine) Flush() (applied uint64, err error) {
+	if err := m.use("kv.Flush"); err != nil {
+		return 0, err
+	}
+	defer m.gate.leave()
+	applied = m.Applied()
+	trouble := m.health.trouble.Load()
+	flushed, err := m.db.AsyncFlush()
+	if err != nil {
+		return 0, errStorage("kv.Flush", "cannot flush", err)
+	}
+	select {
+	case <-flushed:
+		return applied, nil
+	case <-trouble.happened:
+		return 0, &fault.Error{
+			Code: fault.Unavailable, Op: "kv.Flush", Msg: "storage failed", Err: trouble.err,
+			Hint: "free disk space or mend the disk; nothing is lost",
+		}
+	case <-m.health.stuck:
+		return 0, m.health.readable()
+	case <-m.gate.closing:
+		return 0, errClosed("kv.Flush")
+	}
+}
+
+// Checkpoint makes a copy of the database in dir, which must not exist, out of hard links
+// where the file system has them; Open opens it. Everything up to the index it returns is
+// in it, and perhaps more: its own applied index says what.
+func (m *Machine) Checkpoint(dir string) (applied uint64, err error) {
+	if applied, err = m.Flush(); err != nil {
+		return 0, err
+	}
+	if err := m.use("kv.Checkpoint"); err != nil {
+		return 0, err
+	}
+	defer m.gate.leave()
+	err = m.db.Checkpoint(dir)
+	if errors.Is(err, fs.ErrExist) {
+		return 0, &fault.Error{Code: fault.Invalid, Op: "kv.Checkpoint", Msg: dir + " exists already", Err: err}
+	}
+	if err != nil {
+		return 0, errStorage("kv.Checkpoint", "cannot make a copy in "+dir, err)
+	}
+	return applied, nil
+}

@@ -1,0 +1,45 @@
+package kv
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+)
+
+// gate counts the calls that use the database, so that Close can wait for them. It is a
+// counter rather than a lock: a reader must not wait for anything.
+type gate struct {
+	users   atomic.Int64  // closedGate is added once the gate is closed
+	closing chan struct{} // closed when Close begins
+	drained chan struct{} // closed when the last user has left a closed gate
+	once    sync.Once
+}
+
+const closedGate = math.MinInt64
+
+func newGate() *gate {
+	return &gate{closing: make(chan struct{}), drained: make(chan struct{})}
+}
+
+// enter reports whether the database may be used; then leave must be called.
+func (g *gate) enter() bool {
+	if g.users.Add(1) > 0 {
+		return true
+	}
+	g.leave()
+	return false
+}
+
+func (g *gate) leave() {
+	if g.users.Add(-1) == closedGate {
+		g.once.Do(func() { close(g.drained) })
+	}
+}
+
+// close lets nobody in any more. It must be called once.
+func (g *gate) close() {
+	close(g.closing)
+	if g.users.Add(closedGate) == closedGate {
+		g.once.Do(func() { close(g.drained) })
+	}
+}

@@ -1,0 +1,88 @@
+package kv
+
+import (
+	"bytes"
+	"encoding/binary"
+)
+
+// The tables: first bytes of all keys. Part of the format.
+const (
+	tableMeta        = 0x01
+	tableData        = 0x02
+	tableDue         = 0x03
+	tableOrigin      = 0x04
+	tableRemembered  = 0x05
+	tableClient      = 0x06
+	tableClientQueue = 0x07
+)
+
+func metaKey() []byte { return []byte{tableMeta} }
+
+func appendDataKey(dst []byte, store, key string) []byte {
+	dst = append(dst, tableData)
+	dst = append(dst, store...)
+	dst = append(dst, 0)
+	return append(dst, key...)
+}
+
+func dataKeySize(store, key string) int { return 1 + len(store) + 1 + len(key) }
+
+func appendDueKey(dst []byte, expireAt uint64, store, key string) []byte {
+	dst = appendNumberKey(dst, tableDue, expireAt)
+	dst = append(dst, store...)
+	dst = append(dst, 0)
+	return append(dst, key...)
+}
+
+// parseDueKey splits what appendDueKey wrote. The results alias k.
+func parseDueKey(k []byte) (expireAt uint64, store, key []byte, ok bool) {
+	if len(k) < 9 || k[0] != tableDue {
+		return 0, nil, nil, false
+	}
+	store, key, ok = bytes.Cut(k[9:], []byte{0})
+	return binary.BigEndian.Uint64(k[1:]), store, key, ok
+}
+
+// appendNumberKey appends a key of a table that is keyed by one number.
+func appendNumberKey(dst []byte, table byte, n uint64) []byte {
+	return binary.BigEndian.AppendUint64(append(dst, table), n)
+}
+
+func appendRememberedKey(dst []byte, origin, index uint64) []byte {
+	return binary.BigEndian.AppendUint64(appendNumberKey(dst, tableRemembered, origin), index)
+}
+
+func parseNumberKey(k []byte) (n uint64, ok bool) {
+	if len(k) != 9 {
+		return 0, false
+	}
+	return binary.BigEndian.Uint64(k[1:]), true
+}
+
+func parseRememberedKey(k []byte) (origin, index uint64, ok bool) {
+	if len(k) != 17 {
+		return 0, 0, false
+	}
+	return binary.BigEndian.Uint64(k[1:]), binary.BigEndian.Uint64(k[9:]), true
+}
+
+// appendClientKey keeps scope and id apart by the length of the scope: both may hold any byte.
+func appendClientKey(dst []byte, scope, id string) []byte {
+	dst = append(dst, tableClient)
+	dst = binary.AppendUvarint(dst, uint64(len(scope)))
+	dst = append(dst, scope...)
+	return append(dst, id...)
+}
+
+// successor returns the least key above every key that starts with prefix. Its first
+// byte is a table, so there is one.
+func successor(prefix []byte) []byte {
+	end := bytes.Clone(prefix)
+	for i := len(end) - 1; i >= 0; i-- {
+		if end[i] != 0xff {
+			end[i]++
+			return end[:i+1]
+		}
+	}
+	return end
+}

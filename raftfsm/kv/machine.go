@@ -1,0 +1,300 @@
+package kv
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Options says where a machine lives and whom it tells when it cannot go on.
+type Options struct {
+	Dir      string        // database directory; nobody else may write in it
+	FS       vfs.FS        // nil = the operating system's, with slow operations logged
+	Cache    *pebble.Cache // shared block cache, of which memtables are taken; nil = a small one of its own. The caller keeps its reference.
+	MemTable uint64        // bytes, default 16 MiB; at most two are in memory
+	Logger   *slog.Logger  // nil = no log
+
+	// Fatal is told why the machine cannot go on: an entry it cannot apply, damaged data,
+	// storage that fails. It must be set. It is called at most once, on a goroutine of its
+	// own, and must not panic; it may call Close. The process should end or the replica be
+	// replaced: after a failure inside Pebble an Apply under way may never return, and
+	// Close leaves Pebble's goroutines and its lock on the directory behind.
+	Fatal func(error)
+
+	// Backoff, if set, is called before storage is tried again after so many background
+	// failures in a row and may sleep. Without it a full disk is tried again at full speed.
+	Backoff func(failures int)
+}
+
+// Machine is the state machine of one group. Its methods may be called from any
+// goroutine, except that Apply, Raise and SetApplied are for one goroutine at a time.
+// After Close, and once storage failed, they return errors.
+type Machine struct {
+	dir     string
+	db      *pebble.DB
+	lock    *pebble.Lock // on the directory; nil if Pebble took it itself
+	gate    *gate
+	health  *health
+	waiters waiters
+	state   atomic.Pointer[state]
+	ahead   atomic.Uint64 // cluster time of the newest batch that may be visible in the database; never less than that
+	visible atomic.Uint64 // index of the newest batch that may be visible in the database; never less than that
+	buffers sync.Pool     // *[]byte, for keys of reads
+	writer  *writer       // owned by the goroutine that applies
+	closing sync.Once
+	closed  error // result of the first Close
+}
+
+// state is what an Apply published, as a whole.
+type state struct {
+	meta
+	origins   int
+	originDue uint64 // when the first origin will have been idle for too long; never = none
+	dueFloor  uint64 // no item of the due index is below it
+}
+
+// never is an expiry that cluster time does not reach.
+const never = ^uint64(0)
+
+// Create makes a new, empty machine; it is durable on return. It returns fault.Invalid
+// if there is a database in the directory already.
+func Create(o Options) (*Machine, error) {
+	found, err := peek(&o)
+	if err != nil {
+		return nil, err
+	}
+	if found {
+		return nil, &fault.Error{
+			Code: fault.Invalid, Op: "kv.Create", Msg: "there is a database in " + o.Dir + " already",
+			Hint: "open it, or name another directory",
+		}
+	}
+	m, err := open(o, func(p *pebble.Options) { p.ErrorIfExists = true })
+	if err != nil {
+		return nil, errUnusable("kv.Create", "cannot make a database in "+o.Dir, err)
+	}
+	return m.opened(m.start(meta{}))
+}
+
+// opened ends opening: from here on failures are told to Options.Fatal.
+func (m *Machine) opened(err error) (*Machine, error) {
+	m.health.opening.Store(false)
+	if err := keep(err, m.health.readable()); err != nil {
+		return nil, keep(err, m.Close())
+	}
+	return m, nil
+}
+
+// start writes the first meta record.
+func (m *Machine) start(first meta) error {
+	if err := m.db.Set(metaKey(), first.append(nil), pebble.NoSync); err != nil {
+		return errStorage("kv.Create", "the first record could not be written", err)
+	}
+	m.writer = newWriter(m.db, first)
+	m.publish()
+	_, err := m.Flush()
+	return err
+}
+
+// Open opens an existing machine. It returns fault.Invalid if there is none in the
+// directory, or one of another program or a newer format, and fault.Corrupt if it is
+// damaged; the error says how to mend it.
+func Open(o Options) (*Machine, error) {
+	found, err := peek(&o)
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		return nil, &fault.Error{
+			Code: fault.Invalid, Op: "kv.Open", Msg: "there is no database in " + o.Dir,
+			Hint: "check the data directory; a lost database is copied from the other replicas or restored from a backup",
+		}
+	}
+	lock, err := pebble.LockDirectory(o.Dir, files(&o))
+	if err != nil {
+		return nil, &fault.Error{
+			Code: fault.Unavailable, Op: "kv.Open", Msg: "the database in " + o.Dir + " is in use by another process", Err: err,
+			Hint: "end that process, or name another data directory",
+		}
+	}
+	m, err := open(o, func(p *pebble.Options) { p.ErrorIfNotExists, p.Lock = true, lock })
+	if err != nil {
+		return nil, errOpening(o.Dir, errors.Join(err, lock.Close()))
+	}
+	m.lock = lock
+	return m.opened(m.load())
+}
+
+// peek fills in defaults and looks, without touching anything, whether there is a
+// database: pebble.Open would leave files in a directory where it finds none.
+func peek(o *Options) (found bool, err error) {
+	if o.Fatal == nil || o.Dir == "" {
+		return false, fault.New(fault.Invalid, "kv.Open", "Options.Dir and Options.Fatal must be set")
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.MemTable == 0 {
+		o.MemTable = defaultMemTable
+	}
+	d, err := pebble.Peek(o.Dir, files(o))
+	var disk *fs.PathError
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case errors.As(err, &disk):
+		return false, errUnusable("kv.Open", "cannot read "+o.Dir, err)
+	case err != nil:
+		return false, errNewerEngine(o.Dir, err)
+	case d.Exists && d.FormatMajorVersion > pebbleFormat:
+		return false, errNewerEngine(o.Dir, nil)
+	}
+	return d.Exists, nil
+}
+
+func files(o *Options) vfs.FS {
+	if o.FS == nil {
+		return vfs.Default
+	}
+	return o.FS
+}
+
+func errNewerEngine(dir string, err error) error {
+	return &fault.Error{
+		Code: fault.Invalid, Op: "kv.Open", Err: err,
+		Msg:  "the database in " + dir + " is not one that this build can open",
+		Hint: "it was probably written by a newer version: run that one; nothing was changed",
+	}
+}
+
+func open(o Options, adjust func(*pebble.Options)) (*Machine, error) {
+	health := newHealth(o.Logger, o.Fatal)
+	e := &engine{health: health}
+	p := e.pebbleOptions(o)
+	adjust(p)
+	db, err := e.open(o.Dir, p)
+	if err != nil {
+		return nil, err
+	}
+	m := &Machine{dir: o.Dir, db: db, gate: newGate(), health: health}
+	m.buffers.New = func() any { return new([]byte) }
+	return m, nil
+}
+
+// errOpening tells a disk that does not answer from one that answers wrongly: Pebble
+// marks only a part of the damage it finds as corruption.
+func errOpening(dir string, err error) error {
+	msg := "cannot open the database in " + dir
+	var disk *fs.PathError
+	if errors.As(err, &disk) && !errors.Is(err, fs.ErrNotExist) && !isCorruption(err) {
+		return errUnusable("kv.Open", msg, err)
+	}
+	return errDamaged("kv.Open", msg, err)
+}
+
+func errUnusable(op, msg string, err error) error {
+	return &fault.Error{
+		Code: fault.Unavailable, Op: op, Msg: msg, Err: err,
+		Hint: "check the directory's permissions, the free space and the disk",
+	}
+}
+
+// load reads what the machine keeps in memory.
+func (m *Machine) load() error {
+	raw, closer, err := m.db.Get(metaKey())
+	if errors.Is(err, pebble.ErrNotFound) {
+		return errForeign()
+	}
+	if err != nil {
+		return errStorage("kv.Open", "cannot read the database in "+m.dir, err)
+	}
+	defer closer.Close() //nolint:errcheck // a reference to memory
+	last, err := parseMeta(raw)
+	if err != nil {
+		return err
+	}
+	w := newWriter(m.db, last)
+	if err := w.origins.load(m.db); err != nil {
+		return errStorage("kv.Open", "cannot read the origins in "+m.dir, err)
+	}
+	m.writer = w
+	m.publish()
+	return nil
+}
+
+// publish shows what the writer holds to readers. It does not wake those who wait.
+func (m *Machine) publish() {
+	w := m.writer
+	m.state.Store(&state{
+		meta: w.meta, origins: len(w.origins.byNumber), originDue: w.origins.due(), dueFloor: w.dueFloor,
+	})
+	m.ahead.Store(w.meta.clock)
+}
+
+// Applied returns the index of the last applied entry.
+func (m *Machine) Applied() uint64 { return m.state.Load().applied }
+
+// Visible returns an index that is at least that of everything a read which has returned
+// can have shown. It may be ahead of Applied by the entries being applied right now.
+func (m *Machine) Visible() uint64 { return max(m.visible.Load(), m.Applied()) }
+
+// Clock returns cluster time as of the last applied entry, in Unix milliseconds.
+func (m *Machine) Clock() uint64 { return m.state.Load().clock }
+
+// Hash returns the rolling hash of everything applied and the index it belongs to. Two
+// replicas at the same index have the same hash, or one of them is wrong.
+func (m *Machine) Hash() (index, hash uint64) {
+	s := m.state.Load()
+	return s.applied, s.hash
+}
+
+// Close waits for the calls under way and closes the database. What was applied since
+// the last Flush is not written: the Raft log has it. Close is idempotent. If Pebble gave
+// up (see Options.Fatal), Close waits for nothing and returns an error: only the end of
+// the process frees the directory.
+func (m *Machine) Close() error {
+	m.closing.Do(func() {
+		m.gate.close()
+		m.closed = m.close()
+	})
+	return m.closed
+}
+
+func (m *Machine) close() error {
+	done := make(chan error, 1)
+	go func() {
+		<-m.gate.drained
+		err := m.db.Close()
+		if m.lock != nil {
+			err = errors.Join(err, m.lock.Close())
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			return errStorage("kv.Close", "closing the database in "+m.dir, err)
+		}
+		return nil
+	case <-m.health.stuck:
+		return fault.Wrap(m.health.readable(), "kv.Close", "storage gave up and the process must end")
+	}
+}
+
+// use enters the gate for a read; leave must be called unless an error is returned.
+func (m *Machine) use(op string) error {
+	if !m.gate.enter() {
+		return errClosed(op)
+	}
+	if err := m.health.readable(); err != nil {
+		m.gate.leave()
+		return err
+	}
+	return nil
+}

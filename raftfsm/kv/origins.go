@@ -1,0 +1,343 @@
+package kv
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/quorate/quorate/raftfsm/command"
+)
+
+// Times of cluster time in milliseconds, part of the format.
+const (
+	originLife    = 24 * 60 * 60 * 1000 // an origin not seen for so long is removed
+	originRefresh = 60 * 60 * 1000      // its last use is written again after so long
+)
+
+// origins are the registered sources of requests and what was decided for them. All of
+// it is in memory; the database has it for the next start.
+type origins struct {
+	byNumber map[uint64]*origin
+	byName   map[string]*origin
+	touched  []*origin // by the entry being applied
+	earliest uint64    // when the first one is due
+	moved    bool      // earliest must be found anew
+}
+
+// origin is one source of requests. Its sequence numbers at or below mark are refused,
+// those above it have a result if they were decided.
+type origin struct {
+	number   uint64
+	name     string
+	mark     uint64
+	lastSeen uint64                // cluster time, at most originRefresh before the truth
+	results  map[uint64]remembered // by sequence number
+	entries  []decided             // what the database holds of results, oldest first
+	pending  pending
+}
+
+// pending is what the entry being applied has to write for an origin.
+type pending struct {
+	entry  uint64   // index of the entry, 0 = not touched
+	seqs   []uint64 // decided by it
+	mark   uint64   // the mark that is in the database
+	record bool     // the origin's record changed
+	gone   bool     // the origin was dropped
+}
+
+// remembered is a result in the form of appendResult.
+type remembered struct {
+	index uint64
+	data  []byte
+}
+
+// decided is one record of the results table.
+type decided struct {
+	index uint64 // of the entry
+	last  uint64 // greatest sequence number in it
+}
+
+func newOrigins() *origins {
+	return &origins{byNumber: make(map[uint64]*origin), byName: make(map[string]*origin), moved: true}
+}
+
+func (t *origins) add(o *origin) {
+	t.byNumber[o.number], t.byName[o.name] = o, o
+	t.moved = true
+}
+
+// due returns when the first origin will have been idle for too long, or never.
+func (t *origins) due() uint64 {
+	if t.moved {
+		t.earliest, t.moved = never, false
+		for _, o := range t.byNumber {
+			t.earliest = min(t.earliest, o.due())
+		}
+	}
+	return t.earliest
+}
+
+func (o *origin) due() uint64 { return later(o.lastSeen, originLife) }
+
+// recall finds what was decided for a request id: known is true when res says it all,
+// otherwise the request has to be decided, and remembered if o is not nil.
+func (w *writer) recall(index uint64, id command.RequestID, res *Result) (o *origin, known bool, err error) {
+	if id.Origin == 0 {
+		return nil, false, nil
+	}
+	o = w.origins.byNumber[id.Origin]
+	if o == nil {
+		*res = Result{Outcome: Stale, Index: index}
+		return nil, true, nil
+	}
+	w.touch(o, index)
+	o.raise(id.Done)
+	if id.Seq > w.bounds.window {
+		o.raise(id.Seq - w.bounds.window)
+	}
+	if id.Seq <= o.mark {
+		*res = Result{Outcome: Stale, Index: index}
+		return o, true, nil
+	}
+	seen, ok := o.results[id.Seq]
+	if ok {
+		*res, err = parseResult(seen.data, seen.index)
+		res.Replayed = true
+	}
+	return o, ok, err
+}
+
+func (w *writer) touch(o *origin, index uint64) {
+	if o.pending.entry != index {
+		o.pending.entry = index
+		w.origins.touched = append(w.origins.touched, o)
+	}
+	if w.meta.clock-o.lastSeen >= originRefresh {
+		o.lastSeen, o.pending.record, w.origins.moved = w.meta.clock, true, true
+	}
+}
+
+// raise moves the mark up and forgets the results that it passes.
+func (o *origin) raise(mark uint64) {
+	if mark <= o.mark {
+		return
+	}
+	if mark-o.mark <= uint64(len(o.results)) {
+		for seq := o.mark + 1; seq <= mark; seq++ {
+			delete(o.results, seq)
+		}
+	} else {
+		for seq := range o.results {
+			if seq <= mark {
+				delete(o.results, seq)
+			}
+		}
+	}
+	o.mark = mark
+}
+
+func (o *origin) remember(seq uint64, r remembered) {
+	o.results[seq] = r
+	o.pending.seqs = append(o.pending.seqs, seq)
+}
+
+// settle writes what the entry at index decided for its origins and removes from the
+// database what marks have passed. The data of fresh results is copied: until here it
+// aliases the trace of the entry.
+func (w *writer) settle(index uint64) {
+	for _, o := range w.origins.touched {
+		if !o.pending.gone {
+			w.settleOrigin(o, index)
+		}
+	}
+	w.origins.touched = w.origins.touched[:0]
+}
+
+func (w *writer) settleOrigin(o *origin, index uint64) {
+	p := &o.pending
+	p.seqs = slices.DeleteFunc(p.seqs, func(seq uint64) bool { return seq <= o.mark })
+	if len(p.seqs) > 0 {
+		w.key = appendRememberedKey(w.key[:0], o.number, index)
+		w.txn.set(w.key, o.seal(index))
+		p.mark = o.mark
+	}
+	if p.record || p.mark != o.mark {
+		w.putOrigin(o)
+	}
+	passed := 0
+	for passed < len(o.entries) && o.entries[passed].last <= o.mark {
+		w.key = appendRememberedKey(w.key[:0], o.number, o.entries[passed].index)
+		w.txn.delete(w.key)
+		passed++
+	}
+	o.entries = slices.Delete(o.entries, 0, passed)
+	*p = pending{seqs: p.seqs[:0], mark: o.mark}
+}
+
+// seal makes the record of the fresh results of one entry,
+//
+//	format(1) mark(8) (sequence number, result with its length)*
+//
+// and lets the results alias it.
+func (o *origin) seal(index uint64) []byte {
+	size := 1 + 8
+	for _, seq := range o.pending.seqs {
+		n := len(o.results[seq].data)
+		size += uvarintSize(seq) + uvarintSize(uint64(n)) + n //nolint:gosec // a length
+	}
+	rec := binary.BigEndian.AppendUint64(append(make([]byte, 0, size), originFormat), o.mark)
+	last := uint64(0)
+	for _, seq := range o.pending.seqs {
+		data := o.results[seq].data
+		rec = binary.AppendUvarint(binary.AppendUvarint(rec, seq), uint64(len(data)))
+		from := len(rec)
+		rec = append(rec, data...)
+		o.results[seq] = remembered{index: index, data: rec[from:len(rec):len(rec)]}
+		last = max(last, seq)
+	}
+	o.entries = append(o.entries, decided{index: index, last: last})
+	return rec
+}
+
+// originFormat is the first byte of the records of origins and of their results.
+const originFormat = 1
+
+// putOrigin writes the record of an origin: format(1) mark(8) last seen(8) name.
+func (w *writer) putOrigin(o *origin) {
+	rec := append(make([]byte, 0, 17+len(o.name)), originFormat)
+	rec = binary.BigEndian.AppendUint64(rec, o.mark)
+	rec = binary.BigEndian.AppendUint64(rec, o.lastSeen)
+	w.key = appendNumberKey(w.key[:0], tableOrigin, o.number)
+	w.txn.set(w.key, append(rec, o.name...))
+}
+
+// register makes a new origin in the place of the one that has the name now.
+func (w *writer) register(name string) uint64 {
+	if old := w.origins.byName[name]; old != nil {
+		w.drop(old)
+	}
+	if len(w.origins.byNumber) >= w.bounds.origins {
+		w.drop(w.origins.oldest(1)[0])
+	}
+	w.meta.revision++
+	o := &origin{
+		number: w.meta.revision, name: string([]byte(name)), // name aliases the entry
+		lastSeen: w.meta.clock, results: make(map[uint64]remembered),
+	}
+	w.origins.add(o)
+	w.putOrigin(o)
+	return o.number
+}
+
+// drop removes an origin and everything remembered for it.
+func (w *writer) drop(o *origin) {
+	w.key = appendNumberKey(w.key[:0], tableOrigin, o.number)
+	w.txn.delete(w.key)
+	for _, e := range o.entries {
+		w.key = appendRememberedKey(w.key[:0], o.number, e.index)
+		w.txn.delete(w.key)
+	}
+	o.pending.gone = true
+	delete(w.origins.byNumber, o.number)
+	delete(w.origins.byName, o.name)
+	w.origins.moved = true
+}
+
+// oldest returns up to n origins, those not seen for the longest time first.
+func (t *origins) oldest(n int) []*origin {
+	all := make([]*origin, 0, len(t.byNumber))
+	for _, o := range t.byNumber {
+		all = append(all, o)
+	}
+	slices.SortFunc(all, func(a, b *origin) int {
+		if a.lastSeen != b.lastSeen {
+			return compare(a.lastSeen, b.lastSeen)
+		}
+		return compare(a.number, b.number)
+	})
+	return all[:min(n, len(all))]
+}
+
+var errOrigin error = formError("origin record of an unknown form")
+
+// load reads the origins and their results.
+func (t *origins) load(db *pebble.DB) error {
+	if err := scan(db, tableOrigin, t.loadOrigin); err != nil {
+		return err
+	}
+	if err := scan(db, tableRemembered, t.loadResults); err != nil {
+		return err
+	}
+	for _, o := range t.byNumber {
+		for seq := range o.results {
+			if seq <= o.mark {
+				delete(o.results, seq)
+			}
+		}
+		o.pending.mark = o.mark
+	}
+	return nil
+}
+
+func (t *origins) loadOrigin(key, value []byte) error {
+	number, ok := parseNumberKey(key)
+	if !ok || len(value) < 17 || value[0] != originFormat {
+		return errOrigin
+	}
+	t.add(&origin{
+		number: number, name: string(value[17:]), results: make(map[uint64]remembered),
+		mark: binary.BigEndian.Uint64(value[1:]), lastSeen: binary.BigEndian.Uint64(value[9:]),
+	})
+	return nil
+}
+
+// loadResults reads what seal wrote.
+func (t *origins) loadResults(key, value []byte) error {
+	number, index, ok := parseRememberedKey(key)
+	o := t.byNumber[number]
+	if !ok || o == nil || len(value) < 9 || value[0] != originFormat {
+		return errOrigin
+	}
+	o.mark = max(o.mark, binary.BigEndian.Uint64(value[1:]))
+	n := numbers{rest: slices.Clone(value[9:])}
+	last := uint64(0)
+	for len(n.rest) > 0 {
+		seq := n.next()
+		o.results[seq] = remembered{index: index, data: n.take(n.count())}
+		last = max(last, seq)
+	}
+	if n.bad {
+		return errOrigin
+	}
+	o.entries = append(o.entries, decided{index: index, last: last})
+	return nil
+}
+
+// scan calls f for every key of a table, in order.
+func scan(db *pebble.DB, table byte, f func(key, value []byte) error) (err error) {
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte{table}, UpperBound: []byte{table + 1}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = keep(err, it.Close()) }()
+	for ok := it.First(); ok; ok = it.Next() {
+		value, err := it.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		if err := f(it.Key(), value); err != nil {
+			return err
+		}
+	}
+	return it.Error()
+}
+
+func compare(a, b uint64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,330 @@
+package kv_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// nasty are keys that lie close to each other and to the ends of their tables.
+func nasty() []string {
+	keys := []string{"\x00", "\x00\x00", "\x01", "a", "a\x00", "a\x00\x00", "a\x00b", "aa", "ab", "a\xff", "a\xff\x00", "a\xff\xff", "b", "\xff", "\xff\x00", "\xff\xff", strings.Repeat("\xff", 300)}
+	slices.Sort(keys)
+	return keys
+}
+
+func inStore(o command.Op, store string) command.Op {
+	o.Store = store
+	return o
+}
+
+func TestListsAreInByteOrderWithinOneStore(t *testing.T) {
+	r := newRig(t)
+	stores := []string{"s", "s\xff", "s1", "s1\x01", "r", "t"}
+	for _, store := range stores {
+		var ops []command.Op
+		for _, k := range nasty() {
+			ops = append(ops, inStore(set(k, store), store))
+		}
+		slices.Reverse(ops)
+		r.do(1, write(ops...))
+	}
+	for _, store := range stores {
+		for _, prefix := range append([]string{""}, nasty()...) {
+			for limit := 1; limit <= len(nasty())+1; limit += 4 {
+				got := r.pages(store, prefix, limit)
+				want := slices.DeleteFunc(nasty(), func(k string) bool { return !strings.HasPrefix(k, prefix) })
+				if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
+					t.Errorf("List(%q, %q) in pages of %d:\n%s", store, prefix, limit, d)
+				}
+			}
+		}
+	}
+}
+
+// pages lists everything page by page.
+func (r *rig) pages(store, prefix string, limit int) []string {
+	r.t.Helper()
+	var keys []string
+	after := ""
+	for {
+		items, more, err := r.List(store, prefix, after, limit, 0)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if len(items) > limit || more && len(items) < limit {
+			r.t.Fatalf("a page of %d items, more %v, limit %d", len(items), more, limit)
+		}
+		for _, i := range items {
+			keys = append(keys, i.Key)
+		}
+		if !more {
+			return keys
+		}
+		after = items[len(items)-1].Key
+	}
+}
+
+func TestAListMayStartAfterAKeyThatIsNotThere(t *testing.T) {
+	r := newRig(t)
+	r.do(1, write(set("b1", "v"), set("b3", "v"), set("c", "v")))
+	for after, want := range map[string][]string{
+		"": {"b1", "b3"}, "a": {"b1", "b3"}, "b": {"b1", "b3"}, "b1": {"b3"}, "b2": {"b3"}, "b3": nil, "c": nil, "z": nil,
+	} {
+		items, more, err := r.List("s", "b", after, 10, 0)
+		if err != nil || more {
+			t.Fatalf("after %q: more %v, %v", after, more, err)
+		}
+		var got []string
+		for _, i := range items {
+			got = append(got, i.Key)
+		}
+		if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
+			t.Errorf("after %q:\n%s", after, d)
+		}
+	}
+}
+
+func TestListsLeaveOutExpiredKeysAndDoNotCountThem(t *testing.T) {
+	r := newRig(t)
+	r.do(100, write(set("a", "12", ttl(5)), set("b", "123"), set("c", "v", ttl(5)), set("d", "v", ttl(50))))
+	items, more, err := r.List("s", "", "", 2, 105)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []kv.Listed{{Key: "b", Revision: 2, Size: 3}, {Key: "d", Revision: 4, ExpireAt: 150, Size: 1}}
+	if d := cmp.Diff(want, items); d != "" || more {
+		t.Errorf("more %v:\n%s", more, d)
+	}
+}
+
+func TestReadsCheckTheirArguments(t *testing.T) {
+	r := newRig(t)
+	// Without the check this would be key "b" of store "s".
+	r.do(1, write(set("b\x00c", "v")))
+	if _, err := r.Get("s\x00b", "c", 0); !fault.Is(err, fault.Invalid) {
+		t.Errorf("Get: %v, want %s", err, fault.Invalid)
+	}
+	if _, err := r.GetMany("s\x00b", []string{"c"}, 0); !fault.Is(err, fault.Invalid) {
+		t.Errorf("GetMany: %v, want %s", err, fault.Invalid)
+	}
+	if _, _, err := r.List("s\x00b", "", "", 1, 0); !fault.Is(err, fault.Invalid) {
+		t.Errorf("List: %v, want %s", err, fault.Invalid)
+	}
+	if _, _, err := r.List("s", "", "", 0, 0); !fault.Is(err, fault.Invalid) {
+		t.Errorf("List of nothing: %v, want %s", err, fault.Invalid)
+	}
+}
+
+func TestValuesReadAreTheCallersOwn(t *testing.T) {
+	r := newRig(t)
+	r.do(1, write(set("k", "value", func(o *command.Op) { o.ContentType = "application/octet-stream" })))
+	v := r.get("k", 0)
+	v.Value[0] = 'V'
+	if again := r.get("k", 0); string(again.Value) != "value" || again.ContentType != "application/octet-stream" {
+		t.Errorf("the machine holds %q of type %q now", again.Value, again.ContentType)
+	}
+}
+
+func TestAppliedBytesMayBeReusedAfterApply(t *testing.T) {
+	r := newRig(t)
+	e := r.entry(1, command.Request{Kind: command.KindRegister, Name: "name"}, withClient(write(set("key", "value", ttl(5))), "id"))
+	r.Apply([]kv.Entry{e})
+	again := entryOf(t, 2, 1, withClient(write(set("key", "value", ttl(5))), "id"))
+	clear(e.Data)
+	if out := r.Apply([]kv.Entry{again}); !out[0].Results[0].Replayed {
+		t.Error("the client id was not kept")
+	}
+	r.wantValue("key", "value")
+	r.check()
+}
+
+// A batch is visible in the database a moment before its cluster time is published. A
+// value whose time lies between the two must not be served.
+func TestAValueThatExpiresInAnUnpublishedBatchIsJudgedByThatBatch(t *testing.T) {
+	r := newRig(t)
+	r.do(100, write(set("k", "v", ttl(50))))
+	kv.SetAhead(r.Machine, 200)
+	v := r.get("k", 0)
+	if !v.Found {
+		t.Error("the batch at 200 is not there, but its time was used")
+	}
+	items, _, err := r.List("s", "", "", 1, 0)
+	if err != nil || len(items) != 1 {
+		t.Errorf("List: %v, %v, want the key", items, err)
+	}
+}
+
+// Each entry lets one of two keys expire at the very stamp at which it sets the other, so
+// that exactly one of them is there in every state. Readers must never see both or none.
+func TestReadersSeeTimeAndDataOfTheSameState(t *testing.T) {
+	r := newRig(t)
+	key := func(i uint64) string { return fmt.Sprint("k", i%2) }
+	step := func(i uint64) kv.Entry {
+		return entryOf(t, i, i*10, write(set(key(i), "v", ttl(10)), set("n", fmt.Sprint(i))))
+	}
+	r.Apply([]kv.Entry{step(1)})
+	const last = 900
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				values, err := r.GetMany("s", []string{"k0", "k1"}, 0)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				items, _, err := r.List("s", "k", "", 5, 0)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if values[0].Found == values[1].Found || len(items) != 1 {
+					t.Errorf("GetMany found %v and %v, List %d, want exactly one", values[0].Found, values[1].Found, len(items))
+					return
+				}
+			}
+		})
+	}
+	for i := uint64(2); i < last; i += 3 {
+		r.Apply([]kv.Entry{step(i), step(i + 1), step(i + 2)})
+	}
+	close(stop)
+	wg.Wait()
+}
+
+func TestReadersMayRunDuringApplyFlushAndClose(t *testing.T) {
+	r := newRig(t)
+	r.do(1, write(set("k", "v")))
+	var wg sync.WaitGroup
+	started := make(chan struct{}, 4)
+	for range 4 {
+		wg.Go(func() {
+			for i := 0; ; i++ {
+				if i == 10 {
+					started <- struct{}{}
+				}
+				v, err := r.Get("s", "k", 0)
+				if fault.Is(err, fault.Unavailable) {
+					return
+				}
+				if err != nil || !v.Found {
+					t.Errorf("Get: %+v, %v", v, err)
+					return
+				}
+				if _, err = r.GetMany("s", []string{"k", "x"}, 0); err == nil {
+					_, _, err = r.List("s", "", "", 3, 0)
+				}
+				if err != nil && !fault.Is(err, fault.Unavailable) {
+					t.Error(err)
+					return
+				}
+				r.NextDue()
+				r.Stats()
+				r.Hash()
+			}
+		})
+	}
+	for range 4 {
+		<-started
+	}
+	for i := range uint64(200) {
+		r.do(i, write(set("k", "v"), set(fmt.Sprint("k", i), "v", ttl(3))), expire(2))
+		if i%50 == 0 {
+			flush(t, r.Machine)
+		}
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	wg.Wait()
+}
+
+func TestWaitReturnsWhenTheIndexIsApplied(t *testing.T) {
+	r := newRig(t)
+	r.do(1, tick())
+	if err := r.Wait(t.Context(), 1); err != nil {
+		t.Errorf("an index applied already: %v", err)
+	}
+	done := make(chan error, 2)
+	for _, index := range []uint64{2, 3} {
+		go func() { done <- r.Wait(t.Context(), index) }()
+	}
+	r.do(1, tick())
+	r.do(1, tick())
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestWaitEndsWithItsContextTheMachineOrItsTrust(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	cases := map[string]struct {
+		ctx  context.Context
+		end  func(*rig)
+		code fault.Code
+	}{
+		"context": {ended, func(*rig) {}, fault.Timeout},
+		"close":   {t.Context(), func(r *rig) { _ = r.Close() }, fault.Unavailable},
+		"halt":    {t.Context(), func(r *rig) { r.Apply([]kv.Entry{{Index: 1, Data: []byte("x")}}) }, fault.Unavailable},
+	}
+	for name, c := range cases {
+		r := newRig(t)
+		done := make(chan error, 1)
+		go func() { done <- r.Wait(c.ctx, 9) }()
+		c.end(r)
+		if err := <-done; !fault.Is(err, c.code) {
+			t.Errorf("%s: %v, want %s", name, err, c.code)
+		}
+	}
+}
+
+func TestEverythingIsRefusedAfterClose(t *testing.T) {
+	r := newRig(t)
+	e := r.entry(1, tick())
+	for range 2 {
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	calls := map[string]func() error{
+		"Apply":      func() error { return r.Apply([]kv.Entry{e})[0].Err },
+		"Wait":       func() error { return r.Wait(t.Context(), 5) },
+		"Get":        func() error { _, err := r.Get("s", "k", 0); return err },
+		"GetMany":    func() error { _, err := r.GetMany("s", []string{"k"}, 0); return err },
+		"List":       func() error { _, _, err := r.List("s", "", "", 1, 0); return err },
+		"Flush":      func() error { _, err := r.Flush(); return err },
+		"Checkpoint": func() error { _, err := r.Checkpoint("copy"); return err },
+		"Raise":      func() error { return r.Raise(1) },
+		"SetApplied": func() error { return r.SetApplied(1, 1) },
+	}
+	for name, call := range calls {
+		if err := call(); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("%s: %v, want %s", name, err, fault.Unavailable)
+		}
+	}
+	if _, ok := r.NextDue(); ok {
+		t.Error("NextDue has something")
+	}
+	if d := cmp.Diff(kv.Stats{}, r.Stats()); d != "" {
+		t.Error(d)
+	}
+}

@@ -1,0 +1,69 @@
+package kv
+
+import (
+	"fmt"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Raise is for a machine that was restored or rescued: it adds by to the revision
+// counter, so that no revision handed out by a lost future is ever given again, and drops
+// every origin with its results, because that future may have used their sequence numbers.
+// Client results stay: what they tell was applied to this state. It is durable on return;
+// after an error the machine must not be used.
+func (m *Machine) Raise(by uint64) error {
+	return m.amend("kv.Raise", func(w *writer) error {
+		if w.meta.revision > never-by {
+			return fault.New(fault.Invalid, "kv.Raise", fmt.Sprintf("revision %d cannot be raised by %d", w.meta.revision, by))
+		}
+		w.meta.revision += by
+		for _, o := range w.origins.oldest(len(w.origins.byNumber)) {
+			w.drop(o)
+		}
+		// The hash must differ from that of a machine which went on without.
+		w.meta.hash = xxhash.Sum64String(fmt.Sprintf("raise %d %d %d", w.meta.hash, w.meta.applied, by))
+		return nil
+	})
+}
+
+// SetApplied is for a machine that was restored: it rewrites the applied index and term,
+// which belonged to another log. It is durable on return; after an error the machine must
+// not be used.
+func (m *Machine) SetApplied(index, term uint64) error {
+	return m.amend("kv.SetApplied", func(w *writer) error {
+		w.meta.applied, w.meta.term = index, term
+		return nil
+	})
+}
+
+// amend changes the state outside of any entry.
+func (m *Machine) amend(op string, change func(*writer) error) error {
+	if !m.gate.enter() {
+		return errClosed(op)
+	}
+	defer m.gate.leave()
+	if err := m.health.writable(); err != nil {
+		return err
+	}
+	if err := m.change(change); err != nil {
+		if _, ok := fault.As(err); ok {
+			return err
+		}
+		failure := errStorage(op, "storage failed", err)
+		m.health.fail(failure)
+		return failure
+	}
+	_, err := m.Flush()
+	return err
+}
+
+func (m *Machine) change(change func(*writer) error) (err error) {
+	w := m.writer
+	w.begin()
+	defer func() { err = keep(err, w.end()) }()
+	if err := change(w); err != nil {
+		return err
+	}
+	return m.commit()
+}

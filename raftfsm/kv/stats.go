@@ -1,0 +1,41 @@
+package kv
+
+// Stats is a look at a machine's size and work, for metrics.
+type Stats struct {
+	Applied, Term    uint64
+	Revision         uint64 // last revision or origin number given
+	Clock            uint64 // cluster time, Unix milliseconds
+	Keys             uint64 // stored keys, exact; an expired key counts until it is removed
+	Origins          uint64 // registered
+	ClientResults    uint64 // remembered
+	DiskBytes        uint64 // of all files of the database
+	MemTableBytes    uint64
+	CacheBytes       uint64 // of the block cache, which may be shared
+	CacheHits        int64  // of the block cache, since it was made
+	CacheMisses      int64
+	ReadAmp          int    // files and levels that a read may have to look at
+	CompactionDebt   uint64 // estimated bytes that compactions have yet to move
+	L0Files          int64
+	L0Sublevels      int32
+	Flushes          int64
+	Compactions      int64
+	BackgroundErrors uint64 // failed flushes and compactions
+}
+
+// Stats returns zeros when the machine is closed or broken.
+func (m *Machine) Stats() Stats {
+	if m.use("kv.Stats") != nil {
+		return Stats{}
+	}
+	defer m.gate.leave()
+	s, p := m.state.Load(), m.db.Metrics()
+	return Stats{
+		Applied: s.applied, Term: s.term, Revision: s.revision, Clock: s.clock, Keys: s.keys,
+		Origins: uint64(s.origins), ClientResults: s.clientNext - s.clientFirst, //nolint:gosec // a count
+		DiskBytes: p.DiskSpaceUsage(), MemTableBytes: p.MemTable.Size,
+		CacheBytes: uint64(p.BlockCache.Size), CacheHits: p.BlockCache.Hits, CacheMisses: p.BlockCache.Misses, //nolint:gosec // a size
+		ReadAmp: p.ReadAmp(), CompactionDebt: p.Compact.EstimatedDebt,
+		L0Files: p.Levels[0].TablesCount, L0Sublevels: p.Levels[0].Sublevels,
+		Flushes: p.Flush.Count, Compactions: p.Compact.Count, BackgroundErrors: m.health.total.Load(),
+	}
+}

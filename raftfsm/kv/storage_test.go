@@ -1,0 +1,654 @@
+package kv_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+func wantFault(t *testing.T, what string, err error, code fault.Code) {
+	t.Helper()
+	if !fault.Is(err, code) {
+		t.Errorf("%s: %v, want %s", what, err, code)
+		return
+	}
+	if f, ok := fault.As(err); !ok || f.Hint == "" {
+		t.Errorf("%s: the error has no mend: %v", what, err)
+	}
+}
+
+func TestANewMachineIsDurableAndOpensAgain(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	m, err := kv.Create(options(t, fs))
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := fs.CrashClone(vfs.CrashCloneCfg{})
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, fs := range []vfs.FS{fs, left} {
+		m, err := kv.Open(options(t, fs))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Applied() != 0 {
+			t.Errorf("applied %d, want 0", m.Applied())
+		}
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+		_, err = kv.Create(options(t, fs))
+		wantFault(t, "Create over a database", err, fault.Invalid)
+	}
+}
+
+func TestOpenNeverMakesADatabase(t *testing.T) {
+	for name, prepare := range map[string]func(vfs.FS) error{
+		"no directory":    func(vfs.FS) error { return nil },
+		"empty directory": func(fs vfs.FS) error { return fs.MkdirAll("db", 0o755) },
+		"foreign files":   func(fs vfs.FS) error { return writeFile(fs, "db/notes.txt", []byte("hello")) },
+	} {
+		fs := vfs.NewMem()
+		if err := prepare(fs); err != nil {
+			t.Fatal(err)
+		}
+		before := fs.String()
+		_, err := kv.Open(options(t, fs))
+		wantFault(t, name, err, fault.Invalid)
+		if after := fs.String(); after != before {
+			t.Errorf("%s: Open left something behind:\n%s", name, after)
+		}
+	}
+}
+
+func TestDatabasesThatAreNotOursAreRefusedUnchanged(t *testing.T) {
+	put := func(key, value string) func(*pebble.DB) error {
+		return func(db *pebble.DB) error { return db.Set([]byte(key), []byte(value), pebble.Sync) }
+	}
+	version := func(v byte) string { return "quorate.kv\x00" + string(v) + strings.Repeat("\x00", 64) }
+	for name, c := range map[string]struct {
+		fill func(*pebble.DB) error
+		code fault.Code
+	}{
+		"empty, creation did not finish": {func(*pebble.DB) error { return nil }, fault.Invalid},
+		"of another program":             {put("key", "value"), fault.Invalid},
+		"other bytes under our key":      {put("\x01", "value"), fault.Invalid},
+		"newer format":                   {put("\x01", version(kv.FormatVersion+1)), fault.Invalid},
+	} {
+		fs := vfs.NewMem()
+		db, err := pebble.Open("db", &pebble.Options{FS: fs, Logger: quiet{}, FormatMajorVersion: pebble.FormatMajorVersion(kv.PebbleFormat)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(c.fill(db), db.Close()); err != nil {
+			t.Fatal(err)
+		}
+		_, err = kv.Open(options(t, fs))
+		wantFault(t, name, err, c.code)
+		_, err = kv.Create(options(t, fs))
+		wantFault(t, name+", Create", err, fault.Invalid)
+	}
+}
+
+type quiet struct{}
+
+func (quiet) Infof(string, ...any)      {}
+func (quiet) Errorf(string, ...any)     {}
+func (quiet) Fatalf(f string, a ...any) { panic(fmt.Sprintf(f, a...)) }
+
+func TestADatabaseOfANewerEngineIsRefusedUnchanged(t *testing.T) {
+	for _, format := range []pebble.FormatMajorVersion{pebble.FormatNewest, 999} {
+		fs := vfs.NewMem()
+		if format == 999 {
+			if err := writeFile(fs, "db/marker.format-version.000001.999", nil); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			db, err := pebble.Open("db", &pebble.Options{FS: fs, Logger: quiet{}, FormatMajorVersion: format})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := fs.String()
+		_, err := kv.Open(options(t, fs))
+		wantFault(t, fmt.Sprint("format ", format), err, fault.Invalid)
+		_, err = kv.Create(options(t, fs))
+		wantFault(t, fmt.Sprint("Create, format ", format), err, fault.Invalid)
+		if after := fs.String(); after != before {
+			t.Errorf("format %d: something changed:\n%s", format, after)
+		}
+	}
+}
+
+func TestADatabaseIsOpenOnlyOnce(t *testing.T) {
+	fs := vfs.NewMem()
+	r := rigOn(t, fs)
+	_, err := kv.Open(options(t, fs))
+	wantFault(t, "second Open", err, fault.Unavailable)
+	r.do(1, write(set("k", "v")))
+	r.wantValue("k", "v")
+}
+
+func TestOptionsWithoutADirectoryOrFatalAreRefused(t *testing.T) {
+	fatal := func(error) {}
+	for _, o := range []kv.Options{{FS: vfs.NewMem(), Fatal: fatal}, {FS: vfs.NewMem(), Dir: "db"}} {
+		for name, f := range map[string]func(kv.Options) (*kv.Machine, error){"Create": kv.Create, "Open": kv.Open} {
+			if _, err := f(o); !fault.Is(err, fault.Invalid) {
+				t.Errorf("%s: %v, want %s", name, err, fault.Invalid)
+			}
+		}
+	}
+}
+
+func writeFile(fs vfs.FS, name string, data []byte) error {
+	if err := fs.MkdirAll(fs.PathDir(name), 0o755); err != nil {
+		return err
+	}
+	f, err := fs.Create(name, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+func readFile(t *testing.T, fs vfs.FS, name string) []byte {
+	t.Helper()
+	f, err := fs.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(f)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// tables returns the names of the table files.
+func tables(t *testing.T, fs vfs.FS) []string {
+	t.Helper()
+	names, err := fs.List("db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, n := range names {
+		if strings.HasSuffix(n, ".sst") {
+			out = append(out, fs.PathJoin("db", n))
+		}
+	}
+	return out
+}
+
+// stored makes a database of n keys that are all on disk, in one table, and closes it.
+func stored(t *testing.T, fs vfs.FS, n int) {
+	t.Helper()
+	r := rigOn(t, fs)
+	g := rand.New(rand.NewPCG(1, 1))
+	for i := range n {
+		value := make([]byte, 500)
+		for j := range value {
+			value[j] = byte(g.Uint32())
+		}
+		r.do(1, write(set(fmt.Sprintf("k%04d", i), string(value))))
+	}
+	flush(t, r.Machine)
+	if err := kv.CompactAll(t.Context(), r.Machine); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDamageOfATableIsReportedAndNothingDamagedIsServed(t *testing.T) {
+	fs := vfs.NewMem()
+	const n = 200
+	stored(t, fs, n)
+	r := reopen(t, fs)
+	want := map[string][]byte{}
+	for i := range n {
+		key := fmt.Sprintf("k%04d", i)
+		want[key] = r.get(key, 0).Value
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	names := tables(t, fs)
+	file := names[len(names)-1]
+	whole := readFile(t, fs, file)
+	noticed := 0
+	for at := 1000; at < len(whole); at += len(whole) / 25 {
+		damaged := bytes.Clone(whole)
+		damaged[at] ^= 0x40
+		if err := writeFile(fs, file, damaged); err != nil {
+			t.Fatal(err)
+		}
+		if readAll(t, fs, want) {
+			noticed++
+		}
+	}
+	if noticed < 20 {
+		t.Errorf("only %d damages were noticed: the test reads too little", noticed)
+	}
+}
+
+// readAll opens a damaged database and reads everything. It reports whether the damage
+// was noticed; a wrong value fails the test.
+func readAll(t *testing.T, fs vfs.FS, want map[string][]byte) (noticed bool) {
+	t.Helper()
+	spy := newFatalSpy()
+	o := options(t, fs)
+	o.Fatal, o.Logger = spy.fatal, nil
+	m, err := kv.Open(o)
+	if err != nil {
+		wantFault(t, "Open", err, fault.Corrupt)
+		return true
+	}
+	defer func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for key, value := range want {
+		v, err := m.Get("s", key, 0)
+		if err != nil {
+			wantFault(t, "Get", err, fault.Corrupt)
+			if told := <-spy.ch; !fault.Is(told, fault.Corrupt) {
+				t.Errorf("Fatal was told %v, want %s", told, fault.Corrupt)
+			}
+			out := m.Apply([]kv.Entry{{Index: m.Applied() + 1}})
+			wantFault(t, "Apply on damaged data", out[0].Err, fault.Corrupt)
+			return true
+		}
+		if !bytes.Equal(v.Value, value) {
+			t.Fatalf("%s has a wrong value", key)
+		}
+	}
+	return false
+}
+
+func reopen(t *testing.T, fs vfs.FS) *rig {
+	t.Helper()
+	spy := newFatalSpy()
+	o := options(t, fs)
+	o.Fatal = spy.fatal
+	m, err := kv.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() })
+	return &rig{t: t, Machine: m, fatal: spy}
+}
+
+func TestAMissingOrCutTableIsReportedAtOpen(t *testing.T) {
+	for name, damage := range map[string]func(fs vfs.FS, file string) error{
+		"missing": func(fs vfs.FS, file string) error { return fs.Remove(file) },
+		"cut":     func(fs vfs.FS, file string) error { return writeFile(fs, file, []byte("short")) },
+	} {
+		fs := vfs.NewMem()
+		stored(t, fs, 20)
+		if err := damage(fs, tables(t, fs)[0]); err != nil {
+			t.Fatal(err)
+		}
+		m, err := kv.Open(options(t, fs))
+		wantFault(t, name, err, fault.Corrupt)
+		if m != nil {
+			t.Errorf("%s: there is a machine besides the error", name)
+		}
+	}
+}
+
+func TestRecordsOfAnUnknownFormAreReported(t *testing.T) {
+	for name, c := range map[string]struct{ key, value string }{
+		"data":         {"\x02s\x00k", "\x20........"},
+		"data, short":  {"\x02s\x00k", "\x10"},
+		"data, expiry": {"\x02s\x00k", "\x11........"},
+		"data, type":   {"\x02s\x00k", "\x12........\x7f"},
+	} {
+		r := newRig(t)
+		if err := kv.Put(r.Machine, []byte(c.key), []byte(c.value)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := r.Get("s", "k", 0)
+		wantFault(t, name+", Get", err, fault.Corrupt)
+		if told := <-r.fatal.ch; !fault.Is(told, fault.Corrupt) {
+			t.Errorf("%s: Fatal was told %v", name, told)
+		}
+		r = newRig(t)
+		if err := kv.Put(r.Machine, []byte(c.key), []byte(c.value)); err != nil {
+			t.Fatal(err)
+		}
+		out := r.Apply([]kv.Entry{r.entry(1, write(set("a", "1"))), entryOf(t, 2, 1, write(set("k", "v")))})
+		wantFault(t, name+", Apply", out[1].Err, fault.Corrupt)
+		wantFault(t, name+", the entry before", out[0].Err, fault.Corrupt)
+		if r.Applied() != 0 {
+			t.Errorf("%s: applied %d, want nothing", name, r.Applied())
+		}
+	}
+}
+
+func TestDamagedOriginsAreReportedAtOpen(t *testing.T) {
+	number := strings.Repeat("\x00", 7) + "\x01"
+	for name, c := range map[string]struct{ key, value string }{
+		"origin":            {"\x04" + number, "\x02" + strings.Repeat("\x00", 16)},
+		"origin, short":     {"\x04" + number, "\x01"},
+		"origin, key":       {"\x04x", "\x01" + strings.Repeat("\x00", 16)},
+		"results, no owner": {"\x05" + number + number, "\x01" + strings.Repeat("\x00", 8)},
+	} {
+		fs := vfs.NewMem()
+		r := rigOn(t, fs)
+		if err := kv.Put(r.Machine, []byte(c.key), []byte(c.value)); err != nil {
+			t.Fatal(err)
+		}
+		flush(t, r.Machine)
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		_, err := kv.Open(options(t, fs))
+		wantFault(t, name, err, fault.Corrupt)
+	}
+}
+
+func TestACheckpointOpensAsTheSameMachine(t *testing.T) {
+	fs := vfs.NewMem()
+	h := record(t, 9, 60)
+	r := rigOn(t, fs)
+	kv.SetBounds(r.Machine, testWindow, testOrigins, testClients)
+	h.applyRun(t, r.Machine, 0, len(h.entries))
+	applied, err := r.Checkpoint("copy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if applied != uint64(len(h.entries)) {
+		t.Errorf("the checkpoint holds up to %d, want %d", applied, len(h.entries))
+	}
+	want := dump(t, r.Machine)
+	r.do(1<<40, write(set("later", "v"))) // must not show in the copy
+	_, err = r.Checkpoint("copy")
+	if !fault.Is(err, fault.Invalid) {
+		t.Errorf("into a directory that exists: %v, want %s", err, fault.Invalid)
+	}
+	o := options(t, fs)
+	o.Dir = "copy"
+	m, err := kv.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.checkAt(t, m)
+	if d := cmp.Diff(want, dump(t, m)); d != "" {
+		t.Error(d)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRaiseMovesRevisionsOnAndForgetsOrigins(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	r := rigOn(t, fs)
+	o := r.register(1, "n")
+	r.do(1, withID(write(set("k", "1")), o, 1, 0), withClient(write(set("c", "1")), "id"))
+	_, before := r.Hash()
+	if err := r.Raise(1 << 40); err != nil {
+		t.Fatal(err)
+	}
+	r = reopen(t, fs.CrashClone(vfs.CrashCloneCfg{}))
+	if _, hash := r.Hash(); hash == before {
+		t.Error("the hash is that of a machine which was not raised")
+	}
+	if res := r.one(1, withID(write(set("k", "2")), o, 1, 0)); res.Outcome != kv.Stale {
+		t.Errorf("an origin of before: %v, want %v", res.Outcome, kv.Stale)
+	}
+	if res := r.one(1, withClient(write(set("c", "1")), "id")); !res.Replayed {
+		t.Errorf("a client result of before: %+v, want it to be kept", res)
+	}
+	if res := r.one(1, write(set("k", "2", ifRevision(2)))); res.Outcome != kv.Applied || res.Revisions[0] != 1<<40+4 {
+		t.Errorf("the next write: %+v, want revision %d", res, 1<<40+4)
+	}
+	if err := r.Raise(1<<64 - 1); !fault.Is(err, fault.Invalid) {
+		t.Errorf("a raise that overflows: %v, want %s", err, fault.Invalid)
+	}
+	r.check()
+}
+
+func TestSetAppliedRewritesTheIndexForGood(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	r := rigOn(t, fs)
+	r.Apply([]kv.Entry{entryOf(t, 500, 1, write(set("k", "1")))})
+	if err := r.SetApplied(3, 2); err != nil {
+		t.Fatal(err)
+	}
+	r = reopen(t, fs.CrashClone(vfs.CrashCloneCfg{}))
+	if s := r.Stats(); s.Applied != 3 || s.Term != 2 {
+		t.Errorf("applied %d of term %d, want 3 of term 2", s.Applied, s.Term)
+	}
+	out := r.Apply([]kv.Entry{entryOf(t, 3, 1, write(set("k", "3"))), entryOf(t, 4, 1, write(set("k", "4")))})
+	if !out[0].Skipped || out[1].Skipped {
+		t.Errorf("skipped %v and %v, want entry 3 alone", out[0].Skipped, out[1].Skipped)
+	}
+	r.wantValue("k", "4")
+}
+
+// faultyDisk fails operations on table or manifest files while it is on.
+type faultyDisk struct {
+	on   atomic.Bool
+	file string
+	hits atomic.Int64
+}
+
+func (d *faultyDisk) String() string { return "faulty disk" }
+
+func (d *faultyDisk) MaybeError(op errorfs.Op) error {
+	if !d.on.Load() || op.Kind.ReadOrWrite() != errorfs.OpIsWrite || !strings.Contains(op.Path, d.file) {
+		return nil
+	}
+	if op.Kind != errorfs.OpFileWrite && op.Kind != errorfs.OpFileSync && op.Kind != errorfs.OpFileFlush {
+		return nil
+	}
+	d.hits.Add(1)
+	return syscall.ENOSPC
+}
+
+func TestAFullDiskLosesNothingAndRecovers(t *testing.T) {
+	disk := &faultyDisk{file: ".sst"}
+	fs := vfs.NewCrashableMem()
+	o := options(t, errorfs.Wrap(fs, disk))
+	waits := make(chan int, 1)
+	release := make(chan struct{})
+	o.Backoff = func(failures int) {
+		select {
+		case waits <- failures:
+			<-release
+		default:
+		}
+	}
+	m, err := kv.Create(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, Machine: m}
+	r.do(1, write(set("k", "1")))
+	disk.on.Store(true)
+	_, err = r.Flush()
+	wantFault(t, "Flush", err, fault.Unavailable)
+	if !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("Flush: %v, want the cause in it", err)
+	}
+	if n := <-waits; n < 1 {
+		t.Errorf("Backoff was given %d failures", n)
+	}
+	r.do(2, write(set("l", "1"))) // memory has room, so applying goes on
+	r.wantValue("k", "1")
+	left := reopen(t, fs.CrashClone(vfs.CrashCloneCfg{}))
+	if left.Applied() != 0 {
+		t.Errorf("a crash on the full disk left entry %d, want what was stored before", left.Applied())
+	}
+	disk.on.Store(false)
+	close(release)
+	flush(t, r.Machine)
+	if s := r.Stats(); s.BackgroundErrors == 0 {
+		t.Error("the failures were not counted")
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again := reopen(t, fs)
+	again.wantValue("k", "1")
+	again.wantValue("l", "1")
+	again.check()
+}
+
+func TestStorageThatKeepsFailingStopsTheMachine(t *testing.T) {
+	disk := &faultyDisk{file: ".sst"}
+	r := rigOn(t, errorfs.Wrap(vfs.NewMem(), disk))
+	r.do(1, write(set("k", "1")))
+	disk.on.Store(true)
+	_, err := r.Flush()
+	wantFault(t, "Flush", err, fault.Unavailable)
+	told := <-r.fatal.ch
+	wantFault(t, "Fatal", told, fault.Unavailable)
+	_, err = r.Get("s", "k", 0)
+	wantFault(t, "Get", err, fault.Unavailable)
+	if err := r.Close(); err == nil {
+		t.Error("Close of a machine whose engine gave up has no error")
+	}
+	if n := disk.hits.Load(); n < kv.MaxFailures {
+		t.Errorf("the machine stopped after %d failures, want %d", n, kv.MaxFailures)
+	}
+	disk.on.Store(false) // lets Pebble end its work
+}
+
+func TestAFailedManifestStopsTheMachineAndLosesNothingStored(t *testing.T) {
+	disk := &faultyDisk{file: "MANIFEST"}
+	fs := vfs.NewCrashableMem()
+	r := rigOn(t, errorfs.Wrap(fs, disk))
+	r.do(1, write(set("k", "1")))
+	flush(t, r.Machine)
+	r.do(2, write(set("k", "2")))
+	disk.on.Store(true)
+	if _, err := r.Flush(); err == nil {
+		t.Error("Flush succeeded without a manifest")
+	}
+	told := <-r.fatal.ch
+	if f, ok := fault.As(told); !ok || f.Hint == "" || !strings.Contains(f.Error(), "MANIFEST") {
+		t.Errorf("Fatal was told %v, want the file and the mend", told)
+	}
+	if err := r.Close(); err == nil {
+		t.Error("Close of a machine whose engine gave up has no error")
+	}
+	out := r.Apply([]kv.Entry{entryOf(t, 3, 3, tick())})
+	if out[0].Err == nil {
+		t.Error("Apply went on")
+	}
+	left := reopen(t, fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rand.New(rand.NewPCG(1, 1))}))
+	if at := left.Applied(); at != 1 && at != 2 {
+		t.Errorf("applied %d after the failure, want 1 or 2", at)
+	}
+	left.do(2, write(set("k", "3")))
+	left.wantValue("k", "3")
+	left.check()
+}
+
+func TestACreationOnAFullDiskReturnsItsError(t *testing.T) {
+	for _, file := range []string{"MANIFEST", ".sst"} {
+		disk := &faultyDisk{file: file}
+		disk.on.Store(true)
+		o := options(t, errorfs.Wrap(vfs.NewMem(), disk))
+		o.Logger = nil
+		o.Fatal = func(err error) {} // the flush of the first record may fail in the background
+		m, err := kv.Create(o)
+		if err == nil || m != nil {
+			t.Errorf("%s cannot be written: %v, %v, want an error alone", file, m, err)
+		}
+		disk.on.Store(false)
+	}
+}
+
+func TestPebbleGivingUpStopsItsGoroutineForEver(t *testing.T) {
+	r := newRig(t)
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		kv.PebbleFatal(r.Machine, "the sky fell")
+	}()
+	told := <-r.fatal.ch
+	if !strings.Contains(told.Error(), "the sky fell") {
+		t.Errorf("Fatal was told %v", told)
+	}
+	if _, err := r.Get("s", "k", 0); err == nil {
+		t.Error("Get went on")
+	}
+	select {
+	case <-returned:
+		t.Error("Fatalf returned")
+	default:
+	}
+}
+
+func TestStatsFollowTheMachine(t *testing.T) {
+	r := newRig(t)
+	r.register(5, "n")
+	r.do(7, write(set("a", "1"), set("b", "1")), withClient(write(del("a")), "id"))
+	flush(t, r.Machine)
+	got := r.Stats()
+	want := kv.Stats{Applied: 2, Term: 1, Revision: 3, Clock: 7, Keys: 1, Origins: 1, ClientResults: 1}
+	have := kv.Stats{
+		Applied: got.Applied, Term: got.Term, Revision: got.Revision, Clock: got.Clock,
+		Keys: got.Keys, Origins: got.Origins, ClientResults: got.ClientResults,
+	}
+	if d := cmp.Diff(want, have); d != "" {
+		t.Error(d)
+	}
+	if got.DiskBytes == 0 || got.MemTableBytes == 0 || got.Flushes == 0 || got.L0Files+int64(got.Compactions) == 0 {
+		t.Errorf("the engine's figures are missing: %+v", got)
+	}
+}
+
+func TestLargeEntriesBeyondTheMemTableAreAppliedWhole(t *testing.T) {
+	fs := vfs.NewMem()
+	o := options(t, fs)
+	o.MemTable = 256 << 10
+	m, err := kv.Create(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, Machine: m}
+	value := strings.Repeat("x", 300<<10)
+	var entries []kv.Entry
+	for i := range uint64(8) {
+		entries = append(entries, entryOf(t, i+1, 1, write(command.Op{Kind: command.OpSet, Store: "s", Key: fmt.Sprint("k", i), Value: []byte(value)})))
+	}
+	for _, out := range r.Apply(entries) {
+		if out.Err != nil {
+			t.Fatal(out.Err)
+		}
+	}
+	flush(t, m)
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again := reopen(t, fs)
+	again.wantValue("k0", value)
+	again.wantValue("k7", value)
+	again.check()
+}

@@ -1,0 +1,76 @@
+package kv
+
+import (
+	"bytes"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// txn is the Pebble side of one Apply: a batch of changes and the state before them.
+// What the batch holds is not seen by get; the overlays above (rows, clients) know it.
+type txn struct {
+	db    *pebble.DB
+	batch *pebble.Batch
+	base  *pebble.Iterator // opened at the first question
+	err   error            // first failure to add to the batch
+}
+
+func (t *txn) begin() { t.batch, t.err = t.db.NewBatch(), nil }
+
+// end drops what was not committed.
+func (t *txn) end() error {
+	err := t.closeBase()
+	if t.batch != nil {
+		err = keep(err, t.batch.Close())
+		t.batch = nil
+	}
+	return err
+}
+
+func (t *txn) closeBase() error {
+	if t.base == nil {
+		return nil
+	}
+	err := t.base.Close()
+	t.base = nil
+	return err
+}
+
+func (t *txn) commit() error {
+	if err := keep(t.err, t.closeBase()); err != nil {
+		return err
+	}
+	return t.db.Apply(t.batch, pebble.NoSync)
+}
+
+// get returns the value of key before this Apply; it is valid until the next get.
+//
+// It asks an iterator because that can use the filters of the lowest level, which a plain
+// Get leaves out: most writes of new keys are then answered without reading a block.
+func (t *txn) get(key []byte) (value []byte, found bool, err error) {
+	if t.base == nil {
+		if t.base, err = t.db.NewIter(&pebble.IterOptions{UseL6Filters: true}); err != nil {
+			return nil, false, err
+		}
+	}
+	if !t.base.SeekPrefixGE(key) {
+		return nil, false, t.base.Error()
+	}
+	if !bytes.Equal(t.base.Key(), key) {
+		return nil, false, nil
+	}
+	value, err = t.base.ValueAndErr()
+	return value, err == nil, err
+}
+
+func (t *txn) set(key, value []byte) { t.err = keep(t.err, t.batch.Set(key, value, nil)) }
+
+func (t *txn) delete(key []byte) { t.err = keep(t.err, t.batch.Delete(key, nil)) }
+
+// keep returns the first error.
+func keep(first, second error) error {
+	if first != nil {
+		return first
+	}
+	return second
+}

@@ -1,0 +1,113 @@
+package kv
+
+import "github.com/quorate/quorate/raftfsm/command"
+
+// write applies the operations of one request, all or none.
+func (w *writer) write(ops []command.Op, res *Result) error {
+	for i := range ops {
+		ok, err := w.holds(&ops[i])
+		if err != nil {
+			return err
+		}
+		if !ok {
+			res.Outcome, res.Key = Conflict, ops[i].Key
+			return nil
+		}
+	}
+	res.Revisions = w.numbers(len(ops))
+	for i := range ops {
+		var err error
+		if res.Revisions[i], err = w.op(&ops[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *writer) holds(o *command.Op) (bool, error) {
+	switch o.Cond {
+	case command.CondNone:
+		return true, nil
+	case command.CondNever:
+		return false, nil
+	}
+	r, err := w.row(rowKey{o.Store, o.Key})
+	if err != nil {
+		return false, err
+	}
+	live := r.live(w.meta.clock)
+	if o.Cond == command.CondAbsent {
+		return !live, nil
+	}
+	return live && r.revision == o.Revision, nil
+}
+
+// op applies one operation and returns the revision it made, 0 for a delete.
+func (w *writer) op(o *command.Op) (uint64, error) {
+	k := rowKey{o.Store, o.Key}
+	old, err := w.row(k)
+	if err != nil {
+		return 0, err
+	}
+	if o.Kind == command.OpDelete {
+		w.remove(k, old)
+		return 0, nil
+	}
+	w.meta.revision++
+	expireAt := w.expiry(o)
+	if expireAt != 0 && expireAt <= w.meta.clock {
+		w.remove(k, old)
+	} else {
+		w.store(k, old, expireAt, o)
+	}
+	return w.meta.revision, nil
+}
+
+func (w *writer) expiry(o *command.Op) uint64 {
+	if o.ExpireAt != 0 || o.TTL == 0 {
+		return o.ExpireAt
+	}
+	return later(w.meta.clock, o.TTL)
+}
+
+// store writes a record of the newest revision in the place of old.
+func (w *writer) store(k rowKey, old row, expireAt uint64, o *command.Op) {
+	put := w.txn.batch.SetDeferred(dataKeySize(k.store, k.key), recordSize(expireAt, o.ContentType, o.Value))
+	appendDataKey(put.Key[:0], k.store, k.key)
+	appendRecord(put.Value[:0], w.meta.revision, expireAt, o.ContentType, o.Value)
+	w.txn.err = keep(w.txn.err, put.Finish())
+	if old.expireAt != expireAt {
+		w.undue(k, old.expireAt)
+		w.due(k, expireAt)
+	}
+	if !old.stored {
+		w.meta.keys++
+	}
+	w.rows.known[k] = row{stored: true, revision: w.meta.revision, expireAt: expireAt}
+}
+
+// remove takes a record away, if there is one.
+func (w *writer) remove(k rowKey, old row) {
+	if !old.stored {
+		return
+	}
+	w.key = appendDataKey(w.key[:0], k.store, k.key)
+	w.txn.delete(w.key)
+	w.undue(k, old.expireAt)
+	w.meta.keys--
+	w.rows.known[k] = row{}
+}
+
+func (w *writer) due(k rowKey, expireAt uint64) {
+	if expireAt != 0 {
+		w.key = appendDueKey(w.key[:0], expireAt, k.store, k.key)
+		w.txn.set(w.key, nil)
+	}
+}
+
+func (w *writer) undue(k rowKey, expireAt uint64) {
+	if expireAt != 0 {
+		w.key = appendDueKey(w.key[:0], expireAt, k.store, k.key)
+		w.txn.delete(w.key)
+	}
+}

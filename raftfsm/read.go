@@ -1,0 +1,211 @@
+package raftfsm
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+const (
+	// sessionPatience is how long an eventual read waits for what its session has seen
+	// before it is answered anyway, marked stale: no quorum can apply it at present.
+	sessionPatience = time.Second
+
+	staleForeign  = "foreign_session"
+	staleLost     = "lost_write"
+	staleBehind   = "not_caught_up"
+	staleNoQuorum = "no_quorum"
+)
+
+func utoa(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
+
+// look reads a machine at a cluster time. pending says that something was left out only
+// because of that time, which the log has not reached yet.
+type look func(m *kv.Machine, now uint64) (pending bool, err error)
+
+// read serves f from a group at the level asked for and says at which it was given.
+func (h *Host) read(ctx context.Context, gid uint32, opts *state.ReadOptions, f look) (state.Proof, error) {
+	tag := clusterTag(h.identity.Cluster)
+	sess, foreign, err := parseSession(opts.Session, tag)
+	if err != nil {
+		return state.Proof{}, err
+	}
+	r := reading{host: h, group: h.groups[gid], id: gid, session: sess, foreign: foreign, f: f}
+	var p state.Proof
+	var at seen
+	if opts.Consistency == state.Strong {
+		p, at, err = r.strong(ctx)
+	} else {
+		p, at, err = r.eventual(ctx, opts.MaxStaleness)
+	}
+	if err != nil {
+		return state.Proof{}, err
+	}
+	p.Session = sess.with(at).token(tag)
+	return p, nil
+}
+
+// reading is one read of one group.
+type reading struct {
+	host    *Host
+	group   *group.Group
+	id      uint32
+	session session
+	foreign bool
+	f       look
+}
+
+// strong is linearizable: a fresh read index, the machine up to it, then the look. What
+// is due but not yet removed through the log is made definite first, so that no later
+// leader, whose clock may be behind, shows it again.
+func (r *reading) strong(ctx context.Context) (state.Proof, seen, error) {
+	for {
+		ri, err := r.readIndex(ctx)
+		if err != nil {
+			return state.Proof{}, seen{}, err
+		}
+		if err := r.group.WaitApplied(ctx, ri.Index); err != nil {
+			return state.Proof{}, seen{}, err
+		}
+		if s, ok := r.session.of(r.id); ok && s.pos.Index > ri.Index {
+			// Its own eventual write is on this leader's disk but not committed yet.
+			if _, err := r.await(ctx, s); err != nil {
+				return state.Proof{}, seen{}, err
+			}
+		}
+		pending, at, err := r.see(ri.Now)
+		if err != nil {
+			return state.Proof{}, seen{}, err
+		}
+		if !pending {
+			return state.Proof{Level: state.Linearizable}, at, nil
+		}
+		if err := r.tick(ctx); err != nil {
+			return state.Proof{}, seen{}, err
+		}
+	}
+}
+
+// readIndex asks until a leader can prove itself or ctx ends.
+func (r *reading) readIndex(ctx context.Context) (group.ReadIndex, error) {
+	for {
+		ri, err := r.group.ReadIndex(ctx)
+		if c := fault.CodeOf(err); c != fault.NotLeader && c != fault.Unavailable {
+			return ri, err
+		}
+		r.host.metrics.retries.WithLabelValues("not_leader").Inc()
+		if ctx.Err() == nil {
+			r.group.WaitChange(ctx, retryPause)
+		}
+		if ctx.Err() != nil {
+			return ri, noQuorum("raftfsm.read", r.id, err)
+		}
+	}
+}
+
+// tick moves the log's time to the leader's.
+func (r *reading) tick(ctx context.Context) error {
+	_, err := r.group.ProposeRequest(ctx, &command.Request{Kind: command.KindTick}, group.Committed)
+	if fault.Is(err, fault.NotLeader) || fault.Is(err, fault.Indeterminate) {
+		return nil // the next round finds out
+	}
+	return err
+}
+
+// eventual reads the local machine, after what the session and this node have written.
+func (r *reading) eventual(ctx context.Context, bound time.Duration) (state.Proof, seen, error) {
+	p := state.Proof{Level: state.SessionLevel, Age: -1}
+	reason, err := r.catchUp(ctx)
+	if err != nil {
+		return p, seen{}, err
+	}
+	if age, known := r.group.Age(); known {
+		p.Age = age
+	}
+	if bound > 0 {
+		if p.Age < 0 || p.Age > bound {
+			p, at, err := r.strong(ctx)
+			p.Level, p.Age = state.Bounded, 0
+			return p, at, err
+		}
+		p.Level = state.Bounded
+	}
+	_, at, err := r.see(r.group.Now())
+	if err != nil {
+		return p, seen{}, err
+	}
+	if reason != "" {
+		p.Level = state.Stale
+		r.host.metrics.staleReads.WithLabelValues(reason).Inc()
+	}
+	return p, at, nil
+}
+
+// catchUp waits for what the session and this node have seen. The reason is empty if the
+// guarantees hold.
+func (r *reading) catchUp(ctx context.Context) (reason string, err error) {
+	if r.foreign {
+		return staleForeign, nil
+	}
+	if !r.group.CaughtUp() {
+		return staleBehind, nil
+	}
+	if s, ok := r.session.of(r.id); ok {
+		if reason, err := r.await(ctx, s); reason != "" || err != nil {
+			return reason, err
+		}
+	}
+	own := r.host.own[r.id].Load()
+	if own == nil {
+		return "", nil
+	}
+	return r.await(ctx, seen{group: r.id, pos: *own})
+}
+
+// await waits until the machine has applied s, or says why it cannot.
+func (r *reading) await(ctx context.Context, s seen) (reason string, err error) {
+	if r.group.Machine().Applied() < s.pos.Index || !s.committed {
+		switch r.group.Holds(s.pos) {
+		case group.Lost:
+			r.host.metrics.lostEvents.Inc()
+			return staleLost, nil
+		case group.Unknown:
+			if r.group.Leading() {
+				r.host.metrics.lostEvents.Inc()
+				return staleLost, nil // beyond the leader's log: it was lost with an earlier leader
+			}
+			return staleBehind, nil
+		}
+	}
+	if r.group.Machine().Applied() >= s.pos.Index {
+		return "", nil
+	}
+	start := time.Now()
+	wait, cancel := context.WithTimeout(ctx, sessionPatience)
+	defer cancel()
+	err = r.group.WaitApplied(wait, s.pos.Index)
+	r.host.metrics.sessionWait.Observe(time.Since(start).Seconds())
+	if err != nil && ctx.Err() == nil && wait.Err() != nil {
+		return staleNoQuorum, nil
+	}
+	return "", err
+}
+
+// see looks at the machine and notes the position that was seen: at least as new as
+// anything the look can have shown.
+func (r *reading) see(now uint64) (pending bool, at seen, err error) {
+	for {
+		m := r.group.Machine()
+		pending, err = r.f(m, now)
+		if fault.Is(err, fault.Unavailable) && m != r.group.Machine() {
+			continue // a received snapshot replaced the machine
+		}
+		return pending, seen{group: r.id, pos: group.Position{Term: r.group.Term(), Index: m.Visible()}, committed: true}, err
+	}
+}
