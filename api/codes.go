@@ -31,7 +31,9 @@ const (
 // The reasons that are Quorate's own. Those that start with DAPR_ are the ones existing
 // clients know.
 const (
-	ReasonNoQuorum      = "no_quorum"     // surely not done: no majority, read-only or closing; the message says which
+	ReasonNoQuorum      = "no_quorum"     // surely not done: no majority, or closing; the message says which
+	ReasonReadOnly      = "read_only"     // surely not done: the disk is nearly full, values are refused for now
+	ReasonOverloaded    = "overloaded"    // surely not done: too many writes are waiting
 	ReasonTimeout       = "timeout"       // surely not done in time
 	ReasonIndeterminate = "indeterminate" // may have been done
 	ReasonConflict      = "conflict"      // a condition did not hold; nothing was changed

@@ -78,6 +78,10 @@ func (r row) verdict(code fault.Code) verdict {
 		return verdict{kind: Unsupported, code: CodeStoreNotSupported, reason: ReasonUnsupported}
 	case fault.Unavailable, fault.NotLeader:
 		return verdict{kind: Unavailable, reason: ReasonNoQuorum}
+	case fault.ReadOnly:
+		return verdict{kind: Unavailable, reason: ReasonReadOnly}
+	case fault.Overloaded:
+		return verdict{kind: Unavailable, reason: ReasonOverloaded}
 	case fault.Timeout:
 		return verdict{kind: Timeout, reason: ReasonTimeout}
 	case fault.Indeterminate:

@@ -96,7 +96,7 @@ func TestAValueKeepsTheTextOfTheFile(t *testing.T) {
 		`"null"`: "null", `""`: "", `"a\tb"`: "a\tb", "'it''s'": "it's", "plain text # comment": "plain text", "!!str 1": "1",
 		"|\n      two\n      lines\n": "two\nlines\n", ">-\n      folded\n      lines": "folded lines",
 		"{z: 1, a: [true, ~, 007, 1.50, 0x1f, \"x\\\"<&>\"], \"b c\": {}}": `{"z":1,"a":[true,null,"007",1.50,"0x1f","x\"\u003c\u0026\u003e"],"b c":{}}`,
-		"[1, -2.5e-7, 12345678901234567890123, .nan, yes, 2030-01-02]":      `[1,-2.5e-7,12345678901234567890123,".nan","yes","2030-01-02"]`,
+		"[1, -2.5e-7, 12345678901234567890123, .nan, yes, 2030-01-02]":     `[1,-2.5e-7,12345678901234567890123,".nan","yes","2030-01-02"]`,
 		"\n      k:\n      - 1": `{"k":[1]}`,
 	} {
 		text := "apiVersion: a/v1alpha1\nkind: Component\nmetadata: {name: x}\nspec:\n  type: t.t\n  metadata:\n  - name: v\n    value: " + written + "\n"

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 
 	"github.com/hashicorp/raft"
@@ -139,7 +138,7 @@ func (n *Node) buildHost(ctx context.Context) error {
 			_, t := raft.NewInmemTransport(raft.ServerAddress(id))
 			return t
 		},
-		Logger: n.log, Registerer: n.registry, Fatal: n.fatal, Now: n.now,
+		Logger: n.log, Registerer: n.registry, Fatal: n.deps.Fatal, Now: n.deps.Now,
 	})
 	if err != nil {
 		return err
@@ -183,7 +182,7 @@ func (n *Node) loaderOptions() (loader.Options, error) {
 	if err != nil {
 		return loader.Options{}, err
 	}
-	o := loaderOptions(n.config, func(_ context.Context, c loader.StateConfig) (state.Store, error) {
+	o := loaderOptions(n.config, n.deps.Env, func(_ context.Context, c loader.StateConfig) (state.Store, error) {
 		return n.host.Store(c.Namespace, c.Name), nil
 	})
 	o.Logger, o.Metrics = n.log, metrics
@@ -195,12 +194,13 @@ func (n *Node) loaderOptions() (loader.Options, error) {
 const TypeStateRaft = "state.raft"
 
 // loaderOptions say what to load for c; open makes stores of the replicated type.
-func loaderOptions(c Config, open func(context.Context, loader.StateConfig) (state.Store, error)) loader.Options {
+func loaderOptions(c Config, env func(string) (string, bool), open func(context.Context, loader.StateConfig) (state.Store, error)) loader.Options {
+	pod, _ := env("POD_NAME")
 	return loader.Options{
-		Paths: c.Components.Paths, Apps: []string{c.App.ID}, Namespace: c.Namespace, PodName: os.Getenv("POD_NAME"),
+		Paths: c.Components.Paths, Apps: []string{c.App.ID}, Namespace: c.Namespace, PodName: pod,
 		Factories:    loader.Factories{State: map[string]loader.StateFactory{TypeStateRaft: {Open: open}}},
 		DefaultState: &component.Spec{Name: "statestore", Type: TypeStateRaft, Version: component.DefaultVersion},
-		Env:          os.LookupEnv,
+		Env:          env,
 		UUID:         newUUID,
 	}
 }

@@ -12,9 +12,10 @@ import (
 )
 
 // Check reads the component files of c without starting anything. What a start would
-// refuse because of the files alone is the error; oddities are warnings.
-func Check(_ context.Context, c Config) (warnings []string, err error) {
-	o := loaderOptions(c.WithDefaults(), func(context.Context, loader.StateConfig) (state.Store, error) {
+// refuse because of the files alone is the error; oddities are warnings. env looks up
+// environment variables.
+func Check(_ context.Context, c Config, env func(name string) (string, bool)) (warnings []string, err error) {
+	o := loaderOptions(c.WithDefaults(), env, func(context.Context, loader.StateConfig) (state.Store, error) {
 		return nil, fault.New(fault.Internal, "node.Check", "a check opens no store")
 	})
 	o.Logger = slog.New(slog.DiscardHandler)

@@ -11,13 +11,15 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/quorate/quorate/raftfsm"
 )
 
 // Limits of the configuration.
 const (
 	MaxPartitions = 256
 	// MaxEntry is the largest log entry in bytes, and so the largest request body.
-	MaxEntry = 64 << 20
+	MaxEntry = raftfsm.MaxRequest
 )
 
 // sharedDir is the last element of the data directory that nodes without --join and

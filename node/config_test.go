@@ -23,7 +23,7 @@ func changed(change func(*node.Config)) node.Config {
 
 // problemsOf are the single problems that Validate joined.
 func problemsOf(err error) []error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the join itself is wanted
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { // the join itself is wanted
 		return joined.Unwrap()
 	}
 	return nil

@@ -134,7 +134,7 @@ func (c Cluster) validate(p *problems) {
 	}
 	oneOf(p, "--role", c.Role, RoleServer, RoleSidecar)
 	p.between("--voters", c.Voters, 1, 99)
-	p.between("--partitions", c.Partitions, 0, MaxPartitions)
+	p.check(c.Partitions >= 0 && c.Partitions <= MaxPartitions, "--partitions", c.Partitions, fmt.Sprintf("give a number from 1 to %d", MaxPartitions))
 	p.between("--bootstrap-expect", c.BootstrapExpect, 0, 99)
 	p.host("--bind-address", c.Bind)
 	p.port("--gossip-port", c.Gossip)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,18 +20,21 @@ import (
 type Deps struct {
 	Logger *slog.Logger
 	// Fatal is told when this replica can no longer be trusted, for instance because its
-	// disk failed. It must end the process: the node does nothing more. nil = log the error
-	// and exit with 1. Called from any goroutine.
+	// disk failed. It must end the process and not return: a replica that cannot trust its
+	// disk or memory must not answer once more, and what it acknowledged is on disk. Called
+	// from any goroutine. Required.
 	Fatal func(error)
-	Now   func() time.Time // nil = time.Now
+	// Exit ends the process, for a shutdown that is forced through the API. Required.
+	Exit func(code int)
+	Env  func(name string) (string, bool) // looks up environment variables. Required
+	Now  func() time.Time                 // nil = time.Now
 }
 
 // Node is a running node. Safe for concurrent use.
 type Node struct {
 	config   Config
+	deps     Deps
 	log      *slog.Logger
-	fatal    func(error)
-	now      func() time.Time
 	started  time.Time
 	registry *prometheus.Registry
 	closers  lifecycle.Stack
@@ -55,14 +57,10 @@ func Open(ctx context.Context, c Config, d Deps) (*Node, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	n := &Node{config: c, log: d.Logger, fatal: d.Fatal, now: d.Now, registry: prometheus.NewRegistry(), stop: make(chan struct{})}
-	if n.now == nil {
-		n.now = time.Now
+	if d.Now == nil {
+		d.Now = time.Now
 	}
-	if n.fatal == nil {
-		n.fatal = n.exit
-	}
-	n.started = n.now()
+	n := &Node{config: c, deps: d, log: d.Logger, started: d.Now(), registry: prometheus.NewRegistry(), stop: make(chan struct{})}
 	if err := n.build(ctx); err != nil {
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Grace)
 		defer cancel()
@@ -70,13 +68,6 @@ func Open(ctx context.Context, c Config, d Deps) (*Node, error) {
 	}
 	n.ready.Store(true)
 	return n, nil
-}
-
-// exit ends the process: a replica that cannot trust its disk or memory must not answer
-// once more. Everything acknowledged is on disk already.
-func (n *Node) exit(err error) {
-	n.log.Error("this node cannot go on and ends now", "error", err)
-	os.Exit(1)
 }
 
 // Addresses tells where the node is found. It does not change.
@@ -96,7 +87,7 @@ func (n *Node) Wait(ctx context.Context) error {
 func (n *Node) shutdown(force bool) {
 	if force {
 		n.log.Warn("ended at once through the API")
-		time.AfterFunc(forcedExit, func() { os.Exit(1) })
+		time.AfterFunc(forcedExit, func() { n.deps.Exit(1) })
 	}
 	n.once.Do(func() { close(n.stop) })
 }

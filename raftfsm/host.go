@@ -125,6 +125,9 @@ func (h *Host) open(ctx context.Context) error {
 	h.cache = pebble.NewCache(h.opts.CacheBytes)
 	h.space = &space{dir: h.opts.Dir, min: h.opts.MinFree, free: h.opts.FreeBytes, logger: h.opts.Logger}
 	h.space.look()
+	if err := h.space.enoughToStart(); err != nil {
+		return err
+	}
 	if err := h.openGroups(ctx); err != nil {
 		return err
 	}

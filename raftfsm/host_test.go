@@ -3,9 +3,11 @@ package raftfsm_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -210,7 +212,7 @@ func TestALowDiskMakesTheStoreReadOnlyUntilSpaceIsFreed(t *testing.T) {
 		return nil
 	})
 	_, err := s.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: "k", Value: []byte("2")}}})
-	if !fault.Is(err, fault.Unavailable) {
+	if !fault.Is(err, fault.ReadOnly) {
 		t.Fatalf("a write on a full disk gave %v", err)
 	}
 	if got := get(t, s, "k", state.Strong); string(got.Value) != "1" {
@@ -221,10 +223,25 @@ func TestALowDiskMakesTheStoreReadOnlyUntilSpaceIsFreed(t *testing.T) {
 	}
 	free.Store(120 << 20) // more than the limit, less than where it opens again
 	_, err = s.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: "k", Value: []byte("2")}}})
-	if !fault.Is(err, fault.Unavailable) {
+	if !fault.Is(err, fault.ReadOnly) {
 		t.Errorf("the store flaps: %v", err)
 	}
 	free.Store(1 << 30)
 	eventually(t, func() error { return h.WritesAllowed() })
 	set(t, s, "k", "3", state.Strong)
+}
+
+// A durable acknowledgement comes before the entry is committed or applied; the reader
+// must wait for it, never take it for lost.
+func TestAnEventualWriteIsReadAtOnceAndNeverMarkedStale(t *testing.T) {
+	o := options(t, t.TempDir())
+	o.Partitions = 4
+	s := open(t, o).Store("", "s")
+	for i := range 400 {
+		key, value := fmt.Sprintf("app%d||k", i%7), strconv.Itoa(i)
+		set(t, s, key, value, state.Eventual)
+		if got := get(t, s, key, state.Eventual); string(got.Value) != value || got.Level != state.SessionLevel {
+			t.Fatalf("write %d: read %q at level %s", i, got.Value, got.Level)
+		}
+	}
 }

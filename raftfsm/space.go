@@ -43,7 +43,7 @@ func (s *space) look() {
 	was := s.full.Load() != nil
 	switch {
 	case !was && n < s.min:
-		s.full.Store(&fault.Error{Code: fault.Unavailable, Op: "raftfsm.space", Key: s.dir,
+		s.full.Store(&fault.Error{Code: fault.ReadOnly, Op: "raftfsm.space", Key: s.dir,
 			Msg:  fmt.Sprintf("the store is read-only: less than %d MiB are free on the disk of %s", s.min>>20, s.dir),
 			Hint: "free some space; writes open again by themselves, deletes still work"})
 		s.logger.Error("the disk is nearly full: values can no longer be stored until space is freed; reads and deletes go on",
@@ -52,6 +52,20 @@ func (s *space) look() {
 		s.full.Store(nil)
 		s.logger.Info("disk space was freed: values can be stored again", "dir", s.dir, "free_bytes", n)
 	}
+}
+
+// startBytes is what opening databases and electing a leader may write. On a disk without
+// it the database engine does not fail, it waits for ever.
+const startBytes = 4 << 20
+
+// enoughToStart refuses to open anything on a full disk.
+func (s *space) enoughToStart() error {
+	if left := s.left.Load(); left < startBytes {
+		return &fault.Error{Code: fault.Unavailable, Op: "raftfsm.Open", Key: s.dir,
+			Msg:  fmt.Sprintf("the disk of %s is full: %d KiB are free, a start needs %d MiB", s.dir, left>>10, startBytes>>20),
+			Hint: "free some space and start again, nothing acknowledged is lost"}
+	}
+	return nil
 }
 
 // allowed is the error for whoever stores a value now, or nil.

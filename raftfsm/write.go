@@ -49,12 +49,12 @@ func (h *Host) send(ctx context.Context, gid uint32, r *command.Request, ack gro
 		case fault.Indeterminate:
 			sure = false
 			h.metrics.retries.WithLabelValues("indeterminate").Inc()
-		case fault.Timeout, fault.Unavailable:
-			if !sure { // this attempt surely failed, an earlier one may not have
-				return a, false, asIndeterminate(err)
-			}
-			return a, true, err
+		case "":
+			return a, sure, nil
 		default:
+			if !sure { // this attempt surely failed, an earlier one may not have
+				err = asIndeterminate(err)
+			}
 			return a, sure, err
 		}
 		if ctx.Err() == nil {

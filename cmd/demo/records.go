@@ -70,7 +70,7 @@ func newRecord(fields map[string]string) (record, error) {
 
 // generate makes n records that look like packages, the same ones every time.
 func generate(n int) []record {
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same records every time are wanted
+	random := rand.New(rand.NewPCG(1, 2)) // the same records every time are wanted
 	records := make([]record, n)
 	for i := range records {
 		fields := map[string]string{

@@ -31,18 +31,25 @@ func run() int {
 		Stderr:  os.Stderr,
 		Version: buildVersion(),
 		Open:    open,
-		Check:   node.Check,
+		Check:   check,
 		Signals: signals,
 	}
 	return m.Run(context.Background())
 }
 
 func open(ctx context.Context, c node.Config, log *slog.Logger) (cli.Node, error) {
-	n, err := node.Open(ctx, c, node.Deps{Logger: log})
+	n, err := node.Open(ctx, c, node.Deps{Logger: log, Env: os.LookupEnv, Exit: os.Exit, Fatal: func(err error) {
+		log.Error("this node cannot go on and ends now; nothing acknowledged is lost", "error", err)
+		os.Exit(1)
+	}})
 	if err != nil {
 		return nil, err
 	}
 	return n, nil
+}
+
+func check(ctx context.Context, c node.Config) ([]string, error) {
+	return node.Check(ctx, c, os.LookupEnv)
 }
 
 // signals delivers the signals that ask a process to end. Room for two: the second must

@@ -28,7 +28,9 @@ const pages = "../../docs/components"
 func factories(t *testing.T) loader.Factories {
 	t.Helper()
 	f, err := builtin.Factories(loader.Factories{State: map[string]loader.StateFactory{"state.raft": {
-		Open: func(context.Context, loader.StateConfig) (state.Store, error) { return inmemory.Open(inmemory.Options{}), nil },
+		Open: func(context.Context, loader.StateConfig) (state.Store, error) {
+			return inmemory.Open(inmemory.Options{}), nil
+		},
 	}}})
 	if err != nil {
 		t.Fatal(err)

@@ -40,6 +40,8 @@ const (
 	outcomeDenied
 	outcomeNotLeader
 	outcomeUnavailable
+	outcomeReadOnly
+	outcomeOverloaded
 	outcomeIndeterminate
 	outcomeTimeout
 	outcomeUnimplemented
@@ -50,7 +52,7 @@ const (
 
 func (o outcome) String() string {
 	return [outcomes]string{
-		"ok", "not_found", "conflict", "invalid", "too_large", "denied", "not_leader", "unavailable",
+		"ok", "not_found", "conflict", "invalid", "too_large", "denied", "not_leader", "unavailable", "read_only", "overloaded",
 		"indeterminate", "timeout", "unimplemented", "corrupt", "internal",
 	}[o]
 }
@@ -74,6 +76,10 @@ func outcomeOf(err error) outcome {
 		return outcomeNotLeader
 	case fault.Unavailable:
 		return outcomeUnavailable
+	case fault.ReadOnly:
+		return outcomeReadOnly
+	case fault.Overloaded:
+		return outcomeOverloaded
 	case fault.Indeterminate:
 		return outcomeIndeterminate
 	case fault.Timeout:

@@ -156,7 +156,9 @@ type Written struct {
 //	conflict       an ETag or create-only condition failed; Key names the key; nothing was changed
 //	invalid        the request cannot be served by this store
 //	too_large      a limit of this store; Msg names it
-//	unavailable    not done: no quorum, read-only, closing
+//	unavailable    not done: no quorum, closing
+//	read_only      not done: values are refused for now, because the disk is nearly full
+//	overloaded     not done: too much is waiting already
 //	timeout        not done in time
 //	indeterminate  may have been done
 type Store interface {

@@ -24,7 +24,9 @@ const (
 	TooLarge      Code = "too_large"     // a limit was exceeded; Msg names the limit
 	Denied        Code = "denied"        // policy or credentials forbid it
 	NotLeader     Code = "not_leader"    // this replica surely did not do it; Hint may carry the leader
-	Unavailable   Code = "unavailable"   // cannot be done now and surely was not done (no quorum, read-only, closing)
+	Unavailable   Code = "unavailable"   // cannot be done now and surely was not done (no quorum, closing)
+	ReadOnly      Code = "read_only"     // values are refused for now, surely not done: the disk is nearly full
+	Overloaded    Code = "overloaded"    // surely not done: too much is waiting already
 	Indeterminate Code = "indeterminate" // may or may not have been done
 	Timeout       Code = "timeout"       // the deadline passed; surely not done
 	Unimplemented Code = "unimplemented" // this store or peer does not offer the operation

@@ -17,7 +17,7 @@ import (
 type clock struct {
 	now    func() time.Time // carries a monotonic reading
 	opened time.Time
-	wall   uint64    // wall clock at opened
+	wall   uint64 // wall clock at opened
 	seen   atomic.Pointer[stamp]
 	latest atomic.Uint64 // greatest time given out as leader
 }
@@ -35,15 +35,16 @@ func newClock(now func() time.Time) *clock {
 	return c
 }
 
-// observe notes the machine's time. Called from the machine's goroutine only.
+// observe notes the machine's time. Called from the machine's goroutine only. A stamp
+// that comes late, behind what the one before and the time since make, tells nothing new.
 func (c *clock) observe(ms uint64) {
-	if ms > c.seen.Load().ms {
+	if ms > c.extrapolated() {
 		c.seen.Store(&stamp{ms: ms, at: c.now()})
 	}
 }
 
-// replica is a lower bound of the leader's time: what was seen, and the time since.
-func (c *clock) replica() uint64 {
+// extrapolated is what was seen, and the time since.
+func (c *clock) extrapolated() uint64 {
 	s := c.seen.Load()
 	if s.ms == 0 {
 		return 0
@@ -51,10 +52,14 @@ func (c *clock) replica() uint64 {
 	return s.ms + c.since(s.at)
 }
 
+// replica is a lower bound of the leader's time, and never less than this node said
+// before as leader.
+func (c *clock) replica() uint64 { return max(c.extrapolated(), c.latest.Load()) }
+
 // leader is the time a leader stamps entries and strong reads with. It never goes
 // backward, and is never behind what any applied entry carried.
 func (c *clock) leader() uint64 {
-	now := max(c.replica(), c.wall+c.since(c.opened))
+	now := max(c.extrapolated(), c.wall+c.since(c.opened))
 	for {
 		last := c.latest.Load()
 		if now <= last {

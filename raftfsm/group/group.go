@@ -41,7 +41,7 @@ type Group struct {
 	obs      *groupMetrics
 
 	readyTerm atomic.Uint64 // term of which an entry was applied here as leader
-	heard     atomic.Uint64 // greatest commit index a leader announced since Open
+	heard     atomic.Pointer[Position] // newest commit index a leader announced since Open, with that leader's term
 	alone     atomic.Bool   // as leader, saw itself as the only voter when its term began or the configuration changed last
 	caughtUp  atomic.Bool   // has applied the commit index of a leader heard since Open
 	changed   *signal       // readiness or leadership may have changed
@@ -82,8 +82,7 @@ func Open(ctx context.Context, o Options) (*Group, error) {
 func (g *Group) startRaft() error {
 	o := g.opts
 	g.guard = newGuard(o.Transport, g.disk.logs.stalled, o.Timing.Stall)
-	g.guard.announce = g.hear
-	g.guard.known = g.known
+	g.guard.announce, g.guard.known = g.hear, g.known
 	conf := raft.DefaultConfig()
 	conf.LocalID = o.ServerID
 	conf.HeartbeatTimeout, conf.ElectionTimeout = o.Timing.Heartbeat, o.Timing.Election
@@ -104,6 +103,7 @@ func (g *Group) startRaft() error {
 		return &fault.Error{Code: fault.Internal, Op: "group.Open", Msg: fmt.Sprintf("cannot start group %d", o.ID), Err: err}
 	}
 	g.raft = r
+	g.guard.start() // only now: what comes in ends up in callbacks that need g.raft
 	return nil
 }
 
@@ -159,24 +159,46 @@ func stores(r *command.Request) bool {
 // ReadIndex gives a read index, on the leader only. Errors: not_leader, unavailable, timeout.
 func (g *Group) ReadIndex(ctx context.Context) (ReadIndex, error) { return g.reader.get(ctx) }
 
+// settlePoll is how often a follower looks whether its log is final up to an index that
+// it was told of: nothing announces a commit that brings the machine no command.
+const settlePoll = 2 * time.Millisecond
+
 // WaitApplied waits until the local machine reflects every command up to index, which
-// must be at or below the commit index. Entries that never reach the machine need no wait.
+// must be at or below the leader's commit index. Entries that never reach the machine
+// need no wait; which they are is known once this server knows them to be committed.
 func (g *Group) WaitApplied(ctx context.Context, index uint64) error {
 	for {
-		m := g.Machine()
-		if m.Applied() >= index {
-			return nil
+		m, final := g.Machine(), g.final(index)
+		target := index
+		if final {
+			target = g.disk.logs.tail.lastVisible(index, g.disk.fsm.floor.Load())
 		}
-		target := g.disk.logs.tail.lastVisible(index, g.disk.fsm.floor.Load())
 		if m.Applied() >= target {
 			return nil
 		}
-		err := m.Wait(ctx, target)
-		if err == nil || m == g.Machine() {
+		err := waitMachine(ctx, m, target, final)
+		if err == nil || ctx.Err() != nil || (final && m == g.Machine()) {
 			return err
 		}
-		// The database was replaced by a received snapshot meanwhile: look at the new one.
+		// A received snapshot has replaced the machine, or there is more to know: look again.
+		if !final && !fault.Is(err, fault.Timeout) && m == g.Machine() {
+			return err
+		}
 	}
+}
+
+// final reports whether no entry up to index can be replaced in this server's log.
+func (g *Group) final(index uint64) bool {
+	return index <= max(g.raft.CommitIndex(), g.disk.fsm.floor.Load())
+}
+
+func waitMachine(ctx context.Context, m *kv.Machine, target uint64, final bool) error {
+	if !final {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, settlePoll)
+		defer cancel()
+	}
+	return m.Wait(ctx, target)
 }
 
 // Machine is the live state machine. A reader that finds it closed asks again: a received
@@ -209,10 +231,22 @@ func (g *Group) Leader() raft.ServerID {
 
 // CaughtUp reports whether the machine has applied the commit index of a leader that was
 // heard since Open. Until then it may be as old as the moment the node stopped.
-func (g *Group) CaughtUp() bool { return g.caughtUp.Load() }
+func (g *Group) CaughtUp() bool {
+	if g.caughtUp.Load() {
+		return true
+	}
+	h := g.heard.Load()
+	// A new leader's commit index covers its predecessors' only from its own first entry on.
+	if h == nil || g.Holds(*h) != Held || g.Machine().Applied() < g.disk.logs.tail.lastVisible(h.Index, g.disk.fsm.floor.Load()) {
+		return false
+	}
+	g.caughtUp.Store(true)
+	return true
+}
 
-// LastIndex is the index of the newest entry of the local log.
-func (g *Group) LastIndex() uint64 { return g.raft.LastIndex() }
+// LastIndex is the index of the newest entry this server has, in its log or in the
+// snapshot below it.
+func (g *Group) LastIndex() uint64 { return max(g.disk.logs.last.Load(), g.disk.snaps.index()) }
 
 // Age is an upper bound of how old the local machine's state is: the time since a
 // majority confirmed an index that the machine has applied since. A server that leads
@@ -229,15 +263,27 @@ func (g *Group) Age() (age time.Duration, known bool) {
 }
 
 // Holds reports whether the local log holds, or held, the entry that was written at pos.
-// Lost means that another leader replaced it; unknown that this server has not got so far.
+// Lost means that another leader replaced it; Unknown that this server has not got so far,
+// or that it dropped that part of the log and cannot tell any more.
 func (g *Group) Holds(pos Position) Holding {
-	if pos.Index > g.raft.LastIndex() {
-		return Unknown
+	if term, known := g.disk.logs.termAt(pos.Index); known {
+		return held(term == pos.Term)
 	}
-	if term, known := g.disk.logs.tail.termAt(pos.Index); known && term != pos.Term {
-		return Lost
+	// Not raft's own last index: it moves only after the durable signal was given.
+	snap := g.disk.snaps.position()
+	if pos.Index > snap.Index || pos.Term < snap.Term {
+		return Unknown // not here, or here no longer
 	}
-	return Held
+	// Terms never fall along a log, and a leader only appends: an entry of the snapshot's
+	// own term that is not above it belongs to the same log.
+	return held(pos.Term == snap.Term)
+}
+
+func held(is bool) Holding {
+	if is {
+		return Held
+	}
+	return Lost
 }
 
 // Holding is what a server can tell about a position.

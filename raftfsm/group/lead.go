@@ -58,21 +58,20 @@ func (g *Group) barrier() error {
 // known answers a heartbeat from atomics: the last log index, if term and leader are the
 // ones this follower knows.
 func (g *Group) known(term uint64, leader raft.ServerID) (uint64, bool) {
-	if g.raft == nil || g.raft.State() != raft.Follower || g.raft.CurrentTerm() != term {
+	if g.raft.State() != raft.Follower || g.raft.CurrentTerm() != term {
 		return 0, false
 	}
 	_, id := g.raft.LeaderWithID()
 	return g.raft.LastIndex(), id == leader
 }
 
-// hear notes the commit index a leader announced.
-func (g *Group) hear(commit uint64) {
-	for {
-		have := g.heard.Load()
-		if commit <= have || g.heard.CompareAndSwap(have, commit) {
-			return
-		}
+// hear notes the commit index that the leader of term announced, until this server has
+// caught up. Called from the guard's goroutine only.
+func (g *Group) hear(term, commit uint64) {
+	if commit == 0 || g.caughtUp.Load() || term < g.raft.CurrentTerm() {
+		return
 	}
+	g.heard.Store(&Position{Term: term, Index: commit})
 }
 
 // signal wakes everybody who waits for a change.

@@ -49,14 +49,48 @@ func newLogs(engine logStore, fatal func(error), fsync func(time.Duration, int, 
 	return &logs{engine: engine, fatal: fatal, fsync: fsync, step: step, base: time.Now(), waiting: map[*byte]func(uint64, uint64){}}
 }
 
+// align drops a log that does not continue the snapshot. A crash between the switch to a
+// received database and the clearing of the log leaves entries of an older history below
+// or across the snapshot: they may never have been committed, so they must not be sent
+// to anybody, and raft-wal takes no entry that does not follow its last one.
+func (s *logs) align(index, term uint64) error {
+	first, last, err := s.ends()
+	if err != nil || last == 0 || first > index {
+		return err
+	}
+	if last >= index {
+		var l raft.Log
+		if err := s.read(index, &l); err != nil {
+			return err
+		}
+		if l.Term == term {
+			return nil
+		}
+	}
+	s.last.Store(last)
+	return s.DeleteRange(first, last)
+}
+
+func (s *logs) ends() (first, last uint64, err error) {
+	if first, err = s.engine.FirstIndex(); err == nil {
+		last, err = s.engine.LastIndex()
+	}
+	return first, last, err
+}
+
+// read reads and verifies an entry while the group is opened.
+func (s *logs) read(index uint64, l *raft.Log) error {
+	if err := s.engine.GetLog(index, l); err != nil {
+		return &fault.Error{Code: fault.Corrupt, Op: "group.log", Msg: fmt.Sprintf("log entry %d cannot be read", index), Err: err,
+			Hint: "restore the directory from a backup, or empty it to join again as a new server"}
+	}
+	return verify(l)
+}
+
 // scan verifies the entries above the snapshot, which raft is about to read, and accounts
 // for them. It runs before raft does, for raft panics on an entry it cannot read.
 func (s *logs) scan(snapshot uint64) error {
-	first, err := s.engine.FirstIndex()
-	if err != nil {
-		return err
-	}
-	last, err := s.engine.LastIndex()
+	first, last, err := s.ends()
 	if err != nil {
 		return err
 	}
@@ -69,11 +103,7 @@ func (s *logs) scan(snapshot uint64) error {
 	var l raft.Log
 	for i := snapshot + 1; i <= last; i++ {
 		l = raft.Log{}
-		if err := s.engine.GetLog(i, &l); err != nil {
-			return &fault.Error{Code: fault.Corrupt, Op: "group.log", Msg: fmt.Sprintf("log entry %d cannot be read", i), Err: err,
-				Hint: "restore the directory from a backup, or empty it to join again as a new server"}
-		}
-		if err := verify(&l); err != nil {
+		if err := s.read(i, &l); err != nil {
 			return err
 		}
 		s.tail.note(&l)
@@ -115,9 +145,9 @@ func (s *logs) StoreLogs(entries []*raft.Log) error {
 		}
 		size += entrySize(l)
 	}
-	s.step("log-append")
 	start := time.Now()
 	s.busy.Store(int64(start.Sub(s.base)) + 1)
+	s.step("log-append")
 	err := s.engine.StoreLogs(entries)
 	s.busy.Store(0)
 	if err != nil {
@@ -176,6 +206,18 @@ func (s *logs) GetLog(index uint64, l *raft.Log) error {
 	return nil
 }
 
+// termAt returns the term of the entry at index, if it is in the log.
+func (s *logs) termAt(index uint64) (term uint64, known bool) {
+	if term, known = s.tail.termAt(index); known || index > s.last.Load() {
+		return term, known
+	}
+	var l raft.Log
+	if err := s.GetLog(index, &l); err != nil {
+		return 0, false
+	}
+	return l.Term, true
+}
+
 // FirstIndex returns the index of the oldest entry, 0 for none.
 func (s *logs) FirstIndex() (uint64, error) { return s.engine.FirstIndex() }
 
@@ -197,12 +239,12 @@ func (s *logs) DeleteRange(lo, hi uint64) error {
 		s.tail.forget(hi)
 		return nil
 	}
-	s.tail.cut(lo)
 	newLast, err := s.engine.LastIndex()
 	if err != nil {
 		return err
 	}
-	s.last.Store(newLast)
+	s.last.Store(newLast) // before the tail: what the tail no longer knows must not look compacted
+	s.tail.cut(lo)
 	return nil
 }
 

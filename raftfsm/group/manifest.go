@@ -75,7 +75,7 @@ func readManifest(dir string) (*manifest, error) {
 			Msg:  fmt.Sprintf("%s has format %d, this version understands up to %d", path, m.Version, manifestVersion),
 			Hint: "run the version that wrote it, or a newer one"}
 	}
-	if m.Database == "" || m.Database != filepath.Base(m.Database) {
+	if !plainName(m.Database) {
 		return nil, corruptFile(path, "it names no database directory")
 	}
 	return &m, nil
@@ -98,6 +98,12 @@ func writeManifest(dir string, m *manifest, step func(string)) error {
 	}
 	step("manifest-renamed")
 	return syncDir(dir)
+}
+
+// plainName reports whether name is that of something in a directory, and not of the
+// directory itself or of anything elsewhere.
+func plainName(name string) bool {
+	return name != "." && filepath.IsLocal(name) && !strings.ContainsAny(name, "/\\\x00")
 }
 
 func checksum(s string) string {

@@ -59,6 +59,12 @@ func openDisk(o Options, obs *groupMetrics, clk *clock) (d *disk, err error) {
 	return d, d.check(o)
 }
 
+// syncNew makes the names of what was made in dir, and of dir itself, survive a power
+// cut: neither engine does. Two levels up are ours: the groups' directory and the node's.
+func syncNew(dir string) error {
+	return errors.Join(syncDir(dir), syncDir(filepath.Dir(dir)), syncDir(filepath.Dir(filepath.Dir(dir))))
+}
+
 func boltOptions() *bbolt.Options {
 	return &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType}
 }
@@ -86,6 +92,11 @@ func (d *disk) openLogs(o Options, obs *groupMetrics, man *manifest) error {
 		return err
 	}
 	d.logs = newLogs(engine, o.Fatal, obs.appended, o.Step)
+	if !hadStable || !hadLog {
+		if err := syncNew(o.Dir); err != nil {
+			return diskError(err, o.Dir)
+		}
+	}
 	return d.whole(o, hadStable, hadLog)
 }
 
@@ -231,12 +242,20 @@ func (s *snapshots) sweep() error {
 
 // check verifies that log, snapshot and database belong together.
 func (d *disk) check(o Options) error {
-	if err := d.logs.scan(d.snaps.index()); err != nil {
+	snap := d.snaps.current.Snapshot
+	if snap == nil {
+		snap = &snapshotInfo{}
+	}
+	if err := d.logs.align(snap.Index, snap.Term); err != nil {
 		return err
 	}
-	applied, top := d.fsm.machine().Applied(), max(d.logs.last.Load(), d.snaps.index())
-	if s := d.snaps.current.Snapshot; s != nil && applied < s.Applied {
-		return mismatch(o, "the database holds entries up to %d, its snapshot says %d", applied, s.Applied)
+	if err := d.logs.scan(snap.Index); err != nil {
+		return err
+	}
+	// A received database may be ahead of the snapshot it came with, and then of the log.
+	applied, top := d.fsm.machine().Applied(), max(d.logs.last.Load(), snap.Index, snap.Applied)
+	if applied < snap.Applied {
+		return mismatch(o, "the database holds entries up to %d, its snapshot says %d", applied, snap.Applied)
 	}
 	if applied > top {
 		return mismatch(o, "the database holds entries up to %d, the log ends at %d", applied, top)
@@ -287,6 +306,9 @@ func (d *disk) close() error {
 
 // bootstrap makes this server the only voter of a new group, once.
 func (d *disk) bootstrap(o Options, conf *raft.Config, trans raft.Transport) error {
+	if err := d.forgetHalfBootstrap(); err != nil {
+		return err
+	}
 	err := raft.BootstrapCluster(conf, d.logs, d.stable, d.snaps, trans, raft.Configuration{Servers: []raft.Server{
 		{ID: o.ServerID, Address: raft.ServerAddress(o.ServerID), Suffrage: raft.Voter},
 	}})
@@ -294,4 +316,18 @@ func (d *disk) bootstrap(o Options, conf *raft.Config, trans raft.Transport) err
 		return nil
 	}
 	return err
+}
+
+// forgetHalfBootstrap makes a bootstrap possible again that was cut off between its two
+// writes: term 1 and the first entry. Raft takes a term for a group that exists. Term 1
+// without a vote is nothing else: elections begin at term 2.
+func (d *disk) forgetHalfBootstrap() error {
+	term, err := d.stable.GetUint64([]byte("CurrentTerm"))
+	if err != nil || term != 1 || d.logs.last.Load() > 0 || d.snaps.index() > 0 {
+		return nil
+	}
+	if _, _, err := d.stable.vote(); err == nil {
+		return nil
+	}
+	return d.stable.SetUint64([]byte("CurrentTerm"), 0)
 }

@@ -69,7 +69,7 @@ type Timing struct {
 type Bounds struct {
 	EntryBytes       int    // requests gathered into one entry; default 1 MiB; a single larger request travels alone
 	EntryCount       int    // requests gathered into one entry; default 1024
-	Window           int    // entries on their way at a time; default 3
+	Window           int    // entries on their way at a time; default 2
 	Queue            int    // requests waiting for an entry; default 16384
 	QueueBytes       int    // and their bytes; default 64 MiB
 	SnapshotLogBytes uint64 // log bytes since the last snapshot that trigger one; default 64 MiB
@@ -102,7 +102,7 @@ func (o Options) withDefaults() Options {
 	def(&t.SnapshotPoll, time.Second)
 	def(&b.EntryBytes, 1<<20)
 	def(&b.EntryCount, 1024)
-	def(&b.Window, 3)
+	def(&b.Window, 2)
 	def(&b.Queue, 16384)
 	def(&b.QueueBytes, 64<<20)
 	def(&b.SnapshotLogBytes, 64<<20)

@@ -109,7 +109,8 @@ func newProposer(r *raft.Raft, l *logs, c *clock, b Bounds, obs *groupMetrics) *
 // propose queues data and waits for its outcome. Errors:
 //
 //	not_leader     surely not done here
-//	unavailable    surely not done: the queue is full or the group is closing
+//	overloaded     surely not done: the queue is full
+//	unavailable    surely not done: the group is closing
 //	timeout        surely not done: ctx ended before it was taken from the queue
 //	indeterminate  may have been done
 func (p *proposer) propose(ctx context.Context, data Encoded, ack Ack) (Answer, error) {
@@ -141,7 +142,7 @@ func (p *proposer) enqueue(one *proposal) error {
 	if len(p.queue) >= p.bounds.Queue || p.bytes >= p.bounds.QueueBytes {
 		p.mu.Unlock()
 		p.obs.refused.Inc()
-		return &fault.Error{Code: fault.Unavailable, Op: "group.Propose", Msg: "too many writes are waiting for the log",
+		return &fault.Error{Code: fault.Overloaded, Op: "group.Propose", Msg: "too many writes are waiting for the log",
 			Hint: "retry after a moment; if it lasts, the disk or the other voters are too slow"}
 	}
 	p.queue = append(p.queue, one)

@@ -194,6 +194,9 @@ func (r *reader) majority(term uint64, others []raft.Server, self bool) error {
 	if have >= need {
 		return nil
 	}
+	if r.confirm == nil {
+		return fault.New(fault.Unavailable, "group.ReadIndex", "there are other voters, but no way to ask them")
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), r.timeout)
 	defer cancel()
 	answers := make(chan error, len(others))

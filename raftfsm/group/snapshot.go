@@ -147,13 +147,16 @@ func (s *snapshots) database() string {
 }
 
 // index returns the index of the current snapshot, 0 for none.
-func (s *snapshots) index() uint64 {
+func (s *snapshots) index() uint64 { return s.position().Index }
+
+// position returns index and term of the current snapshot, zeros for none.
+func (s *snapshots) position() Position {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.current.Snapshot == nil {
-		return 0
+		return Position{}
 	}
-	return s.current.Snapshot.Index
+	return Position{Term: s.current.Snapshot.Term, Index: s.current.Snapshot.Index}
 }
 
 // take hands over the machine of a received snapshot, once.

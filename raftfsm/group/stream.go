@@ -8,6 +8,7 @@ import (
 	"hash"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sort"
@@ -197,7 +198,7 @@ func (s *streamReader) fileHeader(mark byte) (string, int64, error) {
 		return "", 0, err
 	}
 	name := string(nameBytes)
-	if name != filepath.Base(name) || name == "." || name == ".." {
+	if !plainName(name) {
 		return "", 0, fmt.Errorf("file name %q leaves the directory", name)
 	}
 	b, err = s.take(8)
@@ -214,7 +215,7 @@ func (s *streamReader) fileHeader(mark byte) (string, int64, error) {
 func (s *streamReader) fileBody(path string, size int64) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return err
+		return s.damaged(filepath.Base(path), err)
 	}
 	sum := crc32.New(castagnoli)
 	_, err = io.CopyN(io.MultiWriter(f, sum), s.r, size)
@@ -249,7 +250,12 @@ func (s *streamReader) end() error {
 	return nil
 }
 
+// damaged tells a stream that is not what was sent from a disk that does not take it.
 func (s *streamReader) damaged(part string, err error) error {
+	var disk *fs.PathError
+	if errors.As(err, &disk) && !errors.Is(err, fs.ErrExist) {
+		return diskError(err, disk.Path)
+	}
 	return &fault.Error{Code: fault.Corrupt, Op: "group.snapshot", Msg: "snapshot stream is damaged at its " + part, Err: err,
 		Hint: "it was discarded; the sender will be asked again"}
 }

@@ -24,6 +24,7 @@ type tail struct {
 	cached []*raft.Log // contiguous
 	bytes  int         // of cached
 
+	last  uint64 // newest entry noted, 0 = none
 	total uint64 // bytes appended since open
 	marks []mark // ascending
 	blind []uint64
@@ -70,6 +71,7 @@ func (t *tail) noteLocked(l *raft.Log) {
 		t.marks = append(t.marks, mark{index: l.Index, total: t.total})
 	}
 	t.total += uint64(entrySize(l))
+	t.last = l.Index
 	if !visible(l.Type) {
 		t.blind = append(t.blind, l.Index)
 	}
@@ -78,12 +80,13 @@ func (t *tail) noteLocked(l *raft.Log) {
 	}
 }
 
-// termAt returns the term of the entry at index, if it was seen since the group was opened.
+// termAt returns the term of the entry at index, if it is in the log and was seen since
+// the group was opened.
 func (t *tail) termAt(index uint64) (term uint64, known bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i := sort.Search(len(t.terms), func(i int) bool { return t.terms[i].index > index })
-	if i == 0 {
+	if i == 0 || index > t.last {
 		return 0, false
 	}
 	return t.terms[i-1].total, true
@@ -132,8 +135,14 @@ func (t *tail) cutLocked(index uint64) {
 	}
 	n := sort.Search(len(t.blind), func(i int) bool { return t.blind[i] >= index })
 	t.blind = t.blind[:n]
-	n = sort.Search(len(t.terms), func(i int) bool { return t.terms[i].index >= index })
-	t.terms = t.terms[:n]
+	t.terms = below(t.terms, index)
+	t.marks = below(t.marks, index)
+	t.last = min(t.last, max(index, 1)-1)
+}
+
+// below returns the marks of entries before index.
+func below(marks []mark, index uint64) []mark {
+	return marks[:sort.Search(len(marks), func(i int) bool { return marks[i].index >= index })]
 }
 
 // forget drops entries up to index: they were compacted away.

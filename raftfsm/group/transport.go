@@ -16,9 +16,9 @@ import (
 //     that confirms what is known is answered here from atomics, and a copy is offered to
 //     the main loop, which alone refreshes the leader's contact; any other goes to the
 //     main loop itself.
-//  2. A leader whose disk stalls stops sending heartbeats (hashicorp/raft#503): raft sends
-//     them from other goroutines while the main loop hangs in a write, so nobody would
-//     ever elect another leader.
+//  2. A leader whose disk stalls falls silent (hashicorp/raft#503): raft sends heartbeats,
+//     and the empty appends that tell of the commit index, from other goroutines while the
+//     main loop hangs in a write, so nobody would ever elect another leader.
 //  3. Entries are not pipelined (hashicorp/raft#612).
 //
 // It also lets the group campaign at once (a lone voter need not wait for a time-out) and
@@ -26,13 +26,14 @@ import (
 type guard struct {
 	inner    raft.Transport
 	stalled  func() time.Duration
-	limit    time.Duration // of a stalled write, before heartbeats stop
+	limit    time.Duration // of a stalled write, before this server falls silent
 	consumer chan raft.RPC
 	beats    chan raft.RPC // one slot: a heartbeat's copy for the main loop
-	announce func(leaderCommit uint64)
+	announce func(term, leaderCommit uint64)
 	known    func(term uint64, leader raft.ServerID) (lastLog uint64, ok bool)
 
-	stop chan struct{}
+	started chan struct{} // closed once raft can be called back
+	stop    chan struct{}
 	once sync.Once
 	wg   sync.WaitGroup
 }
@@ -45,12 +46,17 @@ var (
 func newGuard(inner raft.Transport, stalled func() time.Duration, limit time.Duration) *guard {
 	g := &guard{
 		inner: inner, stalled: stalled, limit: limit,
-		consumer: make(chan raft.RPC), beats: make(chan raft.RPC, 1), stop: make(chan struct{}),
-		announce: func(uint64) {}, known: func(uint64, raft.ServerID) (uint64, bool) { return 0, false },
+		consumer: make(chan raft.RPC), beats: make(chan raft.RPC, 1), started: make(chan struct{}), stop: make(chan struct{}),
+		announce: func(uint64, uint64) {}, known: func(uint64, raft.ServerID) (uint64, bool) { return 0, false },
 	}
+	return g
+}
+
+// start lets requests through to raft. announce and known may be called from here on.
+func (g *guard) start() {
 	g.wg.Add(1)
 	go g.forward()
-	return g
+	close(g.started)
 }
 
 // forward feeds raft's main loop from the inner transport and from the heartbeat slot.
@@ -61,7 +67,7 @@ func (g *guard) forward() {
 		select {
 		case rpc = <-g.inner.Consumer():
 			if req, ok := rpc.Command.(*raft.AppendEntriesRequest); ok && !isHeartbeat(req) {
-				g.announce(req.LeaderCommitIndex)
+				g.announce(req.Term, req.LeaderCommitIndex)
 			}
 		case rpc = <-g.beats:
 		case <-g.stop:
@@ -96,6 +102,12 @@ func (g *guard) SetHeartbeatHandler(func(raft.RPC)) { g.inner.SetHeartbeatHandle
 
 // heartbeat answers on the transport's goroutine. It reads atomics and changes nothing.
 func (g *guard) heartbeat(rpc raft.RPC) {
+	select {
+	case <-g.started:
+	default:
+		rpc.Respond(nil, fault.New(fault.Unavailable, "group.heartbeat", "the group is being opened"))
+		return
+	}
 	req, ok := rpc.Command.(*raft.AppendEntriesRequest)
 	if ok {
 		if last, same := g.known(req.Term, raft.ServerID(req.ID)); same {
@@ -115,13 +127,20 @@ func (g *guard) heartbeat(rpc raft.RPC) {
 	}
 }
 
+// silenced is the error of a server that must not be heard as a leader: its disk hangs.
+func (g *guard) silenced() error {
+	d := g.stalled()
+	if d <= g.limit {
+		return nil
+	}
+	return &fault.Error{Code: fault.Unavailable, Op: "group.heartbeat",
+		Msg: "a log write has been hanging for " + d.Round(time.Millisecond).String() + "; this server keeps silent so that another can lead"}
+}
+
 // AppendEntries sends entries or a heartbeat, unless the local disk hangs.
 func (g *guard) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	if isHeartbeat(args) {
-		if d := g.stalled(); d > g.limit {
-			return &fault.Error{Code: fault.Unavailable, Op: "group.heartbeat",
-				Msg: "a log write has been hanging for " + d.Round(time.Millisecond).String() + "; heartbeats are held back so that another server can lead"}
-		}
+	if err := g.silenced(); err != nil {
+		return err
 	}
 	return g.inner.AppendEntries(id, to, args, resp)
 }
@@ -145,8 +164,11 @@ func (g *guard) RequestPreVote(id raft.ServerID, to raft.ServerAddress, args *ra
 	return p.RequestPreVote(id, to, args, resp)
 }
 
-// InstallSnapshot sends a snapshot.
+// InstallSnapshot sends a snapshot, unless the local disk hangs.
 func (g *guard) InstallSnapshot(id raft.ServerID, to raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+	if err := g.silenced(); err != nil {
+		return err
+	}
 	return g.inner.InstallSnapshot(id, to, args, resp, data)
 }
 

@@ -93,17 +93,22 @@ func decode(e *Entry) (command.Batch, *fault.Error) {
 
 // commit makes the changes of this Apply visible, as one.
 func (m *Machine) commit() error {
-	w := m.writer
-	w.txn.set(metaKey(), w.meta.append(nil))
-	// Readers must never find a change whose time they could not know of.
-	m.ahead.Store(w.meta.clock)
-	m.visible.Store(w.meta.applied)
-	if err := w.txn.commit(); err != nil {
+	if err := m.install(); err != nil {
 		return err
 	}
 	m.publish()
-	m.waiters.reached(w.meta.applied)
+	m.waiters.reached(m.writer.meta.applied)
 	return nil
+}
+
+// install puts the changes into the database. Before that it announces their time and
+// index: readers must never find a change of which they could not know these.
+func (m *Machine) install() error {
+	w := m.writer
+	w.txn.set(metaKey(), w.meta.append(nil))
+	m.ahead.Store(w.meta.clock)
+	m.visible.Store(w.meta.applied)
+	return w.txn.commit()
 }
 
 // writer holds the newest state, which readers see once it is published, and what one

@@ -129,6 +129,9 @@ func (w *writer) expireClients(limit int) (removed int, more bool, err error) {
 }
 
 func (w *writer) expireOrigins(limit int) (removed int, more bool, err error) {
+	if w.origins.due() > w.meta.clock {
+		return 0, false, nil
+	}
 	for _, o := range w.origins.oldest(len(w.origins.byNumber)) {
 		if o.due() > w.meta.clock {
 			break

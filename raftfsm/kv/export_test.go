@@ -28,8 +28,24 @@ func SetBounds(m *Machine, window uint64, origins int, clients uint64) {
 	m.writer.bounds = bounds{window: window, origins: origins, clients: clients}
 }
 
-// SetAhead pretends that a batch of that cluster time may be visible already.
-func SetAhead(m *Machine, ms uint64) { m.ahead.Store(ms) }
+// Install applies an entry and stops before it is published; it returns the rest.
+func Install(m *Machine, e Entry) (publish func(), err error) {
+	batch, damage := decode(&e)
+	if damage != nil {
+		return nil, damage
+	}
+	m.writer.begin()
+	if _, err := m.writer.entry(&e, &batch); err != nil {
+		return nil, err
+	}
+	return m.publish, keep(m.install(), m.writer.end())
+}
+
+// DueFloor is the time below which nothing is looked for in the due index.
+func DueFloor(m *Machine) uint64 { return m.writer.dueFloor }
+
+// FailuresInARow is how often storage failed in the background since it last worked.
+func FailuresInARow(m *Machine) int64 { return m.health.failures.Load() }
 
 // PebbleFatal does what Pebble does when it cannot go on; it does not return.
 func PebbleFatal(m *Machine, msg string) {
@@ -117,12 +133,30 @@ func CheckInvariants(m *Machine) error {
 	if err := checkClients(m); err != nil {
 		return err
 	}
+	if err := checkOrigins(m.writer.origins); err != nil {
+		return err
+	}
 	loaded := newOrigins()
 	if err := loaded.load(m.db); err != nil {
 		return err
 	}
 	if want, got := describe(m.writer.origins), describe(loaded); !slices.Equal(want, got) {
 		return fmt.Errorf("origins in memory\n%q\nin the database\n%q", want, got)
+	}
+	return nil
+}
+
+func checkOrigins(t *origins) error {
+	if len(t.byName) != len(t.byNumber) {
+		return fmt.Errorf("%d origins by number, %d by name", len(t.byNumber), len(t.byName))
+	}
+	for _, o := range t.byNumber {
+		if t.byName[o.name] != o {
+			return fmt.Errorf("origin %d is not the one of its name %q", o.number, o.name)
+		}
+		if len(o.entries) > 0 && o.entries[0].last <= o.mark {
+			return fmt.Errorf("origin %d with mark %d still has the results of entry %d", o.number, o.mark, o.entries[0].index)
+		}
 	}
 	return nil
 }

@@ -26,8 +26,9 @@ type health struct {
 	broken   atomic.Pointer[fault.Error]
 	stuck    chan struct{} // closed when Pebble may never answer again: do not wait for it
 	stick    sync.Once
-	failures atomic.Int64 // background failures since the last success
-	total    atomic.Uint64
+	failures atomic.Int64  // background failures since the last success
+	total    atomic.Uint64 // background failures
+	stalls   atomic.Uint64 // times that Pebble made Apply wait
 	trouble  atomic.Pointer[trouble]
 }
 

@@ -43,8 +43,8 @@ type Machine struct {
 	health  *health
 	waiters waiters
 	state   atomic.Pointer[state]
-	ahead   atomic.Uint64 // cluster time of the newest batch that may be visible in the database; never less than that
-	visible atomic.Uint64 // index of the newest batch that may be visible in the database; never less than that
+	ahead   atomic.Uint64 // cluster time of the newest batch that may be in the database; it is published a moment later
+	visible atomic.Uint64 // and its index
 	buffers sync.Pool     // *[]byte, for keys of reads
 	writer  *writer       // owned by the goroutine that applies
 	closing sync.Once
@@ -234,7 +234,6 @@ func (m *Machine) publish() {
 	m.state.Store(&state{
 		meta: w.meta, origins: len(w.origins.byNumber), originDue: w.origins.due(), dueFloor: w.dueFloor,
 	})
-	m.ahead.Store(w.meta.clock)
 }
 
 // Applied returns the index of the last applied entry.

@@ -94,7 +94,8 @@ func (e *engine) listener() *pebble.EventListener {
 			}
 		},
 		WriteStallBegin: func(i pebble.WriteStallBeginInfo) {
-			log.Warn("applying waits for storage: it is written faster than the disk takes it", "reason", i.Reason)
+			health.stalls.Add(1)
+			log.Debug("applying waits for storage: it is written faster than the disk takes it", "reason", i.Reason)
 		},
 	}
 }

@@ -19,7 +19,7 @@ import (
 const (
 	testWindow  = 12
 	testOrigins = 4
-	testClients = 10
+	testClients = 6
 )
 
 // generator makes random batches that often meet each other: few keys, few client ids,

@@ -162,7 +162,7 @@ func listBounds(store, prefix, after string) (from, end []byte) {
 		from = append(appendDataKey(nil, store, after), 0)
 	}
 	if bytes.Compare(from, end) > 0 {
-		from = end
+		from = end // Pebble wants its bounds in order
 	}
 	return from, end
 }

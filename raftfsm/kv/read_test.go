@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -148,19 +150,30 @@ func TestAppliedBytesMayBeReusedAfterApply(t *testing.T) {
 	r.check()
 }
 
-// A batch is visible in the database a moment before its cluster time is published. A
-// value whose time lies between the two must not be served.
-func TestAValueThatExpiresInAnUnpublishedBatchIsJudgedByThatBatch(t *testing.T) {
+// A batch is in the database a moment before it is published. A reader that finds it
+// there must judge values by its time, not by the published one.
+func TestAValueThatExpiredInAnUnpublishedBatchIsNotServed(t *testing.T) {
 	r := newRig(t)
-	r.do(100, write(set("k", "v", ttl(50))))
-	kv.SetAhead(r.Machine, 200)
-	v := r.get("k", 0)
-	if !v.Found {
-		t.Error("the batch at 200 is not there, but its time was used")
+	r.do(100, write(set("k", "v", ttl(50)), set("l", "v", ttl(500))))
+	publish, err := kv.Install(r.Machine, r.entry(200, write(set("m", "v", ttl(50)))))
+	if err != nil {
+		t.Fatal(err)
 	}
-	items, _, err := r.List("s", "", "", 1, 0)
-	if err != nil || len(items) != 1 {
-		t.Errorf("List: %v, %v, want the key", items, err)
+	if r.Applied() != 1 || r.Visible() != 2 {
+		t.Errorf("applied %d, visible %d, want 1 and 2", r.Applied(), r.Visible())
+	}
+	for _, when := range []string{"before", "after"} {
+		r.wantAbsent("k")
+		r.wantValue("l", "v")
+		many, err := r.GetMany("s", []string{"l", "k", "m"}, 0)
+		if err != nil || !many[0].Found || many[1].Found || !many[2].Found {
+			t.Errorf("%s publishing, GetMany: %+v, %v, want l and m", when, many, err)
+		}
+		items, _, err := r.List("s", "", "", 5, 0)
+		if err != nil || len(items) != 2 {
+			t.Errorf("%s publishing, List: %+v, %v, want l and m", when, items, err)
+		}
+		publish()
 	}
 }
 
@@ -255,45 +268,66 @@ func TestReadersMayRunDuringApplyFlushAndClose(t *testing.T) {
 	wg.Wait()
 }
 
+// inBubble runs f with a machine whose waiting calls can be waited for.
+func inBubble(t *testing.T, f func(*rig)) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		f(r)
+		_ = r.Close()
+	})
+}
+
 func TestWaitReturnsWhenTheIndexIsApplied(t *testing.T) {
-	r := newRig(t)
-	r.do(1, tick())
-	if err := r.Wait(t.Context(), 1); err != nil {
-		t.Errorf("an index applied already: %v", err)
-	}
-	done := make(chan error, 2)
-	for _, index := range []uint64{2, 3} {
-		go func() { done <- r.Wait(t.Context(), index) }()
-	}
-	r.do(1, tick())
-	r.do(1, tick())
-	for range 2 {
-		if err := <-done; err != nil {
-			t.Error(err)
+	inBubble(t, func(r *rig) {
+		r.do(1, tick())
+		if err := r.Wait(r.t.Context(), 1); err != nil {
+			r.t.Errorf("an index applied already: %v", err)
 		}
-	}
+		var returned [5]atomic.Bool
+		for _, index := range []uint64{2, 2, 3, 4} {
+			go func() {
+				if err := r.Wait(r.t.Context(), index); err != nil {
+					r.t.Error(err)
+				}
+				returned[index].Store(true)
+			}()
+		}
+		for index := uint64(2); index <= 4; index++ {
+			synctest.Wait()
+			if returned[index].Load() {
+				r.t.Errorf("Wait for %d returned at %d", index, r.Applied())
+			}
+			r.do(1, tick())
+			synctest.Wait()
+			if !returned[index].Load() {
+				r.t.Errorf("Wait for %d did not return at %d", index, r.Applied())
+			}
+		}
+	})
 }
 
 func TestWaitEndsWithItsContextTheMachineOrItsTrust(t *testing.T) {
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	cases := map[string]struct {
-		ctx  context.Context
-		end  func(*rig)
+	for name, c := range map[string]struct {
+		end  func(*rig, context.CancelFunc)
 		code fault.Code
 	}{
-		"context": {ended, func(*rig) {}, fault.Timeout},
-		"close":   {t.Context(), func(r *rig) { _ = r.Close() }, fault.Unavailable},
-		"halt":    {t.Context(), func(r *rig) { r.Apply([]kv.Entry{{Index: 1, Data: []byte("x")}}) }, fault.Unavailable},
-	}
-	for name, c := range cases {
-		r := newRig(t)
-		done := make(chan error, 1)
-		go func() { done <- r.Wait(c.ctx, 9) }()
-		c.end(r)
-		if err := <-done; !fault.Is(err, c.code) {
-			t.Errorf("%s: %v, want %s", name, err, c.code)
-		}
+		"context": {func(_ *rig, cancel context.CancelFunc) { cancel() }, fault.Timeout},
+		"close":   {func(r *rig, _ context.CancelFunc) { _ = r.Close() }, fault.Unavailable},
+		"halt": {func(r *rig, _ context.CancelFunc) {
+			r.Apply([]kv.Entry{{Index: 1, Data: []byte("x")}})
+		}, fault.Unavailable},
+	} {
+		inBubble(t, func(r *rig) {
+			ctx, cancel := context.WithCancel(r.t.Context())
+			defer cancel()
+			done := make(chan error, 1)
+			go func() { done <- r.Wait(ctx, 9) }()
+			synctest.Wait()
+			c.end(r, cancel)
+			if err := <-done; !fault.Is(err, c.code) {
+				r.t.Errorf("%s: %v, want %s", name, err, c.code)
+			}
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/quorate/quorate/internal/fault"
@@ -316,6 +317,7 @@ func TestIdleOriginsAreRemovedWhenTheyAreDue(t *testing.T) {
 	if ms, ok := r.NextDue(); !ok || ms != due {
 		t.Errorf("NextDue = %d, %v, want %d", ms, ok, due)
 	}
+	r.do(due-2, withID(tick(), busy, 2, 0))
 	if res := r.one(due-1, expire(10)); res.Expired != 0 || res.More {
 		t.Errorf("a millisecond before: %+v, want nothing removed", res)
 	}
@@ -329,6 +331,43 @@ func TestIdleOriginsAreRemovedWhenTheyAreDue(t *testing.T) {
 		t.Errorf("the busy origin: %+v, want the remembered result", res)
 	}
 	r.check()
+}
+
+func TestUseOfAnOriginPutsOffItsRemoval(t *testing.T) {
+	r := newRig(t)
+	o := r.register(1000, "n")
+	for _, s := range []struct{ at, due uint64 }{
+		{1000 + kv.OriginRefresh - 1, 1000 + kv.OriginLife}, // too early to write it down
+		{1000 + kv.OriginRefresh, 1000 + kv.OriginRefresh + kv.OriginLife},
+	} {
+		r.do(s.at, withID(tick(), o, s.at, 0))
+		if ms, ok := r.NextDue(); !ok || ms != s.due {
+			t.Errorf("after a use at %d NextDue = %d, %v, want %d", s.at, ms, ok, s.due)
+		}
+	}
+}
+
+func TestClientResultsAreRemovedWhenTheyAreDue(t *testing.T) {
+	r := newRig(t)
+	r.do(1000, withClient(write(set("a", "1")), "1"), withClient(write(set("a", "1")), "2"), withClient(write(set("a", "1")), "3"))
+	due := uint64(1000 + command.ClientResultLife)
+	if ms, ok := r.NextDue(); !ok || ms != due {
+		t.Errorf("NextDue = %d, %v, want %d", ms, ok, due)
+	}
+	for _, s := range []struct {
+		at   uint64
+		want kv.Result
+	}{
+		{due - 1, kv.Result{}}, {due, kv.Result{Expired: 2, More: true}}, {due, kv.Result{Expired: 1}}, {due, kv.Result{}},
+	} {
+		if res := r.one(s.at, expire(2)); res.Expired != s.want.Expired || res.More != s.want.More {
+			t.Errorf("at %d: expired %d, more %v, want %d, %v", s.at, res.Expired, res.More, s.want.Expired, s.want.More)
+		}
+		r.check()
+	}
+	if _, ok := r.NextDue(); ok {
+		t.Error("something is due after everything was removed")
+	}
 }
 
 func TestAClientIDMakesARetryHarmless(t *testing.T) {
@@ -390,15 +429,18 @@ func TestAClientIDIsNotForAnotherRequest(t *testing.T) {
 func TestClientResultsAreBounded(t *testing.T) {
 	r := newRig(t)
 	kv.SetBounds(r.Machine, 4, 2, 3)
+	request := func(id string) command.Request { return withClient(write(set("a", "1")), id) }
 	// All in one entry, so that what is forgotten is not in the database yet.
-	r.do(1000, withClient(write(set("a", "1")), "1"), withClient(write(set("a", "1")), "2"),
-		withClient(write(set("a", "1")), "3"), withClient(write(set("a", "1")), "4"))
-	for id, replayed := range map[string]bool{"2": true, "4": true} {
+	res := r.do(1000, request("0"), request("1"), request("2"), request("3"), request("0"), request("4"))
+	if res[4].Replayed {
+		t.Error("the oldest result was still remembered within the entry")
+	}
+	for id, replayed := range map[string]bool{"3": true, "0": true, "4": true} {
 		if res := r.one(1000, withClient(write(set("a", "1")), id)); res.Replayed != replayed {
 			t.Errorf("id %s: replayed %v, want %v", id, res.Replayed, replayed)
 		}
 	}
-	if res := r.one(1000, withClient(write(set("a", "1")), "1")); res.Replayed {
+	if res := r.one(1000, request("2")); res.Replayed {
 		t.Error("the oldest result is still remembered")
 	}
 	if s := r.Stats(); s.ClientResults != 3 {
@@ -451,6 +493,9 @@ func TestExpirySeesWhatTheEntryBeforeItDid(t *testing.T) {
 	}
 	r.wantValue("renewed", "w")
 	r.wantValue("kept", "w")
+	if floor := kv.DueFloor(r.Machine); floor != 111 {
+		t.Errorf("the next search starts at %d, want 111: it would pass over removed items again", floor)
+	}
 	if ms, ok := r.NextDue(); !ok || ms != 160 {
 		t.Errorf("NextDue = %d, %v, want 160", ms, ok)
 	}
@@ -505,5 +550,20 @@ func TestEntriesBehindAnUndecodableOneAreNotApplied(t *testing.T) {
 				t.Errorf("Fatal was called %d times, want once", n)
 			}
 		})
+	}
+}
+
+func TestFatalMayCloseTheMachine(t *testing.T) {
+	var m *kv.Machine
+	closed := make(chan error, 1)
+	o := options(t, vfs.NewMem())
+	o.Fatal = func(error) { closed <- m.Close() }
+	m, err := kv.Create(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Apply([]kv.Entry{{Index: 1, Data: []byte("garbage")}})
+	if err := <-closed; err != nil {
+		t.Error(err)
 	}
 }

@@ -19,6 +19,7 @@ type Stats struct {
 	L0Sublevels      int32
 	Flushes          int64
 	Compactions      int64
+	WriteStalls      uint64 // times that applying had to wait for flushes or compactions
 	BackgroundErrors uint64 // failed flushes and compactions
 }
 
@@ -36,6 +37,6 @@ func (m *Machine) Stats() Stats {
 		CacheBytes: uint64(p.BlockCache.Size), CacheHits: p.BlockCache.Hits, CacheMisses: p.BlockCache.Misses, //nolint:gosec // a size
 		ReadAmp: p.ReadAmp(), CompactionDebt: p.Compact.EstimatedDebt,
 		L0Files: p.Levels[0].TablesCount, L0Sublevels: p.Levels[0].Sublevels,
-		Flushes: p.Flush.Count, Compactions: p.Compact.Count, BackgroundErrors: m.health.total.Load(),
+		Flushes: p.Flush.Count, Compactions: p.Compact.Count, WriteStalls: m.health.stalls.Load(), BackgroundErrors: m.health.total.Load(),
 	}
 }

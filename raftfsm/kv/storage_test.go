@@ -509,6 +509,9 @@ func TestAFullDiskLosesNothingAndRecovers(t *testing.T) {
 	if s := r.Stats(); s.BackgroundErrors == 0 {
 		t.Error("the failures were not counted")
 	}
+	if n := kv.FailuresInARow(r.Machine); n != 0 {
+		t.Errorf("storage works again, but %d failures still count", n)
+	}
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,6 @@
 package kv
 
-import (
-	"bytes"
-
-	"github.com/cockroachdb/pebble/v2"
-)
+import "github.com/cockroachdb/pebble/v2"
 
 // txn is the Pebble side of one Apply: a batch of changes and the state before them.
 // What the batch holds is not seen by get; the overlays above (rows, clients) know it.
@@ -45,6 +41,7 @@ func (t *txn) commit() error {
 
 // get returns the value of key before this Apply; it is valid until the next get.
 //
+// It seeks whole keys, because the default comparer takes the whole key for its prefix.
 // It asks an iterator because that can use the filters of the lowest level, which a plain
 // Get leaves out: most writes of new keys are then answered without reading a block.
 func (t *txn) get(key []byte) (value []byte, found bool, err error) {
@@ -55,9 +52,6 @@ func (t *txn) get(key []byte) (value []byte, found bool, err error) {
 	}
 	if !t.base.SeekPrefixGE(key) {
 		return nil, false, t.base.Error()
-	}
-	if !bytes.Equal(t.base.Key(), key) {
-		return nil, false, nil
 	}
 	value, err = t.base.ValueAndErr()
 	return value, err == nil, err

@@ -95,10 +95,10 @@ func usagef(format string, args ...any) error {
 
 // flatten takes apart what errors.Join and usage put together.
 func flatten(err error) []error {
-	if u, ok := err.(*usageError); ok { //nolint:errorlint // only the outermost layer is taken off
+	if u, ok := err.(*usageError); ok { // only the outermost layer is taken off
 		return flatten(u.err)
 	}
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // only the outermost layer is taken apart
+	joined, ok := err.(interface{ Unwrap() []error }) // only the outermost layer is taken apart
 	if !ok {
 		return []error{err}
 	}

@@ -85,7 +85,7 @@ func section(t *testing.T, path, name, text string) {
 		return m[1] + "\n" + strings.TrimSpace(text) + "\n\n" + m[2]
 	})
 	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil { //nolint:gosec // a page of the project, readable by all
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return

@@ -281,7 +281,7 @@ func golden(t *testing.T, name, text string) {
 	t.Helper()
 	path := filepath.FromSlash(name)
 	if *update {
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil { //nolint:gosec // a file of the project, readable by all
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

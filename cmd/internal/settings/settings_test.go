@@ -97,7 +97,7 @@ func TestEverySourceReachesEveryField(t *testing.T) {
 			MaxBodySize: 8 << 20, RequestTimeout: 3 * time.Second, AllowedOrigins: []string{"https://a.example", "https://b.example"}},
 		Metrics:    node.Metrics{Off: true, Listen: "127.0.0.3", Port: node.Port{Number: 0, Given: true}},
 		Components: node.Components{Paths: []string{"a", "b"}, ConfigFiles: []string{"c.yaml"}},
-		Data:       node.Data{Dir: "/data", StateDir: "/state", LogStore: node.LogStoreWAL},
+		Data:       node.Data{Dir: "/data", StateDir: "/state", LogStore: node.LogStoreWAL, MinFree: 1 << 30},
 		Cluster: node.Cluster{Name: "blue", NodeID: "n1", Role: node.RoleSidecar, Join: []string{"x", "y:1"}, BootstrapExpect: 5, Voters: 5, Partitions: 4,
 			Bind: "127.0.0.4", Advertise: "127.0.0.5", Gossip: node.Port{Number: 1, Given: true}, Peer: node.Port{Number: 2, Given: true}},
 		Security: node.Security{APITokens: []node.Secret{"one", "two"}, ClusterTokenFile: "t2", Insecure: true},
@@ -108,7 +108,7 @@ func TestEverySourceReachesEveryField(t *testing.T) {
 		"--enable-app-health-check", "--app-health-check-path=/up", "--app-health-probe-interval=9", "--app-health-probe-timeout=250", "--app-health-threshold=4",
 		"--listen-address=127.0.0.1,[::1]", "--http-port=4500", "--grpc-port=4501", "--max-body-size=8Mi", "--request-timeout=3s",
 		"--allowed-origins=https://a.example", "--allowed-origins=https://b.example", "--enable-metrics=false", "--metrics-listen-address=127.0.0.3", "--metrics-port=0",
-		"--resources-path=a", "--resources-path=b", "--config=c.yaml", "--data-dir=/data", "--log-store=wal", "--cluster=blue", "--node-id=n1", "--role=sidecar",
+		"--resources-path=a", "--resources-path=b", "--config=c.yaml", "--data-dir=/data", "--log-store=wal", "--min-free-disk=1Gi", "--cluster=blue", "--node-id=n1", "--role=sidecar",
 		"--join=x,y:1", "--bootstrap-expect=5", "--voters=5", "--partitions=4", "--bind-address=127.0.0.4", "--advertise-address=127.0.0.5", "--gossip-port=1", "--peer-port=2",
 		"--api-token-file=t1", "--cluster-token-file=t2", "--insecure", "--log-level=debug", "--log-as-json", "--graceful-shutdown-seconds=8"}
 	env, file := map[string]string{}, ""
@@ -269,7 +269,7 @@ func TestDefaultsShownAreDefaultsUsed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	special := map[string]bool{"data-dir": true, "bind-address": true} // they depend on other settings
+	special := map[string]bool{"data-dir": true, "bind-address": true, "log-store": true, "partitions": true} // they depend on other settings, or on the data
 	for _, st := range set.All() {
 		if !special[st.Name] && st.Default != st.Value() {
 			t.Errorf("%s: help says %q, the value is %q", st.Name, st.Default, st.Value())

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"github.com/quorate/quorate/component/state"
@@ -20,4 +21,17 @@ func TestTheStoreKeepsTheContract(t *testing.T) {
 	}, statetest.Options{
 		Clock: &statetest.Clock{Now: now.Now, Advance: now.Advance}, RequestIDs: true, LargeValue: 8 << 20,
 	})
+}
+
+func TestTheStoreKeepsTheContractWhenItIsWrapped(t *testing.T) {
+	now := newClock()
+	metrics, err := state.NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := state.Settings{DefaultConsistency: state.Strong, MaxValueSize: 1 << 20}
+	statetest.Run(t, func(*testing.T) state.Store {
+		s := inmemory.Open(inmemory.Options{Now: now.Now})
+		return metrics.Instrument(state.WithSettings(s, settings), "wrapped", state.Strong)
+	}, statetest.Options{Clock: &statetest.Clock{Now: now.Now, Advance: now.Advance}, RequestIDs: true, Rounds: 1})
 }

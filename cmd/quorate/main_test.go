@@ -1,0 +1,173 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"quorate": func() { os.Exit(run()) }})
+}
+
+// TestScripts runs testdata/script: the whole program, as a person uses it.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 filepath.Join("testdata", "script"),
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup:               home,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits,
+			"ready": ready,
+			"http":  request,
+		},
+	})
+}
+
+// home gives a script a home of its own and two ports that are free at this moment.
+func home(e *testscript.Env) error {
+	dir, err := os.MkdirTemp("", "q") // the path of a socket must be short
+	if err != nil {
+		return err
+	}
+	e.Defer(func() { _ = os.RemoveAll(dir) })
+	e.Setenv("HOME", filepath.Join(dir, "home"))
+	e.Setenv("XDG_RUNTIME_DIR", filepath.Join(dir, "run"))
+	e.Setenv("QUORATE_METRICS_PORT", "0")
+	for _, name := range []string{"PORT", "PORT2"} {
+		port, err := freePort()
+		if err != nil {
+			return err
+		}
+		e.Setenv(name, port)
+	}
+	return nil
+}
+
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = l.Close() }()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port), nil
+}
+
+// exits runs a command that ends with the given exit code: exits 2 quorate run x.
+func exits(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) < 2 {
+		ts.Fatalf("usage: exits code command args...")
+	}
+	code := "0"
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		code = strings.TrimPrefix(err.Error(), "exit status ")
+	}
+	if code != args[0] {
+		ts.Fatalf("exit code %s, want %s", code, args[0])
+	}
+}
+
+// ready waits until the API on a port is healthy: ready $PORT.
+func ready(ts *testscript.TestScript, _ bool, args []string) {
+	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); <-tick.C {
+		resp, err := client.Get("http://127.0.0.1:" + args[0] + "/v1.0/healthz")
+		if err != nil {
+			continue
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode == http.StatusNoContent {
+			return
+		}
+	}
+	ts.Fatalf("no node is ready on port %s", args[0])
+}
+
+// request sends a request and prints status and body: http POST $PORT/v1.0/shutdown.
+func request(ts *testscript.TestScript, _ bool, args []string) {
+	body := strings.NewReader(strings.Join(args[2:], " "))
+	req, err := http.NewRequest(args[0], "http://127.0.0.1:"+args[1], body)
+	ts.Check(err)
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	ts.Check(err)
+	ts.Check(resp.Write(ts.Stdout()))
+	_ = resp.Body.Close()
+}
+
+// TestTheReadMeIsTrue runs the three lines of the README against a node.
+func TestTheReadMeIsTrue(t *testing.T) {
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("curl is not installed")
+	}
+	page, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := regexp.MustCompile(`(?m)^curl .*$`).FindAllString(string(page), -1)
+	address := runNode(t)
+	var got []string
+	for _, line := range lines {
+		out, err := exec.Command("sh", "-c", strings.Replace(line, "localhost:3500", address, 1)).Output()
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		status, _, _ := strings.Cut(string(out), "\r\n")
+		got = append(got, status)
+		if strings.HasSuffix(line, "/order-7") && (!strings.Contains(string(out), "Etag: ") || !strings.HasSuffix(string(out), `{"total": 12.50}`)) {
+			t.Errorf("%s answered\n%s", line, out)
+		}
+	}
+	want := []string{"HTTP/1.1 204 No Content", "HTTP/1.1 200 OK", "HTTP/1.1 409 Conflict"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// runNode starts the program as a child and returns the address of its API.
+func runNode(t *testing.T) string {
+	t.Helper()
+	port, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], "run", "--http-port", port, "--metrics-port", "0", "--data-dir", t.TempDir())
+	cmd.Args[0] = "quorate" // TestMain goes by the name
+	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+filepath.Join(os.TempDir(), fmt.Sprintf("quorate-test-%d", os.Getpid())))
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	address := "127.0.0.1:" + port
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(20 * time.Second); ; <-tick.C {
+		resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Get("http://" + address + "/v1.0/healthz")
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		if err == nil && resp.StatusCode == http.StatusNoContent {
+			return address
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the node does not become ready")
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package peer
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// dialTCP opens a TCP connection.
+func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "tcp", addr)
+}
+
+// keepAlive finds a dead host under connections that have nothing to say.
+func keepAlive() net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3}
+}
+
+// tune sets the options of a TCP connection. They make failures be seen sooner and small
+// messages pass large ones; a connection works without them, so failures are ignored.
+func tune(c net.Conn) {
+	t, ok := c.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	_ = t.SetKeepAliveConfig(keepAlive())
+	limitUnsent(t)
+}
+
+// dial opens a connection to a server by its id. Whatever goes wrong, nothing of what the
+// caller wants was done: the error has code unavailable and names server, address and cause.
+func (p *Port) dial(ctx context.Context, to string, k kind, group uint32) (*conn, error) {
+	if err := p.ready(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.opts.Timing.Dial)
+	defer cancel()
+	c, addr, err := p.reach(ctx, to, k, group)
+	if err != nil {
+		err = p.unreached(to, addr, k, err)
+		p.health.failed(target{to, k.raft()}, err)
+		return nil, err
+	}
+	p.health.contact(to)
+	return c, nil
+}
+
+// unreached counts and explains a failed dial.
+func (p *Port) unreached(to, addr string, k kind, err error) error {
+	p.metrics.dialFailures(k).Inc()
+	verb := "cannot be reached"
+	if reason, ok := RefusedBecause(err); ok {
+		p.metrics.refused(reason, Outbound).Inc()
+		verb = "refused the connection"
+	}
+	if addr != "" {
+		addr = " at " + addr
+	}
+	return &fault.Error{Code: fault.Unavailable, Op: "peer.dial", Msg: fmt.Sprintf("server %q%s %s", to, addr, verb), Err: err}
+}
+
+// reach dials, secures and introduces.
+func (p *Port) reach(ctx context.Context, to string, k kind, group uint32) (_ *conn, addr string, err error) {
+	self := p.opts.Self()
+	if len(self.Server) == 0 || len(self.Server) > maxID || len(self.Cluster) > maxID || len(to) == 0 || len(to) > maxID {
+		return nil, "", fault.New(fault.Invalid, "peer.dial", fmt.Sprintf("server ids have 1 to %d bytes, cluster ids at most %d", maxID, maxID))
+	}
+	if p.conns.isCut(to, Outbound) {
+		return nil, "", errCut(to)
+	}
+	if addr, err = p.opts.Resolve(ctx, to); err != nil {
+		return nil, "", fault.Wrap(err, "peer.dial", "its address is not known")
+	}
+	raw, err := p.opts.Dial(ctx, addr)
+	if err != nil {
+		return nil, addr, err
+	}
+	c, err := p.introduce(ctx, raw, self, hello{kind: k, Epoch: self.Epoch, Cluster: self.Cluster, From: self.Server, To: to, group: group})
+	if err != nil {
+		_ = raw.Close()
+		return nil, addr, err
+	}
+	return c, addr, nil
+}
+
+// introduce goes through TLS and the preamble of a dialled connection.
+func (p *Port) introduce(ctx context.Context, raw net.Conn, self Identity, h hello) (*conn, error) {
+	stop := bind(ctx, raw)
+	defer stop()
+	tune(raw)
+	secure, state, err := p.secureClient(ctx, raw, h.To)
+	if err != nil {
+		return nil, err
+	}
+	if state != nil {
+		if err := p.opts.VerifyPeer(*state, h.To); err != nil {
+			return nil, refuse(ReasonCertificate, fault.Denied, fmt.Sprintf("its certificate does not speak for server %q: %s", h.To, fault.Text(err)), "")
+		}
+	}
+	if err := greet(secure, h); err != nil {
+		return nil, err
+	}
+	c := &conn{Conn: secure, kind: h.kind, direction: Outbound, server: h.To, self: self}
+	if r := p.conns.add(c); r != nil {
+		return nil, r
+	}
+	if err := c.settle(nil, stop); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// greet sends h and checks that the answer comes from the server meant, of the same
+// cluster: a callee of another make might not have looked.
+func greet(c net.Conn, h hello) error {
+	if _, err := c.Write(h.encode()); err != nil {
+		return err
+	}
+	them, err := readAnswer(c)
+	if err != nil {
+		return err
+	}
+	if r := admit(them, h); r != nil {
+		return r
+	}
+	return nil
+}

@@ -1,0 +1,316 @@
+package peer
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// batch is about how much goes into one write to the network.
+const batch = 64 << 10
+
+// mux carries many streams over one connection. Streams with something to send take turns
+// of one chunk each. It has a reader, a writer and a watcher; role is the end it plays.
+type mux struct {
+	conn   *conn
+	role   role
+	timing Timing
+	wake   chan struct{} // something may be sent
+	done   chan struct{} // closed by fail
+	heard  atomic.Uint64 // successful reads
+	spoken atomic.Uint64 // successful writes
+
+	mu      sync.Mutex // guards what follows, and every stream
+	streams map[uint64]*stream
+	turns   turns
+	ping    bool // to be sent
+	pong    bool // to be sent
+	goAway  bool // to be sent
+	last    uint64
+	err     error // why the connection ended
+}
+
+// role is the end of a connection. Every method is called under mux.mu.
+type role interface {
+	take(f frame, body []byte) error // a frame about a stream has come
+	sent(s *stream)                  // the last byte of s was handed to the network
+	lost(s *stream)                  // the connection has ended
+	over() error                     // why the connection is not needed any more; nil = it is
+}
+
+func newMux(c *conn, r role, t Timing) *mux {
+	return &mux{conn: c, role: r, timing: t, wake: make(chan struct{}, 1), done: make(chan struct{}), streams: map[uint64]*stream{}}
+}
+
+// turns is a queue of streams, linked through stream.next.
+type turns struct{ first, last *stream }
+
+func (t *turns) push(s *stream) {
+	s.queued, s.next = true, nil
+	if t.last == nil {
+		t.first = s
+	} else {
+		t.last.next = s
+	}
+	t.last = s
+}
+
+func (t *turns) pop() *stream {
+	s := t.first
+	if s == nil {
+		return nil
+	}
+	if t.first = s.next; t.first == nil {
+		t.last = nil
+	}
+	s.queued, s.next = false, nil
+	return s
+}
+
+// queue gives s a turn if it has something to send. Under mu.
+func (m *mux) queue(s *stream) {
+	if s.queued || m.err != nil || !s.out.ready() {
+		return
+	}
+	m.turns.push(s)
+	m.rouse()
+}
+
+func (m *mux) rouse() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run carries frames until the connection ends, and returns when its goroutines have ended.
+func (m *mux) run() {
+	var wg sync.WaitGroup
+	wg.Go(m.write)
+	wg.Go(m.watch)
+	m.fail(m.read())
+	wg.Wait()
+}
+
+// fail ends the connection. The first reason counts.
+func (m *mux) fail(err error) {
+	m.mu.Lock()
+	if m.err != nil {
+		m.mu.Unlock()
+		return
+	}
+	m.err = err
+	for _, s := range m.streams {
+		m.role.lost(s)
+	}
+	m.mu.Unlock()
+	close(m.done)
+	_ = m.conn.Close() // both ends find out by their reads
+}
+
+// write sends what is there, in batches.
+func (m *mux) write() {
+	buf := make([]byte, 0, batch+2*chunk)
+	for {
+		buf = m.gather(buf[:0])
+		if len(buf) == 0 {
+			select {
+			case <-m.wake:
+				runtime.Gosched() // let those who are about to send share the batch
+				continue
+			case <-m.done:
+				return
+			}
+		}
+		if _, err := m.conn.Write(buf); err != nil {
+			m.fail(err)
+			return
+		}
+		m.spoken.Add(1)
+	}
+}
+
+// gather appends the next batch. It copies payloads, so that a caller has its own back as
+// soon as its call returns.
+func (m *mux) gather(b []byte) []byte {
+	m.mu.Lock()
+	if m.err != nil {
+		m.mu.Unlock()
+		return b
+	}
+	b = m.about(b)
+	for len(b) < batch {
+		s := m.turns.pop()
+		if s == nil {
+			break
+		}
+		before := s.out.sent
+		b = s.emit(b)
+		if s.out.ready() {
+			m.turns.push(s)
+		} else if s.out.sent && !before {
+			m.role.sent(s)
+		}
+	}
+	over := error(nil)
+	if len(b) == 0 {
+		over = m.role.over()
+	}
+	m.mu.Unlock()
+	if over != nil {
+		m.fail(over)
+	}
+	return b
+}
+
+// about appends the frames about the connection itself.
+func (m *mux) about(b []byte) []byte {
+	if m.pong {
+		b = appendFrame(b, framePong, 0, 0)
+	}
+	if m.ping {
+		b = appendFrame(b, framePing, 0, 0)
+	}
+	if m.goAway {
+		b = appendFrame(b, frameGoAway, 0, m.last)
+	}
+	m.ping, m.pong, m.goAway = false, false, false
+	return b
+}
+
+// hearing counts reads that brought something.
+type hearing struct {
+	net.Conn
+	count *atomic.Uint64
+}
+
+func (h hearing) Read(p []byte) (int, error) {
+	n, err := h.Conn.Read(p)
+	if n > 0 {
+		h.count.Add(1)
+	}
+	return n, err
+}
+
+// read takes frames until the connection ends.
+func (m *mux) read() error {
+	r := bufio.NewReaderSize(hearing{m.conn.Conn, &m.heard}, batch)
+	var head [frameHead]byte
+	scratch := make([]byte, chunk)
+	for {
+		if _, err := io.ReadFull(r, head[:]); err != nil {
+			return err
+		}
+		f, err := decodeFrame(&head)
+		if err != nil {
+			return err
+		}
+		body := scratch
+		if f.kind == frameOpen || f.kind == frameAnswer {
+			body = make([]byte, f.length) // the payload in it is kept
+		}
+		if _, err := io.ReadFull(r, body[:f.length]); err != nil {
+			return err
+		}
+		if err := m.dispatch(f, body[:f.length]); err != nil {
+			return err
+		}
+	}
+}
+
+func (m *mux) dispatch(f frame, body []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err != nil {
+		return m.err
+	}
+	switch f.kind {
+	case framePing:
+		m.pong = true
+		m.rouse()
+	case framePong:
+	case frameWindow:
+		return m.widen(f.stream, body)
+	default:
+		return m.role.take(f, body)
+	}
+	return nil
+}
+
+func (m *mux) widen(id uint64, body []byte) error {
+	s := m.streams[id]
+	if s == nil {
+		return nil // it has ended meanwhile
+	}
+	d := decoder{b: append([]byte{0, 0, 0, 0}, body...)}
+	more := d.uint64()
+	if more > fullWindow || s.out.window > fullWindow {
+		return errProtocol("a window of %d bytes and %d more", s.out.window, more)
+	}
+	s.out.window += int(more)
+	m.queue(s)
+	return nil
+}
+
+// watch ends a connection whose other end is dead: nothing was heard for so many ticks,
+// although the caller's end speaks at every tick. Ticks are counted, not time, so that a
+// process that was stopped for a while does not take its own absence for the other's.
+func (m *mux) watch() {
+	tick := time.NewTicker(m.timing.Ping)
+	defer tick.Stop()
+	var heard, spoken uint64
+	silent, idle := time.Duration(0), time.Duration(0)
+	for {
+		select {
+		case <-tick.C:
+		case <-m.done:
+			return
+		}
+		silent += m.timing.Ping
+		if h := m.heard.Load(); h != heard {
+			heard, silent = h, 0
+		}
+		if silent >= m.timing.Dead {
+			m.fail(errSilent(m.conn.server, silent))
+			return
+		}
+		s := m.spoken.Load()
+		if m.conn.direction == Outbound && m.tick(silent > 0 || s == spoken, &idle) {
+			return
+		}
+		spoken = s
+	}
+}
+
+func errSilent(server string, silent time.Duration) error {
+	return fault.New(fault.Unavailable, "peer.watch", fmt.Sprintf("server %q has not been heard for %s", server, silent))
+}
+
+// tick pings, if it is time, and ends a connection that has had no call for long.
+func (m *mux) tick(ping bool, idle *time.Duration) (ended bool) {
+	m.mu.Lock()
+	busy := len(m.streams) > 0
+	if m.ping = m.ping || ping; ping {
+		m.rouse()
+	}
+	m.mu.Unlock()
+	if *idle += m.timing.Ping; busy {
+		*idle = 0
+	}
+	if *idle < m.timing.Idle {
+		return false
+	}
+	m.fail(errIdle())
+	return true
+}
+
+func errIdle() error {
+	return fault.New(fault.Unavailable, "peer.watch", "the connection was not in use")
+}

@@ -1,0 +1,128 @@
+package peer
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// maxID bounds the length of a server or cluster id, in bytes.
+const maxID = 255
+
+// Identity is what a node says of itself when a connection is made.
+type Identity struct {
+	Server  string // persistent server id, 1 to 255 bytes
+	Cluster string // cluster id, at most 255 bytes; empty = this node belongs to no cluster yet
+	Epoch   uint64 // raised by every rescue of the cluster
+}
+
+// Options say how to make a Port. Self, Resolve, Logger and Registerer are required.
+type Options struct {
+	// Self is asked at every preamble. After the cluster or the epoch has changed, call
+	// Port.Refresh. Called from any goroutine.
+	Self func() Identity
+	// Resolve gives the "host:port" of a server, before every dial. Called from any goroutine.
+	Resolve func(ctx context.Context, server string) (string, error)
+	// Dial opens a connection to what Resolve gave; nil = TCP.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
+
+	// TLS gives the configurations for the next connection: the server's when it was
+	// accepted, the client's when it was dialled. It is asked every time, so certificates
+	// may change. A client configuration with neither ServerName nor InsecureSkipVerify
+	// gets the server id for a name. nil = plain TCP.
+	TLS func() (server, client *tls.Config)
+	// VerifyPeer decides whether the certificate of the other side may speak for server.
+	// Required with TLS; called on both sides after the handshake.
+	VerifyPeer func(state tls.ConnectionState, server string) error
+
+	Timing Timing
+	Limits Limits
+
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Timing holds the time limits of a Port. Zero fields take defaults.
+type Timing struct {
+	Handshake time.Duration // an accepted connection has so long for TLS and preamble; default 5 s
+	Dial      time.Duration // a dialled one for everything up to the answer; default 2 s
+	Backoff   time.Duration // longest pause between dials for calls to a server that is down; default 1 s
+
+	Raft           time.Duration // longest time a Raft request may go without progress; default 2.5 s
+	SnapshotStall  time.Duration // a snapshot stream without a byte for so long is cut; default 30 s
+	SnapshotAnswer time.Duration // least time a receiver has to restore a snapshot and answer; default 60 s
+	Hold           time.Duration // entries for a server that is down wait so long for it; default Raft
+
+	Ping  time.Duration // a connection of calls that is silent for so long is probed; default 1 s
+	Dead  time.Duration // and given up after so long; default 4 s, at least 2 pings
+	Idle  time.Duration // one without a call is closed after so long; default 60 s
+	Drain time.Duration // Close waits so long for answers to be sent; default 1 s
+}
+
+// Limits hold the bounds of a Port. Zero fields take defaults.
+type Limits struct {
+	Pending     int // accepted connections that have not finished their preamble; default 256. One more cuts the oldest
+	Connections int // connections with a finished preamble, both directions; default 4096
+	InFlight    int // calls to one server that have not been answered; default 1024, at most 2048. More wait
+	Message     int // bytes of one request or answer; default 70 MiB
+}
+
+// maxInFlight bounds Limits.InFlight: what a callee takes from one connection.
+const maxInFlight = 2048
+
+func (o Options) withDefaults() Options {
+	t, l := &o.Timing, &o.Limits
+	def(&t.Handshake, 5*time.Second)
+	def(&t.Dial, 2*time.Second)
+	def(&t.Backoff, time.Second)
+	def(&t.Raft, 2500*time.Millisecond)
+	def(&t.SnapshotStall, 30*time.Second)
+	def(&t.SnapshotAnswer, time.Minute)
+	def(&t.Hold, t.Raft)
+	def(&t.Ping, time.Second)
+	def(&t.Dead, 4*time.Second)
+	def(&t.Idle, time.Minute)
+	def(&t.Drain, time.Second)
+	def(&l.Pending, 256)
+	def(&l.Connections, 4096)
+	def(&l.InFlight, 1024)
+	def(&l.Message, 70<<20)
+	if o.Dial == nil {
+		o.Dial = dialTCP
+	}
+	return o
+}
+
+func def[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}
+
+func (o Options) validate() error {
+	bad := func(format string, a ...any) error {
+		return &fault.Error{Code: fault.Invalid, Op: "peer.New", Msg: fmt.Sprintf(format, a...)}
+	}
+	t, l := o.Timing, o.Limits
+	switch {
+	case o.Self == nil || o.Resolve == nil || o.Logger == nil || o.Registerer == nil:
+		return bad("Self, Resolve, Logger and Registerer are required")
+	case o.TLS != nil && o.VerifyPeer == nil:
+		return bad("TLS without VerifyPeer would take any certificate for any server")
+	case t.Dead < 2*t.Ping:
+		return bad("a silent connection is given up after %s, which must be at least two pings of %s", t.Dead, t.Ping)
+	case l.InFlight > maxInFlight:
+		return bad("%d calls in flight are more than a callee takes, %d", l.InFlight, maxInFlight)
+	case l.Pending < 1 || l.Connections < 1 || l.InFlight < 1 || l.Message < 1:
+		return bad("limits must be positive: %+v", l)
+	}
+	return nil
+}

@@ -1,0 +1,66 @@
+package peer
+
+import (
+	"errors"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Reason says why a connection was refused. The set is closed. The numbers travel in the
+// answer to a preamble and never change.
+type Reason uint8
+
+// The reasons.
+const (
+	ReasonMalformed      Reason = 1 + iota // no preamble, or one that breaks the format
+	ReasonVersion                          // another version of the peer protocol
+	ReasonForeignCluster                   // caller and callee belong to different clusters
+	ReasonOlderEpoch                       // the caller is a member of before a rescue
+	ReasonNewerEpoch                       // the callee is a member of before a rescue
+	ReasonWrongServer                      // the address belongs to another server now
+	ReasonOwnID                            // the caller claims to be the callee
+	ReasonUnformed                         // caller or callee has no cluster yet
+	ReasonUnknownGroup                     // the callee does not run that Raft group
+	ReasonCertificate                      // the certificate does not speak for the server named
+	ReasonBusy                             // too many connections
+	ReasonClosing                          // the callee is about to stop
+	ReasonTimeout                          // the preamble did not come in time
+	ReasonTLS                              // the TLS handshake failed
+	ReasonCut                              // a test has cut the network
+	reasons
+)
+
+// String is the value of the label "reason".
+func (r Reason) String() string {
+	if r == 0 || r >= reasons {
+		return "other"
+	}
+	return [reasons]string{"other", "malformed", "version", "foreign_cluster", "older_epoch", "newer_epoch", "wrong_server", "own_id",
+		"unformed", "unknown_group", "certificate", "busy", "closing", "timeout", "tls", "cut"}[r]
+}
+
+// Refusal is a connection refused, by either side. It stands in the chain of the error that
+// Call, Stream and the Raft transport return.
+type Refusal struct {
+	Reason Reason
+	Err    *fault.Error
+}
+
+// Error is what the fault says.
+func (r *Refusal) Error() string { return r.Err.Text() }
+
+// Unwrap returns the fault.
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// RefusedBecause returns the reason if err comes from a refused connection.
+func RefusedBecause(err error) (Reason, bool) {
+	var r *Refusal
+	if errors.As(err, &r) {
+		return r.Reason, true
+	}
+	return 0, false
+}
+
+func refuse(reason Reason, code fault.Code, msg, hint string) *Refusal {
+	return &Refusal{Reason: reason, Err: &fault.Error{Code: code, Op: "peer.accept", Msg: msg, Hint: hint}}
+}

@@ -1,0 +1,146 @@
+package peer
+
+import (
+	"fmt"
+	"net"
+	"sync"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// conn is a connection whose preamble is finished.
+type conn struct {
+	net.Conn
+	kind      kind
+	direction Direction
+	server    string   // at the other end
+	self      Identity // of this node when the connection was made
+	number    uint64   // in the order of making
+	registry  *registry
+	once      sync.Once
+}
+
+// Close closes the connection and forgets it.
+func (c *conn) Close() error {
+	c.once.Do(func() { c.registry.remove(c) })
+	return c.Conn.Close()
+}
+
+// registry knows every connection, so that it can be cut.
+type registry struct {
+	max     int
+	metrics *metrics
+
+	mu     sync.Mutex // guards what follows
+	open   map[*conn]struct{}
+	severe map[string]Direction // cut servers
+	last   uint64
+	closed bool
+}
+
+func newRegistry(limit int, m *metrics) *registry {
+	return &registry{max: limit, metrics: m, open: map[*conn]struct{}{}, severe: map[string]Direction{}}
+}
+
+// add takes a connection in, or says why not.
+func (r *registry) add(c *conn) *Refusal {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.closed:
+		return refuse(ReasonClosing, fault.Unavailable, "the node is stopping", "")
+	case r.severe[c.server]&c.direction != 0:
+		return errCut(c.server)
+	case len(r.open) >= r.max:
+		return refuse(ReasonBusy, fault.Unavailable, fmt.Sprintf("%d peer connections are open already", r.max), "see quorate_peer_connections for whose they are")
+	}
+	r.last++
+	c.registry, c.number = r, r.last
+	r.open[c] = struct{}{}
+	r.metrics.connections(c.kind, c.direction).Inc()
+	return nil
+}
+
+func errCut(server string) *Refusal {
+	return refuse(ReasonCut, fault.Unavailable, fmt.Sprintf("the network to server %q is cut by a test", server), "")
+}
+
+func (r *registry) remove(c *conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.open, c)
+	r.metrics.connections(c.kind, c.direction).Dec()
+}
+
+// isCut reports whether a test allows no connection.
+func (r *registry) isCut(server string, d Direction) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.severe[server]&d != 0
+}
+
+func (r *registry) cut(server string, d Direction) {
+	r.mu.Lock()
+	r.severe[server] |= d
+	r.mu.Unlock()
+	r.end(func(c *conn) bool { return c.server == server && c.direction&d != 0 })
+}
+
+func (r *registry) heal(server string, d Direction) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.severe[server] &^= d; r.severe[server] == 0 {
+		delete(r.severe, server)
+	}
+}
+
+// refresh ends what was made under another identity than self. Connections for joining are
+// made across identities.
+func (r *registry) refresh(self Identity) {
+	r.end(func(c *conn) bool { return c.kind != kindJoin && c.self != self })
+}
+
+// thin ends the oldest inbound connections of a kind from server until keep are left. A
+// peer that was cut off and is back leaves some behind.
+func (r *registry) thin(server string, k kind, keep int) {
+	for {
+		var oldest *conn
+		count := 0
+		r.mu.Lock()
+		for c := range r.open {
+			if c.server != server || c.kind != k || c.direction != Inbound {
+				continue
+			}
+			if count++; oldest == nil || c.number < oldest.number {
+				oldest = c
+			}
+		}
+		r.mu.Unlock()
+		if count <= keep {
+			return
+		}
+		_ = oldest.Close() // its owner reports what it was doing
+	}
+}
+
+// end closes the connections that match.
+func (r *registry) end(match func(*conn) bool) {
+	var chosen []*conn
+	r.mu.Lock()
+	for c := range r.open {
+		if match(c) {
+			chosen = append(chosen, c)
+		}
+	}
+	r.mu.Unlock()
+	for _, c := range chosen {
+		_ = c.Close() // its owner reports what it was doing
+	}
+}
+
+func (r *registry) close() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.end(func(*conn) bool { return true })
+}

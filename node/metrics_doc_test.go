@@ -1,0 +1,129 @@
+package node_test
+
+import (
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/quorate/quorate/api"
+	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/raftfsm"
+)
+
+// recorder notes every metric that is registered, also those without a value yet.
+type recorder struct {
+	*prometheus.Registry
+	names map[string][]string // name -> labels
+}
+
+var descPattern = regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
+
+func (r *recorder) Register(c prometheus.Collector) error {
+	descs := make(chan *prometheus.Desc, 256)
+	c.Describe(descs)
+	close(descs)
+	for d := range descs {
+		m := descPattern.FindStringSubmatch(d.String())
+		var labels []string
+		if m[2] != "" {
+			labels = strings.Split(m[2], ",")
+		}
+		slices.Sort(labels)
+		r.names[m[1]] = labels
+	}
+	return r.Registry.Register(c)
+}
+
+func (r *recorder) MustRegister(cs ...prometheus.Collector) {
+	for _, c := range cs {
+		if err := r.Register(c); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// registered are the metrics of every subsystem of a node.
+func registered(t *testing.T) map[string][]string {
+	t.Helper()
+	r := &recorder{Registry: prometheus.NewRegistry(), names: map[string][]string{"quorate_build_info": {"version"}}}
+	if _, err := state.NewMetrics(r); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := apihttp.New(apihttp.Config{App: api.App{ID: "a"}, Logger: slog.New(slog.DiscardHandler), Registerer: r}); err != nil {
+		t.Fatal(err)
+	}
+	h, err := raftfsm.Open(t.Context(), raftfsm.Options{
+		Dir: filepath.Join(t.TempDir(), "data"), Bootstrap: true, Logger: slog.New(slog.DiscardHandler), Registerer: r, Fatal: func(err error) { t.Error(err) },
+		Transport: func(_ uint32, id raft.ServerID) raft.Transport {
+			_, tr := raft.NewInmemTransport(raft.ServerAddress(id))
+			return tr
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return r.names
+}
+
+// docs/metrics.md has one table row for each metric: | `name` | `label`, ... | meaning |
+func documented(t *testing.T) map[string][]string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string][]string{}
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 || !strings.Contains(cells[1], "`quorate_") {
+			continue
+		}
+		var labels []string
+		for _, l := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(cells[2], -1) {
+			labels = append(labels, l[1])
+		}
+		slices.Sort(labels)
+		names[strings.Trim(cells[1], " `")] = labels
+	}
+	return names
+}
+
+func TestEveryMetricIsDocumentedWithItsLabels(t *testing.T) {
+	if diff := cmp.Diff(documented(t), registered(t)); diff != "" {
+		t.Errorf("docs/metrics.md and the code differ (-documented +registered):\n%s", diff)
+	}
+}
+
+func TestMetricsFollowTheConventionsOfPrometheus(t *testing.T) {
+	n := open(t, config(t))
+	ask(t, n, "POST", "/v1.0/state/statestore", `[{"key":"k","value":1}]`)
+	ask(t, n, "POST", "/v1.0/state/statestore", `[{"key":"k","value":1,"etag":"7"}]`)
+	ask(t, n, "GET", "/v1.0/state/statestore/k", "")
+	resp, err := http.Get("http://" + n.Addresses().Metrics + "/metrics") //nolint:noctx // a loopback listener of this test
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	problems, err := promlint.New(io.Reader(resp.Body)).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}

@@ -1,0 +1,268 @@
+package node_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quorate/quorate/api/http/transcript"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/node"
+)
+
+// free asks for a port that is free.
+func free() node.Port { return node.Port{Given: true} }
+
+// config is that of a node on free ports with a data directory of its own.
+func config(t testing.TB) node.Config {
+	c := node.Config{Version: "test"}
+	c.Data.Dir, c.Data.RuntimeDir = filepath.Join(t.TempDir(), "data"), t.TempDir()
+	c.Data.MinFree = 1
+	c.App.ID = "shop"
+	c.API.HTTP, c.Metrics.Port = free(), free()
+	return c
+}
+
+func deps(t testing.TB) node.Deps {
+	return node.Deps{
+		Logger: slog.New(slog.DiscardHandler), Env: os.LookupEnv,
+		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
+		Exit:  func(code int) { t.Errorf("exit %d", code) },
+	}
+}
+
+func open(t testing.TB, c node.Config) *node.Node {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	n, err := node.Open(ctx, c, deps(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeNode(t, n) })
+	return n
+}
+
+func closeNode(t testing.TB, n *node.Node) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := n.Close(ctx); err != nil {
+		t.Errorf("closing: %v", err)
+	}
+}
+
+// resources writes component files into a folder.
+func resources(t testing.TB, files map[string]string) []string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return []string{dir}
+}
+
+func store(name, typ, metadata string) string {
+	return "apiVersion: quorate.io/v1alpha1\nkind: Component\nmetadata:\n  name: " + name +
+		"\nspec:\n  type: " + typ + "\n  version: v1\n  metadata: [" + metadata + "]\n"
+}
+
+// The recorded transcripts of the contract hold for the replicated store, whatever keeps
+// its log and into however many partitions it is cut.
+func TestTheContractHoldsOnTheReplicatedStore(t *testing.T) {
+	files, err := filepath.Glob("../api/http/testdata/contract/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	for _, engine := range []node.LogStore{node.LogStoreBolt, node.LogStoreWAL} {
+		for _, partitions := range []int{1, 4} {
+			t.Run(string(engine)+"/"+strconv.Itoa(partitions), func(t *testing.T) {
+				for _, file := range files {
+					t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+						c := config(t)
+						c.Data.LogStore, c.Cluster.Partitions = engine, partitions
+						c.Components.Paths = resources(t, map[string]string{"orders.yaml": store("orders", "state.raft", `{name: actorStateStore, value: "true"}`)})
+						replay(t, open(t, c), file)
+					})
+				}
+			})
+		}
+	}
+}
+
+func replay(t *testing.T, n *node.Node, file string) {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := transcript.Parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := transcript.HTTP("http://" + n.Addresses().API[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The level, age and session of an answer are the replicated store's own.
+	ignore := []string{"Quorate-Consistency", "Quorate-Age", "Quorate-Session"}
+	got, err := want.Replay(t.Context(), client, transcript.Options{IgnoreHeaders: ignore, OmitWriteETag: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want.Without(ignore).Format()), string(got.Format())); diff != "" {
+		t.Errorf("the answers differ from the transcript (-want +got):\n%s", diff)
+	}
+}
+
+// ask makes one request and returns status and body.
+func ask(t testing.TB, n *node.Node, method, path, body string) (int, string, http.Header) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+n.Addresses().API[0]+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(b), resp.Header
+}
+
+func TestANodeWithoutSettingsServesTheDefaultStoreAndKeepsItsStateOverARestart(t *testing.T) {
+	c := config(t)
+	n := open(t, c)
+	if code, body, _ := ask(t, n, "POST", "/v1.0/state/statestore", `[{"key":"k","value":{"n":1}}]`); code != 204 {
+		t.Fatalf("save: %d %s", code, body)
+	}
+	_, _, before := ask(t, n, "GET", "/v1.0/state/statestore/k?consistency=strong", "")
+	closeNode(t, n)
+	n = open(t, c)
+	code, body, after := ask(t, n, "GET", "/v1.0/state/statestore/k?consistency=strong", "")
+	if code != 200 || body != `{"n":1}` || after.Get("Etag") != before.Get("Etag") || after.Get("Quorate-Consistency") != "linearizable" {
+		t.Errorf("after the restart: %d %s %v, before %v", code, body, after, before)
+	}
+	if code, _, _ := ask(t, n, "GET", "/v1.0/healthz", ""); code != 204 {
+		t.Errorf("healthz: %d", code)
+	}
+	if code, body, _ := ask(t, n, "GET", "/readyz", ""); code != 200 && code != 204 {
+		t.Errorf("readyz: %d %s", code, body)
+	}
+}
+
+func TestStoresOfSeveralTypesStandSideBySide(t *testing.T) {
+	c := config(t)
+	c.Components.Paths = resources(t, map[string]string{
+		"a.yaml": store("durable", "state.raft", `{name: defaultConsistency, value: strong}`) + "---\n" + store("fast", "state.in-memory", ""),
+	})
+	n := open(t, c)
+	for _, name := range []string{"durable", "fast"} {
+		if code, body, _ := ask(t, n, "POST", "/v1.0/state/"+name, `[{"key":"k","value":"`+name+`"}]`); code != 204 {
+			t.Fatalf("%s: %d %s", name, code, body)
+		}
+	}
+	for _, name := range []string{"durable", "fast"} {
+		if _, body, h := ask(t, n, "GET", "/v1.0/state/"+name+"/k", ""); body != `"`+name+`"` || h.Get("Quorate-Consistency") != "linearizable" {
+			t.Errorf("%s: %s at %s", name, body, h.Get("Quorate-Consistency"))
+		}
+	}
+	if code, body, _ := ask(t, n, "GET", "/v1.0/state/statestore/k", ""); code != 400 {
+		t.Errorf("the default store stands beside declared ones: %d %s", code, body)
+	}
+}
+
+func TestAFailedStartLeavesNothingOpen(t *testing.T) {
+	for name, change := range map[string]func(*node.Config){
+		"component of an unknown type": func(c *node.Config) {
+			c.Components.Paths = resources(t, map[string]string{"a.yaml": store("s", "state.nosuch", "")})
+		},
+		"document that would have no effect": func(c *node.Config) {
+			c.Components.Paths = resources(t, map[string]string{"a.yaml": "apiVersion: quorate.io/v1alpha1\nkind: Configuration\nmetadata:\n  name: c\nspec: {}\n"})
+		},
+		"unreadable folder": func(c *node.Config) { c.Components.Paths = []string{"/nonexistent"} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := config(t)
+			change(&c)
+			_, err := node.Open(t.Context(), c, deps(t))
+			if err == nil {
+				t.Fatal("it started")
+			}
+			if f, ok := fault.As(err); !ok || f.Code == fault.Internal {
+				t.Errorf("the refusal has no cause a person can act on: %v", err)
+			}
+			c.Components.Paths = nil
+			open(t, c) // the directory and the ports are free again
+		})
+	}
+}
+
+func TestShutdownThroughTheAPIWakesWait(t *testing.T) {
+	n := open(t, config(t))
+	if code, _, _ := ask(t, n, "POST", "/v1.0/shutdown", ""); code != 204 {
+		t.Fatalf("shutdown: %d", code)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := n.Wait(ctx); err != nil || ctx.Err() != nil {
+		t.Errorf("Wait: %v, %v", err, ctx.Err())
+	}
+}
+
+func TestMetricsNameEveryGroupAndStore(t *testing.T) {
+	c := config(t)
+	c.Cluster.Partitions = 2
+	n := open(t, c)
+	ask(t, n, "POST", "/v1.0/state/statestore", `[{"key":"k","value":1}]`)
+	ask(t, n, "GET", "/v1.0/state/statestore/k?consistency=strong", "")
+	resp, err := http.Get("http://" + n.Addresses().Metrics + "/metrics") //nolint:noctx // a loopback listener of this test
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`quorate_build_info{version="test"} 1`, `quorate_raft_is_leader{group="1"} 1`, `quorate_raft_term{group="0"}`,
+		`quorate_store_keys{group="`, `quorate_raft_log_append_seconds_count{group="0"}`, `quorate_store_disk_free_bytes`,
+		`quorate_state_requests_total{consistency="strong",operation="get",outcome="ok",store="statestore"} 1`, `go_goroutines`,
+	} {
+		if !strings.Contains(string(b), want) {
+			t.Errorf("no %s in the metrics", want)
+		}
+	}
+}
+
+func TestStatusDescribesTheNode(t *testing.T) {
+	c := config(t)
+	c.Cluster.NodeID = "n1"
+	n := open(t, c)
+	s, err := n.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !s.Ready || s.Node.ID != "n1" || len(s.Groups) != 1 || s.Groups[0].State != "leader" || s.Groups[0].Leader != "n1" || !s.Groups[0].Writes {
+		t.Errorf("status: %+v", s)
+	}
+	if len(s.Stores) != 1 || s.Stores[0].Name != "statestore" || !s.Stores[0].ActorStore || s.Stores[0].KeyPrefix != "appid" {
+		t.Errorf("stores: %+v", s.Stores)
+	}
+}

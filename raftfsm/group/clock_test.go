@@ -1,0 +1,103 @@
+package group
+
+import (
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unsafe"
+)
+
+// jumped is t with its wall clock moved by whole seconds and its monotonic reading left
+// alone, as after somebody set the system's time. It relies on the layout of time.Time:
+// the wall seconds of a time with a monotonic reading are bits 30 to 62 of its first word.
+func jumped(t time.Time, seconds int64) time.Time {
+	wall := (*uint64)(unsafe.Pointer(&t)) //nolint:gosec // a test's only way to part the two clocks
+	*wall += uint64(seconds) << 30
+	return t
+}
+
+func TestAJumpOfTheWallClockPartsTheTwoClocks(t *testing.T) {
+	now := time.Now()
+	back := jumped(now, -3600)
+	if back.Unix() != now.Unix()-3600 || back.Sub(now) != 0 {
+		t.Fatalf("the helper no longer works: wall moved by %ds, monotonic by %s", back.Unix()-now.Unix(), back.Sub(now))
+	}
+}
+
+func TestAJumpOfTheWallClockAfterOpeningChangesNothing(t *testing.T) {
+	now, jump := time.Now(), int64(0) // a bubble's time has no monotonic reading
+	start := uint64(now.UnixMilli())
+	c := newClock(func() time.Time { return jumped(now, jump) })
+	for _, jump = range []int64{-86400, 86400, 3600, -3600} {
+		before := c.leader()
+		now = now.Add(time.Second)
+		if got := c.leader() - before; got != 1000 {
+			t.Errorf("after a jump by %ds a second takes %d ms", jump, got)
+		}
+	}
+	if got := c.leader() - start; got != 4000 {
+		t.Errorf("after 4 s cluster time has moved by %d ms", got)
+	}
+}
+
+func TestTimeNeverGoesBackwardOnANode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClock(time.Now)
+		rnd := rand.New(rand.NewPCG(1, 2))
+		machine := uint64(time.Now().UnixMilli()) // the machine's time: what stamps brought
+		var replica, leader uint64
+		for range 5000 {
+			switch rnd.IntN(4) {
+			case 0: // an entry stamped some time ago by a leader whose clock runs beside ours
+				machine = max(machine, uint64(time.Now().UnixMilli())-rnd.Uint64N(3000)+rnd.Uint64N(2000))
+				c.observe(machine)
+			case 1:
+				time.Sleep(time.Duration(rnd.IntN(2000)) * time.Millisecond)
+			}
+			r, l := c.replica(), c.leader()
+			switch {
+			case r < replica:
+				t.Fatalf("a replica's time went back by %d ms", replica-r)
+			case l < leader:
+				t.Fatalf("a leader's time went back by %d ms", leader-l)
+			case r > l:
+				t.Fatalf("a replica's time is %d ms ahead of what the same node says as leader", r-l)
+			case r < machine:
+				t.Fatalf("time is %d ms behind an applied entry", machine-r)
+			}
+			replica, leader = r, l
+		}
+	})
+}
+
+func TestWhatALeaderSaidStaysTrueWhenItFollows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClock(time.Now)
+		c.observe(uint64(time.Now().UnixMilli()) - 60_000) // the log is a minute behind this node's wall clock
+		said := c.leader()
+		time.Sleep(time.Second)
+		if got := c.replica(); got < said {
+			t.Errorf("as a follower the node is %d ms behind what it said as leader", said-got)
+		}
+	})
+}
+
+func TestAFollowerWithoutAnyStampKnowsNoTime(t *testing.T) {
+	c := newClock(time.Now)
+	if got := c.replica(); got != 0 {
+		t.Errorf("got %d", got)
+	}
+}
+
+func TestALeaderWhoseWallClockIsBehindTheLogGoesOnFromTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClock(time.Now)
+		ahead := uint64(time.Now().UnixMilli()) + 3_600_000
+		c.observe(ahead)
+		time.Sleep(1500 * time.Millisecond)
+		if got := c.leader(); got != ahead+1500 {
+			t.Errorf("leader's time is %d, want %d", got, ahead+1500)
+		}
+	})
+}

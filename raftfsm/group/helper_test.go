@@ -1,0 +1,201 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 20 * time.Second
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually polls until check passes.
+func eventually(t testing.TB, check func() error) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("not in time: %v", err)
+		}
+	}
+}
+
+// until is eventually for a condition that explains itself.
+func until(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	eventually(t, func() error {
+		if !cond() {
+			return errors.New(what)
+		}
+		return nil
+	})
+}
+
+func wantCode(t testing.TB, err error, code fault.Code) {
+	t.Helper()
+	if !fault.Is(err, code) {
+		t.Fatalf("got %v (code %q), want code %q", err, fault.CodeOf(err), code)
+	}
+}
+
+func limited(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func within(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// alone are the options of a group of one server in dir.
+func alone(t testing.TB, dir string) Options {
+	_, tr := raft.NewInmemTransport("a")
+	return Options{
+		Dir: dir, ServerID: "a", Transport: tr, Bootstrap: true, MemTable: 1 << 20,
+		Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics(prometheus.NewRegistry()),
+		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
+	}
+}
+
+// openGroup opens a group and closes it with the test.
+func openGroup(t testing.TB, o Options) *Group {
+	t.Helper()
+	g, err := Open(limited(t), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeGroup(t, g) })
+	return g
+}
+
+func closeGroup(t testing.TB, g *Group) {
+	t.Helper()
+	if err := g.Close(); err != nil {
+		t.Errorf("closing: %v", err)
+	}
+}
+
+const store = "ns/store"
+
+func setRequest(key, value string) *command.Request {
+	return &command.Request{Kind: command.KindWrite, Ops: []command.Op{{Kind: command.OpSet, Store: store, Key: key, Value: []byte(value)}}}
+}
+
+func encoded(t testing.TB, r *command.Request) Encoded {
+	t.Helper()
+	b, err := command.AppendRequest(nil, r)
+	must(t, err)
+	return b
+}
+
+func put(t testing.TB, g *Group, key, value string) Answer {
+	t.Helper()
+	a, err := g.ProposeRequest(limited(t), setRequest(key, value), Committed)
+	if err != nil {
+		t.Fatalf("put %s: %v", key, err)
+	}
+	if a.Result.Outcome != kv.Applied {
+		t.Fatalf("put %s: %s", key, a.Result.Outcome)
+	}
+	return a
+}
+
+// peekValue reads the local machine; "" for an absent key.
+func peekValue(t testing.TB, g *Group, key string) string {
+	t.Helper()
+	for {
+		m := g.Machine()
+		v, err := m.Get(store, key, 0)
+		if fault.Is(err, fault.Unavailable) && m != g.Machine() {
+			continue
+		}
+		must(t, err)
+		return string(v.Value)
+	}
+}
+
+// copyTree copies a directory as a crash at this moment would leave it.
+func copyTree(t testing.TB, from, to string) {
+	t.Helper()
+	must(t, filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // removed meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		target := filepath.Join(to, rel)
+		if d.IsDir() {
+			return os.MkdirAll(target, 0o700)
+		}
+		b, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(target, b, 0o600)
+	}))
+}
+
+// names lists a directory.
+func names(t testing.TB, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	must(t, err)
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+func key(i int) string { return fmt.Sprintf("k%04d", i) }
+
+func engines(t *testing.T, f func(t *testing.T, e LogEngine)) {
+	for _, e := range []LogEngine{BoltDB, WAL} {
+		t.Run(string(e), func(t *testing.T) { f(t, e) })
+	}
+}
+
+func newTestMetrics() *groupMetrics { return NewMetrics(prometheus.NewRegistry()).group(0) }

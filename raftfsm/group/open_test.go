@@ -1,0 +1,286 @@
+package group
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// imaging makes a Step that copies dir at every step, as a crash at that moment would
+// leave it.
+func imaging(t testing.TB, dir string) (step func(string), images func() map[string]string) {
+	var mu sync.Mutex
+	made, seen := map[string]string{}, map[string]int{}
+	return func(step string) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen[step]++
+			name := fmt.Sprintf("%s#%d", step, seen[step])
+			made[name] = filepath.Join(t.TempDir(), "g")
+			copyTree(t, dir, made[name])
+		}, func() map[string]string {
+			mu.Lock()
+			defer mu.Unlock()
+			return made
+		}
+}
+
+func TestACrashAtAnyStepOfMakingAGroupLeavesOneThatOpens(t *testing.T) {
+	engines(t, func(t *testing.T, e LogEngine) {
+		o := alone(t, filepath.Join(t.TempDir(), "g"))
+		o.Engine = e
+		var images func() map[string]string
+		o.Step, images = imaging(t, o.Dir)
+		g := openGroup(t, o)
+		put(t, g, "k", "v")
+		closeGroup(t, g)
+		if n := len(images()); n < 8 {
+			t.Fatalf("only %d steps were seen", n)
+		}
+		for name, dir := range images() {
+			t.Run(name, func(t *testing.T) {
+				again := alone(t, dir)
+				again.Engine = e
+				g := openGroup(t, again)
+				put(t, g, "k", "v2")
+			})
+		}
+	})
+}
+
+func TestAnUnmadeGroupWithoutBootstrapWaitsForOthers(t *testing.T) {
+	o := alone(t, t.TempDir())
+	o.Bootstrap = false
+	g := openGroup(t, o)
+	if g.Leading() {
+		t.Fatal("a group of nobody leads")
+	}
+	_, err := g.ProposeRequest(limited(t), setRequest("k", "v"), Committed)
+	wantCode(t, err, fault.NotLeader)
+	_, err = g.ReadIndex(limited(t))
+	wantCode(t, err, fault.NotLeader)
+	if g.CaughtUp() {
+		t.Error("it says it is caught up")
+	}
+	// Bootstrapping later is allowed as long as it has heard nothing.
+	closeGroup(t, g)
+	o = alone(t, o.Dir)
+	put(t, openGroup(t, o), "k", "v")
+}
+
+func TestAGroupIsNotMadeAnewOverOneThatWasPartOfACluster(t *testing.T) {
+	o := alone(t, t.TempDir())
+	o.Bootstrap = false
+	g := openGroup(t, o)
+	must(t, g.disk.stable.SetUint64([]byte("CurrentTerm"), 1))
+	vote(t, g.disk.stable, 1, "somebody")
+	closeGroup(t, g)
+	o = alone(t, o.Dir)
+	if g := openGroup(t, o); g.lone() {
+		t.Error("a server that has voted for another made a group of itself")
+	}
+}
+
+func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
+	for name, change := range map[string]func(*Options){
+		"no directory":     func(o *Options) { o.Dir = "" },
+		"no server id":     func(o *Options) { o.ServerID = "" },
+		"no transport":     func(o *Options) { o.Transport = nil },
+		"no fatal":         func(o *Options) { o.Fatal = nil },
+		"unknown engine":   func(o *Options) { o.Engine = "paper" },
+		"lease too long":   func(o *Options) { o.Timing.Lease = 2 * time.Second },
+		"lease too short":  func(o *Options) { o.Timing.Heartbeat = 10 * time.Second },
+		"directory a file": func(o *Options) { o.Dir = filepath.Join(o.Dir, "f"); _ = os.WriteFile(o.Dir, nil, 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := alone(t, t.TempDir())
+			change(&o)
+			g, err := Open(limited(t), o)
+			if err == nil {
+				closeGroup(t, g)
+				t.Fatal("accepted")
+			}
+			if _, ok := fault.As(err); !ok {
+				t.Errorf("an error without a code: %v", err)
+			}
+		})
+	}
+}
+
+func TestALogOfTheOtherEngineIsRefusedWithTheMend(t *testing.T) {
+	o := alone(t, t.TempDir())
+	closeGroup(t, openGroup(t, o))
+	o = alone(t, o.Dir)
+	o.Engine = WAL
+	_, err := Open(limited(t), o)
+	wantCode(t, err, fault.Invalid)
+}
+
+func TestAnOpenThatIsCutShortLeavesNothingBehind(t *testing.T) {
+	o := alone(t, t.TempDir())
+	// Nobody answers: the second voter of this group does not exist.
+	o.Step = noStep
+	g := openGroup(t, o)
+	f := g.raft.AddVoter("b", "b", 0, 0)
+	eventually(t, func() error {
+		if g.lone() {
+			return fmt.Errorf("b is not in the configuration")
+		}
+		return nil
+	})
+	closeGroup(t, g)
+	_ = f
+	o = alone(t, o.Dir)
+	g = openGroup(t, o) // does not wait: it is not alone
+	ctx := within(t, 50*time.Millisecond)
+	wantCode(t, g.WaitReady(ctx), fault.Timeout)
+}
+
+func TestCloseIsIdempotentAndEndsEverything(t *testing.T) {
+	o := alone(t, t.TempDir())
+	g := openGroup(t, o)
+	put(t, g, "k", "v")
+	for range 3 {
+		must(t, g.Close())
+	}
+	_, err := g.ProposeRequest(limited(t), setRequest("k", "v"), Committed)
+	wantCode(t, err, fault.Unavailable)
+	_, err = g.ReadIndex(limited(t))
+	if !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.NotLeader) {
+		t.Errorf("a read index of a closed group gave %v", err)
+	}
+	wantCode(t, g.AnswerConfirm(1<<40), fault.Unavailable)
+	wantCode(t, g.WaitReady(limited(t)), fault.Unavailable)
+}
+
+// chain is a group directory that holds a snapshot and entries above and below it.
+func chain(t *testing.T, e LogEngine, entries int) Options {
+	o := alone(t, t.TempDir())
+	o.Engine = e
+	o.Bounds.TrailingEntries = 5
+	g := openGroup(t, o)
+	for i := range entries {
+		put(t, g, key(i), "v")
+	}
+	must(t, g.Snapshot())
+	put(t, g, "after", "v")
+	closeGroup(t, g)
+	again := alone(t, o.Dir)
+	again.Engine, again.Bounds = e, o.Bounds
+	return again
+}
+
+func TestALogThatEndsBelowTheDatabaseIsRefused(t *testing.T) {
+	engines(t, func(t *testing.T, e LogEngine) {
+		o := chain(t, e, 10)
+		man, err := readManifest(o.Dir)
+		must(t, err)
+		man.Snapshot = nil // as if the manifest were an older one
+		must(t, writeManifest(o.Dir, man, noStep))
+		_, err = Open(limited(t), o)
+		wantCode(t, err, fault.Corrupt)
+	})
+}
+
+func TestEntriesAreReplayedFromTheDatabasesOwnIndexOnly(t *testing.T) {
+	engines(t, func(t *testing.T, e LogEngine) {
+		o := chain(t, e, 200)
+		g := openGroup(t, o)
+		if got := peekValue(t, g, "after"); got != "v" {
+			t.Errorf("an entry above the snapshot is missing after the restart: %q", got)
+		}
+		if got := g.Machine().Stats().Keys; got != 201 {
+			t.Errorf("%d keys, want 201", got)
+		}
+		first, err := g.disk.logs.FirstIndex()
+		must(t, err)
+		if first < 100 {
+			t.Errorf("the snapshot left %d as the first entry of the log", first)
+		}
+	})
+}
+
+// TestAnInstallCutShortLeavesAGroupThatGoesOn puts the log of a directory behind its
+// snapshot, as a crash between the switch to a received database and the clearing of the
+// log leaves it.
+func TestAnOldLogBelowAReceivedSnapshotIsDropped(t *testing.T) {
+	engines(t, func(t *testing.T, e LogEngine) {
+		for name, snap := range map[string]struct{ index, term uint64 }{
+			"the log ends below the snapshot":         {1000, 7},
+			"another term at the snapshot's index":    {8, 7},
+			"another term at the newest entry's index": {12, 7},
+		} {
+			t.Run(name, func(t *testing.T) {
+				o := alone(t, t.TempDir())
+				o.Engine = e
+				g := openGroup(t, o)
+				for i := range 9 {
+					put(t, g, key(i), "stale")
+				}
+				if last := g.LastIndex(); last != 12 {
+					t.Fatalf("the log ends at %d, the cases are made for 12", last)
+				}
+				closeGroup(t, g)
+
+				man, err := readManifest(o.Dir)
+				must(t, err)
+				m, err := g.disk.snaps.open(filepath.Join(o.Dir, man.Database))
+				must(t, err)
+				must(t, m.SetApplied(snap.index, snap.term))
+				must(t, m.Close())
+				conf := raft.Configuration{Servers: []raft.Server{{ID: "a", Address: "a"}}}
+				man.Snapshot = &snapshotInfo{Index: snap.index, Term: snap.term, Configuration: raft.EncodeConfiguration(conf), ConfigurationIndex: 1, Applied: snap.index}
+				must(t, writeManifest(o.Dir, man, noStep))
+
+				again := alone(t, o.Dir)
+				again.Engine = e
+				g = openGroup(t, again)
+				if first, err := g.disk.logs.FirstIndex(); err != nil || first <= snap.index {
+					t.Errorf("entries from %d on are still in the log below a snapshot they do not belong to (%v)", first, err)
+				}
+				a := put(t, g, "k", "new")
+				if a.Index <= snap.index {
+					t.Errorf("the new entry has index %d", a.Index)
+				}
+				closeGroup(t, g)
+				again = alone(t, o.Dir)
+				again.Engine = e
+				if got := peekValue(t, openGroup(t, again), "k"); got != "new" {
+					t.Errorf("k = %q", got)
+				}
+			})
+		}
+	})
+}
+
+func TestADatabaseAheadOfItsReceivedSnapshotOpensWithAnEmptyLog(t *testing.T) {
+	engines(t, func(t *testing.T, e LogEngine) {
+		o := alone(t, t.TempDir())
+		o.Engine = e
+		g := openGroup(t, o)
+		for i := range 9 {
+			put(t, g, key(i), "v")
+		}
+		must(t, g.Snapshot())
+		applied := g.Machine().Applied()
+		term := g.Term()
+		must(t, g.disk.logs.DeleteRange(1, g.LastIndex()))
+		closeGroup(t, g)
+		// A checkpoint made for a transfer holds more than the snapshot it goes by.
+		man, err := readManifest(o.Dir)
+		must(t, err)
+		man.Snapshot.Configuration = raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{{ID: "a", Address: "a"}, {ID: "b", Address: "b"}}})
+		man.Snapshot.Index, man.Snapshot.Term, man.Snapshot.Applied = applied-4, term, applied
+		must(t, writeManifest(o.Dir, man, noStep))
+		again := alone(t, o.Dir)
+		again.Engine = e
+		openGroup(t, again)
+	})
+}

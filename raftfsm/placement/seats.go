@@ -1,0 +1,214 @@
+package placement
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// standing is what has become of a configured server.
+type standing uint8
+
+const (
+	alive      standing = iota
+	left                // stopped gracefully
+	failed              // stopped answering
+	unseen              // no member speaks for it
+	sidecar             // its node runs without data now
+	superseded          // its node runs with another data directory
+)
+
+// seat is one configured server and what is known about it.
+type seat struct {
+	Server
+	node     string
+	standing standing
+	since    time.Time // of the standing
+	leader   bool
+	removed  bool // by an operator
+	slow     bool
+}
+
+// up reports whether the server counts towards the majority.
+func (s *seat) up() bool { return s.standing == alive }
+
+// view is an Input made ready for questions.
+type view struct {
+	Input
+	seats   []seat   // by server id
+	members []Member // one per node, by node id
+}
+
+func look(in Input) *view {
+	in.Limits = in.Limits.WithDefaults()
+	in.Voters = max(in.Voters, 1)
+	v := &view{Input: in, members: onePerNode(in.Members)}
+	for _, s := range in.Servers {
+		v.seats = append(v.seats, v.seat(s))
+	}
+	slices.SortFunc(v.seats, func(a, b seat) int { return cmp.Compare(a.ID, b.ID) })
+	return v
+}
+
+// onePerNode sorts members and keeps one for each node: the living, then the newest.
+func onePerNode(in []Member) []Member {
+	list := slices.Clone(in)
+	slices.SortFunc(list, func(a, b Member) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(rank(a), rank(b)), b.Since.Compare(a.Since), cmp.Compare(b.Server, a.Server))
+	})
+	return slices.CompactFunc(list, func(a, b Member) bool { return a.Node == b.Node })
+}
+
+func rank(m Member) int {
+	if m.State == Alive {
+		return 0
+	}
+	return 1
+}
+
+func (v *view) member(node string) (Member, bool) {
+	i, ok := slices.BinarySearchFunc(v.members, node, func(m Member, node string) int { return cmp.Compare(m.Node, node) })
+	if !ok {
+		return Member{}, false
+	}
+	return v.members[i], true
+}
+
+func (v *view) seat(s Server) seat {
+	out := seat{Server: s, node: NodeOf(s.ID), leader: s.ID == v.Leader, removed: slices.Contains(v.Removed, s.ID)}
+	out.standing, out.since = v.standingOf(&out)
+	if m, ok := v.member(out.node); ok {
+		out.slow = m.SlowDisk
+	}
+	return out
+}
+
+func (v *view) standingOf(s *seat) (standing, time.Time) {
+	m, ok := v.member(s.node)
+	switch {
+	case s.leader: // it is the one that asks
+		return alive, time.Time{}
+	case !ok:
+		return unseen, v.Watching
+	case m.State == Alive && m.Server == s.ID:
+		return alive, m.Since
+	case m.State == Alive && m.Server == "":
+		return sidecar, m.Since
+	case m.State == Alive:
+		return superseded, m.Since
+	case m.State == Left && m.Server == s.ID:
+		return left, m.Since
+	default: // another life of the node may have died since, and this one with it or before
+		return failed, m.Since
+	}
+}
+
+// gone is how long a server has had its standing.
+func (v *view) gone(s *seat) time.Duration { return v.Now.Sub(s.since) }
+
+func (v *view) settled(s *seat) bool { return v.gone(s) >= v.Limits.Settle }
+
+// lost reports whether a voter's vote should move to another server.
+func (v *view) lost(s *seat) bool {
+	switch {
+	case !s.Voter || s.leader:
+		return false
+	case s.removed, s.standing == superseded:
+		return true
+	default:
+		return !s.up() && v.settled(s)
+	}
+}
+
+// doomed is lost, and also the vote of a leader that was removed: it goes once another leads.
+func (v *view) doomed(s *seat) bool { return v.lost(s) || s.Voter && s.leader && s.removed }
+
+// closeBehind reports whether a server is known to be within the limit now.
+func (v *view) closeBehind(s *seat) bool { return s.LagKnown && s.Lag <= v.Limits.MaxLag }
+
+func (v *view) steady(s *seat) bool {
+	return v.closeBehind(s) && !s.SteadySince.IsZero() && v.Now.Sub(s.SteadySince) >= v.Limits.Stable
+}
+
+// ready reports whether a replica may become a voter.
+func (v *view) ready(s *seat) bool { return !s.Voter && s.up() && !s.removed && v.steady(s) }
+
+// pending reports whether a replica may become ready before long.
+func (v *view) pending(s *seat) bool {
+	if s.Voter || s.removed || s.standing == superseded {
+		return false
+	}
+	return s.up() && !v.steady(s) || !s.up() && !v.settled(s)
+}
+
+// pick returns the seats for which f holds, by server id.
+func (v *view) pick(f func(*seat) bool) []*seat {
+	var out []*seat
+	for i := range v.seats {
+		if f(&v.seats[i]) {
+			out = append(out, &v.seats[i])
+		}
+	}
+	return out
+}
+
+func isVoter(s *seat) bool { return s.Voter }
+
+// majority reports whether more than half of the voters would be alive, after the vote of
+// without (nil = nobody) is gone.
+func (v *view) majority(without *seat) bool {
+	all, up := 0, 0
+	for _, s := range v.pick(isVoter) {
+		if s == without {
+			continue
+		}
+		all++
+		if s.up() {
+			up++
+		}
+	}
+	return 2*up > all
+}
+
+// limit is the largest number of voters that makes sense for what is wanted.
+func (v *view) limit() int { return odd(v.Voters) }
+
+// odd takes one from an even number above two.
+func odd(n int) int {
+	if n > 2 && n%2 == 0 {
+		return n - 1
+	}
+	return n
+}
+
+// target is how many voters there should be now: as many as wanted, of those that vote and
+// those that could.
+func (v *view) target() int {
+	voters, ready := len(v.pick(isVoter)), len(v.pick(v.ready))
+	return odd(min(voters+ready, v.limit()))
+}
+
+// strangers are servers alive that the group does not know and may take in.
+func (v *view) strangers() []Member {
+	var out []Member
+	for _, m := range v.members {
+		if m.State == Alive && m.Server != "" && !v.knows(m.Server) && !slices.Contains(v.Removed, m.Server) {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+func (v *view) knows(server string) bool {
+	return slices.ContainsFunc(v.seats, func(s seat) bool { return s.ID == server })
+}
+
+// led returns the leader's seat, if it votes.
+func (v *view) led() *seat {
+	for _, s := range v.pick(isVoter) {
+		if s.leader {
+			return s
+		}
+	}
+	return nil
+}
