@@ -28,7 +28,6 @@ import (
 type rawClient struct {
 	conn net.Conn
 	r    *bufio.Reader
-	buf  []byte
 }
 
 func dial(b *testing.B, addr string) *rawClient {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,7 +38,6 @@ type Node struct {
 	registry *prometheus.Registry
 	closers  lifecycle.Stack
 
-	api   []net.Listener
 	addrs Addresses
 	host  *raftfsm.Host
 	set   atomic.Pointer[loader.Set] // nil until all components are open

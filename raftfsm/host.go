@@ -41,7 +41,7 @@ type Options struct {
 	Bootstrap  bool            // form a cluster of this one node if the directory is new
 
 	Transport func(id uint32, server raft.ServerID) raft.Transport // one for each group
-	Confirmer func(id uint32) group.Confirmer                      // nil = no other voters
+	Peers     Peers                                                // the other servers; nil = there are none
 
 	CacheBytes int64  // block cache of all groups together; default 64 MiB
 	MemTable   uint64 // bytes of one memtable; default 16 MiB, less with many partitions
@@ -75,16 +75,15 @@ func (o Options) withDefaults() Options {
 	if o.FreeBytes == nil {
 		o.FreeBytes = freeBytes
 	}
-	if o.Confirmer == nil {
-		o.Confirmer = func(uint32) group.Confirmer { return nil }
-	}
 	return o
 }
 
 // Host holds every Raft group of this node. Safe for concurrent use.
 type Host struct {
 	opts     Options
-	identity Identity
+	identity Identity // Cluster is under mu, the rest does not change
+	mu       sync.Mutex
+	tag      atomic.Uint64 // of the cluster, for session tokens
 	boot     string
 	lock     *dirLock
 	cache    *pebble.Cache
@@ -122,6 +121,7 @@ func (h *Host) open(ctx context.Context) error {
 	if err := h.identify(); err != nil {
 		return err
 	}
+	h.tag.Store(clusterTag(h.identity.Cluster))
 	h.cache = pebble.NewCache(h.opts.CacheBytes)
 	h.space = &space{dir: h.opts.Dir, min: h.opts.MinFree, free: h.opts.FreeBytes, logger: h.opts.Logger}
 	h.space.look()
@@ -174,9 +174,9 @@ func (h *Host) openGroups(ctx context.Context) error {
 	if err := eg.Wait(); err != nil {
 		return err
 	}
-	for i, g := range h.groups {
+	for i := range h.groups {
 		h.origins[i] = newOrigin(h.identity.Server+"/"+h.boot, func(ctx context.Context, r *command.Request) (group.Answer, error) {
-			return g.ProposeRequest(ctx, r, group.Committed)
+			return h.register(ctx, uint32(i), r)
 		})
 	}
 	return nil
@@ -187,10 +187,10 @@ func (h *Host) groupOptions(id uint32, m *group.Metrics) group.Options {
 	server := raft.ServerID(h.identity.Server)
 	return group.Options{
 		ID: id, Dir: filepath.Join(o.Dir, "groups", strconv.FormatUint(uint64(id), 10)), ServerID: server,
-		Transport: o.Transport(id, server), Confirmer: o.Confirmer(id), Engine: h.identity.Engine,
+		Transport: o.Transport(id, server), Confirmer: confirmer{o.Peers, id}, Engine: h.identity.Engine,
 		Bootstrap: o.Bootstrap, Cache: h.cache, MemTable: memTable(o.MemTable, h.identity.Partitions),
 		Timing: o.Timing, Bounds: o.Bounds, Logger: o.Logger, Metrics: m, Fatal: o.Fatal,
-		WritesAllowed: h.space.allowed, Now: o.Now, Step: o.Step,
+		Now: o.Now, Step: o.Step,
 	}
 }
 
@@ -204,7 +204,34 @@ func memTable(asked uint64, partitions uint32) uint64 {
 }
 
 // Identity is what the data directory says about itself.
-func (h *Host) Identity() Identity { return h.identity }
+func (h *Host) Identity() Identity {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.identity
+}
+
+// Adopt makes this server, which belonged to no cluster, part of one, for good. It is
+// durable when it returns nil, and invalid for a server of another cluster.
+func (h *Host) Adopt(cluster string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if have := h.identity.Cluster; have != "" {
+		if have == cluster {
+			return nil
+		}
+		return &fault.Error{Code: fault.Invalid, Op: "raftfsm.Adopt", Key: h.opts.Dir,
+			Msg:  fmt.Sprintf("the data directory %s belongs to cluster %s, not to %s", h.opts.Dir, have, cluster),
+			Hint: "join the cluster it belongs to, or choose an empty data directory"}
+	}
+	id := h.identity
+	id.Cluster = cluster
+	if err := id.write(h.opts.Dir); err != nil { // a few bytes, once in a server's life; the lock orders it
+		return err
+	}
+	h.identity = id
+	h.tag.Store(clusterTag(cluster))
+	return nil
+}
 
 // Dir is the data directory.
 func (h *Host) Dir() string { return h.opts.Dir }
@@ -231,7 +258,7 @@ func (h *Host) note(id uint32, pos group.Position) {
 // Ready says whether reads and writes of a group can be served now; nil if so.
 func (h *Host) Ready(id uint32) error {
 	g := h.groups[id]
-	if g.Leading() || (g.Leader() != "" && g.CaughtUp()) {
+	if g.Leading() || (h.elsewhere(g) != "" && g.CaughtUp()) {
 		return nil
 	}
 	return &fault.Error{Code: fault.Unavailable, Op: "raftfsm.Ready", Msg: fmt.Sprintf("group %d has no leader", id),

@@ -109,6 +109,12 @@ func (o *origin) ensure(ctx context.Context) error {
 	return nil
 }
 
+// register sends a registration until it is applied or ctx ends.
+func (h *Host) register(ctx context.Context, gid uint32, r *command.Request) (group.Answer, error) {
+	a, _, err := h.send(ctx, gid, r, group.Committed)
+	return a, err
+}
+
 // notStarted turns the failure of a preparation into one of the request it was for: that
 // request surely was not applied.
 func notStarted(err error) error {

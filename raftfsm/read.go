@@ -17,6 +17,9 @@ const (
 	// before it is answered anyway, marked stale: no quorum can apply it at present.
 	sessionPatience = time.Second
 
+	// replicaPatience is how long a replica is waited for before the leader is asked.
+	replicaPatience = 50 * time.Millisecond
+
 	staleForeign  = "foreign_session"
 	staleLost     = "lost_write"
 	staleBehind   = "not_caught_up"
@@ -31,7 +34,7 @@ type look func(m *kv.Machine, now uint64) (pending bool, err error)
 
 // read serves f from a group at the level asked for and says at which it was given.
 func (h *Host) read(ctx context.Context, gid uint32, opts *state.ReadOptions, f look) (state.Proof, error) {
-	tag := clusterTag(h.identity.Cluster)
+	tag := h.tag.Load()
 	sess, foreign, err := parseSession(opts.Session, tag)
 	if err != nil {
 		return state.Proof{}, err
@@ -66,18 +69,14 @@ type reading struct {
 // leader, whose clock may be behind, shows it again.
 func (r *reading) strong(ctx context.Context) (state.Proof, seen, error) {
 	for {
-		ri, err := r.readIndex(ctx)
+		// An eventual write of the session may be on the leader's disk and not committed yet.
+		after, _ := r.session.of(r.id)
+		ri, _, err := r.readIndex(ctx, after.pos)
 		if err != nil {
 			return state.Proof{}, seen{}, err
 		}
 		if err := r.group.WaitApplied(ctx, ri.Index); err != nil {
 			return state.Proof{}, seen{}, err
-		}
-		if s, ok := r.session.of(r.id); ok && s.pos.Index > ri.Index {
-			// Its own eventual write is on this leader's disk but not committed yet.
-			if _, err := r.await(ctx, s); err != nil {
-				return state.Proof{}, seen{}, err
-			}
 		}
 		pending, at, err := r.see(ri.Now)
 		if err != nil {
@@ -92,27 +91,42 @@ func (r *reading) strong(ctx context.Context) (state.Proof, seen, error) {
 	}
 }
 
-// readIndex asks until a leader can prove itself or ctx ends.
-func (r *reading) readIndex(ctx context.Context) (group.ReadIndex, error) {
+// readIndex asks until a leader can prove itself or ctx ends. after is a position the
+// index must cover, if the leader's log holds it.
+func (r *reading) readIndex(ctx context.Context, after group.Position) (group.ReadIndex, group.Holding, error) {
 	for {
-		ri, err := r.group.ReadIndex(ctx)
-		if c := fault.CodeOf(err); c != fault.NotLeader && c != fault.Unavailable {
-			return ri, err
+		var ri group.ReadIndex
+		var held group.Holding
+		var err error
+		if to := r.host.elsewhere(r.group); to != "" {
+			ri, held, err = r.host.remoteReadIndex(ctx, to, r.id, after)
+		} else {
+			ri, held, err = leaderIndex(ctx, r.group, after)
+		}
+		switch fault.CodeOf(err) {
+		case fault.NotLeader, fault.Unavailable, fault.Indeterminate:
+		default:
+			return ri, held, err
 		}
 		r.host.metrics.retries.WithLabelValues("not_leader").Inc()
 		if ctx.Err() == nil {
 			r.group.WaitChange(ctx, retryPause)
 		}
 		if ctx.Err() != nil {
-			return ri, noQuorum("raftfsm.read", r.id, err)
+			return ri, held, noQuorum("raftfsm.read", r.id, err)
 		}
 	}
 }
 
 // tick moves the log's time to the leader's.
 func (r *reading) tick(ctx context.Context) error {
-	_, err := r.group.ProposeRequest(ctx, &command.Request{Kind: command.KindTick}, group.Committed)
-	if fault.Is(err, fault.NotLeader) || fault.Is(err, fault.Indeterminate) {
+	data, err := command.AppendRequest(nil, &command.Request{Kind: command.KindTick})
+	if err != nil {
+		return err
+	}
+	_, err = r.host.propose(ctx, r.id, data, group.Committed, false)
+	switch fault.CodeOf(err) {
+	case fault.NotLeader, fault.Indeterminate, fault.Unavailable:
 		return nil // the next round finds out
 	}
 	return err
@@ -168,33 +182,44 @@ func (r *reading) catchUp(ctx context.Context) (reason string, err error) {
 	return r.await(ctx, seen{group: r.id, pos: *own})
 }
 
-// await waits until the machine has applied s, or says why it cannot.
+// await waits until the machine has applied s, or says why it cannot: a short while for
+// the replica at hand, then the leader tells where it stands.
 func (r *reading) await(ctx context.Context, s seen) (reason string, err error) {
-	if r.group.Machine().Applied() < s.pos.Index || !s.committed {
-		switch r.group.Holds(s.pos) {
-		case group.Lost:
-			r.host.metrics.lostEvents.Inc()
-			return staleLost, nil
-		case group.Unknown:
-			if r.group.Leading() {
-				r.host.metrics.lostEvents.Inc()
-				return staleLost, nil // beyond the leader's log: it was lost with an earlier leader
-			}
-			return staleBehind, nil
-		}
-	}
-	if r.group.Machine().Applied() >= s.pos.Index {
+	if r.done(s) {
 		return "", nil
 	}
 	start := time.Now()
+	defer func() { r.host.metrics.sessionWait.Observe(time.Since(start).Seconds()) }()
 	wait, cancel := context.WithTimeout(ctx, sessionPatience)
 	defer cancel()
-	err = r.group.WaitApplied(wait, s.pos.Index)
-	r.host.metrics.sessionWait.Observe(time.Since(start).Seconds())
+	if r.group.Holds(s.pos) == group.Unknown && !r.group.Leading() {
+		brief, end := context.WithTimeout(wait, replicaPatience)
+		_ = r.group.WaitApplied(brief, s.pos.Index)
+		end()
+	}
+	held := r.group.Holds(s.pos)
+	if held == group.Unknown {
+		var ri group.ReadIndex
+		if ri, held, err = r.readIndex(wait, s.pos); err == nil {
+			err = r.group.WaitApplied(wait, ri.Index)
+		}
+	}
+	if held == group.Lost && !s.committed {
+		r.host.metrics.lostEvents.Inc()
+		return staleLost, nil
+	}
+	if err == nil {
+		err = r.group.WaitApplied(wait, s.pos.Index)
+	}
 	if err != nil && ctx.Err() == nil && wait.Err() != nil {
 		return staleNoQuorum, nil
 	}
 	return "", err
+}
+
+// done reports whether the machine surely reflects s already.
+func (r *reading) done(s seen) bool {
+	return r.group.Machine().Applied() >= s.pos.Index && (s.committed || r.group.Holds(s.pos) == group.Held)
 }
 
 // see looks at the machine and notes the position that was seen: at least as new as

@@ -252,7 +252,7 @@ func (s *Store) write(ctx context.Context, ops []command.Op, c state.Consistency
 	if err := s.enter(ctx, "raftfsm.write"); err != nil {
 		return state.Written{}, err
 	}
-	tag := clusterTag(s.host.identity.Cluster)
+	tag := s.host.tag.Load()
 	sess, _, err := parseSession(token, tag)
 	if err != nil {
 		return state.Written{}, err

@@ -40,11 +40,11 @@ type Group struct {
 	reader   *reader
 	obs      *groupMetrics
 
-	readyTerm atomic.Uint64 // term of which an entry was applied here as leader
+	readyTerm atomic.Uint64            // term of which an entry was applied here as leader
 	heard     atomic.Pointer[Position] // newest commit index a leader announced since Open, with that leader's term
-	alone     atomic.Bool   // as leader, saw itself as the only voter when its term began or the configuration changed last
-	caughtUp  atomic.Bool   // has applied the commit index of a leader heard since Open
-	changed   *signal       // readiness or leadership may have changed
+	alone     atomic.Bool              // as leader, saw itself as the only voter when its term began or the configuration changed last
+	caughtUp  atomic.Bool              // has applied the commit index of a leader heard since Open
+	changed   *signal                  // readiness or leadership may have changed
 
 	stop   chan struct{}
 	wg     sync.WaitGroup
@@ -132,28 +132,13 @@ func (g *Group) Propose(ctx context.Context, data Encoded, ack Ack) (Answer, err
 	return g.proposer.propose(ctx, data, ack)
 }
 
-// ProposeRequest encodes and proposes r. A request that stores values is refused while
-// the disk is low.
+// ProposeRequest encodes and proposes r.
 func (g *Group) ProposeRequest(ctx context.Context, r *command.Request, ack Ack) (Answer, error) {
-	if stores(r) {
-		if err := g.opts.WritesAllowed(); err != nil {
-			return Answer{}, err
-		}
-	}
 	data, err := command.AppendRequest(nil, r)
 	if err != nil {
 		return Answer{}, err
 	}
 	return g.Propose(ctx, data, ack)
-}
-
-func stores(r *command.Request) bool {
-	for i := range r.Ops {
-		if r.Ops[i].Kind == command.OpSet {
-			return true
-		}
-	}
-	return false
 }
 
 // ReadIndex gives a read index, on the leader only. Errors: not_leader, unavailable, timeout.
@@ -177,11 +162,12 @@ func (g *Group) WaitApplied(ctx context.Context, index uint64) error {
 			return nil
 		}
 		err := waitMachine(ctx, m, target, final)
-		if err == nil || ctx.Err() != nil || (final && m == g.Machine()) {
+		switch {
+		case err == nil || ctx.Err() != nil:
 			return err
-		}
-		// A received snapshot has replaced the machine, or there is more to know: look again.
-		if !final && !fault.Is(err, fault.Timeout) && m == g.Machine() {
+		case m != g.Machine(): // a received snapshot has replaced it
+		case !final && fault.Is(err, fault.Timeout): // there may be more to know now
+		default:
 			return err
 		}
 	}

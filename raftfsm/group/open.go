@@ -13,6 +13,7 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	wal "github.com/hashicorp/raft-wal"
 	"go.etcd.io/bbolt"
+	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/logadapt"
@@ -274,13 +275,13 @@ func mismatch(o Options, format string, a ...any) error {
 func diskError(err error, path string) error {
 	e := &fault.Error{Code: fault.Internal, Op: "group.Open", Key: path, Msg: "cannot open " + path, Err: err}
 	switch {
-	case errors.Is(err, bbolt.ErrTimeout):
+	case errors.Is(err, bbolterrors.ErrTimeout):
 		e.Code, e.Hint = fault.Unavailable, "another process uses this data directory; stop it, or choose another --data-dir"
 	case errors.Is(err, syscall.EROFS), errors.Is(err, os.ErrPermission):
 		e.Hint = "the disk is mounted read-only or this user may not write there"
 	case errors.Is(err, syscall.ENOSPC):
 		e.Hint = "the disk is full; free some space and start again, nothing acknowledged is lost"
-	case errors.Is(err, bbolt.ErrInvalid), errors.Is(err, bbolt.ErrChecksum), errors.Is(err, bbolt.ErrVersionMismatch):
+	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum), errors.Is(err, bbolterrors.ErrVersionMismatch):
 		e.Code, e.Hint = fault.Corrupt, "the file is damaged or foreign; restore the directory from a backup, or empty it to join again as a new server"
 	}
 	return e

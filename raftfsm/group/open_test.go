@@ -213,8 +213,8 @@ func TestEntriesAreReplayedFromTheDatabasesOwnIndexOnly(t *testing.T) {
 func TestAnOldLogBelowAReceivedSnapshotIsDropped(t *testing.T) {
 	engines(t, func(t *testing.T, e LogEngine) {
 		for name, snap := range map[string]struct{ index, term uint64 }{
-			"the log ends below the snapshot":         {1000, 7},
-			"another term at the snapshot's index":    {8, 7},
+			"the log ends below the snapshot":          {1000, 7},
+			"another term at the snapshot's index":     {8, 7},
 			"another term at the newest entry's index": {12, 7},
 		} {
 			t.Run(name, func(t *testing.T) {

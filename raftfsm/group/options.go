@@ -43,9 +43,6 @@ type Options struct {
 	// an entry that does not match its checksum, a damaged database. It should end the
 	// process; the group does nothing more after it was called. Called from any goroutine.
 	Fatal func(error)
-	// WritesAllowed says whether values may be stored now; a non-nil error is returned to
-	// whoever tries (deletes are always allowed). nil = always. Called on every write.
-	WritesAllowed func() error
 	Now           func() time.Time // nil = time.Now. Its wall clock counts at Open only, then its monotonic one
 	// Step is called before and after each step of our own disk work, with its name. For
 	// crash tests; nil = nothing.
@@ -86,9 +83,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Step == nil {
 		o.Step = func(string) {}
-	}
-	if o.WritesAllowed == nil {
-		o.WritesAllowed = func() error { return nil }
 	}
 	t, b := &o.Timing, &o.Bounds
 	def(&t.Heartbeat, time.Second)

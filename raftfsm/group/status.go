@@ -14,7 +14,7 @@ type Status struct {
 	Leader        raft.ServerID
 	Term          uint64
 	CommitIndex   uint64
-	AppliedIndex  uint64 // of the machine, not of raft's queue
+	AppliedIndex  uint64 // the machine reflects every entry up to here (raft's own number runs ahead of it)
 	LastIndex     uint64
 	SnapshotIndex uint64
 	LogBytes      uint64 // appended since the last snapshot, to within 256 KiB
@@ -25,10 +25,13 @@ type Status struct {
 
 // Status describes the group now.
 func (g *Group) Status() Status {
-	snap := g.disk.snaps.index()
+	snap, commit, applied := g.disk.snaps.index(), g.raft.CommitIndex(), g.Machine().Applied()
+	if applied >= g.disk.logs.tail.lastVisible(commit, g.disk.fsm.floor.Load()) {
+		applied = max(applied, commit) // what follows are raft's own entries, which the machine never sees
+	}
 	return Status{
 		ID: g.opts.ID, State: stateName(g.raft.State()), Leader: g.Leader(), Term: g.raft.CurrentTerm(),
-		CommitIndex: g.raft.CommitIndex(), AppliedIndex: g.Machine().Applied(), LastIndex: g.raft.LastIndex(), SnapshotIndex: snap,
+		CommitIndex: commit, AppliedIndex: applied, LastIndex: g.LastIndex(), SnapshotIndex: snap,
 		LogBytes: g.disk.logs.tail.since(snap + 1), Servers: g.raft.GetConfiguration().Configuration().Servers,
 		CaughtUp: g.CaughtUp(), Machine: g.Machine().Stats(),
 	}

@@ -34,8 +34,8 @@ type guard struct {
 
 	started chan struct{} // closed once raft can be called back
 	stop    chan struct{}
-	once sync.Once
-	wg   sync.WaitGroup
+	once    sync.Once
+	wg      sync.WaitGroup
 }
 
 var (

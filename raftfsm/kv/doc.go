@@ -43,10 +43,19 @@
 //     is remembered, at or below the mark it is refused as stale.
 //   - Nothing of an undecodable entry, or of any entry after it, is applied.
 //
+// # Failures
+//
+// A machine that meets an entry it cannot apply halts: its state is right and can still
+// be read, flushed and copied. A machine whose storage failed or whose data is damaged,
+// even if only a read found that, is broken: it answers nothing but errors, because it
+// must neither lead nor be copied to another node. Both are told to Options.Fatal. A full
+// disk is neither at first: flushes are tried again, and only when they go on failing is
+// the machine broken. Nothing is lost by any of them that the Raft log has.
+//
 // # Goroutines
 //
 // Apply, Raise and SetApplied are for one goroutine at a time; everything else is safe
-// for any number. The package starts goroutines only to call Options.Fatal and, while
-// opening, to contain a failure of Pebble; Pebble runs its flushes and compactions until
-// Close.
+// for any number. The package starts goroutines only to call Options.Fatal and to run
+// Pebble's Open and Close, which a failing disk may keep from returning; Pebble runs its
+// flushes and compactions until Close.
 package kv

@@ -61,18 +61,16 @@ func CompactAll(ctx context.Context, m *Machine) error {
 }
 
 // Dump returns every key and value of the database, in order, as lines of hexadecimal digits.
-func Dump(m *Machine) ([]string, error) {
-	var lines []string
-	for table := byte(0); table < 0xff; table++ {
-		err := scan(m.db, table, func(key, value []byte) error {
-			lines = append(lines, hex.EncodeToString(key)+" "+hex.EncodeToString(value))
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
+func Dump(m *Machine) (lines []string, err error) {
+	it, err := m.db.NewIter(nil)
+	if err != nil {
+		return nil, err
 	}
-	return lines, nil
+	defer func() { err = keep(err, it.Close()) }()
+	for ok := it.First(); ok; ok = it.Next() {
+		lines = append(lines, hex.EncodeToString(it.Key())+" "+hex.EncodeToString(it.Value()))
+	}
+	return lines, it.Error()
 }
 
 // Memory describes what m holds of origins in memory, in a form that can be compared.

@@ -51,8 +51,11 @@ func (m *Machine) Checkpoint(dir string) (applied uint64, err error) {
 	if errors.Is(err, fs.ErrExist) {
 		return 0, &fault.Error{Code: fault.Invalid, Op: "kv.Checkpoint", Msg: dir + " exists already", Err: err}
 	}
-	if err != nil {
-		return 0, errStorage("kv.Checkpoint", "cannot make a copy in "+dir, err)
+	switch {
+	case err == nil:
+		return applied, nil
+	case isCorruption(err):
+		return 0, errDamaged("kv.Checkpoint", "cannot make a copy in "+dir, err)
 	}
-	return applied, nil
+	return 0, errUnusable("kv.Checkpoint", "cannot make a copy in "+dir, err)
 }

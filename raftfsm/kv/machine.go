@@ -63,7 +63,8 @@ type state struct {
 const never = ^uint64(0)
 
 // Create makes a new, empty machine; it is durable on return. It returns fault.Invalid
-// if there is a database in the directory already.
+// if there is a database in the directory already, and fault.Unavailable if the disk does
+// not take it: then the directory must be removed before the next attempt.
 func Create(o Options) (*Machine, error) {
 	found, err := peek(&o)
 	if err != nil {

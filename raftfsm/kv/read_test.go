@@ -139,10 +139,14 @@ func TestValuesReadAreTheCallersOwn(t *testing.T) {
 
 func TestAppliedBytesMayBeReusedAfterApply(t *testing.T) {
 	r := newRig(t)
-	e := r.entry(1, command.Request{Kind: command.KindRegister, Name: "name"}, withClient(write(set("key", "value", ttl(5))), "id"))
-	r.Apply([]kv.Entry{e})
+	e := r.entry(1, command.Request{Kind: command.KindRegister, Name: "name"},
+		withClient(write(set("key", "value", ttl(5))), "id"), write(set("key", "other", ifAbsent)))
+	first := r.Apply([]kv.Entry{e})
 	again := entryOf(t, 2, 1, withClient(write(set("key", "value", ttl(5))), "id"))
 	clear(e.Data)
+	if key := first[0].Results[2].Key; key != "key" {
+		t.Errorf("the conflict names key %q now", key)
+	}
 	if out := r.Apply([]kv.Entry{again}); !out[0].Results[0].Replayed {
 		t.Error("the client id was not kept")
 	}

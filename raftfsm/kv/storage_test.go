@@ -388,6 +388,9 @@ func TestACheckpointOpensAsTheSameMachine(t *testing.T) {
 	if !fault.Is(err, fault.Invalid) {
 		t.Errorf("into a directory that exists: %v, want %s", err, fault.Invalid)
 	}
+	if _, err := r.Checkpoint("db/LOCK/copy"); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("where no directory can be: %v, want %s", err, fault.Unavailable)
+	}
 	o := options(t, fs)
 	o.Dir = "copy"
 	m, err := kv.Open(o)

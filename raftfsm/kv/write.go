@@ -1,6 +1,10 @@
 package kv
 
-import "github.com/quorate/quorate/raftfsm/command"
+import (
+	"strings"
+
+	"github.com/quorate/quorate/raftfsm/command"
+)
 
 // write applies the operations of one request, all or none.
 func (w *writer) write(ops []command.Op, res *Result) error {
@@ -10,7 +14,7 @@ func (w *writer) write(ops []command.Op, res *Result) error {
 			return err
 		}
 		if !ok {
-			res.Outcome, res.Key = Conflict, ops[i].Key
+			res.Outcome, res.Key = Conflict, strings.Clone(ops[i].Key) // the operation aliases the entry
 			return nil
 		}
 	}

@@ -69,7 +69,7 @@ type Input struct {
 	Members     []Member  // every node gossip has seen, sidecars too
 	Removed     []string  // server ids an operator removed; they never come back
 	Now         time.Time
-	Watching    time.Time // when this leader began to watch: a server that no member speaks for counts as failed since then
+	Watching    time.Time // when this leader began to watch: a server that no member speaks for counts as failed since then; zero = just now
 	Limits      Limits
 }
 

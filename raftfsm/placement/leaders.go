@@ -103,5 +103,5 @@ func (b *balance) idlest(v *view) *seat {
 // movable reports whether a group has rested and is whole.
 func (v *view) movable() bool {
 	rested := v.LeaderSince.IsZero() || v.Now.Sub(v.LeaderSince) >= v.Limits.Settle
-	return rested && v.led() != nil && len(Plan(v.Input)) == 0
+	return rested && v.led() != nil && v.majority(nil) && len(Plan(v.Input)) == 0
 }

@@ -118,7 +118,7 @@ func (v *view) promote() (Change, bool) {
 	case s == nil:
 		return Change{}, false
 	case len(lost) > 0:
-		return change(Promote, s, "becomes a voter in place of %s, which %s", lost[0].node, v.fate(lost[0]))
+		return change(Promote, s, "becomes a voter in place of %s", v.replaced(s, lost))
 	default:
 		return change(Promote, s, "becomes a voter: it is %s behind and has kept up for %s", entries(s.Lag), span(v.Now.Sub(s.SteadySince)))
 	}
@@ -152,6 +152,16 @@ func (v *view) dropRemoved() (Change, bool) {
 	return Change{}, false
 }
 
+// replaced names the lost voter whose vote a replica takes: that of its own node, if there is one.
+func (v *view) replaced(s *seat, lost []*seat) string {
+	for _, l := range lost {
+		if l.node == s.node {
+			return fmt.Sprintf("its former server %s: the node %s", l.ID, v.fate(l))
+		}
+	}
+	return lost[0].node + ", which " + v.fate(lost[0])
+}
+
 // forget removes replicas that cannot come back, or have not for long.
 func (v *view) forget() (Change, bool) {
 	for _, s := range v.pick(func(s *seat) bool { return !s.Voter && v.hopeless(s) }) {
@@ -162,9 +172,7 @@ func (v *view) forget() (Change, bool) {
 
 func (v *view) hopeless(s *seat) bool {
 	switch {
-	case s.removed:
-		return true
-	case s.standing == superseded:
+	case s.removed, s.standing == superseded:
 		return true
 	case s.standing == sidecar:
 		return v.settled(s)
@@ -209,7 +217,8 @@ func (v *view) quiet() bool {
 }
 
 // surplus is the voter to be demoted: one that is not alive, then the highest id; never the
-// leader. A majority stays a majority without it, because the living go only where all live.
+// leader. A majority stays a majority without it, because one that is alive is chosen only
+// where all are.
 func (v *view) surplus(voters []*seat) *seat {
 	var best *seat
 	for _, s := range voters {

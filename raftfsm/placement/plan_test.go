@@ -78,6 +78,7 @@ func policy() []struct {
 		{"a voter nobody has seen counts from when this leader began to watch", "", group("n1 n2 n3", "n4", unseen("n3"), watchingFor(59*time.Second))},
 		{"a voter nobody has seen for the settling time is replaced", "promote n4.a: n4 becomes a voter in place of n3, which has not been seen for 1m0s",
 			group("n1 n2 n3", "n4", unseen("n3"), watchingFor(minute))},
+		{"a leader that has not said since when it watches has just begun", "", group("n1 n2 n3", "n4", unseen("n3"), func(in *placement.Input) { in.Watching = time.Time{} })},
 		{"the leader counts as alive whatever gossip says", "promote n3.a: n3 becomes a voter: it is 3 entries behind and has kept up for 20s", group("n1 n2", "n3", failed("n1", time.Hour))},
 
 		// Graceful stops.
@@ -95,12 +96,14 @@ func policy() []struct {
 		// Other data directories.
 		{"a wiped voter first joins anew", "add n3.b: n3 joins the group as a replica and catches up", group("n1 n2 n3", "", wiped("n3"))},
 		{"its old vote waits until the new server keeps up", "", group("n1 n2 n3", "", wiped("n3"), replacement("n3", false))},
-		{"the new server takes the old one's vote without a settling time", "promote n3.b: n3 becomes a voter in place of n3, which came back 5s ago with another data directory",
+		{"the new server takes the old one's vote without a settling time", "promote n3.b: n3 becomes a voter in place of its former server n3.a: the node came back 5s ago with another data directory",
 			group("n1 n2 n3", "", wiped("n3"), replacement("n3", true))},
 		{"then the old server is removed", "remove n3.a: n3 leaves the group: came back 5s ago with another data directory",
 			group("n1 n2 n3", "", wiped("n3"), replacement("n3", true), voting("n3.b"))},
-		{"a vote goes back to the node that had it before it goes to another", "promote n4.b: n4 becomes a voter in place of n4, which came back 5s ago with another data directory",
+		{"a vote goes back to the node that had it before it goes to another", "promote n4.b: n4 becomes a voter in place of its former server n4.a: the node came back 5s ago with another data directory",
 			group("n1 n2 n4", "n3", wiped("n4"), replacement("n4", true))},
+		{"a node takes its own vote back, not another's", "promote n4.b: n4 becomes a voter in place of its former server n4.a: the node came back 5s ago with another data directory",
+			group("n1 n2 n3 n4 n5", "", want(5), failed("n3", 2*minute), wiped("n4"), replacement("n4", true))},
 		{"another replica takes the vote where the new server is behind", "promote n4.a: n4 becomes a voter in place of n3, which came back 5s ago with another data directory",
 			group("n1 n2 n3", "n4", wiped("n3"), replacement("n3", false))},
 		{"the old server of a wiped replica is removed at once", "remove n4.a: n4 leaves the group: came back 5s ago with another data directory", group("n1 n2 n3", "n4", wiped("n4"))},

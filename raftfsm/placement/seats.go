@@ -42,6 +42,9 @@ type view struct {
 func look(in Input) *view {
 	in.Limits = in.Limits.WithDefaults()
 	in.Voters = max(in.Voters, 1)
+	if in.Watching.IsZero() {
+		in.Watching = in.Now
+	}
 	v := &view{Input: in, members: onePerNode(in.Members)}
 	for _, s := range in.Servers {
 		v.seats = append(v.seats, v.seat(s))

@@ -1,0 +1,312 @@
+package raftfsm_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/group"
+)
+
+// cluster is several hosts in one process. Raft and calls between servers go through
+// memory and can be cut.
+type cluster struct {
+	t     testing.TB
+	mu    sync.Mutex
+	hosts map[string]*raftfsm.Host // by server id; nil while it is down
+	wires map[string]map[uint32]*raft.InmemTransport
+	apart map[[2]string]bool
+}
+
+// network is what one server sees of the others.
+type network struct {
+	c    *cluster
+	self string
+}
+
+// Call implements raftfsm.Peers.
+func (n network) Call(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
+	n.c.mu.Lock()
+	h, cut := n.c.hosts[server], n.c.apart[[2]string{n.self, server}]
+	n.c.mu.Unlock()
+	if h == nil || cut {
+		return nil, fault.New(fault.Unavailable, "test.Call", server+" cannot be reached")
+	}
+	out, err := h.Serve(ctx, method, payload)
+	n.c.mu.Lock()
+	cut = n.c.apart[[2]string{server, n.self}]
+	n.c.mu.Unlock()
+	if cut {
+		return nil, fault.New(fault.Indeterminate, "test.Call", "the answer of "+server+" was lost")
+	}
+	return out, err
+}
+
+// startCluster forms a cluster of size voters.
+func startCluster(t testing.TB, size int, change func(*raftfsm.Options)) *cluster {
+	t.Helper()
+	c := &cluster{t: t, hosts: map[string]*raftfsm.Host{}, wires: map[string]map[uint32]*raft.InmemTransport{}, apart: map[[2]string]bool{}}
+	first := c.add(1, change)
+	for i := 2; i <= size; i++ {
+		h := c.add(i, change)
+		must(t, h.Adopt(first.Identity().Cluster))
+		for _, g := range first.Groups() {
+			must(t, g.AddNonvoter(t.Context(), raft.ServerID(h.Identity().Server), 0))
+			must(t, g.Promote(t.Context(), raft.ServerID(h.Identity().Server), 0))
+		}
+	}
+	return c
+}
+
+// add opens a host; the first one forms the cluster.
+func (c *cluster) add(i int, change func(*raftfsm.Options)) *raftfsm.Host {
+	c.t.Helper()
+	self := &network{c: c}
+	o := options(c.t, c.t.TempDir())
+	o.NodeID, o.Bootstrap, o.Peers = fmt.Sprintf("n%d", i), i == 1, self
+	o.Timing = group.Timing{Heartbeat: 150 * time.Millisecond, Election: 150 * time.Millisecond, Lease: 100 * time.Millisecond}
+	o.Transport = func(id uint32, server raft.ServerID) raft.Transport {
+		self.self = string(server)
+		return c.wire(id, server)
+	}
+	if change != nil {
+		change(&o)
+	}
+	h := open(c.t, o)
+	c.mu.Lock()
+	c.hosts[h.Identity().Server] = h
+	c.mu.Unlock()
+	return h
+}
+
+// wire makes a server's raft transport and connects it with all others.
+func (c *cluster) wire(id uint32, server raft.ServerID) raft.Transport {
+	_, tr := raft.NewInmemTransportWithTimeout(raft.ServerAddress(server), 200*time.Millisecond)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.wires[string(server)] == nil {
+		c.wires[string(server)] = map[uint32]*raft.InmemTransport{}
+	}
+	c.wires[string(server)][id] = tr
+	for other, wires := range c.wires {
+		if w := wires[id]; w != nil && other != string(server) && !c.apart[[2]string{string(server), other}] {
+			tr.Connect(raft.ServerAddress(other), w)
+			w.Connect(raft.ServerAddress(server), tr)
+		}
+	}
+	return tr
+}
+
+// isolate cuts a server off from all others, both ways; heal undoes it.
+func (c *cluster) isolate(server string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for other, wires := range c.wires {
+		if other == server {
+			continue
+		}
+		c.apart[[2]string{server, other}], c.apart[[2]string{other, server}] = true, true
+		for id, w := range wires {
+			w.Disconnect(raft.ServerAddress(server))
+			c.wires[server][id].Disconnect(raft.ServerAddress(other))
+		}
+	}
+}
+
+func (c *cluster) heal() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.apart)
+	for a, from := range c.wires {
+		for b, to := range c.wires {
+			for id := range from {
+				if a != b {
+					from[id].Connect(raft.ServerAddress(b), to[id])
+				}
+			}
+		}
+	}
+}
+
+// leader waits until exactly one reachable server leads group 0 and returns it.
+func (c *cluster) leader(except ...string) *raftfsm.Host {
+	c.t.Helper()
+	var found *raftfsm.Host
+	eventually(c.t, func() error {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for id, h := range c.hosts {
+			if h != nil && h.Groups()[0].Leading() && (len(except) == 0 || except[0] != id) {
+				found = h
+				return nil
+			}
+		}
+		return errors.New("no leader")
+	})
+	return found
+}
+
+// others are all hosts but h.
+func (c *cluster) others(h *raftfsm.Host) []*raftfsm.Host {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []*raftfsm.Host
+	for _, o := range c.hosts {
+		if o != nil && o != h {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+func within(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestAnyServerTakesAnyRequest(t *testing.T) {
+	c := startCluster(t, 3, func(o *raftfsm.Options) { o.Partitions = 2 })
+	lead := c.leader()
+	for _, follower := range c.others(lead) {
+		s := follower.Store("", "s")
+		eventually(t, func() error { return follower.Ready(0) })
+		for _, app := range []string{"a", "b", "c"} { // in both partitions
+			key := app + "||" + follower.Identity().Node
+			w := set(t, s, key, "1", state.Strong)
+			if got := get(t, lead.Store("", "s"), key, state.Strong); got.ETag != w.ETags[0] {
+				t.Errorf("%s: written with etag %s through a follower, the leader reads %q", key, w.ETags[0], got.ETag)
+			}
+			set(t, lead.Store("", "s"), key, "2", state.Strong)
+			if got := get(t, s, key, state.Strong); string(got.Value) != "2" || got.Level != state.Linearizable {
+				t.Errorf("%s: a strong read at a follower gave %q at %s", key, got.Value, got.Level)
+			}
+			_, err := s.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: key, Value: []byte("3"), ETag: w.ETags[0]}}})
+			if !fault.Is(err, fault.Conflict) || fault.KeyOf(err) != key {
+				t.Errorf("%s: a stale etag through a follower gave %v", key, err)
+			}
+		}
+	}
+}
+
+func TestAFollowersEventualReadsComeAfterItsOwnWrites(t *testing.T) {
+	c := startCluster(t, 3, nil)
+	follower := c.others(c.leader())[0]
+	eventually(t, func() error { return follower.Ready(0) })
+	s := follower.Store("", "s")
+	for i := range 200 {
+		value := fmt.Sprint(i)
+		set(t, s, "app||k", value, state.Eventual)
+		if got := get(t, s, "app||k", state.Eventual); string(got.Value) != value || got.Level != state.SessionLevel {
+			t.Fatalf("write %d: read %q at level %s", i, got.Value, got.Level)
+		}
+	}
+}
+
+func TestASessionTravelsBetweenServers(t *testing.T) {
+	c := startCluster(t, 3, nil)
+	lead := c.leader()
+	follower := c.others(lead)[0]
+	eventually(t, func() error { return follower.Ready(0) })
+	for i := range 200 {
+		value := fmt.Sprint(i)
+		w := set(t, lead.Store("", "s"), "app||k", value, state.Eventual)
+		got, err := follower.Store("", "s").Get(t.Context(), state.GetRequest{Key: "app||k", ReadOptions: state.ReadOptions{Session: w.Session}})
+		if err != nil || string(got.Value) != value || got.Level != state.SessionLevel {
+			t.Fatalf("write %d: a follower with the session read %q at level %s, %v", i, got.Value, got.Level, err)
+		}
+	}
+}
+
+func TestAWriteSurvivesTheLossOfTheLeader(t *testing.T) {
+	c := startCluster(t, 3, nil)
+	lead := c.leader()
+	s := lead.Store("", "s")
+	for i := range 50 {
+		set(t, s, fmt.Sprintf("app||%d", i), "v", state.Strong)
+	}
+	id := lead.Identity().Server
+	c.isolate(id)
+	next := c.leader(id)
+	for i := range 50 {
+		if got := get(t, next.Store("", "s"), fmt.Sprintf("app||%d", i), state.Strong); !got.Found() {
+			t.Fatalf("key %d is lost", i)
+		}
+	}
+	set(t, next.Store("", "s"), "app||after", "v", state.Strong)
+
+	// The deposed leader must not answer strong reads, and its writes fail or wait.
+	_, err := s.Get(within(t, 300*time.Millisecond), state.GetRequest{Key: "app||after", ReadOptions: state.ReadOptions{Consistency: state.Strong}})
+	if err == nil {
+		t.Error("a server without a majority answered a strong read")
+	}
+	_, err = s.Set(within(t, 300*time.Millisecond), state.SetRequest{Items: []state.Write{{Key: "app||x", Value: []byte("1")}}, Consistency: state.Strong})
+	if code := fault.CodeOf(err); code != fault.Unavailable && code != fault.Indeterminate && code != fault.Timeout {
+		t.Errorf("a write without a majority gave %v", err)
+	}
+	c.heal()
+	eventually(t, func() error {
+		got, err := s.Get(within(t, time.Second), state.GetRequest{Key: "app||after", ReadOptions: state.ReadOptions{Consistency: state.Strong}})
+		if err == nil && !got.Found() {
+			t.Fatal("a strong read went back in time")
+		}
+		return err
+	})
+}
+
+func TestAnEventualWriteThatIsLostIsNeverHidden(t *testing.T) {
+	c := startCluster(t, 3, nil)
+	lead := c.leader()
+	s := lead.Store("", "s")
+	set(t, s, "app||k", "old", state.Strong)
+	id := lead.Identity().Server
+	c.isolate(id)
+	w, err := s.Set(within(t, time.Second), state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("lost")}}, Consistency: state.Eventual})
+	if err != nil {
+		t.Skipf("the leader stepped down before it took the write: %v", err)
+	}
+	next := c.leader(id)
+	set(t, next.Store("", "s"), "app||k", "new", state.Strong)
+	c.heal()
+	eventually(t, func() error {
+		got, err := s.Get(within(t, time.Second), state.GetRequest{Key: "app||k", ReadOptions: state.ReadOptions{Session: w.Session}})
+		switch {
+		case err != nil:
+			return err
+		case got.Level != state.Stale:
+			return fmt.Errorf("the session's write was lost, the answer %q is not marked stale but %s", got.Value, got.Level)
+		}
+		return nil
+	})
+	if got := get(t, s, "app||k", state.Strong); string(got.Value) != "new" {
+		t.Errorf("strong read: %q", got.Value)
+	}
+}
+
+func TestAServerOfAnotherClusterIsNotAdopted(t *testing.T) {
+	h := open(t, options(t, t.TempDir()))
+	if err := h.Adopt("another"); !fault.Is(err, fault.Invalid) {
+		t.Errorf("got %v", err)
+	}
+	must(t, h.Adopt(h.Identity().Cluster))
+}
+
+func TestUnreadableCallsAreRefused(t *testing.T) {
+	h := open(t, options(t, t.TempDir()))
+	for _, payload := range [][]byte{nil, {1}, {2, 0}, {1, 9}, {1, 0}, {1, 0, 0x80}} {
+		for _, method := range append(raftfsm.Methods(), "raft.nosuch") {
+			if _, err := h.Serve(t.Context(), method, payload); err == nil {
+				t.Errorf("%s with %v was served", method, payload)
+			}
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Servers are the members of the group by its latest configuration, and the index of
+// that configuration.
+func (g *Group) Servers() ([]raft.Server, uint64) {
+	f := g.raft.GetConfiguration()
+	return f.Configuration().Servers, f.Index()
+}
+
+// AddNonvoter adds a server that receives the log and does not vote. Changes are refused
+// with conflict if the configuration is no longer the one of prev, with not_leader
+// elsewhere than on the leader.
+func (g *Group) AddNonvoter(ctx context.Context, id raft.ServerID, prev uint64) error {
+	return g.change(ctx, "add "+string(id)+" as a replica", g.raft.AddNonvoter(id, raft.ServerAddress(id), prev, 0))
+}
+
+// Promote makes a replica a voter. It should have caught up: from now on a quorum may
+// need it.
+func (g *Group) Promote(ctx context.Context, id raft.ServerID, prev uint64) error {
+	return g.change(ctx, "make "+string(id)+" a voter", g.raft.AddVoter(id, raft.ServerAddress(id), prev, 0))
+}
+
+// Demote takes a voter's vote and keeps it as a replica.
+func (g *Group) Demote(ctx context.Context, id raft.ServerID, prev uint64) error {
+	return g.change(ctx, "take the vote of "+string(id), g.raft.DemoteVoter(id, prev, 0))
+}
+
+// Remove takes a server out of the group.
+func (g *Group) Remove(ctx context.Context, id raft.ServerID, prev uint64) error {
+	return g.change(ctx, "remove "+string(id), g.raft.RemoveServer(id, prev, 0))
+}
+
+// Transfer hands leadership to a voter; the zero id lets raft choose the most advanced one.
+func (g *Group) Transfer(ctx context.Context, to raft.ServerID) error {
+	f := g.raft.LeadershipTransfer
+	if to != "" {
+		return g.change(ctx, "hand leadership to "+string(to), g.raft.LeadershipTransferToServer(to, raft.ServerAddress(to)))
+	}
+	return g.change(ctx, "hand leadership over", f())
+}
+
+// change waits for a change of the group. What ends after ctx may still take effect.
+func (g *Group) change(ctx context.Context, what string, f raft.Future) error {
+	done := make(chan error, 1)
+	go func() { done <- f.Error() }()
+	var err error
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		return &fault.Error{Code: fault.Indeterminate, Op: "group.change", Msg: "it is not known whether this took effect: " + what, Err: ctx.Err()}
+	case <-g.stop:
+		return errClosing()
+	}
+	if err == nil {
+		return nil
+	}
+	e := &fault.Error{Code: fault.Conflict, Op: "group.change", Msg: fmt.Sprintf("group %d: cannot %s", g.opts.ID, what), Err: err}
+	switch {
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
+		e.Code = fault.NotLeader
+	case errors.Is(err, raft.ErrLeadershipLost), errors.Is(err, raft.ErrRaftShutdown):
+		e.Code = fault.Indeterminate
+	}
+	return e
+}
