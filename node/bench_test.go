@@ -133,8 +133,10 @@ func bareChi(b *testing.B, value string) string {
 	b.Helper()
 	r := chi.NewRouter()
 	body := []byte(value)
+	length := []string{strconv.Itoa(len(body))}
 	r.Get("/v1.0/state/{store}/*", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header()["Content-Type"] = []string{"application/json"}
+		h := w.Header()
+		h["Content-Type"], h["Content-Length"] = []string{"application/json"}, length
 		_, _ = w.Write(body)
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a loopback listener of this benchmark
