@@ -266,3 +266,18 @@ func TestStatusDescribesTheNode(t *testing.T) {
 		t.Errorf("stores: %+v", s.Stores)
 	}
 }
+
+func TestTheComponentFilesForDeploymentLoadWithoutAWarning(t *testing.T) {
+	c := config(t)
+	c.Components.Paths = []string{"../deploy/components"}
+	warnings, err := node.Check(t.Context(), c, os.LookupEnv)
+	if err != nil || len(warnings) > 0 {
+		t.Fatalf("%v %v", warnings, err)
+	}
+	n := open(t, c)
+	for _, name := range []string{"statestore", "cache"} {
+		if code, body, _ := ask(t, n, "POST", "/v1.0/state/"+name, `[{"key":"k","value":1}]`); code != 204 {
+			t.Errorf("%s: %d %s", name, code, body)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+// Package discovery tells where things are: the seeds through which a node finds its
+// cluster.
+//
+// It owns the reading of seed names and their resolution, anew on every try, to all their
+// addresses. It must never know gossip or raft: whoever joins is given addresses. It has
+// no goroutines.
+package discovery
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Resolver looks names up. *net.Resolver is one.
+type Resolver interface {
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+// Seeds are nodes to ask for the cluster: IP addresses or names, each with a port. A name
+// may stand for many nodes, and for others tomorrow. Immutable, safe for concurrent use.
+type Seeds struct {
+	list     []seed
+	resolver Resolver
+}
+
+type seed struct {
+	host string
+	port uint16
+}
+
+// ParseSeeds reads seeds as "host", "host:port", "[v6]:port" or "v6"; port is for those
+// that name none. The error is invalid and names every seed that cannot be read.
+func ParseSeeds(texts []string, port uint16, r Resolver) (*Seeds, error) {
+	s := &Seeds{resolver: r}
+	var bad []string
+	for _, text := range texts {
+		one, ok := parseSeed(strings.TrimSpace(text), port)
+		if !ok {
+			bad = append(bad, strconv.Quote(text))
+			continue
+		}
+		s.list = append(s.list, one)
+	}
+	if len(bad) > 0 {
+		return nil, &fault.Error{Code: fault.Invalid, Op: "discovery.ParseSeeds", Msg: "these nodes to join cannot be read: " + strings.Join(bad, ", "),
+			Hint: "give names or addresses, with a port after a colon where it is not the default"}
+	}
+	return s, nil
+}
+
+func parseSeed(text string, port uint16) (seed, bool) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return seed{addr.String(), port}, true
+	}
+	host, number, err := net.SplitHostPort(text)
+	if err != nil {
+		return seed{text, port}, isHost(text)
+	}
+	n, err := strconv.ParseUint(number, 10, 16)
+	return seed{host, uint16(n)}, err == nil && n > 0 && isHost(host)
+}
+
+// isHost reports whether text may be a DNS name or an address.
+func isHost(text string) bool {
+	if _, err := netip.ParseAddr(text); err == nil {
+		return true
+	}
+	return text != "" && len(text) <= 253 && !strings.ContainsAny(text, " \t/\\:@[]%,")
+}
+
+// Resolve gives the addresses of all seeds, each once, in the order of the seeds. Names
+// are looked up on every call. Seeds that cannot be resolved are left out; the error is
+// unavailable, and not nil, only if nothing was found.
+func (s *Seeds) Resolve(ctx context.Context) ([]netip.AddrPort, error) {
+	var out []netip.AddrPort
+	var failed []string
+	for _, one := range s.list {
+		addrs, err := s.lookup(ctx, one.host)
+		if err != nil {
+			failed = append(failed, fmt.Sprintf("%s: %v", one.host, err))
+		}
+		for _, a := range addrs {
+			if p := netip.AddrPortFrom(a.Unmap(), one.port); !slices.Contains(out, p) {
+				out = append(out, p)
+			}
+		}
+	}
+	if len(out) == 0 && len(s.list) > 0 {
+		return nil, &fault.Error{Code: fault.Unavailable, Op: "discovery.Resolve", Msg: "no node to join was found: " + strings.Join(failed, "; "),
+			Hint: "check the names given to --join; they are looked up again on every try"}
+	}
+	return out, nil
+}
+
+func (s *Seeds) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
+	if a, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{a}, nil
+	}
+	return s.resolver.LookupNetIP(ctx, "ip", host)
+}
+
+// Empty reports whether there are no seeds.
+func (s *Seeds) Empty() bool { return len(s.list) == 0 }
