@@ -131,6 +131,9 @@ func (h *Host) open(ctx context.Context) error {
 	if err := h.openGroups(ctx); err != nil {
 		return err
 	}
+	if err := h.made(); err != nil {
+		return err
+	}
 	h.wg.Go(func() { h.space.watch(spacePeriod, h.stop) })
 	h.opts.Registerer.MustRegister(&collector{host: h})
 	return nil
@@ -151,6 +154,16 @@ func (h *Host) identify() error {
 	if h.opts.Bootstrap {
 		h.identity.Cluster = randomID()
 	}
+	return h.identity.write(h.opts.Dir)
+}
+
+// made notes that every group exists. From now on a missing one is a loss and refused:
+// an empty group in its place would forget what was acknowledged, and vote twice.
+func (h *Host) made() error {
+	if h.identity.Made {
+		return nil
+	}
+	h.identity.Made = true
 	return h.identity.write(h.opts.Dir)
 }
 
@@ -188,7 +201,7 @@ func (h *Host) groupOptions(id uint32, m *group.Metrics) group.Options {
 	return group.Options{
 		ID: id, Dir: filepath.Join(o.Dir, "groups", strconv.FormatUint(uint64(id), 10)), ServerID: server,
 		Transport: o.Transport(id, server), Confirmer: confirmer{o.Peers, id}, Engine: h.identity.Engine,
-		Bootstrap: o.Bootstrap, Cache: h.cache, MemTable: memTable(o.MemTable, h.identity.Partitions),
+		Bootstrap: o.Bootstrap, MustExist: h.identity.Made, Cache: h.cache, MemTable: memTable(o.MemTable, h.identity.Partitions),
 		Timing: o.Timing, Bounds: o.Bounds, Logger: o.Logger, Metrics: m, Fatal: o.Fatal,
 		Now: o.Now, Step: o.Step,
 	}

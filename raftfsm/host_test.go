@@ -160,6 +160,7 @@ func TestForeignOrDamagedDirectoriesAreRefusedUntouched(t *testing.T) {
 		"manifest missing":     {remove("groups/0/manifest.json"), fault.Corrupt},
 		"database missing":     {remove("groups/0/db-000001"), fault.Invalid},
 		"log missing":          {remove("groups/0/log.db"), fault.Corrupt},
+		"group missing":        {remove("groups/0"), fault.Corrupt},
 		"terms missing":        {remove("groups/0/stable.db"), fault.Corrupt},
 		"terms file not bolt":  {overwrite("groups/0/stable.db"), fault.Corrupt},
 		"log file not bolt":    {overwrite("groups/0/log.db"), fault.Corrupt},

@@ -30,6 +30,7 @@ type Identity struct {
 	Cluster    string          `json:"cluster"` // random id of the cluster; empty until the node is part of one
 	Partitions uint32          `json:"partitions"`
 	Engine     group.LogEngine `json:"logStore"`
+	Made       bool            `json:"made"` // every group was made: one that is missing was lost
 }
 
 // readIdentity returns nil, nil for a directory that holds nothing of ours.

@@ -337,15 +337,24 @@ func (g *Group) Snapshot() error {
 	return err
 }
 
+// settle waits until the machine has what is committed: raft forgets, unanswered, what it
+// has not handed to the machine when it is shut down. A machine that can go on does so;
+// for one that hangs raft's own shutdown would have to wait all the same.
+func (g *Group) settle() {
+	_ = g.WaitApplied(context.Background(), g.raft.CommitIndex()) // an error: the machine cannot go on, callers are told below
+}
+
 // Close hands nothing over and stops the group: it waits for writes under way (briefly),
 // for every goroutine, and closes the files. Idempotent.
 func (g *Group) Close() error {
 	g.closed.Do(func() {
 		close(g.stop)
 		g.proposer.drain(drainLimit)
+		g.settle()
 		g.reader.close()
 		err := g.raft.Shutdown().Error()
 		g.proposer.wait(drainLimit)
+		g.proposer.abandon()
 		g.wg.Wait()
 		g.guard.close()
 		g.err = errors.Join(err, g.disk.close())

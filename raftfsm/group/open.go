@@ -39,7 +39,7 @@ type disk struct {
 // openDisk opens or creates a group's directory and checks that its parts belong together.
 func openDisk(o Options, obs *groupMetrics, clk *clock) (d *disk, err error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, &fault.Error{Code: fault.Internal, Op: "group.Open", Msg: "cannot make " + o.Dir, Err: err}
+		return nil, diskError(err, o.Dir)
 	}
 	d = &disk{}
 	defer func() {
@@ -48,6 +48,9 @@ func openDisk(o Options, obs *groupMetrics, clk *clock) (d *disk, err error) {
 		}
 	}()
 	man, err := readManifest(o.Dir)
+	if err == nil && man == nil && o.MustExist {
+		err = corruptFile(filepath.Join(o.Dir, manifestName), "it is missing, and so is everything this group held")
+	}
 	if err != nil {
 		return d, err
 	}

@@ -30,6 +30,7 @@ type Options struct {
 	Confirmer Confirmer // asks other voters; may be nil while there are none
 	Engine    LogEngine // default BoltDB
 	Bootstrap bool      // make a group of this one server if Dir is empty
+	MustExist bool      // refuse a Dir without a group as corrupt
 
 	Cache    *pebble.Cache // shared by the groups of a process; nil = one of its own
 	MemTable uint64        // bytes; 0 = the machine's default
@@ -43,7 +44,7 @@ type Options struct {
 	// an entry that does not match its checksum, a damaged database. It should end the
 	// process; the group does nothing more after it was called. Called from any goroutine.
 	Fatal func(error)
-	Now           func() time.Time // nil = time.Now. Its wall clock counts at Open only, then its monotonic one
+	Now   func() time.Time // nil = time.Now. Its wall clock counts at Open only, then its monotonic one
 	// Step is called before and after each step of our own disk work, with its name. For
 	// crash tests; nil = nothing.
 	Step func(step string)

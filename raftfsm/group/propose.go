@@ -75,7 +75,8 @@ type proposer struct {
 	queue  []*proposal
 	bytes  int
 	closed bool
-	wake   chan struct{} // one slot
+	open   map[*batch]struct{} // handed to raft, not settled
+	wake   chan struct{}       // one slot
 
 	slots    chan struct{} // window
 	inflight chan *batch   // in log order
@@ -94,7 +95,7 @@ type batch struct {
 
 func newProposer(r *raft.Raft, l *logs, c *clock, b Bounds, obs *groupMetrics) *proposer {
 	p := &proposer{
-		raft: r, logs: l, clock: c, bounds: b, obs: obs,
+		raft: r, logs: l, clock: c, bounds: b, obs: obs, open: map[*batch]struct{}{},
 		wake: make(chan struct{}, 1), slots: make(chan struct{}, b.Window),
 		inflight: make(chan *batch, b.Window), durable: make(chan *batch, b.Window+1), stop: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -215,6 +216,7 @@ func (p *proposer) gather() *batch {
 	if len(b.proposals) == 0 {
 		return nil
 	}
+	p.open[&b] = struct{}{}
 	return &b
 }
 
@@ -264,7 +266,21 @@ func (p *proposer) await() {
 	defer close(p.durable)
 	for b := range p.inflight {
 		p.finish(b)
+		p.mu.Lock()
+		delete(p.open, b)
+		p.mu.Unlock()
 		<-p.slots
+	}
+}
+
+// abandon answers what raft has left unsettled. raft must have been shut down.
+func (p *proposer) abandon() {
+	p.mu.Lock()
+	left := p.open
+	p.open = nil
+	p.mu.Unlock()
+	for b := range left {
+		b.settle(outcome{err: applyError(raft.ErrRaftShutdown)})
 	}
 }
 

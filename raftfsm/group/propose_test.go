@@ -69,7 +69,8 @@ type answered struct {
 	err error
 }
 
-// proposeAll proposes in the background, in order, and gives the answers as they come.
+// proposeAll proposes in the background, in order, to a group that is clogged, and gives
+// the answers as they come.
 func proposeAll(t *testing.T, g *Group, ctx context.Context, ack Ack, requests ...*command.Request) <-chan answered {
 	t.Helper()
 	out := make(chan answered, len(requests))
@@ -81,12 +82,11 @@ func proposeAll(t *testing.T, g *Group, ctx context.Context, ack Ack, requests .
 			out <- answered{i, a, err}
 		}()
 		// The next one comes after this one in the queue.
-		until(t, "a request is not queued", func() bool { return queuedCount(g) != before || len(out) > 0 })
+		waiting(t, g, before+1)
 	}
 	return out
 }
 
-// queuedCount counts what was ever queued: gathered, and still waiting.
 func queuedCount(g *Group) int {
 	g.proposer.mu.Lock()
 	defer g.proposer.mu.Unlock()
@@ -300,22 +300,26 @@ func TestCloseWaitsForWhatIsCommittedAndAnswersItsCallers(t *testing.T) {
 	o.Bounds.Window, o.Bounds.EntryCount = 12, 1
 	g := openGroup(t, o)
 	hold := make(chan struct{})
+	release := sync.OnceFunc(func() { close(hold) })
+	t.Cleanup(release)
 	g.obs.applySeconds = slowObserver{hold}
 	last := g.LastIndex()
-	var requests []*command.Request
+	out := make(chan answered, 12)
 	for i := range 12 {
-		requests = append(requests, setRequest(key(i), "v"))
+		go func() {
+			a, err := g.ProposeRequest(context.Background(), setRequest(key(i), "v"), Committed)
+			out <- answered{i, a, err}
+		}()
 	}
-	out := proposeAll(t, g, context.Background(), Committed, requests...)
 	until(t, "not everything is committed", func() bool { return g.raft.CommitIndex() >= last+12 })
 	closed := make(chan error, 1)
 	go func() { closed <- g.Close() }()
 	// The machine is slower than Close waits for writes under way.
 	timer := time.NewTimer(drainLimit + 200*time.Millisecond)
 	<-timer.C
-	close(hold)
+	release()
 	must(t, <-closed)
-	for range requests {
+	for range 12 {
 		select {
 		case a := <-out:
 			if a.err != nil {
