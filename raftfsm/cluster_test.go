@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
@@ -298,6 +299,52 @@ func TestAServerOfAnotherClusterIsNotAdopted(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	must(t, h.Adopt(h.Identity().Cluster))
+}
+
+func TestOneServerFormsTheClusterAndTheOthersJoinIt(t *testing.T) {
+	c := &cluster{t: t, hosts: map[string]*raftfsm.Host{}, wires: map[string]map[uint32]*raft.InmemTransport{}, apart: map[[2]string]bool{}}
+	a, b := c.add(2, nil), c.add(3, nil) // none of them bootstraps by itself
+	candidate := a.Identity().Server
+	for _, h := range []*raftfsm.Host{a, b} {
+		must(t, h.Promise(candidate))
+		must(t, h.Promise(candidate))
+		if err := h.Promise(b.Identity().Server); !fault.Is(err, fault.Conflict) {
+			t.Fatalf("a second promise gave %v", err)
+		}
+	}
+	must(t, a.Form(within(t, 10*time.Second)))
+	if err := a.Form(t.Context()); !fault.Is(err, fault.Conflict) {
+		t.Errorf("forming twice gave %v", err)
+	}
+	if err := a.Promise("x"); !fault.Is(err, fault.Conflict) {
+		t.Errorf("a promise of a member gave %v", err)
+	}
+	must(t, b.Adopt(a.Identity().Cluster))
+	must(t, a.Groups()[0].AddNonvoter(t.Context(), raft.ServerID(b.Identity().Server), 0))
+	must(t, a.Groups()[0].Promote(t.Context(), raft.ServerID(b.Identity().Server), 0))
+	set(t, a.Store("", "s"), "app||k", "1", state.Strong)
+	eventually(t, func() error { return b.Ready(0) })
+	if got := get(t, b.Store("", "s"), "app||k", state.Strong); string(got.Value) != "1" {
+		t.Errorf("read %q", got.Value)
+	}
+}
+
+func TestAnInterruptedFormingIsMadeGoodAtTheNextStart(t *testing.T) {
+	o := options(t, t.TempDir())
+	o.Bootstrap = false
+	o.Step = func(string) {}
+	h := open(t, o)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // the cluster id is written, the group is not waited for
+	_ = h.Form(ctx)
+	id := h.Identity()
+	closeHost(t, h)
+	o.Registerer = prometheus.NewRegistry()
+	again := open(t, o)
+	if got := again.Identity(); got.Cluster != id.Cluster || got.Forming || got.Cluster == "" {
+		t.Errorf("after the restart: %+v, before %+v", got, id)
+	}
+	set(t, again.Store("", "s"), "app||k", "1", state.Strong)
 }
 
 func TestUnreadableCallsAreRefused(t *testing.T) {

@@ -160,11 +160,13 @@ func (h *Host) identify() error {
 // made notes that every group exists. From now on a missing one is a loss and refused:
 // an empty group in its place would forget what was acknowledged, and vote twice.
 func (h *Host) made() error {
-	if h.identity.Made {
+	if h.identity.Made && !h.identity.Forming {
 		return nil
 	}
-	h.identity.Made = true
-	return h.identity.write(h.opts.Dir)
+	return h.amend(func(id *Identity) error {
+		id.Made, id.Forming = true, false
+		return nil
+	})
 }
 
 // openGroups opens all groups at a time: most of it is waiting for the disk.
@@ -201,7 +203,7 @@ func (h *Host) groupOptions(id uint32, m *group.Metrics) group.Options {
 	return group.Options{
 		ID: id, Dir: filepath.Join(o.Dir, "groups", strconv.FormatUint(uint64(id), 10)), ServerID: server,
 		Transport: o.Transport(id, server), Confirmer: confirmer{o.Peers, id}, Engine: h.identity.Engine,
-		Bootstrap: o.Bootstrap, MustExist: h.identity.Made, Cache: h.cache, MemTable: memTable(o.MemTable, h.identity.Partitions),
+		Bootstrap: o.Bootstrap || h.identity.Forming, MustExist: h.identity.Made, Cache: h.cache, MemTable: memTable(o.MemTable, h.identity.Partitions),
 		Timing: o.Timing, Bounds: o.Bounds, Logger: o.Logger, Metrics: m, Fatal: o.Fatal,
 		Now: o.Now, Step: o.Step,
 	}
@@ -221,29 +223,6 @@ func (h *Host) Identity() Identity {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.identity
-}
-
-// Adopt makes this server, which belonged to no cluster, part of one, for good. It is
-// durable when it returns nil, and invalid for a server of another cluster.
-func (h *Host) Adopt(cluster string) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if have := h.identity.Cluster; have != "" {
-		if have == cluster {
-			return nil
-		}
-		return &fault.Error{Code: fault.Invalid, Op: "raftfsm.Adopt", Key: h.opts.Dir,
-			Msg:  fmt.Sprintf("the data directory %s belongs to cluster %s, not to %s", h.opts.Dir, have, cluster),
-			Hint: "join the cluster it belongs to, or choose an empty data directory"}
-	}
-	id := h.identity
-	id.Cluster = cluster
-	if err := id.write(h.opts.Dir); err != nil { // a few bytes, once in a server's life; the lock orders it
-		return err
-	}
-	h.identity = id
-	h.tag.Store(clusterTag(cluster))
-	return nil
 }
 
 // Dir is the data directory.

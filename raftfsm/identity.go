@@ -30,7 +30,9 @@ type Identity struct {
 	Cluster    string          `json:"cluster"` // random id of the cluster; empty until the node is part of one
 	Partitions uint32          `json:"partitions"`
 	Engine     group.LogEngine `json:"logStore"`
-	Made       bool            `json:"made"` // every group was made: one that is missing was lost
+	Forming    bool            `json:"forming,omitempty"`  // this server makes the cluster and has not finished
+	Promised   string          `json:"promised,omitempty"` // server that may form a cluster with this one
+	Made       bool            `json:"made"`               // every group was made: one that is missing was lost
 }
 
 // readIdentity returns nil, nil for a directory that holds nothing of ours.

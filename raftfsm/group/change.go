@@ -17,6 +17,16 @@ func (g *Group) Servers() ([]raft.Server, uint64) {
 	return f.Configuration().Servers, f.Index()
 }
 
+// Form makes this server, whose group is empty, its only voter, and waits until it leads.
+func (g *Group) Form(ctx context.Context) error {
+	err := g.change(ctx, "form the group", g.raft.BootstrapCluster(aloneWith(g.opts.ServerID)))
+	if err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
+		return err
+	}
+	g.guard.campaign()
+	return g.WaitReady(ctx)
+}
+
 // AddNonvoter adds a server that receives the log and does not vote. Changes are refused
 // with conflict if the configuration is no longer the one of prev, with not_leader
 // elsewhere than on the leader.

@@ -313,9 +313,7 @@ func (d *disk) bootstrap(o Options, conf *raft.Config, trans raft.Transport) err
 	if err := d.forgetHalfBootstrap(); err != nil {
 		return err
 	}
-	err := raft.BootstrapCluster(conf, d.logs, d.stable, d.snaps, trans, raft.Configuration{Servers: []raft.Server{
-		{ID: o.ServerID, Address: raft.ServerAddress(o.ServerID), Suffrage: raft.Voter},
-	}})
+	err := raft.BootstrapCluster(conf, d.logs, d.stable, d.snaps, trans, aloneWith(o.ServerID))
 	if errors.Is(err, raft.ErrCantBootstrap) {
 		return nil
 	}
@@ -334,4 +332,9 @@ func (d *disk) forgetHalfBootstrap() error {
 		return nil
 	}
 	return d.stable.SetUint64([]byte("CurrentTerm"), 0)
+}
+
+// aloneWith is the configuration of a group of one server.
+func aloneWith(id raft.ServerID) raft.Configuration {
+	return raft.Configuration{Servers: []raft.Server{{ID: id, Address: raft.ServerAddress(id), Suffrage: raft.Voter}}}
 }
