@@ -61,6 +61,17 @@ type GroupStatus struct {
 	Reads         bool   `json:"reads"`            // reads work now
 	Writes        bool   `json:"writes"`           // writes work now
 	Reason        string `json:"reason,omitempty"` // why one of them does not
+
+	Servers []ServerStatus `json:"servers"` // the group's members, by node id
+}
+
+// ServerStatus is one member of a group. Lag and reason are known to the group's leader.
+type ServerStatus struct {
+	Node     string  `json:"node"` // node id
+	ServerID string  `json:"serverId"`
+	Voter    bool    `json:"voter"`
+	Lag      *uint64 `json:"lag,omitempty"`    // log entries behind the leader
+	Reason   string  `json:"reason,omitempty"` // why it votes or does not
 }
 
 // StoreStatus is one state store.

@@ -6,8 +6,8 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 
-	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -29,9 +29,13 @@ func (n *Node) build(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		n.buildMetrics,    // so that a slow start can be watched
 		n.buildAPI,        // health answers from here on, with what is still missing
+		n.buildPeer,       // the port of the groups and of calls between nodes
 		n.buildHost,       // the replicated store
+		n.openPeer,        // others may call, the host answers
+		n.buildGossip,     // who is there, and where
 		n.buildAdmin,      // its socket lies in the directory that the host has locked
 		n.buildComponents, // from here on the API serves
+		n.buildLoops,      // finds the cluster, and keeps its groups in order
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -132,19 +136,36 @@ func (n *Node) buildHost(ctx context.Context) error {
 	c := n.config
 	host, err := raftfsm.Open(ctx, raftfsm.Options{
 		Dir: c.Data.Dir, NodeID: c.Cluster.NodeID, Partitions: uint32(c.Cluster.Partitions), Engine: group.LogEngine(c.Data.LogStore),
-		Bootstrap: true, MinFree: uint64(c.Data.MinFree),
-		Transport: func(_ uint32, id raft.ServerID) raft.Transport {
-			// A cluster of one sends nothing: its transport has no peers.
-			_, t := raft.NewInmemTransport(raft.ServerAddress(id))
-			return t
-		},
-		Logger: n.log, Registerer: n.registry, Fatal: n.deps.Fatal, Now: n.deps.Now,
+		Bootstrap: !c.Cluster.joining(), MinFree: uint64(c.Data.MinFree), Transport: n.transport, Peers: n.port.Client(),
+		Timing: c.Cluster.Timing, Logger: n.log, Registerer: n.registry, Fatal: n.deps.Fatal, Now: n.deps.Now,
 	})
 	if err != nil {
 		return err
 	}
 	n.host, n.addrs.DataDir = host, c.Data.Dir
-	return n.closers.Push("replicated store", func(context.Context) error { return host.Close() })
+	return n.closers.Push("replicated store", func(context.Context) error {
+		for _, t := range n.transports {
+			t.Interrupt() // raft would wait for requests to servers that are down
+		}
+		return host.Close()
+	})
+}
+
+// buildLoops starts what goes on for as long as the node runs. Their closer is the first
+// to be called, and hands leadership over.
+func (n *Node) buildLoops(context.Context) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	n.reconciler = newReconciler(n)
+	wg.Go(func() {
+		n.findCluster(ctx)
+		n.reconciler.run(ctx)
+	})
+	return n.closers.Push("leadership", func(closing context.Context) error {
+		cancel()
+		wg.Wait()
+		return n.handOver(closing)
+	})
 }
 
 // buildAdmin serves the admin API on its socket.

@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/raftfsm"
+
+	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/placement"
 )
 
 // Limits of the configuration.
@@ -143,6 +146,10 @@ type Cluster struct {
 	Advertise       string // empty = the address that faces the seed
 	Gossip          Port   // default 7946
 	Peer            Port   // default 7947
+
+	Timing group.Timing     // of the raft groups; zero = defaults
+	Limits placement.Limits // of changes to the groups; zero = defaults
+	Fast   bool             // gossip as fast as one machine allows
 }
 
 // Role is what a node is for.
@@ -209,6 +216,8 @@ type Addresses struct {
 	API     []string // host:port of the HTTP API, one per listen address
 	Metrics string   // host:port; empty = off
 	Admin   string   // path of the admin socket
+	Gossip  string   // host:port that other nodes are told, to --join
+	Peer    string   // host:port for replication and forwarding
 	DataDir string
 }
 

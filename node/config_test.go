@@ -73,19 +73,25 @@ func TestTheDataDirectoryFollowsClusterAndNode(t *testing.T) {
 
 func TestAccepted(t *testing.T) {
 	for name, change := range map[string]func(*node.Config){
-		"app id":                   func(c *node.Config) { c.App.ID = "_Order-service_2" },
-		"longest app id":           func(c *node.Config) { c.App.ID = strings.Repeat("a", 128) },
-		"cluster with a dot":       func(c *node.Config) { c.Cluster.Name = "eu.blue" },
-		"largest body":             func(c *node.Config) { c.API.MaxBodySize = node.MaxEntry },
-		"most partitions":          func(c *node.Config) { c.Cluster.Partitions = node.MaxPartitions },
-		"free ports":               func(c *node.Config) { c.API.HTTP.Given, c.Metrics.Port.Given = true, true },
-		"IPv6 loopback":            func(c *node.Config) { c.API.Listen = []string{"::1", "localhost"} },
-		"exposed and insecure":     func(c *node.Config) { c.API.Listen, c.Security.Insecure = []string{"0.0.0.0"}, true },
-		"exposed with a token":     func(c *node.Config) { c.API.Listen, c.Security.APITokens = []string{"0.0.0.0"}, []node.Secret{"t"} },
-		"every origin":             func(c *node.Config) { c.API.AllowedOrigins = []string{"*"} },
-		"one origin":               func(c *node.Config) { c.API.AllowedOrigins = []string{"https://app.example.com:8443"} },
-		"wal":                      func(c *node.Config) { c.Data.LogStore = node.LogStoreWAL },
-		"metrics off on one port":  func(c *node.Config) { c.Metrics.Off, c.Metrics.Port = true, node.Port{Number: 3500, Given: true} },
+		"app id":                  func(c *node.Config) { c.App.ID = "_Order-service_2" },
+		"longest app id":          func(c *node.Config) { c.App.ID = strings.Repeat("a", 128) },
+		"cluster with a dot":      func(c *node.Config) { c.Cluster.Name = "eu.blue" },
+		"largest body":            func(c *node.Config) { c.API.MaxBodySize = node.MaxEntry },
+		"most partitions":         func(c *node.Config) { c.Cluster.Partitions = node.MaxPartitions },
+		"free ports":              func(c *node.Config) { c.API.HTTP.Given, c.Metrics.Port.Given = true, true },
+		"IPv6 loopback":           func(c *node.Config) { c.API.Listen = []string{"::1", "localhost"} },
+		"exposed and insecure":    func(c *node.Config) { c.API.Listen, c.Security.Insecure = []string{"0.0.0.0"}, true },
+		"exposed with a token":    func(c *node.Config) { c.API.Listen, c.Security.APITokens = []string{"0.0.0.0"}, []node.Secret{"t"} },
+		"every origin":            func(c *node.Config) { c.API.AllowedOrigins = []string{"*"} },
+		"one origin":              func(c *node.Config) { c.API.AllowedOrigins = []string{"https://app.example.com:8443"} },
+		"wal":                     func(c *node.Config) { c.Data.LogStore = node.LogStoreWAL },
+		"metrics off on one port": func(c *node.Config) { c.Metrics.Off, c.Metrics.Port = true, node.Port{Number: 3500, Given: true} },
+		"a cluster on loopback": func(c *node.Config) {
+			c.Cluster.Join, c.Cluster.NodeID, c.Cluster.Bind, c.Cluster.BootstrapExpect, c.Cluster.Voters = []string{"127.0.0.1:7946"}, "n1", "127.0.0.1", 3, 5
+		},
+		"a cluster beyond loopback that is insecure on purpose": func(c *node.Config) {
+			c.Cluster.Join, c.Cluster.NodeID, c.Security.Insecure = []string{"node2"}, "n1", true
+		},
 		"default metrics port api": func(c *node.Config) { c.API.HTTP = node.Port{Number: 9090, Given: true} },
 	} {
 		if err := changed(change).Validate(); err != nil {
@@ -123,7 +129,7 @@ func TestRefusedWithFlagValueAndMend(t *testing.T) {
 		`--cluster ".." is refused`:                           func(c *node.Config) { c.Cluster.Name = ".." },
 		`--node-id "local" is refused (this name is reserved`: func(c *node.Config) { c.Cluster.NodeID = "local" },
 		`--role "voter" is refused`:                           func(c *node.Config) { c.Cluster.Role = "voter" },
-		`--partitions "257" is refused (give a number from 1`: func(c *node.Config) { c.Cluster.Partitions = 257 },
+		`--partitions "257" is refused (give a number from 0`: func(c *node.Config) { c.Cluster.Partitions = 257 },
 		`--voters "-3" is refused`:                            func(c *node.Config) { c.Cluster.Voters = -3 },
 		`apps: id "default" is refused`:                       func(c *node.Config) { c.Apps = []node.AppEntry{{}} },
 		`apps: httpPort "3500" is refused`: func(c *node.Config) {
@@ -155,14 +161,7 @@ func TestEveryProblemIsReported(t *testing.T) {
 
 func TestWhatThisVersionLacksIsRefusedNotIgnored(t *testing.T) {
 	uses := map[string]func(*node.Config){
-		"--join":                    func(c *node.Config) { c.Cluster.Join = []string{"a:7946"} },
-		"--bootstrap-expect":        func(c *node.Config) { c.Cluster.BootstrapExpect = 3 },
 		"--role sidecar":            func(c *node.Config) { c.Cluster.Role = node.RoleSidecar },
-		"--voters":                  func(c *node.Config) { c.Cluster.Voters = 5 },
-		"--bind-address":            func(c *node.Config) { c.Cluster.Bind = "127.0.0.2" },
-		"--advertise-address":       func(c *node.Config) { c.Cluster.Advertise = "127.0.0.2" },
-		"--gossip-port":             func(c *node.Config) { c.Cluster.Gossip = node.Port{Number: 7946, Given: true} },
-		"--peer-port":               func(c *node.Config) { c.Cluster.Peer = node.Port{Given: true} },
 		"--cluster-token-file":      func(c *node.Config) { c.Security.ClusterTokenFile = "t" },
 		"--app-port":                func(c *node.Config) { c.App.Port = 8080 },
 		"--app-protocol":            func(c *node.Config) { c.App.Protocol = node.ProtocolGRPC },

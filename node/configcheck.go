@@ -186,7 +186,7 @@ func (c Config) validateExposure(p *problems) {
 			"others could read and write all state: set DAPR_API_TOKEN or --api-token-file, or say --insecure")
 	}
 	p.check(c.Security.ClusterTokenFile != "" || listen.IsLoopback(c.Cluster.Bind) || !isHost(c.Cluster.Bind), "--bind-address", c.Cluster.Bind,
-		"others could join the cluster: give --cluster-token-file, or say --insecure")
+		"others could join the cluster: say --insecure if only trusted hosts can reach it")
 }
 
 // What isID and isName ask for, in words.

@@ -19,14 +19,7 @@ func notYets() []notYet {
 	const noCalls = "leave it out: the application calls the node, the node does not call back"
 	plain := Config{}.WithDefaults()
 	return []notYet{
-		{"--join", func(c Config) bool { return len(c.Cluster.Join) > 0 }, "joining other nodes is", alone},
-		{"--bootstrap-expect", func(c Config) bool { return c.Cluster.BootstrapExpect != 0 }, "forming a cluster is", alone},
 		{"--role sidecar", func(c Config) bool { return c.Cluster.Role == RoleSidecar }, "a node without data is", "use --role server"},
-		{"--voters", func(c Config) bool { return c.Cluster.Voters != plain.Cluster.Voters }, "choosing voters is", alone},
-		{"--bind-address", func(c Config) bool { return c.Cluster.Bind != plain.Cluster.Bind && len(c.Cluster.Join) == 0 }, "a cluster port is", alone},
-		{"--advertise-address", func(c Config) bool { return c.Cluster.Advertise != "" }, "a cluster address is", alone},
-		{"--gossip-port", func(c Config) bool { return c.Cluster.Gossip.Given }, "gossip is", alone},
-		{"--peer-port", func(c Config) bool { return c.Cluster.Peer.Given }, "a port for other nodes is", alone},
 		{"--cluster-token-file", func(c Config) bool { return c.Security.ClusterTokenFile != "" }, "a cluster token is", alone},
 
 		{"--app-port", func(c Config) bool { return c.App.Port != 0 }, "calling the application is", noCalls},

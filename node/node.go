@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/internal/lifecycle"
+	"github.com/quorate/quorate/internal/peer"
+	"github.com/quorate/quorate/membership"
 	"github.com/quorate/quorate/raftfsm"
 )
 
@@ -42,6 +45,16 @@ type Node struct {
 	host  *raftfsm.Host
 	set   atomic.Pointer[loader.Set] // nil until all components are open
 	ready atomic.Bool
+
+	port          *peer.Port
+	peerListeners []net.Listener
+	transportsMu  sync.Mutex
+	transports    []*peer.Transport // guarded by transportsMu: groups are opened at a time
+	self          atomic.Pointer[peer.Identity]
+	gossip        atomic.Pointer[membership.Gossip] // nil until it is open
+	reconciler    *reconciler
+	waitingFor    atomic.Pointer[string] // what keeps this node out of a cluster
+	inside        atomic.Bool            // it has been a working part of one
 
 	stop chan struct{} // closed when the API asked the node to stop
 	once sync.Once

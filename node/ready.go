@@ -1,14 +1,19 @@
 package node
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"strconv"
+
+	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/placement"
 )
 
 // Loaded reports whether all components have been opened.
@@ -42,6 +47,9 @@ func (n *Node) ActorStore() (*state.Instance, bool) {
 func (n *Node) Starting() []api.Reason {
 	switch {
 	case n.ready.Load():
+		if why := n.outside(); why != nil {
+			return []api.Reason{*why}
+		}
 		return nil
 	case n.Loaded():
 		return []api.Reason{{Name: "node", Text: "the start is being completed"}}
@@ -152,19 +160,26 @@ func (n *Node) identity() api.NodeIdentity {
 func (n *Node) groupStatus(id uint32, g *group.Group) api.GroupStatus {
 	st, c := g.Status(), n.groupCheck(id)
 	return api.GroupStatus{
-		ID: uint64(id), State: st.State, Leader: n.nodeOf(string(st.Leader)), Term: st.Term, CommitIndex: st.CommitIndex,
+		ID: uint64(id), State: st.State, Leader: placement.NodeOf(string(st.Leader)), Term: st.Term, CommitIndex: st.CommitIndex,
 		AppliedIndex: st.AppliedIndex, LastLogIndex: st.LastIndex, SnapshotIndex: st.SnapshotIndex,
 		Keys: st.Machine.Keys, DiskBytes: int64(st.Machine.DiskBytes), LogBytes: int64(st.LogBytes),
 		ReadOnly: n.host.WritesAllowed() != nil, Reads: c.Reads, Writes: c.Writes, Reason: c.Reason,
+		Servers: n.serverStatuses(id, st.Servers),
 	}
 }
 
-// nodeOf turns a server id into the node id it begins with.
-func (n *Node) nodeOf(server string) string {
-	if id := n.host.Identity(); server == id.Server {
-		return id.Node
+// serverStatuses lists a group's members; what only its leader knows is left out elsewhere.
+func (n *Node) serverStatuses(id uint32, servers []raft.Server) []api.ServerStatus {
+	out := []api.ServerStatus{}
+	for _, s := range servers {
+		one := api.ServerStatus{Node: placement.NodeOf(string(s.ID)), ServerID: string(s.ID), Voter: s.Suffrage == raft.Voter}
+		if n.reconciler != nil {
+			one.Lag, one.Reason = n.reconciler.about(id, string(s.ID))
+		}
+		out = append(out, one)
 	}
-	return server
+	slices.SortFunc(out, func(a, b api.ServerStatus) int { return cmp.Compare(a.Node, b.Node) })
+	return out
 }
 
 func (n *Node) storeStatuses() []api.StoreStatus {

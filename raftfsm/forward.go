@@ -25,10 +25,11 @@ const (
 	MethodPropose   = "raft.propose"    // a request for the leader's log
 	MethodReadIndex = "raft.read-index" // a read index of the leader
 	MethodConfirm   = "raft.confirm"    // whether a term is still the newest known
+	MethodProgress  = "raft.progress"   // how far the log and the machine have got
 )
 
 // Methods lists the calls that Serve answers.
-func Methods() []string { return []string{MethodPropose, MethodReadIndex, MethodConfirm} }
+func Methods() []string { return []string{MethodPropose, MethodReadIndex, MethodConfirm, MethodProgress} }
 
 // forwardVersion is the form of these messages. Every message begins with it and the group.
 const forwardVersion = 1
@@ -53,6 +54,9 @@ func (h *Host) Serve(ctx context.Context, method string, payload []byte) ([]byte
 			return nil, errFrame(method)
 		}
 		return nil, g.AnswerConfirm(term)
+	case MethodProgress:
+		s := g.Status()
+		return binary.AppendUvarint(binary.AppendUvarint(nil, s.AppliedIndex), s.LastIndex), nil
 	}
 	return nil, fault.New(fault.Unimplemented, "raftfsm.Serve", "unknown call "+method)
 }
@@ -146,6 +150,21 @@ func (h *Host) remoteReadIndex(ctx context.Context, to raft.ServerID, id uint32,
 		return ri, held, errFrame(MethodReadIndex)
 	}
 	return ri, held, nil
+}
+
+// Progress asks another server how far it has got in a group: the index its machine has
+// applied, and the last index of its log.
+func (h *Host) Progress(ctx context.Context, server string, id uint32) (applied, last uint64, err error) {
+	out, err := h.opts.Peers.Call(ctx, server, MethodProgress, message(id))
+	if err != nil {
+		return 0, 0, err
+	}
+	r := &frame{b: out}
+	applied, last = r.uvarint(), r.uvarint()
+	if r.bad {
+		return 0, 0, errFrame(MethodProgress)
+	}
+	return applied, last, nil
 }
 
 // confirmer asks voters over Peers.

@@ -53,7 +53,9 @@ func (p *Port) receive(c net.Conn) {
 	done := p.pending.add(c)
 	started := p.spawn(func() {
 		owned, h, err := p.welcome(c)
-		done()
+		if cut := done(); cut && err != nil {
+			err = refuse(ReasonBusy, fault.Unavailable, fmt.Sprintf("%d connections were in their preamble, and this was the oldest", p.pending.max), "somebody opens connections and says nothing")
+		}
 		if err != nil {
 			_ = c.Close()
 			p.refused(c, h, err)
@@ -134,8 +136,21 @@ func (p *Port) judge(c *conn, h hello, state *tls.ConnectionState) error {
 	if h.kind.raft() && p.transport(h.group) == nil {
 		return refuse(ReasonUnknownGroup, fault.Unavailable, fmt.Sprintf("server %q does not run group %d", h.To, h.group), "it may be starting")
 	}
+	if r := p.register(c); r != nil {
+		return r
+	}
+	return nil
+}
+
+// register takes a connection into the registry. Whoever changes the identity refreshes
+// the registry afterwards, so it is looked at again once the connection is in.
+func (p *Port) register(c *conn) *Refusal {
 	if r := p.conns.add(c); r != nil {
 		return r
+	}
+	if c.kind != kindJoin && c.self != p.opts.Self() {
+		c.forget()
+		return refuse(ReasonChanged, fault.Unavailable, fmt.Sprintf("cluster or epoch of server %q has just changed", c.self.Server), "it can be tried again at once")
 	}
 	return nil
 }
@@ -172,11 +187,8 @@ func reasonOf(err error) Reason {
 	if r, ok := RefusedBecause(err); ok {
 		return r
 	}
-	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
 		return ReasonTimeout
-	case errors.Is(err, net.ErrClosed):
-		return ReasonBusy // pending has cut it
 	}
 	return ReasonMalformed
 }
@@ -205,23 +217,33 @@ type pending struct {
 	closed bool
 }
 
+// waiting is a connection in its preamble.
+type waiting struct {
+	net.Conn
+	cut bool
+}
+
 func newPending(limit int) *pending { return &pending{max: limit} }
 
-// add takes c in until done is called.
-func (p *pending) add(c net.Conn) (done func()) {
+// add takes c in until done is called, which reports whether c was cut.
+func (p *pending) add(c net.Conn) (done func() bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	e := p.conns.PushBack(c)
+	w := &waiting{Conn: c}
+	e := p.conns.PushBack(w)
 	if p.closed {
 		_ = c.Close()
 	}
 	if p.conns.Len() > p.max {
-		_ = p.conns.Remove(p.conns.Front()).(net.Conn).Close()
+		oldest := p.conns.Remove(p.conns.Front()).(*waiting)
+		oldest.cut = true
+		_ = oldest.Close() // its preamble finds out
 	}
-	return func() {
+	return func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.conns.Remove(e) // nothing happens if it has been removed
+		return w.cut
 	}
 }
 
@@ -230,6 +252,6 @@ func (p *pending) close() {
 	defer p.mu.Unlock()
 	p.closed = true
 	for e := p.conns.Front(); e != nil; e = e.Next() {
-		_ = e.Value.(net.Conn).Close()
+		_ = e.Value.(*waiting).Close()
 	}
 }

@@ -101,6 +101,7 @@ type task struct {
 	size    int    // bytes of the request
 	owner   bool   // it has passed the gate
 	running bool   // its handler runs
+	over    bool   // what it answers is known
 	freed   bool
 }
 
@@ -162,10 +163,15 @@ func drain(servers []*callee, limit time.Duration) {
 
 // leave takes nothing new, tells the caller so, and ends the context of every handler.
 func (c *callee) leave() {
+	c.cancel()
 	c.mu.Lock()
 	c.leaving, c.goAway = true, true
+	for _, s := range c.streams {
+		if t := s.task; !t.running && !t.over {
+			c.answer(s, t.method, nil, errStopping(c.conn.self.Server))
+		}
+	}
 	c.mu.Unlock()
-	c.cancel()
 	c.rouse()
 }
 
@@ -188,6 +194,8 @@ func (c *callee) take(f frame, body []byte) error {
 		return errProtocol("stream %d was never opened", f.stream)
 	case s == nil:
 		return nil // refused or given up meanwhile
+	case f.kind == frameData && s.task.over:
+		return nil
 	case f.kind == frameData:
 		if err := s.receive(body, f.fin()); err != nil {
 			return err
@@ -314,7 +322,7 @@ func (c *callee) pass(s *stream) {
 
 // proceed starts the handler once the request is complete.
 func (c *callee) proceed(s *stream) {
-	if t := s.task; t.owner && !t.running && (s.in.fin || s.in.size < 0) {
+	if t := s.task; c.err == nil && t.owner && !t.running && !t.over && (s.in.fin || s.in.size < 0) {
 		t.running = true
 		c.tasks.Go(func() { c.handle(s) })
 	}
@@ -356,11 +364,15 @@ func (c *callee) invoke(s *stream) (answer []byte, err error) {
 func (c *callee) tooLate(t *task) error {
 	switch {
 	case c.ctx.Err() != nil:
-		return fault.New(fault.Unavailable, "peer.Call", fmt.Sprintf("server %q is stopping", c.conn.self.Server))
+		return errStopping(c.conn.self.Server)
 	case t.ctx.Err() != nil:
 		return fault.New(fault.Timeout, "peer.Call", fmt.Sprintf("the deadline passed before server %q could begin", c.conn.self.Server))
 	}
 	return nil
+}
+
+func errStopping(server string) error {
+	return fault.New(fault.Unavailable, "peer.Call", fmt.Sprintf("server %q is stopping", server))
 }
 
 // body is the callee's end of a stream.
@@ -376,20 +388,18 @@ func (s *stream) interrupt(ctx context.Context) {
 	if s.in.err == nil || s.in.err == io.EOF {
 		s.in.err = &fault.Error{Code: fault.Timeout, Op: "peer.Stream", Msg: "the caller is gone, or its deadline has passed", Err: context.Cause(ctx)}
 	}
-	s.in.buf, s.in.off = nil, 0
-	s.gone = true
+	s.in.buf, s.in.off, s.halted = nil, 0, true
 	s.wakeUp()
 }
 
 // answer sends what a handler returned, or why none ran.
 func (c *callee) answer(s *stream, m *method, answer []byte, err error) {
 	c.metrics(m).end(s.task.begun, s.task.size, len(answer), err)
-	lost := c.err != nil || c.streams[s.id] != s
-	if s.in.buf = nil; lost {
+	s.task.over, s.in.buf = true, nil
+	if c.err != nil || s.gone {
 		c.free(s)
 		return
 	}
-	s.gone = false // interrupt may have set it; the caller hears of the end all the same
 	o := &s.out
 	switch o.fin = true; {
 	case err != nil:
@@ -406,7 +416,7 @@ func (c *callee) sent(s *stream) { c.free(s) }
 // lost is role: nobody waits for the answer any more.
 func (c *callee) lost(s *stream) {
 	delete(c.streams, s.id)
-	s.finish(fault.New(fault.Timeout, "peer.Stream", "the caller is gone"))
+	s.finish(errGone())
 	if s.task.cancel != nil {
 		s.task.cancel()
 	}
@@ -415,6 +425,8 @@ func (c *callee) lost(s *stream) {
 	}
 }
 
+func errGone() error { return fault.New(fault.Timeout, "peer.Call", "the caller is gone") }
+
 // free gives back what a call holds, and lets the next one in.
 func (c *callee) free(s *stream) {
 	t := s.task
@@ -422,8 +434,13 @@ func (c *callee) free(s *stream) {
 		return
 	}
 	t.freed = true
+	if !t.over {
+		t.over = true
+		t.method.meter.end(t.begun, t.size, 0, errGone())
+	}
 	c.load--
 	delete(c.streams, s.id)
+	c.turns.remove(s)
 	s.in.buf, s.out.rest, s.out.head = nil, nil, nil
 	if t.cancel != nil {
 		t.cancel()

@@ -105,7 +105,7 @@ func (p *Port) introduce(ctx context.Context, raw net.Conn, self Identity, h hel
 		return nil, err
 	}
 	c := &conn{Conn: secure, kind: h.kind, direction: Outbound, server: h.To, self: self}
-	if r := p.conns.add(c); r != nil {
+	if r := p.register(c); r != nil {
 		return nil, r
 	}
 	if err := c.settle(nil, stop); err != nil {

@@ -138,6 +138,8 @@ func decodeOpening(body []byte) (o opening, payload []byte, err error) {
 	return o, d.b, nil
 }
 
+func encodeSize(size int) []byte { return binary.AppendUvarint(nil, uint64(size)) }
+
 // decodeSize decodes the body of an answer frame.
 func decodeSize(body []byte) (size int, payload []byte, err error) {
 	d := decoder{b: body}

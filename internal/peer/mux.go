@@ -49,11 +49,11 @@ func newMux(c *conn, r role, t Timing) *mux {
 	return &mux{conn: c, role: r, timing: t, wake: make(chan struct{}, 1), done: make(chan struct{}), streams: map[uint64]*stream{}}
 }
 
-// turns is a queue of streams, linked through stream.next.
+// turns is a queue of streams, linked through the streams themselves.
 type turns struct{ first, last *stream }
 
 func (t *turns) push(s *stream) {
-	s.queued, s.next = true, nil
+	s.queued, s.prev = true, t.last
 	if t.last == nil {
 		t.first = s
 	} else {
@@ -64,19 +64,34 @@ func (t *turns) push(s *stream) {
 
 func (t *turns) pop() *stream {
 	s := t.first
-	if s == nil {
-		return nil
+	if s != nil {
+		t.remove(s)
 	}
-	if t.first = s.next; t.first == nil {
-		t.last = nil
-	}
-	s.queued, s.next = false, nil
 	return s
+}
+
+// remove takes s out wherever it stands: what has ended must not wait, and take memory,
+// until a reader that is slow lets the writer go on.
+func (t *turns) remove(s *stream) {
+	if !s.queued {
+		return
+	}
+	if s.prev == nil {
+		t.first = s.next
+	} else {
+		s.prev.next = s.next
+	}
+	if s.next == nil {
+		t.last = s.prev
+	} else {
+		s.next.prev = s.prev
+	}
+	s.queued, s.prev, s.next = false, nil, nil
 }
 
 // queue gives s a turn if it has something to send. Under mu.
 func (m *mux) queue(s *stream) {
-	if s.queued || m.err != nil || !s.out.ready() {
+	if s.queued || m.err != nil || !s.ready() {
 		return
 	}
 	m.turns.push(s)
@@ -153,7 +168,7 @@ func (m *mux) gather(b []byte) []byte {
 		}
 		before := s.out.sent
 		b = s.emit(b)
-		if s.out.ready() {
+		if s.ready() {
 			m.turns.push(s)
 		} else if s.out.sent && !before {
 			m.role.sent(s)

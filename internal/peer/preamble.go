@@ -84,9 +84,7 @@ func readHello(r io.Reader) (hello, error) {
 		return hello{}, err
 	}
 	if v := head[len(magic)]; v != version {
-		return hello{}, refuse(ReasonVersion, fault.Unimplemented,
-			fmt.Sprintf("the caller speaks version %d of the peer protocol, this server version %d", v, version),
-			"upgrade the older of the two nodes")
+		return hello{}, errVersion("the caller", v, "the server called")
 	}
 	size := int(binary.BigEndian.Uint16(head[len(magic)+1:]))
 	if size > maxHello {
@@ -97,6 +95,11 @@ func readHello(r io.Reader) (hello, error) {
 		return hello{}, err
 	}
 	return decodeHello(body)
+}
+
+func errVersion(who string, theirs byte, other string) *Refusal {
+	return refuse(ReasonVersion, fault.Unimplemented,
+		fmt.Sprintf("%s speaks version %d of the peer protocol, %s version %d", who, theirs, other, version), "upgrade the older of the two nodes")
 }
 
 func malformed(msg string) *Refusal {
@@ -151,7 +154,11 @@ func readAnswer(r io.Reader) (Identity, error) {
 	if _, err := io.ReadFull(r, body); err != nil {
 		return Identity{}, err
 	}
-	return decodeAnswer(Reason(head[len(magic)+1]), body)
+	status := Reason(head[len(magic)+1])
+	if v := head[len(magic)]; status == 0 && v != version {
+		return Identity{}, errVersion("the server called", v, "the caller")
+	}
+	return decodeAnswer(status, body)
 }
 
 func decodeAnswer(status Reason, body []byte) (Identity, error) {

@@ -27,6 +27,7 @@ const (
 	ReasonTimeout                          // the preamble did not come in time
 	ReasonTLS                              // the TLS handshake failed
 	ReasonCut                              // a test has cut the network
+	ReasonChanged                          // cluster or epoch of one side has just changed
 	reasons
 )
 
@@ -36,7 +37,7 @@ func (r Reason) String() string {
 		return "other"
 	}
 	return [reasons]string{"other", "malformed", "version", "foreign_cluster", "older_epoch", "newer_epoch", "wrong_server", "own_id",
-		"unformed", "unknown_group", "certificate", "busy", "closing", "timeout", "tls", "cut"}[r]
+		"unformed", "unknown_group", "certificate", "busy", "closing", "timeout", "tls", "cut", "changed"}[r]
 }
 
 // Refusal is a connection refused, by either side. It stands in the chain of the error that

@@ -22,9 +22,11 @@ type conn struct {
 
 // Close closes the connection and forgets it.
 func (c *conn) Close() error {
-	c.once.Do(func() { c.registry.remove(c) })
+	c.forget()
 	return c.Conn.Close()
 }
+
+func (c *conn) forget() { c.once.Do(func() { c.registry.remove(c) }) }
 
 // registry knows every connection, so that it can be cut.
 type registry struct {

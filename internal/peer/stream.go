@@ -15,8 +15,10 @@ type stream struct {
 	out    outbox
 	in     inbox
 	queued bool    // waits for its turn to send
-	next   *stream // in that queue
-	gone   bool    // the other side is not interested any more: nothing is sent but a reset
+	prev   *stream // in that queue
+	next   *stream
+	gone   bool // the other side is not interested any more: nothing is sent but a reset
+	halted bool // readers and writers on this side get an error
 
 	changed *sync.Cond // of a stream with readers and writers; nil in a unary call
 	call    *call      // at the caller
@@ -38,8 +40,11 @@ type outbox struct {
 }
 
 // ready reports whether a frame can be sent now.
-func (o *outbox) ready() bool {
-	return o.grant > 0 || o.reset || o.payload()
+func (s *stream) ready() bool {
+	if s.gone {
+		return s.out.reset
+	}
+	return s.out.reset || s.out.grant > 0 || s.out.payload()
 }
 
 func (o *outbox) payload() bool {
@@ -53,20 +58,24 @@ func (o *outbox) payload() bool {
 func (s *stream) emit(b []byte) []byte {
 	o := &s.out
 	if o.reset {
-		o.reset, o.sent, o.grant = false, true, 0
-		return appendFrame(b, frameReset, 0, s.id)
+		o.reset = false
+		b = appendFrame(b, frameReset, 0, s.id)
 	}
 	if s.gone {
-		o.sent, o.grant = true, 0
 		return b
 	}
 	if o.grant > 0 {
 		b = appendFrame(b, frameWindow, 0, s.id, binary.BigEndian.AppendUint32(nil, uint32(o.grant)))
 		o.grant = 0
 	}
-	if !o.payload() {
-		return b
+	if o.payload() {
+		b = s.emitPayload(b)
 	}
+	return b
+}
+
+func (s *stream) emitPayload(b []byte) []byte {
+	o := &s.out
 	n := min(len(o.rest), chunk, max(o.window, 0))
 	kind, flags := o.first, o.flags
 	if kind == 0 {
@@ -156,7 +165,7 @@ func (s *stream) regrant() {
 
 // finish ends a stream in both directions. err is what its reader and writer get.
 func (s *stream) finish(err error) {
-	s.gone = true
+	s.gone, s.halted = true, true
 	if s.in.err == nil {
 		s.in.err = err
 	}
@@ -190,12 +199,12 @@ func (s *stream) write(p []byte) (int, error) {
 	s.mux.mu.Lock()
 	defer s.mux.mu.Unlock()
 	o := &s.out
-	if s.gone || o.fin {
+	if s.halted || o.fin {
 		return 0, s.unwritable()
 	}
 	o.rest = p
 	s.mux.queue(s)
-	for len(o.rest) > 0 && !s.gone {
+	for len(o.rest) > 0 && !s.halted {
 		s.changed.Wait()
 	}
 	n := len(p) - len(o.rest)

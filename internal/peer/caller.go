@@ -1,0 +1,217 @@
+package peer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// line is the end of a connection where calls are made.
+type line struct {
+	*mux
+	limit   int  // bytes of an answer
+	leaving bool // the other side takes nothing new; guarded by mux.mu
+}
+
+// call is a call at the caller. Its fields are set before done is closed.
+type call struct {
+	done   chan struct{}
+	answer []byte
+	err    error
+	again  bool // it surely was not taken, for a reason that lies in this connection alone
+}
+
+func newLine(c *conn, t Timing, limit int) *line {
+	l := &line{limit: limit}
+	l.mux = newMux(c, l, t)
+	return l
+}
+
+// usable reports whether the line takes new calls.
+func (l *line) usable() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err == nil && !l.leaving
+}
+
+// over is role.
+func (l *line) over() error {
+	if l.leaving && len(l.streams) == 0 {
+		return errIdle()
+	}
+	return nil
+}
+
+// sent is role.
+func (l *line) sent(*stream) {}
+
+// lost is role.
+func (l *line) lost(s *stream) {
+	if s.out.sent || s.changed != nil && s.out.began {
+		l.end(s, l.errLost())
+		return
+	}
+	l.endUnsent(s, l.err)
+}
+
+func (l *line) errLost() error {
+	return &fault.Error{Code: fault.Indeterminate, Op: "peer.Call", Msg: fmt.Sprintf("the connection to server %q was lost before it answered: it may have done what it was asked", l.conn.server), Err: cause(l.err)}
+}
+
+// cause makes the end of a connection readable.
+func cause(err error) error {
+	if errors.Is(err, io.EOF) {
+		return errors.New("it closed the connection")
+	}
+	return err
+}
+
+func (l *line) endUnsent(s *stream, why error) {
+	s.call.again = true
+	l.end(s, &fault.Error{Code: fault.Unavailable, Op: "peer.Call", Msg: fmt.Sprintf("the connection to server %q ended before the request was sent", l.conn.server), Err: cause(why)})
+}
+
+// end gives a call its outcome.
+func (l *line) end(s *stream, err error) {
+	delete(l.streams, s.id)
+	if s.finish(err); !s.out.reset {
+		l.turns.remove(s)
+	}
+	if s.changed == nil {
+		s.out.head, s.out.rest = nil, nil // the caller has its payload back
+	}
+	if s.call.err = err; err == nil {
+		s.call.answer = s.in.buf
+	}
+	close(s.call.done)
+	if l.leaving {
+		l.rouse()
+	}
+}
+
+// take is role.
+func (l *line) take(f frame, body []byte) error {
+	if f.kind == frameGoAway {
+		l.leave(f.stream)
+		return nil
+	}
+	s := l.streams[f.stream]
+	if s == nil {
+		if f.stream > l.last {
+			return errProtocol("stream %d was never opened", f.stream)
+		}
+		return nil // given up meanwhile
+	}
+	switch f.kind {
+	case frameAnswer:
+		return l.answer(s, f, body)
+	case frameData:
+		return l.data(s, body, f.fin())
+	case frameFail:
+		l.end(s, fault.Unmarshal(body))
+		return nil
+	}
+	return errProtocol("a frame of type %d goes from caller to callee", f.kind)
+}
+
+// leave stops to use the line. What the other side did not look at can be sent elsewhere.
+func (l *line) leave(last uint64) {
+	l.leaving = true
+	for _, s := range l.streams {
+		if s.id > last {
+			l.endUnsent(s, errStopping(l.conn.server))
+		}
+	}
+	l.rouse()
+}
+
+func (l *line) answer(s *stream, f frame, body []byte) error {
+	size, payload, err := decodeSize(body)
+	switch {
+	case err != nil:
+		return err
+	case s.in.size != 0 || s.in.fin || len(s.in.buf) > 0:
+		return errProtocol("a second answer came")
+	case size > l.limit:
+		l.reset(s)
+		l.end(s, fault.New(fault.TooLarge, "peer.Call", fmt.Sprintf("the answer of server %q has %d bytes, the limit is %d", l.conn.server, size, l.limit)))
+		return nil
+	case f.fin() && len(payload) == size:
+		s.in.buf, s.in.fin = payload, true
+		l.end(s, nil)
+		return nil
+	}
+	s.in.size, s.in.target = size, fullWindow
+	return l.data(s, payload, f.fin())
+}
+
+func (l *line) data(s *stream, p []byte, fin bool) error {
+	if err := s.receive(p, fin); err != nil {
+		return err
+	}
+	if fin {
+		l.end(s, nil)
+	}
+	return nil
+}
+
+// begin makes a call: a unary one, or one whose bodies stay open in both directions.
+func (l *line) begin(o opening, payload []byte, open bool) *stream {
+	s := &stream{mux: l.mux, call: &call{done: make(chan struct{})}}
+	s.in.credit, s.out.window = firstAnswer, firstRequest
+	s.out.first, s.out.head, s.out.rest, s.out.fin = frameOpen, o.encode(), payload, true
+	if open {
+		s.changed, s.in.size, s.in.target = sync.NewCond(&l.mu), -1, streamWindow
+		s.out.head, s.out.rest, s.out.fin, s.out.flags = append(s.out.head, payload...), nil, false, flagStream
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil || l.leaving {
+		l.endUnsent(s, l.err)
+		return s
+	}
+	l.last++
+	s.id = l.last
+	l.streams[s.id] = s
+	l.queue(s)
+	return s
+}
+
+// wait returns the outcome of a unary call.
+func (l *line) wait(ctx context.Context, s *stream) *call {
+	select {
+	case <-s.call.done:
+	case <-ctx.Done():
+		l.abandon(ctx, s)
+	}
+	return s.call
+}
+
+// abandon gives a call up, unless it has ended.
+func (l *line) abandon(ctx context.Context, s *stream) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-s.call.done:
+		return
+	default:
+	}
+	err := &fault.Error{Code: fault.Timeout, Op: "peer.Call", Msg: fmt.Sprintf("the request to server %q could not be sent in time", l.conn.server), Err: context.Cause(ctx)}
+	if s.out.sent || s.changed != nil && s.out.began {
+		err.Code, err.Msg = fault.Indeterminate, fmt.Sprintf("server %q did not answer in time: it may have done what it was asked", l.conn.server)
+	}
+	l.reset(s)
+	l.end(s, err)
+}
+
+// reset tells the other side that nobody waits, if it has heard of the call.
+func (l *line) reset(s *stream) {
+	if s.out.began {
+		s.out.reset = true
+		l.queue(s)
+	}
+}

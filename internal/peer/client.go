@@ -1,0 +1,260 @@
+package peer
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Client calls methods of other servers, over up to two connections for each: one for small
+// requests, one for streams and for requests longer than 64 KiB. All methods are safe for
+// concurrent use.
+type Client struct {
+	port *Port
+	kind kind
+
+	mu    sync.Mutex // guards links
+	links map[string]*link
+}
+
+func newClient(p *Port, k kind) *Client {
+	return &Client{port: p, kind: k, links: map[string]*link{}}
+}
+
+const (
+	laneSmall = iota
+	laneLarge
+	lanes
+)
+
+// link is what a client has to do with one server.
+type link struct {
+	server string
+	slots  chan struct{} // a call in flight holds one
+	users  int           // guarded by Client.mu
+	lanes  [lanes]lane
+}
+
+// lane is one connection, made when it is needed.
+type lane struct {
+	mu      sync.Mutex // guards what follows
+	line    *line
+	dialing *dialing
+}
+
+type dialing struct {
+	done chan struct{}
+	line *line
+	err  error
+}
+
+// Call sends payload to a method of server and returns its answer. The caller may reuse
+// payload when Call has returned; the answer is its own. ctx bounds the call, and its
+// deadline and cancellation reach the handler. Errors of the handler come back with their
+// code, hint and key. Besides them:
+//
+//	unavailable    the server could not be reached, or took nothing: surely not done
+//	timeout        ctx ended before the request was sent: surely not done
+//	indeterminate  the request was sent, but no answer came: it may have been done
+//	too_large      request or answer exceed Limits.Message, or the method's own limits
+//	unimplemented  the server has no such method
+//	invalid        the method's name is wrong
+func (c *Client) Call(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
+	m := c.port.metrics.meter(caller, method)
+	begun := m.begin()
+	answer, err := c.call(ctx, server, method, payload)
+	m.end(begun, len(payload), len(answer), err)
+	return answer, err
+}
+
+func (c *Client) call(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
+	if err := c.check(method, len(payload), c.port.opts.Limits.Message); err != nil {
+		return nil, err
+	}
+	l, err := c.enter(ctx, server)
+	if err != nil {
+		return nil, err
+	}
+	defer c.leave(l)
+	lane := &l.lanes[laneSmall]
+	if len(payload) > firstRequest {
+		lane = &l.lanes[laneLarge]
+	}
+	for again := true; ; again = false {
+		line, err := c.line(ctx, l, lane)
+		if err != nil {
+			return nil, err
+		}
+		out := line.wait(ctx, line.begin(opening{method: method, timeout: remaining(ctx), size: len(payload)}, payload, false))
+		if !out.again || !again {
+			return out.answer, out.err
+		}
+	}
+}
+
+func (c *Client) check(method string, size, limit int) error {
+	switch {
+	case method == "" || len(method) > maxMethod:
+		return fault.New(fault.Invalid, "peer.Call", fmt.Sprintf("a method name has 1 to %d bytes: %q", maxMethod, method))
+	case size > limit:
+		return fault.New(fault.TooLarge, "peer.Call", fmt.Sprintf("a request to method %q has at most %d bytes, this one %d", method, limit, size))
+	}
+	return nil
+}
+
+// remaining is the time until the deadline of ctx; 0 = it has none.
+func remaining(ctx context.Context) time.Duration {
+	at, ok := ctx.Deadline()
+	if !ok {
+		return 0
+	}
+	return max(time.Until(at), time.Millisecond)
+}
+
+// enter waits until a call to server may be in flight.
+func (c *Client) enter(ctx context.Context, server string) (*link, error) {
+	l := c.use(server)
+	if ctx.Err() == nil {
+		select {
+		case l.slots <- struct{}{}:
+			return l, nil
+		default:
+		}
+	}
+	select {
+	case l.slots <- struct{}{}:
+		return l, nil
+	case <-ctx.Done():
+		c.unuse(l)
+		return nil, &fault.Error{Code: fault.Timeout, Op: "peer.Call", Msg: fmt.Sprintf("%d calls to server %q are under way, and none ended in time", cap(l.slots), server), Err: context.Cause(ctx)}
+	}
+}
+
+func (c *Client) leave(l *link) {
+	<-l.slots
+	c.unuse(l)
+}
+
+func (c *Client) use(server string) *link {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.links[server]
+	if l == nil {
+		l = &link{server: server, slots: make(chan struct{}, c.port.opts.Limits.InFlight)}
+		c.links[server] = l
+	}
+	l.users++
+	return l
+}
+
+// unuse forgets a server that nobody calls and that has no connection.
+func (c *Client) unuse(l *link) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l.users--
+	c.tidy(l)
+}
+
+func (c *Client) tidy(l *link) {
+	if l.users == 0 && c.links[l.server] == l && !l.lanes[laneSmall].busy() && !l.lanes[laneLarge].busy() {
+		delete(c.links, l.server)
+	}
+}
+
+func (l *lane) busy() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.line != nil || l.dialing != nil
+}
+
+// line returns a connection that takes calls. Those who need one at the same time share
+// the dial.
+func (c *Client) line(ctx context.Context, l *link, lane *lane) (*line, error) {
+	lane.mu.Lock()
+	if lane.line != nil && lane.line.usable() {
+		defer lane.mu.Unlock()
+		return lane.line, nil
+	}
+	if lane.dialing == nil {
+		if err := c.redial(l, lane); err != nil {
+			lane.mu.Unlock()
+			return nil, err
+		}
+	}
+	d := lane.dialing
+	lane.mu.Unlock()
+	select {
+	case <-d.done:
+		return d.line, d.err
+	case <-ctx.Done():
+		return nil, &fault.Error{Code: fault.Timeout, Op: "peer.Call", Msg: fmt.Sprintf("server %q was not reached in time", l.server), Err: context.Cause(ctx)}
+	}
+}
+
+// redial begins to make the connection of a lane, under its mutex.
+func (c *Client) redial(l *link, lane *lane) error {
+	if err := c.port.health.blocked(target{l.server, false}); err != nil {
+		return err
+	}
+	d := &dialing{done: make(chan struct{})}
+	if !c.port.spawn(func() { c.connect(l, lane, d) }) {
+		return errPortClosed("peer.Call")
+	}
+	lane.dialing = d
+	return nil
+}
+
+// connect makes the connection of a lane and runs it until it ends.
+func (c *Client) connect(l *link, lane *lane, d *dialing) {
+	conn, err := c.port.dial(c.port.ctx, l.server, c.kind, 0)
+	if d.err = err; err == nil {
+		d.line = newLine(conn, c.port.opts.Timing, c.port.opts.Limits.Message)
+	}
+	lane.set(d.line, nil)
+	close(d.done)
+	if err == nil {
+		d.line.run()
+		lane.set(nil, d.line)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tidy(l)
+}
+
+// set puts the outcome of a dial in place, or takes a line that has ended out of it.
+func (l *lane) set(to, ended *line) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case ended == nil:
+		l.line, l.dialing = to, nil
+	case l.line == ended:
+		l.line = nil
+	}
+}
+
+// close ends every connection. Calls in flight return.
+func (c *Client) close() {
+	var lines []*line
+	c.mu.Lock()
+	for _, l := range c.links {
+		for i := range l.lanes {
+			if line := l.lanes[i].current(); line != nil {
+				lines = append(lines, line)
+			}
+		}
+	}
+	c.mu.Unlock()
+	for _, l := range lines {
+		l.fail(errPortClosed("peer.Close"))
+	}
+}
+
+func (l *lane) current() *line {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.line
+}

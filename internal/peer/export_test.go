@@ -1,0 +1,133 @@
+package peer
+
+import (
+	"bytes"
+	"io"
+	"time"
+)
+
+// The wire, for tests that speak it by hand.
+
+// Hello is the first thing a caller sends.
+func Hello(k string, from Identity, to string, group uint32) []byte {
+	return hello{kind: kindNamed(k), Epoch: from.Epoch, Cluster: from.Cluster, From: from.Server, To: to, group: group}.encode()
+}
+
+func kindNamed(name string) kind {
+	for k := range kinds {
+		if k.String() == name {
+			return k
+		}
+	}
+	return 0
+}
+
+// AcceptAnswer is what a callee sends to accept.
+func AcceptAnswer(self Identity) []byte { return encodeAnswer(self, nil) }
+
+// RefuseAnswer is what it sends to refuse.
+func RefuseAnswer(r *Refusal) []byte { return encodeAnswer(Identity{}, r) }
+
+// ReadHello reads a hello and gives back its encoding.
+func ReadHello(r io.Reader) ([]byte, error) {
+	h, err := readHello(r)
+	if err != nil {
+		return nil, err
+	}
+	return h.encode(), nil
+}
+
+// ReadAnswer reads the answer to a hello.
+func ReadAnswer(r io.Reader) (Identity, error) { return readAnswer(r) }
+
+// Bounds of the wire.
+const (
+	MaxHello     = helloHead + maxHello
+	Chunk        = chunk
+	FirstRequest = firstRequest
+	FirstAnswer  = firstAnswer
+	StreamWindow = streamWindow
+	MaxInFlight  = maxInFlight
+)
+
+// Frames of a call, made by hand.
+func OpenFrame(id uint64, method string, timeout time.Duration, size int, first []byte) []byte {
+	flags := uint8(0)
+	if len(first) == size {
+		flags = flagFin
+	}
+	return appendFrame(nil, frameOpen, flags, id, opening{method, timeout, size}.encode(), first)
+}
+
+// AnswerFrame is a whole answer.
+func AnswerFrame(id uint64, answer []byte) []byte {
+	return appendFrame(nil, frameAnswer, flagFin, id, encodeSize(len(answer)), answer)
+}
+
+// FailFrame is an error.
+func FailFrame(id uint64, err error) []byte {
+	return appendFrame(nil, frameFail, flagFin, id, encodeFault(err))
+}
+
+// DataFrame is a piece of payload.
+func DataFrame(id uint64, p []byte, fin bool) []byte {
+	flags := uint8(0)
+	if fin {
+		flags = flagFin
+	}
+	return appendFrame(nil, frameData, flags, id, p)
+}
+
+// ResetFrame gives a call up.
+func ResetFrame(id uint64) []byte { return appendFrame(nil, frameReset, 0, id) }
+
+// WindowFrame grants n bytes.
+func WindowFrame(id uint64, n uint32) []byte {
+	return appendFrame(nil, frameWindow, 0, id, []byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
+}
+
+// PingFrame asks for a pong.
+func PingFrame() []byte { return appendFrame(nil, framePing, 0, 0) }
+
+// GoAwayFrame says that streams after last were not taken.
+func GoAwayFrame(last uint64) []byte { return appendFrame(nil, frameGoAway, 0, last) }
+
+// DecodeAll takes every decoder of frames over b. It returns the number of frames and the
+// sum of what they claim to carry.
+func DecodeAll(b []byte) (frames, carried int, err error) {
+	r := bytes.NewReader(b)
+	for {
+		var head [frameHead]byte
+		if _, err := io.ReadFull(r, head[:]); err != nil {
+			return frames, carried, nil
+		}
+		f, err := decodeFrame(&head)
+		if err != nil {
+			return frames, carried, err
+		}
+		body := make([]byte, f.length)
+		if _, err := io.ReadFull(r, body); err != nil {
+			return frames, carried, nil
+		}
+		var payload []byte
+		switch f.kind {
+		case frameOpen:
+			_, payload, err = decodeOpening(body)
+		case frameAnswer:
+			_, payload, err = decodeSize(body)
+		case frameData:
+			payload = body
+		}
+		if err != nil {
+			return frames, carried, err
+		}
+		frames, carried = frames+1, carried+len(payload)
+	}
+}
+
+// Links is the number of servers a client remembers.
+func (c *Client) Links() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.links)
+}

@@ -1,0 +1,589 @@
+package peer_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/peer"
+)
+
+func TestCallsGoOnAfterThePeerHasRestarted(t *testing.T) {
+	net := newNetwork(false)
+	b := start(t, net, "b", []peer.Method{echo("echo")})
+	a := start(t, net, "a", nil)
+	ctx := within(t, 20*time.Second)
+	for range 5 {
+		if _, err := a.Client().Call(ctx, "b", "echo", nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		_, err := a.Client().Call(ctx, "b", "echo", nil)
+		wantCode(t, err, fault.Unavailable)
+		b = start(t, net, "b", []peer.Method{echo("echo")}, at(b.addr))
+		a.Alive("b")
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	start(t, net, "c", []peer.Method{echo("echo")}, at(b.addr)) // the address has a new owner
+	net.place("b", b.addr)
+	a.Alive("b")
+	_, err := a.Client().Call(ctx, "b", "echo", nil)
+	wantCode(t, err, fault.Unavailable)
+	wantReason(t, err, peer.ReasonWrongServer)
+}
+
+// halves counts the calls of one restart after another, by outcome.
+func TestACallerKnowsWhatSurelyDidNotHappenWhilePeersRestart(t *testing.T) {
+	net := newNetwork(false)
+	var done atomic.Int64
+	count := []peer.Method{{Name: "count", Handle: func(context.Context, peer.Request) ([]byte, error) {
+		done.Add(1)
+		return nil, nil
+	}}}
+	b := start(t, net, "b", count)
+	a := start(t, net, "a", nil)
+	var ok, maybe atomic.Int64
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				switch _, err := a.Client().Call(within(t, 5*time.Second), "b", "count", nil); fault.CodeOf(err) {
+				case "":
+					ok.Add(1)
+				case fault.Indeterminate:
+					maybe.Add(1)
+				case fault.Unavailable:
+					a.Alive("b")
+				default:
+					t.Errorf("unexpected: %v", err)
+				}
+			}
+		})
+	}
+	for range 10 {
+		before := ok.Load()
+		eventually(t, "calls go through", func() bool { return ok.Load() > before+50 })
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		b = start(t, net, "b", count, at(b.addr))
+	}
+	close(stop)
+	wg.Wait()
+	if did := done.Load(); did < ok.Load() || did > ok.Load()+maybe.Load() {
+		t.Errorf("%d were done, %d confirmed, %d may have been", did, ok.Load(), maybe.Load())
+	}
+}
+
+func TestAConnectionLostAfterTheRequestWasSentIsIndeterminate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net, ended := newNetwork(true), make(chan error, 1)
+		start(t, net, "b", []peer.Method{waiter(ended)})
+		a := start(t, net, "a", nil)
+		time.AfterFunc(time.Second, func() { a.Cut("b") })
+		_, err := a.Client().Call(context.Background(), "b", "wait", nil)
+		wantCode(t, err, fault.Indeterminate)
+		if <-ended == nil {
+			t.Error("the handler was not told")
+		}
+	})
+}
+
+// scripted is a server made by hand. It runs script on each connection of calls.
+func scripted(t *testing.T, n *network, id string, script func(c net.Conn, number int)) {
+	t.Helper()
+	l := n.listen(t, "")
+	n.place(id, l.Addr().String())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for number := 0; ; number++ {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer c.Close()
+				if _, err := peer.ReadHello(c); err != nil {
+					return
+				}
+				if _, err := c.Write(peer.AcceptAnswer(peer.Identity{Server: id, Cluster: "c", Epoch: 1})); err == nil {
+					script(c, number)
+				}
+			})
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
+}
+
+// swallow reads n bytes.
+func swallow(c net.Conn, n int) { _, _ = io.CopyN(io.Discard, c, int64(n)) }
+
+func TestARequestThatWasNotSentWholeWasSurelyNotDone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(true)
+		var conns atomic.Int64
+		scripted(t, n, "b", func(c net.Conn, _ int) { // takes a part of the request and goes away
+			conns.Add(1)
+			swallow(c, peer.FirstRequest/2)
+		})
+		a := start(t, n, "a", nil)
+		_, err := a.Client().Call(context.Background(), "b", "m", make([]byte, peer.FirstRequest+1))
+		wantCode(t, err, fault.Unavailable)
+		if got := conns.Load(); got != 2 {
+			t.Errorf("%d connections were tried, want 2", got)
+		}
+	})
+}
+
+func TestACallThatTheServerDidNotLookAtIsMadeAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(true)
+		open := len(peer.OpenFrame(1, "m", 0, 0, nil))
+		scripted(t, n, "b", func(c net.Conn, number int) {
+			swallow(c, open)
+			if number == 0 {
+				_, _ = c.Write(peer.GoAwayFrame(0))
+			} else {
+				_, _ = c.Write(peer.AnswerFrame(1, []byte("done")))
+			}
+			_, _ = io.Copy(io.Discard, c)
+		})
+		a := start(t, n, "a", nil)
+		got, err := a.Client().Call(within(t, 3*time.Second), "b", "m", nil)
+		if err != nil || string(got) != "done" {
+			t.Errorf("%q, %v", got, err)
+		}
+	})
+}
+
+func TestAServerThatBreaksTheProtocolLosesTheConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, frame := range map[string][]byte{
+			"garbage":            []byte("HTTP/1.1 400 Bad Request\r\n\r\n"),
+			"an open frame":      peer.OpenFrame(1, "m", 0, 0, nil),
+			"an unknown stream":  peer.AnswerFrame(99, nil),
+			"a wrong size":       peer.DataFrame(1, []byte("more than was announced"), true),
+			"a window too large": peer.WindowFrame(1, 1<<31),
+		} {
+			n := newNetwork(true)
+			scripted(t, n, "b", func(c net.Conn, _ int) {
+				swallow(c, 20)
+				_, _ = c.Write(frame)
+				_, _ = io.Copy(io.Discard, c)
+			})
+			a := start(t, n, "a", nil)
+			begun := time.Now()
+			_, err := a.Client().Call(within(t, time.Minute), "b", "m", []byte("payload"))
+			if !fault.Is(err, fault.Indeterminate) || time.Since(begun) > time.Second {
+				t.Errorf("%s: after %s: %v", name, time.Since(begun), err)
+			}
+		}
+	})
+}
+
+func TestCloseEndsHandlersAndCallsAndCanBeCalledTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net, ended := newNetwork(true), make(chan error, 2)
+		b := start(t, net, "b", []peer.Method{waiter(ended)})
+		a := start(t, net, "a", []peer.Method{waiter(ended)})
+		var wg sync.WaitGroup
+		for _, c := range []struct {
+			from *node
+			to   string
+		}{{a, "b"}, {b, "a"}} {
+			wg.Go(func() {
+				if _, err := c.from.Client().Call(context.Background(), c.to, "wait", nil); err == nil {
+					t.Error("the call ended well")
+				}
+			})
+		}
+		synctest.Wait()
+		begun := time.Now()
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+		if took := time.Since(begun); took > time.Second {
+			t.Errorf("it took %s", took)
+		}
+		_, err := b.Client().Call(context.Background(), "a", "wait", nil)
+		wantCode(t, err, fault.Unavailable)
+		_, err = b.Client().Stream(context.Background(), "a", "wait", nil)
+		wantCode(t, err, fault.Unavailable)
+		if _, err := b.Raft(1); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("a transport of a closed port: %v", err)
+		}
+	})
+}
+
+func TestCloseDoesNotWaitForACallerThatDoesNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(true)
+		b := start(t, n, "b", []peer.Method{echo("echo")})
+		c, err := n.dial(context.Background(), b.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		handshake(t, c, "call", peer.Identity{Server: "a", Cluster: "c", Epoch: 1}, "b")
+		if _, err := c.Write(peer.OpenFrame(1, "echo", 0, 1, []byte("x"))); err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(begun); took != time.Second {
+			t.Errorf("it took %s, the time for draining is 1 s", took)
+		}
+	})
+}
+
+func TestACallerThatDoesNotReadHoldsNoMoreThanTheConcurrency(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(true)
+		var ran atomic.Int64
+		b := start(t, n, "b", []peer.Method{{Name: "large", Concurrency: 5, Handle: func(context.Context, peer.Request) ([]byte, error) {
+			ran.Add(1)
+			return make([]byte, 1<<20), nil
+		}}})
+		c, err := n.dial(context.Background(), b.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		handshake(t, c, "call", peer.Identity{Server: "a", Cluster: "c", Epoch: 1}, "b")
+		for id := uint64(1); id <= 1000; id++ {
+			if _, err := c.Write(peer.OpenFrame(id, "large", 0, 0, nil)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if got := ran.Load(); got != 5 {
+			t.Errorf("%d handlers ran for a caller that takes no answers", got)
+		}
+	})
+}
+
+func TestACallerThatFloodsIsCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, ended := newNetwork(true), make(chan error, peer.MaxInFlight)
+		b := start(t, n, "b", []peer.Method{waiter(ended)})
+		c, err := n.dial(context.Background(), b.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		handshake(t, c, "call", peer.Identity{Server: "a", Cluster: "c", Epoch: 1}, "b")
+		id := uint64(1)
+		for ; id <= 10*peer.MaxInFlight; id++ {
+			if _, err = c.Write(peer.OpenFrame(id, "wait", 0, 0, nil)); err != nil {
+				break
+			}
+		}
+		if err == nil || id > 4*peer.MaxInFlight { // twice as many as a caller may have in flight, and what is on its way
+			t.Errorf("%d calls were taken", id)
+		}
+	})
+}
+
+func TestOpeningAndResettingInTurnLeavesNothingBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(true)
+		var now, most atomic.Int64
+		b := start(t, n, "b", []peer.Method{{Name: "held", Concurrency: 2, Handle: func(ctx context.Context, _ peer.Request) ([]byte, error) {
+			most.Store(max(most.Load(), now.Add(1)))
+			defer now.Add(-1)
+			<-ctx.Done()
+			rest(context.Background(), 10*time.Millisecond) // slow to go
+			return nil, nil
+		}}})
+		c, err := n.dial(context.Background(), b.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		handshake(t, c, "call", peer.Identity{Server: "a", Cluster: "c", Epoch: 1}, "b")
+		for id := uint64(1); id <= 5*peer.MaxInFlight; id++ {
+			if _, err := c.Write(append(peer.OpenFrame(id, "held", 0, 0, nil), peer.ResetFrame(id)...)); err != nil {
+				t.Fatalf("call %d: %v", id, err)
+			}
+		}
+		rest(context.Background(), time.Second)
+		if most.Load() > 2 || now.Load() != 0 {
+			t.Errorf("%d ran at a time, %d run still", most.Load(), now.Load())
+		}
+		if got := b.metric(t, "rpc_in_flight", "side", "server"); got != 0 {
+			t.Errorf("%v calls are counted as running", got)
+		}
+	})
+}
+
+func TestCutAndHeal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newNetwork(true)
+		a := start(t, net, "a", []peer.Method{echo("echo")})
+		b := start(t, net, "b", []peer.Method{echo("echo")})
+		ctx := context.Background()
+		try := func(from *node, to string) error {
+			a.Alive("b") // no back-off
+			b.Alive("a")
+			_, err := from.Client().Call(ctx, to, "echo", nil)
+			return err
+		}
+		for _, c := range []struct {
+			cut          []peer.Direction
+			ab, ba       bool
+			what, reason string
+		}{
+			{nil, false, false, "both ways", ""},
+			{[]peer.Direction{peer.Outbound}, false, true, "what a dials", ""},
+			{[]peer.Direction{peer.Inbound}, true, false, "what b dials", ""},
+			{[]peer.Direction{peer.Inbound, peer.Outbound}, false, false, "both, named", ""},
+		} {
+			if x, y := try(a, "b"), try(b, "a"); x != nil || y != nil {
+				t.Fatalf("before: %v, %v", x, y)
+			}
+			a.Cut("b", c.cut...)
+			if x, y := try(a, "b"), try(b, "a"); (x == nil) != c.ab || (y == nil) != c.ba {
+				t.Errorf("%s: a to b: %v, b to a: %v", c.what, x, y)
+			}
+			a.Heal("b", c.cut...)
+		}
+	})
+}
+
+func TestRefreshFencesConnectionsOfBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newNetwork(true)
+		join := echo("join")
+		join.Join = true
+		a := start(t, net, "a", []peer.Method{echo("echo"), join})
+		b := start(t, net, "b", []peer.Method{echo("echo")})
+		ctx := context.Background()
+		for _, c := range []struct {
+			client *peer.Client
+			method string
+		}{{b.Client(), "echo"}, {b.Join(), "join"}} {
+			if _, err := c.client.Call(ctx, "a", c.method, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a.become(peer.Identity{Server: "a", Cluster: "c", Epoch: 2})
+		a.Refresh()
+		_, err := b.Client().Call(ctx, "a", "echo", nil)
+		wantReason(t, err, peer.ReasonOlderEpoch)
+		if !strings.Contains(err.Error(), "left behind by the rescue") {
+			t.Errorf("the error does not say what to do: %v", err)
+		}
+		if got := a.metric(t, "connections", "kind", "join"); got != 1 {
+			t.Errorf("%v connections for joining are left", got)
+		}
+		_, err = a.Client().Call(ctx, "b", "echo", nil)
+		wantReason(t, err, peer.ReasonNewerEpoch)
+		b.become(peer.Identity{Server: "b", Cluster: "c", Epoch: 2})
+		b.Refresh()
+		a.Alive("b")
+		b.Alive("a")
+		if _, err := b.Client().Call(ctx, "a", "echo", nil); err != nil {
+			t.Errorf("at the new epoch: %v", err)
+		}
+	})
+}
+
+func TestConnectionsLeftBehindByAPeerAreReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(true)
+		b := start(t, n, "b", []peer.Method{echo("echo")})
+		var conns []net.Conn
+		for range 7 {
+			c, err := n.dial(context.Background(), b.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			handshake(t, c, "call", peer.Identity{Server: "a", Cluster: "c", Epoch: 1}, "b")
+			conns = append(conns, c)
+		}
+		synctest.Wait()
+		if got := b.metric(t, "connections"); got != 4 {
+			t.Errorf("%v connections of one server", got)
+		}
+		_ = conns[2].SetReadDeadline(time.Now().Add(time.Millisecond))
+		if _, err := conns[2].Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("the oldest is not cut: %v", err)
+		}
+	})
+}
+
+func TestAServerThatClaimsToBeAnotherIsNotBelieved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(true)
+		l := n.listen(t, "")
+		n.place("b", l.Addr().String())
+		var wg sync.WaitGroup
+		wg.Go(func() { // accepts whatever it is told, and says who it is
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			if _, err := peer.ReadHello(c); err == nil {
+				_, _ = c.Write(peer.AcceptAnswer(peer.Identity{Server: "x", Cluster: "c", Epoch: 1}))
+			}
+		})
+		a := start(t, n, "a", nil)
+		_, err := a.Client().Call(context.Background(), "b", "echo", nil)
+		wantReason(t, err, peer.ReasonWrongServer)
+		_ = l.Close()
+		wg.Wait()
+	})
+}
+
+func TestConnectionsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(true)
+		b := start(t, n, "b", []peer.Method{echo("echo")}, options(func(o *peer.Options) { o.Limits.Connections = 2 }))
+		for i, id := range []string{"a1", "a2", "a3"} {
+			a := start(t, n, id, nil)
+			_, err := a.Client().Call(context.Background(), "b", "echo", nil)
+			if i < 2 && err != nil {
+				t.Error(err)
+			}
+			if i == 2 {
+				wantReason(t, err, peer.ReasonBusy)
+			}
+		}
+		if got := b.metric(t, "connections", "direction", "inbound"); got != 2 {
+			t.Errorf("%v connections", got)
+		}
+	})
+}
+
+func TestAnIdentityThatChangesDuringThePreambleIsNotTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(true)
+		start(t, n, "b", []peer.Method{echo("echo")})
+		asked := 0
+		a := start(t, n, "a", nil, options(func(o *peer.Options) {
+			o.Self = func() peer.Identity { // rescued between the preamble and the registry
+				asked++
+				return peer.Identity{Server: "a", Cluster: "c", Epoch: min(uint64(asked), 2)}
+			}
+		}))
+		_, err := a.Client().Call(context.Background(), "b", "echo", nil)
+		wantReason(t, err, peer.ReasonChanged)
+		if got := a.metric(t, "connections"); got != 0 {
+			t.Errorf("%v connections", got)
+		}
+	})
+}
+
+// faulty is a listener that fails a few times.
+type faulty struct {
+	net.Listener
+	left atomic.Int64
+}
+
+func (f *faulty) Accept() (net.Conn, error) {
+	if f.left.Add(-1) >= 0 {
+		return nil, os.ErrInvalid
+	}
+	return f.Listener.Accept()
+}
+
+func TestAListenerThatFailsIsTriedAgainWithPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(true)
+		b := prepare(t, n, "b", []peer.Method{echo("echo")})
+		l := &faulty{Listener: n.listen(t, "")}
+		l.left.Store(10)
+		n.place("b", l.Addr().String())
+		if err := b.Open(l); err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		a := start(t, n, "a", nil, options(func(o *peer.Options) { o.Timing.Dial = time.Minute }))
+		begun := time.Now()
+		if _, err := a.Client().Call(context.Background(), "b", "echo", nil); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begun); took < time.Second || took > 10*time.Second {
+			t.Errorf("ten failures took %s", took)
+		}
+	})
+}
+
+func TestLabelsStayFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(true)
+		a := start(t, n, "a", nil)
+		for i := range 1000 {
+			_, _ = a.Client().Call(context.Background(), "nobody", fmt.Sprintf("method-%d", i), nil)
+		}
+		if got := a.metric(t, "rpc_requests_total", "method", "other"); got < 800 || got >= 1000 {
+			t.Errorf("%v of 1000 methods share a label", got)
+		}
+	})
+}
+
+// lines counts log lines.
+type lines struct{ atomic.Int64 }
+
+func (l *lines) Write(b []byte) (int, error) { l.Add(1); return len(b), nil }
+
+func TestTheSameRefusalIsLoggedOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, log := newNetwork(true), &lines{}
+		b := start(t, n, "b", nil, options(func(o *peer.Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) }))
+		call := func(id string) {
+			a := start(t, n, "caller", nil, func(_ *peer.Options, n *node) { n.self = peer.Identity{Server: id, Cluster: "other"} })
+			_, _ = a.Client().Call(context.Background(), "b", "echo", nil)
+			_ = a.Close()
+			synctest.Wait()
+		}
+		for range 10 {
+			call("a")
+		}
+		if got := log.Load(); got != 1 {
+			t.Errorf("%d lines for one server", got)
+		}
+		for i := range 400 {
+			call(fmt.Sprint("made-up-", i))
+		}
+		if got := log.Load(); got != 256 {
+			t.Errorf("%d lines for many names", got)
+		}
+		rest(context.Background(), time.Minute)
+		call("a")
+		if got := log.Load(); got != 257 {
+			t.Errorf("%d lines after a minute", got)
+		}
+		if got := b.metric(t, "refused_total", "reason", "foreign_cluster"); got != 411 {
+			t.Errorf("counted %v", got)
+		}
+	})
+}

@@ -1,0 +1,164 @@
+package peer_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/peer"
+)
+
+// authority signs certificates for server ids.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pool *x509.CertPool
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{pool: x509.NewCertPool()}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	a.cert, a.key = sign(t, template, nil, nil)
+	a.pool.AddCert(a.cert)
+	return a
+}
+
+func sign(t *testing.T, template, parent *x509.Certificate, by *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if parent == nil {
+		parent, by = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert, key
+}
+
+func (a *authority) issue(t *testing.T, server string) tls.Certificate {
+	t.Helper()
+	cert, key := sign(t, &x509.Certificate{SerialNumber: big.NewInt(2), DNSNames: []string{server}, NotAfter: time.Now().Add(time.Hour)}, a.cert, a.key)
+	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}
+}
+
+// secured gives a node the certificate of a server, signed by a.
+func secured(t *testing.T, a *authority, server string) setup {
+	cert := a.issue(t, server)
+	return options(func(o *peer.Options) {
+		o.TLS = func() (server, client *tls.Config) {
+			return &tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: a.pool},
+				&tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: a.pool}
+		}
+		o.VerifyPeer = func(state tls.ConnectionState, server string) error {
+			if !slices.Contains(state.PeerCertificates[0].DNSNames, server) {
+				return fault.New(fault.Denied, "test.verify", "it is for "+state.PeerCertificates[0].DNSNames[0])
+			}
+			return nil
+		}
+	})
+}
+
+func TestACertificateSpeaksForItsServerAlone(t *testing.T) {
+	ours, theirs := newAuthority(t), newAuthority(t)
+	net := newNetwork(false)
+	var seen *tls.ConnectionState
+	methods := []peer.Method{{Name: "echo", Handle: func(_ context.Context, r peer.Request) ([]byte, error) {
+		seen = r.From.TLS
+		return r.Payload, nil
+	}}}
+	b := start(t, net, "b", methods, secured(t, ours, "b"))
+	start(t, net, "impostor", methods, secured(t, ours, "b"))
+	start(t, net, "plain", methods)
+	for _, c := range []struct {
+		what   string
+		id, to string
+		cert   setup
+		want   peer.Reason // 0 = accepted; ReasonTLS = the handshake fails
+	}{
+		{"its own", "a", "b", secured(t, ours, "a"), 0},
+		{"of another server", "a", "b", secured(t, ours, "c"), peer.ReasonCertificate},
+		{"of another authority", "a", "b", secured(t, theirs, "a"), peer.ReasonTLS},
+		{"none", "a", "b", options(func(*peer.Options) {}), peer.ReasonTLS},
+		{"its own, but the callee has another's", "a", "impostor", secured(t, ours, "a"), peer.ReasonTLS},
+		{"its own, but the callee has none", "a", "plain", secured(t, ours, "a"), peer.ReasonTLS},
+		{"no configuration", "a", "b", options(func(o *peer.Options) { o.TLS, o.VerifyPeer = noTLS, noVerify }), peer.ReasonTLS},
+	} {
+		a := start(t, net, c.id, nil, c.cert)
+		_, err := a.Client().Call(within(t, 5*time.Second), c.to, "echo", nil)
+		reason, refused := peer.RefusedBecause(err)
+		switch {
+		case c.want == 0 && err != nil, c.want != 0 && !fault.Is(err, fault.Unavailable):
+			t.Errorf("%s: %v", c.what, err)
+		case c.want == peer.ReasonCertificate && reason != c.want, c.want == peer.ReasonTLS && refused:
+			t.Errorf("%s: refused because of %v: %v", c.what, reason, err)
+		}
+		_ = a.Close()
+	}
+	if seen == nil || seen.PeerCertificates[0].DNSNames[0] != "a" {
+		t.Error("the handler does not see the certificate of its caller")
+	}
+	eventually(t, "refusals are counted", func() bool {
+		return b.metric(t, "refused_total", "reason", "certificate", "direction", "inbound") == 1 &&
+			b.metric(t, "refused_total", "reason", "tls", "direction", "inbound") >= 2
+	})
+}
+
+func noVerify(tls.ConnectionState, string) error { return nil }
+
+// TestTheCallerChecksTheCertificateOfTheCalleeItself leaves the name out of the handshake,
+// as certificates without host names need it.
+func TestTheCallerChecksTheCertificateOfTheCalleeItself(t *testing.T) {
+	ours := newAuthority(t)
+	net := newNetwork(false)
+	start(t, net, "b", []peer.Method{echo("echo")}, secured(t, ours, "c"))
+	a := start(t, net, "a", nil, secured(t, ours, "a"), options(func(o *peer.Options) {
+		inner := o.TLS
+		o.TLS = func() (server, client *tls.Config) {
+			server, client = inner()
+			client.InsecureSkipVerify = true
+			return server, client
+		}
+	}))
+	_, err := a.Client().Call(within(t, 5*time.Second), "b", "echo", nil)
+	wantReason(t, err, peer.ReasonCertificate)
+}
+
+func TestLargeCallsAndManyAtATimeWorkOverTLS(t *testing.T) {
+	ours := newAuthority(t)
+	net := newNetwork(false)
+	start(t, net, "b", []peer.Method{echo("echo")}, secured(t, ours, "b"))
+	a := start(t, net, "a", nil, secured(t, ours, "a"))
+	done := make(chan error, 50)
+	for i := range 50 {
+		go func() {
+			got, err := a.Client().Call(within(t, 20*time.Second), "b", "echo", make([]byte, i*10_000))
+			if err == nil && len(got) != i*10_000 {
+				t.Errorf("%d bytes came back, want %d", len(got), i*10_000)
+			}
+			done <- err
+		}()
+	}
+	for range 50 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}

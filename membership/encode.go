@@ -1,0 +1,168 @@
+package membership
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// The form of facts: one byte of version, then fields, each one byte of tag, a uvarint
+// length and that many bytes, tags rising. Empty fields are left out. A reader skips tags it
+// does not know, so fields can be added under the same version.
+const factsVersion = 1
+
+// Tags of the fields. A tag is never used again for something else.
+const (
+	tagRole       = 1
+	tagDisk       = 2 // server id without the node id
+	tagPeerAddr   = 3
+	tagClusterID  = 4
+	tagPartitions = 5
+	tagExpect     = 6
+	tagCommand    = 7
+	tagSnapshot   = 8
+	tagRPC        = 9
+	tagLeads      = 10
+	tagFlags      = 11
+	tagVersion    = 12
+)
+
+const flagDiskSlow = 1
+
+// maxClusterID bounds a cluster id in bytes.
+const maxClusterID = 32
+
+// encode writes everything but node id and boot id, which are the name.
+func (f *Facts) encode() []byte {
+	var flags uint64
+	if f.DiskSlow {
+		flags |= flagDiskSlow
+	}
+	b := []byte{factsVersion}
+	b = appendNumber(b, tagRole, uint64(f.Role))
+	b = appendText(b, tagDisk, f.disk())
+	b = appendText(b, tagPeerAddr, f.PeerAddr)
+	b = appendText(b, tagClusterID, f.ClusterID)
+	b = appendNumber(b, tagPartitions, uint64(f.Partitions))
+	b = appendNumber(b, tagExpect, uint64(f.BootstrapExpect))
+	b = appendNumber(b, tagCommand, uint64(f.Formats.Command))
+	b = appendNumber(b, tagSnapshot, uint64(f.Formats.Snapshot))
+	b = appendNumber(b, tagRPC, uint64(f.Formats.RPC))
+	b = appendNumber(b, tagLeads, uint64(f.Leads))
+	b = appendNumber(b, tagFlags, flags)
+	return appendText(b, tagVersion, f.Version)
+}
+
+func appendText(b []byte, tag byte, s string) []byte {
+	if s == "" {
+		return b
+	}
+	b = binary.AppendUvarint(append(b, tag), uint64(len(s)))
+	return append(b, s...)
+}
+
+func appendNumber(b []byte, tag byte, n uint64) []byte {
+	if n == 0 {
+		return b
+	}
+	return appendText(b, tag, string(binary.AppendUvarint(nil, n)))
+}
+
+// decodeFacts reads the facts of the node with the given gossip name.
+func decodeFacts(name string, meta []byte) (Facts, error) {
+	f := Facts{}
+	f.NodeID, f.BootID, _ = strings.Cut(name, "/")
+	if len(meta) == 0 || meta[0] != factsVersion {
+		return f, unreadable(name, "they have a form this version does not know", "run versions that are at most one apart")
+	}
+	last := 0
+	for b := meta[1:]; len(b) > 0; {
+		tag := int(b[0])
+		value, rest, ok := cutField(b[1:])
+		if !ok || tag <= last || !f.set(byte(tag), value) {
+			return f, unreadable(name, fmt.Sprintf("field %d is damaged", tag), "")
+		}
+		b, last = rest, tag
+	}
+	if err := f.check(); err != nil {
+		return f, unreadable(name, fault.Text(err), "")
+	}
+	return f, nil
+}
+
+func unreadable(name, why, hint string) error {
+	return &fault.Error{Code: fault.Unimplemented, Op: "membership.Facts", Msg: fmt.Sprintf("the facts of node %.150q cannot be read: %s", name, why), Hint: hint}
+}
+
+// cutField splits a length and that many bytes off the front.
+func cutField(b []byte) (value, rest []byte, ok bool) {
+	n, used := binary.Uvarint(b)
+	if used <= 0 || n > uint64(len(b)-used) {
+		return nil, nil, false
+	}
+	b = b[used:]
+	return b[:n], b[n:], true
+}
+
+// set stores one field; it reports false for a value that cannot be.
+func (f *Facts) set(tag byte, value []byte) bool {
+	if text := f.text(tag); text != nil {
+		*text = string(value)
+		if tag == tagDisk {
+			f.ServerID = f.NodeID + "." + f.ServerID
+		}
+		return len(value) > 0
+	}
+	n, used := binary.Uvarint(value)
+	if !known(tag) {
+		return true
+	}
+	if used != len(value) || n == 0 || n > math.MaxUint32 {
+		return false
+	}
+	return f.setNumber(tag, n)
+}
+
+func known(tag byte) bool { return tag >= tagRole && tag <= tagVersion }
+
+// text is where a field of text belongs, or nil.
+func (f *Facts) text(tag byte) *string {
+	switch tag {
+	case tagDisk:
+		return &f.ServerID
+	case tagPeerAddr:
+		return &f.PeerAddr
+	case tagClusterID:
+		return &f.ClusterID
+	case tagVersion:
+		return &f.Version
+	default:
+		return nil
+	}
+}
+
+func (f *Facts) setNumber(tag byte, n uint64) bool {
+	switch tag {
+	case tagRole:
+		f.Role = Role(n)
+		return n <= math.MaxUint8
+	case tagPartitions:
+		f.Partitions = uint32(n)
+	case tagExpect:
+		f.BootstrapExpect = uint32(n)
+	case tagCommand:
+		f.Formats.Command = uint32(n)
+	case tagSnapshot:
+		f.Formats.Snapshot = uint32(n)
+	case tagRPC:
+		f.Formats.RPC = uint32(n)
+	case tagLeads:
+		f.Leads = uint32(n)
+	case tagFlags:
+		f.DiskSlow = n&flagDiskSlow != 0
+	}
+	return true
+}

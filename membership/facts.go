@@ -1,0 +1,151 @@
+package membership
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Role is what a node does with data.
+type Role uint8
+
+// The roles.
+const (
+	Server  Role = iota + 1 // holds replicas
+	Sidecar                 // holds none, and routes to servers
+)
+
+// String is the word for a role, as flags and metrics know it.
+func (r Role) String() string {
+	switch r {
+	case Server:
+		return "server"
+	case Sidecar:
+		return "sidecar"
+	default:
+		return fmt.Sprintf("role(%d)", uint8(r))
+	}
+}
+
+// Formats are the newest versions of each form that a node understands.
+type Formats struct {
+	Command  uint32 // log entries
+	Snapshot uint32
+	RPC      uint32 // calls between nodes
+}
+
+// Facts are what a node says about itself. They travel with its name, in at most
+// memberlist.MetaMaxSize (512) bytes.
+type Facts struct {
+	NodeID          string // letters, digits, '-', '_' and '.', at most 128; outlives restarts
+	ServerID        string // node id, a dot, and the random id of the data directory; empty for a sidecar
+	BootID          string // this run, as NewBootID makes it; empty in Options: Open makes one
+	Role            Role
+	PeerAddr        string // host:port of the peer port (raft and calls between nodes)
+	ClusterID       string // empty while the node belongs to no cluster
+	Partitions      uint32 // 0 = takes what the cluster has
+	BootstrapExpect uint32 // 0 = does not form a cluster
+	Formats         Formats
+	Leads           uint32 // number of groups it leads
+	DiskSlow        bool   // its disk keeps writes waiting
+	Version         string // of the program
+}
+
+// Limits of names, in bytes.
+const (
+	maxNodeID = 128
+	bootIDLen = 11 + 8
+)
+
+// NewBootID returns a boot id for a process that starts now: the time in milliseconds and a
+// random part, both in hexadecimal. Later ones sort after earlier ones of the same clock.
+func NewBootID() string {
+	var b [4]byte
+	_, _ = rand.Read(b[:]) // never fails: it aborts the program instead
+	return fmt.Sprintf("%011x%s", time.Now().UnixMilli(), hex.EncodeToString(b[:]))
+}
+
+// Name is the name gossip knows this life of the node by.
+func (f *Facts) Name() string { return f.NodeID + "/" + f.BootID }
+
+// check refuses facts that could not be told to others.
+func (f *Facts) check() error {
+	switch {
+	case !isNodeID(f.NodeID):
+		return invalid("node id %q: use letters, digits, -, _ and ., at most %d, and start with a letter or a digit", f.NodeID, maxNodeID)
+	case !isBootID(f.BootID):
+		return invalid("boot id %q: %d hexadecimal digits are wanted", f.BootID, bootIDLen)
+	case f.Role != Server && f.Role != Sidecar:
+		return invalid("node %s has no role", f.NodeID)
+	case (f.Role == Server) != (f.ServerID != ""):
+		return invalid("node %s is a %s with server id %q: servers have one, sidecars have none", f.NodeID, f.Role, f.ServerID)
+	case f.ServerID != "" && f.disk() == "":
+		return invalid("server id %q: it is node id %q, a dot, and the id of the data directory", f.ServerID, f.NodeID)
+	}
+	return f.checkValues()
+}
+
+func (f *Facts) checkValues() error {
+	host, port, err := net.SplitHostPort(f.PeerAddr)
+	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 || host == "" {
+		return invalid("peer address %q of node %s: host:port is wanted", f.PeerAddr, f.NodeID)
+	}
+	if len(f.ClusterID) > maxClusterID {
+		return invalid("cluster id %q of node %s: at most %d bytes are allowed", f.ClusterID, f.NodeID, maxClusterID)
+	}
+	return nil
+}
+
+// disk is the part of the server id that is the data directory's; empty if there is none.
+func (f *Facts) disk() string {
+	disk, ok := strings.CutPrefix(f.ServerID, f.NodeID+".")
+	if !ok || strings.Contains(disk, ".") {
+		return ""
+	}
+	return disk
+}
+
+// fits refuses facts that could outgrow the space gossip has for them when what may change
+// later has its longest value.
+func (f *Facts) fits() error {
+	longest := *f
+	longest.Leads, longest.DiskSlow = 1<<32-1, true
+	longest.ClusterID += strings.Repeat("x", max(0, maxClusterID-len(f.ClusterID)))
+	if n := len(longest.encode()); n > memberlist.MetaMaxSize {
+		return &fault.Error{Code: fault.TooLarge, Op: "membership.Facts",
+			Msg:  fmt.Sprintf("what node %s says about itself takes up to %d bytes, and gossip has %d", f.NodeID, n, memberlist.MetaMaxSize),
+			Hint: fmt.Sprintf("shorten the peer address (%d bytes), the version (%d) or the server id (%d)", len(f.PeerAddr), len(f.Version), len(f.ServerID))}
+	}
+	return nil
+}
+
+func invalid(format string, args ...any) error {
+	return fault.New(fault.Invalid, "membership.Facts", fmt.Sprintf(format, args...))
+}
+
+func isNodeID(s string) bool {
+	return s != "" && len(s) <= maxNodeID && madeOf(s, "-_.") && madeOf(s[:1], "")
+}
+
+func isBootID(s string) bool {
+	return len(s) == bootIDLen && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// madeOf reports whether s has only ASCII letters, digits and the characters of also.
+func madeOf(s, also string) bool {
+	for _, r := range s {
+		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		if !letter && !strings.ContainsRune(also, r) {
+			return false
+		}
+	}
+	return true
+}

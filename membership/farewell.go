@@ -1,0 +1,116 @@
+package membership
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// farewells is channel 0: who said good-bye. Memberlist tells the left from the failed only
+// inside, so a node that leaves says so itself, first directly and then by gossip, and
+// everybody passes it on.
+//
+// A message is one byte of version and a gossip name; a state is one byte of version and
+// names, each after its uvarint length.
+type farewells struct {
+	table *table
+	queue *memberlist.TransmitLimitedQueue
+}
+
+const farewellVersion = 1
+
+// retransmits is how often a good-bye is sent, times log10 of the number of members.
+const retransmits = 4
+
+func newFarewells(t *table) *farewells {
+	members := func() int { return len(t.roster().members) }
+	return &farewells{table: t, queue: &memberlist.TransmitLimitedQueue{NumNodes: members, RetransmitMult: retransmits}}
+}
+
+// say marks a life as left and tells others; it returns the message. Only Leave says it for
+// this node.
+func (f *farewells) say(name string) []byte {
+	msg := append([]byte{farewellVersion}, name...)
+	if f.table.farewell(name) {
+		f.queue.QueueBroadcast(farewell{name, append([]byte(nil), msg...)})
+	}
+	return msg
+}
+
+// Broadcasts implements Channel.
+func (f *farewells) Broadcasts(overhead, limit int) [][]byte {
+	return f.queue.GetBroadcasts(overhead, limit)
+}
+
+// Notify implements Channel.
+func (f *farewells) Notify(msg []byte) {
+	if name, ok := decodeFarewell(msg); ok && name != f.table.self {
+		f.say(name)
+	}
+}
+
+func decodeFarewell(msg []byte) (name string, ok bool) {
+	if len(msg) < 2 || msg[0] != farewellVersion || len(msg) > 1+maxNodeID+1+bootIDLen {
+		return "", false
+	}
+	return string(msg[1:]), true
+}
+
+// LocalState implements Channel.
+func (f *farewells) LocalState(bool) []byte { return encodeFarewells(f.table.said()) }
+
+func encodeFarewells(names []string) []byte {
+	if len(names) == 0 {
+		return nil
+	}
+	b := []byte{farewellVersion}
+	for _, name := range names {
+		b = binary.AppendUvarint(b, uint64(len(name)))
+		b = append(b, name...)
+	}
+	return b
+}
+
+// MergeState implements Channel.
+func (f *farewells) MergeState(state []byte, _ bool) {
+	for _, name := range decodeFarewells(state) {
+		if name != f.table.self {
+			f.table.farewell(name)
+		}
+	}
+}
+
+// decodeFarewells returns the names up to the first that is damaged.
+func decodeFarewells(b []byte) []string {
+	if len(b) == 0 || b[0] != farewellVersion {
+		return nil
+	}
+	var names []string
+	for b = b[1:]; len(b) > 0; {
+		name, rest, ok := cutField(b)
+		if !ok || len(name) == 0 || len(name) > maxNodeID+1+bootIDLen {
+			return names
+		}
+		names, b = append(names, string(name)), rest
+	}
+	return slices.Clip(names)
+}
+
+// farewell is one good-bye in the queue.
+type farewell struct {
+	name string
+	msg  []byte
+}
+
+// Invalidates implements memberlist.Broadcast.
+func (f farewell) Invalidates(memberlist.Broadcast) bool { return false }
+
+// Name implements memberlist.NamedBroadcast: a later good-bye of the same life replaces this.
+func (f farewell) Name() string { return f.name }
+
+// Message implements memberlist.Broadcast.
+func (f farewell) Message() []byte { return f.msg }
+
+// Finished implements memberlist.Broadcast.
+func (f farewell) Finished() {}

@@ -1,0 +1,289 @@
+package membership
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/logadapt"
+)
+
+// Options are the arguments of Open.
+type Options struct {
+	Facts        Facts            // what this node says about itself at first
+	Bind         netip.Addr       // where to listen; unspecified = all addresses
+	Port         uint16           // UDP and TCP; 0 = any that is free
+	PortFallback bool             // another port will do where Port is taken
+	Advertise    netip.AddrPort   // what others are told; a zero address is chosen as AdvertiseAddr does, a zero port is the bound one
+	Label        string           // name of the cluster, at most 255 bytes: nodes of another label are invisible
+	SecretKeys   [][]byte         // 16, 24 or 32 bytes each; the first encrypts, all decrypt; none = no encryption
+	Seeds        SeedFunc         // whom to join; nil = nobody, others may join this node all the same
+	Channels     map[byte]Channel // data of other packages, by number from 1
+	Timing       Timing           // zero = LAN
+	Logger       *slog.Logger
+	Registerer   prometheus.Registerer
+}
+
+// Gossip is this node's part in the gossip. All methods are safe for concurrent use.
+type Gossip struct {
+	opts      Options
+	table     *table
+	refused   *refusals
+	contacts  *observed
+	farewells *farewells
+	metrics   *metrics
+	result    result
+	duplicate chan error
+
+	list   atomic.Pointer[memberlist.Memberlist]
+	meta   atomic.Pointer[[]byte] // own facts, encoded
+	cancel context.CancelFunc     // ends the loops
+	loops  sync.WaitGroup
+
+	updating sync.Mutex // orders changes of facts
+	facts    Facts
+
+	ended  atomic.Bool   // by Leave or Close
+	ending chan struct{} // one slot: held by Leave and Close
+	left   bool          // by whoever holds ending
+	closed bool
+}
+
+// Open starts to gossip: it listens, and then joins the seeds in the background, see Joined.
+// ctx bounds opening, not life. Errors are *fault.Error:
+//
+//	invalid      the facts, the address or a key cannot be
+//	too_large    the facts do not fit
+//	unavailable  the port is taken
+//	denied       the process may not listen on the port
+func Open(ctx context.Context, o Options) (*Gossip, error) {
+	o, err := o.complete()
+	if err != nil {
+		return nil, err
+	}
+	advertise, err := o.advertise(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := listen(o.Bind, o.Port, o.PortFallback)
+	if err != nil {
+		return nil, err
+	}
+	port := o.Advertise.Port()
+	if port == 0 {
+		port = s.port()
+	}
+	return start(o, s, netip.AddrPortFrom(advertise, port))
+}
+
+// complete fills in defaults and refuses what cannot be.
+func (o Options) complete() (Options, error) {
+	if o.Timing == (Timing{}) {
+		o.Timing = LAN()
+	}
+	if o.Facts.BootID == "" {
+		o.Facts.BootID = NewBootID()
+	}
+	if !o.Bind.IsValid() {
+		o.Bind = netip.IPv4Unspecified()
+	}
+	if err := o.Facts.check(); err != nil {
+		return o, err
+	}
+	if err := o.Facts.fits(); err != nil {
+		return o, err
+	}
+	if len(o.Label) > memberlist.LabelMaxSize {
+		return o, fault.New(fault.Invalid, "membership.Open", fmt.Sprintf("cluster name of %d bytes: at most %d are allowed", len(o.Label), memberlist.LabelMaxSize))
+	}
+	if _, own := o.Channels[0]; own {
+		return o, fault.New(fault.Invalid, "membership.Open", "channel 0 is this package's own")
+	}
+	return o, nil
+}
+
+// advertise chooses the address; seeds that have no address now do not count.
+func (o Options) advertise(ctx context.Context) (netip.Addr, error) {
+	var seeds []netip.AddrPort
+	if o.Seeds != nil {
+		seeds, _ = o.Seeds(ctx)
+	}
+	addr, err := AdvertiseAddr(o.Advertise.Addr(), o.Bind, seeds)
+	if err != nil {
+		return addr, err
+	}
+	host, _, _ := net.SplitHostPort(o.Facts.PeerAddr)
+	peer, err := netip.ParseAddr(host)
+	if err == nil && (peer.IsUnspecified() || peer.IsLoopback() && !addr.IsLoopback()) {
+		return addr, badAddress("the peer address %s cannot be reached by nodes that see this one at %s", o.Facts.PeerAddr, addr)
+	}
+	return addr, nil
+}
+
+// start gossips over t, which start shuts down if it fails.
+func start(o Options, t memberlist.NodeAwareTransport, at netip.AddrPort) (*Gossip, error) {
+	g := &Gossip{opts: o, facts: o.Facts, contacts: &observed{NodeAwareTransport: t}, duplicate: make(chan error, 1), ending: make(chan struct{}, 1)}
+	g.table = newTable(Member{Facts: o.Facts, Gossip: at, State: Alive}, o.Timing.Forget)
+	g.metrics = newMetrics(g)
+	g.refused = newRefusals(g.metrics.refused)
+	g.farewells = newFarewells(g.table)
+	g.result.changed = make(chan struct{})
+	g.setMeta(&o.Facts)
+	if err := g.create(at); err != nil {
+		_ = t.Shutdown()
+		return nil, err
+	}
+	if err := g.metrics.register(o.Registerer); err != nil {
+		_ = g.list.Load().Shutdown()
+		return nil, err
+	}
+	g.goLoops()
+	o.Logger.Info("gossip is up", "node", o.Facts.NodeID, "boot", o.Facts.BootID, "advertised", at.String(), "cluster", o.Label, "encrypted", len(o.SecretKeys) > 0)
+	return g, nil
+}
+
+func (g *Gossip) create(at netip.AddrPort) error {
+	c, err := g.config(at)
+	if err != nil {
+		return err
+	}
+	list, err := memberlist.Create(c)
+	if err != nil {
+		return &fault.Error{Code: fault.Internal, Op: "membership.Open", Msg: "gossip cannot start", Err: err}
+	}
+	g.list.Store(list)
+	return nil
+}
+
+func (g *Gossip) config(at netip.AddrPort) (*memberlist.Config, error) {
+	c := memberlist.DefaultLANConfig()
+	g.opts.Timing.apply(c)
+	c.Name, c.Label, c.Transport = g.opts.Facts.Name(), g.opts.Label, g.contacts
+	c.BindPort, c.AdvertiseAddr, c.AdvertisePort = int(at.Port()), at.Addr().String(), int(at.Port())
+	h := hooks{mux: newMux(g.farewells, g.opts.Channels), gossip: g}
+	c.Delegate, c.Events, c.Alive, c.Merge, c.Conflict = h, h, h, h, h
+	c.Logger = logadapt.Standard(slog.New(newCalm(g.opts.Logger.Handler())))
+	if len(g.opts.SecretKeys) == 0 {
+		return c, nil
+	}
+	ring, err := memberlist.NewKeyring(g.opts.SecretKeys[1:], g.opts.SecretKeys[0])
+	if err != nil {
+		return nil, &fault.Error{Code: fault.Invalid, Op: "membership.Open", Msg: "a gossip key cannot be used", Err: err}
+	}
+	c.Keyring = ring
+	return c, nil
+}
+
+func (g *Gossip) goLoops() {
+	ctx, cancel := context.WithCancel(context.Background())
+	g.cancel = cancel
+	j := &joiner{gossip: g, selves: map[netip.AddrPort]bool{}}
+	g.loops.Go(func() { j.run(ctx) })
+	g.loops.Go(func() { g.referee(ctx) })
+	g.loops.Go(func() { g.refused.report(ctx, g.opts.Logger) })
+	g.loops.Go(func() { g.watch(ctx) })
+}
+
+// Roster returns what this node knows now.
+func (g *Gossip) Roster() *Roster { return g.table.roster() }
+
+// Addr is the address this node is known at.
+func (g *Gossip) Addr() netip.AddrPort { return g.Roster().Self().Gossip }
+
+// HealthScore says how badly this node keeps up with gossip itself: 0 is well, 7 is worst. A
+// bad score makes it slow to call others dead.
+func (g *Gossip) HealthScore() int { return g.list.Load().GetHealthScore() }
+
+// seeds returns the seeds now.
+func (g *Gossip) seeds(ctx context.Context) ([]netip.AddrPort, error) {
+	if g.opts.Seeds == nil {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, g.opts.Timing.StreamTimeout)
+	defer cancel()
+	return g.opts.Seeds(ctx)
+}
+
+// Joined waits until this node has met another member for the first time, or until seeds
+// answered and refused it, and then returns why: of code conflict for a duplicate node id,
+// denied for another cluster, invalid for differing partitions. Joining goes on all the
+// same, so a later call may find it done. Without Seeds it returns at once.
+func (g *Gossip) Joined(ctx context.Context) error {
+	for g.opts.Seeds != nil {
+		joined, refusal, changed := g.result.get()
+		if joined {
+			break
+		}
+		if refusal != nil {
+			return refusal
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return &fault.Error{Code: fault.Timeout, Op: "membership.Joined", Msg: "no seed has been reached yet", Err: ctx.Err()}
+		}
+	}
+	return nil
+}
+
+// Duplicate delivers an error when another live node has this node's id, has run for longer
+// and stays: this node has to stop, and say why. A duplicate that joins is refused by Joined,
+// long before.
+func (g *Gossip) Duplicate() <-chan error { return g.duplicate }
+
+// UpdateFacts changes what this node says about itself and begins to tell others. The roster
+// has the change when it returns. Node id and boot id stay; a server id, a cluster id and a
+// partition count can be set once. It fails with code invalid or too_large, and then
+// nothing is changed, or unavailable after Leave or Close.
+func (g *Gossip) UpdateFacts(change func(*Facts)) error {
+	g.updating.Lock()
+	defer g.updating.Unlock()
+	if g.ended.Load() {
+		return fault.New(fault.Unavailable, "membership.UpdateFacts", "this node has left the cluster")
+	}
+	next := g.facts
+	change(&next)
+	if err := g.facts.mayBecome(&next); err != nil {
+		return err
+	}
+	if next == g.facts {
+		return nil
+	}
+	g.facts = next
+	g.setMeta(&next)
+	_ = g.list.Load().UpdateNode(tellTimeout) // its only error: not sent yet
+	return nil
+}
+
+// tellTimeout is how long UpdateFacts waits for the first packet: not at all, the news is
+// queued.
+const tellTimeout = time.Microsecond
+
+func (g *Gossip) setMeta(f *Facts) {
+	b := f.encode()
+	g.meta.Store(&b)
+}
+
+// mayBecome refuses changes that would make another node of this one.
+func (f *Facts) mayBecome(next *Facts) error {
+	fixed := func(was, is string) bool { return was != "" && was != is }
+	switch {
+	case f.NodeID != next.NodeID, f.BootID != next.BootID, fixed(f.ServerID, next.ServerID), fixed(f.ClusterID, next.ClusterID):
+		return invalid("node %s cannot change its node, boot, server or cluster id while it runs", f.NodeID)
+	case f.Partitions != 0 && f.Partitions != next.Partitions:
+		return invalid("node %s cannot change its partitions from %d to %d while it runs", f.NodeID, f.Partitions, next.Partitions)
+	}
+	if err := next.check(); err != nil {
+		return err
+	}
+	return next.fits()
+}

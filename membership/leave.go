@@ -1,0 +1,112 @@
+package membership
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// leaveTimeout bounds Leave when its ctx has no deadline.
+const leaveTimeout = 5 * time.Second
+
+// Leave says good-bye: all members show this node as left at once, not as failed after a
+// while. It returns when the news is out, or with code timeout when ctx ended first: some
+// members may then take the node for failed. Nothing is joined any more; Close is still
+// needed. Leave is idempotent, and does nothing after Close.
+func (g *Gossip) Leave(ctx context.Context) error {
+	g.ending <- struct{}{}
+	defer func() { <-g.ending }()
+	if g.left || g.closed {
+		return nil
+	}
+	g.left = true
+	g.ended.Store(true)
+	g.cancel()
+	g.sayFarewell()
+	timeout := leaveTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = max(time.Until(deadline), time.Millisecond)
+	}
+	if err := g.list.Load().Leave(timeout); err != nil {
+		return &fault.Error{Code: fault.Timeout, Op: "membership.Leave", Msg: "left, but not all members may have heard it", Err: err}
+	}
+	return nil
+}
+
+// sayFarewell tells every member directly; gossip repeats it for packets that get lost.
+func (g *Gossip) sayFarewell() {
+	msg := append([]byte{0}, g.farewells.say(g.table.self)...)
+	for _, m := range g.Roster().Alive() {
+		if m.Name() == g.table.self {
+			continue
+		}
+		to := &memberlist.Node{Name: m.Name(), Addr: m.Gossip.Addr().AsSlice(), Port: m.Gossip.Port()}
+		if err := g.list.Load().SendBestEffort(to, msg); err != nil {
+			g.opts.Logger.Debug("a good-bye could not be sent", "node", m.NodeID, "error", err)
+		}
+	}
+}
+
+// Close stops gossiping without a good-bye, after Leave or instead of it. It is idempotent
+// and waits for the goroutines and connections of this package.
+func (g *Gossip) Close() error {
+	g.ending <- struct{}{}
+	defer func() { <-g.ending }()
+	if g.closed {
+		return nil
+	}
+	g.closed = true
+	g.ended.Store(true)
+	g.cancel()
+	err := g.list.Load().Shutdown()
+	g.loops.Wait()
+	unregister(g.opts.Registerer, g.metrics.collectors())
+	return fault.Wrap(err, "membership.Close", "closing gossip")
+}
+
+// pruneInterval is how often old members are looked for.
+const pruneInterval = time.Minute
+
+// watch logs who comes and goes, and forgets those gone for long.
+func (g *Gossip) watch(ctx context.Context) {
+	tick := time.NewTicker(pruneInterval)
+	defer tick.Stop()
+	last := &Roster{}
+	for {
+		r := g.Roster()
+		r.log(last, g.opts.Logger)
+		last = r
+		select {
+		case <-r.Changed():
+		case <-tick.C:
+			g.table.prune()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// log writes what has changed since an older roster.
+func (r *Roster) log(old *Roster, log *slog.Logger) {
+	for _, m := range r.members {
+		was, known := old.Node(m.NodeID)
+		if m.NodeID == r.self || known && was.State == m.State && was.BootID == m.BootID {
+			continue
+		}
+		args := []any{"node", m.NodeID, "role", m.Role.String(), "gossip", m.Gossip.String(), "peer", m.PeerAddr, "version", m.Version}
+		switch {
+		case m.State == Failed:
+			log.Warn("member failed: it stopped answering", args...)
+		case m.State == Left:
+			log.Info("member left", args...)
+		case known && was.BootID != m.BootID:
+			log.Info("member is back after a restart", args...)
+		default:
+			log.Info("member is alive", args...)
+		}
+	}
+}

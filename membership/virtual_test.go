@@ -1,0 +1,387 @@
+package membership_test
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/membership"
+)
+
+func TestFiftyMembersConverge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newNetwork()
+		all := net.fleet(t, 50)
+		up := states(all)
+		t.Logf("all see all after %s", within(t, 5*time.Second, all, up))
+
+		must(t, all[49].Close())
+		t.Logf("all see a failure after %s", within(t, 6*time.Second, all[:49], strings.Replace(up, "n50 alive", "n50 failed", 1)))
+
+		must(t, all[48].Leave(t.Context()))
+		gone := strings.NewReplacer("n50 alive", "n50 failed", "n49 alive", "n49 left").Replace(up)
+		t.Logf("all see a good-bye after %s", within(t, 500*time.Millisecond, all[:48], gone))
+	})
+}
+
+func TestHalvesOfACutNetworkFindEachOtherAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newNetwork()
+		all := net.fleet(t, 6)
+		up := states(all)
+		within(t, 5*time.Second, all, up)
+		left := map[netip.AddrPort]bool{all[0].Addr(): true, all[1].Addr(): true, all[2].Addr(): true}
+		net.lose(func(from, to netip.AddrPort, _ bool) bool { return left[from] != left[to] })
+		within(t, 10*time.Second, all[:3], "n01 alive, n02 alive, n03 alive, n04 failed, n05 failed, n06 failed")
+		within(t, 10*time.Second, all[3:], "n01 failed, n02 failed, n03 failed, n04 alive, n05 alive, n06 alive")
+		<-time.After(10 * time.Minute) // long enough for memberlist to forget the dead
+		net.lose(nil)
+		t.Logf("whole again after %s", within(t, 30*time.Second, all, up))
+	})
+}
+
+func TestANodeKeepsTryingAndLooksNamesUpAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newNetwork()
+		var seed atomic.Pointer[netip.AddrPort]
+		nowhere := netip.MustParseAddrPort("10.9.9.9:1")
+		seed.Store(&nowhere)
+		var log record
+		o := lan(facts("n1"))
+		o.Logger = logTo(&log)
+		o.Seeds = func(context.Context) ([]netip.AddrPort, error) {
+			return []netip.AddrPort{*seed.Load()}, fault.New(fault.Unavailable, "test", "seed b has no address now")
+		}
+		g := net.open(t, o)
+		<-time.After(5*time.Minute + 30*time.Second)
+		if n := log.count("no seed can be joined", "10.9.9.9:1", "seed b has no address now"); n != 6 {
+			t.Errorf("%d lines in five and a half minutes, 6 are wanted:\n%s", n, log.String())
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := g.Joined(ctx); !fault.Is(err, fault.Timeout) {
+			t.Errorf("joined nobody: %v", err)
+		}
+		other := net.open(t, lan(facts("n2")))
+		at := other.Addr()
+		seed.Store(&at)
+		must(t, g.Joined(t.Context()))
+		within(t, time.Second, []*membership.Gossip{g, other}, "n1 alive, n2 alive")
+	})
+}
+
+func TestASeedThatIsTheNodeItselfDoesNotCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newNetwork()
+		var self atomic.Pointer[netip.AddrPort]
+		o := lan(facts("n1"))
+		o.Seeds = func(context.Context) ([]netip.AddrPort, error) {
+			if a := self.Load(); a != nil {
+				return []netip.AddrPort{*a}, nil
+			}
+			return nil, nil
+		}
+		g := net.open(t, o)
+		alias := netip.MustParseAddrPort("10.0.0.99:1") // as behind a translated address
+		net.mu.Lock()
+		net.wires[alias] = net.wires[g.Addr()]
+		net.mu.Unlock()
+		self.Store(&alias)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := g.Joined(ctx); !fault.Is(err, fault.Timeout) {
+			t.Errorf("a node joined itself: %v", err)
+		}
+		if n := metric(t, o, "quorate_gossip_joins_total", "itself"); n != 1 {
+			t.Errorf("it tried itself %v times", n)
+		}
+		if n := metric(t, o, "quorate_gossip_refused_total", "duplicate_id"); n != 0 {
+			t.Errorf("it took itself for a duplicate")
+		}
+	})
+}
+
+func TestARefusalIsLoggedOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newNetwork()
+		var log record
+		f := facts("n1")
+		f.ClusterID = "c1"
+		o := lan(f)
+		o.Logger = logTo(&log)
+		first := net.open(t, o)
+		f = facts("n2")
+		f.ClusterID = "c2"
+		net.open(t, lan(f, first))
+		<-time.After(10*time.Minute + time.Second)
+		if n := log.count("reason=foreign_cluster"); n < 9 || n > 11 {
+			t.Errorf("%d lines in ten minutes", n)
+		}
+		if n := metric(t, o, "quorate_gossip_refused_total", "foreign_cluster"); n < 30 {
+			t.Errorf("%v refusals are counted", n)
+		}
+	})
+}
+
+func TestAFarewellReachesWhomItIsNotToldDirectly(t *testing.T) {
+	for name, lost := range map[string]func(leaving, other netip.AddrPort) func(netip.AddrPort, netip.AddrPort, bool) bool{
+		"by gossip": func(leaving, other netip.AddrPort) func(netip.AddrPort, netip.AddrPort, bool) bool {
+			return func(from, to netip.AddrPort, _ bool) bool { return from == leaving && to == other }
+		},
+		"by exchange": func(_, other netip.AddrPort) func(netip.AddrPort, netip.AddrPort, bool) bool {
+			return func(_, to netip.AddrPort, packet bool) bool { return packet && to == other }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				net := newNetwork()
+				all := net.fleet(t, 4)
+				within(t, 5*time.Second, all, states(all))
+				net.lose(lost(all[2].Addr(), all[3].Addr()))
+				must(t, all[2].Leave(t.Context()))
+				must(t, all[2].Close())
+				<-time.After(time.Minute)
+				net.lose(nil)
+				if m, _ := all[3].Roster().Node("n03"); m.State != membership.Left {
+					t.Errorf("n04 takes n03 for %s", m.State)
+				}
+			})
+		})
+	}
+}
+
+// TestADuplicateThatLostPacketsHidIsFoundLater has two lives of one id that both became part
+// of the cluster, because nobody could ask the first when the second joined.
+func TestADuplicateThatLostPacketsHidIsFoundLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newNetwork()
+		var log record
+		o := lan(facts("n1"))
+		o.Logger = logTo(&log)
+		first := net.open(t, o)
+		second := net.open(t, lan(facts("n2"), first))
+		within(t, 5*time.Second, []*membership.Gossip{first, second}, "n1 alive, n2 alive")
+		net.lose(func(from, to netip.AddrPort, packet bool) bool { return packet && (from == second.Addr() || to == second.Addr()) })
+		f := facts("n2")
+		f.ServerID = "n2.d2"
+		twin := net.open(t, lan(f, first))
+		must(t, twin.Joined(t.Context()))
+		net.lose(nil)
+
+		from := time.Now()
+		err := <-twin.Duplicate()
+		t.Logf("found after %s", time.Since(from))
+		if !fault.Is(err, fault.Conflict) || !strings.Contains(fault.Text(err), second.Addr().String()) || time.Since(from) > time.Minute {
+			t.Errorf("after %s: %v", time.Since(from), err)
+		}
+		select {
+		case err := <-second.Duplicate():
+			t.Errorf("the older one is to stop: %v", err)
+		default:
+		}
+		must(t, twin.Leave(t.Context()))
+		must(t, twin.Close())
+		within(t, 10*time.Second, []*membership.Gossip{first, second}, "n1 alive, n2 alive")
+		if m, _ := first.Roster().Node("n2"); m.Gossip != second.Addr() {
+			t.Errorf("n2 is at %s, not at %s", m.Gossip, second.Addr())
+		}
+	})
+}
+
+func TestANewcomerWithASlowClockDoesNotDriveOutTheNodeItCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newNetwork()
+		first := net.open(t, lan(facts("n1")))
+		second := net.open(t, lan(facts("n2"), first))
+		both := []*membership.Gossip{first, second}
+		within(t, 5*time.Second, both, "n1 alive, n2 alive")
+		f := facts("n2")
+		f.BootID = strings.Repeat("0", 19)
+		twin := net.open(t, lan(f, first))
+		if err := twin.Joined(t.Context()); !fault.Is(err, fault.Conflict) {
+			t.Errorf("the newcomer was told: %v", err)
+		}
+		must(t, twin.Close())
+		<-time.After(2 * time.Minute)
+		select {
+		case err := <-second.Duplicate():
+			t.Errorf("the older one is to stop: %v", err)
+		default:
+		}
+		if m, _ := first.Roster().Node("n2"); m.Gossip != second.Addr() {
+			t.Errorf("n2 is at %s, not at %s", m.Gossip, second.Addr())
+		}
+	})
+}
+
+// TestARestartUnderASlowClockIsAlive has a boot id that is older than that of the life
+// before it, because the clock went back in between.
+func TestARestartUnderASlowClockIsAlive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newNetwork()
+		all := net.fleet(t, 3)
+		within(t, 5*time.Second, all, states(all))
+		must(t, all[2].Close())
+		f := facts("n03")
+		f.BootID = strings.Repeat("0", 19)
+		again := net.open(t, lan(f, all[0]))
+		must(t, again.Joined(t.Context()))
+		eventuallyAt := func() bool {
+			m, _ := all[1].Roster().Node("n03")
+			return m.Gossip == again.Addr() && m.State == membership.Alive
+		}
+		for from := time.Now(); !eventuallyAt(); <-time.After(50 * time.Millisecond) {
+			if time.Since(from) > 2*time.Second {
+				t.Fatal("the restart is not seen")
+			}
+		}
+		<-time.After(time.Minute)
+		if !eventuallyAt() {
+			t.Error("the restart is seen no more")
+		}
+	})
+}
+
+func TestMembersGoneForLongAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newNetwork()
+		with := func(node string, seeds ...*membership.Gossip) membership.Options {
+			o := lan(facts(node), seeds...)
+			o.Timing.Forget = 10 * time.Minute
+			return o
+		}
+		first := net.open(t, with("n1"))
+		second, third := net.open(t, with("n2", first)), net.open(t, with("n3", first))
+		within(t, 5*time.Second, []*membership.Gossip{first, second, third}, "n1 alive, n2 alive, n3 alive")
+		must(t, second.Close())
+		must(t, third.Leave(t.Context()))
+		must(t, third.Close())
+		within(t, 10*time.Second, []*membership.Gossip{first}, "n1 alive, n2 failed, n3 left")
+		<-time.After(9 * time.Minute)
+		if got := view(first.Roster()); got != "n1 alive, n2 failed, n3 left" {
+			t.Errorf("after nine minutes: %s", got)
+		}
+		<-time.After(3 * time.Minute)
+		if got := view(first.Roster()); got != "n1 alive" {
+			t.Errorf("after twelve minutes: %s", got)
+		}
+	})
+}
+
+func TestWatchingARosterNeverMissesTheLastState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newNetwork()
+		first := net.open(t, lan(facts("n1")))
+		second := net.open(t, lan(facts("n2"), first))
+		last := make(chan uint32, 1)
+		go func() {
+			for {
+				r := first.Roster()
+				if m, _ := r.Node("n2"); m.Leads == 100 {
+					last <- m.Leads
+					return
+				}
+				<-r.Changed()
+			}
+		}()
+		for i := range uint32(100) {
+			must(t, second.UpdateFacts(func(f *membership.Facts) { f.Leads = i + 1 }))
+		}
+		select {
+		case <-last:
+		case <-time.After(10 * time.Second):
+			t.Fatal("the watcher has stopped before the last change")
+		}
+	})
+}
+
+func TestComingAndGoingIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newNetwork()
+		var log record
+		o := lan(facts("n1"))
+		o.Logger = logTo(&log)
+		first := net.open(t, o)
+		second, third := net.open(t, lan(facts("n2"), first)), net.open(t, lan(facts("n3"), first))
+		<-time.After(time.Second)
+		must(t, second.Close())
+		<-time.After(10 * time.Second)
+		net.open(t, lan(facts("n2"), first))
+		must(t, third.Leave(t.Context()))
+		<-time.After(time.Second)
+		for _, words := range [][]string{{"INFO", "member is alive", "node=n2", "version=v1"}, {"INFO", "member is alive", "node=n3"},
+			{"WARN", "member failed", "node=n2"}, {"INFO", "back after a restart", "node=n2"}, {"INFO", "member left", "node=n3"}} {
+			if n := log.count(words...); n != 1 {
+				t.Errorf("%d lines with %q", n, words)
+			}
+		}
+	})
+}
+
+// shout is a channel that sends one message and keeps what it hears.
+type shout struct {
+	id    string
+	heard chan string
+	sent  int
+}
+
+// Broadcasts implements membership.Channel.
+func (s *shout) Broadcasts(int, int) [][]byte {
+	if s.sent++; s.sent > 20 {
+		return nil
+	}
+	return [][]byte{[]byte("news of " + s.id)}
+}
+
+// Notify implements membership.Channel.
+func (s *shout) Notify(msg []byte) { s.hear(string(msg)) }
+
+// LocalState implements membership.Channel.
+func (s *shout) LocalState(bool) []byte { return []byte("state of " + s.id) }
+
+// MergeState implements membership.Channel.
+func (s *shout) MergeState(b []byte, join bool) { s.hear(string(b)) }
+
+func (s *shout) hear(text string) {
+	select {
+	case s.heard <- text:
+	default:
+	}
+}
+
+func TestChannelsCarryTheirOwnDataOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newNetwork()
+		with := func(node string, seeds ...*membership.Gossip) (membership.Options, map[byte]*shout) {
+			o := lan(facts(node), seeds...)
+			o.Channels = map[byte]membership.Channel{}
+			shouts := map[byte]*shout{}
+			for _, number := range []byte{1, 200} {
+				shouts[number] = &shout{id: node + " on " + string('0'+rune(number/100)), heard: make(chan string, 1000)}
+				o.Channels[number] = shouts[number]
+			}
+			return o, shouts
+		}
+		o, ones := with("n1")
+		first := net.open(t, o)
+		o, _ = with("n2", first)
+		net.open(t, o)
+		net.open(t, lan(facts("n3"), first)) // knows no channel
+		<-time.After(time.Minute)
+		for number, want := range map[byte][]string{1: {"news of n2 on 0", "state of n2 on 0"}, 200: {"news of n2 on 2", "state of n2 on 2"}} {
+			got := map[string]bool{}
+			for len(ones[number].heard) > 0 {
+				got[<-ones[number].heard] = true
+			}
+			if len(got) != len(want) || !slices.ContainsFunc(want, func(w string) bool { return got[w] }) {
+				t.Errorf("channel %d heard %v, want %q", number, got, want)
+			}
+		}
+	})
+}

@@ -1,0 +1,231 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/node"
+	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/placement"
+)
+
+// freePort finds a port that was free a moment ago: seeds must be known beforehand.
+func freePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// member is the configuration of one node of a cluster on this machine.
+func member(t testing.TB, id string, expect int, seeds ...string) node.Config {
+	c := config(t)
+	c.Data.Dir = filepath.Join(t.TempDir(), id)
+	c.Cluster.NodeID, c.Cluster.Join, c.Cluster.BootstrapExpect = id, seeds, expect
+	c.Cluster.Bind, c.Cluster.Peer, c.Cluster.Gossip = "127.0.0.1", free(), free()
+	c.Cluster.Fast = true
+	c.Cluster.Timing = group.Timing{Heartbeat: 250 * time.Millisecond, Election: 250 * time.Millisecond, Lease: 150 * time.Millisecond}
+	c.Cluster.Limits = placement.Limits{Stable: 100 * time.Millisecond, Settle: time.Second}
+	return c
+}
+
+// three starts a cluster of three that forms itself.
+func three(t testing.TB) ([]*node.Node, []node.Config) {
+	t.Helper()
+	seed := freePort(t)
+	var configs []node.Config
+	for _, id := range []string{"n1", "n2", "n3"} {
+		configs = append(configs, member(t, id, 3, fmt.Sprintf("127.0.0.1:%d", seed)))
+	}
+	configs[0].Cluster.Gossip = node.Port{Number: seed, Given: true}
+	var nodes []*node.Node
+	for _, c := range configs {
+		nodes = append(nodes, open(t, c))
+	}
+	for _, n := range nodes {
+		ready(t, n)
+	}
+	voters(t, nodes[0], 3)
+	return nodes, configs
+}
+
+func ready(t testing.TB, n *node.Node) {
+	t.Helper()
+	poll(t, func() error {
+		if code, body, _ := ask(t, n, "GET", "/v1.0/healthz", ""); code != 204 {
+			return errors.New(body)
+		}
+		return nil
+	})
+}
+
+// poll is for clusters: 30 s, with the last reason.
+func poll(t testing.TB, check func() error) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(30 * time.Second)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("not in time: %v", err)
+		}
+	}
+}
+
+func status(t testing.TB, n *node.Node) api.NodeStatus {
+	t.Helper()
+	s, err := n.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// voters waits until group 0 has so many.
+func voters(t testing.TB, n *node.Node, want int) {
+	t.Helper()
+	poll(t, func() error {
+		have := 0
+		for _, s := range status(t, n).Groups[0].Servers {
+			if s.Voter {
+				have++
+			}
+		}
+		if have != want {
+			return fmt.Errorf("%d voters, want %d: %+v", have, want, status(t, n).Groups[0].Servers)
+		}
+		return nil
+	})
+}
+
+func leads(t testing.TB, nodes []*node.Node) int {
+	t.Helper()
+	at := -1
+	poll(t, func() error {
+		for i, n := range nodes {
+			if n != nil && status(t, n).Groups[0].State == "leader" && status(t, n).Groups[0].Writes {
+				at = i
+				return nil
+			}
+		}
+		return errors.New("nobody leads")
+	})
+	return at
+}
+
+func save(t testing.TB, n *node.Node, key, value string) (int, string) {
+	t.Helper()
+	code, body, _ := ask(t, n, "POST", "/v1.0/state/statestore", `[{"key":"`+key+`","value":"`+value+`","options":{"consistency":"strong"}}]`)
+	return code, body
+}
+
+func TestThreeNodesFormAClusterAndAnyOfThemTakesAnyRequest(t *testing.T) {
+	nodes, _ := three(t)
+	ids := map[string]bool{}
+	for i, n := range nodes {
+		ids[status(t, n).Node.ClusterID] = true
+		key := fmt.Sprint("k", i)
+		if code, body := save(t, n, key, "v"); code != 204 {
+			t.Fatalf("save at %d: %d %s", i, code, body)
+		}
+		for j, other := range nodes {
+			code, body, h := ask(t, other, "GET", "/v1.0/state/statestore/"+key+"?consistency=strong", "")
+			if code != 200 || body != `"v"` || h.Get("Quorate-Consistency") != "linearizable" {
+				t.Errorf("written at %d, read at %d: %d %s %v", i, j, code, body, h)
+			}
+		}
+	}
+	if len(ids) != 1 || ids[""] {
+		t.Errorf("cluster ids: %v", ids)
+	}
+}
+
+func TestTheClusterGoesOnWithoutItsLeaderAndTakesItBack(t *testing.T) {
+	nodes, configs := three(t)
+	for i := range 20 {
+		if code, body := save(t, nodes[i%3], fmt.Sprint("k", i), "before"); code != 204 {
+			t.Fatalf("save %d: %d %s", i, code, body)
+		}
+	}
+	at := leads(t, nodes)
+	closeNode(t, nodes[at])
+	rest := append(append([]*node.Node{}, nodes[:at]...), nodes[at+1:]...)
+	for i := range 20 {
+		code, body, _ := ask(t, rest[i%2], "GET", fmt.Sprintf("/v1.0/state/statestore/k%d?consistency=strong", i), "")
+		if code != 200 || body != `"before"` {
+			t.Fatalf("k%d after the leader went: %d %s", i, code, body)
+		}
+	}
+	if code, body := save(t, rest[0], "while-away", "1"); code != 204 {
+		t.Fatalf("save with two of three: %d %s", code, body)
+	}
+	back := open(t, configs[at])
+	ready(t, back)
+	if code, body, _ := ask(t, back, "GET", "/v1.0/state/statestore/while-away?consistency=strong", ""); code != 200 {
+		t.Errorf("read at the node that came back: %d %s", code, body)
+	}
+	if code, body, _ := ask(t, back, "GET", "/v1.0/state/statestore/while-away", ""); code != 200 {
+		t.Errorf("eventual read at the node that came back: %d %s", code, body)
+	}
+}
+
+func TestALoneNodeGrowsIntoAClusterOfThree(t *testing.T) {
+	first := member(t, "n1", 0)
+	lone := open(t, first)
+	if code, body := save(t, lone, "early", "1"); code != 204 {
+		t.Fatalf("save alone: %d %s", code, body)
+	}
+	seed := lone.Addresses().Gossip
+	others := []*node.Node{open(t, member(t, "n2", 0, seed)), open(t, member(t, "n3", 0, seed))}
+	for _, n := range others {
+		ready(t, n)
+	}
+	voters(t, lone, 3)
+	for _, n := range others {
+		if code, body, _ := ask(t, n, "GET", "/v1.0/state/statestore/early?consistency=strong", ""); code != 200 || body != `"1"` {
+			t.Errorf("a joined node reads %d %s", code, body)
+		}
+	}
+	closeNode(t, lone)
+	if code, body := save(t, others[0], "late", "1"); code != 204 {
+		t.Errorf("save without the first node: %d %s", code, body)
+	}
+}
+
+func TestJoiningWithoutAClusterWaitsAndSaysSo(t *testing.T) {
+	c := member(t, "n1", 0, fmt.Sprintf("127.0.0.1:%d", freePort(t)))
+	n := open(t, c)
+	code, body, _ := ask(t, n, "GET", "/v1.0/healthz", "")
+	if code != 500 || !strings.Contains(body, "--bootstrap-expect") {
+		t.Errorf("healthz: %d %s", code, body)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+n.Addresses().API[0]+"/v1.0/state/statestore", strings.NewReader(`[{"key":"k","value":1}]`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := http.DefaultClient.Do(req); err == nil {
+		defer resp.Body.Close()
+		if resp.StatusCode == 204 {
+			t.Error("a node without a cluster acknowledged a write")
+		}
+	}
+}

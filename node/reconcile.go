@@ -1,0 +1,227 @@
+package node
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/membership"
+	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/placement"
+)
+
+const (
+	reconcilePause = 500 * time.Millisecond // between looks at groups this node leads
+	progressWait   = time.Second            // for a server's answer how far it is
+	changeWait     = 10 * time.Second       // for one change of a configuration
+)
+
+// reconciler brings the members of the groups this node leads in line with the nodes that
+// gossip knows: placement decides, one change at a time, this carries out.
+type reconciler struct {
+	node  *Node
+	mu    sync.Mutex
+	views []groupView // by group; guarded by mu, for status
+}
+
+// groupView is what a leader knows about one of its groups beyond raft's configuration.
+type groupView struct {
+	since  time.Time            // when this node began to lead; zero = it does not
+	steady map[string]time.Time // server -> since when it has kept up
+	input  placement.Input      // the last one that was decided on
+}
+
+func newReconciler(n *Node) *reconciler {
+	return &reconciler{node: n, views: make([]groupView, len(n.host.Groups()))}
+}
+
+// run reconciles until ctx ends.
+func (r *reconciler) run(ctx context.Context) {
+	tick := time.NewTicker(reconcilePause)
+	defer tick.Stop()
+	for {
+		changed := r.node.gossip.Load().Roster().Changed()
+		r.round(ctx)
+		select {
+		case <-changed:
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// round looks at every group once.
+func (r *reconciler) round(ctx context.Context) {
+	inputs := make([]placement.Input, len(r.views))
+	for i, g := range r.node.host.Groups() {
+		inputs[i] = r.look(ctx, uint32(i), g)
+		if !g.Leading() {
+			continue
+		}
+		for _, c := range placement.Plan(inputs[i]) {
+			r.apply(ctx, uint32(i), g, c)
+		}
+	}
+	r.spread(ctx, inputs)
+	r.tell()
+}
+
+// look gathers what is known about a group. Only its leader asks how far the others are.
+func (r *reconciler) look(ctx context.Context, id uint32, g *group.Group) placement.Input {
+	servers, _ := g.Servers()
+	now := r.node.deps.Now()
+	in := placement.Input{
+		Group: id, Voters: r.node.config.Cluster.Voters, Leader: string(g.Leader()), Now: now,
+		Members: members(r.node.gossip.Load().Roster()), Limits: r.node.config.Cluster.Limits,
+	}
+	r.mu.Lock()
+	v := &r.views[id]
+	switch {
+	case !g.Leading():
+		*v = groupView{}
+	case v.since.IsZero():
+		*v = groupView{since: now, steady: map[string]time.Time{}}
+	}
+	in.LeaderSince, in.Watching = v.since, v.since
+	r.mu.Unlock()
+	lags := map[string]uint64{}
+	if g.Leading() {
+		lags = r.lags(ctx, id, g, servers)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	limit := in.Limits.WithDefaults().MaxLag
+	for _, s := range servers {
+		lag, known := lags[string(s.ID)]
+		one := placement.Server{ID: string(s.ID), Voter: s.Suffrage == raft.Voter, LagKnown: known, Lag: lag}
+		if known && v.steady != nil {
+			v.steady[one.ID] = placement.Steady(v.steady[one.ID], lag, limit, now)
+			one.SteadySince = v.steady[one.ID]
+		} else if v.steady != nil {
+			delete(v.steady, one.ID)
+		}
+		in.Servers = append(in.Servers, one)
+	}
+	v.input = in
+	return in
+}
+
+// lags asks all servers of a group at once how many entries they are behind.
+func (r *reconciler) lags(ctx context.Context, id uint32, g *group.Group, servers []raft.Server) map[string]uint64 {
+	ctx, cancel := context.WithTimeout(ctx, progressWait)
+	defer cancel()
+	self := r.node.host.Identity().Server
+	last := g.LastIndex()
+	var mu sync.Mutex
+	out := map[string]uint64{self: 0}
+	var wg sync.WaitGroup
+	for _, s := range servers {
+		if string(s.ID) == self {
+			continue
+		}
+		wg.Go(func() {
+			applied, _, err := r.node.host.Progress(ctx, string(s.ID), id)
+			if err != nil {
+				return // not known, which placement takes into account
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out[string(s.ID)] = last - min(applied, last)
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+func members(r *membership.Roster) []placement.Member {
+	var out []placement.Member
+	for _, m := range r.Members() {
+		one := placement.Member{Node: m.NodeID, Server: m.ServerID, Since: m.Since, SlowDisk: m.DiskSlow}
+		switch m.State {
+		case membership.Alive:
+			one.State = placement.Alive
+		case membership.Left:
+			one.State = placement.Left
+		default:
+			one.State = placement.Failed
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// apply carries one change out.
+func (r *reconciler) apply(ctx context.Context, id uint32, g *group.Group, c placement.Change) {
+	ctx, cancel := context.WithTimeout(ctx, changeWait)
+	defer cancel()
+	_, prev := g.Servers()
+	server := raft.ServerID(c.Server)
+	var err error
+	switch c.Op {
+	case placement.Add:
+		err = g.AddNonvoter(ctx, server, prev)
+	case placement.Promote:
+		err = g.Promote(ctx, server, prev)
+	case placement.Demote:
+		err = g.Demote(ctx, server, prev)
+	case placement.Remove:
+		err = g.Remove(ctx, server, prev)
+	case placement.Transfer:
+		err = g.Transfer(ctx, server)
+	}
+	if err != nil {
+		if ctx.Err() == nil && !fault.Is(err, fault.NotLeader) {
+			r.node.log.Warn("a change of the group did not succeed; it is planned again", "group", id, "change", c.Op.String(), "node", c.Node, "error", err)
+		}
+		return
+	}
+	r.node.log.Info("group changed", "group", id, "change", c.Op.String(), "node", c.Node, "reason", c.Reason)
+}
+
+// spread hands over what this node leads too much of.
+func (r *reconciler) spread(ctx context.Context, inputs []placement.Input) {
+	self := r.node.host.Identity().Server
+	for _, m := range placement.Leaders(inputs...) {
+		if m.From != self {
+			continue
+		}
+		r.apply(ctx, m.Group, r.node.host.Groups()[m.Group], placement.Change{Op: placement.Transfer, Server: m.To, Node: placement.NodeOf(m.To), Reason: m.Reason})
+	}
+}
+
+// tell lets the others know how many groups this node leads.
+func (r *reconciler) tell() {
+	leads := uint32(0)
+	for _, g := range r.node.host.Groups() {
+		if g.Leading() {
+			leads++
+		}
+	}
+	_ = r.node.gossip.Load().UpdateFacts(func(f *membership.Facts) { f.Leads = leads }) // refused only when leaving
+}
+
+// about says how far a server of a group is behind, and why it votes or does not, where
+// this node leads the group.
+func (r *reconciler) about(id uint32, server string) (lag *uint64, reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := r.views[id]
+	if v.since.IsZero() {
+		return nil, ""
+	}
+	for _, s := range v.input.Servers {
+		if s.ID == server && s.LagKnown {
+			lag = &s.Lag
+		}
+	}
+	for _, verdict := range placement.Explain(v.input) {
+		if verdict.Server == server {
+			reason = verdict.Reason
+		}
+	}
+	return lag, reason
+}

@@ -1,0 +1,479 @@
+package group
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+)
+
+func others(id raft.ServerID) []raft.ServerID {
+	var out []raft.ServerID
+	for _, o := range testIDs {
+		if o != id {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+func TestAnotherServerLeadsWhenTheLeaderIsGoneAndNothingAcknowledgedIsLost(t *testing.T) {
+	engines(t, func(t *testing.T, e LogEngine) {
+		c := newCluster(t, func(_ raft.ServerID, o *Options) { o.Engine = e })
+		for i := range 20 {
+			c.put(key(i), "before")
+		}
+		old, _ := c.leader(testIDs...)
+		c.stop(old)
+		for i := range 20 {
+			c.put(key(20+i), "after", others(old)...)
+		}
+		c.start(old)
+		c.converge()
+		for i := range 40 {
+			want := "before"
+			if i >= 20 {
+				want = "after"
+			}
+			if got := peekValue(t, c.group(old), key(i)); got != want {
+				t.Errorf("%s = %q on the server that was gone, want %q", key(i), got, want)
+			}
+		}
+	})
+}
+
+func TestAllServersAtOnceComeBackWithEverything(t *testing.T) {
+	engines(t, func(t *testing.T, e LogEngine) {
+		c := newCluster(t, func(_ raft.ServerID, o *Options) { o.Engine = e })
+		for i := range 30 {
+			c.put(key(i), "v")
+		}
+		c.stopAll()
+		for _, id := range testIDs {
+			c.start(id)
+		}
+		c.put("last", "v")
+		c.converge()
+		if n := c.group("b").Machine().Stats().Keys; n != 31 {
+			t.Errorf("%d keys, want 31", n)
+		}
+	})
+}
+
+// slowLeader makes a leader that goes on believing in itself long after the others have
+// given up on it, as one whose process was paused, or whose clock is slow.
+func slowLeader(id raft.ServerID, o *Options) {
+	if id == "a" {
+		o.Timing.Heartbeat, o.Timing.Election, o.Timing.Lease = 30*time.Second, 30*time.Second, 30*time.Second
+	}
+}
+
+func TestADeposedLeaderThatStillBelievesInItselfNeverGivesAReadIndex(t *testing.T) {
+	c := newCluster(t, slowLeader)
+	a := c.group("a")
+	c.put("k", "old")
+	if got, err := read(limited(t), a, "k"); got != "old" || err != nil {
+		t.Fatalf("before the partition: %q, %v", got, err)
+	}
+	c.isolate("a")
+	_, b := c.leader("b", "c")
+	put(t, b, "k", "new")
+
+	if !a.Leading() {
+		t.Fatal("a has noticed: the test shows nothing")
+	}
+	if got := peekValue(t, a, "k"); got != "old" {
+		t.Fatalf("a's machine says %q: reading it would not be stale, the test shows nothing", got)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if got, err := read(within(t, 2*time.Second), a, "k"); err == nil {
+				t.Errorf("a deposed leader has read %q", got)
+			}
+		})
+	}
+	wg.Wait()
+	if !a.Leading() {
+		t.Fatal("a has noticed meanwhile: the test shows too little")
+	}
+	if got, err := read(limited(t), b, "k"); got != "new" || err != nil {
+		t.Errorf("the new leader reads %q, %v", got, err)
+	}
+	wantCode(t, b.AnswerConfirm(a.Term()), fault.NotLeader)
+	c.heal()
+	c.converge()
+	if got := peekValue(t, a, "k"); got != "new" {
+		t.Errorf("after healing a holds %q", got)
+	}
+}
+
+func TestALeaderCutOffMidwayThroughARoundGivesNoIndex(t *testing.T) {
+	c := newCluster(t, slowLeader)
+	a := c.group("a")
+	c.put("k", "v")
+	// Questions arrive, answers do not.
+	for _, id := range []raft.ServerID{"b", "c"} {
+		c.set(link{id, "a"}, true)
+	}
+	_, err := a.ReadIndex(within(t, 2*time.Second))
+	wantCode(t, err, fault.Unavailable)
+	c.set(link{"b", "a"}, false) // one answer is enough
+	eventually(t, func() error { _, err := a.ReadIndex(limited(t)); return err })
+}
+
+// countingConfirmer counts rounds and can hold them up.
+type countingConfirmer struct {
+	inner Confirmer
+	gate  gate
+	mu    sync.Mutex
+	asked map[raft.ServerID]int
+}
+
+func (c *countingConfirmer) ConfirmTerm(ctx context.Context, s raft.Server, term uint64) error {
+	c.mu.Lock()
+	c.asked[s.ID]++
+	c.mu.Unlock()
+	c.gate.at("confirm")
+	return c.inner.ConfirmTerm(ctx, s, term)
+}
+
+func (c *countingConfirmer) count(id raft.ServerID) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.asked[id]
+}
+
+func TestReadsThatWaitShareTheNextRoundAndNeverOneUnderWay(t *testing.T) {
+	confirm := &countingConfirmer{gate: gate{step: "confirm"}, asked: map[raft.ServerID]int{}}
+	c := newCluster(t, func(id raft.ServerID, o *Options) {
+		slowLeader(id, o)
+		if id == "a" {
+			o.Timing.ReadRound = 30 * time.Second
+			confirm.inner = o.Confirmer
+			o.Confirmer = confirm
+		}
+	})
+	a := c.group("a")
+	t.Cleanup(confirm.gate.open)
+	confirm.gate.close()
+	before := confirm.count("b")
+	results := make(chan ReadIndex, 51)
+	get := func() {
+		ri, err := a.ReadIndex(limited(t))
+		if err != nil {
+			t.Errorf("read index: %v", err)
+		}
+		results <- ri
+	}
+	go get()
+	until(t, "no round has begun", func() bool { return confirm.count("b") == before+1 && confirm.count("c") > 0 })
+	written := put(t, a, "k", "v") // after the first round has noted its index
+	for range 50 {
+		go get()
+	}
+	until(t, "the reads do not wait", func() bool { a.reader.mu.Lock(); defer a.reader.mu.Unlock(); return len(a.reader.waiting) == 50 })
+	if n := len(results); n != 0 {
+		t.Fatalf("%d reads were answered by nobody", n)
+	}
+	confirm.gate.open()
+	late := 0
+	for range 51 {
+		if ri := <-results; ri.Index >= written.Index {
+			late++
+		}
+	}
+	if late != 50 {
+		t.Errorf("%d of 50 reads that began after a write have an index that covers it", late)
+	}
+	if n := confirm.count("b") - before; n != 2 {
+		t.Errorf("51 reads took %d rounds, want 2", n)
+	}
+}
+
+func TestOnlyVotersAreAskedAndCounted(t *testing.T) {
+	confirm := &countingConfirmer{gate: gate{step: "never"}, asked: map[raft.ServerID]int{}}
+	c := newCluster(t, func(id raft.ServerID, o *Options) {
+		slowLeader(id, o)
+		if id == "a" {
+			confirm.inner = o.Confirmer
+			o.Confirmer = confirm
+		}
+	})
+	a := c.group("a")
+	must(t, a.raft.DemoteVoter("c", 0, 0).Error())
+	before := confirm.count("c")
+	_, err := a.ReadIndex(limited(t))
+	must(t, err)
+	if confirm.count("c") != before {
+		t.Error("a non-voter was asked")
+	}
+	c.isolate("b")
+	if _, err := a.ReadIndex(within(t, 2*time.Second)); err == nil {
+		t.Error("a leader and a non-voter made a majority of two voters")
+	}
+}
+
+func TestARetryAfterAFailOverIsAppliedOnce(t *testing.T) {
+	c := newCluster(t, nil)
+	origin := c.register("client")
+	first := setRequest("k", "v")
+	first.ID = command.RequestID{Origin: origin, Seq: 1}
+	old, g := c.leader(testIDs...)
+	a, err := g.ProposeRequest(limited(t), first, Committed)
+	must(t, err)
+	c.stop(old)
+	c.put("k", "somebody else's", others(old)...)
+	_, g = c.leader(others(old)...)
+	again, err := g.ProposeRequest(limited(t), first, Committed)
+	must(t, err)
+	if !again.Result.Replayed || again.Result.Revisions[0] != a.Result.Revisions[0] || again.Result.Index != a.Index {
+		t.Errorf("the retry gave %+v, the first try %+v", again.Result, a.Result)
+	}
+	if got := peekValue(t, g, "k"); got != "somebody else's" {
+		t.Errorf("the retry was applied again: k = %q", got)
+	}
+	c.start(old)
+	c.converge()
+}
+
+func TestAWriteLostWithItsLeaderIsReportedAsLost(t *testing.T) {
+	c := newCluster(t, slowLeader)
+	a := c.group("a")
+	c.isolate("a")
+	ack, err := a.ProposeRequest(limited(t), setRequest("eventual", "v"), Durable)
+	if err != nil {
+		t.Fatalf("a durable write on a leader that is cut off: %v", err)
+	}
+	if a.raft.CommitIndex() >= ack.Index {
+		t.Fatal("it was committed without a quorum")
+	}
+	if got := a.Holds(ack.Position); got != Held {
+		t.Errorf("before the fail-over: %d", got)
+	}
+	// Waits for the commit, and finds the leadership gone.
+	waits := make(chan error, 1)
+	go func() {
+		_, err := a.ProposeRequest(limited(t), setRequest("strong", "v"), Committed)
+		waits <- err
+	}()
+	until(t, "the strong write is not in the log", func() bool { return a.LastIndex() > ack.Index })
+	for i := range 5 {
+		c.put(key(i), "v", "b", "c")
+	}
+	select {
+	case err := <-waits:
+		t.Fatalf("a strong write was answered without a quorum: %v", err)
+	default:
+	}
+	c.heal()
+	wantCode(t, <-waits, fault.Indeterminate)
+	c.converge()
+	until(t, "the loss is not seen", func() bool { return a.Holds(ack.Position) == Lost })
+	for _, k := range []string{"eventual", "strong"} {
+		if got := peekValue(t, a, k); got != "" {
+			t.Errorf("%s = %q, though its leader was replaced before a quorum had it", k, got)
+		}
+	}
+	for id, g := range c.running() {
+		if n := len(g.disk.logs.waiting); n != 0 {
+			t.Errorf("%s still waits for %d durable signals", id, n)
+		}
+	}
+}
+
+func TestALeaderWhoseDiskHangsIsReplacedAndComesBack(t *testing.T) {
+	for name, c := range map[string]struct {
+		stall    time.Duration
+		replaced bool
+	}{
+		"with the guard":    {300 * time.Millisecond, true},
+		"without the guard": {time.Hour, false}, // shows that the test can fail
+	} {
+		t.Run(name, func(t *testing.T) {
+			disk := &gate{step: "log-append"}
+			cl := newCluster(t, func(id raft.ServerID, o *Options) {
+				o.Timing.Stall, o.Timing.StallFatal = c.stall, time.Hour
+				if id == "a" {
+					o.Step = disk.at
+				}
+			})
+			t.Cleanup(disk.open)
+			a := cl.group("a")
+			cl.put("before", "v", "a")
+			disk.close()
+			out := make(chan error, 1)
+			go func() {
+				_, err := a.ProposeRequest(limited(t), setRequest("stuck", "v"), Committed)
+				out <- err
+			}()
+			until(t, "the disk does not hang", func() bool { return a.disk.logs.stalled() > 0 })
+			if !c.replaced {
+				timer := time.NewTimer(5 * 250 * time.Millisecond)
+				<-timer.C
+				if cl.group("b").Leading() || cl.group("c").Leading() {
+					t.Error("another server leads without the guard: the test shows nothing")
+				}
+				disk.open()
+				must(t, <-out)
+				return
+			}
+			cl.put("after", "v", "b", "c")
+			if _, err := read(within(t, time.Second), a, "after"); err == nil {
+				t.Error("the server whose disk hangs still reads as a leader")
+			}
+			disk.open()
+			if err := <-out; !fault.Is(err, fault.Indeterminate) && !fault.Is(err, fault.NotLeader) {
+				t.Errorf("the stuck write gave %v", err)
+			}
+			cl.converge()
+			if got := peekValue(t, a, "after"); got != "v" {
+				t.Errorf("after = %q", got)
+			}
+		})
+	}
+}
+
+func TestAStalledDiskEndsTheProcessInTheEnd(t *testing.T) {
+	disk := &gate{step: "log-append"}
+	fatal := make(chan error, 100)
+	o := alone(t, t.TempDir())
+	o.Step = disk.at
+	o.Timing.Stall, o.Timing.StallFatal = 20*time.Millisecond, 60*time.Millisecond
+	o.Fatal = func(err error) {
+		select {
+		case fatal <- err:
+		default:
+		}
+	}
+	g := openGroup(t, o)
+	t.Cleanup(disk.open)
+	disk.close()
+	go func() { _, _ = g.ProposeRequest(limited(t), setRequest("k", "v"), Committed) }()
+	select {
+	case err := <-fatal:
+		wantCode(t, err, fault.Internal)
+	case <-limited(t).Done():
+		t.Fatal("the process goes on with a disk that hangs")
+	}
+	disk.open()
+}
+
+func TestAFollowerIsCaughtUpOnlyOnceItHasWhatALeaderHadCommitted(t *testing.T) {
+	c := newCluster(t, nil)
+	c.put("k", "v1")
+	id, _ := c.leader(testIDs...)
+	behind := others(id)[0]
+	for _, i := range others(id) {
+		until(t, "a follower is not caught up", func() bool { return c.group(i).CaughtUp() })
+	}
+	c.stop(behind)
+	c.put("k", "v2", others(behind)...)
+	c.isolate(behind)
+	g := c.start(behind)
+	timer := time.NewTimer(600 * time.Millisecond)
+	<-timer.C
+	if g.CaughtUp() {
+		t.Fatal("a server that has heard of nobody since it was opened says it is caught up")
+	}
+	c.heal()
+	until(t, "it never catches up", func() bool { return g.CaughtUp() })
+	if got := peekValue(t, g, "k"); got != "v2" {
+		t.Errorf("caught up with k = %q", got)
+	}
+}
+
+func TestAFollowerWaitsForAnIndexThatNeverReachesItsMachine(t *testing.T) {
+	c := newCluster(t, slowLeader)
+	c.put("k", "v1", "a")
+	a := c.group("a")
+	c.isolate("c")
+	put(t, a, "k", "v2")
+	must(t, a.raft.Barrier(0).Error()) // the newest committed entry is one that no machine sees
+	ri, err := a.ReadIndex(limited(t))
+	must(t, err)
+	if ri.Index <= a.Machine().Applied() {
+		t.Fatalf("read index %d, applied %d: the test shows nothing", ri.Index, a.Machine().Applied())
+	}
+	follower := c.group("c")
+	got := make(chan string, 1)
+	go func() {
+		v, err := readAt(limited(t), follower, "k", ri)
+		if err != nil {
+			t.Errorf("waiting for index %d: %v", ri.Index, err)
+		}
+		got <- v
+	}()
+	timer := time.NewTimer(50 * time.Millisecond)
+	select {
+	case v := <-got:
+		t.Fatalf("read %q before the entries were there", v)
+	case <-timer.C:
+	}
+	c.heal()
+	if v := <-got; v != "v2" {
+		t.Errorf("read %q", v)
+	}
+}
+
+// A deposed leader's log holds a barrier where the group has committed a command.
+func TestAnUncommittedEntryIsNotTakenForOneTheMachineNeverSees(t *testing.T) {
+	c := newCluster(t, slowLeader)
+	c.put("k", "v1", "a")
+	a := c.group("a")
+	c.isolate("a")
+	before := a.LastIndex()
+	go func() { _ = a.raft.Barrier(0).Error() }() // lost with a's leadership
+	go func() { _ = a.raft.Barrier(0).Error() }()
+	go func() { _ = a.raft.Barrier(0).Error() }()
+	until(t, "the barriers are not in the log", func() bool { return a.LastIndex() == before+3 })
+	_, g := c.leader("b", "c")
+	var last Answer
+	for i := range 5 { // no-op and barrier of the new term, then commands
+		last = put(t, g, "k", fmt.Sprint("new", i))
+	}
+	ri := ReadIndex{Position: Position{Term: last.Term, Index: before + 3}}
+	ctx := within(t, 100*time.Millisecond)
+	if err := a.WaitApplied(ctx, ri.Index); err == nil {
+		t.Fatalf("index %d is a command that a has never seen, but a says it reflects it", ri.Index)
+	}
+	c.heal()
+	must(t, a.WaitApplied(limited(t), ri.Index))
+	c.converge()
+}
+
+func TestServersAgreeOnEveryEntryAfterManyFailOvers(t *testing.T) {
+	c := newCluster(t, nil)
+	n := 0
+	for round := range 4 {
+		id, _ := c.leader(testIDs...)
+		c.isolate(id)
+		for range 5 {
+			c.put(key(n), fmt.Sprint(round), others(id)...)
+			n++
+		}
+		c.heal()
+	}
+	c.converge()
+	a := c.group("a")
+	for _, id := range []raft.ServerID{"b", "c"} {
+		g := c.group(id)
+		for i := uint64(1); i <= min(a.raft.CommitIndex(), g.raft.CommitIndex()); i++ {
+			var x, y raft.Log
+			must(t, a.disk.logs.GetLog(i, &x))
+			must(t, g.disk.logs.GetLog(i, &y))
+			if x.Term != y.Term || x.Type != y.Type || string(x.Data) != string(y.Data) {
+				t.Fatalf("entry %d is %v of term %d on a and %v of term %d on %s", i, x.Type, x.Term, y.Type, y.Term, id)
+			}
+		}
+	}
+	if got := a.Machine().Stats().Keys; got != uint64(n) {
+		t.Errorf("%d keys, want %d", got, n)
+	}
+}
