@@ -257,3 +257,42 @@ func rawAppends(b *testing.B, f *os.File, count, size int) time.Duration {
 	}
 	return time.Since(start)
 }
+
+// BenchmarkCluster compares three nodes on this machine with a single one: its floor is
+// the same request at a cluster of one. Three nodes here share what one has there.
+func BenchmarkCluster(b *testing.B) {
+	value := strings.Repeat("v", 256)
+	single := open(b, config(b)).Addresses().API[0]
+	nodes, _ := three(b)
+	at := leads(b, nodes)
+	leader, follower := nodes[at].Addresses().API[0], nodes[(at+1)%3].Addresses().API[0]
+	const keys = 1000
+	for _, addr := range []string{single, leader} {
+		run(b, dialAll(b, addr, 8), keys, "204", func(_, i int) []byte { return saveRequest(i-1, value, "strong") })
+	}
+	for where, addr := range map[string]string{"leader": leader, "follower": follower} {
+		for _, level := range []string{"strong", "eventual"} {
+			gets := make([][]byte, keys)
+			for i := range gets {
+				gets[i] = getRequest("/v1.0/state/statestore/k" + strconv.Itoa(i) + "?consistency=" + level)
+			}
+			for _, clients := range []int{1, 64, 512} {
+				name := fmt.Sprintf("%s/%s/clients=%d", where, level, clients)
+				b.Run("get/"+name, func(b *testing.B) {
+					mine, theirs := dialAll(b, addr, clients), dialAll(b, single, clients)
+					request := func(_, i int) []byte { return gets[i%keys] }
+					against(b,
+						func(n int) time.Duration { return run(b, mine, n, "200", request) },
+						func(n int) time.Duration { return run(b, theirs, n, "200", request) })
+				})
+				b.Run("save/"+name, func(b *testing.B) {
+					mine, theirs := dialAll(b, addr, clients), dialAll(b, single, clients)
+					request := func(_, i int) []byte { return saveRequest(i%keys, value, level) }
+					against(b,
+						func(n int) time.Duration { return run(b, mine, n, "204", request) },
+						func(n int) time.Duration { return run(b, theirs, n, "204", request) })
+				})
+			}
+		}
+	}
+}

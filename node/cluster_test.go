@@ -43,10 +43,17 @@ func member(t testing.TB, id string, expect int, seeds ...string) node.Config {
 // three starts a cluster of three that forms itself.
 func three(t testing.TB) ([]*node.Node, []node.Config) {
 	t.Helper()
+	return threeWith(t, func(*node.Config) {})
+}
+
+func threeWith(t testing.TB, change func(*node.Config)) ([]*node.Node, []node.Config) {
+	t.Helper()
 	seed := freePort(t)
 	var configs []node.Config
 	for _, id := range []string{"n1", "n2", "n3"} {
-		configs = append(configs, member(t, id, 3, fmt.Sprintf("127.0.0.1:%d", seed)))
+		c := member(t, id, 3, fmt.Sprintf("127.0.0.1:%d", seed))
+		change(&c)
+		configs = append(configs, c)
 	}
 	configs[0].Cluster.Gossip = node.Port{Number: seed, Given: true}
 	var nodes []*node.Node
@@ -227,5 +234,73 @@ func TestJoiningWithoutAClusterWaitsAndSaysSo(t *testing.T) {
 		if resp.StatusCode == 204 {
 			t.Error("a node without a cluster acknowledged a write")
 		}
+	}
+}
+
+func TestANodeThatDoesNotBelongIsRefusedAndSaysWhy(t *testing.T) {
+	first := open(t, member(t, "n1", 0))
+	seed := first.Addresses().Gossip
+	for name, c := range map[string]struct {
+		change func(*node.Config)
+		want   string
+	}{
+		"another cluster":    {func(c *node.Config) { closeNode(t, open(t, *c)) }, "cluster"}, // it was a cluster of its own before
+		"more partitions":    {func(c *node.Config) { c.Cluster.Partitions = 3 }, "partitions"},
+		"the id of a member": {func(c *node.Config) { c.Cluster.NodeID = "n1" }, "n1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conf := member(t, "x", 0)
+			if name == "another cluster" {
+				c.change(&conf)
+			}
+			conf.Cluster.Join = []string{seed}
+			if name != "another cluster" {
+				c.change(&conf)
+			}
+			n := open(t, conf)
+			poll(t, func() error {
+				code, body, _ := ask(t, n, "GET", "/v1.0/healthz", "")
+				if code == 204 || !strings.Contains(body, c.want) {
+					return fmt.Errorf("healthz: %d %s", code, body)
+				}
+				return nil
+			})
+		})
+	}
+	if code, body := save(t, first, "k", "1"); code != 204 {
+		t.Errorf("the cluster does not go on: %d %s", code, body)
+	}
+}
+
+func TestAServerWhoseDiskWasWipedRejoinsAsANewOne(t *testing.T) {
+	nodes, configs := three(t)
+	if code, body := save(t, nodes[0], "k", "1"); code != 204 {
+		t.Fatalf("save: %d %s", code, body)
+	}
+	gone := (leads(t, nodes) + 1) % 3
+	old := status(t, nodes[gone]).Node.ServerID
+	closeNode(t, nodes[gone])
+	c := configs[gone]
+	c.Data.Dir = filepath.Join(t.TempDir(), "new-disk")
+	c.Cluster.BootstrapExpect = 3 // as before: it must not form another cluster
+	back := open(t, c)
+	ready(t, back)
+	if id := status(t, back).Node.ServerID; id == old {
+		t.Fatalf("a wiped disk kept the server id %s", id)
+	}
+	poll(t, func() error {
+		var seen []string
+		for _, s := range status(t, back).Groups[0].Servers {
+			if s.Voter {
+				seen = append(seen, s.ServerID)
+			}
+		}
+		if len(seen) != 3 || strings.Contains(strings.Join(seen, " "), old) {
+			return fmt.Errorf("voters: %v, the old server was %s", seen, old)
+		}
+		return nil
+	})
+	if code, body, _ := ask(t, back, "GET", "/v1.0/state/statestore/k?consistency=strong", ""); code != 200 || body != `"1"` {
+		t.Errorf("read at the new server: %d %s", code, body)
 	}
 }

@@ -129,7 +129,7 @@ func TestRefusedWithFlagValueAndMend(t *testing.T) {
 		`--cluster ".." is refused`:                           func(c *node.Config) { c.Cluster.Name = ".." },
 		`--node-id "local" is refused (this name is reserved`: func(c *node.Config) { c.Cluster.NodeID = "local" },
 		`--role "voter" is refused`:                           func(c *node.Config) { c.Cluster.Role = "voter" },
-		`--partitions "257" is refused (give a number from 0`: func(c *node.Config) { c.Cluster.Partitions = 257 },
+		`--partitions "257" is refused (give a number from 1`: func(c *node.Config) { c.Cluster.Partitions = 257 },
 		`--voters "-3" is refused`:                            func(c *node.Config) { c.Cluster.Voters = -3 },
 		`apps: id "default" is refused`:                       func(c *node.Config) { c.Apps = []node.AppEntry{{}} },
 		`apps: httpPort "3500" is refused`: func(c *node.Config) {

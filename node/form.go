@@ -55,6 +55,10 @@ func (n *Node) search(ctx context.Context, r *membership.Roster) {
 		}
 		return
 	}
+	if why := n.refusal(); why != nil {
+		n.wait("%s", fault.Text(why))
+		return
+	}
 	expect := n.config.Cluster.BootstrapExpect
 	if expect == 0 {
 		n.wait("no node of a cluster has been reached through --join %s; to form a new cluster, start its servers with --bootstrap-expect", strings.Join(n.config.Cluster.Join, ","))
@@ -166,6 +170,9 @@ func (n *Node) outside() *api.Reason {
 		}
 		return &api.Reason{Name: "cluster", Text: text}
 	}
+	if why := n.refusal(); why != nil {
+		return &api.Reason{Name: "cluster", Text: fault.Text(why)}
+	}
 	for i := range n.host.Groups() {
 		if err := n.host.Ready(uint32(i)); err != nil {
 			return &api.Reason{Name: "cluster", Text: fault.Text(err)}
@@ -173,4 +180,15 @@ func (n *Node) outside() *api.Reason {
 	}
 	n.inside.Store(true)
 	return nil
+}
+
+// refusal is why the nodes to join do not want this one; nil if none has said so.
+func (n *Node) refusal() error {
+	now, cancel := context.WithCancel(context.Background())
+	cancel() // only what is known already
+	err := n.gossip.Load().Joined(now)
+	if err == nil || fault.Is(err, fault.Timeout) {
+		return nil
+	}
+	return err
 }

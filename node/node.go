@@ -84,11 +84,14 @@ func Open(ctx context.Context, c Config, d Deps) (*Node, error) {
 // Addresses tells where the node is found. It does not change.
 func (n *Node) Addresses() Addresses { return n.addrs }
 
-// Wait returns nil when the API asked the node to stop or ctx ended.
+// Wait returns nil when the API asked the node to stop or ctx ended, and an error when
+// another node runs under this one's id and has done so for longer.
 func (n *Node) Wait(ctx context.Context) error {
 	select {
 	case <-n.stop:
 	case <-ctx.Done():
+	case err := <-n.gossip.Load().Duplicate():
+		return err
 	}
 	return nil
 }
