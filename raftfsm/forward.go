@@ -29,7 +29,9 @@ const (
 )
 
 // Methods lists the calls that Serve answers.
-func Methods() []string { return []string{MethodPropose, MethodReadIndex, MethodConfirm, MethodProgress} }
+func Methods() []string {
+	return []string{MethodPropose, MethodReadIndex, MethodConfirm, MethodProgress}
+}
 
 // forwardVersion is the form of these messages. Every message begins with it and the group.
 const forwardVersion = 1
