@@ -72,6 +72,10 @@ golden: ## rewrite the expected files of tests; read the diff before you commit 
 demo: build ## save real data, kill -9 the node, start it again, compare every byte
 	$(GO) run ./cmd/demo -binary $(BIN)/quorate
 
+.PHONY: cluster
+cluster: build ## start three nodes on 127.0.0.1 and say what to try (RUN='-dir d' keeps data)
+	$(GO) run ./cmd/cluster -binary $(abspath $(BIN))/quorate $(RUN)
+
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf $(BIN)

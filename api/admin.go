@@ -35,6 +35,8 @@ type NodeIdentity struct {
 	Partitions int         `json:"partitions"`
 	Apps       []AppStatus `json:"apps"`
 	Metrics    string      `json:"metrics,omitempty"` // host:port; empty = off
+	Gossip     string      `json:"gossip,omitempty"`  // host:port that other nodes are told, to --join
+	Peer       string      `json:"peer,omitempty"`    // host:port for replication and forwarding
 }
 
 // AppStatus is one application the node serves.
@@ -72,6 +74,34 @@ type ServerStatus struct {
 	Voter    bool    `json:"voter"`
 	Lag      *uint64 `json:"lag,omitempty"`    // log entries behind the leader
 	Reason   string  `json:"reason,omitempty"` // why it votes or does not
+}
+
+// MemberStatus is one node of the cluster as the node that answers knows it. The address
+// and the counts are those the member told last.
+type MemberStatus struct {
+	Node      string    `json:"node"`               // node id
+	ServerID  string    `json:"serverId,omitempty"` // of its data directory; empty for a node without data
+	Role      string    `json:"role"`               // server or sidecar
+	State     string    `json:"state"`              // alive, left or failed
+	Since     time.Time `json:"since"`              // when the answering node saw it enter State
+	Peer      string    `json:"peer"`               // host:port for replication and forwarding
+	Gossip    string    `json:"gossip"`             // host:port
+	ClusterID string    `json:"clusterId"`          // empty while it belongs to no cluster
+	Version   string    `json:"version"`
+	Leads     uint32    `json:"leads"` // number of groups
+	Self      bool      `json:"self"`  // it is the node that answers
+}
+
+// TransferRequest asks the leader of a group to hand leadership over.
+type TransferRequest struct {
+	To string `json:"to"` // node id of a voter; empty = the voter that is furthest ahead
+}
+
+// TransferResult says who led a group before and who leads it now.
+type TransferResult struct {
+	Group  uint64 `json:"group"`
+	From   string `json:"from"`   // node id
+	Leader string `json:"leader"` // node id; empty = none is known yet
 }
 
 // StoreStatus is one state store.

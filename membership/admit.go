@@ -94,11 +94,13 @@ func merged(members, others []Member) []Member {
 // overlap is two lives of one node id that are both taken for alive; b came after a.
 type overlap struct{ a, b Member }
 
+// overlaps finds lives that differ, or are in two places at once: a machine that was copied
+// with its memory runs under one boot id twice.
 func overlaps(members, others []Member) []overlap {
 	var out []overlap
 	for _, m := range members {
 		for _, o := range others {
-			if m.NodeID == o.NodeID && m.BootID != o.BootID {
+			if m.NodeID == o.NodeID && (m.BootID != o.BootID || m.Gossip != o.Gossip) {
 				out = append(out, overlap{m, o})
 			}
 		}

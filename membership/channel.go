@@ -48,6 +48,9 @@ func newMux(own Channel, others map[byte]Channel) *mux {
 func (m *mux) GetBroadcasts(overhead, limit int) [][]byte {
 	var out [][]byte
 	for _, number := range m.order {
+		if limit <= overhead+1 {
+			break
+		}
 		for _, msg := range m.channels[number].Broadcasts(overhead+1, limit) {
 			framed := append([]byte{number}, msg...)
 			limit -= len(framed) + overhead

@@ -6,6 +6,8 @@ import (
 	"math"
 	"strings"
 
+	"github.com/hashicorp/memberlist"
+
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -77,6 +79,9 @@ func decodeFacts(name string, meta []byte) (Facts, error) {
 	f.NodeID, f.BootID, _ = strings.Cut(name, "/")
 	if len(meta) == 0 || meta[0] != factsVersion {
 		return f, unreadable(name, "they have a form this version does not know", "run versions that are at most one apart")
+	}
+	if len(meta) > memberlist.MetaMaxSize {
+		return f, unreadable(name, fmt.Sprintf("they have %d bytes", len(meta)), "")
 	}
 	last := 0
 	for b := meta[1:]; len(b) > 0; {

@@ -80,15 +80,15 @@ func (f *Facts) Name() string { return f.NodeID + "/" + f.BootID }
 func (f *Facts) check() error {
 	switch {
 	case !isNodeID(f.NodeID):
-		return invalid("node id %q: use letters, digits, -, _ and ., at most %d, and start with a letter or a digit", f.NodeID, maxNodeID)
+		return invalid("node id %.150q: use letters, digits, -, _ and ., at most %d, and start with a letter or a digit", f.NodeID, maxNodeID)
 	case !isBootID(f.BootID):
-		return invalid("boot id %q: %d hexadecimal digits are wanted", f.BootID, bootIDLen)
+		return invalid("boot id %.150q: %d hexadecimal digits are wanted", f.BootID, bootIDLen)
 	case f.Role != Server && f.Role != Sidecar:
 		return invalid("node %s has no role", f.NodeID)
 	case (f.Role == Server) != (f.ServerID != ""):
-		return invalid("node %s is a %s with server id %q: servers have one, sidecars have none", f.NodeID, f.Role, f.ServerID)
+		return invalid("node %s is a %s with server id %.150q: servers have one, sidecars have none", f.NodeID, f.Role, f.ServerID)
 	case f.ServerID != "" && f.disk() == "":
-		return invalid("server id %q: it is node id %q, a dot, and the id of the data directory", f.ServerID, f.NodeID)
+		return invalid("server id %.150q: it is node id %.150q, a dot, and the id of the data directory", f.ServerID, f.NodeID)
 	}
 	return f.checkValues()
 }
@@ -96,10 +96,10 @@ func (f *Facts) check() error {
 func (f *Facts) checkValues() error {
 	host, port, err := net.SplitHostPort(f.PeerAddr)
 	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 || host == "" {
-		return invalid("peer address %q of node %s: host:port is wanted", f.PeerAddr, f.NodeID)
+		return invalid("peer address %.150q of node %s: host:port is wanted", f.PeerAddr, f.NodeID)
 	}
 	if len(f.ClusterID) > maxClusterID {
-		return invalid("cluster id %q of node %s: at most %d bytes are allowed", f.ClusterID, f.NodeID, maxClusterID)
+		return invalid("cluster id %.150q of node %s: at most %d bytes are allowed", f.ClusterID, f.NodeID, maxClusterID)
 	}
 	return nil
 }

@@ -20,10 +20,7 @@ type farewells struct {
 
 const farewellVersion = 1
 
-// retransmits is how often a good-bye is sent, times log10 of the number of members.
-const retransmits = 4
-
-func newFarewells(t *table) *farewells {
+func newFarewells(t *table, retransmits int) *farewells {
 	members := func() int { return len(t.roster().members) }
 	return &farewells{table: t, queue: &memberlist.TransmitLimitedQueue{NumNodes: members, RetransmitMult: retransmits}}
 }

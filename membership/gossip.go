@@ -115,6 +115,8 @@ func (o Options) complete() (Options, error) {
 func (o Options) advertise(ctx context.Context) (netip.Addr, error) {
 	var seeds []netip.AddrPort
 	if o.Seeds != nil {
+		ctx, cancel := context.WithTimeout(ctx, o.Timing.StreamTimeout)
+		defer cancel()
 		seeds, _ = o.Seeds(ctx)
 	}
 	addr, err := AdvertiseAddr(o.Advertise.Addr(), o.Bind, seeds)
@@ -135,7 +137,7 @@ func start(o Options, t memberlist.NodeAwareTransport, at netip.AddrPort) (*Goss
 	g.table = newTable(Member{Facts: o.Facts, Gossip: at, State: Alive}, o.Timing.Forget)
 	g.metrics = newMetrics(g)
 	g.refused = newRefusals(g.metrics.refused)
-	g.farewells = newFarewells(g.table)
+	g.farewells = newFarewells(g.table, o.Timing.Retransmits)
 	g.result.changed = make(chan struct{})
 	g.setMeta(&o.Facts)
 	if err := g.create(at); err != nil {
@@ -219,7 +221,7 @@ func (g *Gossip) seeds(ctx context.Context) ([]netip.AddrPort, error) {
 // same, so a later call may find it done. Without Seeds it returns at once.
 func (g *Gossip) Joined(ctx context.Context) error {
 	for g.opts.Seeds != nil {
-		joined, refusal, changed := g.result.get()
+		joined, changed, refusal := g.result.get()
 		if joined {
 			break
 		}

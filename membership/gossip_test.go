@@ -37,7 +37,12 @@ func TestANodeThatLeavesIsNeverTakenForFailed(t *testing.T) {
 			if strings.Contains(view(r), "n3 left") {
 				return
 			}
-			<-r.Changed()
+			select {
+			case <-r.Changed():
+			case <-time.After(patience):
+				t.Error("n1 does not see n3 leave")
+				return
+			}
 		}
 	}()
 	must(t, all[2].Leave(t.Context()))
@@ -147,6 +152,24 @@ func TestClustersThatContradictEachOtherStayApart(t *testing.T) {
 				t.Error("the refusal is not counted")
 			}
 		})
+	}
+}
+
+func TestAMemberWithoutAClusterIsNoDoorForAnotherCluster(t *testing.T) {
+	f := facts("n1")
+	f.ClusterID = "c1"
+	first := open(t, options(f))
+	door := open(t, options(facts("n2"), first))
+	sees(t, first, "n1 alive, n2 alive")
+	sees(t, door, "n1 alive, n2 alive")
+	f = facts("n3")
+	f.ClusterID = "c2"
+	stranger := open(t, options(f, door))
+	if err := stranger.Joined(t.Context()); !fault.Is(err, fault.Denied) || !strings.Contains(fault.Text(err), first.Addr().String()) {
+		t.Errorf("the newcomer was told: %v", err)
+	}
+	if got := view(door.Roster()) + "; " + view(stranger.Roster()); got != "n1 alive, n2 alive; n3 alive" {
+		t.Errorf("they see %s", got)
 	}
 }
 

@@ -211,8 +211,8 @@ func (r *result) set(joined bool, refusal error) {
 	r.changed = make(chan struct{})
 }
 
-func (r *result) get() (bool, error, <-chan struct{}) {
+func (r *result) get() (joined bool, changed <-chan struct{}, refusal error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.joined, r.refusal, r.changed
+	return r.joined, r.changed, r.refusal
 }

@@ -1,6 +1,7 @@
 package membership_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -22,7 +23,12 @@ type network struct {
 	cut   func(from, to netip.AddrPort, packet bool) bool // nil = nothing is lost
 }
 
-func newNetwork() *network { return &network{wires: map[netip.AddrPort]*wire{}, next: 1000} }
+// newNetwork makes a network. The last thing a test does is to let what memberlist does not
+// wait for come to its end: virtual time stands still afterwards.
+func newNetwork(t testing.TB) *network {
+	t.Cleanup(func() { <-time.After(time.Minute) })
+	return &network{wires: map[netip.AddrPort]*wire{}, next: 1000}
+}
 
 // lose loses what f says from now on.
 func (n *network) lose(f func(from, to netip.AddrPort, packet bool) bool) {
@@ -158,4 +164,17 @@ func within(t testing.TB, d time.Duration, all []*membership.Gossip, want string
 		}
 		<-time.After(50 * time.Millisecond)
 	}
+}
+
+// aMinute is a context that ends; without one, virtual time would go on for ever.
+func aMinute(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// joins waits until a node has met others.
+func joins(t testing.TB, g *membership.Gossip) {
+	t.Helper()
+	must(t, g.Joined(aMinute(t)))
 }

@@ -20,7 +20,7 @@ const pings = 3
 
 // answers asks a life whether it runs.
 func (g *Gossip) answers(m *Member) bool {
-	if m.Name() == g.table.self {
+	if m.Name() == g.table.self && m.Gossip == g.Addr() {
 		return true
 	}
 	list := g.list.Load() // nil for the moment in which memberlist starts: the referee asks again
@@ -37,7 +37,7 @@ func (g *Gossip) holds(m *Member) bool {
 	if g.answers(m) {
 		return true
 	}
-	g.table.supersede(m.Name())
+	g.table.supersede(m.Name(), true)
 	return false
 }
 
@@ -54,14 +54,24 @@ func (g *Gossip) referee(ctx context.Context) {
 			return
 		case <-g.table.contests:
 		}
-		for _, d := range g.table.disputes() {
-			if r := g.firstAnswering([]overlap{d}); r != nil {
-				_ = g.refused.note(r)
-				g.giveWay(&d, since, r.err)
-			}
+		g.settle(since)
+		pause(ctx, g.opts.Timing.ProbeInterval)
+		g.table.wakeIfUnsettled()
+	}
+}
+
+// settle asks once around: those that were silent, which may have been cut off for a moment
+// only, and both sides of every dispute.
+func (g *Gossip) settle(since map[string]time.Time) {
+	for _, m := range g.table.silenced() {
+		if g.answers(&m) {
+			g.table.supersede(m.Name(), false)
 		}
-		if len(g.table.disputes()) > 0 && pause(ctx, g.opts.Timing.ProbeInterval) {
-			g.table.wakeReferee()
+	}
+	for _, d := range g.table.disputes() {
+		if r := g.firstAnswering([]overlap{d}); r != nil {
+			_ = g.refused.note(r)
+			g.giveWay(&d, since, r.err)
 		}
 	}
 }

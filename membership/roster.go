@@ -42,9 +42,6 @@ type Member struct {
 	Since  time.Time // when this node saw it enter State
 }
 
-// where names a member and its address, for people.
-func (m *Member) where() string { return fmt.Sprintf("%s at %s", m.NodeID, m.Gossip) }
-
 // Roster is every node this one knows, at one moment: itself and the others, one entry per
 // node id. It never changes; Changed tells when there is a newer one. All methods are safe
 // for concurrent use, and what they return belongs to the caller.

@@ -165,7 +165,7 @@ func (t *table) publish() {
 		t.current.Store(&Roster{members: members, self: old.self, changed: make(chan struct{})})
 		close(old.changed)
 	}
-	if len(t.contested()) > 0 {
+	if t.unsettled() {
 		t.wakeReferee()
 	}
 }
@@ -202,20 +202,52 @@ func (t *table) better(a, b *life) bool {
 	}
 }
 
-// supersede takes in that a life did not answer although it is taken for alive.
-func (t *table) supersede(name string) {
+// supersede takes in that a life did not answer although it is taken for alive, or that it
+// does so again.
+func (t *table) supersede(name string, silent bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if l := t.lives[name]; l != nil && name != t.self {
-		l.superseded = true
+	if l := t.lives[name]; l != nil && name != t.self && l.superseded != silent {
+		l.superseded = silent
 		t.publish()
 	}
+}
+
+// silenced returns lives that did not answer when asked and that memberlist has not given up.
+func (t *table) silenced() []Member {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var out []Member
+	for _, l := range t.lives {
+		if l.superseded && l.up {
+			out = append(out, l.Member)
+		}
+	}
+	return out
+}
+
+// unsettled reports whether the referee has anything to do. The caller holds mu.
+func (t *table) unsettled() bool {
+	for _, l := range t.lives {
+		if l.superseded && l.up {
+			return true
+		}
+	}
+	return len(t.contested()) > 0
 }
 
 func (t *table) wakeReferee() {
 	select {
 	case t.contests <- struct{}{}:
 	default:
+	}
+}
+
+func (t *table) wakeIfUnsettled() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.unsettled() {
+		t.wakeReferee()
 	}
 }
 

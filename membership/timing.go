@@ -15,6 +15,7 @@ type Timing struct {
 	SuspicionMaxMult int           // up to this many times that while nobody else confirms the suspicion
 	GossipInterval   time.Duration // each interval news is sent
 	GossipNodes      int           // to this many members, chosen at random
+	Retransmits      int           // each piece of news is sent Retransmits * log10(members+1) times; what all copies miss, an exchange brings
 	GossipToTheDead  time.Duration // how long a failed member still gets news, so that it can object
 	PushPullInterval time.Duration // each interval everything is exchanged with one member; stretched above 32 members
 	StreamTimeout    time.Duration // bounds each exchange over TCP, dialling included
@@ -28,7 +29,7 @@ type Timing struct {
 func LAN() Timing {
 	return Timing{
 		ProbeInterval: 300 * time.Millisecond, ProbeTimeout: 150 * time.Millisecond, SuspicionMult: 3, SuspicionMaxMult: 3,
-		GossipInterval: 200 * time.Millisecond, GossipNodes: 3, GossipToTheDead: 30 * time.Second, PushPullInterval: 15 * time.Second,
+		GossipInterval: 200 * time.Millisecond, GossipNodes: 3, Retransmits: 6, GossipToTheDead: 30 * time.Second, PushPullInterval: 15 * time.Second,
 		StreamTimeout: 5 * time.Second, JoinRetry: 200 * time.Millisecond, Rejoin: 10 * time.Second, Forget: 24 * time.Hour,
 	}
 }
@@ -37,7 +38,7 @@ func LAN() Timing {
 func Loopback() Timing {
 	return Timing{
 		ProbeInterval: 100 * time.Millisecond, ProbeTimeout: 50 * time.Millisecond, SuspicionMult: 3, SuspicionMaxMult: 3,
-		GossipInterval: 20 * time.Millisecond, GossipNodes: 3, GossipToTheDead: 5 * time.Second, PushPullInterval: 2 * time.Second,
+		GossipInterval: 20 * time.Millisecond, GossipNodes: 3, Retransmits: 4, GossipToTheDead: 5 * time.Second, PushPullInterval: 2 * time.Second,
 		StreamTimeout: 2 * time.Second, JoinRetry: 20 * time.Millisecond, Rejoin: time.Second, Forget: time.Hour,
 	}
 }
@@ -47,5 +48,6 @@ func (t Timing) apply(c *memberlist.Config) {
 	c.ProbeInterval, c.ProbeTimeout = t.ProbeInterval, t.ProbeTimeout
 	c.SuspicionMult, c.SuspicionMaxTimeoutMult = t.SuspicionMult, t.SuspicionMaxMult
 	c.GossipInterval, c.GossipNodes, c.GossipToTheDeadTime = t.GossipInterval, t.GossipNodes, t.GossipToTheDead
+	c.RetransmitMult = t.Retransmits
 	c.PushPullInterval, c.TCPTimeout = t.PushPullInterval, t.StreamTimeout
 }

@@ -16,26 +16,26 @@ import (
 
 func TestFiftyMembersConverge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		net := newNetwork()
+		net := newNetwork(t)
 		all := net.fleet(t, 50)
 		up := states(all)
-		t.Logf("all see all after %s", within(t, 5*time.Second, all, up))
+		t.Logf("all see all after %s", within(t, 45*time.Second, all, up))
 
 		must(t, all[49].Close())
-		t.Logf("all see a failure after %s", within(t, 6*time.Second, all[:49], strings.Replace(up, "n50 alive", "n50 failed", 1)))
+		t.Logf("all see a failure after %s", within(t, 25*time.Second, all[:49], strings.Replace(up, "n50 alive", "n50 failed", 1)))
 
 		must(t, all[48].Leave(t.Context()))
 		gone := strings.NewReplacer("n50 alive", "n50 failed", "n49 alive", "n49 left").Replace(up)
-		t.Logf("all see a good-bye after %s", within(t, 500*time.Millisecond, all[:48], gone))
+		t.Logf("all see a good-bye after %s", within(t, time.Second, all[:48], gone))
 	})
 }
 
 func TestHalvesOfACutNetworkFindEachOtherAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		net := newNetwork()
+		net := newNetwork(t)
 		all := net.fleet(t, 6)
 		up := states(all)
-		within(t, 5*time.Second, all, up)
+		within(t, 45*time.Second, all, up)
 		left := map[netip.AddrPort]bool{all[0].Addr(): true, all[1].Addr(): true, all[2].Addr(): true}
 		net.lose(func(from, to netip.AddrPort, _ bool) bool { return left[from] != left[to] })
 		within(t, 10*time.Second, all[:3], "n01 alive, n02 alive, n03 alive, n04 failed, n05 failed, n06 failed")
@@ -48,7 +48,7 @@ func TestHalvesOfACutNetworkFindEachOtherAgain(t *testing.T) {
 
 func TestANodeKeepsTryingAndLooksNamesUpAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		net := newNetwork()
+		net := newNetwork(t)
 		var seed atomic.Pointer[netip.AddrPort]
 		nowhere := netip.MustParseAddrPort("10.9.9.9:1")
 		seed.Store(&nowhere)
@@ -71,14 +71,16 @@ func TestANodeKeepsTryingAndLooksNamesUpAnew(t *testing.T) {
 		other := net.open(t, lan(facts("n2")))
 		at := other.Addr()
 		seed.Store(&at)
-		must(t, g.Joined(t.Context()))
+		met, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		must(t, g.Joined(met))
 		within(t, time.Second, []*membership.Gossip{g, other}, "n1 alive, n2 alive")
 	})
 }
 
 func TestASeedThatIsTheNodeItselfDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		net := newNetwork()
+		net := newNetwork(t)
 		var self atomic.Pointer[netip.AddrPort]
 		o := lan(facts("n1"))
 		o.Seeds = func(context.Context) ([]netip.AddrPort, error) {
@@ -109,7 +111,7 @@ func TestASeedThatIsTheNodeItselfDoesNotCount(t *testing.T) {
 
 func TestARefusalIsLoggedOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		net := newNetwork()
+		net := newNetwork(t)
 		var log record
 		f := facts("n1")
 		f.ClusterID = "c1"
@@ -140,9 +142,9 @@ func TestAFarewellReachesWhomItIsNotToldDirectly(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				net := newNetwork()
+				net := newNetwork(t)
 				all := net.fleet(t, 4)
-				within(t, 5*time.Second, all, states(all))
+				within(t, 45*time.Second, all, states(all))
 				net.lose(lost(all[2].Addr(), all[3].Addr()))
 				must(t, all[2].Leave(t.Context()))
 				must(t, all[2].Close())
@@ -160,25 +162,29 @@ func TestAFarewellReachesWhomItIsNotToldDirectly(t *testing.T) {
 // of the cluster, because nobody could ask the first when the second joined.
 func TestADuplicateThatLostPacketsHidIsFoundLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		net := newNetwork()
+		net := newNetwork(t)
 		var log record
 		o := lan(facts("n1"))
 		o.Logger = logTo(&log)
 		first := net.open(t, o)
 		second := net.open(t, lan(facts("n2"), first))
-		within(t, 5*time.Second, []*membership.Gossip{first, second}, "n1 alive, n2 alive")
-		net.lose(func(from, to netip.AddrPort, packet bool) bool { return packet && (from == second.Addr() || to == second.Addr()) })
+		within(t, 45*time.Second, []*membership.Gossip{first, second}, "n1 alive, n2 alive")
+		net.lose(func(from, to netip.AddrPort, packet bool) bool {
+			return packet && (from == second.Addr() || to == second.Addr())
+		})
 		f := facts("n2")
 		f.ServerID = "n2.d2"
 		twin := net.open(t, lan(f, first))
-		must(t, twin.Joined(t.Context()))
+		joins(t, twin)
 		net.lose(nil)
 
-		from := time.Now()
-		err := <-twin.Duplicate()
-		t.Logf("found after %s", time.Since(from))
-		if !fault.Is(err, fault.Conflict) || !strings.Contains(fault.Text(err), second.Addr().String()) || time.Since(from) > time.Minute {
-			t.Errorf("after %s: %v", time.Since(from), err)
+		var err error
+		select {
+		case err = <-twin.Duplicate():
+		case <-time.After(time.Minute):
+		}
+		if !fault.Is(err, fault.Conflict) || !strings.Contains(fault.Text(err), second.Addr().String()) {
+			t.Errorf("within a minute: %v", err)
 		}
 		select {
 		case err := <-second.Duplicate():
@@ -194,17 +200,51 @@ func TestADuplicateThatLostPacketsHidIsFoundLater(t *testing.T) {
 	})
 }
 
+// TestACopyOfARunningProcessIsADuplicate has one boot id at two addresses.
+func TestACopyOfARunningProcessIsADuplicate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newNetwork(t)
+		var log record
+		o := lan(facts("n1"))
+		o.Logger = logTo(&log)
+		first := net.open(t, o)
+		second := net.open(t, lan(facts("n2"), first))
+		within(t, 45*time.Second, []*membership.Gossip{first, second}, "n1 alive, n2 alive")
+		twin := net.open(t, lan(second.Roster().Self().Facts, first))
+		if err := twin.Joined(aMinute(t)); !fault.Is(err, fault.Conflict) || !strings.Contains(fault.Text(err), second.Addr().String()) {
+			t.Errorf("the copy was told: %v", err)
+		}
+		must(t, twin.Close())
+		<-time.After(2 * time.Minute)
+
+		net.lose(func(from, to netip.AddrPort, packet bool) bool {
+			return packet && (from == second.Addr() || to == second.Addr())
+		})
+		twin = net.open(t, lan(second.Roster().Self().Facts, first))
+		joins(t, twin)
+		net.lose(nil)
+		said := log.count("reason=duplicate_id")
+		<-time.After(2 * time.Minute)
+		if log.count("reason=duplicate_id") <= said {
+			t.Error("a copy that lost packets hid is never noticed")
+		}
+		if m, _ := first.Roster().Node("n2"); m.Gossip != second.Addr() {
+			t.Errorf("n2 is at %s, not at %s", m.Gossip, second.Addr())
+		}
+	})
+}
+
 func TestANewcomerWithASlowClockDoesNotDriveOutTheNodeItCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		net := newNetwork()
+		net := newNetwork(t)
 		first := net.open(t, lan(facts("n1")))
 		second := net.open(t, lan(facts("n2"), first))
 		both := []*membership.Gossip{first, second}
-		within(t, 5*time.Second, both, "n1 alive, n2 alive")
+		within(t, 45*time.Second, both, "n1 alive, n2 alive")
 		f := facts("n2")
 		f.BootID = strings.Repeat("0", 19)
 		twin := net.open(t, lan(f, first))
-		if err := twin.Joined(t.Context()); !fault.Is(err, fault.Conflict) {
+		if err := twin.Joined(aMinute(t)); !fault.Is(err, fault.Conflict) {
 			t.Errorf("the newcomer was told: %v", err)
 		}
 		must(t, twin.Close())
@@ -224,14 +264,14 @@ func TestANewcomerWithASlowClockDoesNotDriveOutTheNodeItCopies(t *testing.T) {
 // before it, because the clock went back in between.
 func TestARestartUnderASlowClockIsAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		net := newNetwork()
+		net := newNetwork(t)
 		all := net.fleet(t, 3)
-		within(t, 5*time.Second, all, states(all))
+		within(t, 45*time.Second, all, states(all))
 		must(t, all[2].Close())
 		f := facts("n03")
 		f.BootID = strings.Repeat("0", 19)
 		again := net.open(t, lan(f, all[0]))
-		must(t, again.Joined(t.Context()))
+		joins(t, again)
 		eventuallyAt := func() bool {
 			m, _ := all[1].Roster().Node("n03")
 			return m.Gossip == again.Addr() && m.State == membership.Alive
@@ -250,7 +290,7 @@ func TestARestartUnderASlowClockIsAlive(t *testing.T) {
 
 func TestMembersGoneForLongAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		net := newNetwork()
+		net := newNetwork(t)
 		with := func(node string, seeds ...*membership.Gossip) membership.Options {
 			o := lan(facts(node), seeds...)
 			o.Timing.Forget = 10 * time.Minute
@@ -258,7 +298,7 @@ func TestMembersGoneForLongAreForgotten(t *testing.T) {
 		}
 		first := net.open(t, with("n1"))
 		second, third := net.open(t, with("n2", first)), net.open(t, with("n3", first))
-		within(t, 5*time.Second, []*membership.Gossip{first, second, third}, "n1 alive, n2 alive, n3 alive")
+		within(t, 45*time.Second, []*membership.Gossip{first, second, third}, "n1 alive, n2 alive, n3 alive")
 		must(t, second.Close())
 		must(t, third.Leave(t.Context()))
 		must(t, third.Close())
@@ -276,7 +316,7 @@ func TestMembersGoneForLongAreForgotten(t *testing.T) {
 
 func TestWatchingARosterNeverMissesTheLastState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		net := newNetwork()
+		net := newNetwork(t)
 		first := net.open(t, lan(facts("n1")))
 		second := net.open(t, lan(facts("n2"), first))
 		last := make(chan uint32, 1)
@@ -303,7 +343,7 @@ func TestWatchingARosterNeverMissesTheLastState(t *testing.T) {
 
 func TestComingAndGoingIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		net := newNetwork()
+		net := newNetwork(t)
 		var log record
 		o := lan(facts("n1"))
 		o.Logger = logTo(&log)
@@ -328,12 +368,12 @@ func TestComingAndGoingIsLogged(t *testing.T) {
 type shout struct {
 	id    string
 	heard chan string
-	sent  int
+	sent  atomic.Int32
 }
 
 // Broadcasts implements membership.Channel.
 func (s *shout) Broadcasts(int, int) [][]byte {
-	if s.sent++; s.sent > 20 {
+	if s.sent.Add(1) > 20 {
 		return nil
 	}
 	return [][]byte{[]byte("news of " + s.id)}
@@ -357,7 +397,7 @@ func (s *shout) hear(text string) {
 
 func TestChannelsCarryTheirOwnDataOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		net := newNetwork()
+		net := newNetwork(t)
 		with := func(node string, seeds ...*membership.Gossip) (membership.Options, map[byte]*shout) {
 			o := lan(facts(node), seeds...)
 			o.Channels = map[byte]membership.Channel{}

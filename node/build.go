@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"net"
 	"net/http"
 	"strings"
@@ -36,6 +37,7 @@ func (n *Node) build(ctx context.Context) error {
 		n.buildAdmin,      // its socket lies in the directory that the host has locked
 		n.buildComponents, // from here on the API serves
 		n.buildLoops,      // finds the cluster, and keeps its groups in order
+		n.buildDrain,      // closed first: requests under way still find everything they need
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -63,16 +65,17 @@ func (n *Node) buildMetrics(ctx context.Context) error {
 	mux.Handle("GET /metrics", page)
 	mux.Handle("GET /{$}", page)
 	n.addrs.Metrics = ls[0].Addr().String()
-	return n.serve(ctx, "metrics", ls[0], mux)
+	_, err = n.serve(ctx, "metrics", ls[0], mux)
+	return err
 }
 
 // serve runs one HTTP server until the node closes.
-func (n *Node) serve(ctx context.Context, name string, l net.Listener, h http.Handler) error {
+func (n *Node) serve(ctx context.Context, name string, l net.Listener, h http.Handler) (*apihttp.Server, error) {
 	s := apihttp.NewServer(apihttp.ServerConfig{Listener: l, Handler: h, Logger: n.log})
 	if err := s.Open(ctx); err != nil {
-		return err
+		return nil, err
 	}
-	return n.closers.Push(name, s.Close)
+	return s, n.closers.Push(name, s.Close)
 }
 
 // buildAPI opens the application's listeners at once; until the components are open they
@@ -102,14 +105,28 @@ func (n *Node) buildAPI(ctx context.Context) error {
 	}
 	for i, l := range ls {
 		n.addrs.API = append(n.addrs.API, l.Addr().String())
-		if err := n.serve(ctx, "api", l, face); err != nil {
+		s, err := n.serve(ctx, "api", l, face)
+		if err != nil {
 			for _, rest := range ls[i+1:] {
 				_ = rest.Close()
 			}
 			return err
 		}
+		n.apis = append(n.apis, s)
 	}
 	return nil
+}
+
+// buildDrain makes a stop begin with the API: no new requests, and the end of those under
+// way, while the store can still serve them.
+func (n *Node) buildDrain(context.Context) error {
+	return n.closers.Push("api requests", func(ctx context.Context) error {
+		var errs []error
+		for _, s := range n.apis {
+			errs = append(errs, s.Close(ctx))
+		}
+		return errors.Join(errs...)
+	})
 }
 
 func reveal(secrets []Secret) []string {
@@ -175,7 +192,8 @@ func (n *Node) buildAdmin(ctx context.Context) error {
 		return err
 	}
 	n.addrs.Admin = l.Addr().String()
-	return n.serve(ctx, "admin socket", l, apihttp.NewAdmin(n, n.log))
+	_, err = n.serve(ctx, "admin socket", l, apihttp.NewAdmin(n, n.log))
+	return err
 }
 
 // buildComponents opens what the resources declare.

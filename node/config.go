@@ -12,8 +12,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/quorate/quorate/raftfsm"
-
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/placement"
 )
@@ -22,7 +20,7 @@ import (
 const (
 	MaxPartitions = 256
 	// MaxEntry is the largest log entry in bytes, and so the largest request body.
-	MaxEntry = raftfsm.MaxRequest
+	MaxEntry = 64 << 20
 )
 
 // sharedDir is the last element of the data directory that nodes without --join and

@@ -60,6 +60,10 @@ func (n *Node) search(ctx context.Context, r *membership.Roster) {
 		return
 	}
 	expect := n.config.Cluster.BootstrapExpect
+	if !n.config.Cluster.joining() {
+		n.wait("the data directory %s was made to join a cluster and belongs to none yet: start the node with --join, or choose another --data-dir", n.config.Data.Dir)
+		return
+	}
 	if expect == 0 {
 		n.wait("no node of a cluster has been reached through --join %s; to form a new cluster, start its servers with --bootstrap-expect", strings.Join(n.config.Cluster.Join, ","))
 		return
@@ -158,8 +162,12 @@ func (n *Node) wait(format string, args ...any) {
 	}
 }
 
-// outside says why this node is not yet a working part of a cluster; nil once it was.
+// outside says why this node is not a working part of the cluster: because the others
+// refuse it, or because it has not been one yet.
 func (n *Node) outside() *api.Reason {
+	if why := n.refusal(); why != nil {
+		return &api.Reason{Name: "cluster", Text: fault.Text(why)}
+	}
 	if n.inside.Load() {
 		return nil
 	}
@@ -169,9 +177,6 @@ func (n *Node) outside() *api.Reason {
 			text = *why
 		}
 		return &api.Reason{Name: "cluster", Text: text}
-	}
-	if why := n.refusal(); why != nil {
-		return &api.Reason{Name: "cluster", Text: fault.Text(why)}
 	}
 	for i := range n.host.Groups() {
 		if err := n.host.Ready(uint32(i)); err != nil {

@@ -2,24 +2,18 @@ package node_test
 
 import (
 	"io"
-	"log/slog"
 	"net/http"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
-	"github.com/quorate/quorate/api"
-	apihttp "github.com/quorate/quorate/api/http"
-	"github.com/quorate/quorate/component/state"
-	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/node"
 )
 
 // recorder notes every metric that is registered, also those without a value yet.
@@ -54,29 +48,23 @@ func (r *recorder) MustRegister(cs ...prometheus.Collector) {
 	}
 }
 
-// registered are the metrics of every subsystem of a node.
+// registered are the metrics of every subsystem of a node, but for those of libraries.
 func registered(t *testing.T) map[string][]string {
 	t.Helper()
-	r := &recorder{Registry: prometheus.NewRegistry(), names: map[string][]string{"quorate_build_info": {"version"}}}
-	if _, err := state.NewMetrics(r); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := apihttp.New(apihttp.Config{App: api.App{ID: "a"}, Logger: slog.New(slog.DiscardHandler), Registerer: r}); err != nil {
-		t.Fatal(err)
-	}
-	h, err := raftfsm.Open(t.Context(), raftfsm.Options{
-		Dir: filepath.Join(t.TempDir(), "data"), Bootstrap: true, Logger: slog.New(slog.DiscardHandler), Registerer: r, Fatal: func(err error) { t.Error(err) },
-		Transport: func(_ uint32, id raft.ServerID) raft.Transport {
-			_, tr := raft.NewInmemTransport(raft.ServerAddress(id))
-			return tr
-		},
-	})
+	r := &recorder{Registry: prometheus.NewRegistry(), names: map[string][]string{}}
+	d := deps(t)
+	d.Registry = r
+	n, err := node.Open(t.Context(), config(t), d)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Close(); err != nil {
-		t.Fatal(err)
+	closeNode(t, n)
+	for name := range r.names {
+		if !strings.HasPrefix(name, "quorate_") {
+			delete(r.names, name)
+		}
 	}
+	r.names["quorate_build_info"] = []string{"version"} // a constant label, which its description does not list
 	return r.names
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	apihttp "github.com/quorate/quorate/api/http"
 	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/internal/lifecycle"
 	"github.com/quorate/quorate/internal/peer"
@@ -30,6 +31,14 @@ type Deps struct {
 	Exit func(code int)
 	Env  func(name string) (string, bool) // looks up environment variables. Required
 	Now  func() time.Time                 // nil = time.Now
+	// Registry takes the metrics of all subsystems and is what /metrics serves; nil = a new one.
+	Registry Registry
+}
+
+// Registry registers metrics and gathers them. *prometheus.Registry is one.
+type Registry interface {
+	prometheus.Registerer
+	prometheus.Gatherer
 }
 
 // Node is a running node. Safe for concurrent use.
@@ -38,10 +47,11 @@ type Node struct {
 	deps     Deps
 	log      *slog.Logger
 	started  time.Time
-	registry *prometheus.Registry
+	registry Registry
 	closers  lifecycle.Stack
 
 	addrs Addresses
+	apis  []*apihttp.Server
 	host  *raftfsm.Host
 	set   atomic.Pointer[loader.Set] // nil until all components are open
 	ready atomic.Bool
@@ -71,7 +81,10 @@ func Open(ctx context.Context, c Config, d Deps) (*Node, error) {
 	if d.Now == nil {
 		d.Now = time.Now
 	}
-	n := &Node{config: c, deps: d, log: d.Logger, started: d.Now(), registry: prometheus.NewRegistry(), stop: make(chan struct{})}
+	if d.Registry == nil {
+		d.Registry = prometheus.NewRegistry()
+	}
+	n := &Node{config: c, deps: d, log: d.Logger, started: d.Now(), registry: d.Registry, stop: make(chan struct{})}
 	if err := n.build(ctx); err != nil {
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Grace)
 		defer cancel()

@@ -153,6 +153,7 @@ func (n *Node) identity() api.NodeIdentity {
 		ID: id.Node, ServerID: id.Server, Cluster: n.config.Cluster.Name, ClusterID: id.Cluster, Role: string(n.config.Cluster.Role),
 		Version: n.config.Version, Started: n.started.UTC(), UptimeMS: n.deps.Now().Sub(n.started).Milliseconds(),
 		DataDir: n.addrs.DataDir, LogStore: string(id.Engine), Partitions: int(id.Partitions), Metrics: n.addrs.Metrics,
+		Gossip: n.addrs.Gossip, Peer: n.addrs.Peer,
 		Apps: []api.AppStatus{{ID: n.config.App.ID, Namespace: n.config.Namespace, API: n.addrs.API}},
 	}
 }

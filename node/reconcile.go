@@ -32,6 +32,7 @@ type groupView struct {
 	since  time.Time            // when this node began to lead; zero = it does not
 	steady map[string]time.Time // server -> since when it has kept up
 	input  placement.Input      // the last one that was decided on
+	prev   uint64               // index of the configuration it shows
 }
 
 func newReconciler(n *Node) *reconciler {
@@ -63,7 +64,7 @@ func (r *reconciler) round(ctx context.Context) {
 			continue
 		}
 		for _, c := range placement.Plan(inputs[i]) {
-			r.apply(ctx, uint32(i), g, c)
+			r.apply(ctx, uint32(i), g, c, r.prev(i))
 		}
 	}
 	r.spread(ctx, inputs)
@@ -72,7 +73,7 @@ func (r *reconciler) round(ctx context.Context) {
 
 // look gathers what is known about a group. Only its leader asks how far the others are.
 func (r *reconciler) look(ctx context.Context, id uint32, g *group.Group) placement.Input {
-	servers, _ := g.Servers()
+	servers, prev := g.Servers()
 	now := r.node.deps.Now()
 	in := placement.Input{
 		Group: id, Voters: r.node.config.Cluster.Voters, Leader: string(g.Leader()), Now: now,
@@ -106,7 +107,7 @@ func (r *reconciler) look(ctx context.Context, id uint32, g *group.Group) placem
 		}
 		in.Servers = append(in.Servers, one)
 	}
-	v.input = in
+	v.input, v.prev = in, prev
 	return in
 }
 
@@ -154,11 +155,18 @@ func members(r *membership.Roster) []placement.Member {
 	return out
 }
 
+// prev is the configuration that the decision about a group rests on: a change is refused
+// if there is a newer one.
+func (r *reconciler) prev(i int) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.views[i].prev
+}
+
 // apply carries one change out.
-func (r *reconciler) apply(ctx context.Context, id uint32, g *group.Group, c placement.Change) {
+func (r *reconciler) apply(ctx context.Context, id uint32, g *group.Group, c placement.Change, prev uint64) {
 	ctx, cancel := context.WithTimeout(ctx, changeWait)
 	defer cancel()
-	_, prev := g.Servers()
 	server := raft.ServerID(c.Server)
 	var err error
 	switch c.Op {
@@ -189,7 +197,7 @@ func (r *reconciler) spread(ctx context.Context, inputs []placement.Input) {
 		if m.From != self {
 			continue
 		}
-		r.apply(ctx, m.Group, r.node.host.Groups()[m.Group], placement.Change{Op: placement.Transfer, Server: m.To, Node: placement.NodeOf(m.To), Reason: m.Reason})
+		r.apply(ctx, m.Group, r.node.host.Groups()[m.Group], placement.Change{Op: placement.Transfer, Server: m.To, Node: placement.NodeOf(m.To), Reason: m.Reason}, 0)
 	}
 }
 

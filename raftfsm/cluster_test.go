@@ -351,6 +351,9 @@ func TestUnreadableCallsAreRefused(t *testing.T) {
 	h := open(t, options(t, t.TempDir()))
 	for _, payload := range [][]byte{nil, {1}, {2, 0}, {1, 9}, {1, 0}, {1, 0, 0x80}} {
 		for _, method := range append(raftfsm.Methods(), "raft.nosuch") {
+			if method == raftfsm.MethodProgress && len(payload) > 1 && payload[0] == 1 && payload[1] == 0 {
+				continue // a whole call: it has nothing but the group
+			}
 			if _, err := h.Serve(t.Context(), method, payload); err == nil {
 				t.Errorf("%s with %v was served", method, payload)
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/kv"
 )
@@ -77,11 +78,28 @@ func (h *Host) servePropose(ctx context.Context, g *group.Group, r *frame) ([]by
 			return nil, err
 		}
 	}
-	a, err := g.Propose(ctx, data, ack)
+	if err := whole(data); err != nil {
+		return nil, err
+	}
+	a, err := g.Propose(ctx, data, outcomeKnown(g, ack))
 	if err != nil {
 		return nil, err
 	}
 	return appendAnswer(nil, &a), nil
+}
+
+// whole refuses what is not exactly one request that every replica can apply: in the log
+// it would stop them all.
+func whole(data []byte) error {
+	if len(data) > MaxRequest {
+		return fault.New(fault.TooLarge, "raftfsm.Serve", "a forwarded request is larger than a log entry may be")
+	}
+	b, err := command.Decode(append(command.AppendHeader(make([]byte, 0, command.HeaderSize+len(data)), 0, 1), data...))
+	if err != nil || len(b.Requests) != 1 {
+		return &fault.Error{Code: fault.Invalid, Op: "raftfsm.Serve", Msg: "a forwarded request cannot be read; nothing of it was done", Err: err,
+			Hint: "run the same version on all nodes"}
+	}
+	return nil
 }
 
 func (h *Host) serveReadIndex(ctx context.Context, g *group.Group, r *frame) ([]byte, error) {
@@ -105,7 +123,7 @@ func leaderIndex(ctx context.Context, g *group.Group, after group.Position) (gro
 	held := group.Held
 	if after.Index > 0 {
 		held = g.Holds(after)
-		if held == group.Unknown {
+		if held == group.Unknown && after.Index > g.LastIndex() {
 			held = group.Lost // beyond the leader's log: it went with an earlier leader
 		}
 		if held == group.Held {

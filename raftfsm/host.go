@@ -38,7 +38,7 @@ type Options struct {
 	NodeID     string          // empty = what the directory says, or a new one
 	Partitions uint32          // 0 = what the directory says, or 1
 	Engine     group.LogEngine // empty = what the directory says, or boltdb
-	Bootstrap  bool            // form a cluster of this one node if the directory is new
+	Bootstrap  bool            // form a cluster of this one node if, and only if, the directory is new
 
 	Transport func(id uint32, server raft.ServerID) raft.Transport // one for each group
 	Peers     Peers                                                // the other servers; nil = there are none
@@ -90,7 +90,7 @@ type Host struct {
 	space    *space
 	groups   []*group.Group
 	origins  []*origin
-	own      []atomic.Pointer[group.Position] // newest eventual write acknowledged here, by group
+	own      []atomic.Pointer[seen] // newest write acknowledged here that the machine may not reflect yet, by group
 	metrics  *Metrics
 
 	stop   chan struct{}
@@ -152,7 +152,7 @@ func (h *Host) identify() error {
 	}
 	h.identity = *newIdentity(h.opts)
 	if h.opts.Bootstrap {
-		h.identity.Cluster = randomID()
+		h.identity.Cluster, h.identity.Forming = randomID(), true
 	}
 	return h.identity.write(h.opts.Dir)
 }
@@ -172,7 +172,7 @@ func (h *Host) made() error {
 // openGroups opens all groups at a time: most of it is waiting for the disk.
 func (h *Host) openGroups(ctx context.Context) error {
 	n := int(h.identity.Partitions)
-	h.groups, h.origins, h.own = make([]*group.Group, n), make([]*origin, n), make([]atomic.Pointer[group.Position], n)
+	h.groups, h.origins, h.own = make([]*group.Group, n), make([]*origin, n), make([]atomic.Pointer[seen], n)
 	shared := group.NewMetrics(h.opts.Registerer)
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.SetLimit(8)
@@ -190,8 +190,8 @@ func (h *Host) openGroups(ctx context.Context) error {
 		return err
 	}
 	for i := range h.groups {
-		h.origins[i] = newOrigin(h.identity.Server+"/"+h.boot, func(ctx context.Context, r *command.Request) (group.Answer, error) {
-			return h.register(ctx, uint32(i), r)
+		h.origins[i] = newOrigin(h.identity.Server+"/"+h.boot, func(ctx context.Context, attempt func() *command.Request) (group.Answer, error) {
+			return h.register(ctx, uint32(i), attempt)
 		})
 	}
 	return nil
@@ -203,7 +203,7 @@ func (h *Host) groupOptions(id uint32, m *group.Metrics) group.Options {
 	return group.Options{
 		ID: id, Dir: filepath.Join(o.Dir, "groups", strconv.FormatUint(uint64(id), 10)), ServerID: server,
 		Transport: o.Transport(id, server), Confirmer: confirmer{o.Peers, id}, Engine: h.identity.Engine,
-		Bootstrap: o.Bootstrap || h.identity.Forming, MustExist: h.identity.Made, Cache: h.cache, MemTable: memTable(o.MemTable, h.identity.Partitions),
+		Bootstrap: h.identity.Forming, MustExist: h.identity.Made, Cache: h.cache, MemTable: memTable(o.MemTable, h.identity.Partitions),
 		Timing: o.Timing, Bounds: o.Bounds, Logger: o.Logger, Metrics: m, Fatal: o.Fatal,
 		Now: o.Now, Step: o.Step,
 	}
@@ -234,14 +234,15 @@ func (h *Host) Groups() []*group.Group { return h.groups }
 // WritesAllowed is nil, or says why values cannot be stored now.
 func (h *Host) WritesAllowed() error { return h.space.allowed() }
 
-// note remembers an eventual write acknowledged here: reads at this node come after it.
-func (h *Host) note(id uint32, pos group.Position) {
+// note remembers a write acknowledged here: eventual reads at this node come after it.
+func (h *Host) note(at seen) {
+	own := &h.own[at.group]
 	for {
-		have := h.own[id].Load()
-		if have != nil && (have.Term > pos.Term || (have.Term == pos.Term && have.Index >= pos.Index)) {
+		have := own.Load()
+		if have != nil && !have.before(at) {
 			return
 		}
-		if h.own[id].CompareAndSwap(have, &pos) {
+		if own.CompareAndSwap(have, &at) {
 			return
 		}
 	}
@@ -262,12 +263,14 @@ func (h *Host) Close() error {
 	h.closed.Do(func() {
 		close(h.stop)
 		h.wg.Wait()
-		var errs []error
-		for _, g := range h.groups {
+		errs := make([]error, len(h.groups))
+		var closing sync.WaitGroup
+		for i, g := range h.groups {
 			if g != nil {
-				errs = append(errs, g.Close())
+				closing.Go(func() { errs[i] = g.Close() })
 			}
 		}
+		closing.Wait()
 		if h.cache != nil {
 			h.cache.Unref()
 		}

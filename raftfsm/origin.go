@@ -2,6 +2,7 @@ package raftfsm
 
 import (
 	"context"
+	"strconv"
 	"sync"
 
 	"github.com/quorate/quorate/internal/fault"
@@ -17,10 +18,12 @@ import (
 // request will never be sent again.
 type origin struct {
 	name     string // node id and boot id: never the same for two runs of a process
-	register func(context.Context, *command.Request) (group.Answer, error)
+	register func(context.Context, func() *command.Request) (group.Answer, error)
 
 	mu       sync.Mutex
 	number   uint64 // 0 = not registered
+	proven   bool   // a request with this number was answered with its outcome
+	attempts uint64 // registrations asked for
 	next     uint64 // last sequence given out
 	done     uint64
 	finished map[uint64]struct{} // above done
@@ -28,7 +31,7 @@ type origin struct {
 	registering chan struct{} // one slot: at most one registration at a time
 }
 
-func newOrigin(name string, register func(context.Context, *command.Request) (group.Answer, error)) *origin {
+func newOrigin(name string, register func(context.Context, func() *command.Request) (group.Answer, error)) *origin {
 	return &origin{name: name, register: register, finished: map[uint64]struct{}{}, registering: make(chan struct{}, 1)}
 }
 
@@ -76,13 +79,31 @@ func (o *origin) drop(number uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.number == number {
-		o.number, o.next, o.done = 0, 0, 0
+		o.number, o.next, o.done, o.proven = 0, 0, 0, false
 		clear(o.finished)
 	}
 }
 
-// ensure registers, once for all who wait. Registering needs no protection: a
-// registration that was applied but not heard of is replaced by the next.
+// prove notes that the group answered a request of this number with an outcome: from now
+// on the number can only vanish by being idle.
+func (o *origin) prove(number uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.number == number {
+		o.proven = true
+	}
+}
+
+// isProven reports whether prove was called for the number in use.
+func (o *origin) isProven() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.proven
+}
+
+// ensure registers, once for all who wait. Registering needs no protection: every attempt
+// has a name of its own, so one that was applied but not heard of, or comes late, replaces
+// nothing and is forgotten after a while.
 func (o *origin) ensure(ctx context.Context) error {
 	select {
 	case o.registering <- struct{}{}:
@@ -96,7 +117,7 @@ func (o *origin) ensure(ctx context.Context) error {
 	if have {
 		return nil
 	}
-	a, err := o.register(ctx, &command.Request{Kind: command.KindRegister, Name: o.name})
+	a, err := o.register(ctx, o.attempt)
 	if err != nil {
 		return notStarted(err)
 	}
@@ -104,15 +125,31 @@ func (o *origin) ensure(ctx context.Context) error {
 		return fault.New(fault.Internal, "raftfsm.origin", "the group answered a registration without a number")
 	}
 	o.mu.Lock()
-	o.number, o.next, o.done = a.Result.Revisions[0], 0, 0
+	o.number, o.next, o.done, o.proven = a.Result.Revisions[0], 0, 0, false
 	o.mu.Unlock()
 	return nil
 }
 
-// register sends a registration until it is applied or ctx ends.
-func (h *Host) register(ctx context.Context, gid uint32, r *command.Request) (group.Answer, error) {
-	a, _, err := h.send(ctx, gid, r, group.Committed)
-	return a, err
+// attempt is one more registration.
+func (o *origin) attempt() *command.Request {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.attempts++
+	return &command.Request{Kind: command.KindRegister, Name: o.name + "/" + strconv.FormatUint(o.attempts, 10)}
+}
+
+// register sends registrations until one is answered or ctx ends.
+func (h *Host) register(ctx context.Context, gid uint32, attempt func() *command.Request) (group.Answer, error) {
+	for {
+		data, err := command.AppendRequest(nil, attempt())
+		if err != nil {
+			return group.Answer{}, err
+		}
+		a, err := h.propose(ctx, gid, data, group.Committed, false)
+		if err == nil || !h.again(ctx, gid, err) {
+			return a, err
+		}
+	}
 }
 
 // notStarted turns the failure of a preparation into one of the request it was for: that
@@ -122,5 +159,6 @@ func notStarted(err error) error {
 	if code == fault.Indeterminate || code == fault.NotLeader {
 		code = fault.Unavailable
 	}
-	return &fault.Error{Code: code, Op: "raftfsm.origin", Msg: "the write was not started", Err: err}
+	return &fault.Error{Code: code, Op: "raftfsm.origin", Msg: "the write was not started: this node could not register with the group in time",
+		Hint: fault.HintOf(err)}
 }

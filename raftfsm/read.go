@@ -50,7 +50,13 @@ func (h *Host) read(ctx context.Context, gid uint32, opts *state.ReadOptions, f 
 	if err != nil {
 		return state.Proof{}, err
 	}
-	p.Session = sess.with(at).token(tag)
+	p.Session = opts.Session
+	if p.Level != state.Stale || r.forgive {
+		if r.forgive {
+			sess = sess.without(gid)
+		}
+		p.Session = sess.with(at).token(tag)
+	}
 	return p, nil
 }
 
@@ -62,6 +68,7 @@ type reading struct {
 	session session
 	foreign bool
 	f       look
+	forgive bool // what the session or this node had seen of the group was lost, and the answer says so
 }
 
 // strong is linearizable: a fresh read index, the machine up to it, then the look. What
@@ -103,17 +110,11 @@ func (r *reading) readIndex(ctx context.Context, after group.Position) (group.Re
 		} else {
 			ri, held, err = leaderIndex(ctx, r.group, after)
 		}
-		switch fault.CodeOf(err) {
-		case fault.NotLeader, fault.Unavailable, fault.Indeterminate:
-		default:
+		if err == nil || !r.host.again(ctx, r.id, err) {
+			if ctx.Err() != nil && err != nil {
+				err = noQuorum("raftfsm.read", r.id, err)
+			}
 			return ri, held, err
-		}
-		r.host.metrics.retries.WithLabelValues("not_leader").Inc()
-		if ctx.Err() == nil {
-			r.group.WaitChange(ctx, retryPause)
-		}
-		if ctx.Err() != nil {
-			return ri, held, noQuorum("raftfsm.read", r.id, err)
 		}
 	}
 }
@@ -165,6 +166,7 @@ func (r *reading) eventual(ctx context.Context, bound time.Duration) (state.Proo
 // guarantees hold.
 func (r *reading) catchUp(ctx context.Context) (reason string, err error) {
 	if r.foreign {
+		r.forgive = true
 		return staleForeign, nil
 	}
 	if !r.group.CaughtUp() {
@@ -179,7 +181,11 @@ func (r *reading) catchUp(ctx context.Context) (reason string, err error) {
 	if own == nil {
 		return "", nil
 	}
-	return r.await(ctx, seen{group: r.id, pos: *own})
+	reason, err = r.await(ctx, *own)
+	if err == nil && (reason == "" || reason == staleLost) {
+		r.host.own[r.id].CompareAndSwap(own, nil) // reflected, or lost and reported once
+	}
+	return reason, err
 }
 
 // await waits until the machine has applied s, or says why it cannot: a short while for
@@ -204,12 +210,14 @@ func (r *reading) await(ctx context.Context, s seen) (reason string, err error) 
 			err = r.group.WaitApplied(wait, ri.Index)
 		}
 	}
-	if held == group.Lost && !s.committed {
-		r.host.metrics.lostEvents.Inc()
-		return staleLost, nil
-	}
-	if err == nil {
+	if err == nil && held != group.Lost {
 		err = r.group.WaitApplied(wait, s.pos.Index)
+	}
+	// Another leader's entries may have taken the place of s while it was waited for.
+	if !s.committed && (held == group.Lost || r.group.Holds(s.pos) == group.Lost) {
+		r.host.metrics.lostEvents.Inc()
+		r.forgive = true
+		return staleLost, nil
 	}
 	if err != nil && ctx.Err() == nil && wait.Err() != nil {
 		return staleNoQuorum, nil

@@ -85,16 +85,25 @@ func (s session) of(g uint32) (seen, bool) {
 	return seen{}, false
 }
 
-// with returns the session advanced by what was just seen. An entry of a later term wins;
-// in one term the greater index does. The receiver is not changed.
+// before reports whether n, seen later, replaces s. Of two positions that cannot be lost
+// the greater index holds more, whatever the terms. One that can be lost counts until
+// something at or above it is seen that cannot; and a later one of the kind replaces it.
+func (s seen) before(n seen) bool {
+	if n.pos.Index == s.pos.Index {
+		return n.committed || !s.committed
+	}
+	return n.pos.Index > s.pos.Index
+}
+
+// with returns the session advanced by what was just seen. The receiver is not changed.
 func (s session) with(n seen) session {
 	out := make(session, 0, len(s)+1)
 	placed := false
 	for _, e := range s {
 		if e.group == n.group {
 			placed = true
-			if e.pos.Term < n.pos.Term || (e.pos.Term == n.pos.Term && e.pos.Index <= n.pos.Index) {
-				e = seen{group: n.group, pos: n.pos, committed: n.committed || (e.pos == n.pos && e.committed)}
+			if e.before(n) {
+				e = n
 			}
 		}
 		out = append(out, e)
@@ -102,6 +111,17 @@ func (s session) with(n seen) session {
 	if !placed {
 		out = append(out, n)
 		sort.Slice(out, func(i, j int) bool { return out[i].group < out[j].group })
+	}
+	return out
+}
+
+// without returns the session without what it has seen of a group.
+func (s session) without(g uint32) session {
+	out := make(session, 0, len(s))
+	for _, e := range s {
+		if e.group != g {
+			out = append(out, e)
+		}
 	}
 	return out
 }

@@ -19,8 +19,9 @@ type space struct {
 	free   func(dir string) (uint64, error)
 	logger *slog.Logger
 
-	full atomic.Pointer[fault.Error]
-	left atomic.Uint64
+	full  atomic.Pointer[fault.Error]
+	left  atomic.Uint64
+	known atomic.Bool // left was measured
 }
 
 // freeBytes asks the operating system what an unprivileged user may still write.
@@ -40,6 +41,7 @@ func (s *space) look() {
 		return
 	}
 	s.left.Store(n)
+	s.known.Store(true)
 	was := s.full.Load() != nil
 	switch {
 	case !was && n < s.min:
@@ -60,7 +62,7 @@ const startBytes = 4 << 20
 
 // enoughToStart refuses to open anything on a full disk.
 func (s *space) enoughToStart() error {
-	if left := s.left.Load(); left < startBytes {
+	if left := s.left.Load(); s.known.Load() && left < startBytes {
 		return &fault.Error{Code: fault.Unavailable, Op: "raftfsm.Open", Key: s.dir,
 			Msg:  fmt.Sprintf("the disk of %s is full: %d KiB are free, a start needs %d MiB", s.dir, left>>10, startBytes>>20),
 			Hint: "free some space and start again, nothing acknowledged is lost"}

@@ -15,8 +15,9 @@ import (
 )
 
 // MaxRequest is the greatest size in bytes of one write with all its operations. A write
-// larger than an entry's usual bound travels as an entry of its own.
-const MaxRequest = 64 << 20
+// larger than an entry's usual bound travels as an entry of its own. raft-wal can read back
+// entries of 64 MiB with everything around them, and no larger ones, so some room is left.
+const MaxRequest = 64<<20 - 64<<10
 
 // maxPage is the greatest number of keys in one page of a listing.
 const maxPage = 1000
@@ -273,23 +274,28 @@ func (s *Store) write(ctx context.Context, ops []command.Op, c state.Consistency
 			Msg: fmt.Sprintf("the write has %d bytes, the limit is %d", n, MaxRequest), Hint: "split it"}
 	}
 	ack := group.Committed
-	if c != state.Strong && unconditional(ops) {
+	if c != state.Strong && requestID == "" && unconditional(ops) {
 		ack = group.Durable
 	}
 	a, err := s.host.write(ctx, p, req, ack)
 	if err != nil {
 		return state.Written{}, err
 	}
-	if ack == group.Durable {
-		s.host.note(p, a.Position)
-		at := seen{group: p, pos: a.Position}
-		return state.Written{Proof: state.Proof{Level: state.SessionLevel, Age: -1, Session: sess.with(at).token(tag)}}, nil
+	at := seen{group: p, pos: a.Position, committed: a.Result.Outcome != 0}
+	if at.committed {
+		if err := outcome(&a.Result); err != nil {
+			return state.Written{}, err
+		}
 	}
-	if err := outcome(&a.Result); err != nil {
-		return state.Written{}, err
+	s.host.note(at)
+	written := state.Written{Proof: state.Proof{Level: state.SessionLevel, Age: -1, Session: sess.with(at).token(tag)}}
+	if at.committed {
+		written.ETags = etags(a.Result.Revisions)
 	}
-	at := seen{group: p, pos: a.Position, committed: true}
-	return state.Written{ETags: etags(a.Result.Revisions), Proof: state.Proof{Level: state.Linearizable, Session: sess.with(at).token(tag)}}, nil
+	if ack == group.Committed {
+		written.Level, written.Age = state.Linearizable, 0
+	}
+	return written, nil
 }
 
 // unconditional reports whether the outcome of every operation is known beforehand.

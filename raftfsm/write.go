@@ -16,7 +16,12 @@ import (
 const retryPause = 100 * time.Millisecond
 
 // write gets one request into the log of a group, exactly once, however often it has to
-// be tried before ctx ends. It returns the position and, for group.Committed, the result.
+// be tried before ctx ends. It returns the position, and the result unless the answer was
+// given for durability alone; then the result's outcome is zero.
+//
+// An answer for durability is given before the outcome is known, so it is asked for only
+// while the outcome cannot be "unknown origin": the origin was answered before, and the
+// leader knows that none is about to be forgotten (see servePropose).
 func (h *Host) write(ctx context.Context, gid uint32, r *command.Request, ack group.Ack) (group.Answer, error) {
 	o := h.origins[gid]
 	for {
@@ -24,16 +29,22 @@ func (h *Host) write(ctx context.Context, gid uint32, r *command.Request, ack gr
 		if err != nil {
 			return group.Answer{}, err
 		}
+		if !o.isProven() {
+			ack = group.Committed
+		}
 		r.ID = id
 		a, sure, err := h.send(ctx, gid, r, ack)
 		o.end(id)
-		if err != nil || ack == group.Durable || a.Result.Outcome != kv.Stale {
+		switch {
+		case err != nil || a.Result.Outcome == 0:
 			return a, err
-		}
-		// The group does not know this origin, or no longer keeps its results.
-		if !sure {
+		case a.Result.Outcome != kv.Stale:
+			o.prove(id.Origin)
+			return a, nil
+		case !sure:
 			return a, fault.New(fault.Indeterminate, "raftfsm.write", "the write may have been applied: its result is no longer kept")
 		}
+		// The group does not know this origin, or no longer keeps its results.
 		o.drop(id.Origin)
 		h.metrics.retries.WithLabelValues("origin").Inc()
 	}
@@ -42,36 +53,55 @@ func (h *Host) write(ctx context.Context, gid uint32, r *command.Request, ack gr
 // send tries a request with one id until its outcome is known or ctx ends. sure is false
 // once an attempt ended without a known outcome.
 func (h *Host) send(ctx context.Context, gid uint32, r *command.Request, ack group.Ack) (a group.Answer, sure bool, err error) {
-	g, sure := h.groups[gid], true
 	data, err := command.AppendRequest(nil, r)
 	if err != nil {
 		return a, true, err
 	}
 	values := storesValues(r)
-	for {
+	for sure = true; ; {
 		a, err = h.propose(ctx, gid, data, ack, values)
-		switch fault.CodeOf(err) {
-		case fault.NotLeader:
-			h.metrics.retries.WithLabelValues("not_leader").Inc()
-		case fault.Unavailable: // the leader could not be reached, or goes away
-			if h.elsewhere(g) == "" {
-				return a, sure, unless(sure, err)
-			}
-			h.metrics.retries.WithLabelValues("unreachable").Inc()
-		case fault.Indeterminate:
-			sure = false
-			h.metrics.retries.WithLabelValues("indeterminate").Inc()
-		case "":
+		if err == nil {
 			return a, sure, nil
-		default:
-			return a, sure, unless(sure, err)
 		}
-		if ctx.Err() == nil {
-			g.WaitChange(ctx, retryPause)
+		sure = sure && !fault.Is(err, fault.Indeterminate)
+		if !h.again(ctx, gid, err) {
+			break
 		}
-		if ctx.Err() != nil {
-			return a, sure, unless(sure, noQuorum("raftfsm.write", gid, err))
-		}
+	}
+	if ctx.Err() != nil && (fault.Is(err, fault.NotLeader) || fault.Is(err, fault.Unavailable)) {
+		err = noQuorum("raftfsm.write", gid, err)
+	}
+	if !sure && !fault.Is(err, fault.Indeterminate) {
+		// This attempt surely failed, an earlier one may not have.
+		err = &fault.Error{Code: fault.Indeterminate, Op: "raftfsm.write", Msg: "the write may have been applied", Err: err}
+	}
+	return a, sure, err
+}
+
+// again reports whether a call that failed with err is worth another try, after a pause
+// in which the leadership may have changed.
+func (h *Host) again(ctx context.Context, gid uint32, err error) bool {
+	code := fault.CodeOf(err)
+	switch code {
+	case fault.NotLeader, fault.Indeterminate, fault.Unavailable:
+	default:
+		return false
+	}
+	if ctx.Err() != nil || h.closing() {
+		return false
+	}
+	h.metrics.retries.WithLabelValues(string(code)).Inc()
+	h.groups[gid].WaitChange(ctx, retryPause)
+	return ctx.Err() == nil && !h.closing()
+}
+
+// closing reports whether Close has begun.
+func (h *Host) closing() bool {
+	select {
+	case <-h.stop:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -86,7 +116,17 @@ func (h *Host) propose(ctx context.Context, gid uint32, data group.Encoded, ack 
 			return group.Answer{}, err
 		}
 	}
-	return g.Propose(ctx, data, ack)
+	return g.Propose(ctx, data, outcomeKnown(g, ack))
+}
+
+// outcomeKnown turns an answer for durability into one for the outcome while an origin of
+// the group is about to be forgotten: an entry that forgets it may be on its way. Entries
+// on their way carry no later time than now.
+func outcomeKnown(g *group.Group, ack group.Ack) group.Ack {
+	if ack == group.Durable && g.Machine().OriginDue() <= g.Now() {
+		return group.Committed
+	}
+	return ack
 }
 
 // elsewhere is the server that leads g, if it is known and not this one.
@@ -107,15 +147,6 @@ func storesValues(r *command.Request) bool {
 		}
 	}
 	return false
-}
-
-// unless turns an error into indeterminate unless every attempt surely failed: the last
-// one may have, an earlier one may not.
-func unless(sure bool, err error) error {
-	if sure {
-		return err
-	}
-	return &fault.Error{Code: fault.Indeterminate, Op: "raftfsm.write", Msg: "the write may have been applied", Err: err}
 }
 
 func noQuorum(op string, gid uint32, err error) error {

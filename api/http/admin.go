@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/http"
+	"strconv"
+	"strings"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/internal/fault"
@@ -14,13 +16,30 @@ import (
 const (
 	AdminStatusPath = "/v1/status"
 	AdminStoresPath = "/v1/stores"
+	// AdminMembersPath lists the nodes of the cluster.
+	AdminMembersPath = "/v1/members"
+	adminTransfer    = "/v1/groups/{id}/transfer"
 )
+
+// AdminTransferPath is where leadership of a group is handed over.
+func AdminTransferPath(group uint64) string {
+	return strings.Replace(adminTransfer, "{id}", strconv.FormatUint(group, 10), 1)
+}
+
+// maxAdminBody bounds a request to the admin API, in bytes.
+const maxAdminBody = 64 << 10
 
 // Admin is what the admin API asks of the node. Implementations are safe for concurrent
 // use and honour ctx; their errors are *fault.Error.
 type Admin interface {
 	// Status describes the node as it is now, whether it is ready or not.
 	Status(ctx context.Context) (api.NodeStatus, error)
+	// Members lists the nodes that the node knows, itself included, by their ids.
+	Members(ctx context.Context) ([]api.MemberStatus, error)
+	// TransferLeader hands leadership of a group, which this node must lead, to the node
+	// with the id to, or, where to is empty, to the voter that is furthest ahead. On other
+	// nodes it fails with not_leader and names the one that leads.
+	TransferLeader(ctx context.Context, group uint64, to string) (api.TransferResult, error)
 }
 
 // NewAdmin returns the handler of the admin API. It must only ever be served to the
@@ -31,6 +50,8 @@ func NewAdmin(a Admin, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+AdminStatusPath, h.status)
 	mux.HandleFunc("GET "+AdminStoresPath, h.stores)
+	mux.HandleFunc("GET "+AdminMembersPath, h.members)
+	mux.HandleFunc("POST "+adminTransfer, h.transfer)
 	mux.HandleFunc("/", h.unknown)
 	return mux
 }
@@ -51,6 +72,32 @@ func (h *adminHandler) stores(w http.ResponseWriter, r *http.Request) {
 		s.Stores = []api.StoreStatus{}
 	}
 	h.answer(w, s.Stores, err)
+}
+
+func (h *adminHandler) members(w http.ResponseWriter, r *http.Request) {
+	m, err := h.admin.Members(r.Context())
+	if m == nil {
+		m = []api.MemberStatus{}
+	}
+	h.answer(w, m, err)
+}
+
+func (h *adminHandler) transfer(w http.ResponseWriter, r *http.Request) {
+	const op = "http.Admin.transfer"
+	id, err := strconv.ParseUint(r.PathValue("id"), 10, 32)
+	if err != nil {
+		h.answer(w, nil, &fault.Error{Code: fault.Invalid, Op: op, Msg: strconv.Quote(r.PathValue("id")) + " is no group", Hint: "give a number; status lists the groups"})
+		return
+	}
+	var body api.TransferRequest
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAdminBody))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&body); err != nil {
+		h.answer(w, nil, &fault.Error{Code: fault.Invalid, Op: op, Msg: "the request cannot be read", Hint: "use the quorate command of the version that the node runs", Err: err})
+		return
+	}
+	result, err := h.admin.TransferLeader(r.Context(), id, body.To)
+	h.answer(w, result, err)
 }
 
 func (h *adminHandler) unknown(w http.ResponseWriter, r *http.Request) {

@@ -26,12 +26,23 @@ type adminFunc func() (api.NodeStatus, error)
 
 func (f adminFunc) Status(context.Context) (api.NodeStatus, error) { return f() }
 
+func (f adminFunc) Members(context.Context) ([]api.MemberStatus, error) {
+	_, err := f()
+	return nil, err
+}
+
+func (f adminFunc) TransferLeader(context.Context, uint64, string) (api.TransferResult, error) {
+	_, err := f()
+	return api.TransferResult{}, err
+}
+
 func adminStatusSample() api.NodeStatus {
 	return api.NodeStatus{
 		Node: api.NodeIdentity{ID: "n1", ServerID: "n1-4f", Cluster: "default", ClusterID: "c1", Role: "server", Version: "v1", Started: time.Unix(1700000000, 0).UTC(),
-			UptimeMS: 1500, DataDir: "/data", LogStore: "boltdb", Partitions: 1, Apps: []api.AppStatus{{ID: "orders", API: []string{"127.0.0.1:3500"}}}, Metrics: "127.0.0.1:9090"},
+			UptimeMS: 1500, DataDir: "/data", LogStore: "boltdb", Partitions: 1, Apps: []api.AppStatus{{ID: "orders", API: []string{"127.0.0.1:3500"}}}, Metrics: "127.0.0.1:9090", Gossip: "127.0.0.1:7946", Peer: "127.0.0.1:7947"},
 		Issues: []api.Issue{{About: "group 0", Reason: "no leader"}},
-		Groups: []api.GroupStatus{{State: "follower", Term: 2, CommitIndex: 7, AppliedIndex: 6, LastLogIndex: 8, SnapshotIndex: 3, Keys: 4, DiskBytes: 5, LogBytes: 6, Reads: true, Reason: "no leader"}},
+		Groups: []api.GroupStatus{{State: "follower", Term: 2, CommitIndex: 7, AppliedIndex: 6, LastLogIndex: 8, SnapshotIndex: 3, Keys: 4, DiskBytes: 5, LogBytes: 6, Reads: true, Reason: "no leader",
+			Servers: []api.ServerStatus{{Node: "n1", ServerID: "n1-4f", Voter: true, Lag: new(uint64(3)), Reason: "is a voter"}, {Node: "n2", ServerID: "n2-5a"}}}},
 		Stores: []api.StoreStatus{{Name: "statestore", Type: "state.raft", Version: "v1", Ready: true, Capabilities: []string{"ETAG"}, KeyPrefix: "appid", DefaultConsistency: "eventual"}},
 	}
 }
@@ -115,8 +126,8 @@ func TestAdminErrorsKeepCodeAndHint(t *testing.T) {
 }
 
 func TestAdminRefusesWhatItDoesNotKnow(t *testing.T) {
-	status, body := adminGet(t, adminFunc(nil), "/v1/members")
-	if err := fault.Unmarshal(body); status != http.StatusNotFound || !fault.Is(err, fault.NotFound) || !strings.Contains(err.Error(), "/v1/members") {
+	status, body := adminGet(t, adminFunc(nil), "/v1/nowhere")
+	if err := fault.Unmarshal(body); status != http.StatusNotFound || !fault.Is(err, fault.NotFound) || !strings.Contains(err.Error(), "/v1/nowhere") {
 		t.Errorf("status %d, %s", status, body)
 	}
 }

@@ -36,7 +36,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// home gives a script a home of its own and two ports that are free at this moment.
+// home gives a script a home of its own and three ports that are free at this moment.
 func home(e *testscript.Env) error {
 	dir, err := os.MkdirTemp("", "q") // the path of a socket must be short
 	if err != nil {
@@ -46,7 +46,7 @@ func home(e *testscript.Env) error {
 	e.Setenv("HOME", filepath.Join(dir, "home"))
 	e.Setenv("XDG_RUNTIME_DIR", filepath.Join(dir, "run"))
 	e.Setenv("QUORATE_METRICS_PORT", "0")
-	for _, name := range []string{"PORT", "PORT2"} {
+	for _, name := range []string{"PORT", "PORT2", "PORT3"} {
 		port, err := freePort()
 		if err != nil {
 			return err
@@ -118,7 +118,8 @@ func TestTheReadMeIsTrue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := regexp.MustCompile(`(?m)^curl .*$`).FindAllString(string(page), -1)
+	one, _, _ := strings.Cut(string(page), "\n## Three nodes") // those are for cmd/cluster
+	lines := regexp.MustCompile(`(?m)^curl .*$`).FindAllString(one, -1)
 	address := runNode(t)
 	var got []string
 	for _, line := range lines {

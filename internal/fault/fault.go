@@ -127,6 +127,16 @@ func KeyOf(err error) string {
 	return ""
 }
 
+// HintOf returns the first non-empty Hint in err's chain.
+func HintOf(err error) string {
+	for e, ok := As(err); ok; e, ok = As(e.Err) {
+		if e.Hint != "" {
+			return e.Hint
+		}
+	}
+	return ""
+}
+
 // Text returns what a person outside the code base should read of err.
 func Text(err error) string {
 	if err == nil {

@@ -110,7 +110,10 @@ func tell(c net.Conn, err error) {
 // settle ends the preamble of a registered connection: it sends answer, if there is one,
 // and lifts the deadline. After an error the connection is closed.
 func (c *conn) settle(answer []byte, stop func() bool) error {
-	_, err := c.Write(answer)
+	var err error
+	if len(answer) > 0 {
+		_, err = c.Write(answer)
+	}
 	if err == nil && !stop() {
 		err = context.DeadlineExceeded
 	}

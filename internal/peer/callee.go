@@ -5,70 +5,12 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
 )
-
-// Peer is who calls, as checked when its connection was made.
-type Peer struct {
-	Identity
-	TLS *tls.ConnectionState // nil without TLS
-}
-
-// Request is a call as its handler sees it.
-type Request struct {
-	From    Peer
-	Payload []byte // belongs to the handler
-}
-
-// Handler answers a call. Its ctx ends at the caller's deadline, when the caller gives up
-// or is lost, and when the port closes; it must return soon then. The answer must not be
-// changed afterwards. An error travels with its code, hint and key.
-type Handler func(ctx context.Context, r Request) ([]byte, error)
-
-// StreamHandler serves a stream: rw is its body in both directions, r.Payload what came
-// with the opening. The stream ends when the handler returns. One goroutine may read while
-// another writes. Besides that as Handler.
-type StreamHandler func(ctx context.Context, r Request, rw io.ReadWriter) error
-
-// Method is something other nodes may call. The memory one connection can make this node
-// hold for it is Concurrency times MaxRequest and MaxAnswer.
-type Method struct {
-	Name         string // 1 to 64 bytes
-	Handle       Handler
-	HandleStream StreamHandler // instead of Handle
-	Concurrency  int           // handlers at a time for each connection; more wait. Default 256
-	MaxRequest   int           // bytes; default Limits.Message. For a stream, of the payload of its opening
-	MaxAnswer    int           // bytes; default Limits.Message
-	Join         bool          // also callable by Port.Join, from and on servers without a cluster
-}
-
-const defaultConcurrency = 256
-
-// method is a Method that was checked.
-type method struct {
-	Method
-	meter *meter
-}
-
-func newMethod(m Method, limit int, all *metrics) (*method, error) {
-	def(&m.Concurrency, defaultConcurrency)
-	def(&m.MaxRequest, limit)
-	def(&m.MaxAnswer, limit)
-	switch {
-	case m.Name == "" || len(m.Name) > maxMethod:
-		return nil, fault.New(fault.Invalid, "peer.Handle", fmt.Sprintf("a method name has 1 to %d bytes: %q", maxMethod, m.Name))
-	case (m.Handle == nil) == (m.HandleStream == nil):
-		return nil, fault.New(fault.Invalid, "peer.Handle", "method "+m.Name+" needs one handler, for calls or for streams")
-	case m.Concurrency < 1 || m.MaxRequest < 1 || m.MaxRequest > limit || m.MaxAnswer < 1 || m.MaxAnswer > limit:
-		return nil, fault.New(fault.Invalid, "peer.Handle", fmt.Sprintf("the bounds of method %s must be from 1 to %d", m.Name, limit))
-	}
-	return &method{Method: m, meter: all.meter(calledSide, m.Name)}, nil
-}
 
 // callee is the end of a connection where calls arrive.
 type callee struct {
@@ -318,78 +260,6 @@ func (c *callee) pass(s *stream) {
 	}
 	s.regrant()
 	c.proceed(s)
-}
-
-// proceed starts the handler once the request is complete.
-func (c *callee) proceed(s *stream) {
-	if t := s.task; c.err == nil && t.owner && !t.running && !t.over && (s.in.fin || s.in.size < 0) {
-		t.running = true
-		c.tasks.Go(func() { c.handle(s) })
-	}
-}
-
-func (c *callee) handle(s *stream) {
-	answer, err := c.invoke(s)
-	if err == nil && len(answer) > s.task.method.MaxAnswer {
-		err = fault.New(fault.TooLarge, "peer.Call", fmt.Sprintf("the answer of method %q has %d bytes, the limit is %d", s.task.method.Name, len(answer), s.task.method.MaxAnswer))
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s.task.running = false
-	c.answer(s, s.task.method, answer, err)
-}
-
-// invoke runs the handler. A handler that panics must not take down every node that the
-// request is sent to.
-func (c *callee) invoke(s *stream) (answer []byte, err error) {
-	t := s.task
-	defer func() {
-		if v := recover(); v != nil {
-			c.port.opts.Logger.Error("a peer handler panicked; this is a defect", "method", t.method.Name, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-			answer, err = nil, fault.New(fault.Internal, "peer.Call", fmt.Sprintf("method %q failed by a defect; see the log of server %q", t.method.Name, c.conn.self.Server))
-		}
-	}()
-	if err := c.tooLate(t); err != nil {
-		return nil, err
-	}
-	if t.method.HandleStream != nil {
-		stop := context.AfterFunc(t.ctx, func() { s.interrupt(t.ctx) })
-		defer stop()
-		return nil, t.method.HandleStream(t.ctx, Request{From: c.from, Payload: t.opening}, body{s})
-	}
-	return t.method.Handle(t.ctx, Request{From: c.from, Payload: s.in.buf})
-}
-
-// tooLate says why a call is not worth beginning.
-func (c *callee) tooLate(t *task) error {
-	switch {
-	case c.ctx.Err() != nil:
-		return errStopping(c.conn.self.Server)
-	case t.ctx.Err() != nil:
-		return fault.New(fault.Timeout, "peer.Call", fmt.Sprintf("the deadline passed before server %q could begin", c.conn.self.Server))
-	}
-	return nil
-}
-
-func errStopping(server string) error {
-	return fault.New(fault.Unavailable, "peer.Call", fmt.Sprintf("server %q is stopping", server))
-}
-
-// body is the callee's end of a stream.
-type body struct{ s *stream }
-
-func (b body) Read(p []byte) (int, error)  { return b.s.read(p) }
-func (b body) Write(p []byte) (int, error) { return b.s.write(p) }
-
-// interrupt ends the reads and writes of a handler whose context has ended.
-func (s *stream) interrupt(ctx context.Context) {
-	s.mux.mu.Lock()
-	defer s.mux.mu.Unlock()
-	if s.in.err == nil || s.in.err == io.EOF {
-		s.in.err = &fault.Error{Code: fault.Timeout, Op: "peer.Stream", Msg: "the caller is gone, or its deadline has passed", Err: context.Cause(ctx)}
-	}
-	s.in.buf, s.in.off, s.halted = nil, 0, true
-	s.wakeUp()
 }
 
 // answer sends what a handler returned, or why none ran.

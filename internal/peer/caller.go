@@ -110,6 +110,9 @@ func (l *line) take(f frame, body []byte) error {
 	case frameAnswer:
 		return l.answer(s, f, body)
 	case frameData:
+		if s.in.target == 0 {
+			return errProtocol("payload came before its answer")
+		}
 		return l.data(s, body, f.fin())
 	case frameFail:
 		l.end(s, fault.Unmarshal(body))
@@ -134,8 +137,8 @@ func (l *line) answer(s *stream, f frame, body []byte) error {
 	switch {
 	case err != nil:
 		return err
-	case s.in.size != 0 || s.in.fin || len(s.in.buf) > 0:
-		return errProtocol("a second answer came")
+	case s.changed != nil || s.in.target != 0:
+		return errProtocol("an answer came to a stream, or a second one to a call")
 	case size > l.limit:
 		l.reset(s)
 		l.end(s, fault.New(fault.TooLarge, "peer.Call", fmt.Sprintf("the answer of server %q has %d bytes, the limit is %d", l.conn.server, size, l.limit)))

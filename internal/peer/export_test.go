@@ -59,9 +59,19 @@ func OpenFrame(id uint64, method string, timeout time.Duration, size int, first 
 	return appendFrame(nil, frameOpen, flags, id, opening{method, timeout, size}.encode(), first)
 }
 
+// OpenStreamFrame opens a stream.
+func OpenStreamFrame(id uint64, method string, timeout time.Duration) []byte {
+	return appendFrame(nil, frameOpen, flagStream, id, opening{method: method, timeout: timeout}.encode())
+}
+
 // AnswerFrame is a whole answer.
 func AnswerFrame(id uint64, answer []byte) []byte {
 	return appendFrame(nil, frameAnswer, flagFin, id, encodeSize(len(answer)), answer)
+}
+
+// AnswerPart is the beginning of an answer.
+func AnswerPart(id uint64, size int, first []byte) []byte {
+	return appendFrame(nil, frameAnswer, 0, id, encodeSize(size), first)
 }
 
 // FailFrame is an error.

@@ -182,7 +182,10 @@ func TestAServerThatBreaksTheProtocolLosesTheConnection(t *testing.T) {
 			"garbage":            []byte("HTTP/1.1 400 Bad Request\r\n\r\n"),
 			"an open frame":      peer.OpenFrame(1, "m", 0, 0, nil),
 			"an unknown stream":  peer.AnswerFrame(99, nil),
-			"a wrong size":       peer.DataFrame(1, []byte("more than was announced"), true),
+			"no answer before":   peer.DataFrame(1, nil, true),
+			"a wrong size":       append(peer.AnswerPart(1, 10, []byte("part")), peer.DataFrame(1, []byte("more than was announced"), true)...),
+			"too little":         append(peer.AnswerPart(1, 10, []byte("part")), peer.DataFrame(1, []byte("less"), true)...),
+			"a second answer":    append(peer.AnswerPart(1, 10, []byte("part")), peer.AnswerPart(1, 10, []byte("part"))...),
 			"a window too large": peer.WindowFrame(1, 1<<31),
 		} {
 			n := newNetwork(true)
@@ -394,6 +397,7 @@ func TestRefreshFencesConnectionsOfBefore(t *testing.T) {
 		}
 		a.become(peer.Identity{Server: "a", Cluster: "c", Epoch: 2})
 		a.Refresh()
+		synctest.Wait()
 		_, err := b.Client().Call(ctx, "a", "echo", nil)
 		wantReason(t, err, peer.ReasonOlderEpoch)
 		if !strings.Contains(err.Error(), "left behind by the rescue") {
@@ -406,6 +410,7 @@ func TestRefreshFencesConnectionsOfBefore(t *testing.T) {
 		wantReason(t, err, peer.ReasonNewerEpoch)
 		b.become(peer.Identity{Server: "b", Cluster: "c", Epoch: 2})
 		b.Refresh()
+		synctest.Wait()
 		a.Alive("b")
 		b.Alive("a")
 		if _, err := b.Client().Call(ctx, "a", "echo", nil); err != nil {
@@ -584,6 +589,48 @@ func TestTheSameRefusalIsLoggedOnceAMinute(t *testing.T) {
 		}
 		if got := b.metric(t, "refused_total", "reason", "foreign_cluster"); got != 411 {
 			t.Errorf("counted %v", got)
+		}
+	})
+}
+
+func TestACallerThatSendsMoreThanWasGrantedIsCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNetwork(true)
+		ended := make(chan error, 10)
+		held := waiter(ended)
+		held.Concurrency = 1
+		b := start(t, n, "b", []peer.Method{held, {Name: "deaf", HandleStream: func(ctx context.Context, _ peer.Request, _ io.ReadWriter) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}}})
+		for name, c := range map[string]struct {
+			open  []byte
+			id    uint64
+			limit int
+		}{
+			"to a handler that does not read": {peer.OpenStreamFrame(1, "deaf", 0), 1, peer.StreamWindow},
+			"to a method that is busy":        {append(peer.OpenFrame(1, "wait", 0, 0, nil), peer.OpenFrame(2, "wait", 0, 1<<20, nil)...), 2, peer.FirstRequest},
+		} {
+			conn, err := n.dial(context.Background(), b.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			handshake(t, conn, "call", peer.Identity{Server: "a", Cluster: "c", Epoch: 1}, "b")
+			var wg sync.WaitGroup
+			wg.Go(func() { _, _ = io.Copy(io.Discard, conn) })
+			if _, err := conn.Write(c.open); err != nil {
+				t.Fatal(err)
+			}
+			sent := 0
+			for err == nil && sent < 1<<20 {
+				_, err = conn.Write(peer.DataFrame(c.id, make([]byte, 1024), false))
+				sent += 1024
+			}
+			if over := sent - c.limit; err == nil || over > 128<<10 { // what is read ahead
+				t.Errorf("%s: cut after %d bytes: %v", name, sent, err)
+			}
+			_ = conn.Close()
+			wg.Wait()
 		}
 	})
 }

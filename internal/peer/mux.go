@@ -115,9 +115,12 @@ func (m *mux) run() {
 }
 
 // fail ends the connection. The first reason counts.
-func (m *mux) fail(err error) {
+func (m *mux) fail(err error) { m.failIf(err, func() bool { return true }) }
+
+// failIf ends the connection if still, called under mu, says so.
+func (m *mux) failIf(err error, still func() bool) {
 	m.mu.Lock()
-	if m.err != nil {
+	if m.err != nil || !still() {
 		m.mu.Unlock()
 		return
 	}
@@ -297,8 +300,8 @@ func (m *mux) watch() {
 			return
 		}
 		s := m.spoken.Load()
-		if m.conn.direction == Outbound && m.tick(silent > 0 || s == spoken, &idle) {
-			return
+		if m.conn.direction == Outbound {
+			idle = m.tick(silent > 0 || s == spoken, idle)
 		}
 		spoken = s
 	}
@@ -308,23 +311,25 @@ func errSilent(server string, silent time.Duration) error {
 	return fault.New(fault.Unavailable, "peer.watch", fmt.Sprintf("server %q has not been heard for %s", server, silent))
 }
 
-// tick pings, if it is time, and ends a connection that has had no call for long.
-func (m *mux) tick(ping bool, idle *time.Duration) (ended bool) {
+// tick pings, if it is time, and ends a connection that has had no call for long. It
+// returns for how long there has been none.
+func (m *mux) tick(ping bool, idle time.Duration) time.Duration {
 	m.mu.Lock()
-	busy := len(m.streams) > 0
+	if idle += m.timing.Ping; m.busy() {
+		idle = 0
+	}
 	if m.ping = m.ping || ping; ping {
 		m.rouse()
 	}
 	m.mu.Unlock()
-	if *idle += m.timing.Ping; busy {
-		*idle = 0
+	if idle >= m.timing.Idle {
+		m.failIf(errIdle(), func() bool { return !m.busy() })
 	}
-	if *idle < m.timing.Idle {
-		return false
-	}
-	m.fail(errIdle())
-	return true
+	return idle
 }
+
+// busy reports whether a call is under way. Under mu.
+func (m *mux) busy() bool { return len(m.streams) > 0 }
 
 func errIdle() error {
 	return fault.New(fault.Unavailable, "peer.watch", "the connection was not in use")

@@ -99,6 +99,8 @@ func TestWhatIsNoPreambleIsCutAndCounted(t *testing.T) {
 		"too long":      {spoil(5, 0xff), peer.ReasonMalformed},
 		"unknown kind":  {spoil(7, 0x7f), peer.ReasonMalformed},
 		"long cluster":  {spoil(16, 0xff), peer.ReasonMalformed},
+		"more than it":  {append(spoil(6, good[6]+1), 0), peer.ReasonMalformed},
+		"less than it":  {spoil(6, good[6]-1), peer.ReasonMalformed},
 		"no caller":     {peer.Hello("call", peer.Identity{Cluster: "c"}, "b", 0), peer.ReasonMalformed},
 		"nobody meant":  {peer.Hello("call", peer.Identity{Server: "a", Cluster: "c"}, "", 0), peer.ReasonMalformed},
 	} {
@@ -118,7 +120,7 @@ func TestWhatIsNoPreambleIsCutAndCounted(t *testing.T) {
 		}
 	}
 	eventually(t, "everything is counted", func() bool {
-		return b.metric(t, "refused_total", "reason", "malformed") == 6 && b.metric(t, "refused_total", "reason", "version") == 1
+		return b.metric(t, "refused_total", "reason", "malformed") == 8 && b.metric(t, "refused_total", "reason", "version") == 1
 	})
 }
 

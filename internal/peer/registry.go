@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net"
 	"sync"
@@ -20,9 +21,13 @@ type conn struct {
 	once      sync.Once
 }
 
-// Close closes the connection and forgets it.
+// Close cuts the connection at once and forgets it. The farewell of TLS is left out: it
+// could wait for a peer that does not read, and what is said here ends itself.
 func (c *conn) Close() error {
 	c.forget()
+	if t, ok := c.Conn.(*tls.Conn); ok {
+		return t.NetConn().Close()
+	}
 	return c.Conn.Close()
 }
 

@@ -163,6 +163,7 @@ func TestClosingAStreamEndsItsHandler(t *testing.T) {
 			if _, err := s.Write([]byte("x")); err != nil {
 				t.Fatal(err)
 			}
+			synctest.Wait() // the handler reads
 			end(s, cancel)
 			if err := <-ended; !fault.Is(err, fault.Timeout) {
 				t.Errorf("%s: the handler ended with %v", name, err)
@@ -210,4 +211,30 @@ func TestStreamsAndCallsDoNotMix(t *testing.T) {
 	wantCode(t, err, fault.Unimplemented)
 	_, err = a.Client().Stream(within(t, 5*time.Second), "b", "stream", make([]byte, peer.Chunk+1))
 	wantCode(t, err, fault.TooLarge)
+}
+
+func TestTheReadsOfAHandlerEndAtItsDeadlineEvenIfTheCallerSaysNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, ended := newNetwork(true), make(chan error, 1)
+		b := start(t, n, "b", []peer.Method{{Name: "read", HandleStream: func(_ context.Context, _ peer.Request, rw io.ReadWriter) error {
+			_, err := rw.Read(make([]byte, 1))
+			ended <- err
+			return err
+		}}})
+		c, err := n.dial(context.Background(), b.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		handshake(t, c, "call", peer.Identity{Server: "a", Cluster: "c", Epoch: 1}, "b")
+		if _, err := c.Write(peer.OpenStreamFrame(1, "read", time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		err = <-ended
+		wantCode(t, err, fault.Timeout)
+		if took := time.Since(begun); took != time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
 }

@@ -100,6 +100,7 @@ func TestACertificateSpeaksForItsServerAlone(t *testing.T) {
 		{"its own, but the callee has another's", "a", "impostor", secured(t, ours, "a"), peer.ReasonTLS},
 		{"its own, but the callee has none", "a", "plain", secured(t, ours, "a"), peer.ReasonTLS},
 		{"no configuration", "a", "b", options(func(o *peer.Options) { o.TLS, o.VerifyPeer = noTLS, noVerify }), peer.ReasonTLS},
+		{"no configuration, to a callee without", "a", "plain", options(func(o *peer.Options) { o.TLS, o.VerifyPeer = noTLS, noVerify }), peer.ReasonTLS},
 	} {
 		a := start(t, net, c.id, nil, c.cert)
 		_, err := a.Client().Call(within(t, 5*time.Second), c.to, "echo", nil)

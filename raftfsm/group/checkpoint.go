@@ -20,7 +20,7 @@ type checkpoint struct {
 	size    int64
 
 	refs  int         // under store.mu
-	timer *time.Timer // under store.mu: removes it when unused for checkpointLife
+	timer *time.Timer // under store.mu: removes it when unused for store.life
 }
 
 // checkpoint returns a referenced checkpoint that holds at least everything up to index.
@@ -81,7 +81,7 @@ func (c *checkpoint) release() {
 	last := c.refs == 0
 	drop := last && s.ckpt != c
 	if last && !drop {
-		c.timer = time.AfterFunc(checkpointLife, c.expire)
+		c.timer = time.AfterFunc(s.life, c.expire)
 	}
 	s.mu.Unlock()
 	if drop {

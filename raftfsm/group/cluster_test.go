@@ -56,9 +56,10 @@ func quick(t Timing) Timing {
 func newCluster(t testing.TB, change func(raft.ServerID, *Options)) *cluster {
 	t.Helper()
 	c := &cluster{t: t, change: change, cut: map[link]bool{}, nodes: map[raft.ServerID]*server{}}
+	dir := t.TempDir() // before the cleanup below, so that it is removed after it
 	t.Cleanup(c.stopAll)
 	for _, id := range testIDs {
-		c.nodes[id] = &server{id: id, dir: filepath.Join(t.TempDir(), string(id))}
+		c.nodes[id] = &server{id: id, dir: filepath.Join(dir, string(id))}
 		c.start(id)
 	}
 	first := c.group("a")

@@ -6,8 +6,8 @@
 // confirmation of terms are given to it.
 //
 // Goroutines of an open Group, all ended by Close: raft's own three, the transport guard,
-// the proposer's three, the reader's one, the leadership watcher, and the keeper
-// (snapshots by log size, expiry, disk watch). All methods are safe for concurrent use.
+// the proposer's three, the reader's one, the leadership watcher, the keeper (snapshots by
+// log size, expiry), and the disk's guard. All methods are safe for concurrent use.
 package group
 
 import (
@@ -45,6 +45,7 @@ type Group struct {
 	alone     atomic.Bool              // as leader, saw itself as the only voter when its term began or the configuration changed last
 	caughtUp  atomic.Bool              // has applied the commit index of a leader heard since Open
 	changed   *signal                  // readiness or leadership may have changed
+	refresh   chan struct{}            // one slot: a follower has a newer snapshot than this leader
 
 	stop   chan struct{}
 	wg     sync.WaitGroup
@@ -59,7 +60,7 @@ func Open(ctx context.Context, o Options) (*Group, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	g := &Group{opts: o, obs: o.Metrics.group(o.ID), clock: newClock(o.Now), changed: newSignal(), stop: make(chan struct{})}
+	g := &Group{opts: o, obs: o.Metrics.group(o.ID), clock: newClock(o.Now), changed: newSignal(), refresh: make(chan struct{}, 1), stop: make(chan struct{})}
 	var err error
 	if g.disk, err = openDisk(o, g.obs, g.clock); err != nil {
 		return nil, err
@@ -82,7 +83,8 @@ func Open(ctx context.Context, o Options) (*Group, error) {
 func (g *Group) startRaft() error {
 	o := g.opts
 	g.guard = newGuard(o.Transport, g.disk.logs.stalled, o.Timing.Stall)
-	g.guard.announce, g.guard.known = g.hear, g.known
+	g.guard.announce, g.guard.known, g.guard.judge, g.guard.stale = g.hear, g.known, g.judge, g.wantSnapshot
+	g.disk.logs.base = g.base
 	conf := raft.DefaultConfig()
 	conf.LocalID = o.ServerID
 	conf.HeartbeatTimeout, conf.ElectionTimeout = o.Timing.Heartbeat, o.Timing.Election
@@ -115,9 +117,10 @@ func (g *Group) start() {
 		ready: func(term uint64) bool { return g.readyTerm.Load() == term },
 	}
 	g.reader.start()
-	g.wg.Add(2)
+	g.wg.Add(3)
 	go g.watchLeadership()
 	go g.keep()
+	go g.guardDisk()
 }
 
 // lone reports whether this server is the only voter.
@@ -299,7 +302,8 @@ func (g *Group) AnswerConfirm(term uint64) error {
 	return nil
 }
 
-// WaitChange waits until leadership may have changed, or limit has passed, or ctx ends.
+// WaitChange waits until leadership may have changed, or limit has passed, or ctx ends. It
+// returns at once when the group is closing.
 func (g *Group) WaitChange(ctx context.Context, limit time.Duration) {
 	t := time.NewTimer(limit)
 	defer t.Stop()
@@ -337,11 +341,21 @@ func (g *Group) Snapshot() error {
 	return err
 }
 
-// settle waits until the machine has what is committed: raft forgets, unanswered, what it
-// has not handed to the machine when it is shut down. A machine that can go on does so;
-// for one that hangs raft's own shutdown would have to wait all the same.
+// settle waits, while somebody waits for a write, until the machine has what is committed:
+// raft forgets, unanswered, what it has not handed to the machine when it is shut down. A
+// machine that can go on does so; for one that hangs raft's own shutdown would wait too.
 func (g *Group) settle() {
-	_ = g.WaitApplied(context.Background(), g.raft.CommitIndex()) // an error: the machine cannot go on, callers are told below
+	select {
+	case <-g.proposer.done:
+		return
+	default:
+	}
+	if g.raft.State() == raft.Shutdown {
+		return // raft ended by itself, for it was removed: it hands out nothing more
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), drainLimit)
+	defer cancel()
+	_ = g.WaitApplied(ctx, g.raft.CommitIndex()) // an error: the machine cannot go on, callers are told below
 }
 
 // Close hands nothing over and stops the group: it waits for writes under way (briefly),

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
@@ -20,7 +21,10 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	wal.DefaultSegmentSize = 16 << 10 // many small segments: it deletes whole ones only
+	goleak.VerifyTestMain(m)
+}
 
 const patience = 20 * time.Second
 

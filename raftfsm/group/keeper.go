@@ -13,24 +13,24 @@ import (
 )
 
 // keep does the group's housekeeping: it removes what is due (on the leader, through the
-// log), takes a snapshot when the log has grown, and watches the disk.
+// log), and takes a snapshot when the log has grown.
 func (g *Group) keep() {
 	defer g.wg.Done()
 	t := g.opts.Timing
 	expiry, snapshot := time.NewTicker(t.ExpiryEvery), time.NewTicker(t.SnapshotPoll)
-	stall := time.NewTicker(max(t.StallFatal/10, time.Millisecond))
 	defer expiry.Stop()
 	defer snapshot.Stop()
-	defer stall.Stop()
 	snapping := make(chan struct{}, 1)
 	for {
 		select {
 		case <-expiry.C:
 			g.expire()
 		case <-snapshot.C:
-			g.snapshotIfDue(snapping)
-		case <-stall.C:
-			g.watchDisk()
+			if g.snapshotDue() {
+				g.snapshotBeside(snapping)
+			}
+		case <-g.refresh:
+			g.snapshotBeside(snapping)
 		case <-g.stop:
 			snapping <- struct{}{} // waits for a snapshot under way
 			return
@@ -66,14 +66,16 @@ func (g *Group) expire() {
 	}
 }
 
-// snapshotIfDue starts a snapshot beside the keeper if the log has grown enough. running
-// has one slot.
-func (g *Group) snapshotIfDue(running chan struct{}) {
+// snapshotDue reports whether the log has grown enough since the last snapshot.
+func (g *Group) snapshotDue() bool {
 	last := g.disk.snaps.index()
 	entries := g.raft.AppliedIndex() - min(last, g.raft.AppliedIndex())
-	if entries == 0 || (entries < g.opts.Bounds.SnapshotEntries && g.disk.logs.tail.since(last+1) < g.opts.Bounds.SnapshotLogBytes) {
-		return
-	}
+	return entries > 0 && (entries >= g.opts.Bounds.SnapshotEntries || g.disk.logs.tail.since(last+1) >= g.opts.Bounds.SnapshotLogBytes)
+}
+
+// snapshotBeside starts a snapshot beside the keeper unless one is running. running has
+// one slot.
+func (g *Group) snapshotBeside(running chan struct{}) {
 	select {
 	case running <- struct{}{}:
 	default:
@@ -99,6 +101,22 @@ func (g *Group) trimTrailing() {
 	conf.TrailingLogs = keep
 	if err := g.raft.ReloadConfig(conf); err != nil {
 		g.opts.Logger.Warn("cannot adjust the trailing log", "group", g.opts.ID, "error", err)
+	}
+}
+
+// guardDisk watches the disk. It touches memory only, and has a goroutine of its own: on a
+// disk that hangs for reads too, whoever reads the database hangs with it.
+func (g *Group) guardDisk() {
+	defer g.wg.Done()
+	tick := time.NewTicker(max(g.opts.Timing.StallFatal/10, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			g.watchDisk()
+		case <-g.stop:
+			return
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package group
 
 import (
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -27,11 +28,23 @@ func (g *Group) watchLeadership() {
 	}
 }
 
+// assertPause is how long a leader waits before it tries again to commit its barrier.
+const assertPause = 20 * time.Millisecond
+
 // assert commits a barrier in the new term and then declares the term ready.
 func (g *Group) assert() {
 	term := g.raft.CurrentTerm()
-	if err := g.barrier(); err != nil {
-		return // leadership was lost again, or the group closes: the next change tells
+	for g.barrier() != nil {
+		// Refused while leadership is being handed over: if that fails, this server goes on
+		// leading and nothing would tell. Otherwise the next change does.
+		select {
+		case <-time.After(assertPause):
+		case <-g.stop:
+			return
+		}
+		if g.raft.CurrentTerm() != term || g.raft.State() != raft.Leader {
+			return
+		}
 	}
 	if g.raft.CurrentTerm() != term || g.raft.State() != raft.Leader {
 		return
@@ -72,6 +85,36 @@ func (g *Group) hear(term, commit uint64) {
 		return
 	}
 	g.heard.Store(&Position{Term: term, Index: commit})
+}
+
+// base tells raft's follower where the newest snapshot ends.
+func (g *Group) base() (Position, bool) {
+	return g.disk.snaps.position(), g.raft.State() != raft.Leader
+}
+
+// wantSnapshot makes the keeper take a snapshot soon.
+func (g *Group) wantSnapshot() {
+	select {
+	case g.refresh <- struct{}{}:
+	default:
+	}
+}
+
+// judge says what becomes of a snapshot that a leader sends. Raft itself would install
+// it, clear the log, and still believe that the log ends where it ended: it breaks, or
+// asks for the snapshot for ever, if that is not below the snapshot.
+func (g *Group) judge(r *raft.InstallSnapshotRequest) verdict {
+	var l raft.Log
+	switch err := g.disk.logs.GetLog(r.LastLogIndex, &l); {
+	case r.Term < g.raft.CurrentTerm():
+		return install // raft refuses it
+	case err == nil && l.Term == r.LastLogTerm:
+		return had // and raft will find the entry when the leader goes on from there
+	case r.LastLogIndex > g.disk.snaps.index():
+		return install
+	default:
+		return outdated
+	}
 }
 
 // signal wakes everybody who waits for a change.

@@ -32,9 +32,13 @@ type logs struct {
 	fsync  func(time.Duration, int, int) // duration, entries, bytes
 	step   func(string)
 
+	// base tells the index and term below which the log was replaced by a snapshot, as long
+	// as this server may not send entries to others.
+	base func() (Position, bool)
+
 	busy atomic.Int64 // start of the write in flight, monotonic nanoseconds since epoch; 0 = none
 	last atomic.Uint64
-	base time.Time
+	open time.Time // busy counts from here
 
 	mu      sync.Mutex
 	waiting map[*byte]func(index, term uint64) // by first byte of Data
@@ -46,7 +50,10 @@ var (
 )
 
 func newLogs(engine logStore, fatal func(error), fsync func(time.Duration, int, int), step func(string)) *logs {
-	return &logs{engine: engine, fatal: fatal, fsync: fsync, step: step, base: time.Now(), waiting: map[*byte]func(uint64, uint64){}}
+	return &logs{
+		engine: engine, fatal: fatal, fsync: fsync, step: step, open: time.Now(), waiting: map[*byte]func(uint64, uint64){},
+		base: func() (Position, bool) { return Position{}, false },
+	}
 }
 
 // align drops a log that does not continue the snapshot. A crash between the switch to a
@@ -146,7 +153,7 @@ func (s *logs) StoreLogs(entries []*raft.Log) error {
 		size += entrySize(l)
 	}
 	start := time.Now()
-	s.busy.Store(int64(start.Sub(s.base)) + 1)
+	s.busy.Store(int64(start.Sub(s.open)) + 1)
 	s.step("log-append")
 	err := s.engine.StoreLogs(entries)
 	s.busy.Store(0)
@@ -185,11 +192,13 @@ func (s *logs) stalled() time.Duration {
 	if start == 0 {
 		return 0
 	}
-	return time.Since(s.base) - time.Duration(start-1)
+	return time.Since(s.open) - time.Duration(start-1)
 }
 
 // GetLog reads an entry and verifies it. A damaged one ends the process: it must be
-// neither applied nor sent.
+// neither applied nor sent. On a follower, the entry that a snapshot ends with is found
+// even if the log begins above it: raft looks for it when a leader repeats its first
+// append after a snapshot, and would otherwise ask for that snapshot again and again.
 func (s *logs) GetLog(index uint64, l *raft.Log) error {
 	if c := s.tail.get(index); c != nil {
 		*l = *c
@@ -197,6 +206,10 @@ func (s *logs) GetLog(index uint64, l *raft.Log) error {
 	}
 	*l = raft.Log{}
 	if err := s.engine.GetLog(index, l); err != nil {
+		if p, follows := s.base(); follows && p.Index == index && errors.Is(err, raft.ErrLogNotFound) {
+			*l = raft.Log{Index: index, Term: p.Term, Type: raft.LogNoop, Extensions: []byte("snapshot")} // a seal nobody accepts
+			return nil
+		}
 		return err
 	}
 	if err := verify(l); err != nil {

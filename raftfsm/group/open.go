@@ -114,6 +114,10 @@ func (d *disk) whole(o Options, hadStable, hadLog bool) error {
 	}
 	_, err = d.stable.GetUint64([]byte("CurrentTerm"))
 	switch {
+	case o.MustExist && !hadStable:
+		return corruptFile(filepath.Join(o.Dir, stableName), "it is missing, and with it the terms and votes of this server")
+	case o.MustExist && !hadLog:
+		return corruptFile(filepath.Join(o.Dir, o.Engine.file()), "it is missing, and with it what this server acknowledged")
 	case !hadStable && last > 0:
 		return corruptFile(filepath.Join(o.Dir, stableName), "it is missing, but the log has entries")
 	case !hadLog && err == nil:
@@ -201,7 +205,7 @@ func (d *disk) openMachine(o Options, obs *groupMetrics, clk *clock, man *manife
 	}
 	d.fsm = &fsm{tail: &d.logs.tail, clock: clk, metrics: obs}
 	d.snaps = &snapshots{
-		dir: o.Dir, logger: o.Logger, current: *man, machine: d.fsm.machine, step: o.Step,
+		dir: o.Dir, logger: o.Logger, life: checkpointLife, current: *man, machine: d.fsm.machine, step: o.Step,
 		open: func(dir string) (*kv.Machine, error) { return kv.Open(machineOptions(o, dir)) },
 	}
 	d.fsm.store = d.snaps

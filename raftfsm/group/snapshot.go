@@ -39,6 +39,7 @@ const (
 type snapshots struct {
 	dir     string
 	logger  *slog.Logger
+	life    time.Duration                         // how long an unused checkpoint is kept
 	open    func(dir string) (*kv.Machine, error) // opens a received database
 	machine func() *kv.Machine                    // the live one
 	step    func(string)                          // crash point for tests
@@ -139,10 +140,14 @@ func (s *snapshots) writeLocked(m manifest) error {
 	return nil
 }
 
-// database returns the directory of the live database as the manifest names it.
+// database returns the directory of the live database: the one the manifest names, or the
+// one before as long as the machine has not been replaced.
 func (s *snapshots) database() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.pending != nil {
+		return s.pending.oldDir
+	}
 	return s.current.Database
 }
 
@@ -192,6 +197,17 @@ func (s *snapshots) remove(name string) {
 	if err := os.RemoveAll(filepath.Join(s.dir, name)); err != nil {
 		s.logger.Warn("cannot remove an unused directory; it is removed at the next start", "dir", filepath.Join(s.dir, name), "error", err)
 	}
+}
+
+// discard removes a received database that was not taken over, unless the manifest on
+// disk names it after all: its rename may have worked though a later step failed. Either
+// database is good then, and the next start goes by the manifest.
+func (s *snapshots) discard(name string) {
+	if m, err := readManifest(s.dir); err != nil || m == nil || m.Database == name {
+		s.logger.Warn("cannot tell whether a received snapshot was taken over; the next start sorts it out", "dir", s.path(name), "error", err)
+		return
+	}
+	s.remove(name)
 }
 
 // close drops what is held for transfers. Transfers must have ended.
@@ -275,7 +291,7 @@ func (k *sink) Close() error {
 	case k.in != nil:
 		err := k.install()
 		if err != nil {
-			k.store.remove(k.in.dir)
+			k.store.discard(k.in.dir)
 		}
 		return err
 	default:
@@ -294,7 +310,11 @@ func (k *sink) install() error {
 	if err != nil {
 		return err
 	}
-	if k.in.got.restore {
+	if m.Applied() < k.in.got.applied {
+		err = &fault.Error{Code: fault.Corrupt, Op: "group.snapshot",
+			Msg: fmt.Sprintf("the received database holds entries up to %d, its sender said %d", m.Applied(), k.in.got.applied)}
+	}
+	if err == nil && k.in.got.restore {
 		err = errors.Join(m.Raise(restoreRaise), m.SetApplied(k.info.Index, k.info.Term))
 	}
 	if err == nil {

@@ -67,6 +67,10 @@ func (t *tail) note(l *raft.Log) {
 }
 
 func (t *tail) noteLocked(l *raft.Log) {
+	if t.last != 0 && l.Index != t.last+1 {
+		// A gap, left by an installed snapshot: what is known below says nothing about it.
+		t.terms, t.blind, t.marks = nil, nil, nil
+	}
 	if n := len(t.marks); n == 0 || t.total-t.marks[n-1].total >= tailMarkBytes {
 		t.marks = append(t.marks, mark{index: l.Index, total: t.total})
 	}

@@ -20,6 +20,7 @@ import (
 //     and the empty appends that tell of the commit index, from other goroutines while the
 //     main loop hangs in a write, so nobody would ever elect another leader.
 //  3. Entries are not pipelined (hashicorp/raft#612).
+//  4. A snapshot is installed only if it is above the log (see verdict).
 //
 // It also lets the group campaign at once (a lone voter need not wait for a time-out) and
 // notes the commit index that leaders announce.
@@ -30,6 +31,8 @@ type guard struct {
 	consumer chan raft.RPC
 	beats    chan raft.RPC // one slot: a heartbeat's copy for the main loop
 	announce func(term, leaderCommit uint64)
+	judge    func(*raft.InstallSnapshotRequest) verdict
+	stale    func() // a follower has a newer snapshot than this leader
 	known    func(term uint64, leader raft.ServerID) (lastLog uint64, ok bool)
 
 	started chan struct{} // closed once raft can be called back
@@ -47,10 +50,19 @@ func newGuard(inner raft.Transport, stalled func() time.Duration, limit time.Dur
 	g := &guard{
 		inner: inner, stalled: stalled, limit: limit,
 		consumer: make(chan raft.RPC), beats: make(chan raft.RPC, 1), started: make(chan struct{}), stop: make(chan struct{}),
-		announce: func(uint64, uint64) {}, known: func(uint64, raft.ServerID) (uint64, bool) { return 0, false },
+		announce: func(uint64, uint64) {}, judge: func(*raft.InstallSnapshotRequest) verdict { return install }, stale: func() {}, known: func(uint64, raft.ServerID) (uint64, bool) { return 0, false },
 	}
 	return g
 }
+
+// verdict is what a follower does with a snapshot that it is sent.
+type verdict uint8
+
+const (
+	install  verdict = iota // raft takes it
+	had                     // the log holds everything in it: acknowledged, and nothing is changed
+	outdated                // this server's own snapshot is above it: refused, the leader has to send a newer one
+)
 
 // start lets requests through to raft. announce and known may be called from here on.
 func (g *guard) start() {
@@ -66,8 +78,8 @@ func (g *guard) forward() {
 		var rpc raft.RPC
 		select {
 		case rpc = <-g.inner.Consumer():
-			if req, ok := rpc.Command.(*raft.AppendEntriesRequest); ok && !isHeartbeat(req) {
-				g.announce(req.Term, req.LeaderCommitIndex)
+			if g.settled(rpc) {
+				continue
 			}
 		case rpc = <-g.beats:
 		case <-g.stop:
@@ -79,6 +91,23 @@ func (g *guard) forward() {
 			return
 		}
 	}
+}
+
+// settled looks at a request and reports whether it needs raft no more.
+func (g *guard) settled(rpc raft.RPC) bool {
+	switch req := rpc.Command.(type) {
+	case *raft.AppendEntriesRequest:
+		if !isHeartbeat(req) {
+			g.announce(req.Term, req.LeaderCommitIndex)
+		}
+	case *raft.InstallSnapshotRequest:
+		if v := g.judge(req); v != install {
+			_, _ = io.Copy(io.Discard, rpc.Reader) // as raft does: the connection goes on after it
+			rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}, Term: req.Term, Success: v == had}, nil)
+			return true
+		}
+	}
+	return false
 }
 
 func isHeartbeat(r *raft.AppendEntriesRequest) bool {
@@ -142,7 +171,23 @@ func (g *guard) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raf
 	if err := g.silenced(); err != nil {
 		return err
 	}
+	args.Entries = bounded(args.Entries)
 	return g.inner.AppendEntries(id, to, args, resp)
+}
+
+// maxAppendBytes bounds the entries of one request; raft only counts them.
+const maxAppendBytes = 4 << 20
+
+// bounded keeps the first entries within the bound, at least one. raft takes how far the
+// follower got from the very request, so what is left out is sent with the next.
+func bounded(entries []*raft.Log) []*raft.Log {
+	size := 0
+	for i, l := range entries {
+		if size += entrySize(l); size > maxAppendBytes && i > 0 {
+			return entries[:i]
+		}
+	}
+	return entries
 }
 
 // AppendEntriesPipeline is refused: a follower that rejects an entry can deadlock it.
@@ -169,7 +214,11 @@ func (g *guard) InstallSnapshot(id raft.ServerID, to raft.ServerAddress, args *r
 	if err := g.silenced(); err != nil {
 		return err
 	}
-	return g.inner.InstallSnapshot(id, to, args, resp, data)
+	err := g.inner.InstallSnapshot(id, to, args, resp, data)
+	if err == nil && !resp.Success && resp.Term <= args.Term {
+		g.stale()
+	}
+	return err
 }
 
 // TimeoutNow hands leadership over.

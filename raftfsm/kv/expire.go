@@ -196,3 +196,8 @@ func (m *Machine) firstDue(floor uint64) (first uint64, err error) {
 	}
 	return first, keep(err, it.Close())
 }
+
+// OriginDue returns the cluster time at which the first origin will have been idle for too
+// long, and may be forgotten by a KindExpire of that time or later; the greatest number if
+// there is no origin. Until then every origin that was ever answered is known.
+func (m *Machine) OriginDue() uint64 { return m.state.Load().originDue }

@@ -61,7 +61,7 @@ func settingRow(st *settings.Setting, missing bool) string {
 func TestTheListOfCommandsIsTrue(t *testing.T) {
 	c := newConsole(t)
 	var b strings.Builder
-	for _, command := range []string{"run", "state get", "state set", "state delete", "state list", "stores", "status", "config print", "config validate", "version"} {
+	for _, command := range []string{"run", "state get", "state set", "state delete", "state list", "stores", "status", "members", "transfer-leader", "config print", "config validate", "version"} {
 		help := c.run(append(strings.Fields(command), "--help")...).stdout
 		if strings.HasPrefix(command, "config") {
 			help, _, _ = strings.Cut(help, "Application:\n")

@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"bytes"
+	stdcmp "cmp"
 	"context"
 	"errors"
 	"flag"
@@ -26,6 +27,7 @@ import (
 	"github.com/quorate/quorate/cmd/internal/cli"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/inmemory"
+	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/lifecycle"
 	"github.com/quorate/quorate/internal/listen"
 	"github.com/quorate/quorate/node"
@@ -102,6 +104,24 @@ func (n *memoryNode) serve(ctx context.Context, l net.Listener, h http.Handler, 
 func (n *memoryNode) Addresses() node.Addresses                      { return n.addresses }
 func (n *memoryNode) Close(ctx context.Context) error                { return n.closers.Close(ctx) }
 func (n *memoryNode) Status(context.Context) (api.NodeStatus, error) { return n.status, nil }
+func (n *memoryNode) Members(context.Context) ([]api.MemberStatus, error) {
+	return []api.MemberStatus{
+		{Node: "n1", ServerID: "n1.4f", Role: "server", State: "alive", Since: time.Unix(1700000000, 0).UTC(), Peer: "10.0.0.1:7947", Gossip: "10.0.0.1:7946", ClusterID: "c1", Version: "v1", Leads: 1, Self: true},
+		{Node: "n2", ServerID: "n2.5a", Role: "server", State: "failed", Since: time.Unix(1700000100, 0).UTC(), Peer: "10.0.0.2:7947", Gossip: "10.0.0.2:7946", ClusterID: "c1", Version: "v1"},
+	}, nil
+}
+
+// TransferLeader knows one group, and a node n3 that has not been heard of after it took over.
+func (n *memoryNode) TransferLeader(_ context.Context, group uint64, to string) (api.TransferResult, error) {
+	if group != 0 {
+		return api.TransferResult{}, &fault.Error{Code: fault.NotLeader, Op: "test", Msg: "group 1 is led by n2, not by this node", Hint: "run the command on n2"}
+	}
+	if to == "n3" {
+		return api.TransferResult{From: "n1"}, nil
+	}
+	return api.TransferResult{From: "n1", Leader: stdcmp.Or(to, "n2")}, nil
+}
+
 func (n *memoryNode) Wait(ctx context.Context) error {
 	select {
 	case err := <-n.stopped:
@@ -114,10 +134,13 @@ func (n *memoryNode) Wait(ctx context.Context) error {
 func statusOf(c node.Config) api.NodeStatus {
 	return api.NodeStatus{
 		Node: api.NodeIdentity{ID: "n1", ServerID: "n1-4f", Cluster: c.Cluster.Name, Role: "server", Version: "v1", UptimeMS: 93_500, DataDir: "/data", LogStore: "boltdb",
-			Partitions: 1, Apps: []api.AppStatus{{ID: c.App.ID, API: []string{"127.0.0.1:3500"}}}, Metrics: "127.0.0.1:9090"},
+			Partitions: 1, Apps: []api.AppStatus{{ID: c.App.ID, API: []string{"127.0.0.1:3500"}}}, Metrics: "127.0.0.1:9090",
+			ClusterID: "c1", Gossip: "10.0.0.1:7946", Peer: "10.0.0.1:7947"},
 		Issues: []api.Issue{{About: "group 0", Reason: "the disk is almost full: free some space"}},
 		Groups: []api.GroupStatus{{State: "leader", Leader: "n1", Term: 3, CommitIndex: 1234, AppliedIndex: 1233, LastLogIndex: 1235, SnapshotIndex: 1000, Keys: 42,
-			DiskBytes: 3 << 20, LogBytes: 1536, ReadOnly: true, Reads: true, Reason: "the disk is almost full"}},
+			DiskBytes: 3 << 20, LogBytes: 1536, ReadOnly: true, Reads: true, Reason: "the disk is almost full",
+			Servers: []api.ServerStatus{{Node: "n1", ServerID: "n1-4f", Voter: true, Lag: new(uint64(0)), Reason: "n1 is a voter and leads"},
+				{Node: "n2", ServerID: "n2-5a", Lag: new(uint64(1204)), Reason: "n2 is not a voter: it is 1,204 entries behind"}, {Node: "n3", ServerID: "n3-6b", Voter: true}}}},
 		Stores: []api.StoreStatus{{Name: "statestore", Type: "state.raft", Ready: true, Capabilities: []string{"ETAG", "TTL"}, KeyPrefix: "appid", DefaultConsistency: "eventual", ActorStore: true},
 			{Name: "other", Type: "state.raft", Reason: "starting", KeyPrefix: "none", DefaultConsistency: "strong"}},
 	}

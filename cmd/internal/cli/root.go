@@ -35,7 +35,7 @@ func (m *Main) root() *cobra.Command {
 	root.SetIn(m.Stdin)
 	root.SetOut(m.Stdout)
 	root.SetErr(m.Stderr)
-	root.AddCommand(m.runCommand(), m.stateCommand(), m.storesCommand(), m.statusCommand(), m.configCommand(), m.versionCommand())
+	root.AddCommand(m.runCommand(), m.stateCommand(), m.storesCommand(), m.statusCommand(), m.membersCommand(), m.transferCommand(), m.configCommand(), m.versionCommand())
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	each(root, func(c *cobra.Command) {

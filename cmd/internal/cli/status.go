@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -61,20 +63,30 @@ func (m *Main) adminCommand(use, short string, ask func(ctx context.Context, a *
 		Args:  cobra.NoArgs,
 	}
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		config, err := m.resolve(set, c.Flags(), nil)
-		if err != nil {
-			return err
-		}
-		if config.Data.Dir == "" {
-			return usagef("the data directory is unknown (name it with --data-dir)")
-		}
-		ctx, cancel := context.WithTimeout(c.Context(), adminTime)
-		defer cancel()
-		return ask(ctx, &adminClient{dataDir: config.Data.Dir}, out.json())
+		return m.askAdmin(c, set, out.json(), ask)
 	}
+	bindAdmin(c, set, &out)
+	return c
+}
+
+// bindAdmin gives a command the flags that choose a node, and the form of the output.
+func bindAdmin(c *cobra.Command, set *settings.Set, out *output) {
 	set.BindOnly(c.Flags(), "data-dir", "cluster", "config-file")
 	out.bind(c)
-	return c
+}
+
+// askAdmin asks the node of the data directory that the flags choose.
+func (m *Main) askAdmin(c *cobra.Command, set *settings.Set, asJSON bool, ask func(ctx context.Context, a *adminClient, asJSON bool) error) error {
+	config, err := m.resolve(set, c.Flags(), nil)
+	if err != nil {
+		return err
+	}
+	if config.Data.Dir == "" {
+		return usagef("the data directory is unknown (name it with --data-dir)")
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), adminTime)
+	defer cancel()
+	return ask(ctx, &adminClient{dataDir: config.Data.Dir}, asJSON)
 }
 
 // adminClient speaks the admin API of the node that runs on a data directory.
@@ -82,6 +94,19 @@ type adminClient struct{ dataDir string }
 
 // get asks for path and decodes the answer into v.
 func (a *adminClient) get(ctx context.Context, path string, v any) error {
+	return a.do(ctx, http.MethodGet, path, nil, v)
+}
+
+// post sends body as JSON to path and decodes the answer into v.
+func (a *adminClient) post(ctx context.Context, path string, body, v any) error {
+	text, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	return a.do(ctx, http.MethodPost, path, text, v)
+}
+
+func (a *adminClient) do(ctx context.Context, method, path string, body []byte, v any) error {
 	socket, err := apihttp.FindAdmin(a.dataDir)
 	if err != nil {
 		return err
@@ -90,7 +115,7 @@ func (a *adminClient) get(ctx context.Context, path string, v any) error {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}
 	defer transport.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://admin"+path, nil)
+	req, err := http.NewRequestWithContext(ctx, method, "http://admin"+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
@@ -99,14 +124,14 @@ func (a *adminClient) get(ctx context.Context, path string, v any) error {
 		return a.unreachable(socket, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body)
+	answer, err := io.ReadAll(resp.Body)
 	switch {
 	case err != nil:
 		return a.unreachable(socket, err)
 	case resp.StatusCode != http.StatusOK:
-		return fault.Unmarshal(body)
+		return fault.Unmarshal(answer)
 	}
-	if err := json.Unmarshal(body, v); err != nil {
+	if err := json.Unmarshal(answer, v); err != nil {
 		return &fault.Error{Code: fault.Internal, Op: "cli.admin", Msg: "the answer of the node cannot be read", Hint: "use the quorate command of the version that the node runs", Err: err}
 	}
 	return nil
@@ -130,6 +155,9 @@ func printStatus(w io.Writer, s api.NodeStatus) error {
 		{"Version", fmt.Sprintf("%s, up %s", dash(n.Version), (time.Duration(n.UptimeMS) * time.Millisecond).Truncate(time.Second))},
 		{"Ready", yesNo(s.Ready)},
 	}
+	if n.Gossip != "" {
+		facts = append(facts, []string{"Cluster", cmp.Or(n.ClusterID, "none yet")}, []string{"Gossip", n.Gossip + " (for --join)"}, []string{"Peers", dash(n.Peer)})
+	}
 	for _, a := range n.Apps {
 		facts = append(facts, []string{"Application", fmt.Sprintf("%s on %s", a.ID, strings.Join(a.API, ", "))})
 	}
@@ -144,6 +172,9 @@ func printStatus(w io.Writer, s api.NodeStatus) error {
 	if err := printGroups(w, s.Groups); err != nil {
 		return err
 	}
+	if err := printServers(w, s.Groups); err != nil {
+		return err
+	}
 	fmt.Fprintln(w)
 	return printStores(w, s.Stores)
 }
@@ -155,6 +186,28 @@ func printGroups(w io.Writer, groups []api.GroupStatus) error {
 		rows = append(rows, []string{u(g.ID), g.State, dash(g.Leader), u(g.Term), u(g.CommitIndex), u(g.AppliedIndex), u(g.LastLogIndex), u(g.SnapshotIndex),
 			u(g.Keys), bytesText(g.DiskBytes), bytesText(g.LogBytes), serves(g)})
 	}
+	return table(w, rows)
+}
+
+// printServers lists the members of the groups; lag and reason are known to leaders.
+func printServers(w io.Writer, groups []api.GroupStatus) error {
+	rows := [][]string{{"GROUP", "SERVER", "IS", "LAG", "REASON"}}
+	for _, g := range groups {
+		for _, s := range g.Servers {
+			is, lag := "replica", "-"
+			if s.Voter {
+				is = "voter"
+			}
+			if s.Lag != nil {
+				lag = strconv.FormatUint(*s.Lag, 10)
+			}
+			rows = append(rows, []string{strconv.FormatUint(g.ID, 10), s.Node, is, lag, strings.TrimPrefix(s.Reason, s.Node+" ")})
+		}
+	}
+	if len(rows) == 1 {
+		return nil
+	}
+	fmt.Fprintln(w)
 	return table(w, rows)
 }
 

@@ -1,0 +1,84 @@
+package http_test
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quorate/quorate/api"
+	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// operated is a node that notes what it was asked to do.
+type operated struct {
+	adminFunc
+	members []api.MemberStatus
+	group   uint64
+	to      string
+	asked   bool
+}
+
+func (o *operated) Members(context.Context) ([]api.MemberStatus, error) { return o.members, nil }
+
+func (o *operated) TransferLeader(_ context.Context, group uint64, to string) (api.TransferResult, error) {
+	o.group, o.to, o.asked = group, to, true
+	return api.TransferResult{Group: group, From: "n1", Leader: to}, nil
+}
+
+func adminPost(t *testing.T, a apihttp.Admin, path, body string) (int, []byte) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	apihttp.NewAdmin(a, slog.New(slog.DiscardHandler)).ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, strings.NewReader(body)))
+	return w.Code, w.Body.Bytes()
+}
+
+// TestAdminMembersKeepTheirNames holds the JSON names: programs read them.
+func TestAdminMembersKeepTheirNames(t *testing.T) {
+	o := &operated{members: []api.MemberStatus{{Node: "n1", ServerID: "n1.4f", Role: "server", State: "failed", Since: time.Unix(1700000000, 0).UTC(),
+		Peer: "127.0.0.1:7947", Gossip: "127.0.0.1:7946", ClusterID: "c1", Version: "v1", Leads: 2, Self: true}}}
+	status, body := adminGet(t, o, apihttp.AdminMembersPath)
+	want := `[{"node":"n1","serverId":"n1.4f","role":"server","state":"failed","since":"2023-11-14T22:13:20Z","peer":"127.0.0.1:7947",` +
+		`"gossip":"127.0.0.1:7946","clusterId":"c1","version":"v1","leads":2,"self":true}]`
+	if diff := cmp.Diff(want, string(body)); diff != "" || status != http.StatusOK {
+		t.Errorf("status %d\n%s", status, diff)
+	}
+	if _, body := adminGet(t, &operated{}, apihttp.AdminMembersPath); string(body) != "[]" {
+		t.Errorf("no members: %s", body)
+	}
+}
+
+func TestAdminTransferReachesTheGroupAndTheNodeNamed(t *testing.T) {
+	o := &operated{}
+	status, body := adminPost(t, o, apihttp.AdminTransferPath(7), `{"to":"n2"}`)
+	var got api.TransferResult
+	if err := json.Unmarshal(body, &got); err != nil || status != http.StatusOK {
+		t.Fatalf("%d %v %s", status, err, body)
+	}
+	if want := (api.TransferResult{Group: 7, From: "n1", Leader: "n2"}); got != want || o.group != 7 || o.to != "n2" {
+		t.Errorf("answer %+v, asked for %d %q", got, o.group, o.to)
+	}
+}
+
+func TestAdminTransferRefusesWhatItCannotRead(t *testing.T) {
+	for name, c := range map[string]struct{ path, body string }{
+		"no group":      {"/v1/groups/x/transfer", `{}`},
+		"below zero":    {"/v1/groups/-1/transfer", `{}`},
+		"no JSON":       {apihttp.AdminTransferPath(0), `to n2`},
+		"unknown field": {apihttp.AdminTransferPath(0), `{"node":"n2"}`},
+		"too large":     {apihttp.AdminTransferPath(0), `{"to":"` + strings.Repeat("x", 1<<17) + `"}`},
+	} {
+		o := &operated{}
+		status, body := adminPost(t, o, c.path, c.body)
+		if err := fault.Unmarshal(body); status != http.StatusBadRequest || !fault.Is(err, fault.Invalid) || o.asked {
+			t.Errorf("%s: %d %s, asked %v", name, status, body, o.asked)
+		}
+	}
+}

@@ -1,0 +1,291 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+const (
+	size     = 3
+	patience = 2 * time.Minute        // for the cluster to form
+	pause    = 100 * time.Millisecond // between looks at the nodes
+)
+
+// cluster is one run of the three nodes.
+type cluster struct {
+	out      *lines
+	binary   string
+	dir      string
+	httpPort int // of the first node; 0 = free ones
+	logLevel string
+
+	nodes []*child
+}
+
+// run starts the nodes and lets them work until ctx ends or none is left. ready, which may
+// be nil, is closed once the cluster serves.
+func (c *cluster) run(ctx context.Context, ready chan<- struct{}) (err error) {
+	remove, err := c.directory()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, remove()) }()
+	if err := c.build(ctx); err != nil {
+		return err
+	}
+	defer c.end()
+	if err := c.start(ctx); err != nil {
+		return interrupted(ctx, err)
+	}
+	leader, err := c.formed(ctx)
+	if err != nil {
+		return interrupted(ctx, err)
+	}
+	c.tell(leader)
+	if ready != nil {
+		close(ready)
+	}
+	return c.watch(ctx)
+}
+
+// interrupted is nil if a person ended the start, which is no failure.
+func interrupted(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// directory makes the place for the data; remove leaves one alone that was asked for.
+func (c *cluster) directory() (remove func() error, err error) {
+	if c.dir != "" {
+		if c.dir, err = filepath.Abs(c.dir); err != nil {
+			return nil, err
+		}
+		return func() error { return nil }, os.MkdirAll(c.dir, 0o700)
+	}
+	c.dir, err = os.MkdirTemp("", "quorate-cluster-")
+	return func() error { return os.RemoveAll(c.dir) }, err
+}
+
+func (c *cluster) build(ctx context.Context) error {
+	if c.binary != "" {
+		return nil
+	}
+	c.out.say("Building quorate.")
+	c.binary = filepath.Join(c.dir, "quorate")
+	build := exec.CommandContext(ctx, "go", "build", "-o", c.binary, "github.com/quorate/quorate/cmd/quorate")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	build.Stderr = os.Stderr
+	return build.Run()
+}
+
+// start starts the processes. Their gossip ports are chosen first, for each is told of all.
+func (c *cluster) start(ctx context.Context) error {
+	gossip := make([]int, size)
+	seeds := make([]string, size)
+	for i := range size {
+		port, err := freeGossipPort(ctx)
+		if err != nil {
+			return err
+		}
+		gossip[i], seeds[i] = port, fmt.Sprintf("127.0.0.1:%d", port)
+	}
+	for i := range size {
+		id := fmt.Sprintf("n%d", i+1)
+		n, err := startChild(id, c.out, c.binary, "run", "--node-id", id, "--data-dir", c.dataDir(id), "--log-level", c.logLevel,
+			"--http-port", fmt.Sprint(c.apiPort(ctx, i)), "--metrics-port", "0", "--bind-address", "127.0.0.1", "--peer-port", "0",
+			"--gossip-port", fmt.Sprint(gossip[i]), "--join", strings.Join(seeds, ","), "--bootstrap-expect", fmt.Sprint(size))
+		if err != nil {
+			return err
+		}
+		c.nodes = append(c.nodes, n)
+	}
+	return nil
+}
+
+func (c *cluster) dataDir(id string) string { return filepath.Join(c.dir, id) }
+
+// apiPort is the one a person expects, or 0 where another process has it.
+func (c *cluster) apiPort(ctx context.Context, i int) int {
+	if c.httpPort == 0 || !free(ctx, "tcp", c.httpPort+i) {
+		return 0
+	}
+	return c.httpPort + i
+}
+
+// formed waits until all nodes serve and vote, so that one of them can be missed, and
+// returns the leader.
+func (c *cluster) formed(ctx context.Context) (*child, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	said := ""
+	for {
+		leader, err := c.look(ctx)
+		if err == nil {
+			return leader, nil
+		}
+		if text := err.Error(); text != said && ctx.Err() == nil {
+			c.out.say("Waiting: %s.", text)
+			said = text
+		}
+		for _, n := range c.nodes {
+			if n.gone() {
+				return nil, fmt.Errorf("%s ended before the cluster was ready; its log says why", n.id)
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("the cluster is not ready after %s: %w", patience, err)
+		}
+	}
+}
+
+// look returns the leader, or what is still missing.
+func (c *cluster) look(ctx context.Context) (*child, error) {
+	for _, n := range c.nodes {
+		if err := n.healthy(ctx); err != nil {
+			return nil, err
+		}
+	}
+	s, err := c.status(ctx, c.nodes[0].id)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range s.Groups {
+		if voters := g.voters(); voters != size {
+			return nil, fmt.Errorf("%d of %d nodes vote", voters, size)
+		}
+	}
+	if n := c.leader(s); n != nil {
+		return n, nil
+	}
+	return nil, errors.New("there is no leader")
+}
+
+// status is the part of the answer of quorate status that is needed here.
+type status struct {
+	Groups []groupStatus `json:"groups"`
+}
+
+type groupStatus struct {
+	Leader  string `json:"leader"`
+	Servers []struct {
+		Voter bool `json:"voter"`
+	} `json:"servers"`
+}
+
+func (g groupStatus) voters() int {
+	n := 0
+	for _, s := range g.Servers {
+		if s.Voter {
+			n++
+		}
+	}
+	return n
+}
+
+// status asks a node as an operator does.
+func (c *cluster) status(ctx context.Context, id string) (status, error) {
+	var s status
+	out, err := exec.CommandContext(ctx, c.binary, "status", "--json", "--data-dir", c.dataDir(id)).Output()
+	if err != nil {
+		return s, fmt.Errorf("quorate status of %s: %w", id, err)
+	}
+	return s, json.Unmarshal(out, &s)
+}
+
+func (c *cluster) leader(s status) *child {
+	for _, n := range c.nodes {
+		if len(s.Groups) > 0 && s.Groups[0].Leader == n.id {
+			return n
+		}
+	}
+	return nil
+}
+
+// tell says where the nodes are and what to try.
+func (c *cluster) tell(leader *child) {
+	writer, reader := c.nodes[0], c.nodes[1]
+	rest := reader
+	if leader == reader {
+		rest = c.nodes[2]
+	}
+	var b strings.Builder
+	b.WriteString("\nThree nodes are one cluster; each of them takes any request.\n\n")
+	for _, n := range c.nodes {
+		role := "follower"
+		if n == leader {
+			role = "leader"
+		}
+		fmt.Fprintf(&b, "  %s  http://%s  pid %-7d  %s\n", n.id, n.address(), n.pid(), role)
+	}
+	const path = "/v1.0/state/statestore"
+	save := func(n *child, total int) string {
+		return fmt.Sprintf(`curl -i %s%s -d '[{"key": "order-7", "value": {"total": %d}, "options": {"consistency": "strong"}}]'`, n.address(), path, total)
+	}
+	fmt.Fprintf(&b, "\nTry in another terminal: write on one, read on another, kill the leader and go on.\n\n")
+	fmt.Fprintf(&b, "  %s\n  curl -i '%s%s/order-7?consistency=strong'\n  kill -9 %d; %s\n", save(writer, 12), reader.address(), path, leader.pid(), save(rest, 13))
+	fmt.Fprintf(&b, "\nLook at it with: %s status --data-dir %s\nThe data is in %s. Ctrl-C ends all nodes.\n", c.binary, c.dataDir(rest.id), c.dir)
+	c.out.say("%s", b.String())
+}
+
+// watch waits for the end of ctx and tells of nodes that end by themselves.
+func (c *cluster) watch(ctx context.Context) error {
+	for left := len(c.nodes); left > 0; left-- {
+		n := c.next(ctx)
+		if n == nil {
+			return nil
+		}
+		c.out.say("\n%s has ended (%s). To start it again, in another terminal:\n\n  %s\n", n.id, n.reason(), n.command())
+	}
+	return errors.New("all nodes have ended")
+}
+
+// next waits for the next node that ends; nil when ctx does.
+func (c *cluster) next(ctx context.Context) *child {
+	ended := make(chan *child, len(c.nodes))
+	quit, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, n := range c.nodes {
+		if n.told {
+			continue
+		}
+		go func() {
+			select {
+			case <-n.ended:
+				ended <- n
+			case <-quit.Done():
+			}
+		}()
+	}
+	select {
+	case n := <-ended:
+		n.told = true
+		return n
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// end ends the processes that were started, all at once, and waits for them.
+func (c *cluster) end() {
+	c.out.say("\nEnding the nodes.")
+	for _, n := range c.nodes {
+		n.terminate()
+	}
+	for _, n := range c.nodes {
+		n.wait()
+		n.http.CloseIdleConnections()
+	}
+}

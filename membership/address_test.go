@@ -1,0 +1,111 @@
+package membership_test
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/membership"
+)
+
+func TestTheAddressFacingASeedIsOnItsNetwork(t *testing.T) {
+	for seed, want := range map[string]string{"127.0.0.1:7946": "127.0.0.1", "127.3.4.5:1": "127.0.0.1"} {
+		got, err := membership.FacingAddress(netip.MustParseAddrPort(seed))
+		must(t, err)
+		if got.String() != want {
+			t.Errorf("%s faces %s, want %s", got, seed, want)
+		}
+	}
+}
+
+func TestTheAdvertisedAddressCanBeReached(t *testing.T) {
+	const near, far = "127.0.0.1:7946", "192.0.2.7:7946"
+	for _, c := range []struct {
+		name, wanted, bind string
+		seeds              []string
+		want, refusal      string
+	}{
+		{"what is wanted counts", "10.0.0.9", "127.0.0.1", []string{near}, "10.0.0.9", ""},
+		{"an IPv4 address in IPv6 form is plain", "::ffff:10.0.0.9", "", nil, "10.0.0.9", ""},
+		{"then the one that is bound", "", "127.0.0.2", []string{near}, "127.0.0.2", ""},
+		{"then the one that faces a seed", "", "0.0.0.0", []string{near}, "127.0.0.1", ""},
+		{"also without a bound address", "", "", []string{near}, "127.0.0.1", ""},
+		{"an unspecified address is refused", "0.0.0.0", "", nil, "", "0.0.0.0 is no address"},
+		{"also in IPv6", "::", "", nil, "", ":: is no address"},
+		{"a multicast address is refused", "224.0.0.1", "", nil, "", "224.0.0.1 is no address"},
+		{"loopback is refused where a seed is elsewhere", "127.0.0.1", "", []string{near, far}, "", "the seed 192.0.2.7:7946 is on another"},
+		{"bound loopback too", "", "127.0.0.1", []string{far}, "", "127.0.0.1 can be reached from this machine only"},
+		{"loopback is fine among loopback", "127.0.0.1", "", []string{near, "127.0.0.2:1"}, "127.0.0.1", ""},
+		{"loopback is fine alone", "", "127.0.0.1", nil, "127.0.0.1", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var wanted, bind netip.Addr
+			if c.wanted != "" {
+				wanted = netip.MustParseAddr(c.wanted)
+			}
+			if c.bind != "" {
+				bind = netip.MustParseAddr(c.bind)
+			}
+			var seeds []netip.AddrPort
+			for _, s := range c.seeds {
+				seeds = append(seeds, netip.MustParseAddrPort(s))
+			}
+			got, err := membership.AdvertiseAddr(wanted, bind, seeds)
+			if c.refusal != "" {
+				if !fault.Is(err, fault.Invalid) || !strings.Contains(fault.Text(err), c.refusal) || !strings.Contains(fault.Text(err), "--advertise-address") {
+					t.Errorf("%v", err)
+				}
+				return
+			}
+			must(t, err)
+			if got.String() != c.want {
+				t.Errorf("%s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+func TestSeedsAreHostsWithOrWithoutAPort(t *testing.T) {
+	find, err := membership.Seeds([]string{"127.0.0.1", "127.0.0.2:1", "::1", "[::1]:2", "::ffff:127.0.0.3"}, 7946)
+	must(t, err)
+	got, err := find(t.Context())
+	must(t, err)
+	var texts []string
+	for _, a := range got {
+		texts = append(texts, a.String())
+	}
+	if diff := cmp.Diff([]string{"127.0.0.1:7946", "127.0.0.2:1", "[::1]:7946", "[::1]:2", "127.0.0.3:7946"}, texts); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestASeedNameStandsForAllItsAddresses(t *testing.T) {
+	never := strings.Repeat("x", 64) // no name is that long
+	find, err := membership.Seeds([]string{"localhost:5", never}, 7946)
+	must(t, err)
+	got, err := find(t.Context())
+	if !slices.Contains(got, netip.MustParseAddrPort("127.0.0.1:5")) {
+		t.Errorf("localhost is %v", got)
+	}
+	if !strings.Contains(fault.Text(err), never) {
+		t.Errorf("a name without an address: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := find(ctx); err == nil {
+		t.Error("looking names up does not end with its context")
+	}
+}
+
+func TestBadSeedsAreRefused(t *testing.T) {
+	for _, text := range []string{"", "a b", "host:port", "host:0", "host:65536", ":7946", "a,b", "http://host"} {
+		if _, err := membership.Seeds([]string{"fine", text}, 7946); !fault.Is(err, fault.Invalid) || !strings.Contains(fault.Text(err), "--join") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

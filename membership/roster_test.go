@@ -1,0 +1,165 @@
+package membership_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/quorate/quorate/membership"
+)
+
+// differing starts nodes with the facts that change makes for each, by number from 1.
+func differing(t *testing.T, count int, change func(i int, f *membership.Facts)) *membership.Roster {
+	t.Helper()
+	net := newNetwork(t)
+	var all []*membership.Gossip
+	for i := range count {
+		f := facts(fmt.Sprintf("n%d", i+1))
+		change(i+1, &f)
+		if f.Role == membership.Sidecar {
+			f.ServerID = ""
+		}
+		all = append(all, net.open(t, lan(f, all[:min(i, 1)]...)))
+	}
+	within(t, 45*time.Second, all, states(all))
+	return all[0].Roster()
+}
+
+func texts(list []membership.Difference) []string {
+	var out []string
+	for _, d := range list {
+		out = append(out, d.String())
+	}
+	return out
+}
+
+func TestDifferencesNameWhoDiffers(t *testing.T) {
+	for name, c := range map[string]struct {
+		count  int
+		change func(i int, f *membership.Facts)
+		want   []string
+	}{
+		"none": {3, func(_ int, f *membership.Facts) { f.BootstrapExpect = 3 }, nil},
+		"bootstrap-expect": {3, func(i int, f *membership.Facts) {
+			if f.BootstrapExpect = 3; i == 2 {
+				f.BootstrapExpect = 5
+			}
+		}, []string{"bootstrap-expect differs: 3 on n1, n3; 5 on n2"}},
+		"who does not form a cluster has no say": {4, func(i int, f *membership.Facts) {
+			switch i {
+			case 1, 2:
+				f.BootstrapExpect = 3
+			case 3:
+				f.BootstrapExpect, f.Role = 5, membership.Sidecar
+			}
+		}, nil},
+		"once there is a cluster it does not matter": {2, func(i int, f *membership.Facts) {
+			if f.BootstrapExpect = uint32(i); i == 1 {
+				f.ClusterID = "c1"
+			}
+		}, nil},
+		"versions": {8, func(i int, f *membership.Facts) {
+			if i == 8 {
+				f.Version = "v2"
+			}
+		}, []string{"version differs: v1 on n1, n2, n3, n4, n5 and 2 more; v2 on n8"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				if diff := cmp.Diff(c.want, texts(differing(t, c.count, c.change).Differences())); diff != "" {
+					t.Error(diff)
+				}
+			})
+		})
+	}
+}
+
+func TestAFormatIsUnderstoodWhenEveryMemberUnderstandsIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := differing(t, 3, func(i int, f *membership.Facts) {
+			f.Formats = membership.Formats{Command: 5, Snapshot: uint32(i), RPC: uint32(10 - i)}
+		})
+		if diff := cmp.Diff(membership.Formats{Command: 5, Snapshot: 1, RPC: 7}, r.Understood()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestFormatsWaitForServersThatMayComeBackButNotForSidecars(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newNetwork(t)
+		first := net.open(t, lan(facts("n1")))
+		old := func(f membership.Facts) membership.Options {
+			f.Formats.Command = 0
+			return lan(f, first)
+		}
+		sidecar := facts("s1")
+		sidecar.Role, sidecar.ServerID = membership.Sidecar, ""
+		gone, server := net.open(t, old(sidecar)), net.open(t, old(facts("n2")))
+		within(t, 45*time.Second, []*membership.Gossip{first}, "n1 alive, n2 alive, s1 alive")
+		must(t, server.Leave(t.Context()))
+		<-time.After(time.Second)
+		if n := first.Roster().Understood().Command; n != 0 {
+			t.Errorf("version %d is used although n2 may come back", n)
+		}
+		again := net.open(t, lan(facts("n2"), first))
+		joins(t, again)
+		must(t, gone.Close())
+		within(t, 45*time.Second, []*membership.Gossip{first}, "n1 alive, n2 alive, s1 failed")
+		if n := first.Roster().Understood().Command; n != 1 {
+			t.Errorf("version %d is used although only a dead sidecar is old", n)
+		}
+	})
+}
+
+func TestRostersFindMembersByEveryName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := differing(t, 3, func(i int, f *membership.Facts) {
+			f.PeerAddr = fmt.Sprintf("10.0.0.%d:7947", i)
+			if i == 3 {
+				f.Role = membership.Sidecar
+			}
+		})
+		if m, ok := r.Node("n2"); !ok || m.ServerID != "n2.d1" {
+			t.Errorf("n2: %+v", m)
+		}
+		if addr, ok := r.PeerAddr("n2.d1"); !ok || addr != "10.0.0.2:7947" {
+			t.Errorf("n2.d1 is at %q", addr)
+		}
+		for _, unknown := range []string{"n2.d0", "n9.d1", "n2", ""} {
+			if addr, ok := r.PeerAddr(unknown); ok {
+				t.Errorf("%q is at %q", unknown, addr)
+			}
+		}
+		if _, ok := r.Node("n9"); ok {
+			t.Error("n9 is known")
+		}
+		if len(r.Servers()) != 2 || len(r.Sidecars()) != 1 || len(r.Alive()) != 3 || r.Self().NodeID != "n1" {
+			t.Errorf("%+v", r.Members())
+		}
+		r.Members()[0].NodeID = "changed"
+		if r.Self().NodeID != "n1" {
+			t.Error("a caller changed the roster")
+		}
+	})
+}
+
+func TestMetricsAreWellFormed(t *testing.T) {
+	o := options(facts("n1"))
+	open(t, o)
+	families, err := o.Registerer.(*prometheus.Registry).Gather()
+	must(t, err)
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	must(t, err)
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	if len(families) != 4 {
+		t.Errorf("%d families, 4 are documented", len(families))
+	}
+}

@@ -1,0 +1,551 @@
+package group
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// counted reads a counter.
+func counted(t testing.TB, c prometheus.Counter) int {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	must(t, reg.Register(c))
+	families, err := reg.Gather()
+	must(t, err)
+	return int(families[0].GetMetric()[0].GetCounter().GetValue())
+}
+
+// large makes the log of 40 entries longer than raft-wal's segments in these tests.
+var large = strings.Repeat("v", 2000)
+
+// manual leaves snapshots to the test, and keeps few entries behind one.
+func manual(o *Options) {
+	o.Bounds.SnapshotEntries, o.Bounds.SnapshotLogBytes, o.Bounds.TrailingEntries = 1<<40, 1<<40, 5
+}
+
+// installed is a cluster led by a in which c has just received a snapshot.
+func installed(t *testing.T, e LogEngine) (*cluster, *Group, *Group) {
+	t.Helper()
+	c := newCluster(t, func(id raft.ServerID, o *Options) {
+		slowLeader(id, o)
+		manual(o)
+		o.Engine = e
+	})
+	a := c.group("a")
+	c.isolate("c")
+	for i := range 40 {
+		put(t, a, key(i), large)
+	}
+	must(t, a.Snapshot())
+	c.heal()
+	c.converge()
+	follower := c.group("c")
+	until(t, "no snapshot was installed", func() bool { return counted(t, follower.obs.installed) == 1 })
+	return c, a, follower
+}
+
+// stranger is a transport that reaches c and nobody else.
+func stranger(c *cluster) *raft.InmemTransport {
+	_, tr := raft.NewInmemTransportWithTimeout("stranger", patience)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	tr.Connect("c", c.nodes["c"].wire.InmemTransport)
+	return tr
+}
+
+func header(from raft.ServerID) raft.RPCHeader {
+	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(from), Addr: []byte(from)}
+}
+
+// A leader that did not hear the answer to its first append after a snapshot sends it
+// again. The follower must find the snapshot's own entry, which no log holds.
+func TestAnAppendRightAfterASnapshotCanBeRepeated(t *testing.T) {
+	engines(t, func(t *testing.T, e LogEngine) {
+		c, a, follower := installed(t, e)
+		snap := follower.disk.snaps.position()
+		for i := range 3 {
+			put(t, a, key(100+i), "v")
+		}
+		c.converge()
+		req := &raft.AppendEntriesRequest{RPCHeader: header("a"), Term: a.Term(), PrevLogEntry: snap.Index, PrevLogTerm: snap.Term, LeaderCommitIndex: a.raft.CommitIndex()}
+		for i := snap.Index + 1; i <= a.LastIndex(); i++ {
+			var l raft.Log
+			must(t, a.disk.logs.GetLog(i, &l))
+			req.Entries = append(req.Entries, &l)
+		}
+		if len(req.Entries) < 3 {
+			t.Fatalf("only %d entries above the snapshot", len(req.Entries))
+		}
+		var resp raft.AppendEntriesResponse
+		must(t, stranger(c).AppendEntries("c", "c", req, &resp))
+		if !resp.Success {
+			t.Errorf("the repeated append was refused: %+v", resp)
+		}
+		put(t, a, "more", "v")
+		c.converge()
+	})
+}
+
+// The entry that stands for a snapshot is for checking only.
+func TestTheEntryOfASnapshotIsNeverSent(t *testing.T) {
+	c, _, follower := installed(t, BoltDB)
+	snap := follower.disk.snaps.position()
+	var l raft.Log
+	must(t, follower.disk.logs.GetLog(snap.Index, &l))
+	if l.Index != snap.Index || l.Term != snap.Term {
+		t.Errorf("got entry %d of term %d for the snapshot's %d of term %d", l.Index, l.Term, snap.Index, snap.Term)
+	}
+	if err := verify(&l); err == nil {
+		t.Error("another server would take it for an entry")
+	}
+	must(t, c.group("a").raft.LeadershipTransferToServer("c", "c").Error())
+	c.leader("c")
+	if err := follower.disk.logs.GetLog(snap.Index, &l); err != raft.ErrLogNotFound { //nolint:errorlint // raft compares it so
+		t.Errorf("a leader finds an entry in its log that is not there: %v", err)
+	}
+}
+
+// installRequest is what a would send now, with its data.
+func installRequest(t *testing.T, from *Group) (*raft.InstallSnapshotRequest, []byte) {
+	t.Helper()
+	list, err := from.disk.snaps.List()
+	must(t, err)
+	meta, r, err := from.disk.snaps.Open(list[0].ID)
+	must(t, err)
+	b, err := io.ReadAll(r)
+	must(t, err)
+	must(t, r.Close())
+	if int64(len(b)) != meta.Size {
+		t.Fatalf("the stream has %d bytes, %d were announced", len(b), meta.Size)
+	}
+	return &raft.InstallSnapshotRequest{
+		RPCHeader: header("a"), SnapshotVersion: raft.SnapshotVersionMax, Term: from.Term(), LastLogIndex: meta.Index, LastLogTerm: meta.Term,
+		Configuration: raft.EncodeConfiguration(meta.Configuration), ConfigurationIndex: meta.ConfigurationIndex, Size: meta.Size,
+	}, b
+}
+
+func TestASnapshotThatBringsNothingNewIsNotInstalled(t *testing.T) {
+	engines(t, func(t *testing.T, e LogEngine) {
+		c, a, follower := installed(t, e)
+		for i := range 10 {
+			put(t, a, key(100+i), "v")
+		}
+		c.converge()
+		database, last := follower.disk.snaps.database(), follower.LastIndex()
+		same, data := installRequest(t, a)
+		if same.LastLogIndex >= last {
+			t.Fatal("the test shows nothing")
+		}
+		check := func(what string, success bool) {
+			t.Helper()
+			var resp raft.InstallSnapshotResponse
+			must(t, stranger(c).InstallSnapshot("c", "c", same, &resp, bytes.NewReader(data)))
+			if resp.Success != success {
+				t.Fatalf("%s: %+v", what, resp)
+			}
+			if n := counted(t, follower.obs.installed); n != 1 || follower.disk.snaps.database() != database || follower.LastIndex() != last {
+				t.Fatalf("%s: %d installs, database %s, last entry %d; want 1, %s, %d", what, n, follower.disk.snaps.database(), follower.LastIndex(), database, last)
+			}
+		}
+		check("the one it was made from", true)
+		must(t, follower.Snapshot()) // entries up to here are in the database
+		check("one below its own, but in its log", false)
+		must(t, a.Snapshot())
+		same, data = installRequest(t, a)
+		check("one in its log", true)
+		put(t, a, "more", "v")
+		c.converge()
+	})
+}
+
+func TestALeaderWhoseSnapshotIsOlderThanItsFollowersTakesANewerOne(t *testing.T) {
+	c := newCluster(t, func(id raft.ServerID, o *Options) {
+		slowLeader(id, o)
+		manual(o)
+	})
+	a := c.group("a")
+	put(t, a, "k", "v")
+	must(t, a.Snapshot())
+	for i := range 20 {
+		put(t, a, key(i), "v")
+	}
+	c.converge()
+	follower := c.group("c")
+	must(t, follower.Snapshot())
+	old := a.disk.snaps.index()
+	if old >= follower.disk.snaps.index() {
+		t.Fatal("the test shows nothing")
+	}
+	req, data := installRequest(t, a)
+	var resp raft.InstallSnapshotResponse
+	must(t, a.guard.InstallSnapshot("c", "c", req, &resp, bytes.NewReader(data)))
+	if resp.Success {
+		t.Fatal("an older snapshot was installed")
+	}
+	until(t, "the leader takes no newer snapshot", func() bool { return a.disk.snaps.index() > old })
+}
+
+func TestALaggingFollowerCatchesUpByASnapshotUnderLoad(t *testing.T) {
+	engines(t, func(t *testing.T, e LogEngine) {
+		c := newCluster(t, func(_ raft.ServerID, o *Options) {
+			o.Engine = e
+			o.Bounds.SnapshotEntries, o.Bounds.TrailingEntries, o.Bounds.EntryCount = 40, 10, 4
+		})
+		stop := make(chan struct{})
+		var wg sync.WaitGroup
+		for w := range 3 {
+			wg.Go(func() {
+				for i := 0; ; i++ {
+					select {
+					case <-stop:
+						return
+					default:
+						c.put(fmt.Sprintf("w%d-%d", w, i%50), large)
+					}
+				}
+			})
+		}
+		installs := 0
+		for range 3 {
+			lead, g := c.leader(testIDs...)
+			behind := others(lead)[0]
+			before := counted(t, c.group(behind).obs.installed)
+			c.isolate(behind)
+			from := g.LastIndex()
+			until(t, "the load does not move on", func() bool { return g.disk.snaps.index() > from+30 })
+			c.heal()
+			until(t, "no snapshot is installed", func() bool { return counted(t, c.group(behind).obs.installed) > before })
+			installs++
+			c.stop(behind) // and from what it has installed it starts again
+			c.start(behind)
+		}
+		close(stop)
+		wg.Wait()
+		c.put("last", "v")
+		c.converge()
+		for id, g := range c.running() {
+			for _, name := range names(t, g.opts.Dir) {
+				if len(name) > 3 && name[:3] == databasePrefix && name != g.disk.snaps.database() {
+					t.Errorf("%s has kept %s beside %s", id, name, g.disk.snaps.database())
+				}
+			}
+		}
+	})
+}
+
+func TestACrashAtAnyStepOfAnInstallLeavesAFollowerThatGoesOn(t *testing.T) {
+	engines(t, func(t *testing.T, e LogEngine) {
+		var step func(string)
+		var images func() map[string]string
+		c := newCluster(t, func(id raft.ServerID, o *Options) {
+			slowLeader(id, o)
+			manual(o)
+			o.Engine = e
+			if id == "c" && step == nil {
+				step, images = imaging(t, o.Dir)
+				o.Step = func(s string) {
+					if s != "log-append" && s != "log-appended" {
+						step(s)
+					}
+				}
+			}
+		})
+		a := c.group("a")
+		put(t, a, "k", "old")
+		c.converge()
+		made := len(images())
+		c.isolate("c")
+		for i := range 40 {
+			put(t, a, key(i), large)
+		}
+		put(t, a, "k", "new")
+		must(t, a.Snapshot())
+		put(t, a, "above", "v")
+		c.heal()
+		until(t, "the log does not go on above the snapshot", func() bool { return c.group("c").disk.logs.last.Load() == a.LastIndex() })
+		c.stop("c")
+		all := images()
+		if len(all)-made < 5 {
+			t.Fatalf("only %d steps of an install were seen: %v", len(all)-made, all)
+		}
+		for name, dir := range all {
+			t.Run(name, func(t *testing.T) {
+				if _, err := os.Stat(filepath.Join(dir, stableName)); err != nil {
+					t.Skip("the group was still being made")
+				}
+				c.nodes["c"].dir = dir
+				g := c.start("c")
+				if s := g.disk.snaps.current.Snapshot; s != nil && g.Machine().Applied() < s.Applied {
+					t.Errorf("opened at %d below its snapshot's %d", g.Machine().Applied(), s.Applied)
+				}
+				put(t, a, "k", name)
+				c.converge()
+				c.stop("c")
+			})
+		}
+	})
+}
+
+// receive sends a's snapshot into a sink of g, as raft would.
+func receive(t *testing.T, from *Group, to *snapshots, alter func([]byte) []byte) (raft.SnapshotSink, error) {
+	t.Helper()
+	req, data := installRequest(t, from)
+	sink, err := to.Create(raft.SnapshotVersionMax, req.LastLogIndex, req.LastLogTerm, raft.DecodeConfiguration(req.Configuration), req.ConfigurationIndex, nil)
+	must(t, err)
+	_, err = io.Copy(sink, bytes.NewReader(alter(bytes.Clone(data))))
+	return sink, err
+}
+
+func whole(b []byte) []byte { return b }
+
+// pair is a group with a snapshot and an idle one that can receive it.
+func pair(t *testing.T) (from, to *Group) {
+	t.Helper()
+	from = openGroup(t, alone(t, t.TempDir()))
+	for i := range 20 {
+		put(t, from, key(i), "v")
+	}
+	must(t, from.Snapshot())
+	o := alone(t, t.TempDir())
+	o.Bootstrap = false
+	return from, openGroup(t, o)
+}
+
+func TestADamagedOrCancelledTransferChangesNothing(t *testing.T) {
+	from, to := pair(t)
+	before, dirs := to.disk.snaps.database(), names(t, to.opts.Dir)
+	check := func(what string) {
+		t.Helper()
+		if d := cmp.Diff(dirs, names(t, to.opts.Dir)); d != "" || to.disk.snaps.database() != before || to.disk.snaps.index() != 0 {
+			t.Errorf("%s: database %s, snapshot %d, %s", what, to.disk.snaps.database(), to.disk.snaps.index(), d)
+		}
+	}
+	for name, alter := range map[string]func([]byte) []byte{
+		"flipped":  func(b []byte) []byte { b[len(b)/2] ^= 1; return b },
+		"cut":      func(b []byte) []byte { return b[:len(b)-1] },
+		"too long": func(b []byte) []byte { return append(b, 0) },
+		"empty":    func([]byte) []byte { return []byte("x") },
+	} {
+		sink, err := receive(t, from, to.disk.snaps, alter)
+		if err == nil {
+			err = sink.Close()
+		}
+		if !fault.Is(err, fault.Corrupt) {
+			t.Errorf("%s: %v", name, err)
+		}
+		must(t, sink.Cancel())
+		must(t, sink.Close())
+		check(name)
+	}
+	sink, err := receive(t, from, to.disk.snaps, func(b []byte) []byte { return b[:len(b)/2] })
+	must(t, err)
+	must(t, sink.Cancel())
+	check("cancelled midway")
+	empty, err := to.disk.snaps.Create(raft.SnapshotVersionMax, 1, 1, raft.Configuration{}, 0, nil)
+	must(t, err)
+	if err := empty.Close(); err == nil {
+		t.Error("an empty snapshot was accepted")
+	}
+	check("nothing at all")
+}
+
+func TestAReceivedDatabaseTakesOverWithRestore(t *testing.T) {
+	from, to := pair(t)
+	old := to.disk.snaps.database()
+	sink, err := receive(t, from, to.disk.snaps, whole)
+	must(t, err)
+	must(t, sink.Close())
+	if got := peekValue(t, to, key(0)); got != "" {
+		t.Error("the machine was replaced before raft said so")
+	}
+	meta, token, err := to.disk.snaps.Open(sink.ID())
+	must(t, err)
+	if meta.Index != from.disk.snaps.index() {
+		t.Errorf("the snapshot has index %d, want %d", meta.Index, from.disk.snaps.index())
+	}
+	reader := to.Machine()
+	must(t, to.disk.fsm.Restore(token))
+	if got := peekValue(t, to, key(0)); got != "v" {
+		t.Errorf("after the swap %s = %q", key(0), got)
+	}
+	if _, err := reader.Get(store, key(0), 0); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("the replaced machine answers: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(to.opts.Dir, old)); err == nil {
+		t.Error("the replaced database is still there")
+	}
+	i, h := to.Machine().Hash()
+	if j, k := from.Machine().Hash(); i != j || h != k {
+		t.Errorf("the states differ: %d %x and %d %x", i, h, j, k)
+	}
+	if _, err := to.disk.snaps.take(sink.ID()); err == nil {
+		t.Error("a received database was handed out twice")
+	}
+}
+
+func TestALocalSnapshotThatEndsAfterAnInstallIsDropped(t *testing.T) {
+	from, to := pair(t)
+	local, err := to.disk.snaps.Create(raft.SnapshotVersionMax, 5, 1, raft.Configuration{}, 0, nil)
+	must(t, err)
+	snap, err := to.disk.fsm.Snapshot()
+	must(t, err)
+	must(t, snap.Persist(local)) // of the database that is live now
+	sink, err := receive(t, from, to.disk.snaps, whole)
+	must(t, err)
+	must(t, sink.Close())
+	wantCode(t, local.Close(), fault.Unavailable)
+	man, err := readManifest(to.opts.Dir)
+	must(t, err)
+	if man.Snapshot.Index != from.disk.snaps.index() {
+		t.Errorf("the manifest names the snapshot at %d, want the received one at %d", man.Snapshot.Index, from.disk.snaps.index())
+	}
+	// And one that begins between the two, whose machine is the old one still.
+	late, err := to.disk.snaps.Create(raft.SnapshotVersionMax, 1<<40, 1, raft.Configuration{}, 0, nil)
+	must(t, err)
+	snap, err = to.disk.fsm.Snapshot()
+	must(t, err)
+	must(t, snap.Persist(late))
+	if err := late.Close(); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("the old machine became a snapshot of the new database: %v", err)
+	}
+}
+
+func TestASecondTransferWaitsForTheFirstToBeTaken(t *testing.T) {
+	from, to := pair(t)
+	sink, err := receive(t, from, to.disk.snaps, whole)
+	must(t, err)
+	must(t, sink.Close())
+	again, err := receive(t, from, to.disk.snaps, whole)
+	must(t, err)
+	wantCode(t, again.Close(), fault.Unavailable)
+}
+
+func TestAManifestThatMayNameAReceivedDatabaseKeepsIt(t *testing.T) {
+	from, to := pair(t)
+	dir := to.opts.Dir
+	to.disk.snaps.step = func(step string) {
+		if step == "manifest-renamed" { // and then the directory cannot be synced
+			must(t, os.Rename(dir, dir+".gone"))
+		}
+	}
+	sink, err := receive(t, from, to.disk.snaps, whole)
+	must(t, err)
+	err = sink.Close()
+	must(t, os.Rename(dir+".gone", dir))
+	if err == nil {
+		t.Fatal("the failure was not noticed")
+	}
+	man, err := readManifest(dir)
+	must(t, err)
+	if _, err := os.Stat(filepath.Join(dir, man.Database, "CURRENT")); err != nil && !os.IsNotExist(err) {
+		must(t, err)
+	}
+	if len(names(t, filepath.Join(dir, man.Database))) == 0 {
+		t.Errorf("the manifest names %s, which was removed", man.Database)
+	}
+	to.disk.snaps.step = noStep
+	closeGroup(t, to)
+	o := alone(t, dir)
+	o.Bootstrap = false
+	openGroup(t, o)
+}
+
+func TestCheckpointsAreSharedAndExpire(t *testing.T) {
+	g := openGroup(t, alone(t, t.TempDir()))
+	g.disk.snaps.life = 50 * time.Millisecond
+	put(t, g, "k", "v")
+	must(t, g.Snapshot())
+	open := func() io.ReadCloser {
+		t.Helper()
+		list, err := g.disk.snaps.List()
+		must(t, err)
+		_, r, err := g.disk.snaps.Open(list[0].ID)
+		must(t, err)
+		return r
+	}
+	checkpoints := func() (n int) {
+		for _, name := range names(t, g.opts.Dir) {
+			if len(name) > len(checkpointPrefix) && name[:len(checkpointPrefix)] == checkpointPrefix {
+				n++
+			}
+		}
+		return n
+	}
+	first, second := open(), open()
+	if n := checkpoints(); n != 1 {
+		t.Fatalf("two transfers at a time made %d checkpoints", n)
+	}
+	must(t, first.Close())
+	must(t, first.Close()) // twice is harmless
+	timer := time.NewTimer(3 * g.disk.snaps.life)
+	<-timer.C
+	if n := checkpoints(); n != 1 {
+		t.Fatalf("a checkpoint in use expired (%d left)", n)
+	}
+	if b, err := io.ReadAll(second); err != nil || len(b) == 0 {
+		t.Fatalf("%d bytes, %v", len(b), err)
+	}
+	must(t, second.Close())
+	must(t, open().Close()) // a retry finds it
+	until(t, "an unused checkpoint does not expire", func() bool { return checkpoints() == 0 })
+
+	g.disk.snaps.life = time.Hour
+	must(t, open().Close())
+	put(t, g, "k", "v2")
+	must(t, g.Snapshot())
+	busy := open() // of the newer snapshot
+	if n := checkpoints(); n != 1 {
+		t.Errorf("the checkpoint of an older snapshot is kept: %d", n)
+	}
+	put(t, g, "k", "v3")
+	must(t, g.Snapshot())
+	newest := open()
+	if n := checkpoints(); n != 2 {
+		t.Errorf("%d checkpoints, want the busy one and the newest", n)
+	}
+	must(t, busy.Close()) // in the middle of its stream
+	if n := checkpoints(); n != 1 {
+		t.Errorf("an outdated checkpoint outlived its last reader: %d", n)
+	}
+	must(t, newest.Close())
+	closeGroup(t, g)
+	if n := checkpoints(); n != 0 {
+		t.Errorf("%d checkpoints after closing", n)
+	}
+}
+
+func TestLeftoversOfACrashAreRemovedAndNumbersNotUsedAgain(t *testing.T) {
+	o := alone(t, t.TempDir())
+	g := openGroup(t, o)
+	put(t, g, "k", "v")
+	closeGroup(t, g)
+	for _, name := range []string{"db-000007", "ckpt-000009"} {
+		must(t, os.MkdirAll(filepath.Join(o.Dir, name, "sub"), 0o700))
+	}
+	must(t, os.WriteFile(filepath.Join(o.Dir, manifestName+".tmp"), []byte("half"), 0o600))
+	g = openGroup(t, alone(t, o.Dir))
+	for _, name := range names(t, o.Dir) {
+		if name == "db-000007" || name == "ckpt-000009" {
+			t.Errorf("%s is still there", name)
+		}
+	}
+	if got := g.disk.snaps.freeName(databasePrefix); got != "db-000010" {
+		t.Errorf("the next directory is %s", got)
+	}
+	if got := peekValue(t, g, "k"); got != "v" {
+		t.Errorf("k = %q", got)
+	}
+}
