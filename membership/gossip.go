@@ -215,10 +215,11 @@ func (g *Gossip) seeds(ctx context.Context) ([]netip.AddrPort, error) {
 	return g.opts.Seeds(ctx)
 }
 
-// Joined waits until this node has met another member for the first time, or until seeds
-// answered and refused it, and then returns why: of code conflict for a duplicate node id,
-// denied for another cluster, invalid for differing partitions. Joining goes on all the
-// same, so a later call may find it done. Without Seeds it returns at once.
+// Joined waits until this node and another have exchanged all they know for the first time,
+// whoever of the two began, or until seeds answered and refused it, and then returns why: of
+// code conflict for a duplicate node id, denied for another cluster, invalid for differing
+// partitions. Joining goes on all the same, so a later call may find it done. Without Seeds
+// it returns at once.
 func (g *Gossip) Joined(ctx context.Context) error {
 	for g.opts.Seeds != nil {
 		joined, changed, refusal := g.result.get()

@@ -77,9 +77,11 @@ func (h hooks) NotifyMerge(nodes []*memberlist.Node) error {
 	if found == nil {
 		found = g.compare(others)
 	}
-	if found != nil {
-		found.peers = peers
+	if found == nil {
+		g.result.set(true, nil)
+		return nil
 	}
+	found.peers = peers
 	return g.refused.note(found)
 }
 

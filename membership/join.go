@@ -67,8 +67,7 @@ func (g *Gossip) judge(addr netip.AddrPort, r *refusal, err error) (outcome, err
 	}
 }
 
-// joiner keeps this node together with the others: it tries the seeds until it is not alone
-// any more, and then now and again one that is missing, so that halves of a network that was
+// joiner keeps this node together with the others: it tries the seeds until it has met one, and then now and again one that is missing, so that halves of a network that was
 // cut find each other. It is used by one goroutine.
 type joiner struct {
 	gossip *Gossip
@@ -81,13 +80,13 @@ type joiner struct {
 func (j *joiner) run(ctx context.Context) {
 	t := j.gossip.opts.Timing
 	for ctx.Err() == nil {
-		was := j.gossip.Roster().alone()
+		was := j.gossip.astray()
 		if was {
 			j.tryAll(ctx)
 		} else {
 			j.tryOne(ctx)
 		}
-		is := j.gossip.Roster().alone()
+		is := j.gossip.astray()
 		if was != is || j.wait == 0 {
 			j.wait = t.JoinRetry
 		} else {
@@ -97,17 +96,27 @@ func (j *joiner) run(ctx context.Context) {
 	}
 }
 
-// pause waits for the next attempt; becoming alone, or not, ends it.
-func (j *joiner) pause(ctx context.Context, alone bool) {
+// astray reports whether this node has to look for others: no other is alive, or none has
+// exchanged everything with it yet. A node that was refused may know of others all the same,
+// because news rides on every packet.
+func (g *Gossip) astray() bool {
+	met, _, _ := g.result.get()
+	return !met || g.Roster().alone()
+}
+
+// pause waits for the next attempt; going astray, or not any more, ends it.
+func (j *joiner) pause(ctx context.Context, astray bool) {
 	timer := time.NewTimer(j.wait)
 	defer timer.Stop()
 	for {
 		r := j.gossip.Roster()
-		if r.alone() != alone {
+		_, met, _ := j.gossip.result.get()
+		if j.gossip.astray() != astray {
 			return
 		}
 		select {
 		case <-r.Changed():
+		case <-met:
 		case <-timer.C:
 			return
 		case <-ctx.Done():
@@ -116,8 +125,10 @@ func (j *joiner) pause(ctx context.Context, alone bool) {
 	}
 }
 
-// missing are the seeds that no member alive gossips at, and the members that failed.
+// missing are the seeds and the members that failed; without those that a member alive
+// gossips at, unless this node is astray.
 func (j *joiner) missing(ctx context.Context) ([]netip.AddrPort, error) {
+	astray := j.gossip.astray()
 	seeds, err := j.gossip.seeds(ctx)
 	r := j.gossip.Roster()
 	for _, m := range r.members {
@@ -128,12 +139,12 @@ func (j *joiner) missing(ctx context.Context) ([]netip.AddrPort, error) {
 	slices.SortFunc(seeds, netip.AddrPort.Compare)
 	seeds = slices.DeleteFunc(slices.Compact(seeds), func(a netip.AddrPort) bool {
 		present := slices.ContainsFunc(r.members, func(m Member) bool { return m.State == Alive && m.Gossip == a })
-		return present || j.selves[a]
+		return present && !astray || j.selves[a]
 	})
 	return seeds, err
 }
 
-// tryAll tries every missing address: this node is alone.
+// tryAll tries every missing address: this node is astray.
 func (j *joiner) tryAll(ctx context.Context) {
 	targets, err := j.missing(ctx)
 	errs := []error{err}
@@ -175,7 +186,6 @@ func (j *joiner) warn(err error) {
 
 // tryOne tries one missing address after the other, one at each call.
 func (j *joiner) tryOne(ctx context.Context) {
-	j.gossip.result.set(true, nil)
 	targets, _ := j.missing(ctx) // a name without an address now may have one next time
 	if len(targets) == 0 {
 		return
@@ -198,7 +208,7 @@ func (j *joiner) try(addr netip.AddrPort) (outcome, error) {
 // result is what became of joining so far.
 type result struct {
 	mu      sync.Mutex
-	joined  bool  // once, ever
+	joined  bool  // once, ever: everything was exchanged with another node
 	refusal error // of the last round
 	changed chan struct{}
 }

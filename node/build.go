@@ -154,7 +154,7 @@ func (n *Node) buildHost(ctx context.Context) error {
 	host, err := raftfsm.Open(ctx, raftfsm.Options{
 		Dir: c.Data.Dir, NodeID: c.Cluster.NodeID, Partitions: uint32(c.Cluster.Partitions), Engine: group.LogEngine(c.Data.LogStore),
 		Bootstrap: !c.Cluster.joining(), MinFree: uint64(c.Data.MinFree), Transport: n.transport, Peers: n.port.Client(),
-		Timing: c.Cluster.Timing, Logger: n.log, Registerer: n.registry, Fatal: n.deps.Fatal, Now: n.deps.Now,
+		Timing: c.Cluster.Timing, Bounds: c.Cluster.Bounds, Logger: n.log, Registerer: n.registry, Fatal: n.deps.Fatal, Now: n.deps.Now, Step: n.deps.Step,
 	})
 	if err != nil {
 		return err

@@ -146,6 +146,7 @@ type Cluster struct {
 	Peer            Port   // default 7947
 
 	Timing group.Timing     // of the raft groups; zero = defaults
+	Bounds group.Bounds     // of the raft groups; zero = defaults
 	Limits placement.Limits // of changes to the groups; zero = defaults
 	Fast   bool             // gossip as fast as one machine allows
 }

@@ -10,18 +10,25 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/node"
+	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// A child process is a node on the directory that this variable names: what ends a
-// process must not end the tests.
-const childDir = "QUORATE_TEST_NODE_DIR"
+// A child process is a node on the directory that childDir names: what ends a process
+// must not end the tests.
+const (
+	childDir  = "QUORATE_TEST_NODE_DIR"
+	childLog  = "QUORATE_TEST_NODE_LOG"  // its log store; empty = the default
+	childStep = "QUORATE_TEST_NODE_STEP" // "name n": it kills itself at the nth time of that step of its disk work
+)
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(childDir); dir != "" {
@@ -35,8 +42,12 @@ func childNode(dir string) int {
 	c := node.Config{Version: "test"}
 	c.Data.Dir, c.Data.MinFree = dir, 1
 	c.API.HTTP, c.Metrics.Off = free(), true
+	c.Data.LogStore = node.LogStore(os.Getenv(childLog))
+	// Snapshots, truncation and restarts meet often.
+	c.Cluster.Bounds = group.Bounds{SnapshotLogBytes: 64 << 10, SnapshotEntries: 100, TrailingEntries: 64}
+	c.Cluster.Timing = group.Timing{SnapshotPoll: 10 * time.Millisecond}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	n, err := node.Open(context.Background(), c, node.Deps{Logger: log, Env: os.LookupEnv, Exit: os.Exit, Fatal: func(err error) {
+	n, err := node.Open(context.Background(), c, node.Deps{Logger: log, Env: os.LookupEnv, Exit: os.Exit, Step: dieAt(os.Getenv(childStep)), Fatal: func(err error) {
 		fmt.Fprintln(os.Stderr, "FATAL "+fault.Text(err))
 		os.Exit(3)
 	}})
@@ -47,6 +58,23 @@ func childNode(dir string) int {
 	fmt.Println(n.Addresses().API[0])
 	_ = n.Wait(context.Background())
 	return 0
+}
+
+// dieAt kills this process, as kill -9 does, at one step of its disk work.
+func dieAt(where string) func(string) {
+	name, nth, ok := strings.Cut(where, " ")
+	if !ok {
+		return nil
+	}
+	left := new(atomic.Int64)
+	n, _ := strconv.Atoi(nth)
+	left.Store(int64(n))
+	return func(step string) {
+		if step == name && left.Add(-1) == 0 {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {} // until the signal is delivered
+		}
+	}
 }
 
 // child is a running childNode.

@@ -31,6 +31,9 @@ type Deps struct {
 	Exit func(code int)
 	Env  func(name string) (string, bool) // looks up environment variables. Required
 	Now  func() time.Time                 // nil = time.Now
+	// Step is called before and after each step of the store's own disk work, with its name,
+	// for crash tests; nil = nothing.
+	Step func(step string)
 	// Registry takes the metrics of all subsystems and is what /metrics serves; nil = a new one.
 	Registry Registry
 }

@@ -44,13 +44,25 @@ func (r *reconciler) run(ctx context.Context) {
 	tick := time.NewTicker(reconcilePause)
 	defer tick.Stop()
 	for {
-		changed := r.node.gossip.Load().Roster().Changed()
+		roster := r.node.gossip.Load().Roster()
+		changed := roster.Changed()
+		r.greet(roster)
 		r.round(ctx)
 		select {
 		case <-changed:
 		case <-tick.C:
 		case <-ctx.Done():
 			return
+		}
+	}
+}
+
+// greet tells the peer port who is alive, so that what waits for a server that was down
+// goes on at once.
+func (r *reconciler) greet(roster *membership.Roster) {
+	for _, m := range roster.Alive() {
+		if m.ServerID != "" {
+			r.node.port.Alive(m.ServerID)
 		}
 	}
 }

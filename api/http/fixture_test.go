@@ -158,6 +158,7 @@ func (s faulty) failure(ctx context.Context, stored string) error {
 		panic("secret value")
 	case "nil-map":
 		var m map[string]int
+		//lint:ignore SA5000 the panic of the runtime is what is wanted
 		m[key] = 1
 	}
 	return nil

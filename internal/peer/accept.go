@@ -54,7 +54,8 @@ func (p *Port) receive(c net.Conn) {
 	started := p.spawn(func() {
 		owned, h, err := p.welcome(c)
 		if cut := done(); cut && err != nil {
-			err = refuse(ReasonBusy, fault.Unavailable, fmt.Sprintf("%d connections were in their preamble, and this was the oldest", p.pending.max), "somebody opens connections and says nothing")
+			err = refuse(ReasonBusy, fault.Unavailable,
+				fmt.Sprintf("%d connections were in their preamble, and this was the oldest", p.pending.max), "somebody opens connections and says nothing")
 		}
 		if err != nil {
 			_ = c.Close()

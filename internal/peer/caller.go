@@ -59,7 +59,8 @@ func (l *line) lost(s *stream) {
 }
 
 func (l *line) errLost() error {
-	return &fault.Error{Code: fault.Indeterminate, Op: "peer.Call", Msg: fmt.Sprintf("the connection to server %q was lost before it answered: it may have done what it was asked", l.conn.server), Err: cause(l.err)}
+	return &fault.Error{Code: fault.Indeterminate, Op: "peer.Call", Err: cause(l.err),
+		Msg: fmt.Sprintf("the connection to server %q was lost before it answered: it may have done what it was asked", l.conn.server)}
 }
 
 // cause makes the end of a connection readable.
@@ -72,7 +73,8 @@ func cause(err error) error {
 
 func (l *line) endUnsent(s *stream, why error) {
 	s.call.again = true
-	l.end(s, &fault.Error{Code: fault.Unavailable, Op: "peer.Call", Msg: fmt.Sprintf("the connection to server %q ended before the request was sent", l.conn.server), Err: cause(why)})
+	l.end(s, &fault.Error{Code: fault.Unavailable, Op: "peer.Call", Err: cause(why),
+		Msg: fmt.Sprintf("the connection to server %q ended before the request was sent", l.conn.server)})
 }
 
 // end gives a call its outcome.

@@ -116,20 +116,17 @@ func remaining(ctx context.Context) time.Duration {
 
 // enter waits until a call to server may be in flight.
 func (c *Client) enter(ctx context.Context, server string) (*link, error) {
-	l := c.use(server)
-	if ctx.Err() == nil {
-		select {
-		case l.slots <- struct{}{}:
-			return l, nil
-		default:
-		}
+	if ctx.Err() != nil {
+		return nil, &fault.Error{Code: fault.Timeout, Op: "peer.Call", Err: context.Cause(ctx), Msg: fmt.Sprintf("the time for a call to server %q was over before it began", server)}
 	}
+	l := c.use(server)
 	select {
 	case l.slots <- struct{}{}:
 		return l, nil
 	case <-ctx.Done():
 		c.unuse(l)
-		return nil, &fault.Error{Code: fault.Timeout, Op: "peer.Call", Msg: fmt.Sprintf("%d calls to server %q are under way, and none ended in time", cap(l.slots), server), Err: context.Cause(ctx)}
+		return nil, &fault.Error{Code: fault.Timeout, Op: "peer.Call", Err: context.Cause(ctx),
+			Msg: fmt.Sprintf("%d calls to server %q are under way, and none ended in time", cap(l.slots), server)}
 	}
 }
 

@@ -64,7 +64,8 @@ func (c *snapshotOut) Write(b []byte) (n int, err error) {
 		b, n = b[m:], n+m
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = &fault.Error{Code: fault.Timeout, Op: "peer.snapshot", Msg: fmt.Sprintf("server %q has taken no byte of the snapshot for %s; it was cut and starts again", c.server, c.stall), Err: err}
+		err = &fault.Error{Code: fault.Timeout, Op: "peer.snapshot", Err: err,
+			Msg: fmt.Sprintf("server %q has taken no byte of the snapshot for %s; it was cut and starts again", c.server, c.stall)}
 	}
 	return n, err
 }

@@ -63,6 +63,16 @@ func TestAnErrorOfAHandlerKeepsWhatAProgramActsOn(t *testing.T) {
 	}
 }
 
+func TestAHandlerThatReturnsItsContextsErrorLeavesTheOutcomeOpen(t *testing.T) {
+	net := newNetwork(false)
+	start(t, net, "b", []peer.Method{{Name: "stopped", Handle: func(context.Context, peer.Request) ([]byte, error) {
+		return nil, fmt.Errorf("half done: %w", context.DeadlineExceeded)
+	}}})
+	a := start(t, net, "a", nil)
+	_, err := a.Client().Call(within(t, 5*time.Second), "b", "stopped", nil)
+	wantCode(t, err, fault.Indeterminate)
+}
+
 func TestCallsThatCannotWorkAreRefusedBeforeAHandlerRuns(t *testing.T) {
 	net := newNetwork(false)
 	small := echo("small")

@@ -53,7 +53,7 @@ func TestTimeNeverGoesBackwardOnANode(t *testing.T) {
 				machine = max(machine, uint64(time.Now().UnixMilli())-rnd.Uint64N(3000)+rnd.Uint64N(2000))
 				c.observe(machine)
 			case 1:
-				time.Sleep(time.Duration(rnd.IntN(2000)) * time.Millisecond)
+				<-time.After(time.Duration(rnd.IntN(2000)) * time.Millisecond)
 			}
 			r, l := c.replica(), c.leader()
 			switch {
@@ -76,7 +76,7 @@ func TestWhatALeaderSaidStaysTrueWhenItFollows(t *testing.T) {
 		c := newClock(time.Now)
 		c.observe(uint64(time.Now().UnixMilli()) - 60_000) // the log is a minute behind this node's wall clock
 		said := c.leader()
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		if got := c.replica(); got < said {
 			t.Errorf("as a follower the node is %d ms behind what it said as leader", said-got)
 		}
@@ -95,7 +95,7 @@ func TestALeaderWhoseWallClockIsBehindTheLogGoesOnFromTheLog(t *testing.T) {
 		c := newClock(time.Now)
 		ahead := uint64(time.Now().UnixMilli()) + 3_600_000
 		c.observe(ahead)
-		time.Sleep(1500 * time.Millisecond)
+		<-time.After(1500 * time.Millisecond)
 		if got := c.leader(); got != ahead+1500 {
 			t.Errorf("leader's time is %d, want %d", got, ahead+1500)
 		}

@@ -115,11 +115,6 @@ func newProposer(r *raft.Raft, l *logs, c *clock, b Bounds, obs *groupMetrics) *
 //	timeout        surely not done: ctx ended before it was taken from the queue
 //	indeterminate  may have been done
 func (p *proposer) propose(ctx context.Context, data Encoded, ack Ack) (Answer, error) {
-	if p.raft.State() != raft.Leader {
-		// Not only to save the way through the queue: a stamp of this server's clock must
-		// not be given out while it follows another's.
-		return Answer{}, errNotLeader("group.Propose")
-	}
 	one := &proposal{data: data, ack: ack, outcome: make(chan outcome, 1)}
 	if err := p.enqueue(one); err != nil {
 		return Answer{}, err
@@ -144,6 +139,12 @@ func (p *proposer) enqueue(one *proposal) error {
 	if p.closed {
 		p.mu.Unlock()
 		return errClosing()
+	}
+	if p.raft.State() != raft.Leader {
+		// Not only to save the way through the queue: a stamp of this server's clock must
+		// not be given out while it follows another's.
+		p.mu.Unlock()
+		return errNotLeader("group.Propose")
 	}
 	if len(p.queue) >= p.bounds.Queue || p.bytes >= p.bounds.QueueBytes {
 		p.mu.Unlock()

@@ -1,0 +1,205 @@
+package node_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// killed is what writers know of one key: acknowledged is the greatest number whose save
+// was answered with 204, asked the greatest that was sent.
+type killed struct {
+	acknowledged, asked int
+	etag                uint64 // greatest seen
+}
+
+// writer saves growing numbers under keys of its own until the node is gone.
+func writer(addr, level string, id int, keys map[string]*killed, acks *atomic.Int64) {
+	client := http.Client{Timeout: 5 * time.Second}
+	defer client.CloseIdleConnections()
+	for n := 0; ; n++ {
+		key := fmt.Sprintf("w%d-%d", id, n%10)
+		k := keys[key]
+		k.asked++
+		body := fmt.Sprintf(`[{"key":%q,"value":%d,"options":{"consistency":%q}}]`, key, k.asked, level)
+		resp, err := client.Post("http://"+addr+"/v1.0/state/statestore", "application/json", bytes.NewBufferString(body)) //nolint:noctx // the client has a time-out
+		if err != nil {
+			return
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusNoContent {
+			return
+		}
+		k.acknowledged = k.asked
+		acks.Add(1)
+	}
+}
+
+// check reads every key after a restart.
+func (c *child) check(t *testing.T, all []map[string]*killed) {
+	t.Helper()
+	for _, keys := range all {
+		for key, k := range keys {
+			resp, err := http.Get("http://" + c.addr + "/v1.0/state/statestore/" + key + "?consistency=strong") //nolint:noctx // loopback
+			if err != nil {
+				t.Fatalf("%v\n%s", err, c.stderr.String())
+			}
+			text, err := io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			have := 0
+			if resp.StatusCode == http.StatusOK {
+				if err := json.Unmarshal(text, &have); err != nil {
+					t.Fatalf("%s holds %q", key, text)
+				}
+			}
+			if have < k.acknowledged || have > k.asked {
+				t.Errorf("%s holds %d; %d was acknowledged, %d was asked for", key, have, k.acknowledged, k.asked)
+			}
+			etag, _ := strconv.ParseUint(resp.Header.Get("Etag"), 10, 64)
+			if etag < k.etag {
+				t.Errorf("%s: ETag %d after %d", key, etag, k.etag)
+			}
+			k.etag, k.acknowledged = etag, have
+		}
+	}
+}
+
+// Whatever was acknowledged, strong or eventual, is there after a kill -9 at any moment,
+// again and again on one directory.
+func TestNothingAcknowledgedIsLostByKillNine(t *testing.T) {
+	rounds := 6
+	if s := os.Getenv("QUORATE_CRASH_ROUNDS"); s != "" {
+		rounds, _ = strconv.Atoi(s)
+	}
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("QUORATE_SEED"); s != "" {
+		seed, _ = strconv.ParseUint(s, 10, 64)
+	}
+	t.Logf("QUORATE_SEED=%d", seed)
+	for _, log := range []string{"boltdb", "wal"} {
+		t.Run(log, func(t *testing.T) {
+			t.Setenv(childLog, log)
+			rnd := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a schedule, not a secret
+			dir := filepath.Join(t.TempDir(), "data")
+			all := make([]map[string]*killed, 6)
+			for i := range all {
+				all[i] = map[string]*killed{}
+				for k := range 10 {
+					all[i][fmt.Sprintf("w%d-%d", i, k)] = &killed{}
+				}
+			}
+			total := int64(0)
+			for range rounds {
+				c := startChild(t, dir)
+				if c.addr == "" {
+					t.Fatalf("the node does not start again: %s", c.end(t))
+				}
+				c.check(t, all)
+				var acks atomic.Int64
+				var wg sync.WaitGroup
+				for i := range all {
+					wg.Go(func() { writer(c.addr, []string{"strong", "eventual"}[i%2], i, all[i], &acks) })
+				}
+				until := rnd.Int64N(1200) + 50
+				waitFor(t, func() bool { return acks.Load() >= until })
+				_ = c.cmd.Process.Kill()
+				wg.Wait()
+				c.end(t)
+				total += acks.Load()
+			}
+			last := startChild(t, dir)
+			last.check(t, all)
+			_ = last.cmd.Process.Kill()
+			last.end(t)
+			t.Logf("%d acknowledged writes in %d rounds", total, rounds)
+		})
+	}
+}
+
+// steps of the store's own disk work that one node takes.
+func steps() []string {
+	return []string{
+		"database-created", "manifest-written", "manifest-renamed", "vote", "voted",
+		"log-append", "log-appended", "log-truncate", "log-truncated", "snapshot-flushed",
+	}
+}
+
+// A crash between any two steps of the disk work, the first making of the directory
+// included, leaves a directory that opens and holds everything acknowledged.
+func TestACrashAtAnyStepOfTheDiskWorkLosesNothing(t *testing.T) {
+	for _, log := range []string{"boltdb", "wal"} {
+		for _, step := range steps() {
+			t.Run(log+"/"+step, func(t *testing.T) {
+				t.Setenv(childLog, log)
+				dir := filepath.Join(t.TempDir(), "data")
+				all := make([]map[string]*killed, 4)
+				for i := range all {
+					all[i] = map[string]*killed{}
+					for k := range 10 {
+						all[i][fmt.Sprintf("w%d-%d", i, k)] = &killed{}
+					}
+				}
+				died := 0
+				for _, nth := range []string{"1", "2", "5"} {
+					t.Setenv(childStep, step+" "+nth)
+					c := startChild(t, dir)
+					if c.addr == "" || c.load(t, all, 500) {
+						died++ // by itself: at the step
+					}
+					c.end(t)
+					t.Setenv(childStep, "")
+					again := startChild(t, dir)
+					if again.addr == "" {
+						t.Fatalf("after a crash at %s %s the node does not start: %s", step, nth, again.end(t))
+					}
+					again.check(t, all)
+					_ = again.cmd.Process.Kill()
+					again.end(t)
+				}
+				if died == 0 {
+					t.Errorf("the node never came to the step %s", step)
+				}
+			})
+		}
+	}
+}
+
+// load checks all keys and writes until the node is gone (true) or n writes are
+// acknowledged; then it kills the node.
+func (c *child) load(t *testing.T, all []map[string]*killed, n int64) (died bool) {
+	t.Helper()
+	c.check(t, all)
+	var acks atomic.Int64
+	var wg sync.WaitGroup
+	for i := range all {
+		wg.Go(func() { writer(c.addr, []string{"strong", "eventual"}[i%2], i, all[i], &acks) })
+	}
+	waitFor(t, func() bool { died = c.ended(); return died || acks.Load() >= n })
+	_ = c.cmd.Process.Kill()
+	wg.Wait()
+	return died
+}
+
+// ended reports whether the child has ended.
+func (c *child) ended() bool {
+	select {
+	case err := <-c.done:
+		c.done <- err // for whoever waits for the end
+		return true
+	default:
+		return false
+	}
+}
