@@ -76,8 +76,12 @@ type reading struct {
 // leader, whose clock may be behind, shows it again.
 func (r *reading) strong(ctx context.Context) (state.Proof, seen, error) {
 	for {
-		// An eventual write of the session may be on the leader's disk and not committed yet.
+		// An eventual write of the session, or of this node, may be on the leader's disk and
+		// not committed yet.
 		after, _ := r.session.of(r.id)
+		if own := r.host.own[r.id].Load(); own != nil && after.before(*own) {
+			after = *own
+		}
 		ri, _, err := r.readIndex(ctx, after.pos)
 		if err != nil {
 			return state.Proof{}, seen{}, err

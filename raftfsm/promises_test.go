@@ -1,0 +1,193 @@
+package raftfsm_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/group"
+)
+
+// A node that was idle for so long that the group forgot it must not acknowledge writes
+// that the group then refuses.
+func TestEventualWritesAfterALongPauseAreNotLost(t *testing.T) {
+	var clock testClock
+	o := options(t, t.TempDir())
+	o.Now = clock.now
+	o.Timing.ExpiryEvery = time.Millisecond
+	h := open(t, o)
+	s := h.Store("", "s")
+	set(t, s, "app||first", "1", state.Eventual)
+	set(t, s, "app||second", "1", state.Eventual) // the origin has been answered by now
+	for round := range 3 {
+		clock.advance(25 * time.Hour)
+		for i := range 5 {
+			key := fmt.Sprintf("app||%d-%d", round, i)
+			set(t, s, key, "1", state.Eventual)
+			if got := get(t, s, key, state.Strong); !got.Found() {
+				t.Fatalf("the acknowledged write of %s is lost", key)
+			}
+		}
+		// The sweep that forgets idle origins runs beside.
+		eventually(t, func() error {
+			if due := h.Groups()[0].Machine().OriginDue(); due <= h.Groups()[0].Now() {
+				return errors.New("an idle origin is still there")
+			}
+			return nil
+		})
+	}
+}
+
+func TestEventualReadsAtANodeComeAfterItsStrongWritesToo(t *testing.T) {
+	c := startCluster(t, 3, nil)
+	follower := c.others(c.leader())[0]
+	eventually(t, func() error { return follower.Ready(0) })
+	s := follower.Store("", "s")
+	for i := range 100 {
+		value := fmt.Sprint(i)
+		set(t, s, "app||k", value, state.Strong)
+		if got := get(t, s, "app||k", state.Eventual); string(got.Value) != value || got.Level != state.SessionLevel {
+			t.Fatalf("write %d: read %q at level %s", i, got.Value, got.Level)
+		}
+	}
+}
+
+func TestARequestIDThatIsUsedAgainIsRefusedAlsoForEventualWrites(t *testing.T) {
+	s := open(t, options(t, t.TempDir())).Store("", "s")
+	set(t, s, "app||warm", "1", state.Eventual)
+	set(t, s, "app||warm", "2", state.Eventual)
+	write := func(key string) error {
+		_, err := s.Set(t.Context(), state.SetRequest{RequestID: "r", Consistency: state.Eventual, Items: []state.Write{{Key: key, Value: []byte("1")}}})
+		return err
+	}
+	must(t, write("app||a"))
+	must(t, write("app||a")) // a retry
+	if err := write("app||b"); !fault.Is(err, fault.Invalid) {
+		t.Errorf("the same id for another write gave %v", err)
+	}
+	if got := get(t, s, "app||b", state.Strong); got.Found() {
+		t.Error("a refused write took effect")
+	}
+}
+
+// A lost eventual write is reported to reads of its node once, not for ever after.
+func TestALostWriteIsReportedOnceAndThenOver(t *testing.T) {
+	c := startCluster(t, 3, nil)
+	lead := c.leader()
+	s := lead.Store("", "s")
+	set(t, s, "app||k", "old", state.Eventual)
+	set(t, s, "app||k", "old", state.Eventual)
+	id := lead.Identity().Server
+	c.isolate(id)
+	if _, err := s.Set(within(t, time.Second), state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("lost")}}}); err != nil {
+		t.Skipf("the leader stepped down before it took the write: %v", err)
+	}
+	next := c.leader(id)
+	set(t, next.Store("", "s"), "app||k", "new", state.Strong)
+	c.heal()
+	eventually(t, func() error {
+		got, err := s.Get(within(t, time.Second), state.GetRequest{Key: "app||k"})
+		if err == nil && got.Level != state.Stale {
+			err = fmt.Errorf("level %s", got.Level)
+		}
+		return err
+	})
+	eventually(t, func() error {
+		if got := get(t, s, "app||k", state.Eventual); got.Level != state.SessionLevel || string(got.Value) != "new" {
+			return fmt.Errorf("%q at level %s", got.Value, got.Level)
+		}
+		return nil
+	})
+}
+
+// Only a directory that is new forms a cluster by itself: one that was made to join would
+// become a second leader inside the cluster it belongs to.
+func TestADirectoryMadeToJoinNeverFormsAGroupByItself(t *testing.T) {
+	for name, prepare := range map[string]func(*raftfsm.Host) error{
+		"nothing yet":     func(*raftfsm.Host) error { return nil },
+		"part of another": func(h *raftfsm.Host) error { return h.Adopt("0123456789abcdef") },
+		"promised":        func(h *raftfsm.Host) error { return h.Promise("other.server") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options(t, t.TempDir())
+			o.Bootstrap = false
+			h := open(t, o)
+			must(t, prepare(h))
+			closeHost(t, h)
+			o.Bootstrap, o.Registerer = true, prometheus.NewRegistry()
+			again := open(t, o)
+			if again.Groups()[0].Leading() {
+				t.Fatal("it leads a group of its own")
+			}
+			_, err := again.Store("", "s").Set(within(t, 200*time.Millisecond), state.SetRequest{Items: []state.Write{{Key: "k", Value: []byte("1")}}, Consistency: state.Strong})
+			if err == nil {
+				t.Error("it acknowledged a write")
+			}
+		})
+	}
+}
+
+func TestAForwardedRequestThatReplicasCouldNotApplyIsRefused(t *testing.T) {
+	h := open(t, options(t, t.TempDir()))
+	last := h.Groups()[0].LastIndex()
+	for name, payload := range map[string][]byte{
+		"garbage":      {1, 0, 0, 0, 0xff, 0xff, 0xff},
+		"nothing":      {1, 0, 0, 0},
+		"far too much": append([]byte{1, 0, 0, 0}, make([]byte, raftfsm.MaxRequest+1)...),
+	} {
+		if _, err := h.Serve(t.Context(), raftfsm.MethodPropose, payload); !fault.Is(err, fault.Invalid) && !fault.Is(err, fault.TooLarge) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if got := h.Groups()[0].LastIndex(); got != last {
+		t.Errorf("the log grew from %d to %d", last, got)
+	}
+}
+
+func TestADirectoryWithoutTermsAndLogIsRefused(t *testing.T) {
+	o := options(t, t.TempDir())
+	h := open(t, o)
+	set(t, h.Store("", "s"), "k", "1", state.Strong)
+	must(t, h.Groups()[0].Snapshot())
+	closeHost(t, h)
+	remove("groups/0/stable.db")(t, o.Dir)
+	remove("groups/0/log.db")(t, o.Dir)
+	o.Registerer = prometheus.NewRegistry()
+	if _, err := raftfsm.Open(t.Context(), o); !fault.Is(err, fault.Corrupt) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTheLargestWriteSurvivesARestartOnBothLogs(t *testing.T) {
+	for _, engine := range []group.LogEngine{group.BoltDB, group.WAL} {
+		t.Run(string(engine), func(t *testing.T) {
+			o := options(t, t.TempDir())
+			o.Engine = engine
+			h := open(t, o)
+			value := make([]byte, raftfsm.MaxRequest-1024)
+			_, err := h.Store("", "s").Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: "k", Value: value}}, Consistency: state.Strong})
+			must(t, err)
+			_, err = h.Store("", "s").Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: "k", Value: append(value, make([]byte, 2048)...)}}, Consistency: state.Strong})
+			if !fault.Is(err, fault.TooLarge) {
+				t.Errorf("a write over the limit gave %v", err)
+			}
+			closeHost(t, h)
+			o.Registerer = prometheus.NewRegistry()
+			if got := get(t, open(t, o).Store("", "s"), "k", state.Strong); len(got.Value) != len(value) {
+				t.Errorf("%d of %d bytes came back", len(got.Value), len(value))
+			}
+		})
+	}
+}
+
+func TestADiskWhoseSpaceCannotBeToldIsNoFullDisk(t *testing.T) {
+	o := options(t, t.TempDir())
+	o.FreeBytes = func(string) (uint64, error) { return 0, errors.New("no such call") }
+	set(t, open(t, o).Store("", "s"), "k", "1", state.Strong)
+}

@@ -1,0 +1,78 @@
+package raftfsm
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quorate/quorate/raftfsm/group"
+)
+
+func at(g uint32, term, index uint64, committed bool) seen {
+	return seen{group: g, pos: group.Position{Term: term, Index: index}, committed: committed}
+}
+
+func TestASessionNeverForgetsWhatItHasSeen(t *testing.T) {
+	for name, c := range map[string]struct {
+		have session
+		next seen
+		want seen
+	}{
+		"first":                                    {nil, at(0, 1, 5, true), at(0, 1, 5, true)},
+		"further":                                  {session{at(0, 1, 5, true)}, at(0, 1, 9, true), at(0, 1, 9, true)},
+		"behind":                                   {session{at(0, 1, 9, true)}, at(0, 1, 5, true), at(0, 1, 9, true)},
+		"a later term that is behind":              {session{at(0, 4, 150, true)}, at(0, 5, 90, true), at(0, 4, 150, true)},
+		"an eventual write":                        {session{at(0, 1, 5, true)}, at(0, 1, 9, false), at(0, 1, 9, false)},
+		"the eventual write was committed":         {session{at(0, 1, 9, false)}, at(0, 1, 9, true), at(0, 1, 9, true)},
+		"a read below an eventual write":           {session{at(0, 1, 9, false)}, at(0, 1, 7, true), at(0, 1, 9, false)},
+		"a read above an eventual write":           {session{at(0, 1, 9, false)}, at(0, 1, 12, true), at(0, 1, 12, true)},
+		"another leader's write in the same place": {session{at(0, 1, 9, false)}, at(0, 2, 9, false), at(0, 2, 9, false)},
+		"committed is not undone by its equal":     {session{at(0, 1, 9, true)}, at(0, 1, 9, false), at(0, 1, 9, true)},
+	} {
+		got, ok := c.have.with(c.next).of(0)
+		if !ok || got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+func TestTokensComeBackAsTheyWere(t *testing.T) {
+	in := session{at(0, 1, 2, true), at(3, 1<<40, 1<<60, false), at(255, 0, 0, true)}
+	out, foreign, err := parseSession(in.token(7), 7)
+	if err != nil || foreign {
+		t.Fatalf("foreign %v, %v", foreign, err)
+	}
+	if diff := cmp.Diff(in, out, cmp.AllowUnexported(seen{})); diff != "" {
+		t.Error(diff)
+	}
+	if s, foreign, err := parseSession(in.token(7), 8); err != nil || !foreign || len(s) != 0 {
+		t.Errorf("a token of another cluster: %v %v %v", s, foreign, err)
+	}
+	if s, _, err := parseSession("", 7); err != nil || len(s) != 0 {
+		t.Errorf("no token: %v %v", s, err)
+	}
+}
+
+func FuzzParseSessionNeverPanicsAndKeepsItsBounds(f *testing.F) {
+	f.Add(session{at(0, 1, 2, true)}.token(7))
+	f.Add("")
+	f.Add("Ad6l")
+	f.Fuzz(func(t *testing.T, token string) {
+		s, foreign, err := parseSession(token, 7)
+		if err != nil || foreign {
+			return
+		}
+		again, _, err := parseSession(s.token(7), 7)
+		if err != nil || !cmp.Equal(s, again, cmp.AllowUnexported(seen{})) {
+			t.Fatalf("%q: %+v becomes %+v, %v", token, s, again, err)
+		}
+	})
+}
+
+func TestThePartitionOfAKeyNeverChanges(t *testing.T) {
+	for key, want := range map[string]uint32{"app||k": 3, "app||other": 3, "app||a||b": 3, "cart||k": 4, "users||k": 1, "plain": 0, "": 0} {
+		if got := partitionOf("ns/orders", key, 8); got != want {
+			t.Errorf("%q lies in partition %d, want %d: the function is part of the data format", key, got, want)
+		}
+	}
+}
