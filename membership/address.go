@@ -2,11 +2,9 @@ package membership
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"strconv"
 
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -89,61 +87,3 @@ func facingAny(seeds []netip.AddrPort) netip.Addr {
 // SeedFunc finds the addresses to join, anew at every attempt. It may return addresses and
 // an error, when only some could be found. This node's own address among them does no harm.
 type SeedFunc func(ctx context.Context) ([]netip.AddrPort, error)
-
-// Seeds returns a SeedFunc for a list of hosts or host:port; a host is a name or an IP
-// address, and a name stands for all its addresses. Text that is neither is refused here.
-func Seeds(list []string, defaultPort uint16) (SeedFunc, error) {
-	type seed struct {
-		host string
-		port uint16
-	}
-	var seeds []seed
-	for _, text := range list {
-		host, port, err := splitSeed(text, defaultPort)
-		if err != nil {
-			return nil, err
-		}
-		seeds = append(seeds, seed{host, port})
-	}
-	return func(ctx context.Context) ([]netip.AddrPort, error) {
-		var out []netip.AddrPort
-		var errs []error
-		for _, s := range seeds {
-			addrs, err := lookUp(ctx, s.host)
-			if err != nil {
-				errs = append(errs, err)
-			}
-			for _, a := range addrs {
-				out = append(out, netip.AddrPortFrom(a.Unmap(), s.port))
-			}
-		}
-		return out, errors.Join(errs...)
-	}, nil
-}
-
-func splitSeed(text string, defaultPort uint16) (string, uint16, error) {
-	if addr, err := netip.ParseAddr(text); err == nil {
-		return addr.String(), defaultPort, nil
-	}
-	host, portText, err := net.SplitHostPort(text)
-	if err != nil {
-		host, portText = text, strconv.Itoa(int(defaultPort))
-	}
-	port, err := strconv.ParseUint(portText, 10, 16)
-	if err != nil || port == 0 || host == "" || !madeOf(host, "-_.:%") {
-		return "", 0, &fault.Error{Code: fault.Invalid, Op: "membership.Seeds", Msg: fmt.Sprintf("seed %q: host or host:port is wanted", text),
-			Hint: "correct --join"}
-	}
-	return host, uint16(port), nil
-}
-
-func lookUp(ctx context.Context, host string) ([]netip.Addr, error) {
-	if addr, err := netip.ParseAddr(host); err == nil {
-		return []netip.Addr{addr}, nil
-	}
-	addrs, err := new(net.Resolver).LookupNetIP(ctx, "ip", host)
-	if err != nil {
-		return nil, &fault.Error{Code: fault.Unavailable, Op: "membership.Seeds", Msg: fmt.Sprintf("seed %s has no address now", host), Err: err}
-	}
-	return addrs, nil
-}

@@ -1,13 +1,9 @@
 package membership_test
 
 import (
-	"context"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/membership"
@@ -67,45 +63,5 @@ func TestTheAdvertisedAddressCanBeReached(t *testing.T) {
 				t.Errorf("%s, want %s", got, c.want)
 			}
 		})
-	}
-}
-
-func TestSeedsAreHostsWithOrWithoutAPort(t *testing.T) {
-	find, err := membership.Seeds([]string{"127.0.0.1", "127.0.0.2:1", "::1", "[::1]:2", "::ffff:127.0.0.3"}, 7946)
-	must(t, err)
-	got, err := find(t.Context())
-	must(t, err)
-	var texts []string
-	for _, a := range got {
-		texts = append(texts, a.String())
-	}
-	if diff := cmp.Diff([]string{"127.0.0.1:7946", "127.0.0.2:1", "[::1]:7946", "[::1]:2", "127.0.0.3:7946"}, texts); diff != "" {
-		t.Error(diff)
-	}
-}
-
-func TestASeedNameStandsForAllItsAddresses(t *testing.T) {
-	never := strings.Repeat("x", 64) // no name is that long
-	find, err := membership.Seeds([]string{"localhost:5", never}, 7946)
-	must(t, err)
-	got, err := find(t.Context())
-	if !slices.Contains(got, netip.MustParseAddrPort("127.0.0.1:5")) {
-		t.Errorf("localhost is %v", got)
-	}
-	if !strings.Contains(fault.Text(err), never) {
-		t.Errorf("a name without an address: %v", err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := find(ctx); err == nil {
-		t.Error("looking names up does not end with its context")
-	}
-}
-
-func TestBadSeedsAreRefused(t *testing.T) {
-	for _, text := range []string{"", "a b", "host:port", "host:0", "host:65536", ":7946", "a,b", "http://host"} {
-		if _, err := membership.Seeds([]string{"fine", text}, 7946); !fault.Is(err, fault.Invalid) || !strings.Contains(fault.Text(err), "--join") {
-			t.Errorf("%q: %v", text, err)
-		}
 	}
 }

@@ -54,7 +54,7 @@ type Options struct {
 type Timing struct {
 	Heartbeat    time.Duration // follower waits so long for its leader; default 1 s
 	Election     time.Duration // candidate waits so long for votes; default 1 s
-	Lease        time.Duration // leader steps down without a quorum for so long; default 500 ms
+	Lease        time.Duration // leader steps down without a quorum for so long; default Heartbeat. Reads do not rest on it
 	Commit       time.Duration // idle leader tells followers its commit index within 1-2x; default 10 ms
 	Stall        time.Duration // log write in flight so long stops heartbeats; default 2 s
 	StallFatal   time.Duration // and so long ends the process; default 20 s
@@ -88,7 +88,7 @@ func (o Options) withDefaults() Options {
 	t, b := &o.Timing, &o.Bounds
 	def(&t.Heartbeat, time.Second)
 	def(&t.Election, time.Second)
-	def(&t.Lease, 500*time.Millisecond)
+	def(&t.Lease, t.Heartbeat)
 	def(&t.Commit, 10*time.Millisecond)
 	def(&t.Stall, 2*time.Second)
 	def(&t.StallFatal, 20*time.Second)
