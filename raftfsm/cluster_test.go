@@ -30,20 +30,21 @@ type cluster struct {
 // network is what one server sees of the others.
 type network struct {
 	c    *cluster
-	self string
+	self string // server id; guarded by c.mu
 }
 
 // Call implements raftfsm.Peers.
-func (n network) Call(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
+func (n *network) Call(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
 	n.c.mu.Lock()
-	h, cut := n.c.hosts[server], n.c.apart[[2]string{n.self, server}]
+	self := n.self
+	h, cut := n.c.hosts[server], n.c.apart[[2]string{self, server}]
 	n.c.mu.Unlock()
 	if h == nil || cut {
 		return nil, fault.New(fault.Unavailable, "test.Call", server+" cannot be reached")
 	}
 	out, err := h.Serve(ctx, method, payload)
 	n.c.mu.Lock()
-	cut = n.c.apart[[2]string{server, n.self}]
+	cut = n.c.apart[[2]string{server, self}]
 	n.c.mu.Unlock()
 	if cut {
 		return nil, fault.New(fault.Indeterminate, "test.Call", "the answer of "+server+" was lost")
@@ -75,7 +76,9 @@ func (c *cluster) add(i int, change func(*raftfsm.Options)) *raftfsm.Host {
 	o.NodeID, o.Bootstrap, o.Peers = fmt.Sprintf("n%d", i), i == 1, self
 	o.Timing = group.Timing{Heartbeat: 150 * time.Millisecond, Election: 150 * time.Millisecond, Lease: 100 * time.Millisecond}
 	o.Transport = func(id uint32, server raft.ServerID) raft.Transport {
-		self.self = string(server)
+		c.mu.Lock()
+		self.self = string(server) // the same for every group
+		c.mu.Unlock()
 		return c.wire(id, server)
 	}
 	if change != nil {
