@@ -144,7 +144,7 @@ func TestThreeProcessesGoOnWithoutTheirLeader(t *testing.T) {
 	if err := read(rest[1], "after"); err != nil {
 		t.Error(err)
 	}
-	eventually(t, 5*time.Second, func() error {
+	eventually(t, 20*time.Second, func() error {
 		if !strings.Contains(out.String(), leader.id+" has ended (signal: killed)") {
 			return fmt.Errorf("nobody told that %s has ended", leader.id)
 		}
