@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -9,6 +10,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -280,4 +283,39 @@ func TestTheComponentFilesForDeploymentLoadWithoutAWarning(t *testing.T) {
 			t.Errorf("%s: %d %s", name, code, body)
 		}
 	}
+}
+
+// A stop begins with the API: what is under way is answered, and nothing is refused by a
+// store that went first.
+func TestAGracefulStopAnswersEveryRequestItTook(t *testing.T) {
+	n := open(t, config(t))
+	url := "http://" + n.Addresses().API[0] + "/v1.0/state/statestore"
+	client := http.Client{Timeout: 10 * time.Second}
+	var saved atomic.Int64
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for {
+				resp, err := client.Post(url, "application/json", strings.NewReader(`[{"key":"k","value":1,"options":{"consistency":"strong"}}]`)) //nolint:noctx // the client has a time-out
+				if err != nil {
+					return // the listener is gone
+				}
+				body, _ := io.ReadAll(resp.Body)
+				_ = resp.Body.Close()
+				if resp.StatusCode != http.StatusNoContent {
+					t.Errorf("%d %s", resp.StatusCode, body)
+					return
+				}
+				saved.Add(1)
+			}
+		})
+	}
+	poll(t, func() error {
+		if saved.Load() < 100 {
+			return errors.New("the load has not begun")
+		}
+		return nil
+	})
+	closeNode(t, n)
+	wg.Wait()
 }

@@ -269,3 +269,20 @@ func compare(t *testing.T, seed uint64, op int, tl *tail, m *naive, rnd *rand.Ra
 		t.Fatalf("seed %d op %d: the newest entry is not kept", seed, op)
 	}
 }
+
+func TestWhatIsKnownBelowAGapSaysNothingAboutIt(t *testing.T) {
+	var x tail
+	x.add([]*raft.Log{{Index: 1, Term: 1}, {Index: 2, Term: 1, Type: raft.LogNoop}, {Index: 3, Term: 2}})
+	x.add([]*raft.Log{{Index: 50, Term: 7}, {Index: 51, Term: 7}}) // a snapshot up to 49 was installed between
+	for _, index := range []uint64{3, 20, 49} {
+		if term, known := x.termAt(index); known {
+			t.Errorf("entry %d is said to be of term %d", index, term)
+		}
+	}
+	if term, known := x.termAt(51); !known || term != 7 {
+		t.Errorf("entry 51: term %d, known %v", term, known)
+	}
+	if got := x.lastVisible(50, 49); got != 50 {
+		t.Errorf("the last visible entry up to 50 is %d", got)
+	}
+}
