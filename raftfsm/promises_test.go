@@ -193,3 +193,38 @@ func TestADiskWhoseSpaceCannotBeToldIsNoFullDisk(t *testing.T) {
 	o.FreeBytes = func(string) (uint64, error) { return 0, errors.New("no such call") }
 	set(t, open(t, o).Store("", "s"), "k", "1", state.Strong)
 }
+
+// What a strong read or listing leaves out because its time has come is gone for every
+// later leader: the log's time has passed it.
+func TestStrongAnswersMakeExpiryDefinite(t *testing.T) {
+	var clock testClock
+	o := options(t, t.TempDir())
+	o.Now = clock.now
+	o.Timing.ExpiryEvery = time.Hour // nobody sweeps
+	h := open(t, o)
+	s, m := h.Store("", "s"), h.Groups()[0].Machine()
+	for name, read := range map[string]func() int{
+		"get": func() int {
+			if get(t, s, "app||k", state.Strong).Found() {
+				return 1
+			}
+			return 0
+		},
+		"list": func() int {
+			page, err := s.List(t.Context(), state.ListRequest{Prefix: "app||", ReadOptions: state.ReadOptions{Consistency: state.Strong}})
+			must(t, err)
+			return len(page.Items)
+		},
+	} {
+		_, err := s.Set(t.Context(), state.SetRequest{Consistency: state.Strong, Items: []state.Write{{Key: "app||k", Value: []byte("1"), TTL: state.TTL{Set: true, Seconds: 60}}}})
+		must(t, err)
+		if n := read(); n != 1 {
+			t.Errorf("%s finds %d keys before the time has come", name, n)
+		}
+		clock.advance(2 * time.Minute)
+		due, _ := m.NextDue()
+		if n := read(); n != 0 || m.Clock() < due {
+			t.Errorf("%s finds %d keys; the log's time is %d, the key was due at %d", name, n, m.Clock(), due)
+		}
+	}
+}

@@ -170,10 +170,21 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 	}
 	var found []kv.Listed
 	var more bool
-	proof, err := s.host.read(ctx, p, &r.ReadOptions, func(m *kv.Machine, now uint64) (bool, error) {
-		var err error
+	var asked uint64 // the leader's time when the listing began
+	proof, err := s.host.read(ctx, p, &r.ReadOptions, func(m *kv.Machine, now uint64) (pending bool, err error) {
+		if r.Consistency == state.Strong {
+			// What is due must be so for every later leader too: list at the log's own time,
+			// which is moved first if anything has become due since.
+			if asked == 0 {
+				asked = now
+			}
+			if due, any := m.NextDue(); any && due <= asked && m.Clock() < asked {
+				return true, nil
+			}
+			now = 0
+		}
 		found, more, err = m.List(s.id, r.Prefix, r.After, limit, now)
-		return false, err // a key that is due is left out of the page; its removal is on its way
+		return false, err
 	})
 	if err != nil {
 		return state.Page{}, err
