@@ -161,17 +161,18 @@ func TestEveryProblemIsReported(t *testing.T) {
 
 func TestWhatThisVersionLacksIsRefusedNotIgnored(t *testing.T) {
 	uses := map[string]func(*node.Config){
-		"--role sidecar":            func(c *node.Config) { c.Cluster.Role = node.RoleSidecar },
-		"--cluster-token-file":      func(c *node.Config) { c.Security.ClusterTokenFile = "t" },
-		"--app-port":                func(c *node.Config) { c.App.Port = 8080 },
-		"--app-protocol":            func(c *node.Config) { c.App.Protocol = node.ProtocolGRPC },
-		"--app-channel-address":     func(c *node.Config) { c.App.Address = "127.0.0.2" },
-		"--app-max-concurrency":     func(c *node.Config) { c.App.MaxConcurrency = 1 },
-		"--enable-app-health-check": func(c *node.Config) { c.App.Health.Enabled = true },
-		"a command after --":        func(c *node.Config) { c.App.Command = []string{"sleep", "1"} },
-		"apps:":                     func(c *node.Config) { c.Apps = []node.AppEntry{{App: node.App{ID: "b"}}} },
-		"--grpc-port":               func(c *node.Config) { c.API.GRPC = node.Port{Number: 50001, Given: true} },
-		"--config":                  func(c *node.Config) { c.Components.ConfigFiles = []string{"c.yaml"} },
+		"--log-store wal with --join": func(c *node.Config) { c.Cluster.Join, c.Data.LogStore = []string{"a:7946"}, node.LogStoreWAL },
+		"--role sidecar":              func(c *node.Config) { c.Cluster.Role = node.RoleSidecar },
+		"--cluster-token-file":        func(c *node.Config) { c.Security.ClusterTokenFile = "t" },
+		"--app-port":                  func(c *node.Config) { c.App.Port = 8080 },
+		"--app-protocol":              func(c *node.Config) { c.App.Protocol = node.ProtocolGRPC },
+		"--app-channel-address":       func(c *node.Config) { c.App.Address = "127.0.0.2" },
+		"--app-max-concurrency":       func(c *node.Config) { c.App.MaxConcurrency = 1 },
+		"--enable-app-health-check":   func(c *node.Config) { c.App.Health.Enabled = true },
+		"a command after --":          func(c *node.Config) { c.App.Command = []string{"sleep", "1"} },
+		"apps:":                       func(c *node.Config) { c.Apps = []node.AppEntry{{App: node.App{ID: "b"}}} },
+		"--grpc-port":                 func(c *node.Config) { c.API.GRPC = node.Port{Number: 50001, Given: true} },
+		"--config":                    func(c *node.Config) { c.Components.ConfigFiles = []string{"c.yaml"} },
 	}
 	for _, flag := range node.NotYet() {
 		if uses[flag] == nil {

@@ -19,6 +19,7 @@ func notYets() []notYet {
 	const noCalls = "leave it out: the application calls the node, the node does not call back"
 	plain := Config{}.WithDefaults()
 	return []notYet{
+		{"--log-store wal with --join", func(c Config) bool { return c.Data.LogStore == LogStoreWAL && c.Cluster.joining() }, "raft-wal in a cluster is", "use boltdb: a replica on raft-wal may fail to take a snapshot in"},
 		{"--role sidecar", func(c Config) bool { return c.Cluster.Role == RoleSidecar }, "a node without data is", "use --role server"},
 		{"--cluster-token-file", func(c Config) bool { return c.Security.ClusterTokenFile != "" }, "a cluster token is", alone},
 

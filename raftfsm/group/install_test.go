@@ -198,10 +198,12 @@ func TestALeaderWhoseSnapshotIsOlderThanItsFollowersTakesANewerOne(t *testing.T)
 	until(t, "the leader takes no newer snapshot", func() bool { return a.disk.snaps.index() > old })
 }
 
+// On boltdb alone: a replica on raft-wal now and then gets no snapshot here, which is why
+// that log is refused in clusters.
 func TestALaggingFollowerCatchesUpByASnapshotUnderLoad(t *testing.T) {
-	engines(t, func(t *testing.T, e LogEngine) {
+	t.Run(string(BoltDB), func(t *testing.T) {
 		c := newCluster(t, func(_ raft.ServerID, o *Options) {
-			o.Engine = e
+			o.Engine = BoltDB
 			o.Bounds.SnapshotEntries, o.Bounds.TrailingEntries, o.Bounds.EntryCount = 40, 10, 4
 		})
 		stop := make(chan struct{})

@@ -36,6 +36,11 @@ type logs struct {
 	// as this server may not send entries to others.
 	base func() (Position, bool)
 
+	// writing lets one writer at a time into the engine, although it holds through the disk's
+	// work: raft appends and compacts from two goroutines, and raft-wal, which waits once for
+	// a segment being sealed, may cut it off if a third seals the next one meanwhile.
+	writing sync.Mutex
+
 	busy atomic.Int64 // start of the write in flight, monotonic nanoseconds since epoch; 0 = none
 	last atomic.Uint64
 	open time.Time // busy counts from here
@@ -155,7 +160,9 @@ func (s *logs) StoreLogs(entries []*raft.Log) error {
 	start := time.Now()
 	s.busy.Store(int64(start.Sub(s.open)) + 1)
 	s.step("log-append")
+	s.writing.Lock()
 	err := s.engine.StoreLogs(entries)
+	s.writing.Unlock()
 	s.busy.Store(0)
 	if err != nil {
 		err = &fault.Error{Code: fault.Internal, Op: "group.log", Msg: "cannot write the log", Err: err,
@@ -241,7 +248,10 @@ func (s *logs) LastIndex() (uint64, error) { return s.last.Load(), nil }
 // conflict with a leader's.
 func (s *logs) DeleteRange(lo, hi uint64) error {
 	s.step("log-truncate")
-	if err := s.engine.DeleteRange(lo, hi); err != nil {
+	s.writing.Lock()
+	err := s.engine.DeleteRange(lo, hi)
+	s.writing.Unlock()
+	if err != nil {
 		err = &fault.Error{Code: fault.Internal, Op: "group.log", Msg: fmt.Sprintf("cannot delete log entries %d to %d", lo, hi), Err: err}
 		s.fatal(err)
 		return err

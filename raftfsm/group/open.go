@@ -11,12 +11,10 @@ import (
 
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
-	wal "github.com/hashicorp/raft-wal"
 	"go.etcd.io/bbolt"
 	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/internal/logadapt"
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
@@ -191,7 +189,7 @@ func openEngine(o Options) (logStore, error) {
 	if err := os.MkdirAll(mine, 0o700); err != nil {
 		return nil, diskError(err, mine)
 	}
-	s, err := wal.Open(mine, wal.WithLogger(logadapt.HCLog(o.Logger).Named("wal")))
+	s, err := openWAL(mine, o.Logger)
 	if err != nil {
 		return nil, diskError(err, mine)
 	}
