@@ -477,3 +477,45 @@ func TestServersAgreeOnEveryEntryAfterManyFailOvers(t *testing.T) {
 		t.Errorf("%d keys, want %d", got, n)
 	}
 }
+
+// A leader may send a commit index above the entries it sends with it: it read the end of
+// its log before and the commit index after others had confirmed more. A follower whose
+// log goes on with entries of a deposed leader must not take those for committed.
+func TestOnlyEntriesThatTheLeaderVouchesForAreCommitted(t *testing.T) {
+	c := newCluster(t, slowLeader)
+	c.put("k", "v", "a")
+	c.converge()
+	follower := c.group("c")
+	c.isolate("c") // from here on it hears of leaders whom the others never had
+	last, term := follower.LastIndex(), follower.Term()
+	var prev raft.Log
+	must(t, follower.disk.logs.GetLog(last, &prev))
+	append1 := func(from raft.ServerID, term, commit uint64, entries ...*raft.Log) {
+		t.Helper()
+		req := &raft.AppendEntriesRequest{RPCHeader: header(from), Term: term, PrevLogEntry: last, PrevLogTerm: prev.Term, Entries: entries, LeaderCommitIndex: commit}
+		var resp raft.AppendEntriesResponse
+		must(t, stranger(c).AppendEntries("c", "c", req, &resp))
+		if !resp.Success {
+			t.Fatalf("refused: %+v", resp)
+		}
+	}
+	var lost []*raft.Log
+	for i := range uint64(3) {
+		data, err := command.Append(nil, &command.Batch{Stamp: 1, Requests: []command.Request{*setRequest("k", "of a deposed leader")}})
+		must(t, err)
+		l := &raft.Log{Index: last + 1 + i, Term: term + 1, Type: raft.LogCommand, Data: data}
+		seal(l)
+		lost = append(lost, l)
+	}
+	append1("b", term+1, last, lost...)
+	append1("a", term+2, last+2) // has committed two entries of its own, and sends none yet
+	if got := follower.raft.CommitIndex(); got > last {
+		t.Errorf("the follower takes entries up to %d for committed, its leader has vouched for %d", got, last)
+	}
+	c.heal()
+	c.put("k", "v2")
+	c.converge()
+	if got := peekValue(t, follower, "k"); got != "v2" {
+		t.Errorf("k = %q", got)
+	}
+}

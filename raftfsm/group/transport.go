@@ -21,6 +21,10 @@ import (
 //     main loop hangs in a write, so nobody would ever elect another leader.
 //  3. Entries are not pipelined (hashicorp/raft#612).
 //  4. A snapshot is installed only if it is above the log (see verdict).
+//  5. A follower commits no further than the entries its leader vouches for: those of the
+//     request and those before them. Raft commits to the end of the follower's log, which
+//     may hold entries of a deposed leader, if the leader's commit index is as high. It can
+//     be: a leader reads the end of its log first and its commit index later.
 //
 // It also lets the group campaign at once (a lone voter need not wait for a time-out) and
 // notes the commit index that leaders announce.
@@ -78,7 +82,7 @@ func (g *guard) forward() {
 		var rpc raft.RPC
 		select {
 		case rpc = <-g.inner.Consumer():
-			if g.settled(rpc) {
+			if g.settled(&rpc) {
 				continue
 			}
 		case rpc = <-g.beats:
@@ -94,11 +98,12 @@ func (g *guard) forward() {
 }
 
 // settled looks at a request and reports whether it needs raft no more.
-func (g *guard) settled(rpc raft.RPC) bool {
+func (g *guard) settled(rpc *raft.RPC) bool {
 	switch req := rpc.Command.(type) {
 	case *raft.AppendEntriesRequest:
 		if !isHeartbeat(req) {
 			g.announce(req.Term, req.LeaderCommitIndex)
+			rpc.Command = vouched(req)
 		}
 	case *raft.InstallSnapshotRequest:
 		if v := g.judge(req); v != install {
@@ -108,6 +113,18 @@ func (g *guard) settled(rpc raft.RPC) bool {
 		}
 	}
 	return false
+}
+
+// vouched is a request whose commit index is within the entries that its sender has
+// compared with the follower's log.
+func vouched(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
+	end := r.PrevLogEntry + uint64(len(r.Entries))
+	if r.LeaderCommitIndex <= end {
+		return r
+	}
+	c := *r
+	c.LeaderCommitIndex = end
+	return &c
 }
 
 func isHeartbeat(r *raft.AppendEntriesRequest) bool {
