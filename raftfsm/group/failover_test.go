@@ -486,8 +486,8 @@ func TestOnlyEntriesThatTheLeaderVouchesForAreCommitted(t *testing.T) {
 	c.put("k", "v", "a")
 	c.converge()
 	follower := c.group("c")
-	c.isolate("c") // from here on it hears of leaders whom the others never had
-	last, term := follower.LastIndex(), follower.Term()
+	c.isolate("c")                                          // from here on it hears of leaders whom the others never had
+	last, term := follower.LastIndex(), follower.Term()+100 // terms that the others do not come to meanwhile
 	var prev raft.Log
 	must(t, follower.disk.logs.GetLog(last, &prev))
 	append1 := func(from raft.ServerID, term, commit uint64, entries ...*raft.Log) {
@@ -511,11 +511,5 @@ func TestOnlyEntriesThatTheLeaderVouchesForAreCommitted(t *testing.T) {
 	append1("a", term+2, last+2) // has committed two entries of its own, and sends none yet
 	if got := follower.raft.CommitIndex(); got > last {
 		t.Errorf("the follower takes entries up to %d for committed, its leader has vouched for %d", got, last)
-	}
-	c.heal()
-	c.put("k", "v2")
-	c.converge()
-	if got := peekValue(t, follower, "k"); got != "v2" {
-		t.Errorf("k = %q", got)
 	}
 }
