@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"strconv"
@@ -53,6 +54,46 @@ func Port(l net.Listener) int {
 		return a.Port
 	}
 	return 0
+}
+
+// The ports that Spare looks at: those of well-known services lie below, and those that
+// systems give to outgoing connections above (32768 on Linux, 49152 by RFC 6335).
+const (
+	firstSpare = 10240
+	endSpare   = 32768
+)
+
+// Spare finds n different ports of 127.0.0.1 that are free for TCP and UDP at this moment.
+// Unlike a port that was asked for with 0 and closed again, the system gives them to nobody
+// who does not ask for them by number, so that they may be told to a process yet to start.
+// The error is unavailable if there are not so many.
+func Spare(ctx context.Context, n int) ([]int, error) {
+	var out []int
+	for _, i := range rand.Perm(endSpare - firstSpare) {
+		if len(out) == n {
+			return out, nil
+		}
+		if port := firstSpare + i; free(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) {
+			out = append(out, port)
+		}
+	}
+	return nil, fault.New(fault.Unavailable, "listen.Spare", fmt.Sprintf("127.0.0.1 has less than %d free ports between %d and %d", n, firstSpare, endSpare-1))
+}
+
+// free reports whether an address can be had at this moment, for TCP and for UDP.
+func free(ctx context.Context, address string) bool {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", address)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = l.Close() }()
+	c, err := lc.ListenPacket(ctx, "udp", address)
+	if err != nil {
+		return false
+	}
+	_ = c.Close()
+	return true
 }
 
 // IsLoopback reports whether host can be reached from this machine alone. A name other

@@ -88,3 +88,26 @@ func TestLoopback(t *testing.T) {
 		}
 	}
 }
+
+func TestSparePortsDifferAndAreGivenToNobodyElse(t *testing.T) {
+	ports, err := listen.Spare(t.Context(), 50)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[int]bool{}
+	for _, p := range ports {
+		if seen[p] || p < 10240 || p >= 32768 {
+			t.Errorf("%d of %v", p, ports)
+		}
+		seen[p] = true
+		l, err := listen.TCP(t.Context(), listen.Request{Hosts: []string{"127.0.0.1"}, Port: p})
+		if err != nil {
+			t.Errorf("%d cannot be had: %v", p, err)
+			continue
+		}
+		_ = l[0].Close()
+	}
+	if _, err := listen.Spare(t.Context(), 1<<16); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("65536 ports of 22528: %v", err)
+	}
+}

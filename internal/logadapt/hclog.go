@@ -1,7 +1,7 @@
 // Package logadapt lets libraries that bring their own logger write to log/slog.
 //
 // It owns the mapping of levels, names and arguments. It must never decide what is
-// worth logging. It has no goroutines; every logger is safe for concurrent use, as far
+// worth logging, but for the lines of Raft, whose levels it corrects. It has no goroutines; every logger is safe for concurrent use, as far
 // as the slog.Handler behind it is.
 package logadapt
 
@@ -27,13 +27,14 @@ type hcLogger struct {
 	out     *slog.Logger // base and the name
 	name    string
 	implied []any
+	calm    *calm // nil = every line keeps its level
 }
 
 func (h *hcLogger) Log(level hclog.Level, msg string, args ...any) {
 	if level == hclog.Off {
 		return
 	}
-	ctx, to := context.Background(), fromHCLog(level)
+	ctx, to := context.Background(), h.calm.level(fromHCLog(level), msg, args)
 	if h.out.Enabled(ctx, to) {
 		h.out.Log(ctx, to, msg, plain(args)...)
 	}
@@ -58,7 +59,7 @@ func (h *hcLogger) Name() string       { return h.name }
 
 func (h *hcLogger) With(args ...any) hclog.Logger {
 	implied := append(append([]any(nil), h.implied...), args...)
-	return &hcLogger{base: h.base.With(plain(args)...), out: h.out.With(plain(args)...), name: h.name, implied: implied}
+	return &hcLogger{base: h.base.With(plain(args)...), out: h.out.With(plain(args)...), name: h.name, implied: implied, calm: h.calm}
 }
 
 func (h *hcLogger) Named(name string) hclog.Logger {
@@ -69,7 +70,7 @@ func (h *hcLogger) Named(name string) hclog.Logger {
 }
 
 func (h *hcLogger) ResetNamed(name string) hclog.Logger {
-	n := &hcLogger{base: h.base, out: h.base, name: name, implied: h.implied}
+	n := &hcLogger{base: h.base, out: h.base, name: name, implied: h.implied, calm: h.calm}
 	if name != "" {
 		n.out = h.base.With("logger", name)
 	}

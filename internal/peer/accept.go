@@ -15,8 +15,8 @@ import (
 )
 
 // callConnections is how many connections of calls one server may have here. It uses two;
-// those of before a network failure may linger.
-const callConnections = 4
+// those of before a network failure or a renewal may linger.
+const callConnections = 8
 
 // accept takes connections until l is closed.
 func (p *Port) accept(l net.Listener) {
@@ -78,14 +78,11 @@ func (p *Port) welcome(raw net.Conn) (*conn, hello, error) {
 	stop := bind(ctx, raw)
 	defer stop()
 	tune(raw)
-	secure, state, err := p.secureServer(ctx, raw)
+	secure, state, h, err := p.secureServer(ctx, raw)
 	if err != nil {
-		if reasonOf(err) == ReasonMalformed {
-			err = refuse(ReasonTLS, fault.Denied, "the TLS handshake failed: "+err.Error(), "check the certificates of both nodes, and that both are secured")
-		}
-		return nil, hello{}, err
+		return nil, h, err
 	}
-	h, err := readHello(secure)
+	h, err = readHello(secure)
 	c := &conn{Conn: secure, kind: h.kind, direction: Inbound, server: h.From, self: p.opts.Self()}
 	if err == nil {
 		err = p.judge(c, h, state)
@@ -129,13 +126,11 @@ func (c *conn) settle(answer []byte, stop func() bool) error {
 
 // judge decides about a connection, and takes it into the registry.
 func (p *Port) judge(c *conn, h hello, state *tls.ConnectionState) error {
+	if err := p.prove(c, state); err != nil {
+		return err
+	}
 	if r := admit(c.self, h); r != nil {
 		return r
-	}
-	if state != nil {
-		if err := p.opts.VerifyPeer(*state, h.From); err != nil {
-			return refuse(ReasonCertificate, fault.Denied, fmt.Sprintf("the certificate of the caller does not speak for server %q: %s", h.From, fault.Text(err)), "")
-		}
 	}
 	if h.kind.raft() && p.transport(h.group) == nil {
 		return refuse(ReasonUnknownGroup, fault.Unavailable, fmt.Sprintf("server %q does not run group %d", h.To, h.group), "it may be starting")
@@ -163,6 +158,8 @@ func (p *Port) register(c *conn) *Refusal {
 // reader of calls.
 func (p *Port) give(c *conn, h hello) {
 	switch {
+	case h.kind == kindTunnel:
+		p.tunnels.offer(c)
 	case !h.kind.raft():
 		p.conns.thin(h.From, h.kind, callConnections)
 		p.serveCalls(c, h)
@@ -181,7 +178,11 @@ func (p *Port) refused(c net.Conn, h hello, err error) {
 		return
 	}
 	p.metrics.refused(reason, Inbound).Inc()
-	if p.quiet.allows(reason, h.From) {
+	who := h.From
+	if who == "" {
+		who, _, _ = net.SplitHostPort(c.RemoteAddr().String())
+	}
+	if p.quiet.allows(reason, who) {
 		p.opts.Logger.Warn("peer connection refused", "remote", c.RemoteAddr().String(), "server", h.From, "kind", h.kind.String(), "reason", reason.String(), "error", fault.Text(err))
 	}
 }

@@ -57,6 +57,8 @@ func admitEpoch(self Identity, h hello) *Refusal {
 	switch {
 	case h.kind == kindJoin || h.Epoch == self.Epoch:
 		return nil
+	case !h.kind.raft() && (h.Epoch == AnyEpoch || self.Epoch == AnyEpoch):
+		return nil
 	case h.Epoch < self.Epoch:
 		return refuse(ReasonOlderEpoch, fault.Denied,
 			fmt.Sprintf("server %q is at cluster epoch %d, the cluster has been rescued since and is at epoch %d", h.From, h.Epoch, self.Epoch),

@@ -25,6 +25,7 @@ type callee struct {
 	gates   map[*method]*gate
 	load    int // streams that hold memory or a goroutine
 	leaving bool
+	retired bool // leaving, but it is for the caller to end the connection
 }
 
 // gate lets so many calls of a method in at a time.
@@ -49,7 +50,7 @@ type task struct {
 
 // serveCalls serves a connection of calls until it ends.
 func (p *Port) serveCalls(c *conn, h hello) {
-	s := &callee{port: p, from: Peer{Identity: Identity{Server: h.From, Cluster: h.Cluster, Epoch: h.Epoch}}, gates: map[*method]*gate{}}
+	s := &callee{port: p, from: Peer{Identity: Identity{Server: h.From, Cluster: h.Cluster, Epoch: h.Epoch}, Caller: c.caller}, gates: map[*method]*gate{}}
 	if t, ok := c.Conn.(*tls.Conn); ok {
 		state := t.ConnectionState()
 		s.from.TLS = &state
@@ -107,7 +108,7 @@ func drain(servers []*callee, limit time.Duration) {
 func (c *callee) leave() {
 	c.cancel()
 	c.mu.Lock()
-	c.leaving, c.goAway = true, true
+	c.leaving, c.retired, c.goAway = true, false, true
 	for _, s := range c.streams {
 		if t := s.task; !t.running && !t.over {
 			c.answer(s, t.method, nil, errStopping(c.conn.self.Server))
@@ -119,7 +120,7 @@ func (c *callee) leave() {
 
 // over is role.
 func (c *callee) over() error {
-	if c.leaving && c.load == 0 {
+	if c.leaving && !c.retired && c.load == 0 {
 		return errPortClosed("peer.Close")
 	}
 	return nil

@@ -24,6 +24,10 @@ func newClient(p *Port, k kind) *Client {
 	return &Client{port: p, kind: k, links: map[string]*link{}}
 }
 
+// maxTries is how many connections a call tries that end before they take it: each side may
+// just have closed or renewed one.
+const maxTries = 3
+
 const (
 	laneSmall = iota
 	laneLarge
@@ -83,13 +87,13 @@ func (c *Client) call(ctx context.Context, server, method string, payload []byte
 	if len(payload) > firstRequest {
 		lane = &l.lanes[laneLarge]
 	}
-	for again := true; ; again = false {
+	for tries := 1; ; tries++ {
 		line, err := c.line(ctx, l, lane)
 		if err != nil {
 			return nil, err
 		}
 		out := line.wait(ctx, line.begin(opening{method: method, timeout: remaining(ctx), size: len(payload)}, payload, false))
-		if !out.again || !again {
+		if !out.again || tries == maxTries {
 			return out.answer, out.err
 		}
 	}

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -52,15 +53,22 @@ func (p *Port) dial(ctx context.Context, to string, k kind, group uint32) (*conn
 // unreached counts and explains a failed dial.
 func (p *Port) unreached(to, addr string, k kind, err error) error {
 	p.metrics.dialFailures(k).Inc()
-	verb := "cannot be reached"
-	if reason, ok := RefusedBecause(err); ok {
-		p.metrics.refused(reason, Outbound).Inc()
-		verb = "refused the connection"
-	}
 	if addr != "" {
 		addr = " at " + addr
 	}
-	return &fault.Error{Code: fault.Unavailable, Op: "peer.dial", Msg: fmt.Sprintf("server %q%s %s", to, addr, verb), Err: err}
+	out := &fault.Error{Code: fault.Unavailable, Op: "peer.dial", Msg: fmt.Sprintf("server %q%s cannot be reached", to, addr), Err: err}
+	var r *Refusal
+	if !errors.As(err, &r) {
+		return out
+	}
+	p.metrics.refused(r.Reason, Outbound).Inc()
+	if !r.here {
+		out.Msg = fmt.Sprintf("server %q%s refused the connection", to, addr)
+	}
+	if r.Reason.trust() && p.quiet.allows(r.Reason, to) {
+		p.opts.Logger.Warn("no peer connection", "server", to, "kind", k.String(), "reason", r.Reason.String(), "error", out.Text())
+	}
+	return out
 }
 
 // reach dials, secures and introduces.
@@ -96,15 +104,13 @@ func (p *Port) introduce(ctx context.Context, raw net.Conn, self Identity, h hel
 	if err != nil {
 		return nil, err
 	}
-	if state != nil {
-		if err := p.opts.VerifyPeer(*state, h.To); err != nil {
-			return nil, refuse(ReasonCertificate, fault.Denied, fmt.Sprintf("its certificate does not speak for server %q: %s", h.To, fault.Text(err)), "")
-		}
-	}
-	if err := greet(secure, h); err != nil {
+	c := &conn{Conn: secure, kind: h.kind, direction: Outbound, server: h.To, self: self}
+	if err := p.prove(c, state); err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: secure, kind: h.kind, direction: Outbound, server: h.To, self: self}
+	if err := greet(secure, h); err != nil {
+		return nil, remoteAlert(h.To, err)
+	}
 	if r := p.register(c); r != nil {
 		return nil, r
 	}

@@ -124,7 +124,7 @@ func TestConnectionsLeftBehindByAPeerAreReplaced(t *testing.T) {
 		n := newNetwork(true)
 		b := start(t, n, "b", []peer.Method{echo("echo")})
 		var conns []net.Conn
-		for range 7 {
+		for range 11 {
 			c, err := n.dial(context.Background(), b.addr)
 			if err != nil {
 				t.Fatal(err)
@@ -134,7 +134,7 @@ func TestConnectionsLeftBehindByAPeerAreReplaced(t *testing.T) {
 			conns = append(conns, c)
 		}
 		synctest.Wait()
-		if got := b.metric(t, "connections"); got != 4 {
+		if got := b.metric(t, "connections"); got != 8 {
 			t.Errorf("%v connections of one server", got)
 		}
 		_ = conns[2].SetReadDeadline(time.Now().Add(time.Millisecond))

@@ -12,7 +12,16 @@ import (
 // Peer is who calls, as checked when its connection was made.
 type Peer struct {
 	Identity
-	TLS *tls.ConnectionState // nil without TLS
+	Caller Caller               // what of it is proven
+	TLS    *tls.ConnectionState // nil without TLS
+}
+
+// Caller is who stands at the other end of a connection, as access is decided by.
+type Caller struct {
+	Server string   // the server id of its preamble
+	Node   string   // node id; empty unless proven
+	Apps   []string // SPIFFE ids of the applications it serves; none unless proven
+	Proven bool     // by its certificate. Without TLS anybody may say anything
 }
 
 // Request is a call as its handler sees it.

@@ -20,8 +20,12 @@ const maxID = 255
 type Identity struct {
 	Server  string // persistent server id, 1 to 255 bytes
 	Cluster string // cluster id, at most 255 bytes; empty = this node belongs to no cluster yet
-	Epoch   uint64 // raised by every rescue of the cluster
+	Epoch   uint64 // raised by every rescue of the cluster; AnyEpoch for a node without replicas
 }
+
+// AnyEpoch is the epoch of a node that holds no replicas: a rescue leaves nothing behind on
+// it that would have to be fenced. It may call and be called at every epoch, but run no group.
+const AnyEpoch = ^uint64(0)
 
 // Options say how to make a Port. Self, Resolve, Logger and Registerer are required.
 type Options struct {
@@ -35,12 +39,16 @@ type Options struct {
 
 	// TLS gives the configurations for the next connection: the server's when it was
 	// accepted, the client's when it was dialled. It is asked every time, so certificates
-	// may change. A client configuration with neither ServerName nor InsecureSkipVerify
-	// gets the server id for a name. nil = plain TCP.
+	// may change; afterwards call Port.Renew. A client configuration with neither ServerName
+	// nor InsecureSkipVerify gets the server id for a name. A server configuration should ask
+	// for a certificate and leave the verdict to VerifyPeer, whose words reach the caller.
+	// nil = plain TCP.
 	TLS func() (server, client *tls.Config)
-	// VerifyPeer decides whether the certificate of the other side may speak for server.
-	// Required with TLS; called on both sides after the handshake.
-	VerifyPeer func(state tls.ConnectionState, server string) error
+	// VerifyPeer decides whether the certificate of the other side is to be trusted and may
+	// speak for server, and says what it proves. Required with TLS; called on both sides
+	// after the handshake and the preamble, and by Port.Recheck. Its error may come from
+	// Distrust; so may those of the configurations' own checks.
+	VerifyPeer func(state tls.ConnectionState, server string) (Caller, error)
 
 	Timing Timing
 	Limits Limits

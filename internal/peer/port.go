@@ -2,8 +2,9 @@
 //
 // It owns the preamble that opens every connection (who calls, of which cluster and epoch,
 // whom, and what for), the dialling and accepting of connections, mutual TLS, one Raft
-// transport for each group, and a request/answer and streaming layer that carries many
-// calls over two connections for each peer. A server id becomes a network address only
+// transport for each group, a request/answer and streaming layer that carries many calls
+// over two connections for each peer, and tunnels: plain connections for whoever brings a
+// protocol of its own. A server id becomes a network address only
 // when it is dialled, by a resolver that is handed in. It must never know what a group
 // replicates, what a call means, gossip, or where certificates come from.
 //
@@ -32,6 +33,7 @@ type Port struct {
 	quiet   *quiet
 	calls   *Client
 	joins   *Client
+	tunnels *tunnels
 
 	ctx    context.Context // ends when Close begins
 	cancel context.CancelFunc
@@ -69,7 +71,7 @@ func New(o Options) (*Port, error) {
 	p := &Port{
 		opts: o, metrics: m, conns: newRegistry(o.Limits.Connections, m), health: newHealth(o.Timing.Backoff),
 		pending: newPending(o.Limits.Pending), quiet: newQuiet(),
-		methods: map[string]*method{}, groups: map[uint32]*Transport{}, servers: map[*callee]struct{}{},
+		tunnels: newTunnels(), methods: map[string]*method{}, groups: map[uint32]*Transport{}, servers: map[*callee]struct{}{},
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.calls, p.joins = newClient(p, kindCall), newClient(p, kindJoin)
@@ -110,6 +112,7 @@ func (p *Port) Open(listeners ...net.Listener) error {
 	for _, l := range listeners {
 		p.wg.Go(func() { p.accept(l) })
 	}
+	p.wg.Go(p.cutSilent)
 	return nil
 }
 
@@ -173,6 +176,7 @@ func (p *Port) Close() error {
 		drain(servers, p.opts.Timing.Drain)
 		p.calls.close()
 		p.joins.close()
+		_ = p.tunnels.Close() // always nil
 		p.conns.close()
 		p.wg.Wait()
 		p.err = errors.Join(errs...)

@@ -34,12 +34,13 @@ const (
 	kindSnapshot
 	kindCall
 	kindJoin
+	kindTunnel
 	kinds
 )
 
 // String is the value of the label "kind".
 func (k kind) String() string {
-	return [kinds]string{"unknown", "raft", "snapshot", "call", "join"}[k%kinds]
+	return [kinds]string{"unknown", "raft", "snapshot", "call", "join", "tunnel"}[k%kinds]
 }
 
 func (k kind) raft() bool { return k == kindRaft || k == kindSnapshot }

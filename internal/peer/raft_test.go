@@ -175,7 +175,7 @@ func apply(t testing.TB, m *member, count int) {
 	t.Helper()
 	var last raft.ApplyFuture
 	for i := range count {
-		last = m.Apply(fmt.Appendf(nil, "entry %d", i), 5*time.Second)
+		last = m.Apply(fmt.Appendf(nil, "entry %d", i), time.Minute)
 	}
 	if err := last.Error(); err != nil {
 		t.Fatal(err)
@@ -245,7 +245,7 @@ func TestASnapshotOfFiftyMegabytesIsInstalled(t *testing.T) {
 		t.Fatal(err)
 	}
 	late := join(t, start(t, net, "late", nil), nil, 200*time.Millisecond, 0)
-	if err := l.AddNonvoter("late", "late", 0, 10*time.Second).Error(); err != nil {
+	if err := l.AddNonvoter("late", "late", 0, 2*time.Minute).Error(); err != nil {
 		t.Fatal(err)
 	}
 	agree(t, append(members, late), 100)

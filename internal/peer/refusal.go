@@ -28,6 +28,9 @@ const (
 	ReasonTLS                              // the TLS handshake failed
 	ReasonCut                              // a test has cut the network
 	ReasonChanged                          // cluster or epoch of one side has just changed
+	ReasonPlain                            // one side is secured, the other is not
+	ReasonAuthority                        // a certificate of another authority
+	ReasonExpired                          // a certificate whose time is over, or has not come
 	reasons
 )
 
@@ -37,7 +40,18 @@ func (r Reason) String() string {
 		return "other"
 	}
 	return [reasons]string{"other", "malformed", "version", "foreign_cluster", "older_epoch", "newer_epoch", "wrong_server", "own_id",
-		"unformed", "unknown_group", "certificate", "busy", "closing", "timeout", "tls", "cut", "changed"}[r]
+		"unformed", "unknown_group", "certificate", "busy", "closing", "timeout", "tls", "cut", "changed",
+		"plain", "authority", "expired"}[r]
+}
+
+// trust reports whether the reason is that one side does not trust the other: an operator
+// has to do something about it.
+func (r Reason) trust() bool {
+	switch r {
+	case ReasonCertificate, ReasonTLS, ReasonPlain, ReasonAuthority, ReasonExpired:
+		return true
+	}
+	return false
 }
 
 // Refusal is a connection refused, by either side. It stands in the chain of the error that
@@ -45,6 +59,21 @@ func (r Reason) String() string {
 type Refusal struct {
 	Reason Reason
 	Err    *fault.Error
+	here   bool // this side refused
+}
+
+// Distrust is the error of a check of certificates, with its reason.
+func Distrust(reason Reason, err error) error {
+	return &Refusal{Reason: reason, Err: &fault.Error{Code: fault.Denied, Op: "peer.verify", Err: err}}
+}
+
+// distrusted explains that whom (the caller, the server) is not trusted.
+func distrusted(whom string, err error) *Refusal {
+	reason, ok := RefusedBecause(err)
+	if !ok {
+		reason = ReasonCertificate
+	}
+	return &Refusal{Reason: reason, here: true, Err: &fault.Error{Code: fault.Denied, Op: "peer.verify", Msg: whom + " is not trusted", Err: err}}
 }
 
 // Error is what the fault says.

@@ -3,7 +3,9 @@ package peer
 import (
 	"crypto/tls"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 
 	"github.com/quorate/quorate/internal/fault"
@@ -15,6 +17,7 @@ type conn struct {
 	kind      kind
 	direction Direction
 	server    string   // at the other end
+	caller    Caller   // the same, and what of it is proven
 	self      Identity // of this node when the connection was made
 	number    uint64   // in the order of making
 	registry  *registry
@@ -40,6 +43,7 @@ type registry struct {
 
 	mu     sync.Mutex // guards what follows
 	open   map[*conn]struct{}
+	tunnel int                  // of them
 	severe map[string]Direction // cut servers
 	last   uint64
 	closed bool
@@ -58,12 +62,17 @@ func (r *registry) add(c *conn) *Refusal {
 		return refuse(ReasonClosing, fault.Unavailable, "the node is stopping", "")
 	case r.severe[c.server]&c.direction != 0:
 		return errCut(c.server)
+	case c.kind == kindTunnel && r.tunnel >= r.max*3/4: // the groups must not suffer
+		return refuse(ReasonBusy, fault.Unavailable, fmt.Sprintf("%d connections for calls of applications are open already", r.tunnel), "see quorate_peer_connections")
 	case len(r.open) >= r.max:
 		return refuse(ReasonBusy, fault.Unavailable, fmt.Sprintf("%d peer connections are open already", r.max), "see quorate_peer_connections for whose they are")
 	}
 	r.last++
 	c.registry, c.number = r, r.last
 	r.open[c] = struct{}{}
+	if c.kind == kindTunnel {
+		r.tunnel++
+	}
 	r.metrics.connections(c.kind, c.direction).Inc()
 	return nil
 }
@@ -76,6 +85,9 @@ func (r *registry) remove(c *conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.open, c)
+	if c.kind == kindTunnel {
+		r.tunnel--
+	}
 	r.metrics.connections(c.kind, c.direction).Dec()
 }
 
@@ -128,6 +140,18 @@ func (r *registry) thin(server string, k kind, keep int) {
 		}
 		_ = oldest.Close() // its owner reports what it was doing
 	}
+}
+
+// all are the connections that are open.
+func (r *registry) all() []*conn {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Collect(maps.Keys(r.open))
+}
+
+// lost ends the tunnels with server.
+func (r *registry) lost(server string) {
+	r.end(func(c *conn) bool { return c.server == server && c.kind == kindTunnel })
 }
 
 // end closes the connections that match.

@@ -3,24 +3,80 @@ package peer
 import (
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
 	"net"
+	"os"
 
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// secureServer puts TLS on an accepted connection. The state is nil without TLS.
-func (p *Port) secureServer(ctx context.Context, raw net.Conn) (net.Conn, *tls.ConnectionState, error) {
-	if p.opts.TLS == nil {
-		return raw, nil, nil
+// tlsHandshake is the first byte of a caller that speaks TLS.
+const tlsHandshake = 0x16
+
+// secureServer puts TLS on an accepted connection, if this port is secured. The state is nil
+// without TLS. A caller of the other sort is told so in plain words; if it said who it is,
+// the hello has it.
+func (p *Port) secureServer(ctx context.Context, raw net.Conn) (net.Conn, *tls.ConnectionState, hello, error) {
+	c := &replay{Conn: raw}
+	if _, err := raw.Read(c.first[:]); err != nil {
+		return nil, nil, hello{}, err
+	}
+	self := p.opts.Self().Server
+	switch speaksTLS := c.first[0] == tlsHandshake; {
+	case p.opts.TLS == nil && speaksTLS:
+		r := refuse(ReasonPlain, fault.Denied, fmt.Sprintf("the caller is secured, but server %q is not", self), "give all nodes the same --cluster-token-file")
+		tell(raw, r)
+		return nil, nil, hello{}, r
+	case p.opts.TLS == nil:
+		return c, nil, hello{}, nil
+	case c.first[0] == magic[0]:
+		h, err := readHello(c)
+		if err == nil {
+			err = refuse(ReasonPlain, fault.Denied, fmt.Sprintf("server %q is secured, but the caller, which says it is %q, is not", self, h.From), "start the caller with the --cluster-token-file of the cluster")
+			tell(raw, err)
+		}
+		return nil, nil, h, err
 	}
 	conf, _ := p.opts.TLS()
 	if conf == nil {
-		return nil, nil, errNoTLS()
+		return nil, nil, hello{}, errNoTLS()
 	}
-	return shake(ctx, tls.Server(raw, conf))
+	secure, state, err := shake(ctx, tls.Server(c, conf))
+	return secure, state, hello{}, explainAccept(err)
 }
 
-// secureClient puts TLS on a dialled connection.
+// replay gives back the one byte that was read to see what a connection speaks.
+type replay struct {
+	net.Conn
+	first [1]byte
+	done  bool
+}
+
+// Read reads.
+func (r *replay) Read(p []byte) (int, error) {
+	if r.done || len(p) == 0 {
+		return r.Conn.Read(p)
+	}
+	r.done = true
+	return copy(p, r.first[:]), nil
+}
+
+// explainAccept says what a failed handshake of an accepted connection means.
+func explainAccept(err error) error {
+	switch {
+	case err == nil, errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case isAlert(err):
+		return refuse(ReasonTLS, fault.Denied, "the caller does not accept this node's certificate ("+err.Error()+")", "its log says why; most often the cluster tokens differ")
+	}
+	if _, ok := RefusedBecause(err); ok {
+		return distrusted("the caller", err)
+	}
+	return refuse(ReasonTLS, fault.Denied, "the TLS handshake failed: "+err.Error(), "what dials the peer port must be a node with the same cluster token")
+}
+
+// secureClient puts TLS on a dialled connection, if this port is secured.
 func (p *Port) secureClient(ctx context.Context, raw net.Conn, server string) (net.Conn, *tls.ConnectionState, error) {
 	if p.opts.TLS == nil {
 		return raw, nil, nil
@@ -33,7 +89,41 @@ func (p *Port) secureClient(ctx context.Context, raw net.Conn, server string) (n
 		conf = conf.Clone()
 		conf.ServerName = server
 	}
-	return shake(ctx, tls.Client(raw, conf))
+	c, state, err := shake(ctx, tls.Client(raw, conf))
+	return c, state, explainDial(server, err)
+}
+
+// explainDial says what a failed handshake of a dialled connection means. What may be the
+// network's fault stays as it is.
+func explainDial(server string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := RefusedBecause(err); ok {
+		return distrusted("it", err)
+	}
+	var record tls.RecordHeaderError
+	if errors.As(err, &record) && string(record.RecordHeader[:len(magic)]) == magic {
+		r := refuse(ReasonPlain, fault.Denied, fmt.Sprintf("this node is secured, but server %q is not", server), "give all nodes the same --cluster-token-file")
+		r.here = true
+		return r
+	}
+	return remoteAlert(server, err)
+}
+
+// remoteAlert puts into words that the other side ended TLS because of this node's certificate.
+func remoteAlert(server string, err error) error {
+	if !isAlert(err) {
+		return err
+	}
+	return refuse(ReasonTLS, fault.Denied, fmt.Sprintf("server %q does not accept this node's certificate (%s)", server, err), "its log says why; most often the cluster tokens differ")
+}
+
+// isAlert reports whether the other side ended TLS on purpose. Package tls does not export
+// the type of what it sent.
+func isAlert(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "remote error"
 }
 
 // errNoTLS never falls back to plain TCP.
@@ -47,4 +137,22 @@ func shake(ctx context.Context, c *tls.Conn) (net.Conn, *tls.ConnectionState, er
 	}
 	state := c.ConnectionState()
 	return c, &state, nil
+}
+
+// prove finds out who stands at the other end of c. Without TLS it is who it says it is.
+func (p *Port) prove(c *conn, state *tls.ConnectionState) error {
+	c.caller = Caller{Server: c.server}
+	if state == nil {
+		return nil
+	}
+	proven, err := p.opts.VerifyPeer(*state, c.server)
+	if err != nil && c.direction == Inbound {
+		return distrusted("the caller", err)
+	}
+	if err != nil {
+		return distrusted("it", err)
+	}
+	proven.Server, proven.Proven = c.server, true
+	c.caller = proven
+	return nil
 }

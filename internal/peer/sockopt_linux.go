@@ -3,6 +3,9 @@ package peer
 import (
 	"net"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -20,4 +23,25 @@ func limitUnsent(c *net.TCPConn) {
 	_ = raw.Control(func(fd uintptr) {
 		_ = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, tcpNotSentLowat, unsent)
 	})
+}
+
+// manyRepeats is how often the kernel repeats data before it can be said that the network,
+// and not a lost packet, is why nobody acknowledges it.
+const manyRepeats = 3
+
+// unheard is how long the other end has acknowledged nothing, if there is anything to
+// acknowledge that was repeated more than once; else 0.
+func unheard(c *net.TCPConn) time.Duration {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	var info *unix.TCPInfo
+	if raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }) != nil || err != nil {
+		return 0
+	}
+	if info.Unacked == 0 || info.Retransmits < manyRepeats {
+		return 0
+	}
+	return time.Duration(info.Last_ack_recv) * time.Millisecond
 }

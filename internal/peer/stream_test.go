@@ -28,7 +28,7 @@ func duplex(_ context.Context, r peer.Request, rw io.ReadWriter) error {
 
 func stream(t *testing.T, n *node, server, method string, payload string) *peer.Stream {
 	t.Helper()
-	s, err := n.Client().Stream(within(t, 20*time.Second), server, method, []byte(payload))
+	s, err := n.Client().Stream(within(t, 2*time.Minute), server, method, []byte(payload))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,11 +205,11 @@ func TestStreamsAndCallsDoNotMix(t *testing.T) {
 	net := newNetwork(false)
 	start(t, net, "b", []peer.Method{echo("call"), {Name: "stream", HandleStream: duplex}})
 	a := start(t, net, "a", nil)
-	_, err := a.Client().Call(within(t, 5*time.Second), "b", "stream", nil)
+	_, err := a.Client().Call(within(t, time.Minute), "b", "stream", nil)
 	wantCode(t, err, fault.Unimplemented)
 	_, err = io.ReadAll(stream(t, a, "b", "call", ""))
 	wantCode(t, err, fault.Unimplemented)
-	_, err = a.Client().Stream(within(t, 5*time.Second), "b", "stream", make([]byte, peer.Chunk+1))
+	_, err = a.Client().Stream(within(t, time.Minute), "b", "stream", make([]byte, peer.Chunk+1))
 	wantCode(t, err, fault.TooLarge)
 }
 

@@ -67,11 +67,12 @@ func secured(t *testing.T, a *authority, server string) setup {
 			return &tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: a.pool},
 				&tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: a.pool}
 		}
-		o.VerifyPeer = func(state tls.ConnectionState, server string) error {
-			if !slices.Contains(state.PeerCertificates[0].DNSNames, server) {
-				return fault.New(fault.Denied, "test.verify", "it is for "+state.PeerCertificates[0].DNSNames[0])
+		o.VerifyPeer = func(state tls.ConnectionState, server string) (peer.Caller, error) {
+			names := state.PeerCertificates[0].DNSNames
+			if !slices.Contains(names, server) {
+				return peer.Caller{}, fault.New(fault.Denied, "test.verify", "it is for "+names[0])
 			}
-			return nil
+			return peer.Caller{Node: "node of " + names[0], Apps: []string{"spiffe://public/ns/default/shop"}}, nil
 		}
 	})
 }
@@ -79,9 +80,9 @@ func secured(t *testing.T, a *authority, server string) setup {
 func TestACertificateSpeaksForItsServerAlone(t *testing.T) {
 	ours, theirs := newAuthority(t), newAuthority(t)
 	net := newNetwork(false)
-	var seen *tls.ConnectionState
+	var seen peer.Peer
 	methods := []peer.Method{{Name: "echo", Handle: func(_ context.Context, r peer.Request) ([]byte, error) {
-		seen = r.From.TLS
+		seen = r.From
 		return r.Payload, nil
 	}}}
 	b := start(t, net, "b", methods, secured(t, ours, "b"))
@@ -91,38 +92,42 @@ func TestACertificateSpeaksForItsServerAlone(t *testing.T) {
 		what   string
 		id, to string
 		cert   setup
-		want   peer.Reason // 0 = accepted; ReasonTLS = the handshake fails
+		want   peer.Reason // 0 = accepted; ReasonMalformed = the handshake fails for a cause of package tls
 	}{
 		{"its own", "a", "b", secured(t, ours, "a"), 0},
 		{"of another server", "a", "b", secured(t, ours, "c"), peer.ReasonCertificate},
-		{"of another authority", "a", "b", secured(t, theirs, "a"), peer.ReasonTLS},
-		{"none", "a", "b", options(func(*peer.Options) {}), peer.ReasonTLS},
-		{"its own, but the callee has another's", "a", "impostor", secured(t, ours, "a"), peer.ReasonTLS},
-		{"its own, but the callee has none", "a", "plain", secured(t, ours, "a"), peer.ReasonTLS},
-		{"no configuration", "a", "b", options(func(o *peer.Options) { o.TLS, o.VerifyPeer = noTLS, noVerify }), peer.ReasonTLS},
-		{"no configuration, to a callee without", "a", "plain", options(func(o *peer.Options) { o.TLS, o.VerifyPeer = noTLS, noVerify }), peer.ReasonTLS},
+		{"of another authority", "a", "b", secured(t, theirs, "a"), peer.ReasonMalformed},
+		{"none", "a", "b", options(func(*peer.Options) {}), peer.ReasonPlain},
+		{"its own, but the callee has another's", "a", "impostor", secured(t, ours, "a"), peer.ReasonMalformed},
+		{"its own, but the callee has none", "a", "plain", secured(t, ours, "a"), peer.ReasonPlain},
+		{"no configuration", "a", "b", options(func(o *peer.Options) { o.TLS, o.VerifyPeer = noTLS, noVerify }), peer.ReasonMalformed},
+		{"no configuration, to a callee without", "a", "plain", options(func(o *peer.Options) { o.TLS, o.VerifyPeer = noTLS, noVerify }), peer.ReasonMalformed},
 	} {
 		a := start(t, net, c.id, nil, c.cert)
-		_, err := a.Client().Call(within(t, 5*time.Second), c.to, "echo", nil)
+		_, err := a.Client().Call(within(t, time.Minute), c.to, "echo", nil)
 		reason, refused := peer.RefusedBecause(err)
 		switch {
 		case c.want == 0 && err != nil, c.want != 0 && !fault.Is(err, fault.Unavailable):
 			t.Errorf("%s: %v", c.what, err)
-		case c.want == peer.ReasonCertificate && reason != c.want, c.want == peer.ReasonTLS && refused:
+		case c.want != 0 && c.want != peer.ReasonMalformed && reason != c.want, c.want == peer.ReasonMalformed && refused:
 			t.Errorf("%s: refused because of %v: %v", c.what, reason, err)
 		}
 		_ = a.Close()
 	}
-	if seen == nil || seen.PeerCertificates[0].DNSNames[0] != "a" {
+	if seen.TLS == nil || seen.TLS.PeerCertificates[0].DNSNames[0] != "a" {
 		t.Error("the handler does not see the certificate of its caller")
+	}
+	if c := seen.Caller; c.Server != "a" || c.Node != "node of a" || len(c.Apps) != 1 || !c.Proven {
+		t.Errorf("the handler sees the caller %+v", c)
 	}
 	eventually(t, "refusals are counted", func() bool {
 		return b.metric(t, "refused_total", "reason", "certificate", "direction", "inbound") == 1 &&
-			b.metric(t, "refused_total", "reason", "tls", "direction", "inbound") >= 2
+			b.metric(t, "refused_total", "reason", "tls", "direction", "inbound") >= 1 &&
+			b.metric(t, "refused_total", "reason", "plain", "direction", "inbound") == 1
 	})
 }
 
-func noVerify(tls.ConnectionState, string) error { return nil }
+func noVerify(tls.ConnectionState, string) (peer.Caller, error) { return peer.Caller{}, nil }
 
 // TestTheCallerChecksTheCertificateOfTheCalleeItself leaves the name out of the handshake,
 // as certificates without host names need it.
@@ -138,7 +143,7 @@ func TestTheCallerChecksTheCertificateOfTheCalleeItself(t *testing.T) {
 			return server, client
 		}
 	}))
-	_, err := a.Client().Call(within(t, 5*time.Second), "b", "echo", nil)
+	_, err := a.Client().Call(within(t, time.Minute), "b", "echo", nil)
 	wantReason(t, err, peer.ReasonCertificate)
 }
 
@@ -150,7 +155,7 @@ func TestLargeCallsAndManyAtATimeWorkOverTLS(t *testing.T) {
 	done := make(chan error, 50)
 	for i := range 50 {
 		go func() {
-			got, err := a.Client().Call(within(t, 20*time.Second), "b", "echo", make([]byte, i*10_000))
+			got, err := a.Client().Call(within(t, 2*time.Minute), "b", "echo", make([]byte, i*10_000))
 			if err == nil && len(got) != i*10_000 {
 				t.Errorf("%d bytes came back, want %d", len(got), i*10_000)
 			}

@@ -159,10 +159,10 @@ func (t *Transport) EncodePeer(id raft.ServerID, _ raft.ServerAddress) []byte { 
 func (t *Transport) DecodePeer(b []byte) raft.ServerAddress { return raft.ServerAddress(b) }
 
 // retry repeats a request whose connection turned out to be closed. Every idle connection
-// of the pool may be.
+// of the pool may be, and when certificates are renewed each side closes the others once.
 func retry(request func() error) error {
 	var err error
-	for range poolSize + 1 {
+	for range poolSize + 3 {
 		if err = request(); !lostConnection(err) {
 			break
 		}

@@ -1,0 +1,141 @@
+package appchannel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// tokenHeader carries the token that the application asks for.
+const tokenHeader = "Dapr-Api-Token"
+
+// RoundTrip sends r to the application and returns its answer, whatever its status. r is
+// an outgoing request whose URL holds path and query only; its header belongs to the
+// channel. The body of the answer must be closed: until then the call counts as one of
+// MaxConcurrency. Errors:
+//
+//	unavailable    the request surely never reached the application
+//	timeout        ctx ended while the call waited for its turn: it never reached it either
+//	too_large      a gRPC application cannot take a request this long; it never reached it
+//	indeterminate  the application may have received it, and did not answer
+func (c *Channel) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := c.admit(r.Context()); err != nil {
+		return nil, err
+	}
+	if c.opts.Token != "" {
+		r.Header[tokenHeader] = []string{c.opts.Token}
+	}
+	r.URL.Scheme, r.URL.Host, r.Host = c.scheme, c.target, c.target
+	answer, err := c.carry.RoundTrip(r)
+	if err != nil {
+		c.leave()
+		return nil, err
+	}
+	answer.Body = c.held(answer.Body)
+	return answer, nil
+}
+
+// load counts calls.
+func (c *Channel) load(by int64) {
+	n := c.inFlight.Add(by)
+	if c.opts.OnLoad != nil {
+		c.opts.OnLoad(int(n))
+	}
+}
+
+// admit lets a call begin that ends with leave.
+func (c *Channel) admit(ctx context.Context) error {
+	if ok, why := c.Healthy(); !ok && c.opts.Health.Enabled {
+		return &fault.Error{Code: fault.Unavailable, Op: "appchannel.Call", Msg: why}
+	}
+	c.load(1)
+	err := c.enter(ctx)
+	if err != nil {
+		c.load(-1)
+	}
+	return err
+}
+
+// enter waits for a place.
+func (c *Channel) enter(ctx context.Context) error {
+	if c.gate == nil {
+		return nil
+	}
+	select {
+	case c.gate <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return &fault.Error{Code: fault.Timeout, Op: "appchannel.Call", Err: context.Cause(ctx),
+			Msg: fmt.Sprintf("%d calls to the application are under way and none ended in time", cap(c.gate)), Hint: "raise --app-max-concurrency"}
+	}
+}
+
+func (c *Channel) leave() {
+	c.load(-1)
+	if c.gate != nil {
+		<-c.gate
+	}
+}
+
+// held gives the place back when the body is closed. The body of an upgraded connection
+// can be written, too.
+func (c *Channel) held(body io.ReadCloser) io.ReadCloser {
+	h := &heldBody{ReadCloser: body, leave: c.leave}
+	if w, ok := body.(io.Writer); ok {
+		return &heldTunnel{heldBody: h, Writer: w}
+	}
+	return h
+}
+
+type heldBody struct {
+	io.ReadCloser
+	leave func()
+	once  sync.Once
+}
+
+func (h *heldBody) Close() error {
+	defer h.once.Do(h.leave)
+	return h.ReadCloser.Close()
+}
+
+type heldTunnel struct {
+	*heldBody
+	io.Writer
+}
+
+// unreached is the error of a request that never got to the application.
+func (c *Channel) unreached(err error) error {
+	c.refused()
+	return &fault.Error{Code: fault.Unavailable, Op: "appchannel.Call", Msg: "the application at " + c.target + " cannot be reached", Err: rootCause(err)}
+}
+
+// givenUp is the error of a call that ended before it reached the application.
+func (c *Channel) givenUp(ctx context.Context) error {
+	return &fault.Error{Code: fault.Timeout, Op: "appchannel.Call", Err: context.Cause(ctx),
+		Msg: "the call ended before the application at " + c.target + " was reached"}
+}
+
+// unanswered is the error of a request that the application may have received.
+func (c *Channel) unanswered(err error) error {
+	msg := "the application at " + c.target + " did not answer"
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		msg = "the call ended before the application at " + c.target + " answered"
+	}
+	return &fault.Error{Code: fault.Indeterminate, Op: "appchannel.Call", Msg: msg, Err: rootCause(err)}
+}
+
+// rootCause leaves out the layers of net/http, which repeat the address.
+func rootCause(err error) error {
+	if errors.Is(err, io.EOF) {
+		return errors.New("it closed the connection")
+	}
+	for next := err; next != nil; next = errors.Unwrap(next) {
+		err = next
+	}
+	return err
+}

@@ -1,0 +1,219 @@
+package appchannel
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	common "github.com/dapr/dapr/pkg/proto/common/v1"
+	runtime "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	_ "google.golang.org/genproto/googleapis/rpc/errdetails" // so that details of the standard types can be read
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// grpcCarrier turns requests into calls of the callback that gRPC applications of this API
+// serve, but for requests that are calls of gRPC themselves. A call of the callback has no streams: bodies are held in memory, up to Options.MaxMessage.
+type grpcCarrier struct {
+	channel *Channel
+	conn    *grpc.ClientConn
+	raw     *httpCarrier // of calls of the application's own services
+	app     runtime.AppCallbackClient
+	health  runtime.AppCallbackHealthCheckClient
+}
+
+func newGRPCCarrier(c *Channel) (*grpcCarrier, error) {
+	secure, conf := insecure.NewCredentials(), (*tls.Config)(nil)
+	if c.opts.Protocol == GRPCS {
+		conf = appTLS()
+		secure = credentials.NewTLS(conf)
+	}
+	raw := newHTTPCarrier(c, conf, protocols(false, conf != nil, conf == nil))
+	conn, err := grpc.NewClient("passthrough:///"+c.target, grpc.WithTransportCredentials(secure), grpc.WithStatsHandler(sentStats{}),
+		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithUserAgent("quorate"),
+		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(math.MaxInt32), grpc.MaxCallRecvMsgSize(int(min(c.opts.MaxMessage+overhead, math.MaxInt32)))))
+	if err != nil {
+		return nil, fault.Wrap(err, "appchannel.New", "the gRPC client for "+c.target+" cannot be made")
+	}
+	return &grpcCarrier{channel: c, conn: conn, raw: raw, app: runtime.NewAppCallbackClient(conn), health: runtime.NewAppCallbackHealthCheckClient(conn)}, nil
+}
+
+// maxDetails bounds the details of a failure, in bytes: they travel in a header.
+const maxDetails = 8 << 10
+
+// overhead is room for what surrounds the data of a message.
+const overhead = 64 << 10
+
+func (g *grpcCarrier) close() error {
+	_ = g.raw.close() // it only cuts what is idle
+	return g.conn.Close()
+}
+
+// probe calls the health check of the callback service.
+func (g *grpcCarrier) probe(ctx context.Context, _ *Channel) error {
+	if _, err := g.health.HealthCheck(ctx, &emptypb.Empty{}, grpc.WaitForReady(true)); err != nil {
+		return fault.New(fault.Unavailable, "appchannel.probe", "HealthCheck answered "+status.Code(err).String()+": "+status.Convert(err).Message())
+	}
+	return nil
+}
+
+// RoundTrip sends calls of gRPC as they are, and calls OnInvoke for all others. Whatever the application answers becomes an HTTP answer: 200,
+// or 500 with its code and message.
+func (g *grpcCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
+	if kind := r.Header["Content-Type"]; len(kind) > 0 && strings.HasPrefix(kind[0], "application/grpc") {
+		return g.raw.RoundTrip(r)
+	}
+	in, err := g.request(r)
+	if err != nil {
+		return nil, err
+	}
+	sent := new(atomic.Bool)
+	ctx := context.WithValue(metadata.NewOutgoingContext(r.Context(), ToMetadata(r.Header)), sentKey{}, sent)
+	var header, trailer metadata.MD
+	out, err := g.app.OnInvoke(ctx, in, grpc.Header(&header), grpc.Trailer(&trailer))
+	md := metadata.Join(header, trailer)
+	if err == nil {
+		return grpcAnswer(r, out, md), nil
+	}
+	if lost := g.lost(r.Context(), sent.Load(), len(md) > 0, err); lost != nil {
+		return nil, lost
+	}
+	return grpcFailure(r, status.Convert(err), md), nil
+}
+
+// lost is the error of a call that the application did not answer, or nil: then err is its
+// answer. sent says whether the call left, and heard whether anything came back.
+func (g *grpcCarrier) lost(ctx context.Context, sent, heard bool, err error) error {
+	switch {
+	case !sent && ctx.Err() != nil:
+		return g.channel.givenUp(ctx)
+	case !sent:
+		return g.channel.unreached(fmt.Errorf("gRPC %s: %s", status.Code(err), status.Convert(err).Message()))
+	case ctx.Err() != nil:
+		return g.channel.unanswered(ctx.Err())
+	case status.Code(err) == codes.Unavailable && !heard:
+		return g.channel.unanswered(fmt.Errorf("gRPC %s", status.Convert(err).Message()))
+	}
+	return nil
+}
+
+func (g *grpcCarrier) request(r *http.Request) (*common.InvokeRequest, error) {
+	var body []byte
+	limit := g.channel.opts.MaxMessage
+	if r.Body != nil {
+		var err error
+		body, err = io.ReadAll(io.LimitReader(r.Body, limit+1))
+		_ = r.Body.Close() // it has been read
+		if err != nil {
+			return nil, &fault.Error{Code: fault.Timeout, Op: "appchannel.Call", Msg: "the body of the request did not arrive", Err: rootCause(err)}
+		}
+	}
+	if int64(len(body)) > limit {
+		return nil, &fault.Error{Code: fault.TooLarge, Op: "appchannel.Call", Msg: fmt.Sprintf("the body is longer than %d bytes, and a gRPC application gets it as one message", limit), Hint: "raise --max-body-size at its node"}
+	}
+	kind, url := TypeURL(r.Header.Get("Content-Type"))
+	return &common.InvokeRequest{
+		Method:        strings.TrimPrefix(r.URL.Path, "/"),
+		Data:          &anypb.Any{TypeUrl: url, Value: body},
+		ContentType:   kind,
+		HttpExtension: &common.HTTPExtension{Verb: common.HTTPExtension_Verb(common.HTTPExtension_Verb_value[strings.ToUpper(r.Method)]), Querystring: r.URL.RawQuery},
+	}, nil
+}
+
+func grpcAnswer(r *http.Request, out *common.InvokeResponse, md metadata.MD) *http.Response {
+	h := FromMetadata(md)
+	kind := out.GetContentType()
+	if kind == "" && out.GetData().GetTypeUrl() != "" {
+		kind = MessageType(out.GetData().GetTypeUrl())
+	}
+	if kind != "" {
+		h["Content-Type"] = []string{kind}
+	}
+	return memoryAnswer(r, http.StatusOK, h, out.GetData().GetValue())
+}
+
+// grpcFailure is the answer for an error of the application. Its fields are those of an
+// error of this API and those that clients of the existing runtime look for.
+func grpcFailure(r *http.Request, s *status.Status, md metadata.MD) *http.Response {
+	body, err := json.Marshal(struct {
+		ErrorCode string            `json:"errorCode"`
+		Message   string            `json:"message"`
+		Code      uint32            `json:"code"`
+		Status    string            `json:"status"`
+		Details   []json.RawMessage `json:"details,omitempty"`
+	}{"ERR_DIRECT_INVOKE", s.Message(), uint32(s.Code()), s.Code().String(), grpcDetails(s)})
+	if err != nil { // strings, numbers and JSON always have a JSON form
+		body = []byte(`{"errorCode":"ERR_DIRECT_INVOKE"}`)
+	}
+	h := FromMetadata(md)
+	h["Content-Type"] = []string{"application/json"}
+	h["Grpc-Status"] = []string{strconv.Itoa(int(s.Code()))}
+	if raw, err := proto.Marshal(s.Proto()); err == nil && len(raw) <= maxDetails {
+		h["Grpc-Status-Details-Bin"] = []string{base64.RawStdEncoding.EncodeToString(raw)}
+	}
+	return memoryAnswer(r, http.StatusInternalServerError, h, body)
+}
+
+// grpcDetails are the details of an error as JSON: those of the standard types with their
+// fields, others with their type and their bytes in base64.
+func grpcDetails(s *status.Status) []json.RawMessage {
+	var out []json.RawMessage
+	for _, d := range s.Proto().GetDetails() {
+		text, err := protojson.Marshal(d)
+		if err != nil { // its type is not known here
+			text, err = json.Marshal(struct {
+				Type  string `json:"@type"`
+				Value []byte `json:"value"`
+			}{d.GetTypeUrl(), d.GetValue()})
+		}
+		if err == nil {
+			out = append(out, text)
+		}
+	}
+	return out
+}
+
+func memoryAnswer(r *http.Request, code int, h http.Header, body []byte) *http.Response {
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	return &http.Response{StatusCode: code, Status: http.StatusText(code), Proto: "HTTP/2.0", ProtoMajor: 2, Header: h,
+		ContentLength: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body)), Request: r}
+}
+
+// sentStats notes when the headers of a call leave, which is when it may have been received.
+type sentStats struct{}
+
+type sentKey struct{}
+
+func (sentStats) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+func (sentStats) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	if _, ok := s.(*stats.OutHeader); !ok {
+		return
+	}
+	if sent, ok := ctx.Value(sentKey{}).(*atomic.Bool); ok {
+		sent.Store(true)
+	}
+}
+
+func (sentStats) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (sentStats) HandleConn(context.Context, stats.ConnStats)                       {}

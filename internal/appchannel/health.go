@@ -1,0 +1,123 @@
+package appchannel
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// portInterval is the time between looks at a port that is not open.
+const portInterval = 100 * time.Millisecond
+
+// watch keeps the condition of the application current until ctx ends: it waits for the
+// port, then probes, if there are to be probes, and waits for the port again when a call
+// could not connect.
+func (c *Channel) watch(ctx context.Context) {
+	for c.awaitPort(ctx) {
+		if c.opts.Health.Enabled {
+			c.probeWhileOpen(ctx)
+			continue
+		}
+		c.become(condition{seen: true, healthy: true})
+		select {
+		case <-ctx.Done():
+		case <-c.doubt:
+		}
+	}
+}
+
+// awaitPort returns when the port takes connections; false when ctx has ended.
+func (c *Channel) awaitPort(ctx context.Context) bool {
+	for {
+		err := c.dialOnce(ctx)
+		if ctx.Err() != nil {
+			return false
+		}
+		if err == nil {
+			return true
+		}
+		c.become(condition{seen: c.Seen(), why: "the application does not take connections on " + c.target})
+		pause(ctx, portInterval)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+func (c *Channel) dialOnce(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", c.target)
+	if err == nil {
+		_ = conn.Close() // it has told what it could
+	}
+	return err
+}
+
+// probeWhileOpen probes at the interval until a call could not connect. One probe that
+// passes makes the application healthy; as many failures in a row as the threshold says
+// make it unhealthy.
+func (c *Channel) probeWhileOpen(ctx context.Context) {
+	failures := 0
+	if !c.state.Load().healthy {
+		failures = c.opts.Health.Threshold // it has yet to pass
+	}
+	tick := time.NewTicker(c.opts.Health.Interval)
+	defer tick.Stop()
+	for {
+		if err := c.probe(ctx); ctx.Err() != nil {
+			return
+		} else if err == nil {
+			failures = 0
+			c.become(condition{seen: true, healthy: true})
+		} else if failures++; failures >= c.opts.Health.Threshold {
+			c.become(condition{seen: true, why: "the application is not healthy: " + fault.Text(err)})
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.doubt:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (c *Channel) probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.opts.Health.Timeout)
+	defer cancel()
+	return c.carry.probe(ctx, c)
+}
+
+// become notes a condition and tells of changes.
+func (c *Channel) become(to condition) {
+	was := c.state.Swap(&to)
+	if was.healthy == to.healthy {
+		return
+	}
+	if to.healthy {
+		c.opts.Logger.Info("the application takes calls", "address", c.target, "protocol", string(c.opts.Protocol))
+	} else {
+		c.opts.Logger.Warn("the application takes no calls", "address", c.target, "reason", to.why)
+	}
+	if c.opts.OnHealth != nil {
+		c.opts.OnHealth(to.healthy)
+	}
+}
+
+// refused asks the prober to look at the port, which a call could not reach.
+func (c *Channel) refused() {
+	select {
+	case c.doubt <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,85 @@
+package appchannel
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/sendonce"
+)
+
+const (
+	dialTimeout = 5 * time.Second
+
+	// idleTimeout ends idle connections before applications do: common servers allow five
+	// seconds, and a request that meets a connection just being closed cannot be repeated.
+	idleTimeout = 3 * time.Second
+
+	idleConnections = 256
+	continueTimeout = time.Second
+)
+
+// httpCarrier sends requests over HTTP.
+type httpCarrier struct {
+	channel   *Channel
+	transport *http.Transport
+}
+
+func protocols(http1, http2, h2c bool) *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP1(http1)
+	p.SetHTTP2(http2)
+	p.SetUnencryptedHTTP2(h2c)
+	return p
+}
+
+func newHTTPCarrier(c *Channel, conf *tls.Config, speak *http.Protocols) *httpCarrier {
+	dialer := &net.Dialer{Timeout: dialTimeout}
+	return &httpCarrier{channel: c, transport: &http.Transport{
+		DialContext: sendonce.Dialer(dialer.DialContext), TLSClientConfig: conf, Protocols: speak,
+		DisableCompression: true, MaxIdleConnsPerHost: idleConnections, IdleConnTimeout: idleTimeout,
+		TLSHandshakeTimeout: dialTimeout, ExpectContinueTimeout: continueTimeout,
+	}}
+}
+
+func (h *httpCarrier) close() error {
+	h.transport.CloseIdleConnections()
+	return nil
+}
+
+// RoundTrip sends r, at most once.
+func (h *httpCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
+	answer, sent, err := sendonce.RoundTrip(h.transport, r)
+	switch {
+	case err == nil:
+		return answer, nil
+	case sent:
+		return nil, h.channel.unanswered(err)
+	case r.Context().Err() != nil:
+		return nil, h.channel.givenUp(r.Context())
+	}
+	return nil, h.channel.unreached(err)
+}
+
+// probe asks the application's health path; 2xx is healthy.
+func (h *httpCarrier) probe(ctx context.Context, c *Channel) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.scheme+"://"+c.target+c.opts.Health.Path, nil)
+	if err != nil {
+		return fault.New(fault.Invalid, "appchannel.probe", "the health path "+c.opts.Health.Path+" makes no URL")
+	}
+	answer, err := h.transport.RoundTrip(r)
+	if err != nil {
+		return &fault.Error{Code: fault.Unavailable, Op: "appchannel.probe", Msg: "GET " + c.opts.Health.Path + " failed", Err: rootCause(err)}
+	}
+	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, 64<<10)) // so that the connection can be kept
+	_ = answer.Body.Close()
+	if answer.StatusCode < 200 || answer.StatusCode > 299 {
+		return fault.New(fault.Unavailable, "appchannel.probe", fmt.Sprintf("GET %s answered %d", c.opts.Health.Path, answer.StatusCode))
+	}
+	return nil
+}

@@ -1,0 +1,256 @@
+// Package entra makes Microsoft Entra ID credentials from the settings that components of
+// Azure services share.
+//
+// It owns which kind of credential a set of settings means, and what failures mean. It
+// must never know a particular service. It starts no goroutines of its own.
+package entra
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/cloud"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Settings say who to be.
+type Settings struct {
+	Environment         string // of the cloud, see Cloud; empty = public
+	AuthorityHost       string // address of the identity service; empty = the environment's
+	Tenant              string
+	Client              string // application id, or the client id of a managed identity
+	ClientSecret        string
+	Certificate         string // PEM or PFX, as text
+	CertificateFile     string
+	CertificatePassword string
+	Transport           http.RoundTripper // bounds the size of answers
+}
+
+// Cloud returns the configuration of an environment by the names in use: public (also
+// AzurePublicCloud), china (AzureChinaCloud), usgovernment (AzureUSGovernmentCloud).
+// Case does not matter. The error is fault.Invalid.
+func Cloud(environment string) (cloud.Configuration, error) {
+	switch strings.ToLower(environment) {
+	case "", "public", "azurepubliccloud", "azurecloud":
+		return cloud.AzurePublic, nil
+	case "china", "azurechinacloud", "azurechina":
+		return cloud.AzureChina, nil
+	case "usgovernment", "azureusgovernmentcloud", "azureusgovernment":
+		return cloud.AzureGovernment, nil
+	}
+	return cloud.Configuration{}, &fault.Error{Code: fault.Invalid, Op: "entra.Cloud", Msg: "the Azure environment is unknown",
+		Hint: "use AzurePublicCloud, AzureChinaCloud or AzureUSGovernmentCloud"}
+}
+
+// Options are those of every client that uses s: short repetitions, no telemetry beyond a
+// name, the transport of s.
+func (s Settings) Options() (policy.ClientOptions, error) {
+	c, err := Cloud(s.Environment)
+	if err != nil {
+		return policy.ClientOptions{}, err
+	}
+	if s.AuthorityHost != "" {
+		c.ActiveDirectoryAuthorityHost = s.AuthorityHost
+	}
+	return policy.ClientOptions{
+		Cloud:     c,
+		Retry:     policy.RetryOptions{MaxRetries: 2, RetryDelay: 200 * time.Millisecond, MaxRetryDelay: 2 * time.Second},
+		Telemetry: policy.TelemetryOptions{ApplicationID: "quorate"},
+		Transport: sender{s.Transport},
+	}, nil
+}
+
+// sender sends requests without following redirects: they carry credentials.
+type sender struct{ http.RoundTripper }
+
+// Do implements policy.Transporter.
+func (s sender) Do(r *http.Request) (*http.Response, error) { return s.RoundTrip(r) }
+
+// Credential makes a credential: of an application if there is a client secret or a
+// certificate, else the workload's, else the machine's. It calls nobody. The error is
+// fault.Invalid.
+func (s Settings) Credential() (azcore.TokenCredential, error) {
+	options, err := s.Options()
+	if err != nil {
+		return nil, err
+	}
+	certificate, err := s.certificate()
+	if err != nil {
+		return nil, err
+	}
+	given := s.ClientSecret != "" || certificate != nil
+	switch {
+	case s.ClientSecret != "" && certificate != nil:
+		return nil, invalid("there are both a client secret and a certificate", "give one of them")
+	case given && (s.Tenant == "" || s.Client == ""):
+		return nil, invalid("a client secret or certificate needs azureTenantId and azureClientId", "")
+	case s.ClientSecret != "":
+		return s.bySecret(options)
+	case certificate != nil:
+		return s.byCertificate(options, certificate)
+	}
+	return s.ofTheMachine(options)
+}
+
+func (s Settings) bySecret(options policy.ClientOptions) (azcore.TokenCredential, error) {
+	c, err := azidentity.NewClientSecretCredential(s.Tenant, s.Client, s.ClientSecret, &azidentity.ClientSecretCredentialOptions{
+		ClientOptions: options, DisableInstanceDiscovery: s.AuthorityHost != "",
+	})
+	if err != nil {
+		return nil, invalid("azureTenantId, azureClientId and the client secret make no credential", "check that the tenant is an id or a domain")
+	}
+	return c, nil
+}
+
+func (s Settings) byCertificate(options policy.ClientOptions, certificate []byte) (azcore.TokenCredential, error) {
+	chain, key, err := azidentity.ParseCertificates(certificate, []byte(s.CertificatePassword))
+	if err != nil {
+		return nil, invalid("the certificate cannot be read", "give a certificate with its private key as PEM or PFX, and azureCertificatePassword if it has one")
+	}
+	c, err := azidentity.NewClientCertificateCredential(s.Tenant, s.Client, chain, key, &azidentity.ClientCertificateCredentialOptions{
+		ClientOptions: options, DisableInstanceDiscovery: s.AuthorityHost != "", SendCertificateChain: true,
+	})
+	if err != nil {
+		return nil, invalid("azureTenantId, azureClientId and the certificate make no credential", "")
+	}
+	return c, nil
+}
+
+func (s Settings) certificate() ([]byte, error) {
+	switch {
+	case s.Certificate != "":
+		return []byte(s.Certificate), nil
+	case s.CertificateFile == "":
+		return nil, nil
+	}
+	data, err := os.ReadFile(s.CertificateFile)
+	if err != nil {
+		return nil, &fault.Error{Code: fault.Invalid, Op: "entra.Credential", Msg: "reading azureCertificateFile", Err: err}
+	}
+	return data, nil
+}
+
+// ofTheMachine is the workload identity that an orchestrator gave, or the managed
+// identity of the machine.
+func (s Settings) ofTheMachine(options policy.ClientOptions) (azcore.TokenCredential, error) {
+	var sources []azcore.TokenCredential
+	workload, err := azidentity.NewWorkloadIdentityCredential(&azidentity.WorkloadIdentityCredentialOptions{
+		ClientOptions: options, ClientID: s.Client, TenantID: s.Tenant, DisableInstanceDiscovery: s.AuthorityHost != "",
+	})
+	if err == nil { // else the environment gives none
+		sources = append(sources, workload)
+	}
+	managed := &azidentity.ManagedIdentityCredentialOptions{ClientOptions: options}
+	if s.Client != "" {
+		managed.ID = azidentity.ClientID(s.Client)
+	}
+	machine, err := azidentity.NewManagedIdentityCredential(managed)
+	if err != nil {
+		return nil, invalid("the managed identity cannot be used", "")
+	}
+	chain, err := azidentity.NewChainedTokenCredential(append(sources, machine), nil)
+	if err != nil {
+		return nil, invalid("there is no credential", "")
+	}
+	return chain, nil
+}
+
+// Failure turns an error of the vendor's libraries into a fault. service names who was
+// asked. Only codes are shown: bodies can quote the request.
+func Failure(ctx context.Context, service string, err error) *fault.Error {
+	const op = "entra.Failure"
+	if ctx.Err() != nil {
+		return &fault.Error{Code: fault.Timeout, Op: op, Msg: service + " did not answer in time", Err: ctx.Err()}
+	}
+	if refused, ok := errors.AsType[*azidentity.AuthenticationFailedError](err); ok {
+		return refusal(refused.RawResponse)
+	}
+	if said, ok := errors.AsType[*azcore.ResponseError](err); ok {
+		e := &fault.Error{Code: classify(said.StatusCode), Op: op, Msg: fmt.Sprintf("%s answered %d", service, said.StatusCode)}
+		if said.ErrorCode != "" {
+			e.Msg += " " + said.ErrorCode
+		}
+		return e
+	}
+	if _, ok := errors.AsType[final](err); ok {
+		return &fault.Error{Code: fault.Denied, Op: op, Msg: "this machine has no Azure identity", Hint: "give azureTenantId, azureClientId and azureClientSecret"}
+	}
+	return &fault.Error{Code: fault.Unavailable, Op: op, Msg: service + " cannot be reached", Hint: "check the address, the certificate authorities and the network"}
+}
+
+// final marks the errors that the libraries would not repeat: past those of a service,
+// what is left is that there is no credential.
+type final interface {
+	error
+	NonRetriable()
+}
+
+func classify(status int) fault.Code {
+	switch {
+	case status == http.StatusNotFound:
+		return fault.NotFound
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		return fault.Denied
+	case status == http.StatusTooManyRequests:
+		return fault.Overloaded
+	case status == http.StatusRequestTimeout, status == http.StatusGatewayTimeout:
+		return fault.Timeout
+	case status >= http.StatusInternalServerError:
+		return fault.Unavailable
+	}
+	return fault.Invalid
+}
+
+// refusal words a token that was not given.
+func refusal(response *http.Response) *fault.Error {
+	e := &fault.Error{Code: fault.Denied, Op: "entra.Token", Msg: "Entra ID gave no token"}
+	if response == nil {
+		e.Code, e.Msg, e.Hint = fault.Unavailable, "Entra ID cannot be reached", "check azureEnvironment, azureAuthorityHost and the network"
+		return e
+	}
+	switch code := classify(response.StatusCode); code {
+	case fault.Overloaded, fault.Unavailable, fault.Timeout:
+		e.Code = code
+	default:
+		e.Hint = "check tenant, client and secret, and that the secret has not expired"
+	}
+	e.Msg += fmt.Sprintf(" (status %d", response.StatusCode)
+	if codes := errorCodes(response.Body); codes != "" {
+		e.Msg += ", " + codes
+	}
+	e.Msg += ")"
+	return e
+}
+
+// errorCodes reads the numbers of an error body, such as AADSTS7000222.
+func errorCodes(body io.Reader) string {
+	if body == nil {
+		return ""
+	}
+	var said struct {
+		Codes []int `json:"error_codes"`
+	}
+	if json.NewDecoder(io.LimitReader(body, 64<<10)).Decode(&said) != nil {
+		return ""
+	}
+	var out []string
+	for _, code := range said.Codes {
+		out = append(out, fmt.Sprintf("AADSTS%d", code))
+	}
+	return strings.Join(out, " ")
+}
+
+func invalid(msg, hint string) error {
+	return &fault.Error{Code: fault.Invalid, Op: "entra.Credential", Msg: msg, Hint: hint}
+}

@@ -1,0 +1,90 @@
+package peer_test
+
+import (
+	"context"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/peer"
+)
+
+func tunnelPair(t *testing.T) (a, b *node) {
+	net := newNetwork(false)
+	return start(t, net, "a", nil), start(t, net, "b", nil)
+}
+
+func TestATunnelCarriesBytesBothWaysAndKnowsItsEnds(t *testing.T) {
+	a, b := tunnelPair(t)
+	accepted := make(chan error, 1)
+	go func() {
+		c, err := b.Tunnels().Accept()
+		if err != nil {
+			accepted <- err
+			return
+		}
+		defer c.Close()
+		if from := peer.RemotePeer(c); from.Server != a.id || from.Proven {
+			t.Errorf("the caller is %+v", from)
+		}
+		_, err = io.Copy(c, io.LimitReader(c, 5))
+		accepted <- err
+	}()
+	c, err := a.Tunnel(context.Background(), b.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	back := make([]byte, 5)
+	if _, err := io.ReadFull(c, back); err != nil || string(back) != "hello" {
+		t.Fatalf("%q %v", back, err)
+	}
+	if err := <-accepted; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestATunnelToALostServerEnds(t *testing.T) {
+	a, b := tunnelPair(t)
+	go func() {
+		if c, err := b.Tunnels().Accept(); err == nil {
+			_, _ = io.Copy(io.Discard, c)
+			_ = c.Close()
+		}
+	}()
+	c, err := a.Tunnel(context.Background(), b.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Lost(b.id)
+	if _, err := c.Read(make([]byte, 1)); err == nil {
+		t.Fatal("the tunnel still stands")
+	}
+	_ = c.Close()
+}
+
+func TestATunnelToNobodyIsUnavailable(t *testing.T) {
+	a, _ := tunnelPair(t)
+	for range 2 {
+		if _, err := a.Tunnel(context.Background(), "nobody"); !fault.Is(err, fault.Unavailable) {
+			t.Fatalf("%v", err)
+		}
+	}
+}
+
+func TestANodeWithoutReplicasTunnelsAtEveryEpoch(t *testing.T) {
+	net := newNetwork(false)
+	a := start(t, net, "a", nil, identity("c", 3))
+	b := start(t, net, "b", nil, identity("c", peer.AnyEpoch))
+	for _, pair := range [][2]*node{{a, b}, {b, a}} {
+		c, err := pair[0].Tunnel(within(t, time.Minute), pair[1].id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
+	}
+}

@@ -1,0 +1,81 @@
+package tracing_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/quorate/quorate/internal/tracing"
+)
+
+func env(pairs map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) { v, ok := pairs[name]; return v, ok }
+}
+
+const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+func TestASpanContinuesTheTraceWithAnIDOfItsOwn(t *testing.T) {
+	tracer, err := tracing.Open(context.Background(), tracing.Options{Env: env(nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := tracer.Start(context.Background(), http.Header{"Traceparent": {parent}}, tracing.Client, "x")
+	h := http.Header{}
+	s.Inject(h)
+	got := h.Get("traceparent")
+	if len(got) != 55 || got[:36] != parent[:36] || got[36:52] == parent[36:52] || got[52:] != "-01" {
+		t.Errorf("got %s", got)
+	}
+	if s.TraceID() != parent[3:35] {
+		t.Errorf("trace id %s", s.TraceID())
+	}
+}
+
+func TestABrokenParentBeginsATraceOfItsOwn(t *testing.T) {
+	tracer, err := tracing.Open(context.Background(), tracing.Options{Env: env(nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"", "x", parent[:54], strings.ToUpper(parent), parent + "-x", "ff" + parent[2:], "00-" + strings.Repeat("0", 32) + parent[35:]} {
+		s := tracer.Start(context.Background(), http.Header{"Traceparent": {bad}}, tracing.Server, "x")
+		h := http.Header{}
+		s.Inject(h)
+		if got := h.Get("traceparent"); len(got) != 55 || got[3:35] == parent[3:35] || strings.Trim(got[3:35], "0") == "" {
+			t.Errorf("%q gave %q", bad, got)
+		}
+	}
+}
+
+func TestSpansAreExportedWhereTheEnvironmentSaysSo(t *testing.T) {
+	bodies := make(chan string, 1)
+	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b, _ := io.ReadAll(r.Body)
+		bodies <- r.URL.Path + " " + string(b)
+	}))
+	defer collector.Close()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL) // the SDK reads it itself
+	t.Setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
+	tracer, err := tracing.Open(context.Background(), tracing.Options{Service: "orders", Env: env(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := tracer.Start(context.Background(), http.Header{"Traceparent": {parent}}, tracing.Client, "invoke billing")
+	s.End(http.StatusOK, nil)
+	if err := tracer.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	got := <-bodies
+	if !strings.HasPrefix(got, "/v1/traces ") || !strings.Contains(got, "invoke billing") || !strings.Contains(got, "orders") {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestAProtocolThatIsNotSpokenIsRefused(t *testing.T) {
+	_, err := tracing.Open(context.Background(), tracing.Options{Env: env(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})})
+	if err == nil || !strings.Contains(err.Error(), "http/protobuf") {
+		t.Errorf("%v", err)
+	}
+}
