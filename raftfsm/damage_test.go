@@ -20,11 +20,12 @@ func must(t testing.TB, err error) {
 }
 
 // eventually polls until check passes.
+// eventually waits for a state. The deadline ends a test that hangs and is no claim.
 func eventually(t testing.TB, check func() error) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(15 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for {
 		err := check()
 		if err == nil {

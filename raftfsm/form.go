@@ -19,22 +19,33 @@ func (h *Host) amend(change func(*Identity) error) error {
 	if id == h.identity {
 		return nil
 	}
-	if err := id.write(h.opts.Dir); err != nil {
-		return err
+	if h.scout == nil { // a node without replicas belongs to a cluster only as long as it runs
+		if err := id.write(h.opts.Dir); err != nil {
+			return err
+		}
 	}
 	h.identity = id
-	h.tag.Store(clusterTag(id.Cluster))
+	h.tag.Store(id.tag())
 	return nil
 }
 
-// Adopt makes this server, which belonged to no cluster, part of one, for good. It is
-// durable when it returns nil, and invalid for a server of another cluster.
-func (h *Host) Adopt(cluster string) error {
+// Adopt makes this server, which belonged to no cluster, part of one, for good, at the epoch
+// that the cluster is at. It is durable when it returns nil, and invalid for a server of
+// another cluster.
+func (h *Host) Adopt(cluster string, epoch uint64) error {
+	if h.scout != nil && h.Partitions() > 0 && epoch > h.Identity().Epoch {
+		for i := range h.own {
+			h.own[i].clear() // a place in a log that may be lost
+		}
+	}
 	return h.amend(func(id *Identity) error {
 		if have := id.Cluster; have != "" && have != cluster {
 			return &fault.Error{Code: fault.Invalid, Op: "raftfsm.Adopt", Key: h.opts.Dir,
 				Msg:  fmt.Sprintf("the data directory %s belongs to cluster %s, not to %s", h.opts.Dir, have, cluster),
 				Hint: "join the cluster it belongs to, or choose an empty data directory"}
+		}
+		if id.Cluster == "" || h.scout != nil && epoch > id.Epoch {
+			id.Epoch = epoch // a node without replicas follows rescues
 		}
 		id.Cluster, id.Promised = cluster, ""
 		return nil

@@ -23,32 +23,48 @@ type Peers interface {
 // The methods that servers call on each other. Host.Serve answers them. Names and forms
 // are part of the protocol.
 const (
-	MethodPropose   = "raft.propose"    // a request for the leader's log
+	MethodPropose   = "raft.propose"    // requests for the leader's log
+	MethodRead      = "raft.read"       // a read for a node without replicas
+	MethodRoute     = "raft.route"      // who leads, and which groups the server can read
 	MethodReadIndex = "raft.read-index" // a read index of the leader
 	MethodConfirm   = "raft.confirm"    // whether a term is still the newest known
 	MethodProgress  = "raft.progress"   // how far the log and the machine have got
+	MethodCompare   = "raft.compare"    // the digest of a server's state at an index, and how its disk fares
+	MethodState     = "raft.state"      // to be sent the server's whole state
 )
 
 // Methods lists the calls that Serve answers.
 func Methods() []string {
-	return []string{MethodPropose, MethodReadIndex, MethodConfirm, MethodProgress}
+	return []string{MethodPropose, MethodRead, MethodRoute, MethodReadIndex, MethodConfirm, MethodProgress, MethodCompare, MethodState}
 }
-
-// forwardVersion is the form of these messages. Every message begins with it and the group.
-const forwardVersion = 1
 
 // Serve answers a call of another server. Calls that only the leader can serve are
 // refused with not_leader by others: a call is passed on once, never twice.
 func (h *Host) Serve(ctx context.Context, method string, payload []byte) ([]byte, error) {
+	if err := h.allowed(); err != nil {
+		return nil, err
+	}
 	r := &frame{b: payload}
-	version, id := r.uvarint(), r.uvarint()
-	if r.bad || version != forwardVersion || id >= uint64(len(h.groups)) {
-		return nil, fault.New(fault.Invalid, "raftfsm.Serve", fmt.Sprintf("call %s of version %d for group %d cannot be read", method, version, id))
+	form, id := r.uvarint(), r.uvarint()
+	switch {
+	case !r.bad && form > newestForm(method):
+		return nil, &fault.Error{Code: fault.Unimplemented, Op: "raftfsm.Serve",
+			Msg:  fmt.Sprintf("call %s has form %d, this server understands up to %d; nothing of it was done", method, form, newestForm(method)),
+			Hint: "upgrade the older of the two nodes"}
+	case r.bad || form == 0 || id >= uint64(len(h.groups)):
+		return nil, fault.New(fault.Invalid, "raftfsm.Serve", fmt.Sprintf("call %s of form %d for group %d cannot be read", method, form, id))
 	}
 	g := h.groups[id]
 	switch method {
 	case MethodPropose:
+		if form == formFirst {
+			return h.serveProposeOne(ctx, g, r)
+		}
 		return h.servePropose(ctx, g, r)
+	case MethodRead:
+		return h.serveRead(ctx, uint32(id), r)
+	case MethodRoute:
+		return h.serveRoute(r)
 	case MethodReadIndex:
 		return h.serveReadIndex(ctx, g, r)
 	case MethodConfirm:
@@ -57,6 +73,10 @@ func (h *Host) Serve(ctx context.Context, method string, payload []byte) ([]byte
 			return nil, errFrame(method)
 		}
 		return nil, g.AnswerConfirm(term)
+	case MethodCompare:
+		return serveCompare(g, r)
+	case MethodState:
+		return nil, serveState(g, r)
 	case MethodProgress:
 		s := g.Status()
 		return binary.AppendUvarint(binary.AppendUvarint(nil, s.AppliedIndex), s.LastIndex), nil
@@ -64,38 +84,26 @@ func (h *Host) Serve(ctx context.Context, method string, payload []byte) ([]byte
 	return nil, fault.New(fault.Unimplemented, "raftfsm.Serve", "unknown call "+method)
 }
 
-func errFrame(method string) error {
-	return fault.New(fault.Invalid, "raftfsm.Serve", "call "+method+" is cut off")
+// newestForm is the newest form of a call that this build understands.
+func newestForm(method string) uint64 {
+	if method == MethodPropose {
+		return formBatches
+	}
+	return formFirst
 }
 
-func (h *Host) servePropose(ctx context.Context, g *group.Group, r *frame) ([]byte, error) {
-	ack, values, data := group.Ack(r.uvarint()), r.uvarint() == 1, r.rest()
-	if r.bad || ack > group.Durable {
-		return nil, errFrame(MethodPropose)
-	}
-	if values {
-		if err := h.space.allowed(); err != nil {
-			return nil, err
-		}
-	}
-	if err := whole(data); err != nil {
-		return nil, err
-	}
-	a, err := g.Propose(ctx, data, outcomeKnown(g, ack))
-	if err != nil {
-		return nil, err
-	}
-	return appendAnswer(nil, &a), nil
+func errFrame(method string) error {
+	return fault.New(fault.Invalid, "raftfsm.Serve", "call "+method+" is cut off")
 }
 
 // whole refuses what is not exactly one request that every replica can apply: in the log
 // it would stop them all.
 func whole(data []byte) error {
-	if len(data) > MaxRequest {
+	if len(data) > MaxRequest+restoreSlack {
 		return fault.New(fault.TooLarge, "raftfsm.Serve", "a forwarded request is larger than a log entry may be")
 	}
-	b, err := command.Decode(append(command.AppendHeader(make([]byte, 0, command.HeaderSize+len(data)), 0, 1), data...))
-	if err != nil || len(b.Requests) != 1 {
+	b, err := command.Decode(append(command.AppendHeader(make([]byte, 0, command.HeaderSize+len(data)), command.Needs(data), 0, 1), data...))
+	if err != nil || len(b.Requests) != 1 || command.IsFormat(data) {
 		return &fault.Error{Code: fault.Invalid, Op: "raftfsm.Serve", Msg: "a forwarded request cannot be read; nothing of it was done", Err: err,
 			Hint: "run the same version on all nodes"}
 	}
@@ -103,7 +111,7 @@ func whole(data []byte) error {
 }
 
 func (h *Host) serveReadIndex(ctx context.Context, g *group.Group, r *frame) ([]byte, error) {
-	after := group.Position{Term: r.uvarint(), Index: r.uvarint()}
+	after := r.position()
 	if r.bad {
 		return nil, errFrame(MethodReadIndex)
 	}
@@ -119,55 +127,71 @@ func (h *Host) serveReadIndex(ctx context.Context, g *group.Group, r *frame) ([]
 
 // leaderIndex gives a read index that covers after, if the leader's log holds it: a
 // session may have seen an entry that is not committed yet.
+//
+// Invariant: a position is called lost only by a server that led when it looked, which the
+// read index proves: the log of any other may simply not reach so far, and what is called
+// lost is forgotten by its session.
 func leaderIndex(ctx context.Context, g *group.Group, after group.Position) (group.ReadIndex, group.Holding, error) {
-	held := group.Held
-	if after.Index > 0 {
-		held = g.Holds(after)
-		if held == group.Unknown && after.Index > g.LastIndex() {
-			held = group.Lost // beyond the leader's log: it went with an earlier leader
-		}
-		if held == group.Held {
+	for {
+		held := holds(g, after)
+		if held == group.Held && after.Index > 0 {
 			if err := g.WaitApplied(ctx, after.Index); err != nil {
-				return group.ReadIndex{}, held, err
+				return group.ReadIndex{}, group.Unknown, err
 			}
 		}
+		ri, err := g.ReadIndex(ctx)
+		if err != nil {
+			return group.ReadIndex{}, group.Unknown, err
+		}
+		if held != group.Lost || holds(g, after) == group.Lost {
+			return ri, held, nil
+		}
+		// It arrived between the look and the proof, before this server led.
 	}
-	ri, err := g.ReadIndex(ctx)
-	return ri, held, err
 }
 
-// message begins a call about a group.
-func message(id uint32) []byte {
-	return binary.AppendUvarint(binary.AppendUvarint(make([]byte, 0, 32), forwardVersion), uint64(id))
+// holds says what the log of a leader tells about a position; 0 is that of nothing.
+func holds(g *group.Group, p group.Position) group.Holding {
+	if p.Index == 0 {
+		return group.Held
+	}
+	held := g.Holds(p)
+	if held == group.Unknown && p.Index > g.LastIndex() {
+		return group.Lost // beyond the leader's log: it went with an earlier leader
+	}
+	return held
 }
 
 // remotePropose asks another server, taken for the leader, to propose.
 func (h *Host) remotePropose(ctx context.Context, to raft.ServerID, id uint32, data group.Encoded, ack group.Ack, values bool) (group.Answer, error) {
-	b := binary.AppendUvarint(message(id), uint64(ack))
-	flag := uint64(0)
-	if values {
-		flag = 1
+	if to == "" {
+		return group.Answer{}, errNoLeader("raftfsm.forward", id)
 	}
-	b = append(binary.AppendUvarint(b, flag), data...)
-	out, err := h.opts.Peers.Call(ctx, string(to), MethodPropose, b)
-	if err != nil {
-		return group.Answer{}, err
-	}
-	return readAnswer(out)
+	a, err := h.forward.propose(ctx, laneKey{to: to, group: id, ack: ack}, data, values)
+	h.failed(to, err)
+	return a, err
+}
+
+func errNoLeader(op string, id uint32) error {
+	return fault.New(fault.NotLeader, op, "no server is known to lead group "+utoa(id))
 }
 
 // remoteReadIndex asks another server, taken for the leader, for a read index.
 func (h *Host) remoteReadIndex(ctx context.Context, to raft.ServerID, id uint32, after group.Position) (group.ReadIndex, group.Holding, error) {
-	b := binary.AppendUvarint(binary.AppendUvarint(message(id), after.Term), after.Index)
+	b := appendPosition(message(formFirst, id), after)
+	ctx, done := h.await(ctx, id, to)
+	defer done()
 	out, err := h.opts.Peers.Call(ctx, string(to), MethodReadIndex, b)
+	err = endedBy(ctx, "raftfsm.forward", err)
+	h.metrics.forwarded(forwardReadIndex, err)
 	if err != nil {
-		return group.ReadIndex{}, 0, err
+		return group.ReadIndex{}, group.Unknown, err
 	}
 	r := &frame{b: out}
-	ri := group.ReadIndex{Position: group.Position{Term: r.uvarint(), Index: r.uvarint()}, Now: r.uvarint()}
+	ri := group.ReadIndex{Position: r.position(), Now: r.uvarint()}
 	held := group.Holding(r.uvarint())
 	if r.bad {
-		return ri, held, errFrame(MethodReadIndex)
+		return ri, group.Unknown, errFrame(MethodReadIndex)
 	}
 	return ri, held, nil
 }
@@ -175,7 +199,7 @@ func (h *Host) remoteReadIndex(ctx context.Context, to raft.ServerID, id uint32,
 // Progress asks another server how far it has got in a group: the index its machine has
 // applied, and the last index of its log.
 func (h *Host) Progress(ctx context.Context, server string, id uint32) (applied, last uint64, err error) {
-	out, err := h.opts.Peers.Call(ctx, server, MethodProgress, message(id))
+	out, err := h.opts.Peers.Call(ctx, server, MethodProgress, message(formFirst, id))
 	if err != nil {
 		return 0, 0, err
 	}
@@ -198,7 +222,7 @@ func (c confirmer) ConfirmTerm(ctx context.Context, server raft.Server, term uin
 	if c.peers == nil {
 		return fault.New(fault.Unavailable, "raftfsm.confirm", "this host has no way to other servers")
 	}
-	_, err := c.peers.Call(ctx, string(server.ID), MethodConfirm, binary.AppendUvarint(message(c.id), term))
+	_, err := c.peers.Call(ctx, string(server.ID), MethodConfirm, binary.AppendUvarint(message(formFirst, c.id), term))
 	return err
 }
 
@@ -216,18 +240,11 @@ func appendAnswer(b []byte, a *group.Answer) []byte {
 	return append(b, a.Result.Key...)
 }
 
-func boolByte(v bool) byte {
-	if v {
-		return 1
-	}
-	return 0
-}
-
 // readAnswer decodes the outcome of a proposal. An answer that cannot be read says
 // nothing about what was done.
 func readAnswer(b []byte) (group.Answer, error) {
 	r := &frame{b: b}
-	a := group.Answer{Position: group.Position{Term: r.uvarint(), Index: r.uvarint()}}
+	a := group.Answer{Position: r.position()}
 	a.Result.Outcome = kv.Outcome(r.byte())
 	a.Result.Replayed, a.Result.More = r.byte() == 1, r.byte() == 1
 	a.Result.Index, a.Result.Expired = r.uvarint(), int(r.uvarint())
@@ -244,36 +261,4 @@ func readAnswer(b []byte) (group.Answer, error) {
 		return group.Answer{}, &fault.Error{Code: fault.Indeterminate, Op: "raftfsm.forward", Msg: "the leader's answer cannot be read", Err: errors.New("cut off")}
 	}
 	return a, nil
-}
-
-// frame reads a message; bad is set by the first part that is missing.
-type frame struct {
-	b   []byte
-	bad bool
-}
-
-func (f *frame) uvarint() uint64 {
-	v, n := binary.Uvarint(f.b)
-	if n <= 0 {
-		f.bad, f.b = true, nil
-		return 0
-	}
-	f.b = f.b[n:]
-	return v
-}
-
-func (f *frame) byte() byte {
-	if len(f.b) == 0 {
-		f.bad = true
-		return 0
-	}
-	v := f.b[0]
-	f.b = f.b[1:]
-	return v
-}
-
-func (f *frame) rest() []byte {
-	v := f.b
-	f.b = nil
-	return v
 }

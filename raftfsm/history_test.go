@@ -325,7 +325,7 @@ func checkHistory(t *testing.T, seed uint64, r *recorder) {
 	if len(r.ops) < 300 || conflicts == 0 {
 		t.Error("the history shows too little")
 	}
-	result, info := porcupine.CheckOperationsVerbose(storeModel(), r.ops, time.Minute)
+	result, info := porcupine.CheckOperationsVerbose(storeModel(), r.ops, 5*time.Minute)
 	if result == porcupine.Ok {
 		return
 	}

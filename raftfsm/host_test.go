@@ -40,7 +40,7 @@ func options(t testing.TB, dir string) raftfsm.Options {
 // open opens a host and closes it with the test.
 func open(t testing.TB, o raftfsm.Options) *raftfsm.Host {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	h, err := raftfsm.Open(ctx, o)
 	if err != nil {

@@ -47,8 +47,11 @@ func byWhom(content []byte) string {
 	return ""
 }
 
-// release gives the lock back.
-func (l *dirLock) release() error { return l.f.Close() }
+// release gives the lock back. Closing the file would not do: a process that another
+// goroutine is just starting has a copy of it until its program is loaded.
+func (l *dirLock) release() error {
+	return errors.Join(syscall.Flock(int(l.f.Fd()), syscall.LOCK_UN), l.f.Close())
+}
 
 // dirError explains why a data directory cannot be used.
 func dirError(err error, dir string) error {

@@ -5,17 +5,46 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/backup"
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
 // Metrics count what the store itself decides; groups and state machines are measured by
 // group.Metrics and by a collector that reads them when asked.
 type Metrics struct {
-	retries     *prometheus.CounterVec // by cause
-	staleReads  *prometheus.CounterVec // by reason
-	lostEvents  prometheus.Counter
-	sessionWait prometheus.Histogram
+	retries      *prometheus.CounterVec // by cause
+	staleReads   *prometheus.CounterVec // by reason
+	lostEvents   prometheus.Counter
+	sessionWait  prometheus.Histogram
+	reads        *prometheus.CounterVec // by level and who served
+	readAge      prometheus.Histogram
+	forwards     *prometheus.CounterVec // by kind and outcome
+	forwardBatch prometheus.Histogram
+	backups      *prometheus.CounterVec // by outcome
+	lastBackup   prometheus.Gauge       // Unix seconds
+	backupBytes  prometheus.Gauge
+	restores     *prometheus.CounterVec // by outcome
 }
+
+// Values of the label "served".
+const (
+	servedLocal   = "local"   // the replica on this node
+	servedLeader  = "leader"  // another server, which led
+	servedReplica = "replica" // another server
+)
+
+// causeOrigin is the value of the label "cause" of retries that have no error code: the
+// group had forgotten who asks.
+const causeOrigin = "origin"
+
+// Values of the label "kind" of forwards.
+const (
+	forwardPropose   = "propose"
+	forwardRead      = "read"
+	forwardReadIndex = "read_index"
+)
 
 func newMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
@@ -27,9 +56,64 @@ func newMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Session tokens that name an eventual write which another leader replaced."}),
 		sessionWait: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "quorate_store_session_wait_seconds",
 			Help: "Time eventual reads waited for what their session had seen.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8)}),
+		reads: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_store_reads_total",
+			Help: "Reads of one group that were answered, by the level given and by who served them."}, []string{"level", "served"}),
+		readAge: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "quorate_store_read_age_seconds",
+			Help: "Upper bound of the age of eventual reads, where it is known.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}),
+		forwards: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_store_forwards_total",
+			Help: "Calls to another server on behalf of requests here."}, []string{"kind", "outcome"}),
+		forwardBatch: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "quorate_store_forward_writes",
+			Help: "Writes that share one call to the leader.", Buckets: prometheus.ExponentialBuckets(1, 2, 9)}),
 	}
-	reg.MustRegister(m.retries, m.staleReads, m.lostEvents, m.sessionWait)
+	m.backups = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_store_backups_total",
+		Help: "Backups this node was asked to write, by outcome."}, []string{"outcome"})
+	m.lastBackup = prometheus.NewGauge(prometheus.GaugeOpts{Name: "quorate_store_backup_last_success_timestamp_seconds",
+		Help: "When this node last wrote a backup to its end, in Unix time; 0 = not since it started."})
+	m.backupBytes = prometheus.NewGauge(prometheus.GaugeOpts{Name: "quorate_store_backup_last_bytes", Help: "Size of that backup."})
+	m.restores = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_store_restores_total",
+		Help: "Restores that this node was asked for, by outcome."}, []string{"outcome"})
+	for _, cause := range []string{causeOrigin, string(fault.NotLeader), string(fault.Indeterminate), string(fault.Unavailable)} {
+		m.retries.WithLabelValues(cause) // a rate needs the 0 before the first one
+	}
+	for _, reason := range []string{staleForeign, staleLost, staleBehind, staleNoQuorum, staleRestored} {
+		m.staleReads.WithLabelValues(reason)
+	}
+	reg.MustRegister(m.retries, m.staleReads, m.lostEvents, m.sessionWait, m.reads, m.readAge, m.forwards, m.forwardBatch, m.backups, m.lastBackup, m.backupBytes, m.restores)
 	return m
+}
+
+func (m *Metrics) saved(t backup.Totals, err error) {
+	m.backups.WithLabelValues(outcomeWord(err)).Inc()
+	if err == nil {
+		m.lastBackup.SetToCurrentTime()
+		m.backupBytes.Set(float64(t.Bytes))
+	}
+}
+
+func (m *Metrics) restored(err error) { m.restores.WithLabelValues(outcomeWord(err)).Inc() }
+
+// outcomeWord is the label for what became of a call.
+func outcomeWord(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return string(fault.CodeOf(err))
+}
+
+// gave counts an answered read.
+func (m *Metrics) gave(g *given) {
+	m.reads.WithLabelValues(string(g.level), g.served).Inc()
+	if g.reason != "" {
+		m.staleReads.WithLabelValues(g.reason).Inc()
+	}
+	if g.level != state.Linearizable && g.age >= 0 {
+		m.readAge.Observe(g.age.Seconds())
+	}
+}
+
+// forwarded counts a call to another server.
+func (m *Metrics) forwarded(kind string, err error) {
+	m.forwards.WithLabelValues(kind, outcomeWord(err)).Inc()
 }
 
 // collector reads groups when Prometheus asks.
@@ -57,6 +141,8 @@ func gauges() []gauge {
 		newGauge("quorate_raft_snapshot_index", "Index of the newest snapshot.", func(s *group.Status) float64 { return float64(s.SnapshotIndex) }),
 		newGauge("quorate_raft_log_bytes", "Log bytes since the newest snapshot.", func(s *group.Status) float64 { return float64(s.LogBytes) }),
 		newGauge("quorate_raft_voters", "Voters in the group's configuration.", func(s *group.Status) float64 { return float64(s.Voters()) }),
+		newGauge("quorate_raft_state_in_doubt", "1 while this node's replica serves nothing because its state differs from a majority's, is damaged, or no majority agrees.", func(s *group.Status) float64 { return flag(s.Doubt != nil) }),
+		newGauge("quorate_raft_state_damaged", "1 if the last check found stored records that are not what was applied.", func(s *group.Status) float64 { return flag(s.Damaged) }),
 		newGauge("quorate_store_keys", "Live keys in the partition.", func(s *group.Status) float64 { return float64(s.Machine.Keys) }),
 		newGauge("quorate_store_disk_bytes", "Bytes of the partition's database on disk.", func(s *group.Status) float64 { return float64(s.Machine.DiskBytes) }),
 		newGauge("quorate_store_memtable_bytes", "Bytes of the partition's memtables.", func(s *group.Status) float64 { return float64(s.Machine.MemTableBytes) }),

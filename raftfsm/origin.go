@@ -138,6 +138,13 @@ func (o *origin) attempt() *command.Request {
 	return &command.Request{Kind: command.KindRegister, Name: o.name + "/" + strconv.FormatUint(o.attempts, 10)}
 }
 
+// registrar is register for one group.
+func (h *Host) registrar(gid uint32) func(context.Context, func() *command.Request) (group.Answer, error) {
+	return func(ctx context.Context, attempt func() *command.Request) (group.Answer, error) {
+		return h.register(ctx, gid, attempt)
+	}
+}
+
 // register sends registrations until one is answered or ctx ends.
 func (h *Host) register(ctx context.Context, gid uint32, attempt func() *command.Request) (group.Answer, error) {
 	for {

@@ -33,8 +33,7 @@ func prefixOf(key string) string {
 }
 
 // listPartition is the group that holds every key with the prefix; invalid if several may.
-func (s *Store) listPartition(prefix string) (uint32, error) {
-	n := s.host.identity.Partitions
+func (s *Store) listPartition(prefix string, n uint32) (uint32, error) {
 	if n > 1 && !strings.Contains(prefix, "||") {
 		return 0, &fault.Error{Code: fault.Invalid, Op: "raftfsm.List", Key: prefix, Msg: "keys with this prefix may lie in several partitions",
 			Hint: "list the keys of one application (key prefix) only"}

@@ -49,13 +49,10 @@ func TestEventualReadsAtANodeComeAfterItsStrongWritesToo(t *testing.T) {
 	follower := c.others(c.leader())[0]
 	eventually(t, func() error { return follower.Ready(0) })
 	s := follower.Store("", "s")
-	for i := range 100 {
-		value := fmt.Sprint(i)
+	seesAll(t, 100, func(_ int, value string) state.Item {
 		set(t, s, "app||k", value, state.Strong)
-		if got := get(t, s, "app||k", state.Eventual); string(got.Value) != value || got.Level != state.SessionLevel {
-			t.Fatalf("write %d: read %q at level %s", i, got.Value, got.Level)
-		}
-	}
+		return get(t, s, "app||k", state.Eventual)
+	})
 }
 
 func TestARequestIDThatIsUsedAgainIsRefusedAlsoForEventualWrites(t *testing.T) {
@@ -92,7 +89,7 @@ func TestALostWriteIsReportedOnceAndThenOver(t *testing.T) {
 	set(t, next.Store("", "s"), "app||k", "new", state.Strong)
 	c.heal()
 	eventually(t, func() error {
-		got, err := s.Get(within(t, time.Second), state.GetRequest{Key: "app||k"})
+		got, err := s.Get(within(t, 10*time.Second), state.GetRequest{Key: "app||k"})
 		if err == nil && got.Level != state.Stale {
 			err = fmt.Errorf("level %s", got.Level)
 		}
@@ -111,7 +108,7 @@ func TestALostWriteIsReportedOnceAndThenOver(t *testing.T) {
 func TestADirectoryMadeToJoinNeverFormsAGroupByItself(t *testing.T) {
 	for name, prepare := range map[string]func(*raftfsm.Host) error{
 		"nothing yet":     func(*raftfsm.Host) error { return nil },
-		"part of another": func(h *raftfsm.Host) error { return h.Adopt("0123456789abcdef") },
+		"part of another": func(h *raftfsm.Host) error { return h.Adopt("0123456789abcdef", 0) },
 		"promised":        func(h *raftfsm.Host) error { return h.Promise("other.server") },
 	} {
 		t.Run(name, func(t *testing.T) {

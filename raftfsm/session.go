@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"sort"
+	"strconv"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -33,8 +34,14 @@ type seen struct {
 // session is a decoded token; nil is the empty one.
 type session []seen
 
-// clusterTag is the short form of the cluster id that tokens carry.
-func clusterTag(id string) uint64 { return xxhash.Sum64String(id) }
+// tag is the short form of cluster and epoch that tokens carry: after a rescue a token of
+// before may name what is lost.
+func (id *Identity) tag() uint64 {
+	if id.Epoch == 0 {
+		return xxhash.Sum64String(id.Cluster)
+	}
+	return xxhash.Sum64String(id.Cluster + "/" + strconv.FormatUint(id.Epoch, 10))
+}
 
 // parseSession decodes a token. A token of another cluster is an empty session that is
 // foreign: whoever carries it may have seen anything.
@@ -140,4 +147,26 @@ func (s session) token(cluster uint64) string {
 		b = binary.AppendUvarint(b, i)
 	}
 	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// MergeSessions returns a token that has seen what either of two tokens of this cluster has
+// seen; empty ones have seen nothing. It is false if one of them cannot be read, or belongs
+// to another cluster.
+func (h *Host) MergeSessions(a, b string) (string, bool) {
+	tag := h.tag.Load()
+	first, foreign, err := parseSession(a, tag)
+	if err != nil || foreign {
+		return "", false
+	}
+	second, foreign, err := parseSession(b, tag)
+	if err != nil || foreign {
+		return "", false
+	}
+	if len(first) == 0 && len(second) == 0 {
+		return "", true
+	}
+	for _, n := range second {
+		first = first.with(n)
+	}
+	return first.token(tag), true
 }

@@ -71,22 +71,18 @@ func (s *Store) Get(ctx context.Context, r state.GetRequest) (state.Item, error)
 	if err := s.enter(ctx, "raftfsm.Get"); err != nil {
 		return state.Item{}, err
 	}
-	var v kv.Value
-	proof, err := s.host.read(ctx, s.partition(r.Key), &r.ReadOptions, func(m *kv.Machine, now uint64) (bool, error) {
-		var err error
-		v, err = m.Get(s.id, r.Key, now)
-		return v.Pending, err
-	})
+	n, err := s.host.partitions(ctx)
 	if err != nil {
 		return state.Item{}, err
 	}
-	item := toItem(r.Key, &v)
+	q := query{kind: queryGet, store: s.id, keys: []string{r.Key}}
+	proof, err := s.host.read(ctx, partitionOf(s.id, r.Key, n), &r.ReadOptions, &q)
+	if err != nil {
+		return state.Item{}, err
+	}
+	item := toItem(r.Key, &q.values[0])
 	item.Proof = proof
 	return item, nil
-}
-
-func (s *Store) partition(key string) uint32 {
-	return partitionOf(s.id, key, s.host.identity.Partitions)
 }
 
 func toItem(key string, v *kv.Value) state.Item {
@@ -111,13 +107,17 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 	if err := s.enter(ctx, "raftfsm.BulkGet"); err != nil {
 		return nil, err
 	}
+	n, err := s.host.partitions(ctx)
+	if err != nil {
+		return nil, err
+	}
 	parts := map[uint32][]int{}
 	for i, k := range r.Keys {
-		p := s.partition(k)
+		p := partitionOf(s.id, k, n)
 		parts[p] = append(parts[p], i)
 	}
 	items := make([]state.Item, len(r.Keys))
-	for p := range s.host.identity.Partitions {
+	for p := range n {
 		if where := parts[p]; len(where) > 0 {
 			if err := s.bulkGet(ctx, p, &r, where, items); err != nil {
 				return nil, err
@@ -136,19 +136,13 @@ func (s *Store) bulkGet(ctx context.Context, p uint32, r *state.BulkGetRequest, 
 	for i, w := range where {
 		keys[i] = r.Keys[w]
 	}
-	var values []kv.Value
-	proof, err := s.host.read(ctx, p, &r.ReadOptions, func(m *kv.Machine, now uint64) (pending bool, err error) {
-		values, err = m.GetMany(s.id, keys, now)
-		for i := range values {
-			pending = pending || values[i].Pending
-		}
-		return pending, err
-	})
+	q := query{kind: queryMany, store: s.id, keys: keys}
+	proof, err := s.host.read(ctx, p, &r.ReadOptions, &q)
 	if err != nil {
 		return err
 	}
 	for i, w := range where {
-		items[w] = toItem(keys[i], &values[i])
+		items[w] = toItem(keys[i], &q.values[i])
 		items[w].Proof = proof
 	}
 	return nil
@@ -160,36 +154,24 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 	if err := s.enter(ctx, "raftfsm.List"); err != nil {
 		return state.Page{}, err
 	}
-	p, err := s.listPartition(r.Prefix)
+	n, err := s.host.partitions(ctx)
 	if err != nil {
 		return state.Page{}, err
 	}
-	limit := r.Limit
-	if limit <= 0 || limit > maxPage {
-		limit = maxPage
-	}
-	var found []kv.Listed
-	var more bool
-	var asked uint64 // the leader's time when the listing began
-	proof, err := s.host.read(ctx, p, &r.ReadOptions, func(m *kv.Machine, now uint64) (pending bool, err error) {
-		if r.Consistency == state.Strong {
-			// What is due must be so for every later leader too: list at the log's own time,
-			// which is moved first if anything has become due since.
-			if asked == 0 {
-				asked = now
-			}
-			if due, any := m.NextDue(); any && due <= asked && m.Clock() < asked {
-				return true, nil
-			}
-			now = 0
-		}
-		found, more, err = m.List(s.id, r.Prefix, r.After, limit, now)
-		return false, err
-	})
+	p, err := s.listPartition(r.Prefix, n)
 	if err != nil {
 		return state.Page{}, err
 	}
-	page := state.Page{Items: make([]state.Item, len(found)), More: more, Proof: proof}
+	q := query{kind: queryList, store: s.id, prefix: r.Prefix, after: r.After, limit: r.Limit}
+	if q.limit <= 0 || q.limit > maxPage {
+		q.limit = maxPage
+	}
+	proof, err := s.host.read(ctx, p, &r.ReadOptions, &q)
+	if err != nil {
+		return state.Page{}, err
+	}
+	found := q.listed
+	page := state.Page{Items: make([]state.Item, len(found)), More: q.more, Proof: proof}
 	for i := range found {
 		page.Items[i] = state.Item{Key: found[i].Key, ETag: etag(found[i].Revision), Expires: expiry(found[i].ExpireAt)}
 	}
@@ -272,7 +254,11 @@ func (s *Store) write(ctx context.Context, ops []command.Op, c state.Consistency
 	if len(ops) == 0 {
 		return state.Written{Proof: state.Proof{Session: token}}, nil
 	}
-	p, err := onePartition(s.id, ops, func(o *command.Op) string { return o.Key }, s.host.identity.Partitions)
+	n, err := s.host.partitions(ctx)
+	if err != nil {
+		return state.Written{}, err
+	}
+	p, err := onePartition(s.id, ops, func(o *command.Op) string { return o.Key }, n)
 	if err != nil {
 		return state.Written{}, err
 	}
@@ -298,7 +284,7 @@ func (s *Store) write(ctx context.Context, ops []command.Op, c state.Consistency
 			return state.Written{}, err
 		}
 	}
-	s.host.note(at)
+	s.host.noteWrite(at, ops)
 	written := state.Written{Proof: state.Proof{Level: state.SessionLevel, Age: -1, Session: sess.with(at).token(tag)}}
 	if at.committed {
 		written.ETags = etags(a.Result.Revisions)

@@ -23,6 +23,9 @@ const retryPause = 100 * time.Millisecond
 // while the outcome cannot be "unknown origin": the origin was answered before, and the
 // leader knows that none is about to be forgotten (see servePropose).
 func (h *Host) write(ctx context.Context, gid uint32, r *command.Request, ack group.Ack) (group.Answer, error) {
+	if err := h.allowed(); err != nil {
+		return group.Answer{}, err
+	}
 	o := h.origins[gid]
 	for {
 		id, err := o.begin(ctx)
@@ -46,7 +49,7 @@ func (h *Host) write(ctx context.Context, gid uint32, r *command.Request, ack gr
 		}
 		// The group does not know this origin, or no longer keeps its results.
 		o.drop(id.Origin)
-		h.metrics.retries.WithLabelValues("origin").Inc()
+		h.metrics.retries.WithLabelValues(causeOrigin).Inc()
 	}
 }
 
@@ -63,7 +66,10 @@ func (h *Host) send(ctx context.Context, gid uint32, r *command.Request, ack gro
 		if err == nil {
 			return a, sure, nil
 		}
-		sure = sure && !fault.Is(err, fault.Indeterminate)
+		if fault.Is(err, fault.Indeterminate) {
+			// What a retry gets may be the memory of the first attempt, or a refusal.
+			sure, ack = false, group.Committed
+		}
 		if !h.again(ctx, gid, err) {
 			break
 		}
@@ -91,7 +97,7 @@ func (h *Host) again(ctx context.Context, gid uint32, err error) bool {
 		return false
 	}
 	h.metrics.retries.WithLabelValues(string(code)).Inc()
-	h.groups[gid].WaitChange(ctx, retryPause)
+	h.waitChange(ctx, gid)
 	return ctx.Err() == nil && !h.closing()
 }
 
@@ -105,17 +111,26 @@ func (h *Host) closing() bool {
 	}
 }
 
+// waitChange waits until another server may lead a group, or retryPause has passed.
+func (h *Host) waitChange(ctx context.Context, gid uint32) {
+	if h.scout != nil {
+		h.scout.waitChange(ctx, retryPause)
+		return
+	}
+	h.groups[gid].WaitChange(ctx, retryPause)
+}
+
 // propose hands an encoded request to the leader: here, or one hop away.
 func (h *Host) propose(ctx context.Context, gid uint32, data group.Encoded, ack group.Ack, values bool) (group.Answer, error) {
-	g := h.groups[gid]
-	if to := h.elsewhere(g); to != "" {
+	if to, away := h.elsewhere(gid); away {
 		return h.remotePropose(ctx, to, gid, data, ack, values)
 	}
 	if values {
-		if err := h.space.allowed(); err != nil {
+		if err := h.WritesAllowed(); err != nil {
 			return group.Answer{}, err
 		}
 	}
+	g := h.groups[gid]
 	return g.Propose(ctx, data, outcomeKnown(g, ack))
 }
 
@@ -129,20 +144,24 @@ func outcomeKnown(g *group.Group, ack group.Ack) group.Ack {
 	return ack
 }
 
-// elsewhere is the server that leads g, if it is known and not this one.
-func (h *Host) elsewhere(g *group.Group) raft.ServerID {
+// elsewhere reports whether a group is led by another server than this one, and by which.
+// The server is empty on a node without replicas that knows of no leader.
+func (h *Host) elsewhere(gid uint32) (leader raft.ServerID, away bool) {
+	if h.scout != nil {
+		return h.scout.leader(gid), true
+	}
 	if h.opts.Peers == nil {
-		return ""
+		return "", false
 	}
-	if to := g.Leader(); to != raft.ServerID(h.identity.Server) {
-		return to
-	}
-	return ""
+	to := h.groups[gid].Leader()
+	return to, to != "" && to != raft.ServerID(h.self.Server)
 }
 
+// storesValues reports whether a request needs room on the disk. Marks of our own are few
+// and must be possible on a full one.
 func storesValues(r *command.Request) bool {
 	for i := range r.Ops {
-		if r.Ops[i].Kind == command.OpSet {
+		if r.Ops[i].Kind == command.OpSet && r.Ops[i].Store != systemStore {
 			return true
 		}
 	}

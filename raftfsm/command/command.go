@@ -6,9 +6,13 @@
 // same thing on every node for ever. It has no goroutines.
 package command
 
-// Version is the newest form this build writes and the newest it can apply. An entry of
-// a higher version halts the replica (see kv); it is never skipped.
-const Version = 1
+// Version is the newest form this build writes and the newest it can apply. An entry is
+// written in the lowest form that has what it asks for, and a form above the first only
+// after every server of the group is known to understand it (see group). An entry of a
+// higher version than this halts the replica (see kv); it is never skipped.
+//
+// Version 1 has KindWrite to KindTick, version 2 also KindRestore and KindFormat.
+const Version = 2
 
 // Kind says what one Request asks of the state machine.
 type Kind uint8
@@ -19,6 +23,8 @@ const (
 	KindRegister Kind = 2 // register Name as an origin; the result carries its number
 	KindExpire   Kind = 3 // remove what is due at the entry's stamp, at most Limit items of each sort
 	KindTick     Kind = 4 // only move cluster time to the entry's stamp
+	KindRestore  Kind = 5 // one step of putting a backup in the place of all data (Restore); alone in its batch
+	KindFormat   Kind = 6 // from now on entries may be of version Limit; never lowered
 )
 
 // OpKind is the kind of one operation of a write.
@@ -53,8 +59,10 @@ type Request struct {
 	ID     RequestID
 	Client ClientID // optional id of the caller's own; zero = none
 	Name   string   // KindRegister: the origin's name (node id and boot id)
-	Limit  uint32   // KindExpire: at most so many items
-	Ops    []Op     // KindWrite
+	Limit  uint32   // KindExpire: at most so many items; KindFormat: the version
+	Ops    []Op     // KindWrite; of a Chunk: unconditional sets of records, in the order of the backup
+
+	Restore *Restore // KindRestore
 }
 
 // RequestID makes a retry harmless. Origin is a number handed out by KindRegister; Seq

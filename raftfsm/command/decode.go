@@ -45,6 +45,9 @@ func Decode(data []byte) (Batch, error) {
 	if c.at != len(data) {
 		return Batch{}, c.fail("trailing bytes")
 	}
+	if v := data[1]; v != b.needs() && (v != First || !b.restores()) {
+		return Batch{}, c.fail("a version that is not that of its requests")
+	}
 	return b, nil
 }
 
@@ -138,10 +141,12 @@ func (c *cursor) body(r *Request, ops *arena) {
 		c.ops(r, ops)
 	case KindRegister:
 		r.Name = c.text()
-	case KindExpire:
+	case KindExpire, KindFormat:
 		limit := c.uvarint()
-		c.must(limit <= math.MaxUint32, "expiry limit out of range")
+		c.must(limit <= math.MaxUint32, "limit out of range")
 		r.Limit = uint32(limit) //nolint:gosec // checked above
+	case KindRestore:
+		c.restore(r, ops)
 	}
 }
 

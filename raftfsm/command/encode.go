@@ -10,12 +10,15 @@ import (
 //	batch    magic(1) version(1) stamp(8, big-endian) count(4, big-endian) request*count
 //	request  length(uvarint) body
 //	body     kind(1) flags(1) [origin seq done] [scope id] payload
-//	payload  write: count op*count    register: name    expire: limit    tick: nothing
+//	payload  write: count op*count    register: name    expire: limit    tick: nothing    format: limit
+//	         restore: step(1) id part revision, of a chunk also count op*count count remembered*count
+//	remembered  key expire-at fingerprint result
 //	op       tag(1) [store] key [revision] [value [content type] [ttl] [expire at]]
 //
 // Numbers are uvarints in their shortest form, texts and values have a uvarint length
 // before them, fields in brackets are there when a flag says so. A batch has exactly one
-// form: what Decode accepts is byte for byte what Append writes.
+// form: what Decode accepts is byte for byte what Append writes. There is one exception:
+// steps of a restore were once written under version 1, and are still read there.
 const (
 	magic = 'Q'
 
@@ -43,10 +46,11 @@ const (
 )
 
 // AppendHeader appends the header of a batch of the given number of requests to dst.
+// version is the greatest of what Needs says of them.
 // Encoded requests follow it unchanged, so a proposer may encode a request when it is
 // submitted and stamp the batch when it is proposed.
-func AppendHeader(dst []byte, stamp uint64, requests int) []byte {
-	dst = append(dst, magic, Version)
+func AppendHeader(dst []byte, version uint8, stamp uint64, requests int) []byte {
+	dst = append(dst, magic, version)
 	dst = binary.BigEndian.AppendUint64(dst, stamp)
 	return binary.BigEndian.AppendUint32(dst, uint32(requests)) //nolint:gosec // bounded by the entry size
 }
@@ -65,7 +69,7 @@ func AppendRequest(dst []byte, r *Request) ([]byte, error) {
 // Append appends a whole batch to dst; errors are those of AppendRequest. On an error
 // nothing of the batch may be used.
 func Append(dst []byte, b *Batch) ([]byte, error) {
-	dst = AppendHeader(dst, b.Stamp, len(b.Requests))
+	dst = AppendHeader(dst, b.needs(), b.Stamp, len(b.Requests))
 	for i := range b.Requests {
 		var err error
 		if dst, err = AppendRequest(dst, &b.Requests[i]); err != nil {
@@ -98,8 +102,10 @@ func appendBody(dst []byte, r *Request) []byte {
 		return appendOps(dst, r.Ops)
 	case KindRegister:
 		return appendText(dst, r.Name)
-	case KindExpire:
+	case KindExpire, KindFormat:
 		return binary.AppendUvarint(dst, uint64(r.Limit))
+	case KindRestore:
+		return appendRestore(dst, r)
 	}
 	return dst
 }
@@ -182,8 +188,10 @@ func bodySize(r *Request) int {
 		n += opsSize(r.Ops)
 	case KindRegister:
 		n += textSize(len(r.Name))
-	case KindExpire:
+	case KindExpire, KindFormat:
 		n += uvarintSize(uint64(r.Limit))
+	case KindRestore:
+		n += restoreSize(r)
 	}
 	return n
 }

@@ -29,6 +29,9 @@ func samples() map[string]command.Batch {
 	write := func(ops ...command.Op) command.Request {
 		return command.Request{Kind: command.KindWrite, Ops: ops}
 	}
+	restore := func(r command.Restore, ops ...command.Op) command.Request {
+		return command.Request{Kind: command.KindRestore, Restore: &r, Ops: ops}
+	}
 	batch := func(r ...command.Request) command.Batch {
 		return command.Batch{Stamp: 1_764_000_000_123, Requests: r}
 	}
@@ -52,6 +55,14 @@ func samples() map[string]command.Batch {
 		"write_ids": batch(command.Request{
 			Kind: command.KindWrite, ID: id, Client: client, Ops: []command.Op{set},
 		}),
+		"restore_begin":  batch(restore(command.Restore{Step: command.StepBegin, ID: 1<<63 + 1, Revision: 4711})),
+		"restore_commit": batch(restore(command.Restore{Step: command.StepCommit, ID: 9, Part: 2})),
+		"restore_abort":  batch(restore(command.Restore{Step: command.StepAbort, ID: 9})),
+		"restore_chunk": batch(restore(command.Restore{
+			Step: command.StepChunk, ID: 9, Part: 1,
+			Remembered: []command.Remembered{{Key: "app\x00id", ExpireAt: 5, Fingerprint: 1 << 60, Result: []byte{1, 0}}},
+		}, set, with(func(o *command.Op) { o.Key, o.ExpireAt, o.ContentType = "cart||2", 7, "text/plain" }))),
+		"format": batch(command.Request{Kind: command.KindFormat, Limit: 2}),
 		"several": batch(
 			write(set, with(func(o *command.Op) { o.Key = "cart||2" }), with(func(o *command.Op) { o.Store = "default/other" })),
 			command.Request{Kind: command.KindWrite, ID: id, Ops: []command.Op{set}},
@@ -92,14 +103,16 @@ func TestNumbersOfTheFormatDoNotChange(t *testing.T) {
 	got := numbers{
 		"Version": command.Version, "HeaderSize": command.HeaderSize, "ClientResultLife": command.ClientResultLife,
 		"KindWrite": int(command.KindWrite), "KindRegister": int(command.KindRegister),
-		"KindExpire": int(command.KindExpire), "KindTick": int(command.KindTick),
+		"KindExpire": int(command.KindExpire), "KindTick": int(command.KindTick), "KindRestore": int(command.KindRestore), "KindFormat": int(command.KindFormat),
+		"StepBegin": int(command.StepBegin), "StepChunk": int(command.StepChunk), "StepCommit": int(command.StepCommit), "StepAbort": int(command.StepAbort),
 		"OpSet": int(command.OpSet), "OpDelete": int(command.OpDelete),
 		"CondNone": int(command.CondNone), "CondRevision": int(command.CondRevision),
 		"CondAbsent": int(command.CondAbsent), "CondNever": int(command.CondNever),
 	}
 	want := numbers{
-		"Version": 1, "HeaderSize": 14, "ClientResultLife": 600_000,
-		"KindWrite": 1, "KindRegister": 2, "KindExpire": 3, "KindTick": 4,
+		"Version": 2, "HeaderSize": 14, "ClientResultLife": 600_000,
+		"KindWrite": 1, "KindRegister": 2, "KindExpire": 3, "KindTick": 4, "KindRestore": 5, "KindFormat": 6,
+		"StepBegin": 1, "StepChunk": 2, "StepCommit": 3, "StepAbort": 4,
 		"OpSet": 1, "OpDelete": 2,
 		"CondNone": 0, "CondRevision": 1, "CondAbsent": 2, "CondNever": 3,
 	}

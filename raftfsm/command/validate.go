@@ -78,12 +78,18 @@ func (r *Request) check() error {
 // problem says what is wrong with r apart from its operations; empty if nothing is.
 func (r *Request) problem() string {
 	switch {
-	case r.Kind < KindWrite || r.Kind > KindTick:
+	case r.Kind < KindWrite || r.Kind > KindFormat:
 		return fmt.Sprintf("unknown kind %d of request", r.Kind)
+	case (r.Kind == KindRestore) != (r.Restore != nil):
+		return "a step of a restore belongs to its kind, and to nothing else"
+	case r.Kind == KindRestore:
+		return r.restoreProblem()
 	case r.Kind != KindWrite && len(r.Ops) > 0:
 		return "only a write carries operations"
 	case (r.Kind == KindRegister) != (r.Name != ""):
 		return "a name belongs to a registration, and to nothing else"
+	case r.Kind == KindFormat:
+		return r.formatProblem()
 	case r.Kind != KindExpire && r.Limit != 0:
 		return "only an expiry carries a limit"
 	case r.Kind != KindWrite && r.Client.ID != "":

@@ -29,8 +29,17 @@ func (g *Group) Form(ctx context.Context) error {
 
 // AddNonvoter adds a server that receives the log and does not vote. Changes are refused
 // with conflict if the configuration is no longer the one of prev, with not_leader
-// elsewhere than on the leader.
+// elsewhere than on the leader, and with invalid or unavailable for a server that does not,
+// or may not, understand the entries of the group.
 func (g *Group) AddNonvoter(ctx context.Context, id raft.ServerID, prev uint64) error {
+	release, err := g.lockLevel(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := g.understands(id, g.Level()); err != nil {
+		return err
+	}
 	return g.change(ctx, "add "+string(id)+" as a replica", g.raft.AddNonvoter(id, raft.ServerAddress(id), prev, 0))
 }
 

@@ -24,9 +24,15 @@ type checkpoint struct {
 }
 
 // checkpoint returns a referenced checkpoint that holds at least everything up to index.
-func (s *snapshots) checkpoint(index uint64) (*checkpoint, error) {
+func (s *snapshots) checkpoint(index uint64) (*checkpoint, error) { return s.checkpointAt(index, 0) }
+
+// checkpointAt is checkpoint for one that holds every command up to applied too.
+func (s *snapshots) checkpointAt(index, want uint64) (*checkpoint, error) {
 	if c := s.shared(index); c != nil {
-		return c, nil
+		if c.applied >= want {
+			return c, nil
+		}
+		c.release()
 	}
 	name, of := s.freeName(checkpointPrefix), s.database()
 	dir := filepath.Join(s.dir, name)
@@ -35,7 +41,7 @@ func (s *snapshots) checkpoint(index uint64) (*checkpoint, error) {
 		s.remove(name)
 		return nil, fault.Wrap(err, "group.snapshot", "cannot make a checkpoint")
 	}
-	files, err := listFiles(dir)
+	files, err := list(s.volume, dir)
 	if err != nil {
 		s.remove(name)
 		return nil, &fault.Error{Code: fault.Internal, Op: "group.snapshot", Msg: "cannot list checkpoint " + dir, Err: err}
@@ -109,7 +115,7 @@ func (c *checkpoint) reader() io.ReadCloser {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w.CloseWithError(writeStream(w, filepath.Join(c.store.dir, c.name), c.files, c.applied))
+		w.CloseWithError(pack(c.store.volume, w, filepath.Join(c.store.dir, c.name), c.files, c.applied))
 	}()
 	return &checkpointReader{PipeReader: r, release: func() { <-done; c.release() }}
 }

@@ -46,7 +46,7 @@ var (
 
 // quick are time limits for tests.
 func quick(t Timing) Timing {
-	t.Heartbeat, t.Election, t.Lease = 250*time.Millisecond, 250*time.Millisecond, 200*time.Millisecond
+	t.Heartbeat, t.Election, t.Lease = 500*time.Millisecond, 500*time.Millisecond, 400*time.Millisecond
 	t.Commit, t.ReadRound, t.SnapshotPoll = 5*time.Millisecond, 500*time.Millisecond, 20*time.Millisecond
 	return t
 }
@@ -62,9 +62,11 @@ func newCluster(t testing.TB, change func(raft.ServerID, *Options)) *cluster {
 		c.nodes[id] = &server{id: id, dir: filepath.Join(dir, string(id))}
 		c.start(id)
 	}
-	first := c.group("a")
 	for _, id := range testIDs[1:] {
-		must(t, first.raft.AddVoter(id, raft.ServerAddress(id), 0, 0).Error())
+		eventually(t, func() error { // a busy machine may have made another leader meanwhile
+			_, g := c.leader(testIDs...)
+			return g.raft.AddVoter(id, raft.ServerAddress(id), 0, 0).Error()
+		})
 	}
 	c.converge()
 	return c
@@ -307,7 +309,8 @@ func (w *wire) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raft
 		if h := target.handler(); isHeartbeat(args) && h != nil {
 			return sendHeartbeat(h, args, resp)
 		}
-		return w.InmemTransport.AppendEntries(id, to, args, resp)
+		req := *args // raft uses it again when nobody has answered in time
+		return w.InmemTransport.AppendEntries(id, to, &req, resp)
 	})
 }
 

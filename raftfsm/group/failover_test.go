@@ -293,7 +293,7 @@ func TestALeaderWhoseDiskHangsIsReplacedAndComesBack(t *testing.T) {
 		stall    time.Duration
 		replaced bool
 	}{
-		"with the guard":    {300 * time.Millisecond, true},
+		"with the guard":    {500 * time.Millisecond, true},
 		"without the guard": {time.Hour, false}, // shows that the test can fail
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -315,7 +315,7 @@ func TestALeaderWhoseDiskHangsIsReplacedAndComesBack(t *testing.T) {
 			}()
 			until(t, "the disk does not hang", func() bool { return a.disk.logs.stalled() > 0 })
 			if !c.replaced {
-				timer := time.NewTimer(5 * 250 * time.Millisecond)
+				timer := time.NewTimer(5 * quick(Timing{}).Heartbeat)
 				<-timer.C
 				if cl.group("b").Leading() || cl.group("c").Leading() {
 					t.Error("another server leads without the guard: the test shows nothing")
@@ -377,7 +377,7 @@ func TestAFollowerIsCaughtUpOnlyOnceItHasWhatALeaderHadCommitted(t *testing.T) {
 	c.put("k", "v2", others(behind)...)
 	c.isolate(behind)
 	g := c.start(behind)
-	timer := time.NewTimer(600 * time.Millisecond)
+	timer := time.NewTimer(2 * quick(Timing{}).Heartbeat)
 	<-timer.C
 	if g.CaughtUp() {
 		t.Fatal("a server that has heard of nobody since it was opened says it is caught up")
@@ -475,41 +475,5 @@ func TestServersAgreeOnEveryEntryAfterManyFailOvers(t *testing.T) {
 	}
 	if got := a.Machine().Stats().Keys; got != uint64(n) {
 		t.Errorf("%d keys, want %d", got, n)
-	}
-}
-
-// A leader may send a commit index above the entries it sends with it: it read the end of
-// its log before and the commit index after others had confirmed more. A follower whose
-// log goes on with entries of a deposed leader must not take those for committed.
-func TestOnlyEntriesThatTheLeaderVouchesForAreCommitted(t *testing.T) {
-	c := newCluster(t, slowLeader)
-	c.put("k", "v", "a")
-	c.converge()
-	follower := c.group("c")
-	c.isolate("c")                                          // from here on it hears of leaders whom the others never had
-	last, term := follower.LastIndex(), follower.Term()+100 // terms that the others do not come to meanwhile
-	var prev raft.Log
-	must(t, follower.disk.logs.GetLog(last, &prev))
-	append1 := func(from raft.ServerID, term, commit uint64, entries ...*raft.Log) {
-		t.Helper()
-		req := &raft.AppendEntriesRequest{RPCHeader: header(from), Term: term, PrevLogEntry: last, PrevLogTerm: prev.Term, Entries: entries, LeaderCommitIndex: commit}
-		var resp raft.AppendEntriesResponse
-		must(t, stranger(c).AppendEntries("c", "c", req, &resp))
-		if !resp.Success {
-			t.Fatalf("refused: %+v", resp)
-		}
-	}
-	var lost []*raft.Log
-	for i := range uint64(3) {
-		data, err := command.Append(nil, &command.Batch{Stamp: 1, Requests: []command.Request{*setRequest("k", "of a deposed leader")}})
-		must(t, err)
-		l := &raft.Log{Index: last + 1 + i, Term: term + 1, Type: raft.LogCommand, Data: data}
-		seal(l)
-		lost = append(lost, l)
-	}
-	append1("b", term+1, last, lost...)
-	append1("a", term+2, last+2) // has committed two entries of its own, and sends none yet
-	if got := follower.raft.CommitIndex(); got > last {
-		t.Errorf("the follower takes entries up to %d for committed, its leader has vouched for %d", got, last)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,13 +18,20 @@ import (
 // Restore from one goroutine; Persist runs beside them on another.
 type fsm struct {
 	live    atomic.Pointer[kv.Machine]
-	floor   atomic.Uint64 // snapshot index: the machine holds every command up to it
+	doubt   atomic.Pointer[Doubt] // why the live machine serves nothing; nil = it does
+	floor   atomic.Uint64         // snapshot index: the machine holds every command up to it
 	store   *snapshots
 	tail    *tail
 	clock   *clock
 	metrics *groupMetrics
 
-	reconfigured func() // a membership change was applied
+	// swap is held while entries are applied and while another machine takes the place of the
+	// live one, with the manifest that says so: what is applied must not be lost between.
+	swap     sync.Mutex
+	received chan struct{} // one slot: raft has received a snapshot
+
+	tamper       func([]kv.Entry) // for tests: a machine that applies something else
+	reconfigured func()           // a membership change was applied
 }
 
 var _ raft.BatchingFSM = (*fsm)(nil)
@@ -53,8 +61,7 @@ func (f *fsm) ApplyBatch(batch []*raft.Log) []any {
 			defer f.reconfigured()
 		}
 	}
-	m := f.machine()
-	results := m.Apply(entries)
+	m, results := f.apply(entries)
 	answers, list := make([]any, len(batch)), make([]applied, len(batch))
 	for i := range results {
 		list[i] = applied{EntryResult: results[i], term: batch[i].Term}
@@ -64,6 +71,16 @@ func (f *fsm) ApplyBatch(batch []*raft.Log) []any {
 	f.tail.settle(batch[len(batch)-1].Index)
 	f.metrics.applied(time.Since(start), len(batch))
 	return answers
+}
+
+func (f *fsm) apply(entries []kv.Entry) (*kv.Machine, []kv.EntryResult) {
+	f.swap.Lock()
+	defer f.swap.Unlock()
+	if f.tamper != nil {
+		f.tamper(entries)
+	}
+	m := f.machine()
+	return m, m.Apply(entries)
 }
 
 // Snapshot notes what is live; nothing is copied.
@@ -83,7 +100,10 @@ func (f *fsm) Restore(source io.ReadCloser) error {
 	if err != nil {
 		return err
 	}
+	f.swap.Lock()
 	old := f.live.Swap(p.machine)
+	f.doubt.Store(nil) // it was about the one before; the manifest says so already
+	f.swap.Unlock()
 	f.floor.Store(f.store.index())
 	f.clock.observe(p.machine.Clock())
 	if err := old.Close(); err != nil {
@@ -91,6 +111,10 @@ func (f *fsm) Restore(source io.ReadCloser) error {
 	}
 	f.store.remove(p.oldDir)
 	f.metrics.installed.Inc()
+	select {
+	case f.received <- struct{}{}:
+	default:
+	}
 	return nil
 }
 

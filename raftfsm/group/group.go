@@ -7,7 +7,7 @@
 //
 // Goroutines of an open Group, all ended by Close: raft's own three, the transport guard,
 // the proposer's three, the reader's one, the leadership watcher, the keeper (snapshots by
-// log size, expiry), and the disk's guard. All methods are safe for concurrent use.
+// log size, expiry), the disk's guard, the watch over the state, and the sender of states. All methods are safe for concurrent use.
 package group
 
 import (
@@ -46,6 +46,18 @@ type Group struct {
 	caughtUp  atomic.Bool              // has applied the commit index of a leader heard since Open
 	changed   *signal                  // readiness or leadership may have changed
 	refresh   chan struct{}            // one slot: a follower has a newer snapshot than this leader
+	levels    chan struct{}            // one slot: held while the level is raised, or a server added
+
+	comparing    comparing         // of watchState
+	relieved     time.Time         // of watchState: when leadership was last to be handed over for the disk
+	verifying    atomic.Bool       // a check of all records is under way
+	damaged      atomic.Bool       // the last one found records that are not what was applied
+	reinstalling atomic.Bool       // the state of another server is being taken over
+	expected     expected          // from whom
+	supply       chan StateRequest // one slot: who needs the state of this server
+
+	closing context.Context // ends with Close
+	cease   context.CancelFunc
 
 	stop   chan struct{}
 	wg     sync.WaitGroup
@@ -60,14 +72,18 @@ func Open(ctx context.Context, o Options) (*Group, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	g := &Group{opts: o, obs: o.Metrics.group(o.ID), clock: newClock(o.Now), changed: newSignal(), refresh: make(chan struct{}, 1), stop: make(chan struct{})}
+	g := &Group{opts: o, obs: o.Metrics.group(o.ID), clock: newClock(o.Now), changed: newSignal(), refresh: make(chan struct{}, 1), levels: make(chan struct{}, 1), stop: make(chan struct{})}
+	g.supply = make(chan StateRequest, 1)
+	g.closing, g.cease = context.WithCancel(context.Background())
 	var err error
 	if g.disk, err = openDisk(o, g.obs, g.clock); err != nil {
+		g.cease()
 		return nil, err
 	}
 	g.disk.fsm.reconfigured = func() { g.alone.Store(g.lone()) }
 	if err := g.startRaft(); err != nil {
 		g.guard.close()
+		g.cease()
 		return nil, errors.Join(err, g.disk.close())
 	}
 	g.start()
@@ -84,7 +100,9 @@ func (g *Group) startRaft() error {
 	o := g.opts
 	g.guard = newGuard(o.Transport, g.disk.logs.stalled, o.Timing.Stall)
 	g.guard.announce, g.guard.known, g.guard.judge, g.guard.stale = g.hear, g.known, g.judge, g.wantSnapshot
-	g.disk.logs.base = g.base
+	g.guard.rebase = g.disk.logs.void.rebase
+	g.guard.transfer, g.guard.wrong = g.expected.take, func() bool { return g.Doubt().replaceable() }
+	g.disk.logs.base, g.disk.logs.self, g.disk.logs.lost = g.base, serverTag(o.ServerID), g.lostWrites
 	conf := raft.DefaultConfig()
 	conf.LocalID = o.ServerID
 	conf.HeartbeatTimeout, conf.ElectionTimeout = o.Timing.Heartbeat, o.Timing.Election
@@ -94,17 +112,21 @@ func (g *Group) startRaft() error {
 	conf.NoLegacyTelemetry = true
 	conf.SnapshotInterval, conf.SnapshotThreshold = 24*time.Hour, 1<<62 // the keeper decides, by bytes
 	conf.TrailingLogs = o.Bounds.TrailingEntries
-	conf.Logger = logadapt.HCLog(o.Logger.With("group", o.ID))
+	conf.Logger = logadapt.Raft(o.Logger.With("group", o.ID))
 	if o.Bootstrap {
 		if err := g.disk.bootstrap(o, conf, g.guard); err != nil {
 			return fault.Wrap(err, "group.Open", "cannot make the group")
 		}
+	}
+	if o.without != nil {
+		o.without(g, conf)
 	}
 	r, err := raft.NewRaft(conf, g.disk.fsm, g.disk.logs, g.disk.stable, g.disk.snaps, g.guard)
 	if err != nil {
 		return &fault.Error{Code: fault.Internal, Op: "group.Open", Msg: fmt.Sprintf("cannot start group %d", o.ID), Err: err}
 	}
 	g.raft = r
+	g.watchElections()
 	g.guard.start() // only now: what comes in ends up in callbacks that need g.raft
 	return nil
 }
@@ -117,10 +139,12 @@ func (g *Group) start() {
 		ready: func(term uint64) bool { return g.readyTerm.Load() == term },
 	}
 	g.reader.start()
-	g.wg.Add(3)
+	g.wg.Add(5)
 	go g.watchLeadership()
 	go g.keep()
 	go g.guardDisk()
+	go g.watchState()
+	go g.supplyStates()
 }
 
 // lone reports whether this server is the only voter.
@@ -132,6 +156,12 @@ func (g *Group) lone() bool {
 // Propose puts an encoded request into the log. See proposer.propose for errors. The
 // caller must not modify data until the call returns, nor, after an error, ever.
 func (g *Group) Propose(ctx context.Context, data Encoded, ack Ack) (Answer, error) {
+	if err := g.Trusted(); err != nil {
+		return Answer{}, err // the machine here decides what the caller is told
+	}
+	if err := g.allow(ctx, command.Needs(data)); err != nil {
+		return Answer{}, err
+	}
 	return g.proposer.propose(ctx, data, ack)
 }
 
@@ -142,6 +172,15 @@ func (g *Group) ProposeRequest(ctx context.Context, r *command.Request, ack Ack)
 		return Answer{}, err
 	}
 	return g.Propose(ctx, data, ack)
+}
+
+// proposeOwn proposes what the group itself needs, also while the state here is in doubt.
+func (g *Group) proposeOwn(ctx context.Context, r *command.Request, ack Ack) (Answer, error) {
+	data, err := command.AppendRequest(nil, r)
+	if err != nil {
+		return Answer{}, err
+	}
+	return g.proposer.propose(ctx, data, ack)
 }
 
 // ReadIndex gives a read index, on the leader only. Errors: not_leader, unavailable, timeout.
@@ -218,9 +257,12 @@ func (g *Group) Leader() raft.ServerID {
 	return id
 }
 
-// CaughtUp reports whether the machine has applied the commit index of a leader that was
+// CaughtUp reports whether the machine is trusted and has applied the commit index of a leader that was
 // heard since Open. Until then it may be as old as the moment the node stopped.
 func (g *Group) CaughtUp() bool {
+	if g.Doubt() != nil {
+		return false
+	}
 	if g.caughtUp.Load() {
 		return true
 	}
@@ -253,15 +295,22 @@ func (g *Group) Age() (age time.Duration, known bool) {
 
 // Holds reports whether the local log holds, or held, the entry that was written at pos.
 // Lost means that another leader replaced it; Unknown that this server has not got so far,
-// or that it dropped that part of the log and cannot tell any more.
+// or that pos is older than the machine remembers (see kv.Machine.Wrote). For a part of the
+// log that was dropped the answer is about commands: pos is that of a write.
 func (g *Group) Holds(pos Position) Holding {
 	if term, known := g.disk.logs.termAt(pos.Index); known {
 		return held(term == pos.Term)
 	}
 	// Not raft's own last index: it moves only after the durable signal was given.
 	snap := g.disk.snaps.position()
-	if pos.Index > snap.Index || pos.Term < snap.Term {
-		return Unknown // not here, or here no longer
+	if pos.Index > snap.Index {
+		return Unknown // not here
+	}
+	if pos.Term < snap.Term { // here no longer, but the machine remembers what it applied
+		if wrote, known := g.Machine().Wrote(pos.Term, pos.Index); known {
+			return held(wrote)
+		}
+		return Unknown
 	}
 	// Terms never fall along a log, and a leader only appends: an entry of the snapshot's
 	// own term that is not above it belongs to the same log.
@@ -363,6 +412,7 @@ func (g *Group) settle() {
 func (g *Group) Close() error {
 	g.closed.Do(func() {
 		close(g.stop)
+		g.cease()
 		g.proposer.drain(drainLimit)
 		g.settle()
 		g.reader.close()

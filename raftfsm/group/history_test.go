@@ -126,7 +126,7 @@ func (h *history) check(t *testing.T, seed uint64) {
 		}
 	}
 	t.Logf("seed %d: %d operations, %d of unknown outcome", seed, len(h.ops), unknown)
-	result, info := porcupine.CheckOperationsVerbose(registerModel(), h.ops, time.Minute)
+	result, info := porcupine.CheckOperationsVerbose(registerModel(), h.ops, 5*time.Minute)
 	if result == porcupine.Ok {
 		return
 	}
@@ -328,7 +328,8 @@ func TestHistoriesOfStrongOperationsAreLinearizableUnderFailOvers(t *testing.T) 
 		t.Logf("seed %d", seed)
 		c := newCluster(t, func(_ raft.ServerID, o *Options) {
 			o.Engine = e
-			o.Bounds.SnapshotEntries, o.Bounds.TrailingEntries = 60, 20 // installs and restarts from snapshots too
+			o.Bounds.SnapshotEntries, o.Bounds.TrailingEntries = 60, 20                                                              // installs and restarts from snapshots too
+			o.Timing.Heartbeat, o.Timing.Election, o.Timing.Lease = 250*time.Millisecond, 250*time.Millisecond, 200*time.Millisecond // many elections
 		})
 		h := &history{start: time.Now()}
 		rnd := rand.New(rand.NewPCG(seed, 0))

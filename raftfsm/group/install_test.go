@@ -2,6 +2,7 @@ package group
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -198,12 +199,26 @@ func TestALeaderWhoseSnapshotIsOlderThanItsFollowersTakesANewerOne(t *testing.T)
 	until(t, "the leader takes no newer snapshot", func() bool { return a.disk.snaps.index() > old })
 }
 
-// On boltdb alone: a replica on raft-wal now and then gets no snapshot here, which is why
-// that log is refused in clusters.
+// onlyBySnapshot waits until no server but behind, which is cut off, has the entry that
+// behind needs next. Raft compacts a log some time after the snapshot is there, and an
+// append on its way when behind was cut off may still arrive.
+func (c *cluster) onlyBySnapshot(behind raft.ServerID) {
+	c.t.Helper()
+	for _, id := range others(behind) {
+		g, f := c.group(id), c.group(behind)
+		until(c.t, string(id)+" keeps the next entry", func() bool {
+			next := f.LastIndex() + 1
+			first, err := g.disk.logs.FirstIndex()
+			must(c.t, err)
+			return first > next && errors.Is(g.disk.logs.GetLog(next, &raft.Log{}), raft.ErrLogNotFound)
+		})
+	}
+}
+
 func TestALaggingFollowerCatchesUpByASnapshotUnderLoad(t *testing.T) {
-	t.Run(string(BoltDB), func(t *testing.T) {
+	engines(t, func(t *testing.T, e LogEngine) {
 		c := newCluster(t, func(_ raft.ServerID, o *Options) {
-			o.Engine = BoltDB
+			o.Engine = e
 			o.Bounds.SnapshotEntries, o.Bounds.TrailingEntries, o.Bounds.EntryCount = 40, 10, 4
 		})
 		stop := make(chan struct{})
@@ -220,17 +235,15 @@ func TestALaggingFollowerCatchesUpByASnapshotUnderLoad(t *testing.T) {
 				}
 			})
 		}
-		installs := 0
 		for range 3 {
-			lead, g := c.leader(testIDs...)
+			lead, _ := c.leader(testIDs...)
 			behind := others(lead)[0]
-			before := counted(t, c.group(behind).obs.installed)
+			f := c.group(behind)
+			before := counted(t, f.obs.installed)
 			c.isolate(behind)
-			from := g.LastIndex()
-			until(t, "the load does not move on", func() bool { return g.disk.snaps.index() > from+30 })
+			c.onlyBySnapshot(behind)
 			c.heal()
-			until(t, "no snapshot is installed", func() bool { return counted(t, c.group(behind).obs.installed) > before })
-			installs++
+			until(t, "no snapshot is installed", func() bool { return counted(t, f.obs.installed) > before })
 			c.stop(behind) // and from what it has installed it starts again
 			c.start(behind)
 		}

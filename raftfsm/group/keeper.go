@@ -42,12 +42,12 @@ func (g *Group) keep() {
 func (g *Group) expire() {
 	ctx, cancel := context.WithTimeout(context.Background(), g.opts.Timing.StallFatal)
 	defer cancel()
-	for g.Leading() {
+	for g.Leading() && g.Doubt() == nil {
 		due, any := g.Machine().NextDue()
 		if !any || due > g.clock.leader() {
 			return
 		}
-		a, err := g.ProposeRequest(ctx, &command.Request{Kind: command.KindExpire, Limit: g.opts.Bounds.ExpireLimit}, Committed)
+		a, err := g.proposeOwn(ctx, &command.Request{Kind: command.KindExpire, Limit: g.opts.Bounds.ExpireLimit}, Committed)
 		if err != nil {
 			if !fault.Is(err, fault.NotLeader) {
 				g.opts.Logger.Warn("cannot remove expired keys; the next round tries again", "group", g.opts.ID, "error", err)
@@ -70,6 +70,9 @@ func (g *Group) expire() {
 func (g *Group) snapshotDue() bool {
 	last := g.disk.snaps.index()
 	entries := g.raft.AppliedIndex() - min(last, g.raft.AppliedIndex())
+	if g.reinstalling.Load() {
+		return false // the entries behind a snapshot are needed to bring the new state up to date
+	}
 	return entries > 0 && (entries >= g.opts.Bounds.SnapshotEntries || g.disk.logs.tail.since(last+1) >= g.opts.Bounds.SnapshotLogBytes)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
 )
 
 // logStore is an engine for entries: raft-boltdb or raft-wal.
@@ -29,8 +30,12 @@ type logs struct {
 	engine logStore
 	tail   tail
 	fatal  func(error)
+	level  uint8                         // highest version of an entry that raise made durable
+	raise  func(uint8) error             // see Options.Raise
 	fsync  func(time.Duration, int, int) // duration, entries, bytes
 	step   func(string)
+	self   uint32    // tag of this server
+	lost   func(int) // told of acknowledged writes that another leader replaces; nil = nobody
 
 	// base tells the index and term below which the log was replaced by a snapshot, as long
 	// as this server may not send entries to others.
@@ -41,9 +46,12 @@ type logs struct {
 	// a segment being sealed, may cut it off if a third seals the next one meanwhile.
 	writing sync.Mutex
 
+	void voided
+
 	busy atomic.Int64 // start of the write in flight, monotonic nanoseconds since epoch; 0 = none
 	last atomic.Uint64
-	open time.Time // busy counts from here
+	gone atomic.Uint64 // compacted up to here since the log was opened; raft-wal still finds some of it
+	open time.Time     // busy counts from here
 
 	mu      sync.Mutex
 	waiting map[*byte]func(index, term uint64) // by first byte of Data
@@ -150,12 +158,16 @@ func (s *logs) StoreLogs(entries []*raft.Log) error {
 	}
 	size := 0
 	for _, l := range entries {
-		if len(l.Extensions) == 0 {
+		if len(l.Extensions) == 0 || isOwing(l.Extensions) {
 			seal(l)
 		} else if err := verify(l); err != nil {
 			return err // it was damaged on its way here: refuse it, the leader sends it again
 		}
 		size += entrySize(l)
+	}
+	if err := s.noteLevel(entries); err != nil {
+		s.fatal(err)
+		return err
 	}
 	start := time.Now()
 	s.busy.Store(int64(start.Sub(s.open)) + 1)
@@ -173,8 +185,33 @@ func (s *logs) StoreLogs(entries []*raft.Log) error {
 	s.step("log-appended")
 	s.fsync(time.Since(start), len(entries), size)
 	s.tail.add(entries)
+	s.void.end()
 	s.last.Store(entries[len(entries)-1].Index)
 	s.announce(entries)
+	return nil
+}
+
+// noteLevel makes the version of entries durable before they are.
+func (s *logs) noteLevel(entries []*raft.Log) error {
+	v := s.level
+	for _, l := range entries {
+		if l.Type == raft.LogCommand {
+			v = max(v, command.VersionOf(l.Data))
+		}
+	}
+	return s.raiseTo(v)
+}
+
+func (s *logs) raiseTo(v uint8) error {
+	if v <= s.level {
+		return nil
+	}
+	if s.raise != nil {
+		if err := s.raise(v); err != nil {
+			return fault.Wrap(err, "group.log", "the format of the log entries cannot be noted")
+		}
+	}
+	s.level = v
 	return nil
 }
 
@@ -212,9 +249,13 @@ func (s *logs) GetLog(index uint64, l *raft.Log) error {
 		return nil
 	}
 	*l = raft.Log{}
-	if err := s.engine.GetLog(index, l); err != nil {
+	if err := s.find(index, l); err != nil {
 		if p, follows := s.base(); follows && p.Index == index && errors.Is(err, raft.ErrLogNotFound) {
 			*l = raft.Log{Index: index, Term: p.Term, Type: raft.LogNoop, Extensions: []byte("snapshot")} // a seal nobody accepts
+			return nil
+		}
+		if errors.Is(err, raft.ErrLogNotFound) && s.void.covers(index) {
+			*l = raft.Log{Index: index, Type: raft.LogNoop, Extensions: []byte("void")}
 			return nil
 		}
 		return err
@@ -224,6 +265,13 @@ func (s *logs) GetLog(index uint64, l *raft.Log) error {
 		return err
 	}
 	return nil
+}
+
+func (s *logs) find(index uint64, l *raft.Log) error {
+	if index <= s.gone.Load() {
+		return raft.ErrLogNotFound
+	}
+	return s.engine.GetLog(index, l)
 }
 
 // termAt returns the term of the entry at index, if it is in the log.
@@ -247,6 +295,7 @@ func (s *logs) LastIndex() (uint64, error) { return s.last.Load(), nil }
 // DeleteRange deletes entries: old ones after a snapshot, or the newest ones that
 // conflict with a leader's.
 func (s *logs) DeleteRange(lo, hi uint64) error {
+	s.tellLost(lo, hi)
 	s.step("log-truncate")
 	s.writing.Lock()
 	err := s.engine.DeleteRange(lo, hi)
@@ -258,7 +307,11 @@ func (s *logs) DeleteRange(lo, hi uint64) error {
 	}
 	s.step("log-truncated")
 	last := s.last.Load()
+	if snap, follows := s.base(); follows && lo <= snap.Index && snap.Index <= last && last <= hi {
+		s.void.begin(snap, last)
+	}
 	if hi < last {
+		s.gone.Store(hi)
 		s.tail.forget(hi)
 		return nil
 	}

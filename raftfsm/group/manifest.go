@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/internal/durable"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -32,6 +32,7 @@ type manifest struct {
 	Version  int           `json:"version"`
 	Database string        `json:"database"` // directory beside the manifest
 	Snapshot *snapshotInfo `json:"snapshot,omitempty"`
+	Doubt    *Doubt        `json:"doubt,omitempty"` // why the database is not served; a build that does not know it serves it
 }
 
 // snapshotInfo is what raft needs to start above the entries a snapshot replaced.
@@ -52,22 +53,20 @@ func (s *snapshotInfo) meta(id string) *raft.SnapshotMeta {
 	}
 }
 
-// readManifest returns nil, nil if dir has none.
-func readManifest(dir string) (*manifest, error) {
+// loadManifest returns nil, nil if dir has none.
+func loadManifest(v volume, dir string) (*manifest, error) {
 	path := filepath.Join(dir, manifestName)
-	b, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	body, err := v.read(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
-	}
-	if err != nil {
+	case errors.Is(err, durable.ErrDamaged):
+		return nil, corruptFile(path, err.Error())
+	case err != nil:
 		return nil, &fault.Error{Code: fault.Internal, Op: "group.manifest", Msg: "cannot read " + path, Err: err}
 	}
-	body, sum, ok := strings.Cut(string(b), "\n")
-	if !ok || strings.TrimSpace(sum) != checksum(body) {
-		return nil, corruptFile(path, "its checksum does not match")
-	}
 	var m manifest
-	if err := json.Unmarshal([]byte(body), &m); err != nil {
+	if err := json.Unmarshal(body, &m); err != nil {
 		return nil, corruptFile(path, err.Error())
 	}
 	if m.Version > manifestVersion {
@@ -81,23 +80,14 @@ func readManifest(dir string) (*manifest, error) {
 	return &m, nil
 }
 
-// writeManifest replaces the manifest durably: it is on disk, whole, when it returns nil.
-func writeManifest(dir string, m *manifest, step func(string)) error {
+// storeManifest replaces the manifest durably: it is on disk, whole, when it returns nil.
+func storeManifest(v volume, dir string, m *manifest, step func(string)) error {
 	m.Version = manifestVersion
 	body, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(dir, manifestName+".tmp")
-	if err := writeSynced(tmp, []byte(string(body)+"\n"+checksum(string(body))+"\n")); err != nil {
-		return err
-	}
-	step("manifest-written")
-	if err := os.Rename(tmp, filepath.Join(dir, manifestName)); err != nil {
-		return err
-	}
-	step("manifest-renamed")
-	return syncDir(dir)
+	return v.write(filepath.Join(dir, manifestName), body, func(done string) { step("manifest-" + done) })
 }
 
 // plainName reports whether name is that of something in a directory, and not of the
@@ -106,34 +96,8 @@ func plainName(name string) bool {
 	return name != "." && filepath.IsLocal(name) && !strings.ContainsAny(name, "/\\\x00")
 }
 
-func checksum(s string) string {
-	return fmt.Sprintf("crc32c:%08x", crc32.Checksum([]byte(s), castagnoli))
-}
-
 func corruptFile(path, why string) error {
 	return &fault.Error{Code: fault.Corrupt, Op: "group.manifest", Key: path,
 		Msg:  fmt.Sprintf("%s is damaged: %s", path, why),
 		Hint: "restore the directory from a backup, or empty it to let this node join again as a new server"}
-}
-
-// writeSynced writes a file and forces its content to disk. The name becomes durable
-// with the directory.
-func writeSynced(path string, b []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	if _, err = f.Write(b); err == nil {
-		err = f.Sync()
-	}
-	return errors.Join(err, f.Close())
-}
-
-// syncDir forces the names in dir to disk.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/internal/durable"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -80,7 +81,7 @@ func TestAManifestOfALaterFormatIsRefusedAsSuch(t *testing.T) {
 	dir := t.TempDir()
 	body, err := json.Marshal(map[string]any{"version": manifestVersion + 1, "database": "db-000001"})
 	must(t, err)
-	must(t, os.WriteFile(filepath.Join(dir, manifestName), []byte(string(body)+"\n"+checksum(string(body))+"\n"), 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, manifestName), []byte(string(body)+"\n"+durable.Sum(body)+"\n"), 0o600))
 	_, err = readManifest(dir)
 	wantCode(t, err, fault.Invalid)
 	if f, _ := fault.As(err); !strings.Contains(f.Text(), "newer") {

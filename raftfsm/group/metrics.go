@@ -24,6 +24,15 @@ type Metrics struct {
 	readBatch     *prometheus.HistogramVec
 	leaderChanges *prometheus.CounterVec
 	expired       *prometheus.CounterVec
+	elections     *prometheus.CounterVec
+	leaders       *prometheus.CounterVec
+	eventualLost  *prometheus.CounterVec
+	doubts        *prometheus.CounterVec
+	compared      *prometheus.CounterVec
+	verified      *prometheus.CounterVec
+	reinstalls    *prometheus.CounterVec
+	handOvers     *prometheus.CounterVec
+	diskSlow      *prometheus.GaugeVec
 }
 
 // NewMetrics registers the measurements.
@@ -39,6 +48,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		reg.MustRegister(c)
 		return c
 	}
+	slow := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "quorate", Subsystem: "raft", Name: "disk_slow",
+		Help: "1 while the median time of this node's log writes is above the bound."}, group)
+	reg.MustRegister(slow)
 	seconds := prometheus.ExponentialBuckets(0.0001, 2, 17) // 0.1 ms to 6.5 s
 	counts := prometheus.ExponentialBuckets(1, 2, 13)
 	return &Metrics{
@@ -55,6 +67,15 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		readBatch:     hist("read_round_reads", "Linearizable reads that shared one round.", counts),
 		leaderChanges: count("leadership_changes_total", "Times this node gained or lost leadership of the group.", "change"),
 		expired:       count("expired_total", "Keys and remembered results removed because their time had come."),
+		elections:     count("elections_total", "Times this node stood for election."),
+		leaders:       count("leaders_seen_total", "Times this node learned of a leader, itself included."),
+		eventualLost:  count("eventual_writes_lost_total", "Eventual writes this node acknowledged as leader and gave up for another leader's."),
+		doubts:        count("state_doubts_total", "Times this node's replica took itself out because its state differs from a majority's, is damaged, or no majority agrees.", "cause"),
+		compared:      count("state_comparisons_total", "Comparisons of this replica's state with those of the other servers.", "outcome"),
+		verified:      count("state_verifications_total", "Checks of all stored records against what was applied.", "outcome"),
+		reinstalls:    count("state_reinstalls_total", "Times this replica was to get the state of another server in the place of its own.", "outcome"),
+		handOvers:     count("disk_handovers_total", "Times this leader's disk was slow and leadership was to be handed over.", "outcome"),
+		diskSlow:      slow,
 	}
 }
 
@@ -74,6 +95,17 @@ type groupMetrics struct {
 	readBatch     prometheus.Observer
 	gained, lost  prometheus.Counter
 	expired       prometheus.Counter
+	elections     prometheus.Counter
+	leaders       prometheus.Counter
+	eventualLost  prometheus.Counter
+
+	doubts   func(Cause) prometheus.Counter
+	verified func(outcome string) prometheus.Counter
+
+	comparedSame, comparedNot               prometheus.Counter
+	reinstalled, reinstallFailed            prometheus.Counter
+	handOvers, handOverFailed, handOverNone prometheus.Counter
+	diskSlow                                prometheus.Gauge
 }
 
 func (m *Metrics) group(id uint32) *groupMetrics {
@@ -84,6 +116,13 @@ func (m *Metrics) group(id uint32) *groupMetrics {
 		applySeconds: m.applySeconds.WithLabelValues(g), snapshots: m.snapshots.WithLabelValues(g), installed: m.installed.WithLabelValues(g),
 		roundsOK: m.readRounds.WithLabelValues(g, "ok"), roundsFailed: m.readRounds.WithLabelValues(g, "failed"), readBatch: m.readBatch.WithLabelValues(g),
 		gained: m.leaderChanges.WithLabelValues(g, "gained"), lost: m.leaderChanges.WithLabelValues(g, "lost"), expired: m.expired.WithLabelValues(g),
+		elections: m.elections.WithLabelValues(g), leaders: m.leaders.WithLabelValues(g), eventualLost: m.eventualLost.WithLabelValues(g),
+		doubts:       func(c Cause) prometheus.Counter { return m.doubts.WithLabelValues(g, string(c)) },
+		verified:     func(outcome string) prometheus.Counter { return m.verified.WithLabelValues(g, outcome) },
+		comparedSame: m.compared.WithLabelValues(g, "same"), comparedNot: m.compared.WithLabelValues(g, "undecided"),
+		reinstalled: m.reinstalls.WithLabelValues(g, "ok"), reinstallFailed: m.reinstalls.WithLabelValues(g, "failed"),
+		handOvers: m.handOvers.WithLabelValues(g, "ok"), handOverFailed: m.handOvers.WithLabelValues(g, "failed"), handOverNone: m.handOvers.WithLabelValues(g, "no_better_voter"),
+		diskSlow: m.diskSlow.WithLabelValues(g),
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
@@ -32,11 +33,12 @@ type disk struct {
 	logs   *logs
 	snaps  *snapshots
 	fsm    *fsm
+	pace   *pace
 }
 
 // openDisk opens or creates a group's directory and checks that its parts belong together.
 func openDisk(o Options, obs *groupMetrics, clk *clock) (d *disk, err error) {
-	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+	if err := o.volume.mkdirAll(o.Dir); err != nil {
 		return nil, diskError(err, o.Dir)
 	}
 	d = &disk{}
@@ -45,7 +47,7 @@ func openDisk(o Options, obs *groupMetrics, clk *clock) (d *disk, err error) {
 			err = errors.Join(err, d.close())
 		}
 	}()
-	man, err := readManifest(o.Dir)
+	man, err := loadManifest(o.volume, o.Dir)
 	if err == nil && man == nil && o.MustExist {
 		err = corruptFile(filepath.Join(o.Dir, manifestName), "it is missing, and so is everything this group held")
 	}
@@ -63,8 +65,8 @@ func openDisk(o Options, obs *groupMetrics, clk *clock) (d *disk, err error) {
 
 // syncNew makes the names of what was made in dir, and of dir itself, survive a power
 // cut: neither engine does. Two levels up are ours: the groups' directory and the node's.
-func syncNew(dir string) error {
-	return errors.Join(syncDir(dir), syncDir(filepath.Dir(dir)), syncDir(filepath.Dir(filepath.Dir(dir))))
+func syncNew(v volume, dir string) error {
+	return errors.Join(v.syncDir(dir), v.syncDir(filepath.Dir(dir)), v.syncDir(filepath.Dir(filepath.Dir(dir))))
 }
 
 func boltOptions() *bbolt.Options {
@@ -76,26 +78,32 @@ func (d *disk) openLogs(o Options, obs *groupMetrics, man *manifest) error {
 	path := filepath.Join(o.Dir, stableName)
 	if man == nil {
 		// The manifest is the first thing made durable: a half-made group holds nothing.
-		if exists(path) {
+		if o.volume.exists(path) {
 			return corruptFile(filepath.Join(o.Dir, manifestName), "it is missing, but the group's other files are there")
 		}
 		if err := createFirst(o); err != nil {
 			return err
 		}
 	}
-	hadStable, hadLog := exists(path), exists(filepath.Join(o.Dir, o.Engine.file()))
-	s, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions()})
+	hadStable, hadLog := o.volume.exists(path), o.volume.exists(filepath.Join(o.Dir, o.Engine.file()))
+	s, err := o.volume.stable(path)
 	if err != nil {
 		return diskError(err, path)
 	}
 	d.stable = &stable{store: s, fatal: o.Fatal, step: o.Step}
-	engine, err := openEngine(o)
+	engine, err := o.volume.log(o)
 	if err != nil {
 		return err
 	}
-	d.logs = newLogs(engine, o.Fatal, obs.appended, o.Step)
+	d.pace = &pace{bound: o.Timing.SlowAppend}
+	appended := func(took time.Duration, entries, bytes int) {
+		obs.appended(took, entries, bytes)
+		d.pace.add(took)
+	}
+	d.logs = newLogs(engine, o.Fatal, appended, o.Step)
+	d.logs.level, d.logs.raise = max(o.Level, command.First), o.Raise
 	if !hadStable || !hadLog {
-		if err := syncNew(o.Dir); err != nil {
+		if err := syncNew(o.volume, o.Dir); err != nil {
 			return diskError(err, o.Dir)
 		}
 	}
@@ -139,7 +147,7 @@ func (e LogEngine) file() string {
 
 // createFirst makes the empty database and the manifest that names it.
 func createFirst(o Options) error {
-	if err := os.RemoveAll(filepath.Join(o.Dir, firstDB)); err != nil {
+	if err := o.volume.removeAll(filepath.Join(o.Dir, firstDB)); err != nil {
 		return diskError(err, o.Dir)
 	}
 	m, err := kv.Create(machineOptions(o, filepath.Join(o.Dir, firstDB)))
@@ -149,18 +157,18 @@ func createFirst(o Options) error {
 	if err := m.Close(); err != nil {
 		return err
 	}
-	if err := syncDir(o.Dir); err != nil {
+	if err := o.volume.syncDir(o.Dir); err != nil {
 		return diskError(err, o.Dir)
 	}
 	o.Step("database-created")
-	if err := writeManifest(o.Dir, &manifest{Database: firstDB}, o.Step); err != nil {
+	if err := storeManifest(o.volume, o.Dir, &manifest{Database: firstDB}, o.Step); err != nil {
 		return diskError(err, o.Dir)
 	}
 	return nil
 }
 
 func machineOptions(o Options, dir string) kv.Options {
-	return kv.Options{Dir: dir, Cache: o.Cache, MemTable: o.MemTable, Logger: o.Logger, Fatal: o.Fatal, Backoff: backoff}
+	return kv.Options{Dir: dir, FS: o.volume.database(), Cache: o.Cache, MemTable: o.MemTable, Logger: o.Logger, Fatal: o.Fatal, Backoff: backoff, MarkPeriod: markPeriod(o.Timing.Compare)}
 }
 
 // backoff slows the database down while its storage fails, for instance on a full disk.
@@ -201,11 +209,14 @@ func (d *disk) openMachine(o Options, obs *groupMetrics, clk *clock, man *manife
 	if man == nil {
 		man = &manifest{Database: firstDB}
 	}
-	d.fsm = &fsm{tail: &d.logs.tail, clock: clk, metrics: obs}
+	d.fsm = &fsm{tail: &d.logs.tail, clock: clk, metrics: obs, received: make(chan struct{}, 1), tamper: o.tamper}
+	d.fsm.doubt.Store(man.Doubt)
 	d.snaps = &snapshots{
-		dir: o.Dir, logger: o.Logger, life: checkpointLife, current: *man, machine: d.fsm.machine, step: o.Step,
+		dir: o.Dir, volume: o.volume, logger: o.Logger, life: checkpointLife, current: *man, machine: d.fsm.machine, step: o.Step,
 		open: func(dir string) (*kv.Machine, error) { return kv.Open(machineOptions(o, dir)) },
 	}
+	d.snaps.held = func(p Position) bool { term, known := d.logs.termAt(p.Index); return known && term == p.Term }
+	d.snaps.raise = d.logs.raiseTo
 	d.fsm.store = d.snaps
 	if err := d.snaps.sweep(); err != nil {
 		return diskError(err, o.Dir)
@@ -213,6 +224,9 @@ func (d *disk) openMachine(o Options, obs *groupMetrics, clk *clock, man *manife
 	m, err := kv.Open(machineOptions(o, d.snaps.path(man.Database)))
 	if err != nil {
 		return err
+	}
+	if err := d.logs.raiseTo(m.Level()); err != nil { // of a directory that an earlier build kept
+		return errors.Join(err, m.Close())
 	}
 	d.fsm.live.Store(m)
 	d.fsm.floor.Store(d.snaps.index())
@@ -222,7 +236,7 @@ func (d *disk) openMachine(o Options, obs *groupMetrics, clk *clock, man *manife
 
 // sweep removes leftovers of a crash and finds the next free number.
 func (s *snapshots) sweep() error {
-	entries, err := os.ReadDir(s.dir)
+	entries, err := s.volume.list(s.dir)
 	if err != nil {
 		return err
 	}
@@ -239,7 +253,7 @@ func (s *snapshots) sweep() error {
 		if name == s.current.Database {
 			continue
 		}
-		if err := os.RemoveAll(s.path(name)); err != nil {
+		if err := s.volume.removeAll(s.path(name)); err != nil {
 			return err
 		}
 	}
@@ -286,7 +300,9 @@ func diskError(err error, path string) error {
 		e.Hint = "the disk is mounted read-only or this user may not write there"
 	case errors.Is(err, syscall.ENOSPC):
 		e.Hint = "the disk is full; free some space and start again, nothing acknowledged is lost"
-	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum), errors.Is(err, bbolterrors.ErrVersionMismatch):
+	case errors.Is(err, bbolterrors.ErrVersionMismatch):
+		e.Code, e.Hint = fault.Invalid, "the file has another format than the one this version understands, which is 2: run the version of quorate that wrote it, or a newer one; nothing was changed"
+	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum):
 		e.Code, e.Hint = fault.Corrupt, "the file is damaged or foreign; restore the directory from a backup, or empty it to join again as a new server"
 	}
 	return e

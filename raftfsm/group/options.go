@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/kv"
 )
 
 // LogEngine names what keeps log entries.
@@ -28,6 +29,7 @@ type Options struct {
 	ServerID  raft.ServerID // persistent; doubles as the raft address, so that votes name servers and not places
 	Transport raft.Transport
 	Confirmer Confirmer // asks other voters; may be nil while there are none
+	Replicas  Replicas  // asks other servers about their state; nil = states are not compared
 	Engine    LogEngine // default BoltDB
 	Bootstrap bool      // make a group of this one server if Dir is empty
 	MustExist bool      // refuse a Dir without a group as corrupt
@@ -45,9 +47,26 @@ type Options struct {
 	// process; the group does nothing more after it was called. Called from any goroutine.
 	Fatal func(error)
 	Now   func() time.Time // nil = time.Now. Its wall clock counts at Open only, then its monotonic one
+	// NewLeader is told which server leads, as soon as this one knows; nil = nobody asks.
+	// Called by raft: it must not block.
+	NewLeader func(leader raft.ServerID)
+	// Newest tells the highest version of log entries that a server understands; false if
+	// that is not known now. nil = all servers run this build. It must not block.
+	Newest func(server raft.ServerID) (version uint8, known bool)
+	// Raise is told, before anything of it is on this disk, that the group holds entries of
+	// a version above Level from now on; it makes that durable. nil = nobody keeps it.
+	Raise func(version uint8) error
+	Level uint8 // version that Raise made durable before; at least command.First
 	// Step is called before and after each step of our own disk work, with its name. For
 	// crash tests; nil = nothing.
 	Step func(step string)
+
+	// without takes guards away before raft starts, for tests that show what a guard is for.
+	without func(*Group, *raft.Config)
+	// tamper changes what this server's machine is given to apply, for tests that need a wrong one.
+	tamper func([]kv.Entry)
+	// volume is what the group stands on, in simulations; nil = the operating system's.
+	volume volume
 }
 
 // Timing holds the group's time limits. Zero fields take defaults.
@@ -61,6 +80,12 @@ type Timing struct {
 	ReadRound    time.Duration // bound of one confirmation round; default 2 s
 	ExpiryEvery  time.Duration // leader looks for due keys so often; default 500 ms
 	SnapshotPoll time.Duration // how often the size of the log is looked at; default 1 s
+	Compare      time.Duration // cluster time between two entries at which servers compare their states; default 10 s
+	FirstVerify  time.Duration // after a start, stored records are compared with what was applied; default 10 min
+	Verify       time.Duration // and again every so often; default 24 h
+	SlowAppend   time.Duration // median time of log writes above which a disk is slow; default 200 ms
+	SlowLook     time.Duration // how often that is looked at; ten times in a row make a disk slow; default 1 s
+	HandOver     time.Duration // a leader whose disk is slow hands over at most so often; default 1 min
 }
 
 // Bounds hold the group's size limits. Zero fields take defaults.
@@ -82,8 +107,14 @@ func (o Options) withDefaults() Options {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.volume == nil {
+		o.volume = osVolume{}
+	}
 	if o.Step == nil {
 		o.Step = func(string) {}
+	}
+	if o.NewLeader == nil {
+		o.NewLeader = func(raft.ServerID) {}
 	}
 	t, b := &o.Timing, &o.Bounds
 	def(&t.Heartbeat, time.Second)
@@ -95,6 +126,12 @@ func (o Options) withDefaults() Options {
 	def(&t.ReadRound, 2*time.Second)
 	def(&t.ExpiryEvery, 500*time.Millisecond)
 	def(&t.SnapshotPoll, time.Second)
+	def(&t.Compare, 10*time.Second)
+	def(&t.FirstVerify, 10*time.Minute)
+	def(&t.Verify, 24*time.Hour)
+	def(&t.SlowAppend, 200*time.Millisecond)
+	def(&t.SlowLook, time.Second)
+	def(&t.HandOver, time.Minute)
 	def(&b.EntryBytes, 1<<20)
 	def(&b.EntryCount, 1024)
 	def(&b.Window, 2)

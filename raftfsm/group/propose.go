@@ -198,14 +198,15 @@ func (p *proposer) next() bool {
 }
 
 // gather takes waiting proposals within the bounds of an entry; one that is larger than
-// the byte bound travels alone.
+// the byte bound travels alone, and so does a step of a restore.
 func (p *proposer) gather() *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var b batch
-	size, n := 0, 0
+	size, n, alone := 0, 0, false
 	for _, one := range p.queue {
-		if len(b.proposals) > 0 && (size+len(one.data) > p.bounds.EntryBytes || len(b.proposals) >= p.bounds.EntryCount) {
+		alone = command.IsRestore(one.data)
+		if len(b.proposals) > 0 && (alone || size+len(one.data) > p.bounds.EntryBytes || len(b.proposals) >= p.bounds.EntryCount) {
 			break
 		}
 		n++
@@ -215,6 +216,9 @@ func (p *proposer) gather() *batch {
 		}
 		b.proposals = append(b.proposals, one)
 		size += len(one.data)
+		if alone {
+			break
+		}
 	}
 	rest := copy(p.queue, p.queue[n:])
 	clear(p.queue[rest:])
@@ -229,12 +233,16 @@ func (p *proposer) gather() *batch {
 // submit encodes the entry and gives it to raft; Apply blocks while raft's main loop is
 // busy writing, and meanwhile the queue gathers the next entry.
 func (p *proposer) submit(b *batch) {
-	size, watch := command.HeaderSize, false
+	size, early, version := command.HeaderSize, 0, uint8(command.First)
 	for _, one := range b.proposals {
 		size += len(one.data)
-		watch = watch || one.ack == Durable
+		version = max(version, command.Needs(one.data))
+		if one.ack == Durable {
+			early++
+		}
 	}
-	data := command.AppendHeader(make([]byte, 0, size), p.clock.leader(), len(b.proposals))
+	watch := early > 0
+	data := command.AppendHeader(make([]byte, 0, size), version, p.clock.leader(), len(b.proposals))
 	for _, one := range b.proposals {
 		data = append(data, one.data...)
 	}
@@ -245,7 +253,7 @@ func (p *proposer) submit(b *batch) {
 		})
 	}
 	p.obs.entry(len(b.proposals), size)
-	b.future = p.raft.Apply(data, 0)
+	b.future = p.raft.ApplyLog(raft.Log{Data: data, Extensions: owing(p.logs.self, early)}, 0)
 	if watch {
 		// A refused entry never becomes durable: take the signal back when its fate is known.
 		b.future = withdrawing{b.future, func() { p.logs.forgetDurable(data) }}

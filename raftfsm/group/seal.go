@@ -12,38 +12,47 @@ import (
 
 // An entry's Extensions carry our checksum: a mark, a version and a CRC-32C over index,
 // term, type and data. raft stores and replicates Extensions untouched, so the checksum
-// made by the leader is the one every follower verifies.
+// made by the leader is the one every follower verifies. Version 2 has, after the checksum
+// and covered by it, what the entry owes: see owing.
 const (
 	sealMark    = 'Q'
 	sealVersion = 1
 	sealSize    = 6
+
+	sealOwedVersion = 2
+	sealOwedSize    = sealSize + 4 + 4
 )
 
-// seal puts the checksum on l.
+// seal puts the checksum on l, whose Extensions are empty or made by owing.
 func seal(l *raft.Log) {
-	b := make([]byte, 2, sealSize)
-	b[0], b[1] = sealMark, sealVersion
-	l.Extensions = binary.BigEndian.AppendUint32(b, sealSum(l))
+	version, more := byte(sealVersion), []byte(nil)
+	if isOwing(l.Extensions) {
+		version, more = sealOwedVersion, l.Extensions[1:]
+	}
+	b := append(make([]byte, 0, sealSize+len(more)), sealMark, version)
+	b = binary.BigEndian.AppendUint32(b, sealSum(l, more))
+	l.Extensions = append(b, more...)
 }
 
 // verify checks the checksum of l.
 func verify(l *raft.Log) error {
 	e := l.Extensions
-	if len(e) != sealSize || e[0] != sealMark || e[1] != sealVersion {
+	known := len(e) == sealSize && e[1] == sealVersion || len(e) == sealOwedSize && e[1] == sealOwedVersion
+	if !known || e[0] != sealMark {
 		return sealError(l, "carries no checksum this version knows")
 	}
-	if binary.BigEndian.Uint32(e[2:]) != sealSum(l) {
+	if binary.BigEndian.Uint32(e[2:]) != sealSum(l, e[sealSize:]) {
 		return sealError(l, "does not match its checksum")
 	}
 	return nil
 }
 
-func sealSum(l *raft.Log) uint32 {
+func sealSum(l *raft.Log, more []byte) uint32 {
 	var h [17]byte
 	binary.BigEndian.PutUint64(h[:], l.Index)
 	binary.BigEndian.PutUint64(h[8:], l.Term)
 	h[16] = byte(l.Type)
-	return crc32.Update(crc32.Checksum(h[:], castagnoli), castagnoli, l.Data)
+	return crc32.Update(crc32.Update(crc32.Checksum(h[:], castagnoli), castagnoli, l.Data), castagnoli, more)
 }
 
 func sealError(l *raft.Log, what string) error {

@@ -110,3 +110,25 @@ func TestAnEntryAlteredOnItsWayIsRefusedWithoutEndingTheProcess(t *testing.T) {
 		t.Errorf("something of a refused run was stored: last %d, %v", last, err)
 	}
 }
+
+func TestASealTellsWhatTheEntryOwesAndToWhom(t *testing.T) {
+	mine, other := serverTag("n1.a"), serverTag("n2.a")
+	l := raft.Log{Index: 3, Term: 2, Type: raft.LogCommand, Data: []byte("x"), Extensions: owing(mine, 7)}
+	seal(&l)
+	if err := verify(&l); err != nil || owed(&l, mine) != 7 || owed(&l, other) != 0 {
+		t.Fatalf("%v, owed %d and %d", err, owed(&l, mine), owed(&l, other))
+	}
+	for i := range l.Extensions {
+		for bit := range 8 {
+			l.Extensions[i] ^= 1 << bit
+			if verify(&l) == nil {
+				t.Fatalf("bit %d of byte %d was flipped unnoticed", bit, i)
+			}
+			l.Extensions[i] ^= 1 << bit
+		}
+	}
+	plain := raft.Log{Data: []byte("x"), Extensions: owing(mine, 0)}
+	if seal(&plain); owed(&plain, mine) != 0 || len(plain.Extensions) != sealSize {
+		t.Errorf("an entry that owes nothing: %v", plain.Extensions)
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -38,11 +37,14 @@ const (
 // It owns the manifest and the db- and ckpt- directories of one group. Safe for concurrent use.
 type snapshots struct {
 	dir     string
+	volume  volume
 	logger  *slog.Logger
 	life    time.Duration                         // how long an unused checkpoint is kept
 	open    func(dir string) (*kv.Machine, error) // opens a received database
 	machine func() *kv.Machine                    // the live one
 	step    func(string)                          // crash point for tests
+	held    func(Position) bool                   // whether the log holds an entry
+	raise   func(uint8) error                     // see Options.Raise
 
 	mu      sync.Mutex
 	current manifest
@@ -112,7 +114,7 @@ func (s *snapshots) commitLocal(of string, info *snapshotInfo) error {
 	if s.current.Database != of || (s.current.Snapshot != nil && info.Index < s.current.Snapshot.Index) {
 		return fault.New(fault.Unavailable, "group.snapshot", "a snapshot was installed while this one was taken; this one is dropped")
 	}
-	return s.writeLocked(manifest{Database: of, Snapshot: info})
+	return s.writeLocked(manifest{Database: of, Snapshot: info, Doubt: s.current.Doubt})
 }
 
 // commitReceived makes a received database the one that is opened from now on.
@@ -121,6 +123,9 @@ func (s *snapshots) commitReceived(id, dir string, m *kv.Machine, info *snapshot
 	defer s.mu.Unlock()
 	if s.pending != nil {
 		return fault.New(fault.Unavailable, "group.snapshot", "another received snapshot is being installed")
+	}
+	if s.current.Snapshot != nil && info.Index <= s.current.Snapshot.Index { // taken while this one arrived
+		return fault.New(fault.Unavailable, "group.snapshot", "this server's own snapshot is newer than the received one")
 	}
 	old := s.current.Database
 	if err := s.writeLocked(manifest{Database: dir, Snapshot: info}); err != nil {
@@ -133,7 +138,7 @@ func (s *snapshots) commitReceived(id, dir string, m *kv.Machine, info *snapshot
 // writeLocked replaces the manifest. The file is small and written a few times an hour;
 // the lock must cover it, for the manifest's order is the order of snapshots.
 func (s *snapshots) writeLocked(m manifest) error {
-	if err := writeManifest(s.dir, &m, s.step); err != nil {
+	if err := storeManifest(s.volume, s.dir, &m, s.step); err != nil {
 		return &fault.Error{Code: fault.Internal, Op: "group.snapshot", Msg: "cannot write the manifest in " + s.dir, Err: err}
 	}
 	s.current = m
@@ -182,7 +187,7 @@ func (s *snapshots) newDir(prefix string) (string, error) {
 	s.next++
 	name := fmt.Sprintf("%s%06d", prefix, s.next)
 	s.mu.Unlock()
-	return name, os.Mkdir(filepath.Join(s.dir, name), 0o700)
+	return name, s.volume.mkdir(filepath.Join(s.dir, name))
 }
 
 // freeName is newDir without making it: Pebble makes the directory of a checkpoint itself.
@@ -194,7 +199,7 @@ func (s *snapshots) freeName(prefix string) string {
 }
 
 func (s *snapshots) remove(name string) {
-	if err := os.RemoveAll(filepath.Join(s.dir, name)); err != nil {
+	if err := s.volume.removeAll(filepath.Join(s.dir, name)); err != nil {
 		s.logger.Warn("cannot remove an unused directory; it is removed at the next start", "dir", filepath.Join(s.dir, name), "error", err)
 	}
 }
@@ -203,7 +208,7 @@ func (s *snapshots) remove(name string) {
 // disk names it after all: its rename may have worked though a later step failed. Either
 // database is good then, and the next start goes by the manifest.
 func (s *snapshots) discard(name string) {
-	if m, err := readManifest(s.dir); err != nil || m == nil || m.Database == name {
+	if m, err := loadManifest(s.volume, s.dir); err != nil || m == nil || m.Database == name {
 		s.logger.Warn("cannot tell whether a received snapshot was taken over; the next start sorts it out", "dir", s.path(name), "error", err)
 		return
 	}
@@ -263,6 +268,11 @@ func (k *sink) Write(p []byte) (int, error) {
 }
 
 func (k *sink) receive() error {
+	// What was under way when the request was judged has been done: raft's main goroutine is
+	// the one that receives. To install would drop entries that were acknowledged.
+	if k.store.held(Position{Term: k.info.Term, Index: k.info.Index}) {
+		return fault.New(fault.Unavailable, "group.snapshot", "the entries of this snapshot have arrived meanwhile; the leader is told when it sends it again")
+	}
 	dir, err := k.store.newDir(databasePrefix)
 	if err != nil {
 		return err
@@ -271,7 +281,7 @@ func (k *sink) receive() error {
 	in := &incoming{dir: dir, pipe: w, result: make(chan error, 1)}
 	go func() {
 		var err error
-		in.got, err = readStream(r, filepath.Join(k.store.dir, dir))
+		in.got, err = unpack(k.store.volume, r, filepath.Join(k.store.dir, dir))
 		r.CloseWithError(err) // unblocks the writer; nil reads as a closed pipe
 		in.result <- err
 	}()
@@ -318,8 +328,11 @@ func (k *sink) install() error {
 		err = errors.Join(m.Raise(restoreRaise), m.SetApplied(k.info.Index, k.info.Term))
 	}
 	if err == nil {
+		err = k.store.raise(m.Level())
+	}
+	if err == nil {
 		k.info.Applied = m.Applied()
-		err = syncDir(k.store.dir)
+		err = k.store.volume.syncDir(k.store.dir)
 	}
 	if err == nil {
 		err = k.store.commitReceived(k.id, k.in.dir, m, k.info)

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"sync"
 
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
-
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -27,7 +25,7 @@ var keyVote = []byte("QuorateVote")
 //
 // raft calls it from its main goroutine; the lock is for readers.
 type stable struct {
-	store *raftboltdb.BoltStore
+	store stableStore
 	fatal func(error)
 	step  func(string)
 

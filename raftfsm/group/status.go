@@ -20,6 +20,9 @@ type Status struct {
 	LogBytes      uint64 // appended since the last snapshot, to within 256 KiB
 	Servers       []raft.Server
 	CaughtUp      bool
+	Doubt         *Doubt // why this replica serves nothing; nil = it does
+	Damaged       bool   // the last check found stored records that are not what was applied
+	SlowDisk      bool   // log writes take long here
 	Machine       kv.Stats
 }
 
@@ -29,11 +32,12 @@ func (g *Group) Status() Status {
 	if applied >= g.disk.logs.tail.lastVisible(commit, g.disk.fsm.floor.Load()) {
 		applied = max(applied, commit) // what follows are raft's own entries, which the machine never sees
 	}
+	_, slow := g.disk.pace.state()
 	return Status{
 		ID: g.opts.ID, State: stateName(g.raft.State()), Leader: g.Leader(), Term: g.raft.CurrentTerm(),
 		CommitIndex: commit, AppliedIndex: applied, LastIndex: g.LastIndex(), SnapshotIndex: snap,
 		LogBytes: g.disk.logs.tail.since(snap + 1), Servers: g.raft.GetConfiguration().Configuration().Servers,
-		CaughtUp: g.CaughtUp(), Machine: g.Machine().Stats(),
+		CaughtUp: g.CaughtUp(), Doubt: g.Doubt(), Damaged: g.damaged.Load(), SlowDisk: slow, Machine: g.Machine().Stats(),
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"sort"
 
@@ -37,28 +36,24 @@ type streamFile struct {
 	size int64
 }
 
-// listFiles lists the flat directory of a checkpoint in name order.
-func listFiles(dir string) ([]streamFile, error) {
-	entries, err := os.ReadDir(dir)
+// list lists the flat directory of a checkpoint in name order.
+func list(v volume, dir string) ([]streamFile, error) {
+	entries, err := v.list(dir)
 	if err != nil {
 		return nil, err
 	}
 	var files []streamFile
-	for _, e := range entries {
-		info, err := e.Info()
-		if err != nil {
-			return nil, err
-		}
+	for _, info := range entries {
 		if !info.Mode().IsRegular() {
-			return nil, fmt.Errorf("%s in checkpoint %s is not a regular file", e.Name(), dir)
+			return nil, fmt.Errorf("%s in checkpoint %s is not a regular file", info.Name(), dir)
 		}
-		files = append(files, streamFile{name: e.Name(), size: info.Size()})
+		files = append(files, streamFile{name: info.Name(), size: info.Size()})
 	}
 	sort.Slice(files, func(i, j int) bool { return files[i].name < files[j].name })
 	return files, nil
 }
 
-// streamSize is the exact number of bytes writeStream makes of files.
+// streamSize is the exact number of bytes pack makes of files.
 func streamSize(files []streamFile) int64 {
 	n := int64(len(streamMagic) + 8 + 1 + 4)
 	for _, f := range files {
@@ -67,8 +62,8 @@ func streamSize(files []streamFile) int64 {
 	return n
 }
 
-// writeStream writes the files of dir.
-func writeStream(w io.Writer, dir string, files []streamFile, applied uint64) error {
+// pack writes the files of dir.
+func pack(v volume, w io.Writer, dir string, files []streamFile, applied uint64) error {
 	head := crc32.New(castagnoli)
 	out := io.MultiWriter(w, head)
 	hdr := binary.BigEndian.AppendUint64([]byte(streamMagic), applied)
@@ -82,7 +77,7 @@ func writeStream(w io.Writer, dir string, files []streamFile, applied uint64) er
 		if _, err := out.Write(b); err != nil {
 			return err
 		}
-		if err := writeFileBody(w, filepath.Join(dir, f.name), f.size); err != nil {
+		if err := writeFileBody(v, w, filepath.Join(dir, f.name), f.size); err != nil {
 			return err
 		}
 	}
@@ -93,8 +88,8 @@ func writeStream(w io.Writer, dir string, files []streamFile, applied uint64) er
 	return err
 }
 
-func writeFileBody(w io.Writer, path string, size int64) error {
-	f, err := os.Open(path)
+func writeFileBody(v volume, w io.Writer, path string, size int64) error {
+	f, err := v.open(path)
 	if err != nil {
 		return err
 	}
@@ -118,10 +113,10 @@ type received struct {
 	bytes   int64  // of file content
 }
 
-// readStream writes the files of a stream into dir, which must exist and be empty. Every
+// unpack writes the files of a stream into dir, which must exist and be empty. Every
 // byte is verified; files and directory are durable when it returns nil.
-func readStream(r io.Reader, dir string) (received, error) {
-	in := &streamReader{r: bufio.NewReaderSize(r, 256<<10), head: crc32.New(castagnoli)}
+func unpack(v volume, r io.Reader, dir string) (received, error) {
+	in := &streamReader{volume: v, r: bufio.NewReaderSize(r, 256<<10), head: crc32.New(castagnoli)}
 	var got received
 	hdr, err := in.take(len(streamMagic) + 8)
 	if err != nil {
@@ -132,7 +127,12 @@ func readStream(r io.Reader, dir string) (received, error) {
 	case restoreMagic:
 		got.restore = true
 	default:
-		return got, in.damaged("header", errors.New("not a snapshot of this version"))
+		if v := hdr[6]; (string(hdr[:6]) == streamMagic[:6] || string(hdr[:6]) == restoreMagic[:6]) && v > '1' && v <= '9' && hdr[7] == '\n' {
+			return got, &fault.Error{Code: fault.Unimplemented, Op: "group.snapshot",
+				Msg:  fmt.Sprintf("the snapshot stream has form %c, this version understands up to 1", v),
+				Hint: "upgrade this server; nothing was changed"}
+		}
+		return got, in.damaged("header", errors.New("not a snapshot"))
 	}
 	got.applied = binary.BigEndian.Uint64(hdr[len(streamMagic):])
 	for {
@@ -141,15 +141,16 @@ func readStream(r io.Reader, dir string) (received, error) {
 			return got, err
 		}
 		if !more {
-			return got, syncDir(dir)
+			return got, v.syncDir(dir)
 		}
 	}
 }
 
 // streamReader parses a stream and keeps the checksum of its framing.
 type streamReader struct {
-	r    *bufio.Reader
-	head hash.Hash32
+	volume volume
+	r      *bufio.Reader
+	head   hash.Hash32
 }
 
 func (s *streamReader) take(n int) ([]byte, error) {
@@ -213,7 +214,7 @@ func (s *streamReader) fileHeader(mark byte) (string, int64, error) {
 }
 
 func (s *streamReader) fileBody(path string, size int64) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := s.volume.create(path)
 	if err != nil {
 		return s.damaged(filepath.Base(path), err)
 	}

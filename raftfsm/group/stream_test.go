@@ -220,3 +220,14 @@ func FuzzReadStream(f *testing.F) {
 		}
 	})
 }
+
+func TestAStreamOfANewerFormIsRefusedInWords(t *testing.T) {
+	b, _ := streamOf(t, map[string]string{"a": "first"}, 5)
+	b[6] = '2'
+	to := t.TempDir()
+	_, err := readStream(bytes.NewReader(b), to)
+	wantCode(t, err, fault.Unimplemented)
+	if text := fault.Text(err); !strings.Contains(text, "form 2") || !strings.Contains(text, "up to 1") || len(names(t, to)) != 0 {
+		t.Errorf("%s; left behind: %v", text, names(t, to))
+	}
+}

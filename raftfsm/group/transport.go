@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// guard wraps the transport of a group and keeps three hazards of the library out.
+// guard wraps the transport of a group and keeps these hazards of the library out.
 //
 //  1. Heartbeats never change raft's state off its main loop (hashicorp/raft#695): one
 //     that confirms what is known is answered here from atomics, and a copy is offered to
@@ -25,6 +25,7 @@ import (
 //     request and those before them. Raft commits to the end of the follower's log, which
 //     may hold entries of a deposed leader, if the leader's commit index is as high. It can
 //     be: a leader reads the end of its log first and its commit index later.
+//  6. A log that a snapshot contradicted and replaced is taken for gone (see voided).
 //
 // It also lets the group campaign at once (a lone voter need not wait for a time-out) and
 // notes the commit index that leaders announce.
@@ -36,7 +37,12 @@ type guard struct {
 	beats    chan raft.RPC // one slot: a heartbeat's copy for the main loop
 	announce func(term, leaderCommit uint64)
 	judge    func(*raft.InstallSnapshotRequest) verdict
-	stale    func() // a follower has a newer snapshot than this leader
+	rebase   func(*raft.AppendEntriesRequest) *raft.AppendEntriesRequest
+	vouch    func(*raft.AppendEntriesRequest) *raft.AppendEntriesRequest
+	bare     bool                                              // raft's own fast path, for a test that shows what is wrong with it
+	transfer func(raft.RPC, *raft.InstallSnapshotRequest) bool // takes what is not raft's
+	wrong    func() bool                                       // the state here is: it must not be sent to anybody
+	stale    func()                                            // a follower has a newer snapshot than this leader
 	known    func(term uint64, leader raft.ServerID) (lastLog uint64, ok bool)
 
 	started chan struct{} // closed once raft can be called back
@@ -55,6 +61,8 @@ func newGuard(inner raft.Transport, stalled func() time.Duration, limit time.Dur
 		inner: inner, stalled: stalled, limit: limit,
 		consumer: make(chan raft.RPC), beats: make(chan raft.RPC, 1), started: make(chan struct{}), stop: make(chan struct{}),
 		announce: func(uint64, uint64) {}, judge: func(*raft.InstallSnapshotRequest) verdict { return install }, stale: func() {}, known: func(uint64, raft.ServerID) (uint64, bool) { return 0, false },
+		transfer: func(raft.RPC, *raft.InstallSnapshotRequest) bool { return false }, wrong: func() bool { return false },
+		vouch: vouched, rebase: func(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest { return r },
 	}
 	return g
 }
@@ -103,9 +111,12 @@ func (g *guard) settled(rpc *raft.RPC) bool {
 	case *raft.AppendEntriesRequest:
 		if !isHeartbeat(req) {
 			g.announce(req.Term, req.LeaderCommitIndex)
-			rpc.Command = vouched(req)
+			rpc.Command = g.rebase(g.vouch(req))
 		}
 	case *raft.InstallSnapshotRequest:
+		if g.transfer(*rpc, req) {
+			return true
+		}
 		if v := g.judge(req); v != install {
 			_, _ = io.Copy(io.Discard, rpc.Reader) // as raft does: the connection goes on after it
 			rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}, Term: req.Term, Success: v == had}, nil)
@@ -144,7 +155,13 @@ func (g *guard) campaign() {
 func (g *guard) Consumer() <-chan raft.RPC { return g.consumer }
 
 // SetHeartbeatHandler takes over from raft's own fast path, which is never used.
-func (g *guard) SetHeartbeatHandler(func(raft.RPC)) { g.inner.SetHeartbeatHandler(g.heartbeat) }
+func (g *guard) SetHeartbeatHandler(own func(raft.RPC)) {
+	if g.bare {
+		g.inner.SetHeartbeatHandler(own)
+		return
+	}
+	g.inner.SetHeartbeatHandler(g.heartbeat)
+}
 
 // heartbeat answers on the transport's goroutine. It reads atomics and changes nothing.
 func (g *guard) heartbeat(rpc raft.RPC) {
@@ -188,7 +205,9 @@ func (g *guard) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raf
 	if err := g.silenced(); err != nil {
 		return err
 	}
-	args.Entries = bounded(args.Entries)
+	if fit := bounded(args.Entries); len(fit) < len(args.Entries) { // raft shares the request of a heartbeat with those under way
+		args.Entries = fit
+	}
 	return g.inner.AppendEntries(id, to, args, resp)
 }
 
@@ -230,6 +249,9 @@ func (g *guard) RequestPreVote(id raft.ServerID, to raft.ServerAddress, args *ra
 func (g *guard) InstallSnapshot(id raft.ServerID, to raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
 	if err := g.silenced(); err != nil {
 		return err
+	}
+	if g.wrong() {
+		return fault.New(fault.Unavailable, "group.InstallSnapshot", "the state of this server is in doubt and is not sent to others")
 	}
 	err := g.inner.InstallSnapshot(id, to, args, resp, data)
 	if err == nil && !resp.Success && resp.Term <= args.Term {

@@ -11,10 +11,10 @@ import (
 	"github.com/quorate/quorate/internal/logadapt"
 )
 
-// walEngine is raft-wal, opened anew when it refuses to append because its newest segment
-// is sealed. That happens when the end of the log was cut off at an unlucky moment. The
-// refusal comes before a byte is written, and opening finds a new segment to write to, so
-// nothing is lost and nothing is done twice.
+// walEngine is raft-wal, mended before it is opened (see mendWAL), and opened anew when it
+// refuses to append because its newest segment is sealed: its background work between two
+// segments failed. The refusal comes before a byte is written, and mending gives a new
+// segment to write to, so nothing is lost and nothing is done twice.
 //
 // Safe for concurrent use; one writer at a time.
 type walEngine struct {
@@ -30,6 +30,13 @@ var _ logStore = (*walEngine)(nil)
 
 func openWAL(dir string, logger *slog.Logger) (*walEngine, error) {
 	e := &walEngine{dir: dir, logger: logger, open: func() (logStore, error) {
+		done, err := mendWAL(dir)
+		if err != nil {
+			return nil, err
+		}
+		if done != "" {
+			logger.Info("the end of the log was mended", "dir", dir, "because", done)
+		}
 		return wal.Open(dir, wal.WithLogger(logadapt.HCLog(logger).Named("wal")))
 	}}
 	var err error

@@ -11,7 +11,7 @@ import (
 )
 
 // Apply applies committed entries in order, in one Pebble batch together with the
-// applied index, and returns one result for each. Entries it holds already are skipped.
+// applied index (steps of a restore in batches of their own), and returns one result for each. Entries it holds already are skipped.
 // It is for one goroutine at a time. Nothing is on disk before the next flush.
 //
 // At an entry that cannot be decoded the machine halts: the entries before it are
@@ -62,8 +62,19 @@ func (m *Machine) apply(entries []Entry, out []EntryResult) (err error) {
 			refuse(out[i:], damage)
 			break
 		}
+		alone := restores(&batch)
+		if alone {
+			if err := m.cut(); err != nil {
+				return err
+			}
+		}
 		if out[i].Results, err = w.entry(e, &batch); err != nil {
 			return err
+		}
+		if alone {
+			if err := m.cut(); err != nil {
+				return err
+			}
 		}
 	}
 	if w.meta.applied == m.Applied() {
@@ -97,6 +108,8 @@ func (m *Machine) commit() error {
 		return err
 	}
 	m.publish()
+	m.remember(m.writer.marks)
+	m.writer.marks = m.writer.marks[:0]
 	m.waiters.reached(m.writer.meta.applied)
 	return nil
 }
@@ -105,9 +118,13 @@ func (m *Machine) commit() error {
 // index: readers must never find a change of which they could not know these.
 func (m *Machine) install() error {
 	w := m.writer
+	w.terms.save(&w.txn)
+	w.adopt(m.base.Swap(nil))
 	w.txn.set(metaKey(), w.meta.append(nil))
+	w.txn.set(sumKey(), w.sums.append(nil, &w.meta))
 	m.ahead.Store(w.meta.clock)
 	m.visible.Store(w.meta.applied)
+	m.tables.Store(uint32(w.meta.tables())) // before the data of the other set can be missing
 	return w.txn.commit()
 }
 
@@ -118,9 +135,13 @@ type writer struct {
 	bounds   bounds
 	dueFloor uint64 // no item of the due index is below it
 	origins  *origins
+	terms    terms
 	txn      txn
 	rows     rows
 	clients  clientOverlay
+	sums     sums
+	period   uint64   // see Options.MarkPeriod
+	marks    []Mark   // of this Apply
 	trace    []byte   // of one entry: what goes into the rolling hash
 	slab     []uint64 // for revisions
 	key      []byte   // scratch
@@ -132,6 +153,7 @@ type bounds struct {
 	window  uint64 // sequence numbers of one origin that may be open
 	origins int
 	clients uint64
+	terms   int
 }
 
 // The bounds of the format.
@@ -144,7 +166,7 @@ const (
 func newWriter(db *pebble.DB, last meta) *writer {
 	return &writer{
 		meta:    last,
-		bounds:  bounds{window: maxOpenSeq, origins: maxOrigins, clients: maxClientResults},
+		bounds:  bounds{window: maxOpenSeq, origins: maxOrigins, clients: maxClientResults, terms: maxTerms},
 		origins: newOrigins(),
 		txn:     txn{db: db},
 	}
@@ -165,10 +187,15 @@ func (w *writer) end() error {
 // entry applies one entry. An entry without a command only moves the index: whether a
 // replica sees it depends on its snapshots, so the hash leaves it out.
 func (w *writer) entry(e *Entry, b *command.Batch) ([]Result, error) {
+	before := w.meta.clock
 	w.meta.clock = max(w.meta.clock, b.Stamp)
 	w.trace = append(w.trace[:0], make([]byte, traceHead)...)
 	results := make([]Result, len(b.Requests))
 	for i := range b.Requests {
+		if r := &b.Requests[i]; r.Kind == command.KindRestore && len(b.Requests) > 1 {
+			results[i] = Result{Outcome: Rejected, Index: e.Index} // no leader proposes that
+			continue
+		}
 		if err := w.request(e.Index, &b.Requests[i], &results[i]); err != nil {
 			return nil, err
 		}
@@ -177,6 +204,8 @@ func (w *writer) entry(e *Entry, b *command.Batch) ([]Result, error) {
 	w.meta.applied, w.meta.term = e.Index, e.Term
 	if len(e.Data) > 0 {
 		w.chain(e)
+		w.mark(before)
+		w.terms.note(&w.txn, e.Index, e.Term, w.bounds.terms)
 	}
 	return results, nil
 }
@@ -224,6 +253,10 @@ func (w *writer) decide(r *command.Request, res *Result) error {
 		res.Revisions[0] = w.register(r.Name)
 	case command.KindExpire:
 		return w.expire(r.Limit, res)
+	case command.KindRestore:
+		return w.restore(r, res)
+	case command.KindFormat:
+		w.meta.level = max(w.meta.level, uint64(r.Limit))
 	case command.KindTick: // the stamp has moved the clock
 	}
 	return nil

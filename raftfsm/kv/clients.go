@@ -58,7 +58,7 @@ func (w *writer) writeOnce(r *command.Request, res *Result) error {
 	if r.Client.ID == "" {
 		return w.write(r.Ops, res)
 	}
-	key := string(appendClientKey(w.key[:0], r.Client.Scope, r.Client.ID))
+	key := string(appendClientKey(w.key[:0], w.meta.tables(), r.Client.Scope, r.Client.ID))
 	seen, err := w.client(key)
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func (w *writer) rememberClient(key string, content uint64, res *Result) error {
 	w.clients.rows[key], w.clients.queue[r.number] = r, clientItem{expireAt: r.expireAt, key: key}
 	w.txn.set([]byte(key), r.append(nil))
 	item := binary.BigEndian.AppendUint64([]byte{clientFormat}, r.expireAt)
-	w.txn.set(appendNumberKey(nil, tableClientQueue, r.number), append(item, key...))
+	w.txn.set(appendNumberKey(nil, w.meta.tables().queue(), r.number), append(item, key...))
 	if w.meta.clientNext-w.meta.clientFirst > w.bounds.clients {
 		return w.forgetClient()
 	}
@@ -111,7 +111,7 @@ func (w *writer) forgetClient() error {
 		w.txn.delete([]byte(item.key))
 		w.clients.rows[item.key] = clientRow{}
 	}
-	w.txn.delete(appendNumberKey(nil, tableClientQueue, number))
+	w.txn.delete(appendNumberKey(nil, w.meta.tables().queue(), number))
 	w.meta.clientFirst++
 	return nil
 }
@@ -141,7 +141,7 @@ func (w *writer) clientItem(number uint64) (clientItem, error) {
 	if i, ok := w.clients.queue[number]; ok {
 		return i, nil
 	}
-	w.key = appendNumberKey(w.key[:0], tableClientQueue, number)
+	w.key = appendNumberKey(w.key[:0], w.meta.tables().queue(), number)
 	raw, found, err := w.txn.get(w.key)
 	if err != nil {
 		return clientItem{}, err

@@ -18,13 +18,20 @@
 //	05 origin index              remembered results: all that one entry decided for one origin, and the mark it left
 //	06 scope id                  client results: number, expiry, fingerprint of the request, result
 //	07 number                    client queue: client results in the order in which they expire
+//	08 term                      terms: index of the last command of that term, for the newest 1024
+//
+// Tables 02, 03, 06 and 07 exist a second time, as 12, 13, 16 and 17: the meta record says
+// which set is live, and a restore fills the other one (stage.go). A database that has had
+// to do with a restore has format version 2; one whose group may hold log entries above the first
+// version has format version 3.
 //
 // A store name has no NUL, so stores whose names are prefixes of each other stay apart
 // and the keys of one store are in the byte order of the keys.
 //
 // # Invariants
 //
-//   - One Apply is one Pebble batch and ends with the meta record. Pebble's own log is
+//   - One Apply is one Pebble batch and ends with the meta record; a step of a restore is a
+//     batch of its own. Pebble's own log is
 //     off: after a crash the database holds the state at some earlier applied index,
 //     whole, and the Raft log brings it forward to the identical state and hash.
 //   - The state after an entry depends on the entries alone, not on how they were grouped
@@ -32,7 +39,7 @@
 //   - Cluster time is the greatest stamp seen. It never goes back.
 //   - Revisions come from one counter that every set and every registration raises by
 //     one. A number is never given twice, also not after a delete or to an origin.
-//   - A record with an expiry was stored before that time. A set that is already due
+//   - A record with an expiry was stored before that time, or restored. A set that is already due
 //     leaves its key absent, but has its revision.
 //   - A key whose expiry is at or before cluster time does not exist for any reader or
 //     condition. It is still counted and stored until KindExpire removes it or a write

@@ -11,10 +11,10 @@ import (
 const maxExpire = 1 << 16
 
 // expire removes what is due at cluster time: keys, client results and idle origins, at
-// most limit of each, the longest due first.
+// most limit of each, the longest due first, and a restore that nobody goes on with.
 func (w *writer) expire(limit uint32, res *Result) error {
 	n := int(min(limit, maxExpire))
-	for _, sort := range [...]func(int) (int, bool, error){w.expireKeys, w.expireClients, w.expireOrigins} {
+	for _, sort := range [...]func(int) (int, bool, error){w.expireKeys, w.expireClients, w.expireOrigins, w.expireStage} {
 		removed, more, err := sort(n)
 		if err != nil {
 			return err
@@ -79,8 +79,8 @@ func (w *writer) dueKeys(n int) ([]dueKey, error) {
 // and makes them known.
 func (w *writer) dueStored(n int) (items []dueKey, err error) {
 	it, err := w.txn.db.NewIter(&pebble.IterOptions{
-		LowerBound: appendNumberKey(nil, tableDue, w.dueFloor),
-		UpperBound: dueEnd(w.meta.clock),
+		LowerBound: appendNumberKey(nil, w.meta.tables().due(), w.dueFloor),
+		UpperBound: dueEnd(w.meta.tables(), w.meta.clock),
 	})
 	if err != nil {
 		return nil, err
@@ -108,11 +108,11 @@ func (w *writer) dueStored(n int) (items []dueKey, err error) {
 }
 
 // dueEnd returns the end of the part of the due index that is due at clock.
-func dueEnd(clock uint64) []byte {
+func dueEnd(t tables, clock uint64) []byte {
 	if clock == never {
-		return []byte{tableDue + 1}
+		return []byte{t.due() + 1}
 	}
-	return appendNumberKey(nil, tableDue, clock+1)
+	return appendNumberKey(nil, t.due(), clock+1)
 }
 
 func (w *writer) expireClients(limit int) (removed int, more bool, err error) {
@@ -145,7 +145,7 @@ func (w *writer) expireOrigins(limit int) (removed int, more bool, err error) {
 	return removed, false, nil
 }
 
-// NextDue returns when the next key, client result or origin is due, in cluster time; it
+// NextDue returns when the next key, client result, origin or abandoned restore is due, in cluster time; it
 // may be in the past. ok is false when nothing will ever be, or the machine is closed.
 func (m *Machine) NextDue() (ms uint64, ok bool) {
 	if m.use("kv.NextDue") != nil {
@@ -158,7 +158,7 @@ func (m *Machine) NextDue() (ms uint64, ok bool) {
 		m.health.fail(errStorage("kv.NextDue", "cannot read what is due", err))
 		return 0, false
 	}
-	ms = min(s.originDue, first)
+	ms = min(s.originDue, first, s.stageDue())
 	return ms, ms != never
 }
 
@@ -172,7 +172,7 @@ func (m *Machine) firstDue(floor uint64) (first uint64, err error) {
 	}
 	first = never
 	if last.clientFirst != last.clientNext {
-		err = v.get(appendNumberKey(nil, tableClientQueue, last.clientFirst), func(raw []byte) error {
+		err = v.get(appendNumberKey(nil, last.tables().queue(), last.clientFirst), func(raw []byte) error {
 			item, err := parseClientItem(raw)
 			first = item.expireAt
 			return err
@@ -182,7 +182,7 @@ func (m *Machine) firstDue(floor uint64) (first uint64, err error) {
 		}
 	}
 	it, err := v.snapshot.NewIter(&pebble.IterOptions{
-		LowerBound: appendNumberKey(nil, tableDue, floor), UpperBound: []byte{tableDue + 1},
+		LowerBound: appendNumberKey(nil, last.tables().due(), floor), UpperBound: []byte{last.tables().due() + 1},
 	})
 	if err != nil {
 		return never, err

@@ -8,16 +8,22 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/quorate/quorate/raftfsm/command"
 )
 
 // FormatVersion and the bounds of the format, for tests that they do not change.
 const (
 	FormatVersion    = formatVersion
+	FormatVersionMax = formatVersionMax
+	StageHold        = stageHold
+	StageLife        = stageLife
 	PebbleFormat     = uint64(pebbleFormat)
 	MaxOpenSeq       = maxOpenSeq
 	MaxOrigins       = maxOrigins
 	MaxClientResults = maxClientResults
 	MaxExpire        = maxExpire
+	MaxTerms         = maxTerms
 	MaxFailures      = maxFailures
 	OriginLife       = originLife
 	OriginRefresh    = originRefresh
@@ -25,7 +31,7 @@ const (
 
 // SetBounds makes what m remembers small enough to be exceeded in a test.
 func SetBounds(m *Machine, window uint64, origins int, clients uint64) {
-	m.writer.bounds = bounds{window: window, origins: origins, clients: clients}
+	m.writer.bounds = bounds{window: window, origins: origins, clients: clients, terms: maxTerms}
 }
 
 // Install applies an entry and stops before it is published; it returns the rest.
@@ -91,14 +97,14 @@ func describe(t *origins) []string {
 // CheckInvariants compares the tables with each other and memory with the tables.
 func CheckInvariants(m *Machine) error {
 	keys, due := uint64(0), map[string]bool{}
-	err := scan(m.db, tableData, func(key, value []byte) error {
+	err := scan(m.db, m.writer.meta.tables().data(), func(key, value []byte) error {
 		keys++
 		r, err := parseRecord(value)
 		if err != nil {
 			return err
 		}
 		if r.expireAt != 0 {
-			k := append(appendNumberKey(nil, tableDue, r.expireAt), key[1:]...)
+			k := append(appendNumberKey(nil, m.writer.meta.tables().due(), r.expireAt), key[1:]...)
 			due[string(k)] = true
 		}
 		if r.revision > m.writer.meta.revision {
@@ -112,7 +118,10 @@ func CheckInvariants(m *Machine) error {
 	if keys != m.writer.meta.keys {
 		return fmt.Errorf("%d keys are stored, the count is %d", keys, m.writer.meta.keys)
 	}
-	err = scan(m.db, tableDue, func(key, _ []byte) error {
+	if v, err := m.Verify(func(int) error { return nil }); err != nil || v.Wrong != "" || v.Applied != m.Applied() {
+		return fmt.Errorf("the records do not verify: %+v, %w", v, err)
+	}
+	err = scan(m.db, m.writer.meta.tables().due(), func(key, _ []byte) error {
 		if !due[string(key)] {
 			return fmt.Errorf("due index has %x, no record does", key)
 		}
@@ -162,7 +171,7 @@ func checkOrigins(t *origins) error {
 func checkClients(m *Machine) error {
 	next := m.writer.meta.clientFirst
 	rows := map[string]uint64{}
-	err := scan(m.db, tableClient, func(key, value []byte) error {
+	err := scan(m.db, m.writer.meta.tables().client(), func(key, value []byte) error {
 		r, err := parseClientRow(value)
 		rows[string(key)] = r.number
 		return err
@@ -170,7 +179,7 @@ func checkClients(m *Machine) error {
 	if err != nil {
 		return err
 	}
-	err = scan(m.db, tableClientQueue, func(key, value []byte) error {
+	err = scan(m.db, m.writer.meta.tables().queue(), func(key, value []byte) error {
 		number, _ := parseNumberKey(key)
 		if number != next {
 			return fmt.Errorf("client queue has number %d, want %d", number, next)
@@ -190,3 +199,24 @@ func checkClients(m *Machine) error {
 	}
 	return nil
 }
+
+// Unhashed makes m keep no sums, for a benchmark of what they cost.
+func Unhashed(m *Machine) { m.writer.sums.off = true }
+
+// ForgetSums removes the sums from the database, as if it had been written before there were any.
+func ForgetSums(m *Machine) error { return m.db.Delete(sumKey(), pebble.NoSync) }
+
+// Slip makes m store another value than it was told to, once, as a fault of memory would.
+func Slip(m *Machine, store, key string, value []byte) error {
+	w := m.writer
+	w.begin()
+	old, err := w.row(rowKey{store, key})
+	if err != nil {
+		return err
+	}
+	w.store(rowKey{store, key}, old, old.expireAt, &command.Op{Value: value})
+	return keep(m.install(), w.end())
+}
+
+// Member is a record's part of the sum.
+func Member(key, value []byte) [2]uint64 { return member(key, value) }

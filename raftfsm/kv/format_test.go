@@ -50,15 +50,15 @@ func TestGoldenTablesDoNotChange(t *testing.T) {
 // Replicas that disagree on one of these numbers come to different states.
 func TestNumbersOfTheFormatDoNotChange(t *testing.T) {
 	got := map[string]uint64{
-		"FormatVersion": kv.FormatVersion, "PebbleFormat": kv.PebbleFormat,
+		"FormatVersion": kv.FormatVersion, "FormatVersionMax": kv.FormatVersionMax, "StageHold": kv.StageHold, "StageLife": kv.StageLife, "PebbleFormat": kv.PebbleFormat,
 		"MaxOpenSeq": kv.MaxOpenSeq, "MaxOrigins": kv.MaxOrigins, "MaxClientResults": kv.MaxClientResults,
-		"MaxExpire": kv.MaxExpire, "OriginLife": kv.OriginLife, "OriginRefresh": kv.OriginRefresh,
+		"MaxExpire": kv.MaxExpire, "MaxTerms": kv.MaxTerms, "OriginLife": kv.OriginLife, "OriginRefresh": kv.OriginRefresh,
 		"Applied": uint64(kv.Applied), "Conflict": uint64(kv.Conflict), "Stale": uint64(kv.Stale), "Rejected": uint64(kv.Rejected),
 	}
 	want := map[string]uint64{
-		"FormatVersion": 1, "PebbleFormat": 21,
+		"FormatVersion": 1, "FormatVersionMax": 3, "StageHold": 10_000, "StageLife": 600_000, "PebbleFormat": 21,
 		"MaxOpenSeq": 65_536, "MaxOrigins": 65_536, "MaxClientResults": 1_000_000,
-		"MaxExpire": 65_536, "OriginLife": 86_400_000, "OriginRefresh": 3_600_000,
+		"MaxExpire": 65_536, "MaxTerms": 1024, "OriginLife": 86_400_000, "OriginRefresh": 3_600_000,
 		"Applied": 1, "Conflict": 2, "Stale": 3, "Rejected": 4,
 	}
 	if d := cmp.Diff(want, got); d != "" {

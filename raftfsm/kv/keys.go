@@ -5,7 +5,8 @@ import (
 	"encoding/binary"
 )
 
-// The tables: first bytes of all keys. Part of the format.
+// The tables: first bytes of all keys. Part of the format. Those of data, due index and
+// clients exist twice, see tables.
 const (
 	tableMeta        = 0x01
 	tableData        = 0x02
@@ -14,12 +15,30 @@ const (
 	tableRemembered  = 0x05
 	tableClient      = 0x06
 	tableClientQueue = 0x07
+	tableTerm        = 0x08
 )
+
+// tables are one of two sets of the tables that a restore replaces: while one is live, the
+// other takes in what is being restored. It is the number added to the first byte of keys.
+type tables byte
+
+const otherTables tables = 0x10
+
+// other returns the set that is not live when t is.
+func (t tables) other() tables { return t ^ otherTables }
+
+func (t tables) data() byte   { return tableData + byte(t) }
+func (t tables) due() byte    { return tableDue + byte(t) }
+func (t tables) client() byte { return tableClient + byte(t) }
+func (t tables) queue() byte  { return tableClientQueue + byte(t) }
+
+// all are the first bytes of the keys of a set.
+func (t tables) all() [4]byte { return [...]byte{t.data(), t.due(), t.client(), t.queue()} }
 
 func metaKey() []byte { return []byte{tableMeta} }
 
-func appendDataKey(dst []byte, store, key string) []byte {
-	dst = append(dst, tableData)
+func appendDataKey(dst []byte, t tables, store, key string) []byte {
+	dst = append(dst, t.data())
 	dst = append(dst, store...)
 	dst = append(dst, 0)
 	return append(dst, key...)
@@ -27,8 +46,8 @@ func appendDataKey(dst []byte, store, key string) []byte {
 
 func dataKeySize(store, key string) int { return 1 + len(store) + 1 + len(key) }
 
-func appendDueKey(dst []byte, expireAt uint64, store, key string) []byte {
-	dst = appendNumberKey(dst, tableDue, expireAt)
+func appendDueKey(dst []byte, t tables, expireAt uint64, store, key string) []byte {
+	dst = appendNumberKey(dst, t.due(), expireAt)
 	dst = append(dst, store...)
 	dst = append(dst, 0)
 	return append(dst, key...)
@@ -36,7 +55,7 @@ func appendDueKey(dst []byte, expireAt uint64, store, key string) []byte {
 
 // parseDueKey splits what appendDueKey wrote. The results alias k.
 func parseDueKey(k []byte) (expireAt uint64, store, key []byte, ok bool) {
-	if len(k) < 9 || k[0] != tableDue {
+	if len(k) < 9 || k[0]&^byte(otherTables) != tableDue {
 		return 0, nil, nil, false
 	}
 	store, key, ok = bytes.Cut(k[9:], []byte{0})
@@ -67,8 +86,8 @@ func parseRememberedKey(k []byte) (origin, index uint64, ok bool) {
 }
 
 // appendClientKey keeps scope and id apart by the length of the scope: both may hold any byte.
-func appendClientKey(dst []byte, scope, id string) []byte {
-	dst = append(dst, tableClient)
+func appendClientKey(dst []byte, t tables, scope, id string) []byte {
+	dst = append(dst, t.client())
 	dst = binary.AppendUvarint(dst, uint64(len(scope)))
 	dst = append(dst, scope...)
 	return append(dst, id...)

@@ -2,6 +2,7 @@ package kv
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
 )
 
 // Options says where a machine lives and whom it tells when it cannot go on.
@@ -30,6 +32,10 @@ type Options struct {
 	// Backoff, if set, is called before storage is tried again after so many background
 	// failures in a row and may sleep. Without it a full disk is tried again at full speed.
 	Backoff func(failures int)
+
+	// MarkPeriod, if not 0, makes the machine note its digest (see Marks) at every entry that
+	// moves cluster time over a multiple of so many milliseconds.
+	MarkPeriod uint64
 }
 
 // Machine is the state machine of one group. Its methods may be called from any
@@ -37,6 +43,7 @@ type Options struct {
 // After Close, and once storage failed, they return errors.
 type Machine struct {
 	dir     string
+	period  uint64 // Options.MarkPeriod
 	db      *pebble.DB
 	lock    *pebble.Lock // on the directory; nil if Pebble took it itself
 	gate    *gate
@@ -45,8 +52,12 @@ type Machine struct {
 	state   atomic.Pointer[state]
 	ahead   atomic.Uint64 // cluster time of the newest batch that may be in the database; it is published a moment later
 	visible atomic.Uint64 // and its index
-	buffers sync.Pool     // *[]byte, for keys of reads
-	writer  *writer       // owned by the goroutine that applies
+	tables  atomic.Uint32 // the set to read: that of the newest batch that may be in the database
+	marks   atomic.Pointer[[]Mark]
+	base    atomic.Pointer[base] // found by Verify, not yet taken over
+	exports exports
+	buffers sync.Pool // *[]byte, for keys of reads
+	writer  *writer   // owned by the goroutine that applies
 	closing sync.Once
 	closed  error // result of the first Close
 }
@@ -57,6 +68,8 @@ type state struct {
 	origins   int
 	originDue uint64 // when the first origin will have been idle for too long; never = none
 	dueFloor  uint64 // no item of the due index is below it
+	terms     terms
+	summed    bool
 }
 
 // never is an expiry that cluster time does not reach.
@@ -98,6 +111,10 @@ func (m *Machine) start(first meta) error {
 		return errStorage("kv.Create", "the first record could not be written", err)
 	}
 	m.writer = newWriter(m.db, first)
+	m.writer.period = m.period
+	if err := m.writer.loadSums(); err != nil {
+		return errStorage("kv.Create", "the first record could not be written", err)
+	}
 	m.publish()
 	_, err := m.Flush()
 	return err
@@ -154,7 +171,7 @@ func peek(o *Options) (found bool, err error) {
 	case err != nil:
 		return false, errNewerEngine(o.Dir, err)
 	case d.Exists && d.FormatMajorVersion > pebbleFormat:
-		return false, errNewerEngine(o.Dir, nil)
+		return false, errNewerEngine(o.Dir, fmt.Errorf("the storage format is %d", d.FormatMajorVersion))
 	}
 	return d.Exists, nil
 }
@@ -169,7 +186,7 @@ func files(o *Options) vfs.FS {
 func errNewerEngine(dir string, err error) error {
 	return &fault.Error{
 		Code: fault.Invalid, Op: "kv.Open", Err: err,
-		Msg:  "the database in " + dir + " is not one that this build can open",
+		Msg:  fmt.Sprintf("the database in %s is not one that this build can open: it understands storage formats up to %d", dir, pebbleFormat),
 		Hint: "it was probably written by a newer version: run that one; nothing was changed",
 	}
 }
@@ -183,7 +200,7 @@ func open(o Options, adjust func(*pebble.Options)) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{dir: o.Dir, db: db, gate: newGate(), health: health}
+	m := &Machine{dir: o.Dir, period: o.MarkPeriod, db: db, gate: newGate(), health: health}
 	m.buffers.New = func() any { return new([]byte) }
 	return m, nil
 }
@@ -221,10 +238,18 @@ func (m *Machine) load() error {
 		return err
 	}
 	w := newWriter(m.db, last)
+	w.period = m.period
 	if err := w.origins.load(m.db); err != nil {
 		return errStorage("kv.Open", "cannot read the origins in "+m.dir, err)
 	}
+	if err := w.loadSums(); err != nil {
+		return errStorage("kv.Open", "cannot read the sums in "+m.dir, err)
+	}
+	if err := w.terms.load(m.db); err != nil {
+		return errStorage("kv.Open", "cannot read the terms in "+m.dir, err)
+	}
 	m.writer = w
+	m.tables.Store(uint32(last.tables()))
 	m.publish()
 	return nil
 }
@@ -234,6 +259,7 @@ func (m *Machine) publish() {
 	w := m.writer
 	m.state.Store(&state{
 		meta: w.meta, origins: len(w.origins.byNumber), originDue: w.origins.due(), dueFloor: w.dueFloor,
+		terms: w.terms, summed: w.sums.known,
 	})
 }
 
@@ -246,6 +272,12 @@ func (m *Machine) Visible() uint64 { return max(m.visible.Load(), m.Applied()) }
 
 // Clock returns cluster time as of the last applied entry, in Unix milliseconds.
 func (m *Machine) Clock() uint64 { return m.state.Load().clock }
+
+// Level returns the highest version of log entries that the group may hold, at least
+// command.First. It never falls.
+func (m *Machine) Level() uint8 {
+	return uint8(max(m.state.Load().level, command.First)) //nolint:gosec // a KindFormat carries no more
+}
 
 // Hash returns the rolling hash of everything applied and the index it belongs to. Two
 // replicas at the same index have the same hash, or one of them is wrong.
@@ -270,6 +302,7 @@ func (m *Machine) close() error {
 	done := make(chan error, 1)
 	go func() {
 		<-m.gate.drained
+		m.exports.close()
 		err := m.db.Close()
 		if m.lock != nil {
 			err = errors.Join(err, m.lock.Close())

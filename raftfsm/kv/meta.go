@@ -8,13 +8,25 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// formatVersion is the version of the tables (doc.go) that this build reads and writes.
-const formatVersion = 1
+// The versions of the tables (doc.go) that this build reads and writes. The second is that
+// of a database that has had to do with a restore: a build that knows only the first would
+// take the wrong tables for the live ones. The third is that of a database whose group uses
+// log entries above the first version.
+const (
+	formatVersion    = 1
+	formatWithStage  = 2
+	formatWithLevel  = 3
+	formatVersionMax = formatWithLevel
+)
 
 // metaMagic tells a database of this package from any other Pebble database.
 const metaMagic = "quorate.kv"
 
-const metaSize = len(metaMagic) + 2 + 8*8
+const (
+	metaSize      = len(metaMagic) + 2 + 8*8
+	metaSizeStage = metaSize + 9*8
+	metaSizeLevel = metaSizeStage + 8
+)
 
 // meta is the machine's bookkeeping, written whole at the end of every Apply.
 type meta struct {
@@ -26,7 +38,16 @@ type meta struct {
 	hash        uint64 // rolling hash of everything applied
 	clientFirst uint64 // client queue: number of the oldest item
 	clientNext  uint64 // client queue: number of the next item
+
+	replaced replaced
+
+	// level is the highest version of log entries that the group may hold; 0 stands for the
+	// first. It never falls.
+	level uint64
 }
+
+// tables is the live set.
+func (m *meta) tables() tables { return tables(m.replaced.live) }
 
 func (m *meta) fields() [8]*uint64 {
 	return [...]*uint64{
@@ -36,8 +57,32 @@ func (m *meta) fields() [8]*uint64 {
 
 func (m *meta) append(dst []byte) []byte {
 	dst = append(dst, metaMagic...)
-	dst = binary.BigEndian.AppendUint16(dst, formatVersion)
-	for _, f := range m.fields() {
+	own, stage := m.fields(), m.replaced.fields()
+	dst = appendNumbers(binary.BigEndian.AppendUint16(dst, m.version()), own[:])
+	if m.version() >= formatWithStage {
+		dst = appendNumbers(dst, stage[:])
+	}
+	if m.version() >= formatWithLevel {
+		dst = binary.BigEndian.AppendUint64(dst, m.level)
+	}
+	return dst
+}
+
+// version is the lowest that has what m holds, so that an older build can go on with a
+// database as long as there is nothing in it that it would not understand.
+func (m *meta) version() uint16 {
+	switch {
+	case m.level != 0:
+		return formatWithLevel
+	case m.replaced != (replaced{}):
+		return formatWithStage
+	default:
+		return formatVersion
+	}
+}
+
+func appendNumbers(dst []byte, fields []*uint64) []byte {
+	for _, f := range fields {
 		dst = binary.BigEndian.AppendUint64(dst, *f)
 	}
 	return dst
@@ -50,19 +95,31 @@ func parseMeta(b []byte) (meta, error) {
 	if !ok || len(rest) < 2 {
 		return meta{}, errForeign()
 	}
-	if v := binary.BigEndian.Uint16(rest); v != formatVersion {
+	v := binary.BigEndian.Uint16(rest)
+	if v < formatVersion || v > formatVersionMax {
 		return meta{}, &fault.Error{
 			Code: fault.Invalid, Op: "kv.Open",
-			Msg:  fmt.Sprintf("the database has format version %d, this build understands %d", v, formatVersion),
-			Hint: "run a version that understands it; nothing was changed",
+			Msg:  fmt.Sprintf("the database has format version %d, this build understands up to %d", v, formatVersionMax),
+			Hint: "run the version that wrote it, or a newer one; nothing was changed",
 		}
 	}
-	if len(b) != metaSize {
+	if len(b) != [...]int{formatVersion: metaSize, formatWithStage: metaSizeStage, formatWithLevel: metaSizeLevel}[v] {
 		return meta{}, fault.New(fault.Corrupt, "kv.Open", "the meta record is damaged")
 	}
 	var m meta
 	for i, f := range m.fields() {
 		*f = binary.BigEndian.Uint64(rest[2+8*i:])
+	}
+	if v >= formatWithStage {
+		for i, f := range m.replaced.fields() {
+			*f = binary.BigEndian.Uint64(b[metaSize+8*i:])
+		}
+	}
+	if v >= formatWithLevel {
+		m.level = binary.BigEndian.Uint64(b[metaSizeStage:])
+	}
+	if l := m.replaced.live; l != 0 && l != uint64(otherTables) {
+		return meta{}, fault.New(fault.Corrupt, "kv.Open", "the meta record is damaged")
 	}
 	return m, nil
 }

@@ -39,16 +39,21 @@ func (m *Machine) Get(store, key string, now uint64) (Value, error) {
 	defer m.gate.leave()
 	buf := m.buffers.Get().(*[]byte)
 	defer m.buffers.Put(buf)
-	*buf = appendDataKey((*buf)[:0], store, key)
-	clock := m.Clock()
-	v, sure, err := m.getNow(*buf, max(clock, now), clock)
-	if err == nil && !sure {
-		v, err = m.getExact(*buf, now)
+	for {
+		live := m.live()
+		*buf = appendDataKey((*buf)[:0], live, store, key)
+		clock := m.Clock()
+		v, sure, err := m.getNow(*buf, max(clock, now), clock)
+		if err == nil && !sure {
+			v, err = m.getExact(store, key, now)
+		}
+		switch {
+		case err != nil:
+			return Value{}, m.unreadable("kv.Get", "cannot read a key of store "+store, err)
+		case live == m.live():
+			return v, nil
+		} // a restore has just replaced the tables
 	}
-	if err != nil {
-		return Value{}, m.unreadable("kv.Get", "cannot read a key of store "+store, err)
-	}
-	return v, nil
 }
 
 // getNow reads key without a snapshot. What it finds may be newer than clock, by a batch
@@ -73,10 +78,10 @@ func (m *Machine) getNow(key []byte, now, clock uint64) (v Value, sure bool, err
 	return r.at(now, clock), true, nil
 }
 
-func (m *Machine) getExact(key []byte, now uint64) (out Value, err error) {
+func (m *Machine) getExact(store, key string, now uint64) (out Value, err error) {
 	v := m.view()
 	defer func() { err = keep(err, v.close()) }()
-	err = v.read(key, now, &out)
+	err = v.read(appendDataKey(nil, v.live, store, key), now, &out)
 	return out, err
 }
 
@@ -100,7 +105,7 @@ func (m *Machine) getMany(store string, keys []string, now uint64) (values []Val
 	values = make([]Value, len(keys))
 	var buf []byte
 	for i, key := range keys {
-		buf = appendDataKey(buf[:0], store, key)
+		buf = appendDataKey(buf[:0], v.live, store, key)
 		if err := v.read(buf, now, &values[i]); err != nil {
 			return nil, err
 		}
@@ -129,7 +134,7 @@ func (m *Machine) List(store, prefix, after string, limit int, now uint64) (item
 func (m *Machine) list(store, prefix, after string, limit int, now uint64) (items []Listed, more bool, err error) {
 	v := m.view()
 	defer func() { err = keep(err, v.close()) }()
-	from, end := listBounds(store, prefix, after)
+	from, end := listBounds(v.live, store, prefix, after)
 	it, err := v.snapshot.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: end})
 	if err != nil {
 		return nil, false, err
@@ -155,11 +160,11 @@ func (m *Machine) list(store, prefix, after string, limit int, now uint64) (item
 }
 
 // listBounds returns the range of data keys with the prefix that come after a key.
-func listBounds(store, prefix, after string) (from, end []byte) {
-	from = appendDataKey(nil, store, prefix)
+func listBounds(t tables, store, prefix, after string) (from, end []byte) {
+	from = appendDataKey(nil, t, store, prefix)
 	end = successor(from)
 	if after >= prefix {
-		from = append(appendDataKey(nil, store, after), 0)
+		from = append(appendDataKey(nil, t, store, after), 0)
 	}
 	if bytes.Compare(from, end) > 0 {
 		from = end // Pebble wants its bounds in order
@@ -191,14 +196,25 @@ func (m *Machine) useStore(op, store string) error {
 type view struct {
 	m        *Machine
 	snapshot *pebble.Snapshot
+	live     tables
 	clock    uint64
 	exact    bool // clock is the view's own
 }
 
 func (m *Machine) view() *view {
-	clock := m.Clock()
-	return &view{m: m, snapshot: m.db.NewSnapshot(), clock: clock}
+	for {
+		live, clock := m.live(), m.Clock()
+		v := &view{m: m, snapshot: m.db.NewSnapshot(), live: live, clock: clock}
+		if live == m.live() {
+			return v
+		}
+		_ = v.snapshot.Close() // a restore has just replaced the tables; closing a snapshot does not fail
+	}
 }
+
+// live is the set of tables to read. It changes before the data of the other one goes: what
+// was read is good if live is still the same afterwards.
+func (m *Machine) live() tables { return tables(m.tables.Load()) }
 
 func (v *view) close() error { return v.snapshot.Close() }
 

@@ -33,6 +33,7 @@ func (m *Machine) Raise(by uint64) error {
 func (m *Machine) SetApplied(index, term uint64) error {
 	return m.amend("kv.SetApplied", func(w *writer) error {
 		w.meta.applied, w.meta.term = index, term
+		w.terms.forget(&w.txn)
 		return nil
 	})
 }

@@ -14,6 +14,7 @@ type row struct {
 	stored   bool // also if it has expired
 	revision uint64
 	expireAt uint64
+	hash     setHash // its share of the sum
 }
 
 func (r *row) live(clock uint64) bool {
@@ -42,7 +43,7 @@ func (w *writer) row(k rowKey) (row, error) {
 	if r, ok := w.rows.known[k]; ok {
 		return r, nil
 	}
-	w.key = appendDataKey(w.key[:0], k.store, k.key)
+	w.key = appendDataKey(w.key[:0], w.meta.tables(), k.store, k.key)
 	raw, found, err := w.txn.get(w.key)
 	if err != nil {
 		return row{}, err
@@ -53,7 +54,7 @@ func (w *writer) row(k rowKey) (row, error) {
 		if err != nil {
 			return row{}, fmt.Errorf("store %q: %w", k.store, err)
 		}
-		r = row{stored: true, revision: rec.revision, expireAt: rec.expireAt}
+		r = row{stored: true, revision: rec.revision, expireAt: rec.expireAt, hash: w.share(w.key[1:], raw)}
 	}
 	w.rows.known[k] = r
 	return r, nil

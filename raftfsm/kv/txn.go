@@ -61,6 +61,11 @@ func (t *txn) set(key, value []byte) { t.err = keep(t.err, t.batch.Set(key, valu
 
 func (t *txn) delete(key []byte) { t.err = keep(t.err, t.batch.Delete(key, nil)) }
 
+// clear deletes all keys of a table.
+func (t *txn) clear(table byte) {
+	t.err = keep(t.err, t.batch.DeleteRange([]byte{table}, []byte{table + 1}, nil))
+}
+
 // keep returns the first error.
 func keep(first, second error) error {
 	if first != nil {

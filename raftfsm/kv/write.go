@@ -77,9 +77,11 @@ func (w *writer) expiry(o *command.Op) uint64 {
 // store writes a record of the newest revision in the place of old.
 func (w *writer) store(k rowKey, old row, expireAt uint64, o *command.Op) {
 	put := w.txn.batch.SetDeferred(dataKeySize(k.store, k.key), recordSize(expireAt, o.ContentType, o.Value))
-	appendDataKey(put.Key[:0], k.store, k.key)
+	appendDataKey(put.Key[:0], w.meta.tables(), k.store, k.key)
 	appendRecord(put.Value[:0], w.meta.revision, expireAt, o.ContentType, o.Value)
+	hash := w.share(put.Key[1:], put.Value)
 	w.txn.err = keep(w.txn.err, put.Finish())
+	w.sums.replace(old.hash, hash)
 	if old.expireAt != expireAt {
 		w.undue(k, old.expireAt)
 		w.due(k, expireAt)
@@ -87,7 +89,7 @@ func (w *writer) store(k rowKey, old row, expireAt uint64, o *command.Op) {
 	if !old.stored {
 		w.meta.keys++
 	}
-	w.rows.known[k] = row{stored: true, revision: w.meta.revision, expireAt: expireAt}
+	w.rows.known[k] = row{stored: true, revision: w.meta.revision, expireAt: expireAt, hash: hash}
 }
 
 // remove takes a record away, if there is one.
@@ -95,23 +97,24 @@ func (w *writer) remove(k rowKey, old row) {
 	if !old.stored {
 		return
 	}
-	w.key = appendDataKey(w.key[:0], k.store, k.key)
+	w.key = appendDataKey(w.key[:0], w.meta.tables(), k.store, k.key)
 	w.txn.delete(w.key)
 	w.undue(k, old.expireAt)
 	w.meta.keys--
+	w.sums.replace(old.hash, setHash{})
 	w.rows.known[k] = row{}
 }
 
 func (w *writer) due(k rowKey, expireAt uint64) {
 	if expireAt != 0 {
-		w.key = appendDueKey(w.key[:0], expireAt, k.store, k.key)
+		w.key = appendDueKey(w.key[:0], w.meta.tables(), expireAt, k.store, k.key)
 		w.txn.set(w.key, nil)
 	}
 }
 
 func (w *writer) undue(k rowKey, expireAt uint64) {
 	if expireAt != 0 {
-		w.key = appendDueKey(w.key[:0], expireAt, k.store, k.key)
+		w.key = appendDueKey(w.key[:0], w.meta.tables(), expireAt, k.store, k.key)
 		w.txn.delete(w.key)
 	}
 }

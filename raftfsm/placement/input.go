@@ -67,6 +67,7 @@ type Input struct {
 	LeaderSince time.Time // since when it leads; zero = for long
 	Servers     []Server  // the group's configuration
 	Members     []Member  // every node gossip has seen, sidecars too
+	Held        bool      // an operator chose the leader: Leaders leaves the group where it is
 	Removed     []string  // server ids an operator removed; they never come back
 	Now         time.Time
 	Watching    time.Time // when this leader began to watch: a server that no member speaks for counts as failed since then; zero = just now

@@ -18,7 +18,8 @@ type Move struct {
 // make now, by group. It moves as little as it can: only when one server leads at least two
 // groups more than another, at most one group from and one group to each server at a time,
 // only to voters that are alive and keep up and whose disk is not slow, never in a group that has
-// sat with its leader for less than Limits.Settle, or that Plan is about to change.
+// sat with its leader for less than Limits.Settle, that an operator put where it is (Held), or
+// that Plan is about to change.
 //
 // A node knows how far a group's voters are behind only where it leads; groups whose voters'
 // lag is unknown count, but are not moved. So every node may ask for itself, and moves only
@@ -103,5 +104,5 @@ func (b *balance) idlest(v *view) *seat {
 // movable reports whether a group has rested and is whole.
 func (v *view) movable() bool {
 	rested := v.LeaderSince.IsZero() || v.Now.Sub(v.LeaderSince) >= v.Limits.Settle
-	return rested && v.led() != nil && v.majority(nil) && len(Plan(v.Input)) == 0
+	return rested && !v.Held && v.led() != nil && v.majority(nil) && len(Plan(v.Input)) == 0
 }

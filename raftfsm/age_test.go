@@ -1,0 +1,72 @@
+package raftfsm_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/raftfsm"
+)
+
+func TestAFollowerKnowsItsAgeAndAsksTheLeaderOnlyWhenItIsTooOld(t *testing.T) {
+	registries := map[string]*prometheus.Registry{}
+	c := startCluster(t, 3, func(o *raftfsm.Options) { registries[o.NodeID] = o.Registerer.(*prometheus.Registry) })
+	follower := c.others(c.leader())[0]
+	eventually(t, func() error { return follower.Ready(0) })
+	s, reg := follower.Store("", "s"), registries[follower.Identity().Node]
+	set(t, s, "app||k", "v", state.Strong)
+	read := func(bound time.Duration) state.Item {
+		t.Helper()
+		got, err := s.Get(t.Context(), state.GetRequest{Key: "app||k", ReadOptions: state.ReadOptions{MaxStaleness: bound}})
+		if err != nil || got.Level != state.Bounded || got.Age < 0 || got.Age > bound {
+			t.Fatalf("bound %s: %s, age %s, %v", bound, got.Level, got.Age, err)
+		}
+		return got
+	}
+	asked := func() float64 { return counter(t, reg, "quorate_store_forwards_total", "kind", "read_index") }
+	read(time.Minute)
+	before := asked()
+	for range 50 {
+		read(time.Minute)
+	}
+	if now := asked(); now != before {
+		t.Errorf("50 reads within the bound asked the leader %v times", now-before)
+	}
+	<-time.After(5 * time.Millisecond)
+	read(time.Millisecond)
+	if now := asked(); now == before {
+		t.Error("a read beyond the bound did not ask the leader")
+	}
+	if got := get(t, s, "app||k", state.Eventual); got.Age < 0 {
+		t.Error("an eventual read does not tell its age")
+	}
+}
+
+func TestTheAgeOfACutOffFollowerGrowsAndADeposedLeaderProvesNothing(t *testing.T) {
+	c := startCluster(t, 3, nil)
+	lead := c.leader()
+	follower := c.others(lead)[0]
+	eventually(t, func() error { return follower.Ready(0) })
+	bounded := func(h *raftfsm.Host) (state.Item, error) {
+		return h.Store("", "s").Get(within(t, 300*time.Millisecond), state.GetRequest{Key: "app||k", ReadOptions: state.ReadOptions{MaxStaleness: time.Millisecond}})
+	}
+	set(t, lead.Store("", "s"), "app||k", "v", state.Strong)
+	get(t, follower.Store("", "s"), "app||k", state.Strong)
+	c.isolate(follower.Identity().Server)
+	<-time.After(20 * time.Millisecond)
+	got := get(t, follower.Store("", "s"), "app||k", state.Eventual)
+	if got.Age < 20*time.Millisecond {
+		t.Errorf("age %s of a follower that has been cut off for longer", got.Age)
+	}
+	if _, err := bounded(follower); err == nil {
+		t.Error("a follower that was cut off kept a bound")
+	}
+	c.heal()
+	c.isolate(lead.Identity().Server)
+	c.leader(lead.Identity().Server)
+	if got, err := bounded(lead); err == nil {
+		t.Errorf("a deposed leader kept a bound: %+v", got)
+	}
+}

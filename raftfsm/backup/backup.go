@@ -1,0 +1,152 @@
+// Package backup is the format of a backup file: all data of a cluster, group by group, in a
+// form that depends neither on the database engine nor on the log.
+//
+// It owns the bytes, their checksums and what is said about files that are damaged, cut off,
+// of another program or of a newer version. It must never know groups, machines or the
+// network. It has no goroutines; a Writer or Reader is for one goroutine.
+//
+// A file is a magic and frames:
+//
+//	file    "QRBACKUP" version(2) frame*
+//	frame   type(1) length(4) payload CRC-32C of type, length and payload(4)
+//
+// in the order: header; for each group in ascending order its begin, records in the order of
+// their keys, remembered results, its end; trailer. Numbers are big-endian, those in records
+// uvarints. Header, begin, end and trailer are JSON, so that later versions can say more.
+// The end of a group says its length, its counts and a CRC-64 over its frames; the trailer
+// says the same of the file, and nothing follows it.
+package backup
+
+import (
+	"fmt"
+	"hash/crc32"
+	"hash/crc64"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Version is the newest form of the file that this build writes and reads.
+const Version = 1
+
+const (
+	magic     = "QRBACKUP"
+	headSize  = len(magic) + 2
+	frameHead = 1 + 4
+
+	// maxFrame bounds a frame: the largest record there can be, and room around it.
+	maxFrame = 80 << 20
+
+	// PartSize is about how much a frame of records holds: it becomes one log entry when the
+	// file is restored.
+	PartSize = 512 << 10
+)
+
+// The types of frames.
+const (
+	frameHeader     = 1
+	frameBegin      = 2
+	frameRecords    = 3
+	frameRemembered = 4
+	frameEnd        = 5
+	frameTrailer    = 6
+)
+
+// Header says what a file is a backup of.
+type Header struct {
+	Created    time.Time `json:"created"`
+	Node       string    `json:"node"`      // that wrote it
+	Program    string    `json:"program"`   // version of the program
+	Cluster    string    `json:"cluster"`   // name
+	ClusterID  string    `json:"clusterId"` // of the cluster that was backed up
+	Epoch      uint64    `json:"epoch,omitempty"`
+	Partitions uint32    `json:"partitions"`
+	Formats    Formats   `json:"formats"`
+	Groups     []Group   `json:"groups"` // one for each partition, in order
+}
+
+// Formats are the versions of what the data came from.
+type Formats struct {
+	Command uint32 `json:"command"` // log entries
+	File    uint32 `json:"file"`    // this file
+}
+
+// Group is the state of one group that the file holds.
+type Group struct {
+	ID       uint32 `json:"id"`
+	Index    uint64 `json:"index"`    // the leader's commit index that the state is not older than
+	Term     uint64 `json:"term"`     // the term in which it was confirmed
+	Applied  uint64 `json:"applied"`  // entry after which the state is as saved
+	Revision uint64 `json:"revision"` // counter of ETags
+	Clock    uint64 `json:"clock"`    // cluster time, Unix milliseconds
+}
+
+// Record is one key with its value.
+type Record struct {
+	Store, Key  string
+	Value       []byte
+	ContentType string
+	ExpireAt    uint64 // cluster time, Unix milliseconds; 0 = never
+}
+
+// Remembered is the result of a request that its client may repeat.
+type Remembered struct {
+	Key         string
+	ExpireAt    uint64
+	Fingerprint uint64
+	Result      []byte
+}
+
+// Totals count what a group, or the file, holds.
+type Totals struct {
+	Keys       uint64 `json:"keys"`
+	Remembered uint64 `json:"remembered"`
+	Bytes      uint64 `json:"bytes"` // of its frames in the file
+}
+
+func (t *Totals) add(o Totals) {
+	t.Keys += o.Keys
+	t.Remembered += o.Remembered
+	t.Bytes += o.Bytes
+}
+
+// begin opens a group.
+type begin struct {
+	ID uint32 `json:"id"`
+}
+
+// end closes a group, or, as the trailer, the file.
+type end struct {
+	Totals
+	Sum string `json:"crc64"`
+}
+
+var (
+	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+	ecma       = crc64.MakeTable(crc64.ECMA)
+)
+
+func sumText(sum uint64) string { return fmt.Sprintf("%016x", sum) }
+
+// validate refuses a header that no restore could follow.
+func (h *Header) validate() error {
+	if h.Partitions == 0 || len(h.Groups) != int(h.Partitions) {
+		return damaged("header", fmt.Sprintf("it has %d groups for %d partitions", len(h.Groups), h.Partitions))
+	}
+	for i, g := range h.Groups {
+		if g.ID != uint32(i) {
+			return damaged("header", "its groups are out of order")
+		}
+	}
+	return nil
+}
+
+func damaged(part, why string) error {
+	return &fault.Error{Code: fault.Corrupt, Op: "backup.Read", Msg: fmt.Sprintf("the backup is damaged at its %s: %s", part, why),
+		Hint: "use another copy of the file; nothing was changed"}
+}
+
+func torn(part string) error {
+	return &fault.Error{Code: fault.Corrupt, Op: "backup.Read", Msg: "the backup is cut off at its " + part,
+		Hint: "it was not written or copied to its end: use another copy; nothing was changed"}
+}

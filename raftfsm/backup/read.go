@@ -1,0 +1,310 @@
+package backup
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Reader reads and verifies a file from front to back. Nothing it has given out is to be
+// trusted as a whole before Next has returned io.EOF: only then the trailer was seen.
+type Reader struct {
+	Header Header
+
+	r     *bufio.Reader
+	buf   bytes.Buffer
+	whole sums
+	group sums
+	state state
+	next  uint32 // group that begins next
+	last  place  // of the last record, for their order
+	done  bool
+}
+
+// state is where in a file a Reader is.
+type state uint8
+
+const (
+	between state = iota // groups
+	records
+	remembered
+)
+
+// place is a key of a store.
+type place struct{ store, key string }
+
+func (a place) before(b place) bool {
+	return a.store < b.store || a.store == b.store && a.key < b.key
+}
+
+// Part is the next piece of a file. Exactly one of its groups of fields is set.
+type Part struct {
+	Group      uint32
+	Begins     bool         // the group begins
+	Records    []Record     // some of its records
+	Remembered []Remembered // some of its remembered results
+	Ends       bool         // the group ends, and holds Totals
+	Totals     Totals
+}
+
+// NewReader reads the header. Errors: invalid for a file of another program or a newer
+// version, corrupt for one that is damaged or cut off.
+func NewReader(r io.Reader) (*Reader, error) {
+	b := &Reader{r: bufio.NewReaderSize(r, 256<<10)}
+	head := make([]byte, headSize)
+	n, err := io.ReadFull(b.r, head)
+	switch {
+	case n < len(magic) || string(head[:len(magic)]) != magic:
+		if err != nil && !isEnd(err) {
+			return nil, err
+		}
+		return nil, &fault.Error{Code: fault.Invalid, Op: "backup.Read", Msg: "this is not a backup of this program",
+			Hint: "name a file that quorate snapshot save has written"}
+	case isEnd(err):
+		return nil, torn("header")
+	case err != nil:
+		return nil, err
+	}
+	if v := binary.BigEndian.Uint16(head[len(magic):]); v != Version {
+		return nil, &fault.Error{Code: fault.Invalid, Op: "backup.Read", Msg: fmt.Sprintf("the backup has format %d, this version understands up to %d", v, Version),
+			Hint: "use the version of quorate that wrote it, or a newer one"}
+	}
+	b.whole.take(head)
+	kind, payload, err := b.frame("header")
+	if err != nil {
+		return nil, err
+	}
+	if kind != frameHeader {
+		return nil, damaged("header", "it has none")
+	}
+	if err := json.Unmarshal(payload, &b.Header); err != nil {
+		return nil, damaged("header", err.Error())
+	}
+	b.account()
+	return b, b.Header.validate()
+}
+
+func isEnd(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
+
+// frame reads one frame; the payload is good until the next one.
+func (b *Reader) frame(part string) (kind byte, payload []byte, err error) {
+	b.buf.Reset()
+	if err := b.read(frameHead, part); err != nil {
+		return 0, nil, err
+	}
+	size := binary.BigEndian.Uint32(b.buf.Bytes()[1:])
+	if size > maxFrame {
+		return 0, nil, damaged(part, fmt.Sprintf("a frame of %d bytes", size))
+	}
+	if err := b.read(int(size)+4, part); err != nil {
+		return 0, nil, err
+	}
+	frame := b.buf.Bytes()
+	body := frame[:len(frame)-4]
+	if crc32.Checksum(body, castagnoli) != binary.BigEndian.Uint32(frame[len(body):]) {
+		return 0, nil, damaged(part, "its checksum does not match")
+	}
+	return frame[0], body[frameHead:], nil
+}
+
+// read appends n bytes to the buffer. Memory grows with what comes, not with n.
+func (b *Reader) read(n int, part string) error {
+	_, err := io.CopyN(&b.buf, b.r, int64(n))
+	if isEnd(err) {
+		return torn(part)
+	}
+	return err
+}
+
+// account takes the frame just read into the sums.
+func (b *Reader) account() {
+	b.whole.take(b.buf.Bytes())
+	b.group.take(b.buf.Bytes())
+}
+
+// Next returns the next part, and io.EOF after the trailer of a file that is whole.
+func (b *Reader) Next() (Part, error) {
+	if b.done {
+		return Part{}, io.EOF
+	}
+	kind, payload, err := b.frame(b.part())
+	if err != nil {
+		return Part{}, err
+	}
+	p, err := b.take(kind, payload)
+	if err != nil {
+		return Part{}, err
+	}
+	if kind == frameTrailer {
+		b.done = true
+		return Part{}, b.nothingFollows()
+	}
+	if kind != frameEnd {
+		b.account()
+	} else {
+		b.whole.take(b.buf.Bytes())
+	}
+	return p, nil
+}
+
+// part names where the reader is, for people.
+func (b *Reader) part() string {
+	switch {
+	case b.state != between:
+		return fmt.Sprintf("group %d", b.next-1)
+	case b.next < b.Header.Partitions:
+		return fmt.Sprintf("group %d", b.next)
+	default:
+		return "trailer"
+	}
+}
+
+func (b *Reader) nothingFollows() error {
+	switch _, err := b.r.ReadByte(); {
+	case errors.Is(err, io.EOF):
+		return io.EOF
+	case err != nil:
+		return err
+	}
+	return damaged("end", "bytes follow it")
+}
+
+// take decodes a frame, if it may stand here.
+func (b *Reader) take(kind byte, payload []byte) (Part, error) {
+	p := Part{Group: b.next - 1}
+	bad := func(why string) (Part, error) { return Part{}, damaged(b.part(), why) }
+	switch {
+	case kind == frameBegin && b.state == between && b.next < b.Header.Partitions:
+		var v begin
+		if err := json.Unmarshal(payload, &v); err != nil || v.ID != b.next {
+			return bad("another group was expected")
+		}
+		p.Group, p.Begins = b.next, true
+		b.group, b.state, b.last = sums{}, records, place{}
+		b.next++
+	case kind == frameRecords && b.state == records:
+		var err error
+		if p.Records, err = b.records(payload); err != nil {
+			return bad(err.Error())
+		}
+		b.group.Keys += uint64(len(p.Records))
+	case kind == frameRemembered && b.state != between:
+		var err error
+		if p.Remembered, err = decodeRemembered(payload); err != nil {
+			return bad(err.Error())
+		}
+		b.group.Remembered += uint64(len(p.Remembered))
+		b.state = remembered
+	case kind == frameEnd && b.state != between:
+		if err := checkEnd(payload, &b.group); err != nil {
+			return bad(err.Error())
+		}
+		p.Ends, p.Totals = true, b.group.Totals
+		b.whole.Keys += p.Totals.Keys
+		b.whole.Remembered += p.Totals.Remembered
+		b.state = between
+	case kind == frameTrailer && b.state == between && b.next == b.Header.Partitions:
+		if err := checkEnd(payload, &b.whole); err != nil {
+			return bad(err.Error())
+		}
+	default:
+		return bad(fmt.Sprintf("a frame of type %d does not belong here", kind))
+	}
+	return p, nil
+}
+
+func checkEnd(payload []byte, have *sums) error {
+	var v end
+	if err := json.Unmarshal(payload, &v); err != nil {
+		return err
+	}
+	if v.Totals != have.Totals || v.Sum != sumText(have.crc) {
+		return fmt.Errorf("it ends with %d keys and checksum %s, %d and %s were expected", have.Keys, sumText(have.crc), v.Keys, v.Sum)
+	}
+	return nil
+}
+
+var errForm = errors.New("a record breaks the format")
+
+func (b *Reader) records(payload []byte) ([]Record, error) {
+	c := cursor{rest: bytes.Clone(payload)}
+	var out []Record
+	store := ""
+	for len(c.rest) > 0 && !c.bad {
+		switch c.byte() {
+		case 0:
+			store = string(c.bytes())
+		case 1:
+		default:
+			return nil, errForm
+		}
+		r := Record{Store: store, Key: string(c.bytes()), ContentType: string(c.bytes()), ExpireAt: c.uvarint(), Value: c.bytes()}
+		at := place{r.Store, r.Key}
+		if c.bad || r.Store == "" || r.Key == "" || bytes.IndexByte([]byte(r.Store), 0) >= 0 {
+			return nil, errForm
+		}
+		if !b.last.before(at) {
+			return nil, errors.New("its keys are out of order")
+		}
+		b.last = at
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+func decodeRemembered(payload []byte) ([]Remembered, error) {
+	c := cursor{rest: bytes.Clone(payload)}
+	var out []Remembered
+	for len(c.rest) > 0 {
+		m := Remembered{Key: string(c.bytes()), ExpireAt: c.uvarint(), Fingerprint: c.uvarint(), Result: c.bytes()}
+		if c.bad || m.Key == "" || m.ExpireAt == 0 || len(m.Result) == 0 {
+			return nil, errForm
+		}
+		out = append(out, m)
+	}
+	return out, nil
+}
+
+// cursor reads fields from front to back; bad is set by the first that is not there.
+type cursor struct {
+	rest []byte
+	bad  bool
+}
+
+func (c *cursor) byte() byte {
+	if len(c.rest) == 0 {
+		c.bad = true
+		return 0
+	}
+	v := c.rest[0]
+	c.rest = c.rest[1:]
+	return v
+}
+
+func (c *cursor) uvarint() uint64 {
+	v, n := binary.Uvarint(c.rest)
+	if n <= 0 {
+		c.bad, c.rest = true, nil
+		return 0
+	}
+	c.rest = c.rest[n:]
+	return v
+}
+
+func (c *cursor) bytes() []byte {
+	n := c.uvarint()
+	if n > uint64(len(c.rest)) {
+		c.bad, c.rest = true, nil
+		return nil
+	}
+	v := c.rest[:n:n]
+	c.rest = c.rest[n:]
+	return v
+}

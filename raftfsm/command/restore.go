@@ -1,0 +1,126 @@
+package command
+
+import "encoding/binary"
+
+// Step is one step of a restore. Numbers are part of the format.
+type Step uint8
+
+// The steps. A restore is begun, fed with chunks, and committed; until then its data lies
+// beside the live data, and no reader sees any of it.
+const (
+	StepBegin  Step = 1
+	StepChunk  Step = 2
+	StepCommit Step = 3 // from here on the data of the chunks is the only data
+	StepAbort  Step = 4 // drop what was staged
+)
+
+// Restore is one step of putting a backup in the place of all data of a group. Every step
+// may be sent again: a machine that has taken it answers as before and does nothing.
+type Restore struct {
+	Step     Step
+	ID       uint64 // of the whole restore, random, not 0
+	Part     uint64 // StepChunk: its number, from 0; StepCommit: how many there were
+	Revision uint64 // StepBegin: the revision counter of the backup
+
+	Remembered []Remembered // StepChunk: results of requests with a ClientID, oldest first
+}
+
+// Remembered is what the backed up machine knew of a request with a ClientID. Key and
+// Result are in the machine's own form.
+type Remembered struct {
+	Key         string
+	ExpireAt    uint64
+	Fingerprint uint64
+	Result      []byte
+}
+
+// minRemembered is the least number of bytes that one takes.
+const minRemembered = 1 + 1 + 1 + 1 + 1
+
+// IsRestore reports whether a request, encoded by AppendRequest, is of KindRestore. Beside
+// others in one batch a machine refuses it.
+func IsRestore(encoded []byte) bool {
+	_, n := binary.Uvarint(encoded)
+	return n > 0 && n < len(encoded) && Kind(encoded[n]) == KindRestore
+}
+
+func (r *Request) restoreProblem() string {
+	s := r.Restore
+	switch {
+	case s.Step < StepBegin || s.Step > StepAbort:
+		return "unknown step of a restore"
+	case s.ID == 0:
+		return "a restore without an id"
+	case r.ID != RequestID{} || r.Client != ClientID{} || r.Name != "" || r.Limit != 0:
+		return "a step of a restore carries nothing of other requests"
+	case s.Step != StepChunk && (len(r.Ops) > 0 || len(s.Remembered) > 0):
+		return "only a chunk carries data"
+	case s.Step != StepBegin && s.Revision != 0:
+		return "only the begin of a restore carries a revision"
+	case s.Part != 0 && s.Step != StepChunk && s.Step != StepCommit:
+		return "only chunks are numbered"
+	}
+	for i := range r.Ops {
+		if o := &r.Ops[i]; o.Kind != OpSet || o.Cond != CondNone || o.TTL != 0 {
+			return "a restore carries records, and nothing that has to be decided"
+		}
+	}
+	for i := range s.Remembered {
+		if m := &s.Remembered[i]; m.Key == "" || m.ExpireAt == 0 || len(m.Result) == 0 {
+			return "a remembered result lacks its key, its expiry or itself"
+		}
+	}
+	return ""
+}
+
+func appendRestore(dst []byte, r *Request) []byte {
+	s := r.Restore
+	dst = append(dst, byte(s.Step))
+	for _, n := range [...]uint64{s.ID, s.Part, s.Revision} {
+		dst = binary.AppendUvarint(dst, n)
+	}
+	if s.Step != StepChunk {
+		return dst
+	}
+	dst = appendOps(dst, r.Ops)
+	dst = binary.AppendUvarint(dst, uint64(len(s.Remembered)))
+	for i := range s.Remembered {
+		m := &s.Remembered[i]
+		dst = appendText(dst, m.Key)
+		dst = binary.AppendUvarint(dst, m.ExpireAt)
+		dst = binary.AppendUvarint(dst, m.Fingerprint)
+		dst = appendText(dst, m.Result)
+	}
+	return dst
+}
+
+func restoreSize(r *Request) int {
+	s := r.Restore
+	n := 1 + uvarintSize(s.ID) + uvarintSize(s.Part) + uvarintSize(s.Revision)
+	if s.Step != StepChunk {
+		return n
+	}
+	n += opsSize(r.Ops) + uvarintSize(uint64(len(s.Remembered)))
+	for i := range s.Remembered {
+		m := &s.Remembered[i]
+		n += textSize(len(m.Key)) + uvarintSize(m.ExpireAt) + uvarintSize(m.Fingerprint) + textSize(len(m.Result))
+	}
+	return n
+}
+
+func (c *cursor) restore(r *Request, ops *arena) {
+	s := &Restore{Step: Step(c.byte()), ID: c.uvarint(), Part: c.uvarint(), Revision: c.uvarint()}
+	r.Restore = s
+	if s.Step != StepChunk || c.err != nil {
+		return
+	}
+	c.ops(r, ops)
+	count := c.fits(c.uvarint(), minRemembered, "too many remembered results")
+	for range count {
+		m := Remembered{Key: c.text(), ExpireAt: c.uvarint(), Fingerprint: c.uvarint(), Result: c.bytes()}
+		if c.err != nil {
+			return
+		}
+		s.Remembered = append(s.Remembered, m)
+	}
+}

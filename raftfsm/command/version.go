@@ -1,0 +1,73 @@
+package command
+
+import "encoding/binary"
+
+// First is the version that every build understands.
+const First = 1
+
+// withRestore is the version that brought KindRestore and KindFormat.
+const withRestore = 2
+
+// VersionOf returns the version of an encoded batch; 0 for what is none.
+func VersionOf(batch []byte) uint8 {
+	if len(batch) < 2 || batch[0] != magic {
+		return 0
+	}
+	return batch[1]
+}
+
+// Needs returns the lowest version that has what a request, encoded by AppendRequest, asks
+// for.
+func Needs(encoded []byte) uint8 {
+	_, n := binary.Uvarint(encoded)
+	if n <= 0 || n >= len(encoded) {
+		return First
+	}
+	r := Request{Kind: Kind(encoded[n])}
+	if r.Kind == KindFormat && len(encoded) > n+2 {
+		v, _ := binary.Uvarint(encoded[n+2:])
+		r.Limit = uint32(min(v, 255)) //nolint:gosec // bounded
+	}
+	return r.needs()
+}
+
+// IsFormat reports whether a request, encoded by AppendRequest, is of KindFormat. Only the
+// leader that asked the servers of its group may propose one.
+func IsFormat(encoded []byte) bool {
+	_, n := binary.Uvarint(encoded)
+	return n > 0 && n < len(encoded) && Kind(encoded[n]) == KindFormat
+}
+
+func (r *Request) needs() uint8 {
+	switch r.Kind {
+	case KindRestore:
+		return withRestore
+	case KindFormat: // the entry that allows a version is of it: who does not know it stops here
+		return uint8(min(r.Limit, 255)) //nolint:gosec // bounded
+	default:
+		return First
+	}
+}
+
+// needs is the lowest version that has all requests.
+func (b *Batch) needs() uint8 {
+	v := uint8(First)
+	for i := range b.Requests {
+		v = max(v, b.Requests[i].needs())
+	}
+	return v
+}
+
+func (b *Batch) restores() bool {
+	return len(b.Requests) == 1 && b.Requests[0].Kind == KindRestore
+}
+
+func (r *Request) formatProblem() string {
+	switch {
+	case r.Limit < withRestore || r.Limit > Version:
+		return "a format that this build does not know"
+	case r.ID != RequestID{} || r.Client != ClientID{}:
+		return "the raising of a format carries nothing of other requests"
+	}
+	return ""
+}

@@ -1,0 +1,94 @@
+package raftfsm
+
+import (
+	"context"
+	"encoding/binary"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/group"
+)
+
+// replicas asks servers about their state over Peers. A server of an older version does not
+// know the questions and has no say.
+type replicas struct {
+	peers Peers
+	id    uint32
+}
+
+// replicasOf is nil without a way to other servers.
+func replicasOf(p Peers, id uint32) group.Replicas {
+	if p == nil {
+		return nil
+	}
+	return replicas{p, id}
+}
+
+// Bits of a report.
+const (
+	reportMarked = 1 << iota
+	reportDoubted
+	reportSlow
+)
+
+// Compare implements group.Replicas.
+func (c replicas) Compare(ctx context.Context, server raft.Server, index uint64) (group.Report, error) {
+	out, err := c.peers.Call(ctx, string(server.ID), MethodCompare, binary.AppendUvarint(message(formFirst, c.id), index))
+	if err != nil {
+		return group.Report{}, err
+	}
+	f := &frame{b: out}
+	bits := f.byte()
+	r := group.Report{Marked: bits&reportMarked != 0, Doubted: bits&reportDoubted != 0, Slow: bits&reportSlow != 0}
+	for i := range r.Digest {
+		r.Digest[i] = f.uvarint()
+	}
+	r.Append = time.Duration(f.uvarint()) //nolint:gosec // nanoseconds of a write
+	if f.bad {
+		return group.Report{}, errFrame(MethodCompare)
+	}
+	return r, nil
+}
+
+func serveCompare(g *group.Group, f *frame) ([]byte, error) {
+	index := f.uvarint()
+	if f.bad {
+		return nil, errFrame(MethodCompare)
+	}
+	r := g.AnswerCompare(index)
+	bits := byte(0)
+	for bit, set := range map[byte]bool{reportMarked: r.Marked, reportDoubted: r.Doubted, reportSlow: r.Slow} {
+		if set {
+			bits |= bit
+		}
+	}
+	b := []byte{bits}
+	for _, d := range r.Digest {
+		b = binary.AppendUvarint(b, d)
+	}
+	return binary.AppendUvarint(b, uint64(r.Append)), nil //nolint:gosec // positive
+}
+
+// AskState implements group.Replicas.
+func (c replicas) AskState(ctx context.Context, server raft.Server, ask group.StateRequest) error {
+	b := binary.AppendUvarint(binary.AppendUvarint(message(formFirst, c.id), ask.Applied), ask.Nonce)
+	_, err := c.peers.Call(ctx, string(server.ID), MethodState, appendString(b, string(ask.To)))
+	return err
+}
+
+// serveState promises the state to a member of the group, and to nobody else.
+func serveState(g *group.Group, f *frame) error {
+	ask := group.StateRequest{Applied: f.uvarint(), Nonce: f.uvarint(), To: raft.ServerID(f.string())}
+	if f.bad || len(f.b) > 0 {
+		return errFrame(MethodState)
+	}
+	servers, _ := g.Servers()
+	for _, s := range servers {
+		if s.ID == ask.To {
+			return g.AnswerState(ask)
+		}
+	}
+	return fault.New(fault.Denied, "raftfsm.Serve", "a server that is no member of the group asks for its state")
+}

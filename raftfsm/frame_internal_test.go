@@ -1,0 +1,83 @@
+package raftfsm
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+func TestQueriesAndWhatTheyFindTravelUnchanged(t *testing.T) {
+	for name, q := range map[string]query{
+		"get":    {kind: queryGet, store: "ns/s", keys: []string{"app||k"}, values: []kv.Value{{Found: true, Value: []byte{}, ContentType: "t", Revision: 7, ExpireAt: 9}}},
+		"absent": {kind: queryGet, store: "ns/s", keys: []string{"app||k"}, values: []kv.Value{{}}},
+		"many":   {kind: queryMany, store: "/s", keys: []string{"a", "b"}, values: []kv.Value{{Found: true, Value: []byte("v"), Revision: 1}, {}}},
+		"list":   {kind: queryList, store: "/s", prefix: "p", after: "q", limit: 3, listed: []kv.Listed{{Key: "r", Revision: 2, ExpireAt: 3, Size: 4}}, more: true},
+	} {
+		asked, err := readQuery(&frame{b: q.append(nil)})
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		if err := asked.readFound(&frame{b: q.appendFound(nil)}); err != nil {
+			t.Fatal(name, err)
+		}
+		if diff := cmp.Diff(&q, asked, cmp.AllowUnexported(query{}), cmpopts.EquateEmpty()); diff != "" {
+			t.Error(name, diff)
+		}
+	}
+}
+
+func TestHowAReadWasGivenTravelsUnchanged(t *testing.T) {
+	at := seen{group: 3, pos: group.Position{Term: 2, Index: 9}, committed: true}
+	for _, g := range []given{
+		{level: state.Linearizable, at: at}, {level: state.Bounded, age: time.Second, at: at, ownDone: true},
+		{level: state.Stale, age: -1, at: at, reason: staleLost, forgive: true}, {level: state.SessionLevel, age: 1, at: at},
+	} {
+		f := &frame{b: appendGiven(nil, &g)}
+		if got := readGiven(f, 3); f.bad || got != g {
+			t.Errorf("%+v became %+v (bad %v)", g, got, f.bad)
+		}
+	}
+}
+
+func TestAnAnswerThatIsCutOffLeavesTheOutcomeUnknown(t *testing.T) {
+	a := group.Answer{Position: group.Position{Term: 1, Index: 5}}
+	whole := append(appendString([]byte{0}, appendAnswer(nil, &a)), appendString([]byte{1}, fault.Marshal(fault.New(fault.NotLeader, "x", "y")))...)
+	out := readOutcomes(whole, nil, 2)
+	if out[0].err != nil || out[0].answer.Position != a.Position || !fault.Is(out[1].err, fault.NotLeader) {
+		t.Errorf("%+v", out)
+	}
+	for cut := range len(whole) {
+		out := readOutcomes(whole[:cut], nil, 2)
+		if !fault.Is(out[1].err, fault.Indeterminate) {
+			t.Fatalf("cut at %d: %v", cut, out[1].err)
+		}
+	}
+}
+
+func FuzzFrames(f *testing.F) {
+	q := query{kind: queryMany, store: "s", keys: []string{"a"}}
+	f.Add(q.append(nil))
+	f.Add(appendGiven(nil, &given{level: state.Stale, reason: "r"}))
+	f.Add([]byte{2, 1, 'a', 1, 1, 0, 0, 0})
+	f.Fuzz(func(_ *testing.T, b []byte) {
+		if q, err := readQuery(&frame{b: b}); err == nil && !bytes.Equal(q.append(nil), b) {
+			again, err := readQuery(&frame{b: q.append(nil)})
+			if err != nil || len(again.keys) != len(q.keys) {
+				panic("a query changed on its way")
+			}
+		}
+		_ = readGiven(&frame{b: b}, 0)
+		_, _ = readRoutes(b)
+		_ = readOutcomes(b, nil, 3)
+		_ = (&query{kind: queryList}).readFound(&frame{b: b})
+		_ = (&query{kind: queryMany, keys: []string{"a", "b"}}).readFound(&frame{b: b})
+	})
+}

@@ -1,0 +1,241 @@
+package group
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// simHistory collects operations. Its clock counts events: virtual time stands still while
+// much happens.
+type simHistory struct {
+	mu     sync.Mutex
+	clock  int64
+	ops    []porcupine.Operation
+	ledger map[string]string // keys written once, and acknowledged
+}
+
+func (h *simHistory) now() int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.clock++
+	return h.clock
+}
+
+func (h *simHistory) add(client int, begin int64, in opInput, out opOutput) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.clock++
+	end := h.clock
+	if out.unknown {
+		end, client = forever, 1000+len(h.ops) // the client goes on as somebody else
+	}
+	h.ops = append(h.ops, porcupine.Operation{ClientId: client, Input: in, Call: begin, Output: out, Return: end})
+}
+
+// simClient does one operation after the other.
+type simClient struct {
+	s         *sim
+	id        int
+	origin    uint64
+	seq, done uint64
+	rnd       *rand.Rand
+	seen      map[string]seenValue
+	h         *simHistory
+}
+
+// live works until stop is closed.
+func (c *simClient) live(stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case <-time.After(time.Duration(c.rnd.IntN(120)) * time.Millisecond):
+			c.one()
+		}
+	}
+}
+
+func (c *simClient) one() {
+	in := opInput{key: "k" + strconv.Itoa(c.rnd.IntN(2)), value: fmt.Sprintf("c%d-%d", c.id, c.seq+1)}
+	switch c.rnd.IntN(12) {
+	case 0, 1, 2, 3:
+		c.get(in.key, 3*time.Second)
+		return
+	case 4, 5:
+		in.kind = opSet
+	case 6:
+		in.kind, in.value = opDelete, ""
+	case 7, 8: // a key of its own, that must be there in the end
+		in.kind, in.key = opSet, fmt.Sprintf("once-%s", in.value)
+	case 9:
+		c.eventual()
+		return
+	default:
+		in.kind, in.expect = opCAS, c.seen[in.key].value
+	}
+	c.write(in)
+}
+
+// pick chooses a server, mostly one that says it leads.
+func (c *simClient) pick(leading bool) (life, bool) {
+	if leading && c.rnd.IntN(5) > 0 {
+		if id, _ := c.s.leader(); id != "" {
+			return c.s.life(id)
+		}
+	}
+	ids := c.s.ids()
+	return c.s.life(ids[c.rnd.IntN(len(ids))])
+}
+
+func (c *simClient) rest() { after(time.Duration(5+c.rnd.IntN(40)) * time.Millisecond) }
+
+// get reads strongly; it reports whether it could.
+func (c *simClient) get(key string, limit time.Duration) (string, bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	begin := c.h.now()
+	for ctx.Err() == nil {
+		v, err := c.tryGet(ctx, key)
+		if err == nil {
+			c.seen[key] = seenValue{string(v.Value), v.Revision}
+			c.h.add(c.id, begin, opInput{kind: opGet, key: key}, opOutput{value: string(v.Value)})
+			return string(v.Value), true
+		}
+		c.rest()
+	}
+	return "", false
+}
+
+// tryGet asks a leader for an index and reads there, or at another server that has applied it.
+func (c *simClient) tryGet(ctx context.Context, key string) (kv.Value, error) {
+	asked, ok := c.pick(true)
+	reader := asked
+	if c.rnd.IntN(3) == 0 {
+		reader, ok = c.pick(false)
+	}
+	if !ok || asked.group == nil {
+		return kv.Value{}, errRefused
+	}
+	ri, err := asked.group.ReadIndex(ctx)
+	if err != nil {
+		return kv.Value{}, err
+	}
+	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	if err := reader.group.WaitApplied(short, ri.Index); err != nil {
+		return kv.Value{}, err
+	}
+	if err := reader.group.Trusted(); err != nil {
+		return kv.Value{}, err
+	}
+	v, err := reader.group.Machine().Get(store, key, ri.Now)
+	if asked.wire.dead() || reader.wire.dead() {
+		return kv.Value{}, errRefused // the answer of a process that is gone
+	}
+	return v, err
+}
+
+func (c *simClient) write(in opInput) bool {
+	c.seq++
+	op := command.Op{Kind: command.OpSet, Store: store, Key: in.key, Value: []byte(in.value)}
+	switch {
+	case in.kind == opDelete:
+		op.Kind, op.Value = command.OpDelete, nil
+	case in.kind == opCAS && in.expect == "":
+		op.Cond = command.CondAbsent
+	case in.kind == opCAS:
+		op.Cond, op.Revision = command.CondRevision, c.seen[in.key].revision
+	}
+	r := &command.Request{Kind: command.KindWrite, ID: command.RequestID{Origin: c.origin, Seq: c.seq, Done: c.done}, Ops: []command.Op{op}}
+	begin := c.h.now()
+	res, known := c.send(r, 1500*time.Millisecond)
+	c.done = c.seq // it is not sent again
+	out := opOutput{unknown: !known, conflict: known && res.Outcome == kv.Conflict}
+	switch {
+	case !known || out.conflict:
+		delete(c.seen, in.key)
+	case in.kind == opDelete:
+		c.seen[in.key] = seenValue{}
+	default:
+		c.seen[in.key] = seenValue{in.value, res.Revisions[0]}
+	}
+	c.h.add(c.id, begin, in, out)
+	if known && in.kind == opSet && in.key[:2] == "on" {
+		c.h.mu.Lock()
+		c.h.ledger[in.key] = in.value
+		c.h.mu.Unlock()
+	}
+	return known
+}
+
+// send tries a request until its outcome is known or time is up.
+func (c *simClient) send(r *command.Request, limit time.Duration) (kv.Result, bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	for ctx.Err() == nil {
+		l, ok := c.pick(true)
+		if !ok {
+			c.rest()
+			continue
+		}
+		try, stop := context.WithTimeout(ctx, 400*time.Millisecond)
+		a, err := l.group.ProposeRequest(try, r, Committed)
+		stop()
+		switch {
+		case l.wire.dead(): // nobody hears the answer of a process that is gone
+			c.rest()
+		case err == nil && (a.Result.Outcome == kv.Applied || a.Result.Outcome == kv.Conflict):
+			return a.Result, true
+		case err == nil:
+			c.s.fail("client %d: request %+v was decided as %s", c.id, r.ID, a.Result.Outcome)
+			return a.Result, false
+		case !fault.Is(err, fault.Indeterminate):
+			c.rest()
+		}
+	}
+	return kv.Result{}, false
+}
+
+// eventual writes what may be lost with its leader: logs part behind it.
+func (c *simClient) eventual() {
+	l, ok := c.pick(true)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	for i := range 1 + c.rnd.IntN(6) {
+		if _, err := l.group.ProposeRequest(ctx, setRequest("eventual"+strconv.Itoa(i), "v"), Durable); err != nil {
+			return
+		}
+	}
+}
+
+// enrol makes an origin for a client, so that what it repeats is done once.
+func (s *sim) enrol(name string) (number uint64) {
+	s.within(simBound, "registering a client", func() error {
+		_, g := s.leader()
+		if g == nil {
+			return raft.ErrNotLeader
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		a, err := g.ProposeRequest(ctx, &command.Request{Kind: command.KindRegister, Name: name}, Committed)
+		if err == nil {
+			number = a.Result.Revisions[0]
+		}
+		return err
+	})
+	return number
+}

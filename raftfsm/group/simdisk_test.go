@@ -1,0 +1,324 @@
+package group
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+
+	"github.com/quorate/quorate/internal/durable"
+)
+
+// simDisk is the disk of one simulated server: files, terms and votes, and a log, all in
+// memory. What was written and not yet synced is known apart, so that a crash can keep any
+// prefix of it, or nothing. A disk that was crashed is used no more; crash gives the next one.
+type simDisk struct {
+	files *vfs.MemFS
+	lies  string // what this disk forgets in a crash although it said it was synced: "log", "votes"; empty = nothing
+
+	mu    sync.Mutex
+	kept  simRecords          // on the medium
+	noted []func(*simRecords) // written since, in this order, and not yet synced
+	seen  simRecords          // kept with everything noted: what reads find
+}
+
+// simRecords is what the disk holds beside files.
+type simRecords struct {
+	votes  map[string][]byte
+	log    []*raft.Log // without gaps
+	stable bool        // its file has been made
+	engine bool
+}
+
+func newSimDisk(lies string) *simDisk {
+	d := &simDisk{files: vfs.NewCrashableMem(), lies: lies, kept: simRecords{votes: map[string][]byte{}}, seen: simRecords{votes: map[string][]byte{}}}
+	// The data directory is older than any group.
+	if err := errors.Join(d.mkdirAll("/sim"), d.syncDir("/"), d.syncDir("/sim")); err != nil {
+		panic(err)
+	}
+	return d
+}
+
+func (r simRecords) clone() simRecords {
+	r.votes, r.log = maps.Clone(r.votes), slices.Clone(r.log)
+	return r
+}
+
+// crash is the disk as a loss of power at this moment leaves it.
+func (d *simDisk) crash(rnd *rand.Rand) *simDisk {
+	percent := []int{0, 50, 100}[rnd.IntN(3)]
+	next := newSimDisk(d.lies)
+	next.files = d.files.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: percent, RNG: rnd})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	next.kept = d.kept.clone()
+	for _, op := range d.noted[:rnd.IntN(len(d.noted)+1)] {
+		op(&next.kept)
+	}
+	switch d.lies {
+	case "log":
+		next.kept.log = next.kept.log[:max(0, len(next.kept.log)-30)]
+	case "votes":
+		delete(next.kept.votes, string(keyVote))
+	}
+	next.seen = next.kept.clone()
+	return next
+}
+
+// note writes something that a crash may undo until sync.
+func (d *simDisk) note(op func(*simRecords)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	op(&d.seen)
+	d.noted = append(d.noted, op)
+}
+
+// sync makes what was noted last for good.
+func (d *simDisk) sync() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.noted, d.kept = nil, d.seen.clone()
+}
+
+func (d *simDisk) look(f func(*simRecords)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f(&d.seen)
+}
+
+// The files.
+
+func (d *simDisk) database() vfs.FS { return d.files }
+
+func (d *simDisk) read(path string) ([]byte, error) {
+	f, err := d.files.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(f)
+	if err != nil {
+		return nil, err
+	}
+	if len(b) < 2 {
+		return nil, durable.ErrDamaged
+	}
+	end := slices.Index(b, '\n')
+	if end < 0 || string(b[end+1:]) != durable.Sum(b[:end])+"\n" {
+		return nil, durable.ErrDamaged
+	}
+	return b[:end], nil
+}
+
+func (d *simDisk) write(path string, body []byte, step func(string)) error {
+	f, err := d.files.Create(path+durable.Suffix, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write([]byte(string(body) + "\n" + durable.Sum(body) + "\n"))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	step("written")
+	if err := d.files.Rename(path+durable.Suffix, path); err != nil {
+		return err
+	}
+	step("renamed")
+	return d.syncDir(filepath.Dir(path))
+}
+
+func (d *simDisk) open(path string) (io.ReadCloser, error) { return d.files.Open(path) }
+
+func (d *simDisk) create(path string) (syncedFile, error) {
+	if _, err := d.files.Stat(path); err == nil {
+		return nil, &fs.PathError{Op: "create", Path: path, Err: fs.ErrExist}
+	}
+	f, err := d.files.Create(path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return nil, err
+	}
+	return simFile{f}, nil
+}
+
+// simFile leaves what is written to it as it was: with the race detector Pebble's files in
+// memory spoil it on purpose, and a copy to two writers hands it to the second one then.
+type simFile struct{ vfs.File }
+
+func (f simFile) Write(p []byte) (int, error) { return f.File.Write(slices.Clone(p)) }
+
+func (d *simDisk) list(dir string) ([]fs.FileInfo, error) {
+	names, err := d.files.List(dir)
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(names)
+	infos := make([]fs.FileInfo, len(names))
+	for i, name := range names {
+		info, err := d.files.Stat(filepath.Join(dir, name))
+		if err != nil {
+			return nil, err
+		}
+		infos[i] = simInfo{info, name}
+	}
+	return infos, nil
+}
+
+// simInfo has the name that a directory knows a file by; a hard link's own is another.
+type simInfo struct {
+	fs.FileInfo
+	name string
+}
+
+func (i simInfo) Name() string { return i.name }
+
+func (d *simDisk) exists(path string) bool {
+	switch filepath.Base(path) {
+	case stableName, boltName:
+		var made bool
+		d.look(func(r *simRecords) {
+			made = r.stable && filepath.Base(path) == stableName || r.engine && filepath.Base(path) == boltName
+		})
+		return made
+	}
+	_, err := d.files.Stat(path)
+	return err == nil
+}
+
+func (d *simDisk) mkdir(dir string) error {
+	if _, err := d.files.Stat(dir); err == nil {
+		return &fs.PathError{Op: "mkdir", Path: dir, Err: fs.ErrExist}
+	}
+	return d.files.MkdirAll(dir, 0o700)
+}
+
+func (d *simDisk) mkdirAll(dir string) error { return d.files.MkdirAll(dir, 0o700) }
+
+func (d *simDisk) removeAll(path string) error { return d.files.RemoveAll(path) }
+
+func (d *simDisk) syncDir(dir string) error {
+	f, err := d.files.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// Terms and votes. The step after a vote was stored syncs it; a term alone is synced at once.
+
+func (d *simDisk) stable(string) (stableStore, error) {
+	d.note(func(r *simRecords) { r.stable = true })
+	d.sync()
+	return simStable{d}, nil
+}
+
+type simStable struct{ d *simDisk }
+
+func (s simStable) Set(key, val []byte) error {
+	k, v := string(key), slices.Clone(val)
+	s.d.note(func(r *simRecords) { r.votes[k] = v })
+	if k != string(keyVote) {
+		s.d.sync()
+	}
+	return nil
+}
+
+func (s simStable) Get(key []byte) (val []byte, err error) {
+	err = raftboltdb.ErrKeyNotFound
+	s.d.look(func(r *simRecords) {
+		if v, ok := r.votes[string(key)]; ok {
+			val, err = slices.Clone(v), nil
+		}
+	})
+	return val, err
+}
+
+func (s simStable) SetUint64(key []byte, val uint64) error {
+	return s.Set(key, binary.BigEndian.AppendUint64(nil, val))
+}
+
+func (s simStable) GetUint64(key []byte) (uint64, error) {
+	b, err := s.Get(key)
+	if err != nil {
+		return 0, err
+	}
+	return binary.BigEndian.Uint64(b), nil
+}
+
+func (s simStable) Close() error { return nil }
+
+// The log. The step after an append or a deletion syncs it.
+
+func (d *simDisk) log(Options) (logStore, error) {
+	d.note(func(r *simRecords) { r.engine = true })
+	d.sync()
+	return simLog{d}, nil
+}
+
+type simLog struct{ d *simDisk }
+
+func (s simLog) FirstIndex() (first uint64, err error) {
+	s.d.look(func(r *simRecords) {
+		if len(r.log) > 0 {
+			first = r.log[0].Index
+		}
+	})
+	return first, nil
+}
+
+func (s simLog) LastIndex() (last uint64, err error) {
+	s.d.look(func(r *simRecords) {
+		if n := len(r.log); n > 0 {
+			last = r.log[n-1].Index
+		}
+	})
+	return last, nil
+}
+
+func (s simLog) GetLog(index uint64, l *raft.Log) (err error) {
+	err = raft.ErrLogNotFound
+	s.d.look(func(r *simRecords) {
+		if n := len(r.log); n > 0 && r.log[0].Index <= index && index <= r.log[n-1].Index {
+			*l, err = *r.log[index-r.log[0].Index], nil
+		}
+	})
+	return err
+}
+
+func (s simLog) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
+
+// StoreLogs notes each entry by itself: a crash may tear a batch.
+func (s simLog) StoreLogs(entries []*raft.Log) error {
+	for _, l := range entries {
+		c := copyEntry(l)
+		last, _ := s.LastIndex()
+		if last > 0 && c.Index != last+1 {
+			return errors.New("an append leaves a gap in the log, or covers what it holds")
+		}
+		s.d.note(func(r *simRecords) { r.log = append(r.log, c) })
+	}
+	return nil
+}
+
+func copyEntry(l *raft.Log) *raft.Log {
+	c := *l
+	c.Data, c.Extensions = slices.Clone(l.Data), slices.Clone(l.Extensions)
+	return &c
+}
+
+func (s simLog) DeleteRange(lo, hi uint64) error {
+	s.d.note(func(r *simRecords) {
+		r.log = slices.DeleteFunc(slices.Clone(r.log), func(l *raft.Log) bool { return lo <= l.Index && l.Index <= hi })
+	})
+	return nil
+}
+
+func (s simLog) Close() error { return nil }

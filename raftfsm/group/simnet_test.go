@@ -1,0 +1,285 @@
+package group
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// simNet joins the servers of a simulation. Every message takes virtual time; a few take
+// so long that their sender has given up, and arrive nevertheless. What is sent over a link
+// that is cut vanishes: nobody is told, the sender waits in vain.
+type simNet struct {
+	work sync.WaitGroup // messages under way
+
+	mu    sync.Mutex
+	rnd   *rand.Rand
+	cut   map[link]bool
+	wires map[raft.ServerID]*simWire // of servers that run
+}
+
+var errRefused = errors.New("nobody listens there")
+
+// after waits for d of the bubble's time.
+func after(d time.Duration) { <-time.After(d) }
+
+func (n *simNet) delay() time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.rnd.IntN(60) == 0 {
+		return time.Duration(50+n.rnd.IntN(900)) * time.Millisecond
+	}
+	return time.Duration(100+n.rnd.IntN(2500)) * time.Microsecond
+}
+
+func (n *simNet) set(l link, cut bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.cut[l] = cut
+}
+
+func (n *simNet) heal() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(n.cut)
+}
+
+// whole reports whether messages pass from one server to another.
+func (n *simNet) whole(from, to raft.ServerID) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return !n.cut[link{from, to}]
+}
+
+// join puts a server on the net, in the place of its former life.
+func (n *simNet) join(id raft.ServerID) *simWire {
+	w := &simWire{net: n, id: id, consumer: make(chan raft.RPC), down: make(chan struct{})}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.wires[id] = w
+	return w
+}
+
+// leave takes a life of a server off the net at once.
+func (n *simNet) leave(w *simWire) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	close(w.down)
+	if n.wires[w.id] == w {
+		delete(n.wires, w.id)
+	}
+}
+
+func (n *simNet) wire(id raft.ServerID) *simWire {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.wires[id]
+}
+
+// simWire is the transport of one life of a server.
+type simWire struct {
+	net      *simNet
+	id       raft.ServerID
+	consumer chan raft.RPC
+	down     chan struct{} // closed when the server has crashed or was stopped
+
+	mu        sync.Mutex
+	heartbeat func(raft.RPC)
+	group     *Group // once it is open
+}
+
+var (
+	_ raft.Transport   = (*simWire)(nil)
+	_ raft.WithPreVote = (*simWire)(nil)
+	_ Confirmer        = (*simWire)(nil)
+	_ Replicas         = (*simWire)(nil)
+)
+
+const simTimeout = 400 * time.Millisecond // of a request
+
+func (w *simWire) dead() bool {
+	select {
+	case <-w.down:
+		return true
+	default:
+		return false
+	}
+}
+
+func (w *simWire) opened(g *Group) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.group = g
+}
+
+func (w *simWire) open() *Group {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.group
+}
+
+func (w *simWire) handler() func(raft.RPC) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.heartbeat
+}
+
+// reply is what comes back to a sender.
+type reply[T any] struct {
+	value T
+	err   error
+}
+
+// exchange sends a request and waits for what comes back of it.
+func exchange[T any](w *simWire, to raft.ServerID, limit time.Duration, handle func(*simWire) (T, error)) (T, error) {
+	var none T
+	back := make(chan reply[T], 1)
+	w.net.work.Go(func() {
+		after(w.net.delay())
+		if w.dead() || !w.net.whole(w.id, to) {
+			return
+		}
+		target := w.net.wire(to)
+		if target == nil {
+			back <- reply[T]{none, errRefused}
+			return
+		}
+		value, err := handle(target)
+		after(w.net.delay())
+		if !target.dead() && w.net.whole(to, w.id) {
+			back <- reply[T]{value, err}
+		}
+	})
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case r := <-back:
+		return r.value, r.err
+	case <-t.C:
+		return none, errCut
+	case <-w.down:
+		return none, errCut
+	}
+}
+
+// rpc is an exchange with the other server's raft.
+func rpc[T any](w *simWire, to raft.ServerAddress, limit time.Duration, command any, data io.Reader, resp *T) error {
+	got, err := exchange(w, raft.ServerID(to), limit, func(target *simWire) (*T, error) {
+		answer := make(chan raft.RPCResponse, 1)
+		req := raft.RPC{Command: command, Reader: data, RespChan: answer}
+		t := time.NewTimer(limit)
+		defer t.Stop()
+		if a, ok := command.(*raft.AppendEntriesRequest); ok && isHeartbeat(a) && target.handler() != nil {
+			go target.handler()(req)
+		} else {
+			select {
+			case target.consumer <- req:
+			case <-target.down:
+				return nil, errCut
+			case <-t.C:
+				return nil, errCut
+			}
+		}
+		select {
+		case a := <-answer:
+			if a.Error != nil {
+				return nil, a.Error
+			}
+			return a.Response.(*T), nil
+		case <-target.down:
+			return nil, errCut
+		case <-t.C:
+			return nil, errCut
+		}
+	})
+	if err == nil {
+		*resp = *got
+	}
+	return err
+}
+
+func (w *simWire) Consumer() <-chan raft.RPC     { return w.consumer }
+func (w *simWire) LocalAddr() raft.ServerAddress { return raft.ServerAddress(w.id) }
+
+func (w *simWire) SetHeartbeatHandler(h func(raft.RPC)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.heartbeat = h
+}
+
+func (w *simWire) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
+	return nil, raft.ErrPipelineReplicationNotSupported
+}
+
+func (w *simWire) AppendEntries(_ raft.ServerID, to raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	req := *args // the sender uses it again
+	req.Entries = slices.Clone(args.Entries)
+	for i, l := range req.Entries {
+		req.Entries[i] = copyEntry(l)
+	}
+	return rpc(w, to, simTimeout, &req, nil, resp)
+}
+
+func (w *simWire) RequestVote(_ raft.ServerID, to raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	return rpc(w, to, simTimeout, args, nil, resp)
+}
+
+func (w *simWire) RequestPreVote(_ raft.ServerID, to raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	return rpc(w, to, simTimeout, args, nil, resp)
+}
+
+func (w *simWire) TimeoutNow(_ raft.ServerID, to raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+	return rpc(w, to, simTimeout, args, nil, resp)
+}
+
+func (w *simWire) InstallSnapshot(_ raft.ServerID, to raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+	return rpc(w, to, 10*simTimeout, args, &simStream{w, raft.ServerID(to), data}, resp)
+}
+
+func (w *simWire) EncodePeer(_ raft.ServerID, a raft.ServerAddress) []byte { return []byte(a) }
+func (w *simWire) DecodePeer(b []byte) raft.ServerAddress                  { return raft.ServerAddress(b) }
+
+// simStream breaks off when the link is cut or the sender dies.
+type simStream struct {
+	from *simWire
+	to   raft.ServerID
+	r    io.Reader
+}
+
+func (s *simStream) Read(p []byte) (int, error) {
+	if s.from.dead() || !s.from.net.whole(s.from.id, s.to) {
+		return 0, errCut
+	}
+	return s.r.Read(p)
+}
+
+// asked is an exchange with the other server's group.
+func asked[T any](w *simWire, to raft.ServerID, question func(*Group) (T, error)) (T, error) {
+	return exchange(w, to, simTimeout, func(target *simWire) (T, error) {
+		if g := target.open(); g != nil {
+			return question(g)
+		}
+		var none T
+		return none, errRefused
+	})
+}
+
+func (w *simWire) ConfirmTerm(_ context.Context, server raft.Server, term uint64) error {
+	_, err := asked(w, server.ID, func(g *Group) (any, error) { return nil, g.AnswerConfirm(term) })
+	return err
+}
+
+func (w *simWire) Compare(_ context.Context, server raft.Server, index uint64) (Report, error) {
+	return asked(w, server.ID, func(g *Group) (Report, error) { return g.AnswerCompare(index), nil })
+}
+
+func (w *simWire) AskState(_ context.Context, server raft.Server, ask StateRequest) error {
+	_, err := asked(w, server.ID, func(g *Group) (any, error) { return nil, g.AnswerState(ask) })
+	return err
+}

@@ -1,0 +1,199 @@
+package kv
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/quorate/quorate/raftfsm/command"
+)
+
+// Export is all that a backup holds of a machine, as of one entry: everything but what the
+// cluster keeps about itself. It does not hold the
+// machine up: it may be closed meanwhile, and then Next says so. For one goroutine; Close
+// must be called.
+type Export struct {
+	Applied, Term uint64
+	Revision      uint64
+	Clock         uint64
+
+	m    *Machine
+	last meta
+	view *view  // nil once closed; guarded by m.exports.mu
+	next []byte // first key that was not given yet; nil = all were
+}
+
+// Exported is a part of an export: records in the order of their keys, and after the last
+// of them client results in the order in which they expire. What it holds is the caller's.
+type Exported struct {
+	Records    []command.Op // OpSet without a condition
+	Remembered []command.Remembered
+}
+
+// exports are those of a machine that are open: they must be closed before the database.
+type exports struct {
+	mu   sync.Mutex
+	open map[*Export]struct{}
+}
+
+// Export begins an export of what is applied now. It costs no copy, but as long as it is
+// open the space of what is replaced is not given back. Errors are those of Get.
+func (m *Machine) Export() (*Export, error) {
+	if err := m.use("kv.Export"); err != nil {
+		return nil, err
+	}
+	defer m.gate.leave()
+	v := m.view()
+	last, err := v.meta()
+	if err != nil {
+		return nil, m.unreadable("kv.Export", "cannot read the database", keep(err, v.close()))
+	}
+	e := &Export{
+		Applied: last.applied, Term: last.term, Revision: last.revision, Clock: last.clock,
+		m: m, last: last, view: v, next: []byte{last.tables().data()},
+	}
+	m.exports.mu.Lock()
+	defer m.exports.mu.Unlock()
+	if m.exports.open == nil {
+		m.exports.open = map[*Export]struct{}{}
+	}
+	m.exports.open[e] = struct{}{}
+	return e, nil
+}
+
+// Close gives back what the export holds. Idempotent.
+func (e *Export) Close() {
+	e.m.exports.mu.Lock()
+	defer e.m.exports.mu.Unlock()
+	e.release()
+}
+
+func (e *Export) release() {
+	if e.view != nil {
+		_ = e.view.close() // closing a snapshot does not fail
+		e.view = nil
+		delete(e.m.exports.open, e)
+	}
+}
+
+// close ends all exports. Nobody is inside Next any more.
+func (x *exports) close() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for e := range x.open {
+		e.release()
+	}
+}
+
+// Next returns the next part, of about size bytes or of one item; more is false after the
+// last. Keys that have expired and client results that are forgotten are left out. Errors
+// are those of Get; fault.Unavailable also when the machine was closed meanwhile.
+func (e *Export) Next(size int) (part Exported, more bool, err error) {
+	if err := e.m.use("kv.Export"); err != nil {
+		return part, false, err
+	}
+	defer e.m.gate.leave()
+	if e.view == nil {
+		return part, false, errClosed("kv.Export")
+	}
+	if e.next != nil && e.next[0] == e.last.tables().data() {
+		err = e.records(&part, size)
+	} else if e.next != nil {
+		err = e.remembered(&part, size)
+	}
+	if err != nil {
+		return Exported{}, false, e.m.unreadable("kv.Export", "cannot read the database", err)
+	}
+	return part, e.next != nil, nil
+}
+
+// walk calls f for every key of a table from e.next on, until f has enough. It leaves
+// e.next at the first key that f did not get, or after the end of the table.
+func (e *Export) walk(table byte, f func(it *pebble.Iterator) (enough bool, err error)) (done bool, err error) {
+	it, err := e.view.snapshot.NewIter(&pebble.IterOptions{LowerBound: e.next, UpperBound: []byte{table + 1}})
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = keep(err, it.Close()) }()
+	for ok := it.First(); ok; ok = it.Next() {
+		enough, err := f(it)
+		if err != nil {
+			return false, err
+		}
+		if enough {
+			e.next = append(bytes.Clone(it.Key()), 0)
+			return false, nil
+		}
+	}
+	return true, it.Error()
+}
+
+func (e *Export) records(part *Exported, size int) error {
+	done, err := e.walk(e.last.tables().data(), func(it *pebble.Iterator) (bool, error) {
+		raw, err := it.ValueAndErr()
+		if err != nil {
+			return false, err
+		}
+		r, err := parseRecord(raw)
+		if err != nil {
+			return false, err
+		}
+		store, key, ok := strings.Cut(string(it.Key()[1:]), "\x00")
+		if !ok {
+			return false, errRecord
+		}
+		if r.live(e.last.clock) && store != SystemStore {
+			part.Records = append(part.Records, command.Op{
+				Kind: command.OpSet, Store: store, Key: key, Value: slices.Clone(r.value), ContentType: string(r.contentType), ExpireAt: r.expireAt,
+			})
+		}
+		size -= len(raw) + len(it.Key())
+		return size <= 0, nil
+	})
+	if done {
+		e.next = []byte{e.last.tables().queue()}
+	}
+	return err
+}
+
+func (e *Export) remembered(part *Exported, size int) error {
+	done, err := e.walk(e.last.tables().queue(), func(it *pebble.Iterator) (bool, error) {
+		raw, err := it.ValueAndErr()
+		if err != nil {
+			return false, err
+		}
+		item, err := parseClientItem(raw)
+		if err != nil {
+			return false, err
+		}
+		number, ok := parseNumberKey(it.Key())
+		if !ok || item.key == "" {
+			return false, errClient
+		}
+		if item.expireAt > e.last.clock {
+			if err := e.client(part, number, item.key); err != nil {
+				return false, err
+			}
+		}
+		size -= len(raw) + len(it.Key())
+		return size <= 0, nil
+	})
+	if done {
+		e.next = nil
+	}
+	return err
+}
+
+// client takes the row of an item, unless the id has been used anew since.
+func (e *Export) client(part *Exported, number uint64, key string) error {
+	return e.view.get([]byte(key), func(raw []byte) error {
+		r, err := parseClientRow(raw)
+		if err != nil || r.number != number {
+			return err
+		}
+		part.Remembered = append(part.Remembered, command.Remembered{Key: key[1:], ExpireAt: r.expireAt, Fingerprint: r.fingerprint, Result: r.result})
+		return nil
+	})
+}

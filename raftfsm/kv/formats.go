@@ -1,0 +1,50 @@
+package kv
+
+import (
+	"errors"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// CheckFormat says whether Open would understand the database, and changes nothing on disk:
+// fault.Invalid for one of a newer version or of another program. What else may be wrong
+// with it, Open finds. Nobody else may use the directory meanwhile.
+func CheckFormat(o Options) error {
+	found, err := peek(&o)
+	if err != nil || !found {
+		return err
+	}
+	m, err := open(o, func(p *pebble.Options) { p.ErrorIfNotExists, p.ReadOnly = true, true })
+	if err != nil {
+		return nil //nolint:nilerr // Open says it better
+	}
+	err = m.checkFormat()
+	return keep(err, m.db.Close())
+}
+
+func (m *Machine) checkFormat() error {
+	raw, closer, err := m.db.Get(metaKey())
+	if errors.Is(err, pebble.ErrNotFound) {
+		return errForeign()
+	}
+	if err != nil {
+		return nil //nolint:nilerr // Open says it better
+	}
+	defer closer.Close() //nolint:errcheck // a reference to memory
+	if _, err = parseMeta(raw); fault.Is(err, fault.Invalid) {
+		return inDir(err, m.dir)
+	}
+	return nil
+}
+
+// inDir names the database that an error is about.
+func inDir(err error, dir string) error {
+	e, ok := fault.As(err)
+	if !ok {
+		return err
+	}
+	named := *e
+	named.Key, named.Msg = dir, dir+": "+e.Msg
+	return &named
+}

@@ -1,0 +1,267 @@
+package kv
+
+import (
+	"encoding/binary"
+	"maps"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/quorate/quorate/raftfsm/command"
+)
+
+// A restore comes through the log, so that every replica ends at the same state and a crash
+// anywhere leaves a replica before or after it, never between: chunks are written to the set
+// of tables that is not live, where no reader looks, and one entry, in one Pebble batch with
+// its index, makes that set the live one and deletes the other. Writes go on meanwhile; those
+// decided before that entry are replaced with everything else, those after it see what was
+// restored. To the log, and to whoever reads it in order, a restore is one large write.
+//
+// What a restore does besides:
+//
+//   - Revisions: restored records get new ones, in the order of the backup, above the
+//     greater of this machine's counter and the backup's, raised by 2^40: so none was ever
+//     given out, also not by a machine that went on after the backup and was lost.
+//   - Origins stay, for their numbers count requests of this log. What they remember is
+//     replaced by a refusal: a retry of a request that was decided before must neither be
+//     applied again nor be told that it took effect.
+//   - Client results are those of the backup: they tell what was applied to its state.
+//   - What the cluster keeps about itself (SystemStore) stays, and is in no backup.
+//   - Cluster time goes on. Records that are due by now are never visible.
+
+// revisionRaise is added to the revision counter by a restore.
+const revisionRaise = 1 << 40
+
+// SystemStore holds what the cluster keeps about itself, as its servers that were removed.
+// It belongs to the cluster and not to its data: a restore leaves it as it is, and an export
+// leaves it out. Part of the format.
+const SystemStore = "system"
+
+// Times of cluster time in milliseconds, part of the format.
+const (
+	stageHold = 10 * 1000      // another restore may take the place of one that was silent for so long
+	stageLife = 10 * 60 * 1000 // one that was silent for so long is dropped
+)
+
+// replaced is what a machine knows of restores.
+type replaced struct {
+	live    uint64 // the set of tables that is read
+	at      uint64 // index of the last restore; 0 = none
+	id      uint64 // its id
+	stage   uint64 // id of the restore under way; 0 = none
+	seen    uint64 // cluster time of its last step
+	parts   uint64 // chunks taken
+	base    uint64 // revision below that of its first record
+	keys    uint64 // records staged
+	clients uint64 // client results staged
+}
+
+func (r *replaced) fields() [9]*uint64 {
+	return [...]*uint64{&r.live, &r.at, &r.id, &r.stage, &r.seen, &r.parts, &r.base, &r.keys, &r.clients}
+}
+
+// stageDue is when the restore under way is given up, or never.
+func (m *meta) stageDue() uint64 {
+	if m.replaced.stage == 0 {
+		return never
+	}
+	return later(m.replaced.seen, stageLife)
+}
+
+// Restored returns the index of the entry that last replaced all data by those of a backup;
+// 0 if there was none.
+func (m *Machine) Restored() uint64 { return m.state.Load().replaced.at }
+
+// restores reports whether b is a step of a restore: it gets a Pebble batch of its own, for
+// what it finds in tables must not depend on what it was applied together with.
+func restores(b *command.Batch) bool {
+	return len(b.Requests) == 1 && b.Requests[0].Kind == command.KindRestore
+}
+
+// cut ends the batch of this Apply and begins another.
+func (m *Machine) cut() error {
+	w := m.writer
+	if w.meta.applied != m.Applied() {
+		if err := m.commit(); err != nil {
+			return err
+		}
+	}
+	if err := w.end(); err != nil {
+		return err
+	}
+	w.begin()
+	return nil
+}
+
+// restore takes one step. Its outcome is Applied, also if the step had been taken before;
+// Conflict if another restore is under way; Stale if the restore is not known, or over;
+// Rejected if the step does not follow what was taken.
+func (w *writer) restore(r *command.Request, res *Result) error {
+	s, own := r.Restore, &w.meta.replaced
+	switch {
+	case s.Step == command.StepCommit && own.id == s.ID && own.stage != s.ID:
+		return nil
+	case s.Step == command.StepBegin:
+		w.stageBegin(s, res)
+	case own.stage != s.ID:
+		res.Outcome = Stale
+	case s.Step == command.StepChunk:
+		w.stageChunk(r, res)
+	case s.Step == command.StepCommit && s.Part != own.parts:
+		res.Outcome = Rejected
+	case s.Step == command.StepCommit:
+		return w.stageCommit(res.Index)
+	default:
+		w.stageDrop()
+	}
+	return nil
+}
+
+func (w *writer) stageBegin(s *command.Restore, res *Result) {
+	own := &w.meta.replaced
+	base := max(w.meta.revision, s.Revision)
+	switch {
+	case own.stage == s.ID:
+		return
+	case own.id == s.ID:
+		res.Outcome = Stale
+		return
+	case own.stage != 0 && w.meta.clock < later(own.seen, stageHold):
+		res.Outcome = Conflict
+		return
+	case base > never>>1:
+		res.Outcome = Rejected
+		return
+	}
+	w.stageDrop()
+	own.stage, own.seen, own.base = s.ID, w.meta.clock, base+revisionRaise
+}
+
+// stageDrop forgets the restore under way, with its data.
+func (w *writer) stageDrop() {
+	own := &w.meta.replaced
+	for _, table := range w.meta.tables().other().all() {
+		w.txn.clear(table)
+	}
+	own.stage, own.seen, own.parts, own.base, own.keys, own.clients = 0, 0, 0, 0, 0, 0
+	w.sums.stage = setHash{}
+}
+
+func (w *writer) stageChunk(r *command.Request, res *Result) {
+	own := &w.meta.replaced
+	own.seen = w.meta.clock
+	switch {
+	case r.Restore.Part < own.parts:
+		return
+	case r.Restore.Part > own.parts:
+		res.Outcome = Rejected
+		return
+	}
+	own.parts++
+	to := w.meta.tables().other()
+	for i := range r.Ops {
+		if r.Ops[i].Store != SystemStore {
+			w.stageRecord(to, &r.Ops[i])
+		}
+	}
+	for i := range r.Restore.Remembered {
+		w.stageClient(to, &r.Restore.Remembered[i], res.Index)
+	}
+}
+
+func (w *writer) stageRecord(to tables, o *command.Op) {
+	own := &w.meta.replaced
+	own.keys++
+	put := w.txn.batch.SetDeferred(dataKeySize(o.Store, o.Key), recordSize(o.ExpireAt, o.ContentType, o.Value))
+	appendDataKey(put.Key[:0], to, o.Store, o.Key)
+	appendRecord(put.Value[:0], own.base+own.keys, o.ExpireAt, o.ContentType, o.Value)
+	w.sums.stage.add(w.share(put.Key[1:], put.Value))
+	w.txn.err = keep(w.txn.err, put.Finish())
+	if o.ExpireAt != 0 {
+		w.txn.set(appendDueKey(w.key[:0], to, o.ExpireAt, o.Store, o.Key), nil)
+	}
+}
+
+func (w *writer) stageClient(to tables, c *command.Remembered, index uint64) {
+	own := &w.meta.replaced
+	key := append([]byte{to.client()}, c.Key...)
+	r := clientRow{number: own.clients, expireAt: c.ExpireAt, fingerprint: c.Fingerprint, index: index, result: c.Result}
+	own.clients++
+	w.txn.set(key, r.append(nil))
+	item := binary.BigEndian.AppendUint64([]byte{clientFormat}, r.expireAt)
+	w.txn.set(appendNumberKey(nil, to.queue(), r.number), append(item, key...))
+}
+
+// stageCommit makes what was staged the data.
+func (w *writer) stageCommit(index uint64) error {
+	own := &w.meta.replaced
+	kept, hash, err := w.keepSystem(w.meta.tables().other())
+	if err != nil {
+		return err
+	}
+	for _, table := range w.meta.tables().all() {
+		w.txn.clear(table)
+	}
+	w.meta.revision = max(w.meta.revision, own.base) + own.keys
+	w.meta.keys, w.meta.clientFirst, w.meta.clientNext = own.keys+kept, 0, own.clients
+	*own = replaced{live: uint64(w.meta.tables().other()), at: index, id: own.stage}
+	w.sums.swap(hash)
+	w.dueFloor = 0
+	for _, number := range slices.Sorted(maps.Keys(w.origins.byNumber)) {
+		w.refuse(w.origins.byNumber[number], index)
+	}
+	return nil
+}
+
+// keepSystem copies the records of the cluster itself to the set that becomes the live one.
+func (w *writer) keepSystem(to tables) (kept uint64, hash setHash, err error) {
+	from := appendDataKey(nil, w.meta.tables(), SystemStore, "")
+	it, err := w.txn.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: successor(from)})
+	if err != nil {
+		return 0, hash, err
+	}
+	defer func() { err = keep(err, it.Close()) }()
+	for ok := it.First(); ok; ok = it.Next() {
+		raw, err := it.ValueAndErr()
+		if err != nil {
+			return 0, hash, err
+		}
+		r, err := parseRecord(raw)
+		if err != nil {
+			return 0, hash, err
+		}
+		key := string(it.Key()[len(from):])
+		w.txn.set(appendDataKey(nil, to, SystemStore, key), raw)
+		if r.expireAt != 0 {
+			w.txn.set(appendDueKey(nil, to, r.expireAt, SystemStore, key), nil)
+		}
+		hash.add(w.share(it.Key()[1:], raw))
+		kept++
+	}
+	return kept, hash, it.Error()
+}
+
+// refuse puts a refusal in the place of everything that an origin remembers.
+func (w *writer) refuse(o *origin, index uint64) {
+	if len(o.results) == 0 {
+		return
+	}
+	for _, e := range o.entries {
+		w.txn.delete(appendRememberedKey(nil, o.number, e.index))
+	}
+	o.entries = nil
+	o.pending.entry = index
+	w.origins.touched = append(w.origins.touched, o)
+	refusal := appendResult(nil, &Result{Outcome: Stale, Index: index}, index)
+	for _, seq := range slices.Sorted(maps.Keys(o.results)) {
+		o.remember(seq, remembered{index: index, data: refusal})
+	}
+}
+
+// expireStage drops a restore that nobody has gone on with.
+func (w *writer) expireStage(int) (removed int, more bool, err error) {
+	if w.meta.stageDue() > w.meta.clock {
+		return 0, false, nil
+	}
+	w.stageDrop()
+	return 1, false, nil
+}

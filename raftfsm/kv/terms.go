@@ -1,0 +1,93 @@
+package kv
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sort"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// maxTerms is how many terms, of which a command was applied, the machine knows: the
+// newest ones. Part of the format.
+const maxTerms = 1024
+
+// terms remembers, for each term, the index of the last command of it that was applied.
+// A term has one leader, and that only appends: a command which the leader of term t wrote
+// at index i is part of this state if, and only if, the last one of t is at or above i.
+// Entries without a command are left out, for not every replica sees them.
+type terms struct {
+	closed []termEnd // ascending; never changed in place, for readers have it
+	now    termEnd   // term of the newest command; zero = none
+	saved  termEnd   // of now, what the database holds or is about to
+}
+
+// termEnd is a term and its last command so far.
+type termEnd struct{ term, last uint64 }
+
+// note takes a command. Terms never fall along a log.
+func (t *terms) note(txn *txn, index, term uint64, keep int) {
+	if term != t.now.term {
+		t.save(txn)
+		if t.now.term != 0 {
+			t.closed = append(t.closed[:len(t.closed):len(t.closed)], t.now)
+		}
+		if drop := len(t.closed) + 1 - keep; drop > 0 {
+			for _, e := range t.closed[:drop] {
+				txn.delete(appendNumberKey(nil, tableTerm, e.term))
+			}
+			t.closed = t.closed[drop:]
+		}
+	}
+	t.now = termEnd{term, index}
+}
+
+// save puts the newest term into the database.
+func (t *terms) save(txn *txn) {
+	if t.now == t.saved {
+		return
+	}
+	txn.set(appendNumberKey(nil, tableTerm, t.now.term), binary.BigEndian.AppendUint64(nil, t.now.last))
+	t.saved = t.now
+}
+
+// forget drops everything: the terms were those of another log.
+func (t *terms) forget(txn *txn) {
+	for _, e := range append(t.closed[:len(t.closed):len(t.closed)], t.now) {
+		txn.delete(appendNumberKey(nil, tableTerm, e.term))
+	}
+	*t = terms{}
+}
+
+func (t *terms) load(db *pebble.DB) error {
+	return scan(db, tableTerm, func(key, value []byte) error {
+		term, ok := parseNumberKey(key)
+		if !ok || len(value) != 8 {
+			return fmt.Errorf("damaged record of a term: key %x, %d bytes", key, len(value))
+		}
+		if t.now.term != 0 {
+			t.closed = append(t.closed, t.now)
+		}
+		t.now = termEnd{term, binary.BigEndian.Uint64(value)}
+		t.saved = t.now
+		return nil
+	})
+}
+
+// Wrote reports whether the command that the leader of term wrote at index is part of the
+// state. It is known unless the machine has not come so far, or term is older than the
+// newest 1024 terms of which it applied commands, or than a restored backup.
+func (m *Machine) Wrote(term, index uint64) (wrote, known bool) {
+	s := m.state.Load()
+	if len(s.terms.closed) > 0 && term < s.terms.closed[0].term || len(s.terms.closed) == 0 && term < s.terms.now.term {
+		return false, false
+	}
+	if term >= s.terms.now.term { // more of it may come
+		wrote = term == s.terms.now.term && index <= s.terms.now.last
+		return wrote, wrote
+	}
+	closed := s.terms.closed
+	i := sort.Search(len(closed), func(i int) bool { return closed[i].term >= term })
+	wrote = i < len(closed) && closed[i].term == term && index <= closed[i].last
+	return wrote, wrote || index <= s.applied
+}

@@ -1,0 +1,115 @@
+package kv
+
+import (
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Verified is what Verify found.
+type Verified struct {
+	Applied uint64 // index of the state that was read
+	Keys    uint64 // records read
+	First   bool   // there was no sum to compare with: from now on there is
+	Wrong   string // what is not as it was applied; empty = nothing
+}
+
+// verifyStep is how many bytes are read between two calls of pace.
+const verifyStep = 1 << 20
+
+// Verify reads all records, as of one entry, and compares them with the sum of what was
+// applied. A database that was written before there were sums gets its sum. pace is called
+// after every MiB or so and may wait; Verify ends with the error that it returns. As long
+// as it runs the space of what is replaced is not given back. Other errors are those of Get;
+// a database that Pebble finds damaged also breaks the machine.
+func (m *Machine) Verify(pace func(bytes int) error) (Verified, error) {
+	if err := m.use("kv.Verify"); err != nil {
+		return Verified{}, err
+	}
+	defer m.gate.leave()
+	v := m.view()
+	out, err := m.verify(v, pace)
+	if err = keep(err, v.close()); err != nil {
+		if p, ok := err.(pacing); ok { //nolint:errorlint // it is never wrapped
+			return out, p.error
+		}
+		return out, m.unreadable("kv.Verify", "cannot read the database", err)
+	}
+	return out, nil
+}
+
+// pacing is an error of the caller's, not of the database.
+type pacing struct{ error }
+
+func (m *Machine) verify(v *view, pace func(bytes int) error) (out Verified, err error) {
+	last, err := v.meta()
+	if err != nil {
+		return out, err
+	}
+	var stored sums
+	err = v.get(sumKey(), func(raw []byte) error {
+		var ok bool
+		if stored, ok = parseSums(raw, &last); !ok {
+			return errRecord
+		}
+		return nil
+	})
+	if err != nil {
+		return out, err
+	}
+	out.Applied = last.applied
+	var found setHash
+	if found, out.Keys, err = v.sum(last.tables().data(), pace); err != nil {
+		return out, err
+	}
+	switch {
+	case out.Keys != last.keys:
+		out.Wrong = fmt.Sprintf("%d records are stored, %d were applied", out.Keys, last.keys)
+	case !stored.known:
+		out.First = true
+		found.sub(stored.data)
+		m.base.Store(&base{gen: stored.gen, data: found})
+	case found != stored.data:
+		out.Wrong = fmt.Sprintf("the hash of the stored records is %016x%016x, that of what was applied %016x%016x",
+			found[0], found[1], stored.data[0], stored.data[1])
+	}
+	return out, nil
+}
+
+// sum reads a table of data records.
+func (v *view) sum(table byte, pace func(bytes int) error) (found setHash, keys uint64, err error) {
+	it, err := v.snapshot.NewIter(&pebble.IterOptions{LowerBound: []byte{table}, UpperBound: []byte{table + 1}})
+	if err != nil {
+		return found, 0, err
+	}
+	defer func() { err = keep(err, it.Close()) }()
+	read := 0
+	for ok := it.First(); ok; ok = it.Next() {
+		value, err := it.ValueAndErr()
+		if err != nil {
+			return found, keys, err
+		}
+		found.add(member(it.Key()[1:], value))
+		keys++
+		if read += len(it.Key()) + len(value); read >= verifyStep {
+			if err := v.m.pause(pace, read); err != nil {
+				return found, keys, err
+			}
+			read = 0
+		}
+	}
+	return found, keys, it.Error()
+}
+
+// pause lets the caller of Verify wait, and ends it when the machine closes.
+func (m *Machine) pause(pace func(bytes int) error, read int) error {
+	if err := pace(read); err != nil {
+		return pacing{err}
+	}
+	select {
+	case <-m.gate.closing:
+		return pacing{errClosed("kv.Verify")}
+	default:
+		return nil
+	}
+}

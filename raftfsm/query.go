@@ -1,0 +1,181 @@
+package raftfsm
+
+import (
+	"encoding/binary"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// queryKind is what a query looks up. Numbers are part of the protocol.
+type queryKind uint8
+
+const (
+	queryGet  queryKind = 1 + iota // keys[0]
+	queryMany                      // all keys at one instant
+	queryList                      // a page of keys
+)
+
+// query is a read of one group: what to look up, and what was found. It runs on the
+// machine at hand, or travels to a server that has one.
+type query struct {
+	kind          queryKind
+	store         string
+	keys          []string
+	prefix, after string // queryList
+	limit         int    // queryList: 1 to maxPage
+	strong        bool   // what is due must be so for every later leader too
+
+	values []kv.Value  // found: one for each key, in order
+	listed []kv.Listed // found by queryList
+	more   bool        // there are keys after those listed
+	asked  uint64      // the leader's time when a strong listing began
+}
+
+// look reads a machine at a cluster time. pending says that something was left out only
+// because of that time, which the log has not reached yet.
+func (q *query) look(m *kv.Machine, now uint64) (pending bool, err error) {
+	switch q.kind {
+	case queryGet:
+		v, err := m.Get(q.store, q.keys[0], now)
+		q.values = append(q.values[:0], v)
+		return v.Pending, err
+	case queryMany:
+		q.values, err = m.GetMany(q.store, q.keys, now)
+		for i := range q.values {
+			pending = pending || q.values[i].Pending
+		}
+		return pending, err
+	default:
+		return q.list(m, now)
+	}
+}
+
+func (q *query) list(m *kv.Machine, now uint64) (pending bool, err error) {
+	if q.strong {
+		// List at the log's own time, which is moved first if anything has become due since.
+		if q.asked == 0 {
+			q.asked = now
+		}
+		if due, any := m.NextDue(); any && due <= q.asked && m.Clock() < q.asked {
+			return true, nil
+		}
+		now = 0
+	}
+	q.listed, q.more, err = m.List(q.store, q.prefix, q.after, q.limit, now)
+	return false, err
+}
+
+// append encodes what to look up.
+func (q *query) append(b []byte) []byte {
+	b = append(b, byte(q.kind))
+	b = appendString(b, q.store)
+	if q.kind == queryList {
+		b = appendString(appendString(b, q.prefix), q.after)
+		return binary.AppendUvarint(b, uint64(q.limit)) //nolint:gosec // positive
+	}
+	b = binary.AppendUvarint(b, uint64(len(q.keys)))
+	for _, k := range q.keys {
+		b = appendString(b, k)
+	}
+	return b
+}
+
+// readQuery undoes append. What it returns can be looked up.
+func readQuery(f *frame) (*query, error) {
+	q := &query{kind: queryKind(f.byte()), store: f.string()}
+	switch q.kind {
+	case queryGet, queryMany:
+		n := f.uvarint()
+		if n > uint64(len(f.b)) || n == 0 || q.kind == queryGet && n != 1 {
+			f.bad = true
+			break
+		}
+		for range n {
+			q.keys = append(q.keys, f.string())
+		}
+	case queryList:
+		q.prefix, q.after = f.string(), f.string()
+		n := f.uvarint()
+		f.bad = f.bad || n == 0 || n > maxPage
+		q.limit = int(min(n, maxPage)) //nolint:gosec // bounded
+	default:
+		f.bad = true
+	}
+	if f.bad || len(f.b) > 0 {
+		return nil, errFrame(MethodRead)
+	}
+	return q, nil
+}
+
+// Bits of a value found.
+const (
+	valueFound = 1 << iota
+	valueMore  // of a listing: there is more
+)
+
+// appendFound encodes what was found.
+func (q *query) appendFound(b []byte) []byte {
+	if q.kind == queryList {
+		more := uint64(0)
+		if q.more {
+			more = valueMore
+		}
+		b = binary.AppendUvarint(binary.AppendUvarint(b, more), uint64(len(q.listed)))
+		for i := range q.listed {
+			l := &q.listed[i]
+			b = appendString(b, l.Key)
+			b = binary.AppendUvarint(binary.AppendUvarint(binary.AppendUvarint(b, l.Revision), l.ExpireAt), uint64(l.Size)) //nolint:gosec // not negative
+		}
+		return b
+	}
+	for i := range q.values {
+		v := &q.values[i]
+		if !v.Found {
+			b = append(b, 0)
+			continue
+		}
+		b = append(b, valueFound)
+		b = appendString(b, v.Value)
+		b = appendString(b, v.ContentType)
+		b = binary.AppendUvarint(binary.AppendUvarint(b, v.Revision), v.ExpireAt)
+	}
+	return b
+}
+
+// readFound undoes appendFound: q is filled with the answer to it, or left as it is.
+func (q *query) readFound(f *frame) error {
+	var listed []kv.Listed
+	var values []kv.Value
+	more := false
+	if q.kind == queryList {
+		more = f.uvarint()&valueMore != 0
+		n := f.uvarint()
+		f.bad = f.bad || n > uint64(len(f.b)) || n > maxPage
+		for i := uint64(0); i < n && !f.bad; i++ {
+			listed = append(listed, kv.Listed{Key: f.string(), Revision: f.uvarint(), ExpireAt: f.uvarint(), Size: int(f.uvarint())}) //nolint:gosec // informative
+		}
+	} else {
+		for i := 0; i < len(q.keys) && !f.bad; i++ {
+			values = append(values, f.value())
+		}
+	}
+	if f.bad || len(f.b) > 0 {
+		return &fault.Error{Code: fault.Unavailable, Op: "raftfsm.read", Msg: "the answer of the server cannot be read", Hint: "run the same version on all nodes"}
+	}
+	q.listed, q.values, q.more = listed, values, more
+	return nil
+}
+
+// value reads one value found, or its absence.
+func (f *frame) value() kv.Value {
+	if f.byte()&valueFound == 0 {
+		return kv.Value{}
+	}
+	return kv.Value{Found: true, Value: append([]byte{}, f.bytes()...), ContentType: f.string(), Revision: f.uvarint(), ExpireAt: f.uvarint()}
+}
+
+// appendString appends a text and its length.
+func appendString[T ~string | ~[]byte](b []byte, s T) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}

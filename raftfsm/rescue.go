@@ -1,0 +1,139 @@
+package raftfsm
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"path/filepath"
+	"strconv"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/group"
+)
+
+// RescueOptions say how to rescue. Dir and Logger are required.
+type RescueOptions struct {
+	Dir    string // data directory of a server that is stopped
+	Logger *slog.Logger
+	// Agree is shown what the directory holds before anything is changed and says whether to
+	// go on. Required.
+	Agree func(Survey) (bool, error)
+	Step  func(step string) // crash points, for tests
+}
+
+// Survey is what a data directory holds of a cluster.
+type Survey struct {
+	Identity Identity
+	Groups   []group.Survey // in order of their ids
+}
+
+// Alone reports whether this server is the only voter of every group: then there is
+// nothing to rescue.
+func (s *Survey) Alone() bool {
+	for _, g := range s.Groups {
+		if voters := g.Voters(); len(voters) != 1 || string(voters[0]) != s.Identity.Server {
+			return false
+		}
+	}
+	return s.Identity.Rescuing == 0
+}
+
+// Rescue makes the server in o.Dir, which must not run, the only voter of all its groups,
+// for a cluster that has lost a majority of its voters for good. What this server holds is
+// from then on the data of the cluster, also entries that no majority had; whatever it does
+// not hold is lost. Revision counters are raised, so that no ETag is given twice, and the
+// cluster gets a new epoch: servers of the old one are refused from then on, until they are
+// emptied and join again.
+//
+// Every step is durable before the next. A rescue that was broken off is noted in the
+// directory: the server does not start before it has been run to its end.
+//
+// Errors: unavailable if the server runs; invalid if the directory belongs to no cluster;
+// corrupt if it is damaged.
+func Rescue(o RescueOptions) (s Survey, err error) {
+	lock, err := lockDir(o.Dir)
+	if err != nil {
+		return s, fault.Wrap(err, opRescue, "the server must be stopped first")
+	}
+	defer func() { err = errors.Join(err, lock.release()) }()
+	id, err := rescuable(o.Dir)
+	if err != nil {
+		return s, err
+	}
+	s.Identity = *id
+	if err := checkFormats(o.Dir, id, o.Logger); err != nil {
+		return s, err
+	}
+	for gid := range id.Partitions {
+		g, err := group.Examine(rescueGroup(o, id, gid))
+		if err != nil {
+			return s, err
+		}
+		s.Groups = append(s.Groups, g)
+	}
+	if yes, err := o.Agree(s); err != nil || !yes {
+		return s, err
+	}
+	if id.Rescuing == 0 {
+		id.Rescuing = nextEpoch(id.Epoch)
+		if err := id.write(o.Dir); err != nil {
+			return s, err
+		}
+	}
+	for gid := range id.Partitions {
+		if s.Groups[gid], err = group.Rescue(rescueGroup(o, id, gid)); err != nil {
+			return s, err
+		}
+	}
+	id.Epoch, id.Rescuing = id.Rescuing, 0
+	s.Identity = *id
+	return s, id.write(o.Dir)
+}
+
+const opRescue = "raftfsm.Rescue"
+
+// rescuable reads the identity of a directory that can be rescued.
+func rescuable(dir string) (*Identity, error) {
+	id, err := readIdentity(dir)
+	switch {
+	case err != nil:
+		return nil, err
+	case id == nil:
+		return nil, &fault.Error{Code: fault.Invalid, Op: opRescue, Key: dir, Msg: "there is no data in " + dir, Hint: "name the data directory of the surviving server with --data-dir"}
+	case id.Cluster == "" || !id.Made || id.Forming:
+		return nil, &fault.Error{Code: fault.Invalid, Op: opRescue, Key: dir, Msg: "the server of " + dir + " is part of no cluster",
+			Hint: "it holds nothing to rescue: start it with --join, or restore a backup"}
+	case id.Removed:
+		return nil, &fault.Error{Code: fault.Invalid, Op: opRescue, Key: dir, Msg: id.Node + " was removed from the cluster by an operator, and may lack what came after",
+			Hint: "rescue another server, or restore a backup"}
+	}
+	return id, nil
+}
+
+// Epochs count rescues in their upper bits. The lower ones are random, so that two servers
+// of one cluster that are both rescued, by mistake, do not take each other for one.
+const epochCount = 20
+
+func nextEpoch(epoch uint64) uint64 {
+	return (epoch>>epochCount+1)<<epochCount | rand.Uint64N(1<<epochCount)
+}
+
+func rescueGroup(o RescueOptions, id *Identity, gid uint32) group.Options {
+	return group.Options{
+		ID: gid, Dir: groupDir(o.Dir, gid), ServerID: raft.ServerID(id.Server),
+		Engine: id.Engine, MustExist: true, Level: uint8(id.Format), //nolint:gosec // at most command.Version
+		Logger: o.Logger, Fatal: func(err error) { o.Logger.Error("the disk failed", "error", err) }, Step: o.Step,
+	}
+}
+
+func groupDir(dir string, gid uint32) string {
+	return filepath.Join(dir, "groups", strconv.FormatUint(uint64(gid), 10))
+}
+
+func errHalfRescued(dir string) error {
+	return &fault.Error{Code: fault.Invalid, Op: "raftfsm.Open", Key: dir, Msg: fmt.Sprintf("a rescue of the data directory %s has not finished", dir),
+		Hint: "run quorate rescue on it again"}
+}

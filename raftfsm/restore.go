@@ -1,0 +1,245 @@
+package raftfsm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/backup"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+const (
+	stepTime = 30 * time.Second // bounds how long one step of a restore may go without a leader
+	takeOver = 20 * time.Second // and how long a restore waits for another to be given up
+)
+
+// restoreSlack is what a step of a restore may add to the largest write.
+const restoreSlack = 1 << 10
+
+// Restored tells what a restore has put in place.
+type Restored struct {
+	Header backup.Header // of the backup
+	Totals backup.Totals
+}
+
+// Restore replaces all data of all groups by those of the backup read from r. Everything
+// goes through the logs: the data is first staged beside the live data, on every replica;
+// when r has been read and verified to its end, one entry for each group puts it in place.
+// Until then nothing has changed for anybody, and an error or a crash leaves nothing but
+// staged data, which is dropped. Writes go on meanwhile; those acknowledged before that entry
+// are replaced, later ones are applied to what was restored.
+//
+// A failure or crash between the entries of two groups leaves the former restored and the
+// latter not: the error says so, and the restore can be run again.
+//
+// A restore of another node that broke off is in the way for ten seconds. Errors: invalid
+// if the backup is of another program, version or number of partitions; corrupt if it is
+// damaged; conflict while another restore is under way; read_only when the
+// disk is nearly full; unavailable without a quorum.
+func (h *Host) Restore(ctx context.Context, r io.Reader) (Restored, error) {
+	if !h.restoring.TryLock() {
+		return Restored{}, errRestoring()
+	}
+	defer h.restoring.Unlock()
+	out, err := h.restore(ctx, r)
+	h.metrics.restored(err)
+	return out, err
+}
+
+func errRestoring() error {
+	return &fault.Error{Code: fault.Conflict, Op: opRestore, Msg: "another restore is under way",
+		Hint: "wait for its end"}
+}
+
+const opRestore = "raftfsm.Restore"
+
+func (h *Host) restore(ctx context.Context, r io.Reader) (Restored, error) {
+	in, err := backup.NewReader(r)
+	if err != nil {
+		return Restored{}, err
+	}
+	id := h.Identity()
+	if err := h.holdsData(opRestore, id); err != nil {
+		return Restored{}, err
+	}
+	if in.Header.Partitions != id.Partitions {
+		return Restored{}, &fault.Error{Code: fault.Invalid, Op: opRestore,
+			Msg:  fmt.Sprintf("the backup has %d partitions, this cluster has %d", in.Header.Partitions, id.Partitions),
+			Hint: fmt.Sprintf("restore it into a new cluster started with --partitions %d", in.Header.Partitions)}
+	}
+	s := &restore{host: h, id: rand.Uint64() | 1, in: in, parts: make([]uint64, len(h.groups))}
+	totals, err := s.stage(ctx)
+	if err != nil {
+		s.abort()
+		return Restored{}, err
+	}
+	// Nobody is to end this half way by going away.
+	return Restored{Header: in.Header, Totals: totals}, s.commit(context.WithoutCancel(ctx))
+}
+
+// restore is one restore under way.
+type restore struct {
+	host  *Host
+	id    uint64
+	in    *backup.Reader
+	begun uint32   // groups that were begun
+	parts []uint64 // chunks staged, by group
+}
+
+// stage reads the backup to its end and hands it to the groups.
+func (s *restore) stage(ctx context.Context) (totals backup.Totals, err error) {
+	for {
+		p, err := s.in.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return totals, nil
+		case err != nil:
+			return totals, err
+		case p.Begins:
+			err = s.begin(ctx, p.Group)
+		case p.Ends:
+			totals.Keys += p.Totals.Keys
+			totals.Remembered += p.Totals.Remembered
+			totals.Bytes += p.Totals.Bytes
+		default:
+			err = s.chunk(ctx, &p)
+		}
+		if err != nil {
+			return totals, fault.Wrap(err, opRestore, "group "+utoa(p.Group)+" cannot be restored")
+		}
+	}
+}
+
+// begin begins a group. What another restore has staged there is in the way until that one
+// has been silent for ten seconds: the node that led it may have crashed.
+func (s *restore) begin(ctx context.Context, gid uint32) error {
+	s.begun = gid + 1
+	for last := time.Now().Add(takeOver); ; {
+		_, err := s.step(ctx, gid, &command.Request{Restore: &command.Restore{Step: command.StepBegin, Revision: s.in.Header.Groups[gid].Revision}})
+		if !fault.Is(err, fault.Conflict) || time.Now().After(last) || ctx.Err() != nil || s.host.closing() {
+			return err
+		}
+		s.host.groups[gid].WaitChange(ctx, time.Second)
+	}
+}
+
+func (s *restore) chunk(ctx context.Context, p *backup.Part) error {
+	r := &command.Request{Restore: &command.Restore{Step: command.StepChunk, Part: s.parts[p.Group]}}
+	r.Ops = make([]command.Op, len(p.Records))
+	for i := range p.Records {
+		rec := &p.Records[i]
+		if partitionOf(rec.Store, rec.Key, s.in.Header.Partitions) != p.Group {
+			return &fault.Error{Code: fault.Corrupt, Op: opRestore, Key: rec.Key, Msg: "a key of the backup lies in the wrong group", Hint: "use another copy of the file"}
+		}
+		r.Ops[i] = command.Op{Kind: command.OpSet, Store: rec.Store, Key: rec.Key, Value: rec.Value, ContentType: rec.ContentType, ExpireAt: rec.ExpireAt}
+	}
+	for i := range p.Remembered {
+		r.Restore.Remembered = append(r.Restore.Remembered, command.Remembered(p.Remembered[i]))
+	}
+	if _, err := s.step(ctx, p.Group, r); err != nil {
+		return err
+	}
+	s.parts[p.Group]++
+	return nil
+}
+
+// commit puts what was staged in place, group by group.
+func (s *restore) commit(ctx context.Context) error {
+	for gid := range uint32(len(s.parts)) {
+		if err := s.keepRemoved(ctx, gid); err != nil {
+			return partly(err, gid, uint32(len(s.parts)))
+		}
+		a, err := s.step(ctx, gid, &command.Request{Restore: &command.Restore{Step: command.StepCommit, Part: s.parts[gid]}})
+		if err != nil {
+			return partly(err, gid, uint32(len(s.parts)))
+		}
+		s.host.noteAll(seen{group: gid, pos: a.Position, committed: true})
+	}
+	return nil
+}
+
+// keepRemoved stages the marks of removed servers: a backup of before does not bring a
+// server back.
+func (s *restore) keepRemoved(ctx context.Context, gid uint32) error {
+	r := &command.Request{Restore: &command.Restore{Step: command.StepChunk, Part: s.parts[gid]}}
+	for _, server := range s.host.RemovedServers(gid) {
+		r.Ops = append(r.Ops, removedMark(server))
+	}
+	if len(r.Ops) == 0 {
+		return nil
+	}
+	if _, err := s.step(ctx, gid, r); err != nil {
+		return err
+	}
+	s.parts[gid]++
+	return nil
+}
+
+// partly explains a restore that stopped at a group.
+func partly(err error, at, groups uint32) error {
+	msg := "the data was staged, but it is not known whether it was put in place"
+	if groups > 1 {
+		msg = fmt.Sprintf("%d of %d groups hold the backup now, and group %d may", at, groups, at)
+	}
+	return &fault.Error{Code: fault.Indeterminate, Op: opRestore, Msg: msg, Err: err, Hint: "run the restore again"}
+}
+
+// abort drops what was staged, as far as the groups can be reached now: they drop it by
+// themselves later.
+func (s *restore) abort() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	for gid := range s.begun {
+		_, _ = s.step(ctx, gid, &command.Request{Restore: &command.Restore{Step: command.StepAbort}})
+	}
+}
+
+// step gets one step into the log of a group. It may be sent as often as need be: a step
+// that was taken is not taken again.
+func (s *restore) step(ctx context.Context, gid uint32, r *command.Request) (group.Answer, error) {
+	r.Kind, r.Restore.ID = command.KindRestore, s.id
+	data, err := command.AppendRequest(nil, r)
+	if err != nil {
+		return group.Answer{}, err
+	}
+	limit, cancel := context.WithTimeout(ctx, stepTime)
+	defer cancel()
+	for {
+		a, err := s.host.propose(limit, gid, data, group.Committed, r.Restore.Step == command.StepChunk)
+		if err == nil {
+			return a, s.outcome(&a)
+		}
+		if fault.Is(err, fault.Overloaded) && limit.Err() == nil && !s.host.closing() {
+			s.host.groups[gid].WaitChange(limit, retryPause)
+			continue
+		}
+		if !s.host.again(limit, gid, err) {
+			if limit.Err() != nil && ctx.Err() == nil {
+				err = noQuorum(opRestore, gid, err)
+			}
+			return a, err
+		}
+	}
+}
+
+// outcome turns what the machine said into an error.
+func (s *restore) outcome(a *group.Answer) error {
+	switch a.Result.Outcome {
+	case kv.Applied:
+		return nil
+	case kv.Conflict:
+		return errRestoring()
+	case kv.Stale:
+		return &fault.Error{Code: fault.Conflict, Op: opRestore, Msg: "the restore was given up: another one took its place, or it stood still for too long",
+			Hint: "run one restore at a time"}
+	default:
+		return fault.New(fault.Internal, opRestore, "the state machine answered "+a.Result.Outcome.String())
+	}
+}

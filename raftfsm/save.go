@@ -1,0 +1,145 @@
+package raftfsm
+
+import (
+	"context"
+	"io"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/backup"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// Backup writes a backup of all groups to w. Each group is saved as of one moment after the
+// call: its leader proves itself, and the local replica is read once it has applied all that
+// was committed before, and what this node acknowledged before. Groups are saved as of moments close to each other, not of one:
+// nothing that belongs together lies in two. Writes go on meanwhile.
+//
+// What is known about this node and its cluster is filled into about. Errors: unavailable or
+// timeout without a quorum, or if a snapshot of a leader replaces the local replica
+// meanwhile; those of w.
+func (h *Host) Backup(ctx context.Context, about backup.Header, w io.Writer) (backup.Totals, error) {
+	t, err := h.backup(ctx, about, w)
+	h.metrics.saved(t, err)
+	return t, err
+}
+
+func (h *Host) backup(ctx context.Context, about backup.Header, w io.Writer) (t backup.Totals, err error) {
+	id := h.Identity()
+	if err := h.holdsData("raftfsm.Backup", id); err != nil {
+		return t, err
+	}
+	about.Node, about.ClusterID, about.Epoch, about.Partitions = id.Node, id.Cluster, id.Epoch, id.Partitions
+	about.Formats.Command = command.Version
+	views := make([]*kv.Export, len(h.groups))
+	defer func() {
+		for _, v := range views {
+			if v != nil {
+				v.Close()
+			}
+		}
+	}()
+	for i := range h.groups {
+		var g backup.Group
+		if views[i], g, err = h.export(ctx, uint32(i)); err != nil {
+			return t, fault.Wrap(err, "raftfsm.Backup", "group "+utoa(uint32(i))+" cannot be saved")
+		}
+		about.Groups = append(about.Groups, g)
+	}
+	out, err := backup.NewWriter(w, about)
+	if err != nil {
+		return t, err
+	}
+	for i, v := range views {
+		if err := saveGroup(ctx, out, uint32(i), v); err != nil {
+			return t, err
+		}
+		v.Close() // so that its space can be given back
+	}
+	return out.Close()
+}
+
+// holdsData refuses what needs the replicas of a cluster where there are none.
+func (h *Host) holdsData(op string, id Identity) error {
+	switch {
+	case h.allowed() != nil:
+		return h.allowed()
+	case id.Cluster == "":
+		return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "this node belongs to no cluster yet", Hint: "see quorate status for what it waits for"}
+	case len(h.groups) == 0:
+		return &fault.Error{Code: fault.Invalid, Op: op, Msg: "this node holds no data", Hint: "run the command on a server of the cluster"}
+	}
+	return nil
+}
+
+// export opens the local replica at a moment after the call.
+func (h *Host) export(ctx context.Context, gid uint32) (*kv.Export, backup.Group, error) {
+	r := reading{host: h, group: h.groups[gid], id: gid}
+	ri, _, err := r.readIndex(ctx, h.own[gid].newest().pos) // an eventual write of this node may not be committed yet
+	if err != nil {
+		return nil, backup.Group{}, err
+	}
+	for {
+		if err := r.group.WaitApplied(ctx, ri.Index); err != nil {
+			return nil, backup.Group{}, err
+		}
+		m := r.group.Machine()
+		e, err := m.Export()
+		if doubt := r.group.Trusted(); err == nil && doubt != nil {
+			e.Close()
+			return nil, backup.Group{}, doubt
+		}
+		if fault.Is(err, fault.Unavailable) && m != r.group.Machine() {
+			continue // a received snapshot replaced the machine
+		}
+		if err != nil {
+			return nil, backup.Group{}, err
+		}
+		return e, backup.Group{ID: gid, Index: ri.Index, Term: ri.Term, Applied: e.Applied, Revision: e.Revision, Clock: e.Clock}, nil
+	}
+}
+
+func saveGroup(ctx context.Context, out *backup.Writer, gid uint32, v *kv.Export) error {
+	if err := out.Begin(gid); err != nil {
+		return err
+	}
+	for more := true; more; {
+		if err := ctx.Err(); err != nil {
+			return &fault.Error{Code: fault.Timeout, Op: "raftfsm.Backup", Msg: "the backup was given up", Err: err}
+		}
+		var part kv.Exported
+		var err error
+		part, more, err = v.Next(backup.PartSize)
+		if fault.Is(err, fault.Unavailable) {
+			return &fault.Error{Code: fault.Unavailable, Op: "raftfsm.Backup", Msg: "the replica of group " + utoa(gid) + " was closed or replaced while it was read", Err: err,
+				Hint: "save again"}
+		}
+		if err == nil {
+			err = savePart(out, &part)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err := out.End()
+	return err
+}
+
+func savePart(out *backup.Writer, part *kv.Exported) error {
+	records := make([]backup.Record, 0, len(part.Records))
+	for i := range part.Records {
+		o := &part.Records[i]
+		if o.Store == systemStore {
+			continue // which servers were removed is about this cluster, not about its data
+		}
+		records = append(records, backup.Record{Store: o.Store, Key: o.Key, Value: o.Value, ContentType: o.ContentType, ExpireAt: o.ExpireAt})
+	}
+	if err := out.Records(records); err != nil {
+		return err
+	}
+	list := make([]backup.Remembered, len(part.Remembered))
+	for i := range part.Remembered {
+		list[i] = backup.Remembered(part.Remembered[i])
+	}
+	return out.Remembered(list)
+}

@@ -1,0 +1,34 @@
+package raftfsm
+
+import (
+	"testing"
+
+	"github.com/quorate/quorate/raftfsm/group"
+)
+
+func TestMergedSessionsHaveSeenWhatEitherHas(t *testing.T) {
+	h := &Host{}
+	h.tag.Store(7)
+	token := func(list ...seen) string { return session(list).token(7) }
+	at := func(g uint32, term, index uint64, committed bool) seen {
+		return seen{group: g, pos: group.Position{Term: term, Index: index}, committed: committed}
+	}
+	for _, c := range []struct{ a, b, want string }{
+		{"", "", ""},
+		{token(at(0, 1, 5, true)), "", token(at(0, 1, 5, true))},
+		{"", token(at(0, 1, 5, false)), token(at(0, 1, 5, false))},
+		{token(at(0, 1, 5, true), at(2, 1, 1, true)), token(at(0, 1, 9, false), at(1, 3, 3, true)), token(at(0, 1, 9, false), at(1, 3, 3, true), at(2, 1, 1, true))},
+		{token(at(0, 1, 5, false)), token(at(0, 1, 5, true)), token(at(0, 1, 5, true))},
+	} {
+		for _, pair := range [][2]string{{c.a, c.b}, {c.b, c.a}} {
+			if got, ok := h.MergeSessions(pair[0], pair[1]); !ok || got != c.want {
+				t.Errorf("%q and %q: %q %v, want %q", pair[0], pair[1], got, ok, c.want)
+			}
+		}
+	}
+	for _, bad := range []string{"x", session{at(0, 1, 1, true)}.token(8)} {
+		if _, ok := h.MergeSessions(token(at(0, 1, 5, true)), bad); ok {
+			t.Errorf("%q was merged", bad)
+		}
+	}
+}

@@ -1,0 +1,221 @@
+package raftfsm_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/statetest"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm"
+)
+
+// sidecar opens a host without replicas that reaches the servers of c.
+func (c *cluster) sidecar(name string) (*raftfsm.Host, *prometheus.Registry) {
+	c.t.Helper()
+	reg := prometheus.NewRegistry()
+	o := options(c.t, c.t.TempDir())
+	o.NodeID, o.Bootstrap, o.Sidecar, o.Registerer = name, false, true, reg
+	o.Peers, o.Servers = &network{c: c, self: raftfsm.SidecarID(name)}, c.servers
+	h := open(c.t, o)
+	c.mu.Lock()
+	var cluster string
+	for _, s := range c.hosts {
+		cluster = s.Identity().Cluster
+	}
+	c.mu.Unlock()
+	must(c.t, h.Adopt(cluster, 0))
+	eventually(c.t, func() error {
+		if h.Partitions() == 0 {
+			return errors.New("no server was reached")
+		}
+		return h.Ready(0)
+	})
+	return h, reg
+}
+
+// servers are the ids of the servers that run.
+func (c *cluster) servers() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []string
+	for id, h := range c.hosts {
+		if h != nil {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// apartFrom cuts the ways between a node and servers, both ways, for calls alone.
+func (c *cluster) apartFrom(node string, servers ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range servers {
+		c.apart[[2]string{node, s}], c.apart[[2]string{s, node}] = true, true
+	}
+}
+
+func TestASidecarKeepsTheContractOfAStateStore(t *testing.T) {
+	var clock testClock
+	c := startCluster(t, 3, func(o *raftfsm.Options) { o.Now, o.Partitions = clock.now, 2 })
+	h, _ := c.sidecar("side")
+	statetest.Run(t, func(*testing.T) state.Store { return h.Store("ns", "suite") },
+		statetest.Options{Clock: &statetest.Clock{Now: clock.now, Advance: clock.advance}, RequestIDs: true, Rounds: 2})
+}
+
+func TestASidecarGoesOnWhenTheLeaderIsLost(t *testing.T) {
+	c := startCluster(t, 3, nil)
+	h, _ := c.sidecar("side")
+	s := h.Store("", "s")
+	set(t, s, "app||k", "before", state.Strong)
+	old := c.leader().Identity().Server
+	c.isolate(old)
+	c.apartFrom("side.sidecar", old)
+	set(t, s, "app||k", "after", state.Strong)
+	if got := get(t, s, "app||k", state.Strong); string(got.Value) != "after" || got.Level != state.Linearizable {
+		t.Errorf("strong read: %q at %s", got.Value, got.Level)
+	}
+	eventually(t, func() error {
+		if got := get(t, s, "app||k", state.Eventual); string(got.Value) != "after" || got.Level != state.SessionLevel {
+			return fmt.Errorf("eventual read: %q at %s", got.Value, got.Level)
+		}
+		return nil
+	})
+}
+
+func TestEventualReadsOfASidecarNeverGoBackWhicheverServerAnswers(t *testing.T) {
+	c := startCluster(t, 3, nil)
+	h, _ := c.sidecar("side")
+	s := h.Store("", "s")
+	servers := c.servers()
+	seesAll(t, 90, func(i int, value string) state.Item {
+		// Another server answers each time: the two others are out of reach.
+		c.mu.Lock()
+		clear(c.apart)
+		c.mu.Unlock()
+		set(t, s, "app||k", value, state.Eventual)
+		c.apartFrom("side.sidecar", servers[i%3], servers[(i+1)%3])
+		return get(t, s, "app||k", state.Eventual)
+	})
+}
+
+func TestManyWritesOfASidecarShareFewCalls(t *testing.T) {
+	c := startCluster(t, 3, nil)
+	h, reg := c.sidecar("side")
+	s := h.Store("", "s")
+	set(t, s, "app||first", "v", state.Strong)
+	var clients sync.WaitGroup
+	errs := make(chan error, 200)
+	for i := range 200 {
+		clients.Go(func() {
+			for j := range 5 {
+				_, err := s.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: fmt.Sprintf("app||%d-%d", i, j), Value: []byte("1")}}, Consistency: state.Strong})
+				errs <- err
+				if err != nil {
+					return
+				}
+			}
+		})
+	}
+	go func() { clients.Wait(); close(errs) }()
+	for err := range errs {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	calls := counter(t, reg, "quorate_store_forwards_total", "kind", "propose")
+	if calls == 0 || calls > 500 {
+		t.Errorf("1001 writes of 200 clients took %v calls", calls)
+	}
+	page, err := s.List(t.Context(), state.ListRequest{Prefix: "app||", ReadOptions: state.ReadOptions{Consistency: state.Strong}, Limit: 1000})
+	if err != nil || len(page.Items) != 1000 || !page.More {
+		t.Errorf("%d keys, more %v, %v", len(page.Items), page.More, err)
+	}
+}
+
+// counter sums the series of a counter that carry a label value.
+func counter(t *testing.T, reg *prometheus.Registry, name, label, value string) float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := 0.0
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if f.GetName() == name && l.GetName() == label && l.GetValue() == value {
+					sum += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return sum
+}
+
+func TestASidecarsReadsCarryTheirAgeAndKeepTheBound(t *testing.T) {
+	c := startCluster(t, 3, nil)
+	h, reg := c.sidecar("side")
+	s := h.Store("", "s")
+	set(t, s, "app||k", "v", state.Strong)
+	for range 20 {
+		got, err := s.Get(t.Context(), state.GetRequest{Key: "app||k", ReadOptions: state.ReadOptions{MaxStaleness: time.Minute}})
+		if err != nil || got.Level != state.Bounded || got.Age < 0 || got.Age > time.Minute {
+			t.Fatalf("%s, age %s, %v", got.Level, got.Age, err)
+		}
+	}
+	if n := counter(t, reg, "quorate_store_reads_total", "level", "bounded"); n != 20 {
+		t.Errorf("%v bounded reads were counted", n)
+	}
+}
+
+func TestWithoutServersASidecarSaysSoInTime(t *testing.T) {
+	o := options(t, t.TempDir())
+	c := &cluster{t: t, hosts: map[string]*raftfsm.Host{}}
+	o.Sidecar, o.Peers, o.Servers = true, &network{c: c}, func() []string { return nil }
+	h := open(t, o)
+	if err := h.Ready(0); !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.Text(err), "no server") {
+		t.Errorf("ready: %v", err)
+	}
+	_, err := h.Store("", "s").Get(within(t, 100*time.Millisecond), state.GetRequest{Key: "app||k"})
+	if !fault.Is(err, fault.Unavailable) {
+		t.Errorf("get: %v", err)
+	}
+}
+
+func TestASidecarRefusesTheDirectoryOfAServer(t *testing.T) {
+	o := options(t, t.TempDir())
+	closeHost(t, open(t, o))
+	o.Registerer, o.Sidecar, o.Peers, o.Servers = prometheus.NewRegistry(), true, &network{}, func() []string { return nil }
+	_, err := raftfsm.Open(t.Context(), o)
+	if !fault.Is(err, fault.Invalid) || !strings.Contains(fault.Text(err), "--role server") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestASidecarKeepsItsNodeIDAndCanBecomeAServer(t *testing.T) {
+	dir := t.TempDir()
+	o := options(t, dir)
+	o.Sidecar, o.Peers, o.Servers = true, &network{c: &cluster{}}, func() []string { return nil }
+	first := open(t, o)
+	id := first.Identity().Node
+	closeHost(t, first)
+	o.Registerer = prometheus.NewRegistry()
+	again := open(t, o)
+	if got := again.Identity(); got.Node != id || got.Server != raftfsm.SidecarID(id) {
+		t.Errorf("after a restart: %+v, before: %s", got, id)
+	}
+	closeHost(t, again)
+	server := options(t, dir)
+	h := open(t, server)
+	if got := h.Identity(); got.Node != id || got.Role != "" || got.Partitions != 1 {
+		t.Errorf("as a server: %+v", got)
+	}
+}
