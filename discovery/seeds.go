@@ -1,9 +1,3 @@
-// Package discovery tells where things are: the seeds through which a node finds its
-// cluster.
-//
-// It owns the reading of seed names and their resolution, anew on every try, to all their
-// addresses. It must never know gossip or raft: whoever joins is given addresses. It has
-// no goroutines.
 package discovery
 
 import (

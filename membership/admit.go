@@ -11,20 +11,33 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Reason is why nodes are not merged. The set is closed; its texts are metric labels.
+// Reason is why nodes are not merged, or what they send is not taken. The set is closed; its texts are metric labels.
 type Reason string
 
 // The reasons.
 const (
 	DuplicateID    Reason = "duplicate_id"    // two lives of one node id both answer
 	ForeignCluster Reason = "foreign_cluster" // cluster ids differ
+	OlderEpoch     Reason = "older_epoch"     // one is a member of the cluster of before a rescue
 	Partitions     Reason = "partitions"      // partition counts differ
+	OlderFormat    Reason = "older_format"    // a server does not understand the log entries of the cluster
 	Unreadable     Reason = "unreadable"      // facts in a form this version does not know
+	Plain          Reason = "plain"           // a packet or connection without protection
+	UnknownKey     Reason = "unknown_key"     // a packet sealed under another token
+	Stale          Reason = "stale"           // a packet for another life of this node, as after a restart
+	Replayed       Reason = "replayed"        // a packet that came before
+	Forged         Reason = "forged"          // a packet that was changed or made up
+	Authority      Reason = "authority"       // a certificate of another authority or token
+	Expired        Reason = "expired"         // a certificate whose time is over or has not come
+	Certificate    Reason = "certificate"     // a certificate that cannot be used
+	Handshake      Reason = "tls"             // a connection whose TLS handshake failed otherwise
 	itself         Reason = "itself"          // a seed turned out to be this node
 )
 
 // Reasons returns all of them.
-func Reasons() []Reason { return []Reason{DuplicateID, ForeignCluster, Partitions, Unreadable} }
+func Reasons() []Reason {
+	return []Reason{DuplicateID, ForeignCluster, OlderEpoch, Partitions, OlderFormat, Unreadable, Plain, UnknownKey, Stale, Replayed, Forged, Authority, Expired, Certificate, Handshake}
+}
 
 // refusal is one decision not to merge.
 type refusal struct {
@@ -34,14 +47,26 @@ type refusal struct {
 	err    error
 }
 
-// agree checks that members can be one cluster. The node it is about is the newcomer, or
-// whoever differs from most.
-func agree(members []Member) *refusal {
-	clusters := valuesOf(members, func(m *Member) string { return m.ClusterID })
+// agree checks that members and others can be one cluster. The node it is about is the
+// newcomer, or whoever differs from most. Of a node only its newest life counts, but for the
+// cluster: a newer life may be a duplicate that belongs to none and is about to give way,
+// and it must not hide which cluster the older one belongs to.
+func agree(members, others []Member) *refusal {
+	lives := slices.Clone(members)
+	for _, o := range others {
+		if !slices.ContainsFunc(lives, func(m Member) bool { return m.NodeID == o.NodeID && m.ClusterID == o.ClusterID }) {
+			lives = append(lives, o)
+		}
+	}
+	clusters := valuesOf(lives, func(m *Member) string { return m.ClusterID })
 	if len(clusters) > 1 {
 		return &refusal{reason: ForeignCluster, about: odd(clusters), err: &fault.Error{Code: fault.Denied, Op: "membership.Join",
-			Msg:  "nodes of different clusters do not mix: cluster " + spellOut(clusters, members),
+			Msg:  "nodes of different clusters do not mix: cluster " + spellOut(clusters, lives),
 			Hint: "give each cluster a --cluster name of its own, or empty the data directory of a node that is to change clusters"}}
+	}
+	members = merged(members, others)
+	if r := sameEpoch(members); r != nil {
+		return r
 	}
 	partitions := valuesOf(members, func(m *Member) string {
 		if m.Partitions == 0 {
@@ -54,7 +79,53 @@ func agree(members []Member) *refusal {
 			Msg:  "--partitions differs: " + spellOut(partitions, members),
 			Hint: "start all with the same value; it is fixed when the cluster is made"}}
 	}
-	return nil
+	return sameFormat(members)
+}
+
+// sameFormat checks that every server understands the log entries that the data of the
+// others may hold.
+func sameFormat(members []Member) *refusal {
+	var needs, old *Member
+	for i := range members {
+		if m := &members[i]; needs == nil || m.Format > needs.Format || m.Format == needs.Format && m.NodeID < needs.NodeID {
+			needs = m
+		}
+	}
+	for i := range members {
+		if m := &members[i]; m.Role == Server && m.Formats.Command < needs.Format && (old == nil || m.NodeID < old.NodeID) {
+			old = m
+		}
+	}
+	if old == nil {
+		return nil
+	}
+	return &refusal{reason: OlderFormat, about: old.NodeID, err: &fault.Error{Code: fault.Invalid, Op: "membership.Join",
+		Msg: fmt.Sprintf("node %s (%s, version %s) understands log entries up to format %d, %s (%s, version %s) holds format %d",
+			old.NodeID, old.Gossip, old.Version, old.Formats.Command, needs.NodeID, needs.Gossip, needs.Version, needs.Format),
+		Hint: fmt.Sprintf("run version %s of the program on %s, or a newer one", needs.Version, old.NodeID)}}
+}
+
+// sameEpoch checks that no server is a member of before a rescue: it holds another history
+// and could go on with it. A sidecar holds none; it follows.
+func sameEpoch(members []Member) *refusal {
+	var newest, old *Member
+	for i := range members {
+		if m := &members[i]; m.ClusterID != "" && m.Role == Server && (newest == nil || m.Epoch > newest.Epoch) {
+			newest = m
+		}
+	}
+	for i := range members {
+		if m := &members[i]; m.ClusterID != "" && m.Role == Server && m.Epoch < newest.Epoch && (old == nil || m.NodeID < old.NodeID) {
+			old = m
+		}
+	}
+	if old == nil {
+		return nil
+	}
+	return &refusal{reason: OlderEpoch, about: old.NodeID, err: &fault.Error{Code: fault.Denied, Op: "membership.Join",
+		Msg: fmt.Sprintf("node %s (%s) was left behind by a rescue of the cluster: it is at cluster epoch %d, %s (%s) is at epoch %d",
+			old.NodeID, old.Gossip, old.Epoch, newest.NodeID, newest.Gossip, newest.Epoch),
+		Hint: fmt.Sprintf("move the data directory of %s away and start it again, it joins as a new server", old.NodeID)}}
 }
 
 // odd is the first of those in the minority.

@@ -16,9 +16,15 @@
 // partition counts or node ids contradict each other are not merged: both sides say so in
 // the log, at most once a minute for each, and count it.
 //
+// Protection. With keys, every packet is sealed for the one life of the one node it is sent
+// to, and taken once; streams go over mutual TLS. So what was recorded cannot be repeated,
+// which the encryption of memberlist would not prevent. Where keys and certificates come
+// from is not this package's affair.
+//
 // Goroutines: one joins and re-joins, one settles disputes about node ids, one logs
 // refusals, one logs changes and forgets old members; the transport has one for packets and
-// one for connections, and memberlist has its own. Close waits for all of ours and for every
+// one for connections, the protection as many again and one for each handshake, and
+// memberlist has its own. Close waits for all of ours and for every
 // connection. Memberlist itself does not wait: one probe may outlive Close by at most
 // Timing.ProbeInterval times eight; it touches nothing outside memberlist.
 package membership

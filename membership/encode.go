@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"net"
 	"strings"
 
 	"github.com/hashicorp/memberlist"
@@ -30,6 +31,10 @@ const (
 	tagLeads      = 10
 	tagFlags      = 11
 	tagVersion    = 12
+	tagEpoch      = 13
+	tagFormat     = 14
+	tagMetrics    = 16 // the port alone where the host is that of the peer address
+	tagVoters     = 17
 )
 
 const flagDiskSlow = 1
@@ -55,7 +60,34 @@ func (f *Facts) encode() []byte {
 	b = appendNumber(b, tagRPC, uint64(f.Formats.RPC))
 	b = appendNumber(b, tagLeads, uint64(f.Leads))
 	b = appendNumber(b, tagFlags, flags)
-	return appendText(b, tagVersion, f.Version)
+	b = appendText(b, tagVersion, f.Version)
+	b = appendNumber(b, tagEpoch, uint64(f.Epoch))
+	b = appendNumber(b, tagFormat, uint64(f.Format))
+	b = appendText(b, tagMetrics, f.shortMetrics())
+	return appendNumber(b, tagVoters, uint64(f.Voters))
+}
+
+// shortMetrics is the metrics address without the host, if that is the host of the peer
+// address: space in gossip is scarce.
+func (f *Facts) shortMetrics() string {
+	_, port, err := net.SplitHostPort(f.MetricsAddr)
+	if err != nil || f.longMetrics(port) != f.MetricsAddr {
+		return f.MetricsAddr
+	}
+	return port
+}
+
+// longMetrics undoes shortMetrics.
+func (f *Facts) longMetrics(short string) string {
+	if short == "" || strings.Contains(short, ":") {
+		return short
+	}
+	return net.JoinHostPort(f.peerHost(), short)
+}
+
+func (f *Facts) peerHost() string {
+	host, _, _ := net.SplitHostPort(f.PeerAddr) // check has looked at it
+	return host
 }
 
 func appendText(b []byte, tag byte, s string) []byte {
@@ -92,6 +124,7 @@ func decodeFacts(name string, meta []byte) (Facts, error) {
 		}
 		b, last = rest, tag
 	}
+	f.MetricsAddr = f.longMetrics(f.MetricsAddr)
 	if err := f.check(); err != nil {
 		return f, unreadable(name, fault.Text(err), "")
 	}
@@ -131,7 +164,7 @@ func (f *Facts) set(tag byte, value []byte) bool {
 	return f.setNumber(tag, n)
 }
 
-func known(tag byte) bool { return tag >= tagRole && tag <= tagVersion }
+func known(tag byte) bool { return tag >= tagRole && tag <= tagFormat || tag == tagVoters }
 
 // text is where a field of text belongs, or nil.
 func (f *Facts) text(tag byte) *string {
@@ -144,6 +177,8 @@ func (f *Facts) text(tag byte) *string {
 		return &f.ClusterID
 	case tagVersion:
 		return &f.Version
+	case tagMetrics:
+		return &f.MetricsAddr
 	default:
 		return nil
 	}
@@ -166,6 +201,12 @@ func (f *Facts) setNumber(tag byte, n uint64) bool {
 		f.Formats.RPC = uint32(n)
 	case tagLeads:
 		f.Leads = uint32(n)
+	case tagEpoch:
+		f.Epoch = uint32(n)
+	case tagFormat:
+		f.Format = uint32(n)
+	case tagVoters:
+		f.Voters = uint32(n)
 	case tagFlags:
 		f.DiskSlow = n&flagDiskSlow != 0
 	}

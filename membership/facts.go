@@ -51,12 +51,16 @@ type Facts struct {
 	Role            Role
 	PeerAddr        string // host:port of the peer port (raft and calls between nodes)
 	ClusterID       string // empty while the node belongs to no cluster
+	Epoch           uint32 // of the cluster: another after each rescue
 	Partitions      uint32 // 0 = takes what the cluster has
 	BootstrapExpect uint32 // 0 = does not form a cluster
+	Format          uint32 // of log entries that its data needs; 0 = the first
+	Voters          uint32 // servers that vote in groups it leads; 0 = it does not say
 	Formats         Formats
 	Leads           uint32 // number of groups it leads
 	DiskSlow        bool   // its disk keeps writes waiting
 	Version         string // of the program
+	MetricsAddr     string // host:port where Prometheus reaches its metrics; empty = nowhere
 }
 
 // Limits of names, in bytes.
@@ -94,14 +98,30 @@ func (f *Facts) check() error {
 }
 
 func (f *Facts) checkValues() error {
-	host, port, err := net.SplitHostPort(f.PeerAddr)
-	if n, bad := strconv.ParseUint(port, 10, 16); err != nil || bad != nil || n == 0 || host == "" {
+	if !isHostPort(f.PeerAddr) {
 		return invalid("peer address %.150q of node %s: host:port is wanted", f.PeerAddr, f.NodeID)
+	}
+	if err := f.checkMetrics(); err != nil {
+		return err
 	}
 	if len(f.ClusterID) > maxClusterID {
 		return invalid("cluster id %.150q of node %s: at most %d bytes are allowed", f.ClusterID, f.NodeID, maxClusterID)
 	}
 	return nil
+}
+
+func (f *Facts) checkMetrics() error {
+	if f.MetricsAddr != "" && !isHostPort(f.MetricsAddr) {
+		return invalid("metrics address %.150q of node %s: host:port is wanted", f.MetricsAddr, f.NodeID)
+	}
+	return nil
+}
+
+// isHostPort reports whether s names a host and a port of it.
+func isHostPort(s string) bool {
+	host, port, err := net.SplitHostPort(s)
+	n, bad := strconv.ParseUint(port, 10, 16)
+	return err == nil && bad == nil && n != 0 && host != ""
 }
 
 // disk is the part of the server id that is the data directory's; empty if there is none.
@@ -117,7 +137,7 @@ func (f *Facts) disk() string {
 // later has its longest value.
 func (f *Facts) fits() error {
 	longest := *f
-	longest.Leads, longest.DiskSlow = 1<<32-1, true
+	longest.Leads, longest.DiskSlow, longest.Epoch, longest.Format = 1<<32-1, true, 1<<32-1, 1<<8-1
 	longest.ClusterID += strings.Repeat("x", max(0, maxClusterID-len(f.ClusterID)))
 	if n := len(longest.encode()); n > memberlist.MetaMaxSize {
 		return &fault.Error{Code: fault.TooLarge, Op: "membership.Facts",

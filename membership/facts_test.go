@@ -20,7 +20,7 @@ const boot = "0193b2c4d5e1a2b3c4d"
 func full() membership.Facts {
 	return membership.Facts{NodeID: "n1", ServerID: "n1.0123456789abcdef", BootID: boot, Role: membership.Server, PeerAddr: "10.1.2.3:7947",
 		ClusterID: "fedcba9876543210", Partitions: 16, BootstrapExpect: 3, Formats: membership.Formats{Command: 1, Snapshot: 2, RPC: 300},
-		Leads: 5, DiskSlow: true, Version: "v1.2.3"}
+		Leads: 5, DiskSlow: true, Version: "v1.2.3", MetricsAddr: "10.1.2.3:9090"}
 }
 
 // TestTheFormOfFactsStaysReadable holds bytes of version 1: nodes of one cluster may be one
@@ -33,7 +33,11 @@ func TestTheFormOfFactsStaysReadable(t *testing.T) {
 	}{
 		"every field": {full(), "01" + "010101" + "0210" + hex.EncodeToString([]byte("0123456789abcdef")) + "030d" + hex.EncodeToString([]byte("10.1.2.3:7947")) +
 			"0410" + hex.EncodeToString([]byte("fedcba9876543210")) + "050110" + "060103" + "070101" + "080102" + "0902ac02" + "0a0105" + "0b0101" +
-			"0c06" + hex.EncodeToString([]byte("v1.2.3"))},
+			"0c06" + hex.EncodeToString([]byte("v1.2.3")) + "1004" + hex.EncodeToString([]byte("9090"))},
+		"metrics elsewhere": {func() membership.Facts { f := small; f.MetricsAddr = "[fd00::7]:9090"; return f }(), "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1")) + "100e" + hex.EncodeToString([]byte("[fd00::7]:9090"))},
+		"after a rescue":    {func() membership.Facts { f := small; f.Epoch = 1<<20 + 3; return f }(), "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1")) + "0d03838040"},
+		"newer log entries": {func() membership.Facts { f := small; f.Format = 2; return f }(), "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1")) + "0e0102"},
+		"with voters":       {func() membership.Facts { f := small; f.Voters = 5; return f }(), "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1")) + "110105"},
 		"only what must be": {small, "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1"))},
 	} {
 		if diff := cmp.Diff(c.bytes, hex.EncodeToString(c.facts.Encode())); diff != "" {
@@ -49,7 +53,7 @@ func TestTheFormOfFactsStaysReadable(t *testing.T) {
 
 func TestFieldsOfNewerVersionsAreSkipped(t *testing.T) {
 	f := full()
-	meta := append(f.Encode(), 13, 3, 'n', 'e', 'w', 200, 1, 0xff)
+	meta := append(f.Encode(), 99, 3, 'n', 'e', 'w', 200, 1, 0xff)
 	got, err := membership.Decode(f.Name(), meta)
 	must(t, err)
 	if diff := cmp.Diff(f, got); diff != "" {
@@ -64,23 +68,25 @@ func TestDamagedFactsAreRefused(t *testing.T) {
 		name string
 		meta []byte
 	}{
-		"nothing":                {f.Name(), nil},
-		"another version":        {f.Name(), append([]byte{2}, good[1:]...)},
-		"a field twice":          {f.Name(), append(bytes.Clone(good), good[len(good)-8:]...)},
-		"tags out of order":      {f.Name(), []byte{1, 3, 3, 'h', ':', '1', 1, 1, 2}},
-		"a cut field":            {f.Name(), good[:len(good)-1]},
-		"a cut length":           {f.Name(), append(bytes.Clone(good), 13)},
-		"an empty text":          {f.Name(), append(bytes.Clone(good[:len(good)-8]), 12, 0)},
-		"a number of no bytes":   {f.Name(), []byte{1, 1, 0}},
-		"a number of zero":       {f.Name(), []byte{1, 1, 1, 0}},
-		"a number too large":     {f.Name(), []byte{1, 1, 1, 2, 3, 3, 'h', ':', '1', 5, 5, 0xff, 0xff, 0xff, 0xff, 0x7f}},
-		"a role beyond a byte":   {f.Name(), []byte{1, 1, 2, 0x81, 0x02}},
-		"an unknown role":        {f.Name(), []byte{1, 1, 1, 9, 3, 3, 'h', ':', '1'}},
-		"no peer address":        {f.Name(), []byte{1, 1, 1, 2}},
-		"a name without a boot":  {"n1", good},
-		"a name of another kind": {"n 1/" + boot, good},
-		"too many bytes":         {f.Name(), append(bytes.Clone(good), append([]byte{99, 0xff, 0x07}, make([]byte, 1023)...)...)},
-		"a boot id too long":     {"n1/" + boot + "0", good},
+		"nothing":                  {f.Name(), nil},
+		"another version":          {f.Name(), append([]byte{2}, good[1:]...)},
+		"a field twice":            {f.Name(), append(bytes.Clone(good), good[len(good)-6:]...)},
+		"tags out of order":        {f.Name(), []byte{1, 3, 3, 'h', ':', '1', 1, 1, 2}},
+		"a cut field":              {f.Name(), good[:len(good)-1]},
+		"a cut length":             {f.Name(), append(bytes.Clone(good), 17)},
+		"an empty text":            {f.Name(), append(bytes.Clone(good[:len(good)-6]), 16, 0)},
+		"a number of no bytes":     {f.Name(), []byte{1, 1, 0}},
+		"a number of zero":         {f.Name(), []byte{1, 1, 1, 0}},
+		"a number too large":       {f.Name(), []byte{1, 1, 1, 2, 3, 3, 'h', ':', '1', 5, 5, 0xff, 0xff, 0xff, 0xff, 0x7f}},
+		"a role beyond a byte":     {f.Name(), []byte{1, 1, 2, 0x81, 0x02}},
+		"an unknown role":          {f.Name(), []byte{1, 1, 1, 9, 3, 3, 'h', ':', '1'}},
+		"no peer address":          {f.Name(), []byte{1, 1, 1, 2}},
+		"a name without a boot":    {"n1", good},
+		"a name of another kind":   {"n 1/" + boot, good},
+		"too many bytes":           {f.Name(), append(bytes.Clone(good), append([]byte{99, 0xff, 0x07}, make([]byte, 1023)...)...)},
+		"a metrics port of no use": {f.Name(), append(bytes.Clone(good[:len(good)-6]), 16, 1, '0')},
+		"metrics without a port":   {f.Name(), append(bytes.Clone(good[:len(good)-6]), 16, 2, 'a', ':')},
+		"a boot id too long":       {"n1/" + boot + "0", good},
 	} {
 		if _, err := membership.Decode(c.name, c.meta); !fault.Is(err, fault.Unimplemented) {
 			t.Errorf("%s: %v", name, err)
@@ -99,6 +105,7 @@ func TestFactsFitOrAreRefused(t *testing.T) {
 		f.ServerID = f.NodeID + "." + text(200)
 		f.PeerAddr = text(270) + ":65535"
 		f.Version = text(200)
+		f.MetricsAddr = text(60) + ":65535"
 		f.Partitions, f.BootstrapExpect, f.Formats = rng.Uint32(), rng.Uint32(), membership.Formats{Command: rng.Uint32(), Snapshot: rng.Uint32(), RPC: rng.Uint32()}
 		f.BootID = membership.NewBootID()
 		g, err := membership.Open(t.Context(), options(f))
@@ -168,4 +175,29 @@ func FuzzFacts(f *testing.F) {
 			t.Errorf("%v %s", err, diff)
 		}
 	})
+}
+
+// A duplicate that has no cluster yet, younger than the node whose id it took, is known for
+// a while. A node of another cluster is no less foreign for it.
+func TestAYoungerLifeDoesNotHideTheClusterOfAnOlderOne(t *testing.T) {
+	life := func(node, boot, cluster string) membership.Member {
+		return membership.Member{Facts: membership.Facts{NodeID: node, BootID: boot, Role: membership.Server, ClusterID: cluster}, State: membership.Alive}
+	}
+	old, young := life("n1", "1", "a"), life("n1", "2", "")
+	for name, c := range map[string]struct {
+		members, others []membership.Member
+		want            membership.Reason
+	}{
+		"seen by the stranger":           {[]membership.Member{life("x", "3", "b")}, []membership.Member{old, young}, membership.ForeignCluster},
+		"in the other order":             {[]membership.Member{life("x", "3", "b")}, []membership.Member{young, old}, membership.ForeignCluster},
+		"the younger is known":           {[]membership.Member{life("x", "3", "b"), young}, []membership.Member{old}, membership.ForeignCluster},
+		"seen by the cluster":            {[]membership.Member{old, young}, []membership.Member{life("x", "3", "b")}, membership.ForeignCluster},
+		"a wiped disk comes back":        {[]membership.Member{life("n2", "1", "a"), old}, []membership.Member{young}, ""},
+		"a restart in the same cluster":  {[]membership.Member{old}, []membership.Member{life("n1", "2", "a")}, ""},
+		"one that belongs to none joins": {[]membership.Member{old}, []membership.Member{life("x", "3", "")}, ""},
+	} {
+		if got := membership.Agree(c.members, c.others); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
 }

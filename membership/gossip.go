@@ -2,6 +2,7 @@ package membership
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net"
@@ -19,16 +20,17 @@ import (
 
 // Options are the arguments of Open.
 type Options struct {
-	Facts        Facts            // what this node says about itself at first
-	Bind         netip.Addr       // where to listen; unspecified = all addresses
-	Port         uint16           // UDP and TCP; 0 = any that is free
-	PortFallback bool             // another port will do where Port is taken
-	Advertise    netip.AddrPort   // what others are told; a zero address is chosen as AdvertiseAddr does, a zero port is the bound one
-	Label        string           // name of the cluster, at most 255 bytes: nodes of another label are invisible
-	SecretKeys   [][]byte         // 16, 24 or 32 bytes each; the first encrypts, all decrypt; none = no encryption
-	Seeds        SeedFunc         // whom to join; nil = nobody, others may join this node all the same
-	Channels     map[byte]Channel // data of other packages, by number from 1
-	Timing       Timing           // zero = LAN
+	Facts        Facts                               // what this node says about itself at first
+	Bind         netip.Addr                          // where to listen; unspecified = all addresses
+	Port         uint16                              // UDP and TCP; 0 = any that is free
+	PortFallback bool                                // another port will do where Port is taken
+	Advertise    netip.AddrPort                      // what others are told; a zero address is chosen as AdvertiseAddr does, a zero port is the bound one
+	Label        string                              // name of the cluster, at most 255 bytes: nodes of another label are invisible
+	SecretKeys   [][]byte                            // 32 bytes each: the first seals packets, all open them; none = nothing is secured
+	TLS          func() (server, client *tls.Config) // for the next stream; needed with SecretKeys. Both must verify the other side
+	Seeds        SeedFunc                            // whom to join; nil = nobody, others may join this node all the same
+	Channels     map[byte]Channel                    // data of other packages, by number from 1
+	Timing       Timing                              // zero = LAN
 	Logger       *slog.Logger
 	Registerer   prometheus.Registerer
 }
@@ -39,10 +41,12 @@ type Gossip struct {
 	table     *table
 	refused   *refusals
 	contacts  *observed
+	secured   *secured // nil = nothing is
 	farewells *farewells
 	metrics   *metrics
 	result    result
 	duplicate chan error
+	tried     chan struct{} // closed when every seed has been tried once
 
 	list   atomic.Pointer[memberlist.Memberlist]
 	meta   atomic.Pointer[[]byte] // own facts, encoded
@@ -105,6 +109,9 @@ func (o Options) complete() (Options, error) {
 	if len(o.Label) > memberlist.LabelMaxSize {
 		return o, fault.New(fault.Invalid, "membership.Open", fmt.Sprintf("cluster name of %d bytes: at most %d are allowed", len(o.Label), memberlist.LabelMaxSize))
 	}
+	if (len(o.SecretKeys) > 0) != (o.TLS != nil) {
+		return o, fault.New(fault.Invalid, "membership.Open", "keys for packets and TLS for streams belong together")
+	}
 	if _, own := o.Channels[0]; own {
 		return o, fault.New(fault.Invalid, "membership.Open", "channel 0 is this package's own")
 	}
@@ -133,10 +140,19 @@ func (o Options) advertise(ctx context.Context) (netip.Addr, error) {
 
 // start gossips over t, which start shuts down if it fails.
 func start(o Options, t memberlist.NodeAwareTransport, at netip.AddrPort) (*Gossip, error) {
-	g := &Gossip{opts: o, facts: o.Facts, contacts: &observed{NodeAwareTransport: t}, duplicate: make(chan error, 1), ending: make(chan struct{}, 1)}
+	g := &Gossip{opts: o, facts: o.Facts, duplicate: make(chan error, 1), tried: make(chan struct{}), ending: make(chan struct{}, 1)}
 	g.table = newTable(Member{Facts: o.Facts, Gossip: at, State: Alive}, o.Timing.Forget)
 	g.metrics = newMetrics(g)
 	g.refused = newRefusals(g.metrics.refused)
+	if o.TLS != nil {
+		s, err := newSecured(t, o, g.refused.tell)
+		if err != nil {
+			_ = t.Shutdown()
+			return nil, err
+		}
+		g.secured, t = s, s
+	}
+	g.contacts = &observed{NodeAwareTransport: t}
 	g.farewells = newFarewells(g.table, o.Timing.Retransmits)
 	g.result.changed = make(chan struct{})
 	g.setMeta(&o.Facts)
@@ -154,11 +170,7 @@ func start(o Options, t memberlist.NodeAwareTransport, at netip.AddrPort) (*Goss
 }
 
 func (g *Gossip) create(at netip.AddrPort) error {
-	c, err := g.config(at)
-	if err != nil {
-		return err
-	}
-	list, err := memberlist.Create(c)
+	list, err := memberlist.Create(g.config(at))
 	if err != nil {
 		return &fault.Error{Code: fault.Internal, Op: "membership.Open", Msg: "gossip cannot start", Err: err}
 	}
@@ -166,7 +178,7 @@ func (g *Gossip) create(at netip.AddrPort) error {
 	return nil
 }
 
-func (g *Gossip) config(at netip.AddrPort) (*memberlist.Config, error) {
+func (g *Gossip) config(at netip.AddrPort) *memberlist.Config {
 	c := memberlist.DefaultLANConfig()
 	g.opts.Timing.apply(c)
 	c.Name, c.Label, c.Transport = g.opts.Facts.Name(), g.opts.Label, g.contacts
@@ -174,15 +186,19 @@ func (g *Gossip) config(at netip.AddrPort) (*memberlist.Config, error) {
 	h := hooks{mux: newMux(g.farewells, g.opts.Channels), gossip: g}
 	c.Delegate, c.Events, c.Alive, c.Merge, c.Conflict = h, h, h, h, h
 	c.Logger = logadapt.Standard(slog.New(newCalm(g.opts.Logger.Handler())))
-	if len(g.opts.SecretKeys) == 0 {
-		return c, nil
+	if g.secured != nil {
+		c.UDPBufferSize -= sealOverhead
 	}
-	ring, err := memberlist.NewKeyring(g.opts.SecretKeys[1:], g.opts.SecretKeys[0])
-	if err != nil {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "membership.Open", Msg: "a gossip key cannot be used", Err: err}
+	return c
+}
+
+// Rekey puts other keys in the place of Options.SecretKeys. It fails with code invalid, and
+// then nothing is changed.
+func (g *Gossip) Rekey(keys [][]byte) error {
+	if g.secured == nil {
+		return fault.New(fault.Invalid, "membership.Rekey", "the gossip of this node is not secured")
 	}
-	c.Keyring = ring
-	return c, nil
+	return g.secured.seal.rekey(keys)
 }
 
 func (g *Gossip) goLoops() {
@@ -237,6 +253,9 @@ func (g *Gossip) Joined(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Tried is closed when every seed has been tried once, with or without success.
+func (g *Gossip) Tried() <-chan struct{} { return g.tried }
 
 // Duplicate delivers an error when another live node has this node's id, has run for longer
 // and stays: this node has to stop, and say why. A duplicate that joins is refused by Joined,

@@ -114,13 +114,15 @@ func TestClustersThatContradictEachOtherStayApart(t *testing.T) {
 		words  []string
 	}{
 		{"another cluster id", func(f *membership.Facts) { f.ClusterID = "c2" }, fault.Denied, "foreign_cluster", []string{"c1 on n1 (", ", n2", "c2 on n3 ("}},
+		{"another epoch", func(f *membership.Facts) { f.Epoch = 2 }, fault.Denied, "older_epoch", []string{"n1 (", "epoch 0", "n3 (", "epoch 2", "move the data directory of n1 away"}},
 		{"another number of partitions", func(f *membership.Facts) { f.Partitions = 4 }, fault.Invalid, "partitions", []string{"--partitions differs", "1 on n1 (", ", n2", "4 on n3 ("}},
+		{"a server that is too old", func(f *membership.Facts) { f.Format, f.Formats.Command = 0, 1 }, fault.Invalid, "older_format", []string{"n3 (", "up to format 1", "holds format 2", "run version v2 of the program on n3"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var log, newLog record
 			in := func(node string) membership.Facts {
 				f := facts(node)
-				f.ClusterID = "c1"
+				f.ClusterID, f.Format, f.Formats.Command, f.Version = "c1", 2, 2, "v2"
 				return f
 			}
 			o := options(in("n1"))
@@ -201,30 +203,6 @@ func TestAnotherClusterNameIsInvisible(t *testing.T) {
 	}
 	if got := view(first.Roster()) + "; " + view(stranger.Roster()); got != "n1 alive; n2 alive" {
 		t.Errorf("they see %s", got)
-	}
-}
-
-func TestOnlyNodesWithAKeyInCommonTalk(t *testing.T) {
-	key := func(b byte) []byte { return []byte(strings.Repeat(string(b), 32)) }
-	with := func(node string, keys [][]byte, seeds ...*membership.Gossip) membership.Options {
-		o := options(facts(node), seeds...)
-		o.SecretKeys = keys
-		return o
-	}
-	first := open(t, with("n1", [][]byte{key('a')}))
-	second := open(t, with("n2", [][]byte{key('a'), key('b')}, first))
-	must(t, second.Joined(t.Context()))
-	var log record
-	o := with("n3", [][]byte{key('c')}, first)
-	o.Logger = logTo(&log)
-	open(t, o)
-	until(t, "n3 is not told about tokens", func() bool { return log.count("no seed can be joined", "cluster token") == 1 })
-	if got := view(first.Roster()); got != "n1 alive, n2 alive" {
-		t.Errorf("n1 sees %s", got)
-	}
-	bad := with("n4", [][]byte{[]byte("short")})
-	if _, err := membership.Open(t.Context(), bad); !fault.Is(err, fault.Invalid) {
-		t.Errorf("a short key: %v", err)
 	}
 }
 

@@ -26,7 +26,7 @@ func (h hooks) NotifyAlive(n *memberlist.Node) error {
 	}
 	m, r := memberOf(n)
 	if r == nil {
-		r = agree(merged(t.roster().Alive(), []Member{m}))
+		r = agree(t.roster().Alive(), []Member{m})
 	}
 	return h.gossip.refused.note(r)
 }
@@ -91,7 +91,7 @@ func (g *Gossip) compare(others []Member) *refusal {
 		return &refusal{reason: itself, err: errItself()}
 	}
 	alive := g.table.roster().Alive()
-	if r := agree(merged(alive, others)); r != nil {
+	if r := agree(alive, others); r != nil {
 		return r
 	}
 	return g.firstAnswering(overlaps(alive, others))

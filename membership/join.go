@@ -22,12 +22,13 @@ const (
 	refused     outcome = "refused"     // by the rules, on this side and so on the other
 	unanswered  outcome = "unanswered"  // connected, and closed without a word
 	failedJoin  outcome = "failed"      // answered, but not understood
+	untrusted   outcome = "untrusted"   // one of the two does not trust the other's certificate
 	unreachable outcome = "unreachable" // no connection
 	toItself    outcome = "itself"      // the seed is this node
 )
 
 func outcomes() []outcome {
-	return []outcome{joined, refused, unanswered, failedJoin, unreachable, toItself}
+	return []outcome{joined, refused, unanswered, failedJoin, untrusted, unreachable, toItself}
 }
 
 // join tries one address. Its error, of whatever outcome but joined, says what to mend.
@@ -47,6 +48,8 @@ func (g *Gossip) judge(addr netip.AddrPort, r *refusal, err error) (outcome, err
 	switch {
 	case err == nil:
 		return joined, nil
+	case c != nil && c.distrust() != nil:
+		return untrusted, errDistrust(addr, c.distrust())
 	case c == nil || c.err != nil:
 		var dial error
 		if c != nil {
@@ -67,6 +70,18 @@ func (g *Gossip) judge(addr netip.AddrPort, r *refusal, err error) (outcome, err
 	}
 }
 
+// errDistrust says what a failed handshake with a seed means.
+func errDistrust(addr netip.AddrPort, err error) error {
+	e := &fault.Error{Code: fault.Denied, Op: "membership.Join", Msg: fmt.Sprintf("the node at %s is not trusted", addr), Err: err}
+	switch reason := reasonOf(err); {
+	case isAlert(err):
+		e.Msg, e.Hint = fmt.Sprintf("the node at %s does not accept this node's certificate", addr), "its log says why; most often the cluster tokens differ"
+	case reason == Plain || reason == Handshake:
+		e.Code, e.Msg, e.Hint = fault.Unavailable, fmt.Sprintf("this node is secured, and what answers at %s is not", addr), "is it a node, with the same --cluster-token-file?"
+	}
+	return e
+}
+
 // joiner keeps this node together with the others: it tries the seeds until it has met one, and then now and again one that is missing, so that halves of a network that was
 // cut find each other. It is used by one goroutine.
 type joiner struct {
@@ -79,12 +94,15 @@ type joiner struct {
 
 func (j *joiner) run(ctx context.Context) {
 	t := j.gossip.opts.Timing
-	for ctx.Err() == nil {
+	for first := true; ctx.Err() == nil; first = false {
 		was := j.gossip.astray()
 		if was {
 			j.tryAll(ctx)
 		} else {
 			j.tryOne(ctx)
+		}
+		if first {
+			close(j.gossip.tried)
 		}
 		is := j.gossip.astray()
 		if was != is || j.wait == 0 {
@@ -158,7 +176,7 @@ func (j *joiner) tryAll(ctx context.Context) {
 		switch o {
 		case joined:
 			reached = true
-		case refused:
+		case refused, untrusted:
 			refusal = err
 		}
 		if o != toItself {

@@ -1,6 +1,7 @@
 package membership
 
 import (
+	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -23,6 +24,19 @@ type observed struct {
 type contact struct {
 	err      error // of the dial
 	answered atomic.Bool
+	refused  atomic.Pointer[error] // the other side ended TLS on purpose
+}
+
+// distrust is why one of the two does not trust the other; nil if it is not about trust.
+func (c *contact) distrust() error {
+	var u *errUntrusted
+	if errors.As(c.err, &u) {
+		return u.err
+	}
+	if err := c.refused.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // forget clears what was noted before an attempt.
@@ -66,6 +80,9 @@ func (a *answering) Read(b []byte) (int, error) {
 	n, err := a.Conn.Read(b)
 	if n > 0 {
 		a.contact.answered.Store(true)
+	}
+	if isAlert(err) {
+		a.contact.refused.Store(&err)
 	}
 	return n, err
 }

@@ -52,6 +52,19 @@ func (l *refusals) note(r *refusal) error {
 	return r.err
 }
 
+// tell takes in that a packet or a connection is refused; with no error there is nothing to
+// log. It has nothing to do with the attempt to join that may be under way.
+func (l *refusals) tell(r *refusal) {
+	l.count.WithLabelValues(string(r.reason)).Inc()
+	if r.err == nil {
+		return
+	}
+	select {
+	case l.say <- r:
+	default:
+	}
+}
+
 // during runs an attempt to join the node at addr and returns the refusal that ended it, if
 // one did. Others may join us at the same time: what they were refused for is told apart by
 // the nodes the refusal was about.
@@ -93,9 +106,18 @@ func (l *refusals) report(ctx context.Context, log *slog.Logger) {
 				}
 			}
 			said[key] = now
-			log.Warn("a node is refused", "reason", string(r.reason), "error", fault.Text(r.err))
+			log.Warn(r.headline(), "reason", string(r.reason), "error", fault.Text(r.err))
 		}
 	}
+}
+
+// headline is the message of the log.
+func (r *refusal) headline() string {
+	switch r.reason {
+	case Plain, UnknownKey, Replayed, Forged, Authority, Expired, Certificate, Handshake:
+		return "gossip is refused"
+	}
+	return "a node is refused"
 }
 
 func errItself() error {

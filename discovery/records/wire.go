@@ -1,0 +1,288 @@
+package records
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Every message begins with one byte of version and one of kind. Numbers are uvarints; texts
+// are a length and bytes. An entry has a length of its own, and a reader skips what it does
+// not know at its end, so fields can be added under one version.
+const wireVersion = 1
+
+// Kind is what a message is for.
+type Kind byte
+
+// The kinds. A number is never used again for something else.
+const (
+	kindUpdate   Kind = 1 // a record, whole or what changed since a base
+	kindAnnounce Kind = 2 // a record has a new version that is too long to broadcast
+	kindSummary  Kind = 3 // a hash over all records of the sender
+	kindDigest   Kind = 4 // all records of the sender by their versions
+	kindAsk      Kind = 5 // a pull: of a digest, or of records
+	kindRecords  Kind = 6 // the answer to a pull of records: updates
+)
+
+// Kinds lists every Kind.
+func Kinds() []Kind {
+	return []Kind{kindUpdate, kindAnnounce, kindSummary, kindDigest, kindAsk, kindRecords}
+}
+
+// String is the word for a kind, as metrics know it.
+func (k Kind) String() string {
+	words := [...]string{"", "update", "announce", "summary", "digest", "ask", "records"}
+	if int(k) >= len(words) {
+		return ""
+	}
+	return words[k]
+}
+
+// update is a record, or what changed in it after the version base.
+type update struct {
+	life    Life
+	base    uint64 // 0 = everything
+	version uint64
+	put     []Entry // by App
+	gone    []App   // by App; only with a base
+}
+
+// announcement says which version of a record there is.
+type announcement struct {
+	life    Life
+	version uint64
+}
+
+// summary is the hash of all records that a node shows.
+type summary struct {
+	sender Life
+	hash   uint64
+}
+
+// digest is all that a node shows, without the contents.
+type digest struct {
+	sender Life
+	list   []announcement // by life
+}
+
+func header(k Kind) []byte { return []byte{wireVersion, byte(k)} }
+
+func putText(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+func putLife(b []byte, l Life) []byte { return putText(putText(b, l.Node), l.Boot) }
+
+func protocolCode(p Protocol) int {
+	if p == unknown {
+		return codeUnknown // what cannot be read is passed on as such
+	}
+	return slices.Index(protocolCodes(), p)
+}
+
+// codeUnknown never stands for a protocol.
+const codeUnknown = 255
+
+const flagHealthy = 1
+
+func putEntry(b []byte, e *Entry) []byte {
+	var flags byte
+	if e.Healthy {
+		flags |= flagHealthy
+	}
+	fields := putText(putText(nil, e.App.ID), e.App.Namespace)
+	fields = append(fields, byte(protocolCode(e.Protocol)), flags, e.Load)
+	return append(binary.AppendUvarint(b, uint64(len(fields))), fields...)
+}
+
+// entrySize is at least what putEntry adds.
+func entrySize(e *Entry) int { return len(e.App.ID) + len(e.App.Namespace) + 9 }
+
+func (u *update) encode() []byte { return u.append(header(kindUpdate)) }
+
+func (u *update) append(b []byte) []byte {
+	b = binary.AppendUvarint(binary.AppendUvarint(putLife(b, u.life), u.base), u.version)
+	b = binary.AppendUvarint(b, uint64(len(u.put)))
+	for i := range u.put {
+		b = putEntry(b, &u.put[i])
+	}
+	b = binary.AppendUvarint(b, uint64(len(u.gone)))
+	for _, a := range u.gone {
+		b = putText(putText(b, a.ID), a.Namespace)
+	}
+	return b
+}
+
+func (a *announcement) encode() []byte {
+	return binary.AppendUvarint(putLife(header(kindAnnounce), a.life), a.version)
+}
+
+func (s *summary) encode() []byte {
+	return binary.BigEndian.AppendUint64(putLife(header(kindSummary), s.sender), s.hash)
+}
+
+func (d *digest) encode() []byte {
+	b := putLife(header(kindDigest), d.sender)
+	return putAnnouncements(b, d.list)
+}
+
+func putAnnouncements(b []byte, list []announcement) []byte {
+	b = binary.AppendUvarint(b, uint64(len(list)))
+	for _, a := range list {
+		b = binary.AppendUvarint(putLife(b, a.life), a.version)
+	}
+	return b
+}
+
+// ask is the request of a pull: no lives ask for the digest. A life comes with the version
+// that the asker holds.
+type ask struct{ list []announcement }
+
+func (a *ask) encode() []byte { return putAnnouncements(header(kindAsk), a.list) }
+
+// reader takes a message apart; after damage bad is set, and everything reads as nothing.
+type reader struct {
+	b   []byte
+	bad bool
+}
+
+// open checks the header of a message.
+func open(b []byte) (Kind, *reader) {
+	if len(b) < 2 || b[0] != wireVersion {
+		return 0, &reader{bad: true}
+	}
+	return Kind(b[1]), &reader{b: b[2:]}
+}
+
+func (r *reader) number() uint64 {
+	n, used := binary.Uvarint(r.b)
+	if used <= 0 {
+		r.bad, r.b = true, nil
+		return 0
+	}
+	r.b = r.b[used:]
+	return n
+}
+
+func (r *reader) take(n uint64) []byte {
+	if n > uint64(len(r.b)) {
+		r.bad, r.b = true, nil
+		return nil
+	}
+	out := r.b[:n]
+	r.b = r.b[n:]
+	return out
+}
+
+func (r *reader) text() string { return string(r.take(r.number())) }
+
+func (r *reader) octet() byte {
+	if b := r.take(1); len(b) == 1 {
+		return b[0]
+	}
+	return 0
+}
+
+func (r *reader) life() Life {
+	l := Life{r.text(), r.text()}
+	r.bad = r.bad || !l.valid()
+	return l
+}
+
+// count reads the length of a list whose elements take at least size bytes each: a number
+// that cannot be is refused before anything is made for it.
+func (r *reader) count(size int) int {
+	n := r.number()
+	if r.bad || n > uint64(len(r.b)/size) {
+		r.bad, r.b = true, nil
+		return 0
+	}
+	return int(n)
+}
+
+func (r *reader) app() App {
+	a := App{r.text(), r.text()}
+	r.bad = r.bad || a.ID == "" || !isName(a.ID) || !isName(a.Namespace) || a != a.Canonical()
+	return a
+}
+
+func (r *reader) entry() Entry {
+	f := reader{b: r.take(r.number())}
+	e := Entry{App: f.app(), Protocol: unknown}
+	if code, all := int(f.octet()), protocolCodes(); code < len(all) {
+		e.Protocol = all[code]
+	}
+	e.Healthy, e.Load = f.octet()&flagHealthy != 0, f.octet()
+	r.bad = r.bad || f.bad
+	return e
+}
+
+func (r *reader) update() update {
+	u := update{life: r.life(), base: r.number(), version: r.number()}
+	const minEntry, minApp = 7, 3
+	n := r.count(minEntry)
+	if n > 0 {
+		u.put = make([]Entry, 0, n)
+	}
+	for range n {
+		u.put = append(u.put, r.entry())
+	}
+	for range r.count(minApp) {
+		u.gone = append(u.gone, r.app())
+	}
+	r.bad = r.bad || u.version == 0 || u.base >= u.version || u.base == 0 && len(u.gone) > 0 || !u.sorted()
+	return u
+}
+
+// sorted reports whether the lists rise strictly, and nothing is put and gone at a time.
+func (u *update) sorted() bool {
+	for i := 1; i < len(u.put); i++ {
+		if u.put[i-1].App.compare(u.put[i].App) >= 0 {
+			return false
+		}
+	}
+	for i, a := range u.gone {
+		if i > 0 && u.gone[i-1].compare(a) >= 0 {
+			return false
+		}
+		if _, both := (&Record{Entries: u.put}).Find(a); both {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *reader) announcement() announcement {
+	a := announcement{r.life(), r.number()}
+	return a
+}
+
+func (r *reader) announcements(limit int) []announcement {
+	const minAnnouncement = 5
+	n := r.count(minAnnouncement)
+	if n > limit {
+		r.bad = true
+		return nil
+	}
+	out := make([]announcement, 0, n)
+	for range n {
+		out = append(out, r.announcement())
+	}
+	return out
+}
+
+func (r *reader) summary() summary {
+	s := summary{sender: r.life()}
+	if b := r.take(8); len(b) == 8 {
+		s.hash = binary.BigEndian.Uint64(b)
+	}
+	return s
+}
+
+// end reports whether the message was read to its end without damage.
+func (r *reader) end() bool { return !r.bad && len(r.b) == 0 }
+
+func errUnreadable(what string) error {
+	return &fault.Error{Code: fault.Unimplemented, Op: "records", Msg: what + " cannot be read", Hint: "run versions that are at most one apart"}
+}

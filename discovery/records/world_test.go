@@ -1,0 +1,331 @@
+package records_test
+
+import (
+	"container/heap"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/discovery/records"
+)
+
+// world is a virtual network of machines that gossip as membership does: every 200 ms each
+// sends what it has to three others, in packets of at most 1,400 bytes, and now and then
+// exchanges digests with one. Time is virtual and chance is seeded, so a run is repeatable.
+type world struct {
+	t     testing.TB
+	rng   *rand.Rand
+	now   time.Time
+	seq   int
+	queue events
+	nodes []*site
+	live  []*site // may be chosen as receivers
+	loss  float64 // of packets
+	cut   func(a, b *site) bool
+	bytes int // sent by all
+	pulls int
+}
+
+// site is a node of the world.
+type site struct {
+	*records.Machine
+	life   records.Life
+	number int
+	dead   bool
+	sent   int // bytes
+}
+
+type event struct {
+	at  time.Time
+	seq int
+	do  func()
+}
+
+type events []event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, j int) bool {
+	return e[i].at.Before(e[j].at) || e[i].at.Equal(e[j].at) && e[i].seq < e[j].seq
+}
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	old := *e
+	x := old[len(old)-1]
+	old[len(old)-1] = event{}
+	*e = old[:len(old)-1]
+	return x
+}
+
+const (
+	gossipInterval = 200 * time.Millisecond
+	fanout         = 3
+	packet         = 1400
+	pushPull       = 15 * time.Second
+	packetCost     = 28 + 2 // IP, UDP, and the frame of a compound message
+	messageCost    = 3 + 1  // of each message in it
+	streamCost     = 300    // of a TCP exchange on an open connection, more than its headers
+)
+
+// newWorld starts n nodes that see each other as alive.
+func newWorld(t testing.TB, seed uint64, n int) *world {
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_000_000, 0), cut: func(_, _ *site) bool { return false }}
+	for i := range n {
+		w.add(fmt.Sprintf("n%03d", i), 1)
+	}
+	w.tellMembers()
+	return w
+}
+
+// add starts a node.
+func (w *world) add(node string, boot int) *site {
+	s := &site{life: records.Life{Node: node, Boot: fmt.Sprintf("0193b2c4d5e%08x", boot)}, number: len(w.nodes)}
+	s.Machine = records.New(records.Options{Self: s.life})
+	w.nodes = append(w.nodes, s)
+	w.live = append(w.live, s)
+	w.every(s, records.TickInterval, func() { s.Tick(w.now); w.pull(s) })
+	w.every(s, gossipInterval, func() { w.gossip(s) })
+	w.every(s, w.exchangeInterval(), func() { w.exchange(s) })
+	return s
+}
+
+// exchangeInterval is stretched in large clusters, as memberlist does.
+func (w *world) exchangeInterval() time.Duration {
+	n := max(len(w.live), 500)
+	return time.Duration(math.Ceil(math.Log2(float64(n))-5)+1) * pushPull
+}
+
+func (w *world) after(d time.Duration, do func()) {
+	w.seq++
+	heap.Push(&w.queue, event{w.now.Add(d), w.seq, do})
+}
+
+// every repeats until the node is dead, from a moment of its own on.
+func (w *world) every(s *site, d time.Duration, do func()) {
+	var again func()
+	again = func() {
+		if s.dead {
+			return
+		}
+		do()
+		w.after(d, again)
+	}
+	w.after(time.Duration(w.rng.Int64N(int64(d))), again)
+}
+
+// run lets time pass.
+func (w *world) run(d time.Duration) {
+	end := w.now.Add(d)
+	for len(w.queue) > 0 && !w.queue[0].at.After(end) {
+		e := heap.Pop(&w.queue).(event)
+		w.now = e.at
+		e.do()
+	}
+	w.now = end
+}
+
+// until lets time pass until cond holds; it says how long that took.
+func (w *world) until(limit time.Duration, what string, cond func() bool) time.Duration {
+	w.t.Helper()
+	begun := w.now
+	for !cond() {
+		if w.now.Sub(begun) > limit {
+			w.t.Fatalf("%s: not within %s", what, limit)
+		}
+		w.run(20 * time.Millisecond)
+	}
+	return w.now.Sub(begun)
+}
+
+func (w *world) spend(s *site, n int) {
+	s.sent += n
+	w.bytes += n
+}
+
+// latency is that of one way.
+func (w *world) latency() time.Duration { return time.Millisecond + time.Duration(w.rng.Int64N(4e6)) }
+
+func (w *world) gossip(s *site) {
+	for range fanout {
+		to := w.live[w.rng.IntN(len(w.live))]
+		msgs := s.Broadcasts(messageCost, packet-2)
+		if len(msgs) == 0 {
+			return
+		}
+		n := packetCost
+		for _, m := range msgs {
+			n += len(m) + messageCost
+		}
+		w.spend(s, n)
+		if to == s || w.cut(s, to) || w.rng.Float64() < w.loss {
+			continue
+		}
+		w.after(w.latency(), func() {
+			for _, m := range msgs {
+				if !to.dead {
+					to.Receive(w.now, m)
+				}
+			}
+			w.pull(to)
+		})
+	}
+}
+
+// exchange is one push/pull of gossip.
+func (w *world) exchange(s *site) {
+	to := w.live[w.rng.IntN(len(w.live))]
+	if to == s || w.cut(s, to) || w.cut(to, s) {
+		return
+	}
+	mine, theirs := s.Digest(), to.Digest()
+	w.spend(s, len(mine))
+	w.spend(to, len(theirs))
+	w.after(2*w.latency(), func() {
+		for dst, d := range map[*site][]byte{to: mine, s: theirs} {
+			if err := dst.Compare(w.now, d); err != nil {
+				w.t.Error(err)
+			}
+		}
+		w.pull(s)
+		w.pull(to)
+	})
+}
+
+// pull sends the questions that are due.
+func (w *world) pull(s *site) {
+	if s.dead {
+		return
+	}
+	for _, p := range s.Pulls(w.now) {
+		w.pulls++
+		w.spend(s, len(p.Request)+streamCost)
+		to := w.at(p.Peer)
+		if to == nil || to.dead || w.cut(s, to) || w.cut(to, s) {
+			w.after(time.Second, func() { _ = s.Pulled(w.now, p, nil, fmt.Errorf("unreachable")) })
+			continue
+		}
+		w.after(w.latency(), func() {
+			answer, err := to.Answer(p.Request)
+			w.spend(to, len(answer)+streamCost)
+			w.after(w.latency(), func() {
+				if err := s.Pulled(w.now, p, answer, err); err != nil {
+					w.t.Error(err)
+				}
+				w.pull(s)
+			})
+		})
+	}
+}
+
+func (w *world) at(peer string) *site {
+	for _, s := range w.live {
+		if peer == peerOf(s) {
+			return s
+		}
+	}
+	return nil
+}
+
+func peerOf(s *site) string { return s.life.String() }
+
+// members is what gossip tells s: those it can reach are alive.
+func (w *world) members(s *site) []records.Member {
+	var out []records.Member
+	for _, o := range w.live {
+		m := records.Member{Life: o.life, Peer: peerOf(o), State: records.Alive}
+		if w.cut(s, o) || w.cut(o, s) {
+			m.State = records.Failed
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// tellMembers tells all at once.
+func (w *world) tellMembers() {
+	for _, s := range w.live {
+		s.Members(w.now, w.members(s))
+	}
+}
+
+// tellMembersWithin tells each at some moment in the time to come, as gossip does.
+func (w *world) tellMembersWithin(d time.Duration) {
+	for _, s := range w.live {
+		w.after(time.Duration(w.rng.Int64N(int64(d))), func() {
+			if !s.dead {
+				s.Members(w.now, w.members(s))
+			}
+		})
+	}
+}
+
+// kill ends a node.
+func (w *world) kill(s *site) {
+	s.dead = true
+	for i, o := range w.live {
+		if o == s {
+			w.live = append(w.live[:i], w.live[i+1:]...)
+			return
+		}
+	}
+}
+
+// restart is the same node in another run.
+func (w *world) restart(s *site, boot int) *site {
+	w.kill(s)
+	n := w.add(s.life.Node, boot)
+	n.Members(w.now, w.members(n))
+	return n
+}
+
+// serves has a node serve a number of applications at a version of theirs.
+func (s *site) serves(t testing.TB, apps, version int) {
+	t.Helper()
+	var list []records.Entry
+	for i := range apps {
+		list = append(list, records.Entry{App: records.App{ID: fmt.Sprintf("app-%d", (s.number*7+i*131)%(apps*250))}, Protocol: records.HTTP, Healthy: (version+i)%2 == 0})
+	}
+	must(t, s.Serve(list))
+}
+
+// agree reports whether all that can reach each other hold the same.
+func (w *world) agree() bool {
+	for _, s := range w.live[1:] {
+		if s.Hash() != w.live[0].Hash() {
+			return false
+		}
+	}
+	return true
+}
+
+// complete reports whether all hold a record of all, at its newest version.
+func (w *world) complete() bool {
+	for _, s := range w.live {
+		if n, _ := s.Size(); n < len(w.live)-1 {
+			return false
+		}
+	}
+	return w.agree()
+}
+
+// rate is what each node sent per second since the last call.
+func (w *world) rate(d time.Duration) (mean, most float64) {
+	for _, s := range w.live {
+		most = max(most, float64(s.sent)/d.Seconds())
+		mean += float64(s.sent) / d.Seconds() / float64(len(w.live))
+	}
+	for _, s := range w.nodes {
+		s.sent = 0
+	}
+	w.bytes = 0
+	return mean, most
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,25 @@
+package discovery_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/quorate/quorate/discovery"
+	"github.com/quorate/quorate/discovery/records"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Gossip knows a node before its cluster does; its peer port would refuse every call.
+func TestAnInstanceWhoseNodeCannotBeDialledIsNotPicked(t *testing.T) {
+	s := newSite(t, "n1")
+	s.knows(t, map[string]string{"n2": "orders"})
+	life := discovery.Life{Node: "n2", Boot: "b1"}
+	s.Members([]discovery.Member{{Life: life, State: records.Alive}})
+	if _, err := s.Pick(orders, nil); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "n2 belongs to no cluster yet") {
+		t.Errorf("Pick: %v", err)
+	}
+	s.Members([]discovery.Member{{Life: life, Peer: "n2.d1", State: records.Alive}})
+	if got := s.picks(t, "orders", 1); got != "n2" {
+		t.Errorf("picked %s", got)
+	}
+}

@@ -1,0 +1,299 @@
+package membership
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/trust"
+)
+
+// secured stands before a transport: it seals packets and puts TLS on streams. What fails
+// is counted and logged, and memberlist never sees it.
+type secured struct {
+	memberlist.NodeAwareTransport
+	seal    *sealer
+	tls     func() (server, client *tls.Config)
+	refuse  func(*refusal)
+	timeout time.Duration // of a handshake
+	packets chan *memberlist.Packet
+	streams chan net.Conn
+	shaking chan struct{} // a slot for each handshake of an accepted stream
+
+	ctx    context.Context // ends with Shutdown
+	cancel context.CancelFunc
+	busy   sync.WaitGroup
+}
+
+// maxShaking bounds the accepted streams whose other side has not proven itself.
+const maxShaking = 64
+
+func newSecured(t memberlist.NodeAwareTransport, o Options, refuse func(*refusal)) (*secured, error) {
+	seal, err := newSealer(o.Label, o.Facts.Name(), o.SecretKeys)
+	if err != nil {
+		return nil, err
+	}
+	s := &secured{NodeAwareTransport: t, seal: seal, tls: o.TLS, refuse: refuse, timeout: o.Timing.StreamTimeout,
+		packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), shaking: make(chan struct{}, maxShaking)}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.busy.Go(s.receive)
+	s.busy.Go(s.accept)
+	return s, nil
+}
+
+// receive opens packets.
+func (s *secured) receive() {
+	for {
+		select {
+		case p := <-s.NodeAwareTransport.PacketCh():
+			packet, why := s.seal.open(p.Buf, p.Timestamp)
+			if why != "" {
+				s.refuse(refusedPacket(why, p.From))
+				continue
+			}
+			p.Buf = packet
+			select {
+			case s.packets <- p:
+			case <-s.ctx.Done():
+				return
+			}
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// refusedPacket says why. Addresses of packets can be made up, so there is one line for all.
+func refusedPacket(why Reason, from net.Addr) *refusal {
+	e := &fault.Error{Code: fault.Denied, Op: "membership.receive"}
+	switch why {
+	case Plain:
+		e.Msg, e.Hint = fmt.Sprintf("a packet from %s is not sealed", from), "a node there is not secured: give it the --cluster-token-file of the cluster"
+	case UnknownKey:
+		e.Msg, e.Hint = fmt.Sprintf("a packet from %s is sealed under a cluster token that this node does not know", from), "give both nodes the same --cluster-token-file"
+	case Replayed:
+		e.Msg = fmt.Sprintf("a packet from %s came before: either the network doubles packets, or somebody records and repeats them", from)
+	case Forged:
+		e.Msg = fmt.Sprintf("a packet from %s was changed on its way, or made up", from)
+	case Stale: // as always for a while after a restart
+		return &refusal{reason: why}
+	}
+	return &refusal{reason: why, err: e}
+}
+
+// accept lets the other sides of streams prove themselves.
+func (s *secured) accept() {
+	for {
+		select {
+		case c := <-s.NodeAwareTransport.StreamCh():
+			select {
+			case s.shaking <- struct{}{}:
+				s.busy.Go(func() {
+					defer func() { <-s.shaking }()
+					s.welcome(c)
+				})
+			default:
+				s.refuse(refusedStream(c.RemoteAddr(), fault.New(fault.Overloaded, "membership.accept", fmt.Sprintf("%d connections have not proven who they are", maxShaking))))
+				_ = c.Close()
+			}
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *secured) welcome(raw net.Conn) {
+	conf, _ := s.tls()
+	c, err := s.shake(raw, s.timeout, func() (*tls.Conn, error) {
+		if conf == nil {
+			return nil, errNoTLS()
+		}
+		return tls.Server(raw, conf), nil
+	}, func(c net.Conn) error {
+		_, err := c.Write([]byte{accepted})
+		return err
+	})
+	if err != nil {
+		if s.ctx.Err() == nil {
+			s.refuse(refusedStream(raw.RemoteAddr(), err))
+		}
+		return
+	}
+	select {
+	case s.streams <- c:
+	case <-s.ctx.Done():
+		_ = c.Close()
+	}
+}
+
+func errNoTLS() error {
+	return fault.New(fault.Unavailable, "membership.secured", "this node has no certificate yet")
+}
+
+// accepted is the one byte with which the acceptor of a stream says that it trusts the
+// dialler, who has not said anything before: in TLS 1.3 its handshake ends before its
+// certificate is judged, and what it said meanwhile could keep it from hearing the verdict.
+const accepted = 1
+
+func awaitAccepted(c net.Conn) error {
+	var b [1]byte
+	if _, err := io.ReadFull(c, b[:]); err != nil {
+		return err
+	}
+	if b[0] != accepted {
+		return fault.New(fault.Unimplemented, "membership.secured", "it speaks another version of secured gossip")
+	}
+	return nil
+}
+
+// shake makes a secured stream of raw, or closes it. greet ends the handshake.
+func (s *secured) shake(raw net.Conn, timeout time.Duration, make func() (*tls.Conn, error), greet func(net.Conn) error) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, timeout)
+	defer cancel()
+	c, err := make()
+	if err == nil {
+		err = c.HandshakeContext(ctx)
+	}
+	if err == nil {
+		stop := context.AfterFunc(ctx, func() { _ = raw.SetDeadline(time.Unix(1, 0)) })
+		err = greet(c)
+		if !stop() && err == nil {
+			err = context.Cause(ctx)
+		}
+	}
+	if err != nil {
+		_ = raw.Close()
+		return nil, err
+	}
+	return &tlsStream{Conn: c}, nil
+}
+
+// tlsStream is a stream over TLS. One that cannot be written is closed, because memberlist
+// forgets one whose first bytes fail.
+type tlsStream struct {
+	*tls.Conn
+	once sync.Once
+	err  error
+}
+
+// Write writes.
+func (t *tlsStream) Write(b []byte) (int, error) {
+	n, err := t.Conn.Write(b)
+	if err != nil {
+		_ = t.Close()
+	}
+	return n, err
+}
+
+// Close closes.
+func (t *tlsStream) Close() error {
+	t.once.Do(func() { t.err = t.Conn.Close() })
+	return t.err
+}
+
+// reasonOf is why a handshake failed.
+func reasonOf(err error) Reason {
+	var record tls.RecordHeaderError
+	if doubt, ok := trust.DoubtOf(err); ok {
+		return Reason(doubt)
+	}
+	if errors.As(err, &record) {
+		return Plain
+	}
+	return Handshake
+}
+
+// refusedStream says why a stream that was accepted is refused.
+func refusedStream(from net.Addr, err error) *refusal {
+	host, _, _ := net.SplitHostPort(from.String())
+	r := &refusal{reason: reasonOf(err), about: host}
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+		return r // who dialled was out of time, as probes may be, and said nothing wrong
+	}
+	e := &fault.Error{Code: fault.Denied, Op: "membership.accept", Msg: fmt.Sprintf("a gossip connection from %s is refused", from), Err: err}
+	switch {
+	case r.reason == Plain:
+		e.Hint = "a node there is not secured: give it the --cluster-token-file of the cluster"
+	case isAlert(err):
+		e.Msg = fmt.Sprintf("a node at %s does not accept this node's certificate", host)
+		e.Hint = "its log says why; most often the cluster tokens differ"
+	}
+	r.err = e
+	return r
+}
+
+// isAlert reports whether the other side ended TLS on purpose. Package tls does not export
+// the type of what it sent.
+func isAlert(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "remote error"
+}
+
+// errUntrusted is a dial that reached somebody who is not trusted, or does not trust this node.
+type errUntrusted struct{ err error }
+
+func (e *errUntrusted) Error() string { return fault.Text(e.err) }
+func (e *errUntrusted) Unwrap() error { return e.err }
+
+// WriteToAddress implements memberlist.NodeAwareTransport. Memberlist knows the name of
+// everybody it sends packets to.
+func (s *secured) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
+	return s.NodeAwareTransport.WriteToAddress(s.seal.seal(a.Name, b), a)
+}
+
+// WriteTo implements memberlist.Transport.
+func (s *secured) WriteTo(b []byte, addr string) (time.Time, error) {
+	return s.WriteToAddress(b, memberlist.Address{Addr: addr})
+}
+
+// DialAddressTimeout implements memberlist.NodeAwareTransport.
+func (s *secured) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
+	began := time.Now()
+	raw, err := s.NodeAwareTransport.DialAddressTimeout(a, timeout)
+	if err != nil {
+		return nil, err
+	}
+	_, conf := s.tls()
+	c, err := s.shake(raw, max(timeout-time.Since(began), time.Millisecond), func() (*tls.Conn, error) {
+		if conf == nil {
+			return nil, errNoTLS()
+		}
+		return tls.Client(raw, conf), nil
+	}, awaitAccepted)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.Canceled):
+		return nil, err
+	case err != nil:
+		return nil, &errUntrusted{err}
+	}
+	return c, nil
+}
+
+// DialTimeout implements memberlist.Transport.
+func (s *secured) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
+	return s.DialAddressTimeout(memberlist.Address{Addr: addr}, timeout)
+}
+
+// PacketCh implements memberlist.Transport.
+func (s *secured) PacketCh() <-chan *memberlist.Packet { return s.packets }
+
+// StreamCh implements memberlist.Transport.
+func (s *secured) StreamCh() <-chan net.Conn { return s.streams }
+
+// Shutdown implements memberlist.Transport.
+func (s *secured) Shutdown() error {
+	s.cancel()
+	err := s.NodeAwareTransport.Shutdown()
+	s.busy.Wait()
+	return err
+}
