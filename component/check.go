@@ -39,6 +39,14 @@ func (c *checker) take(f Field, p Property) {
 		c.problems.add(p.Pos, "", "component %s: metadata %s cannot be used: %s", c.component, p.Name, f.Refused)
 		return
 	}
+	if f.Reference && !p.Sensitive {
+		c.problems.add(p.Pos, "use secretKeyRef", "component %s: metadata %s must not be written into the file", c.component, p.Name)
+		return
+	}
+	if f.Quoted && p.Bare {
+		c.problems.add(p.Pos, "write it as "+strconv.Quote(p.Value), "component %s: metadata %s must be a string in quotes", c.component, p.Name)
+		return
+	}
 	if f.Secret && !p.Sensitive && p.Value != "" {
 		c.warnings.add(p.Pos, "use secretKeyRef", "component %s: metadata %s is a secret written into the file", c.component, p.Name)
 	}
@@ -46,7 +54,7 @@ func (c *checker) take(f Field, p Property) {
 	case p.Unresolved:
 		c.values.byName[f.Name] = value{given: true}
 		return
-	case p.Value == "" && f.Required:
+	case p.Value == "" && (f.Required || f.Reference):
 		c.problems.add(p.Pos, "", "component %s: metadata %s is empty but required", c.component, p.Name)
 		return
 	case p.Value == "":

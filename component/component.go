@@ -78,6 +78,7 @@ type Spec struct {
 type Item struct {
 	Name   string
 	Value  string     // plain value: scalars as written, mappings and sequences as JSON text
+	Bare   bool       // Value is no string to YAML: a number or truth value without quotes
 	Secret *SecretRef // nil = not from a secret store
 	Env    string     // empty = not from the environment
 	Pos    Pos

@@ -144,7 +144,7 @@ func (p *docParser) item(n *yaml.Node) Item {
 	item := Item{Pos: p.pos(n)}
 	var given []string
 	sources := fields{
-		"value":        func(n *yaml.Node) { item.Value = p.value(n) },
+		"value":        func(n *yaml.Node) { item.Value, item.Bare = p.value(n), isBare(n) },
 		"secretKeyRef": func(n *yaml.Node) { item.Secret = p.secretRef(n) },
 		"envRef":       func(n *yaml.Node) { item.Env = p.required(n, "envRef") },
 	}

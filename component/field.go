@@ -34,6 +34,12 @@ type Field struct {
 	// Security says that the field makes things safer: a near miss of its name is an
 	// error, because ignoring it would silently leave the door open.
 	Security bool
+	// Reference says that the value must come from a reference: written into the file, or
+	// empty, it is an error.
+	Reference bool
+	// Quoted says that the value must be a string to YAML: other readers of the file refuse
+	// a number or truth value without quotes.
+	Quoted bool
 	// Refused, when not empty, says why this name cannot be used although it is known.
 	Refused string
 	// Check refuses values beyond what Kind says. It gets the text; may be nil. An error

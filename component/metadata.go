@@ -12,6 +12,7 @@ type Property struct {
 	Name       string
 	Value      string
 	Pos        Pos
+	Bare       bool // is no string to YAML: a number or truth value without quotes
 	Sensitive  bool // came from a reference: it is never shown
 	Unresolved bool // what it stands for is not known yet; Value means nothing
 }

@@ -156,6 +156,11 @@ func appendJSONText(out []byte, text string) []byte {
 	return append(out, quoted...)
 }
 
+// isBare reports whether a scalar is something else than a string.
+func isBare(n *yaml.Node) bool {
+	return n.Kind == yaml.ScalarNode && n.Tag != "!!str" && n.Tag != "!!null"
+}
+
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
 
 func describe(n *yaml.Node) string {

@@ -38,6 +38,7 @@ func (s *Spec) Resolve(ctx context.Context, from Sources) (Metadata, error) {
 			p.Sensitive = true
 			p.Value, err = envValue(item.Env, from.Env)
 		default:
+			p.Bare = item.Bare
 			p.Value, err = from.Placeholders.Replace(item.Value)
 		}
 		if err != nil {
@@ -55,7 +56,7 @@ func (s *Spec) Unresolved() Metadata {
 	for _, item := range s.Metadata {
 		ref := item.Secret != nil || item.Env != ""
 		open := ref || hasPlaceholder(item.Value)
-		out = append(out, Property{Name: item.Name, Value: item.Value, Pos: item.Pos, Sensitive: ref, Unresolved: open})
+		out = append(out, Property{Name: item.Name, Value: item.Value, Bare: item.Bare, Pos: item.Pos, Sensitive: ref, Unresolved: open})
 	}
 	return out
 }
@@ -76,6 +77,13 @@ func (s *Spec) itemError(item Item, err error) error {
 	return &fault.Error{Code: fault.CodeOf(err), Op: "component.Resolve", Msg: msg, Key: s.Name, Err: err}
 }
 
+// ReservedVariable reports whether an environment variable carries this process's own
+// tokens or settings. No component and no application may read it.
+func ReservedVariable(name string) bool {
+	upper := strings.ToUpper(name)
+	return upper == "APP_API_TOKEN" || strings.HasPrefix(upper, "DAPR_") || strings.HasPrefix(upper, "QUORATE_")
+}
+
 // envValue reads a variable unless it is one that carries this process's own tokens and
 // settings: a component file must not be a way to read those.
 func envValue(name string, lookup func(string) (string, bool)) (string, error) {
@@ -84,7 +92,7 @@ func envValue(name string, lookup func(string) (string, bool)) (string, error) {
 	switch {
 	case strings.ContainsAny(name, " \t\r\n="):
 		return "", &fault.Error{Code: fault.Invalid, Op: op, Msg: "envRef is not the name of an environment variable"}
-	case upper == "APP_API_TOKEN" || strings.HasPrefix(upper, "DAPR_") || strings.HasPrefix(upper, "QUORATE_"):
+	case ReservedVariable(name):
 		return "", &fault.Error{Code: fault.Denied, Op: op, Msg: "envRef may not read " + name, Hint: "it belongs to the runtime; use another variable"}
 	}
 	if allowed, limited := lookup(EnvKeys); limited && !listed(allowed, upper) {

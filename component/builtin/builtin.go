@@ -22,7 +22,11 @@ func Factories(extra loader.Factories) (loader.Factories, error) {
 		State: map[string]loader.StateFactory{
 			inmemory.Type: {Open: openInMemory},
 		},
-		SecretStores: map[string]loader.SecretStoreFactory{},
+		SecretStores: secretStores(),
+		Bindings:     allBindings(),
+	}
+	if err := add(all.Bindings, extra.Bindings); err != nil {
+		return loader.Factories{}, err
 	}
 	if err := add(all.State, extra.State); err != nil {
 		return loader.Factories{}, err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/builtin"
 	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/component/state"
@@ -63,7 +64,8 @@ func options(t *testing.T, path string, warnings io.Writer) loader.Options {
 	t.Helper()
 	return loader.Options{
 		Paths: []string{path}, Apps: []string{"shop"}, Namespace: "production", Factories: factories(t),
-		Env: os.LookupEnv, UUID: func() string { return "u" }, Logger: slog.New(slog.NewTextHandler(warnings, nil)),
+		Env:  func(name string) (string, bool) { return "000102030405060708090a0b0c0d0e0f", name == "ORDERS_KEY" },
+		UUID: func() string { return "u" }, Logger: slog.New(slog.NewTextHandler(warnings, nil)),
 	}
 }
 
@@ -81,6 +83,10 @@ func TestEveryExampleOfTheDocsLoads(t *testing.T) {
 					t.Fatal(err)
 				}
 				var warnings strings.Builder
+				if typ := strings.TrimSuffix(name, ".md"); strings.HasPrefix(typ, "secretstores.") || strings.HasPrefix(typ, "bindings.") {
+					readable(t, options(t, path, &warnings), typ)
+					return
+				}
 				set, err := loader.Open(t.Context(), options(t, path, &warnings))
 				if err != nil {
 					t.Fatal(err)
@@ -99,11 +105,24 @@ func TestEveryExampleOfTheDocsLoads(t *testing.T) {
 	}
 }
 
+// readable checks an example without opening it: that needs a service.
+func readable(t *testing.T, o loader.Options, typ string) {
+	t.Helper()
+	plan, err := loader.Read(o)
+	if err != nil || len(plan.Warnings) > 0 {
+		t.Fatal(err, plan)
+	}
+	documents := plan.Documents(component.KindComponent)
+	if len(documents) > 0 && documents[0].Component.Type != typ {
+		t.Errorf("the example shows %s, not %s", documents[0].Component.Type, typ)
+	}
+}
+
 func TestEveryTypeHasItsPageAndIsListed(t *testing.T) {
 	want := []string{"README.md"}
 	readme := page(t, "README.md")
 	f := factories(t)
-	for _, typ := range slices.Concat(slices.Collect(maps.Keys(f.State)), slices.Collect(maps.Keys(f.SecretStores))) {
+	for _, typ := range slices.Concat(slices.Collect(maps.Keys(f.State)), slices.Collect(maps.Keys(f.SecretStores)), slices.Collect(maps.Keys(f.Bindings))) {
 		want = append(want, typ+".md")
 		if !strings.Contains(readme, "[`"+typ+"`]("+typ+".md)") {
 			t.Errorf("README.md does not list %s", typ)
@@ -116,10 +135,20 @@ func TestEveryTypeHasItsPageAndIsListed(t *testing.T) {
 }
 
 func TestEveryPageNamesExactlyTheMetadataOfItsType(t *testing.T) {
-	row := regexp.MustCompile("(?m)^\\| `([A-Za-z]+)` \\|")
+	row := regexp.MustCompile("(?m)^\\| `([A-Za-z0-9_]+)`")
+	declared := map[string][]component.Field{}
 	for typ, factory := range factories(t).State {
+		declared[typ] = append(loader.StateFields(), factory.Fields...)
+	}
+	for typ, factory := range factories(t).SecretStores {
+		declared[typ] = factory.Fields
+	}
+	for typ, factory := range factories(t).Bindings {
+		declared[typ] = factory.Fields // README.md has those of every binding
+	}
+	for typ, fields := range declared {
 		var want []string
-		for _, field := range append(loader.StateFields(), factory.Fields...) {
+		for _, field := range fields {
 			if field.Refused == "" {
 				want = append(want, field.Name)
 			}
@@ -140,5 +169,33 @@ func TestATypeIsNeverReplaced(t *testing.T) {
 	extra := loader.Factories{State: map[string]loader.StateFactory{inmemory.Type: {}}}
 	if _, err := builtin.Factories(extra); !fault.Is(err, fault.Internal) || !strings.Contains(err.Error(), inmemory.Type) {
 		t.Errorf("Factories: %v", err)
+	}
+}
+
+// The examples for deployment are those of the pages, each with a comment in front.
+func TestTheExamplesForDeploymentAreThoseOfThePages(t *testing.T) {
+	const folder = "../../deploy/components/secrets"
+	f := factories(t)
+	paths := map[string]string{}
+	for typ := range f.SecretStores {
+		paths[typ] = filepath.Join(folder, strings.TrimPrefix(typ, "secretstores.")+".yaml")
+	}
+	for typ := range f.Bindings {
+		paths[typ] = filepath.Join("../../deploy/components", strings.Replace(typ, ".", "/", 1)+".yaml")
+	}
+	for typ, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		_, example, _ := strings.Cut(string(text), "\n")
+		if !strings.Contains(page(t, typ+".md"), "```yaml\n"+example+"```\n") {
+			t.Errorf("%s is not the example of %s.md", path, typ)
+		}
+	}
+	var warnings strings.Builder
+	if _, err := loader.Read(options(t, filepath.Join(folder, "encrypted.yaml"), &warnings)); err != nil {
+		t.Error(err)
 	}
 }

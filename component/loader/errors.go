@@ -28,6 +28,30 @@ func join(op string, errs []error) error {
 	}
 }
 
+// Each takes an error of this package apart into one error for each thing that is wrong.
+func Each(err error) []error {
+	var out []error
+	for _, part := range parts(err) {
+		if _, ok := part.(*joined); ok { //nolint:errorlint // only what join itself returned
+			out = append(out, Each(part)...)
+			continue
+		}
+		out = append(out, part)
+	}
+	return out
+}
+
+// parts takes apart what join made.
+func parts(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if j, ok := err.(*joined); ok { //nolint:errorlint // only what join itself returned
+		return j.parts
+	}
+	return []error{err}
+}
+
 // joined is a fault whose causes are already part of its message.
 type joined struct {
 	whole *fault.Error

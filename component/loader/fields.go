@@ -12,15 +12,14 @@ import (
 
 // StateFields declares the metadata that every state store reads.
 func StateFields() []component.Field {
-	const unencrypted = "encryption at rest is not available; remove it, or the values would be stored as plain text"
 	return []component.Field{
 		{Name: state.MetadataKeyPrefix, Default: state.KeyPrefixAppID, Check: checkKeyPrefix},
 		{Name: state.MetadataDefaultConsistency, Default: state.Eventual.String(), Check: checkConsistency},
 		{Name: state.MetadataDefaultTTL, Kind: component.Int, Check: checkTTL},
 		{Name: state.MetadataMaxValueSize, Kind: component.Size},
 		{Name: state.MetadataActorStateStore, Kind: component.Bool},
-		{Name: "primaryEncryptionKey", Secret: true, Security: true, Refused: unencrypted},
-		{Name: "secondaryEncryptionKey", Secret: true, Security: true, Refused: unencrypted},
+		{Name: state.MetadataPrimaryKey, Secret: true, Security: true, Reference: true, Check: state.CheckEncryptionKey},
+		{Name: state.MetadataSecondaryKey, Secret: true, Security: true, Reference: true, Check: state.CheckEncryptionKey},
 	}
 }
 
@@ -59,4 +58,12 @@ func settings(v component.Values) (state.Settings, error) {
 		MaxValueSize:       v.Int(state.MetadataMaxValueSize),
 		ActorStore:         v.Bool(state.MetadataActorStateStore),
 	}, nil
+}
+
+// encryption returns the keys that values are encrypted with; nil = they are not.
+func encryption(v component.Values) (*state.KeyRing, error) {
+	if !v.Given(state.MetadataPrimaryKey) && !v.Given(state.MetadataSecondaryKey) {
+		return nil, nil
+	}
+	return state.NewKeyRing(v.Text(state.MetadataPrimaryKey), v.Text(state.MetadataSecondaryKey))
 }

@@ -3,7 +3,8 @@
 // It owns the order of things: read every file, filter by namespace and scope, find
 // duplicates, resolve references, open secret stores first and state stores after them,
 // and close all of it backwards. It owns the rules that need more than one component in
-// view: the default state store, the actor state store, references between components.
+// view: the default state store, the actor state store, references between components,
+// the scopes of secret stores.
 // It must never know a particular component, raft, HTTP or flags: types come in as
 // Factories, everything else as Options. It starts no goroutines of its own.
 //
@@ -25,6 +26,7 @@ import (
 	"log/slog"
 
 	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/bindings"
 	"github.com/quorate/quorate/component/secretstores"
 	"github.com/quorate/quorate/component/state"
 )
@@ -34,6 +36,28 @@ import (
 type Factories struct {
 	State        map[string]StateFactory
 	SecretStores map[string]SecretStoreFactory
+	Bindings     map[string]BindingFactory
+}
+
+// BindingFactory makes bindings of one type.
+type BindingFactory struct {
+	// Fields declares the metadata of this type without those of BindingFields.
+	Fields []component.Field
+	// Open opens a binding, as StateFactory.Open does. It receives nothing before its
+	// input is started.
+	Open func(ctx context.Context, c BindingConfig) (bindings.Binding, error)
+}
+
+// BindingConfig is what a binding is opened from.
+type BindingConfig struct {
+	Name      string // component name
+	Namespace string // of the node; empty = none
+	Type      string // in lower case
+	Version   string
+	Metadata  component.Values // the declared Fields, checked
+	Direction bindings.Direction
+	Logger    *slog.Logger // carries the component's name
+	Claims    bindings.Claims
 }
 
 // StateFactory makes state stores of one type.
@@ -73,4 +97,7 @@ type SecretStoreConfig struct {
 	Version   string
 	Metadata  component.Values // the declared Fields, checked
 	Logger    *slog.Logger     // carries the component's name
+
+	Env     func(name string) (string, bool) // looks up environment variables
+	Environ func() []string                  // lists them as "NAME=value"
 }

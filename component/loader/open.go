@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/secretstores"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -43,11 +44,20 @@ func (p *opening) run(ctx context.Context, plan *Plan) error {
 	if err != nil {
 		return err
 	}
+	bound, err := p.resolveAll(ctx, plan.bindings)
+	if err != nil {
+		return err
+	}
 	if err := onlyOneActorStore(units); err != nil {
 		return err
 	}
 	for _, u := range units {
 		if err := p.attempt(ctx, u, func(ctx context.Context) error { return p.stateStore(ctx, u) }); err != nil {
+			return err
+		}
+	}
+	for _, u := range bound {
+		if err := p.attempt(ctx, u, func(ctx context.Context) error { return p.bindingOf(ctx, u) }); err != nil {
 			return err
 		}
 	}
@@ -125,12 +135,19 @@ func (p *opening) attempt(ctx context.Context, u *unit, step func(context.Contex
 func (p *opening) secretStore(ctx context.Context, u *unit) error {
 	store, err := u.secrets.Open(ctx, SecretStoreConfig{
 		Name: u.spec.Name, Namespace: p.options.Namespace, Type: u.typ(), Version: u.spec.Version,
-		Metadata: u.values, Logger: u.logger(p.options.Logger),
+		Metadata: u.values, Logger: u.logger(p.options.Logger), Env: p.options.Env, Environ: p.options.environ,
 	})
 	if err != nil {
 		return u.opened(err)
 	}
-	p.set.addSecretStore(u, store)
+	i := &secretstores.Instance{Name: u.spec.Name, Type: u.typ(), Store: store, Scopes: slices.Clone(u.spec.Scopes)}
+	if s := u.scope; s != nil {
+		i.Scope = secretstores.NewScope(store, s.DenyDefault, s.Allowed, s.Denied)
+	}
+	if p.options.SecretMetrics != nil {
+		i.Store = p.options.SecretMetrics.Instrument(store, i.Name)
+	}
+	p.set.addSecretStore(u, i)
 	return nil
 }
 
@@ -140,6 +157,10 @@ func (p *opening) stateStore(ctx context.Context, u *unit) error {
 		return u.failed(u.spec.Pos, err)
 	}
 	set.ActorStore = u.claimsActors()
+	ring, err := encryption(u.values)
+	if err != nil {
+		return u.failed(u.spec.Pos, err)
+	}
 	store, err := u.state.Open(ctx, StateConfig{
 		Name: u.spec.Name, Namespace: p.options.Namespace, Type: u.typ(), Version: u.spec.Version,
 		Metadata: u.values, Settings: set, Logger: u.logger(p.options.Logger),
@@ -153,7 +174,11 @@ func (p *opening) stateStore(ctx context.Context, u *unit) error {
 			Hint: "choose a store with transactions, such as state.raft"}
 		return joinClose(u.failed(u.spec.Pos, err), store.Close())
 	}
-	p.set.addStateStore(u, p.instance(u, set, store), store.Close)
+	closing := store.Close
+	if ring != nil {
+		store = state.Encrypted(store, ring)
+	}
+	p.set.addStateStore(u, p.instance(u, set, store), closing)
 	return nil
 }
 
@@ -183,7 +208,7 @@ func (p *opening) secret(ctx context.Context, name string, ref component.SecretR
 	if !ok {
 		return "", p.noSecretStore(name)
 	}
-	values, err := store.Get(ctx, ref.Name, nil)
+	values, err := store.Store.Get(ctx, ref.Name, nil)
 	switch {
 	case fault.Is(err, fault.NotFound):
 		return "", missing(fmt.Sprintf("the secret store %s has no secret %q", name, ref.Name), "")

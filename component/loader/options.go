@@ -4,6 +4,8 @@ import (
 	"log/slog"
 
 	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/bindings"
+	"github.com/quorate/quorate/component/secretstores"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -16,16 +18,23 @@ type Options struct {
 	Apps      []string // application ids this node serves, at least one; they decide about scopes
 	Namespace string   // of the node; empty = none
 	PodName   string   // for {podName}; empty = none
+	// ConfigFiles are files with Configurations, which count as if they lay in Paths.
+	ConfigFiles []string
 
 	Factories Factories
 	// DefaultState is the state store to open when no state component is meant for this
 	// node; it carries the actor state too. nil = none.
 	DefaultState *component.Spec
 
-	Env     func(name string) (string, bool) // looks up environment variables
-	UUID    func() string                    // for {uuid}
-	Logger  *slog.Logger
-	Metrics *state.Metrics // nil = state stores are not counted
+	Env            func(name string) (string, bool) // looks up environment variables
+	Environ        func() []string                  // lists them as "NAME=value"; nil = they cannot be listed
+	UUID           func() string                    // for {uuid}
+	Logger         *slog.Logger
+	Metrics        *state.Metrics    // nil = state stores are not counted
+	BindingMetrics *bindings.Metrics // nil = bindings are not counted
+	Claims         bindings.Claims   // for bindings that act once in the cluster; nil only where none is opened
+	// SecretMetrics are those of secret stores; nil = they are not counted.
+	SecretMetrics *secretstores.Metrics
 }
 
 func (o Options) validate() error {
@@ -44,6 +53,13 @@ func (o Options) validate() error {
 		return nil
 	}
 	return fault.New(fault.Internal, "loader.Options", missing+" is not set")
+}
+
+func (o Options) environ() []string {
+	if o.Environ == nil {
+		return nil
+	}
+	return o.Environ()
 }
 
 // placeholders are those of this node. With several applications there is no one app id

@@ -18,6 +18,7 @@ type Plan struct {
 	documents map[component.Kind][]component.Document
 	secrets   []*unit
 	state     []*unit
+	bindings  []*unit
 	rejected  []component.Status // components that will not be opened
 }
 
@@ -27,37 +28,39 @@ func (p *Plan) Documents(kind component.Kind) []component.Document {
 }
 
 // Read reads the files and checks all that can be checked without opening anything: what
-// a start would refuse because of the files alone, Read refuses with the same words.
+// a start would refuse because of the files alone, Read refuses with the same words. The
+// error tells all that is wrong with all files, so that one look at the output is enough;
+// the plan, which may be nil then, is good for its warnings only.
 func Read(o Options) (*Plan, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	documents, warnings, err := readDocuments(o.Paths)
-	if err != nil {
+	documents, warnings, err := readDocuments(o)
+	if fault.Is(err, fault.NotFound) {
 		return nil, err
 	}
-	b, err := newPlanner(o)
-	if err != nil {
-		return nil, err
+	b, broken := newPlanner(o)
+	if broken != nil {
+		return nil, broken
 	}
 	b.plan.Warnings = warnings
+	errs := parts(err)
 	for _, doc := range documents {
-		if err := b.add(doc); err != nil {
-			return nil, err
-		}
+		errs = append(errs, parts(b.add(doc))...)
+	}
+	if err == nil { // with files missing, what is not there proves nothing
+		errs = append(errs, b.scopeProblems()...)
 	}
 	if len(b.plan.state) == 0 && !b.stateFailed && o.DefaultState != nil {
-		if err := b.addDefault(*o.DefaultState); err != nil {
-			return nil, err
-		}
+		errs = append(errs, parts(b.addDefault(*o.DefaultState))...)
 	}
-	return b.plan, onlyOneActorStore(b.plan.state)
+	errs = append(errs, parts(onlyOneActorStore(b.plan.state))...)
+	return b.plan, join("loader.Read", errs)
 }
 
-// readDocuments reads all files. Problems of different files are reported together, so
-// that one look at the output is enough.
-func readDocuments(paths []string) ([]component.Document, []component.Problem, error) {
-	files, warnings, err := findFiles(paths)
+// readDocuments reads all files.
+func readDocuments(o Options) ([]component.Document, []component.Problem, error) {
+	files, warnings, err := findFiles(o.Paths)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -71,17 +74,42 @@ func readDocuments(paths []string) ([]component.Document, []component.Problem, e
 		documents = append(documents, file.Documents...)
 		warnings = append(warnings, file.Skipped...)
 	}
+	for _, path := range o.ConfigFiles {
+		file, err := parseFile(path)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		configurations, odd := onlyConfigurations(file)
+		documents = append(documents, configurations...)
+		warnings = append(warnings, odd...)
+	}
 	return documents, warnings, join("loader.Read", errs)
+}
+
+// onlyConfigurations are the documents of a file for configurations; components in it
+// are not loaded, and that is worth a warning.
+func onlyConfigurations(file component.File) (out []component.Document, odd []component.Problem) {
+	for _, doc := range file.Documents {
+		if doc.Kind == component.KindConfiguration {
+			out = append(out, doc)
+			continue
+		}
+		odd = append(odd, component.Problem{Pos: doc.Pos, Text: "skipped: a document of kind " + string(doc.Kind) + " in a file for configurations",
+			Hint: "name its folder with --resources-path"})
+	}
+	return out, append(odd, file.Skipped...)
 }
 
 // planner builds a Plan.
 type planner struct {
-	options     Options
-	plan        *Plan
-	stateTypes  component.Registry[StateFactory]
-	secretTypes component.Registry[SecretStoreFactory]
-	seen        map[component.Kind]map[string]component.Pos
-	stateFailed bool // a state component was accepted but cannot be opened
+	options      Options
+	plan         *Plan
+	stateTypes   component.Registry[StateFactory]
+	secretTypes  component.Registry[SecretStoreFactory]
+	bindingTypes component.Registry[BindingFactory]
+	seen         map[component.Kind]map[string]component.Pos
+	scopes       []component.SecretScope
+	stateFailed  bool // a state component was accepted but cannot be opened
 }
 
 func newPlanner(o Options) (*planner, error) {
@@ -93,8 +121,12 @@ func newPlanner(o Options) (*planner, error) {
 	if err != nil {
 		return nil, err
 	}
+	bindingTypes, err := component.NewRegistry(o.Factories.Bindings)
+	if err != nil {
+		return nil, err
+	}
 	return &planner{
-		options: o, stateTypes: stateTypes, secretTypes: secretTypes,
+		options: o, stateTypes: stateTypes, secretTypes: secretTypes, bindingTypes: bindingTypes,
 		plan: &Plan{documents: map[component.Kind][]component.Document{}},
 		seen: map[component.Kind]map[string]component.Pos{},
 	}, nil
@@ -112,6 +144,9 @@ func (b *planner) add(doc component.Document) error {
 		return err
 	}
 	b.plan.documents[doc.Kind] = append(b.plan.documents[doc.Kind], doc)
+	if doc.Kind == component.KindConfiguration {
+		return b.addScopes(doc)
+	}
 	if doc.Component == nil {
 		return nil
 	}
@@ -159,8 +194,9 @@ func (b *planner) tolerate(spec *component.Spec, err error) error {
 
 // The building blocks by the first part of their types.
 const (
-	blockState   = "state"
-	blockSecrets = "secretstores"
+	blockState    = "state"
+	blockSecrets  = "secretstores"
+	blockBindings = "bindings"
 )
 
 func blockOf(typ string) string {
@@ -178,9 +214,12 @@ func (b *planner) addComponent(spec *component.Spec) error {
 	if err != nil {
 		return err
 	}
-	if blockOf(spec.Type) == blockSecrets {
+	switch blockOf(spec.Type) {
+	case blockSecrets:
 		b.plan.secrets = append(b.plan.secrets, u)
-	} else {
+	case blockBindings:
+		b.plan.bindings = append(b.plan.bindings, u)
+	default:
 		b.plan.state = append(b.plan.state, u)
 	}
 	return nil
@@ -212,9 +251,12 @@ func (b *planner) unit(spec *component.Spec) (*unit, error) {
 	case blockSecrets:
 		u.secrets, err = b.secretTypes.Find(spec.Type, spec.Version)
 		u.fields = u.secrets.Fields
+	case blockBindings:
+		u.binding, err = b.bindingTypes.Find(spec.Type, spec.Version)
+		u.fields = append(BindingFields(), u.binding.Fields...)
 	default:
 		err = &fault.Error{Code: fault.NotFound, Op: "loader.Read", Msg: "the component type " + spec.Type + " is unknown",
-			Hint: "a type begins with " + blockState + ". or " + blockSecrets + "."}
+			Hint: "a type begins with " + blockState + "., " + blockSecrets + ". or " + blockBindings + "."}
 	}
 	if err != nil {
 		return nil, u.failed(spec.TypePos, err)

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/bindings"
 	"github.com/quorate/quorate/component/secretstores"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
@@ -16,16 +17,12 @@ type Set struct {
 	documents map[component.Kind][]component.Document
 	statuses  []component.Status
 	stores    []*state.Instance
-	secrets   []openSecretStore
+	secrets   []*secretstores.Instance
+	bindings  []*bindings.Instance
 	closers   []closer // in the order of opening
 
 	once     sync.Once
 	closeErr error
-}
-
-type openSecretStore struct {
-	name  string
-	store secretstores.Store
 }
 
 type closer struct {
@@ -60,15 +57,18 @@ func (s *Set) ActorStore() (*state.Instance, bool) {
 	return nil, false
 }
 
-// SecretStore returns the secret store of a name.
-func (s *Set) SecretStore(name string) (secretstores.Store, bool) {
-	for _, o := range s.secrets {
-		if o.name == name {
-			return o.store, true
+// SecretStore returns the secret store of a name, as request paths spell it.
+func (s *Set) SecretStore(name string) (*secretstores.Instance, bool) {
+	for _, i := range s.secrets {
+		if i.Name == name {
+			return i, true
 		}
 	}
 	return nil, false
 }
+
+// SecretStores returns the secret stores in the order of their opening.
+func (s *Set) SecretStores() []*secretstores.Instance { return slices.Clone(s.secrets) }
 
 // Statuses returns what became of every component of the resources, the ready ones first
 // in the order of opening, then failed and ignored ones.
@@ -112,11 +112,11 @@ func (s *Set) addStateStore(u *unit, i *state.Instance, closing func() error) {
 	s.statuses = append(s.statuses, status)
 }
 
-func (s *Set) addSecretStore(u *unit, store secretstores.Store) {
-	s.secrets = append(s.secrets, openSecretStore{u.spec.Name, store})
-	s.closers = append(s.closers, closer{u.spec.Name, store.Close})
+func (s *Set) addSecretStore(u *unit, i *secretstores.Instance) {
+	s.secrets = append(s.secrets, i)
+	s.closers = append(s.closers, closer{i.Name, i.Store.Close})
 	status := statusOf(u.spec, component.Ready, "")
-	if f, ok := store.(secretstores.Featurer); ok {
+	if f, ok := i.Store.(secretstores.Featurer); ok {
 		for _, feature := range f.Features() {
 			status.Capabilities = append(status.Capabilities, string(feature))
 		}
@@ -127,8 +127,8 @@ func (s *Set) addSecretStore(u *unit, store secretstores.Store) {
 
 func (s *Set) secretStoreNames() []string {
 	var out []string
-	for _, o := range s.secrets {
-		out = append(out, o.name)
+	for _, i := range s.secrets {
+		out = append(out, i.Name)
 	}
 	return out
 }

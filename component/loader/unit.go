@@ -18,9 +18,11 @@ type unit struct {
 	fields  []component.Field
 	state   StateFactory
 	secrets SecretStoreFactory
-	values  component.Values // as of the last check
-	hidden  []string         // values that came from references; they must not appear in any text
-	actor   bool             // carries the actor state whatever its metadata says
+	binding BindingFactory
+	values  component.Values       // as of the last check
+	hidden  []string               // values that came from references; they must not appear in any text
+	scope   *component.SecretScope // of a secret store; nil = everything may be read
+	actor   bool                   // carries the actor state whatever its metadata says
 }
 
 // check reads metadata into values. Its error names file, line and component already.

@@ -35,3 +35,14 @@ func TestTheStoreKeepsTheContractWhenItIsWrapped(t *testing.T) {
 		return metrics.Instrument(state.WithSettings(s, settings), "wrapped", state.Strong)
 	}, statetest.Options{Clock: &statetest.Clock{Now: now.Now, Advance: now.Advance}, RequestIDs: true, Rounds: 1})
 }
+
+func TestTheStoreKeepsTheContractWhenItIsEncrypted(t *testing.T) {
+	now := newClock()
+	ring, err := state.NewKeyRing("000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	statetest.Run(t, func(*testing.T) state.Store {
+		return state.Encrypted(inmemory.Open(inmemory.Options{Now: now.Now}), ring)
+	}, statetest.Options{Clock: &statetest.Clock{Now: now.Now, Advance: now.Advance}, RequestIDs: true, Rounds: 1})
+}

@@ -1,0 +1,130 @@
+// Package eventgrid is the binding bindings.azure.eventgrid: it publishes events to a topic
+// of Azure Event Grid, and receives those of an event subscription that it creates.
+//
+// It owns the subscription's management, the handshake, the check of deliveries and the
+// form of events. It must never know the application. A source is told that an event was
+// handled only after the application has handled it, so an event may come more than once.
+// Its goroutines are those of its HTTP server, one for each connection; Close ends them.
+package eventgrid
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/bindings"
+	"github.com/quorate/quorate/internal/entra"
+	"github.com/quorate/quorate/internal/rest"
+)
+
+// Type is the component type.
+const Type = "bindings.azure.eventgrid"
+
+// The metadata names.
+const (
+	metadataTenant              = "azureTenantId"
+	metadataSubscription        = "azureSubscriptionId"
+	metadataClient              = "azureClientId"
+	metadataClientSecret        = "azureClientSecret"
+	metadataCertificate         = "azureCertificate"
+	metadataCertificateFile     = "azureCertificateFile"
+	metadataCertificatePassword = "azureCertificatePassword"
+	metadataEndpoint            = "subscriberEndpoint"
+	metadataPort                = "handshakePort"
+	metadataHost                = "listenHost"
+	metadataScope               = "scope"
+	metadataName                = "eventSubscriptionName"
+	metadataAuth                = "deliveryAuth"
+	metadataPoll                = "pollInterval"
+	metadataAccessKey           = "accessKey"
+	metadataTopic               = "topicEndpoint"
+	metadataEnvironment         = "azureEnvironment"
+	metadataAuthority           = "azureAuthorityHost"
+	metadataManager             = "azureResourceManagerEndpoint"
+	metadataManagerAudience     = "azureResourceManagerAudience"
+)
+
+// The words of deliveryAuth.
+const (
+	authEntra = "entra"
+	authNone  = "none"
+)
+
+// Fields declares the metadata, beside what every binding reads.
+func Fields() []component.Field {
+	return []component.Field{
+		{Name: metadataTenant, Aliases: []string{"tenantId", "spnTenantId"}, Check: checkIdentifier},
+		{Name: metadataSubscription, Aliases: []string{"subscriptionId"}, Check: checkIdentifier},
+		{Name: metadataClient, Aliases: []string{"clientId", "spnClientId"}, Check: checkIdentifier},
+		{Name: metadataClientSecret, Aliases: []string{"clientSecret", "spnClientSecret"}, Secret: true},
+		{Name: metadataCertificate, Aliases: []string{"spnCertificate"}, Secret: true},
+		{Name: metadataCertificateFile, Aliases: []string{"spnCertificateFile"}},
+		{Name: metadataCertificatePassword, Aliases: []string{"spnCertificatePassword"}, Secret: true},
+		{Name: metadataEndpoint, Check: func(text string) error { _, err := parseEndpoint(text); return err }},
+		{Name: metadataPort, Quoted: true, Check: func(text string) error { _, err := parsePort(text); return err }},
+		{Name: metadataHost},
+		{Name: metadataScope, Check: func(text string) error { _, err := parseScope(text); return err }},
+		{Name: metadataName, Check: checkName},
+		{Name: metadataAuth, Default: authEntra, Security: true, Check: checkAuth},
+		{Name: metadataPoll, Kind: component.Duration, Default: "10s", Check: checkPoll},
+		{Name: metadataAccessKey, Secret: true, Check: checkKey},
+		{Name: metadataTopic, Check: func(text string) error { _, err := parseTopic(text); return err }},
+		{Name: metadataEnvironment, Check: func(text string) error { _, err := entra.Cloud(text); return err }},
+		{Name: metadataAuthority, Check: checkService},
+		{Name: metadataManager, Check: checkService},
+		{Name: metadataManagerAudience},
+	}
+}
+
+// Options are what a binding is opened from. All but Namespace, Direction and Transport
+// are required.
+type Options struct {
+	Name, Namespace string // component name and the node's namespace
+	Direction       bindings.Direction
+	Metadata        component.Values
+	Claims          bindings.Claims // that one of several nodes creates the subscription
+	Logger          *slog.Logger
+	Transport       http.RoundTripper // to the services of Azure; nil = a usual one of its own
+}
+
+// Open checks the options and reads certificates; it connects to nothing. The sides are
+// those of Direction, or those whose metadata are given.
+func Open(o Options) (bindings.Binding, error) {
+	wanted, err := sides(o.Direction, o.Metadata)
+	if err != nil {
+		return bindings.Binding{}, err
+	}
+	if o.Transport == nil {
+		o.Transport = rest.Transport(rest.TLS(nil))
+	}
+	o.Transport = rest.Limit(o.Transport)
+	var b bindings.Binding
+	closing := []func(context.Context) error{}
+	if wanted.Input {
+		in, err := newInput(o)
+		if err != nil {
+			return bindings.Binding{}, err
+		}
+		b.Input, closing = in, append(closing, in.close)
+	}
+	if wanted.Output {
+		out, err := newOutput(o)
+		if err != nil {
+			return bindings.Binding{}, err
+		}
+		b.Output, closing = out, append(closing, out.close)
+	}
+	b.Close = func(ctx context.Context) error {
+		var all []error
+		for _, end := range closing {
+			all = append(all, end(ctx))
+		}
+		if t, ok := o.Transport.(interface{ CloseIdleConnections() }); ok {
+			t.CloseIdleConnections()
+		}
+		return errors.Join(all...)
+	}
+	return b, nil
+}

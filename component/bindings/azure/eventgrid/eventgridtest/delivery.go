@@ -1,0 +1,162 @@
+package eventgridtest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The media types of deliveries.
+const (
+	MediaEvent = "application/cloudevents+json; charset=utf-8"
+	MediaBatch = "application/cloudevents-batch+json; charset=utf-8"
+)
+
+// Delivery is one attempt to deliver.
+type Delivery struct {
+	Endpoint string
+	Method   string // empty = POST
+	Header   http.Header
+	Token    string // empty = none
+	Body     []byte
+}
+
+// Answer is what the endpoint said.
+type Answer struct {
+	Status int         `json:"status"`
+	Header http.Header `json:"header"`
+	Body   string      `json:"body"`
+}
+
+// Attempt makes one attempt.
+func (f *Fake) Attempt(ctx context.Context, d Delivery) (Answer, error) {
+	method := d.Method
+	if method == "" {
+		method = http.MethodPost
+	}
+	r, err := http.NewRequestWithContext(ctx, method, d.Endpoint, bytes.NewReader(d.Body))
+	if err != nil {
+		return Answer{}, err
+	}
+	for name, values := range d.Header {
+		r.Header[name] = values
+	}
+	if d.Token != "" {
+		r.Header.Set("Authorization", "Bearer "+d.Token)
+	}
+	response, err := f.client.Do(r)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return Answer{Status: response.StatusCode, Header: response.Header, Body: string(body)}, err
+}
+
+// Outcome is what became of a delivery.
+type Outcome struct {
+	Attempts int  `json:"attempts"`
+	Handled  bool `json:"handled"`
+	Dropped  bool `json:"dropped"` // it is not tried again
+}
+
+// Deliver sends one event, or several as a batch, to the endpoint of a subscription with a
+// token, again while the answer is one that the service takes for a passing failure, up to
+// a number of attempts.
+func (f *Fake) Deliver(ctx context.Context, endpoint string, events []json.RawMessage, attempts int, pause time.Duration) (Outcome, error) {
+	media, body := MediaBatch, slices.Concat([]byte("["), bytes.Join(raw(events), []byte(",")), []byte("]"))
+	if len(events) == 1 {
+		media, body = MediaEvent, events[0]
+	}
+	var o Outcome
+	for o.Attempts < attempts {
+		token, err := f.Token()
+		if err != nil {
+			return o, err
+		}
+		o.Attempts++
+		a, err := f.Attempt(ctx, Delivery{Endpoint: endpoint, Token: token, Body: body,
+			Header: http.Header{"Content-Type": {media}, "Aeg-Event-Type": {"Notification"}, "Aeg-Delivery-Count": {"0"}}})
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return o, ctx.Err()
+		case err != nil: // tried again
+		case a.Status >= 200 && a.Status <= 204:
+			o.Handled = true
+			return o, nil
+		case final(a.Status):
+			o.Dropped = true
+			return o, nil
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return o, ctx.Err()
+		}
+	}
+	return o, nil
+}
+
+func raw(events []json.RawMessage) [][]byte {
+	out := make([][]byte, len(events))
+	for i, e := range events {
+		out[i] = e
+	}
+	return out
+}
+
+// final are the statuses after which a web hook is not asked again.
+func final(status int) bool {
+	switch status {
+	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestEntityTooLarge:
+		return true
+	}
+	return false
+}
+
+func parseForm(body []byte) (url.Values, error) { return url.ParseQuery(string(body)) }
+
+// control lets another process see and steer the fake:
+//
+//	GET  /control/requests?part=topic   what was asked
+//	POST /control/nodes                 {"nodes":["127.0.0.1:9000"]}: where the ingress leads
+//	POST /control/deliver               {"endpoint","events","attempts","pauseMillis"}: the outcome
+func (f *Fake) control(w http.ResponseWriter, r *http.Request) {
+	var asked struct {
+		Nodes    []string          `json:"nodes"`
+		Endpoint string            `json:"endpoint"`
+		Events   []json.RawMessage `json:"events"`
+		Attempts int               `json:"attempts"`
+		Pause    int               `json:"pauseMillis"`
+	}
+	if r.Method == http.MethodPost {
+		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
+			fail(w, http.StatusBadRequest, "BadRequest", err.Error())
+			return
+		}
+	}
+	switch action := strings.TrimPrefix(r.URL.Path, "/control/"); action {
+	case "requests":
+		write(w, http.StatusOK, f.Requests(r.URL.Query().Get("part")))
+	case "nodes":
+		f.Lead(asked.Nodes...)
+		write(w, http.StatusOK, map[string]any{})
+	case "deliver":
+		o, err := f.Deliver(r.Context(), asked.Endpoint, asked.Events, max(asked.Attempts, 1), time.Duration(asked.Pause)*time.Millisecond)
+		if err != nil {
+			err = errors.Join(errors.New("delivering"), err)
+			fail(w, http.StatusBadGateway, "Failed", err.Error())
+			return
+		}
+		write(w, http.StatusOK, o)
+	default:
+		fail(w, http.StatusNotFound, "NotFound", action)
+	}
+}

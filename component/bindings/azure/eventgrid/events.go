@@ -1,0 +1,171 @@
+package eventgrid
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// The media types of CloudEvents.
+const (
+	mediaEvent = "application/cloudevents+json"
+	mediaBatch = "application/cloudevents-batch+json"
+	mediaJSON  = "application/json"
+)
+
+// specVersion is the version of CloudEvents that is understood.
+const specVersion = "1.0"
+
+// attributePrefix is that of headers that carry an attribute.
+const attributePrefix = "Ce-"
+
+// events reads the events of a delivery, each as a JSON document. Those that came as JSON
+// keep their bytes. The error is fault.Invalid: no repetition can help.
+func events(h http.Header, body []byte) ([]json.RawMessage, error) {
+	media, _, err := mime.ParseMediaType(h.Get("Content-Type"))
+	if err != nil && h.Get("Content-Type") != "" {
+		return nil, malformed("the Content-Type is malformed")
+	}
+	switch {
+	case media == mediaEvent:
+		return single(body)
+	case media == mediaBatch:
+		return batch(body)
+	case h.Get(attributePrefix+"Specversion") != "":
+		return binary(h, media, body)
+	case media == mediaJSON && bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("[")):
+		return batch(body)
+	case media == mediaJSON:
+		return single(body)
+	}
+	return nil, malformed("the Content-Type is not one of CloudEvents")
+}
+
+func single(body []byte) ([]json.RawMessage, error) {
+	if err := checkEvent(body); err != nil {
+		return nil, err
+	}
+	return []json.RawMessage{body}, nil
+}
+
+func batch(body []byte) ([]json.RawMessage, error) {
+	var all []json.RawMessage
+	if json.Unmarshal(body, &all) != nil || all == nil {
+		return nil, malformed("the body is no JSON array of events")
+	}
+	for _, e := range all {
+		if err := checkEvent(e); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// required are the attributes that every event has.
+type required struct {
+	Version *string `json:"specversion"`
+	ID      *string `json:"id"`
+	Source  *string `json:"source"`
+	Type    *string `json:"type"`
+}
+
+// missing names the first attribute without a value.
+func (r required) missing() string {
+	for _, a := range []struct {
+		name  string
+		value *string
+	}{{"specversion", r.Version}, {"id", r.ID}, {"source", r.Source}, {"type", r.Type}} {
+		if a.value == nil || *a.value == "" {
+			return a.name
+		}
+	}
+	return ""
+}
+
+// checkEvent refuses what is no CloudEvent.
+func checkEvent(data []byte) error {
+	var r required
+	if !bytes.HasPrefix(bytes.TrimLeft(data, " \t\r\n"), []byte("{")) || json.Unmarshal(data, &r) != nil {
+		return malformed("an event is no JSON object with the attributes of a CloudEvent")
+	}
+	if name := r.missing(); name != "" {
+		return malformed("an event has no attribute " + name + "; the delivery schema must be " + schemaCloudEvents)
+	}
+	if *r.Version != specVersion {
+		return malformed("an event has another specversion than " + specVersion)
+	}
+	return nil
+}
+
+// binary puts an event whose attributes are headers into one document.
+func binary(h http.Header, media string, body []byte) ([]json.RawMessage, error) {
+	o := object{}
+	for header, values := range h {
+		name, ok := strings.CutPrefix(header, attributePrefix)
+		if !ok {
+			continue
+		}
+		name = strings.ToLower(name)
+		if !isAttribute(name) || len(values) != 1 {
+			return nil, malformed("a header Ce-... is not an attribute of a CloudEvent")
+		}
+		value, err := url.PathUnescape(values[0])
+		if err != nil || !utf8.ValidString(value) {
+			return nil, malformed("the attribute " + name + " is malformed")
+		}
+		o[name] = text(value)
+	}
+	if kind := h.Get("Content-Type"); kind != "" {
+		o["datacontenttype"] = text(kind)
+	}
+	switch {
+	case len(body) == 0:
+	case isJSON(media) && json.Valid(body):
+		o["data"] = body
+	case isJSON(media):
+		return nil, malformed("the data of the event are no JSON, as their type says")
+	default:
+		o["data_base64"] = text(base64.StdEncoding.EncodeToString(body))
+	}
+	document := o.bytes()
+	if err := checkEvent(document); err != nil {
+		return nil, err
+	}
+	return []json.RawMessage{document}, nil
+}
+
+// isAttribute reports whether a name is one that CloudEvents allow; data are no attribute.
+func isAttribute(name string) bool {
+	for _, c := range []byte(name) {
+		if !letterOrDigit(c) {
+			return false
+		}
+	}
+	return name != "" && name != "data" && name != "datacontenttype"
+}
+
+func isJSON(media string) bool { return media == mediaJSON || strings.HasSuffix(media, "+json") }
+
+// validationCode is the code of the older handshake: an array with one event of a certain
+// type. ok is set if the body is one.
+func validationCode(body []byte) (code string, ok bool) {
+	var all []struct {
+		Type string `json:"eventType"`
+		Data struct {
+			Code string `json:"validationCode"`
+		} `json:"data"`
+	}
+	if json.Unmarshal(body, &all) != nil || len(all) != 1 || all[0].Type != "Microsoft.EventGrid.SubscriptionValidationEvent" || all[0].Data.Code == "" {
+		return "", false
+	}
+	return all[0].Data.Code, true
+}
+
+func malformed(msg string) error { return fault.New(fault.Invalid, "eventgrid.events", msg) }

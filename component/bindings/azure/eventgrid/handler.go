@@ -1,0 +1,232 @@
+package eventgrid
+
+import (
+	"context"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/component/bindings"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// The bounds of deliveries.
+const (
+	maxBody       = 2 << 20 // bytes; the service sends half of it at most
+	maxHandshake  = 64 << 10
+	maxDeliveries = 128 // at once
+	deliverTime   = time.Minute
+	warnPause     = time.Minute // between two warnings about deliveries that were refused
+	retrySeconds  = "30"
+)
+
+// handler answers the service. It is safe for concurrent use.
+type handler struct {
+	input   *input
+	sink    bindings.Sink
+	slots   chan struct{}
+	running sync.WaitGroup // of requests and of the server
+
+	mu     sync.Mutex // guards what follows
+	closed bool
+	warned time.Time
+}
+
+func newHandler(in *input, sink bindings.Sink) *handler {
+	return &handler{input: in, sink: sink, slots: make(chan struct{}, maxDeliveries)}
+}
+
+// enter counts a request in, unless it comes after the close.
+func (h *handler) enter() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.closed {
+		h.running.Add(1)
+	}
+	return !h.closed
+}
+
+// close waits for requests under way; none comes in after it.
+func (h *handler) close() {
+	h.mu.Lock()
+	h.closed = true
+	h.mu.Unlock()
+	h.running.Wait()
+}
+
+// ServeHTTP answers handshakes always, deliveries by what the application makes of them.
+// The service does not send again after 400, 401, 403 and 413, but after all other failures.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !h.enter() {
+		say(w, http.StatusServiceUnavailable, "it is being closed")
+		return
+	}
+	defer h.running.Done()
+	if r.URL.EscapedPath() != h.input.settings.endpoint.EscapedPath() {
+		say(w, http.StatusNotFound, "there is nothing here")
+		return
+	}
+	switch r.Method {
+	case http.MethodOptions:
+		handshake(w, r)
+	case http.MethodPost:
+		if r.Header.Get("Aeg-Event-Type") == "SubscriptionValidation" {
+			validation(w, r)
+			return
+		}
+		h.delivery(w, r)
+	default:
+		w.Header().Set("Allow", "POST, OPTIONS")
+		say(w, http.StatusMethodNotAllowed, "only POST and OPTIONS are taken here")
+	}
+}
+
+// handshake grants the request to deliver. The answer is the grant, so the address of
+// WebHook-Request-Callback needs no call: nobody may make a node call an address.
+func handshake(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Allow", "POST, OPTIONS")
+	if origin := r.Header.Get("WebHook-Request-Origin"); origin != "" {
+		w.Header().Set("WebHook-Allowed-Origin", origin)
+		w.Header().Set("WebHook-Allowed-Rate", "*")
+	}
+	w.WriteHeader(http.StatusOK)
+}
+
+// validation answers the older handshake, which is a delivery of one event. It proves that
+// whoever asked reaches this address, no more: deliveries need more than that.
+func validation(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxHandshake))
+	code, ok := validationCode(body)
+	if err != nil || !ok {
+		say(w, http.StatusBadRequest, "this is no event of a subscription's validation")
+		return
+	}
+	w.Header().Set("Content-Type", mediaJSON)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	answer, err := json.Marshal(map[string]string{"validationResponse": code})
+	if err == nil {
+		_, _ = w.Write(answer) // the sender is gone, or sees it
+	}
+}
+
+// delivery takes events to the application, in their order. It succeeds when all of them
+// were handled; else the service sends all of them again.
+func (h *handler) delivery(w http.ResponseWriter, r *http.Request) {
+	if err := h.admit(r); err != nil {
+		h.refuse(w, err)
+		return
+	}
+	select {
+	case h.slots <- struct{}{}:
+		defer func() { <-h.slots }()
+	default:
+		h.refuse(w, fault.New(fault.Overloaded, "eventgrid.deliver", "too many deliveries are under way"))
+		return
+	}
+	if !h.sink.Ready() {
+		h.refuse(w, fault.New(fault.Unavailable, "eventgrid.deliver", "the application takes no events now"))
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		h.refuse(w, unreadable(err))
+		return
+	}
+	all, err := events(r.Header, body)
+	if err != nil {
+		h.refuse(w, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), deliverTime)
+	defer cancel()
+	for _, e := range all {
+		if _, err := h.sink.Deliver(ctx, bindings.Event{Data: e}); err != nil {
+			h.failed(w, err)
+			return
+		}
+	}
+	w.WriteHeader(http.StatusOK)
+}
+
+func unreadable(err error) error {
+	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
+		return fault.New(fault.TooLarge, "eventgrid.deliver", "the body has more than "+strconv.Itoa(maxBody)+" bytes")
+	}
+	return fault.New(fault.Timeout, "eventgrid.deliver", "the body did not arrive")
+}
+
+// admit checks who delivers: by the token, or by the secret of the endpoint's address.
+func (h *handler) admit(r *http.Request) error {
+	if h.input.verifier != nil {
+		return h.input.verifier.verify(r.Context(), r.Header)
+	}
+	got := r.URL.Query()
+	for name, values := range h.input.settings.endpoint.Query() {
+		for i, value := range values {
+			if i >= len(got[name]) || subtle.ConstantTimeCompare([]byte(got[name][i]), []byte(value)) != 1 {
+				return denied("the query of " + metadataEndpoint + " is missing")
+			}
+		}
+	}
+	return nil
+}
+
+// refuse answers a delivery that did not reach the application.
+func (h *handler) refuse(w http.ResponseWriter, err error) {
+	status := http.StatusServiceUnavailable
+	switch fault.CodeOf(err) {
+	case fault.Invalid:
+		status = http.StatusBadRequest
+	case fault.Denied:
+		status = http.StatusUnauthorized
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	case fault.TooLarge:
+		status = http.StatusRequestEntityTooLarge
+	default:
+		w.Header().Set("Retry-After", retrySeconds)
+	}
+	h.warn("a delivery was refused", status, err)
+	text := fault.Text(err)
+	if status == http.StatusServiceUnavailable { // for the log alone: it may name other services
+		text = "it cannot be taken now"
+	}
+	say(w, status, text)
+}
+
+// failed answers a delivery that the application did not handle. Its reasons stay here.
+func (h *handler) failed(w http.ResponseWriter, err error) {
+	status := http.StatusInternalServerError
+	if code := fault.CodeOf(err); code == fault.Unavailable || code == fault.Overloaded || code == fault.Timeout {
+		status = http.StatusServiceUnavailable
+		w.Header().Set("Retry-After", retrySeconds)
+	}
+	h.warn("the application did not handle an event; it is sent again", status, err)
+	say(w, status, "the event was not handled")
+}
+
+// warn logs now and then: anybody can send requests.
+func (h *handler) warn(msg string, status int, err error) {
+	h.mu.Lock()
+	calm := time.Since(h.warned) < warnPause
+	if !calm {
+		h.warned = time.Now()
+	}
+	h.mu.Unlock()
+	if calm {
+		h.input.log.Debug(msg, "status", status, "error", err)
+		return
+	}
+	h.input.log.Warn(msg+" (more of this within a minute is logged at level debug)", "status", status, "error", err)
+}
+
+func say(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, text+"\n") // the sender is gone, or sees it
+}

@@ -1,0 +1,184 @@
+package eventgrid
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/component/bindings"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/logadapt"
+)
+
+// input receives the events of one subscription. It is safe for concurrent use.
+type input struct {
+	settings   inputSettings
+	subscriber *subscriber
+	keys       *keys
+	verifier   *verifier // nil = deliveries carry no token
+	log        *slog.Logger
+
+	life context.Context // of deliveries; ended by a close that cannot wait
+	end  context.CancelFunc
+
+	mu       sync.Mutex // guards what follows
+	state    inputState
+	starting context.CancelFunc // ends a start under way
+	started  chan struct{}      // closed when the start under way has returned
+	server   *http.Server
+	handler  *handler // of server
+}
+
+type inputState uint8
+
+const (
+	idle inputState = iota
+	starting
+	running
+	closed
+)
+
+func newInput(o Options) (*input, error) {
+	settings, err := readInput(o)
+	if err != nil {
+		return nil, err
+	}
+	in := &input{settings: settings, log: o.Logger}
+	if in.subscriber, err = newSubscriber(o, &in.settings); err != nil {
+		return nil, err
+	}
+	if settings.protected {
+		if in.keys, err = newKeys(&in.settings); err != nil {
+			return nil, err
+		}
+		in.verifier = newVerifier(&in.settings, in.keys)
+	}
+	in.life, in.end = context.WithCancel(context.Background())
+	return in, nil
+}
+
+// Start listens and then sees to the event subscription: the service makes its handshake
+// while the subscription is being created. If that fails nothing is left behind.
+func (in *input) Start(ctx context.Context, sink bindings.Sink) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done, err := in.begin(cancel)
+	if err != nil {
+		return err
+	}
+	defer close(done)
+	if err = in.open(ctx, sink); err != nil {
+		in.stop(context.Background(), true)
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	switch {
+	case in.state == closed && err == nil: // the close stops the server
+		return fault.New(fault.Unavailable, "eventgrid.Start", "the binding is closed")
+	case in.state == closed:
+	case err == nil:
+		in.state = running
+	default:
+		in.state = idle
+	}
+	return err
+}
+
+// begin takes the turn of a start.
+func (in *input) begin(cancel context.CancelFunc) (done chan struct{}, err error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	switch in.state {
+	case closed:
+		return nil, fault.New(fault.Unavailable, "eventgrid.Start", "the binding is closed")
+	case starting, running:
+		return nil, fault.New(fault.Internal, "eventgrid.Start", "it has been started already")
+	}
+	done = make(chan struct{})
+	in.state, in.starting, in.started = starting, cancel, done
+	return done, nil
+}
+
+func (in *input) open(ctx context.Context, sink bindings.Sink) error {
+	if err := in.listen(ctx, sink); err != nil {
+		return err
+	}
+	if in.verifier == nil {
+		in.log.Warn(metadataAuth+" is none: whoever knows the endpoint can send events", "secretInEndpoint", in.settings.endpoint.RawQuery != "")
+	} else if _, err := in.keys.issuers(ctx); err != nil {
+		return err
+	}
+	return in.subscriber.ensure(ctx)
+}
+
+// The bounds of a connection.
+const (
+	headerTime     = 10 * time.Second
+	readTime       = 30 * time.Second // for a whole request: slow senders are cut
+	idleTime       = 2 * time.Minute
+	maxHeaderBytes = 64 << 10
+)
+
+func (in *input) listen(ctx context.Context, sink bindings.Sink) error {
+	at := net.JoinHostPort(in.settings.host, strconv.Itoa(in.settings.port))
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", at)
+	if err != nil {
+		return &fault.Error{Code: fault.Unavailable, Op: "eventgrid.Start", Msg: "cannot listen on " + at, Err: err,
+			Hint: "free the port, or choose another " + metadataPort}
+	}
+	h := newHandler(in, sink)
+	server := &http.Server{
+		Handler: h, ReadHeaderTimeout: headerTime, ReadTimeout: readTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeaderBytes,
+		WriteTimeout: readTime + deliverTime, BaseContext: func(net.Listener) context.Context { return in.life },
+		ErrorLog: logadapt.Standard(in.log),
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.state == closed {
+		_ = l.Close() // nobody has used it yet
+		return fault.New(fault.Unavailable, "eventgrid.Start", "the binding is closed")
+	}
+	in.server, in.handler = server, h
+	h.running.Go(func() { _ = server.Serve(l) }) // it ends with ErrServerClosed alone, as the listener is its own
+	in.log.Info("listening for the handshake and for events", "address", l.Addr().String(), "path", in.settings.endpoint.EscapedPath())
+	return nil
+}
+
+// close stops to listen, waits for deliveries under way as long as ctx allows, and cuts
+// them then.
+func (in *input) close(ctx context.Context) error {
+	in.mu.Lock()
+	in.state = closed
+	cancel, started := in.starting, in.started
+	in.mu.Unlock()
+	if cancel != nil {
+		cancel()
+		<-started
+	}
+	in.stop(ctx, false)
+	in.end()
+	return nil
+}
+
+// stop ends the server and its goroutines. At once, it cuts what is under way.
+func (in *input) stop(ctx context.Context, atOnce bool) {
+	in.mu.Lock()
+	server, h := in.server, in.handler
+	in.server, in.handler = nil, nil
+	in.mu.Unlock()
+	if server == nil {
+		return
+	}
+	if atOnce || server.Shutdown(ctx) != nil {
+		_ = server.Close() // it reports errors of listeners that are gone
+		if !atOnce {
+			in.end()
+		}
+	}
+	h.close()
+}

@@ -1,0 +1,209 @@
+package eventgrid
+
+import (
+	"context"
+	"crypto/rsa"
+	"encoding/base64"
+	"math/big"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/internal/entra"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/rest"
+)
+
+// The times of the tenant's keys.
+const (
+	keysFresh   = 15 * time.Minute // after it they are fetched anew when one is needed
+	keysOld     = 24 * time.Hour   // after it they are not used any more
+	keysPause   = 5 * time.Second  // between two fetches, whatever is asked
+	keysRest    = 2 * time.Second  // after a failed fetch while there are no keys at all
+	keysTime    = 10 * time.Second // for one fetch
+	minKeyBits  = 2048
+	maxExponent = 1<<31 - 1
+)
+
+// keys are those with which a tenant signs. They are fetched when they are needed. It is
+// safe for concurrent use.
+type keys struct {
+	service rest.Client
+	tenant  string
+	config  string // address of the OpenID configuration
+	legacy  string // issuer of tokens of the first version, in front of the tenant's id
+
+	turn chan struct{} // held by who fetches; others wait for the outcome
+
+	mu      sync.Mutex // guards what follows
+	set     keySet
+	fetched time.Time // when the set was
+	tried   time.Time // when it was last asked for
+	failure error     // of that, if there is no set to use
+}
+
+// keySet is immutable.
+type keySet struct {
+	issuers []string
+	byID    map[string]*rsa.PublicKey
+}
+
+func newKeys(s *inputSettings) (*keys, error) {
+	options, err := s.identity.Options()
+	if err != nil {
+		return nil, err
+	}
+	legacy := "https://sts.windows.net/"
+	if c, err := entra.Cloud("china"); err == nil && options.Cloud.ActiveDirectoryAuthorityHost == c.ActiveDirectoryAuthorityHost {
+		legacy = "https://sts.chinacloudapi.cn/"
+	}
+	host := strings.TrimRight(options.Cloud.ActiveDirectoryAuthorityHost, "/")
+	return &keys{
+		service: rest.Client{Service: "Entra ID", HTTP: s.identity.Transport}, tenant: s.tenant, legacy: legacy, turn: make(chan struct{}, 1),
+		config: host + "/" + s.tenant + "/v2.0/.well-known/openid-configuration",
+	}, nil
+}
+
+// issuers lists who may sign for the tenant.
+func (k *keys) issuers(ctx context.Context) ([]string, error) {
+	set, err := k.current(ctx, func(keySet) bool { return true })
+	return set.issuers, err
+}
+
+// find returns the key of an id. The error is fault.Denied if the tenant has no such key.
+func (k *keys) find(ctx context.Context, id string) (*rsa.PublicKey, error) {
+	set, err := k.current(ctx, func(s keySet) bool { return s.byID[id] != nil })
+	if err != nil {
+		return nil, err
+	}
+	if key := set.byID[id]; key != nil {
+		return key, nil
+	}
+	return nil, denied("the bearer token is signed with a key that the tenant does not have")
+}
+
+// current returns the keys, fetched anew if they are not fresh or not good enough. While
+// the service does not answer those of before are used, up to their age. An error means
+// that there are none.
+func (k *keys) current(ctx context.Context, good func(keySet) bool) (keySet, error) {
+	if set, ok, err := k.known(good); ok || err != nil {
+		return set, err
+	}
+	select {
+	case k.turn <- struct{}{}:
+		defer func() { <-k.turn }()
+	case <-ctx.Done():
+		return keySet{}, fault.New(fault.Unavailable, "eventgrid.verify", "the tenant's keys did not arrive in time")
+	}
+	if set, ok, err := k.known(good); ok || err != nil { // another one has asked meanwhile
+		return set, err
+	}
+	return k.renew(ctx)
+}
+
+// known returns what can be used without asking, or the failure of just before.
+func (k *keys) known(good func(keySet) bool) (keySet, bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	usable := k.set.byID != nil && time.Since(k.fetched) < keysOld
+	if !usable && k.failure != nil && time.Since(k.tried) < keysRest {
+		return keySet{}, false, k.failure
+	}
+	fresh := time.Since(k.fetched) < keysFresh && good(k.set)
+	return k.set, usable && (fresh || time.Since(k.tried) < keysPause), nil
+}
+
+func (k *keys) renew(ctx context.Context) (keySet, error) {
+	now := time.Now()
+	set, err := k.fetch(ctx)
+	if err != nil { // whatever the service said, the token in question may be good
+		err = &fault.Error{Code: fault.Unavailable, Op: "eventgrid.verify", Msg: "the tenant's keys cannot be read", Err: err,
+			Hint: "check " + metadataTenant + ", " + metadataAuthority + " and the network"}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.tried, k.failure = now, err
+	if err == nil {
+		k.set, k.fetched = set, now
+	}
+	if k.set.byID != nil && time.Since(k.fetched) < keysOld {
+		return k.set, nil
+	}
+	return keySet{}, err
+}
+
+// fetch asks the identity service. Its time is its own: a caller that goes away must not
+// leave the others without keys.
+func (k *keys) fetch(ctx context.Context) (keySet, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keysTime)
+	defer cancel()
+	var config struct {
+		Issuer string `json:"issuer"`
+		Keys   string `json:"jwks_uri"`
+	}
+	if err := k.service.Get(ctx, k.config, nil, &config); err != nil {
+		return keySet{}, err
+	}
+	at, err := url.Parse(config.Keys)
+	if err != nil || at.Scheme != "https" || at.Host == "" || !strings.HasPrefix(config.Issuer, "https://") {
+		return keySet{}, fault.New(fault.Corrupt, "eventgrid.verify", "the tenant's OpenID configuration names no issuer or no keys")
+	}
+	var said struct {
+		Keys []jwk `json:"keys"`
+	}
+	if err := k.service.Get(ctx, config.Keys, nil, &said); err != nil {
+		return keySet{}, err
+	}
+	set := keySet{issuers: k.issuersOf(config.Issuer), byID: map[string]*rsa.PublicKey{}}
+	for _, j := range said.Keys {
+		if key := j.key(); key != nil {
+			set.byID[j.ID] = key
+		}
+	}
+	if len(set.byID) == 0 {
+		return keySet{}, fault.New(fault.Corrupt, "eventgrid.verify", "the tenant has no key that can be used")
+	}
+	return set, nil
+}
+
+// issuersOf adds the form of older tokens to the issuer of the configuration. A tenant may
+// be given as a domain; the issuer has its id.
+func (k *keys) issuersOf(issuer string) []string {
+	id := k.tenant
+	if u, err := url.Parse(issuer); err == nil {
+		if first, _, _ := strings.Cut(strings.Trim(u.Path, "/"), "/"); first != "" {
+			id = first
+		}
+	}
+	return []string{issuer, k.legacy + id + "/"}
+}
+
+// jwk is one key as the service writes it.
+type jwk struct {
+	ID       string `json:"kid"`
+	Kind     string `json:"kty"`
+	Use      string `json:"use"`
+	Modulus  string `json:"n"`
+	Exponent string `json:"e"`
+}
+
+// key is nil if this is no RSA key to verify with.
+func (j jwk) key() *rsa.PublicKey {
+	if j.ID == "" || j.Kind != "RSA" || j.Use != "" && j.Use != "sig" {
+		return nil
+	}
+	n, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(j.Modulus, "="))
+	if err != nil {
+		return nil
+	}
+	e, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(j.Exponent, "="))
+	if err != nil || len(e) == 0 || len(e) > 4 {
+		return nil
+	}
+	modulus, exponent := new(big.Int).SetBytes(n), new(big.Int).SetBytes(e)
+	if modulus.BitLen() < minKeyBits || modulus.BitLen() > 8*minKeyBits || exponent.Int64() < 3 || exponent.Int64() > maxExponent || exponent.Bit(0) == 0 {
+		return nil
+	}
+	return &rsa.PublicKey{N: modulus, E: int(exponent.Int64())}
+}

@@ -1,0 +1,187 @@
+package eventgrid
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/component/bindings"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/rest"
+)
+
+// operationCreate publishes.
+const operationCreate = "create"
+
+// The bounds of publishing.
+const (
+	attemptTime = 10 * time.Second // one attempt
+	publishTime = time.Minute      // all of them
+	attempts    = 5
+	maxAnswer   = 64 << 10 // bytes of an answer that are read
+)
+
+// output publishes to one topic. It is immutable and safe for concurrent use.
+type output struct {
+	name, topic, key string
+	transport        http.RoundTripper
+	life             context.Context // ended by close
+	end              context.CancelFunc
+}
+
+func newOutput(o Options) (*output, error) {
+	topic, err := parseTopic(o.Metadata.Text(metadataTopic))
+	if err != nil {
+		return nil, wrong(metadataTopic, err)
+	}
+	key := o.Metadata.Text(metadataAccessKey)
+	if checkKey(key) != nil {
+		return nil, &fault.Error{Code: fault.Invalid, Op: "eventgrid.Open", Msg: "metadata " + metadataAccessKey + " is not an access key",
+			Hint: "look for white space around it"}
+	}
+	out := &output{name: o.Name, topic: topic.String(), key: key, transport: o.Transport}
+	out.life, out.end = context.WithCancel(context.Background())
+	return out, nil
+}
+
+func (o *output) close(context.Context) error {
+	o.end()
+	return nil
+}
+
+// Operations lists the only one.
+func (o *output) Operations() []string { return []string{operationCreate} }
+
+// Invoke publishes: a CloudEvent or an array of them as it is, anything else as the data
+// of a new one. A topic that asks for patience gets it, as long as ctx allows. No attempt
+// is repeated whose outcome is not known: events do not come twice from here.
+func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Response, error) {
+	if !strings.EqualFold(r.Operation, operationCreate) {
+		return nil, fault.New(fault.Invalid, "eventgrid.Invoke", "operation "+strconv.Quote(r.Operation)+" is not supported; supported is "+operationCreate)
+	}
+	if o.life.Err() != nil {
+		return nil, fault.New(fault.Unavailable, "eventgrid.Invoke", "the binding is closed")
+	}
+	body, media, err := o.envelope(r)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, publishTime)
+	defer cancel()
+	defer context.AfterFunc(o.life, cancel)()
+	for try := 1; ; try++ {
+		wait, err := o.once(ctx, body, media)
+		if err == nil || wait < 0 || try == attempts {
+			return nil, err
+		}
+		if !pause(ctx, cmp.Or(wait, rest.Backoff(try))) {
+			return nil, err
+		}
+	}
+}
+
+// once makes one attempt. wait tells how long to leave the topic alone before the next:
+// 0 = as seems right, negative = there must be none.
+func (o *output) once(ctx context.Context, body []byte, media string) (wait time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTime)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, o.topic, bytes.NewReader(body))
+	if err != nil {
+		return -1, fault.New(fault.Invalid, "eventgrid.Invoke", metadataTopic+" is not an address")
+	}
+	request.Header.Set("Content-Type", media)
+	request.Header.Set("Aeg-Sas-Key", o.key)
+	request.Header.Set("User-Agent", "quorate")
+	response, err := o.transport.RoundTrip(request) // no redirects: the key would go along
+	if err != nil {
+		return -1, broken(ctx, err)
+	}
+	defer response.Body.Close() //nolint:errcheck // what matters has been read
+	said, _ := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if response.StatusCode/100 == 2 {
+		return -1, nil
+	}
+	return patience(response), o.refused(response.StatusCode, said)
+}
+
+func broken(ctx context.Context, err error) error {
+	var timeout net.Error
+	switch {
+	case ctx.Err() != nil || errors.As(err, &timeout) && timeout.Timeout():
+		return &fault.Error{Code: fault.Timeout, Op: "eventgrid.Invoke", Msg: "the topic did not answer in time; it may have taken the events", Err: ctx.Err()}
+	default:
+		return &fault.Error{Code: fault.Unavailable, Op: "eventgrid.Invoke", Msg: "the topic cannot be reached", Err: err, Hint: "check " + metadataTopic}
+	}
+}
+
+// patience is what a topic asks for that has not taken the events.
+func patience(response *http.Response) time.Duration {
+	if s := response.StatusCode; s != http.StatusTooManyRequests && s != http.StatusServiceUnavailable {
+		return -1
+	}
+	after := response.Header.Get("Retry-After")
+	if seconds, err := strconv.Atoi(after); err == nil && seconds >= 0 && seconds <= 3600 {
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(after); err == nil {
+		return max(time.Until(at), 0)
+	}
+	return 0
+}
+
+// pause waits, unless ctx would end before.
+func pause(ctx context.Context, delay time.Duration) bool {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) <= delay {
+		return false
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// refused words an answer that is no success, with the topic's own reason.
+func (o *output) refused(status int, said []byte) error {
+	e := &fault.Error{Op: "eventgrid.Invoke", Msg: fmt.Sprintf("the topic answered %d", status)}
+	switch {
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		e.Code, e.Hint = fault.Denied, "check "+metadataAccessKey+", and that the topic allows access by key from here"
+	case status == http.StatusTooManyRequests:
+		e.Code, e.Hint = fault.Overloaded, "publish less, or give the request more time"
+	case status == http.StatusRequestEntityTooLarge:
+		e.Code, e.Hint = fault.TooLarge, "publish fewer or smaller events at once"
+	case status >= http.StatusInternalServerError:
+		e.Code = fault.Unavailable
+	case status == http.StatusBadRequest:
+		e.Code, e.Hint = fault.Invalid, "the topic must take events in the schema "+schemaCloudEvents
+	default:
+		e.Code, e.Hint = fault.Invalid, "check "+metadataTopic
+	}
+	var reason struct {
+		Error struct{ Code, Message string }
+	}
+	if json.Unmarshal(said, &reason) == nil {
+		words := strings.Join(strings.Fields(reason.Error.Code+" "+reason.Error.Message), " ")
+		words = strings.ReplaceAll(words, o.key, "***")
+		if len(words) > maxReason {
+			words = strings.ToValidUTF8(words[:maxReason], "") + "..."
+		}
+		if words != "" {
+			e.Msg += ": " + words
+		}
+	}
+	return e
+}

@@ -1,0 +1,237 @@
+// Package bindingstest is the conformance suite of bindings: what every implementation of
+// the contracts in component/bindings must do. It owns the suites and a sink that keeps
+// what it is given. Only tests import it. Its goroutines end with the test.
+package bindingstest
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/component/bindings"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// limit bounds everything a suite waits for.
+const limit = 20 * time.Second
+
+// Output is what the suite needs to try an output binding.
+type Output struct {
+	// Open opens the binding against a system that answers.
+	Open func(t *testing.T) bindings.Binding
+	// Request is one that succeeds.
+	Request bindings.Request
+	// Hang opens the binding against a system that accepts and never answers; nil leaves
+	// the tests of it out.
+	Hang func(t *testing.T) bindings.Binding
+}
+
+// RunOutput tries an output binding.
+func RunOutput(t *testing.T, o Output) {
+	t.Run("a request that is right succeeds, again and at once from many callers", func(t *testing.T) {
+		b := o.Open(t)
+		closing(t, b)
+		if !slices.Contains(b.Output.Operations(), o.Request.Operation) {
+			t.Errorf("the operation %s is not listed in %v", o.Request.Operation, b.Output.Operations())
+		}
+		var callers sync.WaitGroup
+		for range 8 {
+			callers.Go(func() {
+				if _, err := b.Output.Invoke(t.Context(), o.Request); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		callers.Wait()
+	})
+	t.Run("an operation that is not known is refused and the known ones are named", func(t *testing.T) {
+		b := o.Open(t)
+		closing(t, b)
+		r := o.Request
+		r.Operation = "no-such-operation"
+		_, err := b.Output.Invoke(t.Context(), r)
+		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), o.Request.Operation) {
+			t.Errorf("error %v", err)
+		}
+	})
+	if o.Hang != nil {
+		t.Run("a call ends with its context", func(t *testing.T) {
+			b := o.Hang(t)
+			closing(t, b)
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			if _, err := b.Output.Invoke(ctx, o.Request); !fault.Is(err, fault.Timeout) {
+				t.Errorf("error %v, want a timeout", err)
+			}
+		})
+	}
+	closes(t, o.Open)
+}
+
+// Input is what the suite needs to try an input binding.
+type Input struct {
+	// Open opens the binding and returns a function that makes the outside system send
+	// one event; it reports whether the system saw it handled.
+	Open func(t *testing.T) (b bindings.Binding, send func(t *testing.T) (handled bool))
+	// Redelivers says that the system learns whether an event was handled.
+	Redelivers bool
+}
+
+// RunInput tries an input binding.
+func RunInput(t *testing.T, in Input) {
+	t.Run("events arrive", func(t *testing.T) {
+		b, send := in.Open(t)
+		closing(t, b)
+		sink := NewSink()
+		start(t, b, sink)
+		if !send(t) && in.Redelivers {
+			t.Error("the system was told that a handled event was not")
+		}
+		sink.Wait(t, 1)
+	})
+	if in.Redelivers {
+		t.Run("the system learns that an event was not handled, and that the next was", func(t *testing.T) {
+			b, send := in.Open(t)
+			closing(t, b)
+			sink := NewSink()
+			start(t, b, sink)
+			sink.Fail(fault.New(fault.Unavailable, "test", "the application failed"))
+			if send(t) {
+				t.Error("the system was told that the event was handled")
+			}
+			sink.Fail(nil)
+			if !send(t) {
+				t.Error("the system was told that the event was not handled")
+			}
+		})
+	}
+	t.Run("a second start is refused", func(t *testing.T) {
+		b, _ := in.Open(t)
+		closing(t, b)
+		start(t, b, NewSink())
+		if err := b.Input.Start(t.Context(), NewSink()); err == nil {
+			t.Error("it was started twice")
+		}
+	})
+	t.Run("it can be closed without having been started", func(t *testing.T) {
+		b, _ := in.Open(t)
+		closeWell(t, b)
+	})
+	t.Run("nothing arrives after it was closed", func(t *testing.T) {
+		b, _ := in.Open(t)
+		sink := NewSink()
+		start(t, b, sink)
+		closeWell(t, b)
+		before := len(sink.Events())
+		closeWell(t, b)
+		if after := len(sink.Events()); after != before {
+			t.Errorf("%d events arrived after the close", after-before)
+		}
+	})
+}
+
+func start(t *testing.T, b bindings.Binding, sink bindings.Sink) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	if err := b.Input.Start(ctx, sink); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func closes(t *testing.T, open func(t *testing.T) bindings.Binding) {
+	t.Run("it can be closed twice", func(t *testing.T) {
+		b := open(t)
+		closeWell(t, b)
+		closeWell(t, b)
+	})
+}
+
+func closing(t *testing.T, b bindings.Binding) {
+	t.Helper()
+	t.Cleanup(func() { closeWell(t, b) })
+}
+
+func closeWell(t *testing.T, b bindings.Binding) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	if err := b.Close(ctx); err != nil {
+		t.Errorf("close: %v", err)
+	}
+}
+
+// Sink keeps the events it is given. It is safe for concurrent use.
+type Sink struct {
+	mu      sync.Mutex
+	events  []bindings.Event
+	failure error
+	paused  bool
+	changed chan struct{}
+}
+
+// NewSink returns a sink that is ready and handles everything.
+func NewSink() *Sink { return &Sink{changed: make(chan struct{})} }
+
+// Fail makes deliveries fail with err, or succeed if it is nil.
+func (s *Sink) Fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failure = err
+}
+
+// Pause makes the sink say that it is not ready, or is again.
+func (s *Sink) Pause(paused bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.paused = paused
+}
+
+// Ready reports whether the sink is not paused.
+func (s *Sink) Ready() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.paused
+}
+
+// Deliver keeps the event, unless it fails.
+func (s *Sink) Deliver(_ context.Context, e bindings.Event) ([]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.failure != nil {
+		return nil, s.failure
+	}
+	s.events = append(s.events, e)
+	close(s.changed)
+	s.changed = make(chan struct{})
+	return nil, nil
+}
+
+// Events returns what has been delivered so far.
+func (s *Sink) Events() []bindings.Event {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.events)
+}
+
+// Wait returns the events once there are n.
+func (s *Sink) Wait(t *testing.T, n int) []bindings.Event {
+	t.Helper()
+	late := time.After(limit)
+	for {
+		s.mu.Lock()
+		events, changed := slices.Clone(s.events), s.changed
+		s.mu.Unlock()
+		if len(events) >= n {
+			return events
+		}
+		select {
+		case <-changed:
+		case <-late:
+			t.Fatalf("%d of %d events arrived", len(events), n)
+		}
+	}
+}

@@ -1,0 +1,196 @@
+// Package cron is the input binding bindings.cron: it tells the application the time on a
+// schedule, once in the cluster and not once on every node.
+//
+// It owns schedules and the claim of their ticks. Every node computes the same ticks; the
+// one that first claims (component, tick) delivers it, so each tick is delivered at most
+// once. A tick that passes while no node runs, or while no application is ready, is not
+// made up for. One goroutine for each opened component.
+package cron
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/robfig/cron/v3"
+
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/bindings"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Type is the component type.
+const Type = "bindings.cron"
+
+// The metadata names.
+const (
+	metadataSchedule = "schedule"
+	metadataTimeZone = "timeZone"
+)
+
+// claimLife is how long a claimed tick stays taken. Clocks of nodes that differ by more
+// could deliver it twice.
+const claimLife = time.Hour
+
+// claimTime bounds the claim of one tick.
+const claimTime = 10 * time.Second
+
+// Fields declares the metadata.
+func Fields() []component.Field {
+	return []component.Field{
+		{Name: metadataSchedule, Required: true, Check: func(text string) error { _, err := parse(text, time.UTC); return err }},
+		{Name: metadataTimeZone, Default: "UTC", Check: func(text string) error { _, err := zone(text); return err }},
+	}
+}
+
+// Options are what a binding is opened from. All but Namespace are required.
+type Options struct {
+	Name, Namespace string // component name and the node's namespace
+	Metadata        component.Values
+	Claims          bindings.Claims
+	Logger          *slog.Logger
+}
+
+// Open reads the schedule. It does no I/O.
+func Open(o Options) (bindings.Binding, error) {
+	in, err := zone(o.Metadata.Text(metadataTimeZone))
+	if err != nil {
+		return bindings.Binding{}, err
+	}
+	schedule, err := parse(o.Metadata.Text(metadataSchedule), in)
+	if err != nil {
+		return bindings.Binding{}, err
+	}
+	life, end := context.WithCancel(context.Background())
+	c := &clock{options: o, schedule: schedule, zone: in, life: life, end: end}
+	return bindings.Binding{Input: c, Close: c.close}, nil
+}
+
+// clock delivers the ticks of one component.
+type clock struct {
+	options  Options
+	schedule schedule
+	zone     *time.Location
+	life     context.Context
+	end      context.CancelFunc
+	once     sync.Once
+	running  sync.WaitGroup
+}
+
+// Start begins with the first tick after now.
+func (c *clock) Start(_ context.Context, sink bindings.Sink) error {
+	var err error = fault.New(fault.Internal, "cron.Start", "it has been started already")
+	c.once.Do(func() {
+		err = nil
+		c.running.Go(func() { c.run(sink) })
+	})
+	return err
+}
+
+func (c *clock) close(ctx context.Context) error {
+	c.end()
+	done := make(chan struct{})
+	go func() { c.running.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fault.Wrap(ctx.Err(), "cron.Close", "a tick is still being delivered")
+	}
+}
+
+// run waits for ticks. Deliveries go on beside it: a slow application misses no tick.
+func (c *clock) run(sink bindings.Sink) {
+	for at := time.Now(); ; {
+		next := c.schedule.next(at)
+		if next.IsZero() {
+			c.options.Logger.Warn("the schedule has no further tick")
+			return
+		}
+		timer := time.NewTimer(time.Until(next))
+		select {
+		case <-c.life.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		c.running.Go(func() { c.tick(next, sink) })
+		if at = time.Now(); at.Before(next) { // the wall clock was set back: not the same tick again
+			at = next
+		}
+	}
+}
+
+// tick delivers one tick if this node is the first to claim it.
+func (c *clock) tick(at time.Time, sink bindings.Sink) {
+	if !sink.Ready() {
+		return // another node may have an application that is
+	}
+	ctx, cancel := context.WithTimeout(c.life, claimTime)
+	defer cancel()
+	first, err := c.options.Claims.Claim(ctx, c.key(at), claimLife)
+	switch {
+	case err != nil && c.life.Err() == nil:
+		c.options.Logger.Warn("a tick could not be claimed and is left out", "tick", at, "error", err)
+		return
+	case err != nil || !first:
+		return
+	}
+	_, err = sink.Deliver(c.life, bindings.Event{Metadata: map[string]string{
+		"readTimeUTC": at.UTC().Format(time.RFC3339), metadataTimeZone: c.zone.String(),
+	}})
+	if err != nil {
+		c.options.Logger.Warn("the application did not handle a tick", "tick", at, "error", err)
+	}
+}
+
+// key names a tick the same on every node.
+func (c *clock) key(at time.Time) string {
+	return c.options.Namespace + "/" + c.options.Name + "/" + strconv.FormatInt(at.Unix(), 10)
+}
+
+func zone(name string) (*time.Location, error) {
+	in, err := time.LoadLocation(name)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "cron.Open", "is not the name of a time zone such as UTC or Europe/Lisbon")
+	}
+	return in, nil
+}
+
+// schedule gives the first tick after a time; zero when there is none.
+type schedule interface {
+	next(after time.Time) time.Time
+}
+
+// parse reads a cron expression of five fields, or six with seconds in front, or a
+// shorthand such as @hourly or @every 15m.
+func parse(text string, in *time.Location) (schedule, error) {
+	parser := cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
+	parsed, err := parser.Parse(text)
+	if err != nil {
+		return nil, &fault.Error{Code: fault.Invalid, Op: "cron.Open", Msg: "is not a schedule",
+			Hint: `write it as "*/5 * * * *", with seconds as "0 */5 * * * *", or "@every 15m"`}
+	}
+	if every, ok := parsed.(cron.ConstantDelaySchedule); ok {
+		return period(every.Delay), nil
+	}
+	return expression{parsed, in}, nil
+}
+
+// expression is a cron expression in a time zone.
+type expression struct {
+	of cron.Schedule
+	in *time.Location
+}
+
+func (e expression) next(after time.Time) time.Time { return e.of.Next(after.In(e.in)) }
+
+// period ticks at the multiples of itself since 1970, so that all nodes agree.
+type period time.Duration
+
+func (p period) next(after time.Time) time.Time {
+	step := int64(time.Duration(p) / time.Second)
+	return time.Unix((after.Unix()/step+1)*step, 0)
+}

@@ -1,0 +1,214 @@
+package cron_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/bindings"
+	"github.com/quorate/quorate/component/bindings/bindingstest"
+	"github.com/quorate/quorate/component/bindings/cron"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// claims are those of a cluster: every node shares them.
+type claims struct {
+	mu    sync.Mutex
+	taken map[string]bool
+	fail  error
+}
+
+func (c *claims) Claim(_ context.Context, key string, life time.Duration) (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fail != nil {
+		return false, c.fail
+	}
+	if c.taken == nil {
+		c.taken = map[string]bool{}
+	}
+	first := !c.taken[key]
+	c.taken[key] = true
+	return first, nil
+}
+
+func values(t *testing.T, pairs ...string) component.Values {
+	t.Helper()
+	v, err := check(pairs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func check(pairs ...string) (component.Values, error) {
+	var m component.Metadata
+	for i := 0; i < len(pairs); i += 2 {
+		m = append(m, component.Property{Name: pairs[i], Value: pairs[i+1]})
+	}
+	v, _, err := m.Check(component.Pos{}, "ticks", cron.Fields())
+	return v, err
+}
+
+func open(t *testing.T, c *claims, pairs ...string) bindings.Binding {
+	t.Helper()
+	b, err := cron.Open(cron.Options{Name: "ticks", Namespace: "shop", Metadata: values(t, pairs...), Claims: c, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func stop(t *testing.T, b bindings.Binding) {
+	t.Helper()
+	if err := b.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestItConforms(t *testing.T) {
+	bindingstest.RunInput(t, bindingstest.Input{Open: func(t *testing.T) (bindings.Binding, func(*testing.T) bool) {
+		return open(t, &claims{}, "schedule", "@every 1s"), func(*testing.T) bool { return true }
+	}})
+}
+
+func TestEveryTickIsDeliveredOnceInTheClusterAndNamesItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared := &claims{}
+		sinks := make([]*bindingstest.Sink, 3)
+		for i := range sinks {
+			sinks[i] = bindingstest.NewSink()
+			b := open(t, shared, "schedule", "*/5 * * * *")
+			if err := b.Input.Start(t.Context(), sinks[i]); err != nil {
+				t.Fatal(err)
+			}
+			defer stop(t, b)
+			<-time.After(1300 * time.Millisecond) // nodes do not start at once
+		}
+		<-time.After(time.Hour)
+		synctest.Wait()
+		seen := map[string]int{}
+		for _, s := range sinks {
+			for _, e := range s.Events() {
+				seen[e.Metadata["readTimeUTC"]]++
+			}
+		}
+		if len(seen) != 12 {
+			t.Errorf("%d ticks in an hour", len(seen))
+		}
+		for at, n := range seen {
+			if n != 1 || !strings.HasSuffix(at, ":00Z") {
+				t.Errorf("the tick %s was delivered %d times", at, n)
+			}
+		}
+	})
+}
+
+func TestANodeWhoseApplicationIsNotReadyLeavesTicksToOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared := &claims{}
+		idle, busy := bindingstest.NewSink(), bindingstest.NewSink()
+		idle.Pause(true)
+		for _, s := range []*bindingstest.Sink{idle, busy} {
+			b := open(t, shared, "schedule", "@every 15m")
+			if err := b.Input.Start(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+			defer stop(t, b)
+		}
+		<-time.After(2*time.Hour + time.Minute)
+		synctest.Wait()
+		if n, m := len(idle.Events()), len(busy.Events()); n != 0 || m != 8 {
+			t.Errorf("%d ticks at the one that is not ready, %d at the other", n, m)
+		}
+	})
+}
+
+func TestATickThatCannotBeClaimedIsNotDelivered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := bindingstest.NewSink()
+		b := open(t, &claims{fail: errors.New("no quorum")}, "schedule", "@every 1m")
+		defer stop(t, b)
+		if err := b.Input.Start(t.Context(), sink); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(10 * time.Minute)
+		synctest.Wait()
+		if n := len(sink.Events()); n != 0 {
+			t.Errorf("%d ticks without a claim", n)
+		}
+	})
+}
+
+// slow takes longer than the ticks are apart.
+type slow struct {
+	bindingstest.Sink
+	mu      sync.Mutex
+	running int
+}
+
+func (s *slow) Ready() bool { return true }
+
+func (s *slow) Deliver(ctx context.Context, _ bindings.Event) ([]byte, error) {
+	s.mu.Lock()
+	s.running++
+	s.mu.Unlock()
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestASlowApplicationMissesNoTickAndIsCutAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := &slow{}
+		b := open(t, &claims{}, "schedule", "@every 1s")
+		if err := b.Input.Start(t.Context(), sink); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(10500 * time.Millisecond)
+		sink.mu.Lock()
+		n := sink.running
+		sink.mu.Unlock()
+		if n != 10 {
+			t.Errorf("%d deliveries under way after 10 s", n)
+		}
+		stop(t, b)
+	})
+}
+
+func TestASchedulesTimeZoneCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sink := bindingstest.NewSink()
+		b := open(t, &claims{}, "schedule", "0 0 9 * * *", "timeZone", "Asia/Tokyo")
+		defer stop(t, b)
+		if err := b.Input.Start(t.Context(), sink); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(25 * time.Hour)
+		synctest.Wait()
+		events := sink.Events()
+		if len(events) == 0 || !strings.HasSuffix(events[0].Metadata["readTimeUTC"], "T00:00:00Z") || events[0].Metadata["timeZone"] != "Asia/Tokyo" {
+			t.Errorf("%v", events)
+		}
+	})
+}
+
+func TestBadMetadataIsRefusedWithWhatToWrite(t *testing.T) {
+	for _, pairs := range [][]string{
+		{}, {"schedule", "every day"}, {"schedule", "* * *"}, {"schedule", "@every 15"}, {"schedule", "@hourly", "timeZone", "Mars/Olympus"},
+	} {
+		if _, err := check(pairs...); !fault.Is(err, fault.Invalid) {
+			t.Errorf("%v: %v", pairs, err)
+		}
+	}
+	for _, schedule := range []string{"@hourly", "@every 1h30m", "*/5 * * * *", "30 */5 * * * *", "0 9 * * MON-FRI"} {
+		if _, err := check("schedule", schedule); err != nil {
+			t.Errorf("%s: %v", schedule, err)
+		}
+	}
+}

@@ -1,0 +1,317 @@
+// Package http is the output binding bindings.http: it calls an address outside.
+//
+// It owns the translation of operations to methods, and of metadata to path and headers.
+// Answers are bounded in size. It starts no goroutines but those of net/http.
+package http
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/bindings"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Type is the component type.
+const Type = "bindings.http"
+
+// The metadata names.
+const (
+	metadataURL         = "url"
+	metadataMaxBody     = "maxResponseBodySize"
+	metadataTimeout     = "responseTimeout"
+	metadataOnly2XX     = "errorIfNot2XX"
+	metadataRootCA      = "MTLSRootCA"
+	metadataClientCert  = "MTLSClientCert"
+	metadataClientKey   = "MTLSClientKey"
+	metadataToken       = "securityToken"
+	metadataTokenHeader = "securityTokenHeader"
+	requestPath         = "path"
+)
+
+// DefaultTimeout bounds one call where the component does not.
+const DefaultTimeout = 30 * time.Second
+
+// Fields declares the metadata.
+func Fields() []component.Field {
+	return []component.Field{
+		{Name: metadataURL, Required: true, Check: func(text string) error { _, err := base(text); return err }},
+		{Name: metadataTimeout, Kind: component.Duration, Default: DefaultTimeout.String()},
+		{Name: metadataMaxBody, Kind: component.Size, Default: "100Mi"},
+		{Name: metadataOnly2XX, Kind: component.Bool, Default: "true"},
+		{Name: metadataRootCA, Security: true},
+		{Name: metadataClientCert, Security: true},
+		{Name: metadataClientKey, Secret: true, Security: true},
+		{Name: metadataToken, Secret: true, Security: true},
+		{Name: metadataTokenHeader, Security: true, Check: headerName},
+	}
+}
+
+func base(text string) (*url.URL, error) {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fault.New(fault.Invalid, "http.Open", "is not an address such as https://partner.example/v1")
+	}
+	return u, nil
+}
+
+func headerName(text string) error {
+	for _, r := range text {
+		if r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '-' && r != '_' {
+			return errors.New("is not the name of a header")
+		}
+	}
+	return nil
+}
+
+// Options are what a binding is opened from.
+type Options struct {
+	Metadata component.Values
+	Logger   *slog.Logger
+}
+
+// Open reads certificates; it connects to nothing.
+func Open(o Options) (bindings.Binding, error) {
+	m := o.Metadata
+	target, err := base(m.Text(metadataURL))
+	if err != nil {
+		return bindings.Binding{}, err
+	}
+	if (m.Text(metadataToken) == "") != (m.Text(metadataTokenHeader) == "") {
+		return bindings.Binding{}, &fault.Error{Code: fault.Invalid, Op: "http.Open",
+			Msg: "of " + metadataToken + " and " + metadataTokenHeader + " only one is given", Hint: "give both, or none"}
+	}
+	secured, err := tlsConfig(m)
+	if err != nil {
+		return bindings.Binding{}, err
+	}
+	transport := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: secured, ForceAttemptHTTP2: true,
+		MaxIdleConnsPerHost: 32, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second, ExpectContinueTimeout: time.Second,
+	}
+	out := &output{
+		target: target, client: &http.Client{Transport: transport, CheckRedirect: sameHost}, timeout: cmp.Or(m.Duration(metadataTimeout), DefaultTimeout),
+		limit: m.Int(metadataMaxBody), only2XX: m.Bool(metadataOnly2XX), token: m.Text(metadataToken), tokenHeader: m.Text(metadataTokenHeader),
+	}
+	return bindings.Binding{Output: out, Close: func(context.Context) error { transport.CloseIdleConnections(); return nil }}, nil
+}
+
+// sameHost keeps headers, which may hold a token, from being sent elsewhere: a redirection
+// to another host is the answer.
+func sameHost(request *http.Request, via []*http.Request) error {
+	if len(via) >= 10 || request.URL.Host != via[0].URL.Host || request.URL.Scheme != via[0].URL.Scheme {
+		return http.ErrUseLastResponse
+	}
+	return nil
+}
+
+// tlsConfig reads the certificates, each given as PEM text or as the name of a file.
+func tlsConfig(m component.Values) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if root := m.Text(metadataRootCA); root != "" {
+		pem, err := pemOf(metadataRootCA, root)
+		if err != nil {
+			return nil, err
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fault.New(fault.Invalid, "http.Open", metadataRootCA+" holds no certificate in PEM form")
+		}
+	}
+	cert, key := m.Text(metadataClientCert), m.Text(metadataClientKey)
+	switch {
+	case cert == "" && key == "":
+		return c, nil
+	case cert == "" || key == "":
+		return nil, &fault.Error{Code: fault.Invalid, Op: "http.Open",
+			Msg: "of " + metadataClientCert + " and " + metadataClientKey + " only one is given", Hint: "give both, or none"}
+	}
+	certPEM, err := pemOf(metadataClientCert, cert)
+	if err != nil {
+		return nil, err
+	}
+	keyPEM, err := pemOf(metadataClientKey, key)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil { // its text may hold a part of the key's file
+		return nil, fault.New(fault.Invalid, "http.Open", metadataClientCert+" and "+metadataClientKey+" are no pair of certificate and key in PEM form")
+	}
+	c.Certificates = []tls.Certificate{pair}
+	return c, nil
+}
+
+func pemOf(name, text string) ([]byte, error) {
+	if strings.Contains(text, "-----BEGIN") {
+		return []byte(text), nil
+	}
+	pem, err := os.ReadFile(text)
+	if err != nil {
+		return nil, &fault.Error{Code: fault.Invalid, Op: "http.Open", Msg: name + " is neither PEM text nor a file that can be read",
+			Hint: "give the text, beginning with -----BEGIN, or a path"}
+	}
+	return pem, nil
+}
+
+// output calls one address.
+type output struct {
+	target             *url.URL
+	client             *http.Client
+	timeout            time.Duration
+	limit              int64
+	only2XX            bool
+	token, tokenHeader string
+}
+
+// Operations lists "create", which is POST, and the methods.
+func (o *output) Operations() []string {
+	return []string{"create", "get", "head", "post", "put", "patch", "delete", "options", "trace"}
+}
+
+// Invoke makes one call. Metadata whose name begins with a capital letter becomes a
+// header; "path" is put behind the component's address. The answer's metadata are status
+// code, status and headers.
+func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Response, error) {
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	request, err := o.request(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	response, err := o.client.Do(request)
+	if err != nil {
+		return nil, o.unreachable(ctx, err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, o.limit+1))
+	switch {
+	case err != nil:
+		return nil, o.unreachable(ctx, err)
+	case int64(len(body)) > o.limit:
+		return nil, &fault.Error{Code: fault.TooLarge, Op: "http.Invoke", Msg: "the answer has more than " + strconv.FormatInt(o.limit, 10) + " bytes",
+			Hint: "raise " + metadataMaxBody}
+	}
+	return o.answer(response, body)
+}
+
+func (o *output) request(ctx context.Context, r bindings.Request) (*http.Request, error) {
+	method := strings.ToUpper(r.Operation)
+	if !slices.Contains(o.Operations(), strings.ToLower(r.Operation)) {
+		return nil, fault.New(fault.Invalid, "http.Invoke", "operation "+strconv.Quote(r.Operation)+" is not supported; supported are "+strings.Join(o.Operations(), ", "))
+	}
+	if method == "CREATE" {
+		method = http.MethodPost
+	}
+	address, err := o.address(r.Metadata[requestPath])
+	if err != nil {
+		return nil, err
+	}
+	var body io.Reader = http.NoBody
+	if carries(method) && len(r.Data) > 0 {
+		body = bytes.NewReader(r.Data)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, address, body)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "http.Invoke", "the metadata "+requestPath+" makes no valid address")
+	}
+	if body != http.NoBody {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Metadata)) {
+		if first, _ := utf8.DecodeRuneInString(name); unicode.IsUpper(first) {
+			request.Header.Set(name, r.Metadata[name])
+		}
+	}
+	for _, name := range []string{"traceparent", "tracestate", "baggage"} {
+		if v := r.Metadata[name]; v != "" {
+			request.Header.Set(name, v)
+		}
+	}
+	if o.token != "" {
+		request.Header.Set(o.tokenHeader, o.token)
+	}
+	return request, nil
+}
+
+func carries(method string) bool {
+	return method != http.MethodGet && method != http.MethodHead && method != http.MethodOptions && method != http.MethodTrace
+}
+
+// address puts path and query behind the component's address. It cannot lead elsewhere.
+func (o *output) address(path string) (string, error) {
+	if path == "" {
+		return o.target.String(), nil
+	}
+	rest, err := url.Parse(path)
+	if err != nil || rest.IsAbs() || rest.Host != "" {
+		return "", &fault.Error{Code: fault.Invalid, Op: "http.Invoke", Msg: "the metadata " + requestPath + " is not a path",
+			Hint: "write it as /orders/1?expand=all; the host is the component's"}
+	}
+	if slices.Contains(strings.Split(rest.Path, "/"), "..") {
+		return "", fault.New(fault.Invalid, "http.Invoke", "the metadata "+requestPath+" must not contain ..")
+	}
+	joined := *o.target
+	joined.Path = strings.TrimSuffix(o.target.Path, "/") + "/" + strings.TrimPrefix(rest.Path, "/")
+	joined.RawPath = strings.TrimSuffix(o.target.EscapedPath(), "/") + "/" + strings.TrimPrefix(rest.EscapedPath(), "/")
+	if rest.RawQuery != "" {
+		joined.RawQuery = rest.RawQuery
+	}
+	return joined.String(), nil
+}
+
+// answer turns what came into a response; whatever is not 2xx is an error as well, unless
+// the component says otherwise.
+func (o *output) answer(response *http.Response, body []byte) (*bindings.Response, error) {
+	out := &bindings.Response{Data: body, Metadata: map[string]string{
+		"statusCode": strconv.Itoa(response.StatusCode), "status": response.Status,
+	}}
+	for name, values := range response.Header {
+		out.Metadata[name] = strings.Join(values, ", ")
+	}
+	if ok := response.StatusCode >= 200 && response.StatusCode < 300; ok || !o.only2XX {
+		return out, nil
+	}
+	code := fault.Unavailable
+	switch s := response.StatusCode; {
+	case s == http.StatusUnauthorized || s == http.StatusForbidden:
+		code = fault.Denied
+	case s == http.StatusTooManyRequests:
+		code = fault.Overloaded
+	case s < 500:
+		code = fault.Invalid
+	}
+	return out, fault.New(code, "http.Invoke", "received status code "+strconv.Itoa(response.StatusCode))
+}
+
+// unreachable words an error of the connection. The library's text may repeat headers or
+// the user info of the address.
+func (o *output) unreachable(ctx context.Context, err error) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return &fault.Error{Code: fault.Timeout, Op: "http.Invoke", Msg: o.target.Host + " did not answer within " + o.timeout.String() + " or the request's own time"}
+	}
+	if ctx.Err() != nil {
+		return fault.Wrap(ctx.Err(), "http.Invoke", "the call was given up")
+	}
+	if inner, ok := errors.AsType[*url.Error](err); ok {
+		err = inner.Err
+	}
+	return &fault.Error{Code: fault.Unavailable, Op: "http.Invoke", Msg: o.target.Host + " cannot be reached", Err: err}
+}

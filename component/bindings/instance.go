@@ -1,0 +1,36 @@
+package bindings
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Instance is an opened binding with what its component says. It is immutable.
+type Instance struct {
+	Name      string
+	Type      string // in lower case
+	Version   string
+	Namespace string   // of the node; empty = none
+	Scopes    []string // app ids it is meant for; empty = all
+	Route     string   // path of the application that events go to; empty = Name
+	Direction Direction
+	Binding
+}
+
+// VisibleTo reports whether the application may use the binding.
+func (i *Instance) VisibleTo(app string) bool {
+	return len(i.Scopes) == 0 || slices.Contains(i.Scopes, app)
+}
+
+// Path is where the application takes events, without a slash in front.
+func (i *Instance) Path() string { return cmp.Or(i.Route, i.Name) }
+
+// Receives reports whether the component has an input side that is wanted.
+func (i *Instance) Receives() bool {
+	return i.Input != nil && (i.Direction.Input || !i.Direction.Given())
+}
+
+// Sends reports whether the component has an output side that is wanted.
+func (i *Instance) Sends() bool {
+	return i.Output != nil && (i.Direction.Output || !i.Direction.Given())
+}

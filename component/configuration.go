@@ -1,0 +1,96 @@
+package component
+
+import (
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Configuration is what a document of kind Configuration says.
+type Configuration struct {
+	Name          string
+	Pos           Pos
+	AccessControl *AccessControl // nil = the section is not there
+
+	// Sections holds every section of spec as it stands in the file, for whoever reads it
+	// elsewhere. It must not be modified.
+	Sections map[string]*yaml.Node
+
+	// Unused lists sections that are recognised and have no effect here.
+	Unused []Problem
+}
+
+// Sections of a Configuration. Those that restrict something, and that nothing here would
+// enforce, are refused: ignoring them would open what somebody meant to close.
+const (
+	sectionAccessControl = "accessControl"
+	sectionSecrets       = "secrets"
+)
+
+func unusedSections() []string {
+	return []string{"tracing", "metric", "metrics", "nameResolution", "features", "logging"}
+}
+
+// refusedSections maps sections to what to do instead.
+func refusedSections() map[string]string {
+	return map[string]string{
+		"api":             "the endpoints that are served cannot be chosen: remove the section, and bind the API to loopback",
+		"components":      "denying types of components is not available: remove the section, and the components",
+		"httpPipeline":    "middleware is not available: remove the section",
+		"appHttpPipeline": "middleware is not available: remove the section",
+	}
+}
+
+// ParseConfiguration reads a document of kind Configuration. Fields that are not known, and
+// sections that would restrict something but are not enforced here, are errors with file
+// and line.
+func ParseConfiguration(doc Document) (Configuration, error) {
+	p := docParser{file: doc.Pos.File}
+	c := Configuration{Name: doc.Name, Pos: doc.Pos, Sections: map[string]*yaml.Node{}}
+	ignore := func(*yaml.Node) {}
+	p.mapping(doc.Body, "", fields{
+		"apiVersion": ignore, "kind": ignore, "metadata": ignore, "scopes": ignore,
+		"spec": func(n *yaml.Node) { p.configuration(n, &c) },
+	})
+	p.problems.order(doc)
+	return c, p.problems.Err("component.ParseConfiguration")
+}
+
+func (p *docParser) configuration(n *yaml.Node, c *Configuration) {
+	if isNull(n) {
+		return
+	}
+	known := fields{
+		sectionAccessControl: func(n *yaml.Node) { c.AccessControl = p.accessControl(n) },
+		sectionSecrets:       func(*yaml.Node) {}, // SecretScopes reads it
+		"mtls":               p.mtls,
+	}
+	for _, name := range unusedSections() {
+		known[name] = func(n *yaml.Node) {
+			c.Unused = append(c.Unused, Problem{Pos: p.pos(n), Text: "spec." + name + " has no effect here"})
+		}
+	}
+	for name, mend := range refusedSections() {
+		known[name] = func(n *yaml.Node) {
+			if len(n.Content) > 0 {
+				p.problems.add(p.pos(n), mend, "spec.%s would have no effect", name)
+			}
+		}
+	}
+	if !p.mapping(n, "spec", known) {
+		return
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if !isNull(n.Content[i+1]) {
+			c.Sections[n.Content[i].Value] = n.Content[i+1]
+		}
+	}
+	slices.SortFunc(c.Unused, func(a, b Problem) int { return a.Pos.Line - b.Pos.Line })
+}
+
+// mtls is switched by flags here. A document that asks for it must not be taken lightly.
+func (p *docParser) mtls(n *yaml.Node) {
+	if on := child(n, "enabled"); on != nil && p.boolean(on, "spec.mtls.enabled") {
+		p.problems.add(p.pos(on), "traffic between nodes is secured by --cluster-token-file: give it, and remove the section", "spec.mtls would have no effect")
+	}
+}

@@ -1,0 +1,273 @@
+package component
+
+import (
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Resiliency is what a document of kind Resiliency says about calls of applications and
+// of components.
+type Resiliency struct {
+	Name     string
+	Pos      Pos
+	Timeouts map[string]time.Duration
+	Retries  map[string]RetryPolicy
+	Breakers map[string]BreakerPolicy
+	Apps     map[string]ResiliencyTarget // by app id, which may have a namespace after a dot
+	// Components are the targets by component name.
+	Components map[string]ComponentTargets
+	Unused     []Problem // parts that have no effect here
+}
+
+// RetryPolicy says what is tried again, and when.
+type RetryPolicy struct {
+	Exponential bool
+	Duration    time.Duration // the pause, or the first of growing ones
+	MaxInterval time.Duration // of growing pauses
+	MaxRetries  int           // negative = no limit
+	Statuses    [][2]int      // of answers, both ends included; empty = every failure
+}
+
+// BreakerPolicy says when a circuit breaker opens and closes.
+type BreakerPolicy struct {
+	MaxRequests uint32
+	Interval    time.Duration
+	Timeout     time.Duration
+	Trip        *Trip // nil = more than 5 failures in a row
+}
+
+// ResiliencyTarget names the policies of one application; empty = none of that kind.
+type ResiliencyTarget struct {
+	Timeout, Retry, CircuitBreaker string
+	Pos                            Pos
+}
+
+// ComponentTargets are the policies of one component: for what it hands to the
+// application, and for what the application asks of it.
+type ComponentTargets struct{ Inbound, Outbound ResiliencyTarget }
+
+// Names of policies that hold for every application without a target of its own.
+const (
+	DefaultAppTimeout  = "DefaultAppTimeoutPolicy"
+	DefaultTimeout     = "DefaultTimeoutPolicy"
+	DefaultAppRetry    = "DefaultAppRetryPolicy"
+	DefaultRetry       = "DefaultRetryPolicy"
+	DefaultAppBreaker  = "DefaultAppCircuitBreakerPolicy"
+	DefaultBreaker     = "DefaultCircuitBreakerPolicy"
+	defaultRetryPause  = 5 * time.Second
+	defaultMaxInterval = time.Minute
+)
+
+// ParseResiliency reads a document of kind Resiliency. Fields that are not known and names
+// of policies that are not there are errors with file and line.
+func ParseResiliency(doc Document) (Resiliency, error) {
+	p := docParser{file: doc.Pos.File}
+	r := Resiliency{Name: doc.Name, Pos: doc.Pos, Timeouts: map[string]time.Duration{}, Retries: map[string]RetryPolicy{}, Breakers: map[string]BreakerPolicy{}, Apps: map[string]ResiliencyTarget{}, Components: map[string]ComponentTargets{}}
+	ignore := func(*yaml.Node) {}
+	p.mapping(doc.Body, "", fields{
+		"apiVersion": ignore, "kind": ignore, "metadata": ignore, "scopes": ignore,
+		"spec": func(n *yaml.Node) {
+			p.mapping(n, "spec", fields{
+				"policies": func(n *yaml.Node) { p.resiliencyPolicies(n, &r) },
+				"targets":  func(n *yaml.Node) { p.resiliencyTargets(n, &r) },
+			})
+		},
+	})
+	p.resiliencyNames(&r)
+	p.problems.order(doc)
+	return r, p.problems.Err("component.ParseResiliency")
+}
+
+func (p *docParser) resiliencyPolicies(n *yaml.Node, r *Resiliency) {
+	p.mapping(n, "spec.policies", fields{
+		"timeouts": func(n *yaml.Node) {
+			p.named(n, "timeouts", func(name string, n *yaml.Node) { r.Timeouts[name] = p.span(n, "timeout "+name) })
+		},
+		"retries": func(n *yaml.Node) {
+			p.named(n, "retries", func(name string, n *yaml.Node) { r.Retries[name] = p.retryPolicy(n) })
+		},
+		"circuitBreakers": func(n *yaml.Node) {
+			p.named(n, "circuitBreakers", func(name string, n *yaml.Node) { r.Breakers[name] = p.breakerPolicy(n) })
+		},
+	})
+}
+
+// named calls read for every entry of a mapping with free names.
+func (p *docParser) named(n *yaml.Node, what string, read func(name string, n *yaml.Node)) {
+	if isNull(n) {
+		return
+	}
+	if n.Kind != yaml.MappingNode {
+		p.problems.add(p.pos(n), "", "%s must be a mapping, not %s", what, describe(n))
+		return
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		read(n.Content[i].Value, n.Content[i+1])
+	}
+}
+
+// span reads a duration that may not be negative.
+func (p *docParser) span(n *yaml.Node, what string) time.Duration {
+	text := p.required(n, what)
+	if text == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		p.problems.add(p.pos(n), "use a duration such as 500ms or 5s", "%s is %q", what, text)
+	}
+	return max(d, 0)
+}
+
+func (p *docParser) whole(n *yaml.Node, what string) int {
+	text := p.required(n, what)
+	v, err := strconv.ParseInt(text, 10, 32)
+	if err != nil && text != "" {
+		p.problems.add(p.pos(n), "use a whole number", "%s is %q", what, text)
+	}
+	return int(v)
+}
+
+func (p *docParser) retryPolicy(n *yaml.Node) RetryPolicy {
+	r := RetryPolicy{Duration: defaultRetryPause, MaxInterval: defaultMaxInterval, MaxRetries: -1}
+	p.mapping(n, "a retry policy", fields{
+		"policy": func(n *yaml.Node) {
+			switch text := p.required(n, "policy"); strings.ToLower(text) {
+			case "constant", "":
+			case "exponential":
+				r.Exponential = true
+			default:
+				p.problems.add(p.pos(n), "use constant or exponential", "policy is %q", text)
+			}
+		},
+		"duration":    func(n *yaml.Node) { r.Duration = p.span(n, "duration") },
+		"maxInterval": func(n *yaml.Node) { r.MaxInterval = p.span(n, "maxInterval") },
+		"maxRetries":  func(n *yaml.Node) { r.MaxRetries = p.whole(n, "maxRetries") },
+		"matching": func(n *yaml.Node) {
+			p.mapping(n, "matching", fields{
+				"httpStatusCodes": func(n *yaml.Node) { r.Statuses = p.statuses(n) },
+				"gRPCStatusCodes": func(*yaml.Node) {}, // calls are HTTP here
+			})
+		},
+	})
+	if r.Exponential && n.Kind == yaml.MappingNode && child(n, "duration") == nil {
+		r.Duration = 500 * time.Millisecond // the first of growing pauses
+	}
+	return r
+}
+
+// statuses reads "429,500-599".
+func (p *docParser) statuses(n *yaml.Node) (out [][2]int) {
+	text := p.required(n, "httpStatusCodes")
+	for part := range strings.SplitSeq(text, ",") {
+		low, high, ranged := strings.Cut(strings.TrimSpace(part), "-")
+		if !ranged {
+			high = low
+		}
+		a, err1 := strconv.Atoi(strings.TrimSpace(low))
+		b, err2 := strconv.Atoi(strings.TrimSpace(high))
+		if err1 != nil || err2 != nil || a < 100 || b > 599 || a > b {
+			p.problems.add(p.pos(n), "use statuses and ranges of them, as 429,500-599", "httpStatusCodes has %q", part)
+			continue
+		}
+		out = append(out, [2]int{a, b})
+	}
+	return out
+}
+
+func (p *docParser) breakerPolicy(n *yaml.Node) BreakerPolicy {
+	b := BreakerPolicy{MaxRequests: 1, Timeout: time.Minute}
+	p.mapping(n, "a circuit breaker", fields{
+		"maxRequests": func(n *yaml.Node) {
+			v := p.whole(n, "maxRequests")
+			if v < 0 {
+				p.problems.add(p.pos(n), "use a whole number above zero", "maxRequests is %d", v)
+			}
+			b.MaxRequests = uint32(max(v, 1))
+		},
+		"interval": func(n *yaml.Node) { b.Interval = p.span(n, "interval") },
+		"timeout":  func(n *yaml.Node) { b.Timeout = p.span(n, "timeout") },
+		"trip": func(n *yaml.Node) {
+			trip, err := ParseTrip(p.required(n, "trip"))
+			if err != nil {
+				p.problems.add(p.pos(n), "compare consecutiveFailures, requests and totalFailures with numbers, as in consecutiveFailures > 5", "trip %q: %s", n.Value, err)
+			}
+			b.Trip = trip
+		},
+	})
+	return b
+}
+
+func (p *docParser) resiliencyTargets(n *yaml.Node, r *Resiliency) {
+	later := func(what string) func(*yaml.Node) {
+		return func(n *yaml.Node) {
+			if len(n.Content) > 0 {
+				r.Unused = append(r.Unused, Problem{Pos: p.pos(n), Text: "spec.targets." + what + " has no effect here"})
+			}
+		}
+	}
+	p.mapping(n, "spec.targets", fields{
+		"apps": func(n *yaml.Node) {
+			p.named(n, "apps", func(app string, n *yaml.Node) {
+				t := ResiliencyTarget{Pos: p.pos(n)}
+				p.mapping(n, "the target "+app, fields{
+					"timeout":                 func(n *yaml.Node) { t.Timeout = p.required(n, "timeout") },
+					"retry":                   func(n *yaml.Node) { t.Retry = p.required(n, "retry") },
+					"circuitBreaker":          func(n *yaml.Node) { t.CircuitBreaker = p.required(n, "circuitBreaker") },
+					"circuitBreakerCacheSize": func(*yaml.Node) {}, // breakers are bounded anyway
+				})
+				r.Apps[app] = t
+			})
+		},
+		"components": func(n *yaml.Node) {
+			p.named(n, "components", func(name string, n *yaml.Node) {
+				var t ComponentTargets
+				p.mapping(n, "the target "+name, fields{
+					"inbound":  func(n *yaml.Node) { t.Inbound = p.componentTarget(n, name+".inbound", r) },
+					"outbound": func(n *yaml.Node) { t.Outbound = p.componentTarget(n, name+".outbound", r) },
+				})
+				r.Components[name] = t
+			})
+		},
+		"actors": later("actors"),
+	})
+}
+
+// componentTarget reads one direction of a component. Circuit breakers guard applications
+// only.
+func (p *docParser) componentTarget(n *yaml.Node, name string, r *Resiliency) ResiliencyTarget {
+	t := ResiliencyTarget{Pos: p.pos(n)}
+	p.mapping(n, "the target "+name, fields{
+		"timeout": func(n *yaml.Node) { t.Timeout = p.required(n, "timeout") },
+		"retry":   func(n *yaml.Node) { t.Retry = p.required(n, "retry") },
+		"circuitBreaker": func(n *yaml.Node) {
+			r.Unused = append(r.Unused, Problem{Pos: p.pos(n), Text: "the circuitBreaker of " + name + " has no effect here"})
+		},
+	})
+	return t
+}
+
+// resiliencyNames checks that the policies that targets name are there.
+func (p *docParser) resiliencyNames(r *Resiliency) {
+	targets := maps.Clone(r.Apps)
+	for name, t := range r.Components {
+		targets[name+".inbound"], targets[name+".outbound"] = t.Inbound, t.Outbound
+	}
+	for app, t := range targets {
+		_, timeout := r.Timeouts[t.Timeout]
+		_, retry := r.Retries[t.Retry]
+		_, breaker := r.Breakers[t.CircuitBreaker]
+		for _, c := range []struct {
+			kind, name string
+			there      bool
+		}{{"timeout", t.Timeout, timeout}, {"retry", t.Retry, retry}, {"circuitBreaker", t.CircuitBreaker, breaker}} {
+			if c.name != "" && !c.there {
+				p.problems.add(t.Pos, "define it under spec.policies", "the target %s names the %s %q, which is not there", app, c.kind, c.name)
+			}
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package secretstores
+
+import (
+	"context"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// gatherers is how many secrets of one bulk read are asked for at a time.
+const gatherers = 8
+
+// MaxBulk is the largest number of secrets that one bulk read answers with.
+const MaxBulk = 10_000
+
+// Gather reads the secrets of a list for stores that cannot read many in one call. A
+// secret that has gone since it was listed is left out; any other failure ends the whole
+// call and names the secret.
+func Gather(ctx context.Context, names []string, get func(ctx context.Context, name string) (map[string]string, error)) (map[string]map[string]string, error) {
+	if err := Fits(len(names)); err != nil {
+		return nil, err
+	}
+	var mu sync.Mutex
+	out := make(map[string]map[string]string, len(names)) // guarded by mu
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(gatherers)
+	for _, name := range names {
+		group.Go(func() error {
+			secret, err := get(ctx, name)
+			switch {
+			case fault.Is(err, fault.NotFound):
+				return nil
+			case err != nil:
+				return fault.Wrap(err, "secretstores.Gather", "reading the secret "+name)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out[name] = secret
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// Fits refuses a bulk read of more than MaxBulk secrets.
+func Fits(count int) error {
+	if count <= MaxBulk {
+		return nil
+	}
+	return &fault.Error{Code: fault.TooLarge, Op: "secretstores.Bulk", Msg: "the store has more than 10000 secrets, the limit of a bulk read",
+		Hint: "read secrets one by one"}
+}

@@ -1,0 +1,198 @@
+// Package secretmanager is the secret store secretstores.gcp.secretmanager: Google Cloud
+// Secret Manager, over its REST API.
+//
+// It owns the requests and the check of what they answer. Access tokens are kept until
+// they expire. It must never know component files. Its only goroutines are those of a
+// bulk read and of its connections; Close ends them.
+package secretmanager
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"hash/crc32"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/quorate/quorate/component/secretstores"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/rest"
+)
+
+// Type is the component type.
+const Type = "secretstores.gcp.secretmanager"
+
+// DefaultEndpoint is where the service is.
+const DefaultEndpoint = "https://secretmanager.googleapis.com"
+
+// Options say which project to ask and as whom.
+type Options struct {
+	Project     string
+	Credentials []byte // of a service account, as the JSON of its key file; nil = those of the environment
+	Endpoint    string // empty = DefaultEndpoint
+	Transport   http.RoundTripper
+}
+
+// Store asks one project. It is safe for concurrent use.
+type Store struct {
+	options Options
+	base    string // of the project
+	client  rest.Client
+	tokens  *tokens
+	gate    secretstores.Gate
+}
+
+// Open checks the options. It does not call the service, which may be reachable later.
+func Open(o Options) (*Store, error) {
+	if o.Endpoint == "" {
+		o.Endpoint = DefaultEndpoint
+	}
+	base, err := rest.Base("endpoint", o.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	if rest.Exposed(base) {
+		return nil, &fault.Error{Code: fault.Invalid, Op: "secretmanager.Open", Msg: "endpoint is not https: the access token could be read on the way"}
+	}
+	if !isID(o.Project) {
+		return nil, &fault.Error{Code: fault.Invalid, Op: "secretmanager.Open", Msg: "project_id is not the id of a project"}
+	}
+	s := &Store{options: o, base: base + "/v1/projects/" + url.PathEscape(o.Project) + "/secrets"}
+	if s.tokens, err = newTokens(o.Credentials, o.Transport); err != nil {
+		return nil, err
+	}
+	s.client = rest.Client{
+		Service: "Google Cloud Secret Manager", HTTP: o.Transport, Authorize: s.tokens.authorize, Problem: problem,
+		Denied: "check that the service account exists and has the role Secret Manager Secret Accessor (and Viewer, for a bulk read)",
+	}
+	return s, nil
+}
+
+// Get implements secretstores.Store. The metadata version_id chooses a version.
+func (s *Store) Get(ctx context.Context, name string, metadata map[string]string) (map[string]string, error) {
+	if err := s.gate.Enter(ctx); err != nil {
+		return nil, err
+	}
+	version := "latest"
+	if asked := metadata[secretstores.MetadataVersionID]; asked != "" {
+		version = asked
+	}
+	return s.get(ctx, name, version)
+}
+
+func (s *Store) get(ctx context.Context, name, version string) (map[string]string, error) {
+	switch {
+	case !isID(name):
+		return nil, secretstores.Absent(name, "this cannot be the name of a secret of Google Cloud")
+	case !isID(version):
+		return nil, &fault.Error{Code: fault.Invalid, Op: "secretmanager.Get", Msg: "version_id is neither a number nor an alias"}
+	}
+	var answer struct {
+		Payload struct {
+			Data     string `json:"data"`
+			Checksum string `json:"dataCrc32c"`
+		} `json:"payload"`
+	}
+	address := s.base + "/" + url.PathEscape(name) + "/versions/" + url.PathEscape(version) + ":access"
+	if err := s.client.Get(ctx, address, nil, &answer); err != nil {
+		return nil, about(name, err)
+	}
+	data, err := base64.StdEncoding.DecodeString(answer.Payload.Data)
+	if err != nil || !intact(data, answer.Payload.Checksum) {
+		return nil, &fault.Error{Code: fault.Corrupt, Op: "secretmanager.Get", Key: name, Msg: "the value of the secret arrived damaged"}
+	}
+	return map[string]string{name: secretstores.Text(data)}, nil
+}
+
+// intact compares with the checksum that the service gives, if it does.
+func intact(data []byte, checksum string) bool {
+	if checksum == "" {
+		return true
+	}
+	return checksum == strconv.FormatUint(uint64(crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli))), 10)
+}
+
+// page is how many names one request of a bulk read asks for.
+const page = "250"
+
+// Bulk implements secretstores.Store: the latest version of every secret. A secret
+// without an enabled version is left out.
+func (s *Store) Bulk(ctx context.Context, _ map[string]string) (map[string]map[string]string, error) {
+	if err := s.gate.Enter(ctx); err != nil {
+		return nil, err
+	}
+	var names []string
+	query := url.Values{"pageSize": {page}}
+	for {
+		var answer struct {
+			Secrets []struct {
+				Name string `json:"name"` // projects/*/secrets/<name>
+			} `json:"secrets"`
+			Next string `json:"nextPageToken"`
+		}
+		if err := s.client.Get(ctx, s.base+"?"+query.Encode(), nil, &answer); err != nil {
+			return nil, fault.Wrap(err, "secretmanager.Bulk", "listing the secrets")
+		}
+		for _, found := range answer.Secrets {
+			names = append(names, found.Name[strings.LastIndexByte(found.Name, '/')+1:])
+		}
+		if err := secretstores.Fits(len(names)); err != nil {
+			return nil, err
+		}
+		if answer.Next == "" {
+			break
+		}
+		query.Set("pageToken", answer.Next)
+	}
+	return secretstores.Gather(ctx, names, func(ctx context.Context, name string) (map[string]string, error) {
+		return s.get(ctx, name, "latest")
+	})
+}
+
+// Close implements secretstores.Store.
+func (s *Store) Close() error {
+	if t, ok := s.options.Transport.(interface{ CloseIdleConnections() }); s.gate.Close() && ok {
+		t.CloseIdleConnections()
+	}
+	return nil
+}
+
+// problem reads {"error": {"status", "message"}}, the form of the service's failures.
+func problem(body []byte) string {
+	var answer struct {
+		Error struct {
+			Status  string `json:"status"`
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(body, &answer) != nil {
+		return ""
+	}
+	return strings.TrimSpace(answer.Error.Status + " " + answer.Error.Message)
+}
+
+func about(name string, err error) error {
+	var e *fault.Error
+	if errors.As(err, &e) && e.Code == fault.NotFound {
+		return secretstores.Absent(name, "the project has no such secret, or not this version of it")
+	}
+	return err
+}
+
+// isID accepts names of projects, secrets, versions and aliases. Everything else could be
+// a path.
+func isID(name string) bool {
+	if name == "" || len(name) > 255 {
+		return false
+	}
+	for _, c := range []byte(name) {
+		ok := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
+		if !ok {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,159 @@
+package secretmanager
+
+import (
+	"context"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"net/http"
+	"strings"
+
+	"golang.org/x/oauth2"
+	"golang.org/x/oauth2/google"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/rest"
+)
+
+// scope is what an access token must allow.
+const scope = "https://www.googleapis.com/auth/cloud-platform"
+
+// tokens keeps the access token of one identity until it expires or is refused.
+type tokens struct {
+	key       []byte // JSON of a service account; nil = the identity of the environment
+	transport http.RoundTripper
+	lock      chan struct{} // holds one element; whoever has it may use token
+	token     *oauth2.Token // guarded by lock
+}
+
+func newTokens(key []byte, transport http.RoundTripper) (*tokens, error) {
+	t := &tokens{key: key, transport: transport, lock: make(chan struct{}, 1)}
+	t.lock <- struct{}{}
+	if key == nil {
+		return t, nil
+	}
+	if _, err := t.source(context.Background()); err != nil || !hasPrivateKey(key) {
+		return nil, &fault.Error{Code: fault.Invalid, Op: "secretmanager.Open", Msg: "the service account's key cannot be read",
+			Hint: "give type, project_id, client_email and private_key as its key file has them"}
+	}
+	return t, nil
+}
+
+// hasPrivateKey reports whether the private key can be used; the library finds out late.
+func hasPrivateKey(key []byte) bool {
+	var said struct {
+		PrivateKey string `json:"private_key"`
+	}
+	if json.Unmarshal(key, &said) != nil {
+		return false
+	}
+	block, _ := pem.Decode([]byte(said.PrivateKey))
+	if block == nil {
+		return false
+	}
+	if parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes); err == nil {
+		_, ok := parsed.(*rsa.PrivateKey)
+		return ok
+	}
+	_, err := x509.ParsePKCS1PrivateKey(block.Bytes)
+	return err == nil
+}
+
+// authorize implements rest.Client.Authorize.
+func (t *tokens) authorize(ctx context.Context, h http.Header, again bool) (bool, error) {
+	select {
+	case <-t.lock:
+		defer func() { t.lock <- struct{}{} }()
+	case <-ctx.Done():
+		return false, failure(ctx, ctx.Err())
+	}
+	if again {
+		t.token = nil
+	}
+	if !t.token.Valid() {
+		source, err := t.source(ctx)
+		if err != nil {
+			return false, &fault.Error{Code: fault.Denied, Op: "secretmanager.Token", Msg: "this machine has no Google Cloud credentials",
+				Hint: "give the key of a service account, or set GOOGLE_APPLICATION_CREDENTIALS"}
+		}
+		if t.token, err = source.Token(); err != nil {
+			t.token = nil
+			return false, failure(ctx, err)
+		}
+	}
+	h["Authorization"] = []string{"Bearer " + t.token.AccessToken}
+	return true, nil
+}
+
+// source makes a source for one token; ctx bounds its requests.
+func (t *tokens) source(ctx context.Context) (oauth2.TokenSource, error) {
+	ctx = context.WithValue(ctx, oauth2.HTTPClient, &http.Client{Transport: bounded{ctx, rest.Limit(t.transport)}, CheckRedirect: stay})
+	if t.key == nil {
+		found, err := google.FindDefaultCredentials(ctx, scope)
+		if err != nil {
+			return nil, err
+		}
+		return found.TokenSource, nil
+	}
+	found, err := google.CredentialsFromJSONWithType(ctx, t.key, google.ServiceAccount, scope)
+	if err != nil {
+		return nil, err
+	}
+	return found.TokenSource, nil
+}
+
+// bounded ends requests with a context, which the library does not.
+type bounded struct {
+	ctx       context.Context
+	transport http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	return b.transport.RoundTrip(r.WithContext(b.ctx))
+}
+
+// stay keeps signed requests where they were sent.
+func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// failure words what the token service said. Only its code is shown: a description can
+// quote the request.
+func failure(ctx context.Context, err error) error {
+	const op = "secretmanager.Token"
+	var refused *oauth2.RetrieveError
+	switch {
+	case ctx.Err() != nil:
+		return &fault.Error{Code: fault.Timeout, Op: op, Msg: "the Google Cloud token service did not answer in time", Err: ctx.Err()}
+	case !errors.As(err, &refused):
+		return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the Google Cloud token service gave no access token", Hint: "check that it can be reached and that the key is whole"}
+	}
+	e := &fault.Error{Code: fault.Denied, Op: op, Msg: "Google Cloud refused the credentials", Hint: "check that the key has not been revoked and that this machine's clock is right"}
+	if code := errorCode(refused); code != "" {
+		e.Msg += ": " + code
+	}
+	if refused.Response != nil {
+		switch status := refused.Response.StatusCode; {
+		case status == http.StatusTooManyRequests:
+			e.Code, e.Msg, e.Hint = fault.Overloaded, "the Google Cloud token service asks to be called less often", ""
+		case status >= 500:
+			e.Code, e.Msg, e.Hint = fault.Unavailable, "the Google Cloud token service cannot serve now", ""
+		}
+	}
+	return e
+}
+
+// errorCode is the code of a refusal, such as invalid_grant.
+func errorCode(refused *oauth2.RetrieveError) string {
+	said := struct {
+		Error string `json:"error"`
+	}{refused.ErrorCode}
+	if said.Error == "" && json.Unmarshal(refused.Body, &said) != nil {
+		return ""
+	}
+	if len(said.Error) > 64 || strings.Trim(said.Error, "abcdefghijklmnopqrstuvwxyz_") != "" {
+		return ""
+	}
+	return said.Error
+}

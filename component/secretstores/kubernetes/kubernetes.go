@@ -1,0 +1,216 @@
+// Package kubernetes is the secret store secretstores.kubernetes: the Secret objects of a
+// Kubernetes cluster, over the HTTP API of its server.
+//
+// It owns the requests and the rules which credentials are used: those of the pod, or of
+// a kubeconfig file. A token file is read again for every request, because tokens of pods
+// live for an hour. It must never know component files. Its goroutines are those of its
+// connections; Close ends them.
+package kubernetes
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+
+	"github.com/quorate/quorate/component/secretstores"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/rest"
+)
+
+// Type is the component type.
+const Type = "secretstores.kubernetes"
+
+// ServiceAccountDir is where a pod finds its credentials.
+const ServiceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// Options say which cluster to ask.
+type Options struct {
+	Namespace         string // default of requests; empty = that of the credentials, else "default"
+	Kubeconfig        string // file; empty = the pod's own credentials, else KUBECONFIG, else ~/.kube/config
+	ServiceAccountDir string // empty = ServiceAccountDir
+	Env               func(name string) (string, bool)
+}
+
+// Store asks one cluster. It is safe for concurrent use.
+type Store struct {
+	server    server
+	namespace string
+	client    rest.Client
+	transport *http.Transport
+	gate      secretstores.Gate
+}
+
+// Open finds the credentials. It does not call the server, which may come up later.
+func Open(o Options) (*Store, error) {
+	srv, err := find(o)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{server: srv, transport: rest.Transport(srv.tls), namespace: srv.namespace}
+	if o.Namespace != "" {
+		s.namespace = o.Namespace
+	}
+	if s.namespace == "" {
+		s.namespace = "default"
+	}
+	if !isName(s.namespace) {
+		return nil, &fault.Error{Code: fault.Invalid, Op: "kubernetes.Open", Msg: "the namespace is not a name as Kubernetes allows"}
+	}
+	s.client = rest.Client{
+		Service: "the Kubernetes API at " + srv.base, HTTP: s.transport, Authorize: s.authorize, Problem: problem,
+		Denied: "check the credentials, and that their role allows get (and list, for a bulk read) of secrets in the namespace",
+	}
+	return s, nil
+}
+
+// secret is what is read of a Secret object.
+type secret struct {
+	Metadata struct {
+		Name string `json:"name"`
+	} `json:"metadata"`
+	Data map[string]string `json:"data"`
+}
+
+// Get implements secretstores.Store. The metadata namespace chooses a namespace.
+func (s *Store) Get(ctx context.Context, name string, metadata map[string]string) (map[string]string, error) {
+	if err := s.gate.Enter(ctx); err != nil {
+		return nil, err
+	}
+	base, err := s.secrets(metadata)
+	if err != nil {
+		return nil, err
+	}
+	if !isName(name) {
+		return nil, secretstores.Absent(name, "this cannot be the name of a Kubernetes secret")
+	}
+	var answer secret
+	if err := s.client.Get(ctx, base+"/"+url.PathEscape(name), nil, &answer); err != nil {
+		return nil, about(name, err)
+	}
+	return answer.decode(name)
+}
+
+// page is how many secrets one request of a bulk read asks for.
+const page = "500"
+
+// Bulk implements secretstores.Store. The metadata namespace chooses a namespace.
+func (s *Store) Bulk(ctx context.Context, metadata map[string]string) (map[string]map[string]string, error) {
+	if err := s.gate.Enter(ctx); err != nil {
+		return nil, err
+	}
+	base, err := s.secrets(metadata)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]map[string]string{}
+	query := url.Values{"limit": {page}}
+	for {
+		var answer struct {
+			Metadata struct {
+				Continue string `json:"continue"`
+			} `json:"metadata"`
+			Items []secret `json:"items"`
+		}
+		if err := s.client.Get(ctx, base+"?"+query.Encode(), nil, &answer); err != nil {
+			return nil, fault.Wrap(err, "kubernetes.Bulk", "listing the secrets")
+		}
+		for _, item := range answer.Items {
+			if out[item.Metadata.Name], err = item.decode(item.Metadata.Name); err != nil {
+				return nil, err
+			}
+		}
+		if err := secretstores.Fits(len(out)); err != nil {
+			return nil, err
+		}
+		if answer.Metadata.Continue == "" {
+			return out, nil
+		}
+		query.Set("continue", answer.Metadata.Continue)
+	}
+}
+
+// decode gives the values of a secret their own bytes.
+func (s *secret) decode(name string) (map[string]string, error) {
+	out := make(map[string]string, len(s.Data))
+	for key, text := range s.Data {
+		value, err := base64.StdEncoding.DecodeString(text)
+		if err != nil {
+			return nil, &fault.Error{Code: fault.Corrupt, Op: "kubernetes.Get", Key: name, Msg: "the secret " + name + " holds a value that is not base64"}
+		}
+		out[key] = secretstores.Text(value)
+	}
+	return out, nil
+}
+
+// secrets is the address of all secrets of the namespace that a request asks for.
+func (s *Store) secrets(metadata map[string]string) (string, error) {
+	namespace := s.namespace
+	if asked := metadata[secretstores.MetadataNamespace]; asked != "" {
+		namespace = asked
+	}
+	if !isName(namespace) {
+		return "", &fault.Error{Code: fault.Invalid, Op: "kubernetes.Get", Msg: "metadata.namespace is not a name as Kubernetes allows",
+			Hint: "use lower-case letters, digits, - and ."}
+	}
+	return s.server.base + "/api/v1/namespaces/" + url.PathEscape(namespace) + "/secrets", nil
+}
+
+// Features implements secretstores.Featurer.
+func (s *Store) Features() []secretstores.Feature {
+	return []secretstores.Feature{secretstores.FeatureMultipleKeyValues}
+}
+
+// Close implements secretstores.Store.
+func (s *Store) Close() error {
+	if s.gate.Close() {
+		s.transport.CloseIdleConnections()
+	}
+	return nil
+}
+
+func (s *Store) authorize(_ context.Context, h http.Header, _ bool) (bool, error) {
+	value, err := s.server.authorization()
+	if value != "" {
+		h["Authorization"] = []string{value}
+	}
+	return false, err
+}
+
+// problem reads the message of a Status object.
+func problem(body []byte) string {
+	var status struct {
+		Kind    string `json:"kind"`
+		Message string `json:"message"`
+	}
+	if json.Unmarshal(body, &status) != nil || status.Kind != "Status" {
+		return ""
+	}
+	return status.Message
+}
+
+func about(name string, err error) error {
+	var e *fault.Error
+	if errors.As(err, &e) && e.Code == fault.NotFound {
+		return secretstores.Absent(name, "the namespace has no such secret")
+	}
+	return err
+}
+
+// isName accepts what Kubernetes does for names of secrets and namespaces. Everything
+// else could be a path.
+func isName(name string) bool {
+	if name == "" || len(name) > 253 || !alphanumeric(name[0]) || !alphanumeric(name[len(name)-1]) {
+		return false
+	}
+	for _, c := range []byte(name) {
+		if !alphanumeric(c) && c != '-' && c != '.' {
+			return false
+		}
+	}
+	return true
+}
+
+func alphanumeric(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' }

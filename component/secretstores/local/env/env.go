@@ -1,0 +1,73 @@
+// Package env is the secret store secretstores.local.env: the environment variables of
+// the node's process, for development.
+//
+// It owns the rule which variables are shown: those with the prefix of the component, and
+// never the ones that carry the runtime's own tokens and settings. It reads the
+// environment through the functions it is handed. It starts no goroutines.
+package env
+
+import (
+	"context"
+	"strings"
+
+	"github.com/quorate/quorate/component/secretstores"
+)
+
+// Type is the component type.
+const Type = "secretstores.local.env"
+
+// Options say where variables come from.
+type Options struct {
+	Prefix   string                           // of the variables that are secrets; it is no part of their names here
+	Lookup   func(name string) (string, bool) // finds a variable. Required
+	List     func() []string                  // all variables as "NAME=value". Required
+	Reserved func(name string) bool           // tells variables that belong to the runtime. Required
+}
+
+// Store shows variables. It is safe for concurrent use.
+type Store struct {
+	options Options
+	gate    secretstores.Gate
+}
+
+// New returns a store.
+func New(o Options) *Store { return &Store{options: o} }
+
+// Get implements secretstores.Store. A variable that is set but empty is a secret that is
+// empty; one that is reserved does not exist.
+func (s *Store) Get(ctx context.Context, name string, _ map[string]string) (map[string]string, error) {
+	if err := s.gate.Enter(ctx); err != nil {
+		return nil, err
+	}
+	variable := s.options.Prefix + name
+	if name == "" || strings.ContainsAny(variable, "=\x00") || s.options.Reserved(variable) {
+		return nil, secretstores.Absent(name, "there is no such environment variable")
+	}
+	value, ok := s.options.Lookup(variable)
+	if !ok {
+		return nil, secretstores.Absent(name, "there is no such environment variable")
+	}
+	return map[string]string{name: value}, nil
+}
+
+// Bulk implements secretstores.Store.
+func (s *Store) Bulk(ctx context.Context, _ map[string]string) (map[string]map[string]string, error) {
+	if err := s.gate.Enter(ctx); err != nil {
+		return nil, err
+	}
+	out := map[string]map[string]string{}
+	for _, variable := range s.options.List() {
+		full, value, ok := strings.Cut(variable, "=")
+		name, ours := strings.CutPrefix(full, s.options.Prefix)
+		if ok && ours && name != "" && !s.options.Reserved(full) {
+			out[name] = map[string]string{name: value}
+		}
+	}
+	return out, secretstores.Fits(len(out))
+}
+
+// Close implements secretstores.Store.
+func (s *Store) Close() error {
+	s.gate.Close()
+	return nil
+}

@@ -1,0 +1,163 @@
+// Package file is the secret store secretstores.local.file: secrets in a JSON file on
+// this machine, for development and for files that an orchestrator mounts.
+//
+// It owns the form of the file. Names are looked up in what the file says; they are never
+// paths. A file that has changed is read again with the next call. It starts no goroutines.
+package file
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/quorate/quorate/component/secretstores"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Type is the component type.
+const Type = "secretstores.local.file"
+
+// DefaultSeparator stands between the parts of a flattened name.
+const DefaultSeparator = ":"
+
+// MaxFileSize is the largest file that is read, in bytes.
+const MaxFileSize = 4 << 20
+
+// Options say which file to read and how.
+type Options struct {
+	Path        string // relative to the working directory of the process
+	Separator   string // between the parts of a flattened name; empty = DefaultSeparator
+	MultiValued bool   // each field of the file is a secret with several keys
+	Logger      *slog.Logger
+}
+
+// Store is an open file. It is safe for concurrent use.
+type Store struct {
+	options Options
+	gate    secretstores.Gate
+
+	mu      sync.Mutex
+	info    fs.FileInfo // of the file that secrets were read from
+	secrets map[string]map[string]string
+}
+
+// Open reads the file. The error is fault.Corrupt with file and line if it is not as it
+// must be, fault.Unavailable or fault.Denied if it cannot be read.
+func Open(o Options) (*Store, error) {
+	if o.Separator == "" {
+		o.Separator = DefaultSeparator
+	}
+	o.Path = filepath.Clean(o.Path)
+	s := &Store{options: o}
+	if _, err := s.current(); err != nil {
+		return nil, err
+	}
+	if s.info.Mode().Perm()&0o004 != 0 {
+		o.Logger.Warn("the file with secrets can be read by every user of this machine", "file", o.Path, "mend", "chmod o-r")
+	}
+	return s, nil
+}
+
+// Get implements secretstores.Store.
+func (s *Store) Get(ctx context.Context, name string, _ map[string]string) (map[string]string, error) {
+	if err := s.gate.Enter(ctx); err != nil {
+		return nil, err
+	}
+	secrets, err := s.current()
+	if err != nil {
+		return nil, err
+	}
+	secret, ok := secrets[name]
+	if !ok {
+		return nil, secretstores.Absent(name, "the file has no such secret")
+	}
+	return maps.Clone(secret), nil
+}
+
+// Bulk implements secretstores.Store.
+func (s *Store) Bulk(ctx context.Context, _ map[string]string) (map[string]map[string]string, error) {
+	if err := s.gate.Enter(ctx); err != nil {
+		return nil, err
+	}
+	secrets, err := s.current()
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]map[string]string, len(secrets))
+	for name, secret := range secrets {
+		out[name] = maps.Clone(secret)
+	}
+	return out, nil
+}
+
+// Features implements secretstores.Featurer.
+func (s *Store) Features() []secretstores.Feature {
+	if s.options.MultiValued {
+		return []secretstores.Feature{secretstores.FeatureMultipleKeyValues}
+	}
+	return nil
+}
+
+// Close implements secretstores.Store.
+func (s *Store) Close() error {
+	s.gate.Close()
+	return nil
+}
+
+// current returns what the file says now. What it returns is never changed again. A file
+// that has become unreadable is an error: what it said before may be revoked.
+func (s *Store) current() (map[string]map[string]string, error) {
+	info, err := os.Stat(s.options.Path)
+	if err != nil {
+		return nil, s.problem(err)
+	}
+	s.mu.Lock()
+	known, secrets := s.info, s.secrets
+	s.mu.Unlock()
+	if known != nil && os.SameFile(known, info) && known.ModTime().Equal(info.ModTime()) && known.Size() == info.Size() {
+		return secrets, nil
+	}
+	info, secrets, err = s.read()
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.info, s.secrets = info, secrets
+	return secrets, nil
+}
+
+func (s *Store) read() (fs.FileInfo, map[string]map[string]string, error) {
+	f, err := os.Open(s.options.Path)
+	if err != nil {
+		return nil, nil, s.problem(err)
+	}
+	defer f.Close() //nolint:errcheck // read only
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, s.problem(err)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
+	if err != nil {
+		return nil, nil, s.problem(err)
+	}
+	secrets, err := parse(s.options, data)
+	return info, secrets, err
+}
+
+func (s *Store) problem(err error) error {
+	e := &fault.Error{Code: fault.Unavailable, Op: "file.Read", Msg: "reading the secrets of " + s.options.Path, Err: err}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		e.Hint = "create the file, or correct secretsFile; a relative path begins where the node was started"
+	case errors.Is(err, fs.ErrPermission):
+		e.Code, e.Hint = fault.Denied, "let the user of the node read it"
+	}
+	return e
+}

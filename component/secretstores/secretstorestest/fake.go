@@ -1,0 +1,81 @@
+package secretstorestest
+
+import (
+	"crypto/x509"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/quorate/quorate/internal/rest"
+)
+
+// Fake is a service on loopback that speaks the protocol of a real one as far as its
+// handler does, notes what it is asked, and can be made to fail.
+type Fake struct {
+	*httptest.Server
+
+	mu       sync.Mutex
+	requests []string
+	trouble  func(http.ResponseWriter, *http.Request) bool
+}
+
+// NewFake starts a service over TLS; it ends with the test.
+func NewFake(t testing.TB, h http.Handler) *Fake {
+	t.Helper()
+	f := &Fake{}
+	f.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		f.requests = append(f.requests, r.Method+" "+r.RequestURI)
+		trouble := f.trouble
+		f.mu.Unlock()
+		if trouble == nil || !trouble(w, r) {
+			h.ServeHTTP(w, r)
+		}
+	}))
+	f.StartTLS()
+	t.Cleanup(f.Close)
+	return f
+}
+
+// Trouble answers requests instead of the service, those for which it returns true; nil
+// ends the trouble.
+func (f *Fake) Trouble(answer func(http.ResponseWriter, *http.Request) bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.trouble = answer
+}
+
+// Requests returns what was asked since the last call: method and request URI.
+func (f *Fake) Requests() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := f.requests
+	f.requests = nil
+	return out
+}
+
+// Transport returns a transport that trusts the service.
+func (f *Fake) Transport() *http.Transport { return rest.Transport(rest.TLS(f.Pool())) }
+
+// Pool holds the authority that signed the certificate of the service.
+func (f *Fake) Pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(f.Certificate())
+	return pool
+}
+
+// Answer writes a JSON answer. In it, {credentials} becomes what the request was
+// authorized with, as a careless service could quote it.
+func Answer(status int, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var quoted []string
+		for _, name := range []string{"Authorization", "X-Vault-Token", "X-Amz-Security-Token"} {
+			quoted = append(quoted, r.Header.Get(name))
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(strings.ReplaceAll(body, "{credentials}", strings.Join(quoted, " "))))
+	}
+}

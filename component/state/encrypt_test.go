@@ -1,0 +1,280 @@
+package state_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/inmemory"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Keys of every size.
+const (
+	key128 = "000102030405060708090a0b0c0d0e0f"
+	key192 = "000102030405060708090a0b0c0d0e0f1011121314151617"
+	key256 = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1F"
+)
+
+func ring(t testing.TB, primary, secondary string) *state.KeyRing {
+	t.Helper()
+	r, err := state.NewKeyRing(primary, secondary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func memory(t testing.TB) *inmemory.Store {
+	s := inmemory.Open(inmemory.Options{})
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func put(t testing.TB, s state.Store, w state.Write) {
+	t.Helper()
+	if _, err := s.Set(t.Context(), state.SetRequest{Items: []state.Write{w}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func get(t testing.TB, s state.Store, key string) (state.Item, error) {
+	t.Helper()
+	return s.Get(t.Context(), state.GetRequest{Key: key})
+}
+
+func TestValuesLieEncryptedAndComeBackAsTheyWere(t *testing.T) {
+	for _, key := range []string{key128, key192, key256} {
+		below := memory(t)
+		s := state.Encrypted(below, ring(t, key, ""))
+		for name, w := range map[string]state.Write{
+			"json": {Value: []byte(`{"password":"hunter2"}`)}, "bytes": {Value: []byte("hunter2\x00\xff"), ContentType: state.OctetStream}, "empty": {Value: []byte{}, ContentType: "x/y"},
+		} {
+			w.Key = "app||" + name
+			put(t, s, w)
+			item, err := get(t, s, w.Key)
+			if err != nil || !bytes.Equal(item.Value, w.Value) || item.ContentType != w.ContentType {
+				t.Errorf("%s: %+v, %v", name, item, err)
+			}
+			raw, err := get(t, below, w.Key)
+			if err != nil || bytes.Contains(raw.Value, []byte("hunter2")) || raw.ContentType != state.OctetStream || raw.ETag != item.ETag {
+				t.Errorf("%s: below lies %+v, %v", name, raw, err)
+			}
+			if want := len(w.Value) + len(w.ContentType) + state.SealOverhead; len(raw.Value) != want {
+				t.Errorf("%s: %d bytes, want %d", name, len(raw.Value), want)
+			}
+		}
+	}
+}
+
+func TestTheSameValueNeverLooksTheSame(t *testing.T) {
+	below := memory(t)
+	s := state.Encrypted(below, ring(t, key256, ""))
+	seen := map[string]bool{}
+	for i := range 100 {
+		put(t, s, state.Write{Key: "app||k", Value: []byte("1")})
+		item, err := get(t, below, "app||k")
+		if err != nil || seen[string(item.Value)] {
+			t.Fatalf("write %d: %v", i, err)
+		}
+		seen[string(item.Value)] = true
+	}
+}
+
+// A retry must be recognised by a store that compares the contents of requests.
+func TestARetryWithARequestIDIsTheSameRequest(t *testing.T) {
+	s := state.Encrypted(memory(t), ring(t, key256, ""))
+	r := state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("1"), Concurrency: state.FirstWrite}}, RequestID: "r1"}
+	first, err := s.Set(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := s.Set(t.Context(), r)
+	if diff := cmp.Diff(first.ETags, again.ETags); err != nil || diff != "" {
+		t.Errorf("%v %s", err, diff)
+	}
+	r.Items = []state.Write{{Key: "app||k", Value: []byte("2"), Concurrency: state.FirstWrite}}
+	if _, err := s.Set(t.Context(), r); !fault.Is(err, fault.Invalid) {
+		t.Errorf("another request under the same id: %v", err)
+	}
+}
+
+func TestAfterARotationOldValuesAreReadable(t *testing.T) {
+	below := memory(t)
+	put(t, state.Encrypted(below, ring(t, key128, "")), state.Write{Key: "app||old", Value: []byte("1")})
+	rotated := state.Encrypted(below, ring(t, key256, key128))
+	put(t, rotated, state.Write{Key: "app||new", Value: []byte("2")})
+	for key, want := range map[string]string{"app||old": "1", "app||new": "2"} {
+		if item, err := get(t, rotated, key); err != nil || string(item.Value) != want {
+			t.Errorf("%s: %q, %v", key, item.Value, err)
+		}
+	}
+	over := state.Encrypted(below, ring(t, key256, ""))
+	if _, err := get(t, over, "app||new"); err != nil {
+		t.Error(err)
+	}
+	_, err := get(t, over, "app||old")
+	if !fault.Is(err, fault.Corrupt) || fault.KeyOf(err) != "app||old" || !strings.Contains(err.Error(), state.MetadataSecondaryKey) {
+		t.Errorf("a value of a key that is gone: %v", err)
+	}
+	put(t, rotated, state.Write{Key: "app||old", Value: []byte("3")}) // saving again moves it to the new key
+	if item, err := get(t, over, "app||old"); err != nil || string(item.Value) != "3" {
+		t.Errorf("%q, %v", item.Value, err)
+	}
+}
+
+func TestWhatWasNotSealedHereIsNotGivenOut(t *testing.T) {
+	below := memory(t)
+	s := state.Encrypted(below, ring(t, key256, ""))
+	put(t, s, state.Write{Key: "app||k", Value: []byte(`"hunter2"`)})
+	sealed, err := get(t, below, "app||k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spoilt := map[string][]byte{"plain": []byte(`"text"`), "none": {}, "magic": []byte("QE\x01"), "short": sealed.Value[:40], "cut": sealed.Value[:len(sealed.Value)-1], "longer": append(bytes.Clone(sealed.Value), 0)}
+	for i := range sealed.Value {
+		flipped := bytes.Clone(sealed.Value)
+		flipped[i] ^= 1
+		spoilt[fmt.Sprint("bit of byte ", i)] = flipped
+	}
+	for name, value := range spoilt {
+		put(t, below, state.Write{Key: "app||k", Value: value})
+		if item, err := get(t, s, "app||k"); !fault.Is(err, fault.Corrupt) || item.Value != nil || fault.KeyOf(err) != "app||k" || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %q, %v", name, item.Value, err)
+		}
+	}
+	put(t, below, state.Write{Key: "other||k", Value: sealed.Value}) // moved
+	if _, err := get(t, s, "other||k"); !fault.Is(err, fault.Corrupt) {
+		t.Errorf("a moved value: %v", err)
+	}
+}
+
+func TestOfABulkOnlyTheDamagedValueFails(t *testing.T) {
+	below := memory(t)
+	s := state.Encrypted(below, ring(t, key256, ""))
+	put(t, s, state.Write{Key: "app||a", Value: []byte("1")})
+	put(t, below, state.Write{Key: "app||b", Value: []byte("2")})
+	items, err := s.(state.BulkGetter).BulkGet(t.Context(), state.BulkGetRequest{Keys: []string{"app||a", "app||b", "app||none", "app||a"}})
+	if err != nil || len(items) != 4 {
+		t.Fatal(items, err)
+	}
+	if string(items[0].Value) != "1" || !fault.Is(items[1].Err, fault.Corrupt) || items[1].Value != nil || items[2].Found() || items[2].Err != nil || string(items[3].Value) != "1" {
+		t.Errorf("%+v", items)
+	}
+}
+
+func TestRequestsOfTheCallerAreNotChanged(t *testing.T) {
+	s := state.Encrypted(memory(t), ring(t, key256, ""))
+	set := state.SetRequest{Items: []state.Write{{Key: "app||a", Value: []byte("1")}}}
+	transact := state.TransactRequest{Operations: []state.Operation{{Write: state.Write{Key: "app||b", Value: []byte("2")}}, {Kind: state.Remove, Write: state.Write{Key: "app||a"}}}}
+	if _, err := s.Set(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.(state.Transactor).Transact(t.Context(), transact); err != nil {
+		t.Fatal(err)
+	}
+	if string(set.Items[0].Value) != "1" || string(transact.Operations[0].Value) != "2" || transact.Operations[0].ContentType != "" {
+		t.Error("the values were encrypted in place")
+	}
+}
+
+func TestAnEncryptedStoreHasTheAbilitiesOfTheStore(t *testing.T) {
+	for abilities, store := range stores() {
+		wrapped := state.Encrypted(store, ring(t, key256, ""))
+		_, transacts := wrapped.(state.Transactor)
+		_, bulk := wrapped.(state.BulkGetter)
+		_, lists := wrapped.(state.Lister)
+		_, features := wrapped.(state.Featurer)
+		got := fmt.Sprint(transacts, bulk, lists, features)
+		if want := fmt.Sprint(strings.Contains(abilities, "T"), strings.Contains(abilities, "B"), strings.Contains(abilities, "L"), strings.Contains(abilities, "F")); got != want {
+			t.Errorf("%q: %s, want %s", abilities, got, want)
+		}
+	}
+}
+
+func TestBadKeysAreRefusedAndKeysAreNeverPrinted(t *testing.T) {
+	for name, keys := range map[string][2]string{
+		"no primary": {"", key256}, "too short": {key128[:30], ""}, "no hex": {strings.Repeat("zz", 16), ""}, "odd size": {key128 + "00", ""}, "bad secondary": {key256, "hunter2"}, "spaces": {" " + key128, ""},
+	} {
+		_, err := state.NewKeyRing(keys[0], keys[1])
+		if !fault.Is(err, fault.Invalid) || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), key128[:30]) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, format := range []string{"%v", "%+v", "%#v", "%s", "%x"} {
+		if text := fmt.Sprintf(format, ring(t, key256, key128)); strings.Contains(strings.ToLower(text), key128) || !strings.Contains(text, "key ring") && format != "%x" {
+			t.Errorf("%s prints %s", format, text)
+		}
+	}
+}
+
+func TestFailuresOfTheStoreBelowPass(t *testing.T) {
+	below := newAble()
+	below.recorder.err = fault.New(fault.Unavailable, "test", "no quorum")
+	s := state.Encrypted(below, ring(t, key256, ""))
+	calls := map[string]func(context.Context) error{
+		"get": func(ctx context.Context) error { _, err := s.Get(ctx, state.GetRequest{Key: "k"}); return err },
+		"set": func(ctx context.Context) error {
+			_, err := s.Set(ctx, state.SetRequest{Items: []state.Write{{Key: "k"}}})
+			return err
+		},
+		"bulk": func(ctx context.Context) error {
+			_, err := s.(state.BulkGetter).BulkGet(ctx, state.BulkGetRequest{Keys: []string{"k"}})
+			return err
+		},
+		"list": func(ctx context.Context) error {
+			_, err := s.(state.Lister).List(ctx, state.ListRequest{})
+			return err
+		},
+	}
+	for name, call := range calls {
+		if err := call(t.Context()); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Whatever lies in a store, it is refused or it is what was sealed.
+func FuzzASealedValueIsOpenedOrRefused(f *testing.F) {
+	f.Add([]byte("QE\x01"), "k")
+	f.Add(append([]byte("QE\x16"), make([]byte, 60)...), "k")
+	f.Add([]byte(`{"a":1}`), "app||k")
+	f.Fuzz(func(t *testing.T, value []byte, key string) {
+		below := newAble()
+		s := state.Encrypted(below, ring(t, key128, ""))
+		below.recorder.item = state.Item{Key: key, Value: value, ETag: "1"}
+		if item, err := s.Get(t.Context(), state.GetRequest{Key: key}); !fault.Is(err, fault.Corrupt) && !fault.Is(err, fault.Unimplemented) || item.Value != nil {
+			t.Fatalf("%q, %v", item.Value, err) // unimplemented: it is in a form that is yet to come
+		}
+		if _, err := s.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: key, Value: value}}}); err != nil {
+			t.Fatal(err)
+		}
+		below.recorder.item.Value = below.recorder.last.(state.SetRequest).Items[0].Value
+		if item, err := s.Get(t.Context(), state.GetRequest{Key: key}); err != nil || !bytes.Equal(item.Value, value) {
+			t.Fatalf("%q, %v", item.Value, err)
+		}
+	})
+}
+
+// "Delete it or save it again" would be bad advice: nothing is wrong with the value.
+func TestAValueSealedInANewerFormIsKeptAndSaysSo(t *testing.T) {
+	below := memory(t)
+	s := state.Encrypted(below, ring(t, key256, ""))
+	put(t, s, state.Write{Key: "app||k", Value: []byte(`1`)})
+	item, err := get(t, below, "app||k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer := bytes.Clone(item.Value)
+	newer[2] = 2
+	put(t, below, state.Write{Key: "app||k", Value: newer, ContentType: state.OctetStream})
+	_, err = get(t, s, "app||k")
+	if !fault.Is(err, fault.Unimplemented) || !strings.Contains(fault.Text(err), "form 2") || !strings.Contains(fault.Text(err), "up to 1") || strings.Contains(fault.Text(err), "delete") {
+		t.Errorf("got %v", err)
+	}
+}
