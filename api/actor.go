@@ -44,6 +44,7 @@ func (s *State) ActorGet(ctx context.Context, r ActorGetRequest) (state.Item, er
 	if err := state.ValidateKey(r.Key); err != nil {
 		return state.Item{}, illegalKey(inst.Name, "key", "", err)
 	}
+	v := s.enter(r.Trace, &r.Session)
 	options, failure := readOptions(inst, r.ReadOptions)
 	if failure != nil {
 		return state.Item{}, failure
@@ -53,6 +54,7 @@ func (s *State) ActorGet(ctx context.Context, r ActorGetRequest) (state.Item, er
 	if err != nil {
 		return state.Item{}, opActorGet.failed(err, inst.Name, r.Key, "")
 	}
+	v.leave(&item.Proof)
 	item.Key = r.Key
 	return item, nil
 }
@@ -66,7 +68,7 @@ func (s *State) ActorTransact(ctx context.Context, r ActorTransactRequest) (stat
 	if err := state.ValidateActor(r.Type, r.ID); err != nil {
 		return state.Written{}, invalid("", err)
 	}
-	t := transaction{state: s, inst: inst, op: opActorTransact, storedKey: func(key string) string {
+	t := transaction{state: s, inst: inst, op: opActorTransact, limit: s.limits.Operations, storedKey: func(key string) string {
 		return state.ActorKey(s.app.ID, r.Type, r.ID, key)
 	}}
 	return t.run(ctx, TransactRequest{Operations: r.Operations, WriteOptions: r.WriteOptions})

@@ -7,11 +7,20 @@ import "time"
 
 // NodeStatus is everything a node tells about itself at one moment.
 type NodeStatus struct {
-	Node   NodeIdentity  `json:"node"`
-	Ready  bool          `json:"ready"` // the start is complete, and every store and group serves reads and writes
-	Issues []Issue       `json:"issues"`
-	Groups []GroupStatus `json:"groups"` // in order of their ids
-	Stores []StoreStatus `json:"stores"` // in order of their names
+	Node     NodeIdentity   `json:"node"`
+	Security SecurityStatus `json:"security"`
+	Ready    bool           `json:"ready"` // the start is complete, and every store and group serves reads and writes
+	Issues   []Issue        `json:"issues"`
+	Notes    []Issue        `json:"notes"`  // what differs between nodes and had better not; nothing stops working
+	Groups   []GroupStatus  `json:"groups"` // in order of their ids
+	Stores   []StoreStatus  `json:"stores"` // in order of their names
+}
+
+// SecurityStatus says how traffic between nodes is secured.
+type SecurityStatus struct {
+	Nodes           string     `json:"nodes"`            // token, certificates or none
+	Tokens          []string   `json:"tokens,omitempty"` // fingerprints of cluster tokens: the first is used, the second accepted
+	CertificateEnds *time.Time `json:"certificateEnds,omitempty"`
 }
 
 // Issue is something that is not as it should be.
@@ -25,8 +34,9 @@ type NodeIdentity struct {
 	ID         string      `json:"id"`       // persistent
 	ServerID   string      `json:"serverId"` // of this data directory: another after the disk was wiped
 	Cluster    string      `json:"cluster"`
-	ClusterID  string      `json:"clusterId"` // made when the cluster was formed; empty before
-	Role       string      `json:"role"`      // server or sidecar
+	ClusterID  string      `json:"clusterId"`       // made when the cluster was formed; empty before
+	Epoch      uint64      `json:"epoch,omitempty"` // of the cluster: another after each rescue
+	Role       string      `json:"role"`            // server or sidecar
 	Version    string      `json:"version"`
 	Started    time.Time   `json:"started"`
 	UptimeMS   int64       `json:"uptimeMs"`
@@ -43,13 +53,14 @@ type NodeIdentity struct {
 type AppStatus struct {
 	ID        string   `json:"id"`
 	Namespace string   `json:"namespace,omitempty"`
-	API       []string `json:"api"` // host:port of its HTTP listeners
+	API       []string `json:"api"`            // host:port of its HTTP listeners
+	GRPC      []string `json:"grpc,omitempty"` // host:port of its gRPC listeners
 }
 
 // GroupStatus is one replication group as this node sees it.
 type GroupStatus struct {
 	ID            uint64 `json:"id"`
-	State         string `json:"state"`  // leader, follower, candidate or stopped
+	State         string `json:"state"`  // leader, follower, candidate or shutdown; routed on a sidecar, which holds no replica
 	Leader        string `json:"leader"` // node id; empty = none known
 	Term          uint64 `json:"term"`
 	CommitIndex   uint64 `json:"commitIndex"`
@@ -63,6 +74,9 @@ type GroupStatus struct {
 	Reads         bool   `json:"reads"`            // reads work now
 	Writes        bool   `json:"writes"`           // writes work now
 	Reason        string `json:"reason,omitempty"` // why one of them does not
+
+	Nearest         string `json:"nearest,omitempty"`         // on a sidecar: node that eventual reads go to
+	RoundTripMicros int64  `json:"roundTripMicros,omitempty"` // and the time to it and back
 
 	Servers []ServerStatus `json:"servers"` // the group's members, by node id
 }
@@ -92,6 +106,18 @@ type MemberStatus struct {
 	Self      bool      `json:"self"`  // it is the node that answers
 }
 
+// AppInstance is one application on one node, as the node that answers knows it.
+type AppInstance struct {
+	App       string `json:"app"`
+	Namespace string `json:"namespace,omitempty"` // empty = the default one
+	Node      string `json:"node"`                // node id
+	Protocol  string `json:"protocol,omitempty"`  // by which it is called; empty = it is not
+	State     string `json:"state"`               // healthy; unhealthy, as its node says; demoted, because calls from here did not reach it; uncalled
+	Load      int    `json:"load"`                // as its node says: 0 is idle, one more for each doubling of calls in flight
+	Calls     int64  `json:"calls"`               // of the answering node, in flight
+	Self      bool   `json:"self"`                // it is on the node that answers
+}
+
 // TransferRequest asks the leader of a group to hand leadership over.
 type TransferRequest struct {
 	To string `json:"to"` // node id of a voter; empty = the voter that is furthest ahead
@@ -102,6 +128,62 @@ type TransferResult struct {
 	Group  uint64 `json:"group"`
 	From   string `json:"from"`   // node id
 	Leader string `json:"leader"` // node id; empty = none is known yet
+}
+
+// RemoveRequest names a server that is to be removed for good.
+type RemoveRequest struct {
+	Target string `json:"target"` // node id or server id
+}
+
+// RemoveResult says how far a server has been removed. It goes on by itself.
+type RemoveResult struct {
+	Node     string        `json:"node"`
+	ServerID string        `json:"serverId,omitempty"` // empty for a node without data
+	Done     bool          `json:"done"`               // it is in no group any more
+	Groups   []RemoveGroup `json:"groups"`
+}
+
+// RemoveGroup is one group of a RemoveResult.
+type RemoveGroup struct {
+	Group  uint64 `json:"group"`
+	Done   bool   `json:"done"`
+	Reason string `json:"reason,omitempty"` // why not yet
+}
+
+// CheckLevel is the outcome of one check of the doctor.
+type CheckLevel string
+
+// The outcomes.
+const (
+	CheckOK   CheckLevel = "ok"
+	CheckWarn CheckLevel = "warn" // works, and may not for long
+	CheckFail CheckLevel = "fail"
+)
+
+// CheckResult is one check of the doctor.
+type CheckResult struct {
+	Check string     `json:"check"`           // such as "disk sync", "peer port"
+	About string     `json:"about,omitempty"` // what was looked at: a node, a directory
+	Level CheckLevel `json:"level"`
+	Text  string     `json:"text"`           // what was found
+	Mend  string     `json:"mend,omitempty"` // what to do about it
+}
+
+// Checkup is what the doctor found.
+type Checkup struct {
+	Node   string        `json:"node,omitempty"` // empty where no node runs
+	Checks []CheckResult `json:"checks"`
+}
+
+// Worst is the worst outcome of all checks.
+func (c Checkup) Worst() CheckLevel {
+	worst := CheckOK
+	for _, r := range c.Checks {
+		if r.Level == CheckFail || r.Level == CheckWarn && worst == CheckOK {
+			worst = r.Level
+		}
+	}
+	return worst
 }
 
 // StoreStatus is one state store.

@@ -33,6 +33,7 @@ func (s *State) BulkGet(ctx context.Context, r BulkGetRequest) (Bulk, error) {
 	if len(r.Keys) > s.limits.BulkKeys {
 		return Bulk{}, exceeded("too many keys in one bulk read", len(r.Keys), s.limits.BulkKeys)
 	}
+	v := s.enter(r.Trace, &r.Session)
 	options, failure := readOptions(inst, r.ReadOptions)
 	if failure != nil || len(r.Keys) == 0 {
 		return Bulk{}, orNil(failure)
@@ -49,7 +50,9 @@ func (s *State) BulkGet(ctx context.Context, r BulkGetRequest) (Bulk, error) {
 	if err != nil {
 		return Bulk{}, opBulkGet.failed(err, inst.Name, "", "")
 	}
-	return answer(inst.Name, r.Keys, items), nil
+	out := answer(inst.Name, r.Keys, items)
+	v.leave(&out.Proof)
+	return out, nil
 }
 
 // answer gives the items back their own keys and their errors public names.

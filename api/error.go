@@ -2,6 +2,7 @@ package api
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -44,6 +45,14 @@ type Details struct {
 	Store      string      // the state store concerned; empty = none
 	Violations []Violation // fields of the request that are wrong
 	Help       string      // address that explains more; may be empty
+}
+
+// Domain tells whose reason it is: clients of this API know those of dapr.io.
+func (d *Details) Domain() string {
+	if strings.HasPrefix(d.Reason, "DAPR_") {
+		return "dapr.io"
+	}
+	return "quorate"
 }
 
 // Attribute is one named text of Details.

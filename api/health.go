@@ -17,6 +17,10 @@ type NodeHealth interface {
 	OutboundStarting() []Reason
 	// Readiness tells what works at this moment, per store and replication group.
 	Readiness(ctx context.Context) []Check
+	// Unplaced tells what keeps a server from its place in the replication groups: the
+	// votes it is to get and does not have yet. Replicas that no vote is meant for, and
+	// sidecars, are in their place.
+	Unplaced() []Reason
 }
 
 // Reason says what is not ready, and why.
@@ -61,6 +65,16 @@ func (h *Health) Outbound() error {
 // Ready tells what works now. The error is not nil if the start is not complete or
 // anything does not work; the checks are given in any case.
 func (h *Health) Ready(ctx context.Context) ([]Check, error) {
+	return h.works(ctx, nil)
+}
+
+// Placed is Ready, and not before a server that is to vote does: who updates servers one
+// after another waits for it.
+func (h *Health) Placed(ctx context.Context) ([]Check, error) {
+	return h.works(ctx, h.node.Unplaced())
+}
+
+func (h *Health) works(ctx context.Context, unplaced []Reason) ([]Check, error) {
 	reasons := slices.Clip(h.node.Starting())
 	checks := h.node.Readiness(ctx)
 	for _, c := range checks {
@@ -68,7 +82,7 @@ func (h *Health) Ready(ctx context.Context) ([]Check, error) {
 			reasons = append(reasons, Reason{Name: c.Kind + " " + c.Name, Text: c.problem()})
 		}
 	}
-	return checks, waiting(CodeHealthNotReady, "not everything works", reasons)
+	return checks, waiting(CodeHealthNotReady, "not everything works", append(reasons, unplaced...))
 }
 
 func (c Check) problem() string {

@@ -36,6 +36,7 @@ func (s *State) List(ctx context.Context, r ListRequest) (Page, error) {
 	if !ok {
 		return Page{}, listingNotSupported(inst.Name)
 	}
+	v := s.enter(r.Trace, &r.Session)
 	l := listing{store: store, inst: inst, app: s.app.ID}
 	if failure := l.prepare(r, s.limits); failure != nil {
 		return Page{}, failure
@@ -44,6 +45,7 @@ func (s *State) List(ctx context.Context, r ListRequest) (Page, error) {
 	if err != nil {
 		return Page{}, opList.failed(err, inst.Name, "", "")
 	}
+	v.leave(&page.Proof)
 	return page, nil
 }
 

@@ -21,6 +21,23 @@ type Description struct {
 	HTTPEndpoints  []string // names
 	Channel        AppChannel
 	Actors         ActorRuntime
+	Applications   []ApplicationInfo // of the whole cluster, by id and namespace
+	API            APIAddresses
+}
+
+// APIAddresses tell where the API of the application listens, as host:port. They are
+// empty until the start is complete.
+type APIAddresses struct {
+	HTTP []string
+	GRPC []string // empty = gRPC is not served
+}
+
+// ApplicationInfo is one application of the cluster.
+type ApplicationInfo struct {
+	ID        string
+	Namespace string // empty = the default one
+	Instances int    // on nodes that are alive
+	Callable  int    // of these, healthy and with a port
 }
 
 // ComponentInfo is one loaded component.

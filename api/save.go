@@ -43,6 +43,7 @@ func (s *State) Save(ctx context.Context, r SaveRequest) (state.Written, error) 
 	if failure := s.checkRequestID(r.RequestID); failure != nil || len(r.Items) == 0 {
 		return state.Written{}, orNil(failure)
 	}
+	v := s.enter(r.Trace, &r.Session)
 	set := state.SetRequest{Items: make([]state.Write, len(r.Items)), Session: r.Session, RequestID: r.RequestID}
 	for i := range r.Items {
 		item := &r.Items[i]
@@ -56,6 +57,7 @@ func (s *State) Save(ctx context.Context, r SaveRequest) (state.Written, error) 
 	if err != nil {
 		return state.Written{}, s.saveFailed(err, inst, set.Items, r.Items)
 	}
+	v.leave(&written.Proof)
 	return written, nil
 }
 

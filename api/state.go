@@ -29,7 +29,33 @@ type State struct {
 	app    App
 	stores StateStores
 	limits Limits
+
+	callee   App // as sessions know the application
+	sessions *Sessions
 }
+
+// Remember makes the service take part in the sessions of an application: what it reads
+// and writes is seen by those it calls, and the other way round. It returns the service
+// itself, for use before the first request.
+func (s *State) Remember(app App, sessions *Sessions) *State {
+	s.callee, s.sessions = app, sessions
+	return s
+}
+
+// visit is one request to a store as part of the application's session.
+type visit struct {
+	s            *State
+	trace, asked string
+}
+
+// enter puts what the application has seen into the token of a request.
+func (s *State) enter(trace string, token *string) visit {
+	*token = s.sessions.Begin(s.callee, trace, *token)
+	return visit{s, trace, *token}
+}
+
+// leave notes what the store has answered.
+func (v visit) leave(p *state.Proof) { v.s.sessions.End(v.s.callee, v.trace, v.asked, p.Session) }
 
 // NewState returns the state service of app.
 func NewState(app App, stores StateStores, limits Limits) *State {
@@ -40,12 +66,14 @@ func NewState(app App, stores StateStores, limits Limits) *State {
 type ReadOptions struct {
 	Consistency state.Consistency
 	Session     string            // token of an earlier answer; empty = none
+	Trace       string            // trace id of the request; empty = none
 	Metadata    map[string]string // maxStaleness, and what the store knows; nil = none
 }
 
 // WriteOptions go with every write.
 type WriteOptions struct {
 	Session   string
+	Trace     string            // trace id of the request; empty = none
 	RequestID string            // the client's own id for exactly-once retries; empty = none
 	Metadata  map[string]string // overrides the metadata of each item; nil = none
 }
@@ -83,6 +111,7 @@ func (s *State) Get(ctx context.Context, r GetRequest) (state.Item, error) {
 	if err := state.ValidateKey(r.Key); err != nil {
 		return state.Item{}, illegalKey(r.Store, "key", "", err)
 	}
+	v := s.enter(r.Trace, &r.Session)
 	options, failure := readOptions(inst, r.ReadOptions)
 	if failure != nil {
 		return state.Item{}, failure
@@ -91,6 +120,7 @@ func (s *State) Get(ctx context.Context, r GetRequest) (state.Item, error) {
 	if err != nil {
 		return state.Item{}, opGet.failed(err, inst.Name, r.Key, "")
 	}
+	v.leave(&item.Proof)
 	item.Key = r.Key
 	return item, nil
 }
@@ -107,6 +137,7 @@ func (s *State) Delete(ctx context.Context, r DeleteRequest) (state.Written, err
 	if failure := s.checkRequestID(r.RequestID); failure != nil {
 		return state.Written{}, failure
 	}
+	v := s.enter(r.Trace, &r.Session)
 	written, err := inst.Store.Delete(ctx, state.DeleteRequest{
 		Key:         inst.StoredKey(s.app.ID, r.Key),
 		ETag:        r.ETag,
@@ -119,6 +150,7 @@ func (s *State) Delete(ctx context.Context, r DeleteRequest) (state.Written, err
 	if err != nil {
 		return state.Written{}, opDelete.failed(err, inst.Name, r.Key, deleteText(err, inst.Name, r))
 	}
+	v.leave(&written.Proof)
 	return written, nil
 }
 

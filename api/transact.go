@@ -34,7 +34,7 @@ func (s *State) Transact(ctx context.Context, r TransactRequest) (state.Written,
 	if failure != nil {
 		return state.Written{}, failure
 	}
-	t := transaction{state: s, inst: inst, op: opTransact, storedKey: func(key string) string {
+	t := transaction{state: s, inst: inst, op: opTransact, limit: s.limits.Operations, storedKey: func(key string) string {
 		return inst.StoredKey(s.app.ID, key)
 	}}
 	return t.run(ctx, r)
@@ -46,6 +46,7 @@ type transaction struct {
 	state     *State
 	inst      *state.Instance
 	op        operation
+	limit     int // operations
 	storedKey func(key string) string
 }
 
@@ -54,12 +55,13 @@ func (t *transaction) run(ctx context.Context, r TransactRequest) (state.Written
 	if !ok {
 		return state.Written{}, transactionsNotSupported(t.inst.Name)
 	}
-	if n, limit := len(r.Operations), t.state.limits.Operations; n > limit {
+	if n, limit := len(r.Operations), t.limit; n > limit {
 		return state.Written{}, tooManyOperations(t.inst.Name, n, limit)
 	}
 	if failure := t.state.checkRequestID(r.RequestID); failure != nil || len(r.Operations) == 0 {
 		return state.Written{}, orNil(failure)
 	}
+	v := t.state.enter(r.Trace, &r.Session)
 	request := state.TransactRequest{
 		Operations: make([]state.Operation, len(r.Operations)),
 		Session:    r.Session,
@@ -77,6 +79,7 @@ func (t *transaction) run(ctx context.Context, r TransactRequest) (state.Written
 	if err != nil {
 		return state.Written{}, t.failed(err, request.Operations, r.Operations)
 	}
+	v.leave(&written.Proof)
 	return written, nil
 }
 

@@ -18,7 +18,9 @@ const (
 	AdminStoresPath = "/v1/stores"
 	// AdminMembersPath lists the nodes of the cluster.
 	AdminMembersPath = "/v1/members"
-	adminTransfer    = "/v1/groups/{id}/transfer"
+	// AdminAppsPath lists the applications of the cluster.
+	AdminAppsPath = "/v1/apps"
+	adminTransfer = "/v1/groups/{id}/transfer"
 )
 
 // AdminTransferPath is where leadership of a group is handed over.
@@ -36,10 +38,15 @@ type Admin interface {
 	Status(ctx context.Context) (api.NodeStatus, error)
 	// Members lists the nodes that the node knows, itself included, by their ids.
 	Members(ctx context.Context) ([]api.MemberStatus, error)
+	// Apps lists every application that the node knows of, by application and node.
+	Apps(ctx context.Context) ([]api.AppInstance, error)
 	// TransferLeader hands leadership of a group, which this node must lead, to the node
 	// with the id to, or, where to is empty, to the voter that is furthest ahead. On other
 	// nodes it fails with not_leader and names the one that leads.
 	TransferLeader(ctx context.Context, group uint64, to string) (api.TransferResult, error)
+	AdminSnapshots
+	AdminRemover
+	AdminDoctor
 }
 
 // NewAdmin returns the handler of the admin API. It must only ever be served to the
@@ -51,9 +58,15 @@ func NewAdmin(a Admin, log *slog.Logger) http.Handler {
 	mux.HandleFunc("GET "+AdminStatusPath, h.status)
 	mux.HandleFunc("GET "+AdminStoresPath, h.stores)
 	mux.HandleFunc("GET "+AdminMembersPath, h.members)
+	mux.HandleFunc("GET "+AdminAppsPath, h.apps)
 	mux.HandleFunc("POST "+adminTransfer, h.transfer)
+	mux.HandleFunc("GET "+AdminSnapshotPath, h.saveSnapshot)
+	mux.HandleFunc("POST "+AdminSnapshotPath, h.restoreSnapshot)
+	mux.HandleFunc("POST "+AdminRemovePath, h.remove)
+	mux.HandleFunc("POST "+AdminLeavePath, h.leave)
+	mux.HandleFunc("GET "+AdminDoctorPath, h.doctor)
 	mux.HandleFunc("/", h.unknown)
-	return mux
+	return audited(mux, log)
 }
 
 type adminHandler struct {
@@ -80,6 +93,14 @@ func (h *adminHandler) members(w http.ResponseWriter, r *http.Request) {
 		m = []api.MemberStatus{}
 	}
 	h.answer(w, m, err)
+}
+
+func (h *adminHandler) apps(w http.ResponseWriter, r *http.Request) {
+	list, err := h.admin.Apps(r.Context())
+	if list == nil {
+		list = []api.AppInstance{}
+	}
+	h.answer(w, list, err)
 }
 
 func (h *adminHandler) transfer(w http.ResponseWriter, r *http.Request) {

@@ -31,13 +31,34 @@ func (f adminFunc) Members(context.Context) ([]api.MemberStatus, error) {
 	return nil, err
 }
 
+func (f adminFunc) Apps(context.Context) ([]api.AppInstance, error) {
+	_, err := f()
+	return nil, err
+}
+
 func (f adminFunc) TransferLeader(context.Context, uint64, string) (api.TransferResult, error) {
 	_, err := f()
 	return api.TransferResult{}, err
 }
 
+func (f adminFunc) Remove(context.Context, string) (api.RemoveResult, error) {
+	_, err := f()
+	return api.RemoveResult{}, err
+}
+
+func (f adminFunc) Leave(context.Context) (api.RemoveResult, error) {
+	_, err := f()
+	return api.RemoveResult{}, err
+}
+
+func (f adminFunc) Checkup(context.Context) (api.Checkup, error) {
+	_, err := f()
+	return api.Checkup{}, err
+}
+
 func adminStatusSample() api.NodeStatus {
 	return api.NodeStatus{
+		Security: api.SecurityStatus{Nodes: "token", Tokens: []string{"3f9a11c2"}, CertificateEnds: new(time.Unix(1700086400, 0).UTC())},
 		Node: api.NodeIdentity{ID: "n1", ServerID: "n1-4f", Cluster: "default", ClusterID: "c1", Role: "server", Version: "v1", Started: time.Unix(1700000000, 0).UTC(),
 			UptimeMS: 1500, DataDir: "/data", LogStore: "boltdb", Partitions: 1, Apps: []api.AppStatus{{ID: "orders", API: []string{"127.0.0.1:3500"}}}, Metrics: "127.0.0.1:9090", Gossip: "127.0.0.1:7946", Peer: "127.0.0.1:7947"},
 		Issues: []api.Issue{{About: "group 0", Reason: "no leader"}},

@@ -18,6 +18,7 @@ import (
 	"github.com/go-chi/chi/v5"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/apitest"
 	apihttp "github.com/quorate/quorate/api/http"
 	"github.com/quorate/quorate/component/state"
 )
@@ -50,8 +51,8 @@ func (s instant) Close() error { return nil }
 func instantFace(b *testing.B) http.Handler {
 	b.Helper()
 	f := newFixture(b)
-	f.stores.list = []*state.Instance{instance("orders", newInstant())}
-	f.config.State = api.NewState(f.config.App, f.stores, api.Limits{})
+	f.Stores.List = []*state.Instance{apitest.Instance("orders", newInstant())}
+	f.config.State = api.NewState(f.config.App, f.Stores, api.Limits{})
 	face, err := apihttp.New(f.config)
 	if err != nil {
 		b.Fatal(err)

@@ -3,7 +3,6 @@ package http
 import (
 	"encoding/base64"
 	"encoding/json"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/quorate/quorate/api"
@@ -168,7 +167,7 @@ func appendError(dst []byte, e *api.Error) []byte {
 
 func appendErrorInfo(dst []byte, d *api.Details) []byte {
 	dst = append(dst, typeErrorInfo...)
-	dst = appendField(dst, "domain", domain(d.Reason))
+	dst = appendField(dst, "domain", d.Domain())
 	dst = appendField(dst, "reason", d.Reason)
 	dst = append(dst, `,"metadata":{`...)
 	for i, a := range d.Metadata {
@@ -180,14 +179,6 @@ func appendErrorInfo(dst []byte, d *api.Details) []byte {
 		dst = appendString(dst, a.Value)
 	}
 	return append(dst, "}}"...)
-}
-
-// domain tells whose reason it is: clients of this API know those of dapr.io.
-func domain(reason string) string {
-	if strings.HasPrefix(reason, "DAPR_") {
-		return "dapr.io"
-	}
-	return "quorate"
 }
 
 func appendViolations(dst []byte, list []api.Violation) []byte {

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/relay"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -26,11 +27,14 @@ const (
 type Config struct {
 	App      api.App
 	State    *api.State
+	Secrets  *api.Secrets
+	Bindings *api.Bindings
 	Health   *api.Health
 	Metadata *api.Metadata
+	Invoke   *api.Invoke      // nil = calls of applications are not served
 	Shutdown func(force bool) // asks the process to stop and returns at once
 
-	Tokens         []string      // API tokens, any of which is accepted; none = no token is needed
+	Tokens         *api.Tokens   // API tokens; nil = no token is needed
 	AllowedOrigins []string      // browser origins such as https://app.example, or "*"; none = no foreign ones
 	AnyHost        bool          // without tokens: accept any Host header, not only IP addresses and localhost
 	MaxBodySize    int64         // bytes; 0 = DefaultMaxBodySize, negative = no limit
@@ -40,13 +44,16 @@ type Config struct {
 	Registerer prometheus.Registerer
 }
 
-// Face serves the API of one application over HTTP. It is immutable and safe for
-// concurrent use.
+// Face serves the API of one application over HTTP. It is safe for concurrent use.
 type Face struct {
 	app      api.App
 	state    *api.State
+	secrets  *api.Secrets
+	bindings *api.Bindings
 	health   *api.Health
 	metadata *api.Metadata
+	invoke   *api.Invoke
+	copier   relay.Copier
 	stop     func(force bool)
 
 	bodyLimit int64
@@ -55,16 +62,17 @@ type Face struct {
 
 	mux     *chi.Mux
 	guard   guard
+	away    api.TurnedAway
 	metrics *metrics
 	replies sync.Pool // of *reply
 	buffers sync.Pool // of *buffer
 }
 
 // New makes a Face and registers its metrics. It does no I/O. The error is fault.Invalid
-// for an unusable token or origin.
+// for an unusable origin.
 func New(c Config) (*Face, error) {
 	f := &Face{
-		app: c.App, state: c.State, health: c.Health, metadata: c.Metadata, stop: c.Shutdown,
+		app: c.App, state: c.State, secrets: c.Secrets, bindings: c.Bindings, health: c.Health, metadata: c.Metadata, invoke: c.Invoke, stop: c.Shutdown,
 		bodyLimit: c.MaxBodySize, timeout: c.RequestTimeout, log: c.Logger, mux: chi.NewMux(),
 	}
 	if f.bodyLimit == 0 {
@@ -109,9 +117,16 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // unless they say that they are exact.
 func (f *Face) register(routes []route) {
 	for _, rt := range routes {
+		if rt.verbs == anyVerb && f.invoke == nil {
+			continue
+		}
 		for _, verb := range verbs(rt) {
 			e := &endpoint{face: f, serve: rt.serve, count: f.metrics.route(rt.path, verb)}
 			for _, path := range paths(rt) {
+				if verb == anyVerb {
+					f.mux.Handle(path, e)
+					continue
+				}
 				f.mux.Method(verb, path, e)
 				if rt.open {
 					f.guard.open(path)
@@ -139,14 +154,20 @@ func paths(rt route) []string {
 	return []string{rt.path, rt.path + "/"}
 }
 
-func (f *Face) notFound(_ *reply, r *http.Request) error {
+func (f *Face) notFound(p *reply, r *http.Request) error {
+	if f.invoke != nil && f.byHeader(r) {
+		return f.invokeMethod(p, r)
+	}
 	return api.PathNotFound(r.URL.Path)
 }
 
 func (f *Face) methodNotAllowed(p *reply, r *http.Request) error {
+	if f.invoke != nil && (f.byHeader(r) || strings.HasPrefix(r.URL.Path, invokePrefix)) { // verbs the mux has never heard of
+		return f.invokeMethod(p, r)
+	}
 	allowed := f.allowed(r)
 	if len(allowed) == 0 { // a verb the mux has never heard of
-		return f.notFound(p, r)
+		return api.PathNotFound(r.URL.Path)
 	}
 	list := strings.Join(allowed, ", ")
 	p.Header()["Allow"] = []string{list}
@@ -175,6 +196,7 @@ func (f *Face) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.metrics.inFlight.Add(1)
 	defer f.finish(p, r)
 	if answered, err := f.guard.check(p, r); err != nil {
+		f.away.Note(f.log, r.RemoteAddr, r.Method, err)
 		f.fail(p, r, err)
 	} else if !answered {
 		f.mux.ServeHTTP(p, r)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/quorate/quorate/api/apitest"
 	"github.com/quorate/quorate/component/state"
 )
 
@@ -53,7 +54,7 @@ func sunk(t testing.TB) (http.Handler, *sink) {
 	t.Helper()
 	f := newFixture(t)
 	store := &sink{}
-	f.stores.list = []*state.Instance{instance("orders", store)}
+	f.Stores.List = []*state.Instance{apitest.Instance("orders", store)}
 	return newFace(t, f), store
 }
 

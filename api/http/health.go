@@ -1,6 +1,7 @@
 package http
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 
@@ -37,9 +38,18 @@ func (f *Face) livez(p *reply, _ *http.Request) error {
 
 // readyz serves GET /readyz: what works now.
 func (f *Face) readyz(p *reply, r *http.Request) error {
+	return f.works(p, r, f.health.Ready)
+}
+
+// readyzPlaced serves GET /readyz/placed: the same, and whether a server that is to vote does.
+func (f *Face) readyzPlaced(p *reply, r *http.Request) error {
+	return f.works(p, r, f.health.Placed)
+}
+
+func (f *Face) works(p *reply, r *http.Request, ask func(context.Context) ([]api.Check, error)) error {
 	ctx := f.deadline(p, r)
 	defer ctx.end()
-	checks, err := f.health.Ready(ctx)
+	checks, err := ask(ctx)
 	b := f.buffer()
 	defer f.release(b)
 	if err != nil {

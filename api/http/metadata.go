@@ -20,6 +20,20 @@ type metadataBody struct {
 	Subscriptions   []string          `json:"subscriptions"`
 	HTTPEndpoints   []nameBody        `json:"httpEndpoints"`
 	App             appChannelBody    `json:"appConnectionProperties"`
+	Applications    []applicationBody `json:"applications"`  // beyond the contract
+	API             *apiBody          `json:"api,omitempty"` // beyond the contract
+}
+
+type apiBody struct {
+	HTTP []string `json:"http"`
+	GRPC []string `json:"grpc"`
+}
+
+type applicationBody struct {
+	ID        string `json:"id"`
+	Namespace string `json:"namespace,omitempty"`
+	Instances int    `json:"instances"`
+	Callable  int    `json:"callable"`
 }
 
 type componentBody struct {
@@ -71,6 +85,7 @@ func describeNode(app api.App, d api.Description, set map[string]string) metadat
 		Extended:        map[string]string{extendedVersion: d.RuntimeVersion},
 		Subscriptions:   []string{},
 		HTTPEndpoints:   make([]nameBody, len(d.HTTPEndpoints)),
+		Applications:    make([]applicationBody, len(d.Applications)),
 		App: appChannelBody{
 			Port: d.Channel.Port, Protocol: d.Channel.Protocol,
 			ChannelAddress: d.Channel.Address, MaxConcurrency: d.Channel.MaxConcurrency,
@@ -81,6 +96,12 @@ func describeNode(app api.App, d api.Description, set map[string]string) metadat
 	}
 	for i, name := range d.HTTPEndpoints {
 		out.HTTPEndpoints[i].Name = name
+	}
+	for i, a := range d.Applications {
+		out.Applications[i] = applicationBody(a)
+	}
+	if len(d.API.HTTP) > 0 {
+		out.API = &apiBody{HTTP: d.API.HTTP, GRPC: list(d.API.GRPC)}
 	}
 	maps.Copy(out.Extended, set)
 	return out

@@ -50,6 +50,8 @@ const (
 	statePrefix    = "/v1.0/state/"
 	actorsPrefix   = "/v1.0/actors/"
 	metadataPrefix = "/v1.0/metadata/"
+	secretsPrefix  = "/v1.0/secrets/"
+	bindingsPrefix = "/v1.0/bindings/"
 )
 
 // stateStore returns the store of a path without a key.

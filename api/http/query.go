@@ -102,6 +102,7 @@ func (q *query) readOptions(r *http.Request) (api.ReadOptions, error) {
 	return api.ReadOptions{
 		Consistency: consistency,
 		Session:     header(r, headerSession),
+		Trace:       api.TraceID(header(r, headerTraceparent)),
 		Metadata:    q.metadata,
 	}, nil
 }
@@ -110,6 +111,7 @@ func (q *query) readOptions(r *http.Request) (api.ReadOptions, error) {
 func (q *query) writeOptions(r *http.Request) api.WriteOptions {
 	return api.WriteOptions{
 		Session:   header(r, headerSession),
+		Trace:     api.TraceID(header(r, headerTraceparent)),
 		RequestID: header(r, headerRequestID),
 		Metadata:  q.metadata,
 	}

@@ -50,6 +50,7 @@ const (
 	headerExpires       = "Metadata.ttlexpiretime"
 	headerNoSniff       = "X-Content-Type-Options"
 	headerSession       = "Quorate-Session"
+	headerTraceparent   = "Traceparent"
 	headerConsistency   = "Quorate-Consistency"
 	headerAge           = "Quorate-Age"
 	headerRequestID     = "Quorate-Request-Id"

@@ -1,5 +1,8 @@
 package http
 
+// anyVerb stands for every verb.
+const anyVerb = "*"
+
 // route is one endpoint. A "*" at the end of a path is a key: the escaped rest of the
 // path, decoded once, slashes and all.
 type route struct {
@@ -25,15 +28,28 @@ func (f *Face) routes() []route {
 		{verbs: "POST PUT", path: "/v1.0/actors/{type}/{id}/state", serve: f.transactActorState},
 		{verbs: "GET", path: "/v1.0/actors/{type}/{id}/state/*", serve: f.getActorState},
 
+		// Secrets.
+		{verbs: "GET", path: "/v1.0/secrets/{store}/bulk", serve: f.bulkGetSecrets},
+		{verbs: "GET", path: "/v1.0/secrets/{store}/*", serve: f.getSecret},
+
+		// Output bindings.
+		{verbs: "POST PUT", path: "/v1.0/bindings/{name}", serve: f.invokeBinding},
+
+		// Calls of applications. What no endpoint has is a method, too, if the header
+		// dapr-app-id names an application.
+		{verbs: anyVerb, path: "/v1.0/invoke/*", serve: f.invokeMethod},
+
 		// The runtime itself.
 		{verbs: "GET", path: "/v1.0/metadata", serve: f.getMetadata},
 		{verbs: "PUT", path: "/v1.0/metadata/*", serve: f.putMetadata},
 		{verbs: "POST", path: "/v1.0/shutdown", serve: f.shutdown},
+		{verbs: "GET", path: "/openapi.json", serve: f.getOpenAPI},
 
 		// Health.
 		{verbs: "GET", path: "/v1.0/healthz", serve: f.healthz, open: true},
 		{verbs: "GET", path: "/v1.0/healthz/outbound", serve: f.healthzOutbound, open: true},
 		{verbs: "GET", path: "/livez", serve: f.livez, open: true},
 		{verbs: "GET", path: "/readyz", serve: f.readyz, open: true},
+		{verbs: "GET", path: "/readyz/placed", serve: f.readyzPlaced, open: true},
 	}
 }

@@ -9,6 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/internal/crowd"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -17,6 +20,8 @@ const (
 	DefaultMaxHeaderBytes    = 4 << 10 // net/http adds 4 KiB of slack; more is answered with 431
 	DefaultReadHeaderTimeout = 10 * time.Second
 	DefaultIdleTimeout       = 2 * time.Minute
+	DefaultWriteStall        = crowd.DefaultWriteStall
+	DefaultMaxConnections    = crowd.DefaultMax
 )
 
 // ServerConfig is what a Server is made of.
@@ -28,9 +33,13 @@ type ServerConfig struct {
 	MaxHeaderBytes    int           // 0 = DefaultMaxHeaderBytes
 	ReadHeaderTimeout time.Duration // 0 = DefaultReadHeaderTimeout
 	IdleTimeout       time.Duration // of a connection between requests; 0 = DefaultIdleTimeout
+	WriteStall        time.Duration // a client that reads nothing of an answer for as long is cut; 0 = DefaultWriteStall
+	MaxConnections    int           // one more closes the one that is idle for longest; 0 = DefaultMaxConnections
 	DisableH2C        bool          // speak HTTP/1.1 only; else HTTP/2 without TLS too, for clients that begin with it
 
 	Logger *slog.Logger
+	Open   prometheus.Gauge   // how many connections are open; nil = not measured
+	Cut    prometheus.Counter // connections that were one too many; nil = not measured
 }
 
 // Server listens and serves one handler. Open it once; Close it once or more.
@@ -57,6 +66,9 @@ func NewServer(c ServerConfig) *Server {
 	if c.IdleTimeout <= 0 {
 		c.IdleTimeout = DefaultIdleTimeout
 	}
+	if c.WriteStall <= 0 {
+		c.WriteStall = DefaultWriteStall
+	}
 	s := &Server{config: c, served: make(chan struct{})}
 	life, abort := context.WithCancel(context.Background())
 	s.abort = abort
@@ -70,6 +82,7 @@ func NewServer(c ServerConfig) *Server {
 		ReadHeaderTimeout:            c.ReadHeaderTimeout,
 		IdleTimeout:                  c.IdleTimeout,
 		DisableGeneralOptionsHandler: true,
+		ConnState:                    follow(crowd.New(crowd.Options{Max: c.MaxConnections, Open: c.Open, Cut: c.Cut, Logger: c.Logger})),
 		BaseContext:                  func(net.Listener) context.Context { return life },
 		ErrorLog:                     slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
 	}
@@ -101,9 +114,25 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 	return config.Listen(ctx, "tcp", s.config.Address)
 }
 
+// follow keeps the crowd up to date with what net/http tells of connections.
+func follow(w *crowd.Crowd) func(net.Conn, http.ConnState) {
+	return func(c net.Conn, s http.ConnState) {
+		switch s {
+		case http.StateNew:
+			w.Join(c)
+		case http.StateActive:
+			w.Busy(c)
+		case http.StateIdle:
+			w.Idle(c)
+		case http.StateHijacked, http.StateClosed:
+			w.Leave(c)
+		}
+	}
+}
+
 func (s *Server) serve(l net.Listener) {
 	defer close(s.served)
-	err := s.http.Serve(l)
+	err := s.http.Serve(crowd.Impatient(l, s.config.WriteStall))
 	if errors.Is(err, http.ErrServerClosed) {
 		return
 	}

@@ -236,7 +236,7 @@ func (f *Face) openState(r *http.Request) (store string, q query, err error) {
 // readOptions reads the options of a plain read.
 func readOptions(r *http.Request) (api.ReadOptions, error) {
 	if r.URL.RawQuery == "" {
-		return api.ReadOptions{Session: header(r, headerSession)}, nil
+		return api.ReadOptions{Session: header(r, headerSession), Trace: api.TraceID(header(r, headerTraceparent))}, nil
 	}
 	q, err := parseQuery(r)
 	if err != nil {

@@ -6,11 +6,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/apitest"
 	"github.com/quorate/quorate/api/http/transcript"
 )
 
@@ -29,6 +28,8 @@ func TestTranscriptsHold(t *testing.T) {
 			t.Run(dir+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				f := newFixture(t)
+				f.Adapt(name)
+				f.refit()
 				if adapt := adaptations()[name]; adapt != nil {
 					adapt(f)
 				}
@@ -38,36 +39,15 @@ func TestTranscriptsHold(t *testing.T) {
 	}
 }
 
-// adaptations are what single transcripts need of the node.
+// adaptations are what single transcripts need of the face; the world knows the others.
 func adaptations() map[string]func(*fixture) {
 	return map[string]func(*fixture){
-		"token":   func(f *fixture) { f.config.Tokens = []string{"old token", "new token"} },
 		"origins": func(f *fixture) { f.config.AllowedOrigins = []string{"https://app.example", "http://localhost:8080"} },
 		"origins-any": func(f *fixture) {
 			f.config.AllowedOrigins = []string{"*"}
-			f.config.Tokens = []string{"token"}
+			f.config.Tokens = apitest.Tokens("token")
 		},
-		"any-host":  func(f *fixture) { f.config.AnyHost = true },
-		"body-size": func(f *fixture) { f.config.MaxBodySize = 64 },
-		"no-stores": func(f *fixture) { f.stores.list = nil },
-		"starting":  func(f *fixture) { f.stores.list, f.stores.loaded = nil, false },
-		"no-actor-store": func(f *fixture) {
-			for _, inst := range f.stores.list {
-				inst.ActorStore = false
-			}
-		},
-		"not-ready": func(f *fixture) {
-			f.health.starting = []api.Reason{{Name: "component orders", Text: "connection refused"}, {Name: "application", Text: "port 8080 is not open"}}
-			f.health.outbound = f.health.starting[:1]
-			f.health.checks = []api.Check{{Kind: "store", Name: "orders", Reason: "not open"}}
-		},
-		"degraded": func(f *fixture) {
-			f.health.checks = []api.Check{
-				{Kind: "store", Name: "orders", Reads: true, Writes: true},
-				{Kind: "group", Name: "0", Reads: true, Reason: "1 of 3 voters answer"},
-			}
-		},
-		"timeouts": func(f *fixture) { f.config.RequestTimeout = 50 * time.Millisecond },
+		"any-host": func(f *fixture) { f.config.AnyHost = true },
 	}
 }
 

@@ -1,0 +1,120 @@
+package apitest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Instance is a store as the services see it.
+func Instance(name string, store state.Store) *state.Instance {
+	return &state.Instance{
+		Name: name, Type: "state.in-memory", Version: "v1", Store: store,
+		DefaultConsistency: state.Eventual, Features: state.FeaturesOf(store),
+	}
+}
+
+// Stores is a catalogue of state stores; the list is in the order of their names.
+type Stores struct {
+	List  []*state.Instance
+	Ready bool // false = they are not loaded yet
+}
+
+// StateStore finds one by its name.
+func (s *Stores) StateStore(name string) (*state.Instance, bool) {
+	i, ok := slices.BinarySearchFunc(s.List, name, func(inst *state.Instance, name string) int {
+		return cmp.Compare(inst.Name, name)
+	})
+	if !ok {
+		return nil, false
+	}
+	return s.List[i], true
+}
+
+// StateStores are all.
+func (s *Stores) StateStores() []*state.Instance { return s.List }
+
+// ActorStore is the one that carries the state of actors.
+func (s *Stores) ActorStore() (*state.Instance, bool) {
+	for _, inst := range s.List {
+		if inst.ActorStore {
+			return inst, true
+		}
+	}
+	return nil, false
+}
+
+// Loaded reports whether the list is complete.
+func (s *Stores) Loaded() bool { return s.Ready }
+
+// plainStore hides the optional abilities of a store.
+type plainStore struct{ state.Store }
+
+// faulty fails as the key says and otherwise is the store below it.
+type faulty struct{ state.Store }
+
+func (s faulty) failure(ctx context.Context, stored string) error {
+	_, key, _ := strings.Cut(stored, state.Separator)
+	code := fault.Code(key)
+	switch code {
+	case fault.Unavailable, fault.Indeterminate, fault.Timeout, fault.Internal, fault.Corrupt,
+		fault.TooLarge, fault.Invalid, fault.Denied, fault.Unimplemented, fault.NotLeader:
+		return &fault.Error{Code: code, Op: "faulty.Do", Msg: "the store said " + key, Hint: "a hint", Key: stored}
+	case "deadline":
+		<-ctx.Done()
+		return ctx.Err()
+	case "plain-error":
+		return errors.New("a bare error")
+	case "panic":
+		panic("secret value")
+	case "nil-map":
+		var m map[string]int
+		//lint:ignore SA5000 the panic of the runtime is what is wanted
+		m[key] = 1
+	}
+	return nil
+}
+
+func (s faulty) Get(ctx context.Context, r state.GetRequest) (state.Item, error) {
+	if err := s.failure(ctx, r.Key); err != nil {
+		return state.Item{}, err
+	}
+	return s.Store.Get(ctx, r)
+}
+
+func (s faulty) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
+	for _, item := range r.Items {
+		if err := s.failure(ctx, item.Key); err != nil {
+			return state.Written{}, err
+		}
+	}
+	return s.Store.Set(ctx, r)
+}
+
+func (s faulty) Delete(ctx context.Context, r state.DeleteRequest) (state.Written, error) {
+	if err := s.failure(ctx, r.Key); err != nil {
+		return state.Written{}, err
+	}
+	return s.Store.Delete(ctx, r)
+}
+
+func (s faulty) Transact(ctx context.Context, r state.TransactRequest) (state.Written, error) {
+	for _, operation := range r.Operations {
+		if err := s.failure(ctx, operation.Key); err != nil {
+			return state.Written{}, err
+		}
+	}
+	return s.Store.(state.Transactor).Transact(ctx, r)
+}
+
+func (s faulty) List(ctx context.Context, r state.ListRequest) (state.Page, error) {
+	if err := s.failure(ctx, r.Prefix); err != nil {
+		return state.Page{}, err
+	}
+	return s.Store.(state.Lister).List(ctx, r)
+}

@@ -1,0 +1,226 @@
+// Package apitest is what lies behind the API in tests of its faces: stores, secrets and
+// bindings of which each shows one kind of behaviour, and a node's health and description.
+//
+// It owns the worlds that the transcripts of the API were recorded in, so that every face
+// is tried against the same. It must never know a protocol. It has no goroutines.
+package apitest
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/inmemory"
+)
+
+// World has these state stores:
+//
+//	orders   in memory, with every ability; carries the actor state
+//	shared   in memory, keyPrefix none
+//	small    in memory, values of at most 16 bytes
+//	plain    in memory, without transactions, bulk reads or listing
+//	faulty   fails as the key says; see faulty
+//
+// A test changes it before it serves, but for Health, which may change at any time.
+type World struct {
+	Stores  *Stores
+	Secrets *Secrets
+	Health  *Health
+	Metrics *prometheus.Registry
+	Log     *Log
+	Stopped chan bool // what Shutdown was asked for
+
+	App            api.App
+	Tokens         *api.Tokens
+	MaxBodySize    int64
+	RequestTimeout time.Duration
+}
+
+// New makes a world; the test closes its stores.
+func New(t testing.TB) *World {
+	t.Helper()
+	newStore := func() *inmemory.Store {
+		store := inmemory.Open(inmemory.Options{})
+		t.Cleanup(func() { _ = store.Close() })
+		return store
+	}
+	orders := Instance("orders", newStore())
+	orders.ActorStore = true
+	shared := Instance("shared", newStore())
+	shared.KeyPrefix, _ = state.ParseKeyPrefix("none")
+	small := Instance("small", state.WithSettings(newStore(), state.Settings{MaxValueSize: 16}))
+	return &World{
+		Stores: &Stores{Ready: true, List: []*state.Instance{
+			Instance("faulty", faulty{newStore()}), orders, Instance("plain", plainStore{newStore()}), shared, small,
+		}},
+		Secrets: newSecrets(), Health: &Health{}, Metrics: prometheus.NewRegistry(), Log: &Log{}, Stopped: make(chan bool, 1),
+		App: api.App{ID: "shop"}, RequestTimeout: time.Minute,
+	}
+}
+
+// Services are those of the application of a world.
+type Services struct {
+	State    *api.State
+	Secrets  *api.Secrets
+	Bindings *api.Bindings
+	Health   *api.Health
+	Metadata *api.Metadata
+	Shutdown func(force bool)
+	Logger   *slog.Logger
+}
+
+// Services makes the services as the world is now.
+func (w *World) Services() Services {
+	return Services{
+		State:    api.NewState(w.App, w.Stores, api.Limits{}),
+		Secrets:  api.NewSecrets(w.App, w.Secrets),
+		Bindings: api.NewBindings(w.App, outside{}, nil),
+		Health:   api.NewHealth(w.App, w.Health),
+		Metadata: api.NewMetadata(w.App, nodeInfo{}, api.Limits{}),
+		Shutdown: func(force bool) { w.Stopped <- force },
+		Logger:   slog.New(slog.NewTextHandler(w.Log, nil)),
+	}
+}
+
+// Adapt makes the world that a transcript was recorded in.
+func (w *World) Adapt(transcript string) {
+	switch transcript {
+	case "token":
+		w.Tokens = Tokens("old token", "new token")
+	case "body-size":
+		w.MaxBodySize = 64
+	case "no-stores":
+		w.Stores.List = nil
+	case "starting":
+		w.Stores.List, w.Stores.Ready = nil, false
+	case "secrets-none":
+		w.Secrets.List = w.Secrets.List[len(w.Secrets.List)-1:]
+	case "secrets-starting":
+		w.Secrets.List, w.Secrets.Ready = nil, false
+	case "timeouts", "secrets-timeouts":
+		w.RequestTimeout = 50 * time.Millisecond
+	case "no-actor-store":
+		for _, inst := range w.Stores.List {
+			inst.ActorStore = false
+		}
+	case "not-ready":
+		starting := []api.Reason{{Name: "component orders", Text: "connection refused"}, {Name: "application", Text: "port 8080 is not open"}}
+		w.Health.Start(starting, starting[:1])
+		w.Health.Check(api.Check{Kind: "store", Name: "orders", Reason: "not open"})
+	case "degraded":
+		w.Health.Check(api.Check{Kind: "store", Name: "orders", Reads: true, Writes: true},
+			api.Check{Kind: "group", Name: "0", Reads: true, Reason: "1 of 3 voters answer"})
+	case "unplaced":
+		w.Health.Unplace(api.Reason{Name: "vote in group 0", Text: "n3 does not vote yet: 2 of 3 votes are given"})
+	}
+}
+
+// Health is a node's state of health as a test sets it. Safe for concurrent use; the zero
+// value has started.
+type Health struct {
+	mu                 sync.Mutex
+	starting, outbound []api.Reason
+	checks             []api.Check
+	unplaced           []api.Reason
+}
+
+// Start sets what the start, and that without the application, still waits for.
+func (h *Health) Start(starting, outbound []api.Reason) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.starting, h.outbound = starting, outbound
+}
+
+// Check sets what works.
+func (h *Health) Check(checks ...api.Check) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.checks = checks
+}
+
+// Unplace sets what keeps the server from its place.
+func (h *Health) Unplace(reasons ...api.Reason) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.unplaced = reasons
+}
+
+// Starting is what the start waits for.
+func (h *Health) Starting() []api.Reason {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.starting
+}
+
+// OutboundStarting is the same without the application.
+func (h *Health) OutboundStarting() []api.Reason {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.outbound
+}
+
+// Readiness is what works.
+func (h *Health) Readiness(context.Context) []api.Check {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.checks
+}
+
+// Unplaced is what keeps the server from its place.
+func (h *Health) Unplaced() []api.Reason {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.unplaced
+}
+
+type nodeInfo struct{}
+
+func (nodeInfo) Describe() api.Description {
+	return api.Description{
+		RuntimeVersion: "1.2.3",
+		Features:       []string{"Listing"},
+		Components: []api.ComponentInfo{
+			{Name: "orders", Type: "state.in-memory", Version: "v1", Capabilities: []string{"ETAG", "TRANSACTIONAL", "TTL"}},
+			{Name: "bare", Type: "bindings.cron", Version: "v1"},
+		},
+		HTTPEndpoints: []string{"partner"},
+		Channel:       api.AppChannel{Port: 8080, Protocol: "http", Address: "127.0.0.1", MaxConcurrency: 5},
+		Actors:        api.ActorRuntime{Status: "DISABLED"},
+	}
+}
+
+// Log keeps what was logged. Safe for concurrent use; the zero value is empty.
+type Log struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+// Write adds to the log.
+func (l *Log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+// String is all that was logged.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// Tokens are API tokens, none of them empty.
+func Tokens(list ...string) *api.Tokens {
+	t, err := api.NewTokens(list)
+	if err != nil {
+		panic(err)
+	}
+	return t
+}

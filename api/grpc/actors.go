@@ -1,0 +1,37 @@
+package grpc
+
+import (
+	"context"
+
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/quorate/quorate/api"
+)
+
+// GetActorState reads one key of an actor. An absent key is an empty answer.
+func (s *Server) GetActorState(ctx context.Context, in *runtimev1.GetActorStateRequest) (*runtimev1.GetActorStateResponse, error) {
+	item, err := s.state.ActorGet(ctx, api.ActorGetRequest{
+		Actor: api.Actor{Type: in.GetActorType(), ID: in.GetActorId()}, Key: in.GetKey(),
+		ReadOptions: api.ReadOptions{Session: first(ctx, keySession)},
+	})
+	if err != nil {
+		return nil, err
+	}
+	prove(ctx, &item.Proof)
+	return &runtimev1.GetActorStateResponse{Data: item.Value, Metadata: itemMetadata(&item)}, nil
+}
+
+// ExecuteActorStateTransaction applies operations to the state of one actor atomically.
+func (s *Server) ExecuteActorStateTransaction(ctx context.Context, in *runtimev1.ExecuteActorStateTransactionRequest) (*emptypb.Empty, error) {
+	operations := make([]api.Operation, len(in.GetOperations()))
+	for i, o := range in.GetOperations() {
+		operations[i] = api.Operation{Name: o.GetOperationType(), Item: api.Item{
+			Key: o.GetKey(), Value: present(o.GetValue().GetValue()), Metadata: o.GetMetadata(),
+		}}
+	}
+	written, err := s.state.ActorTransact(ctx, api.ActorTransactRequest{
+		Actor: api.Actor{Type: in.GetActorType(), ID: in.GetActorId()}, Operations: operations, WriteOptions: writeOptions(ctx),
+	})
+	return empty(ctx, &written, err)
+}

@@ -1,0 +1,74 @@
+package grpc
+
+import (
+	"context"
+	"maps"
+
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/quorate/quorate/component/bindings"
+)
+
+// InvokeBinding carries out one operation of an output binding. With an error, what the
+// outside system said about it travels in the header, as metadata.<name>.
+func (s *Server) InvokeBinding(ctx context.Context, in *runtimev1.InvokeBindingRequest) (*runtimev1.InvokeBindingResponse, error) {
+	if s.bindings == nil {
+		return s.UnimplementedDaprServer.InvokeBinding(ctx, in)
+	}
+	r, err := s.bindings.Invoke(ctx, in.GetName(), bindings.Request{Operation: in.GetOperation(), Data: in.GetData(), Metadata: bindingMetadata(ctx, in.GetMetadata())})
+	if err != nil {
+		if r != nil {
+			_ = grpc.SetHeader(ctx, bindingHeader(r.Metadata)) // refused only outside of a call
+		}
+		return nil, err
+	}
+	if r == nil {
+		return &runtimev1.InvokeBindingResponse{}, nil
+	}
+	return &runtimev1.InvokeBindingResponse{Data: r.Data, Metadata: r.Metadata}, nil
+}
+
+// traceKeys travel to the outside system as metadata.
+func traceKeys() []string { return []string{keyTraceparent, "tracestate", "baggage"} }
+
+// bindingMetadata is the metadata of a request with the trace that the call belongs to.
+func bindingMetadata(ctx context.Context, given map[string]string) map[string]string {
+	out := maps.Clone(given)
+	for _, key := range traceKeys() {
+		if v := first(ctx, key); v != "" && out[key] == "" {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[key] = v
+		}
+	}
+	return out
+}
+
+// bindingHeader leaves out what cannot be a name there.
+func bindingHeader(from map[string]string) metadata.MD {
+	md := metadata.MD{}
+	for name, value := range from {
+		if key := "metadata." + name; sendable(key, value) {
+			md.Append(key, value)
+		}
+	}
+	return md
+}
+
+// sendable reports whether gRPC can carry a name with a text.
+func sendable(key, value string) bool {
+	for _, c := range []byte(key) {
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.') {
+			return false
+		}
+	}
+	for _, c := range []byte(value) {
+		if c < ' ' || c > '~' {
+			return false
+		}
+	}
+	return true
+}

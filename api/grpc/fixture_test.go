@@ -1,0 +1,74 @@
+package grpc_test
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/quorate/quorate/api/apitest"
+	apigrpc "github.com/quorate/quorate/api/grpc"
+)
+
+// fixture is a server over a world of tests. What is changed of the world after newFixture
+// needs refit, unless it is within the catalogues.
+type fixture struct {
+	*apitest.World
+	config apigrpc.Config
+}
+
+func newFixture(t testing.TB) *fixture {
+	t.Helper()
+	f := &fixture{World: apitest.New(t)}
+	f.refit()
+	return f
+}
+
+// refit brings the configuration up to date with the world.
+func (f *fixture) refit() {
+	s := f.Services()
+	f.config = apigrpc.Config{
+		App: f.App, State: s.State, Secrets: s.Secrets, Bindings: s.Bindings, Health: s.Health, Metadata: s.Metadata, Shutdown: s.Shutdown,
+		Tokens: f.Tokens, MaxBodySize: f.MaxBodySize, RequestTimeout: f.RequestTimeout, Logger: s.Logger, Registerer: f.Metrics,
+	}
+}
+
+// serve opens a listener on loopback and returns a connection to it.
+func (f *fixture) serve(t testing.TB) *grpc.ClientConn {
+	t.Helper()
+	server, err := apigrpc.New(f.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Serve(l)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := server.Close(ctx); err != nil {
+			t.Errorf("closing the server: %v", err)
+		}
+	})
+	return dial(t, l.Addr().String())
+}
+
+func dial(t testing.TB, addr string) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func (f *fixture) client(t testing.TB) runtimev1.DaprClient {
+	t.Helper()
+	return runtimev1.NewDaprClient(f.serve(t))
+}

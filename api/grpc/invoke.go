@@ -1,0 +1,227 @@
+package grpc
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	commonv1 "github.com/dapr/dapr/pkg/proto/common/v1"
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/appchannel"
+)
+
+const (
+	keyHTTPStatus  = "dapr-http-status" // of the application's answer
+	keyTraceparent = "traceparent"
+	errorText      = 63 // bytes of the application's words that fit into the details of an error
+)
+
+// InvokeService calls a method of an application, with one message each way. The request
+// time-out does not apply: how long a call takes is the application's affair.
+func (s *Server) InvokeService(ctx context.Context, in *runtimev1.InvokeServiceRequest) (*commonv1.InvokeResponse, error) {
+	if s.invoke == nil {
+		return s.UnimplementedDaprServer.InvokeService(ctx, in)
+	}
+	call, err := decodeCall(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := s.invoke.Do(ctx, call)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = answer.Body.Close() }() // it was read, or is not wanted
+	body, err := s.readAnswer(answer.Body)
+	if err != nil {
+		return nil, err
+	}
+	md := appchannel.ToMetadata(answer.Header)
+	md.Set(keyHTTPStatus, strconv.Itoa(answer.StatusCode))
+	if answer.Session != "" && first(ctx, keySession) != "" {
+		md.Set(keySession, answer.Session) // to those who know of sessions
+	}
+	_ = grpc.SetHeader(ctx, md) // refused only outside of a call
+	if err := failureOf(answer.Response, body); err != nil {
+		return nil, err
+	}
+	kind, url := appchannel.TypeURL(answer.Header.Get("Content-Type"))
+	return &commonv1.InvokeResponse{Data: &anypb.Any{TypeUrl: url, Value: body}, ContentType: kind}, nil
+}
+
+func decodeCall(ctx context.Context, in *runtimev1.InvokeServiceRequest) (*api.Call, error) {
+	m := in.GetMessage()
+	method, query, mark := strings.Cut(strings.TrimPrefix(m.GetMethod(), "/"), "?")
+	if in.GetId() == "" || method == "" {
+		return nil, api.MethodMissing()
+	}
+	verb, known := commonv1.HTTPExtension_Verb_name[int32(m.GetHttpExtension().GetVerb())]
+	if !known {
+		return nil, api.MalformedRequest(fmt.Sprintf("the verb %d is not known", m.GetHttpExtension().GetVerb()))
+	}
+	if m.GetHttpExtension().GetVerb() == commonv1.HTTPExtension_NONE {
+		verb = http.MethodPost
+	}
+	if more := m.GetHttpExtension().GetQuerystring(); more != "" && query != "" {
+		query += "&" + more
+	} else if more != "" {
+		query = more
+	}
+	md, _ := metadata.FromIncomingContext(ctx)
+	h := appchannel.FromMetadata(md)
+	delete(h, "Dapr-Api-Token")
+	if kind := contentType(m); kind != "" {
+		h["Content-Type"] = []string{kind}
+	}
+	data := m.GetData().GetValue()
+	return &api.Call{Target: in.GetId(), Verb: verb, Path: "/" + escape(method), Query: escape(query), Mark: mark || query != "",
+		Header: h, Body: io.NopCloser(bytes.NewReader(data)), Length: int64(len(data)), Remote: remote(ctx)}, nil
+}
+
+// contentType tells which message the data is, where it is one.
+func contentType(m *commonv1.InvokeRequest) string {
+	if url := m.GetData().GetTypeUrl(); url != "" && m.GetContentType() == "" {
+		return appchannel.MessageType(url)
+	}
+	return m.GetContentType()
+}
+
+// escape escapes what cannot stand in a request line. What is escaped already stays.
+func escape(text string) string {
+	const hex = "0123456789ABCDEF"
+	var b strings.Builder
+	for _, c := range []byte(text) {
+		if c <= ' ' || c >= 0x7f || strings.IndexByte("\"#<>\\^`{|}", c) >= 0 {
+			b.Write([]byte{'%', hex[c>>4], hex[c&15]})
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+// readAnswer reads a body that has to fit into one message.
+func (s *Server) readAnswer(from io.Reader) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(from, s.limit+1))
+	switch {
+	case err != nil:
+		return nil, status.Error(codes.Unknown, "the answer of the application was cut short")
+	case int64(len(body)) > s.limit:
+		return nil, status.Error(codes.ResourceExhausted, fmt.Sprintf("the answer of the application is longer than %d bytes, and gRPC brings it as one message (raise --max-body-size, or call it over HTTP)", s.limit))
+	}
+	return body, nil
+}
+
+// failureOf is the status of an answer that tells of a failure, or nil.
+func failureOf(r *http.Response, body []byte) error {
+	if r.StatusCode >= 200 && r.StatusCode <= 299 {
+		return nil
+	}
+	if said := r.Header.Get("Grpc-Status"); said != "" {
+		return ended(r.Header, func() string {
+			var e struct{ Message string }
+			_ = json.Unmarshal(body, &e) // without it there is the code
+			return e.Message
+		})
+	}
+	text := http.StatusText(r.StatusCode)
+	if text == "" {
+		text = "HTTP status " + strconv.Itoa(r.StatusCode)
+	}
+	st, err := status.New(codeOfHTTP(r.StatusCode), text).WithDetails(&errdetails.ErrorInfo{
+		Reason: text, Domain: "dapr.io",
+		Metadata: map[string]string{"http.code": strconv.Itoa(r.StatusCode), "http.error_message": shortened(body)},
+	})
+	if err != nil { // cannot be: the message always marshals
+		return status.Error(codeOfHTTP(r.StatusCode), text)
+	}
+	return st.Err()
+}
+
+func shortened(body []byte) string {
+	return strings.ToValidUTF8(string(body[:min(len(body), errorText)]), "")
+}
+
+// codeOfHTTP is the code that clients of the existing runtime get for an application's status.
+func codeOfHTTP(code int) codes.Code {
+	switch code {
+	case http.StatusBadRequest:
+		return codes.Internal
+	case http.StatusUnauthorized:
+		return codes.Unauthenticated
+	case http.StatusForbidden:
+		return codes.PermissionDenied
+	case http.StatusNotFound:
+		return codes.NotFound
+	case http.StatusRequestTimeout:
+		return codes.Canceled
+	case http.StatusConflict:
+		return codes.AlreadyExists
+	case http.StatusTooManyRequests:
+		return codes.ResourceExhausted
+	case http.StatusNotImplemented:
+		return codes.Unimplemented
+	case http.StatusServiceUnavailable:
+		return codes.Unavailable
+	case http.StatusGatewayTimeout:
+		return codes.DeadlineExceeded
+	}
+	return codes.Unknown
+}
+
+// ended reads how a gRPC call ended: nil for OK. message is asked where the fields of h
+// have none.
+func ended(h http.Header, message func() string) error {
+	n, err := strconv.ParseUint(h.Get("Grpc-Status"), 10, 32)
+	if err != nil {
+		return status.Error(codes.Unknown, "the application's answer has no valid status")
+	}
+	if n == 0 {
+		return nil
+	}
+	st := &spb.Status{}
+	raw, err := decodeBinary(h.Get("Grpc-Status-Details-Bin"))
+	if err != nil || len(raw) == 0 || proto.Unmarshal(raw, st) != nil || st.GetCode() != int32(n) {
+		st = &spb.Status{Code: int32(n), Message: unescape(h.Get("Grpc-Message"))}
+		if st.Message == "" && message != nil {
+			st.Message = message()
+		}
+	}
+	return status.FromProto(st).Err()
+}
+
+// decodeBinary reads a value of a -bin field, with or without padding.
+func decodeBinary(text string) ([]byte, error) {
+	return base64.RawStdEncoding.DecodeString(strings.TrimRight(text, "="))
+}
+
+// unescape reads the percent-encoding of status messages; what is none stays as it is.
+func unescape(text string) string {
+	var b strings.Builder
+	for i := 0; i < len(text); i++ {
+		if text[i] == '%' && i+2 < len(text) {
+			if c, err := strconv.ParseUint(text[i+1:i+3], 16, 8); err == nil {
+				b.WriteByte(byte(c))
+				i += 2
+				continue
+			}
+		}
+		b.WriteByte(text[i])
+	}
+	return strings.ToValidUTF8(b.String(), "\uFFFD")
+}

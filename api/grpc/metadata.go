@@ -1,0 +1,112 @@
+package grpc
+
+import (
+	"context"
+	"time"
+
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+)
+
+// keyVersion is where clients look for the version besides runtime_version.
+const keyVersion = "daprRuntimeVersion"
+
+// GetMetadata describes the runtime as the application sees it.
+func (s *Server) GetMetadata(context.Context, *runtimev1.GetMetadataRequest) (*runtimev1.GetMetadataResponse, error) {
+	d, set := s.metadata.Describe()
+	set[keyVersion] = d.RuntimeVersion
+	out := &runtimev1.GetMetadataResponse{
+		Id: s.app.ID, RuntimeVersion: d.RuntimeVersion, EnabledFeatures: d.Features, ExtendedMetadata: set,
+		ActorRuntime: &runtimev1.ActorRuntime{
+			RuntimeStatus: runtimev1.ActorRuntime_ActorRuntimeStatus(runtimev1.ActorRuntime_ActorRuntimeStatus_value[d.Actors.Status]),
+			HostReady:     d.Actors.HostReady,
+		},
+		AppConnectionProperties: &runtimev1.AppConnectionProperties{
+			Port: int32(d.Channel.Port), Protocol: d.Channel.Protocol, ChannelAddress: d.Channel.Address, MaxConcurrency: int32(d.Channel.MaxConcurrency),
+		},
+	}
+	for _, c := range d.Components {
+		out.RegisteredComponents = append(out.RegisteredComponents, &runtimev1.RegisteredComponents{
+			Name: c.Name, Type: c.Type, Version: c.Version, Capabilities: c.Capabilities,
+		})
+	}
+	for _, name := range d.HTTPEndpoints {
+		out.HttpEndpoints = append(out.HttpEndpoints, &runtimev1.MetadataHTTPEndpoint{Name: name})
+	}
+	return out, nil
+}
+
+// SetMetadata keeps a value that GetMetadata shows.
+func (s *Server) SetMetadata(_ context.Context, in *runtimev1.SetMetadataRequest) (*emptypb.Empty, error) {
+	if err := s.metadata.Set(in.GetKey(), in.GetValue()); err != nil {
+		return nil, err
+	}
+	return &emptypb.Empty{}, nil
+}
+
+// keyForce asks for an end without grace.
+const keyForce = "dapr-force-shutdown"
+
+// Shutdown asks the process to stop; calls under way, this one included, are answered.
+func (s *Server) Shutdown(ctx context.Context, _ *runtimev1.ShutdownRequest) (*emptypb.Empty, error) {
+	s.stop(first(ctx, keyForce) == "true")
+	return &emptypb.Empty{}, nil
+}
+
+// healthServer answers probes of the standard health protocol: the whole server, and the
+// service by name, serve once the start is complete.
+type healthServer struct {
+	healthv1.UnimplementedHealthServer
+	owner *Server
+}
+
+// watchEvery is how often a watch looks again. Health changes once, when the start is
+// complete.
+const watchEvery = 250 * time.Millisecond
+
+func (h *healthServer) Check(_ context.Context, in *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
+	if !known(in.GetService()) {
+		return nil, status.Error(codes.NotFound, "no service of that name is served here")
+	}
+	return &healthv1.HealthCheckResponse{Status: h.status()}, nil
+}
+
+func known(service string) bool {
+	return service == "" || service == runtimev1.Dapr_ServiceDesc.ServiceName || service == healthv1.Health_ServiceDesc.ServiceName
+}
+
+func (h *healthServer) status() healthv1.HealthCheckResponse_ServingStatus {
+	if h.owner.life.Err() != nil || h.owner.health.Started("") != nil {
+		return healthv1.HealthCheckResponse_NOT_SERVING
+	}
+	return healthv1.HealthCheckResponse_SERVING
+}
+
+func (h *healthServer) Watch(in *healthv1.HealthCheckRequest, stream grpc.ServerStreamingServer[healthv1.HealthCheckResponse]) error {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	last := healthv1.HealthCheckResponse_UNKNOWN
+	for {
+		now := healthv1.HealthCheckResponse_SERVICE_UNKNOWN
+		if known(in.GetService()) {
+			now = h.status()
+		}
+		if now != last {
+			if err := stream.Send(&healthv1.HealthCheckResponse{Status: now}); err != nil {
+				return err
+			}
+			last = now
+		}
+		select {
+		case <-stream.Context().Done():
+			return status.FromContextError(stream.Context().Err()).Err()
+		case <-h.owner.life.Done():
+			return status.Error(codes.Unavailable, "the runtime is stopping")
+		case <-tick.C:
+		}
+	}
+}

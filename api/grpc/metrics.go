@@ -1,0 +1,95 @@
+package grpc
+
+import (
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/quorate/quorate/api"
+)
+
+// metrics count the calls of one application's listener. Labels come from closed sets:
+// the methods that are served, the gRPC codes.
+type metrics struct {
+	calls    *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	open     prometheus.Gauge
+	cut      prometheus.Counter
+	inFlight atomic.Int64
+	methods  map[string]string // full method -> label
+	short    map[string]bool   // full methods of one message each way
+}
+
+func newMetrics(app api.App, reg prometheus.Registerer) (*metrics, error) {
+	own := prometheus.Labels{"app": app.ID}
+	m := &metrics{
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "quorate_grpc_requests_total", ConstLabels: own,
+			Help: "gRPC calls by method and code.",
+		}, []string{"method", "code"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "quorate_grpc_request_duration_seconds", ConstLabels: own,
+			Help:    "Time from the arrival of a gRPC call's message to the end of its handling.",
+			Buckets: []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
+		}, []string{"method"}),
+		open: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "quorate_grpc_connections", ConstLabels: own,
+			Help: "Open connections of the gRPC API.",
+		}),
+		cut: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "quorate_grpc_connections_cut_total", ConstLabels: own,
+			Help: "Connections of the gRPC API that were closed because there were too many; those without a call go first.",
+		}),
+		methods: map[string]string{}, short: map[string]bool{},
+	}
+	inFlight := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "quorate_grpc_requests_in_flight", ConstLabels: own,
+		Help: "gRPC calls being served.",
+	}, func() float64 { return float64(m.inFlight.Load()) })
+	for _, c := range []prometheus.Collector{m.calls, m.duration, m.open, m.cut, inFlight} {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// know takes the methods that are served as labels. It is called before the first call.
+func (m *metrics) know(services map[string]grpc.ServiceInfo) {
+	for service, info := range services {
+		short := service[strings.LastIndexByte(service, '.')+1:]
+		for _, method := range info.Methods {
+			full := "/" + service + "/" + method.Name
+			m.methods[full] = short + "/" + method.Name
+			m.short[full] = !method.IsClientStream && !method.IsServerStream
+		}
+	}
+}
+
+// label is what stands for a method: clients can invent methods.
+func (m *metrics) label(method string) string {
+	if label, ok := m.methods[method]; ok {
+		return label
+	}
+	return "other"
+}
+
+// brief reports whether a method is one of the runtime's with one message each way.
+func (m *metrics) brief(method string) bool { return m.short[method] }
+
+// refuse counts a call that has not begun.
+func (m *metrics) refuse(method string, c codes.Code) {
+	m.calls.WithLabelValues(m.label(method), c.String()).Inc()
+}
+
+// observe counts a call that is over.
+func (m *metrics) observe(method string, c codes.Code, took time.Duration) {
+	m.inFlight.Add(-1)
+	label := m.label(method)
+	m.calls.WithLabelValues(label, c.String()).Inc()
+	m.duration.WithLabelValues(label).Observe(took.Seconds())
+}

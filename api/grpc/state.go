@@ -1,0 +1,95 @@
+package grpc
+
+import (
+	"context"
+
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/quorate/quorate/api"
+)
+
+// GetState reads one key. An absent key is an empty answer, not an error.
+func (s *Server) GetState(ctx context.Context, in *runtimev1.GetStateRequest) (*runtimev1.GetStateResponse, error) {
+	options, err := readOptions(ctx, in.GetConsistency(), in.GetMetadata())
+	if err != nil {
+		return nil, err
+	}
+	item, err := s.state.Get(ctx, api.GetRequest{Store: in.GetStoreName(), Key: in.GetKey(), ReadOptions: options})
+	if err != nil {
+		return nil, err
+	}
+	prove(ctx, &item.Proof)
+	return &runtimev1.GetStateResponse{Data: item.Value, Etag: item.ETag, Metadata: itemMetadata(&item)}, nil
+}
+
+// GetBulkState reads several keys. A key that cannot be read carries its own error.
+func (s *Server) GetBulkState(ctx context.Context, in *runtimev1.GetBulkStateRequest) (*runtimev1.GetBulkStateResponse, error) {
+	bulk, err := s.state.BulkGet(ctx, api.BulkGetRequest{
+		Store: in.GetStoreName(), Keys: in.GetKeys(), Parallelism: int(in.GetParallelism()),
+		ReadOptions: api.ReadOptions{Session: first(ctx, keySession), Trace: trace(ctx), Metadata: in.GetMetadata()},
+	})
+	if err != nil {
+		return nil, err
+	}
+	prove(ctx, &bulk.Proof)
+	out := &runtimev1.GetBulkStateResponse{Items: make([]*runtimev1.BulkStateItem, len(bulk.Items))}
+	for i := range bulk.Items {
+		item := &bulk.Items[i]
+		out.Items[i] = &runtimev1.BulkStateItem{Key: item.Key, Data: item.Value, Etag: item.ETag, Metadata: itemMetadata(item)}
+		if item.Err != nil {
+			out.Items[i].Error = api.AsError(item.Err).Message
+		}
+	}
+	return out, nil
+}
+
+// SaveState writes items, all or none where the store has transactions.
+func (s *Server) SaveState(ctx context.Context, in *runtimev1.SaveStateRequest) (*emptypb.Empty, error) {
+	items, err := decodeItems(in.GetStates())
+	if err != nil {
+		return nil, err
+	}
+	written, err := s.state.Save(ctx, api.SaveRequest{Store: in.GetStoreName(), Items: items, WriteOptions: writeOptions(ctx)})
+	return empty(ctx, &written, err)
+}
+
+// DeleteState removes one key.
+func (s *Server) DeleteState(ctx context.Context, in *runtimev1.DeleteStateRequest) (*emptypb.Empty, error) {
+	concurrency, consistency, err := decodeOptions(in.GetOptions(), "")
+	if err != nil {
+		return nil, err
+	}
+	options := writeOptions(ctx)
+	options.Metadata = in.GetMetadata()
+	written, err := s.state.Delete(ctx, api.DeleteRequest{
+		Store: in.GetStoreName(), Key: in.GetKey(), ETag: in.GetEtag().GetValue(),
+		Concurrency: concurrency, Consistency: consistency, WriteOptions: options,
+	})
+	return empty(ctx, &written, err)
+}
+
+// DeleteBulkState removes several keys, all or none where the store has transactions.
+func (s *Server) DeleteBulkState(ctx context.Context, in *runtimev1.DeleteBulkStateRequest) (*emptypb.Empty, error) {
+	items, err := decodeItems(in.GetStates())
+	if err != nil {
+		return nil, err
+	}
+	written, err := s.state.DeleteAll(ctx, api.DeleteAllRequest{Store: in.GetStoreName(), Items: items, WriteOptions: writeOptions(ctx)})
+	return empty(ctx, &written, err)
+}
+
+// ExecuteStateTransaction applies all operations or none.
+func (s *Server) ExecuteStateTransaction(ctx context.Context, in *runtimev1.ExecuteStateTransactionRequest) (*emptypb.Empty, error) {
+	operations := make([]api.Operation, len(in.GetOperations()))
+	for i, o := range in.GetOperations() {
+		operations[i].Name = o.GetOperationType()
+		if err := decodeItem(o.GetRequest(), itemName(i, len(operations)), &operations[i].Item); err != nil {
+			return nil, err
+		}
+	}
+	written, err := s.state.Transact(ctx, api.TransactRequest{
+		Store: in.GetStoreName(), Operations: operations, StoreMetadata: in.GetMetadata(), WriteOptions: writeOptions(ctx),
+	})
+	return empty(ctx, &written, err)
+}

@@ -1,0 +1,94 @@
+package grpc
+
+import (
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+
+	"github.com/quorate/quorate/api"
+)
+
+// code is the one place where a kind of failure becomes a gRPC code. Unavailable and
+// DeadlineExceeded are said only of what was surely not done, so that clients may retry;
+// what may have been done is Unknown.
+func code(e *api.Error) codes.Code {
+	switch e.Kind {
+	case api.Malformed:
+		return codes.InvalidArgument
+	case api.Missing:
+		if e.Code == api.CodeStoreNotConfigured {
+			return codes.FailedPrecondition
+		}
+		return codes.InvalidArgument
+	case api.NotFound:
+		return codes.NotFound
+	case api.Method, api.Unsupported:
+		return codes.Unimplemented
+	case api.Conflict:
+		return codes.Aborted
+	case api.Denied:
+		return codes.PermissionDenied
+	case api.Unauthenticated:
+		return codes.Unauthenticated
+	case api.Unavailable, api.NotReady:
+		return codes.Unavailable
+	case api.Timeout:
+		return codes.DeadlineExceeded
+	case api.Indeterminate:
+		return codes.Unknown
+	default:
+		return codes.Internal
+	}
+}
+
+// statusOf makes the status of a failure, with the details that clients know from the
+// HTTP answers.
+func statusOf(method string, e *api.Error) error {
+	c := code(e)
+	if transactional(method) && failedInStore(c) {
+		c = codes.Internal // whatever the store said: clients of transactions expect it
+	}
+	st := status.New(c, e.Code+": "+e.Message)
+	list := details(e)
+	if len(list) == 0 {
+		return st.Err()
+	}
+	rich, err := st.WithDetails(list...)
+	if err != nil { // cannot be: these messages always marshal
+		return st.Err()
+	}
+	return rich.Err()
+}
+
+func transactional(method string) bool {
+	return method == runtimev1.Dapr_ExecuteStateTransaction_FullMethodName || method == runtimev1.Dapr_ExecuteActorStateTransaction_FullMethodName
+}
+
+func failedInStore(c codes.Code) bool {
+	return c == codes.Unavailable || c == codes.DeadlineExceeded || c == codes.Unknown
+}
+
+func details(e *api.Error) []protoadapt.MessageV1 {
+	d := &e.Details
+	if d.Reason == "" {
+		return nil
+	}
+	info := &errdetails.ErrorInfo{Reason: d.Reason, Domain: d.Domain(), Metadata: map[string]string{}}
+	for _, a := range d.Metadata {
+		info.Metadata[a.Name] = a.Value
+	}
+	out := []protoadapt.MessageV1{info}
+	if d.Store != "" {
+		out = append(out, &errdetails.ResourceInfo{ResourceType: "state", ResourceName: d.Store})
+	}
+	if len(d.Violations) > 0 {
+		bad := &errdetails.BadRequest{}
+		for _, v := range d.Violations {
+			bad.FieldViolations = append(bad.FieldViolations, &errdetails.BadRequest_FieldViolation{Field: v.Field, Description: v.Description})
+		}
+		out = append(out, bad)
+	}
+	return out
+}

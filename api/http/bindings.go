@@ -1,0 +1,93 @@
+package http
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/quorate/quorate/component/bindings"
+)
+
+// bindingBody is the body of a call of an output binding.
+type bindingBody struct {
+	Data      json.RawMessage   `json:"data"`
+	Metadata  map[string]string `json:"metadata"`
+	Operation string            `json:"operation"`
+}
+
+// traceHeaders travel to the outside system as metadata.
+func traceHeaders() []string { return []string{"Traceparent", "Tracestate", "Baggage"} }
+
+// invokeBinding serves POST and PUT /v1.0/bindings/{name}. What the outside system says
+// beside its data comes as headers metadata.<name>, on errors too.
+func (f *Face) invokeBinding(p *reply, r *http.Request) error {
+	path := restOf(r.URL, bindingsPrefix)
+	name, err := path.all()
+	if err != nil {
+		return err
+	}
+	body, err := f.body(p, r)
+	if err != nil {
+		return err
+	}
+	defer f.release(body)
+	request, err := decodeBinding(r, body.data)
+	if err != nil {
+		return err
+	}
+	ctx := f.deadline(p, r)
+	defer ctx.end()
+	response, err := f.bindings.Invoke(ctx, strings.TrimSuffix(name, "/"), request)
+	if response != nil {
+		metadataHeaders(p.Header(), response.Metadata)
+	}
+	switch {
+	case err != nil:
+		return err
+	case response == nil || len(response.Data) == 0:
+		p.empty()
+	default:
+		p.send(http.StatusOK, valueJSON, response.Data)
+	}
+	return nil
+}
+
+func decodeBinding(r *http.Request, body []byte) (bindings.Request, error) {
+	var in bindingBody
+	if err := decode(body, &in); err != nil {
+		return bindings.Request{}, err
+	}
+	if in.Metadata == nil {
+		in.Metadata = map[string]string{}
+	}
+	for _, name := range traceHeaders() {
+		key := strings.ToLower(name)
+		if v := header(r, name); v != "" && in.Metadata[key] == "" {
+			in.Metadata[key] = v
+		}
+	}
+	data := slices.Clone(in.Data) // the buffer is used again, and a library may still send
+	if data == nil {
+		data = json.RawMessage("null")
+	}
+	return bindings.Request{Operation: in.Operation, Data: data, Metadata: in.Metadata}, nil
+}
+
+// metadataHeaders adds metadata whose names and values can stand in a header.
+func metadataHeaders(h http.Header, metadata map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(metadata)) {
+		value := metadata[name]
+		if tokenText(name) && !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+			h["Metadata."+name] = []string{value}
+		}
+	}
+}
+
+// tokenText reports whether s may be part of the name of a header (RFC 9110, token).
+func tokenText(s string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
+	})
+}

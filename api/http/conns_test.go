@@ -1,0 +1,118 @@
+package http_test
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	apihttp "github.com/quorate/quorate/api/http"
+)
+
+// ended reports whether the other side has closed c; it must have nothing else to say.
+func ended(t *testing.T, c net.Conn) bool {
+	t.Helper()
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+	_, err := c.Read(make([]byte, 1))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return false
+	}
+	return err != nil
+}
+
+// answered sends a request and reads its answer.
+func answered(t *testing.T, c net.Conn) {
+	t.Helper()
+	if _, err := io.WriteString(c, plainGet); err != nil {
+		t.Fatal(err)
+	}
+	r, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, r.Body)
+	_ = r.Body.Close()
+}
+
+func TestOneConnectionTooManyClosesTheOneThatIsIdleForLongest(t *testing.T) {
+	open, cut := prometheus.NewGauge(prometheus.GaugeOpts{Name: "open"}), prometheus.NewCounter(prometheus.CounterOpts{Name: "cut"})
+	server := openServer(t, apihttp.ServerConfig{MaxConnections: 2, Open: open, Cut: cut, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})})
+	silent := dial(t, server.Addr().String())
+	kept := dial(t, server.Addr().String())
+	answered(t, kept)
+	third := dial(t, server.Addr().String())
+	answered(t, third) // the newcomer is served
+	if !ended(t, silent) {
+		t.Error("the connection that never said anything stays")
+	}
+	answered(t, kept)
+	if testutil.ToFloat64(cut) != 1 || testutil.ToFloat64(open) > 3 {
+		t.Errorf("%v cut, %v open", testutil.ToFloat64(cut), testutil.ToFloat64(open))
+	}
+}
+
+func TestConnectionsWithARequestAreNotClosedForNewcomers(t *testing.T) {
+	g := newGate()
+	server := openServer(t, apihttp.ServerConfig{MaxConnections: 1, Handler: g})
+	busy := send(t, server, plainGet)
+	<-g.entered
+	if newcomer := dial(t, server.Addr().String()); !ended(t, newcomer) {
+		t.Error("the newcomer is taken beyond the bound")
+	}
+	close(g.release)
+	if r, err := http.ReadResponse(bufio.NewReader(busy), nil); err != nil || r.StatusCode != http.StatusOK {
+		t.Errorf("the request under way ended with %v", err)
+	}
+}
+
+func TestAClientThatReadsNothingIsCut(t *testing.T) {
+	failed := make(chan error, 1)
+	server := openServer(t, apihttp.ServerConfig{WriteStall: 50 * time.Millisecond, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		piece := make([]byte, 1<<20)
+		for {
+			if _, err := w.Write(piece); err != nil {
+				failed <- err
+				return
+			}
+		}
+	})})
+	send(t, server, plainGet)
+	select {
+	case err := <-failed:
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("the write ended with %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the answer goes on for ever")
+	}
+}
+
+func TestAClientThatReadsSlowlyGetsItAll(t *testing.T) {
+	const size = 16 << 20
+	server := openServer(t, apihttp.ServerConfig{WriteStall: 300 * time.Millisecond, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write(make([]byte, size)) // one write; it takes longer than a stall may
+	})})
+	r, err := http.ReadResponse(bufio.NewReader(send(t, server, plainGet)), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	total := 0
+	for begun := time.Now(); err == nil; {
+		var n int64
+		n, err = io.CopyN(io.Discard, r.Body, size/8)
+		if total += int(n); time.Since(begun) < 2*time.Second {
+			<-time.After(100 * time.Millisecond)
+		}
+	}
+	if total != size {
+		t.Errorf("%d bytes of %d came: %v", total, size, err)
+	}
+}

@@ -1,0 +1,96 @@
+package http
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/relay"
+)
+
+const (
+	invokePrefix = "/v1.0/invoke/"
+	headerAppID  = "Dapr-App-Id"
+	basicAppID   = "dapr-app-id" // user of the form dapr-app-id:<app id>@host
+)
+
+// byHeader reports whether a request that no endpoint serves names an application.
+func (f *Face) byHeader(r *http.Request) bool {
+	if header(r, headerAppID) != "" {
+		return true
+	}
+	user, _, ok := r.BasicAuth()
+	return ok && user == basicAppID
+}
+
+// invokeMethod serves every call of an application's method. The body limit and the
+// request time-out do not apply: both ways are streams.
+func (f *Face) invokeMethod(p *reply, r *http.Request) error {
+	call, err := decodeCall(r)
+	if err != nil {
+		return err
+	}
+	body := relay.NewBody(r)
+	call.Body = body
+	defer func() { p.received = body.Count() }()
+	ctx := relay.Informational(r.Context(), p)
+	answer, err := f.invoke.Do(ctx, call)
+	if err != nil {
+		return err
+	}
+	if answer.Session != "" && header(r, headerSession) != "" {
+		answer.Header[headerSession] = []string{answer.Session} // to those who know of sessions
+	}
+	if answer.StatusCode == http.StatusSwitchingProtocols {
+		p.status = answer.StatusCode // the tunnel bypasses the reply
+	}
+	if err := f.copier.Relay(p, r, body, answer.Response); err != nil {
+		if !errors.Is(err, relay.ErrStarted) {
+			p.status = 0
+			return api.InvokeFailed(call.Target, err)
+		}
+		p.broken = true
+	}
+	return nil
+}
+
+// decodeCall reads the target and the method, as they were received.
+func decodeCall(r *http.Request) (*api.Call, error) {
+	path, query, mark := received(r)
+	c := &api.Call{Verb: r.Method, Query: query, Mark: mark, Header: r.Header, Length: r.ContentLength, Trailer: r.Trailer, Remote: r.RemoteAddr}
+	if id := header(r, headerAppID); id != "" {
+		c.Target, c.Path = id, path
+		return c, nil
+	}
+	if user, id, ok := r.BasicAuth(); ok && user == basicAppID {
+		delete(r.Header, "Authorization")
+		c.Target, c.Path = id, path
+		return c, nil
+	}
+	rest, _ := strings.CutPrefix(path, invokePrefix)
+	id, rest, _ := strings.Cut(rest, "/")
+	word, method, _ := strings.Cut(rest, "/")
+	if id == "" || word != "method" || method == "" {
+		return nil, api.MethodMissing()
+	}
+	id, err := url.PathUnescape(id)
+	if err != nil {
+		return nil, api.MethodMissing()
+	}
+	c.Target, c.Path = id, "/"+method
+	return c, nil
+}
+
+// received is the request target as it came, without what an absolute form puts before.
+func received(r *http.Request) (path, query string, mark bool) {
+	path, query, mark = strings.Cut(r.RequestURI, "?")
+	if !strings.HasPrefix(path, "/") {
+		if _, after, ok := strings.Cut(path, "://"); ok {
+			_, path, _ = strings.Cut(after, "/")
+		}
+		path = "/" + path
+	}
+	return path, query, mark
+}

@@ -1,0 +1,99 @@
+package api
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// InvokeMetrics measure calls of applications. Label values are ids of applications that
+// are known: a call for a target that nobody serves counts as "unknown".
+type InvokeMetrics struct {
+	requests *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	inFlight *prometheus.GaugeVec
+	retries  *prometheus.CounterVec
+	denied   *prometheus.CounterVec
+	circuits *prometheus.CounterVec
+	known    func(App) bool
+}
+
+// NewInvokeMetrics makes and registers the metrics. known tells whether an application is
+// worth a time series of its own.
+func NewInvokeMetrics(reg prometheus.Registerer, known func(App) bool) (*InvokeMetrics, error) {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_invoke_" + name, Help: help}, labels)
+	}
+	m := &InvokeMetrics{
+		requests: counter("requests_total", "Calls of applications, where they begin (hop caller) and where they are served (hop callee), by class of the answer's status; error means that none came.", "hop", "source", "target", "status"),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "quorate_invoke_duration_seconds", Help: "Time until the headers of the answer came, retries included.",
+			Buckets: []float64{.00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
+		}, []string{"hop", "source", "target"}),
+		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "quorate_invoke_in_flight", Help: "Calls whose answer has not begun."}, []string{"hop", "target"}),
+		retries:  counter("retries_total", "Attempts after the first, by target.", "target"),
+		denied:   counter("denied_total", "Calls refused by access control, at the node of the target.", "source", "target"),
+		circuits: counter("circuit_changes_total", "Changes of the circuit breakers of applications, by the new state.", "target", "state"),
+		known:    known,
+	}
+	for _, c := range []prometheus.Collector{m.requests, m.duration, m.inFlight, m.retries, m.denied, m.circuits} {
+		if err := reg.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// label names an application in a label.
+func (m *InvokeMetrics) label(app App) string {
+	if m.known == nil || m.known(app) {
+		return app.String()
+	}
+	return "unknown"
+}
+
+// The values of the label hop.
+const (
+	hopCaller = "caller"
+	hopCallee = "callee"
+)
+
+// invokeMeter measures one call.
+type invokeMeter struct {
+	of             *InvokeMetrics
+	hop            string
+	source, target string
+	begun          time.Time
+}
+
+func (m *InvokeMetrics) begin(source, target App) invokeMeter {
+	return m.start(hopCaller, source, target)
+}
+
+func (m *InvokeMetrics) start(hop string, source, target App) invokeMeter {
+	i := invokeMeter{of: m, hop: hop, source: m.label(source), target: m.label(target), begun: time.Now()}
+	m.inFlight.WithLabelValues(hop, i.target).Inc()
+	if hop == hopCaller {
+		m.retries.WithLabelValues(i.target) // a rate needs the 0 before the first one
+	}
+	return i
+}
+
+func (i invokeMeter) end(r *http.Response, err error) {
+	m := i.of
+	m.inFlight.WithLabelValues(i.hop, i.target).Dec()
+	m.duration.WithLabelValues(i.hop, i.source, i.target).Observe(time.Since(i.begun).Seconds())
+	m.requests.WithLabelValues(i.hop, i.source, i.target, statusClass(r, err)).Inc()
+}
+
+func (m *InvokeMetrics) retried(target App) { m.retries.WithLabelValues(m.label(target)).Inc() }
+
+func (m *InvokeMetrics) refused(in *Inbound) {
+	m.denied.WithLabelValues(m.label(in.Caller.App), m.label(in.Target)).Inc()
+}
+
+// CircuitChanged counts a change of a circuit breaker.
+func (m *InvokeMetrics) CircuitChanged(target App, state string) {
+	m.circuits.WithLabelValues(m.label(target), state).Inc()
+}

@@ -1,0 +1,158 @@
+package api
+
+import (
+	"context"
+	"errors"
+
+	"github.com/quorate/quorate/component/secretstores"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// SecretStores is where the secrets service finds stores. Implementations are safe for
+// concurrent use; what they answer may change while components are being loaded.
+type SecretStores interface {
+	// SecretStore returns the store that requests call name.
+	SecretStore(name string) (*secretstores.Instance, bool)
+	// SecretStores returns all stores.
+	SecretStores() []*secretstores.Instance
+	// Loaded reports whether all components have been opened: until then a store that is
+	// not there may still come.
+	Loaded() bool
+}
+
+// Secrets serves one application's reads of secrets. It is immutable and safe for
+// concurrent use. All errors are *Error and never carry a secret.
+type Secrets struct {
+	app    App
+	stores SecretStores
+}
+
+// NewSecrets returns the secrets service of app.
+func NewSecrets(app App, stores SecretStores) *Secrets { return &Secrets{app: app, stores: stores} }
+
+// SecretRequest reads one secret, or with BulkGet all of a store.
+type SecretRequest struct {
+	Store    string
+	Name     string            // of the secret; unused for a bulk read
+	Metadata map[string]string // store specific; nil = none
+}
+
+// Get reads one secret: key within the secret to value. It answers nil for a secret that
+// does not exist.
+func (s *Secrets) Get(ctx context.Context, r SecretRequest) (map[string]string, error) {
+	inst, failure := s.store(r.Store)
+	if failure != nil {
+		return nil, failure
+	}
+	if r.Name == "" {
+		return nil, malformed("the name of the secret is empty")
+	}
+	if !inst.Scope.Allows(r.Name) {
+		return nil, secretDenied(`access denied by policy to get "`+show(r.Name)+`" from "`+inst.Name+`"`, inst.Name, r.Name)
+	}
+	secret, err := inst.Store.Get(ctx, r.Name, r.Metadata)
+	switch {
+	case fault.Is(err, fault.NotFound):
+		return nil, nil
+	case err != nil:
+		return nil, secretFailed(err, CodeSecretGet, "failed getting secret with key "+show(r.Name)+" from secret store "+inst.Name, inst.Name, r.Name)
+	case secret == nil:
+		secret = map[string]string{} // it exists and has no keys
+	}
+	return secret, nil
+}
+
+// BulkGet reads all secrets of a store that the application may read: secret name to what
+// Get answers.
+func (s *Secrets) BulkGet(ctx context.Context, r SecretRequest) (map[string]map[string]string, error) {
+	inst, failure := s.store(r.Store)
+	if failure != nil {
+		return nil, failure
+	}
+	if inst.Scope.AllowsNothing() {
+		return nil, secretDenied(`access denied by policy to get any secret from "`+inst.Name+`"`, inst.Name, "")
+	}
+	secrets, err := inst.Store.Bulk(ctx, r.Metadata)
+	if err != nil {
+		return nil, secretFailed(err, CodeSecretGet, "failed getting secrets from secret store "+inst.Name, inst.Name, "")
+	}
+	out := make(map[string]map[string]string, len(secrets))
+	for name, secret := range secrets {
+		if inst.Scope.Allows(name) {
+			out[name] = secret
+		}
+	}
+	return out, nil
+}
+
+// store finds a store, or says why there is none. A store that is meant for other
+// applications does not exist to this one.
+func (s *Secrets) store(asked string) (*secretstores.Instance, *Error) {
+	if inst, ok := s.stores.SecretStore(asked); ok && inst.VisibleTo(s.app.ID) {
+		return inst, nil
+	}
+	if !s.stores.Loaded() {
+		return nil, &Error{
+			Kind: Unavailable, Code: CodeSecretStoresNotConfigured,
+			Message: "secret store " + show(asked) + " is not open yet: components are being loaded (wait for /v1.0/healthz/outbound)",
+			Details: Details{Reason: ReasonStarting, Metadata: attributes("store", asked)},
+		}
+	}
+	for _, inst := range s.stores.SecretStores() {
+		if inst.VisibleTo(s.app.ID) {
+			return nil, &Error{
+				Kind: Missing, Code: CodeSecretStoreNotFound, Message: "failed finding secret store with key " + name(asked),
+				Details: Details{Reason: ReasonNotFound, Metadata: attributes("appID", s.app.ID, "store", show(asked))},
+			}
+		}
+	}
+	return nil, &Error{
+		Kind: Failed, Code: CodeSecretStoresNotConfigured, Message: "secret store is not configured: no secret store is loaded (add a component of a secretstores type)",
+		Details: Details{Reason: ReasonNotConfigured, Metadata: attributes("appID", s.app.ID, "store", show(asked))},
+	}
+}
+
+func secretDenied(text, store, secret string) *Error {
+	return &Error{Kind: Denied, Code: CodePermissionDenied, Message: text,
+		Details: Details{Reason: ReasonDenied, Metadata: attributes("store", store, "secret", show(secret))}}
+}
+
+// secretFailed makes the public error of a store's failure. That the store refuses the
+// node's own credentials is a failure of the node, not of the caller.
+func secretFailed(err error, code, text, store, secret string) *Error {
+	e := &Error{Kind: Failed, Code: code, Message: text + ": " + secretText(err), cause: err,
+		Details: Details{Metadata: attributes("store", store, "secret", show(secret))}}
+	switch fault.CodeOf(err) {
+	case fault.Invalid:
+		e.Kind, e.Code = Malformed, CodeMalformed
+	case fault.Denied:
+		e.Details.Reason = ReasonDenied
+	case fault.TooLarge:
+		e.Details.Reason = ReasonTooLarge
+	case fault.Overloaded:
+		e.Kind, e.Details.Reason = Unavailable, ReasonOverloaded
+	case fault.Unavailable:
+		e.Kind, e.Details.Reason = Unavailable, ReasonUnavailable
+	case fault.Timeout:
+		e.Kind, e.Details.Reason = Timeout, ReasonTimeout
+	case fault.Corrupt:
+		e.Details.Reason = ReasonCorrupt
+	default:
+		e.Details.Reason = ReasonInternal
+	}
+	return e
+}
+
+// secretText is what a store said. Only faults are shown: anything else may hold a secret.
+func secretText(err error) string {
+	if _, ok := fault.As(err); ok {
+		return fault.Text(err)
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return "the store did not answer before the request's time was over (--request-timeout)"
+	case errors.Is(err, context.Canceled):
+		return "the caller went away before the store answered"
+	}
+	return "the store failed"
+}
