@@ -215,7 +215,7 @@ func BenchmarkSave(b *testing.B) {
 	}
 }
 
-// logCounters reads how often and how much the log was appended to.
+// logCounters reads how often and how much the logs of all groups were appended to.
 func logCounters(b *testing.B, n *node.Node) (appends, size float64) {
 	b.Helper()
 	resp, err := http.Get("http://" + n.Addresses().Metrics + "/metrics") //nolint:noctx // a loopback listener
@@ -229,11 +229,12 @@ func logCounters(b *testing.B, n *node.Node) (appends, size float64) {
 	}
 	for line := range strings.Lines(string(text)) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		switch name {
-		case `quorate_raft_log_append_seconds_count{group="0"}`:
-			appends, _ = strconv.ParseFloat(value, 64)
-		case `quorate_raft_log_append_bytes_total{group="0"}`:
-			size, _ = strconv.ParseFloat(value, 64)
+		v, _ := strconv.ParseFloat(value, 64)
+		switch family, _, _ := strings.Cut(name, "{"); family {
+		case "quorate_raft_log_append_seconds_count":
+			appends += v
+		case "quorate_raft_log_append_bytes_total":
+			size += v
 		}
 	}
 	return appends, size
@@ -256,43 +257,4 @@ func rawAppends(b *testing.B, f *os.File, count, size int) time.Duration {
 		}
 	}
 	return time.Since(start)
-}
-
-// BenchmarkCluster compares three nodes on this machine with a single one: its floor is
-// the same request at a cluster of one. Three nodes here share what one has there.
-func BenchmarkCluster(b *testing.B) {
-	value := strings.Repeat("v", 256)
-	single := open(b, config(b)).Addresses().API[0]
-	nodes, _ := three(b)
-	at := leads(b, nodes)
-	leader, follower := nodes[at].Addresses().API[0], nodes[(at+1)%3].Addresses().API[0]
-	const keys = 1000
-	for _, addr := range []string{single, leader} {
-		run(b, dialAll(b, addr, 8), keys, "204", func(_, i int) []byte { return saveRequest(i-1, value, "strong") })
-	}
-	for where, addr := range map[string]string{"leader": leader, "follower": follower} {
-		for _, level := range []string{"strong", "eventual"} {
-			gets := make([][]byte, keys)
-			for i := range gets {
-				gets[i] = getRequest("/v1.0/state/statestore/k" + strconv.Itoa(i) + "?consistency=" + level)
-			}
-			for _, clients := range []int{1, 64, 512} {
-				name := fmt.Sprintf("%s/%s/clients=%d", where, level, clients)
-				b.Run("get/"+name, func(b *testing.B) {
-					mine, theirs := dialAll(b, addr, clients), dialAll(b, single, clients)
-					request := func(_, i int) []byte { return gets[i%keys] }
-					against(b,
-						func(n int) time.Duration { return run(b, mine, n, "200", request) },
-						func(n int) time.Duration { return run(b, theirs, n, "200", request) })
-				})
-				b.Run("save/"+name, func(b *testing.B) {
-					mine, theirs := dialAll(b, addr, clients), dialAll(b, single, clients)
-					request := func(_, i int) []byte { return saveRequest(i%keys, value, level) }
-					against(b,
-						func(n int) time.Duration { return run(b, mine, n, "204", request) },
-						func(n int) time.Duration { return run(b, theirs, n, "204", request) })
-				})
-			}
-		}
-	}
 }

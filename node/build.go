@@ -13,11 +13,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/quorate/quorate/api"
 	apihttp "github.com/quorate/quorate/api/http"
 	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/bindings"
 	"github.com/quorate/quorate/component/builtin"
 	"github.com/quorate/quorate/component/loader"
+	"github.com/quorate/quorate/component/secretstores"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/listen"
@@ -29,15 +30,23 @@ import (
 func (n *Node) build(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
 		n.buildMetrics,    // so that a slow start can be watched
+		n.buildTracer,     // the last to be closed, so that nothing is missing from the traces
+		n.buildCalls,      // what calls of applications share, and the way to the application
 		n.buildAPI,        // health answers from here on, with what is still missing
+		n.buildTrust,      // a mistake in files of credentials is found before the disk is touched
 		n.buildPeer,       // the port of the groups and of calls between nodes
 		n.buildHost,       // the replicated store
+		n.buildCatalogue,  // which applications run where
 		n.openPeer,        // others may call, the host answers
+		n.buildCarrier,    // calls of applications from node to node
 		n.buildGossip,     // who is there, and where
 		n.buildAdmin,      // its socket lies in the directory that the host has locked
 		n.buildComponents, // from here on the API serves
+		n.buildTokens,     // follows the file with API tokens
 		n.buildLoops,      // finds the cluster, and keeps its groups in order
 		n.buildDrain,      // closed first: requests under way still find everything they need
+		n.buildServed,     // others may call the applications; taken back before anything is closed
+		n.buildInputs,     // events of the outside go to the applications; the first to end
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -51,12 +60,13 @@ func (n *Node) buildMetrics(ctx context.Context) error {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "quorate_build_info", Help: "Always 1; the label says which version runs.",
 		ConstLabels: prometheus.Labels{"version": n.config.Version}})
 	info.Set(1)
+	n.connections = newConnections(n.registry)
 	n.registry.MustRegister(info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	c := n.config.Metrics
 	if c.Off {
 		return nil
 	}
-	ls, err := listen.TCP(ctx, listen.Request{Hosts: []string{c.Listen}, Port: c.Port.Number, Fallback: !c.Port.Given, Flag: "--metrics-port"})
+	ls, err := listen.TCP(ctx, listen.Request{Hosts: []string{c.Listen}, Port: c.Port.Number, Fallback: !c.Port.Given && !n.config.Cluster.joining(), Flag: "--metrics-port"})
 	if err != nil {
 		return err
 	}
@@ -64,57 +74,22 @@ func (n *Node) buildMetrics(ctx context.Context) error {
 	page := promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{Registry: n.registry})
 	mux.Handle("GET /metrics", page)
 	mux.Handle("GET /{$}", page)
+	mux.HandleFunc("GET "+targetsPath, n.serveTargets)
 	n.addrs.Metrics = ls[0].Addr().String()
-	_, err = n.serve(ctx, "metrics", ls[0], mux)
+	_, err = n.serve(ctx, listenerMetrics, ls[0], mux)
 	return err
 }
 
 // serve runs one HTTP server until the node closes.
 func (n *Node) serve(ctx context.Context, name string, l net.Listener, h http.Handler) (*apihttp.Server, error) {
-	s := apihttp.NewServer(apihttp.ServerConfig{Listener: l, Handler: h, Logger: n.log})
+	s := apihttp.NewServer(apihttp.ServerConfig{
+		Listener: l, Handler: h, Logger: n.log, MaxConnections: n.mostConnections(name),
+		Open: n.connections.open.WithLabelValues(name), Cut: n.connections.cut.WithLabelValues(name),
+	})
 	if err := s.Open(ctx); err != nil {
 		return nil, err
 	}
 	return s, n.closers.Push(name, s.Close)
-}
-
-// buildAPI opens the application's listeners at once; until the components are open they
-// answer health probes and say what is missing.
-func (n *Node) buildAPI(ctx context.Context) error {
-	c := n.config.API
-	ls, err := listen.TCP(ctx, listen.Request{Hosts: c.Listen, Port: c.HTTP.Number, Flag: "--http-port"})
-	if err != nil {
-		return err
-	}
-	app := api.App{ID: n.config.App.ID, Namespace: n.config.Namespace}
-	face, err := apihttp.New(apihttp.Config{
-		App:      app,
-		State:    api.NewState(app, n, api.Limits{}),
-		Health:   api.NewHealth(app, n),
-		Metadata: api.NewMetadata(app, n, api.Limits{}),
-		Shutdown: n.shutdown,
-		Tokens:   reveal(n.config.Security.APITokens), AllowedOrigins: c.AllowedOrigins, AnyHost: exposed(c.Listen),
-		MaxBodySize: c.MaxBodySize, RequestTimeout: c.RequestTimeout,
-		Logger: n.log, Registerer: n.registry,
-	})
-	if err != nil {
-		for _, l := range ls {
-			_ = l.Close()
-		}
-		return err
-	}
-	for i, l := range ls {
-		n.addrs.API = append(n.addrs.API, l.Addr().String())
-		s, err := n.serve(ctx, "api", l, face)
-		if err != nil {
-			for _, rest := range ls[i+1:] {
-				_ = rest.Close()
-			}
-			return err
-		}
-		n.apis = append(n.apis, s)
-	}
-	return nil
 }
 
 // buildDrain makes a stop begin with the API: no new requests, and the end of those under
@@ -122,9 +97,17 @@ func (n *Node) buildAPI(ctx context.Context) error {
 func (n *Node) buildDrain(context.Context) error {
 	return n.closers.Push("api requests", func(ctx context.Context) error {
 		var errs []error
-		for _, s := range n.apis {
-			errs = append(errs, s.Close(ctx))
+		var mu sync.Mutex
+		var all sync.WaitGroup
+		for _, closer := range n.drained() {
+			all.Go(func() {
+				err := closer(ctx)
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			})
 		}
+		all.Wait()
 		return errors.Join(errs...)
 	})
 }
@@ -152,14 +135,16 @@ func exposed(hosts []string) bool {
 func (n *Node) buildHost(ctx context.Context) error {
 	c := n.config
 	host, err := raftfsm.Open(ctx, raftfsm.Options{
-		Dir: c.Data.Dir, NodeID: c.Cluster.NodeID, Partitions: uint32(c.Cluster.Partitions), Engine: group.LogEngine(c.Data.LogStore),
-		Bootstrap: !c.Cluster.joining(), MinFree: uint64(c.Data.MinFree), Transport: n.transport, Peers: n.port.Client(),
+		Dir: c.Data.Dir, NodeID: c.Cluster.NodeID, DefaultID: c.Cluster.defaultID(), Sidecar: c.Cluster.Role == RoleSidecar, Servers: n.liveServers, Partitions: uint32(c.Cluster.Partitions), Count: n.countPartitions, Engine: group.LogEngine(c.Data.LogStore),
+		Bootstrap: !c.Cluster.joining(), MinFree: uint64(c.Data.MinFree), Transport: n.transport, Peers: n.port.Client(), Newest: n.newestFormat,
 		Timing: c.Cluster.Timing, Bounds: c.Cluster.Bounds, Logger: n.log, Registerer: n.registry, Fatal: n.deps.Fatal, Now: n.deps.Now, Step: n.deps.Step,
 	})
 	if err != nil {
 		return err
 	}
 	n.host, n.addrs.DataDir = host, c.Data.Dir
+	n.reconciler = newReconciler(n)
+	n.registry.MustRegister(newLagCollector(n.reconciler))
 	return n.closers.Push("replicated store", func(context.Context) error {
 		for _, t := range n.transports {
 			t.Interrupt() // raft would wait for requests to servers that are down
@@ -173,7 +158,6 @@ func (n *Node) buildHost(ctx context.Context) error {
 func (n *Node) buildLoops(context.Context) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	n.reconciler = newReconciler(n)
 	wg.Go(func() {
 		n.findCluster(ctx)
 		n.reconciler.run(ctx)
@@ -192,12 +176,15 @@ func (n *Node) buildAdmin(ctx context.Context) error {
 		return err
 	}
 	n.addrs.Admin = l.Addr().String()
-	_, err = n.serve(ctx, "admin socket", l, apihttp.NewAdmin(n, n.log))
+	_, err = n.serve(ctx, listenerAdmin, l, apihttp.NewAdmin(n, n.log))
 	return err
 }
 
 // buildComponents opens what the resources declare.
 func (n *Node) buildComponents(ctx context.Context) error {
+	if n.place.bare {
+		return nil // nobody would use them
+	}
 	o, err := n.loaderOptions()
 	if err != nil {
 		return err
@@ -209,7 +196,13 @@ func (n *Node) buildComponents(ctx context.Context) error {
 	if err := n.closers.Push("components", func(context.Context) error { return set.Close() }); err != nil {
 		return err
 	}
-	if err := unsupported(set); err != nil {
+	if err := errors.Join(unsupported(set)...); err != nil {
+		return err
+	}
+	if len(set.SecretStores()) > 0 && len(n.config.Security.APITokens) == 0 {
+		n.log.Warn("every program of this machine can read the secrets: the API has a secret store and no token", "mend", "set DAPR_API_TOKEN or --api-token-file")
+	}
+	if err := n.configureCalls(set); err != nil {
 		return err
 	}
 	n.set.Store(set)
@@ -224,7 +217,14 @@ func (n *Node) loaderOptions() (loader.Options, error) {
 	o := loaderOptions(n.config, n.deps.Env, func(_ context.Context, c loader.StateConfig) (state.Store, error) {
 		return n.host.Store(c.Namespace, c.Name), nil
 	})
-	o.Logger, o.Metrics = n.log, metrics
+	if o.BindingMetrics, err = bindings.NewMetrics(n.registry); err != nil {
+		return loader.Options{}, err
+	}
+	o.Claims = claims{n}
+	if o.SecretMetrics, err = secretstores.NewMetrics(n.registry); err != nil {
+		return loader.Options{}, err
+	}
+	o.Logger, o.Metrics, o.Environ = n.log, metrics, n.deps.Environ
 	o.Factories, err = builtin.Factories(o.Factories)
 	return o, err
 }
@@ -236,7 +236,7 @@ const TypeStateRaft = "state.raft"
 func loaderOptions(c Config, env func(string) (string, bool), open func(context.Context, loader.StateConfig) (state.Store, error)) loader.Options {
 	pod, _ := env("POD_NAME")
 	return loader.Options{
-		Paths: c.Components.Paths, Apps: []string{c.App.ID}, Namespace: c.Namespace, PodName: pod,
+		Paths: c.Components.Paths, ConfigFiles: c.Components.ConfigFiles, Apps: c.appIDs(), Namespace: c.Namespace, PodName: pod,
 		Factories:    loader.Factories{State: map[string]loader.StateFactory{TypeStateRaft: {Open: open}}},
 		DefaultState: &component.Spec{Name: "statestore", Type: TypeStateRaft, Version: component.DefaultVersion},
 		Env:          env,
@@ -263,12 +263,12 @@ func newUUID() string {
 
 // unsupported refuses documents whose promises this version cannot keep: ignoring one
 // that restricts access would open what somebody meant to close.
-func unsupported(set documents) error {
-	for _, kind := range []component.Kind{component.KindConfiguration, component.KindResiliency, component.KindHTTPEndpoint} {
+func unsupported(set documents) (errs []error) {
+	for _, kind := range []component.Kind{component.KindHTTPEndpoint} {
 		for _, d := range set.Documents(kind) {
-			return &fault.Error{Code: fault.Unimplemented, Op: "node.Open", Key: d.Pos.String(),
-				Msg: d.Pos.String() + ": documents of kind " + string(kind) + " have no effect in this version", Hint: "remove the document"}
+			errs = append(errs, &fault.Error{Code: fault.Unimplemented, Op: "node.Open", Key: d.Pos.String(),
+				Msg: d.Pos.String() + ": documents of kind " + string(kind) + " have no effect in this version", Hint: "remove the document"})
 		}
 	}
-	return nil
+	return errs
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 
 	"github.com/quorate/quorate/component"
@@ -12,8 +13,8 @@ import (
 )
 
 // Check reads the component files of c without starting anything. What a start would
-// refuse because of the files alone is the error; oddities are warnings. env looks up
-// environment variables.
+// refuse because of the files alone is the error, made by errors.Join of one for each
+// thing that is wrong; oddities are warnings. env looks up environment variables.
 func Check(_ context.Context, c Config, env func(name string) (string, bool)) (warnings []string, err error) {
 	o := loaderOptions(c.WithDefaults(), env, func(context.Context, loader.StateConfig) (state.Store, error) {
 		return nil, fault.New(fault.Internal, "node.Check", "a check opens no store")
@@ -23,13 +24,19 @@ func Check(_ context.Context, c Config, env func(name string) (string, bool)) (w
 		return nil, err
 	}
 	plan, err := loader.Read(o)
-	if err != nil {
-		return nil, err
+	errs := loader.Each(err)
+	if plan != nil {
+		for _, w := range plan.Warnings {
+			warnings = append(warnings, w.String())
+		}
+		errs = append(errs, unsupported(plan)...)
+		r, wrong := readRules(c.WithDefaults(), plan)
+		for _, w := range r.unused {
+			warnings = append(warnings, w.String())
+		}
+		errs = append(errs, loader.Each(wrong)...)
 	}
-	for _, w := range plan.Warnings {
-		warnings = append(warnings, w.String())
-	}
-	return warnings, unsupported(plan)
+	return warnings, errors.Join(errs...)
 }
 
 // documents is what a plan and a set have in common.

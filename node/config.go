@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/quorate/quorate/internal/trust"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/placement"
 )
@@ -69,6 +70,7 @@ type AppHealth struct {
 type AppEntry struct {
 	App
 	HTTPPort Port   // of its API listener, which is its identity
+	GRPCPort Port   // of its gRPC API; zero and not given = it has none
 	Token    Secret // that its requests must carry; empty = none
 }
 
@@ -94,6 +96,7 @@ type API struct {
 	Listen         []string      // IP addresses or localhost; default 127.0.0.1
 	HTTP           Port          // default 3500
 	GRPC           Port          // default 50001
+	GRPCOff        bool          // no gRPC API, for any application
 	MaxBodySize    int64         // bytes; default 4 MiB; at most MaxEntry
 	RequestTimeout time.Duration // default 10 s
 	AllowedOrigins []string      // web origins beside the API's own, or "*"
@@ -134,7 +137,8 @@ const (
 // Cluster is the node's place among others.
 type Cluster struct {
 	Name            string // default "default"; selects the data directory, and labels gossip
-	NodeID          string // empty = made with the data directory
+	NodeID          string // empty = that of the data directory; a new one takes Host with Join, else a random one
+	Host            string // name of this machine; empty = unknown
 	Role            Role   // default RoleServer
 	Join            []string
 	BootstrapExpect int    // servers that form a new cluster together; 0 = never form one
@@ -163,8 +167,17 @@ const (
 // Security is who may talk to the node.
 type Security struct {
 	APITokens        []Secret // any of them opens the API; empty = no token is asked for
-	ClusterTokenFile string
+	APITokenFile     string   // where the last FileTokens of them come from; read again when it changes. Empty = nowhere
+	FileTokens       int
+	ClusterTokenFile string // one token, or two while they are exchanged; empty = traffic between nodes is not secured
+	ClusterCertFile  string // certificates made elsewhere, for connections between nodes; all three or none
+	ClusterKeyFile   string
+	ClusterCAFile    string
 	Insecure         bool // listeners beyond loopback may go without credentials
+
+	Certificates trust.Timing  // of those issued from a token; zero = a day
+	Look         time.Duration // between looks at the files; 0 = 2 s
+	Drain        time.Duration // what is under way has so long before what is not trusted any more is cut; 0 = 10 s
 }
 
 // Log is how the process logs.
@@ -212,12 +225,21 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Addresses tells where a running node is found.
 type Addresses struct {
-	API     []string // host:port of the HTTP API, one per listen address
-	Metrics string   // host:port; empty = off
-	Admin   string   // path of the admin socket
-	Gossip  string   // host:port that other nodes are told, to --join
-	Peer    string   // host:port for replication and forwarding
+	API     []string // host:port of the HTTP API of the first application, one per listen address
+	GRPC    []string // host:port of its gRPC API, one per listen address; empty = off
+	Apps    []AppAddress
+	Metrics string // host:port; empty = off
+	Admin   string // path of the admin socket
+	Gossip  string // host:port that other nodes are told, to --join
+	Peer    string // host:port for replication and forwarding
 	DataDir string
+}
+
+// AppAddress is where the APIs of one application are found.
+type AppAddress struct {
+	ID   string
+	API  []string // host:port of HTTP, one per listen address
+	GRPC []string // host:port of gRPC, one per listen address; empty = off
 }
 
 // WithDefaults fills what was left open. It is idempotent and does no I/O.
@@ -278,7 +300,7 @@ func (d Data) withDefaults(c Cluster) Data {
 	if d.Dir != "" || d.StateDir == "" {
 		return d
 	}
-	name := c.NodeID
+	name := cmp.Or(c.NodeID, c.defaultID())
 	if len(c.Join) == 0 {
 		name, d.Shared = sharedDir, true
 	}

@@ -3,7 +3,6 @@ package node_test
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -87,6 +86,7 @@ func TestAccepted(t *testing.T) {
 		"wal":                     func(c *node.Config) { c.Data.LogStore = node.LogStoreWAL },
 		"metrics off on one port": func(c *node.Config) { c.Metrics.Off, c.Metrics.Port = true, node.Port{Number: 3500, Given: true} },
 		"a cluster on loopback": func(c *node.Config) {
+			c.Data.LogStore = node.LogStoreWAL
 			c.Cluster.Join, c.Cluster.NodeID, c.Cluster.Bind, c.Cluster.BootstrapExpect, c.Cluster.Voters = []string{"127.0.0.1:7946"}, "n1", "127.0.0.1", 3, 5
 		},
 		"a cluster beyond loopback that is insecure on purpose": func(c *node.Config) {
@@ -117,7 +117,10 @@ func TestRefusedWithFlagValueAndMend(t *testing.T) {
 		`--listen-address "0.0.0.0" is refused (others could`: func(c *node.Config) { c.API.Listen = []string{"0.0.0.0"} },
 		`--listen-address "10.0.0.1" is refused (others`:      func(c *node.Config) { c.API.Listen = []string{"127.0.0.1", "10.0.0.1"} },
 		`--bind-address "0.0.0.0" is refused (others could`:   func(c *node.Config) { c.Cluster.Join = []string{"a"} },
-		`--max-body-size "67108865" is refused (give a size`:  func(c *node.Config) { c.API.MaxBodySize = node.MaxEntry + 1 },
+		`--bind-address "10.0.0.1" is refused (others could join the cluster: give every node the same --cluster-token-file (quorate token create`: func(c *node.Config) { c.Cluster.Bind = "10.0.0.1" },
+		`--cluster-key-file "" is refused (--cluster-cert-file, --cluster-key-file and`:                                                            func(c *node.Config) { c.Security.ClusterCertFile = "c" },
+		`--cluster-cert-file "c" is refused (certificates secure connections, but gossip packets need`:                                             func(c *node.Config) { c.Security.ClusterCertFile = "c" },
+		`--max-body-size "67108865" is refused (give a size`:                                                                                       func(c *node.Config) { c.API.MaxBodySize = node.MaxEntry + 1 },
 		`--max-body-size "-1" is refused`:                     func(c *node.Config) { c.API.MaxBodySize = -1 },
 		`--request-timeout "-1s" is refused`:                  func(c *node.Config) { c.API.RequestTimeout = -time.Second },
 		`--allowed-origins "example.com" is refused`:          func(c *node.Config) { c.API.AllowedOrigins = []string{"example.com"} },
@@ -132,6 +135,7 @@ func TestRefusedWithFlagValueAndMend(t *testing.T) {
 		`--partitions "257" is refused (give a number from 1`: func(c *node.Config) { c.Cluster.Partitions = 257 },
 		`--voters "-3" is refused`:                            func(c *node.Config) { c.Cluster.Voters = -3 },
 		`apps: id "default" is refused`:                       func(c *node.Config) { c.Apps = []node.AppEntry{{}} },
+		`apps: httpPort of b "" is refused`:                   func(c *node.Config) { c.Apps = []node.AppEntry{{App: node.App{ID: "b"}}} },
 		`apps: httpPort "3500" is refused`: func(c *node.Config) {
 			c.Apps = []node.AppEntry{{App: node.App{ID: "b"}, HTTPPort: given(3500)}}
 		},
@@ -156,38 +160,6 @@ func TestEveryProblemIsReported(t *testing.T) {
 	err := changed(func(c *node.Config) { c.App.ID, c.Cluster.Partitions, c.Data.LogStore = "a b", 999, "x" }).Validate()
 	if n := len(problemsOf(err)); n != 3 {
 		t.Errorf("%d problems in: %v", n, err)
-	}
-}
-
-func TestWhatThisVersionLacksIsRefusedNotIgnored(t *testing.T) {
-	uses := map[string]func(*node.Config){
-		"--log-store wal with --join": func(c *node.Config) { c.Cluster.Join, c.Data.LogStore = []string{"a:7946"}, node.LogStoreWAL },
-		"--role sidecar":              func(c *node.Config) { c.Cluster.Role = node.RoleSidecar },
-		"--cluster-token-file":        func(c *node.Config) { c.Security.ClusterTokenFile = "t" },
-		"--app-port":                  func(c *node.Config) { c.App.Port = 8080 },
-		"--app-protocol":              func(c *node.Config) { c.App.Protocol = node.ProtocolGRPC },
-		"--app-channel-address":       func(c *node.Config) { c.App.Address = "127.0.0.2" },
-		"--app-max-concurrency":       func(c *node.Config) { c.App.MaxConcurrency = 1 },
-		"--enable-app-health-check":   func(c *node.Config) { c.App.Health.Enabled = true },
-		"a command after --":          func(c *node.Config) { c.App.Command = []string{"sleep", "1"} },
-		"apps:":                       func(c *node.Config) { c.Apps = []node.AppEntry{{App: node.App{ID: "b"}}} },
-		"--grpc-port":                 func(c *node.Config) { c.API.GRPC = node.Port{Number: 50001, Given: true} },
-		"--config":                    func(c *node.Config) { c.Components.ConfigFiles = []string{"c.yaml"} },
-	}
-	for _, flag := range node.NotYet() {
-		if uses[flag] == nil {
-			t.Errorf("%s is refused, but this test does not use it", flag)
-			continue
-		}
-		err := changed(uses[flag]).Validate()
-		if !contains(problemsOf(err), fault.Unimplemented, flag+": ") || !strings.Contains(err.Error(), "not available in this version") {
-			t.Errorf("%s: %v", flag, err)
-		}
-	}
-	for flag := range uses {
-		if !slices.Contains(node.NotYet(), flag) {
-			t.Errorf("%s is available: move it to the accepted settings", flag)
-		}
 	}
 }
 

@@ -77,8 +77,8 @@ func (c Config) Validate() error {
 	c.validateApps(&p)
 	c.validatePorts(&p)
 	c.validateExposure(&p)
+	c.Security.validate(&p)
 	p.check(c.Grace >= 0, "--graceful-shutdown-seconds", int64(c.Grace/time.Second), "give a number of seconds, 0 or more")
-	c.refuseNotYet(&p)
 	return errors.Join(p...)
 }
 
@@ -122,7 +122,7 @@ func (c Config) validateData(p *problems) {
 	case d.StateDir == "":
 		p.add("--data-dir", d.Dir, "neither HOME nor XDG_STATE_HOME says where state is kept: name a directory on a durable disk")
 	default:
-		p.add("--node-id", c.Cluster.NodeID, "with --join the data directory is named after it: give one, or give --data-dir")
+		p.add("--node-id", c.Cluster.NodeID, "with --join the data directory is named after it, and the name of this machine cannot be used: give one, or give --data-dir")
 	}
 }
 
@@ -133,6 +133,7 @@ func (c Cluster) validate(p *problems) {
 		p.check(c.NodeID != sharedDir, "--node-id", c.NodeID, "this name is reserved: choose another")
 	}
 	oneOf(p, "--role", c.Role, RoleServer, RoleSidecar)
+	c.validateRole(p)
 	p.between("--voters", c.Voters, 1, 99)
 	p.check(c.Partitions >= 0 && c.Partitions <= MaxPartitions, "--partitions", c.Partitions, fmt.Sprintf("give a number from 1 to %d", MaxPartitions))
 	p.between("--bootstrap-expect", c.BootstrapExpect, 0, 99)
@@ -146,6 +147,8 @@ func (c Config) validateApps(p *problems) {
 	for _, a := range c.Apps {
 		a.validate(p)
 		p.port("apps: httpPort", a.HTTPPort)
+		p.port("apps: grpcPort", a.GRPCPort)
+		p.check(a.HTTPPort.Given || a.HTTPPort.Number != 0, "apps: httpPort of "+a.ID, "", "give the port of its API: the port is the application's identity; 0 picks a free one")
 		p.check(!seen[a.ID], "apps: id", a.ID, "give each application an id of its own")
 		seen[a.ID] = true
 	}
@@ -164,6 +167,9 @@ func (c Config) validatePorts(p *problems) {
 		}
 	}
 	claim("--http-port", c.API.HTTP.Number)
+	if !c.API.GRPCOff {
+		claim("--grpc-port", c.API.GRPC.Number)
+	}
 	if c.App.Port != 0 && listen.IsLoopback(c.App.Address) {
 		claim("--app-port", c.App.Port)
 	}
@@ -172,7 +178,32 @@ func (c Config) validatePorts(p *problems) {
 	}
 	for _, a := range c.Apps {
 		claim("apps: httpPort", a.HTTPPort.Number)
+		if port, _, on := c.grpcPort(false, a); on {
+			claim("apps: grpcPort", port.Number)
+		}
+		if a.Port != 0 && listen.IsLoopback(a.Address) {
+			claim("apps: port", a.Port)
+		}
 	}
+}
+
+// validate checks that certificates made elsewhere come with all they need.
+func (s Security) validate(p *problems) {
+	files := []string{s.ClusterCertFile, s.ClusterKeyFile, s.ClusterCAFile}
+	given := 0
+	for _, f := range files {
+		if f != "" {
+			given++
+		}
+	}
+	if given == 0 {
+		return
+	}
+	for i, flag := range []string{"--cluster-cert-file", "--cluster-key-file", "--cluster-ca-file"} {
+		p.check(files[i] != "", flag, files[i], "--cluster-cert-file, --cluster-key-file and --cluster-ca-file belong together: give all three")
+	}
+	p.check(s.ClusterTokenFile != "", "--cluster-cert-file", s.ClusterCertFile,
+		"certificates secure connections, but gossip packets need a key that all nodes share: give --cluster-token-file too (quorate token create makes one)")
 }
 
 // validateExposure refuses listeners that others can reach without credentials.
@@ -185,8 +216,8 @@ func (c Config) validateExposure(p *problems) {
 		p.check(tokens || listen.IsLoopback(h) || !isHost(h), "--listen-address", h,
 			"others could read and write all state: set DAPR_API_TOKEN or --api-token-file, or say --insecure")
 	}
-	p.check(c.Security.ClusterTokenFile != "" || listen.IsLoopback(c.Cluster.Bind) || !isHost(c.Cluster.Bind), "--bind-address", c.Cluster.Bind,
-		"others could join the cluster: say --insecure if only trusted hosts can reach it")
+	p.check(c.Security.secured() || listen.IsLoopback(c.Cluster.Bind) || !isHost(c.Cluster.Bind), "--bind-address", c.Cluster.Bind,
+		"others could join the cluster: give every node the same --cluster-token-file (quorate token create makes one), or say --insecure if only trusted hosts can reach it")
 }
 
 // What isID and isName ask for, in words.

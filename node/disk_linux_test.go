@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 func childNode(dir string) int {
 	c := node.Config{Version: "test"}
 	c.Data.Dir, c.Data.MinFree = dir, 1
-	c.API.HTTP, c.Metrics.Off = free(), true
+	c.API.HTTP, c.API.GRPCOff, c.Metrics.Off = free(), true, true
 	c.Data.LogStore = node.LogStore(os.Getenv(childLog))
 	// Snapshots, truncation and restarts meet often.
 	c.Cluster.Bounds = group.Bounds{SnapshotLogBytes: 64 << 10, SnapshotEntries: 100, TrailingEntries: 64}
@@ -106,7 +106,7 @@ func startChild(t *testing.T, dir string) *child {
 	}()
 	select {
 	case c.addr = <-first:
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("the child neither starts nor ends")
 	}
 	return c
@@ -117,7 +117,7 @@ func (c *child) end(t *testing.T) string {
 	t.Helper()
 	select {
 	case <-c.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		t.Fatalf("the child goes on: %s", c.stderr.String())
 	}
 	return c.stderr.String()
@@ -125,7 +125,7 @@ func (c *child) end(t *testing.T) string {
 
 func (c *child) save(i int) (int, error) {
 	body := fmt.Sprintf(`[{"key":"k%d","value":"%s","options":{"consistency":"strong"}}]`, i, strings.Repeat("v", 8<<10))
-	client := http.Client{Timeout: 15 * time.Second}
+	client := http.Client{Timeout: patience}
 	resp, err := client.Post("http://"+c.addr+"/v1.0/state/statestore", "application/json", strings.NewReader(body)) //nolint:noctx // loopback
 	if err != nil {
 		return 0, err
@@ -207,7 +207,7 @@ func waitFor(t *testing.T, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(15 * time.Second)
+	deadline := time.After(patience)
 	for !ok() {
 		select {
 		case <-tick.C:

@@ -1,6 +1,10 @@
 package node
 
-import "github.com/quorate/quorate/internal/peer"
+import (
+	"net/netip"
+
+	"github.com/quorate/quorate/internal/peer"
+)
 
 // Isolate cuts this node's peer port off from other servers, both ways; Rejoin undoes it.
 // Gossip goes on: it is a one-port failure, which the groups must survive all the same.
@@ -26,4 +30,9 @@ func (n *Node) Rejoin(servers ...string) {
 	for _, s := range servers {
 		n.port.Heal(s)
 	}
+}
+
+// MetricsAddr shows metricsAddr to tests.
+func MetricsAddr(listener string, advertised netip.Addr) string {
+	return metricsAddr(listener, advertised)
 }

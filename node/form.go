@@ -37,8 +37,9 @@ func (n *Node) findCluster(ctx context.Context) {
 		}
 		pause.Stop()
 	}
-	id := n.host.Identity().Cluster
-	if err := n.gossip.Load().UpdateFacts(func(f *membership.Facts) { f.ClusterID = id }); err != nil && ctx.Err() == nil {
+	own := n.host.Identity()
+	id := own.Cluster
+	if err := n.gossip.Load().UpdateFacts(func(f *membership.Facts) { f.ClusterID, f.Epoch = id, uint32(own.Epoch) }); err != nil && ctx.Err() == nil {
 		n.log.Error("the others cannot be told which cluster this node belongs to", "cluster_id", id, "error", err)
 	}
 	n.introduce()
@@ -49,8 +50,8 @@ func (n *Node) findCluster(ctx context.Context) {
 
 // search makes one attempt and notes what is still missing.
 func (n *Node) search(ctx context.Context, r *membership.Roster) {
-	if id := formed(r); id != "" {
-		if err := n.host.Adopt(id); err != nil {
+	if id, epoch := formed(r); id != "" {
+		if err := n.host.Adopt(id, epoch); err != nil {
 			n.wait("%s", fault.Text(err))
 		}
 		return
@@ -59,13 +60,17 @@ func (n *Node) search(ctx context.Context, r *membership.Roster) {
 		n.wait("%s", fault.Text(why))
 		return
 	}
+	if n.place.notes != "" && n.sidecar() {
+		n.wait("the node of this user that holds the shared data directory has not been reached yet")
+		return
+	}
 	expect := n.config.Cluster.BootstrapExpect
 	if !n.config.Cluster.joining() {
 		n.wait("the data directory %s was made to join a cluster and belongs to none yet: start the node with --join, or choose another --data-dir", n.config.Data.Dir)
 		return
 	}
 	if expect == 0 {
-		n.wait("no node of a cluster has been reached through --join %s; to form a new cluster, start its servers with --bootstrap-expect", strings.Join(n.config.Cluster.Join, ","))
+		n.wait("no node of a cluster has been reached through --join %s; to form a new cluster, start its servers with --bootstrap-expect%s", strings.Join(n.config.Cluster.Join, ","), n.tokenHint())
 		return
 	}
 	servers := candidates(r)
@@ -82,14 +87,14 @@ func (n *Node) search(ctx context.Context, r *membership.Roster) {
 	n.form(ctx, servers[:expect])
 }
 
-// formed is the id of a cluster that a living member belongs to.
-func formed(r *membership.Roster) string {
+// formed is the id of a cluster that a living member belongs to, and its epoch.
+func formed(r *membership.Roster) (id string, epoch uint64) {
 	for _, m := range r.Alive() {
-		if m.ClusterID != "" {
-			return m.ClusterID
+		if m.ClusterID != "" && m.Role == membership.Server {
+			return m.ClusterID, uint64(m.Epoch)
 		}
 	}
-	return ""
+	return "", 0
 }
 
 // candidates are the living servers that could form a cluster, by node id.
@@ -148,7 +153,11 @@ func (n *Node) servePromise(_ context.Context, r peer.Request) ([]byte, error) {
 		return nil, &fault.Error{Code: fault.Conflict, Op: "node.promise", Msg: fmt.Sprintf("--bootstrap-expect is %d here and %d there", mine, expect),
 			Hint: "give all servers of a new cluster the same number"}
 	}
-	if g := n.gossip.Load(); g == nil || formed(g.Roster()) != "" {
+	g := n.gossip.Load()
+	if g == nil {
+		return nil, fault.New(fault.Unavailable, "node.promise", "this node is starting")
+	}
+	if id, _ := formed(g.Roster()); id != "" {
 		return nil, fault.New(fault.Conflict, "node.promise", "there is a cluster already")
 	}
 	return nil, n.host.Promise(r.From.Server)
@@ -165,6 +174,9 @@ func (n *Node) wait(format string, args ...any) {
 // outside says why this node is not a working part of the cluster: because the others
 // refuse it, or because it has not been one yet.
 func (n *Node) outside() *api.Reason {
+	if why := n.host.Removed(); why != nil {
+		return &api.Reason{Name: "cluster", Text: fault.Text(why)}
+	}
 	if why := n.refusal(); why != nil {
 		return &api.Reason{Name: "cluster", Text: fault.Text(why)}
 	}
@@ -178,8 +190,11 @@ func (n *Node) outside() *api.Reason {
 		}
 		return &api.Reason{Name: "cluster", Text: text}
 	}
-	for i := range n.host.Groups() {
-		if err := n.host.Ready(uint32(i)); err != nil {
+	if n.host.Partitions() == 0 {
+		return &api.Reason{Name: "cluster", Text: fault.Text(n.host.Ready(0))}
+	}
+	for i := range n.host.Partitions() {
+		if err := n.host.Ready(i); err != nil {
 			return &api.Reason{Name: "cluster", Text: fault.Text(err)}
 		}
 	}

@@ -11,8 +11,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/quorate/quorate/api"
+	apigrpc "github.com/quorate/quorate/api/grpc"
 	apihttp "github.com/quorate/quorate/api/http"
 	"github.com/quorate/quorate/component/loader"
+	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/lifecycle"
 	"github.com/quorate/quorate/internal/peer"
 	"github.com/quorate/quorate/membership"
@@ -30,10 +33,19 @@ type Deps struct {
 	// Exit ends the process, for a shutdown that is forced through the API. Required.
 	Exit func(code int)
 	Env  func(name string) (string, bool) // looks up environment variables. Required
-	Now  func() time.Time                 // nil = time.Now
+	// Environ lists the environment as "NAME=value", for a secret store that shows it; nil =
+	// it cannot be listed.
+	Environ func() []string
+	Now     func() time.Time // nil = time.Now
 	// Step is called before and after each step of the store's own disk work, with its name,
 	// for crash tests; nil = nothing.
 	Step func(step string)
+	// Dial opens connections to the peer ports of other nodes, for tests that watch or hinder
+	// them; nil = TCP.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
+	// NoSessions leaves out what lets an application that is called see what its caller wrote:
+	// a test shows what that is good for.
+	NoSessions bool
 	// Registry takes the metrics of all subsystems and is what /metrics serves; nil = a new one.
 	Registry Registry
 }
@@ -46,28 +58,39 @@ type Registry interface {
 
 // Node is a running node. Safe for concurrent use.
 type Node struct {
-	config   Config
-	deps     Deps
-	log      *slog.Logger
-	started  time.Time
-	registry Registry
-	closers  lifecycle.Stack
+	config      Config
+	place       place
+	deps        Deps
+	log         *slog.Logger
+	started     time.Time
+	registry    Registry
+	connections connections
+	closers     lifecycle.Stack
 
-	addrs Addresses
-	apis  []*apihttp.Server
-	host  *raftfsm.Host
-	set   atomic.Pointer[loader.Set] // nil until all components are open
-	ready atomic.Bool
+	addrs  Addresses
+	apis   []*apihttp.Server
+	rpcs   []*apigrpc.Server
+	tokens *api.Tokens // of the node, for every application without one of its own
+	host   *raftfsm.Host
+	set    atomic.Pointer[loader.Set] // nil until all components are open
+	ready  atomic.Bool
 
+	credentials   *credentials // nil = traffic between nodes is not secured
 	port          *peer.Port
 	peerListeners []net.Listener
 	transportsMu  sync.Mutex
 	transports    []*peer.Transport // guarded by transportsMu: groups are opened at a time
 	self          atomic.Pointer[peer.Identity]
-	gossip        atomic.Pointer[membership.Gossip] // nil until it is open
+	gossip        atomic.Pointer[membership.Gossip]   // nil until it is open
+	catalogue     atomic.Pointer[discovery.Catalogue] // nil until the host is open
 	reconciler    *reconciler
 	waitingFor    atomic.Pointer[string] // what keeps this node out of a cluster
 	inside        atomic.Bool            // it has been a working part of one
+
+	calls    invocation
+	inputs   atomic.Pointer[[]*api.Inputs]
+	inbound  map[string]*api.Policy // by binding; written before the components are in force
+	outbound map[string]*api.Policy
 
 	stop chan struct{} // closed when the API asked the node to stop
 	once sync.Once
@@ -81,13 +104,24 @@ func Open(ctx context.Context, c Config, d Deps) (*Node, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+	return open(ctx, c, d, place{})
+}
+
+// place is what a node is among those of its user on one host; zero = it does not know them.
+type place struct {
+	notes string // directory of the notes of live nodes
+	bare  bool   // it serves no application
+}
+
+// open is Open without the checks.
+func open(ctx context.Context, c Config, d Deps, p place) (*Node, error) {
 	if d.Now == nil {
 		d.Now = time.Now
 	}
 	if d.Registry == nil {
 		d.Registry = prometheus.NewRegistry()
 	}
-	n := &Node{config: c, deps: d, log: d.Logger, started: d.Now(), registry: d.Registry, stop: make(chan struct{})}
+	n := &Node{config: c, place: p, deps: d, log: d.Logger, started: d.Now(), registry: d.Registry, stop: make(chan struct{})}
 	if err := n.build(ctx); err != nil {
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Grace)
 		defer cancel()

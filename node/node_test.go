@@ -13,7 +13,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -28,10 +27,15 @@ func free() node.Port { return node.Port{Given: true} }
 // config is that of a node on free ports with a data directory of its own.
 func config(t testing.TB) node.Config {
 	c := node.Config{Version: "test"}
-	c.Data.Dir, c.Data.RuntimeDir = filepath.Join(t.TempDir(), "data"), t.TempDir()
+	runtime, err := os.MkdirTemp("", "q") // the path of a socket must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(runtime) })
+	c.Data.Dir, c.Data.RuntimeDir = filepath.Join(t.TempDir(), "data"), runtime
 	c.Data.MinFree = 1
 	c.App.ID = "shop"
-	c.API.HTTP, c.Metrics.Port = free(), free()
+	c.API.HTTP, c.API.GRPC, c.Metrics.Port = free(), free(), free()
 	return c
 }
 
@@ -45,7 +49,7 @@ func deps(t testing.TB) node.Deps {
 
 func open(t testing.TB, c node.Config) *node.Node {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	n, err := node.Open(ctx, c, deps(t))
 	if err != nil {
@@ -57,7 +61,7 @@ func open(t testing.TB, c node.Config) *node.Node {
 
 func closeNode(t testing.TB, n *node.Node) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := n.Close(ctx); err != nil {
 		t.Errorf("closing: %v", err)
@@ -77,7 +81,7 @@ func resources(t testing.TB, files map[string]string) []string {
 }
 
 func store(name, typ, metadata string) string {
-	return "apiVersion: quorate.io/v1alpha1\nkind: Component\nmetadata:\n  name: " + name +
+	return "apiVersion: quorate.dev/v1alpha1\nkind: Component\nmetadata:\n  name: " + name +
 		"\nspec:\n  type: " + typ + "\n  version: v1\n  metadata: [" + metadata + "]\n"
 }
 
@@ -196,7 +200,7 @@ func TestAFailedStartLeavesNothingOpen(t *testing.T) {
 			c.Components.Paths = resources(t, map[string]string{"a.yaml": store("s", "state.nosuch", "")})
 		},
 		"document that would have no effect": func(c *node.Config) {
-			c.Components.Paths = resources(t, map[string]string{"a.yaml": "apiVersion: quorate.io/v1alpha1\nkind: Configuration\nmetadata:\n  name: c\nspec: {}\n"})
+			c.Components.Paths = resources(t, map[string]string{"a.yaml": "apiVersion: quorate.dev/v1alpha1\nkind: HTTPEndpoint\nmetadata:\n  name: c\nspec: {baseUrl: \"http://a\"}\n"})
 		},
 		"unreadable folder": func(c *node.Config) { c.Components.Paths = []string{"/nonexistent"} },
 	} {
@@ -221,7 +225,7 @@ func TestShutdownThroughTheAPIWakesWait(t *testing.T) {
 	if code, _, _ := ask(t, n, "POST", "/v1.0/shutdown", ""); code != 204 {
 		t.Fatalf("shutdown: %d", code)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := n.Wait(ctx); err != nil || ctx.Err() != nil {
 		t.Errorf("Wait: %v, %v", err, ctx.Err())
@@ -290,7 +294,7 @@ func TestTheComponentFilesForDeploymentLoadWithoutAWarning(t *testing.T) {
 func TestAGracefulStopAnswersEveryRequestItTook(t *testing.T) {
 	n := open(t, config(t))
 	url := "http://" + n.Addresses().API[0] + "/v1.0/state/statestore"
-	client := http.Client{Timeout: 10 * time.Second}
+	client := http.Client{Timeout: patience}
 	var saved atomic.Int64
 	var wg sync.WaitGroup
 	for range 8 {

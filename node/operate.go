@@ -42,7 +42,13 @@ func (n *Node) Members(context.Context) ([]api.MemberStatus, error) {
 func (n *Node) TransferLeader(ctx context.Context, id uint64, to string) (api.TransferResult, error) {
 	self := n.host.Identity()
 	out := api.TransferResult{Group: id, From: self.Node}
+	if err := n.host.Removed(); err != nil {
+		return out, err
+	}
 	groups := n.host.Groups()
+	if n.sidecar() && id < uint64(n.host.Partitions()) {
+		return out, elsewhere(id, n.host.Leader(uint32(id)))
+	}
 	if id >= uint64(len(groups)) {
 		return out, &fault.Error{Code: fault.NotFound, Op: opTransfer, Msg: fmt.Sprintf("there is no group %d", id), Hint: fmt.Sprintf("the groups are 0 to %d", len(groups)-1)}
 	}
@@ -51,6 +57,7 @@ func (n *Node) TransferLeader(ctx context.Context, id uint64, to string) (api.Tr
 		return out, elsewhere(id, leader)
 	}
 	if to == self.Node {
+		n.reconciler.hold(int(id)) //nolint:gosec // bounded above
 		out.Leader = self.Node
 		return out, nil
 	}
@@ -59,6 +66,7 @@ func (n *Node) TransferLeader(ctx context.Context, id uint64, to string) (api.Tr
 	if err != nil {
 		return out, err
 	}
+	n.announceHold(ctx, id, servers, target)
 	if err := g.Transfer(ctx, target); err != nil {
 		return out, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/secretstores"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/group"
@@ -35,6 +36,22 @@ func (n *Node) StateStores() []*state.Instance {
 	return nil
 }
 
+// SecretStore returns the secret store of a name.
+func (n *Node) SecretStore(name string) (*secretstores.Instance, bool) {
+	if s := n.set.Load(); s != nil {
+		return s.SecretStore(name)
+	}
+	return nil, false
+}
+
+// SecretStores returns all secret stores.
+func (n *Node) SecretStores() []*secretstores.Instance {
+	if s := n.set.Load(); s != nil {
+		return s.SecretStores()
+	}
+	return nil
+}
+
 // ActorStore returns the store that carries actor state.
 func (n *Node) ActorStore() (*state.Instance, bool) {
 	if s := n.set.Load(); s != nil {
@@ -47,15 +64,26 @@ func (n *Node) ActorStore() (*state.Instance, bool) {
 func (n *Node) Starting() []api.Reason {
 	switch {
 	case n.ready.Load():
+		var out []api.Reason
 		if why := n.outside(); why != nil {
-			return []api.Reason{*why}
+			out = append(out, *why)
 		}
-		return nil
+		return append(out, n.unopened()...)
 	case n.Loaded():
 		return []api.Reason{{Name: "node", Text: "the start is being completed"}}
 	default:
 		return []api.Reason{{Name: "components", Text: "the replicated store and the components are being opened"}}
 	}
+}
+
+// unopened lists the applications whose ports were never open.
+func (n *Node) unopened() (out []api.Reason) {
+	for _, a := range n.apps() {
+		if c := n.calls.channels[n.callee(a.ID)]; c != nil && !c.Seen() {
+			out = append(out, api.Reason{Name: "application " + a.ID, Text: "it has not opened " + c.Target() + " yet"})
+		}
+	}
+	return out
 }
 
 // OutboundStarting lists what calls into the runtime still wait for.
@@ -73,8 +101,8 @@ func (n *Node) Readiness(context.Context) []api.Check {
 	}
 	var checks []api.Check
 	reads, writes, why := true, true, ""
-	for i := range n.host.Groups() {
-		c := n.groupCheck(uint32(i))
+	for i := range max(n.host.Partitions(), 1) { // before a sidecar knows how many there are, one says so
+		c := n.groupCheck(i)
 		checks = append(checks, c)
 		if !c.Reads || !c.Writes {
 			reads, writes, why = reads && c.Reads, writes && c.Writes, "group "+c.Name+": "+c.Reason
@@ -90,7 +118,12 @@ func (n *Node) Readiness(context.Context) []api.Check {
 func (n *Node) groupCheck(id uint32) api.Check {
 	c := api.Check{Kind: "group", Name: strconv.FormatUint(uint64(id), 10), Reads: true, Writes: true}
 	if err := n.host.Ready(id); err != nil {
-		c.Reads, c.Writes, c.Reason = false, false, fault.Text(err)
+		c.Reads, c.Writes, c.Reason = n.sidecar() && n.host.Route(id).Reads, false, fault.Text(err)
+		if g := n.host.Groups(); int(id) < len(g) && g[id].Trusted() == nil {
+			if who := n.missingVoters(g[id].Status().Servers); who != "" {
+				c.Reason += "; " + who
+			}
+		}
 	} else if err := n.host.WritesAllowed(); err != nil {
 		c.Writes, c.Reason = false, fault.Text(err)
 	}
@@ -111,26 +144,9 @@ func storeCheck(s component.Status, reads, writes bool, why string) []api.Check 
 	}
 }
 
-// Describe describes the node to the application.
-func (n *Node) Describe() api.Description {
-	a := n.config.App
-	d := api.Description{RuntimeVersion: n.config.Version, Actors: api.ActorRuntime{Status: "DISABLED"}}
-	if a.Port != 0 {
-		d.Channel = api.AppChannel{Port: a.Port, Protocol: string(a.Protocol), Address: a.Address, MaxConcurrency: max(a.MaxConcurrency, 0)}
-	}
-	if set := n.set.Load(); set != nil {
-		for _, s := range set.Statuses() {
-			if s.State == component.Ready {
-				d.Components = append(d.Components, api.ComponentInfo{Name: s.Name, Type: s.Type, Version: s.Version, Capabilities: s.Capabilities})
-			}
-		}
-	}
-	return d
-}
-
 // Status describes the node to an operator.
 func (n *Node) Status(ctx context.Context) (api.NodeStatus, error) {
-	s := api.NodeStatus{Node: n.identity(), Issues: []api.Issue{}, Groups: []api.GroupStatus{}, Stores: []api.StoreStatus{}}
+	s := api.NodeStatus{Node: n.identity(), Issues: []api.Issue{}, Notes: n.notes(), Groups: []api.GroupStatus{}, Stores: []api.StoreStatus{}}
 	for _, r := range n.Starting() {
 		s.Issues = append(s.Issues, api.Issue{About: r.Name, Reason: r.Text})
 	}
@@ -140,22 +156,39 @@ func (n *Node) Status(ctx context.Context) (api.NodeStatus, error) {
 		}
 	}
 	s.Ready = len(s.Issues) == 0
+	s.Issues = append(s.Issues, n.credentialIssues()...) // what works now works all the same
+	s.Issues = append(s.Issues, n.inputIssues()...)
+	s.Issues = append(s.Issues, n.diskIssues()...)
+	s.Security = n.securityStatus()
 	for i, g := range n.host.Groups() {
 		s.Groups = append(s.Groups, n.groupStatus(uint32(i), g))
 	}
+	s.Groups = append(s.Groups, n.routedGroups()...)
 	s.Stores = n.storeStatuses()
 	return s, nil
 }
 
 func (n *Node) identity() api.NodeIdentity {
 	id := n.host.Identity()
+	id.Partitions = n.host.Partitions()
+	if n.sidecar() {
+		id.Server = "" // it is none
+	}
 	return api.NodeIdentity{
-		ID: id.Node, ServerID: id.Server, Cluster: n.config.Cluster.Name, ClusterID: id.Cluster, Role: string(n.config.Cluster.Role),
+		ID: id.Node, ServerID: id.Server, Cluster: n.config.Cluster.Name, ClusterID: id.Cluster, Epoch: id.Epoch, Role: string(n.config.Cluster.Role),
 		Version: n.config.Version, Started: n.started.UTC(), UptimeMS: n.deps.Now().Sub(n.started).Milliseconds(),
 		DataDir: n.addrs.DataDir, LogStore: string(id.Engine), Partitions: int(id.Partitions), Metrics: n.addrs.Metrics,
 		Gossip: n.addrs.Gossip, Peer: n.addrs.Peer,
-		Apps: []api.AppStatus{{ID: n.config.App.ID, Namespace: n.config.Namespace, API: n.addrs.API}},
+		Apps: n.appStatuses(),
 	}
+}
+
+func (n *Node) appStatuses() []api.AppStatus {
+	out := []api.AppStatus{}
+	for _, a := range n.addrs.Apps {
+		out = append(out, api.AppStatus{ID: a.ID, Namespace: n.config.Namespace, API: a.API, GRPC: a.GRPC})
+	}
+	return out
 }
 
 func (n *Node) groupStatus(id uint32, g *group.Group) api.GroupStatus {
@@ -169,6 +202,20 @@ func (n *Node) groupStatus(id uint32, g *group.Group) api.GroupStatus {
 	}
 }
 
+// diskIssues tells of disks that serve, but not as they should.
+func (n *Node) diskIssues() (out []api.Issue) {
+	for i, g := range n.host.Groups() {
+		about, st := "group "+strconv.Itoa(i), g.Status()
+		if st.Damaged && st.Doubt == nil {
+			out = append(out, api.Issue{About: about, Reason: "stored records are not what was applied, and no other server holds a copy: restore a backup"})
+		}
+		if st.SlowDisk {
+			out = append(out, api.Issue{About: about, Reason: "the disk of this node is slow: half of the writes of the log take more than 200 ms"})
+		}
+	}
+	return out
+}
+
 // serverStatuses lists a group's members; what only its leader knows is left out elsewhere.
 func (n *Node) serverStatuses(id uint32, servers []raft.Server) []api.ServerStatus {
 	out := []api.ServerStatus{}
@@ -176,6 +223,9 @@ func (n *Node) serverStatuses(id uint32, servers []raft.Server) []api.ServerStat
 		one := api.ServerStatus{Node: placement.NodeOf(string(s.ID)), ServerID: string(s.ID), Voter: s.Suffrage == raft.Voter}
 		if n.reconciler != nil {
 			one.Lag, one.Reason = n.reconciler.about(id, string(s.ID))
+		}
+		if one.Reason == "" {
+			one.Reason = n.missing(string(s.ID)) // no leader tells
 		}
 		out = append(out, one)
 	}

@@ -23,8 +23,10 @@ const (
 // gossip knows: placement decides, one change at a time, this carries out.
 type reconciler struct {
 	node  *Node
+	now   chan struct{} // one slot: do not wait for the next tick
 	mu    sync.Mutex
 	views []groupView // by group; guarded by mu, for status
+	holds []hold      // by group; guarded by mu
 }
 
 // groupView is what a leader knows about one of its groups beyond raft's configuration.
@@ -36,24 +38,36 @@ type groupView struct {
 }
 
 func newReconciler(n *Node) *reconciler {
-	return &reconciler{node: n, views: make([]groupView, len(n.host.Groups()))}
+	return &reconciler{node: n, now: make(chan struct{}, 1), views: make([]groupView, len(n.host.Groups())), holds: make([]hold, len(n.host.Groups()))}
 }
 
 // run reconciles until ctx ends.
 func (r *reconciler) run(ctx context.Context) {
 	tick := time.NewTicker(reconcilePause)
 	defer tick.Stop()
+	own := standing{node: r.node}
 	for {
 		roster := r.node.gossip.Load().Roster()
 		changed := roster.Changed()
 		r.greet(roster)
+		r.node.followEpoch(roster)
 		r.round(ctx)
+		own.check(ctx)
 		select {
 		case <-changed:
+		case <-r.now:
 		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// hurry makes the next round begin at once.
+func (r *reconciler) hurry() {
+	select {
+	case r.now <- struct{}{}:
+	default:
 	}
 }
 
@@ -71,8 +85,9 @@ func (r *reconciler) greet(roster *membership.Roster) {
 func (r *reconciler) round(ctx context.Context) {
 	inputs := make([]placement.Input, len(r.views))
 	for i, g := range r.node.host.Groups() {
+		leading := g.Leading() // only then does the replica here show every mark of a removed server
 		inputs[i] = r.look(ctx, uint32(i), g)
-		if !g.Leading() {
+		if !leading || !g.Leading() {
 			continue
 		}
 		for _, c := range placement.Plan(inputs[i]) {
@@ -89,12 +104,15 @@ func (r *reconciler) look(ctx context.Context, id uint32, g *group.Group) placem
 	now := r.node.deps.Now()
 	in := placement.Input{
 		Group: id, Voters: r.node.config.Cluster.Voters, Leader: string(g.Leader()), Now: now,
-		Members: members(r.node.gossip.Load().Roster()), Limits: r.node.config.Cluster.Limits,
+		Members: members(r.node.gossip.Load().Roster()), Removed: r.node.host.RemovedServers(id), Limits: r.node.config.Cluster.Limits,
 	}
 	r.mu.Lock()
 	v := &r.views[id]
 	switch {
 	case !g.Leading():
+		if !v.since.IsZero() {
+			r.drop(id)
+		}
 		*v = groupView{}
 	case v.since.IsZero():
 		*v = groupView{since: now, steady: map[string]time.Time{}}
@@ -205,6 +223,9 @@ func (r *reconciler) apply(ctx context.Context, id uint32, g *group.Group, c pla
 // spread hands over what this node leads too much of.
 func (r *reconciler) spread(ctx context.Context, inputs []placement.Input) {
 	self := r.node.host.Identity().Server
+	for i := range inputs {
+		inputs[i].Held = r.held(i)
+	}
 	for _, m := range placement.Leaders(inputs...) {
 		if m.From != self {
 			continue
@@ -213,7 +234,7 @@ func (r *reconciler) spread(ctx context.Context, inputs []placement.Input) {
 	}
 }
 
-// tell lets the others know how many groups this node leads.
+// tell lets the others know how many groups this node leads, and what its data needs.
 func (r *reconciler) tell() {
 	leads := uint32(0)
 	for _, g := range r.node.host.Groups() {
@@ -221,7 +242,8 @@ func (r *reconciler) tell() {
 			leads++
 		}
 	}
-	_ = r.node.gossip.Load().UpdateFacts(func(f *membership.Facts) { f.Leads = leads }) // refused only when leaving
+	format := r.node.host.Identity().Format
+	_ = r.node.gossip.Load().UpdateFacts(func(f *membership.Facts) { f.Leads, f.Format = leads, format }) // refused only when leaving
 }
 
 // about says how far a server of a group is behind, and why it votes or does not, where

@@ -1,0 +1,132 @@
+package node_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/node"
+)
+
+// askAt asks one of a node's applications' APIs.
+func askAt(t testing.TB, addr, method, path, body, token string) (int, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("dapr-api-token", token)
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+func TestEveryApplicationOfANodeHasItsOwnListenerKeysStoresAndToken(t *testing.T) {
+	scoped := strings.Replace(store("private", "state.in-memory", ""), "spec:", "scopes: [pay]\nspec:", 1)
+	c := config(t)
+	c.Components.Paths = resources(t, map[string]string{"a.yaml": store("statestore", "state.raft", ""), "b.yaml": scoped})
+	c.Apps = []node.AppEntry{{App: node.App{ID: "pay"}, HTTPPort: free(), Token: "hush"}, {App: node.App{ID: "ship"}, HTTPPort: free()}}
+	n := open(t, c)
+	at := map[string]string{}
+	for _, a := range n.Addresses().Apps {
+		at[a.ID] = a.API[0]
+	}
+	if len(at) != 3 || at["shop"] != n.Addresses().API[0] {
+		t.Fatalf("%+v", n.Addresses().Apps)
+	}
+	for _, r := range []struct {
+		app, method, path, body, token string
+		code                           int
+		want                           string
+	}{
+		{"shop", "POST", "/v1.0/state/statestore", `[{"key":"k","value":"of shop"}]`, "", 204, ""},
+		{"pay", "POST", "/v1.0/state/statestore", `[{"key":"k","value":"of pay"}]`, "", 401, ""},
+		{"pay", "POST", "/v1.0/state/statestore", `[{"key":"k","value":"of pay"}]`, "hush", 204, ""},
+		{"pay", "GET", "/v1.0/state/statestore/k", "", "hush", 200, `"of pay"`},
+		{"shop", "GET", "/v1.0/state/statestore/k", "", "", 200, `"of shop"`},
+		{"ship", "GET", "/v1.0/state/statestore/k", "", "", 204, ""},
+		{"pay", "GET", "/v1.0/state/private/k", "", "hush", 204, ""},
+		{"shop", "GET", "/v1.0/state/private/k", "", "", 400, "ERR_STATE_STORE_NOT_FOUND"},
+		{"ship", "POST", "/v1.0/state/private", `[{"key":"k","value":1}]`, "", 400, "ERR_STATE_STORE_NOT_FOUND"},
+		{"pay", "GET", "/v1.0/metadata", "", "hush", 200, `"private"`},
+		{"ship", "GET", "/v1.0/healthz?appid=ship", "", "", 204, ""},
+	} {
+		code, body := askAt(t, at[r.app], r.method, r.path, r.body, r.token)
+		if code != r.code || !strings.Contains(body, r.want) {
+			t.Errorf("%s %s at %s: %d %s, want %d %s", r.method, r.path, r.app, code, body, r.code, r.want)
+		}
+	}
+	if _, body := askAt(t, at["ship"], "GET", "/v1.0/metadata", "", ""); strings.Contains(body, "private") || !strings.Contains(body, `"id":"ship"`) {
+		t.Errorf("metadata of ship: %s", body)
+	}
+	if s := status(t, n).Node.Apps; len(s) != 3 || s[1].ID != "pay" {
+		t.Errorf("status: %+v", s)
+	}
+}
+
+// listed waits until a node lists exactly these applications, and says how long it took:
+// "pay@n1:uncalled".
+func listed(t testing.TB, n *node.Node, want ...string) time.Duration {
+	t.Helper()
+	begun := time.Now()
+	poll(t, func() error {
+		apps, err := n.Apps(t.Context())
+		if err != nil {
+			return err
+		}
+		var have []string
+		for _, a := range apps {
+			name := a.App
+			if a.Namespace != "" {
+				name += "." + a.Namespace
+			}
+			have = append(have, name+"@"+a.Node+":"+a.State)
+		}
+		if got, wanted := strings.Join(have, " "), strings.Join(want, " "); got != wanted {
+			return errors.New("lists " + got + ", not " + wanted)
+		}
+		return nil
+	})
+	return time.Since(begun)
+}
+
+func TestEveryNodeKnowsWhichApplicationsRunWhere(t *testing.T) {
+	nodes, configs := threeWith(t, func(c *node.Config) {
+		c.App.ID = "app-" + c.Cluster.NodeID
+		if c.Cluster.NodeID == "n3" {
+			c.Namespace = "prod"
+			c.Apps = []node.AppEntry{{App: node.App{ID: "extra"}, HTTPPort: free()}}
+		}
+	})
+	all := []string{"app-n1@n1:uncalled", "app-n2@n2:uncalled", "app-n3.prod@n3:uncalled", "extra.prod@n3:uncalled"}
+	for _, n := range nodes {
+		listed(t, n, all...)
+	}
+	var m struct {
+		Applications []struct {
+			ID, Namespace string
+			Instances     int
+		}
+	}
+	if _, body, _ := ask(t, nodes[0], "GET", "/v1.0/metadata", ""); json.Unmarshal([]byte(body), &m) != nil || len(m.Applications) != 4 || m.Applications[3].Namespace != "prod" {
+		t.Errorf("metadata: %s", body)
+	}
+
+	closeNode(t, nodes[2])
+	t.Logf("a node that stops is gone after %s", listed(t, nodes[0], all[:2]...))
+	configs[2].App.ID, configs[2].Apps = "app-again", nil
+	back := open(t, configs[2])
+	t.Logf("one that starts is known %s after it serves", listed(t, nodes[0], "app-again.prod@n3:uncalled", all[0], all[1]))
+	listed(t, back, "app-again.prod@n3:uncalled", all[0], all[1])
+}

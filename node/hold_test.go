@@ -1,0 +1,80 @@
+package node_test
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/node"
+	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/placement"
+)
+
+// leaders are the node ids that lead each group, as n knows.
+func leaders(t testing.TB, n *node.Node) []string {
+	var out []string
+	for _, g := range status(t, n).Groups {
+		out = append(out, g.Leader)
+	}
+	return out
+}
+
+func TestSpreadingDoesNotUndoWhatAnOperatorChose(t *testing.T) {
+	var clock atomic.Int64 // moved forward by the test, to end the choice
+	now := func() time.Time { return time.Now().Add(time.Duration(clock.Load())) }
+	seed := freePort(t)
+	var nodes []*node.Node
+	for i, id := range []string{"n1", "n2", "n3"} {
+		c := member(t, id, 3, fmt.Sprintf("127.0.0.1:%d", seed))
+		if i == 0 {
+			c.Cluster.Gossip = node.Port{Number: seed, Given: true}
+		}
+		c.Cluster.Partitions = 3
+		c.Cluster.Timing = group.Timing{Heartbeat: 2 * time.Second, Election: 2 * time.Second} // only the operator moves leadership
+		c.Cluster.Limits = placement.Limits{Stable: 100 * time.Millisecond, Settle: 300 * time.Millisecond}
+		nodes = append(nodes, openAt(t, c, now))
+	}
+	for _, n := range nodes {
+		ready(t, n)
+	}
+	spread := func() error {
+		seen := map[string]bool{}
+		for _, l := range leaders(t, nodes[0]) {
+			seen[l] = l != ""
+		}
+		if len(seen) != 3 || seen[""] {
+			return fmt.Errorf("leaders: %v", leaders(t, nodes[0]))
+		}
+		return nil
+	}
+	poll(t, spread)
+	for i := range 3 { // all to n1
+		poll(t, func() error {
+			for _, n := range nodes {
+				if s := status(t, n).Groups[i]; s.State == "leader" {
+					_, err := n.TransferLeader(t.Context(), uint64(i), "n1")
+					return err
+				}
+			}
+			return fmt.Errorf("group %d has no leader", i)
+		})
+	}
+	poll(t, func() error {
+		for _, l := range leaders(t, nodes[0]) {
+			if l != "n1" {
+				return fmt.Errorf("leaders: %v", leaders(t, nodes[0]))
+			}
+		}
+		return nil
+	})
+	for begun := time.Now(); time.Since(begun) < 2*time.Second; <-time.After(100 * time.Millisecond) { // several rounds of spreading
+		for _, l := range leaders(t, nodes[0]) {
+			if l != "n1" {
+				t.Fatalf("spread although an operator chose: %v", leaders(t, nodes[0]))
+			}
+		}
+	}
+	clock.Store(int64(11 * time.Minute))
+	poll(t, spread)
+}
