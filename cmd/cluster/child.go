@@ -173,35 +173,9 @@ func (n *child) wait() {
 	}
 }
 
-// freeGossipPort finds a port that is free for TCP and UDP: gossip needs both.
-func freeGossipPort(ctx context.Context) (int, error) {
-	for range 20 {
-		l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
-		if err != nil {
-			return 0, err
-		}
-		port := l.Addr().(*net.TCPAddr).Port
-		ok := free(ctx, "udp", port)
-		_ = l.Close()
-		if ok {
-			return port, nil
-		}
-	}
-	return 0, errors.New("no free port for gossip was found on 127.0.0.1")
-}
-
 // free reports whether a port of 127.0.0.1 can be had at this moment.
-func free(ctx context.Context, network string, port int) bool {
-	address := fmt.Sprintf("127.0.0.1:%d", port)
-	if network == "udp" {
-		c, err := new(net.ListenConfig).ListenPacket(ctx, network, address)
-		if err != nil {
-			return false
-		}
-		_ = c.Close()
-		return true
-	}
-	l, err := new(net.ListenConfig).Listen(ctx, network, address)
+func free(ctx context.Context, port int) bool {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
 		return false
 	}

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/quorate/quorate/internal/listen"
 )
 
 const (
@@ -89,19 +91,18 @@ func (c *cluster) build(ctx context.Context) error {
 
 // start starts the processes. Their gossip ports are chosen first, for each is told of all.
 func (c *cluster) start(ctx context.Context) error {
-	gossip := make([]int, size)
+	gossip, err := listen.Spare(ctx, size)
+	if err != nil {
+		return err
+	}
 	seeds := make([]string, size)
 	for i := range size {
-		port, err := freeGossipPort(ctx)
-		if err != nil {
-			return err
-		}
-		gossip[i], seeds[i] = port, fmt.Sprintf("127.0.0.1:%d", port)
+		seeds[i] = fmt.Sprintf("127.0.0.1:%d", gossip[i])
 	}
 	for i := range size {
 		id := fmt.Sprintf("n%d", i+1)
 		n, err := startChild(id, c.out, c.binary, "run", "--node-id", id, "--data-dir", c.dataDir(id), "--log-level", c.logLevel,
-			"--http-port", fmt.Sprint(c.apiPort(ctx, i)), "--metrics-port", "0", "--bind-address", "127.0.0.1", "--peer-port", "0",
+			"--http-port", fmt.Sprint(c.apiPort(ctx, i)), "--grpc-port", "0", "--metrics-port", "0", "--bind-address", "127.0.0.1", "--peer-port", "0",
 			"--gossip-port", fmt.Sprint(gossip[i]), "--join", strings.Join(seeds, ","), "--bootstrap-expect", fmt.Sprint(size))
 		if err != nil {
 			return err
@@ -115,7 +116,7 @@ func (c *cluster) dataDir(id string) string { return filepath.Join(c.dir, id) }
 
 // apiPort is the one a person expects, or 0 where another process has it.
 func (c *cluster) apiPort(ctx context.Context, i int) int {
-	if c.httpPort == 0 || !free(ctx, "tcp", c.httpPort+i) {
+	if c.httpPort == 0 || !free(ctx, c.httpPort+i) {
 		return 0
 	}
 	return c.httpPort + i

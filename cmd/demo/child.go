@@ -31,7 +31,7 @@ type child struct {
 
 // start runs quorate on free ports and waits until it is ready.
 func start(ctx context.Context, binary, dataDir, logStore string) (*child, error) {
-	cmd := exec.Command(binary, "run", "--log-as-json", "--http-port", "0", "--metrics-port", "0", "--data-dir", dataDir, "--log-store", logStore, "--app-id", "demo")
+	cmd := exec.Command(binary, "run", "--log-as-json", "--http-port", "0", "--enable-grpc=false", "--metrics-port", "0", "--data-dir", dataDir, "--log-store", logStore, "--app-id", "demo")
 	logs, err := cmd.StderrPipe()
 	if err != nil {
 		return nil, err

@@ -24,24 +24,33 @@ func main() { os.Exit(run()) }
 // run is the program without its end.
 func run() int {
 	m := cli.Main{
-		Args:    os.Args[1:],
-		Env:     os.Environ(),
-		Stdin:   os.Stdin,
-		Stdout:  os.Stdout,
-		Stderr:  os.Stderr,
-		Version: buildVersion(),
-		Open:    open,
-		Check:   check,
-		Signals: signals,
+		Args:     os.Args[1:],
+		Env:      os.Environ(),
+		Stdin:    os.Stdin,
+		Stdout:   os.Stdout,
+		Stderr:   os.Stderr,
+		Version:  buildVersion(),
+		Hostname: os.Hostname,
+		Open:     open,
+		Check:    check,
+		Signals:  signals,
 	}
 	return m.Run(context.Background())
 }
 
 func open(ctx context.Context, c node.Config, log *slog.Logger) (cli.Node, error) {
-	n, err := node.Open(ctx, c, node.Deps{Logger: log, Env: os.LookupEnv, Exit: os.Exit, Fatal: func(err error) {
+	d := node.Deps{Logger: log, Env: os.LookupEnv, Environ: os.Environ, Exit: os.Exit, Fatal: func(err error) {
 		log.Error("this node cannot go on and ends now; nothing acknowledged is lost", "error", err)
 		os.Exit(1)
-	}})
+	}}
+	if c.WithDefaults().Data.Shared {
+		return orNone(node.OpenShared(ctx, c, d))
+	}
+	return orNone(node.Open(ctx, c, d))
+}
+
+// orNone keeps a nil pointer from becoming an interface that is not nil.
+func orNone[N cli.Node](n N, err error) (cli.Node, error) {
 	if err != nil {
 		return nil, err
 	}

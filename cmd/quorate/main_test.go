@@ -1,8 +1,8 @@
 package main
 
 import (
+	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/quorate/quorate/internal/listen"
 )
 
 func TestMain(m *testing.M) {
@@ -36,7 +38,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// home gives a script a home of its own and three ports that are free at this moment.
+// home gives a script a home of its own and four ports that are free at this moment.
 func home(e *testscript.Env) error {
 	dir, err := os.MkdirTemp("", "q") // the path of a socket must be short
 	if err != nil {
@@ -46,7 +48,8 @@ func home(e *testscript.Env) error {
 	e.Setenv("HOME", filepath.Join(dir, "home"))
 	e.Setenv("XDG_RUNTIME_DIR", filepath.Join(dir, "run"))
 	e.Setenv("QUORATE_METRICS_PORT", "0")
-	for _, name := range []string{"PORT", "PORT2", "PORT3"} {
+	e.Setenv("QUORATE_GRPC_PORT", "0")
+	for _, name := range []string{"PORT", "PORT2", "PORT3", "APP_PORT"} {
 		port, err := freePort()
 		if err != nil {
 			return err
@@ -57,12 +60,11 @@ func home(e *testscript.Env) error {
 }
 
 func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ports, err := listen.Spare(context.Background(), 1)
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = l.Close() }()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port), nil
+	return strconv.Itoa(ports[0]), nil
 }
 
 // exits runs a command that ends with the given exit code: exits 2 quorate run x.
@@ -81,10 +83,10 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 
 // ready waits until the API on a port is healthy: ready $PORT.
 func ready(ts *testscript.TestScript, _ bool, args []string) {
-	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); <-tick.C {
+	for deadline := time.Now().Add(2 * time.Minute); time.Now().Before(deadline); <-tick.C {
 		resp, err := client.Get("http://127.0.0.1:" + args[0] + "/v1.0/healthz")
 		if err != nil {
 			continue
@@ -102,7 +104,7 @@ func request(ts *testscript.TestScript, _ bool, args []string) {
 	body := strings.NewReader(strings.Join(args[2:], " "))
 	req, err := http.NewRequest(args[0], "http://127.0.0.1:"+args[1], body)
 	ts.Check(err)
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Do(req)
 	ts.Check(err)
 	ts.Check(resp.Write(ts.Stdout()))
@@ -146,7 +148,7 @@ func runNode(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(os.Args[0], "run", "--http-port", port, "--metrics-port", "0", "--data-dir", t.TempDir())
+	cmd := exec.Command(os.Args[0], "run", "--http-port", port, "--grpc-port", "0", "--metrics-port", "0", "--data-dir", t.TempDir())
 	cmd.Args[0] = "quorate" // TestMain goes by the name
 	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+filepath.Join(os.TempDir(), fmt.Sprintf("quorate-test-%d", os.Getpid())))
 	if err := cmd.Start(); err != nil {
@@ -159,7 +161,7 @@ func runNode(t *testing.T) string {
 	address := "127.0.0.1:" + port
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(20 * time.Second); ; <-tick.C {
+	for deadline := time.Now().Add(2 * time.Minute); ; <-tick.C {
 		resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Get("http://" + address + "/v1.0/healthz")
 		if err == nil {
 			_ = resp.Body.Close()

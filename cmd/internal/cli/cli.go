@@ -38,7 +38,7 @@ type Node interface {
 	Close(ctx context.Context) error
 }
 
-// Main is one call of the program. Every field must be set, but for Exit.
+// Main is one call of the program. Every field must be set, but for Hostname and Exit.
 type Main struct {
 	Args    []string // without the name of the program
 	Env     []string // "NAME=value"
@@ -46,6 +46,8 @@ type Main struct {
 	Stdout  io.Writer
 	Stderr  io.Writer
 	Version Version
+
+	Hostname func() (string, error) // name of this machine; nil = unknown
 
 	// Open starts a node; ctx bounds the start, not the life of the node.
 	Open func(ctx context.Context, c node.Config, log *slog.Logger) (Node, error)

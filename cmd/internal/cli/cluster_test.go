@@ -18,6 +18,17 @@ func TestMembersForPeopleAndPrograms(t *testing.T) {
 	}
 }
 
+func TestApplicationsForPeopleAndPrograms(t *testing.T) {
+	c := newConsole(t)
+	s := c.start()
+	defer c.stop(s)
+	golden(t, "testdata/apps.txt", c.run("apps").stdout)
+	var apps []api.AppInstance
+	if err := json.Unmarshal([]byte(c.run("apps", "--json").stdout), &apps); err != nil || len(apps) != 4 || !apps[0].Self || apps[2].Namespace != "prod" {
+		t.Errorf("%+v, %v", apps, err)
+	}
+}
+
 func TestTransferLeaderSaysWhoLeadsNow(t *testing.T) {
 	c := newConsole(t)
 	s := c.start()

@@ -87,9 +87,13 @@ func (n *memoryNode) face(c node.Config, store state.Store, log *slog.Logger) (h
 	for i, t := range c.Security.APITokens {
 		tokens[i] = string(t)
 	}
+	accepted, err := api.NewTokens(tokens)
+	if err != nil {
+		return nil, err
+	}
 	return apihttp.New(apihttp.Config{
 		App: app, State: api.NewState(app, oneStore{inst}, api.Limits{}), Health: api.NewHealth(app, healthy{}), Metadata: api.NewMetadata(app, healthy{}, api.Limits{}),
-		Shutdown: func(bool) { n.stopped <- nil }, Tokens: tokens, Logger: log, Registerer: prometheus.NewRegistry(),
+		Shutdown: func(bool) { n.stopped <- nil }, Tokens: accepted, Logger: log, Registerer: prometheus.NewRegistry(),
 	})
 }
 
@@ -111,6 +115,15 @@ func (n *memoryNode) Members(context.Context) ([]api.MemberStatus, error) {
 	}, nil
 }
 
+func (n *memoryNode) Apps(context.Context) ([]api.AppInstance, error) {
+	return []api.AppInstance{
+		{App: "orders", Node: "n1", Protocol: "http", State: "healthy", Load: 2, Calls: 3, Self: true},
+		{App: "orders", Node: "n2", Protocol: "http", State: "demoted"},
+		{App: "orders", Namespace: "prod", Node: "n2", Protocol: "grpc", State: "unhealthy"},
+		{App: "report", Node: "n2", State: "uncalled"},
+	}, nil
+}
+
 // TransferLeader knows one group, and a node n3 that has not been heard of after it took over.
 func (n *memoryNode) TransferLeader(_ context.Context, group uint64, to string) (api.TransferResult, error) {
 	if group != 0 {
@@ -120,6 +133,29 @@ func (n *memoryNode) TransferLeader(_ context.Context, group uint64, to string) 
 		return api.TransferResult{From: "n1"}, nil
 	}
 	return api.TransferResult{From: "n1", Leader: stdcmp.Or(to, "n2")}, nil
+}
+
+// Remove knows n2, which is out at once, and n3, which never gets out.
+func (n *memoryNode) Remove(_ context.Context, target string) (api.RemoveResult, error) {
+	switch target {
+	case "n2":
+		return api.RemoveResult{Node: "n2", ServerID: "n2.5a", Done: true, Groups: []api.RemoveGroup{{Done: true}}}, nil
+	case "n3":
+		return api.RemoveResult{Node: "n3", ServerID: "n3.6b", Groups: []api.RemoveGroup{{Done: true}, {Group: 1, Reason: "n4 takes its place"}}}, nil
+	default:
+		return api.RemoveResult{}, &fault.Error{Code: fault.NotFound, Op: "test", Msg: "no server " + target + " is known", Hint: "the servers are n1.4f, n2.5a"}
+	}
+}
+
+func (n *memoryNode) Leave(context.Context) (api.RemoveResult, error) {
+	return api.RemoveResult{Node: "n1", ServerID: "n1.4f", Done: true}, nil
+}
+
+func (n *memoryNode) Checkup(context.Context) (api.Checkup, error) {
+	return api.Checkup{Node: "n1", Checks: []api.CheckResult{
+		{Check: "clock", About: "n2", Level: api.CheckFail, Text: "9s ahead of this node", Mend: "let both machines keep time by NTP"},
+		{Check: "disk sync", About: "/data", Level: api.CheckOK, Text: "1ms"},
+	}}, nil
 }
 
 func (n *memoryNode) Wait(ctx context.Context) error {
@@ -152,6 +188,7 @@ type healthy struct{}
 func (healthy) Starting() []api.Reason                { return nil }
 func (healthy) OutboundStarting() []api.Reason        { return nil }
 func (healthy) Readiness(context.Context) []api.Check { return nil }
+func (healthy) Unplaced() []api.Reason                { return nil }
 func (healthy) Describe() api.Description {
 	return api.Description{Components: []api.ComponentInfo{{Name: "statestore", Type: "state.in-memory"}, {Name: "vault", Type: "secretstores.local.file"}, {Name: "orders", Type: "state.raft"}}}
 }
@@ -244,7 +281,7 @@ func (s *started) wait(t *testing.T) int {
 	select {
 	case code := <-s.code:
 		return code
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatalf("the command does not end; it wrote:\n%s", s.stderr.String())
 		return 0
 	}
@@ -262,7 +299,7 @@ func eventually(t *testing.T, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(10 * time.Second); !cond(); <-tick.C {
+	for deadline := time.Now().Add(2 * time.Minute); !cond(); <-tick.C {
 		if time.Now().After(deadline) {
 			t.Fatal("what was waited for did not happen")
 		}

@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quorate/quorate/cmd/internal/settings"
-	"github.com/quorate/quorate/node"
 )
 
 // withSettings gives c a flag for every setting and a help that lists them by group.
@@ -53,9 +52,6 @@ func settingsHelp(c *cobra.Command, set *settings.Set) string {
 	_ = table(&b, rows)
 	b.WriteString("\nEvery flag has an environment variable, --http-port for example QUORATE_HTTP_PORT, and a\n" +
 		"key in the file of --config-file, httpPort. The flag wins, then the environment, then the file.\n")
-	if missing := node.NotYet(); len(missing) > 0 {
-		b.WriteString("\nNot available in this version, and refused: " + strings.Join(missing, ", ") + ".\n")
-	}
 	return b.String()
 }
 

@@ -35,7 +35,7 @@ func (m *Main) root() *cobra.Command {
 	root.SetIn(m.Stdin)
 	root.SetOut(m.Stdout)
 	root.SetErr(m.Stderr)
-	root.AddCommand(m.runCommand(), m.stateCommand(), m.storesCommand(), m.statusCommand(), m.membersCommand(), m.transferCommand(), m.configCommand(), m.versionCommand())
+	root.AddCommand(m.runCommand(), m.stateCommand(), m.storesCommand(), m.statusCommand(), m.membersCommand(), m.appsCommand(), m.transferCommand(), m.removeCommand(), m.leaveCommand(), m.doctorCommand(), m.healthCommand(), m.snapshotCommand(), m.rescueCommand(), m.importCommand(), m.tokenCommand(), m.configCommand(), m.versionCommand())
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	each(root, func(c *cobra.Command) {
@@ -95,6 +95,7 @@ func (m *Main) resolve(set *settings.Set, flags *pflag.FlagSet, command []string
 		ReadFile:   os.ReadFile,
 		StateDir:   m.stateDir(),
 		RuntimeDir: m.runtimeDir(),
+		Host:       m.host(),
 		Version:    m.Version.Version,
 		Command:    command,
 	})
@@ -102,6 +103,18 @@ func (m *Main) resolve(set *settings.Set, flags *pflag.FlagSet, command []string
 		c.Data.Dir, err = filepath.Abs(c.Data.Dir)
 	}
 	return c, usage(err)
+}
+
+// host is the name of this machine; empty where it has none.
+func (m *Main) host() string {
+	if m.Hostname == nil {
+		return ""
+	}
+	name, err := m.Hostname()
+	if err != nil {
+		return ""
+	}
+	return name
 }
 
 // stateDir is the user's directory for durable state; empty where nothing names one.

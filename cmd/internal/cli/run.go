@@ -21,15 +21,23 @@ func (m *Main) runCommand() *cobra.Command {
 	set := settings.New()
 	c := &cobra.Command{
 		Use:   "run [flags] [-- command args...]",
-		Short: "Start a node",
+		Short: "Start a node, and an application beside it",
 		Long: "Start a node. Without any flag it is a complete single-node cluster: the HTTP API on\n" +
-			"127.0.0.1:3500, a state store named statestore, and a durable data directory of this user.",
-		Example: "  quorate run\n  quorate run --app-id orders --http-port 3501 --data-dir ./orders",
+			"127.0.0.1:3500, a state store named statestore, and a durable data directory of this user.\n\n" +
+			"A command after -- runs beside the node, which tells it its ports in APP_PORT and\n" +
+			"DAPR_HTTP_PORT; when one ends the other is ended, too. With -f a file says which\n" +
+			"applications to run, each with a node of its own.",
+		Example: "  quorate run\n  quorate run --app-id orders --app-port 8080 -- python3 orders.py\n  quorate run -f apps.yaml",
 	}
+	var file string
+	c.Flags().StringVarP(&file, "run-file", "f", "", "file that says which applications to run")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		command, err := childCommand(c, args)
 		if err != nil {
 			return err
+		}
+		if file != "" {
+			return m.runFile(c, file, command)
 		}
 		config, err := m.resolve(set, c.Flags(), command)
 		if err != nil {
@@ -73,20 +81,18 @@ func (m *Main) runNode(ctx context.Context, c node.Config, warnings []string) er
 		return err
 	}
 	m.announce(c, n.Addresses(), log)
-	failure := n.Wait(ctx)
+	app, err := m.startApp(c, n.Addresses(), log)
+	if err != nil {
+		return errors.Join(err, m.closeNode(n, c.Grace, log))
+	}
+	failure := app.wait(ctx, n)
 	if failure != nil {
 		log.Error("the node has stopped working and is closed", "error", failure)
 	} else {
-		log.Info("stopping", "reason", stopReason(ctx))
+		log.Info("stopping", "reason", app.stopReason(ctx))
 	}
-	return errors.Join(failure, m.closeNode(n, c.Grace, log))
-}
-
-func stopReason(ctx context.Context) string {
-	if ctx.Err() != nil {
-		return context.Cause(ctx).Error()
-	}
-	return "asked to through the API"
+	ended := app.end(ctx, c.Grace, log)
+	return errors.Join(failure, ended, m.closeNode(n, c.Grace, log))
 }
 
 func (m *Main) closeNode(n Node, grace time.Duration, log *slog.Logger) error {
@@ -117,7 +123,7 @@ func (m *Main) untilSignal(ctx context.Context, log *slog.Logger) (context.Conte
 					m.exit(exitFailed)
 					return
 				}
-				cancel(fmt.Errorf("signal %s", s))
+				cancel(stopSignal{s})
 			}
 		}
 	}()
@@ -139,9 +145,18 @@ func (m *Main) exit(code int) {
 // announce says where the node is found: always as a log record, and for a person as a
 // few lines on the standard output, unless a program reads the logs.
 func (m *Main) announce(c node.Config, a node.Addresses, log *slog.Logger) {
-	log.Info("the node is running", "app_id", c.App.ID, "api", strings.Join(a.API, ","), "metrics", a.Metrics, "data_dir", a.DataDir, "admin_socket", a.Admin, "version", c.Version)
-	if taken := c.Metrics.Port; a.Metrics != "" && !taken.Given && !strings.HasSuffix(a.Metrics, ":"+strconv.Itoa(taken.Number)) {
-		log.Warn("the metrics port is taken, another was chosen", "wanted", taken.Number, "metrics", a.Metrics)
+	for _, app := range a.Apps[min(1, len(a.Apps)):] {
+		log.Info("another application is served", "app_id", app.ID, "api", strings.Join(app.API, ","), "grpc", strings.Join(app.GRPC, ","))
+	}
+	log.Info("the node is running", "app_id", c.App.ID, "api", strings.Join(a.API, ","), "grpc", strings.Join(a.GRPC, ","), "metrics", a.Metrics, "data_dir", a.DataDir, "admin_socket", a.Admin, "version", c.Version)
+	for _, p := range []struct {
+		name   string
+		wanted node.Port
+		got    string
+	}{{"metrics", c.Metrics.Port, a.Metrics}, {"gossip", c.Cluster.Gossip, a.Gossip}, {"peer", c.Cluster.Peer, a.Peer}} {
+		if p.got != "" && !p.wanted.Given && !strings.HasSuffix(p.got, ":"+strconv.Itoa(p.wanted.Number)) {
+			log.Info("the default port is taken, another was chosen", "for", p.name, "wanted", p.wanted.Number, "address", p.got)
+		}
 	}
 	if !c.Log.JSON {
 		banner(m.Stdout, c, a)
@@ -152,6 +167,15 @@ func banner(w io.Writer, c node.Config, a node.Addresses) {
 	fmt.Fprintf(w, "Quorate %s is running for application %q. Ctrl-C stops it.\n", c.Version, c.App.ID)
 	for _, api := range a.API {
 		fmt.Fprintf(w, "  API      http://%s\n", api)
+	}
+	for _, rpc := range a.GRPC {
+		fmt.Fprintf(w, "  gRPC     %s\n", rpc)
+	}
+	for _, app := range a.Apps[min(1, len(a.Apps)):] {
+		fmt.Fprintf(w, "  API      http://%s for application %q\n", app.API[0], app.ID)
+		for _, rpc := range app.GRPC {
+			fmt.Fprintf(w, "  gRPC     %s for application %q\n", rpc, app.ID)
+		}
 	}
 	if a.Metrics != "" {
 		fmt.Fprintf(w, "  Metrics  http://%s/metrics\n", a.Metrics)

@@ -37,7 +37,7 @@ func TestRunNamesAMetricsPortThatHadToBeExchanged(t *testing.T) {
 	c := newConsole(t)
 	s := c.start()
 	c.stop(s)
-	if !strings.Contains(s.stderr.String(), "the metrics port is taken, another was chosen") {
+	if !strings.Contains(s.stderr.String(), "the default port is taken, another was chosen") {
 		t.Errorf("stderr:\n%s", s.stderr)
 	}
 	s = c.start("--metrics-port", "9191")
@@ -153,16 +153,15 @@ func TestARefusedStartIsOneLineWithTheMend(t *testing.T) {
 
 func TestWrongUseIsTold(t *testing.T) {
 	for want, args := range map[string][]string{
-		`quorate has no command "rum"; did you mean run? (quorate --help lists them)`: {"rum"},
-		`quorate state has no command "pet"; did you mean`:                            {"state", "pet"},
-		`"orders" is no flag (a command to run beside the node stands after --)`:      {"run", "orders"},
-		`unknown flag: --app-di (did you mean --app-id?)`:                             {"run", "--app-di", "x"},
-		`--http-port "x" is refused (give a port from 0 to 65535`:                     {"run", "--http-port", "x"},
-		`--app-id "a.b" is refused (use letters`:                                      {"run", "--app-id", "a.b"},
-		`a command after --: running the application as a child is not available`:     {"run", "--", "sleep", "9"},
-		`accepts 2 arg(s), received 1 (usage: quorate state get store key [flags])`:   {"state", "get", "x"},
-		`the value is not JSON (save text with --text, bytes with --binary)`:          {"state", "set", "s", "k", "{"},
-		`--ttl 1.5s is refused (give whole seconds`:                                   {"state", "set", "s", "k", "1", "--ttl", "1500ms"},
+		`quorate has no command "rum"; did you mean run? (quorate --help lists them)`:         {"rum"},
+		`quorate state has no command "pet"; did you mean`:                                    {"state", "pet"},
+		`"orders" is no flag (a command to run beside the node stands after --)`:              {"run", "orders"},
+		`unknown flag: --app-di (did you mean --app-id?)`:                                     {"run", "--app-di", "x"},
+		`--http-port "x" is refused (give a port from 0 to 65535`:                             {"run", "--http-port", "x"},
+		`--app-id "a.b" is refused (use letters`:                                              {"run", "--app-id", "a.b"},
+		`accepts 2 arg(s), received 1 (usage: quorate state get store key [flags])`:           {"state", "get", "x"},
+		`the value is not JSON (save text with --text, bytes with --binary)`:                  {"state", "set", "s", "k", "{"},
+		`--ttl 1.5s is refused (give whole seconds`:                                           {"state", "set", "s", "k", "1", "--ttl", "1500ms"},
 		`--limit -1 is refused`:                                                               {"state", "list", "s", "--limit", "-1"},
 		`unknown command "x" for "quorate version"`:                                           {"version", "x"},
 		`--output "xml" is refused (give text or json)`:                                       {"version", "-o", "xml"},

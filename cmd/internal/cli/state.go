@@ -44,7 +44,7 @@ func (f *apiFlags) with(c *cobra.Command, do func(*stateClient) error) error {
 	if err != nil {
 		return err
 	}
-	transport := &http.Transport{} // its own: the process-wide one would keep connections
+	transport := &http.Transport{ExpectContinueTimeout: f.timeout, MaxIdleConnsPerHost: mostWorkers} // its own: the process-wide one would keep connections
 	defer transport.CloseIdleConnections()
 	client := &stateClient{base: f.base(config.API.HTTP.Number, config.API.Listen[0]), http: &http.Client{Transport: transport, Timeout: f.timeout}}
 	if tokens := config.Security.APITokens; len(tokens) > 0 {

@@ -90,12 +90,15 @@ func (c *stateClient) set(ctx context.Context, store string, w write) (etag stri
 	if err != nil {
 		return "", err
 	}
-	// The value is put in by hand: an encoder would rewrite it.
-	body := append([]byte(`[{"value":`), w.value...)
-	body = append(append(body, ','), rest[1:]...)
-	body = append(body, ']')
-	r, err := c.do(ctx, http.MethodPost, statePath(store, ""), nil, nil, body)
+	r, err := c.do(ctx, http.MethodPost, statePath(store, ""), nil, nil, append(w.append([]byte{'['}, rest), ']'))
 	return r.header.Get("ETag"), err
+}
+
+// append adds w to a body; rest is all but the value, as JSON. The value is put in by hand:
+// an encoder would rewrite it.
+func (w *write) append(body, rest []byte) []byte {
+	body = append(append(body, `{"value":`...), w.value...)
+	return append(append(body, ','), rest[1:]...)
 }
 
 func (c *stateClient) delete(ctx context.Context, store, key, etag, consistency string) error {
@@ -136,23 +139,29 @@ func (c *stateClient) page(ctx context.Context, store, prefix, token string, lim
 
 // stores lists the names of the state stores the application may use.
 func (c *stateClient) stores(ctx context.Context) ([]string, error) {
+	_, names, err := c.about(ctx)
+	return names, err
+}
+
+// about asks whose API this is, and which state stores it has.
+func (c *stateClient) about(ctx context.Context) (app string, stores []string, err error) {
 	r, err := c.do(ctx, http.MethodGet, "/v1.0/metadata", nil, nil, nil)
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
 	var body struct {
+		ID         string                        `json:"id"`
 		Components []struct{ Name, Type string } `json:"components"`
 	}
 	if err := json.Unmarshal(r.body, &body); err != nil {
-		return nil, unreadable(c.base, err)
+		return "", nil, unreadable(c.base, err)
 	}
-	var names []string
 	for _, comp := range body.Components {
 		if strings.HasPrefix(comp.Type, "state.") {
-			names = append(names, comp.Name)
+			stores = append(stores, comp.Name)
 		}
 	}
-	return names, nil
+	return body.ID, stores, nil
 }
 
 // statePath is the path of a store, or of one of its keys, with every byte kept.

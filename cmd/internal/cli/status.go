@@ -77,16 +77,13 @@ func bindAdmin(c *cobra.Command, set *settings.Set, out *output) {
 
 // askAdmin asks the node of the data directory that the flags choose.
 func (m *Main) askAdmin(c *cobra.Command, set *settings.Set, asJSON bool, ask func(ctx context.Context, a *adminClient, asJSON bool) error) error {
-	config, err := m.resolve(set, c.Flags(), nil)
+	dir, err := m.adminDir(c, set)
 	if err != nil {
 		return err
 	}
-	if config.Data.Dir == "" {
-		return usagef("the data directory is unknown (name it with --data-dir)")
-	}
 	ctx, cancel := context.WithTimeout(c.Context(), adminTime)
 	defer cancel()
-	return ask(ctx, &adminClient{dataDir: config.Data.Dir}, asJSON)
+	return ask(ctx, &adminClient{dataDir: dir}, asJSON)
 }
 
 // adminClient speaks the admin API of the node that runs on a data directory.
@@ -112,7 +109,7 @@ func (a *adminClient) do(ctx context.Context, method, path string, body []byte, 
 		return err
 	}
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
+		return dialUnix(ctx, socket)
 	}}
 	defer transport.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, method, "http://admin"+path, bytes.NewReader(body))
@@ -137,6 +134,10 @@ func (a *adminClient) do(ctx context.Context, method, path string, body []byte, 
 	return nil
 }
 
+func dialUnix(ctx context.Context, path string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "unix", path)
+}
+
 func (a *adminClient) unreachable(socket string, err error) error {
 	e := &fault.Error{Code: fault.Unavailable, Op: "cli.admin", Msg: "the node on " + a.dataDir + " does not answer", Err: rootCause(err)}
 	switch {
@@ -156,14 +157,28 @@ func printStatus(w io.Writer, s api.NodeStatus) error {
 		{"Ready", yesNo(s.Ready)},
 	}
 	if n.Gossip != "" {
-		facts = append(facts, []string{"Cluster", cmp.Or(n.ClusterID, "none yet")}, []string{"Gossip", n.Gossip + " (for --join)"}, []string{"Peers", dash(n.Peer)})
+		facts = append(facts, []string{"Cluster", clusterText(n)}, []string{"Gossip", n.Gossip + " (for --join)"}, []string{"Peers", dash(n.Peer)})
+	}
+	if text := securityText(s.Security); text != "" {
+		facts = append(facts, []string{"Between nodes", text})
 	}
 	for _, a := range n.Apps {
-		facts = append(facts, []string{"Application", fmt.Sprintf("%s on %s", a.ID, strings.Join(a.API, ", "))})
+		on := strings.Join(a.API, ", ")
+		if len(a.GRPC) > 0 {
+			on += ", gRPC on " + strings.Join(a.GRPC, ", ")
+		}
+		facts = append(facts, []string{"Application", a.ID + " on " + on})
 	}
-	facts = append(facts, []string{"Metrics", dash(n.Metrics)}, []string{"Data", fmt.Sprintf("%s (log store %s)", n.DataDir, dash(n.LogStore))})
+	data := fmt.Sprintf("%s (log store %s)", n.DataDir, dash(n.LogStore))
+	if n.LogStore == "" {
+		data = n.DataDir + " (no replicas)"
+	}
+	facts = append(facts, []string{"Metrics", dash(n.Metrics)}, []string{"Data", data})
 	for _, i := range s.Issues {
 		facts = append(facts, []string{"Issue", i.About + ": " + i.Reason})
+	}
+	for _, i := range s.Notes {
+		facts = append(facts, []string{"Note", i.About + ": " + i.Reason})
 	}
 	if err := table(w, facts); err != nil {
 		return err
@@ -179,12 +194,52 @@ func printStatus(w io.Writer, s api.NodeStatus) error {
 	return printStores(w, s.Stores)
 }
 
+// clusterText names the cluster, and its epoch if it has been rescued.
+func clusterText(n api.NodeIdentity) string {
+	if n.Epoch != 0 {
+		return fmt.Sprintf("%s, epoch %d after a rescue", n.ClusterID, n.Epoch)
+	}
+	return cmp.Or(n.ClusterID, "none yet")
+}
+
+// securityText says how traffic between nodes is secured.
+func securityText(s api.SecurityStatus) string {
+	text := ""
+	switch s.Nodes {
+	case "none":
+		return "not secured"
+	case "token":
+		text = "secured by token " + strings.Join(s.Tokens, ", accepting ")
+	case "certificates":
+		text = "secured by certificates of your own"
+	default:
+		return ""
+	}
+	if s.CertificateEnds != nil {
+		text += ", certificate until " + s.CertificateEnds.UTC().Format(time.RFC3339)
+	}
+	return text
+}
+
 func printGroups(w io.Writer, groups []api.GroupStatus) error {
+	if len(groups) > 0 && groups[0].State == "routed" {
+		return printRoutes(w, groups)
+	}
 	rows := [][]string{{"GROUP", "STATE", "LEADER", "TERM", "COMMIT", "APPLIED", "LAST", "SNAPSHOT", "KEYS", "DATA", "LOG", "SERVES"}}
 	for _, g := range groups {
 		u := func(n uint64) string { return strconv.FormatUint(n, 10) }
 		rows = append(rows, []string{u(g.ID), g.State, dash(g.Leader), u(g.Term), u(g.CommitIndex), u(g.AppliedIndex), u(g.LastLogIndex), u(g.SnapshotIndex),
 			u(g.Keys), bytesText(g.DiskBytes), bytesText(g.LogBytes), serves(g)})
+	}
+	return table(w, rows)
+}
+
+// printRoutes lists how a node without replicas reaches groups.
+func printRoutes(w io.Writer, groups []api.GroupStatus) error {
+	rows := [][]string{{"GROUP", "STATE", "LEADER", "TERM", "NEAREST", "ROUND TRIP", "SERVES"}}
+	for _, g := range groups {
+		rows = append(rows, []string{strconv.FormatUint(g.ID, 10), g.State, dash(g.Leader), strconv.FormatUint(g.Term, 10), dash(g.Nearest),
+			(time.Duration(g.RoundTripMicros) * time.Microsecond).String(), serves(g)})
 	}
 	return table(w, rows)
 }

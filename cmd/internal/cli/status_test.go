@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -40,6 +41,26 @@ func TestStatusFindsTheSocketOfALongDataDirectory(t *testing.T) {
 	if r := c.run("stores", "--data-dir", dir); r.code != 0 {
 		t.Errorf("%+v", r)
 	}
+}
+
+// A node that was started with --join has a data directory that bears its name.
+func TestStatusFindsTheOnlyNodeThatRuns(t *testing.T) {
+	c := newConsole(t)
+	dir := filepath.Join(c.home, ".local", "state", "quorate", "default")
+	a := c.start("--data-dir", filepath.Join(dir, "a"))
+	if r := c.run("status"); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	other := *c
+	other.signals = make(chan os.Signal, 2)
+	b := other.start("--data-dir", filepath.Join(dir, "b"))
+	c.want(1, "", "several nodes of this user run (name the data directory of one: --data-dir "+filepath.Join(dir, "a")+", or --data-dir "+filepath.Join(dir, "b")+")", "status")
+	if r := c.run("status", "--data-dir", filepath.Join(dir, "b")); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	c.want(1, "", "no node runs on", "status", "--data-dir", filepath.Join(dir, "none"))
+	c.stop(a)
+	other.stop(b)
 }
 
 func TestStatusWithoutANode(t *testing.T) {

@@ -2,7 +2,6 @@ package settings
 
 import (
 	"errors"
-	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -17,6 +16,7 @@ type Input struct {
 	ReadFile   func(name string) ([]byte, error)
 	StateDir   string // base of the default data directory; empty = unknown
 	RuntimeDir string // for sockets
+	Host       string // name of this machine; empty = unknown
 	Version    string // of the program
 	Command    []string
 }
@@ -38,6 +38,7 @@ func (s *Set) Resolve(in Input) (node.Config, error) {
 	}
 	c := &s.config
 	c.Version, c.App.Command = in.Version, in.Command
+	c.Cluster.Host = in.Host
 	c.Data.StateDir, c.Data.RuntimeDir = in.StateDir, in.RuntimeDir
 	*c = c.WithDefaults()
 	return *c, errors.Join(errs...)
@@ -71,14 +72,10 @@ func (s *Set) readTokens(in Input) error {
 	if err != nil {
 		return &fault.Error{Code: fault.Invalid, Op: "settings.Tokens", Msg: "the file of --api-token-file cannot be read", Err: err, Key: s.files.tokens}
 	}
-	found := false
-	for line := range strings.Lines(string(text)) {
-		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
-			s.config.Security.APITokens = append(s.config.Security.APITokens, node.Secret(line))
-			found = true
-		}
-	}
-	if !found {
+	tokens := node.ParseTokens(text)
+	s.config.Security.APITokens = append(s.config.Security.APITokens, tokens...)
+	s.config.Security.APITokenFile, s.config.Security.FileTokens = s.files.tokens, len(tokens)
+	if len(tokens) == 0 {
 		return &fault.Error{Code: fault.Invalid, Op: "settings.Tokens", Msg: "the file of --api-token-file holds no token: " + s.files.tokens, Hint: "put one token on each line", Key: s.files.tokens}
 	}
 	return nil

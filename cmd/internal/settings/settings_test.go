@@ -93,24 +93,24 @@ func TestEverySourceReachesEveryField(t *testing.T) {
 		Version: "v1", Namespace: "prod",
 		App: node.App{ID: "orders", Port: 8080, Protocol: node.ProtocolH2C, Address: "127.0.0.2", MaxConcurrency: 7, Health: node.AppHealth{
 			Enabled: true, Path: "/up", Interval: 9 * time.Second, Timeout: 250 * time.Millisecond, Threshold: 4}},
-		API: node.API{Listen: []string{"127.0.0.1", "::1"}, HTTP: node.Port{Number: 4500, Given: true}, GRPC: node.Port{Number: 4501, Given: true},
+		API: node.API{Listen: []string{"127.0.0.1", "::1"}, HTTP: node.Port{Number: 4500, Given: true}, GRPC: node.Port{Number: 4501, Given: true}, GRPCOff: true,
 			MaxBodySize: 8 << 20, RequestTimeout: 3 * time.Second, AllowedOrigins: []string{"https://a.example", "https://b.example"}},
 		Metrics:    node.Metrics{Off: true, Listen: "127.0.0.3", Port: node.Port{Number: 0, Given: true}},
 		Components: node.Components{Paths: []string{"a", "b"}, ConfigFiles: []string{"c.yaml"}},
 		Data:       node.Data{Dir: "/data", StateDir: "/state", LogStore: node.LogStoreWAL, MinFree: 1 << 30},
 		Cluster: node.Cluster{Name: "blue", NodeID: "n1", Role: node.RoleSidecar, Join: []string{"x", "y:1"}, BootstrapExpect: 5, Voters: 5, Partitions: 4,
 			Bind: "127.0.0.4", Advertise: "127.0.0.5", Gossip: node.Port{Number: 1, Given: true}, Peer: node.Port{Number: 2, Given: true}},
-		Security: node.Security{APITokens: []node.Secret{"one", "two"}, ClusterTokenFile: "t2", Insecure: true},
+		Security: node.Security{APITokens: []node.Secret{"one", "two"}, APITokenFile: "t1", FileTokens: 2, ClusterTokenFile: "t2", ClusterCertFile: "c", ClusterKeyFile: "k", ClusterCAFile: "ca", Insecure: true},
 		Log:      node.Log{Level: -4, JSON: true},
 		Grace:    8 * time.Second,
 	}
 	args := []string{"--namespace=prod", "--app-id=orders", "--app-port=8080", "--app-protocol=h2c", "--app-channel-address=127.0.0.2", "--app-max-concurrency=7",
 		"--enable-app-health-check", "--app-health-check-path=/up", "--app-health-probe-interval=9", "--app-health-probe-timeout=250", "--app-health-threshold=4",
-		"--listen-address=127.0.0.1,[::1]", "--http-port=4500", "--grpc-port=4501", "--max-body-size=8Mi", "--request-timeout=3s",
+		"--listen-address=127.0.0.1,[::1]", "--http-port=4500", "--grpc-port=4501", "--enable-grpc=false", "--max-body-size=8Mi", "--request-timeout=3s",
 		"--allowed-origins=https://a.example", "--allowed-origins=https://b.example", "--enable-metrics=false", "--metrics-listen-address=127.0.0.3", "--metrics-port=0",
 		"--resources-path=a", "--resources-path=b", "--config=c.yaml", "--data-dir=/data", "--log-store=wal", "--min-free-disk=1Gi", "--cluster=blue", "--node-id=n1", "--role=sidecar",
 		"--join=x,y:1", "--bootstrap-expect=5", "--voters=5", "--partitions=4", "--bind-address=127.0.0.4", "--advertise-address=127.0.0.5", "--gossip-port=1", "--peer-port=2",
-		"--api-token-file=t1", "--cluster-token-file=t2", "--insecure", "--log-level=debug", "--log-as-json", "--graceful-shutdown-seconds=8"}
+		"--api-token-file=t1", "--cluster-token-file=t2", "--cluster-cert-file=c", "--cluster-key-file=k", "--cluster-ca-file=ca", "--insecure", "--log-level=debug", "--log-as-json", "--graceful-shutdown-seconds=8"}
 	env, file := map[string]string{}, ""
 	for _, a := range args {
 		name, value, ok := strings.Cut(strings.TrimPrefix(a, "--"), "=")

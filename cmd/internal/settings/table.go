@@ -43,7 +43,8 @@ func apiTable(c *node.Config) []*Setting {
 	a := &c.API
 	return []*Setting{
 		{Name: "http-port", Aliases: []string{"dapr-http-port"}, value: port(&a.HTTP), Default: "3500", Usage: "port of the HTTP API; 0 picks a free one"},
-		{Name: "grpc-port", Aliases: []string{"dapr-grpc-port"}, value: port(&a.GRPC), Default: "50001", Usage: "port of the gRPC API"},
+		{Name: "grpc-port", Aliases: []string{"dapr-grpc-port"}, value: port(&a.GRPC), Default: "50001", Usage: "port of the gRPC API; 0 picks a free one"},
+		{Name: "enable-grpc", value: flag(&a.GRPCOff, false), Default: "true", Usage: "serve the gRPC API"},
 		{Name: "listen-address", Aliases: []string{"dapr-listen-addresses"}, value: hosts(&a.Listen), Default: "127.0.0.1", Usage: "addresses on which the API listens"},
 		{Name: "max-body-size", value: size(&a.MaxBodySize), Default: "4Mi", Usage: "largest request body"},
 		{Name: "request-timeout", value: duration(&a.RequestTimeout, time.Second), Default: "10s", Usage: "time in which a request is answered"},
@@ -60,7 +61,7 @@ func componentsTable(c *node.Config) []*Setting {
 
 func dataTable(c *node.Config) []*Setting {
 	return []*Setting{
-		{Name: "data-dir", value: text("path", &c.Data.Dir), Default: "<state>/quorate/<cluster>/local", Usage: "directory for everything durable"},
+		{Name: "data-dir", value: text("path", &c.Data.Dir), Default: "<state>/quorate/<cluster>/local, with --join <node id>", Usage: "directory for everything durable"},
 		{Name: "log-store", value: choice(&c.Data.LogStore, node.LogStoreBolt, node.LogStoreWAL), Default: "what the directory has, else boltdb", Usage: "library that keeps the log entries; fixed when the data directory is made"},
 		{Name: "min-free-disk", value: size(&c.Data.MinFree), Default: "256Mi", Usage: "free space of the disk below which no values are stored"},
 	}
@@ -70,9 +71,9 @@ func clusterTable(c *node.Config) []*Setting {
 	k := &c.Cluster
 	return []*Setting{
 		{Name: "cluster", value: text("name", &k.Name), Default: "default", Usage: "name of the cluster; selects the data directory"},
-		{Name: "node-id", value: text("id", &k.NodeID), Usage: "id of this node; made with the data directory where it is left out"},
+		{Name: "node-id", value: text("id", &k.NodeID), Usage: "id of this node; left out, that of the data directory, and for a new one with --join the name of the machine"},
 		{Name: "role", value: choice(&k.Role, node.RoleServer, node.RoleSidecar), Default: "server", Usage: "server holds data, sidecar only routes to servers"},
-		{Name: "partitions", value: number("number", &k.Partitions, 1), Default: "what the directory has, else 1", Usage: "number of partitions; fixed when the cluster is created"},
+		{Name: "partitions", value: number("number", &k.Partitions, 1), Default: "what the directory has, or the cluster to join, else 1", Usage: "number of partitions; fixed when the cluster is created"},
 		{Name: "join", value: list("host", &k.Join), Usage: "nodes of the cluster to join; may be repeated"},
 		{Name: "bootstrap-expect", value: number("number", &k.BootstrapExpect, 0), Default: "0", Usage: "servers that form a new cluster together; 0 only joins"},
 		{Name: "voters", value: number("number", &k.Voters, 1), Default: "3", Usage: "servers that vote; the rest are replicas"},
@@ -88,7 +89,10 @@ func securityTable(c *node.Config, f *files) []*Setting {
 	return []*Setting{
 		{Name: "api-token", noFlag: true, value: token(&s.APITokens), Env: []string{"DAPR_API_TOKEN"}, Usage: "token that every API request must carry"},
 		{Name: "api-token-file", value: text("path", &f.tokens), Usage: "file with tokens, one per line; a request must carry one of them"},
-		{Name: "cluster-token-file", value: text("path", &s.ClusterTokenFile), Usage: "file with the token that secures traffic between nodes"},
+		{Name: "cluster-token-file", value: text("path", &s.ClusterTokenFile), Usage: "file with the token that secures traffic between nodes; a second line holds the one that is accepted as well"},
+		{Name: "cluster-cert-file", value: text("path", &s.ClusterCertFile), Usage: "certificate of this node that was made elsewhere, for connections between nodes"},
+		{Name: "cluster-key-file", value: text("path", &s.ClusterKeyFile), Usage: "its key"},
+		{Name: "cluster-ca-file", value: text("path", &s.ClusterCAFile), Usage: "authorities whose certificates are accepted from other nodes"},
 		{Name: "insecure", value: flag(&s.Insecure, true), Default: "false", Usage: "listen beyond loopback without credentials"},
 	}
 }
@@ -118,6 +122,7 @@ func appTable(a *node.AppEntry) []*Setting {
 		{Key: "port", value: number("port", &a.Port, 1)},
 		{Key: "protocol", value: choice(&a.Protocol, node.Protocols()...)},
 		{Key: "httpPort", value: port(&a.HTTPPort)},
+		{Key: "grpcPort", value: port(&a.GRPCPort)},
 		{Key: "token", value: secret(&a.Token)},
 	}
 }

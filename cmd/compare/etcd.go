@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// etcd is three members on this machine.
+type etcd struct {
+	*processes
+	version string
+	members []string // client addresses
+	conns   []*clientv3.Client
+}
+
+// sharers is how many clients share a connection of the etcd client, which is made for
+// sharing: one each would cost etcd more than it gives.
+const sharers = 8
+
+func openEtcd(ctx context.Context, s *settings, dir string) (store, error) {
+	program, p, err := find("etcd", s.etcd, dir)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(6)
+	if err != nil {
+		return nil, err
+	}
+	e := &etcd{processes: p, version: firstLine(program, "--version")}
+	var cluster []string
+	for i := range 3 {
+		cluster = append(cluster, "m"+strconv.Itoa(i+1)+"=http://127.0.0.1:"+ports[3+i])
+	}
+	for i := range 3 {
+		name, url, peer := "m"+strconv.Itoa(i+1), "http://127.0.0.1:"+ports[i], "http://127.0.0.1:"+ports[3+i]
+		if err := p.start(name, program, "--name", name, "--data-dir", name, "--listen-client-urls", url, "--advertise-client-urls", url, "--listen-peer-urls", peer,
+			"--initial-advertise-peer-urls", peer, "--initial-cluster", strings.Join(cluster, ","), "--initial-cluster-state", "new", "--logger", "zap", "--log-level", "warn"); err != nil {
+			p.end()
+			return nil, err
+		}
+		e.members = append(e.members, url)
+	}
+	if err := e.connect(3); err != nil {
+		p.end()
+		return nil, err
+	}
+	if err := until(ctx, func() error { return (&etcdClient{e.conns[0]}).save(ctx, "ready", "yes") }); err != nil {
+		defer e.end()
+		return nil, p.failed(err)
+	}
+	return e, nil
+}
+
+func (e *etcd) name() string { return "etcd" }
+func (e *etcd) about() string {
+	return e.version + ", three members, client go.etcd.io/etcd/client/v3, a connection for " + strconv.Itoa(sharers) + " clients"
+}
+
+func (e *etcd) end() {
+	for _, c := range e.conns {
+		_ = c.Close() // its members are killed next
+	}
+	e.processes.end()
+}
+
+func (e *etcd) connect(n int) error {
+	for i := len(e.conns); i < n; i++ {
+		c, err := clientv3.New(clientv3.Config{Endpoints: []string{e.members[i%3]}, Logger: zap.NewNop()})
+		if err != nil {
+			return err
+		}
+		e.conns = append(e.conns, c)
+	}
+	return nil
+}
+
+func (e *etcd) clients(n int) ([]client, error) {
+	conns := max(min(n, 3), (n+sharers-1)/sharers)
+	if err := e.connect(conns); err != nil {
+		return nil, err
+	}
+	out := make([]client, n)
+	for i := range out {
+		out[i] = &etcdClient{e.conns[i%conns]}
+	}
+	return out, nil
+}
+
+type etcdClient struct{ c *clientv3.Client }
+
+func (c *etcdClient) save(ctx context.Context, key, value string) error {
+	_, err := c.c.Put(ctx, key, value)
+	return err
+}
+
+func (c *etcdClient) read(ctx context.Context, key string, strong bool) (string, error) {
+	var options []clientv3.OpOption
+	if !strong {
+		options = append(options, clientv3.WithSerializable())
+	}
+	got, err := c.c.Get(ctx, key, options...)
+	if err != nil {
+		return "", err
+	}
+	if len(got.Kvs) != 1 {
+		return "", errors.New("etcd has no value of " + key)
+	}
+	return string(got.Kvs[0].Value), nil
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// memory keeps values in memory, and spoils every answer if told to.
+type memory struct {
+	mu     sync.Mutex
+	values map[string]string
+	spoil  string
+}
+
+func (m *memory) name() string  { return "memory" }
+func (m *memory) about() string { return "a map" }
+func (m *memory) end()          {}
+
+func (m *memory) clients(n int) ([]client, error) {
+	out := make([]client, n)
+	for i := range out {
+		out[i] = m
+	}
+	return out, nil
+}
+
+func (m *memory) save(_ context.Context, key, value string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.values[key] = value
+	return nil
+}
+
+func (m *memory) read(_ context.Context, key string, _ bool) (string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.values[key] + m.spoil, nil
+}
+
+func TestTheTableHasARowForEachOperationAndNumberOfClients(t *testing.T) {
+	var out strings.Builder
+	stores := []store{&memory{values: map[string]string{}}, &memory{values: map[string]string{}}}
+	s := &settings{turn: time.Millisecond, rounds: 2, keys: 3, clients: []int{1, 4}}
+	if err := table(t.Context(), s, &out, stores, 16); err != nil {
+		t.Fatal(err)
+	}
+	for _, op := range operations {
+		if got := strings.Count(out.String(), "| "+string(op)+" |"); got != 2 {
+			t.Errorf("%s has %d rows in\n%s", op, got, &out)
+		}
+	}
+	if got := stores[0].(*memory).values; len(got) != 3 || len(got["k0"]) != 16 {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestAWrongValueEndsTheRun(t *testing.T) {
+	m := &memory{values: map[string]string{"k0": "v"}, spoil: "!"}
+	err := load(t.Context(), &figures{}, m, eventualRead, 2, 1, "v", time.Minute)
+	var wrong *wrongValueError
+	if !errors.As(err, &wrong) || wrong.key != "k0" {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestQuantilesAreWithinFivePercent(t *testing.T) {
+	var f figures
+	for i := range 1000 {
+		f.add(time.Duration(i+1) * 100 * time.Microsecond)
+	}
+	for part, want := range map[float64]time.Duration{0.5: 50 * time.Millisecond, 0.99: 99 * time.Millisecond} {
+		if got := f.quantile(part); got < want*95/100 || got > want*106/100 {
+			t.Errorf("%v: %v, want about %v", part, got, want)
+		}
+	}
+}
+
+func TestBadSettingsAreRefused(t *testing.T) {
+	for _, args := range [][]string{{"-clients", "1,x"}, {"-sizes", "0"}, {"-rounds", "0"}, {"-turn", "0s"}, {"-unknown"}} {
+		if _, err := parse(args, io.Discard); err == nil {
+			t.Errorf("%v was taken", args)
+		}
+	}
+}
+
+func TestAProgramThatIsNotThereIsNamed(t *testing.T) {
+	_, err := openRedis(t.Context(), &settings{redis: "no-such-redis"}, t.TempDir())
+	var missing *missingError
+	if !errors.As(err, &missing) || !strings.Contains(err.Error(), `"no-such-redis"`) || !strings.Contains(err.Error(), "-redis") {
+		t.Errorf("%v", err)
+	}
+}

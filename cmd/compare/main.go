@@ -1,0 +1,173 @@
+// Command compare measures Quorate beside etcd and Redis, in one run on one machine: three
+// processes of Quorate, three of etcd, and one Redis that forces every write to the disk,
+// take turns under the same load, and the table it prints gives ratios.
+//
+// Every store is spoken to with the client that its users have in Go: net/http for Quorate,
+// go.etcd.io/etcd/client/v3 for etcd, go-redis for Redis. Clients are spread evenly over
+// the nodes of a cluster. All processes and clients share the machine, and the stores that
+// do not have their turn are idle.
+//
+// It owns the processes it starts and their directories, and ends both. A store whose
+// program is not named and not on the PATH is left out, and the table says so.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// settings are the flags.
+type settings struct {
+	quorate, etcd, redis string
+	dir                  string
+	turn                 time.Duration
+	rounds, keys         int
+	clients, sizes       []int
+	quorateArgs          []string
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	s, err := parse(os.Args[1:], os.Stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err == nil {
+		err = run(ctx, s, os.Stdout)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "compare: "+err.Error())
+		stop()
+		os.Exit(1) //nolint:gocritic // stop has been called
+	}
+}
+
+func parse(args []string, out io.Writer) (*settings, error) {
+	s := &settings{}
+	f := flag.NewFlagSet("compare", flag.ContinueOnError)
+	f.SetOutput(out)
+	f.StringVar(&s.quorate, "quorate", "quorate", "the quorate program")
+	f.StringVar(&s.etcd, "etcd", "etcd", "the etcd program; Debian's package is etcd-server")
+	f.StringVar(&s.redis, "redis", "redis-server", "the Redis program; Debian's package is redis-server")
+	f.StringVar(&s.dir, "dir", "", "directory on the disk to measure; empty uses a temporary one")
+	f.DurationVar(&s.turn, "turn", 2*time.Second, "how long a store is under load at a time")
+	f.IntVar(&s.rounds, "rounds", 3, "turns of each store for each cell of the table")
+	f.IntVar(&s.keys, "keys", 1000, "keys that are written and read")
+	clients := f.String("clients", "1,64,512", "numbers of clients, with commas between")
+	sizes := f.String("sizes", "256", "sizes of values in bytes, with commas between")
+	quorateArgs := f.String("quorate-args", "", "further arguments of quorate run, with spaces between")
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	var err error
+	if s.clients, err = numbers("clients", *clients); err != nil {
+		return nil, err
+	}
+	if s.sizes, err = numbers("sizes", *sizes); err != nil {
+		return nil, err
+	}
+	if s.turn <= 0 || s.rounds < 1 || s.keys < 1 {
+		return nil, errors.New("-turn, -rounds and -keys must be positive")
+	}
+	s.quorateArgs = strings.Fields(*quorateArgs)
+	return s, nil
+}
+
+func numbers(name, text string) ([]int, error) {
+	var out []int
+	for field := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(field))
+		if err != nil || n < 1 {
+			return nil, fmt.Errorf("-%s: %q is not a positive number", name, field)
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+// run starts what there is, measures every cell, and prints the tables.
+func run(ctx context.Context, s *settings, out io.Writer) (err error) {
+	dir, err := os.MkdirTemp(s.dir, "compare-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	var stores []store
+	defer func() {
+		for _, st := range stores {
+			st.end()
+		}
+	}()
+	for _, open := range []func(context.Context, *settings, string) (store, error){openQuorate, openEtcd, openRedis} {
+		st, err := open(ctx, s, dir)
+		var missing *missingError
+		if errors.As(err, &missing) {
+			fmt.Fprintln(out, "left out:", missing)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		stores = append(stores, st)
+		fmt.Fprintf(out, "%s: %s\n", st.name(), st.about())
+	}
+	if len(stores) == 0 || stores[0].name() != "quorate" {
+		return errors.New("there is no quorate to compare with: build it with make build and name it with -quorate")
+	}
+	for _, size := range s.sizes {
+		if err := table(ctx, s, out, stores, size); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// table measures and prints everything for one size of values.
+func table(ctx context.Context, s *settings, out io.Writer, stores []store, size int) error {
+	fmt.Fprintf(out, "\n%d bytes, %d keys, %d turns of %s\n\n", size, s.keys, s.rounds, s.turn)
+	fmt.Fprint(out, "| | clients |")
+	for _, st := range stores {
+		fmt.Fprintf(out, " %s: per second, p50, p99 |", st.name())
+	}
+	for _, st := range stores[1:] {
+		fmt.Fprintf(out, " quorate / %s |", st.name())
+	}
+	fmt.Fprintln(out, "\n| --- | --- |"+strings.Repeat(" --- |", 2*len(stores)-1))
+	value := strings.Repeat("v", size)
+	for _, st := range stores {
+		if err := fill(ctx, st, s.keys, value); err != nil {
+			return err
+		}
+	}
+	for _, op := range operations {
+		for _, clients := range s.clients {
+			cells := make([]figures, len(stores))
+			for range s.rounds {
+				for i, st := range stores {
+					if err := load(ctx, &cells[i], st, op, clients, s.keys, value, s.turn); err != nil {
+						return fmt.Errorf("%s, %s with %d clients: %w", st.name(), op, clients, err)
+					}
+				}
+			}
+			fmt.Fprintf(out, "| %s | %d |", op, clients)
+			for i := range stores {
+				fmt.Fprintf(out, " %.0f, %s, %s |", cells[i].rate(), cells[i].quantile(0.5), cells[i].quantile(0.99))
+			}
+			for i := range stores[1:] {
+				fmt.Fprintf(out, " **%.1f** |", cells[0].rate()/cells[i+1].rate())
+			}
+			fmt.Fprintln(out)
+		}
+	}
+	return nil
+}

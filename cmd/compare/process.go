@@ -1,0 +1,105 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+)
+
+// missingError says that a program is not there.
+type missingError struct{ name, program string }
+
+func (e *missingError) Error() string {
+	return fmt.Sprintf("%s: there is no program %q; name it with -%s", e.name, e.program, e.name)
+}
+
+// processes are those of one store.
+type processes struct {
+	dir  string
+	cmds []*exec.Cmd
+}
+
+// start runs a program until end. What it prints goes to a file of its own.
+func (p *processes) start(name, program string, args ...string) error {
+	log, err := os.Create(filepath.Join(p.dir, name+".log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close() // the process has its own
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, p.dir
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	p.cmds = append(p.cmds, cmd)
+	return nil
+}
+
+func (p *processes) end() {
+	for _, c := range p.cmds {
+		_ = c.Process.Kill() // its data is removed with the directory
+		_ = c.Wait()
+	}
+}
+
+// failed adds the end of the logs to what went wrong.
+func (p *processes) failed(err error) error {
+	logs, _ := filepath.Glob(filepath.Join(p.dir, "*.log")) // the pattern is well formed
+	for _, name := range logs {
+		if text, readErr := os.ReadFile(name); readErr == nil && len(text) > 0 {
+			err = fmt.Errorf("%w\n%s ends with:\n%s", err, filepath.Base(name), text[max(0, len(text)-2000):])
+		}
+	}
+	return err
+}
+
+// freePorts are ports of 127.0.0.1 that are free at this moment, below those that the system
+// gives to outgoing connections: nobody takes them before the processes start.
+func freePorts(n int) ([]string, error) {
+	const first, end = 10240, 32768
+	var out []string
+	for _, i := range rand.Perm(end - first) {
+		if len(out) == n {
+			return out, nil
+		}
+		port := strconv.Itoa(first + i)
+		l, err := net.Listen("tcp", "127.0.0.1:"+port)
+		if err != nil {
+			continue
+		}
+		_ = l.Close()
+		out = append(out, port)
+	}
+	return nil, fmt.Errorf("127.0.0.1 has less than %d free ports between %d and %d", n, first, end-1)
+}
+
+// find is the path of a program, and a directory for its processes.
+func find(name, program, dir string) (path string, p *processes, err error) {
+	path, err = exec.LookPath(program)
+	if err != nil {
+		return "", nil, &missingError{name, program}
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return "", nil, err
+	}
+	p = &processes{dir: filepath.Join(dir, name)}
+	return path, p, os.Mkdir(p.dir, 0o700)
+}
+
+// firstLine is what a program says about its version.
+func firstLine(program string, args ...string) string {
+	out, err := exec.Command(program, args...).CombinedOutput()
+	if err != nil {
+		return err.Error()
+	}
+	for i, b := range out {
+		if b == '\n' {
+			return string(out[:i])
+		}
+	}
+	return string(out)
+}

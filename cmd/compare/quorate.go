@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// quorate is three nodes on this machine.
+type quorate struct {
+	*processes
+	program string
+	version string
+	args    []string
+	nodes   []string // addresses of the API
+	conns   []client
+}
+
+func openQuorate(ctx context.Context, s *settings, dir string) (store, error) {
+	program, p, err := find("quorate", s.quorate, dir)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(9)
+	if err != nil {
+		return nil, err
+	}
+	q := &quorate{processes: p, program: program, version: firstLine(program, "version"), args: s.quorateArgs}
+	gossip := ports[3:6]
+	join := "127.0.0.1:" + strings.Join(gossip, ",127.0.0.1:")
+	for i := range 3 {
+		id := "n" + strconv.Itoa(i+1)
+		args := append([]string{"run", "--node-id", id, "--data-dir", id, "--join", join, "--bootstrap-expect", "3", "--bind-address", "127.0.0.1", "--http-port", ports[i],
+			"--gossip-port", gossip[i], "--peer-port", ports[6+i], "--metrics-port", "0", "--enable-grpc=false", "--log-level", "warn"}, s.quorateArgs...)
+		if err := p.start(id, program, args...); err != nil {
+			p.end()
+			return nil, err
+		}
+		q.nodes = append(q.nodes, "http://127.0.0.1:"+ports[i])
+	}
+	if err := until(ctx, func() error { return q.voters(ctx) }); err != nil {
+		defer p.end()
+		return nil, p.failed(err)
+	}
+	return q, nil
+}
+
+// voters is nil when all three servers vote in every group.
+func (q *quorate) voters(ctx context.Context) error {
+	for _, dir := range []string{"n1", "n2", "n3"} {
+		out, err := exec.CommandContext(ctx, q.program, "status", "--json", "--data-dir", filepath.Join(q.dir, dir)).Output()
+		if err != nil {
+			return fmt.Errorf("quorate status of %s: %w", dir, err)
+		}
+		var status struct {
+			Groups []struct {
+				Servers []struct {
+					Voter bool `json:"voter"`
+				} `json:"servers"`
+			} `json:"groups"`
+		}
+		if err := json.Unmarshal(out, &status); err != nil {
+			return fmt.Errorf("quorate status of %s: %w", dir, err)
+		}
+		voters := 0
+		for _, g := range status.Groups {
+			for _, server := range g.Servers {
+				if server.Voter {
+					voters++
+				}
+			}
+		}
+		if groups := len(status.Groups); groups == 0 || voters != 3*groups {
+			return fmt.Errorf("quorate: %s knows of %d voters in %d groups, and not of 3 in each", dir, voters, groups)
+		}
+	}
+	return nil
+}
+
+func (q *quorate) name() string { return "quorate" }
+func (q *quorate) about() string {
+	return strings.TrimSpace(fmt.Sprintf("%s, three nodes, client net/http %s", q.version, strings.Join(q.args, " ")))
+}
+
+func (q *quorate) clients(n int) ([]client, error) {
+	for i := len(q.conns); i < n; i++ {
+		q.conns = append(q.conns, &quorateClient{http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1}}, base: q.nodes[i%3] + "/v1.0/state/statestore"})
+	}
+	return q.conns[:n], nil
+}
+
+type quorateClient struct {
+	http *http.Client
+	base string
+}
+
+func (c *quorateClient) save(ctx context.Context, key, value string) error {
+	_, err := fetch(ctx, c.http, http.MethodPost, c.base, []byte(`[{"key":"`+key+`","value":"`+value+`","options":{"consistency":"strong"}}]`))
+	return err
+}
+
+func (c *quorateClient) read(ctx context.Context, key string, strong bool) (string, error) {
+	level := "eventual"
+	if strong {
+		level = "strong"
+	}
+	body, err := fetch(ctx, c.http, http.MethodGet, c.base+"/"+key+"?consistency="+level, nil)
+	return strings.Trim(string(body), `"`), err
+}
+
+// fetch is one request whose answer must be a success.
+func fetch(ctx context.Context, c *http.Client, method, url string, body []byte) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	answer, err := c.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	got, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode/100 != 2 {
+		err = fmt.Errorf("%s %s: %s %s", method, url, answer.Status, got)
+	}
+	return got, err
+}

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// Whoever is slower looks again: no item is sold twice.
+func TestStockTakesFromWhatIsThereNow(t *testing.T) {
+	const before, now = "1", "2"
+	etag, count, called := before, 10, ""
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/v1.0/invoke/"):
+			called = r.URL.Path + " " + string(body)
+		case r.Method == http.MethodGet:
+			w.Header().Set("ETag", etag)
+			_ = json.NewEncoder(w).Encode(count)
+			if etag == before { // another instance takes 3 meanwhile
+				etag, count = now, 7
+			}
+		case !strings.Contains(string(body), `"etag":"`+now+`"`):
+			w.WriteHeader(http.StatusConflict)
+		case !strings.Contains(string(body), `"value":5`):
+			t.Errorf("saved %s", body)
+		}
+	}))
+	defer node.Close()
+	mux := http.NewServeMux()
+	sidecar{base: node.URL + "/v1.0", client: node.Client()}.serveStock(mux)
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/take", strings.NewReader(`{"id":"o","item":"tea","count":2}`)))
+	if w.Code != http.StatusOK || !strings.HasPrefix(called, `/v1.0/invoke/orders/method/taken {"order":"o","left":5`) {
+		t.Errorf("%d %s, called %s", w.Code, w.Body, called)
+	}
+}

@@ -1,0 +1,238 @@
+package cli_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+)
+
+// oldState is a Redis with the state of the application shop.
+func oldState(t *testing.T, keys int) *miniredis.Miniredis {
+	t.Helper()
+	m := miniredis.RunT(t)
+	for n := range keys {
+		m.HSet(fmt.Sprintf("shop||k%03d", n), "data", fmt.Sprintf(`{"n": %d}`, n), "version", "1")
+	}
+	return m
+}
+
+// importer is a node of the application shop, and the flags that reach a Redis.
+func importer(t *testing.T, m *miniredis.Miniredis) (c *console, run func(args ...string) result) {
+	t.Helper()
+	c = withNode(t, "--app-id", "shop")
+	return c, func(args ...string) result {
+		return c.run(append([]string{"import", "redis", "statestore", "--redis-address", m.Addr(), "--patience", "0s"}, args...)...)
+	}
+}
+
+func TestStateOfRedisIsReadThroughTheNodeAfterAnImport(t *testing.T) {
+	m := oldState(t, 120)
+	m.HSet("shop||raw", "data", "\x00\xff raw", "version", "1")
+	m.HSet("shop||short", "data", `"soon gone"`, "version", "1")
+	m.SetTTL("shop||short", time.Hour)
+	m.HSet("orders||a", "data", "1", "version", "1")
+	_ = m.Set("session", "x")
+	c, run := importer(t, m)
+	c.want(0, "", "", "state", "set", "statestore", "k007", `"newer"`)
+
+	dry := run("--dry-run")
+	if dry.code != 0 || !strings.Contains(dry.stdout, "Would copy 121 keys") {
+		t.Errorf("%+v", dry)
+	}
+	c.want(1, "", "has no key", "state", "get", "statestore", "k001")
+
+	r := run("--batch", "7", "--concurrency", "3")
+	for _, want := range []string{"Copied 121 keys", "1 expire, 1 are bytes", "application shop to store statestore", "exists", "shop||k007", "no prefix", "session", "orders"} {
+		if r.code != 0 || !strings.Contains(r.stdout, want) {
+			t.Errorf("no %q: %+v", want, r)
+		}
+	}
+	c.want(0, `{"n": 119}`, "", "state", "get", "statestore", "k119")
+	c.want(0, `"newer"`, "", "state", "get", "statestore", "k007")
+	c.want(0, "\x00\xff raw", "", "state", "get", "statestore", "raw")
+	if got := c.run("state", "get", "statestore", "short", "--json"); !strings.Contains(got.stdout, `"ttlExpireTime"`) {
+		t.Errorf("it does not expire: %+v", got)
+	}
+	if r := run(); r.code != 0 || !strings.Contains(r.stdout, "Copied 0 keys") {
+		t.Errorf("the second run: %+v", r)
+	}
+	if r := run("--overwrite"); r.code != 0 || !strings.Contains(r.stdout, "Copied 122 keys") {
+		t.Errorf("the third run: %+v", r)
+	}
+	c.want(0, `{"n": 7}`, "", "state", "get", "statestore", "k007")
+}
+
+func TestMissingStateFailsAnImportAndIsNamed(t *testing.T) {
+	m := oldState(t, 10)
+	m.HSet("shop||big", "data", `"`+strings.Repeat("x", 5<<20)+`"`, "version", "1")
+	m.HSet("shop||sealed", "data", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5||mykey", "version", "1")
+	c, run := importer(t, m)
+	file := filepath.Join(c.home, "skipped.jsonl")
+	r := run("--json", "--skipped-file", file)
+	var report struct {
+		Store, App string
+		Copied     int64
+		Complete   bool
+	}
+	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
+		t.Fatal(err)
+	}
+	if r.code != 1 || !strings.Contains(r.stderr, "state is missing: 2 of the application's keys") || report.Copied != 10 || report.App != "shop" || !report.Complete {
+		t.Errorf("%+v", r)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`{"key":"shop||sealed","reason":"encrypted"`, `{"key":"shop||big","reason":"refused"`, "4194304"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+	c.want(0, `{"n": 9}`, "", "state", "get", "statestore", "k009")
+}
+
+func TestThePasswordOfRedisIsNoFlag(t *testing.T) {
+	m := oldState(t, 1)
+	m.RequireUserAuth("reader", "s3cret")
+	c, run := importer(t, m)
+	if r := run(); r.code != 1 || !strings.Contains(r.stderr, "REDIS_PASSWORD") {
+		t.Errorf("%+v", r)
+	}
+	c.env = append(c.env, "REDIS_PASSWORD=wr0ng")
+	if r := run("--redis-username", "reader"); r.code != 1 || strings.Contains(r.stderr+r.stdout, "wr0ng") {
+		t.Errorf("%+v", r)
+	}
+	file := filepath.Join(c.home, "password")
+	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := run("--redis-username", "reader", "--redis-password-file", file); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	c.want(0, `{"n": 0}`, "", "state", "get", "statestore", "k000")
+}
+
+func TestImportsThatCannotBeginSayWhy(t *testing.T) {
+	m := oldState(t, 1)
+	c, run := importer(t, m)
+	for _, l := range []struct {
+		code int
+		text string
+		args []string
+	}{
+		{2, "--batch 0", []string{"--batch", "0"}},
+		{2, "--concurrency 65", []string{"--concurrency", "65"}},
+		{2, "belong together", []string{"--redis-tls", "--redis-cert-file", "x"}},
+		{2, "add --redis-tls", []string{"--redis-ca-file", "x"}},
+		{2, "--from-namespace", []string{"--key-prefix", "namespace"}},
+		{2, "separates the prefix", []string{"--key-prefix", "a|b"}},
+		{1, "the file nowhere cannot be used", []string{"--redis-password-file", "nowhere"}},
+		{1, "no Redis answers at 127.0.0.1:1", []string{"--redis-address", "127.0.0.1:1"}},
+		{1, "no node listens at http://127.0.0.1:1", []string{"--address", "127.0.0.1:1"}},
+	} {
+		if r := run(l.args...); r.code != l.code || !strings.Contains(r.stderr, l.text) {
+			t.Errorf("%q: %+v", l.args, r)
+		}
+	}
+	if r := c.run("import", "redis", "elsewhere", "--redis-address", m.Addr()); r.code != 2 || !strings.Contains(r.stderr, "the node has no state store elsewhere (it has: statestore") {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestAnImportNeedsTheTokenOfTheAPIAndANodeThatIsReady(t *testing.T) {
+	m := oldState(t, 1)
+	c := newConsole(t)
+	c.env = []string{"DAPR_API_TOKEN=t0ken"}
+	s := c.start("--app-id", "shop")
+	t.Cleanup(func() { c.stop(s) })
+	args := []string{"import", "redis", "statestore", "--redis-address", m.Addr(), "--address", s.api()}
+	stranger := newConsole(t)
+	if r := stranger.run(args...); r.code != 1 || !strings.Contains(r.stderr, "DAPR_API_TOKEN") {
+		t.Errorf("%+v", r)
+	}
+	if r := c.run(args...); r.code != 0 {
+		t.Errorf("%+v", r)
+	}
+	starting := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusInternalServerError)
+		_, _ = w.Write([]byte(`{"errorCode":"ERR_OUTBOUND_HEALTH_NOT_READY","message":"the components are being opened"}`))
+	}))
+	defer starting.Close()
+	args[len(args)-1] = starting.URL
+	if r := c.run(args...); r.code != 1 || !strings.Contains(r.stderr, "is not ready") || !strings.Contains(r.stderr, "the components are being opened") {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A node that goes away ends the import with an account; the next run goes on.
+func TestAnImportTellsItsProgressAndGoesOnAfterTheNodeWasLost(t *testing.T) {
+	m := oldState(t, 300)
+	c := newConsole(t)
+	s := c.start("--app-id", "shop")
+	t.Cleanup(func() { c.stop(s) })
+	through := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: s.api()})
+	through.Transport = &http.Transport{DisableKeepAlives: true}
+	var writes atomic.Int64
+	var first atomic.Pointer[string]
+	gate := make(chan struct{})
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			n := writes.Add(1)
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				t.Error(err)
+			}
+			first.CompareAndSwap(nil, new(string(body)))
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			if n == 2 {
+				<-gate // a line of progress is printed meanwhile
+			}
+			if n > 2 {
+				w.WriteHeader(http.StatusInternalServerError)
+				_, _ = w.Write([]byte(`{"errorCode":"ERR_STATE_SAVE","message":"no quorum"}`))
+				return
+			}
+		}
+		through.ServeHTTP(w, r)
+	}))
+	defer front.Close()
+	var stdout, stderr safeBuffer
+	args := []string{"import", "redis", "statestore", "--redis-address", m.Addr(), "--concurrency", "1", "--patience", "0s"}
+	done := make(chan int, 1)
+	command := c.main(&stdout, &stderr, append(args, "--address", front.URL, "--progress", "5ms"))
+	go func() { done <- command.Run(t.Context()) }()
+	eventually(t, func() bool {
+		return strings.Contains(stderr.String(), "of about 300 keys seen") && strings.Contains(stderr.String(), "keys/s")
+	})
+	close(gate)
+	if code := <-done; code != 1 || !strings.Contains(stderr.String(), "no quorum") || !strings.Contains(stdout.String(), "That is not all") {
+		t.Errorf("%d\n%s\n%s", code, stdout.String(), stderr.String())
+	}
+	for _, want := range []string{`"ttlInSeconds":"0"`, `"concurrency":"first-write"`, `"consistency":"strong"`} {
+		if !strings.Contains(*first.Load(), want) {
+			t.Errorf("no %s in %s", want, *first.Load())
+		}
+	}
+	if r := c.run(append(args, "--address", s.api(), "--progress", "0s")...); r.code != 0 || r.stderr != "" || strings.Contains(r.stdout, "That is not all") {
+		t.Errorf("%+v", r)
+	}
+	for _, k := range []string{"k000", "k150", "k299"} {
+		if r := c.run("state", "get", "statestore", k, "--address", s.api()); r.code != 0 {
+			t.Errorf("%+v", r)
+		}
+	}
+}

@@ -1,0 +1,125 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quorate/quorate/api"
+	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// removePause is the time between questions how far a removal has got.
+const removePause = 500 * time.Millisecond
+
+func (m *Main) removeCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "remove server [flags]",
+		Short: "Remove a server from the cluster for good",
+		Long: "Remove a server from the cluster for good. It is named by the id of its node, or by its server\n" +
+			"id where several servers bear that; members lists both. Any node can be asked. A vote that the\n" +
+			"server has moves to a replica that keeps up, if there is one. What would leave the others\n" +
+			"without a majority is refused. The server itself need not run; if it does, it serves nothing\n" +
+			"any more. To join again it needs an empty data directory.",
+		Example: "  quorate remove n3\n  quorate remove n3.4f0c2a9be81d7735 --wait 5m",
+		Args:    cobra.ExactArgs(1),
+	}
+	m.removal(c, apihttp.AdminRemovePath, func(args []string) any { return api.RemoveRequest{Target: args[0]} })
+	return c
+}
+
+func (m *Main) leaveCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "leave [flags]",
+		Short: "Take this node out of the cluster for good, and stop it",
+		Long: "Take the node that runs on the data directory out of the cluster for good: replicas that keep up\n" +
+			"take over its votes, then it leaves its groups and stops. What would leave the others without\n" +
+			"a majority is refused. To stop a node that is to come back, just end its process. To join\n" +
+			"again after leaving it needs an empty data directory.",
+		Example: "  quorate leave --data-dir /var/lib/quorate",
+		Args:    cobra.NoArgs,
+	}
+	m.removal(c, apihttp.AdminLeavePath, func([]string) any { return struct{}{} })
+	return c
+}
+
+// removal makes c ask until a server is removed, or --wait has passed.
+func (m *Main) removal(c *cobra.Command, path string, body func(args []string) any) {
+	set, out, patience := settings.New(), output{}, time.Minute
+	c.RunE = func(c *cobra.Command, args []string) error {
+		dir, err := m.adminDir(c, set)
+		if err != nil {
+			return err
+		}
+		var r api.RemoveResult
+		if r, err = m.untilRemoved(c.Context(), &adminClient{dataDir: dir}, path, body(args), patience); err != nil {
+			return err
+		}
+		if out.json() {
+			return writeJSON(m.Stdout, r)
+		}
+		_, err = fmt.Fprintln(m.Stdout, removedText(r))
+		return err
+	}
+	bindAdmin(c, set, &out)
+	c.Flags().DurationVar(&patience, "wait", patience, "time to wait until it is done; it goes on all the same")
+}
+
+// adminDir is the data directory of the node that the flags of a command choose.
+func (m *Main) adminDir(c *cobra.Command, set *settings.Set) (string, error) {
+	config, err := m.resolve(set, c.Flags(), nil)
+	if err != nil {
+		return "", err
+	}
+	if config.Data.Dir == "" {
+		return "", usagef("the data directory is unknown (name it with --data-dir)")
+	}
+	return chosen(c.Context(), config)
+}
+
+func (m *Main) untilRemoved(ctx context.Context, a *adminClient, path string, body any, patience time.Duration) (r api.RemoveResult, err error) {
+	deadline := time.Now().Add(patience)
+	for last := ""; ; {
+		ask, cancel := context.WithTimeout(ctx, adminTime)
+		err := a.post(ask, path, body, &r)
+		cancel()
+		if err != nil || r.Done {
+			return r, err
+		}
+		if text := waitingText(r); text != last && isTerminal(m.Stderr) {
+			fmt.Fprintln(m.Stderr, text)
+			last = text
+		}
+		if time.Now().After(deadline) {
+			return r, &fault.Error{Code: fault.Timeout, Op: "cli.remove", Msg: waitingText(r), Hint: "it goes on by itself; ask again, or give more time with --wait"}
+		}
+		select {
+		case <-time.After(removePause):
+		case <-ctx.Done():
+			return r, ctx.Err()
+		}
+	}
+}
+
+// waitingText says which groups a server is still in, and why.
+func waitingText(r api.RemoveResult) string {
+	var parts []string
+	for _, g := range r.Groups {
+		if !g.Done {
+			parts = append(parts, fmt.Sprintf("group %d: %s", g.Group, g.Reason))
+		}
+	}
+	return r.Node + " is not removed yet: " + strings.Join(parts, "; ")
+}
+
+func removedText(r api.RemoveResult) string {
+	if r.ServerID == "" {
+		return r.Node + " holds no data of the cluster any more."
+	}
+	return fmt.Sprintf("%s (server %s) is removed from the cluster.", r.Node, r.ServerID)
+}

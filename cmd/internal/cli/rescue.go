@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/node"
+)
+
+func (m *Main) rescueCommand() *cobra.Command {
+	set, out, yes, dry := settings.New(), output{}, false, false
+	c := &cobra.Command{
+		Use:   "rescue [flags]",
+		Short: "Make a stopped server the only voter after a majority was lost for good",
+		Long: "Make the server of the data directory, which must be stopped, the only voter of its cluster.\n" +
+			"This is for a cluster that has lost a majority of its voters for good. What this server does\n" +
+			"not hold is lost. Choose the survivor whose LAST is the greatest, and rescue only one. The\n" +
+			"servers of before are refused from then on: empty their data directories, and they join as\n" +
+			"new ones. With --dry-run it only shows what the directory holds.",
+		Example: "  quorate rescue --data-dir /var/lib/quorate --dry-run\n  quorate rescue --data-dir /var/lib/quorate",
+		Args:    cobra.NoArgs,
+	}
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		config, err := m.resolve(set, c.Flags(), nil)
+		if err != nil {
+			return err
+		}
+		if config.Data.Dir == "" {
+			return usagef("the data directory is unknown (name it with --data-dir)")
+		}
+		log := slog.New(slog.NewTextHandler(m.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
+		report, err := node.Rescue(config.Data.Dir, log, func(r api.RescueReport) (bool, error) {
+			return m.agreeToRescue(r, yes, dry, out.json())
+		})
+		if err != nil {
+			return err
+		}
+		if out.json() {
+			return writeJSON(m.Stdout, report)
+		}
+		if report.Rescued {
+			_, err = fmt.Fprintf(m.Stdout, "%s is the only voter now, at cluster epoch %d. Start it as before, then let servers with\nempty data directories --join it.\n", report.Node, report.Epoch)
+		}
+		return err
+	}
+	bindAdmin(c, set, &out)
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&dry, "dry-run", false, "only show what the directory holds")
+	return c
+}
+
+// agreeToRescue shows what a rescue would start from and asks.
+func (m *Main) agreeToRescue(r api.RescueReport, yes, dry, asJSON bool) (bool, error) {
+	if !asJSON {
+		if err := printRescue(m.Stdout, r); err != nil {
+			return false, err
+		}
+	}
+	switch {
+	case dry:
+		return false, nil
+	case r.Alone:
+		return false, &fault.Error{Code: fault.Conflict, Op: "cli.rescue", Msg: r.Node + " is the only voter already: there is nothing to rescue", Hint: "start it as it is"}
+	case yes:
+		return true, nil
+	}
+	fmt.Fprintf(m.Stderr, "Whatever the other voters acknowledged and %s does not hold is lost, and they can never\ncome back with their data. Make sure that none of them runs.\n", r.Node)
+	return true, m.confirm(r.Node, "the id of the node")
+}
+
+func printRescue(w io.Writer, r api.RescueReport) error {
+	state := "a member of its cluster"
+	switch {
+	case r.BrokenOff:
+		state = "a rescue of it has not finished"
+	case r.Alone:
+		state = "the only voter"
+	}
+	err := table(w, [][]string{
+		{"Server", fmt.Sprintf("%s (%s), %s", r.Node, r.ServerID, state)},
+		{"Cluster", fmt.Sprintf("%s, epoch %d", r.ClusterID, r.Epoch)},
+		{"Data", r.DataDir},
+		{"Other voters", dash(strings.Join(r.Others, ", "))},
+	})
+	if err != nil {
+		return err
+	}
+	rows := [][]string{{"GROUP", "LAST", "OF TERM", "TERM", "APPLIED", "SNAPSHOT", "KEYS", "VOTERS"}}
+	for _, g := range r.Groups {
+		u := func(n uint64) string { return strconv.FormatUint(n, 10) }
+		rows = append(rows, []string{u(g.ID), u(g.LastIndex), u(g.LastTerm), u(g.Term), u(g.AppliedIndex), u(g.SnapshotIndex), u(g.Keys), strings.Join(g.Voters, ", ")})
+	}
+	fmt.Fprintln(w)
+	if err := table(w, rows); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	return nil
+}

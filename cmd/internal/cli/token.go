@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/trust"
+)
+
+func (m *Main) tokenCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "token",
+		Short: "Make cluster tokens",
+		RunE:  group,
+	}
+	c.AddCommand(m.tokenCreateCommand())
+	return c
+}
+
+// created is what token create tells a program.
+type created struct {
+	Token       string `json:"token,omitempty"` // empty when it was written to a file
+	File        string `json:"file,omitempty"`
+	Fingerprint string `json:"fingerprint"`
+}
+
+func (m *Main) tokenCreateCommand() *cobra.Command {
+	var out output
+	var path string
+	var ifMissing bool
+	c := &cobra.Command{
+		Use:   "create [flags]",
+		Short: "Make a cluster token",
+		Long: "Make a cluster token. Whoever has it is a member of the cluster and can read and change\n" +
+			"everything: hand it out as a file that only the user of the node can read, and name the\n" +
+			"file with --cluster-token-file on every node. The fingerprint names it in logs and status.",
+		Example: "  quorate token create --file /etc/quorate/token\n  umask 077; quorate token create > token",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if ifMissing && path == "" {
+				return usagef("--if-missing needs --file")
+			}
+			if ifMissing {
+				if done, err := m.keepToken(path, out.json()); done || err != nil {
+					return err
+				}
+			}
+			t := trust.NewToken()
+			r := created{Token: t.Reveal(), File: path, Fingerprint: t.Fingerprint()}
+			if path != "" {
+				if err := writeToken(path, t); err != nil {
+					return err
+				}
+				r.Token = ""
+			}
+			switch {
+			case out.json():
+				return writeJSON(m.Stdout, r)
+			case path != "":
+				_, err := fmt.Fprintf(m.Stdout, "cluster token %s is in %s\n", r.Fingerprint, path)
+				return err
+			}
+			_, err := fmt.Fprintln(m.Stdout, r.Token)
+			return err
+		},
+	}
+	c.Flags().StringVar(&path, "file", "", "write it to a new `file` that only this user can read")
+	c.Flags().BoolVar(&ifMissing, "if-missing", false, "leave a file alone that holds a token already")
+	out.bind(c)
+	return c
+}
+
+// keepToken reports whether the file holds a token already, and says which. A file that
+// holds something else is an error.
+func (m *Main) keepToken(path string, asJSON bool) (bool, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, &fault.Error{Code: fault.Invalid, Op: "cli.token", Key: path, Msg: path + " cannot be read", Err: rootCause(err)}
+	}
+	tokens, err := trust.ParseTokens(text)
+	if err != nil {
+		return false, &fault.Error{Code: fault.Invalid, Op: "cli.token", Key: path, Msg: path + " holds no cluster token", Hint: "remove the file, or name another", Err: err}
+	}
+	r := created{File: path, Fingerprint: tokens[0].Fingerprint()}
+	if asJSON {
+		return true, writeJSON(m.Stdout, r)
+	}
+	_, err = fmt.Fprintf(m.Stdout, "cluster token %s was in %s already\n", r.Fingerprint, path)
+	return true, err
+}
+
+// writeToken makes a file; one that is there already is left alone, because nodes may use it.
+func writeToken(path string, t trust.Token) error {
+	bad := func(msg, hint string, err error) error {
+		return &fault.Error{Code: fault.Invalid, Op: "cli.token", Key: path, Msg: path + " " + msg, Hint: hint, Err: err}
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return bad("is there already", "choose another file; a cluster changes to another token with both in one file", nil)
+	case err != nil:
+		return bad("cannot be made", "", rootCause(err))
+	}
+	_, err = fmt.Fprintln(f, t.Reveal())
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(bad("cannot be written", "", rootCause(err)), os.Remove(path))
+	}
+	return nil
+}

@@ -1,0 +1,182 @@
+package faulttest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	apihttp "github.com/quorate/quorate/api/http"
+)
+
+// Broken is a promise that a fault itself found broken.
+type Broken struct {
+	Promise string // which, in a few words
+	Text    string // what was seen
+}
+
+// Error is both in a line.
+func (b *Broken) Error() string { return b.Promise + ": " + b.Text }
+
+// tell leaves a line about what a fault did.
+func (c *Cluster) tell(format string, args ...any) {
+	if c.options.Tell != nil {
+		c.options.Tell(fmt.Sprintf(format, args...))
+	}
+}
+
+// Settled waits until the cluster is whole again: every group has so many voters, all of
+// them are servers that run with the data they vote with, and keep up.
+func (c *Cluster) Settled(ctx context.Context, voters int) error {
+	return Until(ctx, func() error {
+		lives := map[string]bool{}
+		var leaders []api.GroupStatus
+		groups := 0
+		for _, n := range c.Servers() {
+			s, err := n.Status(ctx)
+			if err != nil {
+				return err
+			}
+			lives[s.Node.ServerID] = true
+			groups = len(s.Groups)
+			for _, g := range s.Groups {
+				if g.State == "leader" {
+					leaders = append(leaders, g)
+				}
+			}
+		}
+		if len(leaders) != groups || groups == 0 {
+			return fmt.Errorf("%d of %d groups have a leader", len(leaders), groups)
+		}
+		for _, g := range leaders {
+			if err := whole(&g, lives, voters); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// whole says why a group, as its leader sees it, has not the voters it should have.
+func whole(g *api.GroupStatus, lives map[string]bool, voters int) error {
+	const near = 2000 // log entries
+	have := 0
+	for _, s := range g.Servers {
+		switch {
+		case !s.Voter:
+		case !lives[s.ServerID]:
+			return fmt.Errorf("group %d: the voter %s (%s) is not the one that runs", g.ID, s.Node, s.ServerID)
+		case s.Lag != nil && *s.Lag > near:
+			return fmt.Errorf("group %d: %s is %d entries behind", g.ID, s.Node, *s.Lag)
+		default:
+			have++
+		}
+	}
+	if have != voters {
+		return fmt.Errorf("group %d has %d voters, not %d", g.ID, have, voters)
+	}
+	return nil
+}
+
+// Transfer asks the node, which leads a group, to hand it to the voter that is furthest ahead.
+func (n *Node) Transfer(ctx context.Context, group uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://admin"+apihttp.AdminTransferPath(group), strings.NewReader("{}"))
+	if err != nil {
+		return err
+	}
+	resp, err := n.admin.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("status %d: %s", resp.StatusCode, text)
+	}
+	return err
+}
+
+// Alive are the ids of the nodes that the node takes to be alive.
+func (n *Node) Alive(ctx context.Context) (map[string]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusPatience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://admin"+apihttp.AdminMembersPath, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := n.admin.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var members []api.MemberStatus
+	if err := json.NewDecoder(resp.Body).Decode(&members); err != nil {
+		return nil, err
+	}
+	alive := map[string]bool{}
+	for _, m := range members {
+		if m.State == "alive" {
+			alive[m.Node] = true
+		}
+	}
+	return alive, nil
+}
+
+// Acquainted waits until every running node knows that exactly the running nodes are alive.
+func (c *Cluster) Acquainted(ctx context.Context) error {
+	return Until(ctx, func() error {
+		nodes := c.Running()
+		for _, n := range nodes {
+			alive, err := n.Alive(ctx)
+			if err != nil {
+				return err
+			}
+			for _, other := range nodes {
+				if !alive[other.Name] {
+					return fmt.Errorf("%s does not take %s to be alive", n.Name, other.Name)
+				}
+			}
+			if len(alive) != len(nodes) {
+				return fmt.Errorf("%s takes %d nodes to be alive, %d run", n.Name, len(alive), len(nodes))
+			}
+		}
+		return nil
+	})
+}
+
+// Command runs a command of the program against the data directory of the node.
+func (n *Node) Command(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, n.cluster.options.Program.Path, append(args, "--data-dir", n.DataDir())...) //nolint:gosec // what the caller wants to test
+	cmd.Env = append(cmd.Environ(), n.cluster.options.Program.Env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return string(out), err
+}
+
+// healthyWithin waits so long for a node to be healthy, or to end by itself.
+func (n *Node) healthyWithin(ctx context.Context, limit time.Duration) error {
+	bounded, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var gone error
+	err := Until(bounded, func() error {
+		if gone = nil; !n.Running() {
+			gone = errEnded
+			return nil
+		}
+		return n.Healthy(bounded)
+	})
+	return errors.Join(gone, err)
+}
+
+// errEnded says that a process is gone that nobody ended.
+var errEnded = errors.New("it ended itself")

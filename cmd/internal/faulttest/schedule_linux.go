@@ -1,0 +1,117 @@
+package faulttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Fault is something that goes wrong with a cluster, and how it is mended.
+type Fault struct {
+	Name string
+	// Inflict does it and returns what undoes it. Chance comes from rnd alone.
+	Inflict func(ctx context.Context, c *Cluster, rnd *rand.Rand) (mend func(context.Context) error, err error)
+}
+
+// Together is several faults at a time, inflicted in order and mended backwards.
+func Together(faults ...Fault) Fault {
+	names := make([]string, len(faults))
+	for i, f := range faults {
+		names[i] = f.Name
+	}
+	return Fault{Name: strings.Join(names, " with "), Inflict: func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
+		var mends []func(context.Context) error
+		undo := func(ctx context.Context) error {
+			var errs []error
+			for _, mend := range slices.Backward(mends) {
+				errs = append(errs, mend(ctx))
+			}
+			return errors.Join(errs...)
+		}
+		for _, f := range faults {
+			mend, err := f.Inflict(ctx, c, rnd)
+			if err != nil {
+				return undo, errors.Join(err, undo(ctx))
+			}
+			mends = append(mends, mend)
+		}
+		return undo, nil
+	}}
+}
+
+// Step is a fault and how long it lasts, after a calm.
+type Step struct {
+	Calm  time.Duration
+	Fault Fault
+	For   time.Duration
+}
+
+// Schedule is a list of faults, one after the other.
+type Schedule struct {
+	Seed  uint64
+	Steps []Step
+}
+
+// Random makes a schedule of n faults out of a choice. Equal seeds make equal schedules;
+// which nodes they meet also depends on who leads by then. Every fault of the choice comes
+// before one comes again.
+func Random(seed uint64, n int, choice ...Fault) Schedule {
+	rnd := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // chance, not a secret
+	s := Schedule{Seed: seed}
+	var order []int
+	for range n {
+		if len(order) == 0 {
+			order = rnd.Perm(len(choice))
+		}
+		s.Steps = append(s.Steps, Step{
+			Calm:  time.Duration(200+rnd.IntN(800)) * time.Millisecond,
+			Fault: choice[order[0]],
+			For:   time.Duration(500+rnd.IntN(4000)) * time.Millisecond,
+		})
+		order = order[1:]
+	}
+	return s
+}
+
+// String is the schedule in a line.
+func (s Schedule) String() string {
+	names := make([]string, len(s.Steps))
+	for i, step := range s.Steps {
+		names[i] = fmt.Sprintf("%s for %s", step.Fault.Name, step.For)
+	}
+	return fmt.Sprintf("seed %d: %s", s.Seed, strings.Join(names, ", "))
+}
+
+// Play goes through the steps. After each the cluster must serve at every node again,
+// within patience.
+func (s Schedule) Play(ctx context.Context, c *Cluster, patience time.Duration, log func(format string, args ...any)) error {
+	rnd := rand.New(rand.NewPCG(s.Seed, 2)) //nolint:gosec // chance, not a secret
+	for i, step := range s.Steps {
+		pause(ctx, step.Calm)
+		log("step %d: %s for %s", i, step.Fault.Name, step.For)
+		for _, n := range c.Nodes() {
+			n.Mark(fmt.Sprintf("step %d: %s", i, step.Fault.Name))
+		}
+		mend, err := step.Fault.Inflict(ctx, c, rnd)
+		if err != nil {
+			return fmt.Errorf("step %d, %s: %w", i, step.Fault.Name, err)
+		}
+		pause(ctx, step.For)
+		begin := time.Now()
+		if err := mend(ctx); err != nil {
+			return fmt.Errorf("step %d, mending %s: %w", i, step.Fault.Name, err)
+		}
+		bounded, cancel := context.WithTimeout(ctx, patience)
+		err = c.Ready(bounded)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("step %d: after %s was over: %w", i, step.Fault.Name, err)
+		}
+		log("step %d: every node serves %s after it was over", i, time.Since(begin).Round(time.Millisecond))
+	}
+	return nil
+}

@@ -1,0 +1,326 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// attackSmuggling sends requests whose length two readers could understand differently,
+// with a second request where one of them would look for the next. The application must
+// never see the second, and there must never be a second answer.
+func attackSmuggling(t *testing.T, s *siege) {
+	v := s.nodes[0]
+	const hidden = "GET /v1.0/invoke/app1/method/smuggled HTTP/1.1\r\nHost: localhost\r\ndapr-api-token: " + attackToken + "\r\n\r\n"
+	head := "POST /v1.0/invoke/app1/method/front HTTP/1.1\r\nHost: localhost\r\ndapr-api-token: " + attackToken + "\r\n"
+	chunked := "0\r\n\r\n"
+	length := func(n int) string { return fmt.Sprintf("Content-Length: %d\r\n", n) }
+	for name, text := range map[string]string{
+		"two lengths":                    head + length(0) + length(len(hidden)) + "\r\n" + hidden,
+		"two lengths in one line":        head + fmt.Sprintf("Content-Length: 0, %d\r\n\r\n", len(hidden)) + hidden,
+		"a signed length":                head + fmt.Sprintf("Content-Length: +%d\r\n\r\n", 0) + hidden,
+		"an encoding nobody knows":       head + "Transfer-Encoding: xchunked\r\n\r\n" + chunked + hidden,
+		"two encodings":                  head + "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n" + chunked + hidden,
+		"a list of encodings":            head + "Transfer-Encoding: gzip, chunked\r\n\r\n" + chunked + hidden,
+		"a space before the colon":       head + "Transfer-Encoding : chunked\r\n" + length(len(chunked)) + "\r\n" + chunked + hidden,
+		"a folded header":                head + "Transfer-Encoding:\r\n chunked, identity\r\n\r\n" + chunked + hidden,
+		"a tab in the encoding":          head + "Transfer-Encoding: \x0bchunked\r\n\r\n" + chunked + hidden,
+		"a bare carriage return":         head + "X: 1\rTransfer-Encoding: identity\r\nTransfer-Encoding: x\r\n\r\n" + chunked + hidden,
+		"a negative chunk":               head + "Transfer-Encoding: chunked\r\n\r\n-1\r\n" + hidden,
+		"a chunk in another number form": head + "Transfer-Encoding: chunked\r\n\r\n0x0\r\n\r\n" + hidden,
+		"no end of a chunk":              head + "Transfer-Encoding: chunked\r\n\r\n1\r\nab0\r\n\r\n" + hidden,
+	} {
+		out := answers(raw(t, v.api, text))
+		if len(out) != 1 || out[0] < 400 || out[0] == http.StatusInternalServerError && !strings.Contains(name, "chunk") {
+			t.Errorf("%s is answered with %v, want one refusal", name, out)
+		}
+		if seen, _ := s.app.take(); slices.ContainsFunc(seen, func(line string) bool { return strings.Contains(line, "smuggled") }) {
+			t.Errorf("%s reached the application: %v", name, seen)
+		}
+	}
+	// A length beside an encoding: the encoding counts, and what goes on to the application
+	// has one meaning. What stands behind it is a request of its own for both readers, or the
+	// connection ends.
+	both := strings.Replace(head, "/front", "/both", 1) + length(len(chunked)+len(hidden)) + "Transfer-Encoding: chunked\r\n\r\n" + chunked + strings.ReplaceAll(hidden, "dapr-api-token: "+attackToken+"\r\n", "")
+	out := answers(raw(t, v.api, both))
+	seen, _ := s.app.take() // requests of before may still have been under way
+	if seen = slices.DeleteFunc(seen, func(line string) bool { return strings.Contains(line, "/front") }); len(seen) > 1 || len(seen) == 1 && seen[0] != "POST /both 0" {
+		t.Errorf("a length beside an encoding reached the application as %v", seen)
+	}
+	for _, status := range out[min(1, len(out)):] {
+		if status != http.StatusUnauthorized {
+			t.Errorf("a length beside an encoding is answered with %v", out)
+		}
+	}
+	if text := raw(t, v.api, head+"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n\r\n"); strings.Contains(text, "101 Switching") {
+		t.Error("the connection is switched to HTTP/2 behind the guard")
+	}
+	s.app.take()
+}
+
+// attackHeaders tries to have headers and paths of the next hop written by the caller.
+func attackHeaders(t *testing.T, s *siege) {
+	v := s.nodes[0]
+	const tail = " HTTP/1.1\r\nHost: localhost\r\ndapr-api-token: " + attackToken + "\r\n"
+	for _, path := range []string{"a%0d%0aX-Injected:%201", "a%00b", "..%2f..%2fadmin", "%2e%2e/admin", "../admin"} {
+		out := answers(raw(t, v.api, "GET /v1.0/invoke/app1/method/"+path+tail+"\r\n"))
+		if len(out) != 1 || out[0] < 400 || out[0] >= 500 {
+			t.Errorf("the method %s is answered with %v", path, out)
+		}
+	}
+	if seen, _ := s.app.take(); len(seen) != 0 {
+		t.Errorf("the application was called: %v", seen)
+	}
+	raw(t, v.api, "GET /v1.0/invoke/app1/method/plain"+tail+"Connection: close, X-Hop\r\nX-Hop: 1\r\nTE: trailers\r\nProxy-Authorization: x\r\nX-Kept: 1\r\n\r\n")
+	seen, heads := s.app.take()
+	if len(seen) != 1 || heads[0].Get("X-Kept") != "1" {
+		t.Fatalf("the application saw %v %v", seen, heads)
+	}
+	for _, name := range []string{"Dapr-Api-Token", "X-Hop", "Proxy-Authorization", "X-Injected"} {
+		if value := heads[0].Get(name); value != "" {
+			t.Errorf("the header %s went on to the application: %q", name, value)
+		}
+	}
+}
+
+// strangers are openings of connections by who is no node.
+func strangers() map[string]string {
+	return map[string]string{
+		"nothing":      "",
+		"random bytes": noise(64 << 10),
+		"HTTP":         "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+		"HTTP/2":       "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+		"half of TLS":  "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + noise(100),
+		"long records": "\x16\x03\x01\xff\xff" + noise(1<<20),
+		"zeroes":       strings.Repeat("\x00", 1<<20),
+		"ones":         strings.Repeat("\xff", 1<<20),
+	}
+}
+
+// attackClusterPorts speaks to the ports between nodes without a certificate of the cluster.
+func attackClusterPorts(t *testing.T, s *siege) {
+	var wg sync.WaitGroup
+	for _, v := range s.nodes {
+		for _, port := range []string{v.peer, v.gossip} {
+			for name, text := range strangers() {
+				wg.Go(func() { // at once: each of them may take as long as a handshake may
+					if out := raw(t, port, text); leaks(out) {
+						t.Errorf("%s on %s of %s is answered with %.100q", name, port, v.id, out)
+					}
+				})
+			}
+			wg.Go(func() { handshakes(t, port) })
+		}
+		wg.Go(func() { datagrams(t, v.gossip) })
+	}
+	wg.Wait()
+	for _, v := range s.nodes {
+		if v.sum(t, "quorate_peer_refused_total{") == 0 || v.sum(t, "quorate_gossip_refused_total{") == 0 {
+			t.Errorf("%s has not counted whom it refused", v.id)
+		}
+		if log := v.log.String(); !strings.Contains(log, "peer connection refused") || !strings.Contains(log, "gossip is refused") {
+			t.Errorf("%s has not logged whom it refused", v.id)
+		}
+	}
+}
+
+// leaks reports whether an answer holds more than an alert of TLS.
+func leaks(out string) bool { return out != "" && (out[0] != 0x15 || len(out) > 64) }
+
+// handshakes are tried with a certificate that anybody can make, and with none.
+func handshakes(t *testing.T, port string) {
+	for name, certificates := range map[string][]tls.Certificate{"no certificate": nil, "a certificate of its own": {forged(t)}} {
+		d := tls.Dialer{NetDialer: &net.Dialer{Timeout: time.Minute}, Config: &tls.Config{InsecureSkipVerify: true, Certificates: certificates}} //nolint:gosec // it is the attacker
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		c, err := d.DialContext(ctx, "tcp", port)
+		cancel()
+		if err != nil {
+			continue // refused at once
+		}
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
+		_, _ = io.WriteString(c, noise(256))
+		if n, err := io.Copy(io.Discard, c); n != 0 {
+			t.Errorf("with %s, %s answers %d bytes: %v", name, port, n, err)
+		}
+		_ = c.Close()
+	}
+}
+
+// forged is a certificate that claims to be of the first node.
+func forged(t *testing.T) tls.Certificate {
+	key := sure(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "quorate:node:n1"}, DNSNames: []string{"n1"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}}
+	der := sure(x509.CreateCertificate(rand.Reader, template, template, key.Public(), key))(t)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// datagrams floods the gossip port with packets of every size.
+func datagrams(t *testing.T, port string) {
+	c := sure(net.Dial("udp", port))(t)
+	defer func() { _ = c.Close() }()
+	text := noise(60_000)
+	for i := range 3000 {
+		_, _ = io.WriteString(c, text[i:i+i%1400])
+	}
+	for kind := range 256 { // every kind of message that the protocol has, or has not
+		_, _ = io.WriteString(c, string([]byte{byte(kind)})+text[:200])
+	}
+}
+
+// attackMetrics speaks to the metrics port as no scraper does.
+func attackMetrics(t *testing.T, s *siege) {
+	v := s.nodes[0]
+	for name, text := range strangers() {
+		if name == "HTTP" || name == "nothing" {
+			continue
+		}
+		for _, status := range answers(raw(t, v.metrics, text)) {
+			if status < 400 {
+				t.Errorf("%s is answered with %d", name, status)
+			}
+		}
+	}
+	for _, path := range []string{"/debug/pprof/", "/v1.0/state/statestore/x", "/v1.0/secrets/vault/password", "/status", "/..%2f..%2fetc/passwd"} {
+		resp, err := (&http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}).Get("http://" + v.metrics + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _ = resp.Body.Close(); resp.StatusCode != http.StatusNotFound {
+			t.Errorf("%s is answered with %d", path, resp.StatusCode)
+		}
+	}
+}
+
+// attackMembership lets real nodes knock that have another token, or none.
+func attackMembership(t *testing.T, s *siege) {
+	s.quorate(t, "token", "create", "--file", filepath.Join(s.dir, "other-token"))
+	for id, flags := range map[string][]string{
+		"x1": {"--cluster-token-file", filepath.Join(s.dir, "other-token")},
+		"x2": nil,
+		"x3": {"--role", "sidecar"},
+	} {
+		x := &victim{id: id, data: filepath.Join(s.dir, id), log: &journal{}}
+		for _, a := range []*string{&x.api, &x.metrics, &x.gossip, &x.peer} {
+			*a = "127.0.0.1:" + sure(freePort())(t)
+		}
+		s.start(t, x, flags...)
+		s.eventually(t, id+" says that it is not let in", 2*time.Minute, func() bool { return strings.Contains(x.log.String(), "no seed can be joined") })
+		if got := x.status("GET", "/v1.0/healthz"); got == http.StatusNoContent {
+			t.Errorf("%s became ready", id)
+		}
+		_ = x.cmd.Process.Signal(syscall.SIGKILL)
+	}
+	for _, v := range s.nodes {
+		if got := s.members(t, v); !slices.Equal(slices.Sorted(slices.Values(got)), []string{"n1", "n2", "n3"}) {
+			t.Errorf("%s sees %v", v.id, got)
+		}
+	}
+}
+
+// attackIdle opens connections that say little or nothing, on every port at once, and
+// keeps them while the cluster goes on.
+func attackIdle(t *testing.T, s *siege) {
+	v := s.nodes[0]
+	want := 2000
+	if thorough() {
+		want = 10_000
+	}
+	count := min(want, room(t))
+	t.Logf("%d idle connections to the API (10000 with QUORATE_ATTACKS=all, as far as the limit of open files goes)", count)
+	var open []net.Conn
+	defer func() {
+		for _, c := range open {
+			_ = c.Close()
+		}
+	}()
+	crowd := func(port string, n int, text string) {
+		for range n {
+			c, err := net.DialTimeout("tcp", port, time.Minute)
+			if err != nil {
+				t.Errorf("%s does not accept: %v", port, err)
+				return
+			}
+			_, _ = io.WriteString(c, text)
+			open = append(open, c)
+		}
+	}
+	const begun = "GET /v1.0/state/statestore/x HTTP/1.1\r\nHost: localhost\r\ndapr-api-token: " + attackToken + "\r\n"
+	const kept = begun + "\r\n"
+	crowd(v.api, count/2, "")       // say nothing
+	crowd(v.api, count/4, kept)     // ask once and stay
+	crowd(v.api, count/4, begun)    // never come to an end of the headers
+	crowd(v.metrics, count/10, "")  // more than the bound
+	crowd(v.peer, count/10, "\x16") // stop in the first byte of a handshake
+	crowd(v.gossip, count/10, "\x16")
+	bodies := len(open)
+	crowd(v.api, 50, "POST /v1.0/state/statestore HTTP/1.1\r\nHost: localhost\r\ndapr-api-token: "+attackToken+"\r\nContent-Length: 100\r\n\r\n[")
+	s.serves(t, "while-idle")
+	for _, n := range s.nodes {
+		if got := len(s.members(t, n)); got != 3 {
+			t.Errorf("%s sees %d members", n.id, got)
+		}
+	}
+	t.Logf("meanwhile: %+v", v.usage(t))
+	for _, c := range open[bodies:] { // 3 s for a body, then the answer
+		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+		text, err := io.ReadAll(c)
+		if got := answers(string(text)); err != nil || !slices.Equal(got, []int{http.StatusBadRequest}) {
+			t.Fatalf("a body that does not come is answered with %v, %v", got, err)
+		}
+	}
+	if thorough() {
+		unread(t, s, v)
+	}
+}
+
+// unread asks for large answers and reads nothing of them: each is cut after a minute.
+func unread(t *testing.T, s *siege, v *victim) {
+	big := `[{"key":"large","value":"` + strings.Repeat("x", 3<<20) + `"}]`
+	if resp, text, err := v.ask("POST", "/v1.0/state/statestore", big, "dapr-api-token", attackToken); err != nil || resp.StatusCode != http.StatusNoContent {
+		t.Fatalf("%v %v %s", err, resp, text)
+	}
+	const clients = 100
+	for range clients {
+		c := sure(net.Dial("tcp", v.api))(t)
+		_ = c.(*net.TCPConn).SetReadBuffer(4096)
+		defer func() { _ = c.Close() }()
+		for range 8 { // together more than the buffers between take
+			_, _ = io.WriteString(c, "GET /v1.0/state/statestore/large HTTP/1.1\r\nHost: localhost\r\ndapr-api-token: "+attackToken+"\r\n\r\n")
+		}
+	}
+	in := func() float64 { return v.sum(t, `quorate_http_requests_in_flight{app="app1"}`) }
+	s.eventually(t, "the answers pile up", 2*time.Minute, func() bool { return in() >= clients/2 })
+	s.eventually(t, "clients that do not read are cut", 3*time.Minute, func() bool { return in() == 0 })
+}
+
+// room is how many connections the test may open beside what it needs itself, once its
+// limit of open files is as high as the system lets it be. The nodes have the same limit.
+func room(t *testing.T) int {
+	t.Helper()
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		t.Fatal(err)
+	}
+	l.Cur = l.Max
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		t.Logf("the limit of open files stays: %v", err)
+	}
+	return int(min(l.Max, 1<<20)) * 2 / 3
+}
