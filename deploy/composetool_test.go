@@ -1,0 +1,140 @@
+package deploy_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// composeTool is compose itself: the plug-in of docker, or the program before it.
+func composeTool(t *testing.T) []string {
+	t.Helper()
+	if err := exec.CommandContext(t.Context(), "docker", "compose", "version").Run(); err == nil {
+		return []string{"docker", "compose"}
+	}
+	if path, err := exec.LookPath("docker-compose"); err == nil {
+		return []string{path}
+	}
+	t.Skip("neither docker compose nor docker-compose is installed")
+	return nil
+}
+
+// marks is a second compose file, that labels whatever the first one makes.
+func (l *lab) marks() string {
+	label := fmt.Sprintf("{labels: {%s: %q, %s: \"%d\"}}", labLabel, l.id, timeLabel, time.Now().Unix())
+	var b strings.Builder
+	fmt.Fprintf(&b, "networks: {default: %s}\nvolumes:\n", label)
+	for v := range l.file.Volumes {
+		fmt.Fprintf(&b, "  %s: %s\n", v, label)
+	}
+	b.WriteString("services:\n")
+	for s := range l.file.Services {
+		fmt.Fprintf(&b, "  %s: %s\n", s, label)
+	}
+	return b.String()
+}
+
+// TestComposeStartsTheDemo has compose itself start the file, with images made here, all of
+// it but Grafana: everything becomes healthy, Prometheus scrapes it, and web takes orders.
+func TestComposeStartsTheDemo(t *testing.T) {
+	long(t)
+	t.Parallel()
+	l := engine(t)
+	tool := composeTool(t)
+	l.buildPrometheus()
+	l.build()
+	dir := t.TempDir()
+	for _, folder := range []string{"compose", "prometheus", "grafana"} {
+		if err := os.CopyFS(filepath.Join(dir, folder), os.DirFS(folder)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The program of before knows no names of projects in the file.
+	file := strings.Replace(read(t, "compose/compose.yaml"), "\nname: quorate\n", "\n", 1)
+	if err := os.WriteFile(filepath.Join(dir, "compose", "compose.yaml"), []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "compose", "labels.yaml"), []byte(l.marks()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	project := l.name("compose")
+	compose := func(args ...string) (string, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)
+		defer cancel()
+		c := exec.CommandContext(ctx, tool[0], append(append(slices.Clone(tool[1:]), "-p", project, "-f", "compose.yaml", "-f", "labels.yaml"), args...)...)
+		c.Dir = filepath.Join(dir, "compose")
+		c.Env = append(os.Environ(), "WEB_PORT=0", "PROMETHEUS_PORT=0", "GRAFANA_PORT=0")
+		for k, v := range l.images {
+			c.Env = append(c.Env, k+"="+v)
+		}
+		var out, errs bytes.Buffer
+		c.Stdout, c.Stderr = &out, &errs
+		if err := c.Run(); err != nil {
+			return "", fmt.Errorf("%v: %w: %s", args, err, errs.String())
+		}
+		return strings.TrimSpace(out.String()), nil
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			logs, _ := compose("logs", "--tail", "20")
+			t.Log(logs)
+		}
+		if _, err := compose("down", "-v", "-t", "1"); err != nil {
+			t.Error(err)
+		}
+	})
+	var services, checked []string
+	for name, s := range l.file.Services {
+		if name != "grafana" {
+			services = append(services, name)
+		}
+		if name != "grafana" && name != "prometheus" && !s.Healthcheck.Disable {
+			checked = append(checked, name)
+		}
+	}
+	slices.Sort(services)
+	begin := time.Now()
+	if _, err := compose(append([]string{"up", "-d"}, services...)...); err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]string{}
+	for _, s := range append(checked, "prometheus") {
+		ids[s] = l.must("ps", "-aq", "--filter", "label=com.docker.compose.project="+project, "--filter", "label=com.docker.compose.service="+s)
+		if ids[s] == "" {
+			t.Fatalf("%s has no container", s)
+		}
+	}
+	for _, s := range checked {
+		l.eventually(s+" is healthy", patience, func() error {
+			if state := l.must("inspect", "-f", "{{.State.Health.Status}}", ids[s]); state != "healthy" {
+				return errors.New(state)
+			}
+			return nil
+		})
+	}
+	t.Logf("healthy %v after compose up began", time.Since(begin).Round(100*time.Millisecond))
+
+	port := func(service, port string) string {
+		first, _, _ := strings.Cut(l.must("port", ids[service], port+"/tcp"), "\n")
+		return "http://" + first
+	}
+	l.eventually("web takes an order", patience, func() error {
+		_, err := call("POST", port("web", "8080")+"/orders/7", `{"total":12.5}`, 204)
+		return err
+	})
+	if got, err := call("GET", port("web", "8080")+"/orders/7", "", 200); err != nil || got != `{"total":12.5}` {
+		t.Errorf("%q, %v", got, err)
+	}
+	p := prometheus{port("prometheus", "9090")}
+	l.eventually("every node is scraped", patience, func() error {
+		return p.scrapes(t.Context(), "n1:9090", "n2:9090", "n3:9090", "orders:9090", "web:9090")
+	})
+}

@@ -1,0 +1,9 @@
+//go:build !linux
+
+package docs_test
+
+import "testing"
+
+func TestTheLinesOfThePagesDoWhatThePagesSay(t *testing.T) {
+	t.Skip("the lines of the documentation are typed in namespaces of Linux")
+}
