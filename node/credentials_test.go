@@ -383,7 +383,7 @@ func TestValuesAndKeysCannotBeReadOnTheWire(t *testing.T) {
 		t.Run(fmt.Sprintf("secured=%t", secured), func(t *testing.T) {
 			token := trust.NewToken()
 			var wire tap
-			first, second := member(t, "n1", 0), member(t, "n2", 0)
+			first, second := member(t, "planted-one", 0), member(t, "planted-two", 0) // long: noise spells short names
 			if secured {
 				first.Security.ClusterTokenFile, second.Security.ClusterTokenFile = tokenFile(t, "", token), tokenFile(t, "", token)
 			}
@@ -400,7 +400,7 @@ func TestValuesAndKeysCannotBeReadOnTheWire(t *testing.T) {
 			if code, body, _ := ask(t, b, "GET", "/v1.0/state/statestore/planted-key-0?consistency=strong", ""); code != 200 || body != `"planted-value"` {
 				t.Fatalf("read: %d %s", code, body)
 			}
-			for _, word := range []string{"planted-value", "planted-key", "n2."} {
+			for _, word := range []string{"planted-value", "planted-key", "planted-two."} {
 				if n, seen := wire.seen(word); seen == secured || n < 5000 {
 					t.Errorf("%q on the wire: %t, of %d bytes", word, seen, n)
 				}

@@ -24,6 +24,7 @@ const holdTime = 10 * time.Minute
 type hold struct {
 	until   time.Time
 	members uint64 // index of the configuration it was made under
+	led     bool   // leadership was seen here since; its loss before that is not the end
 }
 
 // announceHold tells the next leader of a group, or, where that is not chosen yet, every
@@ -56,12 +57,16 @@ func (n *Node) serveHold(_ context.Context, r peer.Request) ([]byte, error) {
 	return nil, nil
 }
 
-// hold notes that an operator wants this node to lead a group.
+// hold notes that an operator wants this node to lead a group. It waits for the end of what
+// spreading has begun, so that nothing decided before the choice is done after it.
 func (r *reconciler) hold(id int) {
-	_, members := r.node.host.Groups()[id].Servers()
+	r.moving.Lock()
+	defer r.moving.Unlock()
+	g := r.node.host.Groups()[id]
+	_, members := g.Servers()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.holds[id] = hold{until: r.node.deps.Now().Add(holdTime), members: members}
+	r.holds[id] = hold{until: r.node.deps.Now().Add(holdTime), members: members, led: g.Leading()}
 }
 
 // held reports whether a group stays where it is, whatever spreading would do.
@@ -73,5 +78,14 @@ func (r *reconciler) held(id int) bool {
 	return r.node.deps.Now().Before(h.until) && h.members == members
 }
 
-// drop ends the hold on a group that this node led and does not lead any more.
-func (r *reconciler) drop(id uint32) { r.holds[id] = hold{} }
+// led notes whether this node leads a group now, which ends a hold once leadership is lost.
+// The choice may come while the loss of an earlier leadership was not seen yet. The caller
+// holds mu.
+func (r *reconciler) led(id uint32, leading bool) {
+	switch h := &r.holds[id]; {
+	case leading:
+		h.led = true
+	case h.led:
+		*h = hold{}
+	}
+}

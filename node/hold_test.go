@@ -49,6 +49,20 @@ func TestSpreadingDoesNotUndoWhatAnOperatorChose(t *testing.T) {
 		return nil
 	}
 	poll(t, spread)
+	poll(t, func() error { // a choice ends when the members change: first they must all be there
+		for i, g := range status(t, nodes[0]).Groups {
+			have := 0
+			for _, s := range g.Servers {
+				if s.Voter {
+					have++
+				}
+			}
+			if have != len(nodes) {
+				return fmt.Errorf("group %d has %d voters", i, have)
+			}
+		}
+		return nil
+	})
 	for i := range 3 { // all to n1
 		poll(t, func() error {
 			for _, n := range nodes {

@@ -58,6 +58,9 @@ func (n *Node) TransferLeader(ctx context.Context, id uint64, to string) (api.Tr
 	}
 	if to == self.Node {
 		n.reconciler.hold(int(id)) //nolint:gosec // bounded above
+		if leader := string(g.Leader()); leader != self.Server {
+			return out, elsewhere(id, leader) // it was being spread
+		}
 		out.Leader = self.Node
 		return out, nil
 	}

@@ -27,6 +27,8 @@ type reconciler struct {
 	mu    sync.Mutex
 	views []groupView // by group; guarded by mu, for status
 	holds []hold      // by group; guarded by mu
+
+	moving sync.Mutex // held while leadership is spread; before mu
 }
 
 // groupView is what a leader knows about one of its groups beyond raft's configuration.
@@ -108,11 +110,10 @@ func (r *reconciler) look(ctx context.Context, id uint32, g *group.Group) placem
 	}
 	r.mu.Lock()
 	v := &r.views[id]
+	leading := g.Leading()
+	r.led(id, leading)
 	switch {
-	case !g.Leading():
-		if !v.since.IsZero() {
-			r.drop(id)
-		}
+	case !leading:
 		*v = groupView{}
 	case v.since.IsZero():
 		*v = groupView{since: now, steady: map[string]time.Time{}}
@@ -223,6 +224,8 @@ func (r *reconciler) apply(ctx context.Context, id uint32, g *group.Group, c pla
 // spread hands over what this node leads too much of.
 func (r *reconciler) spread(ctx context.Context, inputs []placement.Input) {
 	self := r.node.host.Identity().Server
+	r.moving.Lock()
+	defer r.moving.Unlock()
 	for i := range inputs {
 		inputs[i].Held = r.held(i)
 	}
