@@ -59,15 +59,6 @@ func (g *Group) Remove(ctx context.Context, id raft.ServerID, prev uint64) error
 	return g.change(ctx, "remove "+string(id), g.raft.RemoveServer(id, prev, 0))
 }
 
-// Transfer hands leadership to a voter; the zero id lets raft choose the most advanced one.
-func (g *Group) Transfer(ctx context.Context, to raft.ServerID) error {
-	f := g.raft.LeadershipTransfer
-	if to != "" {
-		return g.change(ctx, "hand leadership to "+string(to), g.raft.LeadershipTransferToServer(to, raft.ServerAddress(to)))
-	}
-	return g.change(ctx, "hand leadership over", f())
-}
-
 // change waits for a change of the group. What ends after ctx may still take effect.
 func (g *Group) change(ctx context.Context, what string, f raft.Future) error {
 	done := make(chan error, 1)

@@ -100,7 +100,7 @@ func (g *Group) startRaft() error {
 	o := g.opts
 	g.guard = newGuard(o.Transport, g.disk.logs.stalled, o.Timing.Stall)
 	g.guard.announce, g.guard.known, g.guard.judge, g.guard.stale = g.hear, g.known, g.judge, g.wantSnapshot
-	g.guard.rebase = g.disk.logs.void.rebase
+	g.guard.rebase, g.guard.durable = g.disk.logs.void.rebase, g.disk.logs.unsynced.wait
 	g.guard.transfer, g.guard.wrong = g.expected.take, func() bool { return g.Doubt().replaceable() }
 	g.disk.logs.base, g.disk.logs.self, g.disk.logs.lost = g.base, serverTag(o.ServerID), g.lostWrites
 	conf := raft.DefaultConfig()
@@ -126,6 +126,8 @@ func (g *Group) startRaft() error {
 		return &fault.Error{Code: fault.Internal, Op: "group.Open", Msg: fmt.Sprintf("cannot start group %d", o.ID), Err: err}
 	}
 	g.raft = r
+	early := func() bool { return r.State() == raft.Leader && !g.lone() }
+	g.disk.logs.early.Store(&early)
 	g.watchElections()
 	g.guard.start() // only now: what comes in ends up in callbacks that need g.raft
 	return nil

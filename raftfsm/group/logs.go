@@ -22,10 +22,12 @@ type logStore interface {
 }
 
 // logs wraps the engine of the log. It seals every entry with a checksum and verifies it
-// before raft applies or sends it, tells when an entry of ours is durable on this node,
-// measures and watches the disk, and keeps the newest entries in memory.
+// before raft applies or sends it, lets a leader replicate what its disk still writes (see
+// unsynced), tells when an entry of ours is durable on this node, measures and watches the
+// disk, and keeps the newest entries in memory.
 //
-// StoreLogs is called by raft's main goroutine only; GetLog by any.
+// StoreLogs is called by raft's main goroutine only; GetLog by any. What GetLog returns may
+// not be on this disk yet.
 type logs struct {
 	engine logStore
 	tail   tail
@@ -46,6 +48,9 @@ type logs struct {
 	// a segment being sealed, may cut it off if a third seals the next one meanwhile.
 	writing sync.Mutex
 
+	unsynced *unsynced
+	early    atomic.Pointer[func() bool] // reports whether this server leads other voters; nil = it does not
+
 	void voided
 
 	busy atomic.Int64 // start of the write in flight, monotonic nanoseconds since epoch; 0 = none
@@ -63,10 +68,12 @@ var (
 )
 
 func newLogs(engine logStore, fatal func(error), fsync func(time.Duration, int, int), step func(string)) *logs {
-	return &logs{
+	s := &logs{
 		engine: engine, fatal: fatal, fsync: fsync, step: step, open: time.Now(), waiting: map[*byte]func(uint64, uint64){},
 		base: func() (Position, bool) { return Position{}, false },
 	}
+	s.unsynced = newUnsynced(s.append)
+	return s
 }
 
 // align drops a log that does not continue the snapshot. A crash between the switch to a
@@ -131,7 +138,7 @@ func (s *logs) scan(snapshot uint64) error {
 	return nil
 }
 
-// onDurable calls f, on raft's main goroutine, once the entry with this very Data slice
+// onDurable calls f, on the goroutine that wrote it, once the entry with this very Data slice
 // is on this node's disk. Data of a follower's entries is decoded from the network and
 // never matches, so f fires only for what was proposed here.
 func (s *logs) onDurable(data []byte, f func(index, term uint64)) {
@@ -150,24 +157,54 @@ func (s *logs) forgetDurable(data []byte) {
 // StoreLog stores one entry.
 func (s *logs) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs makes entries durable. A failed write ends the process: what is on disk is
-// then unknown, and a later write could be acknowledged on top of it.
+// StoreLogs makes entries durable, or, where this server leads others, sees to it that they
+// will be: see unsynced. A failed write ends the process: what is on disk is then unknown,
+// and a later write could be acknowledged on top of it.
 func (s *logs) StoreLogs(entries []*raft.Log) error {
 	if len(entries) == 0 {
 		return nil
 	}
-	size := 0
+	size, own, reforms := 0, true, false
 	for _, l := range entries {
 		if len(l.Extensions) == 0 || isOwing(l.Extensions) {
 			seal(l)
 		} else if err := verify(l); err != nil {
 			return err // it was damaged on its way here: refuse it, the leader sends it again
+		} else {
+			own = false
 		}
 		size += entrySize(l)
+		reforms = reforms || l.Type == raft.LogConfiguration
 	}
 	if err := s.noteLevel(entries); err != nil {
 		s.fatal(err)
 		return err
+	}
+	if early := s.early.Load(); own && !reforms && size <= unsyncedBytes && early != nil && (*early)() {
+		return s.unsynced.add(entries, func() { s.note(entries) })
+	}
+	if err := s.unsynced.drain(); err != nil {
+		return err
+	}
+	if err := s.append(entries); err != nil {
+		return err
+	}
+	s.note(entries)
+	return nil
+}
+
+// note makes entries part of the log that raft sees.
+func (s *logs) note(entries []*raft.Log) {
+	s.tail.add(entries)
+	s.void.end()
+	s.last.Store(entries[len(entries)-1].Index)
+}
+
+// append writes entries to the disk.
+func (s *logs) append(entries []*raft.Log) error {
+	size := 0
+	for _, l := range entries {
+		size += entrySize(l)
 	}
 	start := time.Now()
 	s.busy.Store(int64(start.Sub(s.open)) + 1)
@@ -184,9 +221,6 @@ func (s *logs) StoreLogs(entries []*raft.Log) error {
 	}
 	s.step("log-appended")
 	s.fsync(time.Since(start), len(entries), size)
-	s.tail.add(entries)
-	s.void.end()
-	s.last.Store(entries[len(entries)-1].Index)
 	s.announce(entries)
 	return nil
 }
@@ -295,6 +329,11 @@ func (s *logs) LastIndex() (uint64, error) { return s.last.Load(), nil }
 // DeleteRange deletes entries: old ones after a snapshot, or the newest ones that
 // conflict with a leader's.
 func (s *logs) DeleteRange(lo, hi uint64) error {
+	if hi >= s.last.Load() {
+		if err := s.unsynced.drain(); err != nil {
+			return err
+		}
+	}
 	s.tellLost(lo, hi)
 	s.step("log-truncate")
 	s.writing.Lock()
@@ -328,10 +367,11 @@ func (s *logs) DeleteRange(lo, hi uint64) error {
 // the engine could bear: one behaviour for both.
 func (s *logs) IsMonotonic() bool { return true }
 
-// Close closes the engine.
+// Close closes the engine, after what is not synced yet.
 func (s *logs) Close() error {
-	if err := s.engine.Close(); err != nil {
-		return errors.Join(errors.New("closing the log"), err)
+	err := s.unsynced.drain()
+	if closed := s.engine.Close(); closed != nil {
+		err = errors.Join(err, errors.New("closing the log"), closed)
 	}
-	return nil
+	return err
 }

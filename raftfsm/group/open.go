@@ -90,7 +90,7 @@ func (d *disk) openLogs(o Options, obs *groupMetrics, man *manifest) error {
 	if err != nil {
 		return diskError(err, path)
 	}
-	d.stable = &stable{store: s, fatal: o.Fatal, step: o.Step}
+	d.stable = &stable{store: s, fatal: o.Fatal, step: o.Step, first: func() error { return d.logs.unsynced.drain() }}
 	engine, err := o.volume.log(o)
 	if err != nil {
 		return err

@@ -75,6 +75,7 @@ type proposer struct {
 	queue  []*proposal
 	bytes  int
 	closed bool
+	paused int                 // nothing is taken from the queue; see pause
 	open   map[*batch]struct{} // handed to raft, not settled
 	wake   chan struct{}       // one slot
 
@@ -162,6 +163,22 @@ func (p *proposer) enqueue(one *proposal) error {
 	return nil
 }
 
+// pause lets proposals wait in the queue until resume is called. Entries on their way go on.
+func (p *proposer) pause() (resume func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.paused++
+	return func() {
+		p.mu.Lock()
+		p.paused--
+		p.mu.Unlock()
+		select {
+		case p.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
 func errClosing() error {
 	return fault.New(fault.Unavailable, "group.Propose", "this node is shutting down")
 }
@@ -202,6 +219,9 @@ func (p *proposer) next() bool {
 func (p *proposer) gather() *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.paused > 0 {
+		return nil
+	}
 	var b batch
 	size, n, alone := 0, 0, false
 	for _, one := range p.queue {

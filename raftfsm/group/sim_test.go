@@ -71,6 +71,9 @@ func (s *sim) play(h *simHistory) {
 	if s.broke.slow {
 		isolate(blows)
 	}
+	if s.broke.stranded {
+		strand(blows)
+	}
 	for range size {
 		s.start(s.add())
 	}
@@ -133,6 +136,25 @@ func isolate(blows []blow) {
 		blows[i].wait += 2 * time.Second
 		if i%2 == 1 {
 			blows[i].kind, blows[i].heal = 3, true
+		}
+	}
+}
+
+// strand makes of blows a leader that crashes while its disk hangs and one of the others is
+// cut off, again and again.
+func strand(blows []blow) {
+	for i := range blows {
+		b := &blows[i]
+		b.heal, b.restart = false, false
+		switch i % 4 {
+		case 0:
+			b.kind, b.leader = 9, false
+		case 1:
+			b.kind, b.leader, b.long = 11, true, time.Minute
+		case 2:
+			b.kind, b.leader, b.wait = 0, true, 200*time.Millisecond
+		case 3:
+			b.kind, b.heal = 3, true
 		}
 	}
 }
@@ -405,6 +427,7 @@ func TestTheSimulationFindsAGuardThatIsSwitchedOff(t *testing.T) {
 	for name, b := range map[string]simBreak{
 		"a leader asks the others before a read":       {slow: true, reads: true},
 		"the log is on the disk when the disk says so": {disk: "log"},
+		"a leader's disk holds what it commits":        {stranded: true, early: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(enough) {
@@ -418,9 +441,17 @@ func TestTheSimulationFindsAGuardThatIsSwitchedOff(t *testing.T) {
 	}
 }
 
-func TestALeaderThatIsSlowToGiveUpBreaksNothing(t *testing.T) {
-	for seed := range uint64(4) { // without the guard one of them is enough, see above
-		if _, err := simulate(t, seed, simBreak{slow: true}); err != nil {
+// Without the guard one of these schedules is enough, see above.
+func TestALeaderThatIsSlowToGiveUpBreaksNothing(t *testing.T) { clean(t, simBreak{slow: true}) }
+
+func TestALeaderThatCrashesAheadOfItsDiskLosesNothing(t *testing.T) {
+	clean(t, simBreak{stranded: true})
+}
+
+func clean(t *testing.T, b simBreak) {
+	t.Helper()
+	for seed := range uint64(4) {
+		if _, err := simulate(t, seed, b); err != nil {
 			t.Errorf("seed %d: %v", seed, err)
 		}
 	}

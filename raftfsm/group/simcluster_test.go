@@ -39,9 +39,11 @@ type sim struct {
 
 // simBreak is a guard that is switched off, to show that the checks can fail.
 type simBreak struct {
-	disk  string // see simDisk.lies
-	slow  bool   // not a guard: s0 believes for long that it leads, as a process that was paused
-	reads bool   // a read asks nobody whether its leader still leads
+	disk     string // see simDisk.lies
+	slow     bool   // not a guard: s0 believes for long that it leads, as a process that was paused
+	reads    bool   // a read asks nobody whether its leader still leads
+	stranded bool   // not a guard: leaders crash while their disks hang and one server is cut off
+	early    bool   // a follower's answer counts before the leader's own disk holds the entry
 }
 
 // simTotals are what schedules have done.
@@ -191,6 +193,9 @@ func (s *sim) start(id raft.ServerID) {
 	}
 	if s.broke.reads {
 		o.Confirmer = believer{}
+	}
+	if s.broke.early {
+		o.without = func(g *Group, _ *raft.Config) { g.guard.durable = func(uint64) error { return nil } }
 	}
 	g, err := Open(context.Background(), o)
 	if err != nil {

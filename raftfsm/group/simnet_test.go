@@ -17,6 +17,7 @@ import (
 // that is cut vanishes: nobody is told, the sender waits in vain.
 type simNet struct {
 	work sync.WaitGroup // messages under way
+	calm bool           // none is late
 
 	mu    sync.Mutex
 	rnd   *rand.Rand
@@ -32,7 +33,7 @@ func after(d time.Duration) { <-time.After(d) }
 func (n *simNet) delay() time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.rnd.IntN(60) == 0 {
+	if n.rnd.IntN(60) == 0 && !n.calm {
 		return time.Duration(50+n.rnd.IntN(900)) * time.Millisecond
 	}
 	return time.Duration(100+n.rnd.IntN(2500)) * time.Microsecond

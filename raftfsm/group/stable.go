@@ -28,6 +28,7 @@ type stable struct {
 	store stableStore
 	fatal func(error)
 	step  func(string)
+	first func() error // waits for what the log still writes: see unsynced
 
 	mu   sync.Mutex
 	term uint64 // of a vote whose candidate has not arrived
@@ -46,6 +47,9 @@ func (s *stable) Set(key, val []byte) error {
 	if !held {
 		return fault.New(fault.Internal, "group.stable", "a vote came without its term")
 	}
+	if err := s.first(); err != nil {
+		return err
+	}
 	s.step("vote")
 	err := s.check(s.store.Set(keyVote, append(binary.BigEndian.AppendUint64(nil, term), val...)))
 	s.step("voted")
@@ -55,6 +59,9 @@ func (s *stable) Set(key, val []byte) error {
 // SetUint64 stores a number durably; the term of a vote waits for its candidate.
 func (s *stable) SetUint64(key []byte, val uint64) error {
 	if string(key) != keyLastVoteTerm {
+		if err := s.first(); err != nil {
+			return err
+		}
 		return s.check(s.store.SetUint64(key, val))
 	}
 	s.mu.Lock()

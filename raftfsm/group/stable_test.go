@@ -16,7 +16,7 @@ func openStable(t testing.TB, path string) *stable {
 	t.Helper()
 	s, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions()})
 	must(t, err)
-	return &stable{store: s, fatal: func(err error) { t.Errorf("fatal: %v", err) }, step: noStep}
+	return &stable{store: s, fatal: func(err error) { t.Errorf("fatal: %v", err) }, step: noStep, first: func() error { return nil }}
 }
 
 // vote stores a vote as raft does: in two calls.

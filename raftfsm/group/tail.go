@@ -43,7 +43,7 @@ func entrySize(l *raft.Log) int { return len(l.Data) + len(l.Extensions) + 64 }
 // configurations reach it; no-ops and barriers do not.
 func visible(t raft.LogType) bool { return t == raft.LogCommand || t == raft.LogConfiguration }
 
-// add notes entries that are durable. Entries at or above the first one are replaced.
+// add notes entries that are durable, or unsynced. Entries at or above the first one are replaced.
 func (t *tail) add(logs []*raft.Log) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -26,6 +26,7 @@ import (
 //     may hold entries of a deposed leader, if the leader's commit index is as high. It can
 //     be: a leader reads the end of its log first and its commit index later.
 //  6. A log that a snapshot contradicted and replaced is taken for gone (see voided).
+//  7. A follower's answer waits for the leader's own disk (see unsynced).
 //
 // It also lets the group campaign at once (a lone voter need not wait for a time-out) and
 // notes the commit index that leaders announce.
@@ -39,7 +40,9 @@ type guard struct {
 	judge    func(*raft.InstallSnapshotRequest) verdict
 	rebase   func(*raft.AppendEntriesRequest) *raft.AppendEntriesRequest
 	vouch    func(*raft.AppendEntriesRequest) *raft.AppendEntriesRequest
-	bare     bool                                              // raft's own fast path, for a test that shows what is wrong with it
+	bare     bool                     // raft's own fast path, for a test that shows what is wrong with it
+	durable  func(index uint64) error // waits until this server's disk holds the entries up to index
+	acked    *acked
 	transfer func(raft.RPC, *raft.InstallSnapshotRequest) bool // takes what is not raft's
 	wrong    func() bool                                       // the state here is: it must not be sent to anybody
 	stale    func()                                            // a follower has a newer snapshot than this leader
@@ -62,6 +65,7 @@ func newGuard(inner raft.Transport, stalled func() time.Duration, limit time.Dur
 		consumer: make(chan raft.RPC), beats: make(chan raft.RPC, 1), started: make(chan struct{}), stop: make(chan struct{}),
 		announce: func(uint64, uint64) {}, judge: func(*raft.InstallSnapshotRequest) verdict { return install }, stale: func() {}, known: func(uint64, raft.ServerID) (uint64, bool) { return 0, false },
 		transfer: func(raft.RPC, *raft.InstallSnapshotRequest) bool { return false }, wrong: func() bool { return false },
+		durable: func(uint64) error { return nil }, acked: newAcked(),
 		vouch: vouched, rebase: func(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest { return r },
 	}
 	return g
@@ -208,7 +212,20 @@ func (g *guard) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raf
 	if fit := bounded(args.Entries); len(fit) < len(args.Entries) { // raft shares the request of a heartbeat with those under way
 		args.Entries = fit
 	}
-	return g.inner.AppendEntries(id, to, args, resp)
+	if err := g.inner.AppendEntries(id, to, args, resp); err != nil {
+		return err
+	}
+	if !resp.Success || isHeartbeat(args) {
+		return nil
+	}
+	end := args.PrevLogEntry + uint64(len(args.Entries))
+	if len(args.Entries) > 0 {
+		if err := g.durable(end); err != nil {
+			return err
+		}
+	}
+	g.acked.note(id, args.Term, end)
+	return nil
 }
 
 // maxAppendBytes bounds the entries of one request; raft only counts them.

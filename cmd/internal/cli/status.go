@@ -268,7 +268,7 @@ func printServers(w io.Writer, groups []api.GroupStatus) error {
 
 // serves says what a group does now, and why not the rest.
 func serves(g api.GroupStatus) string {
-	text := "nothing"
+	text := "no strong reads, no writes" // eventual reads may go on
 	switch {
 	case g.Reads && g.Writes:
 		return "reads, writes"

@@ -1,0 +1,88 @@
+package group
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// inCluster plays f in virtual time with a cluster of three voters, in which no message is
+// late unless f sees to it.
+func inCluster(t *testing.T, b simBreak, f func(t *testing.T, s *sim, id raft.ServerID, lead *Group)) {
+	t.Helper()
+	s := newSim(1, b)
+	s.net.calm = true
+	synctest.Test(t, func(t *testing.T) {
+		s.begun = time.Now()
+		defer func() { s.work.Wait(); s.net.work.Wait(); after(time.Minute) }()
+		for range 3 {
+			s.start(s.add())
+		}
+		defer func() {
+			for _, id := range s.ids() {
+				s.hangs(id, false)
+				s.stop(id)
+			}
+		}()
+		if s.within(simBound, "forming the cluster", s.admit) {
+			after(time.Second)
+			id, lead := s.leader()
+			f(t, s, id, lead)
+		}
+	})
+	must(t, s.failed())
+}
+
+// Raft's own hand-over to a voter that does not answer leaves something behind each time, and
+// with it, sooner or later, a leader that refuses all writes.
+func TestAHandOverThatCannotBeDoneLeavesALeaderThatWorks(t *testing.T) {
+	inCluster(t, simBreak{}, func(t *testing.T, s *sim, id raft.ServerID, lead *Group) {
+		var other raft.ServerID
+		for _, other = range s.ids() {
+			if other != id {
+				break
+			}
+		}
+		s.cut(func(from, to raft.ServerID) bool { return from == other || to == other })
+		put(t, lead, "k", "what the other one has not got")
+		for range 3 {
+			wantCode(t, lead.Transfer(context.Background(), other), fault.Conflict)
+			put(t, lead, "k", "goes on")
+		}
+		if lead.raft.State() != raft.Leader {
+			t.Error("leadership is lost")
+		}
+		s.net.heal()
+		s.within(simBound, "handing over after all", func() error { return lead.Transfer(context.Background(), other) })
+		l, _ := s.life(other)
+		s.within(simBound, "the other one leads", func() error {
+			_, err := l.group.ProposeRequest(context.Background(), setRequest("k", "led"), Committed)
+			return err
+		})
+	})
+}
+
+// Nobody but a voter that has everything is chosen.
+func TestLeadershipGoesToAVoterThatHasEverything(t *testing.T) {
+	inCluster(t, simBreak{}, func(t *testing.T, s *sim, id raft.ServerID, lead *Group) {
+		var others []raft.ServerID
+		for _, o := range s.ids() {
+			if o != id {
+				others = append(others, o)
+			}
+		}
+		s.cut(func(from, to raft.ServerID) bool { return from == others[0] || to == others[0] })
+		put(t, lead, "k", "v")
+		must(t, lead.Transfer(context.Background(), ""))
+		s.within(simBound, "a leader", func() error {
+			l, _ := s.life(others[1])
+			_, err := l.group.ProposeRequest(context.Background(), setRequest("k", "led"), Committed)
+			return err
+		})
+	})
+}
