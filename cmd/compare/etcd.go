@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"net/http"
 	"strconv"
 	"strings"
 
@@ -16,6 +18,8 @@ type etcd struct {
 	version string
 	members []string // client addresses
 	conns   []*clientv3.Client
+	bare    bool
+	gateway []client
 }
 
 // sharers is how many clients share a connection of the etcd client, which is made for
@@ -31,7 +35,7 @@ func openEtcd(ctx context.Context, s *settings, dir string) (store, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &etcd{processes: p, version: firstLine(program, "--version")}
+	e := &etcd{processes: p, bare: s.bare, version: firstLine(program, "--version")}
 	var cluster []string
 	for i := range 3 {
 		cluster = append(cluster, "m"+strconv.Itoa(i+1)+"=http://127.0.0.1:"+ports[3+i])
@@ -58,6 +62,9 @@ func openEtcd(ctx context.Context, s *settings, dir string) (store, error) {
 
 func (e *etcd) name() string { return "etcd" }
 func (e *etcd) about() string {
+	if e.bare {
+		return e.version + ", three members, its JSON gateway, client a bare one over HTTP/1.1"
+	}
 	return e.version + ", three members, client go.etcd.io/etcd/client/v3, a connection for " + strconv.Itoa(sharers) + " clients"
 }
 
@@ -80,6 +87,12 @@ func (e *etcd) connect(n int) error {
 }
 
 func (e *etcd) clients(n int) ([]client, error) {
+	if e.bare {
+		for i := len(e.gateway); i < n; i++ {
+			e.gateway = append(e.gateway, &etcdGateway{bare{address: hostPort(e.members[i%3])}})
+		}
+		return e.gateway[:n], nil
+	}
 	conns := max(min(n, 3), (n+sharers-1)/sharers)
 	if err := e.connect(conns); err != nil {
 		return nil, err
@@ -111,4 +124,43 @@ func (c *etcdClient) read(ctx context.Context, key string, strong bool) (string,
 		return "", errors.New("etcd has no value of " + key)
 	}
 	return string(got.Kvs[0].Value), nil
+}
+
+// etcdGateway speaks JSON over HTTP, which etcd translates to its own gRPC.
+type etcdGateway struct{ bare bare }
+
+type etcdPair struct {
+	Key          []byte `json:"key"`
+	Value        []byte `json:"value,omitempty"`
+	Serializable bool   `json:"serializable,omitempty"`
+}
+
+func (c *etcdGateway) save(ctx context.Context, key, value string) error {
+	_, err := c.call(ctx, "/v3/kv/put", etcdPair{Key: []byte(key), Value: []byte(value)})
+	return err
+}
+
+func (c *etcdGateway) read(ctx context.Context, key string, strong bool) (string, error) {
+	body, err := c.call(ctx, "/v3/kv/range", etcdPair{Key: []byte(key), Serializable: !strong})
+	if err != nil {
+		return "", err
+	}
+	var got struct {
+		Pairs []etcdPair `json:"kvs"`
+	}
+	if err := json.Unmarshal(body, &got); err != nil {
+		return "", err
+	}
+	if len(got.Pairs) != 1 {
+		return "", errors.New("etcd has no value of " + key)
+	}
+	return string(got.Pairs[0].Value), nil
+}
+
+func (c *etcdGateway) call(ctx context.Context, path string, pair etcdPair) ([]byte, error) {
+	body, err := json.Marshal(pair)
+	if err != nil {
+		return nil, err
+	}
+	return c.bare.fetch(ctx, http.MethodPost, path, body)
 }

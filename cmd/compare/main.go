@@ -3,7 +3,10 @@
 // take turns under the same load, and the table it prints gives ratios.
 //
 // Every store is spoken to with the client that its users have in Go: net/http for Quorate,
-// go.etcd.io/etcd/client/v3 for etcd, go-redis for Redis. Clients are spread evenly over
+// go.etcd.io/etcd/client/v3 for etcd, go-redis for Redis. Two programs that share a machine
+// with their clients are measured together with them, so -client http speaks to Quorate and
+// to etcd with one and the same client that costs next to nothing, over the HTTP that both
+// offer. Clients are spread evenly over
 // the nodes of a cluster. All processes and clients share the machine, and the stores that
 // do not have their turn are idle.
 //
@@ -33,6 +36,7 @@ type settings struct {
 	rounds, keys         int
 	clients, sizes       []int
 	quorateArgs          []string
+	bare                 bool
 }
 
 func main() {
@@ -63,6 +67,7 @@ func parse(args []string, out io.Writer) (*settings, error) {
 	f.DurationVar(&s.turn, "turn", 2*time.Second, "how long a store is under load at a time")
 	f.IntVar(&s.rounds, "rounds", 3, "turns of each store for each cell of the table")
 	f.IntVar(&s.keys, "keys", 1000, "keys that are written and read")
+	client := f.String("client", "own", "own: the Go client that users of each store have; http: one bare HTTP/1.1 client for Quorate and for etcd's JSON gateway")
 	clients := f.String("clients", "1,64,512", "numbers of clients, with commas between")
 	sizes := f.String("sizes", "256", "sizes of values in bytes, with commas between")
 	quorateArgs := f.String("quorate-args", "", "further arguments of quorate run, with spaces between")
@@ -76,6 +81,10 @@ func parse(args []string, out io.Writer) (*settings, error) {
 	if s.sizes, err = numbers("sizes", *sizes); err != nil {
 		return nil, err
 	}
+	if *client != "own" && *client != "http" {
+		return nil, fmt.Errorf("-client: %q is refused: give own or http", *client)
+	}
+	s.bare = *client == "http"
 	if s.turn <= 0 || s.rounds < 1 || s.keys < 1 {
 		return nil, errors.New("-turn, -rounds and -keys must be positive")
 	}

@@ -20,6 +20,7 @@ type quorate struct {
 	version string
 	args    []string
 	nodes   []string // addresses of the API
+	bare    bool
 	conns   []client
 }
 
@@ -32,7 +33,7 @@ func openQuorate(ctx context.Context, s *settings, dir string) (store, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &quorate{processes: p, program: program, version: firstLine(program, "version"), args: s.quorateArgs}
+	q := &quorate{processes: p, program: program, version: firstLine(program, "version"), args: s.quorateArgs, bare: s.bare}
 	gossip := ports[3:6]
 	join := "127.0.0.1:" + strings.Join(gossip, ",127.0.0.1:")
 	for i := range 3 {
@@ -86,23 +87,35 @@ func (q *quorate) voters(ctx context.Context) error {
 
 func (q *quorate) name() string { return "quorate" }
 func (q *quorate) about() string {
-	return strings.TrimSpace(fmt.Sprintf("%s, three nodes, client net/http %s", q.version, strings.Join(q.args, " ")))
+	client := "net/http"
+	if q.bare {
+		client = "a bare one over HTTP/1.1"
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s, three nodes, client %s %s", q.version, client, strings.Join(q.args, " ")))
 }
 
 func (q *quorate) clients(n int) ([]client, error) {
 	for i := len(q.conns); i < n; i++ {
-		q.conns = append(q.conns, &quorateClient{http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1}}, base: q.nodes[i%3] + "/v1.0/state/statestore"})
+		c := &quorateClient{}
+		if q.bare {
+			c.fetch = (&bare{address: hostPort(q.nodes[i%3])}).fetch
+		} else {
+			c.fetch = library(q.nodes[i%3])
+		}
+		q.conns = append(q.conns, c)
 	}
 	return q.conns[:n], nil
 }
 
+// quorateClient makes requests with fetch, whose answers are successes.
 type quorateClient struct {
-	http *http.Client
-	base string
+	fetch func(ctx context.Context, method, path string, body []byte) ([]byte, error)
 }
 
+const quorateStore = "/v1.0/state/statestore"
+
 func (c *quorateClient) save(ctx context.Context, key, value string) error {
-	_, err := fetch(ctx, c.http, http.MethodPost, c.base, []byte(`[{"key":"`+key+`","value":"`+value+`","options":{"consistency":"strong"}}]`))
+	_, err := c.fetch(ctx, http.MethodPost, quorateStore, []byte(`[{"key":"`+key+`","value":"`+value+`","options":{"consistency":"strong"}}]`))
 	return err
 }
 
@@ -111,24 +124,32 @@ func (c *quorateClient) read(ctx context.Context, key string, strong bool) (stri
 	if strong {
 		level = "strong"
 	}
-	body, err := fetch(ctx, c.http, http.MethodGet, c.base+"/"+key+"?consistency="+level, nil)
+	body, err := c.fetch(ctx, http.MethodGet, quorateStore+"/"+key+"?consistency="+level, nil)
 	return strings.Trim(string(body), `"`), err
 }
 
-// fetch is one request whose answer must be a success.
-func fetch(ctx context.Context, c *http.Client, method, url string, body []byte) ([]byte, error) {
-	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
+// library is a client of net/http with a connection of its own.
+func library(node string) func(context.Context, string, string, []byte) ([]byte, error) {
+	c := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1}}
+	return func(ctx context.Context, method, path string, body []byte) ([]byte, error) {
+		r, err := http.NewRequestWithContext(ctx, method, node+path, bytes.NewReader(body))
+		if err != nil {
+			return nil, err
+		}
+		answer, err := c.Do(r)
+		if err != nil {
+			return nil, err
+		}
+		return success(answer, method, path)
 	}
-	answer, err := c.Do(r)
-	if err != nil {
-		return nil, err
-	}
+}
+
+// success is the body of an answer that must be one.
+func success(answer *http.Response, method, path string) ([]byte, error) {
 	defer answer.Body.Close()
 	got, err := io.ReadAll(answer.Body)
 	if err == nil && answer.StatusCode/100 != 2 {
-		err = fmt.Errorf("%s %s: %s %s", method, url, answer.Status, got)
+		err = fmt.Errorf("%s %s: %s %s", method, path, answer.Status, got)
 	}
 	return got, err
 }
