@@ -81,7 +81,7 @@ func (c *Client) Get(ctx context.Context, address string, header http.Header, in
 		case errors.Is(err, errRefused) && !again:
 			again = true
 			continue
-		case wait < 0 || try >= attempts || !pause(ctx, max(Backoff(try), wait)):
+		case wait < 0 || try >= attempts || wait > 10*maxDelay || !Pause(ctx, max(Backoff(try), wait)):
 			return withoutMark(err)
 		}
 	}
@@ -237,9 +237,10 @@ func Backoff(try int) time.Duration {
 	return delay/2 + rand.N(delay/2+1)
 }
 
-// pause waits, unless ctx would end before: then there is no use in waiting at all.
-func pause(ctx context.Context, delay time.Duration) bool {
-	if end, ok := ctx.Deadline(); ok && time.Until(end) <= delay || delay > 10*maxDelay {
+// Pause waits for delay and reports true, unless ctx ends before. If its deadline is nearer
+// than that, there is no use in waiting at all.
+func Pause(ctx context.Context, delay time.Duration) bool {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) <= delay {
 		return false
 	}
 	timer := time.NewTimer(delay)

@@ -83,7 +83,7 @@ func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Resp
 		if err == nil || wait < 0 || try == attempts {
 			return nil, err
 		}
-		if !pause(ctx, cmp.Or(wait, rest.Backoff(try))) {
+		if !rest.Pause(ctx, cmp.Or(wait, rest.Backoff(try))) {
 			return nil, err
 		}
 	}
@@ -136,21 +136,6 @@ func patience(response *http.Response) time.Duration {
 		return max(time.Until(at), 0)
 	}
 	return 0
-}
-
-// pause waits, unless ctx would end before.
-func pause(ctx context.Context, delay time.Duration) bool {
-	if end, ok := ctx.Deadline(); ok && time.Until(end) <= delay {
-		return false
-	}
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // refused words an answer that is no success, with the topic's own reason.
