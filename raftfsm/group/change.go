@@ -11,10 +11,15 @@ import (
 )
 
 // Servers are the members of the group by its latest configuration, and the index of
-// that configuration.
+// that configuration. raft knows it and does not tell: its GetConfiguration leaves it 0.
 func (g *Group) Servers() ([]raft.Server, uint64) {
-	f := g.raft.GetConfiguration()
-	return f.Configuration().Servers, f.Index()
+	for {
+		index := max(g.disk.logs.tail.configuration(), g.disk.snaps.configuration())
+		servers := g.raft.GetConfiguration().Configuration().Servers
+		if index == max(g.disk.logs.tail.configuration(), g.disk.snaps.configuration()) {
+			return servers, index
+		}
+	}
 }
 
 // Form makes this server, whose group is empty, its only voter, and waits until it leads.

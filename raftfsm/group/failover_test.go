@@ -272,6 +272,10 @@ func TestAWriteLostWithItsLeaderIsReportedAsLost(t *testing.T) {
 		t.Fatalf("a strong write was answered without a quorum: %v", err)
 	default:
 	}
+	_, newer := c.leader("b", "c")
+	if got := a.Holds(Position{Term: newer.Term(), Index: ack.Index}); got != Unknown {
+		t.Errorf("of what the next leader wrote, which it has not heard of: %d", got)
+	}
 	c.heal()
 	wantCode(t, <-waits, fault.Indeterminate)
 	c.converge()

@@ -101,6 +101,7 @@ func (g *Group) startRaft() error {
 	g.guard = newGuard(o.Transport, g.disk.logs.stalled, o.Timing.Stall)
 	g.guard.announce, g.guard.known, g.guard.judge, g.guard.stale = g.hear, g.known, g.judge, g.wantSnapshot
 	g.guard.rebase, g.guard.durable = g.disk.logs.void.rebase, g.disk.logs.unsynced.wait
+	g.guard.retained, g.guard.lastLog = &g.disk.logs.retained, g.disk.logs.last.Load
 	g.guard.transfer, g.guard.wrong = g.expected.take, func() bool { return g.Doubt().replaceable() }
 	g.disk.logs.base, g.disk.logs.self, g.disk.logs.lost = g.base, serverTag(o.ServerID), g.lostWrites
 	conf := raft.DefaultConfig()
@@ -301,6 +302,9 @@ func (g *Group) Age() (age time.Duration, known bool) {
 // log that was dropped the answer is about commands: pos is that of a write.
 func (g *Group) Holds(pos Position) Holding {
 	if term, known := g.disk.logs.termAt(pos.Index); known {
+		if term < pos.Term {
+			return Unknown // this server has not heard of the newer leader
+		}
 		return held(term == pos.Term)
 	}
 	// Not raft's own last index: it moves only after the durable signal was given.

@@ -51,7 +51,8 @@ type logs struct {
 	unsynced *unsynced
 	early    atomic.Pointer[func() bool] // reports whether this server leads other voters; nil = it does not
 
-	void voided
+	void     voided
+	retained retained
 
 	busy atomic.Int64 // start of the write in flight, monotonic nanoseconds since epoch; 0 = none
 	last atomic.Uint64
@@ -326,12 +327,16 @@ func (s *logs) FirstIndex() (uint64, error) { return s.engine.FirstIndex() }
 // LastIndex returns the index of the newest entry, 0 for none.
 func (s *logs) LastIndex() (uint64, error) { return s.last.Load(), nil }
 
-// DeleteRange deletes entries: old ones after a snapshot, or the newest ones that
-// conflict with a leader's.
+// DeleteRange deletes entries: old ones after a snapshot, unless somebody needs them (see
+// retained), or the newest ones that conflict with a leader's.
 func (s *logs) DeleteRange(lo, hi uint64) error {
 	if hi >= s.last.Load() {
 		if err := s.unsynced.drain(); err != nil {
 			return err
+		}
+	} else if need := s.retained.oldest(); need != 0 && need <= hi && s.tail.since(need) <= retainBytes {
+		if hi = need - 1; hi < lo {
+			return nil
 		}
 	}
 	s.tellLost(lo, hi)

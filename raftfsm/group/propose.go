@@ -222,6 +222,10 @@ func (p *proposer) gather() *batch {
 	if p.paused > 0 {
 		return nil
 	}
+	if p.raft.State() != raft.Leader { // see enqueue
+		p.refuseLocked(errNotLeader("group.Propose"))
+		return nil
+	}
 	var b batch
 	size, n, alone := 0, 0, false
 	for _, one := range p.queue {
@@ -276,7 +280,11 @@ func (p *proposer) submit(b *batch) {
 	b.future = p.raft.ApplyLog(raft.Log{Data: data, Extensions: owing(p.logs.self, early)}, 0)
 	if watch {
 		// A refused entry never becomes durable: take the signal back when its fate is known.
-		b.future = withdrawing{b.future, func() { p.logs.forgetDurable(data) }}
+		future := b.future
+		b.future = withdrawing{future, func() {
+			_ = p.logs.unsynced.wait(future.Index()) // what was counted as owed is acknowledged, if the disk has it
+			p.logs.forgetDurable(data)
+		}}
 	}
 	p.inflight <- b
 }
@@ -377,16 +385,20 @@ func (p *proposer) drain(limit time.Duration) {
 		return
 	}
 	p.closed = true
-	left := p.queue
-	p.queue = nil
+	p.refuseLocked(errClosing())
 	p.mu.Unlock()
-	for _, one := range left {
-		if one.state.CompareAndSwap(queued, settled) {
-			one.outcome <- outcome{err: errClosing()}
-		}
-	}
 	close(p.stop)
 	p.wait(limit)
+}
+
+// refuseLocked answers everything in the queue.
+func (p *proposer) refuseLocked(err error) {
+	for _, one := range p.queue {
+		if one.state.CompareAndSwap(queued, settled) {
+			one.outcome <- outcome{err: err}
+		}
+	}
+	p.queue, p.bytes = nil, 0
 }
 
 // wait waits for the goroutines, at most for limit.

@@ -23,10 +23,12 @@ type sim struct {
 	net   *simNet
 	work  sync.WaitGroup // whatever must end before the bubble may
 
-	begun  time.Time
-	timing Timing
-	logger *slog.Logger
-	cache  *pebble.Cache // nil = one for each server
+	begun   time.Time
+	timing  Timing
+	install time.Duration // how long a disk takes for a snapshot that it was sent, beside chance
+	forget  bool          // a guard that is off: the log is trimmed while somebody needs it
+	logger  *slog.Logger
+	cache   *pebble.Cache // nil = one for each server
 
 	mu     sync.Mutex
 	rnd    *rand.Rand // guarded by mu; of disks
@@ -194,6 +196,9 @@ func (s *sim) start(id raft.ServerID) {
 	if s.broke.reads {
 		o.Confirmer = believer{}
 	}
+	if s.forget {
+		o.without = func(g *Group, _ *raft.Config) { g.guard.retained = &retained{} }
+	}
 	if s.broke.early {
 		o.without = func(g *Group, _ *raft.Config) { g.guard.durable = func(uint64) error { return nil } }
 	}
@@ -243,6 +248,7 @@ func (s *sim) step(n *simNode, w *simWire, disk *simDisk, step string) {
 	case "snapshot-flushed", "snapshot-received":
 		if step == "snapshot-received" {
 			s.count(func(t *simTotals) { t.Installs++ })
+			after(s.install)
 		}
 		after(s.between(time.Millisecond, 30*time.Millisecond))
 	} // the others come while a lock is held: nobody may wait there

@@ -79,6 +79,16 @@ func (s *snapshots) List() ([]*raft.SnapshotMeta, error) {
 	return []*raft.SnapshotMeta{s.current.Snapshot.meta(s.idLocked())}, nil
 }
 
+// configuration returns the index of the configuration that the snapshot holds, 0 for none.
+func (s *snapshots) configuration() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current.Snapshot == nil {
+		return 0
+	}
+	return s.current.Snapshot.ConfigurationIndex
+}
+
 func (s *snapshots) idLocked() string {
 	return fmt.Sprintf("%d-%d", s.current.Snapshot.Term, s.current.Snapshot.Index)
 }

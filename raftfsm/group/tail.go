@@ -28,7 +28,8 @@ type tail struct {
 	total uint64 // bytes appended since open
 	marks []mark // ascending
 	blind []uint64
-	terms []mark // first index of each term seen (total holds the term), ascending
+	confs []uint64 // entries with a configuration
+	terms []mark   // first index of each term seen (total holds the term), ascending
 }
 
 // mark says that total was `total` before entry index was appended.
@@ -69,7 +70,7 @@ func (t *tail) note(l *raft.Log) {
 func (t *tail) noteLocked(l *raft.Log) {
 	if t.last != 0 && l.Index != t.last+1 {
 		// A gap, left by an installed snapshot: what is known below says nothing about it.
-		t.terms, t.blind, t.marks = nil, nil, nil
+		t.terms, t.blind, t.confs, t.marks = nil, nil, nil, nil
 	}
 	if n := len(t.marks); n == 0 || t.total-t.marks[n-1].total >= tailMarkBytes {
 		t.marks = append(t.marks, mark{index: l.Index, total: t.total})
@@ -78,6 +79,9 @@ func (t *tail) noteLocked(l *raft.Log) {
 	t.last = l.Index
 	if !visible(l.Type) {
 		t.blind = append(t.blind, l.Index)
+	}
+	if l.Type == raft.LogConfiguration {
+		t.confs = append(t.confs, l.Index)
 	}
 	if n := len(t.terms); n == 0 || t.terms[n-1].total != l.Term {
 		t.terms = append(t.terms, mark{index: l.Index, total: l.Term})
@@ -94,6 +98,17 @@ func (t *tail) termAt(index uint64) (term uint64, known bool) {
 		return 0, false
 	}
 	return t.terms[i-1].total, true
+}
+
+// configuration returns the index of the newest configuration in the log, 0 if it is not
+// known to hold one.
+func (t *tail) configuration() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := len(t.confs); n > 0 {
+		return t.confs[n-1]
+	}
+	return 0
 }
 
 // shrinkLocked keeps the cache within its bounds, but always the newest entry.
@@ -139,6 +154,8 @@ func (t *tail) cutLocked(index uint64) {
 	}
 	n := sort.Search(len(t.blind), func(i int) bool { return t.blind[i] >= index })
 	t.blind = t.blind[:n]
+	n = sort.Search(len(t.confs), func(i int) bool { return t.confs[i] >= index })
+	t.confs = t.confs[:n]
 	t.terms = below(t.terms, index)
 	t.marks = below(t.marks, index)
 	t.last = min(t.last, max(index, 1)-1)

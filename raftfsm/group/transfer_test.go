@@ -2,6 +2,7 @@ package group
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +16,11 @@ import (
 // late unless f sees to it.
 func inCluster(t *testing.T, b simBreak, f func(t *testing.T, s *sim, id raft.ServerID, lead *Group)) {
 	t.Helper()
-	s := newSim(1, b)
+	inSim(t, newSim(1, b), f)
+}
+
+func inSim(t *testing.T, s *sim, f func(t *testing.T, s *sim, id raft.ServerID, lead *Group)) {
+	t.Helper()
 	s.net.calm = true
 	synctest.Test(t, func(t *testing.T) {
 		s.begun = time.Now()
@@ -38,16 +43,16 @@ func inCluster(t *testing.T, b simBreak, f func(t *testing.T, s *sim, id raft.Se
 	must(t, s.failed())
 }
 
+// others are the servers beside id.
+func (s *sim) others(id raft.ServerID) []raft.ServerID {
+	return slices.DeleteFunc(s.ids(), func(o raft.ServerID) bool { return o == id })
+}
+
 // Raft's own hand-over to a voter that does not answer leaves something behind each time, and
 // with it, sooner or later, a leader that refuses all writes.
 func TestAHandOverThatCannotBeDoneLeavesALeaderThatWorks(t *testing.T) {
 	inCluster(t, simBreak{}, func(t *testing.T, s *sim, id raft.ServerID, lead *Group) {
-		var other raft.ServerID
-		for _, other = range s.ids() {
-			if other != id {
-				break
-			}
-		}
+		other := s.others(id)[0]
 		s.cut(func(from, to raft.ServerID) bool { return from == other || to == other })
 		put(t, lead, "k", "what the other one has not got")
 		for range 3 {
@@ -67,15 +72,23 @@ func TestAHandOverThatCannotBeDoneLeavesALeaderThatWorks(t *testing.T) {
 	})
 }
 
+// A replica is not handed leadership, which raft would do.
+func TestLeadershipIsHandedToVotersOnly(t *testing.T) {
+	inCluster(t, simBreak{}, func(t *testing.T, s *sim, id raft.ServerID, lead *Group) {
+		other := s.others(id)[0]
+		_, index := lead.Servers()
+		must(t, lead.Demote(limited(t), other, index))
+		for _, to := range []raft.ServerID{other, id, "nobody"} {
+			wantCode(t, lead.Transfer(limited(t), to), fault.Conflict)
+		}
+		put(t, lead, "k", "goes on")
+	})
+}
+
 // Nobody but a voter that has everything is chosen.
 func TestLeadershipGoesToAVoterThatHasEverything(t *testing.T) {
 	inCluster(t, simBreak{}, func(t *testing.T, s *sim, id raft.ServerID, lead *Group) {
-		var others []raft.ServerID
-		for _, o := range s.ids() {
-			if o != id {
-				others = append(others, o)
-			}
-		}
+		others := s.others(id)
 		s.cut(func(from, to raft.ServerID) bool { return from == others[0] || to == others[0] })
 		put(t, lead, "k", "v")
 		must(t, lead.Transfer(context.Background(), ""))

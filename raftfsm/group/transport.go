@@ -43,6 +43,8 @@ type guard struct {
 	bare     bool                     // raft's own fast path, for a test that shows what is wrong with it
 	durable  func(index uint64) error // waits until this server's disk holds the entries up to index
 	acked    *acked
+	retained *retained
+	lastLog  func() uint64
 	transfer func(raft.RPC, *raft.InstallSnapshotRequest) bool // takes what is not raft's
 	wrong    func() bool                                       // the state here is: it must not be sent to anybody
 	stale    func()                                            // a follower has a newer snapshot than this leader
@@ -65,7 +67,7 @@ func newGuard(inner raft.Transport, stalled func() time.Duration, limit time.Dur
 		consumer: make(chan raft.RPC), beats: make(chan raft.RPC, 1), started: make(chan struct{}), stop: make(chan struct{}),
 		announce: func(uint64, uint64) {}, judge: func(*raft.InstallSnapshotRequest) verdict { return install }, stale: func() {}, known: func(uint64, raft.ServerID) (uint64, bool) { return 0, false },
 		transfer: func(raft.RPC, *raft.InstallSnapshotRequest) bool { return false }, wrong: func() bool { return false },
-		durable: func(uint64) error { return nil }, acked: newAcked(),
+		durable: func(uint64) error { return nil }, acked: newAcked(), retained: &retained{}, lastLog: func() uint64 { return 0 },
 		vouch: vouched, rebase: func(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest { return r },
 	}
 	return g
@@ -225,6 +227,7 @@ func (g *guard) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raf
 		}
 	}
 	g.acked.note(id, args.Term, end)
+	g.retained.reached(id, end, g.lastLog())
 	return nil
 }
 
@@ -270,7 +273,9 @@ func (g *guard) InstallSnapshot(id raft.ServerID, to raft.ServerAddress, args *r
 	if g.wrong() {
 		return fault.New(fault.Unavailable, "group.InstallSnapshot", "the state of this server is in doubt and is not sent to others")
 	}
+	g.retained.begin(id, args.LastLogIndex)
 	err := g.inner.InstallSnapshot(id, to, args, resp, data)
+	g.retained.end(id, err == nil && resp.Success)
 	if err == nil && !resp.Success && resp.Term <= args.Term {
 		g.stale()
 	}

@@ -1,0 +1,112 @@
+package group
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// The state takes longer to be installed than the log, under load, takes to be trimmed.
+// Without the guard the follower is sent one state after the other.
+func TestAStateIsSentOnceHoweverFastTheLogIsTrimmed(t *testing.T) {
+	for name, off := range map[string]bool{"with the guard": false, "without": true} {
+		t.Run(name, func(t *testing.T) {
+			s := newSim(1, simBreak{})
+			s.forget = off
+			inSim(t, s, func(t *testing.T, s *sim, id raft.ServerID, lead *Group) {
+				other := s.others(id)[0]
+				s.install = 3 * time.Second // 150 entries; 10 are kept behind a snapshot
+				stop, done := make(chan struct{}), make(chan struct{})
+				go func() {
+					defer close(done)
+					for {
+						select {
+						case <-stop:
+							return
+						case <-time.After(20 * time.Millisecond):
+							put(t, lead, "k", "v")
+						}
+					}
+				}()
+				s.cut(func(from, to raft.ServerID) bool { return from == other || to == other })
+				after(4 * time.Second)
+				s.net.heal()
+				l, _ := s.life(other)
+				caught := func() bool { return l.group.raft.AppliedIndex()+10 > lead.raft.AppliedIndex() }
+				for limit := time.Now().Add(30 * time.Second); !caught() && time.Now().Before(limit); {
+					after(50 * time.Millisecond)
+				}
+				if caught() == off {
+					t.Errorf("caught up within 30 s: %t, after %d states", caught(), s.totals.Installs)
+				}
+				if !off && s.totals.Installs > 2 {
+					t.Errorf("%d states were sent", s.totals.Installs)
+				}
+				if !off {
+					s.within(simBound, "trimming the log again", func() error {
+						if lead.disk.logs.retained.oldest() != 0 {
+							return errors.New("entries are kept for a follower that has caught up")
+						}
+						return nil
+					})
+				}
+				close(stop)
+				<-done
+			})
+		})
+	}
+}
+
+func TestNothingIsRetainedForAFollowerThatIsGone(t *testing.T) {
+	inCluster(t, simBreak{}, func(t *testing.T, _ *sim, _ raft.ServerID, _ *Group) {
+		var r retained
+		r.begin("a", 10)
+		r.begin("b", 20)
+		after(10 * retainWait)
+		if got := r.oldest(); got != 10 {
+			t.Errorf("while two states are on their way: %d", got)
+		}
+		r.end("a", false)
+		if got := r.oldest(); got != 20 {
+			t.Errorf("after one could not be sent: %d", got)
+		}
+		r.end("b", true)
+		r.reached("b", 30, 1000)
+		if got := r.oldest(); got != 30 {
+			t.Errorf("while the follower catches up: %d", got)
+		}
+		after(retainWait + time.Second)
+		if got := r.oldest(); got != 0 {
+			t.Errorf("after the follower fell silent: %d", got)
+		}
+	})
+}
+
+// Whoever planned a change on an older configuration is refused.
+func TestAChangeOfAnOlderConfigurationIsRefused(t *testing.T) {
+	inCluster(t, simBreak{}, func(t *testing.T, s *sim, id raft.ServerID, lead *Group) {
+		others := s.others(id)
+		_, before := lead.Servers()
+		must(t, lead.Demote(limited(t), others[0], before))
+		_, now := lead.Servers()
+		if before == 0 || now <= before {
+			t.Fatalf("the configuration's index was %d and is %d", before, now)
+		}
+		if err := lead.Demote(limited(t), others[1], before); !fault.Is(err, fault.Conflict) {
+			t.Errorf("on the older configuration: %v", err)
+		}
+		must(t, lead.Promote(limited(t), others[0], now))
+		_, now = lead.Servers()
+		must(t, lead.Snapshot())
+		s.stop(id) // and what it knows after a restart
+		s.start(id)
+		l, _ := s.life(id)
+		if _, index := l.group.Servers(); index != now {
+			t.Errorf("after a restart on a snapshot the configuration's index is %d, not %d", index, now)
+		}
+	})
+}
