@@ -108,8 +108,8 @@ func (g *Group) judge(r *raft.InstallSnapshotRequest) verdict {
 	switch err := g.disk.logs.GetLog(r.LastLogIndex, &l); {
 	case r.Term < g.raft.CurrentTerm():
 		return install // raft refuses it
-	case err == nil && l.Term == r.LastLogTerm:
-		return had // and raft will find the entry when the leader goes on from there
+	case err == nil && l.Term == r.LastLogTerm && g.disk.logs.unsynced.wait(r.LastLogIndex) == nil:
+		return had // on the disk, too; and raft will find the entry when the leader goes on from there
 	case r.LastLogIndex > g.disk.snaps.index():
 		return install
 	default:
