@@ -73,7 +73,13 @@ func newLogs(engine logStore, fatal func(error), fsync func(time.Duration, int, 
 		engine: engine, fatal: fatal, fsync: fsync, step: step, open: time.Now(), waiting: map[*byte]func(uint64, uint64){},
 		base: func() (Position, bool) { return Position{}, false },
 	}
-	s.unsynced = newUnsynced(s.append)
+	s.unsynced = newUnsynced(func(entries []*raft.Log) error {
+		if err := s.append(entries); err != nil {
+			return err
+		}
+		s.announce(entries)
+		return nil
+	})
 	return s
 }
 
@@ -191,6 +197,7 @@ func (s *logs) StoreLogs(entries []*raft.Log) error {
 		return err
 	}
 	s.note(entries)
+	s.announce(entries)
 	return nil
 }
 
@@ -222,7 +229,6 @@ func (s *logs) append(entries []*raft.Log) error {
 	}
 	s.step("log-appended")
 	s.fsync(time.Since(start), len(entries), size)
-	s.announce(entries)
 	return nil
 }
 
@@ -250,7 +256,8 @@ func (s *logs) raiseTo(v uint8) error {
 	return nil
 }
 
-// announce fires the durable signals of entries.
+// announce fires the durable signals of entries, which have been noted: who hears of one may
+// ask at once what the log holds.
 func (s *logs) announce(entries []*raft.Log) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

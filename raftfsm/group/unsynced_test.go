@@ -161,6 +161,25 @@ type closingStore struct{ *raft.InmemStore }
 
 func (closingStore) Close() error { return nil }
 
+// Who hears that an entry is durable finds it in the log, ahead of the disk or not.
+func TestAnEntryIsInTheLogBeforeItIsSaidToBeDurable(t *testing.T) {
+	for _, ahead := range []bool{false, true} {
+		s := newLogs(closingStore{raft.NewInmemStore()}, func(err error) { t.Error(err) }, func(time.Duration, int, int) {}, noStep)
+		early := func() bool { return ahead }
+		s.early.Store(&early)
+		data, told := []byte("x"), make(chan struct{})
+		s.onDurable(data, func(index, term uint64) {
+			if got, known := s.termAt(index); !known || got != term || s.last.Load() != index {
+				t.Errorf("ahead %t: the term of entry %d is %d (known: %t), the log ends with %d", ahead, index, got, known, s.last.Load())
+			}
+			close(told)
+		})
+		must(t, s.StoreLogs([]*raft.Log{{Index: 1, Term: 1, Data: data}}))
+		<-told
+		must(t, s.Close())
+	}
+}
+
 // A lone voter has nobody's answer to wait for: it waits for its disk, and so does whoever
 // changes the configuration.
 func TestOnlyALeaderOfOthersIsAheadOfItsDisk(t *testing.T) {
