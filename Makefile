@@ -119,7 +119,7 @@ faults: build ## break clusters of real processes (FAULTS=15 rounds of each kind
 prove: ## one long campaign of faults with a report (DURATION=30m SEED=n; root on Linux)
 	@mkdir -p $(BIN)
 	@if [ '$(CLOCK)' = 0 ]; then overlay= tags=grpcnotrace; \
-	else $(GO) run ./cmd/internal/turnclock $(BIN)/clock && overlay='-overlay $(abspath $(BIN))/clock/overlay.json' tags=grpcnotrace,quorate_clock; fi; \
+	else $(GO) run ./cmd/internal/turnclock $(BIN)/_clock && overlay='-overlay $(abspath $(BIN))/_clock/overlay.json' tags=grpcnotrace,quorate_clock; fi; \
 	$(GO) build -trimpath $$overlay -tags $$tags -ldflags '$(LDFLAGS)' -o $(BIN)/prove ./cmd/prove
 	$(BIN)/prove -for $(DURATION) -seed $(SEED) -steps $(ROUNDS) -out $(BIN)/proof
 
