@@ -134,6 +134,9 @@ func Clock(all bool, seconds int64, strobe bool) Fault {
 			}
 			return errors.Join(errs...)
 		}
+		if err := set(seconds); err != nil { // before the strobe, which writes the same files
+			return func(context.Context) error { return set(0) }, err
+		}
 		stop := nothing
 		if strobe {
 			stop = during(ctx, func(ctx context.Context) {
@@ -143,7 +146,7 @@ func Clock(all bool, seconds int64, strobe bool) Fault {
 				pause(ctx, 100*time.Millisecond)
 			})
 		}
-		return func(ctx context.Context) error { return errors.Join(stop(ctx), set(0)) }, set(seconds)
+		return func(ctx context.Context) error { return errors.Join(stop(ctx), set(0)) }, nil
 	})
 }
 
