@@ -3,6 +3,7 @@ package raftfsm
 import (
 	"encoding/binary"
 
+	"github.com/quorate/quorate/internal/fields"
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
@@ -22,55 +23,14 @@ func message(form uint64, id uint32) []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(make([]byte, 0, 32), form), uint64(id))
 }
 
-// frame reads a message; bad is set by the first part that is missing.
-type frame struct {
-	b   []byte
-	bad bool
-}
+// frame reads a message.
+type frame struct{ fields.Reader }
 
-func (f *frame) uvarint() uint64 {
-	v, n := binary.Uvarint(f.b)
-	if n <= 0 {
-		f.bad, f.b = true, nil
-		return 0
-	}
-	f.b = f.b[n:]
-	return v
-}
-
-func (f *frame) byte() byte {
-	if len(f.b) == 0 {
-		f.bad = true
-		return 0
-	}
-	v := f.b[0]
-	f.b = f.b[1:]
-	return v
-}
-
-// bytes reads a length and so many bytes, which alias the message.
-func (f *frame) bytes() []byte {
-	n := f.uvarint()
-	if n > uint64(len(f.b)) {
-		f.bad, f.b = true, nil
-		return nil
-	}
-	v := f.b[:n:n]
-	f.b = f.b[n:]
-	return v
-}
-
-func (f *frame) string() string { return string(f.bytes()) }
-
-func (f *frame) rest() []byte {
-	v := f.b
-	f.b = nil
-	return v
-}
+func newFrame(message []byte) *frame { return &frame{fields.Reader{Rest: message}} }
 
 // position reads a place in a log.
 func (f *frame) position() group.Position {
-	return group.Position{Term: f.uvarint(), Index: f.uvarint()}
+	return group.Position{Term: f.Uvarint(), Index: f.Uvarint()}
 }
 
 func appendPosition(b []byte, p group.Position) []byte {
@@ -107,7 +67,7 @@ func appendOwn(b []byte, own []*seen) []byte {
 func (f *frame) own(group uint32) (out []*seen) {
 	for {
 		s := f.seen(group)
-		if s == nil || f.bad {
+		if s == nil || f.Bad {
 			return out
 		}
 		out = append(out, s)
@@ -116,7 +76,7 @@ func (f *frame) own(group uint32) (out []*seen) {
 
 // seen undoes appendSeen.
 func (f *frame) seen(group uint32) *seen {
-	bits := f.byte()
+	bits := f.Byte()
 	if bits&seenThere == 0 {
 		return nil
 	}

@@ -21,11 +21,11 @@ func TestQueriesAndWhatTheyFindTravelUnchanged(t *testing.T) {
 		"many":   {kind: queryMany, store: "/s", keys: []string{"a", "b"}, values: []kv.Value{{Found: true, Value: []byte("v"), Revision: 1}, {}}},
 		"list":   {kind: queryList, store: "/s", prefix: "p", after: "q", limit: 3, listed: []kv.Listed{{Key: "r", Revision: 2, ExpireAt: 3, Size: 4}}, more: true},
 	} {
-		asked, err := readQuery(&frame{b: q.append(nil)})
+		asked, err := readQuery(newFrame(q.append(nil)))
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		if err := asked.readFound(&frame{b: q.appendFound(nil)}); err != nil {
+		if err := asked.readFound(newFrame(q.appendFound(nil))); err != nil {
 			t.Fatal(name, err)
 		}
 		if diff := cmp.Diff(&q, asked, cmp.AllowUnexported(query{}), cmpopts.EquateEmpty()); diff != "" {
@@ -40,9 +40,9 @@ func TestHowAReadWasGivenTravelsUnchanged(t *testing.T) {
 		{level: state.Linearizable, at: at}, {level: state.Bounded, age: time.Second, at: at, ownDone: true},
 		{level: state.Stale, age: -1, at: at, reason: staleLost, forgive: true}, {level: state.SessionLevel, age: 1, at: at},
 	} {
-		f := &frame{b: appendGiven(nil, &g)}
-		if got := readGiven(f, 3); f.bad || got != g {
-			t.Errorf("%+v became %+v (bad %v)", g, got, f.bad)
+		f := newFrame(appendGiven(nil, &g))
+		if got := readGiven(f, 3); f.Bad || got != g {
+			t.Errorf("%+v became %+v (bad %v)", g, got, f.Bad)
 		}
 	}
 }
@@ -68,16 +68,16 @@ func FuzzFrames(f *testing.F) {
 	f.Add(appendGiven(nil, &given{level: state.Stale, reason: "r"}))
 	f.Add([]byte{2, 1, 'a', 1, 1, 0, 0, 0})
 	f.Fuzz(func(_ *testing.T, b []byte) {
-		if q, err := readQuery(&frame{b: b}); err == nil && !bytes.Equal(q.append(nil), b) {
-			again, err := readQuery(&frame{b: q.append(nil)})
+		if q, err := readQuery(newFrame(b)); err == nil && !bytes.Equal(q.append(nil), b) {
+			again, err := readQuery(newFrame(q.append(nil)))
 			if err != nil || len(again.keys) != len(q.keys) {
 				panic("a query changed on its way")
 			}
 		}
-		_ = readGiven(&frame{b: b}, 0)
+		_ = readGiven(newFrame(b), 0)
 		_, _ = readRoutes(b)
 		_ = readOutcomes(b, nil, 3)
-		_ = (&query{kind: queryList}).readFound(&frame{b: b})
-		_ = (&query{kind: queryMany, keys: []string{"a", "b"}}).readFound(&frame{b: b})
+		_ = (&query{kind: queryList}).readFound(newFrame(b))
+		_ = (&query{kind: queryMany, keys: []string{"a", "b"}}).readFound(newFrame(b))
 	})
 }

@@ -25,7 +25,7 @@ func rooms() []room {
 		{"membership", 2}, {"component", 2}, {"component/state", 2}, {"component/secretstores", 2}, {"component/bindings", 2},
 		{"component/state/...", 3}, {"component/secretstores/...", 3}, {"component/bindings/...", 3},
 		{"raftfsm/command", 2}, {"raftfsm/kv", 2}, {"raftfsm/backup", 2}, {"raftfsm/placement", 2}, {"discovery/records", 2},
-		{"internal/fault", 0}, {"internal/sendonce", 0},
+		{"internal/fault", 0}, {"internal/fields", 0}, {"internal/sendonce", 0},
 		{"internal/*", 1},
 	}
 }

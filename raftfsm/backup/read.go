@@ -11,6 +11,7 @@ import (
 	"io"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/fields"
 )
 
 // Reader reads and verifies a file from front to back. Nothing it has given out is to be
@@ -234,20 +235,20 @@ func checkEnd(payload []byte, have *sums) error {
 var errForm = errors.New("a record breaks the format")
 
 func (b *Reader) records(payload []byte) ([]Record, error) {
-	c := cursor{rest: bytes.Clone(payload)}
+	c := fields.Reader{Rest: bytes.Clone(payload)}
 	var out []Record
 	store := ""
-	for len(c.rest) > 0 && !c.bad {
-		switch c.byte() {
+	for len(c.Rest) > 0 && !c.Bad {
+		switch c.Byte() {
 		case 0:
-			store = string(c.bytes())
+			store = c.Text()
 		case 1:
 		default:
 			return nil, errForm
 		}
-		r := Record{Store: store, Key: string(c.bytes()), ContentType: string(c.bytes()), ExpireAt: c.uvarint(), Value: c.bytes()}
+		r := Record{Store: store, Key: c.Text(), ContentType: c.Text(), ExpireAt: c.Uvarint(), Value: c.Bytes()}
 		at := place{r.Store, r.Key}
-		if c.bad || r.Store == "" || r.Key == "" || bytes.IndexByte([]byte(r.Store), 0) >= 0 {
+		if c.Bad || r.Store == "" || r.Key == "" || bytes.IndexByte([]byte(r.Store), 0) >= 0 {
 			return nil, errForm
 		}
 		if !b.last.before(at) {
@@ -260,51 +261,14 @@ func (b *Reader) records(payload []byte) ([]Record, error) {
 }
 
 func decodeRemembered(payload []byte) ([]Remembered, error) {
-	c := cursor{rest: bytes.Clone(payload)}
+	c := fields.Reader{Rest: bytes.Clone(payload)}
 	var out []Remembered
-	for len(c.rest) > 0 {
-		m := Remembered{Key: string(c.bytes()), ExpireAt: c.uvarint(), Fingerprint: c.uvarint(), Result: c.bytes()}
-		if c.bad || m.Key == "" || m.ExpireAt == 0 || len(m.Result) == 0 {
+	for len(c.Rest) > 0 {
+		m := Remembered{Key: c.Text(), ExpireAt: c.Uvarint(), Fingerprint: c.Uvarint(), Result: c.Bytes()}
+		if c.Bad || m.Key == "" || m.ExpireAt == 0 || len(m.Result) == 0 {
 			return nil, errForm
 		}
 		out = append(out, m)
 	}
 	return out, nil
-}
-
-// cursor reads fields from front to back; bad is set by the first that is not there.
-type cursor struct {
-	rest []byte
-	bad  bool
-}
-
-func (c *cursor) byte() byte {
-	if len(c.rest) == 0 {
-		c.bad = true
-		return 0
-	}
-	v := c.rest[0]
-	c.rest = c.rest[1:]
-	return v
-}
-
-func (c *cursor) uvarint() uint64 {
-	v, n := binary.Uvarint(c.rest)
-	if n <= 0 {
-		c.bad, c.rest = true, nil
-		return 0
-	}
-	c.rest = c.rest[n:]
-	return v
-}
-
-func (c *cursor) bytes() []byte {
-	n := c.uvarint()
-	if n > uint64(len(c.rest)) {
-		c.bad, c.rest = true, nil
-		return nil
-	}
-	v := c.rest[:n:n]
-	c.rest = c.rest[n:]
-	return v
 }

@@ -3,6 +3,8 @@ package kv
 import (
 	"encoding/binary"
 	"math/bits"
+
+	"github.com/quorate/quorate/internal/fields"
 )
 
 // Outcome says what became of one request. Numbers are part of the format.
@@ -112,60 +114,28 @@ func parseResult(b []byte, index uint64) (Result, error) {
 	}
 	flags := b[1]
 	r := Result{Outcome: Outcome(b[0]), More: flags&resultMore != 0}
-	n := numbers{rest: b[2:]}
-	r.Index = index - n.next()
-	if count := n.count(); count > 0 {
+	n := fields.Reader{Rest: b[2:]}
+	r.Index = index - n.Uvarint()
+	if count := n.Count(); count > 0 {
 		r.Revisions = make([]uint64, count)
 		last := uint64(0)
 		for i := range r.Revisions {
-			if d := n.next(); d != 0 {
+			if d := n.Uvarint(); d != 0 {
 				last += d
 				r.Revisions[i] = last
 			}
 		}
 	}
 	if flags&resultKey != 0 {
-		r.Key = string(n.take(n.count()))
+		r.Key = n.Text()
 	}
 	if flags&resultExpired != 0 {
-		r.Expired = int(n.next()) //nolint:gosec // a count
+		r.Expired = int(n.Uvarint()) //nolint:gosec // a count
 	}
-	if n.bad || len(n.rest) != 0 {
+	if n.Bad || len(n.Rest) != 0 {
 		return Result{}, errResult
 	}
 	return r, nil
-}
-
-// numbers reads uvarints and texts from front to back; after a failure bad is set.
-type numbers struct {
-	rest []byte
-	bad  bool
-}
-
-func (n *numbers) next() uint64 {
-	v, size := binary.Uvarint(n.rest)
-	if size <= 0 {
-		n.bad, n.rest = true, nil
-		return 0
-	}
-	n.rest = n.rest[size:]
-	return v
-}
-
-// count is next for a number of things of at least one byte each.
-func (n *numbers) count() int {
-	v := n.next()
-	if v > uint64(len(n.rest)) {
-		n.bad, n.rest = true, nil
-		return 0
-	}
-	return int(v) //nolint:gosec // at most len
-}
-
-func (n *numbers) take(size int) []byte {
-	b := n.rest[:size:size]
-	n.rest = n.rest[size:]
-	return b
 }
 
 func uvarintSize(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
