@@ -123,15 +123,22 @@ func (c *benchCluster) gets(b *testing.B, at *node.Node, level string, clients i
 
 func (c *benchCluster) saves(b *testing.B, at *node.Node, level string, clients int) {
 	b.Helper()
+	amongSaves(b, at, c.single, clients, func(i int) []byte { return c.save(i%benchKeys, level) })
+}
+
+// amongSaves runs the writes of several clients at a node, at a single node, and the floor.
+func amongSaves(b *testing.B, at, single *node.Node, clients int, request func(i int) []byte) {
+	b.Helper()
 	file, err := os.Create(filepath.Join(b.TempDir(), "floor"))
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer file.Close()
-	request := func(_, i int) []byte { return c.save(i%benchKeys, level) }
 	saves := func(n *node.Node) func(n int) time.Duration {
 		conns := dialAll(b, n.Addresses().API[0], clients)
-		return func(n int) time.Duration { return run(b, conns, n, "204", request) }
+		return func(n int) time.Duration {
+			return run(b, conns, n, "204", func(_, i int) []byte { return request(i) })
+		}
 	}
 	mine := saves(at)
 	var appends, size float64
@@ -143,7 +150,7 @@ func (c *benchCluster) saves(b *testing.B, at *node.Node, level string, clients 
 			appends, size = a1-a0, s1-s0
 			return d
 		},
-		saves(c.single),
+		saves(single),
 		func(int) time.Duration { return rawAppends(b, file, int(appends), int(size)) })
 }
 

@@ -39,22 +39,22 @@ func (c replicas) Compare(ctx context.Context, server raft.Server, index uint64)
 	if err != nil {
 		return group.Report{}, err
 	}
-	f := &frame{b: out}
-	bits := f.byte()
+	f := newFrame(out)
+	bits := f.Byte()
 	r := group.Report{Marked: bits&reportMarked != 0, Doubted: bits&reportDoubted != 0, Slow: bits&reportSlow != 0}
 	for i := range r.Digest {
-		r.Digest[i] = f.uvarint()
+		r.Digest[i] = f.Uvarint()
 	}
-	r.Append = time.Duration(f.uvarint()) //nolint:gosec // nanoseconds of a write
-	if f.bad {
+	r.Append = time.Duration(f.Uvarint()) //nolint:gosec // nanoseconds of a write
+	if f.Bad {
 		return group.Report{}, errFrame(MethodCompare)
 	}
 	return r, nil
 }
 
 func serveCompare(g *group.Group, f *frame) ([]byte, error) {
-	index := f.uvarint()
-	if f.bad {
+	index := f.Uvarint()
+	if f.Bad {
 		return nil, errFrame(MethodCompare)
 	}
 	r := g.AnswerCompare(index)
@@ -80,8 +80,8 @@ func (c replicas) AskState(ctx context.Context, server raft.Server, ask group.St
 
 // serveState promises the state to a member of the group, and to nobody else.
 func serveState(g *group.Group, f *frame) error {
-	ask := group.StateRequest{Applied: f.uvarint(), Nonce: f.uvarint(), To: raft.ServerID(f.string())}
-	if f.bad || len(f.b) > 0 {
+	ask := group.StateRequest{Applied: f.Uvarint(), Nonce: f.Uvarint(), To: raft.ServerID(f.Text())}
+	if f.Bad || len(f.Rest) > 0 {
 		return errFrame(MethodState)
 	}
 	servers, _ := g.Servers()

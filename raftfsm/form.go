@@ -24,9 +24,35 @@ func (h *Host) amend(change func(*Identity) error) error {
 			return err
 		}
 	}
+	first := h.identity.Cluster == "" && id.Cluster != ""
 	h.identity = id
 	h.tag.Store(id.tag())
+	if first {
+		close(h.member)
+	}
 	return nil
+}
+
+// belong waits until the node belongs to a cluster, and returns its tag. Before that no
+// session can be read, and none be given: it would count as another cluster's elsewhere.
+func (h *Host) belong(ctx context.Context) (uint64, error) {
+	if err := h.allowed(); err != nil {
+		return 0, err
+	}
+	select {
+	case <-h.member:
+		return h.tag.Load(), nil
+	default:
+	}
+	select {
+	case <-h.member:
+		return h.tag.Load(), nil
+	case <-h.stop:
+		return 0, errClosing()
+	case <-ctx.Done():
+		return 0, &fault.Error{Code: fault.Unavailable, Op: "raftfsm.belong", Msg: "this node belongs to no cluster yet", Err: ctx.Err(),
+			Hint: "see 'quorate status' and 'quorate members' on this node"}
+	}
 }
 
 // Adopt makes this server, which belonged to no cluster, part of one, for good, at the epoch

@@ -44,14 +44,14 @@ func (h *Host) Serve(ctx context.Context, method string, payload []byte) ([]byte
 	if err := h.allowed(); err != nil {
 		return nil, err
 	}
-	r := &frame{b: payload}
-	form, id := r.uvarint(), r.uvarint()
+	r := newFrame(payload)
+	form, id := r.Uvarint(), r.Uvarint()
 	switch {
-	case !r.bad && form > newestForm(method):
+	case !r.Bad && form > newestForm(method):
 		return nil, &fault.Error{Code: fault.Unimplemented, Op: "raftfsm.Serve",
 			Msg:  fmt.Sprintf("call %s has form %d, this server understands up to %d; nothing of it was done", method, form, newestForm(method)),
 			Hint: "upgrade the older of the two nodes"}
-	case r.bad || form == 0 || id >= uint64(len(h.groups)):
+	case r.Bad || form == 0 || id >= uint64(len(h.groups)):
 		return nil, fault.New(fault.Invalid, "raftfsm.Serve", fmt.Sprintf("call %s of form %d for group %d cannot be read", method, form, id))
 	}
 	g := h.groups[id]
@@ -68,8 +68,8 @@ func (h *Host) Serve(ctx context.Context, method string, payload []byte) ([]byte
 	case MethodReadIndex:
 		return h.serveReadIndex(ctx, g, r)
 	case MethodConfirm:
-		term := r.uvarint()
-		if r.bad {
+		term := r.Uvarint()
+		if r.Bad {
 			return nil, errFrame(method)
 		}
 		return nil, g.AnswerConfirm(term)
@@ -112,7 +112,7 @@ func whole(data []byte) error {
 
 func (h *Host) serveReadIndex(ctx context.Context, g *group.Group, r *frame) ([]byte, error) {
 	after := r.position()
-	if r.bad {
+	if r.Bad {
 		return nil, errFrame(MethodReadIndex)
 	}
 	ri, held, err := leaderIndex(ctx, g, after)
@@ -187,10 +187,10 @@ func (h *Host) remoteReadIndex(ctx context.Context, to raft.ServerID, id uint32,
 	if err != nil {
 		return group.ReadIndex{}, group.Unknown, err
 	}
-	r := &frame{b: out}
-	ri := group.ReadIndex{Position: r.position(), Now: r.uvarint()}
-	held := group.Holding(r.uvarint())
-	if r.bad {
+	r := newFrame(out)
+	ri := group.ReadIndex{Position: r.position(), Now: r.Uvarint()}
+	held := group.Holding(r.Uvarint())
+	if r.Bad {
 		return ri, group.Unknown, errFrame(MethodReadIndex)
 	}
 	return ri, held, nil
@@ -203,9 +203,9 @@ func (h *Host) Progress(ctx context.Context, server string, id uint32) (applied,
 	if err != nil {
 		return 0, 0, err
 	}
-	r := &frame{b: out}
-	applied, last = r.uvarint(), r.uvarint()
-	if r.bad {
+	r := newFrame(out)
+	applied, last = r.Uvarint(), r.Uvarint()
+	if r.Bad {
 		return 0, 0, errFrame(MethodProgress)
 	}
 	return applied, last, nil
@@ -243,21 +243,16 @@ func appendAnswer(b []byte, a *group.Answer) []byte {
 // readAnswer decodes the outcome of a proposal. An answer that cannot be read says
 // nothing about what was done.
 func readAnswer(b []byte) (group.Answer, error) {
-	r := &frame{b: b}
+	r := newFrame(b)
 	a := group.Answer{Position: r.position()}
-	a.Result.Outcome = kv.Outcome(r.byte())
-	a.Result.Replayed, a.Result.More = r.byte() == 1, r.byte() == 1
-	a.Result.Index, a.Result.Expired = r.uvarint(), int(r.uvarint())
-	n := r.uvarint()
-	if n > uint64(len(r.b)) {
-		r.bad = true
-		n = 0
+	a.Result.Outcome = kv.Outcome(r.Byte())
+	a.Result.Replayed, a.Result.More = r.Byte() == 1, r.Byte() == 1
+	a.Result.Index, a.Result.Expired = r.Uvarint(), int(r.Uvarint())
+	for range r.Count() {
+		a.Result.Revisions = append(a.Result.Revisions, r.Uvarint())
 	}
-	for range n {
-		a.Result.Revisions = append(a.Result.Revisions, r.uvarint())
-	}
-	a.Result.Key = string(r.rest())
-	if r.bad {
+	a.Result.Key = string(r.All())
+	if r.Bad {
 		return group.Answer{}, &fault.Error{Code: fault.Indeterminate, Op: "raftfsm.forward", Msg: "the leader's answer cannot be read", Err: errors.New("cut off")}
 	}
 	return a, nil

@@ -23,6 +23,8 @@ const (
 
 // forwarder sends proposals to leaders. Those that come while calls are under way share
 // the next one, so that many clients cost the leader few calls; calls share one connection.
+// The next call waits for as many proposals as those under way carry, as entries of a
+// group do.
 type forwarder struct {
 	peers   Peers
 	metrics *Metrics
@@ -45,7 +47,14 @@ type laneKey struct {
 // disk alone must not wait for a quorum.
 type lane struct {
 	queue   []*forwarded
+	bytes   int // in the queue
 	running int // calls under way
+	flying  int // proposals in them
+}
+
+// ripe reports whether what waits is worth a call now.
+func (l *lane) ripe() bool {
+	return len(l.queue) >= min(l.flying, forwardCount) || l.bytes >= forwardBytes
 }
 
 // forwarded is one proposal on its way.
@@ -110,7 +119,8 @@ func (f *forwarder) enqueue(key laneKey, one *forwarded) {
 		f.lanes[key] = l
 	}
 	l.queue = append(l.queue, one)
-	if l.running < forwardWindow {
+	l.bytes += len(one.data)
+	if l.running < forwardWindow && l.ripe() {
 		l.running++
 		f.wg.Go(func() { f.run(key, l) })
 	}
@@ -122,19 +132,30 @@ func errClosing() error {
 
 // run makes calls as long as proposals wait.
 func (f *forwarder) run(key laneKey, l *lane) {
-	for {
-		batch := f.take(key, l)
-		if batch == nil {
-			return
-		}
+	for batch := f.take(key, l, nil); batch != nil; batch = f.take(key, l, batch) {
 		f.call(key, batch)
 	}
 }
 
-// take gathers the proposals of the next call; nil ends a run.
-func (f *forwarder) take(key laneKey, l *lane) []*forwarded {
+// take gathers the proposals of the call after done; nil ends a run.
+func (f *forwarder) take(key laneKey, l *lane, done []*forwarded) []*forwarded {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	l.flying -= len(done)
+	var batch []*forwarded
+	if l.ripe() {
+		batch = l.take()
+	}
+	if batch == nil {
+		if l.running--; l.running == 0 {
+			delete(f.lanes, key)
+		}
+	}
+	return batch
+}
+
+// take gathers what goes into one call, nil if nobody waits any more.
+func (l *lane) take() []*forwarded {
 	var batch []*forwarded
 	size, n := 0, 0
 	for _, one := range l.queue {
@@ -142,6 +163,7 @@ func (f *forwarder) take(key laneKey, l *lane) []*forwarded {
 			break
 		}
 		n++
+		l.bytes -= len(one.data)
 		if one.state.CompareAndSwap(forwardQueued, forwardTaken) {
 			batch, size = append(batch, one), size+len(one.data)
 		}
@@ -149,11 +171,7 @@ func (f *forwarder) take(key laneKey, l *lane) []*forwarded {
 	rest := copy(l.queue, l.queue[n:])
 	clear(l.queue[rest:])
 	l.queue = l.queue[:rest]
-	if batch == nil {
-		if l.running--; l.running == 0 {
-			delete(f.lanes, key)
-		}
-	}
+	l.flying += len(batch)
 	return batch
 }
 
@@ -221,12 +239,12 @@ func (f *forwarder) patience(batch []*forwarded) (context.Context, context.Cance
 // readOutcomes decodes the answer to a batch of n; a failed call is the outcome of each.
 func readOutcomes(b []byte, err error, n int) []forwardOutcome {
 	out := make([]forwardOutcome, n)
-	r := &frame{b: b}
+	r := newFrame(b)
 	for i := range out {
 		if err == nil {
-			failed, body := r.byte() == 1, r.bytes()
+			failed, body := r.Byte() == 1, r.Bytes()
 			switch {
-			case r.bad:
+			case r.Bad:
 				err = &fault.Error{Code: fault.Indeterminate, Op: "raftfsm.forward", Msg: "the leader's answer cannot be read", Err: errors.New("cut off")}
 			case failed:
 				out[i].err = fault.Unmarshal(body)
@@ -259,8 +277,8 @@ func (f *forwarder) close() {
 
 // serveProposeOne answers the first form, which servers of older versions send.
 func (h *Host) serveProposeOne(ctx context.Context, g *group.Group, r *frame) ([]byte, error) {
-	ack, values, data := group.Ack(r.uvarint()), r.uvarint() == 1, r.rest()
-	if r.bad || ack > group.Durable { //nolint:gosec // bounded
+	ack, values, data := group.Ack(r.Uvarint()), r.Uvarint() == 1, r.All()
+	if r.Bad || ack > group.Durable { //nolint:gosec // bounded
 		return nil, errFrame(MethodPropose)
 	}
 	a, err := h.proposeFor(ctx, g, data, ack, values)
@@ -272,8 +290,8 @@ func (h *Host) serveProposeOne(ctx context.Context, g *group.Group, r *frame) ([
 
 // servePropose proposes every request of a batch and answers them in order.
 func (h *Host) servePropose(ctx context.Context, g *group.Group, r *frame) ([]byte, error) {
-	ack, n := group.Ack(r.uvarint()), r.uvarint()
-	if r.bad || ack > group.Durable || n == 0 || n > forwardCount {
+	ack, n := group.Ack(r.Uvarint()), r.Uvarint()
+	if r.Bad || ack > group.Durable || n == 0 || n > forwardCount {
 		return nil, errFrame(MethodPropose)
 	}
 	type item struct {
@@ -282,9 +300,9 @@ func (h *Host) servePropose(ctx context.Context, g *group.Group, r *frame) ([]by
 	}
 	items := make([]item, n)
 	for i := range items {
-		items[i] = item{values: r.byte() == 1, data: r.bytes()}
+		items[i] = item{values: r.Byte() == 1, data: r.Bytes()}
 	}
-	if r.bad || len(r.b) > 0 {
+	if r.Bad || len(r.Rest) > 0 {
 		return nil, errFrame(MethodPropose)
 	}
 	answers := make([][]byte, n)

@@ -95,6 +95,7 @@ type Host struct {
 	identity Identity      // under mu once Open has identified the directory
 	self     Identity      // as it was then: what never changes (Node, Server, Partitions, Engine) is read without a lock
 	tag      atomic.Uint64 // of the cluster, for session tokens
+	member   chan struct{} // closed once the node belongs to a cluster
 	boot     string
 	lock     *dirLock
 	cache    *pebble.Cache
@@ -128,7 +129,7 @@ func Open(ctx context.Context, o Options) (*Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &Host{opts: o, lock: lock, boot: randomID(), stop: make(chan struct{}), awaited: newAwaited(), metrics: newMetrics(o.Registerer)}
+	h := &Host{opts: o, lock: lock, boot: randomID(), stop: make(chan struct{}), member: make(chan struct{}), awaited: newAwaited(), metrics: newMetrics(o.Registerer)}
 	if err := h.open(ctx); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
@@ -148,6 +149,9 @@ func (h *Host) open(ctx context.Context) error {
 		return nil // its groups stay closed: they belong to a cluster that goes on without them
 	}
 	h.tag.Store(h.self.tag())
+	if h.self.Cluster != "" {
+		close(h.member)
+	}
 	h.cache = pebble.NewCache(h.opts.CacheBytes)
 	h.space = &space{dir: h.opts.Dir, min: h.opts.MinFree, free: h.opts.FreeBytes, logger: h.opts.Logger}
 	h.space.look()

@@ -84,13 +84,13 @@ func TestWhatASidecarHasReadIsNotForgottenByWhatOthersRead(t *testing.T) {
 
 func TestWhatANodeHasWrittenTravelsUnchanged(t *testing.T) {
 	first, second := at(3, 1, 7, false), at(3, 2, 9, true)
-	f := &frame{b: append(appendOwn(nil, []*seen{&first, &second}), 5)}
+	f := newFrame(append(appendOwn(nil, []*seen{&first, &second}), 5))
 	got := f.own(3)
-	if len(got) != 2 || *got[0] != first || *got[1] != second || f.bad || f.byte() != 5 {
+	if len(got) != 2 || *got[0] != first || *got[1] != second || f.Bad || f.Byte() != 5 {
 		t.Errorf("got %v", got)
 	}
-	cut := &frame{b: appendOwn(nil, []*seen{&first})[:1]}
-	if cut.own(3); !cut.bad {
+	cut := newFrame(appendOwn(nil, []*seen{&first})[:1])
+	if cut.own(3); !cut.Bad {
 		t.Error("what was cut off was read")
 	}
 }

@@ -83,26 +83,26 @@ func (q *query) append(b []byte) []byte {
 
 // readQuery undoes append. What it returns can be looked up.
 func readQuery(f *frame) (*query, error) {
-	q := &query{kind: queryKind(f.byte()), store: f.string()}
+	q := &query{kind: queryKind(f.Byte()), store: f.Text()}
 	switch q.kind {
 	case queryGet, queryMany:
-		n := f.uvarint()
-		if n > uint64(len(f.b)) || n == 0 || q.kind == queryGet && n != 1 {
-			f.bad = true
+		n := f.Uvarint()
+		if n > uint64(len(f.Rest)) || n == 0 || q.kind == queryGet && n != 1 {
+			f.Bad = true
 			break
 		}
 		for range n {
-			q.keys = append(q.keys, f.string())
+			q.keys = append(q.keys, f.Text())
 		}
 	case queryList:
-		q.prefix, q.after = f.string(), f.string()
-		n := f.uvarint()
-		f.bad = f.bad || n == 0 || n > maxPage
+		q.prefix, q.after = f.Text(), f.Text()
+		n := f.Uvarint()
+		f.Bad = f.Bad || n == 0 || n > maxPage
 		q.limit = int(min(n, maxPage)) //nolint:gosec // bounded
 	default:
-		f.bad = true
+		f.Bad = true
 	}
-	if f.bad || len(f.b) > 0 {
+	if f.Bad || len(f.Rest) > 0 {
 		return nil, errFrame(MethodRead)
 	}
 	return q, nil
@@ -149,18 +149,18 @@ func (q *query) readFound(f *frame) error {
 	var values []kv.Value
 	more := false
 	if q.kind == queryList {
-		more = f.uvarint()&valueMore != 0
-		n := f.uvarint()
-		f.bad = f.bad || n > uint64(len(f.b)) || n > maxPage
-		for i := uint64(0); i < n && !f.bad; i++ {
-			listed = append(listed, kv.Listed{Key: f.string(), Revision: f.uvarint(), ExpireAt: f.uvarint(), Size: int(f.uvarint())}) //nolint:gosec // informative
+		more = f.Uvarint()&valueMore != 0
+		n := f.Uvarint()
+		f.Bad = f.Bad || n > uint64(len(f.Rest)) || n > maxPage
+		for i := uint64(0); i < n && !f.Bad; i++ {
+			listed = append(listed, kv.Listed{Key: f.Text(), Revision: f.Uvarint(), ExpireAt: f.Uvarint(), Size: int(f.Uvarint())}) //nolint:gosec // informative
 		}
 	} else {
-		for i := 0; i < len(q.keys) && !f.bad; i++ {
+		for i := 0; i < len(q.keys) && !f.Bad; i++ {
 			values = append(values, f.value())
 		}
 	}
-	if f.bad || len(f.b) > 0 {
+	if f.Bad || len(f.Rest) > 0 {
 		return &fault.Error{Code: fault.Unavailable, Op: "raftfsm.read", Msg: "the answer of the server cannot be read", Hint: "run the same version on all nodes"}
 	}
 	q.listed, q.values, q.more = listed, values, more
@@ -169,10 +169,10 @@ func (q *query) readFound(f *frame) error {
 
 // value reads one value found, or its absence.
 func (f *frame) value() kv.Value {
-	if f.byte()&valueFound == 0 {
+	if f.Byte()&valueFound == 0 {
 		return kv.Value{}
 	}
-	return kv.Value{Found: true, Value: append([]byte{}, f.bytes()...), ContentType: f.string(), Revision: f.uvarint(), ExpireAt: f.uvarint()}
+	return kv.Value{Found: true, Value: append([]byte{}, f.Bytes()...), ContentType: f.Text(), Revision: f.Uvarint(), ExpireAt: f.Uvarint()}
 }
 
 // appendString appends a text and its length.

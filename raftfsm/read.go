@@ -30,12 +30,12 @@ func utoa(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
 // read answers q from a group at the level asked for and says at which it was given.
 func (h *Host) read(ctx context.Context, gid uint32, opts *state.ReadOptions, q *query) (state.Proof, error) {
-	tag := h.tag.Load()
-	sess, foreign, err := parseSession(opts.Session, tag)
+	tag, err := h.belong(ctx)
 	if err != nil {
 		return state.Proof{}, err
 	}
-	if err := h.allowed(); err != nil {
+	sess, foreign, err := parseSession(opts.Session, tag)
+	if err != nil {
 		return state.Proof{}, err
 	}
 	q.strong = opts.Consistency == state.Strong

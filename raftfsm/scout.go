@@ -331,7 +331,7 @@ func (h *Host) FindLeader(ctx context.Context, gid uint32, servers []string) str
 
 // serveRoute tells another node about all groups.
 func (h *Host) serveRoute(r *frame) ([]byte, error) {
-	if len(r.b) > 0 {
+	if len(r.Rest) > 0 {
 		return nil, errFrame(MethodRoute)
 	}
 	b := binary.AppendUvarint(nil, uint64(len(h.groups)))
@@ -349,17 +349,17 @@ func (h *Host) serveRoute(r *frame) ([]byte, error) {
 }
 
 func readRoutes(b []byte) ([]routed, error) {
-	f := &frame{b: b}
-	n := f.uvarint()
-	f.bad = f.bad || n == 0 || n > maxGroups || n > uint64(len(b))
+	f := newFrame(b)
+	n := f.Uvarint()
+	f.Bad = f.Bad || n == 0 || n > maxGroups || n > uint64(len(b))
 	var out []routed
 	for range n {
-		if f.bad {
+		if f.Bad {
 			break
 		}
-		out = append(out, routed{leader: f.string(), term: f.uvarint(), reads: f.byte() == 1})
+		out = append(out, routed{leader: f.Text(), term: f.Uvarint(), reads: f.Byte() == 1})
 	}
-	if f.bad {
+	if f.Bad {
 		return nil, errFrame(MethodRoute)
 	}
 	return out, nil

@@ -225,7 +225,7 @@ func (h *Host) askRead(ctx context.Context, to string, gid uint32, ask asking, q
 	if err != nil {
 		return given{}, err
 	}
-	f := &frame{b: out}
+	f := newFrame(out)
 	got := readGiven(f, gid)
 	if got.age > 0 || got.level == state.SessionLevel && got.age == 0 {
 		got.age += time.Since(sent) // it grew older on its way
@@ -239,8 +239,8 @@ func (h *Host) askRead(ctx context.Context, to string, gid uint32, ask asking, q
 
 // serveRead reads for a node without replicas.
 func (h *Host) serveRead(ctx context.Context, gid uint32, r *frame) ([]byte, error) {
-	strong := r.byte() == 1
-	ask := asking{foreign: r.byte() == 1, bound: time.Duration(r.uvarint())} //nolint:gosec // what was sent is not negative
+	strong := r.Byte() == 1
+	ask := asking{foreign: r.Byte() == 1, bound: time.Duration(r.Uvarint())} //nolint:gosec // what was sent is not negative
 	ask.session, ask.own = r.seen(gid), r.own(gid)
 	q, err := readQuery(r)
 	if err != nil {
@@ -273,17 +273,17 @@ func appendGiven(b []byte, g *given) []byte {
 
 func readGiven(f *frame, gid uint32) given {
 	var g given
-	level := f.byte()
+	level := f.Byte()
 	if int(level) >= len(levels()) {
-		f.bad = true
+		f.Bad = true
 		return g
 	}
 	g.level = levels()[level]
-	g.forgive, g.ownDone = f.byte() == 1, f.byte() == 1
-	g.age = time.Duration(f.uvarint()) - 1 //nolint:gosec // a duration was sent
+	g.forgive, g.ownDone = f.Byte() == 1, f.Byte() == 1
+	g.age = time.Duration(f.Uvarint()) - 1 //nolint:gosec // a duration was sent
 	if at := f.seen(gid); at != nil {
 		g.at = *at
 	}
-	g.reason = f.string()
+	g.reason = f.Text()
 	return g
 }

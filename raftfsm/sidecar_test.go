@@ -1,6 +1,7 @@
 package raftfsm_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -24,13 +25,7 @@ func (c *cluster) sidecar(name string) (*raftfsm.Host, *prometheus.Registry) {
 	o.NodeID, o.Bootstrap, o.Sidecar, o.Registerer = name, false, true, reg
 	o.Peers, o.Servers = &network{c: c, self: raftfsm.SidecarID(name)}, c.servers
 	h := open(c.t, o)
-	c.mu.Lock()
-	var cluster string
-	for _, s := range c.hosts {
-		cluster = s.Identity().Cluster
-	}
-	c.mu.Unlock()
-	must(c.t, h.Adopt(cluster, 0))
+	must(c.t, h.Adopt(c.id(), 0))
 	eventually(c.t, func() error {
 		if h.Partitions() == 0 {
 			return errors.New("no server was reached")
@@ -38,6 +33,56 @@ func (c *cluster) sidecar(name string) (*raftfsm.Host, *prometheus.Registry) {
 		return h.Ready(0)
 	})
 	return h, reg
+}
+
+// id is that of the cluster.
+func (c *cluster) id() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.hosts {
+		if s != nil {
+			return s.Identity().Cluster
+		}
+	}
+	return ""
+}
+
+// What a node answers before it knows which cluster it belongs to would count as another
+// cluster's at every other node, and what the session has seen would be forgotten.
+func TestASessionBeginsOnceTheNodeBelongsToItsCluster(t *testing.T) {
+	c := startCluster(t, 1, nil)
+	server := c.hosts[c.servers()[0]].Store("", "s")
+	seen, err := server.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("1")}}, Consistency: state.Strong})
+	must(t, err)
+
+	o := options(t, t.TempDir())
+	o.NodeID, o.Bootstrap, o.Sidecar = "side", false, true
+	o.Peers, o.Servers = &network{c: c, self: raftfsm.SidecarID("side")}, c.servers
+	h := open(t, o)
+	s := h.Store("", "s")
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = s.Get(short, state.GetRequest{Key: "app||k", ReadOptions: state.ReadOptions{Session: seen.Session}})
+	if !fault.Is(err, fault.Unavailable) {
+		t.Errorf("a read at a node of no cluster: %v", err)
+	}
+	type answer struct {
+		written state.Written
+		err     error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		w, err := s.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("2")}}, Consistency: state.Strong, Session: seen.Session})
+		answers <- answer{w, err}
+	}()
+	must(t, h.Adopt(c.id(), 0))
+	a := <-answers
+	must(t, a.err)
+	item, err := server.Get(t.Context(), state.GetRequest{Key: "app||k", ReadOptions: state.ReadOptions{Session: a.written.Session}})
+	must(t, err)
+	if item.Level == state.Stale || string(item.Value) != "2" {
+		t.Errorf("the session of the write is answered with %q, %s", item.Value, item.Level)
+	}
 }
 
 // servers are the ids of the servers that run.

@@ -246,7 +246,10 @@ func (s *Store) write(ctx context.Context, ops []command.Op, c state.Consistency
 	if err := s.enter(ctx, "raftfsm.write"); err != nil {
 		return state.Written{}, err
 	}
-	tag := s.host.tag.Load()
+	tag, err := s.host.belong(ctx)
+	if err != nil {
+		return state.Written{}, err
+	}
 	sess, _, err := parseSession(token, tag)
 	if err != nil {
 		return state.Written{}, err

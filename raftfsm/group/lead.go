@@ -20,6 +20,7 @@ func (g *Group) watchLeadership() {
 			} else {
 				g.obs.lost.Inc()
 				g.opts.Logger.Info("leadership lost", "group", g.opts.ID, "term", g.raft.CurrentTerm())
+				g.proposer.rouse() // what waits there is refused
 			}
 			g.changed.fire()
 		case <-g.stop:

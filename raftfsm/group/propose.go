@@ -64,6 +64,13 @@ func (p *proposal) settle(o outcome) {
 
 // proposer is the group commit: it gathers concurrent requests into one log entry,
 // bounded in bytes and number, while up to window earlier entries are on their way.
+//
+// An entry costs every server a write to its disk and many hand-overs between goroutines,
+// whatever it carries. So while entries are on their way the next one waits for as many
+// requests as those carry together: entries of like size follow each other, and not a full
+// one and one of the few requests that came just after it. At worst a request waits until
+// those before it are done, which for a request that is answered by this disk alone means
+// those that wait for it, too: it never waits for a quorum while there is room in the window.
 type proposer struct {
 	raft   *raft.Raft
 	logs   *logs
@@ -74,7 +81,10 @@ type proposer struct {
 	mu     sync.Mutex
 	queue  []*proposal
 	bytes  int
+	early  int // of the queue: what is answered once this disk has it
 	closed bool
+	flying int                 // requests in open entries
+	going  int                 // of them: what is answered by this disk and was not yet
 	paused int                 // nothing is taken from the queue; see pause
 	open   map[*batch]struct{} // handed to raft, not settled
 	wake   chan struct{}       // one slot
@@ -92,6 +102,7 @@ type batch struct {
 	proposals []*proposal
 	future    raft.ApplyFuture
 	pos       Position // set by the durable signal
+	early     int      // how many of them are counted in proposer.going
 }
 
 func newProposer(r *raft.Raft, l *logs, c *clock, b Bounds, obs *groupMetrics) *proposer {
@@ -155,12 +166,20 @@ func (p *proposer) enqueue(one *proposal) error {
 	}
 	p.queue = append(p.queue, one)
 	p.bytes += len(one.data)
+	if one.ack == Durable {
+		p.early++
+	}
 	p.mu.Unlock()
+	p.rouse()
+	return nil
+}
+
+// rouse lets run look at the queue again.
+func (p *proposer) rouse() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
 	}
-	return nil
 }
 
 // pause lets proposals wait in the queue until resume is called. Entries on their way go on.
@@ -172,10 +191,7 @@ func (p *proposer) pause() (resume func()) {
 		p.mu.Lock()
 		p.paused--
 		p.mu.Unlock()
-		select {
-		case p.wake <- struct{}{}:
-		default:
-		}
+		p.rouse()
 	}
 }
 
@@ -226,6 +242,9 @@ func (p *proposer) gather() *batch {
 		p.refuseLocked(errNotLeader("group.Propose"))
 		return nil
 	}
+	if !p.ripe() {
+		return nil // await or acknowledge will look again
+	}
 	var b batch
 	size, n, alone := 0, 0, false
 	for _, one := range p.queue {
@@ -235,11 +254,17 @@ func (p *proposer) gather() *batch {
 		}
 		n++
 		p.bytes -= len(one.data)
+		if one.ack == Durable {
+			p.early--
+		}
 		if !one.state.CompareAndSwap(queued, taken) {
 			continue // its caller gave up
 		}
 		b.proposals = append(b.proposals, one)
 		size += len(one.data)
+		if one.ack == Durable {
+			b.early++
+		}
 		if alone {
 			break
 		}
@@ -251,19 +276,32 @@ func (p *proposer) gather() *batch {
 		return nil
 	}
 	p.open[&b] = struct{}{}
+	p.flying += len(b.proposals)
+	p.going += b.early
 	return &b
+}
+
+// ripe reports whether what waits is to become an entry now; see proposer.
+func (p *proposer) ripe() bool {
+	return len(p.queue) >= min(p.flying, p.bounds.EntryCount) || p.bytes >= p.bounds.EntryBytes || p.early > 0 && p.early >= p.going
+}
+
+// written notes that nothing in the entry waits for this disk any more.
+func (p *proposer) written(b *batch) {
+	p.mu.Lock()
+	p.going -= b.early
+	b.early = 0
+	p.mu.Unlock()
+	p.rouse()
 }
 
 // submit encodes the entry and gives it to raft; Apply blocks while raft's main loop is
 // busy writing, and meanwhile the queue gathers the next entry.
 func (p *proposer) submit(b *batch) {
-	size, early, version := command.HeaderSize, 0, uint8(command.First)
+	size, early, version := command.HeaderSize, b.early, uint8(command.First)
 	for _, one := range b.proposals {
 		size += len(one.data)
 		version = max(version, command.Needs(one.data))
-		if one.ack == Durable {
-			early++
-		}
 	}
 	watch := early > 0
 	data := command.AppendHeader(make([]byte, 0, size), version, p.clock.leader(), len(b.proposals))
@@ -310,8 +348,10 @@ func (p *proposer) await() {
 		p.finish(b)
 		p.mu.Lock()
 		delete(p.open, b)
+		p.flying -= len(b.proposals)
 		p.mu.Unlock()
 		<-p.slots
+		p.written(b)
 	}
 }
 
@@ -362,6 +402,7 @@ func (p *proposer) acknowledge() {
 				one.settle(outcome{answer: Answer{Position: b.pos}})
 			}
 		}
+		p.written(b)
 	}
 }
 
@@ -398,7 +439,7 @@ func (p *proposer) refuseLocked(err error) {
 			one.outcome <- outcome{err: err}
 		}
 	}
-	p.queue, p.bytes = nil, 0
+	p.queue, p.bytes, p.early = nil, 0, 0
 }
 
 // wait waits for the goroutines, at most for limit.

@@ -179,6 +179,145 @@ func TestRequestsThatWaitShareEntriesWithinTheBounds(t *testing.T) {
 	}
 }
 
+// unapplied opens a group whose machine keeps to itself that it has applied entries until
+// release is called: they stay on their way, although they are on the disk.
+func unapplied(t *testing.T, b Bounds) (g *Group, release func()) {
+	t.Helper()
+	o := alone(t, t.TempDir())
+	o.Bounds = b
+	g = openGroup(t, o)
+	hold := make(chan struct{})
+	release = sync.OnceFunc(func() { close(hold) })
+	t.Cleanup(release)
+	g.obs.applySeconds = slowObserver{hold}
+	return g, release
+}
+
+// proposing makes requests one after the other, and waits after each for what it led to.
+type proposing struct {
+	t       *testing.T
+	g       *Group
+	answers chan error
+}
+
+func newProposing(t *testing.T, g *Group) *proposing {
+	return &proposing{t, g, make(chan error, 64)}
+}
+
+func (p *proposing) one(ack Ack, value string, queued, slots int) {
+	p.t.Helper()
+	go func() {
+		_, err := p.g.ProposeRequest(limited(p.t), setRequest("k", value), ack)
+		p.answers <- err
+	}()
+	p.see(queued, slots)
+}
+
+func (p *proposing) see(queued, slots int) {
+	p.t.Helper()
+	until(p.t, fmt.Sprintf("there are not %d requests in the queue and %d entries on their way", queued, slots), func() bool {
+		return queuedCount(p.g) == queued && len(p.g.proposer.slots) == slots
+	})
+}
+
+// together makes n requests that go in one entry, the first that is on its way.
+func (p *proposing) together(n int) {
+	p.t.Helper()
+	resume := p.g.proposer.pause()
+	for i := range n {
+		p.one(Committed, "v", i+1, 0)
+	}
+	resume()
+	p.see(0, 1)
+}
+
+// countedBack waits until none in the queue and so many on their way wait for the disk, and
+// so many are on their way in all.
+func (p *proposing) countedBack(going, flying int) {
+	p.t.Helper()
+	until(p.t, "what is on its way is not counted back", func() bool {
+		p.g.proposer.mu.Lock()
+		defer p.g.proposer.mu.Unlock()
+		return p.g.proposer.early == 0 && p.g.proposer.going == going && p.g.proposer.flying == flying
+	})
+}
+
+func (p *proposing) answered(n int) {
+	p.t.Helper()
+	for range n {
+		must(p.t, <-p.answers)
+	}
+}
+
+func TestAnEntryWaitsForAsManyRequestsAsAreOnTheirWay(t *testing.T) {
+	g, release := unapplied(t, Bounds{Window: 4, EntryCount: 3})
+	from := g.LastIndex() + 1
+	p := newProposing(t, g)
+	p.one(Committed, "v", 0, 1)
+	p.one(Committed, "v", 0, 2) // one more, as one is on its way
+	p.one(Committed, "v", 1, 2)
+	p.one(Committed, "v", 0, 3) // two more, as two are
+	p.one(Committed, "v", 1, 3)
+	p.one(Committed, "v", 2, 3)
+	p.one(Committed, "v", 0, 4) // three more, which an entry may have
+	release()
+	p.answered(7)
+	got, _ := entries(t, g, from)
+	if d := cmp.Diff([]int{1, 1, 2, 3}, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestWhatWaitsGoesWhenThoseBeforeItAreDone(t *testing.T) {
+	g, release := unapplied(t, Bounds{})
+	p := newProposing(t, g)
+	p.together(2)
+	p.one(Committed, "v", 1, 1)
+	until(t, "the queue was not looked at", func() bool { return len(g.proposer.wake) == 0 })
+	release() // nothing else tells the queue
+	p.answered(3)
+}
+
+func TestRequestsWorthAnEntryByTheirBytesDoNotWait(t *testing.T) {
+	g, release := unapplied(t, Bounds{EntryBytes: 1 << 10})
+	p := newProposing(t, g)
+	p.together(3)
+	p.one(Committed, strings.Repeat("v", 1<<10), 0, 2)
+	release()
+	p.answered(4)
+}
+
+// A request that this disk answers waits for others of its kind and for no quorum.
+func TestARequestThatTheDiskAnswersDoesNotWaitForTheQuorum(t *testing.T) {
+	g, release := unapplied(t, Bounds{})
+	p := newProposing(t, g)
+	p.together(3)
+	p.one(Durable, "v", 0, 2)
+	p.answered(1)
+	p.countedBack(0, 4)
+	release()
+	p.answered(3)
+	p.countedBack(0, 0)
+}
+
+func TestRequestsThatTheDiskAnswersShareEntries(t *testing.T) {
+	g, disk := heldGroup(t, func(o *Options) { o.Bounds.Window = 2 })
+	from := g.LastIndex() + 1
+	disk.close()
+	p := newProposing(t, g)
+	p.one(Durable, "v", 0, 1)
+	p.one(Durable, "v", 0, 2)
+	p.one(Durable, "v", 1, 2) // the window is full
+	p.one(Durable, "v", 2, 2)
+	disk.open()
+	p.answered(4)
+	must(t, g.WaitApplied(limited(t), g.LastIndex()))
+	if got, _ := entries(t, g, from); len(got) > 3 {
+		t.Errorf("entries of %v", got)
+	}
+	p.countedBack(0, 0)
+}
+
 func TestRequestsAreDecidedInTheOrderInWhichTheyWereQueued(t *testing.T) {
 	g, disk := heldGroup(t, func(o *Options) { o.Bounds.EntryCount, o.Bounds.Window = 3, 2 })
 	first := clog(t, g, disk)

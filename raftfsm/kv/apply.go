@@ -125,7 +125,11 @@ func (m *Machine) install() error {
 	m.ahead.Store(w.meta.clock)
 	m.visible.Store(w.meta.applied)
 	m.tables.Store(uint32(w.meta.tables())) // before the data of the other set can be missing
-	return w.txn.commit()
+	if err := w.txn.commit(); err != nil {
+		return err
+	}
+	w.rows.settle()
+	return nil
 }
 
 // writer holds the newest state, which readers see once it is published, and what one
@@ -163,8 +167,10 @@ const (
 	maxClientResults = 1_000_000
 )
 
-func newWriter(db *pebble.DB, last meta) *writer {
+// newWriter keeps up to so many bytes of rows.
+func newWriter(db *pebble.DB, last meta, rowBytes uint64) *writer {
 	return &writer{
+		rows:    rows{recent: recent{limit: int(rowBytes / 2)}}, //nolint:gosec // a part of a memtable
 		meta:    last,
 		bounds:  bounds{window: maxOpenSeq, origins: maxOrigins, clients: maxClientResults, terms: maxTerms},
 		origins: newOrigins(),

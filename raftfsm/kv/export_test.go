@@ -137,6 +137,9 @@ func CheckInvariants(m *Machine) error {
 	if len(due) != 0 {
 		return fmt.Errorf("%d expiring records are not in the due index", len(due))
 	}
+	if err := checkRows(m); err != nil {
+		return err
+	}
 	if err := checkClients(m); err != nil {
 		return err
 	}
@@ -151,6 +154,52 @@ func CheckInvariants(m *Machine) error {
 		return fmt.Errorf("origins in memory\n%q\nin the database\n%q", want, got)
 	}
 	return nil
+}
+
+// checkRows compares the rows that are remembered with the database, and with their bound.
+func checkRows(m *Machine) error {
+	have := &m.writer.rows.recent
+	fresh := newWriter(m.db, m.writer.meta, 0) // remembers nothing, so it reads
+	fresh.begin()
+	for _, generation := range []map[rowKey]*kept{have.young, have.old} {
+		size := 0
+		for k, p := range generation {
+			size += keptSize + len(k.store) + len(k.key)
+			stored, err := fresh.row(k)
+			if err != nil {
+				return keep(err, fresh.end())
+			}
+			if p.row != stored || p.key != k {
+				return keep(fmt.Errorf("key %q is remembered as %+v, and is %+v", k.key, p.row, stored), fresh.end())
+			}
+		}
+		if size > have.limit && len(generation) > 1 {
+			return keep(fmt.Errorf("the rows that are remembered take %d bytes, the bound is %d", size, have.limit), fresh.end())
+		}
+	}
+	return fresh.end()
+}
+
+// SetRowBytes makes the bytes of rows that m remembers few enough to be exceeded in a test.
+func SetRowBytes(m *Machine, n int) {
+	m.writer.rows.recent.forget()
+	m.writer.rows.recent.limit = n / 2
+}
+
+// Remembers reports whether m remembers the row of a key.
+func Remembers(m *Machine, store, key string) bool {
+	_, ok := m.writer.rows.recent.get(rowKey{store, key})
+	return ok
+}
+
+// Remembered is how many rows m remembers.
+func Remembered(m *Machine) int {
+	keys := maps.Clone(m.writer.rows.recent.young)
+	if keys == nil {
+		return 0
+	}
+	maps.Copy(keys, m.writer.rows.recent.old)
+	return len(keys)
 }
 
 func checkOrigins(t *origins) error {

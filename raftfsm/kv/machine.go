@@ -19,7 +19,7 @@ type Options struct {
 	Dir      string        // database directory; nobody else may write in it
 	FS       vfs.FS        // nil = the operating system's, with slow operations logged
 	Cache    *pebble.Cache // shared block cache, of which memtables are taken; nil = a small one of its own. The caller keeps its reference.
-	MemTable uint64        // bytes, default 16 MiB; at most two are in memory
+	MemTable uint64        // bytes, default 16 MiB; at most two are in memory. A quarter more is for what is known of keys written lately
 	Logger   *slog.Logger  // nil = no log
 
 	// Fatal is told why the machine cannot go on: an entry it cannot apply, damaged data,
@@ -42,24 +42,25 @@ type Options struct {
 // goroutine, except that Apply, Raise and SetApplied are for one goroutine at a time.
 // After Close, and once storage failed, they return errors.
 type Machine struct {
-	dir     string
-	period  uint64 // Options.MarkPeriod
-	db      *pebble.DB
-	lock    *pebble.Lock // on the directory; nil if Pebble took it itself
-	gate    *gate
-	health  *health
-	waiters waiters
-	state   atomic.Pointer[state]
-	ahead   atomic.Uint64 // cluster time of the newest batch that may be in the database; it is published a moment later
-	visible atomic.Uint64 // and its index
-	tables  atomic.Uint32 // the set to read: that of the newest batch that may be in the database
-	marks   atomic.Pointer[[]Mark]
-	base    atomic.Pointer[base] // found by Verify, not yet taken over
-	exports exports
-	buffers sync.Pool // *[]byte, for keys of reads
-	writer  *writer   // owned by the goroutine that applies
-	closing sync.Once
-	closed  error // result of the first Close
+	dir      string
+	period   uint64 // Options.MarkPeriod
+	rowBytes uint64 // of rows the writer remembers
+	db       *pebble.DB
+	lock     *pebble.Lock // on the directory; nil if Pebble took it itself
+	gate     *gate
+	health   *health
+	waiters  waiters
+	state    atomic.Pointer[state]
+	ahead    atomic.Uint64 // cluster time of the newest batch that may be in the database; it is published a moment later
+	visible  atomic.Uint64 // and its index
+	tables   atomic.Uint32 // the set to read: that of the newest batch that may be in the database
+	marks    atomic.Pointer[[]Mark]
+	base     atomic.Pointer[base] // found by Verify, not yet taken over
+	exports  exports
+	buffers  sync.Pool // *[]byte, for keys of reads
+	writer   *writer   // owned by the goroutine that applies
+	closing  sync.Once
+	closed   error // result of the first Close
 }
 
 // state is what an Apply published, as a whole.
@@ -110,7 +111,7 @@ func (m *Machine) start(first meta) error {
 	if err := m.db.Set(metaKey(), first.append(nil), pebble.NoSync); err != nil {
 		return errStorage("kv.Create", "the first record could not be written", err)
 	}
-	m.writer = newWriter(m.db, first)
+	m.writer = newWriter(m.db, first, m.rowBytes)
 	m.writer.period = m.period
 	if err := m.writer.loadSums(); err != nil {
 		return errStorage("kv.Create", "the first record could not be written", err)
@@ -200,7 +201,7 @@ func open(o Options, adjust func(*pebble.Options)) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{dir: o.Dir, period: o.MarkPeriod, db: db, gate: newGate(), health: health}
+	m := &Machine{dir: o.Dir, period: o.MarkPeriod, rowBytes: o.MemTable / 4, db: db, gate: newGate(), health: health}
 	m.buffers.New = func() any { return new([]byte) }
 	return m, nil
 }
@@ -237,7 +238,7 @@ func (m *Machine) load() error {
 	if err != nil {
 		return err
 	}
-	w := newWriter(m.db, last)
+	w := newWriter(m.db, last, m.rowBytes)
 	w.period = m.period
 	if err := w.origins.load(m.db); err != nil {
 		return errStorage("kv.Open", "cannot read the origins in "+m.dir, err)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/quorate/quorate/internal/fields"
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
@@ -299,14 +300,14 @@ func (t *origins) loadResults(key, value []byte) error {
 		return errOrigin
 	}
 	o.mark = max(o.mark, binary.BigEndian.Uint64(value[1:]))
-	n := numbers{rest: slices.Clone(value[9:])}
+	n := fields.Reader{Rest: slices.Clone(value[9:])}
 	last := uint64(0)
-	for len(n.rest) > 0 {
-		seq := n.next()
-		o.results[seq] = remembered{index: index, data: n.take(n.count())}
+	for len(n.Rest) > 0 {
+		seq := n.Uvarint()
+		o.results[seq] = remembered{index: index, data: n.Bytes()}
 		last = max(last, seq)
 	}
-	if n.bad {
+	if n.Bad {
 		return errOrigin
 	}
 	o.entries = append(o.entries, decided{index: index, last: last})

@@ -17,9 +17,10 @@ import (
 
 // Bounds small enough to be exceeded all the time.
 const (
-	testWindow  = 12
-	testOrigins = 4
-	testClients = 6
+	testWindow   = 12
+	testOrigins  = 4
+	testClients  = 6
+	testRowBytes = 8 * 250 // some rows
 )
 
 // generator makes random batches that often meet each other: few keys, few client ids,
@@ -130,6 +131,7 @@ func record(t *testing.T, seed uint64, n int) history {
 	g := newGenerator(seed, m)
 	r := newRig(t)
 	kv.SetBounds(r.Machine, testWindow, testOrigins, testClients)
+	kv.SetRowBytes(r.Machine, testRowBytes)
 	h := history{hashes: []uint64{0}, dumps: [][]string{dump(t, r.Machine)}}
 	for i := range n {
 		b := g.batch()

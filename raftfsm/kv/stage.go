@@ -205,6 +205,7 @@ func (w *writer) stageCommit(index uint64) error {
 	w.meta.keys, w.meta.clientFirst, w.meta.clientNext = own.keys+kept, 0, own.clients
 	*own = replaced{live: uint64(w.meta.tables().other()), at: index, id: own.stage}
 	w.sums.swap(hash)
+	w.rows.recent.forget()
 	w.dueFloor = 0
 	for _, number := range slices.Sorted(maps.Keys(w.origins.byNumber)) {
 		w.refuse(w.origins.byNumber[number], index)

@@ -108,10 +108,15 @@ func TestReplicasMarkTheSameEntriesWithTheSameDigest(t *testing.T) {
 
 // A machine that stored something else than it was told, although its log, its results and
 // its counters are right, is found at the next mark, and for ever: also when the value was
-// replaced meanwhile.
+// replaced meanwhile. Only a row that is still remembered is known to have been right, and
+// replacing it mends the damage.
 func TestAWrongRecordShowsAtTheNextMark(t *testing.T) {
-	for _, replaced := range []bool{false, true} {
+	for _, c := range []struct{ replaced, remembered bool }{{}, {replaced: true}, {true, true}} {
+		replaced := c.replaced && !c.remembered
 		good, bad := marking(t, vfs.NewMem(), kv.Create), marking(t, vfs.NewMem(), kv.Create)
+		if !c.remembered {
+			kv.SetRowBytes(bad.Machine, 0)
+		}
 		run := func(stamp uint64, r command.Request) {
 			apply(t, good.Machine, good.entry(stamp, r))
 			apply(t, bad.Machine, bad.entry(stamp, r))
@@ -128,10 +133,13 @@ func TestAWrongRecordShowsAtTheNextMark(t *testing.T) {
 		if v := verify(t, bad.Machine, unpaced); !strings.Contains(v.Wrong, "the hash of the stored records is") || v.Keys != 2 {
 			t.Errorf("damage at rest verifies as %+v", v)
 		}
-		if replaced {
+		if c.replaced {
 			run(1_000_100, write(set("a", "3")))
-			if verify(t, bad.Machine, unpaced).Wrong == "" {
+			switch wrong := verify(t, bad.Machine, unpaced).Wrong; {
+			case wrong == "" && replaced:
 				t.Error("nothing is wrong any more once the damaged record was replaced: the sum took its hash for the right one")
+			case wrong != "" && !replaced:
+				t.Errorf("the row was remembered as it should be, and still: %s", wrong)
 			}
 		}
 		run(1_001_000, tick())
