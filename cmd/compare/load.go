@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"strconv"
 	"sync"
@@ -33,6 +34,9 @@ type store interface {
 	about() string // version, settings and client, for the report
 	// clients are n clients, spread over the nodes. They live as long as the store.
 	clients(n int) ([]client, error)
+	// cpu is what the processes of the store have spent on processors since they were
+	// started, and false where that cannot be told.
+	cpu() (time.Duration, bool)
 	end()
 }
 
@@ -40,7 +44,8 @@ type store interface {
 type figures struct {
 	count   int
 	elapsed time.Duration
-	buckets [400]int // of latency, each 5 % wider than the one before, from 1 microsecond
+	cpu     time.Duration // of the processes of the store; 0 is not known
+	buckets [400]int      // of latency, each 5 % wider than the one before, from 1 microsecond
 }
 
 const growth = 1.05
@@ -60,6 +65,31 @@ func (f *figures) merge(other *figures) {
 
 // rate is requests per second.
 func (f *figures) rate() float64 { return float64(f.count) / f.elapsed.Seconds() }
+
+// String is what stands in a cell of a table.
+func (f *figures) String() string {
+	s := fmt.Sprintf("%.0f, %s, %s", f.rate(), f.quantile(0.5), f.quantile(0.99))
+	if f.cpu > 0 {
+		s += ", " + f.cost().String()
+	}
+	return s
+}
+
+// cost is what a request costs the store in time of processors. Unlike a rate it says the
+// same on a machine that others use as well.
+func (f *figures) cost() time.Duration {
+	return (f.cpu / time.Duration(max(f.count, 1))).Round(time.Microsecond)
+}
+
+// beside compares figures with those of another store: how many times as many requests, and
+// how many times fewer processors for each.
+func (f *figures) beside(other *figures) string {
+	s := fmt.Sprintf("**%.1f**", f.rate()/other.rate())
+	if f.cpu > 0 && other.cpu > 0 {
+		s += fmt.Sprintf(", %.1f", float64(other.cost())/float64(max(f.cost(), 1)))
+	}
+	return s
+}
 
 // quantile is the latency that a part of the requests did not exceed, within 5 %.
 func (f *figures) quantile(part float64) time.Duration {
@@ -83,6 +113,7 @@ func load(ctx context.Context, f *figures, st store, op operation, n, keys int, 
 	defer cancel(nil)
 	parts := make([]figures, n)
 	var wg sync.WaitGroup
+	before, known := st.cpu()
 	begin := time.Now()
 	for id, c := range clients {
 		wg.Go(func() {
@@ -98,6 +129,9 @@ func load(ctx context.Context, f *figures, st store, op operation, n, keys int, 
 	}
 	wg.Wait()
 	f.elapsed += time.Since(begin)
+	if after, ok := st.cpu(); ok && known {
+		f.cpu += after - before
+	}
 	for i := range parts {
 		f.merge(&parts[i])
 	}

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +22,8 @@ type memory struct {
 func (m *memory) name() string  { return "memory" }
 func (m *memory) about() string { return "a map" }
 func (m *memory) end()          {}
+
+func (m *memory) cpu() (time.Duration, bool) { return 0, false }
 
 func (m *memory) clients(n int) ([]client, error) {
 	out := make([]client, n)
@@ -93,5 +97,35 @@ func TestAProgramThatIsNotThereIsNamed(t *testing.T) {
 	var missing *missingError
 	if !errors.As(err, &missing) || !strings.Contains(err.Error(), `"no-such-redis"`) || !strings.Contains(err.Error(), "-redis") {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestWhatARequestCostsIsComparedToo(t *testing.T) {
+	f := figures{count: 1000, elapsed: time.Second, cpu: 100 * time.Millisecond}
+	other := figures{count: 500, elapsed: time.Second, cpu: 200 * time.Millisecond}
+	if got, want := f.beside(&other), "**2.0**, 4.0"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if got, want := f.beside(&figures{count: 500, elapsed: time.Second}), "**2.0**"; got != want {
+		t.Errorf("%s where the other's processors are not known, want %s", got, want)
+	}
+}
+
+func TestTheProcessorsOfAProcessAreReadOnLinux(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("there is /proc on Linux only")
+	}
+	p := &processes{dir: t.TempDir()}
+	defer p.end()
+	if err := p.start("spins", "/bin/sh", "-c", "while :; do :; done"); err != nil {
+		t.Fatal(err)
+	}
+	if err := until(t.Context(), func() error {
+		if spent, ok := p.cpu(); !ok || spent < 20*time.Millisecond {
+			return fmt.Errorf("%s, %t", spent, ok)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
 	}
 }

@@ -1,6 +1,7 @@
 // Command compare measures Quorate beside etcd and Redis, in one run on one machine: three
 // processes of Quorate, three of etcd, and one Redis that forces every write to the disk,
-// take turns under the same load, and the table it prints gives ratios.
+// take turns under the same load, and the table it prints gives ratios: of rates, and of the
+// processors' time that a request costs the processes of a store (on Linux).
 //
 // Every store is spoken to with the client that its users have in Go: net/http for Quorate,
 // go.etcd.io/etcd/client/v3 for etcd, go-redis for Redis. Two programs that share a machine
@@ -30,13 +31,14 @@ import (
 
 // settings are the flags.
 type settings struct {
-	quorate, etcd, redis string
-	dir                  string
-	turn                 time.Duration
-	rounds, keys         int
-	clients, sizes       []int
-	quorateArgs          []string
-	bare                 bool
+	quorate, beside string
+	etcd, redis     string
+	dir             string
+	turn            time.Duration
+	rounds, keys    int
+	clients, sizes  []int
+	quorateArgs     []string
+	bare            bool
 }
 
 func main() {
@@ -61,6 +63,7 @@ func parse(args []string, out io.Writer) (*settings, error) {
 	f := flag.NewFlagSet("compare", flag.ContinueOnError)
 	f.SetOutput(out)
 	f.StringVar(&s.quorate, "quorate", "quorate", "the quorate program")
+	f.StringVar(&s.beside, "beside", "", "another quorate program to compare with, as one of an earlier version; empty is none")
 	f.StringVar(&s.etcd, "etcd", "etcd", "the etcd program; Debian's package is etcd-server")
 	f.StringVar(&s.redis, "redis", "redis-server", "the Redis program; Debian's package is redis-server")
 	f.StringVar(&s.dir, "dir", "", "directory on the disk to measure; empty uses a temporary one")
@@ -117,7 +120,7 @@ func run(ctx context.Context, s *settings, out io.Writer) (err error) {
 			st.end()
 		}
 	}()
-	for _, open := range []func(context.Context, *settings, string) (store, error){openQuorate, openEtcd, openRedis} {
+	for _, open := range []func(context.Context, *settings, string) (store, error){openQuorate, openBeside, openEtcd, openRedis} {
 		st, err := open(ctx, s, dir)
 		var missing *missingError
 		if errors.As(err, &missing) {
@@ -126,6 +129,9 @@ func run(ctx context.Context, s *settings, out io.Writer) (err error) {
 		}
 		if err != nil {
 			return err
+		}
+		if st == nil {
+			continue
 		}
 		stores = append(stores, st)
 		fmt.Fprintf(out, "%s: %s\n", st.name(), st.about())
@@ -146,10 +152,10 @@ func table(ctx context.Context, s *settings, out io.Writer, stores []store, size
 	fmt.Fprintf(out, "\n%d bytes, %d keys, %d turns of %s\n\n", size, s.keys, s.rounds, s.turn)
 	fmt.Fprint(out, "| | clients |")
 	for _, st := range stores {
-		fmt.Fprintf(out, " %s: per second, p50, p99 |", st.name())
+		fmt.Fprintf(out, " %s: per second, p50, p99, CPU |", st.name())
 	}
 	for _, st := range stores[1:] {
-		fmt.Fprintf(out, " quorate / %s |", st.name())
+		fmt.Fprintf(out, " beside %s: rate, CPU |", st.name())
 	}
 	fmt.Fprintln(out, "\n| --- | --- |"+strings.Repeat(" --- |", 2*len(stores)-1))
 	value := strings.Repeat("v", size)
@@ -170,10 +176,10 @@ func table(ctx context.Context, s *settings, out io.Writer, stores []store, size
 			}
 			fmt.Fprintf(out, "| %s | %d |", op, clients)
 			for i := range stores {
-				fmt.Fprintf(out, " %.0f, %s, %s |", cells[i].rate(), cells[i].quantile(0.5), cells[i].quantile(0.99))
+				fmt.Fprintf(out, " %s |", &cells[i])
 			}
 			for i := range stores[1:] {
-				fmt.Fprintf(out, " **%.1f** |", cells[0].rate()/cells[i+1].rate())
+				fmt.Fprintf(out, " %s |", cells[0].beside(&cells[i+1]))
 			}
 			fmt.Fprintln(out)
 		}

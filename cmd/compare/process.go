@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -8,6 +9,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"time"
 )
 
 // missingError says that a program is not there.
@@ -37,6 +40,32 @@ func (p *processes) start(name, program string, args ...string) error {
 	}
 	p.cmds = append(p.cmds, cmd)
 	return nil
+}
+
+// cpu reads the times of every process as proc_pid_stat(5) has them, in user and in system
+// mode, in hundredths of a second.
+func (p *processes) cpu() (time.Duration, bool) {
+	var ticks int64
+	for _, c := range p.cmds {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Process.Pid))
+		if err != nil {
+			return 0, false
+		}
+		// The name of the program, in parentheses, may have spaces in it.
+		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+		const user, system = 11, 12
+		if len(fields) <= system {
+			return 0, false
+		}
+		for _, field := range []string{fields[user], fields[system]} {
+			n, err := strconv.ParseInt(field, 10, 64)
+			if err != nil {
+				return 0, false
+			}
+			ticks += n
+		}
+	}
+	return time.Duration(ticks) * (time.Second / 100), true
 }
 
 func (p *processes) end() {

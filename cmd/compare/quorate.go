@@ -16,6 +16,7 @@ import (
 // quorate is three nodes on this machine.
 type quorate struct {
 	*processes
+	title   string
 	program string
 	version string
 	args    []string
@@ -25,7 +26,19 @@ type quorate struct {
 }
 
 func openQuorate(ctx context.Context, s *settings, dir string) (store, error) {
-	program, p, err := find("quorate", s.quorate, dir)
+	return startQuorate(ctx, "quorate", s.quorate, s, dir)
+}
+
+// openBeside starts another program of Quorate, if one is named.
+func openBeside(ctx context.Context, s *settings, dir string) (store, error) {
+	if s.beside == "" {
+		return nil, nil
+	}
+	return startQuorate(ctx, "beside", s.beside, s, dir)
+}
+
+func startQuorate(ctx context.Context, title, name string, s *settings, dir string) (store, error) {
+	program, p, err := find(title, name, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +46,7 @@ func openQuorate(ctx context.Context, s *settings, dir string) (store, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &quorate{processes: p, program: program, version: firstLine(program, "version"), args: s.quorateArgs, bare: s.bare}
+	q := &quorate{processes: p, title: title, program: program, version: firstLine(program, "version"), args: s.quorateArgs, bare: s.bare}
 	gossip := ports[3:6]
 	join := "127.0.0.1:" + strings.Join(gossip, ",127.0.0.1:")
 	for i := range 3 {
@@ -85,7 +98,7 @@ func (q *quorate) voters(ctx context.Context) error {
 	return nil
 }
 
-func (q *quorate) name() string { return "quorate" }
+func (q *quorate) name() string { return q.title }
 func (q *quorate) about() string {
 	client := "net/http"
 	if q.bare {
