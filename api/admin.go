@@ -111,6 +111,7 @@ type AppInstance struct {
 	App       string `json:"app"`
 	Namespace string `json:"namespace,omitempty"` // empty = the default one
 	Node      string `json:"node"`                // node id
+	Boot      string `json:"boot,omitempty"`      // names one life of the node: from its start to its end
 	Protocol  string `json:"protocol,omitempty"`  // by which it is called; empty = it is not
 	State     string `json:"state"`               // healthy; unhealthy, as its node says; demoted, because calls from here did not reach it; uncalled
 	Load      int    `json:"load"`                // as its node says: 0 is idle, one more for each doubling of calls in flight

@@ -128,7 +128,7 @@ func (n *Node) Apps(context.Context) ([]api.AppInstance, error) {
 	}
 	for _, i := range c.View().All() {
 		state, calls := c.Standing(&i)
-		out = append(out, api.AppInstance{App: i.App.ID, Namespace: i.App.Namespace, Node: i.Node, Protocol: i.Protocol, State: string(state),
+		out = append(out, api.AppInstance{App: i.App.ID, Namespace: i.App.Namespace, Node: i.Node, Boot: i.Boot, Protocol: i.Protocol, State: string(state),
 			Load: int(i.Load), Calls: calls, Self: i.Local})
 	}
 	return out, nil

@@ -78,13 +78,25 @@ func TestEveryPromiseHoldsInSeveralPartitionsAndApplications(t *testing.T) {
 		faulttest.Bridge(), faulttest.Kill(false), faulttest.Mute()))
 	leader, err := c.Leader(within(t, time.Minute), 0)
 	must(t, err)
-	s, err := leader.Status(t.Context())
-	must(t, err)
-	for _, g := range s.Groups {
-		if g.Keys == 0 {
-			t.Errorf("group %d holds nothing", g.ID)
+	for app := range len(apps) + 1 { // what the campaign wrote it may have deleted
+		r := faulttest.Set("last", "1", faulttest.Strong)
+		r.App = app
+		if a := leader.Do(within(t, time.Minute), r); a.Outcome != faulttest.Done {
+			t.Fatalf("application %d: %+v", app, a)
 		}
 	}
+	must(t, faulttest.Until(within(t, time.Minute), func() error {
+		s, err := leader.Status(t.Context())
+		if err != nil {
+			return err
+		}
+		for _, g := range s.Groups {
+			if g.Keys == 0 {
+				return fmt.Errorf("group %d holds nothing", g.ID)
+			}
+		}
+		return nil
+	}))
 }
 
 // Strong operations of all kinds, at all nodes, are linearizable, nothing acknowledged is

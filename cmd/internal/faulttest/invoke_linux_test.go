@@ -213,6 +213,29 @@ func TestAnInstanceThatStartsGetsCallsAtOnce(t *testing.T) {
 	}
 }
 
+// The check of the catalogue, on which campaigns rely, fails where it should.
+func TestTheCatalogueNamesTheNodesThatRunAndNoOther(t *testing.T) {
+	t.Parallel()
+	c := cluster(t, faulttest.Options{Flags: []string{"--app-id", "a", "--voters", "1"}})
+	for range 2 {
+		n, err := c.Add(0)
+		must(t, err)
+		must(t, n.Start())
+		must(t, c.Ready(within(t, time.Minute)))
+	}
+	must(t, c.Catalogued(within(t, time.Minute), "a"))
+	nodes := c.Nodes()
+	c.Cut(nodes[0], nodes[1]) // n2 starts again, and n1 is not told
+	must(t, nodes[1].Kill())
+	must(t, c.Catalogued(within(t, time.Minute), "a")) // once n1 knows that it is gone
+	must(t, nodes[1].Start())
+	if err := c.Catalogued(within(t, 2*time.Second), "a"); err == nil {
+		t.Error("a node that is cut off counts as known")
+	}
+	c.Net.Heal()
+	must(t, c.Catalogued(within(t, time.Minute), "a"))
+}
+
 // Calls that hang on a node that is cut off end once gossip knows.
 func TestCallsGoAroundANodeThatIsCutOff(t *testing.T) {
 	t.Parallel()

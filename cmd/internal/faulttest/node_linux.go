@@ -229,18 +229,27 @@ func (n *Node) Status(ctx context.Context) (api.NodeStatus, error) {
 	if !n.active() {
 		return s, fmt.Errorf("%s does not run", n.Name)
 	}
+	return s, n.ask(ctx, apihttp.AdminStatusPath, &s)
+}
+
+// ask reads what the admin socket of the node has at a path.
+func (n *Node) ask(ctx context.Context, path string, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, statusPatience)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://admin"+apihttp.AdminStatusPath, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://admin"+path, nil)
 	if err != nil {
-		return s, err
+		return err
 	}
 	resp, err := n.admin.Do(req)
 	if err != nil {
-		return s, err
+		return err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	return s, json.NewDecoder(resp.Body).Decode(&s)
+	if resp.StatusCode != http.StatusOK {
+		text, err := io.ReadAll(resp.Body)
+		return fmt.Errorf("%s of %s: status %d: %s, %w", path, n.Name, resp.StatusCode, text, err)
+	}
+	return json.NewDecoder(resp.Body).Decode(into)
 }
 
 // Metric is the sum of a metric's values whose name and labels start with prefix.

@@ -2,12 +2,12 @@ package faulttest
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -106,19 +106,8 @@ func (n *Node) Transfer(ctx context.Context, group uint64) error {
 
 // Alive are the ids of the nodes that the node takes to be alive.
 func (n *Node) Alive(ctx context.Context) (map[string]bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, statusPatience)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://admin"+apihttp.AdminMembersPath, nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := n.admin.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = resp.Body.Close() }()
 	var members []api.MemberStatus
-	if err := json.NewDecoder(resp.Body).Decode(&members); err != nil {
+	if err := n.ask(ctx, apihttp.AdminMembersPath, &members); err != nil {
 		return nil, err
 	}
 	alive := map[string]bool{}
@@ -147,6 +136,41 @@ func (c *Cluster) Acquainted(ctx context.Context) error {
 			if len(alive) != len(nodes) {
 				return fmt.Errorf("%s takes %d nodes to be alive, %d run", n.Name, len(alive), len(nodes))
 			}
+		}
+		return nil
+	})
+}
+
+// Catalogued waits until every running node knows that exactly the running nodes have an
+// instance of an application, which all nodes were given: and of none an earlier life.
+func (c *Cluster) Catalogued(ctx context.Context, app string) error {
+	return Until(ctx, func() error {
+		nodes := c.Running()
+		var lives []string
+		known := make([][]string, len(nodes))
+		for at, n := range nodes {
+			var instances []api.AppInstance
+			if err := n.ask(ctx, apihttp.AdminAppsPath, &instances); err != nil {
+				return err
+			}
+			for _, i := range instances {
+				if i.App != app {
+					continue
+				}
+				known[at] = append(known[at], i.Node+"/"+i.Boot)
+				if i.Self {
+					lives = append(lives, i.Node+"/"+i.Boot)
+				}
+			}
+		}
+		slices.Sort(lives)
+		for at, n := range nodes {
+			if slices.Sort(known[at]); !slices.Equal(known[at], lives) {
+				return fmt.Errorf("%s knows of %s on %v; %v run", n.Name, app, known[at], lives)
+			}
+		}
+		if len(lives) != len(nodes) {
+			return fmt.Errorf("%s is on %v alone", app, lives)
 		}
 		return nil
 	})

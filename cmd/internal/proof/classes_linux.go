@@ -80,6 +80,5 @@ func notRun() [][2]string {
 		{"F18, exchange of tokens, a thousand members", "the nodes here speak without a token; node and membership tests"},
 		{"F20, memory of a control group", "control groups of version 1 may not be written everywhere; RLIMIT_AS takes their place"},
 		{"C8, equal logs", "logs may differ behind snapshots; the state at one index is compared in their place, raftfsm/group compares logs"},
-		{"C13, the catalogue of applications", "nobody calls applications here; faulttest TestAnInstanceThatStartsGetsCallsAtOnce"},
 	}
 }

@@ -237,6 +237,8 @@ func (r *campaign) summary() []Check {
 		{"C10", "nothing expires early", r.checked["C10"], r.expiries.String()},
 		{"C11", "a client that repeats a strong write is done within a minute", r.sure.Acknowledged(), "writes"},
 		{"C12", "memory, goroutines and files are bounded after healing", r.checked["C12"], "nodes"},
+		{"C13", "after every fault each node knows of the application on all nodes that run, and on no other", r.checked["C13"],
+			fmt.Sprintf("times a node, at the latest %s after the cluster was whole", r.slowest.Round(time.Millisecond))},
 		{"C14", "no node is stuck: after every fault each serves a strong write, and the votes are whole", r.checked["C14"], "times a node"},
 	}
 }

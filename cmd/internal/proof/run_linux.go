@@ -28,6 +28,14 @@ type Options struct {
 // whole after a fault is over.
 const patience = 2 * time.Minute
 
+// everywhere is the application that every node of a campaign is given, and known how long
+// it may take, once the cluster is whole, until every node knows of all its instances. The
+// promise is 2 s on a machine that has nothing else to do.
+const (
+	everywhere = "everywhere"
+	known      = 10 * time.Second
+)
+
 // campaign is one run.
 type campaign struct {
 	Options
@@ -50,6 +58,7 @@ type campaign struct {
 	notes    []string
 	checked  map[string]int // guarded by mu
 	told     int            // guarded by mu: violations of workloads that were reported
+	slowest  time.Duration  // guarded by mu: the longest that the catalogue of applications took
 	excused  int            // guarded by mu: eventual writes that were lost
 	digested faulttest.Digest
 }
@@ -105,7 +114,7 @@ func (r *campaign) shape(dir string) faulttest.Options {
 	o := faulttest.Options{
 		Program: faulttest.Program{Path: r.Program, Env: []string{tuned.Env + "=" + tuning().Text()}},
 		Dir:     dir, DiskSize: disk, Pace: 10 * time.Millisecond,
-		Flags: []string{"--request-timeout", "2s", "--log-store", log},
+		Flags: []string{"--request-timeout", "2s", "--log-store", log, "--app-id", everywhere},
 		Tell:  r.note,
 		Watch: func(s faulttest.Seen) {
 			r.record.note(s.Begin, s.Took, s.Outcome == faulttest.Done || s.Outcome == faulttest.Conflict, s.Outcome == faulttest.Unknown, s.Strong)
@@ -284,7 +293,26 @@ func (r *campaign) ready(ctx context.Context, after string) bool {
 		return false
 	}
 	r.done("C14", len(r.cluster.Nodes()))
+	r.catalogue(ctx, after)
 	return true
+}
+
+// catalogue checks that every node knows which applications run where, now that the cluster
+// is whole.
+func (r *campaign) catalogue(ctx context.Context, after string) {
+	begin := time.Now()
+	limit, cancel := context.WithTimeout(ctx, known)
+	defer cancel()
+	if err := r.cluster.Catalogued(limit, everywhere); err != nil {
+		if ctx.Err() == nil {
+			r.violated("C13", fmt.Sprintf("%s after the cluster was whole, after %s: %v", known, after, err), r.tails())
+		}
+		return
+	}
+	r.done("C13", len(r.cluster.Running()))
+	r.mu.Lock()
+	r.slowest = max(r.slowest, time.Since(begin))
+	r.mu.Unlock()
 }
 
 // tails are the ends of what the nodes say.
