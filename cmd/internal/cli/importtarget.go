@@ -11,6 +11,7 @@ import (
 	"github.com/quorate/quorate/cmd/internal/redisimport"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/rest"
 )
 
 // importTarget is a store behind the API of a node, for an import.
@@ -104,14 +105,7 @@ func patience(most time.Duration) func(context.Context, int) bool {
 		if before+pause > most {
 			return false
 		}
-		timer := time.NewTimer(pause)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			return true
-		case <-ctx.Done():
-			return false
-		}
+		return rest.Pause(ctx, pause)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -175,7 +176,7 @@ func printStatus(w io.Writer, s api.NodeStatus) error {
 	}
 	facts = append(facts, []string{"Metrics", dash(n.Metrics)}, []string{"Data", data})
 	for _, i := range s.Issues {
-		facts = append(facts, []string{"Issue", i.About + ": " + i.Reason})
+		facts = append(facts, []string{"Issue", i.About + ": " + issueText(i, s.Issues)})
 	}
 	for _, i := range s.Notes {
 		facts = append(facts, []string{"Note", i.About + ": " + i.Reason})
@@ -184,7 +185,7 @@ func printStatus(w io.Writer, s api.NodeStatus) error {
 		return err
 	}
 	fmt.Fprintln(w)
-	if err := printGroups(w, s.Groups); err != nil {
+	if err := printGroups(w, s.Groups, s.Issues); err != nil {
 		return err
 	}
 	if err := printServers(w, s.Groups); err != nil {
@@ -192,6 +193,16 @@ func printStatus(w io.Writer, s api.NodeStatus) error {
 	}
 	fmt.Fprintln(w)
 	return printStores(w, s.Stores)
+}
+
+// issueText says why there is an issue. One that comes of another names it and does not repeat it.
+func issueText(i api.Issue, all []api.Issue) string {
+	for _, other := range all {
+		if i.Reason == other.About+": "+other.Reason {
+			return "because of " + other.About
+		}
+	}
+	return i.Reason
 }
 
 // clusterText names the cluster, and its epoch if it has been rescued.
@@ -221,25 +232,25 @@ func securityText(s api.SecurityStatus) string {
 	return text
 }
 
-func printGroups(w io.Writer, groups []api.GroupStatus) error {
+func printGroups(w io.Writer, groups []api.GroupStatus, told []api.Issue) error {
 	if len(groups) > 0 && groups[0].State == "routed" {
-		return printRoutes(w, groups)
+		return printRoutes(w, groups, told)
 	}
 	rows := [][]string{{"GROUP", "STATE", "LEADER", "TERM", "COMMIT", "APPLIED", "LAST", "SNAPSHOT", "KEYS", "DATA", "LOG", "SERVES"}}
 	for _, g := range groups {
 		u := func(n uint64) string { return strconv.FormatUint(n, 10) }
 		rows = append(rows, []string{u(g.ID), g.State, dash(g.Leader), u(g.Term), u(g.CommitIndex), u(g.AppliedIndex), u(g.LastLogIndex), u(g.SnapshotIndex),
-			u(g.Keys), bytesText(g.DiskBytes), bytesText(g.LogBytes), serves(g)})
+			u(g.Keys), bytesText(g.DiskBytes), bytesText(g.LogBytes), serves(g, told)})
 	}
 	return table(w, rows)
 }
 
 // printRoutes lists how a node without replicas reaches groups.
-func printRoutes(w io.Writer, groups []api.GroupStatus) error {
+func printRoutes(w io.Writer, groups []api.GroupStatus, told []api.Issue) error {
 	rows := [][]string{{"GROUP", "STATE", "LEADER", "TERM", "NEAREST", "ROUND TRIP", "SERVES"}}
 	for _, g := range groups {
 		rows = append(rows, []string{strconv.FormatUint(g.ID, 10), g.State, dash(g.Leader), strconv.FormatUint(g.Term, 10), dash(g.Nearest),
-			(time.Duration(g.RoundTripMicros) * time.Microsecond).String(), serves(g)})
+			(time.Duration(g.RoundTripMicros) * time.Microsecond).String(), serves(g, told)})
 	}
 	return table(w, rows)
 }
@@ -266,8 +277,8 @@ func printServers(w io.Writer, groups []api.GroupStatus) error {
 	return table(w, rows)
 }
 
-// serves says what a group does now, and why not the rest.
-func serves(g api.GroupStatus) string {
+// serves says what a group does now, and why not the rest, unless an issue tells it.
+func serves(g api.GroupStatus, told []api.Issue) string {
 	text := "no strong reads, no writes" // eventual reads may go on
 	switch {
 	case g.Reads && g.Writes:
@@ -277,7 +288,7 @@ func serves(g api.GroupStatus) string {
 	case g.Writes:
 		text = "writes"
 	}
-	if g.Reason != "" {
+	if g.Reason != "" && !slices.ContainsFunc(told, func(i api.Issue) bool { return strings.Contains(i.Reason, g.Reason) }) {
 		text += ": " + g.Reason
 	}
 	return text
