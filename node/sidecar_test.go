@@ -137,10 +137,12 @@ func TestTwoHundredClientsOfASidecarLoseNothingWhileTheLeaderChanges(t *testing.
 
 func TestASidecarThatFindsNoServerSaysWhatIsMissing(t *testing.T) {
 	side := open(t, beside(t, "side", fmt.Sprintf("127.0.0.1:%d", freePort(t))))
-	code, body, _ := ask(t, side, "GET", "/v1.0/healthz", "")
-	if code != 500 || !strings.Contains(body, "no node of a cluster has been reached") {
-		t.Errorf("healthz: %d %s", code, body)
-	}
+	poll(t, func() error { // it says so after it has looked
+		if code, body, _ := ask(t, side, "GET", "/v1.0/healthz", ""); code != 500 || !strings.Contains(body, "no node of a cluster has been reached") {
+			return fmt.Errorf("healthz: %d %s", code, body)
+		}
+		return nil
+	})
 	s := status(t, side)
 	if s.Ready || len(s.Issues) == 0 {
 		t.Errorf("status: %+v", s)

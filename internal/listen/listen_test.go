@@ -2,6 +2,7 @@ package listen_test
 
 import (
 	"net"
+	"slices"
 	"strings"
 	"testing"
 
@@ -90,7 +91,7 @@ func TestLoopback(t *testing.T) {
 }
 
 func TestSparePortsDifferAndAreGivenToNobodyElse(t *testing.T) {
-	ports, err := listen.Spare(t.Context(), 50)
+	ports, err := listen.Spare(t.Context(), 500)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,6 +107,9 @@ func TestSparePortsDifferAndAreGivenToNobodyElse(t *testing.T) {
 			continue
 		}
 		_ = l[0].Close()
+	}
+	if more, err := listen.Spare(t.Context(), 1000); err != nil || slices.ContainsFunc(more, func(p int) bool { return seen[p] }) {
+		t.Errorf("ports are given twice, or not: %v", err)
 	}
 	if _, err := listen.Spare(t.Context(), 1<<16); !fault.Is(err, fault.Unavailable) {
 		t.Errorf("65536 ports of 22528: %v", err)

@@ -24,6 +24,9 @@ type conn struct {
 	once      sync.Once
 }
 
+// NetConn is the connection below, as tls.Conn has it.
+func (c *conn) NetConn() net.Conn { return c.Conn }
+
 // Close cuts the connection at once and forgets it. The farewell of TLS is left out: it
 // could wait for a peer that does not read, and what is said here ends itself.
 func (c *conn) Close() error {

@@ -3,8 +3,9 @@
 //
 // It owns that knowledge alone: net/http keeps connections, and when one turns out to be
 // closed it repeats requests of safe verbs although the other side may have served the
-// first. Whoever must know what was surely not done cannot have that. The package must
-// never know what is sent, or whom it is for. It has no goroutines.
+// first. Whoever must know what was surely not done cannot have that. And since a kept
+// connection may have ended before net/http has noticed, it looks at it before it is used.
+// The package must never know what is sent, or whom it is for. It has no goroutines.
 package sendonce
 
 import (
@@ -105,6 +106,9 @@ func (s *sending) gotConn(info httptrace.GotConnInfo) {
 	if s.conn != nil {
 		s.before = s.conn.written.Load()
 		s.conn.mark.Store(s.before)
+		if info.Reused && ended(s.conn.Conn) {
+			_ = info.Conn.Close() // so that nothing is written: the request was surely not received
+		}
 	}
 }
 

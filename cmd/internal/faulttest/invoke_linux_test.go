@@ -149,6 +149,10 @@ func (l *load) answers(t *testing.T, name string, want int, limit time.Duration)
 	return time.Since(from)
 }
 
+// wireTime is how long the end of a connection may take to reach the caller: until then what
+// is written on it is in flight. A busy machine delivers packets when it comes to it.
+const wireTime = time.Second
+
 // onlyInFlight checks that no call failed but those that had begun by then, one per worker.
 func (l *load) onlyInFlight(t *testing.T, gone time.Time) {
 	t.Helper()
@@ -159,7 +163,7 @@ func (l *load) onlyInFlight(t *testing.T, gone time.Time) {
 			continue
 		}
 		failed++
-		if c.begun.After(gone) || !strings.Contains(c.err.Error(), "indeterminate") {
+		if c.begun.After(gone.Add(wireTime)) || !strings.Contains(c.err.Error(), "indeterminate") {
 			t.Errorf("a call that began %s after the end of the instance failed: %v", c.begun.Sub(gone), c.err)
 		}
 	}
