@@ -3,14 +3,15 @@ package membership
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 )
 
 // calm stands before the log of memberlist, which calls errors what it will try again, and
 // repeats itself for every packet of a stranger. Errors become warnings; beyond a number of
-// them a minute, they become debug records. What an operator has to know, this package logs
-// itself.
+// them a minute, they become debug records, as does what comes of a list of seeds that all
+// nodes have alike. What an operator has to know, this package logs itself.
 type calm struct {
 	next   slog.Handler
 	budget *budget
@@ -29,7 +30,7 @@ func (c calm) Enabled(ctx context.Context, l slog.Level) bool {
 // Handle implements slog.Handler.
 func (c calm) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = min(r.Level, slog.LevelWarn)
-	if r.Level == slog.LevelWarn && !c.budget.spend(r.Time) {
+	if r.Level == slog.LevelWarn && (strings.Contains(r.Message, ownSeed) || !c.budget.spend(r.Time)) {
 		r.Level = slog.LevelDebug
 		if !c.next.Enabled(ctx, r.Level) {
 			return nil

@@ -120,6 +120,7 @@ func (r *refusal) headline() string {
 	return "a node is refused"
 }
 
-func errItself() error {
-	return fault.New(fault.Invalid, "membership.Join", "the seed is this node itself")
-}
+// ownSeed is what a node answers itself, and what memberlist then takes for a failure.
+const ownSeed = "the seed is this node itself"
+
+func errItself() error { return fault.New(fault.Invalid, "membership.Join", ownSeed) }

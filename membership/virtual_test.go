@@ -82,7 +82,9 @@ func TestASeedThatIsTheNodeItselfDoesNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newNetwork(t)
 		var self atomic.Pointer[netip.AddrPort]
+		var log record
 		o := lan(facts("n1"))
+		o.Logger = logTo(&log)
 		o.Seeds = func(context.Context) ([]netip.AddrPort, error) {
 			if a := self.Load(); a != nil {
 				return []netip.AddrPort{*a}, nil
@@ -105,6 +107,9 @@ func TestASeedThatIsTheNodeItselfDoesNotCount(t *testing.T) {
 		}
 		if n := metric(t, o, "quorate_gossip_refused_total", "duplicate_id"); n != 0 {
 			t.Errorf("it took itself for a duplicate")
+		}
+		if log.count("WARN") > 0 {
+			t.Errorf("an operator is warned of a list that is right:\n%s", log.String())
 		}
 	})
 }
