@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -100,23 +101,48 @@ func dialAll(b *testing.B, addr string, n int) []*rawClient {
 
 const rounds = 8 // of subject and floor in turns
 
+// fineRounds is for requests so short that turns can be as short as the moods of the machine.
+const fineRounds = 64
+
 // against runs subject and floor in turns.
-func against(b *testing.B, subject, floor func(n int) time.Duration) {
+func against(b *testing.B, turns int, subject, floor func(n int) time.Duration) {
 	b.Helper()
 	subject(min(b.N, 200)) // warm
 	floor(min(b.N, 200))
 	var mine, theirs time.Duration
 	b.ResetTimer()
-	for range rounds {
-		n := b.N/rounds + 1
+	n := b.N/turns + 1
+	for range turns {
 		mine += subject(n)
 		theirs += floor(n)
 	}
 	b.StopTimer()
-	total := float64((b.N/rounds + 1) * rounds)
+	total := float64(n * turns)
 	b.ReportMetric(total/mine.Seconds(), "ops/s")
 	b.ReportMetric(total/theirs.Seconds(), "floor-ops/s")
 	b.ReportMetric(theirs.Seconds()/mine.Seconds(), "x-floor")
+}
+
+// spending wraps a subject so that the processor time of this process, clients included, is
+// added up while it runs.
+func spending(b *testing.B, sum *time.Duration, subject func(n int) time.Duration) func(n int) time.Duration {
+	b.Helper()
+	return func(n int) time.Duration {
+		before := processorTime(b)
+		d := subject(n)
+		*sum += processorTime(b) - before
+		return d
+	}
+}
+
+// processorTime is what this process has used.
+func processorTime(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func getRequest(path string) []byte {
@@ -168,9 +194,15 @@ func BenchmarkGet(b *testing.B) {
 					b.ReportAllocs()
 					mine, theirs := dialAll(b, addr, clients), dialAll(b, floor, clients)
 					request := func(_, i int) []byte { return reqs[i%keys] }
-					against(b,
-						func(n int) time.Duration { return run(b, mine, n, "200", request) },
-						func(n int) time.Duration { return run(b, theirs, n, "200", request) })
+					turns := rounds
+					if b.N > fineRounds*clients {
+						turns = fineRounds
+					}
+					var here, there time.Duration
+					against(b, turns,
+						spending(b, &here, func(n int) time.Duration { return run(b, mine, n, "200", request) }),
+						spending(b, &there, func(n int) time.Duration { return run(b, theirs, n, "200", request) }))
+					b.ReportMetric(there.Seconds()/here.Seconds(), "x-floor-cpu")
 				})
 			}
 		}
@@ -197,7 +229,7 @@ func BenchmarkSave(b *testing.B) {
 					defer file.Close()
 					var appends, size float64
 					var latency []time.Duration
-					against(b,
+					against(b, rounds,
 						func(k int) time.Duration {
 							a0, s0 := logCounters(b, n)
 							d := run(b, mine, k, "204", func(_, i int) []byte { return saveRequest(i, value, level) })

@@ -95,6 +95,7 @@ type Host struct {
 	identity Identity      // under mu once Open has identified the directory
 	self     Identity      // as it was then: what never changes (Node, Server, Partitions, Engine) is read without a lock
 	tag      atomic.Uint64 // of the cluster, for session tokens
+	tokens   tokens
 	member   chan struct{} // closed once the node belongs to a cluster
 	boot     string
 	lock     *dirLock

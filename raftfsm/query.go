@@ -30,6 +30,16 @@ type query struct {
 	listed []kv.Listed // found by queryList
 	more   bool        // there are keys after those listed
 	asked  uint64      // the leader's time when a strong listing began
+
+	key   [1]string // where keys and values of queryGet lie
+	value [1]kv.Value
+}
+
+// queryOne looks up a key.
+func queryOne(store, key string) *query {
+	q := &query{kind: queryGet, store: store, key: [1]string{key}}
+	q.keys = q.key[:]
+	return q
 }
 
 // look reads a machine at a cluster time. pending says that something was left out only
@@ -38,7 +48,8 @@ func (q *query) look(m *kv.Machine, now uint64) (pending bool, err error) {
 	switch q.kind {
 	case queryGet:
 		v, err := m.Get(q.store, q.keys[0], now)
-		q.values = append(q.values[:0], v)
+		q.value[0] = v
+		q.values = q.value[:]
 		return v.Pending, err
 	case queryMany:
 		q.values, err = m.GetMany(q.store, q.keys, now)

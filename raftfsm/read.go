@@ -34,7 +34,7 @@ func (h *Host) read(ctx context.Context, gid uint32, opts *state.ReadOptions, q 
 	if err != nil {
 		return state.Proof{}, err
 	}
-	sess, foreign, err := parseSession(opts.Session, tag)
+	sess, foreign, err := h.tokens.parse(opts.Session, tag)
 	if err != nil {
 		return state.Proof{}, err
 	}
@@ -56,10 +56,11 @@ func (h *Host) read(ctx context.Context, gid uint32, opts *state.ReadOptions, q 
 	h.metrics.gave(&got)
 	p := state.Proof{Level: got.level, Age: got.age, Session: opts.Session}
 	if got.level != state.Stale || got.forgive {
-		if got.forgive {
-			sess = sess.without(gid)
+		token := opts.Session
+		if got.forgive || foreign { // it says more than what counts
+			sess, token = sess.without(gid), ""
 		}
-		p.Session = sess.with(got.at).token(tag)
+		p.Session = h.tokens.after(token, sess, got.at, tag)
 	}
 	return p, nil
 }

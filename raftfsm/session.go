@@ -102,6 +102,12 @@ func (s seen) before(n seen) bool {
 	return n.pos.Index > s.pos.Index
 }
 
+// holds reports whether the session would not change by n.
+func (s session) holds(n seen) bool {
+	e, ok := s.of(n.group)
+	return ok && (e == n || !e.before(n))
+}
+
 // with returns the session advanced by what was just seen. The receiver is not changed.
 func (s session) with(n seen) session {
 	out := make(session, 0, len(s)+1)
@@ -154,11 +160,11 @@ func (s session) token(cluster uint64) string {
 // to another cluster.
 func (h *Host) MergeSessions(a, b string) (string, bool) {
 	tag := h.tag.Load()
-	first, foreign, err := parseSession(a, tag)
+	first, foreign, err := h.tokens.parse(a, tag)
 	if err != nil || foreign {
 		return "", false
 	}
-	second, foreign, err := parseSession(b, tag)
+	second, foreign, err := h.tokens.parse(b, tag)
 	if err != nil || foreign {
 		return "", false
 	}

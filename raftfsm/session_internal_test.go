@@ -76,3 +76,34 @@ func TestThePartitionOfAKeyNeverChanges(t *testing.T) {
 		}
 	}
 }
+
+func TestATokenThatSaysAllIsGivenBack(t *testing.T) {
+	var remembered tokens
+	for name, c := range map[string]struct {
+		have session
+		next seen
+	}{
+		"nothing new":           {session{at(0, 1, 5, true), at(2, 1, 9, true)}, at(2, 1, 9, true)},
+		"older":                 {session{at(0, 1, 5, true)}, at(0, 1, 4, true)},
+		"further":               {session{at(0, 1, 5, true)}, at(0, 1, 9, true)},
+		"another group":         {session{at(0, 1, 5, true)}, at(1, 1, 5, true)},
+		"committed now":         {session{at(0, 1, 5, false)}, at(0, 1, 5, true)},
+		"another leader's":      {session{at(0, 1, 5, false)}, at(0, 2, 5, false)},
+		"the first":             {nil, at(0, 1, 5, true)},
+		"an uncommitted follow": {session{at(0, 1, 5, true)}, at(0, 1, 6, false)},
+	} {
+		token := c.have.token(7)
+		for range 2 { // the second time it is remembered
+			s, foreign, err := remembered.parse(token, 7)
+			if err != nil || foreign || !cmp.Equal(s, c.have, cmp.AllowUnexported(seen{})) {
+				t.Fatalf("%s: read as %+v, %v, %v", name, s, foreign, err)
+			}
+			if got, want := remembered.after(token, s, c.next, 7), c.have.with(c.next).token(7); got != want {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
+		}
+		if s, foreign, err := remembered.parse(token, 8); err != nil || !foreign || s != nil {
+			t.Errorf("%s: in another cluster it counts: %+v, %v, %v", name, s, foreign, err)
+		}
+	}
+}

@@ -75,8 +75,8 @@ func (s *Store) Get(ctx context.Context, r state.GetRequest) (state.Item, error)
 	if err != nil {
 		return state.Item{}, err
 	}
-	q := query{kind: queryGet, store: s.id, keys: []string{r.Key}}
-	proof, err := s.host.read(ctx, partitionOf(s.id, r.Key, n), &r.ReadOptions, &q)
+	q := queryOne(s.id, r.Key)
+	proof, err := s.host.read(ctx, partitionOf(s.id, r.Key, n), &r.ReadOptions, q)
 	if err != nil {
 		return state.Item{}, err
 	}
@@ -250,7 +250,7 @@ func (s *Store) write(ctx context.Context, ops []command.Op, c state.Consistency
 	if err != nil {
 		return state.Written{}, err
 	}
-	sess, _, err := parseSession(token, tag)
+	sess, foreign, err := s.host.tokens.parse(token, tag)
 	if err != nil {
 		return state.Written{}, err
 	}
@@ -288,7 +288,10 @@ func (s *Store) write(ctx context.Context, ops []command.Op, c state.Consistency
 		}
 	}
 	s.host.noteWrite(at, ops)
-	written := state.Written{Proof: state.Proof{Level: state.SessionLevel, Age: -1, Session: sess.with(at).token(tag)}}
+	if foreign {
+		token = "" // nothing of it counts here
+	}
+	written := state.Written{Proof: state.Proof{Level: state.SessionLevel, Age: -1, Session: s.host.tokens.after(token, sess, at, tag)}}
 	if at.committed {
 		written.ETags = etags(a.Result.Revisions)
 	}

@@ -61,6 +61,7 @@ type Face struct {
 	log       *slog.Logger
 
 	mux     *chi.Mux
+	get     *endpoint // of the reads of one key; see direct
 	guard   guard
 	away    api.TurnedAway
 	metrics *metrics
@@ -128,6 +129,9 @@ func (f *Face) register(routes []route) {
 					continue
 				}
 				f.mux.Method(verb, path, e)
+				if verb == http.MethodGet && path == getPath {
+					f.get = e
+				}
 				if rt.open {
 					f.guard.open(path)
 				}
@@ -198,9 +202,29 @@ func (f *Face) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if answered, err := f.guard.check(p, r); err != nil {
 		f.away.Note(f.log, r.RemoteAddr, r.Method, err)
 		f.fail(p, r, err)
+	} else if e := f.direct(r); !answered && e != nil {
+		e.ServeHTTP(p, r)
 	} else if !answered {
 		f.mux.ServeHTTP(p, r)
 	}
+}
+
+// direct is the endpoint of what is asked most, the value of one key; nil for all else, and
+// for paths that need a closer look. It spares such a request the mux, which is a twentieth of
+// what it costs in all.
+func (f *Face) direct(r *http.Request) *endpoint {
+	if r.Method != http.MethodGet {
+		return nil
+	}
+	path := r.URL.RawPath // as the mux does
+	if path == "" {
+		path = r.URL.Path
+	}
+	rest, ok := strings.CutPrefix(path, statePrefix)
+	if slash := strings.IndexByte(rest, '/'); !ok || slash <= 0 || slash == len(rest)-1 {
+		return nil
+	}
+	return f.get
 }
 
 // finish counts the request and stops a panic from ending more than its own request.

@@ -4,12 +4,17 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 	"unicode/utf8"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 func TestADeadlineBehavesLikeThatOfPackageContext(t *testing.T) {
@@ -152,5 +157,53 @@ func TestActiveRefusesWhoComesLateAndSaysWhenTheLastHasLeft(t *testing.T) {
 	<-a.drain()
 	if a.enter() {
 		t.Error("entered after it was empty")
+	}
+}
+
+// What goes past the mux must be what the mux would have sent to the same place.
+func TestOnlyReadsOfOneKeyGoPastTheMux(t *testing.T) {
+	t.Parallel()
+	f, err := New(Config{Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for target, want := range map[string]bool{
+		"/v1.0/state/orders/a":             true,
+		"/v1.0/state/orders/a/b":           true,
+		"/v1.0/state/orders/a?x=1":         true,
+		"/v1.0/state/orders/a%2Fb":         true,
+		"/v1.0/state/or%2Fders/a":          true,
+		"/v1.0/state/orders//":             true,
+		"/v1.0/state/orders/bulk":          true,
+		"/v1.0/state/orders/transaction":   true,
+		"/v1.0/state/orders/":              false,
+		"/v1.0/state/orders":               false,
+		"/v1.0/state/orders?prefix=a/b":    false,
+		"/v1.0/state//a":                   false,
+		"/v1.0/state/":                     false,
+		"/v1.0/state":                      false,
+		"/v1.0/stateful/orders/a":          false,
+		"/v1.0/secrets/vault/a":            false,
+		"/v1.0/actors/t/1/state/a":         false,
+		"//v1.0/state/orders/a":            false,
+		"/V1.0/state/orders/a":             false,
+		"/v1.0/%73tate/orders/a":           false,
+		"/v1.0/invoke/a/method/v1.0/state": false,
+	} {
+		for _, verb := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"} {
+			r := httptest.NewRequestWithContext(t.Context(), verb, target, nil)
+			past := f.direct(r) != nil
+			if past != (want && verb == "GET") {
+				t.Errorf("%s %s goes past the mux: %t", verb, target, past)
+			}
+			path := r.URL.RawPath
+			if path == "" {
+				path = r.URL.Path
+			}
+			routed := chi.NewRouteContext()
+			if past && (!f.mux.Match(routed, verb, path) || routed.RoutePattern() != getPath) {
+				t.Errorf("%s %s would be routed to %q", verb, target, routed.RoutePattern())
+			}
+		}
 	}
 }

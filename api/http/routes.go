@@ -3,6 +3,9 @@ package http
 // anyVerb stands for every verb.
 const anyVerb = "*"
 
+// getPath is that of the value of one key.
+const getPath = statePrefix + "{store}/*"
+
 // route is one endpoint. A "*" at the end of a path is a key: the escaped rest of the
 // path, decoded once, slashes and all.
 type route struct {
@@ -21,7 +24,7 @@ func (f *Face) routes() []route {
 		{verbs: "POST PUT", path: "/v1.0/state/{store}", serve: f.saveState},
 		{verbs: "POST PUT", path: "/v1.0/state/{store}/bulk", serve: f.bulkGetState},
 		{verbs: "POST PUT", path: "/v1.0/state/{store}/transaction", serve: f.transactState},
-		{verbs: "GET", path: "/v1.0/state/{store}/*", serve: f.getState},
+		{verbs: "GET", path: getPath, serve: f.getState},
 		{verbs: "DELETE", path: "/v1.0/state/{store}/*", serve: f.deleteState},
 
 		// Actor state.
