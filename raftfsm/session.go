@@ -158,21 +158,4 @@ func (s session) token(cluster uint64) string {
 // MergeSessions returns a token that has seen what either of two tokens of this cluster has
 // seen; empty ones have seen nothing. It is false if one of them cannot be read, or belongs
 // to another cluster.
-func (h *Host) MergeSessions(a, b string) (string, bool) {
-	tag := h.tag.Load()
-	first, foreign, err := h.tokens.parse(a, tag)
-	if err != nil || foreign {
-		return "", false
-	}
-	second, foreign, err := h.tokens.parse(b, tag)
-	if err != nil || foreign {
-		return "", false
-	}
-	if len(first) == 0 && len(second) == 0 {
-		return "", true
-	}
-	for _, n := range second {
-		first = first.with(n)
-	}
-	return first.token(tag), true
-}
+func (h *Host) MergeSessions(a, b string) (string, bool) { return h.tokens.merge(a, b, h.tag.Load()) }

@@ -15,16 +15,59 @@ type decoded struct {
 	session session
 }
 
-// parse is parseSession.
+// parse is parseSession, and remembers what it read.
 func (t *tokens) parse(token string, cluster uint64) (s session, foreign bool, err error) {
-	if d := t.last.Load(); d != nil && d.text == token && d.cluster == cluster {
-		return d.session, false, nil
+	if s, ok := t.known(token, cluster); ok {
+		return s, false, nil
 	}
 	s, foreign, err = parseSession(token, cluster)
 	if err == nil && !foreign && token != "" {
 		t.last.Store(&decoded{token, cluster, s})
 	}
 	return s, foreign, err
+}
+
+// known is the session of a token that is remembered.
+func (t *tokens) known(token string, cluster uint64) (session, bool) {
+	if d := t.last.Load(); d != nil && d.text == token && d.cluster == cluster {
+		return d.session, true
+	}
+	return nil, false
+}
+
+// own is the session of a token of the cluster; false for any other. It remembers nothing:
+// of tokens that are merged the result is what comes back.
+func (t *tokens) own(token string, cluster uint64) (session, bool) {
+	if s, ok := t.known(token, cluster); ok {
+		return s, true
+	}
+	s, foreign, err := parseSession(token, cluster)
+	return s, err == nil && !foreign
+}
+
+// merge is the token of what either of two tokens of the cluster has seen; false if one of
+// them is none.
+func (t *tokens) merge(a, b string, cluster uint64) (string, bool) {
+	first, ok := t.own(a, cluster)
+	if !ok {
+		return "", false
+	}
+	if a == b {
+		return a, true
+	}
+	second, ok := t.own(b, cluster)
+	if !ok {
+		return "", false
+	}
+	for _, n := range second {
+		first = first.with(n)
+	}
+	if len(first) == 0 {
+		return "", true
+	}
+	token := first.token(cluster)
+	t.last.Store(&decoded{token, cluster, first})
+	return token, true
 }
 
 // after is the token of a session that has seen n, too. token is that of s; empty if there

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -203,6 +204,14 @@ func TestOnlyReadsOfOneKeyGoPastTheMux(t *testing.T) {
 			routed := chi.NewRouteContext()
 			if past && (!f.mux.Match(routed, verb, path) || routed.RoutePattern() != getPath) {
 				t.Errorf("%s %s would be routed to %q", verb, target, routed.RoutePattern())
+			}
+		}
+	}
+	for _, rt := range f.routes() {
+		for _, path := range paths(rt) {
+			r := httptest.NewRequestWithContext(t.Context(), "GET", strings.NewReplacer("{", "", "}", "", "*", "k").Replace(path), nil)
+			if slices.Contains(verbs(rt), "GET") && (f.direct(r) != nil) != (path == getPath) {
+				t.Errorf("a GET of %s is taken for a read of one key, or the other way round", path)
 			}
 		}
 	}

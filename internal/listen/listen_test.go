@@ -91,7 +91,7 @@ func TestLoopback(t *testing.T) {
 }
 
 func TestSparePortsDifferAndAreGivenToNobodyElse(t *testing.T) {
-	ports, err := listen.Spare(t.Context(), 500)
+	ports, err := listen.Spare(t.Context(), 200)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func TestSparePortsDifferAndAreGivenToNobodyElse(t *testing.T) {
 		}
 		_ = l[0].Close()
 	}
-	if more, err := listen.Spare(t.Context(), 1000); err != nil || slices.ContainsFunc(more, func(p int) bool { return seen[p] }) {
+	if more, err := listen.Spare(t.Context(), 400); err != nil || slices.ContainsFunc(more, func(p int) bool { return seen[p] }) {
 		t.Errorf("ports are given twice, or not: %v", err)
 	}
 	if _, err := listen.Spare(t.Context(), 1<<16); !fault.Is(err, fault.Unavailable) {

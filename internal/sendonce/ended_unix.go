@@ -1,4 +1,4 @@
-//go:build unix
+//go:build unix && !aix
 
 package sendonce
 
@@ -9,7 +9,8 @@ import (
 )
 
 // ended reports whether the other side has ended a connection and the kernel knows it. It
-// looks and takes nothing; a reader may wait on the connection meanwhile.
+// takes no bytes; a reader may wait on the connection meanwhile. An end behind bytes that
+// nobody has read yet, as the farewell of TLS, is not seen.
 func ended(c net.Conn) bool {
 	for {
 		switch t := c.(type) {

@@ -4,8 +4,8 @@
 // It owns that knowledge alone: net/http keeps connections, and when one turns out to be
 // closed it repeats requests of safe verbs although the other side may have served the
 // first. Whoever must know what was surely not done cannot have that. And since a kept
-// connection may have ended before net/http has noticed, it looks at it before it is used.
-// The package must never know what is sent, or whom it is for. It has no goroutines.
+// connection of HTTP/1.1 may have ended before net/http has noticed, it looks at it before it is
+// used. The package must never know what is sent, or whom it is for. It has no goroutines.
 package sendonce
 
 import (
@@ -107,7 +107,8 @@ func (s *sending) gotConn(info httptrace.GotConnInfo) {
 		s.before = s.conn.written.Load()
 		s.conn.mark.Store(s.before)
 		if info.Reused && ended(s.conn.Conn) {
-			_ = info.Conn.Close() // so that nothing is written: the request was surely not received
+			_ = info.Conn.Close()         // so that nothing is written on it
+			s.conn, s.shared = nil, false // a farewell of TLS that Close writes is no part of the request
 		}
 	}
 }

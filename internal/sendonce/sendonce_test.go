@@ -2,12 +2,15 @@ package sendonce_test
 
 import (
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,14 +36,32 @@ func (c *unnoticed) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// kept is a transport with one idle connection to a server that has gone since.
-func kept(t *testing.T) (transport *http.Transport, url string) {
+// kept is a transport with one idle connection to a server that has gone since; dial makes
+// the second connection, and the server's Close comes without a farewell.
+func kept(t *testing.T, secure bool, second sendonce.DialFunc) (transport *http.Transport, url string) {
 	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	var raw atomic.Pointer[net.TCPConn]
+	server.Config.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		if t, ok := c.(*tls.Conn); ok {
+			c = t.NetConn()
+		}
+		raw.Store(c.(*net.TCPConn))
+		return ctx
+	}
+	if secure {
+		server.StartTLS()
+	} else {
+		server.Start()
+	}
 	told, ended := make(chan struct{}), make(chan struct{})
 	t.Cleanup(func() { close(told) })
 	var once sync.Once
-	transport = &http.Transport{DialContext: sendonce.Dialer(func(ctx context.Context, network, addr string) (net.Conn, error) {
+	dials := 0
+	transport = &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DialContext: sendonce.Dialer(func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if dials++; dials > 1 {
+			return second(ctx, network, addr)
+		}
 		var d net.Dialer
 		c, err := d.DialContext(ctx, network, addr)
 		if err != nil {
@@ -57,8 +78,9 @@ func kept(t *testing.T) (transport *http.Transport, url string) {
 		t.Fatal(err)
 	}
 	_ = answer.Body.Close()
-	server.Close()
+	_ = raw.Load().CloseWrite()
 	<-ended // the kernel knows
+	t.Cleanup(server.Close)
 	return transport, server.URL
 }
 
@@ -80,16 +102,46 @@ func request(t *testing.T, url, body string) *http.Request {
 
 func TestNothingIsSentOnAConnectionThatHasEnded(t *testing.T) {
 	for name, body := range map[string]string{"GET": "", "POST": "text"} {
-		t.Run(name, func(t *testing.T) {
-			transport, url := kept(t)
-			answer, sent, err := sendonce.RoundTrip(transport, request(t, url, body))
-			if err == nil {
-				_ = answer.Body.Close()
-				t.Fatal("a server that has gone answers")
+		for scheme, secure := range map[string]bool{"http": false, "https": true} {
+			for fate, second := range map[string]sendonce.DialFunc{
+				"refused": func(context.Context, string, string) (net.Conn, error) { return nil, syscall.ECONNREFUSED },
+				"no answer before the call ends": func(ctx context.Context, _, _ string) (net.Conn, error) {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				},
+			} {
+				t.Run(name+" "+scheme+" "+fate, func(t *testing.T) {
+					transport, url := kept(t, secure, second)
+					r := request(t, url, body)
+					if fate != "refused" {
+						ctx, cancel := context.WithTimeout(r.Context(), 50*time.Millisecond)
+						defer cancel()
+						r = r.WithContext(ctx)
+					}
+					answer, sent, err := sendonce.RoundTrip(transport, r)
+					if err == nil {
+						_ = answer.Body.Close()
+						t.Fatal("a server that has gone answers")
+					}
+					if sent {
+						t.Errorf("the request may have been received: %v", err)
+					}
+				})
 			}
-			if sent {
-				t.Errorf("the request may have been received: %v", err)
+		}
+	}
+}
+
+// A request that can be repeated goes over a new connection.
+func TestARequestWithoutABodyIsSentOnAnotherConnection(t *testing.T) {
+	for scheme, secure := range map[string]bool{"http": false, "https": true} {
+		t.Run(scheme, func(t *testing.T) {
+			transport, url := kept(t, secure, new(net.Dialer).DialContext)
+			answer, sent, err := sendonce.RoundTrip(transport, request(t, url, ""))
+			if err != nil || !sent {
+				t.Fatalf("sent %t: %v", sent, err)
 			}
+			_ = answer.Body.Close()
 		})
 	}
 }
