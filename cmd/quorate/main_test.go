@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -59,12 +60,26 @@ func home(e *testscript.Env) error {
 	return nil
 }
 
+// spare is the ports that were free when the first was asked for. Tests run beside each
+// other, and a port is listened on some time after it was given: none is given twice.
+var spare struct {
+	sync.Mutex
+	ports []int
+}
+
+// freePort is a port of 127.0.0.1 that nobody listens on, and no other test is given.
 func freePort() (string, error) {
-	ports, err := listen.Spare(context.Background(), 1)
-	if err != nil {
-		return "", err
+	spare.Lock()
+	defer spare.Unlock()
+	if len(spare.ports) == 0 {
+		var err error
+		if spare.ports, err = listen.Spare(context.Background(), 4096); err != nil {
+			return "", err
+		}
 	}
-	return strconv.Itoa(ports[0]), nil
+	port := spare.ports[0]
+	spare.ports = spare.ports[1:]
+	return strconv.Itoa(port), nil
 }
 
 // exits runs a command that ends with the given exit code: exits 2 quorate run x.

@@ -11,13 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/quorate/quorate/internal/listen"
 )
 
 // server is one node in a process of its own.
@@ -59,10 +56,10 @@ func newMachine(t *testing.T) *machine {
 	must(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	m := &machine{t: t, dir: dir, http: http.Client{Timeout: 2 * time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}}
-	ports, err := listen.Spare(t.Context(), 24)
-	must(t, err)
-	for _, p := range ports {
-		m.ports = append(m.ports, strconv.Itoa(p))
+	for range 24 {
+		port, err := freePort()
+		must(t, err)
+		m.ports = append(m.ports, port)
 	}
 	return m
 }

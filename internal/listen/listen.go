@@ -12,7 +12,6 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
-	"sync"
 	"syscall"
 
 	"github.com/quorate/quorate/internal/fault"
@@ -64,29 +63,17 @@ const (
 	endSpare   = 32768
 )
 
-// spare knows the ports that Spare has given: whoever asked for them may not use them yet.
-var spare = struct {
-	sync.Mutex
-	given map[int]bool // guarded by the mutex
-}{given: map[int]bool{}}
-
 // Spare finds n different ports of 127.0.0.1 that are free for TCP and UDP at this moment.
 // Unlike a port that was asked for with 0 and closed again, the system gives them to nobody
 // who does not ask for them by number, so that they may be told to a process yet to start.
-// Nor does this process get one twice. The error is unavailable if there are not so many.
-// Safe for concurrent use.
+// The error is unavailable if there are not so many.
 func Spare(ctx context.Context, n int) ([]int, error) {
-	spare.Lock()
-	defer spare.Unlock()
 	var out []int
 	for _, i := range rand.Perm(endSpare - firstSpare) {
 		if len(out) == n {
-			for _, port := range out {
-				spare.given[port] = true
-			}
 			return out, nil
 		}
-		if port := firstSpare + i; !spare.given[port] && free(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) {
+		if port := firstSpare + i; free(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(port))) {
 			out = append(out, port)
 		}
 	}
