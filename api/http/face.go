@@ -129,7 +129,7 @@ func (f *Face) register(routes []route) {
 					continue
 				}
 				f.mux.Method(verb, path, e)
-				if verb == http.MethodGet && path == getPath {
+				if rt.often && verb == http.MethodGet {
 					f.get = e
 				}
 				if rt.open {

@@ -3,9 +3,6 @@ package http
 // anyVerb stands for every verb.
 const anyVerb = "*"
 
-// getPath is that of the value of one key.
-const getPath = statePrefix + "{store}/*"
-
 // route is one endpoint. A "*" at the end of a path is a key: the escaped rest of the
 // path, decoded once, slashes and all.
 type route struct {
@@ -13,6 +10,7 @@ type route struct {
 	path  string
 	serve handler
 	open  bool // needs no token
+	often bool // is found without the mux, by Face.direct; there is one
 	exact bool // has no form with a slash at the end: that is the way to an empty key
 }
 
@@ -24,7 +22,7 @@ func (f *Face) routes() []route {
 		{verbs: "POST PUT", path: "/v1.0/state/{store}", serve: f.saveState},
 		{verbs: "POST PUT", path: "/v1.0/state/{store}/bulk", serve: f.bulkGetState},
 		{verbs: "POST PUT", path: "/v1.0/state/{store}/transaction", serve: f.transactState},
-		{verbs: "GET", path: getPath, serve: f.getState},
+		{verbs: "GET", path: "/v1.0/state/{store}/*", serve: f.getState, often: true},
 		{verbs: "DELETE", path: "/v1.0/state/{store}/*", serve: f.deleteState},
 
 		// Actor state.
