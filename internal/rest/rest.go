@@ -74,6 +74,9 @@ func (c *Client) Get(ctx context.Context, address string, header http.Header, in
 		switch {
 		case err == nil:
 			if err := json.Unmarshal(answer, into); err != nil {
+				if ctx.Err() != nil { // a server that saw the call end may have written an empty answer
+					return c.broken(ctx, err)
+				}
 				return &fault.Error{Code: fault.Corrupt, Op: "rest.Get", Msg: c.Service + " answered something else than was expected",
 					Hint: "check that the address is that of such a service"}
 			}
