@@ -1,7 +1,9 @@
 //go:build !race
 
 // Bubbles with many timers crash the race detector itself, now and then
-// (golang.org/issue/78156). What runs here runs over loopback, too, and there under it.
+// (golang.org/issue/78156). Joining, leaving, failing, duplicates, and exchanges of tokens run
+// under it over loopback, in gossip_test.go and secured_test.go; cut networks, lost packets
+// and slow clocks run here alone.
 
 package membership_test
 
