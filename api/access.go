@@ -1,18 +1,21 @@
 package api
 
 import (
+	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Access decides who may call an application. The nil value refuses nobody. Immutable.
+// Access decides which callers may call an application. The nil value allows all. Immutable.
 type Access struct {
-	allow    bool // by default
+	allow    bool // the default action
 	domain   string
 	policies map[App]*accessPolicy
-	insecure bool // a caller's identity is believed without proof
+	insecure bool            // accept a caller's identity without proof
+	verbs    map[string]bool // verbs that rules can allow or deny
 }
 
 type accessPolicy struct {
@@ -28,25 +31,45 @@ type accessOperation struct {
 	allow   bool
 }
 
-// NewAccess makes the rules of an accessControl section; nil for a nil section. insecure
-// believes callers whose identity nothing proves.
+// NewAccess returns the rules of an accessControl section, or nil if spec is nil. If insecure is true, the rules
+// trust the identity that a caller claims, even if the identity is not proven.
 func NewAccess(spec *component.AccessControl, insecure bool) *Access {
 	if spec == nil {
 		return nil
 	}
-	a := &Access{allow: spec.DefaultAction == component.Allow, domain: spec.TrustDomain, policies: map[App]*accessPolicy{}, insecure: insecure}
+	a := &Access{
+		allow: spec.DefaultAction == component.Allow, domain: spec.TrustDomain, policies: map[App]*accessPolicy{},
+		insecure: insecure, verbs: standardVerbs(),
+	}
 	for _, p := range spec.Policies {
-		policy := &accessPolicy{domain: p.TrustDomain, allow: p.DefaultAction == component.Allow || p.DefaultAction == "" && a.allow}
+		policy := &accessPolicy{domain: p.TrustDomain, allow: p.DefaultAction == component.Allow ||
+			p.DefaultAction == "" && a.allow}
 		for _, o := range p.Operations {
 			policy.operations = append(policy.operations, newAccessOperation(o))
+			for _, v := range o.Verbs {
+				a.verbs[v] = v != "*"
+			}
 		}
 		a.policies[App{ID: p.AppID, Namespace: CanonicalNamespace(p.Namespace)}] = policy
 	}
 	return a
 }
 
+// standardVerbs returns the standard HTTP verbs. Access.Allow refuses every verb that is neither one of these nor
+// named by a rule. It refuses "delete" in lower case, for example, because some servers ignore the case of verbs.
+func standardVerbs() map[string]bool {
+	out := map[string]bool{}
+	for _, v := range []string{
+		http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
+		http.MethodOptions, http.MethodTrace,
+	} {
+		out[v] = true
+	}
+	return out
+}
+
 func newAccessOperation(o component.AccessOperation) accessOperation {
-	out := accessOperation{pattern: policyPath(o.Name), allow: o.Action == component.Allow, verbs: map[string]bool{}}
+	out := accessOperation{pattern: patternParts(o.Name), allow: o.Action == component.Allow, verbs: map[string]bool{}}
 	if n := len(out.pattern); n > 0 && out.pattern[n-1] == "**" {
 		out.pattern, out.deep = out.pattern[:n-1], true
 	}
@@ -56,17 +79,32 @@ func newAccessOperation(o component.AccessOperation) accessOperation {
 	return out
 }
 
-// Allow is nil if the call may go on to its application. An application may always call
-// itself. A caller that is not proven matches no policy: only the default counts.
+// patternParts splits the path of a rule.
+func patternParts(name string) []string {
+	void := func(part string) bool { return part == "" || part == "." }
+	return slices.DeleteFunc(strings.Split(strings.ToLower(name), "/"), void)
+}
+
+// Allow returns nil if the rules allow the call, otherwise fault.Denied. The identity of a caller counts only if it
+// is proven, or if NewAccess got insecure. If it counts, an application may always call itself. If it does not
+// count, no policy matches and the default action applies. Servers decode a path in different ways, so the rules
+// must allow every way of reading it.
 func (a *Access) Allow(in *Inbound) error {
 	if a == nil || in.Caller.App == in.Target && (in.Caller.Proven || a.insecure) {
 		return nil
 	}
-	if a.decide(in) {
-		return nil
+	what := in.Target.String() + " does not allow " + in.Caller.String() +
+		" to call " + show(in.Request.Method) + " " + show(in.Method.Decoded)
+	switch {
+	case !a.verbs[in.Request.Method]:
+		return &fault.Error{
+			Code: fault.Denied, Op: "api.Invoke", Hint: "write the verb in capitals, or name it in a rule",
+			Msg: "access control of " + what + ": the verb is not a standard one and no rule names it",
+		}
+	case !a.decide(in):
+		return &fault.Error{Code: fault.Denied, Op: "api.Invoke", Msg: "access control of " + what}
 	}
-	return &fault.Error{Code: fault.Denied, Op: "api.Invoke",
-		Msg: "access control of " + in.Target.String() + " does not allow " + in.Caller.String() + " to call " + in.Request.Method + " " + show(in.Decoded)}
+	return nil
 }
 
 func (a *Access) decide(in *Inbound) bool {
@@ -74,16 +112,25 @@ func (a *Access) decide(in *Inbound) bool {
 	if p == nil || !in.Caller.Proven && !a.insecure || p.domain != in.Caller.domain() {
 		return a.allow
 	}
-	path := policyPath(in.Decoded)
+	return everyReading(in.Method.Path, func(path []string) bool { return p.decide(in.Request.Method, path) })
+}
+
+func (p *accessPolicy) decide(verb string, path []string) bool {
 	for _, o := range p.operations {
 		if o.matches(path) {
-			if o.verbs[in.Request.Method] || o.verbs["*"] {
+			if o.covers(verb) {
 				return o.allow
 			}
-			return p.allow // the path has a rule, and it is about other verbs
+			return p.allow // the rules of this path apply to other verbs
 		}
 	}
 	return p.allow
+}
+
+// covers reports whether an operation applies to a verb. Servers run the handler of GET for HEAD, so an operation that
+// denies GET also denies HEAD.
+func (o *accessOperation) covers(verb string) bool {
+	return o.verbs[verb] || o.verbs["*"] || verb == http.MethodHead && !o.allow && o.verbs[http.MethodGet]
 }
 
 func (c *Caller) domain() string {
@@ -93,7 +140,7 @@ func (c *Caller) domain() string {
 	return c.TrustDomain
 }
 
-// matches reports whether a path is one of those that an operation is about.
+// matches reports whether an operation applies to a path.
 func (o *accessOperation) matches(path []string) bool {
 	if len(path) < len(o.pattern) || len(path) > len(o.pattern) && !o.deep {
 		return false
@@ -103,12 +150,12 @@ func (o *accessOperation) matches(path []string) bool {
 			return false
 		}
 	}
-	// A rule that denies what lies below a path denies the path, too: /admin/ and /admin are
-	// one here, and may be two for the application.
+	// A rule that denies everything below a path also denies the path itself. Here /admin/ and /admin are the same
+	// path, but the application may distinguish them.
 	return !o.deep || len(path) > len(o.pattern) || !o.allow
 }
 
-// wildcard reports whether text fits a pattern in which * stands for any run of characters.
+// wildcard reports whether text matches a pattern in which * matches any sequence of characters.
 func wildcard(pattern, text string) bool {
 	head, rest, found := strings.Cut(pattern, "*")
 	if !found {

@@ -23,8 +23,8 @@ type ActorTransactRequest struct {
 	WriteOptions
 }
 
-// CheckActors reports whether actor state can be served at all. A face asks before it
-// decodes a body.
+// CheckActors returns an error if actor state cannot be served at all. The HTTP and gRPC servers call it before they
+// decode a body.
 func (s *State) CheckActors() error {
 	if _, err := s.actorStore(); err != nil {
 		return err
@@ -32,7 +32,7 @@ func (s *State) CheckActors() error {
 	return nil
 }
 
-// ActorGet reads one key of an actor from the store that carries actor state.
+// ActorGet reads one key of an actor from the actor state store.
 func (s *State) ActorGet(ctx context.Context, r ActorGetRequest) (state.Item, error) {
 	inst, failure := s.actorStore()
 	if failure != nil {
@@ -68,9 +68,10 @@ func (s *State) ActorTransact(ctx context.Context, r ActorTransactRequest) (stat
 	if err := state.ValidateActor(r.Type, r.ID); err != nil {
 		return state.Written{}, invalid("", err)
 	}
-	t := transaction{state: s, inst: inst, op: opActorTransact, limit: s.limits.Operations, storedKey: func(key string) string {
-		return state.ActorKey(s.app.ID, r.Type, r.ID, key)
-	}}
+	t := transaction{state: s, inst: inst, op: opActorTransact, limit: s.limits.Operations,
+		storedKey: func(key string) string {
+			return state.ActorKey(s.app.ID, r.Type, r.ID, key)
+		}}
 	return t.run(ctx, TransactRequest{Operations: r.Operations, WriteOptions: r.WriteOptions})
 }
 

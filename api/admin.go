@@ -2,37 +2,38 @@ package api
 
 import "time"
 
-// The types of the admin API: what an operator sees of a node. They say nothing about how
-// data is replicated, and their JSON names never change; programs read them.
+// The types of the admin API: what an operator sees of a node. They do not depend on how data is
+// replicated. Their JSON names never change, because programs read them.
 
-// NodeStatus is everything a node tells about itself at one moment.
+// NodeStatus is the full status of a node at one moment.
 type NodeStatus struct {
 	Node     NodeIdentity   `json:"node"`
 	Security SecurityStatus `json:"security"`
 	Ready    bool           `json:"ready"` // the start is complete, and every store and group serves reads and writes
 	Issues   []Issue        `json:"issues"`
-	Notes    []Issue        `json:"notes"`  // what differs between nodes and had better not; nothing stops working
+	Notes    []Issue        `json:"notes"`  // unwanted differences between nodes; everything still works
 	Groups   []GroupStatus  `json:"groups"` // in order of their ids
 	Stores   []StoreStatus  `json:"stores"` // in order of their names
 }
 
 // SecurityStatus says how traffic between nodes is secured.
 type SecurityStatus struct {
-	Nodes           string     `json:"nodes"`            // token, certificates or none
-	Tokens          []string   `json:"tokens,omitempty"` // fingerprints of cluster tokens: the first is used, the second accepted
+	Nodes string `json:"nodes"` // token, certificates or none
+	// fingerprints of cluster tokens: the first is used, the second accepted
+	Tokens          []string   `json:"tokens,omitempty"`
 	CertificateEnds *time.Time `json:"certificateEnds,omitempty"`
 }
 
-// Issue is something that is not as it should be.
+// Issue is one problem of a node.
 type Issue struct {
 	About  string `json:"about"`  // such as "group 0", "store orders", "application port"
-	Reason string `json:"reason"` // what is wrong and, where it is known, how to mend it
+	Reason string `json:"reason"` // what is wrong and, if known, how to fix it
 }
 
-// NodeIdentity says which node answers.
+// NodeIdentity identifies the answering node.
 type NodeIdentity struct {
 	ID         string      `json:"id"`       // persistent
-	ServerID   string      `json:"serverId"` // of this data directory: another after the disk was wiped
+	ServerID   string      `json:"serverId"` // of this data directory: changes when the disk is wiped
 	Cluster    string      `json:"cluster"`
 	ClusterID  string      `json:"clusterId"`       // made when the cluster was formed; empty before
 	Epoch      uint64      `json:"epoch,omitempty"` // of the cluster: another after each rescue
@@ -45,7 +46,7 @@ type NodeIdentity struct {
 	Partitions int         `json:"partitions"`
 	Apps       []AppStatus `json:"apps"`
 	Metrics    string      `json:"metrics,omitempty"` // host:port; empty = off
-	Gossip     string      `json:"gossip,omitempty"`  // host:port that other nodes are told, to --join
+	Gossip     string      `json:"gossip,omitempty"`  // host:port advertised to other nodes, for --join
 	Peer       string      `json:"peer,omitempty"`    // host:port for replication and forwarding
 }
 
@@ -59,8 +60,9 @@ type AppStatus struct {
 
 // GroupStatus is one replication group as this node sees it.
 type GroupStatus struct {
-	ID            uint64 `json:"id"`
-	State         string `json:"state"`  // leader, follower, candidate or shutdown; routed on a sidecar, which holds no replica
+	ID uint64 `json:"id"`
+	// leader, follower, candidate or shutdown; routed on a sidecar, which holds no replica
+	State         string `json:"state"`
 	Leader        string `json:"leader"` // node id; empty = none known
 	Term          uint64 `json:"term"`
 	CommitIndex   uint64 `json:"commitIndex"`
@@ -90,8 +92,8 @@ type ServerStatus struct {
 	Reason   string  `json:"reason,omitempty"` // why it votes or does not
 }
 
-// MemberStatus is one node of the cluster as the node that answers knows it. The address
-// and the counts are those the member told last.
+// MemberStatus describes one node of the cluster, from the point of view of the node that answers. The address and
+// the counts are the last ones that the described node reported.
 type MemberStatus struct {
 	Node      string    `json:"node"`               // node id
 	ServerID  string    `json:"serverId,omitempty"` // of its data directory; empty for a node without data
@@ -111,32 +113,34 @@ type AppInstance struct {
 	App       string `json:"app"`
 	Namespace string `json:"namespace,omitempty"` // empty = the default one
 	Node      string `json:"node"`                // node id
-	Boot      string `json:"boot,omitempty"`      // names one life of the node: from its start to its end
+	Boot      string `json:"boot,omitempty"`      // names one incarnation of the node, from start to exit
 	Protocol  string `json:"protocol,omitempty"`  // by which it is called; empty = it is not
-	State     string `json:"state"`               // healthy; unhealthy, as its node says; demoted, because calls from here did not reach it; uncalled
-	Load      int    `json:"load"`                // as its node says: 0 is idle, one more for each doubling of calls in flight
-	Calls     int64  `json:"calls"`               // of the answering node, in flight
-	Self      bool   `json:"self"`                // it is on the node that answers
+	// healthy or unhealthy, as its node reports; demoted after failed calls from the answering node; or uncalled
+	State string `json:"state"`
+	// as its node reports: 0 is idle, one more for each doubling of calls in flight
+	Load  int   `json:"load"`
+	Calls int64 `json:"calls"` // of the answering node, in flight
+	Self  bool  `json:"self"`  // it is on the node that answers
 }
 
-// TransferRequest asks the leader of a group to hand leadership over.
+// TransferRequest asks the leader of a group to transfer leadership.
 type TransferRequest struct {
 	To string `json:"to"` // node id of a voter; empty = the voter that is furthest ahead
 }
 
-// TransferResult says who led a group before and who leads it now.
+// TransferResult names the previous and the current leader of a group.
 type TransferResult struct {
 	Group  uint64 `json:"group"`
 	From   string `json:"from"`   // node id
 	Leader string `json:"leader"` // node id; empty = none is known yet
 }
 
-// RemoveRequest names a server that is to be removed for good.
+// RemoveRequest names a server to remove permanently.
 type RemoveRequest struct {
 	Target string `json:"target"` // node id or server id
 }
 
-// RemoveResult says how far a server has been removed. It goes on by itself.
+// RemoveResult reports the progress of a removal, which continues in the background.
 type RemoveResult struct {
 	Node     string        `json:"node"`
 	ServerID string        `json:"serverId,omitempty"` // empty for a node without data
@@ -157,7 +161,7 @@ type CheckLevel string
 // The outcomes.
 const (
 	CheckOK   CheckLevel = "ok"
-	CheckWarn CheckLevel = "warn" // works, and may not for long
+	CheckWarn CheckLevel = "warn" // works, but may fail soon
 	CheckFail CheckLevel = "fail"
 )
 
@@ -166,8 +170,8 @@ type CheckResult struct {
 	Check string     `json:"check"`           // such as "disk sync", "peer port"
 	About string     `json:"about,omitempty"` // what was looked at: a node, a directory
 	Level CheckLevel `json:"level"`
-	Text  string     `json:"text"`           // what was found
-	Mend  string     `json:"mend,omitempty"` // what to do about it
+	Text  string     `json:"text"`          // what was found
+	Fix   string     `json:"fix,omitempty"` // what to do about it
 }
 
 // Checkup is what the doctor found.

@@ -11,25 +11,25 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// BindingSource is where the binding service finds bindings. Implementations are safe for
-// concurrent use; what they answer may change while components are being loaded.
+// BindingSource returns the bindings that the binding service uses. Implementations are safe for concurrent use. The
+// bindings may change while components are being loaded.
 type BindingSource interface {
-	// Binding returns the binding that requests call name.
+	// Binding returns the binding with the given component name.
 	Binding(name string) (*bindings.Instance, bool)
 	// Loaded reports whether all components have been opened.
 	Loaded() bool
 }
 
-// Bindings serves one application's output bindings. It is immutable and safe for
-// concurrent use. All errors are *Error.
+// Bindings serves one application's output bindings. It is immutable and safe for concurrent use. All errors are
+// *Error.
 type Bindings struct {
 	app    App
 	source BindingSource
 	policy func(binding string) *Policy
 }
 
-// NewBindings returns the binding service of app. policy, which may be nil, says how often
-// the operations of a binding are tried and how long one may take.
+// NewBindings returns the binding service of app. policy returns the retries and the timeout for the operations of a
+// binding. policy may be nil: then operations have no retries and no timeout.
 func NewBindings(app App, source BindingSource, policy func(binding string) *Policy) *Bindings {
 	if policy == nil {
 		policy = func(string) *Policy { return nil }
@@ -37,23 +37,26 @@ func NewBindings(app App, source BindingSource, policy func(binding string) *Pol
 	return &Bindings{app: app, source: source, policy: policy}
 }
 
-// Invoke carries out one operation of an output binding. A nil response means that the
-// outside system gives none. With an error the response, if there is one, is what the
-// system said.
+// Invoke executes one operation of an output binding. The response is nil if the external system sent none. If the
+// external system answered with an error, Invoke returns both an error and the response.
 func (b *Bindings) Invoke(ctx context.Context, name string, r bindings.Request) (*bindings.Response, error) {
 	inst, ok := b.source.Binding(name)
 	if !ok {
 		inst = nil
 	}
 	if r.Operation == "" {
-		return nil, bindingFailed(name, fault.New(fault.Invalid, "api.Invoke", `"operation" is missing from the request`))
+		return nil, bindingFailed(name, fault.New(fault.Invalid, "api.Invoke",
+			`"operation" is missing from the request`))
 	}
 	if inst == nil || !inst.Sends() || !inst.VisibleTo(b.app.ID) {
 		return nil, bindingFailed(name, b.unknown(name, inst))
 	}
-	if known := inst.Output.Operations(); !slices.ContainsFunc(known, func(o string) bool { return strings.EqualFold(o, r.Operation) }) {
+	if known := inst.Output.Operations(); !slices.ContainsFunc(known, func(o string) bool {
+		return strings.EqualFold(o, r.Operation)
+	}) {
 		return nil, bindingFailed(name, fault.New(fault.Invalid, "api.Invoke",
-			"binding "+name+" does not support the operation "+strconv.Quote(show(r.Operation))+"; supported operations: "+strings.Join(known, ", ")))
+			"binding "+name+" does not support the operation "+strconv.Quote(show(r.Operation))+
+				"; supported operations: "+strings.Join(known, ", ")))
 	}
 	var response *bindings.Response
 	err := b.policy(name).Repeat(ctx, func(ctx context.Context) (err error) {
@@ -69,16 +72,18 @@ func (b *Bindings) Invoke(ctx context.Context, name string, r bindings.Request) 
 func (b *Bindings) unknown(name string, inst *bindings.Instance) error {
 	switch {
 	case !b.source.Loaded():
-		return fault.New(fault.Unavailable, "api.Invoke", "components are being loaded (wait for /v1.0/healthz/outbound)")
+		return fault.New(fault.Unavailable, "api.Invoke",
+			"components are being loaded (wait for /v1.0/healthz/outbound)")
 	case inst != nil && inst.VisibleTo(b.app.ID):
-		return fault.New(fault.NotFound, "api.Invoke", "couldn't find output binding "+show(name)+": the component only receives")
+		return fault.New(fault.NotFound, "api.Invoke",
+			"couldn't find output binding "+show(name)+": the component only receives")
 	}
 	return fault.New(fault.NotFound, "api.Invoke", "couldn't find output binding "+show(name))
 }
 
-// bindingFailed makes the public error: clients know one status and one code for all.
+// bindingFailed returns the public error of a failed operation. As in Dapr, all failures have the same status and code.
 func bindingFailed(name string, err error) *Error {
-	text := "it failed; the node's log has the details" // words that no contract vouches for may hold a secret
+	text := "it failed; the node's log has the details" // errors that are not faults may contain a secret
 	if _, ok := fault.As(err); ok {
 		text = fault.Text(err)
 	} else if errors.Is(err, context.DeadlineExceeded) {

@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// bindingSet is a catalogue of bindings.
+// bindingSet is a BindingSource.
 type bindingSet struct {
 	list   []*bindings.Instance
 	loaded bool
@@ -32,7 +32,7 @@ func (s *bindingSet) Binding(name string) (*bindings.Instance, bool) {
 
 func (s *bindingSet) Loaded() bool { return s.loaded }
 
-// echo answers with what it was asked, or fails as the data say.
+// echo is a binding that answers with its request, or fails if the data request it.
 type echo struct{}
 
 func (echo) Operations() []string { return []string{"create", "get"} }
@@ -42,14 +42,15 @@ func (echo) Invoke(_ context.Context, r bindings.Request) (*bindings.Response, e
 	case "bare":
 		return nil, errors.New("a secret of the system")
 	case "down":
-		return &bindings.Response{Metadata: map[string]string{"statusCode": "502"}}, fault.New(fault.Unavailable, "echo", "it is down")
+		return &bindings.Response{Metadata: map[string]string{"statusCode": "502"}},
+			fault.New(fault.Unavailable, "echo", "it is down")
 	case "none":
 		return nil, nil
 	}
 	return &bindings.Response{Data: r.Data}, nil
 }
 
-func TestBindingFailuresNameTheBindingAndTheMend(t *testing.T) {
+func TestInvokeBinding_ErrorsNameBindingAndFix(t *testing.T) {
 	both := bindings.Binding{Output: echo{}, Input: &source{}}
 	set := &bindingSet{loaded: true, list: []*bindings.Instance{
 		{Name: "out", Binding: both}, {Name: "in", Direction: bindings.Direction{Input: true}, Binding: both},
@@ -67,24 +68,30 @@ func TestBindingFailuresNameTheBindingAndTheMend(t *testing.T) {
 		{"out", "create", "down", "it is down"},
 		{"out", "create", "bare", "the node's log has the details"},
 	} {
-		_, err := service.Invoke(t.Context(), row.name, bindings.Request{Operation: row.operation, Data: []byte(row.data)})
+		_, err := service.Invoke(t.Context(), row.name,
+			bindings.Request{Operation: row.operation, Data: []byte(row.data)})
 		e, ok := errors.AsType[*api.Error](err)
 		if !ok || e.Code != "ERR_INVOKE_OUTPUT_BINDING" || e.Kind != api.Failed ||
-			!strings.HasPrefix(e.Message, "error invoking output binding "+row.name+": ") || !strings.Contains(e.Message, row.want) || strings.Contains(e.Message, "secret") {
+			!strings.HasPrefix(e.Message, "error invoking output binding "+row.name+": ") ||
+			!strings.Contains(e.Message, row.want) || strings.Contains(e.Message, "secret") {
 			t.Errorf("%v: %v", row, err)
 		}
 	}
-	if r, err := service.Invoke(t.Context(), "out", bindings.Request{Operation: "create", Data: []byte("down")}); err == nil || r.Metadata["statusCode"] != "502" {
-		t.Errorf("what the system said is lost: %v, %v", r, err)
+	if r, err := service.Invoke(t.Context(), "out",
+		bindings.Request{Operation: "create", Data: []byte("down")}); err == nil || r.Metadata["statusCode"] != "502" {
+		t.Errorf("the system's answer is lost: %v, %v", r, err)
 	}
-	if r, err := service.Invoke(t.Context(), "out", bindings.Request{Operation: "CREATE", Data: []byte("1")}); err != nil || string(r.Data) != "1" {
+	if r, err := service.Invoke(t.Context(), "out",
+		bindings.Request{Operation: "CREATE", Data: []byte("1")}); err != nil || string(r.Data) != "1" {
 		t.Errorf("%v, %v", r, err)
 	}
-	if r, err := service.Invoke(t.Context(), "out", bindings.Request{Operation: "create", Data: []byte("none")}); err != nil || r != nil {
+	if r, err := service.Invoke(t.Context(), "out",
+		bindings.Request{Operation: "create", Data: []byte("none")}); err != nil || r != nil {
 		t.Errorf("%v, %v", r, err)
 	}
 	set.loaded = false
-	if _, err := service.Invoke(t.Context(), "absent", bindings.Request{Operation: "create"}); err == nil || !strings.Contains(err.Error(), "being loaded") {
+	if _, err := service.Invoke(t.Context(), "absent", bindings.Request{Operation: "create"}); err == nil ||
+		!strings.Contains(err.Error(), "being loaded") {
 		t.Errorf("%v", err)
 	}
 }
@@ -113,7 +120,7 @@ func (s *source) started() bindings.Sink {
 	return s.sink
 }
 
-// application is an application as a test sets it.
+// application is an EventReceiver with settable answers.
 type application struct {
 	mu      sync.Mutex
 	healthy bool
@@ -153,17 +160,21 @@ func (a *application) Take(_ context.Context, binding, path string, e bindings.E
 	return []byte("ok"), nil
 }
 
-func inputs(a *application, retry func(context.Context, string, func(context.Context) error) error, list ...*bindings.Instance) *api.Inputs {
-	return api.NewInputs(api.InputsConfig{App: api.App{ID: "shop"}, Receiver: a, Bindings: list, Retry: retry, Logger: slog.New(slog.DiscardHandler)})
+func inputs(a *application, retry func(context.Context, string, func(context.Context) error) error,
+	list ...*bindings.Instance) *api.Inputs {
+	return api.NewInputs(api.InputsConfig{App: api.App{ID: "shop"}, Receiver: a, Bindings: list, Retry: retry,
+		Logger: slog.New(slog.DiscardHandler)})
 }
 
-func TestASourceStartsOnceTheApplicationIsHealthyAndWantsIt(t *testing.T) {
+func TestInputs_StartWhenAppIsHealthyAndAccepts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &application{takes: true}
 		s := &source{failures: 2}
-		in := inputs(a, nil, &bindings.Instance{Name: "events", Route: "take/this", Binding: bindings.Binding{Input: s}},
+		in := inputs(a, nil, &bindings.Instance{Name: "events", Route: "take/this",
+			Binding: bindings.Binding{Input: s}},
 			&bindings.Instance{Name: "output only", Binding: bindings.Binding{Output: echo{}}},
-			&bindings.Instance{Name: "of another", Scopes: []string{"billing"}, Binding: bindings.Binding{Input: &source{}}})
+			&bindings.Instance{Name: "of another", Scopes: []string{"billing"},
+				Binding: bindings.Binding{Input: &source{}}})
 		go in.Run(t.Context())
 		<-time.After(time.Hour)
 		if s.started() != nil || len(in.Statuses()) != 1 || in.Statuses()[0].State != api.InputWaiting {
@@ -181,23 +192,24 @@ func TestASourceStartsOnceTheApplicationIsHealthyAndWantsIt(t *testing.T) {
 	})
 }
 
-func TestASourceThatTheApplicationDoesNotWantIsNotStarted(t *testing.T) {
+func TestInputs_NotStartedIfAppDeclines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &application{healthy: true}
 		s, forced := &source{}, &source{}
 		in := inputs(a, nil, &bindings.Instance{Name: "events", Binding: bindings.Binding{Input: s}},
-			&bindings.Instance{Name: "forced", Direction: bindings.Direction{Input: true}, Binding: bindings.Binding{Input: forced}})
+			&bindings.Instance{Name: "forced", Direction: bindings.Direction{Input: true},
+				Binding: bindings.Binding{Input: forced}})
 		in.Run(t.Context())
 		if s.started() != nil || in.Statuses()[0].State != api.InputUnwanted {
 			t.Errorf("%v", in.Statuses())
 		}
 		if forced.started() == nil || a.asked != 1 {
-			t.Errorf("one that says direction input must be started without asking (asked %d times)", a.asked)
+			t.Errorf("a binding with direction input must be started without a probe (%d probes)", a.asked)
 		}
 	})
 }
 
-func TestNothingIsDeliveredToAnApplicationThatIsNotWellOrAStoppingNode(t *testing.T) {
+func TestInputs_NoDeliveryIfAppUnhealthyOrNodeStopping(t *testing.T) {
 	a := &application{healthy: true, takes: true}
 	s := &source{}
 	in := inputs(a, nil, &bindings.Instance{Name: "events", Binding: bindings.Binding{Input: s}})
@@ -205,7 +217,8 @@ func TestNothingIsDeliveredToAnApplicationThatIsNotWellOrAStoppingNode(t *testin
 	deliver := func(want fault.Code, text string) {
 		t.Helper()
 		_, err := s.started().Deliver(t.Context(), bindings.Event{})
-		if fault.CodeOf(err) != want || err != nil && !strings.Contains(err.Error(), text) || s.started().Ready() != (err == nil) {
+		if fault.CodeOf(err) != want || err != nil && !strings.Contains(err.Error(), text) ||
+			s.started().Ready() != (err == nil) {
 			t.Errorf("%v, ready %v", err, s.started().Ready())
 		}
 	}
@@ -218,7 +231,7 @@ func TestNothingIsDeliveredToAnApplicationThatIsNotWellOrAStoppingNode(t *testin
 	deliver(fault.Unavailable, "stopping")
 }
 
-func TestAPolicyRepeatsADelivery(t *testing.T) {
+func TestInputs_PolicyRetriesDelivery(t *testing.T) {
 	a := &application{healthy: true, takes: true, failing: 2}
 	s := &source{}
 	thrice := func(ctx context.Context, _ string, attempt func(context.Context) error) (err error) {

@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Breakers are the circuit breakers of one policy, one for each instance of each target. Safe for
-// concurrent use.
+// Breakers holds the circuit breakers of one policy. Each method of each target application has its own breaker.
+// Breakers are safe for concurrent use.
 type Breakers struct {
 	Settings BreakerSettings
 
@@ -21,60 +21,64 @@ type Breakers struct {
 	circuits map[string]*gobreaker.TwoStepCircuitBreaker[struct{}]
 }
 
-// BreakerSettings say when a breaker opens and closes.
+// BreakerSettings configure when a breaker opens and closes.
 type BreakerSettings struct {
 	Name        string
-	MaxRequests uint32                                // let through while half open; 0 = 1
-	Interval    time.Duration                         // after which a closed one forgets; 0 = never
-	Timeout     time.Duration                         // after which an open one tries; 0 = 60 s
-	Trip        func(BreakerCounts) bool              // nil = more than 5 failures in a row
-	OnChange    func(target App, instance, to string) // told of changes; nil = nobody
+	MaxRequests uint32                              // requests allowed while half open; 0 = 1
+	Interval    time.Duration                       // after which a closed breaker resets its counts; 0 = never
+	Timeout     time.Duration                       // after which an open breaker becomes half open; 0 = 60 s
+	Trip        func(BreakerCounts) bool            // nil = more than 5 failures in a row
+	OnChange    func(target App, method, to string) // called on state changes; may be nil
 }
 
-// BreakerCounts are what a rule for opening can ask about.
+// BreakerCounts are the counts that Trip decides on.
 type BreakerCounts struct{ Requests, TotalFailures, ConsecutiveFailures uint32 }
 
-// maxCircuits bounds the instances remembered; boots come and go.
-const maxCircuits = 256
+// maxCircuits is the maximum number of methods with a breaker in one Breakers, because paths of methods may contain
+// ids. At the limit, all breakers are dropped and start again closed.
+const maxCircuits = 5000
 
-// of returns the breaker of one instance.
-func (b *Breakers) of(target App, instance string) *gobreaker.TwoStepCircuitBreaker[struct{}] {
+// of returns the breaker of one method.
+func (b *Breakers) of(target App, method string) *gobreaker.TwoStepCircuitBreaker[struct{}] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	key := target.String() + "/" + instance
+	key := target.String() + method
 	c := b.circuits[key]
 	if c == nil {
 		if len(b.circuits) >= maxCircuits || b.circuits == nil {
 			b.circuits = map[string]*gobreaker.TwoStepCircuitBreaker[struct{}]{}
 		}
-		c = b.make(target, instance)
+		c = b.make(target, method)
 		b.circuits[key] = c
 	}
 	return c
 }
 
-func (b *Breakers) make(target App, instance string) *gobreaker.TwoStepCircuitBreaker[struct{}] {
+func (b *Breakers) make(target App, method string) *gobreaker.TwoStepCircuitBreaker[struct{}] {
 	s := b.Settings
 	conf := gobreaker.Settings{Name: s.Name, MaxRequests: s.MaxRequests, Interval: s.Interval, Timeout: s.Timeout}
 	if s.Trip != nil {
 		conf.ReadyToTrip = func(c gobreaker.Counts) bool {
-			return s.Trip(BreakerCounts{Requests: c.Requests, TotalFailures: c.TotalFailures, ConsecutiveFailures: c.ConsecutiveFailures})
+			return s.Trip(BreakerCounts{Requests: c.Requests, TotalFailures: c.TotalFailures,
+				ConsecutiveFailures: c.ConsecutiveFailures})
 		}
 	}
 	if s.OnChange != nil {
-		conf.OnStateChange = func(_ string, from, to gobreaker.State) { s.OnChange(target, instance, to.String()) }
+		conf.OnStateChange = func(_ string, from, to gobreaker.State) { s.OnChange(target, method, to.String()) }
 	}
 	return gobreaker.NewTwoStepCircuitBreaker[struct{}](conf)
 }
 
-// enter asks the breaker of a place; end tells it what became of the attempt.
-func (p *Policy) enter(target App, at *Place) (end func(*http.Response, error), err error) {
+// enter asks the breaker of a method whether it allows an attempt. If it does, the caller must report the outcome of
+// the attempt to end.
+func (p *Policy) enter(target App, method MethodPath) (end func(*http.Response, error), err error) {
 	if p.Breaker == nil {
 		return func(*http.Response, error) {}, nil
 	}
-	done, err := p.Breaker.of(target, at.Node+"/"+at.Boot).Allow()
+	done, err := p.Breaker.of(target, method.Path).Allow()
 	if err != nil {
-		return nil, &fault.Error{Code: fault.Overloaded, Op: "api.Invoke", Msg: fmt.Sprintf("the circuit breaker %q of %s on node %s is open", p.Breaker.Settings.Name, target, at.Node),
+		return nil, &fault.Error{Code: fault.Overloaded, Op: "api.Invoke",
+			Msg:  fmt.Sprintf("circuit breaker is open: %q of %s%s", p.Breaker.Settings.Name, target, method.Path),
 			Hint: "it closes when the application answers again"}
 	}
 	return func(r *http.Response, err error) {

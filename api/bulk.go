@@ -14,7 +14,8 @@ import (
 type BulkGetRequest struct {
 	Store       string
 	Keys        []string
-	Parallelism int // upper bound of concurrent reads; 0 or less = the service's choice
+	Parallelism int   // upper bound of concurrent reads; 0 or less = the service's choice
+	MaxBytes    int64 // limit of the total size of the values; 0 = no limit
 	ReadOptions
 }
 
@@ -24,21 +25,22 @@ type Bulk struct {
 	state.Proof              // the weakest of all items
 }
 
-// BulkGet reads several keys. A key that cannot be read carries its own error.
+// BulkGet reads several keys. The item of a key that cannot be read has its own error.
 func (s *State) BulkGet(ctx context.Context, r BulkGetRequest) (Bulk, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {
 		return Bulk{}, failure
 	}
-	if len(r.Keys) > s.limits.BulkKeys {
-		return Bulk{}, exceeded("too many keys in one bulk read", len(r.Keys), s.limits.BulkKeys)
+	if err := s.CheckKeys(len(r.Keys)); err != nil {
+		return Bulk{}, err
 	}
 	v := s.enter(r.Trace, &r.Session)
 	options, failure := readOptions(inst, r.ReadOptions)
 	if failure != nil || len(r.Keys) == 0 {
 		return Bulk{}, orNil(failure)
 	}
-	request := state.BulkGetRequest{Keys: make([]string, len(r.Keys)), Parallelism: r.Parallelism, ReadOptions: options}
+	request := state.BulkGetRequest{Keys: make([]string, len(r.Keys)), Parallelism: r.Parallelism,
+		MaxBytes: r.MaxBytes, ReadOptions: options}
 	for i, key := range r.Keys {
 		if err := state.ValidateKey(key); err != nil {
 			at := place{index: i, of: len(r.Keys)}
@@ -55,7 +57,7 @@ func (s *State) BulkGet(ctx context.Context, r BulkGetRequest) (Bulk, error) {
 	return out, nil
 }
 
-// answer gives the items back their own keys and their errors public names.
+// answer restores the application's keys and converts errors to public ones.
 func answer(store string, keys []string, items []state.Item) Bulk {
 	var worth proof
 	for i := range items {
@@ -69,45 +71,51 @@ func answer(store string, keys []string, items []state.Item) Bulk {
 	return Bulk{Items: items, Proof: worth.Proof}
 }
 
-// read asks the store in one call if it can, else key by key.
+// read reads in one call if the store supports it, otherwise key by key.
 func (s *State) read(ctx context.Context, store state.Store, r state.BulkGetRequest) ([]state.Item, error) {
-	bulk, ok := store.(state.BulkGetter)
-	if !ok {
+	bulk := state.AbilitiesOf(store).BulkGetter
+	if bulk == nil {
 		return s.readEach(ctx, store, r)
 	}
 	items, err := bulk.BulkGet(ctx, r)
 	if err == nil && len(items) != len(r.Keys) {
-		err = fault.New(fault.Internal, "api.BulkGet", "the store answered another number of items than it was asked for")
+		err = fault.New(fault.Internal, "api.BulkGet",
+			"the store returned a different number of items than requested")
 	}
 	return items, err
 }
 
-// readEach reads with a bounded number of workers. A request whose time is over fails as
-// a whole: that is not the fault of single keys.
+// readEach reads the keys one by one, with a bounded number of concurrent reads. If ctx ends, readEach returns an
+// error for the whole request instead of errors for single keys.
 func (s *State) readEach(ctx context.Context, store state.Store, r state.BulkGetRequest) ([]state.Item, error) {
 	workers := min(len(r.Keys), s.limits.Parallelism)
 	if r.Parallelism > 0 {
 		workers = min(workers, r.Parallelism)
 	}
 	items := make([]state.Item, len(r.Keys))
-	var next atomic.Int64
+	var next, bytes atomic.Int64
 	var running sync.WaitGroup
 	for range workers {
 		running.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(items)) && ctx.Err() == nil; i = next.Add(1) - 1 {
+			for i := next.Add(1) - 1; i < int64(len(items)) && ctx.Err() == nil &&
+				(r.MaxBytes <= 0 || bytes.Load() <= r.MaxBytes); i = next.Add(1) - 1 {
 				item, err := store.Get(ctx, state.GetRequest{Key: r.Keys[i], ReadOptions: r.ReadOptions})
 				item.Err = err
+				bytes.Add(int64(len(item.Value)))
 				items[i] = item
 			}
 		})
 	}
 	running.Wait()
+	if r.MaxBytes > 0 && bytes.Load() > r.MaxBytes {
+		return nil, state.ValuesTooLarge("api.BulkGet", r.MaxBytes)
+	}
 	return items, ctx.Err()
 }
 
-// proof is what several answers together are worth: the lowest level, the greatest age.
-// Of several sessions the last one stands, because tokens are opaque here; stores that
-// have sessions read in bulk themselves.
+// proof combines the consistency proofs of several reads: it keeps the weakest consistency level and the greatest
+// age. It cannot merge session tokens, so it keeps the last one. That is enough, because stores with sessions have
+// bulk reads and do not need proof.
 type proof struct {
 	some bool
 	state.Proof
@@ -140,7 +148,7 @@ func rank(l state.Level) int {
 	}
 }
 
-// older returns the greater age; an unknown one, which is negative, beats all.
+// older returns the greater age. A negative age is unknown and counts as the greatest.
 func older(a, b time.Duration) time.Duration {
 	if a < 0 || b < 0 {
 		return -1

@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// slow answers each read after a moment and notes how many run at once.
+// slow is a store that delays reads and records how many run at the same time.
 type slow struct {
 	state.Store
 	gauge gauge
@@ -43,13 +43,13 @@ func keys(n int) []string {
 	return out
 }
 
-func TestBulkReadsFromAPlainStoreAreBoundedAndInOrder(t *testing.T) {
+func TestBulk_PlainStoreReadsAreBoundedAndOrdered(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name                    string
 		limit, asked, n, atMost int
 	}{
-		{"as asked", 32, 4, 40, 4},
+		{"as requested", 32, 4, 40, 4},
 		{"never above the limit", 8, 1000, 40, 8},
 		{"without a wish the limit", 8, 0, 40, 8},
 		{"no more workers than keys", 32, 0, 3, 3},
@@ -61,7 +61,8 @@ func TestBulkReadsFromAPlainStoreAreBoundedAndInOrder(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := &slow{}
 				s := service(store, api.Limits{Parallelism: test.limit}, nil)
-				bulk, err := s.BulkGet(t.Context(), api.BulkGetRequest{Store: "orders", Keys: keys(test.n), Parallelism: test.asked})
+				bulk, err := s.BulkGet(t.Context(), api.BulkGetRequest{Store: "orders", Keys: keys(test.n),
+					Parallelism: test.asked})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -78,7 +79,7 @@ func TestBulkReadsFromAPlainStoreAreBoundedAndInOrder(t *testing.T) {
 	}
 }
 
-func TestABulkReadWhoseTimeIsOverFailsAsAWhole(t *testing.T) {
+func TestBulk_TimeoutFailsWholeRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := service(&slow{}, api.Limits{Parallelism: 1}, nil)
@@ -91,7 +92,7 @@ func TestABulkReadWhoseTimeIsOverFailsAsAWhole(t *testing.T) {
 	})
 }
 
-func TestABulkAnswerIsWorthAsMuchAsItsWeakestItem(t *testing.T) {
+func TestBulk_FreshnessIsThatOfOldestItem(t *testing.T) {
 	t.Parallel()
 	linear := state.Proof{Level: state.Linearizable}
 	session := state.Proof{Level: state.SessionLevel, Age: 5 * time.Millisecond, Session: "s"}
@@ -104,8 +105,10 @@ func TestABulkAnswerIsWorthAsMuchAsItsWeakestItem(t *testing.T) {
 	}{
 		{"all linearizable", []state.Proof{linear, linear}, linear},
 		{"one session", []state.Proof{linear, session, linear}, session},
-		{"the greater age", []state.Proof{bounded, session}, state.Proof{Level: state.Bounded, Age: 9 * time.Millisecond, Session: "s"}},
-		{"an unknown age is the greatest", []state.Proof{unknown, session}, state.Proof{Level: state.Stale, Age: -1, Session: "s"}},
+		{"the greater age", []state.Proof{bounded, session},
+			state.Proof{Level: state.Bounded, Age: 9 * time.Millisecond, Session: "s"}},
+		{"an unknown age is the greatest", []state.Proof{unknown, session},
+			state.Proof{Level: state.Stale, Age: -1, Session: "s"}},
 		{"no promise is the weakest", []state.Proof{{}, linear}, state.Proof{}},
 	}
 	for _, test := range tests {
@@ -125,16 +128,17 @@ func TestABulkAnswerIsWorthAsMuchAsItsWeakestItem(t *testing.T) {
 	}
 }
 
-// short answers fewer items than it was asked for.
+// short is a store that returns fewer items than requested.
 type short struct{ state.Store }
 
 func (short) BulkGet(context.Context, state.BulkGetRequest) ([]state.Item, error) {
 	return []state.Item{{}}, nil
 }
 
-func TestAStoreThatAnswersAnotherNumberOfItemsIsNotBelieved(t *testing.T) {
+func TestBulk_RefusesWrongItemCountFromStore(t *testing.T) {
 	t.Parallel()
-	_, err := service(short{}, api.Limits{}, nil).BulkGet(t.Context(), api.BulkGetRequest{Store: "orders", Keys: keys(2)})
+	_, err := service(short{}, api.Limits{}, nil).BulkGet(t.Context(),
+		api.BulkGetRequest{Store: "orders", Keys: keys(2)})
 	var internal *fault.Error
 	if !errors.As(err, &internal) || internal.Code != fault.Internal {
 		t.Errorf("%v", err)

@@ -4,18 +4,19 @@ import (
 	"net/http"
 	"sync/atomic"
 
+	"github.com/quorate/quorate/discovery/records"
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Channel reaches one application of this node. Its errors: unavailable and timeout where
-// the application surely received nothing, too_large where it cannot take the body,
-// indeterminate where it may have received the call.
+// Channel is the connection to one application of this node. Its errors have these codes: fault.Unavailable or
+// fault.Timeout if the application received nothing, fault.TooLarge if the application cannot accept the body, and
+// fault.Indeterminate if the application may have received the call.
 type Channel interface {
 	RoundTrip(r *http.Request) (*http.Response, error)
 }
 
-// Callee takes calls for the applications of this node, from its own applications and from
-// other nodes. It decides who may call what. Safe for concurrent use.
+// Callee dispatches calls from this and other nodes to the applications of this node. It applies access control. It is
+// safe for concurrent use.
 type Callee struct {
 	channels atomic.Pointer[map[App]Channel]
 	access   atomic.Pointer[map[App]*Access]
@@ -32,9 +33,8 @@ func NewCallee(sessions *Sessions, metrics *InvokeMetrics, tracer Tracer) *Calle
 	return c
 }
 
-// Serve sets the applications that can be called, and who may call them: those without an
-// entry in access refuse nobody. Before it nothing can be called. The maps are not changed
-// any more.
+// Serve sets the applications that can be called and their access rules. An application without an entry in access
+// allows all callers. Before Serve, all calls fail. The maps must not be changed afterwards.
 func (c *Callee) Serve(channels map[App]Channel, access map[App]*Access) {
 	c.access.Store(&access)
 	c.channels.Store(&channels)
@@ -44,22 +44,21 @@ func (c *Callee) Serve(channels map[App]Channel, access map[App]*Access) {
 type Inbound struct {
 	Target  App
 	Caller  Caller
-	Request *http.Request // what the application gets, but for what the callee adds
-	Decoded string        // its path, decoded
+	Request *http.Request // the request for the application; the callee adds headers
+	Method  MethodPath    // the method to call
 	Trace   string        // trace id; empty = none
-	Session string        // what the caller has seen of the stores; empty = nothing
+	Session string        // session token of the caller; empty = none
 	Remote  string        // network address of the caller's application
 }
 
-// Caller is who calls.
+// Caller identifies the calling application.
 type Caller struct {
 	App
 	TrustDomain string // empty = the default
-	Proven      bool   // by the connection, not only claimed
+	Proven      bool   // the connection authenticates the identity
 }
 
-// TakeRemote is Take for a call from another node: it is measured and followed as a hop of
-// its own.
+// TakeRemote does the same as Take for a call that another node forwarded, and adds metrics and a trace span.
 func (c *Callee) TakeRemote(in *Inbound) (Answer, error) {
 	span := c.tracer.Start(in.Request.Context(), in.Request.Header, SpanCallee, "serve "+in.Target.String())
 	span.Inject(in.Request.Header)
@@ -71,12 +70,13 @@ func (c *Callee) TakeRemote(in *Inbound) (Answer, error) {
 	return answer, err
 }
 
-// Take hands a call to its application. Errors: unavailable if the application cannot be
-// called here; denied if a policy forbids the call; those of Channel.
+// Take passes a call to its application. It returns fault.Unavailable if this node cannot call the application,
+// fault.Denied if the access rules forbid the call, and otherwise the errors of Channel.
 func (c *Callee) Take(in *Inbound) (Answer, error) {
 	channel, ok := (*c.channels.Load())[in.Target]
 	if !ok {
-		return Answer{}, &fault.Error{Code: fault.Unavailable, Op: "api.Invoke", Msg: "the application " + in.Target.String() + " cannot be called at its node",
+		return Answer{}, &fault.Error{Code: fault.Unavailable, Op: "api.Invoke", Msg: "the application " +
+			in.Target.String() + " cannot be called at its node",
 			Hint: "start the node with --app-port"}
 	}
 	if err := (*c.access.Load())[in.Target].Allow(in); err != nil {
@@ -93,13 +93,13 @@ func (c *Callee) Take(in *Inbound) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	answerHeader(answer.Header, answer.StatusCode == http.StatusSwitchingProtocols)
+	cleanAnswer(answer)
 	return Answer{Response: answer, Session: c.sessions.Token(in.Target, in.Trace)}, nil
 }
 
 func orDefault(namespace string) string {
 	if namespace == "" {
-		return DefaultNamespace
+		return records.DefaultNamespace
 	}
 	return namespace
 }

@@ -6,9 +6,11 @@ const (
 	CodeBodyRead                  = "ERR_BODY_READ"
 	CodeNotFound                  = "ERR_NOT_FOUND"
 	CodeMethodNotAllowed          = "ERR_METHOD_NOT_ALLOWED"
+	CodeNotImplemented            = "ERR_NOT_IMPLEMENTED"
 	CodeUnauthenticated           = "ERR_UNAUTHENTICATED"
 	CodePermissionDenied          = "ERR_PERMISSION_DENIED"
 	CodeInternal                  = "ERR_INTERNAL"
+	CodeOverloaded                = "ERR_OVERLOADED"
 	CodeStoreNotConfigured        = "ERR_STATE_STORE_NOT_CONFIGURED"
 	CodeStoreNotFound             = "ERR_STATE_STORE_NOT_FOUND"
 	CodeStoreNotSupported         = "ERR_STATE_STORE_NOT_SUPPORTED"
@@ -33,13 +35,12 @@ const (
 	CodeInvokeOutputBinding       = "ERR_INVOKE_OUTPUT_BINDING"
 )
 
-// The reasons that are Quorate's own. Those that start with DAPR_ are the ones existing
-// clients know.
+// The reasons that Quorate defines. Reasons that start with DAPR_ are defined by Dapr.
 const (
-	ReasonNoQuorum      = "no_quorum"     // surely not done: no majority, or closing; the message says which
-	ReasonReadOnly      = "read_only"     // surely not done: the disk is nearly full, values are refused for now
-	ReasonOverloaded    = "overloaded"    // surely not done: too many writes are waiting
-	ReasonTimeout       = "timeout"       // surely not done in time
+	ReasonNoQuorum      = "no_quorum"     // not done: no majority, or closing; the message says which
+	ReasonReadOnly      = "read_only"     // not done: the disk is nearly full, values are refused for now
+	ReasonOverloaded    = "overloaded"    // not done: too many writes or requests are waiting
+	ReasonTimeout       = "timeout"       // not done in time
 	ReasonIndeterminate = "indeterminate" // may have been done
 	ReasonConflict      = "conflict"      // a condition did not hold; nothing was changed
 	ReasonTooLarge      = "too_large"     // a limit was exceeded

@@ -6,25 +6,25 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// DeleteAllRequest removes several keys; of an Item its value is ignored.
+// DeleteAllRequest removes several keys. The values of the items are ignored.
 type DeleteAllRequest struct {
 	Store string
 	Items []Item
 	WriteOptions
 }
 
-// DeleteAll removes several keys: all or none where the store has transactions; otherwise
-// they are removed one after the other and a failure leaves those before it removed. No
-// items is no work and no error. The strictest consistency of all items counts.
+// DeleteAll removes several keys. If the store supports transactions, DeleteAll removes all keys or none. Otherwise
+// it removes the keys one by one and stops at the first failure. A request without keys does nothing. If items ask
+// for different consistencies, the strictest one applies to all.
 func (s *State) DeleteAll(ctx context.Context, r DeleteAllRequest) (state.Written, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {
 		return state.Written{}, failure
 	}
-	if len(r.Items) > s.limits.BulkKeys {
-		return state.Written{}, exceeded("too many keys in one delete", len(r.Items), s.limits.BulkKeys)
+	if err := s.CheckDeletes(len(r.Items)); err != nil {
+		return state.Written{}, err
 	}
-	if _, ok := inst.Store.(state.Transactor); !ok {
+	if state.AbilitiesOf(inst.Store).Transactor == nil {
 		return s.deleteEach(ctx, r)
 	}
 	t := transaction{state: s, inst: inst, op: opDelete, limit: s.limits.BulkKeys, storedKey: func(key string) string {
@@ -44,10 +44,11 @@ func (s *State) deleteEach(ctx context.Context, r DeleteAllRequest) (state.Writt
 		options := r.WriteOptions
 		options.Metadata = merge(item.Metadata, r.Metadata)
 		if len(r.Items) > 1 {
-			options.RequestID = "" // it stands for one write only
+			options.RequestID = "" // the id identifies one write only
 		}
 		written, err := s.Delete(ctx, DeleteRequest{
-			Store: r.Store, Key: item.Key, ETag: item.ETag, Concurrency: item.Concurrency, Consistency: item.Consistency, WriteOptions: options,
+			Store: r.Store, Key: item.Key, ETag: item.ETag, Concurrency: item.Concurrency,
+			Consistency: item.Consistency, WriteOptions: options,
 		})
 		if err != nil {
 			return state.Written{}, err

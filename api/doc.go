@@ -1,17 +1,15 @@
-// Package api is the service layer: what the runtime offers to an application, free of
-// any protocol. It validates and bounds requests, turns an application's keys into
-// stored keys and back, and gives every failure its public error code.
+// Package api is the service layer: the building blocks that an application can use, independent of the protocol. It
+// validates and bounds requests, translates between the keys of an application and stored keys, and gives every
+// failure its public error code.
 //
-// It owns the public error codes and the limits of requests. It must never know HTTP or
-// gRPC, nor a particular store: it sees the contracts in component/state and asks its
-// caller for the rest through small interfaces. Services are immutable or guard
-// themselves and are safe for concurrent use. The only goroutines are those that read a
-// bulk from a store without that ability; they end before BulkGet returns.
+// It owns the public error codes and the limits of requests. It does not depend on HTTP, on gRPC or on a particular
+// store: it uses the contracts in component/state, and small interfaces for everything else. All services are safe
+// for concurrent use. The only goroutines read the keys of a bulk read, if the store has no bulk reads; they end
+// before BulkGet returns.
 package api
 
-// App is the application a service acts for. Every application has its own services and
-// its own listener: the listener is its identity.
-type App struct {
-	ID        string // as state.ValidateAppID allows
-	Namespace string // empty = none
-}
+import "github.com/quorate/quorate/discovery"
+
+// App is the application that a service acts for. Every application has its own services and its own listener, which
+// identifies it.
+type App = discovery.App

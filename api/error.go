@@ -7,47 +7,49 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Kind says what a failure means to a protocol: each face maps it to a status of its
-// own, in one place. The set is closed.
+// Kind is the class of a failure. The HTTP and gRPC servers map each Kind to a status code. There are no kinds except
+// the constants below.
 type Kind uint8
 
 // The kinds.
 const (
 	Failed          Kind = iota // the operation failed
-	Malformed                   // the request is wrong; repeating it cannot help
-	Missing                     // what the request needs is not configured or not known by that name
+	Malformed                   // the request is invalid; repeating it cannot help
+	Missing                     // a store or other component of the request is not configured
 	NotFound                    // no such path
-	Method                      // the path does not know this verb
+	Method                      // the path does not support this verb
 	Conflict                    // an ETag or create-only condition did not hold
-	Denied                      // policy forbids it
+	Denied                      // a policy forbids the request
 	Unauthenticated             // no valid token
-	Unsupported                 // the store does not offer it
-	Unavailable                 // surely not done: no quorum, read-only, starting, closing
-	Timeout                     // surely not done in time
-	Indeterminate               // may have been done
+	Unsupported                 // the store does not support the operation
+	NotServed                   // the building block is not served
+	Unavailable                 // not executed: no quorum, read-only, starting, closing
+	Timeout                     // not executed in time
+	Indeterminate               // may have been executed
 	NotReady                    // health: something is not ready
 )
 
-// Error is the one error that the services give. It is immutable once returned.
+// Error is the error type of all services. It is immutable once returned.
 type Error struct {
 	Kind    Kind
-	Code    string // public name, ERR_...; existing clients know it
+	Code    string // public code, ERR_...; clients depend on it
 	Message string // names the store, key or limit; never a value or a secret
 	Details Details
 
 	cause error
 }
 
-// Details say for programs what Message says for people. The zero value has none.
+// Details are the machine-readable part of an error; the human-readable part is Message. The zero value has no
+// details.
 type Details struct {
 	Reason     string      // why; empty = no details
-	Metadata   []Attribute // what it is about
+	Metadata   []Attribute // names of the things concerned, such as a key
 	Store      string      // the state store concerned; empty = none
 	Violations []Violation // fields of the request that are wrong
 	Help       string      // address that explains more; may be empty
 }
 
-// Domain tells whose reason it is: clients of this API know those of dapr.io.
+// Domain returns the domain that defines the reason: dapr.io for Dapr's reasons.
 func (d *Details) Domain() string {
 	if strings.HasPrefix(d.Reason, "DAPR_") {
 		return "dapr.io"
@@ -58,7 +60,7 @@ func (d *Details) Domain() string {
 // Attribute is one named text of Details.
 type Attribute struct{ Name, Value string }
 
-// Violation says what is wrong with one field.
+// Violation describes what is wrong with one field.
 type Violation struct{ Field, Description string }
 
 // Error returns code and message.
@@ -67,8 +69,8 @@ func (e *Error) Error() string { return e.Code + ": " + e.Message }
 // Unwrap returns the cause, which may be nil.
 func (e *Error) Unwrap() error { return e.cause }
 
-// AsError returns err as *Error. Anything else becomes ERR_INTERNAL: a service that gives
-// another error has a defect.
+// AsError returns err as *Error. It turns any other type into ERR_INTERNAL: services must return *Error, so another
+// type shows a bug.
 func AsError(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e

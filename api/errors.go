@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// operation is what was asked of a store.
+// operation is a kind of request to a store.
 type operation uint8
 
 const (
@@ -25,15 +25,15 @@ const (
 	opActorTransact
 )
 
-// row says what the failures of one operation are called.
+// row has the names for the failures of one operation.
 type row struct {
-	code     string // of whatever has no code of its own
-	conflict Kind   // a transaction reports a conflict as a plain failure: clients expect that
+	code     string // code of failures without a specific code
+	conflict Kind   // kind of conflicts; for transactions Failed, as clients expect
 	writes   bool
 	sentence string // begins the message; "*" stands for the key
 }
 
-// row is the table.
+// row returns the names for the failures of an operation.
 func (o operation) row() row {
 	switch o {
 	case opGet:
@@ -57,7 +57,7 @@ func (o operation) row() row {
 	}
 }
 
-// verdict is what a fault code becomes; an empty code means the operation's own.
+// verdict is the public error for a fault code. If code is empty, the public error has the code of the operation.
 type verdict struct {
 	kind   Kind
 	code   string
@@ -93,8 +93,8 @@ func (r row) verdict(code fault.Code) verdict {
 	}
 }
 
-// codeOf does not believe that a write was surely not done only because the store gave
-// up with a bare context error.
+// codeOf returns the fault code of a store's error. If a write failed with the error of its context only, codeOf
+// returns fault.Indeterminate, because the write may have been executed.
 func (r row) codeOf(err error) fault.Code {
 	code := fault.CodeOf(err)
 	if _, ok := fault.As(err); !ok && r.writes && code == fault.Timeout {
@@ -103,8 +103,8 @@ func (r row) codeOf(err error) fault.Code {
 	return code
 }
 
-// failed makes the public error of a store's failure. key is the application's own key
-// the failure is about, or empty; text replaces what the store said, unless it is empty.
+// failed returns the public error for a failed store operation. key is the key that the application used, or empty.
+// The message contains text, or the store's error text if text is empty.
 func (o operation) failed(err error, store, key, text string) *Error {
 	r := o.row()
 	code := r.codeOf(err)
@@ -122,7 +122,7 @@ func (o operation) failed(err error, store, key, text string) *Error {
 	}
 }
 
-// storeText is what the store said, but for a bare context error, which names nothing.
+// storeText returns the store's error text, or a better text for a bare context error.
 func storeText(err error) string {
 	if _, ok := fault.As(err); ok {
 		return fault.Text(err)
@@ -137,8 +137,8 @@ func storeText(err error) string {
 	}
 }
 
-// conflictText says in the application's own words which condition did not hold. The
-// first words are what clients look for.
+// conflictText returns the message for a write whose ETag or concurrency condition did not hold. key is the key that
+// the application used. Some clients look for the first words of the message.
 func conflictText(store, key, etag string) string {
 	text := "possible etag mismatch. error from state store " + store + ": key " + strconv.Quote(show(key))
 	if etag == "" {
@@ -147,26 +147,26 @@ func conflictText(store, key, etag string) string {
 	return text + " has another etag than the one given, or none"
 }
 
-// malformed makes the error of a request that is wrong in itself.
+// malformed returns the error of an invalid request.
 func malformed(text string) *Error {
 	return &Error{Kind: Malformed, Code: CodeMalformed, Message: text}
 }
 
-// MalformedRequest is the error of a request that a face could not decode.
+// MalformedRequest returns the error of a request that the HTTP or gRPC server could not decode.
 func MalformedRequest(text string) error { return malformed(text) }
 
-// BodyUnreadable is the error of a request whose body did not arrive.
+// BodyUnreadable returns the error of a request whose body did not arrive.
 func BodyUnreadable(text string) error {
 	return &Error{Kind: Malformed, Code: CodeBodyRead, Message: text}
 }
 
-// invalid makes the error of an option or of metadata that package state refused. where
-// names the item, or is empty.
+// invalid returns the public error for an option or metadata that package state refused. where names the item, or is
+// empty.
 func invalid(where string, err error) *Error {
 	return &Error{Kind: Malformed, Code: CodeMalformed, Message: where + fault.Text(err), cause: err}
 }
 
-// exceeded makes the error of a count above its limit.
+// exceeded returns the error of a count above its limit.
 func exceeded(what string, count, limit int) *Error {
 	e := malformed(what + ": " + strconv.Itoa(count) + "; the limit is " + strconv.Itoa(limit))
 	e.Details = Details{
@@ -176,7 +176,7 @@ func exceeded(what string, count, limit int) *Error {
 	return e
 }
 
-// BodyTooLarge is the error of a body above limit bytes.
+// BodyTooLarge returns the error of a body above limit bytes.
 func BodyTooLarge(limit int64) error {
 	n := strconv.FormatInt(limit, 10)
 	e := malformed("the body is larger than the limit of " + n + " bytes (raise --max-body-size, or send less at once)")
@@ -184,8 +184,8 @@ func BodyTooLarge(limit int64) error {
 	return e
 }
 
-// InvalidOption is the error of an option that package state refused. where names the
-// item it belongs to, such as "item 3: ", or is empty.
+// InvalidOption returns the public error for an option that package state refused. where names the item of the
+// option, such as "item 3: ", or is empty.
 func InvalidOption(where string, err error) error { return invalid(where, err) }
 
 func illegalKey(store, field, where string, err error) *Error {
@@ -202,9 +202,10 @@ func illegalKey(store, field, where string, err error) *Error {
 
 func storesNotConfigured(app App, store string) *Error {
 	return &Error{
-		Kind:    Missing,
-		Code:    CodeStoreNotConfigured,
-		Message: "state store " + name(store) + " is not configured: no state store is loaded (add a component of type state.raft)",
+		Kind: Missing,
+		Code: CodeStoreNotConfigured,
+		Message: "state store " + name(store) +
+			" is not configured: no state store is loaded (add a component of type state.raft)",
 		Details: Details{Reason: reasonNotConfigured, Metadata: attributes("appID", app.ID), Store: store},
 	}
 }
@@ -218,8 +219,8 @@ func storeNotFound(app App, store string) *Error {
 	}
 }
 
-// storesStarting is the error of a store that may yet come; an empty name means the one
-// that carries actor state.
+// storesStarting returns the error for a store that was not found while components are still being loaded. An empty
+// name means the actor state store.
 func storesStarting(store string) *Error {
 	what := "the store of actor state"
 	if store != "" {
@@ -266,31 +267,28 @@ func unknownOperation(code, where, operation string) *Error {
 	e := malformed(where + "operation type " + name(operation) + " not supported (use upsert or delete)")
 	e.Code = code
 	if code == CodeActorStateSave {
-		e.Kind = Failed // as clients of the actor API know it
+		e.Kind = Failed // as clients of the actor API expect
 	}
 	return e
 }
 
 func noActorStore() *Error {
 	return &Error{
-		Kind:    Unsupported,
-		Code:    CodeActorRuntimeNotFound,
-		Message: `no state store carries actor state (set metadata actorStateStore: "true" in one that supports transactions)`,
+		Kind: Unsupported,
+		Code: CodeActorRuntimeNotFound,
+		Message: `no state store carries actor state ` +
+			`(set metadata actorStateStore: "true" in one that supports transactions)`,
 	}
 }
 
-// PathNotFound is the error of a path that no endpoint has.
-func PathNotFound(path string) error {
-	return &Error{Kind: NotFound, Code: CodeNotFound, Message: "no endpoint has the path " + show(path)}
-}
-
-// MethodNotAllowed is the error of a verb that the path does not know; allowed lists
-// those that it does.
+// MethodNotAllowed returns the error for a path that does not support the request's verb. allowed lists the verbs
+// that the path supports.
 func MethodNotAllowed(method, allowed string) error {
-	return &Error{Kind: Method, Code: CodeMethodNotAllowed, Message: show(method) + " is not allowed here; use " + allowed}
+	return &Error{Kind: Method, Code: CodeMethodNotAllowed, Message: show(method) + " is not allowed here; use " +
+		allowed}
 }
 
-// TokenInvalid is the error of a request without a valid API token.
+// TokenInvalid returns the error of a request without a valid API token.
 func TokenInvalid() error {
 	return &Error{
 		Kind:    Unauthenticated,
@@ -299,18 +297,30 @@ func TokenInvalid() error {
 	}
 }
 
-// Forbidden is the error of a request that a rule of the listener refuses.
+// Forbidden returns the error of a request that a rule of the listener refuses.
 func Forbidden(text string) error {
 	return &Error{Kind: Denied, Code: CodePermissionDenied, Message: text}
 }
 
-// Panicked is the error of a request whose handling ended in a panic.
+// Panicked returns the error of a request whose handler panicked.
 func Panicked() error {
 	return &Error{
 		Kind:    Failed,
 		Code:    CodeInternal,
 		Message: "an internal error ended this request; the node's log has the details",
 		Details: Details{Reason: ReasonInternal},
+	}
+}
+
+// Overloaded returns the error for a request that an overloaded node refused before it executed anything. err is the
+// reason.
+func Overloaded(err error) error {
+	return &Error{
+		Kind:    Unavailable,
+		Code:    CodeOverloaded,
+		Message: fault.Text(err),
+		Details: Details{Reason: ReasonOverloaded},
+		cause:   err,
 	}
 }
 
@@ -329,7 +339,7 @@ func attributes(pairs ...string) []Attribute {
 	return out
 }
 
-// name is show for what may be empty.
+// name is show for a text that may be empty.
 func name(s string) string {
 	if s == "" {
 		return `""`
@@ -337,7 +347,7 @@ func name(s string) string {
 	return show(s)
 }
 
-// show bounds what a message repeats of a caller's text.
+// show returns a caller's text for a message, shortened to a maximum length.
 func show(s string) string {
 	const limit = 128
 	if len(s) <= limit {

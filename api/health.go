@@ -6,20 +6,18 @@ import (
 	"strings"
 )
 
-// NodeHealth is what the node can tell about itself. Implementations are safe for
-// concurrent use and answer from memory.
+// NodeHealth reports the health of the node. Implementations are safe for concurrent use and answer from memory.
 type NodeHealth interface {
-	// Starting lists what the start still waits for: components, stores, the
-	// application's port. Once it is empty it stays so, whatever happens later.
+	// Starting returns what the start still waits for: components, stores, the application's port. Once the list is
+	// empty, it stays empty.
 	Starting() []Reason
-	// OutboundStarting lists what calls of the application into the runtime still wait
-	// for: components and listeners, not the application itself.
+	// OutboundStarting returns what calls of the application to the runtime still wait for: components and listeners,
+	// but not the application itself.
 	OutboundStarting() []Reason
-	// Readiness tells what works at this moment, per store and replication group.
+	// Readiness returns what works now, per store and replication group.
 	Readiness(ctx context.Context) []Check
-	// Unplaced tells what keeps a server from its place in the replication groups: the
-	// votes it is to get and does not have yet. Replicas that no vote is meant for, and
-	// sidecars, are in their place.
+	// Unplaced returns the replication groups in which this server is to get a vote and does not have it yet, with the
+	// reasons. The list is empty for non-voters by configuration and for sidecars.
 	Unplaced() []Reason
 }
 
@@ -38,8 +36,7 @@ type Check struct {
 	Reason string // why one of them does not; may be empty
 }
 
-// Health answers health probes for one application. It is immutable and safe for
-// concurrent use.
+// Health answers health probes for one application. It is immutable and safe for concurrent use.
 type Health struct {
 	app  App
 	node NodeHealth
@@ -48,8 +45,8 @@ type Health struct {
 // NewHealth returns the health service of app.
 func NewHealth(app App, node NodeHealth) *Health { return &Health{app: app, node: node} }
 
-// Started is nil once the start is complete; it never turns back. appID, if not empty,
-// must be the application's own.
+// Started returns an error until the start of the node is complete, and nil from then on. appID must be empty or the
+// id of the application.
 func (h *Health) Started(appID string) error {
 	if appID != "" && appID != h.app.ID {
 		return notReady(CodeHealthAppID, "this listener serves the application "+h.app.ID+", not "+show(appID))
@@ -57,19 +54,19 @@ func (h *Health) Started(appID string) error {
 	return waiting(CodeHealthNotReady, "the runtime is not ready", h.node.Starting())
 }
 
-// Outbound is nil once calls from the application into the runtime can be served.
+// Outbound returns nil once calls of the application to the runtime can be served.
 func (h *Health) Outbound() error {
 	return waiting(CodeOutboundNotReady, "the runtime is not ready for outbound calls", h.node.OutboundStarting())
 }
 
-// Ready tells what works now. The error is not nil if the start is not complete or
-// anything does not work; the checks are given in any case.
+// Ready checks whether the node works. It returns an error if the start is not complete or a check failed. It returns
+// the checks in both cases.
 func (h *Health) Ready(ctx context.Context) ([]Check, error) {
 	return h.works(ctx, nil)
 }
 
-// Placed is Ready, and not before a server that is to vote does: who updates servers one
-// after another waits for it.
+// Placed does the same as Ready with one more condition: a Raft server that is waiting to become a voter has become
+// one. A rolling update waits for Placed after each server.
 func (h *Health) Placed(ctx context.Context) ([]Check, error) {
 	return h.works(ctx, h.node.Unplaced())
 }
@@ -99,7 +96,7 @@ func (c Check) problem() string {
 	return text
 }
 
-// waiting makes an error of the reasons, if there are any.
+// waiting returns an error with the reasons, or nil if there are none.
 func waiting(code, text string, reasons []Reason) error {
 	if len(reasons) == 0 {
 		return nil

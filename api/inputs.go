@@ -10,30 +10,28 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// EventReceiver is the application as a receiver of events. Implementations are safe for
-// concurrent use. path is without a slash in front.
+// EventReceiver is an application that receives the events of input bindings. Implementations are safe for concurrent
+// use. Paths are passed without the leading slash.
 type EventReceiver interface {
-	// Healthy reports whether the application takes calls, and why not.
+	// Healthy reports whether the application accepts calls, and otherwise why not.
 	Healthy() (bool, string)
-	// Takes asks whether the application wants the events of a binding.
+	// Takes asks the application whether it wants the events of a binding.
 	Takes(ctx context.Context, binding, path string) (bool, error)
-	// Take delivers an event and waits for the answer. Without an error the application
-	// has handled it.
+	// Take delivers an event and waits for the answer. A nil error means that the application has handled the event.
 	Take(ctx context.Context, binding, path string, e bindings.Event) ([]byte, error)
 }
 
-// InputsConfig is what Inputs are made of.
+// InputsConfig is the configuration of Inputs.
 type InputsConfig struct {
 	App      App
 	Receiver EventReceiver
-	Bindings []*bindings.Instance // of which those that receive are started
-	// Retry carries out attempt as often as the policy for the binding says, and returns
-	// the last error; nil = once.
+	Bindings []*bindings.Instance // only input bindings are started
+	// Retry executes attempt as often as the policy of the binding allows, and returns the last error. nil = once.
 	Retry  func(ctx context.Context, binding string, attempt func(context.Context) error) error
 	Logger *slog.Logger
 }
 
-// InputState is how far the input side of a binding is.
+// InputState is the state of an input binding.
 type InputState uint8
 
 // The states.
@@ -51,8 +49,7 @@ type InputStatus struct {
 	Reason  string // why it does not run; may be empty
 }
 
-// Inputs hands the events of input bindings to one application. It is safe for concurrent
-// use.
+// Inputs delivers the events of input bindings to one application. It is safe for concurrent use.
 type Inputs struct {
 	config InputsConfig
 
@@ -61,7 +58,7 @@ type Inputs struct {
 	statuses []InputStatus // of the bindings that receive, in their order
 }
 
-// NewInputs makes the service; nothing is received before Run.
+// NewInputs makes the service. It receives nothing before Run.
 func NewInputs(c InputsConfig) *Inputs {
 	in := &Inputs{config: c}
 	var receiving []*bindings.Instance
@@ -75,7 +72,7 @@ func NewInputs(c InputsConfig) *Inputs {
 	return in
 }
 
-// Statuses tells how far every binding is.
+// Statuses returns the state of every input binding.
 func (in *Inputs) Statuses() []InputStatus {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -88,8 +85,8 @@ func (in *Inputs) note(i int, s InputState, reason string) {
 	in.statuses[i].State, in.statuses[i].Reason = s, reason
 }
 
-// Stop makes every delivery from now on fail, so that sources keep their events for other
-// nodes. It does not wait for those under way.
+// Stop makes all further deliveries fail, so that event sources keep their events for other nodes. It does not wait
+// for deliveries in progress.
 func (in *Inputs) Stop() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -98,14 +95,13 @@ func (in *Inputs) Stop() {
 
 // The pauses of Run.
 const (
-	healthPause = 200 * time.Millisecond // between looks at the application's health
-	minPause    = time.Second            // before a source that failed to start is tried again; doubles
+	healthPause = 200 * time.Millisecond // between checks of the application's health
+	minPause    = time.Second            // before the first retry of a source that failed to start; doubles
 	maxPause    = time.Minute
 )
 
-// Run waits for the application and starts the bindings it wants, all beside each other,
-// until every one runs or is not wanted, or ctx ends. A source that cannot be started is
-// tried again.
+// Run waits until the application is healthy. It then starts, concurrently, all bindings that the application wants,
+// and retries those that fail to start. It returns when every wanted binding runs, or when ctx ends.
 func (in *Inputs) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	for i := range in.config.Bindings {
@@ -123,8 +119,8 @@ func (in *Inputs) start(ctx context.Context, i int) {
 		}
 		wanted, err := in.wanted(ctx, b)
 		if err == nil && !wanted {
-			log.Info("the application does not take the events of this binding", "path", "/"+b.Path())
-			in.note(i, InputUnwanted, "the application answered that it does not take events at /"+b.Path())
+			log.Info("the application does not want the events of this binding", "path", "/"+b.Path())
+			in.note(i, InputUnwanted, "the application answered that it does not want events at /"+b.Path())
 			return
 		}
 		if err == nil {
@@ -138,7 +134,7 @@ func (in *Inputs) start(ctx context.Context, i int) {
 			return
 		}
 		in.note(i, InputFailed, fault.Text(err))
-		log.Warn("the binding does not receive; it is tried again", "after", wait, "error", err)
+		log.Warn("the input binding could not be started; the start is retried", "after", wait, "error", err)
 		select {
 		case <-ctx.Done():
 			return
@@ -147,7 +143,8 @@ func (in *Inputs) start(ctx context.Context, i int) {
 	}
 }
 
-// wanted asks the application, unless the component says that the binding receives.
+// wanted reports whether the application wants the events of a binding. If the component declares the binding as an
+// input, wanted returns true without asking the application.
 func (in *Inputs) wanted(ctx context.Context, b *bindings.Instance) (bool, error) {
 	if b.Direction.Input {
 		return true, nil
@@ -171,7 +168,7 @@ func (in *Inputs) awaitHealth(ctx context.Context) bool {
 	}
 }
 
-// sink hands the events of one binding to the application.
+// sink delivers the events of one binding to the application.
 type sink struct {
 	inputs  *Inputs
 	binding *bindings.Instance
@@ -190,10 +187,10 @@ func (s *sink) unready() string {
 	return ""
 }
 
-// Ready reports whether the application takes events now.
+// Ready reports whether the application accepts events now.
 func (s *sink) Ready() bool { return s.unready() == "" }
 
-// Deliver hands an event to the application, again as the policy says.
+// Deliver delivers an event to the application, with the retries of the policy.
 func (s *sink) Deliver(ctx context.Context, e bindings.Event) (answer []byte, err error) {
 	once := func(ctx context.Context) error {
 		if why := s.unready(); why != "" {

@@ -5,21 +5,21 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
+	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// An invocation is an HTTP message by contract, whatever the protocol of the application,
-// so net/http's Request and Response are its words here. Nothing is listened to or dialled
-// in this package.
+// An invocation is an HTTP message, whatever the protocol of the application, so this package uses the types Request
+// and Response of net/http. It does not listen or dial.
 
-// Invoke calls methods of applications for one application. It is safe for concurrent use.
+// Invoke calls methods of applications on behalf of one application. It is safe for concurrent use.
 type Invoke struct {
 	app      App
-	places   Places
+	routes   *Routes
 	here     *Callee
-	there    Carrier
 	sessions *Sessions
 	policies *Policies
 	tracer   Tracer
@@ -28,12 +28,11 @@ type Invoke struct {
 	log      *slog.Logger
 }
 
-// InvokeParts are what the invocation of all applications of a node share. There may be
-// nil, where there are no other nodes; everything else is required.
+// InvokeParts are the values that the invocation services of all applications of a node share. All fields are
+// required.
 type InvokeParts struct {
-	Places   Places
+	Routes   *Routes
 	Here     *Callee
-	There    Carrier
 	Sessions *Sessions
 	Policies *Policies
 	Tracer   Tracer
@@ -43,44 +42,11 @@ type InvokeParts struct {
 
 // NewInvoke returns the invocation service of app.
 func NewInvoke(app App, p InvokeParts) *Invoke {
-	return &Invoke{app: app, places: p.Places, here: p.Here, there: p.There, sessions: p.Sessions, policies: p.Policies,
+	return &Invoke{app: app, routes: p.Routes, here: p.Here, sessions: p.Sessions, policies: p.Policies,
 		tracer: p.Tracer, metrics: p.Metrics, budget: newBudget(), log: p.Logger}
 }
 
-// Places knows where applications run. Implementations are safe for concurrent use and
-// answer from memory.
-type Places interface {
-	// Pick chooses a place where app can be called, none of tried. Errors: not_found if
-	// nobody has ever served it; unavailable if nobody (else) can be called now.
-	Pick(app App, tried []*Place) (*Place, error)
-}
-
-// Place is one instance of an application, chosen for one attempt.
-type Place struct {
-	Node   string // its node, for people
-	Server string // what the peer port dials
-	Boot   string // the run of that node
-	Local  bool   // it is served by this very node
-	Done   func(Outcome)
-}
-
-// Outcome is what became of an attempt.
-type Outcome uint8
-
-// The outcomes.
-const (
-	Answered  Outcome = iota // the application answered, whatever it answered
-	Broken                   // the attempt failed, and may have reached the application
-	Unreached                // the attempt surely never reached the application
-)
-
-// Carrier takes an inbound call to the callee of another node. Its errors are those of
-// Callee.Take, besides unavailable where the node cannot be reached.
-type Carrier interface {
-	Carry(at *Place, in *Inbound) (Answer, error)
-}
-
-// Call is a call of a method, as an application asks for it.
+// Call is a call of a method as requested by an application.
 type Call struct {
 	Target string // app id, or app id and namespace with a dot between
 	Verb   string
@@ -91,32 +57,38 @@ type Call struct {
 	Body   io.ReadCloser
 	Length int64 // of the body; -1 = unknown
 
-	// Trailer is what is sent after the body: it may be filled while the body is read.
+	// Trailer is sent after the body. It may be filled while the body is read.
 	Trailer http.Header
 	Remote  string // network address of the caller
 }
 
-// Answer is what came back. Its header belongs to the receiver; its body must be closed.
+// Answer is the answer to a call. The caller that gets it may change the header and must close the body.
 type Answer struct {
 	*http.Response
-	Session string // what the callee has seen of the stores; empty = nothing
+	Session string // session token of the callee; empty = none
 }
 
-// Do calls the target and returns its answer, whatever the status. ctx bounds the call and
-// the body of the answer. All errors are *Error.
+// Do calls the target of c and returns the answer. An answer with an error status is not an error. ctx bounds the
+// call, including the time to read the body of the answer. All errors are *Error.
 func (i *Invoke) Do(ctx context.Context, c *Call) (Answer, error) {
 	target, err := i.parseTarget(c.Target)
 	if err != nil {
 		return Answer{}, err
 	}
-	decoded, err := MethodPath(c.Path)
+	method, err := ParseMethod(c.Path)
 	if err != nil {
 		return Answer{}, err
+	}
+	if strings.Contains(c.Query, "#") {
+		return Answer{}, invokeMalformed("the query contains an unescaped '#' (write %23)")
 	}
 	if c.Verb == http.MethodConnect {
 		return Answer{}, invokeMalformed("the verb CONNECT cannot be forwarded")
 	}
-	a := &attempts{invoke: i, call: c, target: target, decoded: decoded, policy: i.policies.For(target), body: newReplay(c.Body, c.Length)}
+	a := &attempts{
+		invoke: i, call: c, target: target, method: method,
+		policy: i.policies.For(target), body: newReplay(c.Body, c.Length),
+	}
 	span := i.tracer.Start(ctx, c.Header, SpanCaller, "invoke "+target.String())
 	a.trace = span
 	meter := i.metrics.begin(i.app, target)
@@ -130,7 +102,8 @@ func (i *Invoke) Do(ctx context.Context, c *Call) (Answer, error) {
 func (i *Invoke) parseTarget(text string) (App, error) {
 	app, ok := ParseTarget(text, i.app.Namespace)
 	if !ok {
-		return App{}, invokeMalformed("the app id " + name(text) + " is refused: it is letters, digits, - and _, and may name a namespace after one dot")
+		return App{}, invokeMalformed("the app id " + name(text) +
+			" is refused: it is letters, digits, - and _, and may name a namespace after one dot")
 	}
 	return app, nil
 }
@@ -138,32 +111,33 @@ func (i *Invoke) parseTarget(text string) (App, error) {
 // request makes the request of one attempt.
 func (a *attempts) request(ctx context.Context) *http.Request {
 	c := a.call
+	body, trailer := ForwardTrailer(c.Header, a.body.open(), c.Trailer)
 	r := &http.Request{
-		Method: c.Verb, URL: MethodURL(c.Path, a.decoded, c.Query, c.Mark), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: ForwardHeader(c.Header), Body: a.body.open(), ContentLength: c.Length, Trailer: c.Trailer,
+		Method: c.Verb, URL: MethodURL(a.method, c.Query, c.Mark), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: ForwardHeader(c.Header), Body: body, ContentLength: c.Length, Trailer: trailer,
 	}
-	if len(c.Trailer) > 0 {
-		r.ContentLength = -1 // trailers need a body without a length
+	if len(trailer) > 0 {
+		r.ContentLength, r.TransferEncoding = -1, Chunked() // trailers need a body without a length
 	}
 	return r.WithContext(ctx)
 }
 
-// attempts is one call, tried at one place after the other.
+// attempts is one call, which is tried at one instance after the other.
 type attempts struct {
-	invoke  *Invoke
-	call    *Call
-	target  App
-	decoded string
-	policy  *Policy
-	body    *replay
-	trace   Span
+	invoke *Invoke
+	call   *Call
+	target App
+	method MethodPath
+	policy *Policy
+	body   *replay
+	trace  Span
 
-	tried []*Place
-	last  error // of the attempt before
+	tried []discovery.Instance
+	next  *discovery.Lease // chosen for the next attempt; nil = not yet
+	last  error            // of the previous attempt
 }
 
-// run tries until there is an answer, or an error that must not or cannot be mended by
-// trying again.
+// run makes attempts until one has an answer, or an error that does not allow a retry.
 func (a *attempts) run(ctx context.Context) (Answer, error) {
 	a.invoke.budget.earn()
 	pauses := a.policy.pauses()
@@ -173,7 +147,7 @@ func (a *attempts) run(ctx context.Context) (Answer, error) {
 			return answer, nil
 		}
 		if ctx.Err() != nil {
-			return answer, err // nobody waits any more
+			return answer, err // the caller has gone
 		}
 		pause, again := a.again(pauses, answer, err)
 		if !again {
@@ -183,49 +157,69 @@ func (a *attempts) run(ctx context.Context) (Answer, error) {
 			discard(answer.Response)
 		}
 		if pause > 0 && !sleep(ctx, pause) {
+			a.release()
 			return Answer{}, a.failed(err, a.hop(nil))
 		}
 		a.invoke.metrics.retried(a.target)
 	}
 }
 
-// once picks a place and calls it.
+// once calls one instance.
 func (a *attempts) once(ctx context.Context) (Answer, error) {
-	place, err := a.invoke.places.Pick(a.target, a.tried)
-	if err != nil && len(a.tried) > 0 {
-		a.tried = nil // everyone was tried: begin again
-		place, err = a.invoke.places.Pick(a.target, nil)
-	}
+	lease, err := a.choose()
 	if err != nil && a.last != nil {
-		return Answer{}, a.last // it says more than that nobody else is there
+		return Answer{}, a.last // more useful than the error that there is no other instance
 	}
 	if err != nil {
 		return Answer{}, a.failed(err, a.hop(nil))
 	}
-	end, err := a.policy.enter(a.target, place)
+	at := &lease.Instance
+	end, err := a.policy.enter(a.target, a.method)
 	if err != nil {
-		place.Done(Broken)
-		a.tried = append(a.tried, place)
-		return Answer{}, a.failed(err, a.hop(place))
+		lease.Done(discovery.Failed) // nothing was sent: no judgement
+		return Answer{}, a.failed(err, a.hop(at))
 	}
-	answer, err := a.at(ctx, place)
-	outcome := outcomeOf(err)
-	place.Done(outcome)
+	answer, err := a.at(ctx, at)
+	lease.Done(outcomeOf(err))
 	end(answer.Response, err)
 	if err != nil {
-		a.tried, a.last = append(a.tried, place), a.failed(err, a.hop(place))
+		a.tried, a.last = append(a.tried, *at), a.failed(err, a.hop(at))
 		return Answer{}, a.last
 	}
 	return answer, nil
 }
 
-// at calls one place.
-func (a *attempts) at(ctx context.Context, place *Place) (Answer, error) {
+// choose returns the instance for the next attempt: the one that again chose, if any, otherwise a new pick. It
+// prefers instances that were not tried. After all instances were tried, all can be picked again.
+func (a *attempts) choose() (*discovery.Lease, error) {
+	if lease := a.next; lease != nil {
+		a.next = nil
+		return lease, nil
+	}
+	lease, err := a.invoke.routes.pick(a.target, a.tried)
+	if err != nil && len(a.tried) > 0 {
+		a.tried = nil
+		lease, err = a.invoke.routes.pick(a.target, nil)
+	}
+	return lease, err
+}
+
+// release releases the instance that was chosen for an attempt that will not be made.
+func (a *attempts) release() {
+	if a.next != nil {
+		a.next.Done(discovery.Failed) // nothing was sent: no judgement
+		a.next = nil
+	}
+}
+
+// at calls one instance.
+func (a *attempts) at(ctx context.Context, place *discovery.Instance) (Answer, error) {
 	ctx, limit := a.policy.deadline(ctx)
 	i := a.invoke
 	in := &Inbound{
-		Target: a.target, Caller: Caller{App: i.app}, Request: a.request(ctx), Decoded: a.decoded,
-		Trace: a.trace.TraceID(), Session: i.sessions.Outbound(i.app, a.trace.TraceID(), a.call.Header), Remote: a.call.Remote,
+		Target: a.target, Caller: Caller{App: i.app}, Request: a.request(ctx), Method: a.method,
+		Trace: a.trace.TraceID(), Session: i.sessions.Outbound(i.app, a.trace.TraceID(), a.call.Header),
+		Remote: a.call.Remote,
 	}
 	a.trace.Inject(in.Request.Header)
 	var answer Answer
@@ -234,10 +228,8 @@ func (a *attempts) at(ctx context.Context, place *Place) (Answer, error) {
 	case place.Local:
 		in.Caller.Proven = true // by its listener
 		answer, err = i.here.Take(in)
-	case i.there == nil:
-		err = fault.New(fault.Unavailable, "api.Invoke", "this node reaches no other")
 	default:
-		answer, err = i.there.Carry(place, in)
+		answer, err = i.routes.carry(place, in)
 	}
 	if err != nil {
 		return Answer{}, limit.explain(err)
@@ -247,8 +239,8 @@ func (a *attempts) at(ctx context.Context, place *Place) (Answer, error) {
 	return answer, nil
 }
 
-// hop names the way an attempt took.
-func (a *attempts) hop(p *Place) string {
+// hop returns the label of the hop that an attempt took.
+func (a *attempts) hop(p *discovery.Instance) string {
 	switch {
 	case p == nil:
 		return "discovery"
@@ -258,51 +250,47 @@ func (a *attempts) hop(p *Place) string {
 	return "node " + p.Node
 }
 
-// again says whether another attempt is right, and after which pause.
+// again reports whether to make another attempt, and after which pause. If another instance can be called, again
+// chooses it for the next attempt.
 func (a *attempts) again(pauses *pauses, answer Answer, err error) (time.Duration, bool) {
 	if err == nil {
 		pause, ok := pauses.next()
-		return pause, ok && a.body.again()
+		return pause, ok && !a.body.spent() && a.body.again()
 	}
 	f := AsError(err)
 	switch {
+	case f.Details.Reason == ReasonCircuitOpen:
+		return 0, false // the breaker is there to spare the target
 	case f.Kind == Denied || f.Kind == Malformed || f.Kind == Missing:
 		return 0, false
 	case f.Kind != Unavailable && !a.policy.explicit():
 		return 0, false // it may have been done
-	case f.Details.Reason == ReasonCircuitOpen && !a.elsewhere():
-		return 0, false // the breaker is there to spare the target
+	}
+	if len(a.tried) > 0 && f.Kind == Unavailable {
+		a.next, _ = a.invoke.routes.pick(a.target, a.tried)
 	}
 	pause, ok := pauses.next()
+	ok = ok && (f.Kind == Unavailable || !a.body.spent())
 	if !ok || !a.body.again() || !a.policy.explicit() && !a.invoke.budget.spend() {
+		a.release()
 		return 0, false
 	}
-	if len(a.tried) > 0 && f.Kind == Unavailable && a.elsewhere() {
-		pause = 0 // somebody else may serve it at once
+	if a.next != nil && f.Kind == Unavailable {
+		pause = 0 // another instance may serve it at once
 	}
 	return pause, true
 }
 
-// elsewhere reports whether there is a place that was not tried.
-func (a *attempts) elsewhere() bool {
-	p, err := a.invoke.places.Pick(a.target, a.tried)
-	if err != nil {
-		return false
-	}
-	p.Done(Broken) // nothing was sent: no judgement
-	return true
-}
-
-func outcomeOf(err error) Outcome {
+func outcomeOf(err error) discovery.Outcome {
 	switch {
 	case err == nil:
-		return Answered
+		return discovery.OK
 	case fault.Is(err, fault.Unavailable):
-		return Unreached
+		return discovery.Unreachable
 	case fault.Is(err, fault.Denied):
-		return Answered
+		return discovery.OK
 	}
-	return Broken
+	return discovery.Failed
 }
 
 func discard(r *http.Response) {

@@ -6,7 +6,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The reasons of failed calls that are Quorate's own, beside those of state.
+// The reasons for failed calls that Quorate defines, in addition to those for state.
 const (
 	ReasonUnreachable = "unreachable" // surely not received by the application
 	ReasonCircuitOpen = "circuit_open"
@@ -16,17 +16,19 @@ func invokeMalformed(text string) *Error {
 	return &Error{Kind: Malformed, Code: CodeDirectInvoke, Message: text}
 }
 
-// MethodMissing is the error of a call without a method.
+// MethodMissing returns the error of a call without a method.
 func MethodMissing() error {
-	return invokeMalformed("the method is missing: call /v1.0/invoke/<app id>/method/<method>, or any path with the header dapr-app-id")
+	return invokeMalformed("the method is missing: call /v1.0/invoke/<app id>/method/<method>, or any path with " +
+		"the header dapr-app-id")
 }
 
-// InvokeFailed is the error of an answer that could not be handed on.
+// InvokeFailed returns the error of an answer that could not be forwarded.
 func InvokeFailed(target string, err error) error {
-	return &Error{Kind: Failed, Code: CodeDirectInvoke, Message: "failed to invoke, id: " + show(target) + ", err: " + fault.Text(err), cause: err}
+	return &Error{Kind: Failed, Code: CodeDirectInvoke, Message: "failed to invoke, id: " + show(target) + ", err: " +
+		fault.Text(err), cause: err}
 }
 
-// failed makes the public error of a call that failed on the way named by hop.
+// failed returns the public error of a call that failed. hop names the hop that failed.
 func (a *attempts) failed(err error, hop string) *Error {
 	if e, ok := err.(*Error); ok { //nolint:errorlint // it is public already
 		return e
@@ -58,7 +60,7 @@ func (a *attempts) failed(err error, hop string) *Error {
 	return e
 }
 
-// statusClass is the label of an answer in metrics.
+// statusClass returns the label of an answer in metrics.
 func statusClass(r *http.Response, err error) string {
 	switch {
 	case err != nil:

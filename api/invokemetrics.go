@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// InvokeMetrics measure calls of applications. Label values are ids of applications that
-// are known: a call for a target that nobody serves counts as "unknown".
+// InvokeMetrics measure calls of applications. The values of the application labels are ids of known applications. A
+// target without instances is counted as "unknown".
 type InvokeMetrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -19,23 +19,29 @@ type InvokeMetrics struct {
 	known    func(App) bool
 }
 
-// NewInvokeMetrics makes and registers the metrics. known tells whether an application is
-// worth a time series of its own.
+// NewInvokeMetrics makes and registers the metrics. Only applications for which known returns true have their own
+// time series.
 func NewInvokeMetrics(reg prometheus.Registerer, known func(App) bool) (*InvokeMetrics, error) {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_invoke_" + name, Help: help}, labels)
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	m := &InvokeMetrics{
-		requests: counter("requests_total", "Calls of applications, where they begin (hop caller) and where they are served (hop callee), by class of the answer's status; error means that none came.", "hop", "source", "target", "status"),
+		requests: counter("quorate_invoke_requests_total",
+			"Calls of applications, where they begin (hop caller) and where they are served (hop callee), by class "+
+				"of the answer's status; error means that none came.", "hop", "source", "target", "status"),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "quorate_invoke_duration_seconds", Help: "Time until the headers of the answer came, retries included.",
+			Name:    "quorate_invoke_duration_seconds",
+			Help:    "Time until the headers of the answer came, retries included.",
 			Buckets: []float64{.00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
 		}, []string{"hop", "source", "target"}),
-		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "quorate_invoke_in_flight", Help: "Calls whose answer has not begun."}, []string{"hop", "target"}),
-		retries:  counter("retries_total", "Attempts after the first, by target.", "target"),
-		denied:   counter("denied_total", "Calls refused by access control, at the node of the target.", "source", "target"),
-		circuits: counter("circuit_changes_total", "Changes of the circuit breakers of applications, by the new state.", "target", "state"),
-		known:    known,
+		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "quorate_invoke_in_flight",
+			Help: "Calls whose answer has not begun."}, []string{"hop", "target"}),
+		retries: counter("quorate_invoke_retries_total", "Attempts after the first, by target.", "target"),
+		denied: counter("quorate_invoke_denied_total",
+			"Calls refused by access control, at the node of the target.", "source", "target"),
+		circuits: counter("quorate_invoke_circuit_changes_total",
+			"Changes of the circuit breakers of applications, by the new state.", "target", "state"),
+		known: known,
 	}
 	for _, c := range []prometheus.Collector{m.requests, m.duration, m.inFlight, m.retries, m.denied, m.circuits} {
 		if err := reg.Register(c); err != nil {
@@ -45,7 +51,7 @@ func NewInvokeMetrics(reg prometheus.Registerer, known func(App) bool) (*InvokeM
 	return m, nil
 }
 
-// label names an application in a label.
+// label returns the label of an application.
 func (m *InvokeMetrics) label(app App) string {
 	if m.known == nil || m.known(app) {
 		return app.String()

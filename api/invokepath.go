@@ -1,23 +1,13 @@
 package api
 
 import (
-	"net/http"
-	"net/textproto"
 	"net/url"
 	"strings"
 	"unicode"
 
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/discovery/records"
 )
-
-// String is the form in which an application is named in calls: the namespace after a dot,
-// unless there is none.
-func (a App) String() string {
-	if a.Namespace == "" {
-		return a.ID
-	}
-	return a.ID + "." + a.Namespace
-}
 
 // ParseTarget reads the target of a call, "app" in the given namespace or "app.namespace".
 func ParseTarget(text, namespace string) (App, bool) {
@@ -25,57 +15,96 @@ func ParseTarget(text, namespace string) (App, bool) {
 	if !dotted {
 		ns = namespace
 	}
-	if state.ValidateAppID(id) != nil || strings.Contains(id, ".") || dotted && (ns == "" || strings.Contains(ns, ".") || state.ValidateAppID(ns) != nil) {
+	if state.ValidateAppID(id) != nil || strings.Contains(id, ".") || dotted &&
+		(ns == "" || strings.Contains(ns, ".") || state.ValidateAppID(ns) != nil) {
 		return App{}, false
 	}
 	return App{ID: id, Namespace: CanonicalNamespace(ns)}, true
 }
 
-// DefaultNamespace is what a node without a namespace belongs to.
-const DefaultNamespace = "default"
-
-// CanonicalNamespace writes the default namespace as none.
+// CanonicalNamespace returns a namespace in its canonical form. The canonical form of the default namespace is "".
 func CanonicalNamespace(ns string) string {
-	if ns == DefaultNamespace {
+	if ns == records.DefaultNamespace {
 		return ""
 	}
 	return ns
 }
 
-// MethodPath decodes the path of a method and refuses what an application could read as
-// another path than the one that a policy has seen.
-func MethodPath(escaped string) (string, error) {
-	decoded, err := url.PathUnescape(escaped)
+// MethodPath is the path of a method in the form that access rules check and applications receive.
+type MethodPath struct {
+	Path    string // escaped; begins with a slash and has no dot segments
+	Decoded string
+}
+
+// ParseMethod parses the escaped path of a method and removes dot segments (RFC 3986, 5.2.4). It returns an error for
+// a path that an application could read differently from the access rules. That is a path with a raw '?' or '#', with
+// a control character, or with a dot segment that is escaped, has parameters or is next to a backslash.
+func ParseMethod(escaped string) (MethodPath, error) {
+	switch {
+	case !strings.HasPrefix(escaped, "/"):
+		return MethodPath{}, invokeMalformed("the method does not begin with a slash")
+	case strings.ContainsAny(escaped, "?#"):
+		return MethodPath{}, invokeMalformed("the method contains an unescaped '?' or '#' (write %3F or %23)")
+	}
+	path := removeDotSegments(escaped)
+	if path == "/" && escaped != "/" {
+		return MethodPath{}, MethodMissing()
+	}
+	decoded, err := url.PathUnescape(path)
 	if err != nil {
-		return "", invokeMalformed("the method has a '%' that is not followed by two hexadecimal digits")
+		return MethodPath{}, invokeMalformed("the method has a '%' that is not followed by two hexadecimal digits")
 	}
 	for _, r := range decoded {
 		if unicode.IsControl(r) {
-			return "", invokeMalformed("the method contains a control character")
+			return MethodPath{}, invokeMalformed("the method contains a control character")
 		}
 	}
 	for part := range strings.FieldsFuncSeq(decoded, func(r rune) bool { return r == '/' || r == '\\' }) {
-		if bare, _, _ := strings.Cut(part, ";"); bare == ".." {
-			return "", invokeMalformed(`the method contains ".."`)
+		if bare, _, _ := strings.Cut(part, ";"); bare == "." || bare == ".." {
+			return MethodPath{}, invokeMalformed(
+				`the method contains "." or ".." that is escaped, or next to a backslash or semicolon`)
 		}
 	}
-	return decoded, nil
+	return MethodPath{Path: path, Decoded: decoded}, nil
 }
 
-// MethodURL is the URL whose wire form is path, byte for byte. In the opaque form a path
-// that begins with two slashes would be taken for a host: there it keeps its escapes, and
-// only bytes that no path may hold are escaped.
-func MethodURL(path, decoded, query string, mark bool) *url.URL {
-	u := &url.URL{Path: decoded, RawQuery: query, ForceQuery: mark}
-	if strings.HasPrefix(path, "//") {
-		u.RawPath = escapeRest(path)
+// removeDotSegments resolves the parts "." and ".." of a path that begins with a slash. All other parts, including
+// empty ones, stay unchanged.
+func removeDotSegments(path string) string {
+	if !strings.Contains(path, "/.") {
+		return path
+	}
+	parts := strings.Split(path[1:], "/")
+	out := make([]string, 0, len(parts))
+	for i, part := range parts {
+		if part != "." && part != ".." {
+			out = append(out, part)
+			continue
+		}
+		if part == ".." && len(out) > 0 {
+			out = out[:len(out)-1]
+		}
+		if i == len(parts)-1 {
+			out = append(out, "") // "/a/." is "/a/"
+		}
+	}
+	return "/" + strings.Join(out, "/")
+}
+
+// MethodURL returns a URL that net/http sends as the path of m, byte for byte if possible. It is not possible for a
+// path that begins with two slashes, because net/http would read it as a host. MethodURL then keeps the escapes of
+// the path, and escapes the bytes that a path cannot contain. mark adds a question mark even if query is empty.
+func MethodURL(m MethodPath, query string, mark bool) *url.URL {
+	u := &url.URL{Path: m.Decoded, RawQuery: query, ForceQuery: mark}
+	if strings.HasPrefix(m.Path, "//") {
+		u.RawPath = escapeRest(m.Path)
 	} else {
-		u.Opaque = path
+		u.Opaque = m.Path
 	}
 	return u
 }
 
-// escapeRest escapes what net/url does not take for part of an escaped path.
+// escapeRest escapes the bytes that net/url does not accept in an escaped path.
 func escapeRest(path string) string {
 	const hex, allowed = "0123456789ABCDEF", "-_.~$&+,/:;=@!'()*[]%"
 	var b strings.Builder
@@ -87,97 +116,4 @@ func escapeRest(path string) string {
 		}
 	}
 	return b.String()
-}
-
-// policyPath is the form of a decoded path that rules are held against: without empty
-// parts, without ".", in lower case.
-func policyPath(decoded string) []string {
-	parts := strings.Split(strings.ToLower(decoded), "/")
-	out := parts[:0]
-	for _, p := range parts {
-		if p != "" && p != "." {
-			out = append(out, p)
-		}
-	}
-	return out
-}
-
-// perHop reports whether a header belongs to one connection, or to the runtime itself.
-func perHop(name string) bool {
-	switch name {
-	case "Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding",
-		"Upgrade", "Http2-Settings", "Dapr-App-Id", "Destination-App-Id", "Dapr-Caller-App-Id", "Dapr-Caller-Namespace", "Dapr-Callee-App-Id":
-		return true
-	}
-	return strings.HasPrefix(name, "Quorate-") || strings.HasSuffix(name, "-Bin")
-}
-
-// ForwardHeader copies what belongs to the message. Values are shared: nobody changes them.
-func ForwardHeader(in http.Header) http.Header {
-	out := make(http.Header, len(in)+8)
-	binary := isGRPC(in)
-	for name, values := range in {
-		if !perHop(name) || binary && strings.HasSuffix(name, "-Bin") {
-			out[name] = values
-		}
-	}
-	for _, list := range in["Connection"] {
-		for token := range strings.SplitSeq(list, ",") {
-			delete(out, textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(token)))
-		}
-	}
-	if to := UpgradeTo(in); to != "" {
-		out["Connection"], out["Upgrade"] = []string{"Upgrade"}, []string{to}
-	}
-	if hasToken(in["Te"], "trailers") {
-		out["Te"] = []string{"trailers"}
-	}
-	if _, ok := out["User-Agent"]; !ok {
-		out["User-Agent"] = []string{""} // net/http would add its own
-	}
-	return out
-}
-
-// answerHeader removes from an answer what belongs to one connection.
-func answerHeader(h http.Header, upgraded bool) {
-	for _, list := range h["Connection"] {
-		for token := range strings.SplitSeq(list, ",") {
-			if token = textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(token)); !upgraded || token != "Upgrade" {
-				delete(h, token)
-			}
-		}
-	}
-	for name := range h {
-		if perHop(name) && !(upgraded && (name == "Upgrade" || name == "Connection")) && !strings.HasSuffix(name, "-Bin") {
-			delete(h, name)
-		}
-	}
-}
-
-// isGRPC reports whether a message is a call of gRPC, whose binary fields belong to it.
-func isGRPC(h http.Header) bool {
-	kind := h["Content-Type"]
-	return len(kind) > 0 && strings.HasPrefix(kind[0], "application/grpc")
-}
-
-// UpgradeTo is the protocol that a message asks to go on with, or nothing.
-func UpgradeTo(h http.Header) string {
-	if !hasToken(h["Connection"], "upgrade") {
-		return ""
-	}
-	if to := h["Upgrade"]; len(to) > 0 {
-		return to[0]
-	}
-	return ""
-}
-
-func hasToken(lists []string, token string) bool {
-	for _, list := range lists {
-		for t := range strings.SplitSeq(list, ",") {
-			if strings.EqualFold(strings.TrimSpace(t), token) {
-				return true
-			}
-		}
-	}
-	return false
 }

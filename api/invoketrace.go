@@ -5,13 +5,13 @@ import (
 	"net/http"
 )
 
-// Tracer follows calls through the hops. Implementations are safe for concurrent use.
+// Tracer records a span for each hop of a call. Implementations are safe for concurrent use.
 type Tracer interface {
-	// Start begins a span as a child of the traceparent in h, or a trace of its own.
+	// Start starts a span as a child of the traceparent in h. Without a traceparent it starts a new trace.
 	Start(ctx context.Context, h http.Header, side SpanSide, name string) Span
 }
 
-// SpanSide says which side of a hop a span is about.
+// SpanSide is the side of a hop that a span describes.
 type SpanSide uint8
 
 // The sides.
@@ -24,6 +24,6 @@ const (
 type Span interface {
 	Context() context.Context
 	TraceID() string           // 32 hexadecimal digits
-	Inject(h http.Header)      // makes what receives h a child of this span
-	End(*http.Response, error) // one of them is nil
+	Inject(h http.Header)      // adds the traceparent, so that the receiver's span is a child of this one
+	End(*http.Response, error) // one of the arguments is nil
 }

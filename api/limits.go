@@ -1,9 +1,13 @@
 package api
 
-import "cmp"
+import (
+	"cmp"
 
-// Limits bound what one request may ask for. The size of a key is bounded by
-// state.MaxKeySize, the size of a value by its store.
+	"github.com/quorate/quorate/component/state"
+)
+
+// Limits bound a single request. Two bounds are not here: state.MaxKeySize for keys, and the size limit of values,
+// which each store sets.
 type Limits struct {
 	BulkKeys       int // keys of a bulk read, items of a save
 	Operations     int // operations of a transaction
@@ -25,10 +29,84 @@ const (
 	DefaultExtendedSize   = 64 << 10
 )
 
-// DefaultPage is how many keys a page of a listing has when the caller does not say.
+// MaxMetadata is the maximum number of entries in the metadata of one item, operation or request.
+const MaxMetadata = 1_000
+
+// CheckMetadata refuses metadata with too many entries.
+func CheckMetadata(entries int) error {
+	if entries > MaxMetadata {
+		return exceeded("too many entries in one metadata", entries, MaxMetadata)
+	}
+	return nil
+}
+
+// CheckItems returns an error if a save has too many items. The HTTP and gRPC servers count the items before they
+// decode a body, and call CheckItems and the similar methods. Decoded items take much more memory than the body.
+func (s *State) CheckItems(n int) error {
+	if n > s.limits.BulkKeys {
+		return exceeded("too many items in one save", n, s.limits.BulkKeys)
+	}
+	return nil
+}
+
+// CheckKeys refuses a bulk read of too many keys.
+func (s *State) CheckKeys(n int) error {
+	if n > s.limits.BulkKeys {
+		return exceeded("too many keys in one bulk read", n, s.limits.BulkKeys)
+	}
+	return nil
+}
+
+// CheckDeletes refuses a delete of too many keys.
+func (s *State) CheckDeletes(n int) error {
+	if n > s.limits.BulkKeys {
+		return exceeded("too many keys in one delete", n, s.limits.BulkKeys)
+	}
+	return nil
+}
+
+// CheckElements returns an error if a list has too many elements. It applies to lists that have no limit of their
+// own.
+func CheckElements(n int) error {
+	if n > DefaultBulkKeys {
+		return exceeded("too many elements in one list", n, DefaultBulkKeys)
+	}
+	return nil
+}
+
+// CheckOperations returns an error if a transaction has too many operations. If in addition the store cannot be
+// used or does not support transactions, the error says that instead.
+func (s *State) CheckOperations(store string, n int) error {
+	if n <= s.limits.Operations {
+		return nil
+	}
+	inst, failure := s.store(store)
+	return s.tooMany(inst, failure, n)
+}
+
+// CheckActorOperations is CheckOperations for actor transactions.
+func (s *State) CheckActorOperations(n int) error {
+	if n <= s.limits.Operations {
+		return nil
+	}
+	inst, failure := s.actorStore()
+	return s.tooMany(inst, failure, n)
+}
+
+func (s *State) tooMany(inst *state.Instance, failure *Error, n int) error {
+	if failure != nil {
+		return failure
+	}
+	if state.AbilitiesOf(inst.Store).Transactor == nil {
+		return transactionsNotSupported(inst.Name)
+	}
+	return tooManyOperations(inst.Name, n, s.limits.Operations)
+}
+
+// DefaultPage is the default number of keys of a page of a listing.
 const DefaultPage = 100
 
-// WithDefaults replaces what is zero by its default.
+// WithDefaults returns l with every zero field replaced by its default.
 func (l Limits) WithDefaults() Limits {
 	l.BulkKeys = cmp.Or(l.BulkKeys, DefaultBulkKeys)
 	l.Operations = cmp.Or(l.Operations, DefaultOperations)

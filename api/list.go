@@ -14,7 +14,7 @@ type ListRequest struct {
 	Store  string
 	Prefix string // of the application's own keys; may be empty
 	Limit  int    // keys of the page; 0 = DefaultPage
-	Token  string // of the page before; empty = from the start
+	Token  string // of the previous page; empty = from the start
 	ReadOptions
 }
 
@@ -25,15 +25,15 @@ type Page struct {
 	state.Proof
 }
 
-// List returns one page of the application's own keys. Actor state, which lies in the
-// same key space, is left out.
+// List returns one page of the keys that belong to the application. It omits actor state, although actor state is in
+// the same key space.
 func (s *State) List(ctx context.Context, r ListRequest) (Page, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {
 		return Page{}, failure
 	}
-	store, ok := inst.Store.(state.Lister)
-	if !ok {
+	store := state.AbilitiesOf(inst.Store).Lister
+	if store == nil {
 		return Page{}, listingNotSupported(inst.Name)
 	}
 	v := s.enter(r.Trace, &r.Session)
@@ -49,7 +49,7 @@ func (s *State) List(ctx context.Context, r ListRequest) (Page, error) {
 	return page, nil
 }
 
-// listing is one call on its way: a page is gathered from one or several of the store.
+// listing builds one page from one or several pages of the store.
 type listing struct {
 	store   state.Lister
 	inst    *state.Instance
@@ -80,7 +80,8 @@ func (l *listing) prepare(r ListRequest, limits Limits) *Error {
 	}
 	stored := l.inst.StoredPrefix(l.app, r.Prefix)
 	if stored == "" {
-		return malformed("state store " + l.inst.Name + " has keyPrefix none, so its keys tell no owner: list them with a prefix")
+		return malformed("state store " + l.inst.Name +
+			" has keyPrefix none, so its keys tell no owner: list them with a prefix")
 	}
 	after, failure := l.after(r)
 	if failure != nil {
@@ -90,20 +91,21 @@ func (l *listing) prepare(r ListRequest, limits Limits) *Error {
 	return nil
 }
 
-// after turns a page token into the stored key to go on after.
+// after returns the stored key after which the listing continues for a page token.
 func (l *listing) after(r ListRequest) (string, *Error) {
 	if r.Token == "" {
 		return "", nil
 	}
 	key, ok := parseToken(r.Token)
 	if !ok || !strings.HasPrefix(key, r.Prefix) {
-		return "", malformed("token is not one of a page of this listing (use the token as it was given, with the same prefix)")
+		return "", malformed("token is not one of a page of this listing (use the token as it was given, with the " +
+			"same prefix)")
 	}
 	return l.inst.StoredKey(l.app, key), nil
 }
 
-// run asks until the page is full or the keys end. Every round gives keys or skips one
-// actor type, so it comes to an end.
+// run reads from the store until the page is full or there are no more keys. The loop always ends, because every
+// round adds keys to the page or skips the state of one actor type.
 func (l *listing) run(ctx context.Context) (Page, error) {
 	wanted := l.request.Limit
 	for {
@@ -127,8 +129,8 @@ func (l *listing) page(token string) Page {
 	return Page{Items: l.items, Token: token, Proof: l.worth.Proof}
 }
 
-// take adds own keys to the page, notes where to go on, and reports whether it stopped
-// early to jump over actor state.
+// take adds the application's own keys to the page and remembers where the next read continues. If it meets actor
+// state, it stops and returns true; the next read continues after that actor state.
 func (l *listing) take(items []state.Item) (skipped bool) {
 	for _, item := range items {
 		key, own := l.inst.OriginalKey(l.app, item.Key)
@@ -143,8 +145,8 @@ func (l *listing) take(items []state.Item) (skipped bool) {
 	return false
 }
 
-// pastActor returns what lies after all stored keys that share stored's part up to the
-// separator. Keys are UTF-8, so none has a byte 0xff.
+// pastActor returns a key that sorts after all actor state of the same actor type. stored is one stored key of that
+// type. The types are compared up to the separator. The byte 0xff ends the result, because no UTF-8 key contains it.
 func (l *listing) pastActor(stored string) string {
 	base := len(l.inst.StoredPrefix(l.app, ""))
 	i := strings.Index(stored[base:], state.Separator)
@@ -154,7 +156,7 @@ func (l *listing) pastActor(stored string) string {
 	return stored[:base+i+len(state.Separator)] + "\xff"
 }
 
-// tokenVersion begins every page token, so that a later form can be told apart.
+// tokenVersion begins every page token, so that later formats can be distinguished.
 const tokenVersion = "1"
 
 func makeToken(key string) string {

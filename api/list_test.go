@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/component/state/inmemory"
 )
 
-// sparing gives at most two keys at once, whatever it is asked for, and counts.
+// sparing is a store that returns at most two keys at once, whatever the limit, and counts calls.
 type sparing struct {
 	*inmemory.Store
 	asked int
@@ -47,7 +47,7 @@ func everyPage(t *testing.T, s *api.State, r api.ListRequest) []string {
 	}
 }
 
-func TestAListingHasEveryOwnKeyOnceInOrderAndNothingElse(t *testing.T) {
+func TestList_HasEveryOwnKeyOnceInOrder(t *testing.T) {
 	t.Parallel()
 	store := &sparing{Store: inmemory.Open(inmemory.Options{})}
 	t.Cleanup(func() { _ = store.Close() })
@@ -88,14 +88,14 @@ func TestAListingHasEveryOwnKeyOnceInOrderAndNothingElse(t *testing.T) {
 	}
 }
 
-// empty says that there is more and gives nothing.
+// empty is a store that returns no keys and reports that there are more.
 type empty struct{ state.Store }
 
 func (empty) List(context.Context, state.ListRequest) (state.Page, error) {
 	return state.Page{More: true}, nil
 }
 
-func TestAListingEndsWithAStoreThatGivesNothing(t *testing.T) {
+func TestList_EndsOnEmptyPage(t *testing.T) {
 	t.Parallel()
 	page, err := service(empty{}, api.Limits{}, nil).List(t.Context(), api.ListRequest{Store: "orders"})
 	if err != nil || len(page.Items) != 0 || page.Token != "" {
@@ -103,12 +103,13 @@ func TestAListingEndsWithAStoreThatGivesNothing(t *testing.T) {
 	}
 }
 
-// A token is a caller's text: none may reach keys outside the listing, and none may panic.
+// Callers can send any token. No token may reach keys outside the listing or cause a panic.
 func FuzzPageToken(f *testing.F) {
 	store := inmemory.Open(inmemory.Options{})
 	f.Cleanup(func() { _ = store.Close() })
 	for _, key := range []string{"shop||a", "shop||b", "shop||Cat||1||k", "other||secret", "shop2||secret"} {
-		if _, err := store.Set(f.Context(), state.SetRequest{Items: []state.Write{{Key: key, Value: []byte("1")}}}); err != nil {
+		if _, err := store.Set(f.Context(), state.SetRequest{Items: []state.Write{{Key: key,
+			Value: []byte("1")}}}); err != nil {
 			f.Fatal(err)
 		}
 	}

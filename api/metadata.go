@@ -3,17 +3,17 @@ package api
 import (
 	"strconv"
 	"sync"
+	"time"
 	"unicode/utf8"
 )
 
-// NodeInfo is what the node knows about itself. Implementations are safe for concurrent use.
+// NodeInfo describes the node. Implementations are safe for concurrent use.
 type NodeInfo interface {
-	// Describe returns the node as the application sees it now. The caller does not
-	// change what the slices hold.
+	// Describe returns the current description of the node for the application. The caller must not change the slices.
 	Describe() Description
 }
 
-// Description is the answer of GET /v1.0/metadata but for the values the application set.
+// Description is the answer of GET /v1.0/metadata, except the values the application set.
 type Description struct {
 	RuntimeVersion string
 	Features       []string // optional features that are switched on
@@ -25,8 +25,7 @@ type Description struct {
 	API            APIAddresses
 }
 
-// APIAddresses tell where the API of the application listens, as host:port. They are
-// empty until the start is complete.
+// APIAddresses are the addresses of the application's API, as host:port. They are empty until the start is complete.
 type APIAddresses struct {
 	HTTP []string
 	GRPC []string // empty = gRPC is not served
@@ -46,22 +45,31 @@ type ComponentInfo struct {
 	Capabilities        []string // such as ETAG, TRANSACTIONAL, TTL
 }
 
-// AppChannel is how the runtime reaches the application; a zero port means that it does not.
+// AppChannel describes how the runtime calls the application. Port 0 means that it does not call it.
+// Health is nil if the application is not probed.
 type AppChannel struct {
 	Port           int
 	Protocol       string // http, https, h2c, grpc, grpcs
 	Address        string
 	MaxConcurrency int // 0 = no cap
+	Health         *AppHealth
 }
 
-// ActorRuntime tells how far the actor building block is served.
+// AppHealth is how the runtime probes the application.
+type AppHealth struct {
+	Path              string // of an HTTP application
+	Interval, Timeout time.Duration
+	Threshold         int // failures in a row that make it unhealthy
+}
+
+// ActorRuntime is the status of the actor building block.
 type ActorRuntime struct {
 	Status    string // such as DISABLED
 	HostReady bool
 }
 
-// Metadata describes one application's runtime and keeps the values the application, or
-// a tool that started it, sets. They live in memory, bounded by Limits.
+// Metadata describes the runtime to one application. It also stores values that the application, or the tool that
+// started the application, sets. The values are kept in memory and bounded by Limits.
 type Metadata struct {
 	app    App
 	node   NodeInfo

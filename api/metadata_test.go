@@ -13,7 +13,7 @@ type noInfo struct{}
 
 func (noInfo) Describe() api.Description { return api.Description{RuntimeVersion: "v"} }
 
-func TestMetadataValuesAreBoundedInNumberAndSize(t *testing.T) {
+func TestMetadata_BoundsNumberAndSize(t *testing.T) {
 	t.Parallel()
 	m := api.NewMetadata(api.App{ID: "shop"}, noInfo{}, api.Limits{ExtendedValues: 2, ExtendedSize: 4})
 	steps := []struct {
@@ -31,7 +31,8 @@ func TestMetadataValuesAreBoundedInNumberAndSize(t *testing.T) {
 	}
 	for _, step := range steps {
 		err := m.Set(step.name, step.value)
-		if step.says == "" && err != nil || step.says != "" && (err == nil || !strings.Contains(err.Error(), step.says)) {
+		if step.says == "" && err != nil || step.says != "" &&
+			(err == nil || !strings.Contains(err.Error(), step.says)) {
 			t.Errorf("%q = %q: %v, want %q", step.name, step.value, err, step.says)
 		}
 	}
@@ -45,7 +46,7 @@ func TestMetadataValuesAreBoundedInNumberAndSize(t *testing.T) {
 	}
 }
 
-func TestMetadataMayBeSetAndReadAtOnce(t *testing.T) {
+func TestMetadata_ConcurrentSetAndRead(t *testing.T) {
 	t.Parallel()
 	m := api.NewMetadata(api.App{ID: "shop"}, noInfo{}, api.Limits{})
 	var running sync.WaitGroup

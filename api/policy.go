@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -12,15 +13,15 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Policies say how calls of each application are retried, limited in time and broken off.
-// Safe for concurrent use.
+// Policies hold the resiliency policy of each called application: retries, timeout and circuit breakers. They are
+// safe for concurrent use.
 type Policies struct {
 	targets atomic.Pointer[map[App]*Policy]
 	plain   atomic.Pointer[Policy]
 }
 
-// NewPolicies returns policies without targets: only what surely never reached an
-// application is tried again, for about two seconds.
+// NewPolicies returns policies without entries for single applications. Their default policy retries only calls that
+// did not reach an application, for about two seconds.
 func NewPolicies() *Policies {
 	p := &Policies{}
 	p.plain.Store(&Policy{})
@@ -28,8 +29,8 @@ func NewPolicies() *Policies {
 	return p
 }
 
-// Set gives applications policies of their own, and all others one together. Neither is
-// changed any more.
+// Set sets the policies of single applications, and the policy that all other applications share. The caller must not
+// change the arguments afterwards.
 func (p *Policies) Set(targets map[App]*Policy, others *Policy) {
 	p.plain.Store(others)
 	p.targets.Store(&targets)
@@ -43,20 +44,21 @@ func (p *Policies) For(target App) *Policy {
 	return p.plain.Load()
 }
 
-// Policy is what a Resiliency document says about calls to one application.
+// Policy has the settings of a Resiliency document for calls to one application.
 type Policy struct {
 	Timeout time.Duration // of each attempt, until the headers of its answer; 0 = none
-	Retry   *Retry        // nil = only what surely never reached the application
+	Retry   *Retry        // nil = retry only calls that did not reach the application
 	Breaker *Breakers     // nil = none
 }
 
-// Retry says what is tried again, and when.
+// Retry sets what is retried, and when.
 type Retry struct {
 	Pause       time.Duration // before each, or before the first
 	MaxPause    time.Duration // of a growing pause
-	Exponential bool          // it doubles, with chance in it
+	Exponential bool          // the pause doubles, with jitter
 	Max         int           // retries; negative = no limit
-	Statuses    StatusSet     // of answers; empty = all but 2xx and 3xx
+	Statuses    StatusSet     // HTTP statuses of failures; empty = all. 1xx, 2xx and 3xx are no failures
+	Codes       StatusSet     // gRPC codes of failures; empty = all
 }
 
 // StatusSet are ranges of statuses, both ends included.
@@ -79,21 +81,32 @@ const (
 	plainMaxPause = time.Second
 )
 
-// explicit reports whether somebody asked for retries in so many words.
+// explicit reports whether the policy configures retries.
 func (p *Policy) explicit() bool { return p.Retry != nil }
 
-// retryStatus reports whether an answer is to be tried again for its status.
+// retryStatus reports whether a call is to be retried because of the status of its answer.
 func (p *Policy) retryStatus(r *http.Response) bool {
 	if p.Retry == nil || r == nil {
 		return false
 	}
-	if len(p.Retry.Statuses) > 0 {
-		return p.Retry.Statuses.Has(r.StatusCode)
+	if code, failed := grpcCode(r); failed {
+		return len(p.Retry.Codes) == 0 || p.Retry.Codes.Has(code)
 	}
-	return r.StatusCode >= 400
+	return r.StatusCode >= 400 && (len(p.Retry.Statuses) == 0 || p.Retry.Statuses.Has(r.StatusCode))
 }
 
-// pauses gives the pauses before the retries of one call.
+// grpcCode returns the gRPC status code of an application's answer if the call failed. It looks only at the header,
+// which contains the status only if the answer has no message.
+func grpcCode(r *http.Response) (code int, failed bool) {
+	text := r.Header.Get("Grpc-Status")
+	if text == "" {
+		return 0, false
+	}
+	code, err := strconv.Atoi(text)
+	return code, err == nil && code != 0
+}
+
+// pauses returns the pauses before the retries of one call.
 type pauses struct {
 	left  int // negative = no limit
 	steps backoff.BackOff
@@ -107,7 +120,8 @@ func (p *Policy) pauses() *pauses {
 	if !r.Exponential {
 		return &pauses{left: r.Max, steps: backoff.NewConstantBackOff(r.Pause)}
 	}
-	return &pauses{left: r.Max, steps: &backoff.ExponentialBackOff{InitialInterval: r.Pause, MaxInterval: r.MaxPause, Multiplier: 2, RandomizationFactor: 0.3}}
+	return &pauses{left: r.Max, steps: &backoff.ExponentialBackOff{InitialInterval: r.Pause, MaxInterval: r.MaxPause,
+		Multiplier: 2, RandomizationFactor: 0.3}}
 }
 
 func (p *pauses) next() (time.Duration, bool) {
@@ -118,7 +132,7 @@ func (p *pauses) next() (time.Duration, bool) {
 	return p.steps.NextBackOff(), true
 }
 
-// limit is the time-out of one attempt.
+// limit is the timeout of one attempt.
 type limit struct {
 	after  time.Duration
 	timer  *time.Timer
@@ -138,14 +152,14 @@ func (p *Policy) deadline(ctx context.Context) (context.Context, *limit) {
 	return ctx, l
 }
 
-// answered ends the time-out: a stream may last.
+// answered stops the timeout when the headers of the answer have arrived. Reading the body has no time limit.
 func (l *limit) answered() {
 	if l != nil {
 		l.timer.Stop()
 	}
 }
 
-// explain names the time-out where it was the reason.
+// explain adds the timeout to err if it was the cause.
 func (l *limit) explain(err error) error {
 	if l == nil {
 		return err
@@ -158,16 +172,18 @@ func (l *limit) explain(err error) error {
 	if code == fault.Unavailable {
 		return err
 	}
-	return &fault.Error{Code: code, Op: "api.Invoke", Msg: fmt.Sprintf("no answer came within %s, the time-out of the resiliency policy (context deadline exceeded)", l.after)}
+	return &fault.Error{Code: code, Op: "api.Invoke",
+		Msg: fmt.Sprintf("no answer came within %s, the time-out of the resiliency policy "+
+			"(context deadline exceeded)", l.after)}
 }
 
-// budget bounds the retries of a service to a part of its calls, so that an application
-// in trouble does not get many times the calls it could not take.
+// budget limits the retries of a service to a fraction of its calls. Without it, retries would multiply the load of
+// an overloaded application.
 type budget struct{ tenths atomic.Int64 }
 
 const (
-	budgetMax   = 5000 // tenths of a retry: the most that can be saved up
-	budgetEarns = 2    // tenths of a retry for each call
+	budgetMax   = 5000 // maximum budget, in tenths of a retry
+	budgetEarns = 2    // budget earned by each call, in tenths of a retry
 )
 
 func newBudget() *budget {
@@ -183,7 +199,7 @@ func (b *budget) earn() {
 	}
 }
 
-// spend takes one retry, if there is one.
+// spend takes one retry from the budget. It returns false if the budget is too small.
 func (b *budget) spend() bool {
 	if b.tenths.Add(-10) >= 0 {
 		return true

@@ -7,19 +7,20 @@ import (
 	"sync"
 )
 
-// replayLimit is how much of a body is remembered, in bytes, so that a call that surely was
-// not received can be made again elsewhere. What is longer streams through.
+// replayLimit is the maximum number of bytes of a request body that are kept for another attempt. If an instance did
+// not receive the call, the body can then be sent again to another instance. A longer body can be sent only once.
 const replayLimit = 64 << 10
 
-// replay is the body of a call for several attempts. Each attempt reads it from the start,
-// as long as no more than replayLimit was taken from it; all but the last attempt are cut off.
+// replay is the body of a call that may be sent several times. Each attempt reads the body from the start, which is
+// possible until more than replayLimit bytes were read. When a new attempt begins, reads of earlier attempts fail.
 type replay struct {
 	source io.ReadCloser // nil = there is no body
+	stream bool          // its length is unknown
 	turn   int           // guarded by mu
 
 	mu    sync.Mutex // guards what follows, and reading from source
 	seen  []byte
-	lost  bool // more was read than is remembered
+	lost  bool // more than replayLimit bytes were read
 	ended error
 }
 
@@ -27,7 +28,30 @@ func newReplay(body io.ReadCloser, length int64) *replay {
 	if body == nil || body == http.NoBody || length == 0 {
 		return &replay{}
 	}
-	return &replay{source: body}
+	return &replay{source: body, stream: length < 0}
+}
+
+// oneMessage is implemented by request bodies of unknown length that may consist of a single message, such as the
+// body of a unary gRPC call.
+type oneMessage interface {
+	// Single reports whether no more than one message was read.
+	Single() bool
+}
+
+// spent reports whether a part of a stream was read. Such a call must not be repeated, because the application may
+// have processed that part already.
+func (p *replay) spent() bool {
+	if p.source == nil || !p.stream {
+		return false
+	}
+	if !p.mu.TryLock() {
+		return true // the last attempt still reads
+	}
+	defer p.mu.Unlock()
+	if m, ok := p.source.(oneMessage); ok && m.Single() {
+		return false
+	}
+	return p.lost || len(p.seen) > 0
 }
 
 // open returns the body for the next attempt.
@@ -41,7 +65,7 @@ func (p *replay) open() io.ReadCloser {
 	return &replayReader{of: p, turn: p.turn}
 }
 
-// again reports whether another attempt can have the whole body, and cuts off the last.
+// again ends the last attempt. It reports whether another attempt can read the whole body.
 func (p *replay) again() bool {
 	if p.source == nil {
 		return true
@@ -83,7 +107,7 @@ func (r *replayReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// remember keeps what was read, up to the limit. Once that is exceeded nothing is kept.
+// remember keeps the bytes that were read. Above replayLimit it drops all of them.
 func (p *replay) remember(b []byte) {
 	switch {
 	case p.lost:
@@ -94,5 +118,5 @@ func (p *replay) remember(b []byte) {
 	}
 }
 
-// Close ends the attempt. The source belongs to whoever made the call.
+// Close does nothing, because the caller owns the source.
 func (r *replayReader) Close() error { return nil }

@@ -12,8 +12,8 @@ import (
 type Item struct {
 	Key   string
 	Value []byte // nil = missing, which is refused. The store may keep the slice
-	// JSON says that Value is JSON text. Bytes that are not JSON travel in it as a base64
-	// string with the metadata contentType=application/octet-stream.
+	// JSON reports that Value is JSON text. Other bytes can be sent in JSON as a base64 string, with the metadata
+	// contentType=application/octet-stream.
 	JSON        bool
 	ETag        string // empty = no condition
 	Metadata    map[string]string
@@ -21,24 +21,23 @@ type Item struct {
 	Consistency state.Consistency
 }
 
-// SaveRequest writes items. Several items are one atomic write where the store has
-// transactions; otherwise they are written one after the other and a failure leaves
-// those before it written.
+// SaveRequest is a request to write items. If the store supports transactions, all items are one atomic write.
+// Otherwise they are written one by one, up to the first failure.
 type SaveRequest struct {
 	Store string
 	Items []Item
 	WriteOptions
 }
 
-// Save writes items; no items is no work and no error. The strictest consistency of all
-// items counts.
+// Save writes items. A request without items does nothing. If items ask for different consistencies, the strictest
+// one applies to all.
 func (s *State) Save(ctx context.Context, r SaveRequest) (state.Written, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {
 		return state.Written{}, failure
 	}
-	if len(r.Items) > s.limits.BulkKeys {
-		return state.Written{}, exceeded("too many items in one save", len(r.Items), s.limits.BulkKeys)
+	if err := s.CheckItems(len(r.Items)); err != nil {
+		return state.Written{}, err
 	}
 	if failure := s.checkRequestID(r.RequestID); failure != nil || len(r.Items) == 0 {
 		return state.Written{}, orNil(failure)
@@ -47,7 +46,8 @@ func (s *State) Save(ctx context.Context, r SaveRequest) (state.Written, error) 
 	set := state.SetRequest{Items: make([]state.Write, len(r.Items)), Session: r.Session, RequestID: r.RequestID}
 	for i := range r.Items {
 		item := &r.Items[i]
-		if failure := s.convert(inst, item, r.Metadata, place{index: i, of: len(r.Items)}, &set.Items[i]); failure != nil {
+		if failure := s.convert(inst, item, r.Metadata, place{index: i, of: len(r.Items)},
+			&set.Items[i]); failure != nil {
 			return state.Written{}, failure
 		}
 		set.Items[i].Key = inst.StoredKey(s.app.ID, item.Key)
@@ -69,7 +69,8 @@ func (s *State) saveFailed(err error, inst *state.Instance, writes []state.Write
 	return opSave.failed(err, inst.Name, items[i].Key, itemText(err, inst.Name, &items[i]))
 }
 
-// itemText words a failure of one item; anything but a conflict is told in the store's words.
+// itemText returns the error message for an item that could not be written. For a conflict it is a text of this
+// package, otherwise the store's error text.
 func itemText(err error, store string, item *Item) string {
 	if fault.Is(err, fault.Conflict) {
 		return conflictText(store, item.Key, item.ETag)
@@ -77,8 +78,8 @@ func itemText(err error, store string, item *Item) string {
 	return "key " + strconv.Quote(show(item.Key)) + ": " + storeText(err)
 }
 
-// concerned returns the index of the write that err is about, or -1. Of several writes to
-// one key it is the first with a condition.
+// concerned returns the index of the write that caused err, or -1 if err names no key of writes. If several writes
+// have that key, it prefers the first one with an ETag or with first-write concurrency.
 func concerned(err error, writes []state.Write) int {
 	key := fault.KeyOf(err)
 	found := -1
@@ -98,10 +99,11 @@ func concerned(err error, writes []state.Write) int {
 
 func conditional(w *state.Write) bool { return w.ETag != "" || w.Concurrency == state.FirstWrite }
 
-// place tells which item of a request a message is about.
+// place is the position of an item in a request, for messages.
 type place struct{ index, of int }
 
-// prefix begins a message about the item; a lone item needs none.
+// prefix returns the start of an error message about the item, such as "item 3: ". It returns "" if the request has
+// only one item.
 func (p place) prefix() string {
 	if p.of == 1 {
 		return ""
@@ -113,13 +115,14 @@ func (p place) number() string { return strconv.Itoa(p.index) }
 
 func (p place) field(name string) string { return "[" + p.number() + "]." + name }
 
-// convert checks an item and fills in everything of out but its stored key.
+// convert checks an item and fills in all fields of the write except its stored key.
 func (s *State) convert(inst *state.Instance, item *Item, over map[string]string, at place, out *state.Write) *Error {
 	if err := state.ValidateKey(item.Key); err != nil {
 		return illegalKey(inst.Name, at.field("key"), at.prefix(), err)
 	}
 	if item.Value == nil {
-		return malformed(at.prefix() + `"value" of key ` + strconv.Quote(show(item.Key)) + " is missing (an explicit null is allowed)")
+		return malformed(at.prefix() + `"value" of key ` + strconv.Quote(show(item.Key)) +
+			" is missing (an explicit null is allowed)")
 	}
 	out.Value, out.ETag, out.Concurrency = item.Value, item.ETag, item.Concurrency
 	out.Metadata = merge(item.Metadata, over)
@@ -132,7 +135,7 @@ func (s *State) convert(inst *state.Instance, item *Item, over map[string]string
 	return nil
 }
 
-// interpret acts on the metadata that every store knows: life time and content type.
+// interpret applies the metadata that every store supports: time to live and content type.
 func interpret(isJSON bool, w *state.Write) (err error) {
 	if w.TTL, err = state.ParseTTL(w.Metadata); err != nil {
 		return err

@@ -8,20 +8,19 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// SecretStores is where the secrets service finds stores. Implementations are safe for
-// concurrent use; what they answer may change while components are being loaded.
+// SecretStores returns the stores that the secrets service uses. Implementations are safe for concurrent use. The
+// stores may change while components are being loaded.
 type SecretStores interface {
-	// SecretStore returns the store that requests call name.
+	// SecretStore returns the store with the given component name.
 	SecretStore(name string) (*secretstores.Instance, bool)
 	// SecretStores returns all stores.
 	SecretStores() []*secretstores.Instance
-	// Loaded reports whether all components have been opened: until then a store that is
-	// not there may still come.
+	// Loaded reports whether all components have been opened. Until then, a missing store may still appear.
 	Loaded() bool
 }
 
-// Secrets serves one application's reads of secrets. It is immutable and safe for
-// concurrent use. All errors are *Error and never carry a secret.
+// Secrets serves one application's reads of secrets. It is immutable and safe for concurrent use. All errors are
+// *Error and never contain a secret.
 type Secrets struct {
 	app    App
 	stores SecretStores
@@ -37,8 +36,8 @@ type SecretRequest struct {
 	Metadata map[string]string // store specific; nil = none
 }
 
-// Get reads one secret: key within the secret to value. It answers nil for a secret that
-// does not exist.
+// Get reads one secret, which consists of one or more keys and values. It returns the values by key, or nil if the
+// secret does not exist.
 func (s *Secrets) Get(ctx context.Context, r SecretRequest) (map[string]string, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {
@@ -48,22 +47,24 @@ func (s *Secrets) Get(ctx context.Context, r SecretRequest) (map[string]string, 
 		return nil, malformed("the name of the secret is empty")
 	}
 	if !inst.Scope.Allows(r.Name) {
-		return nil, secretDenied(`access denied by policy to get "`+show(r.Name)+`" from "`+inst.Name+`"`, inst.Name, r.Name)
+		return nil, secretDenied(`access denied by policy to get "`+show(r.Name)+`" from "`+inst.Name+`"`, inst.Name,
+			r.Name)
 	}
 	secret, err := inst.Store.Get(ctx, r.Name, r.Metadata)
 	switch {
 	case fault.Is(err, fault.NotFound):
 		return nil, nil
 	case err != nil:
-		return nil, secretFailed(err, CodeSecretGet, "failed getting secret with key "+show(r.Name)+" from secret store "+inst.Name, inst.Name, r.Name)
+		return nil, secretFailed(err, CodeSecretGet,
+			"failed getting secret with key "+show(r.Name)+" from secret store "+inst.Name, inst.Name, r.Name)
 	case secret == nil:
 		secret = map[string]string{} // it exists and has no keys
 	}
 	return secret, nil
 }
 
-// BulkGet reads all secrets of a store that the application may read: secret name to what
-// Get answers.
+// BulkGet reads all secrets of a store that the application may read. The result maps the name of each secret to the
+// map that Get returns.
 func (s *Secrets) BulkGet(ctx context.Context, r SecretRequest) (map[string]map[string]string, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {
@@ -74,7 +75,8 @@ func (s *Secrets) BulkGet(ctx context.Context, r SecretRequest) (map[string]map[
 	}
 	secrets, err := inst.Store.Bulk(ctx, r.Metadata)
 	if err != nil {
-		return nil, secretFailed(err, CodeSecretGet, "failed getting secrets from secret store "+inst.Name, inst.Name, "")
+		return nil, secretFailed(err, CodeSecretGet, "failed getting secrets from secret store "+inst.Name, inst.Name,
+			"")
 	}
 	out := make(map[string]map[string]string, len(secrets))
 	for name, secret := range secrets {
@@ -85,8 +87,8 @@ func (s *Secrets) BulkGet(ctx context.Context, r SecretRequest) (map[string]map[
 	return out, nil
 }
 
-// store finds a store, or says why there is none. A store that is meant for other
-// applications does not exist to this one.
+// store returns a store, or an error that explains why it cannot be used. If the scopes of a store exclude the
+// application, the error is the same as for a store that does not exist.
 func (s *Secrets) store(asked string) (*secretstores.Instance, *Error) {
 	if inst, ok := s.stores.SecretStore(asked); ok && inst.VisibleTo(s.app.ID) {
 		return inst, nil
@@ -94,20 +96,24 @@ func (s *Secrets) store(asked string) (*secretstores.Instance, *Error) {
 	if !s.stores.Loaded() {
 		return nil, &Error{
 			Kind: Unavailable, Code: CodeSecretStoresNotConfigured,
-			Message: "secret store " + show(asked) + " is not open yet: components are being loaded (wait for /v1.0/healthz/outbound)",
+			Message: "secret store " + show(asked) +
+				" is not open yet: components are being loaded (wait for /v1.0/healthz/outbound)",
 			Details: Details{Reason: ReasonStarting, Metadata: attributes("store", asked)},
 		}
 	}
 	for _, inst := range s.stores.SecretStores() {
 		if inst.VisibleTo(s.app.ID) {
 			return nil, &Error{
-				Kind: Missing, Code: CodeSecretStoreNotFound, Message: "failed finding secret store with key " + name(asked),
+				Kind: Missing, Code: CodeSecretStoreNotFound, Message: "failed finding secret store with key " +
+					name(asked),
 				Details: Details{Reason: ReasonNotFound, Metadata: attributes("appID", s.app.ID, "store", show(asked))},
 			}
 		}
 	}
 	return nil, &Error{
-		Kind: Failed, Code: CodeSecretStoresNotConfigured, Message: "secret store is not configured: no secret store is loaded (add a component of a secretstores type)",
+		Kind: Failed, Code: CodeSecretStoresNotConfigured,
+		Message: "secret store is not configured: no secret store is loaded (add a component of a secretstores " +
+			"type)",
 		Details: Details{Reason: ReasonNotConfigured, Metadata: attributes("appID", s.app.ID, "store", show(asked))},
 	}
 }
@@ -117,8 +123,8 @@ func secretDenied(text, store, secret string) *Error {
 		Details: Details{Reason: ReasonDenied, Metadata: attributes("store", store, "secret", show(secret))}}
 }
 
-// secretFailed makes the public error of a store's failure. That the store refuses the
-// node's own credentials is a failure of the node, not of the caller.
+// secretFailed returns the public error for a failed read. If the store refuses the credentials of the node, the
+// public error is an internal failure and not a denied request.
 func secretFailed(err error, code, text, store, secret string) *Error {
 	e := &Error{Kind: Failed, Code: code, Message: text + ": " + secretText(err), cause: err,
 		Details: Details{Metadata: attributes("store", store, "secret", show(secret))}}
@@ -143,7 +149,8 @@ func secretFailed(err error, code, text, store, secret string) *Error {
 	return e
 }
 
-// secretText is what a store said. Only faults are shown: anything else may hold a secret.
+// secretText returns the error text of a store if err is a fault. For any other error it returns a general text,
+// because the error may contain a secret.
 func secretText(err error) string {
 	if _, ok := fault.As(err); ok {
 		return fault.Text(err)

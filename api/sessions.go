@@ -7,21 +7,19 @@ import (
 	"sync"
 )
 
-// SessionMerger joins session tokens. Implementations are safe for concurrent use.
+// SessionMerger merges session tokens. Implementations are safe for concurrent use.
 type SessionMerger interface {
-	// MergeSessions returns a token that has seen what either has seen; false if one of
-	// them cannot be read here. Empty tokens have seen nothing.
+	// MergeSessions returns a token that covers everything that a or b covers. It returns false if one of them cannot
+	// be read. An empty token covers nothing.
 	MergeSessions(a, b string) (string, bool)
 }
 
-// Sessions remember what the applications of this node have seen of the replicated stores,
-// so that what one wrote is seen by those it calls, and those that call it, without any
-// help of theirs.
+// Sessions hold the session tokens of the applications of this node. They make the writes of an application visible
+// to the applications that it calls, without changes to their code.
 //
-// An application has a session of its own, which grows with everything it reads, writes and
-// is told. A call that comes in with a trace id opens a session for that trace, too: requests
-// that carry the id wait for that one only, which keeps one call's news from slowing down
-// all others. Safe for concurrent use.
+// Each application has one session for everything that it reads, writes and receives in calls. A call with a trace id
+// also opens a session for that trace. Requests with that trace id wait only for the writes in the session of the
+// trace, so that one call does not slow down all others. Sessions are safe for concurrent use.
 type Sessions struct {
 	merger SessionMerger
 
@@ -29,8 +27,8 @@ type Sessions struct {
 	apps map[App]*seenBy
 }
 
-// maxTraces bounds the traces remembered for each application; the oldest goes first, and
-// its requests fall back to the session of the application, which holds more.
+// maxTraces is the maximum number of traces with a session, for each application. Above it, the session of the oldest
+// trace is dropped. Requests of that trace then use the session of the application, which covers more writes.
 const maxTraces = 4096
 
 type seenBy struct {
@@ -41,14 +39,13 @@ type seenBy struct {
 
 type traced struct{ id, token string }
 
-// NewSessions returns a memory without sessions. Without a merger nothing is remembered.
+// NewSessions returns empty Sessions. If m is nil, nothing is remembered.
 func NewSessions(m SessionMerger) *Sessions {
 	return &Sessions{merger: m, apps: map[App]*seenBy{}}
 }
 
-// Begin returns the token that a request of app to a store is to carry: given is what the
-// request brought itself. Nothing is remembered of a request that brings a token that
-// cannot be read here.
+// Begin returns the token for a request of app to a store: the token that the request has, given, merged with the
+// session of app for the trace. given may be empty. If given cannot be parsed, Begin returns it unchanged.
 func (s *Sessions) Begin(app App, trace, given string) string {
 	own := s.Token(app, trace)
 	if given == "" || own == "" || s == nil {
@@ -60,25 +57,27 @@ func (s *Sessions) Begin(app App, trace, given string) string {
 	return given
 }
 
-// End notes the token that a store answered; asked is what Begin returned. A store may have
-// taken something out of the token, which counts if nobody else was faster.
-func (s *Sessions) End(app App, trace, asked, got string) {
+// End records the token that a store returned, got, in the sessions of app. sent is the token from Begin. If the
+// store has removed parts of sent, End removes them from a session too, unless the session has changed in the
+// meantime.
+func (s *Sessions) End(app App, trace, sent, got string) {
 	if s == nil || s.merger == nil || got == "" {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.of(app)
-	b.token = s.advance(b.token, asked, got)
+	b.token = s.advance(b.token, sent, got)
 	if e := b.traces[trace]; e != nil {
 		t := e.Value.(*traced)
-		t.token = s.advance(t.token, asked, got)
+		t.token = s.advance(t.token, sent, got)
 	}
 }
 
-// advance is the token after a store answered got to asked.
-func (s *Sessions) advance(token, asked, got string) string {
-	if token == asked || token == got {
+// advance returns the new token of a session. token is the current one. The store was sent the token sent and has
+// answered with the token got.
+func (s *Sessions) advance(token, sent, got string) string {
+	if token == sent || token == got {
 		return got
 	}
 	if merged, ok := s.merger.MergeSessions(token, got); ok {
@@ -87,7 +86,8 @@ func (s *Sessions) advance(token, asked, got string) string {
 	return token
 }
 
-// Token is what app has seen, in a trace if that is known.
+// Token returns the session token of app for a trace. If the trace has no session, it returns the token of the
+// application's session. It returns "" if app has no session, or if sessions are off.
 func (s *Sessions) Token(app App, trace string) string {
 	if s == nil || s.merger == nil {
 		return ""
@@ -104,12 +104,12 @@ func (s *Sessions) Token(app App, trace string) string {
 	return b.token
 }
 
-// Inbound notes what app was told by a call, or by the answer to one.
+// Inbound merges the token of a call to app, or of an answer to a call from app, into the sessions of app.
 func (s *Sessions) Inbound(app App, trace, token string) {
-	s.End(app, trace, "\x00", token) // no token: nothing is replaced
+	s.End(app, trace, "\x00", token) // "\x00" is never a token, so nothing is replaced
 }
 
-// Follow opens a session for a trace that a call brought in.
+// Follow opens a session for the trace of an incoming call.
 func (s *Sessions) Follow(app App, trace, token string) {
 	if s == nil || s.merger == nil || trace == "" || token == "" {
 		return
@@ -130,7 +130,7 @@ func (s *Sessions) Follow(app App, trace, token string) {
 	}
 }
 
-// of returns what app has seen, under the mutex.
+// of returns the sessions of app. The caller holds the mutex.
 func (s *Sessions) of(app App) *seenBy {
 	b := s.apps[app]
 	if b == nil {
@@ -140,8 +140,8 @@ func (s *Sessions) of(app App) *seenBy {
 	return b
 }
 
-// Outbound is the token that a call of app is to carry: what it has seen, and what the
-// call's header says that it has.
+// Outbound returns the token for a call from app to another application: the session of app, merged with the token in
+// the header of the call.
 func (s *Sessions) Outbound(app App, trace string, h http.Header) string {
 	given := ""
 	if v := h["Quorate-Session"]; len(v) > 0 {
@@ -150,10 +150,11 @@ func (s *Sessions) Outbound(app App, trace string, h http.Header) string {
 	return s.Begin(app, trace, given)
 }
 
-// TraceID is the trace id of a W3C traceparent; empty if there is none that is valid.
+// TraceID returns the trace id of a W3C traceparent, or "" if the traceparent is invalid.
 func TraceID(traceparent string) string {
 	// version (2) - trace id (32) - parent id (16) - flags (2)
-	if len(traceparent) < 55 || traceparent[2] != '-' || traceparent[35] != '-' || traceparent[52] != '-' || traceparent[:2] == "ff" {
+	if len(traceparent) < 55 || traceparent[2] != '-' || traceparent[35] != '-' || traceparent[52] != '-' ||
+		traceparent[:2] == "ff" {
 		return ""
 	}
 	id := traceparent[3:35]

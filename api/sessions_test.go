@@ -23,7 +23,7 @@ func (letters) MergeSessions(a, b string) (string, bool) {
 	return a, true
 }
 
-func TestASessionGrowsWithWhatTheApplicationSees(t *testing.T) {
+func TestSessions_GrowWithObservedWrites(t *testing.T) {
 	s, app := api.NewSessions(letters{}), api.App{ID: "a"}
 	if got := s.Begin(app, "", ""); got != "" {
 		t.Errorf("%q at first", got)
@@ -39,7 +39,7 @@ func TestASessionGrowsWithWhatTheApplicationSees(t *testing.T) {
 	if got := s.Token(app, ""); got != "wx" {
 		t.Errorf("%q", got)
 	}
-	s.End(app, "", "wx", "w") // the store took something out
+	s.End(app, "", "wx", "w") // the store removed a part
 	if got := s.Token(app, ""); got != "w" {
 		t.Errorf("%q", got)
 	}
@@ -48,7 +48,7 @@ func TestASessionGrowsWithWhatTheApplicationSees(t *testing.T) {
 	}
 }
 
-func TestARequestOfATraceWaitsForThatTraceOnly(t *testing.T) {
+func TestSessions_RequestWaitsForItsTraceOnly(t *testing.T) {
 	s, app := api.NewSessions(letters{}), api.App{ID: "a"}
 	for i, token := range []string{"x", "y"} {
 		trace := fmt.Sprint("t", i)
@@ -72,7 +72,7 @@ func TestARequestOfATraceWaitsForThatTraceOnly(t *testing.T) {
 	}
 }
 
-func TestWithoutAMergerNothingIsRemembered(t *testing.T) {
+func TestSessions_WithoutMergerNothingIsStored(t *testing.T) {
 	s, app := api.NewSessions(nil), api.App{ID: "a"}
 	s.End(app, "t", "", "x")
 	s.Inbound(app, "t", "x")
@@ -82,9 +82,10 @@ func TestWithoutAMergerNothingIsRemembered(t *testing.T) {
 	}
 }
 
-func TestATraceIDIsThatOfAValidTraceparent(t *testing.T) {
+func TestTraceID_RequiresValidTraceparent(t *testing.T) {
 	const ok = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-	for text, want := range map[string]string{ok: ok[3:35], "": "", ok[:54]: "", "ff" + ok[2:]: "", strings.ToUpper(ok): "", "00-" + strings.Repeat("0", 32) + ok[35:]: ""} {
+	for text, want := range map[string]string{ok: ok[3:35], "": "", ok[:54]: "", "ff" + ok[2:]: "",
+		strings.ToUpper(ok): "", "00-" + strings.Repeat("0", 32) + ok[35:]: ""} {
 		if got := api.TraceID(text); got != want {
 			t.Errorf("%q: %q", text, got)
 		}

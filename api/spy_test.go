@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/component/state/inmemory"
 )
 
-// spy remembers what reached the store.
+// spy is a store that records its requests.
 type spy struct {
 	state.Store
 	mu       sync.Mutex
@@ -49,20 +49,20 @@ func (s *spy) Delete(ctx context.Context, r state.DeleteRequest) (state.Written,
 
 func (s *spy) Transact(ctx context.Context, r state.TransactRequest) (state.Written, error) {
 	s.note(func() { s.transact = r })
-	return s.Store.(state.Transactor).Transact(ctx, r)
+	return state.AbilitiesOf(s.Store).Transactor.Transact(ctx, r)
 }
 
 func (s *spy) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
 	s.note(func() { s.bulk = r })
-	return s.Store.(state.BulkGetter).BulkGet(ctx, r)
+	return state.AbilitiesOf(s.Store).BulkGetter.BulkGet(ctx, r)
 }
 
 func (s *spy) List(ctx context.Context, r state.ListRequest) (state.Page, error) {
 	s.note(func() { s.list = r })
-	return s.Store.(state.Lister).List(ctx, r)
+	return state.AbilitiesOf(s.Store).Lister.List(ctx, r)
 }
 
-// one is a catalogue of one store, which carries the actor state too.
+// one is a StateStores with one store, which is also the actor state store.
 type one struct{ inst *state.Instance }
 
 func (o one) StateStore(name string) (*state.Instance, bool) { return o.inst, name == o.inst.Name }
@@ -70,7 +70,7 @@ func (o one) StateStores() []*state.Instance                 { return []*state.I
 func (o one) ActorStore() (*state.Instance, bool)            { return o.inst, true }
 func (o one) Loaded() bool                                   { return true }
 
-// newSpied returns a service over an in-memory store that is spied on.
+// newSpied returns a service over an in-memory store, and the spy that records its requests.
 func newSpied(t testing.TB, limits api.Limits, adapt func(*state.Instance)) (*api.State, *spy) {
 	t.Helper()
 	store := inmemory.Open(inmemory.Options{})
@@ -100,7 +100,7 @@ func codeOf(t testing.TB, err error) string {
 	return public.Code
 }
 
-// gauge notes how many calls run at the same time.
+// gauge records how many calls run at the same time.
 type gauge struct{ now, most atomic.Int64 }
 
 func (g *gauge) enter() {

@@ -9,34 +9,31 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// StateStores is where the state service finds stores. Implementations are safe for
-// concurrent use; what they answer may change while components are being loaded.
+// StateStores returns the stores that the state service uses. Implementations are safe for concurrent use. The stores
+// may change while components are being loaded.
 type StateStores interface {
-	// StateStore returns the store that requests call name.
+	// StateStore returns the store with the given component name.
 	StateStore(name string) (*state.Instance, bool)
 	// StateStores returns all stores, in the order of their names.
 	StateStores() []*state.Instance
-	// ActorStore returns the store that carries actor state.
+	// ActorStore returns the actor state store.
 	ActorStore() (*state.Instance, bool)
-	// Loaded reports whether all components have been opened: until then a store that is
-	// not there may still come.
+	// Loaded reports whether all components have been opened. Until then, a missing store may still appear.
 	Loaded() bool
 }
 
-// State serves one application's state. It is immutable and safe for concurrent use.
-// All errors are *Error.
+// State serves one application's state. It is immutable and safe for concurrent use. All errors are *Error.
 type State struct {
 	app    App
 	stores StateStores
 	limits Limits
 
-	callee   App // as sessions know the application
+	callee   App // the application in sessions
 	sessions *Sessions
 }
 
-// Remember makes the service take part in the sessions of an application: what it reads
-// and writes is seen by those it calls, and the other way round. It returns the service
-// itself, for use before the first request.
+// Remember sets the sessions that the service uses for app, and returns s. With sessions, the applications that app
+// calls see its writes, and app sees theirs. Call Remember before the first request.
 func (s *State) Remember(app App, sessions *Sessions) *State {
 	s.callee, s.sessions = app, sessions
 	return s
@@ -48,13 +45,13 @@ type visit struct {
 	trace, asked string
 }
 
-// enter puts what the application has seen into the token of a request.
+// enter merges the session of the application into the token of a request.
 func (s *State) enter(trace string, token *string) visit {
 	*token = s.sessions.Begin(s.callee, trace, *token)
 	return visit{s, trace, *token}
 }
 
-// leave notes what the store has answered.
+// leave records the session token that the store has returned.
 func (v visit) leave(p *state.Proof) { v.s.sessions.End(v.s.callee, v.trace, v.asked, p.Session) }
 
 // NewState returns the state service of app.
@@ -62,15 +59,19 @@ func NewState(app App, stores StateStores, limits Limits) *State {
 	return &State{app: app, stores: stores, limits: limits.WithDefaults()}
 }
 
-// ReadOptions say how a read may be served.
+// ReadOptions are the options of a read.
 type ReadOptions struct {
 	Consistency state.Consistency
 	Session     string            // token of an earlier answer; empty = none
 	Trace       string            // trace id of the request; empty = none
-	Metadata    map[string]string // maxStaleness, and what the store knows; nil = none
+	Metadata    map[string]string // maxStaleness, and metadata for the store; nil = none
+	MaxValue    int64             // a read of one key may return only the size of a larger value; 0 = no bound
 }
 
-// WriteOptions go with every write.
+// UnreservedValue is the largest value, in bytes, that a server may read before it reserves memory for the value.
+const UnreservedValue = 256 << 10
+
+// WriteOptions are the options of every write.
 type WriteOptions struct {
 	Session   string
 	Trace     string            // trace id of the request; empty = none
@@ -93,8 +94,8 @@ type DeleteRequest struct {
 	WriteOptions
 }
 
-// Check reports whether requests to the store can be served at all. A face asks before
-// it decodes a body.
+// Check returns an error if requests to the store cannot be served at all. The HTTP and gRPC servers call it before
+// they decode a body.
 func (s *State) Check(store string) error {
 	if _, err := s.store(store); err != nil {
 		return err
@@ -102,7 +103,7 @@ func (s *State) Check(store string) error {
 	return nil
 }
 
-// Get reads one key. An absent key is an item for which Found is false.
+// Get reads one key. If the key does not exist, Found of the item is false.
 func (s *State) Get(ctx context.Context, r GetRequest) (state.Item, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {
@@ -161,7 +162,7 @@ func deleteText(err error, store string, r DeleteRequest) string {
 	return conflictText(store, r.Key, r.ETag)
 }
 
-// store finds a store, or says why there is none.
+// store returns a store, or an error that explains why it cannot be used.
 func (s *State) store(name string) (*state.Instance, *Error) {
 	if inst, ok := s.stores.StateStore(name); ok {
 		return inst, nil
@@ -183,7 +184,7 @@ func (s *State) checkRequestID(id string) *Error {
 	return nil
 }
 
-// resolve replaces "the caller said nothing" by the store's default.
+// resolve returns the store's default for an unset consistency.
 func resolve(inst *state.Instance, c state.Consistency) state.Consistency {
 	if c == state.DefaultConsistency {
 		return max(inst.DefaultConsistency, state.Eventual)
@@ -191,25 +192,28 @@ func resolve(inst *state.Instance, c state.Consistency) state.Consistency {
 	return c
 }
 
-// metadataMaxStaleness names the bound on the age of an eventual read.
+// metadataMaxStaleness is the metadata key for the maximum age of an eventual read.
 const metadataMaxStaleness = "maxStaleness"
 
 func readOptions(inst *state.Instance, r ReadOptions) (state.ReadOptions, *Error) {
-	out := state.ReadOptions{Consistency: resolve(inst, r.Consistency), Session: r.Session, Metadata: r.Metadata}
+	out := state.ReadOptions{Consistency: resolve(inst, r.Consistency), Session: r.Session, MaxValue: r.MaxValue,
+		Metadata: r.Metadata}
 	for name, value := range r.Metadata {
 		if !strings.EqualFold(name, metadataMaxStaleness) || value == "" {
 			continue
 		}
 		bound, err := time.ParseDuration(value)
 		if err != nil || bound <= 0 {
-			return out, malformed("metadata.maxStaleness must be a duration above zero, such as 500ms or 2s (for the newest data ask with consistency=strong)")
+			return out, malformed("metadata.maxStaleness must be a duration above zero, such as 500ms or 2s (for " +
+				"the newest data ask with consistency=strong)")
 		}
 		out.MaxStaleness = bound
 	}
 	return out, nil
 }
 
-// merge lays the metadata of the request over that of an item. Neither is changed.
+// merge returns the metadata of an item merged with the metadata of its request. If both have a name, the value of
+// the request is used. merge changes neither map.
 func merge(item, request map[string]string) map[string]string {
 	switch {
 	case len(request) == 0:

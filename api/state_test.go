@@ -21,7 +21,7 @@ func upsert(key string, c state.Consistency) api.Operation {
 	return api.Operation{Name: api.OperationUpsert, Item: item(key, "1", c)}
 }
 
-func TestTheStrictestConsistencyOfARequestReachesTheStore(t *testing.T) {
+func TestState_StrictestConsistencyReachesStore(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name     string
@@ -29,11 +29,12 @@ func TestTheStrictestConsistencyOfARequestReachesTheStore(t *testing.T) {
 		given    []state.Consistency
 		expected state.Consistency
 	}{
-		{"nothing said, eventual store", state.Eventual, []state.Consistency{0, 0}, state.Eventual},
-		{"nothing said, strong store", state.Strong, []state.Consistency{0, 0}, state.Strong},
-		{"nothing said, store without a default", state.DefaultConsistency, []state.Consistency{0}, state.Eventual},
+		{"unset, eventual store", state.Eventual, []state.Consistency{0, 0}, state.Eventual},
+		{"unset, strong store", state.Strong, []state.Consistency{0, 0}, state.Strong},
+		{"unset, store without a default", state.DefaultConsistency, []state.Consistency{0}, state.Eventual},
 		{"one strong", state.Eventual, []state.Consistency{state.Eventual, state.Strong, 0}, state.Strong},
-		{"all eventual, strong store", state.Strong, []state.Consistency{state.Eventual, state.Eventual}, state.Eventual},
+		{"all eventual, strong store", state.Strong, []state.Consistency{state.Eventual, state.Eventual},
+			state.Eventual},
 		{"one says nothing, strong store", state.Strong, []state.Consistency{state.Eventual, 0}, state.Strong},
 	}
 	for _, test := range tests {
@@ -53,17 +54,19 @@ func TestTheStrictestConsistencyOfARequestReachesTheStore(t *testing.T) {
 				t.Fatal(err)
 			}
 			if store.set.Consistency != test.expected || store.transact.Consistency != test.expected {
-				t.Errorf("save asked for %v and transaction for %v, want %v", store.set.Consistency, store.transact.Consistency, test.expected)
+				t.Errorf("save passed %v and transaction %v, want %v", store.set.Consistency,
+					store.transact.Consistency, test.expected)
 			}
 		})
 	}
 }
 
-func TestOptionsOfARequestReachTheStore(t *testing.T) {
+func TestState_OptionsReachStore(t *testing.T) {
 	t.Parallel()
 	s, store := newSpied(t, api.Limits{}, nil)
 	ctx := t.Context()
-	read := api.ReadOptions{Consistency: state.Strong, Session: "s1", Metadata: map[string]string{"maxStaleness": "2s", "x": "y"}}
+	read := api.ReadOptions{Consistency: state.Strong, Session: "s1",
+		Metadata: map[string]string{"maxStaleness": "2s", "x": "y"}}
 	write := api.WriteOptions{Session: "s2", RequestID: "r1", Metadata: map[string]string{"x": "z"}}
 	deleted := write
 	deleted.RequestID = "r3"
@@ -73,7 +76,8 @@ func TestOptionsOfARequestReachTheStore(t *testing.T) {
 			return err
 		},
 		"bulk": func() error {
-			_, err := s.BulkGet(ctx, api.BulkGetRequest{Store: "orders", Keys: []string{"k"}, Parallelism: 3, ReadOptions: read})
+			_, err := s.BulkGet(ctx, api.BulkGetRequest{Store: "orders", Keys: []string{"k"}, Parallelism: 3,
+				ReadOptions: read})
 			return err
 		},
 		"list": func() error {
@@ -81,17 +85,20 @@ func TestOptionsOfARequestReachTheStore(t *testing.T) {
 			return err
 		},
 		"delete": func() error {
-			_, err := s.Delete(ctx, api.DeleteRequest{Store: "orders", Key: "k", Concurrency: state.FirstWrite, WriteOptions: deleted})
+			_, err := s.Delete(ctx, api.DeleteRequest{Store: "orders", Key: "k", Concurrency: state.FirstWrite,
+				WriteOptions: deleted})
 			return err
 		},
 		"save": func() error {
-			_, err := s.Save(ctx, api.SaveRequest{Store: "orders", Items: []api.Item{item("k", "1", 0)}, WriteOptions: write})
+			_, err := s.Save(ctx, api.SaveRequest{Store: "orders", Items: []api.Item{item("k", "1", 0)},
+				WriteOptions: write})
 			return err
 		},
 		"transact": func() error {
 			_, err := s.Transact(ctx, api.TransactRequest{
 				Store: "orders", Operations: []api.Operation{upsert("k", 0)},
-				StoreMetadata: map[string]string{"whole": "1"}, WriteOptions: api.WriteOptions{Session: "s2", RequestID: "r2"},
+				StoreMetadata: map[string]string{"whole": "1"},
+				WriteOptions:  api.WriteOptions{Session: "s2", RequestID: "r2"},
 			})
 			return err
 		},
@@ -101,7 +108,8 @@ func TestOptionsOfARequestReachTheStore(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	options := state.ReadOptions{Consistency: state.Strong, Session: "s1", MaxStaleness: 2 * time.Second, Metadata: read.Metadata}
+	options := state.ReadOptions{Consistency: state.Strong, Session: "s1", MaxStaleness: 2 * time.Second,
+		Metadata: read.Metadata}
 	check := func(what string, got, want any) {
 		t.Helper()
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -112,7 +120,8 @@ func TestOptionsOfARequestReachTheStore(t *testing.T) {
 	check("bulk", store.bulk, state.BulkGetRequest{Keys: []string{"shop||k"}, Parallelism: 3, ReadOptions: options})
 	check("list", store.list, state.ListRequest{Prefix: "shop||k", Limit: api.DefaultPage, ReadOptions: options})
 	check("delete", store.delete, state.DeleteRequest{
-		Key: "shop||k", Concurrency: state.FirstWrite, Consistency: state.Eventual, Session: "s2", RequestID: "r3", Metadata: write.Metadata,
+		Key: "shop||k", Concurrency: state.FirstWrite, Consistency: state.Eventual, Session: "s2", RequestID: "r3",
+		Metadata: write.Metadata,
 	})
 	check("save", store.set, state.SetRequest{
 		Items:       []state.Write{{Key: "shop||k", Value: []byte("1"), Metadata: write.Metadata}},
@@ -124,7 +133,7 @@ func TestOptionsOfARequestReachTheStore(t *testing.T) {
 	})
 }
 
-func TestMetadataOfTheRequestOverridesThatOfItemsAndChangesNeither(t *testing.T) {
+func TestState_RequestMetadataOverridesItemMetadata(t *testing.T) {
 	t.Parallel()
 	s, store := newSpied(t, api.Limits{}, nil)
 	own := map[string]string{"ttlInSeconds": "5", "own": "1"}
@@ -154,7 +163,7 @@ func TestMetadataOfTheRequestOverridesThatOfItemsAndChangesNeither(t *testing.T)
 	}
 }
 
-func TestLimitsAreNamedAndNothingReachesTheStore(t *testing.T) {
+func TestLimits_ErrorsNameLimitAndStoreIsNotCalled(t *testing.T) {
 	t.Parallel()
 	limits := api.Limits{BulkKeys: 2, Operations: 2, PageSize: 2, RequestIDSize: 3}
 	s, store := newSpied(t, limits, nil)
@@ -178,7 +187,8 @@ func TestLimitsAreNamedAndNothingReachesTheStore(t *testing.T) {
 			return err
 		}, api.CodeTooManyOperations, "the limit is 2"},
 		"actor transaction": {func() error {
-			_, err := s.ActorTransact(ctx, api.ActorTransactRequest{Actor: api.Actor{Type: "t", ID: "i"}, Operations: make([]api.Operation, 3)})
+			_, err := s.ActorTransact(ctx, api.ActorTransactRequest{Actor: api.Actor{Type: "t", ID: "i"},
+				Operations: make([]api.Operation, 3)})
 			return err
 		}, api.CodeTooManyOperations, "the limit is 2"},
 		"list": {func() error {
@@ -190,7 +200,8 @@ func TestLimitsAreNamedAndNothingReachesTheStore(t *testing.T) {
 			return err
 		}, api.CodeMalformed, "from 1 to 2"},
 		"request id of a save": {func() error {
-			_, err := s.Save(ctx, api.SaveRequest{Store: "orders", Items: []api.Item{item("a", "1", 0)}, WriteOptions: long})
+			_, err := s.Save(ctx, api.SaveRequest{Store: "orders", Items: []api.Item{item("a", "1", 0)},
+				WriteOptions: long})
 			return err
 		}, api.CodeMalformed, "the limit is 3"},
 		"request id of a delete": {func() error {
@@ -198,7 +209,8 @@ func TestLimitsAreNamedAndNothingReachesTheStore(t *testing.T) {
 			return err
 		}, api.CodeMalformed, "the limit is 3"},
 		"request id of a transaction": {func() error {
-			_, err := s.Transact(ctx, api.TransactRequest{Store: "orders", Operations: []api.Operation{upsert("a", 0)}, WriteOptions: long})
+			_, err := s.Transact(ctx, api.TransactRequest{Store: "orders",
+				Operations: []api.Operation{upsert("a", 0)}, WriteOptions: long})
 			return err
 		}, api.CodeMalformed, "the limit is 3"},
 	}
@@ -213,7 +225,7 @@ func TestLimitsAreNamedAndNothingReachesTheStore(t *testing.T) {
 	}
 }
 
-// bare gives up with what the context says, without words of its own.
+// bare is a store that returns the bare error of its context.
 type bare struct{ state.Store }
 
 func (bare) Set(ctx context.Context, _ state.SetRequest) (state.Written, error) {
@@ -224,7 +236,7 @@ func (bare) Get(ctx context.Context, _ state.GetRequest) (state.Item, error) {
 	return state.Item{}, ctx.Err()
 }
 
-func TestAWriteThatEndsWithABareContextErrorMayHaveBeenDone(t *testing.T) {
+func TestWrite_BareContextErrorIsIndeterminate(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -239,7 +251,7 @@ func TestAWriteThatEndsWithABareContextErrorMayHaveBeenDone(t *testing.T) {
 	}
 }
 
-func TestAnErrorThatIsNotPublicBecomesInternalAndKeepsItsCause(t *testing.T) {
+func TestError_PrivateBecomesInternalAndKeepsCause(t *testing.T) {
 	t.Parallel()
 	cause := fault.New(fault.Corrupt, "test", "broken")
 	e := api.AsError(cause)
@@ -248,7 +260,7 @@ func TestAnErrorThatIsNotPublicBecomesInternalAndKeepsItsCause(t *testing.T) {
 	}
 }
 
-func TestNamespaceAndLiteralPrefixesSeparateKeys(t *testing.T) {
+func TestKeys_NamespaceAndLiteralPrefixesAreSeparate(t *testing.T) {
 	t.Parallel()
 	for text, stored := range map[string]string{
 		"": "shop||k", "namespace": "prod.shop||k", "name": "orders||k", "none": "k", "Team": "team||k",
@@ -260,7 +272,8 @@ func TestNamespaceAndLiteralPrefixesSeparateKeys(t *testing.T) {
 		s, store := newSpied(t, api.Limits{}, func(i *state.Instance) { i.KeyPrefix, i.Namespace = prefix, "prod" })
 		got, err := s.Get(t.Context(), api.GetRequest{Store: "orders", Key: "k"})
 		if err != nil || store.get.Key != stored || got.Key != "k" {
-			t.Errorf("keyPrefix %q: stored key %q, key in the answer %q, %v; want %q", text, store.get.Key, got.Key, err, stored)
+			t.Errorf("keyPrefix %q: stored key %q, key in the answer %q, %v; want %q", text, store.get.Key, got.Key,
+				err, stored)
 		}
 	}
 }

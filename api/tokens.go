@@ -8,14 +8,13 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Tokens are the API tokens that open one or more applications' API, over every protocol.
-// Only their hashes are kept. Safe for concurrent use; nil is a value: no token is asked for.
+// Tokens are the API tokens of one or more applications. Only hashes of the tokens are kept. Tokens are safe for
+// concurrent use. A nil *Tokens means that no token is required.
 type Tokens struct {
-	hashes atomic.Pointer[[][sha256.Size]byte] // never nil; empty = no token is asked for
+	hashes atomic.Pointer[[][sha256.Size]byte] // never nil; empty = no token is required
 }
 
-// NewTokens returns the tokens, any of which is accepted. The error is fault.Invalid for
-// an empty one.
+// NewTokens returns Tokens that accept any of the given tokens. It returns fault.Invalid if one of them is empty.
 func NewTokens(tokens []string) (*Tokens, error) {
 	hashes, err := hashTokens(tokens)
 	if err != nil {
@@ -37,15 +36,15 @@ func hashTokens(tokens []string) ([][sha256.Size]byte, error) {
 	return out, nil
 }
 
-// Asked reports whether requests must carry a token. It never changes.
-func (t *Tokens) Asked() bool { return t != nil && len(*t.hashes.Load()) > 0 }
+// Required reports whether requests must carry a token. It never changes.
+func (t *Tokens) Required() bool { return t != nil && len(*t.hashes.Load()) > 0 }
 
-// Set replaces the tokens from the next request on. Who asks for tokens goes on asking,
-// and who does not never begins to: an empty list is refused, as is a list where there was
-// none. The error is fault.Invalid.
+// Set replaces the tokens for all further requests. It cannot change whether tokens are required: it returns
+// fault.Invalid if either the old or the new list is empty.
 func (t *Tokens) Set(tokens []string) error {
-	if len(tokens) == 0 || !t.Asked() {
-		return fault.New(fault.Invalid, "api.SetTokens", "API tokens can be exchanged, but neither dropped nor introduced while the node runs")
+	if len(tokens) == 0 || !t.Required() {
+		return fault.New(fault.Invalid, "api.SetTokens",
+			"API tokens can be exchanged, but neither dropped nor introduced while the node runs")
 	}
 	hashes, err := hashTokens(tokens)
 	if err != nil {
@@ -55,10 +54,9 @@ func (t *Tokens) Set(tokens []string) error {
 	return nil
 }
 
-// Accept reports whether a request with this token may pass. It compares with every
-// token, whatever the outcome, in constant time.
+// Accept reports whether a token is valid. It compares the token with every valid one, each in constant time.
 func (t *Tokens) Accept(given string) bool {
-	if !t.Asked() {
+	if !t.Required() {
 		return true
 	}
 	hash, match := sha256.Sum256([]byte(given)), 0

@@ -7,7 +7,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-func TestTokensAreExchangedButNeitherDroppedNorIntroduced(t *testing.T) {
+func TestTokens_CanBeReplacedNotAddedOrRemoved(t *testing.T) {
 	with, err := api.NewTokens([]string{"a"})
 	if err != nil {
 		t.Fatal(err)
@@ -30,13 +30,13 @@ func TestTokensAreExchangedButNeitherDroppedNorIntroduced(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, open := range []*api.Tokens{without, nil} {
-		if err := open.Set([]string{"a"}); !fault.Is(err, fault.Invalid) || open.Asked() || !open.Accept("") {
-			t.Errorf("%v, %v", err, open.Asked())
+		if err := open.Set([]string{"a"}); !fault.Is(err, fault.Invalid) || open.Required() || !open.Accept("") {
+			t.Errorf("%v, %v", err, open.Required())
 		}
 	}
 }
 
-func TestAnEmptyTokenIsRefused(t *testing.T) {
+func TestTokens_EmptyIsRefused(t *testing.T) {
 	if _, err := api.NewTokens([]string{"a", ""}); !fault.Is(err, fault.Invalid) {
 		t.Error(err)
 	}

@@ -22,26 +22,26 @@ type Operation struct {
 type TransactRequest struct {
 	Store      string
 	Operations []Operation
-	// StoreMetadata is for the store and for the transaction as a whole.
+	// StoreMetadata is passed to the store for the transaction as a whole.
 	StoreMetadata map[string]string
 	WriteOptions
 }
 
-// Transact applies operations atomically; none is no work and no error. The strictest
-// consistency of all operations counts.
+// Transact applies all operations atomically. A request without operations does nothing. If operations ask for
+// different consistencies, the strictest one applies to all.
 func (s *State) Transact(ctx context.Context, r TransactRequest) (state.Written, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {
 		return state.Written{}, failure
 	}
-	t := transaction{state: s, inst: inst, op: opTransact, limit: s.limits.Operations, storedKey: func(key string) string {
-		return inst.StoredKey(s.app.ID, key)
-	}}
+	t := transaction{state: s, inst: inst, op: opTransact, limit: s.limits.Operations,
+		storedKey: func(key string) string {
+			return inst.StoredKey(s.app.ID, key)
+		}}
 	return t.run(ctx, r)
 }
 
-// transaction is one call on its way to the store: the state API and the actor API
-// differ in their keys and in the names of their errors.
+// transaction is one transaction of the state API or the actor API. The two APIs differ in keys and error codes.
 type transaction struct {
 	state     *State
 	inst      *state.Instance
@@ -51,8 +51,8 @@ type transaction struct {
 }
 
 func (t *transaction) run(ctx context.Context, r TransactRequest) (state.Written, error) {
-	store, ok := t.inst.Store.(state.Transactor)
-	if !ok {
+	store := state.AbilitiesOf(t.inst.Store).Transactor
+	if store == nil {
 		return state.Written{}, transactionsNotSupported(t.inst.Name)
 	}
 	if n, limit := len(r.Operations), t.limit; n > limit {

@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	sayRefusal  = time.Minute // between two lines about one remote host
-	maxRefusals = 1024        // hosts that are remembered
+	refusalInterval = time.Minute // minimum time between two log lines for one remote host
+	maxRefusals     = 1024        // maximum number of hosts to remember
 )
 
-// TurnedAway leaves a line in the log about who was turned away at the door, without a token
-// or from a foreign site: one a minute for each host. The metrics count all. Safe for
-// concurrent use; the zero value is ready.
+// TurnedAway logs requests that were refused because of a missing token or a foreign origin. It logs at most one
+// request per minute for each remote host; metrics count all of them. It is safe for concurrent use. The zero value
+// is ready to use.
 type TurnedAway struct {
-	mu   sync.Mutex // guards said
-	said map[string]time.Time
+	mu     sync.Mutex // guards logged
+	logged map[string]time.Time
 }
 
-// Note is told of a request: remote is host:port, method what it asked for, of a bounded
-// length, and err why it was refused, without a token in it.
+// Note logs a refused request, unless it has logged one from the same host within the last minute. remote is
+// host:port. method must have a bounded length. err is the reason and must not contain a token.
 func (a *TurnedAway) Note(log *slog.Logger, remote, method string, err error) {
 	host, _, splitErr := net.SplitHostPort(remote)
 	if splitErr != nil {
@@ -37,12 +37,12 @@ func (a *TurnedAway) Note(log *slog.Logger, remote, method string, err error) {
 func (a *TurnedAway) allows(host string, now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if at, ok := a.said[host]; ok && now.Sub(at) < sayRefusal {
+	if at, ok := a.logged[host]; ok && now.Sub(at) < refusalInterval {
 		return false
 	}
-	if a.said == nil || len(a.said) >= maxRefusals {
-		a.said = map[string]time.Time{}
+	if a.logged == nil || len(a.logged) >= maxRefusals {
+		a.logged = map[string]time.Time{}
 	}
-	a.said[host] = now
+	a.logged[host] = now
 	return true
 }

@@ -6,10 +6,10 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/internal/nearest"
+	"github.com/quorate/quorate/internal/suggest"
 )
 
-// checker is the working state of Metadata.Check.
+// checker is the state of one Metadata.Check.
 type checker struct {
 	at        Pos
 	component string
@@ -40,15 +40,18 @@ func (c *checker) take(f Field, p Property) {
 		return
 	}
 	if f.Reference && !p.Sensitive {
-		c.problems.add(p.Pos, "use secretKeyRef", "component %s: metadata %s must not be written into the file", c.component, p.Name)
+		c.problems.add(p.Pos, "use secretKeyRef", "component %s: metadata %s must not be written into the file",
+			c.component, p.Name)
 		return
 	}
 	if f.Quoted && p.Bare {
-		c.problems.add(p.Pos, "write it as "+strconv.Quote(p.Value), "component %s: metadata %s must be a string in quotes", c.component, p.Name)
+		c.problems.add(p.Pos, "write it as "+strconv.Quote(p.Value),
+			"component %s: metadata %s must be a string in quotes", c.component, p.Name)
 		return
 	}
 	if f.Secret && !p.Sensitive && p.Value != "" {
-		c.warnings.add(p.Pos, "use secretKeyRef", "component %s: metadata %s is a secret written into the file", c.component, p.Name)
+		c.warnings.add(p.Pos, "use secretKeyRef", "component %s: metadata %s is a secret written into the file",
+			c.component, p.Name)
 	}
 	switch {
 	case p.Unresolved:
@@ -70,8 +73,8 @@ func (c *checker) take(f Field, p Property) {
 	c.values.byName[f.Name] = v
 }
 
-// parse reads a value, or words what is wrong with it. Where the value is secret the
-// reason of a Check stays out as well, because it may quote it.
+// parse returns the parsed value, or a text that says what is wrong with it. If the value is secret, the text does
+// not contain the error of Field.Check, because that error may quote the value.
 func (c *checker) parse(f Field, text string, secret bool) (value, string) {
 	v, err := f.parse(text)
 	switch {
@@ -106,8 +109,8 @@ func (c *checker) absent(declared []Field, used map[string]string) {
 	}
 }
 
-// fallback is the value of a field that is not given. A default that does not parse is
-// reported like any other bad value: it must not pass as zero.
+// fallback returns the default value of a field that is not in the file. If the default cannot be parsed, fallback
+// reports a problem, as for any other bad value; the field must not silently become zero.
 func (c *checker) fallback(f Field) value {
 	if f.Default == "" {
 		return value{}
@@ -119,10 +122,10 @@ func (c *checker) fallback(f Field) value {
 	return v
 }
 
-// unknown reports a name that is not declared: as an error if somebody may rely on it
-// for safety, else as a warning.
+// unknown reports a name that no field declares. It is an error if ignoring the name could be unsafe, otherwise a
+// warning.
 func (c *checker) unknown(p Property) {
-	near := nearest.To(p.Name, c.names)
+	near := suggest.For(p.Name, c.names)
 	hint := ""
 	if near != "" {
 		hint = "did you mean " + near + "?"
@@ -130,13 +133,14 @@ func (c *checker) unknown(p Property) {
 		hint = "known: " + strings.Join(slices.Sorted(slices.Values(c.names)), ", ")
 	}
 	if near != "" && c.fields[strings.ToLower(near)].Security || promisesSecurity(p.Name) {
-		c.problems.add(p.Pos, hint, "component %s: metadata %s is unknown to this type, and ignoring it could be unsafe", c.component, p.Name)
+		c.problems.add(p.Pos, hint, "component %s: metadata %s is unknown to this type, "+
+			"and ignoring it could be unsafe", c.component, p.Name)
 		return
 	}
 	c.warnings.add(p.Pos, hint, "component %s: metadata %s is unknown to this type and ignored", c.component, p.Name)
 }
 
-// promisesSecurity recognises names whose author expects protection from them.
+// promisesSecurity reports whether a name suggests that it makes things safer.
 func promisesSecurity(name string) bool {
 	name = strings.ToLower(name)
 	for _, word := range []string{

@@ -1,12 +1,10 @@
-// Package component is the vocabulary of pluggable parts: what a component file says,
-// what a component may declare about its metadata, and how the two are brought together.
+// Package component defines component files and the metadata fields that a component declares. It checks the metadata
+// in a file against the declared fields.
 //
-// It owns the YAML form of component documents, the rules for names, references and
-// placeholders, the check of metadata against declared fields, the registry (type string
-// to factory) and the status of a loaded component. It must never know a particular
-// component, a building block's contract, HTTP or raft; it reads no environment, clock or
-// random source but the ones it is handed. It starts no goroutines; its values are
-// immutable once made and safe to share.
+// It owns the YAML form of component documents, the rules for names, references and placeholders, the check of
+// metadata, the registry (type to factory) and the status of a loaded component. It contains nothing that is specific
+// to one component type. It uses only the environment, clock and random source that are passed in. It starts no
+// goroutines. Its values are immutable once made and safe to share.
 package component
 
 import (
@@ -22,7 +20,7 @@ import (
 // Kind is the kind of a document.
 type Kind string
 
-// The kinds that are recognised. Documents of other kinds are left to other programs.
+// The kinds that are recognised. Documents of other kinds are ignored.
 const (
 	KindComponent     Kind = "Component"
 	KindConfiguration Kind = "Configuration"
@@ -30,10 +28,10 @@ const (
 	KindHTTPEndpoint  Kind = "HTTPEndpoint"
 )
 
-// DefaultInitTimeout bounds the opening of a component that says nothing about it.
+// DefaultInitTimeout bounds the opening of a component without initTimeout.
 const DefaultInitTimeout = 5 * time.Second
 
-// DefaultVersion is what a component's version means when it is left out.
+// DefaultVersion is the version of a component that does not set one.
 const DefaultVersion = "v1"
 
 // Document is one recognised document of a file.
@@ -45,20 +43,19 @@ type Document struct {
 	Scopes     []string // app ids it is meant for; empty = all
 	Pos        Pos      // where the document begins
 
-	// Body is the whole document as a mapping, with unique keys, aliases replaced by what
-	// they stand for, and the lines of the file. It must not be modified.
+	// Body is the whole document as a mapping with unique keys, aliases expanded, and the lines of the file.
+	// It must not be modified.
 	Body *yaml.Node
 
 	// Component is set for KindComponent only.
 	Component *Spec
 
-	// Err tells what is wrong with a component that says ignoreErrors: true; Component is
-	// incomplete then and must not be opened. Problems of all other documents are errors
-	// of Parse.
+	// Err is set for a component with ignoreErrors: true that is wrong. Component is then incomplete and must
+	// not be opened. Problems of all other documents are errors of Parse.
 	Err error
 }
 
-// Spec is what a component document says.
+// Spec is the content of a component document.
 type Spec struct {
 	Name         string
 	Namespace    string
@@ -73,12 +70,12 @@ type Spec struct {
 	TypePos      Pos // where spec.type stands
 }
 
-// Item is one element of spec.metadata: a name and exactly one of a plain value, a
-// reference to a secret and a reference to an environment variable.
+// Item is one element of spec.metadata. It has a name and exactly one of these: a plain value, a reference to a
+// secret, or a reference to an environment variable.
 type Item struct {
 	Name   string
 	Value  string     // plain value: scalars as written, mappings and sequences as JSON text
-	Bare   bool       // Value is no string to YAML: a number or truth value without quotes
+	Bare   bool       // Value is not a YAML string: a number or boolean without quotes
 	Secret *SecretRef // nil = not from a secret store
 	Env    string     // empty = not from the environment
 	Pos    Pos
@@ -93,8 +90,8 @@ type SecretRef struct {
 // InScope reports whether the document is meant for at least one of apps.
 func (d Document) InScope(apps []string) bool { return inScope(d.Scopes, apps) }
 
-// InNamespace reports whether the document belongs to a node of the given namespace: it
-// does unless both name one and they differ.
+// InNamespace reports whether the document applies to a node of the given namespace. It returns false only if the
+// document and the node both have a namespace and the two differ.
 func (d Document) InNamespace(namespace string) bool {
 	return namespace == "" || d.Namespace == "" || namespace == d.Namespace
 }
@@ -113,11 +110,11 @@ func inScope(scopes, apps []string) bool {
 	return false
 }
 
-// SameType reports whether two type strings mean the same; case does not matter.
+// SameType reports whether two type strings are the same. Case is ignored.
 func SameType(a, b string) bool { return strings.EqualFold(a, b) }
 
-// SameVersion reports whether two versions mean the same: case does not matter, and "",
-// "v0" and "v1" are one.
+// SameVersion reports whether two versions of a component type are equal. Case is ignored, and "", "v0" and "v1" are
+// equal.
 func SameVersion(a, b string) bool { return foldVersion(a) == foldVersion(b) }
 
 func foldVersion(version string) string {
@@ -132,8 +129,8 @@ func foldVersion(version string) string {
 // maxName is the longest name of a component, in bytes.
 const maxName = 253
 
-// nameProblem says what is wrong with the name of a document, or nothing. A name becomes
-// a path segment, a metric label and, with keyPrefix "name", the prefix of stored keys.
+// nameProblem returns what is wrong with the name of a document, or "" if it is valid. A name becomes a path segment,
+// a metric label and, with keyPrefix "name", the prefix of stored keys.
 func nameProblem(name string) string {
 	switch {
 	case name == "":

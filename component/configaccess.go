@@ -7,18 +7,18 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// AccessControl is the section of that name: who may call the application.
+// AccessControl is the section accessControl: which applications may call this one.
 type AccessControl struct {
-	DefaultAction Action // Deny where policies stand without one
+	DefaultAction Action // default Deny if there are policies
 	TrustDomain   string // of the application; DefaultTrustDomain when left out
 	Policies      []AccessPolicy
 	Pos           Pos
 }
 
-// NeedsIdentity reports whether a decision depends on who calls.
+// NeedsIdentity reports whether a decision depends on the caller.
 func (a *AccessControl) NeedsIdentity() bool { return a != nil && len(a.Policies) > 0 }
 
-// AccessPolicy is about the calls of one application.
+// AccessPolicy is the rule for calls of one application.
 type AccessPolicy struct {
 	AppID         string
 	Namespace     string
@@ -28,7 +28,7 @@ type AccessPolicy struct {
 	Pos           Pos
 }
 
-// AccessOperation is about the methods that fit a pattern.
+// AccessOperation is the rule for methods that match a pattern.
 type AccessOperation struct {
 	Name   string   // pattern of the path
 	Verbs  []string // in capitals, or "*"
@@ -36,7 +36,7 @@ type AccessOperation struct {
 	Pos    Pos
 }
 
-// Action is what a rule does.
+// Action is the action of a rule.
 type Action string
 
 // The actions.
@@ -78,7 +78,8 @@ func (p *docParser) accessPolicies(n *yaml.Node) []AccessPolicy {
 		policy := p.accessPolicy(element)
 		key := [2]string{policy.AppID, policy.Namespace}
 		if first, twice := seen[key]; twice && policy.AppID != "" {
-			p.problems.add(policy.Pos, "put all operations into one policy", "a policy for %s in namespace %s stands in line %d already", policy.AppID, policy.Namespace, first)
+			p.problems.add(policy.Pos, "put all operations into one policy",
+				"a policy for %s in namespace %s is already in line %d", policy.AppID, policy.Namespace, first)
 		}
 		seen[key] = policy.Pos.Line
 		out = append(out, policy)
@@ -148,7 +149,8 @@ func (p *docParser) verbs(n *yaml.Node) []string {
 	list := p.texts(n, "httpVerb")
 	for _, v := range list {
 		if v != "*" && v != strings.ToUpper(v) {
-			p.problems.add(p.pos(n), "write "+strings.ToUpper(v)+", as in "+http.MethodGet, "httpVerb %q is not in capitals", v)
+			p.problems.add(p.pos(n), "write "+strings.ToUpper(v)+", as in "+http.MethodGet,
+				"httpVerb %q is not in capitals", v)
 		}
 	}
 	return list

@@ -6,18 +6,18 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// SecretScope is one element of spec.secrets.scopes of a Configuration: which secrets of
-// one store applications may read.
+// SecretScope is one element of spec.secrets.scopes of a Configuration. It says which secrets of one store
+// applications may read.
 type SecretScope struct {
 	Store       string
-	DenyDefault bool     // what is not named is denied
-	Allowed     []string // if there are any, exactly these can be read
+	DenyDefault bool     // unnamed secrets are denied
+	Allowed     []string // if not empty, exactly these can be read
 	Denied      []string
 	Pos         Pos
 }
 
-// SecretScopes reads the scopes of a Configuration document; one without any has none.
-// Problems name file, line and document.
+// SecretScopes returns the secret scopes of a Configuration document. Each problem names the file, the line and the
+// document.
 func (d Document) SecretScopes() ([]SecretScope, Problems) {
 	spec := child(d.Body, "spec")
 	if spec == nil || spec.Kind != yaml.MappingNode {
@@ -32,9 +32,8 @@ func (d Document) SecretScopes() ([]SecretScope, Problems) {
 	return scopes, problems
 }
 
-// ParseSecretScopes reads spec.secrets of a Configuration; file is used in messages only.
-// It is strict: a scope that is not understood as it was meant would open what somebody
-// wanted to close. A store may be named once.
+// ParseSecretScopes parses spec.secrets of a Configuration. file is used only in messages. Unknown fields are errors,
+// because a scope that is read wrongly could expose secrets. Each store may have only one scope.
 func ParseSecretScopes(file string, section *yaml.Node) ([]SecretScope, Problems) {
 	p := docParser{file: file}
 	if isNull(section) {
@@ -58,11 +57,12 @@ func (p *docParser) secretScopes(n *yaml.Node) []SecretScope {
 	seen := map[string]int{}
 	for _, element := range n.Content {
 		scope := p.secretScope(element)
-		if scope.Store == "" { // which is a problem already
+		if scope.Store == "" { // which is already a problem
 			continue
 		}
 		if first, twice := seen[scope.Store]; twice {
-			p.problems.add(scope.Pos, "put all rules of a store into one element", "the secret store %q has a scope already, in line %d", scope.Store, first)
+			p.problems.add(scope.Pos, "put all rules of a store into one element",
+				"the secret store %q has a scope already, in line %d", scope.Store, first)
 			continue
 		}
 		seen[scope.Store] = scope.Pos.Line
@@ -86,7 +86,7 @@ func (p *docParser) secretScope(n *yaml.Node) SecretScope {
 	return scope
 }
 
-// access reads defaultAccess and answers true for deny.
+// access reads defaultAccess and returns true for deny.
 func (p *docParser) access(n *yaml.Node) bool {
 	text := p.text(n, "defaultAccess")
 	switch strings.ToLower(text) {

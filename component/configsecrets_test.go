@@ -12,17 +12,22 @@ import (
 
 func configuration(t testing.TB, spec string) component.Document {
 	t.Helper()
-	file, err := component.Parse("c.yaml", strings.NewReader("apiVersion: a/v1alpha1\nkind: Configuration\nmetadata: {name: c}\nspec: "+spec+"\n"))
+	file, err := component.Parse("c.yaml",
+		strings.NewReader("apiVersion: a/v1alpha1\nkind: Configuration\nmetadata: {name: c}\nspec: "+spec+"\n"))
 	if err != nil || len(file.Documents) != 1 {
 		t.Skip(err)
 	}
 	return file.Documents[0]
 }
 
-func TestSecretScopesAreRead(t *testing.T) {
-	got, problems := configuration(t, "{secrets: {scopes: [{storeName: a, defaultAccess: DENY, allowedSecrets: [x, 007]}, {storeName: b, deniedSecrets: [y]}, {storeName: c, defaultAccess: Allow}]}}").SecretScopes()
-	want := []component.SecretScope{{Store: "a", DenyDefault: true, Allowed: []string{"x", "007"}}, {Store: "b", Denied: []string{"y"}}, {Store: "c"}}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(component.SecretScope{}, "Pos")); diff != "" || len(problems) > 0 {
+func TestSecretScopes_Parse(t *testing.T) {
+	got, problems := configuration(t,
+		"{secrets: {scopes: [{storeName: a, defaultAccess: DENY, allowedSecrets: [x, 007]}, {storeName: b, "+
+			"deniedSecrets: [y]}, {storeName: c, defaultAccess: Allow}]}}").SecretScopes()
+	want := []component.SecretScope{{Store: "a", DenyDefault: true, Allowed: []string{"x", "007"}},
+		{Store: "b", Denied: []string{"y"}}, {Store: "c"}}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(component.SecretScope{}, "Pos")); diff != "" ||
+		len(problems) > 0 {
 		t.Errorf("%v (-want +got)\n%s", problems, diff)
 	}
 	for _, spec := range []string{"{}", "{secrets: }", "{secrets: {scopes: }}", "{features: []}"} {
@@ -32,8 +37,8 @@ func TestSecretScopesAreRead(t *testing.T) {
 	}
 }
 
-// A scope is understood whole, or there is a problem: never less than what was written.
-func FuzzSecretScopesAreUnderstoodOrRefused(f *testing.F) {
+// A scope is parsed completely, or there is a problem.
+func FuzzParseSecretScopes(f *testing.F) {
 	f.Add("{secrets: {scopes: [{storeName: a, defaultAccess: deny}]}}")
 	f.Add("{secrets: {scopes: [{storeName: a, deniedSecrets: a}]}}")
 	f.Add("{secrets: [x]}")

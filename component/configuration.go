@@ -6,22 +6,21 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Configuration is what a document of kind Configuration says.
+// Configuration is the content of a document of kind Configuration.
 type Configuration struct {
 	Name          string
 	Pos           Pos
 	AccessControl *AccessControl // nil = the section is not there
 
-	// Sections holds every section of spec as it stands in the file, for whoever reads it
-	// elsewhere. It must not be modified.
+	// Sections has every section of spec as in the file, for other readers. It must not be modified.
 	Sections map[string]*yaml.Node
 
-	// Unused lists sections that are recognised and have no effect here.
+	// Unused lists sections that are recognised and have no effect.
 	Unused []Problem
 }
 
-// Sections of a Configuration. Those that restrict something, and that nothing here would
-// enforce, are refused: ignoring them would open what somebody meant to close.
+// The names of sections of a Configuration. A section that restricts something but is not supported here is an error.
+// If it were ignored, the node would allow what the author wanted to forbid.
 const (
 	sectionAccessControl = "accessControl"
 	sectionSecrets       = "secrets"
@@ -31,25 +30,25 @@ func unusedSections() []string {
 	return []string{"tracing", "metric", "metrics", "nameResolution", "features", "logging"}
 }
 
-// refusedSections maps sections to what to do instead.
+// refusedSections maps sections to a hint what to do instead.
 func refusedSections() map[string]string {
 	return map[string]string{
-		"api":             "the endpoints that are served cannot be chosen: remove the section, and bind the API to loopback",
+		"api": "the endpoints that are served cannot be chosen: remove the section, and bind the API " +
+			"to loopback",
 		"components":      "denying types of components is not available: remove the section, and the components",
 		"httpPipeline":    "middleware is not available: remove the section",
 		"appHttpPipeline": "middleware is not available: remove the section",
 	}
 }
 
-// ParseConfiguration reads a document of kind Configuration. Fields that are not known, and
-// sections that would restrict something but are not enforced here, are errors with file
-// and line.
+// ParseConfiguration parses a document of kind Configuration. Unknown fields are errors with file and line. A section
+// that restricts something but is not supported here is an error too.
 func ParseConfiguration(doc Document) (Configuration, error) {
 	p := docParser{file: doc.Pos.File}
 	c := Configuration{Name: doc.Name, Pos: doc.Pos, Sections: map[string]*yaml.Node{}}
 	ignore := func(*yaml.Node) {}
 	p.mapping(doc.Body, "", fields{
-		"apiVersion": ignore, "kind": ignore, "metadata": ignore, "scopes": ignore,
+		"apiVersion": ignore, "kind": ignore, "metadata": ignore, "scopes": ignore, "status": ignore,
 		"spec": func(n *yaml.Node) { p.configuration(n, &c) },
 	})
 	p.problems.order(doc)
@@ -70,10 +69,10 @@ func (p *docParser) configuration(n *yaml.Node, c *Configuration) {
 			c.Unused = append(c.Unused, Problem{Pos: p.pos(n), Text: "spec." + name + " has no effect here"})
 		}
 	}
-	for name, mend := range refusedSections() {
+	for name, fix := range refusedSections() {
 		known[name] = func(n *yaml.Node) {
 			if len(n.Content) > 0 {
-				p.problems.add(p.pos(n), mend, "spec.%s would have no effect", name)
+				p.problems.add(p.pos(n), fix, "spec.%s would have no effect", name)
 			}
 		}
 	}
@@ -88,9 +87,10 @@ func (p *docParser) configuration(n *yaml.Node, c *Configuration) {
 	slices.SortFunc(c.Unused, func(a, b Problem) int { return a.Pos.Line - b.Pos.Line })
 }
 
-// mtls is switched by flags here. A document that asks for it must not be taken lightly.
+// mtls refuses a document that enables mTLS, because only flags do that here.
 func (p *docParser) mtls(n *yaml.Node) {
 	if on := child(n, "enabled"); on != nil && p.boolean(on, "spec.mtls.enabled") {
-		p.problems.add(p.pos(on), "traffic between nodes is secured by --cluster-token-file: give it, and remove the section", "spec.mtls would have no effect")
+		p.problems.add(p.pos(on), "traffic between nodes is secured by --cluster-token-file: give it, and remove "+
+			"the section", "spec.mtls would have no effect")
 	}
 }

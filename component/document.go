@@ -8,23 +8,24 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// docParser reads one document and collects what is wrong with it.
+// docParser reads one document and collects its problems.
 type docParser struct {
 	file     string
 	problems Problems
 }
 
-// fields says what may stand in a mapping and what to do with each.
+// fields maps the allowed fields of a mapping to their readers.
 type fields map[string]func(*yaml.Node)
 
 func (p *docParser) document(raw *yaml.Node) Document {
 	x := expander{file: p.file, problems: &p.problems}
 	body := x.expand(raw, 0)
-	doc := Document{Kind: Kind(topText(body, "kind")), APIVersion: topText(body, "apiVersion"), Pos: p.pos(raw), Body: body}
+	doc := Document{Kind: Kind(topText(body, "kind")), APIVersion: topText(body, "apiVersion"), Pos: p.pos(raw),
+		Body: body}
 	if doc.Kind == KindComponent {
 		doc.Component = &Spec{Pos: doc.Pos, Version: DefaultVersion, InitTimeout: DefaultInitTimeout}
 	}
-	// After a bound was hit the copy is incomplete, and more problems would only be noise.
+	// After a limit was exceeded the copy is incomplete, and further problems would be misleading.
 	if x.stopped {
 		return doc
 	}
@@ -32,13 +33,14 @@ func (p *docParser) document(raw *yaml.Node) Document {
 	return doc
 }
 
-// header reads what all kinds have in common, and the rest of a component. The other
-// fields of other kinds are left to whoever knows them.
+// header reads the fields that all kinds of documents have, and the spec of a component. The other fields of other
+// kinds are read by the functions for those kinds.
 func (p *docParser) header(doc *Document) {
 	ignore := func(*yaml.Node) {}
 	known := fields{
 		"apiVersion": ignore,
 		"kind":       ignore,
+		"status":     ignore, // of a document that was exported from Kubernetes
 		"metadata":   func(n *yaml.Node) { p.docMetadata(n, doc) },
 		"scopes":     func(n *yaml.Node) { doc.Scopes = p.texts(n, "scopes") },
 	}
@@ -58,7 +60,7 @@ func (p *docParser) header(doc *Document) {
 	}
 }
 
-// name checks the name, unless it could not even be read.
+// name checks the name, unless it could not be read.
 func (p *docParser) name(doc *Document) {
 	at := p.namePos(doc)
 	problem := nameProblem(doc.Name)
@@ -83,12 +85,23 @@ func (p *docParser) namePos(doc *Document) Pos {
 
 func (p *docParser) docMetadata(n *yaml.Node, doc *Document) {
 	free := func(*yaml.Node) {}
-	p.mapping(n, "metadata", fields{
+	known := fields{
 		"name":        func(n *yaml.Node) { doc.Name = p.text(n, "metadata.name") },
 		"namespace":   func(n *yaml.Node) { doc.Namespace = p.text(n, "metadata.namespace") },
 		"labels":      free,
 		"annotations": free,
-	})
+	}
+	for _, name := range kubernetesMetadata() {
+		known[name] = free
+	}
+	p.mapping(n, "metadata", known)
+}
+
+// kubernetesMetadata returns the names of the fields that Kubernetes adds to the metadata of a document. They are
+// ignored, so that documents exported from Kubernetes can be loaded unchanged.
+func kubernetesMetadata() []string {
+	return []string{"creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers",
+		"generateName", "generation", "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid"}
 }
 
 func (p *docParser) spec(n *yaml.Node, s *Spec) {
@@ -139,7 +152,7 @@ func (p *docParser) items(n *yaml.Node) []Item {
 	return items
 }
 
-// item reads one element of spec.metadata; its name is empty if there is none.
+// item reads one element of spec.metadata. Its name is empty if it has none.
 func (p *docParser) item(n *yaml.Node) Item {
 	item := Item{Pos: p.pos(n)}
 	var given []string
@@ -151,6 +164,9 @@ func (p *docParser) item(n *yaml.Node) Item {
 	all := fields{"name": func(n *yaml.Node) { item.Name = p.required(n, "name") }}
 	for name, read := range sources {
 		all[name] = func(n *yaml.Node) {
+			if name != "value" && isBlank(n) {
+				return // an export from Kubernetes has the fields that are not used
+			}
 			given = append(given, name)
 			read(n)
 		}
@@ -167,6 +183,19 @@ func (p *docParser) item(n *yaml.Node) Item {
 		p.problems.add(item.Pos, "give one of them", "metadata %q has both %s", item.Name, strings.Join(given, " and "))
 	}
 	return item
+}
+
+// isBlank reports whether a reference names nothing: it is null, empty, or has only empty fields.
+func isBlank(n *yaml.Node) bool {
+	if n.Kind == yaml.MappingNode {
+		for i := 1; i < len(n.Content); i += 2 {
+			if !isBlank(n.Content[i]) {
+				return false
+			}
+		}
+		return true
+	}
+	return n.Kind == yaml.ScalarNode && (isNull(n) || n.Value == "")
 }
 
 func (p *docParser) secretRef(n *yaml.Node) *SecretRef {

@@ -4,17 +4,16 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Bounds of one document after its aliases have been replaced. They are far above what a
-// component needs and far below what could hurt.
+// The limits of one document after its aliases have been expanded. They are far above what a component needs, but low
+// enough to bound the memory.
 const (
 	maxDepth   = 64
 	maxNodes   = 50_000
 	maxAliases = 500
 )
 
-// expander copies a document with every alias replaced by what it stands for, so that
-// nothing behind it has to know aliases. It stops at the first bound that is exceeded:
-// a few lines of nested aliases can stand for billions of nodes.
+// expander copies a document and expands every alias, so that later code does not handle aliases. It returns an error
+// as soon as a limit is exceeded: a few lines of nested aliases can expand to billions of nodes.
 type expander struct {
 	file     string
 	problems *Problems
@@ -32,7 +31,8 @@ func (x *expander) expand(n *yaml.Node, depth int) *yaml.Node {
 	if !x.within(n, depth) {
 		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Line: n.Line}
 	}
-	out := &yaml.Node{Kind: n.Kind, Tag: n.Tag, Value: n.Value, Style: n.Style &^ yaml.TaggedStyle, Line: n.Line, Column: n.Column}
+	out := &yaml.Node{Kind: n.Kind, Tag: n.Tag, Value: n.Value, Style: n.Style &^ yaml.TaggedStyle, Line: n.Line,
+		Column: n.Column}
 	if n.Style&yaml.TaggedStyle != 0 {
 		x.tagged(n, out)
 	}
@@ -68,7 +68,7 @@ func (x *expander) stop(n *yaml.Node, format string, limit int) {
 	x.problems.add(x.pos(n), "", format, limit)
 }
 
-// tagged accepts only the tags that say what a scalar or a collection is anyway.
+// tagged accepts only the tags that match the form of a scalar or collection.
 func (x *expander) tagged(n, out *yaml.Node) {
 	switch n.Tag {
 	case "!!str", "!!int", "!!float", "!!bool", "!!null", "!!timestamp", "!!map", "!!seq":

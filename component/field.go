@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// FieldKind says what the text of a metadata value means.
+// FieldKind is the type of a metadata value.
 type FieldKind uint8
 
 // The kinds.
 const (
 	Text     FieldKind = iota
-	Bool               // true, yes, on, y, t, 1 or false, no, off, n, f, 0; case does not matter
+	Bool               // true, yes, on, y, t, 1 or false, no, off, n, f, 0; case is ignored
 	Int                // decimal, 64 bits
 	Duration           // Go duration such as 1m30s, not negative
 	Size               // bytes: see ParseSize
@@ -28,28 +28,25 @@ type Field struct {
 	Default  string   // used when the name is not given; empty = the zero value of Kind
 	Aliases  []string // other names for the same thing
 
-	// Secret says that the value is a secret: it is never shown, and writing it into the
-	// file instead of referring to it is worth a warning.
+	// Secret fields are never shown. Writing one into the file instead of a reference causes a warning.
 	Secret bool
-	// Security says that the field makes things safer: a near miss of its name is an
-	// error, because ignoring it would silently leave the door open.
+	// Security fields make things safer. A misspelt name is an error, because ignoring it would silently leave
+	// the protection off.
 	Security bool
-	// Reference says that the value must come from a reference: written into the file, or
-	// empty, it is an error.
+	// Reference fields must come from a reference: a value in the file, or an empty value, is an error.
 	Reference bool
-	// Quoted says that the value must be a string to YAML: other readers of the file refuse
-	// a number or truth value without quotes.
+	// Quoted fields must be YAML strings: other readers of the file refuse a number or boolean without quotes.
 	Quoted bool
-	// Refused, when not empty, says why this name cannot be used although it is known.
+	// Refused, if not empty, is the reason why this known name cannot be used.
 	Refused string
-	// Check refuses values beyond what Kind says. It gets the text; may be nil. An error
-	// that is no *fault.Error is taken for the second half of a sentence about the value.
+	// Check refuses values that Kind allows. It gets the text; it may be nil. An error that is no *fault.Error
+	// is used as the second half of a sentence about the value.
 	Check func(text string) error
 }
 
-// ParseSize reads a number of bytes: decimal digits with an optional unit, B, k, M, G for
-// powers of 1000 or Ki, Mi, Gi for powers of 1024, a B behind any of them allowed. "4Mi",
-// "4MiB" and "4194304" are the same. Case matters only in so far as it tells nothing else.
+// ParseSize parses a number of bytes: decimal digits with an optional unit. B is one byte; k, M and G are powers of
+// 1000; Ki, Mi and Gi are powers of 1024. These prefixes may be followed by B: "4Mi", "4MiB" and "4194304" are the
+// same. Case is ignored unless it is ambiguous.
 func ParseSize(text string) (int64, error) {
 	digits := strings.TrimRight(text, "BKMGkmgi")
 	factor, ok := sizeUnit(text[len(digits):])
@@ -84,7 +81,7 @@ func sizeUnit(unit string) (int64, bool) {
 	return 0, false
 }
 
-// ParseBool reads the spellings of Bool.
+// ParseBool parses the values of Bool.
 func ParseBool(text string) (bool, error) {
 	switch strings.ToLower(text) {
 	case "true", "yes", "on", "y", "t", "1":
@@ -99,11 +96,11 @@ func ParseBool(text string) (bool, error) {
 type value struct {
 	text   string
 	number int64 // Int, Size, Duration in nanoseconds, Bool as 0 or 1
-	given  bool  // stands in the file
+	given  bool  // in the file
 }
 
-// parse reads text as Kind says. The error is the second half of a sentence about the
-// text and does not repeat it.
+// parse parses text as a value of the field's Kind. The error text continues a sentence about the value ("... which
+// is not a number") and does not contain the value.
 func (f Field) parse(text string) (value, error) {
 	v := value{text: text}
 	var err error

@@ -12,16 +12,15 @@ type Property struct {
 	Name       string
 	Value      string
 	Pos        Pos
-	Bare       bool // is no string to YAML: a number or truth value without quotes
+	Bare       bool // not a YAML string: a number or boolean without quotes
 	Sensitive  bool // came from a reference: it is never shown
-	Unresolved bool // what it stands for is not known yet; Value means nothing
+	Unresolved bool // a reference that was not resolved; Value is meaningless
 }
 
-// Metadata is the metadata of one component in the order of its file. Names are unique
-// whatever their case.
+// Metadata is the metadata of one component, in the order of its file. Names are unique, even if case is ignored.
 type Metadata []Property
 
-// Lookup finds a property; the case of name does not matter.
+// Lookup finds a property. The case of name is ignored.
 func (m Metadata) Lookup(name string) (Property, bool) {
 	for _, p := range m {
 		if strings.EqualFold(p.Name, name) {
@@ -31,8 +30,7 @@ func (m Metadata) Lookup(name string) (Property, bool) {
 	return Property{}, false
 }
 
-// Sensitive returns the values that came from references, for whoever has to keep them
-// out of a text.
+// Sensitive returns the values that came from references. Callers remove these values from texts.
 func (m Metadata) Sensitive() []string {
 	var out []string
 	for _, p := range m {
@@ -43,8 +41,8 @@ func (m Metadata) Sensitive() []string {
 	return out
 }
 
-// Values are the checked metadata of a component, by declared name. Asking for a name
-// that was not declared panics: it is a slip of the programmer, found by any test.
+// Values are the checked metadata of a component, by the names of the declared fields. Reading a field that is not
+// declared panics, because it is a bug.
 type Values struct {
 	byName map[string]value
 }
@@ -72,10 +70,9 @@ func (v Values) of(name string) value {
 	return found
 }
 
-// Check brings metadata and declared fields together. It returns the values by the
-// fields' own names and what is odd but bearable (unknown names, secrets written out),
-// or one fault.Invalid that lists everything that is wrong, with file and line. Values
-// that came from references are in neither.
+// Check checks metadata against the declared fields. It returns the values by field name, and warnings, for example
+// about unknown names and about secrets in the file. If anything is wrong, it returns one fault.Invalid that lists
+// all problems with file and line. Warnings and errors never contain a value that came from a reference.
 func (m Metadata) Check(at Pos, component string, declared []Field) (Values, []Problem, error) {
 	c := checker{at: at, component: component, values: Values{byName: make(map[string]value, len(declared))}}
 	c.index(declared)

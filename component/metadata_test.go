@@ -32,7 +32,7 @@ func declared() []component.Field {
 	}
 }
 
-// given makes metadata of plain values, "name=value" in a line each.
+// given makes metadata from plain values, one "name=value" per line.
 func given(lines ...string) component.Metadata {
 	var m component.Metadata
 	for i, line := range lines {
@@ -42,13 +42,14 @@ func given(lines ...string) component.Metadata {
 	return m
 }
 
-func TestCheckedMetadataIsReadByDeclaredNames(t *testing.T) {
+func TestCheck_ValuesByDeclaredName(t *testing.T) {
 	m := given("HOST=h", "RETRIES=-7", "Timeout=1m30s", "cache=4Mi", "enabletls=On", "mode=safe")
 	v, warnings, err := m.Check(at(1), "c", declared())
 	if err != nil || len(warnings) != 0 {
 		t.Fatalf("Check: %v, %v", warnings, err)
 	}
-	if v.Text("url") != "h" || v.Int("retries") != -7 || v.Duration("timeout") != 90*time.Second || v.Int("cache") != 4<<20 || !v.Bool("enableTLS") || v.Text("mode") != "safe" {
+	if v.Text("url") != "h" || v.Int("retries") != -7 || v.Duration("timeout") != 90*time.Second ||
+		v.Int("cache") != 4<<20 || !v.Bool("enableTLS") || v.Text("mode") != "safe" {
 		t.Errorf("values are %+v", v)
 	}
 	if !v.Given("url") || v.Given("accessKey") {
@@ -56,20 +57,23 @@ func TestCheckedMetadataIsReadByDeclaredNames(t *testing.T) {
 	}
 }
 
-func TestMetadataThatIsLeftOutOrEmptyHasItsDefault(t *testing.T) {
-	for _, m := range []component.Metadata{given("url=h"), given("url=h", "retries=", "timeout=", "cache=", "enableTLS=", "mode=")} {
+func TestCheck_Defaults(t *testing.T) {
+	for _, m := range []component.Metadata{given("url=h"),
+		given("url=h", "retries=", "timeout=", "cache=", "enableTLS=", "mode=")} {
 		v, _, err := m.Check(at(1), "c", declared())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if v.Int("retries") != 3 || v.Duration("timeout") != 5*time.Second || v.Int("cache") != 0 || v.Bool("enableTLS") || v.Text("mode") != "fast" || v.Given("retries") {
+		if v.Int("retries") != 3 || v.Duration("timeout") != 5*time.Second || v.Int("cache") != 0 ||
+			v.Bool("enableTLS") || v.Text("mode") != "fast" || v.Given("retries") {
 			t.Errorf("values are %+v", v)
 		}
 	}
 }
 
-func TestACheckListsEverythingThatIsWrong(t *testing.T) {
-	m := given("retries=1.5", "timeout=-1s", "cache=big", "enableTLS=maybe", "mode=slow", "old=1", "enableTSL=true", "retrys=1", "clientSecret=x", "unheard=of", "accessKey=plain")
+func TestCheck_ListsAllProblems(t *testing.T) {
+	m := given("retries=1.5", "timeout=-1s", "cache=big", "enableTLS=maybe", "mode=slow", "old=1", "enableTSL=true",
+		"retrys=1", "clientSecret=x", "unheard=of", "accessKey=plain")
 	_, warnings, err := m.Check(at(1), "c", declared())
 	want := []string{
 		"9 problems:",
@@ -79,8 +83,10 @@ func TestACheckListsEverythingThatIsWrong(t *testing.T) {
 		`f.yaml:13: component c: metadata enableTLS is "maybe", which is neither true nor false`,
 		`f.yaml:14: component c: metadata mode is "slow", which is neither fast nor safe`,
 		`f.yaml:15: component c: metadata old cannot be used: it was removed`,
-		`f.yaml:16: component c: metadata enableTSL is unknown to this type, and ignoring it could be unsafe (did you mean enableTLS?)`,
-		`f.yaml:18: component c: metadata clientSecret is unknown to this type, and ignoring it could be unsafe (known: accessKey, cache, enableTLS, mode, retries, timeout, url)`,
+		`f.yaml:16: component c: metadata enableTSL is unknown to this type, and ignoring it could be unsafe ` +
+			`(did you mean enableTLS?)`,
+		`f.yaml:18: component c: metadata clientSecret is unknown to this type, and ignoring it could be unsafe ` +
+			`(known: accessKey, cache, enableTLS, mode, retries, timeout, url)`,
 		`f.yaml:1: component c: metadata url is missing (add it to spec.metadata)`,
 	}
 	if diff := cmp.Diff(want, strings.Split(fault.Text(err), "\n\t")); diff != "" {
@@ -95,7 +101,8 @@ func TestACheckListsEverythingThatIsWrong(t *testing.T) {
 	}
 	wantOdd := []string{
 		`f.yaml:17: component c: metadata retrys is unknown to this type and ignored (did you mean retries?)`,
-		`f.yaml:19: component c: metadata unheard is unknown to this type and ignored (known: accessKey, cache, enableTLS, mode, retries, timeout, url)`,
+		`f.yaml:19: component c: metadata unheard is unknown to this type and ignored (known: accessKey, cache, ` +
+			`enableTLS, mode, retries, timeout, url)`,
 		`f.yaml:20: component c: metadata accessKey is a secret written into the file (use secretKeyRef)`,
 	}
 	if diff := cmp.Diff(wantOdd, odd); diff != "" {
@@ -103,7 +110,7 @@ func TestACheckListsEverythingThatIsWrong(t *testing.T) {
 	}
 }
 
-func TestALongListOfProblemsIsCut(t *testing.T) {
+func TestProblems_LongListIsTruncated(t *testing.T) {
 	var m component.Metadata
 	for range 30 {
 		m = append(m, component.Property{Name: "someToken", Pos: at(1)})
@@ -114,7 +121,7 @@ func TestALongListOfProblemsIsCut(t *testing.T) {
 	}
 }
 
-func TestAValueFromAReferenceIsNeverShown(t *testing.T) {
+func TestCheck_NeverShowsReferencedValue(t *testing.T) {
 	const hidden = "hunter2"
 	m := component.Metadata{{Name: "url", Value: "h", Pos: at(9)}}
 	for i, name := range []string{"retries", "timeout", "cache", "enableTLS", "mode"} {
@@ -125,7 +132,8 @@ func TestAValueFromAReferenceIsNeverShown(t *testing.T) {
 		t.Errorf("error is %v", err)
 	}
 	_, _, err = given("url=h", "accessKey="+hidden).Check(at(1), "c", []component.Field{
-		{Name: "url"}, {Name: "accessKey", Secret: true, Check: func(text string) error { return errors.New("is not " + text) }},
+		{Name: "url"}, {Name: "accessKey", Secret: true,
+			Check: func(text string) error { return errors.New("is not " + text) }},
 	})
 	if err == nil || strings.Contains(err.Error(), hidden) {
 		t.Errorf("error is %v", err)
@@ -135,9 +143,10 @@ func TestAValueFromAReferenceIsNeverShown(t *testing.T) {
 	}
 }
 
-func TestAValueThatIsNotKnownYetIsNotChecked(t *testing.T) {
+func TestCheck_SkipsUnresolvedValue(t *testing.T) {
 	m := component.Metadata{
-		{Name: "url", Unresolved: true, Sensitive: true}, {Name: "retries", Unresolved: true, Sensitive: true}, {Name: "mode", Value: "{uuid}", Unresolved: true},
+		{Name: "url", Unresolved: true, Sensitive: true}, {Name: "retries", Unresolved: true,
+			Sensitive: true}, {Name: "mode", Value: "{uuid}", Unresolved: true},
 	}
 	v, _, err := m.Check(at(1), "c", declared())
 	if err != nil || !v.Given("url") || !v.Given("retries") {
@@ -145,14 +154,14 @@ func TestAValueThatIsNotKnownYetIsNotChecked(t *testing.T) {
 	}
 }
 
-func TestADefaultThatDoesNotParseIsAnError(t *testing.T) {
+func TestCheck_InvalidDefault(t *testing.T) {
 	_, _, err := given().Check(at(1), "c", []component.Field{{Name: "n", Kind: component.Int, Default: "x"}})
 	if err == nil || !strings.Contains(err.Error(), "the default of metadata n") {
 		t.Errorf("Check: %v", err)
 	}
 }
 
-func TestAskingForAnUndeclaredNamePanics(t *testing.T) {
+func TestValues_UndeclaredNamePanics(t *testing.T) {
 	defer func() {
 		if recover() == nil {
 			t.Error("it did not")
@@ -161,7 +170,7 @@ func TestAskingForAnUndeclaredNamePanics(t *testing.T) {
 	component.Values{}.Text("nothing")
 }
 
-func TestLookupIgnoresCase(t *testing.T) {
+func TestLookup_IgnoresCase(t *testing.T) {
 	m := given("keyPrefix=name")
 	if p, ok := m.Lookup("KEYprefix"); !ok || p.Value != "name" {
 		t.Errorf("Lookup = %+v, %v", p, ok)
@@ -171,29 +180,33 @@ func TestLookupIgnoresCase(t *testing.T) {
 	}
 }
 
-func TestSizesAreReadWithTheirUnits(t *testing.T) {
+func TestParseSize_Units(t *testing.T) {
 	for text, want := range map[string]int64{
-		"0": 0, "1": 1, "4194304": 4 << 20, "10B": 10, "4Mi": 4 << 20, "4MiB": 4 << 20, "4mi": 4 << 20, "512Ki": 512 << 10, "1Gi": 1 << 30,
+		"0": 0, "1": 1, "4194304": 4 << 20, "10B": 10, "4Mi": 4 << 20, "4MiB": 4 << 20, "4mi": 4 << 20,
+		"512Ki": 512 << 10, "1Gi": 1 << 30,
 		"3k": 3000, "3K": 3000, "3kB": 3000, "2M": 2e6, "2G": 2e9, "9223372036854775807": math.MaxInt64,
 	} {
 		if got, err := component.ParseSize(text); err != nil || got != want {
 			t.Errorf("ParseSize(%q) = %d, %v; want %d", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "Mi", "B", "-1", "+1", "1.5Mi", "4 Mi", "4MB i", "1Ti", "0x10", "1_000", "4iM", "4BB", "9223372036854775808", "9007199254740992Ki", "8589934592Gi"} {
+	for _, text := range []string{"", "Mi", "B", "-1", "+1", "1.5Mi", "4 Mi", "4MB i", "1Ti", "0x10", "1_000", "4iM",
+		"4BB", "9223372036854775808", "9007199254740992Ki", "8589934592Gi"} {
 		if got, err := component.ParseSize(text); err == nil {
 			t.Errorf("ParseSize(%q) = %d, want an error", text, got)
 		}
 	}
 }
 
-func TestARegistryFindsTypesInAnyCaseAndSuggestsOthers(t *testing.T) {
-	r, err := component.NewRegistry(map[string]string{"state.raft": "raft", "State.In-Memory": "memory", "state.redis": "one", "state.redis/v2": "two"})
+func TestRegistry_FindsAnyCaseAndSuggests(t *testing.T) {
+	r, err := component.NewRegistry(map[string]string{"state.raft": "raft", "State.In-Memory": "memory",
+		"state.redis": "one", "state.redis/v2": "two"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range [][3]string{
-		{"state.raft", "v1", "raft"}, {"STATE.RAFT", "", "raft"}, {"state.in-memory", "V0", "memory"}, {"state.redis", "v0", "one"}, {"state.Redis", "V2", "two"},
+		{"state.raft", "v1", "raft"}, {"STATE.RAFT", "", "raft"}, {"state.in-memory", "V0", "memory"}, {"state.redis",
+			"v0", "one"}, {"state.Redis", "V2", "two"},
 	} {
 		if got, err := r.Find(c[0], c[1]); err != nil || got != c[2] {
 			t.Errorf("Find(%q, %q) = %q, %v; want %q", c[0], c[1], got, err, c[2])
@@ -201,14 +214,17 @@ func TestARegistryFindsTypesInAnyCaseAndSuggestsOthers(t *testing.T) {
 	}
 	for _, c := range [][3]string{
 		{"state.rafft", "v1", "the component type state.rafft is unknown (did you mean state.raft?)"},
-		{"state.nothing", "v1", "the component type state.nothing is unknown (known: state.in-memory, state.raft, state.redis, state.redis/v2)"},
-		{"state.raft", "v2", "the component type state.raft has no version v2 (known: state.in-memory, state.raft, state.redis, state.redis/v2)"},
+		{"state.nothing", "v1", "the component type state.nothing is unknown (known: state.in-memory, state.raft, " +
+			"state.redis, state.redis/v2)"},
+		{"state.raft", "v2", "the component type state.raft has no version v2 (known: state.in-memory, " +
+			"state.raft, state.redis, state.redis/v2)"},
 	} {
 		if _, err := r.Find(c[0], c[1]); !fault.Is(err, fault.NotFound) || fault.Text(err) != c[2] {
 			t.Errorf("Find(%q, %q): %v, want %s", c[0], c[1], fault.Text(err), c[2])
 		}
 	}
-	if _, err := (component.Registry[int]{}).Find("a.b", ""); fault.Text(err) != "the component type a.b is unknown (known: none)" {
+	if _, err := (component.Registry[int]{}).Find("a.b",
+		""); fault.Text(err) != "the component type a.b is unknown (known: none)" {
 		t.Errorf("the empty registry says %v", err)
 	}
 	if !slices.Equal(r.Types(), []string{"state.in-memory", "state.raft", "state.redis", "state.redis/v2"}) {
@@ -216,7 +232,7 @@ func TestARegistryFindsTypesInAnyCaseAndSuggestsOthers(t *testing.T) {
 	}
 }
 
-func TestARegistryRefusesEntriesThatMeanTheSame(t *testing.T) {
+func TestRegistry_RefusesDuplicates(t *testing.T) {
 	for _, table := range []map[string]int{{"a.b": 1, "A.B": 2}, {"a.b": 1, "a.b/v1": 2}, {"": 1}} {
 		if _, err := component.NewRegistry(table); !fault.Is(err, fault.Invalid) {
 			t.Errorf("NewRegistry(%v): %v", table, err)

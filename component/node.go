@@ -8,11 +8,11 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/quorate/quorate/internal/nearest"
+	"github.com/quorate/quorate/internal/suggest"
 )
 
-// mapping hands each field of n to its reader, in the order of the file, and reports
-// fields that are not known. It answers false if n is no mapping.
+// mapping calls the reader of each field of n, in the order of the file, and reports unknown fields. It returns false
+// if n is not a YAML mapping.
 func (p *docParser) mapping(n *yaml.Node, what string, known fields) bool {
 	if n.Kind != yaml.MappingNode {
 		p.problems.add(p.pos(n), "", "%s must be a mapping, not %s", what, describe(n))
@@ -38,13 +38,13 @@ func (p *docParser) unknown(key *yaml.Node, what string, known fields) {
 	}
 	names := slices.Sorted(maps.Keys(known))
 	hint := "known: " + strings.Join(names, ", ")
-	if near := nearest.To(name, names); near != "" {
+	if near := suggest.For(name, names); near != "" {
 		hint = "did you mean " + near + "?"
 	}
 	p.problems.add(p.pos(key), hint, "unknown field %q%s", name, what)
 }
 
-// lenient is mapping for documents whose other fields somebody else checks.
+// lenient is mapping for documents whose other fields are checked elsewhere.
 func (p *docParser) lenient(n *yaml.Node, known fields) {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		if read, ok := known[n.Content[i].Value]; ok {
@@ -91,8 +91,8 @@ func (p *docParser) texts(n *yaml.Node, what string) []string {
 	return out
 }
 
-// value reads a metadata value: a scalar keeps the text of the file, because 007, 1.0 and
-// yes are what the author meant; anything else becomes JSON text.
+// value returns a metadata value as text. A scalar keeps its text in the file, because values such as 007, 1.0 and
+// yes are meant literally. A list or a mapping becomes JSON text.
 func (p *docParser) value(n *yaml.Node) string {
 	switch {
 	case isNull(n):
@@ -130,8 +130,8 @@ func appendJSON(out []byte, n *yaml.Node) []byte {
 	}
 }
 
-// appendJSONScalar keeps a number's own digits where JSON can write them, and its text
-// as a string where it cannot (007, 0x1f, .inf).
+// appendJSONScalar appends a YAML scalar to out as JSON. A number that is valid JSON keeps its digits. A number that
+// is not (007, 0x1f, .inf) becomes a JSON string.
 func appendJSONScalar(out []byte, n *yaml.Node) []byte {
 	switch n.Tag {
 	case "!!null":
@@ -150,13 +150,13 @@ func appendJSONScalar(out []byte, n *yaml.Node) []byte {
 
 func appendJSONText(out []byte, text string) []byte {
 	quoted, err := json.Marshal(text)
-	if err != nil { // a string always has a JSON form
+	if err != nil { // a string can always be encoded
 		return append(out, `""`...)
 	}
 	return append(out, quoted...)
 }
 
-// isBare reports whether a scalar is something else than a string.
+// isBare reports whether a scalar is not a string.
 func isBare(n *yaml.Node) bool {
 	return n.Kind == yaml.ScalarNode && n.Tag != "!!str" && n.Tag != "!!null"
 }

@@ -11,23 +11,22 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/internal/nearest"
+	"github.com/quorate/quorate/internal/suggest"
 )
 
 // MaxFileSize is the largest file that Parse reads, in bytes.
 const MaxFileSize = 1 << 20
 
-// File is what one file holds.
+// File is the content of one file.
 type File struct {
 	Documents []Document
-	Skipped   []Problem // documents that are left to other programs, and why
+	Skipped   []Problem // documents that are ignored, and why
 }
 
-// Parse reads a file of YAML documents; name is used in messages only. Empty documents
-// are passed over, and documents of kinds it does not know are listed as skipped: people
-// keep other manifests in the same folder. Anything else that is wrong is a fault.Invalid
-// that lists every problem with file and line, up to the first one of syntax, behind
-// which nothing can be read; the file is to be refused as a whole then.
+// Parse parses a file of YAML documents. name is used only in messages. Empty documents are skipped. Documents of
+// unknown kinds are listed as skipped, because the folder may contain manifests of other programs. Any other problem
+// makes the whole file invalid: Parse returns one fault.Invalid that lists all problems, up to the first syntax
+// error, with file and line.
 func Parse(name string, r io.Reader) (File, error) {
 	const op = "component.Parse"
 	data, err := io.ReadAll(io.LimitReader(r, MaxFileSize+1))
@@ -59,8 +58,8 @@ func Parse(name string, r io.Reader) (File, error) {
 	return file, nil
 }
 
-// syntaxProblem moves the line out of the parser's text ("yaml: line 3: ...") to where
-// every other problem has it.
+// syntaxProblem returns the problem for a syntax error. It takes the line number out of the error text of the YAML
+// library ("yaml: line 3: ...") and uses it as the position.
 func syntaxProblem(name string, err error) Problem {
 	pos := Pos{File: name}
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
@@ -74,7 +73,7 @@ func syntaxProblem(name string, err error) Problem {
 	return Problem{Pos: pos, Text: "this is not YAML: " + text}
 }
 
-// add takes one document into the file, or says what is wrong with it.
+// add adds one document to the file, or returns its problems.
 func (f *File) add(name string, root *yaml.Node) Problems {
 	body := root
 	if root.Kind == yaml.DocumentNode && len(root.Content) == 1 {
@@ -115,8 +114,8 @@ const (
 	refuse
 )
 
-// sift decides from kind and apiVersion whether a document is ours. One that is nearly
-// ours is refused, not skipped: a store that goes missing over a typo is found too late.
+// sift decides from kind and apiVersion whether a document is for Quorate. A kind or apiVersion with a probable typo
+// is an error. If it were skipped, the user would notice late that a store is missing.
 func sift(body *yaml.Node) (verdict, string) {
 	if body.Kind != yaml.MappingNode {
 		return skip, "the document is not a mapping"
@@ -135,7 +134,7 @@ func sift(body *yaml.Node) (verdict, string) {
 	case ours && kind == "":
 		return refuse, fmt.Sprintf("the document has apiVersion %s but no kind", apiVersion)
 	case ours:
-		if near := nearest.To(kind, kindNames()); near != "" {
+		if near := suggest.For(kind, kindNames()); near != "" {
 			return refuse, fmt.Sprintf("kind %q is unknown; did you mean %s?", kind, near)
 		}
 	}
@@ -157,7 +156,7 @@ func knownKind(kind string) bool {
 	return false
 }
 
-// topText returns the scalar under key of a mapping that has not been checked yet.
+// topText returns the scalar under key of a mapping that is not checked yet.
 func topText(body *yaml.Node, key string) string {
 	for i := 0; i+1 < len(body.Content); i += 2 {
 		value := body.Content[i+1]

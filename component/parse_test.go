@@ -58,7 +58,7 @@ func parse(t *testing.T, text string) component.File {
 
 func at(line int) component.Pos { return component.Pos{File: "f.yaml", Line: line} }
 
-func TestAComponentDocumentIsReadWithItsLines(t *testing.T) {
+func TestParse_ComponentWithLines(t *testing.T) {
 	file := parse(t, full)
 	if len(file.Documents) != 1 || len(file.Skipped) != 0 {
 		t.Fatalf("read %+v", file)
@@ -82,32 +82,90 @@ func TestAComponentDocumentIsReadWithItsLines(t *testing.T) {
 	}
 }
 
-func TestWhatIsLeftOutHasItsDefault(t *testing.T) {
-	spec := parse(t, "apiVersion: a/v1alpha1\nkind: Component\nmetadata: {name: x}\nspec: {type: state.raft, version: , metadata: , initTimeout: }\nscopes:\n").Documents[0].Component
-	if spec.Version != "v1" || spec.InitTimeout != 5*time.Second || spec.IgnoreErrors || spec.Metadata != nil || spec.Scopes != nil {
+func TestParse_KubernetesExport(t *testing.T) {
+	file := parse(t, `apiVersion: dapr.io/v1alpha1
+kind: Component
+metadata:
+  annotations: {kubectl.kubernetes.io/last-applied-configuration: "{}"}
+  creationTimestamp: "2026-01-02T03:04:05Z"
+  finalizers: [a.example/b]
+  generation: 3
+  managedFields:
+  - {manager: kubectl, operation: Update}
+  name: orders
+  namespace: prod
+  ownerReferences: [{kind: Any}]
+  resourceVersion: "4711"
+  selfLink: /apis/x
+  uid: 0b7c
+spec:
+  type: state.raft
+  version: v1
+  metadata:
+  - name: keyPrefix
+    value: name
+    secretKeyRef: {key: "", name: ""}
+  - name: other
+    envRef: ""
+    secretKeyRef:
+      name: db
+      key: password
+  - name: third
+    value: ""
+    secretKeyRef: {}
+status: {conditions: []}
+`)
+	spec := file.Documents[0].Component
+	if len(file.Skipped) > 0 || spec.Name != "orders" || spec.Namespace != "prod" {
+		t.Errorf("skipped %v, component %+v", file.Skipped, spec)
+	}
+	var got []string
+	for _, i := range spec.Metadata {
+		text := i.Name + "=" + i.Value
+		if i.Secret != nil {
+			text += "secret " + i.Secret.Name + "/" + i.Secret.Key
+		}
+		got = append(got, text)
+	}
+	if diff := cmp.Diff([]string{"keyPrefix=name", "other=secret db/password", "third="}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestParse_Defaults(t *testing.T) {
+	spec := parse(t, "apiVersion: a/v1alpha1\nkind: Component\nmetadata: {name: x}\nspec: {type: state.raft, "+
+		"version: , metadata: , initTimeout: }\nscopes:\n").Documents[0].Component
+	if spec.Version != "v1" || spec.InitTimeout != 5*time.Second || spec.IgnoreErrors || spec.Metadata != nil ||
+		spec.Scopes != nil {
 		t.Errorf("read %+v", spec)
 	}
 }
 
-func TestAValueKeepsTheTextOfTheFile(t *testing.T) {
+func TestParse_ValueKeepsText(t *testing.T) {
 	for written, want := range map[string]string{
 		"007": "007", "1.0": "1.0", "yes": "yes", "True": "True", "0x1F": "0x1F", "1_000": "1_000", ".inf": ".inf",
-		"2030-01-02": "2030-01-02", "12345678901234567890": "12345678901234567890", "1e400": "1e400", "~": "", "": "", "null": "",
-		`"null"`: "null", `""`: "", `"a\tb"`: "a\tb", "'it''s'": "it's", "plain text # comment": "plain text", "!!str 1": "1",
+		"2030-01-02": "2030-01-02", "12345678901234567890": "12345678901234567890", "1e400": "1e400", "~": "", "": "",
+		"null":   "",
+		`"null"`: "null", `""`: "", `"a\tb"`: "a\tb", "'it''s'": "it's",
+		"plain text # comment": "plain text", "!!str 1": "1",
 		"|\n      two\n      lines\n": "two\nlines\n", ">-\n      folded\n      lines": "folded lines",
-		"{z: 1, a: [true, ~, 007, 1.50, 0x1f, \"x\\\"<&>\"], \"b c\": {}}": `{"z":1,"a":[true,null,"007",1.50,"0x1f","x\"\u003c\u0026\u003e"],"b c":{}}`,
-		"[1, -2.5e-7, 12345678901234567890123, .nan, yes, 2030-01-02]":     `[1,-2.5e-7,12345678901234567890123,".nan","yes","2030-01-02"]`,
+		"{z: 1, a: [true, ~, 007, 1.50, 0x1f, \"x\\\"<&>\"], \"b c\": {}}": `{"z":1,"a":[true,null,"007",1.50,` +
+			`"0x1f","x\"\u003c\u0026\u003e"],"b c":{}}`,
+		"[1, -2.5e-7, 12345678901234567890123, .nan, yes, 2030-01-02]": `[1,-2.5e-7,12345678901234567890123,` +
+			`".nan","yes","2030-01-02"]`,
 		"\n      k:\n      - 1": `{"k":[1]}`,
 	} {
-		text := "apiVersion: a/v1alpha1\nkind: Component\nmetadata: {name: x}\nspec:\n  type: t.t\n  metadata:\n  - name: v\n    value: " + written + "\n"
+		text := "apiVersion: a/v1alpha1\nkind: Component\nmetadata: {name: x}\nspec:\n  type: t.t\n  metadata:\n  " +
+			"- name: v\n    value: " + written + "\n"
 		if got := parse(t, text).Documents[0].Component.Metadata[0].Value; got != want {
 			t.Errorf("value %q was read as %q, want %q", written, got, want)
 		}
 	}
 }
 
-func TestAFileMayHoldManyDocumentsOrNone(t *testing.T) {
-	one := "apiVersion: a/v1alpha1\nkind: Configuration\nmetadata: {name: c}\nspec: {any: {thing: 1}, other: [x]}\nextra: 1\n"
+func TestParse_ManyDocumentsOrNone(t *testing.T) {
+	one := "apiVersion: a/v1alpha1\nkind: Configuration\nmetadata: {name: c}\nspec: {any: {thing: 1}, other: " +
+		"[x]}\nextra: 1\n"
 	for name, c := range map[string]struct {
 		text string
 		want int
@@ -130,7 +188,7 @@ func TestAFileMayHoldManyDocumentsOrNone(t *testing.T) {
 	}
 }
 
-func TestDocumentsOfOtherProgramsAreSkippedWithTheirPlace(t *testing.T) {
+func TestParse_SkipsForeignDocuments(t *testing.T) {
 	file := parse(t, `apiVersion: apps/v1
 kind: Deployment
 metadata: {name: x}
@@ -168,13 +226,15 @@ metadata: {name: r}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if len(file.Documents) != 1 || file.Documents[0].Kind != component.KindResiliency || file.Documents[0].Pos != at(18) {
+	if len(file.Documents) != 1 || file.Documents[0].Kind != component.KindResiliency ||
+		file.Documents[0].Pos != at(18) {
 		t.Errorf("read %+v", file.Documents)
 	}
 }
 
-func TestAliasesAreReplacedWithinBounds(t *testing.T) {
-	file := parse(t, "apiVersion: a/v1alpha1\nkind: Component\nmetadata: {name: &n x}\nspec:\n  type: t.t\n  metadata:\n"+
+func TestParse_ExpandsAliasesWithinBounds(t *testing.T) {
+	file := parse(t, "apiVersion: a/v1alpha1\nkind: Component\nmetadata: {name: &n x}\nspec:\n  type: t.t\n  "+
+		"metadata:\n"+
 		"  - name: a\n    value: &v {k: [1, 2]}\n  - {name: b, value: *v}\n  - {name: c, value: [*v, *n]}\n")
 	var got []string
 	for _, item := range file.Documents[0].Component.Metadata {
@@ -196,11 +256,12 @@ func walk(t *testing.T, n *yaml.Node) {
 	}
 }
 
-func TestHugeAndDeepFilesAreRefusedQuickly(t *testing.T) {
+func TestParse_RefusesHugeAndDeepFiles(t *testing.T) {
 	head := "apiVersion: a/v1alpha1\nkind: Configuration\nmetadata: {name: x}\n"
 	bomb := head + "a: &a [x,x,x,x,x,x,x,x,x,x,x,x,x,x,x,x]\n"
 	for c := 'b'; c < 'h'; c++ {
-		bomb += string(c) + ": &" + string(c) + " [" + strings.Repeat("*"+string(c-1)+",", 9) + "*" + string(c-1) + "]\n"
+		bomb += string(c) + ": &" + string(c) + " [" + strings.Repeat("*"+string(c-1)+",", 9) + "*" + string(c-1) +
+			"]\n"
 	}
 	wide := head + "a: &a [" + strings.Repeat("x,", 5000) + "x]\nb: [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
 	for name, text := range map[string]string{
@@ -211,33 +272,37 @@ func TestHugeAndDeepFilesAreRefusedQuickly(t *testing.T) {
 		"circle":    head + "a: &a {b: *a}\n",
 	} {
 		_, err := component.Parse("f.yaml", strings.NewReader(text))
-		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "limit") && !strings.Contains(err.Error(), "more than") {
+		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "limit") &&
+			!strings.Contains(err.Error(), "more than") {
 			t.Errorf("%s: %v, want a refusal that names the limit", name, err)
 		}
 	}
 }
 
-func TestAReadErrorIsNotTakenForTheEnd(t *testing.T) {
+func TestParse_ReportsReadError(t *testing.T) {
 	broken := errors.New("the disk is gone")
 	if _, err := component.Parse("f.yaml", iotest.ErrReader(broken)); !errors.Is(err, broken) {
 		t.Errorf("Parse: %v, want %v", err, broken)
 	}
 }
 
-func TestABrokenComponentThatIgnoresErrorsIsMarked(t *testing.T) {
-	file := parse(t, "apiVersion: a/v1alpha1\nkind: Component\nmetadata: {name: x}\nspec:\n  type: state.raft\n  ignoreErrors: true\n  colour: red\n")
+func TestParse_IgnoreErrorsMarksComponent(t *testing.T) {
+	file := parse(t, "apiVersion: a/v1alpha1\nkind: Component\nmetadata: {name: x}\nspec:\n  type: state.raft\n  "+
+		"ignoreErrors: true\n  colour: red\n")
 	doc := file.Documents[0]
-	if !fault.Is(doc.Err, fault.Invalid) || !strings.Contains(doc.Err.Error(), `f.yaml:7: component x: unknown field "colour"`) {
+	if !fault.Is(doc.Err, fault.Invalid) ||
+		!strings.Contains(doc.Err.Error(), `f.yaml:7: component x: unknown field "colour"`) {
 		t.Errorf("Err is %v", doc.Err)
 	}
 }
 
-func TestScopeAndNamespaceDecideWhoADocumentIsFor(t *testing.T) {
+func TestDocument_ScopeAndNamespace(t *testing.T) {
 	for _, c := range []struct {
 		scopes, apps []string
 		want         bool
 	}{
-		{nil, []string{"a"}, true}, {[]string{"a"}, []string{"a"}, true}, {[]string{"b", "a"}, []string{"x", "a"}, true},
+		{nil, []string{"a"}, true}, {[]string{"a"}, []string{"a"}, true}, {[]string{"b", "a"}, []string{"x", "a"},
+			true},
 		{[]string{"A"}, []string{"a"}, false}, {[]string{"b"}, []string{"a"}, false}, {[]string{"b"}, nil, false},
 	} {
 		if got := (component.Document{Scopes: c.scopes}).InScope(c.apps); got != c.want {
@@ -254,7 +319,7 @@ func TestScopeAndNamespaceDecideWhoADocumentIsFor(t *testing.T) {
 	}
 }
 
-func TestTypesAndVersionsCompareAsUsersExpect(t *testing.T) {
+func TestSameTypeAndVersion(t *testing.T) {
 	if !component.SameType("State.Raft", "state.raft") || component.SameType("state.raft", "state.raf") {
 		t.Error("types must compare without case")
 	}
@@ -270,7 +335,7 @@ func TestTypesAndVersionsCompareAsUsersExpect(t *testing.T) {
 	}
 }
 
-func TestNamesThatCannotStandInAPathAreRefused(t *testing.T) {
+func TestParse_RefusesNamesInvalidInPaths(t *testing.T) {
 	for _, name := range []string{".", "..", "a/b", "a%62", "a|b", `"a b"`, `"a\nb"`, strings.Repeat("x", 254)} {
 		text := "apiVersion: a/v1alpha1\nkind: Component\nmetadata:\n  name: " + name + "\nspec: {type: t.t}\n"
 		_, err := component.Parse("f.yaml", strings.NewReader(text))
@@ -287,7 +352,8 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(full))
 	f.Add([]byte("\ufeff---\r\nkind: Component\r\n---\n- [{a: &x *x}]\n"))
 	f.Add([]byte("apiVersion: a/v1alpha1\nkind: Configuration\nmetadata: &m {name: x, <<: *m}\n"))
-	f.Add([]byte("apiVersion: a/v1alpha1\nkind: Component\nmetadata: {name: x}\nspec: {type: t, metadata: [{name: a, value: !!int \"x\"}]}\n"))
+	f.Add([]byte("apiVersion: a/v1alpha1\nkind: Component\nmetadata: {name: x}\nspec: {type: t, metadata: [{name: " +
+		"a, value: !!int \"x\"}]}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file, err := component.Parse("f.yaml", strings.NewReader(string(data)))
 		if err != nil {
@@ -297,7 +363,8 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		for _, doc := range file.Documents {
-			if doc.Name == "" || doc.Pos.Line < 1 || doc.Body == nil || (doc.Component != nil) != (doc.Kind == component.KindComponent) {
+			if doc.Name == "" || doc.Pos.Line < 1 || doc.Body == nil ||
+				(doc.Component != nil) != (doc.Kind == component.KindComponent) {
 				t.Fatalf("an incomplete document: %+v", doc)
 			}
 			if doc.Component == nil || doc.Err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Placeholders are what stands for {uuid}, {podName}, {namespace} and {appID} in plain
-// metadata values. References are not searched: a secret is taken as it is.
+// Placeholders are the values of {uuid}, {podName}, {namespace} and {appID} in plain metadata values. Placeholders in
+// values from references are not replaced.
 type Placeholders struct {
 	UUID      func() string // a new one for each {uuid}; required
 	PodName   string        // empty = {podName} is an error
@@ -27,8 +27,8 @@ func hasPlaceholder(value string) bool {
 		strings.Contains(value, holdNamespace) || strings.Contains(value, holdAppID)
 }
 
-// Replace returns value with every placeholder replaced. What is put in is not searched
-// again. A placeholder that stands for nothing is a fault.Invalid.
+// Replace returns value with every placeholder replaced. A placeholder inside a replacement is not replaced. If a
+// placeholder has no replacement, Replace returns fault.Invalid.
 func (p Placeholders) Replace(value string) (string, error) {
 	if !hasPlaceholder(value) {
 		return value, nil
@@ -52,7 +52,8 @@ func (p Placeholders) Replace(value string) (string, error) {
 	return b.String(), nil
 }
 
-// first replaces the placeholder that value begins with; a brace that begins none is kept.
+// first reads the beginning of value, which starts with a brace. It returns the replacement of the placeholder there,
+// or the brace itself if there is none. used is the number of bytes read from value.
 func (p Placeholders) first(value string) (text string, used int, err error) {
 	switch {
 	case strings.HasPrefix(value, holdUUID):
@@ -75,7 +76,8 @@ func (p Placeholders) first(value string) (text string, used int, err error) {
 
 func given(name, value, hint string) (string, error) {
 	if value == "" {
-		return "", &fault.Error{Code: fault.Invalid, Op: "component.Replace", Msg: "the placeholder " + name + " stands for nothing here", Hint: hint}
+		return "", &fault.Error{Code: fault.Invalid, Op: "component.Replace", Msg: "the placeholder " + name +
+			" stands for nothing here", Hint: hint}
 	}
 	return value, nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Pos is a place in a file. The zero value is nowhere.
+// Pos is a place in a file. The zero value is no place.
 type Pos struct {
 	File string
 	Line int // counted from 1; 0 = the file as a whole
@@ -23,11 +23,11 @@ func (p Pos) String() string {
 	return p.File + ":" + strconv.Itoa(p.Line)
 }
 
-// Problem is something wrong, or merely odd, at a place in a file.
+// Problem is an error or warning at a place in a file.
 type Problem struct {
 	Pos  Pos
 	Text string // never a value that came from a reference
-	Hint string // how to mend it; may be empty
+	Hint string // how to fix it; may be empty
 }
 
 // String returns the problem as one line.
@@ -42,14 +42,14 @@ func (p Problem) String() string {
 	return text
 }
 
-// Problems is a list of problems in the order they were found.
+// Problems is a list of problems in the order in which they were found.
 type Problems []Problem
 
-// maxListed bounds how many problems one error spells out.
+// maxListed bounds how many problems one error lists.
 const maxListed = 20
 
-// Err returns nil without problems, else one fault.Invalid that lists them: a single one
-// in one line, several in a line each. Its Key is the file of the first.
+// Err returns nil if there are no problems. Otherwise it returns one fault.Invalid that lists up to maxListed
+// problems, one per line. The Key of the error is the file of the first problem.
 func (ps Problems) Err(op string) error {
 	switch len(ps) {
 	case 0:
@@ -70,7 +70,7 @@ func (ps Problems) Err(op string) error {
 	return &fault.Error{Code: fault.Invalid, Op: op, Msg: b.String(), Key: ps[0].Pos.File}
 }
 
-// order sorts the problems of one document by line and says which document it is.
+// order sorts the problems of one document by line and adds the name of the document.
 func (ps Problems) order(doc Document) {
 	slices.SortStableFunc(ps, func(a, b Problem) int { return a.Pos.Line - b.Pos.Line })
 	if nameProblem(doc.Name) != "" {

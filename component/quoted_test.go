@@ -38,10 +38,11 @@ func checkQuoted(t *testing.T, value string) error {
 	return err
 }
 
-func TestAFieldThatMustBeAStringRefusesABareNumberWithTheMend(t *testing.T) {
+func TestCheck_QuotedFieldRefusesNumber(t *testing.T) {
 	for _, value := range []string{"8080", "true", "1.5"} {
 		err := checkQuoted(t, value)
-		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), `c.yaml:8: component c: metadata port must be a string in quotes (write it as "`+value+`")`) {
+		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(),
+			`c.yaml:8: component c: metadata port must be a string in quotes (write it as "`+value+`")`) {
 			t.Errorf("%s: %v", value, err)
 		}
 	}

@@ -7,24 +7,23 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Sources are where the values of metadata come from. Every field is required.
+// Sources provide the values of references. Every field is required.
 type Sources struct {
 	Placeholders Placeholders
 	// Env looks up an environment variable.
 	Env func(name string) (string, bool)
-	// Secret reads one key of a secret of the named store. Its error says which of the
-	// three is missing, without a value.
+	// Secret reads one key of a secret of the named store. Its error says which of the three is missing, without a
+	// value.
 	Secret func(ctx context.Context, store string, ref SecretRef) (string, error)
 }
 
-// EnvKeys is the environment variable that, when it is set, lists the only variables an
-// envRef may name, separated by spaces or commas.
+// EnvKeys is the name of an environment variable that restricts envRef. If it is set, envRef may name only the
+// variables in its value, which are separated by spaces or commas.
 const EnvKeys = "DAPR_ENV_KEYS"
 
-// Resolve replaces references and placeholders by what they stand for. The error keeps
-// the code of a failed look-up, is fault.NotFound for a variable that is not set and
-// fault.Denied for one that may not be read; it names file, line and component, and
-// never a value.
+// Resolve replaces references and placeholders by their values. If reading a secret fails, the error keeps the code
+// of that failure. If a variable is not set, the code is fault.NotFound; if a variable must not be read, it is
+// fault.Denied. The error names file, line and component, and never contains a value.
 func (s *Spec) Resolve(ctx context.Context, from Sources) (Metadata, error) {
 	out := make(Metadata, 0, len(s.Metadata))
 	for _, item := range s.Metadata {
@@ -49,21 +48,23 @@ func (s *Spec) Resolve(ctx context.Context, from Sources) (Metadata, error) {
 	return out, nil
 }
 
-// Unresolved returns the metadata as far as the file alone tells it, for a check that
-// opens nothing: references are marked Unresolved and placeholders stay as they are.
+// Unresolved returns the metadata as written in the file, for a check that opens nothing. References are marked as
+// Unresolved, and placeholders are not replaced.
 func (s *Spec) Unresolved() Metadata {
 	out := make(Metadata, 0, len(s.Metadata))
 	for _, item := range s.Metadata {
 		ref := item.Secret != nil || item.Env != ""
 		open := ref || hasPlaceholder(item.Value)
-		out = append(out, Property{Name: item.Name, Value: item.Value, Bare: item.Bare, Pos: item.Pos, Sensitive: ref, Unresolved: open})
+		out = append(out, Property{Name: item.Name, Value: item.Value, Bare: item.Bare, Pos: item.Pos, Sensitive: ref,
+			Unresolved: open})
 	}
 	return out
 }
 
 func (s *Spec) secret(ctx context.Context, from Sources, ref SecretRef) (string, error) {
 	if s.SecretStore == "" {
-		return "", &fault.Error{Code: fault.Invalid, Op: "component.Resolve", Msg: "secretKeyRef is used but the component names no secret store",
+		return "", &fault.Error{Code: fault.Invalid, Op: "component.Resolve",
+			Msg:  "secretKeyRef is used but the component names no secret store",
 			Hint: "set auth.secretStore"}
 	}
 	return from.Secret(ctx, s.SecretStore, ref)
@@ -77,15 +78,15 @@ func (s *Spec) itemError(item Item, err error) error {
 	return &fault.Error{Code: fault.CodeOf(err), Op: "component.Resolve", Msg: msg, Key: s.Name, Err: err}
 }
 
-// ReservedVariable reports whether an environment variable carries this process's own
-// tokens or settings. No component and no application may read it.
+// ReservedVariable reports whether an environment variable contains tokens or settings of this process. Components
+// and applications must not read it.
 func ReservedVariable(name string) bool {
 	upper := strings.ToUpper(name)
 	return upper == "APP_API_TOKEN" || strings.HasPrefix(upper, "DAPR_") || strings.HasPrefix(upper, "QUORATE_")
 }
 
-// envValue reads a variable unless it is one that carries this process's own tokens and
-// settings: a component file must not be a way to read those.
+// envValue returns the value of an environment variable. It returns an error for a reserved variable, because a
+// component file must not give access to the tokens and settings of this process.
 func envValue(name string, lookup func(string) (string, bool)) (string, error) {
 	const op = "component.Resolve"
 	upper := strings.ToUpper(name)
@@ -93,10 +94,12 @@ func envValue(name string, lookup func(string) (string, bool)) (string, error) {
 	case strings.ContainsAny(name, " \t\r\n="):
 		return "", &fault.Error{Code: fault.Invalid, Op: op, Msg: "envRef is not the name of an environment variable"}
 	case ReservedVariable(name):
-		return "", &fault.Error{Code: fault.Denied, Op: op, Msg: "envRef may not read " + name, Hint: "it belongs to the runtime; use another variable"}
+		return "", &fault.Error{Code: fault.Denied, Op: op, Msg: "envRef may not read " + name,
+			Hint: "it belongs to the runtime; use another variable"}
 	}
 	if allowed, limited := lookup(EnvKeys); limited && !listed(allowed, upper) {
-		return "", &fault.Error{Code: fault.Denied, Op: op, Msg: "envRef may not read " + name, Hint: "add it to " + EnvKeys}
+		return "", &fault.Error{Code: fault.Denied, Op: op, Msg: "envRef may not read " + name, Hint: "add it to " +
+			EnvKeys}
 	}
 	value, ok := lookup(name)
 	if !ok {

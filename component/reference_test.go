@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// sources are an environment and a secret store of one secret; every {uuid} is another.
+// sources are an environment and a secret store with one secret. Every {uuid} is different.
 func sources(env map[string]string) component.Sources {
 	n := 0
 	return component.Sources{
@@ -33,7 +33,7 @@ func sources(env map[string]string) component.Sources {
 	}
 }
 
-func TestReferencesAndPlaceholdersAreResolved(t *testing.T) {
+func TestResolve_ReferencesAndPlaceholders(t *testing.T) {
 	spec := component.Spec{Name: "c", SecretStore: "vault", Metadata: []component.Item{
 		{Name: "plain", Value: "{uuid} {podName} {namespace} {appID} {uuid} {other} {", Pos: at(1)},
 		{Name: "secret", Secret: &component.SecretRef{Name: "db", Key: "k"}, Pos: at(2)},
@@ -64,29 +64,33 @@ func TestReferencesAndPlaceholdersAreResolved(t *testing.T) {
 	}
 }
 
-func TestAMissingReferenceNamesFileLineAndComponent(t *testing.T) {
+func TestResolve_MissingReferenceNamesPlace(t *testing.T) {
 	for name, c := range map[string]struct {
 		store string
 		item  component.Item
 		code  fault.Code
 		text  string
 	}{
-		"secret":         {"vault", component.Item{Secret: &component.SecretRef{Name: "x", Key: "x"}}, fault.NotFound, "no such secret"},
-		"no store named": {"", component.Item{Secret: &component.SecretRef{Name: "db", Key: "k"}}, fault.Invalid, "secretKeyRef is used but the component names no secret store (set auth.secretStore)"},
-		"variable":       {"", component.Item{Env: "NOPE"}, fault.NotFound, "the environment variable NOPE is not set"},
+		"secret": {"vault", component.Item{Secret: &component.SecretRef{Name: "x", Key: "x"}}, fault.NotFound,
+			"no such secret"},
+		"no store named": {"", component.Item{Secret: &component.SecretRef{Name: "db", Key: "k"}}, fault.Invalid,
+			"secretKeyRef is used but the component names no secret store (set auth.secretStore)"},
+		"variable": {"", component.Item{Env: "NOPE"}, fault.NotFound, "the environment variable NOPE is not set"},
 	} {
 		c.item.Name, c.item.Pos = "url", at(7)
 		spec := component.Spec{Name: "orders", SecretStore: c.store, Metadata: []component.Item{c.item}}
 		_, err := spec.Resolve(t.Context(), sources(nil))
-		if want := "f.yaml:7: component orders: metadata url: " + c.text; fault.Text(err) != want || fault.CodeOf(err) != c.code || fault.KeyOf(err) != "orders" {
+		if want := "f.yaml:7: component orders: metadata url: " + c.text; fault.Text(err) != want ||
+			fault.CodeOf(err) != c.code || fault.KeyOf(err) != "orders" {
 			t.Errorf("%s: %q with code %q, want %q", name, fault.Text(err), fault.CodeOf(err), want)
 		}
 	}
 }
 
-func TestVariablesOfTheRuntimeCannotBeRead(t *testing.T) {
+func TestResolve_RefusesReservedVariables(t *testing.T) {
 	env := map[string]string{
-		"APP_API_TOKEN": "x", "DAPR_API_TOKEN": "x", "dapr_any": "x", "QUORATE_CLUSTER_TOKEN": "x", "Dapr_": "x", "A B": "x", "A=B": "x", "OTHER": "x", "LISTED": "listed", "ALSO": "also",
+		"APP_API_TOKEN": "x", "DAPR_API_TOKEN": "x", "dapr_any": "x", "QUORATE_CLUSTER_TOKEN": "x", "Dapr_": "x",
+		"A B": "x", "A=B": "x", "OTHER": "x", "LISTED": "listed", "ALSO": "also",
 	}
 	read := func(name string) (string, error) {
 		spec := component.Spec{Name: "c", Metadata: []component.Item{{Name: "v", Env: name}}}
@@ -124,7 +128,7 @@ func TestVariablesOfTheRuntimeCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestAPlaceholderThatStandsForNothingIsAnError(t *testing.T) {
+func TestReplace_PlaceholderWithoutValue(t *testing.T) {
 	p := component.Placeholders{UUID: func() string { return "u" }}
 	for _, text := range []string{"{podName}", "a {appID}", "{namespace}"} {
 		if got, err := p.Replace(text); !fault.Is(err, fault.Invalid) {
@@ -137,10 +141,11 @@ func TestAPlaceholderThatStandsForNothingIsAnError(t *testing.T) {
 	}
 }
 
-func TestPlaceholdersAreReplacedOnce(t *testing.T) {
+func TestReplace_ReplacesOnce(t *testing.T) {
 	p := component.Placeholders{UUID: func() string { return "{appID}" }, AppID: "{uuid}", PodName: "p"}
 	for text, want := range map[string]string{
-		"": "", "{}": "{}", "{{uuid}}": "{{appID}}", "{UUID}": "{UUID}", "{appID}{appID}": "{uuid}{uuid}", "x{podName": "x{podName", "}{uuid": "}{uuid",
+		"": "", "{}": "{}", "{{uuid}}": "{{appID}}", "{UUID}": "{UUID}", "{appID}{appID}": "{uuid}{uuid}",
+		"x{podName": "x{podName", "}{uuid": "}{uuid",
 	} {
 		if got, err := p.Replace(text); got != want || err != nil {
 			t.Errorf("Replace(%q) = %q, %v; want %q", text, got, err, want)
@@ -148,11 +153,12 @@ func TestPlaceholdersAreReplacedOnce(t *testing.T) {
 	}
 }
 
-func TestResolveKeepsTheCauseOfAFailedLookUp(t *testing.T) {
+func TestResolve_KeepsCauseOfFailedLookup(t *testing.T) {
 	broken := errors.New("broken")
 	from := sources(nil)
 	from.Secret = func(context.Context, string, component.SecretRef) (string, error) { return "", broken }
-	spec := component.Spec{Name: "c", SecretStore: "v", Metadata: []component.Item{{Name: "v", Secret: &component.SecretRef{}}}}
+	spec := component.Spec{Name: "c", SecretStore: "v",
+		Metadata: []component.Item{{Name: "v", Secret: &component.SecretRef{}}}}
 	if _, err := spec.Resolve(t.Context(), from); !errors.Is(err, broken) {
 		t.Errorf("Resolve: %v", err)
 	}

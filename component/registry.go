@@ -6,33 +6,34 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/internal/nearest"
+	"github.com/quorate/quorate/internal/suggest"
 )
 
-// Registry maps the types of one building block to factories of type F. It is immutable.
-// The zero value knows no type.
+// Registry maps the component types of one building block to factories of type F. It is immutable. The zero value has
+// no types.
 type Registry[F any] struct {
 	entries map[string]F // by lower-case type + "/" + version
 }
 
-// NewRegistry makes a registry from a table of type strings. A type that exists in
-// several versions is written once for each, "state.example/v2"; without a version it is
-// v1. Two entries that mean the same, or an empty type, are a fault.Invalid.
+// NewRegistry makes a registry from a map of type strings to factories. A type with several versions has one entry
+// for each version, such as "state.example/v2"; an entry without a version is v1. It returns fault.Invalid if a type
+// is duplicate or empty.
 func NewRegistry[F any](table map[string]F) (Registry[F], error) {
 	entries := make(map[string]F, len(table))
 	for name, factory := range table {
 		typ, version, _ := strings.Cut(name, "/")
 		key := registryKey(typ, version)
 		if _, twice := entries[key]; twice || typ == "" {
-			return Registry[F]{}, fault.New(fault.Invalid, "component.NewRegistry", "the component type "+name+" is empty or registered twice")
+			return Registry[F]{}, fault.New(fault.Invalid, "component.NewRegistry",
+				"the component type "+name+" is empty or registered twice")
 		}
 		entries[key] = factory
 	}
 	return Registry[F]{entries: entries}, nil
 }
 
-// Find returns the factory of a type and version. The error is fault.NotFound and names
-// the nearest type, or those that are known.
+// Find returns the factory of a type and version. If there is none, it returns fault.NotFound; the error suggests the
+// most similar type, or lists the known types.
 func (r Registry[F]) Find(typ, version string) (F, error) {
 	if factory, ok := r.entries[registryKey(typ, version)]; ok {
 		return factory, nil
@@ -51,7 +52,7 @@ func (r Registry[F]) Find(typ, version string) (F, error) {
 			return zero, e
 		}
 	}
-	if near := nearest.To(typ, types); near != "" {
+	if near := suggest.For(typ, types); near != "" {
 		e.Hint = "did you mean " + near + "?"
 	}
 	return zero, e

@@ -9,8 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Resiliency is what a document of kind Resiliency says about calls of applications and
-// of components.
+// Resiliency is the content of a document of kind Resiliency: the policies for calls to applications and components.
 type Resiliency struct {
 	Name     string
 	Pos      Pos
@@ -20,16 +19,17 @@ type Resiliency struct {
 	Apps     map[string]ResiliencyTarget // by app id, which may have a namespace after a dot
 	// Components are the targets by component name.
 	Components map[string]ComponentTargets
-	Unused     []Problem // parts that have no effect here
+	Unused     []Problem // parts that have no effect
 }
 
-// RetryPolicy says what is tried again, and when.
+// RetryPolicy says which calls are retried, and when.
 type RetryPolicy struct {
 	Exponential bool
-	Duration    time.Duration // the pause, or the first of growing ones
+	Duration    time.Duration // the pause, or the first of growing pauses
 	MaxInterval time.Duration // of growing pauses
 	MaxRetries  int           // negative = no limit
-	Statuses    [][2]int      // of answers, both ends included; empty = every failure
+	Statuses    [][2]int      // HTTP statuses of failures, both ends included; empty = all
+	Codes       [][2]int      // gRPC codes of failures; empty = all
 }
 
 // BreakerPolicy says when a circuit breaker opens and closes.
@@ -37,20 +37,20 @@ type BreakerPolicy struct {
 	MaxRequests uint32
 	Interval    time.Duration
 	Timeout     time.Duration
-	Trip        *Trip // nil = more than 5 failures in a row
+	Trip        *TripCondition // nil = more than 5 consecutive failures
 }
 
-// ResiliencyTarget names the policies of one application; empty = none of that kind.
+// ResiliencyTarget names the policies of one target. An empty name means that the target has no policy of that kind.
 type ResiliencyTarget struct {
 	Timeout, Retry, CircuitBreaker string
 	Pos                            Pos
 }
 
-// ComponentTargets are the policies of one component: for what it hands to the
-// application, and for what the application asks of it.
+// ComponentTargets are the policies of one component. Inbound applies when the component calls the application,
+// Outbound when the application calls the component.
 type ComponentTargets struct{ Inbound, Outbound ResiliencyTarget }
 
-// Names of policies that hold for every application without a target of its own.
+// Names of policies that apply to every application without a target of its own.
 const (
 	DefaultAppTimeout  = "DefaultAppTimeoutPolicy"
 	DefaultTimeout     = "DefaultTimeoutPolicy"
@@ -62,11 +62,13 @@ const (
 	defaultMaxInterval = time.Minute
 )
 
-// ParseResiliency reads a document of kind Resiliency. Fields that are not known and names
-// of policies that are not there are errors with file and line.
+// ParseResiliency parses a document of kind Resiliency. Unknown fields, and names of policies that are not defined,
+// are errors with file and line.
 func ParseResiliency(doc Document) (Resiliency, error) {
 	p := docParser{file: doc.Pos.File}
-	r := Resiliency{Name: doc.Name, Pos: doc.Pos, Timeouts: map[string]time.Duration{}, Retries: map[string]RetryPolicy{}, Breakers: map[string]BreakerPolicy{}, Apps: map[string]ResiliencyTarget{}, Components: map[string]ComponentTargets{}}
+	r := Resiliency{Name: doc.Name, Pos: doc.Pos, Timeouts: map[string]time.Duration{},
+		Retries: map[string]RetryPolicy{}, Breakers: map[string]BreakerPolicy{}, Apps: map[string]ResiliencyTarget{},
+		Components: map[string]ComponentTargets{}}
 	ignore := func(*yaml.Node) {}
 	p.mapping(doc.Body, "", fields{
 		"apiVersion": ignore, "kind": ignore, "metadata": ignore, "scopes": ignore,
@@ -96,7 +98,7 @@ func (p *docParser) resiliencyPolicies(n *yaml.Node, r *Resiliency) {
 	})
 }
 
-// named calls read for every entry of a mapping with free names.
+// named calls read for every entry of a mapping whose names are free.
 func (p *docParser) named(n *yaml.Node, what string, read func(name string, n *yaml.Node)) {
 	if isNull(n) {
 		return
@@ -110,7 +112,7 @@ func (p *docParser) named(n *yaml.Node, what string, read func(name string, n *y
 	}
 }
 
-// span reads a duration that may not be negative.
+// span reads a duration that must not be negative.
 func (p *docParser) span(n *yaml.Node, what string) time.Duration {
 	text := p.required(n, what)
 	if text == "" {
@@ -149,8 +151,8 @@ func (p *docParser) retryPolicy(n *yaml.Node) RetryPolicy {
 		"maxRetries":  func(n *yaml.Node) { r.MaxRetries = p.whole(n, "maxRetries") },
 		"matching": func(n *yaml.Node) {
 			p.mapping(n, "matching", fields{
-				"httpStatusCodes": func(n *yaml.Node) { r.Statuses = p.statuses(n) },
-				"gRPCStatusCodes": func(*yaml.Node) {}, // calls are HTTP here
+				"httpStatusCodes": func(n *yaml.Node) { r.Statuses = p.ranges(n, "httpStatusCodes", 100, 599) },
+				"gRPCStatusCodes": func(n *yaml.Node) { r.Codes = p.ranges(n, "gRPCStatusCodes", 0, 16) },
 			})
 		},
 	})
@@ -160,9 +162,12 @@ func (p *docParser) retryPolicy(n *yaml.Node) RetryPolicy {
 	return r
 }
 
-// statuses reads "429,500-599".
-func (p *docParser) statuses(n *yaml.Node) (out [][2]int) {
-	text := p.required(n, "httpStatusCodes")
+// ranges reads a list of numbers and ranges, such as "429,500-599". It returns nil for an empty text.
+func (p *docParser) ranges(n *yaml.Node, what string, least, most int) (out [][2]int) {
+	text := p.text(n, what)
+	if strings.TrimSpace(text) == "" {
+		return nil
+	}
 	for part := range strings.SplitSeq(text, ",") {
 		low, high, ranged := strings.Cut(strings.TrimSpace(part), "-")
 		if !ranged {
@@ -170,8 +175,9 @@ func (p *docParser) statuses(n *yaml.Node) (out [][2]int) {
 		}
 		a, err1 := strconv.Atoi(strings.TrimSpace(low))
 		b, err2 := strconv.Atoi(strings.TrimSpace(high))
-		if err1 != nil || err2 != nil || a < 100 || b > 599 || a > b {
-			p.problems.add(p.pos(n), "use statuses and ranges of them, as 429,500-599", "httpStatusCodes has %q", part)
+		if err1 != nil || err2 != nil || a < least || b > most || a > b {
+			p.problems.add(p.pos(n), "use numbers and ranges of them from "+strconv.Itoa(least)+" to "+
+				strconv.Itoa(most)+", as 429,500-599 for httpStatusCodes", "%s has %q", what, part)
 			continue
 		}
 		out = append(out, [2]int{a, b})
@@ -192,9 +198,10 @@ func (p *docParser) breakerPolicy(n *yaml.Node) BreakerPolicy {
 		"interval": func(n *yaml.Node) { b.Interval = p.span(n, "interval") },
 		"timeout":  func(n *yaml.Node) { b.Timeout = p.span(n, "timeout") },
 		"trip": func(n *yaml.Node) {
-			trip, err := ParseTrip(p.required(n, "trip"))
+			trip, err := ParseTripCondition(p.required(n, "trip"))
 			if err != nil {
-				p.problems.add(p.pos(n), "compare consecutiveFailures, requests and totalFailures with numbers, as in consecutiveFailures > 5", "trip %q: %s", n.Value, err)
+				p.problems.add(p.pos(n), "compare consecutiveFailures, requests and totalFailures with numbers, "+
+					"as in consecutiveFailures > 5", "trip %q: %s", n.Value, err)
 			}
 			b.Trip = trip
 		},
@@ -206,7 +213,8 @@ func (p *docParser) resiliencyTargets(n *yaml.Node, r *Resiliency) {
 	later := func(what string) func(*yaml.Node) {
 		return func(n *yaml.Node) {
 			if len(n.Content) > 0 {
-				r.Unused = append(r.Unused, Problem{Pos: p.pos(n), Text: "spec.targets." + what + " has no effect here"})
+				r.Unused = append(r.Unused, Problem{Pos: p.pos(n), Text: "spec.targets." + what +
+					" has no effect here"})
 			}
 		}
 	}
@@ -215,10 +223,13 @@ func (p *docParser) resiliencyTargets(n *yaml.Node, r *Resiliency) {
 			p.named(n, "apps", func(app string, n *yaml.Node) {
 				t := ResiliencyTarget{Pos: p.pos(n)}
 				p.mapping(n, "the target "+app, fields{
-					"timeout":                 func(n *yaml.Node) { t.Timeout = p.required(n, "timeout") },
-					"retry":                   func(n *yaml.Node) { t.Retry = p.required(n, "retry") },
-					"circuitBreaker":          func(n *yaml.Node) { t.CircuitBreaker = p.required(n, "circuitBreaker") },
-					"circuitBreakerCacheSize": func(*yaml.Node) {}, // breakers are bounded anyway
+					"timeout": func(n *yaml.Node) { t.Timeout = p.required(n, "timeout") },
+					"retry":   func(n *yaml.Node) { t.Retry = p.required(n, "retry") },
+					"circuitBreaker": func(n *yaml.Node) {
+						t.CircuitBreaker = p.required(n,
+							"circuitBreaker")
+					},
+					"circuitBreakerCacheSize": func(*yaml.Node) {}, // breakers are always bounded
 				})
 				r.Apps[app] = t
 			})
@@ -237,21 +248,22 @@ func (p *docParser) resiliencyTargets(n *yaml.Node, r *Resiliency) {
 	})
 }
 
-// componentTarget reads one direction of a component. Circuit breakers guard applications
-// only.
+// componentTarget reads the policies of a component for one direction. A circuit breaker has no effect there,
+// because circuit breakers apply only to applications; componentTarget lists it in Unused.
 func (p *docParser) componentTarget(n *yaml.Node, name string, r *Resiliency) ResiliencyTarget {
 	t := ResiliencyTarget{Pos: p.pos(n)}
 	p.mapping(n, "the target "+name, fields{
 		"timeout": func(n *yaml.Node) { t.Timeout = p.required(n, "timeout") },
 		"retry":   func(n *yaml.Node) { t.Retry = p.required(n, "retry") },
 		"circuitBreaker": func(n *yaml.Node) {
-			r.Unused = append(r.Unused, Problem{Pos: p.pos(n), Text: "the circuitBreaker of " + name + " has no effect here"})
+			r.Unused = append(r.Unused, Problem{Pos: p.pos(n), Text: "the circuitBreaker of " + name +
+				" has no effect here"})
 		},
 	})
 	return t
 }
 
-// resiliencyNames checks that the policies that targets name are there.
+// resiliencyNames checks that the policies named by targets exist.
 func (p *docParser) resiliencyNames(r *Resiliency) {
 	targets := maps.Clone(r.Apps)
 	for name, t := range r.Components {
@@ -266,7 +278,8 @@ func (p *docParser) resiliencyNames(r *Resiliency) {
 			there      bool
 		}{{"timeout", t.Timeout, timeout}, {"retry", t.Retry, retry}, {"circuitBreaker", t.CircuitBreaker, breaker}} {
 			if c.name != "" && !c.there {
-				p.problems.add(t.Pos, "define it under spec.policies", "the target %s names the %s %q, which is not there", app, c.kind, c.name)
+				p.problems.add(t.Pos, "define it under spec.policies",
+					"the target %s names the %s %q, which is not defined", app, c.kind, c.name)
 			}
 		}
 	}

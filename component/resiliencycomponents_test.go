@@ -9,20 +9,25 @@ import (
 
 func resiliency(t *testing.T, targets string) (component.Resiliency, error) {
 	t.Helper()
-	file, err := component.Parse("r.yaml", strings.NewReader("apiVersion: a/v1alpha1\nkind: Resiliency\nmetadata: {name: r}\nspec:\n  policies:\n    timeouts: {short: 2s}\n    retries:\n      twice: {policy: constant, duration: 1s, maxRetries: 2}\n  targets:\n    components:\n"+targets))
+	file, err := component.Parse("r.yaml",
+		strings.NewReader("apiVersion: a/v1alpha1\nkind: Resiliency\nmetadata: {name: r}\nspec:\n  policies:\n    "+
+			"timeouts: {short: 2s}\n    retries:\n      twice: {policy: constant, duration: 1s, maxRetries: 2}\n  "+
+			"targets:\n    components:\n"+targets))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return component.ParseResiliency(file.Documents[0])
 }
 
-func TestComponentsHavePoliciesForEachDirection(t *testing.T) {
-	r, err := resiliency(t, "      partner:\n        outbound: {timeout: short, retry: twice, circuitBreaker: cb}\n        inbound: {retry: twice}\n")
+func TestParseResiliency_ComponentDirections(t *testing.T) {
+	r, err := resiliency(t, "      partner:\n        outbound: {timeout: short, retry: twice, circuitBreaker: "+
+		"cb}\n        inbound: {retry: twice}\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := r.Components["partner"]
-	if got.Outbound.Timeout != "short" || got.Outbound.Retry != "twice" || got.Inbound.Retry != "twice" || got.Inbound.Timeout != "" {
+	if got.Outbound.Timeout != "short" || got.Outbound.Retry != "twice" || got.Inbound.Retry != "twice" ||
+		got.Inbound.Timeout != "" {
 		t.Errorf("%+v", got)
 	}
 	if len(r.Unused) != 1 || !strings.Contains(r.Unused[0].String(), "partner.outbound") {
@@ -30,7 +35,7 @@ func TestComponentsHavePoliciesForEachDirection(t *testing.T) {
 	}
 }
 
-func TestAPolicyOfAComponentThatIsNotThereIsRefused(t *testing.T) {
+func TestParseResiliency_RefusesUndefinedPolicy(t *testing.T) {
 	for targets, want := range map[string]string{
 		"      partner: {outbound: {retry: thrice}}\n": `partner.outbound names the retry "thrice"`,
 		"      partner: {outward: {}}\n":               `unknown field "outward"`,

@@ -1,6 +1,6 @@
 package component
 
-// State is what became of a component of the resources.
+// State is the state of a configured component.
 type State string
 
 // The states.
@@ -10,13 +10,13 @@ const (
 	Ignored State = "ignored" // meant for other applications or another namespace
 )
 
-// Status is one component as metadata, health and status pages show it.
+// Status is the status of a component on metadata, health and status pages.
 type Status struct {
 	Name         string
 	Type         string
 	Version      string
 	Capabilities []string // sorted; nil unless Ready
 	State        State
-	Reason       string // why it is not Ready, with the mend; empty if it is
+	Reason       string // why it is not Ready, with a hint; empty if it is Ready
 	Pos          Pos    // where it is declared; zero for a built-in one
 }

@@ -9,12 +9,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// composeFile is compose.yaml: every key that it uses, and no other.
+// composeFile is compose.yaml, with exactly the keys that it uses.
 type composeFile struct {
 	Name       string
 	Services   map[string]composeService
 	Volumes    map[string]struct{}
-	Extensions map[string]any `yaml:",inline"` // x-..., pieces for the others
+	Extensions map[string]any `yaml:",inline"` // x-..., shared parts of services
 }
 
 type composeService struct {
@@ -39,8 +39,8 @@ type composeHealth struct {
 	Retries           int
 }
 
-// compose reads the file strictly: a key that is not above is an error, so that nothing is
-// in it that a test which starts its services would leave out.
+// compose decodes the file strictly. An unknown key is an error, so that the tests, which start the
+// services without compose, do not miss one.
 func compose(t *testing.T) composeFile {
 	t.Helper()
 	var c composeFile
@@ -57,7 +57,7 @@ func compose(t *testing.T) composeFile {
 	return c
 }
 
-func TestTheNodesOfTheDemoUseSettingsThatExistAndAreConfined(t *testing.T) {
+func TestCompose_NodesUseExistingSettingsAndAreConfined(t *testing.T) {
 	page, seen := read(t, "../docs/configuration.md"), 0
 	for name, s := range compose(t).Services {
 		if s.Environment["QUORATE_NODE_ID"] == "" {
@@ -78,7 +78,7 @@ func TestTheNodesOfTheDemoUseSettingsThatExistAndAreConfined(t *testing.T) {
 	}
 }
 
-func TestTheDemoNamesOnlyWhatItHas(t *testing.T) {
+func TestCompose_ReferencesExist(t *testing.T) {
 	c := compose(t)
 	for name, s := range c.Services {
 		for _, v := range s.Volumes {
@@ -104,7 +104,7 @@ func TestTheDemoNamesOnlyWhatItHas(t *testing.T) {
 	}
 }
 
-func TestPrometheusScrapesEveryNodeOfTheDemo(t *testing.T) {
+func TestCompose_PrometheusScrapesEveryNode(t *testing.T) {
 	config := read(t, "compose/prometheus.yml")
 	for name, s := range compose(t).Services {
 		if s.Environment["QUORATE_NODE_ID"] == "" {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// composeTool is compose itself: the plug-in of docker, or the program before it.
+// composeTool returns the compose command: the Docker plug-in or the older program.
 func composeTool(t *testing.T) []string {
 	t.Helper()
 	if err := exec.CommandContext(t.Context(), "docker", "compose", "version").Run(); err == nil {
@@ -27,7 +27,7 @@ func composeTool(t *testing.T) []string {
 	return nil
 }
 
-// marks is a second compose file, that labels whatever the first one makes.
+// marks returns a second compose file, which labels everything that the first one creates.
 func (l *lab) marks() string {
 	label := fmt.Sprintf("{labels: {%s: %q, %s: \"%d\"}}", labLabel, l.id, timeLabel, time.Now().Unix())
 	var b strings.Builder
@@ -42,9 +42,10 @@ func (l *lab) marks() string {
 	return b.String()
 }
 
-// TestComposeStartsTheDemo has compose itself start the file, with images made here, all of
-// it but Grafana: everything becomes healthy, Prometheus scrapes it, and web takes orders.
-func TestComposeStartsTheDemo(t *testing.T) {
+// TestCompose_StartsTheDemo starts the compose file with compose, using locally built images,
+// except Grafana. Everything must become healthy, Prometheus must scrape it, and web must accept
+// orders.
+func TestCompose_StartsTheDemo(t *testing.T) {
 	long(t)
 	t.Parallel()
 	l := engine(t)
@@ -57,7 +58,7 @@ func TestComposeStartsTheDemo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The program of before knows no names of projects in the file.
+	// The older program does not know project names in the file.
 	file := strings.Replace(read(t, "compose/compose.yaml"), "\nname: quorate\n", "\n", 1)
 	if err := os.WriteFile(filepath.Join(dir, "compose", "compose.yaml"), []byte(file), 0o600); err != nil {
 		t.Fatal(err)
@@ -69,7 +70,9 @@ func TestComposeStartsTheDemo(t *testing.T) {
 	compose := func(args ...string) (string, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)
 		defer cancel()
-		c := exec.CommandContext(ctx, tool[0], append(append(slices.Clone(tool[1:]), "-p", project, "-f", "compose.yaml", "-f", "labels.yaml"), args...)...)
+		c := exec.CommandContext(ctx, tool[0],
+			append(append(slices.Clone(tool[1:]), "-p", project, "-f", "compose.yaml", "-f", "labels.yaml"),
+				args...)...)
 		c.Dir = filepath.Join(dir, "compose")
 		c.Env = append(os.Environ(), "WEB_PORT=0", "PROMETHEUS_PORT=0", "GRAFANA_PORT=0")
 		for k, v := range l.images {
@@ -107,7 +110,8 @@ func TestComposeStartsTheDemo(t *testing.T) {
 	}
 	ids := map[string]string{}
 	for _, s := range append(checked, "prometheus") {
-		ids[s] = l.must("ps", "-aq", "--filter", "label=com.docker.compose.project="+project, "--filter", "label=com.docker.compose.service="+s)
+		ids[s] = l.must("ps", "-aq", "--filter", "label=com.docker.compose.project="+project, "--filter",
+			"label=com.docker.compose.service="+s)
 		if ids[s] == "" {
 			t.Fatalf("%s has no container", s)
 		}

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// call asks the application web, from outside.
+// call sends a request to the application web from outside.
 func call(method, url, body string, want int) (string, error) {
 	req, err := http.NewRequest(method, url, strings.NewReader(body)) //nolint:noctx // the client has a time-out
 	if err != nil {
@@ -30,9 +30,9 @@ func call(method, url, body string, want int) (string, error) {
 	return string(text), err
 }
 
-// TestTheDemoOutlivesItsServers starts the demo, orders things, cuts a server off the
-// network, moves every server to a new container, and reads everything again.
-func TestTheDemoOutlivesItsServers(t *testing.T) {
+// TestContainers_DemoSurvivesServerFailures starts the demo, places orders, disconnects a server,
+// moves every server to a new container, and reads everything again.
+func TestContainers_DemoSurvivesServerFailures(t *testing.T) {
 	l := engine(t)
 	l.build()
 	l.lookInside(t)
@@ -72,7 +72,7 @@ func TestTheDemoOutlivesItsServers(t *testing.T) {
 	}
 }
 
-// lookInside says what is in the image that make builds, but for the binary and folders.
+// lookInside checks the content of the image that make builds, except the binary and folders.
 func (l *lab) lookInside(t *testing.T) {
 	l.must(append(append([]string{"create", "--name", l.name("look")}, l.labels()...), l.name("quorate"))...)
 	file := filepath.Join(t.TempDir(), "image.tar")

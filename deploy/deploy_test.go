@@ -1,5 +1,5 @@
-// Package deploy_test holds what lies in this folder against the product: names of
-// metrics, settings and pages, and what the tools of the field say about it.
+// Package deploy_test checks the files of this folder against the product: names of metrics,
+// settings and pages. It also checks them with promtool, systemd and other tools.
 package deploy_test
 
 import (
@@ -25,8 +25,8 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// metrics are those of docs/metrics.md with their labels. The page is held equal to what
-// nodes register by a test of its own.
+// metrics returns the metrics of docs/metrics.md with their labels. Another test compares the page
+// with the metrics that nodes register.
 func metrics(t *testing.T) map[string][]string {
 	t.Helper()
 	out := map[string][]string{"up": nil}
@@ -45,7 +45,7 @@ func metrics(t *testing.T) map[string][]string {
 	return out
 }
 
-// selector is one metric in an expression and the labels that are matched on it.
+// selector is one metric in an expression, and the labels that are matched on it.
 type selector struct {
 	name   string
 	labels []string
@@ -58,7 +58,7 @@ var (
 	window   = regexp.MustCompile(`\[[^\]]*\]`)
 )
 
-// parse finds the metrics of an expression and the labels it groups by.
+// parse returns the metrics of an expression, and the labels that it groups by.
 func parse(expr string) (found []selector, groups []string) {
 	for _, m := range grouping.FindAllStringSubmatch(expr, -1) {
 		for _, l := range strings.Split(m[2], ",") {
@@ -67,8 +67,9 @@ func parse(expr string) (found []selector, groups []string) {
 	}
 	expr = window.ReplaceAllString(grouping.ReplaceAllString(expr, " "), " ")
 	for _, m := range picked.FindAllStringSubmatch(expr, -1) {
-		if m[3] != "" || slices.Contains([]string{"and", "or", "unless", "bool", "sum", "max", "min", "count", "avg"}, m[1]) {
-			continue // a function, an operator
+		if m[3] != "" || slices.Contains([]string{"and", "or", "unless", "bool", "sum", "max", "min", "count", "avg"},
+			m[1]) {
+			continue // a function or an operator
 		}
 		s := selector{name: m[1]}
 		for _, l := range matcher.FindAllStringSubmatch(m[2], -1) {
@@ -79,7 +80,7 @@ func parse(expr string) (found []selector, groups []string) {
 	return found, groups
 }
 
-// problems says what an expression names that no node has.
+// problems returns the names in an expression that no node has.
 func problems(expr string, known map[string][]string) (out []string) {
 	found, groups := parse(expr)
 	if len(found) == 0 {
@@ -113,7 +114,7 @@ func problems(expr string, known map[string][]string) (out []string) {
 	return out
 }
 
-func TestExpressionsWithWrongNamesAreFound(t *testing.T) {
+func TestExpressions_WrongNamesAreFound(t *testing.T) {
 	known := map[string][]string{"quorate_a_total": {"x"}, "quorate_h_seconds": {"y"}}
 	for expr, bad := range map[string]bool{
 		`sum by (x) (rate(quorate_a_total{x="1",job="q"}[5m])) > 1e9`:                                false,
@@ -133,7 +134,7 @@ func TestExpressionsWithWrongNamesAreFound(t *testing.T) {
 	}
 }
 
-// dashboard is what the tests look at of a Grafana dashboard.
+// dashboard is the part of a Grafana dashboard that the tests use.
 type dashboard struct {
 	Panels []struct {
 		ID          int
@@ -142,7 +143,7 @@ type dashboard struct {
 	}
 }
 
-func TestEveryQueryOfTheDashboardNamesWhatNodesHave(t *testing.T) {
+func TestDashboard_QueriesUseExistingMetrics(t *testing.T) {
 	var d dashboard
 	if err := json.Unmarshal([]byte(read(t, "grafana/quorate.json")), &d); err != nil {
 		t.Fatal(err)
@@ -183,20 +184,23 @@ type rules struct {
 	}
 }
 
-func TestEveryAlertNamesWhatNodesHaveAndPointsAtItsRunbook(t *testing.T) {
+func TestAlerts_UseExistingMetricsAndLinkRunbooks(t *testing.T) {
 	var r rules
 	if err := yaml.Unmarshal([]byte(read(t, "prometheus/alerts.yml")), &r); err != nil {
 		t.Fatal(err)
 	}
-	known, page, tests := metrics(t), read(t, "../docs/troubleshooting.md"), read(t, "prometheus/alerts_test.yml")+read(t, "prometheus/alerts_daily_test.yml")
+	known, page, tests := metrics(t), read(t, "../docs/troubleshooting.md"),
+		read(t, "prometheus/alerts_test.yml")+read(t, "prometheus/alerts_daily_test.yml")
 	alerts := map[string]bool{}
 	for _, a := range r.Groups[0].Rules {
 		alerts[a.Alert] = true
 		for _, problem := range problems(a.Expr, known) {
 			t.Errorf("%s: %s", a.Alert, problem)
 		}
-		if want := "docs/troubleshooting.md#" + strings.ToLower(a.Alert); a.Annotations["runbook"] != want || !strings.Contains(page, "\n### "+a.Alert+"\n") {
-			t.Errorf("%s: its runbook is %q; it should be %s, a heading of that page", a.Alert, a.Annotations["runbook"], want)
+		if want := "docs/troubleshooting.md#" + strings.ToLower(a.Alert); a.Annotations["runbook"] != want ||
+			!strings.Contains(page, "\n### "+a.Alert+"\n") {
+			t.Errorf("%s: its runbook is %q; it should be %s, a heading of that page", a.Alert,
+				a.Annotations["runbook"], want)
 		}
 		if !slices.Contains([]string{"warning", "critical"}, a.Labels["severity"]) || a.Annotations["summary"] == "" {
 			t.Errorf("%s: severity %q, summary %q", a.Alert, a.Labels["severity"], a.Annotations["summary"])
@@ -212,7 +216,7 @@ func TestEveryAlertNamesWhatNodesHaveAndPointsAtItsRunbook(t *testing.T) {
 	}
 }
 
-// tool finds a program, or skips the test and says why.
+// tool returns the path of a program, or skips the test with a reason.
 func tool(t *testing.T, name, variable string) string {
 	t.Helper()
 	if path := os.Getenv(variable); path != "" {
@@ -234,23 +238,24 @@ func run(t *testing.T, dir, name string, args ...string) {
 	}
 }
 
-func TestAlertsFireAndClear(t *testing.T) {
+func TestAlerts_FireAndClear(t *testing.T) {
 	promtool := tool(t, "promtool", "QUORATE_PROMTOOL")
 	run(t, "prometheus", promtool, "check", "config", "prometheus.yml")
 	run(t, "prometheus", promtool, "check", "config", "prometheus_http_sd.yml")
 	run(t, "prometheus", promtool, "test", "rules", "alerts_test.yml", "alerts_daily_test.yml")
 }
 
-func TestTheUnitIsConfined(t *testing.T) {
+func TestUnit_IsConfined(t *testing.T) {
 	analyze := tool(t, "systemd-analyze", "QUORATE_SYSTEMD_ANALYZE")
-	if out, err := exec.CommandContext(t.Context(), analyze, "security", "--help").CombinedOutput(); err != nil || !strings.Contains(string(out), "--offline") {
+	if out, err := exec.CommandContext(t.Context(), analyze, "security", "--help").CombinedOutput(); err != nil ||
+		!strings.Contains(string(out), "--offline") {
 		t.Skip("this systemd-analyze judges no files (--offline came with systemd 250)")
 	}
 	run(t, "systemd", analyze, "security", "--offline=true", "--threshold=20", "quorate.service")
 }
 
-// Every key of the settings file beside the unit is one of the page that lists them all.
-func TestTheSettingsOfTheUnitExist(t *testing.T) {
+// Every key of the settings file beside the unit must be on the configuration page.
+func TestUnit_SettingsExist(t *testing.T) {
 	var file map[string]any
 	if err := yaml.Unmarshal([]byte(read(t, "systemd/quorate.yaml")), &file); err != nil {
 		t.Fatal(err)
@@ -263,8 +268,8 @@ func TestTheSettingsOfTheUnitExist(t *testing.T) {
 	}
 }
 
-// The two ways to make an image end in the same image.
-func TestBothDockerfilesDescribeTheSameImage(t *testing.T) {
+// Both ways to build an image must give the same image.
+func TestDockerfiles_DescribeTheSameImage(t *testing.T) {
 	final := func(path string) (out []string) {
 		_, last, ok := strings.Cut(read(t, path), "\nFROM scratch\n")
 		if !ok {

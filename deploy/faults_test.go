@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// long skips what takes minutes.
+// long skips a test that takes minutes.
 func long(t *testing.T) {
 	t.Helper()
 	if os.Getenv("QUORATE_CONTAINERS") == "" {
@@ -20,8 +20,8 @@ func long(t *testing.T) {
 
 const apiToken = "a-token-of-this-test"
 
-// open are the flags that let clients outside reach the API of a server, which listens on
-// loopback in the compose file: applications have sidecars.
+// open returns the flags that let outside clients reach the API of a server. In the compose file it
+// listens on loopback, because applications use sidecars.
 func open() []string {
 	return []string{"-p", "127.0.0.1::3500", "-e", "QUORATE_LISTEN_ADDRESS=0.0.0.0", "-e", "DAPR_API_TOKEN=" + apiToken}
 }
@@ -34,7 +34,7 @@ func (l *lab) apis(servers []string) (out []string) {
 	return out
 }
 
-// nodeStatus is what the tests read of quorate status.
+// nodeStatus is the part of quorate status that the tests use.
 type nodeStatus struct {
 	Node   struct{ ID, Version string }
 	Groups []struct {
@@ -57,7 +57,7 @@ func (l *lab) status(service string) (s nodeStatus, err error) {
 	return s, nil
 }
 
-// leader is the server that leads.
+// leader returns the server that leads.
 func (l *lab) leader(servers []string) (leader string) {
 	l.t.Helper()
 	l.eventually("there is a leader", patience, func() error {
@@ -85,10 +85,10 @@ func (l *lab) goesOn(clients *ledger, when string, more int) {
 	})
 }
 
-// TestNothingAcknowledgedIsLostInContainers cuts the leader off the network, replaces a
-// server that is lost with its disk, and moves every node to a rebuilt image, while clients
-// write strongly and go to another server when one fails them.
-func TestNothingAcknowledgedIsLostInContainers(t *testing.T) {
+// TestContainers_LoseNoAcknowledgedWrite disconnects the leader, replaces a server that was lost
+// with its disk, and moves every node to a rebuilt image. Meanwhile clients write with strong
+// consistency, and switch to another server after a failure.
+func TestContainers_LoseNoAcknowledgedWrite(t *testing.T) {
 	long(t)
 	t.Parallel()
 	l := engine(t)
@@ -146,7 +146,7 @@ func TestNothingAcknowledgedIsLostInContainers(t *testing.T) {
 	t.Log(clients)
 }
 
-// threeVoters looks at the configuration that a server knows.
+// threeVoters checks the Raft configuration that a server knows.
 func (l *lab) threeVoters(servers []string) error {
 	s, err := l.status(servers[0])
 	if err != nil {

@@ -19,28 +19,29 @@ import (
 	"time"
 )
 
-// Every container, volume and network of a test carries this label with the id of its lab,
-// and another with the time it was made. Nothing without them is ever touched.
+// Every container, volume and network of a test has this label with the id of its lab, and a label
+// with its creation time. The tests never touch objects without them.
 const (
 	labLabel  = "quorate.test"
 	timeLabel = "quorate.test.made"
-	stale     = time.Hour // what is older was left by a test that died
+	stale     = time.Hour // older objects were left by a test that was killed
 )
 
-// lab runs services of compose.yaml on a Docker engine, with locally built images. It speaks
-// the plain commands of docker, so that no compose tool is needed; the file stays the one
-// source of what a service is.
+// lab runs services of compose.yaml on a Docker engine, with locally built images. It uses only
+// plain docker commands, so that no compose tool is needed. The services are defined only in the
+// file.
 type lab struct {
 	t      *testing.T
 	id     string // of this lab: two may run at the same time
 	file   composeFile
 	images map[string]string // variable in the file -> image
-	mounts map[string]string // path in a container -> text in place of the file mounted there
+	mounts map[string]string // path in a container -> text that replaces the mounted file
 }
 
-// docker runs one command and returns what it prints.
+// docker runs one command and returns its output.
 func (l *lab) docker(args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.t.Context()), 2*time.Minute) // cleaning up comes after the test's own
+	// also works during cleanup, after the context of the test has ended
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.t.Context()), 2*time.Minute)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "docker", args...).CombinedOutput()
 	return strings.TrimSpace(string(out)), err
@@ -55,19 +56,21 @@ func (l *lab) must(args ...string) string {
 	return out
 }
 
-// name is what the engine knows a service, a volume or an image by.
+// name returns the name of a service, a volume or an image in the engine.
 func (l *lab) name(what string) string { return "quorate-test-" + l.id + "-" + what }
 
 func (l *lab) labels() []string {
-	return []string{"--label", labLabel + "=" + l.id, "--label", timeLabel + "=" + strconv.FormatInt(time.Now().Unix(), 10)}
+	return []string{"--label", labLabel + "=" + l.id, "--label",
+		timeLabel + "=" + strconv.FormatInt(time.Now().Unix(), 10)}
 }
 
-// engine skips the test where nothing can be run, and says why.
+// engine returns a lab, or skips the test with a reason if nothing can run.
 func engine(t *testing.T) *lab {
 	t.Helper()
 	id := make([]byte, 6)
-	_, _ = rand.Read(id) // never fails: it aborts the program instead
-	l := &lab{t: t, id: hex.EncodeToString(id), file: compose(t), images: map[string]string{}, mounts: map[string]string{}}
+	_, _ = rand.Read(id) // it never returns an error
+	l := &lab{t: t, id: hex.EncodeToString(id), file: compose(t), images: map[string]string{},
+		mounts: map[string]string{}}
 	if testing.Short() {
 		t.Skip("-short")
 	}
@@ -79,19 +82,20 @@ func engine(t *testing.T) *lab {
 	}
 	l.sweep()
 	t.Cleanup(l.clear)
-	if out, err := l.docker(append(append([]string{"network", "create"}, l.labels()...), l.name("net"))...); err != nil {
+	if out, err := l.docker(append(append([]string{"network", "create"}, l.labels()...),
+		l.name("net"))...); err != nil {
 		t.Skipf("this Docker engine makes no networks: %s", out)
 	}
 	return l
 }
 
-// kind is one sort of object that a test leaves behind.
+// kind is one kind of object that a test creates.
 type kind struct {
 	list, remove []string // commands
 	labels       string   // where inspect has them
 }
 
-// kinds are in the order in which they can be removed.
+// kinds returns the kinds in the order in which they can be removed.
 func kinds() []kind {
 	return []kind{
 		{[]string{"ps", "-aq"}, []string{"rm", "-f", "-v"}, ".Config.Labels"},
@@ -101,7 +105,7 @@ func kinds() []kind {
 	}
 }
 
-// clear removes all that is the lab's, also after a failure, whose logs it shows first.
+// clear removes all objects of the lab. After a failure it first prints their logs.
 func (l *lab) clear() {
 	if l.t.Failed() {
 		names, _ := l.docker("ps", "-a", "--filter", "label="+labLabel+"="+l.id, "--format", "{{.Names}}")
@@ -121,7 +125,7 @@ func (l *lab) clear() {
 	}
 }
 
-// sweep removes what tests left that were killed long ago.
+// sweep removes objects of tests that were killed long ago.
 func (l *lab) sweep() {
 	for _, k := range kinds() {
 		ids, err := l.docker(append(k.list, "--filter", "label="+timeLabel)...)
@@ -130,20 +134,23 @@ func (l *lab) sweep() {
 		}
 		for _, id := range strings.Fields(ids) {
 			text, err := l.docker("inspect", "-f", `{{index `+k.labels+` "`+timeLabel+`"}}`, id)
-			if made, bad := strconv.ParseInt(text, 10, 64); err == nil && bad == nil && time.Since(time.Unix(made, 0)) > stale {
-				_, _ = l.docker(append(k.remove, id)...) // another sweep may be faster
+			if made, bad := strconv.ParseInt(text, 10, 64); err == nil && bad == nil &&
+				time.Since(time.Unix(made, 0)) > stale {
+				_, _ = l.docker(append(k.remove, id)...) // another sweep may have removed it
 			}
 		}
 	}
 }
 
-// build makes the images of the product: the binary alone, and the demo applications.
+// build builds the images of the product: the binary alone, and the demo applications.
 func (l *lab) build() {
 	l.t.Helper()
 	l.images["QUORATE_IMAGE"], l.images["SHOP_IMAGE"] = l.name("quorate"), l.name("shop")
 	l.make("image", "shop-image", "IMAGE="+l.name("quorate"), "SHOPIMAGE="+l.name("shop"))
-	if out, err := l.docker(append(append([]string{"run", "--rm", "--network", l.name("net")}, l.labels()...), l.name("quorate"), "version")...); err != nil {
-		if code := new(exec.ExitError); errors.As(err, &code) && code.ExitCode() == 125 { // docker's own, not the program's
+	if out, err := l.docker(append(append([]string{"run", "--rm", "--network", l.name("net")}, l.labels()...),
+		l.name("quorate"), "version")...); err != nil {
+		// an error of docker, not of the program
+		if code := new(exec.ExitError); errors.As(err, &code) && code.ExitCode() == 125 {
 			l.t.Skipf("this Docker engine starts no containers: %s", out)
 		}
 		l.t.Fatalf("the image does not run: %v\n%s", err, out)
@@ -152,14 +159,15 @@ func (l *lab) build() {
 
 func (l *lab) make(args ...string) {
 	l.t.Helper()
-	c := exec.CommandContext(l.t.Context(), "make", append(args, "BIN="+l.t.TempDir(), "DOCKERFLAGS="+strings.Join(l.labels(), " "))...)
+	c := exec.CommandContext(l.t.Context(), "make",
+		append(args, "BIN="+l.t.TempDir(), "DOCKERFLAGS="+strings.Join(l.labels(), " "))...)
 	c.Dir = ".."
 	if out, err := c.CombinedOutput(); err != nil {
 		l.t.Fatalf("make %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 }
 
-// up starts a service as the compose file says, with more flags of docker run.
+// up starts a service of the compose file, with additional flags for docker run.
 func (l *lab) up(service string, more ...string) {
 	l.t.Helper()
 	s := l.file.Services[service]
@@ -184,8 +192,8 @@ func (l *lab) volume(name string) {
 	}
 }
 
-// copyIn puts the files of a service into its container: the engine may not see this
-// folder, so they are not mounted.
+// copyIn copies the files of a service into its container. They are not mounted, because the engine
+// may not see this folder.
 func (l *lab) copyIn(service string, s composeService) {
 	l.t.Helper()
 	for _, v := range s.Volumes {
@@ -205,7 +213,7 @@ func (l *lab) copyIn(service string, s composeService) {
 	}
 }
 
-// image is what a variable of the file stands for: ${QUORATE_IMAGE:-quorate}.
+// image returns the image for a variable of the file: ${QUORATE_IMAGE:-quorate}.
 func (l *lab) image(text string) string {
 	variable, _, _ := strings.Cut(strings.TrimPrefix(text, "${"), ":-")
 	image, ok := l.images[variable]
@@ -215,7 +223,7 @@ func (l *lab) image(text string) string {
 	return image
 }
 
-// flags are a service in the words of docker run.
+// flags returns the flags of docker run for a service.
 func (s composeService) flags(l *lab, service string) (out []string) {
 	switch owner, shared := strings.CutPrefix(s.NetworkMode, "service:"); {
 	case shared:
@@ -240,7 +248,7 @@ func (s composeService) flags(l *lab, service string) (out []string) {
 	for _, k := range slices.Sorted(maps.Keys(s.Environment)) {
 		out = append(out, "-e", k+"="+s.Environment[k])
 	}
-	for _, p := range s.Ports { // any free port in place of the one in the file
+	for _, p := range s.Ports { // any free port instead of the one in the file
 		out = append(out, "-p", "127.0.0.1::"+p[strings.LastIndexByte(p, ':')+1:])
 	}
 	if s.Healthcheck.Disable {
@@ -249,12 +257,12 @@ func (s composeService) flags(l *lab, service string) (out []string) {
 	return out
 }
 
-// checked is an image with the health check of a service. docker run knows only checks for
-// a shell, which these images do not have.
+// checked returns an image with the health check of a service. docker run only supports checks that
+// need a shell, which these images do not have.
 func (l *lab) checked(image, service string, h composeHealth) string {
 	l.t.Helper()
 	if len(h.Test) == 0 {
-		return image // it has its own
+		return image // it has its own check
 	}
 	test, err := json.Marshal(h.Test[1:])
 	if err != nil {
@@ -263,7 +271,8 @@ func (l *lab) checked(image, service string, h composeHealth) string {
 	name := image + "-" + service
 	file := fmt.Sprintf("FROM %s\nHEALTHCHECK --interval=%s --timeout=%s --start-period=%s --retries=%d CMD %s\n",
 		image, h.Interval, h.Timeout, cmp.Or(h.StartPeriod, "1ms"), h.Retries, test) // docker refuses 0s
-	c := exec.CommandContext(l.t.Context(), "docker", append(append([]string{"build", "-q", "-t", name}, l.labels()...), "-")...)
+	c := exec.CommandContext(l.t.Context(), "docker",
+		append(append([]string{"build", "-q", "-t", name}, l.labels()...), "-")...)
 	c.Stdin = strings.NewReader(file)
 	if out, err := c.CombinedOutput(); err != nil {
 		l.t.Fatalf("docker build of %q: %v\n%s", file, err, out)
@@ -271,7 +280,7 @@ func (l *lab) checked(image, service string, h composeHealth) string {
 	return name
 }
 
-// down stops a service as the file says and removes its container; its volumes stay.
+// down stops a service as defined in the file, and removes its container. Its volumes stay.
 func (l *lab) down(service string) {
 	l.t.Helper()
 	grace, err := time.ParseDuration(cmp.Or(l.file.Services[service].StopGracePeriod, "10s"))
@@ -282,7 +291,7 @@ func (l *lab) down(service string) {
 	l.must("rm", l.name(service))
 }
 
-// cut takes a service off the network, and plug brings it back under its name.
+// cut disconnects a service from the network. plug reconnects it under its name.
 func (l *lab) cut(service string) {
 	l.t.Helper()
 	l.must("network", "disconnect", l.name("net"), l.name(service))
@@ -293,14 +302,14 @@ func (l *lab) plug(service string) {
 	l.must("network", "connect", "--alias", service, l.name("net"), l.name(service))
 }
 
-// url is where a published port of a service is reached from here.
+// url returns the URL of a published port of a service.
 func (l *lab) url(service, port string) string {
 	l.t.Helper()
 	first, _, _ := strings.Cut(l.must("port", l.name(service), port+"/tcp"), "\n")
 	return "http://" + first
 }
 
-// eventually waits for something to be true.
+// eventually waits until ok returns nil.
 func (l *lab) eventually(what string, within time.Duration, ok func() error) {
 	l.t.Helper()
 	end := time.Now().Add(within)
@@ -316,7 +325,7 @@ func (l *lab) eventually(what string, within time.Duration, ok func() error) {
 	}
 }
 
-// health asks nodes inside their containers, as a probe does.
+// health checks nodes inside their containers, as a probe does.
 func (l *lab) health(flag string, services ...string) func() error {
 	return func() error {
 		for _, s := range services {
@@ -328,7 +337,7 @@ func (l *lab) health(flag string, services ...string) func() error {
 	}
 }
 
-// healthy asks the engine what the health checks of the file found.
+// healthy checks the results of the health checks of the file.
 func (l *lab) healthy(services ...string) func() error {
 	return func() error {
 		for _, s := range services {
@@ -343,12 +352,13 @@ func (l *lab) healthy(services ...string) func() error {
 // patience is how long a cluster in containers may take on a slow machine.
 const patience = 3 * time.Minute
 
-// start brings the demo up, all but Prometheus and Grafana, and waits until it is healthy.
+// start starts the demo without Prometheus and Grafana, and waits until it is healthy.
 func (l *lab) start(more ...string) (servers, sidecars []string) {
 	l.t.Helper()
 	l.up("token")
 	l.eventually("the token is made", patience, func() error {
-		if code := l.must("inspect", "-f", "{{.State.Status}} {{.State.ExitCode}}", l.name("token")); code != "exited 0" {
+		if code := l.must("inspect", "-f", "{{.State.Status}} {{.State.ExitCode}}",
+			l.name("token")); code != "exited 0" {
 			return errors.New(code)
 		}
 		return nil
@@ -361,7 +371,8 @@ func (l *lab) start(more ...string) (servers, sidecars []string) {
 	for _, s := range []string{"orders", "web", "orders-sidecar", "web-sidecar"} {
 		l.up(s)
 	}
-	l.eventually("everything is healthy", patience, l.healthy(append(append(slices.Clone(servers), sidecars...), "orders", "web")...))
+	l.eventually("everything is healthy", patience,
+		l.healthy(append(append(slices.Clone(servers), sidecars...), "orders", "web")...))
 	l.t.Logf("healthy after %v", time.Since(begin).Round(100*time.Millisecond))
 	return servers, sidecars
 }

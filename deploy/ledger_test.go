@@ -13,26 +13,26 @@ import (
 	"time"
 )
 
-// failover is how long a client goes on with one write, at one node after the other. The
-// cluster needs a few seconds; a slow machine may need more.
+// failover is how long a client retries one write, at one node after the other. The cluster needs a
+// few seconds; a slow machine may need more.
 const failover = time.Minute
 
-// ledger writes keys strongly, as clients do that want it done, and knows what was
-// acknowledged: keys of their own, and one for each client that it overwrites each time.
+// ledger runs clients that write with strong consistency until acknowledged, and records what was
+// acknowledged. Each client writes new keys, and one key that it overwrites.
 type ledger struct {
 	token string
 	stop  context.CancelFunc
 	wg    sync.WaitGroup
 
 	mu      sync.Mutex
-	nodes   []string          // URLs of the servers, guarded by mu as all below
+	nodes   []string          // URLs of the servers; guarded by mu, as are the fields below
 	acked   map[string]string // key -> the value acknowledged last
 	writes  int
 	failed  []string
 	retries int
-	longest time.Duration // from a call to its end
-	last    time.Time     // the last acknowledgement
-	gap     time.Duration // without any
+	longest time.Duration // longest duration of a call
+	last    time.Time     // time of the last acknowledgement
+	gap     time.Duration // longest time without an acknowledgement
 }
 
 func startLedger(t *testing.T, clients int, token string, nodes []string) *ledger {
@@ -51,7 +51,7 @@ func startLedger(t *testing.T, clients int, token string, nodes []string) *ledge
 	return l
 }
 
-// move tells the clients where the servers are now.
+// move sets the current URLs of the servers.
 func (l *ledger) move(nodes []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,15 +64,17 @@ func (l *ledger) at(i int) string {
 	return l.nodes[i%len(l.nodes)]
 }
 
-// save tries one node after the other under one request id. A write that was begun is
-// brought to its end, so that every key has one value that is right.
+// save tries one node after the other with one request id. It completes every write that it begins,
+// so that every key has exactly one correct value.
 func (l *ledger) save(ctx context.Context, key, value string, first int) {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), failover)
 	defer cancel()
-	body, err := json.Marshal([]map[string]any{{"key": key, "value": value, "options": map[string]string{"consistency": "strong"}}})
+	body, err := json.Marshal([]map[string]any{{"key": key, "value": value,
+		"options": map[string]string{"consistency": "strong"}}})
 	begin, attempt := time.Now(), 0
 	for ; err == nil; attempt++ {
-		if err = l.ask(bounded, l.at(first+attempt)+"/v1.0/state/statestore", key+"="+value, body, nil); err == nil || bounded.Err() != nil {
+		if err = l.ask(bounded, l.at(first+attempt)+"/v1.0/state/statestore", key+"="+value, body, nil); err == nil ||
+			bounded.Err() != nil {
 			break
 		}
 		err = nil
@@ -95,9 +97,9 @@ func (l *ledger) save(ctx context.Context, key, value string, first int) {
 	l.gap, l.last = max(l.gap, now.Sub(l.last)), now
 }
 
-// ask posts to a node and reads the answer into what is given.
+// ask posts to a node and decodes the response into answer.
 func (l *ledger) ask(ctx context.Context, url, id string, body []byte, answer any) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // there are other nodes
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // short, because there are other nodes
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
@@ -124,14 +126,14 @@ func (l *ledger) ask(ctx context.Context, url, id string, body []byte, answer an
 	return json.Unmarshal(text, answer)
 }
 
-// end stops the clients once what they have begun is done.
+// end stops the clients after their current writes.
 func (l *ledger) end() {
 	l.stop()
 	l.wg.Wait()
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// written is how many writes were acknowledged.
+// written returns the number of acknowledged writes.
 func (l *ledger) written() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,11 +143,12 @@ func (l *ledger) written() int {
 func (l *ledger) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return fmt.Sprintf("%d writes acknowledged, %d attempts repeated, %d failed; longest call %v, longest time without an acknowledgement %v",
+	return fmt.Sprintf("%d writes acknowledged, %d attempts repeated, %d failed; longest call %v, longest time "+
+		"without an acknowledgement %v",
 		l.writes, l.retries, len(l.failed), l.longest.Round(time.Millisecond), l.gap.Round(time.Millisecond))
 }
 
-// check reads everything again, strongly, at the servers in turn.
+// check reads everything again with strong consistency, at the servers in turn.
 func (l *ledger) check(t *testing.T) {
 	t.Helper()
 	l.mu.Lock()

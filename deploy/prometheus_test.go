@@ -19,9 +19,8 @@ import (
 	"time"
 )
 
-// buildPrometheus makes an image of the Prometheus of this machine, with the libraries it
-// is linked with: no registry is needed. Debian's keeps its data where the image has a
-// folder for it.
+// buildPrometheus makes an image of the Prometheus on this machine, with its shared libraries, so
+// that no registry is needed. The data folder is the one of Debian's package.
 func (l *lab) buildPrometheus() {
 	l.t.Helper()
 	program, dir := tool(l.t, "prometheus", "QUORATE_PROMETHEUS"), l.t.TempDir()
@@ -29,14 +28,16 @@ func (l *lab) buildPrometheus() {
 		data, err := os.ReadFile(from)
 		if err == nil {
 			to = filepath.Join(dir, "root", to)
-			err = errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, data, 0o755)) //nolint:gosec // programs that another user runs
+			err = errors.Join(os.MkdirAll(filepath.Dir(to), 0o755),
+				os.WriteFile(to, data, 0o755)) //nolint:gosec // programs that another user runs
 		}
 		if err != nil {
 			l.t.Fatal(err)
 		}
 	}
 	put(program, "bin/prometheus")
-	if out, err := exec.CommandContext(l.t.Context(), "ldd", program).CombinedOutput(); err == nil { // it fails for a static program
+	// it fails for a static program
+	if out, err := exec.CommandContext(l.t.Context(), "ldd", program).CombinedOutput(); err == nil {
 		for _, lib := range regexp.MustCompile(`(?m)(/\S+) \(0x`).FindAllStringSubmatch(string(out), -1) {
 			put(lib[1], lib[1])
 		}
@@ -46,7 +47,8 @@ func (l *lab) buildPrometheus() {
 			l.t.Fatal(err)
 		}
 	}
-	file := "FROM scratch\nCOPY root/ /\nCOPY --chown=65534:65534 data/ /var/lib/prometheus/\nUSER 65534:65534\nENTRYPOINT [\"/bin/prometheus\"]\n"
+	file := "FROM scratch\nCOPY root/ /\nCOPY --chown=65534:65534 data/ /var/lib/prometheus/\nUSER 65534:65534\n" +
+		"ENTRYPOINT [\"/bin/prometheus\"]\n"
 	if err := os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(file), 0o600); err != nil {
 		l.t.Fatal(err)
 	}
@@ -54,10 +56,10 @@ func (l *lab) buildPrometheus() {
 	l.must(append(append([]string{"build", "-q", "-t", l.name("prometheus-image")}, l.labels()...), dir)...)
 }
 
-// prometheus is one that runs.
+// prometheus is a running Prometheus.
 type prometheus struct{ url string }
 
-// get asks its API and reads the data of the answer.
+// get sends a request to its API and decodes the data of the response.
 func (p prometheus) get(ctx context.Context, path string, query url.Values, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -84,7 +86,7 @@ func (p prometheus) get(ctx context.Context, path string, query url.Values, into
 	return json.Unmarshal(answer.Data, into)
 }
 
-// scrapes tells whether exactly these targets are scraped, and well.
+// scrapes returns nil if exactly these targets are scraped without errors.
 func (p prometheus) scrapes(ctx context.Context, want ...string) error {
 	var targets struct {
 		ActiveTargets []struct {
@@ -109,7 +111,7 @@ func (p prometheus) scrapes(ctx context.Context, want ...string) error {
 	return nil
 }
 
-// rulesWork tells whether every rule of alerts.yml is there and was evaluated well.
+// rulesWork returns nil if every rule of alerts.yml is loaded and evaluated without errors.
 func (p prometheus) rulesWork(ctx context.Context, want int) error {
 	var answer struct {
 		Groups []struct {
@@ -134,7 +136,7 @@ func (p prometheus) rulesWork(ctx context.Context, want int) error {
 	return nil
 }
 
-// fires tells whether an alert fires whose labels hold what is given ("instance=n1:9090").
+// fires reports whether an alert with this label fires ("instance=n1:9090").
 func (p prometheus) fires(ctx context.Context, alert, label string) (bool, error) {
 	var answer struct {
 		Alerts []struct {
@@ -154,7 +156,7 @@ func (p prometheus) fires(ctx context.Context, alert, label string) (bool, error
 	return false, nil
 }
 
-// series asks a query and counts the series of the answer that are numbers.
+// series returns the number of series in the result of a query that are numbers.
 func (p prometheus) series(ctx context.Context, expr string) (int, error) {
 	var answer struct {
 		Result []struct{ Value [2]any }
@@ -169,9 +171,9 @@ func (p prometheus) series(ctx context.Context, expr string) (int, error) {
 	return n, err
 }
 
-// startPrometheus runs the service of the compose file, which scrapes and alerts by the
-// files of this folder. In the copy of the alerts they wait five seconds instead of minutes,
-// and a follower lags at once with 50 entries instead of 10000; nothing else is changed.
+// startPrometheus runs the service of the compose file, with the files of this folder. In the copy
+// of the alerts, for: is five seconds instead of minutes, and a follower lags from 50 entries
+// instead of 10000. Nothing else is changed.
 func (l *lab) startPrometheus() prometheus {
 	l.t.Helper()
 	alerts := regexp.MustCompile(`(?m)^(\s+for: )\S+$`).ReplaceAllString(read(l.t, "prometheus/alerts.yml"), "${1}5s")
@@ -184,23 +186,26 @@ func (l *lab) startPrometheus() prometheus {
 	return prometheus{l.url("prometheus", "9090")}
 }
 
-// fixedHosts runs Prometheus on prometheus/prometheus.yml and alerts.yml as they are: the
-// hosts that stand in it are the servers of the demo.
+// fixedHosts runs Prometheus with prometheus/prometheus.yml and alerts.yml unchanged: the hosts in
+// them are the servers of the demo.
 func (l *lab) fixedHosts(servers []string) prometheus {
 	l.t.Helper()
 	l.file.Services["fixed"] = composeService{
-		Image: l.file.Services["prometheus"].Image, Command: l.file.Services["prometheus"].Command, Ports: []string{"127.0.0.1:0:9090"},
-		Volumes: []string{"../prometheus/prometheus.yml:/etc/prometheus/prometheus.yml:ro", "../prometheus/alerts.yml:/etc/prometheus/alerts.yml:ro"},
+		Image: l.file.Services["prometheus"].Image, Command: l.file.Services["prometheus"].Command,
+		Ports: []string{"127.0.0.1:0:9090"},
+		Volumes: []string{"../prometheus/prometheus.yml:/etc/prometheus/prometheus.yml:ro",
+			"../prometheus/alerts.yml:/etc/prometheus/alerts.yml:ro"},
 	}
 	var hosts []string
 	for i, host := range []string{"a.example", "b.example", "c.example"} {
-		hosts = append(hosts, "--add-host", host+":"+l.must("inspect", "-f", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", l.name(servers[i])))
+		hosts = append(hosts, "--add-host", host+":"+
+			l.must("inspect", "-f", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", l.name(servers[i])))
 	}
 	l.up("fixed", hosts...)
 	return prometheus{l.url("fixed", "9090")}
 }
 
-// alert waits until an alert fires, or clears.
+// alert waits until an alert fires or clears.
 func (l *lab) alert(p prometheus, name, label string, want bool) {
 	l.t.Helper()
 	l.eventually(fmt.Sprintf("%s {%s} fires: %v", name, label, want), patience, func() error {
@@ -212,15 +217,16 @@ func (l *lab) alert(p prometheus, name, label string, want bool) {
 	})
 }
 
-// traffic uses what the panels show, by way of the applications and at the servers: reads
-// of both levels, sessions that move from one server to the next, conditions that fail;
-// secrets and bindings at the first. Errors are for others to find.
+// traffic causes the activity that the panels show, through the applications and at the servers:
+// reads of both levels, sessions that move between servers, failing conditions, and at the first
+// server secrets and bindings. It ignores errors, which other tests find.
 func traffic(ctx context.Context, shop string, nodes []string) {
 	const store = "/v1.0/state/statestore"
 	client, session, node := &http.Client{Timeout: 5 * time.Second}, "", nodes[0]
 	defer client.CloseIdleConnections()
 	for n := 0; ctx.Err() == nil; n++ {
-		order, state, elsewhere := fmt.Sprintf("%s/orders/%d", shop, n%50), nodes[n%len(nodes)]+store, nodes[(n+1)%len(nodes)]+store
+		order, state, elsewhere := fmt.Sprintf("%s/orders/%d", shop, n%50), nodes[n%len(nodes)]+store,
+			nodes[(n+1)%len(nodes)]+store
 		for _, r := range [][3]string{
 			{"POST", order, `{"n":1}`},
 			{"GET", order, ""},
@@ -251,12 +257,13 @@ func traffic(ctx context.Context, shop string, nodes []string) {
 	}
 }
 
-// components gives a node of the demo components of its own.
+// components adds components to a node of the demo.
 func (l *lab) components(service, files string) {
 	l.t.Helper()
 	volume := service + "-components"
 	l.volume(volume)
-	l.must(append(append([]string{"create", "--name", l.name(volume), "-v", l.name(volume) + ":/components"}, l.labels()...), l.name("quorate"))...)
+	l.must(append(append([]string{"create", "--name", l.name(volume), "-v", l.name(volume) + ":/components"},
+		l.labels()...), l.name("quorate"))...)
 	file := filepath.Join(l.t.TempDir(), "components.yaml")
 	if err := os.WriteFile(file, []byte(files), 0o644); err != nil { //nolint:gosec // another user reads it
 		l.t.Fatal(err)
@@ -269,7 +276,8 @@ func (l *lab) components(service, files string) {
 	l.file.Services[service] = s
 }
 
-// What the demo does not have and panels show: a secret store, and bindings both ways.
+// Components that panels show and the demo does not have: a secret store and bindings in both
+// directions.
 const (
 	serverComponents = `
 apiVersion: quorate.dev/v1alpha1
@@ -293,7 +301,7 @@ spec:
 `
 )
 
-// panels are the panels of the dashboard that have not had data yet, by row and title.
+// panels are the panels of the dashboard that have had no data yet, by row and title.
 type panels map[string][]string
 
 func panelsOf(t *testing.T) panels {
@@ -309,7 +317,8 @@ func panelsOf(t *testing.T) panels {
 		}
 		for _, q := range panel.Targets {
 			name := row + ": " + panel.Title
-			out[name] = append(out[name], strings.ReplaceAll(q.Expr, "$__rate_interval", "30s")) // what Grafana says for a scrape every 5s
+			// the value that Grafana uses for a scrape interval of 5s
+			out[name] = append(out[name], strings.ReplaceAll(q.Expr, "$__rate_interval", "30s"))
 		}
 	}
 	if len(out) < 40 {
@@ -318,8 +327,8 @@ func panelsOf(t *testing.T) panels {
 	return out
 }
 
-// look asks every query of the panels that are left; one that fails ends it. What has data
-// is not asked again. Its error names the panels that are left then.
+// look runs every query of the remaining panels, and removes panels with data. A failing query ends
+// it. The error names the panels that remain.
 func (left panels) look(ctx context.Context, p prometheus) error {
 	var without []string
 	for name, queries := range left {
@@ -343,9 +352,9 @@ func (left panels) look(ctx context.Context, p prometheus) error {
 	return nil
 }
 
-// TestPrometheusSeesWhatHappensInContainers runs Prometheus beside the demo: it scrapes
-// every node, has data for every panel of the dashboard, and its alerts fire and clear.
-func TestPrometheusSeesWhatHappensInContainers(t *testing.T) {
+// TestContainers_PrometheusSeesFailures runs Prometheus beside the demo. It must scrape every node
+// and have data for every panel of the dashboard, and its alerts must fire and clear.
+func TestContainers_PrometheusSeesFailures(t *testing.T) {
 	long(t)
 	t.Parallel()
 	l := engine(t)
@@ -357,7 +366,8 @@ func TestPrometheusSeesWhatHappensInContainers(t *testing.T) {
 	p := l.startPrometheus()
 	alerts := strings.Count(read(t, "prometheus/alerts.yml"), "- alert:")
 	l.eventually("every node is scraped and every rule works", patience, func() error {
-		return errors.Join(p.scrapes(t.Context(), "n1:9090", "n2:9090", "n3:9090", "orders:9090", "web:9090"), p.rulesWork(t.Context(), alerts))
+		return errors.Join(p.scrapes(t.Context(), "n1:9090", "n2:9090", "n3:9090", "orders:9090", "web:9090"),
+			p.rulesWork(t.Context(), alerts))
 	})
 	fixed := l.fixedHosts(servers)
 	busy, stop := context.WithCancel(t.Context())
@@ -368,7 +378,8 @@ func TestPrometheusSeesWhatHappensInContainers(t *testing.T) {
 	left := panelsOf(t)
 	l.eventually("every panel has data", patience, func() error { return left.look(t.Context(), p) })
 	l.eventually("the hosts of prometheus.yml are scraped", patience, func() error {
-		return errors.Join(fixed.scrapes(t.Context(), "a.example:9090", "b.example:9090", "c.example:9090"), fixed.rulesWork(t.Context(), alerts))
+		return errors.Join(fixed.scrapes(t.Context(), "a.example:9090", "b.example:9090", "c.example:9090"),
+			fixed.rulesWork(t.Context(), alerts))
 	})
 	l.must("rm", "-f", l.name("fixed"))
 
@@ -384,13 +395,14 @@ func TestPrometheusSeesWhatHappensInContainers(t *testing.T) {
 	l.alert(p, "QuorateNodeWithoutLeader", "instance=n1:9090", true)
 	l.alert(p, "QuorateMembersFailed", "role=server", true)
 	l.must("start", l.name("n2"), l.name("n3"))
-	for _, a := range [][2]string{{"QuorateNoLeader", "group=0"}, {"QuorateNodeWithoutLeader", "instance=n1:9090"}, {"QuorateMembersFailed", "role=server"}} {
+	for _, a := range [][2]string{{"QuorateNoLeader", "group=0"}, {"QuorateNodeWithoutLeader", "instance=n1:9090"},
+		{"QuorateMembersFailed", "role=server"}} {
 		l.alert(p, a[0], a[1], false)
 	}
 }
 
-// lags slows a follower down under load, until the alert tells of it. How slow is slow
-// enough, and still fast enough to say how far it is, depends on the machine.
+// lags slows a follower down under load until the alert fires. The right slowdown, at which it can
+// still report its lag, depends on the machine.
 func (l *lab) lags(p prometheus, servers []string) {
 	l.t.Helper()
 	leader := l.leader(servers)

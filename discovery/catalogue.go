@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math/bits"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,56 +21,59 @@ type App = records.App
 // ParseApp reads "orders", which is in the namespace given, or "orders.prod".
 func ParseApp(text, namespace string) App { return records.ParseApp(text, namespace) }
 
-// Record is what this node says about one application it serves.
+// Record describes one application that this node serves.
 type Record struct {
 	App      App
 	Protocol string // http, https, h2c, grpc or grpcs; empty = it has no port and cannot be called
 	Healthy  bool
 }
 
-// Member is a run of a node that gossip knows.
+// Member is an incarnation of a node that gossip knows.
 type Member = records.Member
 
-// Life is one run of one node.
-type Life = records.Life
+// Incarnation is one run of one node.
+type Incarnation = records.Incarnation
 
 // Options are the arguments of New.
 type Options struct {
-	Self   Life   // this node and its run, as gossip knows them
-	Server string // id under which others dial this node's peer port
-	// Ask sends a question to another node's peer port, under the id that Members gave, and
-	// returns the answer of its Catalogue's Answer. nil = nobody can be asked.
-	Ask        func(ctx context.Context, peer string, question []byte) ([]byte, error)
+	Self   Incarnation // this node and its incarnation, as in gossip
+	Server string      // id under which other nodes dial this node's peer port
+	// Ask sends a question to another node's peer port, under the id passed to Members, and returns
+	// what that node's Catalogue.Answer returned. If it is nil, nothing can be pulled.
+	Ask func(ctx context.Context, peer string, question []byte) ([]byte, error)
+	// Arrival is how long a node that expects others may take to meet one. Until then Pick does not
+	// report that no node serves an application. 0 = no others are expected.
+	Arrival    time.Duration
 	Bounds     records.Bounds // zero = defaults
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 	Now        func() time.Time // nil = time.Now
-	Chance     func(n int) int  // a number below n, to choose among equals; nil = at random
+	Chance     func(n int) int  // returns a number below n, to choose among equals; nil = random
 }
 
-// Catalogue is what this node knows of all applications of the cluster. It works alone from
-// the moment it is made; as a channel of the gossip it learns what others serve. All methods
-// are safe for concurrent use.
+// Catalogue holds what this node knows of all applications of the cluster. It can be used right after New, and
+// learns through gossip what other nodes serve. All methods are safe for concurrent use.
 type Catalogue struct {
 	opts    Options
 	begun   time.Time
 	view    atomic.Pointer[View]
 	metrics *metrics
 
-	standings sync.Map // standingKey to *standing
-	loads     sync.Map // App to *atomic.Int64: calls in flight, of this node's own
+	standings sync.Map // map from standingKey to *standing
+	loads     sync.Map // map from App to *atomic.Int64: calls in flight of this node's own applications
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	machine *records.Machine
-	shown   uint64 // version of the machine that view has
+	shown   uint64 // version of machine that view shows
+	met     bool   // Members has had another node
 	closed  bool
 
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
-	wake   chan struct{} // one slot: there may be something to pull
+	wake   chan struct{} // one slot: something may have to be pulled
 }
 
-// New makes a Catalogue of nothing, and registers its metrics.
+// New returns an empty Catalogue and registers its metrics.
 func New(o Options) (*Catalogue, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -77,23 +81,25 @@ func New(o Options) (*Catalogue, error) {
 	if o.Chance == nil {
 		o.Chance = rand.IntN
 	}
-	c := &Catalogue{opts: o, begun: o.Now(), machine: records.New(records.Options{Self: o.Self, Bounds: o.Bounds}), wake: make(chan struct{}, 1)}
+	c := &Catalogue{opts: o, begun: o.Now(), machine: records.New(records.Options{Self: o.Self, Bounds: o.Bounds}),
+		wake: make(chan struct{}, 1)}
 	c.view.Store(&View{catalogue: c, changed: make(chan struct{})})
 	c.metrics = newMetrics(c)
 	return c, c.metrics.register(o.Registerer)
 }
 
-// Self is this node and its run.
-func (c *Catalogue) Self() Life { return c.opts.Self }
+// Self returns this node and its incarnation.
+func (c *Catalogue) Self() Incarnation { return c.opts.Self }
 
-// Open begins to tell others of changes and to pull what is missing.
+// Open begins to broadcast changes and to pull what is missing.
 func (c *Catalogue) Open() {
 	ctx, cancel := context.WithCancel(context.Background())
 	c.cancel = cancel
 	c.tasks.Go(func() { c.run(ctx) })
 }
 
-// Close ends what Open began and waits for it. It is idempotent; Pick goes on working.
+// Close stops the goroutines that Open started and waits for them. It is idempotent. Pick can still be called
+// afterwards.
 func (c *Catalogue) Close() error {
 	c.mu.Lock()
 	first := !c.closed
@@ -109,8 +115,9 @@ func (c *Catalogue) Close() error {
 	return nil
 }
 
-// Serve replaces what this node says about its applications. Errors are of code invalid or
-// too_large, and then nothing changes.
+// Serve replaces the list of applications that this node serves. It returns fault.Invalid for an invalid record or an
+// application that is listed twice, and fault.TooLarge if there are more applications, or more bytes, than a node can
+// announce. After an error nothing has changed.
 func (c *Catalogue) Serve(apps []Record) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,23 +128,24 @@ func (c *Catalogue) Serve(apps []Record) error {
 	var entries []records.Entry
 	for _, a := range apps {
 		app := a.App.Canonical()
-		entries = append(entries, records.Entry{App: app, Protocol: records.Protocol(a.Protocol), Healthy: a.Healthy, Load: load[app]})
+		entries = append(entries, records.Entry{App: app, Protocol: records.Protocol(a.Protocol), Healthy: a.Healthy,
+			Load: load[app]})
 	}
 	err := c.machine.Serve(entries)
 	c.publish()
 	return err
 }
 
-// SetHealth changes whether this node says that an application of its own is healthy. For
-// applications it does not serve it does nothing.
+// SetHealth changes the reported health of an application of this node. It does nothing for
+// applications that this node does not serve.
 func (c *Catalogue) SetHealth(app App, healthy bool) {
 	if c.change(app, func(e *records.Entry) { e.Healthy = healthy }) && healthy {
-		c.readmit(func(k standingKey) bool { return k.life == c.opts.Self && k.app == app.Canonical() })
+		c.readmit(func(k standingKey) bool { return k.incarnation == c.opts.Self && k.app == app.Canonical() })
 	}
 }
 
-// SetLoad tells how many calls an application of this node is serving. It costs next to
-// nothing: call it at every begin and end. Others learn of it now and then.
+// SetLoad sets how many calls an application of this node is serving. It is cheap: call it at the start and the
+// end of every call. Other nodes receive the value at intervals.
 func (c *Catalogue) SetLoad(app App, inFlight int) {
 	app = app.Canonical()
 	n, ok := c.loads.Load(app)
@@ -147,7 +155,7 @@ func (c *Catalogue) SetLoad(app App, inFlight int) {
 	n.(*atomic.Int64).Store(int64(inFlight))
 }
 
-// weigh puts the loads into this node's record. The caller holds mu.
+// weigh writes the loads to this node's record. The caller holds mu.
 func (c *Catalogue) weigh() {
 	served := c.machine.Served()
 	news := false
@@ -159,11 +167,11 @@ func (c *Catalogue) weigh() {
 		}
 	}
 	if news {
-		_ = c.machine.Serve(served) // it fitted before, and no longer entry came
+		_ = c.machine.Serve(served) // it fitted before, and no entry grew
 	}
 }
 
-// change changes one entry of this node's record; it reports whether there is one.
+// change changes one entry of this node's record. It reports whether there is one.
 func (c *Catalogue) change(app App, f func(*records.Entry)) bool {
 	app = app.Canonical()
 	c.mu.Lock()
@@ -172,7 +180,7 @@ func (c *Catalogue) change(app App, f func(*records.Entry)) bool {
 	for i := range served {
 		if served[i].App == app {
 			f(&served[i])
-			_ = c.machine.Serve(served) // it fitted before, and no longer entry came
+			_ = c.machine.Serve(served) // it fitted before, and no entry grew
 			c.publish()
 			return true
 		}
@@ -180,31 +188,32 @@ func (c *Catalogue) change(app App, f func(*records.Entry)) bool {
 	return false
 }
 
-// Members takes in every run of a node that gossip knows. Instances of those that are not
-// alive are gone from the View when it returns.
+// Members sets the list of all incarnations of nodes that gossip knows. When it returns, the View contains only
+// instances on nodes that are alive.
 func (c *Catalogue) Members(list []Member) {
 	c.mu.Lock()
 	back := c.returned(list)
+	c.met = c.met || slices.ContainsFunc(list, func(m Member) bool { return m.Node != c.opts.Self.Node })
 	c.machine.Members(c.opts.Now(), list)
 	c.publish()
 	c.mu.Unlock()
-	c.readmit(func(k standingKey) bool { return back[k.life] })
+	c.readmit(func(k standingKey) bool { return back[k.incarnation] })
 	c.prune()
-	c.stir()
+	c.wakeLoop()
 }
 
-// returned are the lives that were not alive and are.
-func (c *Catalogue) returned(list []Member) map[Life]bool {
-	back := map[Life]bool{}
+// returned returns the incarnations that were not alive and are now.
+func (c *Catalogue) returned(list []Member) map[Incarnation]bool {
+	back := map[Incarnation]bool{}
 	for _, m := range list {
-		if m.State == records.Alive && !c.machine.Alive(m.Life) {
-			back[m.Life] = true
+		if m.State == records.Alive && !c.machine.Alive(m.Incarnation) {
+			back[m.Incarnation] = true
 		}
 	}
 	return back
 }
 
-// publish makes a new View if anything in it is new. The caller holds mu.
+// publish creates a new View if anything changed. The caller holds mu.
 func (c *Catalogue) publish() {
 	if v := c.machine.Version(); v != c.shown {
 		c.shown = v
@@ -214,5 +223,5 @@ func (c *Catalogue) publish() {
 	}
 }
 
-// View returns what this node knows now.
+// View returns the current view.
 func (c *Catalogue) View() *View { return c.view.Load() }

@@ -8,69 +8,68 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// ChannelNumber is the number of the catalogue among the channels of the gossip. It never
-// changes.
+// ChannelNumber is the number of the catalogue among the channels of the gossip. It must not change.
 const ChannelNumber = 1
 
-// Method is the name of Answer among the methods of the peer port. It never changes.
+// Method is the name of Answer among the methods of the peer port. It must not change.
 const Method = "discovery.ask"
 
-// askTime bounds one question to another node.
+// askTime is the timeout of one question to another node.
 const askTime = 5 * time.Second
 
-// Broadcasts is a method of a channel of the gossip.
+// Broadcasts implements a channel of the gossip.
 func (c *Catalogue) Broadcasts(overhead, limit int) [][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.machine.Broadcasts(overhead, limit)
 }
 
-// Notify is a method of a channel of the gossip.
+// Notify implements a channel of the gossip.
 func (c *Catalogue) Notify(msg []byte) {
 	c.mu.Lock()
 	c.machine.Receive(c.opts.Now(), msg)
 	c.publish()
 	c.mu.Unlock()
-	c.stir()
+	c.wakeLoop()
 }
 
-// LocalState is a method of a channel of the gossip.
+// LocalState implements a channel of the gossip.
 func (c *Catalogue) LocalState(bool) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.machine.Digest()
 }
 
-// MergeState is a method of a channel of the gossip.
+// MergeState implements a channel of the gossip.
 func (c *Catalogue) MergeState(state []byte, _ bool) {
 	c.mu.Lock()
 	err := c.machine.Compare(c.opts.Now(), state)
 	c.mu.Unlock()
 	if err != nil {
-		c.opts.Logger.Debug("another node's catalogue is left out", "error", err)
+		c.opts.Logger.Debug("another node's catalogue is ignored", "error", err)
 	}
-	c.stir()
+	c.wakeLoop()
 }
 
-// Answer serves a question of another node's catalogue.
+// Answer answers a question of another node's catalogue.
 func (c *Catalogue) Answer(_ context.Context, question []byte) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.machine.Answer(question)
 }
 
-// stir has the loop look for what is to be pulled.
-func (c *Catalogue) stir() {
+// wakeLoop makes the loop check what is to be pulled.
+func (c *Catalogue) wakeLoop() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
 }
 
-// weighInterval is how often the loads of this node's applications are looked at.
+// weighInterval is how often this node updates the loads of its applications.
 const weighInterval = time.Second
 
-// run is the loop.
+// run is the goroutine of the catalogue.
 func (c *Catalogue) run(ctx context.Context) {
 	tick, weigh := time.NewTicker(records.TickInterval), time.NewTicker(weighInterval)
 	defer tick.Stop()
@@ -106,7 +105,7 @@ func (c *Catalogue) due() []records.Pull {
 	return c.machine.Pulls(c.opts.Now())
 }
 
-// pull asks one question.
+// pull sends one question.
 func (c *Catalogue) pull(ctx context.Context, p records.Pull) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
@@ -121,7 +120,8 @@ func (c *Catalogue) pull(ctx context.Context, p records.Pull) {
 		if fault.Is(bad, fault.Unimplemented) {
 			level = c.opts.Logger.Warn
 		}
-		level("another node's records of applications could not be pulled", "peer", p.Peer, "what", p.What(), "error", bad)
+		level("another node's records of applications could not be pulled", "peer", p.Peer, "what", p.What(), "error",
+			bad)
 	}
-	c.stir()
+	c.wakeLoop()
 }

@@ -1,12 +1,12 @@
-// Package discovery tells where things are: the seeds through which a node finds its
-// cluster, and the nodes that serve an application.
+// Package discovery finds the seeds through which a node joins its cluster, and the nodes that serve an
+// application.
 //
-// It owns the reading of seed names and their resolution, anew on every try, to all their
-// addresses; and the Catalogue: what is known of every application (the rules are those of
-// discovery/records), and the choice among the instances of one. It must never know a
-// gossip library, raft or how an application is called: it is a channel of the gossip by
-// its methods, is told who is alive, and is handed a function that asks another node.
+// It parses seed names and resolves them again at every attempt. It owns the Catalogue: what this
+// node knows of every application, and the choice of an instance for a call. The rules by which
+// this knowledge spreads are in discovery/records. The package does no network I/O except resolving
+// names: the gossip calls it as a channel, the node passes in which members are alive, and a
+// function that the node provides sends questions to other nodes.
 //
-// Goroutines: a Catalogue has one between Open and Close, and up to four that pull records;
-// Close waits for them. Everything else runs in its callers.
+// Goroutines: a Catalogue has one between Open and Close, and up to four that pull records. Close
+// waits for them. Everything else runs in the caller's goroutine.
 package discovery

@@ -9,10 +9,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// metrics are counters, and a collector that reads the catalogue when asked.
+// metrics are counters, and a collector that reads the catalogue on each scrape.
 type metrics struct {
 	catalogue *Catalogue
-	pulls     *prometheus.CounterVec // by what and outcome
+	pulls     *prometheus.CounterVec // by kind and outcome
 	demotions prometheus.Counter
 
 	nodes     *prometheus.Desc
@@ -27,22 +27,31 @@ type metrics struct {
 
 func newMetrics(c *Catalogue) *metrics {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("quorate_catalogue_"+name, help, labels, nil)
+		return prometheus.NewDesc(name, help, labels, nil)
 	}
 	m := &metrics{
 		catalogue: c,
 		pulls: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_catalogue_pulls_total",
-			Help: "Questions to other nodes about applications, by what was asked for and outcome."}, []string{"what", "outcome"}),
+			Help: "Questions to other nodes about applications, by what was requested and outcome."},
+			[]string{"what", "outcome"}),
 		demotions: prometheus.NewCounter(prometheus.CounterOpts{Name: "quorate_catalogue_demotions_total",
-			Help: "Calls that did not reach an instance, which was then kept from calls for a while."}),
-		nodes:     desc("nodes", "Nodes alive whose applications this node knows, itself included."),
-		bytes:     desc("bytes", "Size of the records held of other nodes, as they are sent."),
-		age:       desc("record_age_seconds", "Time since the newest and the oldest record of another node came.", "which"),
-		agreed:    desc("disagreement_seconds", "Time since another node last had the very same catalogue; 0 without other nodes."),
-		instances: desc("instances", "Instances of applications on nodes alive, by health: healthy and unhealthy by what their nodes say, demoted by what this node met, uncalled without a port.", "health"),
-		messages:  desc("messages_total", "Messages about applications, by kind and direction.", "kind", "direction"),
-		dropped:   desc("dropped_total", "Messages that were not taken in, by reason: old (known already), gap (had to be pulled), bad (unreadable), refused (over a bound), ended (of a node that is gone).", "reason"),
-		queued:    desc("queued", "Broadcasts that wait."),
+			Help: "Calls that did not reach an instance, which then got no calls for a while."}),
+		nodes: desc("quorate_catalogue_nodes", "Nodes alive whose applications this node knows, including itself."),
+		bytes: desc("quorate_catalogue_bytes", "Size of the records of other nodes, as encoded for sending."),
+		age: desc("quorate_catalogue_record_age_seconds", "Time since the newest and the oldest record of another "+
+			"node arrived.",
+			"which"),
+		agreed: desc("quorate_catalogue_disagreement_seconds",
+			"Time since another node last had the same catalogue; 0 without other nodes."),
+		instances: desc("quorate_catalogue_instances", "Instances of applications on nodes alive, by health: "+
+			"healthy or unhealthy "+
+			"as their nodes report, demoted after failed calls of this node, uncalled without a port.", "health"),
+		messages: desc("quorate_catalogue_messages_total", "Messages about applications, by kind and direction.",
+			"kind", "direction"),
+		dropped: desc("quorate_catalogue_dropped_total",
+			"Messages that were not applied, by reason: old (known already), gap (had to be pulled), bad "+
+				"(unreadable), refused (over a limit), ended (of a node that is gone).", "reason"),
+		queued: desc("quorate_catalogue_queued", "Broadcasts that are queued."),
 	}
 	for _, what := range []string{"digest", "records"} {
 		m.pulls.WithLabelValues(what, "ok")
@@ -63,14 +72,15 @@ func (m *metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.pulls, m.demotions, m}
 }
 
-// register adds all or none.
+// register registers all metrics or none.
 func (m *metrics) register(reg prometheus.Registerer) error {
 	for i, c := range m.collectors() {
 		if err := reg.Register(c); err != nil {
 			for _, done := range m.collectors()[:i] {
 				reg.Unregister(done)
 			}
-			return &fault.Error{Code: fault.Internal, Op: "discovery.New", Msg: "metrics cannot be registered", Err: err}
+			return &fault.Error{Code: fault.Internal, Op: "discovery.New", Msg: "metrics cannot be registered",
+				Err: err}
 		}
 	}
 	return nil
@@ -84,7 +94,8 @@ func (m *metrics) unregister(reg prometheus.Registerer) {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.nodes, m.bytes, m.age, m.agreed, m.instances, m.messages, m.dropped, m.queued} {
+	for _, d := range []*prometheus.Desc{m.nodes, m.bytes, m.age, m.agreed, m.instances, m.messages, m.dropped,
+		m.queued} {
 		ch <- d
 	}
 }
@@ -125,7 +136,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(m.queued, float64(queued))
 }
 
-// ages are the times since the newest and the oldest record of others came.
+// ages returns the times since the newest and the oldest record of another node came.
 func (v *View) ages(now time.Time) (newest, oldest time.Duration) {
 	first := true
 	for i := range v.records {
@@ -150,7 +161,7 @@ func disagreement(v *View, now, agreed, begun time.Time) time.Duration {
 	return now.Sub(agreed)
 }
 
-// conditions counts instances.
+// conditions counts instances by condition.
 func (v *View) conditions() map[Condition]int {
 	n := map[Condition]int{Healthy: 0, Unhealthy: 0, Demoted: 0, Uncalled: 0}
 	for _, i := range v.All() {

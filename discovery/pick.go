@@ -9,37 +9,37 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Outcome is what became of a call.
+// Outcome is the outcome of a call.
 type Outcome uint8
 
 // The outcomes.
 const (
-	OK          Outcome = iota // the application answered, whatever it answered
-	Failed                     // the call reached it and broke; no judgement about the instance
-	Unreachable                // it surely never reached the application: the instance is demoted at once
+	OK          Outcome = iota // the application answered, with any status
+	Failed                     // the call reached it and failed; the instance is not demoted
+	Unreachable                // it certainly never reached the application: the instance is demoted at once
 )
 
-// How long an instance is demoted: the time doubles with each call in a row that did not
-// reach it.
+// A demotion is a pause in which an instance gets no calls, because a call did not reach it. The duration doubles
+// with each consecutive call that did not reach the instance, from firstDemotion up to lastDemotion.
 const (
 	firstDemotion = time.Second
 	lastDemotion  = 30 * time.Second
 )
 
 type standingKey struct {
-	app  App
-	life Life
+	app         App
+	incarnation Incarnation
 }
 
-// standing is how this node fared with an instance.
+// standing is the record of this node's calls to an instance.
 type standing struct {
 	calls   atomic.Int64 // outstanding
-	strikes atomic.Int32 // calls in a row that did not reach it
-	until   atomic.Int64 // it is demoted until then; time since Catalogue.begun
+	strikes atomic.Int32 // consecutive calls that did not reach it
+	until   atomic.Int64 // end of the demotion; time since Catalogue.begun
 }
 
-// demoted reports whether calls are kept from an instance. When its time is over one call
-// may try it; only after that has succeeded may more.
+// demoted reports whether an instance is demoted and gets no calls now. When the duration of the demotion is over,
+// one call may try the instance. Further calls follow only after that call has succeeded.
 func (s *standing) demoted(now time.Duration) bool {
 	return s.strikes.Load() > 0 && (now < time.Duration(s.until.Load()) || s.calls.Load() > 0)
 }
@@ -75,64 +75,74 @@ func (c *Catalogue) readmit(which func(standingKey) bool) {
 
 // prune forgets instances that are gone and have no calls.
 func (c *Catalogue) prune() {
-	alive := map[Life]bool{}
+	alive := map[Incarnation]bool{}
 	for _, r := range c.view.Load().records {
-		alive[r.Life] = true
+		alive[r.Incarnation] = true
 	}
 	c.standings.Range(func(k, s any) bool {
-		if !alive[k.(standingKey).life] && s.(*standing).calls.Load() == 0 {
+		if !alive[k.(standingKey).incarnation] && s.(*standing).calls.Load() == 0 {
 			c.standings.Delete(k)
 		}
 		return true
 	})
 }
 
-// Lease is the choice of an instance for one call. It must be given back by Done.
+// Lease is an instance chosen for one call. It must be returned with Done.
 type Lease struct {
-	Instance  Instance
-	standing  *standing
-	catalogue *Catalogue
-	over      atomic.Bool
+	Instance Instance
+	done     func(Outcome)
+	over     atomic.Bool
 }
 
-// Done says what became of the call. Further calls of it do nothing.
+// NewLease returns a Lease of an instance. done is called once, with the outcome.
+func NewLease(i Instance, done func(Outcome)) *Lease { return &Lease{Instance: i, done: done} }
+
+// Done records the outcome of the call. Further calls of Done do nothing.
 func (l *Lease) Done(o Outcome) {
-	if l.over.Swap(true) {
-		return
+	if !l.over.Swap(true) {
+		l.done(o)
 	}
-	switch o {
-	case Unreachable:
-		l.standing.demote(l.catalogue.elapsed())
-		l.catalogue.metrics.demotions.Inc()
-	case OK:
-		l.standing.clear()
-	}
-	l.standing.calls.Add(-1)
 }
 
-// elapsed is the time since New, on a clock that never goes back.
+// lease counts a call to an instance.
+func (c *Catalogue) lease(one *candidate) *Lease {
+	s := one.standing
+	s.calls.Add(1)
+	return NewLease(one.Instance, func(o Outcome) {
+		switch o {
+		case Unreachable:
+			s.demote(c.elapsed())
+			c.metrics.demotions.Inc()
+		case OK:
+			s.clear()
+		}
+		s.calls.Add(-1)
+	})
+}
+
+// elapsed returns the time since New, on a monotonic clock.
 func (c *Catalogue) elapsed() time.Duration { return c.opts.Now().Sub(c.begun) }
 
-// Pick chooses an instance for a call, never one of tried: this node's own if it has one,
-// else the one with the fewest calls of this node outstanding, among equals the one whose
-// node reports the least load, then any. Demoted instances are taken when there are no
-// others, the one whose time is over first. Errors:
+// Pick chooses a healthy instance that is not in tried, for a call. An instance that a recent call could not reach
+// is demoted for some seconds. Pick prefers instances that are not demoted. Among these it prefers one on this
+// node, then the one with the fewest outstanding calls of this node, then the one whose node reports the least
+// load. Among equal ones it chooses at random. If all are demoted, it chooses the one whose demotion ends first.
+// Errors:
 //
-//	not_found    no node has ever said that it serves the application, and all were asked
-//	unavailable  no further instance can be called now; the message says why
+//	not_found    no node has ever reported that it serves the application, and all nodes have reported
+//	unavailable  no further instance can be called now; the message has the reason
 func (c *Catalogue) Pick(app App, tried []Instance) (*Lease, error) {
 	app = app.Canonical()
 	v := c.view.Load()
 	all := v.candidates(app)
 	best := c.choose(all, tried)
 	if best == nil {
-		return nil, c.nobody(app, all, tried)
+		return nil, c.noInstance(app, all, tried)
 	}
-	best.standing.calls.Add(1)
-	return &Lease{Instance: best.Instance, standing: best.standing, catalogue: c}, nil
+	return c.lease(best), nil
 }
 
-// choose returns the best candidate; nil if none can be called.
+// choose returns the best candidate, or nil if none can be called.
 func (c *Catalogue) choose(all []candidate, tried []Instance) *candidate {
 	now := c.elapsed()
 	var best *candidate
@@ -156,7 +166,7 @@ func (c *Catalogue) choose(all []candidate, tried []Instance) *candidate {
 	return best
 }
 
-// order is how good a choice a candidate is; lower is better, the first difference counts.
+// order ranks a candidate. Lower is better; the first difference counts.
 type order [4]int64
 
 func (a order) compare(b order) int {
@@ -192,24 +202,36 @@ func isTried(c *candidate, tried []Instance) bool {
 	return false
 }
 
-// maxReasons bounds the instances that an error is about.
+// maxReasons bounds the instances named in an error.
 const maxReasons = 5
 
-// nobody says why there is no instance to call.
-func (c *Catalogue) nobody(app App, all []candidate, tried []Instance) error {
+// noInstance returns the error that explains why there is no instance to call.
+func (c *Catalogue) noInstance(app App, all []candidate, tried []Instance) error {
 	const op = "discovery.Pick"
 	if len(all) == 0 {
 		c.mu.Lock()
 		seen, expecting := c.machine.Seen(app), c.machine.Expecting(c.opts.Now())
+		alone := !c.met && c.elapsed() < c.opts.Arrival
 		c.mu.Unlock()
+		if !seen && alone {
+			return &fault.Error{
+				Code: fault.Unavailable, Op: op, Key: app.String(), Hint: "try again in a moment",
+				Msg: "this node has just started and has not met another node yet: it does not know which node " +
+					"serves the application " + app.String(),
+			}
+		}
 		if !seen && expecting {
-			return &fault.Error{Code: fault.Unavailable, Op: op, Key: app.String(), Msg: "no node serves the application " + app.String() + " as far as this one knows, and nodes that it has just met have yet to say what they serve"}
+			return &fault.Error{Code: fault.Unavailable, Op: op, Key: app.String(),
+				Msg: "no node serves the application " + app.String() +
+					" as far as this one knows, and nodes that have just joined have not reported yet what they serve"}
 		}
 		if !seen {
-			return &fault.Error{Code: fault.NotFound, Op: op, Key: app.String(), Msg: "no node serves the application " + app.String(),
+			return &fault.Error{Code: fault.NotFound, Op: op, Key: app.String(),
+				Msg:  "no node serves the application " + app.String() + ": couldn't find service: " + app.String(),
 				Hint: "start it beside a node with --app-id and --app-port; quorate apps lists what there is"}
 		}
-		return &fault.Error{Code: fault.Unavailable, Op: op, Key: app.String(), Msg: "every node that served the application " + app.String() + " is gone",
+		return &fault.Error{Code: fault.Unavailable, Op: op, Key: app.String(),
+			Msg:  "every node that served the application " + app.String() + " is gone",
 			Hint: "quorate members says which nodes have left or failed"}
 	}
 	var why []string
@@ -232,6 +254,6 @@ func whyNot(c *candidate, tried []Instance) string {
 	case c.unreachable():
 		return "node " + c.Node + " belongs to no cluster yet"
 	default:
-		return "on node " + c.Node + " it is not healthy"
+		return "on node " + c.Node + " it is not healthy: app is not in a healthy state"
 	}
 }

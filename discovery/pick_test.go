@@ -15,18 +15,14 @@ import (
 	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/discovery/records"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func must(t testing.TB, err error) { t.Helper(); testutil.Must(t, err) }
 
-// clock is a time that tests move.
+// clock is set by tests.
 type clock struct {
 	mu sync.Mutex
 	at time.Time
@@ -36,34 +32,37 @@ func (c *clock) now() time.Time { c.mu.Lock(); defer c.mu.Unlock(); return c.at 
 
 func (c *clock) add(d time.Duration) { c.mu.Lock(); defer c.mu.Unlock(); c.at = c.at.Add(d) }
 
-// site is one node's catalogue in a test; news goes from one to another by hand.
+// site is one node's catalogue in a test. The test passes messages between catalogues.
 type site struct {
 	*discovery.Catalogue
 	*prometheus.Registry
-	life  discovery.Life
-	clock *clock
+	incarnation discovery.Incarnation
+	clock       *clock
 }
 
 func newSite(t testing.TB, node string) *site {
 	t.Helper()
-	s := &site{Registry: prometheus.NewRegistry(), life: discovery.Life{Node: node, Boot: "b1"}, clock: &clock{at: time.Unix(1_000_000, 0)}}
-	c, err := discovery.New(discovery.Options{Self: s.life, Server: node + ".d1", Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	s := &site{Registry: prometheus.NewRegistry(), incarnation: discovery.Incarnation{Node: node, Boot: "b1"},
+		clock: &clock{at: time.Unix(1_000_000, 0)}}
+	c, err := discovery.New(discovery.Options{Self: s.incarnation, Server: node + ".d1",
+		Logger:     slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Registerer: s.Registry, Now: s.clock.now, Chance: func(int) int { return 1 }})
 	must(t, err)
 	s.Catalogue = c
 	return s
 }
 
-// knows has s learn what each node says; apps are written as "orders" or "orders:unhealthy".
+// knows passes to s what each node serves. Apps are written as "orders" or "orders:unhealthy".
 func (s *site) knows(t testing.TB, nodes map[string]string) {
 	t.Helper()
 	var list []discovery.Member
 	for node := range nodes {
-		list = append(list, discovery.Member{Life: discovery.Life{Node: node, Boot: "b1"}, Peer: node + ".d1", State: records.Alive})
+		list = append(list, discovery.Member{Incarnation: discovery.Incarnation{Node: node, Boot: "b1"}, Peer: node +
+			".d1", State: records.Alive})
 	}
 	s.Members(list)
 	for node, apps := range nodes {
-		m := records.New(records.Options{Self: discovery.Life{Node: node, Boot: "b1"}})
+		m := records.New(records.Options{Self: discovery.Incarnation{Node: node, Boot: "b1"}})
 		must(t, m.Serve(entries(apps)))
 		m.Tick(s.clock.now())
 		for _, msg := range m.Broadcasts(0, 1400) {
@@ -90,7 +89,7 @@ func entries(apps string) []records.Entry {
 
 var orders = discovery.App{ID: "orders"}
 
-// picks is the nodes that n picks in a row give, each call left outstanding.
+// picks returns the nodes of n consecutive picks. Each call is left outstanding.
 func (s *site) picks(t testing.TB, app string, n int) string {
 	t.Helper()
 	var out []string
@@ -102,7 +101,7 @@ func (s *site) picks(t testing.TB, app string, n int) string {
 	return strings.Join(out, " ")
 }
 
-func TestAnInstanceOfThisNodeComesFirst(t *testing.T) {
+func TestPick_PrefersLocalInstance(t *testing.T) {
 	s := newSite(t, "n1")
 	s.knows(t, map[string]string{"n2": "orders"})
 	must(t, s.Serve([]discovery.Record{{App: orders, Protocol: "http", Healthy: true}}))
@@ -124,7 +123,7 @@ func TestAnInstanceOfThisNodeComesFirst(t *testing.T) {
 	}
 }
 
-func TestTheInstanceWithTheFewestCallsOutstandingIsPicked(t *testing.T) {
+func TestPick_PrefersFewestOutstandingCalls(t *testing.T) {
 	s := newSite(t, "n1")
 	s.knows(t, map[string]string{"n2": "orders", "n3": "orders:busy", "n4": "orders"})
 	if got := s.picks(t, "orders", 7); got != "n2 n4 n3 n2 n4 n3 n2" {
@@ -139,7 +138,7 @@ func TestTheInstanceWithTheFewestCallsOutstandingIsPicked(t *testing.T) {
 	}
 }
 
-func TestAnInstanceThatWasNotReachedIsLeftOutForAWhile(t *testing.T) {
+func TestPick_DemotesUnreachableInstance(t *testing.T) {
 	s := newSite(t, "n1")
 	s.knows(t, map[string]string{"n2": "orders", "n3": "orders"})
 	first, err := s.Pick(orders, nil)
@@ -155,7 +154,7 @@ func TestAnInstanceThatWasNotReachedIsLeftOutForAWhile(t *testing.T) {
 	}
 }
 
-func TestADemotionEndsWithSuccessAndGrowsWithFailure(t *testing.T) {
+func TestDemotion_EndsWithSuccessAndGrowsWithFailure(t *testing.T) {
 	s := newSite(t, "n1")
 	s.knows(t, map[string]string{"n2": "orders", "n3": "orders"})
 	lease := func(not ...discovery.Instance) *discovery.Lease {
@@ -183,15 +182,17 @@ func TestADemotionEndsWithSuccessAndGrowsWithFailure(t *testing.T) {
 	}
 }
 
-func TestANodeThatComesBackStartsAnew(t *testing.T) {
+func TestDemotion_EndsWhenNodeComesBack(t *testing.T) {
 	s := newSite(t, "n1")
 	s.knows(t, map[string]string{"n2": "orders"})
 	l, err := s.Pick(orders, nil)
 	must(t, err)
 	l.Done(discovery.Unreachable)
-	n2 := discovery.Member{Life: discovery.Life{Node: "n2", Boot: "b1"}, Peer: "n2.d1", State: records.Failed}
+	n2 := discovery.Member{Incarnation: discovery.Incarnation{Node: "n2", Boot: "b1"}, Peer: "n2.d1",
+		State: records.Failed}
 	s.Members([]discovery.Member{n2})
-	if _, err := s.Pick(orders, nil); !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.Text(err), "is gone") {
+	if _, err := s.Pick(orders, nil); !fault.Is(err, fault.Unavailable) ||
+		!strings.Contains(fault.Text(err), "is gone") {
 		t.Errorf("a failed node's instance: %v", err)
 	}
 	n2.State = records.Alive
@@ -203,7 +204,7 @@ func TestANodeThatComesBackStartsAnew(t *testing.T) {
 	}
 }
 
-func TestWhyNoInstanceCanBeCalledIsSaid(t *testing.T) {
+func TestPick_ErrorNamesReasons(t *testing.T) {
 	s := newSite(t, "n1")
 	s.knows(t, map[string]string{"n2": "orders:unhealthy pay:uncalled", "n3": "orders ship.prod"})
 	n3 := s.View().Instances(orders)[1]
@@ -214,7 +215,8 @@ func TestWhyNoInstanceCanBeCalledIsSaid(t *testing.T) {
 		words []string
 	}{
 		{"nobody", nil, fault.NotFound, []string{"nobody", "--app-id"}},
-		{"orders", []discovery.Instance{n3}, fault.Unavailable, []string{"node n2 it is not healthy", "node n3 it did not answer"}},
+		{"orders", []discovery.Instance{n3}, fault.Unavailable,
+			[]string{"node n2 it is not healthy", "node n3 it did not answer"}},
 		{"pay", nil, fault.Unavailable, []string{"node n2 has no --app-port"}},
 		{"ship", nil, fault.NotFound, []string{"ship"}},
 	} {
@@ -233,7 +235,7 @@ func TestWhyNoInstanceCanBeCalledIsSaid(t *testing.T) {
 	}
 }
 
-func TestOneIDInTwoNamespacesIsTwoApplications(t *testing.T) {
+func TestPick_NamespacesSeparateApplications(t *testing.T) {
 	s := newSite(t, "n1")
 	s.knows(t, map[string]string{"n2": "orders.prod", "n3": "orders"})
 	for name, want := range map[string]string{"orders": "n3", "orders.prod": "n2", "orders.default": "n3"} {
@@ -243,7 +245,7 @@ func TestOneIDInTwoNamespacesIsTwoApplications(t *testing.T) {
 	}
 }
 
-func TestWhoWatchesSeesTheLastChange(t *testing.T) {
+func TestView_WatcherSeesLastChange(t *testing.T) {
 	s := newSite(t, "n1")
 	seen := make(chan int, 1)
 	go func() {
@@ -267,8 +269,8 @@ func TestWhoWatchesSeesTheLastChange(t *testing.T) {
 	}
 }
 
-// TestPicksUnderChangeNeverLoseCount runs with the race detector.
-func TestPicksUnderChangeNeverLoseCount(t *testing.T) {
+// This test is meant for the race detector.
+func TestPick_CountsCallsDuringChanges(t *testing.T) {
 	s := newSite(t, "n1")
 	s.knows(t, map[string]string{"n2": "orders", "n3": "orders"})
 	var wg sync.WaitGroup
@@ -315,4 +317,41 @@ func metric(t testing.TB, s *site, name string, labels ...string) float64 {
 	}
 	t.Fatalf("there is no metric %s %q", name, labels)
 	return 0
+}
+
+func TestPick_ErrorWhileNodeHasMetNoOther(t *testing.T) {
+	web := discovery.App{ID: "web"}
+	for name, c := range map[string]struct {
+		arrival, passed time.Duration
+		members         []string
+		alone           bool
+	}{
+		"it expects no others":     {},
+		"it has just started":      {arrival: 2 * time.Second, alone: true},
+		"it has met itself":        {arrival: 2 * time.Second, members: []string{"n1"}, alone: true},
+		"it has met another":       {arrival: 2 * time.Second, members: []string{"n1", "n2"}},
+		"its time to arrive ended": {arrival: 2 * time.Second, passed: 3 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			at := &clock{at: time.Unix(1_000_000, 0)}
+			d, err := discovery.New(discovery.Options{
+				Self: discovery.Incarnation{Node: "n1", Boot: "b1"}, Arrival: c.arrival, Now: at.now,
+				Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+			})
+			must(t, err)
+			defer func() { must(t, d.Close()) }()
+			var list []discovery.Member
+			for _, node := range c.members {
+				list = append(list, discovery.Member{Incarnation: discovery.Incarnation{Node: node, Boot: "b1"},
+					State: records.Alive})
+			}
+			d.Members(list)
+			at.add(c.passed)
+			_, err = d.Pick(web, nil)
+			alone := fault.Is(err, fault.Unavailable) && strings.Contains(err.Error(), "has not met another node yet")
+			if err == nil || alone != c.alone {
+				t.Errorf("%v", err)
+			}
+		})
+	}
 }

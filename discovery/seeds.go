@@ -17,8 +17,9 @@ type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// Seeds are nodes to ask for the cluster: IP addresses or names, each with a port. A name
-// may stand for many nodes, and for others tomorrow. Immutable, safe for concurrent use.
+// Seeds are the configured nodes through which a node joins the cluster. Each is an IP address or a
+// name, with a port. A name may resolve to many addresses, and to different ones later. Seeds are
+// immutable and safe for concurrent use.
 type Seeds struct {
 	list     []seed
 	resolver Resolver
@@ -29,8 +30,9 @@ type seed struct {
 	port uint16
 }
 
-// ParseSeeds reads seeds as "host", "host:port", "[v6]:port" or "v6"; port is for those
-// that name none. The error is invalid and names every seed that cannot be read.
+// ParseSeeds parses seeds of the form "host", "host:port", "[v6]:port" or "v6". A seed without a
+// port gets port. ParseSeeds returns fault.Invalid if any seed cannot be parsed; the error names
+// all of those.
 func ParseSeeds(texts []string, port uint16, r Resolver) (*Seeds, error) {
 	s := &Seeds{resolver: r}
 	var bad []string
@@ -43,7 +45,8 @@ func ParseSeeds(texts []string, port uint16, r Resolver) (*Seeds, error) {
 		s.list = append(s.list, one)
 	}
 	if len(bad) > 0 {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "discovery.ParseSeeds", Msg: "these nodes to join cannot be read: " + strings.Join(bad, ", "),
+		return nil, &fault.Error{Code: fault.Invalid, Op: "discovery.ParseSeeds",
+			Msg:  "these nodes to join cannot be read: " + strings.Join(bad, ", "),
 			Hint: "give names or addresses, with a port after a colon where it is not the default"}
 	}
 	return s, nil
@@ -69,9 +72,9 @@ func isHost(text string) bool {
 	return text != "" && len(text) <= 253 && !strings.ContainsAny(text, " \t/\\:@[]%,")
 }
 
-// Resolve gives the addresses of all seeds, each once, in the order of the seeds. Names
-// are looked up on every call. Seeds that cannot be resolved are left out; the error is
-// unavailable, and not nil, only if nothing was found.
+// Resolve returns the addresses of all seeds without duplicates, in the order of the seeds. It
+// looks up all names at every call, and omits seeds that cannot be resolved. It returns
+// fault.Unavailable if that leaves no address.
 func (s *Seeds) Resolve(ctx context.Context) ([]netip.AddrPort, error) {
 	var out []netip.AddrPort
 	var failed []string
@@ -87,7 +90,8 @@ func (s *Seeds) Resolve(ctx context.Context) ([]netip.AddrPort, error) {
 		}
 	}
 	if len(out) == 0 && len(s.list) > 0 {
-		return nil, &fault.Error{Code: fault.Unavailable, Op: "discovery.Resolve", Msg: "no node to join was found: " + strings.Join(failed, "; "),
+		return nil, &fault.Error{Code: fault.Unavailable, Op: "discovery.Resolve",
+			Msg:  "no node to join was found: " + strings.Join(failed, "; "),
 			Hint: "check the names given to --join; they are looked up again on every try"}
 	}
 	return out, nil

@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// names is a DNS in memory.
+// names is a DNS resolver in memory.
 type names map[string][]string
 
 func (n names) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
@@ -46,7 +46,7 @@ func resolve(t *testing.T, dns names, seeds ...string) []string {
 	return out
 }
 
-func TestSeedsBecomeAllTheirAddressesOnceEach(t *testing.T) {
+func TestSeeds_ResolveToAllAddressesOnce(t *testing.T) {
 	dns := names{"nodes": {"127.0.0.2", "127.0.0.3", "::1"}, "n2": {"127.0.0.2"}}
 	for want, seeds := range map[string][]string{
 		"[127.0.0.1:7946]": {"127.0.0.1"},
@@ -65,7 +65,7 @@ func TestSeedsBecomeAllTheirAddressesOnceEach(t *testing.T) {
 	}
 }
 
-func TestNamesAreLookedUpAgainOnEveryTry(t *testing.T) {
+func TestSeeds_LooksNamesUpOnEveryCall(t *testing.T) {
 	dns := names{"nodes": {"127.0.0.2"}}
 	s, err := discovery.ParseSeeds([]string{"nodes"}, 7946, dns)
 	if err != nil {
@@ -83,7 +83,7 @@ func TestNamesAreLookedUpAgainOnEveryTry(t *testing.T) {
 	}
 }
 
-func TestWhenNoSeedIsFoundTheErrorNamesThem(t *testing.T) {
+func TestSeeds_ErrorNamesUnresolvedSeeds(t *testing.T) {
 	s, err := discovery.ParseSeeds([]string{"gone", "lost:1"}, 7946, names{})
 	if err != nil {
 		t.Fatal(err)
@@ -99,8 +99,9 @@ func TestWhenNoSeedIsFoundTheErrorNamesThem(t *testing.T) {
 	}
 }
 
-func TestUnreadableSeedsAreRefusedTogether(t *testing.T) {
-	_, err := discovery.ParseSeeds([]string{"good", "", "a b", "x:0", "y:70000", "http://z", "[::1", "z:"}, 7946, names{})
+func TestParseSeeds_NamesAllInvalidSeeds(t *testing.T) {
+	_, err := discovery.ParseSeeds([]string{"good", "", "a b", "x:0", "y:70000", "http://z", "[::1", "z:"}, 7946,
+		names{})
 	if !fault.Is(err, fault.Invalid) {
 		t.Fatalf("got %v", err)
 	}
@@ -114,7 +115,7 @@ func TestUnreadableSeedsAreRefusedTogether(t *testing.T) {
 	}
 }
 
-func FuzzParseSeedsNeverPanics(f *testing.F) {
+func FuzzParseSeeds(f *testing.F) {
 	for _, s := range []string{"a", "a:1", "[::1]:2", "::1", ":", "%", "a%b:1"} {
 		f.Add(s)
 	}

@@ -9,16 +9,17 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Gossip knows a node before its cluster does; its peer port would refuse every call.
-func TestAnInstanceWhoseNodeCannotBeDialledIsNotPicked(t *testing.T) {
+// Gossip may know a node before it belongs to a cluster. Its peer port would refuse every call.
+func TestPick_SkipsNodeThatCannotBeDialled(t *testing.T) {
 	s := newSite(t, "n1")
 	s.knows(t, map[string]string{"n2": "orders"})
-	life := discovery.Life{Node: "n2", Boot: "b1"}
-	s.Members([]discovery.Member{{Life: life, State: records.Alive}})
-	if _, err := s.Pick(orders, nil); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "n2 belongs to no cluster yet") {
+	incarnation := discovery.Incarnation{Node: "n2", Boot: "b1"}
+	s.Members([]discovery.Member{{Incarnation: incarnation, State: records.Alive}})
+	if _, err := s.Pick(orders, nil); !fault.Is(err, fault.Unavailable) ||
+		!strings.Contains(err.Error(), "n2 belongs to no cluster yet") {
 		t.Errorf("Pick: %v", err)
 	}
-	s.Members([]discovery.Member{{Life: life, Peer: "n2.d1", State: records.Alive}})
+	s.Members([]discovery.Member{{Incarnation: incarnation, Peer: "n2.d1", State: records.Alive}})
 	if got := s.picks(t, "orders", 1); got != "n2" {
 		t.Errorf("picked %s", got)
 	}

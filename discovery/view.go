@@ -13,37 +13,40 @@ import (
 type Instance struct {
 	App      App
 	Node     string // node id
-	Boot     string // run of the node
+	Boot     string // incarnation of the node
 	Server   string // id under which internal/peer dials the node
 	Protocol string // http, https, h2c, grpc or grpcs; empty = it cannot be called
-	Healthy  bool   // as its node says
-	Load     uint8  // as its node says: 0 is idle, one more for each doubling of calls in flight
-	Local    bool   // it is on this very node
+	Healthy  bool   // as reported by its node
+	Load     uint8  // as reported by its node: 0 = idle, 1 more for each doubling of the calls in flight
+	Local    bool   // it is on this node
 	Since    time.Time
 }
 
-// life is the run of the node that the instance is on.
-func (i *Instance) life() Life { return Life{Node: i.Node, Boot: i.Boot} }
+// incarnation returns the incarnation of the instance's node.
+func (i *Instance) incarnation() Incarnation { return Incarnation{Node: i.Node, Boot: i.Boot} }
 
-// Same reports whether two instances are one, whatever is said about it.
-func (i *Instance) Same(o *Instance) bool { return i.App == o.App && i.life() == o.life() }
-
-// View is what a node knows of all applications at one moment. It never changes; Changed
-// tells when there is a newer one. All methods are safe for concurrent use, and what they
-// return belongs to the caller.
-type View struct {
-	catalogue *Catalogue
-	records   []records.Shown // this node's own first
-	changed   chan struct{}
-	found     sync.Map // App to []candidate: what was looked up once
+// Same reports whether two instances are the same, whatever their health and load.
+func (i *Instance) Same(o *Instance) bool {
+	return i.App == o.App && i.incarnation() == o.incarnation()
 }
 
-// Changed is closed when Catalogue.View returns a newer view than this. Whoever looks after
-// each change sees the last one, but not every one on the way.
+// View is what a node knows of all applications at one moment. It is immutable; Changed signals a
+// newer View. All methods are safe for concurrent use. The caller may change the slices that they
+// return.
+type View struct {
+	catalogue *Catalogue
+	records   []records.Shown // this node's own is first
+	changed   chan struct{}
+	found     sync.Map // cache, from App to []candidate
+}
+
+// Changed returns a channel that is closed when Catalogue.View returns a newer View than v. A
+// caller that gets the View after each signal sees the latest change, but may miss Views in
+// between.
 func (v *View) Changed() <-chan struct{} { return v.changed }
 
-// Instances returns the instances of an application on all nodes that are alive, healthy or
-// not, by node id.
+// Instances returns the instances of an application on all nodes that are alive, in the order of
+// their node ids. Unhealthy instances are included.
 func (v *View) Instances(app App) []Instance {
 	var out []Instance
 	for _, c := range v.candidates(app.Canonical()) {
@@ -61,7 +64,8 @@ func (v *View) All() []Instance {
 		}
 	}
 	slices.SortFunc(out, func(a, b Instance) int {
-		return cmp.Or(cmp.Compare(a.App.ID, b.App.ID), cmp.Compare(a.App.Namespace, b.App.Namespace), cmp.Compare(a.Node, b.Node))
+		return cmp.Or(cmp.Compare(a.App.ID, b.App.ID), cmp.Compare(a.App.Namespace, b.App.Namespace),
+			cmp.Compare(a.Node, b.Node))
 	})
 	return out
 }
@@ -75,40 +79,41 @@ func (v *View) Apps() []App {
 	return slices.Compact(out)
 }
 
-// Nodes is the number of nodes whose record is known.
+// Nodes returns the number of nodes whose record is known.
 func (v *View) Nodes() int { return len(v.records) }
 
 func (v *View) instance(r *records.Shown, e records.Entry) Instance {
-	i := Instance{App: e.App, Node: r.Node, Boot: r.Boot, Server: r.Peer, Healthy: e.Healthy, Load: e.Load, Since: r.Since}
+	i := Instance{App: e.App, Node: r.Node, Boot: r.Boot, Server: r.Peer, Healthy: e.Healthy, Load: e.Load,
+		Since: r.Since}
 	if e.Protocol.Callable() {
 		i.Protocol = string(e.Protocol)
 	}
-	if r.Life == v.catalogue.opts.Self {
+	if r.Incarnation == v.catalogue.opts.Self {
 		i.Local, i.Server = true, v.catalogue.opts.Server
 	}
 	return i
 }
 
-// unreachable reports whether the node's peer port cannot be dialled: it belongs to no
-// cluster yet.
+// unreachable reports whether no call can be sent to the instance, because its node belongs to no
+// cluster yet and so cannot accept calls at its peer port.
 func (i *Instance) unreachable() bool { return i.Server == "" && !i.Local }
 
-// Condition is whether an instance is called from here. The set is closed; its texts are
-// metric labels.
+// Condition tells whether this node sends calls to an instance, and if not, why. The constants
+// below are all conditions. The values are used as metric labels.
 type Condition string
 
 // The conditions.
 const (
 	Healthy   Condition = "healthy"
-	Unhealthy Condition = "unhealthy" // as its node says
-	Demoted   Condition = "demoted"   // calls from here did not reach it a moment ago
+	Unhealthy Condition = "unhealthy" // as reported by its node
+	Demoted   Condition = "demoted"   // a recent call from here did not reach it
 	Uncalled  Condition = "uncalled"  // it has no port
 )
 
-// Standing is the condition of an instance, and how many calls from here it is serving.
+// Standing returns the condition of an instance and how many calls from here it is serving.
 func (c *Catalogue) Standing(i *Instance) (Condition, int64) {
 	s := &standing{}
-	if met, ok := c.standings.Load(standingKey{i.App, i.life()}); ok {
+	if met, ok := c.standings.Load(standingKey{i.App, i.incarnation()}); ok {
 		s = met.(*standing)
 	}
 	calls := s.calls.Load()
@@ -123,13 +128,13 @@ func (c *Catalogue) Standing(i *Instance) (Condition, int64) {
 	return Healthy, calls
 }
 
-// candidate is an instance and how this node fared with it.
+// candidate is an instance and the record of this node's calls to it.
 type candidate struct {
 	Instance
 	standing *standing
 }
 
-// candidates are the instances of an application, by node id; they are looked up once.
+// candidates returns the instances of an application, by node id. They are looked up once.
 func (v *View) candidates(app App) []candidate {
 	if found, ok := v.found.Load(app); ok {
 		return found.([]candidate)
@@ -138,11 +143,11 @@ func (v *View) candidates(app App) []candidate {
 	for i := range v.records {
 		r := &v.records[i]
 		if e, ok := r.Find(app); ok {
-			out = append(out, candidate{v.instance(r, e), v.catalogue.standing(standingKey{app, r.Life})})
+			out = append(out, candidate{v.instance(r, e), v.catalogue.standing(standingKey{app, r.Incarnation})})
 		}
 	}
 	if len(out) == 0 {
-		return nil // a made-up name is not worth remembering
+		return nil // not cached: the name may be made up
 	}
 	slices.SortFunc(out, func(a, b candidate) int { return cmp.Compare(a.Node, b.Node) })
 	v.found.Store(app, out)

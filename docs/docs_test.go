@@ -1,9 +1,8 @@
-// Package docs_test holds the documentation of the whole tree against the product: links
-// lead somewhere, names exist, and the lines that a reader is told to type are typed.
+// Package docs_test compares the documentation of the whole tree with the product: links have targets, names exist, and
+// the commands on the pages work.
 //
-// It must never import what a page describes where a page or a command says it as well:
-// docs/cli.md, docs/configuration.md, docs/metrics.md and api/http/openapi.json are held
-// equal to the code by tests of their own, and are the measure here.
+// It must not import what it can read from a page or a command. docs/cli.md, docs/configuration.md, docs/metrics.md and
+// api/http/openapi.json are compared with the code by other tests, so this package reads names from them.
 package docs_test
 
 import (
@@ -23,8 +22,8 @@ type page struct {
 	parts []part
 }
 
-// part is something on a page that is typed, compared or done: a block of code with the
-// mark in front of it, or a mark that stands for itself.
+// part is a part of a page that is executed or compared: a block of code with the mark before it, or a mark without a
+// block.
 type part struct {
 	line     int    // of the page, counted from 1
 	section  int    // number of the heading above it
@@ -36,7 +35,7 @@ type part struct {
 // mark is an HTML comment that readers do not see: <!-- not run: it needs systemd -->.
 type mark struct{ word, text string }
 
-// The words of marks. A mark stands in the line before a block, but for hidden and end.
+// The words of marks. A mark is in the line before a block, except hidden and end.
 const (
 	notRun  = "not run" // in front of a block: a machine like this one cannot, and why
 	prints  = "prints"  // in front of a text block: what the sh block before it prints; … is anything
@@ -52,7 +51,9 @@ const (
 var (
 	heading = regexp.MustCompile(`^#{1,6} +(.+?) *$`)
 	fence   = regexp.MustCompile("^( *)```([a-z]*)$")
-	comment = regexp.MustCompile(`(?s)^<!-- (` + strings.Join([]string{notRun, prints, example, file, on, answers, asRoot, hidden, end}, "|") + `)(?::(.*?))? ?-->$`)
+	comment = regexp.MustCompile(`(?s)^<!-- (` +
+		strings.Join([]string{notRun, prints, example, file, on, answers, asRoot, hidden, end}, "|") +
+		`)(?::(.*?))? ?-->$`)
 )
 
 // parse splits a page into its parts.
@@ -99,8 +100,8 @@ func parse(path, text string) (page, error) {
 	return p, nil
 }
 
-// problems says what is wrong with the marks of a page: a line that a reader may type is
-// run, or says why not.
+// problems returns what is wrong with the marks of a page. Every command must be executed or have a mark with the
+// reason why not.
 func (p page) problems() (out []string) {
 	typed := -1 // section of the last sh block
 	for _, b := range p.parts {
@@ -113,7 +114,8 @@ func (p page) problems() (out []string) {
 		case b.language == "" && b.mark.word == "":
 			out = append(out, at+"the block says no language: sh for what is typed, text for what is printed")
 		case b.language == "text" && b.mark.word == "" && typed == b.section:
-			out = append(out, at+"after lines that are typed, this is what they print (<!-- prints -->) or not (<!-- example -->)")
+			out = append(out, at+"after lines that are typed, this is what they print (<!-- prints -->) or "+
+				"not (<!-- example -->)")
 		}
 		if b.mark.word == prints && (b.language != "text" || typed != b.section) {
 			out = append(out, at+"no line was typed in this section that could print this")
@@ -125,7 +127,7 @@ func (p page) problems() (out []string) {
 	return out
 }
 
-// runs says whether anything of a page is typed.
+// runs reports whether any command of a page is executed.
 func (p page) runs() bool {
 	for _, b := range p.parts {
 		if b.mark.word == hidden || b.language == "sh" && b.mark.word != notRun {
@@ -145,7 +147,8 @@ func pages(t *testing.T) []page {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && name != root && (d.Name() == "bin" || d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".")):
+		case d.IsDir() && name != root && (d.Name() == "bin" || d.Name() == "testdata" ||
+			strings.HasPrefix(d.Name(), ".")):
 			return filepath.SkipDir
 		case d.IsDir() || filepath.Ext(name) != ".md":
 			return nil
@@ -171,7 +174,7 @@ func pages(t *testing.T) []page {
 	return out
 }
 
-func TestEveryLineIsRunOrSaysWhyNot(t *testing.T) {
+func TestPages_EveryBlockIsRunOrExcused(t *testing.T) {
 	run := 0
 	for _, p := range pages(t) {
 		for _, problem := range p.problems() {
@@ -192,7 +195,7 @@ func TestEveryLineIsRunOrSaysWhyNot(t *testing.T) {
 	}
 }
 
-func TestBlocksWithoutAWordAreFound(t *testing.T) {
+func TestPages_FindsUnmarkedBlocks(t *testing.T) {
 	const block = "```sh\ntrue\n```\n"
 	for text, bad := range map[string]bool{
 		block: false,

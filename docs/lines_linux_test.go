@@ -23,9 +23,9 @@ const (
 	prompt   = "\x01"          // stands around what the shell says about a line
 )
 
-// TestTheLinesOfThePagesDoWhatThePagesSay types every line of every page, from a clean
-// clone and in an empty home, and compares what it prints with what the page shows.
-func TestTheLinesOfThePagesDoWhatThePagesSay(t *testing.T) {
+// TestPages_CommandsPrintWhatPagesShow types every line of every page, from a clean clone and in an empty home, and
+// compares what it prints with what the page shows.
+func TestPages_CommandsPrintWhatPagesShow(t *testing.T) {
 	if os.Getenv(runVariable) == "" {
 		t.Skip("make docs-test types the lines of the documentation")
 	}
@@ -63,10 +63,11 @@ func goEnvironment(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	v := strings.Split(strings.TrimSpace(string(out)), "\n")
-	return []string{"GOCACHE=" + v[0], "GOMODCACHE=" + v[1], "GOPATH=" + v[2], "GOROOT=" + v[3], "GOPROXY=off", "GOTOOLCHAIN=local", "GOFLAGS=" + os.Getenv("GOFLAGS")}
+	return []string{"GOCACHE=" + v[0], "GOMODCACHE=" + v[1], "GOPATH=" + v[2], "GOROOT=" + v[3], "GOPROXY=off",
+		"GOTOOLCHAIN=local", "GOFLAGS=" + os.Getenv("GOFLAGS")}
 }
 
-// inside is the program in the machine: it types a page and says how that went.
+// inside is the program in the sandbox. It executes the commands of a page and prints the result.
 func inside() error {
 	name := os.Getenv(insideVariable)
 	text := []byte(nil)
@@ -112,7 +113,8 @@ func (r *reader) read() error {
 		}
 		last := i == len(r.page.parts)-1
 		if r.hushed && (last || r.page.parts[i+1].mark.word != prints) {
-			return fmt.Errorf("%s:%d: the answer says that it failed, and the page does not show that:\n%s", r.page.path, b.line, r.printed)
+			return fmt.Errorf("%s:%d: the answer says that it failed, and the page does not show that:\n%s",
+				r.page.path, b.line, r.printed)
 		}
 	}
 	return nil
@@ -165,8 +167,8 @@ func (r *reader) file(name, text string) error {
 	return os.WriteFile(path, []byte(text), 0o644)
 }
 
-// block types the commands of a block. Programs that stay are left running, each in a
-// terminal of its own, and the next command is typed when they are ready.
+// block executes the commands of a block. Programs that do not end keep running, each in its own terminal, and the next
+// command is executed when they are ready.
 func (r *reader) block(text, host, answer string) error {
 	s, err := r.shell(host)
 	if err != nil {
@@ -201,9 +203,10 @@ func (r *reader) block(text, host, answer string) error {
 	return nil
 }
 
-// stays says whether a command goes on until it is ended.
+// stays reports whether a command runs until it is stopped.
 func stays(command string) bool {
-	return regexp.MustCompile(`^(bin/)?quorate run\b|^make (run|cluster)\b`).MatchString(command) && !strings.HasSuffix(command, "&")
+	return regexp.MustCompile(`^(bin/)?quorate run\b|^make (run|cluster)\b`).MatchString(command) &&
+		!strings.HasSuffix(command, "&")
 }
 
 // split finds the commands of a block: lines, and several that belong together.
@@ -333,7 +336,7 @@ func (r *reader) endAll() error {
 	return nil
 }
 
-// shell is one that a reader types into. What a command sets or where it goes stays so.
+// shell executes commands one after the other. Variables and the working directory are kept between them.
 type shell struct {
 	dir      string
 	loopback string
@@ -352,7 +355,8 @@ func (r *reader) shell(host string) (*shell, error) {
 	s := &shell{dir: r.machine.clone, loopback: "127.0.0.1"}
 	home := r.machine.folder("home" + host)
 	env := []string{
-		"HOME=" + home, "XDG_RUNTIME_DIR=" + filepath.Join(home, "run"), "TMPDIR=" + r.machine.folder("tmp"), "LANG=C.UTF-8",
+		"HOME=" + home, "XDG_RUNTIME_DIR=" + filepath.Join(home, "run"), "TMPDIR=" + r.machine.folder("tmp"),
+		"LANG=C.UTF-8",
 		"PATH=" + r.machine.folder("path") + ":" + os.Getenv("PATH"),
 	}
 	for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOPATH", "GOROOT", "GOPROXY", "GOTOOLCHAIN", "GOFLAGS"} {
@@ -360,10 +364,12 @@ func (r *reader) shell(host string) (*shell, error) {
 	}
 	if host != "" {
 		s.dir, s.loopback = home, loopback(host)
-		env = append(env, "QUORATE_BIND_ADDRESS="+address(host).String(), "QUORATE_LISTEN_ADDRESS="+s.loopback, "QUORATE_METRICS_LISTEN_ADDRESS="+s.loopback)
+		env = append(env, "QUORATE_BIND_ADDRESS="+address(host).String(), "QUORATE_LISTEN_ADDRESS="+s.loopback,
+			"QUORATE_METRICS_LISTEN_ADDRESS="+s.loopback)
 	}
 	bin := filepath.Join(r.machine.clone, "bin")
-	for _, dir := range []string{home, filepath.Join(home, "run"), r.machine.folder("tmp"), bin, r.machine.folder("path")} {
+	for _, dir := range []string{home, filepath.Join(home, "run"), r.machine.folder("tmp"), bin,
+		r.machine.folder("path")} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
 		}
@@ -408,7 +414,8 @@ func (s *shell) run(command, answer string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if _, err := fmt.Fprintf(s.stdin, "{ %s\n} <<'ANSWER'\n%s\nANSWER\nprintf '\\001%%d\\001' $?\n", command, answer); err != nil {
+	if _, err := fmt.Fprintf(s.stdin, "{ %s\n} <<'ANSWER'\n%s\nANSWER\nprintf '\\001%%d\\001' $?\n", command,
+		answer); err != nil {
 		return "", err
 	}
 	out, err := s.stdout.ReadString(prompt[0])
@@ -427,7 +434,7 @@ func (s *shell) run(command, answer string) (string, error) {
 	return out, nil
 }
 
-// start types a command that stays, as in a terminal of its own.
+// start executes a command that does not end, as in its own terminal.
 func (s *shell) start(command, log string) (*server, error) {
 	where, err := s.run("pwd", "")
 	if err != nil {
@@ -437,7 +444,8 @@ func (s *shell) start(command, log string) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &server{command: command, log: log, shell: s, ended: make(chan struct{}), cmd: exec.Command("sh", "-c", command)}
+	v := &server{command: command, log: log, shell: s, ended: make(chan struct{}),
+		cmd: exec.Command("sh", "-c", command)}
 	v.cmd.Env, v.cmd.Dir, v.cmd.Stdout, v.cmd.Stderr = s.cmd.Env, strings.TrimSpace(where), f, f
 	v.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what Ctrl-C reaches
 	if err := v.cmd.Start(); err != nil {
@@ -451,8 +459,7 @@ func (s *shell) start(command, log string) (*server, error) {
 	return v, nil
 }
 
-// compare holds what was printed against what the page shows: … is anything, on a line of
-// its own any number of lines.
+// compare holds what was printed against what the page shows: … is anything, on a line of its own any number of lines.
 func compare(shown, printed string) error {
 	var pattern strings.Builder
 	pattern.WriteString(`^`)
@@ -461,7 +468,8 @@ func compare(shown, printed string) error {
 			pattern.WriteString(`(?:.*\n)*?`)
 			continue
 		}
-		pattern.WriteString(strings.ReplaceAll(regexp.QuoteMeta(strings.TrimRight(line, " \n")), "…", ".*?") + `[ \r]*\n`)
+		pattern.WriteString(strings.ReplaceAll(regexp.QuoteMeta(strings.TrimRight(line, " \n")), "…", ".*?") +
+			`[ \r]*\n`)
 	}
 	pattern.WriteString(`$`)
 	if !strings.HasSuffix(printed, "\n") {
@@ -473,13 +481,14 @@ func compare(shown, printed string) error {
 	return nil
 }
 
-func TestWhatIsPrintedIsCompared(t *testing.T) {
+func TestCompare_Output(t *testing.T) {
 	for _, c := range []struct {
 		shown, printed string
 		same           bool
 	}{
 		{"a\n", "a", true},
-		{"HTTP/1.1 200 OK\nEtag: …\n…\n{\"n\": 1}\n", "HTTP/1.1 200 OK\r\nEtag: 17\r\nDate: x\r\n\r\n{\"n\": 1}", true},
+		{"HTTP/1.1 200 OK\nEtag: …\n…\n{\"n\": 1}\n", "HTTP/1.1 200 OK\r\nEtag: 17\r\nDate: x\r\n\r\n{\"n\": 1}",
+			true},
 		{"a  b\n", "a  b   \n", true},
 		{"a\n", "b", false},
 		{"a\n", "a\nb\n", false},
@@ -492,7 +501,7 @@ func TestWhatIsPrintedIsCompared(t *testing.T) {
 	}
 }
 
-func TestABlockIsSplitIntoCommands(t *testing.T) {
+func TestCommands_SplitBlocks(t *testing.T) {
 	got, err := split("# a comment\na 'b\nc' # d\n\ncat > f <<'END'\nx 'y\nEND\ne \\\n  f\n")
 	want := []string{"a 'b\nc' # d", "cat > f <<'END'\nx 'y\nEND", "e \\\n  f"}
 	if err != nil || strings.Join(got, "|") != strings.Join(want, "|") {

@@ -4,6 +4,6 @@ package docs_test
 
 import "testing"
 
-func TestTheLinesOfThePagesDoWhatThePagesSay(t *testing.T) {
+func TestPages_CommandsPrintWhatPagesShow(t *testing.T) {
 	t.Skip("the lines of the documentation are typed in namespaces of Linux")
 }

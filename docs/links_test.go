@@ -19,7 +19,9 @@ var (
 
 // prose is a page without its blocks of code. Lines keep their numbers.
 func (p page) prose() string {
-	return blocks.ReplaceAllStringFunc(p.text, func(s string) string { return strings.Repeat("\n", strings.Count(s, "\n")) })
+	return blocks.ReplaceAllStringFunc(p.text, func(s string) string {
+		return strings.Repeat("\n", strings.Count(s, "\n"))
+	})
 }
 
 // anchors are the names that headings of a page can be linked by.
@@ -40,7 +42,7 @@ func (p page) anchors() map[string]bool {
 	return out
 }
 
-// anchor is the name that the usual hosts of Markdown give a heading.
+// anchor returns the anchor that the usual hosts of Markdown generate for a heading.
 func anchor(text string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(regexp.MustCompile(`\[([^\[\]]*)\]\([^()]*\)`).ReplaceAllString(text, "$1")) {
@@ -54,7 +56,7 @@ func anchor(text string) string {
 	return b.String()
 }
 
-// brokenLinks says which relative links of a page lead nowhere.
+// brokenLinks returns the relative links of a page without a target.
 func brokenLinks(p page, all map[string]page, exists func(string) bool) (out []string) {
 	number := 0
 	for line := range strings.Lines(p.prose()) {
@@ -80,7 +82,7 @@ func brokenLinks(p page, all map[string]page, exists func(string) bool) (out []s
 	return out
 }
 
-func TestEveryLinkLeadsSomewhere(t *testing.T) {
+func TestLinks_HaveTargets(t *testing.T) {
 	all, list := map[string]page{}, pages(t)
 	for _, p := range list {
 		all[p.path] = p
@@ -96,8 +98,9 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 	}
 }
 
-func TestBrokenLinksAreFound(t *testing.T) {
-	other := page{path: "docs/b.md", text: "# A title: `--flag`, and more\n\n## Twice\n\n## Twice\n\n```sh\n# no heading\n```\n"}
+func TestLinks_FindsBroken(t *testing.T) {
+	other := page{path: "docs/b.md", text: "# A title: `--flag`, and more\n\n## Twice\n\n## Twice\n\n```sh\n# " +
+		"no heading\n```\n"}
 	all := map[string]page{other.path: other}
 	exists := func(name string) bool { return name == other.path || name == "docs/a.md" }
 	for text, bad := range map[string]bool{
@@ -118,8 +121,8 @@ func TestBrokenLinksAreFound(t *testing.T) {
 	}
 }
 
-// TestEveryPageIsListed: the index names every page, so that nobody has to guess names.
-func TestEveryPageIsListed(t *testing.T) {
+// TestPages_AreListed checks that the index links every page.
+func TestPages_AreListed(t *testing.T) {
 	var index string
 	list := pages(t)
 	for _, p := range list {
@@ -131,7 +134,8 @@ func TestEveryPageIsListed(t *testing.T) {
 		below, ok := strings.CutPrefix(p.path, "docs/")
 		switch {
 		case !ok, below == "README.md":
-		case strings.HasPrefix(below, "components/") && below != "components/README.md": // components/README.md lists those
+		// components/README.md lists those
+		case strings.HasPrefix(below, "components/") && below != "components/README.md":
 		case strings.HasPrefix(below, "adr/"): // the folder is linked
 		case !strings.Contains(index, "("+below+")"):
 			t.Errorf("docs/README.md does not list %s", p.path)

@@ -26,7 +26,7 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// set is what a pattern finds in a text: its first group, or all of it.
+// set returns the matches of a pattern in a text: the first group of each, or the whole match.
 func set(text string, pattern *regexp.Regexp) map[string]bool {
 	out := map[string]bool{}
 	for _, m := range pattern.FindAllStringSubmatch(text, -1) {
@@ -35,13 +35,14 @@ func set(text string, pattern *regexp.Regexp) map[string]bool {
 	return out
 }
 
-// product is what exists. Its names come from the pages that other tests hold equal to the
-// code, from the code itself, and from the Makefile.
+// product has the names that exist. They come from the pages that other tests compare with the code, from the code, and
+// from the Makefile.
 type product struct {
 	flags, commands, variables, metrics, codes, reasons, keys, targets, tests map[string]bool
 	endpoints                                                                 map[string][]string // path -> verbs
-	served                                                                    []*regexp.Regexp    // the paths, with names in them
-	sources                                                                   string
+	// the paths, with names in them
+	served  []*regexp.Regexp
+	sources string
 }
 
 func readProduct(t *testing.T) product {
@@ -69,13 +70,15 @@ func readProduct(t *testing.T) product {
 	p.codes, p.reasons = codes(t)
 	p.sources = sources(t)
 	p.tests = set(p.sources, regexp.MustCompile(`(?m)^func (Test\w+)\(`))
-	if len(p.flags) < 40 || len(p.metrics) < 80 || len(p.codes) < 20 || len(p.reasons) < 15 || len(p.keys) < 30 || len(p.tests) < 300 {
-		t.Fatalf("%d flags, %d metrics, %d codes, %d reasons, %d keys, %d tests", len(p.flags), len(p.metrics), len(p.codes), len(p.reasons), len(p.keys), len(p.tests))
+	if len(p.flags) < 40 || len(p.metrics) < 80 || len(p.codes) < 20 || len(p.reasons) < 15 || len(p.keys) < 30 ||
+		len(p.tests) < 300 {
+		t.Fatalf("%d flags, %d metrics, %d codes, %d reasons, %d keys, %d tests", len(p.flags), len(p.metrics),
+			len(p.codes), len(p.reasons), len(p.keys), len(p.tests))
 	}
 	return p
 }
 
-// endpoints are those of the description that is held equal to the routes.
+// endpoints returns the endpoints of the OpenAPI file, which another test compares with the routes.
 func endpoints(t *testing.T) map[string][]string {
 	t.Helper()
 	var d struct {
@@ -134,7 +137,8 @@ func sources(t *testing.T) string {
 		if err == nil && d.IsDir() && (d.Name() == "bin" || d.Name() == ".git") {
 			return filepath.SkipDir
 		}
-		if err != nil || d.IsDir() || d.Name() == "names_test.go" || d.Name() != "Makefile" && d.Name() != "run" && !slices.Contains([]string{".go", ".py", ".yaml", ".yml"}, filepath.Ext(name)) {
+		if err != nil || d.IsDir() || d.Name() == "names_test.go" || d.Name() != "Makefile" && d.Name() != "run" &&
+			!slices.Contains([]string{".go", ".py", ".yaml", ".yml"}, filepath.Ext(name)) {
 			return err
 		}
 		text, err := os.ReadFile(name)
@@ -150,11 +154,12 @@ func sources(t *testing.T) string {
 
 // What names look like.
 var (
-	flagName     = regexp.MustCompile(`(?:^|[\s\[(])(--[a-z][a-z0-9-]+)`)
-	commandName  = regexp.MustCompile(`(?:^|[;&|] ?)(?:bin/|/)?quorate ([a-z][a-z-]*)`)
-	targetName   = regexp.MustCompile(`(?:^|[;&|] ?)make ([a-z-]+)`)
-	testName     = regexp.MustCompile(`\b(Test[A-Z]\w+)`)
-	fileName     = regexp.MustCompile(`^((?:api|cmd|component|deploy|discovery|docs|internal|membership|node|raftfsm)/[\w./-]+)$`)
+	flagName    = regexp.MustCompile(`(?:^|[\s\[(])(--[a-z][a-z0-9-]+)`)
+	commandName = regexp.MustCompile(`(?:^|[;&|] ?)(?:bin/|/)?quorate ([a-z][a-z-]*)`)
+	targetName  = regexp.MustCompile(`(?:^|[;&|] ?)make ([a-z-]+)`)
+	testName    = regexp.MustCompile(`\b(Test[A-Z]\w+)`)
+	fileName    = regexp.MustCompile(`^((?:api|cmd|component|deploy|discovery|docs|internal|` +
+		`membership|node|raftfsm)/[\w./-]+)$`)
 	variableName = regexp.MustCompile(`\b(?:QUORATE|DAPR|APP|OTEL)_[A-Z][A-Z_]*[A-Z]\b`)
 	metricName   = regexp.MustCompile(`\bquorate_[a-z0-9_]+`)
 	codeName     = regexp.MustCompile(`\bERR_[A-Z_]+\b`)
@@ -165,10 +170,10 @@ var (
 )
 
 // foreign are commands of others: their flags are not ours.
-var foreign = regexp.MustCompile(`^(docker|kubectl|systemctl|systemd-analyze|useradd|install|openssl|promtool|go|curl|git|grpcurl|redis-cli|journalctl)\b`)
+var foreign = regexp.MustCompile(`^(docker|kubectl|systemctl|systemd-analyze|useradd|install|openssl|` +
+	`promtool|go|curl|git|grpcurl|redis-cli|journalctl)\b`)
 
-// wrong says which names in a piece of code do not exist: a span in the prose, or a line
-// that is typed.
+// wrong returns the names that do not exist in a piece of code: a code span, or a command.
 func (p product) wrong(text string) (out []string) {
 	say := func(kind string, names map[string]bool, known map[string]bool) {
 		for name := range names {
@@ -193,10 +198,11 @@ func (p product) wrong(text string) (out []string) {
 	return out
 }
 
-// wrongAnywhere says which names do not exist that are recognized wherever they stand.
+// wrongAnywhere returns names that do not exist, for kinds of names that are recognized in any text.
 func (p product) wrongAnywhere(text string) (out []string) {
 	for name := range set(text, variableName) {
-		if !p.variables[name] && !p.reasons[name] && !strings.Contains(p.sources, name) && !strings.HasPrefix(name, "OTEL_") {
+		if !p.variables[name] && !p.reasons[name] && !strings.Contains(p.sources, name) &&
+			!strings.HasPrefix(name, "OTEL_") {
 			out = append(out, "the variable "+name+" does not exist")
 		}
 	}
@@ -219,7 +225,7 @@ func (p product) wrongAnywhere(text string) (out []string) {
 	return out
 }
 
-// serves says whether a path, with names in braces or real ones, is that of an endpoint.
+// serves reports whether a path, with placeholders in braces or real names, is the path of an endpoint.
 func (p product) serves(path string) bool {
 	path = strings.TrimRight(strings.TrimRight(inBraces.ReplaceAllString(path, "x"), "."), "/")
 	for _, served := range p.served {
@@ -230,7 +236,7 @@ func (p product) serves(path string) bool {
 	return false
 }
 
-// patterns are what the paths of endpoints look like with names in them.
+// patterns returns patterns for the paths of endpoints with real names in them.
 func patterns(endpoints map[string][]string) (out []*regexp.Regexp) {
 	name := regexp.MustCompile(`\\\{\w+\\\}`)
 	for known := range endpoints {
@@ -245,23 +251,23 @@ func patterns(endpoints map[string][]string) (out []*regexp.Regexp) {
 	return out
 }
 
-// written are the pages that people write, without what is generated, and without those
-// that speak of other times.
+// written returns the pages that people write, without generated pages and pages about other versions.
 func written(t *testing.T) (out []page) {
 	t.Helper()
 	for _, p := range pages(t) {
 		if p.path == "CHANGELOG.md" || strings.HasPrefix(p.path, "docs/adr/") {
 			continue
 		}
-		p.text = regexp.MustCompile(`(?s)<!-- generated: .*?<!-- end -->`).ReplaceAllStringFunc(p.text, func(s string) string {
-			return strings.Repeat("\n", strings.Count(s, "\n"))
-		})
+		p.text = regexp.MustCompile(`(?s)<!-- generated: .*?<!-- end -->`).ReplaceAllStringFunc(p.text,
+			func(s string) string {
+				return strings.Repeat("\n", strings.Count(s, "\n"))
+			})
 		out = append(out, p)
 	}
 	return out
 }
 
-func TestWhatThePagesNameExists(t *testing.T) {
+func TestNames_InPagesExist(t *testing.T) {
 	known := readProduct(t)
 	for _, p := range written(t) {
 		number := 0
@@ -297,8 +303,8 @@ func TestWhatThePagesNameExists(t *testing.T) {
 	}
 }
 
-// wrongKeys says which keys of a settings file do not exist. Documents with an apiVersion
-// are not of that kind: the tests of component/builtin read those.
+// wrongKeys returns the keys of a settings file that do not exist. It ignores documents with an apiVersion, which the
+// tests of component/builtin check.
 func (p product) wrongKeys(text string) (out []string) {
 	var file map[string]any
 	if err := yaml.Unmarshal([]byte(text), &file); err != nil {
@@ -315,7 +321,7 @@ func (p product) wrongKeys(text string) (out []string) {
 	return out
 }
 
-func TestNamesThatDoNotExistAreFound(t *testing.T) {
+func TestNames_FindsUnknown(t *testing.T) {
 	p := readProduct(t)
 	for text, bad := range map[string]bool{
 		"quorate run --http-port 3500":              false,
@@ -330,7 +336,7 @@ func TestNamesThatDoNotExistAreFound(t *testing.T) {
 		"quorate start":                             true,
 		"make coffee":                               true,
 		"ERR_STATE_LOST":                            true,
-		"QUORATE_PORT":                              true,
+		"QUORATE_LUCK":                              true,
 		"/v1.0/publish/a":                           true,
 		"/v1.0/state":                               true,
 		"quorate_raft_luck":                         true,
@@ -346,9 +352,8 @@ func TestNamesThatDoNotExistAreFound(t *testing.T) {
 	}
 }
 
-// TestTheAPIPageIsComplete: docs/api.md has every endpoint with its verbs, every error
-// code and every reason.
-func TestTheAPIPageIsComplete(t *testing.T) {
+// TestAPIPage_IsComplete: docs/api.md has every endpoint with its verbs, every error code and every reason.
+func TestAPIPage_IsComplete(t *testing.T) {
 	p, text := readProduct(t), read(t, "docs/api.md")
 	for code := range p.codes {
 		if !regexp.MustCompile(`(?m)^\|[^|]*\b` + code + `\b`).MatchString(text) {
@@ -363,7 +368,8 @@ func TestTheAPIPageIsComplete(t *testing.T) {
 	listed := map[string]bool{}
 	_, table, _ := strings.Cut(text, "\n## Endpoints\n")
 	table, _, _ = strings.Cut(table, "\n## ")
-	for _, m := range regexp.MustCompile(`(?m)^\| (.*?) \| `).FindAllStringSubmatch(strings.ReplaceAll(table, `\|`, ","), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^\| (.*?) \| `).FindAllStringSubmatch(strings.ReplaceAll(table, `\|`,
+		","), -1) {
 		_, path, _ := strings.Cut(m[1], "/")
 		path, _, _ = strings.Cut(inBraces.ReplaceAllString("/"+strings.Trim(path, "`"), "{}"), "[")
 		for verb := range set(m[1], regexp.MustCompile(`\b[A-Z]{3,}\b`)) {

@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A page is typed in a machine of its own: a process in new namespaces, so that the ports
-// of the page are free, its files are nobody's, and all that it starts ends with it.
-// Machines of a cluster are addresses of that machine, each with a home.
+// The commands of a page run in a sandbox, a process in new namespaces: its ports are free, its files are
+// temporary, and all that it starts ends with it. The machines of a cluster are addresses of the
+// sandbox, each with a home directory.
 
 const (
 	insideVariable = "QUORATE_DOCS_PAGE"   // set inside: the page to type
@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// namespaces are those of a machine. A user who is not root gets them with a user
-// namespace, in which that user is root.
+// namespaces returns the attributes of a process in new namespaces. A user who is not root also gets a user namespace,
+// in which that user is root.
 func namespaces() *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS,
@@ -75,7 +75,7 @@ func runInside(t *testing.T, env ...string) (string, error) {
 	return string(out), err
 }
 
-// probe is the page that is none: it says whether a machine can be made.
+// probe stands for a page in a run that only tests whether a sandbox can be made.
 const probe = "probe"
 
 // machines skips a test where none can be made.
@@ -94,18 +94,19 @@ func machines(t *testing.T) {
 	if out != "" {
 		why = strings.TrimSpace(out)
 	}
-	t.Skip("the lines of the documentation need network, mount and process namespaces (root, or user namespaces): " + why)
+	t.Skip("the lines of the documentation need network, mount and process namespaces (root, or user namespaces): " +
+		why)
 }
 
-// TestThisMachineCanTypeTheLines says so before anything else is tried; .ci/run reads it.
-func TestThisMachineCanTypeTheLines(t *testing.T) {
+// TestSandbox_HasTools skips with the missing tools. .ci/run reads its output.
+func TestSandbox_HasTools(t *testing.T) {
 	if os.Getenv(runVariable) == "" {
 		t.Skip("make docs-test asks for it")
 	}
 	machines(t)
 }
 
-// machine is what was set up inside.
+// machine is the sandbox as it was set up.
 type machine struct {
 	dir   string // a file system in memory
 	clone string // the tree, as if just cloned
@@ -136,8 +137,8 @@ func setUp() (*machine, error) {
 	return m, nil
 }
 
-// folders makes the folders of the system ones that can be written to. What only root can
-// type needs all of them; the rest needs an empty /var.
+// folders makes the folders of the system ones that can be written to. What only root can type needs all of them; the
+// rest needs an empty /var.
 func (m *machine) folders() error {
 	if os.Getenv(rootVariable) != "" {
 		return m.overlay("/var", "/usr/local", "/etc")
@@ -161,7 +162,8 @@ func (m *machine) overlay(folders ...string) error {
 				return err
 			}
 		}
-		if err := unix.Mount("overlay", folder, "overlay", 0, "lowerdir="+folder+",upperdir="+upper+",workdir="+work); err != nil {
+		if err := unix.Mount("overlay", folder, "overlay", 0, "lowerdir="+folder+",upperdir="+upper+",workdir="+
+			work); err != nil {
 			return fmt.Errorf("writing over %s: %w", folder, err)
 		}
 	}
@@ -170,12 +172,12 @@ func (m *machine) overlay(folders ...string) error {
 
 func (m *machine) folder(name string) string { return filepath.Join(m.dir, name) }
 
-// address is that of a machine of a cluster, named by one letter.
+// address returns the address of a machine of a cluster, which has a name of one letter.
 func address(host string) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 77, 0, host[0] - 'a' + 1})
 }
 
-// loopback is the address that stands for 127.0.0.1 on such a machine.
+// loopback returns the address that stands for 127.0.0.1 on a machine.
 func loopback(host string) string { return fmt.Sprint("127.0.0.", host[0]-'a'+1) }
 
 // hosts is the names of machines, as cluster.md has them.
@@ -187,7 +189,7 @@ func (m *machine) hosts() error {
 	return os.WriteFile(m.folder("hosts"), []byte(text), 0o644)
 }
 
-// network brings the loopback device up and gives it the addresses of the machines.
+// network enables the loopback device and adds the addresses of the machines to it.
 func network() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -217,7 +219,7 @@ func network() error {
 	return nil
 }
 
-// copyTree copies the files of the tree, without what is built and what git keeps.
+// copyTree copies the files of the tree, without build results and the git directory.
 func copyTree(from, to string) error {
 	return filepath.WalkDir(from, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -9,22 +9,23 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// FacingAddress returns this machine's address on the way to a seed: the one the system
-// would send from. Nothing is sent.
+// FacingAddress returns the local address from which the system would send packets to a seed. It
+// sends no packet.
 func FacingAddress(seed netip.AddrPort) (netip.Addr, error) {
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(seed))
 	if err != nil {
-		return netip.Addr{}, &fault.Error{Code: fault.Unavailable, Op: "membership.FacingAddress", Msg: fmt.Sprintf("no way to %s", seed.Addr()), Err: err}
+		return netip.Addr{}, &fault.Error{Code: fault.Unavailable, Op: "membership.FacingAddress",
+			Msg: fmt.Sprintf("no way to %s", seed.Addr()), Err: err}
 	}
 	local := c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap().WithZone("")
 	return local, c.Close()
 }
 
-// AdvertiseAddr chooses the address that others reach this node at: the one wanted, else the
-// one that is bound if it is a single one, else the one that faces a seed, else the one that
-// faces the world. It refuses an address that others cannot use: an unspecified or multicast
-// one, and a loopback address when any seed is on another machine. A zero wanted or bind
-// means that none is given.
+// AdvertiseAddr chooses the address at which other nodes reach this node. It is wanted, if given.
+// Otherwise it is bind, if that is a single address. Otherwise it is the local address for packets
+// to a seed, or for packets on the default route. AdvertiseAddr refuses an unspecified or multicast
+// address. It refuses a loopback address if any seed is on another machine. A zero wanted or bind
+// means that it is not given.
 func AdvertiseAddr(wanted, bind netip.Addr, seeds []netip.AddrPort) (netip.Addr, error) {
 	addr := wanted.Unmap()
 	if !addr.IsValid() && bind.IsValid() && !bind.IsUnspecified() {
@@ -35,11 +36,13 @@ func AdvertiseAddr(wanted, bind netip.Addr, seeds []netip.AddrPort) (netip.Addr,
 	}
 	switch {
 	case !addr.IsValid():
-		return addr, badAddress("cannot tell at which address others reach this node: it has no way to any seed and no default route")
+		return addr, badAddress("cannot tell at which address others reach this node: it has no way to any " +
+			"seed and no default route")
 	case addr.IsUnspecified() || addr.IsMulticast():
-		return addr, badAddress("%s is no address that others could reach this node at", addr)
+		return addr, badAddress("other nodes cannot reach this node at %s", addr)
 	case addr.IsLoopback() && elsewhere(seeds).IsValid():
-		return addr, badAddress("%s can be reached from this machine only, but the seed %s is on another", addr, elsewhere(seeds))
+		return addr, badAddress("%s can be reached from this machine only, but the seed %s is on another", addr,
+			elsewhere(seeds))
 	}
 	return addr, nil
 }
@@ -49,7 +52,7 @@ func badAddress(format string, args ...any) error {
 		Hint: "give an address of this machine that all nodes can reach with --advertise-address"}
 }
 
-// elsewhere is the first seed that is not on loopback.
+// elsewhere returns the first seed that is not on loopback.
 func elsewhere(seeds []netip.AddrPort) netip.AddrPort {
 	for _, s := range seeds {
 		if !s.Addr().Unmap().IsLoopback() {
@@ -59,8 +62,9 @@ func elsewhere(seeds []netip.AddrPort) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// facingAny prefers an address that other machines can reach: a seed may be this machine by
-// a name that its own hosts file maps to loopback.
+// facingAny returns the local address for packets to one of the seeds. It prefers a seed for which
+// that is an address that other machines can reach. The name of a seed on this machine may resolve
+// to loopback because of the hosts file.
 func facingAny(seeds []netip.AddrPort) netip.Addr {
 	var loopback netip.Addr
 	for _, s := range seeds {
@@ -76,7 +80,8 @@ func facingAny(seeds []netip.AddrPort) netip.Addr {
 	if loopback.IsValid() {
 		return loopback
 	}
-	for _, doc := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} { // addresses reserved for documentation: any default route will do
+	// addresses reserved for documentation; any default route will do
+	for _, doc := range []string{"192.0.2.1:9", "[2001:db8::1]:9"} {
 		if a, err := FacingAddress(netip.MustParseAddrPort(doc)); err == nil && !a.IsLoopback() {
 			return a
 		}
@@ -84,6 +89,7 @@ func facingAny(seeds []netip.AddrPort) netip.Addr {
 	return netip.Addr{}
 }
 
-// SeedFunc finds the addresses to join, anew at every attempt. It may return addresses and
-// an error, when only some could be found. This node's own address among them does no harm.
+// SeedFunc returns the addresses of the seeds. It is called at every attempt to join. If only some
+// names can be resolved, it returns their addresses and an error. The result may contain the
+// address of this node.
 type SeedFunc func(ctx context.Context) ([]netip.AddrPort, error)

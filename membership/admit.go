@@ -11,58 +11,68 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Reason is why nodes are not merged, or what they send is not taken. The set is closed; its texts are metric labels.
+// Reason is why a node, or a packet or connection of it, is refused. The constants below are all reasons. Their
+// values are used as metric labels.
 type Reason string
 
 // The reasons.
 const (
-	DuplicateID    Reason = "duplicate_id"    // two lives of one node id both answer
+	DuplicateID    Reason = "duplicate_id"    // two incarnations of one node id both answer
 	ForeignCluster Reason = "foreign_cluster" // cluster ids differ
-	OlderEpoch     Reason = "older_epoch"     // one is a member of the cluster of before a rescue
+	OlderEpoch     Reason = "older_epoch"     // a server was not part of a rescue of the cluster
 	Partitions     Reason = "partitions"      // partition counts differ
 	OlderFormat    Reason = "older_format"    // a server does not understand the log entries of the cluster
 	Unreadable     Reason = "unreadable"      // facts in a form this version does not know
 	Plain          Reason = "plain"           // a packet or connection without protection
 	UnknownKey     Reason = "unknown_key"     // a packet sealed under another token
-	Stale          Reason = "stale"           // a packet for another life of this node, as after a restart
-	Replayed       Reason = "replayed"        // a packet that came before
+	Stale          Reason = "stale"           // a packet for another incarnation of this node, as after a restart
+	Replayed       Reason = "replayed"        // a packet that was received before
 	Forged         Reason = "forged"          // a packet that was changed or made up
 	Authority      Reason = "authority"       // a certificate of another authority or token
-	Expired        Reason = "expired"         // a certificate whose time is over or has not come
+	Expired        Reason = "expired"         // a certificate that has expired or is not valid yet
 	Certificate    Reason = "certificate"     // a certificate that cannot be used
 	Handshake      Reason = "tls"             // a connection whose TLS handshake failed otherwise
-	itself         Reason = "itself"          // a seed turned out to be this node
+	// a connection that was closed because too many had not finished their handshake
+	Busy   Reason = "busy"
+	Silent Reason = "silent" // a connection without any data
+	itself Reason = "itself" // a seed turned out to be this node
 )
 
-// Reasons returns all of them.
+// Reasons returns every Reason that is counted.
 func Reasons() []Reason {
-	return []Reason{DuplicateID, ForeignCluster, OlderEpoch, Partitions, OlderFormat, Unreadable, Plain, UnknownKey, Stale, Replayed, Forged, Authority, Expired, Certificate, Handshake}
+	return []Reason{DuplicateID, ForeignCluster, OlderEpoch, Partitions, OlderFormat, Unreadable, Plain, UnknownKey,
+		Stale, Replayed, Forged, Authority, Expired, Certificate, Handshake, Busy, Silent}
 }
 
-// refusal is one decision not to merge.
+// refusal is one decision not to merge nodes.
 type refusal struct {
 	reason Reason
-	about  string           // the node it is about: one log line per reason and node and minute
-	peers  []netip.AddrPort // what the other side knew
+	about  string           // the node concerned: one record per reason, node and minute
+	peers  []netip.AddrPort // addresses of the nodes that the other side knows
 	err    error
+	epoch  uint32 // with OlderEpoch: the newest epoch of the cluster
 }
 
-// agree checks that members and others can be one cluster. The node it is about is the
-// newcomer, or whoever differs from most. Of a node only its newest life counts, but for the
-// cluster: a newer life may be a duplicate that belongs to none and is about to give way,
-// and it must not hide which cluster the older one belongs to.
+// agree checks that members and others can form one cluster, and returns nil if they can. Otherwise the refusal
+// names the node with the wrong settings: the newcomer, or a node whose value differs from that of most nodes. For
+// each node only the newest incarnation counts. Cluster ids are an exception: those of all incarnations count. A
+// newer incarnation without a cluster may be a duplicate of a node, and must not hide the cluster of that node.
 func agree(members, others []Member) *refusal {
-	lives := slices.Clone(members)
+	incarnations := slices.Clone(members)
 	for _, o := range others {
-		if !slices.ContainsFunc(lives, func(m Member) bool { return m.NodeID == o.NodeID && m.ClusterID == o.ClusterID }) {
-			lives = append(lives, o)
+		if !slices.ContainsFunc(incarnations, func(m Member) bool {
+			return m.NodeID == o.NodeID && m.ClusterID == o.ClusterID
+		}) {
+			incarnations = append(incarnations, o)
 		}
 	}
-	clusters := valuesOf(lives, func(m *Member) string { return m.ClusterID })
+	clusters := valuesOf(incarnations, func(m *Member) string { return m.ClusterID })
 	if len(clusters) > 1 {
-		return &refusal{reason: ForeignCluster, about: odd(clusters), err: &fault.Error{Code: fault.Denied, Op: "membership.Join",
-			Msg:  "nodes of different clusters do not mix: cluster " + spellOut(clusters, lives),
-			Hint: "give each cluster a --cluster name of its own, or empty the data directory of a node that is to change clusters"}}
+		return &refusal{reason: ForeignCluster, about: odd(clusters),
+			err: &fault.Error{Code: fault.Denied, Op: "membership.Join",
+				Msg: "nodes of different clusters do not mix: cluster " + spellOut(clusters, incarnations),
+				Hint: "give each cluster a --cluster name of its own, or empty the data directory of a node " +
+					"that is to change clusters"}}
 	}
 	members = merged(members, others)
 	if r := sameEpoch(members); r != nil {
@@ -75,38 +85,44 @@ func agree(members, others []Member) *refusal {
 		return strconv.FormatUint(uint64(m.Partitions), 10)
 	})
 	if len(partitions) > 1 {
-		return &refusal{reason: Partitions, about: odd(partitions), err: &fault.Error{Code: fault.Invalid, Op: "membership.Join",
-			Msg:  "--partitions differs: " + spellOut(partitions, members),
-			Hint: "start all with the same value; it is fixed when the cluster is made"}}
+		return &refusal{reason: Partitions, about: odd(partitions),
+			err: &fault.Error{Code: fault.Invalid, Op: "membership.Join",
+				Msg:  "--partitions differs: " + spellOut(partitions, members),
+				Hint: "start all with the same value; it is fixed when the cluster is made"}}
 	}
 	return sameFormat(members)
 }
 
-// sameFormat checks that every server understands the log entries that the data of the
-// others may hold.
+// sameFormat checks that every server understands the log entries which the others may hold.
 func sameFormat(members []Member) *refusal {
 	var needs, old *Member
 	for i := range members {
-		if m := &members[i]; needs == nil || m.Format > needs.Format || m.Format == needs.Format && m.NodeID < needs.NodeID {
+		if m := &members[i]; needs == nil || m.Format > needs.Format || m.Format == needs.Format &&
+			m.NodeID < needs.NodeID {
 			needs = m
 		}
 	}
 	for i := range members {
-		if m := &members[i]; m.Role == Server && m.Formats.Command < needs.Format && (old == nil || m.NodeID < old.NodeID) {
+		if m := &members[i]; m.Role == Server && m.Formats.Command < needs.Format &&
+			(old == nil || m.NodeID < old.NodeID) {
 			old = m
 		}
 	}
 	if old == nil {
 		return nil
 	}
-	return &refusal{reason: OlderFormat, about: old.NodeID, err: &fault.Error{Code: fault.Invalid, Op: "membership.Join",
-		Msg: fmt.Sprintf("node %s (%s, version %s) understands log entries up to format %d, %s (%s, version %s) holds format %d",
-			old.NodeID, old.Gossip, old.Version, old.Formats.Command, needs.NodeID, needs.Gossip, needs.Version, needs.Format),
-		Hint: fmt.Sprintf("run version %s of the program on %s, or a newer one", needs.Version, old.NodeID)}}
+	return &refusal{reason: OlderFormat, about: old.NodeID,
+		err: &fault.Error{Code: fault.Invalid, Op: "membership.Join",
+			Msg: fmt.Sprintf("node %s (%s, version %s) understands log entries up to format %d, %s (%s, "+
+				"version %s) holds format %d",
+				old.NodeID, old.Gossip, old.Version, old.Formats.Command, needs.NodeID, needs.Gossip, needs.Version,
+				needs.Format),
+			Hint: fmt.Sprintf("run version %s of the program on %s, or a newer one", needs.Version, old.NodeID)}}
 }
 
-// sameEpoch checks that no server is a member of before a rescue: it holds another history
-// and could go on with it. A sidecar holds none; it follows.
+// sameEpoch checks that all servers have the highest epoch of any server. A rescue raises the epoch of the cluster.
+// A server with an older epoch has a different history and could continue it. A sidecar has no data, so its epoch
+// does not matter.
 func sameEpoch(members []Member) *refusal {
 	var newest, old *Member
 	for i := range members {
@@ -115,23 +131,27 @@ func sameEpoch(members []Member) *refusal {
 		}
 	}
 	for i := range members {
-		if m := &members[i]; m.ClusterID != "" && m.Role == Server && m.Epoch < newest.Epoch && (old == nil || m.NodeID < old.NodeID) {
+		if m := &members[i]; m.ClusterID != "" && m.Role == Server && m.Epoch < newest.Epoch &&
+			(old == nil || m.NodeID < old.NodeID) {
 			old = m
 		}
 	}
 	if old == nil {
 		return nil
 	}
-	return &refusal{reason: OlderEpoch, about: old.NodeID, err: &fault.Error{Code: fault.Denied, Op: "membership.Join",
-		Msg: fmt.Sprintf("node %s (%s) was left behind by a rescue of the cluster: it is at cluster epoch %d, %s (%s) is at epoch %d",
-			old.NodeID, old.Gossip, old.Epoch, newest.NodeID, newest.Gossip, newest.Epoch),
-		Hint: fmt.Sprintf("move the data directory of %s away and start it again, it joins as a new server", old.NodeID)}}
+	return &refusal{reason: OlderEpoch, about: old.NodeID, epoch: newest.Epoch,
+		err: &fault.Error{Code: fault.Denied, Op: "membership.Join",
+			Msg: fmt.Sprintf("node %s (%s) was left behind by a rescue of the cluster: it is at cluster epoch "+
+				"%d, %s (%s) is at epoch %d",
+				old.NodeID, old.Gossip, old.Epoch, newest.NodeID, newest.Gossip, newest.Epoch),
+			Hint: fmt.Sprintf("move the data directory of %s away and start it again, it joins as a new server",
+				old.NodeID)}}
 }
 
-// odd is the first of those in the minority.
+// odd returns a node with the rarest value.
 func odd(values []Value) string { return values[len(values)-1].Nodes[0] }
 
-// spellOut is spell with the address of one node for each value, so that it can be found.
+// spellOut formats values and adds the address of one node for each value.
 func spellOut(values []Value, members []Member) string {
 	out := slices.Clone(values)
 	for i, v := range out {
@@ -144,10 +164,10 @@ func spellOut(values []Value, members []Member) string {
 		}
 		out[i].Nodes = who
 	}
-	return spell(out)
+	return formatValues(out)
 }
 
-// merged is members with others laid over them: for one node id the newest life counts.
+// merged returns members and others together, with only the newest incarnation of each node id.
 func merged(members, others []Member) []Member {
 	out := slices.Clone(members)
 	for _, o := range others {
@@ -162,11 +182,11 @@ func merged(members, others []Member) []Member {
 	return out
 }
 
-// overlap is two lives of one node id that are both taken for alive; b came after a.
+// overlap is two incarnations of one node id that both seem to be alive. b arrived after a.
 type overlap struct{ a, b Member }
 
-// overlaps finds lives that differ, or are in two places at once: a machine that was copied
-// with its memory runs under one boot id twice.
+// overlaps returns the node ids that have two incarnations, or one incarnation at two addresses. One incarnation
+// has two addresses if a virtual machine was copied with its memory: both copies have the same boot id.
 func overlaps(members, others []Member) []overlap {
 	var out []overlap
 	for _, m := range members {
@@ -179,14 +199,17 @@ func overlaps(members, others []Member) []overlap {
 	return out
 }
 
-// refusal says that both lives answer.
+// refusal reports that both incarnations answer.
 func (o *overlap) refusal() *refusal {
-	return &refusal{reason: DuplicateID, about: o.a.NodeID, err: &fault.Error{Code: fault.Conflict, Op: "membership.Join",
-		Msg:  fmt.Sprintf("node id %s is used twice: by %s (since boot %s) and by %s (boot %s)", o.a.NodeID, o.a.Gossip, o.a.BootID, o.b.Gossip, o.b.BootID),
-		Hint: "give every node a --node-id and a data directory of its own; a copied data directory is the same node twice"}}
+	return &refusal{reason: DuplicateID, about: o.a.NodeID,
+		err: &fault.Error{Code: fault.Conflict, Op: "membership.Join",
+			Msg: fmt.Sprintf("node id %s is used twice: by %s (since boot %s) and by %s (boot %s)", o.a.NodeID,
+				o.a.Gossip, o.a.BootID, o.b.Gossip, o.b.BootID),
+			Hint: "give every node a --node-id and a data directory of its own; a copied data directory is " +
+				"the same node twice"}}
 }
 
-// memberOf reads a node that gossip reports.
+// memberOf decodes a node that memberlist reports.
 func memberOf(n *memberlist.Node) (Member, *refusal) {
 	at := addrPort(n)
 	f, err := decodeFacts(n.Name, n.Meta)

@@ -5,30 +5,29 @@ import (
 	"slices"
 )
 
-// Channel is data of another package that travels with the gossip. It is registered before
-// Open under a number of its own, from 1 to 255, the same on every node. Its methods are
-// called at the same time from several goroutines, some while memberlist waits: they must
-// return at once.
+// Channel sends and receives data of another package together with the gossip. It is registered in
+// Options under a number from 1 to 255, which is the same on every node. Its methods may be called
+// concurrently, and while memberlist holds a lock. So they must return at once.
 type Channel interface {
-	// Broadcasts returns messages to be sent with the next packet: each costs overhead bytes
-	// more than its length, and all together at most limit bytes. It is asked once per packet
-	// and receiver, so a message is returned several times to reach everybody.
+	// Broadcasts returns messages for the next packet. Each costs overhead bytes more than its
+	// length, and all together cost at most limit bytes. It is called once per packet and receiver,
+	// so it returns a message several times to reach every member.
 	Broadcasts(overhead, limit int) [][]byte
 
-	// Notify takes in a message of another node; the slice is the channel's to keep.
+	// Notify receives a message of another node. The slice belongs to the channel.
 	Notify(msg []byte)
 
-	// LocalState returns everything that another node should know; it is exchanged with one
-	// member at a time, and at a join. At most some megabytes; nil is nothing.
+	// LocalState returns everything that another node should know, at most some megabytes. It is
+	// exchanged with one member at a time, and at a join. nil means nothing.
 	LocalState(join bool) []byte
 
-	// MergeState takes in what LocalState of another node returned.
+	// MergeState receives the LocalState of another node.
 	MergeState(state []byte, join bool)
 }
 
-// mux puts several channels into the one that memberlist has: each message starts with one
-// byte, the channel's number; states follow each other as number, uvarint length and bytes.
-// Channels that a node does not know are skipped.
+// mux is the delegate of memberlist for all channels. A broadcast message begins with one byte, the
+// number of its channel. The state that nodes exchange is a sequence of entries: channel number,
+// uvarint length, bytes. Data of unknown channels is skipped.
 type mux struct {
 	channels map[byte]Channel
 	order    []byte
@@ -82,7 +81,7 @@ func (m *mux) LocalState(join bool) []byte {
 	return out
 }
 
-// MergeRemoteState implements memberlist.Delegate. What follows damage is dropped.
+// MergeRemoteState implements memberlist.Delegate. It drops what follows a damaged field.
 func (m *mux) MergeRemoteState(b []byte, join bool) {
 	for len(b) > 0 {
 		number := b[0]

@@ -43,8 +43,9 @@ func (s *store) MergeState(b []byte, join bool) {
 	s.merged, s.joining = append(s.merged, string(b)), join
 }
 
-func TestMessagesKeepToTheirChannelAndTheLimit(t *testing.T) {
-	own, one, two := &store{send: [][]byte{[]byte("own")}}, &store{send: [][]byte{[]byte("one"), []byte("uno")}}, &store{send: [][]byte{[]byte("two")}}
+func TestChannels_MessagesRespectLimit(t *testing.T) {
+	own, one, two := &store{send: [][]byte{[]byte("own")}}, &store{send: [][]byte{[]byte("one"), []byte("uno")}},
+		&store{send: [][]byte{[]byte("two")}}
 	m := membership.Mux(own, map[byte]membership.Channel{2: two, 1: one})
 	sent := m.GetBroadcasts(5, 30)
 	var got []string
@@ -68,9 +69,10 @@ func TestMessagesKeepToTheirChannelAndTheLimit(t *testing.T) {
 	}
 }
 
-func TestStatesKeepToTheirChannel(t *testing.T) {
+func TestChannels_StatesAreSeparate(t *testing.T) {
 	long := strings.Repeat("x", 1000)
-	from := membership.Mux(&store{}, map[byte]membership.Channel{1: &store{state: []byte(long)}, 2: &store{state: []byte{}}, 9: &store{state: []byte("nine")}})
+	from := membership.Mux(&store{}, map[byte]membership.Channel{1: &store{state: []byte(long)},
+		2: &store{state: []byte{}}, 9: &store{state: []byte("nine")}})
 	one, two := &store{}, &store{}
 	to := membership.Mux(&store{}, map[byte]membership.Channel{1: one, 2: two})
 	to.MergeRemoteState(from.LocalState(true), true)
@@ -79,17 +81,17 @@ func TestStatesKeepToTheirChannel(t *testing.T) {
 	}
 	to.MergeRemoteState(append(from.LocalState(false), 1, 200), false)
 	if len(one.merged) != 2 || one.joining {
-		t.Error("what stands before damage is lost")
+		t.Error("what precedes damage is lost")
 	}
 }
 
-func TestFarewellsSurviveTheWire(t *testing.T) {
+func TestFarewell_EncodesAndDecodes(t *testing.T) {
 	names := []string{"n1/" + boot, "n2/" + boot}
 	if diff := cmp.Diff(names, membership.DecodeFarewells(membership.EncodeFarewells(names))); diff != "" {
 		t.Error(diff)
 	}
 	if membership.EncodeFarewells(nil) != nil {
-		t.Error("nobody's good-bye takes space")
+		t.Error("an announcement without a name takes space")
 	}
 	for _, bad := range []string{"", "\x01", "\x02n1", "\x01" + strings.Repeat("x", 500)} {
 		if name, ok := membership.DecodeFarewell([]byte(bad)); ok {
@@ -115,7 +117,8 @@ func FuzzChannels(f *testing.F) {
 			t.Errorf("%d bytes of %d", total, len(b))
 		}
 		names := membership.DecodeFarewells(b)
-		if diff := cmp.Diff(names, membership.DecodeFarewells(membership.EncodeFarewells(names))); len(names) > 0 && diff != "" {
+		if diff := cmp.Diff(names, membership.DecodeFarewells(membership.EncodeFarewells(names))); len(names) > 0 &&
+			diff != "" {
 			t.Error(diff)
 		}
 		if name, ok := membership.DecodeFarewell(b); ok && name != string(b[1:]) {

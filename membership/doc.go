@@ -1,30 +1,30 @@
-// Package membership knows which nodes there are, what each says about itself, and whether
-// it is alive. It speaks the gossip protocol of hashicorp/memberlist.
+// Package membership maintains the list of nodes, what they report about themselves (their facts),
+// and their state: alive, left or failed. It uses the gossip protocol of hashicorp/memberlist.
 //
-// It owns the names and facts of nodes, their form on the wire, the rules by which a node is
-// refused, the immutable Roster, joining and re-joining, and graceful leaving. It must never
-// know raft, stores, applications or the HTTP API: other packages put their own data into
-// the gossip through a Channel, and read the Roster.
+// It owns the names and facts of nodes, their encoding, the rules by which a node is refused, the
+// immutable Roster, joining and rejoining, and graceful leaving. Other packages send their own data
+// through a Channel and read the Roster. Raft, stores, applications and the HTTP API are not known
+// here.
 //
-// Names. A node has a node id that outlives restarts, and a boot id that is new in every
-// run; gossip knows it as "node id/boot id". A restart is therefore never taken for the dead
-// node it replaces, and may use another address. The Roster shows one life per node id: the
-// first that is alive, until it no longer answers and a later one takes its place. Two lives
-// that both answer are a duplicate id, and the newcomer is refused.
+// Names. A node has a node id, which stays the same over restarts, and a boot id, which is new in
+// every process. Both together identify an incarnation of the node. Its gossip name is "node
+// id/boot id". So a restarted node is never mistaken for its previous process, and may have another
+// address. The Roster has one incarnation per node id. It is the first that is alive. If that no
+// longer answers, a later one replaces it. If two incarnations answer, two nodes use the same node
+// id, and the newcomer is refused.
 //
-// Refusals. Nodes of another label are invisible. Under one label, nodes whose cluster ids,
-// partition counts or node ids contradict each other are not merged: both sides say so in
-// the log, at most once a minute for each, and count it.
+// Refusals. Nodes with another label are ignored. Nodes with the same label are not merged if their
+// cluster ids, partition counts or node ids contradict each other. Both sides count such a refusal,
+// and log it at most once a minute for each reason.
 //
-// Protection. With keys, every packet is sealed for the one life of the one node it is sent
-// to, and taken once; streams go over mutual TLS. So what was recorded cannot be repeated,
-// which the encryption of memberlist would not prevent. Where keys and certificates come
-// from is not this package's affair.
+// Protection. If keys are configured, every packet is encrypted for one incarnation of one node,
+// which accepts it only once. So a recorded packet cannot be replayed; the encryption of memberlist
+// does not prevent that. Streams use mutual TLS. The caller supplies keys and certificates.
 //
-// Goroutines: one joins and re-joins, one settles disputes about node ids, one logs
-// refusals, one logs changes and forgets old members; the transport has one for packets and
-// one for connections, the protection as many again and one for each handshake, and
-// memberlist has its own. Close waits for all of ours and for every
-// connection. Memberlist itself does not wait: one probe may outlive Close by at most
-// Timing.ProbeInterval times eight; it touches nothing outside memberlist.
+// Goroutines: one joins and rejoins, one resolves duplicate node ids, one logs refusals, one logs
+// changes and deletes old members. The transport has one for packets and one for accepting
+// connections. With keys, there is one more of each, and one for each handshake. Memberlist has its
+// own. Close waits for all goroutines of this package and for every connection. It cannot wait for
+// those of memberlist: one probe of memberlist may run after Close, for at most eight times
+// Timing.ProbeInterval. The probe touches nothing outside memberlist.
 package membership

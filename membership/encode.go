@@ -12,12 +12,13 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The form of facts: one byte of version, then fields, each one byte of tag, a uvarint
-// length and that many bytes, tags rising. Empty fields are left out. A reader skips tags it
-// does not know, so fields can be added under the same version.
+// factsVersion is the version of the encoding of Facts. The encoding is one byte with the version,
+// then fields. A field is one byte of tag, a uvarint length and that many bytes. The fields are in
+// ascending order of their tags. Empty fields are left out. A reader skips unknown tags, so fields
+// can be added without a new version.
 const factsVersion = 1
 
-// Tags of the fields. A tag is never used again for something else.
+// Tags of the fields. A tag is never reused.
 const (
 	tagRole       = 1
 	tagDisk       = 2 // server id without the node id
@@ -33,20 +34,26 @@ const (
 	tagVersion    = 12
 	tagEpoch      = 13
 	tagFormat     = 14
-	tagMetrics    = 16 // the port alone where the host is that of the peer address
+	tagMetrics    = 16 // the port alone if the host is that of the peer address
 	tagVoters     = 17
 )
 
-const flagDiskSlow = 1
+const (
+	flagDiskSlow = 1 << iota
+	flagDiskLow
+)
 
-// maxClusterID bounds a cluster id in bytes.
+// maxClusterID is the maximum length of a cluster id in bytes.
 const maxClusterID = 32
 
-// encode writes everything but node id and boot id, which are the name.
+// encode returns everything except node id and boot id, which form the name.
 func (f *Facts) encode() []byte {
 	var flags uint64
 	if f.DiskSlow {
 		flags |= flagDiskSlow
+	}
+	if f.DiskLow {
+		flags |= flagDiskLow
 	}
 	b := []byte{factsVersion}
 	b = appendNumber(b, tagRole, uint64(f.Role))
@@ -67,8 +74,8 @@ func (f *Facts) encode() []byte {
 	return appendNumber(b, tagVoters, uint64(f.Voters))
 }
 
-// shortMetrics is the metrics address without the host, if that is the host of the peer
-// address: space in gossip is scarce.
+// shortMetrics returns the metrics address for the encoding. If its host is that of the peer
+// address, only the port is returned, because space in gossip is scarce.
 func (f *Facts) shortMetrics() string {
 	_, port, err := net.SplitHostPort(f.MetricsAddr)
 	if err != nil || f.longMetrics(port) != f.MetricsAddr {
@@ -77,7 +84,7 @@ func (f *Facts) shortMetrics() string {
 	return port
 }
 
-// longMetrics undoes shortMetrics.
+// longMetrics reverses shortMetrics.
 func (f *Facts) longMetrics(short string) string {
 	if short == "" || strings.Contains(short, ":") {
 		return short
@@ -86,7 +93,7 @@ func (f *Facts) longMetrics(short string) string {
 }
 
 func (f *Facts) peerHost() string {
-	host, _, _ := net.SplitHostPort(f.PeerAddr) // check has looked at it
+	host, _, _ := net.SplitHostPort(f.PeerAddr) // check has validated it
 	return host
 }
 
@@ -105,12 +112,13 @@ func appendNumber(b []byte, tag byte, n uint64) []byte {
 	return appendText(b, tag, string(binary.AppendUvarint(nil, n)))
 }
 
-// decodeFacts reads the facts of the node with the given gossip name.
+// decodeFacts decodes the facts of the node with a gossip name.
 func decodeFacts(name string, meta []byte) (Facts, error) {
 	f := Facts{}
 	f.NodeID, f.BootID, _ = strings.Cut(name, "/")
 	if len(meta) == 0 || meta[0] != factsVersion {
-		return f, unreadable(name, "they have a form this version does not know", "run versions that are at most one apart")
+		return f, unreadable(name, "they have a form this version does not know",
+			"run versions that are at most one apart")
 	}
 	if len(meta) > memberlist.MetaMaxSize {
 		return f, unreadable(name, fmt.Sprintf("they have %d bytes", len(meta)), "")
@@ -132,10 +140,11 @@ func decodeFacts(name string, meta []byte) (Facts, error) {
 }
 
 func unreadable(name, why, hint string) error {
-	return &fault.Error{Code: fault.Unimplemented, Op: "membership.Facts", Msg: fmt.Sprintf("the facts of node %.150q cannot be read: %s", name, why), Hint: hint}
+	return &fault.Error{Code: fault.Unimplemented, Op: "membership.Facts",
+		Msg: fmt.Sprintf("the facts of node %.150q cannot be read: %s", name, why), Hint: hint}
 }
 
-// cutField splits a length and that many bytes off the front.
+// cutField reads a uvarint length and that many bytes from the front of b.
 func cutField(b []byte) (value, rest []byte, ok bool) {
 	n, used := binary.Uvarint(b)
 	if used <= 0 || n > uint64(len(b)-used) {
@@ -145,7 +154,7 @@ func cutField(b []byte) (value, rest []byte, ok bool) {
 	return b[:n], b[n:], true
 }
 
-// set stores one field; it reports false for a value that cannot be.
+// set stores one field. It reports whether the value is valid.
 func (f *Facts) set(tag byte, value []byte) bool {
 	if text := f.text(tag); text != nil {
 		*text = string(value)
@@ -166,7 +175,7 @@ func (f *Facts) set(tag byte, value []byte) bool {
 
 func known(tag byte) bool { return tag >= tagRole && tag <= tagFormat || tag == tagVoters }
 
-// text is where a field of text belongs, or nil.
+// text returns where a text field is stored, or nil for another tag.
 func (f *Facts) text(tag byte) *string {
 	switch tag {
 	case tagDisk:
@@ -208,7 +217,7 @@ func (f *Facts) setNumber(tag byte, n uint64) bool {
 	case tagVoters:
 		f.Voters = uint32(n)
 	case tagFlags:
-		f.DiskSlow = n&flagDiskSlow != 0
+		f.DiskSlow, f.DiskLow = n&flagDiskSlow != 0, n&flagDiskLow != 0
 	}
 	return true
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// OpenOn is Open on a network made up by a test.
+// OpenOn is Open on the network of a test.
 func OpenOn(o Options, t memberlist.NodeAwareTransport, at netip.AddrPort) (*Gossip, error) {
 	o, err := o.complete()
 	if err != nil {
@@ -18,10 +18,10 @@ func OpenOn(o Options, t memberlist.NodeAwareTransport, at netip.AddrPort) (*Gos
 	return start(o, t, at)
 }
 
-// Encode is what goes over the wire beside the name.
+// Encode returns the encoded facts, without the name.
 func (f Facts) Encode() []byte { return f.encode() }
 
-// Decode reads what Encode made.
+// Decode decodes the result of Encode.
 func Decode(name string, meta []byte) (Facts, error) { return decodeFacts(name, meta) }
 
 // Mux is the multiplexer of channels.
@@ -37,19 +37,19 @@ type noMeta struct{}
 // NodeMeta implements memberlist.Delegate.
 func (noMeta) NodeMeta(int) []byte { return nil }
 
-// Farewells are the decoders and encoders of channel 0.
+// DecodeFarewell decodes a message of channel 0.
 func DecodeFarewell(b []byte) (string, bool) { return decodeFarewell(b) }
 
-// DecodeFarewells reads a state of channel 0.
+// DecodeFarewells decodes a state of channel 0.
 func DecodeFarewells(b []byte) []string { return decodeFarewells(b) }
 
-// EncodeFarewells writes a state of channel 0.
+// EncodeFarewells encodes a state of channel 0.
 func EncodeFarewells(names []string) []byte { return encodeFarewells(names) }
 
 // MaxNodeID is the longest node id.
 const MaxNodeID = maxNodeID
 
-// Tap notes everything that goes over the wire of a node.
+// Tap records the traffic of a node.
 type Tap struct {
 	memberlist.NodeAwareTransport
 	sockets *sockets
@@ -59,7 +59,7 @@ type Tap struct {
 	bytes   []byte   // sent, and of streams received
 }
 
-// OpenTapped is Open on a wire with a tap.
+// OpenTapped is Open with a Tap.
 func OpenTapped(o Options) (*Gossip, *Tap, error) {
 	o, err := o.complete()
 	if err != nil {
@@ -100,14 +100,14 @@ type tapped struct {
 // PacketCh implements memberlist.Transport.
 func (t *tapped) PacketCh() <-chan *memberlist.Packet { return t.out }
 
-// Packets are those received so far.
+// Packets returns the packets received so far.
 func (t *Tap) Packets() [][]byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return append([][]byte(nil), t.packets...)
 }
 
-// Bytes are all that was sent so far, and the packets received.
+// Bytes returns everything that was sent so far, and the packets received.
 func (t *Tap) Bytes() []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -158,7 +158,7 @@ func (c *tappedConn) Read(b []byte) (int, error) {
 // Sealer is the protection of packets.
 type Sealer = sealer
 
-// NewSealer makes one for the node with a gossip name.
+// NewSealer returns the sealer of the node with a gossip name.
 func NewSealer(label, self string, keys ...[]byte) (*Sealer, error) {
 	return newSealer(label, self, keys)
 }
@@ -169,7 +169,7 @@ func (s *sealer) Seal(to string, packet []byte) []byte { return s.seal(to, packe
 // Open opens it.
 func (s *sealer) Open(b []byte, now time.Time) ([]byte, Reason) { return s.open(b, now) }
 
-// Sessions is how many sessions are remembered, in full and by their highest counter.
+// Sessions returns how many sessions are kept in full, and how many by their highest counter.
 func (s *sealer) Sessions() (full, floors int) { return len(s.heard), len(s.floor) }
 
 // What tests have to know of it.
@@ -182,7 +182,7 @@ const (
 // Rekey changes the keys.
 func (s *sealer) Rekey(keys [][]byte) error { return s.rekey(keys) }
 
-// Agree is agree: "" if the members can be one cluster, else the reason.
+// Agree is agree: empty if the members can form one cluster, otherwise the reason.
 func Agree(members, others []Member) Reason {
 	if r := agree(members, others); r != nil {
 		return r.reason

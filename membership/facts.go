@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Role is what a node does with data.
+// Role is whether a node stores data.
 type Role uint8
 
 // The roles.
@@ -23,7 +23,7 @@ const (
 	Sidecar                 // holds none, and routes to servers
 )
 
-// String is the word for a role, as flags and metrics know it.
+// String returns the name of the role in flags and metrics.
 func (r Role) String() string {
 	switch r {
 	case Server:
@@ -35,15 +35,15 @@ func (r Role) String() string {
 	}
 }
 
-// Formats are the newest versions of each form that a node understands.
+// Formats are the newest versions of each format that a node understands.
 type Formats struct {
 	Command  uint32 // log entries
 	Snapshot uint32
 	RPC      uint32 // calls between nodes
 }
 
-// Facts are what a node says about itself. They travel with its name, in at most
-// memberlist.MetaMaxSize (512) bytes.
+// Facts are what a node reports about itself to the others. Gossip sends them with the name of the node. Encoded they
+// may take at most memberlist.MetaMaxSize (512) bytes.
 type Facts struct {
 	NodeID          string // letters, digits, '-', '_' and '.', at most 128; outlives restarts
 	ServerID        string // node id, a dot, and the random id of the data directory; empty for a sidecar
@@ -51,14 +51,15 @@ type Facts struct {
 	Role            Role
 	PeerAddr        string // host:port of the peer port (raft and calls between nodes)
 	ClusterID       string // empty while the node belongs to no cluster
-	Epoch           uint32 // of the cluster: another after each rescue
-	Partitions      uint32 // 0 = takes what the cluster has
+	Epoch           uint32 // of the cluster; changes with each rescue
+	Partitions      uint32 // 0 = adopts that of the cluster
 	BootstrapExpect uint32 // 0 = does not form a cluster
 	Format          uint32 // of log entries that its data needs; 0 = the first
-	Voters          uint32 // servers that vote in groups it leads; 0 = it does not say
+	Voters          uint32 // servers that vote in the groups it leads; 0 = unknown
 	Formats         Formats
 	Leads           uint32 // number of groups it leads
-	DiskSlow        bool   // its disk keeps writes waiting
+	DiskSlow        bool   // its disk delays writes
+	DiskLow         bool   // its disk has less free space than --min-free-disk
 	Version         string // of the program
 	MetricsAddr     string // host:port where Prometheus reaches its metrics; empty = nowhere
 }
@@ -69,30 +70,33 @@ const (
 	bootIDLen = 11 + 8
 )
 
-// NewBootID returns a boot id for a process that starts now: the time in milliseconds and a
-// random part, both in hexadecimal. Later ones sort after earlier ones of the same clock.
+// NewBootID returns a boot id for a process that starts now: the time in milliseconds and a random part, both in
+// hexadecimal. If the clock is not set back, the id of a later process sorts after that of an earlier one.
 func NewBootID() string {
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // never fails: it aborts the program instead
 	return fmt.Sprintf("%011x%s", time.Now().UnixMilli(), hex.EncodeToString(b[:]))
 }
 
-// Name is the name gossip knows this life of the node by.
+// Name returns the gossip name of this incarnation of the node.
 func (f *Facts) Name() string { return f.NodeID + "/" + f.BootID }
 
-// check refuses facts that could not be told to others.
+// check returns an error for facts that are invalid or cannot be encoded.
 func (f *Facts) check() error {
 	switch {
 	case !isNodeID(f.NodeID):
-		return invalid("node id %.150q: use letters, digits, -, _ and ., at most %d, and start with a letter or a digit", f.NodeID, maxNodeID)
+		return invalid("node id %.150q: use letters, digits, -, _ and ., at most %d, and start with a letter "+
+			"or a digit", f.NodeID, maxNodeID)
 	case !isBootID(f.BootID):
 		return invalid("boot id %.150q: %d hexadecimal digits are wanted", f.BootID, bootIDLen)
 	case f.Role != Server && f.Role != Sidecar:
 		return invalid("node %s has no role", f.NodeID)
 	case (f.Role == Server) != (f.ServerID != ""):
-		return invalid("node %s is a %s with server id %.150q: servers have one, sidecars have none", f.NodeID, f.Role, f.ServerID)
+		return invalid("node %s is a %s with server id %.150q: servers have one, sidecars have none", f.NodeID,
+			f.Role, f.ServerID)
 	case f.ServerID != "" && f.disk() == "":
-		return invalid("server id %.150q: it is node id %.150q, a dot, and the id of the data directory", f.ServerID, f.NodeID)
+		return invalid("server id %.150q: it is node id %.150q, a dot, and the id of the data directory", f.ServerID,
+			f.NodeID)
 	}
 	return f.checkValues()
 }
@@ -105,7 +109,8 @@ func (f *Facts) checkValues() error {
 		return err
 	}
 	if len(f.ClusterID) > maxClusterID {
-		return invalid("cluster id %.150q of node %s: at most %d bytes are allowed", f.ClusterID, f.NodeID, maxClusterID)
+		return invalid("cluster id %.150q of node %s: at most %d bytes are allowed", f.ClusterID, f.NodeID,
+			maxClusterID)
 	}
 	return nil
 }
@@ -117,14 +122,14 @@ func (f *Facts) checkMetrics() error {
 	return nil
 }
 
-// isHostPort reports whether s names a host and a port of it.
+// isHostPort reports whether s is host:port.
 func isHostPort(s string) bool {
 	host, port, err := net.SplitHostPort(s)
 	n, bad := strconv.ParseUint(port, 10, 16)
 	return err == nil && bad == nil && n != 0 && host != ""
 }
 
-// disk is the part of the server id that is the data directory's; empty if there is none.
+// disk returns the part of the server id that identifies the data directory, or "" if the server id has no such part.
 func (f *Facts) disk() string {
 	disk, ok := strings.CutPrefix(f.ServerID, f.NodeID+".")
 	if !ok || strings.Contains(disk, ".") {
@@ -133,16 +138,18 @@ func (f *Facts) disk() string {
 	return disk
 }
 
-// fits refuses facts that could outgrow the space gossip has for them when what may change
-// later has its longest value.
+// fits returns an error if the encoded facts could exceed the space in gossip. It assumes the longest values for
+// Leads, the state of the disk, Epoch, Format and ClusterID, which can change later.
 func (f *Facts) fits() error {
 	longest := *f
 	longest.Leads, longest.DiskSlow, longest.Epoch, longest.Format = 1<<32-1, true, 1<<32-1, 1<<8-1
 	longest.ClusterID += strings.Repeat("x", max(0, maxClusterID-len(f.ClusterID)))
 	if n := len(longest.encode()); n > memberlist.MetaMaxSize {
 		return &fault.Error{Code: fault.TooLarge, Op: "membership.Facts",
-			Msg:  fmt.Sprintf("what node %s says about itself takes up to %d bytes, and gossip has %d", f.NodeID, n, memberlist.MetaMaxSize),
-			Hint: fmt.Sprintf("shorten the peer address (%d bytes), the version (%d) or the server id (%d)", len(f.PeerAddr), len(f.Version), len(f.ServerID))}
+			Msg: fmt.Sprintf("the facts of node %s take up to %d bytes, and gossip allows %d", f.NodeID, n,
+				memberlist.MetaMaxSize),
+			Hint: fmt.Sprintf("shorten the peer address (%d bytes), the version (%d) or the server id (%d)",
+				len(f.PeerAddr), len(f.Version), len(f.ServerID))}
 	}
 	return nil
 }
@@ -159,7 +166,7 @@ func isBootID(s string) bool {
 	return len(s) == bootIDLen && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// madeOf reports whether s has only ASCII letters, digits and the characters of also.
+// madeOf reports whether s consists of ASCII letters, digits and the characters of also.
 func madeOf(s, also string) bool {
 	for _, r := range s {
 		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'

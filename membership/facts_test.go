@@ -16,28 +16,49 @@ import (
 
 const boot = "0193b2c4d5e1a2b3c4d"
 
-// full are facts with every field set.
+// full returns facts with every field set.
 func full() membership.Facts {
-	return membership.Facts{NodeID: "n1", ServerID: "n1.0123456789abcdef", BootID: boot, Role: membership.Server, PeerAddr: "10.1.2.3:7947",
-		ClusterID: "fedcba9876543210", Partitions: 16, BootstrapExpect: 3, Formats: membership.Formats{Command: 1, Snapshot: 2, RPC: 300},
-		Leads: 5, DiskSlow: true, Version: "v1.2.3", MetricsAddr: "10.1.2.3:9090"}
+	return membership.Facts{NodeID: "n1", ServerID: "n1.0123456789abcdef", BootID: boot, Role: membership.Server,
+		PeerAddr:  "10.1.2.3:7947",
+		ClusterID: "fedcba9876543210", Partitions: 16, BootstrapExpect: 3,
+		Formats: membership.Formats{Command: 1, Snapshot: 2, RPC: 300},
+		Leads:   5, DiskSlow: true, Version: "v1.2.3", MetricsAddr: "10.1.2.3:9090"}
 }
 
-// TestTheFormOfFactsStaysReadable holds bytes of version 1: nodes of one cluster may be one
-// version apart.
-func TestTheFormOfFactsStaysReadable(t *testing.T) {
+// TestFacts_EncodingIsStable compares with bytes of version 1, because nodes of one cluster may be
+// one version apart.
+func TestFacts_EncodingIsStable(t *testing.T) {
 	small := membership.Facts{NodeID: "s1", BootID: boot, Role: membership.Sidecar, PeerAddr: "h:1"}
 	for name, c := range map[string]struct {
 		facts membership.Facts
 		bytes string
 	}{
-		"every field": {full(), "01" + "010101" + "0210" + hex.EncodeToString([]byte("0123456789abcdef")) + "030d" + hex.EncodeToString([]byte("10.1.2.3:7947")) +
-			"0410" + hex.EncodeToString([]byte("fedcba9876543210")) + "050110" + "060103" + "070101" + "080102" + "0902ac02" + "0a0105" + "0b0101" +
+		"every field": {full(), "01" + "010101" + "0210" + hex.EncodeToString([]byte("0123456789abcdef")) + "030d" +
+			hex.EncodeToString([]byte("10.1.2.3:7947")) +
+			"0410" + hex.EncodeToString([]byte("fedcba9876543210")) + "050110" + "060103" + "070101" + "080102" +
+			"0902ac02" + "0a0105" + "0b0101" +
 			"0c06" + hex.EncodeToString([]byte("v1.2.3")) + "1004" + hex.EncodeToString([]byte("9090"))},
-		"metrics elsewhere": {func() membership.Facts { f := small; f.MetricsAddr = "[fd00::7]:9090"; return f }(), "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1")) + "100e" + hex.EncodeToString([]byte("[fd00::7]:9090"))},
-		"after a rescue":    {func() membership.Facts { f := small; f.Epoch = 1<<20 + 3; return f }(), "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1")) + "0d03838040"},
-		"newer log entries": {func() membership.Facts { f := small; f.Format = 2; return f }(), "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1")) + "0e0102"},
-		"with voters":       {func() membership.Facts { f := small; f.Voters = 5; return f }(), "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1")) + "110105"},
+		"metrics elsewhere": {func() membership.Facts {
+			f := small
+			f.MetricsAddr = "[fd00::7]:9090"
+			return f
+		}(), "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1")) + "100e" +
+			hex.EncodeToString([]byte("[fd00::7]:9090"))},
+		"after a rescue": {func() membership.Facts {
+			f := small
+			f.Epoch = 1<<20 + 3
+			return f
+		}(), "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1")) + "0d03838040"},
+		"newer log entries": {func() membership.Facts {
+			f := small
+			f.Format = 2
+			return f
+		}(), "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1")) + "0e0102"},
+		"with voters": {func() membership.Facts {
+			f := small
+			f.Voters = 5
+			return f
+		}(), "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1")) + "110105"},
 		"only what must be": {small, "01" + "010102" + "0303" + hex.EncodeToString([]byte("h:1"))},
 	} {
 		if diff := cmp.Diff(c.bytes, hex.EncodeToString(c.facts.Encode())); diff != "" {
@@ -51,7 +72,7 @@ func TestTheFormOfFactsStaysReadable(t *testing.T) {
 	}
 }
 
-func TestFieldsOfNewerVersionsAreSkipped(t *testing.T) {
+func TestFacts_SkipUnknownFields(t *testing.T) {
 	f := full()
 	meta := append(f.Encode(), 99, 3, 'n', 'e', 'w', 200, 1, 0xff)
 	got, err := membership.Decode(f.Name(), meta)
@@ -61,29 +82,31 @@ func TestFieldsOfNewerVersionsAreSkipped(t *testing.T) {
 	}
 }
 
-func TestDamagedFactsAreRefused(t *testing.T) {
+func TestFacts_RefuseDamage(t *testing.T) {
 	f := full()
 	good := f.Encode()
 	for name, c := range map[string]struct {
 		name string
 		meta []byte
 	}{
-		"nothing":                  {f.Name(), nil},
-		"another version":          {f.Name(), append([]byte{2}, good[1:]...)},
-		"a field twice":            {f.Name(), append(bytes.Clone(good), good[len(good)-6:]...)},
-		"tags out of order":        {f.Name(), []byte{1, 3, 3, 'h', ':', '1', 1, 1, 2}},
-		"a cut field":              {f.Name(), good[:len(good)-1]},
-		"a cut length":             {f.Name(), append(bytes.Clone(good), 17)},
-		"an empty text":            {f.Name(), append(bytes.Clone(good[:len(good)-6]), 16, 0)},
-		"a number of no bytes":     {f.Name(), []byte{1, 1, 0}},
-		"a number of zero":         {f.Name(), []byte{1, 1, 1, 0}},
-		"a number too large":       {f.Name(), []byte{1, 1, 1, 2, 3, 3, 'h', ':', '1', 5, 5, 0xff, 0xff, 0xff, 0xff, 0x7f}},
-		"a role beyond a byte":     {f.Name(), []byte{1, 1, 2, 0x81, 0x02}},
-		"an unknown role":          {f.Name(), []byte{1, 1, 1, 9, 3, 3, 'h', ':', '1'}},
-		"no peer address":          {f.Name(), []byte{1, 1, 1, 2}},
-		"a name without a boot":    {"n1", good},
-		"a name of another kind":   {"n 1/" + boot, good},
-		"too many bytes":           {f.Name(), append(bytes.Clone(good), append([]byte{99, 0xff, 0x07}, make([]byte, 1023)...)...)},
+		"nothing":              {f.Name(), nil},
+		"another version":      {f.Name(), append([]byte{2}, good[1:]...)},
+		"a field twice":        {f.Name(), append(bytes.Clone(good), good[len(good)-6:]...)},
+		"tags out of order":    {f.Name(), []byte{1, 3, 3, 'h', ':', '1', 1, 1, 2}},
+		"a cut field":          {f.Name(), good[:len(good)-1]},
+		"a cut length":         {f.Name(), append(bytes.Clone(good), 17)},
+		"an empty text":        {f.Name(), append(bytes.Clone(good[:len(good)-6]), 16, 0)},
+		"a number of no bytes": {f.Name(), []byte{1, 1, 0}},
+		"a number of zero":     {f.Name(), []byte{1, 1, 1, 0}},
+		"a number too large": {f.Name(), []byte{1, 1, 1, 2, 3, 3, 'h', ':', '1', 5, 5, 0xff, 0xff, 0xff, 0xff,
+			0x7f}},
+		"a role beyond a byte":   {f.Name(), []byte{1, 1, 2, 0x81, 0x02}},
+		"an unknown role":        {f.Name(), []byte{1, 1, 1, 9, 3, 3, 'h', ':', '1'}},
+		"no peer address":        {f.Name(), []byte{1, 1, 1, 2}},
+		"a name without a boot":  {"n1", good},
+		"a name of another kind": {"n 1/" + boot, good},
+		"too many bytes": {f.Name(), append(bytes.Clone(good),
+			append([]byte{99, 0xff, 0x07}, make([]byte, 1023)...)...)},
 		"a metrics port of no use": {f.Name(), append(bytes.Clone(good[:len(good)-6]), 16, 1, '0')},
 		"metrics without a port":   {f.Name(), append(bytes.Clone(good[:len(good)-6]), 16, 2, 'a', ':')},
 		"a boot id too long":       {"n1/" + boot + "0", good},
@@ -94,9 +117,9 @@ func TestDamagedFactsAreRefused(t *testing.T) {
 	}
 }
 
-// TestFactsFitOrAreRefused tries lengths on both sides of every limit: whatever Open takes
-// fits now, and when it grows.
-func TestFactsFitOrAreRefused(t *testing.T) {
+// TestFacts_FitOrAreRefused tries lengths on both sides of every limit: facts that Open accepts fit,
+// also with the longest values of their changing fields.
+func TestFacts_FitOrAreRefused(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	text := func(most int) string { return strings.Repeat("x", 1+rng.IntN(most)) }
 	took, refused := 0, 0
@@ -106,7 +129,8 @@ func TestFactsFitOrAreRefused(t *testing.T) {
 		f.PeerAddr = text(270) + ":65535"
 		f.Version = text(200)
 		f.MetricsAddr = text(60) + ":65535"
-		f.Partitions, f.BootstrapExpect, f.Formats = rng.Uint32(), rng.Uint32(), membership.Formats{Command: rng.Uint32(), Snapshot: rng.Uint32(), RPC: rng.Uint32()}
+		f.Partitions, f.BootstrapExpect, f.Formats = rng.Uint32(), rng.Uint32(),
+			membership.Formats{Command: rng.Uint32(), Snapshot: rng.Uint32(), RPC: rng.Uint32()}
 		f.BootID = membership.NewBootID()
 		g, err := membership.Open(t.Context(), options(f))
 		if err != nil {
@@ -117,7 +141,9 @@ func TestFactsFitOrAreRefused(t *testing.T) {
 			continue
 		}
 		took++
-		must(t, g.UpdateFacts(func(f *membership.Facts) { f.ClusterID, f.Leads, f.DiskSlow = strings.Repeat("c", 32), 1<<32-1, true }))
+		must(t, g.UpdateFacts(func(f *membership.Facts) {
+			f.ClusterID, f.Leads, f.DiskSlow = strings.Repeat("c", 32), 1<<32-1, true
+		}))
 		if n := len(g.Roster().Self().Encode()); n > memberlist.MetaMaxSize {
 			t.Errorf("%d bytes were taken", n)
 		}
@@ -128,7 +154,7 @@ func TestFactsFitOrAreRefused(t *testing.T) {
 	}
 }
 
-func TestFactsThatDoNotFitNameWhatToShorten(t *testing.T) {
+func TestFacts_TooLongNamesWhatToShorten(t *testing.T) {
 	f := facts("n1")
 	f.Version = strings.Repeat("v", 480)
 	_, err := membership.Open(t.Context(), options(f))
@@ -137,7 +163,7 @@ func TestFactsThatDoNotFitNameWhatToShorten(t *testing.T) {
 	}
 }
 
-func TestBootIDsSortByTimeAndDiffer(t *testing.T) {
+func TestBootID_SortsByTime(t *testing.T) {
 	seen := map[string]bool{}
 	last := ""
 	for range 1000 {
@@ -149,10 +175,11 @@ func TestBootIDsSortByTimeAndDiffer(t *testing.T) {
 	}
 }
 
-func TestRolesAndStatesHaveWords(t *testing.T) {
+func TestRoleAndState_String(t *testing.T) {
 	got := []string{membership.Server.String(), membership.Sidecar.String(), membership.Role(7).String(),
 		membership.Alive.String(), membership.Left.String(), membership.Failed.String(), membership.State(7).String()}
-	if diff := cmp.Diff([]string{"server", "sidecar", "role(7)", "alive", "left", "failed", "state(7)"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"server", "sidecar", "role(7)", "alive", "left", "failed", "state(7)"},
+		got); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -177,24 +204,32 @@ func FuzzFacts(f *testing.F) {
 	})
 }
 
-// A duplicate that has no cluster yet, younger than the node whose id it took, is known for
-// a while. A node of another cluster is no less foreign for it.
-func TestAYoungerLifeDoesNotHideTheClusterOfAnOlderOne(t *testing.T) {
-	life := func(node, boot, cluster string) membership.Member {
-		return membership.Member{Facts: membership.Facts{NodeID: node, BootID: boot, Role: membership.Server, ClusterID: cluster}, State: membership.Alive}
+// A duplicate without a cluster, newer than the node whose id it has, is known for a while. A node of
+// another cluster must still be refused.
+func TestAgree_NewerIncarnationDoesNotHideCluster(t *testing.T) {
+	incarnation := func(node, boot, cluster string) membership.Member {
+		return membership.Member{Facts: membership.Facts{NodeID: node, BootID: boot, Role: membership.Server,
+			ClusterID: cluster}, State: membership.Alive}
 	}
-	old, young := life("n1", "1", "a"), life("n1", "2", "")
+	old, young := incarnation("n1", "1", "a"), incarnation("n1", "2", "")
 	for name, c := range map[string]struct {
 		members, others []membership.Member
 		want            membership.Reason
 	}{
-		"seen by the stranger":           {[]membership.Member{life("x", "3", "b")}, []membership.Member{old, young}, membership.ForeignCluster},
-		"in the other order":             {[]membership.Member{life("x", "3", "b")}, []membership.Member{young, old}, membership.ForeignCluster},
-		"the younger is known":           {[]membership.Member{life("x", "3", "b"), young}, []membership.Member{old}, membership.ForeignCluster},
-		"seen by the cluster":            {[]membership.Member{old, young}, []membership.Member{life("x", "3", "b")}, membership.ForeignCluster},
-		"a wiped disk comes back":        {[]membership.Member{life("n2", "1", "a"), old}, []membership.Member{young}, ""},
-		"a restart in the same cluster":  {[]membership.Member{old}, []membership.Member{life("n1", "2", "a")}, ""},
-		"one that belongs to none joins": {[]membership.Member{old}, []membership.Member{life("x", "3", "")}, ""},
+		"seen by the stranger": {[]membership.Member{incarnation("x", "3", "b")}, []membership.Member{old, young},
+			membership.ForeignCluster},
+		"in the other order": {[]membership.Member{incarnation("x", "3", "b")}, []membership.Member{young, old},
+			membership.ForeignCluster},
+		"the younger is known": {[]membership.Member{incarnation("x", "3", "b"), young}, []membership.Member{old},
+			membership.ForeignCluster},
+		"seen by the cluster": {[]membership.Member{old, young}, []membership.Member{incarnation("x", "3", "b")},
+			membership.ForeignCluster},
+		"a wiped disk comes back": {[]membership.Member{incarnation("n2", "1", "a"), old}, []membership.Member{young},
+			""},
+		"a restart in the same cluster": {[]membership.Member{old}, []membership.Member{incarnation("n1", "2", "a")},
+			""},
+		"one that belongs to none joins": {[]membership.Member{old}, []membership.Member{incarnation("x", "3", "")},
+			""},
 	} {
 		if got := membership.Agree(c.members, c.others); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)

@@ -7,12 +7,13 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// farewells is channel 0: who said good-bye. Memberlist tells the left from the failed only
-// inside, so a node that leaves says so itself, first directly and then by gossip, and
-// everybody passes it on.
+// farewells is the Channel with number 0. It sends announcements of nodes that leave. Memberlist
+// does not tell its delegate whether a member left or failed. So a leaving node announces that it
+// leaves, first directly to every member and then by gossip, and every member passes the
+// announcement on.
 //
-// A message is one byte of version and a gossip name; a state is one byte of version and
-// names, each after its uvarint length.
+// A broadcast message is one version byte and a gossip name. The state that nodes exchange is one
+// version byte and the gossip names of all nodes that left, each preceded by its uvarint length.
 type farewells struct {
 	table *table
 	queue *memberlist.TransmitLimitedQueue
@@ -22,11 +23,12 @@ const farewellVersion = 1
 
 func newFarewells(t *table, retransmits int) *farewells {
 	members := func() int { return len(t.roster().members) }
-	return &farewells{table: t, queue: &memberlist.TransmitLimitedQueue{NumNodes: members, RetransmitMult: retransmits}}
+	return &farewells{table: t, queue: &memberlist.TransmitLimitedQueue{NumNodes: members,
+		RetransmitMult: retransmits}}
 }
 
-// say marks a life as left and tells others; it returns the message. Only Leave says it for
-// this node.
+// say marks an incarnation as left, queues the announcement for the gossip, and returns it for
+// sending it directly. Only Leave calls say for this node.
 func (f *farewells) say(name string) []byte {
 	msg := append([]byte{farewellVersion}, name...)
 	if f.table.farewell(name) {
@@ -55,7 +57,7 @@ func decodeFarewell(msg []byte) (name string, ok bool) {
 }
 
 // LocalState implements Channel.
-func (f *farewells) LocalState(bool) []byte { return encodeFarewells(f.table.said()) }
+func (f *farewells) LocalState(bool) []byte { return encodeFarewells(f.table.leftNames()) }
 
 func encodeFarewells(names []string) []byte {
 	if len(names) == 0 {
@@ -94,7 +96,7 @@ func decodeFarewells(b []byte) []string {
 	return slices.Clip(names)
 }
 
-// farewell is one good-bye in the queue.
+// farewell is one queued announcement that an incarnation left.
 type farewell struct {
 	name string
 	msg  []byte
@@ -103,7 +105,8 @@ type farewell struct {
 // Invalidates implements memberlist.Broadcast.
 func (f farewell) Invalidates(memberlist.Broadcast) bool { return false }
 
-// Name implements memberlist.NamedBroadcast: a later good-bye of the same life replaces this.
+// Name implements memberlist.NamedBroadcast. In the queue, a later announcement of the same
+// incarnation replaces an earlier one.
 func (f farewell) Name() string { return f.name }
 
 // Message implements memberlist.Broadcast.

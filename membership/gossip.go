@@ -20,22 +20,26 @@ import (
 
 // Options are the arguments of Open.
 type Options struct {
-	Facts        Facts                               // what this node says about itself at first
-	Bind         netip.Addr                          // where to listen; unspecified = all addresses
-	Port         uint16                              // UDP and TCP; 0 = any that is free
-	PortFallback bool                                // another port will do where Port is taken
-	Advertise    netip.AddrPort                      // what others are told; a zero address is chosen as AdvertiseAddr does, a zero port is the bound one
-	Label        string                              // name of the cluster, at most 255 bytes: nodes of another label are invisible
-	SecretKeys   [][]byte                            // 32 bytes each: the first seals packets, all open them; none = nothing is secured
-	TLS          func() (server, client *tls.Config) // for the next stream; needed with SecretKeys. Both must verify the other side
-	Seeds        SeedFunc                            // whom to join; nil = nobody, others may join this node all the same
-	Channels     map[byte]Channel                    // data of other packages, by number from 1
-	Timing       Timing                              // zero = LAN
-	Logger       *slog.Logger
-	Registerer   prometheus.Registerer
+	Facts        Facts      // first facts of this node
+	Bind         netip.Addr // where to listen; unspecified = all addresses
+	Port         uint16     // UDP and TCP; 0 = any that is free
+	PortFallback bool       // take another port if Port is in use
+	// address for others; a zero address is chosen by AdvertiseAddr, a zero port is the bound one
+	Advertise netip.AddrPort
+	// name of the cluster, at most 255 bytes: nodes of another label are invisible
+	Label string
+	// 32 bytes each: the first seals packets, all open them; none = nothing is secured
+	SecretKeys [][]byte
+	// for the next stream; needed with SecretKeys. Both must verify the other side
+	TLS        func() (server, client *tls.Config)
+	Seeds      SeedFunc         // addresses to join; nil = none, but others may join this node
+	Channels   map[byte]Channel // data of other packages, by number from 1
+	Timing     Timing           // zero = LAN
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
 }
 
-// Gossip is this node's part in the gossip. All methods are safe for concurrent use.
+// Gossip takes part in the gossip of the cluster for this process. All methods are safe for concurrent use.
 type Gossip struct {
 	opts      Options
 	table     *table
@@ -58,16 +62,16 @@ type Gossip struct {
 
 	ended  atomic.Bool   // by Leave or Close
 	ending chan struct{} // one slot: held by Leave and Close
-	left   bool          // by whoever holds ending
+	left   bool          // written by the holder of ending
 	closed bool
 }
 
-// Open starts to gossip: it listens, and then joins the seeds in the background, see Joined.
-// ctx bounds opening, not life. Errors are *fault.Error:
+// Open opens the gossip port and starts to join the seeds in the background; Joined waits for that. ctx limits only
+// Open itself. Open returns a *fault.Error:
 //
-//	invalid      the facts, the address or a key cannot be
+//	invalid      the facts, the address or a key is invalid
 //	too_large    the facts do not fit
-//	unavailable  the port is taken
+//	unavailable  the port is in use
 //	denied       the process may not listen on the port
 func Open(ctx context.Context, o Options) (*Gossip, error) {
 	o, err := o.complete()
@@ -89,7 +93,7 @@ func Open(ctx context.Context, o Options) (*Gossip, error) {
 	return start(o, s, netip.AddrPortFrom(advertise, port))
 }
 
-// complete fills in defaults and refuses what cannot be.
+// complete fills in defaults and validates the options.
 func (o Options) complete() (Options, error) {
 	if o.Timing == (Timing{}) {
 		o.Timing = LAN()
@@ -107,7 +111,8 @@ func (o Options) complete() (Options, error) {
 		return o, err
 	}
 	if len(o.Label) > memberlist.LabelMaxSize {
-		return o, fault.New(fault.Invalid, "membership.Open", fmt.Sprintf("cluster name of %d bytes: at most %d are allowed", len(o.Label), memberlist.LabelMaxSize))
+		return o, fault.New(fault.Invalid, "membership.Open",
+			fmt.Sprintf("cluster name of %d bytes: at most %d are allowed", len(o.Label), memberlist.LabelMaxSize))
 	}
 	if (len(o.SecretKeys) > 0) != (o.TLS != nil) {
 		return o, fault.New(fault.Invalid, "membership.Open", "keys for packets and TLS for streams belong together")
@@ -118,7 +123,7 @@ func (o Options) complete() (Options, error) {
 	return o, nil
 }
 
-// advertise chooses the address; seeds that have no address now do not count.
+// advertise chooses the address. Seeds that cannot be resolved now do not count.
 func (o Options) advertise(ctx context.Context) (netip.Addr, error) {
 	var seeds []netip.AddrPort
 	if o.Seeds != nil {
@@ -133,14 +138,16 @@ func (o Options) advertise(ctx context.Context) (netip.Addr, error) {
 	host, _, _ := net.SplitHostPort(o.Facts.PeerAddr)
 	peer, err := netip.ParseAddr(host)
 	if err == nil && (peer.IsUnspecified() || peer.IsLoopback() && !addr.IsLoopback()) {
-		return addr, badAddress("the peer address %s cannot be reached by nodes that see this one at %s", o.Facts.PeerAddr, addr)
+		return addr, badAddress("the peer address %s cannot be reached by nodes that see this one at %s",
+			o.Facts.PeerAddr, addr)
 	}
 	return addr, nil
 }
 
-// start gossips over t, which start shuts down if it fails.
+// start begins to gossip over t. If it fails, it shuts t down.
 func start(o Options, t memberlist.NodeAwareTransport, at netip.AddrPort) (*Gossip, error) {
-	g := &Gossip{opts: o, facts: o.Facts, duplicate: make(chan error, 1), tried: make(chan struct{}), ending: make(chan struct{}, 1)}
+	g := &Gossip{opts: o, facts: o.Facts, duplicate: make(chan error, 1), tried: make(chan struct{}),
+		ending: make(chan struct{}, 1)}
 	g.table = newTable(Member{Facts: o.Facts, Gossip: at, State: Alive}, o.Timing.Forget)
 	g.metrics = newMetrics(g)
 	g.refused = newRefusals(g.metrics.refused)
@@ -165,7 +172,8 @@ func start(o Options, t memberlist.NodeAwareTransport, at netip.AddrPort) (*Goss
 		return nil, err
 	}
 	g.goLoops()
-	o.Logger.Info("gossip is up", "node", o.Facts.NodeID, "boot", o.Facts.BootID, "advertised", at.String(), "cluster", o.Label, "encrypted", len(o.SecretKeys) > 0)
+	o.Logger.Info("gossip is up", "node", o.Facts.NodeID, "boot", o.Facts.BootID, "advertised", at.String(),
+		"cluster", o.Label, "encrypted", len(o.SecretKeys) > 0)
 	return g, nil
 }
 
@@ -185,15 +193,14 @@ func (g *Gossip) config(at netip.AddrPort) *memberlist.Config {
 	c.BindPort, c.AdvertiseAddr, c.AdvertisePort = int(at.Port()), at.Addr().String(), int(at.Port())
 	h := hooks{mux: newMux(g.farewells, g.opts.Channels), gossip: g}
 	c.Delegate, c.Events, c.Alive, c.Merge, c.Conflict = h, h, h, h, h
-	c.Logger = logadapt.Standard(slog.New(newCalm(g.opts.Logger.Handler())))
+	c.Logger = logadapt.Standard(slog.New(newLogLimiter(g.opts.Logger.Handler())))
 	if g.secured != nil {
 		c.UDPBufferSize -= sealOverhead
 	}
 	return c
 }
 
-// Rekey puts other keys in the place of Options.SecretKeys. It fails with code invalid, and
-// then nothing is changed.
+// Rekey replaces Options.SecretKeys. If it fails, with code invalid, nothing is changed.
 func (g *Gossip) Rekey(keys [][]byte) error {
 	if g.secured == nil {
 		return fault.New(fault.Invalid, "membership.Rekey", "the gossip of this node is not secured")
@@ -206,22 +213,27 @@ func (g *Gossip) goLoops() {
 	g.cancel = cancel
 	j := &joiner{gossip: g, selves: map[netip.AddrPort]bool{}}
 	g.loops.Go(func() { j.run(ctx) })
-	g.loops.Go(func() { g.referee(ctx) })
+	g.loops.Go(func() { g.resolveDuplicates(ctx) })
 	g.loops.Go(func() { g.refused.report(ctx, g.opts.Logger) })
 	g.loops.Go(func() { g.watch(ctx) })
 }
 
-// Roster returns what this node knows now.
+// Roster returns the current roster.
 func (g *Gossip) Roster() *Roster { return g.table.roster() }
 
-// Addr is the address this node is known at.
+// Addr returns the gossip address that others use for this node.
 func (g *Gossip) Addr() netip.AddrPort { return g.Roster().Self().Gossip }
 
-// HealthScore says how badly this node keeps up with gossip itself: 0 is well, 7 is worst. A
-// bad score makes it slow to call others dead.
+// RefusedEpoch returns the newest cluster epoch of any refusal because of different epochs: servers with an older
+// epoch do not merge with those of this epoch. It is higher than the epoch of this node if the cluster was rescued
+// without this node. It is 0 if there was no such refusal.
+func (g *Gossip) RefusedEpoch() uint32 { return g.refused.epoch.Load() }
+
+// HealthScore returns how well this node keeps up with gossip, from 0 for well to 7 for badly. A node with a higher
+// score waits longer before it declares others dead.
 func (g *Gossip) HealthScore() int { return g.list.Load().GetHealthScore() }
 
-// seeds returns the seeds now.
+// seeds returns the current seeds.
 func (g *Gossip) seeds(ctx context.Context) ([]netip.AddrPort, error) {
 	if g.opts.Seeds == nil {
 		return nil, nil
@@ -231,11 +243,10 @@ func (g *Gossip) seeds(ctx context.Context) ([]netip.AddrPort, error) {
 	return g.opts.Seeds(ctx)
 }
 
-// Joined waits until this node and another have exchanged all they know for the first time,
-// whoever of the two began, or until seeds answered and refused it, and then returns why: of
-// code conflict for a duplicate node id, denied for another cluster, invalid for differing
-// partitions. Joining goes on all the same, so a later call may find it done. Without Seeds
-// it returns at once.
+// Joined waits until this node and another one have exchanged their full state for the first time, whichever of the
+// two began. It returns an error if seeds answered and refused this node: fault.Conflict for a duplicate node id,
+// fault.Denied for another cluster, fault.Invalid for a different number of partitions. After an error this node
+// continues to try, so a later call of Joined may succeed. If there are no seeds, Joined returns nil at once.
 func (g *Gossip) Joined(ctx context.Context) error {
 	for g.opts.Seeds != nil {
 		joined, changed, refusal := g.result.get()
@@ -248,24 +259,26 @@ func (g *Gossip) Joined(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return &fault.Error{Code: fault.Timeout, Op: "membership.Joined", Msg: "no seed has been reached yet", Err: ctx.Err()}
+			return &fault.Error{Code: fault.Timeout, Op: "membership.Joined", Msg: "no seed has been reached yet",
+				Err: ctx.Err()}
 		}
 	}
 	return nil
 }
 
-// Tried is closed when every seed has been tried once, with or without success.
+// Tried returns a channel that is closed when every seed has been tried once, with or without
+// success.
 func (g *Gossip) Tried() <-chan struct{} { return g.tried }
 
-// Duplicate delivers an error when another live node has this node's id, has run for longer
-// and stays: this node has to stop, and say why. A duplicate that joins is refused by Joined,
-// long before.
+// Duplicate returns a channel that delivers an error if an older live node uses the node id of this node and does
+// not stop. This node must then stop and report the error. A newcomer with a duplicate id usually gets the error
+// from Joined.
 func (g *Gossip) Duplicate() <-chan error { return g.duplicate }
 
-// UpdateFacts changes what this node says about itself and begins to tell others. The roster
-// has the change when it returns. Node id and boot id stay; a server id, a cluster id and a
-// partition count can be set once. It fails with code invalid or too_large, and then
-// nothing is changed, or unavailable after Leave or Close.
+// UpdateFacts changes the facts of this node and starts to send them. When it returns, the roster of this node has
+// the change. Node id and boot id cannot change. Server id, cluster id and partition count can be set once. It
+// returns fault.Invalid, fault.TooLarge, or fault.Unavailable after Leave or Close. After an error nothing has
+// changed.
 func (g *Gossip) UpdateFacts(change func(*Facts)) error {
 	g.updating.Lock()
 	defer g.updating.Unlock()
@@ -286,8 +299,8 @@ func (g *Gossip) UpdateFacts(change func(*Facts)) error {
 	return nil
 }
 
-// tellTimeout is how long UpdateFacts waits for the first packet: not at all, the news is
-// queued.
+// tellTimeout is how long UpdateFacts waits until memberlist has sent the first packet with the change. It need not
+// wait, because memberlist queues the change. It cannot be 0, because memberlist would then wait without limit.
 const tellTimeout = time.Microsecond
 
 func (g *Gossip) setMeta(f *Facts) {
@@ -295,14 +308,16 @@ func (g *Gossip) setMeta(f *Facts) {
 	g.meta.Store(&b)
 }
 
-// mayBecome refuses changes that would make another node of this one.
+// mayBecome returns an error for changes of the identity of a node.
 func (f *Facts) mayBecome(next *Facts) error {
 	fixed := func(was, is string) bool { return was != "" && was != is }
 	switch {
-	case f.NodeID != next.NodeID, f.BootID != next.BootID, fixed(f.ServerID, next.ServerID), fixed(f.ClusterID, next.ClusterID):
+	case f.NodeID != next.NodeID, f.BootID != next.BootID, fixed(f.ServerID, next.ServerID),
+		fixed(f.ClusterID, next.ClusterID):
 		return invalid("node %s cannot change its node, boot, server or cluster id while it runs", f.NodeID)
 	case f.Partitions != 0 && f.Partitions != next.Partitions:
-		return invalid("node %s cannot change its partitions from %d to %d while it runs", f.NodeID, f.Partitions, next.Partitions)
+		return invalid("node %s cannot change its partitions from %d to %d while it runs", f.NodeID, f.Partitions,
+			next.Partitions)
 	}
 	if err := next.check(); err != nil {
 		return err

@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/membership"
 )
 
-func TestFiveNodesSeeEachOtherAndAKilledOneFails(t *testing.T) {
+func TestGossip_KilledMemberFails(t *testing.T) {
 	all := cluster(t, 5)
 	for _, g := range all {
 		must(t, g.Joined(t.Context()))
@@ -25,7 +25,7 @@ func TestFiveNodesSeeEachOtherAndAKilledOneFails(t *testing.T) {
 	}
 }
 
-func TestANodeThatLeavesIsNeverTakenForFailed(t *testing.T) {
+func TestLeave_IsNeverFailed(t *testing.T) {
 	all := cluster(t, 3)
 	var seen []string
 	done := make(chan struct{})
@@ -60,7 +60,7 @@ func TestANodeThatLeavesIsNeverTakenForFailed(t *testing.T) {
 	must(t, all[2].Leave(t.Context()))
 }
 
-func TestARestartIsAliveAtOnceAtItsNewAddress(t *testing.T) {
+func TestRestart_IsAliveAtNewAddress(t *testing.T) {
 	all := cluster(t, 3)
 	before, _ := all[0].Roster().Node("n3")
 	must(t, all[2].Close())
@@ -72,7 +72,8 @@ func TestARestartIsAliveAtOnceAtItsNewAddress(t *testing.T) {
 		until(t, "n3 has not its new address", func() bool {
 			m, _ := g.Roster().Node("n3")
 			addr, ok := g.Roster().PeerAddr("n3.d1")
-			return m.State == membership.Alive && m.Gossip == again.Addr() && m.BootID > before.BootID && ok && addr == "127.0.0.1:9999"
+			return m.State == membership.Alive && m.Gossip == again.Addr() && m.BootID > before.BootID && ok &&
+				addr == "127.0.0.1:9999"
 		})
 	}
 	if again.Addr() == before.Gossip {
@@ -80,7 +81,7 @@ func TestARestartIsAliveAtOnceAtItsNewAddress(t *testing.T) {
 	}
 }
 
-func TestADuplicateNodeIDIsRefusedNamingBothAddresses(t *testing.T) {
+func TestDuplicates_AreRefusedWithBothAddresses(t *testing.T) {
 	var log record
 	o := options(facts("n1"))
 	o.Logger = logTo(&log)
@@ -88,16 +89,20 @@ func TestADuplicateNodeIDIsRefusedNamingBothAddresses(t *testing.T) {
 	second := open(t, options(facts("n2"), first))
 	sees(t, first, "n1 alive, n2 alive")
 
-	for name, disk := range map[string]string{"another data directory": "n2.d2", "a copy of the data directory": "n2.d1"} {
+	for name, disk := range map[string]string{"another data directory": "n2.d2",
+		"a copy of the data directory": "n2.d1"} {
 		t.Run(name, func(t *testing.T) {
 			f := facts("n2")
 			f.ServerID = disk
 			twin := open(t, options(f, first))
 			err := twin.Joined(t.Context())
-			if !fault.Is(err, fault.Conflict) || !strings.Contains(fault.Text(err), second.Addr().String()) || !strings.Contains(fault.Text(err), twin.Addr().String()) {
-				t.Fatalf("the newcomer was told: %v", err)
+			if !fault.Is(err, fault.Conflict) || !strings.Contains(fault.Text(err), second.Addr().String()) ||
+				!strings.Contains(fault.Text(err), twin.Addr().String()) {
+				t.Fatalf("the error of the newcomer is: %v", err)
 			}
-			until(t, "the other side does not say whom it refused", func() bool { return log.count("reason=duplicate_id", "n2", second.Addr().String()) > 0 })
+			until(t, "the other side does not say whom it refused", func() bool {
+				return log.count("reason=duplicate_id", "n2", second.Addr().String()) > 0
+			})
 			if m, _ := first.Roster().Node("n2"); m.Gossip != second.Addr() {
 				t.Errorf("n2 is at %s now, it was at %s", m.Gossip, second.Addr())
 			}
@@ -105,7 +110,7 @@ func TestADuplicateNodeIDIsRefusedNamingBothAddresses(t *testing.T) {
 	}
 }
 
-func TestClustersThatContradictEachOtherStayApart(t *testing.T) {
+func TestJoin_RefusesContradictingClusters(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*membership.Facts)
@@ -113,10 +118,20 @@ func TestClustersThatContradictEachOtherStayApart(t *testing.T) {
 		reason string
 		words  []string
 	}{
-		{"another cluster id", func(f *membership.Facts) { f.ClusterID = "c2" }, fault.Denied, "foreign_cluster", []string{"c1 on n1 (", ", n2", "c2 on n3 ("}},
-		{"another epoch", func(f *membership.Facts) { f.Epoch = 2 }, fault.Denied, "older_epoch", []string{"n1 (", "epoch 0", "n3 (", "epoch 2", "move the data directory of n1 away"}},
-		{"another number of partitions", func(f *membership.Facts) { f.Partitions = 4 }, fault.Invalid, "partitions", []string{"--partitions differs", "1 on n1 (", ", n2", "4 on n3 ("}},
-		{"a server that is too old", func(f *membership.Facts) { f.Format, f.Formats.Command = 0, 1 }, fault.Invalid, "older_format", []string{"n3 (", "up to format 1", "holds format 2", "run version v2 of the program on n3"}},
+		{"another cluster id", func(f *membership.Facts) {
+			f.ClusterID = "c2"
+		}, fault.Denied, "foreign_cluster", []string{"c1 on n1 (", ", n2", "c2 on n3 ("}},
+		{"another epoch", func(f *membership.Facts) {
+			f.Epoch = 2
+		}, fault.Denied, "older_epoch", []string{"n1 (", "epoch 0", "n3 (", "epoch 2",
+			"move the data directory of n1 away"}},
+		{"another number of partitions", func(f *membership.Facts) {
+			f.Partitions = 4
+		}, fault.Invalid, "partitions", []string{"--partitions differs", "1 on n1 (", ", n2", "4 on n3 ("}},
+		{"a server that is too old", func(f *membership.Facts) {
+			f.Format, f.Formats.Command = 0, 1
+		}, fault.Invalid, "older_format", []string{"n3 (", "up to format 1", "holds format 2",
+			"run version v2 of the program on n3"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var log, newLog record
@@ -138,15 +153,19 @@ func TestClustersThatContradictEachOtherStayApart(t *testing.T) {
 
 			err := stranger.Joined(t.Context())
 			if !fault.Is(err, c.code) {
-				t.Errorf("the newcomer was told: %v", err)
+				t.Errorf("the error of the newcomer is: %v", err)
 			}
 			for _, w := range c.words {
 				if !strings.Contains(fault.Text(err), w) {
 					t.Errorf("%q does not say %q", fault.Text(err), w)
 				}
 			}
-			until(t, "the cluster does not log the refusal", func() bool { return log.count("reason="+c.reason, "n3 (", stranger.Addr().String()) == 1 })
-			until(t, "the newcomer does not log the refusal", func() bool { return newLog.count("WARN", "reason="+c.reason, "n1 (") == 1 })
+			until(t, "the cluster does not log the refusal", func() bool {
+				return log.count("reason="+c.reason, "n3 (", stranger.Addr().String()) == 1
+			})
+			until(t, "the newcomer does not log the refusal", func() bool {
+				return newLog.count("WARN", "reason="+c.reason, "n1 (") == 1
+			})
 			if got := view(stranger.Roster()) + "; " + view(first.Roster()); got != "n3 alive; n1 alive, n2 alive" {
 				t.Errorf("they see %s", got)
 			}
@@ -157,7 +176,7 @@ func TestClustersThatContradictEachOtherStayApart(t *testing.T) {
 	}
 }
 
-func TestAMemberWithoutAClusterIsNoDoorForAnotherCluster(t *testing.T) {
+func TestJoin_UnformedMemberDoesNotBridgeClusters(t *testing.T) {
 	f := facts("n1")
 	f.ClusterID = "c1"
 	first := open(t, options(f))
@@ -167,15 +186,16 @@ func TestAMemberWithoutAClusterIsNoDoorForAnotherCluster(t *testing.T) {
 	f = facts("n3")
 	f.ClusterID = "c2"
 	stranger := open(t, options(f, door))
-	if err := stranger.Joined(t.Context()); !fault.Is(err, fault.Denied) || !strings.Contains(fault.Text(err), first.Addr().String()) {
-		t.Errorf("the newcomer was told: %v", err)
+	if err := stranger.Joined(t.Context()); !fault.Is(err, fault.Denied) ||
+		!strings.Contains(fault.Text(err), first.Addr().String()) {
+		t.Errorf("the error of the newcomer is: %v", err)
 	}
 	if got := view(door.Roster()) + "; " + view(stranger.Roster()); got != "n1 alive, n2 alive; n3 alive" {
 		t.Errorf("they see %s", got)
 	}
 }
 
-func TestNodesWithoutAClusterOrPartitionsJoinAnyOther(t *testing.T) {
+func TestJoin_UnformedNodesJoinAnyCluster(t *testing.T) {
 	f := facts("n1")
 	f.ClusterID, f.Partitions = "c1", 4
 	first := open(t, options(f))
@@ -190,12 +210,14 @@ func TestNodesWithoutAClusterOrPartitionsJoinAnyOther(t *testing.T) {
 	})
 }
 
-func TestAnotherClusterNameIsInvisible(t *testing.T) {
+func TestJoin_IgnoresOtherClusterName(t *testing.T) {
 	first := open(t, options(facts("n1")))
 	o := options(facts("n2"), first)
 	o.Label = "other"
 	stranger := open(t, o)
-	until(t, "no attempt has been made", func() bool { return metric(t, o, "quorate_gossip_joins_total", "unanswered") > 0 })
+	until(t, "no attempt has been made", func() bool {
+		return metric(t, o, "quorate_gossip_joins_total", "unanswered") > 0
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := stranger.Joined(ctx); !fault.Is(err, fault.Timeout) {
@@ -206,21 +228,21 @@ func TestAnotherClusterNameIsInvisible(t *testing.T) {
 	}
 }
 
-func TestFactsReachEverybody(t *testing.T) {
+func TestGossip_FactsReachAllMembers(t *testing.T) {
 	all := cluster(t, 3)
-	must(t, all[1].UpdateFacts(func(f *membership.Facts) { f.Leads, f.DiskSlow = 3, true }))
-	if self := all[1].Roster().Self(); self.Leads != 3 || !self.DiskSlow {
+	must(t, all[1].UpdateFacts(func(f *membership.Facts) { f.Leads, f.DiskLow = 3, true }))
+	if self := all[1].Roster().Self(); self.Leads != 3 || !self.DiskLow || self.DiskSlow {
 		t.Errorf("the own roster does not have the change: %+v", self)
 	}
 	for _, g := range all {
 		until(t, "the change has not come", func() bool {
 			m, _ := g.Roster().Node("n2")
-			return m.Leads == 3 && m.DiskSlow
+			return m.Leads == 3 && m.DiskLow && !m.DiskSlow
 		})
 	}
 }
 
-func TestWhoANodeIsCannotChange(t *testing.T) {
+func TestUpdate_RefusesChangedIdentity(t *testing.T) {
 	f := facts("n1")
 	f.ClusterID = "c1"
 	g := open(t, options(f))
@@ -251,7 +273,7 @@ func TestWhoANodeIsCannotChange(t *testing.T) {
 	}
 }
 
-func TestASidecarCanBecomeAServer(t *testing.T) {
+func TestRestart_SidecarBecomesServer(t *testing.T) {
 	first := open(t, options(facts("n1")))
 	f := facts("n2")
 	f.Role, f.ServerID = membership.Sidecar, ""
@@ -270,7 +292,7 @@ func TestASidecarCanBecomeAServer(t *testing.T) {
 	}
 }
 
-func TestAPortThatIsTakenIsRefusedOrReplaced(t *testing.T) {
+func TestOpen_PortInUse(t *testing.T) {
 	first := open(t, options(facts("n1")))
 	o := options(facts("n2"))
 	o.Port = first.Addr().Port()
@@ -284,7 +306,7 @@ func TestAPortThatIsTakenIsRefusedOrReplaced(t *testing.T) {
 	}
 }
 
-func TestOpenRefusesWhatCannotBe(t *testing.T) {
+func TestOpen_RefusesInvalidOptions(t *testing.T) {
 	seed := func(addr string) membership.SeedFunc {
 		return func(context.Context) ([]netip.AddrPort, error) {
 			return []netip.AddrPort{netip.MustParseAddrPort(addr)}, nil
@@ -294,19 +316,31 @@ func TestOpenRefusesWhatCannotBe(t *testing.T) {
 		change func(*membership.Options)
 		word   string
 	}{
-		"a bad node id":             {func(o *membership.Options) { o.Facts.NodeID, o.Facts.ServerID = "a/b", "a/b.d" }, "node id"},
-		"a bad boot id":             {func(o *membership.Options) { o.Facts.BootID = "now" }, "boot id"},
-		"a server without an id":    {func(o *membership.Options) { o.Facts.ServerID = "" }, "server id"},
-		"a sidecar with one":        {func(o *membership.Options) { o.Facts.Role = membership.Sidecar }, "server id"},
-		"a foreign server id":       {func(o *membership.Options) { o.Facts.ServerID = "n2.d1" }, "server id"},
-		"no role":                   {func(o *membership.Options) { o.Facts.Role = 0 }, "role"},
-		"a peer address of nowhere": {func(o *membership.Options) { o.Facts.PeerAddr = "0.0.0.0:7947" }, "peer address"},
-		"a peer without a port":     {func(o *membership.Options) { o.Facts.PeerAddr = "127.0.0.1" }, "peer address"},
-		"a long cluster id":         {func(o *membership.Options) { o.Facts.ClusterID = strings.Repeat("c", 33) }, "cluster id"},
-		"a long cluster name":       {func(o *membership.Options) { o.Label = strings.Repeat("c", 256) }, "cluster name"},
-		"channel 0":                 {func(o *membership.Options) { o.Channels = map[byte]membership.Channel{0: nil} }, "channel 0"},
-		"loopback and a far seed":   {func(o *membership.Options) { o.Seeds = seed("192.0.2.7:7946") }, "192.0.2.7"},
-		"an unspecified address":    {func(o *membership.Options) { o.Advertise = netip.MustParseAddrPort("0.0.0.0:7946") }, "--advertise-address"},
+		"a bad node id": {func(o *membership.Options) {
+			o.Facts.NodeID, o.Facts.ServerID = "a/b", "a/b.d"
+		}, "node id"},
+		"a bad boot id":          {func(o *membership.Options) { o.Facts.BootID = "now" }, "boot id"},
+		"a server without an id": {func(o *membership.Options) { o.Facts.ServerID = "" }, "server id"},
+		"a sidecar with one":     {func(o *membership.Options) { o.Facts.Role = membership.Sidecar }, "server id"},
+		"a foreign server id":    {func(o *membership.Options) { o.Facts.ServerID = "n2.d1" }, "server id"},
+		"no role":                {func(o *membership.Options) { o.Facts.Role = 0 }, "role"},
+		"a peer address of nowhere": {func(o *membership.Options) {
+			o.Facts.PeerAddr = "0.0.0.0:7947"
+		}, "peer address"},
+		"a peer without a port": {func(o *membership.Options) { o.Facts.PeerAddr = "127.0.0.1" }, "peer address"},
+		"a long cluster id": {func(o *membership.Options) {
+			o.Facts.ClusterID = strings.Repeat("c", 33)
+		}, "cluster id"},
+		"a long cluster name": {func(o *membership.Options) {
+			o.Label = strings.Repeat("c", 256)
+		}, "cluster name"},
+		"channel 0": {func(o *membership.Options) {
+			o.Channels = map[byte]membership.Channel{0: nil}
+		}, "channel 0"},
+		"loopback and a far seed": {func(o *membership.Options) { o.Seeds = seed("192.0.2.7:7946") }, "192.0.2.7"},
+		"an unspecified address": {func(o *membership.Options) {
+			o.Advertise = netip.MustParseAddrPort("0.0.0.0:7946")
+		}, "--advertise-address"},
 		"a far address and a loopback peer": {func(o *membership.Options) {
 			o.Advertise = netip.MustParseAddrPort("192.0.2.8:7946")
 		}, "peer address"},
@@ -320,7 +354,7 @@ func TestOpenRefusesWhatCannotBe(t *testing.T) {
 	}
 }
 
-func TestOpenGivesBackWhatItTookWhenItFails(t *testing.T) {
+func TestOpen_FailureReleasesEverything(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	o := options(facts("n1"))
 	o.Registerer = reg
@@ -335,25 +369,27 @@ func TestOpenGivesBackWhatItTookWhenItFails(t *testing.T) {
 	open(t, o) // port and metrics are free again
 }
 
-func TestMembersAreCountedByStateAndRole(t *testing.T) {
+func TestMetrics_CountMembersByStateAndRole(t *testing.T) {
 	all := cluster(t, 2)
 	f := facts("n3")
 	f.Role, f.ServerID = membership.Sidecar, ""
 	o := options(f, all[0])
 	open(t, o)
 	until(t, "two servers and a sidecar are not counted", func() bool {
-		return metric(t, o, "quorate_gossip_members", "alive", "server") == 2 && metric(t, o, "quorate_gossip_members", "alive", "sidecar") == 1
+		return metric(t, o, "quorate_gossip_members", "alive", "server") == 2 &&
+			metric(t, o, "quorate_gossip_members", "alive", "sidecar") == 1
 	})
 	must(t, all[1].Leave(t.Context()))
 	until(t, "a server that left is not counted", func() bool {
-		return metric(t, o, "quorate_gossip_members", "left", "server") == 1 && metric(t, o, "quorate_gossip_members", "alive", "server") == 1
+		return metric(t, o, "quorate_gossip_members", "left", "server") == 1 &&
+			metric(t, o, "quorate_gossip_members", "alive", "server") == 1
 	})
 	if metric(t, o, "quorate_gossip_health_score") > 7 || metric(t, o, "quorate_gossip_joins_total", "joined") == 0 {
 		t.Error("health or joins are wrong")
 	}
 }
 
-func TestAStrangerDoesNotFillTheLog(t *testing.T) {
+func TestLogLimit_StrangerDoesNotFillLog(t *testing.T) {
 	var log record
 	o := options(facts("n1"))
 	o.Logger = logTo(&log)
@@ -361,11 +397,31 @@ func TestAStrangerDoesNotFillTheLog(t *testing.T) {
 	other := options(facts("n2"), first)
 	other.Label, other.Logger = "other", logTo(io.Discard)
 	open(t, other)
-	until(t, "too few attempts", func() bool { return metric(t, other, "quorate_gossip_joins_total", "unanswered") > 4 })
+	until(t, "too few attempts", func() bool {
+		return metric(t, other, "quorate_gossip_joins_total", "unanswered") > 4
+	})
 	if n := log.count("level=ERROR"); n > 0 {
 		t.Errorf("%d errors:\n%s", n, log.String())
 	}
 	if n := log.count("unacceptable label"); n == 0 || n > 10 {
 		t.Errorf("%d lines about a stranger:\n%s", n, log.String())
 	}
+}
+
+// A leaving node knows only the other one as alive. The other one must not take it for itself, or it
+// would never try its address again.
+func TestJoin_RetriesSeedThatLeft(t *testing.T) {
+	first := open(t, options(facts("n1")))
+	second := open(t, options(facts("n2"), first))
+	sees(t, second, "n1 alive, n2 alive")
+	must(t, first.Leave(t.Context()))
+	sees(t, second, "n1 left, n2 alive")
+	must(t, first.Close())
+	until(t, "the seed is not tried", func() bool {
+		err := second.Trouble()
+		return err != nil && strings.Contains(fault.Text(err), "no connection to "+first.Addr().String())
+	})
+	again := options(facts("n1")) // without seeds: it is n2 that has to find it
+	again.Port = first.Addr().Port()
+	sees(t, open(t, again), "n1 alive, n2 alive")
 }

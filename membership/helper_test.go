@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/membership"
 )
 
@@ -23,35 +24,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 2 * time.Minute
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func must(t testing.TB, err error) { t.Helper(); testutil.Must(t, err) }
 
 // eventually polls until check passes.
-func eventually(t testing.TB, check func() error) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(patience)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not in time: %v", err)
-		}
-	}
-}
+func eventually(t testing.TB, check func() error) { t.Helper(); testutil.Eventually(t, check) }
 
-// facts are those of a server with the given node id.
+// facts returns the facts of a server with a node id.
 func facts(node string) membership.Facts {
-	return membership.Facts{NodeID: node, ServerID: node + ".d1", Role: membership.Server, PeerAddr: "127.0.0.1:7947", Version: "v1",
+	return membership.Facts{NodeID: node, ServerID: node + ".d1", Role: membership.Server, PeerAddr: "127.0.0.1:7947",
+		Version:    "v1",
 		Partitions: 1, Formats: membership.Formats{Command: 1, Snapshot: 1, RPC: 1}}
 }
 
@@ -73,7 +54,7 @@ func (r *record) String() string {
 	return r.b.String()
 }
 
-// count is how many lines contain all words.
+// count returns how many lines contain all words.
 func (r *record) count(words ...string) int {
 	n := 0
 	for line := range strings.Lines(r.String()) {
@@ -92,9 +73,10 @@ func logTo(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelInfo}))
 }
 
-// options are those of a node on loopback that joins the members given.
+// options returns those of a node on loopback that joins the given members.
 func options(f membership.Facts, seeds ...*membership.Gossip) membership.Options {
-	o := membership.Options{Facts: f, Bind: netip.MustParseAddr("127.0.0.1"), Label: "test", Timing: membership.Loopback(),
+	o := membership.Options{Facts: f, Bind: netip.MustParseAddr("127.0.0.1"), Label: "test",
+		Timing: membership.Loopback(),
 		Logger: logTo(io.Discard), Registerer: prometheus.NewRegistry()}
 	if len(seeds) > 0 {
 		o.Seeds = func(context.Context) ([]netip.AddrPort, error) {
@@ -134,7 +116,7 @@ func cluster(t testing.TB, n int) []*membership.Gossip {
 	return all
 }
 
-// states are what a cluster of nodes alive looks like.
+// states returns the view of a cluster whose nodes are all alive.
 func states(all []*membership.Gossip) string {
 	var out []string
 	for _, g := range all {
@@ -143,7 +125,7 @@ func states(all []*membership.Gossip) string {
 	return strings.Join(out, ", ")
 }
 
-// view is a roster in words: "n1 alive, n2 failed".
+// view formats a roster: "n1 alive, n2 failed".
 func view(r *membership.Roster) string {
 	var out []string
 	for _, m := range r.Members() {
@@ -152,7 +134,7 @@ func view(r *membership.Roster) string {
 	return strings.Join(out, ", ")
 }
 
-// sees waits until a node sees the cluster as given.
+// sees waits until a node has the given view.
 func sees(t testing.TB, g *membership.Gossip, want string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -163,7 +145,7 @@ func sees(t testing.TB, g *membership.Gossip, want string) {
 	})
 }
 
-// metric is the value of a metric of a node, with these label values.
+// metric returns the value of a metric with these label values.
 func metric(t testing.TB, o membership.Options, name string, labels ...string) float64 {
 	t.Helper()
 	families, err := o.Registerer.(*prometheus.Registry).Gather()

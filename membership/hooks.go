@@ -8,17 +8,19 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// hooks is what memberlist calls. NotifyAlive, NotifyJoin, NotifyUpdate, NotifyLeave and
-// NotifyConflict come while it holds its lock on all nodes: they only touch the table.
+// hooks are the callbacks of memberlist. Memberlist calls NotifyAlive, NotifyJoin, NotifyUpdate, NotifyLeave and
+// NotifyConflict while it holds its lock on the list of nodes. So they use only the table and the refusals of this
+// package, and call no method of memberlist.
 type hooks struct {
 	*mux
 	gossip *Gossip
 }
 
-// NodeMeta implements memberlist.Delegate. The facts fit the limit: Open and UpdateFacts see to it.
+// NodeMeta implements memberlist.Delegate. It ignores the limit, because Open and UpdateFacts have checked the
+// length of the facts.
 func (h hooks) NodeMeta(int) []byte { return *h.gossip.meta.Load() }
 
-// NotifyAlive implements memberlist.AliveDelegate: who is refused is never a member.
+// NotifyAlive implements memberlist.AliveDelegate. A refused node never becomes a member.
 func (h hooks) NotifyAlive(n *memberlist.Node) error {
 	t := h.gossip.table
 	if n.Name == t.self || t.knows(n.Name, addrPort(n), n.Meta) {
@@ -34,19 +36,19 @@ func (h hooks) NotifyAlive(n *memberlist.Node) error {
 // NotifyJoin implements memberlist.EventDelegate.
 func (h hooks) NotifyJoin(n *memberlist.Node) { h.NotifyUpdate(n) }
 
-// NotifyUpdate implements memberlist.EventDelegate. NotifyAlive has read the facts before.
+// NotifyUpdate implements memberlist.EventDelegate. It does not check the facts, because NotifyAlive has.
 func (h hooks) NotifyUpdate(n *memberlist.Node) {
 	if f, err := decodeFacts(n.Name, n.Meta); err == nil {
 		h.gossip.table.alive(f, addrPort(n), n.Meta)
 	}
 }
 
-// NotifyLeave implements memberlist.EventDelegate. It comes for the failed and for those that
-// left alike, and memberlist does not tell which; farewells do.
+// NotifyLeave implements memberlist.EventDelegate. Memberlist calls it for members that failed and for members that
+// left. The announcements in farewells tell which it is.
 func (h hooks) NotifyLeave(n *memberlist.Node) { h.gossip.table.dead(n.Name) }
 
-// NotifyConflict implements memberlist.ConflictDelegate: one name at two addresses is one
-// process twice, as after a copy of a virtual machine with its memory.
+// NotifyConflict implements memberlist.ConflictDelegate. It is called when one gossip name has two addresses: the
+// same process runs twice, for example after a virtual machine was copied with its memory.
 func (h hooks) NotifyConflict(existing, other *memberlist.Node) {
 	a, ra := memberOf(existing)
 	b, rb := memberOf(other)
@@ -55,8 +57,8 @@ func (h hooks) NotifyConflict(existing, other *memberlist.Node) {
 	}
 }
 
-// NotifyMerge implements memberlist.MergeDelegate: it is asked on both sides of every join,
-// without a lock, before anything of the other side is taken in.
+// NotifyMerge implements memberlist.MergeDelegate. Memberlist calls it on both sides of every join, without a lock,
+// before it merges the members of the other side.
 func (h hooks) NotifyMerge(nodes []*memberlist.Node) error {
 	g := h.gossip
 	var peers []netip.AddrPort
@@ -85,7 +87,8 @@ func (h hooks) NotifyMerge(nodes []*memberlist.Node) error {
 	return g.refused.note(found)
 }
 
-// compare says why the nodes that another one knows must not be merged with ours, if so.
+// compare returns the reason why the members of another node must not be merged with those of this node, or nil if
+// they may be merged.
 func (g *Gossip) compare(others []Member) *refusal {
 	if len(others) == 1 && others[0].Name() == g.table.self {
 		return &refusal{reason: itself, err: errItself()}
@@ -97,7 +100,8 @@ func (g *Gossip) compare(others []Member) *refusal {
 	return g.firstAnswering(overlaps(alive, others))
 }
 
-// firstAnswering looks for a node id of which both lives answer; all are asked at once.
+// firstAnswering returns a refusal for the first node id in the list of which both incarnations answer, or nil if
+// there is none. It pings all of them concurrently.
 func (g *Gossip) firstAnswering(list []overlap) *refusal {
 	both := make([]bool, len(list))
 	var wg sync.WaitGroup

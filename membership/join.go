@@ -4,23 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// outcome is how an attempt to join ended: a value of the metric label of that name.
+// outcome is how an attempt to join ended; it is a metric label.
 type outcome string
 
 const (
 	joined      outcome = "joined"
-	refused     outcome = "refused"     // by the rules, on this side and so on the other
-	unanswered  outcome = "unanswered"  // connected, and closed without a word
+	refused     outcome = "refused"     // by the rules of admission, on both sides
+	unanswered  outcome = "unanswered"  // connected, and closed without an answer
 	failedJoin  outcome = "failed"      // answered, but not understood
 	untrusted   outcome = "untrusted"   // one of the two does not trust the other's certificate
 	unreachable outcome = "unreachable" // no connection
@@ -31,7 +33,8 @@ func outcomes() []outcome {
 	return []outcome{joined, refused, unanswered, failedJoin, untrusted, unreachable, toItself}
 }
 
-// join tries one address. Its error, of whatever outcome but joined, says what to mend.
+// join tries to join the node at one address. Unless the outcome is joined, it returns an error that explains the
+// problem, if possible with a hint how to fix it.
 func (g *Gossip) join(addr netip.AddrPort) (outcome, error) {
 	g.contacts.forget()
 	r, err := g.refused.during(addr, func() error {
@@ -55,47 +58,70 @@ func (g *Gossip) judge(addr netip.AddrPort, r *refusal, err error) (outcome, err
 		if c != nil {
 			dial = c.err
 		}
-		return unreachable, &fault.Error{Code: fault.Unavailable, Op: "membership.Join", Msg: "no connection to " + addr.String(), Err: dial}
+		return unreachable, &fault.Error{Code: fault.Unavailable, Op: "membership.Join", Msg: "no connection to " +
+			addr.String(), Err: dial}
 	case !c.answered.Load():
-		return unanswered, &fault.Error{Code: fault.Unavailable, Op: "membership.Join", Msg: addr.String() + " closed the connection without an answer",
+		return unanswered, &fault.Error{Code: fault.Unavailable, Op: "membership.Join", Msg: addr.String() +
+			" closed the connection without an answer",
 			Hint: "is it a node, with the same --cluster name and the same cluster token?"}
 	case r != nil && r.reason == itself:
 		return toItself, r.err
 	case r != nil:
 		return refused, r.err
-	default: // the text is all there is
+	default: // memberlist returns only a text
 		return failedJoin, &fault.Error{Code: fault.Unavailable, Op: "membership.Join",
-			Msg:  fmt.Sprintf("%s answered, but not as expected: %s", addr, strings.Join(strings.Fields(err.Error()), " ")),
+			Msg: fmt.Sprintf("%s answered, but not as expected: %s", addr,
+				strings.Join(strings.Fields(err.Error()), " ")),
 			Hint: "do both have the same cluster token, and versions that are at most one apart?"}
 	}
 }
 
-// errDistrust says what a failed handshake with a seed means.
+// errDistrust explains a failed handshake with a seed.
 func errDistrust(addr netip.AddrPort, err error) error {
-	e := &fault.Error{Code: fault.Denied, Op: "membership.Join", Msg: fmt.Sprintf("the node at %s is not trusted", addr), Err: err}
+	e := &fault.Error{Code: fault.Denied, Op: "membership.Join",
+		Msg: fmt.Sprintf("the node at %s is not trusted", addr), Err: err}
 	switch reason := reasonOf(err); {
 	case isAlert(err):
-		e.Msg, e.Hint = fmt.Sprintf("the node at %s does not accept this node's certificate", addr), "its log says why; most often the cluster tokens differ"
+		e.Msg, e.Hint = fmt.Sprintf("the node at %s does not accept this node's certificate", addr),
+			"its log says why; most often the cluster tokens differ"
+	case closedEarly(err):
+		e.Code, e.Msg = fault.Unavailable, fmt.Sprintf("the gossip port at %s closed the connection during "+
+			"the handshake", addr)
+		e.Hint = "either too many unfinished connections hold that port: its log says so, and " +
+			"quorate_gossip_refused_total there counts reason busy; " +
+			"or what answers is not a secured node: give both the same --cluster-token-file"
 	case reason == Plain || reason == Handshake:
-		e.Code, e.Msg, e.Hint = fault.Unavailable, fmt.Sprintf("this node is secured, and what answers at %s is not", addr), "is it a node, with the same --cluster-token-file?"
+		e.Code, e.Msg, e.Hint = fault.Unavailable,
+			fmt.Sprintf("this node is secured, and what answers at %s is not", addr),
+			"is it a node, with the same --cluster-token-file?"
 	}
 	return e
 }
 
-// joiner keeps this node together with the others: it tries the seeds until it has met one, and then now and again one that is missing, so that halves of a network that was
-// cut find each other. It is used by one goroutine.
+// closedEarly reports whether the other side closed a connection without an answer.
+func closedEarly(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE)
+}
+
+// joiner connects this node with the cluster. It tries the seeds until one exchange of state succeeds. After that
+// it tries seeds and failed members that are missing, at intervals, so that the two sides of a network partition
+// find each other again. It is used by one goroutine.
 type joiner struct {
 	gossip *Gossip
-	turn   int                     // of the missing, when one is tried at a time
+	turn   int                     // next of the missing addresses
 	selves map[netip.AddrPort]bool // seeds that turned out to be this node
-	warned time.Time
 	wait   time.Duration
+
+	unmet    time.Time  // first round without success; zero after a success
+	reported time.Time  // last record of report
+	level    slog.Level // of that record
 }
 
 func (j *joiner) run(ctx context.Context) {
 	t := j.gossip.opts.Timing
 	for first := true; ctx.Err() == nil; first = false {
-		was := j.gossip.astray()
+		was := j.gossip.isolated()
 		if was {
 			j.tryAll(ctx)
 		} else {
@@ -104,7 +130,7 @@ func (j *joiner) run(ctx context.Context) {
 		if first {
 			close(j.gossip.tried)
 		}
-		is := j.gossip.astray()
+		is := j.gossip.isolated()
 		if was != is || j.wait == 0 {
 			j.wait = t.JoinRetry
 		} else {
@@ -114,22 +140,22 @@ func (j *joiner) run(ctx context.Context) {
 	}
 }
 
-// astray reports whether this node has to look for others: no other is alive, or none has
-// exchanged everything with it yet. A node that was refused may know of others all the same,
-// because news rides on every packet.
-func (g *Gossip) astray() bool {
+// isolated reports whether this node has to look for other nodes: no other member is alive, or it has not yet
+// exchanged its full state with any. A refused node can know others without such an exchange, because every packet
+// carries news.
+func (g *Gossip) isolated() bool {
 	met, _, _ := g.result.get()
 	return !met || g.Roster().alone()
 }
 
-// pause waits for the next attempt; going astray, or not any more, ends it.
-func (j *joiner) pause(ctx context.Context, astray bool) {
+// pause waits for the next attempt, or until isolated changes.
+func (j *joiner) pause(ctx context.Context, isolated bool) {
 	timer := time.NewTimer(j.wait)
 	defer timer.Stop()
 	for {
 		r := j.gossip.Roster()
 		_, met, _ := j.gossip.result.get()
-		if j.gossip.astray() != astray {
+		if j.gossip.isolated() != isolated {
 			return
 		}
 		select {
@@ -143,10 +169,10 @@ func (j *joiner) pause(ctx context.Context, astray bool) {
 	}
 }
 
-// missing are the seeds and the members that failed; without those that a member alive
-// gossips at, unless this node is astray.
+// missing returns the addresses to try: those of the seeds and of the failed members, without those of this node.
+// Unless this node is isolated, it leaves out addresses of members that are alive.
 func (j *joiner) missing(ctx context.Context) ([]netip.AddrPort, error) {
-	astray := j.gossip.astray()
+	isolated := j.gossip.isolated()
 	seeds, err := j.gossip.seeds(ctx)
 	r := j.gossip.Roster()
 	for _, m := range r.members {
@@ -157,12 +183,12 @@ func (j *joiner) missing(ctx context.Context) ([]netip.AddrPort, error) {
 	slices.SortFunc(seeds, netip.AddrPort.Compare)
 	seeds = slices.DeleteFunc(slices.Compact(seeds), func(a netip.AddrPort) bool {
 		present := slices.ContainsFunc(r.members, func(m Member) bool { return m.State == Alive && m.Gossip == a })
-		return present && !astray || j.selves[a]
+		return present && !isolated || j.selves[a]
 	})
 	return seeds, err
 }
 
-// tryAll tries every missing address: this node is astray.
+// tryAll tries every missing address. It is used while this node is isolated.
 func (j *joiner) tryAll(ctx context.Context) {
 	targets, err := j.missing(ctx)
 	errs := []error{err}
@@ -185,49 +211,87 @@ func (j *joiner) tryAll(ctx context.Context) {
 	}
 	if reached {
 		j.gossip.opts.Logger.Info("joined the cluster", "members", len(j.gossip.Roster().Alive()))
-		refusal = nil
+		refusal, errs = nil, nil
+		j.unmet, j.reported = time.Time{}, time.Time{}
 	} else {
-		j.warn(errors.Join(errs...))
+		j.report(errors.Join(errs...), refusal != nil)
 	}
 	j.gossip.result.set(reached, refusal)
+	j.gossip.result.note(errors.Join(errs...))
 }
 
-// warn says at most once a minute why nobody could be joined.
-func (j *joiner) warn(err error) {
-	if err == nil || time.Since(j.warned) < sayAgain {
+// joinGrace is the time after the first failed attempt in which it is normal that no seed answers, because the
+// nodes of a new cluster start one after another.
+const joinGrace = 30 * time.Second
+
+// report logs why no seed could be joined. It repeats a line at most once in logInterval. If this node was refused,
+// the level is WARN at once, because waiting does not help. Otherwise it is INFO during joinGrace and then WARN.
+func (j *joiner) report(err error, refused bool) {
+	if err == nil {
 		return
 	}
-	j.warned = time.Now()
+	now := time.Now()
+	if j.unmet.IsZero() {
+		j.unmet = now
+	}
+	level := slog.LevelInfo
+	if refused || now.Sub(j.unmet) >= joinGrace {
+		level = slog.LevelWarn
+	}
+	if level <= j.level && now.Sub(j.reported) < logInterval {
+		return
+	}
+	j.reported, j.level = now, level
 	lines := strings.Split(fault.Text(err), "\n")
-	j.gossip.opts.Logger.Warn("no seed can be joined; trying on", "error", strings.Join(lines, "; "))
+	j.gossip.opts.Logger.Log(context.Background(), level, "no seed can be joined; it is tried again",
+		"error", strings.Join(lines, "; "))
 }
 
-// tryOne tries one missing address after the other, one at each call.
+// tryOne tries one missing address per call, in turn.
 func (j *joiner) tryOne(ctx context.Context) {
-	targets, _ := j.missing(ctx) // a name without an address now may have one next time
+	targets, _ := j.missing(ctx) // a name that cannot be resolved now is tried again
 	if len(targets) == 0 {
 		return
 	}
 	addr := targets[j.turn%len(targets)]
 	j.turn++
 	if o, err := j.try(addr); o != joined {
-		j.gossip.opts.Logger.Log(ctx, slog.LevelDebug, "a missing member is still missing", "address", addr.String(), "error", err)
+		j.gossip.opts.Logger.Log(ctx, slog.LevelDebug, "a missing member is still missing", "address", addr.String(),
+			"error", err)
 	}
 }
 
 func (j *joiner) try(addr netip.AddrPort) (outcome, error) {
 	o, err := j.gossip.join(addr)
-	if o == toItself {
-		j.selves[addr] = true
+	if o != toItself {
+		return o, err
 	}
+	// A leaving node knows only this node as alive, and so looks like this node itself. Another
+	// member is known at its address: it is tried again.
+	if m, other := j.otherAt(addr); other {
+		return unanswered, &fault.Error{Code: fault.Unavailable, Op: "membership.Join",
+			Msg: fmt.Sprintf("%s at %s is leaving", m.NodeID, addr)}
+	}
+	j.selves[addr] = true
 	return o, err
 }
 
-// result is what became of joining so far.
+// otherAt returns the member other than this node with a gossip address, in any state.
+func (j *joiner) otherAt(addr netip.AddrPort) (Member, bool) {
+	r := j.gossip.Roster()
+	i := slices.IndexFunc(r.members, func(m Member) bool { return m.Gossip == addr && m.NodeID != r.self })
+	if i < 0 {
+		return Member{}, false
+	}
+	return r.members[i], true
+}
+
+// result is the result of joining so far.
 type result struct {
 	mu      sync.Mutex
-	joined  bool  // once, ever: everything was exchanged with another node
+	joined  bool  // everything was exchanged with another node at least once
 	refusal error // of the last round
+	trouble error // why the last round reached no node; nil if it reached one
 	changed chan struct{}
 }
 
@@ -243,4 +307,22 @@ func (r *result) get() (joined bool, changed <-chan struct{}, refusal error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.joined, r.changed, r.refusal
+}
+
+// note stores why the last round reached no node.
+func (r *result) note(trouble error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.trouble = trouble
+}
+
+// Trouble returns the errors of the last attempt to reach other nodes. It returns nil while this node is connected
+// with another one, and if there are no seeds to join.
+func (g *Gossip) Trouble() error {
+	if !g.isolated() {
+		return nil
+	}
+	g.result.mu.Lock()
+	defer g.result.mu.Unlock()
+	return g.result.trouble
 }

@@ -13,10 +13,11 @@ import (
 // leaveTimeout bounds Leave when its ctx has no deadline.
 const leaveTimeout = 5 * time.Second
 
-// Leave says good-bye: all members show this node as left at once, not as failed after a
-// while. It returns when the news is out, or with code timeout when ctx ended first: some
-// members may then take the node for failed. Nothing is joined any more; Close is still
-// needed. Leave is idempotent, and does nothing after Close.
+// Leave announces that this node leaves. All members then show it as left at once, instead of as
+// failed after a while. Leave returns when the announcement has been sent. If the deadline of ctx
+// passes before, or leaveTimeout if ctx has none, it returns fault.Timeout, and some members may
+// show the node as failed. Leave does not notice that ctx is cancelled. After Leave this node joins
+// no others; Close must still be called. Leave is idempotent. After Close it does nothing.
 func (g *Gossip) Leave(ctx context.Context) error {
 	g.ending <- struct{}{}
 	defer func() { <-g.ending }()
@@ -32,12 +33,14 @@ func (g *Gossip) Leave(ctx context.Context) error {
 		timeout = max(time.Until(deadline), time.Millisecond)
 	}
 	if err := g.list.Load().Leave(timeout); err != nil {
-		return &fault.Error{Code: fault.Timeout, Op: "membership.Leave", Msg: "left, but not all members may have heard it", Err: err}
+		return &fault.Error{Code: fault.Timeout, Op: "membership.Leave",
+			Msg: "left, but some members may show this node as failed", Err: err}
 	}
 	return nil
 }
 
-// sayFarewell tells every member directly; gossip repeats it for packets that get lost.
+// sayFarewell sends the announcement directly to every member. Gossip sends it again, because these
+// packets may be lost.
 func (g *Gossip) sayFarewell() {
 	msg := append([]byte{0}, g.farewells.say(g.table.self)...)
 	for _, m := range g.Roster().Alive() {
@@ -46,13 +49,14 @@ func (g *Gossip) sayFarewell() {
 		}
 		to := &memberlist.Node{Name: m.Name(), Addr: m.Gossip.Addr().AsSlice(), Port: m.Gossip.Port()}
 		if err := g.list.Load().SendBestEffort(to, msg); err != nil {
-			g.opts.Logger.Debug("a good-bye could not be sent", "node", m.NodeID, "error", err)
+			g.opts.Logger.Debug("the announcement that this node leaves could not be sent", "node", m.NodeID, "error",
+				err)
 		}
 	}
 }
 
-// Close stops gossiping without a good-bye, after Leave or instead of it. It is idempotent
-// and waits for the goroutines and connections of this package.
+// Close stops gossiping. If Leave was not called before, other members will show this node as
+// failed. Close is idempotent. It waits for the goroutines and connections of this package.
 func (g *Gossip) Close() error {
 	g.ending <- struct{}{}
 	defer func() { <-g.ending }()
@@ -68,10 +72,10 @@ func (g *Gossip) Close() error {
 	return fault.Wrap(err, "membership.Close", "closing gossip")
 }
 
-// pruneInterval is how often old members are looked for.
+// pruneInterval is how often old members are forgotten.
 const pruneInterval = time.Minute
 
-// watch logs who comes and goes, and forgets those gone for long.
+// watch logs changes of members and forgets old ones.
 func (g *Gossip) watch(ctx context.Context) {
 	tick := time.NewTicker(pruneInterval)
 	defer tick.Stop()
@@ -90,14 +94,15 @@ func (g *Gossip) watch(ctx context.Context) {
 	}
 }
 
-// log writes what has changed since an older roster.
+// log logs the differences to an older roster.
 func (r *Roster) log(old *Roster, log *slog.Logger) {
 	for _, m := range r.members {
 		was, known := old.Node(m.NodeID)
 		if m.NodeID == r.self || known && was.State == m.State && was.BootID == m.BootID {
 			continue
 		}
-		args := []any{"node", m.NodeID, "role", m.Role.String(), "gossip", m.Gossip.String(), "peer", m.PeerAddr, "version", m.Version}
+		args := []any{"node", m.NodeID, "role", m.Role.String(), "gossip", m.Gossip.String(), "peer", m.PeerAddr,
+			"version", m.Version}
 		switch {
 		case m.State == Failed:
 			log.Warn("member failed: it stopped answering", args...)

@@ -6,7 +6,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// metrics are the counters of this package, and a collector that reads the roster when asked.
+// metrics are the counters of this package, and a collector that reads the roster.
 type metrics struct {
 	joins   *prometheus.CounterVec // by outcome
 	refused *prometheus.CounterVec // by reason
@@ -21,8 +21,10 @@ func newMetrics(g *Gossip) *metrics {
 		joins: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_gossip_joins_total",
 			Help: "Attempts to join a seed or to find a lost member again, by outcome."}, []string{"outcome"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_gossip_refused_total",
-			Help: "Decisions not to merge with a node, or not to take what it sends, by reason; one node may be refused many times."}, []string{"reason"}),
-		members: prometheus.NewDesc("quorate_gossip_members", "Members this node knows, itself included.", []string{"state", "role"}, nil),
+			Help: "Decisions not to merge with a node, or not to take what it sends, by reason; one node may " +
+				"be refused many times."}, []string{"reason"}),
+		members: prometheus.NewDesc("quorate_gossip_members", "Members this node knows, itself included.",
+			[]string{"state", "role"}, nil),
 		health: prometheus.NewDesc("quorate_gossip_health_score",
 			"How badly this node keeps up with gossip itself: 0 is well, 7 is worst.", nil, nil),
 	}
@@ -39,12 +41,13 @@ func (m *metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.joins, m.refused, m}
 }
 
-// register adds all or none.
+// register registers all or none.
 func (m *metrics) register(reg prometheus.Registerer) error {
 	for i, c := range m.collectors() {
 		if err := reg.Register(c); err != nil {
 			unregister(reg, m.collectors()[:i])
-			return &fault.Error{Code: fault.Internal, Op: "membership.Open", Msg: "metrics cannot be registered", Err: err}
+			return &fault.Error{Code: fault.Internal, Op: "membership.Open", Msg: "metrics cannot be registered",
+				Err: err}
 		}
 	}
 	return nil
@@ -74,7 +77,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, s := range []State{Alive, Left, Failed} {
 		for _, r := range []Role{Server, Sidecar} {
-			ch <- prometheus.MustNewConstMetric(m.members, prometheus.GaugeValue, float64(count[kind{s, r}]), s.String(), r.String())
+			ch <- prometheus.MustNewConstMetric(m.members, prometheus.GaugeValue, float64(count[kind{s, r}]),
+				s.String(), r.String())
 		}
 	}
 	ch <- prometheus.MustNewConstMetric(m.health, prometheus.GaugeValue, float64(m.gossip.HealthScore()))

@@ -23,14 +23,14 @@ type network struct {
 	cut   func(from, to netip.AddrPort, packet bool) bool // nil = nothing is lost
 }
 
-// newNetwork makes a network. The last thing a test does is to let what memberlist does not
-// wait for come to its end: virtual time stands still afterwards.
+// newNetwork makes a network. The cleanup lets goroutines of memberlist end that it does not wait for,
+// because virtual time stops with the test.
 func newNetwork(t testing.TB) *network {
 	t.Cleanup(func() { <-time.After(time.Minute) })
 	return &network{wires: map[netip.AddrPort]*wire{}, next: 1000}
 }
 
-// lose loses what f says from now on.
+// lose drops the packets and connections for which f is true.
 func (n *network) lose(f func(from, to netip.AddrPort, packet bool) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -52,7 +52,7 @@ func (n *network) open(t testing.TB, o membership.Options) *membership.Gossip {
 	return g
 }
 
-// find returns the wire that what is sent arrives at; nil if it is lost.
+// find returns the wire of an address; nil if the traffic is dropped.
 func (n *network) find(from netip.AddrPort, to string, packet bool) *wire {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -88,7 +88,8 @@ func (w *wire) WriteTo(b []byte, addr string) (time.Time, error) {
 	now := time.Now()
 	if to := w.network.find(w.at, addr, true); to != nil {
 		select {
-		case to.packets <- &memberlist.Packet{Buf: append([]byte(nil), b...), From: net.UDPAddrFromAddrPort(w.at), Timestamp: now}:
+		case to.packets <- &memberlist.Packet{Buf: append([]byte(nil), b...), From: net.UDPAddrFromAddrPort(w.at),
+			Timestamp: now}:
 		default:
 		}
 	}
@@ -128,7 +129,7 @@ func (w *wire) Shutdown() error {
 	return nil
 }
 
-// lan are options on the LAN profile.
+// lan returns options with the LAN timing.
 func lan(f membership.Facts, seeds ...*membership.Gossip) membership.Options {
 	o := options(f, seeds...)
 	o.Timing = membership.LAN()
@@ -145,7 +146,7 @@ func (n *network) fleet(t testing.TB, count int) []*membership.Gossip {
 	return all
 }
 
-// within lets time pass until every node sees what is wanted, and returns how long it took.
+// within lets time pass until every node has the wanted view, and returns how long it took.
 func within(t testing.TB, d time.Duration, all []*membership.Gossip, want string) time.Duration {
 	t.Helper()
 	from := time.Now()
@@ -166,14 +167,14 @@ func within(t testing.TB, d time.Duration, all []*membership.Gossip, want string
 	}
 }
 
-// aMinute is a context that ends; without one, virtual time would go on for ever.
+// aMinute returns a context that ends; otherwise virtual time would run for ever.
 func aMinute(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// joins waits until a node has met others.
+// joins waits until a node has joined.
 func joins(t testing.TB, g *membership.Gossip) {
 	t.Helper()
 	must(t, g.Joined(aMinute(t)))

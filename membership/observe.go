@@ -10,9 +10,10 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// observed notes how far the last dial for a join got. Memberlist tells why a join failed
-// as text only; joining has to know whether there was an answer. It knows joins from other
-// exchanges by the missing name: who joins does not know yet whom it will meet.
+// observed is a transport that records how far the last dial for a join came. Memberlist returns
+// only a text when a join fails, but joiner has to know whether the seed answered. observed
+// recognizes a dial for a join by the missing node name: the name of a seed is not known before it
+// answers.
 type observed struct {
 	memberlist.NodeAwareTransport
 
@@ -27,7 +28,7 @@ type contact struct {
 	refused  atomic.Pointer[error] // the other side ended TLS on purpose
 }
 
-// distrust is why one of the two does not trust the other; nil if it is not about trust.
+// distrust returns why one side does not trust the other; nil if that is not the cause.
 func (c *contact) distrust() error {
 	var u *errUntrusted
 	if errors.As(c.err, &u) {
@@ -39,14 +40,14 @@ func (c *contact) distrust() error {
 	return nil
 }
 
-// forget clears what was noted before an attempt.
+// forget clears the record before an attempt.
 func (o *observed) forget() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.last = nil
 }
 
-// lastContact returns what was noted since; nil if there was no dial.
+// lastContact returns the last dial since forget; nil if there was none.
 func (o *observed) lastContact() *contact {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -69,13 +70,13 @@ func (o *observed) DialAddressTimeout(a memberlist.Address, timeout time.Duratio
 	return &answering{Conn: conn, contact: c}, nil
 }
 
-// answering notes that something was read.
+// answering records that something was read.
 type answering struct {
 	net.Conn
 	contact *contact
 }
 
-// Read reads.
+// Read implements net.Conn.
 func (a *answering) Read(b []byte) (int, error) {
 	n, err := a.Conn.Read(b)
 	if n > 0 {

@@ -9,23 +9,28 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Reach tries both gossip ports of a member, with a packet that it must answer and with a
-// connection, and returns what is wrong with each; nil if nothing is. ctx bounds the latter.
+// Reach tests the UDP port and the TCP port of a member's gossip: it sends a packet that the member
+// must answer, and opens a connection. It returns one error for each, or nil for a port that works.
+// ctx limits the connection.
 func (g *Gossip) Reach(ctx context.Context, m *Member) (udp, tcp error) {
 	if !g.answers(m) {
-		udp = &fault.Error{Code: fault.Timeout, Op: "membership.Reach", Msg: "no answer over UDP from " + m.Gossip.String()}
+		udp = &fault.Error{Code: fault.Timeout, Op: "membership.Reach", Msg: "no answer over UDP from " +
+			m.Gossip.String()}
 	}
 	timeout := reachTimeout
 	if at, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, max(time.Until(at), time.Millisecond))
 	}
-	c, err := g.contacts.NodeAwareTransport.DialAddressTimeout(memberlist.Address{Addr: m.Gossip.String(), Name: m.Name()}, timeout)
+	c, err := g.contacts.NodeAwareTransport.DialAddressTimeout(memberlist.Address{Addr: m.Gossip.String(),
+		Name: m.Name()}, timeout)
 	if err != nil {
-		return udp, &fault.Error{Code: fault.Unavailable, Op: "membership.Reach", Msg: "no connection over TCP to " + m.Gossip.String(), Err: err}
+		return udp, &fault.Error{Code: fault.Unavailable, Op: "membership.Reach", Msg: "no connection over TCP to " +
+			m.Gossip.String(), Err: err}
 	}
-	defer c.Close() //nolint:errcheck // nothing is said on it but who speaks
+	defer c.Close() //nolint:errcheck // only the handshake is sent on it
 	if err := memberlist.AddLabelHeaderToStream(c, g.opts.Label); err != nil {
-		return udp, &fault.Error{Code: fault.Unavailable, Op: "membership.Reach", Msg: "the connection over TCP to " + m.Gossip.String() + " was lost", Err: err}
+		return udp, &fault.Error{Code: fault.Unavailable, Op: "membership.Reach", Msg: "the connection over TCP to " +
+			m.Gossip.String() + " was lost", Err: err}
 	}
 	return udp, nil
 }

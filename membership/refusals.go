@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,14 +14,15 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// sayAgain is how long a refusal that was logged stays unsaid.
-const sayAgain = time.Minute
+// logInterval is how often the same refusal is logged at most.
+const logInterval = time.Minute
 
-// refusals counts decisions not to merge, hands them to whoever logs, and keeps those made
-// during an attempt to join.
+// refusals counts refused nodes, passes the refusals on to be logged, and keeps those that belong to an attempt to
+// join.
 type refusals struct {
 	count *prometheus.CounterVec // by reason
-	say   chan *refusal          // drained by report; a full one drops, the count has it
+	say   chan *refusal          // read by report; a full channel drops, the counter has it
+	epoch atomic.Uint32          // the newest one of a server that did not merge; written under mu
 
 	mu      sync.Mutex
 	keeping bool
@@ -31,12 +33,13 @@ func newRefusals(count *prometheus.CounterVec) *refusals {
 	return &refusals{count: count, say: make(chan *refusal, 64)}
 }
 
-// note takes a refusal in and returns its error. A nil refusal is none.
+// note records a refusal and returns its error. A nil refusal is ignored.
 func (l *refusals) note(r *refusal) error {
 	if r == nil {
 		return nil
 	}
 	l.mu.Lock()
+	l.epoch.Store(max(l.epoch.Load(), r.epoch))
 	if l.keeping {
 		l.kept = append(l.kept, r)
 	}
@@ -52,8 +55,8 @@ func (l *refusals) note(r *refusal) error {
 	return r.err
 }
 
-// tell takes in that a packet or a connection is refused; with no error there is nothing to
-// log. It has nothing to do with the attempt to join that may be under way.
+// tell counts a refused packet or connection that does not belong to an attempt to join. It also passes the refusal
+// on to be logged, if it has an error.
 func (l *refusals) tell(r *refusal) {
 	l.count.WithLabelValues(string(r.reason)).Inc()
 	if r.err == nil {
@@ -65,9 +68,8 @@ func (l *refusals) tell(r *refusal) {
 	}
 }
 
-// during runs an attempt to join the node at addr and returns the refusal that ended it, if
-// one did. Others may join us at the same time: what they were refused for is told apart by
-// the nodes the refusal was about.
+// during runs an attempt to join the node at addr. If the attempt fails because of a refusal, it returns that
+// refusal. Other nodes may join this one at the same time, so a refusal that names addr has precedence over others.
 func (l *refusals) during(addr netip.AddrPort, attempt func() error) (*refusal, error) {
 	l.mu.Lock()
 	l.keeping, l.kept = true, nil
@@ -87,7 +89,7 @@ func (l *refusals) during(addr netip.AddrPort, attempt func() error) (*refusal, 
 	return l.kept[len(l.kept)-1], err
 }
 
-// report logs refusals, each at most once a minute, until ctx ends.
+// report logs each refusal at most once in logInterval, until ctx ends.
 func (l *refusals) report(ctx context.Context, log *slog.Logger) {
 	said := map[string]time.Time{}
 	for {
@@ -97,11 +99,11 @@ func (l *refusals) report(ctx context.Context, log *slog.Logger) {
 		case r := <-l.say:
 			now := time.Now()
 			key := string(r.reason) + " " + r.about
-			if at, ok := said[key]; ok && now.Sub(at) < sayAgain {
+			if at, ok := said[key]; ok && now.Sub(at) < logInterval {
 				continue
 			}
 			for k, at := range said {
-				if now.Sub(at) >= sayAgain {
+				if now.Sub(at) >= logInterval {
 					delete(said, k)
 				}
 			}
@@ -111,16 +113,16 @@ func (l *refusals) report(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// headline is the message of the log.
+// headline returns the message of the log record.
 func (r *refusal) headline() string {
 	switch r.reason {
-	case Plain, UnknownKey, Replayed, Forged, Authority, Expired, Certificate, Handshake:
+	case Plain, UnknownKey, Replayed, Forged, Authority, Expired, Certificate, Handshake, Busy, Silent:
 		return "gossip is refused"
 	}
 	return "a node is refused"
 }
 
-// ownSeed is what a node answers itself, and what memberlist then takes for a failure.
+// ownSeed is the error of a node that is its own seed. Memberlist logs it as a failure.
 const ownSeed = "the seed is this node itself"
 
 func errItself() error { return fault.New(fault.Invalid, "membership.Join", ownSeed) }

@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// State is what gossip makes of a member. A member that is merely suspected is alive: the
-// library does not tell, and most suspicions are refuted.
+// State is the state of a member. A member that memberlist suspects to have failed is Alive: memberlist does not
+// report suspicions, and the member refutes most of them.
 type State uint8
 
 // The states.
 const (
 	Alive  State = iota + 1
-	Left         // it said good-bye
+	Left         // it announced that it leaves
 	Failed       // it stopped answering
 )
 
-// String is the word for a state, as status and metrics print it.
+// String returns the name of the state in status and metrics.
 func (s State) String() string {
 	switch s {
 	case Alive:
@@ -34,25 +34,25 @@ func (s State) String() string {
 	}
 }
 
-// Member is one life of one node, as this node knows it.
+// Member is one incarnation of a node, as this node knows it.
 type Member struct {
 	Facts
-	Gossip netip.AddrPort // where it gossips
+	Gossip netip.AddrPort // its gossip address
 	State  State
 	Since  time.Time // when this node saw it enter State
 }
 
-// Roster is every node this one knows, at one moment: itself and the others, one entry per
-// node id. It never changes; Changed tells when there is a newer one. All methods are safe
-// for concurrent use, and what they return belongs to the caller.
+// Roster is a list of all nodes that this node knew at one moment, itself included. It has one entry per node id.
+// It is immutable; Changed signals that there is a newer one. All methods are safe for concurrent use. The caller
+// may change the slices that they return.
 type Roster struct {
 	members []Member // by node id
 	self    string   // node id
 	changed chan struct{}
 }
 
-// Changed is closed when Gossip.Roster returns a newer roster than this. Whoever looks at
-// the roster after each change sees the last one, but not every one on the way.
+// Changed returns a channel that is closed when Gossip.Roster returns a newer roster than r. A reader that waits
+// for each change sees the latest roster, but may miss rosters in between.
 func (r *Roster) Changed() <-chan struct{} { return r.changed }
 
 // Members returns all members by node id.
@@ -66,15 +66,17 @@ func (r *Roster) Self() Member {
 
 // Node finds a member by its node id.
 func (r *Roster) Node(id string) (Member, bool) {
-	i, ok := slices.BinarySearchFunc(r.members, id, func(m Member, id string) int { return cmp.Compare(m.NodeID, id) })
+	i, ok := slices.BinarySearchFunc(r.members, id, func(m Member, id string) int {
+		return cmp.Compare(m.NodeID, id)
+	})
 	if !ok {
 		return Member{}, false
 	}
 	return r.members[i], true
 }
 
-// Server finds a member by its server id. A member that runs with another data directory now
-// is not found.
+// Server returns the member with a server id. It returns false if there is none. The server id contains the id of
+// the data directory, so a member that has changed its directory is not found by its old server id.
 func (r *Roster) Server(id string) (Member, bool) {
 	i := slices.IndexFunc(r.members, func(m Member) bool { return m.ServerID == id && id != "" })
 	if i < 0 {
@@ -83,8 +85,8 @@ func (r *Roster) Server(id string) (Member, bool) {
 	return r.members[i], true
 }
 
-// PeerAddr returns where a server's peer port is, or was when it was last heard of: whether
-// it is alive is for the caller to find out by dialling.
+// PeerAddr returns the last known address of a server's peer port, whether the server is alive or not. It returns
+// false if the server is not known.
 func (r *Roster) PeerAddr(serverID string) (string, bool) {
 	m, ok := r.Server(serverID)
 	return m.PeerAddr, ok
@@ -118,8 +120,8 @@ func (r *Roster) alone() bool {
 	return !slices.ContainsFunc(r.members, func(m Member) bool { return m.State == Alive && m.NodeID != r.self })
 }
 
-// Understood returns the newest versions of each form that every member understands: those
-// alive, and the servers that may come back.
+// Understood returns, for each format, the newest version that every member understands. Members that are alive
+// count. Servers count in any state, because they may come back.
 func (r *Roster) Understood() Formats {
 	out := r.Self().Formats
 	for i := range r.members {
@@ -134,24 +136,24 @@ func (r *Roster) Understood() Formats {
 	return out
 }
 
-// Difference is a setting on which the members alive do not agree.
+// Difference is a setting on which the members alive disagree.
 type Difference struct {
 	Setting string // bootstrap-expect or version
 	Values  []Value
 }
 
-// Value is one value of a setting and who has it.
+// Value is one value of a setting and the nodes that have it.
 type Value struct {
 	Value string
 	Nodes []string // node ids, sorted
 }
 
-// String names the setting, its values and who has which.
-func (d Difference) String() string { return d.Setting + " differs: " + spell(d.Values) }
+// String returns the setting, its values and their nodes.
+func (d Difference) String() string { return d.Setting + " differs: " + formatValues(d.Values) }
 
-// Differences returns the settings on which members alive disagree without being refused:
-// bootstrap-expect among servers while nobody belongs to a cluster yet (afterwards it means
-// nothing), and the version of the program.
+// Differences returns settings that differ between members that are alive, without a member being refused for it.
+// It compares two settings. The version of the program is compared for all members. bootstrap-expect is compared
+// for servers, and only while no member belongs to a cluster; after that it has no effect.
 func (r *Roster) Differences() []Difference {
 	alive := r.Alive()
 	var out []Difference

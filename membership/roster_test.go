@@ -38,7 +38,7 @@ func texts(list []membership.Difference) []string {
 	return out
 }
 
-func TestDifferencesNameWhoDiffers(t *testing.T) {
+func TestRosterDifferences_NameNodes(t *testing.T) {
 	for name, c := range map[string]struct {
 		count  int
 		change func(i int, f *membership.Facts)
@@ -50,7 +50,7 @@ func TestDifferencesNameWhoDiffers(t *testing.T) {
 				f.BootstrapExpect = 5
 			}
 		}, []string{"bootstrap-expect differs: 3 on n1, n3; 5 on n2"}},
-		"who does not form a cluster has no say": {4, func(i int, f *membership.Facts) {
+		"a node that forms no cluster does not count": {4, func(i int, f *membership.Facts) {
 			switch i {
 			case 1, 2:
 				f.BootstrapExpect = 3
@@ -79,7 +79,7 @@ func TestDifferencesNameWhoDiffers(t *testing.T) {
 	}
 }
 
-func TestAFormatIsUnderstoodWhenEveryMemberUnderstandsIt(t *testing.T) {
+func TestRosterFormat_IsLowestOfAllMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := differing(t, 3, func(i int, f *membership.Facts) {
 			f.Formats = membership.Formats{Command: 5, Snapshot: uint32(i), RPC: uint32(10 - i)}
@@ -90,7 +90,7 @@ func TestAFormatIsUnderstoodWhenEveryMemberUnderstandsIt(t *testing.T) {
 	})
 }
 
-func TestFormatsWaitForServersThatMayComeBackButNotForSidecars(t *testing.T) {
+func TestRosterFormat_WaitsForFailedServersOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newNetwork(t)
 		first := net.open(t, lan(facts("n1")))
@@ -117,7 +117,7 @@ func TestFormatsWaitForServersThatMayComeBackButNotForSidecars(t *testing.T) {
 	})
 }
 
-func TestRostersFindMembersByEveryName(t *testing.T) {
+func TestRoster_FindsMembersByEveryName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := differing(t, 3, func(i int, f *membership.Facts) {
 			f.PeerAddr = fmt.Sprintf("10.0.0.%d:7947", i)
@@ -149,7 +149,7 @@ func TestRostersFindMembersByEveryName(t *testing.T) {
 	})
 }
 
-func TestMetricsAreWellFormed(t *testing.T) {
+func TestMetrics_AreWellFormed(t *testing.T) {
 	o := options(facts("n1"))
 	open(t, o)
 	families, err := o.Registerer.(*prometheus.Registry).Gather()

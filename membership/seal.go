@@ -17,14 +17,14 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// A sealed packet, big-endian:
+// The format of an encrypted packet, big-endian:
 //
 //	0xC7 | key u32 | to u64 | session 16 bytes | counter u64 | AES-256-GCM of the packet
 //
-// key names the gossip key, to the life of the node it is for, session the life that sent
-// it. Every session has keys of its own, derived from the gossip key, and counts its packets:
-// so no nonce comes twice, and no packet is taken twice, nor by another life than the one it
-// was sent to. What was recorded on the network is worth nothing.
+// key identifies the gossip key, to identifies the receiving incarnation, and session identifies
+// the sending incarnation. Every session derives its own key from the gossip key and numbers its
+// packets with counter. So a nonce is never used twice. Only the receiver accepts the packet, and
+// only once, so a recorded packet cannot be replayed.
 const (
 	sealMark     = 0xC7
 	sealHead     = 1 + 4 + 8 + sessionLen + 8
@@ -33,8 +33,8 @@ const (
 	sessionLen   = 16
 	keyLen       = 32
 
-	maxSessions = 4096      // whose packets may come in any order; of the rest only new ones are taken
-	idleSession = time.Hour // before it is one of the rest
+	maxSessions = 4096      // sessions that accept reordered packets; the others accept only higher counters
+	idleSession = time.Hour // after this it may become one of the others
 )
 
 type sessionID [sessionLen]byte
@@ -64,7 +64,7 @@ type heardKey struct {
 	session sessionID
 }
 
-// heard is what came from one session.
+// heard is the receive state of one session.
 type heard struct {
 	aead cipher.AEAD
 	seen window
@@ -77,7 +77,7 @@ func newSealer(label, self string, keys [][]byte) (*sealer, error) {
 	return s, s.rekey(keys)
 }
 
-// rekey puts other keys in the place of the old; the first one seals.
+// rekey replaces the keys; the first one seals.
 func (s *sealer) rekey(keys [][]byte) error {
 	if len(keys) == 0 {
 		return fault.New(fault.Invalid, "membership.Rekey", "there is no gossip key")
@@ -85,16 +85,18 @@ func (s *sealer) rekey(keys [][]byte) error {
 	var next []*sealKey
 	for _, k := range keys {
 		if len(k) != keyLen {
-			return fault.New(fault.Invalid, "membership.Rekey", fmt.Sprintf("a gossip key has %d bytes, not %d", keyLen, len(k)))
+			return fault.New(fault.Invalid, "membership.Rekey",
+				fmt.Sprintf("a gossip key has %d bytes, not %d", keyLen, len(k)))
 		}
 		id := sha256.Sum256(append([]byte("quorate gossip key id "), k...))
-		next = append(next, &sealKey{id: binary.BigEndian.Uint32(id[:]), key: bytes.Clone(k), own: sessionAEAD(k, s.session)})
+		next = append(next, &sealKey{id: binary.BigEndian.Uint32(id[:]), key: bytes.Clone(k),
+			own: sessionAEAD(k, s.session)})
 	}
 	s.keys.Store(&next)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	gone := func(k uint32) bool { return !slices.ContainsFunc(next, func(n *sealKey) bool { return n.id == k }) }
-	for k, h := range s.heard { // should the key come back, nothing old is taken
+	for k, h := range s.heard { // if the key is used again, old packets stay refused
 		if gone(k.key) {
 			delete(s.heard, k)
 			s.floor[k] = h.seen.top
@@ -103,7 +105,7 @@ func (s *sealer) rekey(keys [][]byte) error {
 	return nil
 }
 
-// sessionAEAD is the cipher of one session under a gossip key.
+// sessionAEAD returns the cipher of one session under a gossip key.
 func sessionAEAD(key []byte, id sessionID) cipher.AEAD {
 	derived, err := hkdf.Key(sha256.New, key, id[:], "quorate gossip packets", keyLen)
 	if err != nil {
@@ -120,9 +122,9 @@ func sessionAEAD(key []byte, id sessionID) cipher.AEAD {
 	return aead
 }
 
-// lifeTag names one life of a node, by its gossip name.
+// lifeTag returns a short tag of the gossip name of an incarnation.
 func lifeTag(name string) uint64 {
-	h := sha256.Sum256([]byte("quorate gossip life " + name))
+	h := sha256.Sum256([]byte("quorate gossip incarnation " + name))
 	return binary.BigEndian.Uint64(h[:])
 }
 
@@ -130,10 +132,10 @@ func nonce(counter uint64) []byte {
 	return binary.BigEndian.AppendUint64(make([]byte, 4, 12), counter)
 }
 
-// bound is what a packet is bound to beside its bytes.
+// bound returns the additional authenticated data of a packet.
 func (s *sealer) bound(head []byte) []byte { return append(bytes.Clone(head), s.label...) }
 
-// seal seals a packet for the life with a gossip name.
+// seal seals a packet for the incarnation with a gossip name.
 func (s *sealer) seal(to string, packet []byte) []byte {
 	key := (*s.keys.Load())[0]
 	counter := s.count.Add(1)
@@ -146,7 +148,7 @@ func (s *sealer) seal(to string, packet []byte) []byte {
 	return key.own.Seal(b, nonce(counter), packet, s.bound(b))
 }
 
-// open gives back the packet that was sealed, or why it is not taken.
+// open returns the packet that was sealed, or the reason why it is refused.
 func (s *sealer) open(b []byte, now time.Time) ([]byte, Reason) {
 	if len(b) < sealOverhead || b[0] != sealMark {
 		return nil, Plain
@@ -183,8 +185,8 @@ func (s *sealer) open(b []byte, now time.Time) ([]byte, Reason) {
 	return packet, ""
 }
 
-// tidy keeps little of sessions that were not heard for long, if there are many. The caller
-// holds mu.
+// tidy limits the memory for sessions. If there are more than maxSessions, it keeps only the
+// highest counter of each idle session. The caller holds mu.
 func (s *sealer) tidy(now time.Time) {
 	if len(s.heard) <= maxSessions {
 		return
@@ -197,16 +199,17 @@ func (s *sealer) tidy(now time.Time) {
 	}
 }
 
-// window knows which counters were taken: the highest, and which of those before it.
+// window records which counters of a session were accepted: the highest one, and which of the
+// windowBits counters before it.
 type window struct {
 	top  uint64
 	bits [windowBits / 64]uint64 // bit counter % windowBits
 }
 
-// windowBits is how far behind the highest a packet may come.
+// windowBits is how far behind the highest a packet may be.
 const windowBits = 1024
 
-// raised is a window in which everything up to top was taken.
+// raised returns a window in which every counter up to top was accepted.
 func raised(top uint64) window {
 	w := window{top: top}
 	if top > 0 {
@@ -217,7 +220,7 @@ func raised(top uint64) window {
 	return w
 }
 
-// open reports whether a counter was not taken yet. 0 is none.
+// open reports whether a counter was not accepted yet. Counters begin at 1.
 func (w *window) open(n uint64) bool {
 	switch {
 	case n == 0:
@@ -230,7 +233,7 @@ func (w *window) open(n uint64) bool {
 	return w.bits[n/64%(windowBits/64)]&(1<<(n%64)) == 0
 }
 
-// take notes a counter that is open.
+// take marks an open counter as accepted.
 func (w *window) take(n uint64) {
 	if n > w.top {
 		for i := w.top + 1; i < n && i-w.top <= windowBits; i++ {

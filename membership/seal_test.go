@@ -20,7 +20,7 @@ func sealer(t testing.TB, self string, keys ...[]byte) *membership.Sealer {
 	return s
 }
 
-func TestAPacketIsTakenOnceAndByWhomItIsForAlone(t *testing.T) {
+func TestSeal_PacketOpensOnceAtItsReceiver(t *testing.T) {
 	now := time.Now()
 	a, b, c := sealer(t, "a/1", key(1)), sealer(t, "b/1", key(1)), sealer(t, "c/1", key(1))
 	again, other := sealer(t, "b/2", key(1)), sealer(t, "b/1", key(2))
@@ -35,7 +35,8 @@ func TestAPacketIsTakenOnceAndByWhomItIsForAlone(t *testing.T) {
 			at   *membership.Sealer
 			want membership.Reason
 		}{
-			"another node": {c, membership.Stale}, "its next life": {again, membership.Stale}, "the sender": {a, membership.Stale},
+			"another node": {c, membership.Stale}, "its next incarnation": {again, membership.Stale},
+			"the sender":    {a, membership.Stale},
 			"another token": {other, membership.UnknownKey}, "another cluster name": {elsewhere, membership.Forged},
 		} {
 			if _, why := r.at.Open(sealed, now); why != r.want {
@@ -49,12 +50,13 @@ func TestAPacketIsTakenOnceAndByWhomItIsForAlone(t *testing.T) {
 			t.Errorf("the second time: %q", why)
 		}
 	}
-	if _, why := b.Open([]byte("\x0fplain gossip, long enough to be sealed, but it is not sealed at all....."), now); why != membership.Plain {
+	if _, why := b.Open([]byte("\x0fplain gossip, long enough to be sealed, but it is not sealed at all....."),
+		now); why != membership.Plain {
 		t.Errorf("a plain packet: %q", why)
 	}
 }
 
-func TestEveryByteOfAPacketCounts(t *testing.T) {
+func TestSeal_DetectsEveryChangedByte(t *testing.T) {
 	a, b := sealer(t, "a/1", key(1)), sealer(t, "b/1", key(1))
 	sealed := a.Seal("b/1", []byte("hello"))
 	for i := range sealed {
@@ -72,7 +74,7 @@ func TestEveryByteOfAPacketCounts(t *testing.T) {
 	}
 }
 
-func TestPacketsMayComeInAnyOrderWithinTheWindow(t *testing.T) {
+func TestSeal_AcceptsReorderingWithinWindow(t *testing.T) {
 	now := time.Now()
 	a, b := sealer(t, "a/1", key(1)), sealer(t, "b/1", key(1))
 	var sealed [][]byte
@@ -99,7 +101,7 @@ func TestPacketsMayComeInAnyOrderWithinTheWindow(t *testing.T) {
 	}
 }
 
-func TestKeysAreExchangedInThreeSteps(t *testing.T) {
+func TestSeal_KeyRotation(t *testing.T) {
 	now := time.Now()
 	steps := [][][]byte{{key(1)}, {key(1), key(2)}, {key(2), key(1)}, {key(2)}}
 	for i, keys := range steps {
@@ -119,7 +121,7 @@ func TestKeysAreExchangedInThreeSteps(t *testing.T) {
 		must(t, s.Rekey([][]byte{key(2)}))
 	}
 	if _, why := b.Open(old, now); why != membership.UnknownKey {
-		t.Errorf("under the key of before: %q", why)
+		t.Errorf("under the previous key: %q", why)
 	}
 	if _, why := b.Open(a.Seal("b/1", nil), now); why != "" {
 		t.Errorf("under the new key: %q", why)
@@ -135,7 +137,7 @@ func TestKeysAreExchangedInThreeSteps(t *testing.T) {
 	}
 }
 
-func TestSessionsThatEndedTakeLittleMemoryAndStayClosed(t *testing.T) {
+func TestSeal_EndedSessionsStayClosed(t *testing.T) {
 	now := time.Now()
 	b := sealer(t, "b/1", key(1))
 	first := sealer(t, "a/1", key(1))

@@ -15,11 +15,12 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/pending"
 	"github.com/quorate/quorate/internal/trust"
 )
 
-// secured stands before a transport: it seals packets and puts TLS on streams. What fails
-// is counted and logged, and memberlist never sees it.
+// secured wraps a transport. It encrypts packets, and uses TLS on streams. It counts and logs packets and streams
+// that it refuses; memberlist does not see them.
 type secured struct {
 	memberlist.NodeAwareTransport
 	seal    *sealer
@@ -28,15 +29,12 @@ type secured struct {
 	timeout time.Duration // of a handshake
 	packets chan *memberlist.Packet
 	streams chan net.Conn
-	shaking chan struct{} // a slot for each handshake of an accepted stream
+	pending *pending.Set // accepted streams during their handshake
 
 	ctx    context.Context // ends with Shutdown
 	cancel context.CancelFunc
 	busy   sync.WaitGroup
 }
-
-// maxShaking bounds the accepted streams whose other side has not proven itself.
-const maxShaking = 64
 
 func newSecured(t memberlist.NodeAwareTransport, o Options, refuse func(*refusal)) (*secured, error) {
 	seal, err := newSealer(o.Label, o.Facts.Name(), o.SecretKeys)
@@ -44,7 +42,8 @@ func newSecured(t memberlist.NodeAwareTransport, o Options, refuse func(*refusal
 		return nil, err
 	}
 	s := &secured{NodeAwareTransport: t, seal: seal, tls: o.TLS, refuse: refuse, timeout: o.Timing.StreamTimeout,
-		packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), shaking: make(chan struct{}, maxShaking)}
+		packets: make(chan *memberlist.Packet), streams: make(chan net.Conn),
+		pending: pending.New(pending.Limits{FirstByte: o.Timing.FirstByte})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.busy.Go(s.receive)
 	s.busy.Go(s.accept)
@@ -73,46 +72,42 @@ func (s *secured) receive() {
 	}
 }
 
-// refusedPacket says why. Addresses of packets can be made up, so there is one line for all.
+// refusedPacket returns the refusal of a packet. The refusal has no node as its key, because source addresses can be
+// forged. Packets that are refused for the same reason share one log line per logInterval.
 func refusedPacket(why Reason, from net.Addr) *refusal {
 	e := &fault.Error{Code: fault.Denied, Op: "membership.receive"}
 	switch why {
 	case Plain:
-		e.Msg, e.Hint = fmt.Sprintf("a packet from %s is not sealed", from), "a node there is not secured: give it the --cluster-token-file of the cluster"
+		e.Msg, e.Hint = fmt.Sprintf("a packet from %s is not sealed", from),
+			"a node there is not secured: give it the --cluster-token-file of the cluster"
 	case UnknownKey:
-		e.Msg, e.Hint = fmt.Sprintf("a packet from %s is sealed under a cluster token that this node does not know", from), "give both nodes the same --cluster-token-file"
+		e.Msg, e.Hint = fmt.Sprintf("a packet from %s is sealed under a cluster token that this node does not know",
+			from), "give both nodes the same --cluster-token-file"
 	case Replayed:
-		e.Msg = fmt.Sprintf("a packet from %s came before: either the network doubles packets, or somebody records and repeats them", from)
+		e.Msg = fmt.Sprintf("a packet from %s was received before: either the network duplicates packets, or somebody "+
+			"records and repeats them", from)
 	case Forged:
-		e.Msg = fmt.Sprintf("a packet from %s was changed on its way, or made up", from)
-	case Stale: // as always for a while after a restart
+		e.Msg = fmt.Sprintf("a packet from %s was changed in transit, or forged", from)
+	case Stale: // expected for a while after a restart
 		return &refusal{reason: why}
 	}
 	return &refusal{reason: why, err: e}
 }
 
-// accept lets the other sides of streams prove themselves.
+// accept runs the handshakes of accepted streams.
 func (s *secured) accept() {
 	for {
 		select {
 		case c := <-s.NodeAwareTransport.StreamCh():
-			select {
-			case s.shaking <- struct{}{}:
-				s.busy.Go(func() {
-					defer func() { <-s.shaking }()
-					s.welcome(c)
-				})
-			default:
-				s.refuse(refusedStream(c.RemoteAddr(), fault.New(fault.Overloaded, "membership.accept", fmt.Sprintf("%d connections have not proven who they are", maxShaking))))
-				_ = c.Close()
-			}
+			waiting := s.pending.Add(c)
+			s.busy.Go(func() { s.welcome(waiting) })
 		case <-s.ctx.Done():
 			return
 		}
 	}
 }
 
-func (s *secured) welcome(raw net.Conn) {
+func (s *secured) welcome(raw *pending.Conn) {
 	conf, _ := s.tls()
 	c, err := s.shake(raw, s.timeout, func() (*tls.Conn, error) {
 		if conf == nil {
@@ -123,8 +118,13 @@ func (s *secured) welcome(raw net.Conn) {
 		_, err := c.Write([]byte{accepted})
 		return err
 	})
+	cut := raw.Done()
 	if err != nil {
-		if s.ctx.Err() == nil {
+		switch {
+		case s.ctx.Err() != nil:
+		case cut != pending.NotCut:
+			s.refuse(s.cutStream(raw.RemoteAddr(), cut))
+		default:
 			s.refuse(refusedStream(raw.RemoteAddr(), err))
 		}
 		return
@@ -140,9 +140,10 @@ func errNoTLS() error {
 	return fault.New(fault.Unavailable, "membership.secured", "this node has no certificate yet")
 }
 
-// accepted is the one byte with which the acceptor of a stream says that it trusts the
-// dialler, who has not said anything before: in TLS 1.3 its handshake ends before its
-// certificate is judged, and what it said meanwhile could keep it from hearing the verdict.
+// accepted is the byte that the acceptor of a stream sends when it trusts the dialler. The dialler sends no data
+// before it has received this byte. In TLS 1.3 the handshake of the dialler ends before the acceptor has verified
+// its certificate. If the dialler sent data then, it might not be able to read the alert of an acceptor that
+// refuses it.
 const accepted = 1
 
 func awaitAccepted(c net.Conn) error {
@@ -157,7 +158,8 @@ func awaitAccepted(c net.Conn) error {
 }
 
 // shake makes a secured stream of raw, or closes it. greet ends the handshake.
-func (s *secured) shake(raw net.Conn, timeout time.Duration, make func() (*tls.Conn, error), greet func(net.Conn) error) (net.Conn, error) {
+func (s *secured) shake(raw net.Conn, timeout time.Duration, make func() (*tls.Conn, error),
+	greet func(net.Conn) error) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, timeout)
 	defer cancel()
 	c, err := make()
@@ -178,15 +180,15 @@ func (s *secured) shake(raw net.Conn, timeout time.Duration, make func() (*tls.C
 	return &tlsStream{Conn: c}, nil
 }
 
-// tlsStream is a stream over TLS. One that cannot be written is closed, because memberlist
-// forgets one whose first bytes fail.
+// tlsStream is a stream over TLS. It closes itself when a write fails, because memberlist does not close a stream
+// whose first write fails.
 type tlsStream struct {
 	*tls.Conn
 	once sync.Once
 	err  error
 }
 
-// Write writes.
+// Write implements net.Conn.
 func (t *tlsStream) Write(b []byte) (int, error) {
 	n, err := t.Conn.Write(b)
 	if err != nil {
@@ -195,13 +197,13 @@ func (t *tlsStream) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Close closes.
+// Close implements net.Conn.
 func (t *tlsStream) Close() error {
 	t.once.Do(func() { t.err = t.Conn.Close() })
 	return t.err
 }
 
-// reasonOf is why a handshake failed.
+// reasonOf returns why a handshake failed.
 func reasonOf(err error) Reason {
 	var record tls.RecordHeaderError
 	if doubt, ok := trust.DoubtOf(err); ok {
@@ -213,14 +215,15 @@ func reasonOf(err error) Reason {
 	return Handshake
 }
 
-// refusedStream says why a stream that was accepted is refused.
+// refusedStream explains why an accepted stream is refused.
 func refusedStream(from net.Addr, err error) *refusal {
 	host, _, _ := net.SplitHostPort(from.String())
 	r := &refusal{reason: reasonOf(err), about: host}
 	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
-		return r // who dialled was out of time, as probes may be, and said nothing wrong
+		return r // the dialler ran out of time, as probes may
 	}
-	e := &fault.Error{Code: fault.Denied, Op: "membership.accept", Msg: fmt.Sprintf("a gossip connection from %s is refused", from), Err: err}
+	e := &fault.Error{Code: fault.Denied, Op: "membership.accept",
+		Msg: fmt.Sprintf("a gossip connection from %s is refused", from), Err: err}
 	switch {
 	case r.reason == Plain:
 		e.Hint = "a node there is not secured: give it the --cluster-token-file of the cluster"
@@ -232,21 +235,35 @@ func refusedStream(from net.Addr, err error) *refusal {
 	return r
 }
 
-// isAlert reports whether the other side ended TLS on purpose. Package tls does not export
-// the type of what it sent.
+// cutStream explains why a stream was closed during its handshake.
+func (s *secured) cutStream(from net.Addr, cut pending.Cut) *refusal {
+	host, _, _ := net.SplitHostPort(from.String())
+	r := &refusal{reason: Busy, about: host}
+	if cut == pending.Silent {
+		r.reason = Silent
+	}
+	r.err = &fault.Error{Code: fault.Overloaded, Op: "membership.accept",
+		Msg: fmt.Sprintf("a gossip connection from %s is closed: %s", from, s.pending.Explain(cut)),
+		Hint: "find out which program at that address opens connections to the gossip port without using " +
+			"them, and keep it away with a firewall"}
+	return r
+}
+
+// isAlert reports whether the other side sent a TLS alert. It looks at the operation of the error, because package
+// tls does not export the type of a received alert.
 func isAlert(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "remote error"
 }
 
-// errUntrusted is a dial that reached somebody who is not trusted, or does not trust this node.
+// errUntrusted is a failed dial: one side does not trust the other.
 type errUntrusted struct{ err error }
 
 func (e *errUntrusted) Error() string { return fault.Text(e.err) }
 func (e *errUntrusted) Unwrap() error { return e.err }
 
-// WriteToAddress implements memberlist.NodeAwareTransport. Memberlist knows the name of
-// everybody it sends packets to.
+// WriteToAddress implements memberlist.NodeAwareTransport. It needs the name in the address to encrypt the packet
+// for that node; memberlist knows the name of every member.
 func (s *secured) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
 	return s.NodeAwareTransport.WriteToAddress(s.seal.seal(a.Name, b), a)
 }
@@ -271,7 +288,8 @@ func (s *secured) DialAddressTimeout(a memberlist.Address, timeout time.Duration
 		return tls.Client(raw, conf), nil
 	}, awaitAccepted)
 	switch {
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.Canceled):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded),
+		errors.Is(err, context.Canceled):
 		return nil, err
 	case err != nil:
 		return nil, &errUntrusted{err}
@@ -293,6 +311,7 @@ func (s *secured) StreamCh() <-chan net.Conn { return s.streams }
 // Shutdown implements memberlist.Transport.
 func (s *secured) Shutdown() error {
 	s.cancel()
+	s.pending.Close()
 	err := s.NodeAwareTransport.Shutdown()
 	s.busy.Wait()
 	return err

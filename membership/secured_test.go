@@ -2,14 +2,17 @@ package membership_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"io"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/pending"
 	"github.com/quorate/quorate/internal/trust"
 	"github.com/quorate/quorate/membership"
 )
@@ -21,13 +24,15 @@ func secure(t testing.TB, o membership.Options, tokens ...trust.Token) (membersh
 	must(t, err)
 	_, err = k.Identify(trust.Identity{Node: o.Facts.NodeID, Server: o.Facts.ServerID})
 	must(t, err)
-	o.SecretKeys, o.TLS = k.Keys(), func() (server, client *tls.Config) { return k.Server("gossip"), k.Client("gossip") }
+	o.SecretKeys, o.TLS = k.Keys(), func() (server, client *tls.Config) {
+		return k.Server("gossip"), k.Client("gossip")
+	}
 	return o, k
 }
 
 func with(o membership.Options, _ *trust.Keeper) membership.Options { return o }
 
-func TestNodesOfOneTokenFindEachOther(t *testing.T) {
+func TestSecured_NodesWithSameTokenJoin(t *testing.T) {
 	token := trust.NewToken()
 	first := open(t, with(secure(t, options(facts("n1")), token)))
 	second := open(t, with(secure(t, options(facts("n2"), first), token)))
@@ -40,17 +45,19 @@ func TestNodesOfOneTokenFindEachOther(t *testing.T) {
 	sees(t, first, "n1 alive, n2 alive, n3 left")
 }
 
-func TestWhoHasNotTheTokenStaysOutsideAndBothSidesSayWhy(t *testing.T) {
+func TestSecured_OtherTokenIsRefusedAndLogged(t *testing.T) {
 	token, other := trust.NewToken(), trust.NewToken()
 	for name, c := range map[string]struct {
 		first, second []trust.Token // of n1, and of n2, which joins; none = not secured
-		told          string        // what Joined of n2 says; empty = nothing
+		told          string        // part of the error of Joined of n2; empty = no error
 		log           string        // in the log of n2
 		log1          string        // in the log of n1
 		reason        string        // counted at n1
 	}{
-		"another token":    {[]trust.Token{token}, []trust.Token{other}, "this node accepts " + other.Fingerprint(), "cluster token", "does not accept this node's certificate", "tls"},
-		"a token too many": {[]trust.Token{token}, []trust.Token{other, token}, "does not accept this node's certificate", "cluster tokens differ", other.Fingerprint(), "authority"},
+		"another token": {[]trust.Token{token}, []trust.Token{other}, "this node accepts " + other.Fingerprint(),
+			"cluster token", "does not accept this node's certificate", "tls"},
+		"a token too many": {[]trust.Token{token}, []trust.Token{other, token},
+			"does not accept this node's certificate", "cluster tokens differ", other.Fingerprint(), "authority"},
 		"no token":         {[]trust.Token{token}, nil, "", "cluster token", "is not secured", "plain"},
 		"a token, n1 none": {nil, []trust.Token{token}, "is not", "--cluster-token-file", "", ""},
 	} {
@@ -70,13 +77,17 @@ func TestWhoHasNotTheTokenStaysOutsideAndBothSidesSayWhy(t *testing.T) {
 			second := open(t, o2)
 			if c.told != "" {
 				if err := second.Joined(t.Context()); err == nil || !strings.Contains(fault.Text(err), c.told) {
-					t.Errorf("n2 is told: %v", err)
+					t.Errorf("the error of n2 is: %v", err)
 				}
 			}
 			until(t, "n2 does not log why", func() bool { return here.count("no seed can be joined", c.log) == 1 })
 			if c.log1 != "" {
-				until(t, "n1 does not log why", func() bool { return there.count("gossip is refused", "127.0.0.1", c.log1) == 1 })
-				until(t, "n1 does not count it", func() bool { return metric(t, o1, "quorate_gossip_refused_total", c.reason) > 0 })
+				until(t, "n1 does not log why", func() bool {
+					return there.count("gossip is refused", "127.0.0.1", c.log1) == 1
+				})
+				until(t, "n1 does not count it", func() bool {
+					return metric(t, o1, "quorate_gossip_refused_total", c.reason) > 0
+				})
 			}
 			if got := view(first.Roster()) + "; " + view(second.Roster()); got != "n1 alive; n2 alive" {
 				t.Errorf("they see %s", got)
@@ -85,7 +96,7 @@ func TestWhoHasNotTheTokenStaysOutsideAndBothSidesSayWhy(t *testing.T) {
 	}
 }
 
-func TestKeysAndTLSBelongTogether(t *testing.T) {
+func TestSecured_KeysAndTLSAreBothRequired(t *testing.T) {
 	o := options(facts("n1"))
 	o.SecretKeys = [][]byte{key(1)}
 	if _, err := membership.Open(t.Context(), o); !fault.Is(err, fault.Invalid) {
@@ -101,9 +112,9 @@ func TestKeysAndTLSBelongTogether(t *testing.T) {
 	}
 }
 
-// Tokens are exchanged on one node after the other; all the time everybody sees everybody,
-// and news gets through.
-func TestTokensAreExchangedWithoutLosingAnybody(t *testing.T) {
+// Tokens are rotated on one node after the other. All the time every member sees every other, and
+// news arrives.
+func TestSecured_TokenRotationKeepsMembers(t *testing.T) {
 	old, next := trust.NewToken(), trust.NewToken()
 	var all []*membership.Gossip
 	var keepers []*trust.Keeper
@@ -137,12 +148,12 @@ func TestTokensAreExchangedWithoutLosingAnybody(t *testing.T) {
 	}
 	for i := range logs {
 		if logs[i].count("member failed") > 0 {
-			t.Errorf("somebody was taken for dead: %s", logs[i].String())
+			t.Errorf("a member was declared dead: %s", logs[i].String())
 		}
 	}
 }
 
-func TestNothingReadableGoesOverTheWire(t *testing.T) {
+func TestSecured_TrafficIsEncrypted(t *testing.T) {
 	token := trust.NewToken()
 	f := facts("planted-node-name")
 	f.Version = "planted-version"
@@ -160,7 +171,7 @@ func TestNothingReadableGoesOverTheWire(t *testing.T) {
 	}
 }
 
-func TestReplayedGossipChangesNothing(t *testing.T) {
+func TestSecured_ReplayIsRefused(t *testing.T) {
 	token := trust.NewToken()
 	f := facts("n1")
 	o1, _ := secure(t, options(f), token)
@@ -178,14 +189,15 @@ func TestReplayedGossipChangesNothing(t *testing.T) {
 	before := first.Roster().Members()
 	send(t, at.String(), recorded)
 	until(t, "they are not counted", func() bool {
-		return metric(t, o1, "quorate_gossip_refused_total", "replayed") >= float64(len(recorded)) // the network of one machine loses nothing
+		// the network of one machine loses nothing
+		return metric(t, o1, "quorate_gossip_refused_total", "replayed") >= float64(len(recorded))
 	})
 	if after := first.Roster().Members(); len(after) != 2 || after[1] != before[1] {
 		t.Errorf("the replay changed %+v to %+v", before, after)
 	}
 	must(t, first.Close())
 
-	// The next life of n1, at the same address, hears what its last life was sent.
+	// The next incarnation of n1, at the same address, gets the packets for the previous one.
 	o, _ := secure(t, options(facts("n1")), token)
 	o.Port = at.Port()
 	again := open(t, o)
@@ -210,7 +222,7 @@ func send(t testing.TB, to string, packets [][]byte) {
 	}
 }
 
-func TestRawBytesOnBothPortsAreRefused(t *testing.T) {
+func TestSecured_RawBytesAreRefused(t *testing.T) {
 	var log record
 	o, _ := secure(t, options(facts("n1")), trust.NewToken())
 	o.Logger = logTo(&log)
@@ -225,7 +237,76 @@ func TestRawBytesOnBothPortsAreRefused(t *testing.T) {
 		t.Errorf("it answers %q", answer)
 	}
 	for _, reason := range []string{"plain", "unknown_key"} {
-		until(t, reason+" is not counted", func() bool { return metric(t, o, "quorate_gossip_refused_total", reason) >= 1 })
+		until(t, reason+" is not counted", func() bool {
+			return metric(t, o, "quorate_gossip_refused_total", reason) >= 1
+		})
 	}
-	until(t, "the connection is not named", func() bool { return log.count("gossip connection from 127.0.0.1:", "is refused") == 1 })
+	until(t, "the connection is not named", func() bool {
+		return log.count("gossip connection from 127.0.0.1:", "is refused") == 1
+	})
+}
+
+func TestSecured_SilentConnectionsDoNotBlockJoin(t *testing.T) {
+	token := trust.NewToken()
+	var log record
+	o, _ := secure(t, options(facts("n1")), token)
+	o.Logger = logTo(&log)
+	o.Timing.StreamTimeout, o.Timing.FirstByte = patience, patience // they are not closed for their silence
+	first := open(t, o)
+	for range 400 {
+		c, err := net.Dial("tcp", first.Addr().String()) //nolint:noctx // to ourselves
+		must(t, err)
+		defer c.Close()
+	}
+	second := open(t, with(secure(t, options(facts("n2"), first), token)))
+	must(t, second.Joined(t.Context()))
+	sees(t, first, "n1 alive, n2 alive")
+	until(t, "the oldest are not counted", func() bool {
+		return metric(t, o, "quorate_gossip_refused_total", "busy") >= 400-pending.DefaultPerSource
+	})
+	until(t, "the address is not logged", func() bool {
+		return log.count("gossip is refused", "reason=busy", "127.0.0.1", "firewall") == 1
+	})
+}
+
+func TestSecured_SilentConnectionIsClosed(t *testing.T) {
+	o, _ := secure(t, options(facts("n1")), trust.NewToken())
+	o.Timing.StreamTimeout, o.Timing.FirstByte = patience, 50*time.Millisecond
+	g := open(t, o)
+	c, err := net.Dial("tcp", g.Addr().String()) //nolint:noctx // to ourselves
+	must(t, err)
+	defer c.Close()
+	must(t, c.SetReadDeadline(time.Now().Add(patience/2)))
+	if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("it is answered with %v", err)
+	}
+	until(t, "it is not counted", func() bool { return metric(t, o, "quorate_gossip_refused_total", "silent") == 1 })
+}
+
+func TestSecured_SeedClosingDuringHandshakeIsNamed(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // to ourselves
+	must(t, err)
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	o, _ := secure(t, options(facts("n2")), trust.NewToken())
+	at := netip.MustParseAddrPort(l.Addr().String())
+	o.Seeds = func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{at}, nil }
+	g := open(t, o)
+	if err := g.Joined(t.Context()); !fault.Is(err, fault.Unavailable) ||
+		!strings.Contains(fault.Text(err), "closed the connection during the handshake") {
+		t.Errorf("Joined returned %v", err)
+	}
+	until(t, "Trouble does not say so", func() bool {
+		err := g.Trouble()
+		return err != nil && strings.Contains(fault.Text(err), "too many unfinished connections") &&
+			strings.Contains(fault.Text(err), "--cluster-token-file")
+	})
 }

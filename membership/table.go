@@ -10,43 +10,43 @@ import (
 	"time"
 )
 
-// table collects what gossip reports, life by life, and makes rosters of it. It calls
-// nobody: memberlist reports to it while it holds a lock of its own.
+// table collects the reports of memberlist by incarnation, and builds rosters from them. It calls no other
+// component, because memberlist calls it while it holds a lock.
 type table struct {
 	self     string // gossip name of this node
 	forget   time.Duration
 	current  atomic.Pointer[Roster]
-	contests chan struct{} // one slot: filled while two lives of one node id are taken for alive
+	contests chan struct{} // one slot: filled while two incarnations of one node id seem alive
 
-	mu        sync.Mutex
-	lives     map[string]*life     // by gossip name
-	farewells map[string]time.Time // names that said good-bye, and when we heard
-	arrivals  int                  // lives seen so far
+	mu           sync.Mutex
+	incarnations map[string]*incarnation // by gossip name
+	farewells    map[string]time.Time    // names that left, and when that was received
+	arrivals     int                     // incarnations seen so far
 }
 
-// life is one run of one node.
-type life struct {
+// incarnation is one run of one node.
+type incarnation struct {
 	Member
-	arrival    int    // which it was in order
-	up         bool   // memberlist takes it for alive, whatever it has said itself
-	superseded bool   // it did not answer when another life of its node had come
-	meta       []byte // its facts as they came
+	arrival    int    // order of arrival
+	up         bool   // memberlist reports it alive, even if it announced to leave
+	superseded bool   // it did not answer when another incarnation arrived
+	meta       []byte // its encoded facts
 }
 
-// claims reports whether a life may stand for its node as long as nobody came before it.
-func (l *life) claims() bool { return l.State == Alive && !l.superseded }
+// claims reports whether an incarnation may represent its node unless an earlier one does.
+func (l *incarnation) claims() bool { return l.State == Alive && !l.superseded }
 
-// strayFarewell is how long a good-bye from somebody unknown is kept: it may overtake the
-// news that there is such a node.
+// strayFarewell is how long the announcement that an unknown incarnation leaves is kept. The announcement may
+// arrive before the news that the incarnation exists.
 const strayFarewell = time.Minute
 
-// maxFarewells bounds the good-byes that are kept, against a peer that makes names up.
+// maxFarewells bounds the announcements that are kept, against a peer that invents names.
 const maxFarewells = 1 << 14
 
-// newTable makes a table with this node in it.
+// newTable returns a table with this node in it.
 func newTable(self Member, forget time.Duration) *table {
 	t := &table{self: self.Name(), forget: forget, contests: make(chan struct{}, 1),
-		lives: map[string]*life{}, farewells: map[string]time.Time{}}
+		incarnations: map[string]*incarnation{}, farewells: map[string]time.Time{}}
 	t.current.Store(&Roster{self: self.NodeID, changed: make(chan struct{})})
 	t.alive(self.Facts, self.Gossip, self.encode())
 	return t
@@ -54,23 +54,23 @@ func newTable(self Member, forget time.Duration) *table {
 
 func (t *table) roster() *Roster { return t.current.Load() }
 
-// knows reports whether a life is alive at this address and has said just this already.
+// knows reports whether the table has an incarnation as alive, at this address and with these facts.
 func (t *table) knows(name string, at netip.AddrPort, meta []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	l := t.lives[name]
+	l := t.incarnations[name]
 	return l != nil && l.up && l.Gossip == at && bytes.Equal(l.meta, meta)
 }
 
-// alive takes in that a life is alive and what it says about itself. It keeps a copy of meta.
+// alive records that an incarnation is alive, and its facts. It keeps a copy of meta.
 func (t *table) alive(f Facts, at netip.AddrPort, meta []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	l := t.lives[f.Name()]
+	l := t.incarnations[f.Name()]
 	if l == nil {
 		t.arrivals++
-		l = &life{arrival: t.arrivals}
-		t.lives[f.Name()] = l
+		l = &incarnation{arrival: t.arrivals}
+		t.incarnations[f.Name()] = l
 	}
 	if !l.up {
 		l.State, l.Since = Alive, time.Now()
@@ -80,11 +80,11 @@ func (t *table) alive(f Facts, at netip.AddrPort, meta []byte) {
 	t.publish()
 }
 
-// dead takes in that memberlist has given a life up.
+// dead records that memberlist declared an incarnation dead.
 func (t *table) dead(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	l := t.lives[name]
+	l := t.incarnations[name]
 	if l == nil || !l.up {
 		return
 	}
@@ -96,23 +96,23 @@ func (t *table) dead(name string) {
 	t.publish()
 }
 
-// farewell takes in that a life said good-bye; it reports whether that is news.
+// farewell records that an incarnation leaves. It reports whether that is news.
 func (t *table) farewell(name string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, old := t.farewells[name]; old || len(t.farewells) >= maxFarewells && t.lives[name] == nil {
+	if _, old := t.farewells[name]; old || len(t.farewells) >= maxFarewells && t.incarnations[name] == nil {
 		return false
 	}
 	t.farewells[name] = time.Now()
-	if l := t.lives[name]; l != nil {
+	if l := t.incarnations[name]; l != nil {
 		t.part(l)
 		t.publish()
 	}
 	return true
 }
 
-// part marks a life as left if it said so.
-func (t *table) part(l *life) {
+// part marks an incarnation as left if it announced that.
+func (t *table) part(l *incarnation) {
 	if _, said := t.farewells[l.Name()]; said && l.State != Left {
 		if l.State == Alive {
 			l.Since = time.Now()
@@ -121,13 +121,13 @@ func (t *table) part(l *life) {
 	}
 }
 
-// said returns the lives we know that said good-bye, sorted.
-func (t *table) said() []string {
+// leftNames returns the known incarnations that announced to leave, sorted.
+func (t *table) leftNames() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var out []string
 	for name := range t.farewells {
-		if t.lives[name] != nil {
+		if t.incarnations[name] != nil {
 			out = append(out, name)
 		}
 	}
@@ -135,25 +135,25 @@ func (t *table) said() []string {
 	return out
 }
 
-// prune forgets lives that ended long ago, and good-byes of nobody.
+// prune forgets incarnations that ended long ago, and announcements of unknown ones.
 func (t *table) prune() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	for name, l := range t.lives {
+	for name, l := range t.incarnations {
 		if !l.up && l.State != Alive && name != t.self && now.Sub(l.Since) >= t.forget {
-			delete(t.lives, name)
+			delete(t.incarnations, name)
 		}
 	}
 	for name, at := range t.farewells {
-		if t.lives[name] == nil && now.Sub(at) >= strayFarewell {
+		if t.incarnations[name] == nil && now.Sub(at) >= strayFarewell {
 			delete(t.farewells, name)
 		}
 	}
 	t.publish()
 }
 
-// publish makes a new roster if anything in it is new. The caller holds mu.
+// publish makes a new roster if anything has changed. The caller holds mu.
 func (t *table) publish() {
 	best := t.choose()
 	members := make([]Member, 0, len(best))
@@ -166,30 +166,31 @@ func (t *table) publish() {
 		close(old.changed)
 	}
 	if t.unsettled() {
-		t.wakeReferee()
+		t.wakeResolver()
 	}
 }
 
-// choose picks one life for each node id, and drops those that ended and were not chosen.
-func (t *table) choose() map[string]*life {
-	best := map[string]*life{}
-	for _, l := range t.lives {
+// choose returns the incarnation that represents each node id. It deletes the other incarnations that are no longer
+// alive.
+func (t *table) choose() map[string]*incarnation {
+	best := map[string]*incarnation{}
+	for _, l := range t.incarnations {
 		if b := best[l.NodeID]; b == nil || t.better(l, b) {
 			best[l.NodeID] = l
 		}
 	}
-	for name, l := range t.lives {
+	for name, l := range t.incarnations {
 		if best[l.NodeID] != l && !l.up {
-			delete(t.lives, name)
+			delete(t.incarnations, name)
 		}
 	}
 	return best
 }
 
-// better reports whether life a stands for its node rather than b. Of two that are alive it
-// is the one that came first, until it is found superseded; of two that are not, the last.
-// For this node itself nobody else can stand.
-func (t *table) better(a, b *life) bool {
+// better reports whether a, rather than b, represents the node id of both. The incarnation of this process always
+// does. An incarnation that is alive and not superseded is better than one that is not. Of two such incarnations,
+// the earlier one is better. Otherwise the later one is better.
+func (t *table) better(a, b *incarnation) bool {
 	switch {
 	case a.Name() == t.self || b.Name() == t.self:
 		return a.Name() == t.self
@@ -202,23 +203,23 @@ func (t *table) better(a, b *life) bool {
 	}
 }
 
-// supersede takes in that a life did not answer although it is taken for alive, or that it
-// does so again.
+// supersede records whether an incarnation is superseded: memberlist reports it alive, but it does not answer
+// pings.
 func (t *table) supersede(name string, silent bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if l := t.lives[name]; l != nil && name != t.self && l.superseded != silent {
+	if l := t.incarnations[name]; l != nil && name != t.self && l.superseded != silent {
 		l.superseded = silent
 		t.publish()
 	}
 }
 
-// silenced returns lives that did not answer when asked and that memberlist has not given up.
+// silenced returns the superseded incarnations that memberlist still reports alive.
 func (t *table) silenced() []Member {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var out []Member
-	for _, l := range t.lives {
+	for _, l := range t.incarnations {
 		if l.superseded && l.up {
 			out = append(out, l.Member)
 		}
@@ -226,9 +227,9 @@ func (t *table) silenced() []Member {
 	return out
 }
 
-// unsettled reports whether the referee has anything to do. The caller holds mu.
+// unsettled reports whether resolveDuplicates has anything to do. The caller holds mu.
 func (t *table) unsettled() bool {
-	for _, l := range t.lives {
+	for _, l := range t.incarnations {
 		if l.superseded && l.up {
 			return true
 		}
@@ -236,7 +237,7 @@ func (t *table) unsettled() bool {
 	return len(t.contested()) > 0
 }
 
-func (t *table) wakeReferee() {
+func (t *table) wakeResolver() {
 	select {
 	case t.contests <- struct{}{}:
 	default:
@@ -247,12 +248,12 @@ func (t *table) wakeIfUnsettled() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.unsettled() {
-		t.wakeReferee()
+		t.wakeResolver()
 	}
 }
 
-// disputes returns the node ids of which two lives are taken for alive: the one that stands
-// for the node, and the one that came after it.
+// disputes returns the node ids for which two incarnations seem to be alive: the one that represents the node id,
+// and another one.
 func (t *table) disputes() []overlap {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -262,7 +263,7 @@ func (t *table) disputes() []overlap {
 func (t *table) contested() []overlap {
 	chosen := t.current.Load()
 	var out []overlap
-	for name, l := range t.lives {
+	for name, l := range t.incarnations {
 		holder, ok := chosen.Node(l.NodeID)
 		if ok && holder.State == Alive && holder.Name() != name && l.claims() {
 			out = append(out, overlap{holder, l.Member})

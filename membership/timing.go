@@ -6,40 +6,52 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// Timing sets how fast gossip is. Use LAN or Loopback and change single fields; the zero
-// Timing is LAN.
+// Timing has the intervals and timeouts of gossip. To change some of them, start with LAN or Loopback and set
+// single fields. The zero Timing means LAN.
 type Timing struct {
-	ProbeInterval    time.Duration // each interval one member is probed by UDP
-	ProbeTimeout     time.Duration // how long an answer may take before others are asked to probe, and TCP is tried; below ProbeInterval
-	SuspicionMult    int           // a silent member is suspected for SuspicionMult * max(1, log10 members) * ProbeInterval
-	SuspicionMaxMult int           // up to this many times that while nobody else confirms the suspicion
-	GossipInterval   time.Duration // each interval news is sent
+	ProbeInterval time.Duration // interval at which one member is probed over UDP
+	// time for an answer before other members probe and TCP is tried; below ProbeInterval
+	ProbeTimeout time.Duration
+	// a silent member is suspected for SuspicionMult * max(1, log10 members) * ProbeInterval
+	SuspicionMult    int
+	SuspicionMaxMult int           // up to this many times that while no other member confirms it
+	GossipInterval   time.Duration // interval at which news is sent
 	GossipNodes      int           // to this many members, chosen at random
-	Retransmits      int           // each piece of news is sent Retransmits * log10(members+1) times; what all copies miss, an exchange brings
-	GossipToTheDead  time.Duration // how long a failed member still gets news, so that it can object
-	PushPullInterval time.Duration // each interval everything is exchanged with one member; stretched above 32 members
+	// a message is sent Retransmits * log10(members+1) times; an exchange repairs the rest
+	Retransmits     int
+	GossipToTheDead time.Duration // how long a failed member still gets news, so that it can refute
+	// interval of full exchanges with one member; longer above 32 members
+	PushPullInterval time.Duration
 	StreamTimeout    time.Duration // bounds each exchange over TCP, dialling included
-	JoinRetry        time.Duration // first pause between attempts to join; it doubles
-	Rejoin           time.Duration // longest pause, and how often a lost member or seed is tried again
-	Forget           time.Duration // how long members that failed or left stay in the roster
+	// time for the first byte of an accepted, secured stream; at most StreamTimeout
+	FirstByte time.Duration
+	JoinRetry time.Duration // first pause between attempts to join; it doubles
+	Rejoin    time.Duration // longest pause, and how often a lost member or seed is tried again
+	Forget    time.Duration // how long members that failed or left stay in the roster
 }
 
-// LAN is for nodes within one network. Measured with 50 members on one machine, a dead
-// member is known to all after 2 to 3 s.
+// LAN returns the Timing for nodes in one network. With it, in a test with 50 members on one machine, all members
+// know of a dead member after 2 to 3 s.
 func LAN() Timing {
 	return Timing{
-		ProbeInterval: 300 * time.Millisecond, ProbeTimeout: 150 * time.Millisecond, SuspicionMult: 3, SuspicionMaxMult: 3,
-		GossipInterval: 200 * time.Millisecond, GossipNodes: 3, Retransmits: 6, GossipToTheDead: 30 * time.Second, PushPullInterval: 15 * time.Second,
-		StreamTimeout: 5 * time.Second, JoinRetry: 200 * time.Millisecond, Rejoin: 10 * time.Second, Forget: 24 * time.Hour,
+		ProbeInterval: 300 * time.Millisecond, ProbeTimeout: 150 * time.Millisecond, SuspicionMult: 3,
+		SuspicionMaxMult: 3,
+		GossipInterval:   200 * time.Millisecond, GossipNodes: 3, Retransmits: 6, GossipToTheDead: 30 * time.Second,
+		PushPullInterval: 15 * time.Second,
+		StreamTimeout:    5 * time.Second, FirstByte: 2 * time.Second, JoinRetry: 200 * time.Millisecond,
+		Rejoin: 10 * time.Second, Forget: 24 * time.Hour,
 	}
 }
 
 // Loopback is for nodes on one machine, and for tests.
 func Loopback() Timing {
 	return Timing{
-		ProbeInterval: 100 * time.Millisecond, ProbeTimeout: 50 * time.Millisecond, SuspicionMult: 3, SuspicionMaxMult: 3,
-		GossipInterval: 20 * time.Millisecond, GossipNodes: 3, Retransmits: 4, GossipToTheDead: 5 * time.Second, PushPullInterval: 2 * time.Second,
-		StreamTimeout: 2 * time.Second, JoinRetry: 20 * time.Millisecond, Rejoin: time.Second, Forget: time.Hour,
+		ProbeInterval: 100 * time.Millisecond, ProbeTimeout: 50 * time.Millisecond, SuspicionMult: 3,
+		SuspicionMaxMult: 3,
+		GossipInterval:   20 * time.Millisecond, GossipNodes: 3, Retransmits: 4, GossipToTheDead: 5 * time.Second,
+		PushPullInterval: 2 * time.Second,
+		StreamTimeout:    2 * time.Second, FirstByte: 2 * time.Second, JoinRetry: 20 * time.Millisecond,
+		Rejoin: time.Second, Forget: time.Hour,
 	}
 }
 

@@ -15,9 +15,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// sockets carries gossip over one UDP and one TCP port of the same number. Unlike the
-// transport that memberlist brings, it ends dials and open connections when it is shut down,
-// waits for all of them, and says in its errors what is wrong with a port.
+// sockets is a memberlist transport over a UDP port and a TCP port with the same number. Unlike the
+// transport of memberlist, it ends dials and open connections at Shutdown and waits for them. Its
+// errors explain why a port cannot be opened.
 type sockets struct {
 	tcp     *net.TCPListener
 	udp     *net.UDPConn
@@ -36,8 +36,9 @@ type sockets struct {
 // portAttempts bounds the search for a port that is free for both protocols.
 const portAttempts = 16
 
-// listen opens both ports. A port that is taken is an error of code unavailable, unless
-// fallback allows any other; 0 is any port.
+// listen opens a TCP and a UDP socket on the same port. If port is 0, the system chooses it. If the
+// port is in use and fallback is set, listen uses another one. Otherwise it returns
+// fault.Unavailable for a port in use.
 func listen(host netip.Addr, port uint16, fallback bool) (*sockets, error) {
 	s, err := bind(host, port)
 	for i := 0; i < portAttempts && err != nil && (port == 0 || fallback) && errors.Is(err, syscall.EADDRINUSE); i++ {
@@ -64,16 +65,18 @@ func bind(host netip.Addr, port uint16) (*sockets, error) {
 	}
 	for size := receiveBuffer; size > 0 && udp.SetReadBuffer(size) != nil; size /= 2 {
 	}
-	return &sockets{tcp: tcp, udp: udp, packets: make(chan *memberlist.Packet), streams: make(chan net.Conn), conns: map[*stream]struct{}{}}, nil
+	return &sockets{tcp: tcp, udp: udp, packets: make(chan *memberlist.Packet), streams: make(chan net.Conn),
+		conns: map[*stream]struct{}{}}, nil
 }
 
 const (
-	receiveBuffer = 2 << 20   // wanted from the system, so that bursts are not lost
+	receiveBuffer = 2 << 20   // requested from the system, so that bursts are not lost
 	maxPacket     = 64 * 1024 // the most UDP carries
 )
 
 func bindError(err error, at netip.AddrPort) error {
-	e := &fault.Error{Code: fault.Internal, Op: "membership.Open", Msg: fmt.Sprintf("cannot listen for gossip on %s", at), Err: err}
+	e := &fault.Error{Code: fault.Internal, Op: "membership.Open",
+		Msg: fmt.Sprintf("cannot listen for gossip on %s", at), Err: err}
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		e.Code, e.Err = fault.Unavailable, syscall.EADDRINUSE
@@ -86,7 +89,7 @@ func bindError(err error, at netip.AddrPort) error {
 	return e
 }
 
-// port is the port that was bound.
+// port returns the bound port.
 func (s *sockets) port() uint16 { return uint16(s.tcp.Addr().(*net.TCPAddr).Port) }
 
 func (s *sockets) accept() {
@@ -129,7 +132,7 @@ func (s *sockets) receive() {
 		if n == 0 {
 			continue
 		}
-		select { // memberlist keeps what it gets
+		select { // memberlist keeps the buffer
 		case s.packets <- &memberlist.Packet{Buf: append([]byte(nil), buf[:n]...), From: from, Timestamp: now}:
 		case <-s.ctx.Done():
 			return
@@ -187,8 +190,8 @@ func (s *sockets) DialAddressTimeout(a memberlist.Address, timeout time.Duration
 	return s.DialTimeout(a.Addr, timeout)
 }
 
-// Shutdown implements memberlist.Transport. It waits until everybody has let go of every
-// connection; memberlist still takes and closes what was accepted.
+// Shutdown implements memberlist.Transport. It waits until every connection has been closed by its
+// user. Connections that were accepted and not yet handed over are closed by memberlist meanwhile.
 func (s *sockets) Shutdown() error {
 	s.mu.Lock()
 	s.down = true
@@ -206,7 +209,7 @@ func (s *sockets) Shutdown() error {
 	return err
 }
 
-// track counts a connection in; nil means that it came too late and was closed.
+// track registers a connection. nil means that it came too late and was closed.
 func (s *sockets) track(c net.Conn) net.Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,15 +223,15 @@ func (s *sockets) track(c net.Conn) net.Conn {
 	return conn
 }
 
-// stream is a connection that its transport waits for.
+// stream is a connection that Shutdown waits for.
 type stream struct {
 	net.Conn
 	owner *sockets
 	once  sync.Once
 }
 
-// Write writes; a connection that cannot is closed, because memberlist forgets one whose
-// first bytes fail.
+// Write implements net.Conn. If a write fails, it closes the connection, because memberlist does
+// not close a connection whose first write fails.
 func (c *stream) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if err != nil {
@@ -237,7 +240,7 @@ func (c *stream) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Close closes the connection and counts it out.
+// Close closes the connection and unregisters it.
 func (c *stream) Close() error {
 	err := c.Conn.Close()
 	c.once.Do(func() {
@@ -249,7 +252,7 @@ func (c *stream) Close() error {
 	return err
 }
 
-// pause waits; it reports false when ctx ended first.
+// pause waits for d. It reports false if ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

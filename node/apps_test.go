@@ -3,8 +3,6 @@ package node_test
 import (
 	"encoding/json"
 	"errors"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -12,31 +10,13 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// askAt asks one of a node's applications' APIs.
-func askAt(t testing.TB, addr, method, path, body, token string) (int, string) {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("dapr-api-token", token)
-	resp, err := http.DefaultTransport.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(b)
-}
-
-func TestEveryApplicationOfANodeHasItsOwnListenerKeysStoresAndToken(t *testing.T) {
+func TestApps_HaveOwnListenerKeysStoresAndToken(t *testing.T) {
 	scoped := strings.Replace(store("private", "state.in-memory", ""), "spec:", "scopes: [pay]\nspec:", 1)
 	c := config(t)
-	c.Components.Paths = resources(t, map[string]string{"a.yaml": store("statestore", "state.raft", ""), "b.yaml": scoped})
-	c.Apps = []node.AppEntry{{App: node.App{ID: "pay"}, HTTPPort: free(), Token: "hush"}, {App: node.App{ID: "ship"}, HTTPPort: free()}}
+	c.Components.Paths = resources(t, map[string]string{"a.yaml": store("statestore", "state.raft", ""),
+		"b.yaml": scoped})
+	c.Apps = []node.AppEntry{{App: node.App{ID: "pay"}, HTTPPort: free(), Token: "hush"},
+		{App: node.App{ID: "ship"}, HTTPPort: free()}}
 	n := open(t, c)
 	at := map[string]string{}
 	for _, a := range n.Addresses().Apps {
@@ -67,7 +47,8 @@ func TestEveryApplicationOfANodeHasItsOwnListenerKeysStoresAndToken(t *testing.T
 			t.Errorf("%s %s at %s: %d %s, want %d %s", r.method, r.path, r.app, code, body, r.code, r.want)
 		}
 	}
-	if _, body := askAt(t, at["ship"], "GET", "/v1.0/metadata", "", ""); strings.Contains(body, "private") || !strings.Contains(body, `"id":"ship"`) {
+	if _, body := askAt(t, at["ship"], "GET", "/v1.0/metadata", "", ""); strings.Contains(body, "private") ||
+		!strings.Contains(body, `"id":"ship"`) {
 		t.Errorf("metadata of ship: %s", body)
 	}
 	if s := status(t, n).Node.Apps; len(s) != 3 || s[1].ID != "pay" {
@@ -75,13 +56,12 @@ func TestEveryApplicationOfANodeHasItsOwnListenerKeysStoresAndToken(t *testing.T
 	}
 }
 
-// listed waits until a node lists exactly these applications, and says how long it took:
-// "pay@n1:uncalled".
+// listed waits until a node lists exactly these applications, such as "pay@n1:uncalled". It returns how long that took.
 func listed(t testing.TB, n *node.Node, want ...string) time.Duration {
 	t.Helper()
 	begun := time.Now()
 	poll(t, func() error {
-		apps, err := n.Apps(t.Context())
+		apps, err := n.Admin().Apps(t.Context())
 		if err != nil {
 			return err
 		}
@@ -101,7 +81,7 @@ func listed(t testing.TB, n *node.Node, want ...string) time.Duration {
 	return time.Since(begun)
 }
 
-func TestEveryNodeKnowsWhichApplicationsRunWhere(t *testing.T) {
+func TestApps_AreListedByEveryNode(t *testing.T) {
 	nodes, configs := threeWith(t, func(c *node.Config) {
 		c.App.ID = "app-" + c.Cluster.NodeID
 		if c.Cluster.NodeID == "n3" {
@@ -119,7 +99,8 @@ func TestEveryNodeKnowsWhichApplicationsRunWhere(t *testing.T) {
 			Instances     int
 		}
 	}
-	if _, body, _ := ask(t, nodes[0], "GET", "/v1.0/metadata", ""); json.Unmarshal([]byte(body), &m) != nil || len(m.Applications) != 4 || m.Applications[3].Namespace != "prod" {
+	if _, body, _ := ask(t, nodes[0], "GET", "/v1.0/metadata", ""); json.Unmarshal([]byte(body), &m) != nil ||
+		len(m.Applications) != 4 || m.Applications[3].Namespace != "prod" {
 		t.Errorf("metadata: %s", body)
 	}
 
@@ -127,6 +108,7 @@ func TestEveryNodeKnowsWhichApplicationsRunWhere(t *testing.T) {
 	t.Logf("a node that stops is gone after %s", listed(t, nodes[0], all[:2]...))
 	configs[2].App.ID, configs[2].Apps = "app-again", nil
 	back := open(t, configs[2])
-	t.Logf("one that starts is known %s after it serves", listed(t, nodes[0], "app-again.prod@n3:uncalled", all[0], all[1]))
+	t.Logf("one that starts is known %s after it serves",
+		listed(t, nodes[0], "app-again.prod@n3:uncalled", all[0], all[1]))
 	listed(t, back, "app-again.prod@n3:uncalled", all[0], all[1])
 }

@@ -22,10 +22,10 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// Figures of a shared machine mean little by themselves, so each benchmark runs its
-// subject and a floor in turns and reports the ratio: 1 is as fast as the floor.
+// Absolute figures of a shared machine mean little. So each benchmark runs its subject and a baseline alternately, and
+// reports the ratio: 1 means as fast as the baseline.
 
-// rawClient speaks just enough HTTP/1.1 to measure a server and not the client.
+// rawClient is a minimal HTTP/1.1 client, so that a benchmark measures the server and not the client.
 type rawClient struct {
 	conn net.Conn
 	r    *bufio.Reader
@@ -70,7 +70,7 @@ func (c *rawClient) do(request []byte, status string) error {
 	return err
 }
 
-// run makes n requests with several clients and returns how long it took.
+// run makes n requests with several clients and returns how long they took.
 func run(b *testing.B, clients []*rawClient, n int, status string, request func(client, i int) []byte) time.Duration {
 	b.Helper()
 	var next atomic.Int64
@@ -101,10 +101,11 @@ func dialAll(b *testing.B, addr string, n int) []*rawClient {
 
 const rounds = 8 // of subject and floor in turns
 
-// fineRounds is for requests so short that turns can be as short as the moods of the machine.
+// fineRounds is the number of turns for short requests. Many short turns average out changes in the speed of the
+// machine.
 const fineRounds = 64
 
-// against runs subject and floor in turns.
+// against runs subject and floor alternately and reports their ratio.
 func against(b *testing.B, turns int, subject, floor func(n int) time.Duration) {
 	b.Helper()
 	subject(min(b.N, 200)) // warm
@@ -123,8 +124,7 @@ func against(b *testing.B, turns int, subject, floor func(n int) time.Duration) 
 	b.ReportMetric(theirs.Seconds()/mine.Seconds(), "x-floor")
 }
 
-// spending wraps a subject so that the processor time of this process, clients included, is
-// added up while it runs.
+// spending wraps a subject. While it runs, the processor time of this process, including the clients, is added to sum.
 func spending(b *testing.B, sum *time.Duration, subject func(n int) time.Duration) func(n int) time.Duration {
 	b.Helper()
 	return func(n int) time.Duration {
@@ -135,7 +135,7 @@ func spending(b *testing.B, sum *time.Duration, subject func(n int) time.Duratio
 	}
 }
 
-// processorTime is what this process has used.
+// processorTime returns the processor time that this process has used.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
@@ -150,11 +150,13 @@ func getRequest(path string) []byte {
 }
 
 func saveRequest(key int, value string, consistency string) []byte {
-	body := `[{"key":"k` + strconv.Itoa(key) + `","value":"` + value + `","options":{"consistency":"` + consistency + `"}}]`
-	return []byte("POST /v1.0/state/statestore HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body)
+	body := `[{"key":"k` + strconv.Itoa(key) + `","value":"` + value + `","options":{"consistency":"` + consistency +
+		`"}}]`
+	return []byte("POST /v1.0/state/statestore HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: " +
+		strconv.Itoa(len(body)) + "\r\n\r\n" + body)
 }
 
-// bareChi serves a constant.
+// bareChi starts a server that answers with a constant, and returns its address.
 func bareChi(b *testing.B, value string) string {
 	b.Helper()
 	r := chi.NewRouter()
@@ -209,8 +211,8 @@ func BenchmarkGet(b *testing.B) {
 	}
 }
 
-// The floor of a save is what its log entries cost at least: appending as many bytes in as
-// many fsyncs to a file.
+// BenchmarkSave compares saves with appending as many bytes with as many fsyncs to a file, which is the minimum cost of
+// their log entries.
 func BenchmarkSave(b *testing.B) {
 	value := strings.Repeat("v", 256)
 	for _, engine := range []node.LogStore{node.LogStoreBolt, node.LogStoreWAL} {
@@ -247,7 +249,7 @@ func BenchmarkSave(b *testing.B) {
 	}
 }
 
-// logCounters reads how often and how much the logs of all groups were appended to.
+// logCounters returns the number of appends to the logs of all groups, and the appended bytes.
 func logCounters(b *testing.B, n *node.Node) (appends, size float64) {
 	b.Helper()
 	resp, err := http.Get("http://" + n.Addresses().Metrics + "/metrics") //nolint:noctx // a loopback listener
@@ -272,7 +274,7 @@ func logCounters(b *testing.B, n *node.Node) (appends, size float64) {
 	return appends, size
 }
 
-// rawAppends appends size bytes in count writes, each made durable.
+// rawAppends appends size bytes in count writes to a file, with an fsync after each.
 func rawAppends(b *testing.B, f *os.File, count, size int) time.Duration {
 	b.Helper()
 	if count == 0 {

@@ -13,9 +13,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// BenchmarkCluster compares three nodes on this machine with a single one, and with the
-// floors: a constant answer for reads, a plain file for saves. All of them share what the
-// machine has, so the ratios say what replication costs, not what three machines can do.
+// BenchmarkCluster compares three nodes on this machine with a single node, and with baselines: a constant answer for
+// reads, and a plain file for saves. All of them share one machine, so the ratios show the cost of replication, not the
+// throughput of three machines.
 func BenchmarkCluster(b *testing.B) {
 	for _, partitions := range []int{1, 4} {
 		b.Run("partitions="+strconv.Itoa(partitions), func(b *testing.B) {
@@ -47,7 +47,7 @@ type benchCluster struct {
 	floor  string // address that answers reads with a constant
 }
 
-// newBenchCluster fills as many stores as make every partition hold some.
+// newBenchCluster makes and fills enough stores that every partition has some.
 func newBenchCluster(b *testing.B, partitions int) *benchCluster {
 	b.Helper()
 	c := &benchCluster{stores: []string{"statestore"}, value: strings.Repeat("v", benchBytes)}
@@ -66,7 +66,9 @@ func newBenchCluster(b *testing.B, partitions int) *benchCluster {
 	leads(b, c.nodes)
 	c.floor = bareChi(b, `"`+c.value+`"`)
 	for _, n := range []*node.Node{c.single, c.nodes[0]} {
-		run(b, dialAll(b, n.Addresses().API[0], 8), benchKeys, "204", func(_, i int) []byte { return c.save(i-1, "strong") })
+		run(b, dialAll(b, n.Addresses().API[0], 8), benchKeys, "204", func(_, i int) []byte {
+			return c.save(i-1, "strong")
+		})
 	}
 	return c
 }
@@ -76,7 +78,8 @@ func (c *benchCluster) declare(b *testing.B) string {
 	b.Helper()
 	dir := b.TempDir()
 	for _, s := range c.stores {
-		text := "apiVersion: quorate.dev/v1alpha1\nkind: Component\nmetadata:\n  name: " + s + "\nspec:\n  type: state.raft\n  version: v1\n"
+		text := "apiVersion: quorate.dev/v1alpha1\nkind: Component\nmetadata:\n  name: " + s +
+			"\nspec:\n  type: state.raft\n  version: v1\n"
 		if err := os.WriteFile(filepath.Join(dir, s+".yaml"), []byte(text), 0o600); err != nil {
 			b.Fatal(err)
 		}
@@ -84,13 +87,13 @@ func (c *benchCluster) declare(b *testing.B) string {
 	return dir
 }
 
-// benchPlace is where requests go.
+// benchPlace is a node that requests are sent to.
 type benchPlace struct {
 	name string
 	node *node.Node
 }
 
-// places are the leader and a follower, or, where each partition has its own, any node.
+// places returns the leader and a follower. With several partitions, which have different leaders, it returns any node.
 func (c *benchCluster) places(b *testing.B) []benchPlace {
 	b.Helper()
 	if len(c.stores) > 1 {
@@ -104,7 +107,8 @@ func (c *benchCluster) store(i int) string { return c.stores[i%len(c.stores)] }
 
 func (c *benchCluster) save(i int, level string) []byte {
 	body := `[{"key":"k` + strconv.Itoa(i) + `","value":"` + c.value + `","options":{"consistency":"` + level + `"}}]`
-	return []byte("POST /v1.0/state/" + c.store(i) + " HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body)
+	return []byte("POST /v1.0/state/" + c.store(i) + " HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: " +
+		strconv.Itoa(len(body)) + "\r\n\r\n" + body)
 }
 
 func (c *benchCluster) gets(b *testing.B, at *node.Node, level string, clients int) {
@@ -154,7 +158,7 @@ func amongSaves(b *testing.B, at, single *node.Node, clients int, request func(i
 		func(int) time.Duration { return rawAppends(b, file, int(appends), int(size)) })
 }
 
-// among runs a subject, a single node and a floor in turns.
+// among runs a subject, a single node and a baseline alternately and reports the ratios.
 func among(b *testing.B, turns ...func(n int) time.Duration) {
 	b.Helper()
 	took := measure(b, turns...)
@@ -163,8 +167,7 @@ func among(b *testing.B, turns ...func(n int) time.Duration) {
 	b.ReportMetric(took[2].Seconds()/took[0].Seconds(), "x-floor")
 }
 
-// measure runs several subjects in turns and returns how long each took for as many
-// requests.
+// measure runs several subjects alternately and returns how long each took for the same number of requests.
 func measure(b *testing.B, turns ...func(n int) time.Duration) []time.Duration {
 	b.Helper()
 	took := make([]time.Duration, len(turns))

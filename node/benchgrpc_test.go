@@ -18,10 +18,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// BenchmarkGRPC runs gets and saves over gRPC and over HTTP in turns on one node. Clients
-// share the two cores of the node, so there are two of HTTP: net/http, which costs what a
-// client costs, and one that does next to nothing, which shows what the server costs.
-// x-http and x-bare are the rates of gRPC divided by theirs. A gRPC client is one
+// BenchmarkGRPC runs gets and saves over gRPC and over HTTP in turns on one node. Clients share the two cores of the
+// node, so there are two of HTTP: net/http, which costs what a client costs, and one that does next to nothing, which
+// shows what the server costs. x-http and x-bare are the rates of gRPC divided by theirs. A gRPC client is one
 // connection that all goroutines share, as in the SDKs.
 func BenchmarkGRPC(b *testing.B) {
 	const keys = 1000
@@ -29,7 +28,8 @@ func BenchmarkGRPC(b *testing.B) {
 	n := open(b, config(b))
 	addr := n.Addresses().API[0]
 	run(b, dialAll(b, addr, 8), keys, "204", func(_, i int) []byte { return saveRequest(i-1, value, "strong") })
-	conn, err := grpc.NewClient("passthrough:///"+n.Addresses().GRPC[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///"+n.Addresses().GRPC[0],
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -37,22 +37,30 @@ func BenchmarkGRPC(b *testing.B) {
 	remote := runtimev1.NewDaprClient(conn)
 	web := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1024}}
 	defer web.CloseIdleConnections()
-	levels := map[string]commonv1.StateOptions_StateConsistency{"eventual": commonv1.StateOptions_CONSISTENCY_EVENTUAL, "strong": commonv1.StateOptions_CONSISTENCY_STRONG}
+	levels := map[string]commonv1.StateOptions_StateConsistency{
+		"eventual": commonv1.StateOptions_CONSISTENCY_EVENTUAL,
+		"strong":   commonv1.StateOptions_CONSISTENCY_STRONG,
+	}
 	for _, level := range []string{"eventual", "strong"} {
 		for _, clients := range []int{1, 64, 512} {
 			b.Run(fmt.Sprintf("get/%s/clients=%d", level, clients), func(b *testing.B) {
 				bare := dialAll(b, addr, clients)
 				inTurns(b,
 					each(b, clients, func(i int) error {
-						_, err := remote.GetState(context.Background(), &runtimev1.GetStateRequest{StoreName: "statestore", Key: "k" + strconv.Itoa(i%keys), Consistency: levels[level]})
+						_, err := remote.GetState(context.Background(),
+							&runtimev1.GetStateRequest{StoreName: "statestore", Key: "k" + strconv.Itoa(i%keys),
+								Consistency: levels[level]})
 						return err
 					}),
 					each(b, clients, func(i int) error {
-						return answer(web.Get("http://" + addr + "/v1.0/state/statestore/k" + strconv.Itoa(i%keys) + "?consistency=" + level)) //nolint:noctx // loopback
+						url := "http://" + addr + "/v1.0/state/statestore/k" + strconv.Itoa(i%keys)
+						url += "?consistency=" + level
+						return answer(web.Get(url)) //nolint:noctx
 					}),
 					func(k int) time.Duration {
 						return run(b, bare, k, "200", func(_, i int) []byte {
-							return getRequest("/v1.0/state/statestore/k" + strconv.Itoa(i%keys) + "?consistency=" + level)
+							return getRequest("/v1.0/state/statestore/k" + strconv.Itoa(i%keys) + "?consistency=" +
+								level)
 						})
 					})
 			})
@@ -60,16 +68,22 @@ func BenchmarkGRPC(b *testing.B) {
 				bare := dialAll(b, addr, clients)
 				inTurns(b,
 					each(b, clients, func(i int) error {
-						_, err := remote.SaveState(context.Background(), &runtimev1.SaveStateRequest{StoreName: "statestore", States: []*commonv1.StateItem{{
-							Key: "k" + strconv.Itoa(i%keys), Value: []byte(`"` + value + `"`), Options: &commonv1.StateOptions{Consistency: levels[level]}}}})
+						_, err := remote.SaveState(context.Background(),
+							&runtimev1.SaveStateRequest{StoreName: "statestore", States: []*commonv1.StateItem{{
+								Key: "k" + strconv.Itoa(i%keys), Value: []byte(`"` + value + `"`),
+								Options: &commonv1.StateOptions{Consistency: levels[level]}}}})
 						return err
 					}),
 					each(b, clients, func(i int) error {
-						body := `[{"key":"k` + strconv.Itoa(i%keys) + `","value":"` + value + `","options":{"consistency":"` + level + `"}}]`
-						return answer(web.Post("http://"+addr+"/v1.0/state/statestore", "application/json", strings.NewReader(body))) //nolint:noctx // loopback
+						body := `[{"key":"k` + strconv.Itoa(i%keys) + `","value":"` + value +
+							`","options":{"consistency":"` + level + `"}}]`
+						url := "http://" + addr + "/v1.0/state/statestore"
+						return answer(web.Post(url, "application/json", strings.NewReader(body))) //nolint:noctx
 					}),
 					func(k int) time.Duration {
-						return run(b, bare, k, "204", func(_, i int) []byte { return saveRequest(i%keys, value, level) })
+						return run(b, bare, k, "204", func(_, i int) []byte {
+							return saveRequest(i%keys, value, level)
+						})
 					})
 			})
 		}

@@ -16,10 +16,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// BenchmarkKinds measures what BenchmarkCluster does not: values of other sizes, requests
-// about many keys, and calls of applications, at a follower of three nodes and at a single
-// node. The floor of an answer is a constant of its size, that of a write a plain file, and
-// that of a call the application itself.
+// BenchmarkKinds measures what BenchmarkCluster does not: values of other sizes, requests about many keys, and calls
+// of applications, at a follower of three nodes and at a single node. The floor of an answer is a constant of its
+// size, that of a write a plain file, and that of a call the application itself.
 func BenchmarkKinds(b *testing.B) {
 	c := newKinds(b)
 	for _, size := range []int{64, 4 << 10, 64 << 10, 1 << 20} {
@@ -29,7 +28,7 @@ func BenchmarkKinds(b *testing.B) {
 		}
 		many := 64
 		if size >= 1<<20 {
-			many = 8 // so much that waits for the log is refused, not queued
+			many = 8 // with more clients, requests would be refused instead of queued
 		}
 		for _, clients := range []int{1, many} {
 			name := fmt.Sprintf("%dB/clients=%d", size, clients)
@@ -49,10 +48,14 @@ func BenchmarkKinds(b *testing.B) {
 	for _, clients := range []int{1, 64, 512} {
 		name := "clients=" + strconv.Itoa(clients)
 		b.Run("bulk-save-100/"+name, func(b *testing.B) {
-			amongSaves(b, c.follower(b), c.single, clients, func(i int) []byte { return post("", items(100, i, value)) })
+			amongSaves(b, c.follower(b), c.single, clients, func(i int) []byte {
+				return post("", items(100, i, value))
+			})
 		})
 		b.Run("transaction-10/"+name, func(b *testing.B) {
-			amongSaves(b, c.follower(b), c.single, clients, func(i int) []byte { return post("/transaction", transaction(10, i, value)) })
+			amongSaves(b, c.follower(b), c.single, clients, func(i int) []byte {
+				return post("/transaction", transaction(10, i, value))
+			})
 		})
 		b.Run("bulk-get-100/"+name, func(b *testing.B) {
 			c.fill(b, set)
@@ -63,8 +66,8 @@ func BenchmarkKinds(b *testing.B) {
 	}
 }
 
-// kinds is a cluster of three and a single node. The application called is beside the first
-// of the three and beside the single one.
+// kinds is a cluster of three and a single node. The application called is beside the first of the three and beside
+// the single one.
 type kinds struct {
 	single *node.Node
 	nodes  []*node.Node
@@ -73,7 +76,9 @@ type kinds struct {
 
 func newKinds(b *testing.B) *kinds {
 	b.Helper()
-	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"answer":42}`) }))
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"answer":42}`)
+	}))
 	b.Cleanup(app.Close)
 	c := &kinds{app: app.Listener.Addr().String()}
 	port := app.Listener.Addr().(*net.TCPAddr).Port //nolint:forcetypeassert // it listens on TCP
@@ -100,13 +105,13 @@ func newKinds(b *testing.B) *kinds {
 
 const invokePath = "/v1.0/invoke/shop/method/answer"
 
-// follower is a node that does not lead.
+// follower returns a node that does not lead.
 func (c *kinds) follower(b *testing.B) *node.Node {
 	b.Helper()
 	return c.nodes[(leads(b, c.nodes)+1)%3]
 }
 
-// fill writes the first hundred keys everywhere, and waits until the follower shows them.
+// fill writes the first hundred keys to both clusters, and waits until the follower returns them.
 func (c *kinds) fill(b *testing.B, set func(i int) []byte) {
 	b.Helper()
 	for _, n := range []*node.Node{c.follower(b), c.single} {
@@ -131,7 +136,8 @@ func (c *kinds) answers(b *testing.B, clients int, request []byte) {
 			return run(b, conns, n, "200", func(_, _ int) []byte { return request })
 		}
 	}
-	among(b, gets(c.follower(b).Addresses().API[0], request), gets(c.single.Addresses().API[0], request), gets(floor, getRequest("/v1.0/state/statestore/k0")))
+	among(b, gets(c.follower(b).Addresses().API[0], request), gets(c.single.Addresses().API[0], request),
+		gets(floor, getRequest("/v1.0/state/statestore/k0")))
 }
 
 func (c *kinds) calls(b *testing.B, clients int, at *node.Node) {
@@ -142,10 +148,11 @@ func (c *kinds) calls(b *testing.B, clients int, at *node.Node) {
 			return run(b, conns, n, "200", func(_, _ int) []byte { return getRequest(path) })
 		}
 	}
-	among(b, calls(at.Addresses().API[0], invokePath), calls(c.single.Addresses().API[0], invokePath), calls(c.app, "/answer"))
+	among(b, calls(at.Addresses().API[0], invokePath), calls(c.single.Addresses().API[0], invokePath),
+		calls(c.app, "/answer"))
 }
 
-// answerLength is the size of the body that answers a request.
+// answerLength returns the size of the body of the answer to a request.
 func answerLength(b *testing.B, n *node.Node, request []byte) int {
 	b.Helper()
 	conn := dial(b, n.Addresses().API[0])
@@ -165,14 +172,16 @@ func answerLength(b *testing.B, n *node.Node, request []byte) int {
 }
 
 func post(path, body string) []byte {
-	return []byte("POST /v1.0/state/statestore" + path + " HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body)
+	return []byte("POST /v1.0/state/statestore" + path + " HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: " +
+		strconv.Itoa(len(body)) + "\r\n\r\n" + body)
 }
 
-// items are n keys and values to save, the first of them the one of number first.
+// items returns n keys and values to save, numbered from first.
 func items(n, first int, value string) string {
 	var body bytes.Buffer
 	for i := range n {
-		fmt.Fprintf(&body, `,{"key":"k%d","value":"%s","options":{"consistency":"strong"}}`, (first+i)%benchKeys, value)
+		fmt.Fprintf(&body, `,{"key":"k%d","value":"%s","options":{"consistency":"strong"}}`, (first+i)%benchKeys,
+			value)
 	}
 	return "[" + body.String()[1:] + "]"
 }
@@ -185,7 +194,7 @@ func transaction(n, first int, value string) string {
 	return `{"operations":[` + body.String()[1:] + "]}"
 }
 
-// keys are the first n keys, to be read at once.
+// keys returns the body of a bulk read of the first n keys.
 func keys(n int) string {
 	var body bytes.Buffer
 	for i := range n {

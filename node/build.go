@@ -2,11 +2,8 @@ package node
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
-	"net"
 	"net/http"
-	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,39 +11,45 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	apihttp "github.com/quorate/quorate/api/http"
-	"github.com/quorate/quorate/component"
-	"github.com/quorate/quorate/component/bindings"
-	"github.com/quorate/quorate/component/builtin"
-	"github.com/quorate/quorate/component/loader"
-	"github.com/quorate/quorate/component/secretstores"
-	"github.com/quorate/quorate/component/state"
-	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/discovery"
+	"github.com/quorate/quorate/internal/appchannel"
 	"github.com/quorate/quorate/internal/listen"
+	"github.com/quorate/quorate/internal/peer"
+	"github.com/quorate/quorate/internal/tracing"
+	"github.com/quorate/quorate/internal/trust"
+	"github.com/quorate/quorate/node/calls"
+	"github.com/quorate/quorate/node/catalogue"
+	"github.com/quorate/quorate/node/clusterctl"
+	"github.com/quorate/quorate/node/components"
+	"github.com/quorate/quorate/node/credentials"
+	"github.com/quorate/quorate/node/doctor"
+	"github.com/quorate/quorate/node/inputs"
+	"github.com/quorate/quorate/node/network"
+	"github.com/quorate/quorate/node/status"
 	"github.com/quorate/quorate/raftfsm"
-	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
 // build starts every subsystem, top to bottom; each pushes its closer.
 func (n *Node) build(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		n.buildMetrics,    // so that a slow start can be watched
-		n.buildTracer,     // the last to be closed, so that nothing is missing from the traces
-		n.buildCalls,      // what calls of applications share, and the way to the application
-		n.buildAPI,        // health answers from here on, with what is still missing
-		n.buildTrust,      // a mistake in files of credentials is found before the disk is touched
-		n.buildPeer,       // the port of the groups and of calls between nodes
+		n.buildNetwork,    // reports a mistake in credential files before it writes to the disk
+		n.buildMetrics,    // early, so that a slow start can be observed
+		n.buildMemory,     // memory of requests in progress
+		n.buildCalls,      // tracing, and the channels to the applications
+		n.buildAPI,        // from here on, health reports what the start waits for
+		n.listenPeer,      // the address of the peer port is known
 		n.buildHost,       // the replicated store
-		n.buildCatalogue,  // which applications run where
-		n.openPeer,        // others may call, the host answers
-		n.buildCarrier,    // calls of applications from node to node
-		n.buildGossip,     // who is there, and where
-		n.buildAdmin,      // its socket lies in the directory that the host has locked
+		n.buildControl,    // what other nodes need of the store
+		n.openPeer,        // from here on, other nodes can call
+		n.connectCalls,    // calls of applications from node to node
+		n.openGossip,      // the members and their addresses
+		n.buildAdmin,      // its socket is in the directory that the host has locked
 		n.buildComponents, // from here on the API serves
-		n.buildTokens,     // follows the file with API tokens
-		n.buildLoops,      // finds the cluster, and keeps its groups in order
-		n.buildDrain,      // closed first: requests under way still find everything they need
-		n.buildServed,     // others may call the applications; taken back before anything is closed
-		n.buildInputs,     // events of the outside go to the applications; the first to end
+		n.buildLoops,      // finds the cluster and manages its groups
+		n.buildDrain,      // closed first: requests in progress still have everything they need
+		n.serveApps,       // others may call the applications; withdrawn before anything is closed
+		n.buildInputs,     // delivers events of input bindings; ends first
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -55,51 +58,363 @@ func (n *Node) build(ctx context.Context) error {
 	return nil
 }
 
+// apps returns every application that this node serves.
+func (n *Node) apps() []AppEntry {
+	if n.place.bare {
+		return nil
+	}
+	return n.config.apps()
+}
+
+// loop runs f until the node closes.
+func (n *Node) loop(name string, f func(ctx context.Context)) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { f(ctx) })
+	return n.closers.Push(name, func(context.Context) error {
+		cancel()
+		wg.Wait()
+		return nil
+	})
+}
+
+// buildNetwork reads the credentials and creates the peer port, without listening.
+func (n *Node) buildNetwork(context.Context) (err error) {
+	c := n.config.Cluster
+	if !n.config.Security.secured() && exposed([]string{c.Bind}) {
+		n.deps.Logger.Warn("traffic between nodes is neither encrypted nor authenticated: anyone who can reach the "+
+			"gossip and peer ports can read and change everything", "bind_address", c.Bind)
+	}
+	n.credentials, err = credentials.Open(n.config.Security.files(),
+		credentials.Options{Logger: n.deps.Logger, Registerer: n.deps.Registry, Now: n.deps.Now})
+	if err != nil {
+		return err
+	}
+	n.network, err = network.New(network.Options{
+		Cluster: c.Name, Bind: c.Bind, Advertise: c.Advertise, Gossip: c.port(c.Gossip), Peer: c.port(c.Peer),
+		Join: c.Join, Notes: n.place.notes, Fast: c.Fast, Sidecar: c.sidecar(), Partitions: uint32(c.Partitions),
+		Voters: uint32(c.Voters), BootstrapExpect: c.BootstrapExpect, Version: n.config.Version,
+		Credentials: n.credentials, Dial: n.deps.Dial, Logger: n.deps.Logger, Registerer: n.deps.Registry,
+		Fatal: n.deps.Fatal,
+	})
+	return err
+}
+
 // buildMetrics serves the registry to Prometheus.
 func (n *Node) buildMetrics(ctx context.Context) error {
-	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "quorate_build_info", Help: "Always 1; the label says which version runs.",
+	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "quorate_build_info",
+		Help:        "Always 1; the label says which version runs.",
 		ConstLabels: prometheus.Labels{"version": n.config.Version}})
 	info.Set(1)
-	n.connections = newConnections(n.registry)
-	n.registry.MustRegister(info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	n.apis = newAPIServers(n.config, n.apps(), n.deps, &n.closers, n.stopper.shutdown)
+	n.deps.Registry.MustRegister(info, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	c := n.config.Metrics
 	if c.Off {
 		return nil
 	}
-	ls, err := listen.TCP(ctx, listen.Request{Hosts: []string{c.Listen}, Port: c.Port.Number, Fallback: !c.Port.Given && !n.config.Cluster.joining(), Flag: "--metrics-port"})
+	ls, err := listen.TCP(ctx, listen.Request{Hosts: []string{c.Listen}, Port: c.Port.Number,
+		Fallback: !c.Port.Given && !n.config.Cluster.joining(), Flag: "--metrics-port"})
 	if err != nil {
 		return err
 	}
 	mux := http.NewServeMux()
-	page := promhttp.HandlerFor(n.registry, promhttp.HandlerOpts{Registry: n.registry})
+	page := promhttp.HandlerFor(n.deps.Registry, promhttp.HandlerOpts{Registry: n.deps.Registry})
 	mux.Handle("GET /metrics", page)
 	mux.Handle("GET /{$}", page)
-	mux.HandleFunc("GET "+targetsPath, n.serveTargets)
+	mux.Handle("GET "+scrapeTargetsPath, scrapeTargets{n.config.Cluster.Name, n.network})
 	n.addrs.Metrics = ls[0].Addr().String()
-	_, err = n.serve(ctx, listenerMetrics, ls[0], mux)
+	handler := http.Handler(mux)
+	if !exposed([]string{c.Listen}) {
+		handler = apihttp.LocalHost(mux, "scrape the metrics by address, or set --metrics-listen-address to "+
+			"one that is not loopback")
+	}
+	_, err = n.apis.serve(ctx, listenerMetrics, ls[0], handler)
 	return err
 }
 
-// serve runs one HTTP server until the node closes.
-func (n *Node) serve(ctx context.Context, name string, l net.Listener, h http.Handler) (*apihttp.Server, error) {
-	s := apihttp.NewServer(apihttp.ServerConfig{
-		Listener: l, Handler: h, Logger: n.log, MaxConnections: n.mostConnections(name),
-		Open: n.connections.open.WithLabelValues(name), Cut: n.connections.cut.WithLabelValues(name),
-	})
-	if err := s.Open(ctx); err != nil {
-		return nil, err
-	}
-	return s, n.closers.Push(name, s.Close)
+// buildMemory returns memory to the operating system after a burst of requests.
+func (n *Node) buildMemory(context.Context) error {
+	return n.loop("memory", func(ctx context.Context) { n.apis.memory.giveBack(ctx.Done(), freeMemory) })
 }
 
-// buildDrain makes a stop begin with the API: no new requests, and the end of those under
-// way, while the store can still serve them.
+// buildCalls sets up tracing, opens the channels to the applications of this node, and starts to probe these
+// applications.
+func (n *Node) buildCalls(ctx context.Context) error {
+	c := n.config
+	t, err := tracing.Open(ctx, tracing.Options{Service: c.App.ID, Namespace: c.Namespace, Version: c.Version,
+		Env: n.deps.Env})
+	if err != nil {
+		return err
+	}
+	if err := n.closers.Push("traces", t.Close); err != nil {
+		return err
+	}
+	n.catalogue = catalogue.New(catalogue.Options{
+		Network: n.network, Namespace: c.Namespace, Joins: c.Cluster.joining() || n.place.notes != "",
+		Logger: n.deps.Logger, Registerer: n.deps.Registry,
+	})
+	token, _ := n.deps.Env("APP_API_TOKEN")
+	o := calls.Options{
+		Namespace: c.Namespace, Token: token, MaxMessage: c.API.MaxBodySize, NoSessions: n.deps.NoSessions,
+		Catalogue: n.catalogue, Network: n.network, Tracer: calls.Tracer{Tracer: t}, Logger: n.deps.Logger,
+		Registerer: n.deps.Registry,
+	}
+	for _, a := range n.apps() {
+		if a.Port != 0 {
+			o.Apps = append(o.Apps, calls.App{ID: a.ID, Port: a.Port, Protocol: string(a.Protocol),
+				Address: a.Address, MaxConcurrency: a.MaxConcurrency, Health: appchannel.Health(a.Health),
+				OptionsTimeout: a.OptionsTimeout})
+		}
+	}
+	if n.calls, err = calls.New(o); err != nil {
+		return err
+	}
+	n.components = &components.Components{}
+	n.status = status.New(status.Options{
+		Version: c.Version, Cluster: c.Cluster.Name, Role: string(c.Cluster.Role), Sidecar: c.Cluster.sidecar(),
+		Namespace: c.Namespace,
+		Apps:      idsOf(n.apps()), Components: n.components, Channels: n.calls, Now: n.deps.Now,
+	})
+	return errors.Join(n.closers.Push("channels to the applications", func(context.Context) error {
+		return n.calls.Close()
+	}), n.calls.Open())
+}
+
+// buildAPI opens the APIs of all applications.
+func (n *Node) buildAPI(ctx context.Context) error {
+	for i, a := range n.apps() {
+		at, err := n.apis.open(ctx, appParts{entry: a, calls: n.calls, components: n.components.For(a.ID),
+			status: n.status, catalogue: n.catalogue}, i == 0)
+		if err != nil {
+			return err
+		}
+		if n.addrs.Apps = append(n.addrs.Apps, at); i == 0 {
+			n.addrs.API, n.addrs.GRPC = at.API, at.GRPC
+		}
+	}
+	return nil
+}
+
+// listenPeer opens the listener of the peer port. It accepts connections later.
+func (n *Node) listenPeer(ctx context.Context) error {
+	if err := n.closers.Push("peer port", func(context.Context) error { return n.network.ClosePort() }); err != nil {
+		return err
+	}
+	return n.network.Listen(ctx)
+}
+
+// buildHost opens the replicated store.
+func (n *Node) buildHost(ctx context.Context) error {
+	c := n.config
+	host, err := raftfsm.Open(ctx, raftfsm.Options{
+		Dir: c.Data.Dir, NodeID: c.Cluster.NodeID, DefaultID: c.Cluster.defaultID(), Sidecar: c.Cluster.sidecar(),
+		Servers:    n.network.LiveServers,
+		Partitions: uint32(c.Cluster.Partitions), Count: n.network.CountPartitions,
+		Engine:    raftlog.Engine(c.Data.LogStore),
+		Bootstrap: !c.Cluster.joining(), MinFree: uint64(c.Data.MinFree), Transport: n.network.Transport,
+		Peers: n.network.Port().Client(), Newest: n.network.NewestFormat,
+		Timing: c.Cluster.Timing, Bounds: c.Cluster.Bounds, Logger: n.deps.Logger, Registerer: n.deps.Registry,
+		Fatal: n.deps.Fatal, Now: n.deps.Now, Step: n.deps.Step, NoLeader: n.status.NoLeader,
+		DiskOf: n.network.DiskOf,
+	})
+	if err != nil {
+		return err
+	}
+	n.host, n.addrs.DataDir = host, c.Data.Dir
+	n.calls.SetSessions(host)
+	return n.closers.Push("replicated store", func(context.Context) error {
+		n.network.Interrupt() // Raft would wait for requests to servers that are down
+		return host.Close()
+	})
+}
+
+// buildControl creates the cluster controller, opens the catalogue of applications, and registers the methods that
+// other nodes can call. It runs after the store has been opened, because the catalogue needs the node id, which is
+// stored in the data directory.
+func (n *Node) buildControl(context.Context) error {
+	c := n.config.Cluster
+	n.control = clusterctl.New(clusterctl.Options{
+		Host: n.host, Network: n.network, Stopper: &n.stopper,
+		Name: c.Name, Sidecar: c.sidecar(), Join: c.Join, Shared: n.place.notes != "",
+		BootstrapExpect: c.BootstrapExpect,
+		Voters:          c.Voters, Limits: c.Limits, DataDir: n.config.Data.Dir, JoinHint: n.credentials.JoinHint(),
+		Logger: n.deps.Logger, Registerer: n.deps.Registry, Now: n.deps.Now,
+	})
+	if err := n.catalogue.Open(n.host.Identity()); err != nil {
+		return err
+	}
+	if err := n.closers.Push("catalogue of applications", func(context.Context) error {
+		return n.catalogue.Close()
+	}); err != nil {
+		return err
+	}
+	methods := append(n.control.Methods(), n.catalogue.Method(), n.doctor().Method())
+	for _, name := range raftfsm.Methods() {
+		methods = append(methods, peer.Method{Name: name,
+			Handle: func(ctx context.Context, r peer.Request) ([]byte, error) {
+				return n.host.Serve(ctx, name, r.Payload)
+			}})
+	}
+	return n.network.Handle(methods...)
+}
+
+// doctor returns the checks of this node. Its host must be open.
+func (n *Node) doctor() *doctor.Doctor {
+	return doctor.New(doctor.Options{
+		Node: n.host.Identity().Node, Version: n.config.Version, Disk: n.config.Data.disk(),
+		Secured: n.config.Security.secured(),
+		Bind:    n.config.Cluster.Bind, Network: n.network, Status: n.status, Now: n.deps.Now,
+	})
+}
+
+// certificate returns the identity to put into the certificate of this node: the node, its server, and its
+// applications in the trust domain. If domain is empty, the default trust domain is used.
+func (n *Node) certificate(domain string) trust.Identity {
+	id := trust.Identity{Node: n.host.Identity().Node, Server: n.network.Identity().Server}
+	for _, app := range n.apps() {
+		id.Apps = append(id.Apps, trust.NewApp(domain, n.config.Namespace, app.ID))
+	}
+	return id
+}
+
+// openPeer lets other nodes connect. From here on it follows the credential files.
+func (n *Node) openPeer(context.Context) error {
+	n.network.Introduce(n.host.Identity())
+	if n.credentials != nil {
+		if _, err := n.credentials.Identify(n.certificate("")); err != nil {
+			return err
+		}
+		n.credentials.Announce()
+		all := connections{n.network, n.calls}
+		if err := n.loop("credentials", func(ctx context.Context) { n.credentials.Follow(ctx, all) }); err != nil {
+			return err
+		}
+	}
+	return n.network.OpenPort()
+}
+
+// connections are all that use the credentials.
+type connections struct {
+	*network.Network
+	calls *calls.Calls
+}
+
+// Renew implements credentials.Connections.
+func (c connections) Renew() {
+	c.Network.Renew()
+	c.calls.Renew()
+}
+
+// connectCalls lets other nodes call the applications of this node, and the reverse.
+func (n *Node) connectCalls(context.Context) error {
+	n.calls.Connect(n.catalogue.Places())
+	return n.closers.Push("calls between nodes", n.calls.Disconnect)
+}
+
+// openGossip announces this node and discovers the others.
+func (n *Node) openGossip(ctx context.Context) error {
+	self := network.Self{Identity: n.host.Identity(), Boot: n.catalogue.Boot(), Metrics: n.addrs.Metrics}
+	if err := n.network.OpenGossip(ctx, self, n.catalogue.Channels()); err != nil {
+		return err
+	}
+	me := n.network.Roster().Self()
+	n.addrs.Gossip, n.addrs.Peer = me.Gossip.String(), me.PeerAddr
+	if err := n.closers.Push("gossip", n.network.CloseGossip); err != nil {
+		return err
+	}
+	return n.loop("roster of the catalogue", n.catalogue.Follow)
+}
+
+// buildAdmin serves the admin API on its socket.
+func (n *Node) buildAdmin(ctx context.Context) error {
+	l, err := apihttp.ListenAdmin(n.config.Data.Dir, n.config.Data.RuntimeDir)
+	if err != nil {
+		return err
+	}
+	n.addrs.Admin = l.Addr().String()
+	n.status.SetParts(status.Parts{Host: n.host, Network: n.network, Control: n.control, Security: n.credentials,
+		Addresses: n.addrs.status(n.config.Namespace)})
+	_, err = n.apis.serve(ctx, listenerAdmin, l, apihttp.NewAdmin(n.Admin(), n.deps.Logger))
+	return err
+}
+
+// buildComponents opens the declared components and applies the rules for calls.
+func (n *Node) buildComponents(ctx context.Context) error {
+	if n.place.bare {
+		return nil // there is no application
+	}
+	set, err := components.Open(ctx, n.config.sources(n.deps),
+		components.Options{Host: n.host, Logger: n.deps.Logger, Registerer: n.deps.Registry})
+	if set != nil {
+		err = errors.Join(n.closers.Push("components", func(context.Context) error { return set.Close() }), err)
+	}
+	if err != nil {
+		return err
+	}
+	if len(set.SecretStores()) > 0 && len(n.config.Security.APITokens) == 0 {
+		n.deps.Logger.Warn("every program on this machine can read the secrets: the API has a secret store "+
+			"and no token", "hint", "set DAPR_API_TOKEN or --api-token-file")
+	}
+	rules, err := calls.ReadRules(set, n.config.trust())
+	if err != nil {
+		return err
+	}
+	for _, w := range rules.Unused {
+		n.deps.Logger.Warn(w.String())
+	}
+	if rules.Access != nil {
+		changed, err := n.credentials.Identify(n.certificate(rules.Access.TrustDomain))
+		if err != nil {
+			return err
+		}
+		if changed {
+			connections{n.network, n.calls}.Renew()
+		}
+	}
+	n.calls.SetRules(rules, n.config.trust())
+	n.components.Serve(set)
+	n.apis.start.Open()
+	return n.followTokens()
+}
+
+// followTokens follows the file of API tokens.
+func (n *Node) followTokens() error {
+	c := n.config.Security
+	if c.APITokenFile == "" || n.apis.tokens == nil {
+		return nil
+	}
+	tokens := reveal(c.APITokens)
+	f := &credentials.APITokenFile{
+		Path: c.APITokenFile, Fixed: tokens[:max(0, len(tokens)-c.FileTokens)], Current: tokens, Look: c.Look,
+		Tokens: n.apis.tokens, Logger: n.deps.Logger,
+	}
+	return n.loop("api tokens", f.Follow)
+}
+
+// buildLoops starts the controller, which finds the cluster and manages the groups. When the node stops, its closer
+// transfers leadership of the groups to other nodes.
+func (n *Node) buildLoops(context.Context) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { n.control.Run(ctx) })
+	return n.closers.Push("leadership", func(closing context.Context) error {
+		cancel()
+		wg.Wait()
+		n.control.HandOver(closing)
+		return nil
+	})
+}
+
+// buildDrain registers the closer of the APIs. When the node stops, the APIs refuse new requests and finish those in
+// progress while the store still works. All APIs close concurrently, because an application may need the API of the
+// node to answer a call.
 func (n *Node) buildDrain(context.Context) error {
 	return n.closers.Push("api requests", func(ctx context.Context) error {
 		var errs []error
 		var mu sync.Mutex
 		var all sync.WaitGroup
-		for _, closer := range n.drained() {
+		for _, closer := range append(n.apis.closeAPIs(), n.calls.CloseServer) {
 			all.Go(func() {
 				err := closer(ctx)
 				mu.Lock()
@@ -112,16 +427,40 @@ func (n *Node) buildDrain(context.Context) error {
 	})
 }
 
-func reveal(secrets []Secret) []string {
-	out := make([]string, len(secrets))
-	for i, s := range secrets {
-		out[i] = string(s)
+// serveApps announces the applications of this node that can be called. When the node stops, its closer withdraws the
+// announcement before the node closes what the calls use.
+func (n *Node) serveApps(context.Context) error {
+	var out []discovery.Record
+	for _, a := range n.apps() {
+		r := discovery.Record{App: discovery.App{ID: a.ID, Namespace: n.config.Namespace}, Healthy: true}
+		if c := n.calls.Channel(a.ID); c != nil {
+			r.Protocol = string(a.Protocol)
+			r.Healthy, _ = c.Healthy()
+		}
+		out = append(out, r)
 	}
-	return out
+	if err := n.catalogue.Serve(out); err != nil {
+		return err
+	}
+	for app, ch := range n.calls.Channels() { // health that changed in between
+		healthy, _ := ch.Healthy()
+		n.catalogue.SetHealth(app, healthy)
+	}
+	return n.closers.Push("applications", func(context.Context) error { return n.catalogue.Serve(nil) })
 }
 
-// exposed reports whether others than this machine can reach the API; they call it by
-// names that the node cannot know.
+// buildInputs starts to deliver the events of input bindings. It is the last step of a start. When the node stops,
+// delivery ends first.
+func (n *Node) buildInputs(context.Context) error {
+	r, err := inputs.Open(n.components.Bindings(), idsOf(n.apps()), n.calls, n.deps.Logger)
+	if err != nil {
+		return err
+	}
+	n.status.SetInputs(r)
+	return n.closers.Push("input bindings", r.Close)
+}
+
+// exposed reports whether other machines can reach one of the hosts.
 func exposed(hosts []string) bool {
 	for _, h := range hosts {
 		if !listen.IsLoopback(h) {
@@ -131,144 +470,29 @@ func exposed(hosts []string) bool {
 	return false
 }
 
-// buildHost opens the replicated store.
-func (n *Node) buildHost(ctx context.Context) error {
-	c := n.config
-	host, err := raftfsm.Open(ctx, raftfsm.Options{
-		Dir: c.Data.Dir, NodeID: c.Cluster.NodeID, DefaultID: c.Cluster.defaultID(), Sidecar: c.Cluster.Role == RoleSidecar, Servers: n.liveServers, Partitions: uint32(c.Cluster.Partitions), Count: n.countPartitions, Engine: group.LogEngine(c.Data.LogStore),
-		Bootstrap: !c.Cluster.joining(), MinFree: uint64(c.Data.MinFree), Transport: n.transport, Peers: n.port.Client(), Newest: n.newestFormat,
-		Timing: c.Cluster.Timing, Bounds: c.Cluster.Bounds, Logger: n.log, Registerer: n.registry, Fatal: n.deps.Fatal, Now: n.deps.Now, Step: n.deps.Step,
-	})
-	if err != nil {
-		return err
-	}
-	n.host, n.addrs.DataDir = host, c.Data.Dir
-	n.reconciler = newReconciler(n)
-	n.registry.MustRegister(newLagCollector(n.reconciler))
-	return n.closers.Push("replicated store", func(context.Context) error {
-		for _, t := range n.transports {
-			t.Interrupt() // raft would wait for requests to servers that are down
-		}
-		return host.Close()
-	})
+// port returns the port of a cluster listener. If a default port is in use, another one may replace it, unless the
+// node joins other nodes, which expect the default port.
+func (c Cluster) port(p Port) network.Port {
+	return network.Port{Number: p.Number, Fallback: !p.Given && !c.joining()}
 }
 
-// buildLoops starts what goes on for as long as the node runs. Their closer is the first
-// to be called, and hands leadership over.
-func (n *Node) buildLoops(context.Context) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		n.findCluster(ctx)
-		n.reconciler.run(ctx)
-	})
-	return n.closers.Push("leadership", func(closing context.Context) error {
-		cancel()
-		wg.Wait()
-		return n.handOver(closing)
-	})
-}
-
-// buildAdmin serves the admin API on its socket.
-func (n *Node) buildAdmin(ctx context.Context) error {
-	l, err := apihttp.ListenAdmin(n.config.Data.Dir, n.config.Data.RuntimeDir)
-	if err != nil {
-		return err
-	}
-	n.addrs.Admin = l.Addr().String()
-	_, err = n.serve(ctx, listenerAdmin, l, apihttp.NewAdmin(n, n.log))
-	return err
-}
-
-// buildComponents opens what the resources declare.
-func (n *Node) buildComponents(ctx context.Context) error {
-	if n.place.bare {
-		return nil // nobody would use them
-	}
-	o, err := n.loaderOptions()
-	if err != nil {
-		return err
-	}
-	set, err := loader.Open(ctx, o)
-	if err != nil {
-		return err
-	}
-	if err := n.closers.Push("components", func(context.Context) error { return set.Close() }); err != nil {
-		return err
-	}
-	if err := errors.Join(unsupported(set)...); err != nil {
-		return err
-	}
-	if len(set.SecretStores()) > 0 && len(n.config.Security.APITokens) == 0 {
-		n.log.Warn("every program of this machine can read the secrets: the API has a secret store and no token", "mend", "set DAPR_API_TOKEN or --api-token-file")
-	}
-	if err := n.configureCalls(set); err != nil {
-		return err
-	}
-	n.set.Store(set)
-	return nil
-}
-
-func (n *Node) loaderOptions() (loader.Options, error) {
-	metrics, err := state.NewMetrics(n.registry)
-	if err != nil {
-		return loader.Options{}, err
-	}
-	o := loaderOptions(n.config, n.deps.Env, func(_ context.Context, c loader.StateConfig) (state.Store, error) {
-		return n.host.Store(c.Namespace, c.Name), nil
-	})
-	if o.BindingMetrics, err = bindings.NewMetrics(n.registry); err != nil {
-		return loader.Options{}, err
-	}
-	o.Claims = claims{n}
-	if o.SecretMetrics, err = secretstores.NewMetrics(n.registry); err != nil {
-		return loader.Options{}, err
-	}
-	o.Logger, o.Metrics, o.Environ = n.log, metrics, n.deps.Environ
-	o.Factories, err = builtin.Factories(o.Factories)
-	return o, err
-}
-
-// TypeStateRaft is the component type of the replicated store.
-const TypeStateRaft = "state.raft"
-
-// loaderOptions say what to load for c; open makes stores of the replicated type.
-func loaderOptions(c Config, env func(string) (string, bool), open func(context.Context, loader.StateConfig) (state.Store, error)) loader.Options {
-	pod, _ := env("POD_NAME")
-	return loader.Options{
-		Paths: c.Components.Paths, ConfigFiles: c.Components.ConfigFiles, Apps: c.appIDs(), Namespace: c.Namespace, PodName: pod,
-		Factories:    loader.Factories{State: map[string]loader.StateFactory{TypeStateRaft: {Open: open}}},
-		DefaultState: &component.Spec{Name: "statestore", Type: TypeStateRaft, Version: component.DefaultVersion},
-		Env:          env,
-		UUID:         newUUID,
+// files returns the credential files for traffic between nodes.
+func (s Security) files() credentials.Files {
+	return credentials.Files{
+		Token: s.ClusterTokenFile, Cert: s.ClusterCertFile, Key: s.ClusterKeyFile, CA: s.ClusterCAFile,
+		Certificates: s.Certificates, Look: s.Look, Drain: s.Drain,
 	}
 }
 
-// newUUID is a random UUID (RFC 9562, version 4).
-func newUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails: it aborts the program instead
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	const hex = "0123456789abcdef"
-	var s strings.Builder
-	for i, v := range b {
-		if i == 4 || i == 6 || i == 8 || i == 10 {
-			s.WriteByte('-')
-		}
-		s.WriteByte(hex[v>>4])
-		s.WriteByte(hex[v&15])
-	}
-	return s.String()
+// trust returns what is known about callers on other nodes.
+func (c Config) trust() calls.Trust {
+	return calls.Trust{Proven: c.Security.secured(), Insecure: c.Security.Insecure}
 }
 
-// unsupported refuses documents whose promises this version cannot keep: ignoring one
-// that restricts access would open what somebody meant to close.
-func unsupported(set documents) (errs []error) {
-	for _, kind := range []component.Kind{component.KindHTTPEndpoint} {
-		for _, d := range set.Documents(kind) {
-			errs = append(errs, &fault.Error{Code: fault.Unimplemented, Op: "node.Open", Key: d.Pos.String(),
-				Msg: d.Pos.String() + ": documents of kind " + string(kind) + " have no effect in this version", Hint: "remove the document"})
-		}
+// sources returns where components are declared.
+func (c Config) sources(d Deps) components.Sources {
+	return components.Sources{
+		Paths: c.Components.Paths, ConfigFiles: c.Components.ConfigFiles, Apps: idsOf(c.apps()),
+		Namespace: c.Namespace, Env: d.Env, Environ: d.Environ,
 	}
-	return errs
 }

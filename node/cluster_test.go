@@ -2,150 +2,19 @@ package node_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/quorate/quorate/api"
-	"github.com/quorate/quorate/internal/listen"
 	"github.com/quorate/quorate/node"
-	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// freePort finds a port that was free a moment ago: seeds must be known beforehand.
-func freePort(t testing.TB) int {
-	t.Helper()
-	ports, err := listen.Spare(t.Context(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ports[0]
-}
-
-// member is the configuration of one node of a cluster on this machine.
-func member(t testing.TB, id string, expect int, seeds ...string) node.Config {
-	c := config(t)
-	c.Data.Dir = filepath.Join(t.TempDir(), id)
-	c.Cluster.NodeID, c.Cluster.Join, c.Cluster.BootstrapExpect = id, seeds, expect
-	c.Cluster.Bind, c.Cluster.Peer, c.Cluster.Gossip = "127.0.0.1", free(), free()
-	c.Cluster.Fast = true
-	c.API.RequestTimeout = 30 * time.Second // a busy machine may take long to elect a leader
-	c.Cluster.Limits = placement.Limits{Stable: 100 * time.Millisecond, Settle: time.Second}
-	return c
-}
-
-// three starts a cluster of three that forms itself.
-func three(t testing.TB) ([]*node.Node, []node.Config) {
-	t.Helper()
-	return threeWith(t, func(*node.Config) {})
-}
-
-func threeWith(t testing.TB, change func(*node.Config)) ([]*node.Node, []node.Config) {
-	t.Helper()
-	seed := freePort(t)
-	var configs []node.Config
-	for _, id := range []string{"n1", "n2", "n3"} {
-		c := member(t, id, 3, fmt.Sprintf("127.0.0.1:%d", seed))
-		change(&c)
-		configs = append(configs, c)
-	}
-	configs[0].Cluster.Gossip = node.Port{Number: seed, Given: true}
-	var nodes []*node.Node
-	for _, c := range configs {
-		nodes = append(nodes, open(t, c))
-	}
-	for _, n := range nodes {
-		ready(t, n)
-	}
-	voters(t, nodes[0], 3)
-	return nodes, configs
-}
-
-func ready(t testing.TB, n *node.Node) {
-	t.Helper()
-	poll(t, func() error {
-		if code, body, _ := ask(t, n, "GET", "/v1.0/healthz", ""); code != 204 {
-			return errors.New(body)
-		}
-		return nil
-	})
-}
-
-// patience ends a test that hangs. It is no claim about how long anything takes.
-const patience = 2 * time.Minute
-
-// poll waits for a state of a cluster, and ends the test with the last reason why it is not
-// there.
-func poll(t testing.TB, check func() error) {
-	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(patience)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not in time: %v", err)
-		}
-	}
-}
-
-func status(t testing.TB, n *node.Node) api.NodeStatus {
-	t.Helper()
-	s, err := n.Status(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-// voters waits until group 0 has so many.
-func voters(t testing.TB, n *node.Node, want int) {
-	t.Helper()
-	poll(t, func() error {
-		have := 0
-		for _, s := range status(t, n).Groups[0].Servers {
-			if s.Voter {
-				have++
-			}
-		}
-		if have != want {
-			return fmt.Errorf("%d voters, want %d: %+v", have, want, status(t, n).Groups[0].Servers)
-		}
-		return nil
-	})
-}
-
-func leads(t testing.TB, nodes []*node.Node) int {
-	t.Helper()
-	at := -1
-	poll(t, func() error {
-		for i, n := range nodes {
-			if n != nil && status(t, n).Groups[0].State == "leader" && status(t, n).Groups[0].Writes {
-				at = i
-				return nil
-			}
-		}
-		return errors.New("nobody leads")
-	})
-	return at
-}
-
-func save(t testing.TB, n *node.Node, key, value string) (int, string) {
-	t.Helper()
-	code, body, _ := ask(t, n, "POST", "/v1.0/state/statestore", `[{"key":"`+key+`","value":"`+value+`","options":{"consistency":"strong"}}]`)
-	return code, body
-}
-
-func TestThreeNodesFormAClusterAndAnyOfThemTakesAnyRequest(t *testing.T) {
+func TestCluster_AnyNodeServesAnyRequest(t *testing.T) {
 	nodes, _ := three(t)
 	ids := map[string]bool{}
 	for i, n := range nodes {
@@ -166,7 +35,7 @@ func TestThreeNodesFormAClusterAndAnyOfThemTakesAnyRequest(t *testing.T) {
 	}
 }
 
-func TestTheClusterGoesOnWithoutItsLeaderAndTakesItBack(t *testing.T) {
+func TestCluster_SurvivesStopAndReturnOfLeader(t *testing.T) {
 	nodes, configs := three(t)
 	for i := range 20 {
 		if code, body := save(t, nodes[i%3], fmt.Sprint("k", i), "before"); code != 204 {
@@ -195,7 +64,7 @@ func TestTheClusterGoesOnWithoutItsLeaderAndTakesItBack(t *testing.T) {
 	}
 }
 
-func TestALoneNodeGrowsIntoAClusterOfThree(t *testing.T) {
+func TestCluster_SingleNodeGrowsToThree(t *testing.T) {
 	first := member(t, "n1", 0)
 	lone := open(t, first)
 	if code, body := save(t, lone, "early", "1"); code != 204 {
@@ -208,7 +77,8 @@ func TestALoneNodeGrowsIntoAClusterOfThree(t *testing.T) {
 	}
 	voters(t, lone, 3)
 	for _, n := range others {
-		if code, body, _ := ask(t, n, "GET", "/v1.0/state/statestore/early?consistency=strong", ""); code != 200 || body != `"1"` {
+		if code, body, _ := ask(t, n, "GET", "/v1.0/state/statestore/early?consistency=strong", ""); code != 200 ||
+			body != `"1"` {
 			t.Errorf("a joined node reads %d %s", code, body)
 		}
 	}
@@ -218,16 +88,20 @@ func TestALoneNodeGrowsIntoAClusterOfThree(t *testing.T) {
 	}
 }
 
-func TestJoiningWithoutAClusterWaitsAndSaysSo(t *testing.T) {
+func TestJoin_WithoutClusterIsNotReady(t *testing.T) {
 	c := member(t, "n1", 0, fmt.Sprintf("127.0.0.1:%d", freePort(t)))
 	n := open(t, c)
-	code, body, _ := ask(t, n, "GET", "/v1.0/healthz", "")
-	if code != 500 || !strings.Contains(body, "--bootstrap-expect") {
-		t.Errorf("healthz: %d %s", code, body)
-	}
+	poll(t, func() error { // the hint is given once the seed has been tried
+		code, body, _ := ask(t, n, "GET", "/v1.0/healthz", "")
+		if code != 500 || !strings.Contains(body, "--bootstrap-expect") {
+			return fmt.Errorf("healthz: %d %s", code, body)
+		}
+		return nil
+	})
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+n.Addresses().API[0]+"/v1.0/state/statestore", strings.NewReader(`[{"key":"k","value":1}]`))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+n.Addresses().API[0]+
+		"/v1.0/state/statestore", strings.NewReader(`[{"key":"k","value":1}]`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,14 +113,34 @@ func TestJoiningWithoutAClusterWaitsAndSaysSo(t *testing.T) {
 	}
 }
 
-func TestANodeThatDoesNotBelongIsRefusedAndSaysWhy(t *testing.T) {
+func TestStatus_ReportsLossOfAllMembers(t *testing.T) {
+	first := open(t, member(t, "n1", 0))
+	second := open(t, member(t, "n2", 0, first.Addresses().Gossip))
+	ready(t, second)
+	gossip := func() []api.Issue {
+		return slices.DeleteFunc(status(t, second).Issues, func(i api.Issue) bool { return i.About != "gossip" })
+	}
+	if got := gossip(); len(got) != 0 {
+		t.Errorf("with another node: %+v", got)
+	}
+	closeNode(t, first)
+	poll(t, func() error {
+		if got := gossip(); len(got) != 1 || !strings.Contains(got[0].Reason, "no connection to") {
+			return fmt.Errorf("alone: %+v", got)
+		}
+		return nil
+	})
+}
+
+func TestJoin_RefusesMismatchedNode(t *testing.T) {
 	first := open(t, member(t, "n1", 0))
 	seed := first.Addresses().Gossip
 	for name, c := range map[string]struct {
 		change func(*node.Config)
 		want   string
 	}{
-		"another cluster":    {func(c *node.Config) { closeNode(t, open(t, *c)) }, "cluster"}, // it was a cluster of its own before
+		// it was a cluster of its own before
+		"another cluster":    {func(c *node.Config) { closeNode(t, open(t, *c)) }, "cluster"},
 		"more partitions":    {func(c *node.Config) { c.Cluster.Partitions = 3 }, "partitions"},
 		"the id of a member": {func(c *node.Config) { c.Cluster.NodeID = "n1" }, "n1"},
 	} {
@@ -279,7 +173,10 @@ func TestANodeThatDoesNotBelongIsRefusedAndSaysWhy(t *testing.T) {
 	}
 }
 
-func TestAServerWhoseDiskWasWipedRejoinsAsANewOne(t *testing.T) {
+func TestJoin_WipedServerGetsNewID(t *testing.T) {
+	if testing.Short() {
+		t.Skip("forms several clusters, or waits for several elections")
+	}
 	nodes, configs := three(t)
 	if code, body := save(t, nodes[0], "k", "1"); code != 204 {
 		t.Fatalf("save: %d %s", code, body)
@@ -307,7 +204,8 @@ func TestAServerWhoseDiskWasWipedRejoinsAsANewOne(t *testing.T) {
 		}
 		return nil
 	})
-	if code, body, _ := ask(t, back, "GET", "/v1.0/state/statestore/k?consistency=strong", ""); code != 200 || body != `"1"` {
+	if code, body, _ := ask(t, back, "GET", "/v1.0/state/statestore/k?consistency=strong", ""); code != 200 ||
+		body != `"1"` {
 		t.Errorf("read at the new server: %d %s", code, body)
 	}
 }

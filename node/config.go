@@ -1,8 +1,3 @@
-// Package node is the composition root: it turns a Config into a running node.
-//
-// It owns the order in which subsystems are built and closed, and readiness. It must
-// never know flags, files of settings or the environment: those belong to the command,
-// which fills a Config. What each subsystem does is that subsystem's own affair.
 package node
 
 import (
@@ -12,7 +7,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/internal/trust"
+	"github.com/quorate/quorate/node/credentials"
+	"github.com/quorate/quorate/node/status"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/placement"
 )
@@ -20,17 +18,18 @@ import (
 // Limits of the configuration.
 const (
 	MaxPartitions = 256
-	// MaxEntry is the largest log entry in bytes, and so the largest request body.
+	// MaxEntry is the largest log entry in bytes, and so the largest value.
 	MaxEntry = 64 << 20
+	// MinMemory is the smallest memory limit: a node without requests uses half of it.
+	MinMemory = 64 << 20
 )
 
-// sharedDir is the last element of the data directory that nodes without --join and
-// --data-dir share. No node id may take it.
+// sharedDir is the last element of the path of the shared data directory, which all nodes without --join and
+// --data-dir use. A node id must not be equal to it.
 const sharedDir = "local"
 
-// Config is everything a node needs to know before it starts. It is a value: copy it
-// freely; nothing keeps a reference. The zero value with WithDefaults is a complete
-// single-node cluster, once Data.StateDir or Data.Dir says where its data lives.
+// Config is the configuration of a node. It may be copied; no part of the node keeps a reference to it. If
+// Data.StateDir or Data.Dir is set, the zero value with WithDefaults configures a complete cluster of one node.
 type Config struct {
 	Version    string // of the program; shown by status and metadata
 	Namespace  string // empty = none: components of every namespace load
@@ -44,20 +43,25 @@ type Config struct {
 	Security   Security
 	Log        Log
 	Grace      time.Duration // how long Close may take; 0 = 5 s
+	// how long Wait goes on serving after its context ended, unless the application becomes unhealthy; 0 = not
+	BlockShutdown time.Duration
+
+	MemoryLimit int64 // bytes that the process may use; the memory for requests derives from it; 0 = unknown
 }
 
 // App is the application that the node serves.
 type App struct {
 	ID             string   // letters, digits, - and _; default "default"
-	Port           int      // 0 = the application is not called
+	Port           int      // 0 = no calls to the application
 	Protocol       Protocol // default ProtocolHTTP
 	Address        string   // default 127.0.0.1
-	MaxConcurrency int      // calls at a time; 0 or less = no limit
+	MaxConcurrency int      // concurrent calls; 0 or less = no limit
 	Health         AppHealth
-	Command        []string // run as a child of the node; empty = none
+	OptionsTimeout time.Duration // of asking for the input bindings that it handles; default 3 s
+	Command        []string      // run as a child of the node; empty = none
 }
 
-// AppHealth says how the application is probed.
+// AppHealth configures the health probes of the application.
 type AppHealth struct {
 	Enabled   bool
 	Path      string        // default /healthz
@@ -66,15 +70,15 @@ type AppHealth struct {
 	Threshold int           // failures in a row that make it unhealthy; default 3
 }
 
-// AppEntry is one more application of the same host.
+// AppEntry is a further application of the same node.
 type AppEntry struct {
 	App
-	HTTPPort Port   // of its API listener, which is its identity
-	GRPCPort Port   // of its gRPC API; zero and not given = it has none
+	HTTPPort Port   // of its API listener, which identifies it
+	GRPCPort Port   // of its gRPC API; zero and not given = none
 	Token    Secret // that its requests must carry; empty = none
 }
 
-// Protocol is how an application is called.
+// Protocol is the protocol of calls to an application.
 type Protocol string
 
 // The protocols.
@@ -91,13 +95,18 @@ func Protocols() []Protocol {
 	return []Protocol{ProtocolHTTP, ProtocolHTTPS, ProtocolH2C, ProtocolGRPC, ProtocolGRPCS}
 }
 
-// API is the face towards the application.
+// API configures the API for the application.
 type API struct {
 	Listen         []string      // IP addresses or localhost; default 127.0.0.1
 	HTTP           Port          // default 3500
 	GRPC           Port          // default 50001
 	GRPCOff        bool          // no gRPC API, for any application
-	MaxBodySize    int64         // bytes; default 4 MiB; at most MaxEntry
+	SocketDir      string        // directory of Unix sockets, which replace the TCP ports; empty = none
+	Health         Port          // of a listener that serves health probes only; zero and not given = none
+	HealthListen   string        // IP address; empty = all interfaces
+	MaxBodySize    int64         // bytes; default 4 MiB; negative = no limit
+	MaxHeaderSize  int64         // bytes of the header of a request; default 4 KiB
+	DisableH2C     bool          // no HTTP/2 without TLS
 	RequestTimeout time.Duration // default 10 s
 	AllowedOrigins []string      // web origins beside the API's own, or "*"
 }
@@ -109,23 +118,23 @@ type Metrics struct {
 	Port   Port   // default 9090
 }
 
-// Components says where components and configurations are declared.
+// Components are the places where components and configurations are declared.
 type Components struct {
 	Paths       []string // directories or files with components, in order
-	ConfigFiles []string // files with configurations, later ones on top
+	ConfigFiles []string // files with configurations; later ones take precedence
 }
 
-// Data is what the node keeps on this machine.
+// Data configures what the node stores on disk.
 type Data struct {
 	Dir        string   // default StateDir/quorate/<cluster>/local, or /<node id> with Cluster.Join
 	Shared     bool     // Dir is the default that nodes of one user share; set by WithDefaults
 	StateDir   string   // the user's directory for durable state; only Dir is derived from it
-	RuntimeDir string   // the user's directory for sockets; holds those whose path would be too long in Dir
-	LogStore   LogStore // empty = what the directory was made with, boltdb for a new one
-	MinFree    int64    // free bytes of the disk below which values are refused; default 256 MiB
+	RuntimeDir string   // the user's directory for sockets whose path in Dir would be too long
+	LogStore   LogStore // empty = that of the directory, boltdb for a new one
+	MinFree    int64    // free disk bytes below which values are refused; default 256 MiB
 }
 
-// LogStore is the library that keeps the entries of the raft log.
+// LogStore is the library that stores the raft log.
 type LogStore string
 
 // The log stores.
@@ -134,28 +143,29 @@ const (
 	LogStoreWAL  LogStore = "wal"
 )
 
-// Cluster is the node's place among others.
+// Cluster configures the membership of the node in a cluster.
 type Cluster struct {
-	Name            string // default "default"; selects the data directory, and labels gossip
-	NodeID          string // empty = that of the data directory; a new one takes Host with Join, else a random one
+	Name            string // default "default"; part of the default data directory, and the gossip label
+	NodeID          string // empty = that of the data directory; for a new one Host with Join, otherwise random
 	Host            string // name of this machine; empty = unknown
 	Role            Role   // default RoleServer
 	Join            []string
-	BootstrapExpect int    // servers that form a new cluster together; 0 = never form one
-	Voters          int    // default 3
-	Partitions      int    // fixed when the cluster is created; 1 to MaxPartitions; 0 = what the data directory was made with, 1 for a new one
-	Bind            string // default 127.0.0.1, with Join 0.0.0.0
-	Advertise       string // empty = the address that faces the seed
-	Gossip          Port   // default 7946
-	Peer            Port   // default 7947
+	BootstrapExpect int // servers that form a new cluster together; 0 = never form one
+	Voters          int // default 3
+	// fixed when the cluster is created; 1 to MaxPartitions; 0 = that of the data directory, 1 for a new one
+	Partitions int
+	Bind       string // default 127.0.0.1, with Join 0.0.0.0
+	Advertise  string // empty = the address that faces the seeds
+	Gossip     Port   // default 7946
+	Peer       Port   // default 7947
 
 	Timing group.Timing     // of the raft groups; zero = defaults
 	Bounds group.Bounds     // of the raft groups; zero = defaults
-	Limits placement.Limits // of changes to the groups; zero = defaults
+	Limits placement.Limits // for changes of the groups; zero = defaults
 	Fast   bool             // gossip as fast as one machine allows
 }
 
-// Role is what a node is for.
+// Role is whether the node stores data.
 type Role string
 
 // The roles.
@@ -164,36 +174,59 @@ const (
 	RoleSidecar Role = "sidecar" // holds no data; routes to servers
 )
 
-// Security is who may talk to the node.
+// Security configures who may connect to the node.
 type Security struct {
-	APITokens        []Secret // any of them opens the API; empty = no token is asked for
-	APITokenFile     string   // where the last FileTokens of them come from; read again when it changes. Empty = nowhere
-	FileTokens       int
-	ClusterTokenFile string // one token, or two while they are exchanged; empty = traffic between nodes is not secured
-	ClusterCertFile  string // certificates made elsewhere, for connections between nodes; all three or none
+	APITokens []Secret // each of them opens the API; empty = no token is needed
+	// source of the last FileTokens of APITokens; read again when it changes; empty = none
+	APITokenFile string
+	FileTokens   int
+	// one token, or two during rotation; empty = traffic between nodes is not secured
+	ClusterTokenFile string
+	ClusterCertFile  string // own certificates for connections between nodes; all three or none
 	ClusterKeyFile   string
 	ClusterCAFile    string
-	Insecure         bool // listeners beyond loopback may go without credentials
+	Insecure         bool // allow listeners beyond loopback without credentials
 
 	Certificates trust.Timing  // of those issued from a token; zero = a day
-	Look         time.Duration // between looks at the files; 0 = 2 s
-	Drain        time.Duration // what is under way has so long before what is not trusted any more is cut; 0 = 10 s
+	Look         time.Duration // polling interval of the files; 0 = 2 s
+	Drain        time.Duration // time before connections that are no longer trusted are closed; 0 = 10 s
 }
 
-// Log is how the process logs.
+// secured reports whether traffic between nodes is encrypted and authenticated.
+func (s Security) secured() bool { return s.ClusterTokenFile != "" }
+
+// ParseTokens parses a file with API tokens: one token per line; lines that begin with # are comments.
+func ParseTokens(text []byte) []Secret {
+	var out []Secret
+	for _, t := range credentials.ParseAPITokens(text) {
+		out = append(out, Secret(t))
+	}
+	return out
+}
+
+// reveal returns the secrets as strings.
+func reveal(secrets []Secret) []string {
+	out := make([]string, len(secrets))
+	for i, s := range secrets {
+		out[i] = string(s)
+	}
+	return out
+}
+
+// Log configures logging.
 type Log struct {
 	Level slog.Level
 	JSON  bool
 }
 
-// Port is a TCP port; 0 picks a free one. Given says that a person asked for it: such a
-// port is never exchanged for another.
+// Port is a TCP port. Number 0 picks a free port. Given means that the user chose the number; such a port is never
+// replaced by another one.
 type Port struct {
 	Number int
 	Given  bool
 }
 
-// or returns p, or the default port n where nobody asked for one.
+// or returns p, or the default port n if the user chose none.
 func (p Port) or(n int) Port {
 	if p.Given || p.Number != 0 {
 		return p
@@ -201,7 +234,7 @@ func (p Port) or(n int) Port {
 	return Port{Number: n}
 }
 
-// Secret is text that is never printed. Convert it to a string to use it.
+// Secret is a string that is never printed. Convert it to a string to use it.
 type Secret string
 
 const redacted = "(redacted)"
@@ -223,29 +256,38 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 // MarshalText hides the secret from JSON and YAML.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Addresses tells where a running node is found.
+// Addresses are the addresses of a running node.
 type Addresses struct {
 	API     []string // host:port of the HTTP API of the first application, one per listen address
 	GRPC    []string // host:port of its gRPC API, one per listen address; empty = off
 	Apps    []AppAddress
 	Metrics string // host:port; empty = off
 	Admin   string // path of the admin socket
-	Gossip  string // host:port that other nodes are told, to --join
+	Gossip  string // host:port for --join of other nodes
 	Peer    string // host:port for replication and forwarding
 	DataDir string
 }
 
-// AppAddress is where the APIs of one application are found.
+// AppAddress is the addresses of the APIs of one application.
 type AppAddress struct {
 	ID   string
 	API  []string // host:port of HTTP, one per listen address
 	GRPC []string // host:port of gRPC, one per listen address; empty = off
 }
 
-// WithDefaults fills what was left open. It is idempotent and does no I/O.
+// status returns the addresses for the status.
+func (a Addresses) status(namespace string) status.Addresses {
+	out := status.Addresses{DataDir: a.DataDir, Metrics: a.Metrics, Gossip: a.Gossip, Peer: a.Peer}
+	for _, one := range a.Apps {
+		out.Apps = append(out.Apps, api.AppStatus{ID: one.ID, Namespace: namespace, API: one.API, GRPC: one.GRPC})
+	}
+	return out
+}
+
+// WithDefaults returns c with defaults for unset fields. It is idempotent and does no I/O.
 func (c Config) WithDefaults() Config {
 	c.App = c.App.withDefaults()
-	c.Apps = slices.Clone(c.Apps) // the caller's slice stays as it is
+	c.Apps = slices.Clone(c.Apps) // do not change the caller's slice
 	for i, a := range c.Apps {
 		c.Apps[i].App = a.App.withDefaults()
 	}
@@ -266,6 +308,7 @@ func (a App) withDefaults() App {
 	a.Health.Interval = cmp.Or(a.Health.Interval, 5*time.Second)
 	a.Health.Timeout = cmp.Or(a.Health.Timeout, 500*time.Millisecond)
 	a.Health.Threshold = cmp.Or(a.Health.Threshold, 3)
+	a.OptionsTimeout = cmp.Or(a.OptionsTimeout, 3*time.Second)
 	return a
 }
 
@@ -276,6 +319,7 @@ func (a API) withDefaults() API {
 	a.HTTP = a.HTTP.or(3500)
 	a.GRPC = a.GRPC.or(50001)
 	a.MaxBodySize = cmp.Or(a.MaxBodySize, 4<<20)
+	a.MaxHeaderSize = cmp.Or(a.MaxHeaderSize, 4<<10)
 	a.RequestTimeout = cmp.Or(a.RequestTimeout, 10*time.Second)
 	return a
 }
@@ -294,7 +338,7 @@ func (c Cluster) withDefaults() Cluster {
 	return c
 }
 
-// withDefaults leaves Dir empty where nothing says what it should be; Validate then asks for it.
+// withDefaults leaves Dir empty if no setting determines it; Validate then reports that.
 func (d Data) withDefaults(c Cluster) Data {
 	d.MinFree = cmp.Or(d.MinFree, 256<<20)
 	if d.Dir != "" || d.StateDir == "" {

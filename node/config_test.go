@@ -13,14 +13,14 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// changed is a valid default configuration with change made to it.
+// changed returns a valid default configuration, modified by change.
 func changed(change func(*node.Config)) node.Config {
 	c := node.Config{Data: node.Data{StateDir: "/state"}}
 	change(&c)
 	return c.WithDefaults()
 }
 
-// problemsOf are the single problems that Validate joined.
+// problemsOf returns the single problems that Validate has joined.
 func problemsOf(err error) []error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok { // the join itself is wanted
 		return joined.Unwrap()
@@ -28,17 +28,18 @@ func problemsOf(err error) []error {
 	return nil
 }
 
-func TestTheZeroConfigIsACompleteNode(t *testing.T) {
+func TestConfig_ZeroValueIsValid(t *testing.T) {
 	c := changed(func(*node.Config) {})
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	if c.App.ID != "default" || c.API.HTTP.Number != 3500 || c.API.Listen[0] != "127.0.0.1" || c.Data.Dir != "/state/quorate/default/local" || !c.Data.Shared {
+	if c.App.ID != "default" || c.API.HTTP.Number != 3500 || c.API.Listen[0] != "127.0.0.1" ||
+		c.Data.Dir != "/state/quorate/default/local" || !c.Data.Shared {
 		t.Errorf("defaults: %+v", c)
 	}
 }
 
-func TestWithDefaultsIsIdempotentAndLeavesItsReceiverAlone(t *testing.T) {
+func TestConfigWithDefaults_IsIdempotentAndCopies(t *testing.T) {
 	in := node.Config{Data: node.Data{StateDir: "/state"}, Apps: []node.AppEntry{{}}}
 	once := in.WithDefaults()
 	if diff := cmp.Diff(once, once.WithDefaults()); diff != "" {
@@ -49,16 +50,18 @@ func TestWithDefaultsIsIdempotentAndLeavesItsReceiverAlone(t *testing.T) {
 	}
 }
 
-func TestTheDataDirectoryFollowsClusterAndNode(t *testing.T) {
+func TestConfigWithDefaults_DataDirectory(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*node.Config)
 		dir    string
 		shared bool
 	}{
-		"alone":           {func(*node.Config) {}, "/state/quorate/default/local", true},
-		"other cluster":   {func(c *node.Config) { c.Cluster.Name = "blue" }, "/state/quorate/blue/local", true},
-		"an id alone":     {func(c *node.Config) { c.Cluster.NodeID = "n1" }, "/state/quorate/default/local", true},
-		"with join":       {func(c *node.Config) { c.Cluster.Join, c.Cluster.NodeID = []string{"a"}, "n1" }, "/state/quorate/default/n1", false},
+		"alone":         {func(*node.Config) {}, "/state/quorate/default/local", true},
+		"other cluster": {func(c *node.Config) { c.Cluster.Name = "blue" }, "/state/quorate/blue/local", true},
+		"an id alone":   {func(c *node.Config) { c.Cluster.NodeID = "n1" }, "/state/quorate/default/local", true},
+		"with join": {func(c *node.Config) {
+			c.Cluster.Join, c.Cluster.NodeID = []string{"a"}, "n1"
+		}, "/state/quorate/default/n1", false},
 		"join without id": {func(c *node.Config) { c.Cluster.Join = []string{"a"} }, "", false},
 		"given":           {func(c *node.Config) { c.Data.Dir = "/d" }, "/d", false},
 		"no home":         {func(c *node.Config) { c.Data.StateDir = "" }, "", false},
@@ -70,24 +73,33 @@ func TestTheDataDirectoryFollowsClusterAndNode(t *testing.T) {
 	}
 }
 
-func TestAccepted(t *testing.T) {
+func TestConfigValidate_Accepts(t *testing.T) {
 	for name, change := range map[string]func(*node.Config){
-		"app id":                  func(c *node.Config) { c.App.ID = "_Order-service_2" },
-		"longest app id":          func(c *node.Config) { c.App.ID = strings.Repeat("a", 128) },
-		"cluster with a dot":      func(c *node.Config) { c.Cluster.Name = "eu.blue" },
-		"largest body":            func(c *node.Config) { c.API.MaxBodySize = node.MaxEntry },
-		"most partitions":         func(c *node.Config) { c.Cluster.Partitions = node.MaxPartitions },
-		"free ports":              func(c *node.Config) { c.API.HTTP.Given, c.Metrics.Port.Given = true, true },
-		"IPv6 loopback":           func(c *node.Config) { c.API.Listen = []string{"::1", "localhost"} },
-		"exposed and insecure":    func(c *node.Config) { c.API.Listen, c.Security.Insecure = []string{"0.0.0.0"}, true },
-		"exposed with a token":    func(c *node.Config) { c.API.Listen, c.Security.APITokens = []string{"0.0.0.0"}, []node.Secret{"t"} },
-		"every origin":            func(c *node.Config) { c.API.AllowedOrigins = []string{"*"} },
-		"one origin":              func(c *node.Config) { c.API.AllowedOrigins = []string{"https://app.example.com:8443"} },
-		"wal":                     func(c *node.Config) { c.Data.LogStore = node.LogStoreWAL },
-		"metrics off on one port": func(c *node.Config) { c.Metrics.Off, c.Metrics.Port = true, node.Port{Number: 3500, Given: true} },
+		"app id":             func(c *node.Config) { c.App.ID = "_Order-service_2" },
+		"longest app id":     func(c *node.Config) { c.App.ID = strings.Repeat("a", 128) },
+		"cluster with a dot": func(c *node.Config) { c.Cluster.Name = "eu.blue" },
+		"largest body":       func(c *node.Config) { c.API.MaxBodySize = node.MaxEntry },
+		"most partitions":    func(c *node.Config) { c.Cluster.Partitions = node.MaxPartitions },
+		"free ports":         func(c *node.Config) { c.API.HTTP.Given, c.Metrics.Port.Given = true, true },
+		"IPv6 loopback":      func(c *node.Config) { c.API.Listen = []string{"::1", "localhost"} },
+		"exposed and insecure": func(c *node.Config) {
+			c.API.Listen, c.Security.Insecure = []string{"0.0.0.0"}, true
+		},
+		"exposed with a token": func(c *node.Config) {
+			c.API.Listen, c.Security.APITokens = []string{"0.0.0.0"}, []node.Secret{"t"}
+		},
+		"every origin": func(c *node.Config) { c.API.AllowedOrigins = []string{"*"} },
+		"one origin": func(c *node.Config) {
+			c.API.AllowedOrigins = []string{"https://app.example.com:8443"}
+		},
+		"wal": func(c *node.Config) { c.Data.LogStore = node.LogStoreWAL },
+		"metrics off on one port": func(c *node.Config) {
+			c.Metrics.Off, c.Metrics.Port = true, node.Port{Number: 3500, Given: true}
+		},
 		"a cluster on loopback": func(c *node.Config) {
 			c.Data.LogStore = node.LogStoreWAL
-			c.Cluster.Join, c.Cluster.NodeID, c.Cluster.Bind, c.Cluster.BootstrapExpect, c.Cluster.Voters = []string{"127.0.0.1:7946"}, "n1", "127.0.0.1", 3, 5
+			c.Cluster.Join, c.Cluster.NodeID, c.Cluster.Bind = []string{"127.0.0.1:7946"}, "n1", "127.0.0.1"
+			c.Cluster.BootstrapExpect, c.Cluster.Voters = 3, 5
 		},
 		"a cluster beyond loopback that is insecure on purpose": func(c *node.Config) {
 			c.Cluster.Join, c.Cluster.NodeID, c.Security.Insecure = []string{"node2"}, "n1", true
@@ -100,33 +112,57 @@ func TestAccepted(t *testing.T) {
 	}
 }
 
-func TestRefusedWithFlagValueAndMend(t *testing.T) {
+func TestConfigValidate_NamesFlagValueAndFix(t *testing.T) {
 	given := func(n int) node.Port { return node.Port{Number: n, Given: true} }
 	for want, change := range map[string]func(*node.Config){
-		`--app-id "a.b" is refused (use letters`:              func(c *node.Config) { c.App.ID = "a.b" },
-		`--app-id "a||b" is refused`:                          func(c *node.Config) { c.App.ID = "a||b" },
-		`--app-id "ä" is refused`:                             func(c *node.Config) { c.App.ID = "ä" },
-		`--app-id "` + strings.Repeat("a", 129):               func(c *node.Config) { c.App.ID = strings.Repeat("a", 129) },
+		`--app-id "a.b" is refused (use letters`: func(c *node.Config) { c.App.ID = "a.b" },
+		`--app-id "a||b" is refused`:             func(c *node.Config) { c.App.ID = "a||b" },
+		`--app-id "ä" is refused`:                func(c *node.Config) { c.App.ID = "ä" },
+		`--app-id "` + strings.Repeat("a", 129): func(c *node.Config) {
+			c.App.ID = strings.Repeat("a", 129)
+		},
 		`--namespace "a/b" is refused`:                        func(c *node.Config) { c.Namespace = "a/b" },
 		`--http-port "70000" is refused (give a port`:         func(c *node.Config) { c.API.HTTP = given(70000) },
 		`--metrics-port "3500" is refused (--http-port has`:   func(c *node.Config) { c.Metrics.Port = given(3500) },
 		`--app-port "3500" is refused (--http-port has`:       func(c *node.Config) { c.App.Port = 3500 },
 		`--app-protocol "tcp" is refused (give one of http, `: func(c *node.Config) { c.App.Protocol = "tcp" },
-		`--app-health-probe-timeout "6s" is refused (keep`:    func(c *node.Config) { c.App.Health.Timeout = 6 * time.Second },
-		`--listen-address "node1" is refused (give an IP`:     func(c *node.Config) { c.API.Listen = []string{"node1"} },
-		`--listen-address "0.0.0.0" is refused (others could`: func(c *node.Config) { c.API.Listen = []string{"0.0.0.0"} },
-		`--listen-address "10.0.0.1" is refused (others`:      func(c *node.Config) { c.API.Listen = []string{"127.0.0.1", "10.0.0.1"} },
-		`--bind-address "0.0.0.0" is refused (others could`:   func(c *node.Config) { c.Cluster.Join = []string{"a"} },
-		`--bind-address "10.0.0.1" is refused (others could join the cluster: give every node the same --cluster-token-file (quorate token create`: func(c *node.Config) { c.Cluster.Bind = "10.0.0.1" },
-		`--cluster-key-file "" is refused (--cluster-cert-file, --cluster-key-file and`:                                                            func(c *node.Config) { c.Security.ClusterCertFile = "c" },
-		`--cluster-cert-file "c" is refused (certificates secure connections, but gossip packets need`:                                             func(c *node.Config) { c.Security.ClusterCertFile = "c" },
-		`--max-body-size "67108865" is refused (give a size`:                                                                                       func(c *node.Config) { c.API.MaxBodySize = node.MaxEntry + 1 },
-		`--max-body-size "-1" is refused`:                     func(c *node.Config) { c.API.MaxBodySize = -1 },
-		`--request-timeout "-1s" is refused`:                  func(c *node.Config) { c.API.RequestTimeout = -time.Second },
-		`--allowed-origins "example.com" is refused`:          func(c *node.Config) { c.API.AllowedOrigins = []string{"example.com"} },
-		`--allowed-origins "https://a/b" is refused`:          func(c *node.Config) { c.API.AllowedOrigins = []string{"https://a/b"} },
-		`--data-dir "" is refused (neither HOME`:              func(c *node.Config) { c.Data.StateDir = "" },
-		`--node-id "" is refused (with --join`:                func(c *node.Config) { c.Cluster.Join = []string{"a"} },
+		`--app-health-probe-timeout "6s" is refused (keep`: func(c *node.Config) {
+			c.App.Health.Timeout = 6 * time.Second
+		},
+		`--listen-address "node1" is refused (give an IP`: func(c *node.Config) {
+			c.API.Listen = []string{"node1"}
+		},
+		`--listen-address "0.0.0.0" is refused (others could`: func(c *node.Config) {
+			c.API.Listen = []string{"0.0.0.0"}
+		},
+		`--listen-address "10.0.0.1" is refused (others`: func(c *node.Config) {
+			c.API.Listen = []string{"127.0.0.1", "10.0.0.1"}
+		},
+		`--bind-address "0.0.0.0" is refused (others could`: func(c *node.Config) { c.Cluster.Join = []string{"a"} },
+		`--bind-address "10.0.0.1" is refused (others could join the cluster: give every node the same ` +
+			`--cluster-token-file (quorate token create`: func(c *node.Config) {
+			c.Cluster.Bind = "10.0.0.1"
+		},
+		`--cluster-key-file "" is refused (--cluster-cert-file, --cluster-key-file and`: func(c *node.Config) {
+			c.Security.ClusterCertFile = "c"
+		},
+		`--cluster-cert-file "c" is refused (certificates secure connections, ` +
+			`but gossip packets need`: func(c *node.Config) {
+			c.Security.ClusterCertFile = "c"
+		},
+		`--request-timeout "-1s" is refused`: func(c *node.Config) {
+			c.API.RequestTimeout = -time.Second
+		},
+		`--allowed-origins "example.com" is refused`: func(c *node.Config) {
+			c.API.AllowedOrigins = []string{"example.com"}
+		},
+		`--allowed-origins "https://a/b" is refused`: func(c *node.Config) {
+			c.API.AllowedOrigins = []string{"https://a/b"}
+		},
+		`--data-dir "" is refused (neither HOME`: func(c *node.Config) { c.Data.StateDir = "" },
+		`--node-id "" is refused (with --join`: func(c *node.Config) {
+			c.Cluster.Join = []string{"a"}
+		},
 		`--log-store "lmdb" is refused (give one of boltdb`:   func(c *node.Config) { c.Data.LogStore = "lmdb" },
 		`--cluster "../x" is refused`:                         func(c *node.Config) { c.Cluster.Name = "../x" },
 		`--cluster ".." is refused`:                           func(c *node.Config) { c.Cluster.Name = ".." },
@@ -135,7 +171,9 @@ func TestRefusedWithFlagValueAndMend(t *testing.T) {
 		`--partitions "257" is refused (give a number from 1`: func(c *node.Config) { c.Cluster.Partitions = 257 },
 		`--voters "-3" is refused`:                            func(c *node.Config) { c.Cluster.Voters = -3 },
 		`apps: id "default" is refused`:                       func(c *node.Config) { c.Apps = []node.AppEntry{{}} },
-		`apps: httpPort of b "" is refused`:                   func(c *node.Config) { c.Apps = []node.AppEntry{{App: node.App{ID: "b"}}} },
+		`apps: httpPort of b "" is refused`: func(c *node.Config) {
+			c.Apps = []node.AppEntry{{App: node.App{ID: "b"}}}
+		},
 		`apps: httpPort "3500" is refused`: func(c *node.Config) {
 			c.Apps = []node.AppEntry{{App: node.App{ID: "b"}, HTTPPort: given(3500)}}
 		},
@@ -156,20 +194,23 @@ func contains(problems []error, code fault.Code, text string) bool {
 	return false
 }
 
-func TestEveryProblemIsReported(t *testing.T) {
-	err := changed(func(c *node.Config) { c.App.ID, c.Cluster.Partitions, c.Data.LogStore = "a b", 999, "x" }).Validate()
+func TestConfigValidate_ReportsEveryProblem(t *testing.T) {
+	err := changed(func(c *node.Config) {
+		c.App.ID, c.Cluster.Partitions, c.Data.LogStore = "a b", 999, "x"
+	}).Validate()
 	if n := len(problemsOf(err)); n != 3 {
 		t.Errorf("%d problems in: %v", n, err)
 	}
 }
 
-func TestSecretsAreNeverPrinted(t *testing.T) {
+func TestConfig_StringHidesSecrets(t *testing.T) {
 	s := node.Security{APITokens: []node.Secret{"hunter2"}}
 	j, err := json.Marshal(s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{fmt.Sprint(s), fmt.Sprintf("%+v %#v %s %q", s, s, s.APITokens[0], s.APITokens), string(j)} {
+	for _, text := range []string{fmt.Sprint(s), fmt.Sprintf("%+v %#v %s %q", s, s, s.APITokens[0], s.APITokens),
+		string(j)} {
 		if strings.Contains(text, "hunter2") {
 			t.Errorf("printed: %s", text)
 		}

@@ -14,23 +14,26 @@ import (
 	"github.com/quorate/quorate/internal/listen"
 )
 
-// maxName bounds ids and names: they become directory names, metric labels and parts of
-// every gossip record.
+// maxName is the maximum length in bytes of ids and names. They become directory names, metric labels and parts of
+// gossip messages.
 const maxName = 128
 
-// problems collects what is wrong with a Config, each as a fault.Invalid that names the
-// flag, its value and the mend.
+// maxHeaderSize bounds --read-buffer-size. Each connection may take as much memory.
+const maxHeaderSize = 16 << 20
+
+// problems are the errors of a Config. Each is a fault.Invalid with the flag, its value and how to
+// fix it.
 type problems []error
 
-func (p *problems) add(flag string, value any, mend string) {
+func (p *problems) add(flag string, value any, hint string) {
 	msg := fmt.Sprintf("%s %q is refused", flag, fmt.Sprint(value))
-	*p = append(*p, &fault.Error{Code: fault.Invalid, Op: "node.Config", Msg: msg, Hint: mend})
+	*p = append(*p, &fault.Error{Code: fault.Invalid, Op: "node.Config", Msg: msg, Hint: hint})
 }
 
-// check adds a problem where ok is false.
-func (p *problems) check(ok bool, flag string, value any, mend string) {
+// check adds a problem unless ok.
+func (p *problems) check(ok bool, flag string, value any, hint string) {
 	if !ok {
-		p.add(flag, value, mend)
+		p.add(flag, value, hint)
 	}
 }
 
@@ -39,7 +42,8 @@ func (p *problems) between(flag string, n, low, high int) {
 }
 
 func (p *problems) port(flag string, port Port) {
-	p.check(port.Number >= 0 && port.Number <= 65535, flag, port.Number, "give a port from 0 to 65535; 0 picks a free one")
+	p.check(port.Number >= 0 && port.Number <= 65535, flag, port.Number,
+		"give a port from 0 to 65535; 0 picks a free one")
 }
 
 func (p *problems) positive(flag string, d time.Duration) {
@@ -62,8 +66,7 @@ func oneOf[T ~string](p *problems, flag string, value T, set ...T) {
 	p.add(flag, value, "give one of "+strings.Join(words, ", "))
 }
 
-// Validate reports everything that is wrong with a Config on which WithDefaults was
-// called, as one error made by errors.Join. It does no I/O.
+// Validate returns all problems of a Config, joined by errors.Join. Call WithDefaults first. Validate does no I/O.
 func (c Config) Validate() error {
 	var p problems
 	if c.Namespace != "" {
@@ -78,7 +81,8 @@ func (c Config) Validate() error {
 	c.validatePorts(&p)
 	c.validateExposure(&p)
 	c.Security.validate(&p)
-	p.check(c.Grace >= 0, "--graceful-shutdown-seconds", int64(c.Grace/time.Second), "give a number of seconds, 0 or more")
+	p.check(c.Grace >= 0, "--graceful-shutdown-seconds", int64(c.Grace/time.Second),
+		"give a number of seconds, 0 or more")
 	return errors.Join(p...)
 }
 
@@ -87,9 +91,11 @@ func (a App) validate(p *problems) {
 	p.between("--app-port", a.Port, 0, 65535)
 	oneOf(p, "--app-protocol", a.Protocol, Protocols()...)
 	p.check(strings.HasPrefix(a.Health.Path, "/"), "--app-health-check-path", a.Health.Path, "start it with /")
+	p.positive("--app-binding-options-timeout", a.OptionsTimeout)
 	p.positive("--app-health-probe-interval", a.Health.Interval)
 	p.positive("--app-health-probe-timeout", a.Health.Timeout)
-	p.check(a.Health.Timeout <= a.Health.Interval, "--app-health-probe-timeout", a.Health.Timeout, "keep it below --app-health-probe-interval")
+	p.check(a.Health.Timeout <= a.Health.Interval, "--app-health-probe-timeout", a.Health.Timeout,
+		"keep it below --app-health-probe-interval")
 	p.between("--app-health-threshold", a.Health.Threshold, 1, 1000)
 }
 
@@ -99,8 +105,12 @@ func (a API) validate(p *problems) {
 	}
 	p.port("--http-port", a.HTTP)
 	p.port("--grpc-port", a.GRPC)
-	p.check(a.MaxBodySize >= 1 && a.MaxBodySize <= MaxEntry, "--max-body-size", a.MaxBodySize,
-		fmt.Sprintf("give a size from 1 byte to %d MiB, the largest log entry", MaxEntry>>20))
+	p.port("--health-port", a.Health)
+	if a.HealthListen != "" {
+		p.host("--health-listen-address", a.HealthListen)
+	}
+	p.check(a.MaxHeaderSize >= 1 && a.MaxHeaderSize <= maxHeaderSize, "--read-buffer-size", a.MaxHeaderSize,
+		fmt.Sprintf("give a size from 1 byte to %d MiB", maxHeaderSize>>20))
 	p.positive("--request-timeout", a.RequestTimeout)
 	for _, o := range a.AllowedOrigins {
 		p.check(isOrigin(o), "--allowed-origins", o, `give origins as https://app.example.com, or "*"`)
@@ -113,16 +123,21 @@ func (m Metrics) validate(p *problems) {
 }
 
 func (c Config) validateData(p *problems) {
+	p.check(c.MemoryLimit == 0 || c.MemoryLimit >= MinMemory, "--memory-limit", strconv.FormatInt(c.MemoryLimit, 10),
+		fmt.Sprintf("give a size of at least %d MiB, such as 512Mi", MinMemory>>20))
 	if c.Data.LogStore != "" {
 		oneOf(p, "--log-store", c.Data.LogStore, LogStoreBolt, LogStoreWAL)
 	}
-	p.check(c.Data.MinFree > 0, "--min-free-disk", strconv.FormatInt(c.Data.MinFree, 10), "give a size above 0, such as 256Mi")
+	p.check(c.Data.MinFree > 0, "--min-free-disk", strconv.FormatInt(c.Data.MinFree, 10),
+		"give a size above 0, such as 256Mi")
 	switch d := c.Data; {
 	case d.Dir != "":
 	case d.StateDir == "":
-		p.add("--data-dir", d.Dir, "neither HOME nor XDG_STATE_HOME says where state is kept: name a directory on a durable disk")
+		p.add("--data-dir", d.Dir, "neither HOME nor XDG_STATE_HOME says where state is kept: name a "+
+			"directory on a durable disk")
 	default:
-		p.add("--node-id", c.Cluster.NodeID, "with --join the data directory is named after it, and the name of this machine cannot be used: give one, or give --data-dir")
+		p.add("--node-id", c.Cluster.NodeID, "with --join the data directory is named after it, and the name "+
+			"of this machine cannot be used: give one, or give --data-dir")
 	}
 }
 
@@ -135,7 +150,8 @@ func (c Cluster) validate(p *problems) {
 	oneOf(p, "--role", c.Role, RoleServer, RoleSidecar)
 	c.validateRole(p)
 	p.between("--voters", c.Voters, 1, 99)
-	p.check(c.Partitions >= 0 && c.Partitions <= MaxPartitions, "--partitions", c.Partitions, fmt.Sprintf("give a number from 1 to %d", MaxPartitions))
+	p.check(c.Partitions >= 0 && c.Partitions <= MaxPartitions, "--partitions", c.Partitions,
+		fmt.Sprintf("give a number from 1 to %d", MaxPartitions))
 	p.between("--bootstrap-expect", c.BootstrapExpect, 0, 99)
 	p.host("--bind-address", c.Bind)
 	p.port("--gossip-port", c.Gossip)
@@ -148,14 +164,15 @@ func (c Config) validateApps(p *problems) {
 		a.validate(p)
 		p.port("apps: httpPort", a.HTTPPort)
 		p.port("apps: grpcPort", a.GRPCPort)
-		p.check(a.HTTPPort.Given || a.HTTPPort.Number != 0, "apps: httpPort of "+a.ID, "", "give the port of its API: the port is the application's identity; 0 picks a free one")
+		p.check(a.HTTPPort.Given || a.HTTPPort.Number != 0, "apps: httpPort of "+a.ID, "",
+			"give the port of its API: the port is the application's identity; 0 picks a free one")
 		p.check(!seen[a.ID], "apps: id", a.ID, "give each application an id of its own")
 		seen[a.ID] = true
 	}
 }
 
-// validatePorts refuses one number for two listeners: the second to open would fail, or
-// worse, the application would be called on the node's own API.
+// validatePorts adds a problem if two listeners, or a listener and the application, have the same port. The second
+// listener could not open, or calls to the application would reach the node.
 func (c Config) validatePorts(p *problems) {
 	seen := map[int]string{}
 	claim := func(flag string, n int) {
@@ -166,12 +183,17 @@ func (c Config) validatePorts(p *problems) {
 			seen[n] = flag
 		}
 	}
-	claim("--http-port", c.API.HTTP.Number)
-	if !c.API.GRPCOff {
-		claim("--grpc-port", c.API.GRPC.Number)
+	if c.API.SocketDir == "" {
+		claim("--http-port", c.API.HTTP.Number)
+		if !c.API.GRPCOff {
+			claim("--grpc-port", c.API.GRPC.Number)
+		}
 	}
 	if c.App.Port != 0 && listen.IsLoopback(c.App.Address) {
 		claim("--app-port", c.App.Port)
+	}
+	if c.API.Health.Given {
+		claim("--health-port", c.API.Health.Number)
 	}
 	if c.Metrics.Port.Given && !c.Metrics.Off {
 		claim("--metrics-port", c.Metrics.Port.Number)
@@ -187,7 +209,7 @@ func (c Config) validatePorts(p *problems) {
 	}
 }
 
-// validate checks that certificates made elsewhere come with all they need.
+// validate checks that own certificates are complete.
 func (s Security) validate(p *problems) {
 	files := []string{s.ClusterCertFile, s.ClusterKeyFile, s.ClusterCAFile}
 	given := 0
@@ -200,13 +222,15 @@ func (s Security) validate(p *problems) {
 		return
 	}
 	for i, flag := range []string{"--cluster-cert-file", "--cluster-key-file", "--cluster-ca-file"} {
-		p.check(files[i] != "", flag, files[i], "--cluster-cert-file, --cluster-key-file and --cluster-ca-file belong together: give all three")
+		p.check(files[i] != "", flag, files[i], "--cluster-cert-file, --cluster-key-file and "+
+			"--cluster-ca-file belong together: give all three")
 	}
 	p.check(s.ClusterTokenFile != "", "--cluster-cert-file", s.ClusterCertFile,
-		"certificates secure connections, but gossip packets need a key that all nodes share: give --cluster-token-file too (quorate token create makes one)")
+		"certificates secure connections, but gossip packets need a key that all nodes share: give "+
+			"--cluster-token-file too (quorate token create makes one)")
 }
 
-// validateExposure refuses listeners that others can reach without credentials.
+// validateExposure refuses listeners that other machines can reach without credentials.
 func (c Config) validateExposure(p *problems) {
 	if c.Security.Insecure {
 		return
@@ -216,25 +240,28 @@ func (c Config) validateExposure(p *problems) {
 		p.check(tokens || listen.IsLoopback(h) || !isHost(h), "--listen-address", h,
 			"others could read and write all state: set DAPR_API_TOKEN or --api-token-file, or say --insecure")
 	}
-	p.check(c.Security.secured() || listen.IsLoopback(c.Cluster.Bind) || !isHost(c.Cluster.Bind), "--bind-address", c.Cluster.Bind,
-		"others could join the cluster: give every node the same --cluster-token-file (quorate token create makes one), or say --insecure if only trusted hosts can reach it")
+	p.check(c.Security.secured() || listen.IsLoopback(c.Cluster.Bind) || !isHost(c.Cluster.Bind), "--bind-address",
+		c.Cluster.Bind,
+		"others could join the cluster: give every node the same --cluster-token-file (quorate token create "+
+			"makes one), or say --insecure if only trusted hosts can reach it")
 }
 
-// What isID and isName ask for, in words.
+// Hints for isID and isName.
 const (
 	idRule   = "use letters, digits, - and _, at most 128"
 	nameRule = "use letters, digits, -, _ and ., at most 128, and start with a letter or a digit"
 )
 
-// isID is for names that become part of stored keys, where a dot separates the namespace.
+// isID reports whether s may be an id in stored keys. An id cannot contain a dot, because a dot separates the id from
+// its namespace.
 func isID(s string) bool { return s != "" && len(s) <= maxName && madeOf(s, "-_") }
 
-// isName is for names that become directories.
+// isName reports whether s may become a directory name.
 func isName(s string) bool {
 	return s != "" && len(s) <= maxName && madeOf(s, "-_.") && madeOf(s[:1], "")
 }
 
-// madeOf reports whether s has only ASCII letters, digits and the characters of also.
+// madeOf reports whether s consists of ASCII letters, digits and the characters of also.
 func madeOf(s, also string) bool {
 	for _, r := range s {
 		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'

@@ -22,8 +22,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// A child process is a node on the directory that childDir names: what ends a process
-// must not end the tests.
+// A child process is a node on the directory that childDir names: what ends a process must not end the tests.
 const (
 	childDir  = "QUORATE_TEST_NODE_DIR"
 	childLog  = "QUORATE_TEST_NODE_LOG"  // its log store; empty = the default
@@ -37,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// childNode runs a node until it is killed or cannot go on. It prints its address.
+// childNode runs a node until it is killed or fails. It prints its address.
 func childNode(dir string) int {
 	c := node.Config{Version: "test"}
 	c.Data.Dir, c.Data.MinFree = dir, 1
@@ -47,10 +46,12 @@ func childNode(dir string) int {
 	c.Cluster.Bounds = group.Bounds{SnapshotLogBytes: 64 << 10, SnapshotEntries: 100, TrailingEntries: 64}
 	c.Cluster.Timing = group.Timing{SnapshotPoll: 10 * time.Millisecond}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	n, err := node.Open(context.Background(), c, node.Deps{Logger: log, Env: os.LookupEnv, Exit: os.Exit, Step: dieAt(os.Getenv(childStep)), Fatal: func(err error) {
-		fmt.Fprintln(os.Stderr, "FATAL "+fault.Text(err))
-		os.Exit(3)
-	}})
+	n, err := node.Open(context.Background(), c,
+		node.Deps{Logger: log, Env: os.LookupEnv, Exit: os.Exit, Step: dieAt(os.Getenv(childStep)),
+			Fatal: func(err error) {
+				fmt.Fprintln(os.Stderr, "FATAL "+fault.Text(err))
+				os.Exit(3)
+			}})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "REFUSED "+fault.Text(err))
 		return 4
@@ -60,7 +61,7 @@ func childNode(dir string) int {
 	return 0
 }
 
-// dieAt kills this process, as kill -9 does, at one step of its disk work.
+// dieAt returns a function that kills this process with SIGKILL at one step of its disk work.
 func dieAt(where string) func(string) {
 	name, nth, ok := strings.Cut(where, " ")
 	if !ok {
@@ -87,7 +88,7 @@ type child struct {
 
 func startChild(t *testing.T, dir string) *child {
 	t.Helper()
-	c := &child{cmd: exec.Command(os.Args[0]), done: make(chan error, 1)} //nolint:gosec,noctx // this test binary itself
+	c := &child{cmd: exec.Command(os.Args[0]), done: make(chan error, 1)} //nolint:gosec,noctx // this test binary
 	c.cmd.Env = append(os.Environ(), childDir+"="+dir)
 	c.cmd.Stderr = &c.stderr
 	out, err := c.cmd.StdoutPipe()
@@ -112,7 +113,7 @@ func startChild(t *testing.T, dir string) *child {
 	return c
 }
 
-// end waits for the child's end and returns what it said.
+// end waits until the child has ended and returns its output.
 func (c *child) end(t *testing.T) string {
 	t.Helper()
 	select {
@@ -124,16 +125,18 @@ func (c *child) end(t *testing.T) string {
 }
 
 func (c *child) save(i int) (int, error) {
-	body := fmt.Sprintf(`[{"key":"k%d","value":"%s","options":{"consistency":"strong"}}]`, i, strings.Repeat("v", 8<<10))
+	body := fmt.Sprintf(`[{"key":"k%d","value":"%s","options":{"consistency":"strong"}}]`, i,
+		strings.Repeat("v", 8<<10))
 	client := http.Client{Timeout: patience}
-	resp, err := client.Post("http://"+c.addr+"/v1.0/state/statestore", "application/json", strings.NewReader(body)) //nolint:noctx // loopback
+	url := "http://" + c.addr + "/v1.0/state/statestore"
+	resp, err := client.Post(url, "application/json", strings.NewReader(body)) //nolint:noctx // loopback
 	if err != nil {
 		return 0, err
 	}
 	return resp.StatusCode, resp.Body.Close()
 }
 
-// smallDisk mounts a file system of its own; only root can.
+// smallDisk mounts a separate file system, which needs root, and returns its path.
 func smallDisk(t *testing.T, size string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -162,13 +165,13 @@ func ballast(t *testing.T, dir string, size int64) string {
 	chunk := make([]byte, 64<<10)
 	for written := int64(0); written < size; written += int64(len(chunk)) {
 		if _, err := f.Write(chunk); err != nil {
-			break // full, as was asked for
+			break // full, as intended
 		}
 	}
 	return path
 }
 
-func TestARealDiskThatFillsUpTurnsTheStoreReadOnlyAndBack(t *testing.T) {
+func TestDisk_NearlyFullIsReadOnlyUntilFreed(t *testing.T) {
 	dir := smallDisk(t, "256m")
 	c := config(t)
 	c.Data.Dir, c.Data.MinFree = filepath.Join(dir, "data"), 64<<20
@@ -182,7 +185,8 @@ func TestARealDiskThatFillsUpTurnsTheStoreReadOnlyAndBack(t *testing.T) {
 	}
 	path := ballast(t, dir, 200<<20)
 	waitFor(t, func() bool { code, _ := save("during"); return code == 500 })
-	if _, body := save("during"); !strings.Contains(body, "read-only") || !strings.Contains(body, `"reason":"read_only"`) {
+	if _, body := save("during"); !strings.Contains(body, "read-only") ||
+		!strings.Contains(body, `"reason":"read_only"`) {
 		t.Errorf("the refusal does not say why: %s", body)
 	}
 	if code, body, _ := ask(t, n, "GET", "/v1.0/state/statestore/before?consistency=strong", ""); code != 200 {
@@ -217,7 +221,7 @@ func waitFor(t *testing.T, ok func() bool) {
 	}
 }
 
-func TestADiskThatIsFullAllTheSameStopsTheNodeAndLosesNothing(t *testing.T) {
+func TestDisk_FullStopsNodeWithoutLoss(t *testing.T) {
 	dir := smallDisk(t, "64m")
 	data := filepath.Join(dir, "data")
 	c := startChild(t, data)
@@ -238,7 +242,7 @@ func TestADiskThatIsFullAllTheSameStopsTheNodeAndLosesNothing(t *testing.T) {
 		t.Fatal("the disk never filled up")
 	}
 	if said := c.end(t); !strings.Contains(said, "FATAL") || !strings.Contains(said, "free disk space") {
-		t.Errorf("the node did not say what is wrong and how to mend it: %s", said)
+		t.Errorf("the output has no cause or no fix: %s", said)
 	}
 	if said := startChild(t, data).end(t); !strings.Contains(said, "REFUSED") || !strings.Contains(said, "is full") {
 		t.Errorf("a start on a full disk is not refused with its cause: %s", said)
@@ -248,7 +252,8 @@ func TestADiskThatIsFullAllTheSameStopsTheNodeAndLosesNothing(t *testing.T) {
 	}
 	healed := startChild(t, data)
 	for i := range acknowledged {
-		resp, err := http.Get(fmt.Sprintf("http://%s/v1.0/state/statestore/k%d?consistency=strong", healed.addr, i)) //nolint:noctx // loopback
+		url := fmt.Sprintf("http://%s/v1.0/state/statestore/k%d?consistency=strong", healed.addr, i)
+		resp, err := http.Get(url) //nolint:noctx,gosec // loopback
 		if err != nil {
 			t.Fatalf("%v\n%s", err, healed.stderr.String())
 		}
@@ -259,7 +264,7 @@ func TestADiskThatIsFullAllTheSameStopsTheNodeAndLosesNothing(t *testing.T) {
 	}
 }
 
-func TestAReadOnlyDiskIsRefusedWithItsCause(t *testing.T) {
+func TestDisk_ReadOnlyIsRefused(t *testing.T) {
 	dir := smallDisk(t, "64m")
 	data := filepath.Join(dir, "data")
 	c := startChild(t, data)

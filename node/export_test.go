@@ -1,16 +1,12 @@
 package node
 
-import (
-	"net/netip"
+import "github.com/quorate/quorate/internal/peer"
 
-	"github.com/quorate/quorate/internal/peer"
-)
-
-// Isolate cuts this node's peer port off from other servers, both ways; Rejoin undoes it.
-// Gossip goes on: it is a one-port failure, which the groups must survive all the same.
+// Isolate cuts the connections of this node's peer port with other servers, in both directions, until Rejoin. Gossip
+// still works, so only one port has failed.
 func (n *Node) Isolate(servers ...string) {
 	for _, s := range servers {
-		n.port.Cut(s, peer.Inbound, peer.Outbound)
+		n.network.Port().Cut(s, peer.Inbound, peer.Outbound)
 	}
 }
 
@@ -21,18 +17,13 @@ func (n *Node) Deafen(sending bool, servers ...string) {
 		d = peer.Outbound
 	}
 	for _, s := range servers {
-		n.port.Cut(s, d)
+		n.network.Port().Cut(s, d)
 	}
 }
 
-// Rejoin undoes Isolate and Deafen.
+// Rejoin ends the effect of Isolate and Deafen.
 func (n *Node) Rejoin(servers ...string) {
 	for _, s := range servers {
-		n.port.Heal(s)
+		n.network.Port().Heal(s)
 	}
-}
-
-// MetricsAddr shows metricsAddr to tests.
-func MetricsAddr(listener string, advertised netip.Addr) string {
-	return metricsAddr(listener, advertised)
 }

@@ -21,21 +21,21 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// The folders of testdata/formats hold what versions of the program have left on disk; the
-// number is that of the newest log entries in it. 1 was written before the program could
-// restore backups, 2 by the first one that says which format a cluster uses.
+// The folders of testdata/formats hold data directories of earlier versions. The number of a folder is the version of
+// its newest log entries. 1 was written before the program could restore backups, and 2 by the first version that
+// announces the format of a cluster.
 
-func TestWriteFormats(t *testing.T) {
+func TestFormats_Write(t *testing.T) {
 	if *writeFormats == "" {
 		t.Skip("it writes data only with -write-formats; see CONTRIBUTING.md")
 	}
-	// A restore in the middle is what brings the newest log entries.
+	// Only a restore writes log entries of the newest version.
 	restored := func(t testing.TB, n *node.Node) {
 		var file bytes.Buffer
-		if err := n.SaveSnapshot(t.Context(), &file); err != nil {
+		if err := n.Admin().SaveBackup(t.Context(), &file); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := n.RestoreSnapshot(t.Context(), &file); err != nil {
+		if _, err := n.Admin().RestoreBackup(t.Context(), &file); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -44,7 +44,7 @@ func TestWriteFormats(t *testing.T) {
 	writeCluster(t, *writeFormats, restored)
 }
 
-// unpack undoes pack.
+// unpack extracts an archive that pack has written.
 func unpack(t testing.TB, path string) (dir string, d formatData) {
 	t.Helper()
 	f, err := os.Open(path)
@@ -77,14 +77,15 @@ func unpack(t testing.TB, path string) (dir string, d formatData) {
 		}
 		size, err := strconv.ParseInt(h.PAXRecords["QUORATE.size"], 10, 64)
 		name := filepath.Join(dir, filepath.FromSlash(h.Name))
-		err = errors.Join(err, os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, body, 0o600), os.Truncate(name, size))
+		err = errors.Join(err, os.MkdirAll(filepath.Dir(name), 0o700), os.WriteFile(name, body, 0o600),
+			os.Truncate(name, size))
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// archives lists the data of every format: two engines, and a cluster of three.
+// archives returns the archives of every format: two log stores, and a cluster of three.
 func archives(t testing.TB, pattern string) []string {
 	t.Helper()
 	files, err := filepath.Glob("testdata/formats/*/" + pattern + ".tar.gz")
@@ -109,7 +110,7 @@ func openOld(t testing.TB, c node.Config, written int64) *node.Node {
 	return n
 }
 
-func TestDataOfEveryFormatIsReadAndWrittenOn(t *testing.T) {
+func TestFormats_DataOfEveryFormatIsReadAndWritten(t *testing.T) {
 	for _, file := range archives(t, "alone-*") {
 		t.Run(strings.TrimPrefix(file, "testdata/formats/"), func(t *testing.T) {
 			dir, d := unpack(t, file)
@@ -129,8 +130,11 @@ func TestDataOfEveryFormatIsReadAndWrittenOn(t *testing.T) {
 	}
 }
 
-// Three servers, each on the data that it had in a cluster of an earlier version.
-func TestAClusterOnTheDataOfEveryFormatIsRolledUnderLoad(t *testing.T) {
+// Three servers start, each with its data directory from a cluster of an earlier version.
+func TestFormats_RollingUpdateFromEveryFormat(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a cluster under load for many seconds")
+	}
 	for _, file := range archives(t, "cluster-*") {
 		t.Run(strings.TrimPrefix(file, "testdata/formats/"), func(t *testing.T) {
 			dir, d := unpack(t, file)
@@ -159,7 +163,7 @@ func TestAClusterOnTheDataOfEveryFormatIsRolledUnderLoad(t *testing.T) {
 			d.keepsPromises(t, nodes[1])
 
 			w := writing(t, nodes[0])
-			for i := len(nodes) - 1; i > 0; i-- { // the one that is written to stays
+			for i := len(nodes) - 1; i > 0; i-- { // the first node keeps running, because it gets the writes
 				closeNode(t, nodes[i])
 				w.more(t, 10)
 				nodes[i] = openOld(t, configs[i], d.Now)
@@ -176,10 +180,10 @@ func TestAClusterOnTheDataOfEveryFormatIsRolledUnderLoad(t *testing.T) {
 	}
 }
 
-// readySlowly waits longer than ready: there is a cluster to be found first.
+// readySlowly waits longer than ready, because the node has to find its cluster first.
 func readySlowly(t testing.TB, n *node.Node) {
 	t.Helper()
-	pollSlowly(t, func() error {
+	poll(t, func() error {
 		if code, body, _ := ask(t, n, "GET", "/v1.0/healthz", ""); code != 204 {
 			return errors.New(body)
 		}
@@ -187,26 +191,7 @@ func readySlowly(t testing.TB, n *node.Node) {
 	})
 }
 
-// pollSlowly is poll for machines that do much else.
-func pollSlowly(t testing.TB, check func() error) {
-	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(2 * time.Minute)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not in time: %v", err)
-		}
-	}
-}
-
-// holds reads everything back.
+// holds checks that a node has all recorded data.
 func (d *formatData) holds(t testing.TB, n *node.Node) {
 	t.Helper()
 	for _, want := range append(slices.Clone(d.Records), d.Once) {
@@ -221,13 +206,13 @@ func (d *formatData) holds(t testing.TB, n *node.Node) {
 	}
 }
 
-// keepsPromises checks what the old process promised to its clients.
+// keepsPromises checks that sessions and request ids of the earlier process still work.
 func (d *formatData) keepsPromises(t testing.TB, n *node.Node) {
 	t.Helper()
 	last := d.Records[len(d.Records)-1]
 	code, value, h := send(t, n, "GET", "/v1.0/state/"+last.Store+"/"+last.Key, "", "Quorate-Session", d.Session)
 	if level := h.Get("Quorate-Consistency"); code != 200 || value != last.Value || level == "stale" {
-		t.Errorf("with the session of before: %d %s, %s", code, value, level)
+		t.Errorf("with the earlier session: %d %s, %s", code, value, level)
 	}
 	mustSave(t, n, "orders", onceBody, "Quorate-Request-Id", onceID) // the client has not heard the answer
 	if got := look(t, n, "orders", "once"); got != d.Once {
@@ -249,8 +234,7 @@ func (d *formatData) keepsPromises(t testing.TB, n *node.Node) {
 	}
 }
 
-// goesOn writes, and puts a backup in the place of everything: whatever this version can do
-// is done on the old data.
+// goesOn checks that this version can write to the old data, and can replace it with a backup.
 func (d *formatData) goesOn(t testing.TB, n *node.Node) {
 	t.Helper()
 	for _, s := range formatStores() {
@@ -258,10 +242,10 @@ func (d *formatData) goesOn(t testing.TB, n *node.Node) {
 		d.Records = append(d.Records, look(t, n, s, "new"))
 	}
 	var file bytes.Buffer
-	if err := n.SaveSnapshot(t.Context(), &file); err != nil {
+	if err := n.Admin().SaveBackup(t.Context(), &file); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.RestoreSnapshot(t.Context(), &file); err != nil {
+	if _, err := n.Admin().RestoreBackup(t.Context(), &file); err != nil {
 		t.Fatal(err)
 	}
 	for i := range d.Records { // a restore gives new ETags
@@ -270,7 +254,7 @@ func (d *formatData) goesOn(t testing.TB, n *node.Node) {
 	d.Once.ETag = look(t, n, d.Once.Store, d.Once.Key).ETag
 }
 
-// stream writes numbered keys into a cluster that changes under it.
+// stream writes numbered keys to a cluster while its nodes are restarted.
 type stream struct {
 	mu   sync.Mutex
 	last int // acknowledged, guarded by mu
@@ -288,7 +272,9 @@ func writing(t testing.TB, n *node.Node) *stream {
 			default:
 			}
 			s := formatStores()[i%4]
-			code, answer, _ := send(t, n, "POST", "/v1.0/state/"+s, fmt.Sprintf(`[{"key":"w%d","value":%d,"options":{"consistency":"strong"}}]`, i, i), "Quorate-Request-Id", fmt.Sprint("w", i))
+			code, answer, _ := send(t, n, "POST", "/v1.0/state/"+s,
+				fmt.Sprintf(`[{"key":"w%d","value":%d,"options":{"consistency":"strong"}}]`, i, i),
+				"Quorate-Request-Id", fmt.Sprint("w", i))
 			if code != 204 {
 				t.Errorf("write %d: %d %s", i, code, answer)
 				return
@@ -319,11 +305,11 @@ func (w *stream) done() int {
 	return w.last
 }
 
-// more waits until so many more writes were acknowledged.
+// more waits until n more writes were acknowledged.
 func (w *stream) more(t testing.TB, n int) {
 	t.Helper()
 	from := w.done()
-	pollSlowly(t, func() error {
+	poll(t, func() error {
 		if got := w.done(); got < from+n {
 			return fmt.Errorf("%d of %d writes", got-from, n)
 		}

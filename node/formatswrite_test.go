@@ -22,10 +22,11 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-var writeFormats = flag.String("write-formats", "", "write data directories of the current format into this folder, e.g. testdata/formats/2")
+var writeFormats = flag.String("write-formats", "",
+	"write data directories of the current format into this folder, e.g. testdata/formats/2")
 
-// formatData is a data directory, or one for each node of a cluster, as some version of the
-// program left it, and what is in it.
+// formatData describes the content of a data directory, or of one for each node of a cluster, that some version of the
+// program has written.
 type formatData struct {
 	Nodes   []string       `json:"nodes"`   // one folder for each in the archive
 	Now     int64          `json:"now"`     // when it was written, Unix milliseconds
@@ -47,7 +48,7 @@ const onceID, onceBody = "golden-1", `[{"key":"once","value":"first"}]`
 
 func formatStores() []string { return []string{"orders", "carts", "users", "stock"} }
 
-// formatResources declare stores that lie in both of two partitions.
+// formatResources declares stores in both of two partitions.
 func formatResources(t testing.TB) []string {
 	files := map[string]string{}
 	for _, s := range formatStores() {
@@ -56,18 +57,20 @@ func formatResources(t testing.TB) []string {
 	return resources(t, files)
 }
 
-// formatConfig is that of a node whose groups take a snapshot after few entries.
+// formatConfig sets the configuration of a node whose groups take a snapshot after a few entries.
 func formatConfig(t testing.TB, c *node.Config) {
 	c.Components.Paths = formatResources(t)
 	c.Cluster.Bounds = group.Bounds{SnapshotEntries: 48, TrailingEntries: 8}
 	c.Cluster.Timing.SnapshotPoll = 20 * time.Millisecond
 }
 
-// send is ask with headers, until the node can do it; what it sends can be repeated.
-func send(t testing.TB, n *node.Node, method, path, body string, headers ...string) (code int, answer string, h http.Header) {
+// send is ask with headers. It repeats the request until the node can serve it, so the request must be idempotent.
+func send(t testing.TB, n *node.Node, method, path, body string, headers ...string) (code int, answer string,
+	h http.Header) {
 	t.Helper()
 	for last := time.Now().Add(2 * time.Minute); ; {
-		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+n.Addresses().API[0]+path, strings.NewReader(body))
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+n.Addresses().API[0]+path,
+			strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,19 +101,24 @@ func mustSave(t testing.TB, n *node.Node, store, body string, headers ...string)
 	return h
 }
 
-// fill writes everything that a data directory has to keep. Between may do more while half
-// of it is there.
+// fill writes data of every kind. It calls between after the first half.
 func fill(t testing.TB, nodes []*node.Node, dirs []string, between func(testing.TB, *node.Node)) formatData {
 	t.Helper()
 	n, out := nodes[len(nodes)-1], formatData{Now: time.Now().UnixMilli()}
 	for _, s := range formatStores() {
 		for i := range 6 {
-			mustSave(t, n, s, fmt.Sprintf(`[{"key":"k%d","value":{"n":%d,"store":%q},"options":{"consistency":"strong"}}]`, i, i, s))
+			body := fmt.Sprintf(`[{"key":"k%d","value":{"n":%d,"store":%q},`+
+				`"options":{"consistency":"strong"}}]`, i, i, s)
+			mustSave(t, n, s, body)
 		}
-		mustSave(t, n, s, `[{"key":"lasting","value":1,"metadata":{"ttlInSeconds":"86400"}},{"key":"gone","value":1,"metadata":{"ttlInSeconds":"1"}}]`)
-		mustSave(t, n, s, `[{"key":"bytes","value":"AP8A","metadata":{"contentType":"application/octet-stream"}},{"key":"null","value":null}]`)
+		mustSave(t, n, s, `[{"key":"lasting","value":1,"metadata":{"ttlInSeconds":"86400"}},`+
+			`{"key":"gone","value":1,"metadata":{"ttlInSeconds":"1"}}]`)
+		mustSave(t, n, s, `[{"key":"bytes","value":"AP8A","metadata":{"contentType":"application/octet-stream"}},`+
+			`{"key":"null","value":null}]`)
 		if code, answer, _ := send(t, n, "POST", "/v1.0/state/"+s+"/transaction",
-			`{"operations":[{"operation":"upsert","request":{"key":"t1","value":"both"}},{"operation":"upsert","request":{"key":"t2","value":"or none"}},{"operation":"delete","request":{"key":"k0"}}]}`); code != 204 {
+			`{"operations":[{"operation":"upsert","request":{"key":"t1","value":"both"}},`+
+				`{"operation":"upsert","request":{"key":"t2","value":"or none"}},`+
+				`{"operation":"delete","request":{"key":"k0"}}]}`); code != 204 {
 			t.Fatalf("transaction: %d %s", code, answer)
 		}
 	}
@@ -126,14 +134,18 @@ func fill(t testing.TB, nodes []*node.Node, dirs []string, between func(testing.
 	var last http.Header
 	for _, s := range formatStores() { // these are in no snapshot
 		for i := range 3 {
-			last = mustSave(t, n, s, fmt.Sprintf(`[{"key":"late%d","value":[%d],"options":{"consistency":"strong"}}]`, i, i))
+			last = mustSave(t, n, s, fmt.Sprintf(`[{"key":"late%d","value":[%d],"options":{"consistency":"strong"}}]`,
+				i, i))
 		}
-		last = mustSave(t, n, s, `[{"key":"k1","value":"changed late"}]`, "Quorate-Session", last.Get("Quorate-Session"))
+		last = mustSave(t, n, s, `[{"key":"k1","value":"changed late"}]`, "Quorate-Session",
+			last.Get("Quorate-Session"))
 		if code, answer, _ := send(t, n, "DELETE", "/v1.0/state/"+s+"/k2", ""); code != 204 {
 			t.Fatalf("delete: %d %s", code, answer)
 		}
-		out.Absent = append(out.Absent, formatRecord{Store: s, Key: "k0"}, formatRecord{Store: s, Key: "k2"}, formatRecord{Store: s, Key: "gone"})
-		for _, k := range []string{"k1", "k3", "k4", "k5", "lasting", "bytes", "null", "t1", "t2", "often", "late0", "late1", "late2"} {
+		out.Absent = append(out.Absent, formatRecord{Store: s, Key: "k0"}, formatRecord{Store: s, Key: "k2"},
+			formatRecord{Store: s, Key: "gone"})
+		for _, k := range []string{"k1", "k3", "k4", "k5", "lasting", "bytes", "null", "t1", "t2", "often", "late0",
+			"late1", "late2"} {
 			out.Records = append(out.Records, look(t, n, s, k))
 		}
 	}
@@ -141,7 +153,7 @@ func fill(t testing.TB, nodes []*node.Node, dirs []string, between func(testing.
 	return out
 }
 
-// look reads a key strongly; a record without ETag is one that is absent.
+// look reads a key with strong consistency. The record of an absent key has no ETag.
 func look(t testing.TB, n *node.Node, store, key string) formatRecord {
 	t.Helper()
 	code, value, h := send(t, n, "GET", "/v1.0/state/"+store+"/"+key+"?consistency=strong", "")
@@ -150,7 +162,8 @@ func look(t testing.TB, n *node.Node, store, key string) formatRecord {
 		if !utf8.ValidString(value) {
 			value = fmt.Sprintf("%x", value) // so that JSON keeps it
 		}
-		return formatRecord{Store: store, Key: key, Value: value, ETag: h.Get("Etag"), ContentType: h.Get("Content-Type")}
+		return formatRecord{Store: store, Key: key, Value: value, ETag: h.Get("Etag"),
+			ContentType: h.Get("Content-Type")}
 	case 204:
 		return formatRecord{Store: store, Key: key}
 	}
@@ -177,8 +190,8 @@ func withSnapshots(dirs []string) error {
 	return nil
 }
 
-// pack writes directories and what is in them. Files have long tails of zeros, which are
-// left out; their size is kept.
+// pack writes an archive of directories and their description. Zeros at the end of files are left out, and the sizes of
+// the files are kept.
 func pack(t testing.TB, path string, dirs []string, d formatData) {
 	t.Helper()
 	f, err := os.Create(path)
@@ -188,7 +201,8 @@ func pack(t testing.TB, path string, dirs []string, d formatData) {
 	z, _ := gzip.NewWriterLevel(f, gzip.BestCompression)
 	w := tar.NewWriter(z)
 	put := func(name string, body []byte, size int) error {
-		h := &tar.Header{Name: name, Mode: 0o600, Size: int64(len(body)), Format: tar.FormatPAX, PAXRecords: map[string]string{"QUORATE.size": strconv.Itoa(size)}}
+		h := &tar.Header{Name: name, Mode: 0o600, Size: int64(len(body)), Format: tar.FormatPAX,
+			PAXRecords: map[string]string{"QUORATE.size": strconv.Itoa(size)}}
 		if err := w.WriteHeader(h); err != nil {
 			return err
 		}
@@ -230,7 +244,8 @@ func stopAll(t testing.TB, nodes []*node.Node) {
 	}
 }
 
-func writeAlone(t *testing.T, folder string, engine node.LogStore, partitions int, between func(testing.TB, *node.Node)) {
+func writeAlone(t *testing.T, folder string, engine node.LogStore, partitions int,
+	between func(testing.TB, *node.Node)) {
 	c := config(t)
 	c.Data.LogStore, c.Cluster.Partitions = engine, partitions
 	formatConfig(t, &c)

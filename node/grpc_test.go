@@ -73,14 +73,16 @@ func wantStatus(t testing.TB, err error, want codes.Code) {
 	}
 }
 
-func TestThePublicSDKWorksWithOneNode(t *testing.T) {
+func TestGRPC_PublicSDKWithOneNode(t *testing.T) {
 	dir := t.TempDir()
 	events := make(chan string, 100)
 	port := grpcApp(t, func(s common.Service) error {
 		return errors.Join(
-			s.AddServiceInvocationHandler("echo", func(_ context.Context, in *common.InvocationEvent) (*common.Content, error) {
-				return &common.Content{Data: append([]byte(in.Verb+" "), in.Data...), ContentType: in.ContentType}, nil
-			}),
+			s.AddServiceInvocationHandler("echo",
+				func(_ context.Context, in *common.InvocationEvent) (*common.Content, error) {
+					return &common.Content{Data: append([]byte(in.Verb+" "), in.Data...),
+						ContentType: in.ContentType}, nil
+				}),
 			s.AddBindingInvocationHandler("tick", func(_ context.Context, in *common.BindingEvent) ([]byte, error) {
 				select {
 				case events <- string(in.Data):
@@ -92,7 +94,8 @@ func TestThePublicSDKWorksWithOneNode(t *testing.T) {
 	c := config(t)
 	c.App.Port, c.App.Protocol = port, node.ProtocolGRPC
 	files := secretFiles(t, dir)
-	c.Components.Paths = resources(t, map[string]string{"vault.yaml": files["vault.yaml"], "s.yaml": store("statestore", "state.raft", ""),
+	c.Components.Paths = resources(t, map[string]string{"vault.yaml": files["vault.yaml"],
+		"s.yaml":    store("statestore", "state.raft", ""),
 		"tick.yaml": store("tick", "bindings.cron", `{name: schedule, value: "@every 1s"}`)})
 	n := open(t, c)
 	ready(t, n)
@@ -134,7 +137,8 @@ func TestThePublicSDKWorksWithOneNode(t *testing.T) {
 	_, err = client.GetSecret(ctx, "none", "x", nil)
 	wantStatus(t, err, codes.InvalidArgument)
 	poll(t, func() error {
-		out, err := client.InvokeMethodWithContent(ctx, "shop", "echo", "post", &sdk.DataContent{Data: []byte("hello"), ContentType: "text/plain"})
+		out, err := client.InvokeMethodWithContent(ctx, "shop", "echo", "post",
+			&sdk.DataContent{Data: []byte("hello"), ContentType: "text/plain"})
 		if err == nil && string(out) != "POST hello" {
 			err = fmt.Errorf("%q", out)
 		}
@@ -161,15 +165,19 @@ func TestThePublicSDKWorksWithOneNode(t *testing.T) {
 	}
 	_, body, _ := ask(t, n, "GET", "/v1.0/metadata", "")
 	must(json.Unmarshal([]byte(body), &described))
-	if described.Extended["color"] != "blue" || !slices.Equal(described.API.GRPC, n.Addresses().GRPC) || !slices.Equal(grpcOf(t, n), n.Addresses().GRPC) {
+	if described.Extended["color"] != "blue" || !slices.Equal(described.API.GRPC, n.Addresses().GRPC) ||
+		!slices.Equal(grpcOf(t, n), n.Addresses().GRPC) {
 		t.Errorf("%s", body)
 	}
 }
 
-// grpcOf is where the status says that the first application has its gRPC API.
+// grpcOf returns the addresses of the gRPC API of the first application, from the status.
 func grpcOf(t testing.TB, n *node.Node) []string { return status(t, n).Node.Apps[0].GRPC }
 
-func TestThePublicSDKWorksWithThreeNodesThatLoseTheirLeader(t *testing.T) {
+func TestGRPC_PublicSDKDuringLeaderChange(t *testing.T) {
+	if testing.Short() {
+		t.Skip("forms several clusters, or waits for several elections")
+	}
 	nodes, _ := three(t)
 	at := leads(t, nodes)
 	rest := append(slices.Clone(nodes[:at]), nodes[at+1:]...)
@@ -232,7 +240,7 @@ func TestThePublicSDKWorksWithThreeNodesThatLoseTheirLeader(t *testing.T) {
 
 // An application that speaks gRPC over TLS is called, gets events, and its own services are
 // reached through the node.
-func TestAnApplicationThatSpeaksGRPCOverTLS(t *testing.T) {
+func TestGRPC_ApplicationOverTLS(t *testing.T) {
 	for _, protocol := range []node.Protocol{node.ProtocolGRPC, node.ProtocolGRPCS} {
 		t.Run(string(protocol), func(t *testing.T) {
 			events := make(chan struct{}, 100)
@@ -246,32 +254,39 @@ func TestAnApplicationThatSpeaksGRPCOverTLS(t *testing.T) {
 			c.App.Protocol = protocol
 			c.App.Port = grpcApp(t, func(s common.Service) error {
 				return errors.Join(
-					s.AddServiceInvocationHandler("echo", func(_ context.Context, in *common.InvocationEvent) (*common.Content, error) {
-						return &common.Content{Data: append([]byte(in.Verb+" "), in.Data...), ContentType: in.ContentType}, nil
-					}),
-					s.AddBindingInvocationHandler("tick", func(context.Context, *common.BindingEvent) ([]byte, error) {
-						select {
-						case events <- struct{}{}:
-						default:
-						}
-						return nil, nil
-					}))
+					s.AddServiceInvocationHandler("echo",
+						func(_ context.Context, in *common.InvocationEvent) (*common.Content, error) {
+							return &common.Content{Data: append([]byte(in.Verb+" "), in.Data...),
+								ContentType: in.ContentType}, nil
+						}),
+					s.AddBindingInvocationHandler("tick",
+						func(context.Context, *common.BindingEvent) ([]byte, error) {
+							select {
+							case events <- struct{}{}:
+							default:
+							}
+							return nil, nil
+						}))
 			}, options...)
-			c.Components.Paths = resources(t, map[string]string{"tick.yaml": store("tick", "bindings.cron", `{name: schedule, value: "@every 1s"}`)})
+			c.Components.Paths = resources(t, map[string]string{"tick.yaml": store("tick", "bindings.cron",
+				`{name: schedule, value: "@every 1s"}`)})
 			n := open(t, c)
 			ready(t, n)
 			poll(t, func() error {
-				out, err := dialSDK(t, n).InvokeMethodWithContent(t.Context(), "shop", "echo", "post", &sdk.DataContent{Data: []byte("hello"), ContentType: "text/plain"})
+				out, err := dialSDK(t, n).InvokeMethodWithContent(t.Context(), "shop", "echo", "post",
+					&sdk.DataContent{Data: []byte("hello"), ContentType: "text/plain"})
 				if err == nil && string(out) != "POST hello" {
 					err = fmt.Errorf("%q", out)
 				}
 				return err
 			})
-			if code, body, _ := ask(t, n, "PUT", "/v1.0/invoke/shop/method/echo", "hi"); code != http.StatusOK || body != "PUT hi" {
+			if code, body, _ := ask(t, n, "PUT", "/v1.0/invoke/shop/method/echo", "hi"); code != http.StatusOK ||
+				body != "PUT hi" {
 				t.Errorf("over HTTP: %d %s", code, body)
 			}
 			ctx := metadata.AppendToOutgoingContext(t.Context(), "dapr-app-id", "shop")
-			list, err := runtimev1.NewAppCallbackClient(connect(t, n.Addresses().GRPC[0])).ListInputBindings(ctx, &emptypb.Empty{})
+			list, err := runtimev1.NewAppCallbackClient(connect(t, n.Addresses().GRPC[0])).ListInputBindings(ctx,
+				&emptypb.Empty{})
 			if err != nil || !slices.Equal(list.GetBindings(), []string{"tick"}) {
 				t.Errorf("a service of the application: %v, %v", list, err)
 			}
@@ -294,8 +309,8 @@ func connect(t testing.TB, address string) *grpc.ClientConn {
 	return conn
 }
 
-// A node that serves no gRPC has no listener, no server, no goroutine and no metric of it.
-func TestANodeWithoutTheGRPCAPIPaysNothingForIt(t *testing.T) {
+// A node without gRPC has no gRPC listener, server, goroutine or metric.
+func TestGRPC_DisabledAPIStartsNothing(t *testing.T) {
 	traces := func(off bool) (found []string) {
 		t.Helper()
 		c := config(t)
@@ -334,7 +349,7 @@ func TestANodeWithoutTheGRPCAPIPaysNothingForIt(t *testing.T) {
 	}
 }
 
-func TestTheGRPCAPICanBeSwitchedOffAndMovesOnlyForAChild(t *testing.T) {
+func TestGRPC_DisabledOrOnAnotherPort(t *testing.T) {
 	c := config(t)
 	c.API.GRPCOff = true
 	if n := open(t, c); len(n.Addresses().GRPC) != 0 {
@@ -349,7 +364,8 @@ func TestTheGRPCAPICanBeSwitchedOffAndMovesOnlyForAChild(t *testing.T) {
 	c = config(t)
 	c.API.GRPC = taken
 	_, err = node.Open(t.Context(), c, deps(t))
-	if !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.Text(err), "--grpc-port") || !strings.Contains(fault.Text(err), "--enable-grpc=false") {
+	if !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.Text(err), "--grpc-port") ||
+		!strings.Contains(fault.Text(err), "--enable-grpc=false") {
 		t.Errorf("%v", err)
 	}
 	c = config(t)
@@ -359,9 +375,10 @@ func TestTheGRPCAPICanBeSwitchedOffAndMovesOnlyForAChild(t *testing.T) {
 	}
 }
 
-func TestEachApplicationHasItsOwnGRPCAPIAndToken(t *testing.T) {
+func TestGRPC_EachApplicationHasOwnAPIAndToken(t *testing.T) {
 	c := config(t)
-	c.Apps = []node.AppEntry{{App: node.App{ID: "pay"}, HTTPPort: free(), GRPCPort: free(), Token: "hush"}, {App: node.App{ID: "ship"}, HTTPPort: free()}}
+	c.Apps = []node.AppEntry{{App: node.App{ID: "pay"}, HTTPPort: free(), GRPCPort: free(), Token: "hush"},
+		{App: node.App{ID: "ship"}, HTTPPort: free()}}
 	n := open(t, c)
 	ready(t, n)
 	apps := n.Addresses().Apps

@@ -18,23 +18,26 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// readers are three nodes: application a at the first, b at the others, and a store that
-// both share. Method read of b reads the key k, with eventual consistency, at its own node.
+// readers are three nodes: application a at the first, b at the others, and a store that both share. Method read of b
+// reads the key k, with eventual consistency, at its own node.
 func readers(t *testing.T) []*node.Node {
 	t.Helper()
-	shared := resources(t, map[string]string{"s.yaml": store("shared", "state.raft", `{name: keyPrefix, value: both}`)})
+	shared := resources(t, map[string]string{"s.yaml": store("shared", "state.raft",
+		`{name: keyPrefix, value: both}`)})
 	clients, at := make([]atomic.Pointer[sdk.Client], 3), 0
 	nodes, _ := threeWith(t, func(c *node.Config) {
 		own := &clients[at]
 		c.App.ID, c.App.Protocol, c.Components.Paths = []string{"a", "b", "b"}[at], node.ProtocolGRPC, shared
 		c.App.Port = grpcApp(t, func(s common.Service) error {
-			return s.AddServiceInvocationHandler("read", func(ctx context.Context, _ *common.InvocationEvent) (*common.Content, error) {
-				item, err := (*own.Load()).GetStateWithConsistency(ctx, "shared", "k", nil, sdk.StateConsistencyEventual)
-				if err != nil {
-					return nil, err
-				}
-				return &common.Content{Data: item.Value, ContentType: "application/json"}, nil
-			})
+			return s.AddServiceInvocationHandler("read",
+				func(ctx context.Context, _ *common.InvocationEvent) (*common.Content, error) {
+					item, err := (*own.Load()).GetStateWithConsistency(ctx, "shared", "k", nil,
+						sdk.StateConsistencyEventual)
+					if err != nil {
+						return nil, err
+					}
+					return &common.Content{Data: item.Value, ContentType: "application/json"}, nil
+				})
 		})
 		at++
 	})
@@ -51,12 +54,16 @@ func readers(t *testing.T) []*node.Node {
 
 // The writes are strong: an eventual one is lost when the leader changes, which happens on a
 // busy machine. The reads are eventual, so that only the session lets them see the writes.
-func TestACalledApplicationSeesOverGRPCWhatItsCallerWrote(t *testing.T) {
+func TestGRPCSession_CalleeReadsWritesOfCaller(t *testing.T) {
+	if testing.Short() {
+		t.Skip("forms several clusters, or waits for several elections")
+	}
 	nodes := readers(t)
 	a := dialSDK(t, nodes[0])
 	for i := range 50 {
 		want := strconv.Itoa(i)
-		if err := a.SaveState(t.Context(), "shared", "k", []byte(want), nil, sdk.WithConsistency(sdk.StateConsistencyStrong)); err != nil {
+		if err := a.SaveState(t.Context(), "shared", "k", []byte(want), nil,
+			sdk.WithConsistency(sdk.StateConsistencyStrong)); err != nil {
 			t.Fatal(err)
 		}
 		got, err := a.InvokeMethod(t.Context(), "b", "read", "get")
@@ -66,9 +73,9 @@ func TestACalledApplicationSeesOverGRPCWhatItsCallerWrote(t *testing.T) {
 	}
 }
 
-// What a client saves at one node it reads at every other with the session token that it was
-// given, also with that of a call; answers say what they are worth.
-func TestASessionTokenTravelsAsMetadata(t *testing.T) {
+// A client reads its writes at every other node with the session token of a write or of a call. Answers
+// name their consistency.
+func TestGRPCSession_TokenIsMetadata(t *testing.T) {
 	nodes := readers(t)
 	var clients []runtimev1.DaprClient
 	for _, n := range nodes {
@@ -87,11 +94,13 @@ func TestASessionTokenTravelsAsMetadata(t *testing.T) {
 		ctx := metadata.AppendToOutgoingContext(t.Context(), "quorate-session", session)
 		for i, c := range clients {
 			var header metadata.MD
-			got, err := c.GetState(ctx, &runtimev1.GetStateRequest{StoreName: "shared", Key: "k", Consistency: commonv1.StateOptions_CONSISTENCY_EVENTUAL}, grpc.Header(&header))
+			got, err := c.GetState(ctx, &runtimev1.GetStateRequest{StoreName: "shared", Key: "k",
+				Consistency: commonv1.StateOptions_CONSISTENCY_EVENTUAL}, grpc.Header(&header))
 			if err != nil || string(got.GetData()) != want {
 				t.Fatalf("node %d: %q, %v, want %s; the header is %v", i, got.GetData(), err, want, header)
 			}
-			if level := fmt.Sprint(header.Get("quorate-consistency")); level != "[session]" && level != "[linearizable]" {
+			if level := fmt.Sprint(header.Get("quorate-consistency")); level != "[session]" &&
+				level != "[linearizable]" {
 				t.Errorf("node %d: the level is %s", i, level)
 			}
 		}
@@ -99,22 +108,28 @@ func TestASessionTokenTravelsAsMetadata(t *testing.T) {
 	for i := range 20 {
 		var header metadata.MD
 		want := strconv.Itoa(i)
-		_, err := clients[i%3].SaveState(t.Context(), &runtimev1.SaveStateRequest{StoreName: "shared", States: []*commonv1.StateItem{
-			{Key: "k", Value: []byte(want), Options: &commonv1.StateOptions{Consistency: commonv1.StateOptions_CONSISTENCY_STRONG}}}}, grpc.Header(&header))
+		_, err := clients[i%3].SaveState(t.Context(),
+			&runtimev1.SaveStateRequest{StoreName: "shared", States: []*commonv1.StateItem{
+				{Key: "k", Value: []byte(want), Options: &commonv1.StateOptions{
+					Consistency: commonv1.StateOptions_CONSISTENCY_STRONG}}}}, grpc.Header(&header))
 		if err != nil {
 			t.Fatal(err)
 		}
 		written := token(header)
 		sees(written, want)
-		answer, err := clients[0].InvokeService(metadata.AppendToOutgoingContext(t.Context(), "quorate-session", written), &runtimev1.InvokeServiceRequest{
-			Id: "b", Message: &commonv1.InvokeRequest{Method: "read", Data: &anypb.Any{}, HttpExtension: &commonv1.HTTPExtension{Verb: commonv1.HTTPExtension_GET}}}, grpc.Header(&header))
+		answer, err := clients[0].InvokeService(metadata.AppendToOutgoingContext(t.Context(), "quorate-session",
+			written), &runtimev1.InvokeServiceRequest{
+			Id: "b", Message: &commonv1.InvokeRequest{Method: "read", Data: &anypb.Any{},
+				HttpExtension: &commonv1.HTTPExtension{Verb: commonv1.HTTPExtension_GET}}}, grpc.Header(&header))
 		if err != nil || string(answer.GetData().GetValue()) != want {
 			t.Fatalf("b reads %q, %v, want %s", answer.GetData().GetValue(), err, want)
 		}
 		sees(token(header), want)
 	}
 	var header metadata.MD
-	if _, err := clients[1].GetState(t.Context(), &runtimev1.GetStateRequest{StoreName: "shared", Key: "k", Consistency: commonv1.StateOptions_CONSISTENCY_STRONG}, grpc.Header(&header)); err != nil {
+	if _, err := clients[1].GetState(t.Context(),
+		&runtimev1.GetStateRequest{StoreName: "shared", Key: "k",
+			Consistency: commonv1.StateOptions_CONSISTENCY_STRONG}, grpc.Header(&header)); err != nil {
 		t.Fatal(err)
 	}
 	if level := fmt.Sprint(header.Get("quorate-consistency")); level != "[linearizable]" {

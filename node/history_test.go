@@ -20,8 +20,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// register is one key as the clients see it through the API. An operation whose outcome
-// is not known may have been done at any later moment, or never.
+// register is one key as the clients see it through the API. An operation whose outcome is not known may have been
+// done at any later moment, or never.
 type register struct {
 	value, etag string // empty etag = absent
 }
@@ -41,8 +41,8 @@ type regResult struct {
 	unknown  bool
 }
 
-// regModel is the sequential specification. States carry the set of ETags a value may
-// have: a write does not tell its own.
+// regModel is the sequential specification. States carry the set of ETags a value may have: a write does not tell its
+// own.
 func regModel() porcupine.Model {
 	m := porcupine.NondeterministicModel{
 		Partition: func(h []porcupine.Operation) [][]porcupine.Operation {
@@ -63,7 +63,7 @@ func regModel() porcupine.Model {
 	return m.ToModel()
 }
 
-// unread is the ETag of a value that nobody has read yet.
+// unread stands for the ETag of a value that no client has read yet.
 const unread = "?"
 
 func step(s register, in regOp, out regResult) []any {
@@ -87,12 +87,12 @@ func step(s register, in regOp, out regResult) []any {
 		return maybe(s, register{}, out, true, true)
 	case "create":
 		return maybe(s, written, out, !exists, exists)
-	default: // cas; an unread ETag may be the one that was given, as far as anybody knows
+	default: // cas; an unread ETag may equal the condition
 		return maybe(s, written, out, exists && (s.etag == in.etag || s.etag == unread), !exists || s.etag != in.etag)
 	}
 }
 
-// maybe is the outcome of a write that may succeed or may conflict in state s.
+// maybe returns the possible next states of a write that may succeed or may conflict in state s.
 func maybe(s, next register, out regResult, may, mayNot bool) []any {
 	switch {
 	case out.unknown && may:
@@ -105,7 +105,7 @@ func maybe(s, next register, out regResult, may, mayNot bool) []any {
 	return nil
 }
 
-// recorder keeps the history of several clients.
+// history records the operations of several clients.
 type history struct {
 	mu    sync.Mutex
 	begun time.Time
@@ -116,9 +116,10 @@ func (h *history) add(client int, in regOp, out regResult, call, ret time.Durati
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if out.unknown {
-		ret = time.Hour // it may take effect as late as it likes
+		ret = time.Hour // it may take effect at any later time
 	}
-	h.ops = append(h.ops, porcupine.Operation{ClientId: client, Input: in, Output: out, Call: int64(call), Return: int64(ret)})
+	h.ops = append(h.ops, porcupine.Operation{ClientId: client, Input: in, Output: out, Call: int64(call),
+		Return: int64(ret)})
 }
 
 func (h *history) size() int {
@@ -165,7 +166,7 @@ func (c *regClient) run(ctx context.Context) {
 	}
 }
 
-// do carries one operation out; done is false if it surely had no effect and told nothing.
+// do executes one operation; done is false if it certainly had no effect and returned nothing.
 func (c *regClient) do(in regOp) (out regResult, done bool) {
 	base := "http://" + c.nodes[c.rnd.IntN(len(c.nodes))].Addresses().API[0] + "/v1.0/state/statestore"
 	key := "k" + strconv.Itoa(in.key)
@@ -178,9 +179,11 @@ func (c *regClient) do(in regOp) (out regResult, done bool) {
 	case "set":
 		body = fmt.Sprintf(`[{"key":%q,"value":%q,"options":{"consistency":"strong"}}]`, key, in.value)
 	case "create":
-		body = fmt.Sprintf(`[{"key":%q,"value":%q,"options":{"consistency":"strong","concurrency":"first-write"}}]`, key, in.value)
+		body = fmt.Sprintf(`[{"key":%q,"value":%q,"options":{"consistency":"strong","concurrency":"first-write"}}]`,
+			key, in.value)
 	case "cas":
-		body = fmt.Sprintf(`[{"key":%q,"value":%q,"etag":%q,"options":{"consistency":"strong"}}]`, key, in.value, in.etag)
+		body = fmt.Sprintf(`[{"key":%q,"value":%q,"etag":%q,"options":{"consistency":"strong"}}]`, key, in.value,
+			in.etag)
 	}
 	req, err := http.NewRequest(method, url, bytes.NewBufferString(body)) //nolint:noctx // the client has a time-out
 	if err != nil {
@@ -209,12 +212,15 @@ func (c *regClient) do(in regOp) (out regResult, done bool) {
 	case bytes.Contains(text, []byte(`"reason":"indeterminate"`)):
 		return regResult{unknown: true}, in.kind != "get"
 	}
-	return out, false // refused: surely not done
+	return out, false // refused, so it was not executed
 }
 
-// Strong operations of clients at all nodes are linearizable while the leader is cut off,
-// deaf, mute, or stopped, again and again.
-func TestStrongOperationsAreLinearizableWhileTheNetworkFails(t *testing.T) {
+// Strong operations of clients at all nodes are linearizable while the leader is cut off, deaf, mute, or stopped,
+// again and again.
+func TestHistory_LinearizableUnderNetworkFaults(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a cluster under load for many seconds")
+	}
 	seed := uint64(time.Now().UnixNano())
 	if s := os.Getenv("QUORATE_SEED"); s != "" {
 		seed, _ = strconv.ParseUint(s, 10, 64)
@@ -224,7 +230,9 @@ func TestStrongOperationsAreLinearizableWhileTheNetworkFails(t *testing.T) {
 	// Requests to a node that is cut off end soon, so that clients go on elsewhere.
 	nodes, _ := threeWith(t, func(c *node.Config) {
 		c.API.RequestTimeout = 400 * time.Millisecond
-		c.Cluster.Timing = group.Timing{Heartbeat: 250 * time.Millisecond, Election: 250 * time.Millisecond, Lease: 150 * time.Millisecond} // elections within a fault
+		// elections within a fault
+		c.Cluster.Timing = group.Timing{Heartbeat: 250 * time.Millisecond, Election: 250 * time.Millisecond,
+			Lease: 150 * time.Millisecond}
 	})
 	servers := make([]string, 3)
 	for i, n := range nodes {
@@ -238,12 +246,14 @@ func TestStrongOperationsAreLinearizableWhileTheNetworkFails(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for i := range 6 {
-		c := &regClient{id: i, nodes: nodes, rnd: rand.New(rand.NewPCG(seed, uint64(i+2))), http: http.Client{Timeout: 3 * time.Second}, etags: map[int]string{}, h: h} //nolint:gosec // see above
+		rnd := rand.New(rand.NewPCG(seed, uint64(i+2))) //nolint:gosec // see above
+		c := &regClient{id: i, nodes: nodes, rnd: rnd, http: http.Client{Timeout: 3 * time.Second},
+			etags: map[int]string{}, h: h}
 		wg.Go(func() { c.run(ctx) })
 	}
 	for range rounds {
 		calm := h.size()
-		poll(t, func() error { // a while without faults, measured in operations
+		poll(t, func() error { // waits for a number of operations without faults
 			if n := h.size() - calm; n < 100 {
 				return fmt.Errorf("only %d operations since the last fault", n)
 			}
@@ -264,7 +274,7 @@ func TestStrongOperationsAreLinearizableWhileTheNetworkFails(t *testing.T) {
 		fault := time.NewTimer(time.Duration(300+rnd.IntN(900)) * time.Millisecond)
 		<-fault.C
 		nodes[at].Rejoin(others...)
-		poll(t, func() error { // the cluster heals, whatever it went through
+		poll(t, func() error { // the cluster recovers from every sequence of faults
 			if code, body := save(t, nodes[(at+1)%3], "healed", "1"); code != 204 {
 				return fmt.Errorf("%d %s", code, body)
 			}

@@ -16,23 +16,24 @@ import (
 	"time"
 )
 
-// killed is what writers know of one key: acknowledged is the greatest number whose save
-// was answered with 204, asked the greatest that was sent.
+// killed is what the writer of a key knows: acknowledged is the greatest number whose save was answered with 204, and
+// sent is the greatest number that was sent.
 type killed struct {
-	acknowledged, asked int
-	etag                uint64 // greatest seen
+	acknowledged, sent int
+	etag               uint64 // greatest seen
 }
 
-// writer saves growing numbers under keys of its own until the node is gone.
+// writer saves growing numbers under its own keys until the node has ended.
 func writer(addr, level string, id int, keys map[string]*killed, acks *atomic.Int64) {
 	client := http.Client{Timeout: 5 * time.Second}
 	defer client.CloseIdleConnections()
 	for n := 0; ; n++ {
 		key := fmt.Sprintf("w%d-%d", id, n%10)
 		k := keys[key]
-		k.asked++
-		body := fmt.Sprintf(`[{"key":%q,"value":%d,"options":{"consistency":%q}}]`, key, k.asked, level)
-		resp, err := client.Post("http://"+addr+"/v1.0/state/statestore", "application/json", bytes.NewBufferString(body)) //nolint:noctx // the client has a time-out
+		k.sent++
+		body := fmt.Sprintf(`[{"key":%q,"value":%d,"options":{"consistency":%q}}]`, key, k.sent, level)
+		url := "http://" + addr + "/v1.0/state/statestore"
+		resp, err := client.Post(url, "application/json", bytes.NewBufferString(body)) //nolint:noctx // has a time-out
 		if err != nil {
 			return
 		}
@@ -40,7 +41,7 @@ func writer(addr, level string, id int, keys map[string]*killed, acks *atomic.In
 		if resp.StatusCode != http.StatusNoContent {
 			return
 		}
-		k.acknowledged = k.asked
+		k.acknowledged = k.sent
 		acks.Add(1)
 	}
 }
@@ -50,7 +51,8 @@ func (c *child) check(t *testing.T, all []map[string]*killed) {
 	t.Helper()
 	for _, keys := range all {
 		for key, k := range keys {
-			resp, err := http.Get("http://" + c.addr + "/v1.0/state/statestore/" + key + "?consistency=strong") //nolint:noctx // loopback
+			url := "http://" + c.addr + "/v1.0/state/statestore/" + key + "?consistency=strong"
+			resp, err := http.Get(url) //nolint:noctx,gosec // loopback
 			if err != nil {
 				t.Fatalf("%v\n%s", err, c.stderr.String())
 			}
@@ -65,8 +67,8 @@ func (c *child) check(t *testing.T, all []map[string]*killed) {
 					t.Fatalf("%s holds %q", key, text)
 				}
 			}
-			if have < k.acknowledged || have > k.asked {
-				t.Errorf("%s holds %d; %d was acknowledged, %d was asked for", key, have, k.acknowledged, k.asked)
+			if have < k.acknowledged || have > k.sent {
+				t.Errorf("%s holds %d; %d was acknowledged, %d was sent", key, have, k.acknowledged, k.sent)
 			}
 			etag, _ := strconv.ParseUint(resp.Header.Get("Etag"), 10, 64)
 			if etag < k.etag {
@@ -77,9 +79,12 @@ func (c *child) check(t *testing.T, all []map[string]*killed) {
 	}
 }
 
-// Whatever was acknowledged, strong or eventual, is there after a kill -9 at any moment,
-// again and again on one directory.
-func TestNothingAcknowledgedIsLostByKillNine(t *testing.T) {
+// All acknowledged writes, strong or eventual, survive a kill -9 at any moment. The test kills a node on one directory
+// repeatedly.
+func TestKill_LosesNoAcknowledgedWrite(t *testing.T) {
+	if testing.Short() {
+		t.Skip("kills or ends a node again and again")
+	}
 	rounds := 6
 	if s := os.Getenv("QUORATE_CRASH_ROUNDS"); s != "" {
 		rounds, _ = strconv.Atoi(s)
@@ -129,7 +134,7 @@ func TestNothingAcknowledgedIsLostByKillNine(t *testing.T) {
 	}
 }
 
-// steps of the store's own disk work that one node takes.
+// steps returns the names of the steps in the store's own disk work.
 func steps() []string {
 	return []string{
 		"database-created", "manifest-written", "manifest-renamed", "vote", "voted",
@@ -137,9 +142,12 @@ func steps() []string {
 	}
 }
 
-// A crash between any two steps of the disk work, the first making of the directory
-// included, leaves a directory that opens and holds everything acknowledged.
-func TestACrashAtAnyStepOfTheDiskWorkLosesNothing(t *testing.T) {
+// After a crash between any two steps of the disk work, including the first start, the directory can be opened and has
+// all acknowledged writes.
+func TestCrash_AtAnyDiskStepLosesNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("kills or ends a node again and again")
+	}
 	for _, log := range []string{"boltdb", "wal"} {
 		for _, step := range steps() {
 			t.Run(log+"/"+step, func(t *testing.T) {
@@ -177,8 +185,8 @@ func TestACrashAtAnyStepOfTheDiskWorkLosesNothing(t *testing.T) {
 	}
 }
 
-// load checks all keys and writes until the node is gone (true) or n writes are
-// acknowledged; then it kills the node.
+// load checks all keys and then writes. When n writes are acknowledged, it kills the node. died reports that the node
+// ended before that.
 func (c *child) load(t *testing.T, all []map[string]*killed, n int64) (died bool) {
 	t.Helper()
 	c.check(t, all)
@@ -197,7 +205,7 @@ func (c *child) load(t *testing.T, all []map[string]*killed, n int64) (died bool
 func (c *child) ended() bool {
 	select {
 	case err := <-c.done:
-		c.done <- err // for whoever waits for the end
+		c.done <- err // for a later receive
 		return true
 	default:
 		return false

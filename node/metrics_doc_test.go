@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// recorder notes every metric that is registered, also those without a value yet.
+// recorder records every registered metric, also metrics without a value yet.
 type recorder struct {
 	*prometheus.Registry
 	names map[string][]string // name -> labels
@@ -48,7 +48,7 @@ func (r *recorder) MustRegister(cs ...prometheus.Collector) {
 	}
 }
 
-// registered are the metrics of every subsystem of a node, but for those of libraries.
+// registered returns the metrics of all subsystems of a node, except those of libraries.
 func registered(t *testing.T) map[string][]string {
 	t.Helper()
 	r := &recorder{Registry: prometheus.NewRegistry(), names: map[string][]string{}}
@@ -68,7 +68,8 @@ func registered(t *testing.T) map[string][]string {
 	return r.names
 }
 
-// docs/metrics.md has one table row for each metric: | `name` | `label`, ... | meaning |
+// documented returns the metrics in docs/metrics.md, which has one table row for each:
+// | `name` | `label`, ... | meaning |
 func documented(t *testing.T) map[string][]string {
 	t.Helper()
 	text, err := os.ReadFile("../docs/metrics.md")
@@ -91,18 +92,18 @@ func documented(t *testing.T) map[string][]string {
 	return names
 }
 
-func TestEveryMetricIsDocumentedWithItsLabels(t *testing.T) {
+func TestMetrics_AreDocumentedWithLabels(t *testing.T) {
 	if diff := cmp.Diff(documented(t), registered(t)); diff != "" {
 		t.Errorf("docs/metrics.md and the code differ (-documented +registered):\n%s", diff)
 	}
 }
 
-func TestMetricsFollowTheConventionsOfPrometheus(t *testing.T) {
+func TestMetrics_FollowPrometheusConventions(t *testing.T) {
 	n := open(t, config(t))
 	ask(t, n, "POST", "/v1.0/state/statestore", `[{"key":"k","value":1}]`)
 	ask(t, n, "POST", "/v1.0/state/statestore", `[{"key":"k","value":1,"etag":"7"}]`)
 	ask(t, n, "GET", "/v1.0/state/statestore/k", "")
-	resp, err := http.Get("http://" + n.Addresses().Metrics + "/metrics") //nolint:noctx // a loopback listener of this test
+	resp, err := http.Get("http://" + n.Addresses().Metrics + "/metrics") //nolint:noctx // loopback
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,51 +6,50 @@ import (
 	"log/slog"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/quorate/quorate/api"
-	apigrpc "github.com/quorate/quorate/api/grpc"
 	apihttp "github.com/quorate/quorate/api/http"
-	"github.com/quorate/quorate/component/loader"
-	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/lifecycle"
-	"github.com/quorate/quorate/internal/peer"
-	"github.com/quorate/quorate/membership"
+	"github.com/quorate/quorate/node/calls"
+	"github.com/quorate/quorate/node/catalogue"
+	"github.com/quorate/quorate/node/clusterctl"
+	"github.com/quorate/quorate/node/components"
+	"github.com/quorate/quorate/node/credentials"
+	"github.com/quorate/quorate/node/network"
+	"github.com/quorate/quorate/node/status"
 	"github.com/quorate/quorate/raftfsm"
 )
 
-// Deps are what a node is given rather than told. Logger is required.
+// Deps are the dependencies of a node on its process and on tests, beside the Config.
 type Deps struct {
-	Logger *slog.Logger
-	// Fatal is told when this replica can no longer be trusted, for instance because its
-	// disk failed. It must end the process and not return: a replica that cannot trust its
-	// disk or memory must not answer once more, and what it acknowledged is on disk. Called
-	// from any goroutine. Required.
+	Logger *slog.Logger // required
+	// Fatal is called when this replica can no longer be trusted, for instance because its disk failed. It must end
+	// the process and not return: such a replica must not answer again. What it acknowledged is on disk. Called from
+	// any goroutine. Required.
 	Fatal func(error)
-	// Exit ends the process, for a shutdown that is forced through the API. Required.
+	// Exit ends the process, for a forced shutdown through the API. Required.
 	Exit func(code int)
 	Env  func(name string) (string, bool) // looks up environment variables. Required
-	// Environ lists the environment as "NAME=value", for a secret store that shows it; nil =
-	// it cannot be listed.
+	// Environ lists the environment as "NAME=value", for the secret store local.env; nil = not
+	// available.
 	Environ func() []string
 	Now     func() time.Time // nil = time.Now
-	// Step is called before and after each step of the store's own disk work, with its name,
-	// for crash tests; nil = nothing.
+	// Step is called before and after each step of the store's own disk work, with its name, for crash tests; nil =
+	// nothing.
 	Step func(step string)
-	// Dial opens connections to the peer ports of other nodes, for tests that watch or hinder
+	// Dial opens connections to the peer ports of other nodes, for tests that observe or block
 	// them; nil = TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	// NoSessions leaves out what lets an application that is called see what its caller wrote:
-	// a test shows what that is good for.
+	// NoSessions disables session consistency between a caller and the called application, for a test that shows the
+	// difference.
 	NoSessions bool
-	// Registry takes the metrics of all subsystems and is what /metrics serves; nil = a new one.
+	// Registry collects the metrics of all subsystems for /metrics; nil = a new one.
 	Registry Registry
 }
 
-// Registry registers metrics and gathers them. *prometheus.Registry is one.
+// Registry registers and gathers metrics. *prometheus.Registry implements it.
 type Registry interface {
 	prometheus.Registerer
 	prometheus.Gatherer
@@ -58,47 +57,26 @@ type Registry interface {
 
 // Node is a running node. Safe for concurrent use.
 type Node struct {
-	config      Config
-	place       place
-	deps        Deps
-	log         *slog.Logger
-	started     time.Time
-	registry    Registry
-	connections connections
-	closers     lifecycle.Stack
+	config  Config
+	place   place
+	deps    Deps
+	closers lifecycle.Stack
+	stopper stopper
+	addrs   Addresses
 
-	addrs  Addresses
-	apis   []*apihttp.Server
-	rpcs   []*apigrpc.Server
-	tokens *api.Tokens // of the node, for every application without one of its own
-	host   *raftfsm.Host
-	set    atomic.Pointer[loader.Set] // nil until all components are open
-	ready  atomic.Bool
-
-	credentials   *credentials // nil = traffic between nodes is not secured
-	port          *peer.Port
-	peerListeners []net.Listener
-	transportsMu  sync.Mutex
-	transports    []*peer.Transport // guarded by transportsMu: groups are opened at a time
-	self          atomic.Pointer[peer.Identity]
-	gossip        atomic.Pointer[membership.Gossip]   // nil until it is open
-	catalogue     atomic.Pointer[discovery.Catalogue] // nil until the host is open
-	reconciler    *reconciler
-	waitingFor    atomic.Pointer[string] // what keeps this node out of a cluster
-	inside        atomic.Bool            // it has been a working part of one
-
-	calls    invocation
-	inputs   atomic.Pointer[[]*api.Inputs]
-	inbound  map[string]*api.Policy // by binding; written before the components are in force
-	outbound map[string]*api.Policy
-
-	stop chan struct{} // closed when the API asked the node to stop
-	once sync.Once
+	credentials *credentials.Credentials // nil = traffic between nodes is not secured
+	network     *network.Network
+	catalogue   *catalogue.Catalogue
+	calls       *calls.Calls
+	components  *components.Components
+	status      *status.Reporter
+	apis        *apiServers
+	host        *raftfsm.Host
+	control     *clusterctl.Controller
 }
 
-// Open builds a node from c and returns when it serves. ctx bounds the start, not the
-// life of the node. When it fails, what was started is closed again; errors name the
-// cause and the mend.
+// Open builds a node from c and starts it. It returns when the node serves requests. ctx applies only until Open
+// returns. If the start fails, Open closes everything that it has opened.
 func Open(ctx context.Context, c Config, d Deps) (*Node, error) {
 	c = c.WithDefaults()
 	if err := c.Validate(); err != nil {
@@ -107,13 +85,14 @@ func Open(ctx context.Context, c Config, d Deps) (*Node, error) {
 	return open(ctx, c, d, place{})
 }
 
-// place is what a node is among those of its user on one host; zero = it does not know them.
+// place describes how a node shares a data directory with other nodes of its user on one host. The zero value means
+// that it does not.
 type place struct {
 	notes string // directory of the notes of live nodes
-	bare  bool   // it serves no application
+	bare  bool   // serves no application
 }
 
-// open is Open without the checks.
+// open is Open without validation.
 func open(ctx context.Context, c Config, d Deps, p place) (*Node, error) {
 	if d.Now == nil {
 		d.Now = time.Now
@@ -121,46 +100,104 @@ func open(ctx context.Context, c Config, d Deps, p place) (*Node, error) {
 	if d.Registry == nil {
 		d.Registry = prometheus.NewRegistry()
 	}
-	n := &Node{config: c, place: p, deps: d, log: d.Logger, started: d.Now(), registry: d.Registry, stop: make(chan struct{})}
+	n := &Node{config: c, place: p, deps: d, stopper: stopper{stopping: make(chan struct{}), log: d.Logger,
+		exit: d.Exit}}
 	if err := n.build(ctx); err != nil {
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Grace)
 		defer cancel()
 		return nil, errors.Join(err, n.Close(grace))
 	}
-	n.ready.Store(true)
+	n.status.SetStarted()
 	return n, nil
 }
 
-// Addresses tells where the node is found. It does not change.
+// Addresses returns the addresses of the node. They do not change.
 func (n *Node) Addresses() Addresses { return n.addrs }
 
-// Wait returns nil when the API asked the node to stop or ctx ended, and an error when
-// another node runs under this one's id and has done so for longer.
+// Admin returns the operations of the admin API.
+func (n *Node) Admin() apihttp.Admin {
+	return admin{n.status, n.catalogue, n.control, n.control, n.doctor(), backups{n.host, n.config, n.deps}}
+}
+
+// Wait blocks until the API requests a stop or ctx ends, and then returns nil. If Config.BlockShutdown is set, Wait
+// blocks for that time after the end of ctx. It returns an error if another node with the same id has been running
+// for longer than this one.
 func (n *Node) Wait(ctx context.Context) error {
 	select {
-	case <-n.stop:
+	case <-n.stopper.stopping:
 	case <-ctx.Done():
-	case err := <-n.gossip.Load().Duplicate():
+		n.blockShutdown()
+	case err := <-n.network.Gossip().Duplicate():
 		return err
 	}
 	return nil
 }
 
-// shutdown asks whoever waits to close the node; with force the process ends shortly
-// after, as clients of the existing API expect.
-func (n *Node) shutdown(force bool) {
-	if force {
-		n.log.Warn("ended at once through the API")
-		time.AfterFunc(forcedExit, func() { n.deps.Exit(1) })
+// blockShutdown blocks until Config.BlockShutdown has passed, the API requests a stop, or the application of the
+// flags is unhealthy. It returns at once if the node runs its application as a child process, because both end
+// together.
+func (n *Node) blockShutdown() {
+	d := n.config.BlockShutdown
+	if d <= 0 || len(n.config.App.Command) > 0 {
+		return
 	}
-	n.once.Do(func() { close(n.stop) })
+	n.deps.Logger.Info("the node serves on before it stops (--block-shutdown-duration)", "at_most", d)
+	over := time.NewTimer(d)
+	defer over.Stop()
+	look := time.NewTicker(unhealthyLook)
+	defer look.Stop()
+	app := n.calls.Channel(n.config.App.ID)
+	for {
+		select {
+		case <-over.C:
+			return
+		case <-n.stopper.stopping:
+			return
+		case <-look.C:
+		}
+		if app == nil {
+			continue
+		}
+		if healthy, why := app.Healthy(); !healthy {
+			n.deps.Logger.Info("the application is unhealthy, so the node stops", "reason", why)
+			return
+		}
+	}
 }
 
-// forcedExit lets the answer to a forced shutdown leave first.
-const forcedExit = 100 * time.Millisecond
+// unhealthyLook is the interval at which blockShutdown checks the health of the application.
+const unhealthyLook = 100 * time.Millisecond
 
-// Close stops everything in the opposite order of the start; ctx bounds it. Idempotent.
+// Close stops everything in the reverse order of the start; ctx bounds it. Idempotent.
 func (n *Node) Close(ctx context.Context) error {
-	n.once.Do(func() { close(n.stop) })
+	n.stopper.Stop()
+	n.status.SetStopping() // fails readiness before anything is closed
+	if n.apis != nil {
+		n.apis.start.Open()
+	}
 	return n.closers.Close(ctx)
 }
+
+// stopper makes Wait return.
+type stopper struct {
+	stopping chan struct{} // closed by Stop
+	once     sync.Once
+	log      *slog.Logger
+	exit     func(code int)
+}
+
+// Stop makes Wait return, so that its caller closes the node.
+func (s *stopper) Stop() { s.once.Do(func() { close(s.stopping) }) }
+
+// shutdown stops the node when the API requests it. If force is true, the process exits shortly afterwards, as Dapr
+// clients expect.
+func (s *stopper) shutdown(force bool) {
+	if force {
+		s.log.Warn("ended at once through the API")
+		time.AfterFunc(forcedExit, func() { s.exit(1) })
+	}
+	s.Stop()
+}
+
+// forcedExit is how long the answer to a forced shutdown may take.
+const forcedExit = 100 * time.Millisecond

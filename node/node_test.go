@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -21,73 +20,9 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// free asks for a port that is free.
-func free() node.Port { return node.Port{Given: true} }
-
-// config is that of a node on free ports with a data directory of its own.
-func config(t testing.TB) node.Config {
-	c := node.Config{Version: "test"}
-	runtime, err := os.MkdirTemp("", "q") // the path of a socket must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(runtime) })
-	c.Data.Dir, c.Data.RuntimeDir = filepath.Join(t.TempDir(), "data"), runtime
-	c.Data.MinFree = 1
-	c.App.ID = "shop"
-	c.API.HTTP, c.API.GRPC, c.Metrics.Port = free(), free(), free()
-	return c
-}
-
-func deps(t testing.TB) node.Deps {
-	return node.Deps{
-		Logger: slog.New(slog.DiscardHandler), Env: os.LookupEnv,
-		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
-		Exit:  func(code int) { t.Errorf("exit %d", code) },
-	}
-}
-
-func open(t testing.TB, c node.Config) *node.Node {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	n, err := node.Open(ctx, c, deps(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { closeNode(t, n) })
-	return n
-}
-
-func closeNode(t testing.TB, n *node.Node) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if err := n.Close(ctx); err != nil {
-		t.Errorf("closing: %v", err)
-	}
-}
-
-// resources writes component files into a folder.
-func resources(t testing.TB, files map[string]string) []string {
-	t.Helper()
-	dir := t.TempDir()
-	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return []string{dir}
-}
-
-func store(name, typ, metadata string) string {
-	return "apiVersion: quorate.dev/v1alpha1\nkind: Component\nmetadata:\n  name: " + name +
-		"\nspec:\n  type: " + typ + "\n  version: v1\n  metadata: [" + metadata + "]\n"
-}
-
-// The recorded transcripts of the contract hold for the replicated store, whatever keeps
-// its log and into however many partitions it is cut.
-func TestTheContractHoldsOnTheReplicatedStore(t *testing.T) {
+// The replicated store answers as in the recorded transcripts of the contract, with each log store and
+// with several partitions.
+func TestStateContract_ReplicatedStore(t *testing.T) {
 	files, err := filepath.Glob("../api/http/testdata/contract/*.txt")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no transcripts: %v", err)
@@ -99,7 +34,9 @@ func TestTheContractHoldsOnTheReplicatedStore(t *testing.T) {
 					t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
 						c := config(t)
 						c.Data.LogStore, c.Cluster.Partitions = engine, partitions
-						c.Components.Paths = resources(t, map[string]string{"orders.yaml": store("orders", "state.raft", `{name: actorStateStore, value: "true"}`)})
+						c.Components.Paths = resources(t,
+							map[string]string{"orders.yaml": store("orders", "state.raft",
+								`{name: actorStateStore, value: "true"}`)})
 						replay(t, open(t, c), file)
 					})
 				}
@@ -122,7 +59,7 @@ func replay(t *testing.T, n *node.Node, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The level, age and session of an answer are the replicated store's own.
+	// The replicated store has its own levels, ages and sessions.
 	ignore := []string{"Quorate-Consistency", "Quorate-Age", "Quorate-Session"}
 	got, err := want.Replay(t.Context(), client, transcript.Options{IgnoreHeaders: ignore, OmitWriteETag: true})
 	if err != nil {
@@ -133,26 +70,7 @@ func replay(t *testing.T, n *node.Node, file string) {
 	}
 }
 
-// ask makes one request and returns status and body.
-func ask(t testing.TB, n *node.Node, method, path, body string) (int, string, http.Header) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+n.Addresses().API[0]+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(b), resp.Header
-}
-
-func TestANodeWithoutSettingsServesTheDefaultStoreAndKeepsItsStateOverARestart(t *testing.T) {
+func TestNode_DefaultStoreSurvivesRestart(t *testing.T) {
 	c := config(t)
 	n := open(t, c)
 	if code, body, _ := ask(t, n, "POST", "/v1.0/state/statestore", `[{"key":"k","value":{"n":1}}]`); code != 204 {
@@ -162,7 +80,8 @@ func TestANodeWithoutSettingsServesTheDefaultStoreAndKeepsItsStateOverARestart(t
 	closeNode(t, n)
 	n = open(t, c)
 	code, body, after := ask(t, n, "GET", "/v1.0/state/statestore/k?consistency=strong", "")
-	if code != 200 || body != `{"n":1}` || after.Get("Etag") != before.Get("Etag") || after.Get("Quorate-Consistency") != "linearizable" {
+	if code != 200 || body != `{"n":1}` || after.Get("Etag") != before.Get("Etag") ||
+		after.Get("Quorate-Consistency") != "linearizable" {
 		t.Errorf("after the restart: %d %s %v, before %v", code, body, after, before)
 	}
 	if code, _, _ := ask(t, n, "GET", "/v1.0/healthz", ""); code != 204 {
@@ -173,10 +92,11 @@ func TestANodeWithoutSettingsServesTheDefaultStoreAndKeepsItsStateOverARestart(t
 	}
 }
 
-func TestStoresOfSeveralTypesStandSideBySide(t *testing.T) {
+func TestNode_StoresOfSeveralTypes(t *testing.T) {
 	c := config(t)
 	c.Components.Paths = resources(t, map[string]string{
-		"a.yaml": store("durable", "state.raft", `{name: defaultConsistency, value: strong}`) + "---\n" + store("fast", "state.in-memory", ""),
+		"a.yaml": store("durable", "state.raft", `{name: defaultConsistency, value: strong}`) + "---\n" +
+			store("fast", "state.in-memory", ""),
 	})
 	n := open(t, c)
 	for _, name := range []string{"durable", "fast"} {
@@ -185,7 +105,8 @@ func TestStoresOfSeveralTypesStandSideBySide(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"durable", "fast"} {
-		if _, body, h := ask(t, n, "GET", "/v1.0/state/"+name+"/k", ""); body != `"`+name+`"` || h.Get("Quorate-Consistency") != "linearizable" {
+		if _, body, h := ask(t, n, "GET", "/v1.0/state/"+name+"/k", ""); body != `"`+name+`"` ||
+			h.Get("Quorate-Consistency") != "linearizable" {
 			t.Errorf("%s: %s at %s", name, body, h.Get("Quorate-Consistency"))
 		}
 	}
@@ -194,13 +115,15 @@ func TestStoresOfSeveralTypesStandSideBySide(t *testing.T) {
 	}
 }
 
-func TestAFailedStartLeavesNothingOpen(t *testing.T) {
+func TestNode_FailedStartReleasesEverything(t *testing.T) {
 	for name, change := range map[string]func(*node.Config){
 		"component of an unknown type": func(c *node.Config) {
 			c.Components.Paths = resources(t, map[string]string{"a.yaml": store("s", "state.nosuch", "")})
 		},
 		"document that would have no effect": func(c *node.Config) {
-			c.Components.Paths = resources(t, map[string]string{"a.yaml": "apiVersion: quorate.dev/v1alpha1\nkind: HTTPEndpoint\nmetadata:\n  name: c\nspec: {baseUrl: \"http://a\"}\n"})
+			c.Components.Paths = resources(t, map[string]string{
+				"a.yaml": "apiVersion: quorate.dev/v1alpha1\nkind: HTTPEndpoint\nmetadata:\n  name: c\n" +
+					"spec: {baseUrl: \"http://a\"}\n"})
 		},
 		"unreadable folder": func(c *node.Config) { c.Components.Paths = []string{"/nonexistent"} },
 	} {
@@ -220,7 +143,7 @@ func TestAFailedStartLeavesNothingOpen(t *testing.T) {
 	}
 }
 
-func TestShutdownThroughTheAPIWakesWait(t *testing.T) {
+func TestNode_ShutdownAPIEndsWait(t *testing.T) {
 	n := open(t, config(t))
 	if code, _, _ := ask(t, n, "POST", "/v1.0/shutdown", ""); code != 204 {
 		t.Fatalf("shutdown: %d", code)
@@ -232,13 +155,13 @@ func TestShutdownThroughTheAPIWakesWait(t *testing.T) {
 	}
 }
 
-func TestMetricsNameEveryGroupAndStore(t *testing.T) {
+func TestNode_MetricsCoverGroupsAndStores(t *testing.T) {
 	c := config(t)
 	c.Cluster.Partitions = 2
 	n := open(t, c)
 	ask(t, n, "POST", "/v1.0/state/statestore", `[{"key":"k","value":1}]`)
 	ask(t, n, "GET", "/v1.0/state/statestore/k?consistency=strong", "")
-	resp, err := http.Get("http://" + n.Addresses().Metrics + "/metrics") //nolint:noctx // a loopback listener of this test
+	resp, err := http.Get("http://" + n.Addresses().Metrics + "/metrics") //nolint:noctx // loopback
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,8 +172,10 @@ func TestMetricsNameEveryGroupAndStore(t *testing.T) {
 	}
 	for _, want := range []string{
 		`quorate_build_info{version="test"} 1`, `quorate_raft_is_leader{group="1"} 1`, `quorate_raft_term{group="0"}`,
-		`quorate_store_keys{group="`, `quorate_raft_log_append_seconds_count{group="0"}`, `quorate_store_disk_free_bytes`,
-		`quorate_state_requests_total{consistency="strong",operation="get",outcome="ok",store="statestore"} 1`, `go_goroutines`,
+		`quorate_store_keys{group="`, `quorate_raft_log_append_seconds_count{group="0"}`,
+		`quorate_store_disk_free_bytes`,
+		`quorate_state_requests_total{consistency="strong",operation="get",outcome="ok",store="statestore"} 1`,
+		`go_goroutines`,
 	} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("no %s in the metrics", want)
@@ -258,23 +183,25 @@ func TestMetricsNameEveryGroupAndStore(t *testing.T) {
 	}
 }
 
-func TestStatusDescribesTheNode(t *testing.T) {
+func TestNode_Status(t *testing.T) {
 	c := config(t)
 	c.Cluster.NodeID = "n1"
 	n := open(t, c)
-	s, err := n.Status(t.Context())
+	s, err := n.Admin().Status(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !s.Ready || s.Node.ID != "n1" || len(s.Groups) != 1 || s.Groups[0].State != "leader" || s.Groups[0].Leader != "n1" || !s.Groups[0].Writes {
+	if !s.Ready || s.Node.ID != "n1" || len(s.Groups) != 1 || s.Groups[0].State != "leader" ||
+		s.Groups[0].Leader != "n1" || !s.Groups[0].Writes {
 		t.Errorf("status: %+v", s)
 	}
-	if len(s.Stores) != 1 || s.Stores[0].Name != "statestore" || !s.Stores[0].ActorStore || s.Stores[0].KeyPrefix != "appid" {
+	if len(s.Stores) != 1 || s.Stores[0].Name != "statestore" || !s.Stores[0].ActorStore ||
+		s.Stores[0].KeyPrefix != "appid" {
 		t.Errorf("stores: %+v", s.Stores)
 	}
 }
 
-func TestTheComponentFilesForDeploymentLoadWithoutAWarning(t *testing.T) {
+func TestNode_DeploymentComponentFilesLoadWithoutWarning(t *testing.T) {
 	c := config(t)
 	c.Components.Paths = []string{"../deploy/components"}
 	warnings, err := node.Check(t.Context(), c, os.LookupEnv)
@@ -289,9 +216,8 @@ func TestTheComponentFilesForDeploymentLoadWithoutAWarning(t *testing.T) {
 	}
 }
 
-// A stop begins with the API: what is under way is answered, and nothing is refused by a
-// store that went first.
-func TestAGracefulStopAnswersEveryRequestItTook(t *testing.T) {
+// A stop closes the API before the store, so that requests in progress are answered.
+func TestNode_CloseAnswersAcceptedRequests(t *testing.T) {
 	n := open(t, config(t))
 	url := "http://" + n.Addresses().API[0] + "/v1.0/state/statestore"
 	client := http.Client{Timeout: patience}
@@ -300,7 +226,8 @@ func TestAGracefulStopAnswersEveryRequestItTook(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for {
-				resp, err := client.Post(url, "application/json", strings.NewReader(`[{"key":"k","value":1,"options":{"consistency":"strong"}}]`)) //nolint:noctx // the client has a time-out
+				save := strings.NewReader(`[{"key":"k","value":1,"options":{"consistency":"strong"}}]`)
+				resp, err := client.Post(url, "application/json", save) //nolint:noctx // the client has a time-out
 				if err != nil {
 					return // the listener is gone
 				}

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,7 +18,7 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// planted are values that must leave a node only as the answer of the secrets API.
+// planted returns secret values that a node may reveal only in answers of the secrets API.
 func planted() []string {
 	return []string{
 		"hunter2-password", "hunter2-env", "hunter2-token", "hunter2-unused", "hunter2-state",
@@ -27,52 +26,44 @@ func planted() []string {
 	}
 }
 
-// secretFiles declare secret stores, an encrypted state store and scopes.
+// secretFiles returns component files with secret stores, an encrypted state store and scopes.
 func secretFiles(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	secrets := filepath.Join(dir, "secrets.json")
-	text := `{"redis": {"password": "hunter2-password"}, "unused": "hunter2-unused", "key": "00112233445566778899aabbccddeeff", "older": "ffeeddccbbaa99887766554433221100", "pin": 1e3}`
+	text := `{"redis": {"password": "hunter2-password"}, "unused": "hunter2-unused", ` +
+		`"key": "00112233445566778899aabbccddeeff", ` +
+		`"older": "ffeeddccbbaa99887766554433221100", "pin": 1e3}`
 	if err := os.WriteFile(secrets, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return map[string]string{
 		"vault.yaml": store("vault", "secretstores.local.file", "{name: secretsFile, value: "+secrets+"}"),
 		"env.yaml":   store("env", "secretstores.local.env", "{name: prefix, value: APP_}"),
-		"remote.yaml": store("remote", "secretstores.hashicorp.vault", `{name: vaultAddr, value: "https://127.0.0.1:1"}, {name: vaultToken, secretKeyRef: {name: "redis:password"}}`) +
+		"remote.yaml": store("remote", "secretstores.hashicorp.vault",
+			`{name: vaultAddr, value: "https://127.0.0.1:1"}, `+
+				`{name: vaultToken, secretKeyRef: {name: "redis:password"}}`) +
 			"auth: {secretStore: vault}\n",
-		"cloud.yaml": store("cloud", "secretstores.aws.secretmanager", `{name: region, value: eu-west-1}, {name: endpoint, value: "https://127.0.0.1:1"}, {name: accessKey, envRef: APP_PASSWORD}, {name: secretKey, secretKeyRef: {name: "redis:password"}}`) +
+		"cloud.yaml": store("cloud", "secretstores.aws.secretmanager",
+			`{name: region, value: eu-west-1}, {name: endpoint, value: "https://127.0.0.1:1"}, `+
+				`{name: accessKey, envRef: APP_PASSWORD}, {name: secretKey, secretKeyRef: {name: "redis:password"}}`) +
 			"auth: {secretStore: vault}\n",
-		"orders.yaml": store("orders", "state.raft", `{name: primaryEncryptionKey, secretKeyRef: {name: key}}, {name: secondaryEncryptionKey, secretKeyRef: {name: older}}`) +
+		"orders.yaml": store("orders", "state.raft",
+			`{name: primaryEncryptionKey, secretKeyRef: {name: key}}, `+
+				`{name: secondaryEncryptionKey, secretKeyRef: {name: older}}`) +
 			"auth: {secretStore: vault}\n",
-		"scopes.yaml": "apiVersion: quorate.dev/v1alpha1\nkind: Configuration\nmetadata: {name: scopes}\nspec:\n  secrets:\n    scopes:\n    - {storeName: vault, deniedSecrets: [unused]}\n",
+		"scopes.yaml": "apiVersion: quorate.dev/v1alpha1\nkind: Configuration\nmetadata: {name: " +
+			"scopes}\nspec:\n  secrets:\n    scopes:\n    - {storeName: vault, deniedSecrets: [unused]}\n",
 	}
 }
 
-// logRecord is a log that many goroutines write.
-type logRecord struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (r *logRecord) Write(p []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.buf.Write(p)
-}
-
-func (r *logRecord) String() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.buf.String()
-}
-
-// openPlanted opens a node and returns its log with everything in it.
-func openPlanted(t testing.TB, c node.Config) (*node.Node, *logRecord, error) {
+// openPlanted opens a node with planted secrets. It returns the node and its log at all levels.
+func openPlanted(t testing.TB, c node.Config) (*node.Node, *record, error) {
 	t.Helper()
-	log := &logRecord{}
+	log := &record{}
 	d := deps(t)
 	d.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	environment := map[string]string{"APP_PASSWORD": "hunter2-env", "DAPR_API_TOKEN": "hunter2-token", "APP_API_TOKEN": "hunter2-token"}
+	environment := map[string]string{"APP_PASSWORD": "hunter2-env", "DAPR_API_TOKEN": "hunter2-token",
+		"APP_API_TOKEN": "hunter2-token"}
 	d.Env = func(name string) (string, bool) {
 		value, ok := environment[name]
 		return value, ok
@@ -123,8 +114,8 @@ func client(t testing.TB, socket string) *http.Client {
 	return &http.Client{Transport: transport, Timeout: 20 * time.Second}
 }
 
-// A node full of planted secrets: they come out of the secrets API, and nowhere else.
-func TestSecretsLeaveTheNodeThroughTheSecretsAPIOnly(t *testing.T) {
+// A node has secrets in all its settings and components. Only the secrets API may return them.
+func TestSecrets_OnlySecretsAPIRevealsThem(t *testing.T) {
 	c := config(t)
 	c.Security.APITokens = []node.Secret{"hunter2-token"}
 	c.API.RequestTimeout = 2 * time.Second
@@ -135,15 +126,20 @@ func TestSecretsLeaveTheNodeThroughTheSecretsAPIOnly(t *testing.T) {
 	}
 	base, plain := "http://"+n.Addresses().API[0]+"/v1.0/", client(t, "")
 	for path, want := range map[string]string{
-		"secrets/vault/redis:password": `200 {"redis:password":"hunter2-password"}`, "secrets/vault/pin": `200 {"pin":"1e3"}`, "secrets/vault/none": "204 ",
-		"secrets/env/PASSWORD": `200 {"PASSWORD":"hunter2-env"}`, "secrets/env/API_TOKEN": "204 ", "secrets/env/bulk": `200 {"PASSWORD":{"PASSWORD":"hunter2-env"}}`,
-		"secrets/vault/bulk": `200 {"key":{"key":"00112233445566778899aabbccddeeff"},"older":{"older":"ffeeddccbbaa99887766554433221100"},"pin":{"pin":"1e3"},"redis:password":{"redis:password":"hunter2-password"}}`,
+		"secrets/vault/redis:password": `200 {"redis:password":"hunter2-password"}`,
+		"secrets/vault/pin":            `200 {"pin":"1e3"}`, "secrets/vault/none": "204 ",
+		"secrets/env/PASSWORD": `200 {"PASSWORD":"hunter2-env"}`, "secrets/env/API_TOKEN": "204 ",
+		"secrets/env/bulk": `200 {"PASSWORD":{"PASSWORD":"hunter2-env"}}`,
+		"secrets/vault/bulk": `200 {"key":{"key":"00112233445566778899aabbccddeeff"},` +
+			`"older":{"older":"ffeeddccbbaa99887766554433221100"},"pin":{"pin":"1e3"},` +
+			`"redis:password":{"redis:password":"hunter2-password"}}`,
 	} {
 		if status, body := fetch(t, plain, http.MethodGet, base+path, ""); want != strconv.Itoa(status)+" "+body {
 			t.Errorf("%s: %d %s, want %s", path, status, body, want)
 		}
 	}
-	if status, body := fetch(t, plain, http.MethodPost, base+"state/orders?consistency=strong", `[{"key":"k","value":"hunter2-state","options":{"consistency":"strong"}}]`); status != http.StatusNoContent {
+	if status, body := fetch(t, plain, http.MethodPost, base+"state/orders?consistency=strong",
+		`[{"key":"k","value":"hunter2-state","options":{"consistency":"strong"}}]`); status != http.StatusNoContent {
 		t.Fatal(status, body)
 	}
 	if _, body := fetch(t, plain, http.MethodGet, base+"state/orders/k", ""); body != `"hunter2-state"` {
@@ -151,19 +147,24 @@ func TestSecretsLeaveTheNodeThroughTheSecretsAPIOnly(t *testing.T) {
 	}
 	emitted := map[string]string{}
 	for name, path := range map[string]string{
-		"a denied secret": "secrets/vault/unused", "an unknown store": "secrets/nowhere/redis:password", "a store that is away": "secrets/remote/db", "a cloud that is away": "secrets/cloud/db",
+		"a denied secret": "secrets/vault/unused", "an unknown store": "secrets/nowhere/redis:password",
+		"a store that is away": "secrets/remote/db", "a cloud that is away": "secrets/cloud/db",
 		"metadata": "metadata", "a bulk that fails": "secrets/remote/bulk", "listing": "state/orders",
 	} {
 		status, body := fetch(t, plain, http.MethodGet, base+path, "")
 		emitted[name] = strconv.Itoa(status) + " " + body
 	}
-	if !strings.HasPrefix(emitted["a denied secret"], "403 ") || !strings.HasPrefix(emitted["a store that is away"], "500 ") || !strings.Contains(emitted["metadata"], "secretstores.local.file") {
+	if !strings.HasPrefix(emitted["a denied secret"], "403 ") ||
+		!strings.HasPrefix(emitted["a store that is away"], "500 ") ||
+		!strings.Contains(emitted["metadata"], "secretstores.local.file") {
 		t.Errorf("%q", emitted)
 	}
 	_, emitted["readiness"] = fetch(t, plain, http.MethodGet, "http://"+n.Addresses().API[0]+"/readyz", "")
 	_, emitted["metrics"] = fetch(t, plain, http.MethodGet, "http://"+n.Addresses().Metrics+"/metrics", "")
-	_, emitted["admin status"] = fetch(t, client(t, n.Addresses().Admin), http.MethodGet, "http://admin/v1/status", "")
-	if !strings.Contains(emitted["metrics"], `quorate_secret_requests_total{operation="get",outcome="not_found",store="vault"}`) || !strings.Contains(emitted["admin status"], "orders") {
+	_, emitted["admin status"] = fetch(t, client(t, n.Addresses().Admin), http.MethodGet, "http://admin/v1/status",
+		"")
+	const counter = `quorate_secret_requests_total{operation="get",outcome="not_found",store="vault"}`
+	if !strings.Contains(emitted["metrics"], counter) || !strings.Contains(emitted["admin status"], "orders") {
 		t.Errorf("metrics and status are incomplete: %.300s", emitted["admin status"])
 	}
 	emitted["the log"] = log.String()
@@ -182,7 +183,7 @@ func TestSecretsLeaveTheNodeThroughTheSecretsAPIOnly(t *testing.T) {
 	searchFiles(t, c.Data.Dir)
 }
 
-// searchFiles looks for planted secrets in everything that a node left on disk.
+// searchFiles looks for planted secrets in all files of a node.
 func searchFiles(t *testing.T, dir string) {
 	t.Helper()
 	count := 0
@@ -204,13 +205,18 @@ func searchFiles(t *testing.T, dir string) {
 	}
 }
 
-func TestASecretThatIsMissingStopsTheStartAndIsNamedWithItsPlace(t *testing.T) {
+func TestSecrets_MissingSecretStopsStart(t *testing.T) {
 	for name, c := range map[string]struct{ metadata, want string }{
-		"no such secret":   {`{name: primaryEncryptionKey, secretKeyRef: {name: nothing}}`, `orders.yaml:8: component orders: metadata primaryEncryptionKey: the secret store vault has no secret "nothing"`},
-		"no such key":      {`{name: primaryEncryptionKey, secretKeyRef: {name: key, key: nothing}}`, `has no key "nothing"`},
-		"no such variable": {`{name: primaryEncryptionKey, envRef: NOTHING}`, "the environment variable NOTHING is not set"},
-		"not a key":        {`{name: primaryEncryptionKey, secretKeyRef: {name: "redis:password"}}`, "its secret value is not valid"},
-		"a token":          {`{name: primaryEncryptionKey, envRef: DAPR_API_TOKEN}`, "envRef may not read DAPR_API_TOKEN"},
+		"no such secret": {`{name: primaryEncryptionKey, secretKeyRef: {name: nothing}}`,
+			`orders.yaml:8: component orders: metadata primaryEncryptionKey: ` +
+				`the secret store vault has no secret "nothing"`},
+		"no such key": {`{name: primaryEncryptionKey, secretKeyRef: {name: key, key: nothing}}`,
+			`has no key "nothing"`},
+		"no such variable": {`{name: primaryEncryptionKey, envRef: NOTHING}`,
+			"the environment variable NOTHING is not set"},
+		"not a key": {`{name: primaryEncryptionKey, secretKeyRef: {name: "redis:password"}}`,
+			"its secret value is not valid"},
+		"a token": {`{name: primaryEncryptionKey, envRef: DAPR_API_TOKEN}`, "envRef may not read DAPR_API_TOKEN"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := config(t)
@@ -218,7 +224,8 @@ func TestASecretThatIsMissingStopsTheStartAndIsNamedWithItsPlace(t *testing.T) {
 			files["orders.yaml"] = store("orders", "state.raft", c.metadata) + "auth: {secretStore: vault}\n"
 			config.Components.Paths = resources(t, files)
 			_, log, err := openPlanted(t, config)
-			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "orders.yaml:8") {
+			if err == nil || !strings.Contains(err.Error(), c.want) ||
+				!strings.Contains(err.Error(), "orders.yaml:8") {
 				t.Fatalf("Open: %v; want %s", err, c.want)
 			}
 			for _, secret := range planted() {
@@ -230,25 +237,28 @@ func TestASecretThatIsMissingStopsTheStartAndIsNamedWithItsPlace(t *testing.T) {
 	}
 }
 
-func TestAScopeForAStoreThatDoesNotExistStopsTheStart(t *testing.T) {
+func TestSecrets_MisspeltScopeStopsStart(t *testing.T) {
 	c := config(t)
 	file := filepath.Join(t.TempDir(), "config.yaml")
-	text := "apiVersion: quorate.dev/v1alpha1\nkind: Configuration\nmetadata: {name: c}\nspec:\n  secrets:\n    scopes:\n    - {storeName: vualt, defaultAccess: deny}\n"
+	text := "apiVersion: quorate.dev/v1alpha1\nkind: Configuration\nmetadata: {name: c}\nspec:\n  secrets:\n  " +
+		"  scopes:\n    - {storeName: vualt, defaultAccess: deny}\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c.Components.ConfigFiles = []string{file}
-	c.Components.Paths = resources(t, secretFiles(t, t.TempDir()))
+	c.Components.Paths = resources(t, map[string]string{"vault.yaml": store("vault", "secretstores.local.env", "")})
 	_, _, err := openPlanted(t, c)
-	if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "config.yaml:7") || !strings.Contains(err.Error(), "did you mean vault?") {
+	if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "config.yaml:7") ||
+		!strings.Contains(err.Error(), "did you mean vault?") {
 		t.Errorf("Open: %v", err)
 	}
-	if _, checked := node.Check(t.Context(), c, os.LookupEnv); checked == nil || fault.Text(checked) == "" || !strings.Contains(checked.Error(), "did you mean vault?") {
+	if _, checked := node.Check(t.Context(), c, os.LookupEnv); checked == nil || fault.Text(checked) == "" ||
+		!strings.Contains(checked.Error(), "did you mean vault?") {
 		t.Errorf("Check: %v", checked)
 	}
 }
 
-func TestASecretStoreWithoutATokenIsWorthOneWarning(t *testing.T) {
+func TestSecrets_StoreWithoutAPITokenWarnsOnce(t *testing.T) {
 	for _, tokens := range [][]node.Secret{nil, {"t"}} {
 		c := config(t)
 		c.Security.APITokens = tokens
@@ -263,9 +273,11 @@ func TestASecretStoreWithoutATokenIsWorthOneWarning(t *testing.T) {
 	}
 }
 
-func TestAConfigurationThatAsksForMoreThanIsDoneIsRefusedBesideItsScopes(t *testing.T) {
+func TestSecrets_UnsupportedConfigurationIsRefused(t *testing.T) {
 	c := config(t)
-	c.Components.Paths = resources(t, map[string]string{"c.yaml": "apiVersion: a/v1alpha1\nkind: Configuration\nmetadata: {name: c}\nspec:\n  secrets: {scopes: [{storeName: none}]}\n  api: {allowed: [{name: secrets}]}\n  secret: {}\n"})
+	c.Components.Paths = resources(t, map[string]string{"c.yaml": "apiVersion: a/v1alpha1\nkind: " +
+		"Configuration\nmetadata: {name: c}\nspec:\n  secrets: {scopes: [{storeName: envs}]}\n  api: " +
+		"{allowed: [{name: secrets}]}\n  secret: {}\n", "env.yaml": store("env", "secretstores.local.env", "")})
 	_, err := node.Check(t.Context(), c, os.LookupEnv)
 	for _, want := range []string{"c.yaml:5: the secret scope names the store", "c.yaml:6: ", "c.yaml:7: "} {
 		if err == nil || !strings.Contains(err.Error(), want) {

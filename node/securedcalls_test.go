@@ -17,7 +17,8 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// caller is a node with an application of its own, in a trust domain, on the cluster of seed.
+// caller returns the configuration of a node with its own application and trust domain, which joins the cluster of
+// seed.
 func caller(t testing.TB, id, app, domain, seed string, token trust.Token) node.Config {
 	var seeds []string
 	if seed != "" {
@@ -40,9 +41,12 @@ spec:
 	return c
 }
 
-// Only the application web of trust domain corp may call shop; it does so all the time, with
-// short and long calls, while tokens and certificates change under it.
-func TestCallsProveTheirApplicationAndOutliveEveryRenewal(t *testing.T) {
+// Only the application web of trust domain corp may call shop. It makes short and long calls while tokens and
+// certificates are replaced.
+func TestSecuredCalls_SurviveRenewals(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a cluster under load for many seconds")
+	}
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
 			<-time.After(200 * time.Millisecond)
@@ -114,7 +118,7 @@ func TestCallsProveTheirApplicationAndOutliveEveryRenewal(t *testing.T) {
 			})
 		}
 	}
-	<-time.After(5 * time.Second) // what rests on the old token is cut meanwhile
+	<-time.After(5 * time.Second) // connections with the old token are closed in that time
 	stop()
 	wg.Wait()
 }

@@ -13,14 +13,7 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// beside is the configuration of a sidecar that joins at seeds.
-func beside(t testing.TB, id string, seeds ...string) node.Config {
-	c := member(t, id, 0, seeds...)
-	c.Cluster.Role = node.RoleSidecar
-	return c
-}
-
-func TestASidecarServesWhatTheServersHold(t *testing.T) {
+func TestSidecar_ServesDataOfServers(t *testing.T) {
 	nodes, _ := three(t)
 	side := open(t, beside(t, "side", nodes[0].Addresses().Gossip))
 	ready(t, side)
@@ -41,21 +34,25 @@ func TestASidecarServesWhatTheServersHold(t *testing.T) {
 	var etag string
 	poll(t, func() error { // stale, and marked so, as long as there is no leader
 		code, body, h := ask(t, side, "GET", "/v1.0/state/statestore/from-side", "")
-		if code != 200 || body != `"2"` || h.Get("Quorate-Consistency") != "session" || h.Get("Quorate-Session") == "" {
+		if code != 200 || body != `"2"` || h.Get("Quorate-Consistency") != "session" ||
+			h.Get("Quorate-Session") == "" {
 			return fmt.Errorf("eventual read: %d %s %v", code, body, h)
 		}
 		etag = h.Get("ETag")
 		return nil
 	})
-	if code, _, _ := ask(t, side, "POST", "/v1.0/state/statestore", `[{"key":"from-side","value":3,"etag":"1000000"}]`); code != 409 {
+	if code, _, _ := ask(t, side, "POST", "/v1.0/state/statestore",
+		`[{"key":"from-side","value":3,"etag":"1000000"}]`); code != 409 {
 		t.Errorf("a save with a wrong etag: %d", code)
 	}
-	if code, body, _ := ask(t, side, "POST", "/v1.0/state/statestore", `[{"key":"from-side","value":3,"etag":"`+etag+`"}]`); code != 204 {
+	if code, body, _ := ask(t, side, "POST", "/v1.0/state/statestore", `[{"key":"from-side","value":3,"etag":"`+etag+
+		`"}]`); code != 204 {
 		t.Errorf("a save with the right etag: %d %s", code, body)
 	}
 	poll(t, func() error {
 		s := status(t, side)
-		if !s.Ready || s.Node.Role != "sidecar" || s.Node.ServerID != "" || len(s.Groups) != 1 || s.Groups[0].State != "routed" || s.Groups[0].Leader == "" || s.Groups[0].Nearest == "" {
+		if !s.Ready || s.Node.Role != "sidecar" || s.Node.ServerID != "" || len(s.Groups) != 1 ||
+			s.Groups[0].State != "routed" || s.Groups[0].Leader == "" || s.Groups[0].Nearest == "" {
 			return fmt.Errorf("status: %+v", s)
 		}
 		return nil
@@ -76,7 +73,10 @@ func TestASidecarServesWhatTheServersHold(t *testing.T) {
 	}
 }
 
-func TestASidecarSurvivesTheLossOfEachServerInTurn(t *testing.T) {
+func TestSidecar_SurvivesLossOfEachServer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("forms several clusters, or waits for several elections")
+	}
 	nodes, configs := three(t)
 	var seeds []string
 	for _, n := range nodes {
@@ -100,7 +100,10 @@ func TestASidecarSurvivesTheLossOfEachServerInTurn(t *testing.T) {
 	}
 }
 
-func TestTwoHundredClientsOfASidecarLoseNothingWhileTheLeaderChanges(t *testing.T) {
+func TestSidecar_ManyClientsDuringLeaderChange(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a cluster under load for many seconds")
+	}
 	nodes, _ := three(t)
 	side := open(t, beside(t, "side", nodes[0].Addresses().Gossip))
 	ready(t, side)
@@ -109,8 +112,10 @@ func TestTwoHundredClientsOfASidecarLoseNothingWhileTheLeaderChanges(t *testing.
 	for i := range 200 {
 		clients.Go(func() {
 			for j := range 3 {
-				body := fmt.Sprintf(`[{"key":"c%d-%d","value":1,"options":{"consistency":"strong","concurrency":"first-write"}}]`, i, j)
-				resp, err := http.Post("http://"+side.Addresses().API[0]+"/v1.0/state/statestore", "application/json", strings.NewReader(body)) //nolint:noctx // a test
+				body := fmt.Sprintf(`[{"key":"c%d-%d","value":1,`+
+					`"options":{"consistency":"strong","concurrency":"first-write"}}]`, i, j)
+				url := "http://" + side.Addresses().API[0] + "/v1.0/state/statestore"
+				resp, err := http.Post(url, "application/json", strings.NewReader(body)) //nolint:noctx,gosec // a test
 				if err != nil {
 					failed <- err.Error()
 					return
@@ -125,7 +130,7 @@ func TestTwoHundredClientsOfASidecarLoseNothingWhileTheLeaderChanges(t *testing.
 		})
 	}
 	poll(t, func() error { // under load leadership may move by itself
-		_, err := nodes[leads(t, nodes)].TransferLeader(t.Context(), 0, "")
+		_, err := nodes[leads(t, nodes)].Admin().TransferLeader(t.Context(), 0, "")
 		return err
 	})
 	clients.Wait()
@@ -135,10 +140,12 @@ func TestTwoHundredClientsOfASidecarLoseNothingWhileTheLeaderChanges(t *testing.
 	}
 }
 
-func TestASidecarThatFindsNoServerSaysWhatIsMissing(t *testing.T) {
+func TestSidecar_WithoutServersNamesWhatIsMissing(t *testing.T) {
 	side := open(t, beside(t, "side", fmt.Sprintf("127.0.0.1:%d", freePort(t))))
-	poll(t, func() error { // it says so after it has looked
-		if code, body, _ := ask(t, side, "GET", "/v1.0/healthz", ""); code != 500 || !strings.Contains(body, "no node of a cluster has been reached") {
+	poll(t, func() error { // the status changes only after the next check
+		code, body, _ := ask(t, side, "GET", "/v1.0/healthz", "")
+		if code != 500 || !strings.Contains(body, "no node of a cluster has been reached") ||
+			!strings.Contains(body, "no node is reached by gossip") {
 			return fmt.Errorf("healthz: %d %s", code, body)
 		}
 		return nil
@@ -149,7 +156,7 @@ func TestASidecarThatFindsNoServerSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestASidecarIsReadyAgainOnceThereIsALeader(t *testing.T) {
+func TestSidecar_IsReadyOnceThereIsALeader(t *testing.T) {
 	first := member(t, "n1", 0)
 	lone := open(t, first)
 	side := open(t, beside(t, "side", lone.Addresses().Gossip))
@@ -168,7 +175,7 @@ func TestASidecarIsReadyAgainOnceThereIsALeader(t *testing.T) {
 	}
 }
 
-func TestARoleThatCannotBeIsRefused(t *testing.T) {
+func TestRole_RefusesInvalidConfig(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*node.Config)
 		want   string
@@ -187,12 +194,13 @@ func TestARoleThatCannotBeIsRefused(t *testing.T) {
 	closeNode(t, open(t, server))
 	conf := beside(t, "n1", "127.0.0.1:1")
 	conf.Data.Dir = server.Data.Dir
-	if _, err := node.Open(t.Context(), conf, deps(t)); err == nil || !strings.Contains(fault.Text(err), "holds the data of server n1") {
+	if _, err := node.Open(t.Context(), conf, deps(t)); err == nil ||
+		!strings.Contains(fault.Text(err), "holds the data of server n1") {
 		t.Errorf("on a server's directory: %v", err)
 	}
 }
 
-func TestANodeThatJoinsTakesTheNameOfItsMachine(t *testing.T) {
+func TestNodeID_DefaultsToHostNameWhenJoining(t *testing.T) {
 	for host, want := range map[string]string{
 		"web-7.example.org": "web-7", "DB_1": "db_1", "-odd-": "odd", "": "", "localhost": "", "local": "", "ü": "",
 	} {
@@ -215,7 +223,7 @@ func TestANodeThatJoinsTakesTheNameOfItsMachine(t *testing.T) {
 		t.Errorf("node id %q", id)
 	}
 	closeNode(t, n)
-	c.Cluster.Host = "renamed" // the directory wins
+	c.Cluster.Host = "renamed" // the id in the directory has precedence
 	if id := status(t, open(t, c)).Node.ID; id != "web-7" {
 		t.Errorf("after the machine was renamed: node id %q", id)
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,13 +15,13 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// targetGroup is one element of what Prometheus reads by http_sd_configs.
+// targetGroup is one element of the list that Prometheus reads with http_sd_configs.
 type targetGroup struct {
 	Targets []string          `json:"targets"`
 	Labels  map[string]string `json:"labels"`
 }
 
-// targets asks a node whom Prometheus should scrape, as Prometheus does.
+// targets requests the scrape targets from a node, as Prometheus does.
 func targets(t testing.TB, n *node.Node) (map[string]targetGroup, error) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -62,11 +61,11 @@ func lists(t *testing.T, asked *node.Node, want map[string]targetGroup) {
 	})
 }
 
-func TestPrometheusFindsEveryLiveNodeAtAnyOfThem(t *testing.T) {
+func TestScrapeTargets_ListEveryLiveNode(t *testing.T) {
 	nodes, configs := three(t)
 	hidden := member(t, "s1", 0, nodes[0].Addresses().Gossip)
 	hidden.Cluster.Role, hidden.Metrics.Off = node.RoleSidecar, true
-	ready(t, open(t, hidden)) // has no metrics: nobody lists it
+	ready(t, open(t, hidden)) // has no metrics: no node lists it
 	want := map[string]targetGroup{}
 	for i, n := range nodes {
 		id := configs[i].Cluster.NodeID
@@ -86,7 +85,7 @@ func TestPrometheusFindsEveryLiveNodeAtAnyOfThem(t *testing.T) {
 	lists(t, nodes[1], want)
 }
 
-// promtoolFinds has Prometheus' own tool read what a node lists, with the file of deploy.
+// promtoolFinds checks with promtool that Prometheus finds the targets of a node, with the configuration in deploy.
 func promtoolFinds(t *testing.T, asked *node.Node, all []*node.Node) {
 	t.Helper()
 	promtool := os.Getenv("QUORATE_PROMTOOL")
@@ -103,10 +102,12 @@ func promtoolFinds(t *testing.T, asked *node.Node, all []*node.Node) {
 		t.Fatalf("the file does not ask %s", seed)
 	}
 	file := filepath.Join(t.TempDir(), "prometheus.yml")
-	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(text), seed, "http://"+asked.Addresses().Metrics+"/targets")), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(string(text), seed, "http://"+asked.Addresses().Metrics+
+		"/targets")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.CommandContext(t.Context(), promtool, "check", "service-discovery", "--timeout=60s", file, "quorate").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), promtool, "check", "service-discovery", "--timeout=60s", file,
+		"quorate").CombinedOutput()
 	for _, n := range all {
 		if !strings.Contains(string(out), `"__address__": "`+n.Addresses().Metrics+`"`) || err != nil {
 			t.Errorf("promtool does not find %s: %v\n%s", n.Addresses().Metrics, err, out)
@@ -114,21 +115,5 @@ func promtoolFinds(t *testing.T, asked *node.Node, all []*node.Node) {
 	}
 	if !strings.Contains(string(out), `"quorate_node": "n3"`) {
 		t.Errorf("the relabelling of the file gives n3 no name:\n%s", out)
-	}
-}
-
-func TestMetricsAreToldOnlyWhereOthersReachThem(t *testing.T) {
-	for _, c := range []struct{ listens, advertised, want string }{
-		{"", "10.0.0.1", ""},
-		{"0.0.0.0:9090", "10.0.0.1", "10.0.0.1:9090"},
-		{"[::]:9090", "fd00::1", "[fd00::1]:9090"},
-		{"10.9.0.1:9091", "10.0.0.1", "10.9.0.1:9091"},
-		{"127.0.0.1:9090", "127.0.0.1", "127.0.0.1:9090"},
-		{"127.0.0.1:9090", "10.0.0.1", ""},
-		{"[::1]:9090", "::1", "[::1]:9090"},
-	} {
-		if got := node.MetricsAddr(c.listens, netip.MustParseAddr(c.advertised)); got != c.want {
-			t.Errorf("listening on %q, known as %s: told %q, want %q", c.listens, c.advertised, got, c.want)
-		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-func TestAPITokensAreExchangedWithoutARestart(t *testing.T) {
+func TestAPITokens_RotateWithoutRestart(t *testing.T) {
 	c := config(t)
 	file := filepath.Join(t.TempDir(), "tokens")
 	write := func(text string) {
@@ -31,21 +31,24 @@ func TestAPITokensAreExchangedWithoutARestart(t *testing.T) {
 		}
 	}
 	write("# tokens\nold-token\n")
-	c.Security.APITokenFile, c.Security.FileTokens, c.Security.APITokens = file, 1, []node.Secret{"fixed-token", "old-token"}
+	c.Security.APITokenFile, c.Security.FileTokens, c.Security.APITokens = file, 1,
+		[]node.Secret{"fixed-token", "old-token"}
 	c.Security.Look = 20 * time.Millisecond
 	n, log, err := openPlanted(t, c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	web := client(t, "")
-	conn, err := grpc.NewClient("passthrough:///"+n.Addresses().GRPC[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("passthrough:///"+n.Addresses().GRPC[0],
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close() //nolint:errcheck // a test
 	overGRPC := func(token string) bool {
 		t.Helper()
-		_, err := runtimev1.NewDaprClient(conn).GetMetadata(metadata.AppendToOutgoingContext(t.Context(), "dapr-api-token", token), &runtimev1.GetMetadataRequest{})
+		_, err := runtimev1.NewDaprClient(conn).GetMetadata(metadata.AppendToOutgoingContext(t.Context(),
+			"dapr-api-token", token), &runtimev1.GetMetadataRequest{})
 		if code := rpcstatus.Code(err); code != codes.OK && code != codes.Unauthenticated {
 			t.Fatal(err)
 		}
@@ -53,7 +56,8 @@ func TestAPITokensAreExchangedWithoutARestart(t *testing.T) {
 	}
 	overHTTP := func(token string) bool {
 		t.Helper()
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+n.Addresses().API[0]+"/v1.0/metadata", nil)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+n.Addresses().API[0]+
+			"/v1.0/metadata", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +87,9 @@ func TestAPITokensAreExchangedWithoutARestart(t *testing.T) {
 	write("new-token\n")
 	eventually("the end of the old token", func() bool { return refused("old-token") })
 	write("\n# nothing\n")
-	eventually("a complaint about the empty file", func() bool { return strings.Contains(log.String(), "holds no token") })
+	eventually("a complaint about the empty file", func() bool {
+		return strings.Contains(log.String(), "holds no token")
+	})
 	if !accepted("new-token") || !accepted("fixed-token") || !refused("") || !refused("old-token") {
 		t.Error("an empty file must change nothing")
 	}

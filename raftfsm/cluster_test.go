@@ -19,19 +19,18 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// cluster is several hosts in one process. Raft and calls between servers go through
-// memory and can be cut.
+// cluster is several hosts in one process. Raft and calls between servers use memory, and links can be cut.
 type cluster struct {
 	t     testing.TB
 	mu    sync.Mutex
-	hosts map[string]*raftfsm.Host // by server id; nil while it is down
+	hosts map[string]*raftfsm.Host // by server id; nil = down
 	wires map[string]map[uint32]*raft.InmemTransport
 	apart map[[2]string]bool
-	hangs map[string]chan<- string // by server id: it takes calls and never answers, and tells of each here
-	late  sync.WaitGroup           // calls to such a server that arrive after all
+	hangs map[string]chan<- string // by server id: receives calls and never answers, and reports each on this channel
+	late  sync.WaitGroup           // calls to a hanging server that arrive late
 }
 
-// network is what one server sees of the others.
+// network is the connection of one server to the others.
 type network struct {
 	c    *cluster
 	self string // server id; guarded by c.mu
@@ -60,22 +59,28 @@ func (n *network) Call(ctx context.Context, server, method string, payload []byt
 	return out, err
 }
 
-// hang keeps a call from its caller until that gives up, and lets it arrive only then.
+// hang gives the caller no answer until it gives up, and delivers the call only then.
 func (c *cluster) hang(ctx context.Context, tell chan<- string, h *raftfsm.Host, method string, payload []byte) error {
 	tell <- method
 	<-ctx.Done()
 	c.late.Go(func() {
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_, _ = h.Serve(late, method, payload) // nobody waits for the answer
+		_, _ = h.Serve(late, method, payload) // the caller has given up
 	})
 	return &fault.Error{Code: fault.Indeterminate, Op: "test.Call", Msg: "no answer came", Err: ctx.Err()}
+}
+
+// newCluster returns a cluster without servers.
+func newCluster(t testing.TB) *cluster {
+	return &cluster{t: t, hosts: map[string]*raftfsm.Host{}, wires: map[string]map[uint32]*raft.InmemTransport{},
+		apart: map[[2]string]bool{}, hangs: map[string]chan<- string{}}
 }
 
 // startCluster forms a cluster of size voters.
 func startCluster(t testing.TB, size int, change func(*raftfsm.Options)) *cluster {
 	t.Helper()
-	c := &cluster{t: t, hosts: map[string]*raftfsm.Host{}, wires: map[string]map[uint32]*raft.InmemTransport{}, apart: map[[2]string]bool{}, hangs: map[string]chan<- string{}}
+	c := newCluster(t)
 	first := c.add(1, change)
 	for i := 2; i <= size; i++ {
 		h := c.add(i, change)
@@ -87,8 +92,8 @@ func startCluster(t testing.TB, size int, change func(*raftfsm.Options)) *cluste
 	return c
 }
 
-// admit makes a server a voter of a group, whoever leads it: a busy machine may have made
-// another leader meanwhile.
+// admit makes a server a voter of a group. It looks for the leader each time, because on a busy machine the
+// leader may change.
 func (c *cluster) admit(gid int, id raft.ServerID) {
 	c.t.Helper()
 	eventually(c.t, func() error {
@@ -104,7 +109,7 @@ func (c *cluster) admit(gid int, id raft.ServerID) {
 	})
 }
 
-// running are the hosts that are up.
+// running returns the running hosts.
 func (c *cluster) running() []*raftfsm.Host {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,13 +125,24 @@ func (c *cluster) running() []*raftfsm.Host {
 // add opens a host; the first one forms the cluster.
 func (c *cluster) add(i int, change func(*raftfsm.Options)) *raftfsm.Host {
 	c.t.Helper()
+	h := open(c.t, c.options(i, change))
+	c.mu.Lock()
+	c.hosts[h.Identity().Server] = h
+	c.mu.Unlock()
+	return h
+}
+
+// options returns the options of server i. The first one forms the cluster.
+func (c *cluster) options(i int, change func(*raftfsm.Options)) raftfsm.Options {
+	c.t.Helper()
 	self := &network{c: c}
 	o := options(c.t, c.t.TempDir())
 	o.NodeID, o.Bootstrap, o.Peers = fmt.Sprintf("n%d", i), i == 1, self
-	o.Timing = group.Timing{Heartbeat: 500 * time.Millisecond, Election: 500 * time.Millisecond, Lease: 400 * time.Millisecond}
+	o.Timing = group.Timing{Heartbeat: 500 * time.Millisecond, Election: 500 * time.Millisecond,
+		Lease: 400 * time.Millisecond}
 	o.Transport = func(id uint32, server raft.ServerID) raft.Transport {
 		c.mu.Lock()
-		self.self = string(server) // the same for every group
+		self.self = string(server) // the same for all groups
 		c.mu.Unlock()
 		tr := c.wire(id, server)
 		if o.Bootstrap {
@@ -137,24 +153,22 @@ func (c *cluster) add(i int, change func(*raftfsm.Options)) *raftfsm.Host {
 	if change != nil {
 		change(&o)
 	}
-	h := open(c.t, o)
-	c.mu.Lock()
-	c.hosts[h.Identity().Server] = h
-	c.mu.Unlock()
-	return h
+	return o
 }
 
-// stand has a server that is about to be opened stand for election at once: it is alone.
+// stand makes a server that is being opened start an election at once, because it is the only voter.
 func stand(to *raft.InmemTransport, server raft.ServerID) {
 	at, from := raft.NewInmemTransportWithTimeout("", 5*time.Second)
 	from.Connect(raft.ServerAddress(server), to)
 	go func() {
-		now := &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, Addr: []byte(at)}}
-		_ = from.TimeoutNow(server, raft.ServerAddress(server), now, new(raft.TimeoutNowResponse)) // else it does so after a while
+		now := &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax,
+			Addr: []byte(at)}}
+		// on an error it starts one after its time-out
+		_ = from.TimeoutNow(server, raft.ServerAddress(server), now, new(raft.TimeoutNowResponse))
 	}()
 }
 
-// term is the greatest term that a running server has seen in group 0.
+// term returns the greatest term in group 0 of all running servers.
 func (c *cluster) term() uint64 {
 	var term uint64
 	for _, h := range c.running() {
@@ -163,9 +177,8 @@ func (c *cluster) term() uint64 {
 	return term
 }
 
-// seesAll runs rounds of a write and a read that must see it. While there is no leader, or
-// when an eventual write was lost with one, an answer is stale and says so: then the round
-// is run again. That is the exception.
+// seesAll runs rounds of a write and a read that must see the write. While there is no leader, or after an
+// eventual write was lost, a read may be stale and marked as such. Then the round is repeated.
 func seesAll(t *testing.T, rounds int, round func(i int, value string) state.Item) {
 	t.Helper()
 	stale := 0
@@ -183,7 +196,7 @@ func seesAll(t *testing.T, rounds int, round func(i int, value string) state.Ite
 	}
 }
 
-// wire makes a server's raft transport and connects it with all others.
+// wire creates the raft transport of a server and connects it with all others.
 func (c *cluster) wire(id uint32, server raft.ServerID) *raft.InmemTransport {
 	_, tr := raft.NewInmemTransportWithTimeout(raft.ServerAddress(server), 200*time.Millisecond)
 	c.mu.Lock()
@@ -201,7 +214,7 @@ func (c *cluster) wire(id uint32, server raft.ServerID) *raft.InmemTransport {
 	return tr
 }
 
-// isolate cuts a server off from all others, both ways; heal undoes it.
+// isolate cuts all links of a server, in both directions; heal restores them.
 func (c *cluster) isolate(server string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -250,7 +263,7 @@ func (c *cluster) leader(except ...string) *raftfsm.Host {
 	return found
 }
 
-// others are all hosts but h.
+// others returns all hosts except h.
 func (c *cluster) others(h *raftfsm.Host) []*raftfsm.Host {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -270,13 +283,13 @@ func within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-func TestAnyServerTakesAnyRequest(t *testing.T) {
+func TestCluster_AnyServerServesAnyRequest(t *testing.T) {
 	c := startCluster(t, 3, func(o *raftfsm.Options) { o.Partitions = 2 })
 	lead := c.leader()
 	for _, follower := range c.others(lead) {
 		s := follower.Store("", "s")
 		eventually(t, func() error { return follower.Ready(0) })
-		for _, app := range []string{"a", "b", "c"} { // in both partitions
+		for _, app := range []string{"a", "b", "c"} { // keys in both partitions
 			key := app + "||" + follower.Identity().Node
 			w := set(t, s, key, "1", state.Strong)
 			if got := get(t, lead.Store("", "s"), key, state.Strong); got.ETag != w.ETags[0] {
@@ -286,7 +299,8 @@ func TestAnyServerTakesAnyRequest(t *testing.T) {
 			if got := get(t, s, key, state.Strong); string(got.Value) != "2" || got.Level != state.Linearizable {
 				t.Errorf("%s: a strong read at a follower gave %q at %s", key, got.Value, got.Level)
 			}
-			_, err := s.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: key, Value: []byte("3"), ETag: w.ETags[0]}}})
+			_, err := s.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: key, Value: []byte("3"),
+				ETag: w.ETags[0]}}})
 			if !fault.Is(err, fault.Conflict) || fault.KeyOf(err) != key {
 				t.Errorf("%s: a stale etag through a follower gave %v", key, err)
 			}
@@ -294,7 +308,7 @@ func TestAnyServerTakesAnyRequest(t *testing.T) {
 	}
 }
 
-func TestAFollowersEventualReadsComeAfterItsOwnWrites(t *testing.T) {
+func TestEventualRead_FollowsOwnWritesOfNode(t *testing.T) {
 	c := startCluster(t, 3, nil)
 	follower := c.others(c.leader())[0]
 	eventually(t, func() error { return follower.Ready(0) })
@@ -305,20 +319,21 @@ func TestAFollowersEventualReadsComeAfterItsOwnWrites(t *testing.T) {
 	})
 }
 
-func TestASessionTravelsBetweenServers(t *testing.T) {
+func TestSession_IsValidOnEveryServer(t *testing.T) {
 	c := startCluster(t, 3, nil)
 	lead := c.leader()
 	follower := c.others(lead)[0]
 	eventually(t, func() error { return follower.Ready(0) })
 	seesAll(t, 200, func(_ int, value string) state.Item {
 		w := set(t, lead.Store("", "s"), "app||k", value, state.Eventual)
-		got, err := follower.Store("", "s").Get(t.Context(), state.GetRequest{Key: "app||k", ReadOptions: state.ReadOptions{Session: w.Session}})
+		got, err := follower.Store("", "s").Get(t.Context(), state.GetRequest{Key: "app||k",
+			ReadOptions: state.ReadOptions{Session: w.Session}})
 		must(t, err)
 		return got
 	})
 }
 
-func TestAWriteSurvivesTheLossOfTheLeader(t *testing.T) {
+func TestCluster_WriteSurvivesLeaderLoss(t *testing.T) {
 	c := startCluster(t, 3, nil)
 	lead := c.leader()
 	s := lead.Store("", "s")
@@ -335,18 +350,21 @@ func TestAWriteSurvivesTheLossOfTheLeader(t *testing.T) {
 	}
 	set(t, next.Store("", "s"), "app||after", "v", state.Strong)
 
-	// The deposed leader must not answer strong reads, and its writes fail or wait.
-	_, err := s.Get(within(t, 300*time.Millisecond), state.GetRequest{Key: "app||after", ReadOptions: state.ReadOptions{Consistency: state.Strong}})
+	// The deposed leader must not answer strong reads. Its writes fail or wait.
+	_, err := s.Get(within(t, 300*time.Millisecond), state.GetRequest{Key: "app||after",
+		ReadOptions: state.ReadOptions{Consistency: state.Strong}})
 	if err == nil {
 		t.Error("a server without a majority answered a strong read")
 	}
-	_, err = s.Set(within(t, 300*time.Millisecond), state.SetRequest{Items: []state.Write{{Key: "app||x", Value: []byte("1")}}, Consistency: state.Strong})
+	_, err = s.Set(within(t, 300*time.Millisecond),
+		state.SetRequest{Items: []state.Write{{Key: "app||x", Value: []byte("1")}}, Consistency: state.Strong})
 	if code := fault.CodeOf(err); code != fault.Unavailable && code != fault.Indeterminate && code != fault.Timeout {
 		t.Errorf("a write without a majority gave %v", err)
 	}
 	c.heal()
 	eventually(t, func() error {
-		got, err := s.Get(within(t, 10*time.Second), state.GetRequest{Key: "app||after", ReadOptions: state.ReadOptions{Consistency: state.Strong}})
+		got, err := s.Get(within(t, 10*time.Second), state.GetRequest{Key: "app||after",
+			ReadOptions: state.ReadOptions{Consistency: state.Strong}})
 		if err == nil && !got.Found() {
 			t.Fatal("a strong read went back in time")
 		}
@@ -354,7 +372,7 @@ func TestAWriteSurvivesTheLossOfTheLeader(t *testing.T) {
 	})
 }
 
-func TestAnEventualWriteThatIsLostIsNeverHidden(t *testing.T) {
+func TestLostWrite_IsReportedToSession(t *testing.T) {
 	registries := map[string]*prometheus.Registry{} // by node id
 	c := startCluster(t, 3, func(o *raftfsm.Options) { registries[o.NodeID] = o.Registerer.(*prometheus.Registry) })
 	lead := c.leader()
@@ -362,7 +380,8 @@ func TestAnEventualWriteThatIsLostIsNeverHidden(t *testing.T) {
 	set(t, s, "app||k", "old", state.Strong)
 	id := lead.Identity().Server
 	c.isolate(id)
-	w, err := s.Set(within(t, time.Second), state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("lost")}}, Consistency: state.Eventual})
+	w, err := s.Set(within(t, time.Second), state.SetRequest{Items: []state.Write{{Key: "app||k",
+		Value: []byte("lost")}}, Consistency: state.Eventual})
 	if err != nil {
 		t.Skipf("the leader stepped down before it took the write: %v", err)
 	}
@@ -370,12 +389,13 @@ func TestAnEventualWriteThatIsLostIsNeverHidden(t *testing.T) {
 	set(t, next.Store("", "s"), "app||k", "new", state.Strong)
 	c.heal()
 	eventually(t, func() error {
-		got, err := s.Get(within(t, 10*time.Second), state.GetRequest{Key: "app||k", ReadOptions: state.ReadOptions{Session: w.Session}})
+		got, err := s.Get(within(t, 10*time.Second), state.GetRequest{Key: "app||k",
+			ReadOptions: state.ReadOptions{Session: w.Session}})
 		switch {
 		case err != nil:
 			return err
 		case got.Level != state.Stale:
-			return fmt.Errorf("the session's write was lost, the answer %q is not marked stale but %s", got.Value, got.Level)
+			return fmt.Errorf("the session's write was lost, but the answer %q has level %s", got.Value, got.Level)
 		}
 		return nil
 	})
@@ -387,7 +407,7 @@ func TestAnEventualWriteThatIsLostIsNeverHidden(t *testing.T) {
 		if node == lead.Identity().Node {
 			want = 1
 		}
-		eventually(t, func() error { // it counts once the log of another leader has taken their place
+		eventually(t, func() error { // the loss is counted once the log of another leader has replaced the entries
 			if got := counter(t, reg, "quorate_raft_eventual_writes_lost_total", "group", "0"); got != want {
 				return fmt.Errorf("%s counts %v eventual writes lost, want %v", node, got, want)
 			}
@@ -396,8 +416,8 @@ func TestAnEventualWriteThatIsLostIsNeverHidden(t *testing.T) {
 	}
 }
 
-// Without tokens the news goes to the application that wrote, though others read before it.
-func TestALostWriteIsToldToTheApplicationThatWroteIt(t *testing.T) {
+// Without tokens, the application that wrote learns of the loss, even if others have read before.
+func TestLostWrite_IsReportedToItsApplication(t *testing.T) {
 	c := startCluster(t, 3, nil)
 	lead := c.leader()
 	s := lead.Store("", "s")
@@ -407,7 +427,9 @@ func TestALostWriteIsToldToTheApplicationThatWroteIt(t *testing.T) {
 	}
 	id := lead.Identity().Server
 	c.isolate(id)
-	if _, err := s.Set(within(t, time.Second), state.SetRequest{Items: []state.Write{{Key: "mine||k", Value: []byte("lost")}}, Consistency: state.Eventual}); err != nil {
+	if _, err := s.Set(within(t, time.Second),
+		state.SetRequest{Items: []state.Write{{Key: "mine||k", Value: []byte("lost")}},
+			Consistency: state.Eventual}); err != nil {
 		t.Skipf("the leader stepped down before it took the write: %v", err)
 	}
 	next := c.leader(id)
@@ -419,8 +441,8 @@ func TestALostWriteIsToldToTheApplicationThatWroteIt(t *testing.T) {
 		}
 		return nil
 	})
-	// Without a leader for a while, an answer is stale as well: it is asked for again. If the
-	// other one had been told, the one that wrote would not be.
+	// A read without a leader is stale for another reason, so it is repeated. If that read had reported the
+	// loss to the other application, the application that wrote would not learn of it.
 	whole := func(key string) {
 		t.Helper()
 		eventually(t, func() error {
@@ -437,16 +459,17 @@ func TestALostWriteIsToldToTheApplicationThatWroteIt(t *testing.T) {
 	whole("mine||k")
 }
 
-// Only a leader knows that an entry is lost. A server without one, whose log does not reach
-// so far, says that it cannot tell, and forgets nothing of what the session has written.
-func TestAServerWithoutALeaderDoesNotTakeAWriteForLost(t *testing.T) {
+// Only a leader knows that an entry is lost. A server that knows no leader and whose log is shorter must answer
+// with an error or stale data, and must not drop the position from the session.
+func TestLostWrite_IsNotReportedWithoutLeader(t *testing.T) {
 	c := startCluster(t, 3, nil)
 	lead := c.leader()
 	set(t, lead.Store("", "s"), "app||k", "old", state.Strong)
 	alone := c.others(lead)[0]
 	eventually(t, func() error { return alone.Ready(0) })
 	c.isolate(alone.Identity().Server)
-	w, err := lead.Store("", "s").Set(within(t, time.Minute), state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("new")}}, Consistency: state.Eventual})
+	w, err := lead.Store("", "s").Set(within(t, time.Minute),
+		state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("new")}}, Consistency: state.Eventual})
 	must(t, err)
 	eventually(t, func() error {
 		if alone.Groups()[0].Leader() != "" {
@@ -456,47 +479,49 @@ func TestAServerWithoutALeaderDoesNotTakeAWriteForLost(t *testing.T) {
 	})
 	s, session := alone.Store("", "s"), w.Session
 	for i := range 2 {
-		got, err := s.Get(within(t, time.Minute), state.GetRequest{Key: "app||k", ReadOptions: state.ReadOptions{Session: session}})
+		got, err := s.Get(within(t, time.Minute), state.GetRequest{Key: "app||k",
+			ReadOptions: state.ReadOptions{Session: session}})
 		must(t, err)
 		if got.Level != state.Stale {
-			t.Errorf("read %d gave %q as %s: the session's write is not there", i, got.Value, got.Level)
+			t.Errorf("read %d returned %q at %s without the session's write", i, got.Value, got.Level)
 		}
 		session = got.Session
 	}
 	c.heal()
-	got, err := s.Get(within(t, time.Minute), state.GetRequest{Key: "app||k", ReadOptions: state.ReadOptions{Consistency: state.Strong, Session: session}})
+	got, err := s.Get(within(t, time.Minute), state.GetRequest{Key: "app||k",
+		ReadOptions: state.ReadOptions{Consistency: state.Strong, Session: session}})
 	must(t, err)
 	if string(got.Value) != "new" {
 		t.Errorf("read %q; the write was never lost", got.Value)
 	}
 }
 
-// The term of a position that cannot be lost is that of the moment it was seen, not that of
-// the entry: a replica whose log holds the entry from an earlier term waits for it all the
-// same.
-func TestWhatASessionHasReadInALaterTermIsWaitedFor(t *testing.T) {
+// The term of a committed position is the term at the time of the read, not that of the entry. A replica whose
+// log has the entry with an earlier term must wait for it as well.
+func TestSession_WaitsForPositionOfLaterTerm(t *testing.T) {
 	c := startCluster(t, 3, func(o *raftfsm.Options) {
-		o.Timing.Commit = time.Minute // followers learn of a commit with the next entry only
+		o.Timing.Commit = time.Minute // followers learn of a commit only with the next entry
 	})
 	lead := c.leader()
 	set(t, lead.Store("", "s"), "app||k", "old", state.Strong)
-	w, err := lead.Store("", "s").Set(within(t, time.Minute), state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("new")}}, Consistency: state.Strong})
+	w, err := lead.Store("", "s").Set(within(t, time.Minute),
+		state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("new")}}, Consistency: state.Strong})
 	must(t, err)
 	token, err := base64.RawURLEncoding.DecodeString(w.Session)
 	must(t, err)
-	token[10]++ // the term: what a read gives once another leader was elected
+	token[10]++ // changes the term, as for a read after a later election
 	opts := state.ReadOptions{Session: base64.RawURLEncoding.EncodeToString(token)}
 	for _, h := range c.others(lead) {
 		eventually(t, func() error { return h.Ready(0) })
 		got, err := h.Store("", "s").Get(within(t, time.Minute), state.GetRequest{Key: "app||k", ReadOptions: opts})
 		must(t, err)
 		if got.Level != state.Stale && string(got.Value) != "new" {
-			t.Errorf("read %q as %s after the session had seen %q", got.Value, got.Level, "new")
+			t.Errorf("read %q at %s after the session had seen %q", got.Value, got.Level, "new")
 		}
 	}
 }
 
-func TestAServerOfAnotherClusterIsNotAdopted(t *testing.T) {
+func TestAdopt_RefusesServerOfAnotherCluster(t *testing.T) {
 	h := open(t, options(t, t.TempDir()))
 	if err := h.Adopt("another", 0); !fault.Is(err, fault.Invalid) {
 		t.Errorf("got %v", err)
@@ -504,9 +529,10 @@ func TestAServerOfAnotherClusterIsNotAdopted(t *testing.T) {
 	must(t, h.Adopt(h.Identity().Cluster, 0))
 }
 
-func TestOneServerFormsTheClusterAndTheOthersJoinIt(t *testing.T) {
-	c := &cluster{t: t, hosts: map[string]*raftfsm.Host{}, wires: map[string]map[uint32]*raft.InmemTransport{}, apart: map[[2]string]bool{}, hangs: map[string]chan<- string{}}
-	a, b := c.add(2, nil), c.add(3, nil) // none of them bootstraps by itself
+func TestForm_OtherServersJoin(t *testing.T) {
+	c := &cluster{t: t, hosts: map[string]*raftfsm.Host{}, wires: map[string]map[uint32]*raft.InmemTransport{},
+		apart: map[[2]string]bool{}, hangs: map[string]chan<- string{}}
+	a, b := c.add(2, nil), c.add(3, nil) // neither bootstraps a cluster
 	candidate := a.Identity().Server
 	for _, h := range []*raftfsm.Host{a, b} {
 		must(t, h.Promise(candidate))
@@ -532,13 +558,13 @@ func TestOneServerFormsTheClusterAndTheOthersJoinIt(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedFormingIsMadeGoodAtTheNextStart(t *testing.T) {
+func TestForm_InterruptedIsCompletedByNextStart(t *testing.T) {
 	o := options(t, t.TempDir())
 	o.Bootstrap = false
 	o.Step = func(string) {}
 	h := open(t, o)
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // the cluster id is written, the group is not waited for
+	cancel() // the cluster id is written, but the group is not formed yet
 	_ = h.Form(ctx)
 	id := h.Identity()
 	closeHost(t, h)
@@ -550,12 +576,13 @@ func TestAnInterruptedFormingIsMadeGoodAtTheNextStart(t *testing.T) {
 	set(t, again.Store("", "s"), "app||k", "1", state.Strong)
 }
 
-func TestUnreadableCallsAreRefused(t *testing.T) {
+func TestServe_RefusesUnreadableCalls(t *testing.T) {
 	h := open(t, options(t, t.TempDir()))
 	for _, payload := range [][]byte{nil, {1}, {2, 0}, {1, 9}, {1, 0}, {1, 0, 0x80}} {
 		for _, method := range append(raftfsm.Methods(), "raft.nosuch") {
-			if (method == raftfsm.MethodProgress || method == raftfsm.MethodRoute) && len(payload) > 1 && payload[0] == 1 && payload[1] == 0 {
-				continue // whole calls: they have nothing but the group
+			if (method == raftfsm.MethodProgress || method == raftfsm.MethodRoute) && len(payload) > 1 &&
+				payload[0] == 1 && payload[1] == 0 {
+				continue // complete calls, because they carry only the group
 			}
 			if _, err := h.Serve(t.Context(), method, payload); err == nil {
 				t.Errorf("%s with %v was served", method, payload)

@@ -7,19 +7,19 @@ import (
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/statetest"
-	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// testClock runs with real time and can be moved forward.
+// testClock follows real time and can be moved forward.
 type testClock struct{ offset atomic.Int64 }
 
 func (c *testClock) now() time.Time          { return time.Now().Add(time.Duration(c.offset.Load())) }
 func (c *testClock) advance(d time.Duration) { c.offset.Add(int64(d)) }
 
-func TestTheStoreKeepsTheContractOfAStateStore(t *testing.T) {
-	for name, change := range map[string]func(*group.LogEngine, *uint32){
-		"boltdb, one partition": func(e *group.LogEngine, p *uint32) { *e, *p = group.BoltDB, 1 },
-		"wal, four partitions":  func(e *group.LogEngine, p *uint32) { *e, *p = group.WAL, 4 },
+func TestStore_Conformance(t *testing.T) {
+	for name, change := range map[string]func(*raftlog.Engine, *uint32){
+		"boltdb, one partition": func(e *raftlog.Engine, p *uint32) { *e, *p = raftlog.BoltDB, 1 },
+		"wal, four partitions":  func(e *raftlog.Engine, p *uint32) { *e, *p = raftlog.WAL, 4 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var clock testClock

@@ -22,25 +22,25 @@ import (
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/raftfsm"
-	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// The environment that makes this test binary a node to be killed.
+// Environment variables that turn this test binary into a node to be killed.
 const (
 	crashDir    = "QUORATE_CRASH_CHILD_DIR"
 	crashEngine = "QUORATE_CRASH_CHILD_ENGINE"
-	crashStep   = "QUORATE_CRASH_CHILD_STEP"  // kill itself at this step of the disk work
-	crashAt     = "QUORATE_CRASH_CHILD_AT"    // at this occurrence of it
-	crashLimit  = "QUORATE_CRASH_CHILD_LIMIT" // stop by itself after so many writes
+	crashStep   = "QUORATE_CRASH_CHILD_STEP"  // the node kills itself at this step of disk work
+	crashAt     = "QUORATE_CRASH_CHILD_AT"    // at this occurrence of the step
+	crashLimit  = "QUORATE_CRASH_CHILD_LIMIT" // the node stops after this many writes
 
-	crashRounds = "QUORATE_CRASH_ROUNDS" // of the test, for longer runs
+	crashRounds = "QUORATE_CRASH_ROUNDS" // for the test: rounds of longer runs
 	crashSeed   = "QUORATE_CRASH_SEED"
 )
 
 const crashWriters = 4
 
-// crashOptions make snapshots, truncation and flushes frequent.
-func crashOptions(t testing.TB, dir string, e group.LogEngine) raftfsm.Options {
+// crashOptions returns options with frequent snapshots, truncations and flushes.
+func crashOptions(t testing.TB, dir string, e raftlog.Engine) raftfsm.Options {
 	o := options(t, dir)
 	o.Engine, o.Partitions = e, 2
 	o.Bounds.SnapshotEntries, o.Bounds.TrailingEntries = 50, 64
@@ -48,19 +48,19 @@ func crashOptions(t testing.TB, dir string, e group.LogEngine) raftfsm.Options {
 	return o
 }
 
-// TestCrashChild is the process that is killed. It writes and tells on its standard
-// output what was acknowledged, one line each, after the acknowledgement:
+// TestCrashChild is the process that is killed. It writes, and prints each acknowledged write after its
+// acknowledgement:
 //
-//	ack KEY NUMBER    every write of a key has the number after the one before
-//	step NAME N       the N-th occurrence of a step of the disk work (only with a limit)
+//	ack KEY NUMBER    the numbers of a key are consecutive
+//	step NAME N       the N-th occurrence of a step of disk work (only with a limit)
 func TestCrashChild(t *testing.T) {
 	dir := os.Getenv(crashDir)
 	if dir == "" {
-		t.Skip("this is not a test but a process that other tests start and kill")
+		t.Skip("not a test: other tests start and kill this process")
 	}
 	wal.DefaultSegmentSize = 64 << 10
 	out := &lines{}
-	o := crashOptions(t, dir, group.LogEngine(os.Getenv(crashEngine)))
+	o := crashOptions(t, dir, raftlog.Engine(os.Getenv(crashEngine)))
 	o.Fatal = func(err error) {
 		out.print("fatal %v", err)
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -81,7 +81,7 @@ func TestCrashChild(t *testing.T) {
 	closeHost(t, h)
 }
 
-// lines writes whole lines, each with one call.
+// lines writes whole lines, each with one system call.
 type lines struct{ mu sync.Mutex }
 
 func (l *lines) print(format string, a ...any) {
@@ -90,7 +90,7 @@ func (l *lines) print(format string, a ...any) {
 	_, _ = os.Stdout.WriteString(fmt.Sprintf(format, a...) + "\n")
 }
 
-// suicide counts steps and ends the process at the one that was asked for.
+// suicide counts steps and ends the process at the configured one.
 func suicide(out *lines) func(string) {
 	var mu sync.Mutex
 	seen := map[string]int{}
@@ -106,18 +106,18 @@ func suicide(out *lines) func(string) {
 		}
 		if step == os.Getenv(crashStep) && n == at {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-			select {} // no further step is taken
+			select {} // takes no further step
 		}
 	}
 }
 
-// crashKeys are those of one writer: strong, eventual, and a pair that is written together.
+// crashKeys returns the keys of one writer: strong, eventual, and a pair that is written in one transaction.
 func crashKeys(w int) (strong, eventual, left, right string) {
 	p := fmt.Sprintf("app%d||", w)
 	return p + "strong", p + "eventual", p + "left", p + "right"
 }
 
-// crashWrite writes growing numbers, from where the store is, until limit (0 = for ever).
+// crashWrite writes increasing numbers, continuing from the stored ones, until limit (0 = no limit).
 func crashWrite(t testing.TB, s *raftfsm.Store, w, limit int, out *lines) {
 	strong, eventual, left, right := crashKeys(w)
 	number := map[string]int{}
@@ -130,11 +130,15 @@ func crashWrite(t testing.TB, s *raftfsm.Store, w, limit int, out *lines) {
 		n := number[k] + 1
 		switch k {
 		case strong:
-			_, err = s.Set(context.Background(), state.SetRequest{Items: []state.Write{numbered(k, n)}, Consistency: state.Strong})
+			_, err = s.Set(context.Background(), state.SetRequest{Items: []state.Write{numbered(k, n)},
+				Consistency: state.Strong})
 		case eventual:
-			_, err = s.Set(context.Background(), state.SetRequest{Items: []state.Write{numbered(k, n)}, Consistency: state.Eventual})
+			_, err = s.Set(context.Background(), state.SetRequest{Items: []state.Write{numbered(k, n)},
+				Consistency: state.Eventual})
 		default:
-			_, err = s.Transact(context.Background(), state.TransactRequest{Operations: []state.Operation{{Write: numbered(left, n)}, {Write: numbered(right, n)}}})
+			_, err = s.Transact(context.Background(),
+				state.TransactRequest{Operations: []state.Operation{{Write: numbered(left, n)},
+					{Write: numbered(right, n)}}})
 		}
 		if err != nil {
 			out.print("fatal write of %s: %v", k, err)
@@ -152,7 +156,8 @@ func numbered(key string, n int) state.Write {
 // stored reads the number of a key with a strong read.
 func stored(t testing.TB, s *raftfsm.Store, key string) int {
 	t.Helper()
-	item, err := s.Get(context.Background(), state.GetRequest{Key: key, ReadOptions: state.ReadOptions{Consistency: state.Strong}})
+	item, err := s.Get(context.Background(), state.GetRequest{Key: key,
+		ReadOptions: state.ReadOptions{Consistency: state.Strong}})
 	if err != nil {
 		t.Fatalf("reading %s: %v", key, err)
 	}
@@ -170,14 +175,14 @@ func stored(t testing.TB, s *raftfsm.Store, key string) int {
 // child is a running node.
 type child struct {
 	cmd   *exec.Cmd
-	acked map[string]int // newest, by key
+	acked map[string]int // newest acknowledged number, by key
 	steps map[string]int // occurrences
 	fatal []string
 	first chan struct{} // closed with its first line
 	done  chan struct{} // closed when its output has ended
 }
 
-func startChild(t *testing.T, dir string, e group.LogEngine, env ...string) *child {
+func startChild(t *testing.T, dir string, e raftlog.Engine, env ...string) *child {
 	t.Helper()
 	c := &child{acked: map[string]int{}, steps: map[string]int{}, first: make(chan struct{}), done: make(chan struct{})}
 	c.cmd = exec.Command(os.Args[0], "-test.run=^TestCrashChild$", "-test.count=1")
@@ -197,7 +202,7 @@ func (c *child) read(out io.Reader) {
 	for {
 		line, err := r.ReadString('\n')
 		if err != nil {
-			return // a line cut short tells nothing
+			return // an incomplete line is ignored
 		}
 		first()
 		word := strings.Fields(line)
@@ -212,7 +217,7 @@ func (c *child) read(out io.Reader) {
 	}
 }
 
-// wait waits until the process has ended and everything it said is read.
+// wait waits until the process has ended and all its output is read.
 func (c *child) wait(t *testing.T) {
 	t.Helper()
 	select {
@@ -221,13 +226,13 @@ func (c *child) wait(t *testing.T) {
 		_ = c.cmd.Process.Kill()
 		t.Fatal("the process does not end")
 	}
-	_ = c.cmd.Wait() // it was killed, or says so itself
+	_ = c.cmd.Wait() // the process was killed or has printed the error
 	if len(c.fatal) > 0 {
-		t.Fatalf("the process gave up: %v", c.fatal)
+		t.Fatalf("the process failed: %v", c.fatal)
 	}
 }
 
-// kill ends the process d after its first line, or, sometimes, d after its start.
+// kill kills the process d after its first line or, if atOnce is set, d after its start.
 func (c *child) kill(t *testing.T, d time.Duration, atOnce bool) {
 	t.Helper()
 	if !atOnce {
@@ -243,7 +248,7 @@ func (c *child) kill(t *testing.T, d time.Duration, atOnce bool) {
 	c.wait(t)
 }
 
-// newest keeps what was acknowledged in all rounds.
+// newest holds the last acknowledged numbers of all rounds.
 type newest map[string]int
 
 func (n newest) add(c *child) {
@@ -252,9 +257,9 @@ func (n newest) add(c *child) {
 	}
 }
 
-// check opens the directory and compares it with what was acknowledged: each key holds the
-// number that was acknowledged last, or the one after it, which was under way.
-func (n newest) check(t *testing.T, dir string, e group.LogEngine) {
+// check opens the directory and compares it with the acknowledged writes. Each key must have the number that
+// was acknowledged last, or the next one, which was in flight.
+func (n newest) check(t *testing.T, dir string, e raftlog.Engine) {
 	t.Helper()
 	o := crashOptions(t, dir, e)
 	o.Registerer = prometheus.NewRegistry()
@@ -265,12 +270,12 @@ func (n newest) check(t *testing.T, dir string, e group.LogEngine) {
 		for _, k := range []string{strong, eventual, left} {
 			got := stored(t, s, k)
 			if got < n[k] || got > n[k]+1 {
-				t.Errorf("%s holds write %d, but %d was acknowledged last", k, got, n[k])
+				t.Errorf("%s has write %d, but %d was acknowledged last", k, got, n[k])
 			}
-			n[k] = got // a write whose acknowledgement was not read has happened now
+			n[k] = got // a write in flight at the crash has become visible
 		}
 		if l, r := stored(t, s, left), stored(t, s, right); l != r {
-			t.Errorf("half a transaction is there: %d on one side, %d on the other", l, r)
+			t.Errorf("a transaction is incomplete: %d and %d", l, r)
 		}
 	}
 	closeHost(t, h)
@@ -297,17 +302,17 @@ func crashCount(t *testing.T, short int) int {
 	return n
 }
 
-func forEngines(t *testing.T, f func(*testing.T, group.LogEngine)) {
-	for _, e := range []group.LogEngine{group.BoltDB, group.WAL} {
+func forEngines(t *testing.T, f func(*testing.T, raftlog.Engine)) {
+	for _, e := range []raftlog.Engine{raftlog.BoltDB, raftlog.WAL} {
 		t.Run(string(e), func(t *testing.T) {
-			t.Parallel() // mostly waits for the disk
+			t.Parallel() // the test mostly waits for the disk
 			f(t, e)
 		})
 	}
 }
 
-func TestNothingAcknowledgedIsLostWhenTheProcessIsKilled(t *testing.T) {
-	forEngines(t, func(t *testing.T, e group.LogEngine) {
+func TestCrash_KilledProcessLosesNothing(t *testing.T) {
+	forEngines(t, func(t *testing.T, e raftlog.Engine) {
 		rnd, dir, acked := crashRandom(t), filepath.Join(t.TempDir(), "data"), newest{}
 		for range crashCount(t, 15) {
 			c := startChild(t, dir, e)
@@ -325,13 +330,13 @@ func TestNothingAcknowledgedIsLostWhenTheProcessIsKilled(t *testing.T) {
 		}
 		t.Logf("%d writes", total)
 		if total < 100 {
-			t.Errorf("only %d writes in all: the test shows too little", total)
+			t.Errorf("only %d writes: the test shows too little", total)
 		}
 	})
 }
 
-func TestNothingAcknowledgedIsLostByACrashAtAnyStepOfTheDiskWork(t *testing.T) {
-	forEngines(t, func(t *testing.T, e group.LogEngine) {
+func TestCrash_AtAnyStepLosesNothing(t *testing.T) {
+	forEngines(t, func(t *testing.T, e raftlog.Engine) {
 		rnd := crashRandom(t)
 		run := startChild(t, filepath.Join(t.TempDir(), "data"), e, crashLimit+"=600")
 		run.wait(t)
@@ -352,18 +357,18 @@ func TestNothingAcknowledgedIsLostByACrashAtAnyStepOfTheDiskWork(t *testing.T) {
 	})
 }
 
-// occurrences are the first, the second, and a later one at random.
+// occurrences returns the first, the second, and a later occurrence at random.
 func occurrences(rnd *rand.Rand, n int) []int {
 	switch {
 	case n <= 2:
 		return []int{1, 2}[:n]
-	default: // another run may see fewer: of the first half
+	default: // another run may see fewer, so choose from the first half
 		return []int{1, 2, 3 + rnd.IntN(max(n/2-2, 1))}
 	}
 }
 
-// crashOnce lets a new node kill itself at a step, then goes on with what is left.
-func crashOnce(t *testing.T, e group.LogEngine, step string, at int) {
+// crashOnce lets a new node kill itself at a step, and then continues with what is left.
+func crashOnce(t *testing.T, e raftlog.Engine, step string, at int) {
 	dir, acked := filepath.Join(t.TempDir(), "data"), newest{}
 	c := startChild(t, dir, e, crashStep+"="+step, crashAt+"="+strconv.Itoa(at))
 	c.wait(t)

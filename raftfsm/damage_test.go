@@ -9,35 +9,14 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
+
+	"github.com/quorate/quorate/internal/testutil"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func must(t testing.TB, err error) { t.Helper(); testutil.Must(t, err) }
 
-// eventually polls until check passes.
-// eventually waits for a state. The deadline ends a test that hangs and is no claim.
-func eventually(t testing.TB, check func() error) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(2 * time.Minute)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not in time: %v", err)
-		}
-	}
-}
+// eventually polls until check returns nil. The deadline only ends a test that hangs.
+func eventually(t testing.TB, check func() error) { t.Helper(); testutil.Eventually(t, check) }
 
 func flip(name string) func(*testing.T, string) {
 	return func(t *testing.T, dir string) {
@@ -59,8 +38,7 @@ func overwrite(name string) func(*testing.T, string) {
 	}
 }
 
-// flipEntry flips a bit in every copy of a value in the log file: bolt itself has no
-// checksum over data pages.
+// flipEntry flips a bit in every copy of a value in the log file. bolt has no checksum over data pages.
 func flipEntry(t *testing.T, dir string) {
 	path := filepath.Join(dir, "groups/0/log.db")
 	b, err := os.ReadFile(path)
@@ -72,22 +50,27 @@ func flipEntry(t *testing.T, dir string) {
 	must(t, os.WriteFile(path, bytes.ReplaceAll(b, []byte("needle-in-the-log"), []byte("noodle-in-the-log")), 0o600))
 }
 
-// future writes an identity of a later format, with a good checksum.
+// future writes an identity of a later format, with a valid checksum.
 func future(t *testing.T, dir string) {
-	path := filepath.Join(dir, "node.json")
+	rewriteIdentity(t, filepath.Join(dir, "node.json"), func(m map[string]any) { m["version"] = 99 })
+}
+
+// rewriteIdentity changes fields of an identity, with a valid checksum.
+func rewriteIdentity(t *testing.T, path string, change func(map[string]any)) {
+	t.Helper()
 	b, err := os.ReadFile(path)
 	must(t, err)
 	body, _, _ := bytes.Cut(b, []byte("\n"))
 	var m map[string]any
 	must(t, json.Unmarshal(body, &m))
-	m["version"] = 99
+	change(m)
 	body, err = json.Marshal(m)
 	must(t, err)
 	sum := crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli))
 	must(t, os.WriteFile(path, fmt.Appendf(nil, "%s\ncrc32c:%08x\n", body, sum), 0o600))
 }
 
-// tree lists the files below dir.
+// tree returns the files below dir.
 func tree(t *testing.T, dir string) []string {
 	t.Helper()
 	var names []string

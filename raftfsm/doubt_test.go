@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/raftfsm"
 )
 
-// damageValue changes a stored value behind the back of a node that is stopped.
+// damageValue changes a stored value on the disk of a stopped node.
 func damageValue(t *testing.T, dir, from, to string) {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, "groups", "0", "db-*"))
@@ -37,16 +37,16 @@ func damageValue(t *testing.T, dir, from, to string) {
 	}
 }
 
-// What other servers are asked travels between nodes, and so does the state: a follower
-// whose data were changed on its disk serves nothing once it has found that out, says why,
-// and serves the right values once it has those of another server.
-func TestAFollowerWithDamagedDataServesNothingUntilItHasTheRightOnes(t *testing.T) {
+// This test sends state comparisons and the state itself through the calls between nodes. A follower with
+// damaged data stops serving once it has detected the damage, and reports the reason. It serves the right
+// values after it has received the state of another server.
+func TestDoubt_DamagedFollowerServesNothingUntilReinstalled(t *testing.T) {
 	dirs := map[string]string{}
 	c := startCluster(t, 3, func(o *raftfsm.Options) { dirs[o.NodeID] = o.Dir })
 	lead := c.leader()
 	set(t, lead.Store("", "s"), "app||k", "true", state.Strong)
 	bad := c.others(lead)[0]
-	get(t, bad.Store("", "s"), "app||k", state.Strong) // it has applied the write
+	get(t, bad.Store("", "s"), "app||k", state.Strong) // waits until the server has applied the write
 	must(t, bad.Groups()[0].Snapshot())
 	id := bad.Identity()
 	c.mu.Lock()
@@ -63,7 +63,8 @@ func TestAFollowerWithDamagedDataServesNothingUntilItHasTheRightOnes(t *testing.
 	})
 	s, refused, deadline := bad.Store("", "s"), false, time.Now().Add(90*time.Second)
 	for {
-		item, err := s.Get(within(t, 10*time.Second), state.GetRequest{Key: "app||k", ReadOptions: state.ReadOptions{Consistency: state.Eventual}})
+		item, err := s.Get(within(t, 10*time.Second), state.GetRequest{Key: "app||k",
+			ReadOptions: state.ReadOptions{Consistency: state.Eventual}})
 		switch {
 		case err != nil && !fault.Is(err, fault.Unavailable):
 			t.Fatalf("a read at a server whose state is in doubt gave %v", err)
@@ -72,18 +73,18 @@ func TestAFollowerWithDamagedDataServesNothingUntilItHasTheRightOnes(t *testing.
 		case string(item.Value) == "true":
 			eventually(t, func() error { return bad.Ready(0) })
 			if st := bad.Groups()[0].Status(); st.Doubt != nil || st.Damaged {
-				t.Errorf("it serves although it says %+v", st)
+				t.Errorf("the server answered although its status is %+v", st)
 			}
 			set(t, s, "app||k", "more", state.Strong)
 			if got := get(t, s, "app||k", state.Strong); string(got.Value) != "more" {
-				t.Errorf("after the copy it reads %q", got.Value)
+				t.Errorf("after the copy the server returned %q", got.Value)
 			}
 			return
 		case refused:
-			t.Fatalf("it served %q after it had found itself in doubt", item.Value)
+			t.Fatalf("the server returned %q after its doubt began", item.Value)
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("it still serves %q, %v; doubt %+v", item.Value, err, bad.Groups()[0].Doubt())
+			t.Fatalf("the server still returns %q, %v; doubt %+v", item.Value, err, bad.Groups()[0].Doubt())
 		}
 	}
 }

@@ -22,10 +22,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/command"
-	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// trimmed reads a file without its tail of zeros: segments of the log are long and empty.
+// trimmed reads a file without the zeros at its end: segments of the log are long and mostly empty.
 func trimmed(path string) (b []byte, size int, err error) {
 	b, err = os.ReadFile(path)
 	return bytes.TrimRight(b, "\x00"), len(b), err
@@ -44,7 +44,7 @@ func sparseCopy(t *testing.T, from, to string) {
 	}))
 }
 
-// sums are the contents of everything in a directory but its lock.
+// sums returns the checksums of all files in a directory except its lock.
 func sums(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -59,8 +59,8 @@ func sums(t *testing.T, dir string) map[string]string {
 	return out
 }
 
-// one finds the only file that a pattern names, in the last group: those before it must
-// not be touched either.
+// one returns the only file that matches a pattern in the last group. The test checks that the earlier groups
+// are unchanged as well.
 func one(t *testing.T, dir, pattern string) string {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, pattern))
@@ -71,7 +71,7 @@ func one(t *testing.T, dir, pattern string) string {
 	return names[0]
 }
 
-// amended rewrites fields of a small file.
+// amended changes fields of a JSON file.
 func amended(name string, fields map[string]any) func(*testing.T, string) string {
 	return func(t *testing.T, dir string) string {
 		path := one(t, dir, name)
@@ -104,14 +104,15 @@ func patched(name string, b []byte, offsets ...int64) func(*testing.T, string) s
 	}
 }
 
-// Both meta pages of a file of bbolt, which has pages as large as those of the system.
+// newerBolt changes both meta pages of a bbolt file, whose page size is that of the system.
 func newerBolt(name string) func(*testing.T, string) string {
 	return patched(name, []byte{3}, 20, int64(os.Getpagesize())+20)
 }
 
 func newerTables(t *testing.T, dir string) string {
 	path := one(t, dir, "groups/1/db-*")
-	db, err := pebble.Open(path, &pebble.Options{DisableWAL: true, FormatMajorVersion: pebble.FormatTableFormatV6, Logger: quiet{}})
+	db, err := pebble.Open(path, &pebble.Options{DisableWAL: true, FormatMajorVersion: pebble.FormatTableFormatV6,
+		Logger: quiet{}})
 	must(t, err)
 	meta, closer, err := db.Get([]byte{1})
 	must(t, err)
@@ -124,7 +125,7 @@ func newerTables(t *testing.T, dir string) string {
 	return path
 }
 
-// quiet drops what Pebble says.
+// quiet drops the log of Pebble.
 type quiet struct{}
 
 func (quiet) Infof(string, ...any)  {}
@@ -139,21 +140,26 @@ func newerStorage(t *testing.T, dir string) string {
 	return filepath.Dir(path)
 }
 
-func TestDataOfANewerVersionIsRefusedAndLeftAsItIs(t *testing.T) {
+func TestOpen_RefusesDataOfNewerVersion(t *testing.T) {
+	if testing.Short() {
+		t.Skip("writes and restarts for many seconds")
+	}
 	type part struct {
 		make  func(t *testing.T, dir string) (file string)
 		words []string
 	}
-	of := map[group.LogEngine]map[string]part{
-		group.WAL: {
+	of := map[raftlog.Engine]map[string]part{
+		raftlog.WAL: {
 			"log":      {patched("groups/1/wal/*.wal", []byte{1}, 7), []string{"has format 1", "up to 0"}},
 			"log list": {newerBolt("groups/1/wal/wal-meta.db"), []string{"has format 3", "up to 2"}},
 		},
-		group.BoltDB: {
-			"log":            {newerBolt("groups/1/log.db"), []string{"has format 3", "up to 2"}},
-			"identity":       {amended("node.json", map[string]any{"version": 3}), []string{"has format 3", "up to 2"}},
-			"log entries":    {amended("node.json", map[string]any{"version": 2, "format": command.Version + 1}), []string{"uses format 3 of log entries", "up to 2"}},
-			"manifest":       {amended("groups/1/manifest.json", map[string]any{"version": 2}), []string{"has format 2", "up to 1"}},
+		raftlog.BoltDB: {
+			"log":      {newerBolt("groups/1/log.db"), []string{"has format 3", "up to 2"}},
+			"identity": {amended("node.json", map[string]any{"version": 3}), []string{"has format 3", "up to 2"}},
+			"log entries": {amended("node.json", map[string]any{"version": 2, "format": command.Version + 1}),
+				[]string{"uses format 3 of log entries", "up to 2"}},
+			"manifest": {amended("groups/1/manifest.json", map[string]any{"version": 2}),
+				[]string{"has format 2", "up to 1"}},
 			"terms":          {newerBolt("groups/1/stable.db"), []string{"has format 3", "up to 2"}},
 			"tables":         {newerTables, []string{"has format version 4", "up to 3"}},
 			"storage engine": {newerStorage, []string{"99", "up to 21"}},
@@ -164,13 +170,13 @@ func TestDataOfANewerVersionIsRefusedAndLeftAsItIs(t *testing.T) {
 		o := options(t, dir)
 		o.Engine, o.Partitions = engine, 2
 		h := open(t, o)
-		for _, s := range []string{"orders", "carts", "users", "stock"} { // in both groups
+		for _, s := range []string{"orders", "carts", "users", "stock"} { // keys in both groups
 			set(t, h.Store("default", s), "k", "1", state.Strong)
 		}
 		for _, g := range h.Groups() {
 			must(t, g.Snapshot())
 		}
-		set(t, h.Store("default", "orders"), "k", "2", state.Strong) // in the log alone
+		set(t, h.Store("default", "orders"), "k", "2", state.Strong) // only in the log, not in the database
 		closeHost(t, h)
 		for name, p := range parts {
 			t.Run(string(engine)+"/"+name, func(t *testing.T) {
@@ -185,7 +191,7 @@ func TestDataOfANewerVersionIsRefusedAndLeftAsItIs(t *testing.T) {
 					}
 					for _, w := range append(p.words, file, "a newer") {
 						if !strings.Contains(fault.Text(err), w) {
-							t.Errorf("%q does not say %q", fault.Text(err), w)
+							t.Errorf("%q does not contain %q", fault.Text(err), w)
 						}
 					}
 					if d := cmp.Diff(before, sums(t, copied)); d != "" {

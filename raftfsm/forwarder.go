@@ -14,26 +14,26 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// Bounds of the proposals that travel in one call.
+// Bounds of the proposals in one call.
 const (
-	forwardWindow = 4       // calls under way to one server for one group and kind of answer
+	forwardWindow = 4       // calls in flight to one server for one group and kind of answer
 	forwardCount  = 256     // proposals in one call
-	forwardBytes  = 1 << 20 // and their bytes; a larger one travels alone
+	forwardBytes  = 1 << 20 // bytes of proposals in one call; a larger one gets its own call
 )
 
-// forwarder sends proposals to leaders. Those that come while calls are under way share
-// the next one, so that many clients cost the leader few calls; calls share one connection.
-// The next call waits for as many proposals as those under way carry, as entries of a
-// group do.
+// forwarder sends proposals to leaders. Proposals that arrive while calls are in flight share the next call, so
+// many clients cost the leader few calls. The next call of a lane waits until it has as many proposals as all calls
+// of the lane in flight together, like the next entry of a group (see the proposer of package group). Calls share
+// one connection.
 type forwarder struct {
 	peers   Peers
 	metrics *Metrics
-	await   func(ctx context.Context, gid uint32, to raft.ServerID) (context.Context, func()) // see Host.await
-	ctx     context.Context                                                                   // ends with Close
+	calls   *leaderCalls
+	ctx     context.Context // ends with close
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the following fields
 	lanes map[laneKey]*lane
 }
 
@@ -43,27 +43,28 @@ type laneKey struct {
 	ack   group.Ack
 }
 
-// lane is what goes to one server for one group, with one kind of answer: who waits for a
-// disk alone must not wait for a quorum.
+// lane is the queue of proposals to one server for one group and one kind of acknowledgement. The kinds have
+// separate queues, because a proposal that needs only a disk write must not wait for a proposal that needs a
+// quorum.
 type lane struct {
-	queue   []*forwarded
-	bytes   int // in the queue
-	running int // calls under way
-	flying  int // proposals in them
+	queue    []*forwarded
+	bytes    int // in the queue
+	running  int // calls in flight
+	inFlight int // proposals in these calls
 }
 
-// ripe reports whether what waits is worth a call now.
+// ripe reports whether the waiting proposals are to be sent now.
 func (l *lane) ripe() bool {
-	return len(l.queue) >= min(l.flying, forwardCount) || l.bytes >= forwardBytes
+	return len(l.queue) >= min(l.inFlight, forwardCount) || l.bytes >= forwardBytes
 }
 
-// forwarded is one proposal on its way.
+// forwarded is one proposal in flight.
 type forwarded struct {
 	data     group.Encoded
 	values   bool
 	deadline time.Time // zero = none
 	state    atomic.Uint32
-	outcome  chan forwardOutcome // one slot
+	outcome  chan forwardOutcome // capacity 1
 }
 
 type forwardOutcome struct {
@@ -75,17 +76,18 @@ type forwardOutcome struct {
 const (
 	forwardQueued uint32 = iota
 	forwardTaken
-	forwardGone // its caller has given up before it was taken
+	forwardGone // the caller gave up before the proposal was taken
 )
 
-func newForwarder(h *Host) *forwarder {
-	f := &forwarder{peers: h.opts.Peers, metrics: h.metrics, await: h.await, lanes: map[laneKey]*lane{}}
+func newForwarder(p Peers, m *Metrics, calls *leaderCalls) *forwarder {
+	f := &forwarder{peers: p, metrics: m, calls: calls, lanes: map[laneKey]*lane{}}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	return f
 }
 
-// propose sends one proposal and waits for its outcome. Errors are those of Peers.Call and
-// of the server's group; timeout if ctx ended before it was sent, which was surely not done.
+// propose sends one proposal and waits for its outcome. It returns fault.Timeout if ctx ended before the proposal
+// was sent; then it was not applied. Other errors: those of Peers.Call and of the remote group, and
+// fault.Indeterminate if ctx ended before the answer.
 func (f *forwarder) propose(ctx context.Context, key laneKey, data group.Encoded, values bool) (group.Answer, error) {
 	one := &forwarded{data: data, values: values, outcome: make(chan forwardOutcome, 1)}
 	one.deadline, _ = ctx.Deadline()
@@ -96,14 +98,16 @@ func (f *forwarder) propose(ctx context.Context, key laneKey, data group.Encoded
 	case <-ctx.Done():
 	}
 	if one.state.CompareAndSwap(forwardQueued, forwardGone) {
-		return group.Answer{}, &fault.Error{Code: fault.Timeout, Op: "raftfsm.forward", Msg: "the write was not sent to the leader in time", Err: ctx.Err()}
+		return group.Answer{}, &fault.Error{Code: fault.Timeout, Op: "raftfsm.forward",
+			Msg: "the write was not sent to the leader in time", Err: ctx.Err()}
 	}
 	select {
 	case o := <-one.outcome:
 		return o.answer, o.err
 	default:
 	}
-	return group.Answer{}, &fault.Error{Code: fault.Indeterminate, Op: "raftfsm.forward", Msg: "the leader did not answer in time; the write may have been applied", Err: ctx.Err()}
+	return group.Answer{}, &fault.Error{Code: fault.Indeterminate, Op: "raftfsm.forward",
+		Msg: "the leader did not answer in time; the write may have been applied", Err: ctx.Err()}
 }
 
 func (f *forwarder) enqueue(key laneKey, one *forwarded) {
@@ -130,18 +134,18 @@ func errClosing() error {
 	return fault.New(fault.Unavailable, "raftfsm.forward", "this node is shutting down")
 }
 
-// run makes calls as long as proposals wait.
+// run makes calls while proposals wait.
 func (f *forwarder) run(key laneKey, l *lane) {
 	for batch := f.take(key, l, nil); batch != nil; batch = f.take(key, l, batch) {
 		f.call(key, batch)
 	}
 }
 
-// take gathers the proposals of the call after done; nil ends a run.
+// take returns the proposals of the call that follows done; nil ends run.
 func (f *forwarder) take(key laneKey, l *lane, done []*forwarded) []*forwarded {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	l.flying -= len(done)
+	l.inFlight -= len(done)
 	var batch []*forwarded
 	if l.ripe() {
 		batch = l.take()
@@ -154,7 +158,7 @@ func (f *forwarder) take(key laneKey, l *lane, done []*forwarded) []*forwarded {
 	return batch
 }
 
-// take gathers what goes into one call, nil if nobody waits any more.
+// take returns the proposals for one call, or nil if none is waiting.
 func (l *lane) take() []*forwarded {
 	var batch []*forwarded
 	size, n := 0, 0
@@ -171,12 +175,12 @@ func (l *lane) take() []*forwarded {
 	rest := copy(l.queue, l.queue[n:])
 	clear(l.queue[rest:])
 	l.queue = l.queue[:rest]
-	l.flying += len(batch)
+	l.inFlight += len(batch)
 	return batch
 }
 
-// call sends a batch and gives everyone in it an outcome. It lasts as long as the most
-// patient of them waits, and no longer than until another leader is known.
+// call sends a batch and gives every proposal its outcome. It waits at most until the latest deadline in the
+// batch. It ends earlier if this node learns of another leader.
 func (f *forwarder) call(key laneKey, batch []*forwarded) {
 	ctx, cancel := f.patience(batch)
 	defer cancel()
@@ -186,7 +190,7 @@ func (f *forwarder) call(key laneKey, batch []*forwarded) {
 		b = appendString(append(b, boolByte(one.values)), one.data)
 	}
 	f.metrics.forwardBatch.Observe(float64(len(batch)))
-	ctx, done := f.await(ctx, key.group, key.to)
+	ctx, done := f.calls.begin(ctx, key.group, key.to)
 	defer done()
 	out, err := f.peers.Call(ctx, string(key.to), MethodPropose, b)
 	err = endedBy(ctx, "raftfsm.forward", err)
@@ -201,8 +205,8 @@ func (f *forwarder) call(key laneKey, batch []*forwarded) {
 	}
 }
 
-// oneByOne sends proposals in the first form, to a server that refused a batch as a whole,
-// before it did anything: it is of an older version.
+// oneByOne sends proposals in the first form of messages, one per call. It is used when a server of an older
+// version has refused a whole batch. The server has not applied anything of that batch.
 func (f *forwarder) oneByOne(ctx context.Context, key laneKey, batch []*forwarded) {
 	var wg sync.WaitGroup
 	for _, one := range batch {
@@ -236,7 +240,8 @@ func (f *forwarder) patience(batch []*forwarded) (context.Context, context.Cance
 	return context.WithDeadline(f.ctx, last)
 }
 
-// readOutcomes decodes the answer to a batch of n; a failed call is the outcome of each.
+// readOutcomes decodes the answer to a batch of n proposals. err is the error of the call. If err is not nil,
+// every outcome is err.
 func readOutcomes(b []byte, err error, n int) []forwardOutcome {
 	out := make([]forwardOutcome, n)
 	r := newFrame(b)
@@ -245,7 +250,8 @@ func readOutcomes(b []byte, err error, n int) []forwardOutcome {
 			failed, body := r.Byte() == 1, r.Bytes()
 			switch {
 			case r.Bad:
-				err = &fault.Error{Code: fault.Indeterminate, Op: "raftfsm.forward", Msg: "the leader's answer cannot be read", Err: errors.New("cut off")}
+				err = &fault.Error{Code: fault.Indeterminate, Op: "raftfsm.forward",
+					Msg: "the leader's answer cannot be read", Err: errors.New("cut off")}
 			case failed:
 				out[i].err = fault.Unmarshal(body)
 				continue
@@ -259,7 +265,7 @@ func readOutcomes(b []byte, err error, n int) []forwardOutcome {
 	return out
 }
 
-// close ends calls under way: their callers are told that the outcome is not known.
+// close ends the calls in flight. Their callers get indeterminate.
 func (f *forwarder) close() {
 	f.mu.Lock()
 	f.cancel()
@@ -273,67 +279,4 @@ func (f *forwarder) close() {
 	}
 	f.mu.Unlock()
 	f.wg.Wait()
-}
-
-// serveProposeOne answers the first form, which servers of older versions send.
-func (h *Host) serveProposeOne(ctx context.Context, g *group.Group, r *frame) ([]byte, error) {
-	ack, values, data := group.Ack(r.Uvarint()), r.Uvarint() == 1, r.All()
-	if r.Bad || ack > group.Durable { //nolint:gosec // bounded
-		return nil, errFrame(MethodPropose)
-	}
-	a, err := h.proposeFor(ctx, g, data, ack, values)
-	if err != nil {
-		return nil, err
-	}
-	return appendAnswer(nil, &a), nil
-}
-
-// servePropose proposes every request of a batch and answers them in order.
-func (h *Host) servePropose(ctx context.Context, g *group.Group, r *frame) ([]byte, error) {
-	ack, n := group.Ack(r.Uvarint()), r.Uvarint()
-	if r.Bad || ack > group.Durable || n == 0 || n > forwardCount {
-		return nil, errFrame(MethodPropose)
-	}
-	type item struct {
-		values bool
-		data   []byte
-	}
-	items := make([]item, n)
-	for i := range items {
-		items[i] = item{values: r.Byte() == 1, data: r.Bytes()}
-	}
-	if r.Bad || len(r.Rest) > 0 {
-		return nil, errFrame(MethodPropose)
-	}
-	answers := make([][]byte, n)
-	var wg sync.WaitGroup
-	for i, it := range items {
-		wg.Go(func() {
-			a, err := h.proposeFor(ctx, g, it.data, ack, it.values)
-			if err != nil {
-				answers[i] = appendString([]byte{1}, fault.Marshal(err))
-				return
-			}
-			answers[i] = appendString([]byte{0}, appendAnswer(nil, &a))
-		})
-	}
-	wg.Wait()
-	var out []byte
-	for _, a := range answers {
-		out = append(out, a...)
-	}
-	return out, nil
-}
-
-// proposeFor proposes a request of another node.
-func (h *Host) proposeFor(ctx context.Context, g *group.Group, data []byte, ack group.Ack, values bool) (group.Answer, error) {
-	if values {
-		if err := h.WritesAllowed(); err != nil {
-			return group.Answer{}, err
-		}
-	}
-	if err := whole(data); err != nil {
-		return group.Answer{}, err
-	}
-	return g.Propose(ctx, data, outcomeKnown(g, ack))
 }

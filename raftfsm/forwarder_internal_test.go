@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// slowPeer tells how many proposals a call carries, and answers when it is told to.
+// slowPeer reports how many proposals a call carries, and answers when the test allows it.
 type slowPeer struct {
 	sizes chan int
 	end   chan struct{}
@@ -22,10 +22,15 @@ func (p *slowPeer) Call(_ context.Context, _, _ string, message []byte) ([]byte,
 	_, _, _ = f.Uvarint(), f.Uvarint(), f.Uvarint() // form, group, acknowledgement
 	p.sizes <- int(f.Uvarint())                     //nolint:gosec // a few
 	<-p.end
-	return nil, fault.New(fault.Unavailable, "test", "nobody is there")
+	return nil, fault.New(fault.Unavailable, "test", "the server is down")
 }
 
-// lonely is a forwarder to a leader that never answers before end.
+// noLeader knows no leader of any group.
+type noLeader struct{}
+
+func (noLeader) leader(uint32) raft.ServerID { return "" }
+
+// lonely is a forwarder to a leader that does not answer before end.
 type lonely struct {
 	*forwarder
 	t        *testing.T
@@ -37,12 +42,12 @@ type lonely struct {
 
 func newLonely(t *testing.T) *lonely {
 	peer := &slowPeer{sizes: make(chan int, 16), end: make(chan struct{})}
-	f := newForwarder(&Host{opts: Options{Peers: peer}, metrics: newMetrics(prometheus.NewRegistry())})
-	f.await = func(ctx context.Context, _ uint32, _ raft.ServerID) (context.Context, func()) { return ctx, func() {} }
-	return &lonely{forwarder: f, t: t, key: laneKey{to: "leader", group: 0, ack: group.Committed}, peer: peer, outcomes: make(chan error, 16)}
+	f := newForwarder(peer, newMetrics(prometheus.NewRegistry()), newLeaderCalls(noLeader{}))
+	return &lonely{forwarder: f, t: t, key: laneKey{to: "leader", group: 0, ack: group.Committed}, peer: peer,
+		outcomes: make(chan error, 16)}
 }
 
-// propose expects the sizes of the calls that it leads to.
+// propose adds proposals and expects calls of these sizes.
 func (l *lonely) propose(size int, calls ...int) *forwarded {
 	l.t.Helper()
 	one := &forwarded{data: make([]byte, size), outcome: make(chan forwardOutcome, 1)}
@@ -50,7 +55,7 @@ func (l *lonely) propose(size int, calls ...int) *forwarded {
 		select {
 		case o := <-one.outcome:
 			l.outcomes <- o.err
-		case <-l.t.Context().Done(): // it was given up
+		case <-l.t.Context().Done(): // the test has ended
 		}
 	}()
 	l.under++
@@ -63,7 +68,7 @@ func (l *lonely) propose(size int, calls ...int) *forwarded {
 	return one
 }
 
-// end lets all calls fail, and waits for the outcome of everything but what was given up.
+// end lets all calls fail, and waits for the outcome of every proposal that was not given up.
 func (l *lonely) end(givenUp int) {
 	l.t.Helper()
 	close(l.peer.end)
@@ -80,26 +85,27 @@ func (l *lonely) lane() lane {
 	return *l.lanes[l.key]
 }
 
-func TestACallWaitsForAsManyProposalsAsAreUnderWay(t *testing.T) {
+func TestForwarder_CallWaitsForAsManyProposalsAsAreInFlight(t *testing.T) {
 	f := newLonely(t)
 	f.propose(9, 1)
-	f.propose(9, 1) // one more, as one is under way
+	f.propose(9, 1) // one more proposal, because one is in flight
 	f.propose(9)
-	f.propose(9, 2) // two more, as two are
+	f.propose(9, 2) // two more proposals, because two are in flight
 	for range 3 {
 		f.propose(9)
 	}
 	f.propose(9, 4)
 	for range 5 {
-		f.propose(9) // there may be no fifth call
+		f.propose(9) // no fifth call is allowed
 	}
-	if l := f.lane(); len(f.peer.sizes) != 0 || len(l.queue) != 5 || l.flying != 8 || l.running != forwardWindow {
-		t.Fatalf("%d further calls, %d proposals wait, %d are in %d calls", len(f.peer.sizes), len(l.queue), l.flying, l.running)
+	if l := f.lane(); len(f.peer.sizes) != 0 || len(l.queue) != 5 || l.inFlight != 8 || l.running != forwardWindow {
+		t.Fatalf("%d further calls, %d proposals wait, %d are in %d calls", len(f.peer.sizes), len(l.queue),
+			l.inFlight, l.running)
 	}
-	// Calls end one after the other: those that wait are enough only beside few others.
+	// Calls end one after the other. The waiting proposals are enough for a call once few others are in flight.
 	f.end(0)
 	if got := <-f.peer.sizes; got != 5 {
-		t.Errorf("what waited went in a call of %d", got)
+		t.Errorf("the waiting proposals were sent in a call of %d", got)
 	}
 	f.close()
 	if len(f.lanes) != 0 {
@@ -107,7 +113,7 @@ func TestACallWaitsForAsManyProposalsAsAreUnderWay(t *testing.T) {
 	}
 }
 
-func TestProposalsWorthACallByTheirBytesDoNotWait(t *testing.T) {
+func TestForwarder_FullBytesDoNotWait(t *testing.T) {
 	f := newLonely(t)
 	f.propose(9, 1)
 	f.propose(9, 1)
@@ -116,14 +122,14 @@ func TestProposalsWorthACallByTheirBytesDoNotWait(t *testing.T) {
 	f.close()
 }
 
-func TestAProposalThatIsGivenUpLeavesNothingBehind(t *testing.T) {
+func TestForwarder_CancelledProposalIsRemoved(t *testing.T) {
 	f := newLonely(t)
 	f.propose(9, 1)
 	f.propose(9, 1)
 	f.propose(77).state.Store(forwardGone)
-	f.propose(9, 1) // two wait, one of them for nothing
-	if l := f.lane(); l.bytes != 0 || len(l.queue) != 0 || l.flying != 3 {
-		t.Errorf("%d bytes of %d proposals wait, %d are under way", l.bytes, len(l.queue), l.flying)
+	f.propose(9, 1) // two proposals wait, one of which was given up
+	if l := f.lane(); l.bytes != 0 || len(l.queue) != 0 || l.inFlight != 3 {
+		t.Errorf("%d bytes of %d proposals wait, %d are in flight", l.bytes, len(l.queue), l.inFlight)
 	}
 	f.end(1)
 	f.close()

@@ -3,13 +3,13 @@ package raftfsm
 import (
 	"encoding/binary"
 
-	"github.com/quorate/quorate/internal/fields"
-	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/internal/lenprefix"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// ForwardVersion is the newest form of the messages between nodes. Every message begins with
-// its form and the group. Of MethodPropose the first form carries one request, the second
-// several; the other messages have the first form alone.
+// ForwardVersion is the newest form of the messages between nodes. Every message begins with its form and the
+// group. MethodPropose has two forms: a message of the first form has one request, and a message of the second
+// form has several. All other messages have only the first form.
 const ForwardVersion = formBatches
 
 // The forms of messages.
@@ -18,32 +18,32 @@ const (
 	formBatches = 2
 )
 
-// message begins a call about a group.
+// message begins the payload of a call about a group.
 func message(form uint64, id uint32) []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(make([]byte, 0, 32), form), uint64(id))
 }
 
-// frame reads a message.
-type frame struct{ fields.Reader }
+// frame decodes a message.
+type frame struct{ lenprefix.Reader }
 
-func newFrame(message []byte) *frame { return &frame{fields.Reader{Rest: message}} }
+func newFrame(message []byte) *frame { return &frame{lenprefix.Reader{Rest: message}} }
 
-// position reads a place in a log.
-func (f *frame) position() group.Position {
-	return group.Position{Term: f.Uvarint(), Index: f.Uvarint()}
+// position reads a log position.
+func (f *frame) position() raftlog.Position {
+	return raftlog.Position{Term: f.Uvarint(), Index: f.Uvarint()}
 }
 
-func appendPosition(b []byte, p group.Position) []byte {
+func appendPosition(b []byte, p raftlog.Position) []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(b, p.Term), p.Index)
 }
 
-// Bits of an optional place that was seen.
+// Bits of an optional seen position.
 const (
 	seenThere = 1 << iota
 	seenCommitted
 )
 
-// appendSeen encodes what was seen of a group; nil is nothing.
+// appendSeen encodes what was seen of a group; nil means nothing.
 func appendSeen(b []byte, s *seen) []byte {
 	if s == nil {
 		return append(b, 0)
@@ -55,7 +55,7 @@ func appendSeen(b []byte, s *seen) []byte {
 	return appendPosition(append(b, bits), s.pos)
 }
 
-// appendOwn encodes several, up to an absent one.
+// appendOwn encodes a list of positions, ended by an absent one.
 func appendOwn(b []byte, own []*seen) []byte {
 	for _, s := range own {
 		b = appendSeen(b, s)
@@ -63,7 +63,7 @@ func appendOwn(b []byte, own []*seen) []byte {
 	return appendSeen(b, nil)
 }
 
-// own undoes appendOwn.
+// own decodes what appendOwn encodes.
 func (f *frame) own(group uint32) (out []*seen) {
 	for {
 		s := f.seen(group)
@@ -74,7 +74,7 @@ func (f *frame) own(group uint32) (out []*seen) {
 	}
 }
 
-// seen undoes appendSeen.
+// seen decodes what appendSeen encodes.
 func (f *frame) seen(group uint32) *seen {
 	bits := f.Byte()
 	if bits&seenThere == 0 {

@@ -12,14 +12,18 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-func TestQueriesAndWhatTheyFindTravelUnchanged(t *testing.T) {
+func TestFrame_RoundTripsQueries(t *testing.T) {
 	for name, q := range map[string]query{
-		"get":    {kind: queryGet, store: "ns/s", keys: []string{"app||k"}, values: []kv.Value{{Found: true, Value: []byte{}, ContentType: "t", Revision: 7, ExpireAt: 9}}},
+		"get": {kind: queryGet, store: "ns/s", keys: []string{"app||k"},
+			values: []kv.Value{{Found: true, Value: []byte{}, ContentType: "t", Revision: 7, ExpireAt: 9}}},
 		"absent": {kind: queryGet, store: "ns/s", keys: []string{"app||k"}, values: []kv.Value{{}}},
-		"many":   {kind: queryMany, store: "/s", keys: []string{"a", "b"}, values: []kv.Value{{Found: true, Value: []byte("v"), Revision: 1}, {}}},
-		"list":   {kind: queryList, store: "/s", prefix: "p", after: "q", limit: 3, listed: []kv.Listed{{Key: "r", Revision: 2, ExpireAt: 3, Size: 4}}, more: true},
+		"many": {kind: queryMany, store: "/s", keys: []string{"a", "b"},
+			values: []kv.Value{{Found: true, Value: []byte("v"), Revision: 1}, {}}},
+		"list": {kind: queryList, store: "/s", prefix: "p", after: "q", limit: 3,
+			listed: []kv.Listed{{Key: "r", Revision: 2, ExpireAt: 3, Size: 4}}, more: true},
 	} {
 		asked, err := readQuery(newFrame(q.append(nil)))
 		if err != nil {
@@ -34,11 +38,12 @@ func TestQueriesAndWhatTheyFindTravelUnchanged(t *testing.T) {
 	}
 }
 
-func TestHowAReadWasGivenTravelsUnchanged(t *testing.T) {
-	at := seen{group: 3, pos: group.Position{Term: 2, Index: 9}, committed: true}
+func TestFrame_RoundTripsGiven(t *testing.T) {
+	at := seen{group: 3, pos: raftlog.Position{Term: 2, Index: 9}, committed: true}
 	for _, g := range []given{
 		{level: state.Linearizable, at: at}, {level: state.Bounded, age: time.Second, at: at, ownDone: true},
-		{level: state.Stale, age: -1, at: at, reason: staleLost, forgive: true}, {level: state.SessionLevel, age: 1, at: at},
+		{level: state.Stale, age: -1, at: at, reason: staleLost, forgive: true}, {level: state.SessionLevel,
+			age: 1, at: at},
 	} {
 		f := newFrame(appendGiven(nil, &g))
 		if got := readGiven(f, 3); f.Bad || got != g {
@@ -47,9 +52,10 @@ func TestHowAReadWasGivenTravelsUnchanged(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatIsCutOffLeavesTheOutcomeUnknown(t *testing.T) {
-	a := group.Answer{Position: group.Position{Term: 1, Index: 5}}
-	whole := append(appendString([]byte{0}, appendAnswer(nil, &a)), appendString([]byte{1}, fault.Marshal(fault.New(fault.NotLeader, "x", "y")))...)
+func TestFrame_TruncatedAnswerIsIndeterminate(t *testing.T) {
+	a := group.Answer{Position: raftlog.Position{Term: 1, Index: 5}}
+	whole := append(appendString([]byte{0}, appendAnswer(nil, &a)), appendString([]byte{1},
+		fault.Marshal(fault.New(fault.NotLeader, "x", "y")))...)
 	out := readOutcomes(whole, nil, 2)
 	if out[0].err != nil || out[0].answer.Position != a.Position || !fault.Is(out[1].err, fault.NotLeader) {
 		t.Errorf("%+v", out)
@@ -71,7 +77,7 @@ func FuzzFrames(f *testing.F) {
 		if q, err := readQuery(newFrame(b)); err == nil && !bytes.Equal(q.append(nil), b) {
 			again, err := readQuery(newFrame(q.append(nil)))
 			if err != nil || len(again.keys) != len(q.keys) {
-				panic("a query changed on its way")
+				panic("a query changed by encoding")
 			}
 		}
 		_ = readGiven(newFrame(b), 0)

@@ -15,21 +15,20 @@ import (
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// The model: a few keys, all of one application, so that any of them may be changed in one
-// transaction. Every value is written once only, so a condition on an ETag is a condition
-// on the value that had it.
+// The model: a few keys of one application, so that any of them may be changed in one transaction. Every value
+// is written once only, so a condition on an ETag is a condition on its value.
 const historyKeys = 3
 
 type keys [historyKeys]string // value by key; empty = absent
 
-// change is one step of a write.
+// change is one operation of a write.
 type change struct {
 	key    int
 	value  string // empty = delete
-	expect string // of cond
+	expect string // for cond
 	cond   cond
 }
 
@@ -41,7 +40,7 @@ const (
 	ifAbsent
 )
 
-// input is a write of one or several changes, or a read of all keys or of one.
+// input is a write of one or several changes, or a read of one or all keys.
 type input struct {
 	changes []change
 	read    []int
@@ -86,7 +85,8 @@ func storeModel() porcupine.Model {
 // apply checks all conditions first, then makes the changes in order.
 func apply(have keys, changes []change) (keys, bool) {
 	for _, c := range changes {
-		if (c.cond == ifValue && (have[c.key] != c.expect || c.expect == "")) || (c.cond == ifAbsent && have[c.key] != "") {
+		if (c.cond == ifValue && (have[c.key] != c.expect || c.expect == "")) ||
+			(c.cond == ifAbsent && have[c.key] != "") {
 			return have, false
 		}
 	}
@@ -126,7 +126,7 @@ func (r *recorder) tag(t *testing.T, key int, etag, value string) {
 	r.tags[id] = value
 }
 
-// storeClient does random operations.
+// storeClient performs random operations.
 type storeClient struct {
 	t     *testing.T
 	id, n int
@@ -137,14 +137,14 @@ type storeClient struct {
 		state.BulkGetter
 	}
 	r    *recorder
-	seen [historyKeys]struct{ value, etag string } // as last read
+	seen [historyKeys]struct{ value, etag string } // as read last
 }
 
 func historyKey(k int) string { return "app||" + strconv.Itoa(k) }
 
 func (c *storeClient) one() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	if c.rnd.IntN(8) == 0 { // too short to know the outcome, now and then
+	if c.rnd.IntN(8) == 0 { // sometimes the deadline is too short to learn the outcome
 		cancel()
 		ctx, cancel = context.WithTimeout(context.Background(), time.Duration(c.rnd.IntN(1500))*time.Microsecond)
 	}
@@ -161,7 +161,7 @@ func (c *storeClient) one() {
 	}
 }
 
-// change is a random change of key.
+// change returns a random change of key.
 func (c *storeClient) change(key int) change {
 	c.n++
 	ch := change{key: key, value: fmt.Sprintf("c%d-%d", c.id, c.n)}
@@ -195,7 +195,8 @@ func (c *storeClient) item(ch change) state.Write {
 
 func (c *storeClient) get(ctx context.Context, key int) {
 	begin := c.r.now()
-	item, err := c.s.Get(ctx, state.GetRequest{Key: historyKey(key), ReadOptions: state.ReadOptions{Consistency: state.Strong}})
+	item, err := c.s.Get(ctx, state.GetRequest{Key: historyKey(key),
+		ReadOptions: state.ReadOptions{Consistency: state.Strong}})
 	if err != nil {
 		c.failed(err)
 		return
@@ -261,11 +262,11 @@ func (c *storeClient) transact(ctx context.Context) {
 	c.written(begin, changes, w, err)
 }
 
-// written notes what became of a write.
+// written records the outcome of a write.
 func (c *storeClient) written(begin int64, changes []change, w state.Written, err error) {
 	out := output{conflict: fault.Is(err, fault.Conflict), unknown: fault.Is(err, fault.Indeterminate)}
 	if err != nil && !out.conflict && !out.unknown {
-		c.failed(err) // surely not done: it must have left no trace
+		c.failed(err) // certainly not applied; it must have no effect
 		return
 	}
 	c.r.add(c.id, begin, input{changes: changes}, out)
@@ -285,8 +286,8 @@ func (c *storeClient) failed(err error) {
 	}
 }
 
-func TestHistoriesOfStrongOperationsOnOneNodeAreLinearizable(t *testing.T) {
-	forEngines(t, func(t *testing.T, e group.LogEngine) {
+func TestHistory_OneNodeIsLinearizable(t *testing.T) {
+	forEngines(t, func(t *testing.T, e raftlog.Engine) {
 		seed := rand.Uint64()
 		o := options(t, filepath.Join(t.TempDir(), "data"))
 		o.Engine = e

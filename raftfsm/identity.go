@@ -14,11 +14,11 @@ import (
 	"github.com/quorate/quorate/internal/durable"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
-	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// The versions of the identity. The second is that of a directory with log entries above
-// the first version, so that a build which knows of neither refuses it here.
+// Versions of the identity file. A directory whose log may hold entries above version 1 has the second version. So
+// a build that does not know these entries refuses the directory.
 const (
 	identityName       = "node.json"
 	identityVersion    = 1
@@ -26,29 +26,39 @@ const (
 	identityVersionMax = identityWithFormat
 )
 
-// Identity is what a data directory says about itself. It is written once, when the
-// directory is made, and wins over flags; a disagreeing flag is refused.
+// Identity is the stored identity of a data directory. It is written when the directory is created. If a flag
+// disagrees with the identity, the node refuses to start.
 type Identity struct {
-	Version    int             `json:"version"`
-	Node       string          `json:"node"`    // node id
-	Server     string          `json:"server"`  // node id and a random id made with the directory: a wiped disk is a new server
-	Cluster    string          `json:"cluster"` // random id of the cluster; empty until the node is part of one
-	Partitions uint32          `json:"partitions"`
-	Engine     group.LogEngine `json:"logStore"`
-	Forming    bool            `json:"forming,omitempty"`  // this server makes the cluster and has not finished
-	Promised   string          `json:"promised,omitempty"` // server that may form a cluster with this one
-	Made       bool            `json:"made"`               // every group was made: one that is missing was lost
-	Epoch      uint64          `json:"epoch,omitempty"`    // of the cluster: another after each rescue. Servers of different epochs do not talk
-	Rescuing   uint64          `json:"rescuing,omitempty"` // epoch of a rescue that has not finished; 0 = none
-	Role       string          `json:"role,omitempty"`     // RoleSidecar: no replicas; empty: a server
-	Removed    bool            `json:"removed,omitempty"`  // the cluster has removed this server for good
-	// Format is the highest version of log entries that the directory may hold, or of those
-	// its databases were made by; 0 stands for command.First. It never falls, and is durable
-	// before the first of those entries is.
+	Version int    `json:"version"`
+	Node    string `json:"node"` // node id
+	// node id and a random id created with the directory: a wiped disk is a new server
+	Server     string         `json:"server"`
+	Cluster    string         `json:"cluster"` // random id of the cluster; empty until the node joins one
+	Partitions uint32         `json:"partitions"`
+	Engine     raftlog.Engine `json:"logStore"`
+	Forming    bool           `json:"forming,omitempty"` // this server is forming the cluster and has not finished
+	// server that has the promise to form a cluster with this one
+	Promised string `json:"promised,omitempty"`
+	Made     bool   `json:"made"`             // every group was created: a missing one was lost
+	Floors   bool   `json:"floors,omitempty"` // every group has a floor: a missing one was lost
+	// of the cluster; changes with each rescue. Servers of different epochs refuse each other
+	Epoch    uint64 `json:"epoch,omitempty"`
+	Rescuing uint64 `json:"rescuing,omitempty"` // epoch of an unfinished rescue; 0 = none
+	Role     string `json:"role,omitempty"`     // RoleSidecar: no replicas; empty: a server
+	Removed  bool   `json:"removed,omitempty"`  // the cluster has permanently removed this server
+	// Format is the highest version of log entries that the directory may hold, or that were used to build its
+	// databases; 0 stands for command.First. It never decreases, and is durable before the first entry of that
+	// version.
 	Format uint32 `json:"format,omitempty"`
+	// Superseded is the newest epoch of the cluster that other servers have shown.
+	Superseded uint64 `json:"superseded,omitempty"`
 }
 
-// readIdentity returns nil, nil for a directory that holds nothing of ours.
+// LeftBehind reports whether the cluster was rescued without this server. If so, this server holds an earlier
+// history. It must not be rescued, because there would be two clusters.
+func (id *Identity) LeftBehind() bool { return id.Superseded > id.Epoch }
+
+// readIdentity reads the identity of a directory. For an empty directory it returns nil without an error.
 func readIdentity(dir string) (*Identity, error) {
 	path := filepath.Join(dir, identityName)
 	body, err := durable.Read(path)
@@ -65,10 +75,12 @@ func readIdentity(dir string) (*Identity, error) {
 		return nil, badIdentity(path, err.Error())
 	}
 	if id.Version > identityVersionMax {
-		return nil, errNewer(path, fmt.Sprintf("%s has format %d, this version understands up to %d", path, id.Version, identityVersionMax))
+		return nil, errNewer(path, fmt.Sprintf("%s has format %d, this version understands up to %d", path, id.Version,
+			identityVersionMax))
 	}
 	if id.Format > command.Version {
-		return nil, errNewer(path, fmt.Sprintf("%s: the cluster uses format %d of log entries, this version understands up to %d", path, id.Format, command.Version))
+		return nil, errNewer(path, fmt.Sprintf("%s: the cluster uses format %d of log entries, this version "+
+			"understands up to %d", path, id.Format, command.Version))
 	}
 	if id.Node == "" || id.Role != RoleSidecar && (id.Server == "" || id.Partitions == 0) {
 		return nil, badIdentity(path, "fields are missing")
@@ -81,7 +93,7 @@ func errNewer(path, msg string) error {
 		Hint: "run the version that wrote it, or a newer one; nothing was changed"}
 }
 
-// foreign refuses a directory that holds files but no identity: it is somebody else's.
+// foreign returns an error for a directory that holds files but no identity.
 func foreign(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -100,7 +112,8 @@ func foreign(dir string) error {
 }
 
 func badIdentity(path, why string) error {
-	return &fault.Error{Code: fault.Corrupt, Op: "raftfsm.Open", Key: path, Msg: fmt.Sprintf("%s is damaged: %s", path, why),
+	return &fault.Error{Code: fault.Corrupt, Op: "raftfsm.Open", Key: path, Msg: fmt.Sprintf("%s is damaged: %s", path,
+		why),
 		Hint: "restore the directory from a backup, or empty it to start as a new server"}
 }
 
@@ -120,37 +133,38 @@ func (id *Identity) write(dir string) error {
 	return nil
 }
 
-// randomID is 16 random hex digits.
+// randomID returns 16 random hex digits.
 func randomID() string {
 	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails: it aborts the program instead
+	_, _ = rand.Read(b[:]) // never fails; it aborts the program instead
 	return hex.EncodeToString(b[:])
 }
 
-// newNodeID is the node id of an empty directory.
+// newNodeID returns the node id for an empty directory.
 func (o Options) newNodeID() string {
 	return cmp.Or(o.NodeID, o.DefaultID, "node-"+randomID()[:8])
 }
 
-// newIdentity makes the identity of an empty directory.
+// newIdentity creates the identity of an empty directory.
 func newIdentity(o Options) *Identity {
 	id := &Identity{Node: o.newNodeID(), Partitions: o.Partitions, Engine: o.Engine}
 	if id.Partitions == 0 {
 		id.Partitions = 1
 	}
 	if id.Engine == "" {
-		id.Engine = group.BoltDB
+		id.Engine = raftlog.BoltDB
 	}
 	id.Server = id.Node + "." + randomID()
 	return id
 }
 
-// agree refuses options that contradict the directory.
+// agree returns an error for options that contradict the directory.
 func (id *Identity) agree(o Options) error {
 	refuse := func(what, flag string, have, asked any) error {
 		return &fault.Error{Code: fault.Invalid, Op: "raftfsm.Open", Key: o.Dir,
-			Msg:  fmt.Sprintf("the data directory %s was made with %s %v, but %s %v is asked for", o.Dir, what, have, flag, asked),
-			Hint: fmt.Sprintf("drop the flag or set it to %v; it is fixed when the directory is made", have)}
+			Msg: fmt.Sprintf("the data directory %s was made with %s %v, but the settings say %s %v", o.Dir, what,
+				have, flag, asked),
+			Hint: fmt.Sprintf("drop the flag or set it to %v; it is fixed when the directory is created", have)}
 	}
 	switch {
 	case id.Rescuing != 0:
@@ -158,7 +172,7 @@ func (id *Identity) agree(o Options) error {
 	case o.NodeID != "" && o.NodeID != id.Node:
 		return refuse("node id", "--node-id", id.Node, o.NodeID)
 	case id.Role == RoleSidecar:
-		return nil // the rest is the cluster's
+		return nil // the other settings are those of the cluster
 	case o.Partitions != 0 && o.Partitions != id.Partitions:
 		return refuse("partitions", "--partitions", id.Partitions, o.Partitions)
 	case o.Engine != "" && o.Engine != id.Engine:

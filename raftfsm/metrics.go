@@ -11,15 +11,16 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// Metrics count what the store itself decides; groups and state machines are measured by
-// group.Metrics and by a collector that reads them when asked.
+// Metrics holds the metrics of the store itself. group.Metrics and collector hold those of groups and state
+// machines.
 type Metrics struct {
 	retries      *prometheus.CounterVec // by cause
 	staleReads   *prometheus.CounterVec // by reason
 	lostEvents   prometheus.Counter
 	sessionWait  prometheus.Histogram
 	reads        *prometheus.CounterVec          // by level and who served
-	readsOf      map[readKind]prometheus.Counter // the same, without the cost of finding them
+	readsOf      map[readKind]prometheus.Counter // the counters of reads, resolved once
+	leaderless   prometheus.Counter              // eventual reads answered while no leader was known
 	readAge      prometheus.Histogram
 	forwards     *prometheus.CounterVec // by kind and outcome
 	forwardBatch prometheus.Histogram
@@ -29,7 +30,7 @@ type Metrics struct {
 	restores     *prometheus.CounterVec // by outcome
 }
 
-// readKind is the labels of a read.
+// readKind holds the labels of a read.
 type readKind struct {
 	level  state.Level
 	served string
@@ -38,12 +39,12 @@ type readKind struct {
 // Values of the label "served".
 const (
 	servedLocal   = "local"   // the replica on this node
-	servedLeader  = "leader"  // another server, which led
+	servedLeader  = "leader"  // another server, the leader
 	servedReplica = "replica" // another server
 )
 
-// causeOrigin is the value of the label "cause" of retries that have no error code: the
-// group had forgotten who asks.
+// causeOrigin is the value of the label "cause" for a retry because the group no longer knew the origin of the
+// request. Such a retry has no error code.
 const causeOrigin = "origin"
 
 // Values of the label "kind" of forwards.
@@ -56,31 +57,39 @@ const (
 func newMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		retries: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_store_retries_total",
-			Help: "Writes and reads that were tried again inside their deadline, by cause."}, []string{"cause"}),
+			Help: "Retries of writes and reads, by cause."}, []string{"cause"}),
 		staleReads: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_store_stale_reads_total",
-			Help: "Eventual reads answered without the session guarantees and marked stale, by reason."}, []string{"reason"}),
+			Help: "Eventual reads answered without the session guarantees and marked stale, by reason."},
+			[]string{"reason"}),
 		lostEvents: prometheus.NewCounter(prometheus.CounterOpts{Name: "quorate_store_sessions_lost_total",
-			Help: "Session tokens that name an eventual write which another leader replaced."}),
+			Help: "Session tokens with an eventual write that a new leader overwrote."}),
 		sessionWait: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "quorate_store_session_wait_seconds",
-			Help: "Time eventual reads waited for what their session had seen.", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8)}),
+			Help:    "Time eventual reads waited for what their session had seen.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 8)}),
 		reads: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_store_reads_total",
-			Help: "Reads of one group that were answered, by the level given and by who served them."}, []string{"level", "served"}),
+			Help: "Answered reads of one group, by level and by the server that answered."},
+			[]string{"level", "served"}),
+		leaderless: prometheus.NewCounter(prometheus.CounterOpts{Name: "quorate_store_reads_without_leader_total",
+			Help: "Eventual reads answered while this node knew no leader of the group."}),
 		readAge: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "quorate_store_read_age_seconds",
-			Help: "Upper bound of the age of eventual reads, where it is known.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}),
+			Help:    "Upper bound of the age of eventual reads, where it is known.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}),
 		forwards: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_store_forwards_total",
-			Help: "Calls to another server on behalf of requests here."}, []string{"kind", "outcome"}),
+			Help: "Calls to other servers for requests at this node."}, []string{"kind", "outcome"}),
 		forwardBatch: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "quorate_store_forward_writes",
 			Help: "Writes that share one call to the leader.", Buckets: prometheus.ExponentialBuckets(1, 2, 9)}),
 	}
 	m.backups = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_store_backups_total",
-		Help: "Backups this node was asked to write, by outcome."}, []string{"outcome"})
+		Help: "Backups written by this node, by outcome."}, []string{"outcome"})
 	m.lastBackup = prometheus.NewGauge(prometheus.GaugeOpts{Name: "quorate_store_backup_last_success_timestamp_seconds",
-		Help: "When this node last wrote a backup to its end, in Unix time; 0 = not since it started."})
-	m.backupBytes = prometheus.NewGauge(prometheus.GaugeOpts{Name: "quorate_store_backup_last_bytes", Help: "Size of that backup."})
+		Help: "Unix time of the last complete backup written by this node; 0 = none since its start."})
+	m.backupBytes = prometheus.NewGauge(prometheus.GaugeOpts{Name: "quorate_store_backup_last_bytes",
+		Help: "Size of that backup."})
 	m.restores = prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_store_restores_total",
-		Help: "Restores that this node was asked for, by outcome."}, []string{"outcome"})
-	for _, cause := range []string{causeOrigin, string(fault.NotLeader), string(fault.Indeterminate), string(fault.Unavailable)} {
-		m.retries.WithLabelValues(cause) // a rate needs the 0 before the first one
+		Help: "Restores run by this node, by outcome."}, []string{"outcome"})
+	for _, cause := range []string{causeOrigin, string(fault.NotLeader), string(fault.Indeterminate),
+		string(fault.Unavailable)} {
+		m.retries.WithLabelValues(cause) // creates the series with value 0, which rate() needs
 	}
 	for _, reason := range []string{staleForeign, staleLost, staleBehind, staleNoQuorum, staleRestored} {
 		m.staleReads.WithLabelValues(reason)
@@ -91,7 +100,8 @@ func newMetrics(reg prometheus.Registerer) *Metrics {
 			m.readsOf[readKind{level, served}] = m.reads.WithLabelValues(string(level), served)
 		}
 	}
-	reg.MustRegister(m.retries, m.staleReads, m.lostEvents, m.sessionWait, m.reads, m.readAge, m.forwards, m.forwardBatch, m.backups, m.lastBackup, m.backupBytes, m.restores)
+	reg.MustRegister(m.retries, m.staleReads, m.lostEvents, m.sessionWait, m.reads, m.leaderless, m.readAge,
+		m.forwards, m.forwardBatch, m.backups, m.lastBackup, m.backupBytes, m.restores)
 	return m
 }
 
@@ -105,7 +115,7 @@ func (m *Metrics) saved(t backup.Totals, err error) {
 
 func (m *Metrics) restored(err error) { m.restores.WithLabelValues(outcomeWord(err)).Inc() }
 
-// outcomeWord is the label for what became of a call.
+// outcomeWord returns the label for the outcome of a call.
 func outcomeWord(err error) string {
 	if err == nil {
 		return "ok"
@@ -113,8 +123,11 @@ func outcomeWord(err error) string {
 	return string(fault.CodeOf(err))
 }
 
-// gave counts an answered read.
-func (m *Metrics) gave(g *given) {
+// gave counts an answered read. led reports whether a leader of the group is known.
+func (m *Metrics) gave(g *given, led bool) {
+	if !led && g.level != state.Linearizable && g.level != state.Bounded {
+		m.leaderless.Inc()
+	}
 	m.readsOf[readKind{g.level, g.served}].Inc()
 	if g.reason != "" {
 		m.staleReads.WithLabelValues(g.reason).Inc()
@@ -129,8 +142,8 @@ func (m *Metrics) forwarded(kind string, err error) {
 	m.forwards.WithLabelValues(kind, outcomeWord(err)).Inc()
 }
 
-// collector reads groups when Prometheus asks.
-type collector struct{ host *Host }
+// collector reads the groups on each scrape.
+type collector struct{ server *server }
 
 type gauge struct {
 	desc *prometheus.Desc
@@ -142,23 +155,56 @@ func newGauge(name, help string, get func(*group.Status) float64) gauge {
 	return gauge{prometheus.NewDesc(name, help, []string{"group"}, nil), prometheus.GaugeValue, get}
 }
 
-// gauges are the values of one group, in documentation order.
+// gauges returns the gauges of one group, in documentation order.
 func gauges() []gauge {
 	return []gauge{
 		newGauge("quorate_raft_term", "Current term.", func(s *group.Status) float64 { return float64(s.Term) }),
-		newGauge("quorate_raft_is_leader", "1 if this node leads the group.", func(s *group.Status) float64 { return flag(s.State == "leader") }),
-		newGauge("quorate_raft_has_leader", "1 if this node knows a leader of the group.", func(s *group.Status) float64 { return flag(s.Leader != "") }),
-		newGauge("quorate_raft_commit_index", "Index of the newest committed log entry this node knows.", func(s *group.Status) float64 { return float64(s.CommitIndex) }),
-		newGauge("quorate_raft_applied_index", "Index of the newest log entry the state machine has applied.", func(s *group.Status) float64 { return float64(s.AppliedIndex) }),
-		newGauge("quorate_raft_last_index", "Index of the newest log entry on this node.", func(s *group.Status) float64 { return float64(s.LastIndex) }),
-		newGauge("quorate_raft_snapshot_index", "Index of the newest snapshot.", func(s *group.Status) float64 { return float64(s.SnapshotIndex) }),
-		newGauge("quorate_raft_log_bytes", "Log bytes since the newest snapshot.", func(s *group.Status) float64 { return float64(s.LogBytes) }),
-		newGauge("quorate_raft_voters", "Voters in the group's configuration.", func(s *group.Status) float64 { return float64(s.Voters()) }),
-		newGauge("quorate_raft_state_in_doubt", "1 while this node's replica serves nothing because its state differs from a majority's, is damaged, or no majority agrees.", func(s *group.Status) float64 { return flag(s.Doubt != nil) }),
-		newGauge("quorate_raft_state_damaged", "1 if the last check found stored records that are not what was applied.", func(s *group.Status) float64 { return flag(s.Damaged) }),
-		newGauge("quorate_store_keys", "Live keys in the partition.", func(s *group.Status) float64 { return float64(s.Machine.Keys) }),
-		newGauge("quorate_store_disk_bytes", "Bytes of the partition's database on disk.", func(s *group.Status) float64 { return float64(s.Machine.DiskBytes) }),
-		newGauge("quorate_store_memtable_bytes", "Bytes of the partition's memtables.", func(s *group.Status) float64 { return float64(s.Machine.MemTableBytes) }),
+		newGauge("quorate_raft_is_leader", "1 if this node leads the group.", func(s *group.Status) float64 {
+			return flag(s.State == "leader")
+		}),
+		newGauge("quorate_raft_has_leader", "1 if this node knows a leader of the group.",
+			func(s *group.Status) float64 {
+				return flag(s.Leader != "")
+			}),
+		newGauge("quorate_raft_commit_index", "Index of the newest committed log entry this node knows.",
+			func(s *group.Status) float64 {
+				return float64(s.CommitIndex)
+			}),
+		newGauge("quorate_raft_applied_index", "Index of the newest log entry the state machine has applied.",
+			func(s *group.Status) float64 {
+				return float64(s.AppliedIndex)
+			}),
+		newGauge("quorate_raft_last_index", "Index of the newest log entry on this node.",
+			func(s *group.Status) float64 {
+				return float64(s.LastIndex)
+			}),
+		newGauge("quorate_raft_snapshot_index", "Index of the newest snapshot.", func(s *group.Status) float64 {
+			return float64(s.SnapshotIndex)
+		}),
+		newGauge("quorate_raft_log_bytes", "Log bytes since the newest snapshot.", func(s *group.Status) float64 {
+			return float64(s.LogBytes)
+		}),
+		newGauge("quorate_raft_voters", "Voters in the group's configuration.", func(s *group.Status) float64 {
+			return float64(s.Voters())
+		}),
+		newGauge("quorate_raft_state_in_doubt", "1 while this node's replica serves nothing because its state "+
+			"differs from a majority's, is damaged, or no majority agrees.", func(s *group.Status) float64 {
+			return flag(s.Doubt != nil)
+		}),
+		newGauge("quorate_raft_state_damaged", "1 if the last verification found damaged records.",
+			func(s *group.Status) float64 {
+				return flag(s.Damaged)
+			}),
+		newGauge("quorate_store_keys", "Live keys in the partition.", func(s *group.Status) float64 {
+			return float64(s.Machine.Keys)
+		}),
+		newGauge("quorate_store_disk_bytes", "Bytes of the partition's database on disk.",
+			func(s *group.Status) float64 {
+				return float64(s.Machine.DiskBytes)
+			}),
+		newGauge("quorate_store_memtable_bytes", "Bytes of the partition's memtables.", func(s *group.Status) float64 {
+			return float64(s.Machine.MemTableBytes)
+		}),
 	}
 }
 
@@ -170,8 +216,12 @@ func flag(b bool) float64 {
 }
 
 var (
-	spaceDesc    = prometheus.NewDesc("quorate_store_disk_free_bytes", "Free bytes of the data directory's disk.", nil, nil)
-	readOnlyDesc = prometheus.NewDesc("quorate_store_read_only", "1 while values are refused because the disk is nearly full.", nil, nil)
+	spaceDesc = prometheus.NewDesc("quorate_store_disk_free_bytes", "Free bytes of the data directory's disk.", nil,
+		nil)
+	readOnlyDesc = prometheus.NewDesc("quorate_store_read_only",
+		"1 while values are refused because the disks of a majority of voters are nearly full.", nil, nil)
+	lowDesc = prometheus.NewDesc("quorate_store_disk_low",
+		"1 while the data directory's disk has less free space than --min-free-disk.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -181,17 +231,19 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 	ch <- spaceDesc
 	ch <- readOnlyDesc
+	ch <- lowDesc
 }
 
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	list := gauges()
-	for i, g := range c.host.groups {
+	for i, g := range c.server.groups {
 		s := g.Status()
 		for _, v := range list {
 			ch <- prometheus.MustNewConstMetric(v.desc, v.kind, v.get(&s), strconv.Itoa(i))
 		}
 	}
-	ch <- prometheus.MustNewConstMetric(spaceDesc, prometheus.GaugeValue, float64(c.host.space.left.Load()))
-	ch <- prometheus.MustNewConstMetric(readOnlyDesc, prometheus.GaugeValue, flag(c.host.WritesAllowed() != nil))
+	ch <- prometheus.MustNewConstMetric(spaceDesc, prometheus.GaugeValue, float64(c.server.space.left.Load()))
+	ch <- prometheus.MustNewConstMetric(readOnlyDesc, prometheus.GaugeValue, flag(c.server.anyReadOnly()))
+	ch <- prometheus.MustNewConstMetric(lowDesc, prometheus.GaugeValue, flag(c.server.space.allowed() != nil))
 }

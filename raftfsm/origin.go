@@ -10,32 +10,32 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// origin numbers this node's requests to one group, so that a retry is applied once. The
-// number comes from the log (command.KindRegister); sequences count up within it; done is
-// the mark below which nothing will be asked again.
+// origin gives this node's requests to one group their ids, so that a retry is applied only once. A registration
+// in the log (command.KindRegister) assigns the number of the origin. Each request gets the next sequence number
+// of the origin.
 //
-// Invariant: a sequence is used for one request only, and done passes it only after that
+// Invariant: a sequence number is used for one request only. done is increased to a sequence number only after its
 // request will never be sent again.
 type origin struct {
-	name     string // node id and boot id: never the same for two runs of a process
+	name     string // different for every incarnation of a process
 	register func(context.Context, func() *command.Request) (group.Answer, error)
 
 	mu       sync.Mutex
 	number   uint64 // 0 = not registered
 	proven   bool   // a request with this number was answered with its outcome
-	attempts uint64 // registrations asked for
-	next     uint64 // last sequence given out
+	attempts uint64 // number of registrations sent
+	next     uint64 // last sequence that was used
 	done     uint64
-	finished map[uint64]struct{} // above done
+	finished map[uint64]struct{} // finished sequences above done
 
-	registering chan struct{} // one slot: at most one registration at a time
+	registering chan struct{} // capacity 1: at most one registration at a time
 }
 
 func newOrigin(name string, register func(context.Context, func() *command.Request) (group.Answer, error)) *origin {
 	return &origin{name: name, register: register, finished: map[uint64]struct{}{}, registering: make(chan struct{}, 1)}
 }
 
-// begin gives out an id for one request; end must follow.
+// begin returns the id for one request. The caller must call end with it.
 func (o *origin) begin(ctx context.Context) (command.RequestID, error) {
 	for {
 		if id, ok := o.take(); ok {
@@ -57,7 +57,7 @@ func (o *origin) take() (command.RequestID, bool) {
 	return command.RequestID{Origin: o.number, Seq: o.next, Done: o.done}, true
 }
 
-// end says that id will not be sent again.
+// end declares that the request with this id will not be sent again.
 func (o *origin) end(id command.RequestID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -84,8 +84,8 @@ func (o *origin) drop(number uint64) {
 	}
 }
 
-// prove notes that the group answered a request of this number with an outcome: from now
-// on the number can only vanish by being idle.
+// prove records that the group has answered a request of the origin with this number. From then on the group drops
+// the origin only after it has been idle for too long.
 func (o *origin) prove(number uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -94,22 +94,23 @@ func (o *origin) prove(number uint64) {
 	}
 }
 
-// isProven reports whether prove was called for the number in use.
+// isProven reports whether prove was called for the current number.
 func (o *origin) isProven() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.proven
 }
 
-// ensure registers, once for all who wait. Registering needs no protection: every attempt
-// has a name of its own, so one that was applied but not heard of, or comes late, replaces
-// nothing and is forgotten after a while.
+// ensure registers the origin if it has no number yet. Concurrent callers share one registration. Every attempt to
+// register uses a different name, so a repeated attempt is harmless. If the answer to an attempt is lost or late,
+// its registration replaces no other one and expires.
 func (o *origin) ensure(ctx context.Context) error {
 	select {
 	case o.registering <- struct{}{}:
 		defer func() { <-o.registering }()
 	case <-ctx.Done():
-		return &fault.Error{Code: fault.Timeout, Op: "raftfsm.origin", Msg: "registering with the group took too long", Err: ctx.Err()}
+		return &fault.Error{Code: fault.Timeout, Op: "raftfsm.origin", Msg: "registering with the group took too long",
+			Err: ctx.Err()}
 	}
 	o.mu.Lock()
 	have := o.number != 0
@@ -130,7 +131,7 @@ func (o *origin) ensure(ctx context.Context) error {
 	return nil
 }
 
-// attempt is one more registration.
+// attempt returns the request of one more registration attempt.
 func (o *origin) attempt() *command.Request {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -138,34 +139,37 @@ func (o *origin) attempt() *command.Request {
 	return &command.Request{Kind: command.KindRegister, Name: o.name + "/" + strconv.FormatUint(o.attempts, 10)}
 }
 
-// registrar is register for one group.
-func (h *Host) registrar(gid uint32) func(context.Context, func() *command.Request) (group.Answer, error) {
+// registrar returns register for one group.
+func (r *router) registrar(gid uint32) func(context.Context, func() *command.Request) (group.Answer, error) {
 	return func(ctx context.Context, attempt func() *command.Request) (group.Answer, error) {
-		return h.register(ctx, gid, attempt)
+		return r.register(ctx, gid, attempt)
 	}
 }
 
 // register sends registrations until one is answered or ctx ends.
-func (h *Host) register(ctx context.Context, gid uint32, attempt func() *command.Request) (group.Answer, error) {
+func (r *router) register(ctx context.Context, gid uint32, attempt func() *command.Request) (group.Answer, error) {
 	for {
 		data, err := command.AppendRequest(nil, attempt())
 		if err != nil {
 			return group.Answer{}, err
 		}
-		a, err := h.propose(ctx, gid, data, group.Committed, false)
-		if err == nil || !h.again(ctx, gid, err) {
+		a, err := r.replica.propose(ctx, gid, data, group.Committed, false)
+		if err == nil || !r.retry.again(ctx, r.replica, gid, err) {
+			if ctx.Err() != nil && (fault.Is(err, fault.NotLeader) || fault.Is(err, fault.Unavailable)) {
+				err = noQuorum("raftfsm.register", r.replica, gid, err)
+			}
 			return a, err
 		}
 	}
 }
 
-// notStarted turns the failure of a preparation into one of the request it was for: that
-// request surely was not applied.
+// notStarted translates an error of the registration into an error of the request. The request was certainly not
+// applied.
 func notStarted(err error) error {
 	code := fault.CodeOf(err)
 	if code == fault.Indeterminate || code == fault.NotLeader {
 		code = fault.Unavailable
 	}
-	return &fault.Error{Code: code, Op: "raftfsm.origin", Msg: "the write was not started: this node could not register with the group in time",
-		Hint: fault.HintOf(err)}
+	return &fault.Error{Code: code, Op: "raftfsm.origin", Msg: "the write was not started: this node could not " +
+		"register with the group in time", Err: err}
 }

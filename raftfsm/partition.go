@@ -8,10 +8,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// partitionOf maps a stored key to its group. Everything before the first "||" decides
-// (by default that is the application id), so all that one application may change in one
-// transaction lives in one group. A key without a prefix counts as an empty one. The
-// function is part of the data format: it never changes.
+// partitionOf returns the group of a stored key. It depends on the store and on the part of the key before the
+// first "||", which is the application id unless the store has another keyPrefix. So all keys of one application,
+// and every transaction on them, are in one group. A key without "||" counts as one with an empty prefix. The
+// function is part of the data format and must never change.
 func partitionOf(store, key string, partitions uint32) uint32 {
 	if partitions == 1 {
 		return 0
@@ -23,7 +23,8 @@ func partitionOf(store, key string, partitions uint32) uint32 {
 	return uint32(h.Sum64() % uint64(partitions))
 }
 
-// prefixOf is the part of a stored key before the first "||", by default the application.
+// prefixOf returns the part of a stored key before the first "||". With the default keyPrefix of a store, that is
+// the id of the application that wrote the key. prefixOf returns "" for a key without "||".
 func prefixOf(key string) string {
 	prefix, _, found := strings.Cut(key, "||")
 	if !found {
@@ -32,16 +33,18 @@ func prefixOf(key string) string {
 	return prefix
 }
 
-// listPartition is the group that holds every key with the prefix; invalid if several may.
+// listPartition returns the group that holds every key with the prefix. It returns fault.Invalid if keys with the
+// prefix may be in several groups.
 func (s *Store) listPartition(prefix string, n uint32) (uint32, error) {
 	if n > 1 && !strings.Contains(prefix, "||") {
-		return 0, &fault.Error{Code: fault.Invalid, Op: "raftfsm.List", Key: prefix, Msg: "keys with this prefix may lie in several partitions",
+		return 0, &fault.Error{Code: fault.Invalid, Op: "raftfsm.List", Key: prefix,
+			Msg:  "keys with this prefix may lie in several partitions",
 			Hint: "list the keys of one application (key prefix) only"}
 	}
 	return partitionOf(s.id, prefix, n), nil
 }
 
-// onePartition is the group of all keys; invalid if they lie in different ones.
+// onePartition returns the group of all keys; invalid if they are in different groups.
 func onePartition[T any](store string, items []T, key func(*T) string, partitions uint32) (uint32, error) {
 	if len(items) == 0 {
 		return 0, nil

@@ -11,12 +11,12 @@ import (
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm"
-	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// A node that was idle for so long that the group forgot it must not acknowledge writes
-// that the group then refuses.
-func TestEventualWritesAfterALongPauseAreNotLost(t *testing.T) {
+// If a node was idle for so long that the group forgot its origin, it must not acknowledge writes that the
+// group then refuses.
+func TestEventualWrite_AfterLongPauseIsNotLost(t *testing.T) {
 	var clock testClock
 	o := options(t, t.TempDir())
 	o.Now = clock.now
@@ -24,7 +24,7 @@ func TestEventualWritesAfterALongPauseAreNotLost(t *testing.T) {
 	h := open(t, o)
 	s := h.Store("", "s")
 	set(t, s, "app||first", "1", state.Eventual)
-	set(t, s, "app||second", "1", state.Eventual) // the origin has been answered by now
+	set(t, s, "app||second", "1", state.Eventual) // the group has answered the origin by now
 	for round := range 3 {
 		clock.advance(25 * time.Hour)
 		for i := range 5 {
@@ -34,7 +34,7 @@ func TestEventualWritesAfterALongPauseAreNotLost(t *testing.T) {
 				t.Fatalf("the acknowledged write of %s is lost", key)
 			}
 		}
-		// The sweep that forgets idle origins runs beside.
+		// The removal of idle origins runs concurrently.
 		eventually(t, func() error {
 			if due := h.Groups()[0].Machine().OriginDue(); due <= h.Groups()[0].Now() {
 				return errors.New("an idle origin is still there")
@@ -44,7 +44,7 @@ func TestEventualWritesAfterALongPauseAreNotLost(t *testing.T) {
 	}
 }
 
-func TestEventualReadsAtANodeComeAfterItsStrongWritesToo(t *testing.T) {
+func TestEventualRead_FollowsOwnStrongWrites(t *testing.T) {
 	c := startCluster(t, 3, nil)
 	follower := c.others(c.leader())[0]
 	eventually(t, func() error { return follower.Ready(0) })
@@ -55,12 +55,13 @@ func TestEventualReadsAtANodeComeAfterItsStrongWritesToo(t *testing.T) {
 	})
 }
 
-func TestARequestIDThatIsUsedAgainIsRefusedAlsoForEventualWrites(t *testing.T) {
+func TestRequestID_ReuseIsRefused(t *testing.T) {
 	s := open(t, options(t, t.TempDir())).Store("", "s")
 	set(t, s, "app||warm", "1", state.Eventual)
 	set(t, s, "app||warm", "2", state.Eventual)
 	write := func(key string) error {
-		_, err := s.Set(t.Context(), state.SetRequest{RequestID: "r", Consistency: state.Eventual, Items: []state.Write{{Key: key, Value: []byte("1")}}})
+		_, err := s.Set(t.Context(), state.SetRequest{RequestID: "r", Consistency: state.Eventual,
+			Items: []state.Write{{Key: key, Value: []byte("1")}}})
 		return err
 	}
 	must(t, write("app||a"))
@@ -73,8 +74,8 @@ func TestARequestIDThatIsUsedAgainIsRefusedAlsoForEventualWrites(t *testing.T) {
 	}
 }
 
-// A lost eventual write is reported to reads of its node once, not for ever after.
-func TestALostWriteIsReportedOnceAndThenOver(t *testing.T) {
+// A lost eventual write is reported once to the reads of its node.
+func TestLostWrite_IsReportedOnce(t *testing.T) {
 	c := startCluster(t, 3, nil)
 	lead := c.leader()
 	s := lead.Store("", "s")
@@ -82,7 +83,8 @@ func TestALostWriteIsReportedOnceAndThenOver(t *testing.T) {
 	set(t, s, "app||k", "old", state.Eventual)
 	id := lead.Identity().Server
 	c.isolate(id)
-	if _, err := s.Set(within(t, time.Second), state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("lost")}}}); err != nil {
+	if _, err := s.Set(within(t, time.Second),
+		state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("lost")}}}); err != nil {
 		t.Skipf("the leader stepped down before it took the write: %v", err)
 	}
 	next := c.leader(id)
@@ -103,9 +105,9 @@ func TestALostWriteIsReportedOnceAndThenOver(t *testing.T) {
 	})
 }
 
-// Only a directory that is new forms a cluster by itself: one that was made to join would
-// become a second leader inside the cluster it belongs to.
-func TestADirectoryMadeToJoinNeverFormsAGroupByItself(t *testing.T) {
+// Only a new directory may form a cluster. A directory created to join one would add a second leader to that
+// cluster.
+func TestOpen_JoiningDirectoryNeverFormsCluster(t *testing.T) {
 	for name, prepare := range map[string]func(*raftfsm.Host) error{
 		"nothing yet":     func(*raftfsm.Host) error { return nil },
 		"part of another": func(h *raftfsm.Host) error { return h.Adopt("0123456789abcdef", 0) },
@@ -120,17 +122,18 @@ func TestADirectoryMadeToJoinNeverFormsAGroupByItself(t *testing.T) {
 			o.Bootstrap, o.Registerer = true, prometheus.NewRegistry()
 			again := open(t, o)
 			if again.Groups()[0].Leading() {
-				t.Fatal("it leads a group of its own")
+				t.Fatal("the server leads a group of its own")
 			}
-			_, err := again.Store("", "s").Set(within(t, 200*time.Millisecond), state.SetRequest{Items: []state.Write{{Key: "k", Value: []byte("1")}}, Consistency: state.Strong})
+			_, err := again.Store("", "s").Set(within(t, 200*time.Millisecond),
+				state.SetRequest{Items: []state.Write{{Key: "k", Value: []byte("1")}}, Consistency: state.Strong})
 			if err == nil {
-				t.Error("it acknowledged a write")
+				t.Error("the server acknowledged a write")
 			}
 		})
 	}
 }
 
-func TestAForwardedRequestThatReplicasCouldNotApplyIsRefused(t *testing.T) {
+func TestServe_RefusesInvalidProposal(t *testing.T) {
 	h := open(t, options(t, t.TempDir()))
 	last := h.Groups()[0].LastIndex()
 	for name, payload := range map[string][]byte{
@@ -138,7 +141,8 @@ func TestAForwardedRequestThatReplicasCouldNotApplyIsRefused(t *testing.T) {
 		"nothing":      {1, 0, 0, 0},
 		"far too much": append([]byte{1, 0, 0, 0}, make([]byte, raftfsm.MaxRequest+1)...),
 	} {
-		if _, err := h.Serve(t.Context(), raftfsm.MethodPropose, payload); !fault.Is(err, fault.Invalid) && !fault.Is(err, fault.TooLarge) {
+		if _, err := h.Serve(t.Context(), raftfsm.MethodPropose, payload); !fault.Is(err, fault.Invalid) &&
+			!fault.Is(err, fault.TooLarge) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -147,7 +151,7 @@ func TestAForwardedRequestThatReplicasCouldNotApplyIsRefused(t *testing.T) {
 	}
 }
 
-func TestADirectoryWithoutTermsAndLogIsRefused(t *testing.T) {
+func TestOpen_RefusesDirectoryWithoutTermsAndLog(t *testing.T) {
 	o := options(t, t.TempDir())
 	h := open(t, o)
 	set(t, h.Store("", "s"), "k", "1", state.Strong)
@@ -161,15 +165,20 @@ func TestADirectoryWithoutTermsAndLogIsRefused(t *testing.T) {
 	}
 }
 
-func TestTheLargestWriteSurvivesARestartOnBothLogs(t *testing.T) {
-	// raft-wal is the one with a limit of its own; boltdb only takes long.
-	for engine, size := range map[group.LogEngine]int{group.BoltDB: 4 << 20, group.WAL: raftfsm.MaxRequest - 1024} {
+func TestLargestWrite_SurvivesRestartOnBothEngines(t *testing.T) {
+	if testing.Short() {
+		t.Skip("writes and restarts for many seconds")
+	}
+	// raft-wal has a limit of its own; boltdb is only slow
+	for engine, size := range map[raftlog.Engine]int{raftlog.BoltDB: 4 << 20, raftlog.WAL: raftfsm.MaxRequest - 1024} {
 		t.Run(string(engine), func(t *testing.T) {
 			o := options(t, t.TempDir())
 			o.Engine = engine
 			h := open(t, o)
 			set := func(n int) error {
-				_, err := h.Store("", "s").Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: "k", Value: make([]byte, n)}}, Consistency: state.Strong})
+				_, err := h.Store("", "s").Set(t.Context(),
+					state.SetRequest{Items: []state.Write{{Key: "k", Value: make([]byte, n)}},
+						Consistency: state.Strong})
 				return err
 			}
 			must(t, set(size))
@@ -185,19 +194,19 @@ func TestTheLargestWriteSurvivesARestartOnBothLogs(t *testing.T) {
 	}
 }
 
-func TestADiskWhoseSpaceCannotBeToldIsNoFullDisk(t *testing.T) {
+func TestDiskSpace_UnknownIsNotFull(t *testing.T) {
 	o := options(t, t.TempDir())
 	o.FreeBytes = func(string) (uint64, error) { return 0, errors.New("no such call") }
 	set(t, open(t, o).Store("", "s"), "k", "1", state.Strong)
 }
 
-// What a strong read or listing leaves out because its time has come is gone for every
-// later leader: the log's time has passed it.
-func TestStrongAnswersMakeExpiryDefinite(t *testing.T) {
+// When a strong read or listing leaves out an expired item, the item is gone for every later leader too,
+// because the log's time has passed its expiry.
+func TestStrongRead_MakesExpiryPermanent(t *testing.T) {
 	var clock testClock
 	o := options(t, t.TempDir())
 	o.Now = clock.now
-	o.Timing.ExpiryEvery = time.Hour // nobody sweeps
+	o.Timing.ExpiryEvery = time.Hour // no background expiry
 	h := open(t, o)
 	s, m := h.Store("", "s"), h.Groups()[0].Machine()
 	for name, read := range map[string]func() int{
@@ -208,15 +217,17 @@ func TestStrongAnswersMakeExpiryDefinite(t *testing.T) {
 			return 0
 		},
 		"list": func() int {
-			page, err := s.List(t.Context(), state.ListRequest{Prefix: "app||", ReadOptions: state.ReadOptions{Consistency: state.Strong}})
+			page, err := s.List(t.Context(), state.ListRequest{Prefix: "app||",
+				ReadOptions: state.ReadOptions{Consistency: state.Strong}})
 			must(t, err)
 			return len(page.Items)
 		},
 	} {
-		_, err := s.Set(t.Context(), state.SetRequest{Consistency: state.Strong, Items: []state.Write{{Key: "app||k", Value: []byte("1"), TTL: state.TTL{Set: true, Seconds: 60}}}})
+		_, err := s.Set(t.Context(), state.SetRequest{Consistency: state.Strong,
+			Items: []state.Write{{Key: "app||k", Value: []byte("1"), TTL: state.TTL{Set: true, Seconds: 60}}}})
 		must(t, err)
 		if n := read(); n != 1 {
-			t.Errorf("%s finds %d keys before the time has come", name, n)
+			t.Errorf("%s finds %d keys before the expiry", name, n)
 		}
 		clock.advance(2 * time.Minute)
 		due, _ := m.NextDue()

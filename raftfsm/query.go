@@ -7,7 +7,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// queryKind is what a query looks up. Numbers are part of the protocol.
+// queryKind is the kind of a query. The numbers are part of the protocol.
 type queryKind uint8
 
 const (
@@ -16,43 +16,45 @@ const (
 	queryList                      // a page of keys
 )
 
-// query is a read of one group: what to look up, and what was found. It runs on the
-// machine at hand, or travels to a server that has one.
+// query is a read of one group: what to read, and the result. It runs on the local machine, or is sent to a server
+// that has a replica.
 type query struct {
 	kind          queryKind
 	store         string
 	keys          []string
 	prefix, after string // queryList
 	limit         int    // queryList: 1 to maxPage
-	strong        bool   // what is due must be so for every later leader too
+	// of the value, or of all values together; 0 = no bound. It is not sent to other servers; see maxAnswer
+	maxBytes int64
+	strong   bool // expired items must be expired for every later leader too
 
-	values []kv.Value  // found: one for each key, in order
-	listed []kv.Listed // found by queryList
-	more   bool        // there are keys after those listed
+	values []kv.Value  // result: one for each key, in order
+	listed []kv.Listed // result of queryList
+	more   bool        // there are more keys after those listed
 	asked  uint64      // the leader's time when a strong listing began
 
-	key   [1]string // where keys and values of queryGet lie
+	key   [1]string // storage for keys and values of a queryGet
 	value [1]kv.Value
 }
 
-// queryOne looks up a key.
+// queryOne returns a query for one key.
 func queryOne(store, key string) *query {
 	q := &query{kind: queryGet, store: store, key: [1]string{key}}
 	q.keys = q.key[:]
 	return q
 }
 
-// look reads a machine at a cluster time. pending says that something was left out only
-// because of that time, which the log has not reached yet.
+// look reads a machine at the cluster time now and stores the result in q. pending reports whether an item was
+// left out although it has not expired by the log's time: it expires between that time and now.
 func (q *query) look(m *kv.Machine, now uint64) (pending bool, err error) {
 	switch q.kind {
 	case queryGet:
-		v, err := m.Get(q.store, q.keys[0], now)
+		v, err := m.GetWithin(q.store, q.keys[0], now, q.maxBytes)
 		q.value[0] = v
 		q.values = q.value[:]
 		return v.Pending, err
 	case queryMany:
-		q.values, err = m.GetMany(q.store, q.keys, now)
+		q.values, err = m.GetManyWithin(q.store, q.keys, now, q.maxBytes)
 		for i := range q.values {
 			pending = pending || q.values[i].Pending
 		}
@@ -64,7 +66,7 @@ func (q *query) look(m *kv.Machine, now uint64) (pending bool, err error) {
 
 func (q *query) list(m *kv.Machine, now uint64) (pending bool, err error) {
 	if q.strong {
-		// List at the log's own time, which is moved first if anything has become due since.
+		// List at the log's own time, and advance that time first if anything has expired since.
 		if q.asked == 0 {
 			q.asked = now
 		}
@@ -77,7 +79,7 @@ func (q *query) list(m *kv.Machine, now uint64) (pending bool, err error) {
 	return false, err
 }
 
-// append encodes what to look up.
+// append encodes the request of q.
 func (q *query) append(b []byte) []byte {
 	b = append(b, byte(q.kind))
 	b = appendString(b, q.store)
@@ -92,7 +94,7 @@ func (q *query) append(b []byte) []byte {
 	return b
 }
 
-// readQuery undoes append. What it returns can be looked up.
+// readQuery decodes what append encodes. The result is validated.
 func readQuery(f *frame) (*query, error) {
 	q := &query{kind: queryKind(f.Byte()), store: f.Text()}
 	switch q.kind {
@@ -119,13 +121,13 @@ func readQuery(f *frame) (*query, error) {
 	return q, nil
 }
 
-// Bits of a value found.
+// Bits of a found value.
 const (
 	valueFound = 1 << iota
-	valueMore  // of a listing: there is more
+	valueMore  // of a listing: there are more keys
 )
 
-// appendFound encodes what was found.
+// appendFound encodes the result of q.
 func (q *query) appendFound(b []byte) []byte {
 	if q.kind == queryList {
 		more := uint64(0)
@@ -136,7 +138,8 @@ func (q *query) appendFound(b []byte) []byte {
 		for i := range q.listed {
 			l := &q.listed[i]
 			b = appendString(b, l.Key)
-			b = binary.AppendUvarint(binary.AppendUvarint(binary.AppendUvarint(b, l.Revision), l.ExpireAt), uint64(l.Size)) //nolint:gosec // not negative
+			b = binary.AppendUvarint(binary.AppendUvarint(b, l.Revision), l.ExpireAt)
+			b = binary.AppendUvarint(b, uint64(l.Size)) //nolint:gosec // not negative
 		}
 		return b
 	}
@@ -154,7 +157,7 @@ func (q *query) appendFound(b []byte) []byte {
 	return b
 }
 
-// readFound undoes appendFound: q is filled with the answer to it, or left as it is.
+// readFound decodes what appendFound encodes, into q. On an error q is unchanged.
 func (q *query) readFound(f *frame) error {
 	var listed []kv.Listed
 	var values []kv.Value
@@ -164,7 +167,9 @@ func (q *query) readFound(f *frame) error {
 		n := f.Uvarint()
 		f.Bad = f.Bad || n > uint64(len(f.Rest)) || n > maxPage
 		for i := uint64(0); i < n && !f.Bad; i++ {
-			listed = append(listed, kv.Listed{Key: f.Text(), Revision: f.Uvarint(), ExpireAt: f.Uvarint(), Size: int(f.Uvarint())}) //nolint:gosec // informative
+			l := kv.Listed{Key: f.Text(), Revision: f.Uvarint(), ExpireAt: f.Uvarint()}
+			l.Size = int(f.Uvarint()) //nolint:gosec // informative
+			listed = append(listed, l)
 		}
 	} else {
 		for i := 0; i < len(q.keys) && !f.Bad; i++ {
@@ -172,21 +177,23 @@ func (q *query) readFound(f *frame) error {
 		}
 	}
 	if f.Bad || len(f.Rest) > 0 {
-		return &fault.Error{Code: fault.Unavailable, Op: "raftfsm.read", Msg: "the answer of the server cannot be read", Hint: "run the same version on all nodes"}
+		return &fault.Error{Code: fault.Unavailable, Op: "raftfsm.read", Msg: "the answer of the server cannot be read",
+			Hint: "run the same version on all nodes"}
 	}
 	q.listed, q.values, q.more = listed, values, more
 	return nil
 }
 
-// value reads one value found, or its absence.
+// value reads one value, or its absence.
 func (f *frame) value() kv.Value {
 	if f.Byte()&valueFound == 0 {
 		return kv.Value{}
 	}
-	return kv.Value{Found: true, Value: append([]byte{}, f.Bytes()...), ContentType: f.Text(), Revision: f.Uvarint(), ExpireAt: f.Uvarint()}
+	return kv.Value{Found: true, Value: append([]byte{}, f.Bytes()...), ContentType: f.Text(), Revision: f.Uvarint(),
+		ExpireAt: f.Uvarint()}
 }
 
-// appendString appends a text and its length.
+// appendString appends the length of a text and the text.
 func appendString[T ~string | ~[]byte](b []byte, s T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }

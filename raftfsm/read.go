@@ -9,14 +9,15 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
 const (
-	// sessionPatience is how long an eventual read waits for what its session has seen
-	// before it is answered anyway, marked stale: no quorum can apply it at present.
+	// sessionPatience is how long an eventual read waits for the position that its session has seen. After that it is
+	// answered and marked stale, because there is no quorum that could apply that position.
 	sessionPatience = time.Second
 
-	// replicaPatience is how long a replica is waited for before the leader is asked.
+	// replicaPatience is how long a read waits for the local replica before it queries the leader.
 	replicaPatience = 50 * time.Millisecond
 
 	staleForeign  = "foreign_session"
@@ -28,65 +29,62 @@ const (
 
 func utoa(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
 
-// read answers q from a group at the level asked for and says at which it was given.
-func (h *Host) read(ctx context.Context, gid uint32, opts *state.ReadOptions, q *query) (state.Proof, error) {
-	tag, err := h.belong(ctx)
+// read executes q in a group at the requested level, and returns how it was answered.
+func (r *router) read(ctx context.Context, gid uint32, opts *state.ReadOptions, q *query) (state.Proof, error) {
+	tag, err := r.node.wait(ctx)
 	if err != nil {
 		return state.Proof{}, err
 	}
-	sess, foreign, err := h.tokens.parse(opts.Session, tag)
+	sess, foreign, err := r.tokens.parse(opts.Session, tag)
 	if err != nil {
 		return state.Proof{}, err
 	}
 	q.strong = opts.Consistency == state.Strong
-	ask := asking{bound: opts.MaxStaleness, foreign: foreign, own: h.own[gid].of(q)}
+	own := &r.group(gid).own
+	ask := asking{bound: opts.MaxStaleness, foreign: foreign, own: own.of(q)}
 	if s, ok := sess.of(gid); ok {
 		ask.session = &s
 	}
-	var got given
-	if h.scout != nil {
-		got, err = h.readAway(ctx, gid, ask, q)
-	} else {
-		got, err = h.readHere(ctx, gid, ask, q)
-	}
+	got, err := r.replica.read(ctx, gid, ask, q)
 	if err != nil {
 		return state.Proof{}, err
 	}
-	h.settleOwn(gid, q, ask.own, &got)
-	h.metrics.gave(&got)
+	r.replica.settle(own, q, ask.own, got)
+	r.metrics.gave(&got, r.replica.leader(gid) != "")
 	p := state.Proof{Level: got.level, Age: got.age, Session: opts.Session}
 	if got.level != state.Stale || got.forgive {
 		token := opts.Session
-		if got.forgive || foreign { // it says more than what counts
+		if got.forgive || foreign { // the token has positions that no longer count
 			sess, token = sess.without(gid), ""
 		}
-		p.Session = h.tokens.after(token, sess, got.at, tag)
+		p.Session = r.tokens.after(token, sess, got.at, tag)
 	}
 	return p, nil
 }
 
-// asking is what a read needs to know about the one who asks.
+// asking holds what a read needs to know about its requester.
 type asking struct {
-	bound   time.Duration // on the age of an eventual read; 0 = none
+	bound   time.Duration // maximum age of an eventual read; 0 = none
 	session *seen         // what the session has seen of the group
-	own     []*seen       // newest writes of the application at the node that asks, if the machine may not reflect them
-	foreign bool          // the session is of another cluster
+	// newest writes of the application at the requesting node, if the machine may not reflect them
+	own     []*seen
+	foreign bool // the session is of another cluster
 }
 
-// given is how a read was answered.
+// given describes how a read was answered.
 type given struct {
 	level   state.Level
 	age     time.Duration // negative = not known
 	at      seen          // what the session has seen now
 	reason  string        // why it is stale
-	forgive bool          // what the session or the node had seen was lost, and the answer says so
-	ownDone bool          // asking.own is reflected, or lost and reported
-	served  string        // by whom, a value of the label of that name
+	forgive bool          // a position of the session or of the node was lost, and the answer reports that
+	ownDone bool          // asking.own is reflected, or its loss is reported
+	served  string        // value of the label "served"
 }
 
-// readHere answers q from the replica on this node.
-func (h *Host) readHere(ctx context.Context, gid uint32, ask asking, q *query) (given, error) {
-	r := reading{host: h, group: h.groups[gid], id: gid, asking: ask, q: q}
+// read implements replica: it reads from the replica of this node.
+func (s *server) read(ctx context.Context, gid uint32, ask asking, q *query) (given, error) {
+	r := reading{server: s, group: s.groups[gid], id: gid, asking: ask, q: q}
 	r.out = given{level: state.SessionLevel, age: -1, served: servedLocal}
 	var err error
 	if q.strong {
@@ -97,22 +95,21 @@ func (h *Host) readHere(ctx context.Context, gid uint32, ask asking, q *query) (
 	return r.out, err
 }
 
-// reading is one read of one group.
+// reading is one running read of one group.
 type reading struct {
 	asking
-	host  *Host
-	group *group.Group
-	id    uint32
-	q     *query
-	out   given
+	server *server
+	group  *group.Group
+	id     uint32
+	q      *query
+	out    given
 }
 
-// strong is linearizable: a fresh read index, the machine up to it, then the look. What
-// is due but not yet removed through the log is made definite first, so that no later
-// leader, whose clock may be behind, shows it again.
+// strong performs a linearizable read. It gets a new read index, waits until the machine has applied it, and
+// reads. If an item has expired but was not removed through the log yet, strong first advances the log's time and
+// reads again. Otherwise a later leader whose clock is behind could return the item.
 func (r *reading) strong(ctx context.Context) error {
-	// An eventual write of the session, or of this node, may be on the leader's disk and
-	// not committed yet.
+	// An eventual write of the session, or of this node, may be on the leader's disk and not committed yet.
 	var after seen
 	for _, s := range append(r.own[:len(r.own):len(r.own)], r.session) {
 		if s != nil && after.before(*s) {
@@ -128,7 +125,7 @@ func (r *reading) strong(ctx context.Context) error {
 		if err := r.group.WaitApplied(ctx, ri.Index); err != nil {
 			return err
 		}
-		r.host.vouch(r.id, sent)
+		r.server.fresh[r.id].verified(sent)
 		pending, err := r.see(ri.Now)
 		if err != nil {
 			return err
@@ -143,48 +140,49 @@ func (r *reading) strong(ctx context.Context) error {
 	}
 }
 
-// readIndex asks until a leader can prove itself or ctx ends. after is a position the
-// index must cover, if the leader's log holds it.
-func (r *reading) readIndex(ctx context.Context, after group.Position) (group.ReadIndex, group.Holding, error) {
+// readIndex requests a read index, again and again, until a leader returns one or ctx ends. The returned index is
+// at or above the position after, if the leader's log contains that position. The Holding says whether it does.
+func (r *reading) readIndex(ctx context.Context, after raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	for {
 		var ri group.ReadIndex
 		var held group.Holding
 		var err error
-		if to, away := r.host.elsewhere(r.id); away {
-			ri, held, err = r.host.remoteReadIndex(ctx, to, r.id, after)
+		if to := r.server.otherLeader(r.id); to != "" {
+			ri, held, err = r.server.remote.readIndex(ctx, to, r.id, after)
 		} else {
 			ri, held, err = leaderIndex(ctx, r.group, after)
 		}
-		if err == nil || !r.host.again(ctx, r.id, err) {
+		if err == nil || !r.server.retry.again(ctx, r.server, r.id, err) {
 			if ctx.Err() != nil && err != nil {
-				err = noQuorum("raftfsm.read", r.id, err)
+				err = noQuorum("raftfsm.read", r.server, r.id, err)
 			}
 			return ri, held, err
 		}
 	}
 }
 
-// tick moves the log's time to the leader's.
+// tick advances the log's time to the leader's time.
 func (r *reading) tick(ctx context.Context) error {
 	data, err := command.AppendRequest(nil, &command.Request{Kind: command.KindTick})
 	if err != nil {
 		return err
 	}
-	_, err = r.host.propose(ctx, r.id, data, group.Committed, false)
+	_, err = r.server.propose(ctx, r.id, data, group.Committed, false)
 	switch fault.CodeOf(err) {
 	case fault.NotLeader, fault.Indeterminate, fault.Unavailable:
-		return nil // the next round finds out
+		return nil // the next round notices
 	}
 	return err
 }
 
-// eventual reads the local machine, after what the session and the node that asks have written.
+// eventual reads the local machine. Before, it waits until the machine has applied what the session has seen and
+// what the requesting node has written.
 func (r *reading) eventual(ctx context.Context) error {
 	reason, err := r.catchUp(ctx)
 	if err != nil {
 		return err
 	}
-	if age, known := r.host.age(r.id); known {
+	if age, known := r.server.fresh[r.id].age(r.group.Age()); known {
 		r.out.age = age
 	}
 	if r.bound > 0 {
@@ -204,8 +202,9 @@ func (r *reading) eventual(ctx context.Context) error {
 	return nil
 }
 
-// catchUp waits for what the session and this node have seen. The reason is empty if the
-// guarantees hold.
+// catchUp waits until the machine has applied the positions of the session and of the requesting node. If that is
+// not possible, reason says why, and the answer must be marked stale. reason is empty if the guarantees of the
+// session hold.
 func (r *reading) catchUp(ctx context.Context) (reason string, err error) {
 	if r.foreign {
 		r.out.forgive = true
@@ -221,14 +220,14 @@ func (r *reading) catchUp(ctx context.Context) (reason string, err error) {
 		if reason, err := r.await(ctx, *r.session); reason != "" || err != nil {
 			return reason, err
 		}
-		if r.restored(*r.session) { // while it was waited for
+		if r.restored(*r.session) { // restored while it waited
 			return staleRestored, nil
 		}
 	}
 	return r.awaitOwn(ctx)
 }
 
-// awaitOwn waits for what the application has written at the node that asks.
+// awaitOwn waits for the writes of the application at the requesting node.
 func (r *reading) awaitOwn(ctx context.Context) (reason string, err error) {
 	for _, s := range r.own {
 		if r.restored(*s) {
@@ -249,8 +248,8 @@ func (r *reading) awaitOwn(ctx context.Context) (reason string, err error) {
 	return reason, nil
 }
 
-// restored reports whether what was seen has been replaced by a backup since. It is said
-// once: the session goes on from what it sees now.
+// restored reports whether a restore has replaced the data to which the position s belongs. If so, the answer
+// makes the session forget s. So this is reported once, and the session continues from the new data.
 func (r *reading) restored(s seen) bool {
 	if s.pos.Index >= r.group.Machine().Restored() {
 		return false
@@ -259,14 +258,14 @@ func (r *reading) restored(s seen) bool {
 	return true
 }
 
-// await waits until the machine has applied s, or says why it cannot: a short while for
-// the replica at hand, then the leader tells where it stands.
+// await waits until the machine has applied s. If that is not possible, it returns the reason. It waits a short
+// time for the local replica, and after that asks the leader whether its log contains s.
 func (r *reading) await(ctx context.Context, s seen) (reason string, err error) {
 	if r.done(s) {
 		return "", nil
 	}
 	start := time.Now()
-	defer func() { r.host.metrics.sessionWait.Observe(time.Since(start).Seconds()) }()
+	defer func() { r.server.metrics.sessionWait.Observe(time.Since(start).Seconds()) }()
 	wait, cancel := context.WithTimeout(ctx, sessionPatience)
 	defer cancel()
 	if r.holds(s) == group.Unknown && !r.group.Leading() {
@@ -284,9 +283,9 @@ func (r *reading) await(ctx context.Context, s seen) (reason string, err error) 
 	if err == nil && held != group.Lost {
 		err = r.group.WaitApplied(wait, s.pos.Index)
 	}
-	// Another leader's entries may have taken the place of s while it was waited for.
+	// Entries of another leader may have replaced s during the wait.
 	if !s.committed && (held == group.Lost || r.group.Holds(s.pos) == group.Lost) {
-		r.host.metrics.lostEvents.Inc()
+		r.server.metrics.lostEvents.Inc()
 		r.out.forgive = true
 		return staleLost, nil
 	}
@@ -296,9 +295,8 @@ func (r *reading) await(ctx context.Context, s seen) (reason string, err error) 
 	return "", err
 }
 
-// holds says what the local log tells about s. Of a position that cannot be lost only the
-// index counts: its term is that of the moment when it was seen, which may be later than
-// that of the entry.
+// holds returns whether the local log contains s. For a committed position only the index is compared. Its term is
+// the term at the time of the read, which may be later than the term of the entry.
 func (r *reading) holds(s seen) group.Holding {
 	switch {
 	case !s.committed:
@@ -309,13 +307,13 @@ func (r *reading) holds(s seen) group.Holding {
 	return group.Unknown
 }
 
-// done reports whether the machine surely reflects s already.
+// done reports whether the machine certainly reflects s already.
 func (r *reading) done(s seen) bool {
 	return r.group.Machine().Applied() >= s.pos.Index && (s.committed || r.group.Holds(s.pos) == group.Held)
 }
 
-// see looks at the machine and notes the position that was seen: at least as new as
-// anything the look can have shown.
+// see reads the machine and records the position of the answer. The read cannot have returned anything newer than
+// that position. pending is that of look.
 func (r *reading) see(now uint64) (pending bool, err error) {
 	for {
 		m := r.group.Machine()
@@ -324,9 +322,9 @@ func (r *reading) see(now uint64) (pending bool, err error) {
 			err = r.group.Trusted()
 		}
 		if (err == nil || fault.Is(err, fault.Unavailable)) && m != r.group.Machine() {
-			continue // another has replaced it: a received one, or a right one
+			continue // the machine was replaced meanwhile by a received one
 		}
-		r.out.at = seen{group: r.id, pos: group.Position{Term: r.group.Term(), Index: m.Visible()}, committed: true}
+		r.out.at = seen{group: r.id, pos: raftlog.Position{Term: r.group.Term(), Index: m.Visible()}, committed: true}
 		return pending, err
 	}
 }

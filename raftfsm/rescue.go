@@ -12,26 +12,27 @@ import (
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// RescueOptions say how to rescue. Dir and Logger are required.
+// RescueOptions configure Rescue. Dir and Logger are required.
 type RescueOptions struct {
-	Dir    string // data directory of a server that is stopped
+	Dir    string // data directory of a stopped server
 	Logger *slog.Logger
-	// Agree is shown what the directory holds before anything is changed and says whether to
-	// go on. Required.
+	// Agree receives what the directory holds before anything is changed, and returns whether to continue.
+	// Required.
 	Agree func(Survey) (bool, error)
 	Step  func(step string) // crash points, for tests
 }
 
-// Survey is what a data directory holds of a cluster.
+// Survey describes what a data directory holds of a cluster.
 type Survey struct {
 	Identity Identity
-	Groups   []group.Survey // in order of their ids
+	Groups   []group.Survey // ordered by id
 }
 
-// Alone reports whether this server is the only voter of every group: then there is
-// nothing to rescue.
+// Alone reports whether this server is the only voter of every group and no rescue was interrupted. If so, a rescue
+// is not needed.
 func (s *Survey) Alone() bool {
 	for _, g := range s.Groups {
 		if voters := g.Voters(); len(voters) != 1 || string(voters[0]) != s.Identity.Server {
@@ -41,18 +42,17 @@ func (s *Survey) Alone() bool {
 	return s.Identity.Rescuing == 0
 }
 
-// Rescue makes the server in o.Dir, which must not run, the only voter of all its groups,
-// for a cluster that has lost a majority of its voters for good. What this server holds is
-// from then on the data of the cluster, also entries that no majority had; whatever it does
-// not hold is lost. Revision counters are raised, so that no ETag is given twice, and the
-// cluster gets a new epoch: servers of the old one are refused from then on, until they are
-// emptied and join again.
+// Rescue makes the server in o.Dir the only voter of all its groups, for a cluster that has permanently lost a
+// majority of its voters. The server must not run. Afterwards the data of the cluster is the data of this server,
+// including log entries that no majority had. All other data is lost. Rescue raises the revision counters, so that
+// no ETag is used twice. It also starts a new epoch of the cluster. Servers of the old epoch are refused until
+// their data directories are emptied and they join again.
 //
-// Every step is durable before the next. A rescue that was broken off is noted in the
-// directory: the server does not start before it has been run to its end.
+// Every step is durable before the next step begins. If a rescue is interrupted, the directory records that, and
+// the server does not start until Rescue has completed.
 //
-// Errors: unavailable if the server runs; invalid if the directory belongs to no cluster;
-// corrupt if it is damaged.
+// Rescue returns fault.Unavailable if the server is running, fault.Invalid if the directory belongs to no cluster,
+// and fault.Corrupt if the directory is damaged.
 func Rescue(o RescueOptions) (s Survey, err error) {
 	lock, err := lockDir(o.Dir)
 	if err != nil {
@@ -78,7 +78,7 @@ func Rescue(o RescueOptions) (s Survey, err error) {
 		return s, err
 	}
 	if id.Rescuing == 0 {
-		id.Rescuing = nextEpoch(id.Epoch)
+		id.Rescuing = nextEpoch(max(id.Epoch, id.Superseded))
 		if err := id.write(o.Dir); err != nil {
 			return s, err
 		}
@@ -102,19 +102,23 @@ func rescuable(dir string) (*Identity, error) {
 	case err != nil:
 		return nil, err
 	case id == nil:
-		return nil, &fault.Error{Code: fault.Invalid, Op: opRescue, Key: dir, Msg: "there is no data in " + dir, Hint: "name the data directory of the surviving server with --data-dir"}
+		return nil, &fault.Error{Code: fault.Invalid, Op: opRescue, Key: dir, Msg: "there is no data in " + dir,
+			Hint: "name the data directory of the surviving server with --data-dir"}
 	case id.Cluster == "" || !id.Made || id.Forming:
-		return nil, &fault.Error{Code: fault.Invalid, Op: opRescue, Key: dir, Msg: "the server of " + dir + " is part of no cluster",
+		return nil, &fault.Error{Code: fault.Invalid, Op: opRescue, Key: dir, Msg: "the server of " + dir +
+			" is part of no cluster",
 			Hint: "it holds nothing to rescue: start it with --join, or restore a backup"}
 	case id.Removed:
-		return nil, &fault.Error{Code: fault.Invalid, Op: opRescue, Key: dir, Msg: id.Node + " was removed from the cluster by an operator, and may lack what came after",
+		return nil, &fault.Error{Code: fault.Invalid, Op: opRescue, Key: dir, Msg: id.Node +
+			" was removed from the cluster by an operator, and may lack later writes",
 			Hint: "rescue another server, or restore a backup"}
 	}
 	return id, nil
 }
 
-// Epochs count rescues in their upper bits. The lower ones are random, so that two servers
-// of one cluster that are both rescued, by mistake, do not take each other for one.
+// An epoch counts rescues in its upper bits. Its lower epochCount bits are random. So if two servers of one
+// cluster are both rescued by mistake, they get different epochs and do not consider each other members of the
+// same cluster.
 const epochCount = 20
 
 func nextEpoch(epoch uint64) uint64 {
@@ -124,7 +128,9 @@ func nextEpoch(epoch uint64) uint64 {
 func rescueGroup(o RescueOptions, id *Identity, gid uint32) group.Options {
 	return group.Options{
 		ID: gid, Dir: groupDir(o.Dir, gid), ServerID: raft.ServerID(id.Server),
-		Engine: id.Engine, MustExist: true, Level: uint8(id.Format), //nolint:gosec // at most command.Version
+		Engine: id.Engine, MustExist: true, MustFloor: id.Floors,
+		Owner:  func() raftlog.Owner { return raftlog.Owner{Cluster: id.Cluster, Epoch: id.Epoch} },
+		Level:  uint8(id.Format), //nolint:gosec // at most command.Version
 		Logger: o.Logger, Fatal: func(err error) { o.Logger.Error("the disk failed", "error", err) }, Step: o.Step,
 	}
 }
@@ -134,6 +140,7 @@ func groupDir(dir string, gid uint32) string {
 }
 
 func errHalfRescued(dir string) error {
-	return &fault.Error{Code: fault.Invalid, Op: "raftfsm.Open", Key: dir, Msg: fmt.Sprintf("a rescue of the data directory %s has not finished", dir),
+	return &fault.Error{Code: fault.Invalid, Op: "raftfsm.Open", Key: dir,
+		Msg:  fmt.Sprintf("a rescue of the data directory %s has not finished", dir),
 		Hint: "run quorate rescue on it again"}
 }

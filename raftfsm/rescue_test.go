@@ -15,13 +15,14 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
 func yes(raftfsm.Survey) (bool, error) { return true, nil }
 
-// survivor makes a cluster of three with some keys and returns the directory of one server,
-// which is stopped, with the token of a session.
-func survivor(t *testing.T, engine group.LogEngine) (dir, session string) {
+// survivor makes a cluster of three with some keys. It returns the directory of one stopped server, and a
+// session token.
+func survivor(t *testing.T, engine raftlog.Engine) (dir, session string) {
 	t.Helper()
 	dirs := map[string]string{}
 	c := startCluster(t, 3, func(o *raftfsm.Options) { o.Partitions, o.Engine = 2, engine; dirs[o.NodeID] = o.Dir })
@@ -39,26 +40,29 @@ func survivor(t *testing.T, engine group.LogEngine) (dir, session string) {
 	return dirs[stay.Identity().Node], session
 }
 
-// alone opens what was rescued; no other server is reachable.
+// alone opens a rescued directory. No other server is reachable.
 func alone(t *testing.T, dir string) *raftfsm.Host {
 	t.Helper()
 	o := options(t, dir)
 	o.Bootstrap = false
-	o.Timing = group.Timing{Heartbeat: 150 * time.Millisecond, Election: 150 * time.Millisecond, Lease: 100 * time.Millisecond}
+	o.Timing = group.Timing{Heartbeat: 150 * time.Millisecond, Election: 150 * time.Millisecond,
+		Lease: 100 * time.Millisecond}
 	return open(t, o)
 }
 
-func TestARescuedServerServesAloneAndIsOfAnotherEpoch(t *testing.T) {
-	for _, engine := range []group.LogEngine{group.BoltDB, group.WAL} {
+func TestRescue_ServerServesAloneInNewEpoch(t *testing.T) {
+	for _, engine := range []raftlog.Engine{raftlog.BoltDB, raftlog.WAL} {
 		t.Run(string(engine), func(t *testing.T) {
 			dir, session := survivor(t, engine)
 			var shown raftfsm.Survey
-			s, err := raftfsm.Rescue(raftfsm.RescueOptions{Dir: dir, Logger: slog.New(slog.DiscardHandler), Agree: func(s raftfsm.Survey) (bool, error) {
-				shown = raftfsm.Survey{Identity: s.Identity, Groups: append([]group.Survey{}, s.Groups...)}
-				return true, nil
-			}})
+			s, err := raftfsm.Rescue(raftfsm.RescueOptions{Dir: dir, Logger: slog.New(slog.DiscardHandler),
+				Agree: func(s raftfsm.Survey) (bool, error) {
+					shown = raftfsm.Survey{Identity: s.Identity, Groups: append([]group.Survey{}, s.Groups...)}
+					return true, nil
+				}})
 			must(t, err)
-			if len(shown.Groups) != 2 || len(shown.Groups[0].Voters()) != 3 || shown.Alone() || shown.Groups[0].LastIndex == 0 {
+			if len(shown.Groups) != 2 || len(shown.Groups[0].Voters()) != 3 || shown.Alone() ||
+				shown.Groups[0].LastIndex == 0 {
 				t.Errorf("shown before: %+v", shown)
 			}
 			if !s.Alone() || s.Identity.Epoch == 0 {
@@ -72,36 +76,43 @@ func TestARescuedServerServesAloneAndIsOfAnotherEpoch(t *testing.T) {
 					t.Errorf("%s = %q", key, it.Value)
 				}
 				if w := set(t, h.Store("", "s"), key, "w", state.Strong); len(w.ETags[0]) < 13 { // 2^40 has 13 digits
-					t.Errorf("ETag %s may have been given out before", w.ETags[0])
+					t.Errorf("ETag %s may have been used before", w.ETags[0])
 				}
 			}
-			it, err := h.Store("", "s").Get(t.Context(), state.GetRequest{Key: "app0||k", ReadOptions: state.ReadOptions{Session: session}})
+			it, err := h.Store("", "s").Get(t.Context(), state.GetRequest{Key: "app0||k",
+				ReadOptions: state.ReadOptions{Session: session}})
 			must(t, err)
 			if it.Level != state.Stale {
-				t.Errorf("a session of before the rescue reads at %s", it.Level)
+				t.Errorf("a session from before the rescue reads at %s", it.Level)
 			}
 		})
 	}
 }
 
-func TestARescueThatIsDeclinedChangesNothing(t *testing.T) {
-	dir, _ := survivor(t, group.BoltDB)
+func TestRescue_DeclinedChangesNothing(t *testing.T) {
+	dir, _ := survivor(t, raftlog.BoltDB)
 	before, err := os.ReadFile(filepath.Join(dir, "node.json"))
 	must(t, err)
-	s, err := raftfsm.Rescue(raftfsm.RescueOptions{Dir: dir, Logger: slog.New(slog.DiscardHandler), Agree: func(raftfsm.Survey) (bool, error) { return false, nil }})
+	s, err := raftfsm.Rescue(raftfsm.RescueOptions{Dir: dir, Logger: slog.New(slog.DiscardHandler),
+		Agree: func(raftfsm.Survey) (bool, error) {
+			return false, nil
+		}})
 	must(t, err)
 	after, err := os.ReadFile(filepath.Join(dir, "node.json"))
 	must(t, err)
 	if string(before) != string(after) || len(s.Groups[0].Voters()) != 3 {
 		t.Errorf("%s\n%s\n%+v", before, after, s)
 	}
-	s, err = raftfsm.Rescue(raftfsm.RescueOptions{Dir: dir, Logger: slog.New(slog.DiscardHandler), Agree: func(raftfsm.Survey) (bool, error) { return false, nil }})
+	s, err = raftfsm.Rescue(raftfsm.RescueOptions{Dir: dir, Logger: slog.New(slog.DiscardHandler),
+		Agree: func(raftfsm.Survey) (bool, error) {
+			return false, nil
+		}})
 	if err != nil || len(s.Groups[1].Voters()) != 3 {
-		t.Errorf("looked again: %+v, %v", s, err)
+		t.Errorf("a second survey: %+v, %v", s, err)
 	}
 }
 
-func TestRescueRefusesWhatItCannotRescue(t *testing.T) {
+func TestRescue_RefusesUnsuitableDirectories(t *testing.T) {
 	running := options(t, t.TempDir())
 	open(t, running)
 	unformed := options(t, t.TempDir())
@@ -122,10 +133,10 @@ func TestRescueRefusesWhatItCannotRescue(t *testing.T) {
 	}
 }
 
-// At every step the directory is copied as a crash would leave it. Until the rescue has been
-// run again the server refuses to start; then it holds everything.
-func TestARescueThatWasBrokenOffIsRunAgain(t *testing.T) {
-	dir, _ := survivor(t, group.BoltDB)
+// At every step the directory is copied as a crash would leave it. The server must refuse to start until the
+// rescue has been run again. Afterwards it must have all data.
+func TestRescue_InterruptedCanBeRepeated(t *testing.T) {
+	dir, _ := survivor(t, raftlog.BoltDB)
 	copies := map[string]string{}
 	step := func(name string) {
 		if n := len(name); n > 6 && name[:6] == "rescue" {
@@ -136,7 +147,8 @@ func TestARescueThatWasBrokenOffIsRunAgain(t *testing.T) {
 			must(t, copyDir(copies[name], dir))
 		}
 	}
-	_, err := raftfsm.Rescue(raftfsm.RescueOptions{Dir: dir, Logger: slog.New(slog.DiscardHandler), Agree: yes, Step: step})
+	_, err := raftfsm.Rescue(raftfsm.RescueOptions{Dir: dir, Logger: slog.New(slog.DiscardHandler), Agree: yes,
+		Step: step})
 	must(t, err)
 	if len(copies) != 6 {
 		t.Fatalf("steps: %v", copies)
@@ -145,7 +157,7 @@ func TestARescueThatWasBrokenOffIsRunAgain(t *testing.T) {
 		o := options(t, dir)
 		o.Bootstrap = false
 		if h, err := raftfsm.Open(t.Context(), o); !fault.Is(err, fault.Invalid) {
-			t.Errorf("%s: a server that is half rescued starts: %v, %v", name, h, err)
+			t.Errorf("%s: a server with an incomplete rescue starts: %v, %v", name, h, err)
 			continue
 		}
 		_, err := raftfsm.Rescue(raftfsm.RescueOptions{Dir: dir, Logger: slog.New(slog.DiscardHandler), Agree: yes})
@@ -159,7 +171,7 @@ func TestARescueThatWasBrokenOffIsRunAgain(t *testing.T) {
 	}
 }
 
-// copyDir copies a tree as it is at one moment: again, if files came or went meanwhile.
+// copyDir copies a tree. It repeats the copy if files were added or removed meanwhile.
 func copyDir(to, from string) error {
 	for {
 		before, err := names(from)
@@ -173,7 +185,7 @@ func copyDir(to, from string) error {
 	}
 }
 
-// names are all files of a tree.
+// names returns all files of a tree.
 func names(dir string) (out []string, err error) {
 	err = filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		out = append(out, path)

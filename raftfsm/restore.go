@@ -16,33 +16,32 @@ import (
 )
 
 const (
-	stepTime = 30 * time.Second // bounds how long one step of a restore may go without a leader
-	takeOver = 20 * time.Second // and how long a restore waits for another to be given up
+	stepTime = 30 * time.Second // how long one step of a restore may wait for a leader
+	takeOver = 20 * time.Second // how long a restore waits until an earlier one counts as abandoned
 )
 
-// restoreSlack is what a step of a restore may add to the largest write.
+// restoreSlack is how many bytes a step of a restore may add to the largest write.
 const restoreSlack = 1 << 10
 
-// Restored tells what a restore has put in place.
+// Restored describes what a restore has put in place.
 type Restored struct {
 	Header backup.Header // of the backup
 	Totals backup.Totals
 }
 
-// Restore replaces all data of all groups by those of the backup read from r. Everything
-// goes through the logs: the data is first staged beside the live data, on every replica;
-// when r has been read and verified to its end, one entry for each group puts it in place.
-// Until then nothing has changed for anybody, and an error or a crash leaves nothing but
-// staged data, which is dropped. Writes go on meanwhile; those acknowledged before that entry
-// are replaced, later ones are applied to what was restored.
+// Restore replaces all data of all groups by the backup read from r. All steps go through the logs of the groups.
+// Every replica first stages the data beside the live data. After r has been read and verified completely, one
+// final entry per group replaces the live data by the staged data. Before the final entry nothing visible changes.
+// After an error or a crash the staged data is dropped. Writes continue during the restore. A write acknowledged
+// before the final entry is replaced. A later write is applied to the restored data.
 //
-// A failure or crash between the entries of two groups leaves the former restored and the
-// latter not: the error says so, and the restore can be run again.
+// After a failure or crash between the final entries of two groups, one group is restored and the other is not.
+// The error says so, and the restore can be run again.
 //
-// A restore of another node that broke off is in the way for ten seconds. Errors: invalid
-// if the backup is of another program, version or number of partitions; corrupt if it is
-// damaged; conflict while another restore is under way; read_only when the
-// disk is nearly full; unavailable without a quorum.
+// A restore that was interrupted on another node blocks a new restore for ten seconds. Error codes: fault.Invalid
+// if the backup is of another program, version or number of partitions; fault.Corrupt if the backup is damaged;
+// fault.Conflict while another restore is running; fault.ReadOnly if disks are nearly full; fault.Unavailable
+// without a quorum.
 func (h *Host) Restore(ctx context.Context, r io.Reader) (Restored, error) {
 	if !h.restoring.TryLock() {
 		return Restored{}, errRestoring()
@@ -54,8 +53,8 @@ func (h *Host) Restore(ctx context.Context, r io.Reader) (Restored, error) {
 }
 
 func errRestoring() error {
-	return &fault.Error{Code: fault.Conflict, Op: opRestore, Msg: "another restore is under way",
-		Hint: "wait for its end"}
+	return &fault.Error{Code: fault.Conflict, Op: opRestore, Msg: "another restore is running",
+		Hint: "wait until it has ended"}
 }
 
 const opRestore = "raftfsm.Restore"
@@ -80,20 +79,20 @@ func (h *Host) restore(ctx context.Context, r io.Reader) (Restored, error) {
 		s.abort()
 		return Restored{}, err
 	}
-	// Nobody is to end this half way by going away.
+	// Not cancelled with the caller, because groups would be left unequal.
 	return Restored{Header: in.Header, Totals: totals}, s.commit(context.WithoutCancel(ctx))
 }
 
-// restore is one restore under way.
+// restore is one running restore.
 type restore struct {
 	host  *Host
 	id    uint64
 	in    *backup.Reader
-	begun uint32   // groups that were begun
-	parts []uint64 // chunks staged, by group
+	begun uint32   // number of groups that were begun
+	parts []uint64 // number of staged chunks, by group
 }
 
-// stage reads the backup to its end and hands it to the groups.
+// stage reads the whole backup and sends it to the groups.
 func (s *restore) stage(ctx context.Context) (totals backup.Totals, err error) {
 	for {
 		p, err := s.in.Next()
@@ -117,13 +116,15 @@ func (s *restore) stage(ctx context.Context) (totals backup.Totals, err error) {
 	}
 }
 
-// begin begins a group. What another restore has staged there is in the way until that one
-// has been silent for ten seconds: the node that led it may have crashed.
+// begin starts the restore of a group. If another restore has staged data in the group, begin waits until that
+// restore has sent nothing for ten seconds: the node that ran it has probably crashed.
 func (s *restore) begin(ctx context.Context, gid uint32) error {
 	s.begun = gid + 1
 	for last := time.Now().Add(takeOver); ; {
-		_, err := s.step(ctx, gid, &command.Request{Restore: &command.Restore{Step: command.StepBegin, Revision: s.in.Header.Groups[gid].Revision}})
-		if !fault.Is(err, fault.Conflict) || time.Now().After(last) || ctx.Err() != nil || s.host.closing() {
+		_, err := s.step(ctx, gid, &command.Request{Restore: &command.Restore{Step: command.StepBegin,
+			Revision: s.in.Header.Groups[gid].Revision}})
+		if !fault.Is(err, fault.Conflict) || time.Now().After(last) || ctx.Err() != nil ||
+			s.host.router.retry.closing() {
 			return err
 		}
 		s.host.groups[gid].WaitChange(ctx, time.Second)
@@ -136,9 +137,11 @@ func (s *restore) chunk(ctx context.Context, p *backup.Part) error {
 	for i := range p.Records {
 		rec := &p.Records[i]
 		if partitionOf(rec.Store, rec.Key, s.in.Header.Partitions) != p.Group {
-			return &fault.Error{Code: fault.Corrupt, Op: opRestore, Key: rec.Key, Msg: "a key of the backup lies in the wrong group", Hint: "use another copy of the file"}
+			return &fault.Error{Code: fault.Corrupt, Op: opRestore, Key: rec.Key,
+				Msg: "a key of the backup lies in the wrong group", Hint: "use another copy of the file"}
 		}
-		r.Ops[i] = command.Op{Kind: command.OpSet, Store: rec.Store, Key: rec.Key, Value: rec.Value, ContentType: rec.ContentType, ExpireAt: rec.ExpireAt}
+		r.Ops[i] = command.Op{Kind: command.OpSet, Store: rec.Store, Key: rec.Key, Value: rec.Value,
+			ContentType: rec.ContentType, ExpireAt: rec.ExpireAt}
 	}
 	for i := range p.Remembered {
 		r.Restore.Remembered = append(r.Restore.Remembered, command.Remembered(p.Remembered[i]))
@@ -150,27 +153,28 @@ func (s *restore) chunk(ctx context.Context, p *backup.Part) error {
 	return nil
 }
 
-// commit puts what was staged in place, group by group.
+// commit puts the staged data in place, one group after the other.
 func (s *restore) commit(ctx context.Context) error {
 	for gid := range uint32(len(s.parts)) {
 		if err := s.keepRemoved(ctx, gid); err != nil {
 			return partly(err, gid, uint32(len(s.parts)))
 		}
-		a, err := s.step(ctx, gid, &command.Request{Restore: &command.Restore{Step: command.StepCommit, Part: s.parts[gid]}})
+		a, err := s.step(ctx, gid, &command.Request{Restore: &command.Restore{Step: command.StepCommit,
+			Part: s.parts[gid]}})
 		if err != nil {
 			return partly(err, gid, uint32(len(s.parts)))
 		}
-		s.host.noteAll(seen{group: gid, pos: a.Position, committed: true})
+		s.host.router.noteRestore(seen{group: gid, pos: a.Position, committed: true})
 	}
 	return nil
 }
 
-// keepRemoved stages the marks of removed servers: a backup of before does not bring a
-// server back.
+// keepRemoved stages the present tombstones of removed servers. Otherwise, after the restore of an earlier backup,
+// such a server could join again.
 func (s *restore) keepRemoved(ctx context.Context, gid uint32) error {
 	r := &command.Request{Restore: &command.Restore{Step: command.StepChunk, Part: s.parts[gid]}}
 	for _, server := range s.host.RemovedServers(gid) {
-		r.Ops = append(r.Ops, removedMark(server))
+		r.Ops = append(r.Ops, tombstone(server))
 	}
 	if len(r.Ops) == 0 {
 		return nil
@@ -182,7 +186,7 @@ func (s *restore) keepRemoved(ctx context.Context, gid uint32) error {
 	return nil
 }
 
-// partly explains a restore that stopped at a group.
+// partly returns the error of a restore that stopped at a group.
 func partly(err error, at, groups uint32) error {
 	msg := "the data was staged, but it is not known whether it was put in place"
 	if groups > 1 {
@@ -191,8 +195,8 @@ func partly(err error, at, groups uint32) error {
 	return &fault.Error{Code: fault.Indeterminate, Op: opRestore, Msg: msg, Err: err, Hint: "run the restore again"}
 }
 
-// abort drops what was staged, as far as the groups can be reached now: they drop it by
-// themselves later.
+// abort drops the staged data in all groups that can be reached. The other groups drop their staged data later
+// without a request.
 func (s *restore) abort() {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -201,8 +205,8 @@ func (s *restore) abort() {
 	}
 }
 
-// step gets one step into the log of a group. It may be sent as often as need be: a step
-// that was taken is not taken again.
+// step proposes one step of the restore in a group. It retries safely, because a step that was applied before has
+// no further effect.
 func (s *restore) step(ctx context.Context, gid uint32, r *command.Request) (group.Answer, error) {
 	r.Kind, r.Restore.ID = command.KindRestore, s.id
 	data, err := command.AppendRequest(nil, r)
@@ -212,24 +216,24 @@ func (s *restore) step(ctx context.Context, gid uint32, r *command.Request) (gro
 	limit, cancel := context.WithTimeout(ctx, stepTime)
 	defer cancel()
 	for {
-		a, err := s.host.propose(limit, gid, data, group.Committed, r.Restore.Step == command.StepChunk)
+		a, err := s.host.replica.propose(limit, gid, data, group.Committed, r.Restore.Step == command.StepChunk)
 		if err == nil {
 			return a, s.outcome(&a)
 		}
-		if fault.Is(err, fault.Overloaded) && limit.Err() == nil && !s.host.closing() {
+		if fault.Is(err, fault.Overloaded) && limit.Err() == nil && !s.host.router.retry.closing() {
 			s.host.groups[gid].WaitChange(limit, retryPause)
 			continue
 		}
-		if !s.host.again(limit, gid, err) {
+		if !s.host.router.retry.again(limit, s.host.replica, gid, err) {
 			if limit.Err() != nil && ctx.Err() == nil {
-				err = noQuorum(opRestore, gid, err)
+				err = noQuorum(opRestore, s.host.replica, gid, err)
 			}
 			return a, err
 		}
 	}
 }
 
-// outcome turns what the machine said into an error.
+// outcome translates an outcome of the machine into an error.
 func (s *restore) outcome(a *group.Answer) error {
 	switch a.Result.Outcome {
 	case kv.Applied:
@@ -237,7 +241,8 @@ func (s *restore) outcome(a *group.Answer) error {
 	case kv.Conflict:
 		return errRestoring()
 	case kv.Stale:
-		return &fault.Error{Code: fault.Conflict, Op: opRestore, Msg: "the restore was given up: another one took its place, or it stood still for too long",
+		return &fault.Error{Code: fault.Conflict, Op: opRestore,
+			Msg:  "the restore was aborted: another one replaced it, or it made no progress for too long",
 			Hint: "run one restore at a time"}
 	default:
 		return fault.New(fault.Internal, opRestore, "the state machine answered "+a.Result.Outcome.String())

@@ -21,7 +21,8 @@ import (
 func save(t testing.TB, h *raftfsm.Host) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	if _, err := h.Backup(within(t, 2*time.Minute), backup.Header{Created: time.Now(), Cluster: "test"}, &out); err != nil {
+	if _, err := h.Backup(within(t, 2*time.Minute), backup.Header{Created: time.Now(), Cluster: "test"},
+		&out); err != nil {
 		t.Fatalf("backup: %v", err)
 	}
 	return out.Bytes()
@@ -34,7 +35,7 @@ func restore(t testing.TB, h *raftfsm.Host, file []byte) {
 	}
 }
 
-// content reads n keys of each of four applications, which lie in several partitions.
+// content reads n keys of each of four applications, which are in several partitions.
 func content(t testing.TB, s state.Store, n int) (values, etags map[string]string) {
 	t.Helper()
 	values, etags = map[string]string{}, map[string]string{}
@@ -49,7 +50,7 @@ func content(t testing.TB, s state.Store, n int) (values, etags map[string]strin
 	return values, etags
 }
 
-// sameState waits until all hosts hold the same machines.
+// sameState waits until all hosts have the same state.
 func sameState(t testing.TB, hosts ...*raftfsm.Host) {
 	t.Helper()
 	eventually(t, func() error {
@@ -57,7 +58,8 @@ func sameState(t testing.TB, hosts ...*raftfsm.Host) {
 			index, hash := hosts[0].Groups()[g].Machine().Hash()
 			for _, h := range hosts[1:] {
 				if i, s := h.Groups()[g].Machine().Hash(); i != index || s != hash {
-					return fmt.Errorf("group %d: %d %x at %s, %d %x at %s", g, index, hash, hosts[0].Identity().Node, i, s, h.Identity().Node)
+					return fmt.Errorf("group %d: %d %x at %s, %d %x at %s", g, index, hash, hosts[0].Identity().Node, i,
+						s, h.Identity().Node)
 				}
 			}
 		}
@@ -65,7 +67,7 @@ func sameState(t testing.TB, hosts ...*raftfsm.Host) {
 	})
 }
 
-func TestARestoreBringsEveryReplicaToTheStateOfTheBackup(t *testing.T) {
+func TestRestore_EveryReplicaHasBackupState(t *testing.T) {
 	c := startCluster(t, 3, func(o *raftfsm.Options) { o.Partitions = 3 })
 	lead := c.leader()
 	others := c.others(lead)
@@ -82,12 +84,13 @@ func TestARestoreBringsEveryReplicaToTheStateOfTheBackup(t *testing.T) {
 	}
 	want, tags := content(t, lead.Store("", "s"), 12)
 	note(tags)
-	file := save(t, others[0]) // from a server that need not lead
+	file := save(t, others[0]) // any server can write a backup
 
 	for app := range 4 {
 		set(t, lead.Store("", "s"), fmt.Sprintf("app%d||0", app), "changed", state.Strong)
 		set(t, lead.Store("", "s"), fmt.Sprintf("app%d||11", app), "added", state.Strong)
-		if _, err := lead.Store("", "s").Delete(t.Context(), state.DeleteRequest{Key: fmt.Sprintf("app%d||1", app)}); err != nil {
+		if _, err := lead.Store("", "s").Delete(t.Context(),
+			state.DeleteRequest{Key: fmt.Sprintf("app%d||1", app)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -104,14 +107,14 @@ func TestARestoreBringsEveryReplicaToTheStateOfTheBackup(t *testing.T) {
 				t.Errorf("%s = %q, want %q", k, got[k], want[k])
 			}
 			if given[k[:4]+tags[k]] {
-				t.Errorf("%s has ETag %s, which was given out before", k, tags[k])
+				t.Errorf("%s has ETag %s, which was used before", k, tags[k])
 			}
 		}
 	}
 	sameState(t, lead, others[0], others[1])
 	set(t, others[0].Store("", "s"), "app0||0", "goes on", state.Strong)
 
-	// Into a new cluster of one, whose replicas came later.
+	// Restores into a new cluster of one server, which then gets more replicas.
 	fresh := startCluster(t, 1, func(o *raftfsm.Options) { o.Partitions = 3 })
 	one := fresh.leader()
 	restore(t, one, file)
@@ -132,7 +135,7 @@ func TestARestoreBringsEveryReplicaToTheStateOfTheBackup(t *testing.T) {
 	sameState(t, one, two)
 }
 
-func TestARestoreThatFailsHalfWayChangesNothing(t *testing.T) {
+func TestRestore_FailureChangesNothing(t *testing.T) {
 	h := open(t, func() raftfsm.Options { o := options(t, t.TempDir()); o.Partitions = 2; return o }())
 	s := h.Store("", "s")
 	for app := range 4 {
@@ -169,7 +172,7 @@ func TestARestoreThatFailsHalfWayChangesNothing(t *testing.T) {
 			}
 		}
 	}
-	restore(t, h, file) // what was staged before is not in its way
+	restore(t, h, file) // data staged earlier does not block it
 	if it := get(t, s, "app1||0", state.Strong); string(it.Value) != "old" {
 		t.Errorf("after the restore: %q", it.Value)
 	}
@@ -179,8 +182,9 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, errors.New("the wire is cut") }
 
-// A session of before the restore gets an answer that says so, once; a later one is whole.
-func TestSessionsOfBeforeARestoreAreTold(t *testing.T) {
+// A session from before the restore gets one answer that reports the restore. Later answers have all
+// guarantees.
+func TestRestore_IsReportedToEarlierSessions(t *testing.T) {
 	h := open(t, options(t, t.TempDir()))
 	s := h.Store("", "s")
 	set(t, s, "k", "backup", state.Strong)
@@ -197,17 +201,17 @@ func TestSessionsOfBeforeARestoreAreTold(t *testing.T) {
 	}
 	first := read(w.Session)
 	if string(first.Value) != "backup" || first.Level != state.Stale {
-		t.Errorf("the session of before read %q at %s", first.Value, first.Level)
+		t.Errorf("the session from before the restore read %q at %s", first.Value, first.Level)
 	}
 	if next := read(first.Session); next.Level == state.Stale {
-		t.Errorf("the session goes on at %s", next.Level)
+		t.Errorf("the next read of the session is at %s", next.Level)
 	}
 	if next := read(""); next.Level == state.Stale {
 		t.Errorf("a new session reads at %s", next.Level)
 	}
 }
 
-func TestWritesDuringARestoreAreBeforeOrAfterIt(t *testing.T) {
+func TestRestore_ConcurrentWritesAreBeforeOrAfter(t *testing.T) {
 	c := startCluster(t, 3, nil)
 	lead := c.leader()
 	set(t, lead.Store("", "s"), "marker", "restored", state.Strong)
@@ -215,7 +219,7 @@ func TestWritesDuringARestoreAreBeforeOrAfterIt(t *testing.T) {
 	set(t, lead.Store("", "s"), "marker", "live", state.Strong)
 	ctx, cancel := context.WithCancel(t.Context())
 	var mu sync.Mutex
-	acked := map[string]int{} // key -> counter that was acknowledged last
+	acked := map[string]int{} // key -> number that was acknowledged last
 	var writers sync.WaitGroup
 	for i, h := range append(c.others(lead), lead) {
 		writers.Go(func() {
@@ -225,7 +229,8 @@ func TestWritesDuringARestoreAreBeforeOrAfterIt(t *testing.T) {
 			}
 			for n := 1; ctx.Err() == nil; n++ {
 				key := fmt.Sprint("w", i)
-				_, err := h.Store("", "s").Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: key, Value: fmt.Append(nil, n)}}, Consistency: level})
+				_, err := h.Store("", "s").Set(t.Context(),
+					state.SetRequest{Items: []state.Write{{Key: key, Value: fmt.Append(nil, n)}}, Consistency: level})
 				if err == nil {
 					mu.Lock()
 					acked[key] = n
@@ -244,7 +249,7 @@ func TestWritesDuringARestoreAreBeforeOrAfterIt(t *testing.T) {
 		atEnd[k] = v
 	}
 	mu.Unlock()
-	eventually(t, func() error { // every writer has been acknowledged after the last restore
+	eventually(t, func() error { // every writer has an acknowledgement after the last restore
 		mu.Lock()
 		defer mu.Unlock()
 		for i := range 3 {
@@ -274,14 +279,14 @@ func TestWritesDuringARestoreAreBeforeOrAfterIt(t *testing.T) {
 	sameState(t, append(c.others(lead), lead)...)
 }
 
-// The leader goes away in the middle: the restore goes on at the next one.
-func TestARestoreOutlivesItsLeader(t *testing.T) {
+// The leader stops in the middle of the restore, and the restore continues with the next leader.
+func TestRestore_SurvivesLeaderLoss(t *testing.T) {
 	c := startCluster(t, 3, nil)
 	lead := c.leader()
 	for i := range 300 {
 		set(t, lead.Store("", "s"), fmt.Sprintf("k%03d", i), fmt.Sprintf("%08000d", i), state.Eventual)
 	}
-	set(t, lead.Store("", "s"), "k299", fmt.Sprintf("%08000d", 299), state.Strong) // whatever becomes of the leader
+	set(t, lead.Store("", "s"), "k299", fmt.Sprintf("%08000d", 299), state.Strong) // whatever happens to the leader
 	file := save(t, lead)
 	at := c.others(lead)[0]
 	src, moved := &pausing{r: bytes.NewReader(file), at: len(file) / 2}, make(chan struct{})
@@ -301,8 +306,8 @@ func TestARestoreOutlivesItsLeader(t *testing.T) {
 	sameState(t, append(c.others(lead), lead)...)
 }
 
-// A server that joins in the middle receives what is staged with the rest of the state.
-func TestAServerThatJoinsDuringARestoreComesToTheSameState(t *testing.T) {
+// A server that joins during the restore receives the staged data with the rest of the state.
+func TestRestore_ServerJoiningMeanwhileGetsSameState(t *testing.T) {
 	small := func(o *raftfsm.Options) { o.Bounds.TrailingEntries, o.Bounds.TrailingBytes = 1, 1 }
 	c := startCluster(t, 1, small)
 	one := c.leader()
@@ -332,7 +337,7 @@ func TestAServerThatJoinsDuringARestoreComesToTheSameState(t *testing.T) {
 	}
 }
 
-// pausing calls pause once, after so many bytes.
+// pausing calls pause once, after a number of bytes.
 type pausing struct {
 	r     io.Reader
 	at    int
@@ -348,7 +353,7 @@ func (p *pausing) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func TestASecondRestoreWaitsForTheFirst(t *testing.T) {
+func TestRestore_SecondWaitsForFirst(t *testing.T) {
 	h := open(t, options(t, t.TempDir()))
 	set(t, h.Store("", "s"), "k", "v", state.Strong)
 	file := save(t, h)

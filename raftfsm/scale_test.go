@@ -20,8 +20,8 @@ import (
 	"github.com/quorate/quorate/raftfsm"
 )
 
-// BenchmarkScale shows what grows with the number of keys and what does not: memory, time
-// to restart, time and bytes of a snapshot. QUORATE_BENCH_KEYS lists the sizes to try.
+// BenchmarkScale measures what grows with the number of keys: memory, restart time, and the time and bytes of a
+// snapshot. QUORATE_BENCH_KEYS lists the numbers of keys to try.
 func BenchmarkScale(b *testing.B) {
 	sizes := os.Getenv("QUORATE_BENCH_KEYS")
 	if sizes == "" {
@@ -43,7 +43,7 @@ func BenchmarkScale(b *testing.B) {
 func scale(b *testing.B, keys int) {
 	b.Helper()
 	o := options(b, b.TempDir())
-	o.CacheBytes, o.MemTable = 0, 0 // as a node is run
+	o.CacheBytes, o.MemTable = 0, 0 // the defaults of a node
 	h := open(b, o)
 	s := h.Store("", "s")
 	start := time.Now()
@@ -59,7 +59,7 @@ func scale(b *testing.B, keys int) {
 	b.ReportMetric(float64(diskBytes(b, o.Dir)-before)/(1<<20), "MB/snapshot")
 	b.ReportMetric(float64(before)/(1<<20), "MB-disk")
 
-	load(b, s, min(keys, 50_000)) // leaves a log that a restart has to look through
+	load(b, s, min(keys, 50_000)) // leaves entries in the log that a restart has to read
 	closeHost(b, h)
 	o.Registerer = prometheus.NewRegistry()
 	start = time.Now()
@@ -84,7 +84,8 @@ func load(b *testing.B, s *raftfsm.Store, keys int) {
 				for i := from; i < min(from+batchSize, keys); i++ {
 					items = append(items, state.Write{Key: key(i), Value: valueOf(i)})
 				}
-				if _, err := s.Set(context.Background(), state.SetRequest{Items: items, Consistency: state.Strong}); err != nil {
+				if _, err := s.Set(context.Background(), state.SetRequest{Items: items,
+					Consistency: state.Strong}); err != nil {
 					b.Error(err)
 					return
 				}
@@ -94,9 +95,9 @@ func load(b *testing.B, s *raftfsm.Store, keys int) {
 	wg.Wait()
 }
 
-func key(i int) string { return fmt.Sprintf("app||%08x", uint32(i)*2654435761) } // spread over the key space
+func key(i int) string { return fmt.Sprintf("app||%08x", uint32(i)*2654435761) } // distributed over the key space
 
-// valueOf is 1 KiB that does not compress to nothing.
+// valueOf returns 1 KiB that does not compress well.
 func valueOf(i int) []byte {
 	b := make([]byte, 0, 1024)
 	x := uint64(i)*0x9e3779b97f4a7c15 + 1
@@ -109,7 +110,7 @@ func valueOf(i int) []byte {
 	return append(b, bytes.Repeat([]byte("."), 1024-len(b))...)
 }
 
-// readAll reads a sample over all keys.
+// readAll reads a sample of all keys.
 func readAll(b *testing.B, s *raftfsm.Store, keys int) {
 	b.Helper()
 	for i := 0; i < keys; i += max(keys/20_000, 1) {
@@ -119,7 +120,7 @@ func readAll(b *testing.B, s *raftfsm.Store, keys int) {
 	}
 }
 
-// rss is the resident memory of this process in bytes.
+// rss returns the resident memory of this process in bytes.
 func rss(b *testing.B) int64 {
 	b.Helper()
 	text, err := os.ReadFile("/proc/self/status")
@@ -148,7 +149,7 @@ func diskBytes(b *testing.B, dir string) int64 {
 		if err == nil {
 			n += info.Size()
 		}
-		return nil // a file that Pebble removed meanwhile does not count
+		return nil // ignores a file that Pebble has removed meanwhile
 	}))
 	return n
 }

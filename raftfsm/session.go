@@ -9,33 +9,33 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// A session token says how far an application has seen each group: cluster, and group ->
-// (term, index). A read that carries it never answers from before that point, unless the
+// A session token records how far an application has seen each group. It contains the cluster, and a position
+// (term and index) for each group. A read with a token never returns data from before these positions, unless the
 // answer is marked stale.
 //
-// Form, base64url without padding: version 1 (1 byte), cluster (8 bytes), then for each
-// group in ascending order: id, term, index<<1|committed as uvarints.
+// The format is base64url without padding of: version 1 (1 byte), cluster (8 bytes), and for each group in
+// ascending order its id, term and index<<1|committed as uvarints.
 const (
 	sessionVersion = 1
 	maxSession     = 16 << 10
 )
 
-// seen is one entry of a session. Committed says that the position can not be lost: it
-// belongs to a read or to a strong write.
+// seen is the position of a session in one group. If committed is true, the position cannot be lost, because it
+// comes from a read or a strong write.
 type seen struct {
 	group     uint32
-	pos       group.Position
+	pos       raftlog.Position
 	committed bool
 }
 
 // session is a decoded token; nil is the empty one.
 type session []seen
 
-// tag is the short form of cluster and epoch that tokens carry: after a rescue a token of
-// before may name what is lost.
+// tag returns the hash of cluster and epoch that session tokens contain. A rescue changes the epoch and so the
+// tag, because positions in older tokens may be lost.
 func (id *Identity) tag() uint64 {
 	if id.Epoch == 0 {
 		return xxhash.Sum64String(id.Cluster)
@@ -43,8 +43,8 @@ func (id *Identity) tag() uint64 {
 	return xxhash.Sum64String(id.Cluster + "/" + strconv.FormatUint(id.Epoch, 10))
 }
 
-// parseSession decodes a token. A token of another cluster is an empty session that is
-// foreign: whoever carries it may have seen anything.
+// parseSession decodes a token. If the token belongs to another cluster, it returns an empty session, and foreign
+// is true.
 func parseSession(token string, cluster uint64) (s session, foreign bool, err error) {
 	if token == "" {
 		return nil, false, nil
@@ -62,14 +62,15 @@ func parseSession(token string, cluster uint64) (s session, foreign bool, err er
 		for i := range v {
 			x, n := binary.Uvarint(b)
 			if n <= 0 {
-				return nil, false, badSession("it is cut off")
+				return nil, false, badSession("it is truncated")
 			}
 			v[i], b = x, b[n:]
 		}
 		if v[0] > 1<<16 || (len(s) > 0 && uint32(v[0]) <= s[len(s)-1].group) {
 			return nil, false, badSession("its groups are out of order")
 		}
-		s = append(s, seen{group: uint32(v[0]), pos: group.Position{Term: v[1], Index: v[2] >> 1}, committed: v[2]&1 == 1})
+		s = append(s, seen{group: uint32(v[0]), pos: raftlog.Position{Term: v[1], Index: v[2] >> 1},
+			committed: v[2]&1 == 1})
 	}
 	if foreign {
 		return nil, true, nil
@@ -92,9 +93,8 @@ func (s session) of(g uint32) (seen, bool) {
 	return seen{}, false
 }
 
-// before reports whether n, seen later, replaces s. Of two positions that cannot be lost
-// the greater index holds more, whatever the terms. One that can be lost counts until
-// something at or above it is seen that cannot; and a later one of the kind replaces it.
+// before reports whether n, which was seen after s, replaces s. If the indexes differ, n replaces s if n has the
+// greater index, whatever the terms are. If the indexes are equal, n replaces s unless s is committed and n is not.
 func (s seen) before(n seen) bool {
 	if n.pos.Index == s.pos.Index {
 		return n.committed || !s.committed
@@ -102,13 +102,13 @@ func (s seen) before(n seen) bool {
 	return n.pos.Index > s.pos.Index
 }
 
-// holds reports whether the session would not change by n.
+// holds reports whether adding n would not change the session.
 func (s session) holds(n seen) bool {
 	e, ok := s.of(n.group)
 	return ok && (e == n || !e.before(n))
 }
 
-// with returns the session advanced by what was just seen. The receiver is not changed.
+// with returns the session with n added. The receiver is not changed.
 func (s session) with(n seen) session {
 	out := make(session, 0, len(s)+1)
 	placed := false
@@ -128,7 +128,7 @@ func (s session) with(n seen) session {
 	return out
 }
 
-// without returns the session without what it has seen of a group.
+// without returns the session without its position of a group.
 func (s session) without(g uint32) session {
 	out := make(session, 0, len(s))
 	for _, e := range s {
@@ -155,7 +155,8 @@ func (s session) token(cluster uint64) string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-// MergeSessions returns a token that has seen what either of two tokens of this cluster has
-// seen; empty ones have seen nothing. It is false if one of them cannot be read, or belongs
-// to another cluster.
-func (h *Host) MergeSessions(a, b string) (string, bool) { return h.tokens.merge(a, b, h.tag.Load()) }
+// MergeSessions returns a token that covers two tokens of this cluster. An empty token covers nothing. ok is false
+// if a token cannot be decoded or belongs to another cluster.
+func (h *Host) MergeSessions(a, b string) (string, bool) {
+	return h.router.tokens.merge(a, b, h.node.tag.Load())
+}

@@ -5,29 +5,34 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
 func at(g uint32, term, index uint64, committed bool) seen {
-	return seen{group: g, pos: group.Position{Term: term, Index: index}, committed: committed}
+	return seen{group: g, pos: raftlog.Position{Term: term, Index: index}, committed: committed}
 }
 
-func TestASessionNeverForgetsWhatItHasSeen(t *testing.T) {
+func TestSession_KeepsNewestPositions(t *testing.T) {
 	for name, c := range map[string]struct {
 		have session
 		next seen
 		want seen
 	}{
-		"first":                                    {nil, at(0, 1, 5, true), at(0, 1, 5, true)},
-		"further":                                  {session{at(0, 1, 5, true)}, at(0, 1, 9, true), at(0, 1, 9, true)},
-		"behind":                                   {session{at(0, 1, 9, true)}, at(0, 1, 5, true), at(0, 1, 9, true)},
-		"a later term that is behind":              {session{at(0, 4, 150, true)}, at(0, 5, 90, true), at(0, 4, 150, true)},
-		"an eventual write":                        {session{at(0, 1, 5, true)}, at(0, 1, 9, false), at(0, 1, 9, false)},
-		"the eventual write was committed":         {session{at(0, 1, 9, false)}, at(0, 1, 9, true), at(0, 1, 9, true)},
-		"a read below an eventual write":           {session{at(0, 1, 9, false)}, at(0, 1, 7, true), at(0, 1, 9, false)},
-		"a read above an eventual write":           {session{at(0, 1, 9, false)}, at(0, 1, 12, true), at(0, 1, 12, true)},
-		"another leader's write in the same place": {session{at(0, 1, 9, false)}, at(0, 2, 9, false), at(0, 2, 9, false)},
-		"committed is not undone by its equal":     {session{at(0, 1, 9, true)}, at(0, 1, 9, false), at(0, 1, 9, true)},
+		"first":   {nil, at(0, 1, 5, true), at(0, 1, 5, true)},
+		"further": {session{at(0, 1, 5, true)}, at(0, 1, 9, true), at(0, 1, 9, true)},
+		"behind":  {session{at(0, 1, 9, true)}, at(0, 1, 5, true), at(0, 1, 9, true)},
+		"a later term that is behind": {session{at(0, 4, 150, true)}, at(0, 5, 90, true),
+			at(0, 4, 150, true)},
+		"an eventual write": {session{at(0, 1, 5, true)}, at(0, 1, 9, false),
+			at(0, 1, 9, false)},
+		"the eventual write was committed": {session{at(0, 1, 9, false)}, at(0, 1, 9, true), at(0, 1, 9, true)},
+		"a read below an eventual write": {session{at(0, 1, 9, false)}, at(0, 1, 7, true),
+			at(0, 1, 9, false)},
+		"a read above an eventual write": {session{at(0, 1, 9, false)}, at(0, 1, 12, true),
+			at(0, 1, 12, true)},
+		"another leader's write in the same place": {session{at(0, 1, 9, false)}, at(0, 2, 9, false),
+			at(0, 2, 9, false)},
+		"committed is not undone by its equal": {session{at(0, 1, 9, true)}, at(0, 1, 9, false), at(0, 1, 9, true)},
 	} {
 		got, ok := c.have.with(c.next).of(0)
 		if !ok || got != c.want {
@@ -36,7 +41,7 @@ func TestASessionNeverForgetsWhatItHasSeen(t *testing.T) {
 	}
 }
 
-func TestTokensComeBackAsTheyWere(t *testing.T) {
+func TestToken_RoundTrips(t *testing.T) {
 	in := session{at(0, 1, 2, true), at(3, 1<<40, 1<<60, false), at(255, 0, 0, true)}
 	out, foreign, err := parseSession(in.token(7), 7)
 	if err != nil || foreign {
@@ -53,7 +58,7 @@ func TestTokensComeBackAsTheyWere(t *testing.T) {
 	}
 }
 
-func FuzzParseSessionNeverPanicsAndKeepsItsBounds(f *testing.F) {
+func FuzzParseSession(f *testing.F) {
 	f.Add(session{at(0, 1, 2, true)}.token(7))
 	f.Add("")
 	f.Add("Ad6l")
@@ -69,15 +74,16 @@ func FuzzParseSessionNeverPanicsAndKeepsItsBounds(f *testing.F) {
 	})
 }
 
-func TestThePartitionOfAKeyNeverChanges(t *testing.T) {
-	for key, want := range map[string]uint32{"app||k": 3, "app||other": 3, "app||a||b": 3, "cart||k": 4, "users||k": 1, "plain": 0, "": 0} {
+func TestPartitionOf_IsStable(t *testing.T) {
+	for key, want := range map[string]uint32{"app||k": 3, "app||other": 3, "app||a||b": 3, "cart||k": 4, "users||k": 1,
+		"plain": 0, "": 0} {
 		if got := partitionOf("ns/orders", key, 8); got != want {
-			t.Errorf("%q lies in partition %d, want %d: the function is part of the data format", key, got, want)
+			t.Errorf("%q is in partition %d, want %d: the function is part of the data format", key, got, want)
 		}
 	}
 }
 
-func TestATokenThatSaysAllIsGivenBack(t *testing.T) {
+func TestToken_IsReusedIfUnchanged(t *testing.T) {
 	var remembered tokens
 	for name, c := range map[string]struct {
 		have session
@@ -93,7 +99,7 @@ func TestATokenThatSaysAllIsGivenBack(t *testing.T) {
 		"an uncommitted follow": {session{at(0, 1, 5, true)}, at(0, 1, 6, false)},
 	} {
 		token := c.have.token(7)
-		for range 2 { // the second time it is remembered
+		for range 2 { // the second time it is in the cache
 			s, foreign, err := remembered.parse(token, 7)
 			if err != nil || foreign || !cmp.Equal(s, c.have, cmp.AllowUnexported(seen{})) {
 				t.Fatalf("%s: read as %+v, %v, %v", name, s, foreign, err)
@@ -103,7 +109,7 @@ func TestATokenThatSaysAllIsGivenBack(t *testing.T) {
 			}
 		}
 		if s, foreign, err := remembered.parse(token, 8); err != nil || !foreign || s != nil {
-			t.Errorf("%s: in another cluster it counts: %+v, %v, %v", name, s, foreign, err)
+			t.Errorf("%s: the token is valid in another cluster: %+v, %v, %v", name, s, foreign, err)
 		}
 	}
 }

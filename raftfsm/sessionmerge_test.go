@@ -3,21 +3,23 @@ package raftfsm
 import (
 	"testing"
 
-	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-func TestMergedSessionsHaveSeenWhatEitherHas(t *testing.T) {
-	h := &Host{}
-	h.tag.Store(7)
+func TestMergeSessions_CoverBothTokens(t *testing.T) {
+	node := &membership{}
+	node.tag.Store(7)
+	h := &Host{node: node, router: &router{}}
 	token := func(list ...seen) string { return session(list).token(7) }
 	at := func(g uint32, term, index uint64, committed bool) seen {
-		return seen{group: g, pos: group.Position{Term: term, Index: index}, committed: committed}
+		return seen{group: g, pos: raftlog.Position{Term: term, Index: index}, committed: committed}
 	}
 	for _, c := range []struct{ a, b, want string }{
 		{"", "", ""},
 		{token(at(0, 1, 5, true)), "", token(at(0, 1, 5, true))},
 		{"", token(at(0, 1, 5, false)), token(at(0, 1, 5, false))},
-		{token(at(0, 1, 5, true), at(2, 1, 1, true)), token(at(0, 1, 9, false), at(1, 3, 3, true)), token(at(0, 1, 9, false), at(1, 3, 3, true), at(2, 1, 1, true))},
+		{token(at(0, 1, 5, true), at(2, 1, 1, true)), token(at(0, 1, 9, false), at(1, 3, 3, true)),
+			token(at(0, 1, 9, false), at(1, 3, 3, true), at(2, 1, 1, true))},
 		{token(at(0, 1, 5, false)), token(at(0, 1, 5, true)), token(at(0, 1, 5, true))},
 	} {
 		for _, pair := range [][2]string{{c.a, c.b}, {c.b, c.a}} {

@@ -2,186 +2,247 @@ package raftfsm
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/backup"
+	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
 // RoleSidecar marks the identity of a directory without replicas.
 const RoleSidecar = "sidecar"
 
-// sidecarSuffix ends the id by which other nodes know a node without replicas. No server
-// id has it: what follows the last dot there is hexadecimal.
+// sidecarSuffix is the end of the id of a node without replicas. No server id ends with it, because the part of a
+// server id after the last dot is hexadecimal.
 const sidecarSuffix = ".sidecar"
 
-// SidecarID is the id of a node without replicas towards others: it is no server.
+// SidecarID returns the id by which other nodes know a node without replicas.
 func SidecarID(node string) string { return node + sidecarSuffix }
 
-// identifySidecar reads or makes the identity of a directory without replicas. One that
-// holds a server's data is refused: nobody would serve it, and its votes would be missed.
-func (h *Host) identifySidecar() error {
-	id, err := readIdentity(h.opts.Dir)
+// sidecar implements replica for a node without data: it reads and writes through servers.
+type sidecar struct {
+	peers   Peers
+	explain func(group uint32) (why, hint string) // Options.NoLeader
+	node    *membership
+	metrics *Metrics
+	retry   retries
+	remote  *leaderClient
+	routes  *routeTable
+	wg      sync.WaitGroup
+}
+
+// openSidecar gives h the replica of a node without data.
+func openSidecar(_ context.Context, h *Host) error {
+	o := h.opts
+	if o.Peers == nil || o.Servers == nil {
+		return fault.New(fault.Invalid, "raftfsm.Open", "a host without replicas needs Peers and Servers")
+	}
+	id, err := identifySidecar(o)
 	if err != nil {
 		return err
 	}
+	h.node = newMembership(o.Dir, id, true, h.stop)
+	s := &sidecar{peers: o.Peers, explain: o.NoLeader, node: h.node, metrics: h.metrics,
+		retry: retries{h.metrics, h.stop}, routes: newRouteTable(o.Peers, o.Servers, h.stop)}
+	s.remote = newLeaderClient(o.Peers, h.metrics, s.routes.calls)
+	s.wg.Go(s.routes.run)
+	h.replica = s
+	return nil
+}
+
+// identifySidecar reads or creates the identity of the data directory of a node without replicas. It returns an
+// error if the directory contains a server's data: a sidecar would not serve the data, and the groups would lack
+// the server's vote.
+func identifySidecar(o Options) (Identity, error) {
+	id, err := readIdentity(o.Dir)
+	if err != nil {
+		return Identity{}, err
+	}
 	switch {
 	case id == nil:
-		id = &Identity{Node: h.opts.newNodeID(), Role: RoleSidecar}
-		if err := id.write(h.opts.Dir); err != nil {
-			return err
+		id = &Identity{Node: o.newNodeID(), Role: RoleSidecar}
+		if err := id.write(o.Dir); err != nil {
+			return *id, err
 		}
 	case id.Role != RoleSidecar:
-		return &fault.Error{Code: fault.Invalid, Op: "raftfsm.Open", Key: h.opts.Dir,
-			Msg:  fmt.Sprintf("the data directory %s holds the data of server %s, which a sidecar would not serve", h.opts.Dir, id.Node),
-			Hint: "start it with --role server; or, to make it a sidecar, run quorate leave there first and then name another --data-dir"}
+		return *id, &fault.Error{Code: fault.Invalid, Op: "raftfsm.Open", Key: o.Dir,
+			Msg: fmt.Sprintf("the data directory %s holds the data of server %s, which a sidecar would not serve",
+				o.Dir, id.Node),
+			Hint: "start it with --role server; or, to make it a sidecar, run quorate leave there first and then " +
+				"name another --data-dir"}
 	default:
-		if err := id.agree(h.opts); err != nil {
-			return err
+		if err := id.agree(o); err != nil {
+			return *id, err
 		}
 	}
-	h.identity = *id
-	h.identity.Server, h.identity.Cluster = SidecarID(id.Node), "" // it belongs to whatever cluster it joins
-	h.self = h.identity
-	return nil
+	id.Server, id.Cluster = SidecarID(id.Node), "" // a sidecar belongs to the cluster it joins
+	return *id, nil
 }
 
-// openSidecar prepares a host without replicas: it answers through servers.
-func (h *Host) openSidecar() error {
-	if h.opts.Peers == nil || h.opts.Servers == nil {
-		return fault.New(fault.Invalid, "raftfsm.Open", "a host without replicas needs Peers and Servers")
-	}
-	if err := h.identifySidecar(); err != nil {
-		return err
-	}
-	h.scout = newScout(h)
-	h.forward = newForwarder(h)
-	h.wg.Go(func() { h.scout.run(h.stop) })
-	return nil
-}
+// partitions implements replica.
+func (s *sidecar) partitions() uint32 { return s.routes.count.Load() }
 
-// makeOrigins prepares what is kept for each group on this node.
-func (h *Host) makeOrigins(n int) {
-	h.origins, h.own, h.vouched = make([]*origin, n), make([]ownWrites, n), make([]vouched, n)
-	for i := range n {
-		h.origins[i] = newOrigin(h.self.Server+"/"+h.boot, h.registrar(uint32(i))) //nolint:gosec // few
-	}
-}
-
-// Partitions is the number of groups of the cluster; 0 while a node without replicas has
-// not reached a server.
-func (h *Host) Partitions() uint32 {
-	if h.scout != nil {
-		return h.scout.partitions.Load()
-	}
-	return h.self.Partitions
-}
-
-// partitions waits until the number of groups is known.
-func (h *Host) partitions(ctx context.Context) (uint32, error) {
-	if h.scout == nil {
-		return h.self.Partitions, nil
-	}
+// waitPartitions implements replica. It waits until a server has been reached.
+func (s *sidecar) waitPartitions(ctx context.Context) (uint32, error) {
 	select {
-	case <-h.scout.known:
-		return h.scout.partitions.Load(), nil
+	case <-s.routes.known:
+		return s.partitions(), nil
 	default:
 	}
 	select {
-	case <-h.scout.known:
-		return h.scout.partitions.Load(), nil
-	case <-h.stop:
+	case <-s.routes.known:
+		return s.partitions(), nil
+	case <-s.retry.stop:
 		return 0, errClosing()
 	case <-ctx.Done():
-		return 0, &fault.Error{Code: fault.Unavailable, Op: "raftfsm.route", Msg: "no server of the cluster has been reached yet", Err: ctx.Err(),
+		return 0, &fault.Error{Code: fault.Unavailable, Op: "raftfsm.route",
+			Msg: "no server of the cluster has been reached yet", Err: ctx.Err(),
 			Hint: "see 'quorate status' and 'quorate members' on this node"}
 	}
 }
 
-// readySidecar says what keeps a group from being reached; nil if nothing does.
-func (h *Host) readySidecar(id uint32) error {
+// leader implements replica.
+func (s *sidecar) leader(gid uint32) raft.ServerID { return s.routes.leader(gid) }
+
+// waitChange implements replica.
+func (s *sidecar) waitChange(ctx context.Context, _ uint32) { s.routes.waitChange(ctx, retryPause) }
+
+// route implements replica.
+func (s *sidecar) route(gid uint32) Route { return s.routes.route(gid) }
+
+// ready implements replica.
+func (s *sidecar) ready(gid uint32) error {
 	var msg string
-	r := h.Route(id)
+	leader := s.leader(gid)
 	switch {
-	case h.Partitions() == 0:
+	case s.partitions() == 0:
 		msg = "no server of the cluster has been reached yet"
-	case r.Leader == "":
-		msg = fmt.Sprintf("no server that this node reaches knows a leader of group %d", id)
-	case !h.scout.answers(string(r.Leader)):
-		msg = fmt.Sprintf("%s, which leads group %d, does not answer this node", r.Leader, id)
+	case leader == "":
+		msg = fmt.Sprintf("no server that this node reaches knows a leader of group %d", gid)
+		return errLeaderless(gid, msg, s.explain, "check that servers run, and that this node reaches their peer ports")
+	case !s.routes.answers(string(leader)):
+		msg = fmt.Sprintf("%s, which leads group %d, does not answer this node", leader, gid)
 	default:
 		return nil
 	}
-	return &fault.Error{Code: fault.Unavailable, Op: "raftfsm.Ready", Msg: msg, Hint: "check that servers run, and that this node reaches their peer ports"}
+	return &fault.Error{Code: fault.Unavailable, Op: "raftfsm.Ready", Msg: msg,
+		Hint: "check that servers run, and that this node reaches their peer ports"}
 }
 
-// answers reports whether a server answered when it was asked last.
-func (s *scout) answers(id string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	v := s.views[id]
-	return v != nil && v.answer
+// propose implements replica. It always forwards the request.
+func (s *sidecar) propose(ctx context.Context, gid uint32, data group.Encoded, ack group.Ack,
+	values bool) (group.Answer, error) {
+	to := s.leader(gid)
+	if to == "" {
+		return group.Answer{}, errNoLeader("raftfsm.forward", gid)
+	}
+	a, err := s.remote.propose(ctx, to, gid, data, ack, values)
+	s.noteFailure(string(to), err)
+	return a, err
 }
 
-// failed notes that a call to another server failed in a way that another may not.
-func (h *Host) failed(to raft.ServerID, err error) {
-	if h.scout == nil || err == nil {
+// noteFailure records that a call to a server failed with an error that may not occur at another server.
+func (s *sidecar) noteFailure(to string, err error) {
+	if err == nil {
 		return
 	}
 	switch fault.CodeOf(err) {
 	case fault.NotLeader, fault.Unavailable, fault.Indeterminate, fault.Timeout:
-		h.scout.failed(string(to))
+		s.routes.failed(to)
 	}
 }
 
-// firstTry is how long the first server asked to read may take; each further try may take
-// twice as long. A server that was paused must not hold a read up for longer.
+// writesAllowed implements replica. It returns what the leader has reported last.
+func (s *sidecar) writesAllowed(gid uint32) error {
+	if !s.routes.readOnly(gid) {
+		return nil
+	}
+	return &fault.Error{Code: fault.ReadOnly, Op: "raftfsm.space", Key: utoa(gid),
+		Msg:  fmt.Sprintf("group %d is read-only: the disks of a majority of its voters are nearly full", gid),
+		Hint: "free space there, see 'quorate status' on a server; writes open again by themselves, deletes still work"}
+}
+
+// serve implements replica. It refuses every call, because this node has no groups.
+func (s *sidecar) serve(_ context.Context, method string, payload []byte) ([]byte, error) {
+	_, _, _, err := openCall(method, payload, 0)
+	return nil, err
+}
+
+// export implements replica.
+func (s *sidecar) export(context.Context, uint32, raftlog.Position) (*kv.Export, backup.Group, error) {
+	return nil, backup.Group{}, errNoData("raftfsm.Backup")
+}
+
+// settle implements replica. It also records the position at which the read was answered, because the next read
+// may go to another server.
+func (s *sidecar) settle(own *ownWrites, q *query, done []*seen, got given) {
+	shared := own.shares(done)
+	if got.ownDone {
+		own.settle(q, done)
+	}
+	if got.level != state.Stale {
+		own.moveTo(q, got.at, shared)
+	}
+}
+
+// close implements replica.
+func (s *sidecar) close() error {
+	s.remote.close()
+	s.wg.Wait()
+	return nil
+}
+
+// firstTry is the time limit for the first server of a read. Each further round of servers has twice the limit of
+// the round before. So a paused server delays a read by at most firstTry in the first round.
 const firstTry = 1500 * time.Millisecond
 
-// readAway answers q from a server: a strong read from the leader, which needs no further
-// hop, an eventual one from the nearest replica that can give it without marking it stale.
-func (h *Host) readAway(ctx context.Context, gid uint32, ask asking, q *query) (given, error) {
+// read implements replica. It sends a strong read directly to the leader. It sends an eventual read to the nearest
+// server, and to the next one if that server fails or its replica has not caught up.
+func (s *sidecar) read(ctx context.Context, gid uint32, ask asking, q *query) (given, error) {
 	var last error
 	for patience := firstTry; ; patience *= 2 {
 		var stale *given
-		for _, to := range h.targets(gid, q.strong) {
-			got, err := h.askRead(ctx, to, gid, ask, q, patience)
+		for _, to := range s.targets(gid, q.strong) {
+			got, err := s.askRead(ctx, to, gid, ask, q, patience)
 			if err == nil && got.reason == staleBehind {
 				kept := got
-				stale = &kept // another replica may know more
+				stale = &kept // another replica may be further ahead
 				continue
 			}
 			if err == nil || !readElsewhere(err) || ctx.Err() != nil {
-				return got, readError(ctx, gid, err)
+				return got, s.readError(ctx, gid, err)
 			}
 			last = err
-			h.failed(raft.ServerID(to), err)
+			s.noteFailure(to, err)
 			if q.strong {
-				break // who leads may have changed
+				break // the leader may have changed
 			}
 		}
 		if stale != nil {
-			return *stale, nil // q holds what came with it
+			return *stale, nil // q holds the result of that answer
 		}
 		if last == nil {
 			last = errNoLeader("raftfsm.read", gid)
 		}
-		h.metrics.retries.WithLabelValues(retryCause(last)).Inc()
-		h.waitChange(ctx, gid)
-		if ctx.Err() != nil || h.closing() {
-			return given{}, noQuorum("raftfsm.read", gid, last)
+		s.metrics.retries.WithLabelValues(retryCause(last)).Inc()
+		s.waitChange(ctx, gid)
+		if ctx.Err() != nil || s.retry.closing() {
+			return given{}, noQuorum("raftfsm.read", s, gid, last)
 		}
 	}
 }
 
-// targets are the servers to ask, best first.
-func (h *Host) targets(gid uint32, strong bool) []string {
-	readers := h.scout.readers(gid)
-	leader := string(h.scout.leader(gid))
+// targets returns the servers to call, best first.
+func (s *sidecar) targets(gid uint32, strong bool) []string {
+	readers := s.routes.readers(gid)
+	leader := string(s.leader(gid))
 	if !strong || leader == "" {
 		return readers
 	}
@@ -197,9 +258,9 @@ func readElsewhere(err error) bool {
 	return false
 }
 
-func readError(ctx context.Context, gid uint32, err error) error {
+func (s *sidecar) readError(ctx context.Context, gid uint32, err error) error {
 	if err != nil && ctx.Err() != nil && readElsewhere(err) {
-		return noQuorum("raftfsm.read", gid, err)
+		return noQuorum("raftfsm.read", s, gid, err)
 	}
 	return err
 }
@@ -210,80 +271,4 @@ func retryCause(err error) string {
 		return string(code)
 	}
 	return string(fault.Unavailable)
-}
-
-// askRead has a server read q.
-func (h *Host) askRead(ctx context.Context, to string, gid uint32, ask asking, q *query, patience time.Duration) (given, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	b := append(message(formFirst, gid), boolByte(q.strong), boolByte(ask.foreign))
-	b = binary.AppendUvarint(b, uint64(max(ask.bound, 0))) //nolint:gosec // not negative
-	b = q.append(appendOwn(appendSeen(b, ask.session), ask.own))
-	sent := time.Now()
-	out, err := h.opts.Peers.Call(ctx, to, MethodRead, b)
-	h.metrics.forwarded(forwardRead, err)
-	if err != nil {
-		return given{}, err
-	}
-	f := newFrame(out)
-	got := readGiven(f, gid)
-	if got.age > 0 || got.level == state.SessionLevel && got.age == 0 {
-		got.age += time.Since(sent) // it grew older on its way
-	}
-	got.served = servedReplica
-	if to == string(h.scout.leader(gid)) {
-		got.served = servedLeader
-	}
-	return got, q.readFound(f)
-}
-
-// serveRead reads for a node without replicas.
-func (h *Host) serveRead(ctx context.Context, gid uint32, r *frame) ([]byte, error) {
-	strong := r.Byte() == 1
-	ask := asking{foreign: r.Byte() == 1, bound: time.Duration(r.Uvarint())} //nolint:gosec // what was sent is not negative
-	ask.session, ask.own = r.seen(gid), r.own(gid)
-	q, err := readQuery(r)
-	if err != nil {
-		return nil, err
-	}
-	q.strong = strong
-	got, err := h.readHere(ctx, gid, ask, q)
-	if err != nil {
-		return nil, err
-	}
-	return q.appendFound(appendGiven(nil, &got)), nil
-}
-
-// The levels as they travel.
-func levels() []state.Level {
-	return []state.Level{state.Linearizable, state.SessionLevel, state.Bounded, state.Stale}
-}
-
-// appendGiven encodes how a read was answered.
-func appendGiven(b []byte, g *given) []byte {
-	for i, l := range levels() {
-		if l == g.level {
-			b = append(b, byte(i))
-		}
-	}
-	b = append(b, boolByte(g.forgive), boolByte(g.ownDone))
-	b = binary.AppendUvarint(b, uint64(max(g.age+1, 0))) //nolint:gosec // not negative; 0 = not known
-	return appendString(appendSeen(b, &g.at), g.reason)
-}
-
-func readGiven(f *frame, gid uint32) given {
-	var g given
-	level := f.Byte()
-	if int(level) >= len(levels()) {
-		f.Bad = true
-		return g
-	}
-	g.level = levels()[level]
-	g.forgive, g.ownDone = f.Byte() == 1, f.Byte() == 1
-	g.age = time.Duration(f.Uvarint()) - 1 //nolint:gosec // a duration was sent
-	if at := f.seen(gid); at != nil {
-		g.at = *at
-	}
-	g.reason = f.Text()
-	return g
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -35,7 +36,7 @@ func (c *cluster) sidecar(name string) (*raftfsm.Host, *prometheus.Registry) {
 	return h, reg
 }
 
-// id is that of the cluster.
+// id returns the id of the cluster.
 func (c *cluster) id() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -47,12 +48,13 @@ func (c *cluster) id() string {
 	return ""
 }
 
-// What a node answers before it knows which cluster it belongs to would count as another
-// cluster's at every other node, and what the session has seen would be forgotten.
-func TestASessionBeginsOnceTheNodeBelongsToItsCluster(t *testing.T) {
+// A node that knows no cluster yet must not return a session token. Other nodes would consider it a token of
+// another cluster, and the session would lose its positions.
+func TestSidecar_SessionBeginsAfterJoining(t *testing.T) {
 	c := startCluster(t, 1, nil)
 	server := c.hosts[c.servers()[0]].Store("", "s")
-	seen, err := server.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("1")}}, Consistency: state.Strong})
+	seen, err := server.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("1")}},
+		Consistency: state.Strong})
 	must(t, err)
 
 	o := options(t, t.TempDir())
@@ -72,20 +74,22 @@ func TestASessionBeginsOnceTheNodeBelongsToItsCluster(t *testing.T) {
 	}
 	answers := make(chan answer, 1)
 	go func() {
-		w, err := s.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("2")}}, Consistency: state.Strong, Session: seen.Session})
+		w, err := s.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("2")}},
+			Consistency: state.Strong, Session: seen.Session})
 		answers <- answer{w, err}
 	}()
 	must(t, h.Adopt(c.id(), 0))
 	a := <-answers
 	must(t, a.err)
-	item, err := server.Get(t.Context(), state.GetRequest{Key: "app||k", ReadOptions: state.ReadOptions{Session: a.written.Session}})
+	item, err := server.Get(t.Context(), state.GetRequest{Key: "app||k",
+		ReadOptions: state.ReadOptions{Session: a.written.Session}})
 	must(t, err)
 	if item.Level == state.Stale || string(item.Value) != "2" {
-		t.Errorf("the session of the write is answered with %q, %s", item.Value, item.Level)
+		t.Errorf("a read with the session of the write returned %q, %s", item.Value, item.Level)
 	}
 }
 
-// servers are the ids of the servers that run.
+// servers returns the ids of the running servers.
 func (c *cluster) servers() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,7 +102,7 @@ func (c *cluster) servers() []string {
 	return out
 }
 
-// apartFrom cuts the ways between a node and servers, both ways, for calls alone.
+// apartFrom cuts the links between a node and servers in both directions, for calls only.
 func (c *cluster) apartFrom(node string, servers ...string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +111,7 @@ func (c *cluster) apartFrom(node string, servers ...string) {
 	}
 }
 
-func TestASidecarKeepsTheContractOfAStateStore(t *testing.T) {
+func TestSidecar_Conformance(t *testing.T) {
 	var clock testClock
 	c := startCluster(t, 3, func(o *raftfsm.Options) { o.Now, o.Partitions = clock.now, 2 })
 	h, _ := c.sidecar("side")
@@ -115,7 +119,7 @@ func TestASidecarKeepsTheContractOfAStateStore(t *testing.T) {
 		statetest.Options{Clock: &statetest.Clock{Now: clock.now, Advance: clock.advance}, RequestIDs: true, Rounds: 2})
 }
 
-func TestASidecarGoesOnWhenTheLeaderIsLost(t *testing.T) {
+func TestSidecar_SurvivesLeaderLoss(t *testing.T) {
 	c := startCluster(t, 3, nil)
 	h, _ := c.sidecar("side")
 	s := h.Store("", "s")
@@ -135,13 +139,13 @@ func TestASidecarGoesOnWhenTheLeaderIsLost(t *testing.T) {
 	})
 }
 
-func TestEventualReadsOfASidecarNeverGoBackWhicheverServerAnswers(t *testing.T) {
+func TestSidecar_EventualReadsNeverGoBack(t *testing.T) {
 	c := startCluster(t, 3, nil)
 	h, _ := c.sidecar("side")
 	s := h.Store("", "s")
 	servers := c.servers()
 	seesAll(t, 90, func(i int, value string) state.Item {
-		// Another server answers each time: the two others are out of reach.
+		// A different server answers each time, because the other two are unreachable.
 		c.mu.Lock()
 		clear(c.apart)
 		c.mu.Unlock()
@@ -151,7 +155,7 @@ func TestEventualReadsOfASidecarNeverGoBackWhicheverServerAnswers(t *testing.T) 
 	})
 }
 
-func TestManyWritesOfASidecarShareFewCalls(t *testing.T) {
+func TestSidecar_WritesShareCalls(t *testing.T) {
 	c := startCluster(t, 3, nil)
 	h, reg := c.sidecar("side")
 	s := h.Store("", "s")
@@ -161,7 +165,8 @@ func TestManyWritesOfASidecarShareFewCalls(t *testing.T) {
 	for i := range 200 {
 		clients.Go(func() {
 			for j := range 5 {
-				_, err := s.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: fmt.Sprintf("app||%d-%d", i, j), Value: []byte("1")}}, Consistency: state.Strong})
+				_, err := s.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: fmt.Sprintf("app||%d-%d", i,
+					j), Value: []byte("1")}}, Consistency: state.Strong})
 				errs <- err
 				if err != nil {
 					return
@@ -179,13 +184,14 @@ func TestManyWritesOfASidecarShareFewCalls(t *testing.T) {
 	if calls == 0 || calls > 500 {
 		t.Errorf("1001 writes of 200 clients took %v calls", calls)
 	}
-	page, err := s.List(t.Context(), state.ListRequest{Prefix: "app||", ReadOptions: state.ReadOptions{Consistency: state.Strong}, Limit: 1000})
+	page, err := s.List(t.Context(), state.ListRequest{Prefix: "app||",
+		ReadOptions: state.ReadOptions{Consistency: state.Strong}, Limit: 1000})
 	if err != nil || len(page.Items) != 1000 || !page.More {
 		t.Errorf("%d keys, more %v, %v", len(page.Items), page.More, err)
 	}
 }
 
-// counter sums the series of a counter that carry a label value.
+// counter returns the sum of a counter's series with a label value, or of all series if label is empty.
 func counter(t *testing.T, reg *prometheus.Registry, name, label, value string) float64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -195,6 +201,9 @@ func counter(t *testing.T, reg *prometheus.Registry, name, label, value string) 
 	sum := 0.0
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
+			if f.GetName() == name && label == "" {
+				sum += m.GetCounter().GetValue()
+			}
 			for _, l := range m.GetLabel() {
 				if f.GetName() == name && l.GetName() == label && l.GetValue() == value {
 					sum += m.GetCounter().GetValue()
@@ -205,13 +214,14 @@ func counter(t *testing.T, reg *prometheus.Registry, name, label, value string) 
 	return sum
 }
 
-func TestASidecarsReadsCarryTheirAgeAndKeepTheBound(t *testing.T) {
+func TestSidecar_ReadsHaveAgeWithinBound(t *testing.T) {
 	c := startCluster(t, 3, nil)
 	h, reg := c.sidecar("side")
 	s := h.Store("", "s")
 	set(t, s, "app||k", "v", state.Strong)
 	for range 20 {
-		got, err := s.Get(t.Context(), state.GetRequest{Key: "app||k", ReadOptions: state.ReadOptions{MaxStaleness: time.Minute}})
+		got, err := s.Get(t.Context(), state.GetRequest{Key: "app||k",
+			ReadOptions: state.ReadOptions{MaxStaleness: time.Minute}})
 		if err != nil || got.Level != state.Bounded || got.Age < 0 || got.Age > time.Minute {
 			t.Fatalf("%s, age %s, %v", got.Level, got.Age, err)
 		}
@@ -221,7 +231,7 @@ func TestASidecarsReadsCarryTheirAgeAndKeepTheBound(t *testing.T) {
 	}
 }
 
-func TestWithoutServersASidecarSaysSoInTime(t *testing.T) {
+func TestSidecar_WithoutServersIsUnavailable(t *testing.T) {
 	o := options(t, t.TempDir())
 	c := &cluster{t: t, hosts: map[string]*raftfsm.Host{}}
 	o.Sidecar, o.Peers, o.Servers = true, &network{c: c}, func() []string { return nil }
@@ -235,17 +245,19 @@ func TestWithoutServersASidecarSaysSoInTime(t *testing.T) {
 	}
 }
 
-func TestASidecarRefusesTheDirectoryOfAServer(t *testing.T) {
+func TestSidecar_RefusesDirectoryOfServer(t *testing.T) {
 	o := options(t, t.TempDir())
 	closeHost(t, open(t, o))
-	o.Registerer, o.Sidecar, o.Peers, o.Servers = prometheus.NewRegistry(), true, &network{}, func() []string { return nil }
+	o.Registerer, o.Sidecar, o.Peers, o.Servers = prometheus.NewRegistry(), true, &network{}, func() []string {
+		return nil
+	}
 	_, err := raftfsm.Open(t.Context(), o)
 	if !fault.Is(err, fault.Invalid) || !strings.Contains(fault.Text(err), "--role server") {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestASidecarKeepsItsNodeIDAndCanBecomeAServer(t *testing.T) {
+func TestSidecar_KeepsNodeIDAndCanBecomeServer(t *testing.T) {
 	dir := t.TempDir()
 	o := options(t, dir)
 	o.Sidecar, o.Peers, o.Servers = true, &network{c: &cluster{}}, func() []string { return nil }
@@ -262,5 +274,32 @@ func TestASidecarKeepsItsNodeIDAndCanBecomeAServer(t *testing.T) {
 	h := open(t, server)
 	if got := h.Identity(); got.Node != id || got.Role != "" || got.Partitions != 1 {
 		t.Errorf("as a server: %+v", got)
+	}
+}
+
+// The bound of a bulk read is not sent to servers: the requesting node checks it, and the server has a bound of
+// its own.
+func TestSidecar_BoundsBulkReads(t *testing.T) {
+	c := startCluster(t, 1, nil)
+	h, _ := c.sidecar("side")
+	s := h.Store("", "s")
+	set(t, s, "app||k", strings.Repeat("x", 1<<20), state.Strong)
+	read := func(keys int, maxBytes int64) error {
+		items, err := s.BulkGet(t.Context(), state.BulkGetRequest{Keys: slices.Repeat([]string{"app||k"}, keys),
+			MaxBytes: maxBytes})
+		if err == nil && (len(items) != keys || len(items[keys-1].Value) != 1<<20) {
+			t.Errorf("%d keys: %d items", keys, len(items))
+		}
+		return err
+	}
+	for _, row := range []struct {
+		keys     int
+		maxBytes int64
+		large    bool
+	}{{2, 0, false}, {2, 2 << 20, false}, {3, 2 << 20, true}, {32, 0, false}, {33, 0, true}} {
+		if err := read(row.keys, row.maxBytes); (err != nil) != row.large || row.large &&
+			!fault.Is(err, fault.TooLarge) {
+			t.Errorf("%d keys within %d bytes: %v", row.keys, row.maxBytes, err)
+		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// usage is what this process has.
+// usage is the resource usage of this process.
 type usage struct {
 	goroutines int
 	heap       uint64
@@ -29,8 +29,8 @@ func used() usage {
 	return usage{runtime.NumGoroutine(), m.HeapAlloc}
 }
 
-// sidecars is how many there are: a thousand, or fewer where the system allows fewer open
-// files; each of them locks its directory.
+// sidecars returns how many sidecars to run: a thousand, or fewer if the system allows fewer open files. Each
+// sidecar locks its directory.
 func sidecars(t *testing.T) int {
 	t.Helper()
 	var limit syscall.Rlimit
@@ -43,10 +43,12 @@ func sidecars(t *testing.T) int {
 	return 1000
 }
 
-// The hosts are the product's, servers with their files and sidecars, in virtual time; calls
-// between them go through memory, and gossip tells of all servers that run. Sockets,
-// encryption and gossip itself are not in here.
-func TestAThousandSidecarsGoOnWhenTheLeaderOfFiveServersIsLost(t *testing.T) {
+// The hosts are the product's: servers with their files, and sidecars, in virtual time. Calls between them use
+// memory, and every running server is known as alive. Sockets, encryption and gossip are not part of the test.
+func TestSimulation_ThousandSidecarsSurviveLeaderLoss(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a thousand nodes")
+	}
 	many, start := sidecars(t), time.Now()
 	synctest.Test(t, func(t *testing.T) {
 		c := startCluster(t, 5, func(o *raftfsm.Options) {
@@ -57,7 +59,8 @@ func TestAThousandSidecarsGoOnWhenTheLeaderOfFiveServersIsLost(t *testing.T) {
 		sides := make([]*raftfsm.Host, many)
 		for i := range sides {
 			o := options(t, t.TempDir())
-			o.NodeID, o.Bootstrap, o.Sidecar, o.Registerer = fmt.Sprintf("side%d", i), false, true, prometheus.NewRegistry()
+			o.NodeID, o.Bootstrap, o.Sidecar, o.Registerer = fmt.Sprintf("side%d", i), false, true,
+				prometheus.NewRegistry()
 			o.Peers, o.Servers = &network{c: c, self: raftfsm.SidecarID(o.NodeID)}, c.servers
 			sides[i] = open(t, o)
 			must(t, sides[i].Adopt(old.Cluster, 0))
@@ -74,13 +77,15 @@ func TestAThousandSidecarsGoOnWhenTheLeaderOfFiveServersIsLost(t *testing.T) {
 		save := func(value string) func(int, *raftfsm.Host) {
 			return func(i int, h *raftfsm.Host) {
 				s, key, ctx := h.Store("", "s"), fmt.Sprintf("app||%d", i), within(t, 2*time.Minute)
-				if _, err := s.Set(ctx, state.SetRequest{Items: []state.Write{{Key: key, Value: []byte(value)}}, Consistency: state.Strong}); err != nil {
+				if _, err := s.Set(ctx, state.SetRequest{Items: []state.Write{{Key: key, Value: []byte(value)}},
+					Consistency: state.Strong}); err != nil {
 					t.Errorf("side%d: %v", i, err)
 				}
 				for _, level := range []state.Consistency{state.Strong, state.Eventual} {
-					got, err := s.Get(ctx, state.GetRequest{Key: key, ReadOptions: state.ReadOptions{Consistency: level}})
+					got, err := s.Get(ctx, state.GetRequest{Key: key,
+						ReadOptions: state.ReadOptions{Consistency: level}})
 					if err == nil && got.Level == state.Stale {
-						continue // while nobody leads an eventual read may be, if it says so
+						continue // without a leader an eventual read may be stale if it is marked so
 					}
 					if err != nil || string(got.Value) != value {
 						t.Errorf("side%d reads %q, not %q (%v)", i, got.Value, value, err)
@@ -99,7 +104,8 @@ func TestAThousandSidecarsGoOnWhenTheLeaderOfFiveServersIsLost(t *testing.T) {
 		each("all know the leader", knows)
 		each("all write and read", save("before"))
 		after := used()
-		t.Logf("a sidecar has %d goroutines and %d KiB of heap, of this process", (after.goroutines-before.goroutines)/many, (int64(after.heap)-int64(before.heap))/int64(many)>>10) //nolint:gosec // far below 2^63
+		heap := (int64(after.heap) - int64(before.heap)) / int64(many) >> 10 //nolint:gosec // far below 2^63
+		t.Logf("each sidecar uses %d goroutines and %d KiB of heap", (after.goroutines-before.goroutines)/many, heap)
 
 		c.isolate(old.Server)
 		for _, h := range sides {
@@ -109,9 +115,9 @@ func TestAThousandSidecarsGoOnWhenTheLeaderOfFiveServersIsLost(t *testing.T) {
 		each("all know the new leader", knows)
 		for i, h := range sides {
 			if lead := h.Route(0).Leader; string(lead) == old.Server {
-				t.Errorf("side%d still takes %s for the leader", i, old.Node)
+				t.Errorf("side%d still considers %s the leader", i, old.Node)
 			}
 		}
 	})
-	t.Logf("all of it took %s", time.Since(start).Round(time.Millisecond))
+	t.Logf("the test took %s", time.Since(start).Round(time.Millisecond))
 }

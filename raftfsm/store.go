@@ -14,19 +14,23 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// MaxRequest is the greatest size in bytes of one write with all its operations. A write
-// larger than an entry's usual bound travels as an entry of its own. raft-wal can read back
-// entries of 64 MiB with everything around them, and no larger ones, so some room is left.
+// MaxRequest is the maximum size in bytes of one write with all its operations. A write that is larger than the
+// usual limit of a log entry gets an entry of its own. raft-wal cannot read entries larger than 64 MiB including
+// its overhead, so MaxRequest is somewhat lower.
 const MaxRequest = 64<<20 - 64<<10
 
-// maxPage is the greatest number of keys in one page of a listing.
+// maxAnswer is the maximum size in bytes of all values in one read that a server answers for a node without
+// replicas. It is at least as large as what the API lets clients read at once.
+const maxAnswer = 32 << 20
+
+// maxPage is the maximum number of keys in one page of a listing.
 const maxPage = 1000
 
-// Store is one state store of type state.raft. Several share the groups of a Host; each
-// is identified in the whole cluster by namespace and name. Safe for concurrent use.
+// Store is one state store of type state.raft. Several stores share the groups of a Host. Namespace and name
+// identify a store in the whole cluster. Safe for concurrent use.
 type Store struct {
-	host *Host
-	id   string // namespace "/" name
+	router *router
+	id     string // namespace "/" name
 
 	closed atomic.Bool
 }
@@ -39,23 +43,23 @@ var (
 	_ state.Featurer   = (*Store)(nil)
 )
 
-// Store returns the store of that namespace and name. It exists as soon as it is asked for.
+// Store returns the store with that namespace and name. A store needs no creation.
 func (h *Host) Store(namespace, name string) *Store {
-	return &Store{host: h, id: namespace + "/" + name}
+	return &Store{router: h.router, id: namespace + "/" + name}
 }
 
-// Features names what the store can do.
+// Features returns the features of the store.
 func (s *Store) Features() []state.Feature {
 	return []state.Feature{state.FeatureETag, state.FeatureTransactional, state.FeatureTTL}
 }
 
-// Close refuses later calls. The Host owns groups and files, which stay open.
+// Close makes later calls fail. Groups and files belong to the Host and stay open.
 func (s *Store) Close() error {
 	s.closed.Store(true)
 	return nil
 }
 
-// enter refuses calls to a closed store and calls that nobody waits for any more.
+// enter returns an error if the store is closed or ctx has ended.
 func (s *Store) enter(ctx context.Context, op string) error {
 	if s.closed.Load() {
 		return fault.New(fault.Unavailable, op, "the store is closed")
@@ -71,12 +75,13 @@ func (s *Store) Get(ctx context.Context, r state.GetRequest) (state.Item, error)
 	if err := s.enter(ctx, "raftfsm.Get"); err != nil {
 		return state.Item{}, err
 	}
-	n, err := s.host.partitions(ctx)
+	n, err := s.router.replica.waitPartitions(ctx)
 	if err != nil {
 		return state.Item{}, err
 	}
 	q := queryOne(s.id, r.Key)
-	proof, err := s.host.read(ctx, partitionOf(s.id, r.Key, n), &r.ReadOptions, q)
+	q.maxBytes = r.MaxValue
+	proof, err := s.router.read(ctx, partitionOf(s.id, r.Key, n), &r.ReadOptions, q)
 	if err != nil {
 		return state.Item{}, err
 	}
@@ -89,7 +94,8 @@ func toItem(key string, v *kv.Value) state.Item {
 	if !v.Found {
 		return state.Item{Key: key}
 	}
-	return state.Item{Key: key, Value: v.Value, ContentType: v.ContentType, ETag: etag(v.Revision), Expires: expiry(v.ExpireAt)}
+	return state.Item{Key: key, Value: v.Value, Size: int64(v.Size), ContentType: v.ContentType, ETag: etag(v.Revision),
+		Expires: expiry(v.ExpireAt)}
 }
 
 func etag(revision uint64) string { return strconv.FormatUint(revision, 10) }
@@ -101,13 +107,13 @@ func expiry(ms uint64) time.Time {
 	return time.UnixMilli(int64(min(ms, 1<<62))).UTC()
 }
 
-// BulkGet reads many keys: those of one group at one instant, different groups one after
-// the other, each at the level asked for.
+// BulkGet reads many keys at the requested consistency level. Keys of one group are read at the same instant.
+// Different groups are read one after the other.
 func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
 	if err := s.enter(ctx, "raftfsm.BulkGet"); err != nil {
 		return nil, err
 	}
-	n, err := s.host.partitions(ctx)
+	n, err := s.router.replica.waitPartitions(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -117,12 +123,21 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 		parts[p] = append(parts[p], i)
 	}
 	items := make([]state.Item, len(r.Keys))
+	left, spent := r.MaxBytes, int64(0)
 	for p := range n {
 		if where := parts[p]; len(where) > 0 {
+			if r.MaxBytes = left; left > 0 && spent >= left {
+				return nil, state.ValuesTooLarge("raftfsm.BulkGet", left)
+			} else if left > 0 {
+				r.MaxBytes -= spent
+			}
 			if err := s.bulkGet(ctx, p, &r, where, items); err != nil {
 				return nil, err
 			}
-			r.Session = items[where[0]].Session // the next group's token goes on from this one
+			for _, w := range where {
+				spent += int64(len(items[w].Value))
+			}
+			r.Session = items[where[0]].Session // the next group starts from this token
 		}
 	}
 	for i := range items {
@@ -136,25 +151,33 @@ func (s *Store) bulkGet(ctx context.Context, p uint32, r *state.BulkGetRequest, 
 	for i, w := range where {
 		keys[i] = r.Keys[w]
 	}
-	q := query{kind: queryMany, store: s.id, keys: keys}
-	proof, err := s.host.read(ctx, p, &r.ReadOptions, &q)
+	q := query{kind: queryMany, store: s.id, keys: keys, maxBytes: r.MaxBytes}
+	proof, err := s.router.read(ctx, p, &r.ReadOptions, &q)
+	if fault.Is(err, fault.TooLarge) {
+		return state.ValuesTooLarge("raftfsm.BulkGet", r.MaxBytes)
+	}
 	if err != nil {
 		return err
 	}
+	size := int64(0)
 	for i, w := range where {
 		items[w] = toItem(keys[i], &q.values[i])
 		items[w].Proof = proof
+		size += int64(len(items[w].Value))
+	}
+	if r.MaxBytes > 0 && size > r.MaxBytes { // another server has answered, which did not know the bound
+		return state.ValuesTooLarge("raftfsm.BulkGet", r.MaxBytes)
 	}
 	return nil
 }
 
-// List pages through keys of one partition: the prefix must reach beyond the first "||",
-// or the store must have a single partition.
+// List returns one page of the keys of one partition. The prefix must contain "||", unless the cluster has only one
+// partition.
 func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, error) {
 	if err := s.enter(ctx, "raftfsm.List"); err != nil {
 		return state.Page{}, err
 	}
-	n, err := s.host.partitions(ctx)
+	n, err := s.router.replica.waitPartitions(ctx)
 	if err != nil {
 		return state.Page{}, err
 	}
@@ -166,7 +189,7 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 	if q.limit <= 0 || q.limit > maxPage {
 		q.limit = maxPage
 	}
-	proof, err := s.host.read(ctx, p, &r.ReadOptions, &q)
+	proof, err := s.router.read(ctx, p, &r.ReadOptions, &q)
 	if err != nil {
 		return state.Page{}, err
 	}
@@ -193,7 +216,7 @@ func (s *Store) Delete(ctx context.Context, r state.DeleteRequest) (state.Writte
 	return s.write(ctx, []command.Op{op}, r.Consistency, r.Session, r.RequestID)
 }
 
-// Transact applies all operations or none. Its outcome is always waited for.
+// Transact applies all operations or none. It always waits for the outcome.
 func (s *Store) Transact(ctx context.Context, r state.TransactRequest) (state.Written, error) {
 	ops := make([]command.Op, len(r.Operations))
 	for i := range r.Operations {
@@ -231,8 +254,8 @@ func (s *Store) del(key, tag string) command.Op {
 	return op
 }
 
-// condition turns an ETag into the revision it names. An ETag is opaque: one that this
-// store never gave out matches nothing.
+// condition converts an ETag into the condition and the revision that it names. For an ETag that this store cannot
+// have returned, it returns a condition that no value meets.
 func condition(tag string) (command.Cond, uint64) {
 	rev, err := strconv.ParseUint(tag, 10, 64)
 	if err != nil || etag(rev) != tag {
@@ -242,22 +265,23 @@ func condition(tag string) (command.Cond, uint64) {
 }
 
 // write sends operations as one request.
-func (s *Store) write(ctx context.Context, ops []command.Op, c state.Consistency, token, requestID string) (state.Written, error) {
+func (s *Store) write(ctx context.Context, ops []command.Op, c state.Consistency, token,
+	requestID string) (state.Written, error) {
 	if err := s.enter(ctx, "raftfsm.write"); err != nil {
 		return state.Written{}, err
 	}
-	tag, err := s.host.belong(ctx)
+	tag, err := s.router.node.wait(ctx)
 	if err != nil {
 		return state.Written{}, err
 	}
-	sess, foreign, err := s.host.tokens.parse(token, tag)
+	sess, foreign, err := s.router.tokens.parse(token, tag)
 	if err != nil {
 		return state.Written{}, err
 	}
 	if len(ops) == 0 {
 		return state.Written{Proof: state.Proof{Session: token}}, nil
 	}
-	n, err := s.host.partitions(ctx)
+	n, err := s.router.replica.waitPartitions(ctx)
 	if err != nil {
 		return state.Written{}, err
 	}
@@ -277,7 +301,7 @@ func (s *Store) write(ctx context.Context, ops []command.Op, c state.Consistency
 	if c != state.Strong && requestID == "" && unconditional(ops) {
 		ack = group.Durable
 	}
-	a, err := s.host.write(ctx, p, req, ack)
+	a, err := s.router.write(ctx, p, req, ack)
 	if err != nil {
 		return state.Written{}, err
 	}
@@ -287,11 +311,12 @@ func (s *Store) write(ctx context.Context, ops []command.Op, c state.Consistency
 			return state.Written{}, err
 		}
 	}
-	s.host.noteWrite(at, ops)
+	s.router.noteWrite(at, ops)
 	if foreign {
-		token = "" // nothing of it counts here
+		token = "" // positions of another cluster do not count here
 	}
-	written := state.Written{Proof: state.Proof{Level: state.SessionLevel, Age: -1, Session: s.host.tokens.after(token, sess, at, tag)}}
+	written := state.Written{Proof: state.Proof{Level: state.SessionLevel, Age: -1,
+		Session: s.router.tokens.after(token, sess, at, tag)}}
 	if at.committed {
 		written.ETags = etags(a.Result.Revisions)
 	}
@@ -301,7 +326,7 @@ func (s *Store) write(ctx context.Context, ops []command.Op, c state.Consistency
 	return written, nil
 }
 
-// unconditional reports whether the outcome of every operation is known beforehand.
+// unconditional reports whether every operation succeeds in any case.
 func unconditional(ops []command.Op) bool {
 	for i := range ops {
 		if ops[i].Cond != command.CondNone {
@@ -319,7 +344,8 @@ func outcome(r *kv.Result) error {
 		return &fault.Error{Code: fault.Conflict, Op: "raftfsm.write", Key: r.Key,
 			Msg: "the condition on key " + strconv.Quote(r.Key) + " did not hold"}
 	case kv.Rejected:
-		return &fault.Error{Code: fault.Invalid, Op: "raftfsm.write", Msg: "the request id was used before for other operations",
+		return &fault.Error{Code: fault.Invalid, Op: "raftfsm.write",
+			Msg:  "the request id was used before for other operations",
 			Hint: "use a new Quorate-Request-Id for every request that is not a retry"}
 	default:
 		return fault.New(fault.Internal, "raftfsm.write", "the state machine answered "+r.Outcome.String())

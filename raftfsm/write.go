@@ -2,9 +2,6 @@ package raftfsm
 
 import (
 	"context"
-	"time"
-
-	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
@@ -12,31 +9,30 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// retryPause bounds how long a call waits for a leader before it looks again.
-const retryPause = 100 * time.Millisecond
-
-// write gets one request into the log of a group, exactly once, however often it has to
-// be tried before ctx ends. It returns the position, and the result unless the answer was
-// given for durability alone; then the result's outcome is zero.
+// write puts one request into the log of a group exactly once. It retries until ctx ends. It returns the position
+// and the result of the request.
 //
-// An answer for durability is given before the outcome is known, so it is asked for only
-// while the outcome cannot be "unknown origin": the origin was answered before, and the
-// leader knows that none is about to be forgotten (see servePropose).
-func (h *Host) write(ctx context.Context, gid uint32, r *command.Request, ack group.Ack) (group.Answer, error) {
-	if err := h.allowed(); err != nil {
+// With Ack Durable the answer comes before the outcome is known, so the outcome in the result is zero. Durable is
+// used only if the outcome cannot be "unknown origin": the group has answered the origin before, and the leader
+// knows that no origin is about to expire (see servePropose).
+func (r *router) write(ctx context.Context, gid uint32, req *command.Request, ack group.Ack) (group.Answer, error) {
+	if err := r.node.allowed(); err != nil {
 		return group.Answer{}, err
 	}
-	o := h.origins[gid]
+	o := r.group(gid).origin
 	for {
 		id, err := o.begin(ctx)
+		if fault.Is(err, fault.Timeout) && r.replica.ready(gid) != nil {
+			err = noQuorum("raftfsm.write", r.replica, gid, err)
+		}
 		if err != nil {
 			return group.Answer{}, err
 		}
 		if !o.isProven() {
 			ack = group.Committed
 		}
-		r.ID = id
-		a, sure, err := h.send(ctx, gid, r, ack)
+		req.ID = id
+		a, sure, err := r.send(ctx, gid, req, ack)
 		o.end(id)
 		switch {
 		case err != nil || a.Result.Outcome == 0:
@@ -45,120 +41,50 @@ func (h *Host) write(ctx context.Context, gid uint32, r *command.Request, ack gr
 			o.prove(id.Origin)
 			return a, nil
 		case !sure:
-			return a, fault.New(fault.Indeterminate, "raftfsm.write", "the write may have been applied: its result is no longer kept")
+			return a, fault.New(fault.Indeterminate, "raftfsm.write",
+				"the write may have been applied: its result is no longer kept")
 		}
 		// The group does not know this origin, or no longer keeps its results.
 		o.drop(id.Origin)
-		h.metrics.retries.WithLabelValues(causeOrigin).Inc()
+		r.metrics.retries.WithLabelValues(causeOrigin).Inc()
 	}
 }
 
-// send tries a request with one id until its outcome is known or ctx ends. sure is false
-// once an attempt ended without a known outcome.
-func (h *Host) send(ctx context.Context, gid uint32, r *command.Request, ack group.Ack) (a group.Answer, sure bool, err error) {
-	data, err := command.AppendRequest(nil, r)
+// send sends a request, with the same id each time, until its outcome is known or ctx ends. sure is false if an
+// attempt may have been applied without an answer.
+func (r *router) send(ctx context.Context, gid uint32, req *command.Request, ack group.Ack) (a group.Answer, sure bool,
+	err error) {
+	data, err := command.AppendRequest(nil, req)
 	if err != nil {
 		return a, true, err
 	}
-	values := storesValues(r)
+	values := storesValues(req)
 	for sure = true; ; {
-		a, err = h.propose(ctx, gid, data, ack, values)
+		a, err = r.replica.propose(ctx, gid, data, ack, values)
 		if err == nil {
 			return a, sure, nil
 		}
 		if fault.Is(err, fault.Indeterminate) {
-			// What a retry gets may be the memory of the first attempt, or a refusal.
+			// A retry may return the stored result of the first attempt, or a refusal.
 			sure, ack = false, group.Committed
 		}
-		if !h.again(ctx, gid, err) {
+		if !r.retry.again(ctx, r.replica, gid, err) {
 			break
 		}
 	}
 	if ctx.Err() != nil && (fault.Is(err, fault.NotLeader) || fault.Is(err, fault.Unavailable)) {
-		err = noQuorum("raftfsm.write", gid, err)
+		err = noQuorum("raftfsm.write", r.replica, gid, err)
 	}
 	if !sure && !fault.Is(err, fault.Indeterminate) {
-		// This attempt surely failed, an earlier one may not have.
-		err = &fault.Error{Code: fault.Indeterminate, Op: "raftfsm.write", Msg: "the write may have been applied", Err: err}
+		// This attempt certainly failed, but an earlier one may have succeeded.
+		err = &fault.Error{Code: fault.Indeterminate, Op: "raftfsm.write", Msg: "the write may have been applied",
+			Err: err}
 	}
 	return a, sure, err
 }
 
-// again reports whether a call that failed with err is worth another try, after a pause
-// in which the leadership may have changed.
-func (h *Host) again(ctx context.Context, gid uint32, err error) bool {
-	code := fault.CodeOf(err)
-	switch code {
-	case fault.NotLeader, fault.Indeterminate, fault.Unavailable:
-	default:
-		return false
-	}
-	if ctx.Err() != nil || h.closing() {
-		return false
-	}
-	h.metrics.retries.WithLabelValues(string(code)).Inc()
-	h.waitChange(ctx, gid)
-	return ctx.Err() == nil && !h.closing()
-}
-
-// closing reports whether Close has begun.
-func (h *Host) closing() bool {
-	select {
-	case <-h.stop:
-		return true
-	default:
-		return false
-	}
-}
-
-// waitChange waits until another server may lead a group, or retryPause has passed.
-func (h *Host) waitChange(ctx context.Context, gid uint32) {
-	if h.scout != nil {
-		h.scout.waitChange(ctx, retryPause)
-		return
-	}
-	h.groups[gid].WaitChange(ctx, retryPause)
-}
-
-// propose hands an encoded request to the leader: here, or one hop away.
-func (h *Host) propose(ctx context.Context, gid uint32, data group.Encoded, ack group.Ack, values bool) (group.Answer, error) {
-	if to, away := h.elsewhere(gid); away {
-		return h.remotePropose(ctx, to, gid, data, ack, values)
-	}
-	if values {
-		if err := h.WritesAllowed(); err != nil {
-			return group.Answer{}, err
-		}
-	}
-	g := h.groups[gid]
-	return g.Propose(ctx, data, outcomeKnown(g, ack))
-}
-
-// outcomeKnown turns an answer for durability into one for the outcome while an origin of
-// the group is about to be forgotten: an entry that forgets it may be on its way. Entries
-// on their way carry no later time than now.
-func outcomeKnown(g *group.Group, ack group.Ack) group.Ack {
-	if ack == group.Durable && g.Machine().OriginDue() <= g.Now() {
-		return group.Committed
-	}
-	return ack
-}
-
-// elsewhere reports whether a group is led by another server than this one, and by which.
-// The server is empty on a node without replicas that knows of no leader.
-func (h *Host) elsewhere(gid uint32) (leader raft.ServerID, away bool) {
-	if h.scout != nil {
-		return h.scout.leader(gid), true
-	}
-	if h.opts.Peers == nil {
-		return "", false
-	}
-	to := h.groups[gid].Leader()
-	return to, to != "" && to != raft.ServerID(h.self.Server)
-}
-
-// storesValues reports whether a request needs room on the disk. Marks of our own are few
-// and must be possible on a full one.
+// storesValues reports whether a request needs disk space. Writes of tombstones do not count: they are few, and an
+// operator must be able to remove a server when the disk is full.
 func storesValues(r *command.Request) bool {
 	for i := range r.Ops {
 		if r.Ops[i].Kind == command.OpSet && r.Ops[i].Store != systemStore {
@@ -168,7 +94,12 @@ func storesValues(r *command.Request) bool {
 	return false
 }
 
-func noQuorum(op string, gid uint32, err error) error {
+// noQuorum returns the error of a call that ran out of time because the group has no leader. If the group has a
+// leader by now, the error contains err, the error of the last attempt.
+func noQuorum(op string, rep replica, gid uint32, err error) error {
+	if why := rep.ready(gid); why != nil {
+		return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "no quorum", Err: why}
+	}
 	return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "no quorum: the group had no leader in time", Err: err,
 		Hint: "see 'quorate status' for group " + utoa(gid)}
 }

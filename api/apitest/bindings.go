@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// outside is a catalogue of one binding, "events", that answers with what it was asked.
+// outside is a BindingSource with one binding, "events", which answers with its request.
 type outside struct{}
 
 func (outside) Binding(name string) (*bindings.Instance, bool) {
@@ -26,7 +26,8 @@ func (outside) Invoke(_ context.Context, r bindings.Request) (*bindings.Response
 	for _, name := range slices.Sorted(maps.Keys(r.Metadata)) {
 		text += " " + name + "=" + r.Metadata[name]
 	}
-	answer := &bindings.Response{Data: fmt.Appendf(nil, "%q", text), Metadata: map[string]string{"statusCode": "502", "odd name": "left out", "odd": "left\nout"}}
+	answer := &bindings.Response{Data: fmt.Appendf(nil, "%q", text),
+		Metadata: map[string]string{"statusCode": "502", "odd name": "left out", "odd": "left\nout"}}
 	switch r.Operation {
 	case "send":
 		return nil, nil

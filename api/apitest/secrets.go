@@ -31,18 +31,20 @@ func newSecrets() *Secrets {
 	one := func(name string, store secretstores.Store) *secretstores.Instance {
 		return &secretstores.Instance{Name: name, Type: "secretstores.test", Store: store}
 	}
-	scoped, only, closed, folding, foreign := one("scoped", flat), one("only", flat), one("closed", flat), one("folding", folds{flat}), one("foreign", flat)
+	scoped, only, closed, folding, foreign := one("scoped", flat), one("only", flat), one("closed", flat),
+		one("folding", folds{flat}), one("foreign", flat)
 	scoped.Scope = secretstores.NewScope(flat, false, nil, []string{"db"})
 	only.Scope = secretstores.NewScope(flat, true, []string{"a", "gone"}, []string{"a"})
 	closed.Scope = secretstores.NewScope(flat, true, nil, nil)
 	folding.Scope = secretstores.NewScope(folding.Store, false, nil, []string{"DB"})
 	foreign.Scopes = []string{"other"}
 	return &Secrets{Ready: true, List: []*secretstores.Instance{
-		one("vault", vault), one("plain", flat), scoped, only, closed, folding, one("faulty", faultySecrets{flat}), foreign,
+		one("vault", vault), one("plain", flat), scoped, only, closed, folding, one("faulty", faultySecrets{flat}),
+		foreign,
 	}}
 }
 
-// SecretStore finds one by its name.
+// SecretStore returns the store with a name.
 func (s *Secrets) SecretStore(name string) (*secretstores.Instance, bool) {
 	for _, i := range s.List {
 		if i.Name == name {
@@ -52,7 +54,7 @@ func (s *Secrets) SecretStore(name string) (*secretstores.Instance, bool) {
 	return nil, false
 }
 
-// SecretStores are all.
+// SecretStores returns all stores.
 func (s *Secrets) SecretStores() []*secretstores.Instance { return s.List }
 
 // Loaded reports whether the list is complete.
@@ -73,14 +75,15 @@ func (m memorySecrets) Bulk(context.Context, map[string]string) (map[string]map[
 
 func (m memorySecrets) Close() error { return nil }
 
-// versions answers with the metadata it got.
+// versions is a store that answers with the metadata of the request.
 type versions struct{ memorySecrets }
 
 func (v versions) Get(ctx context.Context, name string, metadata map[string]string) (map[string]string, error) {
 	switch metadata[secretstores.MetadataVersionID] {
 	case "":
 	case "1":
-		return map[string]string{"password": "older", "stage": metadata[secretstores.MetadataVersionStage], "namespace": metadata[secretstores.MetadataNamespace]}, nil
+		return map[string]string{"password": "older", "stage": metadata[secretstores.MetadataVersionStage],
+			"namespace": metadata[secretstores.MetadataNamespace]}, nil
 	case "9":
 		return nil, secretstores.Absent(name, "no such version")
 	default:
@@ -93,20 +96,20 @@ type folds struct{ memorySecrets }
 
 func (folds) Fold(name string) string { return strings.ToLower(name) }
 
-// faultySecrets fails with the code that the name says.
+// faultySecrets is a store that fails with the code in the name of the secret.
 type faultySecrets struct{ memorySecrets }
 
 func (f faultySecrets) Get(ctx context.Context, name string, _ map[string]string) (map[string]string, error) {
 	switch name {
 	case "bare":
-		return nil, errors.New("a library said hunter2")
+		return nil, errors.New("a library error with hunter2")
 	case "late":
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	return nil, &fault.Error{Code: fault.Code(name), Op: "test", Msg: "the store said " + name, Hint: "mend it"}
+	return nil, &fault.Error{Code: fault.Code(name), Op: "test", Msg: "the store reported " + name, Hint: "fix it"}
 }
 
 func (f faultySecrets) Bulk(context.Context, map[string]string) (map[string]map[string]string, error) {
-	return nil, &fault.Error{Code: fault.Denied, Op: "test", Msg: "the store said denied", Hint: "mend it"}
+	return nil, &fault.Error{Code: fault.Denied, Op: "test", Msg: "the store reported denied", Hint: "fix it"}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Instance is a store as the services see it.
+// Instance returns an instance of a store with default settings.
 func Instance(name string, store state.Store) *state.Instance {
 	return &state.Instance{
 		Name: name, Type: "state.in-memory", Version: "v1", Store: store,
@@ -19,13 +19,13 @@ func Instance(name string, store state.Store) *state.Instance {
 	}
 }
 
-// Stores is a catalogue of state stores; the list is in the order of their names.
+// Stores is a StateStores. The list is sorted by name.
 type Stores struct {
 	List  []*state.Instance
 	Ready bool // false = they are not loaded yet
 }
 
-// StateStore finds one by its name.
+// StateStore returns the store with a name.
 func (s *Stores) StateStore(name string) (*state.Instance, bool) {
 	i, ok := slices.BinarySearchFunc(s.List, name, func(inst *state.Instance, name string) int {
 		return cmp.Compare(inst.Name, name)
@@ -36,10 +36,10 @@ func (s *Stores) StateStore(name string) (*state.Instance, bool) {
 	return s.List[i], true
 }
 
-// StateStores are all.
+// StateStores returns all stores.
 func (s *Stores) StateStores() []*state.Instance { return s.List }
 
-// ActorStore is the one that carries the state of actors.
+// ActorStore returns the actor state store.
 func (s *Stores) ActorStore() (*state.Instance, bool) {
 	for _, inst := range s.List {
 		if inst.ActorStore {
@@ -55,7 +55,9 @@ func (s *Stores) Loaded() bool { return s.Ready }
 // plainStore hides the optional abilities of a store.
 type plainStore struct{ state.Store }
 
-// faulty fails as the key says and otherwise is the store below it.
+// faulty is a store that fails with the fault code that the key names: a read of "timeout", for example, returns
+// fault.Timeout. A few other keys, such as "panic", fail in other ways. All other keys are served by the embedded
+// store.
 type faulty struct{ state.Store }
 
 func (s faulty) failure(ctx context.Context, stored string) error {
@@ -64,7 +66,7 @@ func (s faulty) failure(ctx context.Context, stored string) error {
 	switch code {
 	case fault.Unavailable, fault.Indeterminate, fault.Timeout, fault.Internal, fault.Corrupt,
 		fault.TooLarge, fault.Invalid, fault.Denied, fault.Unimplemented, fault.NotLeader:
-		return &fault.Error{Code: code, Op: "faulty.Do", Msg: "the store said " + key, Hint: "a hint", Key: stored}
+		return &fault.Error{Code: code, Op: "faulty.Do", Msg: "the store reported " + key, Hint: "a hint", Key: stored}
 	case "deadline":
 		<-ctx.Done()
 		return ctx.Err()
@@ -109,12 +111,12 @@ func (s faulty) Transact(ctx context.Context, r state.TransactRequest) (state.Wr
 			return state.Written{}, err
 		}
 	}
-	return s.Store.(state.Transactor).Transact(ctx, r)
+	return state.AbilitiesOf(s.Store).Transactor.Transact(ctx, r)
 }
 
 func (s faulty) List(ctx context.Context, r state.ListRequest) (state.Page, error) {
 	if err := s.failure(ctx, r.Prefix); err != nil {
 		return state.Page{}, err
 	}
-	return s.Store.(state.Lister).List(ctx, r)
+	return state.AbilitiesOf(s.Store).Lister.List(ctx, r)
 }

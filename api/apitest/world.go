@@ -1,8 +1,8 @@
-// Package apitest is what lies behind the API in tests of its faces: stores, secrets and
-// bindings of which each shows one kind of behaviour, and a node's health and description.
+// Package apitest provides the environment of the API in tests of the HTTP and gRPC servers: stores, secrets and
+// bindings that each show one kind of behaviour, and the health and description of a node.
 //
-// It owns the worlds that the transcripts of the API were recorded in, so that every face
-// is tried against the same. It must never know a protocol. It has no goroutines.
+// It owns these environments, called worlds. The transcripts of the API were recorded with them, so all servers are
+// tested with the same data. The package is independent of HTTP and gRPC. It has no goroutines.
 package apitest
 
 import (
@@ -20,22 +20,22 @@ import (
 	"github.com/quorate/quorate/component/state/inmemory"
 )
 
-// World has these state stores:
+// World is the environment of one test. It has these state stores:
 //
-//	orders   in memory, with every ability; carries the actor state
+//	orders   in memory, supports everything; holds the actor state
 //	shared   in memory, keyPrefix none
 //	small    in memory, values of at most 16 bytes
 //	plain    in memory, without transactions, bulk reads or listing
-//	faulty   fails as the key says; see faulty
+//	faulty   fails with the code in the key; see the type faulty
 //
-// A test changes it before it serves, but for Health, which may change at any time.
+// A test changes the World before it starts a server. Only Health may change later.
 type World struct {
 	Stores  *Stores
 	Secrets *Secrets
 	Health  *Health
 	Metrics *prometheus.Registry
 	Log     *Log
-	Stopped chan bool // what Shutdown was asked for
+	Stopped chan bool // the argument of each Shutdown
 
 	App            api.App
 	Tokens         *api.Tokens
@@ -60,12 +60,13 @@ func New(t testing.TB) *World {
 		Stores: &Stores{Ready: true, List: []*state.Instance{
 			Instance("faulty", faulty{newStore()}), orders, Instance("plain", plainStore{newStore()}), shared, small,
 		}},
-		Secrets: newSecrets(), Health: &Health{}, Metrics: prometheus.NewRegistry(), Log: &Log{}, Stopped: make(chan bool, 1),
-		App: api.App{ID: "shop"}, RequestTimeout: time.Minute,
+		Secrets: newSecrets(), Health: &Health{}, Metrics: prometheus.NewRegistry(), Log: &Log{},
+		Stopped: make(chan bool, 1),
+		App:     api.App{ID: "shop"}, RequestTimeout: time.Minute,
 	}
 }
 
-// Services are those of the application of a world.
+// Services are the services of the application of a World.
 type Services struct {
 	State    *api.State
 	Secrets  *api.Secrets
@@ -76,7 +77,7 @@ type Services struct {
 	Logger   *slog.Logger
 }
 
-// Services makes the services as the world is now.
+// Services makes services with the current settings of the world.
 func (w *World) Services() Services {
 	return Services{
 		State:    api.NewState(w.App, w.Stores, api.Limits{}),
@@ -89,7 +90,7 @@ func (w *World) Services() Services {
 	}
 }
 
-// Adapt makes the world that a transcript was recorded in.
+// Adapt changes the world to the one in which a transcript was recorded.
 func (w *World) Adapt(transcript string) {
 	switch transcript {
 	case "token":
@@ -111,7 +112,8 @@ func (w *World) Adapt(transcript string) {
 			inst.ActorStore = false
 		}
 	case "not-ready":
-		starting := []api.Reason{{Name: "component orders", Text: "connection refused"}, {Name: "application", Text: "port 8080 is not open"}}
+		starting := []api.Reason{{Name: "component orders", Text: "connection refused"},
+			{Name: "application", Text: "port 8080 is not open"}}
 		w.Health.Start(starting, starting[:1])
 		w.Health.Check(api.Check{Kind: "store", Name: "orders", Reason: "not open"})
 	case "degraded":
@@ -122,8 +124,8 @@ func (w *World) Adapt(transcript string) {
 	}
 }
 
-// Health is a node's state of health as a test sets it. Safe for concurrent use; the zero
-// value has started.
+// Health is an api.NodeHealth that a test sets. It is safe for concurrent use. The zero value reports a node whose
+// start is complete.
 type Health struct {
 	mu                 sync.Mutex
 	starting, outbound []api.Reason
@@ -131,49 +133,49 @@ type Health struct {
 	unplaced           []api.Reason
 }
 
-// Start sets what the start, and that without the application, still waits for.
+// Start sets the results of Starting and OutboundStarting.
 func (h *Health) Start(starting, outbound []api.Reason) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.starting, h.outbound = starting, outbound
 }
 
-// Check sets what works.
+// Check sets the result of Readiness.
 func (h *Health) Check(checks ...api.Check) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.checks = checks
 }
 
-// Unplace sets what keeps the server from its place.
+// Unplace sets the result of Unplaced.
 func (h *Health) Unplace(reasons ...api.Reason) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.unplaced = reasons
 }
 
-// Starting is what the start waits for.
+// Starting implements api.NodeHealth.
 func (h *Health) Starting() []api.Reason {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.starting
 }
 
-// OutboundStarting is the same without the application.
+// OutboundStarting implements api.NodeHealth.
 func (h *Health) OutboundStarting() []api.Reason {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.outbound
 }
 
-// Readiness is what works.
+// Readiness implements api.NodeHealth.
 func (h *Health) Readiness(context.Context) []api.Check {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.checks
 }
 
-// Unplaced is what keeps the server from its place.
+// Unplaced implements api.NodeHealth.
 func (h *Health) Unplaced() []api.Reason {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -187,16 +189,19 @@ func (nodeInfo) Describe() api.Description {
 		RuntimeVersion: "1.2.3",
 		Features:       []string{"Listing"},
 		Components: []api.ComponentInfo{
-			{Name: "orders", Type: "state.in-memory", Version: "v1", Capabilities: []string{"ETAG", "TRANSACTIONAL", "TTL"}},
+			{Name: "orders", Type: "state.in-memory", Version: "v1",
+				Capabilities: []string{"ETAG", "TRANSACTIONAL", "TTL"}},
 			{Name: "bare", Type: "bindings.cron", Version: "v1"},
 		},
 		HTTPEndpoints: []string{"partner"},
-		Channel:       api.AppChannel{Port: 8080, Protocol: "http", Address: "127.0.0.1", MaxConcurrency: 5},
-		Actors:        api.ActorRuntime{Status: "DISABLED"},
+		Channel: api.AppChannel{Port: 8080, Protocol: "http", Address: "127.0.0.1", MaxConcurrency: 5,
+			Health: &api.AppHealth{Path: "/healthz", Interval: 5 * time.Second, Timeout: 500 * time.Millisecond,
+				Threshold: 3}},
+		Actors: api.ActorRuntime{Status: "DISABLED"},
 	}
 }
 
-// Log keeps what was logged. Safe for concurrent use; the zero value is empty.
+// Log collects log output. It is safe for concurrent use. The zero value is empty.
 type Log struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -209,14 +214,14 @@ func (l *Log) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// String is all that was logged.
+// String returns everything that was logged.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
 }
 
-// Tokens are API tokens, none of them empty.
+// Tokens returns API tokens. None of them may be empty.
 func Tokens(list ...string) *api.Tokens {
 	t, err := api.NewTokens(list)
 	if err != nil {

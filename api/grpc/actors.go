@@ -7,13 +7,17 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/state"
 )
 
-// GetActorState reads one key of an actor. An absent key is an empty answer.
-func (s *Server) GetActorState(ctx context.Context, in *runtimev1.GetActorStateRequest) (*runtimev1.GetActorStateResponse, error) {
-	item, err := s.state.ActorGet(ctx, api.ActorGetRequest{
-		Actor: api.Actor{Type: in.GetActorType(), ID: in.GetActorId()}, Key: in.GetKey(),
-		ReadOptions: api.ReadOptions{Session: first(ctx, keySession)},
+// GetActorState reads one key of an actor. If the key does not exist, the answer is empty.
+func (s *Server) GetActorState(ctx context.Context,
+	in *runtimev1.GetActorStateRequest) (*runtimev1.GetActorStateResponse, error) {
+	options := api.ReadOptions{Session: first(ctx, keySession)}
+	item, err := s.held(ctx, &options, func() (state.Item, error) {
+		return s.state.ActorGet(ctx, api.ActorGetRequest{
+			Actor: api.Actor{Type: in.GetActorType(), ID: in.GetActorId()}, Key: in.GetKey(), ReadOptions: options,
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -23,7 +27,8 @@ func (s *Server) GetActorState(ctx context.Context, in *runtimev1.GetActorStateR
 }
 
 // ExecuteActorStateTransaction applies operations to the state of one actor atomically.
-func (s *Server) ExecuteActorStateTransaction(ctx context.Context, in *runtimev1.ExecuteActorStateTransactionRequest) (*emptypb.Empty, error) {
+func (s *Server) ExecuteActorStateTransaction(ctx context.Context,
+	in *runtimev1.ExecuteActorStateTransactionRequest) (*emptypb.Empty, error) {
 	operations := make([]api.Operation, len(in.GetOperations()))
 	for i, o := range in.GetOperations() {
 		operations[i] = api.Operation{Name: o.GetOperationType(), Item: api.Item{
@@ -31,7 +36,8 @@ func (s *Server) ExecuteActorStateTransaction(ctx context.Context, in *runtimev1
 		}}
 	}
 	written, err := s.state.ActorTransact(ctx, api.ActorTransactRequest{
-		Actor: api.Actor{Type: in.GetActorType(), ID: in.GetActorId()}, Operations: operations, WriteOptions: writeOptions(ctx),
+		Actor: api.Actor{Type: in.GetActorType(), ID: in.GetActorId()}, Operations: operations,
+		WriteOptions: writeOptions(ctx),
 	})
 	return empty(ctx, &written, err)
 }

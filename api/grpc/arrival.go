@@ -8,19 +8,23 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/tap"
+
+	"github.com/quorate/quorate/internal/admission"
 )
 
-// arrival is the context of a call whose header has come. A call of one message must bring
-// it within the request time-out: the library starts a goroutine for each call, and would
-// wait for the message for as long as the client stays.
+// arrival is the context of a call while its message is being received. The message of a unary call must arrive
+// within the request timeout. Without this timeout, grpc-go would keep a goroutine for the call as long as the client
+// stays connected.
 type arrival struct {
 	context.Context
-	refused error       // why the call may not pass; nil = it may
-	timer   *time.Timer // nil for calls of many messages, which last as long as they like
+	refused error              // why the call may not pass; nil = it may
+	cancel  context.CancelFunc // ends the call, also while it waits for a message; nil for refused calls
+	timer   *time.Timer        // nil for streaming calls, which have no time limit
 	late    atomic.Bool
+	answer  admission.Share // memory for the answer, reserved while it was made; see held
 }
 
-// Err tells a client that took too long from one that went.
+// Err returns context.DeadlineExceeded if the message did not arrive in time, otherwise the error of the parent.
 func (a *arrival) Err() error {
 	err := a.Context.Err()
 	if err != nil && a.late.Load() {
@@ -31,7 +35,7 @@ func (a *arrival) Err() error {
 
 type arrivalKey struct{}
 
-// Value finds the arrival itself among the values of its context.
+// Value returns the arrival itself for the key that arrivalOf uses, otherwise the value of the parent context.
 func (a *arrival) Value(key any) any {
 	if key == (arrivalKey{}) {
 		return a
@@ -39,10 +43,16 @@ func (a *arrival) Value(key any) any {
 	return a.Context.Value(key)
 }
 
-// arrived ends the wait for the message of a call, and says why the call may not pass.
+func arrivalOf(ctx context.Context) *arrival {
+	a, _ := ctx.Value(arrivalKey{}).(*arrival)
+	return a
+}
+
+// arrived stops the timer that limits how long the message of a call may take. It returns an error if the call was
+// refused before its message was read.
 func arrived(ctx context.Context) error {
-	a, ok := ctx.Value(arrivalKey{}).(*arrival)
-	if !ok {
+	a := arrivalOf(ctx)
+	if a == nil {
 		return nil
 	}
 	if a.timer != nil {
@@ -51,42 +61,43 @@ func arrived(ctx context.Context) error {
 	return a.refused
 }
 
-// arrive sees every call before its first message, in the goroutine that reads the
-// connection. Who has no token is sent away here, so that nothing of a message is kept for
-// them.
+// arrive runs before the first message of every call, in the goroutine that reads the connection. It refuses a call
+// without a valid token before its message takes memory.
 func (s *Server) arrive(ctx context.Context, info *tap.Info) (context.Context, error) {
-	a := &arrival{Context: ctx}
 	if err := s.check(info.Header, info.FullMethodName); err != nil {
 		s.away.Note(s.log, remote(ctx), s.metrics.label(info.FullMethodName), err)
-		err = s.answer(info.FullMethodName, err)
-		if s.soonOver(ctx) {
-			s.metrics.refuse(info.FullMethodName, codes.Unauthenticated)
-			return ctx, err
-		}
-		a.refused = err
+		return s.refuse(ctx, info.FullMethodName, s.answer(info.FullMethodName, err))
 	}
+	a := &arrival{}
+	a.Context, a.cancel = context.WithCancel(ctx)
 	if s.metrics.brief(info.FullMethodName) {
-		var cancel context.CancelFunc
-		a.Context, cancel = context.WithCancel(ctx)
-		a.timer = time.AfterFunc(s.timeout, func() { s.tooLate(a, info.FullMethodName, cancel) })
+		a.timer = time.AfterFunc(s.timeout, func() { s.tooLate(a, info.FullMethodName) })
 	}
 	return a, nil
 }
 
-// soonOver reports whether a call that is turned away here leaves nothing behind for long:
-// the library forgets to end its context, and with it the timer of its time-out.
-func (s *Server) soonOver(ctx context.Context) bool {
-	end, ok := ctx.Deadline()
-	return !ok || time.Until(end) <= s.timeout
+// refuse refuses a call before its message is read. Usually it returns err to grpc-go. But grpc-go never ends the
+// context of a call that is refused this way, so the timer of a long deadline would stay in memory. For a call with a
+// long deadline, refuse instead returns a context that makes guard answer with err, and pauses the connection until
+// that answer is sent.
+func (s *Server) refuse(ctx context.Context, method string, err error) (context.Context, error) {
+	c := connOf(ctx)
+	if end, ok := ctx.Deadline(); !ok || time.Until(end) <= s.timeout || c == nil {
+		s.metrics.refuse(method, codes.Unauthenticated)
+		return ctx, err
+	}
+	c.pause()
+	context.AfterFunc(ctx, c.resume)
+	return &arrival{Context: ctx, refused: err}, nil
 }
 
-// tooLate ends a call that has not brought its message.
-func (s *Server) tooLate(a *arrival, method string, cancel context.CancelFunc) {
+// tooLate ends a call whose message did not arrive in time.
+func (s *Server) tooLate(a *arrival, method string) {
 	if a.Context.Err() == nil {
 		a.late.Store(true)
 		s.metrics.refuse(method, codes.DeadlineExceeded)
 	}
-	cancel()
+	a.cancel()
 }
 
 func remote(ctx context.Context) string {

@@ -11,16 +11,19 @@ import (
 	"github.com/quorate/quorate/component/bindings"
 )
 
-// InvokeBinding carries out one operation of an output binding. With an error, what the
-// outside system said about it travels in the header, as metadata.<name>.
-func (s *Server) InvokeBinding(ctx context.Context, in *runtimev1.InvokeBindingRequest) (*runtimev1.InvokeBindingResponse, error) {
+// InvokeBinding executes one operation of an output binding. If the operation fails, the metadata of the external
+// system's answer is sent as header fields named metadata.<name>.
+func (s *Server) InvokeBinding(ctx context.Context,
+	in *runtimev1.InvokeBindingRequest) (*runtimev1.InvokeBindingResponse, error) {
 	if s.bindings == nil {
 		return s.UnimplementedDaprServer.InvokeBinding(ctx, in)
 	}
-	r, err := s.bindings.Invoke(ctx, in.GetName(), bindings.Request{Operation: in.GetOperation(), Data: in.GetData(), Metadata: bindingMetadata(ctx, in.GetMetadata())})
+	r, err := s.bindings.Invoke(ctx, in.GetName(),
+		bindings.Request{Operation: in.GetOperation(), Data: in.GetData(),
+			Metadata: bindingMetadata(ctx, in.GetMetadata())})
 	if err != nil {
 		if r != nil {
-			_ = grpc.SetHeader(ctx, bindingHeader(r.Metadata)) // refused only outside of a call
+			_ = grpc.SetHeader(ctx, bindingHeader(r.Metadata)) // fails only outside of a call
 		}
 		return nil, err
 	}
@@ -30,10 +33,10 @@ func (s *Server) InvokeBinding(ctx context.Context, in *runtimev1.InvokeBindingR
 	return &runtimev1.InvokeBindingResponse{Data: r.Data, Metadata: r.Metadata}, nil
 }
 
-// traceKeys travel to the outside system as metadata.
+// traceKeys returns the metadata keys of a trace, which are passed on to the external system.
 func traceKeys() []string { return []string{keyTraceparent, "tracestate", "baggage"} }
 
-// bindingMetadata is the metadata of a request with the trace that the call belongs to.
+// bindingMetadata returns the metadata of a request, with the trace of the call added.
 func bindingMetadata(ctx context.Context, given map[string]string) map[string]string {
 	out := maps.Clone(given)
 	for _, key := range traceKeys() {
@@ -47,7 +50,7 @@ func bindingMetadata(ctx context.Context, given map[string]string) map[string]st
 	return out
 }
 
-// bindingHeader leaves out what cannot be a name there.
+// bindingHeader returns metadata as header fields. It leaves out entries that gRPC cannot carry.
 func bindingHeader(from map[string]string) metadata.MD {
 	md := metadata.MD{}
 	for name, value := range from {
@@ -58,7 +61,7 @@ func bindingHeader(from map[string]string) metadata.MD {
 	return md
 }
 
-// sendable reports whether gRPC can carry a name with a text.
+// sendable reports whether gRPC can carry a header field with this key and value.
 func sendable(key, value string) bool {
 	for _, c := range []byte(key) {
 		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.') {

@@ -2,45 +2,114 @@ package grpc
 
 import (
 	"context"
+	"maps"
 	"net"
+	"slices"
 	"sync"
+	"sync/atomic"
 
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc/peer"
 
-	"github.com/quorate/quorate/internal/crowd"
+	"github.com/quorate/quorate/internal/connlimit"
 )
 
-// bounded is a listener whose connections are bounded in number. Those that carry no call
-// go first; what needs no token and lasts, a watch of health, is no call in this sense.
+// bounded is a listener with a connection limit. At the limit, it closes the connection that has been idle longest. A
+// connection is idle while no call is open on it. Health watches do not count as calls, because they need no token.
 type bounded struct {
 	net.Listener
-	crowd *crowd.Crowd
+	crowd *connlimit.Limiter
+	open  *openConns
 }
 
-// Accept takes the next connection. One that was one too many is closed already: whoever
-// serves it finds out at once.
+// openConns are the open connections of all listeners of a Server. The zero value is empty and ready to use. It is
+// safe for concurrent use.
+type openConns struct {
+	mu    sync.Mutex // guards what follows
+	conns map[*conn]struct{}
+}
+
+func (o *openConns) add(c *conn) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.conns == nil {
+		o.conns = map[*conn]struct{}{}
+	}
+	o.conns[c] = struct{}{}
+}
+
+func (o *openConns) remove(c *conn) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.conns, c)
+}
+
+// closeIf closes the connections for which condition returns true.
+func (o *openConns) closeIf(condition func(*conn) bool) {
+	for _, c := range o.list() {
+		if condition(c) {
+			_ = c.Close() // the library notices
+		}
+	}
+}
+
+func (o *openConns) list() []*conn {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Collect(maps.Keys(o.conns))
+}
+
+// helloSize is the smallest number of bytes that a client sends to open a connection: the preface of HTTP/2 and an
+// empty settings frame.
+const helloSize = len(http2.ClientPreface) + 9
+
+// opened reports whether the client has sent enough bytes to open the connection; see helloSize.
+func (c *conn) opened() bool { return c.received.Load() >= int64(helloSize) }
+
+// idle reports whether the connection carries no call.
+func (c *conn) idle() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls == 0
+}
+
+// Accept returns the next connection. If the limit is exceeded and no other connection is idle, Accept closes the
+// new connection and returns it anyway; its first Read fails.
 func (l *bounded) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	out := &conn{Conn: c, crowd: l.crowd}
+	out := &conn{Conn: c, crowd: l.crowd, open: l.open}
+	out.answered.L = &out.gate
+	l.open.add(out)
 	l.crowd.Join(out)
 	return out, nil
 }
 
-// conn is a connection that knows how many calls it carries. Calls find it as the address
-// of their peer. Safe for concurrent use.
+// conn is a connection that counts its calls. connOf finds the conn of a call by the address of its peer. A conn is
+// safe for concurrent use.
 type conn struct {
 	net.Conn
-	crowd *crowd.Crowd
+	crowd    *connlimit.Limiter
+	open     *openConns
+	received atomic.Int64 // bytes, until opened
 
-	mu     sync.Mutex // guards what follows; stands above the crowd's
+	mu     sync.Mutex // guards what follows; locked before the connection limit's
 	calls  int
 	closed bool
+
+	paused   atomic.Bool // spares Read and Write the lock
+	gate     sync.Mutex  // guards what follows
+	answered sync.Cond
+	refused  int  // calls that were refused and have not ended
+	unsent   bool // an answer to a refused call may not be sent yet
+	writing  bool
+	gone     bool
+	answers  map[*answer]struct{} // that the client has not taken
 }
 
-// address is that of the other side, and a way to the connection.
+// address is the address of the peer. It also holds the connection.
 type address struct {
 	net.Addr
 	conn *conn
@@ -48,7 +117,7 @@ type address struct {
 
 func (c *conn) RemoteAddr() net.Addr { return address{c.Conn.RemoteAddr(), c} }
 
-// Close closes the connection; the crowd hears of it once.
+// Close closes the connection and releases its slot once.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	if !c.closed {
@@ -56,10 +125,92 @@ func (c *conn) Close() error {
 		c.crowd.Leave(c)
 	}
 	c.mu.Unlock()
-	return c.Conn.Close()
+	c.open.remove(c)
+	c.gate.Lock()
+	c.gone = true
+	c.answered.Broadcast()
+	left := c.answers
+	c.answers = nil
+	c.gate.Unlock()
+	err := c.Conn.Close()
+	for a := range left { // grpc-go does not free queued messages of a closed connection
+		a.end()
+	}
+	return err
 }
 
-// enter says that the connection carries one more call.
+// begin adds an answer that is not sent yet. It returns false if the connection is closed.
+func (c *conn) begin(a *answer) bool {
+	c.gate.Lock()
+	defer c.gate.Unlock()
+	if c.gone {
+		return false
+	}
+	if c.answers == nil {
+		c.answers = map[*answer]struct{}{}
+	}
+	c.answers[a] = struct{}{}
+	return true
+}
+
+func (c *conn) finish(a *answer) {
+	c.gate.Lock()
+	defer c.gate.Unlock()
+	delete(c.answers, a)
+}
+
+// pause stops reading from the connection. Reading continues after resume was called once for each call of pause, and
+// the answers were written. Without the pause, grpc-go could buffer one flow-control window for each refused call.
+func (c *conn) pause() {
+	c.gate.Lock()
+	defer c.gate.Unlock()
+	c.refused++
+	c.unsent = true
+	c.paused.Store(true)
+}
+
+func (c *conn) resume() {
+	c.gate.Lock()
+	defer c.gate.Unlock()
+	c.refused--
+	c.answered.Broadcast()
+}
+
+// Read reads from the connection. While the connection is paused, it blocks until all answers to refused calls are
+// sent.
+func (c *conn) Read(b []byte) (int, error) {
+	if c.paused.Load() {
+		c.gate.Lock()
+		for !c.gone && (c.refused > 0 || c.unsent && c.writing) {
+			c.answered.Wait()
+		}
+		c.gate.Unlock()
+	}
+	n, err := c.Conn.Read(b)
+	if !c.opened() {
+		c.received.Add(int64(n))
+	}
+	return n, err
+}
+
+// Write writes to the connection and tells Read when the answers to refused calls are sent.
+func (c *conn) Write(b []byte) (int, error) {
+	c.gate.Lock()
+	c.writing = true
+	c.gate.Unlock()
+	n, err := c.Conn.Write(b)
+	c.gate.Lock()
+	defer c.gate.Unlock()
+	c.writing = false
+	if c.refused == 0 {
+		c.unsent = false
+		c.paused.Store(false)
+	}
+	c.answered.Broadcast()
+	return n, err
+}
+
+// enter counts the begin of a call on the connection.
 func (c *conn) enter() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -68,7 +219,7 @@ func (c *conn) enter() {
 	}
 }
 
-// leave says that a call has ended.
+// leave counts the end of a call.
 func (c *conn) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,17 +228,23 @@ func (c *conn) leave() {
 	}
 }
 
-// hold keeps the connection of a call from being closed for others; the call ends with
-// what it returns.
+// hold marks the connection of a call as busy, so that the connection limit does not close it. The caller calls
+// release when the call ends.
 func hold(ctx context.Context) (release func()) {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
+	c := connOf(ctx)
+	if c == nil {
 		return func() {}
 	}
-	a, ok := p.Addr.(address)
-	if !ok {
-		return func() {}
+	c.enter()
+	return c.leave
+}
+
+// connOf returns the connection of a call, or nil if the call did not come through a bounded listener.
+func connOf(ctx context.Context) *conn {
+	if p, ok := peer.FromContext(ctx); ok {
+		if a, ok := p.Addr.(address); ok {
+			return a.conn
+		}
 	}
-	a.conn.enter()
-	return a.conn.leave
+	return nil
 }

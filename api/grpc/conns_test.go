@@ -2,6 +2,7 @@ package grpc_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -22,7 +23,7 @@ import (
 	"github.com/quorate/quorate/api/apitest"
 )
 
-// patience bounds what a test waits for.
+// patience bounds each wait of a test.
 const patience = time.Minute
 
 // wire is a connection on which a test writes frames itself.
@@ -51,15 +52,17 @@ func (w *wire) begin(stream uint32, method string, more ...hpack.HeaderField) {
 	var b strings.Builder
 	enc := hpack.NewEncoder(&b)
 	for _, f := range append([]hpack.HeaderField{
-		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: method}, {Name: ":authority", Value: "localhost"},
+		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: method},
+		{Name: ":authority", Value: "localhost"},
 		{Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
 	}, more...) {
 		must(w.t, enc.WriteField(f))
 	}
-	must(w.t, w.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: []byte(b.String()), EndHeaders: true}))
+	must(w.t, w.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: []byte(b.String()),
+		EndHeaders: true}))
 }
 
-// await reads frames until one is what is looked for; the connection must not end before.
+// await reads frames until one matches. The test fails if the connection ends before.
 func (w *wire) await(what string, is func(http2.Frame) bool) http2.Frame {
 	w.t.Helper()
 	for {
@@ -73,7 +76,7 @@ func (w *wire) await(what string, is func(http2.Frame) bool) http2.Frame {
 	}
 }
 
-// settings are those of the server.
+// settings waits for the settings of the server.
 func (w *wire) settings() *http2.SettingsFrame {
 	w.t.Helper()
 	return w.await("settings", func(f http2.Frame) bool {
@@ -106,8 +109,8 @@ func (w *wire) status(stream uint32) string {
 	return "none"
 }
 
-// metric is the value of the series whose labels, but for the application's, have the
-// given values in the order of their names; 0 if there is none.
+// metric returns the value of the time series with the given label values, in the order of the label names and without
+// the label of the application. It returns 0 if there is no such series.
 func (f *fixture) metric(t testing.TB, name string, labels ...string) float64 {
 	t.Helper()
 	families, err := f.Metrics.Gather()
@@ -131,10 +134,27 @@ func (f *fixture) metric(t testing.TB, name string, labels ...string) float64 {
 	return 0
 }
 
-// calls counts those of a method of the runtime that ended with a code.
+// calls returns the number of calls of a method of the runtime that ended with a code.
 func (f *fixture) calls(t testing.TB, method, code string) float64 {
 	t.Helper()
 	return f.metric(t, "quorate_grpc_requests_total", code, "Dapr/"+method)
+}
+
+// send sends the first bytes of a message that announces size bytes. It respects the flow control of the server.
+func (w *wire) send(stream uint32, size, bytes int) {
+	w.t.Helper()
+	body := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(size)), make([]byte, bytes)...)
+	for window := 1<<16 - 1; len(body) > 0; {
+		n := min(len(body), window, 16<<10)
+		must(w.t, w.WriteData(stream, false, body[:n]))
+		body, window = body[n:], window-n
+		for window == 0 {
+			window += int(w.await("a larger window", func(f http2.Frame) bool {
+				u, ok := f.(*http2.WindowUpdateFrame)
+				return ok && u.StreamID == stream
+			}).(*http2.WindowUpdateFrame).Increment)
+		}
+	}
 }
 
 func eventually(t testing.TB, what string, holds func() bool) {
@@ -150,7 +170,7 @@ func eventually(t testing.TB, what string, holds func() bool) {
 
 const getState = "/dapr.proto.runtime.v1.Dapr/GetState"
 
-func TestOneConnectionTooManyClosesTheOneThatIsIdleForLongest(t *testing.T) {
+func TestConns_OverLimitClosesLongestIdle(t *testing.T) {
 	f := newFixture(t)
 	f.config.MaxConnections = 2
 	kept := f.serve(t)
@@ -160,12 +180,12 @@ func TestOneConnectionTooManyClosesTheOneThatIsIdleForLongest(t *testing.T) {
 		return err
 	}
 	silent := knock(t, kept)
-	silent.settings() // it is taken before the next
+	silent.settings() // it is accepted before the next connection
 	must(t, get(c))
 	third := knock(t, kept)
 	third.settings()
 	if !silent.ends() {
-		t.Error("the connection that never said anything stays")
+		t.Error("the connection that sent nothing stays open")
 	}
 	must(t, get(c))
 	if cut := f.metric(t, "quorate_grpc_connections_cut_total"); cut != 1 {
@@ -175,34 +195,36 @@ func TestOneConnectionTooManyClosesTheOneThatIsIdleForLongest(t *testing.T) {
 	_ = third.Conn.Close()
 	eventually(t, "one connection is open", func() bool { return f.metric(t, "quorate_grpc_connections") == 1 })
 	if !strings.Contains(f.Log.String(), "too many connections") {
-		t.Errorf("the log does not say it: %s", f.Log)
+		t.Errorf("the log does not report the closed connection: %s", f.Log)
 	}
 }
 
-func TestAConnectionWithACallIsNotClosedForNewcomers(t *testing.T) {
+func TestConns_WithCallAreNotClosedForNewOnes(t *testing.T) {
 	f := newFixture(t)
 	f.config.MaxConnections, f.config.RequestTimeout = 1, patience
 	busy := f.serve(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { // the key makes the store wait for the end of the call
-		_, err := runtimev1.NewDaprClient(busy).GetState(ctx, &runtimev1.GetStateRequest{StoreName: "faulty", Key: "deadline"})
+		_, err := runtimev1.NewDaprClient(busy).GetState(ctx,
+			&runtimev1.GetStateRequest{StoreName: "faulty", Key: "deadline"})
 		done <- err
 	}()
 	eventually(t, "the call is under way", func() bool { return f.metric(t, "quorate_grpc_requests_in_flight") == 1 })
 	if newcomer := knock(t, busy); !newcomer.ends() {
-		t.Error("the newcomer is taken beyond the bound")
+		t.Error("a connection above the limit is accepted")
 	}
 	cancel()
 	wantCode(t, <-done, codes.Canceled)
 	must(t, func() error {
-		_, err := runtimev1.NewDaprClient(busy).GetState(t.Context(), &runtimev1.GetStateRequest{StoreName: "orders", Key: "a"})
+		_, err := runtimev1.NewDaprClient(busy).GetState(t.Context(),
+			&runtimev1.GetStateRequest{StoreName: "orders", Key: "a"})
 		return err
 	}())
 }
 
-// Probes need no token, so a watch must not keep a connection open against others.
-func TestAWatchOfHealthDoesNotKeepOthersOut(t *testing.T) {
+// Probes need no token, so a health watch must not protect its connection from the connection limit.
+func TestConns_HealthWatchCountsAsIdle(t *testing.T) {
 	f := newFixture(t)
 	f.config.MaxConnections, f.config.Tokens = 1, apitest.Tokens("secret")
 	conn := f.serve(t)
@@ -218,7 +240,7 @@ func TestAWatchOfHealthDoesNotKeepOthersOut(t *testing.T) {
 	wantCode(t, err, codes.Unavailable)
 }
 
-func TestTheServerTellsItsBoundsOfCallsAndHeaders(t *testing.T) {
+func TestServer_AnnouncesStreamAndHeaderLimits(t *testing.T) {
 	f := newFixture(t)
 	f.config.RequestTimeout = patience // the calls wait for their messages
 	conn := f.serve(t)
@@ -237,15 +259,17 @@ func TestTheServerTellsItsBoundsOfCallsAndHeaders(t *testing.T) {
 		r, ok := f.(*http2.RSTStreamFrame)
 		return ok && r.StreamID == 2*1024+1 && r.ErrCode == http2.ErrCodeRefusedStream
 	})
-	long := knock(t, conn) // who does not keep to what it was told
-	long.begin(1, getState, hpack.HeaderField{Name: "x", Value: strings.Repeat("v", 15<<10)}, hpack.HeaderField{Name: "y", Value: strings.Repeat("v", 900)})
+	long := knock(t, conn) // a client that ignores the announced limits
+	long.begin(1, getState, hpack.HeaderField{Name: "x", Value: strings.Repeat("v", 15<<10)},
+		hpack.HeaderField{Name: "y", Value: strings.Repeat("v", 900)})
 	long.await("the refusal of a header too long", func(f http2.Frame) bool {
 		_, reset := f.(*http2.RSTStreamFrame)
 		h, headers := f.(*http2.MetaHeadersFrame)
 		return reset || headers && h.StreamEnded()
 	})
 	must(t, func() error {
-		_, err := runtimev1.NewDaprClient(conn).GetState(t.Context(), &runtimev1.GetStateRequest{StoreName: "orders", Key: "a"})
+		_, err := runtimev1.NewDaprClient(conn).GetState(t.Context(),
+			&runtimev1.GetStateRequest{StoreName: "orders", Key: "a"})
 		return err
 	}())
 	if got := f.calls(t, "GetState", "OK"); got != 1 {
@@ -253,14 +277,14 @@ func TestTheServerTellsItsBoundsOfCallsAndHeaders(t *testing.T) {
 	}
 }
 
-func TestAClientThatPingsWithoutPauseIsToldToStop(t *testing.T) {
+func TestServer_ClosesConnThatPingsTooOften(t *testing.T) {
 	w := knock(t, newFixture(t).serve(t))
 	w.settings()
 	go func() {
 		for w.WritePing(false, [8]byte{1}) == nil { // until the connection is closed
 		}
 	}()
-	f := w.await("the end of patience", func(f http2.Frame) bool {
+	f := w.await("the GOAWAY frame", func(f http2.Frame) bool {
 		g, ok := f.(*http2.GoAwayFrame)
 		return ok && g.ErrCode == http2.ErrCodeEnhanceYourCalm
 	}).(*http2.GoAwayFrame)
@@ -269,7 +293,7 @@ func TestAClientThatPingsWithoutPauseIsToldToStop(t *testing.T) {
 	}
 }
 
-func TestAMessageThatDoesNotComeEndsItsCall(t *testing.T) {
+func TestCall_EndsIfMessageDoesNotArrive(t *testing.T) {
 	f := newFixture(t)
 	f.config.RequestTimeout = 20 * time.Millisecond
 	w := knock(t, f.serve(t))
@@ -282,12 +306,13 @@ func TestAMessageThatDoesNotComeEndsItsCall(t *testing.T) {
 	}
 }
 
-func TestACallWithoutATokenIsTurnedAwayBeforeItsMessage(t *testing.T) {
+func TestToken_MissingIsRefusedBeforeMessage(t *testing.T) {
 	f := newFixture(t)
 	f.config.Tokens, f.config.RequestTimeout = apitest.Tokens("the-right-one"), patience
 	w := knock(t, f.serve(t))
 	w.begin(1, getState, hpack.HeaderField{Name: "dapr-api-token", Value: "wrong-guess"})
-	w.begin(3, "/made.up/"+strings.Repeat("x", 1000), hpack.HeaderField{Name: "dapr-app-id", Value: "shop"}, hpack.HeaderField{Name: "dapr-api-token", Value: "wrong-guess"})
+	w.begin(3, "/made.up/"+strings.Repeat("x", 1000), hpack.HeaderField{Name: "dapr-app-id", Value: "shop"},
+		hpack.HeaderField{Name: "dapr-api-token", Value: "wrong-guess"})
 	for _, stream := range []uint32{1, 3} {
 		if got := w.status(stream); got != "16" {
 			t.Errorf("call %d ends with the code %s", stream, got)
@@ -297,7 +322,8 @@ func TestACallWithoutATokenIsTurnedAwayBeforeItsMessage(t *testing.T) {
 		t.Errorf("%v were counted", got)
 	}
 	log := f.Log.String()
-	if strings.Count(log, "audit: a request was turned away") != 1 || !strings.Contains(log, "remote=127.0.0.1 method=Dapr/GetState") {
+	if strings.Count(log, "audit: a request was turned away") != 1 ||
+		!strings.Contains(log, "remote=127.0.0.1 method=Dapr/GetState") {
 		t.Errorf("one line about the host is wanted: %s", log)
 	}
 	if strings.Contains(log, "wrong-guess") || strings.Contains(log, "the-right-one") {
@@ -305,8 +331,8 @@ func TestACallWithoutATokenIsTurnedAwayBeforeItsMessage(t *testing.T) {
 	}
 }
 
-// A time-out of the client that is longer than that of the server is no way around.
-func TestACallWithoutATokenAndALongTimeoutIsTurnedAwayWithItsDetails(t *testing.T) {
+// A client must not avoid the refusal with a timeout that is longer than the server's.
+func TestToken_MissingIsRefusedWithDetailsDespiteLongTimeout(t *testing.T) {
 	for _, timeout := range []time.Duration{25 * time.Second, time.Hour} {
 		f := newFixture(t)
 		f.config.Tokens, f.config.RequestTimeout = apitest.Tokens("the-right-one"), 30*time.Second

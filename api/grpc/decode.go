@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// The metadata keys beyond the published service; HTTP has headers of the same names.
+// The metadata keys that Quorate adds to the Dapr API. HTTP has headers of the same names.
 const (
 	keySession     = "quorate-session"
 	keyRequestID   = "quorate-request-id"
@@ -33,12 +33,14 @@ func decodeItems(in []*commonv1.StateItem) ([]api.Item, error) {
 }
 
 func decodeItem(in *commonv1.StateItem, where string, out *api.Item) (err error) {
-	out.Key, out.Value, out.ETag, out.Metadata = in.GetKey(), present(in.GetValue()), in.GetEtag().GetValue(), in.GetMetadata()
+	out.Key, out.Value, out.ETag, out.Metadata = in.GetKey(), present(in.GetValue()), in.GetEtag().GetValue(),
+		in.GetMetadata()
 	out.Concurrency, out.Consistency, err = decodeOptions(in.GetOptions(), where)
 	return err
 }
 
-// present makes a value of what came: on this wire no value and an empty one are the same.
+// present returns value, or an empty slice if value is nil. protobuf does not distinguish a missing value from an
+// empty one.
 func present(value []byte) []byte {
 	if value == nil {
 		return []byte{}
@@ -64,7 +66,8 @@ func decodeOptions(o *commonv1.StateOptions, where string) (state.Concurrency, s
 	case commonv1.StateOptions_CONCURRENCY_FIRST_WRITE:
 		return state.FirstWrite, consistency, nil
 	default:
-		return 0, 0, api.MalformedRequest(where + "concurrency " + strconv.Itoa(int(c)) + " is not known (use first-write or last-write)")
+		return 0, 0, api.MalformedRequest(where + "concurrency " + strconv.Itoa(int(c)) +
+			" is not known (use first-write or last-write)")
 	}
 }
 
@@ -77,20 +80,23 @@ func decodeConsistency(c commonv1.StateOptions_StateConsistency, where string) (
 	case commonv1.StateOptions_CONSISTENCY_STRONG:
 		return state.Strong, nil
 	default:
-		return 0, api.MalformedRequest(where + "consistency " + strconv.Itoa(int(c)) + " is not known (use eventual or strong)")
+		return 0, api.MalformedRequest(where + "consistency " + strconv.Itoa(int(c)) +
+			" is not known (use eventual or strong)")
 	}
 }
 
-func readOptions(ctx context.Context, c commonv1.StateOptions_StateConsistency, more map[string]string) (api.ReadOptions, error) {
+func readOptions(ctx context.Context, c commonv1.StateOptions_StateConsistency,
+	more map[string]string) (api.ReadOptions, error) {
 	consistency, err := decodeConsistency(c, "")
-	return api.ReadOptions{Consistency: consistency, Session: first(ctx, keySession), Trace: trace(ctx), Metadata: more}, err
+	return api.ReadOptions{Consistency: consistency, Session: first(ctx, keySession), Trace: trace(ctx),
+		Metadata: more}, err
 }
 
 func writeOptions(ctx context.Context) api.WriteOptions {
 	return api.WriteOptions{Session: first(ctx, keySession), Trace: trace(ctx), RequestID: first(ctx, keyRequestID)}
 }
 
-// empty is the answer of a write.
+// empty returns the answer of a write.
 func empty(ctx context.Context, w *state.Written, err error) (*emptypb.Empty, error) {
 	if err != nil {
 		return nil, err
@@ -99,7 +105,7 @@ func empty(ctx context.Context, w *state.Written, err error) (*emptypb.Empty, er
 	return &emptypb.Empty{}, nil
 }
 
-// prove tells in the header what the answer is worth.
+// prove sets the headers that report the freshness of the answer.
 func prove(ctx context.Context, p *state.Proof) {
 	var pairs []string
 	if p.Session != "" {
@@ -112,11 +118,12 @@ func prove(ctx context.Context, p *state.Proof) {
 		pairs = append(pairs, keyAge, strconv.FormatInt(p.Age.Milliseconds(), 10))
 	}
 	if len(pairs) > 0 {
-		_ = grpc.SetHeader(ctx, metadata.Pairs(pairs...)) // refused only outside of a call
+		_ = grpc.SetHeader(ctx, metadata.Pairs(pairs...)) // fails only outside of a call
 	}
 }
 
-// itemMetadata tells the type of a value that is not JSON, and when it expires.
+// itemMetadata returns metadata of an item: its content type, unless that is JSON, and its expiry time, if it has
+// one.
 func itemMetadata(item *state.Item) map[string]string {
 	if item.ContentType == "" && item.Expires.IsZero() {
 		return nil
@@ -131,5 +138,5 @@ func itemMetadata(item *state.Item) map[string]string {
 	return out
 }
 
-// trace is the trace that a call belongs to.
+// trace returns the id of the trace of a call.
 func trace(ctx context.Context) string { return api.TraceID(first(ctx, keyTraceparent)) }

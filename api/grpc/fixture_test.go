@@ -11,10 +11,11 @@ import (
 
 	"github.com/quorate/quorate/api/apitest"
 	apigrpc "github.com/quorate/quorate/api/grpc"
+	"github.com/quorate/quorate/internal/admission"
 )
 
-// fixture is a server over a world of tests. What is changed of the world after newFixture
-// needs refit, unless it is within the catalogues.
+// fixture is a Server over an apitest.World. A test that changes the world after newFixture calls refit, unless it
+// changes only the catalogues.
 type fixture struct {
 	*apitest.World
 	config apigrpc.Config
@@ -27,12 +28,16 @@ func newFixture(t testing.TB) *fixture {
 	return f
 }
 
-// refit brings the configuration up to date with the world.
+// refit updates the configuration of the server from the world.
 func (f *fixture) refit() {
 	s := f.Services()
 	f.config = apigrpc.Config{
-		App: f.App, State: s.State, Secrets: s.Secrets, Bindings: s.Bindings, Health: s.Health, Metadata: s.Metadata, Shutdown: s.Shutdown,
-		Tokens: f.Tokens, MaxBodySize: f.MaxBodySize, RequestTimeout: f.RequestTimeout, Logger: s.Logger, Registerer: f.Metrics,
+		App: f.App, State: s.State, Secrets: s.Secrets, Bindings: s.Bindings, Health: s.Health, Metadata: s.Metadata,
+		Shutdown: s.Shutdown,
+		Tokens:   f.Tokens, MaxBodySize: f.MaxBodySize, RequestTimeout: f.RequestTimeout, Logger: s.Logger,
+		Registerer: f.Metrics,
+		Requests:   admission.New(admission.Options{Name: "requests"}),
+		Answers:    admission.New(admission.Options{Name: "answers"}),
 	}
 }
 

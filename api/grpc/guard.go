@@ -9,21 +9,31 @@ import (
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/quorate/quorate/api"
 )
 
-// keyToken is where clients send the API token.
+// keyToken is the metadata key of the API token.
 const keyToken = "dapr-api-token"
 
-// openService needs no token: probes have none.
-const openService = "/grpc.health.v1.Health/"
+// isOpen reports whether calls of a method need no token. Only the methods of the health service need none. The
+// service name in the full method name must match exactly: other services whose names begin alike belong to
+// applications.
+func isOpen(method string) bool {
+	switch method {
+	case healthv1.Health_Check_FullMethodName, healthv1.Health_List_FullMethodName,
+		healthv1.Health_Watch_FullMethodName:
+		return true
+	}
+	return false
+}
 
-// check lets a call pass that has a token, or needs none.
+// check returns an error unless the call has a valid token or needs none.
 func (s *Server) check(md metadata.MD, method string) error {
-	if !s.tokens.Asked() || strings.HasPrefix(method, openService) {
+	if !s.tokens.Required() || isOpen(method) {
 		return nil
 	}
 	token := ""
@@ -36,19 +46,20 @@ func (s *Server) check(md metadata.MD, method string) error {
 	return api.TokenInvalid()
 }
 
-// enter lets a call begin whose message has come, or that has many. Whoever opens a
-// connection without a token must not keep it open against others.
+// enter counts a call on its connection: a unary call after its message has arrived, a streaming call at its start.
+// The connection limit closes no connection with a call. Methods that need no token are not counted, because they
+// must not keep a connection open at the limit.
 func enter(ctx context.Context, method string) (leave func(), err error) {
 	if err := arrived(ctx); err != nil {
 		return func() {}, err
 	}
-	if strings.HasPrefix(method, openService) {
+	if isOpen(method) {
 		return func() {}, nil
 	}
 	return hold(ctx), nil
 }
 
-// first returns the first value of a metadata key, or nothing.
+// first returns the first value of a metadata key, or "".
 func first(ctx context.Context, key string) string {
 	if v := metadata.ValueFromIncomingContext(ctx, key); len(v) > 0 {
 		return v[0]
@@ -57,7 +68,8 @@ func first(ctx context.Context, key string) string {
 }
 
 // unary serves one call: guard, time, handler, count.
-func (s *Server) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (out any, err error) {
+func (s *Server) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (out any,
+	err error) {
 	begun := time.Now()
 	s.metrics.inFlight.Add(1)
 	defer func() {
@@ -72,6 +84,7 @@ func (s *Server) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, 
 	if err != nil {
 		return nil, err
 	}
+	s.awaitStart(ctx, info.FullMethod)
 	if info.FullMethod == runtimev1.Dapr_InvokeService_FullMethodName {
 		return handle(ctx, in)
 	}
@@ -81,7 +94,8 @@ func (s *Server) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, 
 }
 
 // stream serves one streaming call. It has no time limit of its own.
-func (s *Server) stream(owner any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {
+func (s *Server) stream(owner any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	handle grpc.StreamHandler) (err error) {
 	begun := time.Now()
 	s.metrics.inFlight.Add(1)
 	defer func() {
@@ -96,26 +110,44 @@ func (s *Server) stream(owner any, stream grpc.ServerStream, info *grpc.StreamSe
 	if err != nil {
 		return err
 	}
+	s.awaitStart(stream.Context(), info.FullMethod)
+	if r := s.receiver(stream.Context(), info.FullMethod, !info.IsClientStream); r != nil {
+		defer r.finish()
+		stream = &guardedStream{stream, r}
+	}
 	return handle(owner, stream)
+}
+
+// awaitStart blocks a call until the node has started, at most for the request timeout, unless the node can serve
+// the call before.
+func (s *Server) awaitStart(ctx context.Context, method string) {
+	switch method {
+	case runtimev1.Dapr_GetMetadata_FullMethodName, runtimev1.Dapr_SetMetadata_FullMethodName,
+		runtimev1.Dapr_Shutdown_FullMethodName:
+		return
+	}
+	if !isOpen(method) {
+		s.start.Wait(ctx, s.timeout)
+	}
 }
 
 // panicked logs a panic and makes the error to answer with.
 func (s *Server) panicked(method string, cause any) error {
-	text := "not told: it may hold a value"
+	text := "withheld: it may contain a value"
 	if e, ok := cause.(interface{ RuntimeError() }); ok {
 		text = e.(error).Error()
 	}
-	s.log.Error("a call ended in a panic; please report it", "method", method, "panic", text, "stack", string(debug.Stack()))
+	s.log.Error("a call ended in a panic; please report it", "method", method, "panic", text, "stack",
+		string(debug.Stack()))
 	return api.Panicked()
 }
 
-// answer turns an error into the one that goes to the client. What the operator of the
-// node has to mend is logged: the client that reads the answer cannot.
+// answer returns the gRPC error for a failed call. It logs an error that only the operator of the node can fix.
 func (s *Server) answer(method string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if st, ok := status.FromError(err); ok { // of the library, or of the generated stub
+	if st, ok := status.FromError(err); ok { // from grpc-go or the generated code
 		if st.Code() == codes.Unimplemented && st.Message() == "method "+methodName(method)+" not implemented" {
 			return status.Error(codes.Unimplemented, notOffered(method))
 		}
@@ -128,9 +160,10 @@ func (s *Server) answer(method string, err error) error {
 	return statusOf(method, e)
 }
 
-// methodName is the last part of a full method.
+// methodName returns the last part of a full method name.
 func methodName(method string) string { return method[strings.LastIndexByte(method, '/')+1:] }
 
 func notOffered(method string) string {
-	return "this runtime does not offer " + methodName(method) + ": it serves state, actor state, secrets, invocation, bindings, metadata and shutdown"
+	return "this runtime does not offer " + methodName(method) +
+		": it serves state, actor state, secrets, invocation, bindings, metadata and shutdown"
 }

@@ -29,12 +29,13 @@ import (
 const (
 	keyHTTPStatus  = "dapr-http-status" // of the application's answer
 	keyTraceparent = "traceparent"
-	errorText      = 63 // bytes of the application's words that fit into the details of an error
+	errorText      = 63 // bytes of the application's answer that the details of an error may hold
 )
 
-// InvokeService calls a method of an application, with one message each way. The request
-// time-out does not apply: how long a call takes is the application's affair.
-func (s *Server) InvokeService(ctx context.Context, in *runtimev1.InvokeServiceRequest) (*commonv1.InvokeResponse, error) {
+// InvokeService calls a method of an application, with one request and one response message. The request timeout does
+// not apply, because only the application knows how long its methods take.
+func (s *Server) InvokeService(ctx context.Context, in *runtimev1.InvokeServiceRequest) (*commonv1.InvokeResponse,
+	error) {
 	if s.invoke == nil {
 		return s.UnimplementedDaprServer.InvokeService(ctx, in)
 	}
@@ -47,20 +48,20 @@ func (s *Server) InvokeService(ctx context.Context, in *runtimev1.InvokeServiceR
 		return nil, err
 	}
 	defer func() { _ = answer.Body.Close() }() // it was read, or is not wanted
-	body, err := s.readAnswer(answer.Body)
+	body, err := s.readAnswer(ctx, answer.Response)
 	if err != nil {
 		return nil, err
 	}
 	md := appchannel.ToMetadata(answer.Header)
 	md.Set(keyHTTPStatus, strconv.Itoa(answer.StatusCode))
 	if answer.Session != "" && first(ctx, keySession) != "" {
-		md.Set(keySession, answer.Session) // to those who know of sessions
+		md.Set(keySession, answer.Session)
 	}
-	_ = grpc.SetHeader(ctx, md) // refused only outside of a call
+	_ = grpc.SetHeader(ctx, md) // fails only outside of a call
 	if err := failureOf(answer.Response, body); err != nil {
 		return nil, err
 	}
-	kind, url := appchannel.TypeURL(answer.Header.Get("Content-Type"))
+	kind, url := appchannel.MessageTypeOf(answer.Header)
 	return &commonv1.InvokeResponse{Data: &anypb.Any{TypeUrl: url, Value: body}, ContentType: kind}, nil
 }
 
@@ -85,23 +86,15 @@ func decodeCall(ctx context.Context, in *runtimev1.InvokeServiceRequest) (*api.C
 	md, _ := metadata.FromIncomingContext(ctx)
 	h := appchannel.FromMetadata(md)
 	delete(h, "Dapr-Api-Token")
-	if kind := contentType(m); kind != "" {
-		h["Content-Type"] = []string{kind}
-	}
+	appchannel.SetMessageType(h, m.GetContentType(), m.GetData().GetTypeUrl())
 	data := m.GetData().GetValue()
-	return &api.Call{Target: in.GetId(), Verb: verb, Path: "/" + escape(method), Query: escape(query), Mark: mark || query != "",
+	return &api.Call{Target: in.GetId(), Verb: verb, Path: "/" + escape(method), Query: escape(query), Mark: mark ||
+		query != "",
 		Header: h, Body: io.NopCloser(bytes.NewReader(data)), Length: int64(len(data)), Remote: remote(ctx)}, nil
 }
 
-// contentType tells which message the data is, where it is one.
-func contentType(m *commonv1.InvokeRequest) string {
-	if url := m.GetData().GetTypeUrl(); url != "" && m.GetContentType() == "" {
-		return appchannel.MessageType(url)
-	}
-	return m.GetContentType()
-}
-
-// escape escapes what cannot stand in a request line. What is escaped already stays.
+// escape percent-encodes the characters that an HTTP request line cannot contain. It does not change existing
+// escapes.
 func escape(text string) string {
 	const hex = "0123456789ABCDEF"
 	var b strings.Builder
@@ -115,19 +108,37 @@ func escape(text string) string {
 	return b.String()
 }
 
-// readAnswer reads a body that has to fit into one message.
-func (s *Server) readAnswer(from io.Reader) ([]byte, error) {
-	body, err := io.ReadAll(io.LimitReader(from, s.limit+1))
+// readAnswer reads the body of an answer that must fit into one message. For a large body, it reserves memory before
+// it reads the rest.
+func (s *Server) readAnswer(ctx context.Context, r *http.Response) ([]byte, error) {
+	var read bytes.Buffer
+	_, err := read.ReadFrom(io.LimitReader(r.Body, freeAnswer))
+	if a := arrivalOf(ctx); err == nil && read.Len() == freeAnswer && a != nil {
+		size := r.ContentLength
+		if size < 0 {
+			size = DefaultMaxBodySize
+		}
+		a.answer = s.answers.Share()
+		if err := a.answer.Add(ctx, answerCopies*min(size, s.limit)); err != nil {
+			return nil, api.Overloaded(err)
+		}
+	}
+	if err == nil {
+		_, err = read.ReadFrom(io.LimitReader(r.Body, s.limit+1-int64(read.Len())))
+	}
+	body := read.Bytes()
 	switch {
 	case err != nil:
 		return nil, status.Error(codes.Unknown, "the answer of the application was cut short")
 	case int64(len(body)) > s.limit:
-		return nil, status.Error(codes.ResourceExhausted, fmt.Sprintf("the answer of the application is longer than %d bytes, and gRPC brings it as one message (raise --max-body-size, or call it over HTTP)", s.limit))
+		return nil, status.Error(codes.ResourceExhausted, fmt.Sprintf(
+			"the answer of the application is longer than %d bytes, "+
+				"and gRPC returns it as one message (raise --max-body-size, or call it over HTTP)", s.limit))
 	}
 	return body, nil
 }
 
-// failureOf is the status of an answer that tells of a failure, or nil.
+// failureOf returns the gRPC error for an HTTP answer that reports a failure, otherwise nil.
 func failureOf(r *http.Response, body []byte) error {
 	if r.StatusCode >= 200 && r.StatusCode <= 299 {
 		return nil
@@ -135,7 +146,7 @@ func failureOf(r *http.Response, body []byte) error {
 	if said := r.Header.Get("Grpc-Status"); said != "" {
 		return ended(r.Header, func() string {
 			var e struct{ Message string }
-			_ = json.Unmarshal(body, &e) // without it there is the code
+			_ = json.Unmarshal(body, &e) // without a valid body, the status code has to do
 			return e.Message
 		})
 	}
@@ -147,7 +158,7 @@ func failureOf(r *http.Response, body []byte) error {
 		Reason: text, Domain: "dapr.io",
 		Metadata: map[string]string{"http.code": strconv.Itoa(r.StatusCode), "http.error_message": shortened(body)},
 	})
-	if err != nil { // cannot be: the message always marshals
+	if err != nil { // cannot happen: the message always marshals
 		return status.Error(codeOfHTTP(r.StatusCode), text)
 	}
 	return st.Err()
@@ -157,7 +168,7 @@ func shortened(body []byte) string {
 	return strings.ToValidUTF8(string(body[:min(len(body), errorText)]), "")
 }
 
-// codeOfHTTP is the code that clients of the existing runtime get for an application's status.
+// codeOfHTTP returns the gRPC code that Dapr uses for an HTTP status of an application.
 func codeOfHTTP(code int) codes.Code {
 	switch code {
 	case http.StatusBadRequest:
@@ -184,8 +195,8 @@ func codeOfHTTP(code int) codes.Code {
 	return codes.Unknown
 }
 
-// ended reads how a gRPC call ended: nil for OK. message is asked where the fields of h
-// have none.
+// ended returns the error of a gRPC call from its trailers h, or nil if the status is OK. If h has no status message,
+// the error has the text that message returns; message may be nil.
 func ended(h http.Header, message func() string) error {
 	n, err := strconv.ParseUint(h.Get("Grpc-Status"), 10, 32)
 	if err != nil {
@@ -210,7 +221,7 @@ func decodeBinary(text string) ([]byte, error) {
 	return base64.RawStdEncoding.DecodeString(strings.TrimRight(text, "="))
 }
 
-// unescape reads the percent-encoding of status messages; what is none stays as it is.
+// unescape decodes the percent-encoding of status messages. It keeps invalid escapes as they are.
 func unescape(text string) string {
 	var b strings.Builder
 	for i := 0; i < len(text); i++ {

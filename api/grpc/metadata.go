@@ -12,7 +12,8 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// keyVersion is where clients look for the version besides runtime_version.
+// keyVersion is a metadata key that holds the version, in addition to the field runtime_version. Some clients read
+// only this key.
 const keyVersion = "daprRuntimeVersion"
 
 // GetMetadata describes the runtime as the application sees it.
@@ -22,12 +23,20 @@ func (s *Server) GetMetadata(context.Context, *runtimev1.GetMetadataRequest) (*r
 	out := &runtimev1.GetMetadataResponse{
 		Id: s.app.ID, RuntimeVersion: d.RuntimeVersion, EnabledFeatures: d.Features, ExtendedMetadata: set,
 		ActorRuntime: &runtimev1.ActorRuntime{
-			RuntimeStatus: runtimev1.ActorRuntime_ActorRuntimeStatus(runtimev1.ActorRuntime_ActorRuntimeStatus_value[d.Actors.Status]),
-			HostReady:     d.Actors.HostReady,
+			RuntimeStatus: runtimev1.ActorRuntime_ActorRuntimeStatus(
+				runtimev1.ActorRuntime_ActorRuntimeStatus_value[d.Actors.Status]),
+			HostReady: d.Actors.HostReady,
 		},
 		AppConnectionProperties: &runtimev1.AppConnectionProperties{
-			Port: int32(d.Channel.Port), Protocol: d.Channel.Protocol, ChannelAddress: d.Channel.Address, MaxConcurrency: int32(d.Channel.MaxConcurrency),
+			Port: int32(d.Channel.Port), Protocol: d.Channel.Protocol, ChannelAddress: d.Channel.Address,
+			MaxConcurrency: int32(d.Channel.MaxConcurrency),
 		},
+		Workflows: &runtimev1.MetadataWorkflows{},
+	}
+	if h := d.Channel.Health; h != nil {
+		out.AppConnectionProperties.Health = &runtimev1.AppConnectionHealthProperties{HealthCheckPath: h.Path,
+			HealthProbeInterval: h.Interval.String(), HealthProbeTimeout: h.Timeout.String(),
+			HealthThreshold: int32(h.Threshold)}
 	}
 	for _, c := range d.Components {
 		out.RegisteredComponents = append(out.RegisteredComponents, &runtimev1.RegisteredComponents{
@@ -40,7 +49,7 @@ func (s *Server) GetMetadata(context.Context, *runtimev1.GetMetadataRequest) (*r
 	return out, nil
 }
 
-// SetMetadata keeps a value that GetMetadata shows.
+// SetMetadata stores a value that GetMetadata returns.
 func (s *Server) SetMetadata(_ context.Context, in *runtimev1.SetMetadataRequest) (*emptypb.Empty, error) {
 	if err := s.metadata.Set(in.GetKey(), in.GetValue()); err != nil {
 		return nil, err
@@ -48,27 +57,29 @@ func (s *Server) SetMetadata(_ context.Context, in *runtimev1.SetMetadataRequest
 	return &emptypb.Empty{}, nil
 }
 
-// keyForce asks for an end without grace.
+// keyForce is the metadata key that requests a shutdown without a grace period.
 const keyForce = "dapr-force-shutdown"
 
-// Shutdown asks the process to stop; calls under way, this one included, are answered.
+// Shutdown asks the process to stop. The process first answers all calls in progress, including this one. If the
+// metadata forces the shutdown, the process ends after a short time even if calls are in progress.
 func (s *Server) Shutdown(ctx context.Context, _ *runtimev1.ShutdownRequest) (*emptypb.Empty, error) {
 	s.stop(first(ctx, keyForce) == "true")
 	return &emptypb.Empty{}, nil
 }
 
-// healthServer answers probes of the standard health protocol: the whole server, and the
-// service by name, serve once the start is complete.
+// healthServer implements the standard gRPC health service. It reports the server and the Dapr service as serving
+// once the start of the node is complete.
 type healthServer struct {
 	healthv1.UnimplementedHealthServer
 	owner *Server
 }
 
-// watchEvery is how often a watch looks again. Health changes once, when the start is
-// complete.
+// watchEvery is the interval at which a health watch checks for a change. The health changes only once, when the
+// start is complete.
 const watchEvery = 250 * time.Millisecond
 
-func (h *healthServer) Check(_ context.Context, in *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
+func (h *healthServer) Check(_ context.Context, in *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse,
+	error) {
 	if !known(in.GetService()) {
 		return nil, status.Error(codes.NotFound, "no service of that name is served here")
 	}
@@ -76,7 +87,8 @@ func (h *healthServer) Check(_ context.Context, in *healthv1.HealthCheckRequest)
 }
 
 func known(service string) bool {
-	return service == "" || service == runtimev1.Dapr_ServiceDesc.ServiceName || service == healthv1.Health_ServiceDesc.ServiceName
+	return service == "" || service == runtimev1.Dapr_ServiceDesc.ServiceName ||
+		service == healthv1.Health_ServiceDesc.ServiceName
 }
 
 func (h *healthServer) status() healthv1.HealthCheckResponse_ServingStatus {
@@ -86,7 +98,8 @@ func (h *healthServer) status() healthv1.HealthCheckResponse_ServingStatus {
 	return healthv1.HealthCheckResponse_SERVING
 }
 
-func (h *healthServer) Watch(in *healthv1.HealthCheckRequest, stream grpc.ServerStreamingServer[healthv1.HealthCheckResponse]) error {
+func (h *healthServer) Watch(in *healthv1.HealthCheckRequest,
+	stream grpc.ServerStreamingServer[healthv1.HealthCheckResponse]) error {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	last := healthv1.HealthCheckResponse_UNKNOWN

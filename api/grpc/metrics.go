@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// metrics count the calls of one application's listener. Labels come from closed sets:
-// the methods that are served, the gRPC codes.
+// metrics counts the calls of one application's listener. The label values are bounded: the names of the served
+// methods and the gRPC codes.
 type metrics struct {
 	calls    *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -21,7 +21,7 @@ type metrics struct {
 	cut      prometheus.Counter
 	inFlight atomic.Int64
 	methods  map[string]string // full method -> label
-	short    map[string]bool   // full methods of one message each way
+	short    map[string]bool   // full names of unary methods
 }
 
 func newMetrics(app api.App, reg prometheus.Registerer) (*metrics, error) {
@@ -33,8 +33,9 @@ func newMetrics(app api.App, reg prometheus.Registerer) (*metrics, error) {
 		}, []string{"method", "code"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "quorate_grpc_request_duration_seconds", ConstLabels: own,
-			Help:    "Time from the arrival of a gRPC call's message to the end of its handling.",
-			Buckets: []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
+			Help: "Time from the arrival of a gRPC call's message to the end of its handling.",
+			Buckets: []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5,
+				10},
 		}, []string{"method"}),
 		open: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "quorate_grpc_connections", ConstLabels: own,
@@ -42,7 +43,8 @@ func newMetrics(app api.App, reg prometheus.Registerer) (*metrics, error) {
 		}),
 		cut: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "quorate_grpc_connections_cut_total", ConstLabels: own,
-			Help: "Connections of the gRPC API that were closed because there were too many; those without a call go first.",
+			Help: "Connections of the gRPC API that were closed because there were too many; those without a call " +
+				"go first.",
 		}),
 		methods: map[string]string{}, short: map[string]bool{},
 	}
@@ -58,7 +60,7 @@ func newMetrics(app api.App, reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// know takes the methods that are served as labels. It is called before the first call.
+// know computes the labels of all methods of services. Call it before the first call is served.
 func (m *metrics) know(services map[string]grpc.ServiceInfo) {
 	for service, info := range services {
 		short := service[strings.LastIndexByte(service, '.')+1:]
@@ -70,7 +72,8 @@ func (m *metrics) know(services map[string]grpc.ServiceInfo) {
 	}
 }
 
-// label is what stands for a method: clients can invent methods.
+// label returns the metrics label of a method. All unknown methods have the same label, because clients can invent
+// names.
 func (m *metrics) label(method string) string {
 	if label, ok := m.methods[method]; ok {
 		return label
@@ -78,15 +81,15 @@ func (m *metrics) label(method string) string {
 	return "other"
 }
 
-// brief reports whether a method is one of the runtime's with one message each way.
+// brief reports whether a method is a unary method of the runtime.
 func (m *metrics) brief(method string) bool { return m.short[method] }
 
-// refuse counts a call that has not begun.
+// refuse counts a call that was refused before it began.
 func (m *metrics) refuse(method string, c codes.Code) {
 	m.calls.WithLabelValues(m.label(method), c.String()).Inc()
 }
 
-// observe counts a call that is over.
+// observe counts a call that has ended.
 func (m *metrics) observe(method string, c codes.Code, took time.Duration) {
 	m.inFlight.Add(-1)
 	label := m.label(method)

@@ -27,32 +27,37 @@ import (
 // keyAppID names the application whose service is called.
 const keyAppID = "dapr-app-id"
 
-// proxy carries a call of a service that is not the runtime's own to the application that
-// the metadata names: as an invocation of the method /<service>/<method> whose body is the
-// stream of messages, so that discovery, balancing, policies, access control and session
-// are those of every invocation. Messages pass as they are, both ways, one at a time.
+// proxy forwards a call of a service that Quorate does not serve to the application that the metadata key dapr-app-id
+// names. It invokes the method /<service>/<method> of that application with the stream of messages as the body. So
+// discovery, load balancing, policies, access control and sessions apply. proxy does not change messages, and
+// forwards one at a time in each direction.
 func (s *Server) proxy(_ any, stream grpc.ServerStream) error {
 	ctx := stream.Context()
 	method, _ := grpc.Method(ctx)
 	target := first(ctx, keyAppID)
 	if target == "" || s.invoke == nil {
-		return status.Error(codes.Unimplemented, "the service of "+method+" is not the runtime's (to call that of an application, name the application in the metadata dapr-app-id)")
+		return status.Error(codes.Unimplemented,
+			"the service of "+method+" is not the runtime's (to call that of an application, name the application "+
+				"in the metadata dapr-app-id)")
 	}
 	answer, err := s.invoke.Do(ctx, &api.Call{
-		Target: target, Verb: http.MethodPost, Path: escape(method), Header: proxyHeader(ctx), Body: &messages{stream: stream}, Length: -1, Remote: remote(ctx),
+		Target: target, Verb: http.MethodPost, Path: escape(method), Header: proxyHeader(ctx),
+		Body: &messages{stream: stream}, Length: -1, Remote: remote(ctx),
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = answer.Body.Close() }() // it was read, or is not wanted
 	if kind := answer.Header.Get("Content-Type"); !strings.HasPrefix(kind, "application/grpc") {
-		return status.Error(notGRPC(answer.StatusCode), fmt.Sprintf("the application %s does not speak gRPC: it answered with HTTP status %d and the type %q", target, answer.StatusCode, kind))
+		return status.Error(notGRPC(answer.StatusCode),
+			fmt.Sprintf("the application %s does not speak gRPC: it answered with HTTP status %d and the type %q",
+				target, answer.StatusCode, kind))
 	}
 	header := answerMetadata(answer.Header)
 	if answer.Session != "" && first(ctx, keySession) != "" {
 		header.Set(keySession, answer.Session)
 	}
-	if answer.Header.Get("Grpc-Status") != "" { // there are neither messages nor trailers
+	if answer.Header.Get("Grpc-Status") != "" { // an answer without messages has its status in the header
 		stream.SetTrailer(header)
 		return ended(answer.Header, nil)
 	}
@@ -66,7 +71,7 @@ func (s *Server) proxy(_ any, stream grpc.ServerStream) error {
 	return ended(answer.Trailer, nil)
 }
 
-// notGRPC is the code for an answer of something else.
+// notGRPC returns the gRPC code for an HTTP answer that is not gRPC.
 func notGRPC(code int) codes.Code {
 	switch code {
 	case http.StatusBadRequest:
@@ -81,7 +86,7 @@ func notGRPC(code int) codes.Code {
 	return codes.Unknown
 }
 
-// relay hands on the messages of an answer until it ends.
+// relay forwards the messages of an answer until the answer ends.
 func (s *Server) relay(ctx context.Context, stream grpc.ServerStream, from io.Reader) error {
 	var prefix [prefixSize]byte
 	for {
@@ -93,18 +98,35 @@ func (s *Server) relay(ctx context.Context, stream grpc.ServerStream, from io.Re
 		size := binary.BigEndian.Uint32(prefix[1:])
 		switch {
 		case prefix[0] != 0:
-			return status.Error(codes.Internal, "the application compressed a message although it was not told that it may")
+			return status.Error(codes.Internal, "the application compressed a message although it was not requested "+
+				"that it may")
 		case int64(size) > s.limit:
-			return status.Error(codes.ResourceExhausted, fmt.Sprintf("a message of the application has %d bytes, the limit is %d (raise --max-body-size)", size, s.limit))
+			return status.Error(codes.ResourceExhausted,
+				fmt.Sprintf("a message of the application has %d bytes, the limit is %d (raise --max-body-size)",
+					size, s.limit))
 		}
-		m := frame{data: make([]byte, size)}
-		if _, err := io.ReadFull(from, m.data); err != nil {
-			return broken(ctx)
-		}
-		if err := stream.SendMsg(&m); err != nil {
+		if err := s.relayOne(ctx, stream, from, int(size)); err != nil {
 			return err
 		}
 	}
+}
+
+func (s *Server) relayOne(ctx context.Context, stream grpc.ServerStream, from io.Reader, size int) error {
+	m := &frame{}
+	out, err := s.answering(ctx, m, size)
+	if err != nil {
+		return err
+	}
+	m.data = make([]byte, size)
+	if _, err = io.ReadFull(from, m.data); err != nil {
+		err = broken(ctx)
+	} else {
+		err = stream.SendMsg(out)
+	}
+	if a, ok := out.(*answer); ok && err != nil {
+		a.end()
+	}
+	return err
 }
 
 func broken(ctx context.Context) error {
@@ -114,7 +136,7 @@ func broken(ctx context.Context) error {
 	return status.Error(codes.Unknown, "the answer of the application was cut short")
 }
 
-// proxyHeader is the metadata of a call as the header of a request.
+// proxyHeader returns the metadata of a call as the header of an HTTP request.
 func proxyHeader(ctx context.Context) http.Header {
 	md, _ := metadata.FromIncomingContext(ctx)
 	h := headerOf(md)
@@ -128,7 +150,7 @@ func proxyHeader(ctx context.Context) http.Header {
 	return h
 }
 
-// timeoutText writes a time-out as gRPC does: at most eight digits, and a unit.
+// timeoutText formats a timeout for the header grpc-timeout: at most eight digits, followed by a unit.
 func timeoutText(d time.Duration) string {
 	const most = 99_999_999
 	d = max(d, 0)
@@ -160,8 +182,7 @@ func encoded(values []string) []string {
 	return out
 }
 
-// answerMetadata is a header or trailer of a gRPC answer, without what gRPC itself says
-// there.
+// answerMetadata returns the headers or trailers of a gRPC answer as metadata, without the fields that gRPC reserves.
 func answerMetadata(h http.Header) metadata.MD {
 	md := make(metadata.MD, len(h))
 	for name, values := range h {
@@ -181,41 +202,51 @@ func answerMetadata(h http.Header) metadata.MD {
 	return md
 }
 
-// prefixSize is the size of what precedes each message: a flag and the length.
+// prefixSize is the size in bytes of the prefix of each gRPC message: one byte for the compression flag and four for
+// the length.
 const prefixSize = 5
 
-// messages is the stream of a client's messages as the body of a request.
+// messages is the body of a request that reads the messages of a client's stream.
 type messages struct {
 	stream grpc.ServerStream
-	rest   []byte // of the message in hand
+	rest   []byte // the unread rest of the current message
+	count  int    // messages received
 }
 
-// Read blocks until there is a message. The stream ends every Read when its call is over.
+// Read blocks until a message has arrived or the call has ended.
 func (m *messages) Read(b []byte) (int, error) {
 	if len(m.rest) == 0 {
 		var f frame
 		if err := m.stream.RecvMsg(&f); err != nil {
 			return 0, err // io.EOF when the client has sent all
 		}
-		m.rest = append(binary.BigEndian.AppendUint32(make([]byte, 1, prefixSize+len(f.data)), uint32(len(f.data))), f.data...)
+		m.count++
+		m.rest = append(binary.BigEndian.AppendUint32(make([]byte, 1, prefixSize+len(f.data)), uint32(len(f.data))),
+			f.data...)
 	}
 	n := copy(b, m.rest)
 	m.rest = m.rest[n:]
 	return n, nil
 }
 
+// Single reports whether at most one message was received. It must not run concurrently with Read.
+func (m *messages) Single() bool { return m.count <= 1 }
+
 // Close does nothing: the stream belongs to the handler.
 func (m *messages) Close() error { return nil }
 
-// frame is a message that is not looked into.
+// frame is an encoded message that is forwarded without decoding.
 type frame struct{ data []byte }
 
-// codec leaves frames as they are and codes everything else as usual.
+// codec passes frames through and encodes all other messages as protobuf.
 type codec struct{ encoding.CodecV2 }
 
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
-	if f, ok := v.(*frame); ok {
-		return mem.BufferSlice{mem.SliceBuffer(f.data)}, nil
+	switch v := v.(type) {
+	case *frame:
+		return mem.BufferSlice{mem.SliceBuffer(v.data)}, nil
+	case *answer:
+		return v.marshal()
 	}
 	return c.CodecV2.Marshal(v)
 }

@@ -8,9 +8,10 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// GetSecret reads one secret. One that does not exist is an empty answer, not an error.
+// GetSecret reads one secret. If the secret does not exist, the answer is empty.
 func (s *Server) GetSecret(ctx context.Context, in *runtimev1.GetSecretRequest) (*runtimev1.GetSecretResponse, error) {
-	secret, err := s.secrets.Get(ctx, api.SecretRequest{Store: in.GetStoreName(), Name: in.GetKey(), Metadata: in.GetMetadata()})
+	secret, err := s.secrets.Get(ctx, api.SecretRequest{Store: in.GetStoreName(), Name: in.GetKey(),
+		Metadata: in.GetMetadata()})
 	if err != nil {
 		return nil, err
 	}
@@ -18,7 +19,8 @@ func (s *Server) GetSecret(ctx context.Context, in *runtimev1.GetSecretRequest) 
 }
 
 // GetBulkSecret reads all secrets of a store that the application may read.
-func (s *Server) GetBulkSecret(ctx context.Context, in *runtimev1.GetBulkSecretRequest) (*runtimev1.GetBulkSecretResponse, error) {
+func (s *Server) GetBulkSecret(ctx context.Context,
+	in *runtimev1.GetBulkSecretRequest) (*runtimev1.GetBulkSecretResponse, error) {
 	secrets, err := s.secrets.BulkGet(ctx, api.SecretRequest{Store: in.GetStoreName(), Metadata: in.GetMetadata()})
 	if err != nil {
 		return nil, err

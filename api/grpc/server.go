@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
@@ -15,10 +16,12 @@ import (
 	"google.golang.org/grpc/encoding"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/reflection"
 
 	"github.com/quorate/quorate/api"
-	"github.com/quorate/quorate/internal/crowd"
+	"github.com/quorate/quorate/internal/admission"
+	"github.com/quorate/quorate/internal/connlimit"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -30,15 +33,17 @@ const (
 
 // The bounds of connections.
 const (
-	connectTimeout = 10 * time.Second // of the HTTP/2 handshake
-	idleTimeout    = 30 * time.Minute // of a connection without calls; clients dial again
-	pingEvery      = 2 * time.Minute  // finds clients that vanished
-	pingsAllowed   = 5 * time.Second  // clients may ask as often: SDKs keep idle channels alive
-	maxHeaderBytes = 16 << 10         // of the metadata of a call
-	maxStreams     = 1024             // calls under way on one connection; clients let more wait
+	connectTimeout = 10 * time.Second // for the HTTP/2 handshake
+	idleTimeout    = 30 * time.Minute // after which a connection without calls is closed; clients dial again
+	pingEvery      = 2 * time.Minute  // interval of keepalive pings, which find vanished clients
+	pingsAllowed   = 5 * time.Second  // shortest interval of pings by clients; SDKs keep idle channels alive
+	maxHeaderBytes = 16 << 10         // of the metadata of a call, unless more is configured
+	maxStreams     = 1024             // concurrent calls on one connection; clients queue further calls
+	streamWindow   = 64 << 10         // flow-control window of a call in bytes, the minimum of grpc-go
+	connWindow     = 1 << 20          // flow-control window of a connection in bytes
 )
 
-// Config is what a Server is made of. All services are of one application.
+// Config is the configuration of a Server. All services belong to one application.
 type Config struct {
 	App      api.App
 	State    *api.State
@@ -49,10 +54,17 @@ type Config struct {
 	Bindings *api.Bindings    // nil = output bindings are not served
 	Shutdown func(force bool) // asks the process to stop and returns at once
 
-	Tokens         *api.Tokens   // API tokens; nil = no token is needed
-	MaxBodySize    int64         // bytes of one message; 0 = DefaultMaxBodySize, negative = no limit
-	RequestTimeout time.Duration // of one service call and of the arrival of its message; 0 = DefaultRequestTimeout
-	MaxConnections int           // of one listener; one more closes the one that is idle for longest; 0 = crowd.DefaultMax
+	// Start holds calls while the node starts, except for health, metadata and shutdown. nil = none are held.
+	Start *api.StartGate
+
+	Tokens         *api.Tokens       // API tokens; nil = no token is needed
+	MaxBodySize    int64             // bytes of one message; 0 = DefaultMaxBodySize, negative = no limit
+	RequestTimeout time.Duration     // of one service call and of the arrival of its message; 0 = DefaultRequestTimeout
+	Requests       *admission.Budget // memory of requests in work, shared by all servers of the node; nil = no bound
+	Answers        *admission.Budget // memory of answers that are being sent; nil = no bound
+	MaxHeaderSize  int64             // bytes of the metadata of a call; at least 16 KiB
+	// connections of one listener, at the limit the one that has been idle longest is closed; 0 = connlimit.DefaultMax
+	MaxConnections int
 
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
@@ -70,10 +82,17 @@ type Server struct {
 	invoke   *api.Invoke
 	bindings *api.Bindings
 	stop     func(force bool)
+	start    *api.StartGate
 	limit    int64 // bytes of one message
 	crowded  int   // connections of one listener
 	timeout  time.Duration
 	log      *slog.Logger
+
+	requests, answers *admission.Budget
+	waiting           atomic.Int64 // bytes of messages that arrived before a reservation
+	queued            atomic.Int64 // bytes of answers that wait for memory
+	buffers           mem.BufferPool
+	shapes            sync.Map // see tally
 
 	tokens  *api.Tokens
 	away    api.TurnedAway
@@ -82,26 +101,34 @@ type Server struct {
 	life    context.Context // ends when Close is called
 	end     context.CancelFunc
 	running sync.WaitGroup
+	conns   openConns
 }
 
 // New makes a Server and registers its metrics. It does no I/O.
 func New(c Config) (*Server, error) {
 	s := &Server{
-		app: c.App, state: c.State, health: c.Health, metadata: c.Metadata, secrets: c.Secrets, invoke: c.Invoke, bindings: c.Bindings, stop: c.Shutdown,
+		app: c.App, state: c.State, health: c.Health, metadata: c.Metadata, secrets: c.Secrets, invoke: c.Invoke,
+		bindings: c.Bindings, stop: c.Shutdown, start: c.Start,
 		tokens: c.Tokens, timeout: c.RequestTimeout, crowded: c.MaxConnections, log: c.Logger,
+		requests: c.Requests, answers: c.Answers,
 	}
 	if s.timeout <= 0 {
 		s.timeout = DefaultRequestTimeout
 	}
 	var err error
+	// From 256 bytes to 4 MiB, a buffer is at most twice as large as its message. The default pool of grpc-go has no
+	// sizes between 32 KiB and 1 MiB.
+	if s.buffers, err = mem.NewBinaryTieredBufferPool(8, 10, 12, 14, 15, 16, 17, 18, 19, 20, 21, 22); err != nil {
+		return nil, fault.Wrap(err, "grpc.New", "making the buffers")
+	}
 	if s.metrics, err = newMetrics(c.App, c.Registerer); err != nil {
 		return nil, fault.Wrap(err, "grpc.New", "registering metrics")
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.limit = messageLimit(c.MaxBodySize)
-	s.server = grpc.NewServer(s.options()...)
-	runtimev1.RegisterDaprServer(s.server, s)
-	healthv1.RegisterHealthServer(s.server, &healthServer{owner: s})
+	s.server = grpc.NewServer(s.options(uint32(max(c.MaxHeaderSize, maxHeaderBytes)))...)
+	s.server.RegisterService(s.guarded(&runtimev1.Dapr_ServiceDesc), s)
+	s.server.RegisterService(s.guarded(&healthv1.Health_ServiceDesc), &healthServer{owner: s})
 	reflection.Register(s.server)
 	s.metrics.know(s.server.GetServiceInfo())
 	return s, nil
@@ -117,14 +144,16 @@ func messageLimit(size int64) int64 {
 	return min(size, math.MaxInt32)
 }
 
-func (s *Server) options() []grpc.ServerOption {
+func (s *Server) options(header uint32) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(int(s.limit)),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
 		grpc.UnknownServiceHandler(s.proxy),
-		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.MaxHeaderListSize(header),
 		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.StaticStreamWindowSize(streamWindow), // otherwise grpc-go grows the window of each call to megabytes
+		grpc.StaticConnWindowSize(connWindow),
 		grpc.ConnectionTimeout(connectTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTimeout, Time: pingEvery}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsAllowed, PermitWithoutStream: true}),
@@ -135,32 +164,41 @@ func (s *Server) options() []grpc.ServerOption {
 	}
 }
 
-// Serve accepts connections from l until Close, in a goroutine of its own. The Server
-// closes l.
+// Serve accepts connections from l until Close, in its own goroutine. The Server closes l.
 func (s *Server) Serve(l net.Listener) {
-	w := crowd.New(crowd.Options{Max: s.crowded, Open: s.metrics.open, Cut: s.metrics.cut, Logger: s.log})
+	w := connlimit.New(connlimit.Options{Max: s.crowded, Open: s.metrics.open, Cut: s.metrics.cut, Logger: s.log})
 	s.running.Go(func() {
-		if err := s.server.Serve(&bounded{crowd.Impatient(l, crowd.DefaultWriteStall), w}); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		err := s.server.Serve(&bounded{connlimit.Impatient(l, connlimit.DefaultWriteStall), w, &s.conns})
+		if err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			s.log.Error("the gRPC listener ended", "address", l.Addr().String(), "error", err)
 		}
 	})
 }
 
-// Close stops accepting and waits for the calls being served. When ctx ends first it cuts
-// them and waits for their handlers to return. It is idempotent; the error is that of ctx
-// if calls were cut.
+// drainIdle is how long Close waits for a client to confirm the end of a connection that has no call.
+const drainIdle = time.Second
+
+// Close stops accepting connections and waits for the calls in progress. It waits at most drainIdle for connections
+// without a call. If ctx ends first, Close aborts the calls, waits for their handlers to return, and returns the
+// error of ctx if it has aborted any. Close may be called several times.
 func (s *Server) Close(ctx context.Context) error {
-	s.end() // a watch would last for as long as its client does
+	s.end() // ends health watches, which otherwise last until their client closes them
 	graceful := make(chan struct{})
 	go func() {
 		defer close(graceful)
 		s.server.GracefulStop()
 	}()
+	// The library waits for seconds for clients that do not open their connection, or do not confirm its end.
+	s.conns.closeIf(func(c *conn) bool { return !c.opened() })
+	impatient := time.AfterFunc(drainIdle, func() { s.conns.closeIf((*conn).idle) })
+	defer impatient.Stop()
 	var err error
 	select {
 	case <-graceful:
 	case <-ctx.Done():
-		err = fault.Wrap(ctx.Err(), "grpc.Close", "calls were cut because they did not end in time")
+		if s.conns.closeIf((*conn).idle); len(s.conns.list()) > 0 {
+			err = fault.Wrap(ctx.Err(), "grpc.Close", "calls were cut because they did not end in time")
+		}
 		s.server.Stop()
 		<-graceful
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	commonv1 "github.com/dapr/dapr/pkg/proto/common/v1"
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
@@ -52,7 +53,7 @@ func wantCode(t testing.TB, err error, want codes.Code) *status.Status {
 	return st
 }
 
-func TestFailuresHaveTheCodesThatClientsKnow(t *testing.T) {
+func TestErrors_HaveDaprStatusCodes(t *testing.T) {
 	c := newFixture(t).client(t)
 	ctx := t.Context()
 	save := func(store string, items ...*commonv1.StateItem) error {
@@ -79,8 +80,10 @@ func TestFailuresHaveTheCodesThatClientsKnow(t *testing.T) {
 		{"the same in a transaction", transact("orders", wrongTag), codes.Internal},
 		{"a store that is not there", save("absent", states("a")...), codes.InvalidArgument},
 		{"an empty key", save("orders", states("")...), codes.InvalidArgument},
-		{"an unknown concurrency", save("orders", &commonv1.StateItem{Key: "a", Options: &commonv1.StateOptions{Concurrency: 9}}), codes.InvalidArgument},
-		{"an unknown consistency", save("orders", &commonv1.StateItem{Key: "a", Options: &commonv1.StateOptions{Consistency: 9}}), codes.InvalidArgument},
+		{"an unknown concurrency", save("orders",
+			&commonv1.StateItem{Key: "a", Options: &commonv1.StateOptions{Concurrency: 9}}), codes.InvalidArgument},
+		{"an unknown consistency", save("orders",
+			&commonv1.StateItem{Key: "a", Options: &commonv1.StateOptions{Consistency: 9}}), codes.InvalidArgument},
 		{"a store without transactions", transact("plain", states("a")[0]), codes.Unimplemented},
 		{"surely not done", save("faulty", states("unavailable")...), codes.Unavailable},
 		{"not done in time", save("faulty", states("timeout")...), codes.DeadlineExceeded},
@@ -97,14 +100,14 @@ func TestFailuresHaveTheCodesThatClientsKnow(t *testing.T) {
 	}
 }
 
-func TestNoStoreAtAllIsAFailedPrecondition(t *testing.T) {
+func TestState_WithoutStoresIsFailedPrecondition(t *testing.T) {
 	f := newFixture(t)
 	f.Stores.List = nil
 	_, err := f.client(t).GetState(t.Context(), &runtimev1.GetStateRequest{StoreName: "orders", Key: "a"})
 	wantCode(t, err, codes.FailedPrecondition)
 }
 
-func TestAFailureSaysInDetailsWhatItIsAbout(t *testing.T) {
+func TestErrors_HaveDetails(t *testing.T) {
 	c := newFixture(t).client(t)
 	_, err := c.SaveState(t.Context(), &runtimev1.SaveStateRequest{StoreName: "orders", States: []*commonv1.StateItem{
 		{Key: "a", Value: []byte("1"), Etag: &commonv1.Etag{Value: "x"}}}})
@@ -122,26 +125,28 @@ func TestAFailureSaysInDetailsWhatItIsAbout(t *testing.T) {
 			resource = d
 		}
 	}
-	if info.GetReason() != api.ReasonConflict || info.GetMetadata()["key"] != "a" || resource.GetResourceName() != "orders" {
+	if info.GetReason() != api.ReasonConflict || info.GetMetadata()["key"] != "a" ||
+		resource.GetResourceName() != "orders" {
 		t.Errorf("details %v %v", info, resource)
 	}
 }
 
-func TestAPanicTellsNothingOfValues(t *testing.T) {
+func TestPanic_RevealsNoValues(t *testing.T) {
 	f := newFixture(t)
 	_, err := f.client(t).GetState(t.Context(), &runtimev1.GetStateRequest{StoreName: "faulty", Key: "panic"})
 	wantCode(t, err, codes.Internal)
 	if strings.Contains(err.Error()+f.Log.String(), "secret value") {
-		t.Errorf("the value of the panic is told: %v\n%s", err, f.Log)
+		t.Errorf("the value of the panic is revealed: %v\n%s", err, f.Log)
 	}
 	if !strings.Contains(f.Log.String(), "GetState") {
 		t.Errorf("the log does not name the method: %s", f.Log)
 	}
 }
 
-func TestEmptyBytesAreAValue(t *testing.T) {
+func TestState_EmptyBytesAreAValue(t *testing.T) {
 	c := newFixture(t).client(t)
-	_, err := c.SaveState(t.Context(), &runtimev1.SaveStateRequest{StoreName: "orders", States: []*commonv1.StateItem{{Key: "empty"}}})
+	_, err := c.SaveState(t.Context(), &runtimev1.SaveStateRequest{StoreName: "orders",
+		States: []*commonv1.StateItem{{Key: "empty"}}})
 	must(t, err)
 	got, err := c.GetState(t.Context(), &runtimev1.GetStateRequest{StoreName: "orders", Key: "empty"})
 	must(t, err)
@@ -155,7 +160,7 @@ func TestEmptyBytesAreAValue(t *testing.T) {
 	}
 }
 
-func TestABulkDeleteIsAllOrNothingWhereTheStoreAllows(t *testing.T) {
+func TestDeleteBulkState_IsAtomicIfStoreIsTransactional(t *testing.T) {
 	for _, store := range []string{"orders", "plain"} {
 		t.Run(store, func(t *testing.T) {
 			c := newFixture(t).client(t)
@@ -167,7 +172,8 @@ func TestABulkDeleteIsAllOrNothingWhereTheStoreAllows(t *testing.T) {
 			_, err = c.DeleteBulkState(t.Context(), &runtimev1.DeleteBulkStateRequest{StoreName: store, States: bad})
 			wantCode(t, err, codes.Aborted)
 			left := func() (keys []string) {
-				out, err := c.GetBulkState(t.Context(), &runtimev1.GetBulkStateRequest{StoreName: store, Keys: []string{"a", "b", "c"}})
+				out, err := c.GetBulkState(t.Context(),
+					&runtimev1.GetBulkStateRequest{StoreName: store, Keys: []string{"a", "b", "c"}})
 				must(t, err)
 				for _, it := range out.GetItems() {
 					if it.GetEtag() != "" {
@@ -183,7 +189,8 @@ func TestABulkDeleteIsAllOrNothingWhereTheStoreAllows(t *testing.T) {
 			if got := left(); !slices.Equal(got, want) {
 				t.Errorf("left after a conflict: %v, want %v", got, want)
 			}
-			_, err = c.DeleteBulkState(t.Context(), &runtimev1.DeleteBulkStateRequest{StoreName: store, States: states("a", "c", "absent")})
+			_, err = c.DeleteBulkState(t.Context(),
+				&runtimev1.DeleteBulkStateRequest{StoreName: store, States: states("a", "c", "absent")})
 			must(t, err)
 			if got := left(); !slices.Equal(got, []string{"b"}) {
 				t.Errorf("left: %v", got)
@@ -192,12 +199,13 @@ func TestABulkDeleteIsAllOrNothingWhereTheStoreAllows(t *testing.T) {
 	}
 }
 
-func TestATokenIsNeededWhereThereIsOneButForHealth(t *testing.T) {
+func TestToken_RequiredExceptForHealth(t *testing.T) {
 	f := newFixture(t)
 	f.config.Tokens = apitest.Tokens("old", "new")
 	conn := f.serve(t)
 	c := runtimev1.NewDaprClient(conn)
-	for token, want := range map[string]codes.Code{"": codes.Unauthenticated, "wrong": codes.Unauthenticated, "old": codes.OK, "new": codes.OK} {
+	for token, want := range map[string]codes.Code{"": codes.Unauthenticated, "wrong": codes.Unauthenticated,
+		"old": codes.OK, "new": codes.OK} {
 		ctx := t.Context()
 		if token != "" {
 			ctx = metadata.AppendToOutgoingContext(ctx, "dapr-api-token", token)
@@ -215,7 +223,31 @@ func TestATokenIsNeededWhereThereIsOneButForHealth(t *testing.T) {
 	wantCode(t, err, codes.Unauthenticated)
 }
 
-func TestHealthServesOnceTheStartIsComplete(t *testing.T) {
+// Calls of other services go to the application that dapr-app-id names. No spelling of a health method may reach an
+// application without a token.
+func TestToken_OnlyMethodsOfTheHealthServiceNeedNone(t *testing.T) {
+	f := newFixture(t)
+	f.config.Tokens = apitest.Tokens("right")
+	conn := f.serve(t)
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "dapr-app-id", "orders")
+	for _, method := range []string{
+		"/grpc.health.v1.Health/Foo", "/grpc.health.v1.Health/check", "/grpc.health.v1.Health/",
+		"/grpc.health.v1.Health/Check/", "/grpc.health.v1.Health/Check/../../delete",
+		"/grpc.health.v1.Health/x/delete", "/grpc.health.v1.Health/../delete", "/grpc.health.v1.Health/%43heck",
+		"/grpc.health.v1.Health/Check?x", "/grpc.health.v1.Health/Check#x",
+		"//grpc.health.v1.Health/Check", "/grpc.health.v1.Health//Check", "/grpc.health.v1.health/Check",
+		"/GRPC.health.v1.Health/Check",
+	} {
+		if err := conn.Invoke(ctx, method, &healthv1.HealthCheckRequest{},
+			&healthv1.HealthCheckResponse{}); status.Code(err) != codes.Unauthenticated {
+			t.Errorf("%s: %v", method, err)
+		}
+	}
+	_, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{})
+	must(t, err)
+}
+
+func TestHealth_ServingAfterStartup(t *testing.T) {
 	f := newFixture(t)
 	f.Health.Start([]api.Reason{{Name: "store orders", Text: "not open"}}, nil)
 	health := healthv1.NewHealthClient(f.serve(t))
@@ -230,7 +262,8 @@ func TestHealthServesOnceTheStartIsComplete(t *testing.T) {
 	wantCode(t, err, codes.NotFound)
 	watch, err := health.Watch(t.Context(), &healthv1.HealthCheckRequest{})
 	must(t, err)
-	for _, want := range []healthv1.HealthCheckResponse_ServingStatus{healthv1.HealthCheckResponse_NOT_SERVING, healthv1.HealthCheckResponse_SERVING} {
+	for _, want := range []healthv1.HealthCheckResponse_ServingStatus{healthv1.HealthCheckResponse_NOT_SERVING,
+		healthv1.HealthCheckResponse_SERVING} {
 		got, err := watch.Recv()
 		must(t, err)
 		if got.GetStatus() != want {
@@ -240,11 +273,11 @@ func TestHealthServesOnceTheStartIsComplete(t *testing.T) {
 	}
 }
 
-// Each method of the published service does something, and docs/api.md names it, or says
-// that this runtime does not offer it.
-func TestEveryMethodIsServedOrSaysThatItIsNot(t *testing.T) {
+// Each method of the Dapr service is either served and named in docs/api.md, or answers that it is not offered.
+func TestMethods_ServedOrUnimplemented(t *testing.T) {
 	served := []string{
-		"GetState", "GetBulkState", "SaveState", "DeleteState", "DeleteBulkState", "ExecuteStateTransaction", "GetActorState", "ExecuteActorStateTransaction",
+		"GetState", "GetBulkState", "SaveState", "DeleteState", "DeleteBulkState", "ExecuteStateTransaction",
+		"GetActorState", "ExecuteActorStateTransaction",
 		"GetSecret", "GetBulkSecret", "InvokeService", "InvokeBinding", "GetMetadata", "SetMetadata", "Shutdown",
 	}
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "api.md"))
@@ -253,7 +286,8 @@ func TestEveryMethodIsServedOrSaysThatItIsNot(t *testing.T) {
 	conn := newFixture(t).serve(t)
 	said := func(name string, err error) {
 		t.Helper()
-		offered := status.Code(err) != codes.Unimplemented || name == "InvokeService" // there is nobody to call here
+		// there is no application to call here
+		offered := status.Code(err) != codes.Unimplemented || name == "InvokeService"
 		switch {
 		case offered != slices.Contains(served, name):
 			t.Errorf("%s: %v", name, err)
@@ -268,7 +302,8 @@ func TestEveryMethodIsServedOrSaysThatItIsNot(t *testing.T) {
 		said(m.MethodName, conn.Invoke(t.Context(), prefix+m.MethodName, &emptypb.Empty{}, &emptypb.Empty{}))
 	}
 	for _, m := range runtimev1.Dapr_ServiceDesc.Streams {
-		stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, prefix+m.StreamName)
+		stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true},
+			prefix+m.StreamName)
 		must(t, err)
 		_ = stream.SendMsg(&emptypb.Empty{}) // the answer says what is wrong
 		_ = stream.CloseSend()
@@ -276,32 +311,36 @@ func TestEveryMethodIsServedOrSaysThatItIsNot(t *testing.T) {
 	}
 }
 
-func TestMetadataDescribesTheRuntimeAndKeepsValues(t *testing.T) {
+func TestMetadata_DescribesRuntimeAndKeepsValues(t *testing.T) {
 	c := newFixture(t).client(t)
 	_, err := c.SetMetadata(t.Context(), &runtimev1.SetMetadataRequest{Key: "team", Value: "blue"})
 	must(t, err)
 	got, err := c.GetMetadata(t.Context(), &runtimev1.GetMetadataRequest{})
 	must(t, err)
-	if got.GetId() != "shop" || got.GetExtendedMetadata()["team"] != "blue" || got.GetExtendedMetadata()["daprRuntimeVersion"] != "1.2.3" ||
+	if got.GetId() != "shop" || got.GetExtendedMetadata()["team"] != "blue" ||
+		got.GetExtendedMetadata()["daprRuntimeVersion"] != "1.2.3" ||
 		got.GetRegisteredComponents()[0].GetName() != "orders" || got.GetAppConnectionProperties().GetPort() != 8080 ||
-		got.GetActorRuntime().GetRuntimeStatus() != runtimev1.ActorRuntime_DISABLED || got.GetHttpEndpoints()[0].GetName() != "partner" {
+		got.GetActorRuntime().GetRuntimeStatus() != runtimev1.ActorRuntime_DISABLED ||
+		got.GetHttpEndpoints()[0].GetName() != "partner" || got.GetWorkflows() == nil ||
+		got.GetAppConnectionProperties().GetHealth().GetHealthProbeTimeout() != "500ms" {
 		t.Errorf("%v", got)
 	}
 	_, err = c.SetMetadata(t.Context(), &runtimev1.SetMetadataRequest{})
 	wantCode(t, err, codes.InvalidArgument)
 }
 
-func TestShutdownIsAnsweredAndAsked(t *testing.T) {
+func TestShutdown_AnswersAndTriggersShutdown(t *testing.T) {
 	f := newFixture(t)
 	c := f.client(t)
-	_, err := c.Shutdown(metadata.AppendToOutgoingContext(t.Context(), "dapr-force-shutdown", "true"), &runtimev1.ShutdownRequest{})
+	_, err := c.Shutdown(metadata.AppendToOutgoingContext(t.Context(), "dapr-force-shutdown", "true"),
+		&runtimev1.ShutdownRequest{})
 	must(t, err)
 	if force := <-f.Stopped; !force {
 		t.Error("not forced")
 	}
 }
 
-func TestAMessageAboveTheLimitIsRefused(t *testing.T) {
+func TestMessage_OverLimitIsRefused(t *testing.T) {
 	f := newFixture(t)
 	f.config.MaxBodySize = 1000
 	big := states("a")
@@ -310,7 +349,7 @@ func TestAMessageAboveTheLimitIsRefused(t *testing.T) {
 	wantCode(t, err, codes.ResourceExhausted)
 }
 
-func TestCallsAreCountedByMethodAndCode(t *testing.T) {
+func TestMetrics_CountByMethodAndCode(t *testing.T) {
 	f := newFixture(t)
 	c := f.client(t)
 	_, _ = c.GetState(t.Context(), &runtimev1.GetStateRequest{StoreName: "absent", Key: "a"})
@@ -323,8 +362,8 @@ quorate_grpc_requests_total{app="shop",code="InvalidArgument",method="Dapr/GetSt
 	}
 }
 
-// A watch lasts for as long as its client does: a stop must not wait for it.
-func TestCloseWaitsForCallsAndEndsWatches(t *testing.T) {
+// Close must not wait for health watches, which last as long as their clients stay connected.
+func TestClose_WaitsForCallsAndEndsWatches(t *testing.T) {
 	f := newFixture(t)
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	server, err := apigrpc.New(f.config)
@@ -346,10 +385,56 @@ func TestCloseWaitsForCallsAndEndsWatches(t *testing.T) {
 	must(t, conn.Close())
 }
 
-func TestAHeaderTellsWhatAnAnswerIsWorth(t *testing.T) {
+func TestClose_ConnsWithoutCallDoNotDelayIt(t *testing.T) {
+	for name, opens := range map[string]bool{"silent": false, "open, and its end not confirmed": true} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			server, err := apigrpc.New(f.config)
+			must(t, err)
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			must(t, err)
+			server.Serve(l)
+			client := dial(t, l.Addr().String())
+			quiet, err := net.Dial("tcp", l.Addr().String())
+			must(t, err)
+			defer quiet.Close()
+			if opens {
+				w := knock(t, client)
+				w.settings()
+			}
+			// This call is accepted after the quiet connection: its answer says that the server has both.
+			_, err = healthv1.NewHealthClient(client).Check(t.Context(), &healthv1.HealthCheckRequest{})
+			must(t, err)
+			must(t, client.Close())
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			start := time.Now()
+			must(t, server.Close(ctx))
+			if took := time.Since(start); took > 4*time.Second { // the library waits for five and for ten
+				t.Errorf("Close took %v", took)
+			}
+		})
+	}
+}
+
+func TestClose_WithoutTimeCutsNoCallIfThereIsNone(t *testing.T) {
+	f := newFixture(t)
+	server, err := apigrpc.New(f.config)
+	must(t, err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	server.Serve(l)
+	knock(t, dial(t, l.Addr().String())).settings()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	must(t, server.Close(ctx))
+}
+
+func TestHeaders_ReportFreshness(t *testing.T) {
 	c := newFixture(t).client(t)
 	var header metadata.MD
-	_, err := c.SaveState(t.Context(), &runtimev1.SaveStateRequest{StoreName: "orders", States: states("a")}, grpc.Header(&header))
+	_, err := c.SaveState(t.Context(), &runtimev1.SaveStateRequest{StoreName: "orders", States: states("a")},
+		grpc.Header(&header))
 	must(t, err)
 	if got := header.Get("quorate-consistency"); !slices.Equal(got, []string{"linearizable"}) {
 		t.Errorf("level %v", got)

@@ -7,15 +7,18 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/state"
 )
 
-// GetState reads one key. An absent key is an empty answer, not an error.
+// GetState reads one key. If the key does not exist, the answer is empty.
 func (s *Server) GetState(ctx context.Context, in *runtimev1.GetStateRequest) (*runtimev1.GetStateResponse, error) {
 	options, err := readOptions(ctx, in.GetConsistency(), in.GetMetadata())
 	if err != nil {
 		return nil, err
 	}
-	item, err := s.state.Get(ctx, api.GetRequest{Store: in.GetStoreName(), Key: in.GetKey(), ReadOptions: options})
+	item, err := s.held(ctx, &options, func() (state.Item, error) {
+		return s.state.Get(ctx, api.GetRequest{Store: in.GetStoreName(), Key: in.GetKey(), ReadOptions: options})
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -23,9 +26,10 @@ func (s *Server) GetState(ctx context.Context, in *runtimev1.GetStateRequest) (*
 	return &runtimev1.GetStateResponse{Data: item.Value, Etag: item.ETag, Metadata: itemMetadata(&item)}, nil
 }
 
-// GetBulkState reads several keys. A key that cannot be read carries its own error.
-func (s *Server) GetBulkState(ctx context.Context, in *runtimev1.GetBulkStateRequest) (*runtimev1.GetBulkStateResponse, error) {
-	bulk, err := s.state.BulkGet(ctx, api.BulkGetRequest{
+// GetBulkState reads several keys. The item of a key that cannot be read has its own error.
+func (s *Server) GetBulkState(ctx context.Context,
+	in *runtimev1.GetBulkStateRequest) (*runtimev1.GetBulkStateResponse, error) {
+	bulk, err := s.bulk(ctx, api.BulkGetRequest{
 		Store: in.GetStoreName(), Keys: in.GetKeys(), Parallelism: int(in.GetParallelism()),
 		ReadOptions: api.ReadOptions{Session: first(ctx, keySession), Trace: trace(ctx), Metadata: in.GetMetadata()},
 	})
@@ -36,7 +40,8 @@ func (s *Server) GetBulkState(ctx context.Context, in *runtimev1.GetBulkStateReq
 	out := &runtimev1.GetBulkStateResponse{Items: make([]*runtimev1.BulkStateItem, len(bulk.Items))}
 	for i := range bulk.Items {
 		item := &bulk.Items[i]
-		out.Items[i] = &runtimev1.BulkStateItem{Key: item.Key, Data: item.Value, Etag: item.ETag, Metadata: itemMetadata(item)}
+		out.Items[i] = &runtimev1.BulkStateItem{Key: item.Key, Data: item.Value, Etag: item.ETag,
+			Metadata: itemMetadata(item)}
 		if item.Err != nil {
 			out.Items[i].Error = api.AsError(item.Err).Message
 		}
@@ -44,13 +49,14 @@ func (s *Server) GetBulkState(ctx context.Context, in *runtimev1.GetBulkStateReq
 	return out, nil
 }
 
-// SaveState writes items, all or none where the store has transactions.
+// SaveState writes items. If the store supports transactions, it writes all or none.
 func (s *Server) SaveState(ctx context.Context, in *runtimev1.SaveStateRequest) (*emptypb.Empty, error) {
 	items, err := decodeItems(in.GetStates())
 	if err != nil {
 		return nil, err
 	}
-	written, err := s.state.Save(ctx, api.SaveRequest{Store: in.GetStoreName(), Items: items, WriteOptions: writeOptions(ctx)})
+	written, err := s.state.Save(ctx, api.SaveRequest{Store: in.GetStoreName(), Items: items,
+		WriteOptions: writeOptions(ctx)})
 	return empty(ctx, &written, err)
 }
 
@@ -69,18 +75,20 @@ func (s *Server) DeleteState(ctx context.Context, in *runtimev1.DeleteStateReque
 	return empty(ctx, &written, err)
 }
 
-// DeleteBulkState removes several keys, all or none where the store has transactions.
+// DeleteBulkState removes several keys. If the store supports transactions, DeleteBulkState removes all keys or none.
 func (s *Server) DeleteBulkState(ctx context.Context, in *runtimev1.DeleteBulkStateRequest) (*emptypb.Empty, error) {
 	items, err := decodeItems(in.GetStates())
 	if err != nil {
 		return nil, err
 	}
-	written, err := s.state.DeleteAll(ctx, api.DeleteAllRequest{Store: in.GetStoreName(), Items: items, WriteOptions: writeOptions(ctx)})
+	written, err := s.state.DeleteAll(ctx, api.DeleteAllRequest{Store: in.GetStoreName(), Items: items,
+		WriteOptions: writeOptions(ctx)})
 	return empty(ctx, &written, err)
 }
 
 // ExecuteStateTransaction applies all operations or none.
-func (s *Server) ExecuteStateTransaction(ctx context.Context, in *runtimev1.ExecuteStateTransactionRequest) (*emptypb.Empty, error) {
+func (s *Server) ExecuteStateTransaction(ctx context.Context,
+	in *runtimev1.ExecuteStateTransactionRequest) (*emptypb.Empty, error) {
 	operations := make([]api.Operation, len(in.GetOperations()))
 	for i, o := range in.GetOperations() {
 		operations[i].Name = o.GetOperationType()
@@ -89,7 +97,8 @@ func (s *Server) ExecuteStateTransaction(ctx context.Context, in *runtimev1.Exec
 		}
 	}
 	written, err := s.state.Transact(ctx, api.TransactRequest{
-		Store: in.GetStoreName(), Operations: operations, StoreMetadata: in.GetMetadata(), WriteOptions: writeOptions(ctx),
+		Store: in.GetStoreName(), Operations: operations, StoreMetadata: in.GetMetadata(),
+		WriteOptions: writeOptions(ctx),
 	})
 	return empty(ctx, &written, err)
 }

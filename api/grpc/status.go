@@ -10,9 +10,8 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// code is the one place where a kind of failure becomes a gRPC code. Unavailable and
-// DeadlineExceeded are said only of what was surely not done, so that clients may retry;
-// what may have been done is Unknown.
+// code returns the gRPC code for an error. Unavailable and DeadlineExceeded mean that the operation was not executed,
+// so a client may retry it. Unknown means that the operation may have been executed.
 func code(e *api.Error) codes.Code {
 	switch e.Kind {
 	case api.Malformed:
@@ -24,7 +23,7 @@ func code(e *api.Error) codes.Code {
 		return codes.InvalidArgument
 	case api.NotFound:
 		return codes.NotFound
-	case api.Method, api.Unsupported:
+	case api.Method, api.Unsupported, api.NotServed:
 		return codes.Unimplemented
 	case api.Conflict:
 		return codes.Aborted
@@ -43,12 +42,11 @@ func code(e *api.Error) codes.Code {
 	}
 }
 
-// statusOf makes the status of a failure, with the details that clients know from the
-// HTTP answers.
+// statusOf returns the gRPC status of a failure, with the same details as the HTTP answer.
 func statusOf(method string, e *api.Error) error {
 	c := code(e)
-	if transactional(method) && failedInStore(c) {
-		c = codes.Internal // whatever the store said: clients of transactions expect it
+	if transactional(method) && failedInStore(c) && e.Code != api.CodeOverloaded {
+		c = codes.Internal // clients of transactions expect this code for every store error
 	}
 	st := status.New(c, e.Code+": "+e.Message)
 	list := details(e)
@@ -56,14 +54,15 @@ func statusOf(method string, e *api.Error) error {
 		return st.Err()
 	}
 	rich, err := st.WithDetails(list...)
-	if err != nil { // cannot be: these messages always marshal
+	if err != nil { // cannot happen: these messages always marshal
 		return st.Err()
 	}
 	return rich.Err()
 }
 
 func transactional(method string) bool {
-	return method == runtimev1.Dapr_ExecuteStateTransaction_FullMethodName || method == runtimev1.Dapr_ExecuteActorStateTransaction_FullMethodName
+	return method == runtimev1.Dapr_ExecuteStateTransaction_FullMethodName ||
+		method == runtimev1.Dapr_ExecuteActorStateTransaction_FullMethodName
 }
 
 func failedInStore(c codes.Code) bool {
@@ -86,7 +85,8 @@ func details(e *api.Error) []protoadapt.MessageV1 {
 	if len(d.Violations) > 0 {
 		bad := &errdetails.BadRequest{}
 		for _, v := range d.Violations {
-			bad.FieldViolations = append(bad.FieldViolations, &errdetails.BadRequest_FieldViolation{Field: v.Field, Description: v.Description})
+			bad.FieldViolations = append(bad.FieldViolations,
+				&errdetails.BadRequest_FieldViolation{Field: v.Field, Description: v.Description})
 		}
 		out = append(out, bad)
 	}

@@ -29,9 +29,9 @@ import (
 	"github.com/quorate/quorate/api/http/transcript"
 )
 
-// The conversations recorded over HTTP have the same outcomes over gRPC, but for those
-// that cannot be said there: malformed JSON, paths and verbs, listings, browsers, probes.
-func TestTranscriptsOfHTTPHaveTheSameOutcomes(t *testing.T) {
+// The conversations recorded over HTTP have the same outcomes over gRPC, except those that cannot be
+// expressed there: malformed JSON, paths and verbs, listings, browsers, probes.
+func TestTranscripts_MatchHTTP(t *testing.T) {
 	said, all := 0, 0
 	for _, file := range transcripts(t) {
 		name := strings.TrimSuffix(filepath.Base(file), ".txt")
@@ -40,7 +40,7 @@ func TestTranscriptsOfHTTPHaveTheSameOutcomes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if name == "small" { // its ETags are numbered by those of writes, which gRPC does not tell
+			if name == "small" { // it refers to ETags of writes, which gRPC does not return
 				data = bytes.ReplaceAll(data, []byte("<etag 2>"), []byte("<etag 1>"))
 			}
 			want, err := transcript.Parse(data)
@@ -66,24 +66,26 @@ func TestTranscriptsOfHTTPHaveTheSameOutcomes(t *testing.T) {
 				}
 			}
 			if here == 0 {
-				t.Error("nothing of it was said")
+				t.Error("no step was run")
 			}
 			said, all = said+here, all+len(want.Steps)
 		})
 	}
 	if said < all/2 {
-		t.Errorf("only %d of %d steps were said over gRPC", said, all)
+		t.Errorf("only %d of %d steps ran over gRPC", said, all)
 	}
-	t.Logf("%d of %d steps were said over gRPC", said, all)
+	t.Logf("%d of %d steps ran over gRPC", said, all)
 }
 
-// transcripts are those with something that can be said over gRPC.
+// transcripts returns the names of the transcripts with steps that gRPC can express.
 func transcripts(t *testing.T) (out []string) {
 	t.Helper()
 	onlyHTTP := map[string]bool{
-		"list": true, "any-host": true, "browsers": true, "origins": true, "origins-any": true, // no listing, no browser
-		"health": true, "degraded": true, "not-ready": true, "unplaced": true, "metadata": true, // other messages, tried by tests of their own
-		"body-size": true, // the bound is of other bytes
+		// no listing, no browser
+		"list": true, "any-host": true, "browsers": true, "origins": true, "origins-any": true,
+		// other messages, which have their own tests
+		"health": true, "degraded": true, "not-ready": true, "unplaced": true, "metadata": true,
+		"body-size": true, // the limit counts bytes of another encoding
 	}
 	for _, dir := range []string{"contract", "face"} {
 		files, err := filepath.Glob(filepath.Join("..", "http", "testdata", dir, "*.txt"))
@@ -99,7 +101,7 @@ func transcripts(t *testing.T) (out []string) {
 	return out
 }
 
-// outcome is what both protocols can tell of an answer.
+// outcome is the part of an answer that both protocols can express.
 type outcome struct {
 	Status                      int
 	ETag, Expires, Level        string
@@ -108,7 +110,8 @@ type outcome struct {
 
 func outcomeOf(s transcript.Step) outcome {
 	r := s.Response
-	out := outcome{Status: r.Status, Expires: r.Header.Get("Metadata.ttlexpiretime"), Level: r.Header.Get("Quorate-Consistency")}
+	out := outcome{Status: r.Status, Expires: r.Header.Get("Metadata.ttlexpiretime"),
+		Level: r.Header.Get("Quorate-Consistency")}
 	if r.Status < 400 {
 		if r.Status == http.StatusOK {
 			out.ETag = r.Header.Get("Etag")
@@ -128,7 +131,7 @@ func outcomeOf(s transcript.Step) outcome {
 	return out
 }
 
-// compact writes JSON in one way: without spaces, and nothing escaped that need not be.
+// compact normalizes JSON: without spaces and without unneeded escapes.
 func compact(body []byte) string {
 	var b bytes.Buffer
 	if json.Compact(&b, body) != nil {
@@ -137,19 +140,19 @@ func compact(body []byte) string {
 	return unescaped(b.String())
 }
 
-// unescaped is JSON whose strings are as encoding/json writes them.
+// unescaped returns JSON with its strings as encoding/json writes them.
 func unescaped(text string) string {
 	return strings.NewReplacer(`\u003c`, "<", `\u003e`, ">", `\u0026`, "&", `\u2028`, "\u2028").Replace(text)
 }
 
-// unsayable is the status of a step that gRPC cannot say.
+// unsayable is the status of a step that gRPC cannot express.
 const unsayable = 0
 
-// over says over gRPC what a transcript says over HTTP.
+// over sends the steps of a transcript over gRPC.
 type over struct{ client runtimev1.DaprClient }
 
-// errUnsayable is given for what has no form in messages.
-var errUnsayable = errors.New("cannot be said over gRPC")
+// errUnsayable is the error of a request that gRPC messages cannot express.
+var errUnsayable = errors.New("cannot be expressed over gRPC")
 
 func (o over) Do(ctx context.Context, r transcript.Request) (transcript.Response, error) {
 	var header metadata.MD
@@ -177,11 +180,12 @@ func (o over) Do(ctx context.Context, r transcript.Request) (transcript.Response
 	return response, nil
 }
 
-// failed puts a status into the form of an HTTP answer.
+// failed converts a status to the form of an HTTP answer.
 func failed(st *status.Status) transcript.Response {
 	as := map[codes.Code]int{
 		codes.InvalidArgument: 400, codes.FailedPrecondition: 400, codes.Aborted: 409, codes.PermissionDenied: 403,
-		codes.Unauthenticated: 401, codes.Internal: 500, codes.Unimplemented: 500, codes.Unavailable: 500, codes.DeadlineExceeded: 500, codes.Unknown: 500,
+		codes.Unauthenticated: 401, codes.Internal: 500, codes.Unimplemented: 500, codes.Unavailable: 500,
+		codes.DeadlineExceeded: 500, codes.Unknown: 500,
 	}
 	code, message, _ := strings.Cut(st.Message(), ": ")
 	body := map[string]any{"errorCode": code, "message": message}
@@ -194,7 +198,7 @@ func failed(st *status.Status) transcript.Response {
 	return transcript.Response{Status: as[st.Code()], Header: http.Header{}, Body: text}
 }
 
-// call is one request of a transcript, taken apart.
+// call is one request of a transcript, split into its parts.
 type call struct {
 	verb, store, rest string // rest: the key, "bulk" or "transaction"
 	query             url.Values
@@ -295,7 +299,8 @@ func (o over) binding(ctx context.Context, name string, body []byte) (transcript
 	if in.Data == nil {
 		in.Data = json.RawMessage("null")
 	}
-	out, err := o.client.InvokeBinding(ctx, &runtimev1.InvokeBindingRequest{Name: name, Operation: in.Operation, Data: in.Data, Metadata: in.Metadata})
+	out, err := o.client.InvokeBinding(ctx,
+		&runtimev1.InvokeBindingRequest{Name: name, Operation: in.Operation, Data: in.Data, Metadata: in.Metadata})
 	if err != nil || len(out.GetData()) == 0 {
 		return nothing(), err
 	}
@@ -307,7 +312,8 @@ func (o over) get(ctx context.Context, c call, header *metadata.MD) (transcript.
 	if !ok {
 		return transcript.Response{}, errUnsayable
 	}
-	out, err := o.client.GetState(ctx, &runtimev1.GetStateRequest{StoreName: c.store, Key: c.rest, Consistency: consistency, Metadata: c.more}, grpc.Header(header))
+	out, err := o.client.GetState(ctx, &runtimev1.GetStateRequest{StoreName: c.store, Key: c.rest,
+		Consistency: consistency, Metadata: c.more}, grpc.Header(header))
 	if err != nil {
 		return transcript.Response{}, err
 	}
@@ -360,7 +366,8 @@ func (o over) bulk(ctx context.Context, c call, body []byte, header *metadata.MD
 	}
 	all := maps.Clone(c.more)
 	maps.Copy(all, in.Metadata)
-	out, err := o.client.GetBulkState(ctx, &runtimev1.GetBulkStateRequest{StoreName: c.store, Keys: in.Keys, Parallelism: in.Parallelism, Metadata: all}, grpc.Header(header))
+	out, err := o.client.GetBulkState(ctx, &runtimev1.GetBulkStateRequest{StoreName: c.store, Keys: in.Keys,
+		Parallelism: in.Parallelism, Metadata: all}, grpc.Header(header))
 	if err != nil {
 		return transcript.Response{}, err
 	}
@@ -397,7 +404,8 @@ func bulkItem(it *runtimev1.BulkStateItem) string {
 	return out + "}"
 }
 
-func (o over) delete(ctx context.Context, c call, r transcript.Request, header *metadata.MD) (transcript.Response, error) {
+func (o over) delete(ctx context.Context, c call, r transcript.Request, header *metadata.MD) (transcript.Response,
+	error) {
 	options, ok := optionsOf(c.query.Get("concurrency"), c.query.Get("consistency"))
 	if !ok {
 		return transcript.Response{}, errUnsayable
@@ -426,13 +434,15 @@ func (o over) transact(ctx context.Context, c call, body []byte, header *metadat
 		if err != nil {
 			return transcript.Response{}, err
 		}
-		request.Operations = append(request.Operations, &runtimev1.TransactionalStateOperation{OperationType: op.Operation, Request: said})
+		request.Operations = append(request.Operations,
+			&runtimev1.TransactionalStateOperation{OperationType: op.Operation, Request: said})
 	}
 	_, err := o.client.ExecuteStateTransaction(ctx, request, grpc.Header(header))
 	return nothing(), err
 }
 
-func (o over) sayActor(ctx context.Context, r transcript.Request, rest string, header *metadata.MD) (transcript.Response, error) {
+func (o over) sayActor(ctx context.Context, r transcript.Request, rest string,
+	header *metadata.MD) (transcript.Response, error) {
 	kind, rest, _ := strings.Cut(rest, "/")
 	id, rest, _ := strings.Cut(rest, "/")
 	kind, kindErr := url.PathUnescape(kind)
@@ -445,14 +455,16 @@ func (o over) sayActor(ctx context.Context, r transcript.Request, rest string, h
 		if err != nil {
 			return transcript.Response{}, errUnsayable
 		}
-		out, err := o.client.GetActorState(ctx, &runtimev1.GetActorStateRequest{ActorType: kind, ActorId: id, Key: key}, grpc.Header(header))
+		out, err := o.client.GetActorState(ctx,
+			&runtimev1.GetActorStateRequest{ActorType: kind, ActorId: id, Key: key}, grpc.Header(header))
 		if err != nil {
 			return transcript.Response{}, err
 		}
 		return value(out.GetData(), "", out.GetMetadata()), nil
 	}
 	var in []operation
-	if strings.TrimSuffix(rest, "/") != "state" || r.Method != "POST" && r.Method != "PUT" || strict(r.Body, &in) != nil {
+	if strings.TrimSuffix(rest, "/") != "state" || r.Method != "POST" && r.Method != "PUT" ||
+		strict(r.Body, &in) != nil {
 		return transcript.Response{}, errUnsayable
 	}
 	request := &runtimev1.ExecuteActorStateTransactionRequest{ActorType: kind, ActorId: id}
@@ -462,7 +474,8 @@ func (o over) sayActor(ctx context.Context, r transcript.Request, rest string, h
 			return transcript.Response{}, errUnsayable
 		}
 		request.Operations = append(request.Operations, &runtimev1.TransactionalActorStateOperation{
-			OperationType: op.Operation, Key: said.GetKey(), Value: &anypb.Any{Value: said.GetValue()}, Metadata: said.GetMetadata(),
+			OperationType: op.Operation, Key: said.GetKey(), Value: &anypb.Any{Value: said.GetValue()},
+			Metadata: said.GetMetadata(),
 		})
 	}
 	_, err := o.client.ExecuteActorStateTransaction(ctx, request, grpc.Header(header))
@@ -486,8 +499,8 @@ type operation struct {
 	Request   item   `json:"request"`
 }
 
-// message says an item; over is laid over its metadata. A value is bytes here, so base64
-// text is not needed for those that are not JSON.
+// message returns an item as a gRPC message, with over added to its metadata. gRPC values are bytes, so values that are
+// not JSON need no base64.
 func (it item) message(over map[string]string, needsValue bool) (*commonv1.StateItem, error) {
 	options, ok := optionsOf(it.Options.Concurrency, it.Options.Consistency)
 	if !ok || needsValue && it.Value == nil {
@@ -518,18 +531,21 @@ func (it item) message(over map[string]string, needsValue bool) (*commonv1.State
 
 func consistencies() map[string]commonv1.StateOptions_StateConsistency {
 	return map[string]commonv1.StateOptions_StateConsistency{
-		"": commonv1.StateOptions_CONSISTENCY_UNSPECIFIED, "eventual": commonv1.StateOptions_CONSISTENCY_EVENTUAL, "strong": commonv1.StateOptions_CONSISTENCY_STRONG,
+		"": commonv1.StateOptions_CONSISTENCY_UNSPECIFIED, "eventual": commonv1.StateOptions_CONSISTENCY_EVENTUAL,
+		"strong": commonv1.StateOptions_CONSISTENCY_STRONG,
 	}
 }
 
 func optionsOf(concurrency, consistency string) (*commonv1.StateOptions, bool) {
 	modes := map[string]commonv1.StateOptions_StateConcurrency{
-		"": commonv1.StateOptions_CONCURRENCY_UNSPECIFIED, "first-write": commonv1.StateOptions_CONCURRENCY_FIRST_WRITE, "last-write": commonv1.StateOptions_CONCURRENCY_LAST_WRITE,
+		"":            commonv1.StateOptions_CONCURRENCY_UNSPECIFIED,
+		"first-write": commonv1.StateOptions_CONCURRENCY_FIRST_WRITE,
+		"last-write":  commonv1.StateOptions_CONCURRENCY_LAST_WRITE,
 	}
 	mode, ok := modes[concurrency]
 	level, known := consistencies()[consistency]
 	return &commonv1.StateOptions{Concurrency: mode, Consistency: level}, ok && known
 }
 
-// strict reads JSON whose meaning is not in doubt.
+// strict decodes JSON.
 func strict(body []byte, into any) error { return json.Unmarshal(body, into) }

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// active counts requests and says when the last one has ended. The zero value is ready.
+// active counts requests and reports when the last one has ended. The zero value is ready to use.
 type active struct {
 	count atomic.Int64 // plus draining once drain was called
 	once  sync.Once    // makes empty
@@ -16,7 +16,7 @@ type active struct {
 // draining is far above any number of requests.
 const draining = 1 << 62
 
-// enter counts one more; false says that it comes too late.
+// enter counts one more request. It returns false after drain was called.
 func (a *active) enter() bool {
 	if a.count.Add(1) < draining {
 		return true
@@ -31,7 +31,8 @@ func (a *active) leave() {
 	}
 }
 
-// drain refuses newcomers and returns a channel that is closed when none is left.
+// drain makes enter refuse all further requests. The returned channel is closed when the last request in progress has
+// ended.
 func (a *active) drain() <-chan struct{} {
 	empty := a.channel()
 	for {

@@ -4,10 +4,11 @@ import (
 	"net/http"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/state"
 )
 
-// getActorState serves GET /v1.0/actors/{type}/{id}/state/{key}. The answer has no ETag:
-// an actor has its state to itself.
+// getActorState serves GET /v1.0/actors/{type}/{id}/state/{key}. The answer has no ETag, because only the actor itself
+// writes its state.
 func (f *Face) getActorState(p *reply, r *http.Request) error {
 	actor, key, err := actorPath(r.URL)
 	if err != nil {
@@ -19,7 +20,10 @@ func (f *Face) getActorState(p *reply, r *http.Request) error {
 	}
 	ctx := f.deadline(p, r)
 	defer ctx.end()
-	item, err := f.state.ActorGet(ctx, api.ActorGetRequest{Actor: actor, Key: key, ReadOptions: options})
+	request := api.ActorGetRequest{Actor: actor, Key: key, ReadOptions: options}
+	item, err := f.held(p, r, &request.ReadOptions, func() (state.Item, error) {
+		return f.state.ActorGet(ctx, request)
+	})
 	if err != nil {
 		return err
 	}
@@ -45,12 +49,13 @@ func (f *Face) transactActorState(p *reply, r *http.Request) error {
 		return err
 	}
 	defer f.release(body)
-	operations, err := decodeActorTransaction(body.data)
+	operations, err := f.decodeActorTransaction(p, r, body.data)
 	if err != nil {
 		return err
 	}
 	ctx := f.deadline(p, r)
 	defer ctx.end()
+	p.share.Work()
 	written, err := f.state.ActorTransact(ctx, api.ActorTransactRequest{
 		Actor: actor, Operations: operations, WriteOptions: query.writeOptions(r),
 	})

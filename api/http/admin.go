@@ -23,7 +23,7 @@ const (
 	adminTransfer = "/v1/groups/{id}/transfer"
 )
 
-// AdminTransferPath is where leadership of a group is handed over.
+// AdminTransferPath returns the path at which leadership of a group is transferred.
 func AdminTransferPath(group uint64) string {
 	return strings.Replace(adminTransfer, "{id}", strconv.FormatUint(group, 10), 1)
 }
@@ -31,8 +31,8 @@ func AdminTransferPath(group uint64) string {
 // maxAdminBody bounds a request to the admin API, in bytes.
 const maxAdminBody = 64 << 10
 
-// Admin is what the admin API asks of the node. Implementations are safe for concurrent
-// use and honour ctx; their errors are *fault.Error.
+// Admin is what the admin API can do with the node. Implementations are safe for concurrent use and return when ctx
+// ends. All errors are *fault.Error.
 type Admin interface {
 	// Status describes the node as it is now, whether it is ready or not.
 	Status(ctx context.Context) (api.NodeStatus, error)
@@ -40,18 +40,18 @@ type Admin interface {
 	Members(ctx context.Context) ([]api.MemberStatus, error)
 	// Apps lists every application that the node knows of, by application and node.
 	Apps(ctx context.Context) ([]api.AppInstance, error)
-	// TransferLeader hands leadership of a group, which this node must lead, to the node
-	// with the id to, or, where to is empty, to the voter that is furthest ahead. On other
-	// nodes it fails with not_leader and names the one that leads.
+	// TransferLeader transfers leadership of a group to the node with the id to. If to is empty, it chooses a voter
+	// that keeps up with the log. If this node does not lead the group, the error is fault.NotLeader and names the
+	// leader.
 	TransferLeader(ctx context.Context, group uint64, to string) (api.TransferResult, error)
-	AdminSnapshots
+	AdminBackups
 	AdminRemover
 	AdminDoctor
 }
 
-// NewAdmin returns the handler of the admin API. It must only ever be served to the
-// owner of the node: by the admin socket, or by a port that knows its peers. Errors are
-// answered in the form of fault.Marshal, so that a client gets code and hint back.
+// NewAdmin returns the handler of the admin API. It does not authenticate clients: serve it on the admin socket, or
+// on a port that authenticates its clients. Error bodies are encoded by fault.Marshal, so clients get the code and
+// the hint.
 func NewAdmin(a Admin, log *slog.Logger) http.Handler {
 	h := &adminHandler{admin: a, log: log}
 	mux := http.NewServeMux()
@@ -60,8 +60,10 @@ func NewAdmin(a Admin, log *slog.Logger) http.Handler {
 	mux.HandleFunc("GET "+AdminMembersPath, h.members)
 	mux.HandleFunc("GET "+AdminAppsPath, h.apps)
 	mux.HandleFunc("POST "+adminTransfer, h.transfer)
-	mux.HandleFunc("GET "+AdminSnapshotPath, h.saveSnapshot)
-	mux.HandleFunc("POST "+AdminSnapshotPath, h.restoreSnapshot)
+	for _, path := range []string{AdminBackupPath, AdminOldBackupPath} {
+		mux.HandleFunc("GET "+path, h.saveBackup)
+		mux.HandleFunc("POST "+path, h.restoreBackup)
+	}
 	mux.HandleFunc("POST "+AdminRemovePath, h.remove)
 	mux.HandleFunc("POST "+AdminLeavePath, h.leave)
 	mux.HandleFunc("GET "+AdminDoctorPath, h.doctor)
@@ -107,14 +109,16 @@ func (h *adminHandler) transfer(w http.ResponseWriter, r *http.Request) {
 	const op = "http.Admin.transfer"
 	id, err := strconv.ParseUint(r.PathValue("id"), 10, 32)
 	if err != nil {
-		h.answer(w, nil, &fault.Error{Code: fault.Invalid, Op: op, Msg: strconv.Quote(r.PathValue("id")) + " is no group", Hint: "give a number; status lists the groups"})
+		h.answer(w, nil, &fault.Error{Code: fault.Invalid, Op: op, Msg: strconv.Quote(r.PathValue("id")) +
+			" is not a group", Hint: "give a number; status lists the groups"})
 		return
 	}
 	var body api.TransferRequest
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAdminBody))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&body); err != nil {
-		h.answer(w, nil, &fault.Error{Code: fault.Invalid, Op: op, Msg: "the request cannot be read", Hint: "use the quorate command of the version that the node runs", Err: err})
+		h.answer(w, nil, &fault.Error{Code: fault.Invalid, Op: op, Msg: "the request cannot be read",
+			Hint: "use the quorate command of the version that the node runs", Err: err})
 		return
 	}
 	result, err := h.admin.TransferLeader(r.Context(), id, body.To)
@@ -122,7 +126,8 @@ func (h *adminHandler) transfer(w http.ResponseWriter, r *http.Request) {
 }
 
 func (h *adminHandler) unknown(w http.ResponseWriter, r *http.Request) {
-	h.answer(w, nil, &fault.Error{Code: fault.NotFound, Op: "http.Admin", Msg: r.Method + " " + r.URL.Path + " is no request of the admin API",
+	h.answer(w, nil, &fault.Error{Code: fault.NotFound, Op: "http.Admin", Msg: r.Method + " " + r.URL.Path +
+		" is no request of the admin API",
 		Hint: "use the quorate command of the version that the node runs"})
 }
 
@@ -142,7 +147,7 @@ func (h *adminHandler) answer(w http.ResponseWriter, body any, err error) {
 	}
 }
 
-// adminStatus is the HTTP status for a failure; clients act on the code in the body.
+// adminStatus returns the HTTP status for an error code. Clients act on the code in the body and ignore the status.
 func adminStatus(c fault.Code) int {
 	switch c {
 	case fault.Invalid, fault.TooLarge:

@@ -21,7 +21,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// adminFunc is a node of which only the status is known.
+// adminFunc is an Admin with a status only.
 type adminFunc func() (api.NodeStatus, error)
 
 func (f adminFunc) Status(context.Context) (api.NodeStatus, error) { return f() }
@@ -58,17 +58,24 @@ func (f adminFunc) Checkup(context.Context) (api.Checkup, error) {
 
 func adminStatusSample() api.NodeStatus {
 	return api.NodeStatus{
-		Security: api.SecurityStatus{Nodes: "token", Tokens: []string{"3f9a11c2"}, CertificateEnds: new(time.Unix(1700086400, 0).UTC())},
-		Node: api.NodeIdentity{ID: "n1", ServerID: "n1-4f", Cluster: "default", ClusterID: "c1", Role: "server", Version: "v1", Started: time.Unix(1700000000, 0).UTC(),
-			UptimeMS: 1500, DataDir: "/data", LogStore: "boltdb", Partitions: 1, Apps: []api.AppStatus{{ID: "orders", API: []string{"127.0.0.1:3500"}}}, Metrics: "127.0.0.1:9090", Gossip: "127.0.0.1:7946", Peer: "127.0.0.1:7947"},
+		Security: api.SecurityStatus{Nodes: "token", Tokens: []string{"3f9a11c2"},
+			CertificateEnds: new(time.Unix(1700086400, 0).UTC())},
+		Node: api.NodeIdentity{ID: "n1", ServerID: "n1-4f", Cluster: "default", ClusterID: "c1", Role: "server",
+			Version: "v1", Started: time.Unix(1700000000, 0).UTC(),
+			UptimeMS: 1500, DataDir: "/data", LogStore: "boltdb", Partitions: 1,
+			Apps: []api.AppStatus{{ID: "orders", API: []string{"127.0.0.1:3500"}}}, Metrics: "127.0.0.1:9090",
+			Gossip: "127.0.0.1:7946", Peer: "127.0.0.1:7947"},
 		Issues: []api.Issue{{About: "group 0", Reason: "no leader"}},
-		Groups: []api.GroupStatus{{State: "follower", Term: 2, CommitIndex: 7, AppliedIndex: 6, LastLogIndex: 8, SnapshotIndex: 3, Keys: 4, DiskBytes: 5, LogBytes: 6, Reads: true, Reason: "no leader",
-			Servers: []api.ServerStatus{{Node: "n1", ServerID: "n1-4f", Voter: true, Lag: new(uint64(3)), Reason: "is a voter"}, {Node: "n2", ServerID: "n2-5a"}}}},
-		Stores: []api.StoreStatus{{Name: "statestore", Type: "state.raft", Version: "v1", Ready: true, Capabilities: []string{"ETAG"}, KeyPrefix: "appid", DefaultConsistency: "eventual"}},
+		Groups: []api.GroupStatus{{State: "follower", Term: 2, CommitIndex: 7, AppliedIndex: 6, LastLogIndex: 8,
+			SnapshotIndex: 3, Keys: 4, DiskBytes: 5, LogBytes: 6, Reads: true, Reason: "no leader",
+			Servers: []api.ServerStatus{{Node: "n1", ServerID: "n1-4f", Voter: true, Lag: new(uint64(3)),
+				Reason: "is a voter"}, {Node: "n2", ServerID: "n2-5a"}}}},
+		Stores: []api.StoreStatus{{Name: "statestore", Type: "state.raft", Version: "v1", Ready: true,
+			Capabilities: []string{"ETAG"}, KeyPrefix: "appid", DefaultConsistency: "eventual"}},
 	}
 }
 
-// adminGet asks the admin API for path.
+// adminGet sends a GET to the admin API.
 func adminGet(t *testing.T, a apihttp.Admin, path string) (status int, body []byte) {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -79,7 +86,7 @@ func adminGet(t *testing.T, a apihttp.Admin, path string) (status int, body []by
 	return w.Code, w.Body.Bytes()
 }
 
-func TestAdminStatusArrivesWhole(t *testing.T) {
+func TestAdminStatus_IsComplete(t *testing.T) {
 	want := adminStatusSample()
 	status, body := adminGet(t, adminFunc(func() (api.NodeStatus, error) { return want, nil }), apihttp.AdminStatusPath)
 	var got api.NodeStatus
@@ -91,9 +98,11 @@ func TestAdminStatusArrivesWhole(t *testing.T) {
 	}
 }
 
-// TestAdminNamesOfFieldsStay holds the JSON names: programs read them.
-func TestAdminNamesOfFieldsStay(t *testing.T) {
-	_, body := adminGet(t, adminFunc(func() (api.NodeStatus, error) { return adminStatusSample(), nil }), apihttp.AdminStatusPath)
+// TestAdmin_FieldNamesAreStable checks the JSON names, because programs read them.
+func TestAdmin_FieldNamesAreStable(t *testing.T) {
+	_, body := adminGet(t, adminFunc(func() (api.NodeStatus, error) {
+		return adminStatusSample(), nil
+	}), apihttp.AdminStatusPath)
 	var v any
 	if err := json.Unmarshal(body, &v); err != nil {
 		t.Fatal(err)
@@ -117,12 +126,16 @@ func TestAdminNamesOfFieldsStay(t *testing.T) {
 	}
 }
 
-func TestAdminStoresAreAListEvenWhenThereAreNone(t *testing.T) {
-	_, body := adminGet(t, adminFunc(func() (api.NodeStatus, error) { return api.NodeStatus{}, nil }), apihttp.AdminStoresPath)
+func TestAdminStores_EmptyListWithoutStores(t *testing.T) {
+	_, body := adminGet(t, adminFunc(func() (api.NodeStatus, error) {
+		return api.NodeStatus{}, nil
+	}), apihttp.AdminStoresPath)
 	if string(body) != "[]" {
 		t.Errorf("body %s", body)
 	}
-	_, body = adminGet(t, adminFunc(func() (api.NodeStatus, error) { return adminStatusSample(), nil }), apihttp.AdminStoresPath)
+	_, body = adminGet(t, adminFunc(func() (api.NodeStatus, error) {
+		return adminStatusSample(), nil
+	}), apihttp.AdminStoresPath)
 	var got []api.StoreStatus
 	if err := json.Unmarshal(body, &got); err != nil {
 		t.Fatal(err)
@@ -132,13 +145,17 @@ func TestAdminStoresAreAListEvenWhenThereAreNone(t *testing.T) {
 	}
 }
 
-func TestAdminErrorsKeepCodeAndHint(t *testing.T) {
+func TestAdminErrors_KeepCodeAndHint(t *testing.T) {
 	for code, want := range map[fault.Code]int{
-		fault.Invalid: 400, fault.TooLarge: 400, fault.Denied: 403, fault.NotFound: 404, fault.Conflict: 409, fault.Unimplemented: 501,
-		fault.Unavailable: 503, fault.NotLeader: 503, fault.Timeout: 504, fault.Indeterminate: 504, fault.Internal: 500, fault.Corrupt: 500,
+		fault.Invalid: 400, fault.TooLarge: 400, fault.Denied: 403, fault.NotFound: 404, fault.Conflict: 409,
+		fault.Unimplemented: 501,
+		fault.Unavailable:   503, fault.NotLeader: 503, fault.Timeout: 504, fault.Indeterminate: 504,
+		fault.Internal: 500, fault.Corrupt: 500,
 	} {
 		failure := &fault.Error{Code: code, Op: "node.Status", Msg: "m", Hint: "h"}
-		status, body := adminGet(t, adminFunc(func() (api.NodeStatus, error) { return api.NodeStatus{}, failure }), apihttp.AdminStatusPath)
+		status, body := adminGet(t, adminFunc(func() (api.NodeStatus, error) {
+			return api.NodeStatus{}, failure
+		}), apihttp.AdminStatusPath)
 		err := fault.Unmarshal(body)
 		if status != want || !fault.Is(err, code) || !strings.Contains(err.Error(), "(h)") {
 			t.Errorf("%s: status %d, error %v", code, status, err)
@@ -146,14 +163,15 @@ func TestAdminErrorsKeepCodeAndHint(t *testing.T) {
 	}
 }
 
-func TestAdminRefusesWhatItDoesNotKnow(t *testing.T) {
+func TestAdmin_RefusesUnknownInput(t *testing.T) {
 	status, body := adminGet(t, adminFunc(nil), "/v1/nowhere")
-	if err := fault.Unmarshal(body); status != http.StatusNotFound || !fault.Is(err, fault.NotFound) || !strings.Contains(err.Error(), "/v1/nowhere") {
+	if err := fault.Unmarshal(body); status != http.StatusNotFound || !fault.Is(err, fault.NotFound) ||
+		!strings.Contains(err.Error(), "/v1/nowhere") {
 		t.Errorf("status %d, %s", status, body)
 	}
 }
 
-// listenAdmin opens the admin socket and checks that a client finds it.
+// listenAdmin opens the admin socket and checks that FindAdmin returns it.
 func listenAdmin(t *testing.T, dataDir, runtimeDir string) string {
 	t.Helper()
 	l, err := apihttp.ListenAdmin(dataDir, runtimeDir)
@@ -184,7 +202,7 @@ func listenAdmin(t *testing.T, dataDir, runtimeDir string) string {
 	return path
 }
 
-// shortDir is a directory with a path short enough for a socket.
+// shortDir returns a temporary directory whose path is short enough for a socket.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "q")
@@ -195,14 +213,14 @@ func shortDir(t *testing.T) string {
 	return dir
 }
 
-func TestAdminSocketLiesInTheDataDirectory(t *testing.T) {
+func TestAdminSocket_InDataDirectory(t *testing.T) {
 	dir := shortDir(t)
 	if path := listenAdmin(t, dir, ""); filepath.Dir(path) != dir {
 		t.Errorf("socket at %s", path)
 	}
 }
 
-func TestAdminSocketOfADeadNodeIsReplaced(t *testing.T) {
+func TestAdminSocket_ReplacesStaleSocket(t *testing.T) {
 	dir := shortDir(t)
 	l, err := apihttp.ListenAdmin(dir, "")
 	if err != nil {
@@ -213,7 +231,7 @@ func TestAdminSocketOfADeadNodeIsReplaced(t *testing.T) {
 	listenAdmin(t, dir, "")
 }
 
-func TestAdminSocketOfALongPathLiesInTheRuntimeDirectory(t *testing.T) {
+func TestAdminSocket_LongPathUsesRuntimeDirectory(t *testing.T) {
 	base := shortDir(t)
 	long := filepath.Join(base, strings.Repeat("d", 100))
 	if err := os.Mkdir(long, 0o700); err != nil {
@@ -225,7 +243,7 @@ func TestAdminSocketOfALongPathLiesInTheRuntimeDirectory(t *testing.T) {
 	}
 }
 
-func TestAdminSocketIsRefusedWhereOthersCouldReachIt(t *testing.T) {
+func TestAdminSocket_RefusesUnsafeDirectory(t *testing.T) {
 	base := shortDir(t)
 	long := filepath.Join(base, strings.Repeat("d", 100))
 	open := filepath.Join(base, "open")
@@ -260,7 +278,7 @@ func TestAdminSocketIsRefusedWhereOthersCouldReachIt(t *testing.T) {
 	}
 }
 
-func TestAdminNoteOfAnEarlierPlaceIsRemoved(t *testing.T) {
+func TestAdminSocket_RemovesNoteOfEarlierPath(t *testing.T) {
 	dir := shortDir(t)
 	if err := os.WriteFile(filepath.Join(dir, "admin.path"), []byte("/elsewhere.sock\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -7,12 +7,12 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// AdminDoctorPath is where the node examines itself and its ways to the others.
+// AdminDoctorPath is the path of the self-check: the node checks itself and its connections to other nodes.
 const AdminDoctorPath = "/v1/doctor"
 
-// AdminDoctor is the part of Admin that looks for what is wrong around the node.
+// AdminDoctor is the part of Admin that looks for problems of the node and its surroundings.
 type AdminDoctor interface {
-	// Checkup examines the node now. It takes a few seconds at most.
+	// Checkup examines the node. It takes at most a few seconds.
 	Checkup(ctx context.Context) (api.Checkup, error)
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// operated is a node that notes what it was asked to do.
+// operated is a node that records its calls.
 type operated struct {
 	adminFunc
 	members []api.MemberStatus
@@ -36,16 +36,19 @@ func (o *operated) TransferLeader(_ context.Context, group uint64, to string) (a
 func adminPost(t *testing.T, a apihttp.Admin, path, body string) (int, []byte) {
 	t.Helper()
 	w := httptest.NewRecorder()
-	apihttp.NewAdmin(a, slog.New(slog.DiscardHandler)).ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, strings.NewReader(body)))
+	apihttp.NewAdmin(a, slog.New(slog.DiscardHandler)).ServeHTTP(w,
+		httptest.NewRequest(http.MethodPost, path, strings.NewReader(body)))
 	return w.Code, w.Body.Bytes()
 }
 
-// TestAdminMembersKeepTheirNames holds the JSON names: programs read them.
-func TestAdminMembersKeepTheirNames(t *testing.T) {
-	o := &operated{members: []api.MemberStatus{{Node: "n1", ServerID: "n1.4f", Role: "server", State: "failed", Since: time.Unix(1700000000, 0).UTC(),
-		Peer: "127.0.0.1:7947", Gossip: "127.0.0.1:7946", ClusterID: "c1", Version: "v1", Leads: 2, Self: true}}}
+// TestAdminMembers_FieldNamesAreStable holds the JSON names: programs read them.
+func TestAdminMembers_FieldNamesAreStable(t *testing.T) {
+	o := &operated{members: []api.MemberStatus{{Node: "n1", ServerID: "n1.4f", Role: "server", State: "failed",
+		Since: time.Unix(1700000000, 0).UTC(),
+		Peer:  "127.0.0.1:7947", Gossip: "127.0.0.1:7946", ClusterID: "c1", Version: "v1", Leads: 2, Self: true}}}
 	status, body := adminGet(t, o, apihttp.AdminMembersPath)
-	want := `[{"node":"n1","serverId":"n1.4f","role":"server","state":"failed","since":"2023-11-14T22:13:20Z","peer":"127.0.0.1:7947",` +
+	want := `[{"node":"n1","serverId":"n1.4f","role":"server","state":"failed",` +
+		`"since":"2023-11-14T22:13:20Z","peer":"127.0.0.1:7947",` +
 		`"gossip":"127.0.0.1:7946","clusterId":"c1","version":"v1","leads":2,"self":true}]`
 	if diff := cmp.Diff(want, string(body)); diff != "" || status != http.StatusOK {
 		t.Errorf("status %d\n%s", status, diff)
@@ -55,7 +58,7 @@ func TestAdminMembersKeepTheirNames(t *testing.T) {
 	}
 }
 
-func TestAdminTransferReachesTheGroupAndTheNodeNamed(t *testing.T) {
+func TestAdminTransfer_PassesGroupAndNode(t *testing.T) {
 	o := &operated{}
 	status, body := adminPost(t, o, apihttp.AdminTransferPath(7), `{"to":"n2"}`)
 	var got api.TransferResult
@@ -63,11 +66,11 @@ func TestAdminTransferReachesTheGroupAndTheNodeNamed(t *testing.T) {
 		t.Fatalf("%d %v %s", status, err, body)
 	}
 	if want := (api.TransferResult{Group: 7, From: "n1", Leader: "n2"}); got != want || o.group != 7 || o.to != "n2" {
-		t.Errorf("answer %+v, asked for %d %q", got, o.group, o.to)
+		t.Errorf("answer %+v, called with %d %q", got, o.group, o.to)
 	}
 }
 
-func TestAdminTransferRefusesWhatItCannotRead(t *testing.T) {
+func TestAdminTransfer_RefusesInvalidInput(t *testing.T) {
 	for name, c := range map[string]struct{ path, body string }{
 		"no group":      {"/v1/groups/x/transfer", `{}`},
 		"below zero":    {"/v1/groups/-1/transfer", `{}`},
@@ -78,7 +81,7 @@ func TestAdminTransferRefusesWhatItCannotRead(t *testing.T) {
 		o := &operated{}
 		status, body := adminPost(t, o, c.path, c.body)
 		if err := fault.Unmarshal(body); status != http.StatusBadRequest || !fault.Is(err, fault.Invalid) || o.asked {
-			t.Errorf("%s: %d %s, asked %v", name, status, body, o.asked)
+			t.Errorf("%s: %d %s, called %v", name, status, body, o.asked)
 		}
 	}
 }

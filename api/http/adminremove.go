@@ -15,12 +15,12 @@ const (
 	AdminLeavePath  = "/v1/leave"
 )
 
-// AdminRemover is the part of Admin that takes servers out of the cluster for good.
+// AdminRemover is the part of Admin that permanently removes servers from the cluster.
 type AdminRemover interface {
-	// Remove takes a server, named by its own id or by its node's, out of every group. It
-	// returns at once with how far that has got; asked again, it goes on.
+	// Remove removes a server from every group. target is a server id or a node id. It returns the progress at once;
+	// call it again to continue.
 	Remove(ctx context.Context, target string) (api.RemoveResult, error)
-	// Leave removes the server of the node that answers, which stops once that is done.
+	// Leave removes the server of this node. The node stops when the removal is done.
 	Leave(ctx context.Context) (api.RemoveResult, error)
 }
 
@@ -30,11 +30,13 @@ func (h *adminHandler) remove(w http.ResponseWriter, r *http.Request) {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxAdminBody))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&body); err != nil {
-		h.answer(w, nil, &fault.Error{Code: fault.Invalid, Op: op, Msg: "the request cannot be read", Hint: "use the quorate command of the version that the node runs", Err: err})
+		h.answer(w, nil, &fault.Error{Code: fault.Invalid, Op: op, Msg: "the request cannot be read",
+			Hint: "use the quorate command of the version that the node runs", Err: err})
 		return
 	}
 	if body.Target == "" {
-		h.answer(w, nil, &fault.Error{Code: fault.Invalid, Op: op, Msg: "no server is named", Hint: "give a node id or a server id; members lists them"})
+		h.answer(w, nil, &fault.Error{Code: fault.Invalid, Op: op, Msg: "no server is named",
+			Hint: "give a node id or a server id; members lists them"})
 		return
 	}
 	result, err := h.admin.Remove(r.Context(), body.Target)

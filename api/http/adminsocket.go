@@ -16,17 +16,17 @@ import (
 
 const (
 	adminSocket = "admin.sock"
-	adminPath   = "admin.path" // says where the socket is, if not beside it
+	adminPath   = "admin.path" // file with the path of a socket that lies in another directory
 
-	// maxSocketPath is the longest path of a unix socket that every system takes: Linux
-	// has room for 107 bytes, others for 103.
+	// maxSocketPath is the maximum length in bytes of the path of a unix socket. Linux allows 107 bytes, other
+	// systems 103; the smaller bound works on all of them.
 	maxSocketPath = 103
 )
 
-// ListenAdmin opens the admin socket of the node that owns dataDir, for its user alone
-// (mode 0600). Where the path would be too long, the socket lies in runtimeDir and a file
-// in dataDir says so. The caller must hold the lock of dataDir: a socket that is already
-// there is taken for the remains of a node that ended without closing it.
+// ListenAdmin opens the admin socket of the node with the data directory dataDir. Only the user of the node can
+// connect (mode 0600). If the path of a socket in dataDir would be too long, ListenAdmin puts the socket into
+// runtimeDir and writes its path to a file in dataDir. The caller must hold the lock of dataDir: ListenAdmin replaces
+// an existing socket, which a crashed node has left.
 func ListenAdmin(dataDir, runtimeDir string) (net.Listener, error) {
 	path, err := chooseSocket(dataDir, runtimeDir)
 	if err != nil {
@@ -41,37 +41,41 @@ func ListenAdmin(dataDir, runtimeDir string) (net.Listener, error) {
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		_ = l.Close()
-		return nil, adminFault(fault.Internal, err, "the admin socket cannot be kept to its owner: "+path, "")
+		return nil, adminFault(fault.Internal, err, "the mode of the admin socket cannot be set to 0600: "+path, "")
 	}
 	return l, nil
 }
 
-// FindAdmin returns the path of the admin socket of the node that owns dataDir. That it
-// is there does not mean that the node runs.
+// FindAdmin returns the path of the admin socket of the node with the data directory dataDir. It does not check that
+// the node is running.
 func FindAdmin(dataDir string) (string, error) {
 	text, err := os.ReadFile(filepath.Join(dataDir, adminPath))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return filepath.Join(dataDir, adminSocket), nil
 	case err != nil:
-		return "", adminFault(fault.Denied, err, "the data directory cannot be read: "+dataDir, "run the command as the user of the node")
+		return "", adminFault(fault.Denied, err, "the data directory cannot be read: "+dataDir,
+			"run the command as the user of the node")
 	}
 	return strings.TrimSpace(string(text)), nil
 }
 
-// chooseSocket decides where the socket lies and leaves a note where FindAdmin looks.
+// chooseSocket returns the path for the socket. If the socket is outside dataDir, chooseSocket writes its path to a
+// file in dataDir, which FindAdmin reads.
 func chooseSocket(dataDir, runtimeDir string) (string, error) {
 	note, path := filepath.Join(dataDir, adminPath), filepath.Join(dataDir, adminSocket)
 	if len(path) <= maxSocketPath {
 		if err := os.Remove(note); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return "", adminFault(fault.Internal, err, "an old note about the admin socket cannot be removed: "+note, "remove it by hand")
+			return "", adminFault(fault.Internal, err, "an old note about the admin socket cannot be removed: "+note,
+				"remove it by hand")
 		}
 		return path, nil
 	}
 	sum := sha256.Sum256([]byte(dataDir))
 	path = filepath.Join(runtimeDir, hex.EncodeToString(sum[:8])+".sock")
 	if runtimeDir == "" || len(path) > maxSocketPath {
-		return "", adminFault(fault.Invalid, nil, "no path is short enough for the admin socket: "+path, "choose a shorter --data-dir, or set XDG_RUNTIME_DIR")
+		return "", adminFault(fault.Invalid, nil, "no path is short enough for the admin socket: "+path,
+			"choose a shorter --data-dir, or set XDG_RUNTIME_DIR")
 	}
 	if err := privateDir(runtimeDir); err != nil {
 		return "", err
@@ -82,8 +86,8 @@ func chooseSocket(dataDir, runtimeDir string) (string, error) {
 	return path, nil
 }
 
-// privateDir makes dir, or makes sure that it belongs to this user alone: in a directory
-// that others can write to, another user may have come first.
+// privateDir creates dir if it does not exist. If dir exists, another user may have created it in a shared parent
+// directory, so privateDir returns an error unless only this user can access it.
 func privateDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return adminFault(fault.Denied, err, "the directory for sockets cannot be made: "+dir, "set XDG_RUNTIME_DIR")
@@ -94,7 +98,8 @@ func privateDir(dir string) error {
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !info.IsDir() || info.Mode().Perm()&0o077 != 0 || !ok || int64(owner.Uid) != int64(os.Geteuid()) {
-		return adminFault(fault.Denied, nil, "the directory for sockets is open to others: "+dir, "make it yours with mode 0700, or set XDG_RUNTIME_DIR")
+		return adminFault(fault.Denied, nil, "other users can access the directory for sockets: "+dir,
+			"change its owner to your user and its mode to 0700, or set XDG_RUNTIME_DIR")
 	}
 	return nil
 }

@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// audited leaves a line in the log for each administrative action that changes something or
-// takes data out, with how it ended. Whoever may speak to the admin API is the user of the
-// node, so the line says what was done and not who asked.
+// audited wraps a handler. It logs each administrative action that changes something or exports data, with its
+// outcome. The log line has no user name, because only the user of the node can call the admin API.
 func audited(next http.Handler, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !audits(r) {
@@ -24,18 +23,20 @@ func audited(next http.Handler, log *slog.Logger) http.Handler {
 			case seen.status >= http.StatusBadRequest:
 				outcome = "refused or failed"
 			}
-			log.Info("audit: administrative action", "action", r.Method+" "+r.URL.Path, "outcome", outcome, "status", seen.status, "took", time.Since(begun).Round(time.Millisecond))
+			log.Info("audit: administrative action", "action", r.Method+" "+r.URL.Path, "outcome", outcome, "status",
+				seen.status, "took", time.Since(begun).Round(time.Millisecond))
 		}()
 		next.ServeHTTP(seen, r)
 	})
 }
 
-// audits reports whether a request is more than a question about the node.
+// audits reports whether a request changes something or exports data.
 func audits(r *http.Request) bool {
-	return r.Method != http.MethodGet && r.Method != http.MethodHead || r.URL.Path == AdminSnapshotPath
+	return r.Method != http.MethodGet && r.Method != http.MethodHead || r.URL.Path == AdminBackupPath ||
+		r.URL.Path == AdminOldBackupPath
 }
 
-// witness notes the status of an answer.
+// witness is a response writer that records the status.
 type witness struct {
 	http.ResponseWriter
 	status int
@@ -55,5 +56,5 @@ func (w *witness) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap returns the underlying writer to http.ResponseController.
 func (w *witness) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -13,20 +13,23 @@ import (
 	apihttp "github.com/quorate/quorate/api/http"
 )
 
-func TestAdministrativeActionsLeaveALineAndQuestionsDoNot(t *testing.T) {
+func TestAudit_LogsActionsNotReads(t *testing.T) {
 	var log bytes.Buffer
-	admin := apihttp.NewAdmin(adminFunc(func() (api.NodeStatus, error) { return api.NodeStatus{}, nil }), slog.New(slog.NewTextHandler(&log, nil)))
+	admin := apihttp.NewAdmin(adminFunc(func() (api.NodeStatus, error) {
+		return api.NodeStatus{}, nil
+	}), slog.New(slog.NewTextHandler(&log, nil)))
 	admin.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, apihttp.AdminStatusPath, nil))
 	if log.Len() != 0 {
 		t.Errorf("a question left %s", log.String())
 	}
 	admin.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, apihttp.AdminLeavePath, nil))
-	if text := log.String(); strings.Count(text, "audit:") != 1 || !strings.Contains(text, apihttp.AdminLeavePath) || !strings.Contains(text, "outcome=done") {
+	if text := log.String(); strings.Count(text, "audit:") != 1 || !strings.Contains(text, apihttp.AdminLeavePath) ||
+		!strings.Contains(text, "outcome=done") {
 		t.Errorf("an action left %s", text)
 	}
 }
 
-func TestWhoIsTurnedAwayIsLoggedOnceAMinuteWithoutItsToken(t *testing.T) {
+func TestAudit_LogsRefusalsOncePerMinuteWithoutToken(t *testing.T) {
 	var log bytes.Buffer
 	f := newFixture(t)
 	f.config.Tokens, f.config.Logger = apitest.Tokens("right"), slog.New(slog.NewTextHandler(&log, nil))
@@ -39,7 +42,8 @@ func TestWhoIsTurnedAwayIsLoggedOnceAMinuteWithoutItsToken(t *testing.T) {
 		r.Header.Set("dapr-api-token", "wrong-guess")
 		face.ServeHTTP(httptest.NewRecorder(), r)
 	}
-	if text := log.String(); strings.Count(text, "audit:") != 1 || !strings.Contains(text, "192.0.2.1") || strings.Contains(text, "wrong-guess") {
+	if text := log.String(); strings.Count(text, "audit:") != 1 || !strings.Contains(text, "192.0.2.1") ||
+		strings.Contains(text, "wrong-guess") {
 		t.Errorf("the log has %s", text)
 	}
 }

@@ -17,11 +17,11 @@ type bindingBody struct {
 	Operation string            `json:"operation"`
 }
 
-// traceHeaders travel to the outside system as metadata.
+// traceHeaders returns the headers of a trace, which are passed on to the external system as metadata.
 func traceHeaders() []string { return []string{"Traceparent", "Tracestate", "Baggage"} }
 
-// invokeBinding serves POST and PUT /v1.0/bindings/{name}. What the outside system says
-// beside its data comes as headers metadata.<name>, on errors too.
+// invokeBinding serves POST and PUT /v1.0/bindings/{name}. The metadata of the external system's answer is sent as
+// headers named metadata.<name>, even if the operation failed.
 func (f *Face) invokeBinding(p *reply, r *http.Request) error {
 	path := restOf(r.URL, bindingsPrefix)
 	name, err := path.all()
@@ -33,7 +33,7 @@ func (f *Face) invokeBinding(p *reply, r *http.Request) error {
 		return err
 	}
 	defer f.release(body)
-	request, err := decodeBinding(r, body.data)
+	request, err := f.decodeBinding(p, r, body.data)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,11 @@ func (f *Face) invokeBinding(p *reply, r *http.Request) error {
 	return nil
 }
 
-func decodeBinding(r *http.Request, body []byte) (bindings.Request, error) {
+func (f *Face) decodeBinding(p *reply, r *http.Request, body []byte) (bindings.Request, error) {
+	t := tallyBinding(body)
+	if err := f.afford(p, r, body, &t, nil); err != nil {
+		return bindings.Request{}, err
+	}
 	var in bindingBody
 	if err := decode(body, &in); err != nil {
 		return bindings.Request{}, err
@@ -68,18 +72,20 @@ func decodeBinding(r *http.Request, body []byte) (bindings.Request, error) {
 			in.Metadata[key] = v
 		}
 	}
-	data := slices.Clone(in.Data) // the buffer is used again, and a library may still send
+	data := slices.Clone(in.Data) // the buffer is reused, and a client library may still be sending
 	if data == nil {
 		data = json.RawMessage("null")
 	}
 	return bindings.Request{Operation: in.Operation, Data: data, Metadata: in.Metadata}, nil
 }
 
-// metadataHeaders adds metadata whose names and values can stand in a header.
+// metadataHeaders adds metadata to h as headers. It skips names and values that an HTTP header cannot hold.
 func metadataHeaders(h http.Header, metadata map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(metadata)) {
 		value := metadata[name]
-		if tokenText(name) && !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
+		if tokenText(name) && !strings.ContainsFunc(value, func(r rune) bool {
+			return r < ' ' && r != '\t' || r == 0x7f
+		}) {
 			h["Metadata."+name] = []string{value}
 		}
 	}

@@ -8,13 +8,15 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/admission"
+	"github.com/quorate/quorate/internal/fault"
 )
 
-// buffer is a pooled byte slice. What is read into it or written from it must not be
-// kept after release.
+// buffer is a pooled byte slice. Its bytes must not be used after release.
 type buffer struct{ data []byte }
 
-// maxPooled keeps one huge request from holding its memory for good.
+// maxPooled is the largest capacity in bytes of a buffer that is returned to the pool. Larger buffers are left to the
+// garbage collector.
 const maxPooled = 1 << 20
 
 func (f *Face) buffer() *buffer { return f.buffers.Get().(*buffer) }
@@ -27,12 +29,44 @@ func (f *Face) release(b *buffer) {
 	f.buffers.Put(b)
 }
 
-// body reads the whole body of a request, within the limit of size and of time. The
-// caller releases the buffer.
+// The memory reserved for a request with a body of n bytes is costFixed + costCopies*n bytes. It covers the body, its
+// decoded values, and the log entry.
+const (
+	costCopies = 3
+	costFixed  = 4 << 10
+)
+
+func cost(n int64) int64 { return costFixed + costCopies*n }
+
+// firstPiece is the number of bytes that are first reserved for a body of unknown length. If the body is longer, grow
+// reserves more.
+const firstPiece = 64 << 10
+
+// reserve takes memory for the request from the budget of the node; finish gives it back.
+func (f *Face) reserve(p *reply, r *http.Request, bytes int64) error {
+	if bytes <= 0 || f.requests == nil {
+		return nil
+	}
+	if err := p.share.Add(r.Context(), bytes); err != nil {
+		return api.Overloaded(err)
+	}
+	return nil
+}
+
+// body reads the whole body of a request. The size limit and the request timeout apply. body reserves memory before
+// it reads. The caller releases the returned buffer.
 func (f *Face) body(p *reply, r *http.Request) (*buffer, error) {
 	limit := f.bodyLimit
 	if limit >= 0 && r.ContentLength > limit {
 		return nil, api.BodyTooLarge(limit)
+	}
+	p.share = f.requests.Share()
+	size := r.ContentLength
+	if size < 0 {
+		size = firstPiece
+	}
+	if err := f.reserve(p, r, cost(size)); err != nil {
+		return nil, err
 	}
 	b := f.buffer()
 	if err := f.readInto(b, p, r); err != nil {
@@ -51,14 +85,17 @@ func (f *Face) readInto(b *buffer, p *reply, r *http.Request) error {
 	if r.ContentLength == 0 || r.Body == nil {
 		return nil
 	}
-	// A body that never ends would hold its goroutine for ever. Connections that know no
-	// deadline, as in tests, have nobody to wait for.
+	// Without a deadline, a body that never ends would hold its goroutine forever. Response writers in tests
+	// support no deadlines, so the error is ignored.
 	control := http.NewResponseController(p.ResponseWriter)
 	_ = control.SetReadDeadline(p.start.Add(f.timeout))
-	err := b.fill(r.Body, r.ContentLength, f.bodyLimit)
+	err := f.fill(b, p, r, control)
 	if err == nil {
 		_ = control.SetReadDeadline(time.Time{})
 		return nil
+	}
+	if e, ok := errors.AsType[*api.Error](err); ok {
+		return e
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return api.BodyUnreadable("the body did not arrive within " + f.timeout.String() + " (--request-timeout)")
@@ -66,24 +103,57 @@ func (f *Face) readInto(b *buffer, p *reply, r *http.Request) error {
 	return api.BodyUnreadable("the body could not be read to its end")
 }
 
-// fill appends everything from r, or limit+1 bytes; size is the length if it is known.
-func (b *buffer) fill(r io.Reader, size, limit int64) error {
-	const least, firstGuess = 512, 64 << 10
-	if want := min(max(size, 0), firstGuess) + least; int64(cap(b.data)) < want {
+// fill appends the whole body to b, but at most limit+1 bytes. If the client sends slowly while other requests wait
+// for memory, admission.Transfer may abort the request.
+func (f *Face) fill(b *buffer, p *reply, r *http.Request, control *http.ResponseController) error {
+	const least = 512
+	reserved := r.ContentLength
+	if reserved < 0 {
+		reserved = firstPiece
+	}
+	if want := reserved + least; int64(cap(b.data)) < want {
 		b.data = make([]byte, 0, want)
 	}
-	for limit < 0 || int64(len(b.data)) <= limit {
+	var transfer *admission.Transfer
+	defer func() { transfer.End() }()
+	for f.bodyLimit < 0 || int64(len(b.data)) <= f.bodyLimit {
+		if err := f.grow(b, p, r, &reserved); err != nil {
+			return err
+		}
 		if cap(b.data)-len(b.data) < least {
 			b.data = append(b.data, make([]byte, cap(b.data)+least)...)[:len(b.data)]
 		}
-		n, err := r.Read(b.data[len(b.data):cap(b.data)])
+		n, err := r.Body.Read(b.data[len(b.data):cap(b.data)])
 		b.data = b.data[:len(b.data)+n]
+		transfer.Moved(n)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
+			if transfer.Cut() {
+				return api.Overloaded(fault.New(fault.Overloaded, "http.body",
+					"the body arrived too slowly while other requests waited for memory"))
+			}
 			return err
+		}
+		if transfer == nil && f.requests != nil {
+			transfer = p.share.Transfer(func() { _ = control.SetReadDeadline(time.Now()) })
+			transfer.Moved(n)
 		}
 	}
 	return nil
+}
+
+// grow reserves more memory for a body of unknown length if the body is larger than the bytes reserved before.
+func (f *Face) grow(b *buffer, p *reply, r *http.Request, reserved *int64) error {
+	if r.ContentLength >= 0 || int64(len(b.data)) < *reserved {
+		return nil
+	}
+	next := 4 * *reserved
+	if f.bodyLimit >= 0 {
+		next = f.bodyLimit // in one step, so that a request that holds much memory never waits for more
+	}
+	err := f.reserve(p, r, costCopies*(next-*reserved))
+	*reserved = max(next, *reserved)
+	return err
 }

@@ -12,9 +12,9 @@ const (
 	headerFetchSite = "Sec-Fetch-Site"
 )
 
-// checkOrigin refuses what a page of another site sends, unless the site is allowed, and
-// answers the question a browser asks before such a request. A request without the
-// headers of browsers passes.
+// checkOrigin refuses requests from web pages of other sites, unless the configuration allows the site. If the
+// request is a CORS preflight, checkOrigin answers it and returns true. It accepts requests without the headers that
+// browsers send.
 func (g *guard) checkOrigin(p *reply, r *http.Request) (answered bool, err error) {
 	origin, site := header(r, headerOrigin), header(r, headerFetchSite)
 	if origin == "" {
@@ -36,7 +36,7 @@ func foreign(text string) error {
 	return api.Forbidden(text + " (name the origin in --allowed-origins to allow it)")
 }
 
-// sameOrigin reports whether a page was served by this very listener.
+// sameOrigin reports whether a page was served by the listener that received r.
 func sameOrigin(origin string, r *http.Request) bool {
 	scheme, host, ok := strings.Cut(origin, "://")
 	want := "http"
@@ -46,13 +46,14 @@ func sameOrigin(origin string, r *http.Request) bool {
 	return ok && scheme == want && strings.EqualFold(host, r.Host)
 }
 
-// allowOrigin tells the browser that the page may read the answer, and answers a
-// preflight request itself: a browser sends that one without a token.
+// allowOrigin sets the headers that let a web page of origin read the answer. If the request is a CORS preflight,
+// allowOrigin answers it and returns true, because browsers send preflights without a token.
 func allowOrigin(p *reply, r *http.Request, origin string) (answered bool) {
 	h := p.Header()
 	h["Access-Control-Allow-Origin"] = []string{origin}
 	h["Vary"] = []string{headerOrigin}
-	h["Access-Control-Expose-Headers"] = []string{"ETag, metadata.ttlExpireTime, Quorate-Session, Quorate-Consistency, Quorate-Age"}
+	h["Access-Control-Expose-Headers"] = []string{"ETag, metadata.ttlExpireTime, Quorate-Session, " +
+		"Quorate-Consistency, Quorate-Age"}
 	if r.Method != http.MethodOptions || header(r, "Access-Control-Request-Method") == "" {
 		return false
 	}

@@ -16,7 +16,7 @@ import (
 	apihttp "github.com/quorate/quorate/api/http"
 )
 
-// ended reports whether the other side has closed c; it must have nothing else to say.
+// ended reports whether the other side has closed c without sending more data.
 func ended(t *testing.T, c net.Conn) bool {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
@@ -41,16 +41,18 @@ func answered(t *testing.T, c net.Conn) {
 	_ = r.Body.Close()
 }
 
-func TestOneConnectionTooManyClosesTheOneThatIsIdleForLongest(t *testing.T) {
-	open, cut := prometheus.NewGauge(prometheus.GaugeOpts{Name: "open"}), prometheus.NewCounter(prometheus.CounterOpts{Name: "cut"})
-	server := openServer(t, apihttp.ServerConfig{MaxConnections: 2, Open: open, Cut: cut, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})})
+func TestConns_OverLimitClosesLongestIdle(t *testing.T) {
+	open, cut := prometheus.NewGauge(prometheus.GaugeOpts{Name: "open"}),
+		prometheus.NewCounter(prometheus.CounterOpts{Name: "cut"})
+	server := openServer(t, apihttp.ServerConfig{MaxConnections: 2, Open: open, Cut: cut,
+		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})})
 	silent := dial(t, server.Addr().String())
 	kept := dial(t, server.Addr().String())
 	answered(t, kept)
 	third := dial(t, server.Addr().String())
-	answered(t, third) // the newcomer is served
+	answered(t, third) // the new connection is served
 	if !ended(t, silent) {
-		t.Error("the connection that never said anything stays")
+		t.Error("the connection that sent nothing stays open")
 	}
 	answered(t, kept)
 	if testutil.ToFloat64(cut) != 1 || testutil.ToFloat64(open) > 3 {
@@ -58,13 +60,27 @@ func TestOneConnectionTooManyClosesTheOneThatIsIdleForLongest(t *testing.T) {
 	}
 }
 
-func TestConnectionsWithARequestAreNotClosedForNewcomers(t *testing.T) {
+func TestConns_UnfinishedHeadersCountAsIdle(t *testing.T) {
+	server := openServer(t, apihttp.ServerConfig{MaxConnections: 2, ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})})
+	kept := dial(t, server.Addr().String())
+	answered(t, kept)
+	for range 20 { // more than the limit, each with the start of a header
+		send(t, server, "GET / HTTP/1.1\r\nHost: loc")
+		answered(t, dial(t, server.Addr().String()))
+	}
+	if !ended(t, kept) {
+		t.Error("more connections stay open than the limit allows")
+	}
+}
+
+func TestConns_WithRequestAreNotClosedForNewOnes(t *testing.T) {
 	g := newGate()
 	server := openServer(t, apihttp.ServerConfig{MaxConnections: 1, Handler: g})
 	busy := send(t, server, plainGet)
 	<-g.entered
 	if newcomer := dial(t, server.Addr().String()); !ended(t, newcomer) {
-		t.Error("the newcomer is taken beyond the bound")
+		t.Error("a connection above the limit is accepted")
 	}
 	close(g.release)
 	if r, err := http.ReadResponse(bufio.NewReader(busy), nil); err != nil || r.StatusCode != http.StatusOK {
@@ -72,17 +88,18 @@ func TestConnectionsWithARequestAreNotClosedForNewcomers(t *testing.T) {
 	}
 }
 
-func TestAClientThatReadsNothingIsCut(t *testing.T) {
+func TestConns_ClientThatReadsNothingIsCut(t *testing.T) {
 	failed := make(chan error, 1)
-	server := openServer(t, apihttp.ServerConfig{WriteStall: 50 * time.Millisecond, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		piece := make([]byte, 1<<20)
-		for {
-			if _, err := w.Write(piece); err != nil {
-				failed <- err
-				return
+	server := openServer(t, apihttp.ServerConfig{WriteStall: 50 * time.Millisecond,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			piece := make([]byte, 1<<20)
+			for {
+				if _, err := w.Write(piece); err != nil {
+					failed <- err
+					return
+				}
 			}
-		}
-	})})
+		})})
 	send(t, server, plainGet)
 	select {
 	case err := <-failed:
@@ -90,15 +107,16 @@ func TestAClientThatReadsNothingIsCut(t *testing.T) {
 			t.Errorf("the write ended with %v", err)
 		}
 	case <-time.After(20 * time.Second):
-		t.Error("the answer goes on for ever")
+		t.Error("the answer does not end")
 	}
 }
 
-func TestAClientThatReadsSlowlyGetsItAll(t *testing.T) {
+func TestConns_SlowReaderGetsWholeAnswer(t *testing.T) {
 	const size = 16 << 20
-	server := openServer(t, apihttp.ServerConfig{WriteStall: 300 * time.Millisecond, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = w.Write(make([]byte, size)) // one write; it takes longer than a stall may
-	})})
+	server := openServer(t, apihttp.ServerConfig{WriteStall: 300 * time.Millisecond,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = w.Write(make([]byte, size)) // one write that takes longer than WriteStall
+		})})
 	r, err := http.ReadResponse(bufio.NewReader(send(t, server, plainGet)), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -7,19 +7,20 @@ import (
 	"time"
 )
 
-// deadline is a context that ends with its parent or at an instant. It is what
-// context.WithDeadline gives, but makes the timer only when somebody waits: a read that
-// is served from memory asks for Err at most.
+// deadline is a context that ends with its parent or at a given time. It behaves like context.WithDeadline, but
+// starts its timer only when Done is called. A read that is served from memory never calls Done, so it needs no
+// timer.
 type deadline struct {
 	parent context.Context
 	at     time.Time
 
 	mu     sync.Mutex
-	timed  context.Context // nil until somebody waits
+	timed  context.Context // nil until Done is called
 	cancel context.CancelFunc
 }
 
-// deadline gives the service calls of a request their time. The caller ends it.
+// deadline returns a context for the service calls of a request. The context ends at the request timeout. The caller
+// must call its end method.
 func (f *Face) deadline(p *reply, r *http.Request) *deadline {
 	return &deadline{parent: r.Context(), at: p.start.Add(f.timeout)}
 }
@@ -62,8 +63,8 @@ func (d *deadline) Err() error {
 	return nil
 }
 
-// Value asks the timed context where there is one, so that contexts derived from this
-// one find it and need no goroutine to follow it.
+// Value returns the value of the timed context, if Done has created it, otherwise of the parent. Package context then
+// recognizes the timed context as the parent of derived contexts, so these need no goroutine.
 func (d *deadline) Value(key any) any {
 	if timed := d.made(); timed != nil {
 		return timed.Value(key)

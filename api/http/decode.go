@@ -3,6 +3,7 @@ package http
 import (
 	"encoding/json"
 	"errors"
+	"net/http"
 	"reflect"
 	"strconv"
 	"strings"
@@ -12,8 +13,7 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// The bodies of requests. Names are matched without regard to case and unknown ones are
-// ignored; values are kept as the bytes that came.
+// The bodies of requests. Field names are case-insensitive and unknown ones are ignored. Values are kept byte for byte.
 
 type itemBody struct {
 	Key      string            `json:"key"`
@@ -42,9 +42,35 @@ type bulkBody struct {
 	Metadata    map[string]string `json:"metadata"`
 }
 
+// nothing accepts any JSON value and ignores it.
+type nothing struct{}
+
+// UnmarshalJSON ignores its argument. The decoder calls it with valid JSON only.
+func (nothing) UnmarshalJSON([]byte) error { return nil }
+
+// afford checks whether a body may be decoded, and reserves memory for its decoded values. It returns the first of
+// these errors: the body is not valid JSON; tooMany, if it is not nil; the body has too much metadata. It parses the
+// body only if one of the last two applies.
+func (f *Face) afford(p *reply, r *http.Request, body []byte, t *tally, tooMany error) error {
+	if tooMany == nil {
+		tooMany = api.CheckMetadata(t.metadata)
+	}
+	if tooMany == nil {
+		return f.reserve(p, r, t.memory())
+	}
+	if err := decode(body, new(nothing)); err != nil {
+		return err
+	}
+	return tooMany
+}
+
 // decodeSave reads the body of a save.
-func decodeSave(body []byte) ([]api.Item, error) {
-	var in []itemBody
+func (f *Face) decodeSave(p *reply, r *http.Request, body []byte) ([]api.Item, error) {
+	t := tallyItems(body)
+	if err := f.afford(p, r, body, &t, f.state.CheckItems(t.list)); err != nil {
+		return nil, err
+	}
+	in := make([]itemBody, 0, t.list)
 	if err := decode(body, &in); err != nil {
 		return nil, err
 	}
@@ -57,9 +83,13 @@ func decodeSave(body []byte) ([]api.Item, error) {
 	return items, nil
 }
 
-// decodeTransaction reads the body of a transaction. A body without operations is an
-// error, an empty list is none.
-func decodeTransaction(body []byte) ([]api.Operation, map[string]string, error) {
+// decodeTransaction reads the body of a transaction. The list of operations may be empty but must be present.
+func (f *Face) decodeTransaction(p *reply, r *http.Request, store string, body []byte) ([]api.Operation,
+	map[string]string, error) {
+	t := tallyTransaction(body)
+	if err := f.afford(p, r, body, &t, f.state.CheckOperations(store, t.list)); err != nil {
+		return nil, nil, err
+	}
 	var in transactionBody
 	if err := decode(body, &in); err != nil {
 		return nil, nil, err
@@ -71,9 +101,13 @@ func decodeTransaction(body []byte) ([]api.Operation, map[string]string, error) 
 	return operations, in.Metadata, err
 }
 
-// decodeActorTransaction reads the body of an actor transaction: a bare list.
-func decodeActorTransaction(body []byte) ([]api.Operation, error) {
-	var in []operationBody
+// decodeActorTransaction reads the body of an actor transaction: a list of operations.
+func (f *Face) decodeActorTransaction(p *reply, r *http.Request, body []byte) ([]api.Operation, error) {
+	t := tallyOperations(body)
+	if err := f.afford(p, r, body, &t, f.state.CheckActorOperations(t.list)); err != nil {
+		return nil, err
+	}
+	in := make([]operationBody, 0, t.list)
 	if err := decode(body, &in); err != nil {
 		return nil, err
 	}
@@ -92,8 +126,12 @@ func convertOperations(in []operationBody) ([]api.Operation, error) {
 }
 
 // decodeBulk reads the body of a bulk read.
-func decodeBulk(body []byte) (bulkBody, error) {
+func (f *Face) decodeBulk(p *reply, r *http.Request, body []byte) (bulkBody, error) {
 	var in bulkBody
+	t := tallyBulk(body)
+	if err := f.afford(p, r, body, &t, f.state.CheckKeys(t.list)); err != nil {
+		return in, err
+	}
 	return in, decode(body, &in)
 }
 
@@ -118,11 +156,13 @@ func itemName(index, of int) string {
 // decode reads the first JSON value of body; what follows it is ignored.
 func decode(body []byte, into any) error {
 	if !utf8.Valid(body) {
-		return api.MalformedRequest("the body is not valid UTF-8 (send bytes as a base64 string with metadata contentType=application/octet-stream)")
+		return api.MalformedRequest("the body is not valid UTF-8 (send bytes as a base64 string with metadata " +
+			"contentType=application/octet-stream)")
 	}
 	err := json.Unmarshal(body, into)
-	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok && syntax.Offset > 1 && syntax.Offset <= int64(len(body)) {
-		// If the value was complete before the offending byte, that byte only follows it.
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok && syntax.Offset > 1 &&
+		syntax.Offset <= int64(len(body)) {
+		// The invalid byte may follow a complete value. Then it is ignored.
 		if again := json.Unmarshal(body[:syntax.Offset-1], into); !isSyntax(again) {
 			err = again
 		}
@@ -138,8 +178,8 @@ func isSyntax(err error) bool {
 	return ok
 }
 
-// describe says what is wrong with a body without repeating anything of it but names:
-// the decoder's own words may hold a part of a value.
+// describe returns the error text for a body that cannot be decoded. The text may contain field names of the body but
+// no values. The text of encoding/json is not used, because it may contain a part of a value.
 func describe(err error, body []byte) string {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return describeType(wrong)
@@ -154,7 +194,7 @@ func describe(err error, body []byte) string {
 }
 
 func describeType(wrong *json.UnmarshalTypeError) string {
-	given, _, _ := strings.Cut(wrong.Value, " ") // "number 12" would tell the number
+	given, _, _ := strings.Cut(wrong.Value, " ") // "number 12" would reveal the number
 	text := fieldName(wrong) + " must be " + kindName(wrong.Type)
 	if given != "number" || wrong.Type.Kind() != reflect.Int {
 		text += ", not " + article(given)
@@ -162,15 +202,17 @@ func describeType(wrong *json.UnmarshalTypeError) string {
 	return text + " (near byte " + strconv.FormatInt(wrong.Offset, 10) + " of the body)"
 }
 
-// fieldName names what has the wrong type. The decoder gives an element of a list or of
-// an object the name of the whole.
+// fieldName returns a text that names the field with the wrong type. If an element of a list or object has the
+// wrong type, the text says so and names that list or object.
 func fieldName(wrong *json.UnmarshalTypeError) string {
 	last := wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]
 	kind := wrong.Type.Kind()
 	switch {
-	case wrong.Field == "" && (wrong.Type == reflect.TypeFor[itemBody]() || wrong.Type == reflect.TypeFor[operationBody]()):
+	case wrong.Field == "" && (wrong.Type == reflect.TypeFor[itemBody]() ||
+		wrong.Type == reflect.TypeFor[operationBody]()):
 		return "every item of the body"
-	case last == "metadata" && kind == reflect.String, last == "keys" && kind == reflect.String, last == "operations" && kind == reflect.Struct:
+	case last == "metadata" && kind == reflect.String, last == "keys" && kind == reflect.String,
+		last == "operations" && kind == reflect.Struct:
 		return "every item of " + strconv.Quote(wrong.Field)
 	case wrong.Field == "":
 		return "the body"

@@ -1,8 +1,7 @@
-// Package http is the HTTP face of the API: a chi router over the services of package
-// api, and the server that listens.
+// Package http serves the API over HTTP: a chi router over the services of package api, and the server that listens.
 //
-// It owns paths, headers, bodies and statuses; routes.go holds every endpoint. Handlers
-// only translate: decode, one service call, encode. It must never know how a service
-// does its work, nor a particular store. A Face starts no goroutines; a Server starts one
-// that accepts, and net/http's own for connections; Close waits for them.
+// It owns paths, headers, bodies and statuses; routes.go lists every endpoint. A handler decodes the request, calls
+// one service, and encodes the answer. The package does not depend on a particular store. A Face, the handler of one
+// application's API, starts no goroutines. A Server starts one goroutine that accepts connections, and net/http
+// starts one for each connection; Close waits for them.
 package http

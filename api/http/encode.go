@@ -9,8 +9,7 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// Answers are written by appending: values are copied as they were saved, which a JSON
-// encoder would not do.
+// Answers are built by appending. Values are copied byte for byte as they were saved, which encoding/json would not do.
 
 // appendString appends s as a JSON string. Bytes that are not UTF-8 become U+FFFD.
 func appendString(dst []byte, s string) []byte {
@@ -91,7 +90,8 @@ func appendBase64(dst, value []byte) []byte {
 	return append(dst, '"')
 }
 
-// appendItemMetadata tells the type of a value that is not JSON, and when it expires.
+// appendItemMetadata appends metadata of an item to dst: its content type, unless that is JSON, and its expiry time,
+// if it has one.
 func appendItemMetadata(dst []byte, item *state.Item, binary bool) []byte {
 	if !binary && item.Expires.IsZero() {
 		return dst

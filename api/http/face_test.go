@@ -32,7 +32,7 @@ func newFace(t testing.TB, f *fixture) *apihttp.Face {
 	return face
 }
 
-// call serves one request without a network.
+// call sends one request to a handler without a network.
 func call(t testing.TB, h http.Handler, method, target, body string, header ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
@@ -45,7 +45,7 @@ func call(t testing.TB, h http.Handler, method, target, body string, header ...s
 	return w
 }
 
-func TestUnusableConfigurationIsRefused(t *testing.T) {
+func TestNew_RefusesInvalidConfig(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*apihttp.Config){
 		"an origin with a path":  func(c *apihttp.Config) { c.AllowedOrigins = []string{"https://a.example/app"} },
@@ -65,18 +65,20 @@ func TestUnusableConfigurationIsRefused(t *testing.T) {
 	}
 }
 
-func TestAPanicIsLoggedWithoutItsValue(t *testing.T) {
+func TestPanic_IsLoggedWithoutItsValue(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	face := newFace(t, f)
-	if w := call(t, face, "GET", "/v1.0/state/faulty/panic", ""); w.Code != http.StatusInternalServerError || strings.Contains(w.Body.String(), "secret") {
+	if w := call(t, face, "GET", "/v1.0/state/faulty/panic", ""); w.Code != http.StatusInternalServerError ||
+		strings.Contains(w.Body.String(), "secret") {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	if w := call(t, face, "GET", "/v1.0/state/faulty/nil-map", ""); w.Code != http.StatusInternalServerError {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 	log := f.Log.String()
-	for _, want := range []string{"panic=string", "assignment to entry in nil map", "stores.go", "/v1.0/state/{store}/*"} {
+	for _, want := range []string{"panic=string", "assignment to entry in nil map", "stores.go",
+		"/v1.0/state/{store}/*"} {
 		if !strings.Contains(log, want) {
 			t.Errorf("the log lacks %q:\n%s", want, log)
 		}
@@ -91,7 +93,7 @@ type cutWriter struct{ *httptest.ResponseRecorder }
 
 func (w cutWriter) Write([]byte) (int, error) { panic("the connection is in an impossible state") }
 
-func TestAPanicInTheMiddleOfAnAnswerCutsTheConnection(t *testing.T) {
+func TestPanic_DuringAnswerCutsConnection(t *testing.T) {
 	t.Parallel()
 	face := newFace(t, newFixture(t))
 	call(t, face, "POST", "/v1.0/state/orders", `[{"key":"a","value":1}]`)
@@ -105,7 +107,7 @@ func TestAPanicInTheMiddleOfAnAnswerCutsTheConnection(t *testing.T) {
 	face.ServeHTTP(cutWriter{httptest.NewRecorder()}, r)
 }
 
-func TestFailuresOfTheNodeAreLoggedAndThoseOfTheCallerAreNot(t *testing.T) {
+func TestErrors_LogsServerErrorsOnly(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	face := newFace(t, f)
@@ -116,12 +118,12 @@ func TestFailuresOfTheNodeAreLoggedAndThoseOfTheCallerAreNot(t *testing.T) {
 		t.Errorf("logged: %s", f.Log)
 	}
 	call(t, face, "GET", "/v1.0/state/faulty/corrupt", "")
-	if !strings.Contains(f.Log.String(), "the store said corrupt") {
+	if !strings.Contains(f.Log.String(), "the store reported corrupt") {
 		t.Errorf("logged: %s", f.Log)
 	}
 }
 
-func TestShutdownAnswersFirstAndPassesTheWishForHaste(t *testing.T) {
+func TestShutdown_AnswersFirstAndPassesFast(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	base := f.serve(t)
@@ -144,7 +146,7 @@ func TestShutdownAnswersFirstAndPassesTheWishForHaste(t *testing.T) {
 	}
 }
 
-// proven answers with the proof it was given.
+// proven is a store that answers with a given proof.
 type proven struct {
 	state.Store
 	proof state.Proof
@@ -158,7 +160,7 @@ func (s proven) Get(_ context.Context, r state.GetRequest) (state.Item, error) {
 	return state.Item{ETag: "1", Value: []byte("1"), Proof: s.proof}, nil
 }
 
-func TestHeadersSayWhatAnAnswerIsWorth(t *testing.T) {
+func TestHeaders_ReportFreshness(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name                string
@@ -166,7 +168,8 @@ func TestHeadersSayWhatAnAnswerIsWorth(t *testing.T) {
 		level, age, session string
 	}{
 		{"linearizable has no age", state.Proof{Level: state.Linearizable, Age: time.Second}, "linearizable", "", ""},
-		{"session", state.Proof{Level: state.SessionLevel, Age: 1500 * time.Microsecond, Session: "tok"}, "session", "1", "tok"},
+		{"session", state.Proof{Level: state.SessionLevel, Age: 1500 * time.Microsecond, Session: "tok"}, "session",
+			"1", "tok"},
 		{"bounded", state.Proof{Level: state.Bounded, Age: 2 * time.Second}, "bounded", "2000", ""},
 		{"stale of unknown age", state.Proof{Level: state.Stale, Age: -1, Session: "tok"}, "stale", "", "tok"},
 		{"age zero is an age", state.Proof{Level: state.Stale}, "stale", "0", ""},
@@ -176,45 +179,50 @@ func TestHeadersSayWhatAnAnswerIsWorth(t *testing.T) {
 		f := newFixture(t)
 		f.Stores.List = []*state.Instance{apitest.Instance("orders", proven{proof: test.proof})}
 		h := call(t, newFace(t, f), "GET", "/v1.0/state/orders/a", "").Header()
-		if h.Get("Quorate-Consistency") != test.level || h.Get("Quorate-Age") != test.age || h.Get("Quorate-Session") != test.session {
+		if h.Get("Quorate-Consistency") != test.level || h.Get("Quorate-Age") != test.age ||
+			h.Get("Quorate-Session") != test.session {
 			t.Errorf("%s: %v", test.name, h)
 		}
 		bulk := call(t, newFace(t, withNewMetrics(f)), "POST", "/v1.0/state/orders/bulk", `{"keys":["a"]}`).Header()
-		if bulk.Get("Quorate-Consistency") != test.level || bulk.Get("Quorate-Age") != test.age || bulk.Get("Quorate-Session") != test.session {
+		if bulk.Get("Quorate-Consistency") != test.level || bulk.Get("Quorate-Age") != test.age ||
+			bulk.Get("Quorate-Session") != test.session {
 			t.Errorf("%s, bulk: %v", test.name, bulk)
 		}
 	}
 }
 
-// Set answers with the proof it was given.
+// Set returns the given proof.
 func (s proven) Set(context.Context, state.SetRequest) (state.Written, error) {
 	return state.Written{Proof: s.proof}, nil
 }
 
-func TestAWriteHasASessionAndNoAge(t *testing.T) {
+func TestHeaders_WriteHasSessionAndNoAge(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.Stores.List = []*state.Instance{apitest.Instance("orders", proven{proof: state.Proof{Level: state.SessionLevel, Age: time.Second, Session: "tok"}})}
+	f.Stores.List = []*state.Instance{apitest.Instance("orders",
+		proven{proof: state.Proof{Level: state.SessionLevel, Age: time.Second, Session: "tok"}})}
 	h := call(t, newFace(t, f), "POST", "/v1.0/state/orders", `[{"key":"a","value":1}]`).Header()
-	if h.Get("Quorate-Session") != "tok" || h.Get("Quorate-Consistency") != "session" || h.Values("Quorate-Age") != nil || h.Values("ETag") != nil {
+	if h.Get("Quorate-Session") != "tok" || h.Get("Quorate-Consistency") != "session" ||
+		h.Values("Quorate-Age") != nil || h.Values("ETag") != nil {
 		t.Errorf("%v", h)
 	}
 }
 
-func TestTheSessionOfARequestReachesTheStore(t *testing.T) {
+func TestSession_ReachesStore(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	store := proven{seen: make(chan state.ReadOptions, 1)}
 	f.Stores.List = []*state.Instance{apitest.Instance("orders", store)}
 	face := newFace(t, f)
-	call(t, face, "GET", "/v1.0/state/orders/a?metadata.maxStaleness=1s&metadata.maxStaleness=9s", "", "quorate-session", "tok")
+	call(t, face, "GET", "/v1.0/state/orders/a?metadata.maxStaleness=1s&metadata.maxStaleness=9s", "",
+		"quorate-session", "tok")
 	got := <-store.seen
 	if got.Session != "tok" || got.MaxStaleness != time.Second || got.Consistency != state.Eventual {
 		t.Errorf("%+v", got)
 	}
 }
 
-func TestARequestIDThatIsRepeatedIsDoneOnce(t *testing.T) {
+func TestRequestID_RepeatedIsExecutedOnce(t *testing.T) {
 	t.Parallel()
 	face := newFace(t, newFixture(t))
 	first := call(t, face, "POST", "/v1.0/state/orders", `[{"key":"a","value":1}]`, "Quorate-Request-Id", "id-1")
@@ -222,13 +230,14 @@ func TestARequestIDThatIsRepeatedIsDoneOnce(t *testing.T) {
 	if first.Code != http.StatusNoContent || first.Header().Get("ETag") != again.Header().Get("ETag") {
 		t.Errorf("first %d %v, again %d %v", first.Code, first.Header(), again.Code, again.Header())
 	}
-	long := call(t, face, "POST", "/v1.0/state/orders", `[{"key":"a","value":1}]`, "Quorate-Request-Id", strings.Repeat("x", 129))
+	long := call(t, face, "POST", "/v1.0/state/orders", `[{"key":"a","value":1}]`, "Quorate-Request-Id",
+		strings.Repeat("x", 129))
 	if long.Code != http.StatusBadRequest || !strings.Contains(long.Body.String(), "the limit is 128") {
 		t.Errorf("%d %s", long.Code, long.Body)
 	}
 }
 
-func TestATokenGoesNoFurtherThanTheListener(t *testing.T) {
+func TestToken_IsNotPassedToStore(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.config.Tokens = apitest.Tokens("secret")
@@ -241,11 +250,12 @@ func TestATokenGoesNoFurtherThanTheListener(t *testing.T) {
 	}
 }
 
-func TestLargeAnswersAreWhole(t *testing.T) {
+func TestAnswer_LargeIsComplete(t *testing.T) {
 	t.Parallel()
 	base := newFixture(t).serve(t)
 	value := `"` + strings.Repeat("x", 3<<20) + `"`
-	if status, _, body := do(t, "POST", base+"/v1.0/state/orders", `[{"key":"big","value":`+value+`}]`); status != http.StatusNoContent {
+	if status, _, body := do(t, "POST", base+"/v1.0/state/orders",
+		`[{"key":"big","value":`+value+`}]`); status != http.StatusNoContent {
 		t.Fatalf("%d %s", status, body)
 	}
 	status, header, body := do(t, "GET", base+"/v1.0/state/orders/big", "")
@@ -258,25 +268,26 @@ func TestLargeAnswersAreWhole(t *testing.T) {
 	}
 }
 
-func TestBulkAnswersAreJSONWhateverTheStoreHolds(t *testing.T) {
+func TestBulk_AnswerIsAlwaysValidJSON(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.Stores.List = []*state.Instance{apitest.Instance("orders", foreign{})}
 	w := call(t, newFace(t, f), "POST", "/v1.0/state/orders/bulk", `{"keys":["k\"\\\u0001é"]}`)
-	want := `[{"key":"k\"\\\u0001é","data":"aGVsbG8gdGhlcmU=","etag":"e\"1","metadata":{"contentType":"application/octet-stream"}}]`
+	want := `[{"key":"k\"\\\u0001é","data":"aGVsbG8gdGhlcmU=","etag":"e\"1",` +
+		`"metadata":{"contentType":"application/octet-stream"}}]`
 	if w.Body.String() != want {
 		t.Errorf("got  %s\nwant %s", w.Body, want)
 	}
 }
 
-// foreign holds a value that something else wrote and that is no JSON.
+// foreign is a store with a value that is not JSON.
 type foreign struct{ state.Store }
 
 func (foreign) Get(context.Context, state.GetRequest) (state.Item, error) {
 	return state.Item{ETag: `e"1`, Value: []byte("hello there")}, nil
 }
 
-func TestConcurrentClientsSeeWholeAnswersOfTheirOwn(t *testing.T) {
+func TestAnswer_ConcurrentClientsGetTheirOwn(t *testing.T) {
 	t.Parallel()
 	base := newFixture(t).serve(t)
 	var running sync.WaitGroup
@@ -285,16 +296,19 @@ func TestConcurrentClientsSeeWholeAnswersOfTheirOwn(t *testing.T) {
 			key := fmt.Sprintf("k%d", i)
 			value := fmt.Sprintf(`{"owner":%q,"fill":%q}`, key, strings.Repeat(key, 50*i))
 			for range 20 {
-				if status, _, body := do(t, "POST", base+"/v1.0/state/orders", `[{"key":"`+key+`","value":`+value+`}]`); status != http.StatusNoContent {
+				if status, _, body := do(t, "POST", base+"/v1.0/state/orders",
+					`[{"key":"`+key+`","value":`+value+`}]`); status != http.StatusNoContent {
 					t.Errorf("%s: %d %s", key, status, body)
 				}
 				if _, _, body := do(t, "GET", base+"/v1.0/state/orders/"+key, ""); body != value {
 					t.Errorf("%s: got %.80s", key, body)
 				}
-				if _, _, body := do(t, "POST", base+"/v1.0/state/orders/bulk", `{"keys":["`+key+`"]}`); !strings.Contains(body, value) {
+				if _, _, body := do(t, "POST", base+"/v1.0/state/orders/bulk",
+					`{"keys":["`+key+`"]}`); !strings.Contains(body, value) {
 					t.Errorf("%s: got %.80s", key, body)
 				}
-				if status, _, body := do(t, "GET", base+"/v1.0/state/none/"+key, ""); status != http.StatusBadRequest || !json.Valid([]byte(body)) {
+				if status, _, body := do(t, "GET", base+"/v1.0/state/none/"+key,
+					""); status != http.StatusBadRequest || !json.Valid([]byte(body)) {
 					t.Errorf("%s: %d %s", key, status, body)
 				}
 			}
@@ -303,7 +317,7 @@ func TestConcurrentClientsSeeWholeAnswersOfTheirOwn(t *testing.T) {
 	running.Wait()
 }
 
-func TestMetricsCountByRouteAndNotByPath(t *testing.T) {
+func TestMetrics_CountByRouteNotPath(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	face := newFace(t, f)
@@ -364,7 +378,7 @@ func labels(m *dto.Metric) string {
 	return strings.Join(parts, " ")
 }
 
-// drip gives a body byte by byte, and never more than it has to.
+// drip is a body that returns one byte per Read.
 type drip struct{ rest string }
 
 func (d *drip) Read(b []byte) (int, error) {
@@ -375,7 +389,7 @@ func (d *drip) Read(b []byte) (int, error) {
 	return 1, nil
 }
 
-func TestABodyThatComesInDropsIsWhole(t *testing.T) {
+func TestBody_InSmallPiecesIsComplete(t *testing.T) {
 	t.Parallel()
 	face := newFace(t, newFixture(t))
 	body := `[{"key":"a","value":"` + strings.Repeat("x", 3000) + `"}]`

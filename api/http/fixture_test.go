@@ -14,8 +14,8 @@ import (
 	apihttp "github.com/quorate/quorate/api/http"
 )
 
-// fixture is a face over a world of tests. What is changed of the world after newFixture
-// needs refit, unless it is within the catalogues.
+// fixture is a Face over an apitest.World. A test that changes the world after newFixture calls refit, unless it
+// changes only the catalogues.
 type fixture struct {
 	*apitest.World
 	config apihttp.Config
@@ -28,13 +28,15 @@ func newFixture(t testing.TB) *fixture {
 	return f
 }
 
-// refit brings the configuration up to date with the world.
+// refit updates the configuration of the face from the world.
 func (f *fixture) refit() {
 	s, more := f.Services(), f.config
 	f.config = apihttp.Config{
-		App: f.App, State: s.State, Secrets: s.Secrets, Bindings: s.Bindings, Health: s.Health, Metadata: s.Metadata, Shutdown: s.Shutdown,
-		Tokens: f.Tokens, AllowedOrigins: more.AllowedOrigins, AnyHost: more.AnyHost, MaxBodySize: f.MaxBodySize, RequestTimeout: f.RequestTimeout,
-		Logger: s.Logger, Registerer: f.Metrics,
+		App: f.App, State: s.State, Secrets: s.Secrets, Bindings: s.Bindings, Health: s.Health, Metadata: s.Metadata,
+		Shutdown: s.Shutdown,
+		Tokens:   f.Tokens, AllowedOrigins: more.AllowedOrigins, AnyHost: more.AnyHost, MaxBodySize: f.MaxBodySize,
+		RequestTimeout: f.RequestTimeout,
+		Logger:         s.Logger, Registerer: f.Metrics,
 	}
 }
 
@@ -50,7 +52,8 @@ func (f *fixture) serve(t testing.TB) string {
 
 func serve(t testing.TB, h http.Handler) string {
 	t.Helper()
-	server := apihttp.NewServer(apihttp.ServerConfig{Address: "127.0.0.1:0", Handler: h, Logger: slog.New(slog.DiscardHandler)})
+	server := apihttp.NewServer(apihttp.ServerConfig{Address: "127.0.0.1:0", Handler: h,
+		Logger: slog.New(slog.DiscardHandler)})
 	if err := server.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +67,7 @@ func serve(t testing.TB, h http.Handler) string {
 	return "http://" + server.Addr().String()
 }
 
-// do carries out one request and returns status, header and body.
+// do sends one request and returns the status, header and body of the answer.
 func do(t testing.TB, method, url, body string) (int, http.Header, string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))

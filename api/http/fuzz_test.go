@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// sink takes everything and remembers the last request.
+// sink is a store that accepts everything and remembers the last request.
 type sink struct {
 	keys     []string
 	set      *state.SetRequest
@@ -49,7 +49,7 @@ func (s *sink) Delete(context.Context, state.DeleteRequest) (state.Written, erro
 
 func (s *sink) Close() error { return nil }
 
-// sunk is a face whose stores are sinks.
+// sunk returns a face whose stores are sinks.
 func sunk(t testing.TB) (http.Handler, *sink) {
 	t.Helper()
 	f := newFixture(t)
@@ -74,9 +74,12 @@ func legalKey(stored string) bool {
 
 func FuzzSaveBody(f *testing.F) {
 	for _, seed := range []string{
-		`[{"key":"a","value":1}]`, `[]`, `null`, `[{"key":"a","value":null,"etag":"1","options":{"concurrency":"first-write","consistency":"strong"}}]`,
-		`[{"key":"a","value":{"b":[1,2,"\u00e9"]},"metadata":{"ttlInSeconds":"5"}}] x`, `[{"key":"a||b","value":1}]`, `[{"KEY":"a","VALUE":1}]`,
-		`[{"key":"a","value":"AQID","metadata":{"contentType":"application/octet-stream"}}]`, `[{`, `{}`, `[{"key":"\ud800","value":1}]`,
+		`[{"key":"a","value":1}]`, `[]`, `null`,
+		`[{"key":"a","value":null,"etag":"1","options":{"concurrency":"first-write","consistency":"strong"}}]`,
+		`[{"key":"a","value":{"b":[1,2,"\u00e9"]},"metadata":{"ttlInSeconds":"5"}}] x`, `[{"key":"a||b","value":1}]`,
+		`[{"KEY":"a","VALUE":1}]`,
+		`[{"key":"a","value":"AQID","metadata":{"contentType":"application/octet-stream"}}]`, `[{`, `{}`,
+		`[{"key":"\ud800","value":1}]`,
 	} {
 		f.Add([]byte(seed))
 	}
@@ -129,9 +132,12 @@ func checkSaved(t *testing.T, set *state.SetRequest, body []byte) {
 
 func FuzzTransactionBody(f *testing.F) {
 	for _, seed := range []string{
-		`{"operations":[{"operation":"upsert","request":{"key":"a","value":1}},{"operation":"delete","request":{"key":"b"}}],"metadata":{"x":"y"}}`,
-		`{"operations":[]}`, `{"operations":null}`, `{}`, `[]`, `{"operations":[{"operation":"x","request":{"key":"a"}}]}`,
-		`{"operations":[{"operation":"delete","request":{"key":"a","etag":1}}]}`, `{"operations":[null]}`, `{"operations":[{"operation":"delete","request":null}]}`,
+		`{"operations":[{"operation":"upsert","request":{"key":"a","value":1}},` +
+			`{"operation":"delete","request":{"key":"b"}}],"metadata":{"x":"y"}}`,
+		`{"operations":[]}`, `{"operations":null}`, `{}`, `[]`,
+		`{"operations":[{"operation":"x","request":{"key":"a"}}]}`,
+		`{"operations":[{"operation":"delete","request":{"key":"a","etag":1}}]}`, `{"operations":[null]}`,
+		`{"operations":[{"operation":"delete","request":null}]}`,
 	} {
 		f.Add([]byte(seed))
 	}
@@ -161,7 +167,8 @@ func FuzzTransactionBody(f *testing.F) {
 
 func FuzzBulkBody(f *testing.F) {
 	for _, seed := range []string{
-		`{"keys":["a","b","a"],"parallelism":2}`, `{"keys":[]}`, `{}`, `{"keys":null,"metadata":null}`, `{"keys":["a||b"]}`,
+		`{"keys":["a","b","a"],"parallelism":2}`, `{"keys":[]}`, `{}`, `{"keys":null,"metadata":null}`,
+		`{"keys":["a||b"]}`,
 		`{"keys":["\u0000\"\\"]}`, `{"keys":"a"}`, `{"parallelism":1e3}`, `{"keys":["` + "\xff" + `"]}`,
 	} {
 		f.Add([]byte(seed))
@@ -175,7 +182,8 @@ func FuzzBulkBody(f *testing.F) {
 			return
 		}
 		var got []struct{ Key string }
-		if err := json.Unmarshal(w.Body.Bytes(), &got); w.Code != http.StatusOK || err != nil || len(got) != len(store.keys) {
+		if err := json.Unmarshal(w.Body.Bytes(), &got); w.Code != http.StatusOK || err != nil ||
+			len(got) != len(store.keys) {
 			t.Fatalf("%d %q for %q: %v", w.Code, w.Body, body, err)
 		}
 		for i := range got {
@@ -186,11 +194,13 @@ func FuzzBulkBody(f *testing.F) {
 	})
 }
 
-// Whatever a client writes after the store is the key, decoded once, or is refused.
+// The path after the store is the key, decoded once, or the request is refused.
 func FuzzPathKey(f *testing.F) {
 	for _, seed := range []string{
-		"a", "a/b", "a%2Fb", "/", "//", "a/", "a+b", "a%20b", "%25", "%2525", "..", "../..", "%2e%2e/x", "a;b", "a%7C%7Cb", "a||b",
-		"%FF", "%C3%A9", "é", "a?x=1", "%00", "bulk", "transaction", "bulk/", "a%", "%zz", "", "a:b", "[x]", "a%2", "{store}", "*",
+		"a", "a/b", "a%2Fb", "/", "//", "a/", "a+b", "a%20b", "%25", "%2525", "..", "../..", "%2e%2e/x", "a;b",
+		"a%7C%7Cb", "a||b",
+		"%FF", "%C3%A9", "é", "a?x=1", "%00", "bulk", "transaction", "bulk/", "a%", "%zz", "", "a:b", "[x]", "a%2",
+		"{store}", "*",
 	} {
 		f.Add(seed)
 	}
@@ -199,7 +209,8 @@ func FuzzPathKey(f *testing.F) {
 		if strings.ContainsAny(raw, " ?#\r\n") || len(raw) > 20_000 {
 			return // ends the path, or the request line
 		}
-		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("GET /v1.0/state/orders/" + raw + " HTTP/1.1\r\nHost: localhost\r\n\r\n")))
+		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("GET /v1.0/state/orders/" + raw +
+			" HTTP/1.1\r\nHost: localhost\r\n\r\n")))
 		if err != nil {
 			return // net/http answers these itself
 		}
@@ -211,7 +222,8 @@ func FuzzPathKey(f *testing.F) {
 			t.Fatalf("%q was parsed", raw)
 		}
 		if legal := state.ValidateKey(want) == nil; !legal {
-			if w.Code != http.StatusBadRequest || store.keys != nil || utf8.ValidString(want) && want != "" && !strings.Contains(want, "||") && len(want) <= state.MaxKeySize {
+			if w.Code != http.StatusBadRequest || store.keys != nil || utf8.ValidString(want) && want != "" &&
+				!strings.Contains(want, "||") && len(want) <= state.MaxKeySize {
 				t.Errorf("%q: %d", raw, w.Code)
 			}
 			return
@@ -222,7 +234,7 @@ func FuzzPathKey(f *testing.F) {
 	})
 }
 
-// A key that is escaped comes back as it was, however it is escaped.
+// A key reaches the store unchanged, whichever of its characters are escaped.
 func FuzzEscapedKey(f *testing.F) {
 	for _, seed := range []string{"a", "a/b c+d%e", "é/😀", "..", "a//b/", "\x00\x7f", "|", "?#&=;:@!$'()*,[]"} {
 		f.Add(seed)
@@ -232,8 +244,10 @@ func FuzzEscapedKey(f *testing.F) {
 		if state.ValidateKey(key) != nil {
 			return
 		}
-		for _, escaped := range []string{url.PathEscape(key), (&url.URL{Path: key}).EscapedPath(), strings.ReplaceAll(url.QueryEscape(key), "+", "%20")} {
-			r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("GET /v1.0/state/orders/" + escaped + " HTTP/1.1\r\nHost: localhost\r\n\r\n")))
+		for _, escaped := range []string{url.PathEscape(key), (&url.URL{Path: key}).EscapedPath(),
+			strings.ReplaceAll(url.QueryEscape(key), "+", "%20")} {
+			r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("GET /v1.0/state/orders/" + escaped +
+				" HTTP/1.1\r\nHost: localhost\r\n\r\n")))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -247,7 +261,8 @@ func FuzzEscapedKey(f *testing.F) {
 }
 
 func FuzzQuery(f *testing.F) {
-	for _, seed := range []string{"consistency=strong", "metadata.x=y&metadata.x=z", "a=%", "&&=&", "metadata.maxStaleness=1s", "consistency=%73trong", "metadata.a+b=1"} {
+	for _, seed := range []string{"consistency=strong", "metadata.x=y&metadata.x=z", "a=%", "&&=&",
+		"metadata.maxStaleness=1s", "consistency=%73trong", "metadata.a+b=1"} {
 		f.Add(seed)
 	}
 	face, store := sunk(f)
@@ -255,14 +270,16 @@ func FuzzQuery(f *testing.F) {
 		if strings.ContainsAny(query, " #\r\n") {
 			return
 		}
-		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("GET /v1.0/state/orders/k?" + query + " HTTP/1.1\r\nHost: localhost\r\n\r\n")))
+		r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("GET /v1.0/state/orders/k?" + query +
+			" HTTP/1.1\r\nHost: localhost\r\n\r\n")))
 		if err != nil {
 			return
 		}
 		store.keys = nil
 		w := httptest.NewRecorder()
 		face.ServeHTTP(w, r)
-		if w.Code != http.StatusNoContent && w.Code != http.StatusBadRequest || (w.Code == http.StatusNoContent) != (len(store.keys) == 1) {
+		if w.Code != http.StatusNoContent && w.Code != http.StatusBadRequest ||
+			(w.Code == http.StatusNoContent) != (len(store.keys) == 1) {
 			t.Errorf("%q: %d, keys %q", query, w.Code, store.keys)
 		}
 	})

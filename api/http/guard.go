@@ -11,38 +11,76 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// guard decides who may speak to a listener before anything of the request is looked at:
-// no page of a foreign site, and nobody without a token where there is one.
+// guard checks every request before it is routed. It refuses requests from web pages of other sites, and checks the
+// token of the request.
 type guard struct {
-	anyHost   bool
-	origins   origins
-	tokens    *api.Tokens
-	openPaths map[string]struct{} // health: no token needed
+	anyHost bool
+	origins origins
+	tokens  *api.Tokens
 }
 
 func newGuard(c Config) (guard, error) {
-	g := guard{anyHost: c.AnyHost || c.Tokens.Asked(), openPaths: map[string]struct{}{}, tokens: c.Tokens}
+	g := guard{anyHost: c.AnyHost || c.Tokens.Required(), tokens: c.Tokens}
 	var err error
 	g.origins, err = parseOrigins(c.AllowedOrigins)
 	return g, err
 }
 
-// open frees a path from the need of a token.
-func (g *guard) open(path string) { g.openPaths[path] = struct{}{} }
-
-// check returns an error, or answers itself, or lets the request pass.
+// check returns an error if the request must be refused, and true if it has answered the request itself. It sets
+// p.trusted if the request has a valid token. It does not refuse a request without a token: whether a token is needed
+// depends on the endpoint, which is known only after routing.
 func (g *guard) check(p *reply, r *http.Request) (answered bool, err error) {
 	if !g.anyHost && !localHost(r.Host) {
-		return false, api.Forbidden("the Host header must be an IP address or localhost on a listener without a token (configure an API token to use names)")
+		return false, foreignHost("configure an API token to use names")
 	}
 	if answered, err := g.checkOrigin(p, r); answered || err != nil {
 		return answered, err
 	}
-	return false, g.checkToken(r)
+	p.trusted = g.hasToken(r)
+	return false, nil
 }
 
-// localHost keeps a page whose name was made to point here (DNS rebinding) out: its
-// browser sends that name. Nothing that is a browser leaves the header out.
+func foreignHost(fix string) error {
+	return api.Forbidden("the Host header must be an IP address or localhost on a listener without a token (" + fix +
+		")")
+}
+
+// LocalHost returns a handler that answers 403 unless the Host header is an IP address, localhost or empty. The API
+// makes the same check on loopback if it needs no token; see localHost. The error text ends with fix, which says how
+// to allow host names.
+func LocalHost(next http.Handler, fix string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if localHost(r.Host) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		e := api.AsError(foreignHost(fix))
+		h := w.Header()
+		h[headerContentType] = valueJSON
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.Write(append(appendError(nil, e), '}')) // an error here means that the client has gone
+	})
+}
+
+// HealthOnly returns a handler that serves only the health probes of face. It accepts every Host header, because
+// health is not secret.
+func HealthOnly(face http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1.0/healthz", "/v1.0/healthz/outbound", "/livez", "/readyz", "/readyz/placed":
+		default:
+			http.Error(w, "this port serves health probes only: /v1.0/healthz, /v1.0/healthz/outbound, /livez, /readyz",
+				http.StatusNotFound)
+			return
+		}
+		probe := r.Clone(r.Context())
+		probe.Host = "localhost"
+		face.ServeHTTP(w, probe)
+	})
+}
+
+// localHost reports whether a Host header is an IP address, localhost or empty. The check protects against DNS
+// rebinding: in that attack, the browser sends the host name of the attacker's site. Browsers never omit the header.
 func localHost(host string) bool {
 	if host == "" {
 		return true
@@ -62,25 +100,18 @@ func localHost(host string) bool {
 
 const headerToken = "Dapr-Api-Token"
 
-// checkToken looks for a token. It goes no further than this.
-func (g *guard) checkToken(r *http.Request) error {
-	if !g.tokens.Asked() {
-		return nil
+// hasToken reports whether a request has a valid token, or no token is required. It removes the token from the
+// request.
+func (g *guard) hasToken(r *http.Request) bool {
+	if !g.tokens.Required() {
+		return true
 	}
 	given := header(r, headerToken)
 	delete(r.Header, headerToken)
-	if g.tokens.Accept(given) || g.isOpen(r) {
-		return nil
-	}
-	return api.TokenInvalid()
+	return g.tokens.Accept(given)
 }
 
-func (g *guard) isOpen(r *http.Request) bool {
-	_, open := g.openPaths[r.URL.Path]
-	return open && (r.Method == http.MethodGet || r.Method == http.MethodHead)
-}
-
-// origins are the foreign sites whose pages may call.
+// origins are the foreign sites whose pages may send requests.
 type origins struct {
 	any  bool
 	list []string

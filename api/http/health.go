@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// healthz serves GET /v1.0/healthz: 204 once the start is complete, for good.
+// healthz serves GET /v1.0/healthz: 204 once the start is complete, permanently.
 func (f *Face) healthz(p *reply, r *http.Request) error {
 	q, err := parseQuery(r)
 	if err != nil {
@@ -30,18 +30,19 @@ func (f *Face) healthzOutbound(p *reply, _ *http.Request) error {
 	return nil
 }
 
-// livez serves GET /livez: the process answers.
+// livez serves GET /livez, which always succeeds.
 func (f *Face) livez(p *reply, _ *http.Request) error {
 	p.empty()
 	return nil
 }
 
-// readyz serves GET /readyz: what works now.
+// readyz serves GET /readyz: which stores and groups work now.
 func (f *Face) readyz(p *reply, r *http.Request) error {
 	return f.works(p, r, f.health.Ready)
 }
 
-// readyzPlaced serves GET /readyz/placed: the same, and whether a server that is to vote does.
+// readyzPlaced serves GET /readyz/placed. It answers like /readyz, but a server that is waiting to become a voter is
+// not ready.
 func (f *Face) readyzPlaced(p *reply, r *http.Request) error {
 	return f.works(p, r, f.health.Placed)
 }

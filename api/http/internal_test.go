@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http/httptest"
+	"net/url"
 	"runtime"
 	"slices"
 	"strings"
@@ -15,10 +16,13 @@ import (
 	"unicode/utf8"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/api/apitest"
 )
 
-func TestADeadlineBehavesLikeThatOfPackageContext(t *testing.T) {
+func TestDeadline_MatchesPackageContext(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(t *testing.T, d *deadline, cancel context.CancelFunc){
 		"it passes while somebody waits": func(t *testing.T, d *deadline, _ context.CancelFunc) {
@@ -104,7 +108,7 @@ func TestADeadlineBehavesLikeThatOfPackageContext(t *testing.T) {
 type testKey struct{}
 
 // Not parallel: it counts goroutines.
-func TestContextsBelowADeadlineNeedNoGoroutine(t *testing.T) {
+func TestDeadline_ChildContextsNeedNoGoroutine(t *testing.T) {
 	parent, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	d := &deadline{parent: parent, at: time.Now().Add(time.Hour)}
@@ -119,8 +123,9 @@ func TestContextsBelowADeadlineNeedNoGoroutine(t *testing.T) {
 	}
 }
 
-func FuzzStringsAreWrittenAsJSON(f *testing.F) {
-	for _, seed := range []string{"", "a", "\"\\/\b\f\n\r\t", "\x00\x1f\x7f", "<>&", "é😀\u2028", "\xff", "a\xe2\x82", "\ufffd"} {
+func FuzzJSONString(f *testing.F) {
+	for _, seed := range []string{"", "a", "\"\\/\b\f\n\r\t", "\x00\x1f\x7f", "<>&", "é😀\u2028", "\xff", "a\xe2\x82",
+		"\ufffd"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -135,7 +140,7 @@ func FuzzStringsAreWrittenAsJSON(f *testing.F) {
 	})
 }
 
-func TestActiveRefusesWhoComesLateAndSaysWhenTheLastHasLeft(t *testing.T) {
+func TestActive_RefusesAfterCloseAndReportsLastExit(t *testing.T) {
 	t.Parallel()
 	var a active
 	for range 2 {
@@ -161,8 +166,58 @@ func TestActiveRefusesWhoComesLateAndSaysWhenTheLastHasLeft(t *testing.T) {
 	}
 }
 
-// What goes past the mux must be what the mux would have sent to the same place.
-func TestOnlyReadsOfOneKeyGoPastTheMux(t *testing.T) {
+// Reads of one key have the same answers on the fast path and through the mux.
+func TestDirect_AnswersLikeTheMux(t *testing.T) {
+	t.Parallel()
+	world := apitest.New(t)
+	services := world.Services()
+	face := func() *Face {
+		f, err := New(Config{App: world.App, State: services.State, Logger: slog.New(slog.DiscardHandler),
+			Registerer: prometheus.NewRegistry()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	fast, slow := face(), face()
+	slow.get = nil // so that everything goes through the mux
+	do := func(f *Face, method, target, body string) *httptest.ResponseRecorder {
+		r := httptest.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
+		r.Host = "127.0.0.1:3500"
+		w := httptest.NewRecorder()
+		f.ServeHTTP(w, r)
+		return w
+	}
+	store := world.Stores.List[0].Name
+	if w := do(slow, "POST", "/v1.0/state/"+store,
+		`[{"key":"a","value":1},{"key":"a/b","value":"x"},{"key":"a b","value":{"c":2}}]`); w.Code != 204 {
+		t.Fatalf("the save: %d %s", w.Code, w.Body)
+	}
+	codes := map[int]int{}
+	for _, path := range []string{
+		store + "/a", store + "/a/b", store + "/a%2Fb", store + "/a%20b", store + "/none", store +
+			"/a?consistency=strong", store + "/a?consistency=odd",
+		store + "/a/", store + "//", store + "/bulk", store + "/%zz", "nowhere/a", "no%2Fwhere/a", store + "/a%7C%7Cb",
+	} {
+		target := "/v1.0/state/" + path
+		if _, err := url.ParseRequestURI(target); err != nil {
+			continue // no server gets it
+		}
+		got, want := do(fast, "GET", target, ""), do(slow, "GET", target, "")
+		if diff := cmp.Diff(want.Result().Header, got.Result().Header); diff != "" || got.Code != want.Code ||
+			got.Body.String() != want.Body.String() {
+			t.Errorf("%s: %d %s, through the mux %d %s; headers:\n%s", target, got.Code, got.Body, want.Code,
+				want.Body, diff)
+		}
+		codes[got.Code]++
+	}
+	if codes[200] < 5 || codes[204] == 0 || codes[400] == 0 {
+		t.Errorf("the requests do not show every kind of answer: %v", codes)
+	}
+}
+
+// The fast path serves only requests that the mux would route to the same endpoint.
+func TestDirect_TakesOnlyReadsOfOneKey(t *testing.T) {
 	t.Parallel()
 	f, err := New(Config{Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
 	if err != nil {
@@ -195,7 +250,7 @@ func TestOnlyReadsOfOneKeyGoPastTheMux(t *testing.T) {
 			r := httptest.NewRequestWithContext(t.Context(), verb, target, nil)
 			past := f.direct(r) != nil
 			if past != (want && verb == "GET") {
-				t.Errorf("%s %s goes past the mux: %t", verb, target, past)
+				t.Errorf("%s %s takes the fast path: %t", verb, target, past)
 			}
 			path := r.URL.RawPath
 			if path == "" {
@@ -209,9 +264,10 @@ func TestOnlyReadsOfOneKeyGoPastTheMux(t *testing.T) {
 	}
 	for _, rt := range f.routes() {
 		for _, path := range paths(rt) {
-			r := httptest.NewRequestWithContext(t.Context(), "GET", strings.NewReplacer("{", "", "}", "", "*", "k").Replace(path), nil)
+			r := httptest.NewRequestWithContext(t.Context(), "GET",
+				strings.NewReplacer("{", "", "}", "", "*", "k").Replace(path), nil)
 			if slices.Contains(verbs(rt), "GET") && (f.direct(r) != nil) != rt.often {
-				t.Errorf("a GET of %s is taken for a read of one key, or the other way round", path)
+				t.Errorf("the fast path and the mux disagree whether GET %s reads one key", path)
 			}
 		}
 	}

@@ -4,10 +4,11 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"path"
 	"strings"
 
 	"github.com/quorate/quorate/api"
-	"github.com/quorate/quorate/api/relay"
+	"github.com/quorate/quorate/api/httpcopy"
 )
 
 const (
@@ -16,8 +17,13 @@ const (
 	basicAppID   = "dapr-app-id" // user of the form dapr-app-id:<app id>@host
 )
 
-// byHeader reports whether a request that no endpoint serves names an application.
+// byHeader reports whether a request that matches no endpoint is a call of an application. Such a call names the
+// application in its header dapr-app-id or in the user info of the URL. byHeader returns false if the cleaned path is
+// one that needs no token.
 func (f *Face) byHeader(r *http.Request) bool {
+	if f.invoke == nil || f.exempt[strings.ToLower(path.Clean("/"+r.URL.Path))] {
+		return false
+	}
 	if header(r, headerAppID) != "" {
 		return true
 	}
@@ -25,29 +31,29 @@ func (f *Face) byHeader(r *http.Request) bool {
 	return ok && user == basicAppID
 }
 
-// invokeMethod serves every call of an application's method. The body limit and the
-// request time-out do not apply: both ways are streams.
+// invokeMethod serves every call of an application's method. The body limit and the request timeout do not apply,
+// because request and answer are streams.
 func (f *Face) invokeMethod(p *reply, r *http.Request) error {
 	call, err := decodeCall(r)
 	if err != nil {
 		return err
 	}
-	body := relay.NewBody(r)
+	body := httpcopy.NewBody(r)
 	call.Body = body
 	defer func() { p.received = body.Count() }()
-	ctx := relay.Informational(r.Context(), p)
+	ctx := httpcopy.Informational(r.Context(), p, api.CleanInformational)
 	answer, err := f.invoke.Do(ctx, call)
 	if err != nil {
 		return err
 	}
 	if answer.Session != "" && header(r, headerSession) != "" {
-		answer.Header[headerSession] = []string{answer.Session} // to those who know of sessions
+		answer.Header[headerSession] = []string{answer.Session}
 	}
 	if answer.StatusCode == http.StatusSwitchingProtocols {
 		p.status = answer.StatusCode // the tunnel bypasses the reply
 	}
 	if err := f.copier.Relay(p, r, body, answer.Response); err != nil {
-		if !errors.Is(err, relay.ErrStarted) {
+		if !errors.Is(err, httpcopy.ErrStarted) {
 			p.status = 0
 			return api.InvokeFailed(call.Target, err)
 		}
@@ -56,10 +62,11 @@ func (f *Face) invokeMethod(p *reply, r *http.Request) error {
 	return nil
 }
 
-// decodeCall reads the target and the method, as they were received.
+// decodeCall reads the target application and the method from a request.
 func decodeCall(r *http.Request) (*api.Call, error) {
 	path, query, mark := received(r)
-	c := &api.Call{Verb: r.Method, Query: query, Mark: mark, Header: r.Header, Length: r.ContentLength, Trailer: r.Trailer, Remote: r.RemoteAddr}
+	c := &api.Call{Verb: r.Method, Query: query, Mark: mark, Header: r.Header, Length: r.ContentLength,
+		Trailer: r.Trailer, Remote: r.RemoteAddr}
 	if id := header(r, headerAppID); id != "" {
 		c.Target, c.Path = id, path
 		return c, nil
@@ -69,7 +76,7 @@ func decodeCall(r *http.Request) (*api.Call, error) {
 		c.Target, c.Path = id, path
 		return c, nil
 	}
-	rest, _ := strings.CutPrefix(path, invokePrefix)
+	rest, _ := strings.CutPrefix(collapsed(r.Method, path), invokePrefix)
 	id, rest, _ := strings.Cut(rest, "/")
 	word, method, _ := strings.Cut(rest, "/")
 	if id == "" || word != "method" || method == "" {
@@ -83,7 +90,8 @@ func decodeCall(r *http.Request) (*api.Call, error) {
 	return c, nil
 }
 
-// received is the request target as it came, without what an absolute form puts before.
+// received returns path and query of the request target exactly as the client sent them. If the target is an absolute
+// URL, received removes scheme and host. mark reports whether the target contains a question mark.
 func received(r *http.Request) (path, query string, mark bool) {
 	path, query, mark = strings.Cut(r.RequestURI, "?")
 	if !strings.HasPrefix(path, "/") {

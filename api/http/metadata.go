@@ -8,8 +8,7 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// metadataBody is the answer of GET /v1.0/metadata. Lists are never null: clients
-// iterate over them.
+// metadataBody is the answer of GET /v1.0/metadata. Lists are never null, because clients iterate over them.
 type metadataBody struct {
 	ID              string            `json:"id"`
 	RuntimeVersion  string            `json:"runtimeVersion"`
@@ -22,6 +21,12 @@ type metadataBody struct {
 	App             appChannelBody    `json:"appConnectionProperties"`
 	Applications    []applicationBody `json:"applications"`  // beyond the contract
 	API             *apiBody          `json:"api,omitempty"` // beyond the contract
+	Workflows       workflowsBody     `json:"workflows"`
+}
+
+// workflowsBody describes the workflow runtime, which has no workers here.
+type workflowsBody struct {
+	ConnectedWorkers int `json:"connectedWorkers"`
 }
 
 type apiBody struct {
@@ -52,6 +57,15 @@ type appChannelBody struct {
 	Protocol       string `json:"protocol,omitempty"`
 	ChannelAddress string `json:"channelAddress,omitempty"`
 	MaxConcurrency int    `json:"maxConcurrency,omitempty"`
+
+	Health *appHealthBody `json:"health,omitempty"`
+}
+
+type appHealthBody struct {
+	Path      string `json:"healthCheckPath,omitempty"`
+	Interval  string `json:"healthProbeInterval"`
+	Timeout   string `json:"healthProbeTimeout"`
+	Threshold int    `json:"healthThreshold"`
 }
 
 type actorRuntimeBody struct {
@@ -61,7 +75,8 @@ type actorRuntimeBody struct {
 	Placement     string   `json:"placement"`
 }
 
-// extendedVersion is where clients look for the version besides runtimeVersion.
+// extendedVersion is a key of the extended metadata that holds the version, in addition to runtimeVersion. Some
+// clients read only this key.
 const extendedVersion = "daprRuntimeVersion"
 
 // getMetadata serves GET /v1.0/metadata.
@@ -80,19 +95,25 @@ func describeNode(app api.App, d api.Description, set map[string]string) metadat
 		ID:              app.ID,
 		RuntimeVersion:  d.RuntimeVersion,
 		EnabledFeatures: list(d.Features),
-		ActorRuntime:    actorRuntimeBody{RuntimeStatus: d.Actors.Status, HostReady: d.Actors.HostReady, ActiveActors: []string{}},
-		Components:      make([]componentBody, len(d.Components)),
-		Extended:        map[string]string{extendedVersion: d.RuntimeVersion},
-		Subscriptions:   []string{},
-		HTTPEndpoints:   make([]nameBody, len(d.HTTPEndpoints)),
-		Applications:    make([]applicationBody, len(d.Applications)),
+		ActorRuntime: actorRuntimeBody{RuntimeStatus: d.Actors.Status, HostReady: d.Actors.HostReady,
+			ActiveActors: []string{}},
+		Components:    make([]componentBody, len(d.Components)),
+		Extended:      map[string]string{extendedVersion: d.RuntimeVersion},
+		Subscriptions: []string{},
+		HTTPEndpoints: make([]nameBody, len(d.HTTPEndpoints)),
+		Applications:  make([]applicationBody, len(d.Applications)),
 		App: appChannelBody{
 			Port: d.Channel.Port, Protocol: d.Channel.Protocol,
 			ChannelAddress: d.Channel.Address, MaxConcurrency: d.Channel.MaxConcurrency,
 		},
 	}
+	if h := d.Channel.Health; h != nil {
+		out.App.Health = &appHealthBody{Path: h.Path, Interval: h.Interval.String(), Timeout: h.Timeout.String(),
+			Threshold: h.Threshold}
+	}
 	for i, c := range d.Components {
-		out.Components[i] = componentBody{Name: c.Name, Type: c.Type, Version: c.Version, Capabilities: list(c.Capabilities)}
+		out.Components[i] = componentBody{Name: c.Name, Type: c.Type, Version: c.Version,
+			Capabilities: list(c.Capabilities)}
 	}
 	for i, name := range d.HTTPEndpoints {
 		out.HTTPEndpoints[i].Name = name
@@ -114,7 +135,7 @@ func list(in []string) []string {
 	return in
 }
 
-// putMetadata serves PUT /v1.0/metadata/{key}: the body is the text to keep.
+// putMetadata serves PUT /v1.0/metadata/{key}. The body is the text to store.
 func (f *Face) putMetadata(p *reply, r *http.Request) error {
 	path := restOf(r.URL, metadataPrefix)
 	name, err := path.all()

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// metrics count the requests of one application's listener. Labels come from closed
-// sets: the patterns of routes.go, the standard verbs, the classes of statuses.
+// metrics counts the requests of one application's listener. The label values are bounded: the path patterns of
+// routes.go, the standard verbs, and the classes of status codes.
 type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -30,8 +30,9 @@ func newMetrics(app api.App, reg prometheus.Registerer) (*metrics, error) {
 		}, []string{"route", "method", "status"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "quorate_http_request_duration_seconds", ConstLabels: own,
-			Help:    "Time from the headers of an API request to the end of its handling.",
-			Buckets: []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
+			Help: "Time from the headers of an API request to the end of its handling.",
+			Buckets: []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5,
+				10},
 		}, []string{"route", "method"}),
 		received: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "quorate_http_request_bytes_total", ConstLabels: own,
@@ -55,13 +56,13 @@ func newMetrics(app api.App, reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// route returns the metrics of one pattern and verb; without a verb, that of each request counts.
+// route returns the metrics of one path pattern and verb. If verb is empty, the label is the verb of each request.
 func (m *metrics) route(pattern, verb string) *routeMetrics {
 	return &routeMetrics{all: m, pattern: pattern, verb: verb}
 }
 
-// routeMetrics are the metrics of one route. They come to life with the first request,
-// so that routes nobody uses cost no time series.
+// routeMetrics are the metrics of one route. Its time series are created at the first request, so a route without
+// requests has no time series.
 type routeMetrics struct {
 	all     *metrics
 	pattern string
@@ -76,7 +77,7 @@ type series struct {
 	sent     prometheus.Counter
 }
 
-// observe counts a request that is over.
+// observe counts a request that has ended.
 func (m *routeMetrics) observe(p *reply, verb string) {
 	s := m.live.Load()
 	if s == nil {
@@ -92,7 +93,7 @@ func (m *routeMetrics) observe(p *reply, verb string) {
 	}
 }
 
-// series makes the time series, and keeps them where the verb is always the same.
+// series returns the time series for a verb. It keeps them if the route has a fixed verb.
 func (m *routeMetrics) series(verb string) *series {
 	verb = knownVerb(verb)
 	s := &series{
@@ -116,7 +117,7 @@ func class(status int) int {
 	return status / 100
 }
 
-// knownVerb keeps the label's set closed: clients can invent verbs.
+// knownVerb returns the verb as a label, or "other" for verbs that clients may invent.
 func knownVerb(verb string) string {
 	switch verb {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,

@@ -1,11 +1,11 @@
 package http
 
 import (
-	_ "embed" // the description is a file of its own
+	_ "embed" // for openAPI
 	"net/http"
 )
 
-// openAPI describes every endpoint of routes; a test holds the two together.
+// openAPI describes every endpoint of routes. A test checks that both agree.
 //
 //go:embed openapi.json
 var openAPI []byte

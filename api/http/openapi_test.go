@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// description is what the tests look at of the OpenAPI file.
+// description is the part of the OpenAPI file that the tests check.
 type description struct {
 	OpenAPI    string `json:"openapi"`
 	Paths      map[string]map[string]operation
@@ -36,7 +36,7 @@ func readDescription(t *testing.T) description {
 	return d
 }
 
-// described turns the path of a route into that of the description, where a key has a name.
+// described returns the path of a route as the description writes it, with a name for the key.
 func described(path string) string {
 	rest, ok := strings.CutSuffix(path, "*")
 	switch {
@@ -48,7 +48,7 @@ func described(path string) string {
 	return rest + "{key}"
 }
 
-func TestTheDescriptionHasTheRoutesAndNoOthers(t *testing.T) {
+func TestOpenAPI_HasExactlyTheRoutes(t *testing.T) {
 	d := readDescription(t)
 	want := map[string]bool{}
 	for _, r := range (&Face{}).routes() {
@@ -72,15 +72,16 @@ func TestTheDescriptionHasTheRoutesAndNoOthers(t *testing.T) {
 	for path, ops := range d.Paths {
 		for verb := range ops {
 			if !want[verb+" "+path] {
-				t.Errorf("%s %s is described, and is no endpoint", verb, path)
+				t.Errorf("%s %s is described, but is not an endpoint", verb, path)
 			}
 		}
 	}
 }
 
-func TestTheDescriptionHoldsTogether(t *testing.T) {
+func TestOpenAPI_IsConsistent(t *testing.T) {
 	d := readDescription(t)
-	for _, m := range regexp.MustCompile(`"\$ref": "#/components/([^/"]+)/([^"]+)"`).FindAllStringSubmatch(string(openAPI), -1) {
+	refs := regexp.MustCompile(`"\$ref": "#/components/([^/"]+)/([^"]+)"`)
+	for _, m := range refs.FindAllStringSubmatch(string(openAPI), -1) {
 		if d.Components[m[1]][m[2]] == nil {
 			t.Errorf("nothing is at %s/%s", m[1], m[2])
 		}
@@ -109,12 +110,13 @@ func TestTheDescriptionHoldsTogether(t *testing.T) {
 	}
 }
 
-// inPath lists the names of the parameters that an operation takes from its path.
+// inPath returns the names of the path parameters of an operation.
 func (d description) inPath(t *testing.T, op operation) (out []string) {
 	t.Helper()
 	for _, p := range op.Parameters {
 		var param struct{ Name, In string }
-		if err := json.Unmarshal(d.Components["parameters"][p.Ref[strings.LastIndex(p.Ref, "/")+1:]], &param); err != nil {
+		if err := json.Unmarshal(d.Components["parameters"][p.Ref[strings.LastIndex(p.Ref, "/")+1:]],
+			&param); err != nil {
 			t.Fatalf("%s: %v", p.Ref, err)
 		}
 		if param.In == "path" {

@@ -7,17 +7,17 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// rest reads the parts of a path after a fixed prefix. Every part is decoded exactly
-// once, by the rules of paths: '+' is itself, "%2F" is a slash inside a part.
+// rest reads the parts of a path after a fixed prefix. It decodes every part exactly once, by the rules for paths:
+// '+' stays '+', and "%2F" is a slash inside a part.
 //
-// net/url keeps the escaped form only where decoding the path would lose something;
-// where it does not, the decoded path is split instead and no work is left.
+// net/url keeps the escaped form of a path only if the decoded form loses information. If there is no escaped form,
+// rest splits the decoded path.
 type rest struct {
 	text    string
 	escaped bool
 }
 
-// restOf returns what follows prefix, which the route matched.
+// restOf returns the path after prefix. The route has matched the prefix.
 func restOf(u *url.URL, prefix string) rest {
 	if u.RawPath != "" {
 		return rest{text: u.RawPath[len(prefix):], escaped: true}
@@ -25,14 +25,14 @@ func restOf(u *url.URL, prefix string) rest {
 	return rest{text: u.Path[len(prefix):]}
 }
 
-// next returns the part up to the next slash, and goes past it.
+// next returns the part up to the next slash and moves past the slash.
 func (r *rest) next() (string, error) {
 	part, after, _ := strings.Cut(r.text, "/")
 	r.text = after
 	return r.decode(part)
 }
 
-// all returns everything that is left, slashes and all.
+// all returns the whole rest, including slashes.
 func (r *rest) all() (string, error) { return r.decode(r.text) }
 
 func (r *rest) decode(part string) (string, error) {

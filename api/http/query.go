@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// query holds the query parameters that endpoints know. Of a parameter that is given
-// several times the first counts; names are case-sensitive; unknown ones are ignored.
+// query holds the query parameters that endpoints use. If a parameter is repeated, the first value is used. Names are
+// case-sensitive, and unknown names are ignored.
 type query struct {
 	consistency string
 	concurrency string
@@ -93,7 +93,7 @@ func (q *query) takeMetadata(parameter, value string) {
 	}
 }
 
-// readOptions are the options of a read: query and session.
+// readOptions returns the options of a read from the query and the session header.
 func (q *query) readOptions(r *http.Request) (api.ReadOptions, error) {
 	consistency, err := state.ParseConsistency(q.consistency)
 	if err != nil {
@@ -107,7 +107,7 @@ func (q *query) readOptions(r *http.Request) (api.ReadOptions, error) {
 	}, nil
 }
 
-// writeOptions are the options of a write that are not part of its body.
+// writeOptions returns the options of a write that are not part of its body.
 func (q *query) writeOptions(r *http.Request) api.WriteOptions {
 	return api.WriteOptions{
 		Session:   header(r, headerSession),
@@ -117,7 +117,7 @@ func (q *query) writeOptions(r *http.Request) api.WriteOptions {
 	}
 }
 
-// header returns the first value of a header; name is in the form of the header map.
+// header returns the first value of a header. name must have the canonical form of http.Header.
 func header(r *http.Request, name string) string {
 	if v := r.Header[name]; len(v) > 0 {
 		return v[0]

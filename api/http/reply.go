@@ -7,18 +7,23 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/admission"
 )
 
-// reply is the response writer of one request. It remembers what metrics need. Replies
-// are pooled: none may be kept after its request.
+// reply is the response writer of one request. It records the values for metrics. Replies are pooled, so a reply must
+// not be used after its request has ended.
 type reply struct {
 	http.ResponseWriter
 	start    time.Time
 	count    *routeMetrics
-	status   int // 0 = nothing sent yet
+	trusted  bool // the request has a valid token, or none is required
+	status   int  // 0 = nothing sent yet
 	broken   bool
 	sent     int64 // bytes of the body
 	received int64 // bytes of the request's body
+
+	share  admission.Share // of the memory for requests
+	answer admission.Share // of the memory for answers
 }
 
 // WriteHeader sends the status.
@@ -42,7 +47,7 @@ func (p *reply) Write(b []byte) (int, error) {
 // Unwrap lets http.ResponseController reach the connection.
 func (p *reply) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-// Names of headers, in the form that the header map uses.
+// Names of headers in the canonical form of http.Header.
 const (
 	headerContentType   = "Content-Type"
 	headerContentLength = "Content-Length"
@@ -57,8 +62,7 @@ const (
 	headerIfMatch       = "If-Match"
 )
 
-// Values of headers that never change. net/http does not write to them, and an append
-// would copy them.
+// Constant values of headers. net/http does not modify them, and an append would copy them.
 var (
 	valueJSON         = []string{"application/json"}
 	valueOctetStream  = []string{state.OctetStream}
@@ -69,7 +73,7 @@ var (
 	valueStale        = []string{string(state.Stale)}
 )
 
-// autoLength is the body size from which net/http no longer finds the length itself.
+// autoLength is the smallest body size in bytes for which net/http does not set Content-Length itself.
 const autoLength = 2048
 
 // send answers 200 or another status with a body.
@@ -82,7 +86,11 @@ func (p *reply) send(status int, contentType []string, body []byte) {
 	if status != http.StatusOK {
 		p.WriteHeader(status)
 	}
-	_, _ = p.Write(body) // a reader that went away is nobody's error
+	if p.answer.Held() && len(body) >= countedAnswer {
+		p.transmit(body)
+		return
+	}
+	_, _ = p.Write(body) // fails only if the client has closed the connection
 }
 
 // empty answers 204.
@@ -106,7 +114,8 @@ func (p *reply) item(item *state.Item, etag bool) {
 	p.send(http.StatusOK, p.contentType(item), item.Value)
 }
 
-// contentType is JSON unless the value is something else; then the browser must not guess.
+// contentType returns the content type of a value as a header value. If the type is not JSON, it also sets the header
+// that forbids browsers to guess the type.
 func (p *reply) contentType(item *state.Item) []string {
 	switch item.ContentType {
 	case "":
@@ -120,7 +129,7 @@ func (p *reply) contentType(item *state.Item) []string {
 	}
 }
 
-// written answers a write. etag, if not empty, is that of the one item written.
+// written answers a write. etag is the new ETag if the write changed exactly one item, otherwise empty.
 func (p *reply) written(w *state.Written, etag string) {
 	proof := w.Proof
 	proof.Age = -1 // only reads have an age
@@ -131,7 +140,7 @@ func (p *reply) written(w *state.Written, etag string) {
 	p.empty()
 }
 
-// proofHeaders says what an answer is worth.
+// proofHeaders sets the headers that report the freshness of an answer.
 func proofHeaders(h http.Header, values []string, proof *state.Proof) []string {
 	if proof.Session != "" {
 		values = setHeader(h, values, headerSession, proof.Session)
@@ -145,7 +154,7 @@ func proofHeaders(h http.Header, values []string, proof *state.Proof) []string {
 	return values
 }
 
-// setHeader sets a header to value, which it keeps in values.
+// setHeader sets a header to value. It stores the value in values, which is returned.
 func setHeader(h http.Header, values []string, name, value string) []string {
 	n := len(values)
 	values = append(values, value)
@@ -168,7 +177,7 @@ func levelValue(l state.Level) []string {
 	}
 }
 
-// expires is how an instant of expiry is written in headers and bodies.
+// expires formats the time of an expiry for headers and bodies.
 func expires(at time.Time) string { return at.UTC().Format(time.RFC3339) }
 
 func typeName(v any) string { return reflect.TypeOf(v).String() }

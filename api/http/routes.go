@@ -3,18 +3,19 @@ package http
 // anyVerb stands for every verb.
 const anyVerb = "*"
 
-// route is one endpoint. A "*" at the end of a path is a key: the escaped rest of the
-// path, decoded once, slashes and all.
+// route is one endpoint. A "*" at the end of its path stands for a key: the rest of the request's path, including
+// slashes, decoded once.
 type route struct {
 	verbs string // separated by spaces; GET answers HEAD too
 	path  string
 	serve handler
-	open  bool // needs no token
+	open  bool // needs no token, and is served while the node starts
+	early bool // is served while the node starts
 	often bool // is found without the mux, by Face.direct; there is one
 	exact bool // has no form with a slash at the end: that is the way to an empty key
 }
 
-// routes is every endpoint there is.
+// routes returns all endpoints.
 func (f *Face) routes() []route {
 	return []route{
 		// State.
@@ -36,15 +37,15 @@ func (f *Face) routes() []route {
 		// Output bindings.
 		{verbs: "POST PUT", path: "/v1.0/bindings/{name}", serve: f.invokeBinding},
 
-		// Calls of applications. What no endpoint has is a method, too, if the header
-		// dapr-app-id names an application.
+		// Calls of applications. A path without an endpoint is also a method if the header dapr-app-id names an
+		// application.
 		{verbs: anyVerb, path: "/v1.0/invoke/*", serve: f.invokeMethod},
 
 		// The runtime itself.
-		{verbs: "GET", path: "/v1.0/metadata", serve: f.getMetadata},
-		{verbs: "PUT", path: "/v1.0/metadata/*", serve: f.putMetadata},
-		{verbs: "POST", path: "/v1.0/shutdown", serve: f.shutdown},
-		{verbs: "GET", path: "/openapi.json", serve: f.getOpenAPI},
+		{verbs: "GET", path: "/v1.0/metadata", serve: f.getMetadata, early: true},
+		{verbs: "PUT", path: "/v1.0/metadata/*", serve: f.putMetadata, early: true},
+		{verbs: "POST", path: "/v1.0/shutdown", serve: f.shutdown, early: true},
+		{verbs: "GET", path: "/openapi.json", serve: f.getOpenAPI, early: true},
 
 		// Health.
 		{verbs: "GET", path: "/v1.0/healthz", serve: f.healthz, open: true},

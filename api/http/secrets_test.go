@@ -9,7 +9,7 @@ import (
 	apihttp "github.com/quorate/quorate/api/http"
 )
 
-func TestSecretsAreKeptOutOfCaches(t *testing.T) {
+func TestSecrets_AreNotCacheable(t *testing.T) {
 	base := newFixture(t).serve(t)
 	for _, path := range []string{"/v1.0/secrets/vault/db", "/v1.0/secrets/vault/bulk"} {
 		status, header, body := do(t, http.MethodGet, base+path, "")
@@ -19,7 +19,7 @@ func TestSecretsAreKeptOutOfCaches(t *testing.T) {
 	}
 }
 
-func TestFailuresOfSecretStoresShowNoSecretAndAreNotLoggedWithOne(t *testing.T) {
+func TestSecrets_ErrorsAndLogsRevealNoSecret(t *testing.T) {
 	f := newFixture(t)
 	base := f.serve(t)
 	for _, name := range []string{"bare", "internal", "corrupt"} {
@@ -33,7 +33,7 @@ func TestFailuresOfSecretStoresShowNoSecretAndAreNotLoggedWithOne(t *testing.T) 
 	}
 }
 
-func TestTokensAreExchangedWhileTheListenerServes(t *testing.T) {
+func TestTokens_ReplacedWhileServing(t *testing.T) {
 	f := newFixture(t)
 	f.config.Tokens = apitest.Tokens("a")
 	guarded, err := apihttp.New(f.config)
@@ -44,7 +44,8 @@ func TestTokensAreExchangedWhileTheListenerServes(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := serve(t, guarded)
-	for token, want := range map[string]int{"a": http.StatusUnauthorized, "b": http.StatusOK, "c": http.StatusOK, "": http.StatusUnauthorized} {
+	for token, want := range map[string]int{"a": http.StatusUnauthorized, "b": http.StatusOK, "c": http.StatusOK,
+		"": http.StatusUnauthorized} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"/v1.0/secrets/plain/a", nil)
 		if err != nil {
 			t.Fatal(err)

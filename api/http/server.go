@@ -11,8 +11,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/quorate/quorate/internal/crowd"
+	"github.com/quorate/quorate/internal/connlimit"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/httpdrain"
 )
 
 // The bounds of connections.
@@ -20,11 +21,11 @@ const (
 	DefaultMaxHeaderBytes    = 4 << 10 // net/http adds 4 KiB of slack; more is answered with 431
 	DefaultReadHeaderTimeout = 10 * time.Second
 	DefaultIdleTimeout       = 2 * time.Minute
-	DefaultWriteStall        = crowd.DefaultWriteStall
-	DefaultMaxConnections    = crowd.DefaultMax
+	DefaultWriteStall        = connlimit.DefaultWriteStall
+	DefaultMaxConnections    = connlimit.DefaultMax
 )
 
-// ServerConfig is what a Server is made of.
+// ServerConfig is the configuration of a Server.
 type ServerConfig struct {
 	Address  string       // host:port; port 0 picks a free one
 	Listener net.Listener // used instead of Address if not nil; the Server closes it
@@ -33,19 +34,21 @@ type ServerConfig struct {
 	MaxHeaderBytes    int           // 0 = DefaultMaxHeaderBytes
 	ReadHeaderTimeout time.Duration // 0 = DefaultReadHeaderTimeout
 	IdleTimeout       time.Duration // of a connection between requests; 0 = DefaultIdleTimeout
-	WriteStall        time.Duration // a client that reads nothing of an answer for as long is cut; 0 = DefaultWriteStall
-	MaxConnections    int           // one more closes the one that is idle for longest; 0 = DefaultMaxConnections
-	DisableH2C        bool          // speak HTTP/1.1 only; else HTTP/2 without TLS too, for clients that begin with it
+	// time after which a client that reads nothing of an answer is disconnected; 0 = DefaultWriteStall
+	WriteStall     time.Duration
+	MaxConnections int  // at the limit the connection that has been idle longest is closed; 0 = DefaultMaxConnections
+	DisableH2C     bool // speak only HTTP/1.1; otherwise also HTTP/2 without TLS, with prior knowledge
 
 	Logger *slog.Logger
-	Open   prometheus.Gauge   // how many connections are open; nil = not measured
-	Cut    prometheus.Counter // connections that were one too many; nil = not measured
+	Open   prometheus.Gauge   // number of open connections; nil = not measured
+	Cut    prometheus.Counter // connections closed because of the limit; nil = not measured
 }
 
 // Server listens and serves one handler. Open it once; Close it once or more.
 type Server struct {
 	config ServerConfig
 	http   http.Server
+	drain  *httpdrain.Drain
 	abort  context.CancelFunc // ends the contexts of requests that are being served
 	active active
 	served chan struct{} // closed when the accept loop has ended
@@ -72,25 +75,30 @@ func NewServer(c ServerConfig) *Server {
 	s := &Server{config: c, served: make(chan struct{})}
 	life, abort := context.WithCancel(context.Background())
 	s.abort = abort
+	connections := connlimit.New(connlimit.Options{Max: c.MaxConnections, Open: c.Open, Cut: c.Cut, Logger: c.Logger})
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(!c.DisableH2C)
 	s.http = http.Server{
-		Handler:                      &counted{server: s, next: c.Handler},
+		Handler:                      &counted{server: s, next: carrying(connections, c.Handler)},
 		Protocols:                    protocols,
 		MaxHeaderBytes:               c.MaxHeaderBytes,
 		ReadHeaderTimeout:            c.ReadHeaderTimeout,
 		IdleTimeout:                  c.IdleTimeout,
 		DisableGeneralOptionsHandler: true,
-		ConnState:                    follow(crowd.New(crowd.Options{Max: c.MaxConnections, Open: c.Open, Cut: c.Cut, Logger: c.Logger})),
-		BaseContext:                  func(net.Listener) context.Context { return life },
-		ErrorLog:                     slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
+		ConnState:                    follow(connections),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, c)
+		},
+		BaseContext: func(net.Listener) context.Context { return life },
+		ErrorLog:    slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
 	}
+	s.drain = httpdrain.Attach(&s.http)
 	return s
 }
 
-// Open listens and begins to serve. ctx bounds the opening only. The error is
-// fault.Unavailable if the address cannot be had.
+// Open opens the listener and starts to serve requests. ctx applies only until Open returns. Open returns
+// fault.Unavailable if the address cannot be used.
 func (s *Server) Open(ctx context.Context) error {
 	listener, err := s.listen(ctx)
 	if err != nil {
@@ -114,16 +122,28 @@ func (s *Server) listen(ctx context.Context) (net.Listener, error) {
 	return config.Listen(ctx, "tcp", s.config.Address)
 }
 
-// follow keeps the crowd up to date with what net/http tells of connections.
-func follow(w *crowd.Crowd) func(net.Conn, http.ConnState) {
+// connKey is the key of the connection in the context of a request.
+type connKey struct{}
+
+// carrying wraps a handler. It marks the connection of a request as busy while next runs. http.StateActive is not
+// used, because it begins with the first byte of a request: a client could make idle connections busy by sending one
+// byte on each.
+func carrying(w *connlimit.Limiter, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if c, ok := r.Context().Value(connKey{}).(net.Conn); ok {
+			w.Busy(c)
+			defer w.Idle(c)
+		}
+		next.ServeHTTP(rw, r)
+	})
+}
+
+// follow counts the connections that net/http opens and closes.
+func follow(w *connlimit.Limiter) func(net.Conn, http.ConnState) {
 	return func(c net.Conn, s http.ConnState) {
 		switch s {
 		case http.StateNew:
 			w.Join(c)
-		case http.StateActive:
-			w.Busy(c)
-		case http.StateIdle:
-			w.Idle(c)
 		case http.StateHijacked, http.StateClosed:
 			w.Leave(c)
 		}
@@ -132,7 +152,7 @@ func follow(w *crowd.Crowd) func(net.Conn, http.ConnState) {
 
 func (s *Server) serve(l net.Listener) {
 	defer close(s.served)
-	err := s.http.Serve(crowd.Impatient(l, s.config.WriteStall))
+	err := s.http.Serve(connlimit.Impatient(l, s.config.WriteStall))
 	if errors.Is(err, http.ErrServerClosed) {
 		return
 	}
@@ -143,7 +163,7 @@ func (s *Server) serve(l net.Listener) {
 	s.mu.Unlock()
 }
 
-// Addr is where the server listens, with the port that was picked; nil before Open.
+// Addr returns the address on which the server listens, with the actual port. It returns nil before Open.
 func (s *Server) Addr() net.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,8 +173,8 @@ func (s *Server) Addr() net.Addr {
 	return s.listener.Addr()
 }
 
-// Wait returns when no more connections are accepted: nil after Close, else what ended
-// the listener.
+// Wait blocks until the server accepts no more connections. It returns nil after Close, otherwise the error of the
+// listener.
 func (s *Server) Wait() error {
 	<-s.served
 	s.mu.Lock()
@@ -162,19 +182,19 @@ func (s *Server) Wait() error {
 	return s.failure
 }
 
-// Close stops accepting and waits for the requests being served. When ctx ends first it
-// cuts their connections, ends their contexts, and waits for their handlers to return.
-// It is idempotent; the error is that of ctx if requests were cut.
+// Close stops accepting connections, closes connections without a request, and waits for the requests in progress. If
+// ctx ends first, Close closes the connections of these requests, ends their contexts, and waits for their handlers
+// to return. It then returns the error of ctx. Close may be called several times.
 func (s *Server) Close(ctx context.Context) error {
 	defer s.abort()
 	if s.Addr() == nil {
 		return nil
 	}
-	err := s.http.Shutdown(ctx)
+	err := s.drain.Shutdown(ctx)
 	if err != nil {
 		s.abort()
-		_ = s.http.Close() // what it could say, Shutdown has said
 	}
+	_ = s.http.Close() // ends what Shutdown left; it has already returned the error
 	<-s.served
 	<-s.active.drain()
 	if err == nil {
@@ -183,8 +203,8 @@ func (s *Server) Close(ctx context.Context) error {
 	return fault.Wrap(err, "http.Close", "requests were cut because they did not end in time")
 }
 
-// counted keeps count of the requests being served, so that Close can wait for them even
-// after their connections were cut.
+// counted counts the requests in progress, so that Close can wait for their handlers after it closed their
+// connections.
 type counted struct {
 	server *Server
 	next   http.Handler

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -20,11 +21,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// gate is a handler that says when it was entered and waits to be let go.
+// gate is a handler that reports when it was entered and waits until the test releases it.
 type gate struct {
 	entered chan struct{}
 	release chan struct{}
-	left    chan error // what ended it: nil if it was let go, else the error of its context
+	left    chan error // nil if the test released the handler, otherwise the error of its context
 }
 
 func newGate() *gate {
@@ -54,7 +55,7 @@ func openServer(t *testing.T, c apihttp.ServerConfig) *apihttp.Server {
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
-		cancel() // whatever is still served is cut
+		cancel() // aborts requests that are still being served
 		_ = server.Close(ctx)
 	})
 	return server
@@ -71,7 +72,7 @@ func send(t *testing.T, server *apihttp.Server, text string) net.Conn {
 
 const plainGet = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
-func TestCloseLetsARequestFinishAndRefusesNewConnections(t *testing.T) {
+func TestClose_FinishesRequestsAndRefusesNewConnections(t *testing.T) {
 	g := newGate()
 	server := openServer(t, apihttp.ServerConfig{Handler: g})
 	conn := send(t, server, plainGet)
@@ -107,7 +108,42 @@ func TestCloseLetsARequestFinishAndRefusesNewConnections(t *testing.T) {
 	}
 }
 
-func TestCloseCutsWhatDoesNotEndInTimeAndWaitsForItsHandler(t *testing.T) {
+func TestClose_EndsConnectionsWithoutRequestAtOnce(t *testing.T) {
+	for name, text := range map[string]string{"silent": "", "half a head": "GET / HTTP/1.1\r\nHost: loc"} {
+		t.Run(name, func(t *testing.T) {
+			server := openServer(t, apihttp.ServerConfig{Handler: http.NotFoundHandler()})
+			conn := send(t, server, text)
+			done := send(t, server, plainGet) // accepted after conn: its answer says that conn is known
+			if _, err := http.ReadResponse(bufio.NewReader(done), nil); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			start := time.Now()
+			if err := server.Close(ctx); err != nil {
+				t.Errorf("no request was cut, and Close returned %v", err)
+			}
+			if took := time.Since(start); took > 4*time.Second { // net/http waits for more than five
+				t.Errorf("Close took %v", took)
+			}
+			if _, err := io.ReadAll(conn); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error("the connection is still open")
+			}
+		})
+	}
+}
+
+func TestClose_WithoutTimeCutsNoRequestIfThereIsNone(t *testing.T) {
+	server := openServer(t, apihttp.ServerConfig{Handler: http.NotFoundHandler()})
+	send(t, server, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := server.Close(ctx); err != nil {
+		t.Errorf("no request was cut, and Close returned %v", err)
+	}
+}
+
+func TestClose_CutsLateRequestsAndWaitsForTheirHandlers(t *testing.T) {
 	g := newGate()
 	server := openServer(t, apihttp.ServerConfig{Handler: g})
 	send(t, server, plainGet)
@@ -127,7 +163,7 @@ func TestCloseCutsWhatDoesNotEndInTimeAndWaitsForItsHandler(t *testing.T) {
 	}
 }
 
-func TestABusyAddressIsAnErrorThatNamesIt(t *testing.T) {
+func TestListen_AddressInUseIsNamed(t *testing.T) {
 	server := openServer(t, apihttp.ServerConfig{Handler: http.NotFoundHandler()})
 	second := apihttp.NewServer(apihttp.ServerConfig{
 		Address: server.Addr().String(), Handler: http.NotFoundHandler(), Logger: slog.New(slog.DiscardHandler),
@@ -137,11 +173,11 @@ func TestABusyAddressIsAnErrorThatNamesIt(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	if err := second.Close(t.Context()); err != nil {
-		t.Errorf("closing what never opened: %v", err)
+		t.Errorf("Close without Open: %v", err)
 	}
 }
 
-func TestAServerMayBeGivenItsListener(t *testing.T) {
+func TestServer_UsesGivenListener(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +191,7 @@ func TestAServerMayBeGivenItsListener(t *testing.T) {
 	}
 }
 
-func TestAListenerThatEndsIsReported(t *testing.T) {
+func TestServer_ReportsFailedListener(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -167,11 +203,12 @@ func TestAListenerThatEndsIsReported(t *testing.T) {
 	}
 }
 
-func TestHeadersBeyondTheLimitAre431(t *testing.T) {
+func TestHeaders_OverLimitAre431(t *testing.T) {
 	base := newFixture(t).serve(t)
 	for size, want := range map[int]int{3000: http.StatusNoContent, 16 << 10: http.StatusRequestHeaderFieldsTooLarge} {
 		conn := dial(t, base)
-		_, _ = io.WriteString(conn, "GET /v1.0/state/orders/a HTTP/1.1\r\nHost: localhost\r\nX-Fill: "+strings.Repeat("x", size)+"\r\n\r\n")
+		_, _ = io.WriteString(conn,
+			"GET /v1.0/state/orders/a HTTP/1.1\r\nHost: localhost\r\nX-Fill: "+strings.Repeat("x", size)+"\r\n\r\n")
 		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -183,15 +220,16 @@ func TestHeadersBeyondTheLimitAre431(t *testing.T) {
 	}
 }
 
-func TestHeadersThatDoNotComeEndTheConnection(t *testing.T) {
-	server := openServer(t, apihttp.ServerConfig{Handler: http.NotFoundHandler(), ReadHeaderTimeout: 20 * time.Millisecond})
+func TestHeaders_LateCloseConnection(t *testing.T) {
+	server := openServer(t, apihttp.ServerConfig{Handler: http.NotFoundHandler(),
+		ReadHeaderTimeout: 20 * time.Millisecond})
 	conn := send(t, server, "GET / HTTP/1.1\r\nHost: loc")
 	if _, err := io.ReadAll(conn); err != nil {
 		t.Errorf("the connection was not closed: %v", err)
 	}
 }
 
-func TestHTTP10WithoutHostIsServed(t *testing.T) {
+func TestServer_ServesHTTP10WithoutHost(t *testing.T) {
 	conn := dial(t, newFixture(t).serve(t))
 	_, _ = io.WriteString(conn, "GET /v1.0/healthz HTTP/1.0\r\n\r\n")
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -204,7 +242,7 @@ func TestHTTP10WithoutHostIsServed(t *testing.T) {
 	}
 }
 
-func TestHTTP2WithoutTLSIsSpokenUnlessSwitchedOff(t *testing.T) {
+func TestServer_SpeaksH2CUnlessDisabled(t *testing.T) {
 	f := newFixture(t)
 	face, err := apihttp.New(f.config)
 	if err != nil {
@@ -215,7 +253,8 @@ func TestHTTP2WithoutTLSIsSpokenUnlessSwitchedOff(t *testing.T) {
 		transport := &http.Transport{Protocols: new(http.Protocols)}
 		transport.Protocols.SetUnencryptedHTTP2(true)
 		defer transport.CloseIdleConnections()
-		request, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+server.Addr().String()+"/v1.0/state/orders",
+		request, err := http.NewRequestWithContext(t.Context(), "POST",
+			"http://"+server.Addr().String()+"/v1.0/state/orders",
 			strings.NewReader(`[{"key":"h2","value":1}]`))
 		if err != nil {
 			t.Fatal(err)

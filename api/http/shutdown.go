@@ -2,7 +2,7 @@ package http
 
 import "net/http"
 
-// headerForce asks for an end without grace.
+// headerForce is the header that requests a shutdown without a grace period.
 const headerForce = "Dapr-Force-Shutdown"
 
 // shutdown serves POST /v1.0/shutdown: it answers, then asks the process to stop.

@@ -20,7 +20,8 @@ func (f *Face) getState(p *reply, r *http.Request) error {
 	}
 	ctx := f.deadline(p, r)
 	defer ctx.end()
-	item, err := f.state.Get(ctx, api.GetRequest{Store: store, Key: key, ReadOptions: options})
+	request := api.GetRequest{Store: store, Key: key, ReadOptions: options}
+	item, err := f.held(p, r, &request.ReadOptions, func() (state.Item, error) { return f.state.Get(ctx, request) })
 	if err != nil {
 		return err
 	}
@@ -39,12 +40,13 @@ func (f *Face) saveState(p *reply, r *http.Request) error {
 		return err
 	}
 	defer f.release(body)
-	items, err := decodeSave(body.data)
+	items, err := f.decodeSave(p, r, body.data)
 	if err != nil {
 		return err
 	}
 	ctx := f.deadline(p, r)
 	defer ctx.end()
+	p.share.Work()
 	written, err := f.state.Save(ctx, api.SaveRequest{Store: store, Items: items, WriteOptions: query.writeOptions(r)})
 	if err != nil {
 		return err
@@ -69,7 +71,9 @@ func (f *Face) bulkGetState(p *reply, r *http.Request) error {
 	}
 	ctx := f.deadline(p, r)
 	defer ctx.end()
-	bulk, err := f.state.BulkGet(ctx, request)
+	bulk, err := f.bulk(p, r, request, func(request api.BulkGetRequest) (api.Bulk, error) {
+		return f.state.BulkGet(ctx, request)
+	})
 	if err != nil {
 		return err
 	}
@@ -91,7 +95,7 @@ func (f *Face) decodeBulkGet(p *reply, r *http.Request) (api.BulkGetRequest, err
 		return api.BulkGetRequest{}, err
 	}
 	defer f.release(body)
-	in, err := decodeBulk(body.data)
+	in, err := f.decodeBulk(p, r, body.data)
 	if err != nil {
 		return api.BulkGetRequest{}, err
 	}
@@ -100,7 +104,7 @@ func (f *Face) decodeBulkGet(p *reply, r *http.Request) (api.BulkGetRequest, err
 	return api.BulkGetRequest{Store: store, Keys: in.Keys, Parallelism: in.Parallelism, ReadOptions: options}, err
 }
 
-// overlay lays the metadata of the query over that of the body.
+// overlay merges the metadata of the body and the query. The query wins.
 func overlay(body, query map[string]string) map[string]string {
 	if len(body) == 0 {
 		return query
@@ -157,12 +161,13 @@ func (f *Face) transactState(p *reply, r *http.Request) error {
 		return err
 	}
 	defer f.release(body)
-	operations, metadata, err := decodeTransaction(body.data)
+	operations, metadata, err := f.decodeTransaction(p, r, store, body.data)
 	if err != nil {
 		return err
 	}
 	ctx := f.deadline(p, r)
 	defer ctx.end()
+	p.share.Work()
 	written, err := f.state.Transact(ctx, api.TransactRequest{
 		Store: store, Operations: operations, StoreMetadata: metadata, WriteOptions: query.writeOptions(r),
 	})
@@ -220,8 +225,8 @@ func parseLimit(text string) (int, error) {
 	return n, nil
 }
 
-// openState reads store and query of a request with a body, and refuses a store that
-// cannot serve it before the body is read.
+// openState reads the store name and the query of a request before its body is read. It returns an error if the store
+// cannot be used.
 func (f *Face) openState(r *http.Request) (store string, q query, err error) {
 	if store, err = stateStore(r.URL); err != nil {
 		return "", q, err

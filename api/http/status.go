@@ -6,7 +6,7 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// status is the one place where a kind of failure becomes an HTTP status.
+// status maps every kind of failure to an HTTP status.
 func status(k api.Kind) int {
 	switch k {
 	case api.Malformed, api.Missing:
@@ -19,6 +19,8 @@ func status(k api.Kind) int {
 		return http.StatusNotFound
 	case api.Method:
 		return http.StatusMethodNotAllowed
+	case api.NotServed:
+		return http.StatusNotImplemented
 	case api.Conflict:
 		return http.StatusConflict
 	case api.Failed, api.Unsupported, api.Unavailable, api.Timeout, api.Indeterminate, api.NotReady:
@@ -28,15 +30,15 @@ func status(k api.Kind) int {
 	}
 }
 
-// statusNotNow is what load balancers and orchestrators read as "not at this moment".
+// statusNotNow is the status that load balancers and orchestrators understand as temporarily unavailable.
 const statusNotNow = http.StatusServiceUnavailable
 
-// fail answers with an error. What the operator of the node has to mend is logged: the
-// client that reads the answer cannot.
+// fail answers with an error. It logs errors that only the operator of the node can fix.
 func (f *Face) fail(p *reply, r *http.Request, err error) {
 	e := api.AsError(err)
 	if e.Details.Reason == api.ReasonInternal || e.Details.Reason == api.ReasonCorrupt {
-		f.log.Error("a request failed", "method", r.Method, "route", p.count.pattern, "code", e.Code, "error", e.Message)
+		f.log.Error("a request failed", "method", r.Method, "route", p.count.pattern, "code", e.Code, "error",
+			e.Message)
 	}
 	if e.Kind == api.Unauthenticated {
 		p.Header()["Www-Authenticate"] = []string{"dapr-api-token"}

@@ -15,9 +15,9 @@ import (
 
 var update = flag.Bool("update", false, "write the answers that came into testdata")
 
-// Every row of the API's tables has a step in one of the transcripts. Those below
-// testdata/contract hold for any store; those below testdata/face need this fixture.
-func TestTranscriptsHold(t *testing.T) {
+// Every row of the API's tables has a step in a transcript. Transcripts in testdata/contract apply to any store; those
+// in testdata/face need this fixture.
+func TestTranscripts_Match(t *testing.T) {
 	for _, dir := range []string{"contract", "face"} {
 		files, err := filepath.Glob(filepath.Join("testdata", dir, "*.txt"))
 		if err != nil || len(files) == 0 {
@@ -39,10 +39,12 @@ func TestTranscriptsHold(t *testing.T) {
 	}
 }
 
-// adaptations are what single transcripts need of the face; the world knows the others.
+// adaptations returns the changes of the face that single transcripts need. The world has the other changes.
 func adaptations() map[string]func(*fixture) {
 	return map[string]func(*fixture){
-		"origins": func(f *fixture) { f.config.AllowedOrigins = []string{"https://app.example", "http://localhost:8080"} },
+		"origins": func(f *fixture) {
+			f.config.AllowedOrigins = []string{"https://app.example", "http://localhost:8080"}
+		},
 		"origins-any": func(f *fixture) {
 			f.config.AllowedOrigins = []string{"*"}
 			f.config.Tokens = apitest.Tokens("token")

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// bare is an HTTP/1.1 client on one connection that costs as little as can be: one write and
-// one parsed answer for a request, on the goroutine of the caller. With it two stores that
-// speak HTTP are compared and not their client libraries. It is not for concurrent use.
+// bare is an HTTP/1.1 client on one connection with very little overhead: one write and one parsed
+// response per request, on the goroutine of the caller. With this client, a comparison measures the
+// stores and not their client libraries. It is not safe for concurrent use.
 type bare struct {
 	address string
 	conn    net.Conn
@@ -30,14 +30,14 @@ func (b *bare) fetch(ctx context.Context, method, path string, body []byte) ([]b
 	}
 	got, err := b.once(ctx, method, path, body)
 	if err != nil {
-		_ = b.conn.Close() // the error says more
+		_ = b.conn.Close() // the first error is more useful
 		b.conn = nil
 	}
 	return got, err
 }
 
 func (b *bare) once(ctx context.Context, method, path string, body []byte) ([]byte, error) {
-	deadline, _ := ctx.Deadline() // none is the zero time, which SetDeadline takes for none
+	deadline, _ := ctx.Deadline() // without a deadline it is the zero time, which SetDeadline reads as none
 	if err := b.conn.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
@@ -58,5 +58,5 @@ func (b *bare) once(ctx context.Context, method, path string, body []byte) ([]by
 	return success(answer, method, path)
 }
 
-// hostPort is the address in a URL of a node.
+// hostPort returns the address in the URL of a node.
 func hostPort(url string) string { return strings.TrimPrefix(url, "http://") }

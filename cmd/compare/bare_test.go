@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-func TestABareClientKeepsItsConnectionAndComesBackAfterAnError(t *testing.T) {
+func TestBare_ReusesAndReopensItsConnection(t *testing.T) {
 	var connections atomic.Int32
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/broken" {
@@ -29,7 +29,8 @@ func TestABareClientKeepsItsConnectionAndComesBackAfterAnError(t *testing.T) {
 	server.Start()
 	defer server.Close()
 	b := &bare{address: hostPort(server.URL)}
-	for _, c := range []struct{ method, body, want string }{{"POST", "x", "POST x"}, {"GET", "", "GET "}, {"POST", "yy", "POST yy"}} {
+	for _, c := range []struct{ method, body, want string }{{"POST", "x", "POST x"}, {"GET", "", "GET "},
+		{"POST", "yy", "POST yy"}} {
 		var body []byte
 		if c.body != "" {
 			body = []byte(c.body)
@@ -42,15 +43,16 @@ func TestABareClientKeepsItsConnectionAndComesBackAfterAnError(t *testing.T) {
 	if n := connections.Load(); n != 1 {
 		t.Errorf("%d connections for three requests", n)
 	}
-	if _, err := b.fetch(t.Context(), "GET", "/broken", nil); err == nil || !strings.Contains(err.Error(), "no such thing") {
-		t.Errorf("an answer that is no success: %v", err)
+	if _, err := b.fetch(t.Context(), "GET", "/broken", nil); err == nil ||
+		!strings.Contains(err.Error(), "no such thing") {
+		t.Errorf("a response without success: %v", err)
 	}
 	if got, err := b.fetch(t.Context(), "GET", "/", nil); err != nil || string(got) != "GET " {
 		t.Errorf("after an error: %q, %v", got, err)
 	}
 }
 
-func TestTheGatewayOfEtcdIsSpokenToAsItsDocumentationSays(t *testing.T) {
+func TestEtcdGateway_SendsDocumentedRequests(t *testing.T) {
 	values := map[string][]byte{}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var in struct {
@@ -82,6 +84,6 @@ func TestTheGatewayOfEtcdIsSpokenToAsItsDocumentationSays(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	if _, err := c.read(t.Context(), "absent", false); err == nil {
-		t.Error("a key that is not there was read")
+		t.Error("a missing key was read")
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// etcd is three members on this machine.
+// etcd is a cluster of three members on this machine.
 type etcd struct {
 	*processes
 	version string
@@ -22,8 +22,9 @@ type etcd struct {
 	gateway []client
 }
 
-// sharers is how many clients share a connection of the etcd client, which is made for
-// sharing: one each would cost etcd more than it gives.
+// sharers is the number of load clients that share one client/v3 client, and so one connection. The
+// etcd client is made for use by many goroutines. One connection for each load client would make
+// etcd slower.
 const sharers = 8
 
 func openEtcd(ctx context.Context, s *settings, dir string) (store, error) {
@@ -42,8 +43,10 @@ func openEtcd(ctx context.Context, s *settings, dir string) (store, error) {
 	}
 	for i := range 3 {
 		name, url, peer := "m"+strconv.Itoa(i+1), "http://127.0.0.1:"+ports[i], "http://127.0.0.1:"+ports[3+i]
-		if err := p.start(name, program, "--name", name, "--data-dir", name, "--listen-client-urls", url, "--advertise-client-urls", url, "--listen-peer-urls", peer,
-			"--initial-advertise-peer-urls", peer, "--initial-cluster", strings.Join(cluster, ","), "--initial-cluster-state", "new", "--logger", "zap", "--log-level", "warn"); err != nil {
+		if err := p.start(name, program, "--name", name, "--data-dir", name, "--listen-client-urls", url,
+			"--advertise-client-urls", url, "--listen-peer-urls", peer,
+			"--initial-advertise-peer-urls", peer, "--initial-cluster", strings.Join(cluster, ","),
+			"--initial-cluster-state", "new", "--logger", "zap", "--log-level", "warn"); err != nil {
 			p.end()
 			return nil, err
 		}
@@ -63,9 +66,10 @@ func openEtcd(ctx context.Context, s *settings, dir string) (store, error) {
 func (e *etcd) name() string { return "etcd" }
 func (e *etcd) about() string {
 	if e.bare {
-		return e.version + ", three members, its JSON gateway, client a bare one over HTTP/1.1"
+		return e.version + ", three members, JSON gateway, minimal HTTP/1.1 client"
 	}
-	return e.version + ", three members, client go.etcd.io/etcd/client/v3, a connection for " + strconv.Itoa(sharers) + " clients"
+	return e.version + ", three members, client go.etcd.io/etcd/client/v3, one connection per " +
+		strconv.Itoa(sharers) + " clients"
 }
 
 func (e *etcd) end() {
@@ -126,7 +130,7 @@ func (c *etcdClient) read(ctx context.Context, key string, strong bool) (string,
 	return string(got.Kvs[0].Value), nil
 }
 
-// etcdGateway speaks JSON over HTTP, which etcd translates to its own gRPC.
+// etcdGateway is a client of etcd's JSON gateway, which translates HTTP to gRPC.
 type etcdGateway struct{ bare bare }
 
 type etcdPair struct {

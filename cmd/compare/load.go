@@ -9,11 +9,12 @@ import (
 	"time"
 )
 
-// operation is what a client does over and over.
+// operation is the request that a client repeats.
 type operation string
 
-// A strong read or write is linearizable. An eventual read is what a store answers from
-// one node alone: etcd calls it serializable, and a single Redis knows no other.
+// The operations that are measured. Strong reads and writes are linearizable. An eventual read is
+// answered by one node without asking the others. etcd calls such a read serializable. A single
+// Redis has only this kind of read.
 const (
 	strongSave   operation = "strong save"
 	strongRead   operation = "strong read"
@@ -22,7 +23,7 @@ const (
 
 var operations = []operation{strongSave, strongRead, eventualRead}
 
-// client makes one request after another. It is not for concurrent use.
+// client makes one request after another. It is not safe for concurrent use.
 type client interface {
 	save(ctx context.Context, key, value string) error
 	read(ctx context.Context, key string, strong bool) (value string, err error)
@@ -32,20 +33,20 @@ type client interface {
 type store interface {
 	name() string
 	about() string // version, settings and client, for the report
-	// clients are n clients, spread over the nodes. They live as long as the store.
+	// clients returns n clients, spread over the nodes. They are closed with the store.
 	clients(n int) ([]client, error)
-	// cpu is what the processes of the store have spent on processors since they were
-	// started, and false where that cannot be told.
+	// cpu returns the CPU time that the processes of the store have used since their start. It
+	// returns false if it is unknown.
 	cpu() (time.Duration, bool)
 	end()
 }
 
-// figures are what turns have added up to.
+// figures are the results of several turns.
 type figures struct {
 	count   int
 	elapsed time.Duration
-	cpu     time.Duration // of the processes of the store; 0 is not known
-	buckets [400]int      // of latency, each 5 % wider than the one before, from 1 microsecond
+	cpu     time.Duration // CPU time of the processes of the store; 0 = unknown
+	buckets [400]int      // latency histogram from 1 microsecond; each bucket is 5 % wider than the previous one
 }
 
 const growth = 1.05
@@ -63,10 +64,10 @@ func (f *figures) merge(other *figures) {
 	}
 }
 
-// rate is requests per second.
+// rate returns requests per second.
 func (f *figures) rate() float64 { return float64(f.count) / f.elapsed.Seconds() }
 
-// String is what stands in a cell of a table.
+// String returns the text of a table cell.
 func (f *figures) String() string {
 	s := fmt.Sprintf("%.0f, %s, %s", f.rate(), f.quantile(0.5), f.quantile(0.99))
 	if f.cpu > 0 {
@@ -75,14 +76,15 @@ func (f *figures) String() string {
 	return s
 }
 
-// cost is what a request costs the store in time of processors. Unlike a rate it says the
-// same on a machine that others use as well.
+// cost returns the CPU time of the store per request. Unlike the rate, it does not depend on other
+// load on the machine.
 func (f *figures) cost() time.Duration {
 	return (f.cpu / time.Duration(max(f.count, 1))).Round(time.Microsecond)
 }
 
-// beside compares figures with those of another store: how many times as many requests, and
-// how many times fewer processors for each.
+// beside returns a table cell that compares f with the figures of another store. The first number
+// is the ratio of the request rates. The second is the inverse ratio of the CPU time per request;
+// it is left out if the CPU time is not known.
 func (f *figures) beside(other *figures) string {
 	s := fmt.Sprintf("**%.1f**", f.rate()/other.rate())
 	if f.cpu > 0 && other.cpu > 0 {
@@ -91,20 +93,22 @@ func (f *figures) beside(other *figures) string {
 	return s
 }
 
-// quantile is the latency that a part of the requests did not exceed, within 5 %.
+// quantile returns the latency that this part of the requests did not exceed, within 5 %.
 func (f *figures) quantile(part float64) time.Duration {
 	seen, want := 0, int(math.Ceil(part*float64(f.count)))
 	for i, n := range f.buckets {
 		if seen += n; seen >= want {
-			return time.Duration(math.Pow(growth, float64(i+1)) * float64(time.Microsecond)).Round(10 * time.Microsecond)
+			return time.Duration(math.Pow(growth, float64(i+1)) * float64(time.Microsecond)).Round(
+				10 * time.Microsecond)
 		}
 	}
 	return 0
 }
 
-// load keeps n clients busy for a while. Every answer is checked: a value that is not the
-// one that was written, or an error, ends the run.
-func load(ctx context.Context, f *figures, st store, op operation, n, keys int, value string, during time.Duration) error {
+// load runs n clients for a while. It checks every response: an error or a wrong value ends the
+// measurement.
+func load(ctx context.Context, f *figures, st store, op operation, n, keys int, value string,
+	during time.Duration) error {
 	clients, err := st.clients(n)
 	if err != nil {
 		return err
@@ -155,11 +159,11 @@ type wrongValueError struct {
 }
 
 func (e *wrongValueError) Error() string {
-	return "the value of " + e.key + " is not what was written, but " + strconv.Itoa(e.bytes) + " other bytes"
+	return "the value of " + e.key + " is not the written one; it has " + strconv.Itoa(e.bytes) + " other bytes"
 }
 
-// fill writes every key, and waits until all nodes answer with the last one, so that no
-// eventual read finds nothing.
+// fill writes a value to every key and waits until all nodes return the last value written. So
+// every eventual read finds a value.
 func fill(ctx context.Context, st store, keys int, value string) error {
 	clients, err := st.clients(3)
 	if err != nil {
@@ -171,14 +175,17 @@ func fill(ctx context.Context, st store, keys int, value string) error {
 		}
 	}
 	for _, c := range clients {
-		if err := until(ctx, func() error { return once(ctx, c, eventualRead, "k"+strconv.Itoa(keys-1), value) }); err != nil {
+		if err := until(ctx, func() error {
+			return once(ctx, c, eventualRead, "k"+strconv.Itoa(keys-1),
+				value)
+		}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// until tries for a minute, ten times a second.
+// until retries for a minute, ten times per second.
 func until(ctx context.Context, try func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// memory keeps values in memory, and spoils every answer if told to.
+// memory keeps values in memory. It can return wrong values.
 type memory struct {
 	mu     sync.Mutex
 	values map[string]string
@@ -46,7 +46,7 @@ func (m *memory) read(_ context.Context, key string, _ bool) (string, error) {
 	return m.values[key] + m.spoil, nil
 }
 
-func TestTheTableHasARowForEachOperationAndNumberOfClients(t *testing.T) {
+func TestTable_PrintsARowPerOperationAndClients(t *testing.T) {
 	var out strings.Builder
 	stores := []store{&memory{values: map[string]string{}}, &memory{values: map[string]string{}}}
 	s := &settings{turn: time.Millisecond, rounds: 2, keys: 3, clients: []int{1, 4}}
@@ -63,7 +63,7 @@ func TestTheTableHasARowForEachOperationAndNumberOfClients(t *testing.T) {
 	}
 }
 
-func TestAWrongValueEndsTheRun(t *testing.T) {
+func TestLoad_StopsAtAWrongValue(t *testing.T) {
 	m := &memory{values: map[string]string{"k0": "v"}, spoil: "!"}
 	err := load(t.Context(), &figures{}, m, eventualRead, 2, 1, "v", time.Minute)
 	var wrong *wrongValueError
@@ -72,7 +72,7 @@ func TestAWrongValueEndsTheRun(t *testing.T) {
 	}
 }
 
-func TestQuantilesAreWithinFivePercent(t *testing.T) {
+func TestQuantile_IsWithinFivePercent(t *testing.T) {
 	var f figures
 	for i := range 1000 {
 		f.add(time.Duration(i+1) * 100 * time.Microsecond)
@@ -84,36 +84,38 @@ func TestQuantilesAreWithinFivePercent(t *testing.T) {
 	}
 }
 
-func TestBadSettingsAreRefused(t *testing.T) {
-	for _, args := range [][]string{{"-clients", "1,x"}, {"-sizes", "0"}, {"-rounds", "0"}, {"-turn", "0s"}, {"-unknown"}} {
+func TestParse_RefusesBadSettings(t *testing.T) {
+	for _, args := range [][]string{{"-clients", "1,x"}, {"-sizes", "0"}, {"-rounds", "0"}, {"-turn", "0s"},
+		{"-unknown"}} {
 		if _, err := parse(args, io.Discard); err == nil {
-			t.Errorf("%v was taken", args)
+			t.Errorf("%v was accepted", args)
 		}
 	}
 }
 
-func TestAProgramThatIsNotThereIsNamed(t *testing.T) {
+func TestFind_NamesAMissingProgram(t *testing.T) {
 	_, err := openRedis(t.Context(), &settings{redis: "no-such-redis"}, t.TempDir())
 	var missing *missingError
-	if !errors.As(err, &missing) || !strings.Contains(err.Error(), `"no-such-redis"`) || !strings.Contains(err.Error(), "-redis") {
+	if !errors.As(err, &missing) || !strings.Contains(err.Error(), `"no-such-redis"`) ||
+		!strings.Contains(err.Error(), "-redis") {
 		t.Errorf("%v", err)
 	}
 }
 
-func TestWhatARequestCostsIsComparedToo(t *testing.T) {
+func TestFigures_CompareCPUPerRequest(t *testing.T) {
 	f := figures{count: 1000, elapsed: time.Second, cpu: 100 * time.Millisecond}
 	other := figures{count: 500, elapsed: time.Second, cpu: 200 * time.Millisecond}
 	if got, want := f.beside(&other), "**2.0**, 4.0"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	if got, want := f.beside(&figures{count: 500, elapsed: time.Second}), "**2.0**"; got != want {
-		t.Errorf("%s where the other's processors are not known, want %s", got, want)
+		t.Errorf("%s with an unknown CPU time of the other, want %s", got, want)
 	}
 }
 
-func TestTheProcessorsOfAProcessAreReadOnLinux(t *testing.T) {
+func TestCPU_ReadsAProcessOnLinux(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		t.Skip("there is /proc on Linux only")
+		t.Skip("/proc exists on Linux only")
 	}
 	p := &processes{dir: t.TempDir()}
 	defer p.end()

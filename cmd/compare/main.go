@@ -1,18 +1,16 @@
-// Command compare measures Quorate beside etcd and Redis, in one run on one machine: three
-// processes of Quorate, three of etcd, and one Redis that forces every write to the disk,
-// take turns under the same load, and the table it prints gives ratios: of rates, and of the
-// processors' time that a request costs the processes of a store (on Linux).
+// Command compare measures Quorate beside etcd and Redis, in one run on one machine. It runs three
+// Quorate processes, three etcd processes, and one Redis process that forces every write to disk.
+// They take turns under the same load. The tables that it prints give ratios of the rates and, on
+// Linux, of the CPU time per request.
 //
-// Every store is spoken to with the client that its users have in Go: net/http for Quorate,
-// go.etcd.io/etcd/client/v3 for etcd, go-redis for Redis. Two programs that share a machine
-// with their clients are measured together with them, so -client http speaks to Quorate and
-// to etcd with one and the same client that costs next to nothing, over the HTTP that both
-// offer. Clients are spread evenly over
-// the nodes of a cluster. All processes and clients share the machine, and the stores that
-// do not have their turn are idle.
+// Each store is used through its usual Go client: net/http for Quorate, go.etcd.io/etcd/client/v3
+// for etcd, go-redis for Redis. The clients run on the same machine, so their CPU time affects the
+// result. With -client http, Quorate and etcd are used through the same minimal HTTP client
+// instead. Clients are spread evenly over the nodes of a cluster. While one store has its turn, the
+// others are idle.
 //
-// It owns the processes it starts and their directories, and ends both. A store whose
-// program is not named and not on the PATH is left out, and the table says so.
+// It owns the processes it starts and their directories, and removes both. A store whose program is
+// not found is left out, and the table says so.
 package main
 
 import (
@@ -63,17 +61,19 @@ func parse(args []string, out io.Writer) (*settings, error) {
 	f := flag.NewFlagSet("compare", flag.ContinueOnError)
 	f.SetOutput(out)
 	f.StringVar(&s.quorate, "quorate", "quorate", "the quorate program")
-	f.StringVar(&s.beside, "beside", "", "another quorate program to compare with, as one of an earlier version; empty is none")
+	f.StringVar(&s.beside, "beside", "", "another quorate program to compare with, for example an earlier version; "+
+		"empty = none")
 	f.StringVar(&s.etcd, "etcd", "etcd", "the etcd program; Debian's package is etcd-server")
 	f.StringVar(&s.redis, "redis", "redis-server", "the Redis program; Debian's package is redis-server")
 	f.StringVar(&s.dir, "dir", "", "directory on the disk to measure; empty uses a temporary one")
-	f.DurationVar(&s.turn, "turn", 2*time.Second, "how long a store is under load at a time")
-	f.IntVar(&s.rounds, "rounds", 3, "turns of each store for each cell of the table")
-	f.IntVar(&s.keys, "keys", 1000, "keys that are written and read")
-	client := f.String("client", "own", "own: the Go client that users of each store have; http: one bare HTTP/1.1 client for Quorate and for etcd's JSON gateway")
-	clients := f.String("clients", "1,64,512", "numbers of clients, with commas between")
-	sizes := f.String("sizes", "256", "sizes of values in bytes, with commas between")
-	quorateArgs := f.String("quorate-args", "", "further arguments of quorate run, with spaces between")
+	f.DurationVar(&s.turn, "turn", 2*time.Second, "duration of one turn")
+	f.IntVar(&s.rounds, "rounds", 3, "turns per store and table cell")
+	f.IntVar(&s.keys, "keys", 1000, "number of keys")
+	client := f.String("client", "own", "own: the usual Go client of each store; http: one minimal HTTP/1.1 client "+
+		"for Quorate and for etcd's JSON gateway")
+	clients := f.String("clients", "1,64,512", "numbers of clients, separated by commas")
+	sizes := f.String("sizes", "256", "sizes of values in bytes, separated by commas")
+	quorateArgs := f.String("quorate-args", "", "additional arguments of quorate run, separated by spaces")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func numbers(name, text string) ([]int, error) {
 	return out, nil
 }
 
-// run starts what there is, measures every cell, and prints the tables.
+// run starts the stores, measures every cell, and prints the tables.
 func run(ctx context.Context, s *settings, out io.Writer) (err error) {
 	dir, err := os.MkdirTemp(s.dir, "compare-")
 	if err != nil {
@@ -120,7 +120,8 @@ func run(ctx context.Context, s *settings, out io.Writer) (err error) {
 			st.end()
 		}
 	}()
-	for _, open := range []func(context.Context, *settings, string) (store, error){openQuorate, openBeside, openEtcd, openRedis} {
+	for _, open := range []func(context.Context, *settings, string) (store, error){openQuorate, openBeside, openEtcd,
+		openRedis} {
 		st, err := open(ctx, s, dir)
 		var missing *missingError
 		if errors.As(err, &missing) {
@@ -137,7 +138,7 @@ func run(ctx context.Context, s *settings, out io.Writer) (err error) {
 		fmt.Fprintf(out, "%s: %s\n", st.name(), st.about())
 	}
 	if len(stores) == 0 || stores[0].name() != "quorate" {
-		return errors.New("there is no quorate to compare with: build it with make build and name it with -quorate")
+		return errors.New("the quorate program is missing: build it with make build, or give its path with -quorate")
 	}
 	for _, size := range s.sizes {
 		if err := table(ctx, s, out, stores, size); err != nil {

@@ -13,26 +13,26 @@ import (
 	"time"
 )
 
-// missingError says that a program is not there.
+// missingError is the error for a program that is not found.
 type missingError struct{ name, program string }
 
 func (e *missingError) Error() string {
-	return fmt.Sprintf("%s: there is no program %q; name it with -%s", e.name, e.program, e.name)
+	return fmt.Sprintf("%s: the program %q is not found; give its path with -%s", e.name, e.program, e.name)
 }
 
-// processes are those of one store.
+// processes are the processes of one store.
 type processes struct {
 	dir  string
 	cmds []*exec.Cmd
 }
 
-// start runs a program until end. What it prints goes to a file of its own.
+// start runs a program until end. Its output goes to its own log file.
 func (p *processes) start(name, program string, args ...string) error {
 	log, err := os.Create(filepath.Join(p.dir, name+".log"))
 	if err != nil {
 		return err
 	}
-	defer log.Close() // the process has its own
+	defer log.Close() // the process has its own descriptor
 	cmd := exec.Command(program, args...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, p.dir
 	if err := cmd.Start(); err != nil {
@@ -42,8 +42,9 @@ func (p *processes) start(name, program string, args ...string) error {
 	return nil
 }
 
-// cpu reads the times of every process as proc_pid_stat(5) has them, in user and in system
-// mode, in hundredths of a second.
+// cpu returns the CPU time, user and system, of all processes together. It reads the times from
+// /proc, where they are in hundredths of a second; see proc_pid_stat(5). It returns false if they
+// cannot be read.
 func (p *processes) cpu() (time.Duration, bool) {
 	var ticks int64
 	for _, c := range p.cmds {
@@ -51,7 +52,7 @@ func (p *processes) cpu() (time.Duration, bool) {
 		if err != nil {
 			return 0, false
 		}
-		// The name of the program, in parentheses, may have spaces in it.
+		// The name of the program, in parentheses, may contain spaces.
 		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 		const user, system = 11, 12
 		if len(fields) <= system {
@@ -75,7 +76,7 @@ func (p *processes) end() {
 	}
 }
 
-// failed adds the end of the logs to what went wrong.
+// failed adds the end of the logs to an error.
 func (p *processes) failed(err error) error {
 	logs, _ := filepath.Glob(filepath.Join(p.dir, "*.log")) // the pattern is well formed
 	for _, name := range logs {
@@ -86,8 +87,8 @@ func (p *processes) failed(err error) error {
 	return err
 }
 
-// freePorts are ports of 127.0.0.1 that are free at this moment, below those that the system
-// gives to outgoing connections: nobody takes them before the processes start.
+// freePorts returns ports of 127.0.0.1 that are free now. They are below the range for outgoing
+// connections, so that they are still free when the processes start.
 func freePorts(n int) ([]string, error) {
 	const first, end = 10240, 32768
 	var out []string
@@ -103,10 +104,10 @@ func freePorts(n int) ([]string, error) {
 		_ = l.Close()
 		out = append(out, port)
 	}
-	return nil, fmt.Errorf("127.0.0.1 has less than %d free ports between %d and %d", n, first, end-1)
+	return nil, fmt.Errorf("127.0.0.1 has fewer than %d free ports between %d and %d", n, first, end-1)
 }
 
-// find is the path of a program, and a directory for its processes.
+// find returns the path of a program, and a directory for its processes.
 func find(name, program, dir string) (path string, p *processes, err error) {
 	path, err = exec.LookPath(program)
 	if err != nil {
@@ -119,7 +120,7 @@ func find(name, program, dir string) (path string, p *processes, err error) {
 	return path, p, os.Mkdir(p.dir, 0o700)
 }
 
-// firstLine is what a program says about its version.
+// firstLine returns the first line that a program prints, which is its version.
 func firstLine(program string, args ...string) string {
 	out, err := exec.Command(program, args...).CombinedOutput()
 	if err != nil {

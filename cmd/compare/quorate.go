@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// quorate is three nodes on this machine.
+// quorate is a cluster of three nodes on this machine.
 type quorate struct {
 	*processes
 	title   string
@@ -29,7 +29,7 @@ func openQuorate(ctx context.Context, s *settings, dir string) (store, error) {
 	return startQuorate(ctx, "quorate", s.quorate, s, dir)
 }
 
-// openBeside starts another program of Quorate, if one is named.
+// openBeside starts another Quorate program, if one is given.
 func openBeside(ctx context.Context, s *settings, dir string) (store, error) {
 	if s.beside == "" {
 		return nil, nil
@@ -46,13 +46,16 @@ func startQuorate(ctx context.Context, title, name string, s *settings, dir stri
 	if err != nil {
 		return nil, err
 	}
-	q := &quorate{processes: p, title: title, program: program, version: firstLine(program, "version"), args: s.quorateArgs, bare: s.bare}
+	q := &quorate{processes: p, title: title, program: program, version: firstLine(program, "version"),
+		args: s.quorateArgs, bare: s.bare}
 	gossip := ports[3:6]
 	join := "127.0.0.1:" + strings.Join(gossip, ",127.0.0.1:")
 	for i := range 3 {
 		id := "n" + strconv.Itoa(i+1)
-		args := append([]string{"run", "--node-id", id, "--data-dir", id, "--join", join, "--bootstrap-expect", "3", "--bind-address", "127.0.0.1", "--http-port", ports[i],
-			"--gossip-port", gossip[i], "--peer-port", ports[6+i], "--metrics-port", "0", "--enable-grpc=false", "--log-level", "warn"}, s.quorateArgs...)
+		args := append([]string{"run", "--node-id", id, "--data-dir", id, "--join", join, "--bootstrap-expect", "3",
+			"--bind-address", "127.0.0.1", "--http-port", ports[i],
+			"--gossip-port", gossip[i], "--peer-port", ports[6+i], "--metrics-port", "0", "--enable-grpc=false",
+			"--log-level", "warn"}, s.quorateArgs...)
 		if err := p.start(id, program, args...); err != nil {
 			p.end()
 			return nil, err
@@ -66,10 +69,11 @@ func startQuorate(ctx context.Context, title, name string, s *settings, dir stri
 	return q, nil
 }
 
-// voters is nil when all three servers vote in every group.
+// voters returns nil when all three servers are voters in every group.
 func (q *quorate) voters(ctx context.Context) error {
 	for _, dir := range []string{"n1", "n2", "n3"} {
-		out, err := exec.CommandContext(ctx, q.program, "status", "--json", "--data-dir", filepath.Join(q.dir, dir)).Output()
+		out, err := exec.CommandContext(ctx, q.program, "status", "--json", "--data-dir",
+			filepath.Join(q.dir, dir)).Output()
 		if err != nil {
 			return fmt.Errorf("quorate status of %s: %w", dir, err)
 		}
@@ -92,7 +96,7 @@ func (q *quorate) voters(ctx context.Context) error {
 			}
 		}
 		if groups := len(status.Groups); groups == 0 || voters != 3*groups {
-			return fmt.Errorf("quorate: %s knows of %d voters in %d groups, and not of 3 in each", dir, voters, groups)
+			return fmt.Errorf("quorate: %s has %d voters in %d groups instead of 3 in each", dir, voters, groups)
 		}
 	}
 	return nil
@@ -120,7 +124,7 @@ func (q *quorate) clients(n int) ([]client, error) {
 	return q.conns[:n], nil
 }
 
-// quorateClient makes requests with fetch, whose answers are successes.
+// quorateClient sends requests with fetch, which returns only successful responses.
 type quorateClient struct {
 	fetch func(ctx context.Context, method, path string, body []byte) ([]byte, error)
 }
@@ -128,7 +132,8 @@ type quorateClient struct {
 const quorateStore = "/v1.0/state/statestore"
 
 func (c *quorateClient) save(ctx context.Context, key, value string) error {
-	_, err := c.fetch(ctx, http.MethodPost, quorateStore, []byte(`[{"key":"`+key+`","value":"`+value+`","options":{"consistency":"strong"}}]`))
+	_, err := c.fetch(ctx, http.MethodPost, quorateStore,
+		[]byte(`[{"key":"`+key+`","value":"`+value+`","options":{"consistency":"strong"}}]`))
 	return err
 }
 
@@ -141,7 +146,7 @@ func (c *quorateClient) read(ctx context.Context, key string, strong bool) (stri
 	return strings.Trim(string(body), `"`), err
 }
 
-// library is a client of net/http with a connection of its own.
+// library returns a net/http client with its own connection.
 func library(node string) func(context.Context, string, string, []byte) ([]byte, error) {
 	c := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1}}
 	return func(ctx context.Context, method, path string, body []byte) ([]byte, error) {
@@ -157,7 +162,7 @@ func library(node string) func(context.Context, string, string, []byte) ([]byte,
 	}
 }
 
-// success is the body of an answer that must be one.
+// success returns the body of a response, or an error if the status is not a success.
 func success(answer *http.Response, method, path string) ([]byte, error) {
 	defer answer.Body.Close()
 	got, err := io.ReadAll(answer.Body)

@@ -7,7 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// redisStore is one server that forces every write to the disk before it answers.
+// redisStore is one server that forces every write to disk before it answers.
 type redisStore struct {
 	*processes
 	version string
@@ -25,7 +25,8 @@ func openRedis(ctx context.Context, s *settings, dir string) (store, error) {
 		return nil, err
 	}
 	r := &redisStore{processes: p, version: firstLine(program, "--version"), addr: "127.0.0.1:" + ports[0]}
-	if err := p.start("redis", program, "--port", ports[0], "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes", "--appendfsync", "always", "--dir", p.dir); err != nil {
+	if err := p.start("redis", program, "--port", ports[0], "--bind", "127.0.0.1", "--save", "", "--appendonly",
+		"yes", "--appendfsync", "always", "--dir", p.dir); err != nil {
 		return nil, err
 	}
 	if err := until(ctx, func() error {

@@ -18,38 +18,40 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/quorate/quorate/internal/testutil"
 )
 
-// attackToken opens the API of the nodes that are attacked.
+// attackToken is the API token of the attacked nodes.
 const attackToken = "the-token-of-the-api"
 
-// thorough reports whether attacks have their full size and length: QUORATE_ATTACKS=all.
+// thorough reports whether attacks run at full size and length: QUORATE_ATTACKS=all.
 func thorough() bool { return os.Getenv("QUORATE_ATTACKS") == "all" }
 
-// victim is one server of the cluster under attack: a process of its own.
+// victim is one server of the attacked cluster, in its own process.
 type victim struct {
 	id                         string
 	api, metrics, gossip, peer string // host:port
 	data                       string
-	log                        *journal
+	log                        *testutil.Output
 	cmd                        *exec.Cmd
 }
 
-// siege is a secured cluster of three real processes, and an application behind the first.
+// siege is a secured cluster of three real processes, with an application behind the first.
 type siege struct {
 	dir     string
 	nodes   []*victim
 	app     *target
 	joins   string
-	cleared []string // the environment without settings of whoever runs the test
+	cleared []string // the environment without settings of the user who runs the test
 }
 
-// target is the application: it notes what reaches it.
+// target is the application. It records the requests that reach it.
 type target struct {
 	server *http.Server
 	port   string
 	mu     sync.Mutex // guards seen
-	seen   []string   // method, path and size of the body of each request
+	seen   []string   // method, path and body size of each request
 	heads  []http.Header
 }
 
@@ -61,7 +63,7 @@ func (a *target) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.heads = append(a.heads, r.Header.Clone())
 }
 
-// take returns what reached the application since the last call.
+// take returns the requests that reached the application since the last call.
 func (a *target) take() ([]string, []http.Header) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -83,10 +85,10 @@ func newTarget(t *testing.T) *target {
 	return a
 }
 
-// newCamp has what three servers need, and none of them runs yet.
+// newCamp prepares three servers and starts none of them.
 func newCamp(t *testing.T) *siege {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "q") // the path of a socket must be short
+	dir, err := os.MkdirTemp("", "q") // socket paths must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +100,7 @@ func newCamp(t *testing.T) *siege {
 		}
 	}
 	s.write(t, "api-token", attackToken)
-	s.write(t, "secrets.json", `{"password": "the-value-nobody-may-see"}`)
+	s.write(t, "secrets.json", `{"password": "the-value-to-keep-secret"}`)
 	s.write(t, "resources/vault.yaml", `apiVersion: quorate.dev/v1alpha1
 kind: Component
 metadata:
@@ -113,7 +115,7 @@ spec:
 	s.quorate(t, "token", "create", "--file", filepath.Join(dir, "token"))
 	var joins []string
 	for i := range 3 {
-		v := &victim{id: fmt.Sprintf("n%d", i+1), log: &journal{}}
+		v := &victim{id: fmt.Sprintf("n%d", i+1), log: &testutil.Output{}}
 		v.data = filepath.Join(dir, v.id)
 		for _, a := range []*string{&v.api, &v.metrics, &v.gossip, &v.peer} {
 			*a = "127.0.0.1:" + sure(freePort())(t)
@@ -129,14 +131,16 @@ func newSiege(t *testing.T) *siege {
 	s := newCamp(t)
 	s.app = newTarget(t)
 	for i, v := range s.nodes {
-		flags := []string{"--bootstrap-expect", "3", "--cluster-token-file", filepath.Join(s.dir, "token"), "--app-id", fmt.Sprintf("app%d", i+1)}
+		flags := []string{"--bootstrap-expect", "3", "--cluster-token-file", filepath.Join(s.dir, "token"),
+			"--app-id", fmt.Sprintf("app%d", i+1)}
 		if i == 0 {
 			flags = append(flags, "--app-port", s.app.port)
 		}
 		s.start(t, v, flags...)
 	}
 	for _, v := range s.nodes {
-		s.eventually(t, v.id+" becomes ready", time.Minute, func() bool { return v.status("GET", "/v1.0/healthz") == http.StatusNoContent })
+		s.eventually(t, v.id+" becomes ready", time.Minute,
+			func() bool { return v.status("GET", "/v1.0/healthz") == http.StatusNoContent })
 	}
 	return s
 }
@@ -162,10 +166,10 @@ func (s *siege) write(t *testing.T, name, text string) {
 	}
 }
 
-// command is this test binary as the quorate program.
+// command returns a command that runs this test binary as the quorate program.
 func (s *siege) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0], args...) //nolint:gosec // it is this program
-	cmd.Args[0] = "quorate"                  // TestMain goes by the name
+	cmd.Args[0] = "quorate"                  // TestMain checks the name
 	cmd.Env = append(append([]string(nil), s.cleared...), "HOME="+s.dir, "XDG_RUNTIME_DIR="+s.dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	return cmd
@@ -185,9 +189,12 @@ func (s *siege) start(t *testing.T, v *victim, flags ...string) {
 	t.Helper()
 	port := func(address string) string { _, p, _ := net.SplitHostPort(address); return p }
 	v.cmd = s.command(append([]string{
-		"run", "--node-id", v.id, "--data-dir", v.data, "--bind-address", "127.0.0.1", "--join", s.joins, "--log-as-json",
-		"--http-port", port(v.api), "--enable-grpc=false", "--metrics-port", port(v.metrics), "--gossip-port", port(v.gossip), "--peer-port", port(v.peer),
-		"--api-token-file", filepath.Join(s.dir, "api-token"), "--resources-path", filepath.Join(s.dir, "resources"), "--request-timeout", "3s",
+		"run", "--node-id", v.id, "--data-dir", v.data, "--bind-address", "127.0.0.1", "--join", s.joins,
+		"--log-as-json",
+		"--http-port", port(v.api), "--enable-grpc=false", "--metrics-port", port(v.metrics), "--gossip-port",
+		port(v.gossip), "--peer-port", port(v.peer),
+		"--api-token-file", filepath.Join(s.dir, "api-token"), "--resources-path", filepath.Join(s.dir, "resources"),
+		"--request-timeout", "3s",
 	}, flags...)...)
 	v.cmd.Args = append(v.cmd.Args, "--grpc-port", "0")
 	v.cmd.Stdout, v.cmd.Stderr = v.log, v.log
@@ -215,7 +222,7 @@ func (s *siege) eventually(t *testing.T, what string, limit time.Duration, ok fu
 	}
 }
 
-// ask sends a well-formed request on a connection of its own.
+// ask sends a well-formed request on a new connection.
 func (v *victim) ask(method, path, body string, headers ...string) (*http.Response, string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -235,7 +242,7 @@ func (v *victim) ask(method, path, body string, headers ...string) (*http.Respon
 	return resp, string(text), err
 }
 
-// status is that of an answer; 0 if there is none.
+// status returns the status of the response, or 0 without one.
 func (v *victim) status(method, path string, headers ...string) int {
 	resp, _, err := v.ask(method, path, "", headers...)
 	if err != nil {
@@ -244,14 +251,14 @@ func (v *victim) status(method, path string, headers ...string) int {
 	return resp.StatusCode
 }
 
-// raw sends bytes and returns all that comes until the other side closes or is silent for
-// half a second after it said something.
+// raw sends bytes and returns the response until the connection is closed or silent for half a
+// second.
 func raw(t *testing.T, address, text string) string {
 	t.Helper()
 	c := sure(net.Dial("tcp", address))(t)
 	defer func() { _ = c.Close() }()
 	_ = c.SetDeadline(time.Now().Add(time.Minute))
-	go func() { _, _ = io.WriteString(c, text) }() // it may be refused before all of it is sent
+	go func() { _, _ = io.WriteString(c, text) }() // the server may refuse it before all of it is sent
 	var out bytes.Buffer
 	buf := make([]byte, 4096)
 	for {
@@ -264,7 +271,7 @@ func raw(t *testing.T, address, text string) string {
 	}
 }
 
-// answers are the statuses of the HTTP answers in text.
+// answers returns the statuses of the HTTP responses in text.
 func answers(text string) (out []int) {
 	r := bufio.NewReader(strings.NewReader(text))
 	for {
@@ -277,7 +284,7 @@ func answers(text string) (out []int) {
 	}
 }
 
-// usage is what an attack must not leave behind.
+// usage is the resources of a node that an attack must not leak.
 type usage struct{ goroutines, files, heap float64 }
 
 func (v *victim) usage(t *testing.T) usage {
@@ -288,7 +295,8 @@ func (v *victim) usage(t *testing.T) usage {
 
 func (v *victim) scrape(t *testing.T) map[string]float64 {
 	t.Helper()
-	resp, err := (&http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}).Get("http://" + v.metrics + "/metrics")
+	resp, err := (&http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}).Get(
+		"http://" + v.metrics + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +313,7 @@ func (v *victim) scrape(t *testing.T) map[string]float64 {
 	return out
 }
 
-// sum adds up the metrics whose name and labels begin so.
+// sum adds up the metrics whose name and labels begin with prefix.
 func (v *victim) sum(t *testing.T, prefix string) (total float64) {
 	t.Helper()
 	for name, value := range v.scrape(t) {
@@ -316,7 +324,7 @@ func (v *victim) sum(t *testing.T, prefix string) (total float64) {
 	return total
 }
 
-// members are the ids of the nodes that v takes for alive.
+// members returns the ids of the nodes that v considers alive.
 func (s *siege) members(t *testing.T, v *victim) (ids []string) {
 	t.Helper()
 	var list []struct{ Node, State string }
@@ -337,20 +345,22 @@ func (s *siege) serves(t *testing.T, when string) {
 	t.Helper()
 	for i, v := range s.nodes {
 		key := fmt.Sprintf("%s-%d", when, i)
-		resp, text, err := v.ask("POST", "/v1.0/state/statestore", `[{"key":"`+key+`","value":1,"options":{"consistency":"strong"}}]`, "dapr-api-token", attackToken)
+		resp, text, err := v.ask("POST", "/v1.0/state/statestore",
+			`[{"key":"`+key+`","value":1,"options":{"consistency":"strong"}}]`, "dapr-api-token", attackToken)
 		if err != nil || resp.StatusCode != http.StatusNoContent {
 			t.Errorf("%s: a write on %s fails: %v %v %s", when, v.id, err, resp, text)
 		}
-		if got := v.status("GET", "/v1.0/state/statestore/"+key+"?consistency=strong", "dapr-api-token", attackToken); got != http.StatusOK {
-			t.Errorf("%s: a read on %s is answered with %d", when, v.id, got)
+		if got := v.status("GET", "/v1.0/state/statestore/"+key+"?consistency=strong", "dapr-api-token",
+			attackToken); got != http.StatusOK {
+			t.Errorf("%s: a read on %s returns %d", when, v.id, got)
 		}
 	}
 }
 
-// TestAttacks attacks a secured cluster of real processes over every port, and looks
-// afterwards whether it is as it was: same members, data served, no goroutine, file or
-// memory left behind. QUORATE_ATTACKS=all takes the full number of idle connections and
-// also waits for clients that do not read.
+// TestAttacks attacks a secured cluster of real processes on every port. Afterwards the members
+// must be the same, data must be served, and no goroutine, file or memory may be leaked.
+// QUORATE_ATTACKS=all opens the full number of idle connections and also waits for clients that do
+// not read.
 func TestAttacks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts real processes")
@@ -374,6 +384,7 @@ func TestAttacks(t *testing.T) {
 		{"raw bytes on the cluster ports", attackClusterPorts},
 		{"raw bytes on the metrics port", attackMetrics},
 		{"nodes that do not belong", attackMembership},
+		{"silent connections to the cluster ports", attackHandshakes},
 		{"slow and idle clients", attackIdle},
 	} {
 		t.Run(a.name, func(t *testing.T) {
@@ -386,21 +397,24 @@ func TestAttacks(t *testing.T) {
 		if got := len(s.members(t, v)); got != 3 {
 			t.Errorf("%s sees %d members", v.id, got)
 		}
-		if text := v.log.String(); strings.Contains(text, "the-value-nobody") || strings.Contains(text, attackToken) || strings.Contains(text, "panic") || strings.Contains(text, "DATA RACE") {
+		if text := v.log.String(); strings.Contains(text, "the-value-to-keep") ||
+			strings.Contains(text, attackToken) || strings.Contains(text, "panic") ||
+			strings.Contains(text, "DATA RACE") {
 			t.Errorf("the log of %s holds a secret, a panic or a data race", v.id)
 		}
 	}
 }
 
-// recovers waits until a node uses no more than before. Memory comes back with garbage
-// collection, which an idle process does every two minutes.
+// recovers waits until a node uses no more resources than before. Memory is returned by a garbage
+// collection, which an idle process runs every two minutes.
 func (s *siege) recovers(t *testing.T, v *victim, before usage) {
 	t.Helper()
-	const goroutines, files, heap = 30, 30, 32 << 20 // what background work may differ by
+	const goroutines, files, heap = 30, 30, 32 << 20 // tolerance for background work
 	var now usage
 	s.eventually(t, v.id+" uses as little as before", 5*time.Minute, func() bool {
 		now = v.usage(t)
-		return now.goroutines <= before.goroutines+goroutines && now.files <= before.files+files && now.heap <= before.heap+heap
+		return now.goroutines <= before.goroutines+goroutines && now.files <= before.files+files &&
+			now.heap <= before.heap+heap
 	})
 	t.Logf("%s: goroutines %v -> %v, files %v -> %v, heap %.1f -> %.1f MiB", v.id, before.goroutines, now.goroutines,
 		before.files, now.files, before.heap/(1<<20), now.heap/(1<<20))

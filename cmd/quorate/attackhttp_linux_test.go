@@ -18,32 +18,37 @@ type endpoint struct {
 	open  bool
 }
 
-// endpoints reads the routing table of the product, so that none can be forgotten here.
+// endpoints reads the routing table from the source of the product, so that none is missing here.
 func endpoints(t *testing.T) (out []endpoint) {
 	t.Helper()
 	source := string(sure(os.ReadFile("../../api/http/routes.go"))(t))
-	for _, m := range regexp.MustCompile(`\{verbs: ("[A-Z ]+"|anyVerb), path: "([^"]+)", (.*)\},`).FindAllStringSubmatch(source, -1) {
+	line := regexp.MustCompile(`\{verbs: ("[A-Z ]+"|anyVerb), path: "([^"]+)", (.*)\},`)
+	for _, m := range line.FindAllStringSubmatch(source, -1) {
 		verbs := []string{"GET", "POST", "PUT", "DELETE", "PATCH"}
 		if m[1] != "anyVerb" {
 			verbs = strings.Fields(strings.Trim(m[1], `"`))
 		}
-		path := strings.NewReplacer("{store}", "statestore", "{type}", "t", "{id}", "1", "{name}", "vault", "*", "x").Replace(m[2])
-		out = append(out, endpoint{verbs, strings.Replace(path, "secrets/statestore", "secrets/vault", 1), strings.Contains(m[3], "open: true")})
+		path := strings.NewReplacer("{store}", "statestore", "{type}", "t", "{id}", "1", "{name}", "vault", "*",
+			"x").Replace(m[2])
+		out = append(out, endpoint{verbs, strings.Replace(path, "secrets/statestore", "secrets/vault", 1),
+			strings.Contains(m[3], "open: true")})
 	}
 	if lines := strings.Count(source, "{verbs: "); len(out) != lines || lines < 15 {
-		t.Fatalf("%d of %d lines of the routing table were understood", len(out), lines)
+		t.Fatalf("%d of %d lines of the routing table were parsed", len(out), lines)
 	}
 	return out
 }
 
-// attackWithoutToken calls everything as somebody who has no token.
+// attackWithoutToken calls every endpoint without a token.
 func attackWithoutToken(t *testing.T, s *siege) {
 	v := s.nodes[0]
 	credentials := map[string][]string{
 		"none": nil, "wrong": {"dapr-api-token", "guess"}, "empty": {"dapr-api-token", ""},
-		"longer": {"dapr-api-token", attackToken + "x"}, "shorter": {"dapr-api-token", attackToken[:len(attackToken)-1]},
-		"upper case": {"dapr-api-token", strings.ToUpper(attackToken)}, "bearer": {"Authorization", "Bearer " + attackToken},
-		"cookie": {"Cookie", "dapr-api-token=" + attackToken}, "of the app": {"dapr-app-id", "app1"},
+		"longer":     {"dapr-api-token", attackToken + "x"},
+		"shorter":    {"dapr-api-token", attackToken[:len(attackToken)-1]},
+		"upper case": {"dapr-api-token", strings.ToUpper(attackToken)},
+		"bearer":     {"Authorization", "Bearer " + attackToken},
+		"cookie":     {"Cookie", "dapr-api-token=" + attackToken}, "of the app": {"dapr-app-id", "app1"},
 		"two, the first wrong": {"dapr-api-token", "guess", "dapr-api-token", attackToken},
 	}
 	for _, e := range endpoints(t) {
@@ -51,7 +56,7 @@ func attackWithoutToken(t *testing.T, s *siege) {
 			for _, verb := range append(slices.Clone(e.verbs), "OPTIONS", "TRACE", "BREW") {
 				if e.open && verb == "GET" {
 					if got := v.status(verb, e.path, headers...); got == http.StatusUnauthorized || got == 0 {
-						t.Errorf("%s %s asks for a token: health must not", verb, e.path)
+						t.Errorf("%s %s requires a token: health must not", verb, e.path)
 					}
 					continue
 				}
@@ -62,8 +67,10 @@ func attackWithoutToken(t *testing.T, s *siege) {
 			}
 		}
 	}
-	for _, path := range []string{"/", "/metrics", "/debug/pprof/", "/v1.0/admin/status", "/admin/status", "/v1.0/healthz/../state/statestore/x",
-		"/v1.0/healthz%2f..%2fstate/statestore/x", "//v1.0/state/statestore/x", "/V1.0/state/statestore/x", "/v1.0/state/statestore/x?dapr-api-token=" + attackToken} {
+	for _, path := range []string{"/", "/metrics", "/debug/pprof/", "/v1.0/admin/status", "/admin/status",
+		"/v1.0/healthz/../state/statestore/x",
+		"/v1.0/healthz%2f..%2fstate/statestore/x", "//v1.0/state/statestore/x", "/V1.0/state/statestore/x",
+		"/v1.0/state/statestore/x?dapr-api-token=" + attackToken} {
 		if got := v.status("GET", path); got != http.StatusUnauthorized {
 			t.Errorf("GET %s is answered with %d", path, got)
 		}
@@ -72,11 +79,11 @@ func attackWithoutToken(t *testing.T, s *siege) {
 		t.Errorf("the application was called: %v", seen)
 	}
 	if got := v.status("GET", "/v1.0/secrets/vault/password", "dapr-api-token", attackToken); got != http.StatusOK {
-		t.Errorf("with the token the secret is answered with %d", got)
+		t.Errorf("with the token, the secret returns %d", got)
 	}
 }
 
-// attackMalformed sends what is no request. Nothing of it may be taken for one.
+// attackMalformed sends invalid requests. None of them may be accepted.
 func attackMalformed(t *testing.T, s *siege) {
 	v := s.nodes[0]
 	const host, token = "Host: localhost\r\n", "dapr-api-token: " + attackToken + "\r\n"
@@ -95,19 +102,26 @@ func attackMalformed(t *testing.T, s *siege) {
 		"NUL in a name":          "GET /v1.0/state/statestore/x HTTP/1.1\r\n" + host + "X\x00: a\r\n" + token + "\r\n",
 		"bad escape":             "GET /v1.0/state/statestore/%zz HTTP/1.1\r\n" + host + token + "\r\n",
 		"control in the path":    "GET /v1.0/state/statestore/\x01 HTTP/1.1\r\n" + host + token + "\r\n",
-		"length is no number":    "POST /v1.0/state/statestore HTTP/1.1\r\n" + host + token + "Content-Length: many\r\n\r\n[]",
-		"length is negative":     "POST /v1.0/state/statestore HTTP/1.1\r\n" + host + token + "Content-Length: -1\r\n\r\n[]",
-		"length overflows":       "POST /v1.0/state/statestore HTTP/1.1\r\n" + host + token + "Content-Length: 99999999999999999999\r\n\r\n[]",
-		"bad chunk":              "POST /v1.0/state/statestore HTTP/1.1\r\n" + host + token + "Transfer-Encoding: chunked\r\n\r\nzz\r\n[]\r\n0\r\n\r\n",
-		"chunk overflows":        "POST /v1.0/state/statestore HTTP/1.1\r\n" + host + token + "Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n[]",
-		"HTTP/2 garbage":         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + noise(4096),
-		"CONNECT":                "CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: 127.0.0.1:22\r\n" + token + "\r\n",
-		"absolute form":          "GET http://169.254.169.254/latest HTTP/1.1\r\nHost: 169.254.169.254\r\n" + token + "\r\n",
+		"length is not a number": "POST /v1.0/state/statestore HTTP/1.1\r\n" + host + token +
+			"Content-Length: many\r\n\r\n[]",
+		"length is negative": "POST /v1.0/state/statestore HTTP/1.1\r\n" + host + token +
+			"Content-Length: -1\r\n\r\n[]",
+		"length overflows": "POST /v1.0/state/statestore HTTP/1.1\r\n" + host + token +
+			"Content-Length: 99999999999999999999\r\n\r\n[]",
+		"bad chunk": "POST /v1.0/state/statestore HTTP/1.1\r\n" + host + token +
+			"Transfer-Encoding: chunked\r\n\r\nzz\r\n[]\r\n0\r\n\r\n",
+		"chunk overflows": "POST /v1.0/state/statestore HTTP/1.1\r\n" + host + token +
+			"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n[]",
+		"HTTP/2 garbage": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + noise(4096),
+		"CONNECT":        "CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: 127.0.0.1:22\r\n" + token + "\r\n",
+		"absolute form": "GET http://169.254.169.254/latest HTTP/1.1\r\n" +
+			"Host: 169.254.169.254\r\n" + token + "\r\n",
 	} {
-		wg.Go(func() { // at once: some are silent until a time-out
+		wg.Go(func() { // concurrently: some are silent until a timeout
 			out := raw(t, v.api, text)
 			for _, status := range answers(out) {
-				if status < 400 || status >= 500 && status != http.StatusHTTPVersionNotSupported && status != http.StatusNotImplemented {
+				if status < 400 || status >= 500 && status != http.StatusHTTPVersionNotSupported &&
+					status != http.StatusNotImplemented {
 					t.Errorf("%s is answered with %d: %.200q", name, status, out)
 				}
 			}
@@ -116,19 +130,23 @@ func attackMalformed(t *testing.T, s *siege) {
 	wg.Wait()
 }
 
-// attackBodies sends bodies that are not what an endpoint expects, with the right token.
-// Some endpoints refuse with 500, as clients of this API expect. What follows the first
-// JSON value is ignored, and null is an empty list: neither is tried here.
+// attackBodies sends bodies that an endpoint does not expect, with the right token. Some endpoints
+// refuse with 500, as Dapr clients expect. Bytes after the first JSON value are ignored, and null
+// is an empty list, so neither is tested here.
 func attackBodies(t *testing.T, s *siege) {
 	v := s.nodes[0]
 	bodies := map[string]string{
-		"nothing": "", "a word": "word", "cut off": `[{"key":"a","value":`, "of another type": `{"key":[1],"keys":7,"operation":[],"operations":1}`, "a number": "7",
-		"deep arrays": strings.Repeat("[", 1_000_000), "deep objects": strings.Repeat(`{"a":`, 500_000), "no UTF-8": "[{\"key\":\"\xff\xfe\",\"value\":1}]",
-		"noise": noise(10_000), "a huge number as key": `[{"key":1e999,"value":1}]`,
-		"separator in a key": `[{"key":"other||secret","value":1}]`, "a long key": `[{"key":"` + strings.Repeat("k", 5000) + `","value":1}]`,
+		"nothing": "", "a word": "word", "cut off": `[{"key":"a","value":`,
+		"of another type": `{"key":[1],"keys":7,"operation":[],"operations":1}`, "a number": "7",
+		"deep arrays": strings.Repeat("[", 1_000_000), "deep objects": strings.Repeat(`{"a":`, 500_000),
+		"no UTF-8": "[{\"key\":\"\xff\xfe\",\"value\":1}]",
+		"noise":    noise(10_000), "a huge number as key": `[{"key":1e999,"value":1}]`,
+		"separator in a key": `[{"key":"other||secret","value":1}]`,
+		"a long key":         `[{"key":"` + strings.Repeat("k", 5000) + `","value":1}]`,
 	}
 	for _, e := range endpoints(t) {
-		if e.open || strings.HasPrefix(e.path, "/v1.0/invoke") || e.path == "/v1.0/shutdown" || strings.HasPrefix(e.path, "/v1.0/metadata") || !slices.Contains(e.verbs, "POST") {
+		if e.open || strings.HasPrefix(e.path, "/v1.0/invoke") || e.path == "/v1.0/shutdown" ||
+			strings.HasPrefix(e.path, "/v1.0/metadata") || !slices.Contains(e.verbs, "POST") {
 			continue
 		}
 		for name, body := range bodies {
@@ -138,40 +156,50 @@ func attackBodies(t *testing.T, s *siege) {
 			}
 		}
 	}
-	for _, key := range []string{"..%2f..%2fetc%2fpasswd", "a%00b", strings.Repeat("k", 3000), "%7c%7c", "app2%7c%7cx"} {
-		if got := v.status("GET", "/v1.0/secrets/vault/"+key, "dapr-api-token", attackToken); got != http.StatusNoContent && (got < 400 || got >= 500) {
-			t.Errorf("the secret %.20s is answered with %d", key, got)
+	for _, key := range []string{"..%2f..%2fetc%2fpasswd", "a%00b", strings.Repeat("k", 3000), "%7c%7c",
+		"app2%7c%7cx"} {
+		if got := v.status("GET", "/v1.0/secrets/vault/"+key, "dapr-api-token",
+			attackToken); got != http.StatusNoContent && (got < 400 || got >= 500) {
+			t.Errorf("the secret %.20s returns %d", key, got)
 		}
 	}
-	if got := v.status("GET", "/v1.0/state/statestore/app2%7c%7cx", "dapr-api-token", attackToken); got != http.StatusBadRequest {
-		t.Errorf("a key of another application is answered with %d", got)
+	if got := v.status("GET", "/v1.0/state/statestore/app2%7c%7cx", "dapr-api-token",
+		attackToken); got != http.StatusBadRequest {
+		t.Errorf("a key of another application returns %d", got)
 	}
 }
 
-// attackOversize sends more than is taken.
+// attackOversize sends more than the limits.
 func attackOversize(t *testing.T, s *siege) {
 	v := s.nodes[0]
 	const head = "POST /v1.0/state/statestore HTTP/1.1\r\nHost: localhost\r\ndapr-api-token: " + attackToken + "\r\n"
 	big := `[{"key":"big","value":"` + strings.Repeat("x", 5<<20) + `"}]`
 	keys := `{"keys":["` + strings.Repeat(`k","`, 10_001) + `k"]}`
-	operations := `{"operations":[` + strings.Repeat(`{"operation":"delete","request":{"key":"a"}},`, 1001) + `{"operation":"delete","request":{"key":"a"}}]}`
+	operations := `{"operations":[` + strings.Repeat(`{"operation":"delete","request":{"key":"a"}},`, 1001) +
+		`{"operation":"delete","request":{"key":"a"}}]}`
 	for name, c := range map[string]struct {
 		text string
 		want []int
 	}{
-		"a long body":             {fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", head, len(big), big), []int{400}},
-		"a body said to be long":  {head + "Content-Length: 9223372036854775807\r\n\r\n[", []int{400}},
-		"a long body in chunks":   {head + "Transfer-Encoding: chunked\r\n\r\n" + strings.Repeat("10000\r\n"+strings.Repeat("y", 0x10000)+"\r\n", 128), []int{400}},
-		"a long extension":        {head + "Transfer-Encoding: chunked\r\n\r\n1;" + strings.Repeat("e", 1<<20) + "\r\n[\r\n0\r\n\r\n", []int{400}},
-		"a long header":           {head + "X: " + strings.Repeat("h", 1<<20) + "\r\n\r\n", []int{431}},
-		"many headers":            {head + strings.Repeat("X: 1\r\n", 10_000) + "\r\n", []int{431}},
-		"a long path":             {"GET /" + strings.Repeat("p", 1<<20) + " HTTP/1.1\r\nHost: localhost\r\n\r\n", []int{431, 414}},
-		"headers without an end":  {head + strings.Repeat("X: 1\r\n", 100_000), []int{431}},
-		"many keys of a bulk":     {bodied("/v1.0/state/statestore/bulk", keys), []int{400}},
-		"many operations":         {bodied("/v1.0/state/statestore/transaction", operations), []int{400}},
-		"many items":              {bodied("/v1.0/state/statestore", "["+strings.Repeat(`{"key":"a","value":1},`, 10_000)+`{"key":"a","value":1}]`), []int{400}},
-		"a compressed bomb":       {head + "Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\x8b\x08\x00", []int{400, 415}},
-		"trailers without an end": {head + "Transfer-Encoding: chunked\r\n\r\n2\r\n[]\r\n0\r\n" + strings.Repeat("X: 1\r\n", 200_000), []int{204, 400, 431}},
+		"a long body":              {fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", head, len(big), big), []int{400}},
+		"a body announced as long": {head + "Content-Length: 9223372036854775807\r\n\r\n[", []int{400}},
+		"a long body in chunks": {head + "Transfer-Encoding: chunked\r\n" +
+			"\r\n" + strings.Repeat("10000\r\n"+strings.Repeat("y", 0x10000)+"\r\n", 128), []int{400}},
+		"a long extension": {head + "Transfer-Encoding: chunked\r\n\r\n" +
+			"1;" + strings.Repeat("e", 1<<20) + "\r\n[\r\n0\r\n\r\n", []int{400}},
+		"a long header": {head + "X: " + strings.Repeat("h", 1<<20) + "\r\n\r\n", []int{431}},
+		"many headers":  {head + strings.Repeat("X: 1\r\n", 10_000) + "\r\n", []int{431}},
+		"a long path": {"GET /" + strings.Repeat("p", 1<<20) + " HTTP/1.1\r\nHost: localhost\r\n\r\n",
+			[]int{431, 414}},
+		"headers without an end": {head + strings.Repeat("X: 1\r\n", 100_000), []int{431}},
+		"many keys of a bulk":    {bodied("/v1.0/state/statestore/bulk", keys), []int{400}},
+		"many operations":        {bodied("/v1.0/state/statestore/transaction", operations), []int{400}},
+		"many items": {bodied("/v1.0/state/statestore",
+			"["+strings.Repeat(`{"key":"a","value":1},`, 10_000)+`{"key":"a","value":1}]`), []int{400}},
+		"a compressed bomb": {head + "Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\n\x1f\x8b\x08\x00",
+			[]int{400, 415}},
+		"trailers without an end": {head + "Transfer-Encoding: chunked\r\n\r\n2\r\n[]\r\n" +
+			"0\r\n" + strings.Repeat("X: 1\r\n", 200_000), []int{204, 400, 431}},
 	} {
 		out := raw(t, v.api, c.text)
 		got := answers(out)
@@ -182,10 +210,11 @@ func attackOversize(t *testing.T, s *siege) {
 }
 
 func bodied(path, body string) string {
-	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\ndapr-api-token: %s\r\nContent-Length: %d\r\n\r\n%s", path, attackToken, len(body), body)
+	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\ndapr-api-token: %s\r\nContent-Length: %d\r\n\r\n%s",
+		path, attackToken, len(body), body)
 }
 
-// noise is bytes that follow no protocol, the same in every run.
+// noise returns random bytes, the same in every run.
 func noise(n int) string {
 	out, x := make([]byte, n), uint64(88172645463325252)
 	for i := range out {

@@ -40,12 +40,12 @@ spec:
   - {name: azureResourceManagerEndpoint, value: %q}
 `
 
-// application takes events, unless it fails.
+// application receives events, unless it fails.
 type application struct {
 	mu     sync.Mutex
 	taken  []string
 	failed int
-	fail   int // so many more times
+	fail   int // number of further failures
 }
 
 func (a *application) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -74,10 +74,10 @@ func cloudEvent(id string) string {
 	return `{"specversion":"1.0","id":"` + id + `","source":"/shop","type":"order.placed","data":{"n":1.50}}`
 }
 
-// Three real nodes and a real application against the service's protocols: one event
-// subscription, every event to the application in order, again when it fails, and what the
-// application publishes at the topic, byte for byte.
-func TestEventsGoThroughEventGridAndBack(t *testing.T) {
+// TestEventGrid_EventsRoundTrip runs three real nodes and a real application against the protocols
+// of Event Grid. It expects one event subscription, every event delivered to the application in
+// order and again after a failure, and the published events at the topic byte for byte.
+func TestEventGrid_EventsRoundTrip(t *testing.T) {
 	m := newMachine(t)
 	grid, err := eventgridtest.New(eventgridtest.Config{Polls: 2})
 	must(t, err)
@@ -107,13 +107,14 @@ func TestEventsGoThroughEventGridAndBack(t *testing.T) {
 		must(t, os.Mkdir(dir, 0o700))
 		text := fmt.Sprintf(gridDocument, grid.Tenant, grid.Client, endpoint, port, grid.Topic, grid.URL, grid.URL)
 		must(t, os.WriteFile(filepath.Join(dir, "orders.yaml"), []byte(text), 0o600))
-		runs[s] = append([]string{"--app-id", "shop", "--app-port", appPort, "--resources-path", dir, "--bootstrap-expect", "3"}, joins...)
+		runs[s] = append([]string{"--app-id", "shop", "--app-port", appPort, "--resources-path", dir,
+			"--bootstrap-expect", "3"}, joins...)
 	}
 	for _, s := range servers {
 		m.start(s, runs[s]...)
 	}
 	grid.Lead(nodes...)
-	m.until(func() error { // nothing is delivered before there is a subscription, and every node has its listener
+	m.until(func() error { // events are delivered when there is a subscription and every node has its listener
 		for _, node := range nodes {
 			c, err := net.Dial("tcp", node)
 			if err != nil {
@@ -121,7 +122,8 @@ func TestEventsGoThroughEventGridAndBack(t *testing.T) {
 			}
 			must(t, c.Close())
 		}
-		if state := grid.Subscription("/subscriptions/sub/resourceGroups/shop", "orders")["provisioningState"]; state != "Succeeded" {
+		if state := grid.Subscription("/subscriptions/sub/resourceGroups/shop",
+			"orders")["provisioningState"]; state != "Succeeded" {
 			return fmt.Errorf("the subscription is %v", state)
 		}
 		return nil
@@ -133,7 +135,7 @@ func TestEventsGoThroughEventGridAndBack(t *testing.T) {
 		for _, id := range ids {
 			events = append(events, json.RawMessage(cloudEvent(id)))
 		}
-		m.until(func() error { // a node that has just been started may not know its application yet
+		m.until(func() error { // a node that has just started may not know its application yet
 			o, err := grid.Deliver(t.Context(), endpoint, events, attempts, 0)
 			if err != nil || !o.Handled {
 				return fmt.Errorf("%+v %v", o, err)
@@ -147,14 +149,16 @@ func TestEventsGoThroughEventGridAndBack(t *testing.T) {
 	app.fail = 2
 	app.mu.Unlock()
 	deliver(5, "4")
-	want := []string{"/orders " + cloudEvent("1"), "/orders " + cloudEvent("2"), "/orders " + cloudEvent("3"), "/orders " + cloudEvent("4")}
+	want := []string{"/orders " + cloudEvent("1"), "/orders " + cloudEvent("2"), "/orders " + cloudEvent("3"),
+		"/orders " + cloudEvent("4")}
 	app.mu.Lock()
 	if diff := cmp.Diff(want, app.taken); diff != "" || app.failed != 2 {
 		t.Errorf("%d failures, (-want +got)\n%s", app.failed, diff)
 	}
 	app.mu.Unlock()
 
-	status, body, err := m.ask(servers[0], "POST", "/v1.0/bindings/orders", map[string]any{"operation": "create", "data": json.RawMessage(cloudEvent("5"))})
+	status, body, err := m.ask(servers[0], "POST", "/v1.0/bindings/orders",
+		map[string]any{"operation": "create", "data": json.RawMessage(cloudEvent("5"))})
 	if err != nil || status != http.StatusNoContent {
 		t.Fatalf("%d %s %v", status, body, err)
 	}
@@ -163,13 +167,14 @@ func TestEventsGoThroughEventGridAndBack(t *testing.T) {
 		t.Errorf("the topic got %+v", published)
 	}
 
-	refused, err := grid.Attempt(t.Context(), eventgridtest.Delivery{Endpoint: endpoint, Token: "forged", Body: []byte(cloudEvent("6")),
+	refused, err := grid.Attempt(t.Context(), eventgridtest.Delivery{Endpoint: endpoint, Token: "forged",
+		Body:   []byte(cloudEvent("6")),
 		Header: http.Header{"Content-Type": {eventgridtest.MediaEvent}}})
 	if err != nil || refused.Status != http.StatusUnauthorized {
 		t.Errorf("a forged token: %+v %v", refused, err)
 	}
 
-	m.kill(servers[2]) // it comes again and finds the subscription
+	m.kill(servers[2]) // it starts again and finds the subscription
 	m.start(servers[2], runs[servers[2]]...)
 	grid.Lead(nodes[2])
 	deliver(1, "7")
@@ -180,9 +185,10 @@ func TestEventsGoThroughEventGridAndBack(t *testing.T) {
 		}
 	}
 	if puts != 1 {
-		t.Errorf("the subscription was asked for %d times", puts)
+		t.Errorf("the subscription was requested %d times", puts)
 	}
-	if strings.Contains(servers[0].log.String(), grid.Secret) || strings.Contains(servers[0].log.String(), grid.AccessKey) {
+	if strings.Contains(servers[0].log.String(), grid.Secret) ||
+		strings.Contains(servers[0].log.String(), grid.AccessKey) {
 		t.Error("the log shows a secret")
 	}
 }

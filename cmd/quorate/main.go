@@ -1,7 +1,7 @@
-// Command quorate is a runtime sidecar with a replicated state store of its own.
+// Command quorate is a Dapr-compatible sidecar with a built-in, Raft-replicated state store.
 //
-// It owns nothing but the wiring of package cli to the process: standard streams,
-// signals, the environment, and the node.
+// It owns only the start of the program: it passes the standard streams, signals, the environment
+// and the function that opens a node to package cli.
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"os/user"
 	"runtime/debug"
 	"syscall"
 
@@ -21,9 +22,10 @@ var version = ""
 
 func main() { os.Exit(run()) }
 
-// run is the program without its end.
+// run runs the program and returns its exit code.
 func run() int {
 	m := cli.Main{
+		Program:  os.Args[0],
 		Args:     os.Args[1:],
 		Env:      os.Environ(),
 		Stdin:    os.Stdin,
@@ -31,6 +33,7 @@ func run() int {
 		Stderr:   os.Stderr,
 		Version:  buildVersion(),
 		Hostname: os.Hostname,
+		Home:     homeDir,
 		Open:     open,
 		Check:    check,
 		Signals:  signals,
@@ -39,8 +42,9 @@ func run() int {
 }
 
 func open(ctx context.Context, c node.Config, log *slog.Logger) (cli.Node, error) {
+	c.MemoryLimit = limitMemory(c.MemoryLimit, log)
 	d := node.Deps{Logger: log, Env: os.LookupEnv, Environ: os.Environ, Exit: os.Exit, Fatal: func(err error) {
-		log.Error("this node cannot go on and ends now; nothing acknowledged is lost", "error", err)
+		log.Error("this node cannot continue and exits", "error", err)
 		os.Exit(1)
 	}}
 	if c.WithDefaults().Data.Shared {
@@ -49,7 +53,24 @@ func open(ctx context.Context, c node.Config, log *slog.Logger) (cli.Node, error
 	return orNone(node.Open(ctx, c, d))
 }
 
-// orNone keeps a nil pointer from becoming an interface that is not nil.
+// homeDir returns the home directory that the system has for this user, or "" if it has none that the
+// user owns.
+func homeDir() string {
+	u, err := user.Current()
+	if err != nil || u.HomeDir == "/" {
+		return ""
+	}
+	info, err := os.Stat(u.HomeDir)
+	if err != nil || !info.IsDir() {
+		return ""
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || int(owner.Uid) != os.Geteuid() {
+		return ""
+	}
+	return u.HomeDir
+}
+
+// orNone returns a nil interface for a nil pointer.
 func orNone[N cli.Node](n N, err error) (cli.Node, error) {
 	if err != nil {
 		return nil, err
@@ -61,15 +82,16 @@ func check(ctx context.Context, c node.Config) ([]string, error) {
 	return node.Check(ctx, c, os.LookupEnv)
 }
 
-// signals delivers the signals that ask a process to end. Room for two: the second must
-// not be lost while the first is dealt with.
+// signals returns a channel with the signals that ask the process to end, and a function that stops
+// the delivery. The channel has room for two signals, so that the second is not lost while the
+// first is handled.
 func signals() (<-chan os.Signal, func()) {
 	c := make(chan os.Signal, 2)
 	signal.Notify(c, syscall.SIGINT, syscall.SIGTERM)
 	return c, func() { signal.Stop(c) }
 }
 
-// buildVersion is what the linker was told, or what the Go tool knows.
+// buildVersion returns the version that the linker has set, or the one in the build info.
 func buildVersion() cli.Version {
 	v := cli.Version{Version: version}
 	info, ok := debug.ReadBuildInfo()

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -21,10 +22,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"quorate": func() { os.Exit(run()) }})
+	testscript.Main(m, map[string]func(){"quorate": func() { os.Exit(run()) },
+		"daprd": func() { os.Exit(run()) }, "probe": probe})
 }
 
-// TestScripts runs testdata/script: the whole program, as a person uses it.
+// TestScripts runs the scripts in testdata/script against the whole program.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 filepath.Join("testdata", "script"),
@@ -35,13 +37,14 @@ func TestScripts(t *testing.T) {
 			"exits": exits,
 			"ready": ready,
 			"http":  request,
+			"quiet": quiet,
 		},
 	})
 }
 
-// home gives a script a home of its own and four ports that are free at this moment.
+// home gives a script its own home directory and four free ports.
 func home(e *testscript.Env) error {
-	dir, err := os.MkdirTemp("", "q") // the path of a socket must be short
+	dir, err := os.MkdirTemp("", "q") // socket paths must be short
 	if err != nil {
 		return err
 	}
@@ -60,14 +63,14 @@ func home(e *testscript.Env) error {
 	return nil
 }
 
-// spare is the ports that were free when the first was asked for. Tests run beside each
-// other, and a port is listened on some time after it was given: none is given twice.
+// spare holds the free ports. Tests run in parallel, and a port is used some time after it was
+// assigned, so each is assigned once.
 var spare struct {
 	sync.Mutex
 	ports []int
 }
 
-// freePort is a port of 127.0.0.1 that nobody listens on, and no other test is given.
+// freePort returns a free port of 127.0.0.1 that no other test gets.
 func freePort() (string, error) {
 	spare.Lock()
 	defer spare.Unlock()
@@ -82,7 +85,7 @@ func freePort() (string, error) {
 	return strconv.Itoa(port), nil
 }
 
-// exits runs a command that ends with the given exit code: exits 2 quorate run x.
+// exits runs a command that must end with the given exit code: exits 2 quorate run x.
 func exits(ts *testscript.TestScript, _ bool, args []string) {
 	if len(args) < 2 {
 		ts.Fatalf("usage: exits code command args...")
@@ -126,8 +129,15 @@ func request(ts *testscript.TestScript, _ bool, args []string) {
 	_ = resp.Body.Close()
 }
 
-// TestTheReadMeIsTrue runs the three lines of the README against a node.
-func TestTheReadMeIsTrue(t *testing.T) {
+// quiet opens a connection to a port and sends nothing until the script has ended: quiet $PORT.
+func quiet(ts *testscript.TestScript, _ bool, args []string) {
+	c, err := net.Dial("tcp", "127.0.0.1:"+args[0])
+	ts.Check(err)
+	ts.Defer(func() { _ = c.Close() })
+}
+
+// TestReadme_CommandsWork runs the first commands of the README against a node.
+func TestReadme_CommandsWork(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("curl is not installed")
 	}
@@ -135,7 +145,7 @@ func TestTheReadMeIsTrue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one, _, _ := strings.Cut(string(page), "\n## Three nodes") // those are for cmd/cluster
+	one, _, _ := strings.Cut(string(page), "\n## Three nodes") // internal/lab/cluster tests those
 	lines := regexp.MustCompile(`(?m)^curl .*$`).FindAllString(one, -1)
 	address := runNode(t)
 	var got []string
@@ -146,7 +156,8 @@ func TestTheReadMeIsTrue(t *testing.T) {
 		}
 		status, _, _ := strings.Cut(string(out), "\r\n")
 		got = append(got, status)
-		if strings.HasSuffix(line, "/order-7") && (!strings.Contains(string(out), "Etag: ") || !strings.HasSuffix(string(out), `{"total": 12.50}`)) {
+		if strings.HasSuffix(line, "/order-7") &&
+			(!strings.Contains(string(out), "Etag: ") || !strings.HasSuffix(string(out), `{"total": 12.50}`)) {
 			t.Errorf("%s answered\n%s", line, out)
 		}
 	}
@@ -156,16 +167,18 @@ func TestTheReadMeIsTrue(t *testing.T) {
 	}
 }
 
-// runNode starts the program as a child and returns the address of its API.
+// runNode starts the program as a child process and returns the address of its API.
 func runNode(t *testing.T) string {
 	t.Helper()
 	port, err := freePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(os.Args[0], "run", "--http-port", port, "--grpc-port", "0", "--metrics-port", "0", "--data-dir", t.TempDir())
-	cmd.Args[0] = "quorate" // TestMain goes by the name
-	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+filepath.Join(os.TempDir(), fmt.Sprintf("quorate-test-%d", os.Getpid())))
+	cmd := exec.Command(os.Args[0], "run", "--http-port", port, "--grpc-port", "0", "--metrics-port", "0",
+		"--data-dir", t.TempDir())
+	cmd.Args[0] = "quorate" // TestMain checks the name
+	cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+filepath.Join(os.TempDir(),
+		fmt.Sprintf("quorate-test-%d", os.Getpid())))
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +190,8 @@ func runNode(t *testing.T) string {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(2 * time.Minute); ; <-tick.C {
-		resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Get("http://" + address + "/v1.0/healthz")
+		resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Get(
+			"http://" + address + "/v1.0/healthz")
 		if err == nil {
 			_ = resp.Body.Close()
 		}

@@ -31,13 +31,13 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// sdkPatience bounds each wait of the tests with the public SDK.
+// sdkPatience limits each wait of the tests with the public SDK.
 const sdkPatience = 2 * time.Minute
 
-// sdkApp is an application written with the public SDK: one instance of it at each node.
+// sdkApp is an application that uses the public SDK. Each node has one instance.
 type sdkApp struct {
 	port   string
-	events atomic.Int64 // of the binding
+	events atomic.Int64 // from the binding
 	calls  atomic.Int64
 }
 
@@ -46,10 +46,11 @@ func newSDKApp(t *testing.T) *sdkApp {
 	l := sure(net.Listen("tcp", "127.0.0.1:0"))(t)
 	a := &sdkApp{port: strconv.Itoa(l.Addr().(*net.TCPAddr).Port)}
 	s := callback.NewServiceWithListener(l)
-	if err := s.AddServiceInvocationHandler("echo", func(_ context.Context, in *common.InvocationEvent) (*common.Content, error) {
-		a.calls.Add(1)
-		return &common.Content{Data: append([]byte(in.Verb+" "), in.Data...), ContentType: in.ContentType}, nil
-	}); err != nil {
+	if err := s.AddServiceInvocationHandler("echo",
+		func(_ context.Context, in *common.InvocationEvent) (*common.Content, error) {
+			a.calls.Add(1)
+			return &common.Content{Data: append([]byte(in.Verb+" "), in.Data...), ContentType: in.ContentType}, nil
+		}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.AddBindingInvocationHandler("tick", func(context.Context, *common.BindingEvent) ([]byte, error) {
@@ -70,7 +71,7 @@ func newSDKApp(t *testing.T) *sdkApp {
 	return a
 }
 
-// grpcOf is where a server has its gRPC API, as its metadata say.
+// grpcOf returns the gRPC address of a server, from its metadata.
 func grpcOf(t *testing.T, v *victim) string {
 	t.Helper()
 	_, text, err := v.ask("GET", "/v1.0/metadata", "", "dapr-api-token", attackToken)
@@ -84,17 +85,17 @@ func grpcOf(t *testing.T, v *victim) string {
 	return described.API.GRPC[0]
 }
 
-// sdkClient is the public SDK as applications open it.
+// sdkClient returns a client of the public SDK, opened as applications do.
 func sdkClient(t *testing.T, address, token string) sdk.Client {
 	t.Helper()
-	t.Setenv("DAPR_CLIENT_TIMEOUT_SECONDS", "60") // it waits for the connection
+	t.Setenv("DAPR_CLIENT_TIMEOUT_SECONDS", "60") // how long it waits for the connection
 	c := sure(sdk.NewClientWithAddress(address))(t)
 	t.Cleanup(c.Close)
 	c.WithAuthToken(token)
 	return c
 }
 
-// wanderer is the public SDK on a connection to the first of some addresses that answers.
+// wanderer returns an SDK client that connects to the first address that answers.
 func wanderer(t *testing.T, addresses ...string) sdk.Client {
 	t.Helper()
 	nodes := manual.NewBuilderWithScheme("nodes")
@@ -104,8 +105,10 @@ func wanderer(t *testing.T, addresses ...string) sdk.Client {
 	}
 	nodes.InitialState(state)
 	return sdk.NewClientWithConnection(connect(t, "nodes:///", grpc.WithResolvers(nodes), grpc.WithUnaryInterceptor(
-		func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			return call(metadata.AppendToOutgoingContext(ctx, "dapr-api-token", attackToken), method, in, out, cc, opts...)
+		func(ctx context.Context, method string, in, out any, cc *grpc.ClientConn, call grpc.UnaryInvoker,
+			opts ...grpc.CallOption) error {
+			return call(metadata.AppendToOutgoingContext(ctx, "dapr-api-token", attackToken), method, in, out, cc,
+				opts...)
 		})))
 }
 
@@ -116,14 +119,14 @@ func connect(t *testing.T, target string, opts ...grpc.DialOption) *grpc.ClientC
 	return conn
 }
 
-// register is a key that one writer saves growing numbers under.
+// register is a key to which one writer saves growing numbers.
 type register struct{ acknowledged, asked int }
 
-// pen writes registers of its own with one client.
+// pen writes its own registers with one client.
 type pen struct {
 	id     int
 	client sdk.Client
-	keys   [20]register // of the writing goroutine until it has ended
+	keys   [20]register // used only by the writing goroutine until it has ended
 	acks   atomic.Int64
 	failed atomic.Int64
 }
@@ -146,7 +149,8 @@ func (p *pen) write(ctx context.Context) {
 func (p *pen) save(ctx context.Context, k, value int) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	return p.client.SaveState(ctx, "statestore", p.key(k), []byte(strconv.Itoa(value)), nil, sdk.WithConsistency(sdk.StateConsistencyStrong))
+	return p.client.SaveState(ctx, "statestore", p.key(k), []byte(strconv.Itoa(value)), nil,
+		sdk.WithConsistency(sdk.StateConsistencyStrong))
 }
 
 // check reads every register of a writer through another client.
@@ -161,12 +165,13 @@ func (p *pen) check(t *testing.T, with sdk.Client, where string) {
 		}
 		have, _ := strconv.Atoi(string(item.Value)) // 0 if there is none
 		if have < r.acknowledged || have > r.asked {
-			t.Errorf("%s at %s holds %d; %d was acknowledged, %d was asked for", p.key(k), where, have, r.acknowledged, r.asked)
+			t.Errorf("%s at %s has %d; %d was acknowledged, %d was sent", p.key(k), where, have, r.acknowledged,
+				r.asked)
 		}
 	}
 }
 
-// leader is the index of the server that leads three voters, of those given.
+// leader returns the index of the server that leads the three voters.
 func (s *siege) leader(t *testing.T, among []*victim) int {
 	t.Helper()
 	at := -1
@@ -174,7 +179,8 @@ func (s *siege) leader(t *testing.T, among []*victim) int {
 		at = slices.IndexFunc(among, func(v *victim) bool {
 			out, err := s.command("status", "--json", "--data-dir", v.data).Output()
 			var status api.NodeStatus
-			if err != nil || json.Unmarshal(out, &status) != nil || len(status.Groups) == 0 || status.Groups[0].State != "leader" {
+			if err != nil || json.Unmarshal(out, &status) != nil || len(status.Groups) == 0 ||
+				status.Groups[0].State != "leader" {
 				return false
 			}
 			voters := 0
@@ -190,10 +196,13 @@ func (s *siege) leader(t *testing.T, among []*victim) int {
 	return at
 }
 
-// TestThePublicSDKOutlivesTheLeader has three real processes, an application written with
-// the public SDK at each, and clients written with it: one at each node that stays, and one
-// that is at the leader and knows the others. The leader is killed while they write and call.
-func TestThePublicSDKOutlivesTheLeader(t *testing.T) {
+// TestSDK_SurvivesLeaderFailure runs three real processes, each with an application that uses the
+// public SDK, and SDK clients: one at each node that stays up, and one that is connected to the
+// leader and knows the other addresses. The leader is killed while they write and call.
+func TestSDK_SurvivesLeaderFailure(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts clusters of processes")
+	}
 	s := newCamp(t)
 	s.write(t, "resources/tick.yaml", `apiVersion: quorate.dev/v1alpha1
 kind: Component
@@ -229,7 +238,8 @@ spec:
 	guarded(t, rest[0], stay[0])
 
 	var pens []*pen
-	for i, c := range []sdk.Client{sdkClient(t, stay[0], attackToken), sdkClient(t, stay[1], attackToken), wanderer(t, grpcOf(t, s.nodes[at]), stay[0], stay[1])} {
+	for i, c := range []sdk.Client{sdkClient(t, stay[0], attackToken), sdkClient(t, stay[1], attackToken),
+		wanderer(t, grpcOf(t, s.nodes[at]), stay[0], stay[1])} {
 		pens = append(pens, &pen{id: i, client: c})
 	}
 	ctx, stop := context.WithCancel(t.Context())
@@ -244,7 +254,8 @@ spec:
 		all.Go(func() {
 			for ctx.Err() == nil {
 				once, cancel := context.WithTimeout(ctx, 10*time.Second)
-				out, err := p.client.InvokeMethodWithContent(once, "orders", "echo", "post", &sdk.DataContent{Data: []byte("hello"), ContentType: "text/plain"})
+				out, err := p.client.InvokeMethodWithContent(once, "orders", "echo", "post",
+					&sdk.DataContent{Data: []byte("hello"), ContentType: "text/plain"})
 				cancel()
 				if err == nil && string(out) != "POST hello" {
 					t.Errorf("the call is answered with %q", out)
@@ -259,11 +270,13 @@ spec:
 		t.Helper()
 		for i, p := range pens {
 			from := p.acks.Load()
-			s.eventually(t, fmt.Sprintf("client %d writes %s", i, when), sdkPatience, func() bool { return p.acks.Load() >= from+30 })
+			s.eventually(t, fmt.Sprintf("client %d writes %s", i, when), sdkPatience,
+				func() bool { return p.acks.Load() >= from+30 })
 		}
 		for i := range callers {
 			from := callers[i].Load()
-			s.eventually(t, fmt.Sprintf("client %d calls %s", i, when), sdkPatience, func() bool { return callers[i].Load() >= from+30 })
+			s.eventually(t, fmt.Sprintf("client %d calls %s", i, when), sdkPatience,
+				func() bool { return callers[i].Load() >= from+30 })
 		}
 		events := func() (n int64) {
 			for _, v := range rest {
@@ -271,7 +284,7 @@ spec:
 			}
 			return n
 		}
-		if when == "before" { // any node may be the one that delivers
+		if when == "before" { // any node may deliver them
 			events = func() int64 { return apps[0].events.Load() + apps[1].events.Load() + apps[2].events.Load() }
 		}
 		from := events()
@@ -304,7 +317,7 @@ spec:
 	}
 }
 
-// guarded tries the API token, the health service and reflection of a server.
+// guarded tests the API token, the health service and reflection of a server.
 func guarded(t *testing.T, v *victim, address string) {
 	t.Helper()
 	conn := connect(t, address)
@@ -314,10 +327,12 @@ func guarded(t *testing.T, v *victim, address string) {
 			t.Errorf("with the token %q: %v", token, err)
 		}
 	}
-	if log := v.log.String(); !strings.Contains(log, "audit: a request was turned away") || strings.Contains(log, "a-wrong-token") || strings.Contains(log, attackToken) {
+	if log := v.log.String(); !strings.Contains(log, "audit: a request was turned away") ||
+		strings.Contains(log, "a-wrong-token") || strings.Contains(log, attackToken) {
 		t.Errorf("no audit line, or a token in the log:\n%s", log)
 	}
-	health, err := healthv1.NewHealthClient(conn).Check(t.Context(), &healthv1.HealthCheckRequest{Service: "dapr.proto.runtime.v1.Dapr"})
+	health, err := healthv1.NewHealthClient(conn).Check(t.Context(),
+		&healthv1.HealthCheckRequest{Service: "dapr.proto.runtime.v1.Dapr"})
 	if err != nil || health.GetStatus() != healthv1.HealthCheckResponse_SERVING {
 		t.Errorf("health: %v, %v", health, err)
 	}
@@ -328,7 +343,9 @@ func guarded(t *testing.T, v *victim, address string) {
 		if err != nil {
 			return nil, err
 		}
-		_ = stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}) // Recv tells
+		// Recv returns the error
+		_ = stream.Send(&reflectionv1.ServerReflectionRequest{
+			MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}})
 		answer, err := stream.Recv()
 		for _, service := range answer.GetListServicesResponse().GetService() {
 			names = append(names, service.GetName())
@@ -339,7 +356,8 @@ func guarded(t *testing.T, v *victim, address string) {
 		t.Errorf("reflection without a token: %v", err)
 	}
 	names, err := list(metadata.AppendToOutgoingContext(t.Context(), "dapr-api-token", attackToken))
-	if err != nil || !slices.Contains(names, "dapr.proto.runtime.v1.Dapr") || !slices.Contains(names, "grpc.health.v1.Health") {
+	if err != nil || !slices.Contains(names, "dapr.proto.runtime.v1.Dapr") ||
+		!slices.Contains(names, "grpc.health.v1.Health") {
 		t.Errorf("reflection lists %v, %v", names, err)
 	}
 }

@@ -1,9 +1,8 @@
-// Package bindings is the contract between an application and an outside event system:
-// what a binding offers in each direction and what it may ask of the node.
+// Package bindings is the contract of bindings: what a binding offers in each direction and what it can use from the
+// node.
 //
-// It owns the contract alone. It must never know HTTP, the application or a particular
-// system. Implementations live in folders below and pass the suite in bindingstest. It
-// starts no goroutines.
+// It owns only the contract. Implementations are in the folders below and pass the suite in bindingstest. It starts
+// no goroutines.
 package bindings
 
 import (
@@ -18,25 +17,25 @@ type Request struct {
 	Metadata  map[string]string // may be nil
 }
 
-// Response is what the outside system answered.
+// Response is the answer of the outside system.
 type Response struct {
 	Data     []byte
-	Metadata map[string]string // may be nil; given to the application on errors too
+	Metadata map[string]string // may be nil; passed to the application on errors too
 }
 
-// Output sends to an outside system. All methods are safe for concurrent use and honour
-// ctx. Errors are *fault.Error and never carry a secret:
+// Output sends data to an external system. All methods are safe for concurrent use and return when ctx ends. Errors
+// are *fault.Error and never contain a secret:
 //
-//	invalid       the request cannot be served: data, metadata or operation
-//	denied        the system refused these credentials
-//	overloaded    the system asked for patience, beyond what ctx allowed
-//	unavailable   it cannot be reached, or failed
-//	timeout       it did not answer in time; the operation may have been carried out
+//	invalid       data, metadata or operation of the request are wrong
+//	denied        the system refused the credentials
+//	overloaded    the system requested a delay longer than ctx allows
+//	unavailable   the system cannot be reached, or failed
+//	timeout       the system did not answer in time; it may have carried out the operation
 type Output interface {
-	// Operations lists what Invoke understands, in the order of documentation.
+	// Operations lists the operations of Invoke, in the order of the documentation.
 	Operations() []string
-	// Invoke carries out one operation. A nil response means that the system gives none.
-	// With an error the response, if there is one, is what the system said.
+	// Invoke carries out one operation. A nil response means that the system returns none. A response together
+	// with an error is the system's error message.
 	Invoke(ctx context.Context, r Request) (*Response, error)
 }
 
@@ -46,40 +45,35 @@ type Event struct {
 	Metadata map[string]string // becomes headers; may be nil
 }
 
-// Sink is where an input binding hands its events. It is safe for concurrent use.
+// Sink receives the events of an input binding. It is safe for concurrent use.
 type Sink interface {
-	// Ready reports whether the application takes events now: it is there, healthy, and
-	// the node is not stopping. A source that can leave an event to another node asks
-	// before it claims one.
+	// Ready reports whether the application takes events now: it is up and healthy, and the node is not
+	// stopping. A source that can leave an event to another node calls it before it claims one.
 	Ready() bool
-	// Deliver hands an event to the application and waits for its answer, the data of
-	// which may be nil. On an error the application has not handled the event, and a
-	// source that can deliver again does so.
+	// Deliver sends an event to the application and waits for its answer, whose data may be nil. On an error the
+	// application has not handled the event, and the source delivers it again if it can.
 	Deliver(ctx context.Context, e Event) ([]byte, error)
 }
 
 // Input receives from an outside system.
 type Input interface {
-	// Start begins to receive. It returns when the source is set up; ctx bounds that
-	// alone. Events go to sink until Close. After an error it may be called again, after a
-	// success not.
+	// Start begins to receive. It returns when the source is set up, and ctx bounds only that. Events go to sink until
+	// Close. It may be called again after an error, but not after a success.
 	Start(ctx context.Context, sink Sink) error
 }
 
-// Binding is one opened component: at least one of its sides is not nil.
+// Binding is one opened component. At least one of its sides is not nil.
 type Binding struct {
 	Output Output
 	Input  Input
-	// Close ends both sides: no event is delivered after it returned, and every goroutine
-	// has ended. It is idempotent, waits for deliveries under way as long as ctx allows,
-	// and cuts them then.
+	// Close stops both sides. No event is delivered after it returned, and all goroutines have ended. It is
+	// idempotent. It waits for deliveries in progress as long as ctx allows, then cancels them.
 	Close func(ctx context.Context) error
 }
 
-// Claims lets one of several nodes take what all of them see.
+// Claims lets one of several nodes take work that all of them see.
 type Claims interface {
-	// Claim reports whether this call is the first in the cluster for key, which is then
-	// taken for life. The outcome is linearizable; an error means that it is not known,
-	// and the caller must not act.
+	// Claim reports whether this call is the first in the cluster for key. If so, key is taken for the duration
+	// life. The result is linearizable. After an error the result is unknown and the caller must not act.
 	Claim(ctx context.Context, key string, life time.Duration) (bool, error)
 }

@@ -9,18 +9,18 @@ import (
 // MetadataDirection limits a binding that has two sides to one of them.
 const MetadataDirection = "direction"
 
-// MetadataRoute is the path of the application that events are posted to; by default the
-// component's name.
+// MetadataRoute is the name of the metadata for the path of the application that receives events. The default path is
+// the component's name.
 const MetadataRoute = "route"
 
-// Direction is which sides of a binding are wanted. The zero value means that the
-// component does not say.
+// Direction says which sides of a binding are used: input, output or both. The zero value means that the component
+// does not set the direction.
 type Direction struct{ Input, Output bool }
 
-// Given reports whether the component says anything.
+// Given reports whether the component sets a direction.
 func (d Direction) Given() bool { return d.Input || d.Output }
 
-// ParseDirection reads "input", "output" or both, separated by a comma.
+// ParseDirection parses "input", "output" or both, separated by a comma.
 func ParseDirection(text string) (Direction, error) {
 	var d Direction
 	if text == "" {
@@ -33,7 +33,8 @@ func ParseDirection(text string) (Direction, error) {
 		case "output":
 			d.Output = true
 		default:
-			return Direction{}, fault.New(fault.Invalid, "bindings.ParseDirection", `must be "input", "output" or "input, output"`)
+			return Direction{}, fault.New(fault.Invalid, "bindings.ParseDirection",
+				`must be "input", "output" or "input, output"`)
 		}
 	}
 	return d, nil

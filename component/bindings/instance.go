@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Instance is an opened binding with what its component says. It is immutable.
+// Instance is an opened binding with the settings of its component. It is immutable.
 type Instance struct {
 	Name      string
 	Type      string // in lower case
@@ -22,7 +22,7 @@ func (i *Instance) VisibleTo(app string) bool {
 	return len(i.Scopes) == 0 || slices.Contains(i.Scopes, app)
 }
 
-// Path is where the application takes events, without a slash in front.
+// Path returns the path of the application that receives events, without a leading slash.
 func (i *Instance) Path() string { return cmp.Or(i.Route, i.Name) }
 
 // Receives reports whether the component has an input side that is wanted.

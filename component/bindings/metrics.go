@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Metrics are the metrics of all bindings of a process. It is safe for concurrent use.
-// Labels come from closed sets: components, the operations of their types, fault codes.
+// Metrics are the metrics of all bindings of a process. They are safe for concurrent use. The label values are
+// bounded: component names, the operations of their types, and fault codes.
 type Metrics struct {
 	operations *prometheus.CounterVec
 	duration   *prometheus.HistogramVec
@@ -21,8 +21,7 @@ type Metrics struct {
 	delivery   *prometheus.HistogramVec
 }
 
-// NewMetrics registers the metrics with reg. The error is that of the registration, as
-// fault.Internal: they exist once for each registry.
+// NewMetrics registers the metrics with reg. It returns fault.Internal if they are already registered there.
 func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	buckets := []float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 	m := &Metrics{
@@ -30,16 +29,20 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 			Name: "quorate_binding_operations_total", Help: "Finished operations of an output binding.",
 		}, []string{"binding", "operation", "outcome"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "quorate_binding_operation_duration_seconds", Help: "Time an operation of an output binding took.", Buckets: buckets,
+			Name: "quorate_binding_operation_duration_seconds", Help: "Time an operation of an output binding took.",
+			Buckets: buckets,
 		}, []string{"binding", "operation"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "quorate_binding_events_total", Help: "Events of an input binding that were handed to the application, or could not be.",
+			Name: "quorate_binding_events_total",
+			Help: "Events of an input binding that were handed to the application, or could not be.",
 		}, []string{"binding", "outcome"}),
 		delivery: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "quorate_binding_event_duration_seconds", Help: "Time the application took for an event.", Buckets: buckets,
+			Name: "quorate_binding_event_duration_seconds", Help: "Time the application took for an event.",
+			Buckets: buckets,
 		}, []string{"binding"}),
 	}
-	if err := errors.Join(reg.Register(m.operations), reg.Register(m.duration), reg.Register(m.events), reg.Register(m.delivery)); err != nil {
+	if err := errors.Join(reg.Register(m.operations), reg.Register(m.duration), reg.Register(m.events),
+		reg.Register(m.delivery)); err != nil {
 		return nil, &fault.Error{Code: fault.Internal, Op: "bindings.NewMetrics", Msg: "registering metrics", Err: err}
 	}
 	return m, nil

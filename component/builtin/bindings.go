@@ -19,12 +19,14 @@ func allBindings() map[string]loader.BindingFactory {
 }
 
 func openCron(_ context.Context, c loader.BindingConfig) (bindings.Binding, error) {
-	return cron.Open(cron.Options{Name: c.Name, Namespace: c.Namespace, Metadata: c.Metadata, Claims: c.Claims, Logger: c.Logger})
+	return cron.Open(cron.Options{Name: c.Name, Namespace: c.Namespace, Metadata: c.Metadata, Claims: c.Claims,
+		Logger: c.Logger})
 }
 
 func openEventGrid(_ context.Context, c loader.BindingConfig) (bindings.Binding, error) {
 	return eventgrid.Open(eventgrid.Options{
-		Name: c.Name, Namespace: c.Namespace, Direction: c.Direction, Metadata: c.Metadata, Claims: c.Claims, Logger: c.Logger,
+		Name: c.Name, Namespace: c.Namespace, Direction: c.Direction, Metadata: c.Metadata, Claims: c.Claims,
+		Logger: c.Logger,
 	})
 }
 

@@ -1,8 +1,7 @@
-// Package builtin is the one table of component types: type string to factory.
+// Package builtin is the table of component types. It maps a type string to a factory.
 //
-// It owns the table alone; a new type is a line here and a page in docs/components. It
-// must never know a node: types that need one, such as state.raft, are handed in. It
-// starts no goroutines.
+// It owns only the table. A new type is a line here and a page in docs/components. Types that need a node, such as
+// state.raft, are passed in. It starts no goroutines.
 package builtin
 
 import (
@@ -12,15 +11,23 @@ import (
 	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/inmemory"
+	"github.com/quorate/quorate/component/state/postgresql"
+	"github.com/quorate/quorate/component/state/redis"
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Factories returns the types that need nothing but themselves, and extra ones on top. A
-// type that is in both is a fault.Internal.
+// Factories returns the factories of this package and those in extra. It returns fault.Internal if both have the same
+// type.
 func Factories(extra loader.Factories) (loader.Factories, error) {
 	all := loader.Factories{
 		State: map[string]loader.StateFactory{
 			inmemory.Type: {Open: openInMemory},
+			redis.Type:    {Fields: redis.Fields(), Open: openRedis},
+
+			postgresql.Type:          openPostgreSQL(postgresql.V1),
+			postgresql.Type + "/v2":  openPostgreSQL(postgresql.V2),
+			postgresql.Alias:         openPostgreSQL(postgresql.V1),
+			postgresql.Alias + "/v2": openPostgreSQL(postgresql.V2),
 		},
 		SecretStores: secretStores(),
 		Bindings:     allBindings(),
@@ -46,4 +53,25 @@ func add[F any](to, from map[string]F) error {
 
 func openInMemory(context.Context, loader.StateConfig) (state.Store, error) {
 	return inmemory.Open(inmemory.Options{}), nil
+}
+
+func openRedis(ctx context.Context, c loader.StateConfig) (state.Store, error) {
+	s, err := redis.Open(ctx, redis.Options{Metadata: c.Metadata, Logger: c.Logger})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func openPostgreSQL(version postgresql.Version) loader.StateFactory {
+	return loader.StateFactory{
+		Fields: postgresql.Fields(version),
+		Open: func(ctx context.Context, c loader.StateConfig) (state.Store, error) {
+			s, err := postgresql.Open(ctx, postgresql.Options{Version: version, Metadata: c.Metadata, Logger: c.Logger})
+			if err != nil {
+				return nil, err
+			}
+			return s, nil
+		},
+	}
 }

@@ -25,7 +25,7 @@ import (
 
 const pages = "../../docs/components"
 
-// factories are all types a node has; state.raft needs one, so another store stands in.
+// factories returns all types of a node. state.raft needs a node, so another store replaces it.
 func factories(t *testing.T) loader.Factories {
 	t.Helper()
 	f, err := builtin.Factories(loader.Factories{State: map[string]loader.StateFactory{"state.raft": {
@@ -69,7 +69,7 @@ func options(t *testing.T, path string, warnings io.Writer) loader.Options {
 	}
 }
 
-func TestEveryExampleOfTheDocsLoads(t *testing.T) {
+func TestDocs_ExamplesLoad(t *testing.T) {
 	block := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 	for _, name := range names(t) {
 		examples := block.FindAllStringSubmatch(page(t, name), -1)
@@ -83,7 +83,7 @@ func TestEveryExampleOfTheDocsLoads(t *testing.T) {
 					t.Fatal(err)
 				}
 				var warnings strings.Builder
-				if typ := strings.TrimSuffix(name, ".md"); strings.HasPrefix(typ, "secretstores.") || strings.HasPrefix(typ, "bindings.") {
+				if typ := strings.TrimSuffix(name, ".md"); needsService(typ) {
 					readable(t, options(t, path, &warnings), typ)
 					return
 				}
@@ -105,7 +105,22 @@ func TestEveryExampleOfTheDocsLoads(t *testing.T) {
 	}
 }
 
-// readable checks an example without opening it: that needs a service.
+// needsService reports whether a component of the type cannot be opened alone.
+func needsService(typ string) bool {
+	return strings.HasPrefix(typ, "secretstores.") || strings.HasPrefix(typ, "bindings.") || typ == "state.redis" ||
+		typ == "state.postgresql"
+}
+
+// pageOf returns the type whose page describes a type: versions and other names of a type have its page.
+func pageOf(typ string) string {
+	typ, _, _ = strings.Cut(typ, "/")
+	if typ == "state.postgres" {
+		return "state.postgresql"
+	}
+	return typ
+}
+
+// readable checks an example without opening it, because opening needs a service.
 func readable(t *testing.T, o loader.Options, typ string) {
 	t.Helper()
 	plan, err := loader.Read(o)
@@ -118,12 +133,16 @@ func readable(t *testing.T, o loader.Options, typ string) {
 	}
 }
 
-func TestEveryTypeHasItsPageAndIsListed(t *testing.T) {
+func TestDocs_EveryTypeHasPageAndIsListed(t *testing.T) {
 	want := []string{"README.md"}
 	readme := page(t, "README.md")
 	f := factories(t)
-	for _, typ := range slices.Concat(slices.Collect(maps.Keys(f.State)), slices.Collect(maps.Keys(f.SecretStores)), slices.Collect(maps.Keys(f.Bindings))) {
-		want = append(want, typ+".md")
+	for _, typ := range slices.Concat(slices.Collect(maps.Keys(f.State)), slices.Collect(maps.Keys(f.SecretStores)),
+		slices.Collect(maps.Keys(f.Bindings))) {
+		typ = pageOf(typ)
+		if !slices.Contains(want, typ+".md") {
+			want = append(want, typ+".md")
+		}
 		if !strings.Contains(readme, "[`"+typ+"`]("+typ+".md)") {
 			t.Errorf("README.md does not list %s", typ)
 		}
@@ -134,12 +153,20 @@ func TestEveryTypeHasItsPageAndIsListed(t *testing.T) {
 	}
 }
 
-func TestEveryPageNamesExactlyTheMetadataOfItsType(t *testing.T) {
+func TestDocs_PagesNameMetadataOfType(t *testing.T) {
 	row := regexp.MustCompile("(?m)^\\| `([A-Za-z0-9_]+)`")
 	declared := map[string][]component.Field{}
 	for typ, factory := range factories(t).State {
 		declared[typ] = append(loader.StateFields(), factory.Fields...)
 	}
+	for typ, fields := range declared { // a page lists what one of the versions has
+		for i, field := range fields {
+			if other := declared[typ+"/v2"]; field.Refused != "" && len(other) > i {
+				declared[typ][i] = other[i]
+			}
+		}
+	}
+	maps.DeleteFunc(declared, func(typ string, _ []component.Field) bool { return typ != pageOf(typ) })
 	for typ, factory := range factories(t).SecretStores {
 		declared[typ] = factory.Fields
 	}
@@ -165,15 +192,16 @@ func TestEveryPageNamesExactlyTheMetadataOfItsType(t *testing.T) {
 	}
 }
 
-func TestATypeIsNeverReplaced(t *testing.T) {
+func TestFactories_NeverReplaceType(t *testing.T) {
 	extra := loader.Factories{State: map[string]loader.StateFactory{inmemory.Type: {}}}
-	if _, err := builtin.Factories(extra); !fault.Is(err, fault.Internal) || !strings.Contains(err.Error(), inmemory.Type) {
+	if _, err := builtin.Factories(extra); !fault.Is(err, fault.Internal) ||
+		!strings.Contains(err.Error(), inmemory.Type) {
 		t.Errorf("Factories: %v", err)
 	}
 }
 
-// The examples for deployment are those of the pages, each with a comment in front.
-func TestTheExamplesForDeploymentAreThoseOfThePages(t *testing.T) {
+// The examples in deploy are those of the pages, with a comment before each.
+func TestDocs_DeployExamplesMatchPages(t *testing.T) {
 	const folder = "../../deploy/components/secrets"
 	f := factories(t)
 	paths := map[string]string{}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestThePagesOfBindingsNameEveryAliasOfTheirMetadata(t *testing.T) {
+func TestDocs_BindingPagesNameEveryAlias(t *testing.T) {
 	for typ, factory := range factories(t).Bindings {
 		text := page(t, typ+".md")
 		for _, f := range factory.Fields {

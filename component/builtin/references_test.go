@@ -30,8 +30,8 @@ import (
 	"github.com/quorate/quorate/component/state/inmemory"
 )
 
-// TestMain makes the machine trust the certificate of test servers, as an operator makes
-// it trust a private authority, and keeps its own cloud settings out.
+// TestMain makes the test process trust the certificate of test servers, as an operator trusts a private
+// authority, and removes cloud settings from its environment.
 func TestMain(m *testing.M) {
 	server := httptest.NewTLSServer(nil)
 	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
@@ -45,7 +45,8 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	for name, value := range map[string]string{
-		"SSL_CERT_FILE": file, "SSL_CERT_DIR": dir, "AWS_CA_BUNDLE": file, "AWS_CONFIG_FILE": dir + "/none", "AWS_SHARED_CREDENTIALS_FILE": dir + "/none", "AWS_EC2_METADATA_DISABLED": "true",
+		"SSL_CERT_FILE": file, "SSL_CERT_DIR": dir, "AWS_CA_BUNDLE": file, "AWS_CONFIG_FILE": dir + "/none",
+		"AWS_SHARED_CREDENTIALS_FILE": dir + "/none", "AWS_EC2_METADATA_DISABLED": "true",
 	} {
 		if err := os.Setenv(name, value); err != nil {
 			panic(err)
@@ -67,7 +68,7 @@ const (
 	accessToken = "hunter2-access-token"
 )
 
-// services are all remote services in one.
+// services returns all remote services in one.
 func services(t *testing.T) *secretstorestest.Fake {
 	var f *secretstorestest.Fake
 	f = secretstorestest.NewFake(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -88,20 +89,22 @@ func services(t *testing.T) *secretstorestest.Fake {
 		case path == "/token", strings.HasSuffix(path, "/oauth2/v2.0/token"):
 			answer(`{"access_token":%q,"expires_in":3599,"token_type":"Bearer"}`, accessToken)
 		case strings.HasSuffix(path, "/openid-configuration"):
-			answer(`{"issuer":"%[1]s/t/v2.0","authorization_endpoint":"%[1]s/t/a","token_endpoint":"%[1]s/t/oauth2/v2.0/token"}`, f.URL)
+			answer(`{"issuer":"%[1]s/t/v2.0","authorization_endpoint":"%[1]s/t/a",`+
+				`"token_endpoint":"%[1]s/t/oauth2/v2.0/token"}`, f.URL)
 		case strings.HasPrefix(path, "/secrets/redis") && bearer:
 			answer(`{"value":%q,"id":"%s/secrets/redis/v1"}`, password, f.URL)
 		case strings.HasPrefix(path, "/secrets/redis"):
 			w.Header().Set("WWW-Authenticate", `Bearer authorization="`+f.URL+`/t", resource="https://vault.azure.net"`)
 			w.WriteHeader(http.StatusUnauthorized)
 		default:
-			secretstorestest.Answer(http.StatusForbidden, `{"errors":["{credentials}"],"kind":"Status","message":"{credentials}"}`)(w, r)
+			secretstorestest.Answer(http.StatusForbidden,
+				`{"errors":["{credentials}"],"kind":"Status","message":"{credentials}"}`)(w, r)
 		}
 	}))
 	return f
 }
 
-// credentials is a store of type local.file with what the other stores need.
+// credentials returns a store of type local.file with the credentials of the other stores.
 func credentials(t *testing.T, dir string, f *secretstorestest.Fake) string {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -113,10 +116,15 @@ func credentials(t *testing.T, dir string, f *secretstorestest.Fake) string {
 		t.Fatal(err)
 	}
 	private := strings.ReplaceAll(string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})), "\n", `\n`)
-	write(t, filepath.Join(dir, "own.json"), fmt.Sprintf(`{"vault": %q, "aws": %q, "azure": %q, "gcp": "%s", "redis": {"password": %q}}`, vaultToken, awsSecret, azureSecret, private, password))
+	write(t, filepath.Join(dir, "own.json"),
+		fmt.Sprintf(`{"vault": %q, "aws": %q, "azure": %q, "gcp": "%s", "redis": {"password": %q}}`, vaultToken,
+			awsSecret, azureSecret, private, password))
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.Certificate().Raw})
-	return write(t, filepath.Join(dir, "kubeconfig"), fmt.Sprintf("current-context: c\ncontexts: [{name: c, context: {cluster: c, user: u, namespace: shop}}]\nclusters: [{name: c, cluster: {server: %q, certificate-authority-data: %s}}]\nusers: [{name: u, user: {token: %s}}]\n",
-		f.URL, base64.StdEncoding.EncodeToString(ca), podToken))
+	return write(t, filepath.Join(dir, "kubeconfig"),
+		fmt.Sprintf("current-context: c\ncontexts: [{name: c, context: {cluster: c, user: u, namespace: "+
+			"shop}}]\nclusters: [{name: c, cluster: {server: %q, certificate-authority-data: %s}}]\nusers: "+
+			"[{name: u, user: {token: %s}}]\n",
+			f.URL, base64.StdEncoding.EncodeToString(ca), podToken))
 }
 
 func write(t *testing.T, path, text string) string {
@@ -127,26 +135,37 @@ func write(t *testing.T, path, text string) string {
 	return path
 }
 
-// stores are the metadata of one store of each kind, and the reference to the password.
+// stores returns the metadata of one store of each kind, and the reference to the password.
 func stores(dir, kubeconfig, base string) map[string][2]string {
 	return map[string][2]string{
-		"secretstores.local.file":        {"{name: secretsFile, value: " + dir + "/own.json}", "{name: 'redis:password'}"},
-		"secretstores.local.env":         {"{name: prefix, value: SHOP_}", "{name: REDIS}"},
-		"secretstores.kubernetes":        {"{name: kubeconfigPath, value: " + kubeconfig + "}, {name: defaultNamespace, value: shop}", "{name: redis, key: password}"},
-		"secretstores.hashicorp.vault":   {"{name: vaultAddr, value: '" + base + "'}, {name: vaultToken, secretKeyRef: {name: vault}}", "{name: redis, key: password}"},
-		"secretstores.aws.secretmanager": {"{name: region, value: eu-west-1}, {name: endpoint, value: '" + base + "'}, {name: accessKey, value: '{uuid}'}, {name: secretKey, secretKeyRef: {name: aws}}, {name: multipleKeyValuesPerSecret, value: true}", "{name: redis, key: password}"},
-		"secretstores.gcp.secretmanager": {"{name: project_id, value: shop-1}, {name: client_email, value: a@b}, {name: private_key, secretKeyRef: {name: gcp}}, {name: token_uri, value: '" + base + "/token'}, {name: endpoint, value: '" + base + "'}", "{name: redis}"},
-		"secretstores.azure.keyvault":    {"{name: vaultUrl, value: '" + base + "'}, {name: azureAuthorityHost, value: '" + base + "'}, {name: azureTenantId, value: t}, {name: azureClientId, value: c}, {name: azureClientSecret, secretKeyRef: {name: azure}}", "{name: redis}"},
+		"secretstores.local.file": {"{name: secretsFile, value: " + dir + "/own.json}",
+			"{name: 'redis:password'}"},
+		"secretstores.local.env": {"{name: prefix, value: SHOP_}", "{name: REDIS}"},
+		"secretstores.kubernetes": {"{name: kubeconfigPath, value: " + kubeconfig +
+			"}, {name: defaultNamespace, value: shop}", "{name: redis, key: password}"},
+		"secretstores.hashicorp.vault": {"{name: vaultAddr, value: '" + base +
+			"'}, {name: vaultToken, secretKeyRef: {name: vault}}", "{name: redis, key: password}"},
+		"secretstores.aws.secretmanager": {"{name: region, value: eu-west-1}, {name: endpoint, value: '" + base +
+			"'}, {name: accessKey, value: '{uuid}'}, {name: secretKey, secretKeyRef: {name: aws}}, {name: " +
+			"multipleKeyValuesPerSecret, value: true}", "{name: redis, key: password}"},
+		"secretstores.gcp.secretmanager": {"{name: project_id, value: shop-1}, {name: client_email, value: a@b}, " +
+			"{name: private_key, secretKeyRef: {name: gcp}}, {name: token_uri, value: '" + base +
+			"/token'}, {name: endpoint, value: '" + base + "'}", "{name: redis}"},
+		"secretstores.azure.keyvault": {"{name: vaultUrl, value: '" + base +
+			"'}, {name: azureAuthorityHost, value: '" + base +
+			"'}, {name: azureTenantId, value: t}, {name: azureClientId, value: c}, {name: azureClientSecret, " +
+			"secretKeyRef: {name: azure}}", "{name: redis}"},
 	}
 }
 
 func document(name, typ, metadata string) string {
-	return "apiVersion: quorate.dev/v1alpha1\nkind: Component\nmetadata: {name: " + name + "}\nauth: {secretStore: own}\nspec:\n  type: " + typ + "\n  metadata: [" + metadata + "]\n---\n"
+	return "apiVersion: quorate.dev/v1alpha1\nkind: Component\nmetadata: {name: " + name +
+		"}\nauth: {secretStore: own}\nspec:\n  type: " + typ + "\n  metadata: [" + metadata + "]\n---\n"
 }
 
-// A store with a password, as one for Redis has it, gets it from every kind of secret
-// store, and neither the password nor any credential on the way is shown anywhere.
-func TestAPasswordComesFromEveryKindOfSecretStoreAndIsShownNowhere(t *testing.T) {
+// A store with a password, like that of Redis, gets it from every kind of secret store. Neither the password nor any
+// credential on the way is shown anywhere.
+func TestSecretStores_PasswordFromEveryKindIsNeverShown(t *testing.T) {
 	f := services(t)
 	dir := t.TempDir()
 	kubeconfig := credentials(t, dir, f)
@@ -177,7 +196,7 @@ func TestAPasswordComesFromEveryKindOfSecretStoreAndIsShownNowhere(t *testing.T)
 	}
 }
 
-// load opens documents and returns what the state store got, and everything that was said.
+// load opens documents. It returns what the state store got, and all log lines and errors.
 func load(t *testing.T, documents string) (got, shown string, err error) {
 	t.Helper()
 	registry := prometheus.NewRegistry()
@@ -200,7 +219,8 @@ func load(t *testing.T, documents string) (got, shown string, err error) {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	o.SecretMetrics, o.Logger = metrics, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	o.SecretMetrics, o.Logger = metrics, slog.New(slog.NewTextHandler(&log,
+		&slog.HandlerOptions{Level: slog.LevelDebug}))
 	environment := map[string]string{"SHOP_REDIS": password}
 	o.Env = func(name string) (string, bool) { value, ok := environment[name]; return value, ok }
 	o.Environ = func() []string { return []string{"SHOP_REDIS=" + password} }

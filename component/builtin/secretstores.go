@@ -20,16 +20,17 @@ import (
 	"github.com/quorate/quorate/internal/rest"
 )
 
-// secretStores is the part of the table about secret stores.
+// secretStores returns the secret stores of the table.
 func secretStores() map[string]loader.SecretStoreFactory {
 	return map[string]loader.SecretStoreFactory{
-		file.Type:       {Open: openFile, Fields: fileFields()},
-		env.Type:        {Open: openEnv, Fields: []component.Field{{Name: "prefix"}}},
-		kubernetes.Type: {Open: openKubernetes, Fields: []component.Field{{Name: "defaultNamespace"}, {Name: "kubeconfigPath"}}},
-		vault.Type:      {Open: openVault, Fields: vaultFields()},
-		aws.Type:        {Open: openAWS, Fields: awsFields()},
-		gcp.Type:        {Open: openGCP, Fields: gcpFields()},
-		keyvault.Type:   {Open: openKeyVault, Fields: append(keyVaultFields(), entraFields()...)},
+		file.Type: {Open: openFile, Fields: fileFields()},
+		env.Type:  {Open: openEnv, Fields: []component.Field{{Name: "prefix"}}},
+		kubernetes.Type: {Open: openKubernetes,
+			Fields: []component.Field{{Name: "defaultNamespace"}, {Name: "kubeconfigPath"}}},
+		vault.Type:    {Open: openVault, Fields: vaultFields()},
+		aws.Type:      {Open: openAWS, Fields: awsFields()},
+		gcp.Type:      {Open: openGCP, Fields: gcpFields()},
+		keyvault.Type: {Open: openKeyVault, Fields: append(keyVaultFields(), entraFields()...)},
 	}
 }
 
@@ -43,11 +44,13 @@ func fileFields() []component.Field {
 
 func openFile(_ context.Context, c loader.SecretStoreConfig) (secretstores.Store, error) {
 	m := c.Metadata
-	return file.Open(file.Options{Path: m.Text("secretsFile"), Separator: m.Text("nestedSeparator"), MultiValued: m.Bool("multiValued"), Logger: c.Logger})
+	return file.Open(file.Options{Path: m.Text("secretsFile"), Separator: m.Text("nestedSeparator"),
+		MultiValued: m.Bool("multiValued"), Logger: c.Logger})
 }
 
 func openEnv(_ context.Context, c loader.SecretStoreConfig) (secretstores.Store, error) {
-	return env.New(env.Options{Prefix: c.Metadata.Text("prefix"), Lookup: c.Env, List: c.Environ, Reserved: component.ReservedVariable}), nil
+	return env.New(env.Options{Prefix: c.Metadata.Text("prefix"), Lookup: c.Env, List: c.Environ,
+		Reserved: component.ReservedVariable}), nil
 }
 
 func openKubernetes(_ context.Context, c loader.SecretStoreConfig) (secretstores.Store, error) {
@@ -55,7 +58,8 @@ func openKubernetes(_ context.Context, c loader.SecretStoreConfig) (secretstores
 	if namespace == "" {
 		namespace = c.Namespace
 	}
-	return kubernetes.Open(kubernetes.Options{Namespace: namespace, Kubeconfig: c.Metadata.Text("kubeconfigPath"), Env: c.Env})
+	return kubernetes.Open(kubernetes.Options{Namespace: namespace, Kubeconfig: c.Metadata.Text("kubeconfigPath"),
+		Env: c.Env})
 }
 
 func vaultFields() []component.Field {
@@ -93,8 +97,10 @@ func openVault(_ context.Context, c loader.SecretStoreConfig) (secretstores.Stor
 		return nil, err
 	}
 	o := vault.Options{
-		Address: m.Text("vaultAddr"), Token: m.Text("vaultToken"), TokenFile: m.Text("vaultTokenMountPath"), Namespace: m.Text("vaultNamespace"),
-		Engine: strings.Trim(m.Text("enginePath"), "/"), Text: strings.EqualFold(m.Text("vaultValueType"), "text"), Transport: rest.Transport(config),
+		Address: m.Text("vaultAddr"), Token: m.Text("vaultToken"), TokenFile: m.Text("vaultTokenMountPath"),
+		Namespace: m.Text("vaultNamespace"),
+		Engine:    strings.Trim(m.Text("enginePath"), "/"), Text: strings.EqualFold(m.Text("vaultValueType"), "text"),
+		Transport: rest.Transport(config),
 	}
 	if m.Bool("vaultKVUsePrefix") {
 		o.Prefix = strings.Trim(m.Text("vaultKVPrefix"), "/")
@@ -122,8 +128,9 @@ func awsFields() []component.Field {
 func openAWS(ctx context.Context, c loader.SecretStoreConfig) (secretstores.Store, error) {
 	m := c.Metadata
 	o := aws.Options{
-		Region: m.Text("region"), AccessKey: m.Text("accessKey"), SecretKey: m.Text("secretKey"), SessionToken: m.Text("sessionToken"),
-		MultiValued: m.Bool("multipleKeyValuesPerSecret"),
+		Region: m.Text("region"), AccessKey: m.Text("accessKey"), SecretKey: m.Text("secretKey"),
+		SessionToken: m.Text("sessionToken"),
+		MultiValued:  m.Bool("multipleKeyValuesPerSecret"),
 	}
 	if m.Text("endpoint") != "" {
 		var err error
@@ -137,7 +144,7 @@ func openAWS(ctx context.Context, c loader.SecretStoreConfig) (secretstores.Stor
 	return aws.Open(ctx, o)
 }
 
-// gcpFields are those of a service account's key file, in its own spelling.
+// gcpFields are the fields of a service account's key file, with its spelling.
 func gcpFields() []component.Field {
 	return []component.Field{
 		{Name: "type", Default: "service_account", Check: oneOf("service_account")},
@@ -156,7 +163,8 @@ func gcpFields() []component.Field {
 
 func openGCP(_ context.Context, c loader.SecretStoreConfig) (secretstores.Store, error) {
 	m := c.Metadata
-	o := gcp.Options{Project: m.Text("project_id"), Endpoint: m.Text("endpoint"), Transport: rest.Transport(rest.TLS(nil))}
+	o := gcp.Options{Project: m.Text("project_id"), Endpoint: m.Text("endpoint"),
+		Transport: rest.Transport(rest.TLS(nil))}
 	if m.Text("private_key") == "" {
 		return gcp.Open(o)
 	}
@@ -168,13 +176,15 @@ func openGCP(_ context.Context, c loader.SecretStoreConfig) (secretstores.Store,
 		return nil, err
 	}
 	if rest.Exposed(token) {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "builtin.Open", Msg: "token_uri is not https: the access token could be read on the way"}
+		return nil, &fault.Error{Code: fault.Invalid, Op: "builtin.Open",
+			Msg: "token_uri is not https: the access token could be read on the way"}
 	}
 	key := map[string]string{"type": strings.ToLower(m.Text("type"))}
-	for _, name := range []string{"project_id", "private_key_id", "client_email", "client_id", "auth_uri", "token_uri", "auth_provider_x509_cert_url", "client_x509_cert_url"} {
+	for _, name := range []string{"project_id", "private_key_id", "client_email", "client_id", "auth_uri", "token_uri",
+		"auth_provider_x509_cert_url", "client_x509_cert_url"} {
 		key[name] = m.Text(name)
 	}
-	key["private_key"] = strings.ReplaceAll(m.Text("private_key"), `\n`, "\n") // as it stands in a key file, without its quotes
+	key["private_key"] = strings.ReplaceAll(m.Text("private_key"), `\n`, "\n") // a key file escapes newlines
 	if o.Credentials, err = json.Marshal(key); err != nil {
 		return nil, fault.Wrap(err, "builtin.Open", "the service account's key")
 	}
@@ -185,7 +195,7 @@ func keyVaultFields() []component.Field {
 	return []component.Field{{Name: "vaultName"}, {Name: "vaultUrl"}}
 }
 
-// entraFields are what the components of Azure services have in common.
+// entraFields are the fields that all components of Azure services have.
 func entraFields() []component.Field {
 	return []component.Field{
 		{Name: "azureEnvironment", Check: func(text string) error { _, err := entra.Cloud(text); return err }},
@@ -204,14 +214,17 @@ func openKeyVault(_ context.Context, c loader.SecretStoreConfig) (secretstores.S
 	return keyvault.Open(keyvault.Options{
 		Vault: m.Text("vaultName"), Address: m.Text("vaultUrl"),
 		Identity: entra.Settings{
-			Environment: m.Text("azureEnvironment"), AuthorityHost: m.Text("azureAuthorityHost"), Tenant: m.Text("azureTenantId"),
-			Client: m.Text("azureClientId"), ClientSecret: m.Text("azureClientSecret"), Certificate: m.Text("azureCertificate"),
-			CertificateFile: m.Text("azureCertificateFile"), CertificatePassword: m.Text("azureCertificatePassword"), Transport: rest.Transport(rest.TLS(nil)),
+			Environment: m.Text("azureEnvironment"), AuthorityHost: m.Text("azureAuthorityHost"),
+			Tenant: m.Text("azureTenantId"),
+			Client: m.Text("azureClientId"), ClientSecret: m.Text("azureClientSecret"),
+			Certificate:     m.Text("azureCertificate"),
+			CertificateFile: m.Text("azureCertificateFile"), CertificatePassword: m.Text("azureCertificatePassword"),
+			Transport: rest.Transport(rest.TLS(nil)),
 		},
 	})
 }
 
-// oneOf accepts the words of a closed set, in any case.
+// oneOf returns a check that accepts the words of a closed set, ignoring case.
 func oneOf(words ...string) func(string) error {
 	return func(text string) error {
 		for _, word := range words {

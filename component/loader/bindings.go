@@ -11,15 +11,16 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// BindingFields declares the metadata that every binding reads.
+// BindingFields returns the metadata fields that every binding has.
 func BindingFields() []component.Field {
 	return []component.Field{
-		{Name: bindings.MetadataDirection, Check: func(text string) error { _, err := bindings.ParseDirection(text); return err }},
+		{Name: bindings.MetadataDirection,
+			Check: func(text string) error { _, err := bindings.ParseDirection(text); return err }},
 		{Name: bindings.MetadataRoute},
 	}
 }
 
-// closeTime bounds the closing of a binding whose events nobody waited for.
+// closeTime bounds closing a binding whose input was never started.
 const closeTime = 5 * time.Second
 
 func (p *opening) bindingOf(ctx context.Context, u *unit) error {
@@ -35,11 +36,13 @@ func (p *opening) bindingOf(ctx context.Context, u *unit) error {
 		return u.opened(err)
 	}
 	i := &bindings.Instance{
-		Name: u.spec.Name, Type: u.typ(), Version: u.spec.Version, Namespace: p.options.Namespace, Scopes: slices.Clone(u.spec.Scopes),
-		Route: strings.TrimPrefix(u.values.Text(bindings.MetadataRoute), "/"), Direction: direction, Binding: b,
+		Name: u.spec.Name, Type: u.typ(), Version: u.spec.Version, Namespace: p.options.Namespace,
+		Scopes: slices.Clone(u.spec.Scopes),
+		Route:  strings.TrimPrefix(u.values.Text(bindings.MetadataRoute), "/"), Direction: direction, Binding: b,
 	}
 	if wanted := wantedSide(i); wanted != "" {
-		err := &fault.Error{Code: fault.Invalid, Op: "loader.Open", Msg: "its direction asks for " + wanted + ", which this type does not have, or not with this metadata",
+		err := &fault.Error{Code: fault.Invalid, Op: "loader.Open", Msg: "its direction asks for " + wanted +
+			", which this type does not have, or not with this metadata",
 			Hint: "remove " + bindings.MetadataDirection + ", or give what that side needs"}
 		return joinClose(u.failed(u.spec.Pos, err), closeBinding(b))
 	}
@@ -50,7 +53,7 @@ func (p *opening) bindingOf(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// wantedSide names a side that the component asks for and does not have.
+// wantedSide returns a side that the component requests and does not have.
 func wantedSide(i *bindings.Instance) string {
 	switch {
 	case i.Direction.Input && i.Input == nil:
@@ -80,7 +83,7 @@ func (s *Set) addBinding(u *unit, i *bindings.Instance) {
 	s.statuses = append(s.statuses, status)
 }
 
-// Binding returns the binding of a name, as request paths spell it.
+// Binding returns the binding with a name, as spelt in request paths.
 func (s *Set) Binding(name string) (*bindings.Instance, bool) {
 	for _, i := range s.bindings {
 		if i.Name == name {

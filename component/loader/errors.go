@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// join makes one error of several: with the code of the first and the texts of all, a
-// line each. It returns nil for none.
+// join returns one error for several: with the code of the first error and the texts of all, one per line. It returns
+// nil if errs is empty.
 func join(op string, errs []error) error {
 	switch len(errs) {
 	case 0:
@@ -23,12 +23,13 @@ func join(op string, errs []error) error {
 		texts[i] = fault.Text(err)
 	}
 	return &joined{
-		whole: &fault.Error{Code: fault.CodeOf(errs[0]), Op: op, Msg: strings.Join(texts, "\n"), Key: fault.KeyOf(errs[0])},
+		whole: &fault.Error{Code: fault.CodeOf(errs[0]), Op: op, Msg: strings.Join(texts, "\n"),
+			Key: fault.KeyOf(errs[0])},
 		parts: errs,
 	}
 }
 
-// Each takes an error of this package apart into one error for each thing that is wrong.
+// Each splits an error of this package into one error for each problem.
 func Each(err error) []error {
 	var out []error
 	for _, part := range parts(err) {
@@ -41,7 +42,7 @@ func Each(err error) []error {
 	return out
 }
 
-// parts takes apart what join made.
+// parts splits what join made.
 func parts(err error) []error {
 	if err == nil {
 		return nil
@@ -61,11 +62,10 @@ type joined struct {
 // Error returns the texts of all.
 func (j *joined) Error() string { return j.whole.Text() }
 
-// Unwrap lets every cause be found, behind the fault that words them all.
+// Unwrap returns the fault with the joined text, then every cause.
 func (j *joined) Unwrap() []error { return append([]error{j.whole}, j.parts...) }
 
-// joinClose keeps the cause of a failed start in front: what closing had to say as well
-// is a consequence.
+// joinClose keeps the cause of a failed start first: errors of closing are a consequence.
 func joinClose(err, closing error) error {
 	if closing == nil {
 		return err
@@ -73,8 +73,8 @@ func joinClose(err, closing error) error {
 	return join("loader.Open", []error{err, closing})
 }
 
-// hide returns err, or if its text shows one of the hidden values an error without them.
-// That one has no cause: the cause would still show it.
+// hide returns err unchanged if its text contains none of the hidden values. Otherwise it returns a new error in
+// which the hidden values are replaced. The new error does not wrap err, because err would still show the values.
 func hide(err error, hidden []string) error {
 	all := forms(hidden)
 	shown := err.Error()
@@ -88,8 +88,8 @@ func hide(err error, hidden []string) error {
 	return fault.New(fault.CodeOf(err), "", clean)
 }
 
-// forms lists how a value may appear in a message, the longest first so that no rest of
-// a longer one is left standing.
+// forms returns all forms in which the hidden values may appear in a message, such as quoted or URL-escaped. The
+// longest form is first: if a shorter form were replaced first, parts of a longer one could remain.
 func forms(hidden []string) []string {
 	var out []string
 	for _, value := range hidden {

@@ -19,10 +19,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// secret is what the fake secret store holds; it must appear nowhere.
+// secret is the value in the fake secret store. It must appear nowhere.
 const secret = `hunter2 "and" more/&`
 
-// world is a set of fake component types that note what is done to them.
+// world is a set of fake component types that record what is done to them.
 type world struct {
 	mu     sync.Mutex // guards events, seen
 	events []string
@@ -59,7 +59,8 @@ func (w *world) factories() loader.Factories {
 			}},
 		},
 		SecretStores: map[string]loader.SecretStoreFactory{
-			"secretstores.fake": {Open: w.openSecrets, Fields: []component.Field{{Name: "token", Secret: true}, {Name: "fail", Kind: component.Bool}}},
+			"secretstores.fake": {Open: w.openSecrets,
+				Fields: []component.Field{{Name: "token", Secret: true}, {Name: "fail", Kind: component.Bool}}},
 		},
 	}
 }
@@ -72,7 +73,8 @@ func (w *world) openState(ctx context.Context, c loader.StateConfig) (state.Stor
 	w.note("open:%s", c.Name)
 	w.seen[c.Name] = c
 	if c.Metadata.Bool("fail") {
-		return nil, fault.New(fault.Unavailable, "fake.Open", fmt.Sprintf("dialling %s: %q refused", c.Metadata.Text("url"), c.Metadata.Text("url")))
+		return nil, fault.New(fault.Unavailable, "fake.Open",
+			fmt.Sprintf("dialling %s: %q refused", c.Metadata.Text("url"), c.Metadata.Text("url")))
 	}
 	return &fakeStore{plainStore{world: w, name: c.Name}}, nil
 }
@@ -166,7 +168,7 @@ func newRig(paths ...string) *rig {
 	}}
 }
 
-// open opens the documents, each in a file of its own, and closes them with the test.
+// open opens the documents, each in a file of its own, and closes them at the end of the test.
 func (r *rig) open(t *testing.T, documents ...string) (*loader.Set, error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -200,7 +202,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// doc writes a component document; lines go below spec, with their indentation.
+// doc returns a component document. lines are added below spec, with their indentation.
 func doc(name, typ string, lines ...string) string {
 	top := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "top ") })
 	text := "apiVersion: quorate.dev/v1alpha1\nkind: Component\nmetadata:\n  name: " + name + "\n"

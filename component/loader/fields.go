@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// StateFields declares the metadata that every state store reads.
+// StateFields returns the metadata fields that every state store has.
 func StateFields() []component.Field {
 	return []component.Field{
 		{Name: state.MetadataKeyPrefix, Default: state.KeyPrefixAppID, Check: checkKeyPrefix},
@@ -18,8 +18,10 @@ func StateFields() []component.Field {
 		{Name: state.MetadataDefaultTTL, Kind: component.Int, Check: checkTTL},
 		{Name: state.MetadataMaxValueSize, Kind: component.Size},
 		{Name: state.MetadataActorStateStore, Kind: component.Bool},
-		{Name: state.MetadataPrimaryKey, Secret: true, Security: true, Reference: true, Check: state.CheckEncryptionKey},
-		{Name: state.MetadataSecondaryKey, Secret: true, Security: true, Reference: true, Check: state.CheckEncryptionKey},
+		{Name: state.MetadataPrimaryKey, Secret: true, Security: true, Reference: true,
+			Check: state.CheckEncryptionKey},
+		{Name: state.MetadataSecondaryKey, Secret: true, Security: true, Reference: true,
+			Check: state.CheckEncryptionKey},
 	}
 }
 
@@ -41,7 +43,7 @@ func checkTTL(text string) error {
 	return nil
 }
 
-// settings reads what StateFields declares; the values have been checked.
+// settings reads the fields of StateFields. The values have been checked.
 func settings(v component.Values) (state.Settings, error) {
 	prefix, err := state.ParseKeyPrefix(v.Text(state.MetadataKeyPrefix))
 	if err != nil {
@@ -60,7 +62,7 @@ func settings(v component.Values) (state.Settings, error) {
 	}, nil
 }
 
-// encryption returns the keys that values are encrypted with; nil = they are not.
+// encryption returns the keys that encrypt values; nil = no encryption.
 func encryption(v component.Values) (*state.KeyRing, error) {
 	if !v.Given(state.MetadataPrimaryKey) && !v.Given(state.MetadataSecondaryKey) {
 		return nil, nil

@@ -11,22 +11,35 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// findFiles returns the files that paths stand for, in order and each once, and the ones
-// in their folders that are left out.
-func findFiles(paths []string) (files []string, skipped []component.Problem, err error) {
-	seen := map[string]bool{}
-	first := func(path string) bool {
-		again := seen[path]
-		seen[path] = true
-		return !again
+// distinct finds files that are listed twice, even if their paths differ.
+type distinct struct{ seen []os.FileInfo }
+
+// first reports whether the file or folder at path was not seen before. It returns true if it cannot be read; the
+// later read then returns the error.
+func (d *distinct) first(path string) bool {
+	info, err := os.Stat(path)
+	if err != nil {
+		return true
 	}
+	for _, known := range d.seen {
+		if os.SameFile(known, info) {
+			return false
+		}
+	}
+	d.seen = append(d.seen, info)
+	return true
+}
+
+// findFiles returns the component files in paths, in order and without duplicates. skipped lists the files in folders
+// that are not component files.
+func findFiles(paths []string, once *distinct) (files []string, skipped []component.Problem, err error) {
 	for _, path := range paths {
 		path = filepath.Clean(path)
 		info, err := os.Stat(path)
 		switch {
 		case err != nil:
 			return nil, nil, pathError(path, err)
-		case !first(path):
+		case !once.first(path):
 			continue
 		case !info.IsDir():
 			files = append(files, path)
@@ -37,7 +50,7 @@ func findFiles(paths []string) (files []string, skipped []component.Problem, err
 			return nil, nil, err
 		}
 		for _, file := range inside {
-			if first(file) {
+			if once.first(file) {
 				files = append(files, file)
 			}
 		}
@@ -46,8 +59,8 @@ func findFiles(paths []string) (files []string, skipped []component.Problem, err
 	return files, skipped, nil
 }
 
-// folder lists the component files directly in a folder, in name order. Names that begin
-// with a dot are editors' and volume mounts' own business and not worth a warning.
+// folder returns the component files directly in a folder, sorted by name. It ignores names that begin with a dot,
+// which editors and volume mounts use, and does not list them as skipped.
 func folder(path string) (files []string, skipped []component.Problem, err error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -59,14 +72,16 @@ func folder(path string) (files []string, skipped []component.Problem, err error
 		if strings.HasPrefix(name, ".") {
 			continue
 		}
-		info, err := os.Stat(full) // follows links, as mounted configuration uses them
+		// Stat follows links, which mounted configuration uses.
+		info, err := os.Stat(full)
 		switch {
 		case err != nil:
 			return nil, nil, pathError(full, err)
 		case info.IsDir():
 			continue
 		case !isYAML(name) || !info.Mode().IsRegular():
-			skipped = append(skipped, component.Problem{Pos: component.Pos{File: full}, Text: "skipped: it is not a .yaml or .yml file"})
+			skipped = append(skipped, component.Problem{Pos: component.Pos{File: full},
+				Text: "skipped: it is not a .yaml or .yml file"})
 			continue
 		}
 		files = append(files, full)

@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-func TestARefusedFileSaysWhatIsWrongAndWhere(t *testing.T) {
+func TestOpen_RefusedFileNamesProblemAndPlace(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join("testdata", "bad", "*.yaml"))
 	if err != nil || len(files) < 25 {
 		t.Fatalf("found %d files, %v", len(files), err)

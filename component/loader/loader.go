@@ -1,12 +1,9 @@
-// Package loader turns component files into opened components.
+// Package loader opens components from component files.
 //
-// It owns the order of things: read every file, filter by namespace and scope, find
-// duplicates, resolve references, open secret stores first and state stores after them,
-// and close all of it backwards. It owns the rules that need more than one component in
-// view: the default state store, the actor state store, references between components,
-// the scopes of secret stores.
-// It must never know a particular component, raft, HTTP or flags: types come in as
-// Factories, everything else as Options. It starts no goroutines of its own.
+// It owns the order: read every file, filter by namespace and scope, find duplicates, resolve references, open secret
+// stores and then state stores, and close all in reverse order. It also owns the rules that concern more than one
+// component: the default state store, the actor state store, references between components, the scopes of secret
+// stores. Component types are passed in as Factories, everything else as Options. It starts no goroutines of its own.
 //
 // A type is added by an entry in Factories:
 //
@@ -16,9 +13,8 @@
 //		}},
 //	}}
 //
-// A factory declares the metadata its type reads beside what every state store reads
-// (StateFields); the loader checks all of it before Open is called, and wraps what Open
-// returns in the settings and metrics of component/state.
+// A factory declares the metadata fields of its type. Every state store also has the fields of StateFields. The
+// loader checks all fields before it calls Open, and wraps the store in the settings and metrics of component/state.
 package loader
 
 import (
@@ -31,8 +27,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// Factories are the component types that can be opened: type string to factory, in any
-// case; "state.example/v2" for a version beyond v1.
+// Factories are the component types that can be opened. Each map maps a type to its factory; case is ignored. The
+// name of a type with a version above v1 contains the version, as in "state.example/v2".
 type Factories struct {
 	State        map[string]StateFactory
 	SecretStores map[string]SecretStoreFactory
@@ -41,14 +37,13 @@ type Factories struct {
 
 // BindingFactory makes bindings of one type.
 type BindingFactory struct {
-	// Fields declares the metadata of this type without those of BindingFields.
+	// Fields are the metadata fields of this type without those of BindingFields.
 	Fields []component.Field
-	// Open opens a binding, as StateFactory.Open does. It receives nothing before its
-	// input is started.
+	// Open opens a binding, as StateFactory.Open does. It receives nothing before its input is started.
 	Open func(ctx context.Context, c BindingConfig) (bindings.Binding, error)
 }
 
-// BindingConfig is what a binding is opened from.
+// BindingConfig is the configuration of a binding.
 type BindingConfig struct {
 	Name      string // component name
 	Namespace string // of the node; empty = none
@@ -62,15 +57,15 @@ type BindingConfig struct {
 
 // StateFactory makes state stores of one type.
 type StateFactory struct {
-	// Fields declares the metadata of this type without those of StateFields.
+	// Fields are the metadata fields of this type without those of StateFields.
 	Fields []component.Field
-	// Open opens a store. ctx bounds the opening, not the life of the store, and must be
-	// honoured. Errors are *fault.Error.
+	// Open opens a store. ctx bounds the opening, not the use of the store, and must be honoured. Errors are
+	// *fault.Error.
 	Open func(ctx context.Context, c StateConfig) (state.Store, error)
 }
 
-// StateConfig is what a state store is opened from. Settings are applied by the loader,
-// whatever the store does with them.
+// StateConfig is the configuration of a state store, for its factory. The factory may ignore Settings, because the
+// loader applies them.
 type StateConfig struct {
 	Name      string // component name
 	Namespace string // of the node; empty = none
@@ -83,13 +78,13 @@ type StateConfig struct {
 
 // SecretStoreFactory makes secret stores of one type.
 type SecretStoreFactory struct {
-	// Fields declares the metadata of this type.
+	// Fields are the metadata fields of this type.
 	Fields []component.Field
 	// Open opens a store, as StateFactory.Open does.
 	Open func(ctx context.Context, c SecretStoreConfig) (secretstores.Store, error)
 }
 
-// SecretStoreConfig is what a secret store is opened from.
+// SecretStoreConfig is the configuration of a secret store.
 type SecretStoreConfig struct {
 	Name      string // component name
 	Namespace string // of the node; empty = none

@@ -12,9 +12,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Open reads the files and opens what they ask for. ctx bounds the opening. A component
-// that fails stops the start, unless it says ignoreErrors: then it is listed as failed in
-// Set.Statuses. On an error everything that was opened has been closed again.
+// Open reads the files and opens the components. ctx applies only until Open returns. If a component fails, Open
+// returns an error and closes everything that it has opened. A failed component with ignoreErrors does not stop Open;
+// it is listed as failed in Set.Statuses.
 func Open(ctx context.Context, o Options) (*Set, error) {
 	plan, err := Read(o)
 	if err != nil {
@@ -30,7 +30,7 @@ func Open(ctx context.Context, o Options) (*Set, error) {
 	return p.set, nil
 }
 
-// opening is the working state of Open.
+// opening is the state of one Open.
 type opening struct {
 	options Options
 	set     *Set
@@ -64,7 +64,7 @@ func (p *opening) run(ctx context.Context, plan *Plan) error {
 	return nil
 }
 
-// secretStores opens the secret stores, each after the one its own references look in.
+// secretStores opens the secret stores, each after the store of its own references.
 func (p *opening) secretStores(ctx context.Context, pending []*unit) error {
 	pending = slices.Clone(pending)
 	for len(pending) > 0 {
@@ -72,7 +72,8 @@ func (p *opening) secretStores(ctx context.Context, pending []*unit) error {
 		if next < 0 {
 			u := pending[0]
 			return u.failed(u.spec.Pos, &fault.Error{Code: fault.Invalid,
-				Msg: "its secrets come from " + u.spec.SecretStore + ", which in turn waits for it", Hint: "break the circle of auth.secretStore"})
+				Msg:  "its secrets come from " + u.spec.SecretStore + ", which in turn waits for it",
+				Hint: "break the circle of auth.secretStore"})
 		}
 		u := pending[next]
 		pending = slices.Delete(pending, next, next+1)
@@ -91,11 +92,12 @@ func (p *opening) secretStores(ctx context.Context, pending []*unit) error {
 
 func waits(u *unit, pending []*unit) bool {
 	refers := slices.ContainsFunc(u.spec.Metadata, func(i component.Item) bool { return i.Secret != nil })
-	return refers && slices.ContainsFunc(pending, func(other *unit) bool { return other.spec.Name == u.spec.SecretStore })
+	return refers && slices.ContainsFunc(pending,
+		func(other *unit) bool { return other.spec.Name == u.spec.SecretStore })
 }
 
-// resolveAll resolves all references before the first store is opened, so that the rule
-// on actor stores is known to hold before anything is touched.
+// resolveAll resolves the references of all units. This happens before the first store is opened, because the rule
+// that there is only one actor store depends on resolved values.
 func (p *opening) resolveAll(ctx context.Context, units []*unit) ([]*unit, error) {
 	var out []*unit
 	for _, u := range units {
@@ -115,8 +117,9 @@ func (p *opening) resolveAll(ctx context.Context, units []*unit) ([]*unit, error
 	return out, nil
 }
 
-// attempt runs one step for a component within its time. A failure that the component
-// asks to ignore becomes its status; the end of the start itself is never ignored.
+// attempt runs one step of opening a component, for at most the component's initTimeout. If the component has
+// ignoreErrors, a failure is recorded in its status and attempt returns nil. If ctx has ended, attempt always returns
+// the error.
 func (p *opening) attempt(ctx context.Context, u *unit, step func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, u.spec.InitTimeout)
 	defer cancel()
@@ -127,7 +130,8 @@ func (p *opening) attempt(ctx context.Context, u *unit, step func(context.Contex
 	if ctx.Err() != nil || !u.spec.IgnoreErrors {
 		return err
 	}
-	u.logger(p.options.Logger).Error("component failed; the start goes on because it says ignoreErrors", "error", fault.Text(err))
+	u.logger(p.options.Logger).Error("component failed; the start continues because of ignoreErrors", "error",
+		fault.Text(err))
 	p.set.statuses = append(p.set.statuses, statusOf(u.spec, component.Failed, fault.Text(err)))
 	return nil
 }
@@ -168,9 +172,10 @@ func (p *opening) stateStore(ctx context.Context, u *unit) error {
 	if err != nil {
 		return u.opened(err)
 	}
-	if _, ok := store.(state.Transactor); set.ActorStore && !ok {
+	if set.ActorStore && state.AbilitiesOf(store).Transactor == nil {
 		err := &fault.Error{Code: fault.Invalid, Op: "loader.Open",
-			Msg:  "it says " + state.MetadataActorStateStore + `: "true", but this type has no transactions, which actor state needs`,
+			Msg: "it says " + state.MetadataActorStateStore +
+				`: "true", but this type has no transactions, which actor state needs`,
 			Hint: "choose a store with transactions, such as state.raft"}
 		return joinClose(u.failed(u.spec.Pos, err), store.Close())
 	}
@@ -182,7 +187,7 @@ func (p *opening) stateStore(ctx context.Context, u *unit) error {
 	return nil
 }
 
-// instance wraps an opened store for its users.
+// instance wraps an opened store.
 func (p *opening) instance(u *unit, set state.Settings, store state.Store) *state.Instance {
 	level := set.Consistency(state.DefaultConsistency)
 	wrapped := state.WithSettings(store, set)
@@ -194,7 +199,8 @@ func (p *opening) instance(u *unit, set state.Settings, store state.Store) *stat
 	return &state.Instance{
 		Name: u.spec.Name, Type: u.typ(), Version: u.spec.Version, Namespace: p.options.Namespace,
 		Store: wrapped, KeyPrefix: set.KeyPrefix, DefaultConsistency: level, DefaultTTL: set.DefaultTTL,
-		MaxValueSize: set.MaxValueSize, ActorStore: set.ActorStore, Features: features, Scopes: slices.Clone(u.spec.Scopes),
+		MaxValueSize: set.MaxValueSize, ActorStore: set.ActorStore, Features: features,
+		Scopes: slices.Clone(u.spec.Scopes),
 	}
 }
 
@@ -202,7 +208,7 @@ func (p *opening) sources() component.Sources {
 	return component.Sources{Placeholders: p.options.placeholders(), Env: p.options.Env, Secret: p.secret}
 }
 
-// secret follows a secretKeyRef. Its errors name what is missing, never what was found.
+// secret resolves a secretKeyRef. Its errors name what is missing, never a value.
 func (p *opening) secret(ctx context.Context, name string, ref component.SecretRef) (string, error) {
 	store, ok := p.set.SecretStore(name)
 	if !ok {
@@ -213,11 +219,13 @@ func (p *opening) secret(ctx context.Context, name string, ref component.SecretR
 	case fault.Is(err, fault.NotFound):
 		return "", missing(fmt.Sprintf("the secret store %s has no secret %q", name, ref.Name), "")
 	case err != nil:
-		return "", fault.Wrap(err, "loader.Open", fmt.Sprintf("reading the secret %q from the secret store %s", ref.Name, name))
+		return "", fault.Wrap(err, "loader.Open",
+			fmt.Sprintf("reading the secret %q from the secret store %s", ref.Name, name))
 	}
 	value, ok := values[ref.Key]
 	if !ok {
-		return "", missing(fmt.Sprintf("the secret %q of the secret store %s has no key %q", ref.Name, name, ref.Key), "set secretKeyRef.key to one that it has")
+		return "", missing(fmt.Sprintf("the secret %q of the secret store %s has no key %q", ref.Name, name, ref.Key),
+			"set secretKeyRef.key to one that it has")
 	}
 	return value, nil
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-func TestComponentsAreOpenedInOrderSecretsFirstAndClosedBackwards(t *testing.T) {
+func TestOpen_OrderAndReverseClose(t *testing.T) {
 	r := newRig()
 	set := r.mustOpen(t,
 		doc("b", "state.plain")+"---\n"+doc("a", "state.plain"),
@@ -40,7 +40,7 @@ func TestComponentsAreOpenedInOrderSecretsFirstAndClosedBackwards(t *testing.T) 
 	}
 }
 
-func TestPathsAreReadInOrder(t *testing.T) {
+func TestOpen_ReadsPathsInOrder(t *testing.T) {
 	second, first := t.TempDir(), t.TempDir()
 	write(t, filepath.Join(second, "a.yaml"), doc("three", "state.plain"))
 	write(t, filepath.Join(first, "b.yml"), doc("two", "state.plain"))
@@ -62,12 +62,40 @@ func TestPathsAreReadInOrder(t *testing.T) {
 	if got, want := r.world.log(), "open:one open:two open:linked open:three open:four"; got != want {
 		t.Errorf("events are %s, want %s", got, want)
 	}
-	if logs := r.logs.String(); strings.Count(logs, "WARN") != 2 || !strings.Contains(logs, "notes.txt") || !strings.Contains(logs, "single.conf") {
+	if logs := r.logs.String(); strings.Count(logs, "WARN") != 2 || !strings.Contains(logs, "notes.txt") ||
+		!strings.Contains(logs, "single.conf") {
 		t.Errorf("warnings are %s", logs)
 	}
 }
 
-func TestAMissingPathIsRefused(t *testing.T) {
+func TestOpen_FileGivenTwiceLoadsOnce(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "config.yaml")
+	write(t, filepath.Join(dir, "store.yaml"), doc("vault", "secretstores.fake"))
+	write(t, file, scopes("c", "[{storeName: vault, defaultAccess: deny}]"))
+	link := filepath.Join(t.TempDir(), "same.yaml")
+	if err := os.Symlink(file, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, files := range [][]string{{file}, {dir + "/./config.yaml"}, {link}, {file, link, file}} {
+		r := newRig(dir)
+		r.ConfigFiles = files
+		set := r.mustOpen(t)
+		documents := set.Documents(component.KindConfiguration)
+		if i, ok := set.SecretStore("vault"); !ok || i.Scope == nil || len(documents) != 1 {
+			t.Errorf("%q: the scope is lost, or there are %d configurations", files, len(documents))
+		}
+	}
+	r := newRig(filepath.Join(dir, "store.yaml"))
+	other := filepath.Join(t.TempDir(), "other.yaml")
+	write(t, other, scopes("c", "[]"))
+	r.ConfigFiles = []string{file, other} // Dapr joins configurations, whatever their names are
+	if got := r.mustOpen(t).Documents(component.KindConfiguration); len(got) != 2 {
+		t.Errorf("%d configurations, want 2", len(got))
+	}
+}
+
+func TestOpen_MissingPath(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "nowhere")
 	_, err := loader.Open(t.Context(), newRig(missing).Options)
 	if !fault.Is(err, fault.NotFound) || !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), missing) {
@@ -75,7 +103,7 @@ func TestAMissingPathIsRefused(t *testing.T) {
 	}
 }
 
-func TestProblemsOfAllFilesAreReportedTogether(t *testing.T) {
+func TestOpen_ReportsProblemsOfAllFiles(t *testing.T) {
 	r := newRig()
 	_, err := r.open(t, "kind: [", doc("x", "state.plain", "colour: red"), "a: {")
 	if !fault.Is(err, fault.Invalid) || strings.Count(err.Error(), "\n") != 2 {
@@ -88,7 +116,7 @@ func TestProblemsOfAllFilesAreReportedTogether(t *testing.T) {
 	}
 }
 
-func TestComponentsOfOthersAreIgnored(t *testing.T) {
+func TestOpen_IgnoresComponentsOfOtherApplications(t *testing.T) {
 	r := newRig()
 	set := r.mustOpen(t,
 		doc("elsewhere", "state.fake", "top   namespace: test"),
@@ -103,8 +131,10 @@ func TestComponentsOfOthersAreIgnored(t *testing.T) {
 	want := []component.Status{
 		{Name: "orders", Type: "state.plain", Version: "v1", State: component.Ready, Capabilities: []string{"ETAG"}},
 		{Name: "here", Type: "state.plain", Version: "v1", State: component.Ready, Capabilities: []string{"ETAG"}},
-		{Name: "elsewhere", Type: "state.fake", Version: "v1", State: component.Ignored, Reason: "it belongs to namespace test, this node to prod"},
-		{Name: "orders", Type: "no.such.type", Version: "v1", State: component.Ignored, Reason: "its scopes are other, another"},
+		{Name: "elsewhere", Type: "state.fake", Version: "v1", State: component.Ignored,
+			Reason: "it belongs to namespace test, this node to prod"},
+		{Name: "orders", Type: "no.such.type", Version: "v1", State: component.Ignored,
+			Reason: "its scopes are other, another"},
 		{Name: "orders", Type: "state.plain", Version: "v1", State: component.Ignored, Reason: "its scopes are third"},
 	}
 	if diff := cmp.Diff(want, set.Statuses(), cmpopts.IgnoreFields(component.Status{}, "Pos")); diff != "" {
@@ -129,9 +159,10 @@ func TestComponentsOfOthersAreIgnored(t *testing.T) {
 	}
 }
 
-func TestAnInstanceCarriesWhatItsFileSays(t *testing.T) {
+func TestOpen_InstanceHasSettingsOfFile(t *testing.T) {
 	r := newRig()
-	set := r.mustOpen(t, doc("orders", "State.Fake", "version: V0", "url=envRef: DB_URL", "KEYPREFIX=value: Name", "defaultConsistency=value: STRONG",
+	set := r.mustOpen(t, doc("orders", "State.Fake", "version: V0", "url=envRef: DB_URL", "KEYPREFIX=value: Name",
+		"defaultConsistency=value: STRONG",
 		"defaultTTLInSeconds=value: 90", "maxValueSize=value: 2Mi", "actorStateStore=value: yes", "timeout=value: 7s"))
 	got := set.StateStores()[0]
 	prefix, err := state.ParseKeyPrefix("name")
@@ -139,16 +170,19 @@ func TestAnInstanceCarriesWhatItsFileSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &state.Instance{
-		Name: "orders", Type: "state.fake", Version: "V0", Namespace: "prod", KeyPrefix: prefix, DefaultConsistency: state.Strong,
-		DefaultTTL: 90 * time.Second, MaxValueSize: 2 << 20, ActorStore: true, Features: []state.Feature{state.FeatureETag, state.FeatureTransactional},
+		Name: "orders", Type: "state.fake", Version: "V0", Namespace: "prod", KeyPrefix: prefix,
+		DefaultConsistency: state.Strong,
+		DefaultTTL:         90 * time.Second, MaxValueSize: 2 << 20, ActorStore: true,
+		Features: []state.Feature{state.FeatureETag, state.FeatureTransactional},
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(state.Instance{}, "Store"), cmp.AllowUnexported(state.KeyPrefix{})); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(state.Instance{}, "Store"),
+		cmp.AllowUnexported(state.KeyPrefix{})); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if _, ok := got.Store.(state.Transactor); !ok {
+	if state.AbilitiesOf(got.Store).Transactor == nil {
 		t.Error("the wrapped store lost its transactions")
 	}
-	if _, ok := got.Store.(state.Lister); ok {
+	if state.AbilitiesOf(got.Store).Lister != nil {
 		t.Error("the wrapped store pretends to list")
 	}
 	if actor, ok := set.ActorStore(); !ok || actor != got {
@@ -159,12 +193,13 @@ func TestAnInstanceCarriesWhatItsFileSays(t *testing.T) {
 		t.Errorf("a read that says nothing has level %q, %v; want the default of the component", item.Value, err)
 	}
 	seen := r.world.seen["orders"]
-	if seen.Metadata.Text("url") != "from the environment" || seen.Metadata.Duration("timeout") != 7*time.Second || seen.Namespace != "prod" || !seen.Settings.ActorStore || seen.Logger == nil {
+	if seen.Metadata.Text("url") != "from the environment" || seen.Metadata.Duration("timeout") != 7*time.Second ||
+		seen.Namespace != "prod" || !seen.Settings.ActorStore || seen.Logger == nil {
 		t.Errorf("the factory got %+v", seen)
 	}
 }
 
-func TestStoresAreCounted(t *testing.T) {
+func TestOpen_InstrumentsStores(t *testing.T) {
 	r, reg := newRig(), prometheus.NewRegistry()
 	metrics, err := state.NewMetrics(reg)
 	if err != nil {
@@ -185,7 +220,8 @@ func TestStoresAreCounted(t *testing.T) {
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			text := m.String()
-			found = found || f.GetName() == "quorate_state_requests_total" && strings.Contains(text, `"too_large"`) && strings.Contains(text, `"orders"`)
+			found = found || f.GetName() == "quorate_state_requests_total" && strings.Contains(text, `"too_large"`) &&
+				strings.Contains(text, `"orders"`)
 		}
 	}
 	if !found {
@@ -193,8 +229,9 @@ func TestStoresAreCounted(t *testing.T) {
 	}
 }
 
-func TestWithoutAStateComponentTheDefaultIsOpened(t *testing.T) {
-	builtIn := &component.Spec{Name: "statestore", Type: "state.fake", Metadata: []component.Item{{Name: "url", Value: "x"}}}
+func TestOpen_DefaultState(t *testing.T) {
+	builtIn := &component.Spec{Name: "statestore", Type: "state.fake",
+		Metadata: []component.Item{{Name: "url", Value: "x"}}}
 	r := newRig()
 	r.DefaultState = builtIn
 	set := r.mustOpen(t, doc("vault", "secretstores.fake"), doc("orders", "state.plain", "top scopes: [other]"))
@@ -205,7 +242,9 @@ func TestWithoutAStateComponentTheDefaultIsOpened(t *testing.T) {
 	if builtIn.InitTimeout != 0 {
 		t.Error("the caller's Spec was changed")
 	}
-	for _, declared := range []string{doc("orders", "state.plain"), doc("orders", "state.nothing", "ignoreErrors: true"), doc("orders", "state.fake", "ignoreErrors: true", "colour: red")} {
+	for _, declared := range []string{doc("orders", "state.plain"),
+		doc("orders", "state.nothing", "ignoreErrors: true"), doc("orders", "state.fake", "ignoreErrors: true",
+			"colour: red")} {
 		r := newRig()
 		r.DefaultState = builtIn
 		set := r.mustOpen(t, declared)
@@ -213,22 +252,29 @@ func TestWithoutAStateComponentTheDefaultIsOpened(t *testing.T) {
 			t.Errorf("the default was opened beside\n%s", declared)
 		}
 		if _, ok := set.ActorStore(); ok {
-			t.Errorf("a store carries the actor state that nobody asked for it:\n%s", declared)
+			t.Errorf("a store has the actor state although none was configured:\n%s", declared)
 		}
 	}
 }
 
-func TestIgnoreErrorsListsTheFailureAndGoesOn(t *testing.T) {
+func TestOpen_IgnoreErrors(t *testing.T) {
 	vault := doc("vault", "secretstores.fake", "ignoreErrors: true", "fail=value: true")
 	for name, c := range map[string]struct{ doc, reason string }{
-		"unknown type":         {doc("bad", "state.nothing", "ignoreErrors: true"), "the component type state.nothing is unknown"},
-		"unknown block":        {doc("bad", "pubsub.x", "ignoreErrors: true"), "the component type pubsub.x is unknown"},
-		"unknown field":        {doc("bad", "state.fake", "ignoreErrors: true", "colour: red"), `unknown field "colour"`},
-		"bad metadata":         {doc("bad", "state.fake", "ignoreErrors: true"), "metadata url is missing"},
-		"missing secret store": {doc("bad", "state.fake", "ignoreErrors: true", "url=secretKeyRef: {name: x}", "top auth: {secretStore: nope}"), "there is no secret store nope"},
-		"failed secret store":  {doc("bad", "state.fake", "ignoreErrors: true", "url=secretKeyRef: {name: x}", "top auth: {secretStore: vault}"), "the secret store vault is not available: "},
-		"does not open":        {doc("bad", "state.fake", "ignoreErrors: true", "url=value: x", "fail=value: true"), "refused"},
-		"no transactions":      {doc("bad", "state.plain", "ignoreErrors: true", "actorStateStore=value: true"), "no transactions"},
+		"unknown type": {doc("bad", "state.nothing", "ignoreErrors: true"),
+			"the component type state.nothing is unknown"},
+		"unknown block": {doc("bad", "pubsub.x", "ignoreErrors: true"),
+			"the component type pubsub.x is unknown"},
+		"unknown field": {doc("bad", "state.fake", "ignoreErrors: true", "colour: red"),
+			`unknown field "colour"`},
+		"bad metadata": {doc("bad", "state.fake", "ignoreErrors: true"), "metadata url is missing"},
+		"missing secret store": {doc("bad", "state.fake", "ignoreErrors: true", "url=secretKeyRef: {name: x}",
+			"top auth: {secretStore: nope}"), "there is no secret store nope"},
+		"failed secret store": {doc("bad", "state.fake", "ignoreErrors: true", "url=secretKeyRef: {name: x}",
+			"top auth: {secretStore: vault}"), "the secret store vault is not available: "},
+		"does not open": {doc("bad", "state.fake", "ignoreErrors: true", "url=value: x", "fail=value: true"),
+			"refused"},
+		"no transactions": {doc("bad", "state.plain", "ignoreErrors: true", "actorStateStore=value: true"),
+			"no transactions"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig()
@@ -241,7 +287,8 @@ func TestIgnoreErrorsListsTheFailureAndGoesOn(t *testing.T) {
 			}
 			var found bool
 			for _, s := range set.Statuses() {
-				found = found || s.Name == "bad" && s.State == component.Failed && strings.Contains(s.Reason, c.reason) && strings.Contains(s.Reason, "01.yaml:")
+				found = found || s.Name == "bad" && s.State == component.Failed &&
+					strings.Contains(s.Reason, c.reason) && strings.Contains(s.Reason, "01.yaml:")
 			}
 			if !found {
 				t.Errorf("statuses are %+v, want a failure with %q", set.Statuses(), c.reason)
@@ -250,11 +297,13 @@ func TestIgnoreErrorsListsTheFailureAndGoesOn(t *testing.T) {
 	}
 }
 
-func TestAFailedStartClosesWhatItOpened(t *testing.T) {
+func TestOpen_FailureClosesOpenedComponents(t *testing.T) {
 	r := newRig()
 	r.world.closeErr = map[string]error{"a": fault.New(fault.Internal, "fake.Close", "cannot close")}
-	_, err := r.open(t, doc("a", "state.plain"), doc("v", "secretstores.fake"), doc("b", "state.fake", "url=value: x", "fail=value: true"), doc("c", "state.plain"))
-	if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "component b (state.fake)") || !strings.Contains(err.Error(), "cannot close") {
+	_, err := r.open(t, doc("a", "state.plain"), doc("v", "secretstores.fake"),
+		doc("b", "state.fake", "url=value: x", "fail=value: true"), doc("c", "state.plain"))
+	if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "component b (state.fake)") ||
+		!strings.Contains(err.Error(), "cannot close") {
 		t.Errorf("Open: %v with code %q", err, fault.CodeOf(err))
 	}
 	if got, want := r.world.log(), "open:v open:a open:b close:a close:v"; got != want {
@@ -262,14 +311,16 @@ func TestAFailedStartClosesWhatItOpened(t *testing.T) {
 	}
 }
 
-func TestCloseJoinsErrorsAndClosesAll(t *testing.T) {
+func TestClose_JoinsErrorsAndClosesAll(t *testing.T) {
 	broken := errors.New("broken")
 	r := newRig()
 	r.world.closeErr = map[string]error{"a": broken, "c": fault.New(fault.Unavailable, "fake.Close", "busy")}
 	set := r.mustOpen(t, doc("a", "state.plain"), doc("b", "state.plain"), doc("c", "state.plain"))
 	for range 2 {
 		err := set.Close()
-		if !errors.Is(err, broken) || !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "closing component c: busy") || !strings.Contains(err.Error(), "closing component a: broken") {
+		if !errors.Is(err, broken) || !fault.Is(err, fault.Unavailable) ||
+			!strings.Contains(err.Error(), "closing component c: busy") ||
+			!strings.Contains(err.Error(), "closing component a: broken") {
 			t.Errorf("Close: %v", err)
 		}
 	}
@@ -278,7 +329,7 @@ func TestCloseJoinsErrorsAndClosesAll(t *testing.T) {
 	}
 }
 
-func TestInitTimeoutBoundsTheOpening(t *testing.T) {
+func TestOpen_InitTimeout(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "a.yaml"), doc("slow", "state.fake", "initTimeout: 90s", "url=value: x"))
 	synctest.Test(t, func(t *testing.T) {
@@ -289,13 +340,14 @@ func TestInitTimeoutBoundsTheOpening(t *testing.T) {
 		if took := time.Since(start); took != 90*time.Second {
 			t.Errorf("it took %v, want 90s", took)
 		}
-		if !fault.Is(err, fault.Timeout) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "within 1m30s") || !strings.Contains(err.Error(), "component slow") {
+		if !fault.Is(err, fault.Timeout) || !errors.Is(err, context.DeadlineExceeded) ||
+			!strings.Contains(err.Error(), "within 1m30s") || !strings.Contains(err.Error(), "component slow") {
 			t.Errorf("Open: %v with code %q", err, fault.CodeOf(err))
 		}
 	})
 }
 
-func TestTheEndOfTheStartIsNeverIgnored(t *testing.T) {
+func TestOpen_CancelIsNeverIgnored(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "a.yaml"), doc("slow", "state.fake", "ignoreErrors: true", "url=value: x"))
 	r := newRig(dir)
@@ -307,11 +359,12 @@ func TestTheEndOfTheStartIsNeverIgnored(t *testing.T) {
 	}
 }
 
-func TestClaimsToTheActorStateFromReferencesCountToo(t *testing.T) {
+func TestOpen_ActorStateFromReference(t *testing.T) {
 	r := newRig()
 	_, err := r.open(t, doc("vault", "secretstores.fake"),
 		doc("a", "state.fake", "url=value: x", "actorStateStore=value: true"),
-		doc("b", "state.fake", "url=value: x", "actorStateStore=secretKeyRef: {name: 'true'}", "top auth: {secretStore: vault}"))
+		doc("b", "state.fake", "url=value: x", "actorStateStore=secretKeyRef: {name: 'true'}",
+			"top auth: {secretStore: vault}"))
 	if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), `"a"`) || !strings.Contains(err.Error(), `"b"`) {
 		t.Errorf("Open: %v", err)
 	}
@@ -320,37 +373,44 @@ func TestClaimsToTheActorStateFromReferencesCountToo(t *testing.T) {
 	}
 }
 
-func TestADeniedSecretKeepsItsCode(t *testing.T) {
+func TestOpen_DeniedSecretKeepsCode(t *testing.T) {
 	r := newRig()
-	_, err := r.open(t, doc("vault", "secretstores.fake"), doc("a", "state.fake", "url=secretKeyRef: {name: denied}", "top auth: {secretStore: vault}"))
-	if !fault.Is(err, fault.Denied) || !strings.Contains(err.Error(), `reading the secret "denied" from the secret store vault`) {
+	_, err := r.open(t, doc("vault", "secretstores.fake"),
+		doc("a", "state.fake", "url=secretKeyRef: {name: denied}", "top auth: {secretStore: vault}"))
+	if !fault.Is(err, fault.Denied) ||
+		!strings.Contains(err.Error(), `reading the secret "denied" from the secret store vault`) {
 		t.Errorf("Open: %v", err)
 	}
 }
 
-func TestSecretsReachTheFactoryAndNothingElse(t *testing.T) {
+func TestOpen_SecretsReachOnlyFactory(t *testing.T) {
 	r := newRig()
-	set := r.mustOpen(t, doc("vault", "secretstores.fake"), doc("a", "state.fake", "url=secretKeyRef: {name: db, key: password}", "password=secretKeyRef: {name: db}", "top auth: {secretStore: vault}"))
+	set := r.mustOpen(t, doc("vault", "secretstores.fake"),
+		doc("a", "state.fake", "url=secretKeyRef: {name: db, key: password}", "password=secretKeyRef: {name: db}",
+			"top auth: {secretStore: vault}"))
 	if got := r.world.seen["a"].Metadata.Text("url"); got != secret {
 		t.Errorf("the factory got %q", got)
 	}
 	if store, ok := set.SecretStore("vault"); !ok || store == nil {
 		t.Error("the secret store is not offered")
 	}
-	if s := set.Statuses()[0]; s.Name != "vault" || !cmp.Equal(s.Capabilities, []string{"MULTIPLE_KEY_VALUES_PER_SECRET"}) {
+	if s := set.Statuses()[0]; s.Name != "vault" ||
+		!cmp.Equal(s.Capabilities, []string{"MULTIPLE_KEY_VALUES_PER_SECRET"}) {
 		t.Errorf("status is %+v", s)
 	}
 }
 
-func TestReadChecksWithoutOpening(t *testing.T) {
+func TestRead_ChecksWithoutOpening(t *testing.T) {
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "a.yaml"), doc("a", "state.fake", "url=secretKeyRef: {name: nothing}", "typo=value: 1", "top auth: {secretStore: vault}"))
+	write(t, filepath.Join(dir, "a.yaml"),
+		doc("a", "state.fake", "url=secretKeyRef: {name: nothing}", "typo=value: 1", "top auth: {secretStore: vault}"))
 	r := newRig(dir)
 	plan, err := loader.Read(r.Options)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(plan.Warnings) != 1 || !strings.Contains(plan.Warnings[0].String(), "a.yaml:") || len(plan.Documents(component.KindComponent)) != 1 || r.world.log() != "" {
+	if len(plan.Warnings) != 1 || !strings.Contains(plan.Warnings[0].String(), "a.yaml:") ||
+		len(plan.Documents(component.KindComponent)) != 1 || r.world.log() != "" {
 		t.Errorf("warnings %v, events %q", plan.Warnings, r.world.log())
 	}
 	write(t, filepath.Join(dir, "b.yaml"), doc("b", "state.fake"))
@@ -359,20 +419,21 @@ func TestReadChecksWithoutOpening(t *testing.T) {
 	}
 }
 
-func TestOptionsThatAreMissingAreNamed(t *testing.T) {
+func TestOpen_NamesMissingOptions(t *testing.T) {
 	for name, strip := range map[string]func(*loader.Options){
 		"Apps": func(o *loader.Options) { o.Apps = nil }, "Env": func(o *loader.Options) { o.Env = nil },
 		"UUID": func(o *loader.Options) { o.UUID = nil }, "Logger": func(o *loader.Options) { o.Logger = nil },
 	} {
 		r := newRig()
 		strip(&r.Options)
-		if _, err := loader.Open(t.Context(), r.Options); !fault.Is(err, fault.Internal) || !strings.Contains(err.Error(), name) {
+		if _, err := loader.Open(t.Context(), r.Options); !fault.Is(err, fault.Internal) ||
+			!strings.Contains(err.Error(), name) {
 			t.Errorf("without %s: %v", name, err)
 		}
 	}
 }
 
-func TestPlaceholdersNeedOneApplication(t *testing.T) {
+func TestOpen_PlaceholdersNeedOneApplication(t *testing.T) {
 	text := doc("a", "state.fake", "url=value: '{uuid} {namespace} {appID}'")
 	r := newRig()
 	r.mustOpen(t, text)
@@ -381,7 +442,8 @@ func TestPlaceholdersNeedOneApplication(t *testing.T) {
 	}
 	r = newRig()
 	r.Apps = []string{"app", "other"}
-	if _, err := r.open(t, text); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "exactly one application") {
+	if _, err := r.open(t, text); !fault.Is(err, fault.Invalid) ||
+		!strings.Contains(err.Error(), "exactly one application") {
 		t.Errorf("Open: %v", err)
 	}
 }

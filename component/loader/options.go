@@ -10,20 +10,20 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Options say what to load and with what.
+// Options configure the loader.
 type Options struct {
-	// Paths are folders and files in the order they count. Of a folder the files that end
-	// in .yaml or .yml are read, in name order, without those in folders below.
+	// Paths are folders and files in their order. In a folder the files that end in .yaml or .yml are read, in name
+	// order, without subfolders.
 	Paths     []string
-	Apps      []string // application ids this node serves, at least one; they decide about scopes
+	Apps      []string // application ids of this node, at least one; they select the scopes
 	Namespace string   // of the node; empty = none
 	PodName   string   // for {podName}; empty = none
-	// ConfigFiles are files with Configurations, which count as if they lay in Paths.
+	// ConfigFiles are files with Configurations. They are read as if they were in Paths.
 	ConfigFiles []string
 
 	Factories Factories
-	// DefaultState is the state store to open when no state component is meant for this
-	// node; it carries the actor state too. nil = none.
+	// DefaultState is the state store to open if no state component is meant for this node. It has the actor state
+	// too. nil = none.
 	DefaultState *component.Spec
 
 	Env            func(name string) (string, bool) // looks up environment variables
@@ -32,7 +32,7 @@ type Options struct {
 	Logger         *slog.Logger
 	Metrics        *state.Metrics    // nil = state stores are not counted
 	BindingMetrics *bindings.Metrics // nil = bindings are not counted
-	Claims         bindings.Claims   // for bindings that act once in the cluster; nil only where none is opened
+	Claims         bindings.Claims   // for bindings that act once in the cluster; nil only if there are none
 	// SecretMetrics are those of secret stores; nil = they are not counted.
 	SecretMetrics *secretstores.Metrics
 }
@@ -62,8 +62,8 @@ func (o Options) environ() []string {
 	return o.Environ()
 }
 
-// placeholders are those of this node. With several applications there is no one app id
-// that {appID} could stand for.
+// placeholders returns the values of placeholders on this node. If the node serves several applications, {appID} has
+// no value.
 func (o Options) placeholders() component.Placeholders {
 	p := component.Placeholders{UUID: o.UUID, PodName: o.PodName, Namespace: o.Namespace}
 	if len(o.Apps) == 1 {

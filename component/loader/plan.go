@@ -10,9 +10,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Plan is what the files ask for, before anything is opened. It is immutable.
+// Plan is what the files configure, before anything is opened. It is immutable.
 type Plan struct {
-	// Warnings are oddities that do not stop a start.
+	// Warnings are problems that do not stop a start.
 	Warnings []component.Problem
 
 	documents map[component.Kind][]component.Document
@@ -22,15 +22,14 @@ type Plan struct {
 	rejected  []component.Status // components that will not be opened
 }
 
-// Documents returns the documents of a kind that are meant for this node, as Set.Documents does.
+// Documents returns the documents of a kind that apply to this node, like Set.Documents.
 func (p *Plan) Documents(kind component.Kind) []component.Document {
 	return slices.Clone(p.documents[kind])
 }
 
-// Read reads the files and checks all that can be checked without opening anything: what
-// a start would refuse because of the files alone, Read refuses with the same words. The
-// error tells all that is wrong with all files, so that one look at the output is enough;
-// the plan, which may be nil then, is good for its warnings only.
+// Read reads the files and checks everything that can be checked without opening a component. If Open would fail
+// because of the files, Read fails with the same text. The error lists the problems of all files. After an error, the
+// plan may be nil, and only its warnings are valid.
 func Read(o Options) (*Plan, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -48,7 +47,7 @@ func Read(o Options) (*Plan, error) {
 	for _, doc := range documents {
 		errs = append(errs, parts(b.add(doc))...)
 	}
-	if err == nil { // with files missing, what is not there proves nothing
+	if err == nil { // with files missing, other problems prove nothing
 		errs = append(errs, b.scopeProblems()...)
 	}
 	if len(b.plan.state) == 0 && !b.stateFailed && o.DefaultState != nil {
@@ -60,7 +59,8 @@ func Read(o Options) (*Plan, error) {
 
 // readDocuments reads all files.
 func readDocuments(o Options) ([]component.Document, []component.Problem, error) {
-	files, warnings, err := findFiles(o.Paths)
+	once := &distinct{}
+	files, warnings, err := findFiles(o.Paths, once)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -75,6 +75,9 @@ func readDocuments(o Options) ([]component.Document, []component.Problem, error)
 		warnings = append(warnings, file.Skipped...)
 	}
 	for _, path := range o.ConfigFiles {
+		if !once.first(path) {
+			continue
+		}
 		file, err := parseFile(path)
 		if err != nil {
 			errs = append(errs, err)
@@ -86,15 +89,16 @@ func readDocuments(o Options) ([]component.Document, []component.Problem, error)
 	return documents, warnings, join("loader.Read", errs)
 }
 
-// onlyConfigurations are the documents of a file for configurations; components in it
-// are not loaded, and that is worth a warning.
+// onlyConfigurations returns the documents of a file that is meant for configurations. Components in that file are
+// not loaded; odd lists a warning for each of them.
 func onlyConfigurations(file component.File) (out []component.Document, odd []component.Problem) {
 	for _, doc := range file.Documents {
 		if doc.Kind == component.KindConfiguration {
 			out = append(out, doc)
 			continue
 		}
-		odd = append(odd, component.Problem{Pos: doc.Pos, Text: "skipped: a document of kind " + string(doc.Kind) + " in a file for configurations",
+		odd = append(odd, component.Problem{Pos: doc.Pos, Text: "skipped: a document of kind " + string(doc.Kind) +
+			" in a file for configurations",
 			Hint: "name its folder with --resources-path"})
 	}
 	return out, append(odd, file.Skipped...)
@@ -132,7 +136,7 @@ func newPlanner(o Options) (*planner, error) {
 	}, nil
 }
 
-// add takes one document in, if it is meant for this node.
+// add adds one document, if it is meant for this node.
 func (b *planner) add(doc component.Document) error {
 	if reason := b.foreign(doc); reason != "" {
 		if doc.Component != nil {
@@ -167,7 +171,12 @@ func (b *planner) foreign(doc component.Document) string {
 	return ""
 }
 
+// unique refuses a second document of the same kind and name. Configurations are joined, so their names do
+// not matter.
 func (b *planner) unique(doc component.Document) error {
+	if doc.Kind == component.KindConfiguration {
+		return nil
+	}
 	names := b.seen[doc.Kind]
 	if names == nil {
 		names = map[string]component.Pos{}
@@ -182,7 +191,7 @@ func (b *planner) unique(doc component.Document) error {
 	return nil
 }
 
-// tolerate turns an error of a component that says ignoreErrors into a status.
+// tolerate converts an error of a component with ignoreErrors to a status.
 func (b *planner) tolerate(spec *component.Spec, err error) error {
 	if err == nil || !spec.IgnoreErrors {
 		return err
@@ -192,7 +201,7 @@ func (b *planner) tolerate(spec *component.Spec, err error) error {
 	return nil
 }
 
-// The building blocks by the first part of their types.
+// The building blocks, by the first part of their types.
 const (
 	blockState    = "state"
 	blockSecrets  = "secretstores"
@@ -225,7 +234,7 @@ func (b *planner) addComponent(spec *component.Spec) error {
 	return nil
 }
 
-// addDefault plans the store that nobody had to declare.
+// addDefault plans the default store.
 func (b *planner) addDefault(spec component.Spec) error {
 	if spec.InitTimeout == 0 {
 		spec.InitTimeout = component.DefaultInitTimeout
@@ -255,7 +264,8 @@ func (b *planner) unit(spec *component.Spec) (*unit, error) {
 		u.binding, err = b.bindingTypes.Find(spec.Type, spec.Version)
 		u.fields = append(BindingFields(), u.binding.Fields...)
 	default:
-		err = &fault.Error{Code: fault.NotFound, Op: "loader.Read", Msg: "the component type " + spec.Type + " is unknown",
+		err = &fault.Error{Code: fault.NotFound, Op: "loader.Read", Msg: "the component type " + spec.Type +
+			" is unknown",
 			Hint: "a type begins with " + blockState + "., " + blockSecrets + ". or " + blockBindings + "."}
 	}
 	if err != nil {
@@ -264,8 +274,8 @@ func (b *planner) unit(spec *component.Spec) (*unit, error) {
 	return u, nil
 }
 
-// onlyOneActorStore refuses a second store that claims the actor state. What a claim
-// from a reference says is known only after it was resolved, so this is asked twice.
+// onlyOneActorStore returns an error if more than one store is configured to hold the actor state. It is called again
+// after references are resolved, because the setting may be a reference.
 func onlyOneActorStore(units []*unit) error {
 	var first *unit
 	for _, u := range units {

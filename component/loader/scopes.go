@@ -6,15 +6,17 @@ import (
 
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/internal/nearest"
+	"github.com/quorate/quorate/internal/suggest"
 )
 
-// addScopes notes the secret scopes of a Configuration.
+// addScopes adds the secret scopes of a Configuration.
 func (b *planner) addScopes(doc component.Document) error {
 	scopes, problems := doc.SecretScopes()
 	for _, scope := range scopes {
-		if i := slices.IndexFunc(b.scopes, func(known component.SecretScope) bool { return known.Store == scope.Store }); i >= 0 {
-			problems = append(problems, component.Problem{Pos: scope.Pos, Hint: "put all rules of a store into one element",
+		if i := slices.IndexFunc(b.scopes,
+			func(known component.SecretScope) bool { return known.Store == scope.Store }); i >= 0 {
+			problems = append(problems, component.Problem{Pos: scope.Pos,
+				Hint: "put all rules of a store into one element",
 				Text: fmt.Sprintf("the secret store %q has a scope already, at %s", scope.Store, b.scopes[i].Pos)})
 			continue
 		}
@@ -23,8 +25,9 @@ func (b *planner) addScopes(doc component.Document) error {
 	return problems.Err("loader.Read")
 }
 
-// scopeProblems gives every secret store its scope. A scope for a store that nobody
-// declares is an error: the name is misspelt, and the store that was meant is open.
+// scopeProblems sets the scope of every secret store. If the store of a scope is not declared on this node, it adds a
+// warning, because nodes may share configurations. It returns an error if a store with a similar name is declared:
+// the name in the scope is probably misspelt, and the intended store would have no restriction.
 func (b *planner) scopeProblems() (errs []error) {
 	for i := range b.scopes {
 		scope := &b.scopes[i]
@@ -33,27 +36,36 @@ func (b *planner) scopeProblems() (errs []error) {
 		case at >= 0:
 			b.plan.secrets[at].scope = scope
 		case !b.declared(scope.Store):
-			errs = append(errs, b.unknownStore(scope))
+			if err := b.misspeltStore(scope); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			b.plan.Warnings = append(b.plan.Warnings, component.Problem{Pos: scope.Pos,
+				Text: fmt.Sprintf("the secret scope names the store %q, which this node does not have", scope.Store)})
 		}
 	}
 	return errs
 }
 
-// declared reports whether a secret store of this name is declared but not opened here,
-// because it is meant for others or failed.
+// declared reports whether a secret store of this name is declared but not opened on this node. It may be meant for
+// other applications, or have failed.
 func (b *planner) declared(name string) bool {
-	return slices.ContainsFunc(b.plan.rejected, func(s component.Status) bool { return s.Name == name && blockOf(s.Type) == blockSecrets })
+	return slices.ContainsFunc(b.plan.rejected,
+		func(s component.Status) bool { return s.Name == name && blockOf(s.Type) == blockSecrets })
 }
 
-func (b *planner) unknownStore(scope *component.SecretScope) error {
-	var names []string
+// misspeltStore returns an error if a store without a scope has almost the same name as the store of scope.
+func (b *planner) misspeltStore(scope *component.SecretScope) error {
+	var open []string
 	for _, u := range b.plan.secrets {
-		names = append(names, u.spec.Name)
+		if !slices.ContainsFunc(b.scopes, func(s component.SecretScope) bool { return s.Store == u.spec.Name }) {
+			open = append(open, u.spec.Name)
+		}
 	}
-	hint := "declare a secret store of that name, or remove the scope"
-	if near := nearest.To(scope.Store, names); near != "" {
-		hint = "did you mean " + near + "?"
+	near := suggest.For(scope.Store, open)
+	if near == "" {
+		return nil
 	}
-	return &fault.Error{Code: fault.Invalid, Op: "loader.Read", Key: scope.Store, Hint: hint,
+	return &fault.Error{Code: fault.Invalid, Op: "loader.Read", Key: scope.Store, Hint: "did you mean " + near + "?",
 		Msg: fmt.Sprintf("%s: the secret scope names the store %q, which does not exist", scope.Pos, scope.Store)}
 }

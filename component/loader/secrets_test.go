@@ -17,15 +17,18 @@ import (
 )
 
 func scopes(name, list string, top ...string) string {
-	return "apiVersion: a/v1alpha1\nkind: Configuration\nmetadata: {name: " + name + "}\n" + strings.Join(top, "\n") + "\nspec: {secrets: {scopes: " + list + "}}\n"
+	return "apiVersion: a/v1alpha1\nkind: Configuration\nmetadata: {name: " + name + "}\n" + strings.Join(top, "\n") +
+		"\nspec: {secrets: {scopes: " + list + "}}\n"
 }
 
-func TestSecretStoresGetTheirScopes(t *testing.T) {
+func TestOpen_SecretScopes(t *testing.T) {
 	r := newRig()
 	config := filepath.Join(t.TempDir(), "config.yaml")
-	write(t, config, scopes("file", "[{storeName: two, defaultAccess: Deny, allowedSecrets: [a]}]")+"---\n"+doc("ignored", "state.plain"))
+	write(t, config, scopes("file",
+		"[{storeName: two, defaultAccess: Deny, allowedSecrets: [a]}]")+"---\n"+doc("ignored", "state.plain"))
 	r.ConfigFiles = []string{config}
-	set := r.mustOpen(t, doc("one", "secretstores.fake"), doc("two", "secretstores.fake"), doc("three", "secretstores.fake", "top scopes: [app]"),
+	set := r.mustOpen(t, doc("one", "secretstores.fake"), doc("two", "secretstores.fake"),
+		doc("three", "secretstores.fake", "top scopes: [app]"),
 		doc("others", "secretstores.fake", "top scopes: [other]"),
 		scopes("inline", "[{storeName: one, deniedSecrets: [db]}, {storeName: others}]"),
 		scopes("others", "[{storeName: one, defaultAccess: deny}]", "scopes: [other]"))
@@ -55,14 +58,30 @@ func TestSecretStoresGetTheirScopes(t *testing.T) {
 	}
 }
 
-func TestAScopeForAStoreThatIsNotThereStopsTheStart(t *testing.T) {
+func TestOpen_ScopeForUnknownStore(t *testing.T) {
+	vault := doc("vault", "secretstores.fake")
+	for name, documents := range map[string][]string{
+		"case":    {vault, scopes("c", "[{storeName: Vault}]")},
+		"letters": {vault, scopes("c", "[{storeName: vualt}]")},
+		"one of two": {vault, doc("kubernetes", "secretstores.fake"),
+			scopes("c", "[{storeName: vault}, {storeName: kubernets}]")},
+	} {
+		if _, err := newRig().open(t, documents...); !fault.Is(err, fault.Invalid) ||
+			!strings.Contains(err.Error(), "which does not exist (did you mean ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 	for name, documents := range map[string][]string{
 		"no store":      {scopes("c", "[{storeName: vault}]")},
-		"misspelt":      {doc("vault", "secretstores.fake"), scopes("c", "[{storeName: Vault}]")},
+		"another store": {doc("aws", "secretstores.fake"), scopes("c", "[{storeName: vault}]")},
 		"a state store": {doc("vault", "state.plain"), scopes("c", "[{storeName: vault}]")},
+		"both exist elsewhere": {doc("vault1", "secretstores.fake"),
+			scopes("c", "[{storeName: vault1}, {storeName: vault2}]")},
 	} {
-		if _, err := newRig().open(t, documents...); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "which does not exist") {
-			t.Errorf("%s: %v", name, err)
+		r := newRig()
+		if _, err := r.open(t, documents...); err != nil || !strings.Contains(r.logs.String(), "level=WARN") ||
+			!strings.Contains(r.logs.String(), "which this node does not have") {
+			t.Errorf("%s: %v, logs %s", name, err, r.logs)
 		}
 	}
 	r := newRig()
@@ -72,11 +91,14 @@ func TestAScopeForAStoreThatIsNotThereStopsTheStart(t *testing.T) {
 	}
 }
 
-func TestReadTellsAllThatIsWrongAtOnce(t *testing.T) {
+func TestRead_ReportsAllProblems(t *testing.T) {
 	r := newRig()
-	_, err := r.open(t, "kind: [", doc("a", "state.nothing"), doc("b", "state.fake"), doc("c", "state.fake", "url=value: x", "tsl=value: y"),
-		doc("d", "state.plain")+"---\n"+doc("d", "state.plain"), doc("e", "state.plain", "actorStateStore=value: true"), doc("f", "state.plain", "actorStateStore=value: true"))
-	for _, want := range []string{"00.yaml:1", "state.nothing is unknown", "component b: metadata url is missing", "metadata tsl", `"d" is declared twice`, `both say actorStateStore`} {
+	_, err := r.open(t, "kind: [", doc("a", "state.nothing"), doc("b", "state.fake"),
+		doc("c", "state.fake", "url=value: x", "tsl=value: y"),
+		doc("d", "state.plain")+"---\n"+doc("d", "state.plain"), doc("e", "state.plain",
+			"actorStateStore=value: true"), doc("f", "state.plain", "actorStateStore=value: true"))
+	for _, want := range []string{"00.yaml:1", "state.nothing is unknown", "component b: metadata url is missing",
+		"metadata tsl", `"d" is declared twice`, `both say actorStateStore`} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error lacks %q: %v", want, err)
 		}
@@ -86,13 +108,15 @@ func TestReadTellsAllThatIsWrongAtOnce(t *testing.T) {
 	}
 }
 
-func TestSecretStoresAreCountedAndTheirFeaturesStay(t *testing.T) {
+func TestOpen_InstrumentsSecretStores(t *testing.T) {
 	r, reg := newRig(), prometheus.NewRegistry()
 	var err error
 	if r.SecretMetrics, err = secretstores.NewMetrics(reg); err != nil {
 		t.Fatal(err)
 	}
-	set := r.mustOpen(t, doc("vault", "secretstores.fake"), doc("orders", "state.fake", "url=value: x", "password=secretKeyRef: {name: db}", "top auth: {secretStore: vault}"))
+	set := r.mustOpen(t, doc("vault", "secretstores.fake"),
+		doc("orders", "state.fake", "url=value: x", "password=secretKeyRef: {name: db}",
+			"top auth: {secretStore: vault}"))
 	vault, _ := set.SecretStore("vault")
 	if _, err := vault.Store.Get(t.Context(), "none", nil); !fault.Is(err, fault.NotFound) {
 		t.Fatal(err)
@@ -118,16 +142,22 @@ func TestSecretStoresAreCountedAndTheirFeaturesStay(t *testing.T) {
 	}
 }
 
-// encrypting opens one store over a memory that the test can look into.
+// encrypting opens a store above below, which the test can read.
 func encrypting(t *testing.T, below state.Store, metadata ...string) (*loader.Set, error) {
 	t.Helper()
 	r := newRig()
-	keys := map[string]string{"new": "000102030405060708090a0b0c0d0e0f", "old": "0f0e0d0c0b0a09080706050403020100", "bad": "hunter2", "none": ""}
-	r.Factories.State["state.memory"] = loader.StateFactory{Open: func(context.Context, loader.StateConfig) (state.Store, error) { return below, nil }}
-	r.Factories.SecretStores["secretstores.keys"] = loader.SecretStoreFactory{Open: func(context.Context, loader.SecretStoreConfig) (secretstores.Store, error) {
+	keys := map[string]string{"new": "000102030405060708090a0b0c0d0e0f", "old": "0f0e0d0c0b0a09080706050403020100",
+		"bad": "hunter2", "none": ""}
+	r.Factories.State["state.memory"] = loader.StateFactory{Open: func(context.Context,
+		loader.StateConfig) (state.Store, error) {
+		return below, nil
+	}}
+	r.Factories.SecretStores["secretstores.keys"] = loader.SecretStoreFactory{Open: func(context.Context,
+		loader.SecretStoreConfig) (secretstores.Store, error) {
 		return keyStore(keys), nil
 	}}
-	return r.open(t, doc("keys", "secretstores.keys"), doc("orders", "state.memory", append(metadata, "top auth: {secretStore: keys}")...))
+	return r.open(t, doc("keys", "secretstores.keys"),
+		doc("orders", "state.memory", append(metadata, "top auth: {secretStore: keys}")...))
 }
 
 type keyStore map[string]string
@@ -140,15 +170,17 @@ func (k keyStore) Bulk(context.Context, map[string]string) (map[string]map[strin
 }
 func (k keyStore) Close() error { return nil }
 
-func TestEncryptionKeysByReferenceEncryptTheStore(t *testing.T) {
+func TestOpen_EncryptionKeysByReference(t *testing.T) {
 	below := inmemory.Open(inmemory.Options{})
-	set, err := encrypting(t, below, "primaryEncryptionKey=secretKeyRef: {name: new}", "secondaryEncryptionKey=secretKeyRef: {name: old}", "maxValueSize=value: 9")
+	set, err := encrypting(t, below, "primaryEncryptionKey=secretKeyRef: {name: new}",
+		"secondaryEncryptionKey=secretKeyRef: {name: old}", "maxValueSize=value: 9")
 	if err != nil {
 		t.Fatal(err)
 	}
 	orders, _ := set.StateStore("orders")
 	write := func(value string) error {
-		_, err := orders.Store.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte(value)}}})
+		_, err := orders.Store.Set(t.Context(),
+			state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte(value)}}})
 		return err
 	}
 	if err := write(`"hunter2"`); err != nil {
@@ -167,17 +199,19 @@ func TestEncryptionKeysByReferenceEncryptTheStore(t *testing.T) {
 	}
 }
 
-func TestAStoreIsNeverOpenedWithoutTheEncryptionThatWasAskedFor(t *testing.T) {
+func TestOpen_NeverWithoutRequestedEncryption(t *testing.T) {
 	for name, metadata := range map[string][]string{
 		"a bad key":       {"primaryEncryptionKey=secretKeyRef: {name: bad}"},
 		"an empty key":    {"primaryEncryptionKey=secretKeyRef: {name: none}"},
 		"only the second": {"secondaryEncryptionKey=secretKeyRef: {name: old}"},
-		"an empty second": {"primaryEncryptionKey=secretKeyRef: {name: new}", "secondaryEncryptionKey=secretKeyRef: {name: none}"},
-		"written out":     {"primaryEncryptionKey=value: 000102030405060708090a0b0c0d0e0f"},
-		"misspelt":        {"primaryEncriptionKey=secretKeyRef: {name: new}"},
+		"an empty second": {"primaryEncryptionKey=secretKeyRef: {name: new}",
+			"secondaryEncryptionKey=secretKeyRef: {name: none}"},
+		"written out": {"primaryEncryptionKey=value: 000102030405060708090a0b0c0d0e0f"},
+		"misspelt":    {"primaryEncriptionKey=secretKeyRef: {name: new}"},
 	} {
 		below := inmemory.Open(inmemory.Options{})
-		if _, err := encrypting(t, below, metadata...); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "orders") {
+		if _, err := encrypting(t, below, metadata...); !fault.Is(err, fault.Invalid) ||
+			!strings.Contains(err.Error(), "orders") {
 			t.Errorf("%s: %v", name, err)
 		}
 		_ = below.Close()

@@ -11,8 +11,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Set is everything that was opened. It is immutable but for Close and safe for
-// concurrent use.
+// Set holds all components that were opened. It is immutable, except for Close, and safe for concurrent use.
 type Set struct {
 	documents map[component.Kind][]component.Document
 	statuses  []component.Status
@@ -34,7 +33,7 @@ func newSet(plan *Plan) *Set {
 	return &Set{documents: plan.documents, statuses: slices.Clone(plan.rejected)}
 }
 
-// StateStore returns the state store of a name, as request paths spell it.
+// StateStore returns the state store with a name, as spelt in request paths.
 func (s *Set) StateStore(name string) (*state.Instance, bool) {
 	for _, i := range s.stores {
 		if i.Name == name {
@@ -47,7 +46,7 @@ func (s *Set) StateStore(name string) (*state.Instance, bool) {
 // StateStores returns the state stores in the order they were declared.
 func (s *Set) StateStores() []*state.Instance { return slices.Clone(s.stores) }
 
-// ActorStore returns the store that carries the actor state.
+// ActorStore returns the store with the actor state.
 func (s *Set) ActorStore() (*state.Instance, bool) {
 	for _, i := range s.stores {
 		if i.ActorStore {
@@ -57,7 +56,7 @@ func (s *Set) ActorStore() (*state.Instance, bool) {
 	return nil, false
 }
 
-// SecretStore returns the secret store of a name, as request paths spell it.
+// SecretStore returns the secret store with a name, as spelt in request paths.
 func (s *Set) SecretStore(name string) (*secretstores.Instance, bool) {
 	for _, i := range s.secrets {
 		if i.Name == name {
@@ -70,8 +69,8 @@ func (s *Set) SecretStore(name string) (*secretstores.Instance, bool) {
 // SecretStores returns the secret stores in the order of their opening.
 func (s *Set) SecretStores() []*secretstores.Instance { return slices.Clone(s.secrets) }
 
-// Statuses returns what became of every component of the resources, the ready ones first
-// in the order of opening, then failed and ignored ones.
+// Statuses returns the status of every component: first the opened ones in the order of opening, then the failed and
+// ignored ones.
 func (s *Set) Statuses() []component.Status {
 	out := slices.Clone(s.statuses)
 	rank := func(c component.Status) int {
@@ -81,14 +80,14 @@ func (s *Set) Statuses() []component.Status {
 	return out
 }
 
-// Documents returns the documents of a kind that are meant for this node, in the order of
-// the files. Those other than components have been checked for their header only.
+// Documents returns the documents of a kind that apply to this node, in the order of the files. Only the headers of
+// the documents have been checked, except for components, which have been checked completely.
 func (s *Set) Documents(kind component.Kind) []component.Document {
 	return slices.Clone(s.documents[kind])
 }
 
-// Close closes every component, the last opened first, and joins their errors. It is
-// idempotent; later calls return what the first one did.
+// Close closes all components in the reverse order of opening, and joins their errors. Close may be called several
+// times; later calls return the same error.
 func (s *Set) Close() error {
 	s.once.Do(func() {
 		var errs []error

@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// unit is one component on its way to being opened.
+// unit is one component that is being opened.
 type unit struct {
 	spec    *component.Spec
 	fields  []component.Field
@@ -20,19 +20,19 @@ type unit struct {
 	secrets SecretStoreFactory
 	binding BindingFactory
 	values  component.Values       // as of the last check
-	hidden  []string               // values that came from references; they must not appear in any text
-	scope   *component.SecretScope // of a secret store; nil = everything may be read
-	actor   bool                   // carries the actor state whatever its metadata says
+	hidden  []string               // values from references; they must not appear in any text
+	scope   *component.SecretScope // of a secret store; nil = no restriction
+	actor   bool                   // has the actor state whatever its metadata says
 }
 
-// check reads metadata into values. Its error names file, line and component already.
+// check checks metadata and sets values. Its error names file, line and component.
 func (u *unit) check(m component.Metadata) ([]component.Problem, error) {
 	values, warnings, err := m.Check(u.spec.Pos, u.spec.Name, u.fields)
 	u.values, u.hidden = values, m.Sensitive()
 	return warnings, err
 }
 
-// resolve fetches what references stand for and checks again with it.
+// resolve resolves the references and checks the result.
 func (u *unit) resolve(ctx context.Context, from component.Sources) error {
 	m, err := u.spec.Resolve(ctx, from)
 	if err != nil {
@@ -46,7 +46,7 @@ func (u *unit) claimsActors() bool {
 	return u.actor || u.values.Bool(state.MetadataActorStateStore)
 }
 
-// opened words the failure of a factory, which may have put anything into its text.
+// opened returns the error for a failure of a factory, whose text may contain anything.
 func (u *unit) opened(err error) error {
 	if err == nil {
 		return nil
@@ -54,7 +54,7 @@ func (u *unit) opened(err error) error {
 	return u.failed(u.spec.Pos, hide(err, u.hidden))
 }
 
-// failed puts file, line and component in front of an error.
+// failed adds file, line and component to an error.
 func (u *unit) failed(pos component.Pos, err error) error {
 	msg := fmt.Sprintf("component %s (%s)", u.spec.Name, u.spec.Type)
 	if where := pos.String(); where != "" {
@@ -67,10 +67,10 @@ func (u *unit) logger(l *slog.Logger) *slog.Logger {
 	return l.With("component", u.spec.Name, "type", u.typ())
 }
 
-// typ is the type in the one form that is shown and compared.
+// typ returns the type in lower case.
 func (u *unit) typ() string { return strings.ToLower(u.spec.Type) }
 
-// late says how to give a component more time if it was its own time that ran out.
+// late adds a hint how to extend a component's time, if that time ran out.
 func (u *unit) late(ctx, bounded context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || !errors.Is(bounded.Err(), context.DeadlineExceeded) {
 		return err
@@ -82,6 +82,7 @@ func (u *unit) late(ctx, bounded context.Context, err error) error {
 
 func statusOf(spec *component.Spec, s component.State, reason string) component.Status {
 	return component.Status{
-		Name: spec.Name, Type: strings.ToLower(spec.Type), Version: spec.Version, State: s, Reason: reason, Pos: spec.Pos,
+		Name: spec.Name, Type: strings.ToLower(spec.Type), Version: spec.Version, State: s, Reason: reason,
+		Pos: spec.Pos,
 	}
 }

@@ -9,28 +9,28 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Gate lets calls into a store until it is closed. The zero value is open; it is safe for
-// concurrent use.
+// Gate admits calls into a store until it is closed. The zero value is open. It is safe for concurrent use.
 type Gate struct {
 	closed atomic.Bool
 }
 
-// Enter is nil if a call may begin: the store is open and ctx has not ended.
+// Enter returns nil if a call may begin: the store is open and ctx has not ended.
 func (g *Gate) Enter(ctx context.Context) error {
 	switch {
 	case g.closed.Load():
 		return fault.New(fault.Unavailable, "secretstores.Enter", "the secret store is closed")
 	case ctx.Err() != nil:
-		return &fault.Error{Code: fault.Timeout, Op: "secretstores.Enter", Msg: "the request ended before the secret store was asked", Err: ctx.Err()}
+		return &fault.Error{Code: fault.Timeout, Op: "secretstores.Enter",
+			Msg: "the request ended before the secret store was called", Err: ctx.Err()}
 	}
 	return nil
 }
 
-// Close ends the store and answers true the first time.
+// Close closes the gate and returns true the first time.
 func (g *Gate) Close() bool { return !g.closed.Swap(true) }
 
-// Text is how a value that may be any bytes is answered: as it is if it is text, else as
-// base64, because JSON cannot carry it.
+// Text returns a value as text. If the value is not valid UTF-8, Text returns it in base64, because JSON cannot hold
+// other bytes.
 func Text(value []byte) string {
 	if utf8.Valid(value) {
 		return string(value)
@@ -38,7 +38,7 @@ func Text(value []byte) string {
 	return base64.StdEncoding.EncodeToString(value)
 }
 
-// Absent is the error of a secret that does not exist.
+// Absent returns the error for a secret that does not exist.
 func Absent(name, msg string) error {
 	return &fault.Error{Code: fault.NotFound, Op: "secretstores.Get", Msg: msg, Key: name}
 }

@@ -9,16 +9,17 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// gatherers is how many secrets of one bulk read are asked for at a time.
+// gatherers is how many secrets one bulk read requests at a time.
 const gatherers = 8
 
-// MaxBulk is the largest number of secrets that one bulk read answers with.
+// MaxBulk is the largest number of secrets in one bulk read.
 const MaxBulk = 10_000
 
-// Gather reads the secrets of a list for stores that cannot read many in one call. A
-// secret that has gone since it was listed is left out; any other failure ends the whole
-// call and names the secret.
-func Gather(ctx context.Context, names []string, get func(ctx context.Context, name string) (map[string]string, error)) (map[string]map[string]string, error) {
+// Gather reads the named secrets with one call for each, several at a time. It serves stores that cannot read several
+// secrets in one call. A secret that does not exist any more is left out. Any other failure fails the whole call; the
+// error names the secret.
+func Gather(ctx context.Context, names []string,
+	get func(ctx context.Context, name string) (map[string]string, error)) (map[string]map[string]string, error) {
 	if err := Fits(len(names)); err != nil {
 		return nil, err
 	}
@@ -52,6 +53,7 @@ func Fits(count int) error {
 	if count <= MaxBulk {
 		return nil
 	}
-	return &fault.Error{Code: fault.TooLarge, Op: "secretstores.Bulk", Msg: "the store has more than 10000 secrets, the limit of a bulk read",
+	return &fault.Error{Code: fault.TooLarge, Op: "secretstores.Bulk",
+		Msg:  "the store has more than 10000 secrets, the limit of a bulk read",
 		Hint: "read secrets one by one"}
 }

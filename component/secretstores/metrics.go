@@ -10,15 +10,14 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Metrics are the metrics of all secret stores of a process. It is safe for concurrent
-// use. No name of a secret ever becomes a label.
+// Metrics are the metrics of all secret stores of a process. They are safe for concurrent use. The names of secrets
+// are never used as labels.
 type Metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 }
 
-// NewMetrics registers the metrics with reg. The error is that of the registration, as
-// fault.Internal: they exist once for each registry.
+// NewMetrics registers the metrics with reg. It returns fault.Internal if they are already registered there.
 func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -30,13 +29,14 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		}, []string{"store", "operation"}),
 	}
 	if err := errors.Join(reg.Register(m.requests), reg.Register(m.duration)); err != nil {
-		return nil, &fault.Error{Code: fault.Internal, Op: "secretstores.NewMetrics", Msg: "registering metrics", Err: err}
+		return nil, &fault.Error{Code: fault.Internal, Op: "secretstores.NewMetrics", Msg: "registering metrics",
+			Err: err}
 	}
 	return m, nil
 }
 
-// Instrument wraps a store so that its calls are counted under the given store name. The
-// wrapper has exactly the abilities of the store.
+// Instrument wraps a store so that its calls are counted under the given store name. The wrapper implements the same
+// optional interfaces as the store.
 func (m *Metrics) Instrument(store Store, name string) Store {
 	i := instrumented{Store: store, metrics: m, name: name}
 	featurer, hasFeatures := store.(Featurer)

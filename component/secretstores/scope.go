@@ -1,16 +1,16 @@
 package secretstores
 
-// Scope says which secrets of one store applications may read. The rule: if names are
-// allowed, exactly those can be read; else those that are denied cannot; else the default
-// decides. It is immutable and safe for concurrent use.
+// Scope determines which secrets of one store applications may read. If the scope has allowed names, exactly those
+// can be read. Otherwise denied names cannot be read, and the default applies to all other names. It is immutable and
+// safe for concurrent use.
 type Scope struct {
-	deny    bool // what is not named is denied
+	deny    bool // unnamed secrets are denied
 	allowed map[string]struct{}
 	denied  map[string]struct{}
 	fold    func(string) string
 }
 
-// NewScope makes a scope for names as store spells them.
+// NewScope returns a scope for names as spelt by store.
 func NewScope(store Store, denyByDefault bool, allowed, denied []string) *Scope {
 	s := &Scope{deny: denyByDefault, fold: func(name string) string { return name }}
 	if f, ok := store.(Folder); ok {
@@ -44,7 +44,7 @@ func (s *Scope) Allows(name string) bool {
 	return !s.deny
 }
 
-// AllowsNothing reports whether no secret at all may be read, whatever its name.
+// AllowsNothing reports whether no secret may be read at all.
 func (s *Scope) AllowsNothing() bool {
 	return s != nil && s.deny && len(s.allowed) == 0
 }

@@ -1,7 +1,37 @@
 package state
 
-// allAbilities is what a wrapper implements: everything, whether the store below it can or not.
-type allAbilities interface {
+// Abilities are the optional methods of a store, as interfaces. A field is nil if the store does not have the
+// methods.
+type Abilities struct {
+	Transactor Transactor
+	BulkGetter BulkGetter
+	Lister     Lister
+	Featurer   Featurer
+}
+
+// AbilitiesOf returns the optional methods of a store. Do not use a type assertion instead: it does not see the
+// optional methods of a wrapped store.
+func AbilitiesOf(s Store) Abilities {
+	if w, ok := s.(*wrapped); ok {
+		return w.abilities
+	}
+	var a Abilities
+	a.Transactor, _ = s.(Transactor)
+	a.BulkGetter, _ = s.(BulkGetter)
+	a.Lister, _ = s.(Lister)
+	a.Featurer, _ = s.(Featurer)
+	return a
+}
+
+// wrapped is a store with a wrapper around it. It has only the methods of Store. So a type assertion on it never
+// finds an optional method that the wrapped store does not have.
+type wrapped struct {
+	Store
+	abilities Abilities
+}
+
+// wrapper implements every ability, whether the store below it has it or not.
+type wrapper interface {
 	Store
 	Transactor
 	BulkGetter
@@ -9,126 +39,33 @@ type allAbilities interface {
 	Featurer
 }
 
-// expose hides those methods of w that like does not offer: callers find abilities by
-// assertion, so a wrapper must not pretend to any. Go has no other way to drop a method
-// than a type without it, hence one for each combination.
-func expose(w allAbilities, like Store) Store {
-	var set int
-	if _, ok := like.(Transactor); ok {
-		set |= 1
+// wrap offers those abilities of w that the store below has.
+func wrap(w wrapper, below Abilities) Store {
+	var a Abilities
+	if below.Transactor != nil {
+		a.Transactor = w
 	}
-	if _, ok := like.(BulkGetter); ok {
-		set |= 2
+	if below.BulkGetter != nil {
+		a.BulkGetter = w
 	}
-	if _, ok := like.(Lister); ok {
-		set |= 4
+	if below.Lister != nil {
+		a.Lister = w
 	}
-	if _, ok := like.(Featurer); ok {
-		set |= 8
+	if below.Featurer != nil {
+		a.Featurer = w
 	}
-	switch set {
-	case 0:
-		return struct{ Store }{w}
-	case 1:
-		return transactional{w, w}
-	case 2:
-		return bulk{w, w}
-	case 3:
-		return struct {
-			transactional
-			BulkGetter
-		}{transactional{w, w}, w}
-	case 4:
-		return listing{w, w}
-	case 5:
-		return struct {
-			transactional
-			Lister
-		}{transactional{w, w}, w}
-	case 6:
-		return struct {
-			bulk
-			Lister
-		}{bulk{w, w}, w}
-	case 7:
-		return storing{transactional{w, w}, w, w}
-	}
-	return exposeFeatured(w, set&7)
+	return &wrapped{w, a}
 }
 
-type (
-	transactional struct {
-		Store
-		Transactor
-	}
-	bulk struct {
-		Store
-		BulkGetter
-	}
-	listing struct {
-		Store
-		Lister
-	}
-	storing struct {
-		transactional
-		BulkGetter
-		Lister
-	}
-)
-
-// exposeFeatured is expose for stores that are Featurers.
-func exposeFeatured(w allAbilities, set int) Store {
-	switch set {
-	case 0:
-		return struct {
-			Store
-			Featurer
-		}{w, w}
-	case 1:
-		return struct {
-			transactional
-			Featurer
-		}{transactional{w, w}, w}
-	case 2:
-		return struct {
-			bulk
-			Featurer
-		}{bulk{w, w}, w}
-	case 3:
-		return struct {
-			transactional
-			BulkGetter
-			Featurer
-		}{transactional{w, w}, w, w}
-	case 4:
-		return struct {
-			listing
-			Featurer
-		}{listing{w, w}, w}
-	case 5:
-		return struct {
-			transactional
-			Lister
-			Featurer
-		}{transactional{w, w}, w, w}
-	case 6:
-		return struct {
-			bulk
-			Lister
-			Featurer
-		}{bulk{w, w}, w, w}
-	default:
-		return w
-	}
-}
-
-// FeaturesOf returns what a store can do: what it says itself, or what its methods tell.
+// FeaturesOf returns the features that a store reports. If the store reports none, FeaturesOf derives them from its
+// optional methods.
 func FeaturesOf(s Store) []Feature {
-	if f, ok := s.(Featurer); ok {
-		return f.Features()
+	a := AbilitiesOf(s)
+	if a.Featurer != nil {
+		return a.Featurer.Features()
 	}
 	features := []Feature{FeatureETag}
-	if _, ok := s.(Transactor); ok {
+	if a.Transactor != nil {
 		features = append(features, FeatureTransactional)
 	}
 	return features

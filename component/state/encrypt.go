@@ -6,23 +6,25 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Names of component metadata about encryption at rest. The loader declares them.
+// Names of component metadata for encryption at rest. The loader declares them.
 const (
 	MetadataPrimaryKey   = "primaryEncryptionKey"
 	MetadataSecondaryKey = "secondaryEncryptionKey"
 )
 
-// Encrypted wraps a store so that values lie in it encrypted and authenticated. Keys,
-// ETags and life times are not encrypted; ETags are those of the store. A value that was
-// not written through these keys, or was moved to another key, is a fault.Corrupt: nothing
-// of it is given out. The wrapper has exactly the abilities of the store.
+// Encrypted wraps a store so that values are stored encrypted and authenticated. Keys, ETags and expiry times are not
+// encrypted; ETags are those of the store. Reading a value returns fault.Corrupt if it was not written with one of
+// the keys of ring, or was moved to another key of the store. The wrapper implements the same optional interfaces as
+// the store.
 func Encrypted(store Store, ring *KeyRing) Store {
-	return expose(&encrypted{Store: store, ring: ring}, store)
+	below := AbilitiesOf(store)
+	return wrap(&encrypted{Store: store, below: below, ring: ring}, below)
 }
 
 type encrypted struct {
 	Store
-	ring *KeyRing
+	below Abilities // of the store
+	ring  *KeyRing
 }
 
 // Get implements Store.
@@ -37,9 +39,9 @@ func (e *encrypted) Get(ctx context.Context, r GetRequest) (Item, error) {
 	return item, nil
 }
 
-// open decrypts what was found under a key.
+// open decrypts the value of a key.
 func (e *encrypted) open(key string, item *Item) error {
-	if !item.Found() {
+	if !item.Found() || item.Size > 0 {
 		return nil
 	}
 	value, contentType, err := e.ring.open(key, item.Value)
@@ -50,8 +52,8 @@ func (e *encrypted) open(key string, item *Item) error {
 	return nil
 }
 
-// seal encrypts a write. The same write of the same request id is always the same bytes:
-// a store that knows a retry by its content must know it again.
+// seal encrypts the value of a write. The same write with the same request id always gives the same bytes, because a
+// store may recognise a retry by its content.
 func (e *encrypted) seal(w *Write, requestID string) error {
 	value, err := e.ring.seal(w.Key, requestID, w.Value, w.ContentType)
 	if err != nil {
@@ -85,17 +87,18 @@ func (e *encrypted) Transact(ctx context.Context, r TransactRequest) (Written, e
 		}
 	}
 	r.Operations = ops
-	return e.Store.(Transactor).Transact(ctx, r)
+	return e.below.Transactor.Transact(ctx, r)
 }
 
-// BulkGet implements BulkGetter. A value that cannot be decrypted fails alone.
+// BulkGet implements BulkGetter. If a value cannot be decrypted, only that value fails.
 func (e *encrypted) BulkGet(ctx context.Context, r BulkGetRequest) ([]Item, error) {
-	items, err := e.Store.(BulkGetter).BulkGet(ctx, r)
+	items, err := e.below.BulkGetter.BulkGet(ctx, r)
 	if err != nil {
 		return items, err
 	}
 	if len(items) != len(r.Keys) {
-		return nil, fault.New(fault.Internal, "state.BulkGet", "the store answered another number of items than it was asked for")
+		return nil, fault.New(fault.Internal, "state.BulkGet",
+			"the store returned another number of items than was requested")
 	}
 	for i := range items {
 		if items[i].Err != nil {
@@ -110,10 +113,10 @@ func (e *encrypted) BulkGet(ctx context.Context, r BulkGetRequest) ([]Item, erro
 
 // List implements Lister.
 func (e *encrypted) List(ctx context.Context, r ListRequest) (Page, error) {
-	page, err := e.Store.(Lister).List(ctx, r)
+	page, err := e.below.Lister.List(ctx, r)
 	for i := range page.Items {
 		item := &page.Items[i]
-		if err != nil || len(item.Value) == 0 { // a listing need not have values
+		if err != nil || len(item.Value) == 0 { // listings may have no values
 			item.ContentType = ""
 			continue
 		}
@@ -125,4 +128,4 @@ func (e *encrypted) List(ctx context.Context, r ListRequest) (Page, error) {
 }
 
 // Features implements Featurer.
-func (e *encrypted) Features() []Feature { return e.Store.(Featurer).Features() }
+func (e *encrypted) Features() []Feature { return e.below.Featurer.Features() }

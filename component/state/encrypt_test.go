@@ -48,12 +48,14 @@ func get(t testing.TB, s state.Store, key string) (state.Item, error) {
 	return s.Get(t.Context(), state.GetRequest{Key: key})
 }
 
-func TestValuesLieEncryptedAndComeBackAsTheyWere(t *testing.T) {
+func TestEncrypted_RoundTrip(t *testing.T) {
 	for _, key := range []string{key128, key192, key256} {
 		below := memory(t)
 		s := state.Encrypted(below, ring(t, key, ""))
 		for name, w := range map[string]state.Write{
-			"json": {Value: []byte(`{"password":"hunter2"}`)}, "bytes": {Value: []byte("hunter2\x00\xff"), ContentType: state.OctetStream}, "empty": {Value: []byte{}, ContentType: "x/y"},
+			"json":  {Value: []byte(`{"password":"hunter2"}`)},
+			"bytes": {Value: []byte("hunter2\x00\xff"), ContentType: state.OctetStream},
+			"empty": {Value: []byte{}, ContentType: "x/y"},
 		} {
 			w.Key = "app||" + name
 			put(t, s, w)
@@ -62,7 +64,8 @@ func TestValuesLieEncryptedAndComeBackAsTheyWere(t *testing.T) {
 				t.Errorf("%s: %+v, %v", name, item, err)
 			}
 			raw, err := get(t, below, w.Key)
-			if err != nil || bytes.Contains(raw.Value, []byte("hunter2")) || raw.ContentType != state.OctetStream || raw.ETag != item.ETag {
+			if err != nil || bytes.Contains(raw.Value, []byte("hunter2")) || raw.ContentType != state.OctetStream ||
+				raw.ETag != item.ETag {
 				t.Errorf("%s: below lies %+v, %v", name, raw, err)
 			}
 			if want := len(w.Value) + len(w.ContentType) + state.SealOverhead; len(raw.Value) != want {
@@ -72,7 +75,7 @@ func TestValuesLieEncryptedAndComeBackAsTheyWere(t *testing.T) {
 	}
 }
 
-func TestTheSameValueNeverLooksTheSame(t *testing.T) {
+func TestEncrypted_SameValueDiffersEachTime(t *testing.T) {
 	below := memory(t)
 	s := state.Encrypted(below, ring(t, key256, ""))
 	seen := map[string]bool{}
@@ -87,9 +90,10 @@ func TestTheSameValueNeverLooksTheSame(t *testing.T) {
 }
 
 // A retry must be recognised by a store that compares the contents of requests.
-func TestARetryWithARequestIDIsTheSameRequest(t *testing.T) {
+func TestEncrypted_RetryWithRequestIDIsIdentical(t *testing.T) {
 	s := state.Encrypted(memory(t), ring(t, key256, ""))
-	r := state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("1"), Concurrency: state.FirstWrite}}, RequestID: "r1"}
+	r := state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("1"), Concurrency: state.FirstWrite}},
+		RequestID: "r1"}
 	first, err := s.Set(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +108,7 @@ func TestARetryWithARequestIDIsTheSameRequest(t *testing.T) {
 	}
 }
 
-func TestAfterARotationOldValuesAreReadable(t *testing.T) {
+func TestEncrypted_ReadsOldValuesAfterRotation(t *testing.T) {
 	below := memory(t)
 	put(t, state.Encrypted(below, ring(t, key128, "")), state.Write{Key: "app||old", Value: []byte("1")})
 	rotated := state.Encrypted(below, ring(t, key256, key128))
@@ -119,16 +123,17 @@ func TestAfterARotationOldValuesAreReadable(t *testing.T) {
 		t.Error(err)
 	}
 	_, err := get(t, over, "app||old")
-	if !fault.Is(err, fault.Corrupt) || fault.KeyOf(err) != "app||old" || !strings.Contains(err.Error(), state.MetadataSecondaryKey) {
+	if !fault.Is(err, fault.Corrupt) || fault.KeyOf(err) != "app||old" ||
+		!strings.Contains(err.Error(), state.MetadataSecondaryKey) {
 		t.Errorf("a value of a key that is gone: %v", err)
 	}
-	put(t, rotated, state.Write{Key: "app||old", Value: []byte("3")}) // saving again moves it to the new key
+	put(t, rotated, state.Write{Key: "app||old", Value: []byte("3")}) // saving again encrypts it with the new key
 	if item, err := get(t, over, "app||old"); err != nil || string(item.Value) != "3" {
 		t.Errorf("%q, %v", item.Value, err)
 	}
 }
 
-func TestWhatWasNotSealedHereIsNotGivenOut(t *testing.T) {
+func TestEncrypted_RefusesForeignValues(t *testing.T) {
 	below := memory(t)
 	s := state.Encrypted(below, ring(t, key256, ""))
 	put(t, s, state.Write{Key: "app||k", Value: []byte(`"hunter2"`)})
@@ -136,7 +141,9 @@ func TestWhatWasNotSealedHereIsNotGivenOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spoilt := map[string][]byte{"plain": []byte(`"text"`), "none": {}, "magic": []byte("QE\x01"), "short": sealed.Value[:40], "cut": sealed.Value[:len(sealed.Value)-1], "longer": append(bytes.Clone(sealed.Value), 0)}
+	spoilt := map[string][]byte{"plain": []byte(`"text"`), "none": {}, "magic": []byte("QE\x01"),
+		"short": sealed.Value[:40], "cut": sealed.Value[:len(sealed.Value)-1],
+		"longer": append(bytes.Clone(sealed.Value), 0)}
 	for i := range sealed.Value {
 		flipped := bytes.Clone(sealed.Value)
 		flipped[i] ^= 1
@@ -144,7 +151,8 @@ func TestWhatWasNotSealedHereIsNotGivenOut(t *testing.T) {
 	}
 	for name, value := range spoilt {
 		put(t, below, state.Write{Key: "app||k", Value: value})
-		if item, err := get(t, s, "app||k"); !fault.Is(err, fault.Corrupt) || item.Value != nil || fault.KeyOf(err) != "app||k" || strings.Contains(err.Error(), "hunter2") {
+		if item, err := get(t, s, "app||k"); !fault.Is(err, fault.Corrupt) || item.Value != nil ||
+			fault.KeyOf(err) != "app||k" || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %q, %v", name, item.Value, err)
 		}
 	}
@@ -154,66 +162,74 @@ func TestWhatWasNotSealedHereIsNotGivenOut(t *testing.T) {
 	}
 }
 
-func TestOfABulkOnlyTheDamagedValueFails(t *testing.T) {
+func TestEncrypted_BulkFailsOnlyDamagedValue(t *testing.T) {
 	below := memory(t)
 	s := state.Encrypted(below, ring(t, key256, ""))
 	put(t, s, state.Write{Key: "app||a", Value: []byte("1")})
 	put(t, below, state.Write{Key: "app||b", Value: []byte("2")})
-	items, err := s.(state.BulkGetter).BulkGet(t.Context(), state.BulkGetRequest{Keys: []string{"app||a", "app||b", "app||none", "app||a"}})
+	items, err := state.AbilitiesOf(s).BulkGetter.BulkGet(t.Context(),
+		state.BulkGetRequest{Keys: []string{"app||a", "app||b", "app||none", "app||a"}})
 	if err != nil || len(items) != 4 {
 		t.Fatal(items, err)
 	}
-	if string(items[0].Value) != "1" || !fault.Is(items[1].Err, fault.Corrupt) || items[1].Value != nil || items[2].Found() || items[2].Err != nil || string(items[3].Value) != "1" {
+	if string(items[0].Value) != "1" || !fault.Is(items[1].Err, fault.Corrupt) || items[1].Value != nil ||
+		items[2].Found() || items[2].Err != nil || string(items[3].Value) != "1" {
 		t.Errorf("%+v", items)
 	}
 }
 
-func TestRequestsOfTheCallerAreNotChanged(t *testing.T) {
+func TestEncrypted_DoesNotChangeRequests(t *testing.T) {
 	s := state.Encrypted(memory(t), ring(t, key256, ""))
 	set := state.SetRequest{Items: []state.Write{{Key: "app||a", Value: []byte("1")}}}
-	transact := state.TransactRequest{Operations: []state.Operation{{Write: state.Write{Key: "app||b", Value: []byte("2")}}, {Kind: state.Remove, Write: state.Write{Key: "app||a"}}}}
+	transact := state.TransactRequest{Operations: []state.Operation{{Write: state.Write{Key: "app||b",
+		Value: []byte("2")}}, {Kind: state.Remove, Write: state.Write{Key: "app||a"}}}}
 	if _, err := s.Set(t.Context(), set); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.(state.Transactor).Transact(t.Context(), transact); err != nil {
+	if _, err := state.AbilitiesOf(s).Transactor.Transact(t.Context(), transact); err != nil {
 		t.Fatal(err)
 	}
-	if string(set.Items[0].Value) != "1" || string(transact.Operations[0].Value) != "2" || transact.Operations[0].ContentType != "" {
+	if string(set.Items[0].Value) != "1" || string(transact.Operations[0].Value) != "2" ||
+		transact.Operations[0].ContentType != "" {
 		t.Error("the values were encrypted in place")
 	}
 }
 
-func TestAnEncryptedStoreHasTheAbilitiesOfTheStore(t *testing.T) {
+func TestEncrypted_HasInterfacesOfStore(t *testing.T) {
 	for abilities, store := range stores() {
 		wrapped := state.Encrypted(store, ring(t, key256, ""))
-		_, transacts := wrapped.(state.Transactor)
-		_, bulk := wrapped.(state.BulkGetter)
-		_, lists := wrapped.(state.Lister)
-		_, features := wrapped.(state.Featurer)
+		transacts := state.AbilitiesOf(wrapped).Transactor != nil
+		bulk := state.AbilitiesOf(wrapped).BulkGetter != nil
+		lists := state.AbilitiesOf(wrapped).Lister != nil
+		features := state.AbilitiesOf(wrapped).Featurer != nil
 		got := fmt.Sprint(transacts, bulk, lists, features)
-		if want := fmt.Sprint(strings.Contains(abilities, "T"), strings.Contains(abilities, "B"), strings.Contains(abilities, "L"), strings.Contains(abilities, "F")); got != want {
+		if want := fmt.Sprint(strings.Contains(abilities, "T"), strings.Contains(abilities, "B"),
+			strings.Contains(abilities, "L"), strings.Contains(abilities, "F")); got != want {
 			t.Errorf("%q: %s, want %s", abilities, got, want)
 		}
 	}
 }
 
-func TestBadKeysAreRefusedAndKeysAreNeverPrinted(t *testing.T) {
+func TestKeyRing_RefusesBadKeysAndNeverPrintsKeys(t *testing.T) {
 	for name, keys := range map[string][2]string{
-		"no primary": {"", key256}, "too short": {key128[:30], ""}, "no hex": {strings.Repeat("zz", 16), ""}, "odd size": {key128 + "00", ""}, "bad secondary": {key256, "hunter2"}, "spaces": {" " + key128, ""},
+		"no primary": {"", key256}, "too short": {key128[:30], ""}, "no hex": {strings.Repeat("zz", 16), ""},
+		"odd size": {key128 + "00", ""}, "bad secondary": {key256, "hunter2"}, "spaces": {" " + key128, ""},
 	} {
 		_, err := state.NewKeyRing(keys[0], keys[1])
-		if !fault.Is(err, fault.Invalid) || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), key128[:30]) {
+		if !fault.Is(err, fault.Invalid) || strings.Contains(err.Error(), "hunter2") ||
+			strings.Contains(err.Error(), key128[:30]) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for _, format := range []string{"%v", "%+v", "%#v", "%s", "%x"} {
-		if text := fmt.Sprintf(format, ring(t, key256, key128)); strings.Contains(strings.ToLower(text), key128) || !strings.Contains(text, "key ring") && format != "%x" {
+		if text := fmt.Sprintf(format, ring(t, key256, key128)); strings.Contains(strings.ToLower(text), key128) ||
+			!strings.Contains(text, "key ring") && format != "%x" {
 			t.Errorf("%s prints %s", format, text)
 		}
 	}
 }
 
-func TestFailuresOfTheStoreBelowPass(t *testing.T) {
+func TestEncrypted_PassesFailures(t *testing.T) {
 	below := newAble()
 	below.recorder.err = fault.New(fault.Unavailable, "test", "no quorum")
 	s := state.Encrypted(below, ring(t, key256, ""))
@@ -224,11 +240,11 @@ func TestFailuresOfTheStoreBelowPass(t *testing.T) {
 			return err
 		},
 		"bulk": func(ctx context.Context) error {
-			_, err := s.(state.BulkGetter).BulkGet(ctx, state.BulkGetRequest{Keys: []string{"k"}})
+			_, err := state.AbilitiesOf(s).BulkGetter.BulkGet(ctx, state.BulkGetRequest{Keys: []string{"k"}})
 			return err
 		},
 		"list": func(ctx context.Context) error {
-			_, err := s.(state.Lister).List(ctx, state.ListRequest{})
+			_, err := state.AbilitiesOf(s).Lister.List(ctx, state.ListRequest{})
 			return err
 		},
 	}
@@ -239,8 +255,8 @@ func TestFailuresOfTheStoreBelowPass(t *testing.T) {
 	}
 }
 
-// Whatever lies in a store, it is refused or it is what was sealed.
-func FuzzASealedValueIsOpenedOrRefused(f *testing.F) {
+// Every value in the store is either refused or decrypted to the original value.
+func FuzzEncryptedGet(f *testing.F) {
 	f.Add([]byte("QE\x01"), "k")
 	f.Add(append([]byte("QE\x16"), make([]byte, 60)...), "k")
 	f.Add([]byte(`{"a":1}`), "app||k")
@@ -248,8 +264,9 @@ func FuzzASealedValueIsOpenedOrRefused(f *testing.F) {
 		below := newAble()
 		s := state.Encrypted(below, ring(t, key128, ""))
 		below.recorder.item = state.Item{Key: key, Value: value, ETag: "1"}
-		if item, err := s.Get(t.Context(), state.GetRequest{Key: key}); !fault.Is(err, fault.Corrupt) && !fault.Is(err, fault.Unimplemented) || item.Value != nil {
-			t.Fatalf("%q, %v", item.Value, err) // unimplemented: it is in a form that is yet to come
+		if item, err := s.Get(t.Context(), state.GetRequest{Key: key}); !fault.Is(err, fault.Corrupt) &&
+			!fault.Is(err, fault.Unimplemented) || item.Value != nil {
+			t.Fatalf("%q, %v", item.Value, err) // unimplemented: it is in a newer form
 		}
 		if _, err := s.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: key, Value: value}}}); err != nil {
 			t.Fatal(err)
@@ -261,8 +278,8 @@ func FuzzASealedValueIsOpenedOrRefused(f *testing.F) {
 	})
 }
 
-// "Delete it or save it again" would be bad advice: nothing is wrong with the value.
-func TestAValueSealedInANewerFormIsKeptAndSaysSo(t *testing.T) {
+// A hint to delete it or save it again would be wrong: the value is intact.
+func TestEncrypted_NewerFormIsReported(t *testing.T) {
 	below := memory(t)
 	s := state.Encrypted(below, ring(t, key256, ""))
 	put(t, s, state.Write{Key: "app||k", Value: []byte(`1`)})
@@ -274,7 +291,8 @@ func TestAValueSealedInANewerFormIsKeptAndSaysSo(t *testing.T) {
 	newer[2] = 2
 	put(t, below, state.Write{Key: "app||k", Value: newer, ContentType: state.OctetStream})
 	_, err = get(t, s, "app||k")
-	if !fault.Is(err, fault.Unimplemented) || !strings.Contains(fault.Text(err), "form 2") || !strings.Contains(fault.Text(err), "up to 1") || strings.Contains(fault.Text(err), "delete") {
+	if !fault.Is(err, fault.Unimplemented) || !strings.Contains(fault.Text(err), "form 2") ||
+		!strings.Contains(fault.Text(err), "up to 1") || strings.Contains(fault.Text(err), "delete") {
 		t.Errorf("got %v", err)
 	}
 }

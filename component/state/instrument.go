@@ -2,19 +2,20 @@ package state
 
 import "context"
 
-// Instrument wraps a store so that its calls are counted under the given store name.
-// fallback is what DefaultConsistency means for the store. The wrapper has exactly the
-// abilities of the store.
+// Instrument wraps a store so that its calls are counted under the given store name. fallback is the consistency that
+// the store uses for DefaultConsistency. The wrapper implements the same optional interfaces as the store.
 func (m *Metrics) Instrument(store Store, name string, fallback Consistency) Store {
-	offered := [operations]bool{opGet: true, opSet: true, opDelete: true}
-	_, offered[opTransact] = store.(Transactor)
-	_, offered[opBulkGet] = store.(BulkGetter)
-	_, offered[opList] = store.(Lister)
-	return expose(&instrumented{Store: store, meter: m.meter(name, fallback, offered)}, store)
+	below := AbilitiesOf(store)
+	offered := [operations]bool{
+		opGet: true, opSet: true, opDelete: true,
+		opTransact: below.Transactor != nil, opBulkGet: below.BulkGetter != nil, opList: below.Lister != nil,
+	}
+	return wrap(&instrumented{Store: store, below: below, meter: m.meter(name, fallback, offered)}, below)
 }
 
 type instrumented struct {
 	Store
+	below Abilities // of the store
 	meter *meter
 }
 
@@ -61,16 +62,16 @@ func (i *instrumented) Transact(ctx context.Context, r TransactRequest) (Written
 		}
 	}
 	start := i.meter.begin(opTransact)
-	w, err := i.Store.(Transactor).Transact(ctx, r)
+	w, err := i.below.Transactor.Transact(ctx, r)
 	i.wrote(err, size)
 	i.meter.end(opTransact, start, r.Consistency, outcomeOf(err))
 	return w, err
 }
 
-// BulkGet implements BulkGetter. A call that answers is ok only if every key could be read.
+// BulkGet implements BulkGetter. The outcome is ok only if every key could be read.
 func (i *instrumented) BulkGet(ctx context.Context, r BulkGetRequest) ([]Item, error) {
 	start := i.meter.begin(opBulkGet)
-	items, err := i.Store.(BulkGetter).BulkGet(ctx, r)
+	items, err := i.below.BulkGetter.BulkGet(ctx, r)
 	result := outcomeOf(err)
 	var size int
 	for n := range items {
@@ -87,7 +88,7 @@ func (i *instrumented) BulkGet(ctx context.Context, r BulkGetRequest) ([]Item, e
 // List implements Lister.
 func (i *instrumented) List(ctx context.Context, r ListRequest) (Page, error) {
 	start := i.meter.begin(opList)
-	page, err := i.Store.(Lister).List(ctx, r)
+	page, err := i.below.Lister.List(ctx, r)
 	var size int
 	for n := range page.Items {
 		size += len(page.Items[n].Value)
@@ -98,7 +99,7 @@ func (i *instrumented) List(ctx context.Context, r ListRequest) (Page, error) {
 }
 
 // Features implements Featurer.
-func (i *instrumented) Features() []Feature { return i.Store.(Featurer).Features() }
+func (i *instrumented) Features() []Feature { return i.below.Featurer.Features() }
 
 func (i *instrumented) wrote(err error, size int) {
 	if err == nil {

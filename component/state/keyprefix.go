@@ -8,23 +8,22 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Separator stands between the prefix of a stored key and the key, and between the
-// parts of an actor key. No key, application id, actor type or actor id contains it.
+// Separator separates the prefix of a stored key from the key, and the parts of an actor key. No key, application id,
+// actor type or actor id contains it.
 const Separator = "||"
 
 // MaxKeyPrefix is the longest literal key prefix, in bytes.
 const MaxKeyPrefix = 256
 
-// Owner is what a key prefix can be made of.
+// Owner has the parts of which a key prefix can be made.
 type Owner struct {
 	App       string // application id
 	Namespace string // of the node; empty = none
 	Store     string // component name of the store
 }
 
-// KeyPrefix says which keys share a name space: it turns an application's key into the
-// stored key and back. The zero value is the default, KeyPrefixAppID. It is comparable
-// and immutable.
+// KeyPrefix is the strategy that converts an application's key to the stored key and back. It determines which
+// applications share keys. The zero value is the default, KeyPrefixAppID. It is comparable and immutable.
 type KeyPrefix struct {
 	strategy strategy
 	literal  string
@@ -40,7 +39,7 @@ const (
 	byLiteral
 )
 
-// The strategies by the names a component file gives them; any other text is a literal prefix.
+// The strategies as named in component files. Any other text is a literal prefix.
 const (
 	KeyPrefixAppID     = "appid"     // <app>||<key>: each application has its own keys
 	KeyPrefixNamespace = "namespace" // <namespace>.<app>||<key>; as appid without a namespace
@@ -48,10 +47,9 @@ const (
 	KeyPrefixNone      = "none"      // <key>: as name, without a prefix
 )
 
-// ParseKeyPrefix reads the component metadata keyPrefix: one of the strategies, or a
-// literal prefix. Case does not matter; a literal is kept in lower case, as the tools
-// that share a database with this store expect. Empty text means the default. The error
-// is fault.Invalid.
+// ParseKeyPrefix parses the component metadata keyPrefix: one of the strategies, or a literal prefix. Case is
+// ignored. A literal prefix becomes lower case, because other tools that share a database with this store expect
+// that. Empty text means the default. It returns fault.Invalid if a literal prefix is not allowed.
 func ParseKeyPrefix(text string) (KeyPrefix, error) {
 	problem := literalProblem(text)
 	switch text = strings.ToLower(text); text {
@@ -72,8 +70,8 @@ func ParseKeyPrefix(text string) (KeyPrefix, error) {
 	return KeyPrefix{strategy: byLiteral, literal: text}, nil
 }
 
-// literalProblem refuses every '|', not only the separator: "a|" would make "a|||k",
-// which reads back as prefix "a" and key "|k".
+// literalProblem returns what is wrong with a literal prefix, or "". A literal must not contain any '|', not only no
+// "||": with the prefix "a|", the key "k" is stored as "a|||k", which would be read back as prefix "a" and key "|k".
 func literalProblem(text string) string {
 	switch {
 	case strings.ContainsRune(text, '|'):
@@ -90,7 +88,7 @@ func literalProblem(text string) string {
 	return ""
 }
 
-// String returns the text that ParseKeyPrefix reads as p.
+// String returns the text that ParseKeyPrefix parses as p.
 func (p KeyPrefix) String() string {
 	switch p.strategy {
 	case byNamespace:
@@ -106,8 +104,7 @@ func (p KeyPrefix) String() string {
 	}
 }
 
-// Prefix returns what the stored keys of o begin with, the separator included; it is
-// empty for KeyPrefixNone.
+// Prefix returns the prefix of the stored keys of o, including the separator. It is empty for KeyPrefixNone.
 func (p KeyPrefix) Prefix(o Owner) string { return p.Stored(o, "") }
 
 // Stored returns the stored key of o's key.
@@ -127,9 +124,8 @@ func (p KeyPrefix) Stored(o Owner, key string) string {
 	return o.App + Separator + key
 }
 
-// Original is the inverse of Stored: false says that stored is not a key of o. That
-// goes for actor state too, which lies below the same prefix but has a separator in
-// what would be its key.
+// Original is the inverse of Stored. It returns false if stored is not a key of o. It also returns false for actor
+// state, which has the same prefix but contains another separator after it.
 func (p KeyPrefix) Original(o Owner, stored string) (string, bool) {
 	key, ok := strings.CutPrefix(stored, p.Prefix(o))
 	if !ok || key == "" || strings.Contains(key, Separator) {
@@ -138,8 +134,8 @@ func (p KeyPrefix) Original(o Owner, stored string) (string, bool) {
 	return key, true
 }
 
-// ActorKey returns the stored key of one piece of actor state. The key prefix strategy
-// of the store plays no part in it. Validate the parts with ValidateActor and ValidateKey.
+// ActorKey returns the stored key of one value of actor state. It does not depend on the key prefix strategy of the
+// store. Validate the parts with ValidateActor and ValidateKey first.
 func ActorKey(app, actorType, actorID, key string) string {
 	return app + Separator + actorType + Separator + actorID + Separator + key
 }

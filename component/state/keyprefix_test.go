@@ -17,7 +17,7 @@ func keyPrefix(t testing.TB, text string) state.KeyPrefix {
 	return p
 }
 
-func TestKeysAreStoredUnderTheirPrefix(t *testing.T) {
+func TestKeyPrefix_Stored(t *testing.T) {
 	with := state.Owner{App: "shop", Namespace: "prod", Store: "orders"}
 	without := state.Owner{App: "shop", Store: "orders"}
 	for _, c := range []struct {
@@ -39,7 +39,7 @@ func TestKeysAreStoredUnderTheirPrefix(t *testing.T) {
 	}
 }
 
-func TestAStoredKeyLeadsBackToTheKeyOfItsOwnerOnly(t *testing.T) {
+func TestKeyPrefix_OriginalOfOwnerOnly(t *testing.T) {
 	for _, prefix := range []string{"appid", "namespace", "name", "none", "literal"} {
 		shop := state.Instance{Name: "orders", Namespace: "prod", KeyPrefix: keyPrefix(t, prefix)}
 		for _, key := range []string{"k", "a|b", "|k", "k|", "a/b", " ", "ü", strings.Repeat("x", state.MaxKeySize)} {
@@ -47,7 +47,8 @@ func TestAStoredKeyLeadsBackToTheKeyOfItsOwnerOnly(t *testing.T) {
 				t.Errorf("%s: key %q came back as %q, %v", prefix, key, got, ok)
 			}
 		}
-		for _, foreign := range []string{"", "shop||", "shop||type||id||k", "prod.shop||", "orders||", "orders||type||id||k", "literal||", "literal||a||b"} {
+		for _, foreign := range []string{"", "shop||", "shop||type||id||k", "prod.shop||", "orders||",
+			"orders||type||id||k", "literal||", "literal||a||b"} {
 			if got, ok := shop.OriginalKey("shop", foreign); ok {
 				t.Errorf("%s: the stored key %q is taken for the key %q", prefix, foreign, got)
 			}
@@ -64,7 +65,7 @@ func TestAStoredKeyLeadsBackToTheKeyOfItsOwnerOnly(t *testing.T) {
 	}
 }
 
-func TestActorKeysFollowTheSchemeAndAreNoOrdinaryKeys(t *testing.T) {
+func TestActorKey_IsNoOrdinaryKey(t *testing.T) {
 	stored := state.ActorKey("shop", "cart", "17", "items")
 	if stored != "shop||cart||17||items" {
 		t.Errorf("ActorKey = %q", stored)
@@ -75,8 +76,9 @@ func TestActorKeysFollowTheSchemeAndAreNoOrdinaryKeys(t *testing.T) {
 	}
 }
 
-func TestALiteralPrefixThatCouldBeMisreadIsRefused(t *testing.T) {
-	for _, text := range []string{"a||b", "||", "a|", "|a", " a", "a ", "\t", "a\nb", "a\x00", "\xff", strings.Repeat("x", 257)} {
+func TestParseKeyPrefix_RefusesAmbiguousLiteral(t *testing.T) {
+	for _, text := range []string{"a||b", "||", "a|", "|a", " a", "a ", "\t", "a\nb", "a\x00", "\xff",
+		strings.Repeat("x", 257)} {
 		if p, err := state.ParseKeyPrefix(text); !fault.Is(err, fault.Invalid) {
 			t.Errorf("ParseKeyPrefix(%q) = %v, %v", text, p, err)
 		}
@@ -84,7 +86,7 @@ func TestALiteralPrefixThatCouldBeMisreadIsRefused(t *testing.T) {
 	keyPrefix(t, strings.Repeat("x", 256))
 }
 
-func TestKeysAreValidated(t *testing.T) {
+func TestValidateKey(t *testing.T) {
 	for _, key := range []string{"k", "|", "a|b", "a/b", "..", " ", "\x00", "日本", strings.Repeat("x", 4096)} {
 		if err := state.ValidateKey(key); err != nil {
 			t.Errorf("ValidateKey(%q): %v", key, err)
@@ -96,17 +98,20 @@ func TestKeysAreValidated(t *testing.T) {
 		code fault.Code
 		name string
 	}{
-		{"", fault.Invalid, ""}, {"a||b", fault.Invalid, "a||b"}, {"||", fault.Invalid, "||"}, {"|||", fault.Invalid, "|||"},
-		{"\xff", fault.Invalid, "\xff"}, {long, fault.TooLarge, strings.Repeat("ü", 64) + "..."}, {"x" + long, fault.TooLarge, "x" + strings.Repeat("ü", 63) + "..."},
+		{"", fault.Invalid, ""}, {"a||b", fault.Invalid, "a||b"}, {"||", fault.Invalid, "||"}, {"|||", fault.Invalid,
+			"|||"},
+		{"\xff", fault.Invalid, "\xff"}, {long, fault.TooLarge, strings.Repeat("ü", 64) + "..."}, {"x" + long,
+			fault.TooLarge, "x" + strings.Repeat("ü", 63) + "..."},
 	} {
 		err := state.ValidateKey(c.key)
 		if !fault.Is(err, c.code) || fault.KeyOf(err) != c.name || len(err.Error()) > 400 {
-			t.Errorf("ValidateKey of %d bytes: %v with code %q and key %q, want %q and %q", len(c.key), err, fault.CodeOf(err), fault.KeyOf(err), c.code, c.name)
+			t.Errorf("ValidateKey of %d bytes: %v with code %q and key %q, want %q and %q", len(c.key), err,
+				fault.CodeOf(err), fault.KeyOf(err), c.code, c.name)
 		}
 	}
 }
 
-func TestAppIDsAreValidated(t *testing.T) {
+func TestValidateAppID(t *testing.T) {
 	for _, id := range []string{"a", "Order-Service_2", "0", strings.Repeat("x", 128)} {
 		if err := state.ValidateAppID(id); err != nil {
 			t.Errorf("ValidateAppID(%q): %v", id, err)
@@ -119,17 +124,20 @@ func TestAppIDsAreValidated(t *testing.T) {
 	}
 }
 
-func TestActorNamesAreValidated(t *testing.T) {
+func TestValidateActor(t *testing.T) {
 	for _, name := range []string{"cart", "a.b-c_d", "a b", "ü", "1", strings.Repeat("x", 1024)} {
 		if err := state.ValidateActor(name, name); err != nil {
 			t.Errorf("ValidateActor(%q): %v", name, err)
 		}
 	}
-	for _, name := range []string{"", "a|b", "a||b", "a/b", `a\b`, "a#b", "a?b", "a\x00", "a\u0085b", "\xff", strings.Repeat("x", 1025)} {
-		if err := state.ValidateActor(name, "id"); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "actor type") {
+	for _, name := range []string{"", "a|b", "a||b", "a/b", `a\b`, "a#b", "a?b", "a\x00", "a\u0085b", "\xff",
+		strings.Repeat("x", 1025)} {
+		if err := state.ValidateActor(name, "id"); !fault.Is(err, fault.Invalid) ||
+			!strings.Contains(err.Error(), "actor type") {
 			t.Errorf("actor type %q: %v", name, err)
 		}
-		if err := state.ValidateActor("type", name); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "actor id") {
+		if err := state.ValidateActor("type", name); !fault.Is(err, fault.Invalid) ||
+			!strings.Contains(err.Error(), "actor id") {
 			t.Errorf("actor id %q: %v", name, err)
 		}
 	}

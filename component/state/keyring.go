@@ -15,14 +15,14 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// KeyRing holds the keys that values are encrypted with: the primary one encrypts, all
-// decrypt. It is immutable and safe for concurrent use; it never prints its keys.
+// KeyRing holds the keys that encrypt values. The primary key encrypts; all keys decrypt. It is immutable and safe
+// for concurrent use. Its text form does not contain the keys.
 type KeyRing struct {
 	primary *valueKey
 	all     map[keyID]*valueKey
 }
 
-// A sealed value is, one after the other:
+// A sealed (encrypted) value is the concatenation of:
 //
 //	"QE" and the version 1
 //	keyID      of the key that sealed it
@@ -30,9 +30,8 @@ type KeyRing struct {
 //	box        AES-GCM of the length of the content type (1 byte), the content type and
 //	           the value, with everything before the box and the stored key as associated data
 //
-// Every value has an AES key of its own, derived from the salt, so that no number of
-// writes wears a key out. The seed is a MAC of the value, the stored key and a mix: the
-// request id, or random bytes without one.
+// Every value has its own AES key, derived from the salt, so the number of writes is not limited by the key. The seed
+// is a MAC of the value, the stored key and the request id. If the request has no id, random bytes replace the id.
 const (
 	sealMagic   = "QE\x01"
 	keyIDSize   = 8
@@ -51,13 +50,13 @@ type keyID [keyIDSize]byte
 
 type valueKey struct {
 	id    keyID
-	size  int    // of derived keys, in bytes: that of the key it was made of
-	value []byte // what keys of values are derived with
-	mix   []byte // what seeds are made with
+	size  int    // of derived keys, in bytes: that of the key they are derived from
+	value []byte // derives the keys of values
+	mix   []byte // derives seeds
 }
 
-// CheckEncryptionKey says whether text is a key: 16, 24 or 32 bytes in hexadecimal. The
-// error is the second half of a sentence and does not repeat the text.
+// CheckEncryptionKey returns an error unless text is a key: 16, 24 or 32 bytes in hexadecimal. The error text
+// continues a sentence about the setting ("... is not a key") and does not contain text.
 func CheckEncryptionKey(text string) error {
 	raw, err := hex.DecodeString(text)
 	if err != nil || len(raw) != 16 && len(raw) != 24 && len(raw) != 32 {
@@ -66,12 +65,13 @@ func CheckEncryptionKey(text string) error {
 	return nil
 }
 
-// NewKeyRing makes a ring of hexadecimal keys; secondary, which only decrypts, may be
-// empty. The error is fault.Invalid and holds no key.
+// NewKeyRing makes a ring from hexadecimal keys. secondary is used only to decrypt and may be empty. If a key is not
+// valid, NewKeyRing returns fault.Invalid; the error does not contain the key.
 func NewKeyRing(primary, secondary string) (*KeyRing, error) {
 	const op = "state.NewKeyRing"
 	if primary == "" {
-		return nil, &fault.Error{Code: fault.Invalid, Op: op, Msg: MetadataSecondaryKey + " needs " + MetadataPrimaryKey,
+		return nil, &fault.Error{Code: fault.Invalid, Op: op, Msg: MetadataSecondaryKey + " needs " +
+			MetadataPrimaryKey,
 			Hint: "the primary key encrypts; the secondary one only reads what it encrypted before"}
 	}
 	ring := &KeyRing{all: map[keyID]*valueKey{}}
@@ -107,7 +107,8 @@ func newValueKey(raw []byte) *valueKey {
 	return k
 }
 
-// mac is HMAC-SHA-256 over parts, each with its length, so that no two lists are alike.
+// mac returns the HMAC-SHA-256 of parts. The length of each part is hashed before the part, so different lists never
+// have the same input.
 func mac(key []byte, parts ...string) []byte {
 	h := hmac.New(sha256.New, key)
 	var size [8]byte
@@ -119,7 +120,7 @@ func mac(key []byte, parts ...string) []byte {
 	return h.Sum(nil)
 }
 
-// box makes the cipher of one value.
+// box returns the cipher of one value.
 func (k *valueKey) box(salt []byte) (cipher.AEAD, error) {
 	block, err := aes.NewCipher(mac(k.value, string(salt))[:k.size])
 	if err != nil {
@@ -128,10 +129,11 @@ func (k *valueKey) box(salt []byte) (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-// seal encrypts a value for the stored key it will lie under.
+// seal encrypts a value for its stored key.
 func (r *KeyRing) seal(key, requestID string, value []byte, contentType string) ([]byte, error) {
 	if len(contentType) > maxTypeSize {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "state.Encrypt", Key: key, Msg: "the content type is longer than 255 bytes"}
+		return nil, &fault.Error{Code: fault.Invalid, Op: "state.Encrypt", Key: key,
+			Msg: "the content type is longer than 255 bytes"}
 	}
 	k := r.primary
 	mix := "id:" + requestID
@@ -150,7 +152,7 @@ func (r *KeyRing) seal(key, requestID string, value []byte, contentType string) 
 	return box.Seal(out, out[sealHead-nonceSize:sealHead], plain, associated(out[:sealHead], key)), nil
 }
 
-// open decrypts a value that lies under a stored key.
+// open decrypts the value of a stored key.
 func (r *KeyRing) open(key string, sealed []byte) (value []byte, contentType string, err error) {
 	if v, ok := laterForm(sealed); ok {
 		return nil, "", &fault.Error{Code: fault.Unimplemented, Op: "state.Decrypt", Key: key,
@@ -158,13 +160,15 @@ func (r *KeyRing) open(key string, sealed []byte) (value []byte, contentType str
 			Hint: "run the version that wrote it, or a newer one; the value is kept as it is"}
 	}
 	if len(sealed) < sealHead || !bytes.HasPrefix(sealed, []byte(sealMagic)) {
-		return nil, "", damaged(key, "the value is not encrypted, or was damaged", "it may have been written before the store had encryption keys: delete it or save it again")
+		return nil, "", damaged(key, "the value is not encrypted, or was damaged",
+			"it may have been written before the store had encryption keys: delete it or save it again")
 	}
 	var id keyID
 	copy(id[:], sealed[len(sealMagic):])
 	k, ok := r.all[id]
 	if !ok {
-		return nil, "", damaged(key, "the value was encrypted with a key that is not here", "give that key as "+MetadataSecondaryKey)
+		return nil, "", damaged(key, "the value was encrypted with a key that is not here",
+			"give that key as "+MetadataSecondaryKey)
 	}
 	head := sealed[:sealHead]
 	box, err := k.box(head[sealHead-seedSize : sealHead-nonceSize])
@@ -179,7 +183,8 @@ func (r *KeyRing) open(key string, sealed []byte) (value []byte, contentType str
 	return plain[end:], string(plain[1:end]), nil
 }
 
-// laterForm reports whether a value was sealed by a newer version. No JSON text begins so.
+// laterForm reports whether a value was sealed by a newer version of Quorate, and returns the version of its format.
+// JSON text never begins like a sealed value.
 func laterForm(sealed []byte) (version byte, ok bool) {
 	if len(sealed) < len(sealMagic) || !bytes.HasPrefix(sealed, []byte(sealMagic[:2])) {
 		return 0, false

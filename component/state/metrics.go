@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// operation is a value of the label of that name.
+// operation is a value of the label operation.
 type operation uint8
 
 const (
@@ -27,8 +27,8 @@ func (o operation) String() string {
 	return [operations]string{"get", "set", "delete", "bulk_get", "transact", "list"}[o]
 }
 
-// outcome is a value of the label of that name: ok, not_found (a get of an absent key)
-// or the code of the error.
+// outcome is a value of the label outcome: ok, not_found (a read of a key that does not exist) or the code of the
+// error.
 type outcome uint8
 
 const (
@@ -52,7 +52,8 @@ const (
 
 func (o outcome) String() string {
 	return [outcomes]string{
-		"ok", "not_found", "conflict", "invalid", "too_large", "denied", "not_leader", "unavailable", "read_only", "overloaded",
+		"ok", "not_found", "conflict", "invalid", "too_large", "denied", "not_leader", "unavailable", "read_only",
+		"overloaded",
 		"indeterminate", "timeout", "unimplemented", "corrupt", "internal",
 	}[o]
 }
@@ -103,24 +104,27 @@ type Metrics struct {
 	written   *prometheus.CounterVec
 }
 
-// NewMetrics registers the metrics with reg. The error is that of the registration, as
-// fault.Internal: they exist once for each registry.
+// NewMetrics registers the metrics with reg. It returns fault.Internal if they are already registered there.
 func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_state_" + name, Help: help}, labels)
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	m := &Metrics{
-		requests: counter("requests_total", "Finished calls of a state store.", "store", "operation", "outcome", "consistency"),
+		requests: counter("quorate_state_requests_total", "Finished calls of a state store.",
+			"store", "operation", "outcome", "consistency"),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "quorate_state_request_duration_seconds", Help: "Time a call of a state store took.",
-			Buckets: []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+			Buckets: []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5,
+				10},
 		}, []string{"store", "operation"}),
 		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "quorate_state_requests_in_flight", Help: "Calls of a state store that have not finished.",
 		}, []string{"store", "operation"}),
-		conflicts: counter("etag_conflicts_total", "Calls refused because an ETag or create-only condition did not hold.", "store", "operation"),
-		read:      counter("read_bytes_total", "Bytes of values that a state store returned.", "store"),
-		written:   counter("written_bytes_total", "Bytes of values in writes that a state store accepted.", "store"),
+		conflicts: counter("quorate_state_etag_conflicts_total",
+			"Calls refused because an ETag or create-only condition did not hold.", "store", "operation"),
+		read: counter("quorate_state_read_bytes_total", "Bytes of values that a state store returned.", "store"),
+		written: counter("quorate_state_written_bytes_total",
+			"Bytes of values in writes that a state store accepted.", "store"),
 	}
 	var errs []error
 	for _, c := range []prometheus.Collector{m.requests, m.duration, m.inFlight, m.conflicts, m.read, m.written} {
@@ -132,12 +136,12 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-// meter holds the children of one store, resolved once: looking a child up by its labels
-// costs more than a cached read.
+// meter holds the metrics of one store. They are looked up only once, because a lookup by labels takes longer than a
+// read from the cache.
 type meter struct {
 	metrics  *Metrics
 	store    string
-	fallback Consistency // what DefaultConsistency means here
+	fallback Consistency // the meaning of DefaultConsistency here
 	read     prometheus.Counter
 	written  prometheus.Counter
 	ops      [operations]opMeter
@@ -147,8 +151,7 @@ type opMeter struct {
 	duration  prometheus.Observer
 	inFlight  prometheus.Gauge
 	conflicts prometheus.Counter
-	// requests are made at first use: most combinations never occur, and a series of
-	// zeros for each would drown the others.
+	// requests are created at first use: most combinations never occur, and each would be a series of zeros.
 	requests [outcomes][2]atomic.Pointer[prometheus.Counter]
 }
 

@@ -49,7 +49,7 @@ func samples(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	return out
 }
 
-func TestCallsAreCountedByOutcomeAndConsistency(t *testing.T) {
+func TestMetrics_OutcomeAndConsistency(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := metrics(t, reg)
 	a := newAble()
@@ -69,21 +69,23 @@ func TestCallsAreCountedByOutcomeAndConsistency(t *testing.T) {
 		}
 	}
 	set := func() error {
-		_, err := s.Set(ctx, state.SetRequest{Items: []state.Write{{Value: make([]byte, 10)}, {Value: make([]byte, 5)}}, Consistency: state.Eventual})
+		_, err := s.Set(ctx, state.SetRequest{Items: []state.Write{{Value: make([]byte, 10)}, {Value: make([]byte, 5)}},
+			Consistency: state.Eventual})
 		return err
 	}
 	transact := func() error {
-		_, err := s.(state.Transactor).Transact(ctx, state.TransactRequest{Operations: []state.Operation{
-			{Write: state.Write{Value: make([]byte, 100)}}, {Kind: state.Remove, Write: state.Write{Value: make([]byte, 1000)}},
+		_, err := state.AbilitiesOf(s).Transactor.Transact(ctx, state.TransactRequest{Operations: []state.Operation{
+			{Write: state.Write{Value: make([]byte, 100)}},
+			{Kind: state.Remove, Write: state.Write{Value: make([]byte, 1000)}},
 		}})
 		return err
 	}
 	bulk := func() error {
-		_, err := s.(state.BulkGetter).BulkGet(ctx, state.BulkGetRequest{})
+		_, err := state.AbilitiesOf(s).BulkGetter.BulkGet(ctx, state.BulkGetRequest{})
 		return err
 	}
 	list := func() error {
-		_, err := s.(state.Lister).List(ctx, state.ListRequest{})
+		_, err := state.AbilitiesOf(s).Lister.List(ctx, state.ListRequest{})
 		return err
 	}
 	remove := func() error {
@@ -105,20 +107,25 @@ func TestCallsAreCountedByOutcomeAndConsistency(t *testing.T) {
 	a.page = state.Page{Items: []state.Item{{Value: make([]byte, 300)}}}
 	try(nil, list)
 	want := map[string]float64{
-		"requests_total{eventual,get,not_found,orders}": 1, "requests_total{strong,get,ok,orders}": 1, "requests_total{strong,get,internal,orders}": 1,
-		"requests_total{eventual,set,ok,orders}": 1, "requests_total{eventual,set,conflict,orders}": 1, "requests_total{strong,delete,conflict,orders}": 1,
-		"requests_total{strong,transact,ok,orders}": 1, "requests_total{strong,bulk_get,unavailable,orders}": 1, "requests_total{strong,list,ok,orders}": 1,
-		"etag_conflicts_total{set,orders}": 1, "etag_conflicts_total{delete,orders}": 1,
-		"request_duration_seconds{get,orders}": 3, "request_duration_seconds{set,orders}": 2, "request_duration_seconds{delete,orders}": 1,
-		"request_duration_seconds{transact,orders}": 1, "request_duration_seconds{bulk_get,orders}": 1, "request_duration_seconds{list,orders}": 1,
-		"written_bytes_total{orders}": 15 + 100, "read_bytes_total{orders}": 7 + 20 + 300,
+		"requests_total{eventual,get,not_found,orders}": 1, "requests_total{strong,get,ok,orders}": 1,
+		"requests_total{strong,get,internal,orders}": 1,
+		"requests_total{eventual,set,ok,orders}":     1, "requests_total{eventual,set,conflict,orders}": 1,
+		"requests_total{strong,delete,conflict,orders}": 1,
+		"requests_total{strong,transact,ok,orders}":     1, "requests_total{strong,bulk_get,unavailable,orders}": 1,
+		"requests_total{strong,list,ok,orders}": 1,
+		"etag_conflicts_total{set,orders}":      1, "etag_conflicts_total{delete,orders}": 1,
+		"request_duration_seconds{get,orders}": 3, "request_duration_seconds{set,orders}": 2,
+		"request_duration_seconds{delete,orders}":   1,
+		"request_duration_seconds{transact,orders}": 1, "request_duration_seconds{bulk_get,orders}": 1,
+		"request_duration_seconds{list,orders}": 1,
+		"written_bytes_total{orders}":           15 + 100, "read_bytes_total{orders}": 7 + 20 + 300,
 	}
 	if diff := cmp.Diff(want, samples(t, reg)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 
-func TestEveryCodeHasAnOutcomeOfItsOwn(t *testing.T) {
+func TestMetrics_OutcomeForEveryCode(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := metrics(t, reg)
 	r := &recorder{}
@@ -139,7 +146,7 @@ func TestEveryCodeHasAnOutcomeOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestCallsInFlightAreShown(t *testing.T) {
+func TestMetrics_InFlight(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	during := map[string]float64{}
 	s := metrics(t, reg).Instrument(observer{&recorder{}, func() { during = samples(t, reg) }}, "s", state.Eventual)
@@ -155,7 +162,7 @@ func TestCallsInFlightAreShown(t *testing.T) {
 	}
 }
 
-func TestMetricsFollowTheConventions(t *testing.T) {
+func TestMetrics_FollowConventions(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	s := metrics(t, reg).Instrument(newAble(), "s", state.Eventual)
 	s.Get(t.Context(), state.GetRequest{}) //nolint:errcheck // never fails
@@ -177,7 +184,7 @@ func TestMetricsFollowTheConventions(t *testing.T) {
 	}
 }
 
-func TestMetricsExistOnceForEachRegistry(t *testing.T) {
+func TestNewMetrics_OncePerRegistry(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	metrics(t, reg)
 	if _, err := state.NewMetrics(reg); !fault.Is(err, fault.Internal) {
@@ -185,7 +192,7 @@ func TestMetricsExistOnceForEachRegistry(t *testing.T) {
 	}
 }
 
-func TestCountingAllocatesNothing(t *testing.T) {
+func TestMetrics_CountingDoesNotAllocate(t *testing.T) {
 	s := metrics(t, nil).Instrument(silent{}, "s", state.Strong)
 	ctx := t.Context()
 	items := []state.Write{{Key: "k"}}
@@ -198,7 +205,7 @@ func TestCountingAllocatesNothing(t *testing.T) {
 	}
 }
 
-// observer looks around during a Get.
+// observer reads the metrics during a Get.
 type observer struct {
 	*recorder
 	look func()
@@ -209,7 +216,7 @@ func (o observer) Get(ctx context.Context, r state.GetRequest) (state.Item, erro
 	return o.recorder.Get(ctx, r)
 }
 
-// silent is a store that does nothing, as fast as it can.
+// silent is a store that does nothing.
 type silent struct{}
 
 func (silent) Get(context.Context, state.GetRequest) (state.Item, error) { return state.Item{}, nil }
@@ -226,7 +233,8 @@ func (silent) Close() error { return nil }
 
 func BenchmarkInstrumentedGet(b *testing.B) {
 	ctx := b.Context()
-	for name, s := range map[string]state.Store{"bare": silent{}, "counted": metrics(b, nil).Instrument(silent{}, "s", state.Eventual)} {
+	for name, s := range map[string]state.Store{"bare": silent{},
+		"counted": metrics(b, nil).Instrument(silent{}, "s", state.Eventual)} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -13,21 +13,21 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Names of request metadata that mean something to every store. Case does not matter.
+// Names of request metadata that every store supports. Case is ignored.
 const (
 	MetadataTTL         = "ttlInSeconds"
 	MetadataExpireTime  = "ttlExpireTime"
 	MetadataContentType = "contentType"
 )
 
-// OctetStream is the content type of values that are bytes, not JSON text.
+// OctetStream is the content type of values that are bytes and not JSON text.
 const OctetStream = "application/octet-stream"
 
-// ParseConsistency reads the option or query parameter consistency: "", "eventual" or
-// "strong". The error is fault.Invalid.
+// ParseConsistency parses the option or query parameter consistency: "", "eventual" or "strong". It returns
+// fault.Invalid for any other text.
 //
-// The levels are ordered: of several in one request, resolved against the store's
-// default first, the greatest is the strictest.
+// The levels are ordered, and a greater level is stricter. If a request has several levels, the default is resolved
+// first, and the greatest level applies.
 func ParseConsistency(text string) (Consistency, error) {
 	switch text {
 	case "":
@@ -37,10 +37,11 @@ func ParseConsistency(text string) (Consistency, error) {
 	case "strong":
 		return Strong, nil
 	}
-	return 0, invalid("state.ParseConsistency", fmt.Sprintf("unrecognized consistency model %s", quote(text)), `use "eventual" or "strong"`)
+	return 0, invalid("state.ParseConsistency", fmt.Sprintf("unrecognized consistency model %s", quote(text)),
+		`use "eventual" or "strong"`)
 }
 
-// String returns the text that ParseConsistency reads as c.
+// String returns the text that ParseConsistency parses as c.
 func (c Consistency) String() string {
 	switch c {
 	case Eventual:
@@ -52,8 +53,8 @@ func (c Consistency) String() string {
 	}
 }
 
-// ParseConcurrency reads the option or query parameter concurrency: "", "last-write" or
-// "first-write". The error is fault.Invalid.
+// ParseConcurrency parses the option or query parameter concurrency: "", "last-write" or "first-write". It returns
+// fault.Invalid for any other text.
 func ParseConcurrency(text string) (Concurrency, error) {
 	switch text {
 	case "", "last-write":
@@ -61,16 +62,17 @@ func ParseConcurrency(text string) (Concurrency, error) {
 	case "first-write":
 		return FirstWrite, nil
 	}
-	return 0, invalid("state.ParseConcurrency", fmt.Sprintf("unrecognized concurrency model %s", quote(text)), `use "first-write" or "last-write"`)
+	return 0, invalid("state.ParseConcurrency", fmt.Sprintf("unrecognized concurrency model %s", quote(text)),
+		`use "first-write" or "last-write"`)
 }
 
-// ParseTTL reads the life time of a value from the metadata of a write:
+// ParseTTL parses the TTL in the metadata of a write:
 //
 //	ttlInSeconds   decimal: 1 to 2147483647 seconds from the write on; 0 or -1 = never expires
 //	ttlExpireTime  RFC 3339 instant
 //
-// Neither, or only empty text, gives the zero TTL. Both at once, anything else and
-// anything out of range is fault.Invalid.
+// If both are absent or empty, it returns the zero TTL. It returns fault.Invalid if both are given, or if a value is
+// malformed or out of range.
 func ParseTTL(metadata map[string]string) (TTL, error) {
 	seconds, err := lookup(metadata, MetadataTTL)
 	if err != nil {
@@ -94,7 +96,8 @@ func ParseTTL(metadata map[string]string) (TTL, error) {
 func parseTTLSeconds(text string) (TTL, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || text[0] == '+' || n < -1 || n > math.MaxInt32 {
-		return TTL{}, invalid("state.ParseTTL", fmt.Sprintf("ttlInSeconds %s is not a whole number from -1 to %d", quote(text), math.MaxInt32), "")
+		return TTL{}, invalid("state.ParseTTL",
+			fmt.Sprintf("ttlInSeconds %s is not a whole number from -1 to %d", quote(text), math.MaxInt32), "")
 	}
 	return TTL{Set: true, Seconds: max(n, 0)}, nil
 }
@@ -102,14 +105,15 @@ func parseTTLSeconds(text string) (TTL, error) {
 func parseExpireTime(text string) (TTL, error) {
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return TTL{}, invalid("state.ParseTTL", fmt.Sprintf("ttlExpireTime %s is not an RFC 3339 time such as 2030-01-02T15:04:05Z", quote(text)), "")
+		return TTL{}, invalid("state.ParseTTL",
+			fmt.Sprintf("ttlExpireTime %s is not an RFC 3339 time such as 2030-01-02T15:04:05Z", quote(text)), "")
 	}
 	return TTL{Set: true, At: at.UTC()}, nil
 }
 
-// ParseContentType returns the content type to keep with a value: OctetStream if the
-// metadata of the write says so, else empty, for JSON text. Other types change nothing,
-// because the value is JSON text whatever they say. The error is fault.Invalid.
+// ParseContentType returns the content type to store with a value. That is OctetStream if the metadata of the write
+// says so, otherwise empty for JSON text. Other content types have no effect, because the value is JSON text anyway.
+// It returns fault.Invalid if the metadata has two spellings of the name.
 func ParseContentType(metadata map[string]string) (string, error) {
 	text, err := lookup(metadata, MetadataContentType)
 	if err != nil || text == "" {
@@ -121,8 +125,8 @@ func ParseContentType(metadata map[string]string) (string, error) {
 	return "", nil
 }
 
-// DecodeBinary returns the bytes that a JSON string in base64 stands for: how a value of
-// type OctetStream travels in a JSON body. Padding may be left out. The error is fault.Invalid.
+// DecodeBinary decodes a JSON string in base64, which is the form of an OctetStream value in a JSON body. Padding is
+// optional. It returns fault.Invalid if value has another form.
 func DecodeBinary(value []byte) ([]byte, error) {
 	const op = "state.DecodeBinary"
 	var text string
@@ -131,13 +135,14 @@ func DecodeBinary(value []byte) ([]byte, error) {
 	}
 	out, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(text, "="))
 	if err != nil {
-		return nil, invalid(op, "a value with contentType application/octet-stream is not valid base64", "use the standard alphabet")
+		return nil, invalid(op, "a value with contentType application/octet-stream is not valid base64",
+			"use the standard alphabet")
 	}
 	return out, nil
 }
 
-// lookup finds name in metadata whatever its case. Two spellings of one name are
-// refused: which of them counts would be chance.
+// lookup returns the value of name in metadata, ignoring case. If metadata contains two spellings of the name, lookup
+// returns an error, because it is unclear which one applies.
 func lookup(metadata map[string]string, name string) (string, error) {
 	var found string
 	var seen bool

@@ -14,14 +14,16 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-func TestConsistencyAndConcurrencyAreReadByTheirNames(t *testing.T) {
-	for text, want := range map[string]state.Consistency{"": state.DefaultConsistency, "eventual": state.Eventual, "strong": state.Strong} {
+func TestParseConsistencyAndConcurrency(t *testing.T) {
+	for text, want := range map[string]state.Consistency{"": state.DefaultConsistency, "eventual": state.Eventual,
+		"strong": state.Strong} {
 		got, err := state.ParseConsistency(text)
 		if err != nil || got != want || got.String() != text {
 			t.Errorf("ParseConsistency(%q) = %v, %v", text, got, err)
 		}
 	}
-	for text, want := range map[string]state.Concurrency{"": state.LastWrite, "last-write": state.LastWrite, "first-write": state.FirstWrite} {
+	for text, want := range map[string]state.Concurrency{"": state.LastWrite, "last-write": state.LastWrite,
+		"first-write": state.FirstWrite} {
 		if got, err := state.ParseConcurrency(text); err != nil || got != want {
 			t.Errorf("ParseConcurrency(%q) = %v, %v", text, got, err)
 		}
@@ -39,20 +41,23 @@ func TestConsistencyAndConcurrencyAreReadByTheirNames(t *testing.T) {
 	}
 }
 
-func TestATTLIsReadFromTheMetadataOfAWrite(t *testing.T) {
+func TestParseTTL(t *testing.T) {
 	never := state.TTL{Set: true}
 	at := time.Date(2030, 1, 2, 3, 4, 5, 600e6, time.UTC)
 	for _, c := range []struct {
 		metadata map[string]string
 		want     state.TTL
 	}{
-		{nil, state.TTL{}}, {map[string]string{"other": "1"}, state.TTL{}}, {map[string]string{"ttlInSeconds": ""}, state.TTL{}},
+		{nil, state.TTL{}}, {map[string]string{"other": "1"}, state.TTL{}}, {map[string]string{"ttlInSeconds": ""},
+			state.TTL{}},
 		{map[string]string{"ttlInSeconds": "1"}, state.TTL{Set: true, Seconds: 1}},
 		{map[string]string{"TTLinSECONDS": "060"}, state.TTL{Set: true, Seconds: 60}},
 		{map[string]string{"ttlInSeconds": "2147483647"}, state.TTL{Set: true, Seconds: math.MaxInt32}},
-		{map[string]string{"ttlInSeconds": "0"}, never}, {map[string]string{"ttlInSeconds": "-1"}, never}, {map[string]string{"ttlInSeconds": "-0"}, never},
+		{map[string]string{"ttlInSeconds": "0"}, never}, {map[string]string{"ttlInSeconds": "-1"},
+			never}, {map[string]string{"ttlInSeconds": "-0"}, never},
 		{map[string]string{"ttlExpireTime": "2030-01-02T03:04:05.6Z"}, state.TTL{Set: true, At: at}},
-		{map[string]string{"ttlexpiretime": "2030-01-02T05:04:05.600+02:00", "ttlInSeconds": ""}, state.TTL{Set: true, At: at}},
+		{map[string]string{"ttlexpiretime": "2030-01-02T05:04:05.600+02:00", "ttlInSeconds": ""},
+			state.TTL{Set: true, At: at}},
 	} {
 		got, err := state.ParseTTL(c.metadata)
 		if diff := cmp.Diff(c.want, got); diff != "" || err != nil {
@@ -60,10 +65,15 @@ func TestATTLIsReadFromTheMetadataOfAWrite(t *testing.T) {
 		}
 	}
 	for _, metadata := range []map[string]string{
-		{"ttlInSeconds": "-2"}, {"ttlInSeconds": "2147483648"}, {"ttlInSeconds": "99999999999999999999"}, {"ttlInSeconds": "1.5"}, {"ttlInSeconds": "1s"},
-		{"ttlInSeconds": " 1"}, {"ttlInSeconds": "+1"}, {"ttlInSeconds": "0x10"}, {"ttlInSeconds": "1_000"}, {"ttlInSeconds": "forever"},
-		{"ttlExpireTime": "tomorrow"}, {"ttlExpireTime": "2030-01-02"}, {"ttlExpireTime": "2030-01-02T03:04:05"}, {"ttlExpireTime": "1893553445"},
-		{"ttlInSeconds": "1", "ttlExpireTime": "2030-01-02T03:04:05Z"}, {"ttlInSeconds": "1", "TTLINSECONDS": "2"}, {"ttlExpireTime": "", "ttlexpiretime": ""},
+		{"ttlInSeconds": "-2"}, {"ttlInSeconds": "2147483648"}, {"ttlInSeconds": "99999999999999999999"},
+		{"ttlInSeconds": "1.5"},
+		{"ttlInSeconds": "1s"},
+		{"ttlInSeconds": " 1"}, {"ttlInSeconds": "+1"}, {"ttlInSeconds": "0x10"}, {"ttlInSeconds": "1_000"},
+		{"ttlInSeconds": "forever"},
+		{"ttlExpireTime": "tomorrow"}, {"ttlExpireTime": "2030-01-02"}, {"ttlExpireTime": "2030-01-02T03:04:05"},
+		{"ttlExpireTime": "1893553445"},
+		{"ttlInSeconds": "1", "ttlExpireTime": "2030-01-02T03:04:05Z"}, {"ttlInSeconds": "1",
+			"TTLINSECONDS": "2"}, {"ttlExpireTime": "", "ttlexpiretime": ""},
 	} {
 		if got, err := state.ParseTTL(metadata); !fault.Is(err, fault.Invalid) {
 			t.Errorf("ParseTTL(%v) = %+v, %v", metadata, got, err)
@@ -72,7 +82,8 @@ func TestATTLIsReadFromTheMetadataOfAWrite(t *testing.T) {
 }
 
 func FuzzParseTTL(f *testing.F) {
-	for _, text := range []string{"", "0", "-1", "1", "2147483648", "2030-01-02T03:04:05Z", "0000-01-01T00:00:00+23:59", "9999-12-31T23:59:60Z"} {
+	for _, text := range []string{"", "0", "-1", "1", "2147483648", "2030-01-02T03:04:05Z", "0000-01-01T00:00:00+23:59",
+		"9999-12-31T23:59:60Z"} {
 		f.Add(text, "")
 		f.Add("", text)
 	}
@@ -89,27 +100,32 @@ func FuzzParseTTL(f *testing.F) {
 	})
 }
 
-func TestOnlyOctetStreamsChangeHowAValueIsKept(t *testing.T) {
+func TestParseContentType_OnlyOctetStreamMatters(t *testing.T) {
 	for text, want := range map[string]string{
-		"": "", "application/octet-stream": state.OctetStream, "Application/Octet-Stream; charset=binary": state.OctetStream,
-		"application/json": "", "text/plain": "", "nonsense": "", "application/octet-stream2": "",
+		"": "", "application/octet-stream": state.OctetStream,
+		"Application/Octet-Stream; charset=binary": state.OctetStream,
+		"application/json":                         "", "text/plain": "", "nonsense": "",
+		"application/octet-stream2": "",
 	} {
 		if got, err := state.ParseContentType(map[string]string{"CONTENTTYPE": text}); err != nil || got != want {
 			t.Errorf("contentType %q = %q, %v; want %q", text, got, err, want)
 		}
 	}
-	if got, err := state.ParseContentType(map[string]string{"contentType": "a/b", "contenttype": "a/b"}); !fault.Is(err, fault.Invalid) {
+	if got, err := state.ParseContentType(map[string]string{"contentType": "a/b", "contenttype": "a/b"}); !fault.Is(err,
+		fault.Invalid) {
 		t.Errorf("two spellings = %q, %v", got, err)
 	}
 }
 
-func TestBinaryValuesTravelAsBase64(t *testing.T) {
-	for text, want := range map[string]string{`""`: "", `"AP/+"`: "\x00\xff\xfe", `"AA=="`: "\x00", `"AA"`: "\x00", `"\u0041A=="`: "\x00"} {
+func TestDecodeBinary(t *testing.T) {
+	for text, want := range map[string]string{`""`: "", `"AP/+"`: "\x00\xff\xfe", `"AA=="`: "\x00", `"AA"`: "\x00",
+		`"\u0041A=="`: "\x00"} {
 		if got, err := state.DecodeBinary([]byte(text)); err != nil || string(got) != want {
 			t.Errorf("DecodeBinary(%s) = %q, %v; want %q", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "null", "1", "{}", `["AA=="]`, `"A"`, `"AA-_"`, `"*"`, `"AA==`, `AA==`, `"AA==" x`, `"=AA"`} {
+	for _, text := range []string{"", "null", "1", "{}", `["AA=="]`, `"A"`, `"AA-_"`, `"*"`, `"AA==`, `AA==`,
+		`"AA==" x`, `"=AA"`} {
 		if got, err := state.DecodeBinary([]byte(text)); !fault.Is(err, fault.Invalid) {
 			t.Errorf("DecodeBinary(%s) = %q, %v", text, got, err)
 		}

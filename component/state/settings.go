@@ -8,9 +8,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Names of component metadata that every state store reads. The loader declares them
-// (see loader.StateFields), reads them into Settings and applies them, so that a store
-// needs to know none of them.
+// Names of component metadata that every state store supports. The loader declares them (see loader.StateFields),
+// reads them into Settings and applies them. A store need not handle them.
 const (
 	MetadataKeyPrefix          = "keyPrefix"
 	MetadataDefaultConsistency = "defaultConsistency"
@@ -19,17 +18,16 @@ const (
 	MetadataActorStateStore    = "actorStateStore"
 )
 
-// Settings are what a component file says about any state store. The zero value is the
-// default of each.
+// Settings are those settings of a component file that apply to every state store. The zero value has the defaults.
 type Settings struct {
 	KeyPrefix          KeyPrefix
-	DefaultConsistency Consistency   // for requests that say nothing; DefaultConsistency = Eventual
-	DefaultTTL         time.Duration // for writes that say nothing, in whole seconds; 0 = none
+	DefaultConsistency Consistency   // for requests without a level; DefaultConsistency = Eventual
+	DefaultTTL         time.Duration // for writes without a TTL, in whole seconds; 0 = none
 	MaxValueSize       int64         // bytes; 0 = no limit
 	ActorStore         bool
 }
 
-// Consistency resolves the level of a request: its own, or the default.
+// Consistency returns the level of a request: its own, or the default.
 func (s Settings) Consistency(asked Consistency) Consistency {
 	switch {
 	case asked != DefaultConsistency:
@@ -40,19 +38,21 @@ func (s Settings) Consistency(asked Consistency) Consistency {
 	return Eventual
 }
 
-// WithSettings wraps a store so that it applies DefaultConsistency, DefaultTTL and
-// MaxValueSize; the others are the caller's business. The wrapper has exactly the
-// abilities of the store. A value over MaxValueSize is a fault.TooLarge that names its
-// key. Settings that change nothing return the store itself.
+// WithSettings wraps a store so that it applies DefaultConsistency, DefaultTTL and MaxValueSize. The caller applies
+// the other settings. A write of a value larger than MaxValueSize returns fault.TooLarge with the key. The wrapper
+// implements the same optional interfaces as the store. If no setting has an effect, WithSettings returns the store
+// itself.
 func WithSettings(store Store, s Settings) Store {
 	if s.Consistency(DefaultConsistency) == Eventual && s.DefaultTTL == 0 && s.MaxValueSize == 0 {
 		return store
 	}
-	return expose(&configured{Store: store, settings: s}, store)
+	below := AbilitiesOf(store)
+	return wrap(&configured{Store: store, below: below, settings: s}, below)
 }
 
 type configured struct {
 	Store
+	below    Abilities // of the store
 	settings Settings
 }
 
@@ -106,23 +106,23 @@ func (c *configured) Transact(ctx context.Context, r TransactRequest) (Written, 
 		}
 		r.Operations = ops
 	}
-	return c.Store.(Transactor).Transact(ctx, r)
+	return c.below.Transactor.Transact(ctx, r)
 }
 
 // BulkGet implements BulkGetter.
 func (c *configured) BulkGet(ctx context.Context, r BulkGetRequest) ([]Item, error) {
 	r.Consistency = c.settings.Consistency(r.Consistency)
-	return c.Store.(BulkGetter).BulkGet(ctx, r)
+	return c.below.BulkGetter.BulkGet(ctx, r)
 }
 
 // List implements Lister.
 func (c *configured) List(ctx context.Context, r ListRequest) (Page, error) {
 	r.Consistency = c.settings.Consistency(r.Consistency)
-	return c.Store.(Lister).List(ctx, r)
+	return c.below.Lister.List(ctx, r)
 }
 
 // Features implements Featurer.
-func (c *configured) Features() []Feature { return c.Store.(Featurer).Features() }
+func (c *configured) Features() []Feature { return c.below.Featurer.Features() }
 
 func (c *configured) fits(w *Write) error {
 	limit := c.settings.MaxValueSize

@@ -1,61 +1,63 @@
-// Package state is the contract of a state store: what every implementation offers
-// and what the API service asks of it.
+// Package state is the contract of a state store: what every implementation offers and what the API service requires.
 //
-// It owns the request and answer types, the key prefix strategies and the
-// instrumentation that wraps a store. It must never know HTTP, raft or a particular
-// store. Implementations live in folders below and pass the suite in statetest.
-// A Store is safe for concurrent use; this package starts no goroutines.
+// It owns the request and answer types, the key prefix strategies and the wrappers for settings, metrics and
+// encryption. Implementations are in the folders below and pass the suite in statetest. A Store is safe for
+// concurrent use; this package starts no goroutines.
 package state
 
 import (
 	"context"
+	"strconv"
 	"time"
+
+	"github.com/quorate/quorate/internal/fault"
 )
 
-// Consistency is the level a caller asks for.
+// Consistency is the level that a caller requests.
 type Consistency uint8
 
-// The levels. DefaultConsistency means that the caller said nothing: the store's own
-// default applies (eventual, unless its component says otherwise).
+// The consistency levels. DefaultConsistency means that the request sets no level. The default of the store then
+// applies: eventual, unless its component file sets another level.
 const (
 	DefaultConsistency Consistency = iota
 	Eventual
 	Strong
 )
 
-// Concurrency is the caller's wish for a write.
+// Concurrency is the concurrency mode of a write.
 type Concurrency uint8
 
-// The modes. A write with an ETag is conditional in every mode. FirstWrite without an
-// ETag makes a Set create-only and leaves a Delete unconditional.
+// The concurrency modes. A write with an ETag is conditional in every mode. Without an ETag, FirstWrite makes a Set
+// fail if the key exists, and has no effect on a Delete.
 const (
 	LastWrite Concurrency = iota
 	FirstWrite
 )
 
-// Level names what an answer is worth. See docs/consistency.md.
+// Level is the consistency of an answer. See docs/consistency.md.
 type Level string
 
-// The levels an answer can be given at.
+// The levels of answers.
 const (
 	Linearizable Level = "linearizable" // as if read at one instant between call and return
-	SessionLevel Level = "session"      // own writes seen, never backward
-	Bounded      Level = "bounded"      // no older than the bound that was asked for
+	SessionLevel Level = "session"      // includes own writes, never goes backward
+	Bounded      Level = "bounded"      // no older than the requested bound
 	Stale        Level = "stale"        // no promise
 )
 
-// Proof tells at which level an answer was given. The zero value promises nothing.
+// Proof is the level at which an answer was given. The zero value promises nothing.
 type Proof struct {
 	Level   Level
 	Age     time.Duration // upper bound of the answer's age, for eventual reads; negative = unknown
 	Session string        // token to send with later requests; empty if the store has no sessions
 }
 
-// ReadOptions say how a read may be served.
+// ReadOptions are the consistency options of a read.
 type ReadOptions struct {
 	Consistency  Consistency
 	Session      string            // token of an earlier answer; empty = none
 	MaxStaleness time.Duration     // bound on the age of an eventual read; 0 = none
+	MaxValue     int64             // of a larger value Get may return the size alone; 0 = no bound
 	Metadata     map[string]string // store specific; nil = none
 }
 
@@ -65,10 +67,11 @@ type GetRequest struct {
 	ReadOptions
 }
 
-// Item is one stored value. ETag is empty if, and only if, the key does not exist (or has expired).
+// Item is one stored value. ETag is empty if, and only if, the key does not exist or has expired.
 type Item struct {
 	Key         string
 	Value       []byte    // exactly the bytes that were saved; the caller must not modify them
+	Size        int64     // bytes of a value above ReadOptions.MaxValue, which was not read; Value is nil then
 	ContentType string    // empty = JSON text
 	ETag        string    // opaque
 	Expires     time.Time // zero = never
@@ -90,16 +93,16 @@ type Write struct {
 	Metadata    map[string]string
 }
 
-// TTL is the life time of a written value.
+// TTL is the time to live of a written value.
 type TTL struct {
 	Set     bool      // false: the store's default applies (none, unless configured)
-	Seconds int64     // > 0: expires so many seconds after the write; 0 or less with Set: never expires
-	At      time.Time // if not zero: expires at this instant, whatever Seconds says
+	Seconds int64     // > 0: seconds from the write to the expiry; 0 or less with Set: never expires
+	At      time.Time // if not zero: time of the expiry, which overrides Seconds
 }
 
-// SetRequest writes one or several items: all or none where the store offers transactions.
-// Conditions are checked against the state before the request; then items are applied in
-// order, so the last of several writes to one key wins.
+// SetRequest is a request to write one or several items. If the store has transactions, either all items are written
+// or none. All conditions are checked against the state before the request. Then the items are written in order, so
+// the last of several writes to one key wins.
 type SetRequest struct {
 	Items       []Write
 	Consistency Consistency
@@ -133,7 +136,7 @@ type Operation struct {
 	Write
 }
 
-// TransactRequest applies all operations or none. Ordering rules as for SetRequest.
+// TransactRequest is a request to apply either all operations or none. Conditions and order are as for SetRequest.
 type TransactRequest struct {
 	Operations  []Operation
 	Consistency Consistency
@@ -142,25 +145,25 @@ type TransactRequest struct {
 	Metadata    map[string]string
 }
 
-// Written is the outcome of a write. ETags has one element per item or operation, in
-// request order, empty for deletes; it is nil when the store acknowledged before it
-// knew the outcome (eventual consistency).
+// Written is the outcome of a write. ETags has one element per item or operation, in request order; the element of a
+// delete is empty. ETags is nil if the store has acknowledged the write before it knew the outcome (eventual
+// consistency).
 type Written struct {
 	ETags []string
 	Proof
 }
 
-// Store is what every state store offers. All methods are safe for concurrent use and
-// honour ctx. Errors are *fault.Error:
+// Store is implemented by every state store. All methods are safe for concurrent use and return when ctx ends. Errors
+// are *fault.Error:
 //
 //	conflict       an ETag or create-only condition failed; Key names the key; nothing was changed
-//	invalid        the request cannot be served by this store
-//	too_large      a limit of this store; Msg names it
-//	unavailable    not done: no quorum, closing
-//	read_only      not done: values are refused for now, because the disk is nearly full
-//	overloaded     not done: too much is waiting already
-//	timeout        not done in time
-//	indeterminate  may have been done
+//	invalid        this store cannot serve the request
+//	too_large      a limit of this store is exceeded; Msg names it
+//	unavailable    not executed: there is no quorum, or the store is closing
+//	read_only      not executed: values cannot be written now, because the disk is nearly full
+//	overloaded     not executed: too many requests are waiting
+//	timeout        not executed in time
+//	indeterminate  it is not known whether the request was executed
 type Store interface {
 	// Get reads one key. An absent key is an Item for which Found is false, not an error.
 	Get(ctx context.Context, r GetRequest) (Item, error)
@@ -168,12 +171,12 @@ type Store interface {
 	Set(ctx context.Context, r SetRequest) (Written, error)
 	// Delete removes a key.
 	Delete(ctx context.Context, r DeleteRequest) (Written, error)
-	// Close releases what the store holds and waits for its goroutines. It is idempotent.
+	// Close releases the resources of the store and waits for its goroutines. It is idempotent.
 	Close() error
 }
 
-// Transactor is the optional ability to apply several operations atomically. A store
-// that has it also makes a Set of several items atomic.
+// Transactor is implemented by stores that apply several operations atomically. For such a store, Set of several
+// items is atomic too.
 type Transactor interface {
 	Transact(ctx context.Context, r TransactRequest) (Written, error)
 }
@@ -182,11 +185,20 @@ type Transactor interface {
 type BulkGetRequest struct {
 	Keys        []string // stored keys; duplicates are allowed
 	Parallelism int      // upper bound of concurrent reads; 0 or less = the store's choice
+	// MaxBytes bounds all values together, as far as the store can bound it; more is too_large. 0 = no limit.
+	MaxBytes int64
 	ReadOptions
 }
 
-// BulkGetter is the optional ability to read many keys in one call. Items come in
-// request order, duplicates repeated; a key that cannot be read carries Err.
+// ValuesTooLarge is the error of a bulk read whose values exceed max bytes together.
+func ValuesTooLarge(op string, max int64) error {
+	return &fault.Error{Code: fault.TooLarge, Op: op, Msg: "the values of the keys exceed " +
+		strconv.FormatInt(max, 10) + " bytes together",
+		Hint: "read fewer keys at once"}
+}
+
+// BulkGetter is implemented by stores that read many keys in one call. The returned items are in request order; a key
+// that is requested twice is returned twice. If a key cannot be read, its item has Err set.
 type BulkGetter interface {
 	BulkGet(ctx context.Context, r BulkGetRequest) ([]Item, error)
 }
@@ -195,18 +207,18 @@ type BulkGetter interface {
 type ListRequest struct {
 	Prefix string // stored key prefix, never empty for an application's own listing
 	After  string // stored key to continue after; empty = from the start
-	Limit  int    // at most so many keys; the store may give fewer
+	Limit  int    // maximum number of keys; the store may return fewer
 	ReadOptions
 }
 
-// Page is one page of a listing. Items carry Key, ETag, Expires, not necessarily Value.
+// Page is one page of a listing. Items have Key, ETag and Expires, and not always Value.
 type Page struct {
 	Items []Item
 	More  bool // there may be keys after the last one
 	Proof
 }
 
-// Lister is the optional ability to list keys in order.
+// Lister is implemented by stores that list keys in order.
 type Lister interface {
 	List(ctx context.Context, r ListRequest) (Page, error)
 }
@@ -221,7 +233,7 @@ const (
 	FeatureTTL           Feature = "TTL"
 )
 
-// Featurer is implemented by stores that can tell their capabilities.
+// Featurer is implemented by stores that report their capabilities.
 type Featurer interface {
 	Features() []Feature
 }

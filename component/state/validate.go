@@ -17,9 +17,9 @@ const (
 	MaxActorNameSize = 1 << 10 // of an actor type and of an actor id
 )
 
-// ValidateKey checks an application's own key: not empty, no "||", valid UTF-8, at most
-// MaxKeySize bytes. The error is fault.Invalid or, for the size, fault.TooLarge; its
-// Key is the key, shortened if it is long.
+// ValidateKey checks a key of an application: not empty, no "||", valid UTF-8, at most MaxKeySize bytes. It returns
+// fault.TooLarge if the key is too long, otherwise fault.Invalid. The Key of the error is the key, shortened if it is
+// long.
 func ValidateKey(key string) error {
 	const op = "state.ValidateKey"
 	switch {
@@ -37,19 +37,20 @@ func ValidateKey(key string) error {
 	return nil
 }
 
-// ValidateAppID checks an application id: ASCII letters, digits, '-' and '_', at most
-// MaxAppIDSize bytes. A dot separates an id from its namespace and is no part of it.
-// The error is fault.Invalid.
+// ValidateAppID checks an application id: ASCII letters, digits, '-' and '_', at most MaxAppIDSize bytes. A dot is
+// not allowed, because it separates an id from its namespace. ValidateAppID returns fault.Invalid.
 func ValidateAppID(id string) error {
 	switch {
 	case id == "":
 		return nameError("state.ValidateAppID", id, "the app id is empty")
 	case len(id) > MaxAppIDSize:
-		return nameError("state.ValidateAppID", id, fmt.Sprintf("app id %s has %d bytes; the limit is %d", quote(id), len(id), MaxAppIDSize))
+		return nameError("state.ValidateAppID", id,
+			fmt.Sprintf("app id %s has %d bytes; the limit is %d", quote(id), len(id), MaxAppIDSize))
 	}
 	for _, c := range []byte(id) {
 		if !isAppIDByte(c) {
-			return nameError("state.ValidateAppID", id, "app id "+quote(id)+" may only contain letters, digits, '-' and '_'")
+			return nameError("state.ValidateAppID", id,
+				"app id "+quote(id)+" may only contain letters, digits, '-' and '_'")
 		}
 	}
 	return nil
@@ -59,9 +60,8 @@ func isAppIDByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_'
 }
 
-// ValidateActor checks an actor type and an actor id: not empty, at most
-// MaxActorNameSize bytes, and none of | / \ # ? or control characters in them. The
-// error is fault.Invalid.
+// ValidateActor checks an actor type and an actor id: not empty, at most MaxActorNameSize bytes, and without | / \ #
+// ? and control characters. It returns fault.Invalid if one of them is not valid.
 func ValidateActor(actorType, actorID string) error {
 	if err := validateActorName("actor type", actorType); err != nil {
 		return err
@@ -75,7 +75,8 @@ func validateActorName(what, name string) error {
 	case name == "":
 		return nameError(op, name, "the "+what+" is empty")
 	case len(name) > MaxActorNameSize:
-		return nameError(op, name, fmt.Sprintf("%s %s has %d bytes; the limit is %d", what, quote(name), len(name), MaxActorNameSize))
+		return nameError(op, name, fmt.Sprintf("%s %s has %d bytes; the limit is %d", what, quote(name), len(name),
+			MaxActorNameSize))
 	case !utf8.ValidString(name):
 		return nameError(op, name, what+" "+quote(name)+" is not valid UTF-8")
 	case strings.ContainsAny(name, `|/\#?`) || strings.ContainsFunc(name, unicode.IsControl):
@@ -88,7 +89,7 @@ func nameError(op, name, msg string) error {
 	return &fault.Error{Code: fault.Invalid, Op: op, Key: shorten(name), Msg: msg}
 }
 
-// shorten bounds what a message repeats of a caller's text.
+// shorten bounds the length of a caller's text in a message.
 func shorten(s string) string {
 	const limit = 128
 	if len(s) <= limit {

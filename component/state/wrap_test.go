@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// recorder is a store without abilities that notes its last request and answers as told.
+// recorder is a store without optional interfaces. It records its last request and returns a set answer.
 type recorder struct {
 	last  any
 	item  state.Item
@@ -63,7 +63,7 @@ func (a lists) List(_ context.Context, q state.ListRequest) (state.Page, error) 
 
 func (featured) Features() []state.Feature { return []state.Feature{"SPECIAL"} }
 
-// able is a store with every ability.
+// able is a store with every optional interface.
 type able struct {
 	*recorder
 	transacts
@@ -77,7 +77,7 @@ func newAble() able {
 	return able{recorder: r, transacts: transacts{r}, bulks: bulks{r}, lists: lists{r}}
 }
 
-// stores returns a store for every set of abilities.
+// stores returns a store for every set of optional interfaces.
 func stores() map[string]state.Store {
 	r := &recorder{}
 	t, b, l, f := transacts{r}, bulks{r}, lists{r}, featured{}
@@ -157,29 +157,29 @@ func stores() map[string]state.Store {
 	}
 }
 
-// abilities names what a store offers, and uses each to see that it reaches the store.
+// abilities returns the optional interfaces of a store, and uses each to check that it reaches the store.
 func abilities(t *testing.T, s state.Store) string {
 	t.Helper()
 	ctx, out := t.Context(), ""
-	if a, ok := s.(state.Transactor); ok {
+	if a := state.AbilitiesOf(s).Transactor; a != nil {
 		out += "T"
 		if _, err := a.Transact(ctx, state.TransactRequest{}); err != nil {
 			t.Error(err)
 		}
 	}
-	if a, ok := s.(state.BulkGetter); ok {
+	if a := state.AbilitiesOf(s).BulkGetter; a != nil {
 		out += "B"
 		if _, err := a.BulkGet(ctx, state.BulkGetRequest{}); err != nil {
 			t.Error(err)
 		}
 	}
-	if a, ok := s.(state.Lister); ok {
+	if a := state.AbilitiesOf(s).Lister; a != nil {
 		out += "L"
 		if _, err := a.List(ctx, state.ListRequest{}); err != nil {
 			t.Error(err)
 		}
 	}
-	if a, ok := s.(state.Featurer); ok {
+	if a := state.AbilitiesOf(s).Featurer; a != nil {
 		out += "F"
 		if got := a.Features(); len(got) != 1 || got[0] != "SPECIAL" {
 			t.Errorf("Features() = %v", got)
@@ -188,7 +188,7 @@ func abilities(t *testing.T, s state.Store) string {
 	return out
 }
 
-func TestWrappersHaveExactlyTheAbilitiesOfTheStore(t *testing.T) {
+func TestWrappers_HaveInterfacesOfStore(t *testing.T) {
 	all := stores()
 	if len(all) != 16 {
 		t.Fatalf("%d stores, want one for each of the 16 sets", len(all))
@@ -204,10 +204,13 @@ func TestWrappersHaveExactlyTheAbilitiesOfTheStore(t *testing.T) {
 		if got := abilities(t, metrics(t, nil).Instrument(configured, "s", state.Eventual)); got != want {
 			t.Errorf("Instrument turned abilities %q into %q", want, got)
 		}
+		if _, pretends := configured.(state.Transactor); pretends {
+			t.Errorf("the wrapper of a store with abilities %q has a method Transact", want)
+		}
 	}
 }
 
-func TestFeaturesAreToldByTheStoreOrByItsAbilities(t *testing.T) {
+func TestFeaturesOf(t *testing.T) {
 	for abilities, want := range map[string][]state.Feature{
 		"F": {"SPECIAL"}, "": {state.FeatureETag}, "TB": {state.FeatureETag, state.FeatureTransactional},
 	} {
@@ -217,19 +220,22 @@ func TestFeaturesAreToldByTheStoreOrByItsAbilities(t *testing.T) {
 	}
 }
 
-func TestSettingsThatChangeNothingCostNothing(t *testing.T) {
+func TestWithSettings_WithoutEffectReturnsStore(t *testing.T) {
 	r := &recorder{}
-	for _, s := range []state.Settings{{}, {DefaultConsistency: state.Eventual, ActorStore: true, KeyPrefix: keyPrefix(t, "name")}} {
+	for _, s := range []state.Settings{{},
+		{DefaultConsistency: state.Eventual, ActorStore: true, KeyPrefix: keyPrefix(t, "name")}} {
 		if got := state.WithSettings(r, s); got != state.Store(r) {
 			t.Errorf("WithSettings(%+v) wrapped the store", s)
 		}
 	}
 }
 
-func TestTheDefaultConsistencyFillsInForRequestsThatSayNothing(t *testing.T) {
+func TestWithSettings_DefaultConsistency(t *testing.T) {
 	for _, c := range []struct{ fallback, asked, want state.Consistency }{
-		{state.Strong, state.DefaultConsistency, state.Strong}, {state.Strong, state.Eventual, state.Eventual}, {state.Strong, state.Strong, state.Strong},
-		{state.DefaultConsistency, state.DefaultConsistency, state.Eventual}, {state.Eventual, state.Strong, state.Strong},
+		{state.Strong, state.DefaultConsistency, state.Strong}, {state.Strong, state.Eventual,
+			state.Eventual}, {state.Strong, state.Strong, state.Strong},
+		{state.DefaultConsistency, state.DefaultConsistency, state.Eventual}, {state.Eventual, state.Strong,
+			state.Strong},
 	} {
 		a := newAble()
 		s := state.WithSettings(a, state.Settings{DefaultConsistency: c.fallback, MaxValueSize: 10})
@@ -248,26 +254,30 @@ func TestTheDefaultConsistencyFillsInForRequestsThatSayNothing(t *testing.T) {
 				return a.last.(state.DeleteRequest).Consistency
 			},
 			"Transact": func() state.Consistency {
-				s.(state.Transactor).Transact(t.Context(), state.TransactRequest{Consistency: c.asked}) //nolint:errcheck // never fails
+				tx := state.AbilitiesOf(s).Transactor
+				tx.Transact(t.Context(), state.TransactRequest{Consistency: c.asked}) //nolint:errcheck // never fails
 				return a.last.(state.TransactRequest).Consistency
 			},
 			"BulkGet": func() state.Consistency {
-				s.(state.BulkGetter).BulkGet(t.Context(), state.BulkGetRequest{ReadOptions: options}) //nolint:errcheck // never fails
+				bulk := state.AbilitiesOf(s).BulkGetter
+				bulk.BulkGet(t.Context(), state.BulkGetRequest{ReadOptions: options}) //nolint:errcheck // never fails
 				return a.last.(state.BulkGetRequest).Consistency
 			},
 			"List": func() state.Consistency {
-				s.(state.Lister).List(t.Context(), state.ListRequest{ReadOptions: options}) //nolint:errcheck // never fails
+				lister := state.AbilitiesOf(s).Lister
+				lister.List(t.Context(), state.ListRequest{ReadOptions: options}) //nolint:errcheck // never fails
 				return a.last.(state.ListRequest).Consistency
 			},
 		} {
 			if got := level(); got != c.want {
-				t.Errorf("%s with default %v, asked %v: the store got %v, want %v", name, c.fallback, c.asked, got, c.want)
+				t.Errorf("%s with default %v, requested %v: the store got %v, want %v", name, c.fallback, c.asked, got,
+					c.want)
 			}
 		}
 	}
 }
 
-func TestTheDefaultTTLFillsInForWritesThatSayNothing(t *testing.T) {
+func TestWithSettings_DefaultTTL(t *testing.T) {
 	a := newAble()
 	s := state.WithSettings(a, state.Settings{DefaultTTL: time.Minute})
 	given := []state.TTL{{}, {Set: true, Seconds: 5}, {Set: true}, {Set: true, At: time.Unix(1, 0)}}
@@ -276,7 +286,8 @@ func TestTheDefaultTTLFillsInForWritesThatSayNothing(t *testing.T) {
 	var ops []state.Operation
 	for i, ttl := range given {
 		items = append(items, state.Write{Key: fmt.Sprint(i), TTL: ttl})
-		ops = append(ops, state.Operation{Write: items[i]}, state.Operation{Kind: state.Remove, Write: state.Write{TTL: ttl}})
+		ops = append(ops, state.Operation{Write: items[i]},
+			state.Operation{Kind: state.Remove, Write: state.Write{TTL: ttl}})
 	}
 	if _, err := s.Set(t.Context(), state.SetRequest{Items: items}); err != nil {
 		t.Fatal(err)
@@ -286,7 +297,8 @@ func TestTheDefaultTTLFillsInForWritesThatSayNothing(t *testing.T) {
 			t.Errorf("item %d reached the store as %+v", i, item)
 		}
 	}
-	if _, err := s.(state.Transactor).Transact(t.Context(), state.TransactRequest{Operations: ops}); err != nil {
+	tx := state.AbilitiesOf(s).Transactor
+	if _, err := tx.Transact(t.Context(), state.TransactRequest{Operations: ops}); err != nil {
 		t.Fatal(err)
 	}
 	for i, op := range a.last.(state.TransactRequest).Operations {
@@ -303,11 +315,12 @@ func TestTheDefaultTTLFillsInForWritesThatSayNothing(t *testing.T) {
 	}
 }
 
-func TestAValueOverTheLimitIsRefusedBeforeTheStoreSeesIt(t *testing.T) {
+func TestWithSettings_MaxValueSize(t *testing.T) {
 	a := newAble()
 	s := state.WithSettings(a, state.Settings{MaxValueSize: 3})
 	write := func(key, value string) state.Write { return state.Write{Key: key, Value: []byte(value)} }
-	if _, err := s.Set(t.Context(), state.SetRequest{Items: []state.Write{write("a", "123"), write("b", "")}}); err != nil {
+	if _, err := s.Set(t.Context(),
+		state.SetRequest{Items: []state.Write{write("a", "123"), write("b", "")}}); err != nil {
 		t.Fatal(err)
 	}
 	a.last = nil
@@ -316,7 +329,7 @@ func TestAValueOverTheLimitIsRefusedBeforeTheStoreSeesIt(t *testing.T) {
 		t.Errorf("Set: %v, key %q; the store got %v", err, fault.KeyOf(err), a.last)
 	}
 	ops := []state.Operation{{Kind: state.Remove, Write: write("c", "ignored")}, {Write: write("d", "1234")}}
-	_, err = s.(state.Transactor).Transact(t.Context(), state.TransactRequest{Operations: ops})
+	_, err = state.AbilitiesOf(s).Transactor.Transact(t.Context(), state.TransactRequest{Operations: ops})
 	if !fault.Is(err, fault.TooLarge) || fault.KeyOf(err) != "d" || a.last != nil {
 		t.Errorf("Transact: %v, key %q; the store got %v", err, fault.KeyOf(err), a.last)
 	}

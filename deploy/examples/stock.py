@@ -1,7 +1,7 @@
-"""The application stock: it counts what is left of each item, and tells orders.
+"""The application stock counts what is left of each item, and reports to orders.
 
-It needs Python 3 and nothing else, and knows neither addresses nor databases: state and
-other applications are behind the API of the node beside it, at DAPR_HTTP_PORT.
+It needs only Python 3 and no addresses or database drivers: it reaches its state and
+other applications through the API of the node beside it, at DAPR_HTTP_PORT.
 Run it with:  quorate run --app-id stock --app-port 8080 -- python3 stock.py
 """
 import http.server
@@ -16,7 +16,7 @@ INITIAL = 1000  # of each item
 
 
 def call(verb, path, body=None):
-    """Asks the node; returns status, ETag and the decoded body, if there is one."""
+    """Sends a request to the node; returns status, ETag and the decoded body, or None."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(API + path, data, {"Content-Type": "application/json"}, method=verb)
     with urllib.request.urlopen(request, timeout=30) as answer:
@@ -25,13 +25,13 @@ def call(verb, path, body=None):
 
 
 def left(item):
-    """What is left of an item, and the ETag of that; None before the first was taken."""
+    """Returns what is left of an item, and its ETag; None before the first was taken."""
     status, etag, count = call("GET", "/state/statestore/%s?consistency=strong" % item)
     return (INITIAL, None) if status == 204 else (count, etag)
 
 
 def take(item, count):
-    """Lowers the count of an item; the ETag sees to it that nobody else did meanwhile."""
+    """Lowers the count of an item; the ETag prevents a lost update."""
     while True:
         have, etag = left(item)
         if have < count:
@@ -43,7 +43,7 @@ def take(item, count):
             call("POST", "/state/statestore", [new])
             return have - count
         except urllib.error.HTTPError as e:
-            if e.code != 409:  # 409: another was faster, look again
+            if e.code != 409:  # 409: another request was faster, read again
                 raise
 
 
@@ -60,7 +60,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         taken = {"order": order["id"], "left": take(order["item"], order["count"]), "by": ME}
         if order["id"] == "first":
             print("%s asks for %s; now to call orders" % (self.headers["dapr-caller-app-id"], order), flush=True)
-        call("POST", "/invoke/orders/method/taken", taken)  # by app id, wherever it runs
+        call("POST", "/invoke/orders/method/taken", taken)  # by app id, on any node
         return taken
 
     def answer(self, work):
@@ -68,7 +68,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             status, body = 200, work()
         except urllib.error.HTTPError as e:
             status, body = 502, {"error": "%s: %s" % (e.url, e.read().decode())}
-        except Exception as e:  # whatever went wrong, the caller is to know it
+        except Exception as e:  # the caller gets every error
             status, body = 502, {"error": str(e)}
         text = json.dumps(body).encode()
         self.send_response(status)

@@ -1,4 +1,4 @@
-// Package kubernetes_test holds the manifests against the published types of the API.
+// Package kubernetes_test checks the manifests against the published types of the Kubernetes API.
 package kubernetes_test
 
 import (
@@ -20,7 +20,7 @@ import (
 	strict "sigs.k8s.io/yaml"
 )
 
-// objects decodes every document of every manifest. An unknown or doubled field fails.
+// objects decodes every document of every manifest. An unknown or duplicate field is an error.
 func objects(t *testing.T) (out []any) {
 	t.Helper()
 	files, err := filepath.Glob("*.yaml")
@@ -82,20 +82,20 @@ func find[T any](t *testing.T) *T {
 	return nil
 }
 
-func TestEveryManifestDecodesStrictly(t *testing.T) {
+func TestManifests_DecodeStrictly(t *testing.T) {
 	if n := len(objects(t)); n != 6 {
 		t.Errorf("%d objects", n)
 	}
 }
 
-func TestTheDecoderRefusesWhatTheAPIDoesNotKnow(t *testing.T) {
+func TestDecoder_RefusesUnknownFields(t *testing.T) {
 	doc := "apiVersion: policy/v1\nkind: PodDisruptionBudget\nspec: {maxUnavailble: 1}\n"
 	if err := strict.UnmarshalStrict([]byte(doc), new(policyv1.PodDisruptionBudget)); err == nil {
 		t.Error("a field with a typing error was taken")
 	}
 }
 
-func TestServersAreSelectedByTheirServiceAndBudget(t *testing.T) {
+func TestServers_AreSelectedByServiceAndBudget(t *testing.T) {
 	set, service, budget := find[appsv1.StatefulSet](t), find[corev1.Service](t), find[policyv1.PodDisruptionBudget](t)
 	pod := labels.Set(set.Spec.Template.Labels)
 	if !labels.SelectorFromSet(service.Spec.Selector).Matches(pod) || service.Name != set.Spec.ServiceName {
@@ -117,7 +117,7 @@ func TestServersAreSelectedByTheirServiceAndBudget(t *testing.T) {
 	}
 }
 
-// quorates are the containers that run quorate, with their pods.
+// quorates returns the containers that run quorate, with their pods.
 func quorates(t *testing.T) map[string]struct {
 	pod corev1.PodSpec
 	c   corev1.Container
@@ -127,8 +127,10 @@ func quorates(t *testing.T) map[string]struct {
 		pod corev1.PodSpec
 		c   corev1.Container
 	}{}
-	for name, pod := range map[string]corev1.PodSpec{"server": find[appsv1.StatefulSet](t).Spec.Template.Spec, "sidecar": find[appsv1.Deployment](t).Spec.Template.Spec} {
-		i := slices.IndexFunc(append(pod.InitContainers, pod.Containers...), func(c corev1.Container) bool { return c.Name == "quorate" })
+	for name, pod := range map[string]corev1.PodSpec{"server": find[appsv1.StatefulSet](t).Spec.Template.Spec,
+		"sidecar": find[appsv1.Deployment](t).Spec.Template.Spec} {
+		i := slices.IndexFunc(append(pod.InitContainers, pod.Containers...),
+			func(c corev1.Container) bool { return c.Name == "quorate" })
 		out[name] = struct {
 			pod corev1.PodSpec
 			c   corev1.Container
@@ -137,17 +139,20 @@ func quorates(t *testing.T) map[string]struct {
 	return out
 }
 
-func TestContainersAreConfinedAndProbed(t *testing.T) {
+func TestManifestContainers_AreConfinedAndProbed(t *testing.T) {
 	for name, q := range quorates(t) {
 		s := q.c.SecurityContext
-		if s == nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+		if s == nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem ||
+			!slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
 			t.Errorf("%s: %+v", name, s)
 		}
-		if *q.pod.AutomountServiceAccountToken || *q.pod.EnableServiceLinks || q.pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		if *q.pod.AutomountServiceAccountToken || *q.pod.EnableServiceLinks ||
+			q.pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 			t.Errorf("%s: the pod is not confined", name)
 		}
 		for _, p := range []*corev1.Probe{q.c.StartupProbe, q.c.LivenessProbe} {
-			if p == nil || p.Exec == nil || !strings.HasPrefix(strings.Join(p.Exec.Command, " "), "/quorate health --") || p.TimeoutSeconds < 4 {
+			if p == nil || p.Exec == nil || !strings.HasPrefix(strings.Join(p.Exec.Command, " "),
+				"/quorate health --") || p.TimeoutSeconds < 4 {
 				t.Errorf("%s: probe %+v: it must ask from inside, and outwait the command", name, p)
 			}
 		}
@@ -157,35 +162,38 @@ func TestContainersAreConfinedAndProbed(t *testing.T) {
 	}
 }
 
-// An update stops the next server once this one is ready. By --ready alone it would go on
-// while a server with an empty volume has no vote yet, and cut the majority. All three must
-// start together for that: one by one they would wait for each other.
-func TestAnUpdateWaitsForTheVoteOfEachServer(t *testing.T) {
+// An update stops the next server when this one is ready. With --ready alone it would continue
+// while a server with an empty volume is not a voter yet, and lose the majority. All three must
+// therefore start in parallel: one by one they would wait for each other.
+func TestRollingUpdate_WaitsForTheVoteOfEachServer(t *testing.T) {
 	set := find[appsv1.StatefulSet](t)
-	if p := quorates(t)["server"].c.ReadinessProbe; p == nil || !slices.Equal(p.Exec.Command, []string{"/quorate", "health", "--placed"}) {
+	if p := quorates(t)["server"].c.ReadinessProbe; p == nil ||
+		!slices.Equal(p.Exec.Command, []string{"/quorate", "health", "--placed"}) {
 		t.Errorf("the readiness probe is %+v", p)
 	}
-	if set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement || set.Spec.UpdateStrategy.Type != appsv1.RollingUpdateStatefulSetStrategyType {
+	if set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement ||
+		set.Spec.UpdateStrategy.Type != appsv1.RollingUpdateStatefulSetStrategyType {
 		t.Errorf("%s, %s", set.Spec.PodManagementPolicy, set.Spec.UpdateStrategy.Type)
 	}
 }
 
-func TestEveryMountHasItsVolume(t *testing.T) {
+func TestMounts_HaveVolumes(t *testing.T) {
 	claims := map[string]bool{}
 	for _, c := range find[appsv1.StatefulSet](t).Spec.VolumeClaimTemplates {
 		claims[c.Name] = true
 	}
 	for name, q := range quorates(t) {
 		for _, m := range q.c.VolumeMounts {
-			if !claims[m.Name] && !slices.ContainsFunc(q.pod.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name }) {
+			if !claims[m.Name] && !slices.ContainsFunc(q.pod.Volumes,
+				func(v corev1.Volume) bool { return v.Name == m.Name }) {
 				t.Errorf("%s: no volume %s", name, m.Name)
 			}
 		}
 	}
 }
 
-// Every variable is a setting of the page that lists them all.
-func TestEveryVariableIsASetting(t *testing.T) {
+// Every variable must be a setting of the configuration page.
+func TestVariables_AreSettings(t *testing.T) {
 	page, err := os.ReadFile("../../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)

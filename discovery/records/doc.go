@@ -1,15 +1,14 @@
-// Package records keeps what every node says about the applications it serves, and decides
-// what to tell other nodes and what to ask them.
+// Package records stores what every node serves, and decides what to send to other nodes and what to request
+// from them.
 //
-// It owns the form of a node's record on the wire, its bounds, and the rules by which
-// records spread: a change is broadcast, what a broadcast did not bring is found by
-// comparing digests and pulled. It is a deterministic state machine: it does no I/O, reads
-// no clock and draws no random numbers; the time is handed in, messages go in and out as
-// bytes. It must never know sockets, who is alive beyond what Members says, or who chooses
-// among applications. It has no goroutines; a Machine is for one caller at a time.
+// It owns the wire form of a node's record, its bounds, and the rules by which records spread. A change is
+// broadcast. Changes that a broadcast did not deliver are found by comparing digests, and then pulled. The package
+// is a deterministic state machine: it does no I/O, reads no clock and draws no random numbers. The caller passes
+// the time, and messages are passed in and out as bytes. Members tells it which nodes are alive. It has no
+// goroutines. A Machine must not be used by two goroutines at a time.
 //
-// Invariants. Only a node writes its own record. A run of a node (Life) counts versions from
-// 1, each change is one more, so of two records of one life the one with the higher version
-// is newer, and there is nothing to merge. A record is shown exactly while Members says that
-// its life is alive.
+// Invariants. Only a node itself changes its record. The versions of the records of one incarnation start at 1 and
+// increase by one with each change. So of two records of one incarnation the one with the higher version is newer,
+// and records are never merged. Records returns the record of another node's incarnation only while Members lists
+// that incarnation as alive.
 package records

@@ -10,18 +10,18 @@ import (
 	"github.com/quorate/quorate/discovery/records"
 )
 
-// The figures that the runs below must keep to. They are in docs/performance.md.
+// The limits that the runs below must keep. docs/performance.md has them.
 const (
 	some        = 150
 	appsEach    = 6
-	soon        = 2 * time.Second // for a change to be known everywhere
+	soon        = 2 * time.Second // for a change to reach all nodes
 	soonWithout = 5 * time.Second // with every fifth packet lost
-	idleRate    = 1000            // bytes a second that a node sends while nothing happens
-	busyRate    = 30_000          // at most, whatever happens
+	idleRate    = 1000            // bytes per second that an idle node sends
+	busyRate    = 30_000          // upper limit in bytes per second
 )
 
-// many is how large the largest world is: QUORATE_MEMBERS=500 makes the figures of the docs
-// and takes half a minute.
+// many returns the size of the largest world. QUORATE_MEMBERS=500 gives the numbers of the docs and
+// takes half a minute.
 func many(t *testing.T) int {
 	text := os.Getenv("QUORATE_MEMBERS")
 	if text == "" {
@@ -32,7 +32,7 @@ func many(t *testing.T) int {
 	return n
 }
 
-// settled is a world of nodes that serve six applications each and all know all.
+// settled returns a world of nodes that serve six applications each and all know each other's.
 func settled(t *testing.T, seed uint64, members int) *world {
 	t.Helper()
 	t.Parallel()
@@ -43,7 +43,8 @@ func settled(t *testing.T, seed uint64, members int) *world {
 	begun := w.now
 	took := w.until(2*time.Minute, "the start", w.complete)
 	mean, most := w.rate(w.now.Sub(begun))
-	t.Logf("start of %d nodes with %d applications each: all know all after %s; %.0f B/s per node, at most %.0f B/s, %d pulls", members, appsEach, took, mean, most, w.pulls)
+	t.Logf("start of %d nodes with %d applications each: all know all after %s; %.0f B/s per node, at most %.0f "+
+		"B/s, %d pulls", members, appsEach, took, mean, most, w.pulls)
 	if most > 10*busyRate {
 		t.Errorf("a node sent %.0f B/s", most)
 	}
@@ -53,7 +54,10 @@ func settled(t *testing.T, seed uint64, members int) *world {
 	return w
 }
 
-func TestAllNodesKnowOfAChangeSoon(t *testing.T) {
+func TestRecords_ChangeReachesAllNodesSoon(t *testing.T) {
+	if testing.Short() {
+		t.Skip("simulates thousands of nodes")
+	}
 	w := settled(t, 1, many(t))
 	w.run(60 * time.Second)
 	mean, most := w.rate(60 * time.Second)
@@ -66,7 +70,7 @@ func TestAllNodesKnowOfAChangeSoon(t *testing.T) {
 	took := w.until(soon, "one change", func() bool { return w.agree() && w.knows(w.live[17], 2) })
 	t.Logf("one change is known to all after %s", took)
 
-	for round := range 10 { // fifty nodes change at a time, again and again
+	for round := range 10 { // fifty nodes change at a time, repeatedly
 		for i := range 50 {
 			w.live[(i*7+round)%len(w.live)].serves(t, appsEach, round+2)
 		}
@@ -74,7 +78,8 @@ func TestAllNodesKnowOfAChangeSoon(t *testing.T) {
 	}
 	mean, most = w.rate(10 * time.Second)
 	took = w.until(10*time.Second, "fifty changes a second", w.complete)
-	t.Logf("fifty changes a second: %.0f B/s per node, at most %.0f B/s; the last is known to all after %s", mean, most, took)
+	t.Logf("fifty changes a second: %.0f B/s per node, at most %.0f B/s; the last is known to all after %s", mean,
+		most, took)
 	if most > busyRate {
 		t.Errorf("a node sent %.0f B/s", most)
 	}
@@ -85,7 +90,7 @@ func (w *world) knows(of *site, version uint64) bool {
 	for _, s := range w.live {
 		ok := s == of
 		for _, r := range s.Records() {
-			ok = ok || r.Life == of.life && r.Version >= version
+			ok = ok || r.Incarnation == of.incarnation && r.Version >= version
 		}
 		if !ok {
 			return false
@@ -94,7 +99,7 @@ func (w *world) knows(of *site, version uint64) bool {
 	return true
 }
 
-func TestLostPacketsDelayAChangeByLittle(t *testing.T) {
+func TestRecords_LostPacketsDelayChangeLittle(t *testing.T) {
 	w := settled(t, 2, some)
 	w.loss = 0.2
 	worst := time.Duration(0)
@@ -105,14 +110,18 @@ func TestLostPacketsDelayAChangeByLittle(t *testing.T) {
 	}
 	t.Logf("with 20%% of packets lost the slowest of 20 changes is known to all after %s, %d pulls", worst, w.pulls)
 
-	w.loss = 1 // packets only: the peer port and the exchanges go on
+	w.loss = 1 // packets only: the peer port and the exchanges still work
 	w.live[3].serves(t, appsEach, 1)
 	w.run(3 * time.Second)
 	w.loss = 0
-	t.Logf("after 3 s without any packet all agree again after %s", w.until(30*time.Second, "after the loss", w.complete))
+	t.Logf("after 3 s without any packet all agree again after %s",
+		w.until(30*time.Second, "after the loss", w.complete))
 }
 
-func TestRestartsLeaveNothingBehind(t *testing.T) {
+func TestRecords_RestartsLeaveNothingBehind(t *testing.T) {
+	if testing.Short() {
+		t.Skip("simulates thousands of nodes")
+	}
 	w := settled(t, 3, some)
 	begun := w.now
 	var again []*site
@@ -125,10 +134,11 @@ func TestRestartsLeaveNothingBehind(t *testing.T) {
 	w.run(1500 * time.Millisecond)
 	took := w.until(20*time.Second, "restarts", w.complete)
 	mean, most := w.rate(w.now.Sub(begun))
-	t.Logf("a tenth of %d nodes restart, all are seen within 1.5 s; all know all %s later; %.0f B/s per node, at most %.0f B/s", some, took, mean, most)
+	t.Logf("a tenth of %d nodes restart, all are seen within 1.5 s; all know all %s later; %.0f B/s per node, at "+
+		"most %.0f B/s", some, took, mean, most)
 	for _, s := range w.live {
 		if n, _ := s.Size(); n != some-1 {
-			t.Fatalf("%s holds %d records", s.life, n)
+			t.Fatalf("%s holds %d records", s.incarnation, n)
 		}
 	}
 	if most > busyRate {
@@ -139,7 +149,10 @@ func TestRestartsLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-func TestHalvesOfACutNetworkAgreeAndMeetAgain(t *testing.T) {
+func TestRecords_PartitionedHalvesAgreeAndMerge(t *testing.T) {
+	if testing.Short() {
+		t.Skip("simulates thousands of nodes")
+	}
 	w := settled(t, 4, some)
 	half := func(s *site) bool { return s.number < some/2 }
 	w.cut = func(a, b *site) bool { return half(a) != half(b) }
@@ -147,7 +160,7 @@ func TestHalvesOfACutNetworkAgreeAndMeetAgain(t *testing.T) {
 	w.run(3 * time.Second)
 	for _, s := range w.live {
 		if n := len(s.Records()); n != some/2 {
-			t.Fatalf("%s shows %d records while the network is cut", s.life, n)
+			t.Fatalf("%s shows %d records while the network is cut", s.incarnation, n)
 		}
 	}
 	for i := range 100 {
@@ -161,19 +174,21 @@ func TestHalvesOfACutNetworkAgreeAndMeetAgain(t *testing.T) {
 	w.run(3 * time.Second)
 	took := w.until(15*time.Second, "healing", w.complete)
 	mean, most := w.rate(w.now.Sub(begun))
-	t.Logf("halves with 100 changes meet again: all know all %s after all see all; %.0f B/s per node, at most %.0f B/s, %d pulls", took, mean, most, w.pulls)
+	t.Logf("halves with 100 changes meet again: all know all %s after all see all; %.0f B/s per node, at most "+
+		"%.0f B/s, %d pulls", took, mean, most, w.pulls)
 	if most > 2*busyRate {
 		t.Errorf("a node sent %.0f B/s", most)
 	}
 }
 
-func TestARecordTooLongForAPacketSpreadsByPulls(t *testing.T) {
+func TestRecords_LongRecordSpreadsByPulls(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 5, 50)
 	for _, s := range w.live {
 		s.serves(t, 300, 0)
 	}
-	t.Logf("50 nodes with 300 applications each know all after %s, %d pulls", w.until(30*time.Second, "the start", w.complete), w.pulls)
+	t.Logf("50 nodes with 300 applications each know all after %s, %d pulls",
+		w.until(30*time.Second, "the start", w.complete), w.pulls)
 	w.run(10 * time.Second)
 	w.pulls = 0
 	s := w.live[7]
@@ -187,8 +202,8 @@ func TestARecordTooLongForAPacketSpreadsByPulls(t *testing.T) {
 	}
 }
 
-// TestAnyMixOfTroubleEndsInAgreement does random things for a while, and looks at what is left.
-func TestAnyMixOfTroubleEndsInAgreement(t *testing.T) {
+// TestRecords_RandomFaultsEndInAgreement does random things for a while, and looks at what is left.
+func TestRecords_RandomFaultsEndInAgreement(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			w := newWorld(t, 100+seed, 24)

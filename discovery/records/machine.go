@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// State is what gossip makes of a life.
+// State is the state of an incarnation in gossip.
 type State uint8
 
 // The states.
@@ -17,24 +17,28 @@ const (
 	Left
 )
 
-// Member is a life that gossip knows.
+// Member is an incarnation that gossip knows.
 type Member struct {
-	Life
-	Peer  string // id under which its peer port is dialled; empty = it cannot be
+	Incarnation
+	Peer  string // id under which its peer port is dialled; empty = it cannot be dialled
 	State State
 }
 
 const (
-	keepFailed = 10 * time.Minute // how long a failed life's record is kept, hidden: it may come back
-	keepEnded  = 10 * time.Minute // how long an ended life is remembered, so that nobody brings it back
-	keepStray  = time.Minute      // how long a record is kept of a life that gossip does not know yet
-	maxStrays  = 256
-	maxEnded   = 4096
+	// keepFailed is how long the record of a failed incarnation is kept in memory. Records does not return it
+	// meanwhile. The incarnation may become alive again.
+	keepFailed = 10 * time.Minute
+	// keepEnded is how long an ended incarnation is remembered, so that late messages about it are ignored.
+	keepEnded = 10 * time.Minute
+	// keepStray is how long a record is kept of an incarnation that gossip does not know yet.
+	keepStray = time.Minute
+	maxStrays = 256
+	maxEnded  = 4096
 )
 
 // Options are the arguments of New.
 type Options struct {
-	Self        Life
+	Self        Incarnation
 	Bounds      Bounds // zero = DefaultBounds
 	Retransmits int    // each broadcast is sent Retransmits * log10(members+1) times; 0 = 3
 	Fanout      int    // receivers of each round of gossip; 0 = 3
@@ -42,14 +46,14 @@ type Options struct {
 
 // Machine is the catalogue of one node. It is for one caller at a time.
 type Machine struct {
-	self   Life
+	self   Incarnation
 	bounds Bounds
 	fanout int
 	own    own
 
-	members map[Life]*member
-	held    map[Life]*held // other nodes' records
-	ended   map[Life]time.Time
+	members map[Incarnation]*member
+	held    map[Incarnation]*held // other nodes' records
+	ended   map[Incarnation]time.Time
 	bytes   int // of held
 	strays  int
 	seen    map[App]struct{}
@@ -59,37 +63,37 @@ type Machine struct {
 	compare comparison
 	counts  Counts
 	tidied  time.Time
-	version uint64 // of what Records returns
+	version uint64 // version of the result of Records
 }
 
-// member is a life that gossip knows and has not given up for good.
+// member is an incarnation that gossip knows and that has not ended.
 type member struct {
 	Member
 	since   time.Time // alive, or failed
-	nextAsk time.Time // when to ask it for a record that nobody brought
+	nextAsk time.Time // when to pull a record that no broadcast delivered
 	pause   time.Duration
 }
 
-// held is what is known of another life's record.
+// held is what is known of the record of another incarnation.
 type held struct {
 	record  *Record // nil = none yet
-	relayed uint64  // version that was passed on
-	stray   bool    // gossip does not know the life
+	relayed uint64  // version that was relayed
+	stray   bool    // gossip does not know the incarnation
 	at      time.Time
 }
 
-// Counts are what has happened so far.
+// Counts are counters since New.
 type Counts struct {
 	Sent     [kindRecords + 1]uint64 // broadcasts handed to gossip, by kind
 	Received [kindRecords + 1]uint64
 	Old      uint64 // messages that brought nothing new
-	Gaps     uint64 // changes whose base was missing, or too long to be broadcast
+	Gaps     uint64 // changes whose base was missing, or that were too long for a broadcast
 	Bad      uint64 // messages that could not be read
 	Refused  uint64 // records over the bounds
-	Ended    uint64 // messages about lives that have ended
+	Ended    uint64 // messages about incarnations that have ended
 }
 
-// New makes a Machine that knows of nobody.
+// New returns a Machine that knows no other node.
 func New(o Options) *Machine {
 	if o.Bounds == (Bounds{}) {
 		o.Bounds = DefaultBounds()
@@ -102,14 +106,17 @@ func New(o Options) *Machine {
 	}
 	m := &Machine{self: o.Self, bounds: o.Bounds, fanout: o.Fanout,
 		own:     own{changed: map[App]uint64{}, gone: map[App]uint64{}},
-		members: map[Life]*member{}, held: map[Life]*held{}, ended: map[Life]time.Time{}, seen: map[App]struct{}{}}
-	m.pulls.wants = map[Life]*want{}
-	m.queue = &memberlist.TransmitLimitedQueue{NumNodes: func() int { return len(m.members) + 1 }, RetransmitMult: o.Retransmits}
+		members: map[Incarnation]*member{}, held: map[Incarnation]*held{}, ended: map[Incarnation]time.Time{},
+		seen: map[App]struct{}{}}
+	m.pulls.wants = map[Incarnation]*want{}
+	m.queue = &memberlist.TransmitLimitedQueue{NumNodes: func() int { return len(m.members) + 1 },
+		RetransmitMult: o.Retransmits}
 	return m
 }
 
-// Serve takes in what this node serves, and tells others at the next Tick. The entries are
-// sorted and made canonical. Errors are of code invalid or too_large; then nothing changes.
+// Serve sets the applications that this node serves. A Tick broadcasts the change: the next one, or a later one if
+// the last broadcast was too recent. entries need not be sorted. Serve returns fault.Invalid for an invalid entry and
+// fault.TooLarge if the record would exceed the bounds. After an error nothing has changed.
 func (m *Machine) Serve(entries []Entry) error {
 	entries = slices.Clone(entries)
 	for i := range entries {
@@ -137,24 +144,24 @@ func (m *Machine) see(entries []Entry) {
 	}
 }
 
-// Seen reports whether any node has ever said that it serves an application.
+// Seen reports whether any node has ever reported that it serves an application.
 func (m *Machine) Seen(app App) bool {
 	_, ok := m.seen[app]
 	return ok
 }
 
-// Served is what this node serves, by App.
+// Served returns what this node serves, by App.
 func (m *Machine) Served() []Entry { return slices.Clone(m.own.entries) }
 
-// Members takes in every life that gossip knows, this node's own left out or not. A life
-// that is not listed has ended.
+// Members sets the list of all incarnations that gossip knows. It may contain this node's own incarnation. An
+// incarnation that is not in the list has ended.
 func (m *Machine) Members(now time.Time, list []Member) {
-	known := map[Life]bool{}
+	known := map[Incarnation]bool{}
 	for _, n := range list {
-		if n.Life == m.self || !n.valid() || n.State == Left {
+		if n.Incarnation == m.self || !n.valid() || n.State == Left {
 			continue
 		}
-		known[n.Life] = true
+		known[n.Incarnation] = true
 		m.meet(now, n)
 	}
 	for l := range m.members {
@@ -165,14 +172,14 @@ func (m *Machine) Members(now time.Time, list []Member) {
 	m.changed()
 }
 
-// meet takes in that a life is alive or failed.
+// meet records that an incarnation is alive or failed.
 func (m *Machine) meet(now time.Time, n Member) {
-	delete(m.ended, n.Life)
-	was := m.members[n.Life]
+	delete(m.ended, n.Incarnation)
+	was := m.members[n.Incarnation]
 	if was == nil {
 		was = &member{Member: n, since: now, nextAsk: now.Add(askAfter)}
-		m.members[n.Life] = was
-		if h := m.held[n.Life]; h != nil && h.stray {
+		m.members[n.Incarnation] = was
+		if h := m.held[n.Incarnation]; h != nil && h.stray {
 			h.stray = false
 			m.strays--
 		}
@@ -182,12 +189,12 @@ func (m *Machine) meet(now time.Time, n Member) {
 	}
 	was.Member = n
 	if n.State != Alive {
-		delete(m.pulls.wants, n.Life)
+		delete(m.pulls.wants, n.Incarnation)
 	}
 }
 
-// end forgets a life for good.
-func (m *Machine) end(now time.Time, l Life) {
+// end drops an incarnation permanently.
+func (m *Machine) end(now time.Time, l Incarnation) {
 	delete(m.members, l)
 	delete(m.pulls.wants, l)
 	m.drop(l)
@@ -196,7 +203,7 @@ func (m *Machine) end(now time.Time, l Life) {
 	}
 }
 
-func (m *Machine) drop(l Life) {
+func (m *Machine) drop(l Incarnation) {
 	h := m.held[l]
 	if h == nil {
 		return
@@ -210,24 +217,24 @@ func (m *Machine) drop(l Life) {
 	delete(m.held, l)
 }
 
-// changed notes that Records and the hash over them may differ from before.
+// changed records that the result of Records and its hash may have changed.
 func (m *Machine) changed() {
 	m.version++
 	m.compare.fresh = false
 }
 
-// Version counts the changes of what Records returns.
+// Version counts the changes of the result of Records.
 func (m *Machine) Version() uint64 { return m.version }
 
-// Shown is a record of a life that is alive.
+// Shown is a record of an incarnation that is alive.
 type Shown struct {
 	*Record
 	Peer  string    // id under which its peer port is dialled; empty for this node's own
-	Since time.Time // when this version came; zero for this node's own
+	Since time.Time // when this version arrived; zero for this node's own
 }
 
-// Records returns the records of all lives that are alive, this node's first, as it stands,
-// the rest in no order. A Record never changes.
+// Records returns the records of all incarnations that are alive. The current record of this node is the first; the
+// others are in no particular order. A Record is immutable.
 func (m *Machine) Records() []Shown {
 	out := make([]Shown, 0, len(m.held)+1)
 	if m.own.version > 0 {
@@ -241,19 +248,18 @@ func (m *Machine) Records() []Shown {
 	return out
 }
 
-// Alive reports whether a life of another node is alive.
-func (m *Machine) Alive(l Life) bool { return m.alive(l) }
+// Alive reports whether an incarnation of another node is alive.
+func (m *Machine) Alive(l Incarnation) bool { return m.alive(l) }
 
-func (m *Machine) alive(l Life) bool {
+func (m *Machine) alive(l Incarnation) bool {
 	n := m.members[l]
 	return n != nil && n.State == Alive
 }
 
-// newsTime is how long a life that shows up may take to tell what it serves.
+// newsTime is how long a new incarnation may take to report what it serves.
 const newsTime = 3 * time.Second
 
-// Expecting reports whether there are lives that have shown up just now, and have not told
-// yet whether they serve anything.
+// Expecting reports whether any incarnation is new and has not reported yet whether it serves applications.
 func (m *Machine) Expecting(now time.Time) bool {
 	for l, n := range m.members {
 		if h := m.held[l]; n.State == Alive && now.Sub(n.since) < newsTime && (h == nil || h.record == nil) {
@@ -263,25 +269,24 @@ func (m *Machine) Expecting(now time.Time) bool {
 	return false
 }
 
-// Peer is the id under which the peer port of a life that is alive is dialled.
-func (m *Machine) Peer(l Life) string {
+// Peer returns the id under which the peer port of an incarnation that is alive is dialled.
+func (m *Machine) Peer(l Incarnation) string {
 	if n := m.members[l]; n != nil {
 		return n.Peer
 	}
 	return ""
 }
 
-// Size is how many records of others are held and how many bytes they take, encoded.
-func (m *Machine) Size() (lives, bytes int) { return len(m.held), m.bytes }
+// Size returns the number of records of other nodes, and their encoded size in bytes.
+func (m *Machine) Size() (incarnations, bytes int) { return len(m.held), m.bytes }
 
-// Counts are what has happened so far.
+// Counts returns the counters since New.
 func (m *Machine) Counts() Counts { return m.counts }
 
-// Tick does what is due: it tells of changes, asks for what is missing, and forgets. Call
-// it every TickInterval.
+// Tick broadcasts changes, plans pulls of missing records, and deletes expired ones. Call it every TickInterval.
 func (m *Machine) Tick(now time.Time) {
 	if m.own.due(now, len(m.members)) {
-		m.own.tell(m.self, now)
+		m.own.announce(m.self, now)
 		m.spread(m.self, m.own.message(m.self, m.bounds.Message))
 	}
 	m.summarise(now)
@@ -292,13 +297,13 @@ func (m *Machine) Tick(now time.Time) {
 	}
 }
 
-// tidyInterval is how often what takes a look at every node is done.
+// tidyInterval is how often work that visits every node is done.
 const tidyInterval = time.Second
 
-// TickInterval is how often Tick is to be called.
+// TickInterval is how often Tick must be called.
 const TickInterval = 100 * time.Millisecond
 
-// expire forgets what was kept long enough.
+// expire drops what was kept long enough.
 func (m *Machine) expire(now time.Time) {
 	for l, h := range m.held {
 		n := m.members[l]
@@ -313,7 +318,7 @@ func (m *Machine) expire(now time.Time) {
 	}
 }
 
-// Receive takes in a broadcast.
+// Receive processes a broadcast.
 func (m *Machine) Receive(now time.Time, msg []byte) {
 	k, r := open(msg)
 	if r.bad || len(msg) > m.bounds.Record {
@@ -347,17 +352,17 @@ func (m *Machine) readable(r *reader, k Kind) bool {
 	return true
 }
 
-// receiveUpdate takes a broadcast record in and passes it on.
+// receiveUpdate applies a broadcast record and relays it.
 func (m *Machine) receiveUpdate(now time.Time, u update, msg []byte) {
-	if have := m.have(u.life); u.base > have {
-		m.gap(now, announcement{u.life, u.version}, msg)
+	if have := m.have(u.incarnation); u.base > have {
+		m.gap(now, announcement{u.incarnation, u.version}, msg)
 	} else if m.take(now, u) {
-		m.relay(now, u.life, u.version, msg)
+		m.relay(now, u.incarnation, u.version, msg)
 	}
 }
 
-// have is the version of a life's record that is held; 0 = none.
-func (m *Machine) have(l Life) uint64 {
+// have returns the version of an incarnation's record that is held, or 0.
+func (m *Machine) have(l Incarnation) uint64 {
 	if l == m.self {
 		return m.own.version
 	}
@@ -367,30 +372,29 @@ func (m *Machine) have(l Life) uint64 {
 	return 0
 }
 
-// take puts an update into the catalogue if it is new and applies to what is held; it
-// reports whether it did.
+// take applies an update if it is new and its base is held. It reports whether it did.
 func (m *Machine) take(now time.Time, u update) bool {
-	have := m.have(u.life)
-	switch _, over := m.ended[u.life]; {
-	case u.life == m.self, u.version <= have, u.base > have:
+	have := m.have(u.incarnation)
+	switch _, over := m.ended[u.incarnation]; {
+	case u.incarnation == m.self, u.version <= have, u.base > have:
 		m.counts.Old++
 		return false
 	case over:
 		m.counts.Ended++
 		return false
 	}
-	h := m.held[u.life]
+	h := m.held[u.incarnation]
 	var old *Record
 	if h != nil {
 		old = h.record
 	}
-	next := newRecord(u.life, u.version, u.applied(old))
+	next := newRecord(u.incarnation, u.version, u.applied(old))
 	if !m.fits(next, h) {
 		m.counts.Refused++
 		return false
 	}
 	if h == nil {
-		h = m.hold(u.life)
+		h = m.hold(u.incarnation)
 	}
 	if old != nil {
 		m.bytes -= old.size
@@ -398,13 +402,13 @@ func (m *Machine) take(now time.Time, u update) bool {
 	m.bytes += next.size
 	h.record, h.at = next, now
 	m.see(u.put)
-	m.pulls.got(u.life, u.version)
+	m.pulls.got(u.incarnation, u.version)
 	m.compare.gained(now)
 	m.changed()
 	return true
 }
 
-// applied is the contents after the update.
+// applied returns the entries after the update.
 func (u *update) applied(old *Record) []Entry {
 	if u.base == 0 {
 		return u.put
@@ -422,7 +426,7 @@ func (u *update) applied(old *Record) []Entry {
 	return out
 }
 
-// fits reports whether a record is within the bounds; h is what is held of its life.
+// fits reports whether a record is within the bounds. h is what is known of its incarnation.
 func (m *Machine) fits(next *Record, h *held) bool {
 	size := m.bytes + next.size
 	if h != nil && h.record != nil {
@@ -434,11 +438,11 @@ func (m *Machine) fits(next *Record, h *held) bool {
 	case h != nil:
 		return true
 	}
-	return len(m.held) < m.bounds.Lives && (m.members[next.Life] != nil || m.strays < maxStrays)
+	return len(m.held) < m.bounds.Incarnations && (m.members[next.Incarnation] != nil || m.strays < maxStrays)
 }
 
-// hold makes room for a life of which nothing is known yet.
-func (m *Machine) hold(l Life) *held {
+// hold adds an incarnation of which nothing was known.
+func (m *Machine) hold(l Incarnation) *held {
 	h := &held{stray: m.members[l] == nil}
 	if h.stray {
 		m.strays++

@@ -14,20 +14,22 @@ import (
 
 var start = time.Unix(1_000_000, 0)
 
-func life(node string) records.Life { return records.Life{Node: node, Boot: "0193b2c4d5e1a2b3c4d"} }
+func incarnation(node string) records.Incarnation {
+	return records.Incarnation{Node: node, Boot: "0193b2c4d5e1a2b3c4d"}
+}
 
 func machine(node string, peers ...string) *records.Machine {
-	m := records.New(records.Options{Self: life(node)})
+	m := records.New(records.Options{Self: incarnation(node)})
 	know(m, start, peers...)
 	return m
 }
 
-// know has m take these nodes for alive: "n2", "n2 failed" or "n2 left".
+// know makes m take these nodes for alive: "n2", "n2 failed" or "n2 left".
 func know(m *records.Machine, now time.Time, peers ...string) {
 	var list []records.Member
 	for _, p := range peers {
 		name, state, _ := strings.Cut(p, " ")
-		one := records.Member{Life: life(name), Peer: name, State: records.Alive}
+		one := records.Member{Incarnation: incarnation(name), Peer: name, State: records.Alive}
 		switch state {
 		case "failed":
 			one.State = records.Failed
@@ -43,8 +45,8 @@ func app(id string) records.Entry {
 	return records.Entry{App: records.App{ID: id}, Protocol: records.HTTP, Healthy: true}
 }
 
-// said is what m broadcasts after a tick.
-func said(m *records.Machine, now time.Time) [][]byte {
+// broadcasts returns what m broadcasts after a tick.
+func broadcasts(m *records.Machine, now time.Time) [][]byte {
 	m.Tick(now)
 	var out [][]byte
 	for _, b := range m.Broadcasts(4, 1300) {
@@ -61,7 +63,7 @@ func hear(m *records.Machine, now time.Time, msgs [][]byte) {
 	}
 }
 
-// shows is what m shows: "n2:a,b n3:c".
+// shows returns what m shows: "n2:a,b n3:c".
 func shows(m *records.Machine) string {
 	var out []string
 	for _, r := range m.Records() {
@@ -74,7 +76,7 @@ func shows(m *records.Machine) string {
 	return strings.Join(out, " ")
 }
 
-// pullAll has m ask others until it lacks nothing.
+// pullAll makes m pull from others until it lacks nothing.
 func pullAll(t *testing.T, m *records.Machine, now time.Time, others map[string]*records.Machine) {
 	t.Helper()
 	for range 20 {
@@ -85,10 +87,10 @@ func pullAll(t *testing.T, m *records.Machine, now time.Time, others map[string]
 	}
 }
 
-func TestARecordIsShownExactlyWhileItsNodeIsAlive(t *testing.T) {
+func TestMachine_ShowsRecordOnlyWhileNodeIsAlive(t *testing.T) {
 	a, b := machine("n1", "n2"), machine("n2", "n1")
 	must(t, a.Serve([]records.Entry{app("orders")}))
-	news := said(a, start)
+	news := broadcasts(a, start)
 	hear(b, start, news)
 	for i, c := range []struct {
 		state string
@@ -111,14 +113,14 @@ func TestARecordIsShownExactlyWhileItsNodeIsAlive(t *testing.T) {
 		t.Error("a late broadcast brought the record of a node that left back")
 	}
 	if n := b.Counts().Ended; n != 1 {
-		t.Errorf("%d messages about lives that ended", n)
+		t.Errorf("%d messages about incarnations that ended", n)
 	}
 }
 
-func TestARecordThatOvertakesNewsOfItsNodeIsKeptForAMinute(t *testing.T) {
+func TestMachine_KeepsRecordOfUnknownNodeForAMinute(t *testing.T) {
 	a, b := machine("n1"), machine("n2")
 	must(t, a.Serve([]records.Entry{app("orders")}))
-	news := said(a, start)
+	news := broadcasts(a, start)
 	hear(b, start, news)
 	if got := shows(b); got != "" {
 		t.Errorf("shows %q of a node that gossip does not know", got)
@@ -136,27 +138,27 @@ func TestARecordThatOvertakesNewsOfItsNodeIsKeptForAMinute(t *testing.T) {
 	}
 }
 
-func TestARestartIsAnotherLife(t *testing.T) {
+func TestMachine_RestartIsNewIncarnation(t *testing.T) {
 	b := machine("n2")
-	old, again := life("n1"), records.Life{Node: "n1", Boot: "1"}
-	for i, l := range []records.Life{old, again} {
+	old, again := incarnation("n1"), records.Incarnation{Node: "n1", Boot: "1"}
+	for i, l := range []records.Incarnation{old, again} {
 		m := records.New(records.Options{Self: l})
-		for v := range 3 - i { // the new life has fewer versions
+		for v := range 3 - i { // the new incarnation has fewer versions
 			must(t, m.Serve([]records.Entry{app(fmt.Sprint("v", v, "-", i))}))
-			must(t, m.Serve([]records.Entry{app(fmt.Sprint("life", i))}))
+			must(t, m.Serve([]records.Entry{app(fmt.Sprint("incarnation", i))}))
 		}
-		b.Members(start, []records.Member{{Life: l, Peer: "n1", State: records.Alive}})
-		hear(b, start, said(m, start))
-		if got, want := shows(b), fmt.Sprint("n1:life", i); got != want {
+		b.Members(start, []records.Member{{Incarnation: l, Peer: "n1", State: records.Alive}})
+		hear(b, start, broadcasts(m, start))
+		if got, want := shows(b), fmt.Sprint("n1:incarnation", i); got != want {
 			t.Errorf("shows %q, want %q", got, want)
 		}
 	}
 }
 
-func TestChangesAreToldInFewBroadcasts(t *testing.T) {
+func TestMachine_CoalescesChanges(t *testing.T) {
 	a := machine("n1", "n2")
 	must(t, a.Serve([]records.Entry{app("a")}))
-	if n := len(said(a, start)); n != 1 {
+	if n := len(broadcasts(a, start)); n != 1 {
 		t.Fatalf("%d messages", n)
 	}
 	total := uint64(0)
@@ -176,41 +178,41 @@ func TestChangesAreToldInFewBroadcasts(t *testing.T) {
 	}
 }
 
-func TestLoadAloneIsToldRarely(t *testing.T) {
+func TestMachine_AnnouncesLoadRarely(t *testing.T) {
 	a := machine("n1", "n2", "n3", "n4")
 	b := machine("n2", "n1")
 	e := app("a")
 	must(t, a.Serve([]records.Entry{e}))
-	hear(b, start, said(a, start))
+	hear(b, start, broadcasts(a, start))
 	told := 0
 	last := b.Version()
 	for ms := time.Duration(0); ms < 10*time.Second; ms += 100 * time.Millisecond {
 		e.Load++
 		must(t, a.Serve([]records.Entry{e}))
-		hear(b, start.Add(ms), said(a, start.Add(ms)))
+		hear(b, start.Add(ms), broadcasts(a, start.Add(ms)))
 		if b.Version() > last {
 			told, last = told+1, b.Version()
 		}
 	}
 	if told < 3 || told > 5 {
-		t.Errorf("told %d times in ten seconds", told)
+		t.Errorf("announced %d times in ten seconds", told)
 	}
 	e.Healthy = false
 	must(t, a.Serve([]records.Entry{e}))
-	hear(b, start.Add(11*time.Second), said(a, start.Add(11*time.Second)))
+	hear(b, start.Add(11*time.Second), broadcasts(a, start.Add(11*time.Second)))
 	if b.Records()[0].Entries[0].Healthy {
 		t.Error("health waits with load")
 	}
 }
 
-func TestAChangeOfALongRecordIsBroadcastAloneAndMakesUpForLostOnes(t *testing.T) {
+func TestMachine_BroadcastsChangesOfLongRecord(t *testing.T) {
 	a, b, c := machine("n1", "n2", "n3"), machine("n2", "n1"), machine("n3", "n1")
 	var list []records.Entry
 	for i := range 400 {
 		list = append(list, app(fmt.Sprintf("application-%03d", i)))
 	}
 	must(t, a.Serve(list))
-	announced := said(a, start)
+	announced := broadcasts(a, start)
 	hear(b, start, announced)
 	hear(c, start, announced)
 	now := start.Add(time.Second)
@@ -221,12 +223,12 @@ func TestAChangeOfALongRecordIsBroadcastAloneAndMakesUpForLostOnes(t *testing.T)
 		list[i].Healthy = false
 		list = append(list[:10], list[11:]...) // the eleventh goes
 		must(t, a.Serve(list))
-		news := said(a, now)
+		news := broadcasts(a, now)
 		if len(news) == 0 || len(news[0]) > 600 {
-			t.Fatalf("a change of one of 400 is told in %d messages", len(news))
+			t.Fatalf("a change of one of 400 is announced in %d messages", len(news))
 		}
 		hear(b, now, news)
-		if i == 2 { // c hears the last alone
+		if i == 2 { // c receives only the last
 			hear(c, now, news)
 		}
 	}
@@ -237,17 +239,17 @@ func TestAChangeOfALongRecordIsBroadcastAloneAndMakesUpForLostOnes(t *testing.T)
 	}
 }
 
-func TestABaseThatIsMissingIsPulled(t *testing.T) {
+func TestMachine_PullsMissingBase(t *testing.T) {
 	a, b := machine("n1", "n2"), machine("n2", "n1")
 	var list []records.Entry
 	for i := range 400 {
 		list = append(list, app(fmt.Sprintf("application-%03d", i)))
 	}
 	must(t, a.Serve(list))
-	said(a, start)
+	broadcasts(a, start)
 	list[7].Healthy = false
 	must(t, a.Serve(list))
-	hear(b, start, said(a, start.Add(time.Second)))
+	hear(b, start, broadcasts(a, start.Add(time.Second)))
 	if got := shows(b); got != "" {
 		t.Errorf("a change without its base shows %.50q", got)
 	}
@@ -257,10 +259,10 @@ func TestABaseThatIsMissingIsPulled(t *testing.T) {
 	}
 }
 
-func TestAnAnswerIsBoundedAndTheRestIsAskedForAtOnce(t *testing.T) {
+func TestMachine_BoundsAnswersAndPullsRest(t *testing.T) {
 	bounds := records.DefaultBounds()
 	bounds.Answer = 2000
-	a, b := records.New(records.Options{Self: life("n1"), Bounds: bounds}), machine("n2")
+	a, b := records.New(records.Options{Self: incarnation("n1"), Bounds: bounds}), machine("n2")
 	var names []string
 	for i := range 30 {
 		names = append(names, fmt.Sprintf("x%02d", i))
@@ -270,7 +272,7 @@ func TestAnAnswerIsBoundedAndTheRestIsAskedForAtOnce(t *testing.T) {
 	for _, n := range names {
 		m := machine(n)
 		must(t, m.Serve([]records.Entry{app("a-" + strings.Repeat(n, 10)), app("b-" + n)}))
-		hear(a, start, said(m, start))
+		hear(a, start, broadcasts(m, start))
 	}
 	must(t, b.Compare(start, a.Digest()))
 	rounds := 0
@@ -289,9 +291,9 @@ func TestAnAnswerIsBoundedAndTheRestIsAskedForAtOnce(t *testing.T) {
 	}
 }
 
-func TestWhatIsOverTheBoundsIsRefused(t *testing.T) {
-	bounds := records.Bounds{Apps: 3, Record: 1000, Lives: 4, Bytes: 600, Message: 1000, Answer: 1000}
-	m := records.New(records.Options{Self: life("n0"), Bounds: bounds})
+func TestMachine_RefusesRecordsOverBounds(t *testing.T) {
+	bounds := records.Bounds{Apps: 3, Record: 1000, Incarnations: 4, Bytes: 600, Message: 1000, Answer: 1000}
+	m := records.New(records.Options{Self: incarnation("n0"), Bounds: bounds})
 	var four []records.Entry
 	for i := range 4 {
 		four = append(four, app(fmt.Sprint("a", i)))
@@ -302,7 +304,8 @@ func TestWhatIsOverTheBoundsIsRefused(t *testing.T) {
 	if err := m.Serve([]records.Entry{app("a"), app("a")}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("twice: %v", err)
 	}
-	if err := m.Serve([]records.Entry{{App: records.App{ID: "a"}, Protocol: "carrier pigeon"}}); !fault.Is(err, fault.Invalid) {
+	if err := m.Serve([]records.Entry{{App: records.App{ID: "a"}, Protocol: "carrier pigeon"}}); !fault.Is(err,
+		fault.Invalid) {
 		t.Errorf("an unknown protocol: %v", err)
 	}
 	var names []string
@@ -317,7 +320,7 @@ func TestWhatIsOverTheBoundsIsRefused(t *testing.T) {
 			list = append(four, app("b"))
 		}
 		must(t, o.Serve(list))
-		hear(m, start, said(o, start))
+		hear(m, start, broadcasts(o, start))
 	}
 	if n, size := m.Size(); n > 4 || size > 600 || n == 0 {
 		t.Errorf("%d records of %d bytes are held", n, size)
@@ -327,56 +330,56 @@ func TestWhatIsOverTheBoundsIsRefused(t *testing.T) {
 	}
 }
 
-func TestAnotherNodeCannotWriteThisNodesRecord(t *testing.T) {
-	m, forger := machine("n1", "n2"), records.New(records.Options{Self: life("n1")})
+func TestMachine_OnlyOwnNodeWritesItsRecord(t *testing.T) {
+	m, forger := machine("n1", "n2"), records.New(records.Options{Self: incarnation("n1")})
 	must(t, m.Serve([]records.Entry{app("mine")}))
 	for i := range 5 {
 		must(t, forger.Serve([]records.Entry{app(fmt.Sprint("forged", i))}))
 	}
-	hear(m, start, said(forger, start))
+	hear(m, start, broadcasts(forger, start))
 	must(t, m.Compare(start, forger.Digest()))
 	if got := shows(m); got != "n1:mine" || len(m.Pulls(start.Add(time.Second))) > 0 {
 		t.Errorf("shows %q", got)
 	}
 }
 
-func TestANodeThatCannotBeAskedIsGivenUp(t *testing.T) {
+func TestMachine_GivesUpUnreachableNode(t *testing.T) {
 	b := machine("n2", "n1")
-	asked := 0
+	pulls := 0
 	for s := range 120 {
 		now := start.Add(time.Duration(s) * time.Second)
 		b.Tick(now)
 		for _, p := range b.Pulls(now) {
-			asked++
+			pulls++
 			if err := b.Pulled(now, p, nil, fault.New(fault.Unavailable, "test", "not there")); err == nil {
 				t.Fatal("the error is lost")
 			}
 		}
 	}
-	if asked == 0 || asked > 15 {
-		t.Errorf("asked %d times in two minutes", asked)
+	if pulls == 0 || pulls > 15 {
+		t.Errorf("%d pulls in two minutes", pulls)
 	}
 }
 
-// A life that has just shown up may be asked to be waited for, but not for long.
-func TestNewsIsExpectedOfALifeThatHasJustShownUp(t *testing.T) {
+// Expecting is true for a new incarnation, but not for long.
+func TestExpecting_NewIncarnation(t *testing.T) {
 	m := machine("n1")
 	if m.Expecting(start) {
-		t.Error("of nobody")
+		t.Error("expecting news of no node")
 	}
 	know(m, start, "n2", "n3 failed")
 	if !m.Expecting(start.Add(time.Second)) {
-		t.Error("not of n2")
+		t.Error("not expecting news of n2")
 	}
 	if m.Expecting(start.Add(4 * time.Second)) {
-		t.Error("still, of one that has nothing to say")
+		t.Error("still expecting news of an incarnation that serves nothing")
 	}
 	other := machine("n2", "n1")
 	if err := other.Serve([]records.Entry{app("orders")}); err != nil {
 		t.Fatal(err)
 	}
-	hear(m, start, said(other, start))
+	hear(m, start, broadcasts(other, start))
 	if m.Expecting(start.Add(time.Second)) {
-		t.Error("of one that has told")
+		t.Error("expecting news of an incarnation that has announced its record")
 	}
 }

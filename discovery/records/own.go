@@ -5,48 +5,49 @@ import (
 	"time"
 )
 
-// coalesce is how long changes of the own record are collected before they are told: an
-// application that comes and goes quickly costs ten broadcasts a second at most.
+// coalesce is the shortest time between two broadcasts of this node's record. The changes in between are sent by one
+// broadcast. So an application that starts and stops repeatedly causes at most ten broadcasts per second.
 const coalesce = 100 * time.Millisecond
 
-// Broadcasts that tell of nothing but load are so far apart that all members together send
-// few of them: a hint must not crowd out news.
+// The pause between two broadcasts that change only the load is at least loadPause, and at least loadPausePerOne
+// times the number of members. With more members the pause is longer, so that load does not displace other
+// messages.
 const (
 	loadPause       = 2 * time.Second
 	loadPausePerOne = 250 * time.Millisecond // for each member
 )
 
-// maxGone is how many applications that are no longer served are remembered, so that
-// changes since an older version can be told.
+// maxGone is how many applications that are no longer served are remembered. Updates from an older version of the
+// record must name them.
 const maxGone = 256
 
-// own is this node's record as it writes it.
+// own is this node's record.
 type own struct {
 	entries []Entry // by App
 	changed map[App]uint64
 	gone    map[App]uint64 // no longer served, since this version
-	floor   uint64         // changes since an older version cannot be told any more
+	floor   uint64         // changes since a version below it are not known any more
 	version uint64
 
-	told  *Record // as others were told; nil = not yet
-	at    time.Time
-	minor bool // what is untold is load alone
+	announced *Record // the last one that was broadcast; nil = none yet
+	at        time.Time
+	minor     bool // only loads have changed since announced
 }
 
-// toldVersion is the version that others were told; 0 = none.
-func (o *own) toldVersion() uint64 {
-	if o.told == nil {
+// announcedVersion returns the version that was broadcast last, or 0.
+func (o *own) announcedVersion() uint64 {
+	if o.announced == nil {
 		return 0
 	}
-	return o.told.Version
+	return o.announced.Version
 }
 
-// put takes in what the node serves now; it reports whether that is news.
+// put sets what the node serves now. It reports whether that changed anything.
 func (o *own) put(entries []Entry) bool {
 	if o.version > 0 && slices.Equal(o.entries, entries) {
 		return false
 	}
-	o.minor = o.version > 0 && (o.toldVersion() == o.version || o.minor) && onlyLoad(o.entries, entries)
+	o.minor = o.version > 0 && (o.announcedVersion() == o.version || o.minor) && onlyLoad(o.entries, entries)
 	o.version++
 	old := Record{Entries: o.entries}
 	next := Record{Entries: slices.Clone(entries)}
@@ -71,7 +72,7 @@ func onlyLoad(a, b []Entry) bool {
 	return slices.EqualFunc(a, b, func(x, y Entry) bool { x.Load, y.Load = 0, 0; return x == y })
 }
 
-// forget drops the oldest of those gone above maxGone.
+// forget drops the oldest applications of gone above maxGone.
 func (o *own) forget() {
 	for len(o.gone) > maxGone {
 		oldest, at := App{}, o.version+1
@@ -85,24 +86,25 @@ func (o *own) forget() {
 	}
 }
 
-// due reports whether it is time to tell others.
+// due reports whether a broadcast is to be sent now.
 func (o *own) due(now time.Time, members int) bool {
 	pause := coalesce
 	if o.minor {
 		pause = max(loadPause, time.Duration(members)*loadPausePerOne)
 	}
-	return o.version > o.toldVersion() && (o.told == nil || now.Sub(o.at) >= pause)
+	return o.version > o.announcedVersion() && (o.announced == nil || now.Sub(o.at) >= pause)
 }
 
-// tell fixes what others are told from now on.
-func (o *own) tell(self Life, now time.Time) {
-	o.told, o.at, o.minor = o.record(self), now, false
+// announce makes the current record the announced one.
+func (o *own) announce(self Incarnation, now time.Time) {
+	o.announced, o.at, o.minor = o.record(self), now, false
 }
 
-// message is what to broadcast: the whole record if it fits, else the changes since the
-// oldest version that fits, else that there is a new version.
-func (o *own) message(self Life, limit int) []byte {
-	whole := update{life: self, version: o.version, put: o.entries}
+// message returns the broadcast of the current version of the record, at most limit bytes long. It is the whole
+// record if that fits. Otherwise it is the changes since an older version, the oldest for which they fit. If no
+// changes fit, it is only the number of the current version.
+func (o *own) message(self Incarnation, limit int) []byte {
+	whole := update{incarnation: self, version: o.version, put: o.entries}
 	if b := whole.encode(); len(b) <= limit {
 		return b
 	}
@@ -118,8 +120,8 @@ func (o *own) message(self Life, limit int) []byte {
 // maxBases bounds how many versions message tries.
 const maxBases = 16
 
-// bases are versions whose successors could be told, the newest last: the more changes a
-// broadcast carries, the more it makes up for those that got lost.
+// bases returns older versions, in ascending order, for which all later changes are known. A broadcast contains the
+// changes since one of them. With an older version it replaces more of the earlier broadcasts that may be lost.
 func (o *own) bases() []uint64 {
 	var all []uint64
 	for _, v := range o.changed {
@@ -134,9 +136,9 @@ func (o *own) bases() []uint64 {
 	return all[max(0, len(all)-maxBases):]
 }
 
-// since is what changed after base.
-func (o *own) since(self Life, base uint64) update {
-	u := update{life: self, base: base, version: o.version}
+// since returns the changes after base.
+func (o *own) since(self Incarnation, base uint64) update {
+	u := update{incarnation: self, base: base, version: o.version}
 	for _, e := range o.entries {
 		if o.changed[e.App] > base {
 			u.put = append(u.put, e)
@@ -151,15 +153,15 @@ func (o *own) since(self Life, base uint64) update {
 	return u
 }
 
-// record is the own record as it stands.
-func (o *own) record(self Life) *Record {
+// record returns this node's current record.
+func (o *own) record(self Incarnation) *Record {
 	return newRecord(self, o.version, o.entries)
 }
 
-func newRecord(l Life, version uint64, entries []Entry) *Record {
+func newRecord(l Incarnation, version uint64, entries []Entry) *Record {
 	size := len(l.Node) + len(l.Boot) + 16
 	for i := range entries {
 		size += entrySize(&entries[i])
 	}
-	return &Record{Life: l, Version: version, Entries: entries, size: size, hash: l.hash(version)}
+	return &Record{Incarnation: l, Version: version, Entries: entries, size: size, hash: l.hash(version)}
 }

@@ -8,80 +8,83 @@ import (
 )
 
 const (
-	// askAfter is how long a life may be alive before it is asked for a record that nobody
-	// brought; the pause doubles up to askPause.
+	// This node pulls the record of an incarnation that has been alive for askAfter and has sent no record. The
+	// pause before the next pull doubles, up to askPause.
 	askAfter = 10 * time.Second
 	askPause = time.Minute
 
-	maxPulls    = 4                      // under way at a time
-	maxAsked    = 512                    // records in one question
-	spreadPulls = 300 * time.Millisecond // over which nodes that hear of a long record at the same time ask for it
+	maxPulls = 4   // in progress at a time
+	maxAsked = 512 // records in one question
+	// spreadPulls is the time over which pulls are distributed when many nodes learn of the same long record at
+	// once.
+	spreadPulls = 300 * time.Millisecond
 	retryPull   = 500 * time.Millisecond
 	maxTries    = 3
 )
 
-// want is a version that somebody has and this node lacks.
+// want describes a version that another node has and this node lacks.
 type want struct {
 	version uint64
-	from    Life // who has it; its owner is tried next
+	from    Incarnation // which node has it; the owner is tried next
 	due     time.Time
 	tries   int
 	busy    bool // it is being pulled
 }
 
-// pulls are what this node lacks.
+// pulls describes what this node lacks.
 type pulls struct {
-	wants  map[Life]*want
-	digest Life // whose digest to pull next; zero = nobody's
+	wants  map[Incarnation]*want
+	digest Incarnation // the node whose digest to pull next; zero = none
 	flying int
 }
 
-// Pull is a question to another node, to be sent to its peer port.
+// Pull is a question to send to another node's peer port.
 type Pull struct {
 	Peer    string // id under which it is dialled
 	Request []byte
 
-	from  Life
-	lives []Life // none = its digest is asked for
+	from         Incarnation
+	incarnations []Incarnation // none = the digest is requested
 }
 
-// What names what is pulled: "digest" or "records".
+// What returns what is pulled: "digest" or "records".
 func (p *Pull) What() string {
-	if len(p.lives) == 0 {
+	if len(p.incarnations) == 0 {
 		return "digest"
 	}
 	return "records"
 }
 
-// want notes that from has a version of a record.
-func (m *Machine) want(now time.Time, a announcement, from Life, after time.Duration) {
-	n := m.members[a.life]
-	if n == nil || n.State != Alive || len(m.pulls.wants) >= m.bounds.Lives {
+// want records that from has a version of a record.
+func (m *Machine) want(now time.Time, a announcement, from Incarnation, after time.Duration) {
+	n := m.members[a.incarnation]
+	if n == nil || n.State != Alive || len(m.pulls.wants) >= m.bounds.Incarnations {
 		return
 	}
-	w := m.pulls.wants[a.life]
+	w := m.pulls.wants[a.incarnation]
 	if w == nil {
 		w = &want{due: now.Add(after)}
-		m.pulls.wants[a.life] = w
+		m.pulls.wants[a.incarnation] = w
 	}
 	if a.version > w.version {
 		w.version, w.from, w.tries = a.version, from, 0
 	}
 }
 
-// got ends the wish for a version that came.
-func (p *pulls) got(l Life, version uint64) {
+// got removes the want for a version that arrived.
+func (p *pulls) got(l Incarnation, version uint64) {
 	if w := p.wants[l]; w != nil && w.version <= version {
 		delete(p.wants, l)
 	}
 }
 
-// jitter spreads what many nodes do at once; it is the same for the same two.
-func (m *Machine) jitter(l Life) time.Duration {
+// jitter returns the delay of a pull of l's record, less than spreadPulls. Different nodes have different delays,
+// so that they do not pull at the same moment. For a pair of nodes the delay is always the same.
+func (m *Machine) jitter(l Incarnation) time.Duration {
 	return time.Duration((m.self.hash(1) ^ l.hash(2)) % uint64(spreadPulls))
 }
 
-// askSilent wants a record of each life that has been alive for a while without one.
+// askSilent plans pulls from incarnations that are alive and have not sent their record for some time.
 func (m *Machine) askSilent(now time.Time) {
 	for l, n := range m.members {
 		if n.State != Alive || now.Before(n.nextAsk) {
@@ -99,11 +102,11 @@ func (m *Machine) askSilent(now time.Time) {
 	}
 }
 
-// Pulls returns the questions to send now. Each must be ended by Pulled.
+// Pulls returns the questions to send now. Pulled must be called for each.
 func (m *Machine) Pulls(now time.Time) []Pull {
 	var out []Pull
-	if d := m.pulls.digest; d != (Life{}) && m.pulls.flying < maxPulls {
-		m.pulls.digest = Life{}
+	if d := m.pulls.digest; d != (Incarnation{}) && m.pulls.flying < maxPulls {
+		m.pulls.digest = Incarnation{}
 		if peer := m.Peer(d); peer != "" && m.alive(d) {
 			out = append(out, Pull{Peer: peer, Request: (&ask{}).encode(), from: d})
 			m.pulls.flying++
@@ -119,79 +122,80 @@ func (m *Machine) Pulls(now time.Time) []Pull {
 	return out
 }
 
-// sources are the lives to ask, in order, of which a wish is due.
-func (m *Machine) sources(now time.Time) []Life {
-	seen := map[Life]bool{}
+// sources returns the incarnations with a want that is due, in order.
+func (m *Machine) sources(now time.Time) []Incarnation {
+	seen := map[Incarnation]bool{}
 	for l, w := range m.pulls.wants {
 		if w.busy {
 			continue
 		}
 		if m.source(l, w); m.Peer(w.from) == "" {
-			delete(m.pulls.wants, l) // nobody can be asked
+			delete(m.pulls.wants, l) // no node has it
 		} else if w.ready(now) {
 			seen[w.from] = true
 		}
 	}
-	out := make([]Life, 0, len(seen))
+	out := make([]Incarnation, 0, len(seen))
 	for l := range seen {
 		out = append(out, l)
 	}
-	slices.SortFunc(out, Life.compare)
+	slices.SortFunc(out, Incarnation.compare)
 	return out
 }
 
 func (w *want) ready(now time.Time) bool { return !w.busy && !now.Before(w.due) }
 
-// source turns to the owner where whoever had the record is gone.
-func (m *Machine) source(l Life, w *want) {
+// source switches to the owner if the node that had the record is gone.
+func (m *Machine) source(l Incarnation, w *want) {
 	if !m.alive(w.from) || m.Peer(w.from) == "" {
 		w.from = l
 	}
 }
 
-func (m *Machine) pull(now time.Time, from Life) Pull {
+func (m *Machine) pull(now time.Time, from Incarnation) Pull {
 	var a ask
 	for l, w := range m.pulls.wants {
 		if w.from == from && w.ready(now) {
 			a.list = append(a.list, announcement{l, m.have(l)})
 		}
 	}
-	slices.SortFunc(a.list, func(x, y announcement) int { return cmp.Or(x.life.compare(y.life)) })
+	slices.SortFunc(a.list, func(x, y announcement) int { return cmp.Or(x.incarnation.compare(y.incarnation)) })
 	a.list = a.list[:min(len(a.list), maxAsked)]
 	p := Pull{Peer: m.Peer(from), from: from, Request: a.encode()}
 	for _, x := range a.list {
-		p.lives = append(p.lives, x.life)
-		m.pulls.wants[x.life].busy = true
+		p.incarnations = append(p.incarnations, x.incarnation)
+		m.pulls.wants[x.incarnation].busy = true
 	}
 	return p
 }
 
-// Pulled takes in the answer to a question, or that there was none.
+// Pulled processes the answer to a question, or its error.
 func (m *Machine) Pulled(now time.Time, p Pull, answer []byte, err error) error {
 	m.pulls.flying--
-	if err == nil && len(p.lives) == 0 {
+	if err == nil && len(p.incarnations) == 0 {
 		return m.Compare(now, answer)
 	}
 	took := 0
 	if err == nil {
 		took, err = m.takeAll(now, answer)
 	}
-	for _, l := range p.lives {
+	for _, l := range p.incarnations {
 		w := m.pulls.wants[l]
 		if w == nil {
 			continue
 		}
 		w.busy = false
 		if took > 0 && m.have(l) < w.version && w.tries < maxTries {
-			continue // the answer was full: ask for the rest at once
+			continue // the answer was full: request the rest at once
 		}
 		m.failed(now, l, w)
 	}
 	return err
 }
 
-// failed tries the owner next, and gives up in the end: comparing digests finds it again.
-func (m *Machine) failed(now time.Time, l Life, w *want) {
+// failed records that a pull of l's record failed. The next attempt asks l itself. After maxTries failures the pull
+// is given up; the next comparison of digests finds the missing record again.
+func (m *Machine) failed(now time.Time, l Incarnation, w *want) {
 	w.tries++
 	w.from, w.due = l, now.Add(retryPull<<w.tries)
 	if w.tries >= maxTries {
@@ -222,7 +226,7 @@ func (m *Machine) takeAll(now time.Time, answer []byte) (took int, err error) {
 	return took, nil
 }
 
-// Answer serves a pull of another node.
+// Answer answers a pull of another node.
 func (m *Machine) Answer(request []byte) ([]byte, error) {
 	k, r := open(request)
 	list := r.announcements(maxAsked)
@@ -237,23 +241,24 @@ func (m *Machine) Answer(request []byte) ([]byte, error) {
 	var body []byte
 	n := uint64(0)
 	for _, a := range list {
-		rec := m.record(a.life)
+		rec := m.record(a.incarnation)
 		if rec == nil || rec.Version <= a.version {
 			continue
 		}
 		if n > 0 && len(body)+2*rec.size+recordOverhead > m.bounds.Answer {
 			break
 		}
-		body = (&update{life: rec.Life, version: rec.Version, put: rec.Entries}).append(body)
+		body = (&update{incarnation: rec.Incarnation, version: rec.Version, put: rec.Entries}).append(body)
 		n++
 	}
 	return append(binary.AppendUvarint(header(kindRecords), n), body...), nil
 }
 
-// record is the record of a life, this node's own included, as others may have it.
-func (m *Machine) record(l Life) *Record {
+// record returns the record of an incarnation as it may be sent to other nodes, or nil if there is none. For this
+// node it is the last announced record.
+func (m *Machine) record(l Incarnation) *Record {
 	if l == m.self {
-		return m.own.told
+		return m.own.announced
 	}
 	if h := m.held[l]; h != nil {
 		return h.record

@@ -7,51 +7,53 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// summaryPause is how often each node tells a few others the hash over all it knows.
+// summaryPause is how often each node sends a hash of all its records to a few others.
 const summaryPause = 500 * time.Millisecond
 
-// settle is how long a catalogue must have been unchanged before a difference counts: news
-// on its way makes hashes differ, and comes by itself.
+// settle is how long this catalogue must have been unchanged before a difference from another node's hash counts.
+// While changes are being broadcast, hashes differ, but no pull is needed.
 const settle = time.Second
 
-// patience is how long every hash may differ while news goes on before it counts all the same.
+// patience is how long all received hashes may differ from this node's hash. After that, differences count even
+// while the catalogue changes.
 const patience = 3 * time.Second
 
-// The pauses between two digests pulled. The first doubles while digests bring nothing.
+// The pause between two pulls of a digest. It starts at minDigestPause and doubles, up to maxDigestPause, while
+// digests bring nothing new.
 const (
-	firstDigestPause = time.Second
-	lastDigestPause  = 30 * time.Second
-	busyDigestPause  = 3 * time.Second // while news goes on
+	minDigestPause  = time.Second
+	maxDigestPause  = 30 * time.Second
+	busyDigestPause = 3 * time.Second // during changes
 )
 
-// maxQueued bounds the broadcasts that wait.
+// maxQueued bounds the queued broadcasts.
 const maxQueued = 4096
 
-// comparison is how this catalogue is held against those of others.
+// comparison is the state of comparing this catalogue with those of other nodes.
 type comparison struct {
 	hash  uint64
-	fresh bool // hash is that of the records
+	fresh bool // hash is that of the current records
 
-	summaries int       // still to be sent in this round
-	sentAt    time.Time // the last round
-	gainedAt  time.Time // when something new was last taken in
-	agreedAt  time.Time // when another node last had the same
-	differs   time.Time // since when none has; zero = the last one had
+	summaries int       // left to send in this round
+	sentAt    time.Time // time of the last round
+	gainedAt  time.Time // when something new was last applied
+	agreedAt  time.Time // when another node last had the same hash
+	differs   time.Time // since when no node had the same hash; zero = the last one had
 
-	pulledAt time.Time // the last digest
+	pulledAt time.Time // time of the last digest
 	pause    time.Duration
 }
 
 func (c *comparison) gained(now time.Time) { c.gainedAt, c.pause = now, 0 }
 
-// Hash is the same on nodes that hold the same records of the same lives.
+// Hash is equal on nodes that hold the same records of the same incarnations.
 func (m *Machine) Hash() uint64 {
 	if m.compare.fresh {
 		return m.compare.hash
 	}
 	hash := uint64(0)
-	if m.own.told != nil {
-		hash = m.own.told.hash
+	if m.own.announced != nil {
+		hash = m.own.announced.hash
 	}
 	for l, h := range m.held {
 		if h.record != nil && m.alive(l) {
@@ -62,23 +64,23 @@ func (m *Machine) Hash() uint64 {
 	return hash
 }
 
-// Agreed is when another node last had the same records; zero = never.
+// Agreed returns when another node last had the same records; zero = never.
 func (m *Machine) Agreed() time.Time { return m.compare.agreedAt }
 
-// broadcast is one message in the queue; a newer one about the same life takes its place.
+// broadcast is one queued message. A newer one about the same incarnation replaces it.
 type broadcast struct {
-	life Life
-	msg  []byte
+	incarnation Incarnation
+	msg         []byte
 }
 
 // Invalidates implements memberlist.Broadcast.
 func (b broadcast) Invalidates(o memberlist.Broadcast) bool {
 	other, ok := o.(broadcast)
-	return ok && other.life == b.life
+	return ok && other.incarnation == b.incarnation
 }
 
 // Name implements memberlist.NamedBroadcast.
-func (b broadcast) Name() string { return b.life.String() }
+func (b broadcast) Name() string { return b.incarnation.String() }
 
 // Message implements memberlist.Broadcast.
 func (b broadcast) Message() []byte { return b.msg }
@@ -86,10 +88,10 @@ func (b broadcast) Message() []byte { return b.msg }
 // Finished implements memberlist.Broadcast.
 func (b broadcast) Finished() {}
 
-// spread queues a message about a life.
-func (m *Machine) spread(l Life, msg []byte) {
+// spread queues a message about an incarnation.
+func (m *Machine) spread(l Incarnation, msg []byte) {
 	if l == m.self {
-		m.compare.fresh = false // the told version is part of the hash
+		m.compare.fresh = false // the announced version is part of the hash
 	}
 	m.queue.QueueBroadcast(broadcast{l, msg})
 	if m.queue.NumQueued() > maxQueued {
@@ -97,11 +99,11 @@ func (m *Machine) spread(l Life, msg []byte) {
 	}
 }
 
-// relay passes on what is new, once.
-func (m *Machine) relay(now time.Time, l Life, version uint64, msg []byte) {
+// relay queues a message that is new, once.
+func (m *Machine) relay(now time.Time, l Incarnation, version uint64, msg []byte) {
 	h := m.held[l]
 	if h == nil {
-		if len(m.held) >= m.bounds.Lives || m.members[l] == nil && m.strays >= maxStrays {
+		if len(m.held) >= m.bounds.Incarnations || m.members[l] == nil && m.strays >= maxStrays {
 			m.counts.Refused++
 			return
 		}
@@ -117,10 +119,10 @@ func (m *Machine) relay(now time.Time, l Life, version uint64, msg []byte) {
 	}
 }
 
-// gap takes in that there is a version which has to be pulled.
+// gap records that there is a version which must be pulled.
 func (m *Machine) gap(now time.Time, a announcement, msg []byte) {
-	switch _, over := m.ended[a.life]; {
-	case a.life == m.self, a.version <= m.have(a.life):
+	switch _, over := m.ended[a.incarnation]; {
+	case a.incarnation == m.self, a.version <= m.have(a.incarnation):
 		m.counts.Old++
 		return
 	case over:
@@ -128,12 +130,12 @@ func (m *Machine) gap(now time.Time, a announcement, msg []byte) {
 		return
 	}
 	m.counts.Gaps++
-	m.want(now, a, a.life, m.jitter(a.life))
-	m.relay(now, a.life, a.version, msg)
+	m.want(now, a, a.incarnation, m.jitter(a.incarnation))
+	m.relay(now, a.incarnation, a.version, msg)
 }
 
-// Broadcasts returns messages for the next packet: each costs overhead bytes more than its
-// length, and all together at most limit bytes.
+// Broadcasts returns messages for the next packet. The packet needs overhead bytes more for each message. The
+// messages with overhead take at most limit bytes together.
 func (m *Machine) Broadcasts(overhead, limit int) [][]byte {
 	out := m.queue.GetBroadcasts(overhead, limit)
 	for _, msg := range out {
@@ -151,18 +153,18 @@ func (m *Machine) Broadcasts(overhead, limit int) [][]byte {
 	return out
 }
 
-// Queued is the number of broadcasts that wait.
+// Queued returns the number of queued broadcasts.
 func (m *Machine) Queued() int { return m.queue.NumQueued() }
 
-// summarise has the next few packets carry the hash.
+// summarise adds the hash to the next few packets.
 func (m *Machine) summarise(now time.Time) {
-	if now.Sub(m.compare.sentAt) >= summaryPause && m.own.told != nil {
+	if now.Sub(m.compare.sentAt) >= summaryPause && m.own.announced != nil {
 		m.compare.sentAt, m.compare.summaries = now, m.fanout
 	}
 }
 
-// receiveSummary holds another node's hash against this one's; where they differ for long
-// enough, the node is asked for its digest.
+// receiveSummary compares the hash of another node's catalogue with the hash of this one. If they differ for long
+// enough, this node pulls the digest of the other node.
 func (m *Machine) receiveSummary(now time.Time, s summary) {
 	c := &m.compare
 	if s.sender == m.self {
@@ -175,23 +177,25 @@ func (m *Machine) receiveSummary(now time.Time, s summary) {
 	if c.differs.IsZero() {
 		c.differs = now
 	}
-	pause := max(c.pause, firstDigestPause)
+	pause := max(c.pause, minDigestPause)
 	if now.Sub(c.gainedAt) < settle {
 		if now.Sub(c.differs) < patience {
 			return
 		}
 		pause = busyDigestPause
 	}
-	if now.Sub(c.pulledAt) >= pause && m.pulls.digest == (Life{}) && m.alive(s.sender) && m.Peer(s.sender) != "" {
+	if now.Sub(c.pulledAt) >= pause && m.pulls.digest == (Incarnation{}) && m.alive(s.sender) &&
+		m.Peer(s.sender) != "" {
 		m.pulls.digest = s.sender
-		c.pulledAt, c.pause = now, min(max(2*c.pause, firstDigestPause), lastDigestPause)
+		c.pulledAt, c.pause = now, min(max(2*c.pause, minDigestPause), maxDigestPause)
 	}
 }
 
-// Digest is what LocalState of gossip carries: which versions this node has of all.
+// Digest returns the bytes that gossip sends as this node's LocalState: the versions of all records that this node
+// has.
 func (m *Machine) Digest() []byte {
 	d := digest{sender: m.self}
-	if v := m.own.toldVersion(); v > 0 {
+	if v := m.own.announcedVersion(); v > 0 {
 		d.list = append(d.list, announcement{m.self, v})
 	}
 	for l, h := range m.held {
@@ -199,21 +203,21 @@ func (m *Machine) Digest() []byte {
 			d.list = append(d.list, announcement{l, h.record.Version})
 		}
 	}
-	slices.SortFunc(d.list, func(a, b announcement) int { return a.life.compare(b.life) })
+	slices.SortFunc(d.list, func(a, b announcement) int { return a.incarnation.compare(b.incarnation) })
 	return d.encode()
 }
 
-// Compare takes in another node's Digest: what is newer there is wanted from it.
+// Compare reads another node's Digest. Versions that are newer there are pulled from it.
 func (m *Machine) Compare(now time.Time, b []byte) error {
 	k, r := open(b)
-	d := digest{sender: r.life(), list: r.announcements(m.bounds.Lives + 1)}
+	d := digest{sender: r.incarnation(), list: r.announcements(m.bounds.Incarnations + 1)}
 	if k != kindDigest || !r.end() {
 		m.counts.Bad++
 		return errUnreadable("a digest of applications")
 	}
 	m.counts.Received[k]++
 	for _, a := range d.list {
-		if _, over := m.ended[a.life]; !over && a.life != m.self && a.version > m.have(a.life) {
+		if _, over := m.ended[a.incarnation]; !over && a.incarnation != m.self && a.version > m.have(a.incarnation) {
 			m.want(now, a, d.sender, 0)
 		}
 	}

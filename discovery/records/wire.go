@@ -7,21 +7,22 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Every message begins with one byte of version and one of kind. Numbers are uvarints; texts
-// are a length and bytes. An entry has a length of its own, and a reader skips what it does
-// not know at its end, so fields can be added under one version.
+// wireVersion is the first byte of every message. The second byte is the kind of the message.
+// Numbers are uvarints. A text is a length and bytes. Every entry begins with its length. A reader
+// skips bytes at the end of an entry that it does not know, so fields can be added without a new
+// version.
 const wireVersion = 1
 
-// Kind is what a message is for.
+// Kind is the kind of a message.
 type Kind byte
 
-// The kinds. A number is never used again for something else.
+// The kinds. A number is never reused.
 const (
-	kindUpdate   Kind = 1 // a record, whole or what changed since a base
+	kindUpdate   Kind = 1 // a record, whole or the changes since a base
 	kindAnnounce Kind = 2 // a record has a new version that is too long to broadcast
 	kindSummary  Kind = 3 // a hash over all records of the sender
 	kindDigest   Kind = 4 // all records of the sender by their versions
-	kindAsk      Kind = 5 // a pull: of a digest, or of records
+	kindAsk      Kind = 5 // a pull of a digest or of records
 	kindRecords  Kind = 6 // the answer to a pull of records: updates
 )
 
@@ -30,7 +31,7 @@ func Kinds() []Kind {
 	return []Kind{kindUpdate, kindAnnounce, kindSummary, kindDigest, kindAsk, kindRecords}
 }
 
-// String is the word for a kind, as metrics know it.
+// String returns the name of a kind in metrics.
 func (k Kind) String() string {
 	words := [...]string{"", "update", "announce", "summary", "digest", "ask", "records"}
 	if int(k) >= len(words) {
@@ -39,31 +40,31 @@ func (k Kind) String() string {
 	return words[k]
 }
 
-// update is a record, or what changed in it after the version base.
+// update is a record, or its changes after the version base.
 type update struct {
-	life    Life
-	base    uint64 // 0 = everything
-	version uint64
-	put     []Entry // by App
-	gone    []App   // by App; only with a base
+	incarnation Incarnation
+	base        uint64 // 0 = everything
+	version     uint64
+	put         []Entry // by App
+	gone        []App   // by App; only with a base
 }
 
-// announcement says which version of a record there is.
+// announcement is the version of a record.
 type announcement struct {
-	life    Life
-	version uint64
+	incarnation Incarnation
+	version     uint64
 }
 
 // summary is the hash of all records that a node shows.
 type summary struct {
-	sender Life
+	sender Incarnation
 	hash   uint64
 }
 
-// digest is all that a node shows, without the contents.
+// digest lists the versions of all records that a node shows.
 type digest struct {
-	sender Life
-	list   []announcement // by life
+	sender Incarnation
+	list   []announcement // by incarnation
 }
 
 func header(k Kind) []byte { return []byte{wireVersion, byte(k)} }
@@ -72,16 +73,16 @@ func putText(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-func putLife(b []byte, l Life) []byte { return putText(putText(b, l.Node), l.Boot) }
+func putLife(b []byte, l Incarnation) []byte { return putText(putText(b, l.Node), l.Boot) }
 
 func protocolCode(p Protocol) int {
 	if p == unknown {
-		return codeUnknown // what cannot be read is passed on as such
+		return codeUnknown // an unknown protocol is passed on as such
 	}
 	return slices.Index(protocolCodes(), p)
 }
 
-// codeUnknown never stands for a protocol.
+// codeUnknown is never the code of a protocol.
 const codeUnknown = 255
 
 const flagHealthy = 1
@@ -96,13 +97,13 @@ func putEntry(b []byte, e *Entry) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(fields))), fields...)
 }
 
-// entrySize is at least what putEntry adds.
+// entrySize is a lower bound for what putEntry adds.
 func entrySize(e *Entry) int { return len(e.App.ID) + len(e.App.Namespace) + 9 }
 
 func (u *update) encode() []byte { return u.append(header(kindUpdate)) }
 
 func (u *update) append(b []byte) []byte {
-	b = binary.AppendUvarint(binary.AppendUvarint(putLife(b, u.life), u.base), u.version)
+	b = binary.AppendUvarint(binary.AppendUvarint(putLife(b, u.incarnation), u.base), u.version)
 	b = binary.AppendUvarint(b, uint64(len(u.put)))
 	for i := range u.put {
 		b = putEntry(b, &u.put[i])
@@ -115,7 +116,7 @@ func (u *update) append(b []byte) []byte {
 }
 
 func (a *announcement) encode() []byte {
-	return binary.AppendUvarint(putLife(header(kindAnnounce), a.life), a.version)
+	return binary.AppendUvarint(putLife(header(kindAnnounce), a.incarnation), a.version)
 }
 
 func (s *summary) encode() []byte {
@@ -130,18 +131,18 @@ func (d *digest) encode() []byte {
 func putAnnouncements(b []byte, list []announcement) []byte {
 	b = binary.AppendUvarint(b, uint64(len(list)))
 	for _, a := range list {
-		b = binary.AppendUvarint(putLife(b, a.life), a.version)
+		b = binary.AppendUvarint(putLife(b, a.incarnation), a.version)
 	}
 	return b
 }
 
-// ask is the request of a pull: no lives ask for the digest. A life comes with the version
-// that the asker holds.
+// ask is the request of a pull: a list of incarnations, each with the version that the sender has.
+// An empty list requests the digest.
 type ask struct{ list []announcement }
 
 func (a *ask) encode() []byte { return putAnnouncements(header(kindAsk), a.list) }
 
-// reader takes a message apart; after damage bad is set, and everything reads as nothing.
+// reader parses a message. After damage bad is set, and every read returns zero.
 type reader struct {
 	b   []byte
 	bad bool
@@ -184,14 +185,14 @@ func (r *reader) octet() byte {
 	return 0
 }
 
-func (r *reader) life() Life {
-	l := Life{r.text(), r.text()}
+func (r *reader) incarnation() Incarnation {
+	l := Incarnation{r.text(), r.text()}
 	r.bad = r.bad || !l.valid()
 	return l
 }
 
-// count reads the length of a list whose elements take at least size bytes each: a number
-// that cannot be is refused before anything is made for it.
+// count reads the number of elements of a list, each of at least size bytes. If the message is too
+// short for that number, count fails before memory is allocated.
 func (r *reader) count(size int) int {
 	n := r.number()
 	if r.bad || n > uint64(len(r.b)/size) {
@@ -219,7 +220,7 @@ func (r *reader) entry() Entry {
 }
 
 func (r *reader) update() update {
-	u := update{life: r.life(), base: r.number(), version: r.number()}
+	u := update{incarnation: r.incarnation(), base: r.number(), version: r.number()}
 	const minEntry, minApp = 7, 3
 	n := r.count(minEntry)
 	if n > 0 {
@@ -235,7 +236,8 @@ func (r *reader) update() update {
 	return u
 }
 
-// sorted reports whether the lists rise strictly, and nothing is put and gone at a time.
+// sorted reports whether put and gone are each in strictly ascending order and no application is in
+// both.
 func (u *update) sorted() bool {
 	for i := 1; i < len(u.put); i++ {
 		if u.put[i-1].App.compare(u.put[i].App) >= 0 {
@@ -254,7 +256,7 @@ func (u *update) sorted() bool {
 }
 
 func (r *reader) announcement() announcement {
-	a := announcement{r.life(), r.number()}
+	a := announcement{r.incarnation(), r.number()}
 	return a
 }
 
@@ -273,7 +275,7 @@ func (r *reader) announcements(limit int) []announcement {
 }
 
 func (r *reader) summary() summary {
-	s := summary{sender: r.life()}
+	s := summary{sender: r.incarnation()}
 	if b := r.take(8); len(b) == 8 {
 		s.hash = binary.BigEndian.Uint64(b)
 	}
@@ -284,5 +286,6 @@ func (r *reader) summary() summary {
 func (r *reader) end() bool { return !r.bad && len(r.b) == 0 }
 
 func errUnreadable(what string) error {
-	return &fault.Error{Code: fault.Unimplemented, Op: "records", Msg: what + " cannot be read", Hint: "run versions that are at most one apart"}
+	return &fault.Error{Code: fault.Unimplemented, Op: "records", Msg: what + " cannot be read",
+		Hint: "run versions that are at most one apart"}
 }

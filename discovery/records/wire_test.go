@@ -10,9 +10,8 @@ import (
 	"github.com/quorate/quorate/discovery/records"
 )
 
-// TestTheFormOfRecordsStaysReadable holds bytes of version 1: nodes of one cluster may be
-// one version apart.
-func TestTheFormOfRecordsStaysReadable(t *testing.T) {
+// The bytes are those of version 1: nodes of one cluster may be one version apart.
+func TestWire_Version1StaysReadable(t *testing.T) {
 	const want = "0101" + // version, update
 		"026e31" + "13" + "30313933623263346435653161326233633464" + // n1 and its boot id
 		"00" + "01" + "02" + // whole, version 1, two entries
@@ -22,7 +21,7 @@ func TestTheFormOfRecordsStaysReadable(t *testing.T) {
 	m := machine("n1")
 	must(t, m.Serve([]records.Entry{{App: records.App{ID: "b"}, Protocol: records.HTTP, Healthy: true, Load: 7},
 		{App: records.App{ID: "a", Namespace: "prod"}, Protocol: records.GRPC}}))
-	msg := said(m, start)[0]
+	msg := broadcasts(m, start)[0]
 	if diff := cmp.Diff(want, hex.EncodeToString(msg)); diff != "" {
 		t.Error(diff)
 	}
@@ -33,11 +32,12 @@ func TestTheFormOfRecordsStaysReadable(t *testing.T) {
 	}
 }
 
-func TestFieldsOfNewerVersionsAreSkippedAndUnknownProtocolsAreNotCalled(t *testing.T) {
-	msg, err := hex.DecodeString("0101" + "026e31" + "0131" + "00" + "01" + "01" + "08" + "0162" + "00" + "630107" + "ffff" + "00")
+func TestWire_SkipsUnknownFieldsAndProtocols(t *testing.T) {
+	msg, err := hex.DecodeString("0101" + "026e31" + "0131" + "00" + "01" + "01" + "08" + "0162" + "00" + "630107" +
+		"ffff" + "00")
 	must(t, err)
 	b := machine("n2")
-	b.Members(start, []records.Member{{Life: records.Life{Node: "n1", Boot: "1"}, State: records.Alive}})
+	b.Members(start, []records.Member{{Incarnation: records.Incarnation{Node: "n1", Boot: "1"}, State: records.Alive}})
 	b.Receive(start, msg)
 	if len(b.Records()) != 1 {
 		t.Fatalf("not read: %+v", b.Counts())
@@ -45,15 +45,15 @@ func TestFieldsOfNewerVersionsAreSkippedAndUnknownProtocolsAreNotCalled(t *testi
 	if e := b.Records()[0].Entries[0]; e.App.ID != "b" || e.Protocol.Callable() || !e.Healthy || e.Load != 7 {
 		t.Errorf("%+v", e)
 	}
-	if next := said(b, start); len(next) != 1 || hex.EncodeToString(next[0]) != hex.EncodeToString(msg) {
+	if next := broadcasts(b, start); len(next) != 1 || hex.EncodeToString(next[0]) != hex.EncodeToString(msg) {
 		t.Error("it is not passed on as it came")
 	}
 }
 
-func TestDamageIsCountedAndLeavesNothing(t *testing.T) {
+func TestWire_DamageIsCountedAndIgnored(t *testing.T) {
 	m := machine("n1")
 	must(t, m.Serve([]records.Entry{app("a"), app("b")}))
-	good := said(m, start)[0]
+	good := broadcasts(m, start)[0]
 	b := machine("n2", "n1")
 	for i := range good {
 		b.Receive(start, good[:i])
@@ -65,8 +65,8 @@ func TestDamageIsCountedAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// FuzzReceive hands a machine anything; it must stay within its bounds, and what it took in
-// must read the same at another node.
+// FuzzReceive passes arbitrary messages to a machine. It must stay within its bounds, and what it
+// accepted must read the same at another node.
 func FuzzReceive(f *testing.F) {
 	m := machine("n1", "n2")
 	if err := m.Serve([]records.Entry{app("a"), app("b")}); err != nil {
@@ -80,8 +80,8 @@ func FuzzReceive(f *testing.F) {
 	f.Add([]byte{1, 5, 0})
 	f.Add([]byte{1, 6, 1})
 	f.Fuzz(func(t *testing.T, msg []byte) {
-		bounds := records.Bounds{Apps: 10, Record: 4096, Lives: 8, Bytes: 4096, Message: 1000, Answer: 4096}
-		b := records.New(records.Options{Self: life("n2"), Bounds: bounds})
+		bounds := records.Bounds{Apps: 10, Record: 4096, Incarnations: 8, Bytes: 4096, Message: 1000, Answer: 4096}
+		b := records.New(records.Options{Self: incarnation("n2"), Bounds: bounds})
 		know(b, start, "n1")
 		b.Receive(start, msg)
 		_ = b.Compare(start, msg)

@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/discovery/records"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
-// world is a virtual network of machines that gossip as membership does: every 200 ms each
-// sends what it has to three others, in packets of at most 1,400 bytes, and now and then
-// exchanges digests with one. Time is virtual and chance is seeded, so a run is repeatable.
+// world is a virtual network of machines that gossip as membership does. Every 200 ms each sends its
+// messages to three others, in packets of at most 1,400 bytes, and now and then exchanges digests
+// with one. Time is virtual and random numbers are seeded, so a run is repeatable.
 type world struct {
 	t     testing.TB
 	rng   *rand.Rand
@@ -21,20 +22,20 @@ type world struct {
 	seq   int
 	queue events
 	nodes []*site
-	live  []*site // may be chosen as receivers
+	live  []*site // possible receivers
 	loss  float64 // of packets
 	cut   func(a, b *site) bool
-	bytes int // sent by all
+	bytes int // sent by all nodes
 	pulls int
 }
 
 // site is a node of the world.
 type site struct {
 	*records.Machine
-	life   records.Life
-	number int
-	dead   bool
-	sent   int // bytes
+	incarnation records.Incarnation
+	number      int
+	dead        bool
+	sent        int // bytes
 }
 
 type event struct {
@@ -71,7 +72,8 @@ const (
 
 // newWorld starts n nodes that see each other as alive.
 func newWorld(t testing.TB, seed uint64, n int) *world {
-	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_000_000, 0), cut: func(_, _ *site) bool { return false }}
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1_000_000, 0),
+		cut: func(_, _ *site) bool { return false }}
 	for i := range n {
 		w.add(fmt.Sprintf("n%03d", i), 1)
 	}
@@ -81,8 +83,9 @@ func newWorld(t testing.TB, seed uint64, n int) *world {
 
 // add starts a node.
 func (w *world) add(node string, boot int) *site {
-	s := &site{life: records.Life{Node: node, Boot: fmt.Sprintf("0193b2c4d5e%08x", boot)}, number: len(w.nodes)}
-	s.Machine = records.New(records.Options{Self: s.life})
+	s := &site{incarnation: records.Incarnation{Node: node, Boot: fmt.Sprintf("0193b2c4d5e%08x", boot)},
+		number: len(w.nodes)}
+	s.Machine = records.New(records.Options{Self: s.incarnation})
 	w.nodes = append(w.nodes, s)
 	w.live = append(w.live, s)
 	w.every(s, records.TickInterval, func() { s.Tick(w.now); w.pull(s) })
@@ -91,7 +94,7 @@ func (w *world) add(node string, boot int) *site {
 	return s
 }
 
-// exchangeInterval is stretched in large clusters, as memberlist does.
+// exchangeInterval is longer in large clusters, as in memberlist.
 func (w *world) exchangeInterval() time.Duration {
 	n := max(len(w.live), 500)
 	return time.Duration(math.Ceil(math.Log2(float64(n))-5)+1) * pushPull
@@ -102,7 +105,7 @@ func (w *world) after(d time.Duration, do func()) {
 	heap.Push(&w.queue, event{w.now.Add(d), w.seq, do})
 }
 
-// every repeats until the node is dead, from a moment of its own on.
+// every calls do at intervals until the node is dead, starting at a random time.
 func (w *world) every(s *site, d time.Duration, do func()) {
 	var again func()
 	again = func() {
@@ -115,7 +118,7 @@ func (w *world) every(s *site, d time.Duration, do func()) {
 	w.after(time.Duration(w.rng.Int64N(int64(d))), again)
 }
 
-// run lets time pass.
+// run advances time.
 func (w *world) run(d time.Duration) {
 	end := w.now.Add(d)
 	for len(w.queue) > 0 && !w.queue[0].at.After(end) {
@@ -126,7 +129,7 @@ func (w *world) run(d time.Duration) {
 	w.now = end
 }
 
-// until lets time pass until cond holds; it says how long that took.
+// until advances time until cond is true. It returns how long that took.
 func (w *world) until(limit time.Duration, what string, cond func() bool) time.Duration {
 	w.t.Helper()
 	begun := w.now
@@ -144,7 +147,7 @@ func (w *world) spend(s *site, n int) {
 	w.bytes += n
 }
 
-// latency is that of one way.
+// latency is the latency of one way.
 func (w *world) latency() time.Duration { return time.Millisecond + time.Duration(w.rng.Int64N(4e6)) }
 
 func (w *world) gossip(s *site) {
@@ -228,13 +231,13 @@ func (w *world) at(peer string) *site {
 	return nil
 }
 
-func peerOf(s *site) string { return s.life.String() }
+func peerOf(s *site) string { return s.incarnation.String() }
 
-// members is what gossip tells s: those it can reach are alive.
+// members returns what gossip reports to s: nodes that it can reach are alive.
 func (w *world) members(s *site) []records.Member {
 	var out []records.Member
 	for _, o := range w.live {
-		m := records.Member{Life: o.life, Peer: peerOf(o), State: records.Alive}
+		m := records.Member{Incarnation: o.incarnation, Peer: peerOf(o), State: records.Alive}
 		if w.cut(s, o) || w.cut(o, s) {
 			m.State = records.Failed
 		}
@@ -243,14 +246,14 @@ func (w *world) members(s *site) []records.Member {
 	return out
 }
 
-// tellMembers tells all at once.
+// tellMembers calls Members on all nodes at once.
 func (w *world) tellMembers() {
 	for _, s := range w.live {
 		s.Members(w.now, w.members(s))
 	}
 }
 
-// tellMembersWithin tells each at some moment in the time to come, as gossip does.
+// tellMembersWithin calls Members on each node at a random time within d, as gossip does.
 func (w *world) tellMembersWithin(d time.Duration) {
 	for _, s := range w.live {
 		w.after(time.Duration(w.rng.Int64N(int64(d))), func() {
@@ -272,25 +275,26 @@ func (w *world) kill(s *site) {
 	}
 }
 
-// restart is the same node in another run.
+// restart starts a new incarnation of a node.
 func (w *world) restart(s *site, boot int) *site {
 	w.kill(s)
-	n := w.add(s.life.Node, boot)
+	n := w.add(s.incarnation.Node, boot)
 	n.Members(w.now, w.members(n))
 	return n
 }
 
-// serves has a node serve a number of applications at a version of theirs.
+// serves makes a node serve some applications, at a version of theirs.
 func (s *site) serves(t testing.TB, apps, version int) {
 	t.Helper()
 	var list []records.Entry
 	for i := range apps {
-		list = append(list, records.Entry{App: records.App{ID: fmt.Sprintf("app-%d", (s.number*7+i*131)%(apps*250))}, Protocol: records.HTTP, Healthy: (version+i)%2 == 0})
+		list = append(list, records.Entry{App: records.App{ID: fmt.Sprintf("app-%d", (s.number*7+i*131)%(apps*250))},
+			Protocol: records.HTTP, Healthy: (version+i)%2 == 0})
 	}
 	must(t, s.Serve(list))
 }
 
-// agree reports whether all that can reach each other hold the same.
+// agree reports whether all nodes that can reach each other hold the same records.
 func (w *world) agree() bool {
 	for _, s := range w.live[1:] {
 		if s.Hash() != w.live[0].Hash() {
@@ -300,7 +304,7 @@ func (w *world) agree() bool {
 	return true
 }
 
-// complete reports whether all hold a record of all, at its newest version.
+// complete reports whether all nodes hold the newest record of all nodes.
 func (w *world) complete() bool {
 	for _, s := range w.live {
 		if n, _ := s.Size(); n < len(w.live)-1 {
@@ -310,7 +314,7 @@ func (w *world) complete() bool {
 	return w.agree()
 }
 
-// rate is what each node sent per second since the last call.
+// rate returns what each node sent per second since the last call.
 func (w *world) rate(d time.Duration) (mean, most float64) {
 	for _, s := range w.live {
 		most = max(most, float64(s.sent)/d.Seconds())
@@ -323,9 +327,4 @@ func (w *world) rate(d time.Duration) (mean, most float64) {
 	return mean, most
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func must(t testing.TB, err error) { t.Helper(); testutil.Must(t, err) }

@@ -11,17 +11,16 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// tokenHeader carries the token that the application asks for.
+// tokenHeader carries the token that the application checks.
 const tokenHeader = "Dapr-Api-Token"
 
-// RoundTrip sends r to the application and returns its answer, whatever its status. r is
-// an outgoing request whose URL holds path and query only; its header belongs to the
-// channel. The body of the answer must be closed: until then the call counts as one of
-// MaxConcurrency. Errors:
+// RoundTrip sends r to the application and returns the answer, whatever its status. The URL of r
+// has only a path and a query. RoundTrip may change the header of r. The body of the answer must be
+// closed; until then the call counts towards MaxConcurrency. Errors:
 //
-//	unavailable    the request surely never reached the application
-//	timeout        ctx ended while the call waited for its turn: it never reached it either
-//	too_large      a gRPC application cannot take a request this long; it never reached it
+//	unavailable    the request certainly never reached the application
+//	timeout        ctx ended while the call waited for its turn; it never reached the application
+//	too_large      the request is too large for a gRPC application; it never reached it
 //	indeterminate  the application may have received it, and did not answer
 func (c *Channel) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := c.admit(r.Context()); err != nil {
@@ -40,7 +39,7 @@ func (c *Channel) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, nil
 }
 
-// load counts calls.
+// load adds to the number of calls in progress.
 func (c *Channel) load(by int64) {
 	n := c.inFlight.Add(by)
 	if c.opts.OnLoad != nil {
@@ -48,10 +47,11 @@ func (c *Channel) load(by int64) {
 	}
 }
 
-// admit lets a call begin that ends with leave.
+// admit begins a call. It ends with leave.
 func (c *Channel) admit(ctx context.Context) error {
 	if ok, why := c.Healthy(); !ok && c.opts.Health.Enabled {
-		return &fault.Error{Code: fault.Unavailable, Op: "appchannel.Call", Msg: why}
+		return &fault.Error{Code: fault.Unavailable, Op: "appchannel.Call",
+			Msg: why + ": app is not in a healthy state"}
 	}
 	c.load(1)
 	err := c.enter(ctx)
@@ -61,7 +61,7 @@ func (c *Channel) admit(ctx context.Context) error {
 	return err
 }
 
-// enter waits for a place.
+// enter waits until fewer than MaxConcurrency calls are in progress.
 func (c *Channel) enter(ctx context.Context) error {
 	if c.gate == nil {
 		return nil
@@ -71,7 +71,8 @@ func (c *Channel) enter(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return &fault.Error{Code: fault.Timeout, Op: "appchannel.Call", Err: context.Cause(ctx),
-			Msg: fmt.Sprintf("%d calls to the application are under way and none ended in time", cap(c.gate)), Hint: "raise --app-max-concurrency"}
+			Msg: fmt.Sprintf("%d calls to the application are under way and none ended in time",
+				cap(c.gate)), Hint: "raise --app-max-concurrency"}
 	}
 }
 
@@ -82,8 +83,9 @@ func (c *Channel) leave() {
 	}
 }
 
-// held gives the place back when the body is closed. The body of an upgraded connection
-// can be written, too.
+// held returns body as a reader that ends the call when it is closed: another call may then take
+// its place. If body can also be written, as that of an upgraded connection, the result can be
+// written too.
 func (c *Channel) held(body io.ReadCloser) io.ReadCloser {
 	h := &heldBody{ReadCloser: body, leave: c.leave}
 	if w, ok := body.(io.Writer); ok {
@@ -108,19 +110,20 @@ type heldTunnel struct {
 	io.Writer
 }
 
-// unreached is the error of a request that never got to the application.
+// unreached returns the error of a request that never reached the application.
 func (c *Channel) unreached(err error) error {
 	c.refused()
-	return &fault.Error{Code: fault.Unavailable, Op: "appchannel.Call", Msg: "the application at " + c.target + " cannot be reached", Err: rootCause(err)}
+	return &fault.Error{Code: fault.Unavailable, Op: "appchannel.Call", Msg: "the application at " + c.target +
+		" cannot be reached", Err: rootCause(err)}
 }
 
-// givenUp is the error of a call that ended before it reached the application.
+// givenUp returns the error of a call that ended before it reached the application.
 func (c *Channel) givenUp(ctx context.Context) error {
 	return &fault.Error{Code: fault.Timeout, Op: "appchannel.Call", Err: context.Cause(ctx),
 		Msg: "the call ended before the application at " + c.target + " was reached"}
 }
 
-// unanswered is the error of a request that the application may have received.
+// unanswered returns the error of a request that the application may have received.
 func (c *Channel) unanswered(err error) error {
 	msg := "the application at " + c.target + " did not answer"
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -129,7 +132,7 @@ func (c *Channel) unanswered(err error) error {
 	return &fault.Error{Code: fault.Indeterminate, Op: "appchannel.Call", Msg: msg, Err: rootCause(err)}
 }
 
-// rootCause leaves out the layers of net/http, which repeat the address.
+// rootCause strips the layers of net/http, which repeat the address.
 func rootCause(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errors.New("it closed the connection")

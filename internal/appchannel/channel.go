@@ -1,11 +1,9 @@
-// Package appchannel is the way from the runtime to the application: it carries HTTP
-// requests to its port, over HTTP/1.1, HTTP/2 without TLS, TLS, or as calls of the gRPC
-// callback that applications of this API offer.
+// Package appchannel sends requests from the runtime to the application. It sends them over HTTP/1.1, over HTTP/2
+// with or without TLS, or as calls of Dapr's gRPC application callback.
 //
-// It owns the connections to one application, the bound on calls at a time, the token the
-// application asks for, and what is known of the application's health. It must never know
-// who calls, other nodes, or the API. A Channel has one goroutine, the prober, from Open
-// to Close.
+// It owns the connections to one application, the limit of concurrent calls, the token that the application checks,
+// and the health of the application. A request is treated the same whether it comes from the API or from another
+// node. A Channel has one goroutine, the prober, from Open to Close.
 package appchannel
 
 import (
@@ -14,6 +12,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"strconv"
@@ -36,38 +35,43 @@ const (
 	GRPCS Protocol = "grpcs"
 )
 
-// Options say how to reach an application. Port and Logger are required.
+// Options configure a Channel. Port and Logger are required.
 type Options struct {
 	Protocol       Protocol // default HTTP
 	Address        string   // default 127.0.0.1
 	Port           int
-	MaxConcurrency int    // calls at a time, the rest wait; 0 or less = no limit
+	MaxConcurrency int    // concurrent calls, the rest wait; 0 or less = no limit
 	Token          string // sent as dapr-api-token; empty = none
 	Health         Health
-	MaxMessage     int64 // bytes of a request to a gRPC application, and of its answer; default 4 MiB
+	OptionsTimeout time.Duration // of Takes; default 3 s
+	MaxMessage     int64         // bytes of a gRPC request, and of its answer; default 4 MiB; negative = no limit
 
-	// OnHealth is told, from the prober, whenever the application begins or ceases to take
-	// calls; nil = nobody. It must not block.
+	// OnHealth is called by the prober whenever the application starts or stops taking calls. It may be
+	// nil and must not block.
 	OnHealth func(healthy bool)
-	// OnLoad is told how many calls are in progress whenever that changes; nil = nobody. It
-	// must not block.
+	// OnLoad is called with the number of calls in progress whenever that changes. It may be nil and must
+	// not block.
 	OnLoad func(inFlight int)
 	Logger *slog.Logger
 }
 
-// Health says how the application is probed.
+// Health configures the health probes of the application.
 type Health struct {
-	Enabled   bool          // else an application whose port is open is healthy
+	Enabled   bool          // otherwise an application with an open port is healthy
 	Path      string        // of an HTTP application; default /healthz
 	Interval  time.Duration // default 5 s
 	Timeout   time.Duration // default 500 ms
-	Threshold int           // failures in a row that make it unhealthy; default 3
+	Threshold int           // consecutive failures that make it unhealthy; default 3
 }
 
 func (o Options) withDefaults() Options {
 	o.Protocol = cmp.Or(o.Protocol, HTTP)
 	o.Address = cmp.Or(o.Address, "127.0.0.1")
 	o.MaxMessage = cmp.Or(o.MaxMessage, 4<<20)
+	if o.MaxMessage < 0 {
+		o.MaxMessage = math.MaxInt32 // the longest that gRPC can frame here
+	}
+	o.OptionsTimeout = cmp.Or(o.OptionsTimeout, 3*time.Second)
 	h := &o.Health
 	h.Path = cmp.Or(h.Path, "/healthz")
 	h.Interval = cmp.Or(h.Interval, 5*time.Second)
@@ -82,20 +86,20 @@ type Channel struct {
 	target   string // host:port
 	scheme   string
 	carry    carrier
-	gate     chan struct{} // a call in progress holds a place; nil = no bound
+	gate     chan struct{} // one slot for each call in progress; nil = no limit
 	inFlight atomic.Int64
 
 	state  atomic.Pointer[condition]
-	doubt  chan struct{} // a failed dial asks the prober to look
+	doubt  chan struct{} // a failed dial makes the prober check the port
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
 	opened sync.Once
 	closed sync.Once
 
-	saidUnsaved sync.Once // a warning that is given once
+	saidUnsaved sync.Once // for a warning that is logged once
 }
 
-// carrier sends a request that is complete to the application.
+// carrier sends a complete request to the application.
 type carrier interface {
 	http.RoundTripper
 	probe(ctx context.Context, c *Channel) error
@@ -104,13 +108,15 @@ type carrier interface {
 	close() error
 }
 
-// New makes a Channel. It does no I/O. The error is invalid.
+// New returns a Channel. It does no I/O. It returns fault.Invalid for invalid options.
 func New(o Options) (*Channel, error) {
 	o = o.withDefaults()
 	if o.Port < 1 || o.Port > 65535 {
-		return nil, fault.New(fault.Invalid, "appchannel.New", fmt.Sprintf("the application's port is %d, which is none", o.Port))
+		return nil, fault.New(fault.Invalid, "appchannel.New",
+			fmt.Sprintf("the application's port %d is not a port", o.Port))
 	}
-	c := &Channel{opts: o, target: net.JoinHostPort(o.Address, strconv.Itoa(o.Port)), scheme: "http", doubt: make(chan struct{}, 1)}
+	c := &Channel{opts: o, target: net.JoinHostPort(o.Address, strconv.Itoa(o.Port)), scheme: "http",
+		doubt: make(chan struct{}, 1)}
 	if o.MaxConcurrency > 0 {
 		c.gate = make(chan struct{}, o.MaxConcurrency)
 	}
@@ -129,19 +135,20 @@ func New(o Options) (*Channel, error) {
 		}
 		c.carry = g
 	default:
-		return nil, fault.New(fault.Invalid, "appchannel.New", fmt.Sprintf("%q is no protocol of an application", o.Protocol))
+		return nil, fault.New(fault.Invalid, "appchannel.New",
+			fmt.Sprintf("%q is not an application protocol", o.Protocol))
 	}
 	c.state.Store(&condition{why: "the application has not opened " + c.target + " yet"})
 	return c, nil
 }
 
-// appTLS takes any certificate: the application is the node's neighbour, reached by address,
-// and brings a certificate that nobody else vouches for.
+// appTLS returns the TLS settings for the application. They accept any certificate. The application runs beside the
+// node, the node calls it by address, and its certificate may be self-signed.
 func appTLS() *tls.Config {
-	return &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12} //nolint:gosec // see above
+	return &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12} // #nosec G402 -- see above
 }
 
-// Open begins to look for the application and returns at once.
+// Open starts the prober and returns at once.
 func (c *Channel) Open() {
 	c.opened.Do(func() {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -150,7 +157,7 @@ func (c *Channel) Open() {
 	})
 }
 
-// Close ends the prober and cuts idle connections; calls under way go on. Idempotent.
+// Close stops the prober and closes idle connections. Calls in progress are not interrupted. Close is idempotent.
 func (c *Channel) Close() error {
 	var err error
 	c.closed.Do(func() {
@@ -163,26 +170,26 @@ func (c *Channel) Close() error {
 	return err
 }
 
-// Target is the host:port of the application.
+// Target returns the host:port of the application.
 func (c *Channel) Target() string { return c.target }
 
-// Protocol is how the application is called.
+// Protocol returns the protocol of the application.
 func (c *Channel) Protocol() Protocol { return c.opts.Protocol }
 
-// InFlight is how many calls hold or wait for a place.
+// InFlight returns how many calls are in progress or waiting.
 func (c *Channel) InFlight() int { return int(c.inFlight.Load()) }
 
-// condition is what is known of the application.
+// condition is the last known state of the application.
 type condition struct {
 	seen    bool // its port was open at least once
 	healthy bool
-	why     string // it is not healthy
+	why     string // why it is not healthy
 }
 
 // Seen reports whether the application's port has ever been open.
 func (c *Channel) Seen() bool { return c.state.Load().seen }
 
-// Healthy reports whether the application takes calls, and why not.
+// Healthy reports whether the application accepts calls, and otherwise why not.
 func (c *Channel) Healthy() (bool, string) {
 	s := c.state.Load()
 	return s.healthy, s.why

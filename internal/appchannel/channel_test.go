@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,7 +20,8 @@ import (
 func channel(t *testing.T, addr net.Addr, change func(*appchannel.Options)) (*appchannel.Channel, chan bool) {
 	t.Helper()
 	told := make(chan bool, 100)
-	o := appchannel.Options{Port: addr.(*net.TCPAddr).Port, Logger: slog.New(slog.DiscardHandler), OnHealth: func(healthy bool) { told <- healthy }}
+	o := appchannel.Options{Port: addr.(*net.TCPAddr).Port, Logger: slog.New(slog.DiscardHandler),
+		OnHealth: func(healthy bool) { told <- healthy }}
 	change(&o)
 	c, err := appchannel.New(o)
 	if err != nil {
@@ -35,7 +37,8 @@ func channel(t *testing.T, addr net.Addr, change func(*appchannel.Options)) (*ap
 }
 
 func call(c *appchannel.Channel, path string) (*http.Response, error) {
-	r := (&http.Request{Method: "GET", URL: &url.URL{Path: path}, Header: http.Header{}, Body: http.NoBody}).WithContext(context.Background())
+	r := (&http.Request{Method: "GET", URL: &url.URL{Path: path}, Header: http.Header{},
+		Body: http.NoBody}).WithContext(context.Background())
 	return c.RoundTrip(r)
 }
 
@@ -47,15 +50,16 @@ func next(t *testing.T, told chan bool, want bool) {
 			t.Fatalf("healthy: %v", got)
 		}
 	case <-time.After(time.Minute):
-		t.Fatalf("nobody said healthy: %v", want)
+		t.Fatalf("OnHealth was not called: %v", want)
 	}
 }
 
-func TestEveryProtocolReachesTheApplicationWithItsToken(t *testing.T) {
+func TestRoundTrip_EveryProtocolWithToken(t *testing.T) {
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, r.Proto+" "+r.Header.Get("dapr-api-token")+" "+r.URL.Path)
 	})
-	for protocol, want := range map[appchannel.Protocol]string{appchannel.HTTP: "HTTP/1.1", appchannel.HTTPS: "HTTP/2.0", appchannel.H2C: "HTTP/2.0"} {
+	for protocol, want := range map[appchannel.Protocol]string{appchannel.HTTP: "HTTP/1.1",
+		appchannel.HTTPS: "HTTP/2.0", appchannel.H2C: "HTTP/2.0"} {
 		s := httptest.NewUnstartedServer(h)
 		s.EnableHTTP2 = true
 		s.Config.Protocols = new(http.Protocols)
@@ -67,7 +71,8 @@ func TestEveryProtocolReachesTheApplicationWithItsToken(t *testing.T) {
 		} else {
 			s.Start()
 		}
-		c, told := channel(t, s.Listener.Addr(), func(o *appchannel.Options) { o.Protocol, o.Token = protocol, "secret" })
+		c, told := channel(t, s.Listener.Addr(),
+			func(o *appchannel.Options) { o.Protocol, o.Token = protocol, "secret" })
 		next(t, told, true)
 		answer, err := call(c, "/x")
 		if err != nil {
@@ -83,7 +88,7 @@ func TestEveryProtocolReachesTheApplicationWithItsToken(t *testing.T) {
 	}
 }
 
-func TestHealthFollowsTheProbesAndTheThreshold(t *testing.T) {
+func TestHealth_FollowsProbesAndThreshold(t *testing.T) {
 	var sick atomic.Bool
 	var probes atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -101,7 +106,8 @@ func TestHealthFollowsTheProbesAndTheThreshold(t *testing.T) {
 	defer s.Close()
 	c, told := channel(t, s.Listener.Addr(), func(o *appchannel.Options) {
 		o.Token = "secret"
-		o.Health = appchannel.Health{Enabled: true, Path: "/live", Interval: 10 * time.Millisecond, Timeout: 5 * time.Second, Threshold: 3}
+		o.Health = appchannel.Health{Enabled: true, Path: "/live", Interval: 10 * time.Millisecond,
+			Timeout: 5 * time.Second, Threshold: 3}
 	})
 	next(t, told, true)
 	sick.Store(true)
@@ -110,7 +116,8 @@ func TestHealthFollowsTheProbesAndTheThreshold(t *testing.T) {
 	if n := probes.Load() - from; n < 2 {
 		t.Errorf("unhealthy after %d failures", n)
 	}
-	if _, err := call(c, "/x"); !fault.Is(err, fault.Unavailable) {
+	if _, err := call(c, "/x"); !fault.Is(err, fault.Unavailable) ||
+		!strings.Contains(err.Error(), "app is not in a healthy state") {
 		t.Errorf("%v", err)
 	}
 	sick.Store(false)
@@ -122,7 +129,7 @@ func TestHealthFollowsTheProbesAndTheThreshold(t *testing.T) {
 	answer.Body.Close()
 }
 
-func TestAnApplicationThatComesLateOrAgainIsNoticed(t *testing.T) {
+func TestHealth_ApplicationStartsLateOrAgain(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +161,7 @@ func TestAnApplicationThatComesLateOrAgainIsNoticed(t *testing.T) {
 	}
 }
 
-func TestWrongOptionsAreRefused(t *testing.T) {
+func TestNew_RefusesWrongOptions(t *testing.T) {
 	for _, o := range []appchannel.Options{{}, {Port: 70000}, {Port: 80, Protocol: "ftp"}} {
 		if _, err := appchannel.New(o); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%+v: %v", o, err)

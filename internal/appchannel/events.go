@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	runtime "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	"google.golang.org/grpc"
@@ -21,10 +20,8 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/headers"
 )
-
-// optionsTimeout bounds the question whether an application takes events.
-const optionsTimeout = 3 * time.Second
 
 // event is one event of an input binding.
 type event struct {
@@ -33,29 +30,32 @@ type event struct {
 	metadata      map[string]string
 }
 
-// Takes asks whether the application wants the events of a binding. An application that
-// speaks HTTP is asked with OPTIONS /{path}: 2xx or 405 is a yes, any other status a no. One
-// that speaks gRPC lists the bindings it wants. Errors are those of RoundTrip.
+// Takes reports whether the application wants the events of a binding. An HTTP application is sent
+// OPTIONS /{path}: a status of 2xx or 405 means yes, any other status no. For a gRPC application,
+// Takes requests the list of its bindings. Takes returns the errors of RoundTrip, and
+// fault.Internal if a gRPC application answers with an error other than Unimplemented.
 func (c *Channel) Takes(ctx context.Context, binding, path string) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, optionsTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.opts.OptionsTimeout)
 	defer cancel()
 	return c.carry.takes(ctx, binding, path)
 }
 
-// Take delivers an event and waits for the answer, the data of which may be nil. Without an
-// error the application has handled the event. metadata becomes headers, of which those
-// that a message needs for itself are the channel's. Errors are those of RoundTrip, and
-// besides:
+// Take delivers an event and waits for the answer. If the error is nil, the application has handled
+// the event, and the result is the data of its answer, which may be nil. An HTTP application gets
+// metadata as headers, except names that the channel or the runtime sets itself. Take returns the
+// errors of RoundTrip, and:
 //
 //	invalid   a name of metadata cannot be sent
 //	internal  the application answered that it failed
-func (c *Channel) Take(ctx context.Context, binding, path string, data []byte, metadata map[string]string) ([]byte, error) {
+func (c *Channel) Take(ctx context.Context, binding, path string, data []byte, metadata map[string]string) ([]byte,
+	error) {
 	return c.carry.take(ctx, event{binding: binding, path: path, data: data, metadata: metadata})
 }
 
-// refusedEvent is the error of an event that the application answered with a failure.
+// refusedEvent returns the error of an event that the application failed to handle.
 func (e event) refusedEvent(why string) error {
-	return fault.New(fault.Internal, "appchannel.Take", "the application did not handle the event of "+e.binding+": "+why)
+	return fault.New(fault.Internal, "appchannel.Take",
+		"the application did not handle the event of "+e.binding+": "+why)
 }
 
 func (h *httpCarrier) takes(ctx context.Context, binding, path string) (bool, error) {
@@ -78,7 +78,8 @@ func (h *httpCarrier) take(ctx context.Context, e event) ([]byte, error) {
 	}
 	defer finish(answer.Body)
 	if !handled(answer.StatusCode) {
-		return nil, e.refusedEvent(fmt.Sprintf("POST /%s answered %d", strings.TrimPrefix(e.path, "/"), answer.StatusCode))
+		return nil, e.refusedEvent(fmt.Sprintf("POST /%s answered %d", strings.TrimPrefix(e.path, "/"),
+			answer.StatusCode))
 	}
 	limit := h.channel.opts.MaxMessage
 	data, err := io.ReadAll(io.LimitReader(answer.Body, limit+1))
@@ -86,7 +87,8 @@ func (h *httpCarrier) take(ctx context.Context, e event) ([]byte, error) {
 		return nil, h.channel.unanswered(err)
 	}
 	if int64(len(data)) > limit {
-		h.channel.opts.Logger.Warn("the application handled an event and its answer is dropped", "binding", e.binding, "reason", fmt.Sprintf("it is longer than %d bytes", limit))
+		h.channel.opts.Logger.Warn("the application handled an event, but its answer is dropped", "binding",
+			e.binding, "reason", fmt.Sprintf("it is longer than %d bytes", limit))
 		return nil, nil
 	}
 	return data, nil
@@ -94,7 +96,7 @@ func (h *httpCarrier) take(ctx context.Context, e event) ([]byte, error) {
 
 func handled(code int) bool { return code >= 200 && code <= 299 }
 
-// finish reads what little may be left, so that the connection can be kept.
+// finish reads the small rest of a body, so that the connection can be reused.
 func finish(body io.ReadCloser) {
 	_, _ = io.CopyN(io.Discard, body, 64<<10)
 	_ = body.Close()
@@ -102,7 +104,8 @@ func finish(body io.ReadCloser) {
 
 func eventRequest(ctx context.Context, verb, path string, data []byte) *http.Request {
 	r := &http.Request{
-		Method: verb, URL: &url.URL{Path: "/" + strings.TrimPrefix(path, "/")}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Method: verb, URL: &url.URL{Path: "/" +
+			strings.TrimPrefix(path, "/")}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{"User-Agent": {"quorate"}}, ContentLength: int64(len(data)), Body: http.NoBody,
 	}
 	if verb == http.MethodPost {
@@ -118,29 +121,31 @@ func eventRequest(ctx context.Context, verb, path string, data []byte) *http.Req
 func (e event) headers(h http.Header) error {
 	for name, value := range e.metadata {
 		if !token(name) {
-			return fault.New(fault.Invalid, "appchannel.Take", fmt.Sprintf("the metadata %q of an event of %s cannot be a header", name, e.binding))
+			return fault.New(fault.Invalid, "appchannel.Take",
+				fmt.Sprintf("the metadata %q of an event of %s cannot be a header", name, e.binding))
 		}
 		name = textproto.CanonicalMIMEHeaderKey(name)
-		if _, own := h[name]; !own && !framing(name) {
+		if _, own := h[name]; !own && !framing(name) && !headers.PerHop(name) && !headers.FoldsToOurs(name) {
 			h[name] = []string{printable(value)}
 		}
 	}
 	return nil
 }
 
-// framing lists headers that say how a message is sent.
+// framing lists headers that determine how a message is sent, and headers of the runtime.
 func framing(name string) bool {
 	switch name {
-	case "Connection", "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Content-Length", "Host", tokenHeader:
+	case "Content-Length", "Host", tokenHeader:
 		return true
 	}
 	return false
 }
 
-// token reports whether name can be the name of a header.
+// token reports whether name is a valid header name.
 func token(name string) bool {
 	for _, c := range []byte(name) {
-		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 {
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
+			strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 {
 			continue
 		}
 		return false
@@ -161,28 +166,34 @@ func (g *grpcCarrier) takes(ctx context.Context, binding, _ string) (bool, error
 		return false, nil
 	}
 	return false, answered(err, func(s *status.Status) error {
-		return fault.New(fault.Internal, "appchannel.Takes", "the application did not list its bindings: gRPC "+s.Code().String()+": "+s.Message())
+		return fault.New(fault.Internal, "appchannel.Takes",
+			"the application did not list its bindings: gRPC "+s.Code().String()+": "+s.Message())
 	})
 }
 
 func (g *grpcCarrier) take(ctx context.Context, e event) ([]byte, error) {
 	var out *runtime.BindingEventResponse
 	err := g.call(ctx, func(ctx context.Context, o ...grpc.CallOption) (err error) {
-		out, err = g.app.OnBindingEvent(ctx, &runtime.BindingEventRequest{Name: e.binding, Data: e.data, Metadata: e.metadata}, o...)
+		out, err = g.app.OnBindingEvent(ctx,
+			&runtime.BindingEventRequest{Name: e.binding, Data: e.data, Metadata: e.metadata}, o...)
 		return err
 	})
 	if err != nil {
-		return nil, answered(err, func(s *status.Status) error { return e.refusedEvent("gRPC " + s.Code().String() + ": " + s.Message()) })
+		return nil, answered(err, func(s *status.Status) error {
+			return e.refusedEvent("gRPC " + s.Code().String() +
+				": " + s.Message())
+		})
 	}
 	if len(out.GetStates()) > 0 || len(out.GetTo()) > 0 {
 		g.channel.saidUnsaved.Do(func() {
-			g.channel.opts.Logger.Warn("the application answers events with state to save or bindings to call; these have no effect", "binding", e.binding, "mend", "call the API from the handler")
+			g.channel.opts.Logger.Warn("the application answers events with state to save or bindings to call; "+
+				"these have no effect", "binding", e.binding, "hint", "call the API from the handler")
 		})
 	}
 	return out.GetData(), nil
 }
 
-// answered turns the status that an application answered with into an error.
+// answered turns the status that an application returned into an error.
 func answered(err error, explain func(*status.Status) error) error {
 	if _, ok := fault.As(err); ok {
 		return err
@@ -190,8 +201,9 @@ func answered(err error, explain func(*status.Status) error) error {
 	return explain(status.Convert(err))
 }
 
-// call makes one call with a place and the token. The error is a fault when the application
-// did not answer, otherwise a status of its own.
+// call calls do with the token of the application, when the limit of concurrent calls allows it. If
+// the application did not answer, it returns a *fault.Error. If the application answered with an
+// error, it returns the gRPC status.
 func (g *grpcCarrier) call(ctx context.Context, do func(context.Context, ...grpc.CallOption) error) error {
 	c := g.channel
 	if err := c.admit(ctx); err != nil {

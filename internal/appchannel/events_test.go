@@ -5,9 +5,11 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -34,7 +36,8 @@ func open(t *testing.T, p appchannel.Protocol, addr string) *appchannel.Channel 
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := appchannel.New(appchannel.Options{Protocol: p, Port: port, Token: "app-token", MaxMessage: 100, Logger: slog.New(slog.DiscardHandler)})
+	c, err := appchannel.New(appchannel.Options{Protocol: p, Port: port, Token: "app-token", MaxMessage: 100,
+		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +49,7 @@ func open(t *testing.T, p appchannel.Protocol, addr string) *appchannel.Channel 
 	return c
 }
 
-// within bounds a test.
+// within returns a context that bounds a test.
 func within(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
@@ -59,7 +62,7 @@ func httpApp(t *testing.T, h http.HandlerFunc) *appchannel.Channel {
 	return open(t, appchannel.HTTP, s.Listener.Addr().String())
 }
 
-func TestAnHTTPApplicationIsAskedWithOptionsWhetherItTakesEvents(t *testing.T) {
+func TestTakes_HTTPApplication(t *testing.T) {
 	c := httpApp(t, func(w http.ResponseWriter, r *http.Request) {
 		code, err := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/"))
 		if err != nil || r.Method != http.MethodOptions || r.Header.Get("Dapr-Api-Token") != "app-token" {
@@ -67,28 +70,36 @@ func TestAnHTTPApplicationIsAskedWithOptionsWhetherItTakesEvents(t *testing.T) {
 		}
 		w.WriteHeader(code)
 	})
-	for path, want := range map[string]bool{"200": true, "204": true, "405": true, "404": false, "500": false, "302": false} {
+	for path, want := range map[string]bool{"200": true, "204": true, "405": true, "404": false, "500": false,
+		"302": false} {
 		if got, err := c.Takes(within(t), "queue", path); err != nil || got != want {
 			t.Errorf("%s: %v, %v", path, got, err)
 		}
 	}
 }
 
-func TestAnEventIsPostedToAnHTTPApplication(t *testing.T) {
+func TestTake_HTTPApplication(t *testing.T) {
 	c := httpApp(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		switch {
 		case r.URL.Path == "/fail":
 			w.WriteHeader(http.StatusServiceUnavailable)
-		case r.Method != http.MethodPost || r.URL.Path != "/on/queue" || r.Header.Get("Content-Type") != "application/json" ||
-			r.Header.Get("Topic") != "orders" || r.Header.Get("Dapr-Api-Token") != "app-token" || r.ContentLength != 2:
+		case r.Method != http.MethodPost || r.URL.Path != "/on/queue" ||
+			r.Header.Get("Content-Type") != "application/json" ||
+			r.Header.Get("Topic") != "orders" ||
+			slices.ContainsFunc(slices.Collect(maps.Keys(r.Header)),
+				func(name string) bool { return strings.Contains(name, "_") || strings.Contains(name, "aller") }) ||
+			r.Header.Get("Dapr-Api-Token") != "app-token" || r.ContentLength != 2:
 			w.WriteHeader(http.StatusTeapot)
 		default:
 			w.WriteHeader(http.StatusAccepted)
 			_, _ = w.Write(append([]byte("got "), body...))
 		}
 	})
-	metadata := map[string]string{"topic": "orders", "content-type": "text/plain", "Content-Length": "77", "dapr-api-token": "stolen", "Transfer-Encoding": "chunked"}
+	metadata := map[string]string{"topic": "orders", "content-type": "text/plain", "Content-Length": "77",
+		"dapr-api-token": "stolen", "Transfer-Encoding": "chunked",
+		"dapr-caller-app-id": "admin", "dapr_caller_app_id": "admin", "Dapr_Api_Token": "stolen",
+		"quorate-caller": "admin"}
 	got, err := c.Take(within(t), "queue", "on/queue", []byte("{}"), metadata)
 	if err != nil || string(got) != "got {}" {
 		t.Errorf("%q, %v", got, err)
@@ -106,14 +117,14 @@ func TestAnEventIsPostedToAnHTTPApplication(t *testing.T) {
 	}
 }
 
-func TestAnEventWithALongAnswerIsHandled(t *testing.T) {
+func TestTake_LongAnswer(t *testing.T) {
 	c := httpApp(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 101)) })
 	if got, err := c.Take(within(t), "queue", "queue", nil, nil); err != nil || got != nil {
 		t.Errorf("%q, %v", got, err)
 	}
 }
 
-func TestAnApplicationThatIsNotThereTakesNoEvents(t *testing.T) {
+func TestTake_ApplicationNotRunning(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +142,7 @@ func TestAnApplicationThatIsNotThereTakesNoEvents(t *testing.T) {
 	}
 }
 
-func TestAGRPCApplicationListsItsBindingsAndGetsTheirEvents(t *testing.T) {
+func TestTake_GRPCApplication(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -162,10 +173,12 @@ func TestAGRPCApplicationListsItsBindingsAndGetsTheirEvents(t *testing.T) {
 			t.Errorf("%s: %v, %v", binding, got, err)
 		}
 	}
-	if got, err := c.Take(within(t), "queue", "queue", []byte("5"), map[string]string{"topic": "orders"}); err != nil || string(got) != "orders 5" {
+	if got, err := c.Take(within(t), "queue", "queue", []byte("5"),
+		map[string]string{"topic": "orders"}); err != nil || string(got) != "orders 5" {
 		t.Errorf("%q, %v", got, err)
 	}
-	if _, err := c.Take(within(t), "queue", "queue", []byte("bad"), nil); !fault.Is(err, fault.Internal) || !strings.Contains(err.Error(), "no room") {
+	if _, err := c.Take(within(t), "queue", "queue", []byte("bad"), nil); !fault.Is(err, fault.Internal) ||
+		!strings.Contains(err.Error(), "no room") {
 		t.Errorf("%v", err)
 	}
 	if n := c.InFlight(); n != 0 {

@@ -10,13 +10,15 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	common "github.com/dapr/dapr/pkg/proto/common/v1"
 	runtime "github.com/dapr/dapr/pkg/proto/runtime/v1"
-	_ "google.golang.org/genproto/googleapis/rpc/errdetails" // so that details of the standard types can be read
+	_ "google.golang.org/genproto/googleapis/rpc/errdetails" // so that details of the standard types can be decoded
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -32,12 +34,13 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// grpcCarrier turns requests into calls of the callback that gRPC applications of this API
-// serve, but for requests that are calls of gRPC themselves. A call of the callback has no streams: bodies are held in memory, up to Options.MaxMessage.
+// grpcCarrier sends requests as calls of Dapr's gRPC application callback. A request that is itself
+// a gRPC call is passed on as it is, as a stream. The callback cannot stream, so bodies of all
+// other requests are held in memory, up to Options.MaxMessage.
 type grpcCarrier struct {
 	channel *Channel
-	conn    *grpc.ClientConn
-	raw     *httpCarrier // of calls of the application's own services
+	conns   *grpcPool
+	raw     *httpCarrier // for gRPC calls to the application's own services
 	app     runtime.AppCallbackClient
 	health  runtime.AppCallbackHealthCheckClient
 }
@@ -49,36 +52,47 @@ func newGRPCCarrier(c *Channel) (*grpcCarrier, error) {
 		secure = credentials.NewTLS(conf)
 	}
 	raw := newHTTPCarrier(c, conf, protocols(false, conf != nil, conf == nil))
-	conn, err := grpc.NewClient("passthrough:///"+c.target, grpc.WithTransportCredentials(secure), grpc.WithStatsHandler(sentStats{}),
+	options := []grpc.DialOption{grpc.WithTransportCredentials(secure), grpc.WithStatsHandler(sentStats{}),
 		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithUserAgent("quorate"),
-		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(math.MaxInt32), grpc.MaxCallRecvMsgSize(int(min(c.opts.MaxMessage+overhead, math.MaxInt32)))))
+		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(math.MaxInt32),
+			grpc.MaxCallRecvMsgSize(int(min(c.opts.MaxMessage+overhead, math.MaxInt32))))}
+	conns, err := newGRPCPool(func(idle time.Duration) (*grpc.ClientConn, error) {
+		o := options
+		if idle > 0 {
+			o = append(slices.Clone(o), grpc.WithIdleTimeout(idle))
+		}
+		return grpc.NewClient("passthrough:///"+c.target, o...)
+	})
 	if err != nil {
 		return nil, fault.Wrap(err, "appchannel.New", "the gRPC client for "+c.target+" cannot be made")
 	}
-	return &grpcCarrier{channel: c, conn: conn, raw: raw, app: runtime.NewAppCallbackClient(conn), health: runtime.NewAppCallbackHealthCheckClient(conn)}, nil
+	return &grpcCarrier{channel: c, conns: conns, raw: raw, app: runtime.NewAppCallbackClient(conns),
+		health: runtime.NewAppCallbackHealthCheckClient(conns)}, nil
 }
 
 // maxDetails bounds the details of a failure, in bytes: they travel in a header.
 const maxDetails = 8 << 10
 
-// overhead is room for what surrounds the data of a message.
+// overhead is room for the message around the data.
 const overhead = 64 << 10
 
 func (g *grpcCarrier) close() error {
-	_ = g.raw.close() // it only cuts what is idle
-	return g.conn.Close()
+	_ = g.raw.close() // it only closes idle connections
+	return g.conns.close()
 }
 
 // probe calls the health check of the callback service.
 func (g *grpcCarrier) probe(ctx context.Context, _ *Channel) error {
 	if _, err := g.health.HealthCheck(ctx, &emptypb.Empty{}, grpc.WaitForReady(true)); err != nil {
-		return fault.New(fault.Unavailable, "appchannel.probe", "HealthCheck answered "+status.Code(err).String()+": "+status.Convert(err).Message())
+		return fault.New(fault.Unavailable, "appchannel.probe",
+			"HealthCheck answered "+status.Code(err).String()+": "+status.Convert(err).Message())
 	}
 	return nil
 }
 
-// RoundTrip sends calls of gRPC as they are, and calls OnInvoke for all others. Whatever the application answers becomes an HTTP answer: 200,
-// or 500 with its code and message.
+// RoundTrip passes gRPC calls on, and sends every other request as the callback's OnInvoke. It
+// converts the answer of OnInvoke to an HTTP answer: status 200, or for an error a status of 500
+// with code and message.
 func (g *grpcCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	if kind := r.Header["Content-Type"]; len(kind) > 0 && strings.HasPrefix(kind[0], "application/grpc") {
 		return g.raw.RoundTrip(r)
@@ -101,8 +115,9 @@ func (g *grpcCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	return grpcFailure(r, status.Convert(err), md), nil
 }
 
-// lost is the error of a call that the application did not answer, or nil: then err is its
-// answer. sent says whether the call left, and heard whether anything came back.
+// lost returns the error of a call that the application did not answer. It returns nil if err is
+// itself the answer of the application. sent tells whether the headers of the call were sent, and
+// heard whether any header or trailer was received.
 func (g *grpcCarrier) lost(ctx context.Context, sent, heard bool, err error) error {
 	switch {
 	case !sent && ctx.Err() != nil:
@@ -125,35 +140,33 @@ func (g *grpcCarrier) request(r *http.Request) (*common.InvokeRequest, error) {
 		body, err = io.ReadAll(io.LimitReader(r.Body, limit+1))
 		_ = r.Body.Close() // it has been read
 		if err != nil {
-			return nil, &fault.Error{Code: fault.Timeout, Op: "appchannel.Call", Msg: "the body of the request did not arrive", Err: rootCause(err)}
+			return nil, &fault.Error{Code: fault.Timeout, Op: "appchannel.Call",
+				Msg: "the body of the request did not arrive", Err: rootCause(err)}
 		}
 	}
 	if int64(len(body)) > limit {
-		return nil, &fault.Error{Code: fault.TooLarge, Op: "appchannel.Call", Msg: fmt.Sprintf("the body is longer than %d bytes, and a gRPC application gets it as one message", limit), Hint: "raise --max-body-size at its node"}
+		return nil, &fault.Error{Code: fault.TooLarge, Op: "appchannel.Call",
+			Msg: fmt.Sprintf("the body is longer than %d bytes, and a gRPC application gets it as one message",
+				limit), Hint: "raise --max-body-size at its node"}
 	}
-	kind, url := TypeURL(r.Header.Get("Content-Type"))
+	kind, url := MessageTypeOf(r.Header)
 	return &common.InvokeRequest{
-		Method:        strings.TrimPrefix(r.URL.Path, "/"),
-		Data:          &anypb.Any{TypeUrl: url, Value: body},
-		ContentType:   kind,
-		HttpExtension: &common.HTTPExtension{Verb: common.HTTPExtension_Verb(common.HTTPExtension_Verb_value[strings.ToUpper(r.Method)]), Querystring: r.URL.RawQuery},
+		Method:      strings.TrimPrefix(r.URL.Path, "/"),
+		Data:        &anypb.Any{TypeUrl: url, Value: body},
+		ContentType: kind,
+		HttpExtension: &common.HTTPExtension{Verb: common.HTTPExtension_Verb(
+			common.HTTPExtension_Verb_value[strings.ToUpper(r.Method)]), Querystring: r.URL.RawQuery},
 	}, nil
 }
 
 func grpcAnswer(r *http.Request, out *common.InvokeResponse, md metadata.MD) *http.Response {
 	h := FromMetadata(md)
-	kind := out.GetContentType()
-	if kind == "" && out.GetData().GetTypeUrl() != "" {
-		kind = MessageType(out.GetData().GetTypeUrl())
-	}
-	if kind != "" {
-		h["Content-Type"] = []string{kind}
-	}
+	SetMessageType(h, out.GetContentType(), out.GetData().GetTypeUrl())
 	return memoryAnswer(r, http.StatusOK, h, out.GetData().GetValue())
 }
 
-// grpcFailure is the answer for an error of the application. Its fields are those of an
-// error of this API and those that clients of the existing runtime look for.
+// grpcFailure returns the HTTP answer for a gRPC error of the application. Its body has the fields
+// of an error of this API and the fields that Dapr clients expect.
 func grpcFailure(r *http.Request, s *status.Status, md metadata.MD) *http.Response {
 	body, err := json.Marshal(struct {
 		ErrorCode string            `json:"errorCode"`
@@ -162,7 +175,7 @@ func grpcFailure(r *http.Request, s *status.Status, md metadata.MD) *http.Respon
 		Status    string            `json:"status"`
 		Details   []json.RawMessage `json:"details,omitempty"`
 	}{"ERR_DIRECT_INVOKE", s.Message(), uint32(s.Code()), s.Code().String(), grpcDetails(s)})
-	if err != nil { // strings, numbers and JSON always have a JSON form
+	if err != nil { // strings, numbers and JSON can always be encoded
 		body = []byte(`{"errorCode":"ERR_DIRECT_INVOKE"}`)
 	}
 	h := FromMetadata(md)
@@ -174,13 +187,13 @@ func grpcFailure(r *http.Request, s *status.Status, md metadata.MD) *http.Respon
 	return memoryAnswer(r, http.StatusInternalServerError, h, body)
 }
 
-// grpcDetails are the details of an error as JSON: those of the standard types with their
-// fields, others with their type and their bytes in base64.
+// grpcDetails returns the details of a gRPC error as JSON. Details of known types have their
+// fields. Other details have their type and their bytes in base64.
 func grpcDetails(s *status.Status) []json.RawMessage {
 	var out []json.RawMessage
 	for _, d := range s.Proto().GetDetails() {
 		text, err := protojson.Marshal(d)
-		if err != nil { // its type is not known here
+		if err != nil { // its type is unknown
 			text, err = json.Marshal(struct {
 				Type  string `json:"@type"`
 				Value []byte `json:"value"`
@@ -199,7 +212,8 @@ func memoryAnswer(r *http.Request, code int, h http.Header, body []byte) *http.R
 		ContentLength: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body)), Request: r}
 }
 
-// sentStats notes when the headers of a call leave, which is when it may have been received.
+// sentStats is a stats.Handler that records when the headers of a call are sent. After that the
+// application may have received the call.
 type sentStats struct{}
 
 type sentKey struct{}

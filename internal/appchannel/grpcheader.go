@@ -9,23 +9,26 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// markedPrefix precedes the names of headers that HTTP itself defines, so that they do not
-// collide with what gRPC sends under the same names.
+// markedPrefix is added to the names of headers that HTTP itself defines. gRPC has headers of its
+// own with the same names, and would confuse them.
 const markedPrefix = "dapr-"
 
-// defined lists the headers that are marked, in the form of metadata.
+// defined lists the headers that get the prefix, as metadata keys.
 func defined(name string) bool {
 	switch name {
-	case "accept", "accept-charset", "accept-language", "accept-ranges", "age", "authorization", "cache-control", "content-type", "cookie",
-		"date", "etag", "expect", "from", "host", "if-match", "if-modified-since", "if-none-match", "if-schedule-tag-match",
-		"if-unmodified-since", "max-forwards", "origin", "pragma", "range", "referer", "set-cookie", "user-agent", "via", "www-authenticate", "content-language",
+	case "accept", "accept-charset", "accept-language", "accept-ranges", "age", "authorization", "cache-control",
+		"content-type", "cookie",
+		"date", "etag", "expect", "from", "host", "if-match", "if-modified-since", "if-none-match",
+		"if-schedule-tag-match",
+		"if-unmodified-since", "max-forwards", "origin", "pragma", "range", "referer", "set-cookie", "user-agent",
+		"via", "www-authenticate", "content-language",
 		"content-location", "content-encoding", "location", "last-modified", "expires", "vary", "retry-after":
 		return true
 	}
 	return false
 }
 
-// ToMetadata turns headers into metadata.
+// ToMetadata converts headers to metadata.
 func ToMetadata(h http.Header) metadata.MD {
 	md := make(metadata.MD, len(h))
 	for name, values := range h {
@@ -33,7 +36,8 @@ func ToMetadata(h http.Header) metadata.MD {
 		if defined(key) {
 			key = markedPrefix + key
 		}
-		if key == "content-length" || key == "accept-encoding" || key == "te" || key == "trailer" || strings.HasPrefix(key, "grpc-") || strings.HasSuffix(key, "-bin") {
+		if key == "content-length" || key == "accept-encoding" || key == "te" || key == "trailer" ||
+			key == "dapr-type-url" || strings.HasPrefix(key, "grpc-") || strings.HasSuffix(key, "-bin") {
 			continue // gRPC has its own
 		}
 		for _, v := range values {
@@ -43,7 +47,7 @@ func ToMetadata(h http.Header) metadata.MD {
 	return md
 }
 
-// printable keeps what gRPC allows in a value: visible ASCII and spaces.
+// printable keeps the characters that gRPC allows in a value: visible ASCII and spaces.
 func printable(v string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
@@ -53,11 +57,12 @@ func printable(v string) string {
 	}, v)
 }
 
-// FromMetadata turns metadata into headers.
+// FromMetadata converts metadata to headers.
 func FromMetadata(md metadata.MD) http.Header {
 	h := make(http.Header, len(md)+2)
 	for key, values := range md {
-		if key == "content-type" || strings.HasPrefix(key, "grpc-") || strings.HasPrefix(key, ":") || strings.HasSuffix(key, "-bin") {
+		if key == "content-type" || strings.HasPrefix(key, "grpc-") || strings.HasPrefix(key, ":") ||
+			strings.HasSuffix(key, "-bin") {
 			continue
 		}
 		if bare := strings.TrimPrefix(key, markedPrefix); defined(bare) {
@@ -68,22 +73,33 @@ func FromMetadata(md metadata.MD) http.Header {
 	return h
 }
 
-// typed is the type of a protobuf message; its parameter names which one it is.
+// typed is the content type of a protobuf message. Its parameter names the message type.
 const typed = "application/x-protobuf"
 
-// MessageType is the content type of a message of the type that url names.
-func MessageType(url string) string {
-	return mime.FormatMediaType(typed, map[string]string{"type": url})
+// typeHeader carries the message type next to a content type that the application chose itself.
+const typeHeader = "Dapr-Type-Url"
+
+// SetMessageType sets the content type of a message, and its type url where it has one.
+func SetMessageType(h http.Header, kind, url string) {
+	delete(h, typeHeader)
+	switch {
+	case kind != "" && url != "":
+		h["Content-Type"], h[typeHeader] = []string{kind}, []string{printable(url)}
+	case kind != "":
+		h["Content-Type"] = []string{kind}
+	case url != "":
+		h["Content-Type"] = []string{mime.FormatMediaType(typed, map[string]string{"type": url})}
+	}
 }
 
-// TypeURL splits a content type into one and the name of a message type: a call of gRPC
-// carries either.
-func TypeURL(contentType string) (kind, url string) {
-	if !strings.HasPrefix(contentType, typed) {
-		return contentType, ""
+// MessageTypeOf returns what SetMessageType has set.
+func MessageTypeOf(h http.Header) (kind, url string) {
+	kind = h.Get("Content-Type")
+	if strings.HasPrefix(kind, typed) {
+		media, params, err := mime.ParseMediaType(kind)
+		if err == nil && media == typed && params["type"] != "" {
+			return "", params["type"]
+		}
 	}
-	if media, params, err := mime.ParseMediaType(contentType); err == nil && media == typed && params["type"] != "" {
-		return "", params["type"]
-	}
-	return contentType, ""
+	return kind, h.Get(typeHeader)
 }

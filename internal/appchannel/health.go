@@ -8,12 +8,12 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// portInterval is the time between looks at a port that is not open.
+// portInterval is the time between checks of a closed port.
 const portInterval = 100 * time.Millisecond
 
-// watch keeps the condition of the application current until ctx ends: it waits for the
-// port, then probes, if there are to be probes, and waits for the port again when a call
-// could not connect.
+// watch updates the condition of the application until ctx ends. It waits until the port is open,
+// then probes the health if probes are enabled. When a call could not connect, it starts again with
+// waiting for the port.
 func (c *Channel) watch(ctx context.Context) {
 	for c.awaitPort(ctx) {
 		if c.opts.Health.Enabled {
@@ -28,7 +28,7 @@ func (c *Channel) watch(ctx context.Context) {
 	}
 }
 
-// awaitPort returns when the port takes connections; false when ctx has ended.
+// awaitPort returns true when the port accepts connections, and false when ctx has ended.
 func (c *Channel) awaitPort(ctx context.Context) bool {
 	for {
 		err := c.dialOnce(ctx)
@@ -58,18 +58,18 @@ func (c *Channel) dialOnce(ctx context.Context) error {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", c.target)
 	if err == nil {
-		_ = conn.Close() // it has told what it could
+		_ = conn.Close() // the dial is all that was needed
 	}
 	return err
 }
 
-// probeWhileOpen probes at the interval until a call could not connect. One probe that
-// passes makes the application healthy; as many failures in a row as the threshold says
-// make it unhealthy.
+// probeWhileOpen probes the health of the application at the interval, and returns when a call
+// could not connect or ctx ends. One successful probe makes the application healthy. Threshold
+// consecutive failures make it unhealthy.
 func (c *Channel) probeWhileOpen(ctx context.Context) {
 	failures := 0
 	if !c.state.Load().healthy {
-		failures = c.opts.Health.Threshold // it has yet to pass
+		failures = c.opts.Health.Threshold // until the first probe succeeds
 	}
 	tick := time.NewTicker(c.opts.Health.Interval)
 	defer tick.Stop()
@@ -98,23 +98,23 @@ func (c *Channel) probe(ctx context.Context) error {
 	return c.carry.probe(ctx, c)
 }
 
-// become notes a condition and tells of changes.
+// become sets the condition and reports changes.
 func (c *Channel) become(to condition) {
 	was := c.state.Swap(&to)
 	if was.healthy == to.healthy {
 		return
 	}
 	if to.healthy {
-		c.opts.Logger.Info("the application takes calls", "address", c.target, "protocol", string(c.opts.Protocol))
+		c.opts.Logger.Info("the application accepts calls", "address", c.target, "protocol", string(c.opts.Protocol))
 	} else {
-		c.opts.Logger.Warn("the application takes no calls", "address", c.target, "reason", to.why)
+		c.opts.Logger.Warn("the application does not accept calls", "address", c.target, "reason", to.why)
 	}
 	if c.opts.OnHealth != nil {
 		c.opts.OnHealth(to.healthy)
 	}
 }
 
-// refused asks the prober to look at the port, which a call could not reach.
+// refused makes the prober check the port after a call could not connect.
 func (c *Channel) refused() {
 	select {
 	case c.doubt <- struct{}{}:

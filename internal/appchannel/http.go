@@ -9,15 +9,16 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/quorate/quorate/internal/atmostonce"
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/internal/sendonce"
 )
 
 const (
 	dialTimeout = 5 * time.Second
 
-	// idleTimeout ends idle connections before applications do: common servers allow five
-	// seconds, and a request that meets a connection just being closed cannot be repeated.
+	// idleTimeout is how long a connection to the application stays open without a request. It is shorter than the
+	// timeout of common servers, five seconds. So the node closes a connection before the application does. A
+	// request on a connection that is just being closed could not be retried.
 	idleTimeout = 3 * time.Second
 
 	idleConnections = 256
@@ -41,7 +42,7 @@ func protocols(http1, http2, h2c bool) *http.Protocols {
 func newHTTPCarrier(c *Channel, conf *tls.Config, speak *http.Protocols) *httpCarrier {
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	return &httpCarrier{channel: c, transport: &http.Transport{
-		DialContext: sendonce.Dialer(dialer.DialContext), TLSClientConfig: conf, Protocols: speak,
+		DialContext: atmostonce.Dialer(dialer.DialContext), TLSClientConfig: conf, Protocols: speak,
 		DisableCompression: true, MaxIdleConnsPerHost: idleConnections, IdleConnTimeout: idleTimeout,
 		TLSHandshakeTimeout: dialTimeout, ExpectContinueTimeout: continueTimeout,
 	}}
@@ -54,7 +55,7 @@ func (h *httpCarrier) close() error {
 
 // RoundTrip sends r, at most once.
 func (h *httpCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer, sent, err := sendonce.RoundTrip(h.transport, r)
+	answer, sent, err := atmostonce.RoundTrip(h.transport, r)
 	switch {
 	case err == nil:
 		return answer, nil
@@ -66,7 +67,7 @@ func (h *httpCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, h.channel.unreached(err)
 }
 
-// probe asks the application's health path; 2xx is healthy.
+// probe requests the application's health path; 2xx is healthy.
 func (h *httpCarrier) probe(ctx context.Context, c *Channel) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.scheme+"://"+c.target+c.opts.Health.Path, nil)
 	if err != nil {
@@ -74,12 +75,14 @@ func (h *httpCarrier) probe(ctx context.Context, c *Channel) error {
 	}
 	answer, err := h.transport.RoundTrip(r)
 	if err != nil {
-		return &fault.Error{Code: fault.Unavailable, Op: "appchannel.probe", Msg: "GET " + c.opts.Health.Path + " failed", Err: rootCause(err)}
+		return &fault.Error{Code: fault.Unavailable, Op: "appchannel.probe", Msg: "GET " + c.opts.Health.Path +
+			" failed", Err: rootCause(err)}
 	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, 64<<10)) // so that the connection can be kept
+	_, _ = io.Copy(io.Discard, io.LimitReader(answer.Body, 64<<10)) // so that the connection can be reused
 	_ = answer.Body.Close()
 	if answer.StatusCode < 200 || answer.StatusCode > 299 {
-		return fault.New(fault.Unavailable, "appchannel.probe", fmt.Sprintf("GET %s answered %d", c.opts.Health.Path, answer.StatusCode))
+		return fault.New(fault.Unavailable, "appchannel.probe",
+			fmt.Sprintf("GET %s answered %d", c.opts.Health.Path, answer.StatusCode))
 	}
 	return nil
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestDecisionsHaveNumbersOfTheirOwn: a page is cited by its number.
-func TestDecisionsHaveNumbersOfTheirOwn(t *testing.T) {
+// TestADRs_HaveUniqueNumbers: a page is cited by its number.
+func TestADRs_HaveUniqueNumbers(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/adr/*.md")
 	if err != nil || len(pages) == 0 {
 		t.Fatalf("no pages: %v", err)

@@ -7,25 +7,32 @@ import (
 	"testing"
 )
 
-// room is a package, or a family of them, and its layer. Imports go from a higher layer
-// to a lower one. In a pattern, * is one element and ... is any number of them.
+// room is a pattern of packages and its layer. Imports go from a higher layer to a lower one. In a pattern, * is one
+// element and ... is any number of them.
 type room struct {
 	pattern string
 	layer   int
 }
 
-// rooms is the house, from the top. The first pattern that fits counts.
+// rooms are the layers, from the top. The first pattern that matches counts.
 func rooms() []room {
 	return []room{
-		{"cmd/...", 7}, {"deploy", 7}, {"docs", 7},
-		{"node", 6}, {"node/nodetest", 6},
-		{"api/http", 5}, {"api/http/transcript", 5}, {"api/apitest", 5}, {"api/peer", 5}, {"api/grpc", 5},
-		{"api", 4}, {"api/relay", 4}, {"raftfsm", 4}, {"component/builtin", 4},
-		{"raftfsm/group", 3}, {"discovery", 3}, {"component/loader", 3},
-		{"membership", 2}, {"component", 2}, {"component/state", 2}, {"component/secretstores", 2}, {"component/bindings", 2},
+		{"cmd/...", 9}, {"deploy", 9}, {"docs", 9},
+		{"internal/lab/...", 8},
+		{"node", 7}, {"node/nodetest", 7}, {"node/*", 6},
+		{"api/http", 5}, {"api/http/transcript", 5}, {"api/apitest", 5}, {"api/remoteinvoke", 5}, {"api/grpc", 5},
+		{"api", 4}, {"api/httpcopy", 4}, {"raftfsm", 4}, {"component/builtin", 4},
+		{"raftfsm/group", 3}, {"raftfsm/integrity", 3}, {"raftfsm/transport", 3},
+		{"raftfsm/snapshot", 3}, {"raftfsm/raftlog", 3},
+		{"discovery", 3}, {"component/loader", 3},
+		{"membership", 2}, {"component", 2}, {"component/state", 2}, {"component/secretstores", 2},
+		{"component/bindings", 2},
 		{"component/state/...", 3}, {"component/secretstores/...", 3}, {"component/bindings/...", 3},
-		{"raftfsm/command", 2}, {"raftfsm/kv", 2}, {"raftfsm/backup", 2}, {"raftfsm/placement", 2}, {"discovery/records", 2},
-		{"internal/fault", 0}, {"internal/fields", 0}, {"internal/sendonce", 0},
+		{"raftfsm/command", 2}, {"raftfsm/kv", 2}, {"raftfsm/backup", 2}, {"raftfsm/placement", 2},
+		{"discovery/records", 2},
+		{"internal/fault", 0}, {"internal/headers", 0}, {"internal/lenprefix", 0}, {"internal/atmostonce", 0},
+		{"internal/pending", 0},
+		{"internal/archtest/tree", 0}, {"internal/archtest/*", 1},
 		{"internal/*", 1},
 	}
 }
@@ -33,28 +40,42 @@ func rooms() []room {
 // rule is about the imports of one family of packages from another.
 type rule struct{ from, to string }
 
-// siblings are the imports within one layer that are wanted.
+// siblings are the allowed imports within one layer.
 func siblings() []rule {
 	return []rule{
 		{"cmd/...", "cmd/internal/..."},
+		{"internal/lab/...", "internal/lab/..."},
 		{"node/nodetest", "node"},
+		{"node/network", "node/credentials"},
+		{"node/doctor", "node/credentials"}, {"node/doctor", "node/network"},
+		{"node/catalogue", "node/network"},
+		{"node/status", "node/components"},
 		{"raftfsm/kv", "raftfsm/command"},
+		{"raftfsm/group", "raftfsm/integrity"}, {"raftfsm/group", "raftfsm/transport"},
+		{"raftfsm/group", "raftfsm/snapshot"}, {"raftfsm/group", "raftfsm/raftlog"},
+		{"raftfsm/integrity", "raftfsm/snapshot"}, {"raftfsm/integrity", "raftfsm/raftlog"},
+		{"raftfsm/transport", "raftfsm/raftlog"}, {"raftfsm/snapshot", "raftfsm/raftlog"},
 	}
 }
 
-// forbidden are imports that go down and are still wrong.
+// forbidden are imports of a lower layer that are not allowed.
 func forbidden() []rule {
 	return []rule{
 		{"api/...", "raftfsm/..."},             // the service layer sees contracts
 		{"api/...", "membership"},              //
-		{"cmd/demo", "..."},                    // the demo uses the binary and plain HTTP
+		{"internal/lab/demo", "..."},           // the demo uses the binary and plain HTTP
 		{"component/state/...", "raftfsm/..."}, // node brings state.raft in
 		{"component/loader", "component/*/*"},  // the types it opens are handed in
 	}
 }
 
-// proofs are the programs that are tests: they may import what is for tests.
-func proofs() []rule { return []rule{{"cmd/internal/proof", "cmd/internal/faulttest"}} }
+// proofs are programs that test: they may import test packages.
+func proofs() []rule {
+	return []rule{
+		{"internal/lab/proof", "internal/lab/faulttest"},
+		{"internal/lab/eventgrid", "component/bindings/azure/eventgrid/eventgridtest"},
+	}
+}
 
 // matches reports whether a package fits a pattern.
 func matches(pattern, pkg string) bool {
@@ -83,7 +104,7 @@ func anyRule(rules []rule, from, to string) bool {
 	return false
 }
 
-// importProblem says why package from must not import package to, or nothing.
+// importProblem returns why package from must not import package to; "" if it may.
 func importProblem(from, to string) string {
 	upper, ok := layerOf(from)
 	if !ok {
@@ -105,7 +126,7 @@ func importProblem(from, to string) string {
 	return fmt.Sprintf("imports go down, this one from layer %d to %d", upper, lower)
 }
 
-func TestImportsGoDown(t *testing.T) {
+func TestImports_GoDown(t *testing.T) {
 	for _, s := range module(t) {
 		if _, ok := layerOf(s.pkg()); !ok {
 			t.Errorf("%s: package %s stands in no layer", s.name, s.pkg())
@@ -125,29 +146,44 @@ func TestImportsGoDown(t *testing.T) {
 	}
 }
 
-// TestTheTableOfLayersRefuses shows that the table says no.
-func TestTheTableOfLayersRefuses(t *testing.T) {
+// TestLayers_Refuse shows that the table can refuse.
+func TestLayers_Refuse(t *testing.T) {
 	for _, c := range []struct {
 		from, to string
 		ok       bool
 	}{
 		{"node", "raftfsm", true},
+		{"node", "node/clusterctl", true},
+		{"node/doctor", "node/credentials", true},
+		{"node/clusterctl", "node", false},
+		{"node/credentials", "node/network", false},
 		{"raftfsm/kv", "raftfsm/command", true},
+		{"raftfsm/group", "raftfsm/raftlog", true},
+		{"raftfsm/raftlog", "raftfsm/group", false},
 		{"api/http", "api", true},
 		{"component/state/inmemory", "component/state", true},
 		{"cmd/quorate", "cmd/internal/cli", true},
 		{"raftfsm", "node", false},
 		{"raftfsm/command", "raftfsm/kv", false},
 		{"api", "api/http", false},
+		{"api", "discovery", true},
+		{"discovery", "api", false},
+		{"discovery", "node", false},
 		{"api", "raftfsm", false},
 		{"api/http", "raftfsm/kv", false},
 		{"api/http", "membership", false},
 		{"component/state", "component", false},
 		{"component/loader", "component/state/inmemory", false},
 		{"component/state/inmemory", "component/state/statetest", false},
-		{"cmd/demo", "internal/fault", false},
+		{"cmd/lab", "internal/lab/demo", true},
+		{"internal/lab/tuned", "node", true},
+		{"internal/lab/proof", "internal/lab/faulttest", true},
+		{"internal/lab/cluster", "internal/lab/faulttest", false},
+		{"internal/lab/tuned", "cmd/internal/cli", false},
+		{"internal/lab/demo", "internal/fault", false},
+		{"node", "internal/lab/tuned", false},
 		{"internal/fault", "internal/listen", false},
-		{"internal/listen", "internal/nearest", false},
+		{"internal/listen", "internal/suggest", false},
 		{"helpers", "internal/fault", false},
 		{"node", "helpers", false},
 	} {
@@ -157,16 +193,17 @@ func TestTheTableOfLayersRefuses(t *testing.T) {
 	}
 }
 
-// pure are the packages whose results must depend on nothing but their input: every
-// replica computes the same.
+// pure are the packages whose results must depend only on their input, because every replica has to
+// compute the same.
 func pure() []string { return []string{"raftfsm/kv", "raftfsm/command"} }
 
-// impure are the imports that let the world in.
+// impure are the imports that make results depend on the environment.
 func impure() []string {
-	return []string{"time", "net", "net/...", "os", "os/...", "syscall", "math/rand", "math/rand/...", "crypto/rand", "github.com/hashicorp/..."}
+	return []string{"time", "net", "net/...", "os", "os/...", "syscall", "math/rand", "math/rand/...", "crypto/rand",
+		"github.com/hashicorp/..."}
 }
 
-func TestTheStateMachineSeesNoClockNetworkChanceOrDisk(t *testing.T) {
+func TestStateMachine_ImportsNoClockNetworkRandomOrDisk(t *testing.T) {
 	seen := map[string]bool{}
 	for _, s := range module(t) {
 		if s.test || !contains(pure(), s.pkg()) {

@@ -63,7 +63,8 @@ func parse(t *testing.T, name string, text []byte) *source {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &source{name: name, lines: strings.Count(string(text), "\n"), test: strings.HasSuffix(name, "_test.go"), ast: f, fset: fset}
+	s := &source{name: name, lines: strings.Count(string(text), "\n"), test: strings.HasSuffix(name, "_test.go"),
+		ast: f, fset: fset}
 	s.vars = variables(s)
 	return s
 }
@@ -118,7 +119,8 @@ func skipDir(root, name string, d fs.DirEntry) error {
 	if name == root {
 		return nil
 	}
-	if strings.HasPrefix(d.Name(), ".") || strings.HasPrefix(d.Name(), "_") || d.Name() == "testdata" || d.Name() == "bin" {
+	if strings.HasPrefix(d.Name(), ".") || strings.HasPrefix(d.Name(), "_") || d.Name() == "testdata" ||
+		d.Name() == "bin" {
 		return filepath.SkipDir
 	}
 	if _, err := os.Stat(filepath.Join(name, "go.mod")); err == nil {

@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// maxLines bounds a file: one idea fits.
+// maxLines bounds the lines of a file.
 const maxLines = 600
 
-// longFiles may be longer, each for a reason of its own.
+// longFiles may be longer.
 func longFiles() map[string]bool { return map[string]bool{} }
 
 // call is something a package must not use, unless it is one of the exceptions.
@@ -22,10 +22,18 @@ type call struct {
 }
 
 func forbiddenCalls() []call {
-	process := []string{"cmd/..."}
+	process := []string{"cmd/...", "internal/lab/...", "internal/archtest/..."}
+	chance := []string{
+		"component/state/statetest", "discovery", "internal/admission", "internal/archtest/doccomments",
+		"internal/lab/...",
+		"internal/listen", "internal/rest", "internal/tracing", "raftfsm", "raftfsm/group", "raftfsm/integrity",
+	}
 	return []call{
+		{"math/rand", "", nil, "use math/rand/v2, or crypto/rand for what must not be guessed"},
+		{"math/rand/v2", "", chance, "secrets come from crypto/rand; list a package that needs only chance"},
 		{"os", "Getenv", process, "only the command reads the environment"},
-		{"os", "LookupEnv", append([]string{"component/secretstores/local/env"}, process...), "only the command reads the environment"},
+		{"os", "LookupEnv", append([]string{"component/secretstores/local/env", "node/nodetest"}, process...),
+			"only the command reads the environment"},
 		{"os", "Environ", process, "only the command reads the environment"},
 		{"os", "Args", process, "only the command reads its arguments"},
 		{"os", "Exit", process, "only the command ends the process"},
@@ -45,9 +53,12 @@ func forbiddenCalls() []call {
 		{"net/http", "DefaultClient", nil, "make a client with a time-out"},
 		{"net/http", "Get", nil, "make a client with a time-out"},
 		{"net/http", "Post", nil, "make a client with a time-out"},
-		{"github.com/prometheus/client_golang/prometheus", "DefaultRegisterer", nil, "use the prometheus.Registerer that was handed in"},
-		{"github.com/prometheus/client_golang/prometheus", "MustRegister", nil, "use the prometheus.Registerer that was handed in"},
-		{"github.com/prometheus/client_golang/prometheus/promauto", "", nil, "use the prometheus.Registerer that was handed in"},
+		{"github.com/prometheus/client_golang/prometheus", "DefaultRegisterer", nil,
+			"use the prometheus.Registerer that was handed in"},
+		{"github.com/prometheus/client_golang/prometheus", "MustRegister", nil,
+			"use the prometheus.Registerer that was handed in"},
+		{"github.com/prometheus/client_golang/prometheus/promauto", "", nil,
+			"use the prometheus.Registerer that was handed in"},
 	}
 }
 
@@ -64,6 +75,7 @@ func checks() map[string]check {
 		"package variables never change":            mutations,
 		"only the command touches the process":      calls,
 		"a package variable guards no shared state": locks,
+		"a metric is declared with its full name":   metricNames,
 	}
 }
 
@@ -101,7 +113,8 @@ func sleeps(s *source) (out []string) {
 		return nil
 	}
 	for _, sel := range selectors(s, "time", "Sleep") {
-		out = append(out, s.at(sel.Pos())+": a sleep is no synchronisation: wait for the condition, or use testing/synctest")
+		out = append(out, s.at(sel.Pos())+": a sleep is no synchronisation: wait for the condition, or use "+
+			"testing/synctest")
 	}
 	return out
 }
@@ -111,7 +124,8 @@ func leftovers(s *source) (out []string) {
 		for _, c := range group.List {
 			for _, word := range []string{"TO" + "DO", "FIX" + "ME", "XX" + "X"} {
 				if strings.Contains(c.Text, word) {
-					out = append(out, s.at(c.Pos())+": "+word+" in a comment: do it, or write it down where it is planned")
+					out = append(out, s.at(c.Pos())+": "+word+
+						" in a comment: do it, or write it down where it is planned")
 				}
 			}
 		}
@@ -185,8 +199,7 @@ func variables(s *source) map[string]bool {
 	return out
 }
 
-// mutations finds assignments to package variables: to the variable, to a field or an
-// element of it.
+// mutations finds assignments to package variables: to the variable, to a field or an element of it.
 func mutations(s *source) (out []string) {
 	if s.test {
 		return nil
@@ -212,8 +225,8 @@ func mutations(s *source) (out []string) {
 	return out
 }
 
-// local reports whether a name means something declared inside a function. The parser
-// resolves names within a file; what it cannot resolve is declared elsewhere in the package.
+// local reports whether a name means something declared inside a function. The parser resolves names within a file;
+// what it cannot resolve is declared elsewhere in the package.
 func local(s *source, id *ast.Ident) bool {
 	if id.Obj == nil {
 		return false
@@ -264,15 +277,15 @@ func locks(s *source) (out []string) {
 	return out
 }
 
-// TestHouseRulesFindWhatTheyForbid shows that each rule can fail.
-func TestHouseRulesFindWhatTheyForbid(t *testing.T) {
+// TestHouseRules_FindViolations shows that each rule can fail.
+func TestHouseRules_FindViolations(t *testing.T) {
 	const file = `package p
-import ("os"; "sync"; "time"; clock "time"; "log")
+import ("os"; "sync"; "time"; clock "time"; "log"; "math/rand/v2")
 var table = map[string]int{}
 var count int
 var mu sync.Mutex
 func init() {}
-func f(count int) { count = 1; table["a"] = 1; _ = os.Getenv("X"); log.Print() }
+func f(count int) { count = 1; table["a"] = 1; _ = os.Getenv("X"); log.Print(); rand.Uint64() }
 func g() { count++; time.Sleep(1); clock.Sleep(1) }
 // TO` + `DO later
 `
@@ -282,8 +295,9 @@ func g() { count++; time.Sleep(1); clock.Sleep(1) }
 		"tests wait for conditions, not for time":   0,
 		"nothing is left for later":                 1,
 		"package variables never change":            2,
-		"only the command touches the process":      2,
+		"only the command touches the process":      3,
 		"a package variable guards no shared state": 1,
+		"a metric is declared with its full name":   0,
 	}
 	s := parse(t, "membership/p.go", []byte(file))
 	for rule, find := range checks() {
@@ -299,13 +313,27 @@ func g() { count++; time.Sleep(1); clock.Sleep(1) }
 	if got := mutations(other); len(got) != 1 {
 		t.Errorf("a change in another file: %q", got)
 	}
+	const metrics = `package p
+import prom "github.com/prometheus/client_golang/prometheus"
+func names(prefix, name string) {
+	_ = prom.CounterOpts{Name: "quorate_a_" + name}
+	_ = prom.CounterOpts{Name: prefix + name}
+	_ = prom.GaugeOpts{Namespace: "quorate", Subsystem: "a", Name: "b"}
+	_ = prom.NewDesc(prom.BuildFQName("quorate", "a", "b"), "", nil, nil)
+	_ = prom.CounterOpts{Name: "quorate_a_b_total"}
+	_ = prom.CounterOpts{Name: name}
+}
+`
+	if got := metricNames(parse(t, "membership/p.go", []byte(metrics))); len(got) != 5 {
+		t.Errorf("names of metrics: %q", got)
+	}
 	long := "package p\n" + strings.Repeat("// line\n", maxLines)
 	if got := tooLong(parse(t, "membership/p.go", []byte(long))); len(got) != 1 {
 		t.Errorf("long file: %q", got)
 	}
 }
 
-func TestEveryPackageSaysWhatItIs(t *testing.T) {
+func TestPackages_HaveDocComment(t *testing.T) {
 	docs, files := map[string][]*source{}, map[string]*source{}
 	for _, s := range module(t) {
 		if s.test {
@@ -326,7 +354,8 @@ func TestEveryPackageSaysWhatItIs(t *testing.T) {
 			start = "Command "
 		}
 		if !strings.HasPrefix(text, start) || !strings.Contains(text, "own") {
-			t.Errorf("%s: the package comment starts with %q and says what the package owns", docs[pkg][0].name, start)
+			t.Errorf("%s: the package comment starts with %q and says what the package owns", docs[pkg][0].name,
+				start)
 		}
 	}
 }

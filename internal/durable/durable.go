@@ -1,12 +1,11 @@
-// Package durable keeps small files that are replaced whole: after a crash or a power cut
-// at any moment there is the old content or the new one, and damage is noticed.
+// Package durable stores small files that are always replaced as a whole. After a crash or power
+// loss a file has either its old or its new content, and damage is detected.
 //
-// A file is one line, for instance JSON, and a second line with the CRC-32C of the first.
-// It is written beside its place, forced to disk, renamed, and the directory is forced to
-// disk.
+// A file has one line, for instance JSON, and a second line with the CRC-32C of the first. It is
+// written under another name, synced and renamed, and then the directory is synced.
 //
-// It owns that form and the name with the suffix ".tmp" beside each file. It must never
-// know what is in a file. It has no goroutines; one writer of a file at a time.
+// It owns that format, and the temporary file with the suffix ".tmp" beside each file. It has no
+// goroutines. Only one goroutine or process at a time may write a file.
 package durable
 
 import (
@@ -20,17 +19,17 @@ import (
 	"strings"
 )
 
-// Suffix is that of the file that is being written. A crash may leave it behind; the next
-// Write replaces it.
+// Suffix is appended to the name of a file for the temporary file that Write creates. A crash may
+// leave the temporary file behind; the next Write replaces it.
 const Suffix = ".tmp"
 
-// ErrDamaged is what Read returns for a file that is not what was written.
+// ErrDamaged is returned by Read for a file that is not what was written.
 var ErrDamaged = errors.New("its checksum does not match")
 
-// Write replaces the file with one that holds body, which must be one line. It is on disk,
-// whole, when Write returns nil; after an error either content may be there. step, unless
-// it is nil, is called with "written" and "renamed" when that is done: crash points for
-// tests.
+// Write replaces the file with one that holds body, which must be one line. When Write returns nil,
+// all of it is on disk. After an error the file has either the old or the new content. If step is
+// not nil, Write calls it with "written" and with "renamed" after these steps, so that tests can
+// simulate a crash there.
 func Write(path string, body []byte, step func(string)) error {
 	if step == nil {
 		step = func(string) {}
@@ -60,8 +59,7 @@ func write(fs files, path string, body []byte, step func(string)) error {
 	return fs.syncDir(filepath.Dir(path))
 }
 
-// Read returns what the file holds. Errors: fs.ErrNotExist, ErrDamaged, and what the disk
-// says.
+// Read returns the content of the file. Errors: fs.ErrNotExist, ErrDamaged and I/O errors.
 func Read(path string) ([]byte, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -78,12 +76,12 @@ func parse(b []byte) ([]byte, error) {
 	return body, nil
 }
 
-// Sum is the checksum line of body, without its end.
+// Sum returns the checksum line of body, without the newline.
 func Sum(body []byte) string {
 	return fmt.Sprintf("crc32c:%08x", crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)))
 }
 
-// SyncDir forces the names in dir to disk.
+// SyncDir syncs a directory, which makes its file names durable.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -92,9 +90,9 @@ func SyncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// files is what Write needs of a file system.
+// files is the part of a file system that Write needs.
 type files interface {
-	create(path string) (file, error) // empty, also if there was one
+	create(path string) (file, error) // truncates an existing file
 	rename(from, to string) error
 	syncDir(dir string) error
 }

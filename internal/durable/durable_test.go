@@ -6,16 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/quorate/quorate/internal/testutil"
 )
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func must(t testing.TB, err error) { t.Helper(); testutil.Must(t, err) }
 
-func TestAFileComesBackAsItWasWritten(t *testing.T) {
+func TestRead_ReturnsWhatWasWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	if _, err := Read(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("before the first write: %v", err)
@@ -30,7 +27,7 @@ func TestAFileComesBackAsItWasWritten(t *testing.T) {
 		}
 	}
 	if err := Write(path, []byte("a\nb"), nil); err == nil {
-		t.Error("two lines were taken")
+		t.Error("two lines were accepted")
 	}
 	info, err := os.Stat(path)
 	must(t, err)
@@ -39,8 +36,8 @@ func TestAFileComesBackAsItWasWritten(t *testing.T) {
 	}
 }
 
-// The form of files that are on disks already.
-func TestTheFormDoesNotChange(t *testing.T) {
+// Files on disk have this format.
+func TestFormat_DoesNotChange(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	must(t, Write(path, []byte(`{"version":1}`), nil))
 	got, err := os.ReadFile(path)
@@ -50,12 +47,12 @@ func TestTheFormDoesNotChange(t *testing.T) {
 	}
 }
 
-func TestDamageIsNoticed(t *testing.T) {
+func TestRead_DetectsDamage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	must(t, Write(path, []byte(`{"n":1}`), nil))
 	whole, err := os.ReadFile(path)
 	must(t, err)
-	for i := range whole[:len(whole)-1] { // the last line's end is of no matter
+	for i := range whole[:len(whole)-1] { // damage of the last newline is harmless
 		for bit := range 8 {
 			b := append([]byte(nil), whole...)
 			b[i] ^= 1 << bit
@@ -69,13 +66,12 @@ func TestDamageIsNoticed(t *testing.T) {
 	}
 }
 
-// disk forgets at a power cut what was not forced to it. Names and contents survive apart
-// from each other.
+// disk loses at a power cut what was not synced. Names and contents are synced separately.
 type disk struct {
 	left    int               // operations until the power cut
 	names   map[string]*inode // as the process sees them
-	kept    map[string]*inode // as the disk has them for sure
-	noFsync map[string]bool   // operations left out, to show that the test can fail
+	kept    map[string]*inode // as they are on the disk
+	noFsync map[string]bool   // operations that do nothing, to show that the test can fail
 }
 
 type inode struct{ seen, kept string }
@@ -141,7 +137,7 @@ func (f *openFile) Sync() error {
 
 func (f *openFile) Close() error { return nil }
 
-// after lists what a reader may find at path after the power cut. "-" is no file.
+// after returns what a reader may find at path after the power cut. "-" means no file.
 func (d *disk) after(path string) []string {
 	var out []string
 	for _, names := range []map[string]*inode{d.names, d.kept} {
@@ -164,7 +160,7 @@ func (d *disk) after(path string) []string {
 	return out
 }
 
-// cut writes "new" over "old" with a power cut after so many operations.
+// cut replaces "old" with "new" and cuts the power after some operations.
 func cut(t *testing.T, operations int, without ...string) (found []string, err error) {
 	t.Helper()
 	d := &disk{left: 100, names: map[string]*inode{}, kept: map[string]*inode{}, noFsync: map[string]bool{}}
@@ -177,7 +173,7 @@ func cut(t *testing.T, operations int, without ...string) (found []string, err e
 	return d.after("dir/f"), err
 }
 
-func TestAPowerCutAtAnyMomentLeavesTheOldContentOrTheNewOne(t *testing.T) {
+func TestWrite_PowerCutLeavesOldOrNewContent(t *testing.T) {
 	for operations := 0; ; operations++ {
 		found, err := cut(t, operations)
 		for _, body := range found {
@@ -187,14 +183,15 @@ func TestAPowerCutAtAnyMomentLeavesTheOldContentOrTheNewOne(t *testing.T) {
 		}
 		if err == nil {
 			if operations != 5 {
-				t.Errorf("a write takes %d operations, want create, write, sync, rename, sync of the directory", operations)
+				t.Errorf("a write takes %d operations, want create, write, sync, rename, sync of the directory",
+					operations)
 			}
 			return
 		}
 	}
 }
 
-func TestWithoutEitherForcingToDiskAPowerCutIsNoticed(t *testing.T) {
+func TestWrite_EverySyncIsNeeded(t *testing.T) {
 	for _, without := range []string{"file", "dir"} {
 		bad := 0
 		for operations := range 6 {
@@ -219,7 +216,8 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if again, err := parse([]byte(string(body) + "\n" + Sum(body) + "\n")); err != nil || string(again) != string(body) {
+		if again, err := parse([]byte(string(body) + "\n" + Sum(body) + "\n")); err != nil ||
+			string(again) != string(body) {
 			t.Fatalf("%q came back as %q, %v", body, again, err)
 		}
 	})

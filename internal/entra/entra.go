@@ -1,8 +1,8 @@
-// Package entra makes Microsoft Entra ID credentials from the settings that components of
-// Azure services share.
+// Package entra makes Microsoft Entra ID credentials from the settings that components of Azure
+// services share.
 //
-// It owns which kind of credential a set of settings means, and what failures mean. It
-// must never know a particular service. It starts no goroutines of its own.
+// It owns the choice of the kind of credential for the settings, and the texts that explain failures. All Azure
+// services use it in the same way. It starts no goroutines of its own.
 package entra
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Settings say who to be.
+// Settings are the identity of a client and how it authenticates.
 type Settings struct {
 	Environment         string // of the cloud, see Cloud; empty = public
 	AuthorityHost       string // address of the identity service; empty = the environment's
@@ -37,9 +37,9 @@ type Settings struct {
 	Transport           http.RoundTripper // bounds the size of answers
 }
 
-// Cloud returns the configuration of an environment by the names in use: public (also
-// AzurePublicCloud), china (AzureChinaCloud), usgovernment (AzureUSGovernmentCloud).
-// Case does not matter. The error is fault.Invalid.
+// Cloud returns the configuration of an environment: public (also AzurePublicCloud), china
+// (AzureChinaCloud) or usgovernment (AzureUSGovernmentCloud). Case is ignored. It returns
+// fault.Invalid for other names.
 func Cloud(environment string) (cloud.Configuration, error) {
 	switch strings.ToLower(environment) {
 	case "", "public", "azurepubliccloud", "azurecloud":
@@ -49,12 +49,13 @@ func Cloud(environment string) (cloud.Configuration, error) {
 	case "usgovernment", "azureusgovernmentcloud", "azureusgovernment":
 		return cloud.AzureGovernment, nil
 	}
-	return cloud.Configuration{}, &fault.Error{Code: fault.Invalid, Op: "entra.Cloud", Msg: "the Azure environment is unknown",
+	return cloud.Configuration{}, &fault.Error{Code: fault.Invalid, Op: "entra.Cloud",
+		Msg:  "the Azure environment is unknown",
 		Hint: "use AzurePublicCloud, AzureChinaCloud or AzureUSGovernmentCloud"}
 }
 
-// Options are those of every client that uses s: short repetitions, no telemetry beyond a
-// name, the transport of s.
+// Options returns the options for every Azure client that uses these settings: few retries, no telemetry except the
+// name of the program, and the transport of s.
 func (s Settings) Options() (policy.ClientOptions, error) {
 	c, err := Cloud(s.Environment)
 	if err != nil {
@@ -64,8 +65,9 @@ func (s Settings) Options() (policy.ClientOptions, error) {
 		c.ActiveDirectoryAuthorityHost = s.AuthorityHost
 	}
 	return policy.ClientOptions{
-		Cloud:     c,
-		Retry:     policy.RetryOptions{MaxRetries: 2, RetryDelay: 200 * time.Millisecond, MaxRetryDelay: 2 * time.Second},
+		Cloud: c,
+		Retry: policy.RetryOptions{MaxRetries: 2, RetryDelay: 200 * time.Millisecond,
+			MaxRetryDelay: 2 * time.Second},
 		Telemetry: policy.TelemetryOptions{ApplicationID: "quorate"},
 		Transport: sender{s.Transport},
 	}, nil
@@ -77,9 +79,9 @@ type sender struct{ http.RoundTripper }
 // Do implements policy.Transporter.
 func (s sender) Do(r *http.Request) (*http.Response, error) { return s.RoundTrip(r) }
 
-// Credential makes a credential: of an application if there is a client secret or a
-// certificate, else the workload's, else the machine's. It calls nobody. The error is
-// fault.Invalid.
+// Credential returns the credential of the application if a client secret or a certificate is set. Otherwise it
+// returns a credential that tries the workload identity and the managed identity of the machine. It makes no
+// requests. It returns fault.Invalid if the settings contradict each other.
 func (s Settings) Credential() (azcore.TokenCredential, error) {
 	options, err := s.Options()
 	if err != nil {
@@ -92,7 +94,7 @@ func (s Settings) Credential() (azcore.TokenCredential, error) {
 	given := s.ClientSecret != "" || certificate != nil
 	switch {
 	case s.ClientSecret != "" && certificate != nil:
-		return nil, invalid("there are both a client secret and a certificate", "give one of them")
+		return nil, invalid("both a client secret and a certificate are set", "give one of them")
 	case given && (s.Tenant == "" || s.Client == ""):
 		return nil, invalid("a client secret or certificate needs azureTenantId and azureClientId", "")
 	case s.ClientSecret != "":
@@ -104,11 +106,13 @@ func (s Settings) Credential() (azcore.TokenCredential, error) {
 }
 
 func (s Settings) bySecret(options policy.ClientOptions) (azcore.TokenCredential, error) {
-	c, err := azidentity.NewClientSecretCredential(s.Tenant, s.Client, s.ClientSecret, &azidentity.ClientSecretCredentialOptions{
-		ClientOptions: options, DisableInstanceDiscovery: s.AuthorityHost != "",
-	})
+	c, err := azidentity.NewClientSecretCredential(s.Tenant, s.Client, s.ClientSecret,
+		&azidentity.ClientSecretCredentialOptions{
+			ClientOptions: options, DisableInstanceDiscovery: s.AuthorityHost != "",
+		})
 	if err != nil {
-		return nil, invalid("azureTenantId, azureClientId and the client secret make no credential", "check that the tenant is an id or a domain")
+		return nil, invalid("azureTenantId, azureClientId and the client secret are not a valid credential",
+			"check that the tenant is an id or a domain")
 	}
 	return c, nil
 }
@@ -116,13 +120,15 @@ func (s Settings) bySecret(options policy.ClientOptions) (azcore.TokenCredential
 func (s Settings) byCertificate(options policy.ClientOptions, certificate []byte) (azcore.TokenCredential, error) {
 	chain, key, err := azidentity.ParseCertificates(certificate, []byte(s.CertificatePassword))
 	if err != nil {
-		return nil, invalid("the certificate cannot be read", "give a certificate with its private key as PEM or PFX, and azureCertificatePassword if it has one")
+		return nil, invalid("the certificate cannot be read",
+			"give a certificate with its private key as PEM or PFX, and azureCertificatePassword if it has one")
 	}
-	c, err := azidentity.NewClientCertificateCredential(s.Tenant, s.Client, chain, key, &azidentity.ClientCertificateCredentialOptions{
-		ClientOptions: options, DisableInstanceDiscovery: s.AuthorityHost != "", SendCertificateChain: true,
-	})
+	c, err := azidentity.NewClientCertificateCredential(s.Tenant, s.Client, chain, key,
+		&azidentity.ClientCertificateCredentialOptions{
+			ClientOptions: options, DisableInstanceDiscovery: s.AuthorityHost != "", SendCertificateChain: true,
+		})
 	if err != nil {
-		return nil, invalid("azureTenantId, azureClientId and the certificate make no credential", "")
+		return nil, invalid("azureTenantId, azureClientId and the certificate are not a valid credential", "")
 	}
 	return c, nil
 }
@@ -136,19 +142,21 @@ func (s Settings) certificate() ([]byte, error) {
 	}
 	data, err := os.ReadFile(s.CertificateFile)
 	if err != nil {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "entra.Credential", Msg: "reading azureCertificateFile", Err: err}
+		return nil, &fault.Error{Code: fault.Invalid, Op: "entra.Credential", Msg: "reading azureCertificateFile",
+			Err: err}
 	}
 	return data, nil
 }
 
-// ofTheMachine is the workload identity that an orchestrator gave, or the managed
-// identity of the machine.
+// ofTheMachine returns a credential that tries the workload identity, if an orchestrator provides one, and then the
+// managed identity of the machine.
 func (s Settings) ofTheMachine(options policy.ClientOptions) (azcore.TokenCredential, error) {
 	var sources []azcore.TokenCredential
 	workload, err := azidentity.NewWorkloadIdentityCredential(&azidentity.WorkloadIdentityCredentialOptions{
 		ClientOptions: options, ClientID: s.Client, TenantID: s.Tenant, DisableInstanceDiscovery: s.AuthorityHost != "",
 	})
-	if err == nil { // else the environment gives none
+	// On an error the environment provides none.
+	if err == nil {
 		sources = append(sources, workload)
 	}
 	managed := &azidentity.ManagedIdentityCredentialOptions{ClientOptions: options}
@@ -166,8 +174,9 @@ func (s Settings) ofTheMachine(options policy.ClientOptions) (azcore.TokenCreden
 	return chain, nil
 }
 
-// Failure turns an error of the vendor's libraries into a fault. service names who was
-// asked. Only codes are shown: bodies can quote the request.
+// Failure converts an error of Microsoft's libraries to a *fault.Error. service is the name of the called service,
+// for the message. The message has only status and error codes, because the body of an answer may quote the
+// request.
 func Failure(ctx context.Context, service string, err error) *fault.Error {
 	const op = "entra.Failure"
 	if ctx.Err() != nil {
@@ -177,20 +186,23 @@ func Failure(ctx context.Context, service string, err error) *fault.Error {
 		return refusal(refused.RawResponse)
 	}
 	if said, ok := errors.AsType[*azcore.ResponseError](err); ok {
-		e := &fault.Error{Code: classify(said.StatusCode), Op: op, Msg: fmt.Sprintf("%s answered %d", service, said.StatusCode)}
+		e := &fault.Error{Code: classify(said.StatusCode), Op: op,
+			Msg: fmt.Sprintf("%s answered %d", service, said.StatusCode)}
 		if said.ErrorCode != "" {
 			e.Msg += " " + said.ErrorCode
 		}
 		return e
 	}
 	if _, ok := errors.AsType[final](err); ok {
-		return &fault.Error{Code: fault.Denied, Op: op, Msg: "this machine has no Azure identity", Hint: "give azureTenantId, azureClientId and azureClientSecret"}
+		return &fault.Error{Code: fault.Denied, Op: op, Msg: "this machine has no Azure identity",
+			Hint: "give azureTenantId, azureClientId and azureClientSecret"}
 	}
-	return &fault.Error{Code: fault.Unavailable, Op: op, Msg: service + " cannot be reached", Hint: "check the address, the certificate authorities and the network"}
+	return &fault.Error{Code: fault.Unavailable, Op: op, Msg: service + " cannot be reached",
+		Hint: "check the address, the certificate authorities and the network"}
 }
 
-// final marks the errors that the libraries would not repeat: past those of a service,
-// what is left is that there is no credential.
+// final is the interface of errors that the libraries do not retry. If such an error does not come from a service,
+// it means that this machine has no credential.
 type final interface {
 	error
 	NonRetriable()
@@ -212,11 +224,12 @@ func classify(status int) fault.Code {
 	return fault.Invalid
 }
 
-// refusal words a token that was not given.
+// refusal explains a refused token request.
 func refusal(response *http.Response) *fault.Error {
-	e := &fault.Error{Code: fault.Denied, Op: "entra.Token", Msg: "Entra ID gave no token"}
+	e := &fault.Error{Code: fault.Denied, Op: "entra.Token", Msg: "Entra ID refused a token"}
 	if response == nil {
-		e.Code, e.Msg, e.Hint = fault.Unavailable, "Entra ID cannot be reached", "check azureEnvironment, azureAuthorityHost and the network"
+		e.Code, e.Msg, e.Hint = fault.Unavailable, "Entra ID cannot be reached", "check azureEnvironment, "+
+			"azureAuthorityHost and the network"
 		return e
 	}
 	switch code := classify(response.StatusCode); code {
@@ -233,7 +246,7 @@ func refusal(response *http.Response) *fault.Error {
 	return e
 }
 
-// errorCodes reads the numbers of an error body, such as AADSTS7000222.
+// errorCodes returns the error numbers in a body, such as AADSTS7000222.
 func errorCodes(body io.Reader) string {
 	if body == nil {
 		return ""

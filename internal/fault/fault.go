@@ -1,9 +1,8 @@
-// Package fault is the error value of Quorate: a Code that programs act on, the
-// operation that failed, a message for people, and a hint that says how to mend it.
+// Package fault is the error type of Quorate: a Code for programs, the operation that failed, a message
+// for people, and a hint how to fix it.
 //
-// It owns the closed set of codes and their wire form. It must never know HTTP
-// statuses or public error names: those are chosen by the api packages. It has no
-// goroutines; values are immutable after creation and safe to share.
+// It owns the closed set of codes and their wire form. The api packages map codes to HTTP statuses and public error
+// names. It has no goroutines. Values are immutable after creation and safe to share.
 package fault
 
 import (
@@ -12,39 +11,39 @@ import (
 	"strings"
 )
 
-// Code says what went wrong in terms a caller can act on. The set is closed; codes
-// keep their text across the wire, so a code is never renamed.
+// Code is the kind of an error, for callers that decide by it. The constants below are all codes. Nodes send codes
+// to each other, so a code is never renamed.
 type Code string
 
 // The codes.
 const (
 	NotFound      Code = "not_found"     // the thing named does not exist
 	Conflict      Code = "conflict"      // a condition (ETag, create-only) did not hold; nothing was changed
-	Invalid       Code = "invalid"       // the request itself is wrong; repeating it cannot help
+	Invalid       Code = "invalid"       // the request itself is wrong; retrying cannot help
 	TooLarge      Code = "too_large"     // a limit was exceeded; Msg names the limit
 	Denied        Code = "denied"        // policy or credentials forbid it
-	NotLeader     Code = "not_leader"    // this replica surely did not do it; Hint may carry the leader
-	Unavailable   Code = "unavailable"   // cannot be done now and surely was not done (no quorum, closing)
-	ReadOnly      Code = "read_only"     // values are refused for now, surely not done: the disk is nearly full
-	Overloaded    Code = "overloaded"    // surely not done: too much is waiting already
+	NotLeader     Code = "not_leader"    // this replica certainly did not do it; Hint may have the leader
+	Unavailable   Code = "unavailable"   // cannot be done now and certainly was not done (no quorum, closing)
+	ReadOnly      Code = "read_only"     // values are refused for now, certainly not done: the disk is nearly full
+	Overloaded    Code = "overloaded"    // certainly not done: too much is waiting already
 	Indeterminate Code = "indeterminate" // may or may not have been done
-	Timeout       Code = "timeout"       // the deadline passed; surely not done
+	Timeout       Code = "timeout"       // the deadline passed; certainly not done
 	Unimplemented Code = "unimplemented" // this store or peer does not offer the operation
 	Corrupt       Code = "corrupt"       // data failed verification; nothing derived from it was used
-	Internal      Code = "internal"      // a defect or an unexpected failure below
+	Internal      Code = "internal"      // a bug or an unexpected failure below
 )
 
-// Error is the one error type that crosses package and node boundaries.
+// Error is the error type that crosses package and node boundaries.
 type Error struct {
 	Code Code
 	Op   string // what was being done, as "package.Operation"
 	Msg  string // what went wrong, naming the thing; never a secret or a value
-	Hint string // how to mend it; may be empty
+	Hint string // how to fix it; may be empty
 	Key  string // the state key, component or file the error is about; may be empty
 	Err  error  // cause; may be nil
 }
 
-// Error joins operation, message, cause and hint into one line.
+// Error returns operation, message, cause and hint as one line.
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.Op != "" {
@@ -55,7 +54,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Text is Error without the operation: what an API client or an operator reads.
+// Text returns Error without the operation, for API clients and operators.
 func (e *Error) Text() string {
 	var b strings.Builder
 	switch {
@@ -81,7 +80,7 @@ func (e *Error) Text() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// New makes an error without a cause.
+// New returns an error without a cause.
 func New(code Code, op, msg string) *Error { return &Error{Code: code, Op: op, Msg: msg} }
 
 // Wrap adds an operation and a message to err and keeps its code. It returns nil for a nil err.
@@ -99,8 +98,8 @@ func As(err error) (*Error, bool) {
 	return e, ok
 }
 
-// CodeOf returns the code of err: that of the outermost *Error, Timeout for an expired
-// or cancelled context, Internal for any other error, and "" for nil.
+// CodeOf returns the code of err. If the chain of err contains an *Error, it is the code of the outermost one.
+// Otherwise it is Timeout for an expired or cancelled context, "" for nil, and Internal for any other error.
 func CodeOf(err error) Code {
 	if err == nil {
 		return ""
@@ -137,7 +136,7 @@ func HintOf(err error) string {
 	return ""
 }
 
-// Text returns what a person outside the code base should read of err.
+// Text returns err as text for users and operators, without operations.
 func Text(err error) string {
 	if err == nil {
 		return ""

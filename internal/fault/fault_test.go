@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-func TestCodeIsKeptThroughWrapping(t *testing.T) {
+func TestWrap_KeepsCode(t *testing.T) {
 	base := &fault.Error{Code: fault.Conflict, Op: "kv.Apply", Msg: "etag mismatch", Key: "k"}
 	for name, err := range map[string]error{
 		"itself":        base,
@@ -28,7 +28,7 @@ func TestCodeIsKeptThroughWrapping(t *testing.T) {
 	}
 }
 
-func TestCodesOfForeignErrors(t *testing.T) {
+func TestCodeOf_ForeignErrors(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		want fault.Code
@@ -50,7 +50,7 @@ func TestCodesOfForeignErrors(t *testing.T) {
 	}
 }
 
-func TestTextNamesMessageCauseAndHintButNotTheOperation(t *testing.T) {
+func TestText_HasNoOperation(t *testing.T) {
 	err := &fault.Error{Code: fault.Unavailable, Op: "group.Propose", Msg: "the store is read-only",
 		Hint: "free disk space", Err: errors.New("12 MiB left")}
 	if got, want := fault.Text(err), "the store is read-only: 12 MiB left (free disk space)"; got != want {
@@ -61,8 +61,9 @@ func TestTextNamesMessageCauseAndHintButNotTheOperation(t *testing.T) {
 	}
 }
 
-func TestErrorsSurviveTheWire(t *testing.T) {
-	in := &fault.Error{Code: fault.Conflict, Op: "kv.Apply", Msg: "etag mismatch", Hint: "read again", Key: "k", Err: errors.New("cause")}
+func TestMarshal_RoundTrip(t *testing.T) {
+	in := &fault.Error{Code: fault.Conflict, Op: "kv.Apply", Msg: "etag mismatch", Hint: "read again", Key: "k",
+		Err: errors.New("cause")}
 	out, ok := fault.As(fault.Unmarshal(fault.Marshal(in)))
 	if !ok {
 		t.Fatal("not a fault.Error after the wire")
@@ -83,7 +84,7 @@ func TestErrorsSurviveTheWire(t *testing.T) {
 	}
 }
 
-func FuzzUnmarshalNeverPanicsAndAlwaysHasACode(f *testing.F) {
+func FuzzUnmarshal(f *testing.F) {
 	f.Add([]byte(`{"code":"conflict","msg":"m"}`))
 	f.Add([]byte(`{`))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// wire is the form an Error takes between nodes. Unknown fields are ignored, so a
-// newer node may add some.
+// wire is the JSON form in which an Error is sent between nodes. A reader ignores unknown fields,
+// so a newer version may add some.
 type wire struct {
 	Code Code   `json:"code"`
 	Op   string `json:"op,omitempty"`
@@ -16,8 +16,8 @@ type wire struct {
 	Err  string `json:"err,omitempty"`
 }
 
-// Marshal encodes err for another node. Code, operation, message, hint and key
-// survive; the cause survives as text. A nil err gives nil.
+// Marshal encodes err for another node. It keeps the code, operation, message, hint and key. It
+// keeps the cause only as text. It returns nil for a nil err.
 func Marshal(err error) []byte {
 	if err == nil {
 		return nil
@@ -32,8 +32,8 @@ func Marshal(err error) []byte {
 	return b
 }
 
-// Unmarshal decodes what Marshal made. Empty input is a nil error; input that is not
-// an encoded error becomes an Internal error saying so, and an absent code Internal.
+// Unmarshal decodes the result of Marshal. It returns nil for empty input. It returns an error with
+// code Internal for input that is malformed or has no code.
 func Unmarshal(b []byte) error {
 	if len(b) == 0 {
 		return nil

@@ -1,8 +1,8 @@
-// Package lifecycle closes what was opened, in the opposite order.
+// Package lifecycle closes the parts of a program in the reverse order of their start.
 //
-// It owns the order, the time each closer may take, and the joining of errors. It must
-// never know what it closes. Close runs each closer in a goroutine of its own and waits
-// for it; only a closer that outlasts its time is left behind, and the error names it.
+// It owns the order, the time limit of each closer, and the joined error. It treats all parts alike. Close runs
+// each closer in its own goroutine and waits for it. A closer that exceeds its time limit is left running, and the
+// error of Close names it.
 package lifecycle
 
 import (
@@ -14,16 +14,16 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// reserve is the most time set aside for each closer that comes later, so that a slow
-// one high in the stack cannot starve those that flush to disk below it.
+// reserve is the maximum time that Close keeps for each of the closers that run later. So a slow closer does not
+// use up the time of those that write to disk.
 const reserve = 250 * time.Millisecond
 
-// Closer releases one thing. Its ctx ends when its time is up; it should then give up
-// waiting, release what it can and say in its error what was cut short.
+// Closer stops one part and releases its resources. When its time is up, ctx ends. Then it should stop waiting,
+// release what it can, and return an error that says what was not finished.
 type Closer func(ctx context.Context) error
 
-// Stack collects closers in the order things were started. The zero value is ready to
-// use. All methods are safe for concurrent use.
+// Stack collects the closers of the parts of a program, in the order in which the parts were started. The zero
+// value is ready to use. All methods are safe for concurrent use.
 type Stack struct {
 	mu     sync.Mutex
 	items  []item
@@ -37,8 +37,8 @@ type item struct {
 	close Closer
 }
 
-// Push adds the closer of something that has just started. After Close has begun,
-// nothing would ever call the closer, so Push calls it at once and returns its error.
+// Push adds the closer of a part that has just started. If Close has already begun, Push calls the closer at once
+// and returns its error.
 func (s *Stack) Push(name string, c Closer) error {
 	if s.push(item{name: name, close: c}) {
 		return nil
@@ -56,10 +56,10 @@ func (s *Stack) push(it item) bool {
 	return true
 }
 
-// Close calls every closer, the last pushed first, and joins their errors; each error
-// names what failed to close. A closer gets a ctx that ends before ctx does, early enough
-// to leave some time to those after it; one that has not returned by then is left
-// running, reported with code timeout, and the rest are closed all the same.
+// Close calls every closer, beginning with the last one pushed, and joins their errors. Each error names the part
+// that failed to close. A closer gets only a part of the time until ctx ends, so that time is left for the later
+// ones. If it does not return in that time, it is left running and reported with fault.Timeout, and Close goes on
+// with the next.
 //
 // Close is idempotent: later calls wait for the first and return the same error.
 func (s *Stack) Close(ctx context.Context) error {
@@ -98,7 +98,7 @@ func closeAll(ctx context.Context, items []item) error {
 	return errors.Join(errs...)
 }
 
-// shareOf is the time kept back for each closer still to come.
+// shareOf returns the time to keep for each of n closers.
 func shareOf(ctx context.Context, n int) time.Duration {
 	deadline, ok := ctx.Deadline()
 	if !ok || n == 0 {
@@ -107,7 +107,7 @@ func shareOf(ctx context.Context, n int) time.Duration {
 	return max(0, min(reserve, time.Until(deadline)/time.Duration(2*n)))
 }
 
-// before returns a ctx that ends d before ctx's deadline; without a deadline, with ctx.
+// before returns a ctx that ends d before ctx's deadline, or with ctx if it has no deadline.
 func before(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -116,7 +116,7 @@ func before(ctx context.Context, d time.Duration) (context.Context, context.Canc
 	return context.WithDeadline(ctx, deadline.Add(-d))
 }
 
-// run closes one thing: it is told to stop waiting when soft ends and left behind when hard does.
+// run closes one thing. Its ctx ends when soft ends, and run stops waiting when hard ends.
 func run(soft, hard context.Context, it item) error {
 	result := make(chan error, 1)
 	go func() { result <- it.close(soft) }()
@@ -125,7 +125,7 @@ func run(soft, hard context.Context, it item) error {
 		return fault.Wrap(err, "lifecycle.Close", "closing "+it.name)
 	case <-hard.Done():
 	}
-	select { // it may have finished just as its time ran out
+	select { // it may have finished at the last moment
 	case err := <-result:
 		return fault.Wrap(err, "lifecycle.Close", "closing "+it.name)
 	default:

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// record pushes a closer that notes its name and returns err.
+// record pushes a closer that logs its name and returns err.
 func record(t *testing.T, s *lifecycle.Stack, log *[]string, name string, err error) {
 	t.Helper()
 	if e := s.Push(name, func(context.Context) error { *log = append(*log, name); return err }); e != nil {
@@ -26,7 +26,7 @@ func record(t *testing.T, s *lifecycle.Stack, log *[]string, name string, err er
 	}
 }
 
-func TestClosesBackwardsAndGoesOnAfterAnError(t *testing.T) {
+func TestClose_ReverseOrderAndContinuesAfterError(t *testing.T) {
 	var s lifecycle.Stack
 	var log []string
 	bad := fault.New(fault.Corrupt, "store.Close", "broken page")
@@ -48,14 +48,14 @@ func TestClosesBackwardsAndGoesOnAfterAnError(t *testing.T) {
 	}
 }
 
-func TestAnEmptyStackClosesWithoutError(t *testing.T) {
+func TestClose_EmptyStack(t *testing.T) {
 	var s lifecycle.Stack
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestCloseRunsEachCloserOnceAndEveryCallReturnsTheSameError(t *testing.T) {
+func TestClose_IsIdempotent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s lifecycle.Stack
 		var calls atomic.Int32
@@ -80,7 +80,7 @@ func TestCloseRunsEachCloserOnceAndEveryCallReturnsTheSameError(t *testing.T) {
 	})
 }
 
-func TestPushAfterCloseClosesAtOnce(t *testing.T) {
+func TestPush_AfterCloseClosesAtOnce(t *testing.T) {
 	var s lifecycle.Stack
 	_ = s.Close(t.Context())
 	closed := false
@@ -92,7 +92,7 @@ func TestPushAfterCloseClosesAtOnce(t *testing.T) {
 	}
 }
 
-func TestACloserThatHeedsItsContextLeavesTimeToThoseBelow(t *testing.T) {
+func TestClose_LeavesTimeForLaterClosers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s lifecycle.Stack
 		var below time.Duration
@@ -115,7 +115,7 @@ func TestACloserThatHeedsItsContextLeavesTimeToThoseBelow(t *testing.T) {
 	})
 }
 
-func TestACloserThatIgnoresItsContextIsLeftBehindAndNamed(t *testing.T) {
+func TestClose_NamesCloserThatIgnoresContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s lifecycle.Stack
 		release := make(chan struct{})
@@ -140,7 +140,7 @@ func TestACloserThatIgnoresItsContextIsLeftBehindAndNamed(t *testing.T) {
 	})
 }
 
-func TestWithoutADeadlineCloseWaits(t *testing.T) {
+func TestClose_WaitsWithoutDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s lifecycle.Stack
 		_ = s.Push("slow", func(ctx context.Context) error {

@@ -1,7 +1,7 @@
-// Package listen opens TCP listeners by one rule for ports that are taken.
+// Package listen opens TCP listeners. All packages use it, so that a port that is in use is handled in the same way
+// everywhere.
 //
-// It owns the fallback to a free port and the words of a refusal. It must never know
-// what is served. It has no goroutines.
+// It owns the fallback to a free port and the error messages. It has no goroutines.
 package listen
 
 import (
@@ -11,24 +11,26 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"syscall"
 
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// attempts bounds the search for one port that is free on every host.
+// attempts bounds the search for a port that is free on every host.
 const attempts = 16
 
-// Request says where to listen.
+// Request describes where to listen.
 type Request struct {
 	Hosts    []string // IP addresses or names of this machine; at least one. All get the same port
 	Port     int      // 0 = any free port
-	Fallback bool     // a free port will do where Port is taken
-	Flag     string   // the setting a person would change, as "--http-port"
+	Fallback bool     // use a free port if Port is taken
+	Flag     string   // the setting of the port, such as "--http-port"
 }
 
-// TCP opens one listener per host, all on one port, or none. Errors are *fault.Error:
+// TCP opens one listener for each host, all on the same port. If one of them cannot be opened, it opens none and
+// returns a *fault.Error:
 //
 //	unavailable  the port is taken and Fallback is false
 //	denied       the process may not listen on that port
@@ -45,10 +47,10 @@ func TCP(ctx context.Context, r Request) ([]net.Listener, error) {
 	return ls, err
 }
 
-// flexible reports whether the port may differ from one attempt to the next.
+// flexible reports whether another port may be tried.
 func (r Request) flexible() bool { return r.Fallback || r.Port == 0 }
 
-// Port is the port l listens on; 0 if l is no TCP listener.
+// Port returns the port of l, or 0 if l is no TCP listener.
 func Port(l net.Listener) int {
 	if a, ok := l.Addr().(*net.TCPAddr); ok {
 		return a.Port
@@ -56,17 +58,16 @@ func Port(l net.Listener) int {
 	return 0
 }
 
-// The ports that Spare looks at: those of well-known services lie below, and those that
-// systems give to outgoing connections above (32768 on Linux, 49152 by RFC 6335).
+// The range of ports that Spare tries. Well-known services use lower ports. Systems use higher ones for
+// outgoing connections (from 32768 on Linux, from 49152 by RFC 6335).
 const (
 	firstSpare = 10240
 	endSpare   = 32768
 )
 
-// Spare finds n different ports of 127.0.0.1 that are free for TCP and UDP at this moment.
-// Unlike a port that was asked for with 0 and closed again, the system gives them to nobody
-// who does not ask for them by number, so that they may be told to a process yet to start.
-// The error is unavailable if there are not so many.
+// Spare returns n different ports of 127.0.0.1 that are free for TCP and UDP at this moment. The system
+// does not assign them to listeners on port 0 or to outgoing connections, so they can be passed to a
+// process that starts later. It returns fault.Unavailable if there are not enough.
 func Spare(ctx context.Context, n int) ([]int, error) {
 	var out []int
 	for _, i := range rand.Perm(endSpare - firstSpare) {
@@ -77,10 +78,11 @@ func Spare(ctx context.Context, n int) ([]int, error) {
 			out = append(out, port)
 		}
 	}
-	return nil, fault.New(fault.Unavailable, "listen.Spare", fmt.Sprintf("127.0.0.1 has less than %d free ports between %d and %d", n, firstSpare, endSpare-1))
+	return nil, fault.New(fault.Unavailable, "listen.Spare",
+		fmt.Sprintf("127.0.0.1 has less than %d free ports between %d and %d", n, firstSpare, endSpare-1))
 }
 
-// free reports whether an address can be had at this moment, for TCP and for UDP.
+// free reports whether an address is free for TCP and UDP at this moment.
 func free(ctx context.Context, address string) bool {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", address)
@@ -96,8 +98,37 @@ func free(ctx context.Context, address string) bool {
 	return true
 }
 
-// IsLoopback reports whether host can be reached from this machine alone. A name other
-// than localhost does not count: what it resolves to may change.
+// Unix opens a Unix socket that the owner and the group may use. It replaces a socket file that a previous process
+// left behind. It returns fault.Unavailable if a process serves the socket, and fault.Invalid if the socket cannot be
+// opened.
+func Unix(ctx context.Context, path, flag string) (net.Listener, error) {
+	var d net.Dialer
+	if c, err := d.DialContext(ctx, "unix", path); err == nil {
+		_ = c.Close()
+		return nil, &fault.Error{Code: fault.Unavailable, Op: "listen.Unix",
+			Msg:  "a process serves the socket of " + flag + ": " + path,
+			Hint: "end that process, or give another directory"}
+	} else if errors.Is(err, syscall.ECONNREFUSED) {
+		_ = os.Remove(path) // listening fails if that did
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "unix", path)
+	if err == nil {
+		err = os.Chmod(path, 0o660) // #nosec G302 -- applications with the group of the socket use it
+	}
+	if err == nil {
+		return l, nil
+	}
+	if l != nil {
+		_ = l.Close()
+	}
+	return nil, &fault.Error{Code: fault.Invalid, Op: "listen.Unix", Msg: "the socket of " + flag +
+		" cannot be opened: " + path, Err: err, Hint: "give an existing directory that this user can write, with a " +
+		"path of less than 100 bytes"}
+}
+
+// IsLoopback reports whether host is reachable only from this machine. Names other than localhost do not
+// count, because what they resolve to may change.
 func IsLoopback(host string) bool {
 	if host == "localhost" {
 		return true
@@ -121,23 +152,27 @@ func open(ctx context.Context, r Request) ([]net.Listener, error) {
 	return ls, nil
 }
 
-// closeAll gives up listeners nobody has used yet; an error of theirs would only hide the cause.
+// closeAll closes listeners after a failure. It ignores their errors, because the caller returns the cause of the
+// failure.
 func closeAll(ls []net.Listener) {
 	for _, l := range ls {
 		_ = l.Close()
 	}
 }
 
-// explain turns what the system said into what to do about it.
+// explain adds to an error of the system how to fix it.
 func explain(err error, host string, port int, flag string) error {
-	e := &fault.Error{Code: fault.Internal, Op: "listen.TCP", Msg: fmt.Sprintf("cannot listen on %s for %s", net.JoinHostPort(host, strconv.Itoa(port)), flag), Err: err}
+	e := &fault.Error{Code: fault.Internal, Op: "listen.TCP",
+		Msg: fmt.Sprintf("cannot listen on %s for %s", net.JoinHostPort(host, strconv.Itoa(port)), flag), Err: err}
 	var dns *net.DNSError
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		e.Code, e.Hint = fault.Unavailable, fmt.Sprintf("another process has the port: stop it, or choose a port with %s; 0 picks a free one", flag)
+		e.Code, e.Hint = fault.Unavailable, fmt.Sprintf("another process has the port: stop it, or choose a port "+
+			"with %s; 0 picks a free one", flag)
 		e.Err = syscall.EADDRINUSE
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
-		e.Code, e.Hint = fault.Denied, fmt.Sprintf("choose a port above 1023 with %s, or grant the capability net_bind_service", flag)
+		e.Code, e.Hint = fault.Denied, fmt.Sprintf("choose a port above 1023 with %s, or grant the capability "+
+			"net_bind_service", flag)
 	case errors.Is(err, syscall.EADDRNOTAVAIL), errors.As(err, &dns):
 		e.Code, e.Hint = fault.Invalid, "give an address of this machine"
 	}

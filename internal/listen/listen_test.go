@@ -14,7 +14,7 @@ const (
 	second   = "127.0.0.2"
 )
 
-// needSecond skips where only the first loopback address is configured.
+// needSecond skips the test if only the first loopback address is configured.
 func needSecond(t *testing.T) {
 	t.Helper()
 	l, err := net.Listen("tcp", second+":0")
@@ -24,7 +24,7 @@ func needSecond(t *testing.T) {
 	_ = l.Close()
 }
 
-// open listens as r says and closes with the test.
+// open listens on r and closes the listeners at the end of the test.
 func open(t *testing.T, r listen.Request) []net.Listener {
 	t.Helper()
 	ls, err := listen.TCP(t.Context(), r)
@@ -37,7 +37,7 @@ func open(t *testing.T, r listen.Request) []net.Listener {
 	return ls
 }
 
-func TestPortZeroPicksOneFreePortForAllHosts(t *testing.T) {
+func TestTCP_PortZeroPicksOnePortForAllHosts(t *testing.T) {
 	needSecond(t)
 	ls := open(t, listen.Request{Hosts: []string{loopback, second}, Flag: "--http-port"})
 	if len(ls) != 2 || listen.Port(ls[0]) == 0 || listen.Port(ls[0]) != listen.Port(ls[1]) {
@@ -45,15 +45,16 @@ func TestPortZeroPicksOneFreePortForAllHosts(t *testing.T) {
 	}
 }
 
-func TestATakenPortIsRefusedWithTheFlagToChange(t *testing.T) {
+func TestTCP_TakenPortErrorNamesFlag(t *testing.T) {
 	taken := listen.Port(open(t, listen.Request{Hosts: []string{loopback}})[0])
 	_, err := listen.TCP(t.Context(), listen.Request{Hosts: []string{loopback}, Port: taken, Flag: "--http-port"})
-	if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "--http-port") || strings.Contains(err.Error(), "\n") {
+	if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "--http-port") ||
+		strings.Contains(err.Error(), "\n") {
 		t.Errorf("error = %v", err)
 	}
 }
 
-func TestATakenPortFallsBackWhereThatIsAllowed(t *testing.T) {
+func TestTCP_TakenPortFallsBack(t *testing.T) {
 	taken := listen.Port(open(t, listen.Request{Hosts: []string{loopback}})[0])
 	l := open(t, listen.Request{Hosts: []string{loopback}, Port: taken, Fallback: true, Flag: "--metrics-port"})[0]
 	if p := listen.Port(l); p == 0 || p == taken {
@@ -61,16 +62,17 @@ func TestATakenPortFallsBackWhereThatIsAllowed(t *testing.T) {
 	}
 }
 
-func TestAPortTakenOnTheSecondHostReleasesTheFirst(t *testing.T) {
+func TestTCP_PortTakenOnSecondHostReleasesFirst(t *testing.T) {
 	needSecond(t)
 	taken := listen.Port(open(t, listen.Request{Hosts: []string{second}})[0])
-	if _, err := listen.TCP(t.Context(), listen.Request{Hosts: []string{loopback, second}, Port: taken}); !fault.Is(err, fault.Unavailable) {
+	if _, err := listen.TCP(t.Context(),
+		listen.Request{Hosts: []string{loopback, second}, Port: taken}); !fault.Is(err, fault.Unavailable) {
 		t.Fatalf("error = %v", err)
 	}
 	open(t, listen.Request{Hosts: []string{loopback}, Port: taken})
 }
 
-func TestAForeignAddressIsInvalid(t *testing.T) {
+func TestTCP_ForeignAddressIsInvalid(t *testing.T) {
 	for _, hosts := range [][]string{{"192.0.2.1"}, nil} {
 		if _, err := listen.TCP(t.Context(), listen.Request{Hosts: hosts}); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%v: error = %v", hosts, err)
@@ -89,7 +91,7 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
-func TestSparePortsDifferAndAreGivenToNobodyElse(t *testing.T) {
+func TestSpare_PortsDifferAndAreNotAssigned(t *testing.T) {
 	ports, err := listen.Spare(t.Context(), 50)
 	if err != nil {
 		t.Fatal(err)

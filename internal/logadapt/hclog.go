@@ -1,8 +1,8 @@
 // Package logadapt lets libraries that bring their own logger write to log/slog.
 //
-// It owns the mapping of levels, names and arguments. It must never decide what is
-// worth logging, but for the lines of Raft, whose levels it corrects. It has no goroutines; every logger is safe for concurrent use, as far
-// as the slog.Handler behind it is.
+// It owns the mapping of levels, names and arguments. The libraries choose what they log; the
+// package changes only the levels of some Raft lines. It has no goroutines. Every logger is safe
+// for concurrent use if the slog.Handler behind it is.
 package logadapt
 
 import (
@@ -18,8 +18,8 @@ import (
 // LevelTrace is the slog level of hclog's Trace, below slog.LevelDebug.
 const LevelTrace = slog.LevelDebug - 4
 
-// HCLog returns a logger for libraries that log through hclog. Names become the
-// attribute "logger". The level is that of l: SetLevel changes nothing.
+// HCLog returns a logger for libraries that log through hclog. It writes to l. Names of hclog
+// become the attribute "logger". The level of l applies; SetLevel has no effect.
 func HCLog(l *slog.Logger) hclog.Logger { return &hcLogger{base: l, out: l} }
 
 type hcLogger struct {
@@ -27,14 +27,14 @@ type hcLogger struct {
 	out     *slog.Logger // base and the name
 	name    string
 	implied []any
-	calm    *calm // nil = every line keeps its level
+	limiter *limiter // nil = every line keeps its level
 }
 
 func (h *hcLogger) Log(level hclog.Level, msg string, args ...any) {
 	if level == hclog.Off {
 		return
 	}
-	ctx, to := context.Background(), h.calm.level(fromHCLog(level), msg, args)
+	ctx, to := context.Background(), h.limiter.level(fromHCLog(level), msg, args)
 	if h.out.Enabled(ctx, to) {
 		h.out.Log(ctx, to, msg, plain(args)...)
 	}
@@ -59,7 +59,8 @@ func (h *hcLogger) Name() string       { return h.name }
 
 func (h *hcLogger) With(args ...any) hclog.Logger {
 	implied := append(append([]any(nil), h.implied...), args...)
-	return &hcLogger{base: h.base.With(plain(args)...), out: h.out.With(plain(args)...), name: h.name, implied: implied, calm: h.calm}
+	return &hcLogger{base: h.base.With(plain(args)...), out: h.out.With(plain(args)...), name: h.name,
+		implied: implied, limiter: h.limiter}
 }
 
 func (h *hcLogger) Named(name string) hclog.Logger {
@@ -70,14 +71,14 @@ func (h *hcLogger) Named(name string) hclog.Logger {
 }
 
 func (h *hcLogger) ResetNamed(name string) hclog.Logger {
-	n := &hcLogger{base: h.base, out: h.base, name: name, implied: h.implied, calm: h.calm}
+	n := &hcLogger{base: h.base, out: h.base, name: name, implied: h.implied, limiter: h.limiter}
 	if name != "" {
 		n.out = h.base.With("logger", name)
 	}
 	return n
 }
 
-// SetLevel does nothing, as hclog allows: the level belongs to the slog.Handler.
+// SetLevel does nothing, which hclog allows: the level belongs to the slog.Handler.
 func (h *hcLogger) SetLevel(hclog.Level) {}
 
 func (h *hcLogger) GetLevel() hclog.Level {
@@ -107,8 +108,8 @@ func fromHCLog(l hclog.Level) slog.Level {
 	}
 }
 
-// plain rewrites the argument types that only hclog knows how to print, and gives a
-// key to a value that has none.
+// plain returns args with values of hclog's own types converted to text. If the last value has no
+// key, it adds the key "extra".
 func plain(args []any) []any {
 	if len(args) == 0 {
 		return nil
@@ -140,7 +141,7 @@ func plainValue(v any) any {
 	}
 }
 
-// formatted prints a format string and its arguments, as hclog.Fmt collects them.
+// formatted returns a format string with its arguments, as hclog.Fmt collects them.
 func formatted(f hclog.Format) string {
 	if len(f) == 0 {
 		return ""

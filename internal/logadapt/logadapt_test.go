@@ -13,38 +13,48 @@ import (
 	"github.com/quorate/quorate/internal/logadapt"
 )
 
-// capture returns a logger at level and a function that gives what was logged, without times.
+// capture returns a logger at level and a function that returns what was logged, without times.
 func capture(level slog.Level) (*slog.Logger, func() string) {
 	var b bytes.Buffer
-	h := slog.NewTextHandler(&b, &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.Attr{}
-		}
-		return a
-	}})
+	h := slog.NewTextHandler(&b, &slog.HandlerOptions{Level: level,
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}})
 	return slog.New(h), func() string { return strings.TrimSpace(b.String()) }
 }
 
-func TestHCLogRecordsKeepLevelNameAndArguments(t *testing.T) {
+func TestHCLog_KeepsLevelNameAndArguments(t *testing.T) {
 	for name, c := range map[string]struct {
 		log  func(hclog.Logger)
 		want string
 	}{
-		"trace is below debug":    {func(l hclog.Logger) { l.Trace("m") }, `level=DEBUG-4 msg=m`},
-		"debug":                   {func(l hclog.Logger) { l.Debug("m", "a", 1) }, `level=DEBUG msg=m a=1`},
-		"info":                    {func(l hclog.Logger) { l.Info("m") }, `level=INFO msg=m`},
-		"warn":                    {func(l hclog.Logger) { l.Warn("m", "error", errors.New("x")) }, `level=WARN msg=m error=x`},
-		"error":                   {func(l hclog.Logger) { l.Error("m") }, `level=ERROR msg=m`},
-		"no level is info":        {func(l hclog.Logger) { l.Log(hclog.NoLevel, "m") }, `level=INFO msg=m`},
-		"off is silent":           {func(l hclog.Logger) { l.Log(hclog.Off, "m") }, ``},
-		"name":                    {func(l hclog.Logger) { l.Named("raft").Info("m") }, `level=INFO msg=m logger=raft`},
-		"nested name":             {func(l hclog.Logger) { l.Named("raft").Named("net").Info("m") }, `level=INFO msg=m logger=raft.net`},
-		"reset name":              {func(l hclog.Logger) { l.Named("raft").ResetNamed("net").Info("m") }, `level=INFO msg=m logger=net`},
-		"name and arguments once": {func(l hclog.Logger) { l.With("g", 1).Named("raft").With("h", 2).Info("m") }, `level=INFO msg=m g=1 logger=raft h=2`},
-		"a value without a key":   {func(l hclog.Logger) { l.Info("m", "a", 1, "left") }, `level=INFO msg=m a=1 extra=left`},
+		"trace is below debug": {func(l hclog.Logger) { l.Trace("m") }, `level=DEBUG-4 msg=m`},
+		"debug":                {func(l hclog.Logger) { l.Debug("m", "a", 1) }, `level=DEBUG msg=m a=1`},
+		"info":                 {func(l hclog.Logger) { l.Info("m") }, `level=INFO msg=m`},
+		"warn": {func(l hclog.Logger) { l.Warn("m", "error", errors.New("x")) },
+			`level=WARN msg=m error=x`},
+		"error":            {func(l hclog.Logger) { l.Error("m") }, `level=ERROR msg=m`},
+		"no level is info": {func(l hclog.Logger) { l.Log(hclog.NoLevel, "m") }, `level=INFO msg=m`},
+		"off is silent":    {func(l hclog.Logger) { l.Log(hclog.Off, "m") }, ``},
+		"name":             {func(l hclog.Logger) { l.Named("raft").Info("m") }, `level=INFO msg=m logger=raft`},
+		"nested name": {func(l hclog.Logger) { l.Named("raft").Named("net").Info("m") },
+			`level=INFO msg=m logger=raft.net`},
+		"reset name": {func(l hclog.Logger) { l.Named("raft").ResetNamed("net").Info("m") },
+			`level=INFO msg=m logger=net`},
+		"name and arguments once": {func(l hclog.Logger) { l.With("g", 1).Named("raft").With("h", 2).Info("m") },
+			`level=INFO msg=m g=1 logger=raft h=2`},
+		"a value without a key": {func(l hclog.Logger) { l.Info("m", "a", 1, "left") },
+			`level=INFO msg=m a=1 extra=left`},
 		"a key that is no string": {func(l hclog.Logger) { l.Info("m", 7, 1) }, `level=INFO msg=m 7=1`},
-		"format":                  {func(l hclog.Logger) { l.Info("m", "a", hclog.Fmt("%d-%d", 1, 2)) }, `level=INFO msg=m a=1-2`},
-		"numbers in other bases": {func(l hclog.Logger) { l.Info("m", "x", hclog.Hex(255), "o", hclog.Octal(8), "b", hclog.Binary(5)) },
+		"format": {func(l hclog.Logger) { l.Info("m", "a", hclog.Fmt("%d-%d", 1, 2)) },
+			`level=INFO msg=m a=1-2`},
+		"numbers in other bases": {func(l hclog.Logger) {
+			l.Info("m", "x", hclog.Hex(255), "o", hclog.Octal(8), "b",
+				hclog.Binary(5))
+		},
 			`level=INFO msg=m x=0xff o=010 b=0b101`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +67,7 @@ func TestHCLogRecordsKeepLevelNameAndArguments(t *testing.T) {
 	}
 }
 
-func TestHCLogReportsTheLevelOfTheLoggerBehind(t *testing.T) {
+func TestHCLog_ReportsLevelOfLoggerBehind(t *testing.T) {
 	l, logged := capture(slog.LevelWarn)
 	h := logadapt.HCLog(l)
 	if h.IsTrace() || h.IsDebug() || h.IsInfo() || !h.IsWarn() || !h.IsError() || h.GetLevel() != hclog.Warn {
@@ -70,7 +80,7 @@ func TestHCLogReportsTheLevelOfTheLoggerBehind(t *testing.T) {
 	}
 }
 
-func TestHCLogTellsItsNameAndImpliedArguments(t *testing.T) {
+func TestHCLog_HasNameAndImpliedArguments(t *testing.T) {
 	l, _ := capture(slog.LevelInfo)
 	parent := logadapt.HCLog(l).With("a", 1)
 	child := parent.With("b", 2).Named("n")
@@ -85,7 +95,7 @@ func TestHCLogTellsItsNameAndImpliedArguments(t *testing.T) {
 	}
 }
 
-func TestStandardLinesKeepTheLevelTheyStartWith(t *testing.T) {
+func TestStandard_KeepsLevelOfLine(t *testing.T) {
 	for line, want := range map[string]string{
 		"[DEBUG] memberlist: probing":  `level=DEBUG msg="memberlist: probing"`,
 		"[TRACE] x":                    `level=DEBUG-4 msg=x`,
@@ -108,7 +118,7 @@ func TestStandardLinesKeepTheLevelTheyStartWith(t *testing.T) {
 	}
 }
 
-func TestHCLogHandsOutStandardLoggers(t *testing.T) {
+func TestHCLog_StandardLogger(t *testing.T) {
 	l, logged := capture(slog.LevelInfo)
 	h := logadapt.HCLog(l).Named("raft")
 	h.StandardLogger(nil).Print("[WARN] a")

@@ -11,9 +11,9 @@ import (
 // Standard returns a logger for libraries that log through the log package. See Writer.
 func Standard(l *slog.Logger) *log.Logger { return log.New(Writer(l), "", 0) }
 
-// Writer turns each line written into one record of l. A line may start with a level in
-// square brackets, as in "[WARN] memberlist: refuting a suspect message"; without one it
-// is logged at info level. A Write is one or several whole lines, as package log makes them.
+// Writer returns a writer that makes each line written to it a record of l. A line may begin with a level in square
+// brackets, as in "[WARN] memberlist: refuting a suspect message"; otherwise the level is info. Each Write must
+// contain whole lines, as package log writes them.
 func Writer(l *slog.Logger) io.Writer { return lineWriter{l} }
 
 type lineWriter struct{ out *slog.Logger }
@@ -28,7 +28,7 @@ func (w lineWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// splitLevel takes a leading "[LEVEL]" off a line. Any other bracketed word is text.
+// splitLevel cuts a leading "[LEVEL]" off a line. Any other bracketed word is text.
 func splitLevel(line []byte) (slog.Level, []byte) {
 	word, rest, ok := bytes.Cut(bytes.TrimPrefix(line, []byte("[")), []byte("]"))
 	if !ok || len(line) == 0 || line[0] != '[' {

@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"container/list"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -12,13 +11,14 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/pending"
 )
 
-// callConnections is how many connections of calls one server may have here. It uses two;
-// those of before a network failure or a renewal may linger.
+// callConnections is the maximum number of inbound call connections from one server. A server normally uses two.
+// After a network failure or a renewal of certificates, old connections may exist for a while beside the new ones.
 const callConnections = 8
 
-// accept takes connections until l is closed.
+// accept accepts connections until l is closed.
 func (p *Port) accept(l net.Listener) {
 	var pause time.Duration
 	for {
@@ -31,8 +31,9 @@ func (p *Port) accept(l net.Listener) {
 		if p.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if pause == 0 { // once for each row of failures
-			p.opts.Logger.Error("cannot accept peer connections; check the limit of open files", "listener", l.Addr().String(), "error", err)
+		if pause == 0 { // log only the first of several failures
+			p.opts.Logger.Error("cannot accept peer connections; check the limit of open files",
+				"listener", l.Addr().String(), "error", err)
 		}
 		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 		wait(p.ctx, pause)
@@ -48,14 +49,14 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// receive reads the preamble in a goroutine of its own.
+// receive reads the preamble in its own goroutine.
 func (p *Port) receive(c net.Conn) {
-	done := p.pending.add(c)
+	tune(c)
+	waiting := p.pending.Add(c)
 	started := p.spawn(func() {
-		owned, h, err := p.welcome(c)
-		if cut := done(); cut && err != nil {
-			err = refuse(ReasonBusy, fault.Unavailable,
-				fmt.Sprintf("%d connections were in their preamble, and this was the oldest", p.pending.max), "somebody opens connections and says nothing")
+		owned, h, err := p.welcome(waiting)
+		if cut := waiting.Done(); err != nil {
+			err = p.explainCut(cut, err)
 		}
 		if err != nil {
 			_ = c.Close()
@@ -66,18 +67,32 @@ func (p *Port) receive(c net.Conn) {
 		p.give(owned, h)
 	})
 	if !started {
-		done()
+		waiting.Done()
 		_ = c.Close()
 	}
 }
 
-// welcome goes through TLS and the preamble of an accepted connection.
+// explainCut returns the reason why this node closed a connection during its preamble. If this node did not close
+// it, it returns err.
+func (p *Port) explainCut(cut pending.Cut, err error) error {
+	switch cut {
+	case pending.TooMany, pending.TooManyOf:
+		return refuse(ReasonBusy, fault.Unavailable, p.pending.Explain(cut),
+			"find out which program at that address opens connections to the peer port without using them, and "+
+				"block it with a firewall")
+	case pending.Silent:
+		return refuse(ReasonTimeout, fault.Timeout, p.pending.Explain(cut),
+			"only Quorate nodes may dial the peer port")
+	}
+	return err
+}
+
+// welcome performs TLS and reads the preamble of an accepted connection.
 func (p *Port) welcome(raw net.Conn) (*conn, hello, error) {
 	ctx, cancel := context.WithTimeout(p.ctx, p.opts.Timing.Handshake)
 	defer cancel()
 	stop := bind(ctx, raw)
 	defer stop()
-	tune(raw)
 	secure, state, h, err := p.secureServer(ctx, raw)
 	if err != nil {
 		return nil, h, err
@@ -97,7 +112,8 @@ func (p *Port) welcome(raw net.Conn) (*conn, hello, error) {
 	return c, h, nil
 }
 
-// tell sends a refusal. Garbage gets no answer, nor what a test has cut.
+// tell sends a refusal to the caller. It does nothing if err is not a Refusal, as after a malformed preamble, or if
+// a test has cut the connection.
 func tell(c net.Conn, err error) {
 	var r *Refusal
 	if errors.As(err, &r) && r.Reason != ReasonCut {
@@ -105,8 +121,8 @@ func tell(c net.Conn, err error) {
 	}
 }
 
-// settle ends the preamble of a registered connection: it sends answer, if there is one,
-// and lifts the deadline. After an error the connection is closed.
+// settle ends the preamble of a connection that is in the registry. It sends answer unless that is empty, calls
+// stop, and clears the deadline. After an error it closes the connection.
 func (c *conn) settle(answer []byte, stop func() bool) error {
 	var err error
 	if len(answer) > 0 {
@@ -124,7 +140,7 @@ func (c *conn) settle(answer []byte, stop func() bool) error {
 	return err
 }
 
-// judge decides about a connection, and takes it into the registry.
+// judge verifies and admits a connection, then adds it to the registry.
 func (p *Port) judge(c *conn, h hello, state *tls.ConnectionState) error {
 	if err := p.prove(c, state); err != nil {
 		return err
@@ -133,7 +149,8 @@ func (p *Port) judge(c *conn, h hello, state *tls.ConnectionState) error {
 		return r
 	}
 	if h.kind.raft() && p.transport(h.group) == nil {
-		return refuse(ReasonUnknownGroup, fault.Unavailable, fmt.Sprintf("server %q does not run group %d", h.To, h.group), "it may be starting")
+		return refuse(ReasonUnknownGroup, fault.Unavailable,
+			fmt.Sprintf("server %q does not run group %d", h.To, h.group), "it may be starting")
 	}
 	if r := p.register(c); r != nil {
 		return r
@@ -141,21 +158,24 @@ func (p *Port) judge(c *conn, h hello, state *tls.ConnectionState) error {
 	return nil
 }
 
-// register takes a connection into the registry. Whoever changes the identity refreshes
-// the registry afterwards, so it is looked at again once the connection is in.
+// register adds a connection to the registry. The identity of this node may have changed since the preamble, and
+// Refresh cannot close a connection that is not yet in the registry. So register compares the identities again
+// after it has added the connection.
 func (p *Port) register(c *conn) *Refusal {
 	if r := p.conns.add(c); r != nil {
 		return r
 	}
 	if c.kind != kindJoin && c.self != p.opts.Self() {
 		c.forget()
-		return refuse(ReasonChanged, fault.Unavailable, fmt.Sprintf("cluster or epoch of server %q has just changed", c.self.Server), "it can be tried again at once")
+		return refuse(ReasonChanged, fault.Unavailable,
+			fmt.Sprintf("cluster or epoch of server %q has just changed", c.self.Server),
+			"it can be tried again at once")
 	}
 	return nil
 }
 
-// give hands a connection to whom it is for. The goroutine of the preamble goes on as the
-// reader of calls.
+// give passes a connection to the part of the port that uses it. A connection for calls is served in the current
+// goroutine, which becomes its reader.
 func (p *Port) give(c *conn, h hello) {
 	switch {
 	case h.kind == kindTunnel:
@@ -171,7 +191,7 @@ func (p *Port) give(c *conn, h hello) {
 	}
 }
 
-// refused counts and tells of a connection that was not taken.
+// refused counts and logs a refused connection.
 func (p *Port) refused(c net.Conn, h hello, err error) {
 	reason := reasonOf(err)
 	if p.ctx.Err() != nil || reason == ReasonCut {
@@ -183,11 +203,12 @@ func (p *Port) refused(c net.Conn, h hello, err error) {
 		who, _, _ = net.SplitHostPort(c.RemoteAddr().String())
 	}
 	if p.quiet.allows(reason, who) {
-		p.opts.Logger.Warn("peer connection refused", "remote", c.RemoteAddr().String(), "server", h.From, "kind", h.kind.String(), "reason", reason.String(), "error", fault.Text(err))
+		p.opts.Logger.Log(p.ctx, p.quiet.level(reason), "peer connection refused", "remote", c.RemoteAddr().String(),
+			"server", h.From, "kind", h.kind.String(), "reason", reason.String(), "error", fault.Text(err))
 	}
 }
 
-// reasonOf names what ended a preamble.
+// reasonOf returns the reason for which a preamble failed.
 func reasonOf(err error) Reason {
 	if r, ok := RefusedBecause(err); ok {
 		return r
@@ -198,7 +219,8 @@ func reasonOf(err error) Reason {
 	return ReasonMalformed
 }
 
-// bind ends the I/O of c when ctx ends. stop undoes that; it returns false if it is too late.
+// bind makes the I/O of c fail when ctx ends. stop undoes this: c then works whatever ctx does. stop returns false
+// if ctx has already ended.
 func bind(ctx context.Context, c net.Conn) (stop func() bool) {
 	if d, ok := ctx.Deadline(); ok {
 		_ = c.SetDeadline(d) // a connection that fails here fails at its first read
@@ -209,54 +231,5 @@ func bind(ctx context.Context, c net.Conn) (stop func() bool) {
 	return func() bool {
 		once.Do(func() { undone = after() })
 		return undone
-	}
-}
-
-// pending are the accepted connections that have not said who they are. One too many cuts
-// the oldest: an honest preamble takes milliseconds, so the oldest is the least honest.
-type pending struct {
-	max int
-
-	mu     sync.Mutex // guards what follows
-	conns  list.List
-	closed bool
-}
-
-// waiting is a connection in its preamble.
-type waiting struct {
-	net.Conn
-	cut bool
-}
-
-func newPending(limit int) *pending { return &pending{max: limit} }
-
-// add takes c in until done is called, which reports whether c was cut.
-func (p *pending) add(c net.Conn) (done func() bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	w := &waiting{Conn: c}
-	e := p.conns.PushBack(w)
-	if p.closed {
-		_ = c.Close()
-	}
-	if p.conns.Len() > p.max {
-		oldest := p.conns.Remove(p.conns.Front()).(*waiting)
-		oldest.cut = true
-		_ = oldest.Close() // its preamble finds out
-	}
-	return func() bool {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.conns.Remove(e) // nothing happens if it has been removed
-		return w.cut
-	}
-}
-
-func (p *pending) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.closed = true
-	for e := p.conns.Front(); e != nil; e = e.Next() {
-		_ = e.Value.(*waiting).Close()
 	}
 }

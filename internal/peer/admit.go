@@ -6,12 +6,12 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// admit decides whether the server self takes a connection that opens with h. It is the
-// policy of the port, and pure.
+// admit decides whether the server with the identity self accepts a connection whose first message is h. It returns
+// nil if it does, otherwise the reason. It has no side effects.
 //
-// Groups and calls need the same cluster and the same epoch on both sides. Joining also
-// works while one side has no cluster, and across epochs: what is carried then are only
-// methods made for it, which see the caller's identity.
+// For Raft groups and calls, both servers must have the same cluster and the same epoch. A connection for joining
+// is also accepted if the epochs differ or one server has no cluster. Only methods with Join set can be called over
+// such a connection; their handlers get the identity of the caller.
 func admit(self Identity, h hello) *Refusal {
 	for _, rule := range []func(Identity, hello) *Refusal{admitCluster, admitServer, admitEpoch} {
 		if r := rule(self, h); r != nil {
@@ -27,8 +27,9 @@ func admitCluster(self Identity, h hello) *Refusal {
 		return nil
 	case h.Cluster != "" && self.Cluster != "":
 		return refuse(ReasonForeignCluster, fault.Denied,
-			fmt.Sprintf("server %q belongs to cluster %q, but %q, which called it, to cluster %q", self.Server, self.Cluster, h.From, h.Cluster),
-			"check --join of the caller; a data directory belongs to one cluster for ever")
+			fmt.Sprintf("server %q belongs to cluster %q, but %q, which called it, to cluster %q", self.Server,
+				self.Cluster, h.From, h.Cluster),
+			"check --join of the caller; a data directory belongs to one cluster permanently")
 	case h.kind == kindJoin:
 		return nil
 	case self.Cluster == "":
@@ -36,7 +37,8 @@ func admitCluster(self Identity, h hello) *Refusal {
 			fmt.Sprintf("server %q belongs to no cluster yet", self.Server), "it can be called once it has joined")
 	}
 	return refuse(ReasonUnformed, fault.Unavailable,
-		fmt.Sprintf("server %q, which called %q, belongs to no cluster yet", h.From, self.Server), "it can call once it has joined")
+		fmt.Sprintf("server %q, which called %q, belongs to no cluster yet", h.From, self.Server),
+		"it can call once it has joined")
 }
 
 func admitServer(self Identity, h hello) *Refusal {
@@ -44,7 +46,7 @@ func admitServer(self Identity, h hello) *Refusal {
 	case h.To != self.Server:
 		return refuse(ReasonWrongServer, fault.Unavailable,
 			fmt.Sprintf("server %q answers at this address, not %q", self.Server, h.To),
-			"the address has a new owner; gossip will tell where the server is now")
+			"the address has a new owner; gossip will report the server's new address")
 	case h.From == self.Server:
 		return refuse(ReasonOwnID, fault.Invalid,
 			fmt.Sprintf("the caller claims to be %q, which is this server", h.From),
@@ -61,10 +63,14 @@ func admitEpoch(self Identity, h hello) *Refusal {
 		return nil
 	case h.Epoch < self.Epoch:
 		return refuse(ReasonOlderEpoch, fault.Denied,
-			fmt.Sprintf("server %q is at cluster epoch %d, the cluster has been rescued since and is at epoch %d", h.From, h.Epoch, self.Epoch),
-			fmt.Sprintf("%q was left behind by the rescue: move its data directory away and start it again, it joins as a new server", h.From))
+			fmt.Sprintf("server %q is at cluster epoch %d, the cluster has been rescued since and is at epoch %d",
+				h.From, h.Epoch, self.Epoch),
+			fmt.Sprintf("%q was left behind by the rescue: move its data directory away and start it again, it "+
+				"joins as a new server", h.From))
 	}
 	return refuse(ReasonNewerEpoch, fault.Denied,
-		fmt.Sprintf("server %q is at cluster epoch %d, but %q, which called it, is at epoch %d after a rescue", self.Server, self.Epoch, h.From, h.Epoch),
-		fmt.Sprintf("%q was left behind by the rescue: move its data directory away and start it again, it joins as a new server", self.Server))
+		fmt.Sprintf("server %q is at cluster epoch %d, but %q, which called it, is at epoch %d after a rescue",
+			self.Server, self.Epoch, h.From, h.Epoch),
+		fmt.Sprintf("%q was left behind by the rescue: move its data directory away and start it again, it joins "+
+			"as a new server", self.Server))
 }

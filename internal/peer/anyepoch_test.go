@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/internal/peer"
 )
 
-func TestANodeWithoutReplicasCallsAcrossRescuesButRunsNoGroup(t *testing.T) {
+func TestCall_AnyEpochForNodeWithoutReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newNetwork(true)
 		b := start(t, net, "b", []peer.Method{echo("echo")}, identity("c", 5))

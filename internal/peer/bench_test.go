@@ -48,7 +48,7 @@ func benchCall(b *testing.B, callers, size int) {
 	b.ReportMetric(perEcho/perCall, "vs-echo")
 }
 
-// spread runs f so many times, by so many goroutines.
+// spread runs f the given number of times, with one goroutine per caller.
 func spread(b *testing.B, callers, times int, f func(caller int) error) time.Duration {
 	b.Helper()
 	var left atomic.Int64
@@ -125,7 +125,9 @@ func BenchmarkLarge(b *testing.B) {
 	n := newNetwork(false)
 	const size = 16 << 20
 	answer := make([]byte, size)
-	start(b, n, "b", []peer.Method{{Name: "large", Handle: func(context.Context, peer.Request) ([]byte, error) { return answer, nil }}})
+	start(b, n, "b", []peer.Method{{Name: "large", Handle: func(context.Context, peer.Request) ([]byte, error) {
+		return answer, nil
+	}}})
 	a := start(b, n, "a", nil)
 	b.SetBytes(size)
 	for b.Loop() {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"io"
 	"slices"
 	"sync"
 	"time"
@@ -12,7 +11,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// callee is the end of a connection where calls arrive.
+// callee is the serving end of a connection of calls.
 type callee struct {
 	*mux
 	port   *Port
@@ -25,10 +24,10 @@ type callee struct {
 	gates   map[*method]*gate
 	load    int // streams that hold memory or a goroutine
 	leaving bool
-	retired bool // leaving, but it is for the caller to end the connection
+	retired bool // leaving, but the caller ends the connection
 }
 
-// gate lets so many calls of a method in at a time.
+// gate limits the concurrent calls of one method.
 type gate struct {
 	free    int
 	waiting []*stream
@@ -40,17 +39,17 @@ type task struct {
 	begun   time.Time
 	ctx     context.Context
 	cancel  context.CancelFunc
-	opening []byte // payload of the opening of a stream
-	size    int    // bytes of the request
-	owner   bool   // it has passed the gate
-	running bool   // its handler runs
-	over    bool   // what it answers is known
+	size    int  // bytes of the request
+	owner   bool // the task holds a slot of the gate
+	running bool // the handler runs
+	over    bool // the answer is known
 	freed   bool
 }
 
 // serveCalls serves a connection of calls until it ends.
 func (p *Port) serveCalls(c *conn, h hello) {
-	s := &callee{port: p, from: Peer{Identity: Identity{Server: h.From, Cluster: h.Cluster, Epoch: h.Epoch}, Caller: c.caller}, gates: map[*method]*gate{}}
+	s := &callee{port: p, from: Peer{Identity: Identity{Server: h.From, Cluster: h.Cluster, Epoch: h.Epoch},
+		Caller: c.caller}, gates: map[*method]*gate{}}
 	if t, ok := c.Conn.(*tls.Conn); ok {
 		state := t.ConnectionState()
 		s.from.TLS = &state
@@ -87,7 +86,8 @@ func (p *Port) delist(s *callee) {
 	delete(p.servers, s)
 }
 
-// drain lets connections send the answers that are ready, for as long as limit, and ends them.
+// drain waits until running handlers have returned and their answers have been sent, and then closes the connections.
+// It waits at most limit for all together.
 func drain(servers []*callee, limit time.Duration) {
 	for _, s := range servers {
 		s.leave()
@@ -98,13 +98,14 @@ func drain(servers []*callee, limit time.Duration) {
 		select {
 		case <-s.done:
 		case <-t.C:
-			t.Reset(0) // the others have no time left either
+			t.Reset(0) // the limit applies to all together
 		}
 		s.fail(errPortClosed("peer.Close"))
 	}
 }
 
-// leave takes nothing new, tells the caller so, and ends the context of every handler.
+// leave refuses new calls and calls whose handler has not started, sends the caller a go-away, and cancels the
+// contexts of the running handlers.
 func (c *callee) leave() {
 	c.cancel()
 	c.mu.Lock()
@@ -118,7 +119,7 @@ func (c *callee) leave() {
 	c.rouse()
 }
 
-// over is role.
+// over implements role.
 func (c *callee) over() error {
 	if c.leaving && !c.retired && c.load == 0 {
 		return errPortClosed("peer.Close")
@@ -126,7 +127,7 @@ func (c *callee) over() error {
 	return nil
 }
 
-// take is role.
+// take implements role.
 func (c *callee) take(f frame, body []byte) error {
 	if f.kind == frameOpen {
 		return c.open(f, body)
@@ -159,7 +160,7 @@ func (c *callee) open(f frame, body []byte) error {
 	case err != nil:
 		return err
 	case c.leaving:
-		return nil // the caller is told which streams were taken
+		return nil // the go-away frame names the streams that were accepted
 	case f.stream <= c.last:
 		return errProtocol("stream %d was opened after %d", f.stream, c.last)
 	case c.load >= 2*maxInFlight:
@@ -170,7 +171,7 @@ func (c *callee) open(f frame, body []byte) error {
 	c.last = f.stream
 	c.streams[s.id] = s
 	c.load++
-	m, refused := c.admit(o, f.flags&flagStream != 0, len(payload))
+	m, refused := c.admit(o)
 	if refused != nil {
 		c.metrics(m).begin()
 		c.answer(s, m, nil, refused)
@@ -202,13 +203,6 @@ func deadline(ctx context.Context, timeout time.Duration) (context.Context, cont
 // accept takes the payload of the opening.
 func (s *stream) accept(o opening, payload []byte, f frame) error {
 	switch {
-	case f.flags&flagStream != 0:
-		s.in.size, s.task.opening, s.task.size = -1, payload, len(payload)
-		s.changed = sync.NewCond(&s.mux.mu)
-		if f.fin() {
-			s.in.fin, s.in.err = true, io.EOF
-		}
-		return nil
 	case f.fin() && len(payload) == o.size && o.size <= firstRequest:
 		s.in.size, s.in.buf, s.in.fin = o.size, payload, true
 		return nil
@@ -217,28 +211,28 @@ func (s *stream) accept(o opening, payload []byte, f frame) error {
 	return s.receive(payload, f.fin())
 }
 
-// admit finds the method of a call, or says why it is refused.
-func (c *callee) admit(o opening, stream bool, first int) (*method, error) {
+// admit returns the method of a call, or the error that refuses it.
+func (c *callee) admit(o opening) (*method, error) {
 	m := c.port.methods[o.method] // fixed since Open
-	size := o.size
-	if stream {
-		size = first
-	}
 	switch {
-	case m == nil || (m.HandleStream != nil) != stream:
-		return nil, &fault.Error{Code: fault.Unimplemented, Op: "peer.Call", Msg: fmt.Sprintf("server %q has no method %q", c.conn.self.Server, o.method),
+	case m == nil:
+		return nil, &fault.Error{Code: fault.Unimplemented, Op: "peer.Call",
+			Msg:  fmt.Sprintf("server %q has no method %q", c.conn.self.Server, o.method),
 			Hint: "it may run an older version"}
 	case c.conn.kind == kindJoin && !m.Join:
-		return m, fault.New(fault.Denied, "peer.Call", fmt.Sprintf("method %q is for members of the cluster", o.method))
-	case size > m.MaxRequest:
-		return m, fault.New(fault.TooLarge, "peer.Call", fmt.Sprintf("a request to method %q has at most %d bytes, this one %d", o.method, m.MaxRequest, size))
+		return m, fault.New(fault.Denied, "peer.Call",
+			fmt.Sprintf("method %q may be called only by members of the cluster", o.method))
+	case o.size > m.MaxRequest:
+		return m, fault.New(fault.TooLarge, "peer.Call",
+			fmt.Sprintf("a request to method %q has at most %d bytes, this one %d", o.method, m.MaxRequest, o.size))
 	case c.load > maxInFlight:
-		return m, fault.New(fault.Unavailable, "peer.Call", fmt.Sprintf("server %q has %d calls of this connection under way", c.conn.self.Server, maxInFlight))
+		return m, fault.New(fault.Unavailable, "peer.Call",
+			fmt.Sprintf("server %q has %d calls of this connection under way", c.conn.self.Server, maxInFlight))
 	}
 	return m, nil
 }
 
-// enter passes the gate, or waits at it.
+// enter takes a slot of the gate, or queues the call.
 func (c *callee) enter(s *stream) {
 	g := c.gates[s.task.method]
 	if g == nil {
@@ -253,17 +247,15 @@ func (c *callee) enter(s *stream) {
 	c.pass(s)
 }
 
-// pass lets a call through the gate: now it may send its whole request.
+// pass gives a call its slot: the caller may now send its whole request.
 func (c *callee) pass(s *stream) {
 	s.task.owner = true
-	if s.in.target = fullWindow; s.in.size < 0 {
-		s.in.target = streamWindow
-	}
+	s.in.target = fullWindow
 	s.regrant()
 	c.proceed(s)
 }
 
-// answer sends what a handler returned, or why none ran.
+// answer sends the handler's answer, or the error for which none ran.
 func (c *callee) answer(s *stream, m *method, answer []byte, err error) {
 	c.metrics(m).end(s.task.begun, s.task.size, len(answer), err)
 	s.task.over, s.in.buf = true, nil
@@ -275,19 +267,19 @@ func (c *callee) answer(s *stream, m *method, answer []byte, err error) {
 	switch o.fin = true; {
 	case err != nil:
 		o.first, o.head, o.rest = frameFail, encodeFault(err), nil
-	case m.Handle != nil:
+	default:
 		o.first, o.head, o.rest = frameAnswer, encodeSize(len(answer)), answer
 	}
 	c.queue(s)
 }
 
-// sent is role: the call is over.
+// sent implements role: the call is over.
 func (c *callee) sent(s *stream) { c.free(s) }
 
-// lost is role: nobody waits for the answer any more.
+// lost implements role: no caller waits for the answer any more.
 func (c *callee) lost(s *stream) {
 	delete(c.streams, s.id)
-	s.finish(errGone())
+	s.gone = true
 	if s.task.cancel != nil {
 		s.task.cancel()
 	}
@@ -298,7 +290,7 @@ func (c *callee) lost(s *stream) {
 
 func errGone() error { return fault.New(fault.Timeout, "peer.Call", "the caller is gone") }
 
-// free gives back what a call holds, and lets the next one in.
+// free releases the resources of a call and starts the next call in the queue.
 func (c *callee) free(s *stream) {
 	t := s.task
 	if t.freed {

@@ -5,16 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// line is the end of a connection where calls are made.
+// line is the calling end of a connection of calls.
 type line struct {
 	*mux
 	limit   int  // bytes of an answer
-	leaving bool // the other side takes nothing new; guarded by mux.mu
+	leaving bool // the other side accepts no new calls; guarded by mux.mu
 }
 
 // call is a call at the caller. Its fields are set before done is closed.
@@ -22,7 +21,7 @@ type call struct {
 	done   chan struct{}
 	answer []byte
 	err    error
-	again  bool // it surely was not taken, for a reason that lies in this connection alone
+	again  bool // the callee did not accept it, for a reason of this connection only; another may be tried
 }
 
 func newLine(c *conn, t Timing, limit int) *line {
@@ -31,14 +30,14 @@ func newLine(c *conn, t Timing, limit int) *line {
 	return l
 }
 
-// usable reports whether the line takes new calls.
+// usable reports whether the line accepts new calls.
 func (l *line) usable() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err == nil && !l.leaving
 }
 
-// over is role.
+// over implements role.
 func (l *line) over() error {
 	if l.leaving && len(l.streams) == 0 {
 		return errIdle()
@@ -46,12 +45,12 @@ func (l *line) over() error {
 	return nil
 }
 
-// sent is role.
+// sent implements role.
 func (l *line) sent(*stream) {}
 
-// lost is role.
+// lost implements role.
 func (l *line) lost(s *stream) {
-	if s.out.sent || s.changed != nil && s.out.began {
+	if s.out.sent {
 		l.end(s, l.errLost())
 		return
 	}
@@ -60,10 +59,11 @@ func (l *line) lost(s *stream) {
 
 func (l *line) errLost() error {
 	return &fault.Error{Code: fault.Indeterminate, Op: "peer.Call", Err: cause(l.err),
-		Msg: fmt.Sprintf("the connection to server %q was lost before it answered: it may have done what it was asked", l.conn.server)}
+		Msg: fmt.Sprintf("the connection to server %q was lost before it answered: the call may have been done",
+			l.conn.server)}
 }
 
-// cause makes the end of a connection readable.
+// cause returns a readable error for the end of a connection.
 func cause(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errors.New("it closed the connection")
@@ -77,15 +77,14 @@ func (l *line) endUnsent(s *stream, why error) {
 		Msg: fmt.Sprintf("the connection to server %q ended before the request was sent", l.conn.server)})
 }
 
-// end gives a call its outcome.
+// end sets the outcome of a call.
 func (l *line) end(s *stream, err error) {
 	delete(l.streams, s.id)
-	if s.finish(err); !s.out.reset {
+	s.gone = true
+	if !s.out.reset {
 		l.turns.remove(s)
 	}
-	if s.changed == nil {
-		s.out.head, s.out.rest = nil, nil // the caller has its payload back
-	}
+	s.out.head, s.out.rest = nil, nil // the caller may reuse its payload
 	if s.call.err = err; err == nil {
 		s.call.answer = s.in.buf
 	}
@@ -95,7 +94,7 @@ func (l *line) end(s *stream, err error) {
 	}
 }
 
-// take is role.
+// take implements role.
 func (l *line) take(f frame, body []byte) error {
 	if f.kind == frameGoAway {
 		l.leave(f.stream)
@@ -123,7 +122,8 @@ func (l *line) take(f frame, body []byte) error {
 	return errProtocol("a frame of type %d goes from caller to callee", f.kind)
 }
 
-// leave stops to use the line. What the other side did not look at can be sent elsewhere.
+// leave starts no further calls on this connection, after the callee has sent a go-away. last is the last stream
+// that the callee processes. Later streams were not processed, so their calls can be sent on another connection.
 func (l *line) leave(last uint64) {
 	l.leaving = true
 	for _, s := range l.streams {
@@ -139,11 +139,12 @@ func (l *line) answer(s *stream, f frame, body []byte) error {
 	switch {
 	case err != nil:
 		return err
-	case s.changed != nil || s.in.target != 0:
-		return errProtocol("an answer came to a stream, or a second one to a call")
+	case s.in.target != 0:
+		return errProtocol("a second answer came to a call")
 	case size > l.limit:
 		l.reset(s)
-		l.end(s, fault.New(fault.TooLarge, "peer.Call", fmt.Sprintf("the answer of server %q has %d bytes, the limit is %d", l.conn.server, size, l.limit)))
+		l.end(s, fault.New(fault.TooLarge, "peer.Call",
+			fmt.Sprintf("the answer of server %q has %d bytes, the limit is %d", l.conn.server, size, l.limit)))
 		return nil
 	case f.fin() && len(payload) == size:
 		s.in.buf, s.in.fin = payload, true
@@ -164,15 +165,11 @@ func (l *line) data(s *stream, p []byte, fin bool) error {
 	return nil
 }
 
-// begin makes a call: a unary one, or one whose bodies stay open in both directions.
-func (l *line) begin(o opening, payload []byte, open bool) *stream {
+// begin makes a call.
+func (l *line) begin(o opening, payload []byte) *stream {
 	s := &stream{mux: l.mux, call: &call{done: make(chan struct{})}}
 	s.in.credit, s.out.window = firstAnswer, firstRequest
 	s.out.first, s.out.head, s.out.rest, s.out.fin = frameOpen, o.encode(), payload, true
-	if open {
-		s.changed, s.in.size, s.in.target = sync.NewCond(&l.mu), -1, streamWindow
-		s.out.head, s.out.rest, s.out.fin, s.out.flags = append(s.out.head, payload...), nil, false, flagStream
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err != nil || l.leaving {
@@ -196,7 +193,7 @@ func (l *line) wait(ctx context.Context, s *stream) *call {
 	return s.call
 }
 
-// abandon gives a call up, unless it has ended.
+// abandon cancels a call, unless it has ended.
 func (l *line) abandon(ctx context.Context, s *stream) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -205,15 +202,17 @@ func (l *line) abandon(ctx context.Context, s *stream) {
 		return
 	default:
 	}
-	err := &fault.Error{Code: fault.Timeout, Op: "peer.Call", Msg: fmt.Sprintf("the request to server %q could not be sent in time", l.conn.server), Err: context.Cause(ctx)}
-	if s.out.sent || s.changed != nil && s.out.began {
-		err.Code, err.Msg = fault.Indeterminate, fmt.Sprintf("server %q did not answer in time: it may have done what it was asked", l.conn.server)
+	err := &fault.Error{Code: fault.Timeout, Op: "peer.Call",
+		Msg: fmt.Sprintf("the request to server %q could not be sent in time", l.conn.server), Err: context.Cause(ctx)}
+	if s.out.sent {
+		err.Code, err.Msg = fault.Indeterminate,
+			fmt.Sprintf("server %q did not answer in time: the call may have been done", l.conn.server)
 	}
 	l.reset(s)
 	l.end(s, err)
 }
 
-// reset tells the other side that nobody waits, if it has heard of the call.
+// reset cancels the call at the other side, if any of it was sent.
 func (l *line) reset(s *stream) {
 	if s.out.began {
 		s.out.reset = true

@@ -9,9 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Client calls methods of other servers, over up to two connections for each: one for small
-// requests, one for streams and for requests longer than 64 KiB. All methods are safe for
-// concurrent use.
+// Client calls methods of other servers. It uses up to two connections to each server: one for requests of up to 64
+// KiB and one for longer requests. All methods are safe for concurrent use.
 type Client struct {
 	port *Port
 	kind kind
@@ -24,8 +23,8 @@ func newClient(p *Port, k kind) *Client {
 	return &Client{port: p, kind: k, links: map[string]*link{}}
 }
 
-// maxTries is how many connections a call tries that end before they take it: each side may
-// just have closed or renewed one.
+// maxTries is how many connections a call tries, if each ends before it has accepted the call. That can happen
+// because either side has just closed or renewed the connection.
 const maxTries = 3
 
 const (
@@ -34,7 +33,7 @@ const (
 	lanes
 )
 
-// link is what a client has to do with one server.
+// link is a client's state for one server.
 type link struct {
 	server string
 	slots  chan struct{} // a call in flight holds one
@@ -42,7 +41,7 @@ type link struct {
 	lanes  [lanes]lane
 }
 
-// lane is one connection, made when it is needed.
+// lane is one connection, dialled on demand.
 type lane struct {
 	mu      sync.Mutex // guards what follows
 	line    *line
@@ -55,14 +54,13 @@ type dialing struct {
 	err  error
 }
 
-// Call sends payload to a method of server and returns its answer. The caller may reuse
-// payload when Call has returned; the answer is its own. ctx bounds the call, and its
-// deadline and cancellation reach the handler. Errors of the handler come back with their
-// code, hint and key. Besides them:
+// Call sends payload to a method of server and returns the answer. After Call has returned, it uses neither payload
+// nor the answer any more. The call ends when ctx ends; the handler gets the deadline and the cancellation of ctx,
+// too. Errors of the handler keep their code, hint and key. The other errors are:
 //
-//	unavailable    the server could not be reached, or took nothing: surely not done
-//	timeout        ctx ended before the request was sent: surely not done
-//	indeterminate  the request was sent, but no answer came: it may have been done
+//	unavailable    the server could not be reached, or refused the request: not executed
+//	timeout        ctx ended before the request was sent: not executed
+//	indeterminate  the request was sent, but no answer came: it may have been executed
 //	too_large      request or answer exceed Limits.Message, or the method's own limits
 //	unimplemented  the server has no such method
 //	invalid        the method's name is wrong
@@ -92,7 +90,7 @@ func (c *Client) call(ctx context.Context, server, method string, payload []byte
 		if err != nil {
 			return nil, err
 		}
-		out := line.wait(ctx, line.begin(opening{method: method, timeout: remaining(ctx), size: len(payload)}, payload, false))
+		out := line.wait(ctx, line.begin(opening{method: method, timeout: remaining(ctx), size: len(payload)}, payload))
 		if !out.again || tries == maxTries {
 			return out.answer, out.err
 		}
@@ -102,14 +100,16 @@ func (c *Client) call(ctx context.Context, server, method string, payload []byte
 func (c *Client) check(method string, size, limit int) error {
 	switch {
 	case method == "" || len(method) > maxMethod:
-		return fault.New(fault.Invalid, "peer.Call", fmt.Sprintf("a method name has 1 to %d bytes: %q", maxMethod, method))
+		return fault.New(fault.Invalid, "peer.Call",
+			fmt.Sprintf("a method name has 1 to %d bytes: %q", maxMethod, method))
 	case size > limit:
-		return fault.New(fault.TooLarge, "peer.Call", fmt.Sprintf("a request to method %q has at most %d bytes, this one %d", method, limit, size))
+		return fault.New(fault.TooLarge, "peer.Call",
+			fmt.Sprintf("a request to method %q has at most %d bytes, this one %d", method, limit, size))
 	}
 	return nil
 }
 
-// remaining is the time until the deadline of ctx; 0 = it has none.
+// remaining returns the time until the deadline of ctx, or 0 if it has none.
 func remaining(ctx context.Context) time.Duration {
 	at, ok := ctx.Deadline()
 	if !ok {
@@ -121,7 +121,8 @@ func remaining(ctx context.Context) time.Duration {
 // enter waits until a call to server may be in flight.
 func (c *Client) enter(ctx context.Context, server string) (*link, error) {
 	if ctx.Err() != nil {
-		return nil, &fault.Error{Code: fault.Timeout, Op: "peer.Call", Err: context.Cause(ctx), Msg: fmt.Sprintf("the time for a call to server %q was over before it began", server)}
+		return nil, &fault.Error{Code: fault.Timeout, Op: "peer.Call", Err: context.Cause(ctx),
+			Msg: fmt.Sprintf("the time for a call to server %q ended before the call began", server)}
 	}
 	l := c.use(server)
 	select {
@@ -151,7 +152,7 @@ func (c *Client) use(server string) *link {
 	return l
 }
 
-// unuse forgets a server that nobody calls and that has no connection.
+// unuse removes a server without callers and connections.
 func (c *Client) unuse(l *link) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -171,8 +172,7 @@ func (l *lane) busy() bool {
 	return l.line != nil || l.dialing != nil
 }
 
-// line returns a connection that takes calls. Those who need one at the same time share
-// the dial.
+// line returns a connection that accepts calls. Concurrent callers share one dial.
 func (c *Client) line(ctx context.Context, l *link, lane *lane) (*line, error) {
 	lane.mu.Lock()
 	if lane.line != nil && lane.line.usable() {
@@ -191,11 +191,12 @@ func (c *Client) line(ctx context.Context, l *link, lane *lane) (*line, error) {
 	case <-d.done:
 		return d.line, d.err
 	case <-ctx.Done():
-		return nil, &fault.Error{Code: fault.Timeout, Op: "peer.Call", Msg: fmt.Sprintf("server %q was not reached in time", l.server), Err: context.Cause(ctx)}
+		return nil, &fault.Error{Code: fault.Timeout, Op: "peer.Call",
+			Msg: fmt.Sprintf("server %q was not reached in time", l.server), Err: context.Cause(ctx)}
 	}
 }
 
-// redial begins to make the connection of a lane, under its mutex.
+// redial starts to make the connection of a lane. The caller holds the mutex of the lane.
 func (c *Client) redial(l *link, lane *lane) error {
 	if err := c.port.health.blocked(target{l.server, false}); err != nil {
 		return err
@@ -225,7 +226,7 @@ func (c *Client) connect(l *link, lane *lane, d *dialing) {
 	c.tidy(l)
 }
 
-// set puts the outcome of a dial in place, or takes a line that has ended out of it.
+// set installs a dialled line, or removes one that has ended.
 func (l *lane) set(to, ended *line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

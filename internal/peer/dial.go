@@ -16,13 +16,13 @@ func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// keepAlive finds a dead host under connections that have nothing to say.
+// keepAlive detects a dead host under idle connections.
 func keepAlive() net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3}
 }
 
-// tune sets the options of a TCP connection. They make failures be seen sooner and small
-// messages pass large ones; a connection works without them, so failures are ignored.
+// tune sets the options of a TCP connection: failures are detected sooner, and small messages do not wait behind
+// large ones. It ignores errors, because a connection also works without these options.
 func tune(c net.Conn) {
 	t, ok := c.(*net.TCPConn)
 	if !ok {
@@ -32,8 +32,8 @@ func tune(c net.Conn) {
 	limitUnsent(t)
 }
 
-// dial opens a connection to a server by its id. Whatever goes wrong, nothing of what the
-// caller wants was done: the error has code unavailable and names server, address and cause.
+// dial opens a connection to a server by its id. It returns fault.Unavailable, with the server, its address and the
+// cause, if that fails; then no request was sent.
 func (p *Port) dial(ctx context.Context, to string, k kind, group uint32) (*conn, error) {
 	if err := p.ready(); err != nil {
 		return nil, err
@@ -56,7 +56,8 @@ func (p *Port) unreached(to, addr string, k kind, err error) error {
 	if addr != "" {
 		addr = " at " + addr
 	}
-	out := &fault.Error{Code: fault.Unavailable, Op: "peer.dial", Msg: fmt.Sprintf("server %q%s cannot be reached", to, addr), Err: err}
+	out := &fault.Error{Code: fault.Unavailable, Op: "peer.dial",
+		Msg: fmt.Sprintf("server %q%s cannot be reached", to, addr), Err: err}
 	var r *Refusal
 	if !errors.As(err, &r) {
 		return out
@@ -66,16 +67,19 @@ func (p *Port) unreached(to, addr string, k kind, err error) error {
 		out.Msg = fmt.Sprintf("server %q%s refused the connection", to, addr)
 	}
 	if r.Reason.trust() && p.quiet.allows(r.Reason, to) {
-		p.opts.Logger.Warn("no peer connection", "server", to, "kind", k.String(), "reason", r.Reason.String(), "error", out.Text())
+		p.opts.Logger.Warn("no peer connection", "server", to, "kind", k.String(), "reason", r.Reason.String(),
+			"error", out.Text())
 	}
 	return out
 }
 
-// reach dials, secures and introduces.
+// reach resolves and dials a server, and performs TLS and the preamble.
 func (p *Port) reach(ctx context.Context, to string, k kind, group uint32) (_ *conn, addr string, err error) {
 	self := p.opts.Self()
-	if len(self.Server) == 0 || len(self.Server) > maxID || len(self.Cluster) > maxID || len(to) == 0 || len(to) > maxID {
-		return nil, "", fault.New(fault.Invalid, "peer.dial", fmt.Sprintf("server ids have 1 to %d bytes, cluster ids at most %d", maxID, maxID))
+	if len(self.Server) == 0 || len(self.Server) > maxID || len(self.Cluster) > maxID || len(to) == 0 ||
+		len(to) > maxID {
+		return nil, "", fault.New(fault.Invalid, "peer.dial",
+			fmt.Sprintf("server ids have 1 to %d bytes, cluster ids at most %d", maxID, maxID))
 	}
 	if p.conns.isCut(to, Outbound) {
 		return nil, "", errCut(to)
@@ -87,7 +91,8 @@ func (p *Port) reach(ctx context.Context, to string, k kind, group uint32) (_ *c
 	if err != nil {
 		return nil, addr, err
 	}
-	c, err := p.introduce(ctx, raw, self, hello{kind: k, Epoch: self.Epoch, Cluster: self.Cluster, From: self.Server, To: to, group: group})
+	c, err := p.introduce(ctx, raw, self, hello{kind: k, Epoch: self.Epoch, Cluster: self.Cluster, From: self.Server,
+		To: to, group: group})
 	if err != nil {
 		_ = raw.Close()
 		return nil, addr, err
@@ -95,7 +100,7 @@ func (p *Port) reach(ctx context.Context, to string, k kind, group uint32) (_ *c
 	return c, addr, nil
 }
 
-// introduce goes through TLS and the preamble of a dialled connection.
+// introduce performs TLS and the preamble on a dialled connection.
 func (p *Port) introduce(ctx context.Context, raw net.Conn, self Identity, h hello) (*conn, error) {
 	stop := bind(ctx, raw)
 	defer stop()
@@ -120,8 +125,8 @@ func (p *Port) introduce(ctx context.Context, raw net.Conn, self Identity, h hel
 	return c, nil
 }
 
-// greet sends h and checks that the answer comes from the server meant, of the same
-// cluster: a callee of another make might not have looked.
+// greet sends h and reads the answer. It checks that the answer comes from the intended server and from the same
+// cluster, and does not rely on the callee to check that.
 func greet(c net.Conn, h hello) error {
 	if _, err := c.Write(h.encode()); err != nil {
 		return err

@@ -6,11 +6,12 @@ import (
 	"time"
 )
 
-// The wire, for tests that speak it by hand.
+// The wire format, for tests that write frames themselves.
 
 // Hello is the first thing a caller sends.
 func Hello(k string, from Identity, to string, group uint32) []byte {
-	return hello{kind: kindNamed(k), Epoch: from.Epoch, Cluster: from.Cluster, From: from.Server, To: to, group: group}.encode()
+	return hello{kind: kindNamed(k), Epoch: from.Epoch, Cluster: from.Cluster, From: from.Server, To: to,
+		group: group}.encode()
 }
 
 func kindNamed(name string) kind {
@@ -22,13 +23,13 @@ func kindNamed(name string) kind {
 	return 0
 }
 
-// AcceptAnswer is what a callee sends to accept.
+// AcceptAnswer returns the answer with which a callee accepts a connection.
 func AcceptAnswer(self Identity) []byte { return encodeAnswer(self, nil) }
 
-// RefuseAnswer is what it sends to refuse.
+// RefuseAnswer returns the answer with which a callee refuses a connection.
 func RefuseAnswer(r *Refusal) []byte { return encodeAnswer(Identity{}, r) }
 
-// ReadHello reads a hello and gives back its encoding.
+// ReadHello reads a hello and returns its encoding.
 func ReadHello(r io.Reader) ([]byte, error) {
 	h, err := readHello(r)
 	if err != nil {
@@ -46,7 +47,6 @@ const (
 	Chunk        = chunk
 	FirstRequest = firstRequest
 	FirstAnswer  = firstAnswer
-	StreamWindow = streamWindow
 	MaxInFlight  = maxInFlight
 )
 
@@ -59,12 +59,7 @@ func OpenFrame(id uint64, method string, timeout time.Duration, size int, first 
 	return appendFrame(nil, frameOpen, flags, id, opening{method, timeout, size}.encode(), first)
 }
 
-// OpenStreamFrame opens a stream.
-func OpenStreamFrame(id uint64, method string, timeout time.Duration) []byte {
-	return appendFrame(nil, frameOpen, flagStream, id, opening{method: method, timeout: timeout}.encode())
-}
-
-// AnswerFrame is a whole answer.
+// AnswerFrame returns the frame of a complete answer.
 func AnswerFrame(id uint64, answer []byte) []byte {
 	return appendFrame(nil, frameAnswer, flagFin, id, encodeSize(len(answer)), answer)
 }
@@ -88,7 +83,7 @@ func DataFrame(id uint64, p []byte, fin bool) []byte {
 	return appendFrame(nil, frameData, flags, id, p)
 }
 
-// ResetFrame gives a call up.
+// ResetFrame returns the frame that cancels a call.
 func ResetFrame(id uint64) []byte { return appendFrame(nil, frameReset, 0, id) }
 
 // WindowFrame grants n bytes.
@@ -96,14 +91,13 @@ func WindowFrame(id uint64, n uint32) []byte {
 	return appendFrame(nil, frameWindow, 0, id, []byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-// PingFrame asks for a pong.
+// PingFrame returns a ping frame.
 func PingFrame() []byte { return appendFrame(nil, framePing, 0, 0) }
 
-// GoAwayFrame says that streams after last were not taken.
+// GoAwayFrame returns a go-away frame: streams after last were not accepted.
 func GoAwayFrame(last uint64) []byte { return appendFrame(nil, frameGoAway, 0, last) }
 
-// DecodeAll takes every decoder of frames over b. It returns the number of frames and the
-// sum of what they claim to carry.
+// DecodeAll applies every frame decoder to b. It returns the number of frames and the sum of the sizes in them.
 func DecodeAll(b []byte) (frames, carried int, err error) {
 	r := bytes.NewReader(b)
 	for {

@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/internal/peer"
 )
 
-func TestCallsGoOnAfterThePeerHasRestarted(t *testing.T) {
+func TestCall_WorksAfterPeerRestart(t *testing.T) {
 	net := newNetwork(false)
 	b := start(t, net, "b", []peer.Method{echo("echo")})
 	a := start(t, net, "a", nil)
@@ -43,7 +43,7 @@ func TestCallsGoOnAfterThePeerHasRestarted(t *testing.T) {
 	wantReason(t, err, peer.ReasonWrongServer)
 }
 
-func TestACallerKnowsWhatSurelyDidNotHappenWhilePeersRestart(t *testing.T) {
+func TestCall_OutcomeIsCorrectDuringPeerRestarts(t *testing.T) {
 	net := newNetwork(false)
 	var done atomic.Int64
 	count := []peer.Method{{Name: "count", Handle: func(context.Context, peer.Request) ([]byte, error) {
@@ -91,7 +91,7 @@ func TestACallerKnowsWhatSurelyDidNotHappenWhilePeersRestart(t *testing.T) {
 	}
 }
 
-func TestAConnectionLostAfterTheRequestWasSentIsIndeterminate(t *testing.T) {
+func TestCall_ConnectionLostAfterSendIsIndeterminate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net, ended := newNetwork(true), make(chan error, 1)
 		start(t, net, "b", []peer.Method{waiter(ended)})
@@ -100,12 +100,12 @@ func TestAConnectionLostAfterTheRequestWasSentIsIndeterminate(t *testing.T) {
 		_, err := a.Client().Call(context.Background(), "b", "wait", nil)
 		wantCode(t, err, fault.Indeterminate)
 		if <-ended == nil {
-			t.Error("the handler was not told")
+			t.Error("the handler's context did not end")
 		}
 	})
 }
 
-// scripted is a server made by hand. It runs script on each connection of calls.
+// scripted starts a server that runs script on each call connection.
 func scripted(t *testing.T, n *network, id string, script func(c net.Conn, number int)) {
 	t.Helper()
 	l := n.listen(t, "")
@@ -134,7 +134,7 @@ func scripted(t *testing.T, n *network, id string, script func(c net.Conn, numbe
 // swallow reads n bytes.
 func swallow(c net.Conn, n int) { _, _ = io.CopyN(io.Discard, c, int64(n)) }
 
-func TestARequestThatWasNotSentWholeWasSurelyNotDone(t *testing.T) {
+func TestCall_PartlySentIsNotDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		var conns atomic.Int64
@@ -151,7 +151,7 @@ func TestARequestThatWasNotSentWholeWasSurelyNotDone(t *testing.T) {
 	})
 }
 
-func TestACallThatTheServerDidNotLookAtIsMadeAgain(t *testing.T) {
+func TestCall_UnprocessedIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		open := len(peer.OpenFrame(1, "m", 0, 0, nil))
@@ -172,16 +172,19 @@ func TestACallThatTheServerDidNotLookAtIsMadeAgain(t *testing.T) {
 	})
 }
 
-func TestAServerThatBreaksTheProtocolLosesTheConnection(t *testing.T) {
+func TestCall_ProtocolErrorClosesConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, frame := range map[string][]byte{
-			"garbage":            []byte("HTTP/1.1 400 Bad Request\r\n\r\n"),
-			"an open frame":      peer.OpenFrame(1, "m", 0, 0, nil),
-			"an unknown stream":  peer.AnswerFrame(99, nil),
-			"no answer before":   peer.DataFrame(1, nil, true),
-			"a wrong size":       append(peer.AnswerPart(1, 10, []byte("part")), peer.DataFrame(1, []byte("more than was announced"), true)...),
-			"too little":         append(peer.AnswerPart(1, 10, []byte("part")), peer.DataFrame(1, []byte("less"), true)...),
-			"a second answer":    append(peer.AnswerPart(1, 10, []byte("part")), peer.AnswerPart(1, 10, []byte("part"))...),
+			"garbage":           []byte("HTTP/1.1 400 Bad Request\r\n\r\n"),
+			"an open frame":     peer.OpenFrame(1, "m", 0, 0, nil),
+			"an unknown stream": peer.AnswerFrame(99, nil),
+			"no answer before":  peer.DataFrame(1, nil, true),
+			"a wrong size": append(peer.AnswerPart(1, 10, []byte("part")),
+				peer.DataFrame(1, []byte("more than was announced"), true)...),
+			"too little": append(peer.AnswerPart(1, 10, []byte("part")),
+				peer.DataFrame(1, []byte("less"), true)...),
+			"a second answer": append(peer.AnswerPart(1, 10, []byte("part")),
+				peer.AnswerPart(1, 10, []byte("part"))...),
 			"a window too large": peer.WindowFrame(1, 1<<31),
 		} {
 			n := newNetwork(true)
@@ -200,7 +203,7 @@ func TestAServerThatBreaksTheProtocolLosesTheConnection(t *testing.T) {
 	})
 }
 
-func TestCloseEndsHandlersAndCallsAndCanBeCalledTwice(t *testing.T) {
+func TestClose_EndsHandlersAndCallsAndIsIdempotent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net, ended := newNetwork(true), make(chan error, 2)
 		b := start(t, net, "b", []peer.Method{waiter(ended)})
@@ -229,8 +232,6 @@ func TestCloseEndsHandlersAndCallsAndCanBeCalledTwice(t *testing.T) {
 			t.Errorf("it took %s", took)
 		}
 		_, err := b.Client().Call(context.Background(), "a", "wait", nil)
-		wantCode(t, err, fault.Unavailable)
-		_, err = b.Client().Stream(context.Background(), "a", "wait", nil)
 		wantCode(t, err, fault.Unavailable)
 		if _, err := b.Raft(1); !fault.Is(err, fault.Unavailable) {
 			t.Errorf("a transport of a closed port: %v", err)
@@ -272,7 +273,7 @@ func TestCutAndHeal(t *testing.T) {
 	})
 }
 
-func TestRefreshFencesConnectionsOfBefore(t *testing.T) {
+func TestRefresh_FencesEarlierConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newNetwork(true)
 		join := echo("join")
@@ -312,13 +313,13 @@ func TestRefreshFencesConnectionsOfBefore(t *testing.T) {
 	})
 }
 
-func TestAServerThatClaimsToBeAnotherIsNotBelieved(t *testing.T) {
+func TestPreamble_RefusesFalseIdentity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		l := n.listen(t, "")
 		n.place("b", l.Addr().String())
 		var wg sync.WaitGroup
-		wg.Go(func() { // accepts whatever it is told, and says who it is
+		wg.Go(func() { // accepts every hello, and answers with its identity
 			c, err := l.Accept()
 			if err != nil {
 				return
@@ -336,7 +337,7 @@ func TestAServerThatClaimsToBeAnotherIsNotBelieved(t *testing.T) {
 	})
 }
 
-func TestAnIdentityThatChangesDuringThePreambleIsNotTaken(t *testing.T) {
+func TestPreamble_RefusesChangingIdentity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		start(t, n, "b", []peer.Method{echo("echo")})

@@ -19,8 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// network is where nodes find each other: loopback TCP, or pipes in memory, which work in
-// a bubble of virtual time.
+// network is where nodes find each other: loopback TCP, or pipes in memory, which work in a bubble of virtual time.
 type network struct {
 	memory bool
 
@@ -68,7 +67,7 @@ func (n *network) resolve(_ context.Context, server string) (string, error) {
 	if addr := n.places[server]; addr != "" {
 		return addr, nil
 	}
-	return "", fault.New(fault.NotFound, "test.resolve", "nobody knows where "+server+" is")
+	return "", fault.New(fault.NotFound, "test.resolve", "no address of server "+server)
 }
 
 func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
@@ -116,7 +115,7 @@ type pipeAddr string
 func (pipeAddr) Network() string  { return "mem" }
 func (a pipeAddr) String() string { return string(a) }
 
-// node is a port and what a test wants to know of it.
+// node is a port with its log and metrics.
 type node struct {
 	*peer.Port
 	id   string
@@ -162,7 +161,8 @@ func make1(t testing.TB, net *network, id string, setups ...setup) (*node, peer.
 	if net.memory {
 		o.Dial = net.dial
 	} else { // real connections take as long as they like on a busy machine
-		o.Timing.Dial, o.Timing.Handshake, o.Timing.Raft, o.Timing.Dead = time.Minute, time.Minute, time.Minute, time.Minute
+		o.Timing.Dial, o.Timing.Handshake, o.Timing.Raft, o.Timing.Dead = time.Minute, time.Minute, time.Minute,
+			time.Minute
 	}
 	for _, s := range setups {
 		s(&o, n)
@@ -263,7 +263,9 @@ func within(t testing.TB, d time.Duration) context.Context {
 }
 
 func echo(name string) peer.Method {
-	return peer.Method{Name: name, Handle: func(_ context.Context, r peer.Request) ([]byte, error) { return r.Payload, nil }}
+	return peer.Method{Name: name, Handle: func(_ context.Context, r peer.Request) ([]byte, error) {
+		return r.Payload, nil
+	}}
 }
 
 func wantCode(t testing.TB, err error, code fault.Code) {
@@ -280,5 +282,5 @@ func wantReason(t testing.TB, err error, want peer.Reason) {
 	}
 }
 
-// tcp dials by hand.
+// tcp dials without the client of the port.
 func (n *network) tcp(addr string) (net.Conn, error) { return net.Dial("tcp", addr) }

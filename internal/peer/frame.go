@@ -9,26 +9,25 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// A connection of calls carries frames, big-endian:
+// A connection for calls consists of frames. Numbers are big-endian:
 //
 //	length u32 | type u8 | flags u8 | stream u64 | body of that length
 //
-// A call is a stream: one open frame from the caller, data frames after it if the request
-// is longer than a chunk, then from the callee an answer frame and its data frames, or a
-// fail frame. The frame with flag fin is the last of its direction; fail ends both. Stream
-// numbers rise and start at 1; those about the connection itself have number 0.
+// A call is a stream of frames. The caller sends one open frame, and data frames if the request is longer than one
+// chunk. The callee sends an answer frame and its data frames, or a fail frame. The flag fin marks the last frame
+// in one direction; a fail frame ends both directions. Stream numbers start at 1 and increase. Frames about the
+// connection itself have the stream number 0.
 //
-// Nobody sends more bytes of payload than the other side has granted: a first window for
-// every stream, and more by window frames as they are taken. So a reader never has to stop
-// reading, whatever its handlers and callers do, and holds bounded memory.
+// Flow control: neither side sends more bytes of payload than the other side has granted. Each stream begins with a
+// window of granted bytes. Window frames grant more as the receiver consumes payload. So the reader of a connection
+// never blocks, and its memory is limited.
 const (
 	frameHead = 4 + 1 + 1 + 8
 
 	chunk        = 32 << 10  // bytes of payload in one frame
 	firstRequest = 64 << 10  // bytes of a request sent before the callee grants more
 	firstAnswer  = 256 << 10 // bytes of an answer sent before the caller grants more
-	fullWindow   = 1 << 20   // bytes on their way in a unary payload that is wanted
-	streamWindow = 256 << 10 // bytes waiting for the reader of a stream
+	fullWindow   = 1 << 20   // bytes in flight of a payload after the first window
 	maxMethod    = 64        // bytes of a method name
 )
 
@@ -39,17 +38,16 @@ const (
 	frameAnswer                      // size uvarint | first chunk
 	frameData                        // chunk
 	frameFail                        // encoded fault
-	frameReset                       // the caller has given up
+	frameReset                       // the caller cancels the call
 	frameWindow                      // u32 more bytes may be sent
 	framePing                        // answered at once by a pong
 	framePong                        //
-	frameGoAway                      // stream = last one taken; later ones were not looked at
+	frameGoAway                      // stream = last one accepted; later ones were not processed
 	frameTypes
 )
 
 const (
-	flagFin    = 1 << iota // last frame of its direction
-	flagStream             // of an open frame: payloads of unknown size both ways
+	flagFin = 1 << iota // last frame of its direction
 )
 
 // frame is a frame without its body.
@@ -62,7 +60,7 @@ type frame struct {
 
 func (f frame) fin() bool { return f.flags&flagFin != 0 }
 
-// bodyLimits are the least and the greatest length of the body of each type.
+// bodyLimits returns the minimum and maximum length of the body of each frame type.
 func bodyLimits() [frameTypes][2]int {
 	return [frameTypes][2]int{
 		frameOpen:   {3, 1 + maxMethod + 2*binary.MaxVarintLen64 + chunk},
@@ -77,7 +75,8 @@ func bodyLimits() [frameTypes][2]int {
 var limitsOf = bodyLimits()
 
 func errProtocol(format string, a ...any) error {
-	return &fault.Error{Code: fault.Corrupt, Op: "peer.read", Msg: "the peer breaks the protocol: " + fmt.Sprintf(format, a...),
+	return &fault.Error{Code: fault.Corrupt, Op: "peer.read", Msg: "the peer violated the protocol: " +
+		fmt.Sprintf(format, a...),
 		Hint: "the connection is closed; if this repeats, compare the versions of the two nodes"}
 }
 
@@ -103,7 +102,8 @@ func decodeFrame(b *[frameHead]byte) (frame, error) {
 		return frame{}, errProtocol("there is no frame type %d", f.kind)
 	}
 	if bound := limitsOf[f.kind]; length > math.MaxInt32 || int(length) < bound[0] || int(length) > bound[1] {
-		return frame{}, errProtocol("a frame of type %d has %d bytes, %d to %d are right", f.kind, length, bound[0], bound[1])
+		return frame{}, errProtocol("a frame of type %d has %d bytes, %d to %d are right", f.kind, length, bound[0],
+			bound[1])
 	}
 	f.length = int(length)
 	return f, nil
@@ -113,7 +113,7 @@ func decodeFrame(b *[frameHead]byte) (frame, error) {
 type opening struct {
 	method  string
 	timeout time.Duration // 0 = none
-	size    int           // of the whole request; unknown for a stream
+	size    int           // of the whole request
 }
 
 func (o opening) encode() []byte {

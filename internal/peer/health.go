@@ -12,18 +12,21 @@ const (
 	forgetDown   = time.Minute
 )
 
-// health remembers which servers could not be reached, so that nobody dials them in a
-// tight loop, and wakes whoever waits for one as soon as it shows up: by a connection in
-// either direction, or by word from outside.
+// health tracks which servers could not be reached. It delays further dials to such a server. When a connection in
+// either direction or Port.Alive shows that the server is reachable again, it wakes the requests that wait for it.
 type health struct {
 	longest time.Duration
 
 	mu   sync.Mutex // guards what follows
 	down map[target]*outage
+	lost map[target]span // servers without contact; unlike down it does not end by a report from outside
 }
 
-// target is what was dialled. Groups and calls fail apart: a server that does not run a
-// group yet answers calls.
+// span has the times of the first and the last failure since the last contact with a server.
+type span struct{ first, last time.Time }
+
+// target is a server together with the purpose of connections to it. Connections for groups and for calls are
+// tracked separately: a server that does not run a group yet can already answer calls.
 type target struct {
 	server string
 	raft   bool
@@ -37,10 +40,10 @@ type outage struct {
 }
 
 func newHealth(longest time.Duration) *health {
-	return &health{longest: longest, down: map[target]*outage{}}
+	return &health{longest: longest, down: map[target]*outage{}, lost: map[target]span{}}
 }
 
-// failed notes that t could not be reached.
+// failed records that t could not be reached.
 func (h *health) failed(t target, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -52,9 +55,37 @@ func (h *health) failed(t target, err error) {
 	}
 	o.failures++
 	o.last, o.err = time.Now(), err
+	s, known := h.lost[t]
+	if !known {
+		s.first = o.last
+		if len(h.lost) >= maxDown {
+			clear(h.lost)
+		}
+	}
+	s.last = o.last
+	h.lost[t] = s
 }
 
-// forget drops servers that nobody has dialled for a while, if there are many.
+// A group without a leader holds elections, and in each of them Raft dials the voters. A server counts as lost when
+// dials have failed for lostAfter. If it was not dialled for staleAfter, its state is not known.
+const (
+	lostAfter  = 2 * time.Second
+	staleAfter = 10 * time.Second
+)
+
+// lostSince returns the time since which Raft cannot reach a server. It returns false if Raft can reach it, has not
+// tried recently, or has failed only for a moment.
+func (h *health) lostSince(server string) (time.Time, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s, known := h.lost[target{server, true}]
+	if !known || s.last.Sub(s.first) < lostAfter || time.Since(s.last) > staleAfter {
+		return time.Time{}, false
+	}
+	return s.first, true
+}
+
+// forget drops servers that were not dialled for forgetDown, once there are maxDown.
 func (h *health) forget() {
 	if len(h.down) < maxDown {
 		return
@@ -67,10 +98,24 @@ func (h *health) forget() {
 	}
 }
 
-// contact notes that server is there, and wakes whoever waits for it.
+// contact records that there is a connection with server, and wakes its waiters.
 func (h *health) contact(server string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	delete(h.lost, target{server, false})
+	delete(h.lost, target{server, true})
+	h.retry(server)
+}
+
+// reported records that server is reachable as others know, and wakes its waiters.
+func (h *health) reported(server string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.retry(server)
+}
+
+// retry ends the backoff of server. h.mu is held.
+func (h *health) retry(server string) {
 	for _, t := range []target{{server, false}, {server, true}} {
 		if o := h.down[t]; o != nil {
 			close(o.over)
@@ -79,7 +124,7 @@ func (h *health) contact(server string) {
 	}
 }
 
-// blocked returns why t could not be reached last, while it is too early to try again.
+// blocked returns the last error of dialling t while its backoff lasts, then nil.
 func (h *health) blocked(t target) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -94,8 +139,8 @@ func (h *health) pause(failures int) time.Duration {
 	return min(h.longest, firstBackoff<<min(failures-1, 16))
 }
 
-// wait returns at once if t is not known to be down. Otherwise it waits until it shows up,
-// or limit has passed, or ctx ends.
+// wait waits until t is reachable, limit has passed, or ctx ends. If t is not known to be unreachable, it returns
+// at once.
 func (h *health) wait(ctx context.Context, t target, limit time.Duration) {
 	h.mu.Lock()
 	o := h.down[t]

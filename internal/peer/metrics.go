@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// otherMethod is the label of methods beyond maxMethods, and of those that are not there.
+// otherMethod is the label of methods above maxMethods, and of unknown methods.
 const (
 	otherMethod = "other"
 	maxMethods  = 64
@@ -31,7 +31,7 @@ type metrics struct {
 	meters map[meterKey]*meter
 }
 
-// side is a value of the label of that name.
+// side is a value of the label "side".
 type side uint8
 
 const (
@@ -48,26 +48,32 @@ type meterKey struct {
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_peer_" + name, Help: help}, labels)
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "quorate_peer_" + name, Help: help}, labels)
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
 	}
 	m := &metrics{
-		open:       gauge("connections", "Open connections between nodes.", "kind", "direction"),
-		refusals:   counter("refused_total", "Connections refused at their preamble, by this node (inbound) or by another (outbound).", "reason", "direction"),
-		dialFailed: counter("dial_failures_total", "Connections to other nodes that could not be made.", "kind"),
-		requests:   counter("rpc_requests_total", "Finished calls between nodes.", "side", "method", "outcome"),
+		open: gauge("quorate_peer_connections", "Open connections between nodes.", "kind", "direction"),
+		refusals: counter("quorate_peer_refused_total",
+			"Connections refused at their preamble, by this node (inbound) or by another (outbound).", "reason",
+			"direction"),
+		dialFailed: counter("quorate_peer_dial_failures_total", "Connections to other nodes that could not be made.",
+			"kind"),
+		requests: counter("quorate_peer_rpc_requests_total", "Finished calls between nodes.", "side", "method",
+			"outcome"),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "quorate_peer_rpc_duration_seconds", Help: "Time a call between nodes took.",
 			Buckets: prometheus.ExponentialBuckets(0.00005, 2, 18), // 50 us to 6.5 s
 		}, []string{"side", "method"}),
-		bytes:    counter("rpc_bytes_total", "Bytes of requests and answers of calls between nodes.", "side", "method", "part"),
-		inFlight: gauge("rpc_in_flight", "Calls between nodes that have not finished.", "side"),
+		bytes: counter("quorate_peer_rpc_bytes_total", "Bytes of requests and answers of calls between nodes.",
+			"side", "method", "part"),
+		inFlight: gauge("quorate_peer_rpc_in_flight", "Calls between nodes that have not finished.", "side"),
 		meters:   map[meterKey]*meter{},
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.open, m.refusals, m.dialFailed, m.requests, m.duration, m.bytes, m.inFlight} {
+	for _, c := range []prometheus.Collector{m.open, m.refusals, m.dialFailed, m.requests, m.duration, m.bytes,
+		m.inFlight} {
 		errs = append(errs, reg.Register(c))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -95,7 +101,7 @@ func (m *metrics) dialFailures(k kind) prometheus.Counter {
 	return m.dialFailed.WithLabelValues(k.String())
 }
 
-// meter measures the calls of one method on one side, with its children resolved once.
+// meter measures the calls of one method on one side. It looks up the time series only once.
 type meter struct {
 	all      *metrics
 	key      meterKey
@@ -107,8 +113,8 @@ type meter struct {
 	failed   [outcomes]atomic.Pointer[prometheus.Counter] // made at first use
 }
 
-// meter returns the meter of a method. Methods are constants of the code, so there are few;
-// should there be many all the same, they share one.
+// meter returns the metrics of a method. After maxMethods different methods, all further ones share one meter. That
+// is only a precaution, because the names of methods are constants in the code.
 func (m *metrics) meter(s side, name string) *meter {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -137,7 +143,7 @@ func (m *meter) begin() time.Time {
 	return time.Now()
 }
 
-// end notes the outcome of a call and the size of its request and answer.
+// end records the outcome of a call and the sizes of its request and answer.
 func (m *meter) end(begun time.Time, request, answer int, err error) {
 	m.inFlight.Dec()
 	m.duration.Observe(time.Since(begun).Seconds())
@@ -150,7 +156,7 @@ func (m *meter) end(begun time.Time, request, answer int, err error) {
 	m.outcome(err).Inc()
 }
 
-// codes are the outcomes other than ok. The last stands for codes this version does not know.
+// codes returns the error codes that are counted. The last one is also used for all other codes.
 func codes() [outcomes]fault.Code {
 	return [outcomes]fault.Code{
 		fault.NotFound, fault.Conflict, fault.Invalid, fault.TooLarge, fault.Denied, fault.NotLeader, fault.Unavailable,

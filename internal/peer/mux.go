@@ -13,16 +13,17 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// batch is about how much goes into one write to the network.
+// batch is the approximate size in bytes of one write to the network.
 const batch = 64 << 10
 
-// mux carries many streams over one connection. Streams with something to send take turns
-// of one chunk each. It has a reader, a writer and a watcher; role is the end it plays.
+// mux carries many streams over one connection. Streams with data to send take turns; in each turn one chunk is
+// sent. A mux has three goroutines: a reader, a writer and a watcher. Its role is either that of the caller or that
+// of the callee.
 type mux struct {
 	conn   *conn
 	role   role
 	timing Timing
-	wake   chan struct{} // something may be sent
+	wake   chan struct{} // there may be data to send
 	done   chan struct{} // closed by fail
 	heard  atomic.Uint64 // successful reads
 	spoken atomic.Uint64 // successful writes
@@ -37,16 +38,17 @@ type mux struct {
 	err     error // why the connection ended
 }
 
-// role is the end of a connection. Every method is called under mux.mu.
+// role is the side of a connection: caller or callee. mux.mu is held while any of its methods runs.
 type role interface {
-	take(f frame, body []byte) error // a frame about a stream has come
-	sent(s *stream)                  // the last byte of s was handed to the network
-	lost(s *stream)                  // the connection has ended
-	over() error                     // why the connection is not needed any more; nil = it is
+	take(f frame, body []byte) error // handles a frame of a stream
+	sent(s *stream)                  // is called when the last byte of s was written
+	lost(s *stream)                  // is called for each stream when the connection has ended
+	over() error                     // returns why the connection is not needed any more; nil = it is needed
 }
 
 func newMux(c *conn, r role, t Timing) *mux {
-	return &mux{conn: c, role: r, timing: t, wake: make(chan struct{}, 1), done: make(chan struct{}), streams: map[uint64]*stream{}}
+	return &mux{conn: c, role: r, timing: t, wake: make(chan struct{}, 1), done: make(chan struct{}),
+		streams: map[uint64]*stream{}}
 }
 
 // turns is a queue of streams, linked through the streams themselves.
@@ -70,8 +72,8 @@ func (t *turns) pop() *stream {
 	return s
 }
 
-// remove takes s out wherever it stands: what has ended must not wait, and take memory,
-// until a reader that is slow lets the writer go on.
+// remove removes s from the queue, wherever it is. Otherwise a stream that has ended would stay in memory until the
+// writer reaches it, which a slow receiver can delay.
 func (t *turns) remove(s *stream) {
 	if !s.queued {
 		return
@@ -89,7 +91,7 @@ func (t *turns) remove(s *stream) {
 	s.queued, s.prev, s.next = false, nil, nil
 }
 
-// queue gives s a turn if it has something to send. Under mu.
+// queue gives s a turn if it has data to send. The caller holds mu.
 func (m *mux) queue(s *stream) {
 	if s.queued || m.err != nil || !s.ready() {
 		return
@@ -105,7 +107,7 @@ func (m *mux) rouse() {
 	}
 }
 
-// run carries frames until the connection ends, and returns when its goroutines have ended.
+// run transfers frames until the connection ends. It returns when its goroutines have ended.
 func (m *mux) run() {
 	var wg sync.WaitGroup
 	wg.Go(m.write)
@@ -114,10 +116,10 @@ func (m *mux) run() {
 	wg.Wait()
 }
 
-// fail ends the connection. The first reason counts.
+// fail ends the connection. If it is called several times, the first error is kept.
 func (m *mux) fail(err error) { m.failIf(err, func() bool { return true }) }
 
-// failIf ends the connection if still, called under mu, says so.
+// failIf ends the connection if still returns true. It calls still with mu held.
 func (m *mux) failIf(err error, still func() bool) {
 	m.mu.Lock()
 	if m.err != nil || !still() {
@@ -130,10 +132,10 @@ func (m *mux) failIf(err error, still func() bool) {
 	}
 	m.mu.Unlock()
 	close(m.done)
-	_ = m.conn.Close() // both ends find out by their reads
+	_ = m.conn.Close() // the reads of both ends fail now
 }
 
-// write sends what is there, in batches.
+// write sends queued frames in batches until the connection ends.
 func (m *mux) write() {
 	buf := make([]byte, 0, batch+2*chunk)
 	for {
@@ -141,7 +143,7 @@ func (m *mux) write() {
 		if len(buf) == 0 {
 			select {
 			case <-m.wake:
-				runtime.Gosched() // let those who are about to send share the batch
+				runtime.Gosched() // lets other goroutines add to this batch
 				continue
 			case <-m.done:
 				return
@@ -155,8 +157,8 @@ func (m *mux) write() {
 	}
 }
 
-// gather appends the next batch. It copies payloads, so that a caller has its own back as
-// soon as its call returns.
+// gather appends the next frames to send to b. It copies payloads, so that a caller may reuse its payload as soon
+// as its call returns.
 func (m *mux) gather(b []byte) []byte {
 	m.mu.Lock()
 	if m.err != nil {
@@ -188,7 +190,7 @@ func (m *mux) gather(b []byte) []byte {
 	return b
 }
 
-// about appends the frames about the connection itself.
+// about appends the frames about the connection itself: ping, pong and go-away.
 func (m *mux) about(b []byte) []byte {
 	if m.pong {
 		b = appendFrame(b, framePong, 0, 0)
@@ -203,7 +205,7 @@ func (m *mux) about(b []byte) []byte {
 	return b
 }
 
-// hearing counts reads that brought something.
+// hearing counts reads that returned data.
 type hearing struct {
 	net.Conn
 	count *atomic.Uint64
@@ -217,7 +219,7 @@ func (h hearing) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// read takes frames until the connection ends.
+// read reads frames until the connection ends.
 func (m *mux) read() error {
 	r := bufio.NewReaderSize(hearing{m.conn.Conn, &m.heard}, batch)
 	var head [frameHead]byte
@@ -232,7 +234,7 @@ func (m *mux) read() error {
 		}
 		body := scratch
 		if f.kind == frameOpen || f.kind == frameAnswer {
-			body = make([]byte, f.length) // the payload in it is kept
+			body = make([]byte, f.length) // not reused, because its payload is kept
 		}
 		if _, err := io.ReadFull(r, body[:f.length]); err != nil {
 			return err
@@ -277,9 +279,9 @@ func (m *mux) widen(id uint64, body []byte) error {
 	return nil
 }
 
-// watch ends a connection whose other end is dead: nothing was heard for so many ticks,
-// although the caller's end speaks at every tick. Ticks are counted, not time, so that a
-// process that was stopped for a while does not take its own absence for the other's.
+// watch closes a connection from which nothing was received for a number of ticks. The caller's side sends at every
+// tick, so the other side is then unreachable. watch counts ticks instead of time. Otherwise a process that was
+// stopped for a while would close its connections when it continues.
 func (m *mux) watch() {
 	tick := time.NewTicker(m.timing.Ping)
 	defer tick.Stop()
@@ -308,11 +310,12 @@ func (m *mux) watch() {
 }
 
 func errSilent(server string, silent time.Duration) error {
-	return fault.New(fault.Unavailable, "peer.watch", fmt.Sprintf("server %q has not been heard for %s", server, silent))
+	return fault.New(fault.Unavailable, "peer.watch",
+		fmt.Sprintf("server %q has not been heard for %s", server, silent))
 }
 
-// tick pings, if it is time, and ends a connection that has had no call for long. It
-// returns for how long there has been none.
+// tick sends a ping if ping is true, and closes the connection if it has been idle for Timing.Idle. idle is the
+// previous idle time of the connection; tick returns the new one.
 func (m *mux) tick(ping bool, idle time.Duration) time.Duration {
 	m.mu.Lock()
 	if idle += m.timing.Ping; m.busy() {
@@ -328,7 +331,7 @@ func (m *mux) tick(ping bool, idle time.Duration) time.Duration {
 	return idle
 }
 
-// busy reports whether a call is under way. Under mu.
+// busy reports whether a call is in progress. The caller holds mu.
 func (m *mux) busy() bool { return len(m.streams) > 0 }
 
 func errIdle() error {

@@ -11,43 +11,44 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/pending"
 )
 
 // maxID bounds the length of a server or cluster id, in bytes.
 const maxID = 255
 
-// Identity is what a node says of itself when a connection is made.
+// Identity is what a node reports about itself when a connection is made.
 type Identity struct {
 	Server  string // persistent server id, 1 to 255 bytes
 	Cluster string // cluster id, at most 255 bytes; empty = this node belongs to no cluster yet
 	Epoch   uint64 // raised by every rescue of the cluster; AnyEpoch for a node without replicas
 }
 
-// AnyEpoch is the epoch of a node that holds no replicas: a rescue leaves nothing behind on
-// it that would have to be fenced. It may call and be called at every epoch, but run no group.
+// AnyEpoch is the epoch of a node without replicas. Such a node has no data, so it need not be excluded after a
+// rescue has raised the epoch. It may call servers of every epoch and be called by them. It cannot run a group.
 const AnyEpoch = ^uint64(0)
 
-// Options say how to make a Port. Self, Resolve, Logger and Registerer are required.
+// Options configure a Port. Self, Resolve, Logger and Registerer are required.
 type Options struct {
-	// Self is asked at every preamble. After the cluster or the epoch has changed, call
-	// Port.Refresh. Called from any goroutine.
+	// Self is called at every preamble. After the cluster or the epoch has changed, call Port.Refresh.
+	// Called from any goroutine.
 	Self func() Identity
-	// Resolve gives the "host:port" of a server, before every dial. Called from any goroutine.
+	// Resolve returns the "host:port" of a server. It is called before every dial. Called from any
+	// goroutine.
 	Resolve func(ctx context.Context, server string) (string, error)
-	// Dial opens a connection to what Resolve gave; nil = TCP.
+	// Dial opens a connection to an address from Resolve; nil = TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 
-	// TLS gives the configurations for the next connection: the server's when it was
-	// accepted, the client's when it was dialled. It is asked every time, so certificates
-	// may change; afterwards call Port.Renew. A client configuration with neither ServerName
-	// nor InsecureSkipVerify gets the server id for a name. A server configuration should ask
-	// for a certificate and leave the verdict to VerifyPeer, whose words reach the caller.
-	// nil = plain TCP.
+	// TLS returns the configurations for the next connection: the server's when it was accepted, the
+	// client's when it was dialled. It is called every time, so certificates may change; afterwards
+	// call Port.Renew. A client configuration with neither ServerName nor InsecureSkipVerify gets the
+	// server id for a name. A server configuration should request a certificate and leave its
+	// verification to VerifyPeer, whose error text reaches the caller. nil = plain TCP.
 	TLS func() (server, client *tls.Config)
-	// VerifyPeer decides whether the certificate of the other side is to be trusted and may
-	// speak for server, and says what it proves. Required with TLS; called on both sides
-	// after the handshake and the preamble, and by Port.Recheck. Its error may come from
-	// Distrust; so may those of the configurations' own checks.
+	// VerifyPeer decides whether the certificate of the other side is trusted and valid for server, and
+	// returns the identity it proves. Required with TLS; called on both sides after the handshake and
+	// the preamble, and by Port.Recheck. Its error may come from Distrust; so may those of the
+	// configurations' own checks.
 	VerifyPeer func(state tls.ConnectionState, server string) (Caller, error)
 
 	Timing Timing
@@ -59,34 +60,41 @@ type Options struct {
 
 // Timing holds the time limits of a Port. Zero fields take defaults.
 type Timing struct {
-	Handshake time.Duration // an accepted connection has so long for TLS and preamble; default 5 s
-	Dial      time.Duration // a dialled one for everything up to the answer; default 2 s
+	FirstByte time.Duration // time limit for the first byte of an accepted connection; default 2 s
+	Handshake time.Duration // time limit for TLS and preamble of an accepted connection; default 5 s
+	Dial      time.Duration // time limit for dialling, TLS and preamble; default 2 s
 	Backoff   time.Duration // longest pause between dials for calls to a server that is down; default 1 s
 
-	Raft           time.Duration // longest time a Raft request may go without progress; default 2.5 s
-	SnapshotStall  time.Duration // a snapshot stream without a byte for so long is cut; default 30 s
-	SnapshotAnswer time.Duration // least time a receiver has to restore a snapshot and answer; default 60 s
-	Hold           time.Duration // entries for a server that is down wait so long for it; default Raft
+	Raft           time.Duration // longest time that a Raft request may make no progress; default 2.5 s
+	SnapshotStall  time.Duration // longest time that a snapshot stream may make no progress; default 30 s
+	SnapshotAnswer time.Duration // minimum time for a receiver to restore a snapshot and answer; default 60 s
+	Hold           time.Duration // maximum wait of entries for a server that is down; default Raft
 
-	Ping  time.Duration // a connection of calls that is silent for so long is probed; default 1 s
-	Dead  time.Duration // and given up after so long; default 4 s, at least 2 pings
-	Idle  time.Duration // one without a call is closed after so long; default 60 s
-	Drain time.Duration // Close waits so long for answers to be sent; default 1 s
+	Ping  time.Duration // silence after which a call connection is probed; default 1 s
+	Dead  time.Duration // silence after which a call connection is closed; default 4 s, at least 2 pings
+	Idle  time.Duration // time without calls after which a call connection is closed; default 60 s
+	Drain time.Duration // maximum time that Close waits for answers to be sent; default 1 s
 }
 
 // Limits hold the bounds of a Port. Zero fields take defaults.
 type Limits struct {
-	Pending     int // accepted connections that have not finished their preamble; default 256. One more cuts the oldest
+	Pending int // accepted connections that have not finished their preamble; default 512. One more closes the oldest
+	// PendingPerSource bounds the pending connections of one source address; default 128, at most Pending. One more
+	// closes the oldest of them.
+	PendingPerSource int
+
 	Connections int // connections with a finished preamble, both directions; default 4096
-	InFlight    int // calls to one server that have not been answered; default 1024, at most 2048. More wait
+	InFlight    int // unanswered calls to one server; default 1024, at most 2048. Further calls wait
 	Message     int // bytes of one request or answer; default 70 MiB
 }
 
-// maxInFlight bounds Limits.InFlight: what a callee takes from one connection.
+// maxInFlight is the maximum of Limits.InFlight, the number of unanswered calls to one server. A callee accepts this
+// many calls on one connection, whatever its own Limits are.
 const maxInFlight = 2048
 
 func (o Options) withDefaults() Options {
 	t, l := &o.Timing, &o.Limits
+	def(&t.FirstByte, pending.DefaultFirstByte)
 	def(&t.Handshake, 5*time.Second)
 	def(&t.Dial, 2*time.Second)
 	def(&t.Backoff, time.Second)
@@ -98,7 +106,8 @@ func (o Options) withDefaults() Options {
 	def(&t.Dead, 4*time.Second)
 	def(&t.Idle, time.Minute)
 	def(&t.Drain, time.Second)
-	def(&l.Pending, 256)
+	def(&l.Pending, pending.DefaultTotal)
+	def(&l.PendingPerSource, min(pending.DefaultPerSource, l.Pending))
 	def(&l.Connections, 4096)
 	def(&l.InFlight, 1024)
 	def(&l.Message, 70<<20)
@@ -129,7 +138,7 @@ func (o Options) validate() error {
 		return bad("a silent connection is given up after %s, which must be at least two pings of %s", t.Dead, t.Ping)
 	case l.InFlight > maxInFlight:
 		return bad("%d calls in flight are more than a callee takes, %d", l.InFlight, maxInFlight)
-	case l.Pending < 1 || l.Connections < 1 || l.InFlight < 1 || l.Message < 1:
+	case l.Pending < 1 || l.PendingPerSource < 1 || l.Connections < 1 || l.InFlight < 1 || l.Message < 1:
 		return bad("limits must be positive: %+v", l)
 	}
 	return nil

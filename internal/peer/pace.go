@@ -10,24 +10,25 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// piece is how much must get through for a write to count as progress.
+// piece is the number of bytes in one write to the connection. Each such write must end within the time limit;
+// otherwise the connection has made no progress.
 const piece = 64 << 10
 
-// paced is a connection for Raft requests. The deadline that raft sets for a whole request
-// and its answer becomes the longest time without progress: several megabytes of entries
-// over a slow link must not fail for ever because they take longer than one heartbeat may.
+// paced is a connection for Raft requests. The raft library sets a deadline for a whole request and its answer.
+// paced treats the time until that deadline as the longest time without progress. Otherwise several megabytes of
+// entries could never be sent over a slow link.
 type paced struct {
 	net.Conn
 	limit time.Duration
 }
 
-// SetDeadline notes how long progress may take.
+// SetDeadline sets the longest time without progress.
 func (c *paced) SetDeadline(t time.Time) error {
 	c.limit = time.Until(t)
 	return c.Conn.SetDeadline(t)
 }
 
-// Write writes in pieces; each has the whole time.
+// Write writes in pieces. The time limit applies to each piece.
 func (c *paced) Write(b []byte) (n int, err error) {
 	for first := true; len(b) > 0 && err == nil; first = false {
 		if !first {
@@ -40,15 +41,15 @@ func (c *paced) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// snapshotOut is a connection that sends a snapshot. A write that makes no progress is cut;
-// the answer may take as long as restoring takes.
+// snapshotOut is a connection that sends a snapshot. A write fails if it makes no progress; the whole snapshot has no
+// time limit. The wait for the answer has a longer limit, because the receiver has to restore the snapshot first.
 type snapshotOut struct {
 	net.Conn
 	server        string
 	stall, answer time.Duration
 }
 
-// SetDeadline gives the receiver until t, but at least the time to restore, for its answer.
+// SetDeadline sets the deadline for reading the answer to t, but not earlier than Timing.SnapshotAnswer from now.
 func (c *snapshotOut) SetDeadline(t time.Time) error {
 	if least := time.Now().Add(c.answer); t.Before(least) {
 		t = least
@@ -65,13 +66,14 @@ func (c *snapshotOut) Write(b []byte) (n int, err error) {
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = &fault.Error{Code: fault.Timeout, Op: "peer.snapshot", Err: err,
-			Msg: fmt.Sprintf("server %q has taken no byte of the snapshot for %s; it was cut and starts again", c.server, c.stall)}
+			Msg: fmt.Sprintf("server %q has taken no byte of the snapshot for %s; it was cut and starts again",
+				c.server, c.stall)}
 	}
 	return n, err
 }
 
-// snapshotIn is a connection that receives a snapshot. Once a read has stalled the
-// connection is closed, so that whoever drains the rest does not wait again.
+// snapshotIn is a connection that receives a snapshot. After a read has stalled, it closes the connection.
+// Otherwise raft, which reads the rest of the snapshot, would wait a second time.
 type snapshotIn struct {
 	net.Conn
 	stall time.Duration
@@ -83,8 +85,9 @@ func (c *snapshotIn) Read(b []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(b)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		_ = c.Conn.Close() // the error below tells why
-		err = &fault.Error{Code: fault.Timeout, Op: "peer.snapshot", Msg: fmt.Sprintf("no byte of the snapshot came for %s; the stream was cut", c.stall), Err: err}
+		_ = c.Conn.Close() // the error below has the reason
+		err = &fault.Error{Code: fault.Timeout, Op: "peer.snapshot",
+			Msg: fmt.Sprintf("no byte of the snapshot came for %s; the stream was cut", c.stall), Err: err}
 	}
 	return n, err
 }

@@ -1,16 +1,14 @@
-// Package peer is the one TCP port of a node: Raft groups and node-to-node calls share it.
+// Package peer is the TCP port of a node that Raft groups and calls between nodes share.
 //
-// It owns the preamble that opens every connection (who calls, of which cluster and epoch,
-// whom, and what for), the dialling and accepting of connections, mutual TLS, one Raft
-// transport for each group, a request/answer and streaming layer that carries many calls
-// over two connections for each peer, and tunnels: plain connections for whoever brings a
-// protocol of its own. A server id becomes a network address only
-// when it is dialled, by a resolver that is handed in. It must never know what a group
-// replicates, what a call means, gossip, or where certificates come from.
+// It owns the preamble that opens every connection (caller, callee, cluster, epoch and purpose), dialling and
+// accepting, mutual TLS, one Raft transport for each group, calls with a request and an answer, and tunnels. Many
+// calls share two connections to each peer. A tunnel is a plain connection for the protocol of another package.
+// Servers are addressed by id; Options.Resolve returns the network address before each dial. The package transports
+// the bytes of groups, calls and tunnels without interpreting them. The caller provides certificates and addresses.
 //
-// Goroutines of an open Port, all ended by Close: one for each listener; one for each
-// connection in its preamble; for each connection of calls a reader, a writer and a
-// watcher; one for each handler that runs; those of raft.NetworkTransport for each group.
+// Goroutines of an open Port, all ended by Close: one for each listener; one for each connection in its preamble; for
+// each call connection a reader, a writer and a watcher; one for each running handler; those of raft.NetworkTransport
+// for each group.
 package peer
 
 import (
@@ -19,8 +17,10 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/pending"
 )
 
 // Port is the peer port of a node. All methods are safe for concurrent use.
@@ -29,7 +29,7 @@ type Port struct {
 	metrics *metrics
 	conns   *registry
 	health  *health
-	pending *pending
+	pending *pending.Set
 	quiet   *quiet
 	calls   *Client
 	joins   *Client
@@ -57,8 +57,8 @@ const (
 	portClosed
 )
 
-// New checks o and registers the metrics. It does no I/O. Errors: invalid; internal if the
-// metrics are registered already.
+// New checks o and registers the metrics. It does no I/O. It returns fault.Invalid if o is not valid, and
+// fault.Internal if the metrics are already registered.
 func New(o Options) (*Port, error) {
 	o = o.withDefaults()
 	if err := o.validate(); err != nil {
@@ -70,15 +70,17 @@ func New(o Options) (*Port, error) {
 	}
 	p := &Port{
 		opts: o, metrics: m, conns: newRegistry(o.Limits.Connections, m), health: newHealth(o.Timing.Backoff),
-		pending: newPending(o.Limits.Pending), quiet: newQuiet(),
-		tunnels: newTunnels(), methods: map[string]*method{}, groups: map[uint32]*Transport{}, servers: map[*callee]struct{}{},
+		pending: pending.New(pending.Limits{Total: o.Limits.Pending, PerSource: o.Limits.PendingPerSource,
+			FirstByte: o.Timing.FirstByte}), quiet: newQuiet(),
+		tunnels: newTunnels(), methods: map[string]*method{}, groups: map[uint32]*Transport{},
+		servers: map[*callee]struct{}{},
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.calls, p.joins = newClient(p, kindCall), newClient(p, kindJoin)
 	return p, nil
 }
 
-// Handle adds a method that other nodes may call. It must come before Open. Errors: invalid.
+// Handle adds a method that other nodes may call. Call it before Open. The error is invalid.
 func (p *Port) Handle(m Method) error {
 	checked, err := newMethod(m, p.opts.Limits.Message, p.metrics)
 	if err != nil {
@@ -88,17 +90,17 @@ func (p *Port) Handle(m Method) error {
 	defer p.mu.Unlock()
 	switch {
 	case p.state != portNew:
-		return fault.New(fault.Invalid, "peer.Handle", "method "+m.Name+" comes too late: the port is open")
+		return fault.New(fault.Invalid, "peer.Handle", "method "+m.Name+" cannot be added: the port is open")
 	case p.methods[m.Name] != nil:
-		return fault.New(fault.Invalid, "peer.Handle", "method "+m.Name+" is there already")
+		return fault.New(fault.Invalid, "peer.Handle", "method "+m.Name+" was already added")
 	}
 	p.methods[m.Name] = checked
 	return nil
 }
 
-// Open starts to accept on listeners, which belong to the port from now on, and allows
-// dialling. With no listener the port only dials. Errors: invalid if it was opened before;
-// unavailable if it was closed.
+// Open starts to accept connections on listeners, and allows dialling. The port closes the listeners at Close. If
+// there are no listeners, the port only dials. Open returns fault.Invalid if the port is already open, and
+// fault.Unavailable if it has been closed.
 func (p *Port) Open(listeners ...net.Listener) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,33 +118,36 @@ func (p *Port) Open(listeners ...net.Listener) error {
 	return nil
 }
 
-// Client calls methods of other servers of the cluster.
+// Client returns the client for methods of other servers of the cluster.
 func (p *Port) Client() *Client { return p.calls }
 
-// Join calls methods that are open to and on servers without a cluster (Method.Join). A
-// server that has no cluster yet can make no other calls.
+// Join returns the client for calls to or from a server that belongs to no cluster yet. It can call only methods
+// with Method.Join set.
 func (p *Port) Join() *Client { return p.joins }
 
-// Alive says that server is known to be up again, for example by gossip: whoever waits for
-// it tries at once instead of after its back-off.
-func (p *Port) Alive(server string) { p.health.contact(server) }
+// Alive tells the port that a server is running again, for example according to gossip. The port ends the backoff
+// of the server and sends waiting requests at once.
+func (p *Port) Alive(server string) { p.health.reported(server) }
 
-// Refresh cuts the connections that were made under an identity this node no longer has.
-// It must be called after the cluster epoch was raised, for that is what fences the members
-// of before.
+// LostSince returns the time of the first of the failed attempts of Raft to connect to a server. It returns false
+// if Raft can connect, has not tried recently, or has failed only for a moment.
+func (p *Port) LostSince(server string) (time.Time, bool) { return p.health.lostSince(server) }
+
+// Refresh closes the connections that were opened when this node had another cluster or epoch. Call it after the
+// epoch of the cluster was raised, so that servers that are still in the earlier epoch are excluded.
 func (p *Port) Refresh() { p.conns.refresh(p.opts.Self()) }
 
-// Direction tells who dialled, seen from this node.
+// Direction is the side that dialled a connection, as seen from this node.
 type Direction uint8
 
 // The directions.
 const (
 	Outbound Direction = 1 << iota // dialled by this node
-	Inbound                        // dialled by the other
+	Inbound                        // dialled by the other node
 )
 
-// Cut ends the connections with server in the given directions (none = both) and allows no
-// new ones until Heal. It is the fault injection of tests: a network that fails.
+// Cut closes the connections with server in the given directions and refuses new ones until Heal. If no direction
+// is given, it does so in both. Tests use it to simulate network failures.
 func (p *Port) Cut(server string, directions ...Direction) {
 	p.conns.cut(server, both(directions))
 }
@@ -163,9 +168,8 @@ func both(directions []Direction) (all Direction) {
 	return all
 }
 
-// Close stops listening, ends every Raft transport, tells callers that nothing new is
-// taken, ends the context of running handlers and waits for them, cuts every connection,
-// and waits for every goroutine. A Raft group should be closed before. Idempotent.
+// Close stops listening, closes every Raft transport, sends a go-away to callers, and cancels running handlers. It
+// closes every connection and waits for all goroutines. Close the Raft groups before the port. Close is idempotent.
 func (p *Port) Close() error {
 	p.closed.Do(func() {
 		transports, servers := p.shut()
@@ -184,7 +188,7 @@ func (p *Port) Close() error {
 	return p.err
 }
 
-// shut turns the port away from the world and returns what is to be closed.
+// shut stops the port from accepting and dialling. It returns what Close has to close.
 func (p *Port) shut() (transports []*Transport, servers []*callee) {
 	p.mu.Lock()
 	p.state = portClosed
@@ -197,9 +201,9 @@ func (p *Port) shut() (transports []*Transport, servers []*callee) {
 	}
 	p.mu.Unlock()
 	p.cancel()
-	p.pending.close()
+	p.pending.Close()
 	for _, l := range listeners {
-		_ = l.Close() // it is going away: nothing can be done about a failure
+		_ = l.Close() // an error has no consequence, because the port is closing
 	}
 	return transports, servers
 }
@@ -215,7 +219,7 @@ func (p *Port) spawn(f func()) bool {
 	return true
 }
 
-// ready reports why the port cannot dial.
+// ready returns an error if the port cannot dial.
 func (p *Port) ready() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -238,9 +242,9 @@ func (p *Port) transport(group uint32) *Transport {
 	return p.groups[group]
 }
 
-// Raft makes the transport of a Raft group. Raft addresses are server ids. It may come
-// before Open; until then nobody is reached. Errors: invalid if the group has one that is
-// not closed; unavailable if the port is closed.
+// Raft returns a new transport for a Raft group. Its Raft addresses are server ids. Raft may be called before Open,
+// but no server can be reached until Open. It returns fault.Invalid if the group already has a transport that is
+// not closed, and fault.Unavailable if the port is closed.
 func (p *Port) Raft(group uint32) (*Transport, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,12 +10,13 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The preamble, big-endian. Magic, version and length keep their places in every version,
-// so that a node can always refuse another version in words.
+// The preamble of a connection is a hello from the caller and an answer from the callee, big-endian. Magic, version
+// and length have the same position in every version. So a node can answer another version with a refusal that the
+// other node can read.
 //
 //	hello   "qrtp" | version u8 | length u16 | kind u8 | epoch u64 | cluster, from, to: u8 + bytes | group uvarint
 //	answer  "qrtp" | version u8 | status u8 | length u16 | epoch u64 | cluster, server: u8 + bytes    (status 0)
-//	                                                     | an encoded fault                           (status = Reason)
+//	answer  ... the same up to length, then an encoded fault                            (status = Reason)
 const (
 	magic        = "qrtp"
 	version      = 1
@@ -23,10 +24,10 @@ const (
 	answerHead   = len(magic) + 1 + 1 + 2
 	maxHello     = 1 + 8 + 3*(1+maxID) + binary.MaxVarintLen32
 	maxAnswer    = 4096
-	maxFaultText = 512 // bytes of each text in a fault that is too long to travel
+	maxFaultText = 512 // bytes of each text in a fault that is too long to send
 )
 
-// kind is what a connection is for.
+// kind is the purpose of a connection.
 type kind uint8
 
 const (
@@ -69,10 +70,11 @@ func (h hello) encode() []byte {
 	return b
 }
 
-// errGarbage is what does not even begin like a preamble. It gets no answer.
+// errGarbage is the error for data that does not begin like a preamble. It is not answered.
 var errGarbage = errors.New("no preamble")
 
-// readHello reads a hello and nothing behind it. A *Refusal is to be sent back.
+// readHello reads a hello and nothing after it. If it returns a *Refusal, the caller of readHello has to send that
+// to the other side.
 func readHello(r io.Reader) (hello, error) {
 	var head [helloHead]byte
 	if _, err := io.ReadFull(r, head[:len(magic)]); err != nil {
@@ -100,7 +102,8 @@ func readHello(r io.Reader) (hello, error) {
 
 func errVersion(who string, theirs byte, other string) *Refusal {
 	return refuse(ReasonVersion, fault.Unimplemented,
-		fmt.Sprintf("%s speaks version %d of the peer protocol, %s version %d", who, theirs, other, version), "upgrade the older of the two nodes")
+		fmt.Sprintf("%s speaks version %d of the peer protocol, %s version %d", who, theirs, other, version),
+		"upgrade the older of the two nodes")
 }
 
 func malformed(msg string) *Refusal {
@@ -125,7 +128,8 @@ func decodeHello(b []byte) (hello, error) {
 	return h, nil
 }
 
-// encodeAnswer accepts a connection in the name of self, or refuses it.
+// encodeAnswer encodes the answer to a hello. If refused is nil, the answer accepts the connection and has the
+// identity self. Otherwise it has the refusal.
 func encodeAnswer(self Identity, refused *Refusal) []byte {
 	b := make([]byte, answerHead, 512)
 	copy(b, magic)
@@ -141,7 +145,8 @@ func encodeAnswer(self Identity, refused *Refusal) []byte {
 	return b
 }
 
-// readAnswer reads the answer to a hello and nothing behind it. A refusal is a *Refusal.
+// readAnswer reads the answer to a hello and nothing after it. It returns a *Refusal if the other side refused the
+// connection.
 func readAnswer(r io.Reader) (Identity, error) {
 	var head [answerHead]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -178,7 +183,7 @@ func decodeAnswer(status Reason, body []byte) (Identity, error) {
 	return id, nil
 }
 
-// encodeFault makes err fit into an answer or a frame: what it says is cut rather than lost.
+// encodeFault encodes err for an answer or a frame. If err is too long, its texts are shortened.
 func encodeFault(err error) []byte {
 	b := fault.Marshal(err)
 	for limit := maxFaultText; len(b) > maxAnswer; limit /= 2 {
@@ -187,7 +192,7 @@ func encodeFault(err error) []byte {
 	return b
 }
 
-// shorten cuts every text of err to limit bytes; the code stays.
+// shorten cuts every text of err to limit bytes. The code is kept.
 func shorten(err error, limit int) error {
 	cut := func(s string) string { return s[:min(len(s), limit)] }
 	short := &fault.Error{Code: fault.CodeOf(err), Msg: cut(fault.Text(err)), Key: cut(fault.KeyOf(err))}
@@ -205,7 +210,7 @@ func appendString(b []byte, s string) []byte {
 	return append(b, s[:min(len(s), maxID)]...)
 }
 
-// decoder takes fields off the front of b. After the first that is not there everything is zero.
+// decoder reads fields from the front of b. If a field is missing, that field and all further ones are zero.
 type decoder struct {
 	b   []byte
 	bad bool

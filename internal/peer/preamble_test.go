@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the expected files")
 
-func TestConnectionsAreRefusedForAReason(t *testing.T) {
+func TestPreamble_RefusalHasReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newNetwork(true)
 		start(t, net, "b", []peer.Method{echo("echo")}, identity("c", 5))
@@ -34,20 +34,25 @@ func TestConnectionsAreRefusedForAReason(t *testing.T) {
 			want    peer.Reason
 			mention string
 		}{
-			{"another cluster", peer.Identity{Server: "a", Cluster: "d", Epoch: 5}, "b", peer.ReasonForeignCluster, `"d"`},
+			{"another cluster", peer.Identity{Server: "a", Cluster: "d", Epoch: 5}, "b", peer.ReasonForeignCluster,
+				`"d"`},
 			{"no cluster yet", peer.Identity{Server: "a"}, "b", peer.ReasonUnformed, `"a"`},
-			{"of before a rescue", peer.Identity{Server: "a", Cluster: "c", Epoch: 4}, "b", peer.ReasonOlderEpoch, "epoch 4"},
-			{"of after a rescue", peer.Identity{Server: "a", Cluster: "c", Epoch: 6}, "b", peer.ReasonNewerEpoch, "epoch 6"},
-			{"another server meant", peer.Identity{Server: "a", Cluster: "c", Epoch: 5}, "moved", peer.ReasonWrongServer, `"b"`},
+			{"from before a rescue", peer.Identity{Server: "a", Cluster: "c", Epoch: 4}, "b", peer.ReasonOlderEpoch,
+				"epoch 4"},
+			{"of after a rescue", peer.Identity{Server: "a", Cluster: "c", Epoch: 6}, "b", peer.ReasonNewerEpoch,
+				"epoch 6"},
+			{"another server meant", peer.Identity{Server: "a", Cluster: "c", Epoch: 5}, "moved",
+				peer.ReasonWrongServer, `"b"`},
 			{"a copied directory", peer.Identity{Server: "b", Cluster: "c", Epoch: 5}, "b", peer.ReasonOwnID, "copied"},
-			{"to one without a cluster", peer.Identity{Server: "a", Cluster: "c", Epoch: 5}, "new", peer.ReasonUnformed, `"new"`},
+			{"to one without a cluster", peer.Identity{Server: "a", Cluster: "c", Epoch: 5}, "new",
+				peer.ReasonUnformed, `"new"`},
 		} {
 			a := start(t, net, "caller", nil, func(_ *peer.Options, n *node) { n.self = c.from })
 			_, err := a.Client().Call(context.Background(), c.to, "echo", nil)
 			wantCode(t, err, fault.Unavailable)
 			wantReason(t, err, c.want)
 			if err == nil || !strings.Contains(err.Error(), c.mention) || !strings.Contains(err.Error(), "(") {
-				t.Errorf("%s: the error names neither %s nor a mend: %v", c.what, c.mention, err)
+				t.Errorf("%s: the error names neither %s nor a fix: %v", c.what, c.mention, err)
 			}
 			if got := a.metric(t, "refused_total", "direction", "outbound", "reason", c.want.String()); got != 1 {
 				t.Errorf("%s: counted %v", c.what, got)
@@ -59,7 +64,7 @@ func TestConnectionsAreRefusedForAReason(t *testing.T) {
 	})
 }
 
-func TestAGroupThatDoesNotRunIsRefused(t *testing.T) {
+func TestPreamble_RefusesGroupThatDoesNotRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		b := start(t, n, "b", nil)
@@ -81,7 +86,7 @@ func TestAGroupThatDoesNotRunIsRefused(t *testing.T) {
 	})
 }
 
-func TestWhatIsNoPreambleIsCutAndCounted(t *testing.T) {
+func TestPreamble_InvalidIsCutAndCounted(t *testing.T) {
 	net := newNetwork(false)
 	b := start(t, net, "b", nil)
 	good := peer.Hello("call", peer.Identity{Server: "a", Cluster: "c", Epoch: 1}, "b", 0)
@@ -94,15 +99,15 @@ func TestWhatIsNoPreambleIsCutAndCounted(t *testing.T) {
 		send []byte
 		want peer.Reason // 0 = no answer at all
 	}{
-		"http":          {[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), 0},
-		"other version": {spoil(4, 9), peer.ReasonVersion},
-		"too long":      {spoil(5, 0xff), peer.ReasonMalformed},
-		"unknown kind":  {spoil(7, 0x7f), peer.ReasonMalformed},
-		"long cluster":  {spoil(16, 0xff), peer.ReasonMalformed},
-		"more than it":  {append(spoil(6, good[6]+1), 0), peer.ReasonMalformed},
-		"less than it":  {spoil(6, good[6]-1), peer.ReasonMalformed},
-		"no caller":     {peer.Hello("call", peer.Identity{Cluster: "c"}, "b", 0), peer.ReasonMalformed},
-		"nobody meant":  {peer.Hello("call", peer.Identity{Server: "a", Cluster: "c"}, "", 0), peer.ReasonMalformed},
+		"http":            {[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), 0},
+		"other version":   {spoil(4, 9), peer.ReasonVersion},
+		"too long":        {spoil(5, 0xff), peer.ReasonMalformed},
+		"unknown kind":    {spoil(7, 0x7f), peer.ReasonMalformed},
+		"long cluster":    {spoil(16, 0xff), peer.ReasonMalformed},
+		"more than it":    {append(spoil(6, good[6]+1), 0), peer.ReasonMalformed},
+		"less than it":    {spoil(6, good[6]-1), peer.ReasonMalformed},
+		"no caller":       {peer.Hello("call", peer.Identity{Cluster: "c"}, "b", 0), peer.ReasonMalformed},
+		"no server meant": {peer.Hello("call", peer.Identity{Server: "a", Cluster: "c"}, "", 0), peer.ReasonMalformed},
 	} {
 		c2, err := net.tcp(b.addr)
 		if err != nil {
@@ -120,13 +125,15 @@ func TestWhatIsNoPreambleIsCutAndCounted(t *testing.T) {
 		}
 	}
 	eventually(t, "everything is counted", func() bool {
-		return b.metric(t, "refused_total", "reason", "malformed") == 8 && b.metric(t, "refused_total", "reason", "version") == 1
+		return b.metric(t, "refused_total", "reason", "malformed") == 8 &&
+			b.metric(t, "refused_total", "reason", "version") == 1
 	})
 }
 
-func TestTheWireIsWhatItWas(t *testing.T) {
+func TestPreamble_WireFormatIsStable(t *testing.T) {
 	self := peer.Identity{Server: "node-1.abc", Cluster: "cluster", Epoch: 3}
-	refusal := &peer.Refusal{Reason: peer.ReasonForeignCluster, Err: &fault.Error{Code: fault.Denied, Op: "peer.accept", Msg: "foreign", Hint: "check"}}
+	refusal := &peer.Refusal{Reason: peer.ReasonForeignCluster,
+		Err: &fault.Error{Code: fault.Denied, Op: "peer.accept", Msg: "foreign", Hint: "check"}}
 	var out strings.Builder
 	for _, e := range []struct {
 		name string
@@ -183,7 +190,8 @@ func FuzzPreamble(f *testing.F) {
 		if err == nil && len(again) > len(b)-r.Len() {
 			t.Fatalf("read %x, which means %x", b[:len(b)-r.Len()], again)
 		}
-		if self, err := peer.ReadAnswer(bytes.NewReader(b)); err == nil && !bytes.HasPrefix(b, peer.AcceptAnswer(self)) {
+		if self, err := peer.ReadAnswer(bytes.NewReader(b)); err == nil &&
+			!bytes.HasPrefix(b, peer.AcceptAnswer(self)) {
 			t.Fatalf("read %x as %+v", b, self)
 		}
 	})
@@ -200,16 +208,16 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// FuzzCallee sends anything at all to a server behind a good preamble: it must stay alive
-// for others, and forget the connection.
+// FuzzCallee sends anything at all to a server behind a good preamble: it must stay alive for others, and forget the
+// connection.
 func FuzzCallee(f *testing.F) {
 	f.Add(peer.OpenFrame(1, "echo", time.Second, 5, []byte("hello")))
-	f.Add(append(peer.OpenFrame(1, "stream", 0, 0, nil), peer.ResetFrame(1)...))
+	f.Add(append(peer.OpenFrame(1, "echo", 0, 10, nil), peer.ResetFrame(1)...))
 	f.Add(append(peer.OpenFrame(1, "echo", 0, 100000, []byte("part")), peer.DataFrame(1, []byte("more"), true)...))
 	f.Add(append(peer.WindowFrame(1, 1<<20), peer.PingFrame()...))
 	f.Add(peer.GoAwayFrame(3))
 	net := newNetwork(true)
-	b := start(f, net, "b", []peer.Method{echo("echo"), {Name: "stream", HandleStream: duplex}})
+	b := start(f, net, "b", []peer.Method{echo("echo")})
 	f.Fuzz(func(t *testing.T, sent []byte) {
 		c, err := net.dial(context.Background(), b.addr)
 		if err != nil {

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// Probe makes a connection to server as a call would, TLS and preamble included, whatever
-// connections there are, closes it, and returns how long that took. Errors are those of Call.
+// Probe opens a new connection to server, as for a call, with TLS and preamble. It closes the connection and returns
+// how long opening it took. It does not use existing connections. It returns fault.Unavailable if the connection
+// cannot be opened.
 func (p *Port) Probe(ctx context.Context, server string) (time.Duration, error) {
 	begun := time.Now()
 	c, err := p.dial(ctx, server, kindCall, 0)
@@ -14,6 +15,6 @@ func (p *Port) Probe(ctx context.Context, server string) (time.Duration, error) 
 		return 0, err
 	}
 	took := time.Since(begun)
-	_ = c.Close() // nothing was said on it
+	_ = c.Close() // nothing was sent on it
 	return took, nil
 }

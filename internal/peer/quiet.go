@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"log/slog"
 	"sync"
 	"time"
 )
@@ -8,13 +9,16 @@ import (
 const (
 	quietFor = time.Minute
 	quietMax = 256 // keys remembered
+
+	formGrace = 30 * time.Second // how long refusals are expected while a cluster forms or a node joins
 )
 
-// quiet keeps a peer that tries again and again from filling the log: the same news about
-// the same server is told once a minute.
+// quiet limits the log lines about a peer that keeps retrying. It allows one line per minute for
+// the same reason and server.
 type quiet struct {
-	mu   sync.Mutex // guards told
-	told map[news]time.Time
+	mu       sync.Mutex // guards what follows
+	seen     map[news]time.Time
+	unformed time.Time // first refusal because a side has no cluster yet
 }
 
 type news struct {
@@ -22,25 +26,43 @@ type news struct {
 	server string
 }
 
-func newQuiet() *quiet { return &quiet{told: map[news]time.Time{}} }
+func newQuiet() *quiet { return &quiet{seen: map[news]time.Time{}} }
+
+// level returns the level at which a refused connection is logged. If the reason is that one side
+// has no cluster yet, the level is INFO for formGrace after the first such refusal. In all other
+// cases it is WARN.
+func (q *quiet) level(r Reason) slog.Level {
+	if r != ReasonUnformed {
+		return slog.LevelWarn
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.unformed.IsZero() {
+		q.unformed = time.Now()
+	}
+	if time.Since(q.unformed) < formGrace {
+		return slog.LevelInfo
+	}
+	return slog.LevelWarn
+}
 
 func (q *quiet) allows(r Reason, server string) bool {
 	now, key := time.Now(), news{r, server}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if at, ok := q.told[key]; ok && now.Sub(at) < quietFor {
+	if at, ok := q.seen[key]; ok && now.Sub(at) < quietFor {
 		return false
 	}
-	if len(q.told) >= quietMax {
-		for k, at := range q.told {
+	if len(q.seen) >= quietMax {
+		for k, at := range q.seen {
 			if now.Sub(at) >= quietFor {
-				delete(q.told, k)
+				delete(q.seen, k)
 			}
 		}
 	}
-	if len(q.told) >= quietMax {
-		return false // somebody makes names up; the metrics still count
+	if len(q.seen) >= quietMax {
+		return false // the peer may invent names; the metrics still count
 	}
-	q.told[key] = now
+	q.seen[key] = now
 	return true
 }

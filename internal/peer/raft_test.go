@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/internal/peer"
 )
 
-// sum is a state machine that keeps a hash of what it was told, and ballast.
+// sum is a state machine that keeps a hash of its log entries, and ballast.
 type sum struct {
 	mu      sync.Mutex
 	hash    uint64
@@ -103,7 +103,8 @@ func join(t testing.TB, n *node, servers []raft.Server, timeout time.Duration, b
 	store := raft.NewInmemStore()
 	snaps := raft.NewInmemSnapshotStore()
 	if servers != nil {
-		if err := raft.BootstrapCluster(conf, store, store, snaps, m.trans, raft.Configuration{Servers: servers}); err != nil {
+		if err := raft.BootstrapCluster(conf, store, store, snaps, m.trans,
+			raft.Configuration{Servers: servers}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -182,7 +183,7 @@ func apply(t testing.TB, m *member, count int) {
 	}
 }
 
-func TestThreeRaftServersElectReplicateAndFailOver(t *testing.T) {
+func TestRaft_ElectsReplicatesAndFailsOver(t *testing.T) {
 	net := newNetwork(false)
 	members := form(t, net, 3, 200*time.Millisecond, 0)
 	first := leader(t, members)
@@ -207,7 +208,7 @@ func TestThreeRaftServersElectReplicateAndFailOver(t *testing.T) {
 	}
 }
 
-func TestALeaderThatIsCutOffIsReplacedAndComesBack(t *testing.T) {
+func TestRaft_PartitionedLeaderIsReplacedAndReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newNetwork(true)
 		members := form(t, net, 3, time.Second, 0)
@@ -235,7 +236,7 @@ func TestALeaderThatIsCutOffIsReplacedAndComesBack(t *testing.T) {
 	})
 }
 
-func TestASnapshotOfFiftyMegabytesIsInstalled(t *testing.T) {
+func TestRaft_Installs50MBSnapshot(t *testing.T) {
 	net := newNetwork(false)
 	const ballast = 50 << 20
 	members := form(t, net, 1, 200*time.Millisecond, ballast)

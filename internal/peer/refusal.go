@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Reason says why a connection was refused. The set is closed. The numbers travel in the
-// answer to a preamble and never change.
+// Reason is why a connection was refused. The constants below are all reasons. Their numbers are sent in the answer
+// to a hello and never change.
 type Reason uint8
 
 // The reasons.
@@ -15,22 +15,22 @@ const (
 	ReasonMalformed      Reason = 1 + iota // no preamble, or one that breaks the format
 	ReasonVersion                          // another version of the peer protocol
 	ReasonForeignCluster                   // caller and callee belong to different clusters
-	ReasonOlderEpoch                       // the caller is a member of before a rescue
-	ReasonNewerEpoch                       // the callee is a member of before a rescue
+	ReasonOlderEpoch                       // the caller is a member from before a rescue
+	ReasonNewerEpoch                       // the callee is a member from before a rescue
 	ReasonWrongServer                      // the address belongs to another server now
 	ReasonOwnID                            // the caller claims to be the callee
 	ReasonUnformed                         // caller or callee has no cluster yet
 	ReasonUnknownGroup                     // the callee does not run that Raft group
-	ReasonCertificate                      // the certificate does not speak for the server named
+	ReasonCertificate                      // the certificate does not belong to the server
 	ReasonBusy                             // too many connections
 	ReasonClosing                          // the callee is about to stop
-	ReasonTimeout                          // the preamble did not come in time
+	ReasonTimeout                          // the preamble did not arrive in time
 	ReasonTLS                              // the TLS handshake failed
 	ReasonCut                              // a test has cut the network
 	ReasonChanged                          // cluster or epoch of one side has just changed
 	ReasonPlain                            // one side is secured, the other is not
 	ReasonAuthority                        // a certificate of another authority
-	ReasonExpired                          // a certificate whose time is over, or has not come
+	ReasonExpired                          // a certificate that has expired or is not valid yet
 	reasons
 )
 
@@ -39,13 +39,14 @@ func (r Reason) String() string {
 	if r == 0 || r >= reasons {
 		return "other"
 	}
-	return [reasons]string{"other", "malformed", "version", "foreign_cluster", "older_epoch", "newer_epoch", "wrong_server", "own_id",
+	return [reasons]string{"other", "malformed", "version", "foreign_cluster", "older_epoch", "newer_epoch",
+		"wrong_server", "own_id",
 		"unformed", "unknown_group", "certificate", "busy", "closing", "timeout", "tls", "cut", "changed",
 		"plain", "authority", "expired"}[r]
 }
 
-// trust reports whether the reason is that one side does not trust the other: an operator
-// has to do something about it.
+// trust reports whether the connection was refused because one side does not trust the other. An operator has to
+// fix that.
 func (r Reason) trust() bool {
 	switch r {
 	case ReasonCertificate, ReasonTLS, ReasonPlain, ReasonAuthority, ReasonExpired:
@@ -54,29 +55,30 @@ func (r Reason) trust() bool {
 	return false
 }
 
-// Refusal is a connection refused, by either side. It stands in the chain of the error that
-// Call, Stream and the Raft transport return.
+// Refusal is the error of a connection that either side refused. Errors of Call and of the Raft transport wrap it.
 type Refusal struct {
 	Reason Reason
 	Err    *fault.Error
 	here   bool // this side refused
 }
 
-// Distrust is the error of a check of certificates, with its reason.
+// Distrust returns the error of a failed certificate check, with its reason.
 func Distrust(reason Reason, err error) error {
 	return &Refusal{Reason: reason, Err: &fault.Error{Code: fault.Denied, Op: "peer.verify", Err: err}}
 }
 
-// distrusted explains that whom (the caller, the server) is not trusted.
+// distrusted returns the refusal of a connection whose other side is not trusted because of err. whom names the
+// other side in the message, as in "the caller".
 func distrusted(whom string, err error) *Refusal {
 	reason, ok := RefusedBecause(err)
 	if !ok {
 		reason = ReasonCertificate
 	}
-	return &Refusal{Reason: reason, here: true, Err: &fault.Error{Code: fault.Denied, Op: "peer.verify", Msg: whom + " is not trusted", Err: err}}
+	return &Refusal{Reason: reason, here: true,
+		Err: &fault.Error{Code: fault.Denied, Op: "peer.verify", Msg: whom + " is not trusted", Err: err}}
 }
 
-// Error is what the fault says.
+// Error returns the text of the fault.
 func (r *Refusal) Error() string { return r.Err.Text() }
 
 // Unwrap returns the fault.

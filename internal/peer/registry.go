@@ -17,18 +17,18 @@ type conn struct {
 	kind      kind
 	direction Direction
 	server    string   // at the other end
-	caller    Caller   // the same, and what of it is proven
+	caller    Caller   // the verified identity of the other end
 	self      Identity // of this node when the connection was made
-	number    uint64   // in the order of making
+	number    uint64   // increases with each connection
 	registry  *registry
 	once      sync.Once
 }
 
-// NetConn is the connection below, as tls.Conn has it.
+// NetConn returns the underlying connection, as tls.Conn.NetConn does.
 func (c *conn) NetConn() net.Conn { return c.Conn }
 
-// Close cuts the connection at once and forgets it. The farewell of TLS is left out: it
-// could wait for a peer that does not read, and what is said here ends itself.
+// Close closes the connection at once and removes it from the registry. It sends no TLS close-notify, which could block
+// if the peer does not read. The protocols on the connection do not need one.
 func (c *conn) Close() error {
 	c.forget()
 	if t, ok := c.Conn.(*tls.Conn); ok {
@@ -39,15 +39,15 @@ func (c *conn) Close() error {
 
 func (c *conn) forget() { c.once.Do(func() { c.registry.remove(c) }) }
 
-// registry knows every connection, so that it can be cut.
+// registry holds all connections, so that they can be closed.
 type registry struct {
 	max     int
 	metrics *metrics
 
 	mu     sync.Mutex // guards what follows
 	open   map[*conn]struct{}
-	tunnel int                  // of them
-	severe map[string]Direction // cut servers
+	tunnel int                  // number of tunnels
+	severe map[string]Direction // servers cut by a test
 	last   uint64
 	closed bool
 }
@@ -56,7 +56,7 @@ func newRegistry(limit int, m *metrics) *registry {
 	return &registry{max: limit, metrics: m, open: map[*conn]struct{}{}, severe: map[string]Direction{}}
 }
 
-// add takes a connection in, or says why not.
+// add adds a connection, or returns why it is refused.
 func (r *registry) add(c *conn) *Refusal {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,10 +65,13 @@ func (r *registry) add(c *conn) *Refusal {
 		return refuse(ReasonClosing, fault.Unavailable, "the node is stopping", "")
 	case r.severe[c.server]&c.direction != 0:
 		return errCut(c.server)
-	case c.kind == kindTunnel && r.tunnel >= r.max*3/4: // the groups must not suffer
-		return refuse(ReasonBusy, fault.Unavailable, fmt.Sprintf("%d connections for calls of applications are open already", r.tunnel), "see quorate_peer_connections")
+	case c.kind == kindTunnel && r.tunnel >= r.max*3/4: // leaves connections for groups and calls
+		return refuse(ReasonBusy, fault.Unavailable,
+			fmt.Sprintf("%d connections for calls of applications are open already", r.tunnel),
+			"see quorate_peer_connections")
 	case len(r.open) >= r.max:
-		return refuse(ReasonBusy, fault.Unavailable, fmt.Sprintf("%d peer connections are open already", r.max), "see quorate_peer_connections for whose they are")
+		return refuse(ReasonBusy, fault.Unavailable, fmt.Sprintf("%d peer connections are open already", r.max),
+			"see quorate_peer_connections for whose they are")
 	}
 	r.last++
 	c.registry, c.number = r, r.last
@@ -94,7 +97,7 @@ func (r *registry) remove(c *conn) {
 	r.metrics.connections(c.kind, c.direction).Dec()
 }
 
-// isCut reports whether a test allows no connection.
+// isCut reports whether a test has cut the connections with server in direction d.
 func (r *registry) isCut(server string, d Direction) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,14 +119,14 @@ func (r *registry) heal(server string, d Direction) {
 	}
 }
 
-// refresh ends what was made under another identity than self. Connections for joining are
-// made across identities.
+// refresh closes the connections, except those for joining, whose preamble had another identity of this node than
+// self.
 func (r *registry) refresh(self Identity) {
 	r.end(func(c *conn) bool { return c.kind != kindJoin && c.self != self })
 }
 
-// thin ends the oldest inbound connections of a kind from server until keep are left. A
-// peer that was cut off and is back leaves some behind.
+// thin closes the oldest inbound connections of kind k from server, so that at most keep remain. A peer that comes
+// back after a network failure may have left old connections.
 func (r *registry) thin(server string, k kind, keep int) {
 	for {
 		var oldest *conn
@@ -141,23 +144,23 @@ func (r *registry) thin(server string, k kind, keep int) {
 		if count <= keep {
 			return
 		}
-		_ = oldest.Close() // its owner reports what it was doing
+		_ = oldest.Close() // the owner of the connection reports the error
 	}
 }
 
-// all are the connections that are open.
+// all returns the open connections.
 func (r *registry) all() []*conn {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Keys(r.open))
 }
 
-// lost ends the tunnels with server.
+// lost closes the tunnels with server.
 func (r *registry) lost(server string) {
 	r.end(func(c *conn) bool { return c.server == server && c.kind == kindTunnel })
 }
 
-// end closes the connections that match.
+// end closes the connections for which match returns true.
 func (r *registry) end(match func(*conn) bool) {
 	var chosen []*conn
 	r.mu.Lock()
@@ -168,7 +171,7 @@ func (r *registry) end(match func(*conn) bool) {
 	}
 	r.mu.Unlock()
 	for _, c := range chosen {
-		_ = c.Close() // its owner reports what it was doing
+		_ = c.Close() // the owner of the connection reports the error
 	}
 }
 

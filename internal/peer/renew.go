@@ -6,10 +6,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Renew says that this node has another certificate now. Connections under the last one are
-// replaced, whoever dialled them, and no call is lost by it: those of calls finish what
-// they carry and take nothing new, those of groups end and their requests are repeated, and
-// a snapshot goes on to its end.
+// Renew replaces the connections for calls and for Raft groups, in both directions, after the certificate of this
+// node has changed. It does not replace tunnels. No call is lost: old connections finish their calls and accept no
+// new ones. Connections of Raft groups are closed, and their requests are repeated on new ones. A connection that
+// carries a snapshot is not closed.
 func (p *Port) Renew() {
 	if p.opts.TLS == nil {
 		return
@@ -28,7 +28,7 @@ func (p *Port) Renew() {
 	p.conns.end(func(c *conn) bool { return c.kind == kindRaft })
 }
 
-// retire lets every connection finish what it carries.
+// retire lets every connection finish its calls and accept no new ones.
 func (c *Client) retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,8 +48,8 @@ func (l *line) retire() {
 	l.rouse()
 }
 
-// retire tells the caller to make another connection. The caller ends this one when it has
-// the answers to what was taken: ended from here, it could lose what is on its way.
+// retire sends the caller a go-away. The caller then closes the connection when it has received all answers. The
+// callee does not close it, because answers that are being sent could be lost.
 func (c *callee) retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -60,9 +60,9 @@ func (c *callee) retire() {
 	c.rouse()
 }
 
-// Recheck verifies the other end of every connection again and cuts those that are not
-// trusted any more: because a certificate has expired, or rests on a token or an authority
-// that was withdrawn. To be called when what is trusted has changed, and now and then.
+// Recheck verifies the certificates of the other sides of all connections again. It closes connections that are no
+// longer trusted: a certificate has expired, or a token or an authority has been withdrawn. Call it periodically,
+// and after a change of the tokens or authorities.
 func (p *Port) Recheck() {
 	if p.opts.TLS == nil {
 		return
@@ -79,8 +79,9 @@ func (p *Port) Recheck() {
 		r := distrusted("its other end", err)
 		p.metrics.refused(r.Reason, c.direction).Inc()
 		if p.quiet.allows(r.Reason, c.server) {
-			p.opts.Logger.Warn("peer connection ended", "server", c.server, "kind", c.kind.String(), "reason", r.Reason.String(), "error", fault.Text(r))
+			p.opts.Logger.Warn("peer connection ended", "server", c.server, "kind", c.kind.String(),
+				"reason", r.Reason.String(), "error", fault.Text(r))
 		}
-		_ = c.Close() // its owner reports what it was doing
+		_ = c.Close() // the owner of the connection reports the error
 	}
 }

@@ -3,6 +3,7 @@ package peer_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
@@ -17,7 +18,7 @@ import (
 	"github.com/quorate/quorate/internal/peer"
 )
 
-func TestACallReturnsTheAnswerOfTheHandler(t *testing.T) {
+func TestCall_ReturnsHandlerAnswer(t *testing.T) {
 	net := newNetwork(false)
 	var from peer.Peer
 	start(t, net, "b", []peer.Method{{Name: "upper", Handle: func(_ context.Context, r peer.Request) ([]byte, error) {
@@ -36,11 +37,12 @@ func TestACallReturnsTheAnswerOfTheHandler(t *testing.T) {
 	}
 }
 
-func TestAnErrorOfAHandlerKeepsWhatAProgramActsOn(t *testing.T) {
+func TestCall_HandlerErrorKeepsCodeAndDetails(t *testing.T) {
 	net := newNetwork(false)
 	long := strings.Repeat("\x01", 100_000)
 	sent := map[string]error{
-		"conflict":   &fault.Error{Code: fault.Conflict, Op: "kv.Apply", Msg: "etag mismatch", Hint: "read again", Key: "k"},
+		"conflict": &fault.Error{Code: fault.Conflict, Op: "kv.Apply", Msg: "etag mismatch", Hint: "read again",
+			Key: "k"},
 		"not_leader": &fault.Error{Code: fault.NotLeader, Op: "group.Propose", Msg: "not here", Hint: "node-2"},
 		"long":       &fault.Error{Code: fault.NotFound, Op: long, Msg: long, Hint: long, Key: long},
 		"plain":      errors.New(long),
@@ -63,7 +65,7 @@ func TestAnErrorOfAHandlerKeepsWhatAProgramActsOn(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatReturnsItsContextsErrorLeavesTheOutcomeOpen(t *testing.T) {
+func TestCall_HandlerContextErrorIsIndeterminate(t *testing.T) {
 	net := newNetwork(false)
 	start(t, net, "b", []peer.Method{{Name: "stopped", Handle: func(context.Context, peer.Request) ([]byte, error) {
 		return nil, fmt.Errorf("half done: %w", context.DeadlineExceeded)
@@ -73,12 +75,17 @@ func TestAHandlerThatReturnsItsContextsErrorLeavesTheOutcomeOpen(t *testing.T) {
 	wantCode(t, err, fault.Indeterminate)
 }
 
-func TestCallsThatCannotWorkAreRefusedBeforeAHandlerRuns(t *testing.T) {
+func TestCall_InvalidIsRefusedBeforeHandler(t *testing.T) {
 	net := newNetwork(false)
 	small := echo("small")
 	small.MaxRequest = 10
-	wide := peer.Method{Name: "wide", MaxAnswer: 10, Handle: func(context.Context, peer.Request) ([]byte, error) { return make([]byte, 11), nil }}
-	start(t, net, "b", []peer.Method{small, wide, echo("echo"), {Name: "wider", Handle: func(context.Context, peer.Request) ([]byte, error) { return make([]byte, 2<<20), nil }}})
+	wide := peer.Method{Name: "wide", MaxAnswer: 10, Handle: func(context.Context, peer.Request) ([]byte, error) {
+		return make([]byte, 11), nil
+	}}
+	start(t, net, "b", []peer.Method{small, wide, echo("echo"),
+		{Name: "wider", Handle: func(context.Context, peer.Request) ([]byte, error) {
+			return make([]byte, 2<<20), nil
+		}}})
 	a := start(t, net, "a", nil, options(func(o *peer.Options) { o.Limits.Message = 1 << 20 }))
 	for _, c := range []struct {
 		server, method string
@@ -105,7 +112,7 @@ func TestCallsThatCannotWorkAreRefusedBeforeAHandlerRuns(t *testing.T) {
 	}
 }
 
-func TestAThousandCallsAtATimeGetTheirOwnAnswers(t *testing.T) {
+func TestCall_ThousandConcurrentGetTheirOwnAnswers(t *testing.T) {
 	net := newNetwork(false)
 	start(t, net, "b", []peer.Method{echo("echo")})
 	a := start(t, net, "a", nil)
@@ -130,10 +137,13 @@ func TestAThousandCallsAtATimeGetTheirOwnAnswers(t *testing.T) {
 	}
 }
 
-func TestSmallCallsPassLargeOnes(t *testing.T) {
+func TestCall_SmallIsNotBlockedByLarge(t *testing.T) {
 	net := newNetwork(false)
 	const size = 64 << 20
-	start(t, net, "b", []peer.Method{echo("echo"), {Name: "large", Handle: func(context.Context, peer.Request) ([]byte, error) { return make([]byte, size), nil }}})
+	start(t, net, "b", []peer.Method{echo("echo"),
+		{Name: "large", Handle: func(context.Context, peer.Request) ([]byte, error) {
+			return make([]byte, size), nil
+		}}})
 	a := start(t, net, "a", nil)
 	ctx := within(t, 5*time.Minute)
 	payload := bytes.Repeat([]byte("0123456789abcdef"), size/16)
@@ -165,7 +175,7 @@ func TestSmallCallsPassLargeOnes(t *testing.T) {
 	}
 }
 
-func TestConcurrencyOfAMethodIsBounded(t *testing.T) {
+func TestMethod_ConcurrencyIsBounded(t *testing.T) {
 	net := newNetwork(false)
 	var now, most atomic.Int64
 	m := peer.Method{Name: "slow", Concurrency: 3, Handle: func(_ context.Context, r peer.Request) ([]byte, error) {
@@ -193,7 +203,7 @@ func TestConcurrencyOfAMethodIsBounded(t *testing.T) {
 	}
 }
 
-func TestJoinMethodsAloneReachServersWithoutACluster(t *testing.T) {
+func TestMethod_OnlyJoinReachesServerWithoutCluster(t *testing.T) {
 	net := newNetwork(false)
 	join := echo("join")
 	join.Join = true
@@ -228,9 +238,12 @@ func TestJoinMethodsAloneReachServersWithoutACluster(t *testing.T) {
 	}
 }
 
-func TestAPanicInAHandlerIsAnErrorOfThatCallAlone(t *testing.T) {
+func TestCall_HandlerPanicFailsOnlyThatCall(t *testing.T) {
 	net := newNetwork(false)
-	start(t, net, "b", []peer.Method{echo("echo"), {Name: "panic", Handle: func(context.Context, peer.Request) ([]byte, error) { panic("defect") }}})
+	start(t, net, "b", []peer.Method{echo("echo"),
+		{Name: "panic", Handle: func(context.Context, peer.Request) ([]byte, error) {
+			panic("defect")
+		}}})
 	a := start(t, net, "a", nil)
 	ctx := within(t, time.Minute)
 	_, err := a.Client().Call(ctx, "b", "panic", nil)
@@ -240,14 +253,13 @@ func TestAPanicInAHandlerIsAnErrorOfThatCallAlone(t *testing.T) {
 	}
 }
 
-func TestMethodsAreCheckedAndFixedByOpen(t *testing.T) {
+func TestMethod_RegistrationIsCheckedAndEndsAtOpen(t *testing.T) {
 	net := newNetwork(false)
 	n := prepare(t, net, "a", []peer.Method{echo("there")})
-	stream := echo("both")
-	stream.HandleStream = duplex
 	huge := echo("huge")
 	huge.MaxAnswer = 1 << 40
-	for name, m := range map[string]peer.Method{"twice": echo("there"), "no name": echo(""), "long": echo(strings.Repeat("m", 65)), "no handler": {Name: "none"}, "two handlers": stream, "unbounded": huge} {
+	for name, m := range map[string]peer.Method{"twice": echo("there"), "no name": echo(""),
+		"long": echo(strings.Repeat("m", 65)), "no handler": {Name: "none"}, "unbounded": huge} {
 		if err := n.Handle(m); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -261,7 +273,7 @@ func TestMethodsAreCheckedAndFixedByOpen(t *testing.T) {
 	wantCode(t, n.Open(), fault.Unavailable)
 }
 
-func TestOptionsAreChecked(t *testing.T) {
+func TestOptions_AreChecked(t *testing.T) {
 	net := newNetwork(false)
 	for name, breakIt := range map[string]func(*peer.Options){
 		"no identity":   func(o *peer.Options) { o.Self = nil },
@@ -281,3 +293,5 @@ func TestOptionsAreChecked(t *testing.T) {
 		}
 	}
 }
+
+func noTLS() (server, client *tls.Config) { return nil, nil }

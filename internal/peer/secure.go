@@ -14,9 +14,9 @@ import (
 // tlsHandshake is the first byte of a caller that speaks TLS.
 const tlsHandshake = 0x16
 
-// secureServer puts TLS on an accepted connection, if this port is secured. The state is nil
-// without TLS. A caller of the other sort is told so in plain words; if it said who it is,
-// the hello has it.
+// secureServer starts TLS on an accepted connection, if this port uses TLS. Otherwise the returned TLS state is
+// nil. If one side uses TLS and the other does not, the caller gets a refusal that it can read. In that case the
+// returned hello identifies the caller, if it sent one.
 func (p *Port) secureServer(ctx context.Context, raw net.Conn) (net.Conn, *tls.ConnectionState, hello, error) {
 	c := &replay{Conn: raw}
 	if _, err := raw.Read(c.first[:]); err != nil {
@@ -25,7 +25,8 @@ func (p *Port) secureServer(ctx context.Context, raw net.Conn) (net.Conn, *tls.C
 	self := p.opts.Self().Server
 	switch speaksTLS := c.first[0] == tlsHandshake; {
 	case p.opts.TLS == nil && speaksTLS:
-		r := refuse(ReasonPlain, fault.Denied, fmt.Sprintf("the caller is secured, but server %q is not", self), "give all nodes the same --cluster-token-file")
+		r := refuse(ReasonPlain, fault.Denied, fmt.Sprintf("the caller is secured, but server %q is not", self),
+			"give all nodes the same --cluster-token-file")
 		tell(raw, r)
 		return nil, nil, hello{}, r
 	case p.opts.TLS == nil:
@@ -33,7 +34,9 @@ func (p *Port) secureServer(ctx context.Context, raw net.Conn) (net.Conn, *tls.C
 	case c.first[0] == magic[0]:
 		h, err := readHello(c)
 		if err == nil {
-			err = refuse(ReasonPlain, fault.Denied, fmt.Sprintf("server %q is secured, but the caller, which says it is %q, is not", self, h.From), "start the caller with the --cluster-token-file of the cluster")
+			err = refuse(ReasonPlain, fault.Denied,
+				fmt.Sprintf("server %q is secured, but the caller, which claims to be %q, is not", self, h.From),
+				"start the caller with the --cluster-token-file of the cluster")
 			tell(raw, err)
 		}
 		return nil, nil, h, err
@@ -46,14 +49,14 @@ func (p *Port) secureServer(ctx context.Context, raw net.Conn) (net.Conn, *tls.C
 	return secure, state, hello{}, explainAccept(err)
 }
 
-// replay gives back the one byte that was read to see what a connection speaks.
+// replay is a connection that returns the one byte that was read to detect TLS.
 type replay struct {
 	net.Conn
 	first [1]byte
 	done  bool
 }
 
-// Read reads.
+// Read implements net.Conn.
 func (r *replay) Read(p []byte) (int, error) {
 	if r.done || len(p) == 0 {
 		return r.Conn.Read(p)
@@ -62,18 +65,20 @@ func (r *replay) Read(p []byte) (int, error) {
 	return copy(p, r.first[:]), nil
 }
 
-// explainAccept says what a failed handshake of an accepted connection means.
+// explainAccept turns a failed handshake of an accepted connection into a refusal with a hint.
 func explainAccept(err error) error {
 	switch {
 	case err == nil, errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		return err
 	case isAlert(err):
-		return refuse(ReasonTLS, fault.Denied, "the caller does not accept this node's certificate ("+err.Error()+")", "its log says why; most often the cluster tokens differ")
+		return refuse(ReasonTLS, fault.Denied, "the caller does not accept this node's certificate ("+err.Error()+")",
+			"its log says why; most often the cluster tokens differ")
 	}
 	if _, ok := RefusedBecause(err); ok {
 		return distrusted("the caller", err)
 	}
-	return refuse(ReasonTLS, fault.Denied, "the TLS handshake failed: "+err.Error(), "what dials the peer port must be a node with the same cluster token")
+	return refuse(ReasonTLS, fault.Denied, "the TLS handshake failed: "+err.Error(),
+		"what dials the peer port must be a node with the same cluster token")
 }
 
 // secureClient puts TLS on a dialled connection, if this port is secured.
@@ -93,8 +98,8 @@ func (p *Port) secureClient(ctx context.Context, raw net.Conn, server string) (n
 	return c, state, explainDial(server, err)
 }
 
-// explainDial says what a failed handshake of a dialled connection means. What may be the
-// network's fault stays as it is.
+// explainDial turns a failed handshake of a dialled connection into a refusal with a hint. Errors that
+// the network may have caused are returned unchanged.
 func explainDial(server string, err error) error {
 	if err == nil {
 		return nil
@@ -104,23 +109,25 @@ func explainDial(server string, err error) error {
 	}
 	var record tls.RecordHeaderError
 	if errors.As(err, &record) && string(record.RecordHeader[:len(magic)]) == magic {
-		r := refuse(ReasonPlain, fault.Denied, fmt.Sprintf("this node is secured, but server %q is not", server), "give all nodes the same --cluster-token-file")
+		r := refuse(ReasonPlain, fault.Denied, fmt.Sprintf("this node is secured, but server %q is not", server),
+			"give all nodes the same --cluster-token-file")
 		r.here = true
 		return r
 	}
 	return remoteAlert(server, err)
 }
 
-// remoteAlert puts into words that the other side ended TLS because of this node's certificate.
+// remoteAlert returns a refusal if the other side rejected this node's certificate, otherwise err.
 func remoteAlert(server string, err error) error {
 	if !isAlert(err) {
 		return err
 	}
-	return refuse(ReasonTLS, fault.Denied, fmt.Sprintf("server %q does not accept this node's certificate (%s)", server, err), "its log says why; most often the cluster tokens differ")
+	return refuse(ReasonTLS, fault.Denied, fmt.Sprintf("server %q does not accept this node's certificate (%s)",
+		server, err), "its log says why; most often the cluster tokens differ")
 }
 
-// isAlert reports whether the other side ended TLS on purpose. Package tls does not export
-// the type of what it sent.
+// isAlert reports whether the other side ended TLS with an alert. Package tls does not export the type of received
+// alerts.
 func isAlert(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "remote error"
@@ -128,7 +135,8 @@ func isAlert(err error) bool {
 
 // errNoTLS never falls back to plain TCP.
 func errNoTLS() error {
-	return fault.New(fault.Internal, "peer.secure", "there is no TLS configuration for the peer port, although it must be secured")
+	return fault.New(fault.Internal, "peer.secure",
+		"there is no TLS configuration for the peer port, although it must be secured")
 }
 
 func shake(ctx context.Context, c *tls.Conn) (net.Conn, *tls.ConnectionState, error) {
@@ -139,7 +147,7 @@ func shake(ctx context.Context, c *tls.Conn) (net.Conn, *tls.ConnectionState, er
 	return c, &state, nil
 }
 
-// prove finds out who stands at the other end of c. Without TLS it is who it says it is.
+// prove sets the identity of the other end of c. Without TLS it is what the preamble claims.
 func (p *Port) prove(c *conn, state *tls.ConnectionState) error {
 	c.caller = Caller{Server: c.server}
 	if state == nil {

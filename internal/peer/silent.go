@@ -7,13 +7,13 @@ import (
 )
 
 const (
-	silence     = 10 * time.Second // how long nothing of what was sent may be acknowledged
+	silence     = 10 * time.Second // longest time without an acknowledgement of sent data
 	silencePoll = 2 * time.Second
 )
 
-// cutSilent ends tunnels over which nothing gets through any more, until the port closes.
-// Calls would hang for a quarter of an hour else, where the network fails between two
-// nodes alone: others reach both, and gossip has no reason to call either of them lost.
+// cutSilent closes tunnels on which the other side no longer acknowledges data. It runs until the port closes.
+// Without it, a network failure between only two nodes would let their calls hang for a quarter of an hour. Gossip
+// does not report such a failure, because other nodes still reach both.
 func (p *Port) cutSilent() {
 	tick := time.NewTicker(silencePoll)
 	defer tick.Stop()
@@ -25,15 +25,16 @@ func (p *Port) cutSilent() {
 		}
 		for _, c := range p.conns.all() {
 			if c.kind == kindTunnel && c.silent(silence) {
-				p.opts.Logger.Info("calls to a server get no further: the network to it fails", "server", c.server)
-				_ = c.Close() // its owner reports what it was doing
+				p.opts.Logger.Info("tunnel closed: the server acknowledges no data", "server", c.server)
+				_ = c.Close() // the owner of the connection reports the error
 			}
 		}
 	}
 }
 
-// silent reports whether what was sent was repeated for a time, and the other end's kernel
-// has acknowledged nothing. One whose application does not read acknowledges all the same.
+// silent reports whether data on the connection was retransmitted and has not been acknowledged for more than
+// limit. A slow application does not cause that: the kernel at the other end acknowledges data that the application
+// has not read yet.
 func (c *conn) silent(limit time.Duration) bool {
 	raw := c.Conn
 	if t, ok := raw.(*tls.Conn); ok {

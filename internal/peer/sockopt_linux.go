@@ -13,8 +13,8 @@ const (
 	unsent          = 128 << 10
 )
 
-// limitUnsent keeps all but a little of what is not on the network yet out of the kernel's
-// buffer, so that a small message never queues behind megabytes of a large one.
+// limitUnsent limits the unsent data in the kernel's buffer, so that a small message never queues behind megabytes of a
+// large one.
 func limitUnsent(c *net.TCPConn) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -25,19 +25,21 @@ func limitUnsent(c *net.TCPConn) {
 	})
 }
 
-// manyRepeats is how often the kernel repeats data before it can be said that the network,
-// and not a lost packet, is why nobody acknowledges it.
+// manyRepeats is the number of retransmissions after which missing acknowledgements mean a network
+// failure rather than a lost packet.
 const manyRepeats = 3
 
-// unheard is how long the other end has acknowledged nothing, if there is anything to
-// acknowledge that was repeated more than once; else 0.
+// unheard returns the time since the last acknowledgement from the other end. It returns 0 unless data is
+// unacknowledged and was retransmitted at least manyRepeats times.
 func unheard(c *net.TCPConn) time.Duration {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return 0
 	}
 	var info *unix.TCPInfo
-	if raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }) != nil || err != nil {
+	if raw.Control(func(fd uintptr) {
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	}) != nil || err != nil {
 		return 0
 	}
 	if info.Unacked == 0 || info.Retransmits < manyRepeats {

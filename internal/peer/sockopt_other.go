@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// limitUnsent does nothing here: small messages may queue behind what the kernel buffers.
+// limitUnsent does nothing on this system, so small messages may queue behind the data in the kernel's buffer.
 func limitUnsent(*net.TCPConn) {}
 
-// unheard is not known here: tunnels end when the kernel gives them up.
+// unheard returns 0, because this system does not report acknowledgements. A tunnel without acknowledgements ends
+// only when the kernel closes the connection.
 func unheard(*net.TCPConn) time.Duration { return 0 }

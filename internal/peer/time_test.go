@@ -22,17 +22,18 @@ func waiter(ended chan<- error) peer.Method {
 	}}
 }
 
-func TestTheDeadlineOfACallReachesTheHandler(t *testing.T) {
+func TestCall_DeadlineReachesHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newNetwork(true)
 		var left time.Duration
-		start(t, net, "b", []peer.Method{{Name: "left", Handle: func(ctx context.Context, _ peer.Request) ([]byte, error) {
-			at, ok := ctx.Deadline()
-			if left = time.Until(at); !ok {
-				left = -1
-			}
-			return nil, nil
-		}}})
+		start(t, net, "b", []peer.Method{{Name: "left",
+			Handle: func(ctx context.Context, _ peer.Request) ([]byte, error) {
+				at, ok := ctx.Deadline()
+				if left = time.Until(at); !ok {
+					left = -1
+				}
+				return nil, nil
+			}}})
 		a := start(t, net, "a", nil)
 		for _, want := range []time.Duration{700 * time.Millisecond, time.Hour, -1} {
 			ctx := context.Background()
@@ -46,7 +47,7 @@ func TestTheDeadlineOfACallReachesTheHandler(t *testing.T) {
 	})
 }
 
-func TestACallThatOutlivesItsDeadlineIsIndeterminateAndItsHandlerIsTold(t *testing.T) {
+func TestCall_DeadlineExceededIsIndeterminateAndCancelsHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net, ended := newNetwork(true), make(chan error, 1)
 		start(t, net, "b", []peer.Method{waiter(ended)})
@@ -59,7 +60,7 @@ func TestACallThatOutlivesItsDeadlineIsIndeterminateAndItsHandlerIsTold(t *testi
 	})
 }
 
-func TestCancellationReachesTheHandler(t *testing.T) {
+func TestCall_CancellationReachesHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net, ended := newNetwork(true), make(chan error, 1)
 		start(t, net, "b", []peer.Method{waiter(ended)})
@@ -75,7 +76,7 @@ func TestCancellationReachesTheHandler(t *testing.T) {
 	})
 }
 
-func TestACallWhoseTimeIsOverBeforeItIsSentWasSurelyNotDone(t *testing.T) {
+func TestCall_ExpiredBeforeSendIsNotDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net, ended := newNetwork(true), make(chan error, 1)
 		start(t, net, "b", []peer.Method{waiter(ended)})
@@ -103,7 +104,7 @@ func TestACallWhoseTimeIsOverBeforeItIsSentWasSurelyNotDone(t *testing.T) {
 	})
 }
 
-func TestAListenerThatNeverAnswersCostsTheDialTimeout(t *testing.T) {
+func TestDial_SilentListenerCostsDialTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		l := n.listen(t, "")
@@ -134,7 +135,7 @@ func TestAListenerThatNeverAnswersCostsTheDialTimeout(t *testing.T) {
 	})
 }
 
-// mute is a server that takes connections and calls, and never says anything else.
+// mute starts a server that accepts connections and calls and never answers.
 func mute(t *testing.T, n *network, id string) {
 	l := n.listen(t, "")
 	n.place(id, l.Addr().String())
@@ -157,7 +158,7 @@ func mute(t *testing.T, n *network, id string) {
 	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
 }
 
-func TestAServerThatFallsSilentIsGivenUpInSeconds(t *testing.T) {
+func TestKeepalive_SilentServerIsDroppedInSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		mute(t, n, "b")
@@ -171,7 +172,7 @@ func TestAServerThatFallsSilentIsGivenUpInSeconds(t *testing.T) {
 	})
 }
 
-func TestACallerThatFallsSilentIsForgottenAndItsHandlersEnd(t *testing.T) {
+func TestKeepalive_SilentCallerIsDroppedAndHandlersEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, ended := newNetwork(true), make(chan error, 1)
 		b := start(t, n, "b", []peer.Method{waiter(ended)})
@@ -206,13 +207,14 @@ func handshake(t testing.TB, c net.Conn, kind string, from peer.Identity, to str
 	}
 }
 
-func TestALongCallIsKeptAliveAndAnIdleConnectionIsClosed(t *testing.T) {
+func TestKeepalive_LongCallLivesAndIdleConnectionCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newNetwork(true)
-		b := start(t, net, "b", []peer.Method{{Name: "nap", Handle: func(ctx context.Context, _ peer.Request) ([]byte, error) {
-			rest(ctx, 10*time.Minute)
-			return nil, ctx.Err()
-		}}})
+		b := start(t, net, "b", []peer.Method{{Name: "nap",
+			Handle: func(ctx context.Context, _ peer.Request) ([]byte, error) {
+				rest(ctx, 10*time.Minute)
+				return nil, ctx.Err()
+			}}})
 		a := start(t, net, "a", nil)
 		if _, err := a.Client().Call(context.Background(), "b", "nap", nil); err != nil {
 			t.Fatalf("a call of ten minutes: %v", err)
@@ -244,7 +246,7 @@ func rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-func TestAServerThatIsDownIsNotDialledInATightLoopAndAtOnceWhenItIsAlive(t *testing.T) {
+func TestDial_BacksOffAndRetriesOncePeerIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newNetwork(true)
 		net.place("b", "later")
@@ -267,7 +269,7 @@ func TestAServerThatIsDownIsNotDialledInATightLoopAndAtOnceWhenItIsAlive(t *test
 	})
 }
 
-func TestASlowPreambleIsCut(t *testing.T) {
+func TestPreamble_SlowIsCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		b := start(t, n, "b", nil)
@@ -295,7 +297,7 @@ func TestASlowPreambleIsCut(t *testing.T) {
 	})
 }
 
-func TestOneUnfinishedPreambleTooManyCutsTheOldest(t *testing.T) {
+func TestPreamble_TooManyUnfinishedCutsOldest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		b := start(t, n, "b", []peer.Method{echo("echo")}, options(func(o *peer.Options) { o.Limits.Pending = 3 }))

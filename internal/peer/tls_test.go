@@ -24,16 +24,18 @@ type authority struct {
 	pool *x509.CertPool
 }
 
-func newAuthority(t *testing.T) *authority {
+func newAuthority(t testing.TB) *authority {
 	t.Helper()
 	a := &authority{pool: x509.NewCertPool()}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
 	a.cert, a.key = sign(t, template, nil, nil)
 	a.pool.AddCert(a.cert)
 	return a
 }
 
-func sign(t *testing.T, template, parent *x509.Certificate, by *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
+func sign(t testing.TB, template, parent *x509.Certificate, by *ecdsa.PrivateKey) (*x509.Certificate,
+	*ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -53,18 +55,20 @@ func sign(t *testing.T, template, parent *x509.Certificate, by *ecdsa.PrivateKey
 	return cert, key
 }
 
-func (a *authority) issue(t *testing.T, server string) tls.Certificate {
+func (a *authority) issue(t testing.TB, server string) tls.Certificate {
 	t.Helper()
-	cert, key := sign(t, &x509.Certificate{SerialNumber: big.NewInt(2), DNSNames: []string{server}, NotAfter: time.Now().Add(time.Hour)}, a.cert, a.key)
+	cert, key := sign(t, &x509.Certificate{SerialNumber: big.NewInt(2), DNSNames: []string{server},
+		NotAfter: time.Now().Add(time.Hour)}, a.cert, a.key)
 	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}
 }
 
-// secured gives a node the certificate of a server, signed by a.
-func secured(t *testing.T, a *authority, server string) setup {
+// secured returns a setup with a certificate of a server, signed by a.
+func secured(t testing.TB, a *authority, server string) setup {
 	cert := a.issue(t, server)
 	return options(func(o *peer.Options) {
 		o.TLS = func() (server, client *tls.Config) {
-			return &tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: a.pool},
+			return &tls.Config{Certificates: []tls.Certificate{cert}, ClientAuth: tls.RequireAndVerifyClientCert,
+					ClientCAs: a.pool},
 				&tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: a.pool}
 		}
 		o.VerifyPeer = func(state tls.ConnectionState, server string) (peer.Caller, error) {
@@ -77,7 +81,7 @@ func secured(t *testing.T, a *authority, server string) setup {
 	})
 }
 
-func TestACertificateSpeaksForItsServerAlone(t *testing.T) {
+func TestTLS_CertificateIsValidForItsServerOnly(t *testing.T) {
 	ours, theirs := newAuthority(t), newAuthority(t)
 	net := newNetwork(false)
 	var seen peer.Peer
@@ -100,8 +104,12 @@ func TestACertificateSpeaksForItsServerAlone(t *testing.T) {
 		{"none", "a", "b", options(func(*peer.Options) {}), peer.ReasonPlain},
 		{"its own, but the callee has another's", "a", "impostor", secured(t, ours, "a"), peer.ReasonMalformed},
 		{"its own, but the callee has none", "a", "plain", secured(t, ours, "a"), peer.ReasonPlain},
-		{"no configuration", "a", "b", options(func(o *peer.Options) { o.TLS, o.VerifyPeer = noTLS, noVerify }), peer.ReasonMalformed},
-		{"no configuration, to a callee without", "a", "plain", options(func(o *peer.Options) { o.TLS, o.VerifyPeer = noTLS, noVerify }), peer.ReasonMalformed},
+		{"no configuration", "a", "b", options(func(o *peer.Options) {
+			o.TLS, o.VerifyPeer = noTLS, noVerify
+		}), peer.ReasonMalformed},
+		{"no configuration, to a callee without", "a", "plain", options(func(o *peer.Options) {
+			o.TLS, o.VerifyPeer = noTLS, noVerify
+		}), peer.ReasonMalformed},
 	} {
 		a := start(t, net, c.id, nil, c.cert)
 		_, err := a.Client().Call(within(t, time.Minute), c.to, "echo", nil)
@@ -109,7 +117,8 @@ func TestACertificateSpeaksForItsServerAlone(t *testing.T) {
 		switch {
 		case c.want == 0 && err != nil, c.want != 0 && !fault.Is(err, fault.Unavailable):
 			t.Errorf("%s: %v", c.what, err)
-		case c.want != 0 && c.want != peer.ReasonMalformed && reason != c.want, c.want == peer.ReasonMalformed && refused:
+		case c.want != 0 && c.want != peer.ReasonMalformed && reason != c.want, c.want == peer.ReasonMalformed &&
+			refused:
 			t.Errorf("%s: refused because of %v: %v", c.what, reason, err)
 		}
 		_ = a.Close()
@@ -129,9 +138,9 @@ func TestACertificateSpeaksForItsServerAlone(t *testing.T) {
 
 func noVerify(tls.ConnectionState, string) (peer.Caller, error) { return peer.Caller{}, nil }
 
-// TestTheCallerChecksTheCertificateOfTheCalleeItself leaves the name out of the handshake,
-// as certificates without host names need it.
-func TestTheCallerChecksTheCertificateOfTheCalleeItself(t *testing.T) {
+// TestTLS_CallerVerifiesCalleeCertificate leaves the name out of the handshake, as certificates without host names
+// need it.
+func TestTLS_CallerVerifiesCalleeCertificate(t *testing.T) {
 	ours := newAuthority(t)
 	net := newNetwork(false)
 	start(t, net, "b", []peer.Method{echo("echo")}, secured(t, ours, "c"))
@@ -147,7 +156,7 @@ func TestTheCallerChecksTheCertificateOfTheCalleeItself(t *testing.T) {
 	wantReason(t, err, peer.ReasonCertificate)
 }
 
-func TestLargeCallsAndManyAtATimeWorkOverTLS(t *testing.T) {
+func TestTLS_LargeAndConcurrentCalls(t *testing.T) {
 	ours := newAuthority(t)
 	net := newNetwork(false)
 	start(t, net, "b", []peer.Method{echo("echo")}, secured(t, ours, "b"))

@@ -17,21 +17,20 @@ import (
 
 const (
 	poolSize      = 3        // idle connections kept for each server of a group: entries, heartbeats, votes
-	timeoutScale  = 32 << 10 // a snapshot gets the time-out once for so many bytes
+	timeoutScale  = 32 << 10 // raft scales the timeout of a snapshot by its size divided by these bytes
 	requestAtOnce = 1        // no pipelining, see hashicorp/raft#612
 )
 
-// Transport is the raft.Transport of one group over the peer port. The address of a server
-// is its id. It adds to raft.NetworkTransport what that lacks:
+// Transport is the raft.Transport of one group over the peer port. The address of a server is its id. It wraps
+// raft.NetworkTransport and differs in this:
 //
-//   - Close cuts every connection and waits for what serves them.
-//   - A pooled connection that the other side closed meanwhile does not cost a request:
-//     it is repeated on the next one. All requests repeated are idempotent.
-//   - Time limits are about progress, see Timing.Raft and Timing.SnapshotStall.
-//   - Entries for a server that is down wait for it a little (Timing.Hold). raft doubles its
-//     pause after every failure, up to ten seconds, and would let a server that is back
-//     wait as long; holding a request makes failures rare, and it is sent as soon as the
-//     server shows up.
+//   - Close closes every connection and waits for the goroutines that serve them.
+//   - If the other side has closed a pooled connection, the request is repeated on the next connection. All repeated
+//     requests are idempotent.
+//   - Time limits apply to progress; see Timing.Raft and Timing.SnapshotStall.
+//   - Entries for a server that is down wait for it up to Timing.Hold, and are sent as soon as the server is reachable.
+//     Otherwise raft would double its pause after every failure, up to ten seconds, and a server that is back would get
+//     no entries for that time.
 //
 // All methods are safe for concurrent use.
 type Transport struct {
@@ -40,7 +39,7 @@ type Transport struct {
 	layer *layer
 	net   *raft.NetworkTransport
 
-	ctx       context.Context // ends by Interrupt: nothing is held any more
+	ctx       context.Context // ends by Interrupt, which ends holding
 	interrupt context.CancelFunc
 	closed    sync.Once
 }
@@ -62,8 +61,8 @@ func newTransport(p *Port, group uint32) *Transport {
 	return t
 }
 
-// transportLog is where raft.NetworkTransport logs: what it calls errors are connections
-// that end, which happens whenever a node stops. raft itself reports failed requests.
+// transportLog logs at level debug what raft.NetworkTransport logs. The errors of raft.NetworkTransport are closed
+// connections, which are normal when a node stops. The raft library itself reports failed requests.
 type transportLog struct {
 	hclog.Logger
 	to *slog.Logger
@@ -73,12 +72,12 @@ func (l transportLog) Debug(msg string, args ...any) { l.to.Debug("raft transpor
 func (l transportLog) Warn(msg string, args ...any)  { l.Debug(msg, args...) }
 func (l transportLog) Error(msg string, args ...any) { l.Debug(msg, args...) }
 
-// Interrupt ends the holding of requests for servers that are down, for good. To be called
-// before raft is shut down, which otherwise waits for them up to Timing.Hold.
+// Interrupt ends the waiting of requests for servers that are down, permanently. Call it before raft's Shutdown.
+// Otherwise Shutdown would wait for these requests, up to Timing.Hold.
 func (t *Transport) Interrupt() { t.interrupt() }
 
-// Close ends the transport: it cuts its connections in both directions and waits for the
-// goroutines that serve them. The group's raft must have been shut down. Idempotent.
+// Close closes the connections of the transport in both directions and waits for the goroutines that serve them. The
+// group's raft must have been shut down before. It is idempotent.
 func (t *Transport) Close() error {
 	t.closed.Do(func() {
 		t.port.forget(t)
@@ -90,16 +89,17 @@ func (t *Transport) Close() error {
 	return nil
 }
 
-// addressOf is the address of a server: its id.
+// addressOf returns the address of a server, which is its id.
 func addressOf(id raft.ServerID) raft.ServerAddress { return raft.ServerAddress(id) }
 
-// isHeartbeat tells heartbeats from entries as raft.NetworkTransport does.
+// isHeartbeat reports whether a request is a heartbeat, by the same rule as raft.NetworkTransport.
 func isHeartbeat(r *raft.AppendEntriesRequest) bool {
 	return len(r.Entries) == 0 && r.PrevLogEntry == 0 && r.PrevLogTerm == 0 && r.LeaderCommitIndex == 0
 }
 
 // AppendEntries sends entries or a heartbeat.
-func (t *Transport) AppendEntries(id raft.ServerID, _ raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+func (t *Transport) AppendEntries(id raft.ServerID, _ raft.ServerAddress, args *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse) error {
 	if !isHeartbeat(args) {
 		t.port.health.wait(t.ctx, target{string(id), true}, t.port.opts.Timing.Hold)
 	}
@@ -110,7 +110,8 @@ func (t *Transport) AppendEntries(id raft.ServerID, _ raft.ServerAddress, args *
 }
 
 // RequestVote asks for a vote.
-func (t *Transport) RequestVote(id raft.ServerID, _ raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+func (t *Transport) RequestVote(id raft.ServerID, _ raft.ServerAddress, args *raft.RequestVoteRequest,
+	resp *raft.RequestVoteResponse) error {
 	return retry(func() error {
 		*resp = raft.RequestVoteResponse{}
 		return t.net.RequestVote(id, addressOf(id), args, resp)
@@ -118,15 +119,17 @@ func (t *Transport) RequestVote(id raft.ServerID, _ raft.ServerAddress, args *ra
 }
 
 // RequestPreVote asks whether a vote would be granted.
-func (t *Transport) RequestPreVote(id raft.ServerID, _ raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+func (t *Transport) RequestPreVote(id raft.ServerID, _ raft.ServerAddress, args *raft.RequestPreVoteRequest,
+	resp *raft.RequestPreVoteResponse) error {
 	return retry(func() error {
 		*resp = raft.RequestPreVoteResponse{}
 		return t.net.RequestPreVote(id, addressOf(id), args, resp)
 	})
 }
 
-// TimeoutNow hands leadership over.
-func (t *Transport) TimeoutNow(id raft.ServerID, _ raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+// TimeoutNow asks a server to start an election at once, for a leadership transfer.
+func (t *Transport) TimeoutNow(id raft.ServerID, _ raft.ServerAddress, args *raft.TimeoutNowRequest,
+	resp *raft.TimeoutNowResponse) error {
 	return retry(func() error {
 		*resp = raft.TimeoutNowResponse{}
 		return t.net.TimeoutNow(id, addressOf(id), args, resp)
@@ -134,32 +137,34 @@ func (t *Transport) TimeoutNow(id raft.ServerID, _ raft.ServerAddress, args *raf
 }
 
 // InstallSnapshot sends a snapshot over a connection of its own.
-func (t *Transport) InstallSnapshot(id raft.ServerID, _ raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+func (t *Transport) InstallSnapshot(id raft.ServerID, _ raft.ServerAddress, args *raft.InstallSnapshotRequest,
+	resp *raft.InstallSnapshotResponse, data io.Reader) error {
 	return t.net.InstallSnapshot(id, addressOf(id)+snapshotMark, args, resp, data)
 }
 
-// AppendEntriesPipeline is refused: a follower that rejects an entry can deadlock it.
+// AppendEntriesPipeline returns raft.ErrPipelineReplicationNotSupported, because a follower that rejects an entry can
+// deadlock a pipeline.
 func (t *Transport) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
 	return nil, raft.ErrPipelineReplicationNotSupported
 }
 
-// Consumer gives raft its requests.
+// Consumer returns the channel of incoming requests.
 func (t *Transport) Consumer() <-chan raft.RPC { return t.net.Consumer() }
 
-// SetHeartbeatHandler sets what answers heartbeats.
+// SetHeartbeatHandler sets the function that answers heartbeats.
 func (t *Transport) SetHeartbeatHandler(h func(raft.RPC)) { t.net.SetHeartbeatHandler(h) }
 
-// LocalAddr is this server's id.
+// LocalAddr returns the id of this server.
 func (t *Transport) LocalAddr() raft.ServerAddress { return t.net.LocalAddr() }
 
-// EncodePeer encodes the address of a server: its id.
+// EncodePeer encodes the address of a server, which is its id.
 func (t *Transport) EncodePeer(id raft.ServerID, _ raft.ServerAddress) []byte { return []byte(id) }
 
-// DecodePeer undoes EncodePeer.
+// DecodePeer reverses EncodePeer.
 func (t *Transport) DecodePeer(b []byte) raft.ServerAddress { return raft.ServerAddress(b) }
 
-// retry repeats a request whose connection turned out to be closed. Every idle connection
-// of the pool may be, and when certificates are renewed each side closes the others once.
+// retry calls request again while its connection turns out to be closed already. Several attempts may be necessary:
+// all idle connections of the pool may be closed, and each side closes connections when its certificate is renewed.
 func retry(request func() error) error {
 	var err error
 	for range poolSize + 3 {
@@ -170,15 +175,16 @@ func retry(request func() error) error {
 	return err
 }
 
-// lostConnection reports whether err says that the other side had closed the connection.
-// A failed dial says it otherwise. The decoder inside raft.NetworkTransport wraps errors in
-// a type that has Cause only.
+// lostConnection reports whether err means that the other side had closed the connection. It returns false for a
+// failed dial. It unwraps errors by Cause, because the decoder of raft.NetworkTransport returns errors that have
+// only this method.
 func lostConnection(err error) bool {
 	if _, dialled := fault.As(err); dialled {
 		return false
 	}
 	for err != nil {
-		for _, closed := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
+		for _, closed := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed,
+			syscall.ECONNRESET, syscall.EPIPE} {
 			if errors.Is(err, closed) {
 				return true
 			}

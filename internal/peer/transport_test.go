@@ -80,7 +80,7 @@ func (s slow) Write(b []byte) (int, error) {
 	return s.Conn.Write(b)
 }
 
-func TestManyEntriesOverASlowLinkAreNotCutWhileTheyProgress(t *testing.T) {
+func TestTransport_SlowEntriesAreNotCutWhileProgressing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		n.wrap = func(c net.Conn) net.Conn { return slow{c, 200 * time.Millisecond} }
@@ -96,7 +96,7 @@ func TestManyEntriesOverASlowLinkAreNotCutWhileTheyProgress(t *testing.T) {
 	})
 }
 
-func TestARequestWithoutAnAnswerIsCut(t *testing.T) {
+func TestTransport_UnansweredRequestIsCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, from, _ := pair(t, newNetwork(true))
 		begun := time.Now()
@@ -111,7 +111,7 @@ func snapshot(from *peer.Transport, size int64, data io.Reader) error {
 	return from.InstallSnapshot("b", "somewhere else", &raft.InstallSnapshotRequest{Term: 1, Size: size}, &resp, data)
 }
 
-// endless is a stream that stalls after so many bytes, until it is closed.
+// endless is a stream that stalls after a number of bytes, until it is closed.
 type endless struct {
 	left int
 	stop chan struct{}
@@ -127,9 +127,9 @@ func (e *endless) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func TestAStalledSnapshotIsCut(t *testing.T) {
+func TestTransport_StalledSnapshotIsCut(t *testing.T) {
 	const size = 10 << 20
-	t.Run("by the sender, when nobody takes it", func(t *testing.T) {
+	t.Run("by the sender, if no receiver takes it", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			_, _, from, to := pair(t, newNetwork(true))
 			stop := make(chan struct{})
@@ -170,7 +170,7 @@ func TestAStalledSnapshotIsCut(t *testing.T) {
 	})
 }
 
-func TestRestoringASnapshotMayTakeLongerThanARequest(t *testing.T) {
+func TestTransport_SnapshotRestoreMayOutlastRequestTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, from, to := pair(t, newNetwork(true))
 		serve(t, to, func(rpc raft.RPC) (any, error) {
@@ -184,7 +184,7 @@ func TestRestoringASnapshotMayTakeLongerThanARequest(t *testing.T) {
 	})
 }
 
-func TestConnectionsClosedByARestartCostNoRequest(t *testing.T) {
+func TestTransport_StaleConnectionsFailNoRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		_, b, from, to := pair(t, n)
@@ -225,13 +225,14 @@ func TestConnectionsClosedByARestartCostNoRequest(t *testing.T) {
 			t.Errorf("%+v, %v", vote, err)
 		}
 		var pre raft.RequestPreVoteResponse
-		if err := from.RequestPreVote("b", "b", &raft.RequestPreVoteRequest{Term: 2}, &pre); err != nil || !pre.Granted {
+		if err := from.RequestPreVote("b", "b", &raft.RequestPreVoteRequest{Term: 2}, &pre); err != nil ||
+			!pre.Granted {
 			t.Errorf("%+v, %v", pre, err)
 		}
 	})
 }
 
-func TestEntriesForAServerThatIsDownAreSentAsSoonAsItIsBack(t *testing.T) {
+func TestTransport_SendsEntriesOncePeerIsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, back := range map[string]func(a, b *node){
 			"gossip tells":  func(a, _ *node) { a.Alive("b") },
@@ -247,7 +248,7 @@ func TestEntriesForAServerThatIsDownAreSentAsSoonAsItIsBack(t *testing.T) {
 			}
 			begun := time.Now()
 			if err := appendTo(from, entries(1, 1)); err == nil || time.Since(begun) > 0 {
-				t.Errorf("%s: the first failure is told after %s: %v", name, time.Since(begun), err)
+				t.Errorf("%s: the first failure is reported after %s: %v", name, time.Since(begun), err)
 			}
 			if err := appendTo(from, entries(1, 1)); err == nil || time.Since(begun) != 2500*time.Millisecond {
 				t.Errorf("%s: the second is held for %s: %v", name, time.Since(begun), err)
@@ -277,7 +278,7 @@ func TestEntriesForAServerThatIsDownAreSentAsSoonAsItIsBack(t *testing.T) {
 	})
 }
 
-func TestInterruptEndsTheHolding(t *testing.T) {
+func TestTransport_InterruptEndsHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		a := start(t, n, "a", nil, options(func(o *peer.Options) { o.Timing.Hold = time.Hour }))
@@ -290,7 +291,7 @@ func TestInterruptEndsTheHolding(t *testing.T) {
 		time.AfterFunc(time.Second, from.Interrupt)
 		for range 3 {
 			if err := appendTo(from, entries(1, 1)); err == nil {
-				t.Error("reached nobody without an error")
+				t.Error("reached no server without an error")
 			}
 		}
 		if took := time.Since(begun); took != time.Second {
@@ -299,7 +300,7 @@ func TestInterruptEndsTheHolding(t *testing.T) {
 	})
 }
 
-func TestClosingATransportCutsBothEndsOfItsConnections(t *testing.T) {
+func TestTransport_CloseCutsBothEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		a, b, from, to := pair(t, n)
@@ -337,7 +338,7 @@ func TestClosingATransportCutsBothEndsOfItsConnections(t *testing.T) {
 	})
 }
 
-func TestClosingATransportEndsARequestUnderWay(t *testing.T) {
+func TestTransport_CloseEndsPendingRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, from, to := pair(t, newNetwork(true))
 		begun := time.Now()
@@ -358,7 +359,7 @@ func TestClosingATransportEndsARequestUnderWay(t *testing.T) {
 	})
 }
 
-func TestClosingATransportEndsADialUnderWay(t *testing.T) {
+func TestTransport_CloseEndsPendingDial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(true)
 		a := start(t, n, "a", nil)
@@ -382,7 +383,7 @@ func TestClosingATransportEndsADialUnderWay(t *testing.T) {
 	})
 }
 
-func TestATransportNeitherPipelinesNorKnowsPlaces(t *testing.T) {
+func TestTransport_HasNoPipeline(t *testing.T) {
 	net := newNetwork(false)
 	a := prepare(t, net, "a", nil)
 	from, err := a.Raft(group) // before Open
@@ -392,7 +393,8 @@ func TestATransportNeitherPipelinesNorKnowsPlaces(t *testing.T) {
 	if _, err := from.AppendEntriesPipeline("b", "b"); err != raft.ErrPipelineReplicationNotSupported {
 		t.Errorf("a pipeline: %v", err)
 	}
-	if from.LocalAddr() != "a" || string(from.EncodePeer("b", "10.0.0.1:1")) != "b" || from.DecodePeer([]byte("b")) != "b" {
+	if from.LocalAddr() != "a" || string(from.EncodePeer("b", "10.0.0.1:1")) != "b" ||
+		from.DecodePeer([]byte("b")) != "b" {
 		t.Error("addresses are not server ids")
 	}
 	wantCode(t, appendTo(from, entries(1, 1)), fault.Unavailable)

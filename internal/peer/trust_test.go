@@ -77,7 +77,8 @@ func trusting(k *trust.Keeper, log io.Writer) setup {
 	return options(func(o *peer.Options) {
 		verdict := func(err error) error {
 			doubt, _ := trust.DoubtOf(err)
-			return peer.Distrust(map[trust.Doubt]peer.Reason{trust.Foreign: peer.ReasonAuthority, trust.Untimed: peer.ReasonExpired, trust.Unfit: peer.ReasonCertificate}[doubt], err)
+			return peer.Distrust(map[trust.Doubt]peer.Reason{trust.Foreign: peer.ReasonAuthority,
+				trust.Untimed: peer.ReasonExpired, trust.Unfit: peer.ReasonCertificate}[doubt], err)
 		}
 		o.TLS = func() (server, client *tls.Config) {
 			server, client = k.Server("test"), k.Client("test")
@@ -106,7 +107,7 @@ func trusting(k *trust.Keeper, log io.Writer) setup {
 
 func named(node string) trust.Identity { return trust.Identity{Node: node, Server: node} }
 
-func TestWhoIsNotTrustedIsToldWhyAndNamedInBothLogs(t *testing.T) {
+func TestTrust_RefusalIsExplainedAndLoggedOnBothSides(t *testing.T) {
 	clock, token, other := &wall{}, trust.NewToken(), trust.NewToken()
 	behind := &wall{}
 	behind.add(-26 * time.Hour)
@@ -119,23 +120,38 @@ func TestWhoIsNotTrustedIsToldWhyAndNamedInBothLogs(t *testing.T) {
 		log    string // in the log of the acceptor
 		reason string // counted at the acceptor
 	}{
-		{what: "another token", dial: func(w io.Writer) setup { return trusting(keeper(t, clock, named("a"), other), w) },
-			want: peer.ReasonAuthority, told: "this node accepts " + other.Fingerprint(), log: "does not accept this node's certificate", reason: "tls"},
-		{what: "a token that the acceptor does not know any more", dial: func(w io.Writer) setup { return trusting(keeper(t, clock, named("a"), other, token), w) },
-			want: peer.ReasonAuthority, told: "was issued under cluster token \"" + other.Fingerprint(), log: "was issued under cluster token", reason: "authority"},
+		{what: "another token", dial: func(w io.Writer) setup {
+			return trusting(keeper(t, clock, named("a"), other), w)
+		},
+			want: peer.ReasonAuthority, told: "this node accepts " + other.Fingerprint(),
+			log: "does not accept this node's certificate", reason: "tls"},
+		{what: "a token that the acceptor does not know any more", dial: func(w io.Writer) setup {
+			return trusting(keeper(t, clock, named("a"), other, token), w)
+		},
+			want: peer.ReasonAuthority, told: "was issued under cluster token \"" + other.Fingerprint(),
+			log: "was issued under cluster token", reason: "authority"},
 		{what: "a certificate that has expired", dial: func(w io.Writer) setup {
 			k := keeper(t, behind, named("a"), token)
 			return func(o *peer.Options, n *node) { trusting(k, w)(o, n); lenient(o) }
 		}, want: peer.ReasonExpired, told: "has expired", log: "has expired", reason: "expired"},
-		{what: "another server's certificate", dial: func(w io.Writer) setup { return trusting(keeper(t, clock, named("c"), token), w) },
-			want: peer.ReasonCertificate, told: `the certificate of server "c", not of "a"`, log: `the certificate of server \"c\", not of \"a\"`, reason: "certificate"},
-		{what: "the acceptor has another's", dial: func(w io.Writer) setup { return trusting(keeper(t, clock, named("a"), token), w) },
+		{what: "another server's certificate", dial: func(w io.Writer) setup {
+			return trusting(keeper(t, clock, named("c"), token), w)
+		},
+			want: peer.ReasonCertificate, told: `the certificate of server "c", not of "a"`,
+			log: `the certificate of server \"c\", not of \"a\"`, reason: "certificate"},
+		{what: "the acceptor has another's", dial: func(w io.Writer) setup {
+			return trusting(keeper(t, clock, named("a"), token), w)
+		},
 			accept: func(w io.Writer) setup { return trusting(keeper(t, clock, named("d"), token), w) },
 			want:   peer.ReasonCertificate, told: `the certificate of server "d", not of "b"`},
 		{what: "no token", dial: func(w io.Writer) setup { return logging(w) },
-			want: peer.ReasonPlain, told: "start the caller with the --cluster-token-file", log: `which says it is \"a\", is not`, reason: "plain"},
-		{what: "the acceptor has no token", dial: func(w io.Writer) setup { return trusting(keeper(t, clock, named("a"), token), w) }, accept: logging,
-			want: peer.ReasonPlain, told: "this node is secured, but server", log: "the caller is secured, but server", reason: "plain"},
+			want: peer.ReasonPlain, told: "start the caller with the --cluster-token-file",
+			log: `which claims to be \"a\", is not`, reason: "plain"},
+		{what: "the acceptor has no token", dial: func(w io.Writer) setup {
+			return trusting(keeper(t, clock, named("a"), token), w)
+		}, accept: logging,
+			want: peer.ReasonPlain, told: "this node is secured, but server",
+			log: "the caller is secured, but server", reason: "plain"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			n := newNetwork(false)
@@ -149,13 +165,16 @@ func TestWhoIsNotTrustedIsToldWhyAndNamedInBothLogs(t *testing.T) {
 			_, err := a.Client().Call(within(t, time.Minute), "b", "echo", nil)
 			wantCode(t, err, fault.Unavailable)
 			wantReason(t, err, c.want)
-			if !strings.Contains(fault.Text(err), c.told) || !here.has("level=WARN", "server=b", "reason="+c.want.String()) {
-				t.Errorf("the dialler is told: %v; its log: %s", fault.Text(err), here.String())
+			if !strings.Contains(fault.Text(err), c.told) ||
+				!here.has("level=WARN", "server=b", "reason="+c.want.String()) {
+				t.Errorf("the dialler's error: %v; its log: %s", fault.Text(err), here.String())
 			}
 			if c.log == "" {
 				return
 			}
-			eventually(t, "the acceptor names it: "+c.log, func() bool { return there.has("level=WARN", "remote=127.0.0.1:", c.log) })
+			eventually(t, "the acceptor names it: "+c.log, func() bool {
+				return there.has("level=WARN", "remote=127.0.0.1:", c.log)
+			})
 			if b.metric(t, "refused_total", "reason", c.reason, "direction", "inbound") != 1 {
 				t.Errorf("it is not counted as %s: %s", c.reason, there.String())
 			}
@@ -178,11 +197,12 @@ func lenient(o *peer.Options) {
 	o.VerifyPeer = func(tls.ConnectionState, string) (peer.Caller, error) { return peer.Caller{}, nil }
 }
 
-func TestARawConnectionGetsNothingFromASecuredPort(t *testing.T) {
+func TestTrust_SecuredPortRefusesPlainConnection(t *testing.T) {
 	n := newNetwork(false)
 	var log record
 	b := start(t, n, "b", []peer.Method{echo("echo")}, trusting(keeper(t, &wall{}, named("b"), trust.NewToken()), &log))
-	for _, text := range []string{"GET / HTTP/1.1\r\n\r\n", "qqqqqqqqqqqqqqqqqqqqqqqqqqq", "\x16\x03\x01\x00\x05hello\x00\x00", "\x00"} {
+	for _, text := range []string{"GET / HTTP/1.1\r\n\r\n", "qqqqqqqqqqqqqqqqqqqqqqqqqqq",
+		"\x16\x03\x01\x00\x05hello\x00\x00", "\x00"} {
 		c, err := net.Dial("tcp", b.addr) //nolint:noctx // to ourselves
 		if err != nil {
 			t.Fatal(err)
@@ -196,7 +216,8 @@ func TestARawConnectionGetsNothingFromASecuredPort(t *testing.T) {
 		_ = c.Close()
 	}
 	eventually(t, "all are counted", func() bool {
-		return b.metric(t, "refused_total", "direction", "inbound") == 4 && log.has("peer connection refused", "127.0.0.1")
+		return b.metric(t, "refused_total", "direction", "inbound") == 4 &&
+			log.has("peer connection refused", "127.0.0.1")
 	})
 }
 
@@ -205,8 +226,8 @@ func errIsTimeout(err error) bool {
 	return ok && e.Timeout()
 }
 
-// A slow handler spans the renewal; quick calls go on all the time, in both directions.
-func TestRenewalLosesNoCall(t *testing.T) {
+// A slow call runs during the renewal. Short calls run all the time, in both directions.
+func TestRenewal_LosesNoCall(t *testing.T) {
 	clock, old, next := &wall{}, trust.NewToken(), trust.NewToken()
 	n := newNetwork(false)
 	ka, kb := keeper(t, clock, named("a"), old, next), keeper(t, clock, named("b"), old, next)
@@ -239,7 +260,8 @@ func TestRenewalLosesNoCall(t *testing.T) {
 	}{{a, "b"}, {a, "b"}, {b, "a"}, {b, "a"}} {
 		wg.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
-				if _, err := way.from.Client().Call(context.Background(), way.to, "echo", make([]byte, 100+i%2*100_000)); err != nil {
+				if _, err := way.from.Client().Call(context.Background(), way.to, "echo",
+					make([]byte, 100+i%2*100_000)); err != nil {
 					t.Errorf("call %d to %s: %v", i, way.to, err)
 					return
 				}
@@ -271,10 +293,12 @@ func TestRenewalLosesNoCall(t *testing.T) {
 	}
 	stop()
 	wg.Wait()
-	eventually(t, "the old connections end", func() bool { return a.metric(t, "connections")+b.metric(t, "connections") <= 8 })
+	eventually(t, "the old connections end", func() bool {
+		return a.metric(t, "connections")+b.metric(t, "connections") <= 8
+	})
 }
 
-func TestRenewalOfCertificatesIsSeenByTheOtherSide(t *testing.T) {
+func TestRenewal_IsSeenByPeer(t *testing.T) {
 	clock, token := &wall{}, trust.NewToken()
 	n := newNetwork(false)
 	var mu sync.Mutex
@@ -308,7 +332,7 @@ func TestRenewalOfCertificatesIsSeenByTheOtherSide(t *testing.T) {
 	}
 }
 
-func TestWhoLostTrustIsCutOff(t *testing.T) {
+func TestTrust_RevokedPeerIsCut(t *testing.T) {
 	clock, old, next := &wall{}, trust.NewToken(), trust.NewToken()
 	n := newNetwork(false)
 	var log record
@@ -319,7 +343,8 @@ func TestWhoLostTrustIsCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.Recheck()
-	if _, err := a.Client().Call(within(t, time.Minute), "b", "echo", nil); err != nil || b.metric(t, "connections") != 1 {
+	if _, err := a.Client().Call(within(t, time.Minute), "b", "echo", nil); err != nil ||
+		b.metric(t, "connections") != 1 {
 		t.Fatalf("a connection that is trusted was cut: %v", err)
 	}
 	if err := kb.Replace(trust.Material{Tokens: []trust.Token{next}}); err != nil {
@@ -327,12 +352,13 @@ func TestWhoLostTrustIsCutOff(t *testing.T) {
 	}
 	b.Recheck()
 	eventually(t, "it is cut off, named and counted", func() bool {
-		return b.metric(t, "connections") == 0 && log.has("peer connection ended", "server=a", old.Fingerprint()) && b.metric(t, "refused_total", "reason", "authority") == 1
+		return b.metric(t, "connections") == 0 && log.has("peer connection ended", "server=a", old.Fingerprint()) &&
+			b.metric(t, "refused_total", "reason", "authority") == 1
 	})
 }
 
 // Requests of groups are repeated on another connection.
-func TestRenewalLosesNoRequestOfAGroup(t *testing.T) {
+func TestRenewal_LosesNoRaftRequest(t *testing.T) {
 	clock, token := &wall{}, trust.NewToken()
 	n := newNetwork(false)
 	a := start(t, n, "a", nil, trusting(keeper(t, clock, named("a"), token), nil))
@@ -381,7 +407,8 @@ func TestRenewalLosesNoRequestOfAGroup(t *testing.T) {
 		}
 		n := uint64(count.Add(1))
 		var resp raft.AppendEntriesResponse
-		if err := ta.AppendEntries("b", "b", &raft.AppendEntriesRequest{Term: 1, PrevLogEntry: n, Entries: []*raft.Log{{Index: n}}}, &resp); err != nil {
+		if err := ta.AppendEntries("b", "b", &raft.AppendEntriesRequest{Term: 1, PrevLogEntry: n,
+			Entries: []*raft.Log{{Index: n}}}, &resp); err != nil {
 			close(failed)
 			t.Errorf("request %d: %v", n, err)
 			break

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// tunnels is the listener of the connections that carry a protocol of somebody else.
+// tunnels is the listener for connections that carry the protocol of another package.
 type tunnels struct {
 	incoming chan net.Conn
 	done     chan struct{}
@@ -17,12 +17,12 @@ func newTunnels() *tunnels {
 	return &tunnels{incoming: make(chan net.Conn), done: make(chan struct{})}
 }
 
-// offer gives a connection to whoever accepts.
+// offer passes a connection to Accept.
 func (t *tunnels) offer(c *conn) {
 	select {
 	case t.incoming <- c:
 	case <-t.done:
-		_ = c.Close() // nobody has used it
+		_ = c.Close() // unused
 	}
 }
 
@@ -42,10 +42,9 @@ func (t *tunnels) Close() error {
 
 func (t *tunnels) Addr() net.Addr { return address("tunnels") }
 
-// Tunnel opens a connection to server for a protocol of the caller's own: what is written
-// comes out of the listener that Tunnels returns there. The caller closes it. Whatever goes
-// wrong, the error is unavailable and nothing was sent; a server that could not be reached
-// a moment ago is not dialled again at once.
+// Tunnel opens a connection to server for a protocol of the caller. The server receives the connection from its
+// listener Tunnels. The caller closes the connection. Tunnel returns fault.Unavailable if it fails; then no data
+// was sent. It does not dial a server in backoff.
 func (p *Port) Tunnel(ctx context.Context, server string) (net.Conn, error) {
 	if err := p.health.blocked(target{server, false}); err != nil {
 		return nil, err
@@ -57,15 +56,15 @@ func (p *Port) Tunnel(ctx context.Context, server string) (net.Conn, error) {
 	return c, nil
 }
 
-// Tunnels is the listener of tunnels that other nodes open; there is one. Closing it
-// refuses further ones. RemotePeer tells who is at the other end of an accepted one.
+// Tunnels returns the listener for tunnels that other nodes open. Each call returns the same listener. After the
+// listener is closed, further tunnels are refused. RemotePeer returns the identity of the other end of a tunnel.
 func (p *Port) Tunnels() net.Listener { return p.tunnels }
 
-// Lost says that server is known to be gone, for example by gossip: tunnels to and from it
-// end, whose traffic could otherwise wait for minutes for an answer from a dead network.
+// Lost closes the tunnels to and from a server that has failed, for example according to gossip. Otherwise requests
+// over these tunnels could wait for minutes.
 func (p *Port) Lost(server string) { p.conns.lost(server) }
 
-// RemotePeer tells who is at the other end of an accepted tunnel.
+// RemotePeer returns the identity of the other end of an accepted tunnel.
 func RemotePeer(c net.Conn) Caller {
 	if in, ok := c.(*conn); ok {
 		return in.caller

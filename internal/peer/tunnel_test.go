@@ -15,7 +15,7 @@ func tunnelPair(t *testing.T) (a, b *node) {
 	return start(t, net, "a", nil), start(t, net, "b", nil)
 }
 
-func TestATunnelCarriesBytesBothWaysAndKnowsItsEnds(t *testing.T) {
+func TestTunnel_CarriesBytesBothWaysAndNamesItsEnds(t *testing.T) {
 	a, b := tunnelPair(t)
 	accepted := make(chan error, 1)
 	go func() {
@@ -48,7 +48,7 @@ func TestATunnelCarriesBytesBothWaysAndKnowsItsEnds(t *testing.T) {
 	}
 }
 
-func TestATunnelToALostServerEnds(t *testing.T) {
+func TestTunnel_EndsIfServerIsLost(t *testing.T) {
 	a, b := tunnelPair(t)
 	go func() {
 		if c, err := b.Tunnels().Accept(); err == nil {
@@ -67,7 +67,7 @@ func TestATunnelToALostServerEnds(t *testing.T) {
 	_ = c.Close()
 }
 
-func TestATunnelToNobodyIsUnavailable(t *testing.T) {
+func TestTunnel_UnknownServerIsUnavailable(t *testing.T) {
 	a, _ := tunnelPair(t)
 	for range 2 {
 		if _, err := a.Tunnel(context.Background(), "nobody"); !fault.Is(err, fault.Unavailable) {
@@ -76,7 +76,7 @@ func TestATunnelToNobodyIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestANodeWithoutReplicasTunnelsAtEveryEpoch(t *testing.T) {
+func TestTunnel_AnyEpochForNodeWithoutReplicas(t *testing.T) {
 	net := newNetwork(false)
 	a := start(t, net, "a", nil, identity("c", 3))
 	b := start(t, net, "b", nil, identity("c", peer.AnyEpoch))

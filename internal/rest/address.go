@@ -8,18 +8,21 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Base checks the address of a service, http or https with nothing behind the path, and
-// returns it without a slash at the end. The error is fault.Invalid; setting names it.
+// Base checks the address of a service and returns it without a trailing slash. The address must
+// have the scheme http or https and a host, and no user, query or fragment. Otherwise Base returns
+// fault.Invalid with the name of the setting.
 func Base(setting, address string) (base string, err error) {
 	u, err := url.Parse(address)
-	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
-		return "", &fault.Error{Code: fault.Invalid, Op: "rest.Base", Msg: setting + " is not the address of a service", Hint: "write it as https://host:port"}
+	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || u.RawQuery != "" ||
+		u.Fragment != "" {
+		return "", &fault.Error{Code: fault.Invalid, Op: "rest.Base", Msg: setting +
+			" is not the address of a service", Hint: "write it as https://host:port"}
 	}
 	return strings.TrimRight(address, "/"), nil
 }
 
-// Exposed reports whether credentials sent to a base address could be read on the way:
-// it is not https and leads to another machine.
+// Exposed reports whether others on the network could read credentials that are sent to a base
+// address. That is so if the scheme is not https and the address is not on this machine.
 func Exposed(base string) bool {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme == "https" {

@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Limit bounds every answer that comes through a transport to MaxAnswer bytes, for
-// libraries that would read one without end. What is longer fails to be read.
+// Limit returns a transport that limits the body of every answer to MaxAnswer bytes. Reading beyond
+// the limit returns an error. It is meant for libraries that would read a body of any length.
 func Limit(t http.RoundTripper) http.RoundTripper { return limited{t} }
 
 type limited struct{ http.RoundTripper }
@@ -22,7 +22,7 @@ func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// CloseIdleConnections passes the call on.
+// CloseIdleConnections forwards the call.
 func (l limited) CloseIdleConnections() {
 	if t, ok := l.RoundTripper.(interface{ CloseIdleConnections() }); ok {
 		t.CloseIdleConnections()

@@ -1,10 +1,9 @@
-// Package rest asks JSON services over HTTP: bounded answers, few and polite repetitions,
-// failures as fault codes.
+// Package rest calls JSON services over HTTP. It limits the size of answers and the number of
+// retries, and converts failures to fault codes.
 //
-// It owns how statuses and broken connections are understood. It must never know a
-// particular service. What it says about a failure never holds a credential: the values
-// that authorize a request are cut out of whatever a service says. It starts no
-// goroutines of its own.
+// It owns the interpretation of statuses and broken connections, which is the same for all
+// services. Its errors never contain a credential: it removes the values that authorize a request
+// from the messages of the service. It starts no goroutines of its own.
 package rest
 
 import (
@@ -14,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"mime"
 	"net"
 	"net/http"
@@ -22,6 +20,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/cenkalti/backoff/v5"
 
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -32,24 +32,24 @@ const (
 	attempts   = 3
 	firstDelay = 100 * time.Millisecond
 	maxDelay   = 2 * time.Second
-	maxProblem = 300 // bytes of a service's own words
+	maxProblem = 300 // bytes quoted from a service's message
 )
 
-// Client asks one service. It is immutable and safe for concurrent use.
+// Client calls one service. It is immutable and safe for concurrent use.
 type Client struct {
-	Service string // what it is, for messages: "the Vault server at https://vault:8200"
+	Service string // its name in messages: "the Vault server at https://vault:8200"
 	HTTP    http.RoundTripper
-	// Authorize adds credentials to a request. It is asked again, with again set, if the
-	// service does not accept them; it answers false where trying again is of no use. nil = none needed.
+	// Authorize adds credentials to a request. If the service refuses them, it is called once more with
+	// again set, and returns false if a retry is useless. nil = no credentials.
 	Authorize func(ctx context.Context, h http.Header, again bool) (bool, error)
-	// Problem finds the service's own words in the body of a failure; may be nil.
+	// Problem extracts the service's message from the body of a failure; may be nil.
 	Problem func(body []byte) string
-	// Denied is a hint for whoever has to mend refused credentials.
+	// Denied is the hint for refused credentials.
 	Denied string
 }
 
-// Transport returns a transport that speaks to one service with the given TLS settings
-// (nil = the system's authorities) and bounded connections.
+// Transport returns a transport to one service. It uses the TLS settings in config, or the default
+// ones if config is nil. It keeps a limited number of idle connections.
 func Transport(config *tls.Config) *http.Transport {
 	return &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
@@ -64,9 +64,10 @@ func Transport(config *tls.Config) *http.Transport {
 	}
 }
 
-// Get reads the JSON at an address into a value. Redirects are not followed: credentials
-// belong to the address that was configured. A service that is overloaded or away for a
-// moment is asked up to three times, within the time of ctx. Errors are *fault.Error.
+// Get requests an address and decodes the JSON of the answer into a value. It does not follow
+// redirects, because the credentials are meant only for the configured address. If the service is
+// overloaded or unreachable, Get tries up to three times while ctx lasts. It returns a
+// *fault.Error.
 func (c *Client) Get(ctx context.Context, address string, header http.Header, into any) error {
 	again := false
 	for try := 1; ; try++ {
@@ -74,10 +75,10 @@ func (c *Client) Get(ctx context.Context, address string, header http.Header, in
 		switch {
 		case err == nil:
 			if err := json.Unmarshal(answer, into); err != nil {
-				if ctx.Err() != nil { // a server that saw the call end may have written an empty answer
+				if ctx.Err() != nil { // a server that sees the call end may write an empty answer
 					return c.broken(ctx, err)
 				}
-				return &fault.Error{Code: fault.Corrupt, Op: "rest.Get", Msg: c.Service + " answered something else than was expected",
+				return &fault.Error{Code: fault.Corrupt, Op: "rest.Get", Msg: c.Service + " gave an unexpected answer",
 					Hint: "check that the address is that of such a service"}
 			}
 			return nil
@@ -90,10 +91,10 @@ func (c *Client) Get(ctx context.Context, address string, header http.Header, in
 	}
 }
 
-// errRefused marks a 401 to a request with credentials that may be renewed.
+// errRefused marks a 401 to a request whose credentials can be renewed.
 var errRefused = errors.New("refused")
 
-// withoutMark drops the mark, which means nothing outside.
+// withoutMark removes errRefused, which callers must not see.
 func withoutMark(err error) error {
 	if e, ok := fault.As(err); ok && errors.Is(e.Err, errRefused) {
 		e.Err = nil
@@ -101,12 +102,14 @@ func withoutMark(err error) error {
 	return err
 }
 
-// once makes one attempt. wait tells how long to leave the service alone before the next:
-// 0 = as long as seems right, negative = there is no use in one.
-func (c *Client) once(ctx context.Context, address string, header http.Header, again bool) (answer []byte, wait time.Duration, err error) {
+// once makes one attempt. wait is the delay before the next attempt: 0 means that Backoff chooses
+// it, and a negative value means that another attempt is useless.
+func (c *Client) once(ctx context.Context, address string, header http.Header, again bool) (answer []byte,
+	wait time.Duration, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
-		return nil, -1, &fault.Error{Code: fault.Invalid, Op: "rest.Get", Msg: "the address of " + c.Service + " is not valid"}
+		return nil, -1, &fault.Error{Code: fault.Invalid, Op: "rest.Get", Msg: "the address of " + c.Service +
+			" is not valid"}
 	}
 	request.Header.Set("Accept", "application/json")
 	request.Header.Set("User-Agent", "quorate")
@@ -132,18 +135,20 @@ func (c *Client) once(ctx context.Context, address string, header http.Header, a
 	case err != nil:
 		return nil, 0, c.broken(ctx, err)
 	case len(body) > MaxAnswer:
-		return nil, -1, fault.New(fault.TooLarge, "rest.Get", fmt.Sprintf("the answer of %s is larger than %d bytes", c.Service, MaxAnswer))
+		return nil, -1, fault.New(fault.TooLarge, "rest.Get",
+			fmt.Sprintf("the answer of %s is larger than %d bytes", c.Service, MaxAnswer))
 	case response.StatusCode == http.StatusOK:
 		return body, 0, nil
 	}
 	return nil, retryAfter(response), c.failure(response, body, credentials, useful && !again)
 }
 
-// broken words a connection that did not give an answer. Addresses hold no credentials,
-// but a library may put anything into its errors, so only their innermost words are shown.
+// broken returns the error for a connection that gave no answer. If err is a *url.Error, broken
+// uses only the error inside it, without the URL.
 func (c *Client) broken(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return &fault.Error{Code: fault.Timeout, Op: "rest.Get", Msg: c.Service + " did not answer in time", Err: ctx.Err()}
+		return &fault.Error{Code: fault.Timeout, Op: "rest.Get", Msg: c.Service + " did not answer in time",
+			Err: ctx.Err()}
 	}
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {
@@ -157,13 +162,14 @@ func (c *Client) broken(ctx context.Context, err error) error {
 	return e
 }
 
-// failure turns a status into an error.
+// failure converts a status to an error.
 func (c *Client) failure(response *http.Response, body []byte, credentials http.Header, renew bool) error {
 	code, hint := classify(response.StatusCode)
 	if code == fault.Denied {
 		hint = c.Denied
 	}
-	e := &fault.Error{Code: code, Op: "rest.Get", Hint: hint, Msg: fmt.Sprintf("%s answered %d", c.Service, response.StatusCode)}
+	e := &fault.Error{Code: code, Op: "rest.Get", Hint: hint,
+		Msg: fmt.Sprintf("%s answered %d", c.Service, response.StatusCode)}
 	if words := c.words(response, body, credentials); words != "" {
 		e.Msg += ": " + words
 	}
@@ -184,7 +190,8 @@ func classify(status int) (code fault.Code, hint string) {
 	case status == http.StatusRequestTimeout, status == http.StatusGatewayTimeout:
 		return fault.Timeout, ""
 	case status >= 300 && status < 400:
-		return fault.Unavailable, "give the address that it redirects to; redirects are not followed, because credentials would go along"
+		return fault.Unavailable, "give the address that it redirects to; redirects are not followed, because " +
+			"credentials would be sent there too"
 	case status >= 500:
 		return fault.Unavailable, ""
 	case status >= 400:
@@ -193,7 +200,7 @@ func classify(status int) (code fault.Code, hint string) {
 	return fault.Corrupt, "check that the address is that of such a service"
 }
 
-// words are what the service says itself, without the credentials of the request.
+// words returns the service's own message, without the credentials of the request.
 func (c *Client) words(response *http.Response, body []byte, credentials http.Header) string {
 	if c.Problem == nil || !isJSON(response) {
 		return ""
@@ -219,10 +226,11 @@ func isJSON(response *http.Response) bool {
 	return err == nil && kind == "application/json"
 }
 
-// retryAfter tells whether and when it is worth trying again.
+// retryAfter returns the delay before a retry, or a negative value if a retry is useless.
 func retryAfter(response *http.Response) time.Duration {
 	switch response.StatusCode {
-	case http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+	case http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,
+		http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 	default:
 		return -1
 	}
@@ -233,15 +241,20 @@ func retryAfter(response *http.Response) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// Backoff is how long to leave a service alone after a failed try, the first being 1: it
-// doubles with each, and chance spreads callers apart.
-func Backoff(try int) time.Duration {
-	delay := min(firstDelay<<min(max(try-1, 0), 8), maxDelay)
-	return delay/2 + rand.N(delay/2+1)
+// Backoff returns how long to wait after a failed attempt; the first attempt has number 1. The time
+// doubles with each attempt. A random part prevents that many callers retry at the same moment.
+func Backoff(attempt int) time.Duration {
+	// From half of the interval to all of it.
+	steps := backoff.ExponentialBackOff{InitialInterval: firstDelay * 3 / 4, RandomizationFactor: 1. / 3, Multiplier: 2,
+		MaxInterval: maxDelay * 3 / 4}
+	for range min(attempt, 8) - 1 {
+		steps.NextBackOff()
+	}
+	return steps.NextBackOff()
 }
 
-// Pause waits for delay and reports true, unless ctx ends before. If its deadline is nearer
-// than that, there is no use in waiting at all.
+// Pause waits for delay and returns true. If ctx ends meanwhile, it returns false. If the deadline
+// of ctx is before the end of the delay, it returns false at once.
 func Pause(ctx context.Context, delay time.Duration) bool {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= delay {
 		return false

@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Authorities makes a pool of certificate authorities from PEM text. what names the text
-// in the error, which is fault.Invalid.
+// Authorities returns a pool of the certificate authorities in a PEM text. It returns fault.Invalid if the text is
+// not valid; the message calls the text by the name in what.
 func Authorities(what string, text []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	found := false
@@ -23,49 +23,57 @@ func Authorities(what string, text []byte) (*x509.CertPool, error) {
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return nil, &fault.Error{Code: fault.Invalid, Op: "rest.Authorities", Msg: what + " holds a certificate that cannot be read", Err: err}
+			return nil, &fault.Error{Code: fault.Invalid, Op: "rest.Authorities", Msg: what +
+				" holds a certificate that cannot be read", Err: err}
 		}
 		pool.AddCert(cert)
 		found = true
 	}
 	if !found {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "rest.Authorities", Msg: what + " holds no certificate", Hint: "give certificates in PEM form"}
+		return nil, &fault.Error{Code: fault.Invalid, Op: "rest.Authorities", Msg: what + " holds no certificate",
+			Hint: "give certificates in PEM form"}
 	}
 	return pool, nil
 }
 
-// AuthorityFile reads the authorities of one file.
+// AuthorityFile reads the certificate authorities in a file.
 func AuthorityFile(path string) (*x509.CertPool, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "rest.AuthorityFile", Msg: "reading certificate authorities", Err: err}
+		return nil, &fault.Error{Code: fault.Invalid, Op: "rest.AuthorityFile",
+			Msg: "reading certificate authorities", Err: err}
 	}
 	return Authorities(path, text)
 }
 
-// AuthorityFolder reads the authorities of all regular files of a folder that are not hidden.
+// AuthorityFolder returns a pool of the certificate authorities in all regular files of a folder, except hidden
+// files.
 func AuthorityFolder(path string) (*x509.CertPool, error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "rest.AuthorityFolder", Msg: "reading certificate authorities", Err: err}
+		return nil, &fault.Error{Code: fault.Invalid, Op: "rest.AuthorityFolder",
+			Msg: "reading certificate authorities", Err: err}
 	}
 	var all []byte
 	for _, entry := range entries {
 		full := filepath.Join(path, entry.Name())
-		info, err := os.Stat(full) // follows links, as mounted configuration uses them
+		// Stat follows links, which mounted configuration uses.
+		info, err := os.Stat(full)
 		if err != nil || !info.Mode().IsRegular() || strings.HasPrefix(entry.Name(), ".") {
 			continue
 		}
 		text, err := os.ReadFile(full)
 		if err != nil {
-			return nil, &fault.Error{Code: fault.Invalid, Op: "rest.AuthorityFolder", Msg: "reading certificate authorities", Err: err}
+			return nil, &fault.Error{Code: fault.Invalid, Op: "rest.AuthorityFolder",
+				Msg: "reading certificate authorities", Err: err}
 		}
 		all = slices.Concat(all, text, []byte("\n"))
 	}
 	return Authorities(path, all)
 }
 
-// TLS makes the settings of a client that trusts a pool; nil = the system's authorities.
+// TLS returns the TLS settings of a client that trusts the authorities in pool. If pool is nil, the client trusts
+// those of the system.
 func TLS(pool *x509.CertPool) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
 }

@@ -1,9 +1,9 @@
-// Package tracing follows requests from process to process by W3C trace context, and
-// exports what it saw over OTLP where the standard OTEL_ variables ask for that.
+// Package tracing propagates W3C trace context between processes, and exports spans over OTLP if the
+// standard OTEL_ variables enable that.
 //
-// It owns the header traceparent of what goes out, and the exporter. It must never know
-// what a request means. Without an exporter a span is two random numbers; with one it is a
-// span of the OpenTelemetry SDK, whose goroutines Close ends.
+// It owns the header traceparent of outgoing requests, and the exporter. It treats all requests
+// alike. If no exporter is configured, a span consists only of its two random ids. Otherwise it is
+// a span of the OpenTelemetry SDK; Close ends the goroutines of the SDK.
 package tracing
 
 import (
@@ -25,38 +25,40 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Options say whose spans these are. Env is required.
+// Options configure a Tracer. Env is required.
 type Options struct {
-	Service   string // service.name, unless OTEL_SERVICE_NAME says another
+	Service   string // service.name, unless OTEL_SERVICE_NAME is set
 	Namespace string
 	Version   string
 	Env       func(name string) (string, bool)
 }
 
-// Tracer makes spans. Safe for concurrent use.
+// Tracer makes spans. It is safe for concurrent use.
 type Tracer struct {
-	provider *sdktrace.TracerProvider // nil = nothing is exported
+	provider *sdktrace.TracerProvider // nil = no export
 	tracer   trace.Tracer
 }
 
-// Wanted reports whether the environment asks for an export.
+// Wanted reports whether the environment enables an export.
 func Wanted(env func(string) (string, bool)) bool {
 	get := func(name string) string { v, _ := env(name); return v }
 	if strings.EqualFold(get("OTEL_SDK_DISABLED"), "true") || get("OTEL_TRACES_EXPORTER") == "none" {
 		return false
 	}
-	return get("OTEL_TRACES_EXPORTER") == "otlp" || get("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
+	return get("OTEL_TRACES_EXPORTER") == "otlp" || get("OTEL_EXPORTER_OTLP_ENDPOINT") != "" ||
+		get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
 }
 
-// Open makes a Tracer; it connects to nobody yet. The error is invalid for a protocol that
-// is not spoken.
+// Open returns a Tracer. It does not connect to the collector yet. It returns fault.Invalid if the
+// configured OTLP protocol is not supported.
 func Open(ctx context.Context, o Options) (*Tracer, error) {
 	if !Wanted(o.Env) {
 		return &Tracer{}, nil
 	}
 	for _, name := range []string{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
 		if p, _ := o.Env(name); p != "" && p != "http/protobuf" {
-			return nil, &fault.Error{Code: fault.Invalid, Op: "tracing.Open", Msg: name + "=" + p + " is not spoken", Hint: "use http/protobuf, usually on port 4318"}
+			return nil, &fault.Error{Code: fault.Invalid, Op: "tracing.Open", Msg: name + "=" + p +
+				" is not supported", Hint: "use http/protobuf, usually on port 4318"}
 		}
 	}
 	exporter, err := otlptracehttp.New(ctx)
@@ -64,7 +66,8 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 		return nil, fault.Wrap(err, "tracing.Open", "the exporter of traces")
 	}
 	res, err := resource.New(ctx, resource.WithAttributes(
-		attribute.String("service.name", o.Service), attribute.String("service.namespace", o.Namespace), attribute.String("service.version", o.Version),
+		attribute.String("service.name", o.Service), attribute.String("service.namespace",
+			o.Namespace), attribute.String("service.version", o.Version),
 	), resource.WithFromEnv())
 	if err != nil {
 		return nil, fault.Wrap(err, "tracing.Open", "OTEL_RESOURCE_ATTRIBUTES")
@@ -73,7 +76,7 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 	return &Tracer{provider: p, tracer: p.Tracer("github.com/quorate/quorate")}, nil
 }
 
-// Close exports what is left, as long as ctx allows.
+// Close exports the remaining spans, within the time of ctx.
 func (t *Tracer) Close(ctx context.Context) error {
 	if t.provider == nil {
 		return nil
@@ -81,13 +84,13 @@ func (t *Tracer) Close(ctx context.Context) error {
 	return fault.Wrap(t.provider.Shutdown(ctx), "tracing.Close", "the last traces were not exported")
 }
 
-// Kind is what a span is about.
+// Kind is the direction of a span's request.
 type Kind uint8
 
 // The kinds.
 const (
-	Client Kind = iota // a request that goes out
-	Server             // one that came in
+	Client Kind = iota // outgoing
+	Server             // incoming
 )
 
 // Span is one hop of a request.
@@ -101,7 +104,7 @@ type Span struct {
 
 const headerParent = "Traceparent"
 
-// Start begins a span as a child of what h names, or a trace of its own.
+// Start begins a span: a child of the span in h, or the first span of a new trace.
 func (t *Tracer) Start(ctx context.Context, h http.Header, kind Kind, name string) *Span {
 	s := &Span{ctx: ctx}
 	parent := parse(first(h, headerParent))
@@ -120,9 +123,10 @@ func (t *Tracer) Start(ctx context.Context, h http.Header, kind Kind, name strin
 
 func (t *Tracer) begin(s *Span, parent traceparent, h http.Header, kind Kind, name string) {
 	if parent.valid {
-		state, _ := trace.ParseTraceState(strings.Join(h["Tracestate"], ",")) // a broken one is left out
+		state, _ := trace.ParseTraceState(strings.Join(h["Tracestate"], ",")) // an invalid one is ignored
 		s.ctx = trace.ContextWithRemoteSpanContext(s.ctx, trace.NewSpanContext(trace.SpanContextConfig{
-			TraceID: parent.trace, SpanID: parent.id, TraceFlags: trace.TraceFlags(parent.flags), TraceState: state, Remote: true,
+			TraceID: parent.trace, SpanID: parent.id, TraceFlags: trace.TraceFlags(parent.flags), TraceState: state,
+			Remote: true,
 		}))
 	}
 	k := trace.SpanKindClient
@@ -134,13 +138,13 @@ func (t *Tracer) begin(s *Span, parent traceparent, h http.Header, kind Kind, na
 	s.trace, s.id, s.flags = c.TraceID(), c.SpanID(), byte(c.TraceFlags())
 }
 
-// Context is what the work of the span is done under.
+// Context returns the context for the work of the span.
 func (s *Span) Context() context.Context { return s.ctx }
 
-// TraceID is the id of the trace, 32 hexadecimal digits.
+// TraceID returns the id of the trace, 32 hexadecimal digits.
 func (s *Span) TraceID() string { return hex.EncodeToString(s.trace[:]) }
 
-// Inject makes whoever receives h a child of this span.
+// Inject makes the receiver of h a child of this span.
 func (s *Span) Inject(h http.Header) {
 	var b [55]byte
 	copy(b[:], "00-")
@@ -152,7 +156,7 @@ func (s *Span) Inject(h http.Header) {
 	h[headerParent] = []string{string(b[:])}
 }
 
-// End notes the outcome: the status of an answer, or the error in its place.
+// End ends the span with the status of the answer or with an error.
 func (s *Span) End(status int, err error) {
 	if s.full == nil {
 		return
@@ -169,7 +173,7 @@ func (s *Span) End(status int, err error) {
 	s.full.End()
 }
 
-// traceparent is a header of that name, decoded.
+// traceparent is a decoded traceparent header.
 type traceparent struct {
 	trace [16]byte
 	id    [8]byte
@@ -177,9 +181,10 @@ type traceparent struct {
 	valid bool
 }
 
-// parse reads version 00 and the same fields of later ones.
+// parse reads version 00, and the same fields of later versions.
 func parse(text string) (p traceparent) {
-	if len(text) < 55 || text[2] != '-' || text[35] != '-' || text[52] != '-' || text[:2] == "ff" || len(text) > 55 && (text[:2] == "00" || text[55] != '-') || strings.ToLower(text) != text {
+	if len(text) < 55 || text[2] != '-' || text[35] != '-' || text[52] != '-' || text[:2] == "ff" || len(text) > 55 &&
+		(text[:2] == "00" || text[55] != '-') || strings.ToLower(text) != text {
 		return traceparent{}
 	}
 	var version, flags [1]byte

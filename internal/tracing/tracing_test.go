@@ -17,7 +17,7 @@ func env(pairs map[string]string) func(string) (string, bool) {
 
 const parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
-func TestASpanContinuesTheTraceWithAnIDOfItsOwn(t *testing.T) {
+func TestStart_ContinuesTraceWithNewSpanID(t *testing.T) {
 	tracer, err := tracing.Open(context.Background(), tracing.Options{Env: env(nil)})
 	if err != nil {
 		t.Fatal(err)
@@ -34,22 +34,24 @@ func TestASpanContinuesTheTraceWithAnIDOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestABrokenParentBeginsATraceOfItsOwn(t *testing.T) {
+func TestStart_InvalidParentBeginsNewTrace(t *testing.T) {
 	tracer, err := tracing.Open(context.Background(), tracing.Options{Env: env(nil)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, bad := range []string{"", "x", parent[:54], strings.ToUpper(parent), parent + "-x", "ff" + parent[2:], "00-" + strings.Repeat("0", 32) + parent[35:]} {
+	for _, bad := range []string{"", "x", parent[:54], strings.ToUpper(parent), parent + "-x", "ff" + parent[2:],
+		"00-" + strings.Repeat("0", 32) + parent[35:]} {
 		s := tracer.Start(context.Background(), http.Header{"Traceparent": {bad}}, tracing.Server, "x")
 		h := http.Header{}
 		s.Inject(h)
-		if got := h.Get("traceparent"); len(got) != 55 || got[3:35] == parent[3:35] || strings.Trim(got[3:35], "0") == "" {
+		if got := h.Get("traceparent"); len(got) != 55 || got[3:35] == parent[3:35] ||
+			strings.Trim(got[3:35], "0") == "" {
 			t.Errorf("%q gave %q", bad, got)
 		}
 	}
 }
 
-func TestSpansAreExportedWhereTheEnvironmentSaysSo(t *testing.T) {
+func TestOpen_ExportsSpansIfConfigured(t *testing.T) {
 	bodies := make(chan string, 1)
 	collector := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
@@ -58,7 +60,8 @@ func TestSpansAreExportedWhereTheEnvironmentSaysSo(t *testing.T) {
 	defer collector.Close()
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL) // the SDK reads it itself
 	t.Setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
-	tracer, err := tracing.Open(context.Background(), tracing.Options{Service: "orders", Env: env(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL})})
+	tracer, err := tracing.Open(context.Background(),
+		tracing.Options{Service: "orders", Env: env(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,13 +71,16 @@ func TestSpansAreExportedWhereTheEnvironmentSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := <-bodies
-	if !strings.HasPrefix(got, "/v1/traces ") || !strings.Contains(got, "invoke billing") || !strings.Contains(got, "orders") {
+	if !strings.HasPrefix(got, "/v1/traces ") || !strings.Contains(got, "invoke billing") ||
+		!strings.Contains(got, "orders") {
 		t.Errorf("got %q", got)
 	}
 }
 
-func TestAProtocolThatIsNotSpokenIsRefused(t *testing.T) {
-	_, err := tracing.Open(context.Background(), tracing.Options{Env: env(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})})
+func TestOpen_RefusesUnsupportedProtocol(t *testing.T) {
+	_, err := tracing.Open(context.Background(),
+		tracing.Options{Env: env(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x",
+			"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})})
 	if err == nil || !strings.Contains(err.Error(), "http/protobuf") {
 		t.Errorf("%v", err)
 	}

@@ -13,15 +13,15 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// authority is the certificate authority of a token. Its key follows from the token alone,
-// so every node has the same without ever sending it.
+// authority is the certificate authority that is derived from a token. Every node with the token
+// derives the same key, so the key is never sent.
 type authority struct {
 	name string // fingerprint of the token
 	cert *x509.Certificate
 	key  ed25519.PrivateKey
 }
 
-// The authority is as old and as lasting as its token: it has no end of its own.
+// The authority is valid as long as its token: it does not expire.
 func authorityTime() (from, to time.Time) {
 	return time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)
 }
@@ -35,25 +35,28 @@ func newAuthority(t Token) (*authority, error) {
 	id := sha256.Sum256(public)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: authorityPrefix + a.name}, SubjectKeyId: id[:20],
-		NotBefore: from, NotAfter: to, KeyUsage: x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
+		NotBefore: from, NotAfter: to, KeyUsage: x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true,
+		MaxPathLenZero: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, public, a.key)
 	if err == nil {
 		a.cert, err = x509.ParseCertificate(der)
 	}
 	if err != nil {
-		return nil, &fault.Error{Code: fault.Internal, Op: "trust.authority", Msg: "the cluster's certificate authority cannot be made", Err: err}
+		return nil, &fault.Error{Code: fault.Internal, Op: "trust.authority",
+			Msg: "the cluster's certificate authority cannot be made", Err: err}
 	}
 	return a, nil
 }
 
-// issue makes a certificate with a new key for a node, for the time given.
+// issue makes a certificate with a new key for a node, valid for the given time.
 func (a *authority) issue(id Identity, from, to time.Time) (*tls.Certificate, error) {
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, &fault.Error{Code: fault.Internal, Op: "trust.issue", Msg: "no key can be made", Err: err}
 	}
-	serial, _ := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120)) // fails only if rand does, which ends the program
+	// It fails only if rand does, which ends the program.
+	serial, _ := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{Organization: []string{"Quorate node"}, CommonName: id.Node},
 		NotBefore: from, NotAfter: to, KeyUsage: x509.KeyUsageDigitalSignature, BasicConstraintsValid: true,
@@ -61,11 +64,13 @@ func (a *authority) issue(id Identity, from, to time.Time) (*tls.Certificate, er
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, public, a.key)
 	if err != nil {
-		return nil, &fault.Error{Code: fault.Internal, Op: "trust.issue", Msg: "the certificate of node " + id.Node + " cannot be made", Err: err}
+		return nil, &fault.Error{Code: fault.Internal, Op: "trust.issue", Msg: "the certificate of node " + id.Node +
+			" cannot be made", Err: err}
 	}
 	leaf, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, &fault.Error{Code: fault.Internal, Op: "trust.issue", Msg: "the certificate of node " + id.Node + " cannot be read back", Err: err}
+		return nil, &fault.Error{Code: fault.Internal, Op: "trust.issue", Msg: "the certificate of node " + id.Node +
+			" cannot be read back", Err: err}
 	}
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: private, Leaf: leaf}, nil
 }

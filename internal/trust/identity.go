@@ -10,21 +10,20 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// DefaultTrustDomain and DefaultNamespace are what an application belongs to where nothing
-// else is said.
+// DefaultTrustDomain and DefaultNamespace apply to an application without its own settings.
 const (
 	DefaultTrustDomain = "public"
 	DefaultNamespace   = "default"
 )
 
-// App is an application as certificates name it.
+// App is an application as named in certificates.
 type App struct {
 	TrustDomain string
 	Namespace   string
 	ID          string
 }
 
-// NewApp is an application; an empty trust domain or namespace is the default one.
+// NewApp returns an application. An empty trust domain or namespace means the default one.
 func NewApp(trustDomain, namespace, id string) App {
 	if trustDomain == "" {
 		trustDomain = DefaultTrustDomain
@@ -35,14 +34,15 @@ func NewApp(trustDomain, namespace, id string) App {
 	return App{trustDomain, namespace, id}
 }
 
-// String is the SPIFFE id: spiffe://<trust domain>/ns/<namespace>/<app id>.
+// String returns the SPIFFE id: spiffe://<trust domain>/ns/<namespace>/<app id>.
 func (a App) String() string { return a.uri().String() }
 
 func (a App) uri() *url.URL {
 	return &url.URL{Scheme: "spiffe", Host: a.TrustDomain, Path: "/ns/" + a.Namespace + "/" + a.ID}
 }
 
-// ParseApp reads a SPIFFE id. ok is false for anything else, also for SPIFFE ids of another form.
+// ParseApp parses the SPIFFE id of an application. ok is false for any other text, including SPIFFE ids that do not
+// name an application.
 func ParseApp(id string) (App, bool) {
 	u, err := url.Parse(id)
 	if err != nil {
@@ -53,18 +53,19 @@ func ParseApp(id string) (App, bool) {
 
 func appOf(u *url.URL) (App, bool) {
 	parts := strings.Split(u.Path, "/")
-	if u.Scheme != "spiffe" || u.Host == "" || len(parts) != 4 || parts[0] != "" || parts[1] != "ns" || parts[2] == "" || parts[3] == "" {
+	if u.Scheme != "spiffe" || u.Host == "" || len(parts) != 4 || parts[0] != "" || parts[1] != "ns" ||
+		parts[2] == "" || parts[3] == "" {
 		return App{}, false
 	}
 	a := App{TrustDomain: u.Host, Namespace: parts[2], ID: parts[3]}
-	return a, a.String() == u.String() // nothing else may stand in it: user, port, query, fragment
+	return a, a.String() == u.String() // without user, port, query and fragment
 }
 
-// Identity is what a certificate says of a node.
+// Identity is what a certificate certifies about a node.
 type Identity struct {
 	Node   string // node id
-	Server string // the id under which the node speaks on the peer port; empty = any of the node's
-	Apps   []App  // that it serves
+	Server string // the id that the node uses on the peer port; empty = any of the node's
+	Apps   []App  // applications that it serves
 }
 
 // The URIs for what has no standard name.
@@ -109,13 +110,13 @@ func (id Identity) check() error {
 	return nil
 }
 
-// equal reports whether two identities say the same.
+// equal reports whether two identities are the same.
 func (id Identity) equal(o Identity) bool {
 	return id.Node == o.Node && id.Server == o.Server && slices.Equal(id.Apps, o.Apps)
 }
 
-// identityOf reads what a verified certificate says. A certificate made elsewhere may name
-// its node as a host does, by a DNS name; then Node is empty.
+// identityOf returns the identity in a verified certificate. In an external certificate, a DNS name may take the
+// place of the node id; Node is then empty.
 func identityOf(c *x509.Certificate) Identity {
 	var id Identity
 	for _, u := range c.URIs {
@@ -136,14 +137,15 @@ func identityOf(c *x509.Certificate) Identity {
 	return id
 }
 
-// speaksFor checks that a certificate that says id, and has these DNS names, may speak for a
-// server, and completes id.
+// speaksFor checks whether a certificate belongs to server. id is the identity in the certificate, and dns are its
+// DNS names. It returns id with the node and the server filled in.
 func (id Identity) speaksFor(server string, dns []string) (Identity, error) {
 	switch {
 	case id.Server == server && id.Node != "":
 		return id, nil
 	case id.Server != "":
-		return id, distrust(Unfit, fmt.Sprintf("it is the certificate of server %q, not of %q", id.Server, server), "two nodes have been mixed up, or a data directory was copied")
+		return id, distrust(Unfit, fmt.Sprintf("it is the certificate of server %q, not of %q", id.Server, server),
+			"two nodes have been mixed up, or a data directory was copied")
 	}
 	for _, node := range []string{server, nodeOf(server)} {
 		if node != "" && (id.Node == node || id.Node == "" && slices.Contains(dns, node)) {
@@ -155,11 +157,12 @@ func (id Identity) speaksFor(server string, dns []string) (Identity, error) {
 	if id.Node != "" {
 		said = []string{id.Node}
 	}
-	return id, distrust(Unfit, fmt.Sprintf("it is the certificate of node %q, not of %q", strings.Join(said, ", "), nodeOf(server)),
+	return id, distrust(Unfit, fmt.Sprintf("it is the certificate of node %q, not of %q", strings.Join(said, ", "),
+		nodeOf(server)),
 		"a certificate names its node in the URI quorate:node:<node id>, or in a DNS name that is the node id")
 }
 
-// nodeOf is the node id in a server id: what stands before the last dot.
+// nodeOf returns the node id in a server id: the part before the last dot.
 func nodeOf(server string) string {
 	if i := strings.LastIndexByte(server, '.'); i >= 0 {
 		return server[:i]

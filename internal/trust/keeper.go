@@ -11,16 +11,19 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Material is what trust rests on.
+// Material is the secrets and certificates that trust is based on.
 type Material struct {
 	Tokens []Token // one or two: the first issues and encrypts, all are accepted
-	Own    *Pair   // certificates made elsewhere: then the tokens make nothing but gossip keys
+	// Own is an external certificate. With it the tokens make only gossip keys.
+	Own *Pair
 }
 
-// Timing says how long certificates hold. Zero fields take defaults.
+// Timing is the validity of certificates. Zero fields mean defaults.
 type Timing struct {
-	Life     time.Duration // from the moment of issue; default a day. After two thirds of it the next one is issued
-	Backdate time.Duration // how much earlier it holds already, for clocks that are behind; default an hour
+	// Life is from the moment of issue; default one day. After two thirds of it the next one is issued.
+	Life time.Duration
+	// Backdate moves the beginning of the validity back, for clocks that are behind; default one hour.
+	Backdate time.Duration
 }
 
 func (t Timing) withDefaults() Timing {
@@ -33,19 +36,19 @@ func (t Timing) withDefaults() Timing {
 	return t
 }
 
-// Keeper holds the credentials of this node that are in effect, and renews them.
+// Keeper holds the current credentials of this node and renews them.
 type Keeper struct {
 	now     func() time.Time
 	timing  Timing
 	current atomic.Pointer[credentials]
 
-	mu       sync.Mutex // guards what follows, and orders changes of current
+	mu       sync.Mutex // guards the fields below, and orders changes of current
 	material Material
 	id       *Identity // nil until Identify
 	issued   time.Time
 }
 
-// credentials are what is in effect. They do not change.
+// credentials are the credentials in use. They do not change.
 type credentials struct {
 	own          bool
 	fingerprints []string // of the tokens
@@ -55,8 +58,8 @@ type credentials struct {
 	leaf         *tls.Certificate // nil until there is an identity
 }
 
-// NewKeeper makes a keeper that accepts others and has no certificate until Identify.
-// Errors: invalid.
+// NewKeeper returns a Keeper that can verify other nodes. Unless m has an external certificate, this node has no
+// certificate before Identify. NewKeeper returns fault.Invalid if the material is not valid.
 func NewKeeper(m Material, t Timing, now func() time.Time) (*Keeper, error) {
 	c, err := m.credentials()
 	if err != nil {
@@ -69,7 +72,8 @@ func NewKeeper(m Material, t Timing, now func() time.Time) (*Keeper, error) {
 
 func (m Material) credentials() (*credentials, error) {
 	if len(m.Tokens) == 0 || len(m.Tokens) > maxTokens {
-		return nil, fault.New(fault.Invalid, "trust.Keeper", fmt.Sprintf("there are %d cluster tokens, one or two are needed", len(m.Tokens)))
+		return nil, fault.New(fault.Invalid, "trust.Keeper",
+			fmt.Sprintf("there are %d cluster tokens, one or two are needed", len(m.Tokens)))
 	}
 	c := &credentials{own: m.Own != nil, roots: x509.NewCertPool()}
 	for i, t := range m.Tokens {
@@ -93,10 +97,10 @@ func (m Material) credentials() (*credentials, error) {
 	return c, nil
 }
 
-// Identify says who this node is, or that it serves other applications now, and issues its
-// certificate; one that was made elsewhere is checked. It reports whether the certificate
-// is another one now. After an error all stays as it was. Errors: invalid; denied for a
-// certificate made elsewhere that this node itself would refuse.
+// Identify sets the identity of this node, or changes its applications, and issues its certificate. If the
+// certificate is external, Identify checks it instead. changed is false if this node already has the identity id.
+// Identify returns fault.Invalid if id is not valid, and fault.Denied if the certificate is an external one that this
+// node itself would refuse. After an error nothing has changed.
 func (k *Keeper) Identify(id Identity) (changed bool, err error) {
 	if err := id.check(); err != nil {
 		return false, err
@@ -109,18 +113,17 @@ func (k *Keeper) Identify(id Identity) (changed bool, err error) {
 	return true, k.install(k.material, &id)
 }
 
-// Replace puts other material in the place of the old: everything that rests on tokens or
-// authorities that are not in it any more is refused from now on. After an error all stays
-// as it was. Errors as of Identify.
+// Replace replaces the tokens, authorities and external certificate of this node by m. Certificates that are based
+// on tokens or authorities that are not in m are refused from then on. After an error nothing has changed. It
+// returns the errors of Identify.
 func (k *Keeper) Replace(m Material) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.install(m, k.id)
 }
 
-// Renew issues the next certificate if it is time, or if the clock was set back behind the
-// beginning of the current one, and reports whether it did. Certificates made elsewhere are
-// renewed by Replace.
+// Renew issues a new certificate if the current one is due for renewal, or if the clock was set back to a time
+// before it was issued. changed reports whether it did. External certificates are not renewed here, but by Replace.
 func (k *Keeper) Renew() (changed bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -131,7 +134,7 @@ func (k *Keeper) Renew() (changed bool, err error) {
 	return true, k.install(k.material, k.id)
 }
 
-// install makes credentials and puts them into effect. The caller holds mu.
+// install makes credentials and starts to use them. The caller holds mu.
 func (k *Keeper) install(m Material, id *Identity) error {
 	c, err := m.credentials()
 	if err != nil {
@@ -153,13 +156,14 @@ func (k *Keeper) install(m Material, id *Identity) error {
 	return nil
 }
 
-// checkOwn refuses a certificate of this node that other nodes would refuse.
+// checkOwn returns an error for a certificate of this node that other nodes would refuse.
 func (c *credentials) checkOwn(id Identity, now time.Time) error {
 	var chain []*x509.Certificate
 	for _, der := range c.leaf.Certificate {
 		cert, err := x509.ParseCertificate(der)
 		if err != nil {
-			return &fault.Error{Code: fault.Invalid, Op: "trust.Identify", Msg: "the cluster certificate cannot be read", Err: err}
+			return &fault.Error{Code: fault.Invalid, Op: "trust.Identify",
+				Msg: "the cluster certificate cannot be read", Err: err}
 		}
 		chain = append(chain, cert)
 	}
@@ -172,12 +176,12 @@ func (c *credentials) checkOwn(id Identity, now time.Time) error {
 	return nil
 }
 
-// Keys are the keys for gossip: the first encrypts, all decrypt.
+// Keys returns the keys for gossip: the first encrypts, all decrypt.
 func (k *Keeper) Keys() [][]byte { return k.current.Load().keys }
 
-// Server is the configuration for a connection that was accepted, for the protocol named;
-// nil as long as there is no certificate. It asks for a certificate and verifies it, but
-// for whom it speaks for.
+// Server returns the TLS configuration for accepted connections of a protocol, or nil if this node has no
+// certificate yet. It requires a certificate of the caller and verifies it. It does not check which server the
+// certificate belongs to; Verify does.
 func (k *Keeper) Server(protocol string) *tls.Config {
 	c := k.config(protocol)
 	if c != nil {
@@ -186,12 +190,14 @@ func (k *Keeper) Server(protocol string) *tls.Config {
 	return c
 }
 
-// Client is the configuration for a connection that was dialled. It verifies the other
-// side's certificate, but for whom it speaks for.
+// Client returns the TLS configuration for dialled connections of a protocol, or nil if this node has no
+// certificate yet. It verifies the certificate of the other side. It does not check which server the certificate
+// belongs to; Verify does.
 func (k *Keeper) Client(protocol string) *tls.Config {
 	c := k.config(protocol)
 	if c != nil {
-		c.InsecureSkipVerify = true // names of hosts mean nothing here: VerifyConnection checks the chain, Verify the node
+		// Host names mean nothing here. VerifyConnection checks the chain, and Verify the node.
+		c.InsecureSkipVerify = true
 	}
 	return c
 }
@@ -203,21 +209,22 @@ func (k *Keeper) config(protocol string) *tls.Config {
 	}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*leaf}, NextProtos: []string{protocol},
-		SessionTicketsDisabled: true, // every connection is judged by what is in effect
+		SessionTicketsDisabled: true, // every connection is checked against the current credentials
 		VerifyConnection:       k.verifyChain,
 		Time:                   k.now,
 	}
 }
 
-// Status says what is in effect.
+// Status describes the credentials in use.
 type Status struct {
-	Own      bool     // certificates made elsewhere
-	Tokens   []string // fingerprints: the first is used, the second accepted
-	Apps     []App    // that the certificate names
+	Own      bool     // external certificates
+	Tokens   []string // fingerprints: the first is used, the second is accepted
+	Apps     []App    // in the certificate
 	NotAfter time.Time
 }
 
-// Status says what is in effect. Before Identify there is no certificate made here.
+// Status returns the credentials in use. Before Identify, a node without an external certificate has no
+// certificate.
 func (k *Keeper) Status() Status {
 	c := k.current.Load()
 	s := Status{Own: c.own, Tokens: c.fingerprints}

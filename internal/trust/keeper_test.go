@@ -19,7 +19,7 @@ import (
 	"github.com/quorate/quorate/internal/trust"
 )
 
-// clock is set by hand.
+// clock is set by tests.
 type clock struct{ at time.Time }
 
 func newClock() *clock { return &clock{time.Date(2030, 5, 6, 7, 8, 9, 0, time.UTC)} }
@@ -48,19 +48,19 @@ func keep(t testing.TB, m trust.Material, c *clock, id trust.Identity) *trust.Ke
 	return k
 }
 
-// meeting is how a handshake ended.
+// meeting is the outcome of a handshake.
 type meeting struct {
 	atDialler, atAcceptor error
 	client, server        tls.ConnectionState
 }
 
-// meet lets two nodes shake hands: what each of them says of the other.
+// meet performs a handshake of two nodes and returns what each reports of the other.
 func meet(t testing.TB, dialler, acceptor *trust.Keeper) meeting {
 	t.Helper()
 	a, b := wire(t)
 	done := make(chan error, 1)
 	conf := acceptor.Server("test/1")
-	conf.VerifyConnection = nil // the acceptor judges afterwards, so that both have a say
+	conf.VerifyConnection = nil // the acceptor verifies afterwards, so that both report
 	s := tls.Server(b, conf)
 	c := tls.Client(a, dialler.Client("test/1"))
 	go func() {
@@ -97,7 +97,7 @@ func wire(t testing.TB) (a, b net.Conn) {
 	return a, b
 }
 
-// judge is what the acceptor says of the dialler.
+// judge returns the acceptor's error about the dialler.
 func judge(t testing.TB, dialler, acceptor *trust.Keeper, server string) error {
 	t.Helper()
 	m := meet(t, dialler, acceptor)
@@ -121,7 +121,7 @@ func wantDoubt(t testing.TB, err error, want trust.Doubt, words ...string) {
 	}
 }
 
-func TestNodesOfOneTokenProveWhoTheyAre(t *testing.T) {
+func TestHandshake_NodesOfOneToken(t *testing.T) {
 	c, token := newClock(), trust.NewToken()
 	a, b := keep(t, tokens(token), c, identity("n1", "shop", "cart")), keep(t, tokens(token), c, identity("n2"))
 	m := meet(t, a, b)
@@ -144,23 +144,23 @@ func TestNodesOfOneTokenProveWhoTheyAre(t *testing.T) {
 	}
 }
 
-func TestACertificateOfAnotherTokenIsRefusedByBoth(t *testing.T) {
+func TestHandshake_RefusesOtherToken(t *testing.T) {
 	c := newClock()
 	ours, theirs := trust.NewToken(), trust.NewToken()
 	a, b := keep(t, tokens(ours), c, identity("n1")), keep(t, tokens(theirs), c, identity("n2"))
 	m := meet(t, a, b)
 	wantDoubt(t, m.atDialler, trust.Foreign, theirs.Fingerprint(), ours.Fingerprint(), `"n2"`, "--cluster-token-file")
 	if m.atAcceptor == nil || !strings.Contains(m.atAcceptor.Error(), "bad certificate") {
-		t.Errorf("the acceptor hears %v", m.atAcceptor)
+		t.Errorf("the acceptor got %v", m.atAcceptor)
 	}
 	both := keep(t, tokens(ours, theirs), c, identity("n3"))
 	wantDoubt(t, judge(t, both, b, "n3.d1"), trust.Foreign, ours.Fingerprint())
 	if err := judge(t, b, both, "n2.d1"); err == nil {
-		t.Error("the dialler took a certificate of another token")
+		t.Error("the dialler accepted a certificate of another token")
 	}
 }
 
-func TestTokensAreExchangedInThreeSteps(t *testing.T) {
+func TestReplace_ExchangesTokensInThreeSteps(t *testing.T) {
 	c := newClock()
 	old, next := trust.NewToken(), trust.NewToken()
 	steps := []trust.Material{tokens(old), tokens(old, next), tokens(next, old), tokens(next)}
@@ -176,7 +176,7 @@ func TestTokensAreExchangedInThreeSteps(t *testing.T) {
 	}
 }
 
-func TestWhatRestsOnAWithdrawnTokenIsRefusedAtOnce(t *testing.T) {
+func TestReplace_RefusesWithdrawnToken(t *testing.T) {
 	c := newClock()
 	old, next := trust.NewToken(), trust.NewToken()
 	a, b := keep(t, tokens(old), c, identity("n1")), keep(t, tokens(old, next), c, identity("n2"))
@@ -194,7 +194,7 @@ func TestWhatRestsOnAWithdrawnTokenIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
-func TestCertificatesHoldADayAndAreRenewedLongBefore(t *testing.T) {
+func TestCertificate_IsValidForADay(t *testing.T) {
 	c, token := newClock(), trust.NewToken()
 	a, b := keep(t, tokens(token), c, identity("n1")), keep(t, tokens(token), c, identity("n2"))
 	first := a.Status().NotAfter
@@ -208,7 +208,7 @@ func TestCertificatesHoldADayAndAreRenewedLongBefore(t *testing.T) {
 	}
 	c.add(-2 * time.Minute)
 	_, err := b.Verify(m.server, "n1.d1")
-	wantDoubt(t, err, trust.Untimed, "holds from", "clock")
+	wantDoubt(t, err, trust.Untimed, "is valid from", "clock")
 	c.add(61*time.Minute + 23*time.Hour)
 	if _, err := b.Verify(m.server, "n1.d1"); err != nil {
 		t.Errorf("an hour before its end: %v", err)
@@ -218,13 +218,14 @@ func TestCertificatesHoldADayAndAreRenewedLongBefore(t *testing.T) {
 	wantDoubt(t, err, trust.Untimed, "has expired at", "clock")
 }
 
-func TestRenewalComesAfterTwoThirdsAndWhenTheClockIsSetBack(t *testing.T) {
+func TestRenew_AfterTwoThirdsOrClockSetBack(t *testing.T) {
 	c := newClock()
 	k := keep(t, tokens(trust.NewToken()), c, identity("n1"))
 	for _, step := range []struct {
 		by   time.Duration
 		want bool
-	}{{0, false}, {15 * time.Hour, false}, {time.Hour + time.Second, true}, {0, false}, {-20 * time.Minute, false}, {-20 * time.Minute, true}, {0, false}, {100 * time.Hour, true}} {
+	}{{0, false}, {15 * time.Hour, false}, {time.Hour + time.Second, true}, {0, false}, {-20 * time.Minute,
+		false}, {-20 * time.Minute, true}, {0, false}, {100 * time.Hour, true}} {
 		c.add(step.by)
 		changed, err := k.Renew()
 		if err != nil || changed != step.want {
@@ -236,7 +237,7 @@ func TestRenewalComesAfterTwoThirdsAndWhenTheClockIsSetBack(t *testing.T) {
 	}
 }
 
-func TestANewApplicationMakesANewCertificate(t *testing.T) {
+func TestIdentify_NewApplicationMakesNewCertificate(t *testing.T) {
 	c, token := newClock(), trust.NewToken()
 	a, b := keep(t, tokens(token), c, identity("n1", "shop")), keep(t, tokens(token), c, identity("n2"))
 	if changed, err := a.Identify(identity("n1", "shop")); changed || err != nil {
@@ -249,14 +250,15 @@ func TestANewApplicationMakesANewCertificate(t *testing.T) {
 	if id, err := b.Verify(m.server, "n1.d1"); err != nil || len(id.Apps) != 2 {
 		t.Errorf("%+v %v", id, err)
 	}
-	for _, bad := range []trust.Identity{{}, {Node: "n1", Apps: []trust.App{trust.NewApp("", "", "a/b")}}, {Node: "n1", Apps: []trust.App{trust.NewApp("x y", "", "a")}}} {
+	for _, bad := range []trust.Identity{{}, {Node: "n1", Apps: []trust.App{trust.NewApp("", "", "a/b")}},
+		{Node: "n1", Apps: []trust.App{trust.NewApp("x y", "", "a")}}} {
 		if _, err := a.Identify(bad); err == nil {
 			t.Errorf("%+v is taken", bad)
 		}
 	}
 }
 
-func TestThereIsNoConfigurationWithoutACertificate(t *testing.T) {
+func TestKeeper_NoConfigurationWithoutCertificate(t *testing.T) {
 	k, err := trust.NewKeeper(tokens(trust.NewToken()), trust.Timing{}, newClock().now)
 	if err != nil || k.Client("x") != nil || k.Server("x") != nil {
 		t.Errorf("there is one, %v", err)
@@ -266,7 +268,7 @@ func TestThereIsNoConfigurationWithoutACertificate(t *testing.T) {
 	}
 }
 
-// elsewhere is an authority of somebody else's.
+// elsewhere is an external authority.
 type elsewhere struct {
 	t    testing.TB
 	name string
@@ -277,12 +279,15 @@ type elsewhere struct {
 
 func newElsewhere(t testing.TB, name string, c *clock) *elsewhere {
 	e := &elsewhere{t: t, name: name, c: c}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: c.now().Add(-time.Hour), NotAfter: c.now().Add(1000 * time.Hour), IsCA: true, BasicConstraintsValid: true}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
+		NotBefore: c.now().Add(-time.Hour), NotAfter: c.now().Add(1000 * time.Hour), IsCA: true,
+		BasicConstraintsValid: true}
 	e.cert, e.key = e.sign(template, nil, nil)
 	return e
 }
 
-func (e *elsewhere) sign(template, parent *x509.Certificate, by *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
+func (e *elsewhere) sign(template, parent *x509.Certificate, by *ecdsa.PrivateKey) (*x509.Certificate,
+	*ecdsa.PrivateKey) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		e.t.Fatal(err)
@@ -301,10 +306,11 @@ func (e *elsewhere) sign(template, parent *x509.Certificate, by *ecdsa.PrivateKe
 	return cert, key
 }
 
-// pair is a certificate with what change says.
+// pair returns a certificate that change has modified.
 func (e *elsewhere) pair(change func(*x509.Certificate), roots ...*elsewhere) *trust.Pair {
 	e.t.Helper()
-	template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "n1"}, NotBefore: e.c.now().Add(-time.Hour), NotAfter: e.c.now().Add(10 * time.Hour),
+	template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "n1"},
+		NotBefore: e.c.now().Add(-time.Hour), NotAfter: e.c.now().Add(10 * time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	change(template)
 	cert, key := e.sign(template, e.cert, e.key)
@@ -316,7 +322,8 @@ func (e *elsewhere) pair(change func(*x509.Certificate), roots ...*elsewhere) *t
 	for _, r := range append(roots, e) {
 		ca = append(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: r.cert.Raw})...)
 	}
-	p, err := trust.ReadPair(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), ca)
+	p, err := trust.ReadPair(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), ca)
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -332,18 +339,20 @@ func uri(t testing.TB, text string) *url.URL {
 	return u
 }
 
-func TestCertificatesMadeElsewhereNameTheirNodeByURIOrDNSName(t *testing.T) {
+func TestExternalCertificate_NamesNodeByURIOrDNSName(t *testing.T) {
 	c, token := newClock(), trust.NewToken()
 	e := newElsewhere(t, "Corp CA", c)
 	byURI := func(n *x509.Certificate) {
-		n.URIs = []*url.URL{uri(t, "quorate:node:n1"), uri(t, "spiffe://corp/ns/prod/shop"), uri(t, "spiffe://corp/other")}
+		n.URIs = []*url.URL{uri(t, "quorate:node:n1"), uri(t, "spiffe://corp/ns/prod/shop"),
+			uri(t, "spiffe://corp/other")}
 	}
 	byName := func(n *x509.Certificate) { n.DNSNames = []string{"n2", "n2.example"} }
 	a := keep(t, trust.Material{Tokens: []trust.Token{token}, Own: e.pair(byURI)}, c, identity("n1"))
 	b := keep(t, trust.Material{Tokens: []trust.Token{token}, Own: e.pair(byName)}, c, identity("n2"))
 	m := meet(t, a, b)
 	id, err := b.Verify(m.server, "n1.d7")
-	if err != nil || id.Node != "n1" || id.Server != "n1.d7" || len(id.Apps) != 1 || id.Apps[0] != trust.NewApp("corp", "prod", "shop") {
+	if err != nil || id.Node != "n1" || id.Server != "n1.d7" || len(id.Apps) != 1 ||
+		id.Apps[0] != trust.NewApp("corp", "prod", "shop") {
 		t.Errorf("by URI: %+v %v", id, err)
 	}
 	if id, err := a.Verify(m.client, "n2.d1"); err != nil || id.Node != "n2" {
@@ -356,7 +365,7 @@ func TestCertificatesMadeElsewhereNameTheirNodeByURIOrDNSName(t *testing.T) {
 	}
 }
 
-func TestACertificateThatOthersWouldRefuseIsRefusedAtTheStart(t *testing.T) {
+func TestIdentify_RefusesCertificateThatOthersWouldRefuse(t *testing.T) {
 	c, token := newClock(), trust.NewToken()
 	e, other := newElsewhere(t, "Corp CA", c), newElsewhere(t, "Other CA", c)
 	named := func(n *x509.Certificate) { n.DNSNames = []string{"n1"} }
@@ -365,10 +374,12 @@ func TestACertificateThatOthersWouldRefuseIsRefusedAtTheStart(t *testing.T) {
 		want trust.Doubt
 		text string
 	}{
-		"another node's":   {e.pair(func(n *x509.Certificate) { n.DNSNames = []string{"n2"} }), trust.Unfit, "n2"},
-		"expired":          {e.pair(func(n *x509.Certificate) { named(n); n.NotAfter = c.now().Add(-time.Minute) }), trust.Untimed, "has expired"},
-		"for one end only": {e.pair(func(n *x509.Certificate) { named(n); n.ExtKeyUsage = n.ExtKeyUsage[:1] }), trust.Unfit, "both ends"},
-		"nobody's at all":  {e.pair(func(*x509.Certificate) {}), trust.Unfit, "quorate:node:"},
+		"another node's": {e.pair(func(n *x509.Certificate) { n.DNSNames = []string{"n2"} }), trust.Unfit, "n2"},
+		"expired": {e.pair(func(n *x509.Certificate) { named(n); n.NotAfter = c.now().Add(-time.Minute) }),
+			trust.Untimed, "has expired"},
+		"for one end only": {e.pair(func(n *x509.Certificate) { named(n); n.ExtKeyUsage = n.ExtKeyUsage[:1] }),
+			trust.Unfit, "both ends"},
+		"of no node": {e.pair(func(*x509.Certificate) {}), trust.Unfit, "quorate:node:"},
 	} {
 		k, err := trust.NewKeeper(trust.Material{Tokens: []trust.Token{token}, Own: row.own}, trust.Timing{}, c.now)
 		if err != nil {
@@ -391,14 +402,16 @@ func TestACertificateThatOthersWouldRefuseIsRefusedAtTheStart(t *testing.T) {
 	m = meet(t, b, plain)
 	wantDoubt(t, m.atDialler, trust.Foreign, "--cluster-ca-file")
 	before := a.Status()
-	if err := a.Replace(trust.Material{Tokens: []trust.Token{token}, Own: e.pair(func(*x509.Certificate) {})}); err == nil || a.Status().NotAfter != before.NotAfter {
-		t.Errorf("a bad certificate took the place of a good one: %v", err)
+	if err := a.Replace(trust.Material{Tokens: []trust.Token{token},
+		Own: e.pair(func(*x509.Certificate) {})}); err == nil || a.Status().NotAfter != before.NotAfter {
+		t.Errorf("a bad certificate replaced a good one: %v", err)
 	}
 }
 
-func TestFilesThatDoNotBelongTogetherAreRefused(t *testing.T) {
+func TestReadPair_RefusesMismatchedFiles(t *testing.T) {
 	for _, files := range [][3]string{{}, {"x", "y", "z"}} {
-		if _, err := trust.ReadPair([]byte(files[0]), []byte(files[1]), []byte(files[2])); !fault.Is(err, fault.Invalid) {
+		if _, err := trust.ReadPair([]byte(files[0]), []byte(files[1]), []byte(files[2])); !fault.Is(err,
+			fault.Invalid) {
 			t.Errorf("%v: %v", files, err)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// A token is written as a prefix, which says what it is and names the version of the form,
-// and 40 characters of base32: 160 random bits, and a checksum of 40 bits.
+// The format of a token: a prefix and 40 characters of base32. The prefix names the kind of the token and the
+// version of the format. The characters encode 160 random bits and a checksum of 40 bits.
 const (
 	tokenFamily = "quorate_cluster"
 	tokenPrefix = tokenFamily + "1_"
@@ -26,13 +26,14 @@ const (
 	maxTokens   = 2
 )
 
-// Token is the secret of a cluster: who has it is a member. Only Reveal shows it.
+// Token is the secret of a cluster. Every node that has the token can join the cluster. Only Reveal returns the
+// text of the token; logs and errors do not contain it.
 type Token struct{ secret [secretLen]byte }
 
-// NewToken makes a token from the random source of the system.
+// NewToken returns a new random token.
 func NewToken() Token {
 	var t Token
-	_, _ = rand.Read(t.secret[:]) // never fails: it aborts the program instead
+	_, _ = rand.Read(t.secret[:]) // it never fails: it aborts the program instead
 	return t
 }
 
@@ -45,12 +46,12 @@ func (t Token) sum() []byte {
 	return h[:sumLen]
 }
 
-// Reveal is the token as it stands in a file.
+// Reveal returns the token as text, for the file that holds it.
 func (t Token) Reveal() string {
 	return tokenPrefix + tokenEncoding().EncodeToString(append(t.secret[:], t.sum()...))
 }
 
-// Fingerprint names the token without giving it away: 8 hexadecimal digits.
+// Fingerprint returns 8 hexadecimal digits that identify the token without revealing it.
 func (t Token) Fingerprint() string { return hex.EncodeToString(t.derive(labelFingerprint, 4)) }
 
 // String hides the token.
@@ -65,14 +66,16 @@ func (t Token) LogValue() slog.Value { return slog.StringValue(t.String()) }
 // MarshalText hides the token from JSON and YAML.
 func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
-// ParseToken reads a token. Errors have code invalid, say what is wrong, and never quote it.
+// ParseToken parses the text of a token. It returns fault.Invalid, with the reason, if the text is not a token.
+// Errors never quote the text.
 func ParseToken(text string) (Token, error) {
 	body, ok := strings.CutPrefix(text, tokenPrefix)
 	if !ok {
 		return Token{}, noToken(text)
 	}
 	if len(body) != tokenBody {
-		return Token{}, badToken("it has %d characters after %s, a token has %d: something is missing, or was added", len(body), tokenPrefix, tokenBody)
+		return Token{}, badToken("it has %d characters after %s, a token has %d: something is missing, or was added",
+			len(body), tokenPrefix, tokenBody)
 	}
 	raw, err := tokenEncoding().DecodeString(body)
 	if err != nil || len(raw) != secretLen+sumLen {
@@ -85,23 +88,25 @@ func ParseToken(text string) (Token, error) {
 	return t, nil
 }
 
-// noToken tells other versions of the form from what is no token at all.
+// noToken distinguishes other versions of the format from text that is no token.
 func noToken(text string) error {
 	if rest, ok := strings.CutPrefix(text, tokenFamily); ok {
-		if version, _, found := strings.Cut(rest, "_"); found && version != "" && len(version) <= 3 && strings.Trim(version, "0123456789") == "" {
+		if version, _, found := strings.Cut(rest, "_"); found && version != "" && len(version) <= 3 &&
+			strings.Trim(version, "0123456789") == "" {
 			return badToken("its form, number %s, is not known to this version, which knows 1", version)
 		}
 	}
-	return badToken("it does not begin with %s: passwords of one's own are too easily guessed", tokenPrefix)
+	return badToken("it does not begin with %s: a password that you choose is too easily guessed", tokenPrefix)
 }
 
 func badToken(format string, args ...any) error {
-	return &fault.Error{Code: fault.Invalid, Op: "trust.ParseToken", Msg: "this is no cluster token: " + fmt.Sprintf(format, args...), Hint: "make one with: quorate token create"}
+	return &fault.Error{Code: fault.Invalid, Op: "trust.ParseToken", Msg: "this is no cluster token: " +
+		fmt.Sprintf(format, args...), Hint: "make one with: quorate token create"}
 }
 
-// ParseTokens reads a file of tokens, one per line: one, or two while they are exchanged.
-// Empty lines and lines that begin with # do not count. Errors have code invalid, name the
-// line and never quote it.
+// ParseTokens parses a file with one token per line. A file has one token, or two while the token of the cluster is
+// being replaced. Empty lines and lines that begin with # are ignored. ParseTokens returns fault.Invalid if the file
+// is not valid; the error has the number of a line that is not a token. Errors never quote a line.
 func ParseTokens(file []byte) ([]Token, error) {
 	var out []Token
 	for i, line := range bytes.Split(file, []byte("\n")) {
@@ -117,18 +122,22 @@ func ParseTokens(file []byte) ([]Token, error) {
 	}
 	switch {
 	case len(out) == 0:
-		return nil, &fault.Error{Code: fault.Invalid, Op: "trust.ParseTokens", Msg: "there is no token in it", Hint: "make one with: quorate token create"}
+		return nil, &fault.Error{Code: fault.Invalid, Op: "trust.ParseTokens", Msg: "there is no token in it",
+			Hint: "make one with: quorate token create"}
 	case len(out) > maxTokens:
-		return nil, &fault.Error{Code: fault.Invalid, Op: "trust.ParseTokens", Msg: fmt.Sprintf("there are %d tokens in it, at most %d are allowed", len(out), maxTokens),
+		return nil, &fault.Error{Code: fault.Invalid, Op: "trust.ParseTokens",
+			Msg:  fmt.Sprintf("there are %d tokens in it, at most %d are allowed", len(out), maxTokens),
 			Hint: "the first one is used, the second one is accepted as well while tokens are exchanged"}
 	case len(out) == maxTokens && out[0] == out[1]:
-		return nil, &fault.Error{Code: fault.Invalid, Op: "trust.ParseTokens", Msg: "the same token stands in it twice", Hint: "remove one of the lines"}
+		return nil, &fault.Error{Code: fault.Invalid, Op: "trust.ParseTokens", Msg: "it holds the same token twice",
+			Hint: "remove one of the lines"}
 	}
 	return out, nil
 }
 
-// What is derived from a token. Each use has a label of its own, so that no key tells
-// anything about another. They never change: nodes of all versions must agree.
+// The labels from which keys are derived, together with a token. Each use of a key has its own label, so that keys
+// are independent of each other. The labels must never change, because nodes of all versions must derive the same
+// keys.
 const (
 	deriveSalt       = "quorate cluster token 1"
 	labelGossip      = "gossip key"
@@ -136,7 +145,7 @@ const (
 	labelFingerprint = "fingerprint"
 )
 
-// derive makes n bytes for a use, by HKDF with SHA-256.
+// derive returns n bytes for a use, by HKDF with SHA-256.
 func (t Token) derive(label string, n int) []byte {
 	key, err := hkdf.Key(sha256.New, t.secret[:], []byte(deriveSalt), label, n)
 	if err != nil {
@@ -145,5 +154,5 @@ func (t Token) derive(label string, n int) []byte {
 	return key
 }
 
-// GossipKey is the key for gossip: 32 bytes.
+// GossipKey returns the key for gossip: 32 bytes.
 func (t Token) GossipKey() []byte { return t.derive(labelGossip, 32) }

@@ -11,8 +11,7 @@ import (
 	"github.com/quorate/quorate/internal/trust"
 )
 
-// golden is a token of which everything that is derived is known. Nodes of all versions
-// must derive the same.
+// golden is a token whose derived keys are known. Nodes of all versions must derive the same.
 const golden = "quorate_cluster1_aaaqeayeaudaocajbifqydiob4ibceqtu55el56j"
 
 func parse(t testing.TB, text string) trust.Token {
@@ -24,28 +23,31 @@ func parse(t testing.TB, text string) trust.Token {
 	return token
 }
 
-func TestATokenSurvivesItsTextAndNoTwoAreAlike(t *testing.T) {
+func TestToken_RoundTripAndUnique(t *testing.T) {
 	seen := map[string]bool{}
 	for range 100 {
 		token := trust.NewToken()
 		text := token.Reveal()
 		if got := parse(t, text); got != token || seen[text] {
-			t.Fatalf("%s was read as another token, or came twice", text)
+			t.Fatalf("%s was parsed as another token, or was generated twice", text)
 		}
 		seen[text] = true
 	}
 }
 
-func TestWhatIsDerivedFromATokenNeverChanges(t *testing.T) {
+func TestToken_DerivedKeysNeverChange(t *testing.T) {
 	token := parse(t, golden)
 	if token.Reveal() != golden {
 		t.Errorf("it is written as %s", token.Reveal())
 	}
 	for what, got := range map[string][2]string{
-		"fingerprint":           {token.Fingerprint(), "f88f54a2"},
-		"gossip key":            {hex.EncodeToString(token.GossipKey()), "140043ef24c266ada0eab2ac3a6de16f6ba972f318474a60d9c46bea8f2593a8"},
-		"public key of the CA":  {trust.AuthorityKey(token), "0ddacd13a3f6de9e44bfa99e33dd4937584ab58647e53e813de4a4ec65676914"},
-		"certificate of the CA": {trust.AuthorityHash(token), "f3f2c9e73f9f2d4f36ad09e13dd01bf324ba2975870f569bcd23fc3902f8b8d5"},
+		"fingerprint": {token.Fingerprint(), "f88f54a2"},
+		"gossip key": {hex.EncodeToString(token.GossipKey()),
+			"140043ef24c266ada0eab2ac3a6de16f6ba972f318474a60d9c46bea8f2593a8"},
+		"public key of the CA": {trust.AuthorityKey(token),
+			"0ddacd13a3f6de9e44bfa99e33dd4937584ab58647e53e813de4a4ec65676914"},
+		"certificate of the CA": {trust.AuthorityHash(token),
+			"f3f2c9e73f9f2d4f36ad09e13dd01bf324ba2975870f569bcd23fc3902f8b8d5"},
 	} {
 		if got[0] != got[1] {
 			t.Errorf("%s is %s, was %s", what, got[0], got[1])
@@ -53,7 +55,7 @@ func TestWhatIsDerivedFromATokenNeverChanges(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoTokenIsRefusedWithTheReason(t *testing.T) {
+func TestParseToken_RefusesWithReason(t *testing.T) {
 	body := strings.TrimPrefix(golden, "quorate_cluster1_")
 	for text, want := range map[string]string{
 		"":                               "does not begin with quorate_cluster1_",
@@ -75,7 +77,8 @@ func TestWhatIsNoTokenIsRefusedWithTheReason(t *testing.T) {
 		"quorate_cluster1_" + body + " ": "41 characters",
 	} {
 		_, err := trust.ParseToken(text)
-		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "quorate token create") {
+		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "quorate token create") {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 		if len(text) > 20 && strings.Contains(err.Error(), text[18:]) {
@@ -84,7 +87,7 @@ func TestWhatIsNoTokenIsRefusedWithTheReason(t *testing.T) {
 	}
 }
 
-func TestAFileHoldsOneTokenOrTwo(t *testing.T) {
+func TestParseTokens_OneOrTwo(t *testing.T) {
 	a, b, c := trust.NewToken(), trust.NewToken(), trust.NewToken()
 	for _, ok := range []struct {
 		text string
@@ -107,20 +110,22 @@ func TestAFileHoldsOneTokenOrTwo(t *testing.T) {
 		a.Reveal() + "\nsecret-of-mine":                    "line 2: this is no cluster token",
 	} {
 		_, err := trust.ParseTokens([]byte(text))
-		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret-of-mine") {
+		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "secret-of-mine") {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
 }
 
-func TestATokenIsNeverPrinted(t *testing.T) {
+func TestToken_IsNeverPrinted(t *testing.T) {
 	token := parse(t, golden)
 	secret := golden[20:40]
 	text, err := json.Marshal(map[string]any{"t": token})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, got := range []string{fmt.Sprint(token), fmt.Sprintf("%v %+v %#v %s", token, token, token, token), string(text), token.LogValue().String(),
+	for _, got := range []string{fmt.Sprint(token), fmt.Sprintf("%v %+v %#v %s", token, token, token, token),
+		string(text), token.LogValue().String(),
 		fmt.Sprintf("%+v", trust.Material{Tokens: []trust.Token{token}})} {
 		if strings.Contains(got, secret) || strings.Contains(got, "[0 1 2") || strings.Contains(got, "0x0, 0x1") {
 			t.Errorf("the token is printed: %s", got)

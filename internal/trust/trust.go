@@ -1,12 +1,10 @@
-// Package trust decides which nodes belong to a cluster. From a cluster token it derives a
-// key for gossip and a certificate authority that is the same on every node, issues this
-// node's certificate, and judges the certificates of others; or it does the last of these
-// with certificates that were made elsewhere.
+// Package trust decides which nodes belong to a cluster. From a cluster token it derives a key for gossip
+// and a certificate authority that is the same on every node. It issues this node's certificate and
+// verifies those of other nodes. With external certificates it only verifies.
 //
-// It owns the form of tokens, the labels of derived keys, what a certificate of a node says,
-// and the reasons for which one is refused. It must never know files, the network, gossip
-// or what the nodes talk about: material is handed to it, and the clock too. It has no
-// goroutines; a Keeper is safe for concurrent use, all else is immutable.
+// It owns the format of tokens, the labels of derived keys, the content of node certificates, and the reasons for
+// refusing one. It does no I/O: the caller passes in tokens, certificates and the clock. It has no goroutines. A
+// Keeper is safe for concurrent use. All other types are immutable.
 package trust
 
 import (
@@ -15,23 +13,24 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Doubt is why a certificate is refused. The set is closed; its texts are metric labels.
+// Doubt is the reason why a certificate is refused. The constants below are all reasons. Their values are used as
+// metric labels.
 type Doubt string
 
 // The doubts.
 const (
 	Foreign Doubt = "authority"   // issued by an authority that this node does not accept
-	Untimed Doubt = "expired"     // its time is over, or has not come: by this node's clock
-	Unfit   Doubt = "certificate" // it is of the right authority and does not say what is needed
+	Untimed Doubt = "expired"     // expired or not valid yet, by this node's clock
+	Unfit   Doubt = "certificate" // of an accepted authority, but without what is needed
 )
 
-// Distrust is a certificate refused. It stands in the chain of the errors of this package.
+// Distrust is the error for a refused certificate. Errors of this package wrap it.
 type Distrust struct {
 	Doubt Doubt
 	Err   *fault.Error
 }
 
-// Error is what the fault says.
+// Error returns the text of the fault.
 func (d *Distrust) Error() string { return d.Err.Text() }
 
 // Unwrap returns the fault.

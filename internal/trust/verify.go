@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// verify checks that a chain was issued by an accepted authority and holds now.
+// verify checks that a chain was issued by an accepted authority and is valid now.
 func (c *credentials) verify(chain []*x509.Certificate, now time.Time) error {
 	if len(chain) == 0 {
 		return distrust(Unfit, "there is no certificate", "both nodes need a cluster token, or certificates")
@@ -21,7 +21,8 @@ func (c *credentials) verify(chain []*x509.Certificate, now time.Time) error {
 		between.AddCert(cert)
 	}
 	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
-		_, err := chain[0].Verify(x509.VerifyOptions{Roots: c.roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{usage}})
+		_, err := chain[0].Verify(x509.VerifyOptions{Roots: c.roots, Intermediates: between, CurrentTime: now,
+			KeyUsages: []x509.ExtKeyUsage{usage}})
 		if err != nil {
 			return c.doubt(chain[0], now, err)
 		}
@@ -29,8 +30,8 @@ func (c *credentials) verify(chain []*x509.Certificate, now time.Time) error {
 	return nil
 }
 
-// doubt says in words why a certificate is refused. What a certificate that is not trusted
-// says of itself is quoted, because it may be made up.
+// doubt converts err, with which the verification of leaf failed, to an error that explains the reason. It quotes
+// names in untrusted certificates, because they may be forged.
 func (c *credentials) doubt(leaf *x509.Certificate, now time.Time, err error) error {
 	who := fmt.Sprintf("the certificate of node %.128q", leaf.Subject.CommonName)
 	var invalid x509.CertificateInvalidError
@@ -41,35 +42,43 @@ func (c *credentials) doubt(leaf *x509.Certificate, now time.Time, err error) er
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return untimed(who, leaf, now)
 	case errors.As(err, &invalid) && invalid.Reason == x509.IncompatibleUsage:
-		return distrust(Unfit, who+" does not allow both ends of a connection", "nodes call each other: issue it for server and client authentication")
+		return distrust(Unfit, who+" does not allow both ends of a connection",
+			"nodes call each other: issue it for server and client authentication")
 	}
-	return &Distrust{Doubt: Unfit, Err: &fault.Error{Code: fault.Denied, Op: "trust.Verify", Msg: who + " cannot be used", Err: err}}
+	return &Distrust{Doubt: Unfit,
+		Err: &fault.Error{Code: fault.Denied, Op: "trust.Verify", Msg: who + " cannot be used", Err: err}}
 }
 
 func (c *credentials) foreign(who string, leaf *x509.Certificate) error {
 	theirs, byToken := strings.CutPrefix(leaf.Issuer.CommonName, authorityPrefix)
 	switch {
 	case c.own:
-		return distrust(Foreign, fmt.Sprintf("%s was issued by %.128q, which is none of the authorities in --cluster-ca-file", who, leaf.Issuer.CommonName), "give all nodes certificates of one authority")
+		return distrust(Foreign, fmt.Sprintf("%s was issued by %.128q, which is none of the authorities in "+
+			"--cluster-ca-file", who, leaf.Issuer.CommonName), "give all nodes certificates of one authority")
 	case !byToken:
-		return distrust(Foreign, fmt.Sprintf("%s was issued by %.128q, but this node has a cluster token", who, leaf.Issuer.CommonName), "give all nodes the same cluster token, or all of them certificates of one authority")
+		return distrust(Foreign, fmt.Sprintf("%s was issued by %.128q, but this node has a cluster token", who,
+			leaf.Issuer.CommonName),
+			"give all nodes the same cluster token, or all of them certificates of one authority")
 	}
-	return distrust(Foreign, fmt.Sprintf("%s was issued under cluster token %.8q, and this node accepts %s", who, theirs, strings.Join(c.fingerprints, " and ")),
+	return distrust(Foreign, fmt.Sprintf("%s was issued under cluster token %.8q, and this node accepts %s", who,
+		theirs, strings.Join(c.fingerprints, " and ")),
 		"give both nodes the same --cluster-token-file; while tokens are exchanged, both files need both tokens")
 }
 
 func untimed(who string, leaf *x509.Certificate, now time.Time) error {
 	at := func(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 	if now.Before(leaf.NotBefore) {
-		return distrust(Untimed, fmt.Sprintf("%s holds from %s on, and this node's clock says %s", who, at(leaf.NotBefore), at(now)), "compare the clocks of both nodes")
+		return distrust(Untimed, fmt.Sprintf("%s is valid from %s on, and this node's clock says %s", who,
+			at(leaf.NotBefore), at(now)), "compare the clocks of both nodes")
 	}
-	return distrust(Untimed, fmt.Sprintf("%s has expired at %s, and this node's clock says %s", who, at(leaf.NotAfter), at(now)),
+	return distrust(Untimed, fmt.Sprintf("%s has expired at %s, and this node's clock says %s", who,
+		at(leaf.NotAfter), at(now)),
 		"compare the clocks of both nodes; one that was made elsewhere has to be replaced")
 }
 
-// Verify checks the certificate of the other side of a connection: that an accepted
-// authority issued it, that it holds now, and that it may speak for server, which the other
-// side claims to be. Its errors contain a Distrust.
+// Verify checks the certificate of the other side of a connection. An accepted authority must have issued it, it
+// must be valid now, and it must belong to server, the id that the other side claims. Verify returns the identity
+// in the certificate. Its errors wrap a Distrust.
 func (k *Keeper) Verify(state tls.ConnectionState, server string) (Identity, error) {
 	c := k.current.Load()
 	if err := c.verify(state.PeerCertificates, k.now()); err != nil {
@@ -79,7 +88,7 @@ func (k *Keeper) Verify(state tls.ConnectionState, server string) (Identity, err
 	return identityOf(leaf).speaksFor(server, leaf.DNSNames)
 }
 
-// verifyChain checks all but whom the certificate speaks for.
+// verifyChain checks everything except which server the certificate belongs to.
 func (k *Keeper) verifyChain(state tls.ConnectionState) error {
 	return k.current.Load().verify(state.PeerCertificates, k.now())
 }

@@ -1,20 +1,20 @@
-// Package backup is the format of a backup file: all data of a cluster, group by group, in a
-// form that depends neither on the database engine nor on the log.
+// Package backup reads and writes backup files. A file holds all data of a cluster, group by group, in a form that
+// depends neither on the database engine nor on the log.
 //
-// It owns the bytes, their checksums and what is said about files that are damaged, cut off,
-// of another program or of a newer version. It must never know groups, machines or the
-// network. It has no goroutines; a Writer or Reader is for one goroutine.
+// It owns the file format, its checksums and the errors for files that are damaged, truncated, of another program
+// or of a newer version. It never uses groups, machines or the network. It has no goroutines. Only one goroutine
+// may use a Writer or a Reader.
 //
-// A file is a magic and frames:
+// A file is a magic number and frames:
 //
 //	file    "QRBACKUP" version(2) frame*
 //	frame   type(1) length(4) payload CRC-32C of type, length and payload(4)
 //
-// in the order: header; for each group in ascending order its begin, records in the order of
-// their keys, remembered results, its end; trailer. Numbers are big-endian, those in records
-// uvarints. Header, begin, end and trailer are JSON, so that later versions can say more.
-// The end of a group says its length, its counts and a CRC-64 over its frames; the trailer
-// says the same of the file, and nothing follows it.
+// The first frame is the header, and the last one is the trailer. Between them are the groups in ascending order.
+// Each group has a begin frame, records in the order of their keys, remembered results, and an end frame. Numbers
+// in frames are big-endian. Numbers in records are uvarints. Header, begin, end and trailer are JSON, so that
+// later versions can add fields. The end of a group holds the group's length, its counts and a CRC-64 over its
+// frames. The trailer holds the length, the counts and a CRC-64 of the whole file. Nothing follows the trailer.
 package backup
 
 import (
@@ -34,11 +34,11 @@ const (
 	headSize  = len(magic) + 2
 	frameHead = 1 + 4
 
-	// maxFrame bounds a frame: the largest record there can be, and room around it.
+	// maxFrame bounds a frame: the largest possible record and some overhead.
 	maxFrame = 80 << 20
 
-	// PartSize is about how much a frame of records holds: it becomes one log entry when the
-	// file is restored.
+	// PartSize is the approximate size in bytes of a frame of records. A restore writes each such frame as one log
+	// entry.
 	PartSize = 512 << 10
 )
 
@@ -52,10 +52,10 @@ const (
 	frameTrailer    = 6
 )
 
-// Header says what a file is a backup of.
+// Header describes a backup file.
 type Header struct {
 	Created    time.Time `json:"created"`
-	Node       string    `json:"node"`      // that wrote it
+	Node       string    `json:"node"`      // the node that wrote it
 	Program    string    `json:"program"`   // version of the program
 	Cluster    string    `json:"cluster"`   // name
 	ClusterID  string    `json:"clusterId"` // of the cluster that was backed up
@@ -65,7 +65,7 @@ type Header struct {
 	Groups     []Group   `json:"groups"` // one for each partition, in order
 }
 
-// Formats are the versions of what the data came from.
+// Formats are the format versions of the backed up data.
 type Formats struct {
 	Command uint32 `json:"command"` // log entries
 	File    uint32 `json:"file"`    // this file
@@ -74,9 +74,9 @@ type Formats struct {
 // Group is the state of one group that the file holds.
 type Group struct {
 	ID       uint32 `json:"id"`
-	Index    uint64 `json:"index"`    // the leader's commit index that the state is not older than
+	Index    uint64 `json:"index"`    // the leader's commit index; the state is at least as new
 	Term     uint64 `json:"term"`     // the term in which it was confirmed
-	Applied  uint64 `json:"applied"`  // entry after which the state is as saved
+	Applied  uint64 `json:"applied"`  // the last entry that is part of the state
 	Revision uint64 `json:"revision"` // counter of ETags
 	Clock    uint64 `json:"clock"`    // cluster time, Unix milliseconds
 }
@@ -89,7 +89,7 @@ type Record struct {
 	ExpireAt    uint64 // cluster time, Unix milliseconds; 0 = never
 }
 
-// Remembered is the result of a request that its client may repeat.
+// Remembered is the remembered result of a request, which its client may retry.
 type Remembered struct {
 	Key         string
 	ExpireAt    uint64
@@ -97,7 +97,7 @@ type Remembered struct {
 	Result      []byte
 }
 
-// Totals count what a group, or the file, holds.
+// Totals are counts of a group or of the file.
 type Totals struct {
 	Keys       uint64 `json:"keys"`
 	Remembered uint64 `json:"remembered"`
@@ -128,7 +128,7 @@ var (
 
 func sumText(sum uint64) string { return fmt.Sprintf("%016x", sum) }
 
-// validate refuses a header that no restore could follow.
+// validate returns an error for a header that no restore could use.
 func (h *Header) validate() error {
 	if h.Partitions == 0 || len(h.Groups) != int(h.Partitions) {
 		return damaged("header", fmt.Sprintf("it has %d groups for %d partitions", len(h.Groups), h.Partitions))
@@ -142,11 +142,12 @@ func (h *Header) validate() error {
 }
 
 func damaged(part, why string) error {
-	return &fault.Error{Code: fault.Corrupt, Op: "backup.Read", Msg: fmt.Sprintf("the backup is damaged at its %s: %s", part, why),
+	return &fault.Error{Code: fault.Corrupt, Op: "backup.Read",
+		Msg:  fmt.Sprintf("the backup is damaged at its %s: %s", part, why),
 		Hint: "use another copy of the file; nothing was changed"}
 }
 
 func torn(part string) error {
-	return &fault.Error{Code: fault.Corrupt, Op: "backup.Read", Msg: "the backup is cut off at its " + part,
-		Hint: "it was not written or copied to its end: use another copy; nothing was changed"}
+	return &fault.Error{Code: fault.Corrupt, Op: "backup.Read", Msg: "the backup is truncated at its  " + part,
+		Hint: "it was not written or copied completely: use another copy; nothing was changed"}
 }

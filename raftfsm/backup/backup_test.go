@@ -16,7 +16,8 @@ import (
 )
 
 func header(partitions int) backup.Header {
-	h := backup.Header{Created: time.Unix(1_764_000_000, 0).UTC(), Node: "n1", Program: "v1", Cluster: "default", ClusterID: "c1", Partitions: uint32(partitions)}
+	h := backup.Header{Created: time.Unix(1_764_000_000, 0).UTC(), Node: "n1", Program: "v1", Cluster: "default",
+		ClusterID: "c1", Partitions: uint32(partitions)}
 	for i := range partitions {
 		h.Groups = append(h.Groups, backup.Group{ID: uint32(i), Index: 10, Term: 2, Applied: 9, Revision: 7, Clock: 5})
 	}
@@ -26,12 +27,13 @@ func header(partitions int) backup.Header {
 func records(store string, n int) []backup.Record {
 	var out []backup.Record
 	for i := range n {
-		out = append(out, backup.Record{Store: store, Key: fmt.Sprintf("a||%03d", i), Value: []byte(strings.Repeat("v", i)), ExpireAt: uint64(i % 3), ContentType: strings.Repeat("t", i%2)})
+		out = append(out, backup.Record{Store: store, Key: fmt.Sprintf("a||%03d", i),
+			Value: []byte(strings.Repeat("v", i)), ExpireAt: uint64(i % 3), ContentType: strings.Repeat("t", i%2)})
 	}
 	return out
 }
 
-// file writes two groups.
+// file returns a backup with two groups.
 func file(t testing.TB) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -41,7 +43,8 @@ func file(t testing.TB) []byte {
 		check(t, w.Begin(id))
 		check(t, w.Records(records("/orders", 5)))
 		check(t, w.Records(records("/users", 3)))
-		check(t, w.Remembered([]backup.Remembered{{Key: "\x01ab", ExpireAt: 9, Fingerprint: 1 << 63, Result: []byte{1, 0, 0, 0}}}))
+		check(t, w.Remembered([]backup.Remembered{{Key: "\x01ab", ExpireAt: 9, Fingerprint: 1 << 63,
+			Result: []byte{1, 0, 0, 0}}}))
 		_, err := w.End()
 		check(t, err)
 	}
@@ -80,7 +83,7 @@ func split(id string) (string, string) {
 	return ns, name
 }
 
-func TestWhatIsWrittenIsReadBack(t *testing.T) {
+func TestReader_ReadsWhatWriterWrote(t *testing.T) {
 	parts, err := readAll(file(t))
 	if !errors.Is(err, io.EOF) {
 		t.Fatal(err)
@@ -102,21 +105,22 @@ func TestWhatIsWrittenIsReadBack(t *testing.T) {
 	}
 	s, err := backup.Inspect(bytes.NewReader(file(t)), split)
 	check(t, err)
-	if len(s.Stores) != 2 || s.Stores[0].Name != "orders" || s.Stores[0].Keys != 10 || s.Totals.Keys != 16 || len(s.Parts) != 2 || s.Totals.Bytes == 0 {
+	if len(s.Stores) != 2 || s.Stores[0].Name != "orders" || s.Stores[0].Keys != 10 || s.Totals.Keys != 16 ||
+		len(s.Parts) != 2 || s.Totals.Bytes == 0 {
 		t.Errorf("summary %+v", s)
 	}
 }
 
-func TestEveryCutIsToldFromAWholeFile(t *testing.T) {
+func TestReader_DetectsTruncatedFile(t *testing.T) {
 	whole := file(t)
 	for n := range len(whole) {
 		_, err := readAll(whole[:n])
 		want := fault.Corrupt
 		if n < 8 {
-			want = fault.Invalid // that is nobody's file
+			want = fault.Invalid // not recognised as a backup file
 		}
 		if !fault.Is(err, want) {
-			t.Fatalf("cut to %d of %d bytes: %v", n, len(whole), err)
+			t.Fatalf("truncated to %d of %d bytes: %v", n, len(whole), err)
 		}
 	}
 	if _, err := readAll(append(whole, 0)); !fault.Is(err, fault.Corrupt) {
@@ -124,7 +128,7 @@ func TestEveryCutIsToldFromAWholeFile(t *testing.T) {
 	}
 }
 
-func TestEveryFlippedBitIsFound(t *testing.T) {
+func TestReader_DetectsEveryFlippedBit(t *testing.T) {
 	whole := file(t)
 	for i := range whole {
 		for bit := range 8 {
@@ -137,7 +141,7 @@ func TestEveryFlippedBitIsFound(t *testing.T) {
 	}
 }
 
-func TestForeignAndNewerFilesAreRefusedInWords(t *testing.T) {
+func TestReader_RefusesForeignAndNewerFiles(t *testing.T) {
 	newer := file(t)
 	newer[9] = backup.Version + 1
 	for name, c := range map[string]struct {
@@ -155,8 +159,8 @@ func TestForeignAndNewerFilesAreRefusedInWords(t *testing.T) {
 	}
 }
 
-// Damage that checksums do not show: whoever wrote this file was wrong.
-func TestFilesThatBreakTheOrderAreRefused(t *testing.T) {
+// Damage that checksums do not show, because the writer was wrong.
+func TestReader_RefusesWrongOrder(t *testing.T) {
 	write := func(f func(w *backup.Writer)) []byte {
 		var out bytes.Buffer
 		w, err := backup.NewWriter(&out, header(1))
@@ -168,10 +172,15 @@ func TestFilesThatBreakTheOrderAreRefused(t *testing.T) {
 	}
 	one := records("/s", 1)
 	for name, b := range map[string][]byte{
-		"a group left out":     write(func(*backup.Writer) {}),
-		"the wrong group":      write(func(w *backup.Writer) { check(t, w.Begin(1)); _, _ = w.End() }),
-		"a group that goes on": write(func(w *backup.Writer) { check(t, w.Begin(0)) }),
-		"a key twice":          write(func(w *backup.Writer) { check(t, w.Begin(0)); check(t, w.Records(append(one, one...))); _, _ = w.End() }),
+		"a group left out":       write(func(*backup.Writer) {}),
+		"the wrong group":        write(func(w *backup.Writer) { check(t, w.Begin(1)); _, _ = w.End() }),
+		"a group without an end": write(func(w *backup.Writer) { check(t, w.Begin(0)) }),
+		"a key twice": write(func(w *backup.Writer) {
+			check(t, w.Begin(0))
+			check(t,
+				w.Records(append(one, one...)))
+			_, _ = w.End()
+		}),
 		"a key twice, in frames": write(func(w *backup.Writer) {
 			check(t, w.Begin(0))
 			check(t, w.Records(one))

@@ -6,7 +6,7 @@ import (
 	"sort"
 )
 
-// Summary is what a file holds, after all of it was verified.
+// Summary is the content of a file, in numbers. All of the file was verified.
 type Summary struct {
 	Header
 	Totals Totals         `json:"totals"`
@@ -29,8 +29,8 @@ type StoreSummary struct {
 	Expiring  uint64 `json:"expiring"` // keys with an expiry
 }
 
-// Inspect reads a file to its end and verifies every checksum. split turns the cluster-wide
-// id of a store into its namespace and name.
+// Inspect reads a backup file to its end, verifies every checksum and returns a summary. split splits the
+// cluster-wide id of a store into its namespace and its name.
 func Inspect(r io.Reader, split func(id string) (namespace, name string)) (Summary, error) {
 	b, err := NewReader(r)
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 	"io"
 
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/internal/fields"
+	"github.com/quorate/quorate/internal/lenprefix"
 )
 
-// Reader reads and verifies a file from front to back. Nothing it has given out is to be
-// trusted as a whole before Next has returned io.EOF: only then the trailer was seen.
+// Reader reads and verifies a backup file from front to back. The whole file is verified only when Next has
+// returned io.EOF, after the trailer.
 type Reader struct {
 	Header Header
 
@@ -29,7 +29,7 @@ type Reader struct {
 	done  bool
 }
 
-// state is where in a file a Reader is.
+// state is the position of a Reader within the structure of a file.
 type state uint8
 
 const (
@@ -55,8 +55,8 @@ type Part struct {
 	Totals     Totals
 }
 
-// NewReader reads the header. Errors: invalid for a file of another program or a newer
-// version, corrupt for one that is damaged or cut off.
+// NewReader returns a Reader and reads the header of the file. It returns fault.Invalid for a file of another
+// program or of a newer version, and fault.Corrupt for a damaged or truncated file.
 func NewReader(r io.Reader) (*Reader, error) {
 	b := &Reader{r: bufio.NewReaderSize(r, 256<<10)}
 	head := make([]byte, headSize)
@@ -67,14 +67,15 @@ func NewReader(r io.Reader) (*Reader, error) {
 			return nil, err
 		}
 		return nil, &fault.Error{Code: fault.Invalid, Op: "backup.Read", Msg: "this is not a backup of this program",
-			Hint: "name a file that quorate snapshot save has written"}
+			Hint: "name a file that quorate backup save has written"}
 	case isEnd(err):
 		return nil, torn("header")
 	case err != nil:
 		return nil, err
 	}
 	if v := binary.BigEndian.Uint16(head[len(magic):]); v != Version {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "backup.Read", Msg: fmt.Sprintf("the backup has format %d, this version understands up to %d", v, Version),
+		return nil, &fault.Error{Code: fault.Invalid, Op: "backup.Read",
+			Msg:  fmt.Sprintf("the backup has format %d, this version understands up to %d", v, Version),
 			Hint: "use the version of quorate that wrote it, or a newer one"}
 	}
 	b.whole.take(head)
@@ -94,7 +95,7 @@ func NewReader(r io.Reader) (*Reader, error) {
 
 func isEnd(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
 
-// frame reads one frame; the payload is good until the next one.
+// frame reads one frame. The payload is valid until the next call.
 func (b *Reader) frame(part string) (kind byte, payload []byte, err error) {
 	b.buf.Reset()
 	if err := b.read(frameHead, part); err != nil {
@@ -115,7 +116,7 @@ func (b *Reader) frame(part string) (kind byte, payload []byte, err error) {
 	return frame[0], body[frameHead:], nil
 }
 
-// read appends n bytes to the buffer. Memory grows with what comes, not with n.
+// read appends n bytes to the buffer. Memory grows with the bytes read, not with n.
 func (b *Reader) read(n int, part string) error {
 	_, err := io.CopyN(&b.buf, b.r, int64(n))
 	if isEnd(err) {
@@ -124,13 +125,13 @@ func (b *Reader) read(n int, part string) error {
 	return err
 }
 
-// account takes the frame just read into the sums.
+// account adds the frame just read to the sums.
 func (b *Reader) account() {
 	b.whole.take(b.buf.Bytes())
 	b.group.take(b.buf.Bytes())
 }
 
-// Next returns the next part, and io.EOF after the trailer of a file that is whole.
+// Next returns the next part. It returns io.EOF after the trailer of a complete file.
 func (b *Reader) Next() (Part, error) {
 	if b.done {
 		return Part{}, io.EOF
@@ -155,7 +156,7 @@ func (b *Reader) Next() (Part, error) {
 	return p, nil
 }
 
-// part names where the reader is, for people.
+// part names the position of the reader, for error messages.
 func (b *Reader) part() string {
 	switch {
 	case b.state != between:
@@ -177,7 +178,7 @@ func (b *Reader) nothingFollows() error {
 	return damaged("end", "bytes follow it")
 }
 
-// take decodes a frame, if it may stand here.
+// take decodes a frame if it may come at this position.
 func (b *Reader) take(kind byte, payload []byte) (Part, error) {
 	p := Part{Group: b.next - 1}
 	bad := func(why string) (Part, error) { return Part{}, damaged(b.part(), why) }
@@ -227,7 +228,8 @@ func checkEnd(payload []byte, have *sums) error {
 		return err
 	}
 	if v.Totals != have.Totals || v.Sum != sumText(have.crc) {
-		return fmt.Errorf("it ends with %d keys and checksum %s, %d and %s were expected", have.Keys, sumText(have.crc), v.Keys, v.Sum)
+		return fmt.Errorf("it ends with %d keys and checksum %s, %d and %s were expected", have.Keys,
+			sumText(have.crc), v.Keys, v.Sum)
 	}
 	return nil
 }
@@ -235,7 +237,7 @@ func checkEnd(payload []byte, have *sums) error {
 var errForm = errors.New("a record breaks the format")
 
 func (b *Reader) records(payload []byte) ([]Record, error) {
-	c := fields.Reader{Rest: bytes.Clone(payload)}
+	c := lenprefix.Reader{Rest: bytes.Clone(payload)}
 	var out []Record
 	store := ""
 	for len(c.Rest) > 0 && !c.Bad {
@@ -261,7 +263,7 @@ func (b *Reader) records(payload []byte) ([]Record, error) {
 }
 
 func decodeRemembered(payload []byte) ([]Remembered, error) {
-	c := fields.Reader{Rest: bytes.Clone(payload)}
+	c := lenprefix.Reader{Rest: bytes.Clone(payload)}
 	var out []Remembered
 	for len(c.Rest) > 0 {
 		m := Remembered{Key: c.Text(), ExpireAt: c.Uvarint(), Fingerprint: c.Uvarint(), Result: c.Bytes()}

@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Writer writes a file: Begin, Records, Remembered and End for each group, then Close.
-// After an error the file is worth nothing.
+// Writer writes a backup file. Call Begin, Records, Remembered and End for each group, and Close at the end. After
+// an error the file is unusable.
 type Writer struct {
 	w     io.Writer
 	buf   bytes.Buffer
@@ -31,7 +31,7 @@ func (s *sums) take(frame []byte) {
 	s.crc = crc64.Update(s.crc, ecma, frame)
 }
 
-// NewWriter begins a file.
+// NewWriter writes the header and returns a Writer.
 func NewWriter(w io.Writer, h Header) (*Writer, error) {
 	h.Formats.File = Version
 	if err := h.validate(); err != nil {
@@ -52,7 +52,7 @@ func (b *Writer) Begin(group uint32) error {
 	return b.json(frameBegin, begin{ID: group})
 }
 
-// Records writes records, whose keys must follow each other in byte order of store and key.
+// Records writes records. Their keys must be in ascending byte order of store and key.
 func (b *Writer) Records(records []Record) error {
 	if len(records) == 0 {
 		return nil
@@ -107,7 +107,7 @@ func (b *Writer) End() (Totals, error) {
 	return t, b.json(frameEnd, end{Totals: t, Sum: sumText(b.group.crc)})
 }
 
-// Close writes the trailer. It does not close what is written to.
+// Close writes the trailer. It does not close the underlying writer.
 func (b *Writer) Close() (Totals, error) {
 	t := b.whole.Totals
 	return t, b.json(frameTrailer, end{Totals: t, Sum: sumText(b.whole.crc)})

@@ -1,20 +1,18 @@
-// Package command is the format of one log entry: what a leader proposes and every
-// replica applies.
+// Package command defines the format of a log entry, which a leader proposes and every replica applies.
 //
-// It owns the types below and their versioned binary form. It must never know a clock,
-// the network, random numbers, the operating system or raft: the same bytes mean the
-// same thing on every node for ever. It has no goroutines.
+// It owns the types below and their versioned binary form. It never uses a clock, the network, random numbers, the
+// operating system or raft. So the same bytes always have the same meaning on every node. It has no goroutines.
 package command
 
-// Version is the newest form this build writes and the newest it can apply. An entry is
-// written in the lowest form that has what it asks for, and a form above the first only
-// after every server of the group is known to understand it (see group). An entry of a
-// higher version than this halts the replica (see kv); it is never skipped.
+// Version is the newest format version that this build writes and applies. An entry is written in the lowest
+// version that can hold it. A version above 1 is used only after every server of the group has reported that it
+// understands this version (see package group). If a replica receives an entry of a version that it does not
+// understand, it halts (see package kv). It never skips such an entry.
 //
-// Version 1 has KindWrite to KindTick, version 2 also KindRestore and KindFormat.
+// Version 1 has KindWrite to KindTick. Version 2 adds KindRestore and KindFormat.
 const Version = 2
 
-// Kind says what one Request asks of the state machine.
+// Kind is what a Request does.
 type Kind uint8
 
 // The kinds. Numbers are part of the format.
@@ -23,8 +21,9 @@ const (
 	KindRegister Kind = 2 // register Name as an origin; the result carries its number
 	KindExpire   Kind = 3 // remove what is due at the entry's stamp, at most Limit items of each sort
 	KindTick     Kind = 4 // only move cluster time to the entry's stamp
-	KindRestore  Kind = 5 // one step of putting a backup in the place of all data (Restore); alone in its batch
-	KindFormat   Kind = 6 // from now on entries may be of version Limit; never lowered
+	// KindRestore is one step of replacing all data with a backup (Restore). Its batch contains no other request.
+	KindRestore Kind = 5
+	KindFormat  Kind = 6 // from now on entries may be of version Limit; never lowered
 )
 
 // OpKind is the kind of one operation of a write.
@@ -44,12 +43,15 @@ const (
 	CondNone     Cond = 0 // unconditional
 	CondRevision Cond = 1 // the key exists, has not expired, and its revision is Op.Revision
 	CondAbsent   Cond = 2 // the key does not exist or has expired
-	CondNever    Cond = 3 // fails always: the ETag was no revision of this store, so it matches nothing
+	// CondNever always fails: the ETag was no revision of this store, so it matches nothing.
+	CondNever Cond = 3
 )
 
-// Batch is one log entry: requests of several callers, each with an outcome of its own.
+// Batch is one log entry: requests of several callers, each with its own outcome.
 type Batch struct {
-	Stamp    uint64 // proposing leader's cluster time, Unix milliseconds; the machine takes the greater of this and its own
+	// Stamp is the proposing leader's cluster time in Unix milliseconds. The machine takes the greater of this
+	// and its own.
+	Stamp    uint64
 	Requests []Request
 }
 
@@ -57,27 +59,27 @@ type Batch struct {
 type Request struct {
 	Kind   Kind
 	ID     RequestID
-	Client ClientID // optional id of the caller's own; zero = none
+	Client ClientID // optional; zero = none
 	Name   string   // KindRegister: the origin's name (node id and boot id)
-	Limit  uint32   // KindExpire: at most so many items; KindFormat: the version
+	Limit  uint32   // KindExpire: maximum number of items; KindFormat: the version
 	Ops    []Op     // KindWrite; of a Chunk: unconditional sets of records, in the order of the backup
 
 	Restore *Restore // KindRestore
 }
 
-// RequestID makes a retry harmless. Origin is a number handed out by KindRegister; Seq
-// counts from 1 within it and is never used for another request. Done says that the
-// origin will not ask again about any Seq <= Done; the machine forgets those results.
-// Origin 0 means that the request is not protected and must not be retried.
+// RequestID protects a retry from being applied twice. Origin is a number assigned by KindRegister. Seq counts
+// from 1 for each origin, and no two requests have the same Seq. Done promises that the origin will not retry any
+// request with a Seq <= Done, so the machine forgets the results of these requests. If Origin is 0, the request is
+// not protected and must not be retried.
 type RequestID struct {
 	Origin uint64
 	Seq    uint64
 	Done   uint64
 }
 
-// ClientID protects retries that a client makes on its own account. Scope separates
-// applications (namespace, store and key prefix). The machine keeps the result for
-// ClientResultLife of cluster time; the same ID with other operations is refused.
+// ClientID protects retries made by a client. Scope separates applications (namespace, store and key prefix). The
+// machine keeps the result for ClientResultLife of cluster time. During that time a request with the same ClientID
+// and other operations is refused.
 type ClientID struct {
 	Scope string
 	ID    string

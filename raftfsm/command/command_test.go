@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-func TestSizesAreKnownBeforeEncoding(t *testing.T) {
+func TestRequestSize_MatchesEncoding(t *testing.T) {
 	for name, b := range samples() {
 		size := command.HeaderSize
 		for i := range b.Requests {
@@ -35,7 +35,7 @@ func TestSizesAreKnownBeforeEncoding(t *testing.T) {
 	}
 }
 
-func TestRequestsEncodedOneByOneMakeTheSameBatch(t *testing.T) {
+func TestAppendRequest_OneByOneMakesSameBatch(t *testing.T) {
 	b := samples()["several"]
 	var parts []byte
 	for i := range b.Requests {
@@ -54,7 +54,7 @@ func TestRequestsEncodedOneByOneMakeTheSameBatch(t *testing.T) {
 	}
 }
 
-func TestDecodedValuesAliasTheInput(t *testing.T) {
+func TestDecode_ValuesAliasInput(t *testing.T) {
 	b := samples()["write_set"]
 	data, err := command.Append(nil, &b)
 	if err != nil {
@@ -71,7 +71,7 @@ func TestDecodedValuesAliasTheInput(t *testing.T) {
 	}
 }
 
-func TestANewerVersionIsRefusedAsUnimplemented(t *testing.T) {
+func TestDecode_RefusesNewerVersion(t *testing.T) {
 	b := samples()["write_set"]
 	data, err := command.Append(nil, &b)
 	if err != nil {
@@ -89,8 +89,8 @@ func TestANewerVersionIsRefusedAsUnimplemented(t *testing.T) {
 	}
 }
 
-// Who does not know a form must not meet it where an older one would do.
-func TestABatchHasTheLowestVersionThatCanSayIt(t *testing.T) {
+// A build that does not know a version must not meet it where an older one would do.
+func TestAppend_UsesLowestVersion(t *testing.T) {
 	for name, b := range samples() {
 		want := byte(command.First)
 		for _, r := range b.Requests {
@@ -116,11 +116,11 @@ func TestABatchHasTheLowestVersionThatCanSayIt(t *testing.T) {
 		}
 	}
 	if v := command.VersionOf([]byte{'q', 2}); v != 0 {
-		t.Errorf("what is no batch has version %d", v)
+		t.Errorf("bytes that are no batch have version %d", v)
 	}
 }
 
-func TestStepsOfARestoreOfBeforeTheirVersionAreRead(t *testing.T) {
+func TestDecode_RestoreStepsUnderVersion1(t *testing.T) {
 	b := samples()["restore_chunk"]
 	data, err := command.Append(nil, &b)
 	if err != nil {
@@ -136,7 +136,7 @@ func TestStepsOfARestoreOfBeforeTheirVersionAreRead(t *testing.T) {
 	}
 }
 
-func TestEveryCutAndEveryExtensionIsCorrupt(t *testing.T) {
+func TestDecode_TruncatedOrExtendedIsCorrupt(t *testing.T) {
 	for name, b := range samples() {
 		data, err := command.Append(nil, &b)
 		if err != nil {
@@ -144,7 +144,7 @@ func TestEveryCutAndEveryExtensionIsCorrupt(t *testing.T) {
 		}
 		for n := range len(data) {
 			if _, err := command.Decode(data[:n:n]); !fault.Is(err, fault.Corrupt) {
-				t.Errorf("%s cut to %d of %d bytes: %v, want %s", name, n, len(data), err, fault.Corrupt)
+				t.Errorf("%s truncated to %d of %d bytes: %v, want %s", name, n, len(data), err, fault.Corrupt)
 			}
 		}
 		if _, err := command.Decode(append(data, 0)); !fault.Is(err, fault.Corrupt) {
@@ -153,7 +153,7 @@ func TestEveryCutAndEveryExtensionIsCorrupt(t *testing.T) {
 	}
 }
 
-func TestWrongFormsAreCorrupt(t *testing.T) {
+func TestDecode_InvalidFormsAreCorrupt(t *testing.T) {
 	header := command.AppendHeader(nil, command.First, 1, 1)
 	request := func(body ...byte) []byte {
 		return append(binary.AppendUvarint(bytes.Clone(header), uint64(len(body))), body...)
@@ -211,7 +211,7 @@ func TestWrongFormsAreCorrupt(t *testing.T) {
 	}
 }
 
-func TestWhatCouldNotBeDecodedIsNotEncoded(t *testing.T) {
+func TestAppend_RefusesWhatCannotBeDecoded(t *testing.T) {
 	op := command.Op{Kind: command.OpSet, Store: "s", Key: "k"}
 	write := func(change func(*command.Op)) command.Request {
 		o := op
@@ -260,7 +260,7 @@ func TestWhatCouldNotBeDecodedIsNotEncoded(t *testing.T) {
 	}
 }
 
-func TestLimitsOfAnOperationAreNamedInTheError(t *testing.T) {
+func TestValidate_NamesLimitInError(t *testing.T) {
 	limits := command.Limits{Key: 4, Value: 8, ContentType: 2}
 	op := command.Op{Kind: command.OpSet, Store: "s", Key: "1234", Value: make([]byte, 8), ContentType: "ab"}
 	if err := op.Validate(limits); err != nil {
@@ -286,7 +286,7 @@ func TestLimitsOfAnOperationAreNamedInTheError(t *testing.T) {
 	}
 }
 
-func TestEncodingIntoSpareCapacityDoesNotAllocate(t *testing.T) {
+func TestAppend_WithSpareCapacityDoesNotAllocate(t *testing.T) {
 	b := samples()["write_ids"]
 	dst := make([]byte, 0, 1024)
 	allocs := testing.AllocsPerRun(100, func() {
@@ -319,8 +319,9 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			t.Fatalf("decoded but refused by Append: %v", err)
 		}
-		if b.Requests != nil && data[1] == command.First && len(b.Requests) == 1 && b.Requests[0].Kind == command.KindRestore {
-			again[1] = command.First // as it was once written
+		if b.Requests != nil && data[1] == command.First && len(b.Requests) == 1 &&
+			b.Requests[0].Kind == command.KindRestore {
+			again[1] = command.First // as older builds wrote it
 		}
 		if !bytes.Equal(again, data) {
 			t.Fatalf("two forms of one batch:\n%x\n%x", data, again)
@@ -329,14 +330,17 @@ func FuzzDecode(f *testing.F) {
 }
 
 func FuzzRoundTrip(f *testing.F) {
-	f.Add(uint64(1), uint64(2), uint64(1), "scope", "id", "store", "key", []byte("v"), "type", uint64(3), uint64(4), uint64(5), uint8(1))
-	f.Fuzz(func(t *testing.T, origin, seq, done uint64, scope, id, store, key string, value []byte, contentType string, ttl, at, revision uint64, cond uint8) {
+	f.Add(uint64(1), uint64(2), uint64(1), "scope", "id", "store", "key", []byte("v"), "type", uint64(3), uint64(4),
+		uint64(5), uint8(1))
+	f.Fuzz(func(t *testing.T, origin, seq, done uint64, scope, id, store, key string, value []byte,
+		contentType string, ttl, at, revision uint64, cond uint8) {
 		b := command.Batch{Stamp: at, Requests: []command.Request{
 			{
 				Kind: command.KindWrite, ID: command.RequestID{Origin: origin, Seq: seq, Done: done},
 				Client: command.ClientID{Scope: scope, ID: id},
 				Ops: []command.Op{
-					{Kind: command.OpSet, Cond: command.Cond(cond), Revision: revision, Store: store, Key: key, Value: value, ContentType: contentType, TTL: ttl, ExpireAt: at},
+					{Kind: command.OpSet, Cond: command.Cond(cond), Revision: revision, Store: store, Key: key,
+						Value: value, ContentType: contentType, TTL: ttl, ExpireAt: at},
 					{Kind: command.OpDelete, Store: store, Key: key + "x"},
 				},
 			},

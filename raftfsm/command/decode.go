@@ -10,21 +10,21 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The least bytes that one request and one operation take; a count that promises more
-// than the input can hold is refused before anything is allocated for it.
+// The minimum size in bytes of one request and of one operation. Decode refuses a count for which the input is too
+// short, before it allocates memory for that count.
 const (
 	minRequest = 1 + 2     // length, kind, flags
 	minOp      = 1 + 1 + 1 // tag, length of the key, one byte of key
 )
 
-// chunk bounds what is allocated on the word of a count alone.
+// chunk bounds what is allocated because of a count alone.
 const chunk = 256
 
-// Decode reads a batch. The strings and slices of the result alias data, which must not
-// change while they are in use.
+// Decode reads a batch. The strings and slices of the result point into data. So data must not change while the
+// result is in use.
 //
-// The error is fault.Unimplemented for a batch of a newer version and fault.Corrupt for
-// anything else that Append does not write.
+// Decode returns fault.Unimplemented for a batch of a newer version. It returns fault.Corrupt for any other data
+// that Append does not write.
 func Decode(data []byte) (Batch, error) {
 	c := cursor{data: data}
 	b := Batch{}
@@ -51,7 +51,8 @@ func Decode(data []byte) (Batch, error) {
 	return b, nil
 }
 
-// arena hands out slices of operations from shared blocks: most requests have one.
+// arena allocates slices of operations from shared blocks. That saves allocations, because most requests have one
+// operation.
 type arena struct {
 	free  []Op
 	block int // operations to allocate at once
@@ -66,8 +67,7 @@ func (a *arena) take(n int) []Op {
 	return ops
 }
 
-// cursor reads data from front to back. After the first failure err is set and every
-// further read returns zero.
+// cursor reads data from front to back. The first failure sets err. After that every read returns zero.
 type cursor struct {
 	data []byte
 	at   int
@@ -76,7 +76,8 @@ type cursor struct {
 
 func (c *cursor) fail(what string) error {
 	if c.err == nil {
-		c.err = fault.New(fault.Corrupt, "command.Decode", fmt.Sprintf("damaged command: %s at byte %d of %d", what, c.at, len(c.data)))
+		c.err = fault.New(fault.Corrupt, "command.Decode",
+			fmt.Sprintf("damaged command: %s at byte %d of %d", what, c.at, len(c.data)))
 	}
 	return c.err
 }
@@ -235,7 +236,7 @@ func (c *cursor) uvarint() uint64 {
 	return v
 }
 
-// fits returns n as an int if n items of the given least size can still follow.
+// fits returns n as an int if n items of the given minimum size can still follow.
 func (c *cursor) fits(n uint64, size int, what string) int {
 	if c.err == nil && n > uint64((len(c.data)-c.at)/size) { //nolint:gosec // at never exceeds len
 		c.fail(what)

@@ -10,15 +10,15 @@ import (
 //	batch    magic(1) version(1) stamp(8, big-endian) count(4, big-endian) request*count
 //	request  length(uvarint) body
 //	body     kind(1) flags(1) [origin seq done] [scope id] payload
-//	payload  write: count op*count    register: name    expire: limit    tick: nothing    format: limit
+//	payload  write: count op*count    register: name    expire: limit    tick: nothing
+//	         format: limit
 //	         restore: step(1) id part revision, of a chunk also count op*count count remembered*count
 //	remembered  key expire-at fingerprint result
 //	op       tag(1) [store] key [revision] [value [content type] [ttl] [expire at]]
 //
-// Numbers are uvarints in their shortest form, texts and values have a uvarint length
-// before them, fields in brackets are there when a flag says so. A batch has exactly one
-// form: what Decode accepts is byte for byte what Append writes. There is one exception:
-// steps of a restore were once written under version 1, and are still read there.
+// Numbers are uvarints in their shortest form. Texts and values have a uvarint length before them. Fields in
+// brackets are present if a flag is set. A batch has exactly one form: Decode accepts only bytes that Append can
+// write. The only exception is a step of a restore in a batch of version 1, which an earlier build has written.
 const (
 	magic = 'Q'
 
@@ -41,23 +41,21 @@ const (
 	tagContentType = 1 << 4
 	tagTTL         = 1 << 5
 	tagExpireAt    = 1 << 6
-	tagSameStore   = 1 << 7 // the store is that of the operation before
+	tagSameStore   = 1 << 7 // the store is that of the previous operation
 	tagSetOnly     = tagContentType | tagTTL | tagExpireAt
 )
 
-// AppendHeader appends the header of a batch of the given number of requests to dst.
-// version is the greatest of what Needs says of them.
-// Encoded requests follow it unchanged, so a proposer may encode a request when it is
-// submitted and stamp the batch when it is proposed.
+// AppendHeader appends the header of a batch with the given number of requests to dst. version is the maximum of
+// the versions that Needs returns for these requests. The encoded requests follow the header unchanged. So a
+// proposer can encode a request when it is submitted, and write the stamp when the batch is proposed.
 func AppendHeader(dst []byte, version uint8, stamp uint64, requests int) []byte {
 	dst = append(dst, magic, version)
 	dst = binary.BigEndian.AppendUint64(dst, stamp)
 	return binary.BigEndian.AppendUint32(dst, uint32(requests)) //nolint:gosec // bounded by the entry size
 }
 
-// AppendRequest appends one request in the form that follows a header. It appends
-// nothing and returns fault.Invalid if the request could not be decoded again, so that no
-// entry that would halt a replica is ever proposed. The bytes added are RequestSize(r).
+// AppendRequest appends one request, which is RequestSize(r) bytes long. If Decode would not accept the encoded
+// request, AppendRequest appends nothing and returns fault.Invalid, because such an entry would halt the replicas.
 func AppendRequest(dst []byte, r *Request) ([]byte, error) {
 	if err := r.check(); err != nil {
 		return dst, err
@@ -66,8 +64,8 @@ func AppendRequest(dst []byte, r *Request) ([]byte, error) {
 	return appendBody(dst, r), nil
 }
 
-// Append appends a whole batch to dst; errors are those of AppendRequest. On an error
-// nothing of the batch may be used.
+// Append appends a whole batch to dst. Errors are those of AppendRequest. After an error the result
+// must not be used.
 func Append(dst []byte, b *Batch) ([]byte, error) {
 	dst = AppendHeader(dst, b.needs(), b.Stamp, len(b.Requests))
 	for i := range b.Requests {
@@ -79,8 +77,8 @@ func Append(dst []byte, b *Batch) ([]byte, error) {
 	return dst, nil
 }
 
-// RequestSize returns the exact number of bytes that AppendRequest adds for r. The size
-// of a batch is HeaderSize and the sizes of its requests.
+// RequestSize returns the exact number of bytes that AppendRequest appends for r. The size of a batch
+// is HeaderSize plus the sizes of its requests.
 func RequestSize(r *Request) int {
 	n := bodySize(r)
 	return uvarintSize(uint64(n)) + n //nolint:gosec // sizes are not negative
@@ -120,7 +118,8 @@ func appendOps(dst []byte, ops []Op) []byte {
 	return dst
 }
 
-// appendOp appends one operation; store is that of the operation before, empty for the first.
+// appendOp appends one operation. store is the store of the previous operation. It is empty for the first
+// operation.
 func appendOp(dst []byte, o *Op, store string) []byte {
 	tag := o.tag(store)
 	dst = append(dst, tag)

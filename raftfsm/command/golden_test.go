@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// samples has one batch for every kind of request and every field of it.
+// samples has one batch for every kind of request and every field.
 func samples() map[string]command.Batch {
 	id := command.RequestID{Origin: 7, Seq: 300, Done: 299}
 	client := command.ClientID{Scope: "shop/orders||cart", ID: "4711-a"}
@@ -36,16 +36,19 @@ func samples() map[string]command.Batch {
 		return command.Batch{Stamp: 1_764_000_000_123, Requests: r}
 	}
 	return map[string]command.Batch{
-		"empty":          batch(),
-		"tick":           batch(command.Request{Kind: command.KindTick}),
-		"expire":         batch(command.Request{Kind: command.KindExpire, Limit: 1000}),
-		"register":       batch(command.Request{Kind: command.KindRegister, Name: "node-a/boot-1"}),
-		"write_none":     batch(write()),
-		"write_set":      batch(write(set)),
-		"write_delete":   batch(write(command.Op{Kind: command.OpDelete, Store: "default/orders", Key: "cart||1"})),
-		"write_revision": batch(write(with(func(o *command.Op) { o.Cond, o.Revision = command.CondRevision, 1<<40+1 }))),
-		"write_absent":   batch(write(with(func(o *command.Op) { o.Cond = command.CondAbsent }))),
-		"write_never":    batch(write(with(func(o *command.Op) { o.Cond = command.CondNever }))),
+		"empty":        batch(),
+		"tick":         batch(command.Request{Kind: command.KindTick}),
+		"expire":       batch(command.Request{Kind: command.KindExpire, Limit: 1000}),
+		"register":     batch(command.Request{Kind: command.KindRegister, Name: "node-a/boot-1"}),
+		"write_none":   batch(write()),
+		"write_set":    batch(write(set)),
+		"write_delete": batch(write(command.Op{Kind: command.OpDelete, Store: "default/orders", Key: "cart||1"})),
+		"write_revision": batch(write(with(func(o *command.Op) {
+			o.Cond, o.Revision = command.CondRevision,
+				1<<40+1
+		}))),
+		"write_absent": batch(write(with(func(o *command.Op) { o.Cond = command.CondAbsent }))),
+		"write_never":  batch(write(with(func(o *command.Op) { o.Cond = command.CondNever }))),
 		"write_binary": batch(write(with(func(o *command.Op) {
 			o.Value, o.ContentType = []byte{0, 255, 0}, "application/octet-stream"
 		}))),
@@ -60,18 +63,20 @@ func samples() map[string]command.Batch {
 		"restore_abort":  batch(restore(command.Restore{Step: command.StepAbort, ID: 9})),
 		"restore_chunk": batch(restore(command.Restore{
 			Step: command.StepChunk, ID: 9, Part: 1,
-			Remembered: []command.Remembered{{Key: "app\x00id", ExpireAt: 5, Fingerprint: 1 << 60, Result: []byte{1, 0}}},
+			Remembered: []command.Remembered{{Key: "app\x00id", ExpireAt: 5, Fingerprint: 1 << 60,
+				Result: []byte{1, 0}}},
 		}, set, with(func(o *command.Op) { o.Key, o.ExpireAt, o.ContentType = "cart||2", 7, "text/plain" }))),
 		"format": batch(command.Request{Kind: command.KindFormat, Limit: 2}),
 		"several": batch(
-			write(set, with(func(o *command.Op) { o.Key = "cart||2" }), with(func(o *command.Op) { o.Store = "default/other" })),
+			write(set, with(func(o *command.Op) { o.Key = "cart||2" }),
+				with(func(o *command.Op) { o.Store = "default/other" })),
 			command.Request{Kind: command.KindWrite, ID: id, Ops: []command.Op{set}},
 			command.Request{Kind: command.KindTick},
 		),
 	}
 }
 
-func TestGoldenBytesOfEveryKindOfRequestDoNotChange(t *testing.T) {
+func TestEncoding_MatchesGoldenBytes(t *testing.T) {
 	for name, b := range samples() {
 		t.Run(name, func(t *testing.T) {
 			got, err := command.Append(nil, &b)
@@ -97,15 +102,17 @@ func TestGoldenBytesOfEveryKindOfRequestDoNotChange(t *testing.T) {
 	}
 }
 
-// The numbers below are in logs on disk: a change of any of them needs a new version.
-func TestNumbersOfTheFormatDoNotChange(t *testing.T) {
+// These numbers are in logs on disk: a change of any of them needs a new version.
+func TestFormat_NumbersDoNotChange(t *testing.T) {
 	type numbers map[string]int
 	got := numbers{
 		"Version": command.Version, "HeaderSize": command.HeaderSize, "ClientResultLife": command.ClientResultLife,
 		"KindWrite": int(command.KindWrite), "KindRegister": int(command.KindRegister),
-		"KindExpire": int(command.KindExpire), "KindTick": int(command.KindTick), "KindRestore": int(command.KindRestore), "KindFormat": int(command.KindFormat),
-		"StepBegin": int(command.StepBegin), "StepChunk": int(command.StepChunk), "StepCommit": int(command.StepCommit), "StepAbort": int(command.StepAbort),
-		"OpSet": int(command.OpSet), "OpDelete": int(command.OpDelete),
+		"KindExpire": int(command.KindExpire), "KindTick": int(command.KindTick),
+		"KindRestore": int(command.KindRestore), "KindFormat": int(command.KindFormat),
+		"StepBegin": int(command.StepBegin), "StepChunk": int(command.StepChunk), "StepCommit": int(command.StepCommit),
+		"StepAbort": int(command.StepAbort),
+		"OpSet":     int(command.OpSet), "OpDelete": int(command.OpDelete),
 		"CondNone": int(command.CondNone), "CondRevision": int(command.CondRevision),
 		"CondAbsent": int(command.CondAbsent), "CondNever": int(command.CondNever),
 	}
@@ -121,7 +128,7 @@ func TestNumbersOfTheFormatDoNotChange(t *testing.T) {
 	}
 }
 
-// writeGolden keeps goldens as lines of 32 hexadecimal digits, so that a change shows in a diff.
+// writeGolden writes goldens as lines of 32 hexadecimal digits, so that diffs are readable.
 func writeGolden(t *testing.T, path string, data []byte) {
 	t.Helper()
 	var text strings.Builder

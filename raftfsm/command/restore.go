@@ -5,17 +5,17 @@ import "encoding/binary"
 // Step is one step of a restore. Numbers are part of the format.
 type Step uint8
 
-// The steps. A restore is begun, fed with chunks, and committed; until then its data lies
-// beside the live data, and no reader sees any of it.
+// The steps of a restore: begin, any number of chunks, and commit or abort. Until the commit the data of the
+// restore is stored beside the live data, invisible to readers.
 const (
 	StepBegin  Step = 1
 	StepChunk  Step = 2
 	StepCommit Step = 3 // from here on the data of the chunks is the only data
-	StepAbort  Step = 4 // drop what was staged
+	StepAbort  Step = 4 // drop the staged data
 )
 
-// Restore is one step of putting a backup in the place of all data of a group. Every step
-// may be sent again: a machine that has taken it answers as before and does nothing.
+// Restore is one step of replacing all data of a group with a backup. Every step may be sent again. A machine that
+// has already applied the step returns the same result and changes nothing.
 type Restore struct {
 	Step     Step
 	ID       uint64 // of the whole restore, random, not 0
@@ -25,8 +25,8 @@ type Restore struct {
 	Remembered []Remembered // StepChunk: results of requests with a ClientID, oldest first
 }
 
-// Remembered is what the backed up machine knew of a request with a ClientID. Key and
-// Result are in the machine's own form.
+// Remembered is the result of a request with a ClientID in the machine that was backed up. Key and Result have the
+// encoding of package kv.
 type Remembered struct {
 	Key         string
 	ExpireAt    uint64
@@ -34,11 +34,11 @@ type Remembered struct {
 	Result      []byte
 }
 
-// minRemembered is the least number of bytes that one takes.
+// minRemembered is the fewest bytes of one remembered result.
 const minRemembered = 1 + 1 + 1 + 1 + 1
 
-// IsRestore reports whether a request, encoded by AppendRequest, is of KindRestore. Beside
-// others in one batch a machine refuses it.
+// IsRestore reports whether a request, encoded by AppendRequest, is of KindRestore. Such a request must be the
+// only one in its batch. Otherwise a machine refuses it.
 func IsRestore(encoded []byte) bool {
 	_, n := binary.Uvarint(encoded)
 	return n > 0 && n < len(encoded) && Kind(encoded[n]) == KindRestore

@@ -14,8 +14,8 @@ type Limits struct {
 	ContentType int
 }
 
-// Validate reports whether o has a form and, under l, a size that may be proposed:
-// fault.Invalid for a form that no machine accepts, fault.TooLarge naming the limit.
+// Validate returns nil if o is valid and within the limits l. It returns fault.Invalid for an operation that no
+// machine accepts, and fault.TooLarge with the name of the limit that is exceeded.
 func (o *Op) Validate(l Limits) error {
 	if err := o.check(); err != nil {
 		return err
@@ -30,13 +30,14 @@ func (o *Op) Validate(l Limits) error {
 	} {
 		if b.max > 0 && b.have > b.max {
 			msg := fmt.Sprintf("%s of %d bytes, the limit is %d", b.what, b.have, b.max)
-			return &fault.Error{Code: fault.TooLarge, Op: "command.Validate", Msg: msg, Key: o.Key[:min(len(o.Key), 128)]}
+			return &fault.Error{Code: fault.TooLarge, Op: "command.Validate", Msg: msg,
+				Key: o.Key[:min(len(o.Key), 128)]}
 		}
 	}
 	return nil
 }
 
-// check accepts exactly what Decode accepts of an operation.
+// check accepts exactly the operations that Decode accepts.
 func (o *Op) check() error {
 	set := o.Kind == OpSet
 	switch {
@@ -62,7 +63,7 @@ func (o *Op) invalid(msg string) error {
 	return &fault.Error{Code: fault.Invalid, Op: "command.Validate", Msg: msg, Key: o.Key}
 }
 
-// check accepts exactly what Decode accepts of a request.
+// check accepts exactly the requests that Decode accepts.
 func (r *Request) check() error {
 	if msg := r.problem(); msg != "" {
 		return fault.New(fault.Invalid, "command.Validate", msg)
@@ -75,7 +76,7 @@ func (r *Request) check() error {
 	return nil
 }
 
-// problem says what is wrong with r apart from its operations; empty if nothing is.
+// problem returns what is wrong with r apart from its operations, or "".
 func (r *Request) problem() string {
 	switch {
 	case r.Kind < KindWrite || r.Kind > KindFormat:
@@ -102,8 +103,8 @@ func (r *Request) problem() string {
 	return ""
 }
 
-// valid reports whether the id is one a machine can honour: none at all, or an origin
-// with a sequence number above what is done.
+// valid reports whether a machine accepts the id. It accepts the zero id, and an id with an origin and a sequence
+// number above Done.
 func (id RequestID) valid() bool {
 	if id.Origin == 0 {
 		return id == (RequestID{})

@@ -5,10 +5,10 @@ import "encoding/binary"
 // First is the version that every build understands.
 const First = 1
 
-// withRestore is the version that brought KindRestore and KindFormat.
+// withRestore is the version that added KindRestore and KindFormat.
 const withRestore = 2
 
-// VersionOf returns the version of an encoded batch; 0 for what is none.
+// VersionOf returns the version of an encoded batch, or 0 if the bytes are no batch.
 func VersionOf(batch []byte) uint8 {
 	if len(batch) < 2 || batch[0] != magic {
 		return 0
@@ -16,8 +16,7 @@ func VersionOf(batch []byte) uint8 {
 	return batch[1]
 }
 
-// Needs returns the lowest version that has what a request, encoded by AppendRequest, asks
-// for.
+// Needs returns the lowest version that can hold a request, encoded by AppendRequest.
 func Needs(encoded []byte) uint8 {
 	_, n := binary.Uvarint(encoded)
 	if n <= 0 || n >= len(encoded) {
@@ -31,8 +30,8 @@ func Needs(encoded []byte) uint8 {
 	return r.needs()
 }
 
-// IsFormat reports whether a request, encoded by AppendRequest, is of KindFormat. Only the
-// leader that asked the servers of its group may propose one.
+// IsFormat reports whether a request, encoded by AppendRequest, is of KindFormat. Only the leader may propose such
+// a request, and only after all servers of its group have reported the version they understand.
 func IsFormat(encoded []byte) bool {
 	_, n := binary.Uvarint(encoded)
 	return n > 0 && n < len(encoded) && Kind(encoded[n]) == KindFormat
@@ -42,14 +41,15 @@ func (r *Request) needs() uint8 {
 	switch r.Kind {
 	case KindRestore:
 		return withRestore
-	case KindFormat: // the entry that allows a version is of it: who does not know it stops here
+	// The entry that allows a version is itself of that version: an older build halts here.
+	case KindFormat:
 		return uint8(min(r.Limit, 255)) //nolint:gosec // bounded
 	default:
 		return First
 	}
 }
 
-// needs is the lowest version that has all requests.
+// needs returns the lowest version that can hold all requests.
 func (b *Batch) needs() uint8 {
 	v := uint8(First)
 	for i := range b.Requests {

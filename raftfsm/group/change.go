@@ -10,13 +10,13 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Servers are the members of the group by its latest configuration, and the index of
-// that configuration. raft knows it and does not tell: its GetConfiguration leaves it 0.
+// Servers returns the members of the newest configuration of the group, and the index of that configuration.
+// The index comes from raft's statistics, because raft's GetConfiguration always returns index 0.
 func (g *Group) Servers() ([]raft.Server, uint64) {
 	for {
-		index := max(g.disk.logs.tail.configuration(), g.disk.snaps.configuration())
+		index := max(g.disk.logs.Configuration(), g.disk.snaps.Configuration())
 		servers := g.raft.GetConfiguration().Configuration().Servers
-		if index == max(g.disk.logs.tail.configuration(), g.disk.snaps.configuration()) {
+		if index == max(g.disk.logs.Configuration(), g.disk.snaps.Configuration()) {
 			return servers, index
 		}
 	}
@@ -28,14 +28,14 @@ func (g *Group) Form(ctx context.Context) error {
 	if err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
 		return err
 	}
-	g.guard.campaign()
+	g.guard.Campaign()
 	return g.WaitReady(ctx)
 }
 
-// AddNonvoter adds a server that receives the log and does not vote. Changes are refused
-// with conflict if the configuration is no longer the one of prev, with not_leader
-// elsewhere than on the leader, and with invalid or unavailable for a server that does not,
-// or may not, understand the entries of the group.
+// AddNonvoter adds a server that receives the log and does not vote. prev is the index of the configuration that
+// the caller has read with Servers. AddNonvoter returns fault.Conflict if the configuration has changed since;
+// fault.NotLeader if this server does not lead; fault.Invalid if the added server does not understand the entries
+// of the group; fault.Unavailable if the version of the added server is unknown.
 func (g *Group) AddNonvoter(ctx context.Context, id raft.ServerID, prev uint64) error {
 	release, err := g.lockLevel(ctx)
 	if err != nil {
@@ -45,16 +45,16 @@ func (g *Group) AddNonvoter(ctx context.Context, id raft.ServerID, prev uint64) 
 	if err := g.understands(id, g.Level()); err != nil {
 		return err
 	}
-	return g.change(ctx, "add "+string(id)+" as a replica", g.raft.AddNonvoter(id, raft.ServerAddress(id), prev, 0))
+	return g.change(ctx, "add "+string(id)+" as a non-voter", g.raft.AddNonvoter(id, raft.ServerAddress(id), prev, 0))
 }
 
-// Promote makes a replica a voter. It should have caught up: from now on a quorum may
-// need it.
+// Promote makes a non-voter a voter. Call it only for a server that has caught up: the quorum may need it at
+// once.
 func (g *Group) Promote(ctx context.Context, id raft.ServerID, prev uint64) error {
 	return g.change(ctx, "make "+string(id)+" a voter", g.raft.AddVoter(id, raft.ServerAddress(id), prev, 0))
 }
 
-// Demote takes a voter's vote and keeps it as a replica.
+// Demote makes a voter a non-voter.
 func (g *Group) Demote(ctx context.Context, id raft.ServerID, prev uint64) error {
 	return g.change(ctx, "take the vote of "+string(id), g.raft.DemoteVoter(id, prev, 0))
 }
@@ -64,7 +64,7 @@ func (g *Group) Remove(ctx context.Context, id raft.ServerID, prev uint64) error
 	return g.change(ctx, "remove "+string(id), g.raft.RemoveServer(id, prev, 0))
 }
 
-// change waits for a change of the group. What ends after ctx may still take effect.
+// change waits for a change of the configuration. If ctx ends first, the change may still take effect later.
 func (g *Group) change(ctx context.Context, what string, f raft.Future) error {
 	done := make(chan error, 1)
 	go func() { done <- f.Error() }()
@@ -72,14 +72,16 @@ func (g *Group) change(ctx context.Context, what string, f raft.Future) error {
 	select {
 	case err = <-done:
 	case <-ctx.Done():
-		return &fault.Error{Code: fault.Indeterminate, Op: "group.change", Msg: "it is not known whether this took effect: " + what, Err: ctx.Err()}
+		return &fault.Error{Code: fault.Indeterminate, Op: "group.change",
+			Msg: "it is not known whether this took effect: " + what, Err: ctx.Err()}
 	case <-g.stop:
 		return errClosing()
 	}
 	if err == nil {
 		return nil
 	}
-	e := &fault.Error{Code: fault.Conflict, Op: "group.change", Msg: fmt.Sprintf("group %d: cannot %s", g.opts.ID, what), Err: err}
+	e := &fault.Error{Code: fault.Conflict, Op: "group.change", Msg: fmt.Sprintf("group %d: cannot %s", g.opts.ID,
+		what), Err: err}
 	switch {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
 		e.Code = fault.NotLeader

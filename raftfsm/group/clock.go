@@ -5,13 +5,12 @@ import (
 	"time"
 )
 
-// clock tells cluster time of one group, in Unix milliseconds.
+// clock computes the cluster time of one group, in Unix milliseconds.
 //
-// The log carries the time: each entry has a stamp, and the machine's time is the
-// greatest one applied. Between entries this node adds its own monotonic clock. The wall
-// clock counts once, when the group is opened; later jumps of it change nothing. So time
-// never goes backward on a node, and nothing expires early as long as the wall clock was
-// right when the leader's group was opened.
+// The log carries the time. Each entry has a stamp, and machine time is the greatest stamp applied. Between
+// entries, cluster time advances with the monotonic clock of this node. The wall clock is read once, when the
+// group is opened. Later changes of the wall clock have no effect, so cluster time never goes backward on a node.
+// Nothing expires early if the leader's wall clock was correct when the leader opened the group.
 //
 // Safe for concurrent use.
 type clock struct {
@@ -19,10 +18,10 @@ type clock struct {
 	opened time.Time
 	wall   uint64 // wall clock at opened
 	seen   atomic.Pointer[stamp]
-	latest atomic.Uint64 // greatest time given out as leader
+	latest atomic.Uint64 // greatest time returned by leader
 }
 
-// stamp is machine time and the local moment it was seen.
+// stamp is a machine time and the local moment at which it was seen.
 type stamp struct {
 	ms uint64
 	at time.Time
@@ -35,15 +34,15 @@ func newClock(now func() time.Time) *clock {
 	return c
 }
 
-// observe notes the machine's time. Called from the machine's goroutine only. A stamp
-// that comes late, behind what the one before and the time since make, tells nothing new.
+// observe records a new machine time. It ignores a stamp that is behind the extrapolated time. Only the goroutine
+// that applies entries calls it.
 func (c *clock) observe(ms uint64) {
 	if ms > c.extrapolated() {
 		c.seen.Store(&stamp{ms: ms, at: c.now()})
 	}
 }
 
-// extrapolated is what was seen, and the time since.
+// extrapolated returns the last observed time plus the time that has passed since then.
 func (c *clock) extrapolated() uint64 {
 	s := c.seen.Load()
 	if s.ms == 0 {
@@ -52,12 +51,12 @@ func (c *clock) extrapolated() uint64 {
 	return s.ms + c.since(s.at)
 }
 
-// replica is a lower bound of the leader's time, and never less than this node said
-// before as leader.
+// replica returns a lower bound of the leader's time. The bound is never below a time that this node returned
+// earlier, as leader.
 func (c *clock) replica() uint64 { return max(c.extrapolated(), c.latest.Load()) }
 
-// leader is the time a leader stamps entries and strong reads with. It never goes
-// backward, and is never behind what any applied entry carried.
+// leader returns the time for stamps of entries and for strong reads on the leader. It never goes backward and is
+// never below the stamp of an applied entry.
 func (c *clock) leader() uint64 {
 	now := max(c.extrapolated(), c.wall+c.since(c.opened))
 	for {

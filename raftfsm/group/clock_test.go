@@ -8,25 +8,26 @@ import (
 	"unsafe"
 )
 
-// jumped is t with its wall clock moved by whole seconds and its monotonic reading left
-// alone, as after somebody set the system's time. It relies on the layout of time.Time:
-// the wall seconds of a time with a monotonic reading are bits 30 to 62 of its first word.
+// jumped returns t with its wall clock moved by whole seconds and its monotonic reading unchanged, as after a
+// change of the system time. It relies on the layout of time.Time: the wall seconds of a time with a monotonic
+// reading are bits 30 to 62 of its first word.
 func jumped(t time.Time, seconds int64) time.Time {
-	wall := (*uint64)(unsafe.Pointer(&t)) //nolint:gosec // a test's only way to part the two clocks
+	wall := (*uint64)(unsafe.Pointer(&t)) //nolint:gosec // the only way for a test to change the wall clock alone
 	*wall += uint64(seconds) << 30
 	return t
 }
 
-func TestAJumpOfTheWallClockPartsTheTwoClocks(t *testing.T) {
+func TestJumped_MovesOnlyWallClock(t *testing.T) {
 	now := time.Now()
 	back := jumped(now, -3600)
 	if back.Unix() != now.Unix()-3600 || back.Sub(now) != 0 {
-		t.Fatalf("the helper no longer works: wall moved by %ds, monotonic by %s", back.Unix()-now.Unix(), back.Sub(now))
+		t.Fatalf("the helper no longer works: wall moved by %ds, monotonic by %s", back.Unix()-now.Unix(),
+			back.Sub(now))
 	}
 }
 
-func TestAJumpOfTheWallClockAfterOpeningChangesNothing(t *testing.T) {
-	now, jump := time.Now(), int64(0) // a bubble's time has no monotonic reading
+func TestClock_IgnoresWallClockJumpsAfterOpen(t *testing.T) {
+	now, jump := time.Now(), int64(0) // the time in a synctest bubble has no monotonic reading
 	start := uint64(now.UnixMilli())
 	c := newClock(func() time.Time { return jumped(now, jump) })
 	for _, jump = range []int64{-86400, 86400, 3600, -3600} {
@@ -41,15 +42,15 @@ func TestAJumpOfTheWallClockAfterOpeningChangesNothing(t *testing.T) {
 	}
 }
 
-func TestTimeNeverGoesBackwardOnANode(t *testing.T) {
+func TestClock_NeverGoesBackward(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClock(time.Now)
 		rnd := rand.New(rand.NewPCG(1, 2))
-		machine := uint64(time.Now().UnixMilli()) // the machine's time: what stamps brought
+		machine := uint64(time.Now().UnixMilli()) // machine time, from observed stamps
 		var replica, leader uint64
 		for range 5000 {
 			switch rnd.IntN(4) {
-			case 0: // an entry stamped some time ago by a leader whose clock runs beside ours
+			case 0: // an entry stamped some time ago by a leader whose clock runs at the same rate
 				machine = max(machine, uint64(time.Now().UnixMilli())-rnd.Uint64N(3000)+rnd.Uint64N(2000))
 				c.observe(machine)
 			case 1:
@@ -62,7 +63,7 @@ func TestTimeNeverGoesBackwardOnANode(t *testing.T) {
 			case l < leader:
 				t.Fatalf("a leader's time went back by %d ms", leader-l)
 			case r > l:
-				t.Fatalf("a replica's time is %d ms ahead of what the same node says as leader", r-l)
+				t.Fatalf("a replica's time is %d ms ahead of the same node's time as leader", r-l)
 			case r < machine:
 				t.Fatalf("time is %d ms behind an applied entry", machine-r)
 			}
@@ -71,26 +72,26 @@ func TestTimeNeverGoesBackwardOnANode(t *testing.T) {
 	})
 }
 
-func TestWhatALeaderSaidStaysTrueWhenItFollows(t *testing.T) {
+func TestClock_FollowerIsNotBehindItsTimeAsLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClock(time.Now)
 		c.observe(uint64(time.Now().UnixMilli()) - 60_000) // the log is a minute behind this node's wall clock
-		said := c.leader()
+		asLeader := c.leader()
 		<-time.After(time.Second)
-		if got := c.replica(); got < said {
-			t.Errorf("as a follower the node is %d ms behind what it said as leader", said-got)
+		if got := c.replica(); got < asLeader {
+			t.Errorf("as a follower the node is %d ms behind its time as leader", asLeader-got)
 		}
 	})
 }
 
-func TestAFollowerWithoutAnyStampKnowsNoTime(t *testing.T) {
+func TestClock_FollowerWithoutStampIsZero(t *testing.T) {
 	c := newClock(time.Now)
 	if got := c.replica(); got != 0 {
 		t.Errorf("got %d", got)
 	}
 }
 
-func TestALeaderWhoseWallClockIsBehindTheLogGoesOnFromTheLog(t *testing.T) {
+func TestClock_LeaderBehindLogContinuesFromLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClock(time.Now)
 		ahead := uint64(time.Now().UnixMilli()) + 3_600_000

@@ -16,9 +16,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/transport"
 )
 
-// cluster is several servers of one group in this process, joined by wires that can be cut.
+// cluster is several servers of one group in this process, connected by links that a test can cut.
 type cluster struct {
 	t      testing.TB
 	change func(raft.ServerID, *Options)
@@ -31,7 +32,7 @@ type cluster struct {
 // link is one direction between two servers.
 type link struct{ from, to raft.ServerID }
 
-// server is one of them. It keeps its directory when it is stopped.
+// server is one server of a cluster. It keeps its directory while it is stopped.
 type server struct {
 	id    raft.ServerID
 	dir   string
@@ -44,15 +45,15 @@ var (
 	testIDs = []raft.ServerID{"a", "b", "c"}
 )
 
-// quick are time limits for tests.
+// quick returns short time limits for tests.
 func quick(t Timing) Timing {
 	t.Heartbeat, t.Election, t.Lease = 500*time.Millisecond, 500*time.Millisecond, 400*time.Millisecond
 	t.Commit, t.ReadRound, t.SnapshotPoll = 5*time.Millisecond, 500*time.Millisecond, 20*time.Millisecond
 	return t
 }
 
-// newCluster opens three servers, the first of which makes the group and takes the others
-// in. change may adjust the options of each.
+// newCluster opens three servers. The first one creates the group and adds the others. change may adjust the
+// options of each.
 func newCluster(t testing.TB, change func(raft.ServerID, *Options)) *cluster {
 	t.Helper()
 	c := &cluster{t: t, change: change, cut: map[link]bool{}, nodes: map[raft.ServerID]*server{}}
@@ -63,7 +64,7 @@ func newCluster(t testing.TB, change func(raft.ServerID, *Options)) *cluster {
 		c.start(id)
 	}
 	for _, id := range testIDs[1:] {
-		eventually(t, func() error { // a busy machine may have made another leader meanwhile
+		eventually(t, func() error { // on a busy machine another server may have become leader meanwhile
 			_, g := c.leader(testIDs...)
 			return g.raft.AddVoter(id, raft.ServerAddress(id), 0, 0).Error()
 		})
@@ -72,7 +73,7 @@ func newCluster(t testing.TB, change func(raft.ServerID, *Options)) *cluster {
 	return c
 }
 
-// start opens a server, again if it was stopped.
+// start opens a server, also again after stop.
 func (c *cluster) start(id raft.ServerID) *Group {
 	c.t.Helper()
 	n := c.nodes[id]
@@ -131,7 +132,7 @@ func (c *cluster) group(id raft.ServerID) *Group {
 	return c.nodes[id].group
 }
 
-// running lists the servers that run.
+// running returns the running servers.
 func (c *cluster) running() map[raft.ServerID]*Group {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,7 +145,7 @@ func (c *cluster) running() map[raft.ServerID]*Group {
 	return out
 }
 
-// isolate cuts a server off from all others, in both directions.
+// isolate cuts all links of a server, in both directions.
 func (c *cluster) isolate(id raft.ServerID) {
 	for _, other := range testIDs {
 		if other != id {
@@ -154,7 +155,7 @@ func (c *cluster) isolate(id raft.ServerID) {
 	}
 }
 
-// heal mends all wires.
+// heal restores all links.
 func (c *cluster) heal() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,7 +168,7 @@ func (c *cluster) set(l link, cut bool) {
 	c.cut[l] = cut
 }
 
-// target returns the wire at the other end of a link, nil if nothing gets there.
+// target returns the wire at the other end of a link, or nil if the link is cut.
 func (c *cluster) target(l link) *wire {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,12 +178,12 @@ func (c *cluster) target(l link) *wire {
 	return c.nodes[l.to].wire
 }
 
-// leader waits until one of ids leads and may serve.
+// leader waits until one of ids leads and can serve requests.
 func (c *cluster) leader(ids ...raft.ServerID) (raft.ServerID, *Group) {
 	c.t.Helper()
 	var id raft.ServerID
 	var g *Group
-	until(c.t, fmt.Sprintf("none of %v leads", ids), func() bool {
+	until(c.t, fmt.Sprintf("none of %v leads in time", ids), func() bool {
 		for _, id = range ids {
 			if g = c.group(id); g != nil && g.Leading() {
 				return true
@@ -193,7 +194,7 @@ func (c *cluster) leader(ids ...raft.ServerID) (raft.ServerID, *Group) {
 	return id, g
 }
 
-// converge waits until all running servers hold the same, at the same index.
+// converge waits until all running servers have the same state at the same index.
 func (c *cluster) converge() {
 	c.t.Helper()
 	eventually(c.t, func() error {
@@ -218,7 +219,7 @@ func (c *cluster) converge() {
 	})
 }
 
-// put writes to whoever leads, trying again until it is done.
+// put writes through the current leader and retries until the write succeeds.
 func (c *cluster) put(key, value string, ids ...raft.ServerID) Answer {
 	c.t.Helper()
 	if len(ids) == 0 {
@@ -248,7 +249,7 @@ func read(ctx context.Context, g *Group, key string) (string, error) {
 	return readAt(ctx, g, key, ri)
 }
 
-// readAt reads key at g once it has applied a read index.
+// readAt reads key at g after g has applied the read index.
 func readAt(ctx context.Context, g *Group, key string, ri ReadIndex) (string, error) {
 	if err := g.WaitApplied(ctx, ri.Index); err != nil {
 		return "", err
@@ -263,8 +264,8 @@ func readAt(ctx context.Context, g *Group, key string, ri ReadIndex) (string, er
 	}
 }
 
-// wire is the transport of one server: raft's own in-memory one, except that wires can be
-// cut under way and that heartbeats take a path of their own, as on a network.
+// wire is the transport of one server. It is raft's in-memory transport, except that links can be cut during a
+// call, and that heartbeats are delivered separately, as on a network.
 type wire struct {
 	*raft.InmemTransport
 	cluster *cluster
@@ -288,7 +289,7 @@ func (w *wire) handler() func(raft.RPC) {
 	return w.heartbeat
 }
 
-// over runs call if the wire is whole before and after.
+// over runs call. It fails unless the link is intact before and after the call.
 func (w *wire) over(to raft.ServerAddress, call func(*wire) error) error {
 	there, back := link{w.id, raft.ServerID(to)}, link{raft.ServerID(to), w.id}
 	target := w.cluster.target(there)
@@ -299,17 +300,18 @@ func (w *wire) over(to raft.ServerAddress, call func(*wire) error) error {
 		return err
 	}
 	if w.cluster.target(back) != w {
-		return errCut // the answer is lost
+		return errCut // the response is lost
 	}
 	return nil
 }
 
-func (w *wire) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+func (w *wire) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse) error {
 	return w.over(to, func(target *wire) error {
-		if h := target.handler(); isHeartbeat(args) && h != nil {
+		if h := target.handler(); transport.IsHeartbeat(args) && h != nil {
 			return sendHeartbeat(h, args, resp)
 		}
-		req := *args // raft uses it again when nobody has answered in time
+		req := *args // raft reuses it when the call times out
 		return w.InmemTransport.AppendEntries(id, to, &req, resp)
 	})
 }
@@ -331,19 +333,22 @@ func sendHeartbeat(handler func(raft.RPC), args *raft.AppendEntriesRequest, resp
 	}
 }
 
-func (w *wire) RequestVote(id raft.ServerID, to raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+func (w *wire) RequestVote(id raft.ServerID, to raft.ServerAddress, args *raft.RequestVoteRequest,
+	resp *raft.RequestVoteResponse) error {
 	return w.over(to, func(*wire) error { return w.InmemTransport.RequestVote(id, to, args, resp) })
 }
 
-func (w *wire) RequestPreVote(id raft.ServerID, to raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+func (w *wire) RequestPreVote(id raft.ServerID, to raft.ServerAddress, args *raft.RequestPreVoteRequest,
+	resp *raft.RequestPreVoteResponse) error {
 	return w.over(to, func(*wire) error { return w.InmemTransport.RequestPreVote(id, to, args, resp) })
 }
 
-func (w *wire) TimeoutNow(id raft.ServerID, to raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+func (w *wire) TimeoutNow(id raft.ServerID, to raft.ServerAddress, args *raft.TimeoutNowRequest,
+	resp *raft.TimeoutNowResponse) error {
 	return w.over(to, func(*wire) error { return w.InmemTransport.TimeoutNow(id, to, args, resp) })
 }
 
-// ConfirmTerm asks the server at the other end of the wire.
+// ConfirmTerm queries the server at the other end of the wire.
 func (w *wire) ConfirmTerm(ctx context.Context, server raft.Server, term uint64) error {
 	return w.over(server.Address, func(*wire) error {
 		if err := ctx.Err(); err != nil {
@@ -357,7 +362,7 @@ func (w *wire) ConfirmTerm(ctx context.Context, server raft.Server, term uint64)
 	})
 }
 
-// register makes an origin for a client that retries.
+// register registers an origin for a client that retries.
 func (c *cluster) register(name string) uint64 {
 	c.t.Helper()
 	var number uint64

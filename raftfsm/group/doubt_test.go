@@ -16,11 +16,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/integrity"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/snapshot"
 )
 
-// Compare asks the server at the other end of the wire.
-func (w *wire) Compare(ctx context.Context, server raft.Server, index uint64) (r Report, err error) {
+// Compare queries the server at the other end of the wire.
+func (w *wire) Compare(ctx context.Context, server raft.Server, index uint64) (r integrity.Report, err error) {
 	err = w.over(server.Address, func(*wire) error {
 		g := w.cluster.group(server.ID)
 		if g == nil || ctx.Err() != nil {
@@ -32,7 +34,7 @@ func (w *wire) Compare(ctx context.Context, server raft.Server, index uint64) (r
 	return r, err
 }
 
-func (w *wire) AskState(_ context.Context, server raft.Server, ask StateRequest) error {
+func (w *wire) AskState(_ context.Context, server raft.Server, ask integrity.StateRequest) error {
 	return w.over(server.Address, func(*wire) error {
 		g := w.cluster.group(server.ID)
 		if g == nil {
@@ -42,21 +44,21 @@ func (w *wire) AskState(_ context.Context, server raft.Server, ask StateRequest)
 	})
 }
 
-// doubting is a cluster whose servers compare their states, some of which can be made to
-// apply something else than the others.
+// doubting is a cluster whose servers compare their states. A test can make some servers apply different
+// values.
 type doubting struct {
 	*cluster
 	wrong  map[raft.ServerID]*atomic.Bool
-	supply atomic.Bool // states may be asked for
+	supply atomic.Bool // transfers of state are allowed
 }
 
-// hold is Replicas that refuse to ask for a state as long as they are held.
+// hold implements Replicas and refuses requests for a state while held is set.
 type hold struct {
-	Replicas
+	integrity.Replicas
 	open *atomic.Bool
 }
 
-func (h hold) AskState(ctx context.Context, server raft.Server, ask StateRequest) error {
+func (h hold) AskState(ctx context.Context, server raft.Server, ask integrity.StateRequest) error {
 	if !h.open.Load() {
 		return errors.New("held by the test")
 	}
@@ -71,7 +73,8 @@ func newDoubting(t *testing.T, change func(raft.ServerID, *Options)) *doubting {
 	}
 	d.cluster = newCluster(t, func(id raft.ServerID, o *Options) {
 		o.Replicas = hold{o.Transport.(*wire), &d.supply}
-		o.Logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})).With("server", string(id))
+		o.Logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})).With("server",
+			string(id))
 		o.Timing.Compare, o.Timing.FirstVerify = 200*time.Millisecond, time.Hour
 		wrong := d.wrong[id]
 		o.tamper = func(entries []kv.Entry) {
@@ -88,7 +91,7 @@ func newDoubting(t *testing.T, change func(raft.ServerID, *Options)) *doubting {
 	return d
 }
 
-// soon is until for what takes a comparison or two, on a machine that does much else.
+// soon is like until, for conditions that need one or two state comparisons on a busy machine.
 func soon(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -103,20 +106,20 @@ func soon(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// spoil makes a server apply another value than the others.
+// spoil makes a server apply a different value than the others.
 func (d *doubting) spoil(id raft.ServerID, key string, ask ...raft.ServerID) {
 	d.t.Helper()
 	d.wrong[id].Store(true)
 	d.put(key, "true", ask...)
 	soon(d.t.(*testing.T), "the wrong value was not applied", func() bool {
-		// Both, for the verdict may be quicker than the look.
+		// Wait for either, because the doubt may end before the value is read.
 		g := d.group(id)
 		return peekValue(d.t, g, key) == "lies" || counted(d.t.(*testing.T), g.obs.reinstalled) > 0
 	})
 	d.wrong[id].Store(false)
 }
 
-// serve is a read as the store makes it: a look, and then whether it may be told.
+// serve reads a key like the store does: it reads the machine, then calls Trusted.
 func serve(g *Group, key string) (string, error) {
 	for {
 		m := g.Machine()
@@ -134,8 +137,8 @@ func serve(g *Group, key string) (string, error) {
 	}
 }
 
-// watch reads from a server until it has said once that it is in doubt and then serves
-// again, and fails the test if it tells the wrong value in between or after.
+// watch reads from a server until the server has reported a doubt once and then serves again. It fails the test
+// if a read returns the wrong value after the first doubt.
 func watch(t *testing.T, g *Group, key string) (stop func()) {
 	ended, done := make(chan struct{}), make(chan struct{})
 	var once sync.Once
@@ -153,7 +156,7 @@ func watch(t *testing.T, g *Group, key string) (stop func()) {
 			case err != nil:
 				doubted = doubted || g.Doubt() != nil
 			case doubted && v != "true":
-				t.Errorf("it served %q after it had found itself in doubt", v)
+				t.Errorf("the server returned %q after its doubt began", v)
 				return
 			}
 		}
@@ -161,7 +164,7 @@ func watch(t *testing.T, g *Group, key string) (stop func()) {
 	return func() { once.Do(func() { close(ended); <-done }) }
 }
 
-func TestAReplicaWithAnotherStateTakesItselfOutAndGetsTheRightOne(t *testing.T) {
+func TestDoubt_DivergedReplicaIsReinstalled(t *testing.T) {
 	for _, leads := range []bool{false, true} {
 		d := newDoubting(t, nil)
 		for i := range 50 {
@@ -175,12 +178,14 @@ func TestAReplicaWithAnotherStateTakesItselfOutAndGetsTheRightOne(t *testing.T) 
 		stop := watch(t, g, "k")
 		defer stop()
 		d.spoil(bad, "k")
-		soon(t, "the state was not replaced", func() bool { return counted(t, g.obs.reinstalled) > 0 && g.Doubt() == nil })
+		soon(t, "the state was not replaced", func() bool {
+			return counted(t, g.obs.reinstalled) > 0 && g.Doubt() == nil
+		})
 		if v, err := serve(g, "k"); v != "true" || err != nil {
-			t.Errorf("leads=%v: it serves %q, %v", leads, v, err)
+			t.Errorf("leads=%v: the server returned %q, %v", leads, v, err)
 		}
-		if n := counted(t, g.obs.doubts(Differs)); n != 1 {
-			t.Errorf("leads=%v: it found itself wrong %v times", leads, n)
+		if n := counted(t, g.obs.doubts(snapshot.Differs)); n != 1 {
+			t.Errorf("leads=%v: the server found its state wrong %v times", leads, n)
 		}
 		d.put("after", "1")
 		d.converge() // index and rolling hash
@@ -194,82 +199,85 @@ func TestAReplicaWithAnotherStateTakesItselfOutAndGetsTheRightOne(t *testing.T) 
 			t.Errorf("leads=%v: manifest %+v, %v, databases %v", leads, m, err, databases(t, g.opts.Dir))
 		}
 		for _, id := range others(bad) {
-			if d.group(id).Doubt() != nil || counted(t, d.group(id).obs.doubts(Differs)) != 0 {
+			if d.group(id).Doubt() != nil || counted(t, d.group(id).obs.doubts(snapshot.Differs)) != 0 {
 				t.Errorf("leads=%v: %s is in doubt too", leads, id)
 			}
 		}
-		d.stop(bad) // and what it has now is what it starts with
+		d.stop(bad) // the installed state survives a restart
 		g = d.start(bad)
 		d.put("again", "1")
 		d.converge()
 		if v, err := serve(g, "k"); v != "true" || err != nil {
-			t.Errorf("leads=%v: after a restart it serves %q, %v", leads, v, err)
+			t.Errorf("leads=%v: after a restart the server returned %q, %v", leads, v, err)
 		}
 	}
 }
 
 func databases(t *testing.T, dir string) (out []string) {
-	all, err := filepath.Glob(filepath.Join(dir, databasePrefix+"*"))
+	all, err := filepath.Glob(filepath.Join(dir, snapshot.DatabasePrefix+"*"))
 	must(t, err)
 	return all
 }
 
-// A doubted replica serves nothing, takes no writes, gives its state to nobody, and stays so
-// across a restart.
-func TestADoubtOutlivesARestart(t *testing.T) {
+// A replica in doubt serves no reads, accepts no writes, sends its state to no other server, and stays in doubt
+// after a restart.
+func TestDoubt_SurvivesRestart(t *testing.T) {
 	d := newDoubting(t, nil)
 	d.supply.Store(false)
 	id, _ := d.leader(testIDs...)
 	bad := others(id)[0]
 	d.spoil(bad, "k")
-	soon(t, "it does not find itself wrong", func() bool { return d.group(bad).Doubt() != nil })
+	soon(t, "the wrong state is not found", func() bool { return d.group(bad).Doubt() != nil })
 	for range 2 {
 		g := d.group(bad)
 		if _, err := serve(g, "k"); !fault.Is(err, fault.Unavailable) {
-			t.Errorf("it serves although its state is wrong: %v", err)
+			t.Errorf("a read of the wrong state gave %v", err)
 		}
 		_, err := g.ProposeRequest(limited(t), setRequest("w", "v"), Committed)
 		if !fault.Is(err, fault.Unavailable) {
-			t.Errorf("it takes writes: %v", err)
+			t.Errorf("a write in doubt gave %v", err)
 		}
-		if err := g.AnswerState(StateRequest{To: id}); !fault.Is(err, fault.Unavailable) {
-			t.Errorf("it gives its state away: %v", err)
+		if err := g.AnswerState(integrity.StateRequest{To: id}); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("a request for the doubted state gave %v", err)
 		}
 		if r := g.AnswerCompare(g.Doubt().Index); r.Marked || !r.Doubted {
-			t.Errorf("it still has a say: %+v", r)
+			t.Errorf("the doubted replica still takes part in comparisons: %+v", r)
 		}
 		if g.CaughtUp() {
-			t.Error("it is called caught up")
+			t.Error("a replica in doubt reports that it is caught up")
 		}
-		must(t, g.Snapshot()) // writes the manifest anew
+		must(t, g.Snapshot()) // writes a new manifest
 		d.stop(bad)
 		d.start(bad)
 	}
 	d.supply.Store(true)
-	soon(t, "it is not replaced after the restart", func() bool { return d.group(bad).Doubt() == nil })
+	soon(t, "the state is not replaced after the restart", func() bool { return d.group(bad).Doubt() == nil })
 	if v, err := serve(d.group(bad), "k"); v != "true" || err != nil {
-		t.Errorf("it serves %q, %v", v, err)
+		t.Errorf("the server returned %q, %v", v, err)
 	}
 }
 
-// With one of three away, two that differ cannot tell who is right: neither serves. The
-// third decides.
-func TestTwoThatDifferStopUntilAMajorityAgrees(t *testing.T) {
+// While one of three servers is away, two with different states cannot decide which is right, so neither
+// serves. The third one decides.
+func TestDoubt_TwoDifferentStatesStopUntilMajorityAgrees(t *testing.T) {
 	d := newDoubting(t, nil)
 	id, _ := d.leader(testIDs...)
 	bad, away := others(id)[0], others(id)[1]
 	d.stop(away)
 	d.spoil(bad, "k", id, bad)
 	for _, i := range []raft.ServerID{id, bad} {
-		soon(t, "it goes on", func() bool { dt := d.group(i).Doubt(); return dt != nil && dt.Cause == Split })
+		soon(t, "a server with a different state does not stop", func() bool {
+			dt := d.group(i).Doubt()
+			return dt != nil && dt.Cause == snapshot.Split
+		})
 		if _, err := serve(d.group(i), "k"); !fault.Is(err, fault.Unavailable) {
-			t.Errorf("%s serves: %v", i, err)
+			t.Errorf("a read at %s gave %v", i, err)
 		}
 	}
-	must(t, d.group(bad).Snapshot()) // what is not on disk is applied again, and right this time
+	must(t, d.group(bad).Snapshot()) // entries that are not on disk are applied again, this time correctly
 	d.stop(bad)
 	d.start(bad)
-	if dt := d.group(bad).Doubt(); dt == nil || dt.Cause != Split {
+	if dt := d.group(bad).Doubt(); dt == nil || dt.Cause != snapshot.Split {
 		t.Errorf("after a restart the doubt is %+v", dt)
 	}
 	d.start(away)
@@ -281,16 +289,19 @@ func TestTwoThatDifferStopUntilAMajorityAgrees(t *testing.T) {
 		}
 		return true
 	})
-	soon(t, "the wrong one was not replaced", func() bool { return counted(t, d.group(bad).obs.reinstalled) == 1 })
+	soon(t, "the wrong state was not replaced", func() bool { return counted(t, d.group(bad).obs.reinstalled) == 1 })
 	if counted(t, d.group(id).obs.reinstalled) != 0 {
-		t.Errorf("%s was right and was replaced", id)
+		t.Errorf("the state of %s was right and was replaced", id)
 	}
 	for _, i := range testIDs {
-		soon(t, "the right value is not everywhere", func() bool { v, err := serve(d.group(i), "k"); return v == "true" && err == nil })
+		soon(t, "not every server returns the right value", func() bool {
+			v, err := serve(d.group(i), "k")
+			return v == "true" && err == nil
+		})
 	}
 }
 
-// damage changes a stored value behind the machine's back.
+// damage changes a stored value on disk, without the machine.
 func damage(t *testing.T, dir, key, from, to string) {
 	t.Helper()
 	man, err := readManifest(dir)
@@ -313,9 +324,8 @@ func (silent) Infof(string, ...any)  {}
 func (silent) Errorf(string, ...any) {}
 func (silent) Fatalf(string, ...any) {}
 
-// What changes at rest shows in no entry, so no comparison finds it: the check of all
-// records does.
-func TestDamageAtRestIsFoundAndReplaced(t *testing.T) {
+// Damage on disk changes no entry, so no state comparison finds it. The verification of all records does.
+func TestVerify_FindsAndReplacesDamageOnDisk(t *testing.T) {
 	var soonVerify atomic.Bool
 	d := newDoubting(t, func(_ raft.ServerID, o *Options) {
 		if soonVerify.Load() {
@@ -326,22 +336,24 @@ func TestDamageAtRestIsFoundAndReplaced(t *testing.T) {
 	d.converge()
 	id, _ := d.leader(testIDs...)
 	bad := others(id)[0]
-	must(t, d.group(bad).Snapshot()) // so that the value is on disk
+	must(t, d.group(bad).Snapshot()) // moves the value to disk
 	d.stop(bad)
 	damage(t, d.nodes[bad].dir, "k", "true", "lies")
 	soonVerify.Store(true)
 	g := d.start(bad)
-	soon(t, "the damage is not mended", func() bool { return counted(t, g.obs.reinstalled) > 0 && g.Doubt() == nil })
-	if v, err := serve(g, "k"); v != "true" || err != nil || counted(t, g.obs.doubts(Damaged)) != 1 {
-		t.Errorf("it serves %q, %v", v, err)
+	soon(t, "the damaged state is not replaced", func() bool {
+		return counted(t, g.obs.reinstalled) > 0 && g.Doubt() == nil
+	})
+	if v, err := serve(g, "k"); v != "true" || err != nil || counted(t, g.obs.doubts(snapshot.Damaged)) != 1 {
+		t.Errorf("the server returned %q, %v", v, err)
 	}
 	d.put("after", "1")
 	d.converge()
 }
 
-// A server without others has nothing to copy from: it says so and goes on, for a restore
-// needs one that runs.
-func TestALoneServerSaysThatItsDataAreDamaged(t *testing.T) {
+// A server without other servers has no state to copy. It reports the damage and continues, because a restore
+// needs a running server.
+func TestVerify_SingleServerReportsDamage(t *testing.T) {
 	o := alone(t, t.TempDir())
 	g, err := Open(limited(t), o)
 	must(t, err)
@@ -358,7 +370,7 @@ func TestALoneServerSaysThatItsDataAreDamaged(t *testing.T) {
 	}
 }
 
-func TestWhatIsReceivedFromALeaderIsVerified(t *testing.T) {
+func TestVerify_ChecksReceivedSnapshot(t *testing.T) {
 	d := newDoubting(t, func(_ raft.ServerID, o *Options) { o.Bounds.TrailingEntries = 1 })
 	id, _ := d.leader(testIDs...)
 	behind := others(id)[0]
@@ -367,7 +379,7 @@ func TestWhatIsReceivedFromALeaderIsVerified(t *testing.T) {
 		d.put(key(i), "v", others(behind)...)
 	}
 	d.converge()
-	for _, i := range others(behind) { // whoever leads from now on has nothing else to send
+	for _, i := range others(behind) { // later leaders have only the damaged state to send
 		must(t, d.group(i).Snapshot())
 	}
 	f := d.start(behind)
@@ -376,55 +388,15 @@ func TestWhatIsReceivedFromALeaderIsVerified(t *testing.T) {
 	})
 }
 
-func TestTheMajorityOfAllVotersDecidesAndNotTheLeader(t *testing.T) {
-	a, b, c := kv.Digest{1}, kv.Digest{2}, kv.Digest{3}
-	says := func(d kv.Digest) answer { return answer{report: Report{Marked: true, Digest: d}} }
-	mute, behind := answer{err: errCut}, answer{}
-	replica := func(x answer) answer { x.server.Suffrage = raft.Nonvoter; return x }
-	for name, x := range map[string]struct {
-		voter   bool
-		answers []answer
-		want    finding
-		other   kv.Digest
-	}{
-		"all agree":                               {true, []answer{says(a), says(a)}, agrees, a},
-		"two of three agree":                      {true, []answer{says(a), says(b)}, agrees, a},
-		"two of three agree, one is away":         {true, []answer{says(a), mute}, agrees, a},
-		"two of three agree on something else":    {true, []answer{says(b), says(b)}, outvoted, b},
-		"three states":                            {true, []answer{says(b), says(c)}, split, kv.Digest{}},
-		"one differs, one is away":                {true, []answer{says(b), mute}, split, b},
-		"one differs, one is behind":              {true, []answer{says(b), behind}, split, b},
-		"two servers that differ":                 {true, []answer{says(b)}, split, b},
-		"nobody answers":                          {true, []answer{mute, behind}, undecided, kv.Digest{}},
-		"replicas have no say":                    {true, []answer{replica(says(b)), replica(says(b))}, agrees, a},
-		"replicas make no majority":               {true, []answer{says(b), mute, replica(says(b)), replica(says(b))}, split, b},
-		"a replica asks":                          {false, []answer{says(b), says(b), mute}, outvoted, b},
-		"a replica asks, one answers":             {false, []answer{says(b), mute, mute}, split, b},
-		"a replica of a single voter":             {false, []answer{says(b)}, outvoted, b},
-		"four voters in two halves":               {true, []answer{says(a), says(b), says(b)}, split, b},
-		"five voters, three of them of one state": {true, []answer{says(a), says(b), says(b), says(b)}, outvoted, b},
-	} {
-		t.Run(name, func(t *testing.T) {
-			f, other := compared(a, x.voter, x.answers)
-			if name == "three states" && (other == b || other == c) {
-				other = kv.Digest{} // either
-			}
-			if f != x.want || other != x.other {
-				t.Errorf("got %d %v, want %d %v", f, other, x.want, x.other)
-			}
-		})
-	}
-}
-
-// A rescue is an operator's choice of a state: what the server thought of it is over.
-func TestARescueEndsADoubt(t *testing.T) {
+func TestRescue_EndsDoubt(t *testing.T) {
 	o := alone(t, t.TempDir())
 	g, err := Open(limited(t), o)
 	must(t, err)
 	put(t, g, "k", "true")
-	g.distrust(g.Machine(), &Doubt{Cause: Split, Index: 1, Own: "1", Other: "2"})
-	g.distrust(g.Machine(), &Doubt{Cause: Split, Index: 9, Own: "3", Other: "4"}) // known already
-	if d := g.Doubt(); d == nil || d.Index != 1 || counted(t, g.obs.doubts(Split)) != 1 {
+	g.integrity.Distrust(g.Machine(), &snapshot.Doubt{Cause: snapshot.Split, Index: 1, Own: "1", Other: "2"})
+	// known already
+	g.integrity.Distrust(g.Machine(), &snapshot.Doubt{Cause: snapshot.Split, Index: 9, Own: "3", Other: "4"})
+	if d := g.Doubt(); d == nil || d.Index != 1 || counted(t, g.obs.doubts(snapshot.Split)) != 1 {
 		t.Errorf("the doubt is %+v", d)
 	}
 	if _, err := g.ProposeRequest(limited(t), setRequest("k", "v"), Committed); !fault.Is(err, fault.Unavailable) {
@@ -433,7 +405,7 @@ func TestARescueEndsADoubt(t *testing.T) {
 	must(t, g.Close())
 	_, o.Transport = raft.NewInmemTransport("a")
 	if m, err := readManifest(o.Dir); err != nil || m.Doubt == nil || m.Doubt.Index != 1 {
-		t.Fatalf("the manifest says %+v, %v", m, err)
+		t.Fatalf("the manifest has the doubt %+v, %v", m, err)
 	}
 	_, err = Rescue(o)
 	must(t, err)
@@ -441,6 +413,6 @@ func TestARescueEndsADoubt(t *testing.T) {
 	o.Metrics = NewMetrics(prometheus.NewRegistry())
 	g = openGroup(t, o)
 	if v, err := serve(g, "k"); v != "true" || err != nil {
-		t.Errorf("after the rescue it serves %q, %v", v, err)
+		t.Errorf("after the rescue the server returned %q, %v", v, err)
 	}
 }

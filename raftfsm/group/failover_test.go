@@ -11,6 +11,7 @@ import (
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
 func others(id raft.ServerID) []raft.ServerID {
@@ -23,8 +24,8 @@ func others(id raft.ServerID) []raft.ServerID {
 	return out
 }
 
-func TestAnotherServerLeadsWhenTheLeaderIsGoneAndNothingAcknowledgedIsLost(t *testing.T) {
-	engines(t, func(t *testing.T, e LogEngine) {
+func TestFailover_LosesNoAcknowledgedWrite(t *testing.T) {
+	engines(t, func(t *testing.T, e raftlog.Engine) {
 		c := newCluster(t, func(_ raft.ServerID, o *Options) { o.Engine = e })
 		for i := range 20 {
 			c.put(key(i), "before")
@@ -48,8 +49,8 @@ func TestAnotherServerLeadsWhenTheLeaderIsGoneAndNothingAcknowledgedIsLost(t *te
 	})
 }
 
-func TestAllServersAtOnceComeBackWithEverything(t *testing.T) {
-	engines(t, func(t *testing.T, e LogEngine) {
+func TestRestart_AllServersKeepEverything(t *testing.T) {
+	engines(t, func(t *testing.T, e raftlog.Engine) {
 		c := newCluster(t, func(_ raft.ServerID, o *Options) { o.Engine = e })
 		for i := range 30 {
 			c.put(key(i), "v")
@@ -66,15 +67,15 @@ func TestAllServersAtOnceComeBackWithEverything(t *testing.T) {
 	})
 }
 
-// slowLeader makes a leader that goes on believing in itself long after the others have
-// given up on it, as one whose process was paused, or whose clock is slow.
+// slowLeader makes a leader keep its role long after the other servers have elected another one, like a leader
+// whose process was paused or whose clock is slow.
 func slowLeader(id raft.ServerID, o *Options) {
 	if id == "a" {
 		o.Timing.Heartbeat, o.Timing.Election, o.Timing.Lease = 30*time.Second, 30*time.Second, 30*time.Second
 	}
 }
 
-func TestADeposedLeaderThatStillBelievesInItselfNeverGivesAReadIndex(t *testing.T) {
+func TestReadIndex_RefusedByDeposedLeader(t *testing.T) {
 	c := newCluster(t, slowLeader)
 	a := c.group("a")
 	c.put("k", "old")
@@ -86,10 +87,10 @@ func TestADeposedLeaderThatStillBelievesInItselfNeverGivesAReadIndex(t *testing.
 	put(t, b, "k", "new")
 
 	if !a.Leading() {
-		t.Fatal("a has noticed: the test shows nothing")
+		t.Fatal("a no longer leads: the test shows nothing")
 	}
 	if got := peekValue(t, a, "k"); got != "old" {
-		t.Fatalf("a's machine says %q: reading it would not be stale, the test shows nothing", got)
+		t.Fatalf("a's machine holds %q, which is not stale, the test shows nothing", got)
 	}
 	var wg sync.WaitGroup
 	for range 8 {
@@ -101,7 +102,7 @@ func TestADeposedLeaderThatStillBelievesInItselfNeverGivesAReadIndex(t *testing.
 	}
 	wg.Wait()
 	if !a.Leading() {
-		t.Fatal("a has noticed meanwhile: the test shows too little")
+		t.Fatal("a stopped leading too early: the test shows too little")
 	}
 	if got, err := read(limited(t), b, "k"); got != "new" || err != nil {
 		t.Errorf("the new leader reads %q, %v", got, err)
@@ -114,21 +115,21 @@ func TestADeposedLeaderThatStillBelievesInItselfNeverGivesAReadIndex(t *testing.
 	}
 }
 
-func TestALeaderCutOffMidwayThroughARoundGivesNoIndex(t *testing.T) {
+func TestReadIndex_RefusedWhenRoundIsCutOff(t *testing.T) {
 	c := newCluster(t, slowLeader)
 	a := c.group("a")
 	c.put("k", "v")
-	// Questions arrive, answers do not.
+	// Requests arrive, responses do not.
 	for _, id := range []raft.ServerID{"b", "c"} {
 		c.set(link{id, "a"}, true)
 	}
 	_, err := a.ReadIndex(within(t, 2*time.Second))
 	wantCode(t, err, fault.Unavailable)
-	c.set(link{"b", "a"}, false) // one answer is enough
+	c.set(link{"b", "a"}, false) // one confirmation is enough
 	eventually(t, func() error { _, err := a.ReadIndex(limited(t)); return err })
 }
 
-// countingConfirmer counts rounds and can hold them up.
+// countingConfirmer counts confirmation rounds and can delay them.
 type countingConfirmer struct {
 	inner Confirmer
 	gate  gate
@@ -150,7 +151,7 @@ func (c *countingConfirmer) count(id raft.ServerID) int {
 	return c.asked[id]
 }
 
-func TestReadsThatWaitShareTheNextRoundAndNeverOneUnderWay(t *testing.T) {
+func TestReadIndex_WaitingReadsShareNextRound(t *testing.T) {
 	confirm := &countingConfirmer{gate: gate{step: "confirm"}, asked: map[raft.ServerID]int{}}
 	c := newCluster(t, func(id raft.ServerID, o *Options) {
 		slowLeader(id, o)
@@ -174,13 +175,17 @@ func TestReadsThatWaitShareTheNextRoundAndNeverOneUnderWay(t *testing.T) {
 	}
 	go get()
 	until(t, "no round has begun", func() bool { return confirm.count("b") == before+1 && confirm.count("c") > 0 })
-	written := put(t, a, "k", "v") // after the first round has noted its index
+	written := put(t, a, "k", "v") // after the first round has recorded its index
 	for range 50 {
 		go get()
 	}
-	until(t, "the reads do not wait", func() bool { a.reader.mu.Lock(); defer a.reader.mu.Unlock(); return len(a.reader.waiting) == 50 })
+	until(t, "the reads do not wait", func() bool {
+		a.reader.mu.Lock()
+		defer a.reader.mu.Unlock()
+		return len(a.reader.waiting) == 50
+	})
 	if n := len(results); n != 0 {
-		t.Fatalf("%d reads were answered by nobody", n)
+		t.Fatalf("%d reads were answered without a confirmation round", n)
 	}
 	confirm.gate.open()
 	late := 0
@@ -197,7 +202,7 @@ func TestReadsThatWaitShareTheNextRoundAndNeverOneUnderWay(t *testing.T) {
 	}
 }
 
-func TestOnlyVotersAreAskedAndCounted(t *testing.T) {
+func TestReadIndex_CountsOnlyVoters(t *testing.T) {
 	confirm := &countingConfirmer{gate: gate{step: "never"}, asked: map[raft.ServerID]int{}}
 	c := newCluster(t, func(id raft.ServerID, o *Options) {
 		slowLeader(id, o)
@@ -212,7 +217,7 @@ func TestOnlyVotersAreAskedAndCounted(t *testing.T) {
 	_, err := a.ReadIndex(limited(t))
 	must(t, err)
 	if confirm.count("c") != before {
-		t.Error("a non-voter was asked")
+		t.Error("a non-voter was queried")
 	}
 	c.isolate("b")
 	if _, err := a.ReadIndex(within(t, 2*time.Second)); err == nil {
@@ -220,7 +225,7 @@ func TestOnlyVotersAreAskedAndCounted(t *testing.T) {
 	}
 }
 
-func TestARetryAfterAFailOverIsAppliedOnce(t *testing.T) {
+func TestRetry_AfterFailoverIsAppliedOnce(t *testing.T) {
 	c := newCluster(t, nil)
 	origin := c.register("client")
 	first := setRequest("k", "v")
@@ -243,7 +248,7 @@ func TestARetryAfterAFailOverIsAppliedOnce(t *testing.T) {
 	c.converge()
 }
 
-func TestAWriteLostWithItsLeaderIsReportedAsLost(t *testing.T) {
+func TestHolds_WriteLostWithLeaderIsLost(t *testing.T) {
 	c := newCluster(t, slowLeader)
 	a := c.group("a")
 	c.isolate("a")
@@ -252,12 +257,12 @@ func TestAWriteLostWithItsLeaderIsReportedAsLost(t *testing.T) {
 		t.Fatalf("a durable write on a leader that is cut off: %v", err)
 	}
 	if a.raft.CommitIndex() >= ack.Index {
-		t.Fatal("it was committed without a quorum")
+		t.Fatal("the write was committed without a quorum")
 	}
 	if got := a.Holds(ack.Position); got != Held {
 		t.Errorf("before the fail-over: %d", got)
 	}
-	// Waits for the commit, and finds the leadership gone.
+	// Waits for the commit, and then fails because leadership is lost.
 	waits := make(chan error, 1)
 	go func() {
 		_, err := a.ProposeRequest(limited(t), setRequest("strong", "v"), Committed)
@@ -273,26 +278,26 @@ func TestAWriteLostWithItsLeaderIsReportedAsLost(t *testing.T) {
 	default:
 	}
 	_, newer := c.leader("b", "c")
-	if got := a.Holds(Position{Term: newer.Term(), Index: ack.Index}); got != Unknown {
-		t.Errorf("of what the next leader wrote, which it has not heard of: %d", got)
+	if got := a.Holds(raftlog.Position{Term: newer.Term(), Index: ack.Index}); got != Unknown {
+		t.Errorf("for an entry of a later term than it knows, Holds returned %d", got)
 	}
 	c.heal()
 	wantCode(t, <-waits, fault.Indeterminate)
 	c.converge()
-	until(t, "the loss is not seen", func() bool { return a.Holds(ack.Position) == Lost })
+	until(t, "the lost write is not reported", func() bool { return a.Holds(ack.Position) == Lost })
 	for _, k := range []string{"eventual", "strong"} {
 		if got := peekValue(t, a, k); got != "" {
 			t.Errorf("%s = %q, though its leader was replaced before a quorum had it", k, got)
 		}
 	}
 	for id, g := range c.running() {
-		if n := len(g.disk.logs.waiting); n != 0 {
+		if n := g.disk.logs.Waiting(); n != 0 {
 			t.Errorf("%s still waits for %d durable signals", id, n)
 		}
 	}
 }
 
-func TestALeaderWhoseDiskHangsIsReplacedAndComesBack(t *testing.T) {
+func TestDiskStall_LeaderIsReplacedAndRecovers(t *testing.T) {
 	for name, c := range map[string]struct {
 		stall    time.Duration
 		replaced bool
@@ -317,7 +322,7 @@ func TestALeaderWhoseDiskHangsIsReplacedAndComesBack(t *testing.T) {
 				_, err := a.ProposeRequest(limited(t), setRequest("stuck", "v"), Committed)
 				out <- err
 			}()
-			until(t, "the disk does not hang", func() bool { return a.disk.logs.stalled() > 0 })
+			until(t, "the disk does not hang", func() bool { return a.disk.logs.Stalled() > 0 })
 			if !c.replaced {
 				timer := time.NewTimer(5 * quick(Timing{}).Heartbeat)
 				<-timer.C
@@ -344,7 +349,7 @@ func TestALeaderWhoseDiskHangsIsReplacedAndComesBack(t *testing.T) {
 	}
 }
 
-func TestAStalledDiskEndsTheProcessInTheEnd(t *testing.T) {
+func TestDiskStall_EndsProcess(t *testing.T) {
 	disk := &gate{step: "log-append"}
 	fatal := make(chan error, 100)
 	o := alone(t, t.TempDir())
@@ -364,12 +369,12 @@ func TestAStalledDiskEndsTheProcessInTheEnd(t *testing.T) {
 	case err := <-fatal:
 		wantCode(t, err, fault.Internal)
 	case <-limited(t).Done():
-		t.Fatal("the process goes on with a disk that hangs")
+		t.Fatal("the process continues with a hanging disk")
 	}
 	disk.open()
 }
 
-func TestAFollowerIsCaughtUpOnlyOnceItHasWhatALeaderHadCommitted(t *testing.T) {
+func TestCaughtUp_NeedsCommitIndexOfLeader(t *testing.T) {
 	c := newCluster(t, nil)
 	c.put("k", "v1")
 	id, _ := c.leader(testIDs...)
@@ -384,22 +389,22 @@ func TestAFollowerIsCaughtUpOnlyOnceItHasWhatALeaderHadCommitted(t *testing.T) {
 	timer := time.NewTimer(2 * quick(Timing{}).Heartbeat)
 	<-timer.C
 	if g.CaughtUp() {
-		t.Fatal("a server that has heard of nobody since it was opened says it is caught up")
+		t.Fatal("a server that has heard no leader since it was opened reports that it is caught up")
 	}
 	c.heal()
-	until(t, "it never catches up", func() bool { return g.CaughtUp() })
+	until(t, "the server does not catch up", func() bool { return g.CaughtUp() })
 	if got := peekValue(t, g, "k"); got != "v2" {
 		t.Errorf("caught up with k = %q", got)
 	}
 }
 
-func TestAFollowerWaitsForAnIndexThatNeverReachesItsMachine(t *testing.T) {
+func TestWaitApplied_IndexWithoutCommand(t *testing.T) {
 	c := newCluster(t, slowLeader)
 	c.put("k", "v1", "a")
 	a := c.group("a")
 	c.isolate("c")
 	put(t, a, "k", "v2")
-	must(t, a.raft.Barrier(0).Error()) // the newest committed entry is one that no machine sees
+	must(t, a.raft.Barrier(0).Error()) // the newest committed entry is a barrier, which no machine receives
 	ri, err := a.ReadIndex(limited(t))
 	must(t, err)
 	if ri.Index <= a.Machine().Applied() {
@@ -426,14 +431,14 @@ func TestAFollowerWaitsForAnIndexThatNeverReachesItsMachine(t *testing.T) {
 	}
 }
 
-// A deposed leader's log holds a barrier where the group has committed a command.
-func TestAnUncommittedEntryIsNotTakenForOneTheMachineNeverSees(t *testing.T) {
+// The log of a deposed leader has a barrier at an index at which the group has committed a command.
+func TestWaitApplied_UncommittedEntryIsNotSkipped(t *testing.T) {
 	c := newCluster(t, slowLeader)
 	c.put("k", "v1", "a")
 	a := c.group("a")
 	c.isolate("a")
 	before := a.LastIndex()
-	go func() { _ = a.raft.Barrier(0).Error() }() // lost with a's leadership
+	go func() { _ = a.raft.Barrier(0).Error() }() // lost when a is no longer leader
 	go func() { _ = a.raft.Barrier(0).Error() }()
 	go func() { _ = a.raft.Barrier(0).Error() }()
 	until(t, "the barriers are not in the log", func() bool { return a.LastIndex() == before+3 })
@@ -442,17 +447,20 @@ func TestAnUncommittedEntryIsNotTakenForOneTheMachineNeverSees(t *testing.T) {
 	for i := range 5 { // no-op and barrier of the new term, then commands
 		last = put(t, g, "k", fmt.Sprint("new", i))
 	}
-	ri := ReadIndex{Position: Position{Term: last.Term, Index: before + 3}}
+	ri := ReadIndex{Position: raftlog.Position{Term: last.Term, Index: before + 3}}
 	ctx := within(t, 100*time.Millisecond)
 	if err := a.WaitApplied(ctx, ri.Index); err == nil {
-		t.Fatalf("index %d is a command that a has never seen, but a says it reflects it", ri.Index)
+		t.Fatalf("index %d is a command that a has never seen, but WaitApplied returned without an error", ri.Index)
 	}
 	c.heal()
 	must(t, a.WaitApplied(limited(t), ri.Index))
 	c.converge()
 }
 
-func TestServersAgreeOnEveryEntryAfterManyFailOvers(t *testing.T) {
+func TestFailover_LogsAgreeAfterMany(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs many schedules")
+	}
 	c := newCluster(t, nil)
 	n := 0
 	for round := range 4 {
@@ -473,7 +481,8 @@ func TestServersAgreeOnEveryEntryAfterManyFailOvers(t *testing.T) {
 			must(t, a.disk.logs.GetLog(i, &x))
 			must(t, g.disk.logs.GetLog(i, &y))
 			if x.Term != y.Term || x.Type != y.Type || string(x.Data) != string(y.Data) {
-				t.Fatalf("entry %d is %v of term %d on a and %v of term %d on %s", i, x.Type, x.Term, y.Type, y.Term, id)
+				t.Fatalf("entry %d is %v of term %d on a and %v of term %d on %s", i, x.Type, x.Term,
+					y.Type, y.Term, id)
 			}
 		}
 	}

@@ -1,13 +1,13 @@
-// Package group runs one Raft group: a log, its leader's group commit, linearizable
-// reads, snapshots that copy nothing, and the state machine over Pebble (kv).
+// Package group runs one Raft group: its log, group commit on the leader, linearizable reads, snapshots by hard
+// links, and the state machine over Pebble (package kv).
 //
-// It owns one directory per group and everything that touches hashicorp/raft. It must
-// never know stores, applications, partitions' keys or the network: transport and
-// confirmation of terms are given to it.
+// It owns one directory per group, and it alone starts hashicorp/raft. It knows no stores, no applications and no
+// mapping of keys to partitions. It does not use the network directly: the caller supplies the transport and the
+// Confirmer.
 //
-// Goroutines of an open Group, all ended by Close: raft's own three, the transport guard,
-// the proposer's three, the reader's one, the leadership watcher, the keeper (snapshots by
-// log size, expiry), the disk's guard, the watch over the state, and the sender of states. All methods are safe for concurrent use.
+// Close ends all goroutines of an open Group: three of raft, the transport guard, three of the proposer, one of
+// the reader, and one each for leadership changes, housekeeping (snapshots, expiry), slow-disk detection, state
+// comparison and sending state. All methods are safe for concurrent use.
 package group
 
 import (
@@ -22,39 +22,42 @@ import (
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/logadapt"
+	"github.com/quorate/quorate/internal/signal"
 	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/integrity"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+	"github.com/quorate/quorate/raftfsm/transport"
 )
 
-// drainLimit bounds how long Close waits for writes under way.
+// drainLimit bounds how long Close waits for proposals in flight.
 const drainLimit = 2 * time.Second
 
 // Group is one open Raft group.
 type Group struct {
 	opts     Options
 	disk     *disk
-	guard    *guard
+	guard    *transport.Guard
 	raft     *raft.Raft
 	clock    *clock
 	proposer *proposer
 	reader   *reader
+	witness  *transport.Witness
 	obs      *groupMetrics
 
-	readyTerm atomic.Uint64            // term of which an entry was applied here as leader
-	heard     atomic.Pointer[Position] // newest commit index a leader announced since Open, with that leader's term
-	alone     atomic.Bool              // as leader, saw itself as the only voter when its term began or the configuration changed last
-	caughtUp  atomic.Bool              // has applied the commit index of a leader heard since Open
-	changed   *signal                  // readiness or leadership may have changed
-	refresh   chan struct{}            // one slot: a follower has a newer snapshot than this leader
-	levels    chan struct{}            // one slot: held while the level is raised, or a server added
+	integrity *integrity.Watch
 
-	comparing    comparing         // of watchState
-	relieved     time.Time         // of watchState: when leadership was last to be handed over for the disk
-	verifying    atomic.Bool       // a check of all records is under way
-	damaged      atomic.Bool       // the last one found records that are not what was applied
-	reinstalling atomic.Bool       // the state of another server is being taken over
-	expected     expected          // from whom
-	supply       chan StateRequest // one slot: who needs the state of this server
+	readyTerm atomic.Uint64 // newest term in which this server, as leader, applied an entry
+	// newest commit index announced by a leader since Open, with the term of that leader
+	heard atomic.Pointer[raftlog.Position]
+	// true once the machine has applied a commit index announced since Open
+	caughtUp atomic.Bool
+	changed  *signal.Signal // readiness or leadership may have changed
+	refresh  chan struct{}  // capacity 1: a follower has a newer snapshot than this leader
+	levels   chan struct{}  // capacity 1: held while the level is raised or a server is added
+
+	relieved  time.Time   // when watchState last tried to transfer leadership because of a slow disk
+	verifying atomic.Bool // a verification of all records is running
 
 	closing context.Context // ends with Close
 	cease   context.CancelFunc
@@ -65,30 +68,29 @@ type Group struct {
 	err    error
 }
 
-// Open opens the group in o.Dir, creating it if o.Bootstrap is set. ctx bounds opening,
-// not the life of the group. A group of one server leads when Open returns.
+// Open opens the group in o.Dir, and creates it if o.Bootstrap is set. ctx limits only how long the opening takes.
+// A group with one server has a leader when Open returns.
 func Open(ctx context.Context, o Options) (*Group, error) {
 	o = o.withDefaults()
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	g := &Group{opts: o, obs: o.Metrics.group(o.ID), clock: newClock(o.Now), changed: newSignal(), refresh: make(chan struct{}, 1), levels: make(chan struct{}, 1), stop: make(chan struct{})}
-	g.supply = make(chan StateRequest, 1)
+	g := &Group{opts: o, obs: o.Metrics.group(o.ID), clock: newClock(o.Now), changed: signal.New(),
+		refresh: make(chan struct{}, 1), levels: make(chan struct{}, 1), stop: make(chan struct{})}
 	g.closing, g.cease = context.WithCancel(context.Background())
 	var err error
 	if g.disk, err = openDisk(o, g.obs, g.clock); err != nil {
 		g.cease()
 		return nil, err
 	}
-	g.disk.fsm.reconfigured = func() { g.alone.Store(g.lone()) }
 	if err := g.startRaft(); err != nil {
-		g.guard.close()
+		g.guard.Close()
 		g.cease()
 		return nil, errors.Join(err, g.disk.close())
 	}
 	g.start()
 	if g.lone() {
-		g.guard.campaign()
+		g.guard.Campaign()
 		if err := g.WaitReady(ctx); err != nil {
 			return nil, errors.Join(err, g.Close())
 		}
@@ -98,20 +100,27 @@ func Open(ctx context.Context, o Options) (*Group, error) {
 
 func (g *Group) startRaft() error {
 	o := g.opts
-	g.guard = newGuard(o.Transport, g.disk.logs.stalled, o.Timing.Stall)
-	g.guard.announce, g.guard.known, g.guard.judge, g.guard.stale = g.hear, g.known, g.judge, g.wantSnapshot
-	g.guard.rebase, g.guard.durable = g.disk.logs.void.rebase, g.disk.logs.unsynced.wait
-	g.guard.retained, g.guard.lastLog = &g.disk.logs.retained, g.disk.logs.last.Load
-	g.guard.transfer, g.guard.wrong = g.expected.take, func() bool { return g.Doubt().replaceable() }
-	g.disk.logs.base, g.disk.logs.self, g.disk.logs.lost = g.base, serverTag(o.ServerID), g.lostWrites
+	g.witness = transport.NewWitness(transport.WitnessConfig{
+		Ask: o.Witnesses, Self: o.ServerID, Opened: g.disk.opened, Timeout: min(o.Timing.ReadRound, o.Timing.Heartbeat),
+		Every: o.Timing.WitnessEvery,
+		Dir:   o.Dir, Members: follower{g}, Process: process{o},
+	}, &g.disk.seen)
+	g.integrity = integrity.New(integrity.Config{
+		Group: o.ID, Self: o.ServerID, Every: o.Timing.Compare, ReadRound: o.Timing.ReadRound, Closing: g.closing,
+		Logger: o.Logger, Replicas: o.Replicas,
+		Volume: o.volume, Log: g.disk.logs, Disk: g.disk.pace, Snapshots: g.disk.snaps, FSM: g.disk.fsm,
+		Raft: follower{g}, Events: stateEvents{g}, Sender: transport.Sender{Transport: o.Transport},
+	})
+	g.guard = transport.New(o.Transport, o.Timing.Stall, g.disk.logs, follower{g}, g.integrity, g.witness)
 	conf := raft.DefaultConfig()
 	conf.LocalID = o.ServerID
 	conf.HeartbeatTimeout, conf.ElectionTimeout = o.Timing.Heartbeat, o.Timing.Election
 	conf.LeaderLeaseTimeout, conf.CommitTimeout = o.Timing.Lease, o.Timing.Commit
-	conf.MaxAppendEntries = 16 // raft counts entries, ours are up to 1 MiB
+	conf.MaxAppendEntries = 16 // raft counts entries, and an entry here has up to 1 MiB
 	conf.NoSnapshotRestoreOnStart = true
 	conf.NoLegacyTelemetry = true
-	conf.SnapshotInterval, conf.SnapshotThreshold = 24*time.Hour, 1<<62 // the keeper decides, by bytes
+	// snapshots are taken by keep, which measures bytes
+	conf.SnapshotInterval, conf.SnapshotThreshold = 24*time.Hour, 1<<62
 	conf.TrailingLogs = o.Bounds.TrailingEntries
 	conf.Logger = logadapt.Raft(o.Logger.With("group", o.ID))
 	if o.Bootstrap {
@@ -122,15 +131,15 @@ func (g *Group) startRaft() error {
 	if o.without != nil {
 		o.without(g, conf)
 	}
-	r, err := raft.NewRaft(conf, g.disk.fsm, g.disk.logs, g.disk.stable, g.disk.snaps, g.guard)
+	r, err := raft.NewRaft(conf, g.disk.machine(o), g.disk.logs, g.disk.stable, g.disk.snaps, g.guard)
 	if err != nil {
-		return &fault.Error{Code: fault.Internal, Op: "group.Open", Msg: fmt.Sprintf("cannot start group %d", o.ID), Err: err}
+		return &fault.Error{Code: fault.Internal, Op: "group.Open", Msg: fmt.Sprintf("cannot start group %d", o.ID),
+			Err: err}
 	}
 	g.raft = r
-	early := func() bool { return r.State() == raft.Leader && !g.lone() }
-	g.disk.logs.early.Store(&early)
+	g.disk.role.raft.Store(r)
 	g.watchElections()
-	g.guard.start() // only now: what comes in ends up in callbacks that need g.raft
+	g.guard.Start() // only now: handlers of incoming messages use g.raft
 	return nil
 }
 
@@ -142,25 +151,31 @@ func (g *Group) start() {
 		ready: func(term uint64) bool { return g.readyTerm.Load() == term },
 	}
 	g.reader.start()
-	g.wg.Add(5)
+	g.wg.Go(func() { g.witness.Run(g.closing, g.stop) })
+	g.wg.Go(g.integrity.SupplyStates)
+	g.wg.Add(4)
 	go g.watchLeadership()
 	go g.keep()
 	go g.guardDisk()
 	go g.watchState()
-	go g.supplyStates()
 }
 
 // lone reports whether this server is the only voter.
-func (g *Group) lone() bool {
-	others, self := (&reader{raft: g.raft, self: g.opts.ServerID}).voters()
-	return self && len(others) == 0
+func (g *Group) lone() bool { return lone(g.raft, g.opts.ServerID) }
+
+func lone(r *raft.Raft, self raft.ServerID) bool {
+	others, voter := (&reader{raft: r, self: self}).voters()
+	return voter && len(others) == 0
 }
 
-// Propose puts an encoded request into the log. See proposer.propose for errors. The
-// caller must not modify data until the call returns, nor, after an error, ever.
+// Propose puts an encoded request into the log and waits for its outcome. It returns fault.Unavailable if the local
+// state is in doubt, or if the version of a server that must understand the request is unknown. It returns
+// fault.Invalid if a server does not understand it. Other errors: those of proposer.propose. The caller must not
+// modify data until Propose returns nil. After an error the caller must never modify data, because the proposal may
+// still be in use.
 func (g *Group) Propose(ctx context.Context, data Encoded, ack Ack) (Answer, error) {
 	if err := g.Trusted(); err != nil {
-		return Answer{}, err // the machine here decides what the caller is told
+		return Answer{}, err // the result comes from the machine of this server, so it must be trusted
 	}
 	if err := g.allow(ctx, command.Needs(data)); err != nil {
 		return Answer{}, err
@@ -177,7 +192,8 @@ func (g *Group) ProposeRequest(ctx context.Context, r *command.Request, ack Ack)
 	return g.Propose(ctx, data, ack)
 }
 
-// proposeOwn proposes what the group itself needs, also while the state here is in doubt.
+// proposeOwn proposes a request that the group itself has made. Unlike Propose it also works while the local state
+// is in doubt.
 func (g *Group) proposeOwn(ctx context.Context, r *command.Request, ack Ack) (Answer, error) {
 	data, err := command.AppendRequest(nil, r)
 	if err != nil {
@@ -186,22 +202,24 @@ func (g *Group) proposeOwn(ctx context.Context, r *command.Request, ack Ack) (An
 	return g.proposer.propose(ctx, data, ack)
 }
 
-// ReadIndex gives a read index, on the leader only. Errors: not_leader, unavailable, timeout.
+// ReadIndex returns a read index. It returns fault.NotLeader if this server does not lead or has not applied an
+// entry of its term yet, fault.Unavailable if no majority of voters confirms that it leads or the group is closing,
+// and fault.Timeout if ctx ends first.
 func (g *Group) ReadIndex(ctx context.Context) (ReadIndex, error) { return g.reader.get(ctx) }
 
-// settlePoll is how often a follower looks whether its log is final up to an index that
-// it was told of: nothing announces a commit that brings the machine no command.
+// settlePoll is the interval at which a follower checks whether its log up to a requested index is committed. Raft
+// sends no notification when it commits an entry without a command.
 const settlePoll = 2 * time.Millisecond
 
-// WaitApplied waits until the local machine reflects every command up to index, which
-// must be at or below the leader's commit index. Entries that never reach the machine
-// need no wait; which they are is known once this server knows them to be committed.
+// WaitApplied waits until the local machine has applied every command up to index. index must not exceed the
+// commit index of the leader. Entries without a command never reach the machine, so WaitApplied does not wait for
+// them. This server can tell which entries have no command only after they are committed here.
 func (g *Group) WaitApplied(ctx context.Context, index uint64) error {
 	for {
 		m, final := g.Machine(), g.final(index)
 		target := index
 		if final {
-			target = g.disk.logs.tail.lastVisible(index, g.disk.fsm.floor.Load())
+			target = g.disk.logs.LastVisible(index, g.disk.fsm.Floor())
 		}
 		if m.Applied() >= target {
 			return nil
@@ -210,17 +228,18 @@ func (g *Group) WaitApplied(ctx context.Context, index uint64) error {
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return err
-		case m != g.Machine(): // a received snapshot has replaced it
-		case !final && fault.Is(err, fault.Timeout): // there may be more to know now
+		case m != g.Machine(): // a received snapshot has replaced m
+		case !final && fault.Is(err, fault.Timeout): // more entries may be known as committed by now
 		default:
 			return err
 		}
 	}
 }
 
-// final reports whether no entry up to index can be replaced in this server's log.
+// final reports whether the log of this server up to index can no longer change, because every entry up to index
+// is committed or applied here.
 func (g *Group) final(index uint64) bool {
-	return index <= max(g.raft.CommitIndex(), g.disk.fsm.floor.Load())
+	return index <= max(g.raft.CommitIndex(), g.disk.fsm.Floor())
 }
 
 func waitMachine(ctx context.Context, m *kv.Machine, target uint64, final bool) error {
@@ -232,12 +251,12 @@ func waitMachine(ctx context.Context, m *kv.Machine, target uint64, final bool) 
 	return m.Wait(ctx, target)
 }
 
-// Machine is the live state machine. A reader that finds it closed asks again: a received
-// snapshot has replaced it.
-func (g *Group) Machine() *kv.Machine { return g.disk.fsm.machine() }
+// Machine returns the live state machine. When a received snapshot replaces the machine, the old one is closed. If
+// a read fails because the machine is closed, call Machine again.
+func (g *Group) Machine() *kv.Machine { return g.disk.fsm.Machine() }
 
-// Now is the best lower bound of cluster time this node has, in milliseconds: the
-// leader's time on the leader, what was heard of it elsewhere.
+// Now returns a lower bound of cluster time, in milliseconds. On the leader it is the leader's time. On other
+// servers it is extrapolated from the stamps of entries.
 func (g *Group) Now() uint64 {
 	if g.Leading() {
 		return g.clock.leader()
@@ -245,23 +264,26 @@ func (g *Group) Now() uint64 {
 	return g.clock.replica()
 }
 
-// Leading reports whether this server leads and has applied an entry of its term. It may
-// be out of date by the time it returns: only ReadIndex proves leadership.
+// ID returns the number of the group.
+func (g *Group) ID() uint32 { return g.opts.ID }
+
+// Leading reports whether this server is the leader and has applied an entry of its term. The result may be
+// outdated when Leading returns. Only ReadIndex proves leadership.
 func (g *Group) Leading() bool {
 	return g.raft.State() == raft.Leader && g.readyTerm.Load() == g.raft.CurrentTerm()
 }
 
-// Term is the current term of this server.
+// Term returns the current term of this server.
 func (g *Group) Term() uint64 { return g.raft.CurrentTerm() }
 
-// Leader is the server that this one takes for the leader; empty if it knows none.
+// Leader returns the leader that this server knows; empty if it knows none.
 func (g *Group) Leader() raft.ServerID {
 	_, id := g.raft.LeaderWithID()
 	return id
 }
 
-// CaughtUp reports whether the machine is trusted and has applied the commit index of a leader that was
-// heard since Open. Until then it may be as old as the moment the node stopped.
+// CaughtUp reports whether the machine is trusted and has applied everything up to a commit index that a leader
+// has announced since Open. Until then the state may be as old as the last stop of the node.
 func (g *Group) CaughtUp() bool {
 	if g.Doubt() != nil {
 		return false
@@ -270,56 +292,55 @@ func (g *Group) CaughtUp() bool {
 		return true
 	}
 	h := g.heard.Load()
-	// A new leader's commit index covers its predecessors' only from its own first entry on.
-	if h == nil || g.Holds(*h) != Held || g.Machine().Applied() < g.disk.logs.tail.lastVisible(h.Index, g.disk.fsm.floor.Load()) {
+	// The commit index of a new leader covers earlier terms only from its own first entry on.
+	if h == nil || g.Holds(*h) != Held || g.Machine().Applied() < g.disk.logs.LastVisible(h.Index, g.disk.fsm.Floor()) {
 		return false
 	}
 	g.caughtUp.Store(true)
 	return true
 }
 
-// LastIndex is the index of the newest entry this server has, in its log or in the
-// snapshot below it.
-func (g *Group) LastIndex() uint64 { return max(g.disk.logs.last.Load(), g.disk.snaps.index()) }
+// LastIndex returns the index of the newest entry that this server has in its log or its snapshot.
+func (g *Group) LastIndex() uint64 { return max(g.disk.logs.Last(), g.disk.snaps.Index()) }
 
-// Age is an upper bound of how old the local machine's state is: the time since a
-// majority confirmed an index that the machine has applied since. A server that leads
-// alone is never behind. Not known before the first confirmation.
+// Age returns an upper bound of the age of the local state. The age is the time since a majority last confirmed an
+// index that the machine has applied. It is 0 on a leader without other voters. known is false before the first
+// confirmation.
 func (g *Group) Age() (age time.Duration, known bool) {
-	if g.Leading() && g.alone.Load() {
+	if g.Leading() && g.disk.role.alone.Load() {
 		return 0, true
 	}
 	c := g.reader.confirmed.Load()
-	if c == nil || g.Machine().Applied() < g.disk.logs.tail.lastVisible(c.index, g.disk.fsm.floor.Load()) {
+	if c == nil || g.Machine().Applied() < g.disk.logs.LastVisible(c.index, g.disk.fsm.Floor()) {
 		return 0, false
 	}
 	return time.Since(c.at), true
 }
 
-// Holds reports whether the local log holds, or held, the entry that was written at pos.
-// Lost means that another leader replaced it; Unknown that this server has not got so far,
-// or that pos is older than the machine remembers (see kv.Machine.Wrote). For a part of the
-// log that was dropped the answer is about commands: pos is that of a write.
-func (g *Group) Holds(pos Position) Holding {
-	if term, known := g.disk.logs.termAt(pos.Index); known {
+// Holds reports whether the local log contains the entry that was written at pos, or contained it before
+// compaction. It returns Lost if another leader has replaced the entry. It returns Unknown if this server has not
+// received that part of the log, or if pos is older than what the machine remembers (see kv.Machine.Wrote). If
+// that part of the log is compacted, pos must be the position of a command.
+func (g *Group) Holds(pos raftlog.Position) Holding {
+	if term, known := g.disk.logs.TermAt(pos.Index); known {
 		if term < pos.Term {
-			return Unknown // this server has not heard of the newer leader
+			return Unknown // this server does not know the newer term yet
 		}
 		return held(term == pos.Term)
 	}
-	// Not raft's own last index: it moves only after the durable signal was given.
-	snap := g.disk.snaps.position()
+	// Do not use raft's own last index: it changes only after the durable signal.
+	snap := g.disk.snaps.Position()
 	if pos.Index > snap.Index {
-		return Unknown // not here
+		return Unknown // not received yet
 	}
-	if pos.Term < snap.Term { // here no longer, but the machine remembers what it applied
+	if pos.Term < snap.Term { // compacted, but the machine remembers the terms it applied
 		if wrote, known := g.Machine().Wrote(pos.Term, pos.Index); known {
 			return held(wrote)
 		}
 		return Unknown
 	}
-	// Terms never fall along a log, and a leader only appends: an entry of the snapshot's
-	// own term that is not above it belongs to the same log.
+	// Terms never decrease along a log, and a leader only appends. So an entry with the snapshot's term at or
+	// below the snapshot index is in the same log.
 	return held(pos.Term == snap.Term)
 }
 
@@ -330,18 +351,18 @@ func held(is bool) Holding {
 	return Lost
 }
 
-// Holding is what a server can tell about a position.
+// Holding is the answer of Holds.
 type Holding uint8
 
-// The answers of Holds.
+// Answers of Holds.
 const (
 	Held Holding = iota
 	Lost
 	Unknown
 )
 
-// AnswerConfirm answers another leader's question: nil if this live instance knows no
-// term above term.
+// AnswerConfirm answers ConfirmTerm from another leader. It returns nil if this server knows no term higher than
+// term, fault.NotLeader if it does, and fault.Unavailable if Raft does not run here any more.
 func (g *Group) AnswerConfirm(term uint64) error {
 	select {
 	case <-g.stop:
@@ -352,28 +373,29 @@ func (g *Group) AnswerConfirm(term uint64) error {
 		return errClosing()
 	}
 	if have := g.raft.CurrentTerm(); have > term {
-		return fault.New(fault.NotLeader, "group.ConfirmTerm", fmt.Sprintf("term %d is over, this server has seen term %d", term, have))
+		return fault.New(fault.NotLeader, "group.ConfirmTerm",
+			fmt.Sprintf("term %d is over, this server has seen term %d", term, have))
 	}
 	return nil
 }
 
-// WaitChange waits until leadership may have changed, or limit has passed, or ctx ends. It
-// returns at once when the group is closing.
+// WaitChange waits until leadership may have changed, until limit has passed, or until ctx has ended. It returns
+// at once while the group closes.
 func (g *Group) WaitChange(ctx context.Context, limit time.Duration) {
 	t := time.NewTimer(limit)
 	defer t.Stop()
 	select {
-	case <-g.changed.wait():
+	case <-g.changed.Wait():
 	case <-t.C:
 	case <-g.stop:
 	case <-ctx.Done():
 	}
 }
 
-// WaitReady waits until this server leads and may serve, or ctx ends.
+// WaitReady waits until this server leads and can serve requests, or ctx ends.
 func (g *Group) WaitReady(ctx context.Context) error {
 	for {
-		changed := g.changed.wait()
+		changed := g.changed.Wait()
 		if g.Leading() {
 			return nil
 		}
@@ -382,12 +404,13 @@ func (g *Group) WaitReady(ctx context.Context) error {
 		case <-g.stop:
 			return errClosing()
 		case <-ctx.Done():
-			return &fault.Error{Code: fault.Timeout, Op: "group.WaitReady", Msg: fmt.Sprintf("group %d has no leader yet", g.opts.ID), Err: ctx.Err()}
+			return &fault.Error{Code: fault.Timeout, Op: "group.WaitReady",
+				Msg: fmt.Sprintf("group %d has no leader yet", g.opts.ID), Err: ctx.Err()}
 		}
 	}
 }
 
-// Snapshot takes a snapshot now.
+// Snapshot takes a snapshot and returns when it is complete.
 func (g *Group) Snapshot() error {
 	err := g.raft.Snapshot().Error()
 	if errors.Is(err, raft.ErrNothingNewToSnapshot) {
@@ -396,9 +419,9 @@ func (g *Group) Snapshot() error {
 	return err
 }
 
-// settle waits, while somebody waits for a write, until the machine has what is committed:
-// raft forgets, unanswered, what it has not handed to the machine when it is shut down. A
-// machine that can go on does so; for one that hangs raft's own shutdown would wait too.
+// settle waits until the machine has applied every committed entry, if proposals are in flight. Raft's shutdown
+// drops committed entries that the machine has not received, and never answers the callers of these entries.
+// settle does not wait for a machine that hangs: raft's shutdown waits for that machine anyway.
 func (g *Group) settle() {
 	select {
 	case <-g.proposer.done:
@@ -406,15 +429,16 @@ func (g *Group) settle() {
 	default:
 	}
 	if g.raft.State() == raft.Shutdown {
-		return // raft ended by itself, for it was removed: it hands out nothing more
+		return // raft has already shut down, because this server was removed
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), drainLimit)
 	defer cancel()
-	_ = g.WaitApplied(ctx, g.raft.CommitIndex()) // an error: the machine cannot go on, callers are told below
+	// on an error the machine cannot continue; abandon answers the callers
+	_ = g.WaitApplied(ctx, g.raft.CommitIndex())
 }
 
-// Close hands nothing over and stops the group: it waits for writes under way (briefly),
-// for every goroutine, and closes the files. Idempotent.
+// Close stops the group and closes its files. First it waits up to drainLimit for proposals in flight. Next it
+// waits without a limit for all goroutines to end. It does not transfer leadership. Idempotent.
 func (g *Group) Close() error {
 	g.closed.Do(func() {
 		close(g.stop)
@@ -426,7 +450,8 @@ func (g *Group) Close() error {
 		g.proposer.wait(drainLimit)
 		g.proposer.abandon()
 		g.wg.Wait()
-		g.guard.close()
+		g.guard.Close()
+		err = errors.Join(err, g.disk.logs.Drain(), g.disk.floors.Write())
 		g.err = errors.Join(err, g.disk.close())
 	})
 	return g.err

@@ -1,21 +1,21 @@
 package group
 
 import (
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/snapshot"
+	"github.com/quorate/quorate/raftfsm/transport"
 )
 
-// The tests of this file show hazards of the library without the guard against them, so
-// that the tests of the guards are known to show something. docs/consistency.md lists both.
+// The tests of this file show hazards of hashicorp/raft that occur without our guards. They prove that the
+// tests of the guards can fail. docs/consistency.md lists the hazards and the guards.
 
-// still checks that something does not happen for a while.
+// still reports whether something does not happen for a while.
 func still(t *testing.T, happened <-chan struct{}) bool {
 	t.Helper()
 	timer := time.NewTimer(300 * time.Millisecond)
@@ -37,7 +37,7 @@ type caught struct {
 func (c *caught) SetHeartbeatHandler(h func(raft.RPC)) { c.beat <- h }
 
 // hashicorp/raft#695.
-func TestAHeartbeatChangesRaftsStateOnlyOnItsMainLoop(t *testing.T) {
+func TestHazard_HeartbeatChangesStateOutsideMainLoop(t *testing.T) {
 	for name, bare := range map[string]bool{"with the guard": false, "without the guard": true} {
 		t.Run(name, func(t *testing.T) {
 			disk := &gate{step: "log-append"}
@@ -45,15 +45,15 @@ func TestAHeartbeatChangesRaftsStateOnlyOnItsMainLoop(t *testing.T) {
 			tr := &caught{inmem, make(chan func(raft.RPC), 1)}
 			o := alone(t, t.TempDir())
 			o.Transport, o.Step = tr, disk.at
-			o.without = func(g *Group, _ *raft.Config) { g.guard.bare = bare }
+			o.without = func(g *Group, _ *raft.Config) { g.guard.SwitchOff(transport.Off{Heartbeats: bare}) }
 			g := openGroup(t, o)
 			t.Cleanup(disk.open)
 			disk.close()
 			var wg sync.WaitGroup
 			wg.Go(func() { _, _ = g.ProposeRequest(limited(t), setRequest("k", "v"), Committed) })
-			until(t, "the main loop does not hang", func() bool { return g.disk.logs.stalled() > 0 })
+			until(t, "the main loop does not hang", func() bool { return g.disk.logs.Stalled() > 0 })
 			term := g.Term()
-			rpc, _ := beat(term+5, "x")
+			rpc, _ := heartbeat(term+5, "x")
 			done := make(chan struct{})
 			go func() { (<-tr.beat)(rpc); close(done) }()
 			if bare {
@@ -69,11 +69,12 @@ func TestAHeartbeatChangesRaftsStateOnlyOnItsMainLoop(t *testing.T) {
 	}
 }
 
-// hashicorp/raft#612: once a follower has refused an entry nobody takes answers out of the
-// pipeline, and the sender waits in it for ever.
-func TestAPipelineThatNobodyDrainsHoldsItsSenderForEver(t *testing.T) {
+// hashicorp/raft#612: after a follower has refused an entry, no goroutine reads responses from the pipeline,
+// and the sender blocks in it for ever.
+func TestHazard_UndrainedPipelineBlocksSender(t *testing.T) {
 	listen := func() *raft.NetworkTransport {
-		tr, err := raft.NewTCPTransportWithConfig("127.0.0.1:0", nil, &raft.NetworkTransportConfig{MaxPool: 1, MaxRPCsInFlight: 2, Timeout: time.Second})
+		tr, err := raft.NewTCPTransportWithConfig("127.0.0.1:0", nil, &raft.NetworkTransportConfig{MaxPool: 1,
+			MaxRPCsInFlight: 2, Timeout: time.Second})
 		must(t, err)
 		t.Cleanup(func() { must(t, tr.Close()) })
 		return tr
@@ -96,49 +97,58 @@ func TestAPipelineThatNobodyDrainsHoldsItsSenderForEver(t *testing.T) {
 	sent := make(chan struct{})
 	wg.Go(func() {
 		for range 8 {
-			if _, err := pipe.AppendEntries(&raft.AppendEntriesRequest{Term: 1}, new(raft.AppendEntriesResponse)); err != nil {
+			if _, err := pipe.AppendEntries(&raft.AppendEntriesRequest{Term: 1},
+				new(raft.AppendEntriesResponse)); err != nil {
 				break
 			}
 		}
 		close(sent)
 	})
-	<-pipe.Consumer() // the refusal; its reader leaves
+	<-pipe.Consumer() // the refusal; afterwards nothing reads the channel
 	if !still(t, sent) {
-		t.Error("the sender goes on: the hazard does not show")
+		t.Error("the sender is not blocked: the hazard does not show")
 	}
 	must(t, pipe.Close())
 	close(stop)
 	wg.Wait()
 }
 
-func TestRaftsOwnVerifyLeaderCountsServersWithoutAVote(t *testing.T) {
+func TestHazard_VerifyLeaderCountsNonvoters(t *testing.T) {
 	c := newCluster(t, slowLeader)
 	a := c.group("a")
 	must(t, a.raft.DemoteVoter("c", 0, 0).Error())
 	c.isolate("b")
-	until(t, "the hazard does not show: no majority of voters can be reached, and it says so", func() bool {
+	until(t, "the hazard does not show: VerifyLeader fails without a majority of voters", func() bool {
 		return a.raft.VerifyLeader().Error() == nil
 	})
 	if _, err := a.ReadIndex(within(t, 2*time.Second)); err == nil {
-		t.Error("ours does so too")
+		t.Error("our ReadIndex counts the non-voter too")
 	}
 }
 
-func TestRaftsOwnAppliedIndexIsAheadOfTheMachine(t *testing.T) {
+// hangingMachine hangs after the next configuration entry once armed is set.
+type hangingMachine struct {
+	snapshot.Events
+	armed, hold <-chan struct{}
+	hangs       chan<- struct{}
+}
+
+func (h *hangingMachine) Reconfigured() {
+	h.Events.Reconfigured()
+	select {
+	case <-h.armed:
+		h.hangs <- struct{}{}
+		<-h.hold
+	default:
+	}
+}
+
+func TestHazard_AppliedIndexIsAheadOfMachine(t *testing.T) {
 	hold := make(chan struct{})
 	o := alone(t, t.TempDir())
 	armed, hangs := make(chan struct{}), make(chan struct{}, 1)
 	o.without = func(g *Group, _ *raft.Config) {
-		own := g.disk.fsm.reconfigured
-		g.disk.fsm.reconfigured = func() { // the machine's goroutine hangs after a configuration
-			own()
-			select {
-			case <-armed:
-				hangs <- struct{}{}
-				<-hold
-			default:
-			}
-		}
+		g.disk.fsm.Events = &hangingMachine{g.disk.fsm.Events, armed, hold, hangs}
 	}
 	g := openGroup(t, o)
 	put(t, g, "k", "v")
@@ -148,21 +158,23 @@ func TestRaftsOwnAppliedIndexIsAheadOfTheMachine(t *testing.T) {
 	<-hangs
 	a, err := g.ProposeRequest(limited(t), setRequest("k", "v2"), Durable)
 	must(t, err)
-	until(t, "the hazard does not show: raft waits for the machine", func() bool { return g.raft.AppliedIndex() >= a.Index })
+	until(t, "the hazard does not show: raft waits for the machine", func() bool {
+		return g.raft.AppliedIndex() >= a.Index
+	})
 	if got := peekValue(t, g, "k"); got != "v" {
 		t.Fatalf("k = %q", got)
 	}
 	if err := g.WaitApplied(within(t, 100*time.Millisecond), a.Index); !fault.Is(err, fault.Timeout) {
-		t.Errorf("our own wait says: %v", err)
+		t.Errorf("WaitApplied returned %v", err)
 	}
 	close(hold)
 	must(t, <-added)
 	must(t, g.WaitApplied(limited(t), a.Index))
 }
 
-// A follower hears of a commit with the next append, or when the leader has been idle for
-// its commit time-out; heartbeats do not tell.
-func TestAFollowerHearsOfACommitSoonOnlyByAShortCommitTimeout(t *testing.T) {
+// A follower learns of a commit with the next append, or after the commit time-out of an idle leader.
+// Heartbeats do not carry the commit index.
+func TestHazard_FollowerLearnsCommitIndexAfterCommitTimeout(t *testing.T) {
 	for name, short := range map[string]bool{"with the setting": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, func(_ raft.ServerID, o *Options) {
@@ -177,84 +189,11 @@ func TestAFollowerHearsOfACommitSoonOnlyByAShortCommitTimeout(t *testing.T) {
 			go func() { _ = c.group(others(lead)[0]).WaitApplied(limited(t), w.Index); close(applied) }()
 			if !short {
 				if !still(t, applied) {
-					t.Error("a follower has heard of the commit: the hazard does not show")
+					t.Error("a follower has learned of the commit: the hazard does not show")
 				}
-				c.put("k", "next") // the next append tells it
+				c.put("k", "next") // the next append carries it
 			}
 			<-applied
 		})
 	}
-}
-
-// A crash between raft's two writes of a vote: the candidate of an earlier term would be
-// granted this term's vote without a look at its log.
-func TestRaftsOwnVoteCanBeTornByACrash(t *testing.T) {
-	open := func(path string) *raftboltdb.BoltStore {
-		s, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions()})
-		must(t, err)
-		t.Cleanup(func() { must(t, s.Close()) })
-		return s
-	}
-	path := filepath.Join(t.TempDir(), "stable.db")
-	s := open(path)
-	must(t, s.SetUint64([]byte(keyLastVoteTerm), 4))
-	must(t, s.Set([]byte(keyLastVoteCand), []byte("old")))
-	must(t, s.SetUint64([]byte(keyLastVoteTerm), 5))
-	image := filepath.Join(t.TempDir(), "stable.db")
-	copyTree(t, path, image)
-	must(t, s.Set([]byte(keyLastVoteCand), []byte("new")))
-	crashed := open(image)
-	term, err := crashed.GetUint64([]byte(keyLastVoteTerm))
-	must(t, err)
-	candidate, err := crashed.Get([]byte(keyLastVoteCand))
-	must(t, err)
-	if term != 5 || string(candidate) != "old" {
-		t.Errorf("term %d for %q: the hazard does not show", term, candidate)
-	}
-}
-
-func TestASecondOpenOfAGroupsFilesFailsWhereTheLibraryHangs(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "log.db")
-	first, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions()})
-	must(t, err)
-	if _, err := raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions()}); err == nil {
-		t.Fatal("two have the same log open")
-	} else {
-		wantCode(t, diskError(err, path), fault.Unavailable)
-	}
-	opened := make(chan struct{})
-	go func() {
-		defer close(opened)
-		if s, err := raftboltdb.NewBoltStore(path); err == nil {
-			_ = s.Close()
-		}
-	}()
-	if !still(t, opened) {
-		t.Error("the library's own open returns: the hazard does not show")
-	}
-	must(t, first.Close())
-	<-opened
-}
-
-// bbolt keeps no checksum of an entry.
-func TestTheEnginesHandOutAnAlteredEntry(t *testing.T) {
-	engines(t, func(t *testing.T, e LogEngine) {
-		o := alone(t, t.TempDir())
-		o.Engine = e
-		engine, err := openEngine(o)
-		must(t, err)
-		defer engine.Close()
-		l := &raft.Log{Index: 1, Term: 1, Data: []byte("as written")}
-		seal(l)
-		l.Data = []byte("as altered")
-		must(t, engine.StoreLog(l))
-		var got raft.Log
-		if err := engine.GetLog(1, &got); err != nil || string(got.Data) != "as altered" {
-			t.Errorf("%q, %v: the hazard does not show", got.Data, err)
-		}
-		var told error
-		s := newLogs(engine, func(err error) { told = err }, func(time.Duration, int, int) {}, noStep)
-		wantCode(t, s.GetLog(1, &got), fault.Corrupt)
-		wantCode(t, told, fault.Corrupt)
-	})
 }

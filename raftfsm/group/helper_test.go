@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -13,49 +12,33 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/raftfsm/raftlog"
+	"github.com/quorate/quorate/raftfsm/snapshot"
+
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
 func TestMain(m *testing.M) {
-	wal.DefaultSegmentSize = 16 << 10 // many small segments: it deletes whole ones only
+	wal.DefaultSegmentSize = 16 << 10 // many small segments, because raft-wal deletes only whole ones
 	goleak.VerifyTestMain(m)
 }
 
-const patience = 2 * time.Minute // ends a test that hangs
+const patience = 2 * time.Minute // time limit for a test that hangs
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func must(t testing.TB, err error) { t.Helper(); testutil.Must(t, err) }
 
 // eventually polls until check passes.
-func eventually(t testing.TB, check func() error) {
-	t.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(patience)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			t.Fatalf("not in time: %v", err)
-		}
-	}
-}
+func eventually(t testing.TB, check func() error) { t.Helper(); testutil.Eventually(t, check) }
 
-// until is eventually for a condition that explains itself.
+// until polls until cond is true; what describes the failure.
 func until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	eventually(t, func() error {
@@ -87,7 +70,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// alone are the options of a group of one server in dir.
+// alone returns options for a group of one server in dir.
 func alone(t testing.TB, dir string) Options {
 	_, tr := raft.NewInmemTransport("a")
 	return Options{
@@ -118,7 +101,8 @@ func closeGroup(t testing.TB, g *Group) {
 const store = "ns/store"
 
 func setRequest(key, value string) *command.Request {
-	return &command.Request{Kind: command.KindWrite, Ops: []command.Op{{Kind: command.OpSet, Store: store, Key: key, Value: []byte(value)}}}
+	return &command.Request{Kind: command.KindWrite, Ops: []command.Op{{Kind: command.OpSet, Store: store, Key: key,
+		Value: []byte(value)}}}
 }
 
 func encoded(t testing.TB, r *command.Request) Encoded {
@@ -140,7 +124,7 @@ func put(t testing.TB, g *Group, key, value string) Answer {
 	return a
 }
 
-// peekValue reads the local machine; "" for an absent key.
+// peekValue reads key from the local machine; "" if it is absent.
 func peekValue(t testing.TB, g *Group, key string) string {
 	t.Helper()
 	for {
@@ -154,7 +138,7 @@ func peekValue(t testing.TB, g *Group, key string) string {
 	}
 }
 
-// copyTree copies a directory as a crash at this moment would leave it.
+// copyTree copies a directory in the state in which a crash at this moment would leave it.
 func copyTree(t testing.TB, from, to string) {
 	t.Helper()
 	must(t, filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
@@ -183,7 +167,7 @@ func copyTree(t testing.TB, from, to string) {
 	}))
 }
 
-// names lists a directory.
+// names lists the files of a directory.
 func names(t testing.TB, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -197,26 +181,30 @@ func names(t testing.TB, dir string) []string {
 
 func key(i int) string { return fmt.Sprintf("k%04d", i) }
 
-func engines(t *testing.T, f func(t *testing.T, e LogEngine)) {
-	for _, e := range []LogEngine{BoltDB, WAL} {
+func engines(t *testing.T, f func(t *testing.T, e raftlog.Engine)) {
+	for _, e := range []raftlog.Engine{raftlog.BoltDB, raftlog.WAL} {
 		t.Run(string(e), func(t *testing.T) { f(t, e) })
 	}
 }
 
-func newTestMetrics() *groupMetrics { return NewMetrics(prometheus.NewRegistry()).group(0) }
+// The versions of the disk parts that use the operating system's files.
 
-// The disk's own forms, on the operating system's files.
-
-func readManifest(dir string) (*manifest, error) { return loadManifest(osVolume{}, dir) }
-
-func writeManifest(dir string, m *manifest, step func(string)) error {
-	return storeManifest(osVolume{}, dir, m, step)
+func readManifest(dir string) (*snapshot.Manifest, error) {
+	return snapshot.LoadManifest(raftlog.OSVolume{}, dir)
 }
 
-func listFiles(dir string) ([]streamFile, error) { return list(osVolume{}, dir) }
-
-func writeStream(w io.Writer, dir string, files []streamFile, applied uint64) error {
-	return pack(osVolume{}, w, dir, files, applied)
+// castVote stores a vote as raft does: in two calls.
+func castVote(t testing.TB, s raft.StableStore, term uint64, candidate string) {
+	t.Helper()
+	must(t, s.SetUint64([]byte("LastVoteTerm"), term))
+	must(t, s.Set([]byte("LastVoteCand"), []byte(candidate)))
 }
 
-func readStream(r io.Reader, dir string) (received, error) { return unpack(osVolume{}, r, dir) }
+// heartbeat makes a heartbeat of leader in term, and the channel for its response.
+func heartbeat(term uint64, leader string) (raft.RPC, chan raft.RPCResponse) {
+	answer := make(chan raft.RPCResponse, 1)
+	return raft.RPC{RespChan: answer, Command: &raft.AppendEntriesRequest{
+		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(leader), Addr: []byte(leader)},
+		Term:      term,
+	}}, answer
+}

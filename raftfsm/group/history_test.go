@@ -16,16 +16,17 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// The model of one key. Every value that is written is written once only, so a condition
-// on the revision of a value is a condition on the value.
+// The model of one key. Every written value is unique, so a condition on the revision of a value is a condition
+// on the value.
 type opKind uint8
 
 const (
 	opGet opKind = iota
 	opSet
-	opCAS // set if the value is expect; an empty expect means absent
+	opCAS // sets the value if it equals expect; an empty expect means absent
 	opDelete
 )
 
@@ -39,7 +40,7 @@ type opInput struct {
 type opOutput struct {
 	value    string // opGet
 	conflict bool
-	unknown  bool // may have happened, at any time from its beginning on
+	unknown  bool // may have happened at any time after the operation began
 }
 
 func registerModel() porcupine.Model {
@@ -97,14 +98,14 @@ type history struct {
 
 const forever = int64(1) << 62
 
-// add notes an operation; begin is from now().
+// add records an operation; begin comes from now().
 func (h *history) add(client int, begin int64, in opInput, out opOutput) {
 	end := h.now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if out.unknown {
 		if in.kind == opGet {
-			return // told nobody anything
+			return // the result reached no client
 		}
 		end = forever
 	}
@@ -113,7 +114,7 @@ func (h *history) add(client int, begin int64, in opInput, out opOutput) {
 
 func (h *history) now() int64 { return int64(time.Since(h.start)) }
 
-// check fails the test if no order of the operations explains them.
+// check fails the test if the operations are not linearizable.
 func (h *history) check(t *testing.T, seed uint64) {
 	t.Helper()
 	h.mu.Lock()
@@ -121,7 +122,7 @@ func (h *history) check(t *testing.T, seed uint64) {
 	unknown := 0
 	for i := range h.ops {
 		if h.ops[i].Output.(opOutput).unknown {
-			h.ops[i].ClientId = 1000 + i // its client went on
+			h.ops[i].ClientId = 1000 + i // the client continued as a new one
 			unknown++
 		}
 	}
@@ -138,7 +139,7 @@ func (h *history) check(t *testing.T, seed uint64) {
 	t.Fatalf("seed %d: the history is not linearizable (%s); see %s", seed, result, path)
 }
 
-// client does random operations with retries, each at most once.
+// client performs random operations with retries, each at most once.
 type client struct {
 	c      *cluster
 	id     int
@@ -146,7 +147,7 @@ type client struct {
 	seq    uint64
 	done   uint64
 	rnd    *rand.Rand
-	seen   map[string]seenValue // newest read, by key
+	seen   map[string]seenValue // newest value read, by key
 	h      *history
 }
 
@@ -155,7 +156,7 @@ type seenValue struct {
 	revision uint64
 }
 
-// one does one operation.
+// one performs one operation.
 func (c *client) one(keys int) {
 	in := opInput{key: "k" + strconv.Itoa(c.rnd.IntN(keys)), value: fmt.Sprintf("c%d-%d", c.id, c.seq+1)}
 	switch c.rnd.IntN(10) {
@@ -187,8 +188,8 @@ func (c *client) get(key string) {
 	}
 }
 
-// tryGet asks a random server that says it leads for an index and reads there or at
-// another one that has applied it.
+// tryGet requests a read index from a random server that claims to lead. It reads there, or at another server
+// that has applied the index.
 func (c *client) tryGet(ctx context.Context, key string) (kv.Value, error) {
 	asked := c.c.group(testIDs[c.rnd.IntN(3)])
 	reader := c.c.group(testIDs[c.rnd.IntN(3)])
@@ -218,10 +219,11 @@ func (c *client) write(in opInput) {
 	case in.kind == opCAS:
 		op.Cond, op.Revision = command.CondRevision, c.seen[in.key].revision
 	}
-	r := &command.Request{Kind: command.KindWrite, ID: command.RequestID{Origin: c.origin, Seq: c.seq, Done: c.done}, Ops: []command.Op{op}}
+	r := &command.Request{Kind: command.KindWrite, ID: command.RequestID{Origin: c.origin, Seq: c.seq, Done: c.done},
+		Ops: []command.Op{op}}
 	begin := c.h.now()
 	res, known := c.send(r)
-	c.done = c.seq // it is not sent again
+	c.done = c.seq // the request is not sent again
 	out := opOutput{unknown: !known, conflict: known && res.Outcome == kv.Conflict}
 	switch {
 	case !known || out.conflict:
@@ -237,7 +239,7 @@ func (c *client) write(in opInput) {
 	c.h.add(c.id, begin, in, out)
 }
 
-// send tries a request at all servers until its outcome is known or time is up.
+// send tries a request at all servers until its outcome is known or the time is up.
 func (c *client) send(r *command.Request) (kv.Result, bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 1500*time.Millisecond)
 	defer cancel()
@@ -263,7 +265,7 @@ func (c *client) send(r *command.Request) (kv.Result, bool) {
 	return kv.Result{}, false
 }
 
-// pause lets a moment pass before somebody else is asked.
+// pause waits a moment before the next server is tried.
 func (c *cluster) pause(ctx context.Context) {
 	t := time.NewTimer(5 * time.Millisecond)
 	defer t.Stop()
@@ -273,7 +275,7 @@ func (c *cluster) pause(ctx context.Context) {
 	}
 }
 
-// troubles disturbs the cluster until stop is closed and leaves it whole.
+// troubles injects faults until stop is closed, and then restores the cluster.
 func (c *cluster) troubles(rnd *rand.Rand, stop <-chan struct{}) {
 	rest := func(d time.Duration) bool {
 		t := time.NewTimer(d)
@@ -302,7 +304,7 @@ func (c *cluster) troubles(rnd *rand.Rand, stop <-chan struct{}) {
 			c.set(link{victim, others(victim)[1]}, true)
 		case 2:
 			_ = c.group(victim).raft.LeadershipTransfer().Error()
-		case 3: // a bridge: two that do not see each other, and one that sees both
+		case 3: // a bridge: two servers cannot reach each other, and the third reaches both
 			c.set(link{victim, others(victim)[0]}, true)
 			c.set(link{others(victim)[0], victim}, true)
 		default:
@@ -314,8 +316,11 @@ func (c *cluster) troubles(rnd *rand.Rand, stop <-chan struct{}) {
 	c.heal()
 }
 
-func TestHistoriesOfStrongOperationsAreLinearizableUnderFailOvers(t *testing.T) {
-	rounds := map[LogEngine]time.Duration{BoltDB: 4 * time.Second, WAL: 4 * time.Second}
+func TestHistory_LinearizableUnderFailovers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs many schedules")
+	}
+	rounds := map[raftlog.Engine]time.Duration{raftlog.BoltDB: 4 * time.Second, raftlog.WAL: 4 * time.Second}
 	if s := os.Getenv("QUORATE_HISTORY_SECONDS"); s != "" {
 		n, err := strconv.Atoi(s)
 		must(t, err)
@@ -323,20 +328,24 @@ func TestHistoriesOfStrongOperationsAreLinearizableUnderFailOvers(t *testing.T) 
 			rounds[e] = time.Duration(n) * time.Second
 		}
 	}
-	engines(t, func(t *testing.T, e LogEngine) {
+	engines(t, func(t *testing.T, e raftlog.Engine) {
 		seed := rand.Uint64()
 		t.Logf("seed %d", seed)
 		c := newCluster(t, func(_ raft.ServerID, o *Options) {
 			o.Engine = e
-			o.Bounds.SnapshotEntries, o.Bounds.TrailingEntries = 60, 20                                                              // installs and restarts from snapshots too
-			o.Timing.Heartbeat, o.Timing.Election, o.Timing.Lease = 250*time.Millisecond, 250*time.Millisecond, 200*time.Millisecond // many elections
+			// includes snapshot installs and restarts from snapshots
+			o.Bounds.SnapshotEntries, o.Bounds.TrailingEntries = 60, 20
+			// causes many elections
+			o.Timing.Heartbeat, o.Timing.Election, o.Timing.Lease = 250*time.Millisecond, 250*time.Millisecond,
+				200*time.Millisecond
 		})
 		h := &history{start: time.Now()}
 		rnd := rand.New(rand.NewPCG(seed, 0))
 		stop := make(chan struct{})
 		var wg sync.WaitGroup
 		for i := range 6 {
-			cl := &client{c: c, id: i, origin: c.register(fmt.Sprint("client ", i)), rnd: rand.New(rand.NewPCG(seed, uint64(i+1))), seen: map[string]seenValue{}, h: h}
+			cl := &client{c: c, id: i, origin: c.register(fmt.Sprint("client ", i)),
+				rnd: rand.New(rand.NewPCG(seed, uint64(i+1))), seen: map[string]seenValue{}, h: h}
 			wg.Go(func() {
 				for {
 					select {
@@ -355,7 +364,7 @@ func TestHistoriesOfStrongOperationsAreLinearizableUnderFailOvers(t *testing.T) 
 		close(done)
 		close(stop)
 		wg.Wait()
-		for i := range 3 { // what is there in the end was written by somebody
+		for i := range 3 { // the final value of each key was written by a client
 			cl := &client{c: c, id: 100 + i, rnd: rnd, seen: map[string]seenValue{}, h: h}
 			cl.get("k" + strconv.Itoa(i))
 		}
@@ -363,12 +372,12 @@ func TestHistoriesOfStrongOperationsAreLinearizableUnderFailOvers(t *testing.T) 
 		c.put("last", "v")
 		c.converge()
 		for id, g := range c.running() {
-			t.Logf("%s: term %d, applied %d, snapshot at %d", id, g.Term(), g.Machine().Applied(), g.disk.snaps.index())
+			t.Logf("%s: term %d, applied %d, snapshot at %d", id, g.Term(), g.Machine().Applied(), g.disk.snaps.Index())
 		}
 	})
 }
 
-func TestTheCheckerRefusesAStaleRead(t *testing.T) {
+func TestHistoryChecker_RefusesStaleRead(t *testing.T) {
 	op := func(client int, call, ret int64, in opInput, out opOutput) porcupine.Operation {
 		return porcupine.Operation{ClientId: client, Input: in, Call: call, Output: out, Return: ret}
 	}
@@ -378,13 +387,17 @@ func TestTheCheckerRefusesAStaleRead(t *testing.T) {
 		ok  bool
 		ops []porcupine.Operation
 	}{
-		"stale": {false, []porcupine.Operation{op(0, 0, 1, write("a"), opOutput{}), op(0, 2, 3, write("b"), opOutput{}), op(1, 4, 5, get, opOutput{value: "a"})}},
+		"stale": {false, []porcupine.Operation{op(0, 0, 1, write("a"), opOutput{}), op(0, 2, 3, write("b"), opOutput{}),
+			op(1, 4, 5, get, opOutput{value: "a"})}},
 		"late effect of an unknown write": {true, []porcupine.Operation{
-			op(0, 0, forever, write("a"), opOutput{unknown: true}), op(1, 2, 3, get, opOutput{}), op(1, 4, 5, get, opOutput{value: "a"})}},
+			op(0, 0, forever, write("a"), opOutput{unknown: true}), op(1, 2, 3, get, opOutput{}),
+			op(1, 4, 5, get, opOutput{value: "a"})}},
 		"an effect undone": {false, []porcupine.Operation{
-			op(0, 0, forever, write("a"), opOutput{unknown: true}), op(1, 2, 3, get, opOutput{value: "a"}), op(1, 4, 5, get, opOutput{})}},
+			op(0, 0, forever, write("a"), opOutput{unknown: true}), op(1, 2, 3, get, opOutput{value: "a"}),
+			op(1, 4, 5, get, opOutput{})}},
 		"conflict that was none": {false, []porcupine.Operation{
-			op(0, 0, 1, write("a"), opOutput{}), op(1, 2, 3, opInput{kind: opCAS, key: "k", expect: "a", value: "b"}, opOutput{conflict: true})}},
+			op(0, 0, 1, write("a"), opOutput{}), op(1, 2, 3, opInput{kind: opCAS, key: "k", expect: "a", value: "b"},
+				opOutput{conflict: true})}},
 	} {
 		if got := porcupine.CheckOperations(registerModel(), c.ops); got != c.ok {
 			t.Errorf("%s: %v", name, got)

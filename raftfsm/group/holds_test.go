@@ -5,9 +5,11 @@ import (
 	"testing"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// compacted moves a group on until no server has the entry at index in its log.
+// compacted writes until no server has the entry at index in its log.
 func (c *cluster) compacted(index uint64) {
 	c.t.Helper()
 	for range 10 {
@@ -22,9 +24,9 @@ func (c *cluster) compacted(index uint64) {
 	}
 }
 
-// A session's token may be much older than the log, and of many terms ago.
-func TestWritesOfOldTermsAreTruthfullyHeldOrLostAfterTheirEntriesWereCompacted(t *testing.T) {
-	engines(t, func(t *testing.T, e LogEngine) {
+// A session token may be much older than the log, and be many terms old.
+func TestHolds_AnswersForCompactedTerms(t *testing.T) {
+	engines(t, func(t *testing.T, e raftlog.Engine) {
 		c, old, lead := deposed(t, func(o *Options) { manual(o); o.Engine = e })
 		kept, err := lead.ProposeRequest(limited(t), setRequest("kept", "v"), Durable)
 		must(t, err)
@@ -45,14 +47,14 @@ func TestWritesOfOldTermsAreTruthfullyHeldOrLostAfterTheirEntriesWereCompacted(t
 		check := func(when string) {
 			t.Helper()
 			for id, g := range c.running() {
-				if g.disk.snaps.position().Term <= kept.Term {
+				if g.disk.snaps.Position().Term <= kept.Term {
 					t.Fatal("no later term: the test shows nothing")
 				}
 				if got := g.Holds(kept.Position); got != Held {
-					t.Errorf("%s, %s: a write that is there: %d", when, id, got)
+					t.Errorf("%s, %s: Holds of a surviving write: %d", when, id, got)
 				}
 				if got := g.Holds(lost.Position); got != Lost {
-					t.Errorf("%s, %s: a write that was lost: %d", when, id, got)
+					t.Errorf("%s, %s: Holds of a lost write: %d", when, id, got)
 				}
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,9 +18,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+	"github.com/quorate/quorate/raftfsm/snapshot"
 )
 
-// counted reads a counter.
+// counted returns the value of a counter.
 func counted(t testing.TB, c prometheus.Counter) int {
 	t.Helper()
 	reg := prometheus.NewRegistry()
@@ -32,13 +35,13 @@ func counted(t testing.TB, c prometheus.Counter) int {
 // large makes the log of 40 entries longer than raft-wal's segments in these tests.
 var large = strings.Repeat("v", 2000)
 
-// manual leaves snapshots to the test, and keeps few entries behind one.
+// manual disables automatic snapshots and keeps few entries behind a snapshot.
 func manual(o *Options) {
 	o.Bounds.SnapshotEntries, o.Bounds.SnapshotLogBytes, o.Bounds.TrailingEntries = 1<<40, 1<<40, 5
 }
 
-// installed is a cluster led by a in which c has just received a snapshot.
-func installed(t *testing.T, e LogEngine) (*cluster, *Group, *Group) {
+// installed returns a cluster led by a, in which c has just installed a snapshot.
+func installed(t *testing.T, e raftlog.Engine) (*cluster, *Group, *Group) {
 	t.Helper()
 	c := newCluster(t, func(id raft.ServerID, o *Options) {
 		slowLeader(id, o)
@@ -58,7 +61,7 @@ func installed(t *testing.T, e LogEngine) (*cluster, *Group, *Group) {
 	return c, a, follower
 }
 
-// stranger is a transport that reaches c and nobody else.
+// stranger is a transport that reaches only c.
 func stranger(c *cluster) *raft.InmemTransport {
 	_, tr := raft.NewInmemTransportWithTimeout("stranger", patience)
 	c.mu.Lock()
@@ -71,17 +74,18 @@ func header(from raft.ServerID) raft.RPCHeader {
 	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(from), Addr: []byte(from)}
 }
 
-// A leader that did not hear the answer to its first append after a snapshot sends it
-// again. The follower must find the snapshot's own entry, which no log holds.
-func TestAnAppendRightAfterASnapshotCanBeRepeated(t *testing.T) {
-	engines(t, func(t *testing.T, e LogEngine) {
+// A leader that missed the response to its first append after a snapshot sends the append again. The follower
+// must then find the snapshot's own entry, which no log contains.
+func TestInstall_FirstAppendCanBeRepeated(t *testing.T) {
+	engines(t, func(t *testing.T, e raftlog.Engine) {
 		c, a, follower := installed(t, e)
-		snap := follower.disk.snaps.position()
+		snap := follower.disk.snaps.Position()
 		for i := range 3 {
 			put(t, a, key(100+i), "v")
 		}
 		c.converge()
-		req := &raft.AppendEntriesRequest{RPCHeader: header("a"), Term: a.Term(), PrevLogEntry: snap.Index, PrevLogTerm: snap.Term, LeaderCommitIndex: a.raft.CommitIndex()}
+		req := &raft.AppendEntriesRequest{RPCHeader: header("a"), Term: a.Term(), PrevLogEntry: snap.Index,
+			PrevLogTerm: snap.Term, LeaderCommitIndex: a.raft.CommitIndex()}
 		for i := snap.Index + 1; i <= a.LastIndex(); i++ {
 			var l raft.Log
 			must(t, a.disk.logs.GetLog(i, &l))
@@ -100,26 +104,27 @@ func TestAnAppendRightAfterASnapshotCanBeRepeated(t *testing.T) {
 	})
 }
 
-// The entry that stands for a snapshot is for checking only.
-func TestTheEntryOfASnapshotIsNeverSent(t *testing.T) {
-	c, _, follower := installed(t, BoltDB)
-	snap := follower.disk.snaps.position()
+// The entry that stands for a snapshot is used only for the consistency check of appends.
+func TestInstall_SnapshotEntryIsNeverSent(t *testing.T) {
+	c, _, follower := installed(t, raftlog.BoltDB)
+	snap := follower.disk.snaps.Position()
 	var l raft.Log
 	must(t, follower.disk.logs.GetLog(snap.Index, &l))
 	if l.Index != snap.Index || l.Term != snap.Term {
 		t.Errorf("got entry %d of term %d for the snapshot's %d of term %d", l.Index, l.Term, snap.Index, snap.Term)
 	}
-	if err := verify(&l); err == nil {
-		t.Error("another server would take it for an entry")
+	if err := raftlog.Verify(&l); err == nil {
+		t.Error("another server would accept it as an entry")
 	}
 	must(t, c.group("a").raft.LeadershipTransferToServer("c", "c").Error())
 	c.leader("c")
-	if err := follower.disk.logs.GetLog(snap.Index, &l); err != raft.ErrLogNotFound { //nolint:errorlint // raft compares it so
-		t.Errorf("a leader finds an entry in its log that is not there: %v", err)
+	err := follower.disk.logs.GetLog(snap.Index, &l)
+	if err != raft.ErrLogNotFound { //nolint:errorlint // raft compares with != as well
+		t.Errorf("GetLog of the snapshot's entry on a leader returned %v", err)
 	}
 }
 
-// installRequest is what a would send now, with its data.
+// installRequest returns the install request that the server from would send now, and its data.
 func installRequest(t *testing.T, from *Group) (*raft.InstallSnapshotRequest, []byte) {
 	t.Helper()
 	list, err := from.disk.snaps.List()
@@ -133,19 +138,21 @@ func installRequest(t *testing.T, from *Group) (*raft.InstallSnapshotRequest, []
 		t.Fatalf("the stream has %d bytes, %d were announced", len(b), meta.Size)
 	}
 	return &raft.InstallSnapshotRequest{
-		RPCHeader: header("a"), SnapshotVersion: raft.SnapshotVersionMax, Term: from.Term(), LastLogIndex: meta.Index, LastLogTerm: meta.Term,
-		Configuration: raft.EncodeConfiguration(meta.Configuration), ConfigurationIndex: meta.ConfigurationIndex, Size: meta.Size,
+		RPCHeader: header("a"), SnapshotVersion: raft.SnapshotVersionMax, Term: from.Term(), LastLogIndex: meta.Index,
+		LastLogTerm:   meta.Term,
+		Configuration: raft.EncodeConfiguration(meta.Configuration), ConfigurationIndex: meta.ConfigurationIndex,
+		Size: meta.Size,
 	}, b
 }
 
-func TestASnapshotThatBringsNothingNewIsNotInstalled(t *testing.T) {
-	engines(t, func(t *testing.T, e LogEngine) {
+func TestInstall_SkipsSnapshotWithNothingNew(t *testing.T) {
+	engines(t, func(t *testing.T, e raftlog.Engine) {
 		c, a, follower := installed(t, e)
 		for i := range 10 {
 			put(t, a, key(100+i), "v")
 		}
 		c.converge()
-		database, last := follower.disk.snaps.database(), follower.LastIndex()
+		database, last := follower.disk.snaps.LiveDatabase(), follower.LastIndex()
 		same, data := installRequest(t, a)
 		if same.LastLogIndex >= last {
 			t.Fatal("the test shows nothing")
@@ -157,8 +164,10 @@ func TestASnapshotThatBringsNothingNewIsNotInstalled(t *testing.T) {
 			if resp.Success != success {
 				t.Fatalf("%s: %+v", what, resp)
 			}
-			if n := counted(t, follower.obs.installed); n != 1 || follower.disk.snaps.database() != database || follower.LastIndex() != last {
-				t.Fatalf("%s: %d installs, database %s, last entry %d; want 1, %s, %d", what, n, follower.disk.snaps.database(), follower.LastIndex(), database, last)
+			if n := counted(t, follower.obs.installed); n != 1 || follower.disk.snaps.LiveDatabase() != database ||
+				follower.LastIndex() != last {
+				t.Fatalf("%s: %d installs, database %s, last entry %d; want 1, %s, %d", what, n,
+					follower.disk.snaps.LiveDatabase(), follower.LastIndex(), database, last)
 			}
 		}
 		check("the one it was made from", true)
@@ -172,7 +181,7 @@ func TestASnapshotThatBringsNothingNewIsNotInstalled(t *testing.T) {
 	})
 }
 
-func TestALeaderWhoseSnapshotIsOlderThanItsFollowersTakesANewerOne(t *testing.T) {
+func TestInstall_LeaderWithOlderSnapshotTakesNewerOne(t *testing.T) {
 	c := newCluster(t, func(id raft.ServerID, o *Options) {
 		slowLeader(id, o)
 		manual(o)
@@ -186,8 +195,8 @@ func TestALeaderWhoseSnapshotIsOlderThanItsFollowersTakesANewerOne(t *testing.T)
 	c.converge()
 	follower := c.group("c")
 	must(t, follower.Snapshot())
-	old := a.disk.snaps.index()
-	if old >= follower.disk.snaps.index() {
+	old := a.disk.snaps.Index()
+	if old >= follower.disk.snaps.Index() {
 		t.Fatal("the test shows nothing")
 	}
 	req, data := installRequest(t, a)
@@ -196,12 +205,11 @@ func TestALeaderWhoseSnapshotIsOlderThanItsFollowersTakesANewerOne(t *testing.T)
 	if resp.Success {
 		t.Fatal("an older snapshot was installed")
 	}
-	until(t, "the leader takes no newer snapshot", func() bool { return a.disk.snaps.index() > old })
+	until(t, "the leader takes no newer snapshot", func() bool { return a.disk.snaps.Index() > old })
 }
 
-// onlyBySnapshot waits until no server but behind, which is cut off, has the entry that
-// behind needs next. Raft compacts a log some time after the snapshot is there, and an
-// append on its way when behind was cut off may still arrive.
+// onlyBySnapshot waits until only behind, which is isolated, still has the entry that it needs next in a log.
+// Raft compacts a log some time after the snapshot, and an append sent before the isolation may still arrive.
 func (c *cluster) onlyBySnapshot(behind raft.ServerID) {
 	c.t.Helper()
 	for _, id := range others(behind) {
@@ -215,8 +223,11 @@ func (c *cluster) onlyBySnapshot(behind raft.ServerID) {
 	}
 }
 
-func TestALaggingFollowerCatchesUpByASnapshotUnderLoad(t *testing.T) {
-	engines(t, func(t *testing.T, e LogEngine) {
+func TestInstall_LaggingFollowerCatchesUpUnderLoad(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a cluster under load for many seconds")
+	}
+	engines(t, func(t *testing.T, e raftlog.Engine) {
 		c := newCluster(t, func(_ raft.ServerID, o *Options) {
 			o.Engine = e
 			o.Bounds.SnapshotEntries, o.Bounds.TrailingEntries, o.Bounds.EntryCount = 40, 10, 4
@@ -244,7 +255,7 @@ func TestALaggingFollowerCatchesUpByASnapshotUnderLoad(t *testing.T) {
 			c.onlyBySnapshot(behind)
 			c.heal()
 			until(t, "no snapshot is installed", func() bool { return counted(t, f.obs.installed) > before })
-			c.stop(behind) // and from what it has installed it starts again
+			c.stop(behind) // the follower starts again from the installed state
 			c.start(behind)
 		}
 		close(stop)
@@ -252,9 +263,10 @@ func TestALaggingFollowerCatchesUpByASnapshotUnderLoad(t *testing.T) {
 		c.put("last", "v")
 		c.converge()
 		for id, g := range c.running() {
-			until(t, string(id)+" keeps a database that was replaced", func() bool { // it is removed once nobody reads it
+			// it is removed once no reader uses it
+			until(t, string(id)+" keeps a database that was replaced", func() bool {
 				for _, name := range names(t, g.opts.Dir) {
-					if strings.HasPrefix(name, databasePrefix) && name != g.disk.snaps.database() {
+					if strings.HasPrefix(name, snapshot.DatabasePrefix) && name != g.disk.snaps.LiveDatabase() {
 						return false
 					}
 				}
@@ -264,8 +276,8 @@ func TestALaggingFollowerCatchesUpByASnapshotUnderLoad(t *testing.T) {
 	})
 }
 
-func TestACrashAtAnyStepOfAnInstallLeavesAFollowerThatGoesOn(t *testing.T) {
-	engines(t, func(t *testing.T, e LogEngine) {
+func TestInstall_SurvivesCrashAtAnyStep(t *testing.T) {
+	engines(t, func(t *testing.T, e raftlog.Engine) {
 		var step func(string)
 		var images func() map[string]string
 		c := newCluster(t, func(id raft.ServerID, o *Options) {
@@ -293,7 +305,9 @@ func TestACrashAtAnyStepOfAnInstallLeavesAFollowerThatGoesOn(t *testing.T) {
 		must(t, a.Snapshot())
 		put(t, a, "above", "v")
 		c.heal()
-		until(t, "the log does not go on above the snapshot", func() bool { return c.group("c").disk.logs.last.Load() == a.LastIndex() })
+		until(t, "the log does not continue above the snapshot", func() bool {
+			return c.group("c").disk.logs.Last() == a.LastIndex()
+		})
 		c.stop("c")
 		all := images()
 		if len(all)-made < 5 {
@@ -301,12 +315,12 @@ func TestACrashAtAnyStepOfAnInstallLeavesAFollowerThatGoesOn(t *testing.T) {
 		}
 		for name, dir := range all {
 			t.Run(name, func(t *testing.T) {
-				if _, err := os.Stat(filepath.Join(dir, stableName)); err != nil {
+				if _, err := os.Stat(filepath.Join(dir, raftlog.StableName)); err != nil {
 					t.Skip("the group was still being made")
 				}
 				c.nodes["c"].dir = dir
 				g := c.start("c")
-				if s := g.disk.snaps.current.Snapshot; s != nil && g.Machine().Applied() < s.Applied {
+				if s := g.disk.snaps.Info(); g.Machine().Applied() < s.Applied {
 					t.Errorf("opened at %d below its snapshot's %d", g.Machine().Applied(), s.Applied)
 				}
 				put(t, a, "k", name)
@@ -317,11 +331,12 @@ func TestACrashAtAnyStepOfAnInstallLeavesAFollowerThatGoesOn(t *testing.T) {
 	})
 }
 
-// receive sends a's snapshot into a sink of g, as raft would.
-func receive(t *testing.T, from *Group, to *snapshots, alter func([]byte) []byte) (raft.SnapshotSink, error) {
+// receive sends a snapshot of from into a sink of to, as raft would.
+func receive(t *testing.T, from *Group, to *snapshot.Store, alter func([]byte) []byte) (raft.SnapshotSink, error) {
 	t.Helper()
 	req, data := installRequest(t, from)
-	sink, err := to.Create(raft.SnapshotVersionMax, req.LastLogIndex, req.LastLogTerm, raft.DecodeConfiguration(req.Configuration), req.ConfigurationIndex, nil)
+	sink, err := to.Create(raft.SnapshotVersionMax, req.LastLogIndex, req.LastLogTerm,
+		raft.DecodeConfiguration(req.Configuration), req.ConfigurationIndex, nil)
 	must(t, err)
 	_, err = io.Copy(sink, bytes.NewReader(alter(bytes.Clone(data))))
 	return sink, err
@@ -329,8 +344,8 @@ func receive(t *testing.T, from *Group, to *snapshots, alter func([]byte) []byte
 
 func whole(b []byte) []byte { return b }
 
-// pair is a group with a snapshot and an idle one that can receive it.
-func pair(t *testing.T) (from, to *Group) {
+// pair returns a group with a snapshot and an idle group that can receive it.
+func pair(t *testing.T, change ...func(*Options)) (from, to *Group) {
 	t.Helper()
 	from = openGroup(t, alone(t, t.TempDir()))
 	for i := range 20 {
@@ -339,16 +354,20 @@ func pair(t *testing.T) (from, to *Group) {
 	must(t, from.Snapshot())
 	o := alone(t, t.TempDir())
 	o.Bootstrap = false
+	for _, f := range change {
+		f(&o)
+	}
 	return from, openGroup(t, o)
 }
 
-func TestADamagedOrCancelledTransferChangesNothing(t *testing.T) {
+func TestInstall_DamagedOrCancelledTransferChangesNothing(t *testing.T) {
 	from, to := pair(t)
-	before, dirs := to.disk.snaps.database(), names(t, to.opts.Dir)
+	before, dirs := to.disk.snaps.LiveDatabase(), names(t, to.opts.Dir)
 	check := func(what string) {
 		t.Helper()
-		if d := cmp.Diff(dirs, names(t, to.opts.Dir)); d != "" || to.disk.snaps.database() != before || to.disk.snaps.index() != 0 {
-			t.Errorf("%s: database %s, snapshot %d, %s", what, to.disk.snaps.database(), to.disk.snaps.index(), d)
+		if d := cmp.Diff(dirs, names(t, to.opts.Dir)); d != "" || to.disk.snaps.LiveDatabase() != before ||
+			to.disk.snaps.Index() != 0 {
+			t.Errorf("%s: database %s, snapshot %d, %s", what, to.disk.snaps.LiveDatabase(), to.disk.snaps.Index(), d)
 		}
 	}
 	for name, alter := range map[string]func([]byte) []byte{
@@ -380,19 +399,19 @@ func TestADamagedOrCancelledTransferChangesNothing(t *testing.T) {
 	check("nothing at all")
 }
 
-func TestAReceivedDatabaseTakesOverWithRestore(t *testing.T) {
+func TestInstall_RestoreReplacesDatabase(t *testing.T) {
 	from, to := pair(t)
-	old := to.disk.snaps.database()
+	old := to.disk.snaps.LiveDatabase()
 	sink, err := receive(t, from, to.disk.snaps, whole)
 	must(t, err)
 	must(t, sink.Close())
 	if got := peekValue(t, to, key(0)); got != "" {
-		t.Error("the machine was replaced before raft said so")
+		t.Error("the machine was replaced before Restore")
 	}
 	meta, token, err := to.disk.snaps.Open(sink.ID())
 	must(t, err)
-	if meta.Index != from.disk.snaps.index() {
-		t.Errorf("the snapshot has index %d, want %d", meta.Index, from.disk.snaps.index())
+	if meta.Index != from.disk.snaps.Index() {
+		t.Errorf("the snapshot has index %d, want %d", meta.Index, from.disk.snaps.Index())
 	}
 	reader := to.Machine()
 	must(t, to.disk.fsm.Restore(token))
@@ -400,7 +419,7 @@ func TestAReceivedDatabaseTakesOverWithRestore(t *testing.T) {
 		t.Errorf("after the swap %s = %q", key(0), got)
 	}
 	if _, err := reader.Get(store, key(0), 0); !fault.Is(err, fault.Unavailable) {
-		t.Errorf("the replaced machine answers: %v", err)
+		t.Errorf("a read of the replaced machine gave %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(to.opts.Dir, old)); err == nil {
 		t.Error("the replaced database is still there")
@@ -409,28 +428,29 @@ func TestAReceivedDatabaseTakesOverWithRestore(t *testing.T) {
 	if j, k := from.Machine().Hash(); i != j || h != k {
 		t.Errorf("the states differ: %d %x and %d %x", i, h, j, k)
 	}
-	if _, err := to.disk.snaps.take(sink.ID()); err == nil {
-		t.Error("a received database was handed out twice")
+	if _, err := to.disk.snaps.Take(sink.ID()); err == nil {
+		t.Error("a received database was returned twice")
 	}
 }
 
-func TestALocalSnapshotThatEndsAfterAnInstallIsDropped(t *testing.T) {
+func TestInstall_DropsLocalSnapshotThatEndsLater(t *testing.T) {
 	from, to := pair(t)
 	local, err := to.disk.snaps.Create(raft.SnapshotVersionMax, 5, 1, raft.Configuration{}, 0, nil)
 	must(t, err)
 	snap, err := to.disk.fsm.Snapshot()
 	must(t, err)
-	must(t, snap.Persist(local)) // of the database that is live now
+	must(t, snap.Persist(local)) // a checkpoint of the live database
 	sink, err := receive(t, from, to.disk.snaps, whole)
 	must(t, err)
 	must(t, sink.Close())
 	wantCode(t, local.Close(), fault.Unavailable)
 	man, err := readManifest(to.opts.Dir)
 	must(t, err)
-	if man.Snapshot.Index != from.disk.snaps.index() {
-		t.Errorf("the manifest names the snapshot at %d, want the received one at %d", man.Snapshot.Index, from.disk.snaps.index())
+	if man.Snapshot.Index != from.disk.snaps.Index() {
+		t.Errorf("the manifest names the snapshot at %d, want the received one at %d", man.Snapshot.Index,
+			from.disk.snaps.Index())
 	}
-	// And one that begins between the two, whose machine is the old one still.
+	// A local snapshot that begins between the two still uses the old machine.
 	late, err := to.disk.snaps.Create(raft.SnapshotVersionMax, 1<<40, 1, raft.Configuration{}, 0, nil)
 	must(t, err)
 	snap, err = to.disk.fsm.Snapshot()
@@ -441,7 +461,7 @@ func TestALocalSnapshotThatEndsAfterAnInstallIsDropped(t *testing.T) {
 	}
 }
 
-func TestASecondTransferWaitsForTheFirstToBeTaken(t *testing.T) {
+func TestInstall_SecondTransferWaitsForFirst(t *testing.T) {
 	from, to := pair(t)
 	sink, err := receive(t, from, to.disk.snaps, whole)
 	must(t, err)
@@ -451,17 +471,23 @@ func TestASecondTransferWaitsForTheFirstToBeTaken(t *testing.T) {
 	wantCode(t, again.Close(), fault.Unavailable)
 }
 
-func TestAManifestThatMayNameAReceivedDatabaseKeepsIt(t *testing.T) {
-	from, to := pair(t)
-	dir := to.opts.Dir
-	to.disk.snaps.step = func(step string) {
-		if step == "manifest-renamed" { // and then the directory cannot be synced
-			must(t, os.Rename(dir, dir+".gone"))
+func TestInstall_KeepsDatabaseThatManifestMayName(t *testing.T) {
+	var armed atomic.Bool
+	var dir string
+	from, to := pair(t, func(o *Options) {
+		dir = o.Dir
+		o.Step = func(step string) {
+			if step == "manifest-renamed" && armed.Load() { // then the directory cannot be synced
+				must(t, os.Rename(dir, dir+".gone"))
+			}
 		}
-	}
+	})
+	armed.Store(true)
+	must(t, to.disk.stable.SetUint64([]byte("CurrentTerm"), from.Term())) // raft does so first
 	sink, err := receive(t, from, to.disk.snaps, whole)
 	must(t, err)
 	err = sink.Close()
+	armed.Store(false)
 	must(t, os.Rename(dir+".gone", dir))
 	if err == nil {
 		t.Fatal("the failure was not noticed")
@@ -474,16 +500,15 @@ func TestAManifestThatMayNameAReceivedDatabaseKeepsIt(t *testing.T) {
 	if len(names(t, filepath.Join(dir, man.Database))) == 0 {
 		t.Errorf("the manifest names %s, which was removed", man.Database)
 	}
-	to.disk.snaps.step = noStep
 	closeGroup(t, to)
 	o := alone(t, dir)
 	o.Bootstrap = false
 	openGroup(t, o)
 }
 
-func TestCheckpointsAreSharedAndExpire(t *testing.T) {
+func TestCheckpoint_IsSharedAndExpires(t *testing.T) {
 	g := openGroup(t, alone(t, t.TempDir()))
-	g.disk.snaps.life = 50 * time.Millisecond
+	g.disk.snaps.CheckpointLife = 50 * time.Millisecond
 	put(t, g, "k", "v")
 	must(t, g.Snapshot())
 	open := func() io.ReadCloser {
@@ -496,7 +521,8 @@ func TestCheckpointsAreSharedAndExpire(t *testing.T) {
 	}
 	checkpoints := func() (n int) {
 		for _, name := range names(t, g.opts.Dir) {
-			if len(name) > len(checkpointPrefix) && name[:len(checkpointPrefix)] == checkpointPrefix {
+			if len(name) > len(snapshot.CheckpointPrefix) &&
+				name[:len(snapshot.CheckpointPrefix)] == snapshot.CheckpointPrefix {
 				n++
 			}
 		}
@@ -507,8 +533,8 @@ func TestCheckpointsAreSharedAndExpire(t *testing.T) {
 		t.Fatalf("two transfers at a time made %d checkpoints", n)
 	}
 	must(t, first.Close())
-	must(t, first.Close()) // twice is harmless
-	timer := time.NewTimer(3 * g.disk.snaps.life)
+	must(t, first.Close()) // a second Close is harmless
+	timer := time.NewTimer(3 * g.disk.snaps.CheckpointLife)
 	<-timer.C
 	if n := checkpoints(); n != 1 {
 		t.Fatalf("a checkpoint in use expired (%d left)", n)
@@ -520,7 +546,7 @@ func TestCheckpointsAreSharedAndExpire(t *testing.T) {
 	must(t, open().Close()) // a retry finds it
 	until(t, "an unused checkpoint does not expire", func() bool { return checkpoints() == 0 })
 
-	g.disk.snaps.life = time.Hour
+	g.disk.snaps.CheckpointLife = time.Hour
 	must(t, open().Close())
 	put(t, g, "k", "v2")
 	must(t, g.Snapshot())
@@ -534,9 +560,9 @@ func TestCheckpointsAreSharedAndExpire(t *testing.T) {
 	if n := checkpoints(); n != 2 {
 		t.Errorf("%d checkpoints, want the busy one and the newest", n)
 	}
-	must(t, busy.Close()) // in the middle of its stream
+	must(t, busy.Close()) // closed in the middle of its stream
 	if n := checkpoints(); n != 1 {
-		t.Errorf("an outdated checkpoint outlived its last reader: %d", n)
+		t.Errorf("an outdated checkpoint was kept after its last reader: %d", n)
 	}
 	must(t, newest.Close())
 	closeGroup(t, g)
@@ -545,7 +571,7 @@ func TestCheckpointsAreSharedAndExpire(t *testing.T) {
 	}
 }
 
-func TestLeftoversOfACrashAreRemovedAndNumbersNotUsedAgain(t *testing.T) {
+func TestOpen_RemovesLeftoversOfCrash(t *testing.T) {
 	o := alone(t, t.TempDir())
 	g := openGroup(t, o)
 	put(t, g, "k", "v")
@@ -553,14 +579,14 @@ func TestLeftoversOfACrashAreRemovedAndNumbersNotUsedAgain(t *testing.T) {
 	for _, name := range []string{"db-000007", "ckpt-000009"} {
 		must(t, os.MkdirAll(filepath.Join(o.Dir, name, "sub"), 0o700))
 	}
-	must(t, os.WriteFile(filepath.Join(o.Dir, manifestName+".tmp"), []byte("half"), 0o600))
+	must(t, os.WriteFile(filepath.Join(o.Dir, snapshot.ManifestName+".tmp"), []byte("half"), 0o600))
 	g = openGroup(t, alone(t, o.Dir))
 	for _, name := range names(t, o.Dir) {
 		if name == "db-000007" || name == "ckpt-000009" {
 			t.Errorf("%s is still there", name)
 		}
 	}
-	if got := g.disk.snaps.freeName(databasePrefix); got != "db-000010" {
+	if got := g.disk.snaps.FreeName(snapshot.DatabasePrefix); got != "db-000010" {
 		t.Errorf("the next directory is %s", got)
 	}
 	if got := peekValue(t, g, "k"); got != "v" {

@@ -10,14 +10,17 @@ import (
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/integrity"
 )
 
-// keep does the group's housekeeping: it removes what is due (on the leader, through the
-// log), and takes a snapshot when the log has grown.
+// keep runs housekeeping until the group closes. On the leader it proposes entries that expire items. On every
+// server it takes a snapshot when the log has grown enough.
 func (g *Group) keep() {
 	defer g.wg.Done()
 	t := g.opts.Timing
-	expiry, snapshot := time.NewTicker(t.ExpiryEvery), time.NewTicker(t.SnapshotPoll)
+	expiry, snapshot, floor := time.NewTicker(t.ExpiryEvery), time.NewTicker(t.SnapshotPoll),
+		time.NewTicker(t.FloorEvery)
+	defer floor.Stop()
 	defer expiry.Stop()
 	defer snapshot.Stop()
 	snapping := make(chan struct{}, 1)
@@ -29,16 +32,19 @@ func (g *Group) keep() {
 			if g.snapshotDue() {
 				g.snapshotBeside(snapping)
 			}
+		case <-floor.C:
+			g.disk.seen.Keep(g.raft.GetConfiguration().Configuration().Servers)
+			g.disk.snaps.WriteFloor()
 		case <-g.refresh:
 			g.snapshotBeside(snapping)
 		case <-g.stop:
-			snapping <- struct{}{} // waits for a snapshot under way
+			snapping <- struct{}{} // waits for a running snapshot
 			return
 		}
 	}
 }
 
-// expire removes what is due, as long as there is more and this server leads.
+// expire removes expired items until none is left or this server no longer leads.
 func (g *Group) expire() {
 	ctx, cancel := context.WithTimeout(context.Background(), g.opts.Timing.StallFatal)
 	defer cancel()
@@ -47,10 +53,12 @@ func (g *Group) expire() {
 		if !any || due > g.clock.leader() {
 			return
 		}
-		a, err := g.proposeOwn(ctx, &command.Request{Kind: command.KindExpire, Limit: g.opts.Bounds.ExpireLimit}, Committed)
+		a, err := g.proposeOwn(ctx, &command.Request{Kind: command.KindExpire, Limit: g.opts.Bounds.ExpireLimit},
+			Committed)
 		if err != nil {
 			if !fault.Is(err, fault.NotLeader) {
-				g.opts.Logger.Warn("cannot remove expired keys; the next round tries again", "group", g.opts.ID, "error", err)
+				g.opts.Logger.Warn("cannot remove expired keys; the next round tries again", "group", g.opts.ID,
+					"error", err)
 			}
 			return
 		}
@@ -68,16 +76,17 @@ func (g *Group) expire() {
 
 // snapshotDue reports whether the log has grown enough since the last snapshot.
 func (g *Group) snapshotDue() bool {
-	last := g.disk.snaps.index()
+	last := g.disk.snaps.Index()
 	entries := g.raft.AppliedIndex() - min(last, g.raft.AppliedIndex())
-	if g.reinstalling.Load() {
-		return false // the entries behind a snapshot are needed to bring the new state up to date
+	if g.integrity.Reinstalling() {
+		return false // the entries after the snapshot are needed to bring the new state up to date
 	}
-	return entries > 0 && (entries >= g.opts.Bounds.SnapshotEntries || g.disk.logs.tail.since(last+1) >= g.opts.Bounds.SnapshotLogBytes)
+	return entries > 0 && (entries >= g.opts.Bounds.SnapshotEntries ||
+		g.disk.logs.BytesSince(last+1) >= g.opts.Bounds.SnapshotLogBytes)
 }
 
-// snapshotBeside starts a snapshot beside the keeper unless one is running. running has
-// one slot.
+// snapshotBeside starts a snapshot in the background unless another one is running. The channel running has
+// capacity 1 and holds an element while a snapshot runs.
 func (g *Group) snapshotBeside(running chan struct{}) {
 	select {
 	case running <- struct{}{}:
@@ -88,15 +97,17 @@ func (g *Group) snapshotBeside(running chan struct{}) {
 	go func() {
 		defer func() { <-running }()
 		if err := g.Snapshot(); err != nil && !errors.Is(err, raft.ErrRaftShutdown) {
-			g.opts.Logger.Warn("snapshot failed; the log keeps growing until one succeeds", "group", g.opts.ID, "error", err)
+			g.opts.Logger.Warn("snapshot failed; the log keeps growing until one succeeds", "group", g.opts.ID,
+				"error", err)
 		}
 	}()
 }
 
-// trimTrailing bounds the entries kept behind the next snapshot in bytes: raft only
-// counts them.
+// trimTrailing limits the size in bytes of the log that the next snapshot leaves for slow followers. Raft itself
+// limits only the number of these entries.
 func (g *Group) trimTrailing() {
-	keep := min(g.opts.Bounds.TrailingEntries, max(g.disk.logs.tail.within(g.raft.LastIndex(), g.opts.Bounds.TrailingBytes), 64))
+	keep := min(g.opts.Bounds.TrailingEntries, max(g.disk.logs.EntriesWithin(g.raft.LastIndex(),
+		g.opts.Bounds.TrailingBytes), 64))
 	conf := g.raft.ReloadableConfig()
 	if conf.TrailingLogs == keep {
 		return
@@ -107,8 +118,8 @@ func (g *Group) trimTrailing() {
 	}
 }
 
-// guardDisk watches the disk. It touches memory only, and has a goroutine of its own: on a
-// disk that hangs for reads too, whoever reads the database hangs with it.
+// guardDisk checks at intervals whether a log write hangs. It reads only memory and has its own goroutine: when
+// the disk hangs, every goroutine that reads the database hangs as well.
 func (g *Group) guardDisk() {
 	defer g.wg.Done()
 	tick := time.NewTicker(max(g.opts.Timing.StallFatal/10, time.Millisecond))
@@ -123,16 +134,64 @@ func (g *Group) guardDisk() {
 	}
 }
 
-// watchDisk ends the process when a log write hangs: whoever waits for it is better
-// served by another server.
+// watchDisk ends the process when a log write hangs for too long, so that another server can take over.
 func (g *Group) watchDisk() {
-	d := g.disk.logs.stalled()
+	d := g.disk.logs.Stalled()
 	if d > g.opts.Timing.Stall {
-		g.opts.Logger.Error("the disk hangs: a log write has not returned", "group", g.opts.ID, "for", d.Round(time.Millisecond), "dir", g.opts.Dir)
+		g.opts.Logger.Error("the disk hangs: a log write has not returned", "group", g.opts.ID,
+			"for", d.Round(time.Millisecond), "dir", g.opts.Dir)
 	}
 	if d > g.opts.Timing.StallFatal {
 		g.opts.Fatal(&fault.Error{Code: fault.Internal, Op: "group.watchDisk",
 			Msg:  fmt.Sprintf("a log write in %s has been hanging for %s", g.opts.Dir, d.Round(time.Second)),
 			Hint: "check the disk and its controller; nothing acknowledged is lost"})
 	}
+}
+
+// checksumDelay is the maximum delay after a start before a server computes the checksums of a database without any.
+const checksumDelay = 10 * time.Second
+
+// watchState compares the state of this server with that of other servers, and replaces the state of this server
+// if it is wrong. It also transfers leadership if the disk of this server is slow. It runs in one goroutine.
+// Transfers of state run in other goroutines.
+func (g *Group) watchState() {
+	defer g.wg.Done()
+	t := g.opts.Timing
+	look, compare := time.NewTicker(t.SlowLook), time.NewTicker(min(max(t.Compare/integrity.Tries, time.Millisecond),
+		time.Second))
+	defer look.Stop()
+	defer compare.Stop()
+	first := t.FirstVerify
+	if !g.Machine().Summed() {
+		first = min(first, checksumDelay)
+	}
+	verify := time.NewTimer(first)
+	defer verify.Stop()
+	for {
+		select {
+		case now := <-look.C:
+			g.disk.pace.EndWindow(g.disk.logs.Stalled())
+			g.relieve(now)
+		case <-compare.C:
+			g.integrity.Round()
+		case <-verify.C:
+			g.verifyBeside()
+			verify.Reset(t.Verify)
+		case <-g.disk.fsm.Received():
+			verify.Reset(0) // a state received from a leader is verified completely
+		case <-g.stop:
+			return
+		}
+	}
+}
+
+// verifyBeside verifies all records in the background, unless that is already running.
+func (g *Group) verifyBeside() {
+	if g.verifying.Swap(true) {
+		return
+	}
+	g.wg.Go(func() { // watchState is counted in wg, so Close cannot have finished waiting yet
+		defer g.verifying.Store(false)
+		g.integrity.Verify()
+	})
 }

@@ -11,14 +11,15 @@ import (
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// newForm is a request of the second version.
+// newForm returns a request that needs the second version.
 func newForm() *command.Request {
 	return &command.Request{Kind: command.KindRestore, Restore: &command.Restore{Step: command.StepBegin, ID: 7}}
 }
 
-// versions says what each server understands, and notes what was raised on each.
+// versions says which version each server understands, and records what was raised on each.
 type versions struct {
 	mu     sync.Mutex
 	newest map[raft.ServerID]uint8
@@ -67,7 +68,7 @@ func (v *versions) options(id raft.ServerID, o *Options) {
 	}
 }
 
-func TestANewFormWaitsUntilEveryServerUnderstandsIt(t *testing.T) {
+func TestLevel_WaitsUntilEveryServerUnderstandsIt(t *testing.T) {
 	v := newVersions(2, testIDs...)
 	v.set("c", 1)
 	c := newCluster(t, v.options)
@@ -78,16 +79,17 @@ func TestANewFormWaitsUntilEveryServerUnderstandsIt(t *testing.T) {
 	wantCode(t, err, fault.Invalid)
 	for _, w := range []string{"format 2", "server c understands up to 1", "upgrade that server"} {
 		if !strings.Contains(fault.Text(err), w) {
-			t.Errorf("%q does not say %q", fault.Text(err), w)
+			t.Errorf("%q does not contain %q", fault.Text(err), w)
 		}
 	}
 	v.forget("c")
 	_, err = a.ProposeRequest(limited(t), newForm(), Committed)
 	wantCode(t, err, fault.Unavailable)
 	if a.Level() != command.First || a.LastIndex() != last || v.of("a") != 0 {
-		t.Fatalf("level %d, log up to %d, raised to %d: a refused request has changed something", a.Level(), a.LastIndex(), v.of("a"))
+		t.Fatalf("level %d, log up to %d, raised to %d: a refused request has changed something", a.Level(),
+			a.LastIndex(), v.of("a"))
 	}
-	put(t, a, "old", "form") // what every server understands goes on
+	put(t, a, "old", "form") // requests of the old version still work
 
 	v.set("c", 2)
 	if _, err := a.ProposeRequest(limited(t), newForm(), Committed); err != nil {
@@ -96,18 +98,19 @@ func TestANewFormWaitsUntilEveryServerUnderstandsIt(t *testing.T) {
 	for _, id := range testIDs {
 		until(t, "the level is not raised on "+string(id), func() bool { return c.group(id).Level() == 2 })
 		if got := v.of(id); got != 2 {
-			t.Errorf("%s noted format %d", id, got)
+			t.Errorf("%s recorded format %d", id, got)
 		}
 	}
-	v.set("c", 1) // too late to matter: the level never falls
-	if _, err := a.ProposeRequest(limited(t), &command.Request{Kind: command.KindRestore, Restore: &command.Restore{Step: command.StepAbort, ID: 7}}, Committed); err != nil {
+	v.set("c", 1) // no effect: the level never decreases
+	if _, err := a.ProposeRequest(limited(t), &command.Request{Kind: command.KindRestore,
+		Restore: &command.Restore{Step: command.StepAbort, ID: 7}}, Committed); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// The log is the witness: whoever reads it in order meets the level before what needs it.
-func TestTheLevelStandsInTheLogBeforeWhatNeedsIt(t *testing.T) {
-	engines(t, func(t *testing.T, e LogEngine) {
+// A reader of the log finds the entry that raises the level before every entry that needs it.
+func TestLevel_PrecedesEntriesThatNeedItInTheLog(t *testing.T) {
+	engines(t, func(t *testing.T, e raftlog.Engine) {
 		o := alone(t, t.TempDir())
 		o.Engine = e
 		g := openGroup(t, o)
@@ -135,8 +138,8 @@ func TestTheLevelStandsInTheLogBeforeWhatNeedsIt(t *testing.T) {
 	})
 }
 
-// A crash right after the note leaves a note too high, never one too low.
-func TestTheLevelIsNotedBeforeAnEntryOfItIsOnDisk(t *testing.T) {
+// A crash right after Raise leaves a recorded version that is too high, never one that is too low.
+func TestLevel_IsDurableBeforeItsFirstEntry(t *testing.T) {
 	o := alone(t, t.TempDir())
 	var g atomic.Pointer[Group]
 	noted := uint64(0)
@@ -144,7 +147,7 @@ func TestTheLevelIsNotedBeforeAnEntryOfItIsOnDisk(t *testing.T) {
 		if noted != 0 {
 			t.Errorf("raised again, to %d", version)
 		}
-		last, err := g.Load().disk.logs.engine.LastIndex()
+		_, last, err := g.Load().disk.logs.Ends()
 		noted = last
 		return err
 	}
@@ -154,11 +157,11 @@ func TestTheLevelIsNotedBeforeAnEntryOfItIsOnDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	if noted != before.Index {
-		t.Errorf("when the level was noted the log went up to %d, want %d", noted, before.Index)
+		t.Errorf("when the level was recorded the log ended at %d, want %d", noted, before.Index)
 	}
 }
 
-func TestAServerThatDoesNotUnderstandTheLevelIsNotTakenIn(t *testing.T) {
+func TestAddNonvoter_RefusesServerBelowLevel(t *testing.T) {
 	v := newVersions(2, "a")
 	o := alone(t, t.TempDir())
 	v.options("a", &o)
@@ -177,8 +180,8 @@ func TestAServerThatDoesNotUnderstandTheLevelIsNotTakenIn(t *testing.T) {
 	must(t, g.AddNonvoter(limited(t), "b", prev))
 }
 
-func TestTheLevelOutlivesRestartsAndSnapshots(t *testing.T) {
-	engines(t, func(t *testing.T, e LogEngine) {
+func TestLevel_SurvivesRestartsAndSnapshots(t *testing.T) {
+	engines(t, func(t *testing.T, e raftlog.Engine) {
 		v := newVersions(2, "a")
 		o := alone(t, t.TempDir())
 		o.Engine = e
@@ -190,19 +193,19 @@ func TestTheLevelOutlivesRestartsAndSnapshots(t *testing.T) {
 		must(t, g.Snapshot())
 		closeGroup(t, g)
 		v.mu.Lock()
-		v.raised = map[raft.ServerID]uint8{} // as in a directory whose note is older than its data
+		v.raised = map[raft.ServerID]uint8{} // like a directory whose recorded version is older than its data
 		v.mu.Unlock()
 		_, o.Transport = raft.NewInmemTransport("a")
 		v.options("a", &o)
 		o.Metrics = NewMetrics(prometheus.NewRegistry())
 		g = openGroup(t, o)
 		if g.Level() != 2 || v.of("a") != 2 {
-			t.Errorf("the level is %d, noted %d", g.Level(), v.of("a"))
+			t.Errorf("the level is %d, recorded %d", g.Level(), v.of("a"))
 		}
 	})
 }
 
-func TestALevelComesWithASnapshotToo(t *testing.T) {
+func TestLevel_ArrivesWithSnapshot(t *testing.T) {
 	v := newVersions(2, testIDs...)
 	c := newCluster(t, func(id raft.ServerID, o *Options) {
 		v.options(id, o)
@@ -218,11 +221,11 @@ func TestALevelComesWithASnapshotToo(t *testing.T) {
 	}
 	must(t, a.Snapshot())
 	if v.of("c") != 0 {
-		t.Fatal("c is stopped and has noted a level")
+		t.Fatal("c is stopped and has recorded a level")
 	}
 	g := c.start("c")
-	until(t, "the level has not come to c", func() bool { return g.Level() == 2 })
+	until(t, "the level is not raised on c", func() bool { return g.Level() == 2 })
 	if got := v.of("c"); got != 2 {
-		t.Errorf("c noted format %d", got)
+		t.Errorf("c recorded format %d", got)
 	}
 }

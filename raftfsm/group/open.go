@@ -3,43 +3,36 @@ package group
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
-	"go.etcd.io/bbolt"
-	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/integrity"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+	"github.com/quorate/quorate/raftfsm/snapshot"
+	"github.com/quorate/quorate/raftfsm/transport"
 )
 
-// Files of a group beside the manifest and the databases.
-const (
-	stableName = "stable.db"
-	boltName   = "log.db"
-	walName    = "wal"
-	firstDB    = databasePrefix + "000001"
-)
-
-// disk is what a group has open on disk.
+// disk holds what a group has open on disk.
 type disk struct {
-	stable *stable
-	logs   *logs
-	snaps  *snapshots
-	fsm    *fsm
-	pace   *pace
+	stable *raftlog.Votes
+	logs   *raftlog.Store
+	snaps  *snapshot.Store
+	fsm    *snapshot.FSM
+	pace   *raftlog.DiskSpeed
+	floors *raftlog.FloorFile
+	role   *role
+	seen   transport.SeenTable // what this server has seen of other servers
+	opened transport.Claim     // what this server held when it was opened
 }
 
-// openDisk opens or creates a group's directory and checks that its parts belong together.
+// openDisk opens or creates the directory of a group and checks that its parts belong together.
 func openDisk(o Options, obs *groupMetrics, clk *clock) (d *disk, err error) {
-	if err := o.volume.mkdirAll(o.Dir); err != nil {
-		return nil, diskError(err, o.Dir)
+	if err := o.volume.MkdirAll(o.Dir); err != nil {
+		return nil, raftlog.DiskError(err, o.Dir)
 	}
 	d = &disk{}
 	defer func() {
@@ -47,275 +40,191 @@ func openDisk(o Options, obs *groupMetrics, clk *clock) (d *disk, err error) {
 			err = errors.Join(err, d.close())
 		}
 	}()
-	man, err := loadManifest(o.volume, o.Dir)
+	man, err := snapshot.LoadManifest(o.volume, o.Dir)
 	if err == nil && man == nil && o.MustExist {
-		err = corruptFile(filepath.Join(o.Dir, manifestName), "it is missing, and so is everything this group held")
+		err = raftlog.CorruptFile(filepath.Join(o.Dir, snapshot.ManifestName),
+			"it is missing, and so is everything this group held")
 	}
 	if err != nil {
 		return d, err
 	}
+	floor, err := raftlog.LoadFloor(o.volume, o.Dir)
+	if err != nil {
+		return d, err
+	}
+	if man == nil && floor != nil {
+		return d, raftlog.LostData(filepath.Join(o.Dir, snapshot.ManifestName), "is missing")
+	}
+	o.MustExist = o.MustExist || floor != nil
 	if err := d.openLogs(o, obs, man); err != nil {
+		return d, err
+	}
+	if man == nil {
+		man = snapshot.FirstManifest()
+	}
+	if err := d.compare(o, man, floor); err != nil {
 		return d, err
 	}
 	if err := d.openMachine(o, obs, clk, man); err != nil {
 		return d, err
 	}
-	return d, d.check(o)
+	if err := d.check(o); err != nil {
+		return d, err
+	}
+	return d, d.floors.Write()
 }
 
-// syncNew makes the names of what was made in dir, and of dir itself, survive a power
-// cut: neither engine does. Two levels up are ours: the groups' directory and the node's.
-func syncNew(v volume, dir string) error {
-	return errors.Join(v.syncDir(dir), v.syncDir(filepath.Dir(dir)), v.syncDir(filepath.Dir(filepath.Dir(dir))))
+// syncNew syncs dir and two levels above it: the groups directory and the data directory of the node. That makes
+// the names of new files and directories durable. Neither log engine does that.
+func syncNew(v raftlog.Volume, dir string) error {
+	return errors.Join(v.SyncDir(dir), v.SyncDir(filepath.Dir(dir)), v.SyncDir(filepath.Dir(filepath.Dir(dir))))
 }
 
-func boltOptions() *bbolt.Options {
-	return &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType}
-}
-
-// openLogs opens terms, votes and entries.
-func (d *disk) openLogs(o Options, obs *groupMetrics, man *manifest) error {
-	path := filepath.Join(o.Dir, stableName)
+// openLogs opens the stable store and the log.
+func (d *disk) openLogs(o Options, obs *groupMetrics, man *snapshot.Manifest) error {
+	path := filepath.Join(o.Dir, raftlog.StableName)
 	if man == nil {
-		// The manifest is the first thing made durable: a half-made group holds nothing.
-		if o.volume.exists(path) {
-			return corruptFile(filepath.Join(o.Dir, manifestName), "it is missing, but the group's other files are there")
+		// The manifest is made durable first, so a group without a manifest is incomplete and holds nothing.
+		if o.volume.Exists(path) {
+			return raftlog.CorruptFile(filepath.Join(o.Dir, snapshot.ManifestName),
+				"it is missing, but the group's other files are there")
 		}
-		if err := createFirst(o); err != nil {
+		if err := snapshot.Create(o.volume, o.Dir, machineOptions(o, ""), process{o}); err != nil {
 			return err
 		}
 	}
-	hadStable, hadLog := o.volume.exists(path), o.volume.exists(filepath.Join(o.Dir, o.Engine.file()))
-	s, err := o.volume.stable(path)
-	if err != nil {
-		return diskError(err, path)
+	if err := o.volume.OtherLog(o.Dir, o.Engine); err != nil {
+		return err
 	}
-	d.stable = &stable{store: s, fatal: o.Fatal, step: o.Step, first: func() error { return d.logs.unsynced.drain() }}
-	engine, err := o.volume.log(o)
+	hadStable, err := o.volume.Holds(path)
 	if err != nil {
 		return err
 	}
-	d.pace = &pace{bound: o.Timing.SlowAppend}
-	appended := func(took time.Duration, entries, bytes int) {
-		obs.appended(took, entries, bytes)
-		d.pace.add(took)
+	hadLog, err := o.volume.Holds(filepath.Join(o.Dir, o.Engine.FileName()))
+	if err != nil {
+		return err
 	}
-	d.logs = newLogs(engine, o.Fatal, appended, o.Step)
-	d.logs.level, d.logs.raise = max(o.Level, command.First), o.Raise
+	switch {
+	case o.MustExist && !hadStable:
+		return raftlog.LostData(path, "is missing or empty, and with it the terms and votes of this server")
+	case o.MustExist && !hadLog:
+		return raftlog.LostData(filepath.Join(o.Dir, o.Engine.FileName()),
+			"is missing or empty, and with it what this server acknowledged")
+	}
+	s, err := o.volume.Stable(path)
+	if err != nil {
+		return raftlog.DiskError(err, path)
+	}
+	engine, err := o.volume.Log(o.Dir, o.Engine, o.Logger)
+	if err != nil {
+		return errors.Join(err, s.Close())
+	}
+	d.pace, d.role = &raftlog.DiskSpeed{Bound: o.Timing.SlowAppend}, &role{self: o.ServerID, disk: d}
+	d.logs = raftlog.NewStore(engine, o.ServerID, o.Level, d.role, &logEvents{o: o, obs: obs, pace: d.pace}, process{o})
+	d.stable = raftlog.NewVotes(s, d.logs, process{o})
+	d.floors = raftlog.NewFloorFile(o.volume, o.Dir, d.logs, floorSources{o, d}, process{o})
 	if !hadStable || !hadLog {
 		if err := syncNew(o.volume, o.Dir); err != nil {
-			return diskError(err, o.Dir)
+			return raftlog.DiskError(err, o.Dir)
 		}
 	}
 	return d.whole(o, hadStable, hadLog)
 }
 
-// whole refuses a group that lost its terms and votes, or its log: it might vote twice in
-// a term, or forget what it acknowledged. Files are made in the order manifest, terms,
-// log, and entries come after terms, so an interrupted making is told from a loss.
+// whole returns an error if the file of terms and votes, or the log, was lost. A server without them could vote
+// twice in a term or forget entries that it acknowledged. A new group has a different pattern: its files are made
+// in the order manifest, terms, log, and the first term is stored before the first entry. So an interrupted
+// creation passes.
 func (d *disk) whole(o Options, hadStable, hadLog bool) error {
-	last, err := d.logs.engine.LastIndex()
+	_, last, err := d.logs.Ends()
 	if err != nil {
-		return diskError(err, o.Dir)
+		return raftlog.DiskError(err, o.Dir)
 	}
-	_, err = d.stable.GetUint64([]byte("CurrentTerm"))
+	_, err = d.stable.GetUint64([]byte(raftlog.KeyCurrentTerm))
 	switch {
-	case o.MustExist && !hadStable:
-		return corruptFile(filepath.Join(o.Dir, stableName), "it is missing, and with it the terms and votes of this server")
-	case o.MustExist && !hadLog:
-		return corruptFile(filepath.Join(o.Dir, o.Engine.file()), "it is missing, and with it what this server acknowledged")
 	case !hadStable && last > 0:
-		return corruptFile(filepath.Join(o.Dir, stableName), "it is missing, but the log has entries")
+		return raftlog.LostData(filepath.Join(o.Dir, raftlog.StableName),
+			"is missing or empty, but the log has entries")
 	case !hadLog && err == nil:
-		return corruptFile(filepath.Join(o.Dir, o.Engine.file()), "it is missing, but the group has had a term")
-	}
-	return nil
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
-// file names what the engine makes in a group's directory.
-func (e LogEngine) file() string {
-	if e == WAL {
-		return walName
-	}
-	return boltName
-}
-
-// createFirst makes the empty database and the manifest that names it.
-func createFirst(o Options) error {
-	if err := o.volume.removeAll(filepath.Join(o.Dir, firstDB)); err != nil {
-		return diskError(err, o.Dir)
-	}
-	m, err := kv.Create(machineOptions(o, filepath.Join(o.Dir, firstDB)))
-	if err != nil {
-		return err
-	}
-	if err := m.Close(); err != nil {
-		return err
-	}
-	if err := o.volume.syncDir(o.Dir); err != nil {
-		return diskError(err, o.Dir)
-	}
-	o.Step("database-created")
-	if err := storeManifest(o.volume, o.Dir, &manifest{Database: firstDB}, o.Step); err != nil {
-		return diskError(err, o.Dir)
+		return raftlog.LostData(filepath.Join(o.Dir, o.Engine.FileName()),
+			"is missing or empty, but the group has had a term")
 	}
 	return nil
 }
 
 func machineOptions(o Options, dir string) kv.Options {
-	return kv.Options{Dir: dir, FS: o.volume.database(), Cache: o.Cache, MemTable: o.MemTable, Logger: o.Logger, Fatal: o.Fatal, Backoff: backoff, MarkPeriod: markPeriod(o.Timing.Compare)}
+	return kv.Options{Dir: dir, FS: o.volume.Database(), Cache: o.Cache, MemTable: o.MemTable, Logger: o.Logger,
+		Fatal: o.Fatal, Backoff: backoff, MarkPeriod: integrity.MarkPeriod(o.Timing.Compare)}
 }
 
-// backoff slows the database down while its storage fails, for instance on a full disk.
+// backoff delays the database's next attempt while its storage fails, for instance when the disk is full.
 func backoff(failures int) {
 	time.Sleep(min(time.Duration(failures)*100*time.Millisecond, 2*time.Second))
 }
 
-// openEngine opens the log, refusing one that was made by the other engine.
-func openEngine(o Options) (logStore, error) {
-	mine, other := filepath.Join(o.Dir, o.Engine.file()), BoltDB
-	if o.Engine == BoltDB {
-		other = WAL
+// openMachine opens the live database and removes databases that the manifest does not name.
+func (d *disk) openMachine(o Options, obs *groupMetrics, clk *clock, man *snapshot.Manifest) error {
+	d.snaps = snapshot.NewStore(snapshot.Config{
+		Group: o.ID, Dir: o.Dir, Volume: o.volume, Logger: o.Logger, Database: machineOptions(o, ""),
+		Process: process{o}, Log: d.logs, Floor: d.floors,
+	}, man)
+	if err := d.snaps.Sweep(); err != nil {
+		return raftlog.DiskError(err, o.Dir)
 	}
-	if path := filepath.Join(o.Dir, other.file()); exists(path) {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "group.Open", Key: path,
-			Msg:  fmt.Sprintf("the log in %s was made with --log-store %s", o.Dir, other),
-			Hint: fmt.Sprintf("start with --log-store %s; to change it, let the node join again with an empty data directory", other)}
-	}
-	if o.Engine == BoltDB {
-		s, err := raftboltdb.New(raftboltdb.Options{Path: mine, BoltOptions: boltOptions()})
-		if err != nil {
-			return nil, diskError(err, mine)
-		}
-		return s, nil
-	}
-	if err := os.MkdirAll(mine, 0o700); err != nil {
-		return nil, diskError(err, mine)
-	}
-	s, err := openWAL(mine, o.Logger)
-	if err != nil {
-		return nil, diskError(err, mine)
-	}
-	return s, nil
-}
-
-// openMachine opens the live database and removes what no manifest names.
-func (d *disk) openMachine(o Options, obs *groupMetrics, clk *clock, man *manifest) error {
-	if man == nil {
-		man = &manifest{Database: firstDB}
-	}
-	d.fsm = &fsm{tail: &d.logs.tail, clock: clk, metrics: obs, received: make(chan struct{}, 1), tamper: o.tamper}
-	d.fsm.doubt.Store(man.Doubt)
-	d.snaps = &snapshots{
-		dir: o.Dir, volume: o.volume, logger: o.Logger, life: checkpointLife, current: *man, machine: d.fsm.machine, step: o.Step,
-		open: func(dir string) (*kv.Machine, error) { return kv.Open(machineOptions(o, dir)) },
-	}
-	d.snaps.held = func(p Position) bool { term, known := d.logs.termAt(p.Index); return known && term == p.Term }
-	d.snaps.raise = d.logs.raiseTo
-	d.fsm.store = d.snaps
-	if err := d.snaps.sweep(); err != nil {
-		return diskError(err, o.Dir)
-	}
-	m, err := kv.Open(machineOptions(o, d.snaps.path(man.Database)))
+	m, err := d.snaps.OpenDatabase(d.snaps.Path(man.Database))
 	if err != nil {
 		return err
 	}
-	if err := d.logs.raiseTo(m.Level()); err != nil { // of a directory that an earlier build kept
+	if err := d.logs.RaiseTo(m.Level()); err != nil { // a directory written by an earlier build
 		return errors.Join(err, m.Close())
 	}
-	d.fsm.live.Store(m)
-	d.fsm.floor.Store(d.snaps.index())
+	d.fsm = snapshot.NewFSM(d.snaps, m, man.Doubt, &machineEvents{clock: clk, obs: obs, role: d.role})
 	clk.observe(m.Clock())
-	return nil
-}
-
-// sweep removes leftovers of a crash and finds the next free number.
-func (s *snapshots) sweep() error {
-	entries, err := s.volume.list(s.dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		name := e.Name()
-		var n uint64
-		isDB := strings.HasPrefix(name, databasePrefix)
-		if !isDB && !strings.HasPrefix(name, checkpointPrefix) {
-			continue
-		}
-		if _, err := fmt.Sscanf(name[strings.IndexByte(name, '-')+1:], "%d", &n); err == nil {
-			s.next = max(s.next, n)
-		}
-		if name == s.current.Database {
-			continue
-		}
-		if err := s.volume.removeAll(s.path(name)); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 
 // check verifies that log, snapshot and database belong together.
 func (d *disk) check(o Options) error {
-	snap := d.snaps.current.Snapshot
-	if snap == nil {
-		snap = &snapshotInfo{}
-	}
-	if err := d.logs.align(snap.Index, snap.Term); err != nil {
+	snap := d.snaps.Info()
+	if err := d.logs.Align(snap.Index, snap.Term); err != nil {
 		return err
 	}
-	if err := d.logs.scan(snap.Index); err != nil {
+	if err := d.logs.Scan(snap.Index); err != nil {
 		return err
 	}
-	// A received database may be ahead of the snapshot it came with, and then of the log.
-	applied, top := d.fsm.machine().Applied(), max(d.logs.last.Load(), snap.Index, snap.Applied)
+	// A received database may be ahead of the snapshot it came with, and so ahead of the log.
+	applied, top := d.fsm.Machine().Applied(), max(d.logs.Last(), snap.Index, snap.Applied)
 	if applied < snap.Applied {
 		return mismatch(o, "the database holds entries up to %d, its snapshot says %d", applied, snap.Applied)
+	}
+	term, err := d.stable.CurrentTerm()
+	if err != nil {
+		return raftlog.DiskError(err, o.Dir)
+	}
+	if err := raftlog.CheckTerm(o.Dir, term, d.fsm.Machine().Stats().Term); err != nil {
+		return err
 	}
 	if applied > top {
 		return mismatch(o, "the database holds entries up to %d, the log ends at %d", applied, top)
 	}
-	d.logs.tail.settle(applied)
+	d.logs.Applied(applied)
 	return nil
 }
 
 func mismatch(o Options, format string, a ...any) error {
 	return &fault.Error{Code: fault.Corrupt, Op: "group.Open", Key: o.Dir,
 		Msg:  fmt.Sprintf("the parts of %s do not belong together: ", o.Dir) + fmt.Sprintf(format, a...),
-		Hint: "the directory was put together from different times; restore it whole from a backup, or empty it to join again as a new server"}
+		Hint: "the files in the directory are of different times; " + raftlog.RejoinHint}
 }
 
-// diskError explains the common failures of opening files.
-func diskError(err error, path string) error {
-	e := &fault.Error{Code: fault.Internal, Op: "group.Open", Key: path, Msg: "cannot open " + path, Err: err}
-	switch {
-	case errors.Is(err, bbolterrors.ErrTimeout):
-		e.Code, e.Hint = fault.Unavailable, "another process uses this data directory; stop it, or choose another --data-dir"
-	case errors.Is(err, syscall.EROFS), errors.Is(err, os.ErrPermission):
-		e.Hint = "the disk is mounted read-only or this user may not write there"
-	case errors.Is(err, syscall.ENOSPC):
-		e.Hint = "the disk is full; free some space and start again, nothing acknowledged is lost"
-	case errors.Is(err, bbolterrors.ErrVersionMismatch):
-		e.Code, e.Hint = fault.Invalid, "the file has another format than the one this version understands, which is 2: run the version of quorate that wrote it, or a newer one; nothing was changed"
-	case errors.Is(err, bbolterrors.ErrInvalid), errors.Is(err, bbolterrors.ErrChecksum):
-		e.Code, e.Hint = fault.Corrupt, "the file is damaged or foreign; restore the directory from a backup, or empty it to join again as a new server"
-	}
-	return e
-}
-
-// close closes what was opened, in reverse order. raft must have been shut down.
+// close closes everything in reverse order. raft must have shut down.
 func (d *disk) close() error {
 	var errs []error
 	if d.snaps != nil {
-		errs = append(errs, d.snaps.close())
+		errs = append(errs, d.snaps.Close())
 	}
-	if d.fsm != nil && d.fsm.machine() != nil {
-		errs = append(errs, d.fsm.machine().Close())
+	if d.fsm != nil {
+		errs = append(errs, d.fsm.Machine().Close())
 	}
 	if d.logs != nil {
 		errs = append(errs, d.logs.Close())
@@ -338,21 +247,79 @@ func (d *disk) bootstrap(o Options, conf *raft.Config, trans raft.Transport) err
 	return err
 }
 
-// forgetHalfBootstrap makes a bootstrap possible again that was cut off between its two
-// writes: term 1 and the first entry. Raft takes a term for a group that exists. Term 1
-// without a vote is nothing else: elections begin at term 2.
+// forgetHalfBootstrap undoes a bootstrap that was interrupted between its two writes, so that it can be repeated.
+// The first write stores term 1, and the second one stores the first entry. Without the undo, raft would refuse to
+// bootstrap a group that has a term. Term 1 without a vote can only come from an interrupted bootstrap, because
+// elections begin at term 2.
 func (d *disk) forgetHalfBootstrap() error {
-	term, err := d.stable.GetUint64([]byte("CurrentTerm"))
-	if err != nil || term != 1 || d.logs.last.Load() > 0 || d.snaps.index() > 0 {
+	term, err := d.stable.GetUint64([]byte(raftlog.KeyCurrentTerm))
+	if err != nil || term != 1 || d.logs.Last() > 0 || d.snaps.Index() > 0 {
 		return nil
 	}
-	if _, _, err := d.stable.vote(); err == nil {
+	if _, _, err := d.stable.Vote(); err == nil {
 		return nil
 	}
-	return d.stable.SetUint64([]byte("CurrentTerm"), 0)
+	return d.stable.SetUint64([]byte(raftlog.KeyCurrentTerm), 0)
 }
 
-// aloneWith is the configuration of a group of one server.
+// aloneWith returns the configuration of a group with one server.
 func aloneWith(id raft.ServerID) raft.Configuration {
 	return raft.Configuration{Servers: []raft.Server{{ID: id, Address: raft.ServerAddress(id), Suffrage: raft.Voter}}}
+}
+
+// CheckFormats returns fault.Invalid with a file name if a newer version wrote one of the files in o.Dir. It
+// changes nothing and does not look for other errors. No other process may use the directory during the call.
+func CheckFormats(o Options) error {
+	o = o.withDefaults()
+	man, err := snapshot.LoadManifest(o.volume, o.Dir)
+	if err != nil || man == nil {
+		if fault.Is(err, fault.Invalid) {
+			return err
+		}
+		return nil
+	}
+	if _, err := raftlog.LoadFloor(o.volume, o.Dir); fault.Is(err, fault.Invalid) {
+		return err
+	}
+	if err := raftlog.CheckBoltFormat(filepath.Join(o.Dir, raftlog.StableName)); err != nil {
+		return err
+	}
+	if err := raftlog.CheckBoltFormat(filepath.Join(o.Dir, raftlog.BoltName)); err != nil {
+		return err
+	}
+	if err := raftlog.CheckWALFormat(filepath.Join(o.Dir, raftlog.WalName)); err != nil {
+		return err
+	}
+	return kv.CheckFormat(machineOptions(o, filepath.Join(o.Dir, man.Database)))
+}
+
+// compare returns an error if the directory holds less than its floor file requires (see raftlog.Floor). Nothing
+// has been changed in that case. Otherwise it starts to maintain the floor file. f is the floor read from that
+// file, or nil if there is no file.
+func (d *disk) compare(o Options, man *snapshot.Manifest, f *raftlog.Floor) error {
+	h, err := raftlog.ReadStores(d.stable, d.logs)
+	if err != nil {
+		return err
+	}
+	h.Manifest = filepath.Join(o.Dir, snapshot.ManifestName)
+	if snap := man.Snapshot; snap != nil {
+		h.Snapshot, h.Applied = raftlog.Position{Term: snap.Term, Index: snap.Index}, snap.Applied
+	}
+	id := raftlog.Identity{Dir: o.Dir, Group: o.ID, Server: string(o.ServerID), Engine: o.Engine, Owner: o.owner()}
+	if f == nil && o.MustFloor {
+		return raftlog.LostData(filepath.Join(o.Dir, raftlog.FloorName), "is missing")
+	}
+	if f != nil {
+		if err := f.Check(id, h); err != nil {
+			return err
+		}
+		d.seen.Load(f.Seen, f.Owner, id.Owner)
+	}
+	if err := raftlog.CheckTerm(o.Dir, h.Term, max(h.Last.Term, h.Snapshot.Term, h.VoteTerm)); err != nil {
+		return err
+	}
+	d.opened = transport.Claim{Term: h.Term, Vote: h.VoteTerm, LogTerm: h.Last.Term,
+		Last: max(h.Last.Index, h.Snapshot.Index)}
+	d.floors.Begin(id, h, f, d.logs, d.stable)
+	return nil
 }

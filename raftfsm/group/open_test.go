@@ -11,9 +11,11 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+	"github.com/quorate/quorate/raftfsm/snapshot"
 )
 
-// imaging makes a Step that copies dir at every step, as a crash at that moment would
+// imaging returns a Step that copies dir at every step, in the state in which a crash at that moment would
 // leave it.
 func imaging(t testing.TB, dir string) (step func(string), images func() map[string]string) {
 	var mu sync.Mutex
@@ -32,8 +34,8 @@ func imaging(t testing.TB, dir string) (step func(string), images func() map[str
 		}
 }
 
-func TestACrashAtAnyStepOfMakingAGroupLeavesOneThatOpens(t *testing.T) {
-	engines(t, func(t *testing.T, e LogEngine) {
+func TestOpen_SurvivesCrashAtAnyStepOfCreation(t *testing.T) {
+	engines(t, func(t *testing.T, e raftlog.Engine) {
 		o := alone(t, filepath.Join(t.TempDir(), "g"))
 		o.Engine = e
 		var images func() map[string]string
@@ -55,40 +57,40 @@ func TestACrashAtAnyStepOfMakingAGroupLeavesOneThatOpens(t *testing.T) {
 	})
 }
 
-func TestAnUnmadeGroupWithoutBootstrapWaitsForOthers(t *testing.T) {
+func TestOpen_WithoutBootstrapWaitsForOthers(t *testing.T) {
 	o := alone(t, t.TempDir())
 	o.Bootstrap = false
 	g := openGroup(t, o)
 	if g.Leading() {
-		t.Fatal("a group of nobody leads")
+		t.Fatal("a group without servers leads")
 	}
 	_, err := g.ProposeRequest(limited(t), setRequest("k", "v"), Committed)
 	wantCode(t, err, fault.NotLeader)
 	_, err = g.ReadIndex(limited(t))
 	wantCode(t, err, fault.NotLeader)
 	if g.CaughtUp() {
-		t.Error("it says it is caught up")
+		t.Error("an empty group reports that it is caught up")
 	}
-	// Bootstrapping later is allowed as long as it has heard nothing.
+	// Bootstrapping later is allowed until it has received a message.
 	closeGroup(t, g)
 	o = alone(t, o.Dir)
 	put(t, openGroup(t, o), "k", "v")
 }
 
-func TestAGroupIsNotMadeAnewOverOneThatWasPartOfACluster(t *testing.T) {
+func TestOpen_DoesNotBootstrapOverExistingGroup(t *testing.T) {
 	o := alone(t, t.TempDir())
 	o.Bootstrap = false
 	g := openGroup(t, o)
 	must(t, g.disk.stable.SetUint64([]byte("CurrentTerm"), 1))
-	vote(t, g.disk.stable, 1, "somebody")
+	castVote(t, g.disk.stable, 1, "somebody")
 	closeGroup(t, g)
 	o = alone(t, o.Dir)
 	if g := openGroup(t, o); g.lone() {
-		t.Error("a server that has voted for another made a group of itself")
+		t.Error("a server that has voted for another bootstrapped a group of its own")
 	}
 }
 
-func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
+func TestOpen_RefusesInvalidOptions(t *testing.T) {
 	for name, change := range map[string]func(*Options){
 		"no directory":     func(o *Options) { o.Dir = "" },
 		"no server id":     func(o *Options) { o.ServerID = "" },
@@ -114,19 +116,19 @@ func TestOptionsThatCannotWorkAreRefused(t *testing.T) {
 	}
 }
 
-func TestALogOfTheOtherEngineIsRefusedWithTheMend(t *testing.T) {
+func TestOpen_RefusesLogOfOtherEngineWithHint(t *testing.T) {
 	o := alone(t, t.TempDir())
 	closeGroup(t, openGroup(t, o))
 	o = alone(t, o.Dir)
-	o.Engine = WAL
+	o.Engine = raftlog.WAL
 	_, err := Open(limited(t), o)
 	wantCode(t, err, fault.Invalid)
 }
 
-func TestAnOpenThatIsCutShortLeavesNothingBehind(t *testing.T) {
+func TestWaitReady_TimesOutWithoutLeader(t *testing.T) {
 	o := alone(t, t.TempDir())
-	// Nobody answers: the second voter of this group does not exist.
-	o.Step = noStep
+	// No server answers: the second voter of this group does not exist.
+	o.Step = func(string) {}
 	g := openGroup(t, o)
 	f := g.raft.AddVoter("b", "b", 0, 0)
 	eventually(t, func() error {
@@ -138,12 +140,12 @@ func TestAnOpenThatIsCutShortLeavesNothingBehind(t *testing.T) {
 	closeGroup(t, g)
 	_ = f
 	o = alone(t, o.Dir)
-	g = openGroup(t, o) // does not wait: it is not alone
+	g = openGroup(t, o) // does not wait for leadership, because the group has two voters
 	ctx := within(t, 50*time.Millisecond)
 	wantCode(t, g.WaitReady(ctx), fault.Timeout)
 }
 
-func TestCloseIsIdempotentAndEndsEverything(t *testing.T) {
+func TestClose_IsIdempotent(t *testing.T) {
 	o := alone(t, t.TempDir())
 	g := openGroup(t, o)
 	put(t, g, "k", "v")
@@ -160,8 +162,8 @@ func TestCloseIsIdempotentAndEndsEverything(t *testing.T) {
 	wantCode(t, g.WaitReady(limited(t)), fault.Unavailable)
 }
 
-// chain is a group directory that holds a snapshot and entries above and below it.
-func chain(t *testing.T, e LogEngine, entries int) Options {
+// chain returns the options of a group directory with a snapshot and entries above and below it.
+func chain(t *testing.T, e raftlog.Engine, entries int) Options {
 	o := alone(t, t.TempDir())
 	o.Engine = e
 	o.Bounds.TrailingEntries = 5
@@ -177,20 +179,20 @@ func chain(t *testing.T, e LogEngine, entries int) Options {
 	return again
 }
 
-func TestALogThatEndsBelowTheDatabaseIsRefused(t *testing.T) {
-	engines(t, func(t *testing.T, e LogEngine) {
+func TestOpen_RefusesLogThatEndsBelowDatabase(t *testing.T) {
+	engines(t, func(t *testing.T, e raftlog.Engine) {
 		o := chain(t, e, 10)
 		man, err := readManifest(o.Dir)
 		must(t, err)
-		man.Snapshot = nil // as if the manifest were an older one
-		must(t, writeManifest(o.Dir, man, noStep))
+		man.Snapshot = nil // as with an older manifest
+		must(t, snapshot.StoreManifest(raftlog.OSVolume{}, o.Dir, man, process{Options{Step: func(string) {}}}))
 		_, err = Open(limited(t), o)
 		wantCode(t, err, fault.Corrupt)
 	})
 }
 
-func TestEntriesAreReplayedFromTheDatabasesOwnIndexOnly(t *testing.T) {
-	engines(t, func(t *testing.T, e LogEngine) {
+func TestOpen_ReplaysOnlyEntriesAboveDatabaseIndex(t *testing.T) {
+	engines(t, func(t *testing.T, e raftlog.Engine) {
 		o := chain(t, e, 200)
 		g := openGroup(t, o)
 		if got := peekValue(t, g, "after"); got != "v" {
@@ -207,11 +209,10 @@ func TestEntriesAreReplayedFromTheDatabasesOwnIndexOnly(t *testing.T) {
 	})
 }
 
-// TestAnInstallCutShortLeavesAGroupThatGoesOn puts the log of a directory behind its
-// snapshot, as a crash between the switch to a received database and the clearing of the
-// log leaves it.
-func TestAnOldLogBelowAReceivedSnapshotIsDropped(t *testing.T) {
-	engines(t, func(t *testing.T, e LogEngine) {
+// This test leaves the log of a directory behind its snapshot. A crash between the switch to a received
+// database and the truncation of the log has the same effect.
+func TestOpen_DropsLogBelowReceivedSnapshot(t *testing.T) {
+	engines(t, func(t *testing.T, e raftlog.Engine) {
 		for name, snap := range map[string]struct{ index, term uint64 }{
 			"the log ends below the snapshot":          {1000, 7},
 			"another term at the snapshot's index":     {8, 7},
@@ -225,25 +226,29 @@ func TestAnOldLogBelowAReceivedSnapshotIsDropped(t *testing.T) {
 					put(t, g, key(i), "stale")
 				}
 				if last := g.LastIndex(); last != 12 {
-					t.Fatalf("the log ends at %d, the cases are made for 12", last)
+					t.Fatalf("the log ends at %d, the cases assume 12", last)
 				}
+				// raft does so before it receives a snapshot
+				must(t, g.disk.stable.SetUint64([]byte("CurrentTerm"), snap.term))
 				closeGroup(t, g)
 
 				man, err := readManifest(o.Dir)
 				must(t, err)
-				m, err := g.disk.snaps.open(filepath.Join(o.Dir, man.Database))
+				m, err := g.disk.snaps.OpenDatabase(filepath.Join(o.Dir, man.Database))
 				must(t, err)
 				must(t, m.SetApplied(snap.index, snap.term))
 				must(t, m.Close())
 				conf := raft.Configuration{Servers: []raft.Server{{ID: "a", Address: "a"}}}
-				man.Snapshot = &snapshotInfo{Index: snap.index, Term: snap.term, Configuration: raft.EncodeConfiguration(conf), ConfigurationIndex: 1, Applied: snap.index}
-				must(t, writeManifest(o.Dir, man, noStep))
+				man.Snapshot = &snapshot.Info{Index: snap.index, Term: snap.term,
+					Configuration: raft.EncodeConfiguration(conf), ConfigurationIndex: 1, Applied: snap.index}
+				must(t, snapshot.StoreManifest(raftlog.OSVolume{}, o.Dir, man, process{Options{Step: func(string) {}}}))
 
 				again := alone(t, o.Dir)
 				again.Engine = e
 				g = openGroup(t, again)
 				if first, err := g.disk.logs.FirstIndex(); err != nil || first <= snap.index {
-					t.Errorf("entries from %d on are still in the log below a snapshot they do not belong to (%v)", first, err)
+					t.Errorf("entries from %d on are still in the log below a snapshot they do not belong to (%v)",
+						first, err)
 				}
 				a := put(t, g, "k", "new")
 				if a.Index <= snap.index {
@@ -260,8 +265,8 @@ func TestAnOldLogBelowAReceivedSnapshotIsDropped(t *testing.T) {
 	})
 }
 
-func TestADatabaseAheadOfItsReceivedSnapshotOpensWithAnEmptyLog(t *testing.T) {
-	engines(t, func(t *testing.T, e LogEngine) {
+func TestOpen_DatabaseAheadOfReceivedSnapshot(t *testing.T) {
+	engines(t, func(t *testing.T, e raftlog.Engine) {
 		o := alone(t, t.TempDir())
 		o.Engine = e
 		g := openGroup(t, o)
@@ -273,12 +278,14 @@ func TestADatabaseAheadOfItsReceivedSnapshotOpensWithAnEmptyLog(t *testing.T) {
 		term := g.Term()
 		must(t, g.disk.logs.DeleteRange(1, g.LastIndex()))
 		closeGroup(t, g)
-		// A checkpoint made for a transfer holds more than the snapshot it goes by.
+		// A checkpoint made for a transfer may be ahead of its snapshot.
 		man, err := readManifest(o.Dir)
 		must(t, err)
-		man.Snapshot.Configuration = raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{{ID: "a", Address: "a"}, {ID: "b", Address: "b"}}})
+		man.Snapshot.Configuration = raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{{ID: "a",
+			Address: "a"}, {ID: "b", Address: "b"}}})
 		man.Snapshot.Index, man.Snapshot.Term, man.Snapshot.Applied = applied-4, term, applied
-		must(t, writeManifest(o.Dir, man, noStep))
+		must(t, snapshot.StoreManifest(raftlog.OSVolume{}, o.Dir, man, process{Options{Step: func(string) {}}}))
+		must(t, os.Remove(filepath.Join(o.Dir, raftlog.FloorName))) // it names the later snapshot
 		again := alone(t, o.Dir)
 		again.Engine = e
 		openGroup(t, again)

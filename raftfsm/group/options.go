@@ -9,106 +9,112 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/integrity"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+	"github.com/quorate/quorate/raftfsm/transport"
 )
 
-// LogEngine names what keeps log entries.
-type LogEngine string
-
-// The engines. Terms and votes are kept by raft-boltdb with either.
-const (
-	BoltDB LogEngine = "boltdb" // raft-boltdb/v2: two fsyncs an append
-	WAL    LogEngine = "wal"    // raft-wal: one fsync an append
-)
-
-// Options say how to open a group. ID, Dir, ServerID, Transport, Logger, Metrics and
-// Fatal are required.
+// Options configure a group. ID, Dir, ServerID, Transport, Logger, Metrics and Fatal are required.
 type Options struct {
 	ID        uint32        // partition number
-	Dir       string        // directory of this group alone
-	ServerID  raft.ServerID // persistent; doubles as the raft address, so that votes name servers and not places
+	Dir       string        // directory of this group only
+	ServerID  raft.ServerID // persistent; also used as the raft address, so that votes name servers and not addresses
 	Transport raft.Transport
-	Confirmer Confirmer // asks other voters; may be nil while there are none
-	Replicas  Replicas  // asks other servers about their state; nil = states are not compared
-	Engine    LogEngine // default BoltDB
-	Bootstrap bool      // make a group of this one server if Dir is empty
-	MustExist bool      // refuse a Dir without a group as corrupt
+	Confirmer Confirmer          // confirms terms with other voters; may be nil while there are none
+	Replicas  integrity.Replicas // queries the state of other servers; nil = states are not compared
+	Engine    raftlog.Engine     // default BoltDB
+	Bootstrap bool               // create a group with only this server if Dir is empty
+	MustExist bool               // refuse a Dir without a group as corrupt
+	MustFloor bool               // refuse a Dir without a floor file; groups created by this version have one
+	// Owner returns the cluster to which the group belongs, as far as that is durable. nil = none.
+	Owner func() raftlog.Owner
+	// Witnesses queries other servers about what they have seen of this one. nil = no queries.
+	Witnesses transport.Witnesses
 
 	Cache    *pebble.Cache // shared by the groups of a process; nil = one of its own
-	MemTable uint64        // bytes; 0 = the machine's default
+	MemTable uint64        // bytes; 0 = the default of package kv
 
 	Timing Timing
 	Bounds Bounds
 
 	Logger  *slog.Logger
 	Metrics *Metrics
-	// Fatal is told of what makes this replica untrustworthy: a failed write of the log,
-	// an entry that does not match its checksum, a damaged database. It should end the
-	// process; the group does nothing more after it was called. Called from any goroutine.
+	// Fatal receives an error after which this replica cannot be trusted: a failed log write, an entry with a
+	// wrong checksum, a damaged database. It should end the process. The group does nothing more after the
+	// call. It may be called from any goroutine.
 	Fatal func(error)
-	Now   func() time.Time // nil = time.Now. Its wall clock counts at Open only, then its monotonic one
-	// NewLeader is told which server leads, as soon as this one knows; nil = nobody asks.
-	// Called by raft: it must not block.
+	// nil = time.Now. The wall clock is read at Open only; afterwards only the monotonic clock counts
+	Now func() time.Time
+	// NewLeader receives the id of a new leader as soon as this server knows it. nil = not called. Raft calls
+	// it, so it must not block.
 	NewLeader func(leader raft.ServerID)
-	// Newest tells the highest version of log entries that a server understands; false if
-	// that is not known now. nil = all servers run this build. It must not block.
+	// Abstain reports whether this server should leave elections to others for a while. nil = never.
+	Abstain func() bool
+	// Newest returns the highest version of log entries that a server understands. known is false if that is
+	// not known at present. nil = all servers run this build. It must not block.
 	Newest func(server raft.ServerID) (version uint8, known bool)
-	// Raise is told, before anything of it is on this disk, that the group holds entries of
-	// a version above Level from now on; it makes that durable. nil = nobody keeps it.
+	// Raise makes durable that the group holds entries of a version above Level. It is called before such an
+	// entry reaches this disk. nil = not recorded.
 	Raise func(version uint8) error
-	Level uint8 // version that Raise made durable before; at least command.First
-	// Step is called before and after each step of our own disk work, with its name. For
-	// crash tests; nil = nothing.
+	Level uint8 // highest version that Raise has made durable; at least command.First
+	// Step is called before and after each named step of disk work, for crash tests. nil = not called.
 	Step func(step string)
 
-	// without takes guards away before raft starts, for tests that show what a guard is for.
+	// without disables guards before raft starts, for tests that show why a guard is needed.
 	without func(*Group, *raft.Config)
-	// tamper changes what this server's machine is given to apply, for tests that need a wrong one.
+	// tamper alters the entries that the machine of this server applies, for tests of a wrong state.
 	tamper func([]kv.Entry)
-	// volume is what the group stands on, in simulations; nil = the operating system's.
-	volume volume
+	// volume is the file system, for simulations. nil = that of the operating system.
+	volume raftlog.Volume
 }
 
-// Timing holds the group's time limits. Zero fields take defaults.
+// Timing holds the time limits of a group. Zero fields get defaults.
 type Timing struct {
-	Heartbeat    time.Duration // follower waits so long for its leader; default 1 s
-	Election     time.Duration // candidate waits so long for votes; default 1 s
-	Lease        time.Duration // leader steps down without a quorum for so long; default Heartbeat. Reads do not rest on it
-	Commit       time.Duration // idle leader tells followers its commit index within 1-2x; default 10 ms
-	Stall        time.Duration // log write in flight so long stops heartbeats; default 2 s
-	StallFatal   time.Duration // and so long ends the process; default 20 s
-	ReadRound    time.Duration // bound of one confirmation round; default 2 s
-	ExpiryEvery  time.Duration // leader looks for due keys so often; default 500 ms
-	SnapshotPoll time.Duration // how often the size of the log is looked at; default 1 s
-	Compare      time.Duration // cluster time between two entries at which servers compare their states; default 10 s
-	FirstVerify  time.Duration // after a start, stored records are compared with what was applied; default 10 min
-	Verify       time.Duration // and again every so often; default 24 h
-	SlowAppend   time.Duration // median time of log writes above which a disk is slow; default 200 ms
-	SlowLook     time.Duration // how often that is looked at; ten times in a row make a disk slow; default 1 s
-	HandOver     time.Duration // a leader whose disk is slow hands over at most so often; default 1 min
+	Heartbeat time.Duration // time without contact before a follower starts an election; default 1 s
+	Election  time.Duration // time a candidate waits for votes; default 1 s
+	// time without a quorum before the leader steps down; default Heartbeat. Reads do not depend on it
+	Lease        time.Duration
+	Commit       time.Duration // time until an idle leader announces its commit index, times 1 to 2; default 10 ms
+	Stall        time.Duration // duration of a log write after which heartbeats stop; default 2 s
+	StallFatal   time.Duration // duration of a log write that ends the process; default 20 s
+	ReadRound    time.Duration // limit of one confirmation round; default 2 s
+	ExpiryEvery  time.Duration // interval at which the leader looks for expired keys; default 500 ms
+	SnapshotPoll time.Duration // interval at which the size of the log is checked; default 1 s
+	Compare      time.Duration // cluster time between two state comparisons; default 10 s
+	FirstVerify  time.Duration // delay after a start before stored records are verified; default 10 min
+	Verify       time.Duration // interval of further verifications; default 24 h
+	SlowAppend   time.Duration // median duration of log writes above which a disk is slow; default 200 ms
+	SlowLook     time.Duration // interval of that check; ten slow checks in sequence make a disk slow; default 1 s
+	FloorEvery   time.Duration // interval at which the floor is written if it changed; default 10 s
+	// interval at which other servers learn what this one holds, if that changed; default 5 s
+	WitnessEvery time.Duration
+	// minimum time between two transfers of leadership because of a slow disk; default 1 min
+	HandOver time.Duration
 }
 
-// Bounds hold the group's size limits. Zero fields take defaults.
+// Bounds holds the size limits of a group. Zero fields get defaults.
 type Bounds struct {
-	EntryBytes       int    // requests gathered into one entry; default 1 MiB; a single larger request travels alone
-	EntryCount       int    // requests gathered into one entry; default 1024
-	Window           int    // entries on their way at a time; default 2
+	// bytes of requests in one entry; default 1 MiB; a larger request gets an entry of its own
+	EntryBytes       int
+	EntryCount       int    // requests in one entry; default 1024
+	Window           int    // entries in flight; default 2
 	Queue            int    // requests waiting for an entry; default 16384
-	QueueBytes       int    // and their bytes; default 64 MiB
+	QueueBytes       int    // bytes of requests waiting for an entry; default 64 MiB
 	SnapshotLogBytes uint64 // log bytes since the last snapshot that trigger one; default 64 MiB
 	SnapshotEntries  uint64 // log entries since the last snapshot that trigger one; default 131072
 	TrailingBytes    uint64 // log bytes kept behind a snapshot for followers; default 32 MiB
-	TrailingEntries  uint64 // and entries; default 10240
-	ExpireLimit      uint32 // due items removed by one entry; default 1000
+	TrailingEntries  uint64 // number of log entries kept behind a snapshot; default 10240
+	ExpireLimit      uint32 // expired items removed by one entry; default 1000
 }
 
 func (o Options) withDefaults() Options {
-	def(&o.Engine, BoltDB)
+	def(&o.Engine, raftlog.BoltDB)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	if o.volume == nil {
-		o.volume = osVolume{}
+		o.volume = raftlog.OSVolume{}
 	}
 	if o.Step == nil {
 		o.Step = func(string) {}
@@ -132,6 +138,8 @@ func (o Options) withDefaults() Options {
 	def(&t.SlowAppend, 200*time.Millisecond)
 	def(&t.SlowLook, time.Second)
 	def(&t.HandOver, time.Minute)
+	def(&t.FloorEvery, 10*time.Second)
+	def(&t.WitnessEvery, 5*time.Second)
 	def(&b.EntryBytes, 1<<20)
 	def(&b.EntryCount, 1024)
 	def(&b.Window, 2)
@@ -143,6 +151,13 @@ func (o Options) withDefaults() Options {
 	def(&b.TrailingEntries, 10240)
 	def(&b.ExpireLimit, 1000)
 	return o
+}
+
+func (o Options) owner() raftlog.Owner {
+	if o.Owner == nil {
+		return raftlog.Owner{}
+	}
+	return o.Owner()
 }
 
 func def[T comparable](p *T, v T) {
@@ -159,13 +174,15 @@ func (o Options) validate() error {
 	switch {
 	case o.Dir == "" || o.ServerID == "" || o.Transport == nil || o.Logger == nil || o.Metrics == nil || o.Fatal == nil:
 		return bad("group %d: Dir, ServerID, Transport, Logger, Metrics and Fatal are required", o.ID)
-	case o.Engine != BoltDB && o.Engine != WAL:
-		return bad("unknown log engine %q; known are %q and %q", o.Engine, BoltDB, WAL)
+	case o.Engine != raftlog.BoltDB && o.Engine != raftlog.WAL:
+		return bad("unknown log engine %q; known are %q and %q", o.Engine, raftlog.BoltDB, raftlog.WAL)
 	case o.Timing.Lease > o.Timing.Heartbeat:
-		return bad("the leader lease (%s) must not exceed the heartbeat time-out (%s)", o.Timing.Lease, o.Timing.Heartbeat)
+		return bad("the leader lease (%s) must not exceed the heartbeat time-out (%s)", o.Timing.Lease,
+			o.Timing.Heartbeat)
 	case o.Timing.Lease < 3*o.Timing.Heartbeat/10:
-		// A leader sends heartbeats every tenth to fifth of the time-out (hashicorp/raft#604).
-		return bad("the leader lease (%s) must be at least three tenths of the heartbeat time-out (%s)", o.Timing.Lease, o.Timing.Heartbeat)
+		// The interval of a leader's heartbeats is a tenth to a fifth of the time-out (hashicorp/raft#604).
+		return bad("the leader lease (%s) must be at least three tenths of the heartbeat time-out (%s)", o.Timing.Lease,
+			o.Timing.Heartbeat)
 	}
 	return nil
 }

@@ -12,36 +12,35 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+	"github.com/quorate/quorate/raftfsm/snapshot"
 )
 
-// Ack says when a proposal is answered.
+// Ack selects when a proposal is answered.
 type Ack uint8
 
-// The acknowledgements.
+// Acknowledgements.
 const (
-	Committed Ack = iota // a quorum holds it and this leader has applied it; the answer carries results
-	Durable              // it is on this leader's disk; replication goes on after. No results
+	Committed Ack = iota // after a quorum has stored it and this leader has applied it; the answer has results
+	Durable              // after this leader's disk has stored it; replication continues. No results
 )
-
-// Position is a place in the log of one group.
-type Position struct{ Term, Index uint64 }
 
 // Answer is the outcome of a proposal.
 type Answer struct {
-	Position
+	raftlog.Position
 	Result kv.Result // zero for Ack Durable
 }
 
 // Encoded is a request in its log form, ready to be put into an entry.
 type Encoded []byte
 
-// proposal is one request on its way. Exactly one of the goroutines that can answer it
-// does: settle says which.
+// proposal is one request in flight. Several goroutines may settle it with an outcome. Only the first call of
+// settle has an effect.
 type proposal struct {
 	data    Encoded
 	ack     Ack
 	state   atomic.Uint32
-	outcome chan outcome // one slot
+	outcome chan outcome // capacity 1
 }
 
 type outcome struct {
@@ -55,61 +54,61 @@ const (
 	settled
 )
 
-// settle answers the proposal unless it was answered before.
+// settle answers the proposal unless it is already answered.
 func (p *proposal) settle(o outcome) {
 	if p.state.Swap(settled) != settled {
 		p.outcome <- o
 	}
 }
 
-// proposer is the group commit: it gathers concurrent requests into one log entry,
-// bounded in bytes and number, while up to window earlier entries are on their way.
+// proposer implements group commit. It gathers concurrent requests into one log entry. The size and the number of
+// requests of an entry are bounded. At most window entries are in flight.
 //
-// An entry costs every server a write to its disk and many hand-overs between goroutines,
-// whatever it carries. So while entries are on their way the next one waits for as many
-// requests as those carry together: entries of like size follow each other, and not a full
-// one and one of the few requests that came just after it. At worst a request waits until
-// those before it are done, which for a request that is answered by this disk alone means
-// those that wait for it, too: it never waits for a quorum while there is room in the window.
+// Every entry costs each server a disk write and many goroutine switches, whatever its size. So the next entry
+// waits until it has as many requests as all entries in flight together. This keeps entries of similar size.
+// Otherwise full and nearly empty entries would alternate. A request waits at most until all entries in flight are
+// done. A request that needs only the local disk waits at most for the disk writes of other such requests. While
+// the window has room, it never waits for a quorum.
 type proposer struct {
 	raft   *raft.Raft
-	logs   *logs
+	logs   *raftlog.Store
 	clock  *clock
 	bounds Bounds
 	obs    *groupMetrics
 
-	mu     sync.Mutex
-	queue  []*proposal
-	bytes  int
-	early  int // of the queue: what is answered once this disk has it
-	closed bool
-	flying int                 // requests in open entries
-	going  int                 // of them: what is answered by this disk and was not yet
-	paused int                 // nothing is taken from the queue; see pause
-	open   map[*batch]struct{} // handed to raft, not settled
-	wake   chan struct{}       // one slot
+	mu       sync.Mutex
+	queue    []*proposal
+	bytes    int
+	early    int // requests in the queue that are answered after the local disk write
+	closed   bool
+	inFlight int                 // requests in open entries
+	unsynced int                 // requests in open entries that wait for the local disk write
+	paused   int                 // while above 0 nothing is taken from the queue; see pause
+	open     map[*batch]struct{} // handed to raft and not settled
+	wake     chan struct{}       // capacity 1
 
-	slots    chan struct{} // window
-	inflight chan *batch   // in log order
-	durable  chan *batch
-	stop     chan struct{}
-	done     chan struct{} // closed when all goroutines have ended
-	wg       sync.WaitGroup
+	slots   chan struct{} // capacity is the window
+	batches chan *batch   // in log order
+	durable chan *batch
+	stop    chan struct{}
+	done    chan struct{} // closed when all goroutines have ended
+	wg      sync.WaitGroup
 }
 
-// batch is one entry on its way.
+// batch is one entry in flight.
 type batch struct {
 	proposals []*proposal
 	future    raft.ApplyFuture
-	pos       Position // set by the durable signal
-	early     int      // how many of them are counted in proposer.going
+	pos       raftlog.Position // set by the durable signal
+	early     int              // how many of its requests are counted in proposer.unsynced
 }
 
-func newProposer(r *raft.Raft, l *logs, c *clock, b Bounds, obs *groupMetrics) *proposer {
+func newProposer(r *raft.Raft, l *raftlog.Store, c *clock, b Bounds, obs *groupMetrics) *proposer {
 	p := &proposer{
 		raft: r, logs: l, clock: c, bounds: b, obs: obs, open: map[*batch]struct{}{},
 		wake: make(chan struct{}, 1), slots: make(chan struct{}, b.Window),
-		inflight: make(chan *batch, b.Window), durable: make(chan *batch, b.Window+1), stop: make(chan struct{}), done: make(chan struct{}),
+		batches: make(chan *batch, b.Window), durable: make(chan *batch, b.Window+1), stop: make(chan struct{}),
+		done: make(chan struct{}),
 	}
 	p.wg.Add(3)
 	go p.run()
@@ -119,12 +118,12 @@ func newProposer(r *raft.Raft, l *logs, c *clock, b Bounds, obs *groupMetrics) *
 	return p
 }
 
-// propose queues data and waits for its outcome. Errors:
+// propose queues data and waits for its outcome. Error codes, and whether the request was applied:
 //
-//	not_leader     surely not done here
-//	overloaded     surely not done: the queue is full
-//	unavailable    surely not done: the group is closing
-//	timeout        surely not done: ctx ended before it was taken from the queue
+//	not_leader     not done
+//	overloaded     not done: the queue is full
+//	unavailable    not done: the group is closing
+//	timeout        not done: ctx ended before it was taken from the queue
 //	indeterminate  may have been done
 func (p *proposer) propose(ctx context.Context, data Encoded, ack Ack) (Answer, error) {
 	one := &proposal{data: data, ack: ack, outcome: make(chan outcome, 1)}
@@ -137,13 +136,15 @@ func (p *proposer) propose(ctx context.Context, data Encoded, ack Ack) (Answer, 
 	case <-ctx.Done():
 	}
 	if one.state.CompareAndSwap(queued, settled) {
-		return Answer{}, &fault.Error{Code: fault.Timeout, Op: "group.Propose", Msg: "the write was not started in time", Err: ctx.Err()}
+		return Answer{}, &fault.Error{Code: fault.Timeout, Op: "group.Propose",
+			Msg: "the write was not started in time", Err: ctx.Err()}
 	}
 	if one.state.Swap(settled) == settled {
-		o := <-one.outcome // it was answered in this very moment
+		o := <-one.outcome // the outcome arrived at the same moment
 		return o.answer, o.err
 	}
-	return Answer{}, &fault.Error{Code: fault.Indeterminate, Op: "group.Propose", Msg: "the write was not confirmed in time; it may have been applied", Err: ctx.Err()}
+	return Answer{}, &fault.Error{Code: fault.Indeterminate, Op: "group.Propose",
+		Msg: "the write was not confirmed in time; it may have been applied", Err: ctx.Err()}
 }
 
 func (p *proposer) enqueue(one *proposal) error {
@@ -153,8 +154,8 @@ func (p *proposer) enqueue(one *proposal) error {
 		return errClosing()
 	}
 	if p.raft.State() != raft.Leader {
-		// Not only to save the way through the queue: a stamp of this server's clock must
-		// not be given out while it follows another's.
+		// This check also has to prevent that the clock of this server gives out a stamp while it follows
+		// another server's.
 		p.mu.Unlock()
 		return errNotLeader("group.Propose")
 	}
@@ -174,7 +175,7 @@ func (p *proposer) enqueue(one *proposal) error {
 	return nil
 }
 
-// rouse lets run look at the queue again.
+// rouse wakes run to look at the queue again.
 func (p *proposer) rouse() {
 	select {
 	case p.wake <- struct{}{}:
@@ -182,7 +183,7 @@ func (p *proposer) rouse() {
 	}
 }
 
-// pause lets proposals wait in the queue until resume is called. Entries on their way go on.
+// pause keeps proposals in the queue until resume is called. Entries in flight continue.
 func (p *proposer) pause() (resume func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -199,10 +200,10 @@ func errClosing() error {
 	return fault.New(fault.Unavailable, "group.Propose", "this node is shutting down")
 }
 
-// run forms entries and hands them to raft.
+// run builds entries and hands them to raft.
 func (p *proposer) run() {
 	defer p.wg.Done()
-	defer close(p.inflight)
+	defer close(p.batches)
 	for {
 		select {
 		case <-p.wake:
@@ -214,7 +215,7 @@ func (p *proposer) run() {
 	}
 }
 
-// next submits one entry; false if nothing is waiting.
+// next submits one entry. It returns false if none is to be submitted now.
 func (p *proposer) next() bool {
 	select {
 	case p.slots <- struct{}{}:
@@ -230,8 +231,8 @@ func (p *proposer) next() bool {
 	return true
 }
 
-// gather takes waiting proposals within the bounds of an entry; one that is larger than
-// the byte bound travels alone, and so does a step of a restore.
+// gather removes waiting proposals from the queue for the next entry, within the bounds of an entry. A proposal
+// larger than the byte bound gets an entry of its own, and so does a step of a restore.
 func (p *proposer) gather() *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -243,13 +244,14 @@ func (p *proposer) gather() *batch {
 		return nil
 	}
 	if !p.ripe() {
-		return nil // await or acknowledge will look again
+		return nil // await or acknowledge will call rouse
 	}
 	var b batch
 	size, n, alone := 0, 0, false
 	for _, one := range p.queue {
 		alone = command.IsRestore(one.data)
-		if len(b.proposals) > 0 && (alone || size+len(one.data) > p.bounds.EntryBytes || len(b.proposals) >= p.bounds.EntryCount) {
+		if len(b.proposals) > 0 && (alone || size+len(one.data) > p.bounds.EntryBytes ||
+			len(b.proposals) >= p.bounds.EntryCount) {
 			break
 		}
 		n++
@@ -258,7 +260,7 @@ func (p *proposer) gather() *batch {
 			p.early--
 		}
 		if !one.state.CompareAndSwap(queued, taken) {
-			continue // its caller gave up
+			continue // the caller has given up
 		}
 		b.proposals = append(b.proposals, one)
 		size += len(one.data)
@@ -276,27 +278,28 @@ func (p *proposer) gather() *batch {
 		return nil
 	}
 	p.open[&b] = struct{}{}
-	p.flying += len(b.proposals)
-	p.going += b.early
+	p.inFlight += len(b.proposals)
+	p.unsynced += b.early
 	return &b
 }
 
-// ripe reports whether what waits is to become an entry now; see proposer.
+// ripe reports whether the waiting proposals are to become an entry now; see proposer.
 func (p *proposer) ripe() bool {
-	return len(p.queue) >= min(p.flying, p.bounds.EntryCount) || p.bytes >= p.bounds.EntryBytes || p.early > 0 && p.early >= p.going
+	return len(p.queue) >= min(p.inFlight, p.bounds.EntryCount) || p.bytes >= p.bounds.EntryBytes ||
+		p.early > 0 && p.early >= p.unsynced
 }
 
-// written notes that nothing in the entry waits for this disk any more.
+// written records that no request of the entry waits for the local disk any more.
 func (p *proposer) written(b *batch) {
 	p.mu.Lock()
-	p.going -= b.early
+	p.unsynced -= b.early
 	b.early = 0
 	p.mu.Unlock()
 	p.rouse()
 }
 
-// submit encodes the entry and gives it to raft; Apply blocks while raft's main loop is
-// busy writing, and meanwhile the queue gathers the next entry.
+// submit encodes the entry and gives it to raft. raft.Apply blocks while raft's main loop writes to the disk.
+// Meanwhile the queue gathers the next entry.
 func (p *proposer) submit(b *batch) {
 	size, early, version := command.HeaderSize, b.early, uint8(command.First)
 	for _, one := range b.proposals {
@@ -309,25 +312,25 @@ func (p *proposer) submit(b *batch) {
 		data = append(data, one.data...)
 	}
 	if watch {
-		p.logs.onDurable(data, func(index, term uint64) {
-			b.pos = Position{Term: term, Index: index}
-			p.durable <- b // has room for every entry in the window
+		p.logs.OnDurable(data, func(index, term uint64) {
+			b.pos = raftlog.Position{Term: term, Index: index}
+			p.durable <- b // capacity for every entry in the window
 		})
 	}
 	p.obs.entry(len(b.proposals), size)
-	b.future = p.raft.ApplyLog(raft.Log{Data: data, Extensions: owing(p.logs.self, early)}, 0)
+	b.future = p.raft.ApplyLog(raft.Log{Data: data, Extensions: p.logs.Owing(early)}, 0)
 	if watch {
-		// A refused entry never becomes durable: take the signal back when its fate is known.
+		// A refused entry never becomes durable: withdraw the signal when the outcome is known.
 		future := b.future
 		b.future = withdrawing{future, func() {
-			_ = p.logs.unsynced.wait(future.Index()) // what was counted as owed is acknowledged, if the disk has it
-			p.logs.forgetDurable(data)
+			_ = p.logs.WaitDurable(future.Index()) // acknowledges the durable requests if the disk has the entry
+			p.logs.ForgetDurable(data)
 		}}
 	}
-	p.inflight <- b
+	p.batches <- b
 }
 
-// withdrawing runs done once the future is settled.
+// withdrawing is a future that runs done after its inner future is settled.
 type withdrawing struct {
 	raft.ApplyFuture
 	done func()
@@ -340,22 +343,22 @@ func (w withdrawing) Error() error {
 	return err
 }
 
-// await answers proposals whose entries are settled.
+// await answers the proposals of settled entries.
 func (p *proposer) await() {
 	defer p.wg.Done()
 	defer close(p.durable)
-	for b := range p.inflight {
+	for b := range p.batches {
 		p.finish(b)
 		p.mu.Lock()
 		delete(p.open, b)
-		p.flying -= len(b.proposals)
+		p.inFlight -= len(b.proposals)
 		p.mu.Unlock()
 		<-p.slots
 		p.written(b)
 	}
 }
 
-// abandon answers what raft has left unsettled. raft must have been shut down.
+// abandon answers the proposals that raft has not answered. raft must have shut down.
 func (p *proposer) abandon() {
 	p.mu.Lock()
 	left := p.open
@@ -371,29 +374,30 @@ func (p *proposer) finish(b *batch) {
 		b.settle(outcome{err: applyError(err)})
 		return
 	}
-	done, ok := b.future.Response().(*applied)
+	done, ok := b.future.Response().(*snapshot.Result)
 	if !ok || done.Err != nil || len(done.Results) != len(b.proposals) {
-		err := &fault.Error{Code: fault.Indeterminate, Op: "group.Propose", Msg: "the entry was committed but could not be applied here"}
+		err := &fault.Error{Code: fault.Indeterminate, Op: "group.Propose",
+			Msg: "the entry was committed but could not be applied here"}
 		if ok {
 			err.Err = done.Err
 		}
 		b.settle(outcome{err: err})
 		return
 	}
-	pos := Position{Index: b.future.Index(), Term: done.term}
+	pos := raftlog.Position{Index: b.future.Index(), Term: done.Term}
 	for i, one := range b.proposals {
 		one.settle(outcome{answer: Answer{Position: pos, Result: done.Results[i]}})
 	}
 }
 
-// settle answers every proposal of the entry alike.
+// settle gives every proposal of the entry the same outcome.
 func (b *batch) settle(o outcome) {
 	for _, one := range b.proposals {
 		one.settle(o)
 	}
 }
 
-// acknowledge answers what only waits for this node's disk.
+// acknowledge answers the proposals that wait only for the local disk.
 func (p *proposer) acknowledge() {
 	defer p.wg.Done()
 	for b := range p.durable {
@@ -406,19 +410,23 @@ func (p *proposer) acknowledge() {
 	}
 }
 
-// applyError tells what is known about an entry raft did not apply.
+// applyError translates an error of raft.Apply. It returns fault.NotLeader if the entry was certainly not
+// appended, and fault.Indeterminate otherwise.
 func applyError(err error) error {
 	switch {
-	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress), errors.Is(err, raft.ErrEnqueueTimeout):
-		return &fault.Error{Code: fault.NotLeader, Op: "group.Propose", Msg: "this server does not lead the group", Err: err}
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress),
+		errors.Is(err, raft.ErrEnqueueTimeout):
+		return &fault.Error{Code: fault.NotLeader, Op: "group.Propose", Msg: "this server does not lead the group",
+			Err: err}
 	default:
-		return &fault.Error{Code: fault.Indeterminate, Op: "group.Propose", Msg: "leadership or the log was lost while the write was on its way; it may have been applied", Err: err}
+		return &fault.Error{Code: fault.Indeterminate, Op: "group.Propose",
+			Msg: "leadership or the log was lost while the write was in flight; it may have been applied", Err: err}
 	}
 }
 
-// drain refuses new proposals, lets those under way finish for at most limit, and
-// answers what is still queued. It runs before raft is shut down: raft never settles an
-// entry that it has committed but not yet handed to the machine at that moment.
+// drain refuses new proposals, waits up to limit for the proposals in flight, and fails those in the queue. Call
+// it before raft's shutdown. At shutdown raft drops entries that are committed but not yet applied, and never
+// answers them.
 func (p *proposer) drain(limit time.Duration) {
 	p.mu.Lock()
 	if p.closed {
@@ -432,7 +440,7 @@ func (p *proposer) drain(limit time.Duration) {
 	p.wait(limit)
 }
 
-// refuseLocked answers everything in the queue.
+// refuseLocked answers every proposal in the queue with err.
 func (p *proposer) refuseLocked(err error) {
 	for _, one := range p.queue {
 		if one.state.CompareAndSwap(queued, settled) {
@@ -442,7 +450,7 @@ func (p *proposer) refuseLocked(err error) {
 	p.queue, p.bytes, p.early = nil, 0, 0
 }
 
-// wait waits for the goroutines, at most for limit.
+// wait waits up to limit for the goroutines to end.
 func (p *proposer) wait(limit time.Duration) {
 	select {
 	case <-p.done:

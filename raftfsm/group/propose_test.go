@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// gate is a Step that holds the disk's work up at one step while it is closed.
+// gate is a Step that blocks disk work at one step while the gate is closed.
 type gate struct {
 	step string
 	mu   sync.Mutex
@@ -51,7 +51,7 @@ func (g *gate) open() {
 	}
 }
 
-// held opens a group whose log writes wait while the gate is closed.
+// heldGroup opens a group whose log writes wait while the gate is closed.
 func heldGroup(t *testing.T, change func(*Options)) (*Group, *gate) {
 	t.Helper()
 	disk := &gate{step: "log-append"}
@@ -69,8 +69,8 @@ type answered struct {
 	err error
 }
 
-// proposeAll proposes in the background, in order, to a group that is clogged, and gives
-// the answers as they come.
+// proposeAll proposes requests in the background, in order, to a group that is clogged. The channel returns the
+// answers as they arrive.
 func proposeAll(t *testing.T, g *Group, ctx context.Context, ack Ack, requests ...*command.Request) <-chan answered {
 	t.Helper()
 	out := make(chan answered, len(requests))
@@ -81,7 +81,7 @@ func proposeAll(t *testing.T, g *Group, ctx context.Context, ack Ack, requests .
 			a, err := g.Propose(ctx, data, ack)
 			out <- answered{i, a, err}
 		}()
-		// The next one comes after this one in the queue.
+		// The next request enters the queue after this one.
 		waiting(t, g, before+1)
 	}
 	return out
@@ -103,7 +103,7 @@ func waiting(t *testing.T, g *Group, n int) {
 	})
 }
 
-// clog closes the gate and fills the window with one entry of one request each.
+// clog closes the gate and fills the window with entries of one request each.
 func clog(t *testing.T, g *Group, disk *gate) <-chan answered {
 	t.Helper()
 	disk.close()
@@ -119,7 +119,7 @@ func clog(t *testing.T, g *Group, disk *gate) <-chan answered {
 	return out
 }
 
-// entries lists the number of requests in each entry of the log from an index on.
+// entries returns the number of requests in each log entry from an index on, and their sizes.
 func entries(t *testing.T, g *Group, from uint64) (requests []int, bytes []int) {
 	t.Helper()
 	for i := from; i <= g.LastIndex(); i++ {
@@ -135,20 +135,26 @@ func entries(t *testing.T, g *Group, from uint64) (requests []int, bytes []int) 
 	return requests, bytes
 }
 
-func TestRequestsThatWaitShareEntriesWithinTheBounds(t *testing.T) {
+func TestPropose_BatchesWithinBounds(t *testing.T) {
 	small := len(encoded(t, setRequest("k00", "value")))
 	for name, c := range map[string]struct {
 		bytes, count int
 		values       []string
 		want         []int
 	}{
-		"by count":                          {bytes: 1 << 20, count: 4, values: strings.Split(strings.Repeat("value ", 10), " ")[:10], want: []int{4, 4, 2}},
-		"by bytes":                          {bytes: 3*small + 1, count: 100, values: strings.Split(strings.Repeat("value ", 7), " ")[:7], want: []int{3, 3, 1}},
-		"a larger one travels alone":        {bytes: 3 * small, count: 100, values: []string{"value", "value", strings.Repeat("x", 10*small), "value"}, want: []int{2, 1, 1}},
-		"a larger one at the head is alone": {bytes: 3 * small, count: 100, values: []string{strings.Repeat("x", 10*small), "value"}, want: []int{1, 1}},
+		"by count": {bytes: 1 << 20, count: 4,
+			values: strings.Split(strings.Repeat("value ", 10), " ")[:10], want: []int{4, 4, 2}},
+		"by bytes": {bytes: 3*small + 1, count: 100,
+			values: strings.Split(strings.Repeat("value ", 7), " ")[:7], want: []int{3, 3, 1}},
+		"a larger request gets its own entry": {bytes: 3 * small, count: 100, values: []string{"value",
+			"value", strings.Repeat("x", 10*small), "value"}, want: []int{2, 1, 1}},
+		"a larger request at the head gets its own entry": {bytes: 3 * small, count: 100,
+			values: []string{strings.Repeat("x", 10*small), "value"}, want: []int{1, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, disk := heldGroup(t, func(o *Options) { o.Bounds.EntryBytes, o.Bounds.EntryCount, o.Bounds.Window = c.bytes, c.count, 1 })
+			g, disk := heldGroup(t, func(o *Options) {
+				o.Bounds.EntryBytes, o.Bounds.EntryCount, o.Bounds.Window = c.bytes, c.count, 1
+			})
 			from := g.LastIndex() + 1
 			first := clog(t, g, disk)
 			var requests []*command.Request
@@ -179,8 +185,8 @@ func TestRequestsThatWaitShareEntriesWithinTheBounds(t *testing.T) {
 	}
 }
 
-// unapplied opens a group whose machine keeps to itself that it has applied entries until
-// release is called: they stay on their way, although they are on the disk.
+// unapplied opens a group whose machine does not report applied entries until release is called. The entries
+// stay in flight although they are on disk.
 func unapplied(t *testing.T, b Bounds) (g *Group, release func()) {
 	t.Helper()
 	o := alone(t, t.TempDir())
@@ -193,7 +199,7 @@ func unapplied(t *testing.T, b Bounds) (g *Group, release func()) {
 	return g, release
 }
 
-// proposing makes requests one after the other, and waits after each for what it led to.
+// proposing makes requests one after the other, and waits for the effect of each.
 type proposing struct {
 	t       *testing.T
 	g       *Group
@@ -215,12 +221,13 @@ func (p *proposing) one(ack Ack, value string, queued, slots int) {
 
 func (p *proposing) see(queued, slots int) {
 	p.t.Helper()
-	until(p.t, fmt.Sprintf("there are not %d requests in the queue and %d entries on their way", queued, slots), func() bool {
-		return queuedCount(p.g) == queued && len(p.g.proposer.slots) == slots
-	})
+	until(p.t, fmt.Sprintf("there are not %d requests in the queue and %d entries in flight", queued, slots),
+		func() bool {
+			return queuedCount(p.g) == queued && len(p.g.proposer.slots) == slots
+		})
 }
 
-// together makes n requests that go in one entry, the first that is on its way.
+// together makes n requests that share the first entry in flight.
 func (p *proposing) together(n int) {
 	p.t.Helper()
 	resume := p.g.proposer.pause()
@@ -231,14 +238,14 @@ func (p *proposing) together(n int) {
 	p.see(0, 1)
 }
 
-// countedBack waits until none in the queue and so many on their way wait for the disk, and
-// so many are on their way in all.
-func (p *proposing) countedBack(going, flying int) {
+// awaitCounts waits until the queue is empty, unsynced requests wait for the disk, and inFlight requests are in
+// flight.
+func (p *proposing) awaitCounts(unsynced, inFlight int) {
 	p.t.Helper()
-	until(p.t, "what is on its way is not counted back", func() bool {
+	until(p.t, "the counts of requests in flight do not match", func() bool {
 		p.g.proposer.mu.Lock()
 		defer p.g.proposer.mu.Unlock()
-		return p.g.proposer.early == 0 && p.g.proposer.going == going && p.g.proposer.flying == flying
+		return p.g.proposer.early == 0 && p.g.proposer.unsynced == unsynced && p.g.proposer.inFlight == inFlight
 	})
 }
 
@@ -249,17 +256,17 @@ func (p *proposing) answered(n int) {
 	}
 }
 
-func TestAnEntryWaitsForAsManyRequestsAsAreOnTheirWay(t *testing.T) {
+func TestPropose_BatchWaitsForAsManyRequestsAsAreInFlight(t *testing.T) {
 	g, release := unapplied(t, Bounds{Window: 4, EntryCount: 3})
 	from := g.LastIndex() + 1
 	p := newProposing(t, g)
 	p.one(Committed, "v", 0, 1)
-	p.one(Committed, "v", 0, 2) // one more, as one is on its way
+	p.one(Committed, "v", 0, 2) // one more request, because one is in flight
 	p.one(Committed, "v", 1, 2)
-	p.one(Committed, "v", 0, 3) // two more, as two are
+	p.one(Committed, "v", 0, 3) // two more requests, because two are in flight
 	p.one(Committed, "v", 1, 3)
 	p.one(Committed, "v", 2, 3)
-	p.one(Committed, "v", 0, 4) // three more, which an entry may have
+	p.one(Committed, "v", 0, 4) // three more requests, which is the bound of an entry
 	release()
 	p.answered(7)
 	got, _ := entries(t, g, from)
@@ -268,17 +275,17 @@ func TestAnEntryWaitsForAsManyRequestsAsAreOnTheirWay(t *testing.T) {
 	}
 }
 
-func TestWhatWaitsGoesWhenThoseBeforeItAreDone(t *testing.T) {
+func TestPropose_BatchStartsWhenEarlierEntriesAreDone(t *testing.T) {
 	g, release := unapplied(t, Bounds{})
 	p := newProposing(t, g)
 	p.together(2)
 	p.one(Committed, "v", 1, 1)
-	until(t, "the queue was not looked at", func() bool { return len(g.proposer.wake) == 0 })
-	release() // nothing else tells the queue
+	until(t, "the queue was not checked", func() bool { return len(g.proposer.wake) == 0 })
+	release() // nothing else wakes the queue
 	p.answered(3)
 }
 
-func TestRequestsWorthAnEntryByTheirBytesDoNotWait(t *testing.T) {
+func TestPropose_BatchWithFullBytesDoesNotWait(t *testing.T) {
 	g, release := unapplied(t, Bounds{EntryBytes: 1 << 10})
 	p := newProposing(t, g)
 	p.together(3)
@@ -287,20 +294,20 @@ func TestRequestsWorthAnEntryByTheirBytesDoNotWait(t *testing.T) {
 	p.answered(4)
 }
 
-// A request that this disk answers waits for others of its kind and for no quorum.
-func TestARequestThatTheDiskAnswersDoesNotWaitForTheQuorum(t *testing.T) {
+// A request answered by the local disk waits for similar requests, but not for a quorum.
+func TestPropose_DurableDoesNotWaitForQuorum(t *testing.T) {
 	g, release := unapplied(t, Bounds{})
 	p := newProposing(t, g)
 	p.together(3)
 	p.one(Durable, "v", 0, 2)
 	p.answered(1)
-	p.countedBack(0, 4)
+	p.awaitCounts(0, 4)
 	release()
 	p.answered(3)
-	p.countedBack(0, 0)
+	p.awaitCounts(0, 0)
 }
 
-func TestRequestsThatTheDiskAnswersShareEntries(t *testing.T) {
+func TestPropose_DurableRequestsShareEntries(t *testing.T) {
 	g, disk := heldGroup(t, func(o *Options) { o.Bounds.Window = 2 })
 	from := g.LastIndex() + 1
 	disk.close()
@@ -315,10 +322,10 @@ func TestRequestsThatTheDiskAnswersShareEntries(t *testing.T) {
 	if got, _ := entries(t, g, from); len(got) > 3 {
 		t.Errorf("entries of %v", got)
 	}
-	p.countedBack(0, 0)
+	p.awaitCounts(0, 0)
 }
 
-func TestRequestsAreDecidedInTheOrderInWhichTheyWereQueued(t *testing.T) {
+func TestPropose_AppliesInQueueOrder(t *testing.T) {
 	g, disk := heldGroup(t, func(o *Options) { o.Bounds.EntryCount, o.Bounds.Window = 3, 2 })
 	first := clog(t, g, disk)
 	var requests []*command.Request
@@ -346,7 +353,7 @@ func TestRequestsAreDecidedInTheOrderInWhichTheyWereQueued(t *testing.T) {
 	}
 }
 
-func TestACallerThatGivesUpWhileQueuedIsToldSoAndItsRequestNeverHappens(t *testing.T) {
+func TestPropose_CancelledInQueueIsNeverApplied(t *testing.T) {
 	g, disk := heldGroup(t, func(o *Options) { o.Bounds.Window = 1 })
 	first := clog(t, g, disk)
 	ctx, giveUp := context.WithCancel(context.Background())
@@ -358,11 +365,11 @@ func TestACallerThatGivesUpWhileQueuedIsToldSoAndItsRequestNeverHappens(t *testi
 	must(t, (<-first).err)
 	must(t, (<-kept).err)
 	if got := peekValue(t, g, "gone"); got != "" {
-		t.Errorf("a request that surely did not happen has stored %q", got)
+		t.Errorf("a request that was not proposed has stored %q", got)
 	}
 }
 
-func TestACallerThatGivesUpLaterDoesNotKnowTheOutcome(t *testing.T) {
+func TestPropose_CancelledInFlightIsIndeterminate(t *testing.T) {
 	g, disk := heldGroup(t, func(o *Options) { o.Bounds.Window = 1 })
 	disk.close()
 	ctx, giveUp := context.WithCancel(context.Background())
@@ -371,22 +378,25 @@ func TestACallerThatGivesUpLaterDoesNotKnowTheOutcome(t *testing.T) {
 		_, err := g.ProposeRequest(ctx, setRequest("k", "v"), Committed)
 		out <- err
 	}()
-	until(t, "the request is not under way", func() bool { return len(g.proposer.slots) == 1 && queuedCount(g) == 0 })
+	until(t, "the request is not in flight", func() bool { return len(g.proposer.slots) == 1 && queuedCount(g) == 0 })
 	giveUp()
 	wantCode(t, <-out, fault.Indeterminate)
 	disk.open()
-	until(t, "it was not applied, though nothing hindered it", func() bool { return peekValue(t, g, "k") == "v" })
+	until(t, "the request was not applied", func() bool { return peekValue(t, g, "k") == "v" })
 }
 
-func TestAQueueThatIsFullRefuses(t *testing.T) {
+func TestPropose_FullQueueIsOverloaded(t *testing.T) {
 	for name, change := range map[string]func(*Options){
 		"by number": func(o *Options) { o.Bounds.Queue, o.Bounds.Window = 3, 1 },
-		"by bytes":  func(o *Options) { o.Bounds.QueueBytes, o.Bounds.Window = 2*len(encoded(t, setRequest("k", "v")))+1, 1 },
+		"by bytes": func(o *Options) {
+			o.Bounds.QueueBytes, o.Bounds.Window = 2*len(encoded(t, setRequest("k", "v")))+1, 1
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, disk := heldGroup(t, change)
 			first := clog(t, g, disk)
-			fill := proposeAll(t, g, limited(t), Committed, setRequest("k", "1"), setRequest("k", "2"), setRequest("k", "3"))
+			fill := proposeAll(t, g, limited(t), Committed, setRequest("k", "1"), setRequest("k", "2"),
+				setRequest("k", "3"))
 			_, err := g.ProposeRequest(limited(t), setRequest("over", "v"), Committed)
 			wantCode(t, err, fault.Overloaded)
 			disk.open()
@@ -397,17 +407,17 @@ func TestAQueueThatIsFullRefuses(t *testing.T) {
 			if got := peekValue(t, g, "over"); got != "" {
 				t.Errorf("a refused request has stored %q", got)
 			}
-			put(t, g, "k", "4") // there is room again
+			put(t, g, "k", "4") // the queue has room again
 			g.proposer.mu.Lock()
 			defer g.proposer.mu.Unlock()
 			if g.proposer.bytes != 0 {
-				t.Errorf("%d bytes are accounted for in an empty queue", g.proposer.bytes)
+				t.Errorf("%d bytes are counted in an empty queue", g.proposer.bytes)
 			}
 		})
 	}
 }
 
-func TestCloseAnswersEverybody(t *testing.T) {
+func TestClose_AnswersEveryCaller(t *testing.T) {
 	g, disk := heldGroup(t, func(o *Options) { o.Bounds.Window = 1 })
 	first := clog(t, g, disk)
 	var requests []*command.Request
@@ -422,19 +432,19 @@ func TestCloseAnswersEverybody(t *testing.T) {
 	}
 	disk.open()
 	if err := (<-first).err; err != nil {
-		t.Errorf("a write that was under way could have been finished, but got %v", err)
+		t.Errorf("a write in flight should have finished, but got %v", err)
 	}
 	must(t, <-closed)
 	_, err := g.ProposeRequest(limited(t), setRequest("k", "v"), Committed)
 	wantCode(t, err, fault.Unavailable)
 }
 
-// slowObserver stands in for the metric that is updated at the end of every apply.
+// slowObserver stands in for the metric that is observed at the end of every apply.
 type slowObserver struct{ hold chan struct{} }
 
 func (s slowObserver) Observe(float64) { <-s.hold }
 
-func TestCloseWaitsForWhatIsCommittedAndAnswersItsCallers(t *testing.T) {
+func TestClose_WaitsForCommittedEntries(t *testing.T) {
 	o := alone(t, t.TempDir())
 	o.Bounds.Window, o.Bounds.EntryCount = 12, 1
 	g := openGroup(t, o)
@@ -453,7 +463,7 @@ func TestCloseWaitsForWhatIsCommittedAndAnswersItsCallers(t *testing.T) {
 	until(t, "not everything is committed", func() bool { return g.raft.CommitIndex() >= last+12 })
 	closed := make(chan error, 1)
 	go func() { closed <- g.Close() }()
-	// The machine is slower than Close waits for writes under way.
+	// The machine takes longer than Close waits for proposals in flight.
 	timer := time.NewTimer(drainLimit + 200*time.Millisecond)
 	<-timer.C
 	release()
@@ -470,7 +480,7 @@ func TestCloseWaitsForWhatIsCommittedAndAnswersItsCallers(t *testing.T) {
 	}
 }
 
-func TestAProposalToAServerThatDoesNotLeadIsRefusedForSure(t *testing.T) {
+func TestPropose_OnFollowerIsNotLeader(t *testing.T) {
 	o := alone(t, t.TempDir())
 	o.Bootstrap = false
 	g := openGroup(t, o)
@@ -478,22 +488,22 @@ func TestAProposalToAServerThatDoesNotLeadIsRefusedForSure(t *testing.T) {
 		_, err := g.ProposeRequest(limited(t), setRequest("k", "v"), ack)
 		wantCode(t, err, fault.NotLeader)
 	}
-	if n := len(g.disk.logs.waiting); n != 0 {
+	if n := g.disk.logs.Waiting(); n != 0 {
 		t.Errorf("%d signals of refused proposals are kept", n)
 	}
 }
 
-func TestARequestThatCannotBeDecodedAgainIsNotProposed(t *testing.T) {
+func TestPropose_RefusesUndecodableRequest(t *testing.T) {
 	g := openGroup(t, alone(t, t.TempDir()))
 	last := g.LastIndex()
 	_, err := g.ProposeRequest(limited(t), &command.Request{Kind: 99}, Committed)
 	wantCode(t, err, fault.Invalid)
 	if g.LastIndex() != last {
-		t.Error("it went into the log")
+		t.Error("the refused request is in the log")
 	}
 }
 
-func TestADurableAnswerIsGivenOnlyOnceTheEntryIsOnDisk(t *testing.T) {
+func TestPropose_DurableWaitsForDisk(t *testing.T) {
 	written := make(chan struct{}, 100)
 	g, disk := heldGroup(t, func(o *Options) {
 		inner := o.Step
@@ -519,7 +529,7 @@ func TestADurableAnswerIsGivenOnlyOnceTheEntryIsOnDisk(t *testing.T) {
 		}
 		out <- answered{0, a, err}
 	}()
-	until(t, "the write is not under way", func() bool { return g.disk.logs.stalled() > 0 })
+	until(t, "the write is not in flight", func() bool { return g.disk.logs.Stalled() > 0 })
 	disk.open()
 	a := <-out
 	must(t, a.err)
@@ -532,7 +542,7 @@ func TestADurableAnswerIsGivenOnlyOnceTheEntryIsOnDisk(t *testing.T) {
 	}
 }
 
-func TestManyCallersAtATimeAreEachAnsweredWithTheirOwnResult(t *testing.T) {
+func TestPropose_ConcurrentCallersGetTheirOwnResults(t *testing.T) {
 	g := openGroup(t, alone(t, t.TempDir()))
 	var wg sync.WaitGroup
 	for w := range 16 {
@@ -542,7 +552,8 @@ func TestManyCallersAtATimeAreEachAnsweredWithTheirOwnResult(t *testing.T) {
 				a := put(t, g, k, k)
 				v, err := g.Machine().Get(store, k, 0)
 				if err != nil || v.Revision != a.Result.Revisions[0] || string(v.Value) != k {
-					t.Errorf("%s: answered revision %d, stored %q revision %d, %v", k, a.Result.Revisions[0], v.Value, v.Revision, err)
+					t.Errorf("%s: answered revision %d, stored %q revision %d, %v", k, a.Result.Revisions[0], v.Value,
+						v.Revision, err)
 				}
 			}
 		})

@@ -9,39 +9,38 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Confirmer asks another server of the group whether it still knows no term above term.
-// It returns nil only if the live raft instance of that very server answered so, to a
-// question asked during this call.
+// Confirmer asks another server of the group whether it knows a term higher than term. ConfirmTerm returns nil
+// only if the running raft instance of that server has answered during this call that it knows no higher term.
 type Confirmer interface {
 	ConfirmTerm(ctx context.Context, server raft.Server, term uint64) error
 }
 
-// ReadIndex is what a linearizable read needs: once the local machine has applied Index,
-// a read of it at time Now reflects every write acknowledged before the call began.
+// ReadIndex is the result of a ReadIndex call. A linearizable read waits until the local machine has applied
+// Index, and then reads at time Now. It reflects every write that was acknowledged before the call began.
 type ReadIndex struct {
-	Position
+	raftlog.Position
 	Now uint64 // leader's cluster time, milliseconds
 }
 
-// reader gives out read indexes on the leader without trusting any clock.
+// reader gives out read indexes on the leader and relies on no clock.
 //
-// Invariant: a returned index is at least the commit index of every leader that
-// acknowledged a write before the call. Argument: (1) this leader has committed an entry
-// of its own term, so its commit index covers all earlier terms; (2) the index is noted
-// before the round starts; (3) after that a majority of voters, asked afresh, knew no
-// higher term. Had a later leader acknowledged a write before the call, a majority would
-// have held its higher term, durably, before the round; two majorities share a voter,
-// and terms never go back. See "ReadIndex", section 6.4 of Ongaro's thesis.
+// Invariant: a returned index is at least the commit index of every leader that acknowledged a write before the
+// call. Argument: (1) this leader has committed an entry of its own term, so its commit index covers all
+// earlier terms; (2) the index is noted before the round starts; (3) after that, a majority of voters confirmed
+// that they knew no higher term. If a later leader had acknowledged a write before the call, a majority would
+// have stored its higher term durably before the round. Two majorities share a voter, and terms never decrease.
+// See "ReadIndex", section 6.4 of Ongaro's thesis.
 //
-// Reads that arrive while a round is under way share the next one.
+// Reads that arrive during a round share the next one.
 type reader struct {
 	raft    *raft.Raft
 	self    raft.ServerID
 	confirm Confirmer
 	clock   *clock
-	ready   func(term uint64) bool // an entry of this term has been applied here
+	ready   func(term uint64) bool // reports whether an entry of this term has been applied here
 	timeout time.Duration
 	obs     *groupMetrics
 
@@ -59,7 +58,7 @@ type readResult struct {
 	err   error
 }
 
-// confirmation is a round's outcome: index was the commit index at some moment after at.
+// confirmation is the outcome of a round of queries. index was the commit index at some moment after the time at.
 type confirmation struct {
 	at    time.Time
 	index uint64
@@ -71,7 +70,7 @@ func (r *reader) start() {
 	go r.run()
 }
 
-// get returns a read index. Errors: not_leader; timeout.
+// get returns a read index. Errors: not_leader, timeout.
 func (r *reader) get(ctx context.Context) (ReadIndex, error) {
 	if index, err, alone := r.alone(); alone || err != nil {
 		return index, err
@@ -88,26 +87,27 @@ func (r *reader) get(ctx context.Context) (ReadIndex, error) {
 	case res := <-got:
 		return res.index, res.err
 	case <-ctx.Done():
-		return ReadIndex{}, &fault.Error{Code: fault.Timeout, Op: "group.ReadIndex", Msg: "no majority of voters confirmed this leader in time", Err: ctx.Err()}
+		return ReadIndex{}, &fault.Error{Code: fault.Timeout, Op: "group.ReadIndex",
+			Msg: "no majority of voters confirmed this leader in time", Err: ctx.Err()}
 	case <-r.stop:
 		return ReadIndex{}, errClosing()
 	}
 }
 
-// note takes steps 1 and 2: the leader's term and commit index.
+// note performs steps 1 and 2: it returns the term and commit index of this leader.
 func (r *reader) note() (ReadIndex, error) {
 	term := r.raft.CurrentTerm()
 	if r.raft.State() != raft.Leader || !r.ready(term) {
 		return ReadIndex{}, errNotLeader("group.ReadIndex")
 	}
-	return ReadIndex{Position: Position{Term: term, Index: r.raft.CommitIndex()}, Now: r.clock.leader()}, nil
+	return ReadIndex{Position: raftlog.Position{Term: term, Index: r.raft.CommitIndex()}, Now: r.clock.leader()}, nil
 }
 
 func errNotLeader(op string) error {
 	return fault.New(fault.NotLeader, op, "this server does not lead the group, or has led it for too short a time")
 }
 
-// same takes step 4.
+// same performs step 4: it checks that this server still leads in term.
 func (r *reader) same(term uint64) error {
 	if r.raft.CurrentTerm() != term || r.raft.State() != raft.Leader {
 		return errNotLeader("group.ReadIndex")
@@ -115,7 +115,7 @@ func (r *reader) same(term uint64) error {
 	return nil
 }
 
-// alone answers at once if this server is the only voter: it is its own majority.
+// alone answers at once if this server is the only voter and so its own majority.
 func (r *reader) alone() (ReadIndex, error, bool) {
 	others, self := r.voters()
 	if len(others) > 0 || !self {
@@ -128,8 +128,8 @@ func (r *reader) alone() (ReadIndex, error, bool) {
 	return index, err, true
 }
 
-// voters returns the other voters of the latest configuration, committed or not, and
-// whether this server is one: the configuration raft itself counts by.
+// voters returns the other voters of the newest configuration, committed or not. self reports whether this server
+// is a voter. Raft uses the same configuration to count votes.
 func (r *reader) voters() (others []raft.Server, self bool) {
 	for _, s := range r.raft.GetConfiguration().Configuration().Servers {
 		switch {
@@ -166,7 +166,7 @@ func (r *reader) run() {
 	}
 }
 
-// round confirms leadership once, for all reads that were waiting before it began.
+// round confirms leadership once for all reads that were waiting when it began.
 func (r *reader) round() (ReadIndex, error) {
 	begun := time.Now()
 	index, err := r.note()
@@ -184,7 +184,8 @@ func (r *reader) round() (ReadIndex, error) {
 	return index, nil
 }
 
-// majority takes step 3. Each call asks anew; late answers reach nobody.
+// majority returns nil if a majority of voters confirms that it knows no higher term. That is step 3 of the
+// argument at reader. Each call sends new queries and ignores late answers to earlier ones.
 func (r *reader) majority(term uint64, others []raft.Server, self bool) error {
 	total, have := len(others), 0
 	if self {
@@ -218,7 +219,8 @@ func (r *reader) majority(term uint64, others []raft.Server, self bool) error {
 			return errClosing()
 		}
 	}
-	return &fault.Error{Code: fault.Unavailable, Op: "group.ReadIndex", Msg: "no majority of voters confirmed this leader", Err: last}
+	return &fault.Error{Code: fault.Unavailable, Op: "group.ReadIndex",
+		Msg: "no majority of voters confirmed this leader", Err: last}
 }
 
 func (r *reader) close() {

@@ -10,9 +10,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The state takes longer to be installed than the log, under load, takes to be trimmed.
-// Without the guard the follower is sent one state after the other.
-func TestAStateIsSentOnceHoweverFastTheLogIsTrimmed(t *testing.T) {
+// Installing the state takes longer than it takes to truncate the log under load. Without the guard the
+// follower receives one state after the other.
+func TestRetain_SendsStateOnceUnderLoad(t *testing.T) {
 	for name, off := range map[string]bool{"with the guard": false, "without": true} {
 		t.Run(name, func(t *testing.T) {
 			s := newSim(1, simBreak{})
@@ -48,7 +48,7 @@ func TestAStateIsSentOnceHoweverFastTheLogIsTrimmed(t *testing.T) {
 				}
 				if !off {
 					s.within(simBound, "trimming the log again", func() error {
-						if lead.disk.logs.retained.oldest() != 0 {
+						if lead.disk.logs.Retained().Oldest() != 0 {
 							return errors.New("entries are kept for a follower that has caught up")
 						}
 						return nil
@@ -61,33 +61,8 @@ func TestAStateIsSentOnceHoweverFastTheLogIsTrimmed(t *testing.T) {
 	}
 }
 
-func TestNothingIsRetainedForAFollowerThatIsGone(t *testing.T) {
-	inCluster(t, simBreak{}, func(t *testing.T, _ *sim, _ raft.ServerID, _ *Group) {
-		var r retained
-		r.begin("a", 10)
-		r.begin("b", 20)
-		after(10 * retainWait)
-		if got := r.oldest(); got != 10 {
-			t.Errorf("while two states are on their way: %d", got)
-		}
-		r.end("a", false)
-		if got := r.oldest(); got != 20 {
-			t.Errorf("after one could not be sent: %d", got)
-		}
-		r.end("b", true)
-		r.reached("b", 30, 1000)
-		if got := r.oldest(); got != 30 {
-			t.Errorf("while the follower catches up: %d", got)
-		}
-		after(retainWait + time.Second)
-		if got := r.oldest(); got != 0 {
-			t.Errorf("after the follower fell silent: %d", got)
-		}
-	})
-}
-
-// Whoever planned a change on an older configuration is refused.
-func TestAChangeOfAnOlderConfigurationIsRefused(t *testing.T) {
+// A change based on an older configuration is refused.
+func TestChange_RefusesOlderConfiguration(t *testing.T) {
 	inCluster(t, simBreak{}, func(t *testing.T, s *sim, id raft.ServerID, lead *Group) {
 		others := s.others(id)
 		_, before := lead.Servers()
@@ -102,7 +77,7 @@ func TestAChangeOfAnOlderConfigurationIsRefused(t *testing.T) {
 		must(t, lead.Promote(limited(t), others[0], now))
 		_, now = lead.Servers()
 		must(t, lead.Snapshot())
-		s.stop(id) // and what it knows after a restart
+		s.stop(id) // the same holds after a restart
 		s.start(id)
 		l, _ := s.life(id)
 		if _, index := l.group.Servers(); index != now {

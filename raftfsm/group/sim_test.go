@@ -18,16 +18,16 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Whole clusters in virtual time: groups, raft and Pebble as in the product, on wires and
-// disks in memory. A seed fixes the faults, their order and their times, how long messages
-// take and what a crash leaves. It does not fix how goroutines interleave, nor raft's own
-// time-outs, which come from the system's random numbers: a seed that failed is likely to
-// fail again, and is not sure to. docs/reliability.md says how to run more of it.
+// These tests run whole clusters in virtual time: groups, raft and Pebble as in the product, with networks and
+// disks in memory. A seed fixes the faults, their order and times, message delays, and what a crash leaves on a
+// disk. It does not fix the scheduling of goroutines, nor raft's time-outs, which use the system's random
+// numbers. So a seed that failed is likely, but not certain, to fail again. docs/reliability.md says how to run
+// more schedules.
 
-// simBound is how much virtual time a cluster may need for what it must be able to do.
+// simBound is the virtual time a cluster may need for each thing it must be able to do.
 const simBound = 2 * time.Minute
 
-// simulate plays the schedule of a seed and returns the promise that was broken, if any.
+// simulate runs the schedule of a seed and returns the first broken guarantee, if any.
 func simulate(t *testing.T, seed uint64, b simBreak) (simTotals, error) {
 	t.Helper()
 	s, h := newSim(seed, b), &simHistory{ledger: map[string]string{}}
@@ -46,7 +46,7 @@ func simulate(t *testing.T, seed uint64, b simBreak) (simTotals, error) {
 	if s.broken != nil {
 		return s.totals, fmt.Errorf("%w\n%s", s.broken, strings.Join(s.events, "\n"))
 	}
-	// Out of the bubble: in there a limit of time would never end.
+	// Outside the bubble, because in it the time limit would never pass.
 	if porcupine.CheckOperationsTimeout(registerModel(), h.ops, time.Minute) == porcupine.Illegal {
 		return s.totals, fmt.Errorf("%w\n%s", errHistory, strings.Join(s.events, "\n"))
 	}
@@ -58,14 +58,14 @@ var (
 	errLost    = errors.New("an acknowledged write is lost")
 )
 
-// play runs in the bubble.
+// play runs the schedule inside the bubble.
 func (s *sim) play(h *simHistory) {
 	s.begun = time.Now()
-	defer func() { // time stands still once this function has returned
+	defer func() { // time stands still after this function has returned
 		s.work.Wait()
 		s.net.work.Wait()
 		s.totals.Virtual = time.Since(s.begun)
-		after(time.Minute) // what raft leaves behind ends by itself
+		after(time.Minute) // time for goroutines that raft leaves behind to end
 	}()
 	size, blows := schedule(rand.New(rand.NewPCG(s.seed, 0)))
 	if s.broke.slow {
@@ -82,7 +82,8 @@ func (s *sim) play(h *simHistory) {
 	if s.within(simBound, "forming the cluster", s.admit) {
 		clients := make([]*simClient, 3)
 		for i := range clients {
-			clients[i] = &simClient{s: s, id: i, origin: s.enrol(fmt.Sprint("client ", i)), rnd: rand.New(rand.NewPCG(s.seed, uint64(i+3))), seen: map[string]seenValue{}, h: h}
+			clients[i] = &simClient{s: s, id: i, origin: s.enrol(fmt.Sprint("client ", i)),
+				rnd: rand.New(rand.NewPCG(s.seed, uint64(i+3))), seen: map[string]seenValue{}, h: h}
 			work.Go(func() { clients[i].live(stop) })
 		}
 		for _, b := range blows {
@@ -104,14 +105,14 @@ func (s *sim) play(h *simHistory) {
 	}
 }
 
-// blow is one thing done to a cluster. All of it is drawn before the cluster starts: how a
-// cluster fares must not change what comes next.
+// blow is one fault or change. All blows are drawn before the cluster starts, so that the behaviour of the
+// cluster does not change the schedule.
 type blow struct {
 	kind          int
-	wait          time.Duration // before it
-	victim, other int           // of the servers there are, in order
-	leader        bool          // the leader in place of victim, if there is one
-	heal, restart bool          // all wires, all servers, after it
+	wait          time.Duration // before the blow
+	victim, other int           // indexes into the ordered list of servers
+	leader        bool          // the victim is the leader, if there is one
+	heal, restart bool          // afterwards restore all links, restart all servers
 	long          time.Duration
 	fuse          int
 }
@@ -121,7 +122,8 @@ func schedule(rnd *rand.Rand) (size int, blows []blow) {
 	blows = make([]blow, 6+rnd.IntN(6))
 	for i := range blows {
 		blows[i] = blow{
-			kind: rnd.IntN(14), wait: time.Duration(50+rnd.IntN(850)) * time.Millisecond, victim: rnd.IntN(size), other: rnd.IntN(size),
+			kind: rnd.IntN(14), wait: time.Duration(50+rnd.IntN(850)) * time.Millisecond, victim: rnd.IntN(size),
+			other:  rnd.IntN(size),
 			leader: rnd.IntN(3) > 0, heal: rnd.IntN(3) == 0, restart: rnd.IntN(3) == 0,
 			long: time.Duration(200+rnd.IntN(4000)) * time.Millisecond, fuse: 1 + rnd.IntN(40),
 		}
@@ -129,7 +131,7 @@ func schedule(rnd *rand.Rand) (size int, blows []blow) {
 	return size, blows
 }
 
-// isolate makes of blows a leader that is cut off, for long enough that there is another.
+// isolate adds blows that cut a leader off long enough for another one to be elected.
 func isolate(blows []blow) {
 	for i := range blows {
 		blows[i].kind, blows[i].leader, blows[i].heal = 9, true, false
@@ -140,8 +142,7 @@ func isolate(blows []blow) {
 	}
 }
 
-// strand makes of blows a leader that crashes while its disk hangs and one of the others is
-// cut off, again and again.
+// strand adds blows that repeatedly crash a leader while its disk hangs and another server is cut off.
 func strand(blows []blow) {
 	for i := range blows {
 		b := &blows[i]
@@ -159,8 +160,7 @@ func strand(blows []blow) {
 	}
 }
 
-// strike does what a blow says. What it breaks stays broken until something else mends it,
-// or the schedule ends.
+// strike carries out a blow. Its effect lasts until another blow undoes it or the schedule ends.
 func (s *sim) strike(b blow) {
 	ids := s.ids()
 	victim, other := ids[b.victim%len(ids)], ids[b.other%len(ids)]
@@ -214,7 +214,7 @@ func (s *sim) strike(b blow) {
 		s.reform(other, b.fuse%2 == 0)
 	}
 	if b.heal {
-		s.note("all wires are mended")
+		s.note("all links are restored")
 		s.net.heal()
 	}
 	if b.restart {
@@ -255,7 +255,7 @@ func (s *sim) light(id raft.ServerID, fuse int) {
 	s.nodes[id].fuse = fuse
 }
 
-// hangs makes the writes of a log wait, or go on.
+// hangs makes the log writes of a server wait, or continue.
 func (s *sim) hangs(id raft.ServerID, yes bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -271,7 +271,7 @@ func (s *sim) hangs(id raft.ServerID, yes bool) {
 	}
 }
 
-// restartAll starts what is down.
+// restartAll starts every server that is down.
 func (s *sim) restartAll() {
 	alive := s.alive()
 	for _, id := range s.ids() {
@@ -282,7 +282,7 @@ func (s *sim) restartAll() {
 	}
 }
 
-// reform changes the group: a server loses its vote, or is replaced by an empty one.
+// reform changes the configuration: a server loses its vote, or is replaced by an empty one.
 func (s *sim) reform(id raft.ServerID, demote bool) {
 	lead, g := s.leader()
 	if g == nil || lead == id {
@@ -290,7 +290,7 @@ func (s *sim) reform(id raft.ServerID, demote bool) {
 	}
 	servers, index := g.Servers()
 	if len(servers) < len(s.ids()) {
-		return // one change after the other: the group must not shrink
+		return // one change at a time, because the group must not shrink
 	}
 	s.count(func(t *simTotals) { t.Changes++ })
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -300,7 +300,7 @@ func (s *sim) reform(id raft.ServerID, demote bool) {
 		return
 	}
 	if err := g.Remove(ctx, id, index); err != nil {
-		return // it may be out nevertheless; then it is let in again
+		return // the removal may have succeeded nevertheless; then the server is added again
 	}
 	s.crash(id)
 	s.mu.Lock()
@@ -310,7 +310,7 @@ func (s *sim) reform(id raft.ServerID, demote bool) {
 	_ = s.admit()
 }
 
-// recover mends everything, and demands that the cluster is whole again, in virtual time.
+// recover undoes all faults, and requires that the cluster becomes whole again within simBound of virtual time.
 func (s *sim) recover() {
 	for _, id := range s.ids() {
 		s.hangs(id, false)
@@ -319,8 +319,8 @@ func (s *sim) recover() {
 		s.mu.Unlock()
 	}
 	s.net.heal()
-	s.note("everything is mended")
-	s.within(simBound, "after healing, everybody votes and has caught up", func() error {
+	s.note("all faults are undone")
+	s.within(simBound, "after healing, all servers are voters and have caught up", func() error {
 		if err := s.whole(); err != nil {
 			return err
 		}
@@ -333,15 +333,15 @@ func (s *sim) recover() {
 	})
 }
 
-// whole makes the cluster whole, and reports whether it is. It may have to be done again: a
-// removal whose outcome nobody knew may take effect as late as its leader's log goes on.
+// whole makes every server a running voter and returns an error until that is done. Call it repeatedly: a
+// removal of unknown outcome may take effect late, when the log of its leader continues.
 func (s *sim) whole() error {
 	s.revive()
 	return s.admit()
 }
 
-// revive starts what is down, and anew those that ended because they were taken out of the
-// group, as empty servers: their place was lost.
+// revive starts servers that are down. Servers that ended because they were removed from the group start with
+// an empty disk.
 func (s *sim) revive() {
 	for id, l := range s.alive() {
 		if l.group.raft.State() == raft.Shutdown {
@@ -351,10 +351,10 @@ func (s *sim) revive() {
 	s.restartAll()
 }
 
-// audit writes, reads everything that must be there, and compares all servers. Clients
-// have stopped.
+// audit writes, reads all acknowledged values, and compares all servers. Clients have stopped before.
 func (s *sim) audit(h *simHistory) {
-	c := &simClient{s: s, id: 99, origin: s.enrol("last"), rnd: rand.New(rand.NewPCG(s.seed, 99)), seen: map[string]seenValue{}, h: h}
+	c := &simClient{s: s, id: 99, origin: s.enrol("last"), rnd: rand.New(rand.NewPCG(s.seed, 99)),
+		seen: map[string]seenValue{}, h: h}
 	tried := func(ok bool) error {
 		if !ok {
 			return errors.New("no answer")
@@ -362,7 +362,10 @@ func (s *sim) audit(h *simHistory) {
 		return nil
 	}
 	for _, key := range []string{"k0", "k1"} {
-		s.within(simBound, "after healing, a read", func() error { _, ok := c.get(key, 3*time.Second); return tried(ok) })
+		s.within(simBound, "after healing, a read", func() error {
+			_, ok := c.get(key, 3*time.Second)
+			return tried(ok)
+		})
 		s.within(simBound, "after healing, a write", func() error {
 			return tried(c.write(opInput{kind: opSet, key: key, value: fmt.Sprint("last", c.seq)}))
 		})
@@ -387,7 +390,7 @@ func (s *sim) audit(h *simHistory) {
 	}
 }
 
-// simSeeds tells which seeds to play, and for how long at most.
+// simSeeds returns which seeds to run, and for how long at most.
 func simSeeds(t *testing.T) (first uint64, n int, limit time.Duration) {
 	t.Helper()
 	first, n, limit = rand.Uint64N(1<<32), 1<<30, 5*time.Second
@@ -404,7 +407,10 @@ func simSeeds(t *testing.T) (first uint64, n int, limit time.Duration) {
 	return first, n, limit
 }
 
-func TestSimulatedClustersKeepTheirPromises(t *testing.T) {
+func TestSimulation_KeepsGuarantees(t *testing.T) {
+	if testing.Short() {
+		t.Skip("simulates whole clusters")
+	}
 	first, n, limit := simSeeds(t)
 	var totals simTotals
 	start := time.Now()
@@ -418,16 +424,20 @@ func TestSimulatedClustersKeepTheirPromises(t *testing.T) {
 	}
 	took := time.Since(start)
 	t.Logf("seeds %d to %d: %.0f schedules a minute, %.0f virtual seconds a second, %+v",
-		first, first+uint64(totals.Schedules)-1, float64(totals.Schedules)/took.Minutes(), totals.Virtual.Seconds()/took.Seconds(), totals)
+		first, first+uint64(totals.Schedules)-1, float64(totals.Schedules)/took.Minutes(),
+		totals.Virtual.Seconds()/took.Seconds(), totals)
 }
 
-// Guards that are switched off one at a time: the checks must find it.
-func TestTheSimulationFindsAGuardThatIsSwitchedOff(t *testing.T) {
-	const enough = 200 // seeds; one or two are needed
+// Each guard is switched off in turn. The checks must find the fault.
+func TestSimulation_FindsDisabledGuard(t *testing.T) {
+	if testing.Short() {
+		t.Skip("simulates whole clusters")
+	}
+	const enough = 200 // seeds; one or two are usually enough
 	for name, b := range map[string]simBreak{
-		"a leader asks the others before a read":       {slow: true, reads: true},
-		"the log is on the disk when the disk says so": {disk: "log"},
-		"a leader's disk holds what it commits":        {stranded: true, early: true},
+		"a leader confirms its term before a read":    {slow: true, reads: true},
+		"synced log entries survive a crash":          {disk: "log"},
+		"a leader commits only what its own disk has": {stranded: true, early: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(enough) {
@@ -441,15 +451,18 @@ func TestTheSimulationFindsAGuardThatIsSwitchedOff(t *testing.T) {
 	}
 }
 
-// Without the guard one of these schedules is enough, see above.
-func TestALeaderThatIsSlowToGiveUpBreaksNothing(t *testing.T) { clean(t, simBreak{slow: true}) }
+// Without the guard, one of these schedules is enough to find a violation; see above.
+func TestSimulation_SlowLeaderKeepsGuarantees(t *testing.T) { clean(t, simBreak{slow: true}) }
 
-func TestALeaderThatCrashesAheadOfItsDiskLosesNothing(t *testing.T) {
+func TestSimulation_LeaderCrashAheadOfDiskLosesNothing(t *testing.T) {
 	clean(t, simBreak{stranded: true})
 }
 
 func clean(t *testing.T, b simBreak) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("simulates whole clusters")
+	}
 	for seed := range uint64(4) {
 		if _, err := simulate(t, seed, b); err != nil {
 			t.Errorf("seed %d: %v", seed, err)

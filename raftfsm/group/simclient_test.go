@@ -16,13 +16,13 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// simHistory collects operations. Its clock counts events: virtual time stands still while
-// much happens.
+// simHistory collects operations. Its clock counts events, because virtual time stands still while much
+// happens.
 type simHistory struct {
 	mu     sync.Mutex
 	clock  int64
 	ops    []porcupine.Operation
-	ledger map[string]string // keys written once, and acknowledged
+	ledger map[string]string // values of keys written once and acknowledged
 }
 
 func (h *simHistory) now() int64 {
@@ -38,12 +38,12 @@ func (h *simHistory) add(client int, begin int64, in opInput, out opOutput) {
 	h.clock++
 	end := h.clock
 	if out.unknown {
-		end, client = forever, 1000+len(h.ops) // the client goes on as somebody else
+		end, client = forever, 1000+len(h.ops) // the client continues as a new one
 	}
 	h.ops = append(h.ops, porcupine.Operation{ClientId: client, Input: in, Call: begin, Output: out, Return: end})
 }
 
-// simClient does one operation after the other.
+// simClient performs one operation after the other.
 type simClient struct {
 	s         *sim
 	id        int
@@ -54,7 +54,7 @@ type simClient struct {
 	h         *simHistory
 }
 
-// live works until stop is closed.
+// live performs operations until stop is closed.
 func (c *simClient) live(stop <-chan struct{}) {
 	for {
 		select {
@@ -76,7 +76,7 @@ func (c *simClient) one() {
 		in.kind = opSet
 	case 6:
 		in.kind, in.value = opDelete, ""
-	case 7, 8: // a key of its own, that must be there in the end
+	case 7, 8: // a key that only this client writes, once, and that must exist at the end
 		in.kind, in.key = opSet, fmt.Sprintf("once-%s", in.value)
 	case 9:
 		c.eventual()
@@ -87,7 +87,7 @@ func (c *simClient) one() {
 	c.write(in)
 }
 
-// pick chooses a server, mostly one that says it leads.
+// pick chooses a server, mostly one that claims to lead.
 func (c *simClient) pick(leading bool) (life, bool) {
 	if leading && c.rnd.IntN(5) > 0 {
 		if id, _ := c.s.leader(); id != "" {
@@ -100,7 +100,7 @@ func (c *simClient) pick(leading bool) (life, bool) {
 
 func (c *simClient) rest() { after(time.Duration(5+c.rnd.IntN(40)) * time.Millisecond) }
 
-// get reads strongly; it reports whether it could.
+// get reads strongly. It reports whether the read succeeded.
 func (c *simClient) get(key string, limit time.Duration) (string, bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -117,17 +117,17 @@ func (c *simClient) get(key string, limit time.Duration) (string, bool) {
 	return "", false
 }
 
-// tryGet asks a leader for an index and reads there, or at another server that has applied it.
+// tryGet requests a read index from a leader. It reads there, or at another server that has applied the index.
 func (c *simClient) tryGet(ctx context.Context, key string) (kv.Value, error) {
-	asked, ok := c.pick(true)
-	reader := asked
+	leader, ok := c.pick(true)
+	reader := leader
 	if c.rnd.IntN(3) == 0 {
 		reader, ok = c.pick(false)
 	}
-	if !ok || asked.group == nil {
+	if !ok || leader.group == nil {
 		return kv.Value{}, errRefused
 	}
-	ri, err := asked.group.ReadIndex(ctx)
+	ri, err := leader.group.ReadIndex(ctx)
 	if err != nil {
 		return kv.Value{}, err
 	}
@@ -140,8 +140,8 @@ func (c *simClient) tryGet(ctx context.Context, key string) (kv.Value, error) {
 		return kv.Value{}, err
 	}
 	v, err := reader.group.Machine().Get(store, key, ri.Now)
-	if asked.wire.dead() || reader.wire.dead() {
-		return kv.Value{}, errRefused // the answer of a process that is gone
+	if leader.wire.dead() || reader.wire.dead() {
+		return kv.Value{}, errRefused // the answer of a crashed process
 	}
 	return v, err
 }
@@ -157,10 +157,11 @@ func (c *simClient) write(in opInput) bool {
 	case in.kind == opCAS:
 		op.Cond, op.Revision = command.CondRevision, c.seen[in.key].revision
 	}
-	r := &command.Request{Kind: command.KindWrite, ID: command.RequestID{Origin: c.origin, Seq: c.seq, Done: c.done}, Ops: []command.Op{op}}
+	r := &command.Request{Kind: command.KindWrite, ID: command.RequestID{Origin: c.origin, Seq: c.seq, Done: c.done},
+		Ops: []command.Op{op}}
 	begin := c.h.now()
 	res, known := c.send(r, 1500*time.Millisecond)
-	c.done = c.seq // it is not sent again
+	c.done = c.seq // the request is not sent again
 	out := opOutput{unknown: !known, conflict: known && res.Outcome == kv.Conflict}
 	switch {
 	case !known || out.conflict:
@@ -193,7 +194,7 @@ func (c *simClient) send(r *command.Request, limit time.Duration) (kv.Result, bo
 		a, err := l.group.ProposeRequest(try, r, Committed)
 		stop()
 		switch {
-		case l.wire.dead(): // nobody hears the answer of a process that is gone
+		case l.wire.dead(): // the answer of a crashed process reaches no client
 			c.rest()
 		case err == nil && (a.Result.Outcome == kv.Applied || a.Result.Outcome == kv.Conflict):
 			return a.Result, true
@@ -207,7 +208,7 @@ func (c *simClient) send(r *command.Request, limit time.Duration) (kv.Result, bo
 	return kv.Result{}, false
 }
 
-// eventual writes what may be lost with its leader: logs part behind it.
+// eventual writes values that may be lost with their leader, so that logs diverge.
 func (c *simClient) eventual() {
 	l, ok := c.pick(true)
 	if !ok {
@@ -222,7 +223,7 @@ func (c *simClient) eventual() {
 	}
 }
 
-// enrol makes an origin for a client, so that what it repeats is done once.
+// enrol registers an origin for a client, so that its retries are applied once.
 func (s *sim) enrol(name string) (number uint64) {
 	s.within(simBound, "registering a client", func() error {
 		_, g := s.leader()

@@ -13,46 +13,50 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/raftfsm/raftlog"
+	"github.com/quorate/quorate/raftfsm/transport"
 )
 
-// sim is a cluster of one group in a bubble of virtual time. Everything of it is the
-// product but the wires and the disks.
+// sim is a cluster of one group in a bubble of virtual time. Only its network and its disks differ from the
+// product.
 type sim struct {
 	seed  uint64
 	broke simBreak
 	net   *simNet
-	work  sync.WaitGroup // whatever must end before the bubble may
+	work  sync.WaitGroup // goroutines that must end before the bubble can
 
 	begun   time.Time
 	timing  Timing
-	install time.Duration // how long a disk takes for a snapshot that it was sent, beside chance
-	forget  bool          // a guard that is off: the log is trimmed while somebody needs it
+	install time.Duration // additional time to write a received snapshot
+	forget  bool          // disables a guard: the log is truncated while a follower needs it
 	logger  *slog.Logger
 	cache   *pebble.Cache // nil = one for each server
 
 	mu     sync.Mutex
-	rnd    *rand.Rand // guarded by mu; of disks
-	events []string   // what was done
+	rnd    *rand.Rand // guarded by mu; used for disks
+	events []string   // log of what was done
 	nodes  map[raft.ServerID]*simNode
-	next   int // number of the next server
+	next   int // number of the next new server
 	broken error
 	totals simTotals
 }
 
-// simBreak is a guard that is switched off, to show that the checks can fail.
+// simBreak is a guard to switch off, to show that the checks can fail.
 type simBreak struct {
 	disk     string // see simDisk.lies
-	slow     bool   // not a guard: s0 believes for long that it leads, as a process that was paused
-	reads    bool   // a read asks nobody whether its leader still leads
-	stranded bool   // not a guard: leaders crash while their disks hang and one server is cut off
+	slow     bool   // no guard: s0 keeps its role for long after losing it, as a paused process does
+	reads    bool   // a read sends no queries whether its leader still leads
+	stranded bool   // no guard: leaders crash while their disks hang and one server is cut off
 	early    bool   // a follower's answer counts before the leader's own disk holds the entry
 }
 
-// simTotals are what schedules have done.
+// simTotals counts what the schedules have done.
 type simTotals struct {
-	Schedules, Operations, Unknown, Crashes, StepCrashes, Restarts, Cuts, Transfers, Changes, Hangs, Installs int
-	Terms                                                                                                     uint64
-	Virtual                                                                                                   time.Duration
+	Schedules, Operations, Unknown, Crashes, StepCrashes, Restarts, Cuts, Transfers int
+	Changes, Hangs, Installs                                                        int
+	Terms                                                                           uint64
+	Virtual                                                                         time.Duration
 }
 
 func (t *simTotals) add(o simTotals) {
@@ -71,25 +75,26 @@ func (t *simTotals) add(o simTotals) {
 	t.Virtual += o.Virtual
 }
 
-// simNode is a server: its disk, and its life if it has one.
+// simNode is a server: its disk, and its running incarnation, if any.
 type simNode struct {
 	id    raft.ServerID
 	disk  *simDisk
 	wire  *simWire // nil = down
-	group *Group   // nil = down, or being opened
-	fuse  int      // dies at the step of its disk work that this counts down to; 0 = never
+	group *Group   // nil = down, or still opening
+	fuse  int      // crashes at the step of its disk work at which this countdown ends; 0 = never
 	hang  chan struct{}
 }
 
 func newSim(seed uint64, b simBreak) *sim {
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	return &sim{
-		seed: seed, broke: b, timing: simTiming(), logger: slog.New(slog.DiscardHandler), rnd: rnd, nodes: map[raft.ServerID]*simNode{},
-		net: &simNet{rnd: rand.New(rand.NewPCG(seed, 2)), cut: map[link]bool{}, wires: map[raft.ServerID]*simWire{}},
+		seed: seed, broke: b, timing: simTiming(), logger: slog.New(slog.DiscardHandler), rnd: rnd,
+		nodes: map[raft.ServerID]*simNode{},
+		net:   &simNet{rnd: rand.New(rand.NewPCG(seed, 2)), cut: map[link]bool{}, wires: map[raft.ServerID]*simWire{}},
 	}
 }
 
-// fail notes the first promise that was broken.
+// fail records the first broken guarantee.
 func (s *sim) fail(format string, a ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,11 +109,12 @@ func (s *sim) failed() error {
 	return s.broken
 }
 
-// note writes down what was done, and when.
+// note records an event with its time.
 func (s *sim) note(format string, a ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.events = append(s.events, fmt.Sprintf("%10s  ", time.Since(s.begun).Round(time.Millisecond))+fmt.Sprintf(format, a...))
+	s.events = append(s.events, fmt.Sprintf("%10s  ", time.Since(s.begun).Round(time.Millisecond))+fmt.Sprintf(format,
+		a...))
 }
 
 func (s *sim) between(low, high time.Duration) time.Duration {
@@ -117,7 +123,7 @@ func (s *sim) between(low, high time.Duration) time.Duration {
 	return low + time.Duration(s.rnd.IntN(int(high-low)))
 }
 
-// ids are the servers there are, in order.
+// ids returns the servers in order.
 func (s *sim) ids() []raft.ServerID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,7 +135,7 @@ func (s *sim) ids() []raft.ServerID {
 	return out
 }
 
-// add makes a server with an empty disk.
+// add creates a server with an empty disk.
 func (s *sim) add() raft.ServerID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,13 +145,13 @@ func (s *sim) add() raft.ServerID {
 	return id
 }
 
-// life is what runs of a server now.
+// life is a running incarnation of a server.
 type life struct {
 	wire  *simWire
 	group *Group
 }
 
-// alive returns the servers that run.
+// alive returns the running servers.
 func (s *sim) alive() map[raft.ServerID]life {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,14 +169,16 @@ func (s *sim) life(id raft.ServerID) (life, bool) {
 	return l, ok
 }
 
-// simTiming is that of tests, with a slower idle leader: each message costs real time.
+// simTiming returns the time limits of tests, except that an idle leader is slower: each message costs real
+// time.
 func simTiming() Timing {
 	t := quick(Timing{})
-	t.Commit, t.SnapshotPoll, t.Compare, t.ExpiryEvery = 40*time.Millisecond, 200*time.Millisecond, 2*time.Second, time.Second
+	t.Commit, t.SnapshotPoll, t.Compare, t.ExpiryEvery = 40*time.Millisecond, 200*time.Millisecond, 2*time.Second,
+		time.Second
 	return t
 }
 
-// start opens a server on what its disk holds.
+// start opens a server with the data on its disk.
 func (s *sim) start(id raft.ServerID) {
 	w := s.net.join(id)
 	s.mu.Lock()
@@ -179,12 +187,14 @@ func (s *sim) start(id raft.ServerID) {
 	n.wire, n.hang, n.fuse = w, nil, 0
 	s.mu.Unlock()
 	o := Options{
-		Dir: "/sim/groups/0", ServerID: id, Transport: w, Confirmer: w, Replicas: w, Bootstrap: id == "s0", MemTable: 256 << 10,
-		Logger: s.logger.With("server", string(id)), Metrics: NewMetrics(prometheus.NewRegistry()), Timing: s.timing, Cache: s.cache,
+		Dir: "/sim/groups/0", ServerID: id, Transport: w, Confirmer: w, Replicas: w, Bootstrap: id == "s0",
+		MemTable: 256 << 10,
+		Logger:   s.logger.With("server", string(id)), Metrics: NewMetrics(prometheus.NewRegistry()), Timing: s.timing,
+		Cache:  s.cache,
 		Bounds: Bounds{SnapshotEntries: 40, TrailingEntries: 10},
 		Fatal: func(err error) {
 			if !w.dead() {
-				s.fail("%s gives up: %w", id, err)
+				s.fail("%s ended with a fatal error: %w", id, err)
 			}
 		},
 		Step:   func(step string) { s.step(n, w, disk, step) },
@@ -197,14 +207,18 @@ func (s *sim) start(id raft.ServerID) {
 		o.Confirmer = believer{}
 	}
 	if s.forget {
-		o.without = func(g *Group, _ *raft.Config) { g.guard.retained = &retained{} }
+		o.without = func(g *Group, _ *raft.Config) {
+			g.guard.ReplaceLog(func(l transport.Log) transport.Log { return &forgetful{Log: l} })
+		}
 	}
 	if s.broke.early {
-		o.without = func(g *Group, _ *raft.Config) { g.guard.durable = func(uint64) error { return nil } }
+		o.without = func(g *Group, _ *raft.Config) {
+			g.guard.ReplaceLog(func(l transport.Log) transport.Log { return hasty{l} })
+		}
 	}
 	g, err := Open(context.Background(), o)
 	if err != nil {
-		s.fail("%s does not open what a crash has left: %w", id, err)
+		s.fail("%s cannot open its data after a crash: %w", id, err)
 		s.net.leave(w)
 		s.mu.Lock()
 		n.wire = nil
@@ -217,13 +231,26 @@ func (s *sim) start(id raft.ServerID) {
 	s.mu.Unlock()
 }
 
-// believer confirms whatever it is asked.
+// forgetful is a log that keeps no entries for followers that are receiving a snapshot.
+type forgetful struct {
+	transport.Log
+	other raftlog.Retained
+}
+
+func (f *forgetful) Retained() *raftlog.Retained { return &f.other }
+
+// hasty is a log that reports an entry as durable before it is.
+type hasty struct{ transport.Log }
+
+func (hasty) WaitDurable(uint64) error { return nil }
+
+// believer confirms every term.
 type believer struct{}
 
 func (believer) ConfirmTerm(context.Context, raft.Server, uint64) error { return nil }
 
-// step lets time pass while a disk works, and ends a server whose fuse has burnt down. What
-// was written is synced only after both.
+// step lets time pass while a disk works, and crashes a server whose countdown ends. What was written is synced
+// only after both.
 func (s *sim) step(n *simNode, w *simWire, disk *simDisk, step string) {
 	s.mu.Lock()
 	hang := n.hang
@@ -251,10 +278,10 @@ func (s *sim) step(n *simNode, w *simWire, disk *simDisk, step string) {
 			after(s.install)
 		}
 		after(s.between(time.Millisecond, 30*time.Millisecond))
-	} // the others come while a lock is held: nobody may wait there
+	} // other steps are called with a lock held, and must not wait
 }
 
-// crash ends a server at once; only what its disk had synced is sure to be there later.
+// crash ends a server at once. Afterwards its disk surely has only what was synced.
 func (s *sim) crash(id raft.ServerID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -269,10 +296,10 @@ func (s *sim) crashLocked(n *simNode) {
 	s.net.leave(n.wire)
 	n.disk = n.disk.crash(s.rnd)
 	n.wire, n.group = nil, nil
-	s.work.Go(func() { _ = g.Close() }) // of a process that is gone: nobody hears of it
+	s.work.Go(func() { _ = g.Close() }) // the process is gone, so its answers reach no client
 }
 
-// stop ends a server in order.
+// stop closes a server.
 func (s *sim) stop(id raft.ServerID) {
 	s.mu.Lock()
 	n := s.nodes[id]
@@ -291,7 +318,7 @@ func (s *sim) stop(id raft.ServerID) {
 	s.mu.Unlock()
 }
 
-// leader is a server that says it leads; nil for none.
+// leader returns a server that claims to lead, or nil.
 func (s *sim) leader() (raft.ServerID, *Group) {
 	for id, l := range s.alive() {
 		if l.group.Leading() {
@@ -303,7 +330,7 @@ func (s *sim) leader() (raft.ServerID, *Group) {
 
 var errLate = errors.New("not within the virtual bound")
 
-// within polls until check passes, for at most limit of virtual time.
+// within polls until check succeeds, for at most limit of virtual time.
 func (s *sim) within(limit time.Duration, what string, check func() error) bool {
 	end := time.Now().Add(limit)
 	for {
@@ -319,11 +346,11 @@ func (s *sim) within(limit time.Duration, what string, check func() error) bool 
 	}
 }
 
-// admit makes all servers there are voters, trying again until they are.
+// admit makes all servers voters. It retries until they are.
 func (s *sim) admit() error {
 	_, g := s.leader()
 	if g == nil {
-		return errors.New("nobody leads")
+		return errors.New("no server leads")
 	}
 	have := map[raft.ServerID]raft.ServerSuffrage{}
 	servers, index := g.Servers()
@@ -350,7 +377,7 @@ func (s *sim) admit() error {
 	return nil
 }
 
-// equal reports whether all servers hold the same, at one index.
+// equal reports whether all servers have the same state at the same index.
 func (s *sim) equal() error {
 	var index, hash uint64
 	var first raft.ServerID

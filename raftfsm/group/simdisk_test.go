@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"path/filepath"
@@ -13,25 +14,28 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/raftfsm/raftlog"
+
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 
 	"github.com/quorate/quorate/internal/durable"
 )
 
-// simDisk is the disk of one simulated server: files, terms and votes, and a log, all in
-// memory. What was written and not yet synced is known apart, so that a crash can keep any
-// prefix of it, or nothing. A disk that was crashed is used no more; crash gives the next one.
+// simDisk is the disk of one simulated server: files, terms and votes, and a log, all in memory. It keeps
+// unsynced writes apart, so that a crash can keep any prefix of them, or none. After crash, use the simDisk
+// that it returns.
 type simDisk struct {
 	files *vfs.MemFS
-	lies  string // what this disk forgets in a crash although it said it was synced: "log", "votes"; empty = nothing
+	lies  string // what this disk forgets in a crash although it was synced: "log", "votes"; empty = nothing
 
 	mu    sync.Mutex
 	kept  simRecords          // on the medium
-	noted []func(*simRecords) // written since, in this order, and not yet synced
-	seen  simRecords          // kept with everything noted: what reads find
+	noted []func(*simRecords) // written later, in this order, and not synced
+	seen  simRecords          // kept with noted applied: what reads return
 }
 
-// simRecords is what the disk holds beside files.
+// simRecords is what the disk holds besides files.
 type simRecords struct {
 	votes  map[string][]byte
 	log    []*raft.Log // without gaps
@@ -40,9 +44,10 @@ type simRecords struct {
 }
 
 func newSimDisk(lies string) *simDisk {
-	d := &simDisk{files: vfs.NewCrashableMem(), lies: lies, kept: simRecords{votes: map[string][]byte{}}, seen: simRecords{votes: map[string][]byte{}}}
-	// The data directory is older than any group.
-	if err := errors.Join(d.mkdirAll("/sim"), d.syncDir("/"), d.syncDir("/sim")); err != nil {
+	d := &simDisk{files: vfs.NewCrashableMem(), lies: lies, kept: simRecords{votes: map[string][]byte{}},
+		seen: simRecords{votes: map[string][]byte{}}}
+	// The data directory exists before the groups.
+	if err := errors.Join(d.MkdirAll("/sim"), d.SyncDir("/"), d.SyncDir("/sim")); err != nil {
 		panic(err)
 	}
 	return d
@@ -53,7 +58,7 @@ func (r simRecords) clone() simRecords {
 	return r
 }
 
-// crash is the disk as a loss of power at this moment leaves it.
+// crash returns the disk as a power loss at this moment leaves it.
 func (d *simDisk) crash(rnd *rand.Rand) *simDisk {
 	percent := []int{0, 50, 100}[rnd.IntN(3)]
 	next := newSimDisk(d.lies)
@@ -68,13 +73,13 @@ func (d *simDisk) crash(rnd *rand.Rand) *simDisk {
 	case "log":
 		next.kept.log = next.kept.log[:max(0, len(next.kept.log)-30)]
 	case "votes":
-		delete(next.kept.votes, string(keyVote))
+		delete(next.kept.votes, string(raftlog.KeyVote))
 	}
 	next.seen = next.kept.clone()
 	return next
 }
 
-// note writes something that a crash may undo until sync.
+// note applies a write that a crash may undo until sync.
 func (d *simDisk) note(op func(*simRecords)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -82,7 +87,7 @@ func (d *simDisk) note(op func(*simRecords)) {
 	d.noted = append(d.noted, op)
 }
 
-// sync makes what was noted last for good.
+// sync makes all noted writes permanent.
 func (d *simDisk) sync() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -97,9 +102,9 @@ func (d *simDisk) look(f func(*simRecords)) {
 
 // The files.
 
-func (d *simDisk) database() vfs.FS { return d.files }
+func (d *simDisk) Database() vfs.FS { return d.files }
 
-func (d *simDisk) read(path string) ([]byte, error) {
+func (d *simDisk) Read(path string) ([]byte, error) {
 	f, err := d.files.Open(path)
 	if err != nil {
 		return nil, err
@@ -119,7 +124,7 @@ func (d *simDisk) read(path string) ([]byte, error) {
 	return b[:end], nil
 }
 
-func (d *simDisk) write(path string, body []byte, step func(string)) error {
+func (d *simDisk) Write(path string, body []byte, step func(string)) error {
 	f, err := d.files.Create(path+durable.Suffix, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
@@ -133,12 +138,12 @@ func (d *simDisk) write(path string, body []byte, step func(string)) error {
 		return err
 	}
 	step("renamed")
-	return d.syncDir(filepath.Dir(path))
+	return d.SyncDir(filepath.Dir(path))
 }
 
-func (d *simDisk) open(path string) (io.ReadCloser, error) { return d.files.Open(path) }
+func (d *simDisk) Open(path string) (io.ReadCloser, error) { return d.files.Open(path) }
 
-func (d *simDisk) create(path string) (syncedFile, error) {
+func (d *simDisk) Create(path string) (raftlog.SyncedFile, error) {
 	if _, err := d.files.Stat(path); err == nil {
 		return nil, &fs.PathError{Op: "create", Path: path, Err: fs.ErrExist}
 	}
@@ -149,13 +154,13 @@ func (d *simDisk) create(path string) (syncedFile, error) {
 	return simFile{f}, nil
 }
 
-// simFile leaves what is written to it as it was: with the race detector Pebble's files in
-// memory spoil it on purpose, and a copy to two writers hands it to the second one then.
+// simFile writes a copy of its data. With the race detector, Pebble's in-memory files overwrite the caller's
+// buffer on purpose, and two writers may share it.
 type simFile struct{ vfs.File }
 
 func (f simFile) Write(p []byte) (int, error) { return f.File.Write(slices.Clone(p)) }
 
-func (d *simDisk) list(dir string) ([]fs.FileInfo, error) {
+func (d *simDisk) List(dir string) ([]fs.FileInfo, error) {
 	names, err := d.files.List(dir)
 	if err != nil {
 		return nil, err
@@ -172,7 +177,7 @@ func (d *simDisk) list(dir string) ([]fs.FileInfo, error) {
 	return infos, nil
 }
 
-// simInfo has the name that a directory knows a file by; a hard link's own is another.
+// simInfo has the name by which a directory knows a file. A hard link has its own name.
 type simInfo struct {
 	fs.FileInfo
 	name string
@@ -180,12 +185,13 @@ type simInfo struct {
 
 func (i simInfo) Name() string { return i.name }
 
-func (d *simDisk) exists(path string) bool {
+func (d *simDisk) Exists(path string) bool {
 	switch filepath.Base(path) {
-	case stableName, boltName:
+	case raftlog.StableName, raftlog.BoltName:
 		var made bool
 		d.look(func(r *simRecords) {
-			made = r.stable && filepath.Base(path) == stableName || r.engine && filepath.Base(path) == boltName
+			made = r.stable && filepath.Base(path) == raftlog.StableName || r.engine &&
+				filepath.Base(path) == raftlog.BoltName
 		})
 		return made
 	}
@@ -193,18 +199,22 @@ func (d *simDisk) exists(path string) bool {
 	return err == nil
 }
 
-func (d *simDisk) mkdir(dir string) error {
+func (d *simDisk) Holds(path string) (bool, error) { return d.Exists(path), nil }
+
+func (d *simDisk) OtherLog(string, raftlog.Engine) error { return nil }
+
+func (d *simDisk) Mkdir(dir string) error {
 	if _, err := d.files.Stat(dir); err == nil {
 		return &fs.PathError{Op: "mkdir", Path: dir, Err: fs.ErrExist}
 	}
 	return d.files.MkdirAll(dir, 0o700)
 }
 
-func (d *simDisk) mkdirAll(dir string) error { return d.files.MkdirAll(dir, 0o700) }
+func (d *simDisk) MkdirAll(dir string) error { return d.files.MkdirAll(dir, 0o700) }
 
-func (d *simDisk) removeAll(path string) error { return d.files.RemoveAll(path) }
+func (d *simDisk) RemoveAll(path string) error { return d.files.RemoveAll(path) }
 
-func (d *simDisk) syncDir(dir string) error {
+func (d *simDisk) SyncDir(dir string) error {
 	f, err := d.files.OpenDir(dir)
 	if err != nil {
 		return err
@@ -212,9 +222,9 @@ func (d *simDisk) syncDir(dir string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// Terms and votes. The step after a vote was stored syncs it; a term alone is synced at once.
+// Terms and votes. The step after a vote syncs it. A term alone is synced at once.
 
-func (d *simDisk) stable(string) (stableStore, error) {
+func (d *simDisk) Stable(string) (raftlog.StableStore, error) {
 	d.note(func(r *simRecords) { r.stable = true })
 	d.sync()
 	return simStable{d}, nil
@@ -225,7 +235,7 @@ type simStable struct{ d *simDisk }
 func (s simStable) Set(key, val []byte) error {
 	k, v := string(key), slices.Clone(val)
 	s.d.note(func(r *simRecords) { r.votes[k] = v })
-	if k != string(keyVote) {
+	if k != string(raftlog.KeyVote) {
 		s.d.sync()
 	}
 	return nil
@@ -257,7 +267,7 @@ func (s simStable) Close() error { return nil }
 
 // The log. The step after an append or a deletion syncs it.
 
-func (d *simDisk) log(Options) (logStore, error) {
+func (d *simDisk) Log(string, raftlog.Engine, *slog.Logger) (raftlog.Backend, error) {
 	d.note(func(r *simRecords) { r.engine = true })
 	d.sync()
 	return simLog{d}, nil
@@ -295,7 +305,7 @@ func (s simLog) GetLog(index uint64, l *raft.Log) (err error) {
 
 func (s simLog) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs notes each entry by itself: a crash may tear a batch.
+// StoreLogs notes each entry separately, because a crash may tear a batch.
 func (s simLog) StoreLogs(entries []*raft.Log) error {
 	for _, l := range entries {
 		c := copyEntry(l)

@@ -10,24 +10,27 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/raftfsm/integrity"
+	"github.com/quorate/quorate/raftfsm/transport"
 )
 
-// simNet joins the servers of a simulation. Every message takes virtual time; a few take
-// so long that their sender has given up, and arrive nevertheless. What is sent over a link
-// that is cut vanishes: nobody is told, the sender waits in vain.
+// simNet connects the servers of a simulation. Every message takes virtual time. A few take so long that the
+// sender has given up when they arrive. A message sent over a cut link vanishes, and its sender waits until its
+// time-out.
 type simNet struct {
-	work sync.WaitGroup // messages under way
-	calm bool           // none is late
+	work sync.WaitGroup // messages in flight
+	calm bool           // no message is late
 
 	mu    sync.Mutex
 	rnd   *rand.Rand
 	cut   map[link]bool
-	wires map[raft.ServerID]*simWire // of servers that run
+	wires map[raft.ServerID]*simWire // of running servers
 }
 
-var errRefused = errors.New("nobody listens there")
+var errRefused = errors.New("no server is connected there")
 
-// after waits for d of the bubble's time.
+// after waits for d of virtual time.
 func after(d time.Duration) { <-time.After(d) }
 
 func (n *simNet) delay() time.Duration {
@@ -58,7 +61,7 @@ func (n *simNet) whole(from, to raft.ServerID) bool {
 	return !n.cut[link{from, to}]
 }
 
-// join puts a server on the net, in the place of its former life.
+// join connects a server, in place of its earlier incarnation.
 func (n *simNet) join(id raft.ServerID) *simWire {
 	w := &simWire{net: n, id: id, consumer: make(chan raft.RPC), down: make(chan struct{})}
 	n.mu.Lock()
@@ -67,7 +70,7 @@ func (n *simNet) join(id raft.ServerID) *simWire {
 	return w
 }
 
-// leave takes a life of a server off the net at once.
+// leave disconnects an incarnation of a server at once.
 func (n *simNet) leave(w *simWire) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -83,26 +86,26 @@ func (n *simNet) wire(id raft.ServerID) *simWire {
 	return n.wires[id]
 }
 
-// simWire is the transport of one life of a server.
+// simWire is the transport of one incarnation of a server.
 type simWire struct {
 	net      *simNet
 	id       raft.ServerID
 	consumer chan raft.RPC
-	down     chan struct{} // closed when the server has crashed or was stopped
+	down     chan struct{} // closed when the server has crashed or stopped
 
 	mu        sync.Mutex
 	heartbeat func(raft.RPC)
-	group     *Group // once it is open
+	group     *Group // set once the group is open
 }
 
 var (
-	_ raft.Transport   = (*simWire)(nil)
-	_ raft.WithPreVote = (*simWire)(nil)
-	_ Confirmer        = (*simWire)(nil)
-	_ Replicas         = (*simWire)(nil)
+	_ raft.Transport     = (*simWire)(nil)
+	_ raft.WithPreVote   = (*simWire)(nil)
+	_ Confirmer          = (*simWire)(nil)
+	_ integrity.Replicas = (*simWire)(nil)
 )
 
-const simTimeout = 400 * time.Millisecond // of a request
+const simTimeout = 400 * time.Millisecond // time limit of a request
 
 func (w *simWire) dead() bool {
 	select {
@@ -131,13 +134,13 @@ func (w *simWire) handler() func(raft.RPC) {
 	return w.heartbeat
 }
 
-// reply is what comes back to a sender.
+// reply is the response to a sender.
 type reply[T any] struct {
 	value T
 	err   error
 }
 
-// exchange sends a request and waits for what comes back of it.
+// exchange sends a request and waits for the response.
 func exchange[T any](w *simWire, to raft.ServerID, limit time.Duration, handle func(*simWire) (T, error)) (T, error) {
 	var none T
 	back := make(chan reply[T], 1)
@@ -169,14 +172,14 @@ func exchange[T any](w *simWire, to raft.ServerID, limit time.Duration, handle f
 	}
 }
 
-// rpc is an exchange with the other server's raft.
+// rpc is an exchange with the raft instance of the other server.
 func rpc[T any](w *simWire, to raft.ServerAddress, limit time.Duration, command any, data io.Reader, resp *T) error {
 	got, err := exchange(w, raft.ServerID(to), limit, func(target *simWire) (*T, error) {
 		answer := make(chan raft.RPCResponse, 1)
 		req := raft.RPC{Command: command, Reader: data, RespChan: answer}
 		t := time.NewTimer(limit)
 		defer t.Stop()
-		if a, ok := command.(*raft.AppendEntriesRequest); ok && isHeartbeat(a) && target.handler() != nil {
+		if a, ok := command.(*raft.AppendEntriesRequest); ok && transport.IsHeartbeat(a) && target.handler() != nil {
 			go target.handler()(req)
 		} else {
 			select {
@@ -218,8 +221,9 @@ func (w *simWire) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft
 	return nil, raft.ErrPipelineReplicationNotSupported
 }
 
-func (w *simWire) AppendEntries(_ raft.ServerID, to raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	req := *args // the sender uses it again
+func (w *simWire) AppendEntries(_ raft.ServerID, to raft.ServerAddress, args *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse) error {
+	req := *args // the sender reuses it
 	req.Entries = slices.Clone(args.Entries)
 	for i, l := range req.Entries {
 		req.Entries[i] = copyEntry(l)
@@ -227,26 +231,30 @@ func (w *simWire) AppendEntries(_ raft.ServerID, to raft.ServerAddress, args *ra
 	return rpc(w, to, simTimeout, &req, nil, resp)
 }
 
-func (w *simWire) RequestVote(_ raft.ServerID, to raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+func (w *simWire) RequestVote(_ raft.ServerID, to raft.ServerAddress, args *raft.RequestVoteRequest,
+	resp *raft.RequestVoteResponse) error {
 	return rpc(w, to, simTimeout, args, nil, resp)
 }
 
-func (w *simWire) RequestPreVote(_ raft.ServerID, to raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+func (w *simWire) RequestPreVote(_ raft.ServerID, to raft.ServerAddress, args *raft.RequestPreVoteRequest,
+	resp *raft.RequestPreVoteResponse) error {
 	return rpc(w, to, simTimeout, args, nil, resp)
 }
 
-func (w *simWire) TimeoutNow(_ raft.ServerID, to raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+func (w *simWire) TimeoutNow(_ raft.ServerID, to raft.ServerAddress, args *raft.TimeoutNowRequest,
+	resp *raft.TimeoutNowResponse) error {
 	return rpc(w, to, simTimeout, args, nil, resp)
 }
 
-func (w *simWire) InstallSnapshot(_ raft.ServerID, to raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+func (w *simWire) InstallSnapshot(_ raft.ServerID, to raft.ServerAddress, args *raft.InstallSnapshotRequest,
+	resp *raft.InstallSnapshotResponse, data io.Reader) error {
 	return rpc(w, to, 10*simTimeout, args, &simStream{w, raft.ServerID(to), data}, resp)
 }
 
 func (w *simWire) EncodePeer(_ raft.ServerID, a raft.ServerAddress) []byte { return []byte(a) }
 func (w *simWire) DecodePeer(b []byte) raft.ServerAddress                  { return raft.ServerAddress(b) }
 
-// simStream breaks off when the link is cut or the sender dies.
+// simStream fails when the link is cut or the sender crashes.
 type simStream struct {
 	from *simWire
 	to   raft.ServerID
@@ -260,8 +268,8 @@ func (s *simStream) Read(p []byte) (int, error) {
 	return s.r.Read(p)
 }
 
-// asked is an exchange with the other server's group.
-func asked[T any](w *simWire, to raft.ServerID, question func(*Group) (T, error)) (T, error) {
+// query is an exchange with the group of the other server.
+func query[T any](w *simWire, to raft.ServerID, question func(*Group) (T, error)) (T, error) {
 	return exchange(w, to, simTimeout, func(target *simWire) (T, error) {
 		if g := target.open(); g != nil {
 			return question(g)
@@ -272,15 +280,15 @@ func asked[T any](w *simWire, to raft.ServerID, question func(*Group) (T, error)
 }
 
 func (w *simWire) ConfirmTerm(_ context.Context, server raft.Server, term uint64) error {
-	_, err := asked(w, server.ID, func(g *Group) (any, error) { return nil, g.AnswerConfirm(term) })
+	_, err := query(w, server.ID, func(g *Group) (any, error) { return nil, g.AnswerConfirm(term) })
 	return err
 }
 
-func (w *simWire) Compare(_ context.Context, server raft.Server, index uint64) (Report, error) {
-	return asked(w, server.ID, func(g *Group) (Report, error) { return g.AnswerCompare(index), nil })
+func (w *simWire) Compare(_ context.Context, server raft.Server, index uint64) (integrity.Report, error) {
+	return query(w, server.ID, func(g *Group) (integrity.Report, error) { return g.AnswerCompare(index), nil })
 }
 
-func (w *simWire) AskState(_ context.Context, server raft.Server, ask StateRequest) error {
-	_, err := asked(w, server.ID, func(g *Group) (any, error) { return nil, g.AnswerState(ask) })
+func (w *simWire) AskState(_ context.Context, server raft.Server, ask integrity.StateRequest) error {
+	_, err := query(w, server.ID, func(g *Group) (any, error) { return nil, g.AnswerState(ask) })
 	return err
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// wide is many partitions on the same servers: one simulated cluster for each.
+// wide is many partitions on the same servers, with one simulated cluster per partition.
 type wide struct {
 	parts []*sim
 	size  int
@@ -27,7 +27,7 @@ const (
 	wideServers = 5
 )
 
-// each does something for every partition, all at a time.
+// each runs f for all partitions concurrently.
 func (w *wide) each(f func(i int, s *sim)) {
 	var wg sync.WaitGroup
 	for i, s := range w.parts {
@@ -45,7 +45,7 @@ func (w *wide) failed() error {
 	return nil
 }
 
-// within polls for all partitions together.
+// within polls a condition over all partitions.
 func (w *wide) within(what string, check func() error) time.Duration {
 	begun := time.Now()
 	w.parts[0].within(simBound, what, func() error {
@@ -58,7 +58,7 @@ func (w *wide) within(what string, check func() error) time.Duration {
 	return time.Since(begun)
 }
 
-// leaders counts the partitions that each server leads.
+// leaders counts how many partitions each server leads.
 func (w *wide) leaders() map[raft.ServerID]int {
 	out := map[raft.ServerID]int{}
 	for _, s := range w.parts {
@@ -69,13 +69,14 @@ func (w *wide) leaders() map[raft.ServerID]int {
 	return out
 }
 
-// spread takes one round of the product's policy, as the leaders of a cluster do, and
-// reports whether leaders are spread as evenly as they can be.
+// spread runs one round of the product's placement policy, as the leaders of a cluster do. It returns an error
+// until leaders are spread as evenly as possible.
 func (w *wide) spread() error {
 	now, inputs := time.Now(), []placement.Input{}
 	for i, s := range w.parts {
 		lead, _ := s.leader()
-		in := placement.Input{Group: uint32(i), Voters: wideServers, Leader: string(lead), Now: now, Watching: now.Add(-time.Hour)} //nolint:gosec // 64
+		in := placement.Input{Group: uint32(i), //nolint:gosec // at most 64
+			Voters: wideServers, Leader: string(lead), Now: now, Watching: now.Add(-time.Hour)}
 		alive := s.alive()
 		for _, id := range s.ids() {
 			_, up := alive[id]
@@ -83,8 +84,10 @@ func (w *wide) spread() error {
 			if up {
 				state = placement.Alive
 			}
-			in.Servers = append(in.Servers, placement.Server{ID: string(id), Voter: true, LagKnown: up, SteadySince: now.Add(-time.Minute)})
-			in.Members = append(in.Members, placement.Member{Node: string(id), Server: string(id), State: state, Since: now})
+			in.Servers = append(in.Servers, placement.Server{ID: string(id), Voter: true, LagKnown: up,
+				SteadySince: now.Add(-time.Minute)})
+			in.Members = append(in.Members, placement.Member{Node: string(id), Server: string(id), State: state,
+				Since: now})
 		}
 		inputs = append(inputs, in)
 	}
@@ -95,7 +98,7 @@ func (w *wide) spread() error {
 			if l, ok := w.parts[m.Group].life(raft.ServerID(m.From)); ok {
 				ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 				defer cancel()
-				_ = l.group.Transfer(ctx, raft.ServerID(m.To)) // else the next round does it
+				_ = l.group.Transfer(ctx, raft.ServerID(m.To)) // on an error the next round retries
 			}
 		})
 	}
@@ -106,7 +109,7 @@ func (w *wide) spread() error {
 	return w.led()
 }
 
-// led reports whether every partition has a leader that writes.
+// led reports whether every partition has a leader that accepts writes.
 func (w *wide) led() error {
 	for i, s := range w.parts {
 		if _, g := s.leader(); g == nil {
@@ -154,9 +157,12 @@ func (w *wide) even(t *testing.T, servers int) {
 	}
 }
 
-// Raft, Pebble and the policy are the product's; which server asks the policy, and when, is
-// the business of package node, which is not in here.
-func TestSixtyFourPartitionsAreSpreadOverFiveServersAndOutliveOne(t *testing.T) {
+// Raft, Pebble and the placement policy are the product's. Package node, which decides when the policy runs on
+// which server, is not part of this test.
+func TestSimulation_SixtyFourPartitionsSurviveServerLoss(t *testing.T) {
+	if testing.Short() {
+		t.Skip("simulates whole clusters")
+	}
 	cache := pebble.NewCache(32 << 20)
 	defer cache.Unref()
 	w := &wide{size: wideServers}
@@ -164,7 +170,8 @@ func TestSixtyFourPartitionsAreSpreadOverFiveServersAndOutliveOne(t *testing.T) 
 	for i := range wideParts {
 		s := newSim(seed+uint64(i), simBreak{})
 		s.cache = cache
-		s.timing = Timing{Heartbeat: 3 * time.Second, Election: 3 * time.Second, Commit: 200 * time.Millisecond, SnapshotPoll: 5 * time.Second, ExpiryEvery: 5 * time.Second}
+		s.timing = Timing{Heartbeat: 3 * time.Second, Election: 3 * time.Second, Commit: 200 * time.Millisecond,
+			SnapshotPoll: 5 * time.Second, ExpiryEvery: 5 * time.Second}
 		w.parts = append(w.parts, s)
 	}
 	var virtual time.Duration
@@ -192,7 +199,8 @@ func (w *wide) play(t *testing.T) {
 		w.save("a write after forming", "formed")
 		took := w.within("leaders are spread", w.spread)
 		w.even(t, w.size)
-		t.Logf("spread within %s; %d goroutines for %d replicas", took.Round(time.Millisecond), runtime.NumGoroutine(), w.size*wideParts)
+		t.Logf("spread within %s; %d goroutines for %d replicas", took.Round(time.Millisecond), runtime.NumGoroutine(),
+			w.size*wideParts)
 
 		const lost = "s2"
 		w.each(func(_ int, s *sim) { s.crash(lost) })

@@ -1,43 +1,50 @@
 package group
 
 import (
+	"fmt"
+
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/integrity"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+	"github.com/quorate/quorate/raftfsm/snapshot"
 )
 
-// Status is a snapshot of a group for operators and metrics. Numbers are read one after
-// the other, not at one instant.
+// Status describes a group for operators and metrics. Its fields are read one after the other, not at one
+// instant.
 type Status struct {
 	ID            uint32
 	State         string // leader, follower, candidate, shutdown
 	Leader        raft.ServerID
 	Term          uint64
 	CommitIndex   uint64
-	AppliedIndex  uint64 // the machine reflects every entry up to here (raft's own number runs ahead of it)
+	AppliedIndex  uint64 // every entry up to here is applied (raft's own number is ahead of it)
 	LastIndex     uint64
 	SnapshotIndex uint64
-	LogBytes      uint64 // appended since the last snapshot, to within 256 KiB
+	LogBytes      uint64 // appended since the last snapshot, accurate to 256 KiB
 	Servers       []raft.Server
 	CaughtUp      bool
-	Doubt         *Doubt // why this replica serves nothing; nil = it does
-	Damaged       bool   // the last check found stored records that are not what was applied
-	SlowDisk      bool   // log writes take long here
+	Doubt         *snapshot.Doubt // why this replica serves no requests; nil = it serves
+	Damaged       bool            // the last verification found damaged records
+	SlowDisk      bool            // log writes are slow here
 	Machine       kv.Stats
 }
 
-// Status describes the group now.
+// Status returns the current status of the group.
 func (g *Group) Status() Status {
-	snap, commit, applied := g.disk.snaps.index(), g.raft.CommitIndex(), g.Machine().Applied()
-	if applied >= g.disk.logs.tail.lastVisible(commit, g.disk.fsm.floor.Load()) {
-		applied = max(applied, commit) // what follows are raft's own entries, which the machine never sees
+	snap, commit, applied := g.disk.snaps.Index(), g.raft.CommitIndex(), g.Machine().Applied()
+	if applied >= g.disk.logs.LastVisible(commit, g.disk.fsm.Floor()) {
+		applied = max(applied, commit) // the remaining entries are raft's own, which never reach the machine
 	}
-	_, slow := g.disk.pace.state()
+	_, slow := g.disk.pace.State()
 	return Status{
 		ID: g.opts.ID, State: stateName(g.raft.State()), Leader: g.Leader(), Term: g.raft.CurrentTerm(),
 		CommitIndex: commit, AppliedIndex: applied, LastIndex: g.LastIndex(), SnapshotIndex: snap,
-		LogBytes: g.disk.logs.tail.since(snap + 1), Servers: g.raft.GetConfiguration().Configuration().Servers,
-		CaughtUp: g.CaughtUp(), Doubt: g.Doubt(), Damaged: g.damaged.Load(), SlowDisk: slow, Machine: g.Machine().Stats(),
+		LogBytes: g.disk.logs.BytesSince(snap + 1), Servers: g.raft.GetConfiguration().Configuration().Servers,
+		CaughtUp: g.CaughtUp(), Doubt: g.Doubt(), Damaged: g.disk.fsm.Damaged.Load(), SlowDisk: slow,
+		Machine: g.Machine().Stats(),
 	}
 }
 
@@ -64,3 +71,52 @@ func (s *Status) Voters() int {
 	}
 	return n
 }
+
+// Retire permanently stops Raft for this group: the server follows no leader, does not vote and starts no
+// election. Files stay open until Close, so Status still works. Idempotent.
+func (g *Group) Retire() error { return g.raft.Shutdown().Error() }
+
+// Committed returns the newest log index that this server knows to be committed.
+func (g *Group) Committed() uint64 { return g.raft.CommitIndex() }
+
+// Doubt returns why the state of this server is not trusted; nil if it is trusted.
+func (g *Group) Doubt() *snapshot.Doubt { return g.disk.fsm.Doubt() }
+
+// Trusted returns nil if the local machine may serve reads and results of writes. Otherwise it returns the reason.
+// A reader must call it after the read, and afterwards check that Machine still returns the machine that was read.
+// The order matters, because a doubt ends after the machine is replaced.
+func (g *Group) Trusted() error {
+	d := g.Doubt()
+	if d == nil {
+		return nil
+	}
+	hint := "other servers answer meanwhile; the server recovers by itself, see 'quorate status'"
+	if d.Cause == snapshot.Split {
+		hint = "bring all voters up; see 'a partition is split' in docs/troubleshooting.md"
+	}
+	return &fault.Error{Code: fault.Unavailable, Op: "group.Trusted", Hint: hint,
+		Msg: fmt.Sprintf("the replica of group %d on this server has taken itself out: %s", g.opts.ID, d.Describe())}
+}
+
+// AnswerCompare answers another server's query for the state here at index.
+func (g *Group) AnswerCompare(index uint64) integrity.Report { return g.integrity.AnswerCompare(index) }
+
+// AnswerState accepts a request of another server for this server's state. Another goroutine sends the state, one
+// transfer at a time. AnswerState returns fault.Unavailable if this server's state is in doubt or has not reached
+// the requested index, if a transfer is already in progress, or if the group is closing.
+func (g *Group) AnswerState(ask integrity.StateRequest) error { return g.integrity.AnswerState(ask) }
+
+// Recall answers Witnesses.Recall for another server.
+func (g *Group) Recall(server raft.ServerID, now raftlog.Seen) raftlog.Seen {
+	g.witness.Meet(server)
+	return g.witness.Note(server, now)
+}
+
+// SeenOf returns what this server has seen of another server.
+func (g *Group) SeenOf(server string) raftlog.Seen {
+	return g.witness.Note(raft.ServerID(server), raftlog.Seen{})
+}
+
+// Meet makes this server ask another server what it has seen of this one. The other server need not be in the
+// configuration known here: if the local data is an old copy, it may be older than the membership of that server.
+func (g *Group) Meet(server raft.ServerID) { g.witness.Meet(server) }

@@ -4,22 +4,21 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/integrity"
 )
 
-// Transfer hands leadership to a voter; the zero id chooses one that has every entry. It
-// first waits, for at most an election time-out, until the voter has said that it has
-// everything, and lets proposals wait meanwhile; conflict if it does not get there.
+// Transfer hands leadership to a voter. If the given id is empty, Transfer chooses the voter. It first waits,
+// for at most an election timeout, until the voter has confirmed that it has every entry. Meanwhile new proposals
+// wait in the queue. Transfer returns fault.Conflict if the voter does not catch up in time.
 //
-// The wait is ours because raft's own can end badly: where a voter does not answer, each
-// hand-over leaves a request behind in a channel of one slot, and the next one waits at that
-// channel, with all writes of this server refused, for somebody who may have left for good
-// (leadershipTransfer in raft.go; it must be asked only for a voter that needs no entry).
+// Raft's own wait can block forever. Each transfer to a voter that does not answer leaves a request in a channel
+// of capacity 1. The next transfer blocks on that channel, and raft refuses all writes meanwhile
+// (leadershipTransfer in raft.go). So Transfer starts raft's transfer only for a voter that needs no more entries.
 func (g *Group) Transfer(ctx context.Context, to raft.ServerID) error {
 	if g.raft.State() == raft.Leader {
 		defer g.proposer.pause()()
@@ -31,11 +30,13 @@ func (g *Group) Transfer(ctx context.Context, to raft.ServerID) error {
 	if to == "" {
 		return g.change(ctx, "hand leadership over", g.raft.LeadershipTransfer())
 	}
-	return g.change(ctx, "hand leadership to "+string(to), g.raft.LeadershipTransferToServer(to, raft.ServerAddress(to)))
+	return g.change(ctx, "hand leadership to "+string(to), g.raft.LeadershipTransferToServer(to,
+		raft.ServerAddress(to)))
 }
 
-// level waits until to, or where it is zero any other voter, says that it has all entries of
-// this leader. A leader that leads no more is left to raft, which says so.
+// level waits until a voter has confirmed that it has all entries of this leader, and returns its id. The
+// parameter to is the id of that voter. If to is empty, level waits for any other voter. If this server no longer
+// leads, level returns without an error, because raft's transfer reports that error.
 func (g *Group) level(ctx context.Context, to raft.ServerID) (raft.ServerID, error) {
 	begun := time.Now()
 	var able []raft.ServerID
@@ -45,16 +46,16 @@ func (g *Group) level(ctx context.Context, to raft.ServerID) (raft.ServerID, err
 			able = append(able, s.ID)
 		}
 	}
-	if len(able) == 0 && to != "" { // raft would hand it to a replica, which nobody elects
+	if len(able) == 0 && to != "" { // raft would transfer to a non-voter, which can never be elected
 		return "", g.cannotTransfer("it is no other voter", to)
 	}
 	limit := time.NewTimer(g.opts.Timing.Election)
 	defer limit.Stop()
 	for len(able) > 0 && g.raft.State() == raft.Leader {
-		moved, changed := g.guard.acked.moved.wait(), g.changed.wait()
+		moved, changed := g.guard.Moved(), g.changed.Wait()
 		term, last := g.raft.CurrentTerm(), g.raft.LastIndex()
 		for _, id := range able {
-			if g.guard.acked.has(id, term, last, begun) {
+			if g.guard.UpTo(id, term, last, begun) {
 				return id, nil
 			}
 		}
@@ -64,7 +65,8 @@ func (g *Group) level(ctx context.Context, to raft.ServerID) (raft.ServerID, err
 		case <-limit.C:
 			return "", g.cannotTransfer("it did not get all entries within "+g.opts.Timing.Election.String(), to)
 		case <-ctx.Done():
-			return "", &fault.Error{Code: fault.Timeout, Op: "group.Transfer", Msg: "leadership was not handed over in time", Err: ctx.Err()}
+			return "", &fault.Error{Code: fault.Timeout, Op: "group.Transfer",
+				Msg: "the leadership transfer did not finish in time", Err: ctx.Err()}
 		case <-g.stop:
 			return "", errClosing()
 		}
@@ -74,36 +76,63 @@ func (g *Group) level(ctx context.Context, to raft.ServerID) (raft.ServerID, err
 
 func (g *Group) cannotTransfer(why string, to raft.ServerID) error {
 	return &fault.Error{Code: fault.Conflict, Op: "group.Transfer",
-		Msg: fmt.Sprintf("group %d: cannot hand leadership to %s: %s", g.opts.ID, cmp.Or(string(to), "any other voter"), why)}
+		Msg: fmt.Sprintf("group %d: cannot hand leadership to %s: %s", g.opts.ID, cmp.Or(string(to), "any other voter"),
+			why)}
 }
 
-// acked is how far the log of each follower is known to be that of this leader.
-type acked struct {
-	moved *signal
+// quickerFactor is how many times faster the disk of the next leader must be.
+const quickerFactor = 3
 
-	mu   sync.Mutex
-	upTo map[raft.ServerID]ack
+// quicker chooses the voter with the fastest disk, for a leader whose disk is slow. own is the median duration of
+// log writes here. quicker returns the voter's id and its median. It returns an empty id if no voter is faster by
+// quickerFactor.
+func quicker(own time.Duration, answers []integrity.Answer) (to raft.ServerID, median time.Duration) {
+	for _, a := range answers {
+		r := a.Report
+		if a.Err != nil || a.Server.Suffrage != raft.Voter || r.Doubted || r.Slow || r.Append == 0 ||
+			r.Append*quickerFactor > own {
+			continue
+		}
+		if to == "" || r.Append < median {
+			to, median = a.Server.ID, r.Append
+		}
+	}
+	return to, median
 }
 
-// ack is what a follower said to the leader of a term.
-type ack struct {
-	Position
-	at time.Time
+// relieve transfers leadership if the disk of this server has become slow and another voter has a faster one. It
+// does so at most once per Timing.HandOver.
+func (g *Group) relieve(now time.Time) {
+	own, slow := g.disk.pace.State()
+	g.obs.diskSlow.Set(boolFloat(slow))
+	if !slow || !g.Leading() || g.Doubt() != nil || !g.relieved.IsZero() &&
+		now.Sub(g.relieved) < g.opts.Timing.HandOver {
+		return
+	}
+	g.relieved = now
+	to, median := quicker(own, g.integrity.Ask(0))
+	if to == "" {
+		g.obs.handOverNone.Inc()
+		g.opts.Logger.Warn("the disk is slow, and no other voter is known to have a faster one: leadership stays here",
+			"group", g.opts.ID,
+			"median_append", own, "bound", g.opts.Timing.SlowAppend, "dir", g.opts.Dir)
+		return
+	}
+	g.opts.Logger.Warn("the disk is slow: leadership is transferred to a voter with a faster one", "group", g.opts.ID,
+		"median_append", own, "bound", g.opts.Timing.SlowAppend, "dir", g.opts.Dir, "to", string(to),
+		"its_median_append", median)
+	if err := (follower{g}).HandOver(to); err != nil {
+		g.obs.handOverFailed.Inc()
+		g.opts.Logger.Warn("leadership transfer failed; it is tried again later", "group", g.opts.ID,
+			"to", string(to), "error", err)
+		return
+	}
+	g.obs.handOvers.Inc()
 }
 
-func newAcked() *acked { return &acked{moved: newSignal(), upTo: map[raft.ServerID]ack{}} }
-
-func (a *acked) note(id raft.ServerID, term, index uint64) {
-	a.mu.Lock()
-	a.upTo[id] = ack{Position{Term: term, Index: index}, time.Now()}
-	a.mu.Unlock()
-	a.moved.fire()
-}
-
-// has reports whether id has said, not before since, that it has the entries up to index.
-func (a *acked) has(id raft.ServerID, term, index uint64, since time.Time) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	p := a.upTo[id]
-	return p.Term == term && p.Index >= index && !p.at.Before(since)
+func boolFloat(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// inCluster plays f in virtual time with a cluster of three voters, in which no message is
-// late unless f sees to it.
+// inCluster runs f in virtual time with a cluster of three voters. No message is late unless f arranges it.
 func inCluster(t *testing.T, b simBreak, f func(t *testing.T, s *sim, id raft.ServerID, lead *Group)) {
 	t.Helper()
 	inSim(t, newSim(1, b), f)
@@ -43,14 +42,14 @@ func inSim(t *testing.T, s *sim, f func(t *testing.T, s *sim, id raft.ServerID, 
 	must(t, s.failed())
 }
 
-// others are the servers beside id.
+// others returns all servers except id.
 func (s *sim) others(id raft.ServerID) []raft.ServerID {
 	return slices.DeleteFunc(s.ids(), func(o raft.ServerID) bool { return o == id })
 }
 
-// Raft's own hand-over to a voter that does not answer leaves something behind each time, and
-// with it, sooner or later, a leader that refuses all writes.
-func TestAHandOverThatCannotBeDoneLeavesALeaderThatWorks(t *testing.T) {
+// Raft's own transfer to a voter that does not answer leaves a request behind each time. Sooner or later the
+// leader then refuses all writes.
+func TestTransfer_FailureLeavesWorkingLeader(t *testing.T) {
 	inCluster(t, simBreak{}, func(t *testing.T, s *sim, id raft.ServerID, lead *Group) {
 		other := s.others(id)[0]
 		s.cut(func(from, to raft.ServerID) bool { return from == other || to == other })
@@ -60,20 +59,20 @@ func TestAHandOverThatCannotBeDoneLeavesALeaderThatWorks(t *testing.T) {
 			put(t, lead, "k", "goes on")
 		}
 		if lead.raft.State() != raft.Leader {
-			t.Error("leadership is lost")
+			t.Error("the leader stepped down")
 		}
 		s.net.heal()
-		s.within(simBound, "handing over after all", func() error { return lead.Transfer(context.Background(), other) })
+		s.within(simBound, "a later transfer", func() error { return lead.Transfer(context.Background(), other) })
 		l, _ := s.life(other)
-		s.within(simBound, "the other one leads", func() error {
+		s.within(simBound, "the chosen voter leads", func() error {
 			_, err := l.group.ProposeRequest(context.Background(), setRequest("k", "led"), Committed)
 			return err
 		})
 	})
 }
 
-// A replica is not handed leadership, which raft would do.
-func TestLeadershipIsHandedToVotersOnly(t *testing.T) {
+// Raft's own transfer would choose a non-voter as well.
+func TestTransfer_ChoosesOnlyVoters(t *testing.T) {
 	inCluster(t, simBreak{}, func(t *testing.T, s *sim, id raft.ServerID, lead *Group) {
 		other := s.others(id)[0]
 		_, index := lead.Servers()
@@ -85,8 +84,8 @@ func TestLeadershipIsHandedToVotersOnly(t *testing.T) {
 	})
 }
 
-// Nobody but a voter that has everything is chosen.
-func TestLeadershipGoesToAVoterThatHasEverything(t *testing.T) {
+// Transfer chooses only a voter that has every entry.
+func TestTransfer_ChoosesVoterWithEveryEntry(t *testing.T) {
 	inCluster(t, simBreak{}, func(t *testing.T, s *sim, id raft.ServerID, lead *Group) {
 		others := s.others(id)
 		s.cut(func(from, to raft.ServerID) bool { return from == others[0] || to == others[0] })

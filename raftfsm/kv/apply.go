@@ -10,13 +10,13 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// Apply applies committed entries in order, in one Pebble batch together with the
-// applied index (steps of a restore in batches of their own), and returns one result for each. Entries it holds already are skipped.
-// It is for one goroutine at a time. Nothing is on disk before the next flush.
+// Apply applies committed entries in order and returns one result for each. It skips entries that were applied
+// before. All changes and the applied index go into one Pebble batch. A step of a restore gets a batch of its own.
+// Apply does not flush: the changes are durable after the next Flush. Only one goroutine at a time may call Apply.
 //
-// At an entry that cannot be decoded the machine halts: the entries before it are
-// applied, it and all after it get the error, as does every later Apply, and Options.Fatal
-// is told. When storage fails, none of the entries is applied and the machine is broken.
+// At an entry that cannot be decoded the machine halts. The entries before it are applied. The result of that
+// entry and of every later one is the error, also in later calls, and Options.Fatal is called. When storage fails,
+// Apply applies none of the entries and the machine is broken.
 func (m *Machine) Apply(entries []Entry) []EntryResult {
 	out := make([]EntryResult, len(entries))
 	if !m.gate.enter() {
@@ -36,7 +36,7 @@ func (m *Machine) Apply(entries []Entry) []EntryResult {
 	return out
 }
 
-// refuse answers err to every entry that was not skipped.
+// refuse sets err as the result of every entry that was not applied before.
 func refuse(out []EntryResult, err error) {
 	for i := range out {
 		if !out[i].Skipped {
@@ -45,7 +45,7 @@ func refuse(out []EntryResult, err error) {
 	}
 }
 
-// apply returns the errors of storage. An entry that cannot be decoded halts the machine.
+// apply returns storage errors. An entry that cannot be decoded halts the machine.
 func (m *Machine) apply(entries []Entry, out []EntryResult) (err error) {
 	w := m.writer
 	w.begin()
@@ -91,7 +91,8 @@ func decode(e *Entry) (command.Batch, *fault.Error) {
 	if err == nil {
 		return b, nil
 	}
-	hint := "the log of this replica is damaged: remove its data and let it be copied from the others, or restore a backup"
+	hint := "the log of this replica is damaged: remove its data so that it is copied from the others, or restore " +
+		"a backup"
 	if fault.Is(err, fault.Unimplemented) {
 		hint = "run a version that understands it; nothing of it was applied"
 	}
@@ -102,7 +103,7 @@ func decode(e *Entry) (command.Batch, *fault.Error) {
 	}
 }
 
-// commit makes the changes of this Apply visible, as one.
+// commit makes the changes of this Apply visible at once.
 func (m *Machine) commit() error {
 	if err := m.install(); err != nil {
 		return err
@@ -114,8 +115,8 @@ func (m *Machine) commit() error {
 	return nil
 }
 
-// install puts the changes into the database. Before that it announces their time and
-// index: readers must never find a change of which they could not know these.
+// install writes the changes to the database. It first publishes the time and index of the changes: a reader that
+// finds a change in the database must also find its time and index.
 func (m *Machine) install() error {
 	w := m.writer
 	w.terms.save(&w.txn)
@@ -124,7 +125,7 @@ func (m *Machine) install() error {
 	w.txn.set(sumKey(), w.sums.append(nil, &w.meta))
 	m.ahead.Store(w.meta.clock)
 	m.visible.Store(w.meta.applied)
-	m.tables.Store(uint32(w.meta.tables())) // before the data of the other set can be missing
+	m.tables.Store(uint32(w.meta.tables())) // before data of the other set is deleted
 	if err := w.txn.commit(); err != nil {
 		return err
 	}
@@ -132,8 +133,7 @@ func (m *Machine) install() error {
 	return nil
 }
 
-// writer holds the newest state, which readers see once it is published, and what one
-// Apply has changed so far.
+// writer holds the newest state and the changes of the current Apply. Readers see the state once it is published.
 type writer struct {
 	meta     meta
 	bounds   bounds
@@ -146,13 +146,13 @@ type writer struct {
 	sums     sums
 	period   uint64   // see Options.MarkPeriod
 	marks    []Mark   // of this Apply
-	trace    []byte   // of one entry: what goes into the rolling hash
-	slab     []uint64 // for revisions
+	trace    []byte   // of one entry: input of the rolling hash
+	slab     []uint64 // shared memory for revisions
 	key      []byte   // scratch
 }
 
-// bounds limit what the machine remembers. They are part of the format: every replica
-// must forget the same things at the same entry. Tests make them small.
+// bounds limit how many results the machine remembers. They are part of the format: every replica must forget the
+// same results at the same entry. Tests use small bounds.
 type bounds struct {
 	window  uint64 // sequence numbers of one origin that may be open
 	origins int
@@ -167,7 +167,7 @@ const (
 	maxClientResults = 1_000_000
 )
 
-// newWriter keeps up to so many bytes of rows.
+// newWriter returns a writer that caches rows of up to rowBytes bytes.
 func newWriter(db *pebble.DB, last meta, rowBytes uint64) *writer {
 	return &writer{
 		rows:    rows{recent: recent{limit: int(rowBytes / 2)}}, //nolint:gosec // a part of a memtable
@@ -190,8 +190,8 @@ func (w *writer) end() error {
 	return w.txn.end()
 }
 
-// entry applies one entry. An entry without a command only moves the index: whether a
-// replica sees it depends on its snapshots, so the hash leaves it out.
+// entry applies one entry. An entry without a command only advances the applied index and is not hashed: a replica
+// that installed a snapshot may not see such an entry.
 func (w *writer) entry(e *Entry, b *command.Batch) ([]Result, error) {
 	before := w.meta.clock
 	w.meta.clock = max(w.meta.clock, b.Stamp)
@@ -199,7 +199,7 @@ func (w *writer) entry(e *Entry, b *command.Batch) ([]Result, error) {
 	results := make([]Result, len(b.Requests))
 	for i := range b.Requests {
 		if r := &b.Requests[i]; r.Kind == command.KindRestore && len(b.Requests) > 1 {
-			results[i] = Result{Outcome: Rejected, Index: e.Index} // no leader proposes that
+			results[i] = Result{Outcome: Rejected, Index: e.Index} // a leader never proposes that
 			continue
 		}
 		if err := w.request(e.Index, &b.Requests[i], &results[i]); err != nil {
@@ -216,10 +216,10 @@ func (w *writer) entry(e *Entry, b *command.Batch) ([]Result, error) {
 	return results, nil
 }
 
-// traceHead is the room for the hash before, the index and the hash of the entry.
+// traceHead is the size of the previous hash, the index and the hash of the entry.
 const traceHead = 3 * 8
 
-// chain moves the rolling hash over one entry and its results.
+// chain adds one entry and its results to the rolling hash.
 func (w *writer) chain(e *Entry) {
 	binary.BigEndian.PutUint64(w.trace, w.meta.hash)
 	binary.BigEndian.PutUint64(w.trace[8:], e.Index)
@@ -227,7 +227,7 @@ func (w *writer) chain(e *Entry) {
 	w.meta.hash = xxhash.Sum64(w.trace)
 }
 
-// request decides one request, or finds how it was decided before.
+// request decides one request, or returns the remembered result if it was decided before.
 func (w *writer) request(index uint64, r *command.Request, res *Result) error {
 	o, known, err := w.recall(index, r.ID, res)
 	if err != nil {
@@ -263,12 +263,12 @@ func (w *writer) decide(r *command.Request, res *Result) error {
 		return w.restore(r, res)
 	case command.KindFormat:
 		w.meta.level = max(w.meta.level, uint64(r.Limit))
-	case command.KindTick: // the stamp has moved the clock
+	case command.KindTick: // the stamp has already moved the clock
 	}
 	return nil
 }
 
-// numbers hands out zeroed slices for revisions from shared blocks.
+// numbers returns a zeroed slice for revisions, cut from a shared block.
 func (w *writer) numbers(n int) []uint64 {
 	if n > len(w.slab) {
 		w.slab = make([]uint64, max(n, 256))
@@ -285,7 +285,7 @@ func flag(b bool) byte {
 	return 0
 }
 
-// later returns t+d, or the greatest time if that is beyond it.
+// later returns t+d, or the largest time on overflow.
 func later(t, d uint64) uint64 {
 	if t > never-d {
 		return never

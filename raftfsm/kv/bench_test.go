@@ -28,7 +28,7 @@ func benchMachine(b *testing.B) *kv.Machine {
 	return m
 }
 
-// encodeSets makes one entry of n sets, each a request of its own as the proposer makes it.
+// encodeSets makes one entry of n sets, each a request of its own.
 func encodeSets(b *testing.B, stamp uint64, n int, key func(int) string, size int) []byte {
 	batch := command.Batch{Stamp: stamp}
 	for i := range n {

@@ -8,18 +8,18 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// Client results live in the database only: there may be a million. They are numbered in
-// the order in which they were made, which is that in which they expire, so the oldest is
-// always found by its number and no order has to be searched.
+// Client results live in the database only, because there may be a million. They are numbered in
+// the order in which they were made. That is also the order in which they expire, so the oldest
+// is found by its number, without a search.
 
 // clientFormat is the first byte of the records of both client tables.
 const clientFormat = 1
 
 var errClient error = formError("client result of an unknown form")
 
-// clientRow is what a client id stands for. The zero row is that of an unknown one.
+// clientRow is the record of a client id. The zero row is that of an unknown id.
 type clientRow struct {
-	number      uint64 // place in the queue
+	number      uint64 // position in the queue
 	expireAt    uint64
 	fingerprint uint64
 	index       uint64
@@ -32,7 +32,7 @@ type clientItem struct {
 	key      string // of the row in the table of clients
 }
 
-// clientOverlay is what one Apply changed of the client tables.
+// clientOverlay is what the current Apply changed in the client tables.
 type clientOverlay struct {
 	rows  map[string]clientRow
 	queue map[uint64]clientItem
@@ -95,8 +95,8 @@ func (w *writer) rememberClient(key string, content uint64, res *Result) error {
 	return nil
 }
 
-// forgetClient takes the oldest item from the queue, and its row unless the id has been
-// used anew since.
+// forgetClient removes the oldest item from the queue of client results. It also removes the client result itself,
+// unless the client id has been used again since the item was queued.
 func (w *writer) forgetClient() error {
 	number := w.meta.clientFirst
 	item, err := w.clientItem(number)
@@ -180,8 +180,8 @@ func parseClientItem(b []byte) (clientItem, error) {
 	return clientItem{expireAt: binary.BigEndian.Uint64(b[1:]), key: string(b[9:])}, nil
 }
 
-// fingerprint tells requests with the same client id apart: it covers every field of
-// every operation. It is in the database and must not change.
+// fingerprint returns a hash of every field of every operation. It distinguishes requests that use the same client
+// id. It is stored in the database, so the function must not change.
 func fingerprint(ops []command.Op) uint64 {
 	d := xxhash.New()
 	var n [8]byte

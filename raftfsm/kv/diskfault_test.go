@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-func TestAFullDiskLosesNothingAndRecovers(t *testing.T) {
+func TestFullDisk_LosesNothingAndRecovers(t *testing.T) {
 	disk := &faultyDisk{file: ".sst"}
 	fs := vfs.NewCrashableMem()
 	o := options(t, errorfs.Wrap(fs, disk))
@@ -44,7 +44,7 @@ func TestAFullDiskLosesNothingAndRecovers(t *testing.T) {
 	if n := <-waits; n < 1 {
 		t.Errorf("Backoff was given %d failures", n)
 	}
-	r.do(2, write(set("l", "1"))) // memory has room, so applying goes on
+	r.do(2, write(set("l", "1"))) // memory has room, so Apply succeeds
 	r.wantValue("k", "1")
 	left := reopen(t, fs.CrashClone(vfs.CrashCloneCfg{}))
 	if left.Applied() != 0 {
@@ -68,7 +68,7 @@ func TestAFullDiskLosesNothingAndRecovers(t *testing.T) {
 	again.check()
 }
 
-func TestStorageThatKeepsFailingStopsTheMachine(t *testing.T) {
+func TestMachine_StopsWhenStorageKeepsFailing(t *testing.T) {
 	disk := &faultyDisk{file: ".sst"}
 	r := rigOn(t, errorfs.Wrap(vfs.NewMem(), disk))
 	r.do(1, write(set("k", "1")))
@@ -88,7 +88,7 @@ func TestStorageThatKeepsFailingStopsTheMachine(t *testing.T) {
 	disk.on.Store(false) // lets Pebble end its work
 }
 
-func TestAFailedManifestStopsTheMachineAndLosesNothingStored(t *testing.T) {
+func TestManifestFailure_StopsMachineAndKeepsStoredData(t *testing.T) {
 	disk := &faultyDisk{file: "MANIFEST"}
 	fs := vfs.NewCrashableMem()
 	r := rigOn(t, errorfs.Wrap(fs, disk))
@@ -101,7 +101,7 @@ func TestAFailedManifestStopsTheMachineAndLosesNothingStored(t *testing.T) {
 	}
 	told := <-r.fatal.ch
 	if f, ok := fault.As(told); !ok || f.Hint == "" || !strings.Contains(f.Error(), "MANIFEST") {
-		t.Errorf("Fatal was told %v, want the file and the mend", told)
+		t.Errorf("Fatal got %v, want the file and a hint", told)
 	}
 	if err := r.Close(); err == nil {
 		t.Error("Close of a machine whose engine gave up has no error")
@@ -119,7 +119,7 @@ func TestAFailedManifestStopsTheMachineAndLosesNothingStored(t *testing.T) {
 	left.check()
 }
 
-func TestACreationOnAFullDiskReturnsItsError(t *testing.T) {
+func TestCreate_OnFullDiskReturnsError(t *testing.T) {
 	for _, file := range []string{"MANIFEST", ".sst"} {
 		disk := &faultyDisk{file: file}
 		disk.on.Store(true)
@@ -134,16 +134,16 @@ func TestACreationOnAFullDiskReturnsItsError(t *testing.T) {
 	}
 }
 
-func TestPebbleGivingUpStopsItsGoroutineForEver(t *testing.T) {
+func TestPebbleFatal_BlocksItsGoroutine(t *testing.T) {
 	r := newRig(t)
 	returned := make(chan struct{})
 	go func() {
 		defer close(returned)
-		kv.PebbleFatal(r.Machine, "the sky fell")
+		kv.PebbleFatal(r.Machine, "simulated failure")
 	}()
 	told := <-r.fatal.ch
-	if !strings.Contains(told.Error(), "the sky fell") {
-		t.Errorf("Fatal was told %v", told)
+	if !strings.Contains(told.Error(), "simulated failure") {
+		t.Errorf("Fatal got %v", told)
 	}
 	if _, err := r.Get("s", "k", 0); err == nil {
 		t.Error("Get went on")
@@ -155,7 +155,7 @@ func TestPebbleGivingUpStopsItsGoroutineForEver(t *testing.T) {
 	}
 }
 
-func TestStatsFollowTheMachine(t *testing.T) {
+func TestStats_MatchMachine(t *testing.T) {
 	r := newRig(t)
 	r.register(5, "n")
 	r.do(7, write(set("a", "1"), set("b", "1")), withClient(write(del("a")), "id"))
@@ -174,7 +174,7 @@ func TestStatsFollowTheMachine(t *testing.T) {
 	}
 }
 
-func TestLargeEntriesBeyondTheMemTableAreAppliedWhole(t *testing.T) {
+func TestApply_EntryLargerThanMemTable(t *testing.T) {
 	fs := vfs.NewMem()
 	o := options(t, fs)
 	o.MemTable = 256 << 10
@@ -186,7 +186,8 @@ func TestLargeEntriesBeyondTheMemTableAreAppliedWhole(t *testing.T) {
 	value := strings.Repeat("x", 300<<10)
 	var entries []kv.Entry
 	for i := range uint64(8) {
-		entries = append(entries, entryOf(t, i+1, 1, write(command.Op{Kind: command.OpSet, Store: "s", Key: fmt.Sprint("k", i), Value: []byte(value)})))
+		entries = append(entries, entryOf(t, i+1, 1,
+			write(command.Op{Kind: command.OpSet, Store: "s", Key: fmt.Sprint("k", i), Value: []byte(value)})))
 	}
 	for _, out := range r.Apply(entries) {
 		if out.Err != nil {

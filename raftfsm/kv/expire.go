@@ -7,14 +7,15 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// maxExpire bounds what one request may remove of each sort, whatever it asks for.
+// maxExpire bounds how many items of each kind one request may remove.
 const maxExpire = 1 << 16
 
-// expire removes what is due at cluster time: keys, client results and idle origins, at
-// most limit of each, the longest due first, and a restore that nobody goes on with.
+// expire removes what is due at cluster time: keys, client results and idle origins. It removes at most limit of
+// each, and those that have been due longest first. It also removes an abandoned restore.
 func (w *writer) expire(limit uint32, res *Result) error {
 	n := int(min(limit, maxExpire))
-	for _, sort := range [...]func(int) (int, bool, error){w.expireKeys, w.expireClients, w.expireOrigins, w.expireStage} {
+	for _, sort := range [...]func(int) (int, bool, error){w.expireKeys, w.expireClients, w.expireOrigins,
+		w.expireStage} {
 		removed, more, err := sort(n)
 		if err != nil {
 			return err
@@ -41,7 +42,7 @@ func (w *writer) expireKeys(limit int) (removed int, more bool, err error) {
 	return len(items), more, nil
 }
 
-// dueKey is a key whose expiry has come.
+// dueKey is a key that has expired.
 type dueKey struct {
 	at uint64
 	rowKey
@@ -57,8 +58,8 @@ func (a dueKey) compare(b dueKey) int {
 	return strings.Compare(a.key, b.key)
 }
 
-// dueKeys returns the first n keys that are due, in the order of the due index. The rows
-// this Apply knows have the last word: their items in the index may be from before it.
+// dueKeys returns the first n keys that are due, in the order of the due index. For a key that the current Apply
+// has read or changed, its row counts and not the index, which may be older.
 func (w *writer) dueKeys(n int) ([]dueKey, error) {
 	var items []dueKey
 	for k, r := range w.rows.known {
@@ -75,8 +76,8 @@ func (w *writer) dueKeys(n int) ([]dueKey, error) {
 	return items[:min(n, len(items))], nil
 }
 
-// dueStored returns the first n due keys of the database that this Apply did not know,
-// and makes them known.
+// dueStored returns the first n due keys of the index in the database. It skips keys whose rows the current Apply
+// has already loaded, and loads the rows of the keys that it returns.
 func (w *writer) dueStored(n int) (items []dueKey, err error) {
 	it, err := w.txn.db.NewIter(&pebble.IterOptions{
 		LowerBound: appendNumberKey(nil, w.meta.tables().due(), w.dueFloor),
@@ -107,7 +108,7 @@ func (w *writer) dueStored(n int) (items []dueKey, err error) {
 	return items, it.Error()
 }
 
-// dueEnd returns the end of the part of the due index that is due at clock.
+// dueEnd returns the end of the range of the due index that is due at clock.
 func dueEnd(t tables, clock uint64) []byte {
 	if clock == never {
 		return []byte{t.due() + 1}
@@ -145,8 +146,8 @@ func (w *writer) expireOrigins(limit int) (removed int, more bool, err error) {
 	return removed, false, nil
 }
 
-// NextDue returns when the next key, client result, origin or abandoned restore is due, in cluster time; it
-// may be in the past. ok is false when nothing will ever be, or the machine is closed.
+// NextDue returns the cluster time at which the next key, client result, origin or abandoned restore is due. That
+// time may be in the past. ok is false if nothing will ever be due or if the machine is closed.
 func (m *Machine) NextDue() (ms uint64, ok bool) {
 	if m.use("kv.NextDue") != nil {
 		return 0, false
@@ -162,7 +163,7 @@ func (m *Machine) NextDue() (ms uint64, ok bool) {
 	return ms, ms != never
 }
 
-// firstDue looks for the first item of the due index and of the client queue.
+// firstDue returns when the first item of the due index or of the client queue is due.
 func (m *Machine) firstDue(floor uint64) (first uint64, err error) {
 	v := m.view()
 	defer func() { err = keep(err, v.close()) }()
@@ -197,7 +198,7 @@ func (m *Machine) firstDue(floor uint64) (first uint64, err error) {
 	return first, keep(err, it.Close())
 }
 
-// OriginDue returns the cluster time at which the first origin will have been idle for too
-// long, and may be forgotten by a KindExpire of that time or later; the greatest number if
-// there is no origin. Until then every origin that was ever answered is known.
+// OriginDue returns the cluster time at which the first origin will have been idle for too long. KindExpire may
+// remove that origin at that time or later. Before that time it removes no origin. Without origins OriginDue
+// returns the largest uint64.
 func (m *Machine) OriginDue() uint64 { return m.state.Load().originDue }

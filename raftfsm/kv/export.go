@@ -10,10 +10,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// Export is all that a backup holds of a machine, as of one entry: everything but what the
-// cluster keeps about itself. It does not hold the
-// machine up: it may be closed meanwhile, and then Next says so. For one goroutine; Close
-// must be called.
+// Export reads everything that a backup of a machine contains, as of one entry. It leaves out SystemStore. The
+// machine can apply entries meanwhile. If the machine is closed, Next returns an error. Only one goroutine may use
+// an Export. The caller must call Close.
 type Export struct {
 	Applied, Term uint64
 	Revision      uint64
@@ -22,24 +21,24 @@ type Export struct {
 	m    *Machine
 	last meta
 	view *view  // nil once closed; guarded by m.exports.mu
-	next []byte // first key that was not given yet; nil = all were
+	next []byte // first key not returned yet; nil = all were returned
 }
 
-// Exported is a part of an export: records in the order of their keys, and after the last
-// of them client results in the order in which they expire. What it holds is the caller's.
+// Exported is one part of an export. The first parts contain records in the order of their keys. The last parts
+// contain client results in the order in which they expire. The caller may keep and change the memory.
 type Exported struct {
 	Records    []command.Op // OpSet without a condition
 	Remembered []command.Remembered
 }
 
-// exports are those of a machine that are open: they must be closed before the database.
+// exports are the open exports of a machine. They must be closed before the database.
 type exports struct {
 	mu   sync.Mutex
 	open map[*Export]struct{}
 }
 
-// Export begins an export of what is applied now. It costs no copy, but as long as it is
-// open the space of what is replaced is not given back. Errors are those of Get.
+// Export starts an export of the current state. It makes no copy: until Export.Close the disk space of replaced
+// data is not freed. Errors are those of Get.
 func (m *Machine) Export() (*Export, error) {
 	if err := m.use("kv.Export"); err != nil {
 		return nil, err
@@ -63,7 +62,7 @@ func (m *Machine) Export() (*Export, error) {
 	return e, nil
 }
 
-// Close gives back what the export holds. Idempotent.
+// Close releases the snapshot that the export reads. It is idempotent.
 func (e *Export) Close() {
 	e.m.exports.mu.Lock()
 	defer e.m.exports.mu.Unlock()
@@ -78,7 +77,7 @@ func (e *Export) release() {
 	}
 }
 
-// close ends all exports. Nobody is inside Next any more.
+// close ends all exports. No goroutine is inside Next at this point.
 func (x *exports) close() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -87,9 +86,9 @@ func (x *exports) close() {
 	}
 }
 
-// Next returns the next part, of about size bytes or of one item; more is false after the
-// last. Keys that have expired and client results that are forgotten are left out. Errors
-// are those of Get; fault.Unavailable also when the machine was closed meanwhile.
+// Next returns the next part and whether more parts follow. It reads items until they have size bytes or more
+// together. Keys and client results that have expired are left out, but their bytes count, so a part may be smaller
+// or empty. Errors are those of Get, and fault.Unavailable if the machine was closed meanwhile.
 func (e *Export) Next(size int) (part Exported, more bool, err error) {
 	if err := e.m.use("kv.Export"); err != nil {
 		return part, false, err
@@ -109,8 +108,8 @@ func (e *Export) Next(size int) (part Exported, more bool, err error) {
 	return part, e.next != nil, nil
 }
 
-// walk calls f for every key of a table from e.next on, until f has enough. It leaves
-// e.next at the first key that f did not get, or after the end of the table.
+// walk calls f for each key of a table, beginning at e.next, until f returns true. Then e.next is the key after
+// the last one that f has seen. done is true if f has seen all keys of the table; then e.next is unchanged.
 func (e *Export) walk(table byte, f func(it *pebble.Iterator) (enough bool, err error)) (done bool, err error) {
 	it, err := e.view.snapshot.NewIter(&pebble.IterOptions{LowerBound: e.next, UpperBound: []byte{table + 1}})
 	if err != nil {
@@ -146,7 +145,8 @@ func (e *Export) records(part *Exported, size int) error {
 		}
 		if r.live(e.last.clock) && store != SystemStore {
 			part.Records = append(part.Records, command.Op{
-				Kind: command.OpSet, Store: store, Key: key, Value: slices.Clone(r.value), ContentType: string(r.contentType), ExpireAt: r.expireAt,
+				Kind: command.OpSet, Store: store, Key: key, Value: slices.Clone(r.value),
+				ContentType: string(r.contentType), ExpireAt: r.expireAt,
 			})
 		}
 		size -= len(raw) + len(it.Key())
@@ -186,14 +186,15 @@ func (e *Export) remembered(part *Exported, size int) error {
 	return err
 }
 
-// client takes the row of an item, unless the id has been used anew since.
+// client adds the row of an item, unless the id has been used again since.
 func (e *Export) client(part *Exported, number uint64, key string) error {
 	return e.view.get([]byte(key), func(raw []byte) error {
 		r, err := parseClientRow(raw)
 		if err != nil || r.number != number {
 			return err
 		}
-		part.Remembered = append(part.Remembered, command.Remembered{Key: key[1:], ExpireAt: r.expireAt, Fingerprint: r.fingerprint, Result: r.result})
+		part.Remembered = append(part.Remembered,
+			command.Remembered{Key: key[1:], ExpireAt: r.expireAt, Fingerprint: r.fingerprint, Result: r.result})
 		return nil
 	})
 }

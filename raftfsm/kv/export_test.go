@@ -29,12 +29,12 @@ const (
 	OriginRefresh    = originRefresh
 )
 
-// SetBounds makes what m remembers small enough to be exceeded in a test.
+// SetBounds lowers the bounds of m so that a test can exceed them.
 func SetBounds(m *Machine, window uint64, origins int, clients uint64) {
 	m.writer.bounds = bounds{window: window, origins: origins, clients: clients, terms: maxTerms}
 }
 
-// Install applies an entry and stops before it is published; it returns the rest.
+// Install applies an entry without publishing it. publish does that.
 func Install(m *Machine, e Entry) (publish func(), err error) {
 	batch, damage := decode(&e)
 	if damage != nil {
@@ -47,13 +47,13 @@ func Install(m *Machine, e Entry) (publish func(), err error) {
 	return m.publish, keep(m.install(), m.writer.end())
 }
 
-// DueFloor is the time below which nothing is looked for in the due index.
+// DueFloor returns the time below which the due index is not searched.
 func DueFloor(m *Machine) uint64 { return m.writer.dueFloor }
 
-// FailuresInARow is how often storage failed in the background since it last worked.
+// FailuresInARow returns the number of consecutive background failures.
 func FailuresInARow(m *Machine) int64 { return m.health.failures.Load() }
 
-// PebbleFatal does what Pebble does when it cannot go on; it does not return.
+// PebbleFatal calls Pebble's Fatalf. It does not return.
 func PebbleFatal(m *Machine, msg string) {
 	(&pebbleLogger{engine: &engine{health: m.health}}).Fatalf("%s", msg)
 }
@@ -61,7 +61,7 @@ func PebbleFatal(m *Machine, msg string) {
 // Put writes a raw key, as damage would.
 func Put(m *Machine, key, value []byte) error { return m.db.Set(key, value, pebble.NoSync) }
 
-// CompactAll brings everything down to the lowest level.
+// CompactAll compacts everything to the lowest level.
 func CompactAll(ctx context.Context, m *Machine) error {
 	return m.db.Compact(ctx, []byte{0}, []byte{0xff}, false)
 }
@@ -79,14 +79,15 @@ func Dump(m *Machine) (lines []string, err error) {
 	return lines, it.Error()
 }
 
-// Memory describes what m holds of origins in memory, in a form that can be compared.
+// Memory describes the origins that m holds in memory, in a form that can be compared.
 func Memory(m *Machine) []string { return describe(m.writer.origins) }
 
 func describe(t *origins) []string {
 	var lines []string
 	for _, n := range slices.Sorted(maps.Keys(t.byNumber)) {
 		o := t.byNumber[n]
-		lines = append(lines, fmt.Sprintf("origin %d %q mark %d seen %d entries %v", n, o.name, o.mark, o.lastSeen, o.entries))
+		lines = append(lines, fmt.Sprintf("origin %d %q mark %d seen %d entries %v", n, o.name, o.mark, o.lastSeen,
+			o.entries))
 		for _, seq := range slices.Sorted(maps.Keys(o.results)) {
 			lines = append(lines, fmt.Sprintf("  %d: entry %d %x", seq, o.results[seq].index, o.results[seq].data))
 		}
@@ -156,10 +157,10 @@ func CheckInvariants(m *Machine) error {
 	return nil
 }
 
-// checkRows compares the rows that are remembered with the database, and with their bound.
+// checkRows compares the cached rows with the database, and their size with its limit.
 func checkRows(m *Machine) error {
 	have := &m.writer.rows.recent
-	fresh := newWriter(m.db, m.writer.meta, 0) // remembers nothing, so it reads
+	fresh := newWriter(m.db, m.writer.meta, 0) // caches nothing, so it reads
 	fresh.begin()
 	for _, generation := range []map[rowKey]*kept{have.young, have.old} {
 		size := 0
@@ -174,25 +175,26 @@ func checkRows(m *Machine) error {
 			}
 		}
 		if size > have.limit && len(generation) > 1 {
-			return keep(fmt.Errorf("the rows that are remembered take %d bytes, the bound is %d", size, have.limit), fresh.end())
+			return keep(fmt.Errorf("the rows that are remembered take %d bytes, the bound is %d", size, have.limit),
+				fresh.end())
 		}
 	}
 	return fresh.end()
 }
 
-// SetRowBytes makes the bytes of rows that m remembers few enough to be exceeded in a test.
+// SetRowBytes lowers the size of m's row cache so that a test can exceed it.
 func SetRowBytes(m *Machine, n int) {
 	m.writer.rows.recent.forget()
 	m.writer.rows.recent.limit = n / 2
 }
 
-// Remembers reports whether m remembers the row of a key.
+// Remembers reports whether m caches the row of a key.
 func Remembers(m *Machine, store, key string) bool {
 	_, ok := m.writer.rows.recent.get(rowKey{store, key})
 	return ok
 }
 
-// Remembered is how many rows m remembers.
+// Remembered returns how many rows m caches.
 func Remembered(m *Machine) int {
 	keys := maps.Clone(m.writer.rows.recent.young)
 	if keys == nil {
@@ -211,7 +213,8 @@ func checkOrigins(t *origins) error {
 			return fmt.Errorf("origin %d is not the one of its name %q", o.number, o.name)
 		}
 		if len(o.entries) > 0 && o.entries[0].last <= o.mark {
-			return fmt.Errorf("origin %d with mark %d still has the results of entry %d", o.number, o.mark, o.entries[0].index)
+			return fmt.Errorf("origin %d with mark %d still has the results of entry %d", o.number, o.mark,
+				o.entries[0].index)
 		}
 	}
 	return nil
@@ -244,18 +247,19 @@ func checkClients(m *Machine) error {
 		return err
 	}
 	if next != m.writer.meta.clientNext || len(rows) != 0 {
-		return fmt.Errorf("client queue ends at %d, want %d; %d rows are not in it", next, m.writer.meta.clientNext, len(rows))
+		return fmt.Errorf("client queue ends at %d, want %d; %d rows are not in it", next, m.writer.meta.clientNext,
+			len(rows))
 	}
 	return nil
 }
 
-// Unhashed makes m keep no sums, for a benchmark of what they cost.
+// Unhashed turns off the sums of m, for a benchmark of their cost.
 func Unhashed(m *Machine) { m.writer.sums.off = true }
 
 // ForgetSums removes the sums from the database, as if it had been written before there were any.
 func ForgetSums(m *Machine) error { return m.db.Delete(sumKey(), pebble.NoSync) }
 
-// Slip makes m store another value than it was told to, once, as a fault of memory would.
+// Slip makes m store a wrong value once, as a memory error would.
 func Slip(m *Machine, store, key string, value []byte) error {
 	w := m.writer
 	w.begin()
@@ -267,5 +271,5 @@ func Slip(m *Machine, store, key string, value []byte) error {
 	return keep(m.install(), w.end())
 }
 
-// Member is a record's part of the sum.
+// Member returns the contribution of a record to the sum.
 func Member(key, value []byte) [2]uint64 { return member(key, value) }

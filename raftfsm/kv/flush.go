@@ -7,9 +7,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Flush writes what is in memory. Everything up to the index it returns is on disk, and
-// perhaps more. It gives up, with fault.Unavailable, as soon as storage fails; Pebble goes
-// on trying, so a later Flush may succeed.
+// Flush writes the memtables to disk. When it returns nil, every entry up to the returned index is on disk, and
+// possibly later ones. It returns fault.Unavailable as soon as storage fails. Pebble continues to retry, so a
+// later Flush may succeed.
 func (m *Machine) Flush() (applied uint64, err error) {
 	if err := m.use("kv.Flush"); err != nil {
 		return 0, err
@@ -27,7 +27,7 @@ func (m *Machine) Flush() (applied uint64, err error) {
 	case <-trouble.happened:
 		return 0, &fault.Error{
 			Code: fault.Unavailable, Op: "kv.Flush", Msg: "storage failed", Err: trouble.err,
-			Hint: "free disk space or mend the disk; nothing is lost",
+			Hint: "free disk space or repair the disk; nothing is lost",
 		}
 	case <-m.health.stuck:
 		return 0, m.health.readable()
@@ -36,9 +36,9 @@ func (m *Machine) Flush() (applied uint64, err error) {
 	}
 }
 
-// Checkpoint makes a copy of the database in dir, which must not exist, out of hard links
-// where the file system has them; Open opens it. Everything up to the index it returns is
-// in it, and perhaps more: its own applied index says what.
+// Checkpoint copies the database to dir, which must not exist. It uses hard links where the file system supports
+// them. The copy contains every entry up to the returned index, and possibly later ones. Open opens the copy and
+// reads its exact applied index.
 func (m *Machine) Checkpoint(dir string) (applied uint64, err error) {
 	if applied, err = m.Flush(); err != nil {
 		return 0, err

@@ -16,15 +16,16 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// The golden file holds every sort of record. Databases on disk have these bytes and all
-// replicas must come to this hash: a difference needs a new format version.
-func TestGoldenTablesDoNotChange(t *testing.T) {
+// The golden file holds every kind of record. Databases on disk have these bytes and all replicas
+// must compute this hash. A difference needs a new format version.
+func TestTables_MatchGoldenFile(t *testing.T) {
 	r := newRig(t)
 	o := r.register(1_764_000_000_000, "node-a/boot-1")
 	r.do(1_764_000_000_100,
 		withID(write(set("k1", `{"n":1}`), set("k2", "2", ttl(60_000)), del("k3")), o, 1, 0),
 		withID(write(set("k1", "x", ifAbsent)), o, 3, 0),
-		withClient(write(set("k4", "\x00\xff", func(o *command.Op) { o.ContentType = "application/octet-stream" })), "client-1"),
+		withClient(write(set("k4", "\x00\xff", func(o *command.Op) { o.ContentType = "application/octet-stream" })),
+			"client-1"),
 		withClient(write(set("k1", "x", ifAbsent)), "client-2"),
 	)
 	r.do(1_764_000_000_200, withID(expire(0), o, 4, 1), write(set("k5", "v", expireAt(1_764_000_009_999))))
@@ -47,13 +48,16 @@ func TestGoldenTablesDoNotChange(t *testing.T) {
 	}
 }
 
-// Replicas that disagree on one of these numbers come to different states.
-func TestNumbersOfTheFormatDoNotChange(t *testing.T) {
+// Replicas that disagree on one of these numbers reach different states.
+func TestFormat_NumbersDoNotChange(t *testing.T) {
 	got := map[string]uint64{
-		"FormatVersion": kv.FormatVersion, "FormatVersionMax": kv.FormatVersionMax, "StageHold": kv.StageHold, "StageLife": kv.StageLife, "PebbleFormat": kv.PebbleFormat,
+		"FormatVersion": kv.FormatVersion, "FormatVersionMax": kv.FormatVersionMax, "StageHold": kv.StageHold,
+		"StageLife": kv.StageLife, "PebbleFormat": kv.PebbleFormat,
 		"MaxOpenSeq": kv.MaxOpenSeq, "MaxOrigins": kv.MaxOrigins, "MaxClientResults": kv.MaxClientResults,
-		"MaxExpire": kv.MaxExpire, "MaxTerms": kv.MaxTerms, "OriginLife": kv.OriginLife, "OriginRefresh": kv.OriginRefresh,
-		"Applied": uint64(kv.Applied), "Conflict": uint64(kv.Conflict), "Stale": uint64(kv.Stale), "Rejected": uint64(kv.Rejected),
+		"MaxExpire": kv.MaxExpire, "MaxTerms": kv.MaxTerms, "OriginLife": kv.OriginLife,
+		"OriginRefresh": kv.OriginRefresh,
+		"Applied":       uint64(kv.Applied), "Conflict": uint64(kv.Conflict), "Stale": uint64(kv.Stale),
+		"Rejected": uint64(kv.Rejected),
 	}
 	want := map[string]uint64{
 		"FormatVersion": 1, "FormatVersionMax": 3, "StageHold": 10_000, "StageLife": 600_000, "PebbleFormat": 21,
@@ -66,7 +70,7 @@ func TestNumbersOfTheFormatDoNotChange(t *testing.T) {
 	}
 }
 
-func TestAMachineOnARealDiskOpensAgainAndLeavesNothingRunning(t *testing.T) {
+func TestMachine_OnRealDiskReopensAndLeavesNoGoroutines(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	o := options(t, nil)
 	o.Dir = filepath.Join(t.TempDir(), "a", "db")
@@ -77,7 +81,7 @@ func TestAMachineOnARealDiskOpensAgainAndLeavesNothingRunning(t *testing.T) {
 	r := &rig{t: t, Machine: m}
 	r.do(1, write(set("k", "stored")))
 	flush(t, m)
-	r.do(1, write(set("k", "lost"))) // the log would bring it back
+	r.do(1, write(set("k", "lost"))) // the log would replay it
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +101,7 @@ func TestAMachineOnARealDiskOpensAgainAndLeavesNothingRunning(t *testing.T) {
 	}
 }
 
-func TestOutcomesHaveNames(t *testing.T) {
+func TestOutcome_String(t *testing.T) {
 	for o, want := range map[kv.Outcome]string{
 		kv.Applied: "applied", kv.Conflict: "conflict", kv.Stale: "stale", kv.Rejected: "rejected", 0: "unknown",
 	} {

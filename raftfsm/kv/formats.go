@@ -7,9 +7,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// CheckFormat says whether Open would understand the database, and changes nothing on disk:
-// fault.Invalid for one of a newer version or of another program. What else may be wrong
-// with it, Open finds. Nobody else may use the directory meanwhile.
+// CheckFormat returns nil if Open would understand the format of the database. It returns fault.Invalid for a
+// database of a newer version or of another program. It changes nothing on disk and looks for no other damage. No
+// other process may use the directory during the call.
 func CheckFormat(o Options) error {
 	found, err := peek(&o)
 	if err != nil || !found {
@@ -38,7 +38,7 @@ func (m *Machine) checkFormat() error {
 	return nil
 }
 
-// inDir names the database that an error is about.
+// inDir adds the directory of the database to an error.
 func inDir(err error, dir string) error {
 	e, ok := fault.As(err)
 	if !ok {

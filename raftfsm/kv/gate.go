@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// gate counts the calls that use the database, so that Close can wait for them. It is a
-// counter rather than a lock: a reader must not wait for anything.
+// gate counts the calls that use the database, so that Close can wait for them to end. It is a counter and not a
+// lock, because a reader must never wait.
 type gate struct {
 	users   atomic.Int64  // closedGate is added once the gate is closed
 	closing chan struct{} // closed when Close begins
@@ -21,7 +21,7 @@ func newGate() *gate {
 	return &gate{closing: make(chan struct{}), drained: make(chan struct{})}
 }
 
-// enter reports whether the database may be used; then leave must be called.
+// enter reports whether the database may be used. If so, leave must be called afterwards.
 func (g *gate) enter() bool {
 	if g.users.Add(1) > 0 {
 		return true
@@ -36,7 +36,7 @@ func (g *gate) leave() {
 	}
 }
 
-// close lets nobody in any more. It must be called once.
+// close refuses all later calls of enter. It must be called once.
 func (g *gate) close() {
 	close(g.closing)
 	if g.users.Add(closedGate) == closedGate {

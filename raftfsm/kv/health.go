@@ -9,22 +9,20 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// maxFailures is how many background failures in a row, without one success between
-// them, are borne before the machine gives up.
+// maxFailures is how many consecutive background failures make the machine give up.
 const maxFailures = 128
 
-// health records what went wrong. A machine is halted when it met an entry it cannot
-// apply: what it holds is right and may be read. It is broken when its storage cannot be
-// trusted or cannot go on: nothing is read from it any more.
+// health records failures. A machine halts at an entry that it cannot apply; its state is correct and may be
+// read. A machine is broken when its storage is damaged or has failed permanently; then it cannot be read.
 type health struct {
 	log      *slog.Logger
 	fatal    func(error)
 	once     sync.Once
-	opening  atomic.Bool   // Open returns the failure: nobody else is told
+	opening  atomic.Bool   // Open returns the failure; Fatal is not called
 	down     chan struct{} // closed by the first halt or break
 	halted   atomic.Pointer[fault.Error]
 	broken   atomic.Pointer[fault.Error]
-	stuck    chan struct{} // closed when Pebble may never answer again: do not wait for it
+	stuck    chan struct{} // closed when Pebble may never return: do not wait for it
 	stick    sync.Once
 	failures atomic.Int64  // background failures since the last success
 	total    atomic.Uint64 // background failures
@@ -32,7 +30,7 @@ type health struct {
 	trouble  atomic.Pointer[trouble]
 }
 
-// trouble is the next background failure: its channel is closed when it has happened.
+// trouble waits for the next background failure: its channel is closed when it happens.
 type trouble struct {
 	happened chan struct{}
 	err      error
@@ -55,14 +53,14 @@ func (h *health) fail(err *fault.Error) {
 	h.report(err)
 }
 
-// giveUp is fail when Pebble may never answer again.
+// giveUp is fail for a failure after which Pebble may never return.
 func (h *health) giveUp(err *fault.Error) {
 	h.fail(err)
 	h.stick.Do(func() { close(h.stuck) })
 }
 
-// report calls Fatal at most once, and never on the caller's goroutine: the caller may
-// hold locks of Pebble, or be a call that Close waits for.
+// report calls Fatal at most once, on a new goroutine. The caller may hold locks of Pebble, or may be a call that
+// Close waits for, so Fatal must not run on the caller's goroutine.
 func (h *health) report(err *fault.Error) {
 	h.once.Do(func() {
 		close(h.down)
@@ -72,7 +70,7 @@ func (h *health) report(err *fault.Error) {
 	})
 }
 
-// readable returns why nothing may be read, or nil.
+// readable returns nil if the machine may be read, and otherwise the reason why not.
 func (h *health) readable() error {
 	if err := h.broken.Load(); err != nil {
 		return err
@@ -80,7 +78,7 @@ func (h *health) readable() error {
 	return nil
 }
 
-// writable returns why nothing may be applied, or nil.
+// writable returns nil if entries may be applied, and otherwise the reason why not.
 func (h *health) writable() error {
 	if err := h.halted.Load(); err != nil {
 		return err
@@ -88,14 +86,15 @@ func (h *health) writable() error {
 	return h.readable()
 }
 
-// backgroundFailure notes that a flush or compaction failed; Pebble will try it again at
-// once and for ever. It may hold Pebble's lock. Lines are thinned out, because a full
-// disk fails thousands of times in a second.
+// backgroundFailure records that a flush or compaction failed. Pebble retries at once and without end, so on a
+// full disk this happens thousands of times per second. Therefore the log lines are rate limited. The caller may
+// hold Pebble's lock.
 func (h *health) backgroundFailure(err error) {
 	h.total.Add(1)
 	n := h.failures.Add(1)
 	if n&(n-1) == 0 {
-		h.log.Error("storage failed in the background and is tried again; nothing is lost, the log has what is not stored yet. Free disk space or mend the disk",
+		h.log.Error("storage failed in the background and is retried; nothing is lost, the Raft log has what is "+
+			"not stored yet. Free disk space or repair the disk",
 			"err", err, "failures_in_a_row", n)
 	}
 	next := &trouble{happened: make(chan struct{})}
@@ -106,7 +105,7 @@ func (h *health) backgroundFailure(err error) {
 		h.giveUp(&fault.Error{
 			Code: fault.Unavailable, Op: "kv.storage", Err: err,
 			Msg:  fmt.Sprintf("storage failed %d times in a row", n),
-			Hint: "free disk space or mend the disk, then start again; nothing is lost",
+			Hint: "free disk space or repair the disk, then start again; nothing is lost",
 		})
 	}
 }
@@ -127,6 +126,7 @@ func errStorage(op, msg string, err error) *fault.Error {
 func errDamaged(op, msg string, err error) *fault.Error {
 	return &fault.Error{
 		Code: fault.Corrupt, Op: op, Msg: msg, Err: err,
-		Hint: "the data on this disk is damaged: replace the disk if it is failing, remove this replica's data and let it be copied from the others, or restore a backup",
+		Hint: "the data on this disk is damaged: replace the disk if it is failing, remove this replica's data so " +
+			"that it is copied from the others, or restore a backup",
 	}
 }

@@ -18,7 +18,7 @@ type rig struct {
 	fatal *fatalSpy
 }
 
-// fatalSpy records what Options.Fatal was told.
+// fatalSpy records the errors passed to Options.Fatal.
 type fatalSpy struct {
 	mu   sync.Mutex
 	told []error
@@ -45,14 +45,14 @@ func logTo(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
-// options are those of a machine whose failure fails the test.
+// options returns options whose Fatal fails the test.
 func options(t *testing.T, fs vfs.FS) kv.Options {
 	return kv.Options{Dir: "db", FS: fs, Logger: logTo(t), Fatal: func(err error) {
 		t.Errorf("the machine gave up: %v", err)
 	}}
 }
 
-// newRig makes a machine in memory that may give up.
+// newRig makes a machine in memory. Its Fatal is recorded.
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	return rigOn(t, vfs.NewMem())

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 )
 
-// The tables: first bytes of all keys. Part of the format. Those of data, due index and
-// clients exist twice, see tables.
+// The tables: first bytes of all keys. They are part of the format. The tables for data, due index, client results
+// and client queue exist twice; see the type tables.
 const (
 	tableMeta        = 0x01
 	tableData        = 0x02
@@ -18,13 +18,13 @@ const (
 	tableTerm        = 0x08
 )
 
-// tables are one of two sets of the tables that a restore replaces: while one is live, the
-// other takes in what is being restored. It is the number added to the first byte of keys.
+// tables is one of the two sets of tables that a restore switches between. While one set is live, the other
+// receives the restored data. Its value is added to the first byte of keys.
 type tables byte
 
 const otherTables tables = 0x10
 
-// other returns the set that is not live when t is.
+// other returns the set that is not live when t is live.
 func (t tables) other() tables { return t ^ otherTables }
 
 func (t tables) data() byte   { return tableData + byte(t) }
@@ -32,7 +32,7 @@ func (t tables) due() byte    { return tableDue + byte(t) }
 func (t tables) client() byte { return tableClient + byte(t) }
 func (t tables) queue() byte  { return tableClientQueue + byte(t) }
 
-// all are the first bytes of the keys of a set.
+// all returns the first bytes of the keys of a set.
 func (t tables) all() [4]byte { return [...]byte{t.data(), t.due(), t.client(), t.queue()} }
 
 func metaKey() []byte { return []byte{tableMeta} }
@@ -62,7 +62,7 @@ func parseDueKey(k []byte) (expireAt uint64, store, key []byte, ok bool) {
 	return binary.BigEndian.Uint64(k[1:]), store, key, ok
 }
 
-// appendNumberKey appends a key of a table that is keyed by one number.
+// appendNumberKey appends a key of a table whose keys are numbers.
 func appendNumberKey(dst []byte, table byte, n uint64) []byte {
 	return binary.BigEndian.AppendUint64(append(dst, table), n)
 }
@@ -85,7 +85,8 @@ func parseRememberedKey(k []byte) (origin, index uint64, ok bool) {
 	return binary.BigEndian.Uint64(k[1:]), binary.BigEndian.Uint64(k[9:]), true
 }
 
-// appendClientKey keeps scope and id apart by the length of the scope: both may hold any byte.
+// appendClientKey appends the key of a client result. It writes the length of scope before id, because both may
+// contain any byte.
 func appendClientKey(dst []byte, t tables, scope, id string) []byte {
 	dst = append(dst, t.client())
 	dst = binary.AppendUvarint(dst, uint64(len(scope)))
@@ -93,8 +94,8 @@ func appendClientKey(dst []byte, t tables, scope, id string) []byte {
 	return append(dst, id...)
 }
 
-// successor returns the least key above every key that starts with prefix. Its first
-// byte is a table, so there is one.
+// successor returns the least key above every key that starts with prefix. Such a key exists, because the first
+// byte of prefix is the number of a table and below 255.
 func successor(prefix []byte) []byte {
 	end := bytes.Clone(prefix)
 	for i := len(end) - 1; i >= 0; i-- {

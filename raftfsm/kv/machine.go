@@ -14,56 +14,62 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// Options says where a machine lives and whom it tells when it cannot go on.
+// Options are the settings of a machine. Dir and Fatal are required.
 type Options struct {
-	Dir      string        // database directory; nobody else may write in it
-	FS       vfs.FS        // nil = the operating system's, with slow operations logged
-	Cache    *pebble.Cache // shared block cache, of which memtables are taken; nil = a small one of its own. The caller keeps its reference.
-	MemTable uint64        // bytes, default 16 MiB; at most two are in memory. A quarter more is for what is known of keys written lately
-	Logger   *slog.Logger  // nil = no log
+	Dir string // database directory; no other process may write in it
+	FS  vfs.FS // nil = the operating system's, with slow operations logged
+	// Cache is the shared block cache. The memory of memtables is taken from it. nil = a small cache of its
+	// own. The caller keeps its reference.
+	Cache *pebble.Cache
+	// MemTable is the size of a memtable in bytes, default 16 MiB. At most two are in memory. The cache of
+	// recently written rows takes another quarter.
+	MemTable uint64
+	Logger   *slog.Logger // nil = no log
 
-	// Fatal is told why the machine cannot go on: an entry it cannot apply, damaged data,
-	// storage that fails. It must be set. It is called at most once, on a goroutine of its
-	// own, and must not panic; it may call Close. The process should end or the replica be
-	// replaced: after a failure inside Pebble an Apply under way may never return, and
-	// Close leaves Pebble's goroutines and its lock on the directory behind.
+	// Fatal is called when the machine cannot continue: because of an entry it cannot apply, damaged data, or
+	// failed storage. It is required. It is called at most once, on its own goroutine, and must not panic. It
+	// may call Close. The process should end, or the replica should be replaced. After a failure inside Pebble
+	// a running Apply may never return, and Close cannot end Pebble's goroutines or release its lock on the
+	// directory.
 	Fatal func(error)
 
-	// Backoff, if set, is called before storage is tried again after so many background
-	// failures in a row and may sleep. Without it a full disk is tried again at full speed.
+	// Backoff, if set, is called before storage is retried, with the number of consecutive background
+	// failures. It may sleep. Without it a full disk is retried at full speed.
 	Backoff func(failures int)
 
-	// MarkPeriod, if not 0, makes the machine note its digest (see Marks) at every entry that
-	// moves cluster time over a multiple of so many milliseconds.
+	// MarkPeriod is in milliseconds. If it is not 0, the machine records its digest (see Marks) at every
+	// entry that moves cluster time over a multiple of it.
 	MarkPeriod uint64
 }
 
-// Machine is the state machine of one group. Its methods may be called from any
-// goroutine, except that Apply, Raise and SetApplied are for one goroutine at a time.
-// After Close, and once storage failed, they return errors.
+// Machine is the state machine of one group. Only one goroutine at a time may call Apply, Raise or SetApplied. All
+// other methods are safe for concurrent use. After Close, or after storage has failed, methods return errors.
 type Machine struct {
 	dir      string
 	period   uint64 // Options.MarkPeriod
-	rowBytes uint64 // of rows the writer remembers
+	rowBytes uint64 // size limit of the rows the writer caches
 	db       *pebble.DB
 	lock     *pebble.Lock // on the directory; nil if Pebble took it itself
 	gate     *gate
 	health   *health
 	waiters  waiters
 	state    atomic.Pointer[state]
-	ahead    atomic.Uint64 // cluster time of the newest batch that may be in the database; it is published a moment later
-	visible  atomic.Uint64 // and its index
-	tables   atomic.Uint32 // the set to read: that of the newest batch that may be in the database
-	marks    atomic.Pointer[[]Mark]
-	base     atomic.Pointer[base] // found by Verify, not yet taken over
-	exports  exports
-	buffers  sync.Pool // *[]byte, for keys of reads
-	writer   *writer   // owned by the goroutine that applies
-	closing  sync.Once
-	closed   error // result of the first Close
+	// ahead is the cluster time of the newest batch that may be in the database. The batch is published a
+	// moment later.
+	ahead   atomic.Uint64
+	visible atomic.Uint64 // its index
+	// tables is the set to read: that of the newest batch that may be in the database.
+	tables  atomic.Uint32
+	marks   atomic.Pointer[[]Mark]
+	base    atomic.Pointer[base] // found by Verify, not merged yet
+	exports exports
+	buffers sync.Pool // *[]byte, for keys of reads
+	writer  *writer   // owned by the goroutine that applies
+	closing sync.Once
+	closed  error // result of the first Close
 }
 
-// state is what an Apply published, as a whole.
+// state is what an Apply has published. It is always replaced as a whole.
 type state struct {
 	meta
 	origins   int
@@ -73,12 +79,12 @@ type state struct {
 	summed    bool
 }
 
-// never is an expiry that cluster time does not reach.
+// never is an expiry that cluster time never reaches.
 const never = ^uint64(0)
 
-// Create makes a new, empty machine; it is durable on return. It returns fault.Invalid
-// if there is a database in the directory already, and fault.Unavailable if the disk does
-// not take it: then the directory must be removed before the next attempt.
+// Create makes a new, empty machine, which is durable on return. It returns fault.Invalid if the directory already
+// contains a database. It returns fault.Unavailable if the disk cannot be written. After fault.Unavailable the
+// directory must be removed before the next attempt.
 func Create(o Options) (*Machine, error) {
 	found, err := peek(&o)
 	if err != nil {
@@ -97,7 +103,7 @@ func Create(o Options) (*Machine, error) {
 	return m.opened(m.start(meta{}))
 }
 
-// opened ends opening: from here on failures are told to Options.Fatal.
+// opened ends opening. From now on failures are reported to Options.Fatal.
 func (m *Machine) opened(err error) (*Machine, error) {
 	m.health.opening.Store(false)
 	if err := keep(err, m.health.readable()); err != nil {
@@ -121,9 +127,9 @@ func (m *Machine) start(first meta) error {
 	return err
 }
 
-// Open opens an existing machine. It returns fault.Invalid if there is none in the
-// directory, or one of another program or a newer format, and fault.Corrupt if it is
-// damaged; the error says how to mend it.
+// Open opens an existing machine. It returns fault.Invalid if the directory contains no database, or a database of
+// another program or of a newer format. It returns fault.Corrupt if the database is damaged. The error has a hint
+// how to fix it.
 func Open(o Options) (*Machine, error) {
 	found, err := peek(&o)
 	if err != nil {
@@ -132,13 +138,14 @@ func Open(o Options) (*Machine, error) {
 	if !found {
 		return nil, &fault.Error{
 			Code: fault.Invalid, Op: "kv.Open", Msg: "there is no database in " + o.Dir,
-			Hint: "check the data directory; a lost database is copied from the other replicas or restored from a backup",
+			Hint: "check the data directory; a lost database is copied from the other replicas, or restore a backup",
 		}
 	}
 	lock, err := pebble.LockDirectory(o.Dir, files(&o))
 	if err != nil {
 		return nil, &fault.Error{
-			Code: fault.Unavailable, Op: "kv.Open", Msg: "the database in " + o.Dir + " is in use by another process", Err: err,
+			Code: fault.Unavailable, Op: "kv.Open", Msg: "the database in " + o.Dir +
+				" is in use by another process", Err: err,
 			Hint: "end that process, or name another data directory",
 		}
 	}
@@ -150,8 +157,8 @@ func Open(o Options) (*Machine, error) {
 	return m.opened(m.load())
 }
 
-// peek fills in defaults and looks, without touching anything, whether there is a
-// database: pebble.Open would leave files in a directory where it finds none.
+// peek fills in default options and reports whether the directory contains a database. It changes nothing on disk.
+// It is called before pebble.Open, because pebble.Open would leave files in a directory without a database.
 func peek(o *Options) (found bool, err error) {
 	if o.Fatal == nil || o.Dir == "" {
 		return false, fault.New(fault.Invalid, "kv.Open", "Options.Dir and Options.Fatal must be set")
@@ -187,7 +194,8 @@ func files(o *Options) vfs.FS {
 func errNewerEngine(dir string, err error) error {
 	return &fault.Error{
 		Code: fault.Invalid, Op: "kv.Open", Err: err,
-		Msg:  fmt.Sprintf("the database in %s is not one that this build can open: it understands storage formats up to %d", dir, pebbleFormat),
+		Msg: fmt.Sprintf("the database in %s is not one that this build can open: it understands storage formats "+
+			"up to %d", dir, pebbleFormat),
 		Hint: "it was probably written by a newer version: run that one; nothing was changed",
 	}
 }
@@ -206,8 +214,9 @@ func open(o Options, adjust func(*pebble.Options)) (*Machine, error) {
 	return m, nil
 }
 
-// errOpening tells a disk that does not answer from one that answers wrongly: Pebble
-// marks only a part of the damage it finds as corruption.
+// errOpening returns the error of a failed pebble.Open. The code is fault.Unavailable if the disk reported a read
+// or write error. Otherwise it is fault.Corrupt, also if a file is missing. Pebble reports only a part of the
+// damage as corruption, so any other error counts as damage.
 func errOpening(dir string, err error) error {
 	msg := "cannot open the database in " + dir
 	var disk *fs.PathError
@@ -255,7 +264,7 @@ func (m *Machine) load() error {
 	return nil
 }
 
-// publish shows what the writer holds to readers. It does not wake those who wait.
+// publish makes the writer's state visible to readers. It does not wake calls of Wait.
 func (m *Machine) publish() {
 	w := m.writer
 	m.state.Store(&state{
@@ -267,30 +276,29 @@ func (m *Machine) publish() {
 // Applied returns the index of the last applied entry.
 func (m *Machine) Applied() uint64 { return m.state.Load().applied }
 
-// Visible returns an index that is at least that of everything a read which has returned
-// can have shown. It may be ahead of Applied by the entries being applied right now.
+// Visible returns an upper bound for the index of the entries that finished reads may have seen. It exceeds
+// Applied only while entries are being applied.
 func (m *Machine) Visible() uint64 { return max(m.visible.Load(), m.Applied()) }
 
 // Clock returns cluster time as of the last applied entry, in Unix milliseconds.
 func (m *Machine) Clock() uint64 { return m.state.Load().clock }
 
-// Level returns the highest version of log entries that the group may hold, at least
-// command.First. It never falls.
+// Level returns the highest version of log entries that the group may hold. It is at least command.First and never
+// decreases.
 func (m *Machine) Level() uint8 {
 	return uint8(max(m.state.Load().level, command.First)) //nolint:gosec // a KindFormat carries no more
 }
 
-// Hash returns the rolling hash of everything applied and the index it belongs to. Two
-// replicas at the same index have the same hash, or one of them is wrong.
+// Hash returns the rolling hash of everything applied and the index it belongs to. Two correct
+// replicas at the same index have the same hash.
 func (m *Machine) Hash() (index, hash uint64) {
 	s := m.state.Load()
 	return s.applied, s.hash
 }
 
-// Close waits for the calls under way and closes the database. What was applied since
-// the last Flush is not written: the Raft log has it. Close is idempotent. If Pebble gave
-// up (see Options.Fatal), Close waits for nothing and returns an error: only the end of
-// the process frees the directory.
+// Close waits for running calls and closes the database. It does not flush what was applied since the last Flush,
+// because the Raft log has it. Close is idempotent. If Pebble has failed permanently (see Options.Fatal), Close
+// returns an error without waiting, and the directory stays locked until the process ends.
 func (m *Machine) Close() error {
 	m.closing.Do(func() {
 		m.gate.close()

@@ -8,10 +8,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The versions of the tables (doc.go) that this build reads and writes. The second is that
-// of a database that has had to do with a restore: a build that knows only the first would
-// take the wrong tables for the live ones. The third is that of a database whose group uses
-// log entries above the first version.
+// Versions of the tables (doc.go) that this build reads and writes. Version 2 marks a database that was part of
+// a restore: an older build would read the wrong set of tables. Version 3 marks a database whose group uses log
+// entries above the first version.
 const (
 	formatVersion    = 1
 	formatWithStage  = 2
@@ -19,7 +18,7 @@ const (
 	formatVersionMax = formatWithLevel
 )
 
-// metaMagic tells a database of this package from any other Pebble database.
+// metaMagic distinguishes a database of this package from any other Pebble database.
 const metaMagic = "quorate.kv"
 
 const (
@@ -28,7 +27,7 @@ const (
 	metaSizeLevel = metaSizeStage + 8
 )
 
-// meta is the machine's bookkeeping, written whole at the end of every Apply.
+// meta is the machine's bookkeeping, written as a whole at the end of every Apply.
 type meta struct {
 	applied     uint64 // index of the last entry applied
 	term        uint64 // its term
@@ -41,8 +40,8 @@ type meta struct {
 
 	replaced replaced
 
-	// level is the highest version of log entries that the group may hold; 0 stands for the
-	// first. It never falls.
+	// level is the highest version of log entries that the group may hold; 0 means the first. It never
+	// decreases.
 	level uint64
 }
 
@@ -68,8 +67,8 @@ func (m *meta) append(dst []byte) []byte {
 	return dst
 }
 
-// version is the lowest that has what m holds, so that an older build can go on with a
-// database as long as there is nothing in it that it would not understand.
+// version returns the lowest version that can represent m. So an older build can open the database unless m uses
+// newer features.
 func (m *meta) version() uint16 {
 	switch {
 	case m.level != 0:
@@ -88,8 +87,8 @@ func appendNumbers(dst []byte, fields []*uint64) []byte {
 	return dst
 }
 
-// parseMeta reads the meta record: fault.Invalid if it is that of another program or of a
-// newer version, fault.Corrupt if it is damaged.
+// parseMeta reads the meta record. It returns fault.Invalid for a record of another program or of a
+// newer version, and fault.Corrupt for a damaged one.
 func parseMeta(b []byte) (meta, error) {
 	rest, ok := bytes.CutPrefix(b, []byte(metaMagic))
 	if !ok || len(rest) < 2 {
@@ -99,7 +98,8 @@ func parseMeta(b []byte) (meta, error) {
 	if v < formatVersion || v > formatVersionMax {
 		return meta{}, &fault.Error{
 			Code: fault.Invalid, Op: "kv.Open",
-			Msg:  fmt.Sprintf("the database has format version %d, this build understands up to %d", v, formatVersionMax),
+			Msg: fmt.Sprintf("the database has format version %d, this build understands up to %d", v,
+				formatVersionMax),
 			Hint: "run the version that wrote it, or a newer one; nothing was changed",
 		}
 	}
@@ -127,7 +127,7 @@ func parseMeta(b []byte) (meta, error) {
 func errForeign() error {
 	return &fault.Error{
 		Code: fault.Invalid, Op: "kv.Open",
-		Msg:  "the directory holds a database of another program, or one whose creation did not finish",
-		Hint: "check the data directory; if it never held data, remove it",
+		Msg:  "the directory holds a database of another program, or one whose creation was interrupted",
+		Hint: "check the data directory; remove it if it never held data",
 	}
 }

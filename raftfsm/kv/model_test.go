@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// model is the reference: the same machine written as plainly as possible, with maps,
-// searches and no regard for speed.
+// model is the reference implementation of the machine, written as simply as possible with maps and
+// linear searches.
 type model struct {
 	window, maxClients uint64
 	maxOrigins         int
@@ -20,7 +20,7 @@ type model struct {
 	clock, revision uint64
 	rows            map[[2]string]modelRow // store and key
 	origins         []*modelOrigin
-	clients         []modelClient // oldest first; an id used anew stands twice
+	clients         []modelClient // oldest first; an id used again appears twice
 }
 
 type modelRow struct {
@@ -186,7 +186,8 @@ func (m *model) expire(limit int, res *kv.Result) {
 		}
 	}
 	slices.SortFunc(due, func(a, b [2]string) int {
-		return cmp.Or(cmp.Compare(m.rows[a].expireAt, m.rows[b].expireAt), cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1]))
+		return cmp.Or(cmp.Compare(m.rows[a].expireAt, m.rows[b].expireAt), cmp.Compare(a[0], b[0]),
+			cmp.Compare(a[1], b[1]))
 	})
 	for i, k := range due {
 		if i == limit {
@@ -237,11 +238,12 @@ func (m *model) nextDue() (uint64, bool) {
 	return next, next != math.MaxUint64
 }
 
-// list is every live key of a store with a prefix, in order.
+// list returns every live key of a store with a prefix, in order.
 func (m *model) list(store, prefix string, now uint64) []kv.Listed {
 	var items []kv.Listed
 	for k := range m.rows {
-		if r, ok := m.get(k[0], k[1], now); ok && k[0] == store && len(k[1]) >= len(prefix) && k[1][:len(prefix)] == prefix {
+		if r, ok := m.get(k[0], k[1], now); ok && k[0] == store && len(k[1]) >= len(prefix) &&
+			k[1][:len(prefix)] == prefix {
 			items = append(items, kv.Listed{Key: k[1], Revision: r.revision, ExpireAt: r.expireAt, Size: len(r.value)})
 		}
 	}

@@ -5,35 +5,35 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/quorate/quorate/internal/fields"
+	"github.com/quorate/quorate/internal/lenprefix"
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
 // Times of cluster time in milliseconds, part of the format.
 const (
-	originLife    = 24 * 60 * 60 * 1000 // an origin not seen for so long is removed
-	originRefresh = 60 * 60 * 1000      // its last use is written again after so long
+	originLife    = 24 * 60 * 60 * 1000 // an origin not seen for this long is removed
+	originRefresh = 60 * 60 * 1000      // how often its last use is written
 )
 
-// origins are the registered sources of requests and what was decided for them. All of
-// it is in memory; the database has it for the next start.
+// origins are the registered sources of requests and the results of their requests. All of them are kept in
+// memory. The database is read only when the machine is opened.
 type origins struct {
 	byNumber map[uint64]*origin
 	byName   map[string]*origin
 	touched  []*origin // by the entry being applied
 	earliest uint64    // when the first one is due
-	moved    bool      // earliest must be found anew
+	moved    bool      // earliest must be computed again
 }
 
-// origin is one source of requests. Its sequence numbers at or below mark are refused,
-// those above it have a result if they were decided.
+// origin is one source of requests. A request with a sequence number at or below the low-water mark is refused. Above
+// it, every sequence number that was decided has a result.
 type origin struct {
 	number   uint64
 	name     string
 	mark     uint64
-	lastSeen uint64                // cluster time, at most originRefresh before the truth
+	lastSeen uint64                // cluster time, up to originRefresh too old
 	results  map[uint64]remembered // by sequence number
-	entries  []decided             // what the database holds of results, oldest first
+	entries  []decided             // the records of results in the database, oldest first
 	pending  pending
 }
 
@@ -67,7 +67,8 @@ func (t *origins) add(o *origin) {
 	t.moved = true
 }
 
-// due returns when the first origin will have been idle for too long, or never.
+// due returns the cluster time at which the first origin will have been idle for too long. It returns never if
+// there is no origin.
 func (t *origins) due() uint64 {
 	if t.moved {
 		t.earliest, t.moved = never, false
@@ -80,8 +81,9 @@ func (t *origins) due() uint64 {
 
 func (o *origin) due() uint64 { return later(o.lastSeen, originLife) }
 
-// recall finds what was decided for a request id: known is true when res says it all,
-// otherwise the request has to be decided, and remembered if o is not nil.
+// recall looks up the result of a request id. If known is true, recall has stored the result in res: the remembered
+// one, or Stale if the origin is unknown or the id is at or below its low-water mark. Otherwise the caller must
+// decide the request and, if o is not nil, remember the result for o.
 func (w *writer) recall(index uint64, id command.RequestID, res *Result) (o *origin, known bool, err error) {
 	if id.Origin == 0 {
 		return nil, false, nil
@@ -118,7 +120,7 @@ func (w *writer) touch(o *origin, index uint64) {
 	}
 }
 
-// raise moves the mark up and forgets the results that it passes.
+// raise moves the low-water mark up and forgets the results at or below it.
 func (o *origin) raise(mark uint64) {
 	if mark <= o.mark {
 		return
@@ -142,9 +144,8 @@ func (o *origin) remember(seq uint64, r remembered) {
 	o.pending.seqs = append(o.pending.seqs, seq)
 }
 
-// settle writes what the entry at index decided for its origins and removes from the
-// database what marks have passed. The data of fresh results is copied: until here it
-// aliases the trace of the entry.
+// settle writes to the database what the entry at index decided for its origins. It also deletes results below the
+// low-water marks. Before settle, the new results point into the trace buffer of the entry. settle copies them.
 func (w *writer) settle(index uint64) {
 	for _, o := range w.origins.touched {
 		if !o.pending.gone {
@@ -175,11 +176,11 @@ func (w *writer) settleOrigin(o *origin, index uint64) {
 	*p = pending{seqs: p.seqs[:0], mark: o.mark}
 }
 
-// seal makes the record of the fresh results of one entry,
+// seal returns the record of the results that one entry decided for the origin:
 //
 //	format(1) mark(8) (sequence number, result with its length)*
 //
-// and lets the results alias it.
+// Afterwards the results in memory point into that record.
 func (o *origin) seal(index uint64) []byte {
 	size := 1 + 8
 	for _, seq := range o.pending.seqs {
@@ -212,7 +213,7 @@ func (w *writer) putOrigin(o *origin) {
 	w.txn.set(w.key, append(rec, o.name...))
 }
 
-// register makes a new origin in the place of the one that has the name now.
+// register adds a new origin. It replaces the one with the same name.
 func (w *writer) register(name string) uint64 {
 	if old := w.origins.byName[name]; old != nil {
 		w.drop(old)
@@ -244,7 +245,7 @@ func (w *writer) drop(o *origin) {
 	w.origins.moved = true
 }
 
-// oldest returns up to n origins, those not seen for the longest time first.
+// oldest returns up to n origins, longest unseen first.
 func (t *origins) oldest(n int) []*origin {
 	all := make([]*origin, 0, len(t.byNumber))
 	for _, o := range t.byNumber {
@@ -300,7 +301,7 @@ func (t *origins) loadResults(key, value []byte) error {
 		return errOrigin
 	}
 	o.mark = max(o.mark, binary.BigEndian.Uint64(value[1:]))
-	n := fields.Reader{Rest: slices.Clone(value[9:])}
+	n := lenprefix.Reader{Rest: slices.Clone(value[9:])}
 	last := uint64(0)
 	for len(n.Rest) > 0 {
 		seq := n.Uvarint()

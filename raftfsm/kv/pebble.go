@@ -14,24 +14,23 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// pebbleFormat is pinned: raising it is a decision of ours, because a database once
-// raised cannot be opened by an older build. This one has checksums in table footers.
+// pebbleFormat is the format of Pebble's files. It is fixed, because an older build could not open a database in a
+// newer format. This format has checksums in table footers.
 const pebbleFormat = pebble.FormatTableFormatV6
 
 const defaultMemTable = 16 << 20
 
-// engine opens Pebble and keeps what its callbacks need.
+// engine opens Pebble and holds the state of its callbacks.
 type engine struct {
 	health *health
 	inOpen atomic.Bool // pebble.Open is running
 }
 
-// pebbleOptions bounds memory rather than chasing peak throughput: at most two memtables,
-// L0 kept low so that reads touch few files, and a filter on every level, because every
-// write asks whether its key exists.
+// pebbleOptions favours bounded memory over peak throughput. It allows at most two memtables, and a small L0 so
+// that reads touch few files. Every level has a Bloom filter, because every write checks whether its key exists.
 func (e *engine) pebbleOptions(o Options) *pebble.Options {
 	p := &pebble.Options{
-		DisableWAL:                  true, // the Raft log is the journal
+		DisableWAL:                  true, // the Raft log takes its place
 		FormatMajorVersion:          pebbleFormat,
 		MemTableSize:                o.MemTable,
 		MemTableStopWritesThreshold: 2,
@@ -41,7 +40,7 @@ func (e *engine) pebbleOptions(o Options) *pebble.Options {
 		MaxOpenFiles:                1000,
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 2 },
 		Cache:                       o.Cache,
-		CacheSize:                   int64(3*o.MemTable) + 8<<20, //nolint:gosec // Pebble takes memtables out of the cache
+		CacheSize:                   int64(3*o.MemTable) + 8<<20, //nolint:gosec // the cache includes memtables
 		FS:                          o.FS,
 		Logger:                      &pebbleLogger{engine: e},
 		EventListener:               e.listener(),
@@ -56,8 +55,8 @@ func (e *engine) pebbleOptions(o Options) *pebble.Options {
 	return p
 }
 
-// open runs pebble.Open. It does so on a goroutine of its own, which Fatalf can end: an
-// unwritable disk makes Pebble call it while opening.
+// open runs pebble.Open on a goroutine of its own. Pebble calls Fatalf if the disk cannot be written while it
+// opens a database, and then Fatalf ends that goroutine.
 func (e *engine) open(dir string, p *pebble.Options) (db *pebble.DB, err error) {
 	e.inOpen.Store(true)
 	defer e.inOpen.Store(false)
@@ -100,7 +99,7 @@ func (e *engine) listener() *pebble.EventListener {
 	}
 }
 
-// pebbleLogger carries Pebble's lines into the machine's log.
+// pebbleLogger writes Pebble's lines to the machine's log.
 type pebbleLogger struct{ engine *engine }
 
 func (l *pebbleLogger) Infof(format string, args ...any) {
@@ -114,16 +113,14 @@ func (l *pebbleLogger) Errorf(format string, args ...any) {
 	l.engine.health.log.Error(fmt.Sprintf(format, args...), "from", "pebble")
 }
 
-// Fatalf is called where Pebble cannot go on: mostly when an edit of the MANIFEST failed,
-// so that nobody knows whether it is on disk. The code behind the call assumes that the
-// process has ended. If it returned, the next edit would be written behind the doubtful
-// one; if it only ended the goroutine, another would do that. So the goroutine stops for
-// ever where it is, with the locks it holds: from then on no file of the database
-// changes, and what is on disk is what a crash at this moment would leave, which is what
-// recovery is made for. Options.Fatal is told, and Close waits for nothing.
+// Fatalf is called when Pebble cannot continue. Usually the reason is a failed edit of the MANIFEST: it is unknown
+// whether the edit is on disk. Pebble assumes that Fatalf ends the process. If it returned, or only ended its
+// goroutine, another edit would be written after the failed one. So the goroutine blocks forever, with the locks
+// it holds. From then on no file of the database changes. The disk looks as after a crash at this moment, and the
+// next Open recovers from that. Fatalf also calls Options.Fatal, and Close no longer waits.
 //
-// While the database is being opened nothing else uses it, and ending the goroutine lets
-// Pebble clean up, so that Open can return the error instead.
+// While pebble.Open runs, nothing else uses the database. In that case Fatalf ends the goroutine, which lets
+// Pebble clean up, and Open returns the error.
 func (l *pebbleLogger) Fatalf(format string, args ...any) {
 	err := &fault.Error{
 		Code: fault.Internal, Op: "kv.storage", Msg: fmt.Sprintf(format, args...),
@@ -138,8 +135,8 @@ func (l *pebbleLogger) Fatalf(format string, args ...any) {
 	select {}
 }
 
-// pacedFS gives the caller of a failing disk the chance to wait: Pebble repeats a failed
-// flush at once, and a flush begins with a new file.
+// pacedFS calls Options.Backoff before it creates a file, as long as flushes or compactions fail. Pebble repeats a
+// failed flush at once, and a flush begins with a new file. So Backoff slows the retries down.
 type pacedFS struct {
 	vfs.FS
 	health  *health

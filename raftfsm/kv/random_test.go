@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// Bounds small enough to be exceeded all the time.
+// Bounds small enough to be exceeded often.
 const (
 	testWindow   = 12
 	testOrigins  = 4
@@ -23,8 +23,8 @@ const (
 	testRowBytes = 8 * 250 // some rows
 )
 
-// generator makes random batches that often meet each other: few keys, few client ids,
-// sequence numbers that are repeated, late or far ahead, stamps that jump and go back.
+// generator makes random batches that often conflict: few keys, few client ids, sequence numbers
+// that are repeated, late or far ahead, stamps that jump and go back.
 type generator struct {
 	*rand.Rand
 	now     uint64
@@ -103,20 +103,21 @@ func (g *generator) op() command.Op {
 	return o
 }
 
-// identify may put r under the protection of an origin: a new sequence number, one used
-// before, one skipped, one far ahead, one of an unknown origin.
+// identify may give r an origin and a sequence number: a new one, a used one, a skipped one, one far
+// ahead, or one of an unknown origin.
 func (g *generator) identify(r *command.Request) {
 	if len(g.model.origins) == 0 || g.IntN(3) == 0 {
 		return
 	}
 	o := g.model.origins[g.IntN(len(g.model.origins))].number + pick[uint64](g, 0, 0, 0, 0, 0, 0, 0, 1)
 	next := g.nextSeq[o] + 1
-	seq := pick(g, next, next, next, next-min(next-1, 1), next-min(next-1, 4), next+2, next+3*testWindow*uint64(g.IntN(8)/7))
+	seq := pick(g, next, next, next, next-min(next-1, 1), next-min(next-1, 4), next+2,
+		next+3*testWindow*uint64(g.IntN(8)/7))
 	g.nextSeq[o] = max(g.nextSeq[o], seq)
 	r.ID = command.RequestID{Origin: o, Seq: seq, Done: seq - min(seq, pick[uint64](g, 1, 2, 5, 5, 5, 9))}
 }
 
-// history is what a run of entries must do.
+// history is the expected result of a run of entries.
 type history struct {
 	entries []kv.Entry
 	results [][]kv.Result
@@ -124,7 +125,7 @@ type history struct {
 	dumps   [][]string // after each entry
 }
 
-// record drives one machine entry by entry beside the model and compares them.
+// record applies entries one by one to a machine and to the model and compares them.
 func record(t *testing.T, seed uint64, n int) history {
 	t.Helper()
 	m := newModel(testWindow, testOrigins, testClients)
@@ -177,7 +178,8 @@ func compareState(t *testing.T, g *generator, m *model, k *kv.Machine) {
 		t.Fatalf("NextDue = %d, %v, want %d, %v", due, ok, wantDue, wantOK)
 	}
 	s := k.Stats()
-	if s.Keys != uint64(len(m.rows)) || s.Origins != uint64(len(m.origins)) || s.ClientResults != uint64(len(m.clients)) ||
+	if s.Keys != uint64(len(m.rows)) || s.Origins != uint64(len(m.origins)) ||
+		s.ClientResults != uint64(len(m.clients)) ||
 		s.Revision != m.revision || s.Clock != m.clock {
 		t.Fatalf("Stats = %+v, the model has %d keys, %d origins, %d clients, revision %d, clock %d",
 			s, len(m.rows), len(m.origins), len(m.clients), m.revision, m.clock)
@@ -199,7 +201,8 @@ func compareValues(t *testing.T, m *model, k *kv.Machine, store string, now uint
 		var want kv.Value
 		if row, ok := m.get(store, key, max(now, m.clock)); ok {
 			want = kv.Value{
-				Value: []byte(row.value), ContentType: row.contentType, Revision: row.revision, ExpireAt: row.expireAt, Found: true,
+				Value: []byte(row.value), ContentType: row.contentType, Revision: row.revision, ExpireAt: row.expireAt,
+				Found: true,
 			}
 		} else if row, ok := m.get(store, key, m.clock); ok {
 			want = kv.Value{ExpireAt: row.expireAt, Pending: true}
@@ -220,7 +223,7 @@ func seeds(t *testing.T) []uint64 {
 	return []uint64{1, 2, 3, 4}
 }
 
-func TestTheMachineDoesWhatTheModelDoes(t *testing.T) {
+func TestMachine_MatchesModel(t *testing.T) {
 	for _, seed := range seeds(t) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			t.Parallel()
@@ -238,17 +241,17 @@ func TestTheMachineDoesWhatTheModelDoes(t *testing.T) {
 			}
 			for o := kv.Applied; o <= kv.Rejected; o++ {
 				if seen[o] == 0 {
-					t.Errorf("the run never met %v: it proves little", o)
+					t.Errorf("no result was %v: the run covers too little", o)
 				}
 			}
 			if replayed == 0 || expired == 0 {
-				t.Errorf("%d replayed, %d expired: the run proves little", replayed, expired)
+				t.Errorf("%d replayed, %d expired: the run covers too little", replayed, expired)
 			}
 		})
 	}
 }
 
-func TestTheStateDoesNotDependOnHowEntriesAreGrouped(t *testing.T) {
+func TestApply_StateDoesNotDependOnGrouping(t *testing.T) {
 	for _, seed := range seeds(t) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			t.Parallel()
@@ -257,7 +260,7 @@ func TestTheStateDoesNotDependOnHowEntriesAreGrouped(t *testing.T) {
 			r := newRig(t)
 			kv.SetBounds(r.Machine, testWindow, testOrigins, testClients)
 			for at := 0; at < len(h.entries); {
-				// Some entries come twice, as they do after a restart.
+				// Some entries are applied twice, as after a restart.
 				from, to := max(0, at-g.IntN(3)), min(len(h.entries), at+1+g.IntN(30))
 				h.applyRun(t, r.Machine, from, to)
 				at = to
@@ -293,7 +296,7 @@ func (h *history) applyRun(t *testing.T, m *kv.Machine, from, to int) {
 	}
 }
 
-func TestACrashLeavesAnEarlierStateAndReplayLeadsToTheSame(t *testing.T) {
+func TestCrash_LeavesEarlierStateAndReplayRestoresIt(t *testing.T) {
 	for _, seed := range seeds(t) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			t.Parallel()
@@ -323,7 +326,7 @@ func TestACrashLeavesAnEarlierStateAndReplayLeadsToTheSame(t *testing.T) {
 				}
 			}
 			if crashes == 0 || lost == 0 {
-				t.Errorf("%d crashes lost %d entries: the run proves little", crashes, lost)
+				t.Errorf("%d crashes lost %d entries: the run covers too little", crashes, lost)
 			}
 			h.checkAt(t, m)
 			if err := m.Close(); err != nil {
@@ -333,7 +336,7 @@ func TestACrashLeavesAnEarlierStateAndReplayLeadsToTheSame(t *testing.T) {
 	}
 }
 
-// crash opens what a loss of power at this moment might have left on the disk.
+// crash opens the database that a power loss at this moment might leave.
 func crash(t *testing.T, m *kv.Machine, fs *vfs.MemFS, g *rand.Rand) (*kv.Machine, *vfs.MemFS) {
 	t.Helper()
 	left := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: []int{0, 50, 100}[g.IntN(3)], RNG: g})

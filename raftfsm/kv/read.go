@@ -9,15 +9,16 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Value is what a read found under a key. The zero Value is that of an absent key.
+// Value is the result of reading a key. The zero Value is that of an absent key.
 type Value struct {
 	Value       []byte // the caller's own copy
+	Size        int    // bytes of a value that was not copied, see GetWithin; Value is nil then
 	ContentType string // empty = JSON text
 	Revision    uint64
 	ExpireAt    uint64 // cluster time, Unix milliseconds; 0 = never
 	Found       bool
-	// Pending: the key is absent only because of the time the caller gave; cluster time
-	// has not come that far, so another reader may still see it. Nothing but ExpireAt is set.
+	// Pending means that the key is absent only because of the caller's time. Cluster time is still
+	// behind it, so another reader may see the key. Only ExpireAt is set.
 	Pending bool
 }
 
@@ -29,10 +30,16 @@ type Listed struct {
 	Size     int    // bytes of the value
 }
 
-// Get reads one key as of the last applied entry and the time now, in milliseconds of
-// cluster time; a now in the past counts as cluster time. It returns fault.Invalid for a
-// store with a NUL in its name, fault.Corrupt for damaged data, fault.Unavailable when closed.
+// Get reads one key as of the last applied entry. now is the time of the read, in milliseconds of cluster time; an
+// earlier now than the machine's cluster time counts as cluster time. Get returns fault.Invalid for a store name
+// with a NUL, fault.Corrupt for damaged data and fault.Unavailable if the machine is closed.
 func (m *Machine) Get(store, key string, now uint64) (Value, error) {
+	return m.GetWithin(store, key, now, 0)
+}
+
+// GetWithin is Get with a bound. If a value has more than maxBytes bytes, GetWithin may return only its size. 0
+// means no bound.
+func (m *Machine) GetWithin(store, key string, now uint64, maxBytes int64) (Value, error) {
 	if err := m.useStore("kv.Get", store); err != nil {
 		return Value{}, err
 	}
@@ -43,7 +50,7 @@ func (m *Machine) Get(store, key string, now uint64) (Value, error) {
 		live := m.live()
 		*buf = appendDataKey((*buf)[:0], live, store, key)
 		clock := m.Clock()
-		v, sure, err := m.getNow(*buf, max(clock, now), clock)
+		v, sure, err := m.getNow(*buf, max(clock, now), clock, maxBytes)
 		if err == nil && !sure {
 			v, err = m.getExact(store, key, now)
 		}
@@ -52,14 +59,15 @@ func (m *Machine) Get(store, key string, now uint64) (Value, error) {
 			return Value{}, m.unreadable("kv.Get", "cannot read a key of store "+store, err)
 		case live == m.live():
 			return v, nil
-		} // a restore has just replaced the tables
+			// A restore has just replaced the tables.
+		}
 	}
 }
 
-// getNow reads key without a snapshot. What it finds may be newer than clock, by a batch
-// that is not published yet. That matters only for a value that expires within the time
-// such a batch may have moved: then sure is false.
-func (m *Machine) getNow(key []byte, now, clock uint64) (v Value, sure bool, err error) {
+// getNow reads key without a snapshot. clock is the published cluster time. The value may come from a newer batch
+// that is not published yet. sure is false if the value expires within the time by which that batch may advance
+// the clock; then the caller must read a snapshot.
+func (m *Machine) getNow(key []byte, now, clock uint64, maxBytes int64) (v Value, sure bool, err error) {
 	raw, closer, err := m.db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return Value{}, true, nil
@@ -75,6 +83,14 @@ func (m *Machine) getNow(key []byte, now, clock uint64) (v Value, sure bool, err
 	if r.expireAt > now && r.expireAt <= m.ahead.Load() {
 		return Value{}, false, nil
 	}
+	if size := len(r.value); maxBytes > 0 && int64(size) > maxBytes {
+		r.value = nil
+		v := r.at(now, clock)
+		if v.Found {
+			v.Value, v.Size = nil, size
+		}
+		return v, true, nil
+	}
 	return r.at(now, clock), true, nil
 }
 
@@ -85,37 +101,50 @@ func (m *Machine) getExact(store, key string, now uint64) (out Value, err error)
 	return out, err
 }
 
-// GetMany reads several keys of one store in one consistent view, in the order asked
-// for, duplicates repeated. Otherwise it is Get.
+// GetMany reads several keys of one store in one consistent view. The results are in the order of keys; a key that
+// occurs twice has two results. now and the errors are those of Get.
 func (m *Machine) GetMany(store string, keys []string, now uint64) ([]Value, error) {
+	return m.GetManyWithin(store, keys, now, 0)
+}
+
+// GetManyWithin is GetMany with a bound. If the values have more than maxBytes bytes together, it stops and
+// returns fault.TooLarge. 0 means no bound.
+func (m *Machine) GetManyWithin(store string, keys []string, now uint64, maxBytes int64) ([]Value, error) {
 	if err := m.useStore("kv.GetMany", store); err != nil {
 		return nil, err
 	}
 	defer m.gate.leave()
-	values, err := m.getMany(store, keys, now)
+	values, err := m.getMany(store, keys, now, maxBytes)
+	if fault.Is(err, fault.TooLarge) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, m.unreadable("kv.GetMany", "cannot read keys of store "+store, err)
 	}
 	return values, nil
 }
 
-func (m *Machine) getMany(store string, keys []string, now uint64) (values []Value, err error) {
+func (m *Machine) getMany(store string, keys []string, now uint64, maxBytes int64) (values []Value, err error) {
 	v := m.view()
 	defer func() { err = keep(err, v.close()) }()
 	values = make([]Value, len(keys))
 	var buf []byte
+	var size int64
 	for i, key := range keys {
 		buf = appendDataKey(buf[:0], v.live, store, key)
 		if err := v.read(buf, now, &values[i]); err != nil {
 			return nil, err
 		}
+		if size += int64(len(values[i].Value)); maxBytes > 0 && size > maxBytes {
+			return nil, fault.New(fault.TooLarge, "kv.GetMany", "the values are too large to be read together")
+		}
 	}
 	return values, nil
 }
 
-// List returns up to limit keys of a store that start with prefix and come after the
-// given key, in byte order, and whether there are more. Keys that have expired are left
-// out. It returns fault.Invalid for a limit below 1; the other errors are those of Get.
+// List returns, in byte order, up to limit keys of a store that start with prefix and sort after the key that the
+// argument after names. more is true if there are further keys. Expired keys are left out. List returns
+// fault.Invalid if limit is below 1; its other errors are those of Get.
 func (m *Machine) List(store, prefix, after string, limit int, now uint64) (items []Listed, more bool, err error) {
 	if limit < 1 {
 		return nil, false, fault.New(fault.Invalid, "kv.List", "the limit of a list must be at least 1")
@@ -167,14 +196,14 @@ func listBounds(t tables, store, prefix, after string) (from, end []byte) {
 		from = append(appendDataKey(nil, t, store, after), 0)
 	}
 	if bytes.Compare(from, end) > 0 {
-		from = end // Pebble wants its bounds in order
+		from = end // Pebble requires ordered bounds
 	}
 	return from, end
 }
 
-// unreadable is the error of a failed read. A machine with damaged data is broken: it
-// must neither lead nor be copied to another node. Pebble reports most damage itself, but
-// not a record that is no record of ours.
+// unreadable returns the error of a failed read. If the error shows damaged data, it also marks the machine as
+// broken, because such a machine must neither lead nor be copied to another node. Pebble reports most damage
+// itself, but not a record that this package cannot parse.
 func (m *Machine) unreadable(op, msg string, err error) error {
 	failure := errStorage(op, msg, err)
 	if failure.Code == fault.Corrupt {
@@ -183,7 +212,7 @@ func (m *Machine) unreadable(op, msg string, err error) error {
 	return failure
 }
 
-// useStore is use for reads of a store. A NUL in its name would reach into another one.
+// useStore is use for reads of a store. A NUL in its name would reach into another store.
 func (m *Machine) useStore(op, store string) error {
 	if strings.IndexByte(store, 0) >= 0 {
 		return fault.New(fault.Invalid, op, "the name of a store has no NUL")
@@ -191,14 +220,14 @@ func (m *Machine) useStore(op, store string) error {
 	return m.use(op)
 }
 
-// view is a consistent look at the database. Its time is at least that of the batch it
-// shows, which it reads only when it has to.
+// view is a consistent snapshot of the database. clock is at or below the cluster time of that snapshot. The exact
+// cluster time is read only if it can matter for the expiry of a value.
 type view struct {
 	m        *Machine
 	snapshot *pebble.Snapshot
 	live     tables
 	clock    uint64
-	exact    bool // clock is the view's own
+	exact    bool // clock is exactly that of the snapshot
 }
 
 func (m *Machine) view() *view {
@@ -212,13 +241,13 @@ func (m *Machine) view() *view {
 	}
 }
 
-// live is the set of tables to read. It changes before the data of the other one goes: what
-// was read is good if live is still the same afterwards.
+// live returns the set of tables to read. A restore changes it before it deletes the data of the other set. So a
+// read was valid if live returns the same set before and after it.
 func (m *Machine) live() tables { return tables(m.tables.Load()) }
 
 func (v *view) close() error { return v.snapshot.Close() }
 
-// get calls f with the value of key, which must be there.
+// get calls f with the value of key, which must exist.
 func (v *view) get(key []byte, f func(raw []byte) error) error {
 	raw, closer, err := v.snapshot.Get(key)
 	if err != nil {
@@ -236,7 +265,7 @@ func (v *view) meta() (last meta, err error) {
 	return last, err
 }
 
-// settle makes the clock exact if that can matter to a value that expires then.
+// settle makes the clock exact if that can matter for a value that expires at expireAt.
 func (v *view) settle(expireAt uint64) error {
 	if v.exact || expireAt <= v.clock || expireAt > v.m.ahead.Load() {
 		return nil
@@ -264,7 +293,7 @@ func (v *view) read(key []byte, now uint64, out *Value) error {
 	return err
 }
 
-// current parses the record under an iterator and says whether it exists.
+// current parses the record under an iterator and reports whether it is live.
 func (v *view) current(it *pebble.Iterator, now uint64) (r record, live bool, err error) {
 	raw, err := it.ValueAndErr()
 	if err != nil {
@@ -279,7 +308,7 @@ func (v *view) current(it *pebble.Iterator, now uint64) (r record, live bool, er
 
 func (r *record) live(now uint64) bool { return r.expireAt == 0 || r.expireAt > now }
 
-// at returns what a reader sees of r at now, when cluster time is clock.
+// at returns what a reader at the time now sees of r when cluster time is clock.
 func (r *record) at(now, clock uint64) Value {
 	if !r.live(now) {
 		return Value{ExpireAt: r.expireAt, Pending: r.live(clock)}.orNothing()
@@ -290,7 +319,7 @@ func (r *record) at(now, clock uint64) Value {
 	}
 }
 
-// orNothing is the zero Value unless v is pending.
+// orNothing returns the zero Value unless v is pending.
 func (v Value) orNothing() Value {
 	if v.Pending {
 		return v

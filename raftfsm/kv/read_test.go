@@ -17,9 +17,10 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// nasty are keys that lie close to each other and to the ends of their tables.
+// nasty returns keys that are close to each other and to the ends of their tables.
 func nasty() []string {
-	keys := []string{"\x00", "\x00\x00", "\x01", "a", "a\x00", "a\x00\x00", "a\x00b", "aa", "ab", "a\xff", "a\xff\x00", "a\xff\xff", "b", "\xff", "\xff\x00", "\xff\xff", strings.Repeat("\xff", 300)}
+	keys := []string{"\x00", "\x00\x00", "\x01", "a", "a\x00", "a\x00\x00", "a\x00b", "aa", "ab", "a\xff",
+		"a\xff\x00", "a\xff\xff", "b", "\xff", "\xff\x00", "\xff\xff", strings.Repeat("\xff", 300)}
 	slices.Sort(keys)
 	return keys
 }
@@ -29,7 +30,7 @@ func inStore(o command.Op, store string) command.Op {
 	return o
 }
 
-func TestListsAreInByteOrderWithinOneStore(t *testing.T) {
+func TestList_ByteOrderWithinOneStore(t *testing.T) {
 	r := newRig(t)
 	stores := []string{"s", "s\xff", "s1", "s1\x01", "r", "t"}
 	for _, store := range stores {
@@ -76,11 +77,12 @@ func (r *rig) pages(store, prefix string, limit int) []string {
 	}
 }
 
-func TestAListMayStartAfterAKeyThatIsNotThere(t *testing.T) {
+func TestList_StartsAfterMissingKey(t *testing.T) {
 	r := newRig(t)
 	r.do(1, write(set("b1", "v"), set("b3", "v"), set("c", "v")))
 	for after, want := range map[string][]string{
-		"": {"b1", "b3"}, "a": {"b1", "b3"}, "b": {"b1", "b3"}, "b1": {"b3"}, "b2": {"b3"}, "b3": nil, "c": nil, "z": nil,
+		"": {"b1", "b3"}, "a": {"b1", "b3"}, "b": {"b1",
+			"b3"}, "b1": {"b3"}, "b2": {"b3"}, "b3": nil, "c": nil, "z": nil,
 	} {
 		items, more, err := r.List("s", "b", after, 10, 0)
 		if err != nil || more {
@@ -96,7 +98,7 @@ func TestAListMayStartAfterAKeyThatIsNotThere(t *testing.T) {
 	}
 }
 
-func TestListsLeaveOutExpiredKeysAndDoNotCountThem(t *testing.T) {
+func TestList_SkipsExpiredKeysWithoutCountingThem(t *testing.T) {
 	r := newRig(t)
 	r.do(100, write(set("a", "12", ttl(5)), set("b", "123"), set("c", "v", ttl(5)), set("d", "v", ttl(50))))
 	items, more, err := r.List("s", "", "", 2, 105)
@@ -109,7 +111,7 @@ func TestListsLeaveOutExpiredKeysAndDoNotCountThem(t *testing.T) {
 	}
 }
 
-func TestReadsCheckTheirArguments(t *testing.T) {
+func TestReads_CheckArguments(t *testing.T) {
 	r := newRig(t)
 	// Without the check this would be key "b" of store "s".
 	r.do(1, write(set("b\x00c", "v")))
@@ -127,7 +129,7 @@ func TestReadsCheckTheirArguments(t *testing.T) {
 	}
 }
 
-func TestValuesReadAreTheCallersOwn(t *testing.T) {
+func TestGet_ReturnsACopy(t *testing.T) {
 	r := newRig(t)
 	r.do(1, write(set("k", "value", func(o *command.Op) { o.ContentType = "application/octet-stream" })))
 	v := r.get("k", 0)
@@ -137,7 +139,7 @@ func TestValuesReadAreTheCallersOwn(t *testing.T) {
 	}
 }
 
-func TestAppliedBytesMayBeReusedAfterApply(t *testing.T) {
+func TestApply_DoesNotKeepEntryBytes(t *testing.T) {
 	r := newRig(t)
 	e := r.entry(1, command.Request{Kind: command.KindRegister, Name: "name"},
 		withClient(write(set("key", "value", ttl(5))), "id"), write(set("key", "other", ifAbsent)))
@@ -154,9 +156,9 @@ func TestAppliedBytesMayBeReusedAfterApply(t *testing.T) {
 	r.check()
 }
 
-// A batch is in the database a moment before it is published. A reader that finds it
-// there must judge values by its time, not by the published one.
-func TestAValueThatExpiredInAnUnpublishedBatchIsNotServed(t *testing.T) {
+// A batch is in the database a moment before it is published. A reader that finds it there must
+// judge values by the time of the batch, not by the published time.
+func TestGet_ValueExpiredInUnpublishedBatch(t *testing.T) {
 	r := newRig(t)
 	r.do(100, write(set("k", "v", ttl(50)), set("l", "v", ttl(500))))
 	publish, err := kv.Install(r.Machine, r.entry(200, write(set("m", "v", ttl(50)))))
@@ -181,9 +183,9 @@ func TestAValueThatExpiredInAnUnpublishedBatchIsNotServed(t *testing.T) {
 	}
 }
 
-// Each entry lets one of two keys expire at the very stamp at which it sets the other, so
-// that exactly one of them is there in every state. Readers must never see both or none.
-func TestReadersSeeTimeAndDataOfTheSameState(t *testing.T) {
+// Each entry sets one of two keys at the stamp at which the other expires, so exactly one of them
+// exists in every state. Readers must never see both or none.
+func TestReads_TimeAndDataOfSameState(t *testing.T) {
 	r := newRig(t)
 	key := func(i uint64) string { return fmt.Sprint("k", i%2) }
 	step := func(i uint64) kv.Entry {
@@ -212,7 +214,8 @@ func TestReadersSeeTimeAndDataOfTheSameState(t *testing.T) {
 					return
 				}
 				if values[0].Found == values[1].Found || len(items) != 1 {
-					t.Errorf("GetMany found %v and %v, List %d, want exactly one", values[0].Found, values[1].Found, len(items))
+					t.Errorf("GetMany found %v and %v, List %d, want exactly one", values[0].Found, values[1].Found,
+						len(items))
 					return
 				}
 			}
@@ -225,7 +228,7 @@ func TestReadersSeeTimeAndDataOfTheSameState(t *testing.T) {
 	wg.Wait()
 }
 
-func TestReadersMayRunDuringApplyFlushAndClose(t *testing.T) {
+func TestReads_DuringApplyFlushAndClose(t *testing.T) {
 	r := newRig(t)
 	r.do(1, write(set("k", "v")))
 	var wg sync.WaitGroup
@@ -272,7 +275,7 @@ func TestReadersMayRunDuringApplyFlushAndClose(t *testing.T) {
 	wg.Wait()
 }
 
-// inBubble runs f with a machine whose waiting calls can be waited for.
+// inBubble runs f with a machine in a synctest bubble.
 func inBubble(t *testing.T, f func(*rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -281,7 +284,7 @@ func inBubble(t *testing.T, f func(*rig)) {
 	})
 }
 
-func TestWaitReturnsWhenTheIndexIsApplied(t *testing.T) {
+func TestWait_ReturnsWhenIndexIsApplied(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.do(1, tick())
 		if err := r.Wait(r.t.Context(), 1); err != nil {
@@ -310,7 +313,7 @@ func TestWaitReturnsWhenTheIndexIsApplied(t *testing.T) {
 	})
 }
 
-func TestWaitEndsWithItsContextTheMachineOrItsTrust(t *testing.T) {
+func TestWait_EndsWithContextCloseOrBreakage(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  func(*rig, context.CancelFunc)
 		code fault.Code
@@ -335,7 +338,7 @@ func TestWaitEndsWithItsContextTheMachineOrItsTrust(t *testing.T) {
 	}
 }
 
-func TestEverythingIsRefusedAfterClose(t *testing.T) {
+func TestMachine_RefusesCallsAfterClose(t *testing.T) {
 	r := newRig(t)
 	e := r.entry(1, tick())
 	for range 2 {

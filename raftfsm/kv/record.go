@@ -17,7 +17,7 @@ const (
 
 var errRecord error = formError("data record of an unknown form")
 
-// formError says that stored bytes are not in a form that this package writes.
+// formError describes stored bytes in a form that this package does not write.
 type formError string
 
 func (e formError) Error() string { return string(e) }

@@ -7,29 +7,28 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Raise is for a machine that was restored or rescued: it adds by to the revision
-// counter, so that no revision handed out by a lost future is ever given again, and drops
-// every origin with its results, because that future may have used their sequence numbers.
-// Client results stay: what they tell was applied to this state. It is durable on return;
-// after an error the machine must not be used.
+// Raise prepares a machine that was restored or rescued. It adds by to the revision counter, because the lost
+// state may have used the next revisions. It drops every origin with its results, because the lost state may have
+// used their sequence numbers. It keeps client results, because their writes are part of this state. The change is
+// durable on return. After an error the machine must not be used.
 func (m *Machine) Raise(by uint64) error {
 	return m.amend("kv.Raise", func(w *writer) error {
 		if w.meta.revision > never-by {
-			return fault.New(fault.Invalid, "kv.Raise", fmt.Sprintf("revision %d cannot be raised by %d", w.meta.revision, by))
+			return fault.New(fault.Invalid, "kv.Raise",
+				fmt.Sprintf("revision %d cannot be raised by %d", w.meta.revision, by))
 		}
 		w.meta.revision += by
 		for _, o := range w.origins.oldest(len(w.origins.byNumber)) {
 			w.drop(o)
 		}
-		// The hash must differ from that of a machine which went on without.
+		// The hash must differ from that of a machine that continued without Raise.
 		w.meta.hash = xxhash.Sum64String(fmt.Sprintf("raise %d %d %d", w.meta.hash, w.meta.applied, by))
 		return nil
 	})
 }
 
-// SetApplied is for a machine that was restored: it rewrites the applied index and term,
-// which belonged to another log. It is durable on return; after an error the machine must
-// not be used.
+// SetApplied prepares a machine that was restored. It replaces the applied index and term, which come from another
+// log. The change is durable on return. After an error the machine must not be used.
 func (m *Machine) SetApplied(index, term uint64) error {
 	return m.amend("kv.SetApplied", func(w *writer) error {
 		w.meta.applied, w.meta.term = index, term

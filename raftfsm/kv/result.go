@@ -4,18 +4,22 @@ import (
 	"encoding/binary"
 	"math/bits"
 
-	"github.com/quorate/quorate/internal/fields"
+	"github.com/quorate/quorate/internal/lenprefix"
 )
 
-// Outcome says what became of one request. Numbers are part of the format.
+// Outcome is the outcome of one request. The numbers are part of the format.
 type Outcome uint8
 
 // The outcomes.
 const (
 	Applied  Outcome = 1 // every operation took effect
 	Conflict Outcome = 2 // a condition did not hold (Result.Key); nothing was changed
-	Stale    Outcome = 3 // the request id is at or below the origin's mark, or its origin is unknown: refused, never applied by this entry
-	Rejected Outcome = 4 // the request itself is wrong, for instance a client id used again with other operations; nothing was changed
+	// Stale: the request id is at or below the origin's low-water mark, or its origin is unknown. The request was not
+	// applied by this entry. An earlier entry may have applied it.
+	Stale Outcome = 3
+	// Rejected: the request itself is wrong, for instance a client id used again with other operations. Nothing
+	// was changed.
+	Rejected Outcome = 4
 )
 
 // String returns the outcome's name.
@@ -37,33 +41,42 @@ func (o Outcome) String() string {
 type Entry struct {
 	Index uint64
 	Term  uint64
-	Data  []byte // an encoded command.Batch; empty for an entry without a command, which only moves the index. Must not change until Apply returned.
+	// Data is an encoded command.Batch. It is empty for an entry without a command, which only moves the index.
+	// It must not change until Apply returned.
+	Data []byte
 }
 
-// EntryResult is what became of one entry.
+// EntryResult is the result of one entry.
 type EntryResult struct {
 	Results []Result // one per request of the batch, in order
-	Err     error    // the entry was not applied: undecodable, the machine halted or closed, or storage failed
-	Skipped bool     // the machine held the entry already
+	// Err is set if the entry was not applied: it cannot be decoded, the machine is halted or closed, or
+	// storage failed.
+	Err     error
+	Skipped bool // the entry was applied before
 }
 
-// Result is what became of one request. It is read-only: a replayed result may be shared.
+// Result is the result of one request. It is read-only: a replayed result may be shared.
 type Result struct {
-	Outcome   Outcome
-	Revisions []uint64 // one per operation, 0 for a delete; KindRegister: Revisions[0] is the origin's number
-	Key       string   // Conflict: the key whose condition failed
-	Index     uint64   // log index at which the request was first decided; a replayed retry reports that of the first
-	Replayed  bool     // answered from the remembered results
-	Expired   int      // KindExpire: how many items were removed
-	More      bool     // KindExpire: there is more that is due
+	Outcome Outcome
+	// Revisions has one revision per operation, 0 for a delete. KindRegister: Revisions[0] is the origin's
+	// number.
+	Revisions []uint64
+	Key       string // Conflict: the key whose condition failed
+	// Index is the log index at which the request was first decided. A replayed retry reports that of the
+	// first.
+	Index    uint64
+	Replayed bool // answered from the remembered results
+	Expired  int  // KindExpire: how many items were removed
+	More     bool // KindExpire: there is more that is due
 }
 
 // A remembered result is
 //
 //	outcome(1) flags(1) age(uvarint) revisions [key] [expired]
 //
-// where age is how many entries before the one that remembers it the request was decided,
-// and revisions are a count and then, for each, 0 or the distance from the last non-zero one.
+// age is the number of log entries between the one that decided the request and the one that stores
+// the result. revisions are a count and then, for each revision, 0 or the distance from the last
+// non-zero one.
 const (
 	resultKey     = 0x01
 	resultExpired = 0x02
@@ -73,7 +86,7 @@ const (
 
 var errResult error = formError("remembered result of an unknown form")
 
-// appendResult appends r as it is remembered by the entry at index. Replayed is not part of it.
+// appendResult appends r as the entry at index stores it, without Replayed.
 func appendResult(dst []byte, r *Result, index uint64) []byte {
 	var flags byte
 	if r.Key != "" {
@@ -107,14 +120,14 @@ func appendResult(dst []byte, r *Result, index uint64) []byte {
 	return dst
 }
 
-// parseResult reads what appendResult wrote; the result aliases nothing.
+// parseResult decodes what appendResult wrote. The result does not alias b.
 func parseResult(b []byte, index uint64) (Result, error) {
 	if len(b) < 2 || b[1]&^resultFlags != 0 || b[0] < byte(Applied) || b[0] > byte(Rejected) {
 		return Result{}, errResult
 	}
 	flags := b[1]
 	r := Result{Outcome: Outcome(b[0]), More: flags&resultMore != 0}
-	n := fields.Reader{Rest: b[2:]}
+	n := lenprefix.Reader{Rest: b[2:]}
 	r.Index = index - n.Uvarint()
 	if count := n.Count(); count > 0 {
 		r.Revisions = make([]uint64, count)

@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// rows is what one Apply knows of data records: what it read and what it changed. It
-// stands above the database, so that a request sees the requests before it. Below it, and
-// still above the database, stands what earlier ones knew last.
+// rows caches the data records that one Apply reads or changes. A request looks in rows first, next in recent,
+// which caches rows of earlier calls, and last in the database. So it sees the changes of the requests before it.
 type rows struct {
 	known  map[rowKey]row
 	recent recent
@@ -45,8 +44,8 @@ func (r *rows) end() {
 	clear(r.known)
 }
 
-// settle notes that what this Apply knows is in the database. That a key is absent is worth
-// no place of its own: keys that expire together would take all.
+// settle moves the rows of this Apply to recent, after they were written to the database. It does not keep absent
+// keys: many keys that expire together would fill the cache.
 func (r *rows) settle() {
 	for k, v := range r.known {
 		if v.stored || r.recent.find(k) != nil {
@@ -55,27 +54,26 @@ func (r *rows) settle() {
 	}
 }
 
-// recent remembers rows as the database has them, so that keys that are written again and
-// again are not looked for in it each time. Nobody but the writer changes a row, so none
-// of these can be out of date, except when a restore replaces all tables.
+// recent caches rows as they are in the database, so that a key that is written often is not read each time. Only
+// the writer changes rows. So a cached row is never out of date, except after a restore has replaced all tables.
 //
-// It has two generations of equal size. A row that is used comes into the young one; when
-// that is full the old one is forgotten and the young one takes its place. So a row is
-// kept as long as fewer others than fill one generation have been used since.
+// The cache has two generations of equal size, young and old. A row that is used moves to young. When young is
+// full, all rows in old are dropped, and young becomes old. So a row is dropped only after the rows used since its
+// last use fill one generation.
 type recent struct {
 	young, old map[rowKey]*kept
-	bytes      int // about what young takes
-	limit      int // of bytes; 0 remembers nothing
+	bytes      int // approximate size of young
+	limit      int // in bytes; 0 disables the cache
 }
 
-// kept is a row whose key has memory of its own.
+// kept is a cached row with its own copy of the key.
 type kept struct {
 	key rowKey
 	row row
 }
 
-// keptSize is about what a kept row takes in memory beside its key: itself, and its place
-// in a map that is half empty.
+// keptSize is the approximate memory in bytes of a cached row without its key. It includes the row's share of a
+// half-empty map.
 const keptSize = 200
 
 func (r *recent) get(k rowKey) (row, bool) {
@@ -97,7 +95,7 @@ func (r *recent) put(k rowKey, v row) {
 	p.row = v
 }
 
-// find returns what is kept under a key, in the young generation from now on, or nil.
+// find returns the cached row of a key, or nil. It moves the row to the young generation.
 func (r *recent) find(k rowKey) *kept {
 	if p := r.young[k]; p != nil {
 		return p
@@ -119,7 +117,7 @@ func (r *recent) add(p *kept) {
 
 func (r *recent) forget() { r.young, r.old, r.bytes = nil, nil, 0 }
 
-// row returns what is known of a key, reading it if need be.
+// row returns the row of a key. It reads the database if the row is not cached.
 func (w *writer) row(k rowKey) (row, error) {
 	if r, ok := w.rows.known[k]; ok {
 		return r, nil

@@ -15,10 +15,10 @@ func checked(t *testing.T, m *kv.Machine) {
 	}
 }
 
-func TestAKeyThatIsWrittenAgainIsNotLookedForInTheDatabase(t *testing.T) {
+func TestRowCache_ServesRepeatedWrites(t *testing.T) {
 	r := newRig(t)
 	first := r.one(1000, write(set("k", "1")))
-	// Nobody could go on from this record, who read it.
+	// A read of this damaged record would fail.
 	if err := kv.Put(r.Machine, []byte("\x02s\x00k"), []byte("damage")); err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func TestAKeyThatIsWrittenAgainIsNotLookedForInTheDatabase(t *testing.T) {
 	checked(t, r.Machine)
 }
 
-func TestOldRowsGiveWayToNewOnesAndThoseInUseStay(t *testing.T) {
+func TestRowCache_EvictsOldRowsAndKeepsUsedOnes(t *testing.T) {
 	r := newRig(t)
 	kv.SetRowBytes(r.Machine, 20*250)
 	for i := range 200 {
@@ -46,7 +46,7 @@ func TestOldRowsGiveWayToNewOnesAndThoseInUseStay(t *testing.T) {
 	}
 }
 
-func TestKeysThatAreAbsentTakeNoPlace(t *testing.T) {
+func TestRowCache_DoesNotKeepAbsentKeys(t *testing.T) {
 	r := newRig(t)
 	r.one(1000, write(set("k", "v")))
 	r.one(1000, write(del("k"), del("never")))
@@ -62,7 +62,7 @@ func TestKeysThatAreAbsentTakeNoPlace(t *testing.T) {
 	checked(t, r.Machine)
 }
 
-func TestWhatIsRememberedDoesNotLiveInTheEntries(t *testing.T) {
+func TestRowCache_DoesNotAliasEntries(t *testing.T) {
 	r := newRig(t)
 	e := r.entry(1000, write(set("k1", "v"), set("k2", "v")))
 	if res := r.Apply([]kv.Entry{e}); res[0].Err != nil {
@@ -75,7 +75,7 @@ func TestWhatIsRememberedDoesNotLiveInTheEntries(t *testing.T) {
 	}
 }
 
-func TestNothingIsRememberedAcrossARestore(t *testing.T) {
+func TestRowCache_IsEmptyAfterRestore(t *testing.T) {
 	source := newRig(t)
 	source.one(1000, write(set("kept", "v")))
 	parts, revision := exportAll(t, source.Machine, 1<<20)

@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-func TestConditionsAreCheckedAgainstTheStateBeforeTheRequest(t *testing.T) {
+func TestConditions_UseStateBeforeRequest(t *testing.T) {
 	r := newRig(t)
 	r.do(10, write(set("old", "1"), set("gone", "1", ttl(5)))) // revisions 1 and 2
 	never := func(o *command.Op) { o.Cond = command.CondNever }
@@ -22,13 +22,13 @@ func TestConditionsAreCheckedAgainstTheStateBeforeTheRequest(t *testing.T) {
 		conflict string // empty = applied
 	}{
 		{"right revision", []command.Op{set("old", "2", ifRevision(1))}, ""},
-		{"revision of before", []command.Op{set("old", "3", ifRevision(1))}, "old"},
-		{"revision of a later one", []command.Op{set("old", "3", ifRevision(99))}, "old"},
-		{"absent but there", []command.Op{set("old", "3", ifAbsent)}, "old"},
-		{"absent and absent", []command.Op{set("new", "1", ifAbsent)}, ""},
-		{"revision of an absent key", []command.Op{set("none", "1", ifRevision(1))}, "none"},
-		{"never, on an absent key", []command.Op{set("none", "1", never)}, "none"},
-		{"never, on a key that is there", []command.Op{del("old", never)}, "old"},
+		{"previous revision", []command.Op{set("old", "3", ifRevision(1))}, "old"},
+		{"future revision", []command.Op{set("old", "3", ifRevision(99))}, "old"},
+		{"absent, key exists", []command.Op{set("old", "3", ifAbsent)}, "old"},
+		{"absent, key missing", []command.Op{set("new", "1", ifAbsent)}, ""},
+		{"revision, key missing", []command.Op{set("none", "1", ifRevision(1))}, "none"},
+		{"never, key missing", []command.Op{set("none", "1", never)}, "none"},
+		{"never, key exists", []command.Op{del("old", never)}, "old"},
 		{"delete of a wrong revision", []command.Op{del("old", ifRevision(1))}, "old"},
 		{"one of several fails", []command.Op{set("x", "1"), set("old", "9", ifAbsent), set("y", "1")}, "old"},
 		{"set and create the same key", []command.Op{set("twice", "1"), set("twice", "2", ifAbsent)}, ""},
@@ -57,7 +57,7 @@ func TestConditionsAreCheckedAgainstTheStateBeforeTheRequest(t *testing.T) {
 	r.check()
 }
 
-func TestRequestsOfOneEntrySeeEachOtherInOrder(t *testing.T) {
+func TestApply_RequestsOfOneEntrySeeEachOther(t *testing.T) {
 	r := newRig(t)
 	got := r.do(1,
 		write(set("a", "1", ifAbsent)),
@@ -78,14 +78,14 @@ func TestRequestsOfOneEntrySeeEachOtherInOrder(t *testing.T) {
 	r.check()
 }
 
-func TestRevisionsAreNeverGivenTwice(t *testing.T) {
+func TestRevisions_AreUnique(t *testing.T) {
 	r := newRig(t)
 	results := r.do(1,
 		write(set("a", "1"), del("a"), set("a", "2")),
-		write(set("b", "1", expireAt(1))), // due already: the key stays absent, the revision is spent
+		write(set("b", "1", expireAt(1))), // due already: the key stays absent, the revision is used
 		command.Request{Kind: command.KindRegister, Name: "n"},
 		write(set("a", "3"), set("a", "4")),
-		write(set("a", "5", ifAbsent)), // a conflict spends none
+		write(set("a", "5", ifAbsent)), // a conflict uses none
 		write(set("c", "1")),
 	)
 	var got [][]uint64
@@ -103,11 +103,11 @@ func TestRevisionsAreNeverGivenTwice(t *testing.T) {
 	r.check()
 }
 
-func TestAKeyExpiresExactlyAtItsTime(t *testing.T) {
+func TestExpiry_IsExact(t *testing.T) {
 	cases := []struct {
 		name string
 		op   command.Op
-		at   uint64 // first time at which the key is absent; 0 = it never lives
+		at   uint64 // first time at which the key is absent; 0 = it never exists
 	}{
 		{"time to live", set("k", "v", ttl(50)), 1050},
 		{"one millisecond", set("k", "v", ttl(1)), 1001},
@@ -155,7 +155,7 @@ func TestAKeyExpiresExactlyAtItsTime(t *testing.T) {
 	}
 }
 
-func TestTimesToLiveThatOverflowLastForEver(t *testing.T) {
+func TestTTL_OverflowNeverExpires(t *testing.T) {
 	r := newRig(t)
 	r.do(1000, write(set("k", "v", ttl(math.MaxUint64))))
 	r.do(math.MaxUint64-1, tick())
@@ -168,7 +168,7 @@ func TestTimesToLiveThatOverflowLastForEver(t *testing.T) {
 	r.check()
 }
 
-func TestClusterTimeNeverGoesBack(t *testing.T) {
+func TestClusterTime_NeverGoesBack(t *testing.T) {
 	r := newRig(t)
 	r.do(1000, write(set("k", "v", ttl(10))))
 	r.do(5, write(set("l", "v", ttl(10))))
@@ -176,11 +176,11 @@ func TestClusterTimeNeverGoesBack(t *testing.T) {
 		t.Errorf("cluster time is %d, want 1000", r.Clock())
 	}
 	if v := r.get("l", 0); v.ExpireAt != 1010 {
-		t.Errorf("a time to live was counted from the old stamp: until %d", v.ExpireAt)
+		t.Errorf("the TTL was counted from the old stamp: until %d", v.ExpireAt)
 	}
 }
 
-func TestAnEntryWithoutACommandOnlyMovesTheIndex(t *testing.T) {
+func TestApply_EntryWithoutCommandOnlyMovesIndex(t *testing.T) {
 	r := newRig(t)
 	r.do(1000, write(set("k", "v")))
 	_, before := r.Hash()
@@ -197,7 +197,7 @@ func TestAnEntryWithoutACommandOnlyMovesTheIndex(t *testing.T) {
 	}
 }
 
-func TestARequestOfAnOriginIsDecidedOnce(t *testing.T) {
+func TestOrigin_RequestIsDecidedOnce(t *testing.T) {
 	r := newRig(t)
 	o := r.register(1, "node/boot")
 	steps := []struct {
@@ -227,7 +227,7 @@ func TestARequestOfAnOriginIsDecidedOnce(t *testing.T) {
 	r.check()
 }
 
-func TestAReplayAnswersWhatTheFirstTimeAnswered(t *testing.T) {
+func TestOrigin_ReplayReturnsFirstResult(t *testing.T) {
 	r := newRig(t)
 	o := r.register(1, "n")
 	requests := map[string]command.Request{
@@ -251,7 +251,7 @@ func TestAReplayAnswersWhatTheFirstTimeAnswered(t *testing.T) {
 	r.wantValue("b", "2")
 }
 
-func TestUnknownOriginsAreRefused(t *testing.T) {
+func TestOrigin_UnknownIsRefused(t *testing.T) {
 	r := newRig(t)
 	old := r.register(1, "n")
 	fresh := r.register(1, "n")
@@ -271,7 +271,7 @@ func TestUnknownOriginsAreRefused(t *testing.T) {
 	}
 }
 
-func TestWhatIsRememberedOfAnOriginIsBounded(t *testing.T) {
+func TestOrigin_ResultsAreBounded(t *testing.T) {
 	r := newRig(t)
 	kv.SetBounds(r.Machine, 4, 2, 3)
 	o := r.register(1, "n")
@@ -293,7 +293,7 @@ func TestWhatIsRememberedOfAnOriginIsBounded(t *testing.T) {
 	r.check()
 }
 
-func TestTheOriginUnseenForLongestMakesRoom(t *testing.T) {
+func TestOrigins_DropLongestUnseenWhenFull(t *testing.T) {
 	r := newRig(t)
 	kv.SetBounds(r.Machine, 4, 2, 3)
 	a, b := r.register(1, "a"), r.register(2, "b")
@@ -308,7 +308,7 @@ func TestTheOriginUnseenForLongestMakesRoom(t *testing.T) {
 	r.check()
 }
 
-func TestIdleOriginsAreRemovedWhenTheyAreDue(t *testing.T) {
+func TestOrigins_IdleAreRemovedWhenDue(t *testing.T) {
 	r := newRig(t)
 	idle, busy := r.register(1000, "idle"), r.register(1000, "busy")
 	r.do(1000, withID(write(set("k", "v")), idle, 1, 0))
@@ -333,11 +333,11 @@ func TestIdleOriginsAreRemovedWhenTheyAreDue(t *testing.T) {
 	r.check()
 }
 
-func TestUseOfAnOriginPutsOffItsRemoval(t *testing.T) {
+func TestOrigin_UseDelaysRemoval(t *testing.T) {
 	r := newRig(t)
 	o := r.register(1000, "n")
 	for _, s := range []struct{ at, due uint64 }{
-		{1000 + kv.OriginRefresh - 1, 1000 + kv.OriginLife}, // too early to write it down
+		{1000 + kv.OriginRefresh - 1, 1000 + kv.OriginLife}, // too early to write it
 		{1000 + kv.OriginRefresh, 1000 + kv.OriginRefresh + kv.OriginLife},
 	} {
 		r.do(s.at, withID(tick(), o, s.at, 0))
@@ -347,9 +347,10 @@ func TestUseOfAnOriginPutsOffItsRemoval(t *testing.T) {
 	}
 }
 
-func TestClientResultsAreRemovedWhenTheyAreDue(t *testing.T) {
+func TestClientResults_AreRemovedWhenDue(t *testing.T) {
 	r := newRig(t)
-	r.do(1000, withClient(write(set("a", "1")), "1"), withClient(write(set("a", "1")), "2"), withClient(write(set("a", "1")), "3"))
+	r.do(1000, withClient(write(set("a", "1")), "1"), withClient(write(set("a", "1")), "2"),
+		withClient(write(set("a", "1")), "3"))
 	due := uint64(1000 + command.ClientResultLife)
 	if ms, ok := r.NextDue(); !ok || ms != due {
 		t.Errorf("NextDue = %d, %v, want %d", ms, ok, due)
@@ -358,10 +359,12 @@ func TestClientResultsAreRemovedWhenTheyAreDue(t *testing.T) {
 		at   uint64
 		want kv.Result
 	}{
-		{due - 1, kv.Result{}}, {due, kv.Result{Expired: 2, More: true}}, {due, kv.Result{Expired: 1}}, {due, kv.Result{}},
+		{due - 1, kv.Result{}}, {due, kv.Result{Expired: 2, More: true}}, {due, kv.Result{Expired: 1}}, {due,
+			kv.Result{}},
 	} {
 		if res := r.one(s.at, expire(2)); res.Expired != s.want.Expired || res.More != s.want.More {
-			t.Errorf("at %d: expired %d, more %v, want %d, %v", s.at, res.Expired, res.More, s.want.Expired, s.want.More)
+			t.Errorf("at %d: expired %d, more %v, want %d, %v", s.at, res.Expired, res.More, s.want.Expired,
+				s.want.More)
 		}
 		r.check()
 	}
@@ -370,7 +373,7 @@ func TestClientResultsAreRemovedWhenTheyAreDue(t *testing.T) {
 	}
 }
 
-func TestAClientIDMakesARetryHarmless(t *testing.T) {
+func TestClientID_RetryIsNotAppliedAgain(t *testing.T) {
 	r := newRig(t)
 	request := withClient(write(set("a", "1", ifAbsent), set("b", "1")), "id")
 	first := r.one(1000, request)
@@ -396,7 +399,7 @@ func TestAClientIDMakesARetryHarmless(t *testing.T) {
 	r.check()
 }
 
-func TestAClientIDIsNotForAnotherRequest(t *testing.T) {
+func TestClientID_OtherRequestIsRejected(t *testing.T) {
 	base := set("k", "v", ttl(1000))
 	changes := map[string]func(*command.Op){
 		"kind":         func(o *command.Op) { *o = del(o.Key) },
@@ -426,7 +429,7 @@ func TestAClientIDIsNotForAnotherRequest(t *testing.T) {
 	}
 }
 
-func TestClientResultsAreBounded(t *testing.T) {
+func TestClientResults_AreBounded(t *testing.T) {
 	r := newRig(t)
 	kv.SetBounds(r.Machine, 4, 2, 3)
 	request := func(id string) command.Request { return withClient(write(set("a", "1")), id) }
@@ -449,9 +452,10 @@ func TestClientResultsAreBounded(t *testing.T) {
 	r.check()
 }
 
-func TestExpiryRemovesTheLongestDueFirstUpToItsLimit(t *testing.T) {
+func TestExpire_LongestDueFirstUpToLimit(t *testing.T) {
 	r := newRig(t)
-	r.do(100, write(set("c", "v", ttl(1)), set("b", "v", ttl(2)), set("a", "v", ttl(2)), set("d", "v", ttl(3)), set("e", "v", ttl(900))))
+	r.do(100, write(set("c", "v", ttl(1)), set("b", "v", ttl(2)), set("a", "v", ttl(2)), set("d", "v", ttl(3)),
+		set("e", "v", ttl(900))))
 	if ms, ok := r.NextDue(); !ok || ms != 101 {
 		t.Errorf("NextDue = %d, %v, want 101", ms, ok)
 	}
@@ -482,9 +486,10 @@ func TestExpiryRemovesTheLongestDueFirstUpToItsLimit(t *testing.T) {
 	}
 }
 
-func TestExpirySeesWhatTheEntryBeforeItDid(t *testing.T) {
+func TestExpire_SeesPreviousEntry(t *testing.T) {
 	r := newRig(t)
-	r.do(100, write(set("renewed", "v", ttl(5)), set("kept", "v", ttl(5)), set("deleted", "v", ttl(5)), set("due", "v", ttl(5))))
+	r.do(100, write(set("renewed", "v", ttl(5)), set("kept", "v", ttl(5)), set("deleted", "v", ttl(5)),
+		set("due", "v", ttl(5))))
 	res := r.do(110,
 		write(set("renewed", "w", ttl(50)), set("kept", "w"), del("deleted")),
 		expire(10), expire(10))
@@ -502,7 +507,7 @@ func TestExpirySeesWhatTheEntryBeforeItDid(t *testing.T) {
 	r.check()
 }
 
-func TestNothingIsDueInAnEmptyMachine(t *testing.T) {
+func TestNextDue_EmptyMachine(t *testing.T) {
 	r := newRig(t)
 	r.do(100, write(set("k", "v")))
 	if ms, ok := r.NextDue(); ok {
@@ -510,7 +515,7 @@ func TestNothingIsDueInAnEmptyMachine(t *testing.T) {
 	}
 }
 
-func TestEntriesBehindAnUndecodableOneAreNotApplied(t *testing.T) {
+func TestApply_StopsAtUndecodableEntry(t *testing.T) {
 	for name, c := range map[string]struct {
 		damage func([]byte)
 		code   fault.Code
@@ -531,7 +536,7 @@ func TestEntriesBehindAnUndecodableOneAreNotApplied(t *testing.T) {
 				t.Fatalf("errors %v, %v, %v, want none and two of %s", out[0].Err, out[1].Err, out[2].Err, c.code)
 			}
 			if err := <-r.fatal.ch; !fault.Is(err, c.code) {
-				t.Errorf("Fatal was told %v, want %s", err, c.code)
+				t.Errorf("Fatal got %v, want %s", err, c.code)
 			}
 			r.wantValue("a", "1")
 			r.wantAbsent("b")
@@ -553,7 +558,7 @@ func TestEntriesBehindAnUndecodableOneAreNotApplied(t *testing.T) {
 	}
 }
 
-func TestFatalMayCloseTheMachine(t *testing.T) {
+func TestFatal_MayCloseMachine(t *testing.T) {
 	var m *kv.Machine
 	closed := make(chan error, 1)
 	o := options(t, vfs.NewMem())

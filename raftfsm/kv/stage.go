@@ -9,47 +9,46 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// A restore comes through the log, so that every replica ends at the same state and a crash
-// anywhere leaves a replica before or after it, never between: chunks are written to the set
-// of tables that is not live, where no reader looks, and one entry, in one Pebble batch with
-// its index, makes that set the live one and deletes the other. Writes go on meanwhile; those
-// decided before that entry are replaced with everything else, those after it see what was
-// restored. To the log, and to whoever reads it in order, a restore is one large write.
+// A restore goes through the log, so every replica ends in the same state and a crash leaves a
+// replica either before or after it. Chunks are written to the set of tables that is not live, where
+// no reader looks. One entry, in one Pebble batch with its index, makes that set the live one and
+// deletes the other. Writes continue meanwhile. Those decided before that entry are replaced; those
+// after it see the restored data. To a reader of the log, a restore is one large write.
 //
-// What a restore does besides:
+// Other effects of a restore:
 //
-//   - Revisions: restored records get new ones, in the order of the backup, above the
-//     greater of this machine's counter and the backup's, raised by 2^40: so none was ever
-//     given out, also not by a machine that went on after the backup and was lost.
-//   - Origins stay, for their numbers count requests of this log. What they remember is
-//     replaced by a refusal: a retry of a request that was decided before must neither be
-//     applied again nor be told that it took effect.
-//   - Client results are those of the backup: they tell what was applied to its state.
-//   - What the cluster keeps about itself (SystemStore) stays, and is in no backup.
-//   - Cluster time goes on. Records that are due by now are never visible.
+//   - Revisions: restored records get new ones, in the order of the backup. They begin above the
+//     greater of this machine's counter and the backup's, raised by 2^40. So none was ever used,
+//     not even by a machine that went on after the backup and was lost.
+//   - Origins stay, because their sequence numbers count requests of this log. Each remembered
+//     result is replaced by a refusal: a retry of a request that was decided before must neither
+//     be applied again nor be acknowledged.
+//   - Client results are those of the backup: their writes are part of its state.
+//   - SystemStore stays. It is in no backup.
+//   - Cluster time continues. Records that are due by now are never visible.
 
-// revisionRaise is added to the revision counter by a restore.
+// revisionRaise is what a restore adds to the revision counter.
 const revisionRaise = 1 << 40
 
-// SystemStore holds what the cluster keeps about itself, as its servers that were removed.
-// It belongs to the cluster and not to its data: a restore leaves it as it is, and an export
-// leaves it out. Part of the format.
+// SystemStore holds records of the cluster itself, for example its removed servers. It is not part
+// of the users' data: a restore does not change it and an export leaves it out. The name is part of
+// the format.
 const SystemStore = "system"
 
-// Times of cluster time in milliseconds, part of the format.
+// Durations in milliseconds of cluster time. They are part of the format.
 const (
-	stageHold = 10 * 1000      // another restore may take the place of one that was silent for so long
-	stageLife = 10 * 60 * 1000 // one that was silent for so long is dropped
+	stageHold = 10 * 1000      // time without a step after which another restore may replace it
+	stageLife = 10 * 60 * 1000 // time without a step after which it is dropped
 )
 
-// replaced is what a machine knows of restores.
+// replaced is the state of restores in a machine.
 type replaced struct {
 	live    uint64 // the set of tables that is read
 	at      uint64 // index of the last restore; 0 = none
 	id      uint64 // its id
-	stage   uint64 // id of the restore under way; 0 = none
+	stage   uint64 // id of the running restore; 0 = none
 	seen    uint64 // cluster time of its last step
-	parts   uint64 // chunks taken
+	parts   uint64 // chunks received
 	base    uint64 // revision below that of its first record
 	keys    uint64 // records staged
 	clients uint64 // client results staged
@@ -59,7 +58,7 @@ func (r *replaced) fields() [9]*uint64 {
 	return [...]*uint64{&r.live, &r.at, &r.id, &r.stage, &r.seen, &r.parts, &r.base, &r.keys, &r.clients}
 }
 
-// stageDue is when the restore under way is given up, or never.
+// stageDue returns when the running restore expires, or never.
 func (m *meta) stageDue() uint64 {
 	if m.replaced.stage == 0 {
 		return never
@@ -67,17 +66,16 @@ func (m *meta) stageDue() uint64 {
 	return later(m.replaced.seen, stageLife)
 }
 
-// Restored returns the index of the entry that last replaced all data by those of a backup;
-// 0 if there was none.
+// Restored returns the index of the entry that last replaced all data with a backup, or 0.
 func (m *Machine) Restored() uint64 { return m.state.Load().replaced.at }
 
-// restores reports whether b is a step of a restore: it gets a Pebble batch of its own, for
-// what it finds in tables must not depend on what it was applied together with.
+// restores reports whether b is a step of a restore. A step gets a Pebble batch of its own, because it reads the
+// tables and must not depend on other entries of the same Apply.
 func restores(b *command.Batch) bool {
 	return len(b.Requests) == 1 && b.Requests[0].Kind == command.KindRestore
 }
 
-// cut ends the batch of this Apply and begins another.
+// cut commits the batch of this Apply so far and begins another.
 func (m *Machine) cut() error {
 	w := m.writer
 	if w.meta.applied != m.Applied() {
@@ -92,9 +90,9 @@ func (m *Machine) cut() error {
 	return nil
 }
 
-// restore takes one step. Its outcome is Applied, also if the step had been taken before;
-// Conflict if another restore is under way; Stale if the restore is not known, or over;
-// Rejected if the step does not follow what was taken.
+// restore applies one step of a restore. The outcome in res is Applied if the step was applied now or before;
+// Conflict if another restore is running; Stale if the restore is unknown or has ended; Rejected if the step is
+// not the next one.
 func (w *writer) restore(r *command.Request, res *Result) error {
 	s, own := r.Restore, &w.meta.replaced
 	switch {
@@ -136,7 +134,7 @@ func (w *writer) stageBegin(s *command.Restore, res *Result) {
 	own.stage, own.seen, own.base = s.ID, w.meta.clock, base+revisionRaise
 }
 
-// stageDrop forgets the restore under way, with its data.
+// stageDrop drops the running restore and its data.
 func (w *writer) stageDrop() {
 	own := &w.meta.replaced
 	for _, table := range w.meta.tables().other().all() {
@@ -184,14 +182,15 @@ func (w *writer) stageRecord(to tables, o *command.Op) {
 func (w *writer) stageClient(to tables, c *command.Remembered, index uint64) {
 	own := &w.meta.replaced
 	key := append([]byte{to.client()}, c.Key...)
-	r := clientRow{number: own.clients, expireAt: c.ExpireAt, fingerprint: c.Fingerprint, index: index, result: c.Result}
+	r := clientRow{number: own.clients, expireAt: c.ExpireAt, fingerprint: c.Fingerprint, index: index,
+		result: c.Result}
 	own.clients++
 	w.txn.set(key, r.append(nil))
 	item := binary.BigEndian.AppendUint64([]byte{clientFormat}, r.expireAt)
 	w.txn.set(appendNumberKey(nil, to.queue(), r.number), append(item, key...))
 }
 
-// stageCommit makes what was staged the data.
+// stageCommit makes the staged data live.
 func (w *writer) stageCommit(index uint64) error {
 	own := &w.meta.replaced
 	kept, hash, err := w.keepSystem(w.meta.tables().other())
@@ -213,7 +212,7 @@ func (w *writer) stageCommit(index uint64) error {
 	return nil
 }
 
-// keepSystem copies the records of the cluster itself to the set that becomes the live one.
+// keepSystem copies SystemStore to the set that becomes live.
 func (w *writer) keepSystem(to tables) (kept uint64, hash setHash, err error) {
 	from := appendDataKey(nil, w.meta.tables(), SystemStore, "")
 	it, err := w.txn.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: successor(from)})
@@ -241,7 +240,7 @@ func (w *writer) keepSystem(to tables) (kept uint64, hash setHash, err error) {
 	return kept, hash, it.Error()
 }
 
-// refuse puts a refusal in the place of everything that an origin remembers.
+// refuse replaces every remembered result of an origin by a refusal.
 func (w *writer) refuse(o *origin, index uint64) {
 	if len(o.results) == 0 {
 		return
@@ -258,7 +257,7 @@ func (w *writer) refuse(o *origin, index uint64) {
 	}
 }
 
-// expireStage drops a restore that nobody has gone on with.
+// expireStage drops an abandoned restore.
 func (w *writer) expireStage(int) (removed int, more bool, err error) {
 	if w.meta.stageDue() > w.meta.clock {
 		return 0, false, nil

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/kv"
 )
@@ -44,7 +45,7 @@ func exportAll(t testing.TB, m *kv.Machine, size int) (parts []kv.Exported, revi
 	return parts, e.Revision
 }
 
-// restoreAll puts what was exported in the place of all data of r.
+// restoreAll replaces all data of r with parts.
 func restoreAll(t testing.TB, r *rig, stamp, id uint64, parts []kv.Exported, revision uint64) {
 	t.Helper()
 	begin := step(command.StepBegin, id, 0)
@@ -60,7 +61,7 @@ func restoreAll(t testing.TB, r *rig, stamp, id uint64, parts []kv.Exported, rev
 	}
 }
 
-func TestARestoreReplacesEverythingAndGivesNoETagTwice(t *testing.T) {
+func TestRestore_ReplacesEverythingWithUnusedRevisions(t *testing.T) {
 	source := newRig(t)
 	given := map[uint64]bool{}
 	note := func(res kv.Result) kv.Result {
@@ -75,7 +76,8 @@ func TestARestoreReplacesEverythingAndGivesNoETagTwice(t *testing.T) {
 	for i := range 50 {
 		note(source.one(1000, write(set(fmt.Sprint("k", i), fmt.Sprint("v", i)))))
 	}
-	note(source.one(1000, write(set("bin", "\x00\xff", func(o *command.Op) { o.ContentType = "a/b" }), set("later", "x", expireAt(9000)), set("due", "x", expireAt(1001)))))
+	note(source.one(1000, write(set("bin", "\x00\xff", func(o *command.Op) { o.ContentType = "a/b" }),
+		set("later", "x", expireAt(9000)), set("due", "x", expireAt(1001)))))
 	note(source.one(1000, withClient(write(set("c", "1")), "before")))
 	source.one(2000, tick())
 	parts, revision := exportAll(t, source.Machine, 100)
@@ -120,7 +122,7 @@ func TestARestoreReplacesEverythingAndGivesNoETagTwice(t *testing.T) {
 		t.Errorf("a request the backup knows was decided again: %+v", res)
 	}
 	if res := target.one(3000, withClient(write(set("c", "2")), "after")); res.Replayed || res.Outcome != kv.Applied {
-		t.Errorf("a request whose effect is gone was taken for done: %+v", res)
+		t.Errorf("a request whose effect is lost counts as done: %+v", res)
 	}
 	target.check()
 	if res := target.one(9500, expire(100)); res.Expired != 1 {
@@ -129,7 +131,7 @@ func TestARestoreReplacesEverythingAndGivesNoETagTwice(t *testing.T) {
 	target.check()
 }
 
-func TestARetryAcrossARestoreIsNeitherAppliedAgainNorAcknowledged(t *testing.T) {
+func TestRestore_RefusesRetriesOfEarlierRequests(t *testing.T) {
 	fs := vfs.NewMem()
 	r := rigOn(t, fs)
 	r.do(1, write(set("k", "backup")))
@@ -160,12 +162,12 @@ func TestARetryAcrossARestoreIsNeitherAppliedAgainNorAcknowledged(t *testing.T) 
 	again()
 	r.wantValue("k", "backup")
 	if res := r.one(1, withID(write(set("k", "late")), o, 1, 0)); res.Outcome != kv.Applied {
-		t.Errorf("a request that was on its way during the restore: %s", res.Outcome)
+		t.Errorf("a request in flight during the restore: %s", res.Outcome)
 	}
 	r.wantValue("k", "late")
 }
 
-func TestStepsOfARestoreAreRepeatableAndOrdered(t *testing.T) {
+func TestRestore_StepsAreRepeatableAndOrdered(t *testing.T) {
 	r := newRig(t)
 	part := kv.Exported{Records: []command.Op{set("a", "1")}}
 	for i, c := range []struct {
@@ -206,7 +208,7 @@ func TestStepsOfARestoreAreRepeatableAndOrdered(t *testing.T) {
 	}
 }
 
-// replacedTables are the records of the tables that a restore replaces, of both sets.
+// replacedTables returns the records of the tables that a restore replaces, of both sets.
 func replacedTables(t testing.TB, m *kv.Machine) []string {
 	t.Helper()
 	lines, err := kv.Dump(m)
@@ -214,8 +216,8 @@ func replacedTables(t testing.TB, m *kv.Machine) []string {
 	return slices.DeleteFunc(lines, func(l string) bool { return !strings.ContainsAny(l[1:2], "2367") })
 }
 
-// What the cluster keeps about itself belongs to it, and not to its data.
-func TestARestoreLeavesTheRecordsOfTheClusterAsTheyAre(t *testing.T) {
+// SystemStore belongs to the cluster and not to the users' data.
+func TestRestore_KeepsSystemStore(t *testing.T) {
 	system := func(key string, change ...func(*command.Op)) command.Op {
 		o := set(key, "{}", change...)
 		o.Store = kv.SystemStore
@@ -247,7 +249,7 @@ func TestARestoreLeavesTheRecordsOfTheClusterAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestAnAbandonedRestoreIsRemovedAndLeavesNothing(t *testing.T) {
+func TestRestore_AbandonedIsRemoved(t *testing.T) {
 	r := newRig(t)
 	r.do(1, write(set("k", "v")))
 	before := replacedTables(t, r.Machine)
@@ -268,8 +270,8 @@ func TestAnAbandonedRestoreIsRemovedAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// The state must depend on the entries alone: not on how they are grouped, nor on restarts.
-func TestARestoreComesToTheSameStateHoweverItIsApplied(t *testing.T) {
+// The state must depend on the entries alone, not on how they are grouped or on restarts.
+func TestRestore_StateDoesNotDependOnGrouping(t *testing.T) {
 	for seed := range uint64(30) {
 		rnd := rand.New(rand.NewPCG(seed, 2))
 		var entries []kv.Entry
@@ -286,8 +288,10 @@ func TestARestoreComesToTheSameStateHoweverItIsApplied(t *testing.T) {
 				add(step(command.StepBegin, ids+1, 0))
 			case 1, 2, 3:
 				add(chunk(ids+1, part, kv.Exported{
-					Records:    []command.Op{set(fmt.Sprint("k", part), fmt.Sprint("restored ", ids, part), expireAt(uint64(rnd.IntN(400_000))))},
-					Remembered: []command.Remembered{{Key: "\x03app" + strconv.Itoa(int(part)), ExpireAt: 1 << 40, Fingerprint: 1, Result: []byte{1, 0, 0, 0}}},
+					Records: []command.Op{set(fmt.Sprint("k", part), fmt.Sprint("restored ", ids, part),
+						expireAt(uint64(rnd.IntN(400_000))))},
+					Remembered: []command.Remembered{{Key: "\x03app" + strconv.Itoa(int(part)), ExpireAt: 1 << 40,
+						Fingerprint: 1, Result: []byte{1, 0, 0, 0}}},
 				}))
 				part++
 			case 4:
@@ -295,7 +299,8 @@ func TestARestoreComesToTheSameStateHoweverItIsApplied(t *testing.T) {
 			case 5:
 				add(expire(3))
 			case 6:
-				add(withID(write(set(key, "w")), 1, uint64(1+rnd.IntN(9)), 0), withClient(write(set(key, "c")), strconv.Itoa(rnd.IntN(3))))
+				add(withID(write(set(key, "w")), 1, uint64(1+rnd.IntN(9)), 0),
+					withClient(write(set(key, "c")), strconv.Itoa(rnd.IntN(3))))
 			case 7:
 				add(write(set(key, "x", ifAbsent)), write(del(fmt.Sprint("k", rnd.IntN(12)))))
 			default:
@@ -333,14 +338,9 @@ func TestARestoreComesToTheSameStateHoweverItIsApplied(t *testing.T) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func must(t testing.TB, err error) { t.Helper(); testutil.Must(t, err) }
 
-func TestReadersSeeTheStateBeforeOrAfterARestore(t *testing.T) {
+func TestRestore_ReadersSeeStateBeforeOrAfter(t *testing.T) {
 	r := newRig(t)
 	const keys = 40
 	full := func(v string) kv.Exported {
@@ -370,7 +370,8 @@ func TestReadersSeeTheStateBeforeOrAfterARestore(t *testing.T) {
 					return
 				}
 				n, _ := strconv.Atoi(string(v.Value))
-				if !v.Found || n < last || len(list) != keys || string(many[0].Value) != string(many[1].Value) || !many[0].Found {
+				if !v.Found || n < last || len(list) != keys || string(many[0].Value) != string(many[1].Value) ||
+					!many[0].Found {
 					t.Errorf("%+v after %d, %d keys, %s and %s", v, last, len(list), many[0].Value, many[1].Value)
 					return
 				}
@@ -385,7 +386,7 @@ func TestReadersSeeTheStateBeforeOrAfterARestore(t *testing.T) {
 	readers.Wait()
 }
 
-func TestAnExportIsOneMomentAndDoesNotHoldTheMachineUp(t *testing.T) {
+func TestExport_IsOneSnapshotAndDoesNotBlock(t *testing.T) {
 	r := newRig(t)
 	for i := range 100 {
 		r.do(1, write(set(fmt.Sprintf("k%03d", i), "old")))
@@ -415,7 +416,7 @@ func TestAnExportIsOneMomentAndDoesNotHoldTheMachineUp(t *testing.T) {
 	}
 }
 
-func TestADatabaseThatWasRestoredOpensAgain(t *testing.T) {
+func TestRestore_DatabaseReopens(t *testing.T) {
 	fs := vfs.NewMem()
 	r := rigOn(t, fs)
 	r.do(1, write(set("old", "x")))

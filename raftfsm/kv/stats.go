@@ -1,9 +1,9 @@
 package kv
 
-// Stats is a look at a machine's size and work, for metrics.
+// Stats are sizes and counters of a machine, for metrics.
 type Stats struct {
 	Applied, Term    uint64
-	Revision         uint64 // last revision or origin number given
+	Revision         uint64 // last revision or origin number used
 	Clock            uint64 // cluster time, Unix milliseconds
 	Keys             uint64 // stored keys, exact; an expired key counts until it is removed
 	Origins          uint64 // registered
@@ -11,7 +11,7 @@ type Stats struct {
 	DiskBytes        uint64 // of all files of the database
 	MemTableBytes    uint64
 	CacheBytes       uint64 // of the block cache, which may be shared
-	CacheHits        int64  // of the block cache, since it was made
+	CacheHits        int64  // of the block cache since it was created
 	CacheMisses      int64
 	ReadAmp          int    // files and levels that a read may have to look at
 	CompactionDebt   uint64 // estimated bytes that compactions have yet to move
@@ -19,7 +19,7 @@ type Stats struct {
 	L0Sublevels      int32
 	Flushes          int64
 	Compactions      int64
-	WriteStalls      uint64 // times that applying had to wait for flushes or compactions
+	WriteStalls      uint64 // times that Apply waited for flushes or compactions
 	BackgroundErrors uint64 // failed flushes and compactions
 }
 
@@ -34,9 +34,11 @@ func (m *Machine) Stats() Stats {
 		Applied: s.applied, Term: s.term, Revision: s.revision, Clock: s.clock, Keys: s.keys,
 		Origins: uint64(s.origins), ClientResults: s.clientNext - s.clientFirst, //nolint:gosec // a count
 		DiskBytes: p.DiskSpaceUsage(), MemTableBytes: p.MemTable.Size,
-		CacheBytes: uint64(p.BlockCache.Size), CacheHits: p.BlockCache.Hits, CacheMisses: p.BlockCache.Misses, //nolint:gosec // a size
+		CacheBytes: uint64(p.BlockCache.Size), //nolint:gosec // a size
+		CacheHits:  p.BlockCache.Hits, CacheMisses: p.BlockCache.Misses,
 		ReadAmp: p.ReadAmp(), CompactionDebt: p.Compact.EstimatedDebt,
 		L0Files: p.Levels[0].TablesCount, L0Sublevels: p.Levels[0].Sublevels,
-		Flushes: p.Flush.Count, Compactions: p.Compact.Count, WriteStalls: m.health.stalls.Load(), BackgroundErrors: m.health.total.Load(),
+		Flushes: p.Flush.Count, Compactions: p.Compact.Count, WriteStalls: m.health.stalls.Load(),
+		BackgroundErrors: m.health.total.Load(),
 	}
 }

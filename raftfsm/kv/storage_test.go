@@ -26,11 +26,11 @@ func wantFault(t *testing.T, what string, err error, code fault.Code) {
 		return
 	}
 	if f, ok := fault.As(err); !ok || f.Hint == "" {
-		t.Errorf("%s: the error has no mend: %v", what, err)
+		t.Errorf("%s: the error has no hint: %v", what, err)
 	}
 }
 
-func TestANewMachineIsDurableAndOpensAgain(t *testing.T) {
+func TestCreate_IsDurableAndReopens(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	m, err := kv.Create(options(t, fs))
 	if err != nil {
@@ -56,7 +56,7 @@ func TestANewMachineIsDurableAndOpensAgain(t *testing.T) {
 	}
 }
 
-func TestOpenNeverMakesADatabase(t *testing.T) {
+func TestOpen_NeverCreatesDatabase(t *testing.T) {
 	for name, prepare := range map[string]func(vfs.FS) error{
 		"no directory":    func(vfs.FS) error { return nil },
 		"empty directory": func(fs vfs.FS) error { return fs.MkdirAll("db", 0o755) },
@@ -75,7 +75,7 @@ func TestOpenNeverMakesADatabase(t *testing.T) {
 	}
 }
 
-func TestDatabasesThatAreNotOursAreRefusedUnchanged(t *testing.T) {
+func TestOpen_RefusesForeignDatabasesUnchanged(t *testing.T) {
 	put := func(key, value string) func(*pebble.DB) error {
 		return func(db *pebble.DB) error { return db.Set([]byte(key), []byte(value), pebble.Sync) }
 	}
@@ -90,7 +90,8 @@ func TestDatabasesThatAreNotOursAreRefusedUnchanged(t *testing.T) {
 		"newer format":                   {put("\x01", version(kv.FormatVersionMax+1)), fault.Invalid},
 	} {
 		fs := vfs.NewMem()
-		db, err := pebble.Open("db", &pebble.Options{FS: fs, Logger: quiet{}, FormatMajorVersion: pebble.FormatMajorVersion(kv.PebbleFormat)})
+		db, err := pebble.Open("db", &pebble.Options{FS: fs, Logger: quiet{},
+			FormatMajorVersion: pebble.FormatMajorVersion(kv.PebbleFormat)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +111,7 @@ func (quiet) Infof(string, ...any)      {}
 func (quiet) Errorf(string, ...any)     {}
 func (quiet) Fatalf(f string, a ...any) { panic(fmt.Sprintf(f, a...)) }
 
-func TestADatabaseOfANewerEngineIsRefusedUnchanged(t *testing.T) {
+func TestOpen_RefusesNewerEngineUnchanged(t *testing.T) {
 	for _, format := range []pebble.FormatMajorVersion{pebble.FormatNewest, 999} {
 		fs := vfs.NewMem()
 		if format == 999 {
@@ -137,7 +138,7 @@ func TestADatabaseOfANewerEngineIsRefusedUnchanged(t *testing.T) {
 	}
 }
 
-func TestADatabaseIsOpenOnlyOnce(t *testing.T) {
+func TestOpen_OnlyOnce(t *testing.T) {
 	fs := vfs.NewMem()
 	r := rigOn(t, fs)
 	_, err := kv.Open(options(t, fs))
@@ -146,7 +147,7 @@ func TestADatabaseIsOpenOnlyOnce(t *testing.T) {
 	r.wantValue("k", "v")
 }
 
-func TestOptionsWithoutADirectoryOrFatalAreRefused(t *testing.T) {
+func TestOptions_RequireDirAndFatal(t *testing.T) {
 	fatal := func(error) {}
 	for _, o := range []kv.Options{{FS: vfs.NewMem(), Fatal: fatal}, {FS: vfs.NewMem(), Dir: "db"}} {
 		for name, f := range map[string]func(kv.Options) (*kv.Machine, error){"Create": kv.Create, "Open": kv.Open} {
@@ -219,7 +220,7 @@ func stored(t *testing.T, fs vfs.FS, n int) {
 	}
 }
 
-func TestDamageOfATableIsReportedAndNothingDamagedIsServed(t *testing.T) {
+func TestDamagedTable_IsReportedAndNeverServed(t *testing.T) {
 	fs := vfs.NewMem()
 	const n = 200
 	stored(t, fs, n)
@@ -251,8 +252,8 @@ func TestDamageOfATableIsReportedAndNothingDamagedIsServed(t *testing.T) {
 	}
 }
 
-// readAll opens a damaged database and reads everything. It reports whether the damage
-// was noticed; a wrong value fails the test.
+// readAll opens a damaged database and reads everything. It reports whether the damage was noticed.
+// A wrong value fails the test.
 func readAll(t *testing.T, fs vfs.FS, want map[string][]byte) (noticed bool) {
 	t.Helper()
 	spy := newFatalSpy()
@@ -273,7 +274,7 @@ func readAll(t *testing.T, fs vfs.FS, want map[string][]byte) (noticed bool) {
 		if err != nil {
 			wantFault(t, "Get", err, fault.Corrupt)
 			if told := <-spy.ch; !fault.Is(told, fault.Corrupt) {
-				t.Errorf("Fatal was told %v, want %s", told, fault.Corrupt)
+				t.Errorf("Fatal got %v, want %s", told, fault.Corrupt)
 			}
 			out := m.Apply([]kv.Entry{{Index: m.Applied() + 1}})
 			wantFault(t, "Apply on damaged data", out[0].Err, fault.Corrupt)
@@ -299,7 +300,7 @@ func reopen(t *testing.T, fs vfs.FS) *rig {
 	return &rig{t: t, Machine: m, fatal: spy}
 }
 
-func TestAMissingOrCutTableIsReportedAtOpen(t *testing.T) {
+func TestOpen_ReportsMissingOrTruncatedTable(t *testing.T) {
 	for name, damage := range map[string]func(fs vfs.FS, file string) error{
 		"missing": func(fs vfs.FS, file string) error { return fs.Remove(file) },
 		"cut":     func(fs vfs.FS, file string) error { return writeFile(fs, file, []byte("short")) },
@@ -317,7 +318,7 @@ func TestAMissingOrCutTableIsReportedAtOpen(t *testing.T) {
 	}
 }
 
-func TestRecordsOfAnUnknownFormAreReported(t *testing.T) {
+func TestRecords_OfUnknownFormAreReported(t *testing.T) {
 	for name, c := range map[string]struct{ key, value string }{
 		"data":         {"\x02s\x00k", "\x20........"},
 		"data, short":  {"\x02s\x00k", "\x10"},
@@ -331,7 +332,7 @@ func TestRecordsOfAnUnknownFormAreReported(t *testing.T) {
 		_, err := r.Get("s", "k", 0)
 		wantFault(t, name+", Get", err, fault.Corrupt)
 		if told := <-r.fatal.ch; !fault.Is(told, fault.Corrupt) {
-			t.Errorf("%s: Fatal was told %v", name, told)
+			t.Errorf("%s: Fatal got %v", name, told)
 		}
 		r = newRig(t)
 		if err := kv.Put(r.Machine, []byte(c.key), []byte(c.value)); err != nil {
@@ -346,7 +347,7 @@ func TestRecordsOfAnUnknownFormAreReported(t *testing.T) {
 	}
 }
 
-func TestDamagedOriginsAreReportedAtOpen(t *testing.T) {
+func TestOpen_ReportsDamagedOrigins(t *testing.T) {
 	number := strings.Repeat("\x00", 7) + "\x01"
 	for name, c := range map[string]struct{ key, value string }{
 		"origin":            {"\x04" + number, "\x02" + strings.Repeat("\x00", 16)},
@@ -368,7 +369,7 @@ func TestDamagedOriginsAreReportedAtOpen(t *testing.T) {
 	}
 }
 
-func TestACheckpointOpensAsTheSameMachine(t *testing.T) {
+func TestCheckpoint_OpensAsSameMachine(t *testing.T) {
 	fs := vfs.NewMem()
 	h := record(t, 9, 60)
 	r := rigOn(t, fs)
@@ -405,7 +406,7 @@ func TestACheckpointOpensAsTheSameMachine(t *testing.T) {
 	}
 }
 
-func TestRaiseMovesRevisionsOnAndForgetsOrigins(t *testing.T) {
+func TestRaise_RaisesRevisionsAndDropsOrigins(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	r := rigOn(t, fs)
 	o := r.register(1, "n")
@@ -419,10 +420,10 @@ func TestRaiseMovesRevisionsOnAndForgetsOrigins(t *testing.T) {
 		t.Error("the hash is that of a machine which was not raised")
 	}
 	if res := r.one(1, withID(write(set("k", "2")), o, 1, 0)); res.Outcome != kv.Stale {
-		t.Errorf("an origin of before: %v, want %v", res.Outcome, kv.Stale)
+		t.Errorf("an earlier origin: %v, want %v", res.Outcome, kv.Stale)
 	}
 	if res := r.one(1, withClient(write(set("c", "1")), "id")); !res.Replayed {
-		t.Errorf("a client result of before: %+v, want it to be kept", res)
+		t.Errorf("an earlier client result: %+v, want it to be kept", res)
 	}
 	if res := r.one(1, write(set("k", "2", ifRevision(2)))); res.Outcome != kv.Applied || res.Revisions[0] != 1<<40+4 {
 		t.Errorf("the next write: %+v, want revision %d", res, 1<<40+4)
@@ -433,7 +434,7 @@ func TestRaiseMovesRevisionsOnAndForgetsOrigins(t *testing.T) {
 	r.check()
 }
 
-func TestSetAppliedRewritesTheIndexForGood(t *testing.T) {
+func TestSetApplied_IsDurable(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	r := rigOn(t, fs)
 	r.Apply([]kv.Entry{entryOf(t, 500, 1, write(set("k", "1")))})

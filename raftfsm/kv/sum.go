@@ -8,25 +8,23 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// setHash is a hash of a set of records that does not depend on their order: the sums, each
-// modulo 2^64, of two independent hashes of every member. Adding and taking away a record
-// costs the same whatever the size of the set, and what stands in the sum is what the
-// machine meant to store: a sum that differs from that of the records, or from that of
-// another replica, shows that something else is stored.
+// setHash is a hash of a set of records that does not depend on their order: the sums, modulo 2^64, of two
+// independent hashes of every member. The cost of adding or removing a record does not depend on the size of the
+// set. The machine computes the hash from the records it means to store. If the hash differs from the hash of the
+// stored records, or from the hash of another replica, then wrong records are stored.
 //
-// It is made against accidents, a fault of the machine or of its memory and disk, and not
-// against somebody who chooses records so that their sums agree: whoever can change the
-// records of one replica can change its sum too.
+// It detects accidents such as bugs, memory errors and disk errors. It does not protect against an attacker,
+// because an attacker who can change the records can change the hash as well.
 type setHash [2]uint64
 
 func (s *setHash) add(o setHash) { s[0] += o[0]; s[1] += o[1] }
 func (s *setHash) sub(o setHash) { s[0] -= o[0]; s[1] -= o[1] }
 
-// setSeeds make two hashes out of one function. Part of the format.
+// setSeeds are the seeds of the two hashes. They are part of the format.
 var setSeeds = [...]uint64{0x51756f72_61746531, 0x51756f72_61746532}
 
-// member hashes a data record. key is without its table, for the record is the same one in
-// either set of tables.
+// member returns the hash of a data record. key is without the byte of its table, so the hash is the same in both
+// sets of tables.
 func member(key, value []byte) (h setHash) {
 	var d xxhash.Digest
 	var size [4]byte
@@ -41,15 +39,15 @@ func member(key, value []byte) (h setHash) {
 	return h
 }
 
-// sums are the set hashes of a machine's records. They stand in a record of their own beside
-// meta, in the same Pebble batch, and say to which state they belong: a build that does not
-// know them leaves them behind, and the next one that does sees it and counts anew.
+// sums are the set hashes of a machine's records. Each Pebble batch that changes records also stores their sums,
+// in a record beside meta. A build that does not know sums does not update that record. The next build that knows
+// them notices this and computes the sums again.
 type sums struct {
-	known bool    // data is the hash of all records; otherwise that of what changed since gen began
-	gen   uint64  // of an unknown sum: raised whenever all records were replaced
+	known bool    // data is the hash of all records; otherwise of what changed since gen began
+	gen   uint64  // of an unknown sum: incremented whenever all records are replaced
 	data  setHash // of the live data table
-	stage setHash // of the other one, which a restore fills
-	off   bool    // for a benchmark that shows what they cost
+	stage setHash // of the other table, which a restore fills
+	off   bool    // set by a benchmark of their cost
 }
 
 func sumKey() []byte { return []byte{tableMeta, 's'} }
@@ -59,7 +57,7 @@ const (
 	sumSize   = 2 + 3*8 + 2*16
 )
 
-// append encodes the sums of the state that last describes.
+// append encodes the sums together with the state last that they belong to.
 func (s *sums) append(dst []byte, last *meta) []byte {
 	dst = append(dst, sumFormat, flag(s.known))
 	for _, n := range [...]uint64{last.applied, last.hash, s.gen, s.data[0], s.data[1], s.stage[0], s.stage[1]} {
@@ -68,7 +66,7 @@ func (s *sums) append(dst []byte, last *meta) []byte {
 	return dst
 }
 
-// parseSums reads what append wrote; ok is false if it is not of the state of last.
+// parseSums reads what append wrote. ok is false if it does not belong to last.
 func parseSums(b []byte, last *meta) (s sums, ok bool) {
 	if len(b) != sumSize || b[0] != sumFormat {
 		return sums{}, false
@@ -80,8 +78,8 @@ func parseSums(b []byte, last *meta) (s sums, ok bool) {
 	return sums{known: b[1] == 1, gen: n(2), data: setHash{n(3), n(4)}, stage: setHash{n(5), n(6)}}, true
 }
 
-// loadSums reads the sums, or begins to count the changes of a database that has none: Verify
-// counts the rest.
+// loadSums reads the sums. If the database has no valid sums, it starts to sum the changes from now on, and Verify
+// adds the hash of the existing records later.
 func (w *writer) loadSums() error {
 	raw, closer, err := w.txn.db.Get(sumKey())
 	if err == nil {
@@ -98,15 +96,15 @@ func (w *writer) loadSums() error {
 	return w.txn.db.Set(sumKey(), w.sums.append(nil, &w.meta), pebble.NoSync)
 }
 
-// base is the hash of all records of a database that had no sums, without what changed since
-// they are counted.
+// base is the hash of all existing records of a database without sums. data leaves out the changes since
+// generation gen of the sums began, because the sums contain those changes.
 type base struct {
 	gen  uint64
 	data setHash
 }
 
-// adopt completes the sums with what Verify found. A restore under way may have begun
-// before its records were counted.
+// adopt adds the hash of the existing records, which Verify has computed, to the sums of the changes. It ignores b
+// if a restore has replaced the records since then, or is running.
 func (w *writer) adopt(b *base) {
 	if b == nil || w.sums.known || b.gen != w.sums.gen || w.meta.replaced.stage != 0 {
 		return
@@ -115,13 +113,14 @@ func (w *writer) adopt(b *base) {
 	w.sums.known = true
 }
 
-// replace takes a record's place in the sum: what went out, what came in.
+// replace updates the sum for a record: out is subtracted, in is added.
 func (s *sums) replace(out, in setHash) {
 	s.data.sub(out)
 	s.data.add(in)
 }
 
-// swap follows a restore that took the place of all data; kept is what it left.
+// swap makes the sums those of the restored data when a restore commits. kept is the hash of the records that the
+// restore does not replace: those of SystemStore.
 func (s *sums) swap(kept setHash) {
 	if s.known {
 		s.data = s.stage
@@ -132,22 +131,22 @@ func (s *sums) swap(kept setHash) {
 	s.stage = setHash{}
 }
 
-// Digest stands for everything a machine holds and has decided: the rolling hash of entries
-// and results, the set hash of the records, and the counters.
+// Digest is a hash of the whole state of a machine: the rolling hash of entries and results, the
+// set hash of the records, and the counters.
 type Digest [2]uint64
 
-// Mark is the digest of a machine right after it applied the entry at Index. Replicas whose
-// marks of one index differ have come to different states.
+// Mark is a checkpoint for comparisons between replicas: the digest of a machine after it applied the entry at
+// Index. Replicas with different digests for one index have different states.
 type Mark struct {
 	Index  uint64
 	Digest Digest
 }
 
-// keepMarks is how many of the newest marks a machine remembers.
+// keepMarks is how many marks a machine keeps. It keeps the newest.
 const keepMarks = 16
 
-// mark notes the state at an entry that moved cluster time over a multiple of the period.
-// Which entries do that depends on the log alone, so all replicas mark the same ones.
+// mark records the digest after an entry that advanced cluster time past a multiple of the period. before is the
+// cluster time before the entry. This depends only on the log, so all replicas record digests at the same entries.
 func (w *writer) mark(before uint64) {
 	if w.period == 0 || !w.sums.known || before/w.period == w.meta.clock/w.period {
 		return
@@ -174,7 +173,7 @@ func (w *writer) digest() (d Digest) {
 	return d
 }
 
-// remember makes the marks of this Apply known.
+// remember publishes the marks of this Apply.
 func (m *Machine) remember(fresh []Mark) {
 	if len(fresh) == 0 {
 		return
@@ -188,8 +187,8 @@ func (m *Machine) remember(fresh []Mark) {
 	m.marks.Store(&all)
 }
 
-// Marks returns the newest marks since the machine was opened, oldest first. The slice must
-// not be changed.
+// Marks returns the newest marks that were recorded since the machine was opened, oldest first. The caller must
+// not change the slice.
 func (m *Machine) Marks() []Mark {
 	if p := m.marks.Load(); p != nil {
 		return *p
@@ -197,12 +196,12 @@ func (m *Machine) Marks() []Mark {
 	return nil
 }
 
-// Summed reports whether the sum of all records is known; until Verify has read a database
-// that has none there are no marks.
+// Summed reports whether the hash of all records is known. In a database that had no hash, no marks are recorded
+// until Verify has read all records.
 func (m *Machine) Summed() bool { return m.state.Load().summed }
 
-// MarkDue reports whether an entry with the cluster time now would be marked, and the
-// newest mark, if there is one, does not tell of the state as it is.
+// MarkDue reports whether a new mark is needed: the newest mark is older than the last applied entry, and an entry
+// with the cluster time now would record one.
 func (m *Machine) MarkDue(now uint64) bool {
 	period, s := m.period, m.state.Load()
 	if period == 0 || now/period == s.clock/period {
@@ -212,7 +211,7 @@ func (m *Machine) MarkDue(now uint64) bool {
 	return s.hash != 0 && (len(marks) == 0 || marks[len(marks)-1].Index < s.applied)
 }
 
-// share is a record's part of a sum.
+// share returns the contribution of a record to a sum.
 func (w *writer) share(key, value []byte) setHash {
 	if w.sums.off {
 		return setHash{}

@@ -18,7 +18,7 @@ import (
 
 const markPeriod = 1000
 
-// marking is a machine that notes its digest for every second of cluster time.
+// marking returns a machine that records its digest for every second of cluster time.
 func marking(t *testing.T, fs vfs.FS, open func(kv.Options) (*kv.Machine, error)) *rig {
 	t.Helper()
 	o := options(t, fs)
@@ -42,7 +42,7 @@ func verify(t *testing.T, m *kv.Machine, pace func(int) error) kv.Verified {
 	return v
 }
 
-// history of entries of all sorts, 300 ms apart.
+// someEntries returns entries of all kinds, 300 ms apart.
 func someEntries(t *testing.T, n int) (entries []kv.Entry) {
 	for i := range n {
 		k := fmt.Sprintf("k%d", i%7)
@@ -64,9 +64,10 @@ func apply(t *testing.T, m *kv.Machine, entries ...kv.Entry) {
 	}
 }
 
-func TestReplicasMarkTheSameEntriesWithTheSameDigest(t *testing.T) {
+func TestMarks_AreEqualOnAllReplicas(t *testing.T) {
 	entries, fs := someEntries(t, 40), vfs.NewMem()
-	one, all, restarted := marking(t, vfs.NewMem(), kv.Create), marking(t, vfs.NewMem(), kv.Create), marking(t, fs, kv.Create)
+	one, all, restarted := marking(t, vfs.NewMem(), kv.Create), marking(t, vfs.NewMem(), kv.Create), marking(t, fs,
+		kv.Create)
 	for _, e := range entries {
 		apply(t, one.Machine, e)
 	}
@@ -106,11 +107,10 @@ func TestReplicasMarkTheSameEntriesWithTheSameDigest(t *testing.T) {
 	}
 }
 
-// A machine that stored something else than it was told, although its log, its results and
-// its counters are right, is found at the next mark, and for ever: also when the value was
-// replaced meanwhile. Only a row that is still remembered is known to have been right, and
-// replacing it mends the damage.
-func TestAWrongRecordShowsAtTheNextMark(t *testing.T) {
+// A machine that stored a wrong value, although its log, results and counters are right, is found at
+// every later mark, even after the value was replaced. If the row is still cached, its hash is known
+// to be right, and replacing the value repairs the damage.
+func TestMarks_ShowWrongRecord(t *testing.T) {
 	for _, c := range []struct{ replaced, remembered bool }{{}, {replaced: true}, {true, true}} {
 		replaced := c.replaced && !c.remembered
 		good, bad := marking(t, vfs.NewMem(), kv.Create), marking(t, vfs.NewMem(), kv.Create)
@@ -130,14 +130,16 @@ func TestAWrongRecordShowsAtTheNextMark(t *testing.T) {
 		if v := bad.get("a", 0); string(v.Value) != "5" {
 			t.Fatalf("the damage is not where it should be: %+v", v)
 		}
-		if v := verify(t, bad.Machine, unpaced); !strings.Contains(v.Wrong, "the hash of the stored records is") || v.Keys != 2 {
+		if v := verify(t, bad.Machine, unpaced); !strings.Contains(v.Wrong, "the hash of the stored records is") ||
+			v.Keys != 2 {
 			t.Errorf("damage at rest verifies as %+v", v)
 		}
 		if c.replaced {
 			run(1_000_100, write(set("a", "3")))
 			switch wrong := verify(t, bad.Machine, unpaced).Wrong; {
 			case wrong == "" && replaced:
-				t.Error("nothing is wrong any more once the damaged record was replaced: the sum took its hash for the right one")
+				t.Error("nothing is wrong any more once the damaged record was replaced: the sum took its hash " +
+					"for the right one")
 			case wrong != "" && !replaced:
 				t.Errorf("the row was remembered as it should be, and still: %s", wrong)
 			}
@@ -152,7 +154,7 @@ func TestAWrongRecordShowsAtTheNextMark(t *testing.T) {
 	for _, r := range []*rig{good, bad} {
 		r.do(1_000_000, write(set("a", "1")))
 	}
-	if err := kv.Slip(bad.Machine, "s", "a", []byte("x")); err != nil { // stored in good order, but not what was asked for
+	if err := kv.Slip(bad.Machine, "s", "a", []byte("x")); err != nil { // a valid record, but the wrong value
 		t.Fatal(err)
 	}
 	if v := verify(t, bad.Machine, unpaced); v.Wrong != "" {
@@ -166,7 +168,7 @@ func TestAWrongRecordShowsAtTheNextMark(t *testing.T) {
 	}
 }
 
-func TestADatabaseWithoutSumsCountsItsRecordsWhileItIsWrittenTo(t *testing.T) {
+func TestVerify_CountsDatabaseWithoutSumsDuringWrites(t *testing.T) {
 	fs, big := vfs.NewMem(), strings.Repeat("x", 1<<20)
 	good, old := marking(t, vfs.NewMem(), kv.Create), marking(t, fs, kv.Create)
 	both := func(stamp uint64, r command.Request) {
@@ -208,8 +210,8 @@ func TestADatabaseWithoutSumsCountsItsRecordsWhileItIsWrittenTo(t *testing.T) {
 	}
 }
 
-// What was counted before a restore is of no use after it.
-func TestARestoreWhileRecordsAreCountedBeginsAnew(t *testing.T) {
+// A count that was made before a restore must not be used after it.
+func TestVerify_RestoreDuringCountStartsOver(t *testing.T) {
 	fs := vfs.NewMem()
 	r := marking(t, fs, kv.Create)
 	r.do(1_000_000, write(set("a", "1"), set("b", "2")))
@@ -228,7 +230,7 @@ func TestARestoreWhileRecordsAreCountedBeginsAnew(t *testing.T) {
 	if v := verify(t, r.Machine, unpaced); !v.First {
 		t.Fatalf("verified %+v", v)
 	}
-	restoreAll(t, r, 1_000_200, 7, parts, revision) // takes the first count over, or drops it
+	restoreAll(t, r, 1_000_200, 7, parts, revision) // merges the first count, or drops it
 	r.do(1_000_300, write(set("d", "4")))
 	if v := verify(t, r.Machine, unpaced); v.Wrong != "" {
 		t.Errorf("after the restore: %+v", v)
@@ -239,7 +241,7 @@ func TestARestoreWhileRecordsAreCountedBeginsAnew(t *testing.T) {
 	}
 }
 
-func TestVerifyEndsWithItsCallerOrTheMachine(t *testing.T) {
+func TestVerify_EndsWithPaceErrorOrClose(t *testing.T) {
 	r := newRig(t)
 	r.do(1, write(set("a", strings.Repeat("x", 2<<20))))
 	enough := errors.New("enough")
@@ -265,7 +267,7 @@ func TestVerifyEndsWithItsCallerOrTheMachine(t *testing.T) {
 	}
 }
 
-// BenchmarkApplySums shows what the set hash costs.
+// BenchmarkApplySums measures the cost of the set hash.
 func BenchmarkApplySums(b *testing.B) {
 	for _, size := range []int{256, 1024, 65536} {
 		for _, off := range []bool{true, false} {
@@ -278,12 +280,14 @@ func BenchmarkApplySums(b *testing.B) {
 				n := min(64, 1<<20/size)
 				var entries [16][]byte
 				for e := range entries {
-					entries[e] = encodeSets(b, 1, n, func(i int) string { return benchKey((e*97 + i*31) % benchKeys) }, size)
+					entries[e] = encodeSets(b, 1, n,
+						func(i int) string { return benchKey((e*97 + i*31) % benchKeys) }, size)
 				}
 				b.ResetTimer()
 				before := cpuTime(b)
 				for i := 0; b.Loop(); i++ {
-					if r := m.Apply([]kv.Entry{{Index: m.Applied() + 1, Term: 1, Data: entries[i%len(entries)]}}); r[0].Err != nil {
+					if r := m.Apply([]kv.Entry{{Index: m.Applied() + 1, Term: 1,
+						Data: entries[i%len(entries)]}}); r[0].Err != nil {
 						b.Fatal(r[0].Err)
 					}
 				}
@@ -293,7 +297,7 @@ func BenchmarkApplySums(b *testing.B) {
 	}
 }
 
-// cpuTime is what this process has used, which other processes change less than the time that passes.
+// cpuTime returns the CPU time of this process. Other processes change it less than wall time.
 func cpuTime(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
@@ -303,8 +307,7 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkMember shows the part of that which is the hash itself; a write of an existing key
-// takes two of them.
+// BenchmarkMember measures the hash of one record. A write of an existing key computes two.
 func BenchmarkMember(b *testing.B) {
 	for _, size := range []int{256, 1024, 65536} {
 		b.Run(fmt.Sprintf("value=%d", size), func(b *testing.B) {

@@ -8,24 +8,23 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// maxTerms is how many terms, of which a command was applied, the machine knows: the
-// newest ones. Part of the format.
+// maxTerms is how many terms are remembered, newest first. It is part of the format.
 const maxTerms = 1024
 
-// terms remembers, for each term, the index of the last command of it that was applied.
-// A term has one leader, and that only appends: a command which the leader of term t wrote
-// at index i is part of this state if, and only if, the last one of t is at or above i.
-// Entries without a command are left out, for not every replica sees them.
+// terms remembers, for each term, the index of the last applied command of that term. A term has one leader, and a
+// leader only appends. So a command that the leader of term t wrote at index i is part of this state if and only
+// if the last index of t is at least i. Entries without a command are left out, because not every replica sees
+// them.
 type terms struct {
-	closed []termEnd // ascending; never changed in place, for readers have it
+	closed []termEnd // ascending; never changed in place, because readers share it
 	now    termEnd   // term of the newest command; zero = none
-	saved  termEnd   // of now, what the database holds or is about to
+	saved  termEnd   // of now: what the database holds or is about to hold
 }
 
 // termEnd is a term and its last command so far.
 type termEnd struct{ term, last uint64 }
 
-// note takes a command. Terms never fall along a log.
+// note records a command. Terms never decrease along a log.
 func (t *terms) note(txn *txn, index, term uint64, keep int) {
 	if term != t.now.term {
 		t.save(txn)
@@ -42,7 +41,7 @@ func (t *terms) note(txn *txn, index, term uint64, keep int) {
 	t.now = termEnd{term, index}
 }
 
-// save puts the newest term into the database.
+// save writes the newest term to the database.
 func (t *terms) save(txn *txn) {
 	if t.now == t.saved {
 		return
@@ -51,7 +50,7 @@ func (t *terms) save(txn *txn) {
 	t.saved = t.now
 }
 
-// forget drops everything: the terms were those of another log.
+// forget deletes all terms: they were those of another log.
 func (t *terms) forget(txn *txn) {
 	for _, e := range append(t.closed[:len(t.closed):len(t.closed)], t.now) {
 		txn.delete(appendNumberKey(nil, tableTerm, e.term))
@@ -74,15 +73,15 @@ func (t *terms) load(db *pebble.DB) error {
 	})
 }
 
-// Wrote reports whether the command that the leader of term wrote at index is part of the
-// state. It is known unless the machine has not come so far, or term is older than the
-// newest 1024 terms of which it applied commands, or than a restored backup.
+// Wrote reports whether the command that the leader of term wrote at index is part of the state.
+// known is false if the machine has not applied that far, or if term is older than the newest 1024
+// terms with applied commands, or older than a restored backup.
 func (m *Machine) Wrote(term, index uint64) (wrote, known bool) {
 	s := m.state.Load()
 	if len(s.terms.closed) > 0 && term < s.terms.closed[0].term || len(s.terms.closed) == 0 && term < s.terms.now.term {
 		return false, false
 	}
-	if term >= s.terms.now.term { // more of it may come
+	if term >= s.terms.now.term { // more commands of it may follow
 		wrote = term == s.terms.now.term && index <= s.terms.now.last
 		return wrote, wrote
 	}

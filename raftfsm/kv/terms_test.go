@@ -34,7 +34,7 @@ func checkWrote(t *testing.T, m *kv.Machine, when string, term, index uint64, wa
 	}
 }
 
-func TestAMachineKnowsWhichCommandsOfOldTermsItApplied(t *testing.T) {
+func TestWrote_CommandsOfOldTerms(t *testing.T) {
 	fs := vfs.NewMem()
 	r := rigOn(t, fs)
 	r.in(2, 3, 4, 5)
@@ -73,7 +73,7 @@ func TestAMachineKnowsWhichCommandsOfOldTermsItApplied(t *testing.T) {
 	}
 }
 
-func TestTermsAreForgottenBeyondTheBoundAndWithARestore(t *testing.T) {
+func TestTerms_ForgottenBeyondBoundAndByRestore(t *testing.T) {
 	r := newRig(t)
 	for term := uint64(1); term <= kv.MaxTerms+5; term++ {
 		r.in(term, 2*term)

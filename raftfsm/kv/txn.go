@@ -2,13 +2,13 @@ package kv
 
 import "github.com/cockroachdb/pebble/v2"
 
-// txn is the Pebble side of one Apply: a batch of changes and the state before them.
-// What the batch holds is not seen by get; the overlays above (rows, clients) know it.
+// txn is the Pebble side of one Apply: a batch of changes, and a view of the state before them. get reads only the
+// state before. The writer's caches (rows and clients) also contain the changes of the batch.
 type txn struct {
 	db    *pebble.DB
 	batch *pebble.Batch
-	base  *pebble.Iterator // opened at the first question
-	err   error            // first failure to add to the batch
+	base  *pebble.Iterator // opened by the first get
+	err   error            // first error of adding to the batch
 }
 
 func (t *txn) begin() { t.batch, t.err = t.db.NewBatch(), nil }
@@ -39,11 +39,11 @@ func (t *txn) commit() error {
 	return t.db.Apply(t.batch, pebble.NoSync)
 }
 
-// get returns the value of key before this Apply; it is valid until the next get.
+// get returns the value of key before this Apply. It is valid until the next get.
 //
-// It seeks whole keys, because the default comparer takes the whole key for its prefix.
-// It asks an iterator because that can use the filters of the lowest level, which a plain
-// Get leaves out: most writes of new keys are then answered without reading a block.
+// It seeks whole keys, because the default comparer treats the whole key as the prefix. It uses an
+// iterator because that can use the filters of the lowest level, which Get does not: most writes of
+// new keys are then answered without reading a block.
 func (t *txn) get(key []byte) (value []byte, found bool, err error) {
 	if t.base == nil {
 		if t.base, err = t.db.NewIter(&pebble.IterOptions{UseL6Filters: true}); err != nil {

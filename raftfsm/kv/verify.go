@@ -6,22 +6,21 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// Verified is what Verify found.
+// Verified is the result of Verify.
 type Verified struct {
 	Applied uint64 // index of the state that was read
 	Keys    uint64 // records read
-	First   bool   // there was no sum to compare with: from now on there is
-	Wrong   string // what is not as it was applied; empty = nothing
+	First   bool   // there was no sum to compare with; now there is
+	Wrong   string // what differs from the applied state; empty = nothing
 }
 
 // verifyStep is how many bytes are read between two calls of pace.
 const verifyStep = 1 << 20
 
-// Verify reads all records, as of one entry, and compares them with the sum of what was
-// applied. A database that was written before there were sums gets its sum. pace is called
-// after every MiB or so and may wait; Verify ends with the error that it returns. As long
-// as it runs the space of what is replaced is not given back. Other errors are those of Get;
-// a database that Pebble finds damaged also breaks the machine.
+// Verify reads all records as of one entry and compares their hash with the hash of what was applied. If the
+// database has no hash yet, Verify computes it. Verify calls pace about every MiB. pace may wait, and if it
+// returns an error, Verify returns that error. While Verify runs, the disk space of replaced data is not freed.
+// Other errors are those of Get. If Pebble finds the database damaged, Verify marks the machine as broken.
 func (m *Machine) Verify(pace func(bytes int) error) (Verified, error) {
 	if err := m.use("kv.Verify"); err != nil {
 		return Verified{}, err
@@ -38,7 +37,7 @@ func (m *Machine) Verify(pace func(bytes int) error) (Verified, error) {
 	return out, nil
 }
 
-// pacing is an error of the caller's, not of the database.
+// pacing is an error returned by pace, not by the database.
 type pacing struct{ error }
 
 func (m *Machine) verify(v *view, pace func(bytes int) error) (out Verified, err error) {
@@ -76,7 +75,7 @@ func (m *Machine) verify(v *view, pace func(bytes int) error) (out Verified, err
 	return out, nil
 }
 
-// sum reads a table of data records.
+// sum returns the set hash of a table of data records.
 func (v *view) sum(table byte, pace func(bytes int) error) (found setHash, keys uint64, err error) {
 	it, err := v.snapshot.NewIter(&pebble.IterOptions{LowerBound: []byte{table}, UpperBound: []byte{table + 1}})
 	if err != nil {
@@ -101,7 +100,7 @@ func (v *view) sum(table byte, pace func(bytes int) error) (found setHash, keys 
 	return found, keys, it.Error()
 }
 
-// pause lets the caller of Verify wait, and ends it when the machine closes.
+// pause calls pace. It returns an error when the machine closes.
 func (m *Machine) pause(pace func(bytes int) error, read int) error {
 	if err := pace(read); err != nil {
 		return pacing{err}

@@ -9,9 +9,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// waiters are the calls of Wait that wait.
+// waiters are the running calls of Wait.
 type waiters struct {
-	count atomic.Int64 // lets Apply pass by when nobody waits
+	count atomic.Int64 // lets Apply skip the lock when there are none
 	mu    sync.Mutex
 	all   map[*waiter]struct{}
 }
@@ -39,7 +39,7 @@ func (w *waiters) remove(n *waiter) {
 	w.drop(n)
 }
 
-// drop needs the lock.
+// drop removes n. The caller holds the lock.
 func (w *waiters) drop(n *waiter) {
 	if _, ok := w.all[n]; ok {
 		delete(w.all, n)
@@ -47,7 +47,7 @@ func (w *waiters) drop(n *waiter) {
 	}
 }
 
-// reached wakes everybody who waits for index or less.
+// reached wakes every waiter for index or less.
 func (w *waiters) reached(index uint64) {
 	if w.count.Load() == 0 {
 		return
@@ -63,14 +63,14 @@ func (w *waiters) reached(index uint64) {
 }
 
 // Wait returns when every entry up to index has been applied. It returns fault.Timeout
-// when ctx ends first and fault.Unavailable when the machine closes or cannot go on.
+// when ctx ends first and fault.Unavailable when the machine closes or cannot continue.
 func (m *Machine) Wait(ctx context.Context, index uint64) error {
 	if m.Applied() >= index {
 		return nil
 	}
 	w := m.waiters.add(index)
 	defer m.waiters.remove(w)
-	// An Apply that published before it could see w is seen here.
+	// An Apply that published before it could see w is noticed here.
 	if m.Applied() >= index {
 		return nil
 	}
@@ -78,12 +78,13 @@ func (m *Machine) Wait(ctx context.Context, index uint64) error {
 	case <-w.reached:
 		return nil
 	case <-ctx.Done():
-		msg := fmt.Sprintf("applied up to %d of the %d asked for", m.Applied(), index)
+		msg := fmt.Sprintf("applied up to %d, waiting for %d", m.Applied(), index)
 		return &fault.Error{Code: fault.Timeout, Op: "kv.Wait", Msg: msg, Err: ctx.Err()}
 	case <-m.gate.closing:
 		return errClosed("kv.Wait")
 	case <-m.health.down:
-		return &fault.Error{Code: fault.Unavailable, Op: "kv.Wait", Msg: "the machine cannot go on", Err: m.health.writable()}
+		return &fault.Error{Code: fault.Unavailable, Op: "kv.Wait", Msg: "the machine cannot continue",
+			Err: m.health.writable()}
 	}
 }
 

@@ -46,7 +46,7 @@ func (w *writer) holds(o *command.Op) (bool, error) {
 	return live && r.revision == o.Revision, nil
 }
 
-// op applies one operation and returns the revision it made, 0 for a delete.
+// op applies one operation and returns its new revision, 0 for a delete.
 func (w *writer) op(o *command.Op) (uint64, error) {
 	k := rowKey{o.Store, o.Key}
 	old, err := w.row(k)
@@ -74,7 +74,7 @@ func (w *writer) expiry(o *command.Op) uint64 {
 	return later(w.meta.clock, o.TTL)
 }
 
-// store writes a record of the newest revision in the place of old.
+// store writes a record with the newest revision. It replaces old.
 func (w *writer) store(k rowKey, old row, expireAt uint64, o *command.Op) {
 	put := w.txn.batch.SetDeferred(dataKeySize(k.store, k.key), recordSize(expireAt, o.ContentType, o.Value))
 	appendDataKey(put.Key[:0], w.meta.tables(), k.store, k.key)
@@ -92,7 +92,7 @@ func (w *writer) store(k rowKey, old row, expireAt uint64, o *command.Op) {
 	w.rows.known[k] = row{stored: true, revision: w.meta.revision, expireAt: expireAt, hash: hash}
 }
 
-// remove takes a record away, if there is one.
+// remove deletes a record if there is one.
 func (w *writer) remove(k rowKey, old row) {
 	if !old.stored {
 		return

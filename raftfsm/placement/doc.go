@@ -1,31 +1,29 @@
-// Package placement decides which servers vote in a Raft group and where leaders sit.
+// Package placement decides which servers vote in a Raft group and which server leads it.
 //
-// It owns the policy, and nothing but the policy: Plan turns what is wanted, what is
-// configured and who is alive into the next safe change, Explain says for every server why
-// it votes or not, Leaders spreads the leaders of several groups. It must never know raft,
-// gossip, the network or the clock: everything, the time included, comes in as a value, so
-// that the same input gives the same answer on every node. It has no goroutines and no
-// state; all functions are safe for concurrent use. The table of its tests is the policy.
+// It owns only this policy. Plan returns the next safe change of a group, given the wanted number of voters, the
+// configuration and which servers are alive. Explain returns for every server why it votes or not. Leaders spreads
+// the leaders of several groups. The package never uses raft, gossip, the network or the clock. Every input is a
+// parameter, including the time, so the same input gives the same result on every node. It has no goroutines and no
+// state. All functions are safe for concurrent use. The tests of Plan have a table with a case for each rule.
 //
-// The rules, in the order in which they are tried; the first that applies makes the one
-// change that is planned:
+// A voter is lost in three cases: an operator has removed its server; its disk was replaced, so that its node runs
+// under a newer server id; or its server has failed, left or become a sidecar longer ago than the settling time.
 //
-//  1. Without a leader that votes, and without a majority of voters alive, nothing changes.
-//  2. A leader that is to be removed hands leadership over first; nothing else ever touches
-//     the leader's vote.
-//  3. A lost vote is given up once it has a successor, or once there are more votes than
-//     wanted. A vote is lost when its server was removed by an operator; when the disk behind
-//     it was replaced (the node runs under a newer server id); or when the server has failed,
-//     left or turned into a sidecar longer ago than the settling time.
-//  4. A replica that keeps up becomes a voter while votes are missing or lost.
-//  5. A server that an operator removed loses its vote even without a successor.
-//  6. Replicas that cannot come back are removed from the group.
-//  7. A server that the group does not know is added as a replica, without a vote.
-//  8. Voters beyond the wanted number become replicas: those that are not alive first, then
-//     the highest id; never the leader.
+// Plan tries the rules in this order. The first rule that applies determines the one change that Plan returns:
 //
-// A server that left gracefully is expected back: it stays in the group whatever happens,
-// and only its vote moves to a successor. A dead server without a successor keeps its vote.
-// Even numbers of voters above two are avoided, because they survive no more failures than
-// one voter fewer; two servers are two voters.
+//  1. If no voter leads the group, or if no majority of the voters is alive, nothing changes.
+//  2. A leader transfers leadership if an operator has removed it, or if its disk is nearly full and another voter's
+//     disk is not. No other rule takes the vote of the leader.
+//  3. A lost voter loses its vote once another server has become a voter in its place, or once there are more voters
+//     than wanted.
+//  4. A non-voter that keeps up becomes a voter while voters are missing or lost.
+//  5. A voter that an operator has removed loses its vote, even if no other server can take its place.
+//  6. Non-voters that cannot come back, or that have failed for too long, are removed from the group.
+//  7. A server that the group does not know is added as a non-voter.
+//  8. While there are more voters than wanted, one of them becomes a non-voter: a voter that is not alive, otherwise
+//     the one with the highest id, but never the leader.
+//
+// A server that left gracefully is expected to come back. It stays in the group, and only its vote moves to another
+// server. A dead voter keeps its vote while no other server can take its place. Even numbers of voters above two are
+// avoided, because four voters survive no more failures than three. A group of two servers has two voters.
 package placement

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Verdict says for one server whether it votes and why.
+// Verdict says whether a server votes and why.
 type Verdict struct {
 	Server string // server id
 	Node   string // its node id
@@ -14,8 +14,8 @@ type Verdict struct {
 	Reason string // one line for people, naming the node
 }
 
-// Explain returns a verdict for every configured server and for every server that is alive
-// but not configured, by server id. Sidecars never vote and are left out.
+// Explain returns a verdict for every server that is configured, and for every server that is alive but not
+// configured. The verdicts are sorted by server id. Sidecars never vote and are left out.
 func Explain(in Input) []Verdict {
 	v := look(in)
 	var out []Verdict
@@ -29,7 +29,8 @@ func Explain(in Input) []Verdict {
 	}
 	for _, m := range v.members {
 		if m.State == Alive && m.Server != "" && !v.knows(m.Server) {
-			out = append(out, Verdict{Server: m.Server, Node: m.Node, Reason: m.Node + " is not a voter: " + v.whyStranger(m)})
+			out = append(out, Verdict{Server: m.Server, Node: m.Node, Reason: m.Node + " is not a voter: " +
+				v.whyStranger(m)})
 		}
 	}
 	slices.SortFunc(out, func(a, b Verdict) int { return cmp.Compare(a.Server, b.Server) })
@@ -46,7 +47,7 @@ func (v *view) whyStranger(m Member) string {
 	return "it is not in the group yet; the leader adds it next"
 }
 
-// stuck says why nothing can change at all, or nothing.
+// stuck returns why nothing can change at all, or "".
 func (v *view) stuck() string {
 	voters := v.pick(isVoter)
 	switch {
@@ -64,20 +65,25 @@ func (v *view) whyVoter(s *seat) string {
 	switch {
 	case s.leader && s.removed:
 		return "is a voter and leads: " + v.whyLeaderStays(s)
+	case s.leader && s.low:
+		return "is a voter and leads, although its disk is nearly full: no other voter with a good disk keeps up"
 	case s.leader:
 		return "is a voter and leads"
 	case v.lost(s):
 		return "is still a voter: it " + v.fate(s) + ", and " + v.whyLostStays(s)
 	case !s.up():
-		return fmt.Sprintf("is a voter: it %s and keeps its vote for %s more, in case it comes back", v.fate(s), span(v.Limits.Settle-v.gone(s)))
+		return fmt.Sprintf("is a voter: it %s and keeps its vote for %s more, in case it comes back", v.fate(s),
+			span(v.Limits.Settle-v.gone(s)))
 	case len(v.pick(isVoter)) > v.limit() && s == v.surplus(v.pick(isVoter)):
-		return "is still a voter: it becomes a replica, because " + v.wanted()
+		return "is still a voter: it becomes a non-voter, because " + v.wanted()
+	case s.low:
+		return "is a voter; it does not lead, because its disk is nearly full"
 	default:
 		return "is a voter"
 	}
 }
 
-// whyLeaderStays explains a leader that was removed and leads all the same.
+// whyLeaderStays explains why a leader that was removed still leads.
 func (v *view) whyLeaderStays(s *seat) string {
 	if to := v.heir(); to != nil {
 		return fmt.Sprintf("it %s and hands over to %s first", v.fate(s), to.node)
@@ -85,7 +91,7 @@ func (v *view) whyLeaderStays(s *seat) string {
 	return fmt.Sprintf("it %s and waits for another voter that is alive and keeps up", v.fate(s))
 }
 
-// whyLostStays explains a lost vote that is still there.
+// whyLostStays explains why a lost vote is still there.
 func (v *view) whyLostStays(s *seat) string {
 	next := v.successor(v.pick(v.doomed))
 	switch {
@@ -100,7 +106,7 @@ func (v *view) whyLostStays(s *seat) string {
 	case s.removed:
 		return "loses the vote next"
 	default:
-		return "no replica that keeps up can take its place"
+		return "no non-voter that keeps up can take its place"
 	}
 }
 
@@ -114,7 +120,7 @@ func (v *view) whyNot(s *seat) string {
 	case v.stuck() != "":
 		return no + v.stuck()
 	case !s.LagKnown:
-		return no + "it has not said yet how far it has caught up"
+		return no + "it has not reported yet how far it has caught up"
 	case !v.closeBehind(s):
 		return no + fmt.Sprintf("it is %s behind, and %s is the limit", entries(s.Lag), thousands(v.Limits.MaxLag))
 	case !v.steady(s):
@@ -128,10 +134,11 @@ func (v *view) whyUnsteady(s *seat) string {
 	if s.SteadySince.IsZero() {
 		return "it has only just caught up"
 	}
-	return fmt.Sprintf("it caught up %s ago and must keep up for %s", span(v.Now.Sub(s.SteadySince)), span(v.Limits.Stable))
+	return fmt.Sprintf("it caught up %s ago and must keep up for %s", span(v.Now.Sub(s.SteadySince)),
+		span(v.Limits.Stable))
 }
 
-// whyReady explains a replica that could vote.
+// whyReady explains why a non-voter that is ready does not vote yet.
 func (v *view) whyReady(s *seat) string {
 	doomed, voters := v.pick(v.doomed), len(v.pick(isVoter))
 	switch {
@@ -141,8 +148,10 @@ func (v *view) whyReady(s *seat) string {
 		}
 		return "it becomes one next"
 	case voters-len(doomed) < v.limit():
-		return fmt.Sprintf("it is ready, but %d voters survive no more failures than %d; one more server would make %d", voters+1, voters, voters+2)
+		return fmt.Sprintf("it is ready, but %d voters survive no more failures than %d; one more server would make %d",
+			voters+1, voters, voters+2)
 	default:
-		return fmt.Sprintf("it is ready and takes over when a voter is lost; there are %d voters, and %s", voters-len(doomed), v.wanted())
+		return fmt.Sprintf("it is ready and takes over when a voter is lost; there are %d voters, and %s",
+			voters-len(doomed), v.wanted())
 	}
 }

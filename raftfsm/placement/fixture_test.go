@@ -7,7 +7,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// start is when every fixture takes place.
+// start is the time of every fixture.
 func start() time.Time { return time.Date(2030, 1, 2, 3, 0, 0, 0, time.UTC) }
 
 func limits() placement.Limits {
@@ -17,16 +17,17 @@ func limits() placement.Limits {
 // event changes a fixture.
 type event func(*placement.Input)
 
-// group is a fixture: a group led by its first voter, wanting three voters. The first word
-// lists the voters, the second the replicas that keep up; every server of node n is n.a, and
-// every node is alive.
-func group(voters, replicas string, events ...event) placement.Input {
+// group returns a fixture: a group led by its first voter that wants three voters. The first argument
+// lists the voters, the second the non-voters that keep up. Every server of node n is n.a, and every
+// node is alive.
+func group(voters, nonVoters string, events ...event) placement.Input {
 	in := placement.Input{Voters: 3, Now: start(), Watching: start().Add(-time.Hour), Limits: limits()}
 	for _, n := range strings.Fields(voters) {
 		configure(&in, placement.Server{ID: n + ".a", Voter: true, LagKnown: true})
 	}
-	for _, n := range strings.Fields(replicas) {
-		configure(&in, placement.Server{ID: n + ".a", LagKnown: true, Lag: 3, SteadySince: start().Add(-20 * time.Second)})
+	for _, n := range strings.Fields(nonVoters) {
+		configure(&in, placement.Server{ID: n + ".a", LagKnown: true, Lag: 3,
+			SteadySince: start().Add(-20 * time.Second)})
 	}
 	if len(in.Servers) > 0 {
 		in.Leader = in.Servers[0].ID
@@ -39,7 +40,8 @@ func group(voters, replicas string, events ...event) placement.Input {
 
 func configure(in *placement.Input, s placement.Server) {
 	in.Servers = append(in.Servers, s)
-	in.Members = append(in.Members, placement.Member{Node: placement.NodeOf(s.ID), Server: s.ID, State: placement.Alive, Since: start().Add(-time.Hour)})
+	in.Members = append(in.Members, placement.Member{Node: placement.NodeOf(s.ID), Server: s.ID,
+		State: placement.Alive, Since: start().Add(-time.Hour)})
 }
 
 func want(n int) event { return func(in *placement.Input) { in.Voters = n } }
@@ -78,14 +80,18 @@ func stopped(node string, ago time.Duration) event {
 	return member(node, func(m *placement.Member) { m.State, m.Since = placement.Left, start().Add(-ago) })
 }
 
-// wiped is a node back with another data directory.
+// wiped is a node that came back with another data directory.
 func wiped(node string) event {
 	return member(node, func(m *placement.Member) { m.Server, m.Since = node+".b", start().Add(-5*time.Second) })
 }
 
-// demotedToSidecar is a node back without data.
+// demotedToSidecar is a node that came back without data.
 func demotedToSidecar(node string, ago time.Duration) event {
 	return member(node, func(m *placement.Member) { m.Server, m.Since = "", start().Add(-ago) })
+}
+
+func low(node string) event {
+	return member(node, func(m *placement.Member) { m.LowDisk = true })
 }
 
 func slow(node string) event {
@@ -105,7 +111,7 @@ func unseen(node string) event {
 	}
 }
 
-// arrives is a node alive that is not configured; an empty id makes it a sidecar.
+// arrives is a node that is alive and not configured. An empty id makes it a sidecar.
 func arrives(node, id string) event {
 	return func(in *placement.Input) {
 		m := placement.Member{Node: node, State: placement.Alive, Since: start()}
@@ -132,7 +138,7 @@ func steadyFor(node string, d time.Duration) event {
 	return server(node, func(s *placement.Server) { s.SteadySince = start().Add(-d) })
 }
 
-// replacement puts the server of a node's new data directory into the configuration.
+// replacement adds the server of a node's new data directory to the configuration.
 func replacement(node string, ready bool) event {
 	return func(in *placement.Input) {
 		s := placement.Server{ID: node + ".b", LagKnown: true}

@@ -5,43 +5,49 @@ import (
 	"time"
 )
 
-// State is what gossip says about a node.
+// State is the state of a node as gossip reports it.
 type State uint8
 
 // The states of a node.
 const (
 	Alive  State = iota + 1 // it answers
-	Left                    // it said good-bye (a graceful stop) and is expected back
+	Left                    // it stopped gracefully and is expected back
 	Failed                  // it stopped answering
 )
 
 // Server is one entry of the group's Raft configuration, as the leader sees it.
 type Server struct {
-	ID          string    // server id: the node id, a dot, and the random id of the data directory
-	Voter       bool      // votes; otherwise it only replicates
-	LagKnown    bool      // Lag is a recent answer of the server itself
-	Lag         uint64    // log entries it is behind the leader
-	SteadySince time.Time // since when Lag has been within Limits.MaxLag without a break (see Steady); zero = it is not
+	ID       string // server id: the node id, a dot, and the random id of the data directory
+	Voter    bool   // votes; otherwise it only replicates
+	LagKnown bool   // Lag was reported recently by the server itself
+	Lag      uint64 // log entries it is behind the leader
+	// SteadySince is since when Lag has been within Limits.MaxLag without a break (see Steady). Zero means that
+	// it is not.
+	SteadySince time.Time
 }
 
-// Member is one node of the cluster. There is at most one per node id: the newest life of it.
+// Member is one node of the cluster, in its newest incarnation. There is at most one Member per node id.
 type Member struct {
 	Node     string    // node id
 	Server   string    // server id; empty for a sidecar, which holds no data
 	State    State     // a State outside the constants counts as Failed
 	Since    time.Time // when it entered State
-	SlowDisk bool      // leadership had better not go there
+	SlowDisk bool      // leadership should not go there
+	LowDisk  bool      // its disk is nearly full: it should not lead
 }
 
 // Limits are the settings of the policy. The zero value of a field takes its default.
 type Limits struct {
-	MaxLag uint64        // entries a replica may be behind and still become a voter; 256
-	Stable time.Duration // how long it must have kept within MaxLag; 5s
-	Settle time.Duration // how long a voter must be gone before its vote moves, and a leader sit before it is moved; 1m
-	Forget time.Duration // how long a failed replica stays configured; 24h, negative = for ever
+	MaxLag uint64        // entries a non-voter may lag and still become a voter; default 256
+	Stable time.Duration // how long it must have kept within MaxLag; default 5s
+	// Settle is how long a voter must be gone before its vote moves, and how long a leader keeps a group before
+	// it is moved. Default 1m.
+	Settle time.Duration
+	// Forget is how long a failed non-voter stays configured. Default 24h; negative means forever.
+	Forget time.Duration
 }
 
-// WithDefaults fills what is not set.
+// WithDefaults returns l with defaults for the fields that are zero.
 func (l Limits) WithDefaults() Limits {
 	if l.MaxLag == 0 {
 		l.MaxLag = 256
@@ -58,23 +64,25 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-// Input is everything a decision about one group rests on. It is the view of the group's
-// leader; no function changes it, and the order within its lists has no influence.
+// Input is everything that a decision about one group depends on, as the group's leader sees it. No function of
+// this package changes an Input. The order of its lists does not matter.
 type Input struct {
 	Group       uint32
 	Voters      int       // wanted number of voters; below 1 counts as 1
 	Leader      string    // server id of the leader; empty = there is none
-	LeaderSince time.Time // since when it leads; zero = for long
+	LeaderSince time.Time // since when it leads; zero = for a long time
 	Servers     []Server  // the group's configuration
 	Members     []Member  // every node gossip has seen, sidecars too
 	Held        bool      // an operator chose the leader: Leaders leaves the group where it is
 	Removed     []string  // server ids an operator removed; they never come back
 	Now         time.Time
-	Watching    time.Time // when this leader began to watch: a server that no member speaks for counts as failed since then; zero = just now
-	Limits      Limits
+	// Watching is when this leader began to watch. A server without a member counts as failed since then. Zero
+	// means just now.
+	Watching time.Time
+	Limits   Limits
 }
 
-// NodeOf returns the node id within a server id: what stands before the last dot.
+// NodeOf returns the node id within a server id: the part before the last dot.
 func NodeOf(server string) string {
 	if i := strings.LastIndexByte(server, '.'); i >= 0 {
 		return server[:i]
@@ -82,9 +90,8 @@ func NodeOf(server string) string {
 	return server
 }
 
-// Steady keeps Server.SteadySince up to date: given its last value and a new answer about
-// the lag, it returns the next. Call it for every answer, and forget the value (zero) when
-// answers stop coming.
+// Steady returns the next value of Server.SteadySince. since is the last value, and lag is the newly reported lag.
+// Call Steady for every report, and set SteadySince to zero when reports stop.
 func Steady(since time.Time, lag, limit uint64, now time.Time) time.Time {
 	switch {
 	case lag > limit:

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Move hands the leadership of one group from one voter to another.
+// Move transfers the leadership of one group from one voter to another.
 type Move struct {
 	Group  uint32
 	From   string // server id of the leader
@@ -14,16 +14,17 @@ type Move struct {
 	Reason string // one line for people
 }
 
-// Leaders spreads the leaders of several groups over their voters and returns the moves to
-// make now, by group. It moves as little as it can: only when one server leads at least two
-// groups more than another, at most one group from and one group to each server at a time,
-// only to voters that are alive and keep up and whose disk is not slow, never in a group that has
-// sat with its leader for less than Limits.Settle, that an operator put where it is (Held), or
-// that Plan is about to change.
+// Leaders spreads the leaders of several groups over their voters. It returns the moves to make now, sorted by
+// group.
 //
-// A node knows how far a group's voters are behind only where it leads; groups whose voters'
-// lag is unknown count, but are not moved. So every node may ask for itself, and moves only
-// what it leads.
+// It moves a leader only if one server leads at least two groups more than another. At a time it moves at most one
+// group away from each server, and at most one group to each server. A group moves only to a voter that is alive,
+// keeps up and has no slow or nearly full disk. A group does not move if it got its leader less than Limits.Settle
+// ago, if an operator chose its leader (Held), or if Plan is about to change it.
+//
+// A node knows the lags of a group's voters only if it leads that group. Groups with unknown lags count as load of
+// their leaders, but are not moved. So every node may call Leaders, and it gets moves only for the groups that it
+// leads.
 func Leaders(groups ...Input) []Move {
 	b := newBalance(groups)
 	var out []Move
@@ -56,7 +57,7 @@ func newBalance(groups []Input) *balance {
 	return b
 }
 
-// busiest returns the leaders, those with most groups first.
+// busiest returns the leaders, those with the most groups first.
 func (b *balance) busiest() []string {
 	var out []string
 	for server := range b.load {
@@ -66,7 +67,7 @@ func (b *balance) busiest() []string {
 	return out
 }
 
-// relieve moves one group away from a server to the least busy that can take it.
+// relieve moves one group from a server to the least busy server that can take it.
 func (b *balance) relieve(from string) (Move, bool) {
 	var best *seat
 	var group *view
@@ -81,19 +82,20 @@ func (b *balance) relieve(from string) (Move, bool) {
 	if best == nil {
 		return Move{}, false
 	}
-	m := Move{Group: group.Group, From: from, To: best.ID, Reason: fmt.Sprintf("group %d moves from %s, which leads %d groups, to %s, which leads %d",
-		group.Group, NodeOf(from), b.load[from], best.node, b.load[best.ID])}
+	m := Move{Group: group.Group, From: from, To: best.ID,
+		Reason: fmt.Sprintf("group %d moves from %s, which leads %d groups, to %s, which leads %d",
+			group.Group, NodeOf(from), b.load[from], best.node, b.load[best.ID])}
 	b.load[from]--
 	b.load[best.ID]++
 	b.helped[best.ID] = true
 	return m, true
 }
 
-// idlest is the voter with the fewest groups that may take this one, or nil.
+// idlest returns the voter with the fewest groups that may lead this one, or nil.
 func (b *balance) idlest(v *view) *seat {
 	var best *seat
 	for _, s := range v.pick(v.canLead) {
-		fits := !s.slow && !b.helped[s.ID] && b.load[s.ID]+2 <= b.load[v.Leader]
+		fits := s.burden() == 0 && !b.helped[s.ID] && b.load[s.ID]+2 <= b.load[v.Leader]
 		if fits && (best == nil || b.load[s.ID] < b.load[best.ID]) {
 			best = s
 		}
@@ -101,7 +103,7 @@ func (b *balance) idlest(v *view) *seat {
 	return best
 }
 
-// movable reports whether a group has rested and is whole.
+// movable reports whether a group may be moved: its leader is settled and no change is planned.
 func (v *view) movable() bool {
 	rested := v.LeaderSince.IsZero() || v.Now.Sub(v.LeaderSince) >= v.Limits.Settle
 	return rested && !v.Held && v.led() != nil && v.majority(nil) && len(Plan(v.Input)) == 0

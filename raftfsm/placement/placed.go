@@ -2,12 +2,12 @@ package placement
 
 import "fmt"
 
-// Missing says why a server is not where the policy wants it: it has no vote yet and is to
-// get one. It is empty for a voter, and for a replica that no vote is meant for. It rests on
-// who is configured and alive, not on lags, so that every server can ask it about itself.
+// Missing returns why a server that should be a voter of the group is not one. It returns "" for a voter, and for
+// a server that should be a non-voter. The result depends on which servers are configured and alive, but not on
+// their lags. So every server can call Missing about itself.
 //
-// A voter that nobody has seen protects nothing and does not count; one that has just gone
-// does, because its vote waits for it.
+// Missing ignores a voter that this node has never seen alive. It counts a voter that is gone only since a short
+// time, because the voter may come back.
 func Missing(in Input, server string) string {
 	v := look(in)
 	for _, s := range v.pick(isVoter) {

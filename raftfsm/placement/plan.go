@@ -7,14 +7,14 @@ type Op uint8
 
 // The operations.
 const (
-	Add      Op = iota + 1 // add Server as a replica without a vote
-	Promote                // give the replica Server a vote
-	Demote                 // take Server's vote, keep it as a replica
+	Add      Op = iota + 1 // add Server as a non-voter
+	Promote                // give the non-voter Server a vote
+	Demote                 // take Server's vote, keep it as a non-voter
 	Remove                 // take Server out of the configuration
-	Transfer               // hand leadership to Server, which votes already
+	Transfer               // transfer leadership to Server, which votes already
 )
 
-// String is the word for an operation, as logs and status print it.
+// String returns the operation as logs and status print it.
 func (o Op) String() string {
 	if o < Add || o > Transfer {
 		return fmt.Sprintf("op(%d)", uint8(o))
@@ -22,7 +22,7 @@ func (o Op) String() string {
 	return [...]string{"add", "promote", "demote", "remove", "transfer"}[o-Add]
 }
 
-// Change is one step for the group's leader to take.
+// Change is one step that the group's leader takes.
 type Change struct {
 	Op     Op
 	Server string // server id
@@ -30,20 +30,19 @@ type Change struct {
 	Reason string // one line for people, naming the node and the cause
 }
 
-// Plan returns the next change of the group's configuration, or nothing when there is
-// nothing to do. It never returns more than one: the next is planned from what the group
-// looks like once this one is committed. A change may have to be tried again; each is safe
-// by itself, so stopping between two leaves nothing broken.
+// Plan returns the next change of the group's configuration, or nothing if no change is needed. It returns at most
+// one change. After a change is committed, call Plan again for the next one. A change may be tried again. Each
+// change is safe by itself, so a caller may stop between two changes.
 //
-// Whenever a majority of voters is alive before the change, a majority is alive after it.
-// The leader's own vote is never touched: a leader that must go gets a Transfer.
+// If a majority of voters is alive before the change, a majority is alive after it. Plan never takes the vote of
+// the leader. If the leader is to be removed, Plan returns a Transfer.
 func Plan(in Input) []Change {
 	v := look(in)
 	if v.led() == nil || !v.majority(nil) {
 		return nil
 	}
 	for _, rule := range []func() (Change, bool){
-		v.handOver, v.giveUpLost, v.promote, v.dropRemoved, v.forget, v.takeIn, v.shrink,
+		v.handOver, v.giveUpLost, v.promote, v.dropRemoved, v.forget, v.admit, v.shrink,
 	} {
 		if c, ok := rule(); ok {
 			return []Change{c}
@@ -56,36 +55,59 @@ func change(op Op, s *seat, format string, args ...any) (Change, bool) {
 	return Change{Op: op, Server: s.ID, Node: s.node, Reason: s.node + " " + fmt.Sprintf(format, args...)}, true
 }
 
-// handOver moves leadership away from a leader that was removed.
+// handOver moves leadership away from a leader that was removed, or whose disk is nearly full.
 func (v *view) handOver() (Change, bool) {
-	l := v.led()
-	if !l.removed {
+	l, to := v.led(), v.heir()
+	switch {
+	case to == nil:
+		return Change{}, false
+	case l.removed:
+		return change(Transfer, to, "takes over as leader: %s was removed by an operator", l.node)
+	case l.low && !to.low:
+		return change(Transfer, to, "takes over as leader: the disk of %s is nearly full", l.node)
+	default:
 		return Change{}, false
 	}
-	to := v.heir()
-	if to == nil {
-		return Change{}, false
-	}
-	return change(Transfer, to, "takes over as leader: %s was removed by an operator", l.node)
 }
 
-// heir is the voter that had best lead next, or nil.
+// Heir returns the server id of the voter that should lead next. It prefers a voter with a good disk. It returns
+// "" if no other voter is known to keep up.
+func Heir(in Input) string {
+	if s := look(in).heir(); s != nil {
+		return s.ID
+	}
+	return ""
+}
+
+// heir returns the voter that should lead next, or nil.
 func (v *view) heir() *seat {
 	var best *seat
 	for _, s := range v.pick(v.canLead) {
-		if best == nil || best.slow && !s.slow {
+		if best == nil || s.burden() < best.burden() {
 			best = s
 		}
 	}
 	return best
 }
 
-// canLead reports whether leadership can be handed to a server.
+// burden orders servers by how unsuitable their disks are for a leader: a higher value is worse.
+func (s *seat) burden() int {
+	switch {
+	case s.low:
+		return 2
+	case s.slow:
+		return 1
+	default:
+		return 0
+	}
+}
+
+// canLead reports whether leadership can be transferred to a server.
 func (v *view) canLead(s *seat) bool {
 	return s.Voter && s.up() && !s.leader && !s.removed && v.closeBehind(s)
 }
 
-// giveUpLost drops a lost vote when there are votes enough without it.
+// giveUpLost drops a lost vote when there are enough votes without it.
 func (v *view) giveUpLost() (Change, bool) {
 	lost := v.pick(v.lost)
 	if len(lost) == 0 || len(v.pick(isVoter)) <= v.target() {
@@ -99,7 +121,7 @@ func (v *view) giveUpLost() (Change, bool) {
 	return Change{}, false
 }
 
-// drop takes a lost vote: the server goes too, unless it is expected back.
+// drop takes a lost vote. The server is removed too, unless it is expected back.
 func (v *view) drop(s *seat) (Change, bool) {
 	if s.standing == left && !s.removed {
 		return change(Demote, s, "gives up its vote: %s", v.fate(s))
@@ -107,7 +129,7 @@ func (v *view) drop(s *seat) (Change, bool) {
 	return change(Remove, s, "leaves the group: %s", v.fate(s))
 }
 
-// promote gives a vote to a replica that keeps up.
+// promote gives a vote to a non-voter that keeps up.
 func (v *view) promote() (Change, bool) {
 	lost := v.pick(v.doomed)
 	if len(v.pick(isVoter))-len(lost) >= v.target() {
@@ -120,12 +142,13 @@ func (v *view) promote() (Change, bool) {
 	case len(lost) > 0:
 		return change(Promote, s, "becomes a voter in place of %s", v.replaced(s, lost))
 	default:
-		return change(Promote, s, "becomes a voter: it is %s behind and has kept up for %s", entries(s.Lag), span(v.Now.Sub(s.SteadySince)))
+		return change(Promote, s, "becomes a voter: it is %s behind and has kept up for %s", entries(s.Lag),
+			span(v.Now.Sub(s.SteadySince)))
 	}
 }
 
-// successor is the replica to be promoted next: one whose node had a vote that is lost,
-// then one with a good disk, then the lowest id.
+// successor returns the non-voter to promote next, or nil. It prefers a server whose node has a lost vote, then a
+// server whose disk is not slow, then the lowest id.
 func (v *view) successor(lost []*seat) *seat {
 	had := map[string]bool{}
 	for _, l := range lost {
@@ -142,7 +165,8 @@ func (v *view) successor(lost []*seat) *seat {
 	return best
 }
 
-// dropRemoved takes the vote of a server that an operator removed, successor or not.
+// dropRemoved removes a server that an operator has removed from the group's voters, whether or not another server
+// can replace it. It does so only if a majority of the remaining voters is alive.
 func (v *view) dropRemoved() (Change, bool) {
 	for _, s := range v.pick(v.lost) {
 		if s.removed && v.majority(s) {
@@ -152,7 +176,7 @@ func (v *view) dropRemoved() (Change, bool) {
 	return Change{}, false
 }
 
-// replaced names the lost voter whose vote a replica takes: that of its own node, if there is one.
+// replaced describes the lost voter that the non-voter s replaces. It prefers the lost voter of the same node.
 func (v *view) replaced(s *seat, lost []*seat) string {
 	for _, l := range lost {
 		if l.node == s.node {
@@ -162,7 +186,7 @@ func (v *view) replaced(s *seat, lost []*seat) string {
 	return lost[0].node + ", which " + v.fate(lost[0])
 }
 
-// forget removes replicas that cannot come back, or have not for long.
+// forget removes non-voters that cannot come back or have failed for too long.
 func (v *view) forget() (Change, bool) {
 	for _, s := range v.pick(func(s *seat) bool { return !s.Voter && v.hopeless(s) }) {
 		return v.drop(s)
@@ -183,16 +207,17 @@ func (v *view) hopeless(s *seat) bool {
 	}
 }
 
-// takeIn adds a server that the group does not know.
-func (v *view) takeIn() (Change, bool) {
+// admit adds a server that the group does not know.
+func (v *view) admit() (Change, bool) {
 	for _, m := range v.strangers() {
-		return Change{Op: Add, Server: m.Server, Node: m.Node, Reason: m.Node + " joins the group as a replica and catches up"}, true
+		return Change{Op: Add, Server: m.Server, Node: m.Node, Reason: m.Node +
+			" joins the group as a non-voter and catches up"}, true
 	}
 	return Change{}, false
 }
 
-// shrink turns voters beyond the wanted number into replicas.
-func (v *view) shrink() (Change, bool) { // a leader on its way out needs its heirs
+// shrink turns voters beyond the wanted number into non-voters.
+func (v *view) shrink() (Change, bool) { // a removed leader needs its possible successors
 	voters := v.pick(isVoter)
 	over := len(voters) > v.limit()
 	if v.led().removed || !over && (len(voters) <= v.target() || !v.quiet()) {
@@ -203,22 +228,22 @@ func (v *view) shrink() (Change, bool) { // a leader on its way out needs its he
 	case s == nil:
 		return Change{}, false
 	case over:
-		return change(Demote, s, "becomes a replica: there are %d voters, and %s", len(voters), v.wanted())
+		return change(Demote, s, "becomes a non-voter: there are %d voters, and %s", len(voters), v.wanted())
 	default:
-		return change(Demote, s, "becomes a replica: %d voters survive no more failures than %d", len(voters), len(voters)-1)
+		return change(Demote, s, "becomes a non-voter: %d voters survive no more failures than %d", len(voters),
+			len(voters)-1)
 	}
 }
 
-// quiet reports whether no server is on its way in or out, so that an even number of
-// voters is not just a moment on the way to an odd one.
+// quiet reports whether no server is on its way into or out of the group. While one is, an even number of voters
+// may be a temporary step between two odd numbers.
 func (v *view) quiet() bool {
 	unsettled := v.pick(func(s *seat) bool { return v.pending(s) || s.Voter && !s.up() && !v.lost(s) })
 	return len(unsettled) == 0
 }
 
-// surplus is the voter to be demoted: one that is not alive, then the highest id; never the
-// leader. A majority stays a majority without it, because one that is alive is chosen only
-// where all are.
+// surplus returns the voter to demote. It prefers a voter that is not alive, then the highest id. It never returns
+// the leader. If it returns a voter that is alive, all voters are alive, so a majority remains.
 func (v *view) surplus(voters []*seat) *seat {
 	var best *seat
 	for _, s := range voters {

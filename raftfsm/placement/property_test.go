@@ -30,7 +30,8 @@ type world struct {
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)), in: placement.Input{Now: start(), Watching: start(), Limits: limits()}}
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 1)),
+		in: placement.Input{Now: start(), Watching: start(), Limits: limits()}}
 	w.in.Voters = 1 + w.rng.IntN(6)
 	w.join()
 	first := w.hosts[0].member.Server
@@ -44,7 +45,8 @@ func (w *world) note(format string, args ...any) {
 }
 
 func (w *world) join() {
-	h := &host{disks: 1, behind: true, member: placement.Member{Node: fmt.Sprintf("n%d", len(w.hosts)+1), State: placement.Alive, Since: w.in.Now}}
+	h := &host{disks: 1, behind: true,
+		member: placement.Member{Node: fmt.Sprintf("n%d", len(w.hosts)+1), State: placement.Alive, Since: w.in.Now}}
 	h.member.Server = h.member.Node + ".1"
 	w.hosts = append(w.hosts, h)
 	w.note("%s joins", h.member.Node)
@@ -57,7 +59,7 @@ func (w *world) set(h *host, s placement.State) {
 	}
 }
 
-// wipe brings a node back, or replaces it, with an empty disk.
+// wipe restarts a node, or replaces it, with an empty disk.
 func (w *world) wipe(h *host) {
 	h.disks++
 	h.behind = true
@@ -66,7 +68,7 @@ func (w *world) wipe(h *host) {
 	w.note("%s is wiped", h.member.Node)
 }
 
-// happen is one random event.
+// happen makes one random event.
 func (w *world) happen() {
 	h := w.hosts[w.rng.IntN(len(w.hosts))]
 	switch w.rng.IntN(12) {
@@ -97,7 +99,7 @@ func (w *world) happen() {
 	w.pass(time.Duration(w.rng.IntN(40)) * time.Second)
 }
 
-// pass lets time go by: answers about lag come in, and a leader is elected where one can be.
+// pass advances time: lags are reported, and a leader is elected where one can be.
 func (w *world) pass(d time.Duration) {
 	w.in.Now = w.in.Now.Add(d)
 	w.in.Members = nil
@@ -182,7 +184,7 @@ func (w *world) majority() bool {
 	return 2*up > all
 }
 
-// step plans, checks the plan and applies it; it reports whether anything was planned.
+// step plans, checks the plan and applies it. It reports whether anything was planned.
 func (w *world) step() bool {
 	plan := placement.Plan(w.in)
 	w.checkOrderIsNoInfluence(plan)
@@ -218,21 +220,25 @@ func (w *world) apply(c placement.Change) {
 	}
 	switch c.Op {
 	case placement.Add:
-		w.require(w.alive(c.Server) && !slices.Contains(w.in.Removed, c.Server), "a server that is not alive, or was removed, is added")
+		w.require(w.alive(c.Server) && !slices.Contains(w.in.Removed, c.Server),
+			"a server that is not alive, or was removed, is added")
 		w.in.Servers = append(w.in.Servers, placement.Server{ID: c.Server})
 	case placement.Promote:
-		w.require(!s.Voter && w.alive(c.Server) && s.Lag <= w.in.Limits.MaxLag && !s.SteadySince.IsZero(), "a server that does not keep up is promoted")
+		w.require(!s.Voter && w.alive(c.Server) && s.Lag <= w.in.Limits.MaxLag && !s.SteadySince.IsZero(),
+			"a server that does not keep up is promoted")
 		s.Voter = true
 	case placement.Demote:
-		w.require(s.Voter, "a replica is demoted")
+		w.require(s.Voter, "a non-voter is demoted")
 		s.Voter = false
 	case placement.Remove:
 		h := w.host(c.Server)
-		stays := h.member.State == placement.Left && h.member.Server == c.Server && !slices.Contains(w.in.Removed, c.Server)
+		stays := h.member.State == placement.Left && h.member.Server == c.Server &&
+			!slices.Contains(w.in.Removed, c.Server)
 		w.require(!stays, "a server that left gracefully is removed")
 		w.in.Servers = slices.DeleteFunc(w.in.Servers, func(s placement.Server) bool { return s.ID == c.Server })
 	case placement.Transfer:
-		w.require(s.Voter && w.alive(c.Server) && c.Server != w.in.Leader, "leadership goes to a server that cannot lead")
+		w.require(s.Voter && w.alive(c.Server) && c.Server != w.in.Leader,
+			"leadership goes to a server that cannot lead")
 		w.in.Leader = c.Server
 	}
 }
@@ -245,7 +251,8 @@ func (w *world) require(ok bool, what string) {
 
 func (w *world) fail(format string, args ...any) {
 	w.t.Helper()
-	w.t.Fatalf("%s\nservers: %+v\nleader: %s\nmembers: %+v\nhistory:\n%s", fmt.Sprintf(format, args...), w.in.Servers, w.in.Leader, w.in.Members, strings.Join(w.history, "\n"))
+	w.t.Fatalf("%s\nservers: %+v\nleader: %s\nmembers: %+v\nhistory:\n%s", fmt.Sprintf(format, args...), w.in.Servers,
+		w.in.Leader, w.in.Members, strings.Join(w.history, "\n"))
 }
 
 // checkOrderIsNoInfluence plans again from shuffled lists.
@@ -263,7 +270,7 @@ func (w *world) checkOrderIsNoInfluence(plan []placement.Change) {
 	}
 }
 
-// checkVerdicts compares what is said with what is done.
+// checkVerdicts compares the explanations with the plan.
 func (w *world) checkVerdicts(plan []placement.Change) {
 	verdicts := map[string]placement.Verdict{}
 	for _, v := range placement.Explain(w.in) {
@@ -276,18 +283,19 @@ func (w *world) checkVerdicts(plan []placement.Change) {
 	}
 	for _, c := range plan {
 		if c.Op == placement.Promote && !strings.HasSuffix(verdicts[c.Server].Reason, "it becomes one next") {
-			w.fail("%s is promoted, but it is said that %s", c.Server, verdicts[c.Server].Reason)
+			w.fail("%s is promoted, but its verdict is %s", c.Server, verdicts[c.Server].Reason)
 		}
 	}
 	for id, v := range verdicts {
 		next := strings.HasSuffix(v.Reason, "it becomes one next")
-		if next && !slices.ContainsFunc(plan, func(c placement.Change) bool { return c.Server == id || c.Op != placement.Promote }) {
+		if next && !slices.ContainsFunc(plan,
+			func(c placement.Change) bool { return c.Server == id || c.Op != placement.Promote }) {
 			w.fail("%q, but the plan is %+v", v.Reason, plan)
 		}
 	}
 }
 
-// settle lets the cluster come to rest: everybody catches up and time goes by.
+// settle lets the cluster come to rest: all servers catch up and time passes.
 func (w *world) settle() {
 	for _, h := range w.hosts {
 		h.behind = false
@@ -306,12 +314,12 @@ func (w *world) settle() {
 	}
 }
 
-// checkRest looks at a cluster at rest.
+// checkRest checks a cluster at rest.
 func (w *world) checkRest() {
 	if w.in.Leader == "" {
 		return
 	}
-	voters, replicas, lost := 0, 0, 0
+	voters, nonVoters, lost := 0, 0, 0
 	for _, s := range w.in.Servers {
 		gone := !w.alive(s.ID) || slices.Contains(w.in.Removed, s.ID)
 		switch {
@@ -321,7 +329,7 @@ func (w *world) checkRest() {
 		case s.Voter:
 			voters++
 		case !gone:
-			replicas++
+			nonVoters++
 		}
 	}
 	for _, h := range w.hosts {
@@ -336,14 +344,14 @@ func (w *world) checkRest() {
 	}
 	w.require(voters <= most, fmt.Sprintf("%d voters, %d are wanted", voters, most))
 	w.require(voters < 3 || voters%2 == 1, fmt.Sprintf("%d voters are an even number", voters))
-	w.require(replicas == 0 || lost == 0, "a vote is lost although a replica could take it")
-	could := min(voters+replicas, most)
-	w.require(could <= voters || could > 2 && could%2 == 0, fmt.Sprintf("%d voters and %d replicas that could vote, %d are wanted", voters, replicas, most))
+	w.require(nonVoters == 0 || lost == 0, "a vote is lost although a non-voter could take it")
+	could := min(voters+nonVoters, most)
+	w.require(could <= voters || could > 2 && could%2 == 0,
+		fmt.Sprintf("%d voters and %d non-voters that could vote, %d are wanted", voters, nonVoters, most))
 }
 
-// TestRandomClustersStaySafeAndComeToRest runs random histories. Its checks are in step,
-// apply and checkRest.
-func TestRandomClustersStaySafeAndComeToRest(t *testing.T) {
+// TestPlan_RandomClusters runs random histories. Its checks are in step, apply and checkRest.
+func TestPlan_RandomClusters(t *testing.T) {
 	for seed := range uint64(1_500) {
 		w := newWorld(t, seed)
 		w.note("seed %d", seed)
@@ -358,10 +366,11 @@ func TestRandomClustersStaySafeAndComeToRest(t *testing.T) {
 	}
 }
 
-func TestNoFunctionChangesItsInput(t *testing.T) {
+func TestFunctions_DoNotChangeInput(t *testing.T) {
 	for _, row := range policy() {
 		before := row.in
-		before.Servers, before.Members, before.Removed = slices.Clone(row.in.Servers), slices.Clone(row.in.Members), slices.Clone(row.in.Removed)
+		before.Servers, before.Members, before.Removed =
+			slices.Clone(row.in.Servers), slices.Clone(row.in.Members), slices.Clone(row.in.Removed)
 		placement.Plan(row.in)
 		placement.Explain(row.in)
 		placement.Leaders(row.in, row.in)

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Removable says why an operator had better not remove a server from the group now, as one
-// phrase for people; empty if nothing speaks against it. It asks whether the others are a
-// majority without it, after the promotion of a replica that could take its place; so a
-// dead server can be removed as long as the living are a majority.
+// Removable returns the reason why an operator should not remove a server from the group now, as one phrase. It
+// returns "" if the server can be removed: then more than half of the remaining voters are alive. A non-voter that
+// can be promoted in place of the removed server counts as a remaining voter. So a dead server can be removed if
+// most of the other voters are alive.
 func Removable(in Input, server string) string {
 	v := look(in)
 	var s *seat
@@ -42,9 +42,10 @@ func Removable(in Input, server string) string {
 	}
 	switch {
 	case voters == 0:
-		return s.node + " is the only voter, and no replica that keeps up could take its place"
+		return s.node + " is the only voter, and no non-voter that keeps up could take its place"
 	case 2*up <= voters:
-		return fmt.Sprintf("without %s only %d of %d voters would be alive, which is no majority: bring %s back, or remove it first", s.node, up, voters, strings.Join(down, " or "))
+		return fmt.Sprintf("without %s only %d of %d voters would be alive, which is no majority: bring %s back, "+
+			"or remove it first", s.node, up, voters, strings.Join(down, " or "))
 	case s.leader && v.heir() == nil && heir == nil:
 		return s.node + " leads, and no other voter that is alive keeps up"
 	default:

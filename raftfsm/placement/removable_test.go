@@ -9,7 +9,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-func TestAServerCanBeRemovedAsLongAsTheRestIsAMajority(t *testing.T) {
+func TestRemovable_AsLongAsRestIsMajority(t *testing.T) {
 	for _, row := range []struct {
 		name string
 		in   placement.Input
@@ -17,19 +17,21 @@ func TestAServerCanBeRemovedAsLongAsTheRestIsAMajority(t *testing.T) {
 	}{
 		{"one of three", group("n1 n2 n3", ""), ""},
 		{"a dead one of three", group("n1 n2 n3", "", failed("n2", time.Second)), ""},
-		{"a living one while another is dead", group("n1 n2 n3", "", failed("n3", time.Second)), "only 1 of 2 voters would be alive"},
-		{"and there is a replica", group("n1 n2 n3", "n4", failed("n3", time.Second)), ""},
+		{"a living one while another is dead", group("n1 n2 n3", "", failed("n3", time.Second)),
+			"only 1 of 2 voters would be alive"},
+		{"and there is a non-voter", group("n1 n2 n3", "n4", failed("n3", time.Second)), ""},
 		{"that does not keep up", group("n1 n2 n3", "n4", failed("n3", time.Second), lag("n4", 5000)), "bring n3 back"},
 		{"one of two", group("n1 n2", ""), ""},
-		{"a replica", group("n1", "n2"), ""},
+		{"a non-voter", group("n1", "n2"), ""},
 		{"a stranger", group("n1", ""), ""},
 		{"no leader", group("n1 n2 n3", "", noLeader()), "no leader"},
-		{"no majority", group("n1 n2 n3", "", failed("n2", time.Second), failed("n3", time.Second)), "without a majority"},
+		{"no majority", group("n1 n2 n3", "", failed("n2", time.Second), failed("n3", time.Second)),
+			"without a majority"},
 		{"the leader", group("n2 n1 n3", ""), ""},
-		{"the leader without an heir", group("n2 n1", "", lag("n1", 5000)), "leads, and no other voter"},
+		{"the leader without a successor", group("n2 n1", "", lag("n1", 5000)), "leads, and no other voter"},
 		{"the only voter", group("n2", ""), "the only voter"},
-		{"the only voter with a replica", group("n2", "n1"), ""},
-		{"asked again", group("n1 n2 n3", "", removed("n2.a"), failed("n3", time.Second)), ""},
+		{"the only voter with a non-voter", group("n2", "n1"), ""},
+		{"removed already", group("n1 n2 n3", "", removed("n2.a"), failed("n3", time.Second)), ""},
 	} {
 		got := placement.Removable(row.in, "n2.a")
 		if row.want == "" && got != "" || row.want != "" && !strings.Contains(got, row.want) {
@@ -38,8 +40,8 @@ func TestAServerCanBeRemovedAsLongAsTheRestIsAMajority(t *testing.T) {
 	}
 }
 
-// TestWhatMayBeRemovedIsRemoved plays what Plan says until nothing is left to do.
-func TestWhatMayBeRemovedIsRemoved(t *testing.T) {
+// TestRemovable_ServerIsRemovedByPlan applies what Plan returns until no change is left.
+func TestRemovable_ServerIsRemovedByPlan(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 500 {
 		in := group("n1 n2 n3 n4 n5", "n6 n7", want(5))

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// standing is what has become of a configured server.
+// standing is the state of a configured server.
 type standing uint8
 
 const (
 	alive      standing = iota
 	left                // stopped gracefully
 	failed              // stopped answering
-	unseen              // no member speaks for it
-	sidecar             // its node runs without data now
+	unseen              // no member has its server id
+	sidecar             // its node runs without data
 	superseded          // its node runs with another data directory
 )
 
@@ -27,12 +27,13 @@ type seat struct {
 	leader   bool
 	removed  bool // by an operator
 	slow     bool
+	low      bool // its disk is nearly full
 }
 
 // up reports whether the server counts towards the majority.
 func (s *seat) up() bool { return s.standing == alive }
 
-// view is an Input made ready for questions.
+// view is an Input prepared for lookups.
 type view struct {
 	Input
 	seats   []seat   // by server id
@@ -53,11 +54,12 @@ func look(in Input) *view {
 	return v
 }
 
-// onePerNode sorts members and keeps one for each node: the living, then the newest.
+// onePerNode sorts members and keeps one for each node: the one alive, then the newest.
 func onePerNode(in []Member) []Member {
 	list := slices.Clone(in)
 	slices.SortFunc(list, func(a, b Member) int {
-		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(rank(a), rank(b)), b.Since.Compare(a.Since), cmp.Compare(b.Server, a.Server))
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(rank(a), rank(b)), b.Since.Compare(a.Since),
+			cmp.Compare(b.Server, a.Server))
 	})
 	return slices.CompactFunc(list, func(a, b Member) bool { return a.Node == b.Node })
 }
@@ -70,7 +72,8 @@ func rank(m Member) int {
 }
 
 func (v *view) member(node string) (Member, bool) {
-	i, ok := slices.BinarySearchFunc(v.members, node, func(m Member, node string) int { return cmp.Compare(m.Node, node) })
+	i, ok := slices.BinarySearchFunc(v.members, node,
+		func(m Member, node string) int { return cmp.Compare(m.Node, node) })
 	if !ok {
 		return Member{}, false
 	}
@@ -81,7 +84,7 @@ func (v *view) seat(s Server) seat {
 	out := seat{Server: s, node: NodeOf(s.ID), leader: s.ID == v.Leader, removed: slices.Contains(v.Removed, s.ID)}
 	out.standing, out.since = v.standingOf(&out)
 	if m, ok := v.member(out.node); ok {
-		out.slow = m.SlowDisk
+		out.slow, out.low = m.SlowDisk, m.LowDisk && m.Server == s.ID
 	}
 	return out
 }
@@ -101,12 +104,13 @@ func (v *view) standingOf(s *seat) (standing, time.Time) {
 		return superseded, m.Since
 	case m.State == Left && m.Server == s.ID:
 		return left, m.Since
-	default: // another life of the node may have died since, and this one with it or before
+	// Another incarnation of the node may have died since, and this one with it or before.
+	default:
 		return failed, m.Since
 	}
 }
 
-// gone is how long a server has had its standing.
+// gone returns how long a server has been in its state.
 func (v *view) gone(s *seat) time.Duration { return v.Now.Sub(s.since) }
 
 func (v *view) settled(s *seat) bool { return v.gone(s) >= v.Limits.Settle }
@@ -123,7 +127,8 @@ func (v *view) lost(s *seat) bool {
 	}
 }
 
-// doomed is lost, and also the vote of a leader that was removed: it goes once another leads.
+// doomed reports whether a voter will lose its vote. It is true for a lost voter, and for a leader that an
+// operator has removed: the leader loses its vote once another server leads.
 func (v *view) doomed(s *seat) bool { return v.lost(s) || s.Voter && s.leader && s.removed }
 
 // closeBehind reports whether a server is known to be within the limit now.
@@ -133,10 +138,10 @@ func (v *view) steady(s *seat) bool {
 	return v.closeBehind(s) && !s.SteadySince.IsZero() && v.Now.Sub(s.SteadySince) >= v.Limits.Stable
 }
 
-// ready reports whether a replica may become a voter.
+// ready reports whether a non-voter may become a voter.
 func (v *view) ready(s *seat) bool { return !s.Voter && s.up() && !s.removed && v.steady(s) }
 
-// pending reports whether a replica may become ready before long.
+// pending reports whether a non-voter may become ready soon.
 func (v *view) pending(s *seat) bool {
 	if s.Voter || s.removed || s.standing == superseded {
 		return false
@@ -144,7 +149,7 @@ func (v *view) pending(s *seat) bool {
 	return s.up() && !v.steady(s) || !s.up() && !v.settled(s)
 }
 
-// pick returns the seats for which f holds, by server id.
+// pick returns the seats for which f is true, by server id.
 func (v *view) pick(f func(*seat) bool) []*seat {
 	var out []*seat
 	for i := range v.seats {
@@ -157,8 +162,8 @@ func (v *view) pick(f func(*seat) bool) []*seat {
 
 func isVoter(s *seat) bool { return s.Voter }
 
-// majority reports whether more than half of the voters would be alive, after the vote of
-// without (nil = nobody) is gone.
+// majority reports whether more than half of the voters are alive when the voter without is not counted. If
+// without is nil, all voters are counted.
 func (v *view) majority(without *seat) bool {
 	all, up := 0, 0
 	for _, s := range v.pick(isVoter) {
@@ -173,10 +178,10 @@ func (v *view) majority(without *seat) bool {
 	return 2*up > all
 }
 
-// limit is the largest number of voters that makes sense for what is wanted.
+// limit returns the largest useful number of voters.
 func (v *view) limit() int { return odd(v.Voters) }
 
-// odd takes one from an even number above two.
+// odd subtracts one from an even number above two.
 func odd(n int) int {
 	if n > 2 && n%2 == 0 {
 		return n - 1
@@ -184,14 +189,14 @@ func odd(n int) int {
 	return n
 }
 
-// target is how many voters there should be now: as many as wanted, of those that vote and
-// those that could.
+// target returns how many voters there should be now. It is the wanted number, or fewer if fewer servers vote or
+// could vote.
 func (v *view) target() int {
 	voters, ready := len(v.pick(isVoter)), len(v.pick(v.ready))
 	return odd(min(voters+ready, v.limit()))
 }
 
-// strangers are servers alive that the group does not know and may take in.
+// strangers returns servers that are alive, unknown to the group and may be added.
 func (v *view) strangers() []Member {
 	var out []Member
 	for _, m := range v.members {
@@ -206,7 +211,7 @@ func (v *view) knows(server string) bool {
 	return slices.ContainsFunc(v.seats, func(s seat) bool { return s.ID == server })
 }
 
-// led returns the leader's seat, if it votes.
+// led returns the leader's seat if the leader votes, or nil.
 func (v *view) led() *seat {
 	for _, s := range v.pick(isVoter) {
 		if s.leader {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// entries is a number of log entries in words.
+// entries returns a number of log entries as text.
 func entries(n uint64) string {
 	if n == 1 {
 		return "1 entry"
@@ -15,7 +15,7 @@ func entries(n uint64) string {
 	return thousands(n) + " entries"
 }
 
-// thousands writes a number with commas: 1,204.
+// thousands formats a number with commas: 1,204.
 func thousands(n uint64) string {
 	s := strconv.FormatUint(n, 10)
 	var b strings.Builder
@@ -28,13 +28,14 @@ func thousands(n uint64) string {
 	return b.String()
 }
 
-// span is a duration to the second, never below zero.
+// span formats a duration in whole seconds, never below zero.
 func span(d time.Duration) string { return max(d, 0).Round(time.Second).String() }
 
-// wanted says how many votes there are to give, and why not one more.
+// wanted returns as text how many voters are wanted, and why not one more.
 func (v *view) wanted() string {
 	if v.limit() != v.Voters {
-		return fmt.Sprintf("%d are wanted, of which %d count because an even number survives no more failures", v.Voters, v.limit())
+		return fmt.Sprintf("%d are wanted, of which %d count because an even number survives no more failures",
+			v.Voters, v.limit())
 	}
 	if v.Voters == 1 {
 		return "1 is wanted"
@@ -42,7 +43,7 @@ func (v *view) wanted() string {
 	return fmt.Sprintf("%d are wanted", v.Voters)
 }
 
-// fate says what has become of a server that is not in good standing.
+// fate returns as text what happened to a server that is not alive or is to be removed.
 func (v *view) fate(s *seat) string {
 	if s.removed {
 		return "was removed by an operator"

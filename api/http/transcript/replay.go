@@ -13,23 +13,23 @@ import (
 	"time"
 )
 
-// Doer carries out one request: over HTTP, or by saying the same over another protocol.
+// Doer sends one request over HTTP, or an equivalent one over another protocol.
 type Doer interface {
 	Do(ctx context.Context, r Request) (Response, error)
 }
 
-// Options adapt a replay to what differs between stores.
+// Options adapt a replay to the differences between stores.
 type Options struct {
-	// IgnoreHeaders are left out of what was answered, such as Quorate-Consistency where
-	// a store gives another level than the recorded one.
+	// IgnoreHeaders are removed from the answers, such as Quorate-Consistency if a store answers with another level
+	// than the recorded one.
 	IgnoreHeaders []string
-	// OmitWriteETag leaves the ETag of answers without a body out: a store may acknowledge
-	// a write before it knows it.
+	// OmitWriteETag removes the ETag of answers without a body: a store may acknowledge a write before the ETag is
+	// known.
 	OmitWriteETag bool
 }
 
-// Replay asks every step and returns the script with the answers that came, in the form
-// they are recorded in. Comparing it with s is the test.
+// Replay sends the request of every step of s. It returns a copy of s with the answers that it received, in the
+// recorded form. A test compares the copy with s.
 func (s Script) Replay(ctx context.Context, d Doer, o Options) (Script, error) {
 	out := Script{Comment: s.Comment, Steps: make([]Step, len(s.Steps))}
 	known := newSymbols()
@@ -51,8 +51,8 @@ func (s Script) Replay(ctx context.Context, d Doer, o Options) (Script, error) {
 	return out, nil
 }
 
-// Without returns s without headers in its answers, for comparing with a replay that
-// ignored them.
+// Without returns a copy of s whose answers lack the named headers. A test compares it with a replay that ignored
+// these headers.
 func (s Script) Without(headers []string) Script {
 	out := Script{Comment: s.Comment, Steps: make([]Step, len(s.Steps))}
 	for i, step := range s.Steps {
@@ -69,9 +69,8 @@ func (r *Response) drop(headers []string) {
 	}
 }
 
-// HTTP returns a Doer that speaks HTTP/1.1 to a base address such as
-// http://127.0.0.1:3500. It sends what is written: no client cleans the path or adds
-// headers but Host and Content-Length, which a step may set itself.
+// HTTP returns a Doer that sends HTTP/1.1 requests to a base address such as http://127.0.0.1:3500. It sends paths and
+// headers exactly as written. It adds only Host and Content-Length, unless the step sets them.
 func HTTP(base string) (Doer, error) {
 	u, err := url.Parse(base)
 	if err != nil {
@@ -115,7 +114,8 @@ func (w wire) message(r Request) []byte {
 	host, length := true, len(r.Body) > 0
 	for _, h := range r.Header {
 		host = host && !strings.EqualFold(h.Name, "Host")
-		length = length && !strings.EqualFold(h.Name, "Transfer-Encoding") && !strings.EqualFold(h.Name, "Content-Length")
+		length = length && !strings.EqualFold(h.Name, "Transfer-Encoding") &&
+			!strings.EqualFold(h.Name, "Content-Length")
 		fmt.Fprintf(&b, "%s: %s\r\n", h.Name, h.Value)
 	}
 	if host {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// symbols replaces what differs from run to run by names, and back. The same value has
-// the same name in the whole script, so a script can claim that an ETag has changed.
+// symbols maps values that differ from run to run to names such as <etag 1>, and back. The same value has the same
+// name in the whole script, so a script can check that an ETag has changed.
 type symbols struct {
 	names   map[string]string // value -> "<etag 1>", keyed by kind and value
 	values  map[string]string // "<etag 1>" -> value
@@ -29,7 +29,7 @@ func newSymbols() *symbols {
 	}
 }
 
-// What the header and the fields of bodies hold.
+// kindOfHeader returns the kind of the value of a header, such as an ETag, or "".
 func kindOfHeader(name string) string {
 	switch name {
 	case "Etag":
@@ -49,7 +49,7 @@ func kindOfField(name string) string {
 	return name
 }
 
-// noise are headers of the transport, not of the API.
+// noise returns headers of the transport, which do not belong to the API.
 func noise() []string {
 	return []string{"Date", "Content-Length", "Connection", "Transfer-Encoding"}
 }
@@ -68,8 +68,8 @@ func (s *symbols) name(kind, value string) string {
 	return name
 }
 
-// nameTime hides instants that depend on when the script runs; those far ahead were
-// written in the script.
+// nameTime replaces a time by a name if it depends on when the script runs. It does not replace a time far in the
+// future, because such a time was written in the script.
 func nameTime(value string) string {
 	if at, err := time.Parse(time.RFC3339, value); err == nil && at.Year() > 2900 {
 		return value
@@ -77,7 +77,7 @@ func nameTime(value string) string {
 	return "<time>"
 }
 
-// response brings an answer into the form it is recorded in.
+// response converts an answer to the form in which it is recorded.
 func (s *symbols) response(r Response) Response {
 	header := http.Header{}
 	for _, name := range sortedNames(r.Header) {
@@ -100,7 +100,7 @@ func (s *symbols) response(r Response) Response {
 	return Response{Status: r.Status, Header: header, Body: bytes.Clone(body)}
 }
 
-// request fills in values of earlier answers and what is too long to write.
+// request replaces names with values of earlier answers, and expands abbreviated text.
 func (s *symbols) request(r Request) (Request, error) {
 	var failed error
 	fill := func(text string) string {

@@ -1,10 +1,9 @@
-// Package transcript reads, replays and writes recorded conversations with the API: files
-// that people can read, which hold what was asked and what must be answered.
+// Package transcript reads, replays and writes recorded conversations with the API. The files are plain text that
+// people can read. They hold requests and the expected answers.
 //
-// It owns the file format and the replacement of what differs from run to run (ETags,
-// sessions, times). It must never know a store: the same files are replayed against any
-// store and over any protocol that can say the same things. Only tests import it. It has
-// no goroutines.
+// It owns the file format and the replacement of values that differ from run to run (ETags, sessions, times). The
+// package depends on no store and no server: the same files are replayed with different stores and servers. Only
+// tests import it. It has no goroutines.
 //
 // A file is a sequence of steps:
 //
@@ -18,11 +17,10 @@
 //	< 204
 //	< Quorate-Consistency: linearizable
 //
-// Lines that start with '>' are the request, with '<' the answer: first line, headers, an
-// empty line, body. A body that is not plain text is one line ">q" or "<q" with a quoted
-// Go string. In requests «5×ab» stands for "ab" five times, and «3,"k#"» for "k0","k1","k2".
-// <etag 1>, <session 1> and <token 1> stand for values of an earlier answer; <time> and
-// <age> are whatever they are.
+// Lines that start with '>' are the request, lines with '<' the answer: first line, headers, an empty line, body. A
+// body that is not plain text is one line ">q" or "<q" with a quoted Go string. In requests «5×ab» stands for "ab"
+// five times, and «3,"k#"» for "k0","k1","k2". <etag 1>, <session 1> and <token 1> stand for values of an earlier
+// answer. <time> and <age> match any time and any age.
 package transcript
 
 import (
@@ -39,21 +37,21 @@ import (
 // Header is one line of a request's header.
 type Header struct{ Name, Value string }
 
-// Request is what is asked. Target is the request line's path and query, as written.
+// Request is one request. Target is the request line's path and query, as written.
 type Request struct {
 	Method, Target string
 	Header         []Header
 	Body           []byte
 }
 
-// Response is what is answered.
+// Response is the answer to a request.
 type Response struct {
 	Status int
 	Header http.Header
 	Body   []byte
 }
 
-// Step is one exchange and the claim it proves.
+// Step is one exchange and the claim that it checks.
 type Step struct {
 	Title    string
 	Request  Request
@@ -120,7 +118,7 @@ func (s *Step) fill(asked, answered *part) error {
 	return err
 }
 
-// part gathers the lines of one side.
+// part collects the lines of a request or an answer.
 type part struct {
 	first  string
 	header []Header
@@ -199,7 +197,7 @@ func formatBody(b *bytes.Buffer, mark string, body []byte) {
 	}
 }
 
-// plain reports whether lines can show the body and give it back.
+// plain reports whether a body can be written as lines without loss.
 func plain(body []byte) bool {
 	if !utf8.Valid(body) {
 		return false

@@ -35,7 +35,7 @@ of two lines.
 <q "tail "
 `
 
-func TestAFormattedScriptParsesToTheSame(t *testing.T) {
+func TestFormat_RoundTrips(t *testing.T) {
 	t.Parallel()
 	s, err := transcript.Parse([]byte(script))
 	if err != nil {
@@ -52,15 +52,15 @@ func TestAFormattedScriptParsesToTheSame(t *testing.T) {
 	}
 }
 
-func TestBrokenScriptsAreErrors(t *testing.T) {
+func TestParse_RefusesBrokenScripts(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
-		"no target":        "== x\n> GET\n",
-		"stray line":       "== x\n> GET /\nstray\n",
-		"header":           "== x\n> GET /\n> nocolon\n",
-		"status":           "== x\n> GET /\n< fine\n",
-		"quoted body":      "== x\n> GET /\n>q nothing\n",
-		"nothing is asked": "== x\n",
+		"no target":   "== x\n> GET\n",
+		"stray line":  "== x\n> GET /\nstray\n",
+		"header":      "== x\n> GET /\n> nocolon\n",
+		"status":      "== x\n> GET /\n< fine\n",
+		"quoted body": "== x\n> GET /\n>q nothing\n",
+		"no request":  "== x\n",
 	} {
 		if _, err := transcript.Parse([]byte(text)); err == nil {
 			t.Errorf("%s: no error", name)
@@ -68,13 +68,15 @@ func TestBrokenScriptsAreErrors(t *testing.T) {
 	}
 }
 
-// echo answers with what it was asked.
+// echo answers with its request.
 type echo struct{ n int }
 
 func (e *echo) Do(_ context.Context, r transcript.Request) (transcript.Response, error) {
 	e.n++
 	h := http.Header{"Date": {"today"}, "Etag": {fmt.Sprint("e", e.n/2)}, "Quorate-Age": {"17"}, "X-Target": {r.Target}}
-	body := fmt.Sprintf(`{"etag":"e%d","ttlExpireTime":"2026-01-02T03:04:05Z","far":{"ttlExpireTime":"2999-01-02T03:04:05Z"},"got":%q}`, e.n/2, r.Body)
+	body := fmt.Sprintf(`{"etag":"e%d","ttlExpireTime":"2026-01-02T03:04:05Z",`+
+		`"far":{"ttlExpireTime":"2999-01-02T03:04:05Z"},`+
+		`"got":%q}`, e.n/2, r.Body)
 	return transcript.Response{Status: 200, Header: h, Body: []byte(body)}, nil
 }
 
@@ -88,15 +90,17 @@ func replay(t *testing.T, text string, o transcript.Options) (string, error) {
 	return string(out.Without(o.IgnoreHeaders).Format()), err
 }
 
-func TestWhatDiffersFromRunToRunGetsNamesThatLaterStepsMayUse(t *testing.T) {
+func TestSymbols_NameVaryingValuesForLaterSteps(t *testing.T) {
 	t.Parallel()
-	got, err := replay(t, "== one\n> GET /«3×ab»\n== two\n> GET /<etag 1>\n>\n> [«2,\"k#\"»]\n== three\n> GET /\n", transcript.Options{})
+	got, err := replay(t, "== one\n> GET /«3×ab»\n== two\n> GET /<etag 1>\n>\n> [«2,\"k#\"»]\n== three\n> GET /\n",
+		transcript.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
 		"< X-Target: /ababab\n", "< X-Target: /e0\n", `"got":"[\"k0\",\"k1\"]"`, "< Quorate-Age: <age>\n",
-		`"ttlExpireTime":"<time>","far":{"ttlExpireTime":"2999-01-02T03:04:05Z"}`, "< Etag: <etag 1>\n", `"etag":"<etag 2>"`,
+		`"ttlExpireTime":"<time>","far":{"ttlExpireTime":"2999-01-02T03:04:05Z"}`, "< Etag: <etag 1>\n",
+		`"etag":"<etag 2>"`,
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("lacks %q", want)
@@ -107,16 +111,17 @@ func TestWhatDiffersFromRunToRunGetsNamesThatLaterStepsMayUse(t *testing.T) {
 	}
 }
 
-func TestANameThatNobodyGaveIsAnError(t *testing.T) {
+func TestSymbols_UnknownNameIsAnError(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"== x\n> GET /<etag 1>\n", "== x\n> GET /«3ab»\n", "== x\n> GET /«x×ab»\n", "== x\n> GET /«3×ab\n"} {
+	for _, text := range []string{"== x\n> GET /<etag 1>\n", "== x\n> GET /«3ab»\n", "== x\n> GET /«x×ab»\n",
+		"== x\n> GET /«3×ab\n"} {
 		if _, err := replay(t, text, transcript.Options{}); err == nil {
 			t.Errorf("%q was replayed", text)
 		}
 	}
 }
 
-func TestHeadersMayBeIgnored(t *testing.T) {
+func TestReplay_IgnoresListedHeaders(t *testing.T) {
 	t.Parallel()
 	got, err := replay(t, "== x\n> GET /\n", transcript.Options{IgnoreHeaders: []string{"X-Target"}})
 	if err != nil || strings.Contains(got, "X-Target") {

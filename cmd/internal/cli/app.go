@@ -12,26 +12,28 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/quorate/quorate/cmd/internal/child"
+	"github.com/quorate/quorate/internal/child"
 	"github.com/quorate/quorate/node"
 )
 
-// application is the command beside the node; without one it only waits for the node.
+// application is the command of the user that runs beside the node. If the user gave no command, an
+// application does nothing.
 type application struct {
 	process *child.Process // nil = no command
 	ended   bool           // by itself, before the node
 }
 
-// appPrefix marks what the application prints.
+// appPrefix precedes each line that the application prints.
 const appPrefix = "== APP == "
 
-// startApp runs the command that belongs to the node.
+// startApp starts the command of the node, if it has one.
 func (m *Main) startApp(c node.Config, a node.Addresses, log *slog.Logger) (*application, error) {
 	if len(c.App.Command) == 0 {
 		return &application{}, nil
 	}
 	p, err := child.Start(child.Options{
-		Command: c.App.Command, Env: append(inherited(m.Env), appEnv(c, a)...), Prefix: appPrefix, Stdout: m.Stdout, Stderr: m.Stderr,
+		Command: c.App.Command, Env: append(inherited(m.Env), appEnv(c, a)...), Prefix: appPrefix, Stdout: m.Stdout,
+		Stderr: m.Stderr,
 	})
 	if err != nil {
 		return nil, err
@@ -40,8 +42,9 @@ func (m *Main) startApp(c node.Config, a node.Addresses, log *slog.Logger) (*app
 	return &application{process: p}, nil
 }
 
-// inherited is the environment without ports of another node: one that this node does not
-// have must not look as if it had it.
+// inherited returns env without the variables that tell an application the ports of its node. This
+// process may itself run beside another node and have its variables. The application would take
+// them for the ports of this node.
 func inherited(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -49,9 +52,11 @@ func inherited(env []string) []string {
 	})
 }
 
-// appEnv is what the application is told, under the names that its SDK knows.
+// appEnv returns the environment variables for the application, under the names that Dapr SDKs
+// read.
 func appEnv(c node.Config, a node.Addresses) []string {
-	out := []string{"APP_ID=" + c.App.ID, "APP_PROTOCOL=" + string(c.App.Protocol), "APP_CHANNEL_ADDRESS=" + c.App.Address}
+	out := []string{"APP_ID=" + c.App.ID, "APP_PROTOCOL=" + string(c.App.Protocol),
+		"APP_CHANNEL_ADDRESS=" + c.App.Address}
 	if c.App.Port != 0 {
 		out = append(out, "APP_PORT="+strconv.Itoa(c.App.Port))
 	}
@@ -69,13 +74,14 @@ func appEnv(c node.Config, a node.Addresses) []string {
 
 func portOf(addr string) string {
 	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
+	if err != nil || strings.HasPrefix(addr, "unix:") {
 		return ""
 	}
 	return port
 }
 
-// done is closed when the command has ended; never, without one.
+// done returns a channel that is closed when the command has ended. If there is no command, the
+// channel is never closed.
 func (a *application) done() <-chan struct{} {
 	if a.process == nil {
 		return nil
@@ -83,7 +89,7 @@ func (a *application) done() <-chan struct{} {
 	return a.process.Done()
 }
 
-// wait returns when the node, the command or ctx ends. The error is the node's.
+// wait returns when the node, the command or ctx ends. It returns the error of the node.
 func (a *application) wait(ctx context.Context, n Node) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -99,7 +105,7 @@ func (a *application) wait(ctx context.Context, n Node) error {
 	}
 }
 
-// stopReason says why the node is closed.
+// stopReason returns why the node is closed, for the log.
 func (a *application) stopReason(ctx context.Context) string {
 	switch {
 	case a.ended:
@@ -107,11 +113,11 @@ func (a *application) stopReason(ctx context.Context) string {
 	case ctx.Err() != nil:
 		return context.Cause(ctx).Error()
 	}
-	return "asked to through the API"
+	return "requested through the API"
 }
 
-// end stops the command while the node still serves it. The error is that of a command
-// that failed by itself, or had to be killed.
+// end stops the command while the node still serves it. It returns an error if the command failed
+// by itself or had to be killed.
 func (a *application) end(ctx context.Context, grace time.Duration, log *slog.Logger) error {
 	switch {
 	case a.process == nil:
@@ -128,13 +134,13 @@ func (a *application) end(ctx context.Context, grace time.Duration, log *slog.Lo
 	return err
 }
 
-// stopSignal is the cause of a context that a signal ended.
+// stopSignal is the cause of a context that was cancelled by a signal.
 type stopSignal struct{ os.Signal }
 
-// Error names the signal.
+// Error returns the name of the signal.
 func (s stopSignal) Error() string { return "signal " + s.String() }
 
-// signalOf is the signal that ctx ended with, for the application.
+// signalOf returns the signal that cancelled ctx, to be sent to the application.
 func signalOf(ctx context.Context) syscall.Signal {
 	var s stopSignal
 	if errors.As(context.Cause(ctx), &s) {
@@ -145,7 +151,7 @@ func signalOf(ctx context.Context) syscall.Signal {
 	return syscall.SIGTERM
 }
 
-// environ adds or replaces variables.
+// environ returns base with the variables of more added or replaced.
 func environ(base []string, more map[string]string) []string {
 	out := append([]string(nil), base...)
 	for name, value := range more {
@@ -154,5 +160,5 @@ func environ(base []string, more map[string]string) []string {
 	return out
 }
 
-// shown is a command as a person would write it.
+// shown returns a command as it is typed.
 func shown(command []string) string { return strings.Join(command, " ") }

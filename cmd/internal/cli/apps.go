@@ -12,16 +12,17 @@ import (
 )
 
 func (m *Main) appsCommand() *cobra.Command {
-	return m.adminCommand("apps [flags]", "Show the applications of the cluster, as a node knows them", func(ctx context.Context, a *adminClient, asJSON bool) error {
-		var apps []api.AppInstance
-		if err := a.get(ctx, apihttp.AdminAppsPath, &apps); err != nil {
-			return err
-		}
-		if asJSON {
-			return writeJSON(m.Stdout, apps)
-		}
-		return printApps(m.Stdout, apps)
-	})
+	return m.adminCommand("apps [flags]", "Show the applications of the cluster, as a node knows them",
+		func(ctx context.Context, a *adminClient, asJSON bool) error {
+			var apps []api.AppInstance
+			if err := a.get(ctx, apihttp.AdminAppsPath, &apps); err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(m.Stdout, apps)
+			}
+			return printApps(m.Stdout, apps)
+		})
 }
 
 func printApps(w io.Writer, apps []api.AppInstance) error {
@@ -31,18 +32,19 @@ func printApps(w io.Writer, apps []api.AppInstance) error {
 		if a.Self {
 			node += " (this node)"
 		}
-		rows = append(rows, []string{a.App, dash(a.Namespace), node, dash(a.Protocol), appState(a), strconv.Itoa(a.Load), strconv.FormatInt(a.Calls, 10)})
+		rows = append(rows, []string{a.App, dash(a.Namespace), node, dash(a.Protocol), appState(a),
+			strconv.Itoa(a.Load), strconv.FormatInt(a.Calls, 10)})
 	}
 	return table(w, rows)
 }
 
-// appState says what follows for calls.
+// appState returns whether an instance is called, and the reason if not.
 func appState(a api.AppInstance) string {
 	switch a.State {
 	case "uncalled":
 		return "not called: no --app-port"
 	case "demoted":
-		return "demoted: it was not reached"
+		return "demoted: not reachable"
 	default:
 		return a.State
 	}

@@ -10,9 +10,11 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// chosen is the data directory of the node that a command is about. Without --data-dir it
-// is the one that nodes of this user share; if no node runs on that, it is the one of the
-// only node that runs beside it, started with --join. Of several one must be named.
+// chosen returns the data directory of the node that a command is meant for. With --data-dir it is
+// that directory. Otherwise it is the default directory of this user if a node runs there, or if no
+// node runs in a directory beside it. If exactly one node runs in a directory beside the default
+// one, as a node that was started with --join does, it is the directory of that node. If several
+// do, chosen returns fault.Invalid and asks for --data-dir.
 func chosen(ctx context.Context, c node.Config) (string, error) {
 	dir := c.Data.Dir
 	if !c.Data.Shared || runs(ctx, dir) {
@@ -20,7 +22,7 @@ func chosen(ctx context.Context, c node.Config) (string, error) {
 	}
 	entries, err := os.ReadDir(filepath.Dir(dir))
 	if err != nil {
-		return dir, nil // nothing is there, and asking says so
+		return dir, nil // no node runs; the request to it will report that
 	}
 	var found []string
 	for _, e := range entries {
@@ -35,7 +37,7 @@ func chosen(ctx context.Context, c node.Config) (string, error) {
 		return found[0], nil
 	}
 	return "", &fault.Error{
-		Code: fault.Invalid, Op: "cli.chosen", Msg: "several nodes of this user run",
-		Hint: "name the data directory of one: --data-dir " + strings.Join(found, ", or --data-dir "),
+		Code: fault.Invalid, Op: "cli.chosen", Msg: "this user runs several nodes",
+		Hint: "choose one: --data-dir " + strings.Join(found, ", or --data-dir "),
 	}
 }

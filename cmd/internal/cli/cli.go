@@ -1,10 +1,9 @@
-// Package cli is the quorate program: its commands, what they print and how they end.
+// Package cli is the quorate program: its commands, their output and their exit codes.
 //
-// It owns exit codes, the words of refusals, signals and terminals. It must never know
-// how a node is built or how it does its work: a node is opened through Main.Open and
-// asked through its HTTP and admin APIs. Only this package and settings below it see
-// flags, files and the environment. A running node has one goroutine here, which waits
-// for signals; it ends with the command.
+// It owns exit codes, usage errors, signals and terminal output. It opens a node through Main.Open
+// and uses the HTTP API and the admin API of the node. Only this package and the settings package
+// read flags, files and the environment. While a node runs, one goroutine of this package waits for
+// signals; it ends with the command.
 package cli
 
 import (
@@ -27,19 +26,21 @@ const (
 	exitUsage  = 2
 )
 
-// Node is what the run command needs of a running node. node.Node is one.
+// Node is what the run command needs of a running node. node.Node implements it.
 type Node interface {
-	// Addresses tells where the node is found. It does not change.
+	// Addresses returns where the node listens. It does not change.
 	Addresses() node.Addresses
-	// Wait returns nil once the node was asked to stop through its API, or when ctx ends;
-	// or why the node can no longer do its work. The node is still open afterwards.
+	// Wait returns nil when a stop was requested through the API or ctx ended, and an error if the
+	// node can no longer work. The node is still open afterwards.
 	Wait(ctx context.Context) error
-	// Close stops the node in order; ctx bounds it. It is idempotent.
+	// Close stops the node gracefully, within the limits of ctx. It is idempotent.
 	Close(ctx context.Context) error
 }
 
-// Main is one call of the program. Every field must be set, but for Hostname and Exit.
+// Main is one invocation of the program. Every field must be set, except Program, Hostname, Home and
+// Exit.
 type Main struct {
+	Program string   // by which the program was called; daprd implies the command of that name
 	Args    []string // without the name of the program
 	Env     []string // "NAME=value"
 	Stdin   io.Reader
@@ -47,21 +48,23 @@ type Main struct {
 	Stderr  io.Writer
 	Version Version
 
-	Hostname func() (string, error) // name of this machine; nil = unknown
+	Hostname func() (string, error) // returns the host name; nil = unknown
+	Home     func() string          // the home directory of this user if HOME is not set; nil or "" = none
 
-	// Open starts a node; ctx bounds the start, not the life of the node.
+	// Open starts a node. ctx limits the start, not the time that the node runs.
 	Open func(ctx context.Context, c node.Config, log *slog.Logger) (Node, error)
 	// Check reads the component files of a node without starting it.
 	Check func(ctx context.Context, c node.Config) (warnings []string, err error)
 
-	// Signals starts to deliver wishes to stop, until the function it returns is called.
-	// Only a running node asks for it: signals end every other command as usual.
+	// Signals starts to deliver the signals that stop a node, until the returned function is
+	// called. Only a running node uses it: other commands end with a signal as usual.
 	Signals func() (<-chan os.Signal, func())
-	Exit    func(code int) // ends the process at once, for the second signal; nil = os.Exit
+	Exit    func(code int) // ends the process immediately, on the second signal; nil = os.Exit
 }
 
-// Run does what the arguments say and returns the exit code: 0 fine, 1 failed, 2 wrong
-// use. It prints why, one line per problem. When ctx ends a running node stops in order.
+// Run executes the command in Args and returns the exit code: 0 for success, 1 for a failure, 2 for
+// wrong usage. It prints errors, one line per problem. When ctx ends, a running node stops
+// gracefully.
 func (m *Main) Run(ctx context.Context) int {
 	err := m.execute(ctx)
 	if err == nil {
@@ -76,13 +79,13 @@ func (m *Main) Run(ctx context.Context) int {
 	return exitFailed
 }
 
-// usageError marks an error as wrong use of the program rather than a failure.
+// usageError is an error caused by wrong use of the program.
 type usageError struct{ err error }
 
 func (e *usageError) Error() string { return fault.Text(e.err) }
 func (e *usageError) Unwrap() error { return e.err }
 
-// usage marks err as wrong use; nil stays nil.
+// usage wraps err as wrong use. It returns nil for nil.
 func usage(err error) error {
 	if err == nil {
 		return nil
@@ -90,17 +93,17 @@ func usage(err error) error {
 	return &usageError{err}
 }
 
-// usagef makes an error of wrong use.
+// usagef returns an error of wrong use.
 func usagef(format string, args ...any) error {
 	return usage(fault.New(fault.Invalid, "cli", fmt.Sprintf(format, args...)))
 }
 
-// flatten takes apart what errors.Join and usage put together.
+// flatten returns the single errors that errors.Join and usage combined.
 func flatten(err error) []error {
-	if u, ok := err.(*usageError); ok { // only the outermost layer is taken off
+	if u, ok := err.(*usageError); ok { // unwrap only the outermost layer
 		return flatten(u.err)
 	}
-	joined, ok := err.(interface{ Unwrap() []error }) // only the outermost layer is taken apart
+	joined, ok := err.(interface{ Unwrap() []error }) // unwrap only the outermost layer
 	if !ok {
 		return []error{err}
 	}
@@ -121,7 +124,7 @@ func (m *Main) getenv(name string) string {
 	return ""
 }
 
-// isTerminal reports whether a person reads w.
+// isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	if !ok {

@@ -15,19 +15,20 @@ import (
 )
 
 func (m *Main) membersCommand() *cobra.Command {
-	return m.adminCommand("members [flags]", "Show the nodes of the cluster, as a node knows them", func(ctx context.Context, a *adminClient, asJSON bool) error {
-		var members []api.MemberStatus
-		if err := a.get(ctx, apihttp.AdminMembersPath, &members); err != nil {
-			return err
-		}
-		if asJSON {
-			return writeJSON(m.Stdout, members)
-		}
-		return printMembers(m.Stdout, members)
-	})
+	return m.adminCommand("members [flags]", "Show the nodes of the cluster, as a node knows them",
+		func(ctx context.Context, a *adminClient, asJSON bool) error {
+			var members []api.MemberStatus
+			if err := a.get(ctx, apihttp.AdminMembersPath, &members); err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(m.Stdout, members)
+			}
+			return printMembers(m.Stdout, members)
+		})
 }
 
-// printMembers gives times as logs do, so that they can be found there.
+// printMembers prints times in the format of the logs, so that they can be searched there.
 func printMembers(w io.Writer, members []api.MemberStatus) error {
 	rows := [][]string{{"NODE", "ROLE", "STATE", "SINCE", "LEADS", "PEER", "GOSSIP", "VERSION", "SERVER", "CLUSTER"}}
 	for _, s := range members {
@@ -35,7 +36,8 @@ func printMembers(w io.Writer, members []api.MemberStatus) error {
 		if s.Self {
 			name += " (this node)"
 		}
-		rows = append(rows, []string{name, s.Role, s.State, s.Since.UTC().Format(time.RFC3339), strconv.FormatUint(uint64(s.Leads), 10), dash(s.Peer), dash(s.Gossip),
+		rows = append(rows, []string{name, s.Role, s.State, s.Since.UTC().Format(time.RFC3339),
+			strconv.FormatUint(uint64(s.Leads), 10), dash(s.Peer), dash(s.Gossip),
 			dash(s.Version), dash(s.ServerID), dash(s.ClusterID)})
 	}
 	return table(w, rows)
@@ -45,10 +47,10 @@ func (m *Main) transferCommand() *cobra.Command {
 	set, out, group := settings.New(), output{}, uint32(0)
 	c := &cobra.Command{
 		Use:   "transfer-leader [node] [flags]",
-		Short: "Hand leadership of a group to another node",
-		Long: "Hand leadership of a group to the node that is named, or else to the voter that is furthest\n" +
-			"ahead. It must be run on the node that leads the group: the one that runs on the data\n" +
-			"directory, by default this user's. Elsewhere it fails and names that node.",
+		Short: "Transfer leadership of a group to another node",
+		Long: "Transfer leadership of a group to the named node. Without a name it goes to the most up-to-date\n" +
+			"voter. Run the command on the leader of the group: it uses the node of the data directory,\n" +
+			"by default this user's. On any other node it fails and names the leader.",
 		Example: "  quorate transfer-leader\n  quorate transfer-leader n2 --group 3",
 		Args:    cobra.MaximumNArgs(1),
 	}
@@ -59,7 +61,8 @@ func (m *Main) transferCommand() *cobra.Command {
 		}
 		return m.askAdmin(c, set, out.json(), func(ctx context.Context, a *adminClient, asJSON bool) error {
 			var r api.TransferResult
-			if err := a.post(ctx, apihttp.AdminTransferPath(uint64(group)), api.TransferRequest{To: to}, &r); err != nil {
+			if err := a.post(ctx, apihttp.AdminTransferPath(uint64(group)), api.TransferRequest{To: to},
+				&r); err != nil {
 				return err
 			}
 			if asJSON {
@@ -77,10 +80,11 @@ func (m *Main) transferCommand() *cobra.Command {
 func transferText(r api.TransferResult) string {
 	switch r.Leader {
 	case "":
-		return fmt.Sprintf("%s gave up the leadership of group %d; who leads now is not known yet (see quorate status).", r.From, r.Group)
+		return fmt.Sprintf("%s gave up the leadership of group %d; its new leader is not known yet (see quorate "+
+			"status).", r.From, r.Group)
 	case r.From:
-		return fmt.Sprintf("%s leads group %d already.", r.Leader, r.Group)
+		return fmt.Sprintf("%s already leads group %d.", r.Leader, r.Group)
 	default:
-		return fmt.Sprintf("%s leads group %d now; %s did before.", r.Leader, r.Group, r.From)
+		return fmt.Sprintf("%s now leads group %d; the previous leader was %s.", r.Leader, r.Group, r.From)
 	}
 }

@@ -12,7 +12,8 @@ import (
 )
 
 func (m *Main) configCommand() *cobra.Command {
-	c := &cobra.Command{Use: "config", Short: "Look at the settings of a node", Args: cobra.ArbitraryArgs, RunE: group}
+	c := &cobra.Command{Use: "config", Short: "Show and check the settings of a node", Args: cobra.ArbitraryArgs,
+		RunE: group}
 	c.AddCommand(m.configPrintCommand(), m.configValidateCommand())
 	return c
 }
@@ -21,7 +22,7 @@ func (m *Main) configPrintCommand() *cobra.Command {
 	set, out := settings.New(), output{}
 	c := &cobra.Command{
 		Use:   "print [flags]",
-		Short: "Print every setting, its value and where it comes from",
+		Short: "Print every setting with its value and source",
 		Long:  "Print the settings that run would use with the same flags, environment and file.",
 		Args:  cobra.NoArgs,
 	}
@@ -37,7 +38,7 @@ func (m *Main) configPrintCommand() *cobra.Command {
 	return c
 }
 
-// settingReport is one setting for programs.
+// settingReport is the JSON form of one setting.
 type settingReport struct {
 	Name   string          `json:"name"`
 	Value  string          `json:"value"`
@@ -51,13 +52,14 @@ func (m *Main) printSettings(set *settings.Set, c node.Config, asJSON bool) erro
 	for _, st := range set.All() {
 		r := settingReport{Name: st.Name, Value: st.Value(), Source: st.Source(), Env: st.Env, Key: st.Key}
 		if st.Name == "data-dir" {
-			r.Value = c.Data.Dir // absolute
+			r.Value = c.Data.Dir // the absolute path
 		}
 		reports = append(reports, r)
 	}
 	for _, a := range c.Apps {
 		value := fmt.Sprintf("%s, port %d, httpPort %d", a.Protocol, a.Port, a.HTTPPort.Number)
-		reports = append(reports, settingReport{Name: "apps: " + a.ID, Value: value, Source: settings.Source{Kind: "file"}, Key: "apps"})
+		reports = append(reports, settingReport{Name: "apps: " + a.ID, Value: value,
+			Source: settings.Source{Kind: "file"}, Key: "apps"})
 	}
 	if asJSON {
 		return writeJSON(m.Stdout, reports)
@@ -74,13 +76,15 @@ func (m *Main) configValidateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "validate [flags]",
 		Short: "Check the settings and the component files, and print every problem",
-		Long:  "Check what run would be started with, without starting it: settings from flags, environment\nand file, and the component files of --resources-path.",
-		Args:  cobra.NoArgs,
+		Long: "Check what run would use, without starting a node: the settings from flags, environment and\n" +
+			"file, and the component files of --resources-path.",
+		Args: cobra.NoArgs,
 	}
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		var v validation
 		config, err := m.resolve(set, c.Flags(), nil)
-		v.add(set.Warnings(), err)
+		v.add(set.Warnings(), errors.Join(set.UnknownVariables(m.Env, backupKeyEnv)...))
+		v.add(nil, err)
 		if err == nil {
 			v.add(nil, config.Validate())
 			v.add(m.Check(c.Context(), config))
@@ -92,7 +96,7 @@ func (m *Main) configValidateCommand() *cobra.Command {
 	return c
 }
 
-// validation is the outcome of config validate.
+// validation is the result of config validate.
 type validation struct {
 	Valid    bool     `json:"valid"`
 	Problems []string `json:"problems"`
@@ -133,7 +137,7 @@ func (m *Main) printValidation(v validation, asJSON bool) error {
 	return nil
 }
 
-// count writes a number with its noun.
+// count returns a number with its noun.
 func count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

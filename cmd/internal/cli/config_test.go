@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-func TestConfigPrintNamesValueAndSource(t *testing.T) {
+func TestConfigPrint_ShowsValueAndSource(t *testing.T) {
 	c := newConsole(t)
 	file := filepath.Join(c.home, "q.yaml")
 	if err := os.WriteFile(file, []byte("logLevel: debug\napps:\n- id: b\n  port: 80\n"), 0o600); err != nil {
@@ -22,7 +22,8 @@ func TestConfigPrintNamesValueAndSource(t *testing.T) {
 	}
 	c.env = []string{"NAMESPACE=prod"}
 	r := c.run("config", "print", "-app-id", "orders", "--config-file", file, "--data-dir", "relative")
-	for _, want := range []string{"app-id orders flag --app-id", "namespace prod env NAMESPACE", "log-level debug file " + file + ":1", "http-port 3500 default", "apps: b http, port 80, httpPort 0 file"} {
+	for _, want := range []string{"app-id orders flag --app-id", "namespace prod env NAMESPACE",
+		"log-level debug file " + file + ":1", "http-port 3500 default", "apps: b http, port 80, httpPort 0 file"} {
 		if !strings.Contains(strings.Join(strings.Fields(r.stdout), " "), want) {
 			t.Errorf("%q is missing in:\n%s", want, r.stdout)
 		}
@@ -34,7 +35,8 @@ func TestConfigPrintNamesValueAndSource(t *testing.T) {
 		Name, Value, Key string
 		Source           settings.Source
 	}
-	if err := json.Unmarshal([]byte(c.run("config", "print", "--json", "--http-port", "7").stdout), &reports); err != nil {
+	if err := json.Unmarshal([]byte(c.run("config", "print", "--json", "--http-port", "7").stdout),
+		&reports); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range reports {
@@ -47,17 +49,22 @@ func TestConfigPrintNamesValueAndSource(t *testing.T) {
 func TestConfigValidate(t *testing.T) {
 	c := newConsole(t)
 	c.want(0, "the configuration is valid\n", "", "config", "validate")
-	c.want(0, "warning: flags without a meaning here are ignored: --mode\nthe configuration is valid\n", "", "config", "validate", "--mode", "x")
+	c.want(0, "warning: ignored flags, which have no effect in Quorate: --mode\nthe configuration is valid\n", "",
+		"config",
+		"validate", "--mode", "x")
 	c.check = func(_ context.Context, config node.Config) ([]string, error) {
-		return []string{"w: odd"}, errors.Join(fault.New(fault.Invalid, "loader.Read", config.Components.Paths[0]+": bad"), fault.New(fault.Invalid, "loader.Read", "worse"))
+		return []string{"w: odd"}, errors.Join(fault.New(fault.Invalid, "loader.Read",
+			config.Components.Paths[0]+": bad"), fault.New(fault.Invalid, "loader.Read", "worse"))
 	}
-	c.want(1, "warning: w: odd\nproblem: --app-id \"a b\" is refused (use letters, digits, - and _, at most 128)\nproblem: res: bad\nproblem: worse\n", "3 problems found",
+	c.want(1, "warning: w: odd\nproblem: --app-id \"a b\" is refused (use letters, digits, - and _, at most 128)\n"+
+		"problem: res: bad\nproblem: worse\n", "3 problems found",
 		"config", "validate", "--resources-path", "res", "--app-id", "a b")
 	c.env = []string{"QUORATE_HTTP_PORT=x"}
-	c.want(1, "problem: QUORATE_HTTP_PORT \"x\" is refused (give a port from 0 to 65535; 0 picks a free one)\n", "1 problem found", "config", "validate")
+	c.want(1, "problem: QUORATE_HTTP_PORT \"x\" is refused (give a port from 0 to 65535; 0 picks a free one)\n",
+		"1 problem found", "config", "validate")
 }
 
-func TestConfigValidateForPrograms(t *testing.T) {
+func TestConfigValidate_JSON(t *testing.T) {
 	c := newConsole(t)
 	for want, args := range map[bool][]string{true: nil, false: {"--app-id", "a b"}} {
 		r := c.run(append([]string{"config", "validate", "--json"}, args...)...)
@@ -65,7 +72,8 @@ func TestConfigValidateForPrograms(t *testing.T) {
 			Valid              bool
 			Problems, Warnings []string
 		}
-		if err := json.Unmarshal([]byte(r.stdout), &v); err != nil || v.Valid != want || (r.code == 0) != want || v.Problems == nil || v.Warnings == nil {
+		if err := json.Unmarshal([]byte(r.stdout), &v); err != nil || v.Valid != want || (r.code == 0) != want ||
+			v.Problems == nil || v.Warnings == nil {
 			t.Errorf("%+v: %v", r, err)
 		}
 	}
@@ -73,11 +81,13 @@ func TestConfigValidateForPrograms(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	c := newConsole(t)
-	if r := c.run("version"); !strings.HasPrefix(r.stdout, "quorate v1.2.3 go1.") || !strings.HasSuffix(r.stdout, " commit abc\n") {
+	if r := c.run("version"); !strings.HasPrefix(r.stdout, "quorate v1.2.3 go1.") ||
+		!strings.HasSuffix(r.stdout, " commit abc\n") {
 		t.Errorf("%+v", r)
 	}
 	var v struct{ Version, Commit, Go, OS, Arch string }
-	if err := json.Unmarshal([]byte(c.run("version", "--json").stdout), &v); err != nil || v.Version != "v1.2.3" || v.Commit != "abc" || v.OS == "" {
+	if err := json.Unmarshal([]byte(c.run("version", "--json").stdout), &v); err != nil || v.Version != "v1.2.3" ||
+		v.Commit != "abc" || v.OS == "" {
 		t.Errorf("%+v, %v", v, err)
 	}
 }

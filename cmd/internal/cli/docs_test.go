@@ -14,10 +14,11 @@ import (
 
 const docs = "../../../docs/"
 
-func TestTheTableOfSettingsIsTrue(t *testing.T) {
+func TestDocs_TableOfSettings(t *testing.T) {
 	var b strings.Builder
 	for _, g := range settings.Groups() {
-		fmt.Fprintf(&b, "### %s\n\n| Flag | Environment | File | Default | Meaning |\n| --- | --- | --- | --- | --- |\n", g)
+		fmt.Fprintf(&b, "### %s\n\n| Flag | Environment | File | Default | Meaning |\n"+
+			"| --- | --- | --- | --- | --- |\n", g)
 		for _, st := range settings.New().All() {
 			if st.Group == g {
 				b.WriteString(settingRow(st))
@@ -46,13 +47,18 @@ func settingRow(st *settings.Setting) string {
 	if words := st.Words(); words != nil && !strings.Contains(usage, words[0]) {
 		usage += ": " + code(words...)
 	}
-	return fmt.Sprintf("| %s | %s | %s | %s | %s |\n", code(flags...), code(st.Env...), code(st.Key), code(st.Default), usage)
+	return fmt.Sprintf("| %s | %s | %s | %s | %s |\n", code(flags...), code(st.Env...), code(st.Key),
+		code(st.Default), usage)
 }
 
-func TestTheListOfCommandsIsTrue(t *testing.T) {
+func TestDocs_ListOfCommands(t *testing.T) {
 	c := newConsole(t)
 	var b strings.Builder
-	for _, command := range []string{"run", "state get", "state set", "state delete", "state list", "stores", "status", "members", "apps", "transfer-leader", "remove", "leave", "doctor", "health", "snapshot save", "snapshot inspect", "snapshot restore", "rescue", "import redis", "token create", "config print", "config validate", "version"} {
+	for _, command := range []string{"run", "daprd", "state get", "state set", "state delete", "state list",
+		"state copy", "stores",
+		"status", "members", "apps", "transfer-leader", "remove", "leave", "doctor", "health", "backup save",
+		"backup inspect", "backup restore", "backup keygen", "rescue", "import redis", "token create", "config print",
+		"config validate", "version"} {
 		help := c.run(append(strings.Fields(command), "--help")...).stdout
 		if strings.HasPrefix(command, "config") || command == "doctor" {
 			help, _, _ = strings.Cut(help, "Application:\n")

@@ -22,11 +22,11 @@ func (m *Main) doctorCommand() *cobra.Command {
 	set, out := settings.New(), output{}
 	c := &cobra.Command{
 		Use:   "doctor [flags]",
-		Short: "Look for what is wrong with a node and around it",
-		Long: "Look for what is wrong. If a node runs on the data directory it is asked to examine itself and,\n" +
-			"with every other node, ports both ways, clocks, versions and settings. If none runs, what a\n" +
-			"start with the same flags would meet is examined: disk, limits, ports, nodes to join. The\n" +
-			"exit code is 1 if a check fails.",
+		Short: "Diagnose a node and its environment",
+		Long: "Diagnose a node. If a node runs on the data directory, it checks itself and, together with\n" +
+			"every other node, ports in both directions, clocks, versions and settings. If none runs, the\n" +
+			"command checks what a start with the same flags needs: disk, limits, ports, nodes to join.\n" +
+			"The exit code is 1 if a check fails.",
 		Example: "  quorate doctor\n  quorate doctor --data-dir ./n1 --join a.example,b.example --json",
 		Args:    cobra.NoArgs,
 	}
@@ -54,7 +54,8 @@ func (m *Main) doctorCommand() *cobra.Command {
 	return c
 }
 
-// examine asks the node that runs on the data directory, or looks itself if none runs.
+// examine returns a diagnosis. If a node runs on the data directory, that node makes it. Otherwise
+// this process does.
 func (m *Main) examine(ctx context.Context, c node.Config) (api.Checkup, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*adminTime)
 	defer cancel()
@@ -70,7 +71,7 @@ func (m *Main) examine(ctx context.Context, c node.Config) (api.Checkup, error) 
 	return node.Examine(ctx, c), nil
 }
 
-// runs reports whether a process holds the admin socket of a data directory.
+// runs reports whether a process listens on the admin socket of a data directory.
 func runs(ctx context.Context, dir string) bool {
 	path, err := apihttp.FindAdmin(dir)
 	if err != nil {
@@ -81,7 +82,7 @@ func runs(ctx context.Context, dir string) bool {
 	}
 	c, err := dialUnix(ctx, path)
 	if err == nil {
-		_ = c.Close() // nothing was said on it
+		_ = c.Close() // nothing was sent
 	}
 	return !errors.Is(err, syscall.ECONNREFUSED)
 }
@@ -90,8 +91,8 @@ func printCheckup(w io.Writer, c api.Checkup) error {
 	rows := [][]string{{"CHECK", "ABOUT", "", "FOUND"}}
 	for _, r := range c.Checks {
 		text := r.Text
-		if r.Mend != "" {
-			text += " (" + r.Mend + ")"
+		if r.Fix != "" {
+			text += " (" + r.Fix + ")"
 		}
 		rows = append(rows, []string{r.Check, dash(r.About), strings.ToUpper(string(r.Level)), text})
 	}

@@ -1,7 +1,6 @@
 package cli_test
 
 import (
-	"bytes"
 	stdcmp "cmp"
 	"context"
 	"errors"
@@ -13,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -30,6 +28,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/lifecycle"
 	"github.com/quorate/quorate/internal/listen"
+	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/node"
 )
 
@@ -37,8 +36,8 @@ var update = flag.Bool("update", false, "rewrite golden files")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// memoryNode is a node with one state store in memory: the real API and the real admin
-// socket over data that does not last.
+// memoryNode is a node with one state store in memory. Its API and its admin socket are the real
+// ones.
 type memoryNode struct {
 	addresses node.Addresses
 	closers   lifecycle.Stack
@@ -46,7 +45,7 @@ type memoryNode struct {
 	status    api.NodeStatus
 }
 
-// openMemoryNode starts one as Main.Open does.
+// openMemoryNode starts a memoryNode, as Main.Open does for a node.
 func openMemoryNode(ctx context.Context, c node.Config, log *slog.Logger) (_ *memoryNode, err error) {
 	n := &memoryNode{stopped: make(chan error, 1)}
 	defer func() {
@@ -57,9 +56,14 @@ func openMemoryNode(ctx context.Context, c node.Config, log *slog.Logger) (_ *me
 	if err := os.MkdirAll(c.Data.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	store := inmemory.Open(inmemory.Options{})
-	_ = n.closers.Push("store", func(context.Context) error { return store.Close() })
-	face, err := n.face(c, store, log)
+	var stores memoryStores
+	for _, name := range []string{"statestore", "orders"} {
+		store := inmemory.Open(inmemory.Options{})
+		_ = n.closers.Push(name, func(context.Context) error { return store.Close() })
+		stores = append(stores, &state.Instance{Name: name, Type: "state.in-memory", Version: "v1", Store: store,
+			DefaultConsistency: state.Eventual, Features: state.FeaturesOf(store)})
+	}
+	face, err := n.face(c, stores, log)
 	if err != nil {
 		return nil, err
 	}
@@ -80,9 +84,8 @@ func openMemoryNode(ctx context.Context, c node.Config, log *slog.Logger) (_ *me
 	return n, n.serve(ctx, admin, apihttp.NewAdmin(n, log), log)
 }
 
-func (n *memoryNode) face(c node.Config, store state.Store, log *slog.Logger) (http.Handler, error) {
+func (n *memoryNode) face(c node.Config, stores memoryStores, log *slog.Logger) (http.Handler, error) {
 	app := api.App{ID: c.App.ID, Namespace: c.Namespace}
-	inst := &state.Instance{Name: "statestore", Type: "state.in-memory", Version: "v1", Store: store, DefaultConsistency: state.Eventual, Features: state.FeaturesOf(store)}
 	tokens := make([]string, len(c.Security.APITokens))
 	for i, t := range c.Security.APITokens {
 		tokens[i] = string(t)
@@ -92,7 +95,8 @@ func (n *memoryNode) face(c node.Config, store state.Store, log *slog.Logger) (h
 		return nil, err
 	}
 	return apihttp.New(apihttp.Config{
-		App: app, State: api.NewState(app, oneStore{inst}, api.Limits{}), Health: api.NewHealth(app, healthy{}), Metadata: api.NewMetadata(app, healthy{}, api.Limits{}),
+		App: app, State: api.NewState(app, stores, api.Limits{}), Health: api.NewHealth(app, healthy{}),
+		Metadata: api.NewMetadata(app, healthy{}, api.Limits{}),
 		Shutdown: func(bool) { n.stopped <- nil }, Tokens: accepted, Logger: log, Registerer: prometheus.NewRegistry(),
 	})
 }
@@ -110,8 +114,10 @@ func (n *memoryNode) Close(ctx context.Context) error                { return n.
 func (n *memoryNode) Status(context.Context) (api.NodeStatus, error) { return n.status, nil }
 func (n *memoryNode) Members(context.Context) ([]api.MemberStatus, error) {
 	return []api.MemberStatus{
-		{Node: "n1", ServerID: "n1.4f", Role: "server", State: "alive", Since: time.Unix(1700000000, 0).UTC(), Peer: "10.0.0.1:7947", Gossip: "10.0.0.1:7946", ClusterID: "c1", Version: "v1", Leads: 1, Self: true},
-		{Node: "n2", ServerID: "n2.5a", Role: "server", State: "failed", Since: time.Unix(1700000100, 0).UTC(), Peer: "10.0.0.2:7947", Gossip: "10.0.0.2:7946", ClusterID: "c1", Version: "v1"},
+		{Node: "n1", ServerID: "n1.4f", Role: "server", State: "alive", Since: time.Unix(1700000000, 0).UTC(),
+			Peer: "10.0.0.1:7947", Gossip: "10.0.0.1:7946", ClusterID: "c1", Version: "v1", Leads: 1, Self: true},
+		{Node: "n2", ServerID: "n2.5a", Role: "server", State: "failed", Since: time.Unix(1700000100, 0).UTC(),
+			Peer: "10.0.0.2:7947", Gossip: "10.0.0.2:7946", ClusterID: "c1", Version: "v1"},
 	}, nil
 }
 
@@ -124,10 +130,11 @@ func (n *memoryNode) Apps(context.Context) ([]api.AppInstance, error) {
 	}, nil
 }
 
-// TransferLeader knows one group, and a node n3 that has not been heard of after it took over.
+// TransferLeader knows one group, and a node n3 that does not report whether it took over.
 func (n *memoryNode) TransferLeader(_ context.Context, group uint64, to string) (api.TransferResult, error) {
 	if group != 0 {
-		return api.TransferResult{}, &fault.Error{Code: fault.NotLeader, Op: "test", Msg: "group 1 is led by n2, not by this node", Hint: "run the command on n2"}
+		return api.TransferResult{}, &fault.Error{Code: fault.NotLeader, Op: "test",
+			Msg: "group 1 is led by n2, not by this node", Hint: "run the command on n2"}
 	}
 	if to == "n3" {
 		return api.TransferResult{From: "n1"}, nil
@@ -135,15 +142,17 @@ func (n *memoryNode) TransferLeader(_ context.Context, group uint64, to string) 
 	return api.TransferResult{From: "n1", Leader: stdcmp.Or(to, "n2")}, nil
 }
 
-// Remove knows n2, which is out at once, and n3, which never gets out.
+// Remove knows n2, which is removed immediately, and n3, which is never removed.
 func (n *memoryNode) Remove(_ context.Context, target string) (api.RemoveResult, error) {
 	switch target {
 	case "n2":
 		return api.RemoveResult{Node: "n2", ServerID: "n2.5a", Done: true, Groups: []api.RemoveGroup{{Done: true}}}, nil
 	case "n3":
-		return api.RemoveResult{Node: "n3", ServerID: "n3.6b", Groups: []api.RemoveGroup{{Done: true}, {Group: 1, Reason: "n4 takes its place"}}}, nil
+		return api.RemoveResult{Node: "n3", ServerID: "n3.6b",
+			Groups: []api.RemoveGroup{{Done: true}, {Group: 1, Reason: "n4 takes its place"}}}, nil
 	default:
-		return api.RemoveResult{}, &fault.Error{Code: fault.NotFound, Op: "test", Msg: "no server " + target + " is known", Hint: "the servers are n1.4f, n2.5a"}
+		return api.RemoveResult{}, &fault.Error{Code: fault.NotFound, Op: "test",
+			Msg: "no server " + target + " is known", Hint: "the servers are n1.4f, n2.5a"}
 	}
 }
 
@@ -153,7 +162,8 @@ func (n *memoryNode) Leave(context.Context) (api.RemoveResult, error) {
 
 func (n *memoryNode) Checkup(context.Context) (api.Checkup, error) {
 	return api.Checkup{Node: "n1", Checks: []api.CheckResult{
-		{Check: "clock", About: "n2", Level: api.CheckFail, Text: "9s ahead of this node", Mend: "let both machines keep time by NTP"},
+		{Check: "clock", About: "n2", Level: api.CheckFail, Text: "9s ahead of this node",
+			Fix: "synchronize the clocks of both machines with NTP"},
 		{Check: "disk sync", About: "/data", Level: api.CheckOK, Text: "1ms"},
 	}}, nil
 }
@@ -169,22 +179,31 @@ func (n *memoryNode) Wait(ctx context.Context) error {
 
 func statusOf(c node.Config) api.NodeStatus {
 	return api.NodeStatus{
-		Node: api.NodeIdentity{ID: "n1", ServerID: "n1-4f", Cluster: c.Cluster.Name, Role: "server", Version: "v1", UptimeMS: 93_500, DataDir: "/data", LogStore: "boltdb",
-			Partitions: 1, Apps: []api.AppStatus{{ID: c.App.ID, API: []string{"127.0.0.1:3500"}}}, Metrics: "127.0.0.1:9090",
+		Node: api.NodeIdentity{ID: "n1", ServerID: "n1-4f", Cluster: c.Cluster.Name, Role: "server", Version: "v1",
+			UptimeMS: 93_500, DataDir: "/data", LogStore: "boltdb",
+			Partitions: 1, Apps: []api.AppStatus{{ID: c.App.ID, API: []string{"127.0.0.1:3500"}}},
+			Metrics:   "127.0.0.1:9090",
 			ClusterID: "c1", Gossip: "10.0.0.1:7946", Peer: "10.0.0.1:7947"},
 		Issues: []api.Issue{{About: "group 0", Reason: "the disk is almost full: free some space"},
 			{About: "store statestore", Reason: "group 0: the disk is almost full: free some space"}},
-		Groups: []api.GroupStatus{{State: "leader", Leader: "n1", Term: 3, CommitIndex: 1234, AppliedIndex: 1233, LastLogIndex: 1235, SnapshotIndex: 1000, Keys: 42,
+		Groups: []api.GroupStatus{{State: "leader", Leader: "n1", Term: 3, CommitIndex: 1234, AppliedIndex: 1233,
+			LastLogIndex: 1235, SnapshotIndex: 1000, Keys: 42,
 			DiskBytes: 3 << 20, LogBytes: 1536, ReadOnly: true, Reads: true, Reason: "the disk is almost full",
-			Servers: []api.ServerStatus{{Node: "n1", ServerID: "n1-4f", Voter: true, Lag: new(uint64(0)), Reason: "n1 is a voter and leads"},
-				{Node: "n2", ServerID: "n2-5a", Lag: new(uint64(1204)), Reason: "n2 is not a voter: it is 1,204 entries behind"}, {Node: "n3", ServerID: "n3-6b", Voter: true}}},
-			{ID: 1, State: "follower", Leader: "n2", Term: 4, Reads: true, Writes: false, Reason: "its leader hands over"}},
-		Stores: []api.StoreStatus{{Name: "statestore", Type: "state.raft", Ready: true, Capabilities: []string{"ETAG", "TTL"}, KeyPrefix: "appid", DefaultConsistency: "eventual", ActorStore: true},
+			Servers: []api.ServerStatus{{Node: "n1", ServerID: "n1-4f", Voter: true, Lag: new(uint64(0)),
+				Reason: "n1 is a voter and leads"},
+				{Node: "n2", ServerID: "n2-5a", Lag: new(uint64(1204)),
+					Reason: "n2 is not a voter: it is 1,204 entries behind"}, {Node: "n3", ServerID: "n3-6b",
+					Voter: true}}},
+			{ID: 1, State: "follower", Leader: "n2", Term: 4, Reads: true, Writes: false,
+				Reason: "its leader hands over"}},
+		Stores: []api.StoreStatus{{Name: "statestore", Type: "state.raft", Ready: true,
+			Capabilities: []string{"ETAG", "TTL"}, KeyPrefix: "appid", DefaultConsistency: "eventual",
+			ActorStore: true},
 			{Name: "other", Type: "state.raft", Reason: "starting", KeyPrefix: "none", DefaultConsistency: "strong"}},
 	}
 }
 
-// healthy is a node that is ready and has nothing to tell.
+// healthy is a node that is ready and has no details.
 type healthy struct{}
 
 func (healthy) Starting() []api.Reason                { return nil }
@@ -192,18 +211,27 @@ func (healthy) OutboundStarting() []api.Reason        { return nil }
 func (healthy) Readiness(context.Context) []api.Check { return nil }
 func (healthy) Unplaced() []api.Reason                { return nil }
 func (healthy) Describe() api.Description {
-	return api.Description{Components: []api.ComponentInfo{{Name: "statestore", Type: "state.in-memory"}, {Name: "vault", Type: "secretstores.local.file"}, {Name: "orders", Type: "state.raft"}}}
+	return api.Description{Components: []api.ComponentInfo{{Name: "statestore", Type: "state.in-memory"},
+		{Name: "vault", Type: "secretstores.local.file"}, {Name: "orders", Type: "state.raft"}}}
 }
 
-// oneStore is a catalogue of one store.
-type oneStore struct{ inst *state.Instance }
+// memoryStores is a catalogue.
+type memoryStores []*state.Instance
 
-func (s oneStore) StateStore(name string) (*state.Instance, bool) { return s.inst, name == s.inst.Name }
-func (s oneStore) StateStores() []*state.Instance                 { return []*state.Instance{s.inst} }
-func (s oneStore) ActorStore() (*state.Instance, bool)            { return nil, false }
-func (s oneStore) Loaded() bool                                   { return true }
+func (s memoryStores) StateStore(name string) (*state.Instance, bool) {
+	for _, inst := range s {
+		if inst.Name == name {
+			return inst, true
+		}
+	}
+	return nil, false
+}
 
-// console is one person at a terminal, with an environment and a home of their own.
+func (s memoryStores) StateStores() []*state.Instance      { return s }
+func (s memoryStores) ActorStore() (*state.Instance, bool) { return nil, false }
+func (s memoryStores) Loaded() bool                        { return true }
+
+// console is a user at a terminal, with an environment and a home directory.
 type console struct {
 	t     *testing.T
 	home  string
@@ -218,7 +246,7 @@ type console struct {
 
 func newConsole(t *testing.T) *console {
 	t.Helper()
-	home, err := os.MkdirTemp("", "q") // t.TempDir makes paths too long for a socket
+	home, err := os.MkdirTemp("", "q") // paths of t.TempDir are too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +259,7 @@ func newConsole(t *testing.T) *console {
 	}
 }
 
-// result is what a command left behind.
+// result is the outcome of a command.
 type result struct {
 	code           int
 	stdout, stderr string
@@ -239,7 +267,7 @@ type result struct {
 
 // run runs one command to its end.
 func (c *console) run(args ...string) result {
-	var stdout, stderr safeBuffer
+	var stdout, stderr testutil.Output
 	code := c.main(&stdout, &stderr, args).Run(c.t.Context())
 	return result{code, stdout.String(), stderr.String()}
 }
@@ -255,23 +283,23 @@ func (c *console) main(stdout, stderr io.Writer, args []string) *cli.Main {
 	}
 }
 
-// started is a run command that goes on in the background.
+// started is a run command in the background.
 type started struct {
-	stdout, stderr *safeBuffer
+	stdout, stderr *testutil.Output
 	code           chan int
 }
 
-// start runs a node until it is found at its addresses.
+// start runs a node and waits until its addresses are known.
 func (c *console) start(args ...string) *started {
 	c.t.Helper()
-	s := &started{&safeBuffer{}, &safeBuffer{}, make(chan int, 1)}
+	s := &started{&testutil.Output{}, &testutil.Output{}, make(chan int, 1)}
 	m := c.main(s.stdout, s.stderr, append([]string{"run", "--http-port", "0"}, args...))
 	go func() { s.code <- m.Run(c.t.Context()) }()
 	eventually(c.t, func() bool { return strings.Contains(s.stderr.String(), "the node is running") })
 	return s
 }
 
-// stop asks a node to end and returns its exit code.
+// stop sends a signal to a node and returns its exit code.
 func (c *console) stop(s *started) int {
 	c.t.Helper()
 	c.signals <- syscall.SIGTERM
@@ -284,46 +312,28 @@ func (s *started) wait(t *testing.T) int {
 	case code := <-s.code:
 		return code
 	case <-time.After(2 * time.Minute):
-		t.Fatalf("the command does not end; it wrote:\n%s", s.stderr.String())
+		t.Fatalf("the command does not end; its output:\n%s", s.stderr.String())
 		return 0
 	}
 }
 
-// api is the address of the API of a started node.
+// api returns the address of the API of a started node.
 func (s *started) api() string {
 	_, rest, _ := strings.Cut(s.stderr.String(), " api=")
 	address, _, _ := strings.Cut(rest, " ")
 	return address
 }
 
-// eventually waits for cond.
+// eventually waits for cond, with a deadline.
 func eventually(t *testing.T, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(2 * time.Minute); !cond(); <-tick.C {
 		if time.Now().After(deadline) {
-			t.Fatal("what was waited for did not happen")
+			t.Fatal("the condition was not met in time")
 		}
 	}
-}
-
-// safeBuffer is a buffer that may be read while it is written.
-type safeBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *safeBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *safeBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 // post sends a body and returns the status of the answer.
@@ -338,7 +348,7 @@ func post(t *testing.T, address, body string) int {
 	return resp.StatusCode
 }
 
-// golden compares text with a file of testdata, or rewrites it with -update.
+// golden compares text with a file of testdata, or rewrites the file with -update.
 func golden(t *testing.T, name, text string) {
 	t.Helper()
 	path := filepath.FromSlash(name)

@@ -2,13 +2,14 @@ package cli_test
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 )
 
-// healthServer answers as a node whose start is complete and that has no quorum.
+// healthServer answers like a node that has started and has no quorum.
 func healthServer(t *testing.T) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -17,10 +18,12 @@ func healthServer(t *testing.T) *httptest.Server {
 			t.Error("a probe carries a token")
 		case r.URL.Path == "/readyz/placed":
 			w.WriteHeader(http.StatusServiceUnavailable)
-			_, _ = w.Write([]byte(`{"errorCode":"ERR_HEALTH_NOT_READY","message":"n3 does not vote yet","ready":false}`))
+			_, _ = io.WriteString(w,
+				`{"errorCode":"ERR_HEALTH_NOT_READY","message":"n3 does not vote yet","ready":false}`)
 		case r.URL.Path == "/readyz":
 			w.WriteHeader(http.StatusServiceUnavailable)
-			_, _ = w.Write([]byte(`{"errorCode":"ERR_HEALTH_NOT_READY","message":"group 0 has no leader","ready":false}`))
+			_, _ = io.WriteString(w,
+				`{"errorCode":"ERR_HEALTH_NOT_READY","message":"group 0 has no leader","ready":false}`)
 		case r.URL.Path == "/livez" || r.URL.Path == "/v1.0/healthz" || r.URL.Path == "/v1.0/healthz/outbound":
 			w.WriteHeader(http.StatusNoContent)
 		default:
@@ -31,7 +34,7 @@ func healthServer(t *testing.T) *httptest.Server {
 	return s
 }
 
-func TestHealthEndsWithZeroOnlyForANodeThatIsWell(t *testing.T) {
+func TestHealth_ExitCode(t *testing.T) {
 	c, s := newConsole(t), healthServer(t)
 	for _, args := range [][]string{nil, {"--live"}, {"--outbound"}} {
 		r := c.run(append([]string{"health", "--address", s.URL}, args...)...)
@@ -39,29 +42,32 @@ func TestHealthEndsWithZeroOnlyForANodeThatIsWell(t *testing.T) {
 			t.Errorf("%v: %+v", args, r)
 		}
 	}
-	if r := c.run("health", "--address", s.URL, "--ready"); r.code != 1 || !strings.Contains(r.stderr, "group 0 has no leader") {
+	if r := c.run("health", "--address", s.URL, "--ready"); r.code != 1 ||
+		!strings.Contains(r.stderr, "group 0 has no leader") {
 		t.Errorf("not ready: %+v", r)
 	}
-	if r := c.run("health", "--address", s.URL, "--placed"); r.code != 1 || !strings.Contains(r.stderr, "n3 does not vote yet") {
+	if r := c.run("health", "--address", s.URL, "--placed"); r.code != 1 ||
+		!strings.Contains(r.stderr, "n3 does not vote yet") {
 		t.Errorf("not placed: %+v", r)
 	}
 	if r := c.run("health", "--ready", "--outbound"); r.code == 0 {
-		t.Errorf("two questions at once: %+v", r)
+		t.Errorf("two checks at once: %+v", r)
 	}
 	s.Close()
-	if r := c.run("health", "--address", s.URL); r.code != 1 || !strings.Contains(r.stderr, "no node listens at "+s.URL) {
-		t.Errorf("nobody there: %+v", r)
+	if r := c.run("health", "--address", s.URL); r.code != 1 ||
+		!strings.Contains(r.stderr, "no node listens at "+s.URL) {
+		t.Errorf("no node: %+v", r)
 	}
 }
 
-func TestHealthTellsProgramsWhatItAsked(t *testing.T) {
+func TestHealth_JSONNamesTheEndpoint(t *testing.T) {
 	c, s := newConsole(t), healthServer(t)
 	var out struct {
 		Healthy bool
-		Asked   string
+		Path    string
 	}
 	r := c.run("health", "--json", "--address", s.URL)
-	if err := json.Unmarshal([]byte(r.stdout), &out); err != nil || !out.Healthy || out.Asked != "/v1.0/healthz" {
+	if err := json.Unmarshal([]byte(r.stdout), &out); err != nil || !out.Healthy || out.Path != "/v1.0/healthz" {
 		t.Errorf("%+v: %v", r, err)
 	}
 }

@@ -5,11 +5,12 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/quorate/quorate/cmd/internal/settings"
 )
 
-// withSettings gives c a flag for every setting and a help that lists them by group.
+// withSettings adds a flag for every setting to c, and a help text that lists them by group.
 func withSettings(c *cobra.Command, set *settings.Set) {
 	set.Bind(c.Flags())
 	completeWords(c, set)
@@ -19,7 +20,7 @@ func withSettings(c *cobra.Command, set *settings.Set) {
 	})
 }
 
-// completeWords lets the shell complete flags whose values form a closed set.
+// completeWords lets the shell complete flags that accept one of a few words.
 func completeWords(c *cobra.Command, set *settings.Set) {
 	for _, st := range set.All() {
 		if words := st.Words(); words != nil && c.Flags().Lookup(st.Name) != nil {
@@ -28,7 +29,8 @@ func completeWords(c *cobra.Command, set *settings.Set) {
 	}
 }
 
-// settingsHelp describes the flags of a command by group, then the few of its own.
+// settingsHelp returns the help for the flags of a command: the settings by group, then the flags
+// of the command itself.
 func settingsHelp(c *cobra.Command, set *settings.Set) string {
 	var b strings.Builder
 	for _, g := range settings.Groups() {
@@ -39,15 +41,28 @@ func settingsHelp(c *cobra.Command, set *settings.Set) string {
 			}
 		}
 		fmt.Fprintf(&b, "%s:\n", g)
-		_ = table(&b, rows) // a Builder takes everything
+		_ = table(&b, rows) // writing to a Builder never fails
 		b.WriteString("\n")
 	}
-	rows := [][]string{}
-	for _, name := range []string{"json", "help"} {
-		if f := c.Flags().Lookup(name); f != nil {
-			rows = append(rows, []string{"  --" + f.Name, f.Usage})
+	known := map[string]bool{}
+	for _, st := range set.All() {
+		known[st.Name] = true
+		for _, alias := range st.Aliases {
+			known[alias] = true
 		}
 	}
+	rows := [][]string{}
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if known[f.Name] || f.Hidden {
+			return
+		}
+		value, text := pflag.UnquoteUsage(f)
+		flag := "  --" + f.Name
+		if f.Shorthand != "" {
+			flag = "  -" + f.Shorthand + ", --" + f.Name
+		}
+		rows = append(rows, []string{strings.TrimRight(flag+" "+value, " "), text})
+	})
 	b.WriteString("Other flags:\n")
 	_ = table(&b, rows)
 	b.WriteString("\nEvery flag has an environment variable, --http-port for example QUORATE_HTTP_PORT, and a\n" +
@@ -55,7 +70,7 @@ func settingsHelp(c *cobra.Command, set *settings.Set) string {
 	return b.String()
 }
 
-// placeholder stands for the value of a flag; a switch has none.
+// placeholder returns the name of a flag's value in the help. A switch has none.
 func placeholder(st *settings.Setting) string {
 	if st.Kind() == settings.KindSwitch {
 		return ""
@@ -63,7 +78,7 @@ func placeholder(st *settings.Setting) string {
 	return " " + st.Kind()
 }
 
-// describe is what help says about a setting in one line.
+// describe returns the help for a setting in one line.
 func describe(st *settings.Setting) string {
 	text := st.Usage
 	if words := st.Words(); words != nil && !strings.Contains(text, words[0]) {

@@ -26,12 +26,13 @@ import (
 )
 
 func (m *Main) importCommand() *cobra.Command {
-	c := &cobra.Command{Use: "import", Short: "Copy state from elsewhere into a store", Args: cobra.ArbitraryArgs, RunE: group}
+	c := &cobra.Command{Use: "import", Short: "Copy state from another system into a store",
+		Args: cobra.ArbitraryArgs, RunE: group}
 	c.AddCommand(m.importRedisCommand())
 	return c
 }
 
-// importFlags are the choices of import redis.
+// importFlags are the flags of import redis.
 type importFlags struct {
 	api            apiFlags
 	server         redisimport.Server
@@ -49,13 +50,13 @@ type importFlags struct {
 	skipped        string
 }
 
-// mostWorkers bounds --concurrency, and the connections that are kept for it.
+// mostWorkers limits --concurrency, and with it the idle connections that are kept.
 const mostWorkers = 64
 
-// batchBytes bounds the values of one write: an entry of the log holds as much.
+// batchBytes limits the size of the values of one write. A log entry may be as large.
 const batchBytes = 512 << 10
 
-// importReport is what the command tells a program.
+// importReport is the JSON output of the command.
 type importReport struct {
 	Store string `json:"store"`
 	App   string `json:"app"`
@@ -66,13 +67,13 @@ func (m *Main) importRedisCommand() *cobra.Command {
 	f, out := importFlags{api: apiFlags{main: m}}, output{}
 	c := &cobra.Command{
 		Use:   "redis store [flags]",
-		Short: "Copy the state that another runtime of this API keeps in Redis",
-		Long: "Copy the state of one application from a Redis state store of another runtime of this API\n" +
-			"into a store, through the HTTP API of the application's node. Redis is only read. The API\n" +
-			"decides whose state it is: run it once for each application. Values are kept byte for byte,\n" +
-			"and what is left of their life; ETags are new. Keys that the store has are left alone, so a\n" +
-			"second run goes on where the first one ended. Every key that is not copied is counted and\n" +
-			"named with the reason. The exit code is 0 if no state of the application is missing.\n\n" +
+		Short: "Copy the state that Dapr keeps in Redis",
+		Long: "Copy the state of one application from a Redis state store of Dapr into a store of Quorate,\n" +
+			"through the HTTP API of the application's node. The command only reads from Redis. The node\n" +
+			"determines the application: run the command once per application. Values are copied byte for\n" +
+			"byte and keep their remaining TTL; ETags are new. Keys that the store already has are skipped,\n" +
+			"so a second run continues where the first one ended. Every key that is not copied is counted\n" +
+			"and reported with the reason. The exit code is 0 if no state of the application is missing.\n\n" +
 			"The password of Redis comes from REDIS_PASSWORD or --redis-password-file, never from a flag.",
 		Example: "  quorate import redis statestore --dry-run\n" +
 			"  quorate import redis statestore --redis-address redis.example:6379 --redis-tls\n" +
@@ -97,28 +98,34 @@ func (m *Main) importRedisCommand() *cobra.Command {
 func (f *importFlags) bind(c *cobra.Command) {
 	f.api.bind(c)
 	fl := c.Flags()
-	fl.StringVar(&f.server.Address, "redis-address", "127.0.0.1:6379", "`address` of the Redis server, or of the current master")
-	fl.StringVar(&f.server.Username, "redis-username", "", "`name` of the Redis user; empty is the default one")
+	fl.StringVar(&f.server.Address, "redis-address", "127.0.0.1:6379",
+		"`address` of the Redis server, or of the current master")
+	fl.StringVar(&f.server.Username, "redis-username", "", "`name` of the Redis user; empty = the default user")
 	fl.StringVar(&f.passwordFile, "redis-password-file", "", "`file` with the password; wins over REDIS_PASSWORD")
 	fl.IntVar(&f.server.DB, "redis-db", 0, "`number` of the database")
 	fl.BoolVar(&f.tls, "redis-tls", false, "connect to Redis with TLS")
-	fl.StringVar(&f.caFile, "redis-ca-file", "", "`file` with the authorities that may have signed the certificate of Redis")
-	fl.StringVar(&f.certFile, "redis-cert-file", "", "`file` with a certificate to show to Redis")
-	fl.StringVar(&f.keyFile, "redis-key-file", "", "`file` with the key of that certificate")
-	fl.StringVar(&f.prefix, "key-prefix", state.KeyPrefixAppID, "keyPrefix of the Redis component: appid, namespace, name, none, or a literal `prefix`")
-	fl.StringVar(&f.from.App, "from-app", "", "`id` of the application in Redis (default: that of the API)")
-	fl.StringVar(&f.from.Namespace, "from-namespace", "", "`namespace` of the old runtime, for --key-prefix namespace")
-	fl.StringVar(&f.from.Store, "from-store", "", "`name` of the Redis component, for --key-prefix name (default: that of the store)")
-	fl.BoolVar(&f.dry, "dry-run", false, "write nothing, and report what would be copied")
-	fl.BoolVar(&f.overwrite, "overwrite", false, "replace the values of keys that the store has, also newer ones")
-	fl.IntVar(&f.batch, "batch", 100, "`keys` of one write")
-	fl.IntVar(&f.workers, "concurrency", 4, "`writes` under way at a time")
-	fl.DurationVar(&f.patience, "patience", 30*time.Second, "how long a write that fails because of the node is tried again")
-	fl.DurationVar(&f.interval, "progress", 5*time.Second, "time between lines of progress; 0 is none")
-	fl.StringVar(&f.skipped, "skipped-file", "", "`file` for every key that is not copied, with the reason, as JSON lines")
+	fl.StringVar(&f.caFile, "redis-ca-file", "", "`file` with the CA certificates that Redis is verified against")
+	fl.StringVar(&f.certFile, "redis-cert-file", "", "`file` with the client certificate for Redis")
+	fl.StringVar(&f.keyFile, "redis-key-file", "", "`file` with the private key of that certificate")
+	fl.StringVar(&f.prefix, "key-prefix", state.KeyPrefixAppID,
+		"keyPrefix of the Redis component: appid, namespace, name, none, or a literal `prefix`")
+	fl.StringVar(&f.from.App, "from-app", "", "`id` of the application in Redis (default: the application of the node)")
+	fl.StringVar(&f.from.Namespace, "from-namespace", "",
+		"`namespace` of the application in Dapr, for --key-prefix namespace")
+	fl.StringVar(&f.from.Store, "from-store", "",
+		"`name` of the Redis component, for --key-prefix name (default: the name of the store)")
+	fl.BoolVar(&f.dry, "dry-run", false, "write nothing, only report what would be copied")
+	fl.BoolVar(&f.overwrite, "overwrite", false,
+		"replace the values of keys that the store already has, even newer ones")
+	fl.IntVar(&f.batch, "batch", 100, "`keys` per write")
+	fl.IntVar(&f.workers, "concurrency", 4, "number of concurrent `writes`")
+	fl.DurationVar(&f.patience, "patience", 30*time.Second, "how long to retry a write that the node cannot take")
+	fl.DurationVar(&f.interval, "progress", 5*time.Second, "time between progress lines; 0 = none")
+	fl.StringVar(&f.skipped, "skipped-file", "",
+		"`file` that lists every key that is not copied, with the reason, as JSON lines")
 }
 
-// check refuses choices that make no sense.
+// check refuses flags that contradict each other or are out of range.
 func (f *importFlags) check() error {
 	switch {
 	case f.batch < 1 || f.batch > 1000:
@@ -128,17 +135,19 @@ func (f *importFlags) check() error {
 	case f.server.DB < 0:
 		return usagef("--redis-db %d is refused (give the number of a database)", f.server.DB)
 	case f.patience < 0 || f.interval < 0:
-		return usagef("--patience and --progress take no negative time")
+		return usagef("--patience and --progress must not be negative")
 	case (f.certFile == "") != (f.keyFile == ""):
 		return usagef("--redis-cert-file and --redis-key-file belong together (give both)")
 	case !f.tls && f.caFile+f.certFile != "":
-		return usagef("--redis-ca-file and --redis-cert-file are for TLS (add --redis-tls)")
+		return usagef("--redis-ca-file and --redis-cert-file need TLS (add --redis-tls)")
 	}
 	return nil
 }
 
-// importRedis copies, reports, and fails if state is missing.
-func (m *Main) importRedis(ctx context.Context, client *stateClient, store string, f importFlags, asJSON bool) (err error) {
+// importRedis copies the state from Redis and prints the report. It returns an error if some state
+// of the application could not be copied.
+func (m *Main) importRedis(ctx context.Context, client *stateClient, store string, f importFlags,
+	asJSON bool) (err error) {
 	i, err := m.prepareImport(ctx, client, store, &f)
 	if err != nil {
 		return err
@@ -167,14 +176,16 @@ func (m *Main) importRedis(ctx context.Context, client *stateClient, store strin
 	case failure != nil:
 		return errors.Join(because(ctx, failure), err)
 	case report.Lost() > 0:
-		return &fault.Error{Code: fault.Internal, Op: "cli.import", Msg: fmt.Sprintf("state is missing: %d of the application's keys were not copied", report.Lost()),
-			Hint: "the summary names them, --skipped-file lists all"}
+		return &fault.Error{Code: fault.Internal, Op: "cli.import",
+			Msg:  fmt.Sprintf("state is missing: %d of the application's keys were not copied", report.Lost()),
+			Hint: "see the summary; --skipped-file lists all of them"}
 	}
 	return err
 }
 
-// prepareImport asks the node whether it can take anything, and turns flags into an import.
-func (m *Main) prepareImport(ctx context.Context, client *stateClient, store string, f *importFlags) (i redisimport.Import, err error) {
+// prepareImport checks that the node is ready and builds the import from the flags.
+func (m *Main) prepareImport(ctx context.Context, client *stateClient, store string,
+	f *importFlags) (i redisimport.Import, err error) {
 	app, err := readyFor(ctx, client, store)
 	if err != nil {
 		return i, err
@@ -193,8 +204,9 @@ func (m *Main) prepareImport(ctx context.Context, client *stateClient, store str
 	}
 	i = redisimport.Import{
 		Server: f.server, Keys: redisimport.Keys{Prefix: prefix, Owner: f.from}, Target: importTarget{client, store},
-		DryRun: f.dry, Overwrite: f.overwrite, Batch: f.batch, Bytes: batchBytes, MaxValue: node.MaxEntry, Workers: f.workers,
-		Pause: patience(f.patience),
+		DryRun: f.dry, Overwrite: f.overwrite, Batch: f.batch, Bytes: batchBytes, MaxValue: node.MaxEntry,
+		Workers: f.workers,
+		Pause:   patience(f.patience),
 	}
 	if f.interval > 0 {
 		i.Progress = func(now func() redisimport.Report) func() { return m.importProgress(f.interval, now) }
@@ -202,7 +214,7 @@ func (m *Main) prepareImport(ctx context.Context, client *stateClient, store str
 	return i, nil
 }
 
-// readyFor makes sure that the node has the store and is ready; it returns whose API it is.
+// readyFor checks that the node is ready and has the store. It returns the app id of the node.
 func readyFor(ctx context.Context, client *stateClient, store string) (app string, err error) {
 	if _, err := client.do(ctx, http.MethodGet, "/v1.0/healthz/outbound", nil, nil, nil); err != nil {
 		return "", fault.Wrap(err, "cli.import", "the node at "+client.base+" is not ready")
@@ -217,7 +229,7 @@ func readyFor(ctx context.Context, client *stateClient, store string) (app strin
 	return app, nil
 }
 
-// redisPassword takes the password from the file or the environment.
+// redisPassword returns the password from the file or the environment.
 func (m *Main) redisPassword(file string) (string, error) {
 	if file == "" {
 		return m.getenv("REDIS_PASSWORD"), nil
@@ -228,12 +240,12 @@ func (m *Main) redisPassword(file string) (string, error) {
 	}
 	password := strings.TrimRight(string(text), "\r\n")
 	if password == "" || strings.ContainsAny(password, "\r\n") {
-		return "", usagef("%s is no file with a password (it has to hold one line)", file)
+		return "", usagef("%s is not a password file (it must contain exactly one line)", file)
 	}
 	return password, nil
 }
 
-// tlsConfig is nil without TLS.
+// tlsConfig returns nil if TLS is off.
 func (f *importFlags) tlsConfig() (*tls.Config, error) {
 	if !f.tls {
 		return nil, nil
@@ -246,7 +258,7 @@ func (f *importFlags) tlsConfig() (*tls.Config, error) {
 		}
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(text) {
-			return nil, usagef("%s holds no certificate (it has to be PEM)", f.caFile)
+			return nil, usagef("%s contains no certificate (it must be PEM)", f.caFile)
 		}
 	}
 	if f.certFile != "" {
@@ -260,10 +272,11 @@ func (f *importFlags) tlsConfig() (*tls.Config, error) {
 }
 
 func importFileError(path string, err error) error {
-	return &fault.Error{Code: fault.Invalid, Op: "cli.import", Key: path, Msg: "the file " + path + " cannot be used", Err: rootPath(err)}
+	return &fault.Error{Code: fault.Invalid, Op: "cli.import", Key: path, Msg: "the file " + path + " cannot be used",
+		Err: rootPath(err)}
 }
 
-// importProgress prints a line at each interval until it is stopped.
+// importProgress prints a line at each interval until stop is called.
 func (m *Main) importProgress(interval time.Duration, now func() redisimport.Report) (stop func()) {
 	done, ended, begun := make(chan struct{}), make(chan struct{}), time.Now()
 	go func() {
@@ -287,7 +300,7 @@ func (m *Main) importProgress(interval time.Duration, now func() redisimport.Rep
 	}
 }
 
-// progressLine tells how far an import is.
+// progressLine returns one line about the progress of an import.
 func progressLine(r redisimport.Report, since int64, interval, took time.Duration) string {
 	var skipped int64
 	for _, c := range r.Skipped {
@@ -309,7 +322,8 @@ func printImport(w io.Writer, r importReport) error {
 	fmt.Fprintf(w, "%s %s (%s; %d expire, %d are bytes) of application %s to store %s.\n",
 		verb, count(int(r.Copied), "key"), bytesText(r.Bytes), r.Expiring, r.Binary, r.App, r.Store)
 	if !r.Complete {
-		fmt.Fprintf(w, "That is not all: %d of about %d keys were looked at. Run the command again, it goes on.\n", r.Seen, r.Estimate)
+		fmt.Fprintf(w, "The import is incomplete: %d of about %d keys were read. Run the command again to "+
+			"continue.\n", r.Seen, r.Estimate)
 	}
 	rows := [][]string{{"NOT COPIED", "KEYS", "STATE MISSING", "FOR EXAMPLE"}}
 	for _, c := range r.Skipped {
@@ -330,7 +344,7 @@ func printImport(w io.Writer, r importReport) error {
 	return table(w, rows)
 }
 
-// examples names a few keys; those that are missing with what happened.
+// examples returns a few keys, with the details of why they were skipped.
 func examples(c redisimport.Count) string {
 	const most = 3
 	var out []string

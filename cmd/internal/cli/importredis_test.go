@@ -17,9 +17,11 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+
+	"github.com/quorate/quorate/internal/testutil"
 )
 
-// oldState is a Redis with the state of the application shop.
+// oldState starts a Redis with the state of the application shop.
 func oldState(t *testing.T, keys int) *miniredis.Miniredis {
 	t.Helper()
 	m := miniredis.RunT(t)
@@ -29,16 +31,17 @@ func oldState(t *testing.T, keys int) *miniredis.Miniredis {
 	return m
 }
 
-// importer is a node of the application shop, and the flags that reach a Redis.
+// importer starts a node of the application shop, and returns a function that imports from m.
 func importer(t *testing.T, m *miniredis.Miniredis) (c *console, run func(args ...string) result) {
 	t.Helper()
 	c = withNode(t, "--app-id", "shop")
 	return c, func(args ...string) result {
-		return c.run(append([]string{"import", "redis", "statestore", "--redis-address", m.Addr(), "--patience", "0s"}, args...)...)
+		return c.run(append([]string{"import", "redis", "statestore", "--redis-address", m.Addr(), "--patience",
+			"0s"}, args...)...)
 	}
 }
 
-func TestStateOfRedisIsReadThroughTheNodeAfterAnImport(t *testing.T) {
+func TestImportRedis_StateIsReadThroughTheNode(t *testing.T) {
 	m := oldState(t, 120)
 	m.HSet("shop||raw", "data", "\x00\xff raw", "version", "1")
 	m.HSet("shop||short", "data", `"soon gone"`, "version", "1")
@@ -55,7 +58,8 @@ func TestStateOfRedisIsReadThroughTheNodeAfterAnImport(t *testing.T) {
 	c.want(1, "", "has no key", "state", "get", "statestore", "k001")
 
 	r := run("--batch", "7", "--concurrency", "3")
-	for _, want := range []string{"Copied 121 keys", "1 expire, 1 are bytes", "application shop to store statestore", "exists", "shop||k007", "no prefix", "session", "orders"} {
+	for _, want := range []string{"Copied 121 keys", "1 expire, 1 are bytes", "application shop to store statestore",
+		"exists", "shop||k007", "no prefix", "session", "orders"} {
 		if r.code != 0 || !strings.Contains(r.stdout, want) {
 			t.Errorf("no %q: %+v", want, r)
 		}
@@ -75,7 +79,7 @@ func TestStateOfRedisIsReadThroughTheNodeAfterAnImport(t *testing.T) {
 	c.want(0, `{"n": 7}`, "", "state", "get", "statestore", "k007")
 }
 
-func TestMissingStateFailsAnImportAndIsNamed(t *testing.T) {
+func TestImportRedis_FailsWhenStateIsMissing(t *testing.T) {
 	m := oldState(t, 10)
 	m.HSet("shop||big", "data", `"`+strings.Repeat("x", 5<<20)+`"`, "version", "1")
 	m.HSet("shop||sealed", "data", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5||mykey", "version", "1")
@@ -90,14 +94,16 @@ func TestMissingStateFailsAnImportAndIsNamed(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
 		t.Fatal(err)
 	}
-	if r.code != 1 || !strings.Contains(r.stderr, "state is missing: 2 of the application's keys") || report.Copied != 10 || report.App != "shop" || !report.Complete {
+	if r.code != 1 || !strings.Contains(r.stderr, "state is missing: 2 of the application's keys") ||
+		report.Copied != 10 || report.App != "shop" || !report.Complete {
 		t.Errorf("%+v", r)
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`{"key":"shop||sealed","reason":"encrypted"`, `{"key":"shop||big","reason":"refused"`, "4194304"} {
+	for _, want := range []string{`{"key":"shop||sealed","reason":"encrypted"`,
+		`{"key":"shop||big","reason":"refused"`, "4194304"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %s in\n%s", want, text)
 		}
@@ -105,7 +111,7 @@ func TestMissingStateFailsAnImportAndIsNamed(t *testing.T) {
 	c.want(0, `{"n": 9}`, "", "state", "get", "statestore", "k009")
 }
 
-func TestThePasswordOfRedisIsNoFlag(t *testing.T) {
+func TestImportRedis_TakesThePasswordFromFileOrEnvironment(t *testing.T) {
 	m := oldState(t, 1)
 	m.RequireUserAuth("reader", "s3cret")
 	c, run := importer(t, m)
@@ -126,7 +132,7 @@ func TestThePasswordOfRedisIsNoFlag(t *testing.T) {
 	c.want(0, `{"n": 0}`, "", "state", "get", "statestore", "k000")
 }
 
-func TestImportsThatCannotBeginSayWhy(t *testing.T) {
+func TestImportRedis_ReportsWhyItCannotStart(t *testing.T) {
 	m := oldState(t, 1)
 	c, run := importer(t, m)
 	for _, l := range []struct {
@@ -148,12 +154,13 @@ func TestImportsThatCannotBeginSayWhy(t *testing.T) {
 			t.Errorf("%q: %+v", l.args, r)
 		}
 	}
-	if r := c.run("import", "redis", "elsewhere", "--redis-address", m.Addr()); r.code != 2 || !strings.Contains(r.stderr, "the node has no state store elsewhere (it has: statestore") {
+	if r := c.run("import", "redis", "elsewhere", "--redis-address", m.Addr()); r.code != 2 ||
+		!strings.Contains(r.stderr, "the node has no state store elsewhere (it has: statestore") {
 		t.Errorf("%+v", r)
 	}
 }
 
-func TestAnImportNeedsTheTokenOfTheAPIAndANodeThatIsReady(t *testing.T) {
+func TestImportRedis_NeedsTheAPITokenAndAReadyNode(t *testing.T) {
 	m := oldState(t, 1)
 	c := newConsole(t)
 	c.env = []string{"DAPR_API_TOKEN=t0ken"}
@@ -169,17 +176,19 @@ func TestAnImportNeedsTheTokenOfTheAPIAndANodeThatIsReady(t *testing.T) {
 	}
 	starting := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)
-		_, _ = w.Write([]byte(`{"errorCode":"ERR_OUTBOUND_HEALTH_NOT_READY","message":"the components are being opened"}`))
+		_, _ = io.WriteString(w, `{"errorCode":"ERR_OUTBOUND_HEALTH_NOT_READY",`+
+			`"message":"the components are being opened"}`)
 	}))
 	defer starting.Close()
 	args[len(args)-1] = starting.URL
-	if r := c.run(args...); r.code != 1 || !strings.Contains(r.stderr, "is not ready") || !strings.Contains(r.stderr, "the components are being opened") {
+	if r := c.run(args...); r.code != 1 || !strings.Contains(r.stderr, "is not ready") ||
+		!strings.Contains(r.stderr, "the components are being opened") {
 		t.Errorf("%+v", r)
 	}
 }
 
-// A node that goes away ends the import with an account; the next run goes on.
-func TestAnImportTellsItsProgressAndGoesOnAfterTheNodeWasLost(t *testing.T) {
+// A node that fails ends the import with a report. The next run continues.
+func TestImportRedis_ReportsProgressAndResumesAfterNodeFailure(t *testing.T) {
 	m := oldState(t, 300)
 	c := newConsole(t)
 	s := c.start("--app-id", "shop")
@@ -199,7 +208,7 @@ func TestAnImportTellsItsProgressAndGoesOnAfterTheNodeWasLost(t *testing.T) {
 			first.CompareAndSwap(nil, new(string(body)))
 			r.Body = io.NopCloser(bytes.NewReader(body))
 			if n == 2 {
-				<-gate // a line of progress is printed meanwhile
+				<-gate // wait until a progress line was printed
 			}
 			if n > 2 {
 				w.WriteHeader(http.StatusInternalServerError)
@@ -210,16 +219,19 @@ func TestAnImportTellsItsProgressAndGoesOnAfterTheNodeWasLost(t *testing.T) {
 		through.ServeHTTP(w, r)
 	}))
 	defer front.Close()
-	var stdout, stderr safeBuffer
-	args := []string{"import", "redis", "statestore", "--redis-address", m.Addr(), "--concurrency", "1", "--patience", "0s"}
+	var stdout, stderr testutil.Output
+	args := []string{"import", "redis", "statestore", "--redis-address", m.Addr(), "--concurrency", "1", "--patience",
+		"0s"}
 	done := make(chan int, 1)
 	command := c.main(&stdout, &stderr, append(args, "--address", front.URL, "--progress", "5ms"))
 	go func() { done <- command.Run(t.Context()) }()
 	eventually(t, func() bool {
-		return strings.Contains(stderr.String(), "of about 300 keys seen") && strings.Contains(stderr.String(), "keys/s")
+		return strings.Contains(stderr.String(), "of about 300 keys seen") &&
+			strings.Contains(stderr.String(), "keys/s")
 	})
 	close(gate)
-	if code := <-done; code != 1 || !strings.Contains(stderr.String(), "no quorum") || !strings.Contains(stdout.String(), "That is not all") {
+	if code := <-done; code != 1 || !strings.Contains(stderr.String(), "no quorum") ||
+		!strings.Contains(stdout.String(), "The import is incomplete") {
 		t.Errorf("%d\n%s\n%s", code, stdout.String(), stderr.String())
 	}
 	for _, want := range []string{`"ttlInSeconds":"0"`, `"concurrency":"first-write"`, `"consistency":"strong"`} {
@@ -227,7 +239,8 @@ func TestAnImportTellsItsProgressAndGoesOnAfterTheNodeWasLost(t *testing.T) {
 			t.Errorf("no %s in %s", want, *first.Load())
 		}
 	}
-	if r := c.run(append(args, "--address", s.api(), "--progress", "0s")...); r.code != 0 || r.stderr != "" || strings.Contains(r.stdout, "That is not all") {
+	if r := c.run(append(args, "--address", s.api(), "--progress", "0s")...); r.code != 0 || r.stderr != "" ||
+		strings.Contains(r.stdout, "The import is incomplete") {
 		t.Errorf("%+v", r)
 	}
 	for _, k := range []string{"k000", "k150", "k299"} {

@@ -14,17 +14,18 @@ import (
 	"github.com/quorate/quorate/internal/rest"
 )
 
-// importTarget is a store behind the API of a node, for an import.
+// importTarget is the target of an import: a store, written through the API of a node.
 type importTarget struct {
 	client *stateClient
 	store  string
 }
 
-// announced is the size of a body from which on the node is asked first whether it would
-// take it: one that is too large is refused before it is sent, and the refusal arrives.
+// announced is a size in bytes. A request with a body of at least this size is sent with Expect:
+// 100-continue. If the body is too large, the node then refuses the request before the body is
+// sent, and the client can read the refusal.
 const announced = 128 << 10
 
-// Write saves items in one request, which is one atomic write.
+// Write saves items in one request, as one atomic write.
 func (t importTarget) Write(ctx context.Context, items []redisimport.Item, createOnly bool) error {
 	body := []byte{'['}
 	for n, i := range items {
@@ -50,21 +51,22 @@ func (t importTarget) Write(ctx context.Context, items []redisimport.Item, creat
 	return err
 }
 
-// imported is the request for one item. It is strong: what is reported as copied is on the
-// disks of a majority.
+// imported returns the write request for one item. The write is strong, so an item that is reported
+// as copied is on the disks of a majority.
 func imported(i redisimport.Item, createOnly bool) (write, error) {
-	f, value, err := setFlags{createOnly: createOnly, ttl: i.TTL, binary: i.Binary, consistency: "strong"}, i.Value, error(nil)
+	f, value, err := setFlags{createOnly: createOnly, ttl: i.TTL, binary: i.Binary, consistency: "strong"}, i.Value,
+		error(nil)
 	if i.Binary {
 		value, err = json.Marshal(base64.StdEncoding.EncodeToString(i.Value))
 	}
 	w := f.write(i.Key, value)
 	if i.TTL == 0 {
-		w.Metadata["ttlInSeconds"] = "0" // it did not expire, whatever the store's default is
+		w.Metadata["ttlInSeconds"] = "0" // it has no TTL in Redis, so the default of the store does not apply
 	}
 	return w, err
 }
 
-// Present asks which keys the store has.
+// Present returns which of the keys the store already has.
 func (t importTarget) Present(ctx context.Context, keys []string) (map[string]bool, error) {
 	body, err := json.Marshal(map[string]any{"keys": keys})
 	if err != nil {
@@ -81,7 +83,8 @@ func (t importTarget) Present(ctx context.Context, keys []string) (map[string]bo
 	there := map[string]bool{}
 	for _, i := range items {
 		if i.Error != "" {
-			return nil, &fault.Error{Code: fault.Unavailable, Op: "cli.import", Key: i.Key, Msg: "key " + strconv.Quote(i.Key) + " cannot be looked up: " + i.Error}
+			return nil, &fault.Error{Code: fault.Unavailable, Op: "cli.import", Key: i.Key,
+				Msg: "key " + strconv.Quote(i.Key) + " cannot be looked up: " + i.Error}
 		}
 		there[i.Key] = i.ETag != ""
 	}
@@ -94,7 +97,9 @@ const (
 	longestPause = 4 * time.Second
 )
 
-// patience lets a failed write be repeated for so long, with growing pauses.
+// patience returns a function for Import.Pause. It waits before attempt number attempt+1 and
+// returns true. The pauses double up to a limit. The function returns false when all pauses
+// together would exceed most, or when ctx ends.
 func patience(most time.Duration) func(context.Context, int) bool {
 	return func(ctx context.Context, attempt int) bool {
 		pause, before := firstPause, time.Duration(0)
@@ -109,11 +114,11 @@ func patience(most time.Duration) func(context.Context, int) bool {
 	}
 }
 
-// keyPrefix reads how the old runtime made its keys, in the words of its component file.
+// keyPrefix parses the keyPrefix setting of a Dapr Redis component.
 func keyPrefix(text string, owner state.Owner) (state.KeyPrefix, error) {
 	p, err := state.ParseKeyPrefix(text)
 	if err == nil && p.String() == state.KeyPrefixNamespace && owner.Namespace == "" {
-		err = usagef("--key-prefix namespace needs --from-namespace, the namespace of the old runtime")
+		err = usagef("--key-prefix namespace needs --from-namespace, the namespace of the application in Dapr")
 	}
 	return p, usage(err)
 }

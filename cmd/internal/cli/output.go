@@ -11,16 +11,17 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// output is the choice between a form for people and one for programs.
+// output holds the choice between text and JSON output.
 type output struct{ form outputForm }
 
 // bind adds -o json and its short form --json.
 func (o *output) bind(c *cobra.Command) {
 	o.form = "text"
-	c.Flags().VarP(&o.form, "output", "o", "form of the output: text or json")
+	c.Flags().VarP(&o.form, "output", "o", "output format: text or json")
 	c.Flags().Var((*jsonSwitch)(&o.form), "json", "the same as -o json")
 	c.Flags().Lookup("json").NoOptDefVal = "true"
-	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 func (o *output) json() bool { return o.form == "json" }
@@ -38,7 +39,7 @@ func (f *outputForm) Set(s string) error {
 	return nil
 }
 
-// jsonSwitch is the value of --json: it sets the same form.
+// jsonSwitch is the value of --json, which sets the same field.
 type jsonSwitch outputForm
 
 func (f *jsonSwitch) String() string { return "" }
@@ -55,7 +56,7 @@ func (f *jsonSwitch) Set(s string) error {
 	return nil
 }
 
-// writeJSON writes v for a program, with values as they are.
+// writeJSON writes v as indented JSON, without HTML escapes.
 func writeJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
@@ -63,7 +64,7 @@ func writeJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// table prints rows in columns; the first row is the heading.
+// table prints rows in columns. The first row is the heading.
 func table(w io.Writer, rows [][]string) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
@@ -75,7 +76,7 @@ func table(w io.Writer, rows [][]string) error {
 	return t.Flush()
 }
 
-// bytesText is a number of bytes for people.
+// bytesText formats a number of bytes for people.
 func bytesText(n int64) string {
 	const unit = 1024
 	if n < unit {
@@ -88,7 +89,7 @@ func bytesText(n int64) string {
 	return fmt.Sprintf("%.1f %ciB", value, suffix[0])
 }
 
-// dash stands for what is not there.
+// dash returns s, or a dash if s is empty.
 func dash(s string) string {
 	if s == "" {
 		return "-"

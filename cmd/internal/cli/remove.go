@@ -14,18 +14,18 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// removePause is the time between questions how far a removal has got.
+// removePause is the time between two checks of a removal's progress.
 const removePause = 500 * time.Millisecond
 
 func (m *Main) removeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "remove server [flags]",
-		Short: "Remove a server from the cluster for good",
-		Long: "Remove a server from the cluster for good. It is named by the id of its node, or by its server\n" +
-			"id where several servers bear that; members lists both. Any node can be asked. A vote that the\n" +
-			"server has moves to a replica that keeps up, if there is one. What would leave the others\n" +
-			"without a majority is refused. The server itself need not run; if it does, it serves nothing\n" +
-			"any more. To join again it needs an empty data directory.",
+		Short: "Remove a server from the cluster permanently",
+		Long: "Remove a server from the cluster permanently. Name it by its node id, or by its server id if\n" +
+			"several servers have the same node id; members lists both. Any node can run the command. If the\n" +
+			"server is a voter, an up-to-date non-voter takes its place, if there is one. A removal that\n" +
+			"would leave the others without a majority is refused. The server need not run; if it does, it\n" +
+			"stops serving. To join again it needs an empty data directory.",
 		Example: "  quorate remove n3\n  quorate remove n3.4f0c2a9be81d7735 --wait 5m",
 		Args:    cobra.ExactArgs(1),
 	}
@@ -36,11 +36,11 @@ func (m *Main) removeCommand() *cobra.Command {
 func (m *Main) leaveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "leave [flags]",
-		Short: "Take this node out of the cluster for good, and stop it",
-		Long: "Take the node that runs on the data directory out of the cluster for good: replicas that keep up\n" +
-			"take over its votes, then it leaves its groups and stops. What would leave the others without\n" +
-			"a majority is refused. To stop a node that is to come back, just end its process. To join\n" +
-			"again after leaving it needs an empty data directory.",
+		Short: "Remove this node from the cluster permanently, and stop it",
+		Long: "Remove the node of the data directory from the cluster permanently. Up-to-date non-voters take\n" +
+			"over its votes, then it leaves its groups and stops. A removal that would leave the others without\n" +
+			"a majority is refused. To stop a node that will come back, just end its process. To join again\n" +
+			"after leaving, it needs an empty data directory.",
 		Example: "  quorate leave --data-dir /var/lib/quorate",
 		Args:    cobra.NoArgs,
 	}
@@ -48,7 +48,7 @@ func (m *Main) leaveCommand() *cobra.Command {
 	return c
 }
 
-// removal makes c ask until a server is removed, or --wait has passed.
+// removal makes c repeat the request until the server is removed or --wait has passed.
 func (m *Main) removal(c *cobra.Command, path string, body func(args []string) any) {
 	set, out, patience := settings.New(), output{}, time.Minute
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -67,10 +67,11 @@ func (m *Main) removal(c *cobra.Command, path string, body func(args []string) a
 		return err
 	}
 	bindAdmin(c, set, &out)
-	c.Flags().DurationVar(&patience, "wait", patience, "time to wait until it is done; it goes on all the same")
+	c.Flags().DurationVar(&patience, "wait", patience,
+		"how long to wait for the end of the removal; it continues in any case")
 }
 
-// adminDir is the data directory of the node that the flags of a command choose.
+// adminDir returns the data directory of the node that the flags choose.
 func (m *Main) adminDir(c *cobra.Command, set *settings.Set) (string, error) {
 	config, err := m.resolve(set, c.Flags(), nil)
 	if err != nil {
@@ -82,7 +83,8 @@ func (m *Main) adminDir(c *cobra.Command, set *settings.Set) (string, error) {
 	return chosen(c.Context(), config)
 }
 
-func (m *Main) untilRemoved(ctx context.Context, a *adminClient, path string, body any, patience time.Duration) (r api.RemoveResult, err error) {
+func (m *Main) untilRemoved(ctx context.Context, a *adminClient, path string, body any,
+	patience time.Duration) (r api.RemoveResult, err error) {
 	deadline := time.Now().Add(patience)
 	for last := ""; ; {
 		ask, cancel := context.WithTimeout(ctx, adminTime)
@@ -96,7 +98,8 @@ func (m *Main) untilRemoved(ctx context.Context, a *adminClient, path string, bo
 			last = text
 		}
 		if time.Now().After(deadline) {
-			return r, &fault.Error{Code: fault.Timeout, Op: "cli.remove", Msg: waitingText(r), Hint: "it goes on by itself; ask again, or give more time with --wait"}
+			return r, &fault.Error{Code: fault.Timeout, Op: "cli.remove", Msg: waitingText(r),
+				Hint: "it continues on its own; run the command again, or wait longer with --wait"}
 		}
 		select {
 		case <-time.After(removePause):
@@ -106,7 +109,7 @@ func (m *Main) untilRemoved(ctx context.Context, a *adminClient, path string, bo
 	}
 }
 
-// waitingText says which groups a server is still in, and why.
+// waitingText returns which groups a server is still in, and why.
 func waitingText(r api.RemoveResult) string {
 	var parts []string
 	for _, g := range r.Groups {
@@ -119,7 +122,7 @@ func waitingText(r api.RemoveResult) string {
 
 func removedText(r api.RemoveResult) string {
 	if r.ServerID == "" {
-		return r.Node + " holds no data of the cluster any more."
+		return r.Node + " no longer has data of the cluster."
 	}
 	return fmt.Sprintf("%s (server %s) is removed from the cluster.", r.Node, r.ServerID)
 }

@@ -9,39 +9,44 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-func TestRemoveWaitsAndSaysWhatItWaitsFor(t *testing.T) {
+func TestRemove_ReportsWhatItWaitsFor(t *testing.T) {
 	c := newConsole(t)
 	s := c.start()
 	defer c.stop(s)
 	c.want(0, "n2 (server n2.5a) is removed from the cluster.\n", "", "remove", "n2")
-	c.want(1, "", "n3 is not removed yet: group 1: n4 takes its place (it goes on by itself", "remove", "n3", "--wait", "1ms")
+	c.want(1, "", "n3 is not removed yet: group 1: n4 takes its place (it continues on its own", "remove", "n3",
+		"--wait", "1ms")
 	c.want(1, "", "no server n9 is known", "remove", "n9")
 	c.want(2, "", "accepts 1 arg", "remove")
 	var r api.RemoveResult
-	if err := json.Unmarshal([]byte(c.run("remove", "n2", "--json").stdout), &r); err != nil || !r.Done || r.ServerID != "n2.5a" {
+	if err := json.Unmarshal([]byte(c.run("remove", "n2", "--json").stdout), &r); err != nil || !r.Done ||
+		r.ServerID != "n2.5a" {
 		t.Errorf("%+v, %v", r, err)
 	}
 	c.want(0, "n1 (server n1.4f) is removed from the cluster.\n", "", "leave")
 }
 
-func TestDoctorAsksTheNodeAndFailsIfACheckFails(t *testing.T) {
+func TestDoctor_FailsIfACheckFails(t *testing.T) {
 	c := newConsole(t)
 	s := c.start()
 	defer c.stop(s)
 	got := c.run("doctor")
-	if got.code != 1 || !strings.Contains(got.stdout, "FAIL") || !strings.Contains(got.stdout, "NTP") || !strings.Contains(got.stderr, "a check has failed") {
+	if got.code != 1 || !strings.Contains(got.stdout, "FAIL") || !strings.Contains(got.stdout, "NTP") ||
+		!strings.Contains(got.stderr, "a check has failed") {
 		t.Errorf("%+v", got)
 	}
 	var found api.Checkup
-	if err := json.Unmarshal([]byte(c.run("doctor", "--json").stdout), &found); err != nil || len(found.Checks) != 2 || found.Node != "n1" {
+	if err := json.Unmarshal([]byte(c.run("doctor", "--json").stdout), &found); err != nil ||
+		len(found.Checks) != 2 || found.Node != "n1" {
 		t.Errorf("%+v, %v", found, err)
 	}
 }
 
-func TestDoctorExaminesWhatAStartWouldMeet(t *testing.T) {
+func TestDoctor_WithoutANodeChecksTheStart(t *testing.T) {
 	c := newConsole(t)
 	dir := filepath.Join(t.TempDir(), "absent", "data")
-	got := c.run("doctor", "--json", "--data-dir", dir, "--http-port", "0", "--gossip-port", "0", "--peer-port", "0", "--min-free-disk", "1")
+	got := c.run("doctor", "--json", "--data-dir", dir, "--http-port", "0", "--gossip-port", "0", "--peer-port", "0",
+		"--min-free-disk", "1")
 	var found api.Checkup
 	if err := json.Unmarshal([]byte(got.stdout), &found); err != nil || found.Node != "" {
 		t.Fatalf("%s, %v", got.stdout, err)

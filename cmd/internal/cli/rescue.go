@@ -19,12 +19,12 @@ func (m *Main) rescueCommand() *cobra.Command {
 	set, out, yes, dry := settings.New(), output{}, false, false
 	c := &cobra.Command{
 		Use:   "rescue [flags]",
-		Short: "Make a stopped server the only voter after a majority was lost for good",
-		Long: "Make the server of the data directory, which must be stopped, the only voter of its cluster.\n" +
-			"This is for a cluster that has lost a majority of its voters for good. What this server does\n" +
-			"not hold is lost. Choose the survivor whose LAST is the greatest, and rescue only one. The\n" +
-			"servers of before are refused from then on: empty their data directories, and they join as\n" +
-			"new ones. With --dry-run it only shows what the directory holds.",
+		Short: "Make a stopped server the only voter after a majority was permanently lost",
+		Long: "Make the server of the data directory the only voter of its cluster. The server must be stopped.\n" +
+			"Use it when a cluster has permanently lost a majority of its voters. Data that this server does\n" +
+			"not have is lost. Rescue only one server: the survivor with the greatest LAST. The cluster then\n" +
+			"refuses all its earlier servers. Empty their data directories, and they can join as\n" +
+			"new servers. With --dry-run the command only shows what the directory holds.",
 		Example: "  quorate rescue --data-dir /var/lib/quorate --dry-run\n  quorate rescue --data-dir /var/lib/quorate",
 		Args:    cobra.NoArgs,
 	}
@@ -47,7 +47,8 @@ func (m *Main) rescueCommand() *cobra.Command {
 			return writeJSON(m.Stdout, report)
 		}
 		if report.Rescued {
-			_, err = fmt.Fprintf(m.Stdout, "%s is the only voter now, at cluster epoch %d. Start it as before, then let servers with\nempty data directories --join it.\n", report.Node, report.Epoch)
+			_, err = fmt.Fprintf(m.Stdout, "%s is now the only voter, at cluster epoch %d. Start it with its usual "+
+				"settings, then let servers\nwith empty data directories --join it.\n", report.Node, report.Epoch)
 		}
 		return err
 	}
@@ -57,22 +58,29 @@ func (m *Main) rescueCommand() *cobra.Command {
 	return c
 }
 
-// agreeToRescue shows what a rescue would start from and asks.
+// agreeToRescue shows the data that a rescue would start from and asks for confirmation.
 func (m *Main) agreeToRescue(r api.RescueReport, yes, dry, asJSON bool) (bool, error) {
 	if !asJSON {
 		if err := printRescue(m.Stdout, r); err != nil {
 			return false, err
 		}
 	}
+	if r.LeftBehind {
+		fmt.Fprintf(m.Stderr, "The cluster was already rescued on another server. A rescue of %s makes a second "+
+			"cluster with\nolder data. Move its data directory away instead, and start it again: it joins as a "+
+			"new server.\n", r.Node)
+	}
 	switch {
 	case dry:
 		return false, nil
 	case r.Alone:
-		return false, &fault.Error{Code: fault.Conflict, Op: "cli.rescue", Msg: r.Node + " is the only voter already: there is nothing to rescue", Hint: "start it as it is"}
+		return false, &fault.Error{Code: fault.Conflict, Op: "cli.rescue",
+			Msg: r.Node + " is already the only voter: there is nothing to rescue", Hint: "start it without a rescue"}
 	case yes:
 		return true, nil
 	}
-	fmt.Fprintf(m.Stderr, "Whatever the other voters acknowledged and %s does not hold is lost, and they can never\ncome back with their data. Make sure that none of them runs.\n", r.Node)
+	fmt.Fprintf(m.Stderr, "Data that the other voters acknowledged and %s does not have will be lost. The other "+
+		"voters\ncan never come back with their data. Make sure that none of them runs.\n", r.Node)
 	return true, m.confirm(r.Node, "the id of the node")
 }
 
@@ -81,6 +89,8 @@ func printRescue(w io.Writer, r api.RescueReport) error {
 	switch {
 	case r.BrokenOff:
 		state = "a rescue of it has not finished"
+	case r.LeftBehind:
+		state = "left behind by a rescue on another server"
 	case r.Alone:
 		state = "the only voter"
 	}
@@ -96,7 +106,8 @@ func printRescue(w io.Writer, r api.RescueReport) error {
 	rows := [][]string{{"GROUP", "LAST", "OF TERM", "TERM", "APPLIED", "SNAPSHOT", "KEYS", "VOTERS"}}
 	for _, g := range r.Groups {
 		u := func(n uint64) string { return strconv.FormatUint(n, 10) }
-		rows = append(rows, []string{u(g.ID), u(g.LastIndex), u(g.LastTerm), u(g.Term), u(g.AppliedIndex), u(g.SnapshotIndex), u(g.Keys), strings.Join(g.Voters, ", ")})
+		rows = append(rows, []string{u(g.ID), u(g.LastIndex), u(g.LastTerm), u(g.Term), u(g.AppliedIndex),
+			u(g.SnapshotIndex), u(g.Keys), strings.Join(g.Voters, ", ")})
 	}
 	fmt.Fprintln(w)
 	if err := table(w, rows); err != nil {

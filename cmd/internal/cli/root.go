@@ -11,31 +11,40 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/internal/suggest"
 	"github.com/quorate/quorate/node"
 )
 
 // execute finds the command and runs it.
 func (m *Main) execute(ctx context.Context) error {
 	root := m.root()
-	root.SetArgs(settings.DoubleDash(m.Args, func(name string) bool { return hasFlag(root, name) }))
+	root.SetArgs(settings.DoubleDash(m.args(), func(name string) bool { return hasFlag(root, name) }))
 	return root.ExecuteContext(ctx)
 }
 
-// root builds the tree of commands.
+// root builds the command tree.
 func (m *Main) root() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "quorate",
-		Short:         "A runtime sidecar with a replicated state store of its own",
-		Long:          "Quorate is a runtime sidecar: it stands beside an application and keeps its state,\nreplicated by Raft, behind a plain HTTP API. No other server is needed.",
+		Use:   "quorate",
+		Short: "A Dapr-compatible sidecar with a built-in, Raft-replicated state store",
+		Long: "Quorate is a Dapr-compatible sidecar with a built-in, Raft-replicated state store. It serves\n" +
+			"the HTTP and gRPC APIs of Dapr to the application beside it. No Redis and no control plane\n" +
+			"is needed.",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs,
 		RunE:          group,
 	}
+	root.Version = m.version()
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetIn(m.Stdin)
 	root.SetOut(m.Stdout)
 	root.SetErr(m.Stderr)
-	root.AddCommand(m.runCommand(), m.stateCommand(), m.storesCommand(), m.statusCommand(), m.membersCommand(), m.appsCommand(), m.transferCommand(), m.removeCommand(), m.leaveCommand(), m.doctorCommand(), m.healthCommand(), m.snapshotCommand(), m.rescueCommand(), m.importCommand(), m.tokenCommand(), m.configCommand(), m.versionCommand())
+	root.AddCommand(m.runCommand(), m.daprdCommand(), m.stateCommand(), m.storesCommand(), m.statusCommand(),
+		m.membersCommand(), m.appsCommand(),
+		m.transferCommand(), m.removeCommand(), m.leaveCommand(), m.doctorCommand(),
+		m.healthCommand(), m.backupCommand(), m.snapshotCommand(), m.rescueCommand(), m.importCommand(),
+		m.tokenCommand(), m.configCommand(), m.versionCommand())
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	each(root, func(c *cobra.Command) {
@@ -46,15 +55,20 @@ func (m *Main) root() *cobra.Command {
 	return root
 }
 
-// group is the action of a command that only has others below it.
+// group is the action of a command that only has subcommands.
 func group(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return c.Help()
 	}
-	c.SuggestionsMinimumDistance = 2
-	near := ""
-	if s := c.SuggestionsFor(args[0]); len(s) > 0 {
-		near = "; did you mean " + s[0] + "?"
+	var names []string
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	near := suggest.For(args[0], names)
+	if near != "" {
+		near = "; did you mean " + near + "?"
 	}
 	return usagef("%s has no command %q%s (%s --help lists them)", c.CommandPath(), args[0], near, c.CommandPath())
 }
@@ -67,7 +81,8 @@ func each(c *cobra.Command, f func(*cobra.Command)) {
 	}
 }
 
-// usageArgs marks refused arguments as wrong use and says how the command is used.
+// usageArgs returns a check of arguments that makes the errors of check usage errors and adds the
+// usage line of the command to them.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	if check == nil {
 		return nil
@@ -87,7 +102,7 @@ func hasFlag(root *cobra.Command, name string) bool {
 	return found
 }
 
-// resolve settles the settings of a command, not yet validated.
+// resolve returns the settings of a command, without validating them.
 func (m *Main) resolve(set *settings.Set, flags *pflag.FlagSet, command []string) (node.Config, error) {
 	c, err := set.Resolve(settings.Input{
 		Flags:      flags,
@@ -105,7 +120,7 @@ func (m *Main) resolve(set *settings.Set, flags *pflag.FlagSet, command []string
 	return c, usage(err)
 }
 
-// host is the name of this machine; empty where it has none.
+// host returns the name of this machine, or "" if it is unknown.
 func (m *Main) host() string {
 	if m.Hostname == nil {
 		return ""
@@ -117,12 +132,15 @@ func (m *Main) host() string {
 	return name
 }
 
-// stateDir is the user's directory for durable state; empty where nothing names one.
+// stateDir returns the user's directory for durable state, or "" if there is none.
 func (m *Main) stateDir() string {
 	if dir := m.getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		return dir
 	}
 	home := m.getenv("HOME")
+	if home == "" && m.Home != nil {
+		home = m.Home()
+	}
 	switch {
 	case home == "":
 		return ""
@@ -133,8 +151,9 @@ func (m *Main) stateDir() string {
 	}
 }
 
-// runtimeDir is the directory for the user's sockets. Where the system has none it lies
-// in the directory for temporary files, under a name of the user's own.
+// runtimeDir returns the directory for the user's sockets. It is a directory in XDG_RUNTIME_DIR if
+// that variable is an absolute path. Otherwise it is a directory with the user's id in its name, in
+// the directory for temporary files.
 func (m *Main) runtimeDir() string {
 	if dir := m.getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "quorate")

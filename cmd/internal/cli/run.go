@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/node"
 )
 
@@ -24,13 +25,14 @@ func (m *Main) runCommand() *cobra.Command {
 		Short: "Start a node, and an application beside it",
 		Long: "Start a node. Without any flag it is a complete single-node cluster: the HTTP API on\n" +
 			"127.0.0.1:3500, a state store named statestore, and a durable data directory of this user.\n\n" +
-			"A command after -- runs beside the node, which tells it its ports in APP_PORT and\n" +
-			"DAPR_HTTP_PORT; when one ends the other is ended, too. With -f a file says which\n" +
-			"applications to run, each with a node of its own.",
-		Example: "  quorate run\n  quorate run --app-id orders --app-port 8080 -- python3 orders.py\n  quorate run -f apps.yaml",
+			"A command after -- runs beside the node and finds the ports in APP_PORT and DAPR_HTTP_PORT.\n" +
+			"When the node or the command ends, the other one is stopped, too. With -f, a run file lists\n" +
+			"the applications to run; each gets its own node.",
+		Example: "  quorate run\n  quorate run --app-id orders --app-port 8080 -- python3 orders.py\n" +
+			"  quorate run -f apps.yaml",
 	}
 	var file string
-	c.Flags().StringVarP(&file, "run-file", "f", "", "file that says which applications to run")
+	c.Flags().StringVarP(&file, "run-file", "f", "", "`file` that lists the applications to run")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		command, err := childCommand(c, args)
 		if err != nil {
@@ -46,25 +48,29 @@ func (m *Main) runCommand() *cobra.Command {
 		if err := config.Validate(); err != nil {
 			return usage(err)
 		}
-		return m.runNode(c.Context(), config, set.Warnings())
+		warnings := set.Warnings()
+		for _, err := range set.UnknownVariables(m.Env, backupKeyEnv) {
+			warnings = append(warnings, fault.Text(err))
+		}
+		return m.runNode(c.Context(), config, warnings)
 	}
 	withSettings(c, set)
 	return c
 }
 
-// childCommand is what stands after the dash; before it nothing may stand.
+// childCommand returns the arguments after --. It refuses arguments before it.
 func childCommand(c *cobra.Command, args []string) ([]string, error) {
 	dash := c.ArgsLenAtDash()
 	if dash < 0 {
 		dash = len(args)
 	}
 	if dash > 0 {
-		return nil, usagef("%q is no flag (a command to run beside the node stands after --)", args[0])
+		return nil, usagef("%q is not a flag (put a command to run beside the node after --)", args[0])
 	}
 	return args, nil
 }
 
-// runNode opens a node, waits until it ends or is asked to, and closes it.
+// runNode opens a node, waits until it fails or a stop is requested, and closes it.
 func (m *Main) runNode(ctx context.Context, c node.Config, warnings []string) error {
 	log := newLogger(m.Stderr, c.Log)
 	for _, w := range warnings {
@@ -105,8 +111,8 @@ func (m *Main) closeNode(n Node, grace time.Duration, log *slog.Logger) error {
 	return err
 }
 
-// untilSignal returns a context that ends with the first signal. The second ends the
-// process at once: whoever sends it does not want to wait.
+// untilSignal returns a context that ends with the first signal. The second signal ends the process
+// immediately.
 func (m *Main) untilSignal(ctx context.Context, log *slog.Logger) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	signals, release := m.Signals()
@@ -119,7 +125,7 @@ func (m *Main) untilSignal(ctx context.Context, log *slog.Logger) (context.Conte
 				return
 			case s := <-signals:
 				if !first {
-					log.Warn("ended at once by a second signal", "signal", s.String())
+					log.Warn("ending immediately after a second signal", "signal", s.String())
 					m.exit(exitFailed)
 					return
 				}
@@ -142,20 +148,25 @@ func (m *Main) exit(code int) {
 	m.Exit(code)
 }
 
-// announce says where the node is found: always as a log record, and for a person as a
-// few lines on the standard output, unless a program reads the logs.
+// announce tells the user where the node listens. It always logs a record with the addresses. If
+// the log format is text, it also prints a few readable lines to standard output.
 func (m *Main) announce(c node.Config, a node.Addresses, log *slog.Logger) {
 	for _, app := range a.Apps[min(1, len(a.Apps)):] {
-		log.Info("another application is served", "app_id", app.ID, "api", strings.Join(app.API, ","), "grpc", strings.Join(app.GRPC, ","))
+		log.Info("serving another application", "app_id", app.ID, "api", strings.Join(app.API, ","), "grpc",
+			strings.Join(app.GRPC, ","))
 	}
-	log.Info("the node is running", "app_id", c.App.ID, "api", strings.Join(a.API, ","), "grpc", strings.Join(a.GRPC, ","), "metrics", a.Metrics, "data_dir", a.DataDir, "admin_socket", a.Admin, "version", c.Version)
+	log.Info("the node is running", "app_id", c.App.ID, "api", strings.Join(a.API, ","), "grpc",
+		strings.Join(a.GRPC, ","), "metrics", a.Metrics, "data_dir", a.DataDir, "admin_socket", a.Admin, "version",
+		c.Version)
 	for _, p := range []struct {
 		name   string
 		wanted node.Port
 		got    string
-	}{{"metrics", c.Metrics.Port, a.Metrics}, {"gossip", c.Cluster.Gossip, a.Gossip}, {"peer", c.Cluster.Peer, a.Peer}} {
+	}{{"metrics", c.Metrics.Port, a.Metrics}, {"gossip", c.Cluster.Gossip, a.Gossip},
+		{"peer", c.Cluster.Peer, a.Peer}} {
 		if p.got != "" && !p.wanted.Given && !strings.HasSuffix(p.got, ":"+strconv.Itoa(p.wanted.Number)) {
-			log.Info("the default port is taken, another was chosen", "for", p.name, "wanted", p.wanted.Number, "address", p.got)
+			log.Info("the default port is in use, another one was chosen", "for", p.name, "wanted", p.wanted.Number,
+				"address", p.got)
 		}
 	}
 	if !c.Log.JSON {
@@ -166,13 +177,13 @@ func (m *Main) announce(c node.Config, a node.Addresses, log *slog.Logger) {
 func banner(w io.Writer, c node.Config, a node.Addresses) {
 	fmt.Fprintf(w, "Quorate %s is running for application %q. Ctrl-C stops it.\n", c.Version, c.App.ID)
 	for _, api := range a.API {
-		fmt.Fprintf(w, "  API      http://%s\n", api)
+		fmt.Fprintf(w, "  API      %s\n", urlOf(api))
 	}
 	for _, rpc := range a.GRPC {
 		fmt.Fprintf(w, "  gRPC     %s\n", rpc)
 	}
 	for _, app := range a.Apps[min(1, len(a.Apps)):] {
-		fmt.Fprintf(w, "  API      http://%s for application %q\n", app.API[0], app.ID)
+		fmt.Fprintf(w, "  API      %s for application %q\n", urlOf(app.API[0]), app.ID)
 		for _, rpc := range app.GRPC {
 			fmt.Fprintf(w, "  gRPC     %s for application %q\n", rpc, app.ID)
 		}
@@ -181,6 +192,14 @@ func banner(w io.Writer, c node.Config, a node.Addresses) {
 		fmt.Fprintf(w, "  Metrics  http://%s/metrics\n", a.Metrics)
 	}
 	fmt.Fprintf(w, "  Data     %s\n  Admin    %s\n", a.DataDir, a.Admin)
+}
+
+// urlOf returns the URL of an HTTP API. A Unix socket stays as it is.
+func urlOf(address string) string {
+	if strings.HasPrefix(address, "unix:") {
+		return address
+	}
+	return "http://" + address
 }
 
 func newLogger(w io.Writer, c node.Log) *slog.Logger {

@@ -18,14 +18,14 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/quorate/quorate/cmd/internal/child"
 	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/internal/child"
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/internal/nearest"
+	"github.com/quorate/quorate/internal/suggest"
 	"github.com/quorate/quorate/node"
 )
 
-// runApp is one application of a run file: what its node is started with, and its command.
+// runApp is one application of a run file: the settings of its node, and its command.
 type runApp struct {
 	id      string
 	dir     string
@@ -34,8 +34,8 @@ type runApp struct {
 	env     map[string]string
 }
 
-// runFile runs the applications of a file, each beside a node of its own, until one of them
-// ends or a signal comes; the rest is ended then.
+// runFile runs the applications of a file, each with its own node, until one of them ends or a
+// signal arrives. Then it stops the others.
 func (m *Main) runFile(c *cobra.Command, path string, command []string) error {
 	var others []string
 	c.Flags().Visit(func(f *pflag.Flag) {
@@ -44,13 +44,15 @@ func (m *Main) runFile(c *cobra.Command, path string, command []string) error {
 		}
 	})
 	if len(command) > 0 || len(others) > 0 {
-		return usagef("--run-file stands alone: write %s into the file, under common: or its application", strings.Join(append(others, command...), " "))
+		return usagef("--run-file cannot be combined with %s (write it into the file, under common: or its "+
+			"application)", strings.Join(append(others, command...), " "))
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return usage(&fault.Error{Code: fault.Invalid, Op: "cli.run", Msg: "the run file cannot be read", Err: err, Key: path})
+		return usage(&fault.Error{Code: fault.Invalid, Op: "cli.run", Msg: "the run file cannot be read", Err: err,
+			Key: path})
 	}
-	if path, err = filepath.Abs(path); err != nil { // the applications have directories of their own
+	if path, err = filepath.Abs(path); err != nil { // the applications have their own working directories
 		return fault.Wrap(err, "cli.run", "the run file")
 	}
 	apps, err := parseRunFile(path, text)
@@ -59,12 +61,12 @@ func (m *Main) runFile(c *cobra.Command, path string, command []string) error {
 	}
 	program, err := os.Executable()
 	if err != nil {
-		return fault.Wrap(err, "cli.run", "the program does not find itself")
+		return fault.Wrap(err, "cli.run", "the path of the quorate program is unknown")
 	}
 	return m.runApps(c.Context(), program, apps)
 }
 
-// runApps starts one program for each application and waits for the first to end.
+// runApps starts one quorate process per application and waits for the first to end.
 func (m *Main) runApps(ctx context.Context, program string, apps []runApp) error {
 	log := newLogger(m.Stderr, node.Log{})
 	ctx, stop := m.untilSignal(ctx, log)
@@ -75,7 +77,8 @@ func (m *Main) runApps(ctx context.Context, program string, apps []runApp) error
 	for i, a := range apps {
 		p, err := child.Start(child.Options{
 			Command: append([]string{program, "run"}, append(a.flags, append([]string{"--"}, a.command...)...)...),
-			Dir:     a.dir, Env: environ(m.Env, a.env), Prefix: "== " + a.id + " == ", Stdout: m.Stdout, Stderr: m.Stderr,
+			Dir:     a.dir, Env: environ(m.Env, a.env), Prefix: "== " + a.id + " == ", Stdout: m.Stdout,
+			Stderr: m.Stderr,
 		})
 		if err != nil {
 			failures = append(failures, err)
@@ -101,7 +104,7 @@ func (m *Main) runApps(ctx context.Context, program string, apps []runApp) error
 	return errors.Join(failures...)
 }
 
-// endAll ends the programs at the same time. Each bounds its own end.
+// endAll stops the processes concurrently. Each limits the duration of its own stop.
 func endAll(ctx context.Context, running []*child.Process, log *slog.Logger) {
 	var all sync.WaitGroup
 	for _, p := range running {
@@ -109,7 +112,7 @@ func endAll(ctx context.Context, running []*child.Process, log *slog.Logger) {
 			p.Signal(signalOf(ctx))
 			<-p.Done()
 			if err := p.Err(); err != nil {
-				log.Warn("it did not end in order", "error", fault.Text(err))
+				log.Warn("an application did not stop gracefully", "error", fault.Text(err))
 			}
 		})
 	}
@@ -124,19 +127,23 @@ const (
 	keyEnv     = "env"
 )
 
-// runKeys maps the keys of run files as the existing runtime knows them to settings.
+// runKeys maps the keys of Dapr run files to settings.
 func runKeys() map[string]string {
 	return map[string]string{
-		"appHealthCheckPath": "app-health-check-path", "appHealthProbeInterval": "app-health-probe-interval", "appHealthProbeTimeout": "app-health-probe-timeout",
-		"appHealthThreshold": "app-health-threshold", "enableAppHealthCheck": "enable-app-health-check", "daprHTTPPort": "http-port", "daprGRPCPort": "grpc-port",
-		"resourcesPath": "resources-path", "resourcesPaths": "resources-path", "configFilePath": "config", "maxRequestBodySize": "max-body-size",
+		"appHealthCheckPath": "app-health-check-path", "appHealthProbeInterval": "app-health-probe-interval",
+		"appHealthProbeTimeout": "app-health-probe-timeout",
+		"appHealthThreshold":    "app-health-threshold", "enableAppHealthCheck": "enable-app-health-check",
+		"daprHTTPPort": "http-port", "daprGRPCPort": "grpc-port",
+		"resourcesPath": "resources-path", "resourcesPaths": "resources-path", "configFilePath": "config",
+		"maxRequestBodySize": "max-body-size",
 		"apiListenAddresses": "listen-address", "appListenAddress": "app-channel-address",
 	}
 }
 
-// unusedRunKeys are keys of such files that have no meaning here.
+// unusedRunKeys returns the keys of Dapr run files that have no effect here.
 func unusedRunKeys() []string {
-	return []string{"daprInternalGRPCPort", "internalGRPCPort", "profilePort", "enableProfiling", "unixDomainSocket", "daprdLogDestination", "appLogDestination",
+	return []string{"daprInternalGRPCPort", "internalGRPCPort", "profilePort", "enableProfiling", "unixDomainSocket",
+		"daprdLogDestination", "appLogDestination",
 		"enableApiLogging", "placementHostAddress", "schedulerHostAddress", "readBufferSize"}
 }
 
@@ -151,7 +158,8 @@ func parseRunFile(path string, text []byte) ([]runApp, error) {
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	dec.KnownFields(true)
 	if err := dec.Decode(&doc); err != nil && !errors.Is(err, io.EOF) {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "cli.runFile", Msg: path + ": " + err.Error(), Hint: "the file has version: 1, common: and apps:", Key: path}
+		return nil, &fault.Error{Code: fault.Invalid, Op: "cli.runFile", Msg: path + ": " + err.Error(),
+			Hint: "the file has version: 1, common: and apps:", Key: path}
 	}
 	if doc.Version > 1 {
 		r.fail(&doc.Common, "this program knows version 1", "version %d is unknown", doc.Version)
@@ -168,7 +176,8 @@ func parseRunFile(path string, text []byte) ([]runApp, error) {
 		out = append(out, a)
 	}
 	if len(out) == 0 && len(r.errs) == 0 {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "cli.runFile", Msg: path + " lists no applications", Hint: "add them under apps:, each with appID and command", Key: path}
+		return nil, &fault.Error{Code: fault.Invalid, Op: "cli.runFile", Msg: path + " lists no applications",
+			Hint: "add them under apps:, each with appID and command", Key: path}
 	}
 	return out, errors.Join(r.errs...)
 }
@@ -184,7 +193,7 @@ func runSettings() map[string]string {
 	return out
 }
 
-// runReader collects what is wrong with a run file.
+// runReader collects the problems of a run file.
 type runReader struct {
 	path  string
 	known map[string]string
@@ -192,10 +201,11 @@ type runReader struct {
 }
 
 func (r *runReader) fail(at *yaml.Node, hint, format string, args ...any) {
-	r.errs = append(r.errs, &fault.Error{Code: fault.Invalid, Op: "cli.runFile", Msg: fmt.Sprintf("%s:%d: ", r.path, at.Line) + fmt.Sprintf(format, args...), Hint: hint, Key: r.path})
+	r.errs = append(r.errs, &fault.Error{Code: fault.Invalid, Op: "cli.runFile",
+		Msg: fmt.Sprintf("%s:%d: ", r.path, at.Line) + fmt.Sprintf(format, args...), Hint: hint, Key: r.path})
 }
 
-// section is common, or one application, as far as both say the same things.
+// section is what the common section and one application have in common.
 type section struct {
 	values map[string][]string // flag name -> values
 	env    map[string]string
@@ -235,14 +245,14 @@ func (r *runReader) unknown(key *yaml.Node, what string) {
 	for name := range r.known {
 		names = append(names, name)
 	}
-	hint := "see docs/cli.md for what a run file may say"
-	if near := nearest.To(key.Value, names); near != "" {
+	hint := "see docs/cli.md for the keys of a run file"
+	if near := suggest.For(key.Value, names); near != "" {
 		hint = "did you mean " + near + "?"
 	}
 	r.fail(key, hint, "unknown key %q in %s", key.Value, what)
 }
 
-// texts reads a scalar or a list of them. Paths are relative to the file.
+// texts reads a scalar or a list of scalars. Paths are relative to the file.
 func (r *runReader) texts(n *yaml.Node, key string) []string {
 	nodes := []*yaml.Node{n}
 	if n.Kind == yaml.SequenceNode {
@@ -251,7 +261,7 @@ func (r *runReader) texts(n *yaml.Node, key string) []string {
 	var out []string
 	for _, e := range nodes {
 		if e.Kind != yaml.ScalarNode {
-			r.fail(e, "", "%s must be plain text or a list of it", key)
+			r.fail(e, "", "%s must be a text or a list of texts", key)
 			continue
 		}
 		text := e.Value
@@ -265,7 +275,8 @@ func (r *runReader) texts(n *yaml.Node, key string) []string {
 
 func isPathKey(key string) bool {
 	switch key {
-	case "resourcesPath", "resourcesPaths", "configFilePath", "config", "dataDir", "apiTokenFile", "clusterTokenFile", "configFile":
+	case "resourcesPath", "resourcesPaths", "configFilePath", "config", "dataDir", "apiTokenFile", "clusterTokenFile",
+		"configFile":
 		return true
 	}
 	return false
@@ -299,7 +310,7 @@ func (r *runReader) app(n *yaml.Node, common section) runApp {
 	return a
 }
 
-// merged lays the settings of an application over the common ones, as flags.
+// merged returns the settings of an application on top of the common ones, as flags.
 func merged(common, own map[string][]string) []string {
 	names := map[string]bool{}
 	for name := range common {

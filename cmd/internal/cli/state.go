@@ -19,10 +19,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// completionTime is how long the shell waits for names of stores.
+// completionTime is how long the shell waits for the names of stores.
 const completionTime = 300 * time.Millisecond
 
-// apiFlags are the flags that say where the API is.
+// apiFlags are the flags that locate the API.
 type apiFlags struct {
 	main    *Main
 	set     *settings.Set
@@ -33,28 +33,32 @@ type apiFlags struct {
 func (f *apiFlags) bind(c *cobra.Command) {
 	f.set = settings.New()
 	f.set.BindOnly(c.Flags(), "http-port", "api-token-file", "config-file")
-	c.Flags().StringVar(&f.address, "address", "", "`address` of the API, as 127.0.0.1:3500 or a URL; wins over --http-port")
-	c.Flags().DurationVar(&f.timeout, "timeout", 15*time.Second, "time to wait for an answer")
+	c.Flags().StringVar(&f.address, "address", "",
+		"`address` of the API, for example 127.0.0.1:3500, or a URL; overrides --http-port")
+	c.Flags().DurationVar(&f.timeout, "timeout", 15*time.Second, "timeout of a request")
 	c.ValidArgsFunction = f.completeStore
 }
 
-// with settles where the API is and which token it wants, and calls f with a client.
+// with determines the address and the token of the API, and calls do with a client.
 func (f *apiFlags) with(c *cobra.Command, do func(*stateClient) error) error {
 	config, err := f.main.resolve(f.set, c.Flags(), nil)
 	if err != nil {
 		return err
 	}
-	transport := &http.Transport{ExpectContinueTimeout: f.timeout, MaxIdleConnsPerHost: mostWorkers} // its own: the process-wide one would keep connections
+	// not the default transport, which would keep the connections
+	transport := &http.Transport{ExpectContinueTimeout: f.timeout, MaxIdleConnsPerHost: mostWorkers}
 	defer transport.CloseIdleConnections()
-	client := &stateClient{base: f.base(config.API.HTTP.Number, config.API.Listen[0]), http: &http.Client{Transport: transport, Timeout: f.timeout}}
+	client := &stateClient{base: f.base(config.API.HTTP.Number, config.API.Listen[0]),
+		http: &http.Client{Transport: transport, Timeout: f.timeout}}
 	if tokens := config.Security.APITokens; len(tokens) > 0 {
 		client.token = string(tokens[0])
 	}
 	return do(client)
 }
 
-// base is the address of the API: what was asked for, or what an application beside the
-// node would be told by its environment, or the default.
+// base returns the base URL of the node's HTTP API. The address comes from the flag for it, from
+// the environment variables that a node gives its application, or from port and host, which are
+// settings of the API.
 func (f *apiFlags) base(port int, host string) string {
 	address := f.address
 	if address == "" && f.set.Named("http-port").Source().Kind == "default" {
@@ -76,15 +80,16 @@ func (f *apiFlags) base(port int, host string) string {
 	return strings.TrimRight(address, "/")
 }
 
-// completeStore offers the names of stores for the first argument, if a node answers.
-func (f *apiFlags) completeStore(c *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+// completeStore completes the first argument with the names of stores, if the node answers.
+func (f *apiFlags) completeStore(c *cobra.Command, args []string, _ string) ([]cobra.Completion,
+	cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), completionTime)
 	defer cancel()
 	var names []string
-	_ = f.with(c, func(client *stateClient) (err error) { // nothing to offer is not worth a message between keystrokes
+	_ = f.with(c, func(client *stateClient) (err error) { // an error must not print while the user types
 		names, err = client.stores(ctx)
 		return err
 	})
@@ -92,19 +97,22 @@ func (f *apiFlags) completeStore(c *cobra.Command, args []string, _ string) ([]c
 }
 
 func (m *Main) stateCommand() *cobra.Command {
-	c := &cobra.Command{Use: "state", Short: "Read and write state through a node's API", Args: cobra.ArbitraryArgs, RunE: group}
-	c.AddCommand(m.stateGetCommand(), m.stateSetCommand(), m.stateDeleteCommand(), m.stateListCommand())
+	c := &cobra.Command{Use: "state", Short: "Read and write state through a node's API", Args: cobra.ArbitraryArgs,
+		RunE: group}
+	c.AddCommand(m.stateGetCommand(), m.stateSetCommand(), m.stateDeleteCommand(), m.stateListCommand(),
+		m.stateCopyCommand())
 	return c
 }
 
 func (m *Main) stateGetCommand() *cobra.Command {
 	api, out, o := apiFlags{main: m}, output{}, readOptions{}
 	c := &cobra.Command{
-		Use:     "get store key [flags]",
-		Short:   "Print the value of a key",
-		Long:    "Print the value of a key, byte for byte. A key that does not exist is a failure.",
-		Example: "  quorate state get statestore order-7\n  quorate state get statestore order-7 --consistency strong --json",
-		Args:    cobra.ExactArgs(2),
+		Use:   "get store key [flags]",
+		Short: "Print the value of a key",
+		Long:  "Print the value of a key, byte for byte. It fails if the key does not exist.",
+		Example: "  quorate state get statestore order-7\n" +
+			"  quorate state get statestore order-7 --consistency strong --json",
+		Args: cobra.ExactArgs(2),
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return api.with(c, func(client *stateClient) error {
@@ -118,13 +126,15 @@ func (m *Main) stateGetCommand() *cobra.Command {
 	api.bind(c)
 	out.bind(c)
 	consistencyFlag(c, &o.consistency)
-	c.Flags().StringVar(&o.maxStaleness, "max-staleness", "", "oldest answer an eventual read may give, as 500ms")
+	c.Flags().StringVar(&o.maxStaleness, "max-staleness", "",
+		"how old the result of an eventual read may be, for example 500ms")
 	return c
 }
 
 func consistencyFlag(c *cobra.Command, p *string) {
 	c.Flags().StringVar(p, "consistency", "", "`level`: strong or eventual (default: the store's)")
-	_ = c.RegisterFlagCompletionFunc("consistency", cobra.FixedCompletions([]string{"strong", "eventual"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("consistency",
+		cobra.FixedCompletions([]string{"strong", "eventual"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 func (m *Main) printItem(store string, it item, asJSON bool) error {
@@ -146,7 +156,7 @@ func (m *Main) printItem(store string, it item, asJSON bool) error {
 	return nil
 }
 
-// setFlags are the choices of state set.
+// setFlags are the flags of state set.
 type setFlags struct {
 	etag, consistency string
 	createOnly        bool
@@ -159,10 +169,12 @@ func (m *Main) stateSetCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "set store key [value] [flags]",
 		Short: "Save a value",
-		Long: "Save a value. It is JSON, kept byte for byte, unless --text or --binary says otherwise.\n" +
-			"Without a value, or with -, it is read from the standard input.",
-		Example: "  quorate state set statestore order-7 '{\"total\": 12.50}'\n  quorate state set statestore greeting --text hello\n  quorate state set statestore photo --binary < photo.jpg",
-		Args:    cobra.RangeArgs(2, 3),
+		Long: "Save a value. It must be JSON, which is kept byte for byte, unless --text or --binary is given.\n" +
+			"Without a value, or with -, the value is read from standard input.",
+		Example: "  quorate state set statestore order-7 '{\"total\": 12.50}'\n" +
+			"  quorate state set statestore greeting --text hello\n" +
+			"  quorate state set statestore photo --binary < photo.jpg",
+		Args: cobra.RangeArgs(2, 3),
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if err := f.check(); err != nil {
@@ -189,13 +201,13 @@ func (m *Main) stateSetCommand() *cobra.Command {
 func (f *setFlags) bind(c *cobra.Command) {
 	c.Flags().StringVar(&f.etag, "etag", "", "write only if this is the current `etag` of the key")
 	c.Flags().BoolVar(&f.createOnly, "create-only", false, "write only if the key does not exist")
-	c.Flags().DurationVar(&f.ttl, "ttl", 0, "remove the key after this time, in whole seconds, as 90s or 24h")
+	c.Flags().DurationVar(&f.ttl, "ttl", 0, "delete the key after this time, in whole seconds, for example 90s or 24h")
 	c.Flags().BoolVar(&f.text, "text", false, "the value is text, saved as a JSON string")
-	c.Flags().BoolVar(&f.binary, "binary", false, "the value is bytes, given back as they are")
+	c.Flags().BoolVar(&f.binary, "binary", false, "the value is binary data, returned unchanged")
 	consistencyFlag(c, &f.consistency)
 }
 
-// check refuses choices that contradict each other.
+// check refuses flags that contradict each other.
 func (f *setFlags) check() error {
 	switch {
 	case f.text && f.binary:
@@ -203,18 +215,19 @@ func (f *setFlags) check() error {
 	case f.etag != "" && f.createOnly:
 		return usagef("--etag and --create-only exclude each other (a key that exists has an etag)")
 	case f.ttl < 0, f.ttl%time.Second != 0:
-		return usagef("--ttl %s is refused (give whole seconds, as 90s or 24h)", f.ttl)
+		return usagef("--ttl %s is refused (give whole seconds, for example 90s or 24h)", f.ttl)
 	}
 	return nil
 }
 
-// value takes the value from the arguments or the standard input, as JSON.
+// value returns the value from the arguments or standard input, as JSON.
 func (m *Main) value(args []string, f setFlags) ([]byte, error) {
 	raw := []byte(strings.Join(args, ""))
 	if len(args) == 0 || args[0] == "-" {
 		var err error
 		if raw, err = io.ReadAll(m.Stdin); err != nil {
-			return nil, &fault.Error{Code: fault.Internal, Op: "cli.state", Msg: "the standard input cannot be read", Err: err}
+			return nil, &fault.Error{Code: fault.Internal, Op: "cli.state", Msg: "the standard input cannot be read",
+				Err: err}
 		}
 	}
 	switch {
@@ -250,7 +263,7 @@ func (m *Main) stateDeleteCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "delete store key [flags]",
 		Short: "Delete a key",
-		Long:  "Delete a key. That it does not exist is no failure, unless an etag is given.",
+		Long:  "Delete a key. It succeeds if the key does not exist, unless an etag is given.",
 		Args:  cobra.ExactArgs(2),
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -264,7 +277,7 @@ func (m *Main) stateDeleteCommand() *cobra.Command {
 	return c
 }
 
-// printable writes a key so that it cannot play tricks on a terminal.
+// printable quotes a key that contains control characters, which could change the terminal.
 func printable(key string) string {
 	for _, r := range key {
 		if !unicode.IsPrint(r) {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// withNode starts a node and points the console's environment at it.
+// withNode starts a node and sets its address in the console's environment.
 func withNode(t *testing.T, args ...string) *console {
 	t.Helper()
 	c := newConsole(t)
@@ -21,7 +21,7 @@ func withNode(t *testing.T, args ...string) *console {
 	return c
 }
 
-// want runs a command and checks how it ended.
+// want runs a command and checks its exit code and output.
 func (c *console) want(code int, stdout, stderr string, args ...string) {
 	c.t.Helper()
 	r := c.run(args...)
@@ -30,7 +30,7 @@ func (c *console) want(code int, stdout, stderr string, args ...string) {
 	}
 }
 
-func TestSavedIsReadBackByteForByte(t *testing.T) {
+func TestState_ReadsBackByteForByte(t *testing.T) {
 	c := withNode(t)
 	for key, value := range map[string]string{
 		"number":         "12345678901234567890.10",
@@ -46,7 +46,7 @@ func TestSavedIsReadBackByteForByte(t *testing.T) {
 	c.want(0, `"say \"hi\" \u003cb\u003e"`, "", "state", "get", "statestore", "t")
 }
 
-func TestValuesFromTheStandardInput(t *testing.T) {
+func TestStateSet_ReadsStandardInput(t *testing.T) {
 	c := withNode(t)
 	c.stdin = "[1,\n2]"
 	c.want(0, "", "", "state", "set", "statestore", "k")
@@ -55,12 +55,13 @@ func TestValuesFromTheStandardInput(t *testing.T) {
 	c.want(0, "", "", "state", "set", "statestore", "k", "-", "--binary")
 	c.want(0, "\x00\xff raw", "", "state", "get", "statestore", "k")
 	r := c.run("state", "get", "statestore", "k", "--json")
-	if !strings.Contains(r.stdout, `"value": "AP8gcmF3"`) || !strings.Contains(r.stdout, `"contentType": "application/octet-stream"`) {
+	if !strings.Contains(r.stdout, `"value": "AP8gcmF3"`) ||
+		!strings.Contains(r.stdout, `"contentType": "application/octet-stream"`) {
 		t.Errorf("%+v", r)
 	}
 }
 
-func TestConditionsOfWrites(t *testing.T) {
+func TestStateSet_Conditions(t *testing.T) {
 	c := withNode(t)
 	c.want(0, "", "", "state", "set", "statestore", "k", "1", "--create-only")
 	c.want(1, "", "possible etag mismatch", "state", "set", "statestore", "k", "2", "--create-only")
@@ -84,24 +85,27 @@ func etagOf(t *testing.T, c *console, key string) string {
 	return etag
 }
 
-func TestAnExpiryIsShown(t *testing.T) {
+func TestStateGet_ShowsTheExpiry(t *testing.T) {
 	c := withNode(t)
 	c.want(0, "", "", "state", "set", "statestore", "k", "1", "--ttl", "1h", "--consistency", "eventual")
 	r := c.run("state", "get", "statestore", "k", "--json", "--max-staleness", "1s")
-	for _, want := range []string{`"key": "k"`, `"found": true`, `"value": 1`, `"ttlExpireTime": "2`, `"consistency": "`} {
+	for _, want := range []string{`"key": "k"`, `"found": true`, `"value": 1`, `"ttlExpireTime": "2`,
+		`"consistency": "`} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("%s is missing in %+v", want, r)
 		}
 	}
-	if r := c.run("state", "get", "statestore", "absent", "--json"); r.code != 1 || !strings.Contains(r.stdout, `"found": false`) {
+	if r := c.run("state", "get", "statestore", "absent", "--json"); r.code != 1 ||
+		!strings.Contains(r.stdout, `"found": false`) {
 		t.Errorf("%+v", r)
 	}
-	if r := c.run("state", "set", "statestore", "j", "1", "--json", "--consistency", "strong"); r.code != 0 || !strings.Contains(r.stdout, `"etag": "`) {
+	if r := c.run("state", "set", "statestore", "j", "1", "--json", "--consistency", "strong"); r.code != 0 ||
+		!strings.Contains(r.stdout, `"etag": "`) {
 		t.Errorf("%+v", r)
 	}
 }
 
-func TestListingPagesThroughAllKeys(t *testing.T) {
+func TestStateList_ReadsAllPages(t *testing.T) {
 	c := withNode(t)
 	const n = 2345 // more than two pages
 	var items []string
@@ -117,7 +121,8 @@ func TestListingPagesThroughAllKeys(t *testing.T) {
 	if got := strings.Count(c.run("state", "list", "statestore", "--json").stdout, `"key":`); got != n {
 		t.Errorf("%d keys", got)
 	}
-	if got := strings.Count(c.run("state", "list", "statestore", "--json", "--limit", "1500").stdout, `"key":`); got != 1500 {
+	if got := strings.Count(c.run("state", "list", "statestore", "--json", "--limit", "1500").stdout,
+		`"key":`); got != 1500 {
 		t.Errorf("%d keys", got)
 	}
 	if got := strings.Count(c.run("state", "list", "statestore", "--prefix", "k0001").stdout, " k0001"); got != 10 {
@@ -126,10 +131,11 @@ func TestListingPagesThroughAllKeys(t *testing.T) {
 	c.want(0, "[]\n", "", "state", "list", "statestore", "--prefix", "x", "--json")
 }
 
-func TestAKeyCannotPlayTricksOnATerminal(t *testing.T) {
+func TestStateList_EscapesControlCharacters(t *testing.T) {
 	c := withNode(t)
 	c.want(0, "", "", "state", "set", "statestore", "a\x1b[2Jb", "1")
-	if out := c.run("state", "list", "statestore").stdout; strings.Contains(out, "\x1b") || !strings.Contains(out, `"a\x1b[2Jb"`) {
+	if out := c.run("state", "list", "statestore").stdout; strings.Contains(out, "\x1b") ||
+		!strings.Contains(out, `"a\x1b[2Jb"`) {
 		t.Errorf("%q", out)
 	}
 }
@@ -143,14 +149,14 @@ func save(t *testing.T, c *console, body string) {
 	}
 }
 
-func TestErrorsOfTheAPIAreRepeated(t *testing.T) {
+func TestState_PrintsErrorsOfTheAPI(t *testing.T) {
 	c := withNode(t)
 	c.want(1, "", "orders", "state", "get", "orders", "k")
 	c.want(1, "", "||", "state", "get", "statestore", "a||b")
 	c.want(1, "", "quorate: ", "state", "set", "statestore", "k", "1", "--consistency", "weak")
 }
 
-func TestTokens(t *testing.T) {
+func TestState_UsesTheAPIToken(t *testing.T) {
 	c := newConsole(t)
 	file := filepath.Join(c.home, "tokens")
 	if err := os.WriteFile(file, []byte("secret-one\nsecret-two\n"), 0o600); err != nil {
@@ -158,33 +164,37 @@ func TestTokens(t *testing.T) {
 	}
 	s := c.start("--api-token-file", file)
 	defer c.stop(s)
-	c.want(1, "", "(put the token into DAPR_API_TOKEN, or name its file with --api-token-file)", "state", "list", "statestore", "--address", s.api())
+	c.want(1, "", "(put the token into DAPR_API_TOKEN, or name its file with --api-token-file)", "state", "list",
+		"statestore", "--address", s.api())
 	c.want(0, "[]\n", "", "state", "list", "statestore", "--address", s.api(), "--api-token-file", file, "--json")
 	c.env = []string{"DAPR_API_TOKEN=secret-two"}
 	c.want(0, "[]\n", "", "state", "list", "statestore", "--address", "http://"+s.api()+"/", "--json")
 	if strings.Contains(s.stderr.String(), "secret") {
 		t.Errorf("a token is logged:\n%s", s.stderr)
 	}
-	if out := c.run("config", "print").stdout; strings.Contains(out, "secret-two") || !strings.Contains(strings.Join(strings.Fields(out), " "), "api-token (redacted) env DAPR_API_TOKEN") {
+	if out := c.run("config", "print").stdout; strings.Contains(out, "secret-two") ||
+		!strings.Contains(strings.Join(strings.Fields(out), " "), "api-token (redacted) env DAPR_API_TOKEN") {
 		t.Errorf("printed:\n%s", out)
 	}
 }
 
-func TestWhereTheAPIIs(t *testing.T) {
+func TestState_FindsTheAPI(t *testing.T) {
 	c := newConsole(t)
 	s := c.start()
 	defer c.stop(s)
 	_, port, _ := strings.Cut(s.api(), ":")
-	for _, env := range []string{"DAPR_HTTP_PORT=" + port, "DAPR_HTTP_ENDPOINT=http://" + s.api(), "QUORATE_HTTP_PORT=" + port} {
+	for _, env := range []string{"DAPR_HTTP_PORT=" + port, "DAPR_HTTP_ENDPOINT=http://" + s.api(),
+		"QUORATE_HTTP_PORT=" + port} {
 		c.env = []string{"DAPR_HTTP_PORT=1", env}
 		c.want(0, "[]\n", "", "state", "list", "statestore", "--json")
 	}
 	c.env = []string{"QUORATE_HTTP_PORT=1"}
 	c.want(0, "[]\n", "", "state", "list", "statestore", "--json", "--http-port", port)
-	c.want(1, "", "no node listens at http://127.0.0.1:1 (start one with: quorate run; or say where it is with --http-port or --address)", "state", "list", "statestore")
+	c.want(1, "", "no node listens at http://127.0.0.1:1 (start one with: quorate run; or give its address with "+
+		"--http-port or --address)", "state", "list", "statestore")
 }
 
-func TestSomethingElseThanAnAPIIsNamed(t *testing.T) {
+func TestState_ReportsAServerThatIsNoAPI(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("limit") != "" {
 			_, _ = w.Write([]byte("<html>"))
@@ -194,11 +204,11 @@ func TestSomethingElseThanAnAPIIsNamed(t *testing.T) {
 	}))
 	defer server.Close()
 	c := newConsole(t)
-	c.want(1, "", "what answered is no Quorate API: status 418", "state", "get", "s", "k", "--address", server.URL)
+	c.want(1, "", "the server is not a Quorate API: status 418", "state", "get", "s", "k", "--address", server.URL)
 	c.want(1, "", "the answer of "+server.URL+" cannot be read", "state", "list", "s", "--address", server.URL)
 }
 
-func TestTheShellCompletesNamesOfStores(t *testing.T) {
+func TestCompletion_OffersStoreNames(t *testing.T) {
 	c := withNode(t)
 	if out := c.run("__complete", "state", "get", "").stdout; !strings.HasPrefix(out, "statestore\norders\n:") {
 		t.Errorf("offered: %q", out)

@@ -16,14 +16,14 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// stateClient speaks the HTTP API of a node as its application does.
+// stateClient uses the HTTP API of a node, as its application does.
 type stateClient struct {
-	base  string // as http://127.0.0.1:3500
+	base  string // for example http://127.0.0.1:3500
 	token string // empty = none
 	http  *http.Client
 }
 
-// readOptions are the choices of a read.
+// readOptions are the options of a read.
 type readOptions struct {
 	consistency  string
 	maxStaleness string
@@ -42,7 +42,7 @@ func setIf(q url.Values, name, value string) {
 	}
 }
 
-// item is one value as the API gave it.
+// item is one value as the API returned it.
 type item struct {
 	Key         string          `json:"key"`
 	Found       bool            `json:"found"`
@@ -50,10 +50,10 @@ type item struct {
 	ContentType string          `json:"contentType,omitempty"` // empty = JSON
 	ETag        string          `json:"etag,omitempty"`
 	Expires     string          `json:"ttlExpireTime,omitempty"`
-	Consistency string          `json:"consistency,omitempty"` // the level given
+	Consistency string          `json:"consistency,omitempty"` // the level of the read
 	AgeMS       string          `json:"ageMs,omitempty"`
 
-	bytes []byte // the value as it is
+	bytes []byte // the raw value
 }
 
 func (c *stateClient) get(ctx context.Context, store, key string, o readOptions) (item, error) {
@@ -61,7 +61,8 @@ func (c *stateClient) get(ctx context.Context, store, key string, o readOptions)
 	if err != nil {
 		return item{}, err
 	}
-	it := item{Key: key, Found: r.status == http.StatusOK, bytes: r.body, ETag: r.header.Get("ETag"), Expires: r.header.Get("metadata.ttlExpireTime"),
+	it := item{Key: key, Found: r.status == http.StatusOK, bytes: r.body, ETag: r.header.Get("ETag"),
+		Expires:     r.header.Get("metadata.ttlExpireTime"),
 		Consistency: r.header.Get("Quorate-Consistency"), AgeMS: r.header.Get("Quorate-Age")}
 	if !it.Found {
 		return it, nil
@@ -94,8 +95,8 @@ func (c *stateClient) set(ctx context.Context, store string, w write) (etag stri
 	return r.header.Get("ETag"), err
 }
 
-// append adds w to a body; rest is all but the value, as JSON. The value is put in by hand:
-// an encoder would rewrite it.
+// append adds the JSON of w to body and returns body. rest is the JSON of w without its value. The
+// value is inserted as it is, because an encoder would change its bytes.
 func (w *write) append(body, rest []byte) []byte {
 	body = append(append(body, `{"value":`...), w.value...)
 	return append(append(body, ','), rest[1:]...)
@@ -118,8 +119,10 @@ type listed struct {
 	Expires string `json:"ttlExpireTime,omitempty"`
 }
 
-// page asks for one page of keys; token is empty for the first, and again after the last.
-func (c *stateClient) page(ctx context.Context, store, prefix, token string, limit int) (keys []listed, next string, err error) {
+// page requests one page of keys. token is the next of the previous page, or empty for the first
+// page. next is empty if there are no more pages.
+func (c *stateClient) page(ctx context.Context, store, prefix, token string, limit int) (keys []listed, next string,
+	err error) {
 	q := url.Values{"limit": {strconv.Itoa(limit)}}
 	setIf(q, "prefix", prefix)
 	setIf(q, "token", token)
@@ -137,13 +140,13 @@ func (c *stateClient) page(ctx context.Context, store, prefix, token string, lim
 	return page.Keys, page.Token, nil
 }
 
-// stores lists the names of the state stores the application may use.
+// stores returns the names of the state stores that the application may use.
 func (c *stateClient) stores(ctx context.Context) ([]string, error) {
 	_, names, err := c.about(ctx)
 	return names, err
 }
 
-// about asks whose API this is, and which state stores it has.
+// about returns the application of the API, and its state stores.
 func (c *stateClient) about(ctx context.Context) (app string, stores []string, err error) {
 	r, err := c.do(ctx, http.MethodGet, "/v1.0/metadata", nil, nil, nil)
 	if err != nil {
@@ -164,7 +167,8 @@ func (c *stateClient) about(ctx context.Context) (app string, stores []string, e
 	return body.ID, stores, nil
 }
 
-// statePath is the path of a store, or of one of its keys, with every byte kept.
+// statePath returns the URL path of a store, or of one of its keys, in which the bytes of the key
+// are escaped where necessary.
 func statePath(store, key string) string {
 	path := "/v1.0/state/" + url.PathEscape(store)
 	if key != "" {
@@ -173,21 +177,23 @@ func statePath(store, key string) string {
 	return path
 }
 
-// response is an answer with a status of success.
+// response is a successful response.
 type response struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-func (c *stateClient) do(ctx context.Context, method, path string, q url.Values, h http.Header, body []byte) (response, error) {
+func (c *stateClient) do(ctx context.Context, method, path string, q url.Values, h http.Header,
+	body []byte) (response, error) {
 	address := c.base + path
 	if len(q) > 0 {
 		address += "?" + q.Encode()
 	}
 	req, err := http.NewRequestWithContext(ctx, method, address, bytes.NewReader(body))
 	if err != nil {
-		return response{}, usagef("%q is no address of an API (write it as 127.0.0.1:3500 or http://127.0.0.1:3500)", c.base)
+		return response{}, usagef("%q is not the address of an API (write it as 127.0.0.1:3500 or "+
+			"http://127.0.0.1:3500)", c.base)
 	}
 	for name, values := range h {
 		req.Header[name] = values
@@ -216,11 +222,11 @@ func (c *stateClient) answer(resp *http.Response, err error) (response, error) {
 	return response{resp.StatusCode, resp.Header, body}, nil
 }
 
-// refusal turns an error body of the API into an error.
+// refusal converts an error response of the API into an error.
 func refusal(status int, body []byte) error {
 	var e struct{ ErrorCode, Message string }
 	if err := json.Unmarshal(body, &e); err != nil || e.Message == "" {
-		e.Message = fmt.Sprintf("what answered is no Quorate API: status %d", status)
+		e.Message = fmt.Sprintf("the server is not a Quorate API: status %d", status)
 	}
 	out := &fault.Error{Code: fault.Internal, Op: "cli.state", Msg: e.Message}
 	switch status {
@@ -240,12 +246,12 @@ func unreachable(base string, err error) error {
 	e := &fault.Error{Code: fault.Unavailable, Op: "cli.state", Msg: "no answer from " + base, Err: rootCause(err)}
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		e.Msg, e.Err = "no node listens at "+base, nil
-		e.Hint = "start one with: quorate run; or say where it is with --http-port or --address"
+		e.Hint = "start one with: quorate run; or give its address with --http-port or --address"
 	}
 	return e
 }
 
-// rootCause leaves out what url.Error repeats: verb and address.
+// rootCause returns the cause inside a url.Error, without its verb and address.
 func rootCause(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -255,5 +261,6 @@ func rootCause(err error) error {
 }
 
 func unreadable(base string, err error) error {
-	return &fault.Error{Code: fault.Internal, Op: "cli.state", Msg: "the answer of " + base + " cannot be read", Err: err}
+	return &fault.Error{Code: fault.Internal, Op: "cli.state", Msg: "the answer of " + base + " cannot be read",
+		Err: err}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// keysPerPage is how many keys one request of a listing asks for.
+// keysPerPage is the number of keys that one request of a listing returns at most.
 const keysPerPage = 1000
 
 func (m *Main) stateListCommand() *cobra.Command {
@@ -18,7 +18,7 @@ func (m *Main) stateListCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list store [flags]",
 		Short: "List the application's keys",
-		Long:  "List the keys of the application that the API serves, in order, page by page.",
+		Long:  "List the keys of the application that the API serves, in order, in pages.",
 		Args:  cobra.ExactArgs(1),
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
@@ -38,7 +38,7 @@ func (m *Main) stateListCommand() *cobra.Command {
 	api.bind(c)
 	out.bind(c)
 	c.Flags().StringVar(&prefix, "prefix", "", "only keys that start with `prefix`")
-	c.Flags().IntVar(&limit, "limit", 0, "at most so many keys; 0 is all")
+	c.Flags().IntVar(&limit, "limit", 0, "maximum number of keys; 0 = all")
 	return c
 }
 
@@ -48,7 +48,7 @@ type keySink interface {
 	end() error
 }
 
-// listing walks the keys of a store.
+// listing reads all pages of keys of a store.
 type listing struct {
 	client        *stateClient
 	store, prefix string
@@ -95,7 +95,7 @@ func (t *tableKeys) page(keys []listed) error {
 
 func (t *tableKeys) end() error { return nil }
 
-// jsonKeys prints keys as one JSON array, an element to a line.
+// jsonKeys prints keys as one JSON array, one element per line.
 type jsonKeys struct {
 	w     io.Writer
 	begun bool

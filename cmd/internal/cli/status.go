@@ -25,42 +25,45 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// adminTime is how long an answer of the admin API may take.
+// adminTime is the timeout of a request to the admin API.
 const adminTime = 10 * time.Second
 
 func (m *Main) statusCommand() *cobra.Command {
-	return m.adminCommand("status [flags]", "Show a node, its groups and its stores", func(ctx context.Context, a *adminClient, asJSON bool) error {
-		var s api.NodeStatus
-		if err := a.get(ctx, apihttp.AdminStatusPath, &s); err != nil {
-			return err
-		}
-		if asJSON {
-			return writeJSON(m.Stdout, s)
-		}
-		return printStatus(m.Stdout, s)
-	})
+	return m.adminCommand("status [flags]", "Show a node, its groups and its stores",
+		func(ctx context.Context, a *adminClient, asJSON bool) error {
+			var s api.NodeStatus
+			if err := a.get(ctx, apihttp.AdminStatusPath, &s); err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(m.Stdout, s)
+			}
+			return printStatus(m.Stdout, s)
+		})
 }
 
 func (m *Main) storesCommand() *cobra.Command {
-	return m.adminCommand("stores [flags]", "Show the state stores of a node", func(ctx context.Context, a *adminClient, asJSON bool) error {
-		var stores []api.StoreStatus
-		if err := a.get(ctx, apihttp.AdminStoresPath, &stores); err != nil {
-			return err
-		}
-		if asJSON {
-			return writeJSON(m.Stdout, stores)
-		}
-		return printStores(m.Stdout, stores)
-	})
+	return m.adminCommand("stores [flags]", "Show the state stores of a node",
+		func(ctx context.Context, a *adminClient, asJSON bool) error {
+			var stores []api.StoreStatus
+			if err := a.get(ctx, apihttp.AdminStoresPath, &stores); err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(m.Stdout, stores)
+			}
+			return printStores(m.Stdout, stores)
+		})
 }
 
-// adminCommand is a command that asks the node of a data directory.
-func (m *Main) adminCommand(use, short string, ask func(ctx context.Context, a *adminClient, asJSON bool) error) *cobra.Command {
+// adminCommand is a command that sends a request to the node of a data directory.
+func (m *Main) adminCommand(use, short string,
+	ask func(ctx context.Context, a *adminClient, asJSON bool) error) *cobra.Command {
 	set, out := settings.New(), output{}
 	c := &cobra.Command{
 		Use:   use,
 		Short: short,
-		Long:  short + ". The node is the one that runs on the data directory, by default this user's.",
+		Long:  short + ". It uses the node of the data directory, by default this user's.",
 		Args:  cobra.NoArgs,
 	}
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -70,14 +73,15 @@ func (m *Main) adminCommand(use, short string, ask func(ctx context.Context, a *
 	return c
 }
 
-// bindAdmin gives a command the flags that choose a node, and the form of the output.
+// bindAdmin adds the flags that choose a node and the output format.
 func bindAdmin(c *cobra.Command, set *settings.Set, out *output) {
 	set.BindOnly(c.Flags(), "data-dir", "cluster", "config-file")
 	out.bind(c)
 }
 
-// askAdmin asks the node of the data directory that the flags choose.
-func (m *Main) askAdmin(c *cobra.Command, set *settings.Set, asJSON bool, ask func(ctx context.Context, a *adminClient, asJSON bool) error) error {
+// askAdmin calls ask with a client for the node of the data directory that the flags choose.
+func (m *Main) askAdmin(c *cobra.Command, set *settings.Set, asJSON bool,
+	ask func(ctx context.Context, a *adminClient, asJSON bool) error) error {
 	dir, err := m.adminDir(c, set)
 	if err != nil {
 		return err
@@ -87,15 +91,15 @@ func (m *Main) askAdmin(c *cobra.Command, set *settings.Set, asJSON bool, ask fu
 	return ask(ctx, &adminClient{dataDir: dir}, asJSON)
 }
 
-// adminClient speaks the admin API of the node that runs on a data directory.
+// adminClient uses the admin API of the node that runs on a data directory.
 type adminClient struct{ dataDir string }
 
-// get asks for path and decodes the answer into v.
+// get requests path and decodes the response into v.
 func (a *adminClient) get(ctx context.Context, path string, v any) error {
 	return a.do(ctx, http.MethodGet, path, nil, v)
 }
 
-// post sends body as JSON to path and decodes the answer into v.
+// post sends body as JSON to path and decodes the response into v.
 func (a *adminClient) post(ctx context.Context, path string, body, v any) error {
 	text, err := json.Marshal(body)
 	if err != nil {
@@ -130,7 +134,8 @@ func (a *adminClient) do(ctx context.Context, method, path string, body []byte, 
 		return fault.Unmarshal(answer)
 	}
 	if err := json.Unmarshal(answer, v); err != nil {
-		return &fault.Error{Code: fault.Internal, Op: "cli.admin", Msg: "the answer of the node cannot be read", Hint: "use the quorate command of the version that the node runs", Err: err}
+		return &fault.Error{Code: fault.Internal, Op: "cli.admin", Msg: "the response of the node cannot be decoded",
+			Hint: "use the same quorate version as the node", Err: err}
 	}
 	return nil
 }
@@ -140,12 +145,15 @@ func dialUnix(ctx context.Context, path string) (net.Conn, error) {
 }
 
 func (a *adminClient) unreachable(socket string, err error) error {
-	e := &fault.Error{Code: fault.Unavailable, Op: "cli.admin", Msg: "the node on " + a.dataDir + " does not answer", Err: rootCause(err)}
+	e := &fault.Error{Code: fault.Unavailable, Op: "cli.admin", Msg: "the node on " + a.dataDir + " does not answer",
+		Err: rootCause(err)}
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		e.Msg, e.Err, e.Hint = "no node runs on "+a.dataDir, nil, "start one with: quorate run; or choose another with --data-dir or --cluster"
+		e.Msg, e.Err, e.Hint = "no node runs on "+a.dataDir, nil,
+			"start one with: quorate run; or choose another with --data-dir or --cluster"
 	case errors.Is(err, fs.ErrPermission):
-		e.Code, e.Msg, e.Err, e.Hint = fault.Denied, "the admin socket "+socket+" belongs to another user", nil, "run the command as the user of the node"
+		e.Code, e.Msg, e.Err, e.Hint = fault.Denied, "the admin socket "+socket+" belongs to another user", nil,
+			"run the command as the user of the node"
 	}
 	return e
 }
@@ -154,11 +162,13 @@ func printStatus(w io.Writer, s api.NodeStatus) error {
 	n := s.Node
 	facts := [][]string{
 		{"Node", fmt.Sprintf("%s (%s of cluster %s)", dash(n.ID), dash(n.Role), dash(n.Cluster))},
-		{"Version", fmt.Sprintf("%s, up %s", dash(n.Version), (time.Duration(n.UptimeMS) * time.Millisecond).Truncate(time.Second))},
+		{"Version", fmt.Sprintf("%s, up %s", dash(n.Version),
+			(time.Duration(n.UptimeMS) * time.Millisecond).Truncate(time.Second))},
 		{"Ready", yesNo(s.Ready)},
 	}
 	if n.Gossip != "" {
-		facts = append(facts, []string{"Cluster", clusterText(n)}, []string{"Gossip", n.Gossip + " (for --join)"}, []string{"Peers", dash(n.Peer)})
+		facts = append(facts, []string{"Cluster", clusterText(n)}, []string{"Gossip", n.Gossip + " (for --join)"},
+			[]string{"Peers", dash(n.Peer)})
 	}
 	if text := securityText(s.Security); text != "" {
 		facts = append(facts, []string{"Between nodes", text})
@@ -195,7 +205,8 @@ func printStatus(w io.Writer, s api.NodeStatus) error {
 	return printStores(w, s.Stores)
 }
 
-// issueText says why there is an issue. One that comes of another names it and does not repeat it.
+// issueText returns the reason of an issue as text. If another issue is the cause, the text names
+// that issue and does not repeat its reason.
 func issueText(i api.Issue, all []api.Issue) string {
 	for _, other := range all {
 		if i.Reason == other.About+": "+other.Reason {
@@ -205,7 +216,7 @@ func issueText(i api.Issue, all []api.Issue) string {
 	return i.Reason
 }
 
-// clusterText names the cluster, and its epoch if it has been rescued.
+// clusterText returns the cluster's id, and its epoch after a rescue.
 func clusterText(n api.NodeIdentity) string {
 	if n.Epoch != 0 {
 		return fmt.Sprintf("%s, epoch %d after a rescue", n.ClusterID, n.Epoch)
@@ -213,7 +224,7 @@ func clusterText(n api.NodeIdentity) string {
 	return cmp.Or(n.ClusterID, "none yet")
 }
 
-// securityText says how traffic between nodes is secured.
+// securityText returns how traffic between nodes is secured.
 func securityText(s api.SecurityStatus) string {
 	text := ""
 	switch s.Nodes {
@@ -236,38 +247,42 @@ func printGroups(w io.Writer, groups []api.GroupStatus, told []api.Issue) error 
 	if len(groups) > 0 && groups[0].State == "routed" {
 		return printRoutes(w, groups, told)
 	}
-	rows := [][]string{{"GROUP", "STATE", "LEADER", "TERM", "COMMIT", "APPLIED", "LAST", "SNAPSHOT", "KEYS", "DATA", "LOG", "SERVES"}}
+	rows := [][]string{{"GROUP", "STATE", "LEADER", "TERM", "COMMIT", "APPLIED", "LAST", "SNAPSHOT", "KEYS", "DATA",
+		"LOG", "SERVES"}}
 	for _, g := range groups {
 		u := func(n uint64) string { return strconv.FormatUint(n, 10) }
-		rows = append(rows, []string{u(g.ID), g.State, dash(g.Leader), u(g.Term), u(g.CommitIndex), u(g.AppliedIndex), u(g.LastLogIndex), u(g.SnapshotIndex),
+		rows = append(rows, []string{u(g.ID), g.State, dash(g.Leader), u(g.Term), u(g.CommitIndex), u(g.AppliedIndex),
+			u(g.LastLogIndex), u(g.SnapshotIndex),
 			u(g.Keys), bytesText(g.DiskBytes), bytesText(g.LogBytes), serves(g, told)})
 	}
 	return table(w, rows)
 }
 
-// printRoutes lists how a node without replicas reaches groups.
+// printRoutes prints how a node without replicas reaches the groups.
 func printRoutes(w io.Writer, groups []api.GroupStatus, told []api.Issue) error {
 	rows := [][]string{{"GROUP", "STATE", "LEADER", "TERM", "NEAREST", "ROUND TRIP", "SERVES"}}
 	for _, g := range groups {
-		rows = append(rows, []string{strconv.FormatUint(g.ID, 10), g.State, dash(g.Leader), strconv.FormatUint(g.Term, 10), dash(g.Nearest),
+		rows = append(rows, []string{strconv.FormatUint(g.ID, 10), g.State, dash(g.Leader),
+			strconv.FormatUint(g.Term, 10), dash(g.Nearest),
 			(time.Duration(g.RoundTripMicros) * time.Microsecond).String(), serves(g, told)})
 	}
 	return table(w, rows)
 }
 
-// printServers lists the members of the groups; lag and reason are known to leaders.
+// printServers prints the members of the groups. Only leaders know lag and reason.
 func printServers(w io.Writer, groups []api.GroupStatus) error {
 	rows := [][]string{{"GROUP", "SERVER", "IS", "LAG", "REASON"}}
 	for _, g := range groups {
 		for _, s := range g.Servers {
-			is, lag := "replica", "-"
+			is, lag := "non-voter", "-"
 			if s.Voter {
 				is = "voter"
 			}
 			if s.Lag != nil {
 				lag = strconv.FormatUint(*s.Lag, 10)
 			}
-			rows = append(rows, []string{strconv.FormatUint(g.ID, 10), s.Node, is, lag, strings.TrimPrefix(s.Reason, s.Node+" ")})
+			rows = append(rows, []string{strconv.FormatUint(g.ID, 10), s.Node, is, lag,
+				strings.TrimPrefix(s.Reason, s.Node+" ")})
 		}
 	}
 	if len(rows) == 1 {
@@ -277,9 +292,10 @@ func printServers(w io.Writer, groups []api.GroupStatus) error {
 	return table(w, rows)
 }
 
-// serves says what a group does now, and why not the rest, unless an issue tells it.
+// serves returns which requests a group serves now. If it does not serve all, the text has the
+// reason, unless one of the printed issues already gives it.
 func serves(g api.GroupStatus, told []api.Issue) string {
-	text := "no strong reads, no writes" // eventual reads may go on
+	text := "no strong reads, no writes" // eventual reads may still work
 	switch {
 	case g.Reads && g.Writes:
 		return "reads, writes"
@@ -288,7 +304,8 @@ func serves(g api.GroupStatus, told []api.Issue) string {
 	case g.Writes:
 		text = "writes"
 	}
-	if g.Reason != "" && !slices.ContainsFunc(told, func(i api.Issue) bool { return strings.Contains(i.Reason, g.Reason) }) {
+	if g.Reason != "" && !slices.ContainsFunc(told,
+		func(i api.Issue) bool { return strings.Contains(i.Reason, g.Reason) }) {
 		text += ": " + g.Reason
 	}
 	return text
@@ -305,7 +322,8 @@ func printStores(w io.Writer, stores []api.StoreStatus) error {
 		if s.ActorStore {
 			capabilities += ", actor state"
 		}
-		rows = append(rows, []string{s.Name, s.Type, ready, s.KeyPrefix, s.DefaultConsistency, strings.TrimPrefix(capabilities, ", ")})
+		rows = append(rows, []string{s.Name, s.Type, ready, s.KeyPrefix, s.DefaultConsistency,
+			strings.TrimPrefix(capabilities, ", ")})
 	}
 	return table(w, rows)
 }

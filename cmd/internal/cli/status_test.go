@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-func TestStatusAndStoresForPeople(t *testing.T) {
+func TestStatusAndStores_Text(t *testing.T) {
 	c := newConsole(t)
 	s := c.start("--app-id", "orders")
 	defer c.stop(s)
@@ -18,22 +18,24 @@ func TestStatusAndStoresForPeople(t *testing.T) {
 	golden(t, "testdata/stores.txt", c.run("stores").stdout)
 }
 
-func TestStatusAndStoresForPrograms(t *testing.T) {
+func TestStatusAndStores_JSON(t *testing.T) {
 	c := newConsole(t)
 	dir := filepath.Join(c.home, "data")
 	s := c.start("--data-dir", dir)
 	defer c.stop(s)
 	var status api.NodeStatus
-	if err := json.Unmarshal([]byte(c.run("status", "--json", "--data-dir", dir).stdout), &status); err != nil || status.Groups[0].Keys != 42 {
+	if err := json.Unmarshal([]byte(c.run("status", "--json", "--data-dir", dir).stdout), &status); err != nil ||
+		status.Groups[0].Keys != 42 {
 		t.Errorf("%+v, %v", status, err)
 	}
 	var stores []api.StoreStatus
-	if err := json.Unmarshal([]byte(c.run("stores", "-o", "json", "--data-dir", dir).stdout), &stores); err != nil || len(stores) != 2 {
+	if err := json.Unmarshal([]byte(c.run("stores", "-o", "json", "--data-dir", dir).stdout), &stores); err != nil ||
+		len(stores) != 2 {
 		t.Errorf("%+v, %v", stores, err)
 	}
 }
 
-func TestStatusFindsTheSocketOfALongDataDirectory(t *testing.T) {
+func TestStatus_FindsTheSocketOfALongDataDirectory(t *testing.T) {
 	c := newConsole(t)
 	dir := filepath.Join(c.home, strings.Repeat("d", 100))
 	s := c.start("--data-dir", dir)
@@ -43,8 +45,8 @@ func TestStatusFindsTheSocketOfALongDataDirectory(t *testing.T) {
 	}
 }
 
-// A node that was started with --join has a data directory that bears its name.
-func TestStatusFindsTheOnlyNodeThatRuns(t *testing.T) {
+// A node that was started with --join has a data directory named after it.
+func TestStatus_FindsTheOnlyRunningNode(t *testing.T) {
 	c := newConsole(t)
 	dir := filepath.Join(c.home, ".local", "state", "quorate", "default")
 	a := c.start("--data-dir", filepath.Join(dir, "a"))
@@ -54,7 +56,8 @@ func TestStatusFindsTheOnlyNodeThatRuns(t *testing.T) {
 	other := *c
 	other.signals = make(chan os.Signal, 2)
 	b := other.start("--data-dir", filepath.Join(dir, "b"))
-	c.want(1, "", "several nodes of this user run (name the data directory of one: --data-dir "+filepath.Join(dir, "a")+", or --data-dir "+filepath.Join(dir, "b")+")", "status")
+	c.want(1, "", "this user runs several nodes (choose one: --data-dir "+filepath.Join(dir, "a")+", or --data-dir "+
+		filepath.Join(dir, "b")+")", "status")
 	if r := c.run("status", "--data-dir", filepath.Join(dir, "b")); r.code != 0 {
 		t.Errorf("%+v", r)
 	}
@@ -63,9 +66,10 @@ func TestStatusFindsTheOnlyNodeThatRuns(t *testing.T) {
 	other.stop(b)
 }
 
-func TestStatusWithoutANode(t *testing.T) {
+func TestStatus_WithoutANode(t *testing.T) {
 	c := newConsole(t)
-	c.want(1, "", "no node runs on "+filepath.Join(c.home, ".local/state/quorate/blue/local")+" (start one with: quorate run; or choose another with --data-dir or --cluster)", "status", "--cluster", "blue")
+	c.want(1, "", "no node runs on "+filepath.Join(c.home, ".local/state/quorate/blue/local")+
+		" (start one with: quorate run; or choose another with --data-dir or --cluster)", "status", "--cluster", "blue")
 	c.stop(c.start())
 	c.want(1, "", "no node runs on", "status")
 	c.env = []string{"HOME="}

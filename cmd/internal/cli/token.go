@@ -22,9 +22,9 @@ func (m *Main) tokenCommand() *cobra.Command {
 	return c
 }
 
-// created is what token create tells a program.
+// created is the JSON output of token create.
 type created struct {
-	Token       string `json:"token,omitempty"` // empty when it was written to a file
+	Token       string `json:"token,omitempty"` // empty if it was written to a file
 	File        string `json:"file,omitempty"`
 	Fingerprint string `json:"fingerprint"`
 }
@@ -36,9 +36,9 @@ func (m *Main) tokenCreateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "create [flags]",
 		Short: "Make a cluster token",
-		Long: "Make a cluster token. Whoever has it is a member of the cluster and can read and change\n" +
-			"everything: hand it out as a file that only the user of the node can read, and name the\n" +
-			"file with --cluster-token-file on every node. The fingerprint names it in logs and status.",
+		Long: "Make a cluster token. Anyone who has it can join the cluster and read and change\n" +
+			"everything. Distribute it as a file that only the user of the node can read, and name this\n" +
+			"file with --cluster-token-file on every node. Logs and status show only its fingerprint.",
 		Example: "  quorate token create --file /etc/quorate/token\n  umask 077; quorate token create > token",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -70,42 +70,45 @@ func (m *Main) tokenCreateCommand() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&path, "file", "", "write it to a new `file` that only this user can read")
-	c.Flags().BoolVar(&ifMissing, "if-missing", false, "leave a file alone that holds a token already")
+	c.Flags().BoolVar(&ifMissing, "if-missing", false, "do nothing if the file already contains a token")
 	out.bind(c)
 	return c
 }
 
-// keepToken reports whether the file holds a token already, and says which. A file that
-// holds something else is an error.
+// keepToken reports whether the file exists and contains a token. If so, it prints the fingerprint
+// of the token. It returns an error if the file contains anything else or cannot be read.
 func (m *Main) keepToken(path string, asJSON bool) (bool, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
-		return false, &fault.Error{Code: fault.Invalid, Op: "cli.token", Key: path, Msg: path + " cannot be read", Err: rootCause(err)}
+		return false, &fault.Error{Code: fault.Invalid, Op: "cli.token", Key: path, Msg: path + " cannot be read",
+			Err: rootCause(err)}
 	}
 	tokens, err := trust.ParseTokens(text)
 	if err != nil {
-		return false, &fault.Error{Code: fault.Invalid, Op: "cli.token", Key: path, Msg: path + " holds no cluster token", Hint: "remove the file, or name another", Err: err}
+		return false, &fault.Error{Code: fault.Invalid, Op: "cli.token", Key: path,
+			Msg: path + " contains no cluster token", Hint: "remove the file, or name another", Err: err}
 	}
 	r := created{File: path, Fingerprint: tokens[0].Fingerprint()}
 	if asJSON {
 		return true, writeJSON(m.Stdout, r)
 	}
-	_, err = fmt.Fprintf(m.Stdout, "cluster token %s was in %s already\n", r.Fingerprint, path)
+	_, err = fmt.Fprintf(m.Stdout, "cluster token %s was already in %s\n", r.Fingerprint, path)
 	return true, err
 }
 
-// writeToken makes a file; one that is there already is left alone, because nodes may use it.
+// writeToken creates a token file. It never replaces a file, because nodes may use it.
 func writeToken(path string, t trust.Token) error {
 	bad := func(msg, hint string, err error) error {
-		return &fault.Error{Code: fault.Invalid, Op: "cli.token", Key: path, Msg: path + " " + msg, Hint: hint, Err: err}
+		return &fault.Error{Code: fault.Invalid, Op: "cli.token", Key: path, Msg: path + " " + msg, Hint: hint,
+			Err: err}
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return bad("is there already", "choose another file; a cluster changes to another token with both in one file", nil)
+		return bad("already exists", "choose another file; to rotate the token, put both tokens in one file", nil)
 	case err != nil:
 		return bad("cannot be made", "", rootCause(err))
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/internal/trust"
 )
 
-func TestTokenCreateMakesATokenThatNodesTake(t *testing.T) {
+func TestTokenCreate_MakesAValidToken(t *testing.T) {
 	c := newConsole(t)
 	r := c.run("token", "create")
 	if _, err := trust.ParseToken(strings.TrimSuffix(r.stdout, "\n")); err != nil || r.code != 0 {
@@ -25,7 +25,7 @@ func TestTokenCreateMakesATokenThatNodesTake(t *testing.T) {
 	}
 }
 
-func TestTokenCreateWritesAFileOnceAndForItsUserAlone(t *testing.T) {
+func TestTokenCreate_WritesAPrivateFileOnce(t *testing.T) {
 	c := newConsole(t)
 	path := filepath.Join(t.TempDir(), "token")
 	r := c.run("token", "create", "--file", path)
@@ -34,24 +34,27 @@ func TestTokenCreateWritesAFileOnceAndForItsUserAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	tokens, err := trust.ParseTokens(text)
-	if err != nil || r.code != 0 || !strings.Contains(r.stdout, tokens[0].Fingerprint()) || strings.Contains(r.stdout, strings.TrimSpace(string(text))) {
+	if err != nil || r.code != 0 || !strings.Contains(r.stdout, tokens[0].Fingerprint()) ||
+		strings.Contains(r.stdout, strings.TrimSpace(string(text))) {
 		t.Errorf("%+v: %v", r, err)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v %v", info.Mode(), err)
 	}
-	if r := c.run("token", "create", "--file", path); r.code != 1 || !strings.Contains(r.stderr, path+" is there already") {
+	if r := c.run("token", "create", "--file", path); r.code != 1 ||
+		!strings.Contains(r.stderr, path+" already exists") {
 		t.Errorf("again: %+v", r)
 	}
 	if again, err := os.ReadFile(path); err != nil || string(again) != string(text) {
 		t.Errorf("it was changed: %v", err)
 	}
-	if r := c.run("token", "create", "--file", filepath.Join(path, "x")); r.code != 1 || !strings.Contains(r.stderr, "cannot be made") {
+	if r := c.run("token", "create", "--file", filepath.Join(path, "x")); r.code != 1 ||
+		!strings.Contains(r.stderr, "cannot be made") {
 		t.Errorf("nowhere: %+v", r)
 	}
 }
 
-func TestTokenCreateLeavesATokenAloneThatIsThere(t *testing.T) {
+func TestTokenCreate_IfMissingKeepsAnExistingToken(t *testing.T) {
 	c := newConsole(t)
 	path := filepath.Join(t.TempDir(), "token")
 	create := func() result { return c.run("token", "create", "--if-missing", "--file", path) }
@@ -59,7 +62,7 @@ func TestTokenCreateLeavesATokenAloneThatIsThere(t *testing.T) {
 		t.Fatalf("the first: %+v", r)
 	}
 	before, _ := os.ReadFile(path)
-	if r := create(); r.code != 0 || !strings.Contains(r.stdout, "was in "+path+" already") {
+	if r := create(); r.code != 0 || !strings.Contains(r.stdout, "was already in "+path) {
 		t.Errorf("the second: %+v", r)
 	}
 	if after, err := os.ReadFile(path); err != nil || string(after) != string(before) {
@@ -68,7 +71,7 @@ func TestTokenCreateLeavesATokenAloneThatIsThere(t *testing.T) {
 	if err := os.WriteFile(path, []byte("password\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if r := create(); r.code != 1 || !strings.Contains(r.stderr, "holds no cluster token") {
+	if r := create(); r.code != 1 || !strings.Contains(r.stderr, "contains no cluster token") {
 		t.Errorf("something else: %+v", r)
 	}
 	if r := c.run("token", "create", "--if-missing"); r.code != 2 {

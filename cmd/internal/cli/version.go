@@ -7,13 +7,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Version says which program this is.
+// Version is the version of the program.
 type Version struct {
 	Version string `json:"version"`
 	Commit  string `json:"commit,omitempty"` // empty = unknown
 }
 
-// versionReport is what the version command tells.
+// versionReport is the JSON output of the version command.
 type versionReport struct {
 	Version
 	Go   string `json:"go"`
@@ -21,22 +21,28 @@ type versionReport struct {
 	Arch string `json:"arch"`
 }
 
+// version returns one line with the version and what the program was built with.
+func (m *Main) version() string {
+	commit := ""
+	if m.Version.Commit != "" {
+		commit = " commit " + m.Version.Commit
+	}
+	return fmt.Sprintf("quorate %s %s %s/%s%s", m.Version.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH,
+		commit)
+}
+
 func (m *Main) versionCommand() *cobra.Command {
 	var out output
 	c := &cobra.Command{
 		Use:   "version [flags]",
-		Short: "Say which version this is",
+		Short: "Print the version",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			v := versionReport{Version: m.Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
 			if out.json() {
 				return writeJSON(m.Stdout, v)
 			}
-			commit := ""
-			if v.Commit != "" {
-				commit = " commit " + v.Commit
-			}
-			_, err := fmt.Fprintf(m.Stdout, "quorate %s %s %s/%s%s\n", v.Version.Version, v.Go, v.OS, v.Arch, commit)
+			_, err := fmt.Fprintln(m.Stdout, m.version())
 			return err
 		},
 	}

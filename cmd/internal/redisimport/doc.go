@@ -1,7 +1,7 @@
-// Package redisimport copies the state that another runtime of this API left in Redis.
+// Package redisimport copies the state that Dapr keeps in Redis into a store of Quorate.
 //
-// It owns the form of that data: which keys are state, how values, versions and expiry
-// are kept; and the account of what was copied and what was not, and why. It must never
-// know how a node is reached: what it reads goes to a Target. It only ever reads from
-// Redis. While Run runs it has one goroutine that walks the keys, and some that copy.
+// It owns two things: the data format that Dapr uses in Redis (which keys are state, and how
+// values, versions and TTLs are stored), and the report of what was copied, what was not, and why.
+// It reads from Redis and never writes to it. It writes to a Target, which hides how a node is
+// reached. While Run runs, one goroutine scans the keys and several copy values.
 package redisimport

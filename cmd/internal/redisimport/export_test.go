@@ -1,4 +1,4 @@
 package redisimport
 
-// DocumentData shows documentData to the fuzzer.
+// DocumentData exposes documentData to the fuzzer.
 func DocumentData(text []byte) ([]byte, error) { return documentData(text) }

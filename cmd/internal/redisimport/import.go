@@ -12,50 +12,54 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Item is one value on its way to the store.
+// Item is one value to be written to the store.
 type Item struct {
 	Key    string
-	Value  []byte        // JSON text, or bytes
-	Binary bool          // Value is no JSON
-	TTL    time.Duration // whole seconds that are left of its life; 0 = it does not expire
+	Value  []byte        // JSON text, or binary data
+	Binary bool          // Value is not JSON
+	TTL    time.Duration // remaining TTL in whole seconds; 0 = no expiry
 }
 
-// Target is the store that values go to. Implementations are safe for concurrent use;
-// errors are *fault.Error.
+// Target is the store that values are written to. Implementations are safe for concurrent use and
+// return *fault.Error.
 type Target interface {
-	// Write saves all items or none. With createOnly it fails with conflict if the store
-	// has one of the keys. It fails with invalid if one of the items is refused.
+	// Write saves all items or none. With createOnly it returns fault.Conflict if the store has one
+	// of the keys. It returns fault.Invalid if it refuses one of the items.
 	Write(ctx context.Context, items []Item, createOnly bool) error
-	// Present returns those keys that the store has.
+	// Present returns the keys that the store has.
 	Present(ctx context.Context, keys []string) (map[string]bool, error)
 }
 
-// Import says what to copy, and how. Every field but the ones that say so must be set.
+// Import is the configuration of an import. A field is required unless its comment gives a default.
 type Import struct {
 	Server    Server
 	Keys      Keys
 	Target    Target
 	DryRun    bool  // write nothing
-	Overwrite bool  // replace what the store has
-	Batch     int   // most keys of one write
-	Bytes     int64 // most bytes of the values of one write, but for a single larger one
-	MaxValue  int64 // largest value of a hash that is read, in bytes
+	Overwrite bool  // replace values that the store has
+	Batch     int   // maximum number of keys per write
+	Bytes     int64 // maximum size of the values of one write, in bytes; a single value may be larger
+	MaxValue  int64 // maximum size of a hash value that is read, in bytes
 	Workers   int
-	Skipped   io.Writer                                           // takes every key that is not copied, as JSON lines; nil = nobody asked
-	Pause     func(ctx context.Context, attempt int) (again bool) // waits before attempt 1, 2, ... of a write that failed; false = give up
-	Progress  func(now func() Report) (stop func())               // told how to see the account; stop is called in the end; nil = nobody asked
+	Skipped   io.Writer // receives every key that is not copied, as JSON lines; nil = no list
+	// waits before attempt 1, 2, ... of a failed write; false = give up
+	Pause func(ctx context.Context, attempt int) (again bool)
+	// called with a function that returns the report so far; stop is called at the end; nil = no
+	// progress
+	Progress func(now func() Report) (stop func())
 }
 
-// run is one import under way.
+// run is the state of a running import.
 type run struct {
 	Import
 	tally  *tally
 	ledger ledger
 }
 
-// Run copies every key that is state of the application. The report is also true when
-// Run fails: then a second call goes on, because without Overwrite what is there stays.
-// Errors are about the import as a whole; single keys that are lost are in the report.
+// Run copies every key that is state of the application. It returns an error if the import as a
+// whole failed; single keys that could not be copied are only in the report. The report is valid
+// also after an error. Run can be called again to continue: unless Overwrite is set, it skips keys
+// that the store already has.
 func (i Import) Run(ctx context.Context) (Report, error) {
 	conn, err := i.Server.Open(ctx)
 	if err != nil {
@@ -85,9 +89,9 @@ func (i Import) Run(ctx context.Context) (Report, error) {
 	return report, err
 }
 
-// walk hands out the keys of the application, page by page.
+// walk scans Redis and sends the keys of the application to pages.
 func (r *run) walk(ctx context.Context, conn *Conn, pages chan<- []key) error {
-	for cursor := "0"; ; {
+	for cursor := uint64(0); ; {
 		next, stored, err := conn.scan(cursor, r.Batch)
 		if err != nil {
 			return ended(ctx, err)
@@ -109,13 +113,13 @@ func (r *run) walk(ctx context.Context, conn *Conn, pages chan<- []key) error {
 				return context.Cause(ctx)
 			}
 		}
-		if cursor = next; cursor == "0" {
+		if cursor = next; cursor == 0 {
 			return nil
 		}
 	}
 }
 
-// ended prefers the reason why a context ended to what that did to a connection.
+// ended returns the cause of ctx if ctx has ended, because err is then only its consequence.
 func ended(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -127,12 +131,13 @@ func (r *run) skip(stored string, why Reason, detail string) error {
 	s := Skipped{Key: stored, Reason: why, Detail: detail}
 	r.tally.skip(s)
 	if err := r.ledger.add(s); err != nil {
-		return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the file of skipped keys cannot be written", Err: err}
+		return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the file of skipped keys cannot be written",
+			Err: err}
 	}
 	return nil
 }
 
-// work copies pages over a connection of its own.
+// work copies pages over its own connection.
 func (r *run) work(ctx context.Context, pages <-chan []key) error {
 	conn, err := r.Server.Open(ctx)
 	if err != nil {
@@ -158,7 +163,7 @@ func (r *run) work(ctx context.Context, pages <-chan []key) error {
 	return nil
 }
 
-// sift leaves out what is known to be no state, or too large, before its value is read.
+// sift removes keys that are not state or too large, before their values are read.
 func (r *run) sift(found []described) ([]described, error) {
 	left := found[:0]
 	for _, d := range found {
@@ -169,7 +174,7 @@ func (r *run) sift(found []described) ([]described, error) {
 		case d.kind != typeHash && d.kind != typeJSON:
 			err = r.skip(d.key.stored, NoState, "it is a "+d.kind)
 		case d.kind == typeHash && d.size > r.MaxValue:
-			err = r.skip(d.key.stored, TooLarge, fmt.Sprintf("%d bytes; no store takes more than %d", d.size, r.MaxValue))
+			err = r.skip(d.key.stored, TooLarge, fmt.Sprintf("%d bytes; the limit is %d", d.size, r.MaxValue))
 		default:
 			left = append(left, d)
 		}
@@ -180,7 +185,7 @@ func (r *run) sift(found []described) ([]described, error) {
 	return left, nil
 }
 
-// portion is how many of the keys fit one write: at least one.
+// portion returns how many of the keys fit into one write. It is at least one.
 func (r *run) portion(found []described) int {
 	var bytes int64
 	for n, d := range found {
@@ -191,7 +196,7 @@ func (r *run) portion(found []described) int {
 	return len(found)
 }
 
-// copy reads values and writes them.
+// copy reads the values of keys and writes them.
 func (r *run) copy(ctx context.Context, conn *Conn, keys []described) error {
 	read := time.Now()
 	values, err := conn.values(keys)
@@ -213,15 +218,15 @@ func (r *run) copy(ctx context.Context, conn *Conn, keys []described) error {
 	return b.write(ctx)
 }
 
-// batch is what one portion of keys became.
+// batch is the items of one write.
 type batch struct {
 	*run
 	items  []Item
-	stored map[string]string // the key of Redis by that of the application
+	stored map[string]string // the key in Redis by the key of the application
 	read   time.Time
 }
 
-// take judges a value.
+// take adds a value to the batch, or skips it with a reason.
 func (b *batch) take(d described, v value) error {
 	switch {
 	case v.err != nil:
@@ -233,7 +238,7 @@ func (b *batch) take(d described, v value) error {
 	case json.Valid(v.data):
 		b.add(d, Item{Value: v.data})
 	case encrypted(v.data):
-		return b.skip(d.key.stored, Encrypted, "only the runtime that encrypted it can read it")
+		return b.skip(d.key.stored, Encrypted, "Dapr encrypted it and only Dapr can read it")
 	default:
 		b.add(d, Item{Value: v.data, Binary: true})
 	}
@@ -242,14 +247,14 @@ func (b *batch) take(d described, v value) error {
 
 func (b *batch) add(d described, i Item) {
 	i.Key = d.key.own
-	if d.ttl > 0 { // rounded up: nothing ends early
+	if d.ttl > 0 { // rounded up, so that nothing expires early
 		i.TTL = (d.ttl + time.Second - 1).Truncate(time.Second)
 	}
 	b.items = append(b.items, i)
 	b.stored[i.Key] = d.key.stored
 }
 
-// pretend counts what write would do.
+// pretend counts what write would copy, for a dry run.
 func (b *batch) pretend(ctx context.Context) error {
 	if !b.Overwrite {
 		if err := b.leaveOut(ctx); err != nil {
@@ -260,8 +265,9 @@ func (b *batch) pretend(ctx context.Context) error {
 	return nil
 }
 
-// write saves the items together; if that is refused because of one of them, without those
-// that are there already, and then each for itself.
+// write saves the items in one request. If the store refuses it because of a conflict, write
+// removes the items that the store already has and tries again. If a request is still refused
+// because of one item, write writes each item separately.
 func (b *batch) write(ctx context.Context) error {
 	err := b.try(ctx, b.items)
 	if fault.Is(err, fault.Conflict) && len(b.items) > 1 {
@@ -281,10 +287,12 @@ func (b *batch) write(ctx context.Context) error {
 	return nil
 }
 
-// single reports whether an error is about one item rather than about the node.
+// single reports whether an error concerns one item rather than the node.
 func single(err error) bool { return fault.Is(err, fault.Conflict) || fault.Is(err, fault.Invalid) }
 
-// one writes one item; known is what became of it if it was tried alone already.
+// one writes one item, and records the item as skipped if the store or the node refuses it. known
+// is the error of the batch. If the batch has only this item, known is the result and the item is
+// not written again.
 func (b *batch) one(ctx context.Context, item []Item, known error) error {
 	err := known
 	if len(b.items) > 1 {
@@ -299,7 +307,7 @@ func (b *batch) one(ctx context.Context, item []Item, known error) error {
 	return err
 }
 
-// leaveOut drops the items that the store has.
+// leaveOut removes the items that the store already has.
 func (b *batch) leaveOut(ctx context.Context) error {
 	keys := make([]string, len(b.items))
 	for i := range b.items {
@@ -334,9 +342,9 @@ func (b *batch) try(ctx context.Context, items []Item) error {
 	return err
 }
 
-// again repeats what failed because of the node, for as long as Pause has patience: a
-// leader may be being elected. A write that was done all the same conflicts with itself
-// then, and counts as there already.
+// again calls do, and calls it again while its error concerns the node and not an item, for example
+// during an election. It stops when Pause returns false. A failed write may have been applied; then
+// its retry conflicts, and the key counts as existing.
 func (b *batch) again(ctx context.Context, do func() error) error {
 	for attempt := 1; ; attempt++ {
 		err := do()

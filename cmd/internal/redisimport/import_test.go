@@ -21,8 +21,8 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
-	"github.com/gomodule/redigo/redis"
 	"github.com/google/go-cmp/cmp"
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
 	"github.com/quorate/quorate/cmd/internal/redisimport"
@@ -34,8 +34,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const timeout = time.Minute
 
-// onEveryServer runs a test on a Redis in this process and, where QUORATE_REDIS_SERVER
-// names the program, on a real one. do fills the server.
+// onEveryServer runs a test with a Redis in this process and, if QUORATE_REDIS_SERVER is set, also
+// with that redis-server. do sends commands that fill the server.
 func onEveryServer(t *testing.T, test func(t *testing.T, address string, do func(command string, args ...any))) {
 	t.Run("in this process", func(t *testing.T) {
 		address := miniredis.RunT(t).Addr()
@@ -47,12 +47,15 @@ func onEveryServer(t *testing.T, test func(t *testing.T, address string, do func
 	})
 }
 
-// realRedis starts the program that QUORATE_REDIS_SERVER names.
+// realRedis starts the program in QUORATE_REDIS_SERVER, or the redis-server on the PATH.
 func realRedis(t *testing.T) string {
 	t.Helper()
 	program := os.Getenv("QUORATE_REDIS_SERVER")
 	if program == "" {
-		t.Skip("QUORATE_REDIS_SERVER names no redis-server")
+		var err error
+		if program, err = exec.LookPath("redis-server"); err != nil {
+			t.Skip("redis-server is not installed, and QUORATE_REDIS_SERVER is not set")
+		}
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -72,7 +75,7 @@ func realRedis(t *testing.T) string {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(timeout); ; <-tick.C {
-		if conn, err := redis.Dial("tcp", address); err == nil {
+		if conn, err := net.Dial("tcp", address); err == nil {
 			_ = conn.Close()
 			return address
 		}
@@ -84,14 +87,11 @@ func realRedis(t *testing.T) string {
 
 func dial(t *testing.T, address string) func(string, ...any) {
 	t.Helper()
-	c, err := redis.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := redis.NewClient(&redis.Options{Addr: address, Protocol: 2})
 	t.Cleanup(func() { _ = c.Close() })
 	return func(command string, args ...any) {
 		t.Helper()
-		if _, err := c.Do(command, args...); err != nil {
+		if err := c.Do(t.Context(), append([]any{command}, args...)...).Err(); err != nil {
 			t.Fatalf("%s %v: %v", command, args, err)
 		}
 	}
@@ -101,7 +101,7 @@ func dial(t *testing.T, address string) func(string, ...any) {
 type store struct {
 	mu     sync.Mutex
 	items  map[string]redisimport.Item
-	bad    string // key that it refuses
+	bad    string // a key that it refuses
 	before func() error
 	writes int
 }
@@ -157,7 +157,7 @@ func (s *store) values() map[string]string {
 	return out
 }
 
-// to is an import of the application shop with small batches.
+// to returns an import of the application shop with small batches.
 func to(address string, target redisimport.Target) redisimport.Import {
 	return redisimport.Import{
 		Server: redisimport.Server{Address: address, Timeout: timeout},
@@ -167,7 +167,7 @@ func to(address string, target redisimport.Target) redisimport.Import {
 	}
 }
 
-// reasons counts what was skipped.
+// reasons returns the number of skipped keys by reason.
 func reasons(r redisimport.Report) map[redisimport.Reason]int64 {
 	out := map[redisimport.Reason]int64{}
 	for _, c := range r.Skipped {
@@ -185,7 +185,7 @@ func run(t *testing.T, i redisimport.Import) redisimport.Report {
 	return r
 }
 
-func TestEveryKeyIsCopiedOrAccountedFor(t *testing.T) {
+func TestImport_CopiesOrReportsEveryKey(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, address string, do func(string, ...any)) {
 		do("HSET", "shop||a", "data", `{"n": 1.10}`, "version", 3)
 		do("HSET", "shop||b/c d", "data", `"<é>"`, "version", 1, "first-write", 0)
@@ -208,18 +208,21 @@ func TestEveryKeyIsCopiedOrAccountedFor(t *testing.T) {
 		i := to(address, target)
 		i.Skipped = &ledger
 		r := run(t, i)
-		want := map[string]string{"a": `{"n": 1.10}`, "b/c d": `"<é>"`, "none": "null", "raw": "\x00\xff raw", "ttl": "1"}
+		want := map[string]string{"a": `{"n": 1.10}`, "b/c d": `"<é>"`, "none": "null", "raw": "\x00\xff raw",
+			"ttl": "1"}
 		if diff := cmp.Diff(want, target.values()); diff != "" {
 			t.Errorf("copied: %s", diff)
 		}
 		left := target.items["ttl"].TTL
-		if left <= time.Hour-timeout || left > time.Hour+time.Second || left%time.Second != 0 || target.items["a"].TTL != 0 {
+		if left <= time.Hour-timeout || left > time.Hour+time.Second || left%time.Second != 0 ||
+			target.items["a"].TTL != 0 {
 			t.Errorf("%v is left to live", left)
 		}
 		if !target.items["raw"].Binary || target.items["a"].Binary {
-			t.Error("bytes and JSON are mixed up")
+			t.Error("binary data and JSON are mixed up")
 		}
-		if diff := cmp.Diff(map[redisimport.Reason]int64{redisimport.TooLarge: 1, redisimport.Encrypted: 1, redisimport.NoState: 3, redisimport.ActorState: 1,
+		if diff := cmp.Diff(map[redisimport.Reason]int64{redisimport.TooLarge: 1, redisimport.Encrypted: 1,
+			redisimport.NoState: 3, redisimport.ActorState: 1,
 			redisimport.OtherPrefix: 3, redisimport.NoPrefix: 1}, reasons(r)); diff != "" {
 			t.Errorf("skipped: %s", diff)
 		}
@@ -229,7 +232,8 @@ func TestEveryKeyIsCopiedOrAccountedFor(t *testing.T) {
 		if r.Seen != 15 || r.Estimate != 15 || r.Copied != 5 || r.Expiring != 1 || r.Binary != 1 || r.Lost() != 2 {
 			t.Errorf("%+v", r)
 		}
-		for _, name := range []string{"shop||huge", "shop||text", "shop||list", "shop||cart||7||items", "orders||a", "session"} {
+		for _, name := range []string{"shop||huge", "shop||text", "shop||list", "shop||cart||7||items", "orders||a",
+			"session"} {
 			if !strings.Contains(ledger.String(), `{"key":"`+name+`"`) {
 				t.Errorf("%s is not named in\n%s", name, &ledger)
 			}
@@ -237,7 +241,7 @@ func TestEveryKeyIsCopiedOrAccountedFor(t *testing.T) {
 	})
 }
 
-func TestASecondRunCopiesTheRestAndLeavesNewerDataAlone(t *testing.T) {
+func TestImport_SecondRunKeepsNewerData(t *testing.T) {
 	onEveryServer(t, func(t *testing.T, address string, do func(string, ...any)) {
 		want := map[string]string{}
 		for n := range 250 {
@@ -267,18 +271,19 @@ func TestASecondRunCopiesTheRestAndLeavesNewerDataAlone(t *testing.T) {
 		over := to(address, target)
 		over.Overwrite = true
 		if run(t, over); target.values()["k7"] != "7" {
-			t.Error("--overwrite replaces nothing")
+			t.Error("Overwrite replaces nothing")
 		}
 	})
 }
 
-func TestDocumentsOfTheModuleForJSONAreRead(t *testing.T) {
+func TestImport_ReadsRedisJSONDocuments(t *testing.T) {
 	m := miniredis.RunT(t)
 	documents := map[string]string{
-		"shop||doc": `{"data":{"b":1, "a":12345678901234567890},"version":4}`, "shop||foreign": `{"x":1}`, "shop||list": `[1]`,
+		"shop||doc": `{"data":{"b":1, "a":12345678901234567890},"version":4}`, "shop||foreign": `{"x":1}`,
+		"shop||list": `[1]`,
 	}
 	for k := range documents {
-		m.HSet(k, "x", "y") // for SCAN
+		m.HSet(k, "x", "y") // so that SCAN finds it
 	}
 	m.Server().SetPreHook(func(p *server.Peer, command string, args ...string) bool {
 		switch strings.ToUpper(command) {
@@ -298,12 +303,13 @@ func TestDocumentsOfTheModuleForJSONAreRead(t *testing.T) {
 	if diff := cmp.Diff(map[string]string{"doc": `{"b":1, "a":12345678901234567890}`}, target.values()); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff(map[redisimport.Reason]int64{redisimport.NoState: 1, redisimport.Refused: 1}, reasons(r)); diff != "" {
+	if diff := cmp.Diff(map[redisimport.Reason]int64{redisimport.NoState: 1, redisimport.Refused: 1},
+		reasons(r)); diff != "" {
 		t.Error(diff)
 	}
 }
 
-func TestOneRefusedValueIsNamedAndTheRestIsCopied(t *testing.T) {
+func TestImport_ReportsARefusedValueAndCopiesTheRest(t *testing.T) {
 	m := miniredis.RunT(t)
 	for n := range 20 {
 		m.HSet(fmt.Sprint("shop||k", n), "data", "1")
@@ -315,13 +321,14 @@ func TestOneRefusedValueIsNamedAndTheRestIsCopied(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	i := slices.IndexFunc(r.Skipped, func(c redisimport.Count) bool { return c.Lost })
-	want := redisimport.Skipped{Key: "shop||k5", Reason: redisimport.Refused, Detail: "key k5 has 5000000 bytes; the limit is 4194304"}
+	want := redisimport.Skipped{Key: "shop||k5", Reason: redisimport.Refused,
+		Detail: "key k5 has 5000000 bytes; the limit is 4194304"}
 	if diff := cmp.Diff([]redisimport.Skipped{want}, r.Skipped[i].Examples); diff != "" {
 		t.Error(diff)
 	}
 }
 
-func TestAWriteIsRepeatedWhileTheNodeCannot(t *testing.T) {
+func TestImport_RetriesWritesWhileTheNodeIsUnavailable(t *testing.T) {
 	m := miniredis.RunT(t)
 	m.HSet("shop||a", "data", "1")
 	target := newStore()
@@ -344,7 +351,7 @@ func TestAWriteIsRepeatedWhileTheNodeCannot(t *testing.T) {
 	}
 }
 
-func TestAnImportGoesOnAfterRedisWasLost(t *testing.T) {
+func TestImport_ContinuesAfterRedisReturns(t *testing.T) {
 	m := miniredis.RunT(t)
 	for n := range 100 {
 		m.HSet(fmt.Sprint("shop||k", n), "data", "1")
@@ -357,9 +364,10 @@ func TestAnImportGoesOnAfterRedisWasLost(t *testing.T) {
 		return nil
 	}
 	i := to(m.Addr(), target)
-	i.Workers = 1 // connected before Redis goes
+	i.Workers = 1 // connected before Redis stops
 	r, err := i.Run(t.Context())
-	if !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.Text(err), "goes on where it was") || r.Complete || r.Copied == 0 {
+	if !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.Text(err), "continues where it stopped") ||
+		r.Complete || r.Copied == 0 {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	if err := m.Restart(); err != nil {
@@ -370,7 +378,7 @@ func TestAnImportGoesOnAfterRedisWasLost(t *testing.T) {
 	}
 }
 
-func TestAnImportEndsWithItsContext(t *testing.T) {
+func TestImport_EndsWithItsContext(t *testing.T) {
 	m := miniredis.RunT(t)
 	m.HSet("shop||a", "data", "1")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -384,7 +392,7 @@ func TestAnImportEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestServersThatCannotBeReadAreNamedWithTheMend(t *testing.T) {
+func TestImport_ReportsUnreadableServersWithAHint(t *testing.T) {
 	web := httptest.NewServer(http.NotFoundHandler())
 	defer web.Close()
 	locked := miniredis.RunT(t)
@@ -393,19 +401,21 @@ func TestServersThatCannotBeReadAreNamedWithTheMend(t *testing.T) {
 	user.RequireUserAuth("reader", "right")
 	open := miniredis.RunT(t)
 	gone := miniredis.RunT(t)
-	nobody := gone.Addr()
+	unused := gone.Addr()
 	gone.Close()
 	for name, c := range map[string]struct {
 		server redisimport.Server
 		code   fault.Code
 		text   string
 	}{
-		"no password":            {redisimport.Server{Address: locked.Addr()}, fault.Denied, "REDIS_PASSWORD"},
-		"wrong password":         {redisimport.Server{Address: locked.Addr(), Password: "wrong"}, fault.Denied, "--redis-password-file"},
-		"wrong user":             {redisimport.Server{Address: user.Addr(), Username: "writer", Password: "right"}, fault.Denied, "--redis-username"},
-		"a needless password":    {redisimport.Server{Address: open.Addr(), Password: "x"}, fault.Denied, "--redis-password-file"},
-		"nobody listens":         {redisimport.Server{Address: nobody}, fault.Unavailable, "--redis-address"},
-		"a web server":           {redisimport.Server{Address: strings.TrimPrefix(web.URL, "http://")}, fault.Invalid, "is no Redis"},
+		"no password": {redisimport.Server{Address: locked.Addr()}, fault.Denied, "REDIS_PASSWORD"},
+		"wrong password": {redisimport.Server{Address: locked.Addr(), Password: "wrong"}, fault.Denied,
+			"--redis-password-file"},
+		"wrong user": {redisimport.Server{Address: user.Addr(), Username: "writer", Password: "right"},
+			fault.Denied, "--redis-username"},
+		"no server": {redisimport.Server{Address: unused}, fault.Unavailable, "--redis-address"},
+		"a web server": {redisimport.Server{Address: strings.TrimPrefix(web.URL, "http://")}, fault.Invalid,
+			"is not Redis"},
 		"a database that is not": {redisimport.Server{Address: open.Addr(), DB: 99999}, fault.Internal, "DB index"},
 	} {
 		c.server.Timeout = timeout
@@ -413,20 +423,22 @@ func TestServersThatCannotBeReadAreNamedWithTheMend(t *testing.T) {
 		i.Server = c.server
 		_, err := i.Run(t.Context())
 		if name == "a database that is not" && err == nil {
-			continue // the one in this process has as many as one likes
+			continue // the one in this process has no limit of databases
 		}
-		if !fault.Is(err, c.code) || !strings.Contains(fault.Text(err), c.text) || strings.Contains(fault.Text(err), "right") {
+		if !fault.Is(err, c.code) || !strings.Contains(fault.Text(err), c.text) ||
+			strings.Contains(fault.Text(err), "right") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, s := range []redisimport.Server{{Address: locked.Addr(), Password: "right"}, {Address: user.Addr(), Username: "reader", Password: "right", DB: 2}} {
+	for _, s := range []redisimport.Server{{Address: locked.Addr(), Password: "right"},
+		{Address: user.Addr(), Username: "reader", Password: "right", DB: 2}} {
 		i := to("", newStore())
 		s.Timeout, i.Server = timeout, s
 		run(t, i)
 	}
 }
 
-func TestKeysAreFoundByThePrefixOfTheOldComponent(t *testing.T) {
+func TestKeys_MatchThePrefixOfTheRedisComponent(t *testing.T) {
 	m := miniredis.RunT(t)
 	for _, k := range []string{"shop||a", "prod.shop||b", "redisstore||c", "mine||d", "e", "cart"} {
 		m.HSet(k, "data", "1")
@@ -459,8 +471,8 @@ func FuzzDocument(f *testing.F) {
 	})
 }
 
-func TestRedisIsReadOverTLSOnlyWhenItsCertificateIsTrusted(t *testing.T) {
-	web := httptest.NewTLSServer(nil) // has a certificate for 127.0.0.1
+func TestImport_TLSNeedsATrustedCertificate(t *testing.T) {
+	web := httptest.NewTLSServer(nil) // its certificate is for 127.0.0.1
 	defer web.Close()
 	m, err := miniredis.RunTLS(web.TLS)
 	if err != nil {
@@ -473,17 +485,18 @@ func TestRedisIsReadOverTLSOnlyWhenItsCertificateIsTrusted(t *testing.T) {
 	for name, c := range map[string]struct {
 		address string
 		tls     *tls.Config
-		text    string // empty = it works
+		text    string // empty = no error
 	}{
 		"trusted":        {m.Addr(), trusted, ""},
 		"unknown":        {m.Addr(), &tls.Config{MinVersion: tls.VersionTLS12}, "--redis-ca-file"},
-		"TLS to a plain": {miniredis.RunT(t).Addr(), trusted, "leave --redis-tls away"},
+		"TLS to a plain": {miniredis.RunT(t).Addr(), trusted, "omit --redis-tls"},
 		"plain to a TLS": {m.Addr(), nil, "--redis-tls"},
 	} {
 		i := to(c.address, newStore())
 		i.Server.TLS = c.tls
 		r, err := i.Run(t.Context())
-		if c.text == "" && (err != nil || r.Copied != 1) || c.text != "" && (err == nil || !strings.Contains(fault.Text(err), c.text)) {
+		if c.text == "" && (err != nil || r.Copied != 1) || c.text != "" &&
+			(err == nil || !strings.Contains(fault.Text(err), c.text)) {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
 	}

@@ -10,23 +10,24 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// key is a key of Redis, and the key of the application in it.
+// key is a key in Redis, with the key of the application that it contains.
 type key struct{ stored, own string }
 
-// Keys says which keys of Redis belong to the application.
+// Keys determines which keys of Redis belong to the application.
 type Keys struct {
-	Prefix state.KeyPrefix // as the component of the old runtime had it
-	Owner  state.Owner     // as the old runtime knew the application
+	Prefix state.KeyPrefix // keyPrefix of the Dapr component
+	Owner  state.Owner     // the application, as Dapr identified it
 }
 
-// sort tells whether a stored key is state of the application, and if not, why not.
+// sort reports whether a stored key is state of the application, and if not, the reason.
 func (k Keys) sort(stored string) (own string, why Reason) {
 	if own, ok := k.Prefix.Original(k.Owner, stored); ok {
 		return own, ""
 	}
 	prefix := k.Prefix.Prefix(k.Owner)
 	switch rest, mine := strings.CutPrefix(stored, prefix); {
-	case mine && prefix != "" && strings.Count(rest, state.Separator) == 2, prefix == "" && strings.HasPrefix(stored, k.Owner.App+state.Separator) && strings.Count(stored, state.Separator) == 3:
+	case mine && prefix != "" && strings.Count(rest, state.Separator) == 2, prefix == "" &&
+		strings.HasPrefix(stored, k.Owner.App+state.Separator) && strings.Count(stored, state.Separator) == 3:
 		return "", ActorState
 	case strings.Contains(stored, state.Separator):
 		return "", OtherPrefix
@@ -35,18 +36,18 @@ func (k Keys) sort(stored string) (own string, why Reason) {
 	}
 }
 
-// foreignPrefix is what stands before the first separator of a key.
+// foreignPrefix returns the part of a key before its first separator.
 func foreignPrefix(stored string) string {
 	prefix, _, _ := strings.Cut(stored, state.Separator)
 	return prefix
 }
 
-// documentData takes the value out of a document: {"data": value, "version": number}.
-// Data is nil if the document has none, which is no state then.
+// documentData returns the value in a JSON document of the form {"data": value, "version": number}.
+// It returns nil if the document lacks one of these fields. Such a document is not state.
 func documentData(text []byte) ([]byte, error) {
 	var d map[string]json.RawMessage
 	if err := json.Unmarshal(text, &d); err != nil {
-		return nil, fault.New(fault.Invalid, op, "the document is no JSON object")
+		return nil, fault.New(fault.Invalid, op, "the document is not a JSON object")
 	}
 	if d[fieldVersion] == nil {
 		return nil, nil
@@ -54,8 +55,8 @@ func documentData(text []byte) ([]byte, error) {
 	return d[fieldData], nil
 }
 
-// encrypted reports whether a value looks like one that the old runtime encrypted: base64,
-// the separator, the name of the key. Nobody but that runtime can read it.
+// encrypted reports whether a value was probably encrypted by Dapr: it is base64, a separator, and
+// the name of a key. Only Dapr can decrypt such a value.
 func encrypted(value []byte) bool {
 	text, name, ok := bytes.Cut(value, []byte(state.Separator))
 	if !ok || len(name) == 0 || bytes.ContainsAny(name, " \"{}[]|") {

@@ -7,44 +7,44 @@ import (
 	"sync"
 )
 
-// Reason says why a key was not copied. The set is closed.
+// Reason is why a key was not copied. The set is closed.
 type Reason string
 
-// The reasons. The first ones are as it should be; Refused and those after it mean that
-// state is missing.
+// The reasons why a key is not copied. With Refused, TooLarge and Encrypted, state of the
+// application is missing in the store. The other reasons are normal.
 const (
-	Exists      Reason = "exists"       // the store has the key already
-	Expired     Reason = "expired"      // it expired or was deleted meanwhile
-	OtherPrefix Reason = "other prefix" // of another application, or of the old runtime itself
-	NoPrefix    Reason = "no prefix"    // not written by the old runtime with this keyPrefix
+	Exists      Reason = "exists"       // the store already has the key
+	Expired     Reason = "expired"      // it expired or was deleted during the import
+	OtherPrefix Reason = "other prefix" // of another application, or of Dapr itself
+	NoPrefix    Reason = "no prefix"    // not written by Dapr with this keyPrefix
 	ActorState  Reason = "actor state"  // of the application's actors
-	NoState     Reason = "no state"     // of another type, or without the field data
-	Refused     Reason = "refused"      // the node, or Redis, refused this one key
-	TooLarge    Reason = "too large"    // for any store
-	Encrypted   Reason = "encrypted"    // by the old runtime
+	NoState     Reason = "no state"     // another type, or no field data
+	Refused     Reason = "refused"      // the node or Redis refused this key
+	TooLarge    Reason = "too large"    // larger than any store accepts
+	Encrypted   Reason = "encrypted"    // by Dapr
 )
 
 // Lost reports whether the reason means that state of the application is missing.
 func (r Reason) Lost() bool { return r == Refused || r == TooLarge || r == Encrypted }
 
-// Reasons lists all of them.
+// Reasons returns all reasons.
 func Reasons() []Reason {
 	return []Reason{Exists, Expired, OtherPrefix, NoPrefix, ActorState, NoState, Refused, TooLarge, Encrypted}
 }
 
 const (
-	maxExamples = 10  // keys that are named for a reason
-	maxPrefixes = 100 // foreign prefixes that are counted each
+	maxExamples = 10  // keys listed per reason
+	maxPrefixes = 100 // foreign prefixes that are counted separately
 )
 
 // Skipped is a key that was not copied.
 type Skipped struct {
-	Key    string `json:"key"` // as Redis has it
+	Key    string `json:"key"` // the key in Redis
 	Reason Reason `json:"reason"`
 	Detail string `json:"detail,omitempty"`
 }
 
-// Count is how many keys were not copied for one reason.
+// Count is the number of keys that were not copied for one reason.
 type Count struct {
 	Reason   Reason    `json:"reason"`
 	Keys     int64     `json:"keys"`
@@ -52,21 +52,21 @@ type Count struct {
 	Examples []Skipped `json:"examples"` // the first few
 }
 
-// Report is the account of an import, so far or in the end.
+// Report is the result of an import, intermediate or final.
 type Report struct {
-	Estimate int64            `json:"estimate"` // keys of the database when the import began
-	Seen     int64            `json:"seen"`     // keys looked at; Redis may show one several times
+	Estimate int64            `json:"estimate"` // keys in the database when the import began
+	Seen     int64            `json:"seen"`     // keys read; Redis may return one several times
 	Copied   int64            `json:"copied"`
-	Expiring int64            `json:"expiring"` // of those copied
+	Expiring int64            `json:"expiring"` // of the copied keys
 	Binary   int64            `json:"binary"`   // of those copied: bytes, not JSON
-	Bytes    int64            `json:"bytes"`    // of the values copied
+	Bytes    int64            `json:"bytes"`    // of the copied values
 	Skipped  []Count          `json:"skipped"`  // in the order of Reasons
-	Prefixes map[string]int64 `json:"prefixes"` // keys by foreign prefix; "" = further ones
-	DryRun   bool             `json:"dryRun"`   // nothing was written: Copied is what would be
-	Complete bool             `json:"complete"` // every key of the database was looked at
+	Prefixes map[string]int64 `json:"prefixes"` // keys by foreign prefix; "" = all others
+	DryRun   bool             `json:"dryRun"`   // nothing was written: Copied is what would be copied
+	Complete bool             `json:"complete"` // every key of the database was read
 }
 
-// Lost is the number of keys with state that is missing in the store.
+// Lost returns the number of keys with state that the store does not have.
 func (r Report) Lost() (n int64) {
 	for _, c := range r.Skipped {
 		if c.Lost {
@@ -76,7 +76,7 @@ func (r Report) Lost() (n int64) {
 	return n
 }
 
-// tally keeps the account. Safe for concurrent use.
+// tally counts the results. It is safe for concurrent use.
 type tally struct {
 	mu       sync.Mutex
 	report   Report
@@ -85,7 +85,8 @@ type tally struct {
 }
 
 func newTally(estimate int64, dry bool) *tally {
-	return &tally{report: Report{Estimate: estimate, DryRun: dry}, counts: map[Reason]*Count{}, prefixes: map[string]int64{}}
+	return &tally{report: Report{Estimate: estimate, DryRun: dry}, counts: map[Reason]*Count{},
+		prefixes: map[string]int64{}}
 }
 
 func (t *tally) seen(n int) {
@@ -130,7 +131,7 @@ func (t *tally) skip(s Skipped) {
 	}
 }
 
-// now is the account so far; it belongs to the caller.
+// now returns a copy of the report so far.
 func (t *tally) now() Report {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -149,7 +150,7 @@ func (t *tally) now() Report {
 	return r
 }
 
-// ledger writes every key that was not copied, one JSON object to a line.
+// ledger writes every key that was not copied, one JSON object per line.
 type ledger struct {
 	mu  sync.Mutex
 	w   io.Writer
@@ -164,7 +165,7 @@ func (l *ledger) add(s Skipped) error {
 	}
 	line, err := json.Marshal(s)
 	if err == nil {
-		_, err = l.w.Write(append(line, '\n')) // a buffered writer of the caller's: the lock is short
+		_, err = l.w.Write(append(line, '\n')) // the caller's writer is buffered, so the lock is held briefly
 	}
 	l.err = err
 	return err

@@ -2,9 +2,9 @@ package settings
 
 import "strings"
 
-// meaningless lists flags of the existing runtime that start parts this program does not
-// have: placement, scheduler, certificate and control planes, an internal gRPC port,
-// profiling and a public port. Scripts written for it go on working.
+// meaningless returns the Dapr flags for things that Quorate does not have: the placement,
+// scheduler, sentry and operator services, an internal gRPC port and profiling. They are accepted
+// and ignored, so that scripts for Dapr keep working.
 func meaningless() []string {
 	return []string{
 		"actors-service",
@@ -13,14 +13,11 @@ func meaningless() []string {
 		"control-plane-trust-domain",
 		"dapr-internal-grpc-listen-address",
 		"dapr-internal-grpc-port",
-		"dapr-public-listen-address",
-		"dapr-public-port",
 		"enable-profiling",
 		"internal-grpc-port",
 		"mode",
 		"placement-host-address",
 		"profile-port",
-		"public-port",
 		"reminders-service",
 		"scheduler-host-address",
 		"sentry-address",
@@ -28,8 +25,8 @@ func meaningless() []string {
 	}
 }
 
-// noOptValue is what a meaningless flag means without a value; only switches can be
-// without one.
+// noOptValue returns the value of an ignored Dapr flag that is given without a value: "true" for a
+// switch. For other flags it returns "", which makes pflag require a value.
 func noOptValue(name string) string {
 	if strings.HasPrefix(name, "enable-") {
 		return "true"
@@ -37,7 +34,7 @@ func noOptValue(name string) string {
 	return ""
 }
 
-// ignoring is the value of a meaningless flag: it only remembers that it was given.
+// ignoring returns the value of an ignored Dapr flag. Setting it only appends name to given.
 func ignoring(given *[]string, name string) *value {
 	return &value{kind: "ignored",
 		set: func(string) error { *given = append(*given, name); return nil },
@@ -45,8 +42,8 @@ func ignoring(given *[]string, name string) *value {
 	}
 }
 
-// DoubleDash rewrites single-dash long flags, as in -app-id x, which existing scripts
-// use. known tells whether a name is a long flag. What follows a lone -- stays as it is.
+// DoubleDash rewrites long flags with a single dash, such as -app-id x, which Dapr scripts use.
+// known reports whether a name is a long flag. Arguments after "--" are not changed.
 func DoubleDash(args []string, known func(name string) bool) []string {
 	out := make([]string, 0, len(args))
 	for i, a := range args {

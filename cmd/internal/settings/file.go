@@ -9,19 +9,21 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/internal/nearest"
+	"github.com/quorate/quorate/internal/suggest"
 	"github.com/quorate/quorate/node"
 )
 
-// appsKey holds a list of applications; it has no flag.
+// appsKey is the key of the list of applications, which has no flag.
 const appsKey = "apps"
 
-// readFile applies the settings file to what neither a flag nor the environment said. All
-// of the file is checked, also what is overridden: it is set on a copy first.
+// readFile reads the settings file and applies it to the settings that neither a flag nor the
+// environment has set. It applies all of the file to a copy first. So values that a flag or the
+// environment overrides are checked, too.
 func (s *Set) readFile(in Input) []error {
 	text, err := in.ReadFile(s.files.settings)
 	if err != nil {
-		return []error{&fault.Error{Code: fault.Invalid, Op: "settings.File", Msg: "the settings file cannot be read", Err: err, Key: s.files.settings}}
+		return []error{&fault.Error{Code: fault.Invalid, Op: "settings.File", Msg: "the settings file cannot be read",
+			Err: err, Key: s.files.settings}}
 	}
 	r, scratch := fileReader{name: s.files.settings}, New()
 	if root := r.parse(text); root != nil {
@@ -37,14 +39,14 @@ func (s *Set) readFile(in Input) []error {
 		if from := scratch.settings[i]; from.source.Kind == "file" && st.source.Kind == "default" {
 			st.source = from.source
 			for _, text := range from.texts {
-				_ = st.value.set(text) // it was accepted on the copy
+				_ = st.value.set(text) // the copy accepted it
 			}
 		}
 	}
 	return r.errs
 }
 
-// fileReader walks one settings file and collects what is wrong with it.
+// fileReader reads one settings file and collects its problems.
 type fileReader struct {
 	name string
 	errs []error
@@ -55,7 +57,7 @@ func (r *fileReader) fail(at *yaml.Node, hint, format string, args ...any) {
 	r.errs = append(r.errs, &fault.Error{Code: fault.Invalid, Op: "settings.File", Msg: msg, Hint: hint, Key: r.name})
 }
 
-// parse returns the one document of a file, or nil where it is empty or unreadable.
+// parse returns the document of a file, or nil if the file is empty or unreadable.
 func (r *fileReader) parse(text []byte) *yaml.Node {
 	var doc, more yaml.Node
 	d := yaml.NewDecoder(bytes.NewReader(text))
@@ -65,25 +67,26 @@ func (r *fileReader) parse(text []byte) *yaml.Node {
 	}
 	if err == nil {
 		if err = d.Decode(&more); err == nil {
-			r.fail(&more, "keep one document", "a settings file has one document, this is a second")
+			r.fail(&more, "keep one document", "a settings file has one document; this is a second one")
 			return nil
 		}
 	}
 	if !errors.Is(err, io.EOF) {
-		r.errs = append(r.errs, &fault.Error{Code: fault.Invalid, Op: "settings.File", Msg: r.name + " is not YAML", Err: err, Key: r.name})
+		r.errs = append(r.errs, &fault.Error{Code: fault.Invalid, Op: "settings.File", Msg: r.name + " is not YAML",
+			Err: err, Key: r.name})
 		return nil
 	}
 	return doc.Content[0]
 }
 
-// mapping calls entry for each key of n. An entry that does not know its key returns the
-// keys there are.
+// mapping calls entry for each key of the YAML mapping n. entry returns nil if it accepts the key.
+// Otherwise it returns the accepted keys, and mapping reports the key as unknown.
 func (r *fileReader) mapping(n *yaml.Node, entry func(key, v *yaml.Node) (known []string)) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
-		return // nothing but comments
+		return // only comments
 	}
 	if n.Kind != yaml.MappingNode {
-		r.fail(n, "write lines as httpPort: 3500", "settings are expected here")
+		r.fail(n, "write lines as httpPort: 3500", "a list of settings is expected here")
 		return
 	}
 	seen := map[string]int{}
@@ -101,14 +104,14 @@ func (r *fileReader) mapping(n *yaml.Node, entry func(key, v *yaml.Node) (known 
 }
 
 func (r *fileReader) unknown(key *yaml.Node, known []string) {
-	hint := "run quorate run --help for the settings there are"
-	if near := nearest.To(key.Value, known); near != "" {
+	hint := "quorate run --help lists the settings"
+	if near := suggest.For(key.Value, known); near != "" {
 		hint = "did you mean " + near + "?"
 	}
 	r.fail(key, hint, "there is no setting %q", key.Value)
 }
 
-// entry sets the setting named by key, or returns the keys there are.
+// entry sets the setting with this key, or returns the known keys.
 func (r *fileReader) entry(settings []*Setting, key, v *yaml.Node, others ...string) (known []string) {
 	known = others
 	for _, st := range settings {
@@ -125,7 +128,7 @@ func (r *fileReader) entry(settings []*Setting, key, v *yaml.Node, others ...str
 	return known
 }
 
-// assign gives one value of the file to a setting.
+// assign sets a setting to a value of the file.
 func (r *fileReader) assign(st *Setting, v *yaml.Node) {
 	if v.Kind == yaml.SequenceNode && st.value.list {
 		for _, e := range v.Content {
@@ -134,7 +137,7 @@ func (r *fileReader) assign(st *Setting, v *yaml.Node) {
 		return
 	}
 	if v.Kind != yaml.ScalarNode || v.Tag == "!!null" {
-		r.fail(v, "give a value, or leave the key out", "%s has no usable value", st.Key)
+		r.fail(v, "give a value, or remove the key", "%s has no usable value", st.Key)
 		return
 	}
 	if err := st.value.set(v.Value); err != nil {
@@ -155,7 +158,7 @@ func (r *fileReader) apps(n *yaml.Node) []node.AppEntry {
 		settings := appTable(&out[i])
 		r.mapping(e, func(key, v *yaml.Node) []string { return r.entry(settings, key, v) })
 		if out[i].ID == "" {
-			r.fail(e, "give the application an id", "an application without an id")
+			r.fail(e, "give the application an id", "an application has no id")
 		}
 	}
 	return out

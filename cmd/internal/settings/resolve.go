@@ -9,22 +9,22 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// Input is the world a configuration is read from.
+// Input is everything that a configuration is read from.
 type Input struct {
-	Flags      *pflag.FlagSet // parsed, and bound by Bind; nil = no flags
+	Flags      *pflag.FlagSet // parsed, and bound with Bind; nil = no flags
 	Getenv     func(name string) string
 	ReadFile   func(name string) ([]byte, error)
 	StateDir   string // base of the default data directory; empty = unknown
-	RuntimeDir string // for sockets
-	Host       string // name of this machine; empty = unknown
-	Version    string // of the program
+	RuntimeDir string // directory for sockets
+	Host       string // host name; empty = unknown
+	Version    string // version of the program
 	Command    []string
 }
 
-// Resolve settles every setting, the flag before the environment, that before the file,
-// and that before the default, and returns the configuration with its defaults filled
-// in, not yet validated. The error joins everything that is wrong, each as a
-// fault.Invalid that names where it stands. Call it once.
+// Resolve determines every setting and returns the configuration with its defaults, without
+// validating it. A flag overrides the environment, the environment overrides the file, and the file
+// overrides the default. If there are problems, it returns them all as one joined error: for each a
+// fault.Invalid that names the source of the value. Resolve may be called only once.
 func (s *Set) Resolve(in Input) (node.Config, error) {
 	var errs []error
 	for _, st := range s.settings {
@@ -44,8 +44,8 @@ func (s *Set) Resolve(in Input) (node.Config, error) {
 	return *c, errors.Join(errs...)
 }
 
-// settle takes the value of a setting from its flag, which has already set it, or from
-// the environment. A variable that is set but empty counts as not set.
+// settle sets the value of a setting from the environment, unless its flag was given. Flags are
+// parsed before. An empty environment variable counts as not set.
 func (s *Setting) settle(in Input) error {
 	if in.Flags != nil && !s.noFlag && in.Flags.Changed(s.Name) {
 		s.source = Source{Kind: "flag", Where: s.Flag()}
@@ -65,18 +65,21 @@ func (s *Setting) settle(in Input) error {
 	return nil
 }
 
-// readTokens adds the tokens of the token file, one per line, to those of the
-// environment. Empty lines and lines that start with # do not count.
+// readTokens adds the tokens in the token file, one per line, to those of the environment. It
+// ignores empty lines and lines that start with #.
 func (s *Set) readTokens(in Input) error {
 	text, err := in.ReadFile(s.files.tokens)
 	if err != nil {
-		return &fault.Error{Code: fault.Invalid, Op: "settings.Tokens", Msg: "the file of --api-token-file cannot be read", Err: err, Key: s.files.tokens}
+		return &fault.Error{Code: fault.Invalid, Op: "settings.Tokens",
+			Msg: "the file of --api-token-file cannot be read", Err: err, Key: s.files.tokens}
 	}
 	tokens := node.ParseTokens(text)
 	s.config.Security.APITokens = append(s.config.Security.APITokens, tokens...)
 	s.config.Security.APITokenFile, s.config.Security.FileTokens = s.files.tokens, len(tokens)
 	if len(tokens) == 0 {
-		return &fault.Error{Code: fault.Invalid, Op: "settings.Tokens", Msg: "the file of --api-token-file holds no token: " + s.files.tokens, Hint: "put one token on each line", Key: s.files.tokens}
+		return &fault.Error{Code: fault.Invalid, Op: "settings.Tokens",
+			Msg: "the file of --api-token-file holds no token: " + s.files.tokens, Hint: "put one token on each line",
+			Key: s.files.tokens}
 	}
 	return nil
 }

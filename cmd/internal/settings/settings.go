@@ -1,10 +1,9 @@
-// Package settings brings flags, environment and a YAML file together into one
-// node.Config, and remembers where each value came from.
+// Package settings reads flags, the environment and a YAML file into a node.Config, and remembers
+// the source of each value.
 //
-// It owns the names of the settings, their precedence (flag, environment, file, default)
-// and their text form. It must never decide whether a configuration makes sense: that is
-// node.Config.Validate. It reads the environment and files only through the functions it
-// is handed, and has no goroutines.
+// It owns the names of the settings, their precedence (flag, environment, file, default) and their
+// text form. The configuration is not validated here, but by node.Config.Validate. The package
+// accesses the environment and files only through functions in its input. It has no goroutines.
 package settings
 
 import (
@@ -16,14 +15,14 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/quorate/quorate/internal/fault"
-	"github.com/quorate/quorate/internal/nearest"
+	"github.com/quorate/quorate/internal/suggest"
 	"github.com/quorate/quorate/node"
 )
 
-// Group is the heading under which settings are listed.
+// Group is the heading of a list of settings.
 type Group string
 
-// The groups, in the order they are listed.
+// The groups, in the order of the help.
 const (
 	Application Group = "Application"
 	API         Group = "API"
@@ -35,28 +34,28 @@ const (
 	Process     Group = "Process"
 )
 
-// Groups lists every Group in order.
+// Groups returns every Group in order.
 func Groups() []Group {
 	return []Group{Application, API, Components, Data, Cluster, Security, Metrics, Process}
 }
 
-// Setting is one thing a person can choose.
+// Setting is one setting of a node.
 type Setting struct {
 	Name    string   // of the flag, without dashes
 	Aliases []string // further names of the flag
-	Env     []string // environment variables; the first that is set and not empty counts
-	Key     string   // in the file; empty = not there
+	Env     []string // environment variables; the first non-empty one is used
+	Key     string   // key in the file; empty = not allowed there
 	Group   Group
 	Usage   string // one phrase
 	Default string // as text; empty = none
 
-	noFlag bool // it is a secret: a command line is public
+	noFlag bool // a secret, which must not be on a command line
 	value  *value
 	source Source
-	texts  []string // accepted from the file, in order
+	texts  []string // values from the file, in order
 }
 
-// Flag returns the flag with its dashes, or nothing for a setting that has none.
+// Flag returns the flag with its dashes, or "" for a setting without a flag.
 func (s *Setting) Flag() string {
 	if s.noFlag {
 		return ""
@@ -64,16 +63,16 @@ func (s *Setting) Flag() string {
 	return "--" + s.Name
 }
 
-// Words are the values a setting can have, where they form a closed set.
+// Words returns the possible values of a setting that accepts only a few words.
 func (s *Setting) Words() []string { return s.value.words }
 
-// Kind names the kind of value, as a word for help: "port", "duration".
+// Kind returns the kind of value, as a word for the help: "port", "duration".
 func (s *Setting) Kind() string { return s.value.kind }
 
-// Value is the value in effect, as text; of a secret only that there is one.
+// Value returns the effective value as text. A secret is redacted.
 func (s *Setting) Value() string { return s.value.get() }
 
-// Source says where the value in effect came from.
+// Source returns where the effective value came from.
 func (s *Setting) Source() Source { return s.source }
 
 // Source is where a value came from.
@@ -85,18 +84,19 @@ type Source struct {
 // String returns the source as one phrase.
 func (s Source) String() string { return strings.TrimSpace(s.Kind + " " + s.Where) }
 
-// files are the files that are read here rather than by the node.
+// files holds the paths of files that this package reads, rather than the node.
 type files struct {
 	settings string
 	tokens   string
 }
 
-// Set is every setting of a node, bound to one configuration. It is for one goroutine.
+// Set is the set of all settings of a node. Each setting writes to one field of the same
+// node.Config. A Set is not safe for concurrent use.
 type Set struct {
 	config   node.Config
 	files    files
 	settings []*Setting
-	ignored  []string // flags given that have no meaning here
+	ignored  []string // meaningless flags that were given
 }
 
 // New returns the settings, all unset.
@@ -110,10 +110,10 @@ func New() *Set {
 	return s
 }
 
-// complete derives what follows from the name of a setting.
+// complete fills in what follows from the name of a setting.
 func (s *Setting) complete() {
 	if !s.noFlag {
-		s.Env = append([]string{"QUORATE_" + strings.ToUpper(strings.ReplaceAll(s.Name, "-", "_"))}, s.Env...)
+		s.Env = append([]string{envPrefix + strings.ToUpper(strings.ReplaceAll(s.Name, "-", "_"))}, s.Env...)
 		s.Key = camel(s.Name)
 	}
 	if s.Name == "config-file" {
@@ -121,7 +121,7 @@ func (s *Setting) complete() {
 	}
 }
 
-// camel turns "http-port" into "httpPort".
+// camel converts "http-port" to "httpPort".
 func camel(name string) string {
 	words := strings.Split(name, "-")
 	for i, w := range words[1:] {
@@ -130,7 +130,7 @@ func camel(name string) string {
 	return strings.Join(words, "")
 }
 
-// All lists the settings by group, in the order they are best read.
+// All returns the settings by group, in the order of the help.
 func (s *Set) All() []*Setting { return s.settings }
 
 // Named returns the setting with the given name, or nil.
@@ -143,8 +143,8 @@ func (s *Set) Named(name string) *Setting {
 	return nil
 }
 
-// Bind adds a flag for each setting to fs, and the flags of the existing runtime that
-// are accepted without a meaning. Aliases work but are hidden.
+// Bind adds a flag for each setting to fs. It also adds the Dapr flags that are accepted and
+// ignored. Aliases of flags work but are not shown in the help.
 func (s *Set) Bind(fs *pflag.FlagSet) {
 	var names []string
 	for _, st := range s.settings {
@@ -157,7 +157,7 @@ func (s *Set) Bind(fs *pflag.FlagSet) {
 	}
 }
 
-// BindOnly adds flags for the named settings alone, for commands that need no others.
+// BindOnly adds flags only for the named settings, for commands that need no others.
 func (s *Set) BindOnly(fs *pflag.FlagSet, names ...string) {
 	aliases := map[string]string{}
 	for _, name := range names {
@@ -182,16 +182,16 @@ func (s *Set) BindOnly(fs *pflag.FlagSet, names ...string) {
 	})
 }
 
-// Warnings are things to tell the person who started the node; at most one line per kind.
+// Warnings returns warnings for the user who started the node, at most one line per kind.
 func (s *Set) Warnings() []string {
 	if len(s.ignored) == 0 {
 		return nil
 	}
 	names := slices.Compact(slices.Sorted(slices.Values(s.ignored)))
-	return []string{"flags without a meaning here are ignored: --" + strings.Join(names, ", --")}
+	return []string{"ignored flags, which have no effect in Quorate: --" + strings.Join(names, ", --")}
 }
 
-// FlagError gives an error of package pflag the words this program uses for every source.
+// FlagError rewords an error of package pflag like errors of other sources.
 func FlagError(fs *pflag.FlagSet, err error) error {
 	var bad *pflag.InvalidValueError
 	if errors.As(err, &bad) {
@@ -202,14 +202,15 @@ func FlagError(fs *pflag.FlagSet, err error) error {
 	if errors.As(err, &unknown) {
 		var names []string
 		fs.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
-		if near := nearest.To(unknown.GetSpecifiedName(), names); near != "" {
+		if near := suggest.For(unknown.GetSpecifiedName(), names); near != "" {
 			e.Hint = "did you mean --" + near + "?"
 		}
 	}
 	return e
 }
 
-// refused is the error for a value that a setting cannot take.
+// refused returns the error for a value that a setting does not accept.
 func refused(name, value string, why error) error {
-	return &fault.Error{Code: fault.Invalid, Op: "settings", Msg: fmt.Sprintf("%s %q is refused", name, value), Hint: why.Error()}
+	return &fault.Error{Code: fault.Invalid, Op: "settings", Msg: fmt.Sprintf("%s %q is refused", name, value),
+		Hint: why.Error()}
 }

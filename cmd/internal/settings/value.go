@@ -13,35 +13,36 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// KindSwitch is the kind of a setting that is on or off.
+// KindSwitch is the kind of a boolean setting.
 const KindSwitch = "bool"
 
-// value is the text form of one field of a configuration. It is a pflag.Value. Its set
-// says in its error what to give instead.
+// value converts one field of a configuration from and to text. It implements pflag.Value. If set
+// refuses a text, its error says which values are accepted.
 type value struct {
 	kind  string
 	set   func(string) error
 	get   func() string
-	list  bool     // set adds to what is there
-	words []string // the closed set; nil = open
+	list  bool     // set appends to the current value
+	words []string // the accepted words; nil = any
 }
 
 func (v *value) Set(s string) error { return v.set(s) }
 func (v *value) String() string {
-	if v == nil || v.get == nil { // pflag asks a zero value to find out what a default looks like
+	if v == nil || v.get == nil { // pflag calls it on a zero value, to learn what a default looks like
 		return ""
 	}
 	return v.get()
 }
 func (v *value) Type() string { return v.kind }
 
-// text is a string; kind is the word for it in help. An empty one is refused: it is most
-// often a variable that was not set, and the default would hide that.
+// text returns the value of a setting that is a string. kind is the placeholder for the value in
+// the help. Setting it to an empty string is an error. An empty string is usually a shell variable
+// that was not set, and the node would silently use the default.
 func text[T ~string](kind string, p *T) *value {
 	return &value{kind: kind,
 		set: func(s string) error {
 			if s == "" {
-				return errors.New("give a value, or leave the setting out")
+				return errors.New("give a value, or omit the setting")
 			}
 			*p = T(s)
 			return nil
@@ -50,7 +51,7 @@ func text[T ~string](kind string, p *T) *value {
 	}
 }
 
-// choice is one word of a closed set.
+// choice is a setting that accepts only a few words.
 func choice[T ~string](p *T, words ...T) *value {
 	names := make([]string, len(words))
 	for i, w := range words {
@@ -68,13 +69,13 @@ func choice[T ~string](p *T, words ...T) *value {
 	}
 }
 
-// list is several words: a comma separates them, and each further flag adds to them.
+// list is a setting of several words, separated by commas. Each further flag adds to them.
 func list(kind string, p *[]string) *value {
 	return &value{kind: kind, list: true,
 		set: func(s string) error {
 			for word := range strings.SplitSeq(s, ",") {
 				if word = strings.TrimSpace(word); word == "" {
-					return errors.New("an element is empty: remove it, or a comma too many")
+					return errors.New("an element is empty: remove it or the extra comma")
 				}
 				*p = append(*p, word)
 			}
@@ -92,13 +93,13 @@ func hosts(p *[]string) *value {
 	return v
 }
 
-// number is a whole number of at least low.
+// number is an integer setting with a minimum.
 func number(kind string, p *int, low int) *value {
 	return &value{kind: kind,
 		set: func(s string) error {
 			n, err := strconv.Atoi(s)
 			if err != nil || n < low {
-				return fmt.Errorf("give a whole number, %d or more", low)
+				return fmt.Errorf("give an integer of at least %d", low)
 			}
 			*p = n
 			return nil
@@ -126,7 +127,20 @@ func port(p *node.Port) *value {
 	}
 }
 
-// flag is a bool. When is the value of *p that the word true stands for.
+// optionalPort is a port that is off unless it is given.
+func optionalPort(p *node.Port) *value {
+	v := port(p)
+	show := v.get
+	v.get = func() string {
+		if !p.Given {
+			return ""
+		}
+		return show()
+	}
+	return v
+}
+
+// flag is a boolean setting. when is the value of *p for true.
 func flag(p *bool, when bool) *value {
 	return &value{kind: KindSwitch,
 		set: func(s string) error {
@@ -141,13 +155,13 @@ func flag(p *bool, when bool) *value {
 	}
 }
 
-// duration is a length of time above zero. A bare number counts units.
+// duration is a positive duration. A bare number counts units.
 func duration(p *time.Duration, unit time.Duration) *value {
 	return &value{kind: "duration",
 		set: func(s string) error {
 			d, err := parseDuration(s, unit)
 			if err != nil || d <= 0 {
-				return errors.New("give a duration above zero, as 10s, 500ms or 1m30s")
+				return errors.New("give a duration above zero, for example 10s, 500ms or 1m30s")
 			}
 			*p = d
 			return nil
@@ -182,9 +196,32 @@ func size(p *int64) *value {
 	}
 }
 
+// bodySize is a size, or the word unlimited, which is -1.
+func bodySize(p *int64) *value {
+	v := size(p)
+	return &value{kind: v.kind,
+		set: func(s string) error {
+			if s == unlimited {
+				*p = -1
+				return nil
+			}
+			return v.set(s)
+		},
+		get: func() string {
+			if *p < 0 {
+				return unlimited
+			}
+			return v.get()
+		},
+	}
+}
+
+const unlimited = "unlimited"
+
 // level is a log level.
 func level(p *slog.Level) *value {
-	names := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+	names := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn,
+		"error": slog.LevelError}
 	return &value{kind: "word", words: []string{"debug", "info", "warn", "error"},
 		set: func(s string) error {
 			l, ok := names[strings.ToLower(s)]
@@ -198,7 +235,8 @@ func level(p *slog.Level) *value {
 	}
 }
 
-// token adds one secret to a list. It is taken whole: a comma may be part of it.
+// token returns a setting that appends one secret to a list each time it is set. It does not split
+// the text at commas, because a secret may contain one.
 func token(p *[]node.Secret) *value {
 	return &value{kind: "secret",
 		set: func(s string) error { *p = append(*p, node.Secret(strings.TrimSpace(s))); return nil },
@@ -211,7 +249,7 @@ func token(p *[]node.Secret) *value {
 	}
 }
 
-// secret is one secret; its text never shows it.
+// secret is one secret. Its text form never shows it.
 func secret(p *node.Secret) *value {
 	return &value{kind: "secret",
 		set: func(s string) error { *p = node.Secret(s); return nil },
@@ -225,12 +263,13 @@ type unit struct {
 	bytes  int64
 }
 
-// units lists the longer suffixes first, so that the right one is taken off.
+// units returns the suffixes, longer ones first, so that the longest match is found.
 func units() []unit {
-	return []unit{{"Ti", 1 << 40}, {"Gi", 1 << 30}, {"Mi", 1 << 20}, {"Ki", 1 << 10}, {"T", 1e12}, {"G", 1e9}, {"M", 1e6}, {"k", 1e3}, {"K", 1e3}, {"", 1}}
+	return []unit{{"Ti", 1 << 40}, {"Gi", 1 << 30}, {"Mi", 1 << 20}, {"Ki", 1 << 10}, {"T", 1e12}, {"G", 1e9},
+		{"M", 1e6}, {"k", 1e3}, {"K", 1e3}, {"", 1}}
 }
 
-// ParseSize reads a number of bytes above zero, as "4Mi", "500k", "4MiB" or "4194304".
+// ParseSize parses a positive number of bytes: "4Mi", "500k", "4MiB" or "4194304".
 func ParseSize(s string) (int64, error) {
 	digits := strings.TrimSuffix(strings.TrimSpace(s), "B")
 	for _, u := range units() {
@@ -243,10 +282,10 @@ func ParseSize(s string) (int64, error) {
 		}
 		break
 	}
-	return 0, errors.New("give a size above zero in bytes, or with a suffix as in 500k, 4Mi, 1Gi")
+	return 0, errors.New("give a size above zero, in bytes or with a suffix, for example 500k, 4Mi, 1Gi")
 }
 
-// FormatSize writes n the way ParseSize reads it, exactly.
+// FormatSize formats n in the form that ParseSize reads, without rounding.
 func FormatSize(n int64) string {
 	for _, u := range units() {
 		if strings.HasSuffix(u.suffix, "i") && n != 0 && n%u.bytes == 0 {

@@ -1,6 +1,6 @@
-// Package bindingstest is the conformance suite of bindings: what every implementation of
-// the contracts in component/bindings must do. It owns the suites and a sink that keeps
-// what it is given. Only tests import it. Its goroutines end with the test.
+// Package bindingstest is the conformance suite of bindings: it tests what every implementation of the contracts in
+// component/bindings must do. It owns the suites and a sink that records the events it gets. Only tests import it.
+// Its goroutines end with the test.
 package bindingstest
 
 import (
@@ -15,21 +15,20 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// limit bounds everything a suite waits for.
+// limit bounds every wait of a suite.
 const limit = 20 * time.Second
 
-// Output is what the suite needs to try an output binding.
+// Output is what the suite needs to test an output binding.
 type Output struct {
 	// Open opens the binding against a system that answers.
 	Open func(t *testing.T) bindings.Binding
-	// Request is one that succeeds.
+	// Request is a request that succeeds.
 	Request bindings.Request
-	// Hang opens the binding against a system that accepts and never answers; nil leaves
-	// the tests of it out.
+	// Hang opens the binding against a system that accepts and never answers. nil skips the tests of that.
 	Hang func(t *testing.T) bindings.Binding
 }
 
-// RunOutput tries an output binding.
+// RunOutput tests an output binding.
 func RunOutput(t *testing.T, o Output) {
 	t.Run("a request that is right succeeds, again and at once from many callers", func(t *testing.T) {
 		b := o.Open(t)
@@ -71,16 +70,16 @@ func RunOutput(t *testing.T, o Output) {
 	closes(t, o.Open)
 }
 
-// Input is what the suite needs to try an input binding.
+// Input is what the suite needs to test an input binding.
 type Input struct {
-	// Open opens the binding and returns a function that makes the outside system send
-	// one event; it reports whether the system saw it handled.
+	// Open opens the binding and returns a function that makes the outside system send one event and reports
+	// whether the system learned that it was handled.
 	Open func(t *testing.T) (b bindings.Binding, send func(t *testing.T) (handled bool))
-	// Redelivers says that the system learns whether an event was handled.
+	// Redelivers is whether the system learns that an event was handled.
 	Redelivers bool
 }
 
-// RunInput tries an input binding.
+// RunInput tests an input binding.
 func RunInput(t *testing.T, in Input) {
 	t.Run("events arrive", func(t *testing.T) {
 		b, send := in.Open(t)
@@ -88,7 +87,7 @@ func RunInput(t *testing.T, in Input) {
 		sink := NewSink()
 		start(t, b, sink)
 		if !send(t) && in.Redelivers {
-			t.Error("the system was told that a handled event was not")
+			t.Error("the system got a failure for a handled event")
 		}
 		sink.Wait(t, 1)
 	})
@@ -100,11 +99,11 @@ func RunInput(t *testing.T, in Input) {
 			start(t, b, sink)
 			sink.Fail(fault.New(fault.Unavailable, "test", "the application failed"))
 			if send(t) {
-				t.Error("the system was told that the event was handled")
+				t.Error("the system got a success for a failed event")
 			}
 			sink.Fail(nil)
 			if !send(t) {
-				t.Error("the system was told that the event was not handled")
+				t.Error("the system got a failure for a handled event")
 			}
 		})
 	}
@@ -164,7 +163,7 @@ func closeWell(t *testing.T, b bindings.Binding) {
 	}
 }
 
-// Sink keeps the events it is given. It is safe for concurrent use.
+// Sink records its events. It is safe for concurrent use.
 type Sink struct {
 	mu      sync.Mutex
 	events  []bindings.Event
@@ -183,7 +182,7 @@ func (s *Sink) Fail(err error) {
 	s.failure = err
 }
 
-// Pause makes the sink say that it is not ready, or is again.
+// Pause makes the sink not ready, or ready again.
 func (s *Sink) Pause(paused bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,10 +1,9 @@
-// Package cron is the input binding bindings.cron: it tells the application the time on a
-// schedule, once in the cluster and not once on every node.
+// Package cron is the input binding bindings.cron: it sends events to the application on a schedule, once in the
+// cluster and not once on every node.
 //
-// It owns schedules and the claim of their ticks. Every node computes the same ticks; the
-// one that first claims (component, tick) delivers it, so each tick is delivered at most
-// once. A tick that passes while no node runs, or while no application is ready, is not
-// made up for. One goroutine for each opened component.
+// It owns schedules and the claims of ticks, the moments of a schedule. Every node computes the same ticks. The first
+// node that claims a tick of a component delivers it, so each tick is delivered at most once. A tick is lost if no
+// node is running at that moment, or if no application is ready. Each opened component has one goroutine.
 package cron
 
 import (
@@ -30,8 +29,8 @@ const (
 	metadataTimeZone = "timeZone"
 )
 
-// claimLife is how long a claimed tick stays taken. Clocks of nodes that differ by more
-// could deliver it twice.
+// claimLife is the lifetime of the claim of a tick. A tick could be delivered twice if the clocks of two nodes
+// differed by more than this.
 const claimLife = time.Hour
 
 // claimTime bounds the claim of one tick.
@@ -40,7 +39,8 @@ const claimTime = 10 * time.Second
 // Fields declares the metadata.
 func Fields() []component.Field {
 	return []component.Field{
-		{Name: metadataSchedule, Required: true, Check: func(text string) error { _, err := parse(text, time.UTC); return err }},
+		{Name: metadataSchedule, Required: true,
+			Check: func(text string) error { _, err := parse(text, time.UTC); return err }},
 		{Name: metadataTimeZone, Default: "UTC", Check: func(text string) error { _, err := zone(text); return err }},
 	}
 }
@@ -101,7 +101,7 @@ func (c *clock) close(ctx context.Context) error {
 	}
 }
 
-// run waits for ticks. Deliveries go on beside it: a slow application misses no tick.
+// run waits for ticks. Deliveries run concurrently, so a slow application misses no tick.
 func (c *clock) run(sink bindings.Sink) {
 	for at := time.Now(); ; {
 		next := c.schedule.next(at)
@@ -117,23 +117,23 @@ func (c *clock) run(sink bindings.Sink) {
 		case <-timer.C:
 		}
 		c.running.Go(func() { c.tick(next, sink) })
-		if at = time.Now(); at.Before(next) { // the wall clock was set back: not the same tick again
+		if at = time.Now(); at.Before(next) { // the wall clock was set back: do not repeat the tick
 			at = next
 		}
 	}
 }
 
-// tick delivers one tick if this node is the first to claim it.
+// tick delivers a tick if this node is the first to claim it.
 func (c *clock) tick(at time.Time, sink bindings.Sink) {
 	if !sink.Ready() {
-		return // another node may have an application that is
+		return // another node may have a ready application
 	}
 	ctx, cancel := context.WithTimeout(c.life, claimTime)
 	defer cancel()
 	first, err := c.options.Claims.Claim(ctx, c.key(at), claimLife)
 	switch {
 	case err != nil && c.life.Err() == nil:
-		c.options.Logger.Warn("a tick could not be claimed and is left out", "tick", at, "error", err)
+		c.options.Logger.Warn("a tick could not be claimed and is skipped", "tick", at, "error", err)
 		return
 	case err != nil || !first:
 		return
@@ -146,7 +146,7 @@ func (c *clock) tick(at time.Time, sink bindings.Sink) {
 	}
 }
 
-// key names a tick the same on every node.
+// key returns the name of a tick, which is the same on every node.
 func (c *clock) key(at time.Time) string {
 	return c.options.Namespace + "/" + c.options.Name + "/" + strconv.FormatInt(at.Unix(), 10)
 }
@@ -159,15 +159,16 @@ func zone(name string) (*time.Location, error) {
 	return in, nil
 }
 
-// schedule gives the first tick after a time; zero when there is none.
+// schedule returns the first tick after a time, or zero if there is none.
 type schedule interface {
 	next(after time.Time) time.Time
 }
 
-// parse reads a cron expression of five fields, or six with seconds in front, or a
-// shorthand such as @hourly or @every 15m.
+// parse parses a cron expression: five fields; six fields, of which the first is seconds; or a shorthand such as
+// @hourly or @every 15m.
 func parse(text string, in *time.Location) (schedule, error) {
-	parser := cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
+	parser := cron.NewParser(cron.SecondOptional | cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow |
+		cron.Descriptor)
 	parsed, err := parser.Parse(text)
 	if err != nil {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "cron.Open", Msg: "is not a schedule",
@@ -187,7 +188,7 @@ type expression struct {
 
 func (e expression) next(after time.Time) time.Time { return e.of.Next(after.In(e.in)) }
 
-// period ticks at the multiples of itself since 1970, so that all nodes agree.
+// period ticks at its multiples since 1970, so that all nodes agree.
 type period time.Duration
 
 func (p period) next(after time.Time) time.Time {

@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// claims are those of a cluster: every node shares them.
+// claims are the claims of a cluster: all nodes share them.
 type claims struct {
 	mu    sync.Mutex
 	taken map[string]bool
@@ -58,7 +58,8 @@ func check(pairs ...string) (component.Values, error) {
 
 func open(t *testing.T, c *claims, pairs ...string) bindings.Binding {
 	t.Helper()
-	b, err := cron.Open(cron.Options{Name: "ticks", Namespace: "shop", Metadata: values(t, pairs...), Claims: c, Logger: slog.New(slog.DiscardHandler)})
+	b, err := cron.Open(cron.Options{Name: "ticks", Namespace: "shop", Metadata: values(t, pairs...), Claims: c,
+		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,13 +73,13 @@ func stop(t *testing.T, b bindings.Binding) {
 	}
 }
 
-func TestItConforms(t *testing.T) {
+func TestCron_Conformance(t *testing.T) {
 	bindingstest.RunInput(t, bindingstest.Input{Open: func(t *testing.T) (bindings.Binding, func(*testing.T) bool) {
 		return open(t, &claims{}, "schedule", "@every 1s"), func(*testing.T) bool { return true }
 	}})
 }
 
-func TestEveryTickIsDeliveredOnceInTheClusterAndNamesItsTime(t *testing.T) {
+func TestCron_DeliversEachTickOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared := &claims{}
 		sinks := make([]*bindingstest.Sink, 3)
@@ -110,7 +111,7 @@ func TestEveryTickIsDeliveredOnceInTheClusterAndNamesItsTime(t *testing.T) {
 	})
 }
 
-func TestANodeWhoseApplicationIsNotReadyLeavesTicksToOthers(t *testing.T) {
+func TestCron_LeavesTicksToReadyNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared := &claims{}
 		idle, busy := bindingstest.NewSink(), bindingstest.NewSink()
@@ -130,7 +131,7 @@ func TestANodeWhoseApplicationIsNotReadyLeavesTicksToOthers(t *testing.T) {
 	})
 }
 
-func TestATickThatCannotBeClaimedIsNotDelivered(t *testing.T) {
+func TestCron_SkipsTickThatCannotBeClaimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := bindingstest.NewSink()
 		b := open(t, &claims{fail: errors.New("no quorum")}, "schedule", "@every 1m")
@@ -146,7 +147,7 @@ func TestATickThatCannotBeClaimedIsNotDelivered(t *testing.T) {
 	})
 }
 
-// slow takes longer than the ticks are apart.
+// slow takes longer than the time between ticks.
 type slow struct {
 	bindingstest.Sink
 	mu      sync.Mutex
@@ -163,7 +164,7 @@ func (s *slow) Deliver(ctx context.Context, _ bindings.Event) ([]byte, error) {
 	return nil, ctx.Err()
 }
 
-func TestASlowApplicationMissesNoTickAndIsCutAtTheEnd(t *testing.T) {
+func TestCron_SlowApplicationMissesNoTick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := &slow{}
 		b := open(t, &claims{}, "schedule", "@every 1s")
@@ -181,7 +182,7 @@ func TestASlowApplicationMissesNoTickAndIsCutAtTheEnd(t *testing.T) {
 	})
 }
 
-func TestASchedulesTimeZoneCounts(t *testing.T) {
+func TestCron_TimeZone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sink := bindingstest.NewSink()
 		b := open(t, &claims{}, "schedule", "0 0 9 * * *", "timeZone", "Asia/Tokyo")
@@ -192,15 +193,17 @@ func TestASchedulesTimeZoneCounts(t *testing.T) {
 		<-time.After(25 * time.Hour)
 		synctest.Wait()
 		events := sink.Events()
-		if len(events) == 0 || !strings.HasSuffix(events[0].Metadata["readTimeUTC"], "T00:00:00Z") || events[0].Metadata["timeZone"] != "Asia/Tokyo" {
+		if len(events) == 0 || !strings.HasSuffix(events[0].Metadata["readTimeUTC"], "T00:00:00Z") ||
+			events[0].Metadata["timeZone"] != "Asia/Tokyo" {
 			t.Errorf("%v", events)
 		}
 	})
 }
 
-func TestBadMetadataIsRefusedWithWhatToWrite(t *testing.T) {
+func TestCron_RefusesInvalidMetadata(t *testing.T) {
 	for _, pairs := range [][]string{
-		{}, {"schedule", "every day"}, {"schedule", "* * *"}, {"schedule", "@every 15"}, {"schedule", "@hourly", "timeZone", "Mars/Olympus"},
+		{}, {"schedule", "every day"}, {"schedule", "* * *"}, {"schedule", "@every 15"}, {"schedule", "@hourly",
+			"timeZone", "Mars/Olympus"},
 	} {
 		if _, err := check(pairs...); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%v: %v", pairs, err)

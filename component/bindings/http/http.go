@@ -1,7 +1,7 @@
-// Package http is the output binding bindings.http: it calls an address outside.
+// Package http is the output binding bindings.http, which calls an external HTTP server.
 //
-// It owns the translation of operations to methods, and of metadata to path and headers.
-// Answers are bounded in size. It starts no goroutines but those of net/http.
+// It owns the translation of operations to methods, and of metadata to path and headers. Answers are bounded in size.
+// It starts no goroutines except those of net/http.
 package http
 
 import (
@@ -46,7 +46,7 @@ const (
 	requestPath         = "path"
 )
 
-// DefaultTimeout bounds one call where the component does not.
+// DefaultTimeout is the timeout of one call if the component sets none.
 const DefaultTimeout = 30 * time.Second
 
 // Fields declares the metadata.
@@ -81,13 +81,13 @@ func headerName(text string) error {
 	return nil
 }
 
-// Options are what a binding is opened from.
+// Options are the settings of a binding.
 type Options struct {
 	Metadata component.Values
 	Logger   *slog.Logger
 }
 
-// Open reads certificates; it connects to nothing.
+// Open checks the options and reads certificates. It does not connect.
 func Open(o Options) (bindings.Binding, error) {
 	m := o.Metadata
 	target, err := base(m.Text(metadataURL))
@@ -96,7 +96,8 @@ func Open(o Options) (bindings.Binding, error) {
 	}
 	if (m.Text(metadataToken) == "") != (m.Text(metadataTokenHeader) == "") {
 		return bindings.Binding{}, &fault.Error{Code: fault.Invalid, Op: "http.Open",
-			Msg: "of " + metadataToken + " and " + metadataTokenHeader + " only one is given", Hint: "give both, or none"}
+			Msg:  "only one of " + metadataToken + " and " + metadataTokenHeader + " is given",
+			Hint: "give both, or none"}
 	}
 	secured, err := tlsConfig(m)
 	if err != nil {
@@ -104,17 +105,21 @@ func Open(o Options) (bindings.Binding, error) {
 	}
 	transport := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, TLSClientConfig: secured, ForceAttemptHTTP2: true,
-		MaxIdleConnsPerHost: 32, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second, ExpectContinueTimeout: time.Second,
+		MaxIdleConnsPerHost: 32, IdleConnTimeout: 90 * time.Second,
+		TLSHandshakeTimeout: 10 * time.Second, ExpectContinueTimeout: time.Second,
 	}
 	out := &output{
-		target: target, client: &http.Client{Transport: transport, CheckRedirect: sameHost}, timeout: cmp.Or(m.Duration(metadataTimeout), DefaultTimeout),
-		limit: m.Int(metadataMaxBody), only2XX: m.Bool(metadataOnly2XX), token: m.Text(metadataToken), tokenHeader: m.Text(metadataTokenHeader),
+		target: target, client: &http.Client{Transport: transport, CheckRedirect: sameHost},
+		timeout: cmp.Or(m.Duration(metadataTimeout), DefaultTimeout),
+		limit:   m.Int(metadataMaxBody), only2XX: m.Bool(metadataOnly2XX),
+		token: m.Text(metadataToken), tokenHeader: m.Text(metadataTokenHeader),
 	}
-	return bindings.Binding{Output: out, Close: func(context.Context) error { transport.CloseIdleConnections(); return nil }}, nil
+	closeIdle := func(context.Context) error { transport.CloseIdleConnections(); return nil }
+	return bindings.Binding{Output: out, Close: closeIdle}, nil
 }
 
-// sameHost keeps headers, which may hold a token, from being sent elsewhere: a redirection
-// to another host is the answer.
+// sameHost allows redirects only to the same host, because headers may contain a token. A redirect to another host is
+// not followed, and Invoke returns it as the answer.
 func sameHost(request *http.Request, via []*http.Request) error {
 	if len(via) >= 10 || request.URL.Host != via[0].URL.Host || request.URL.Scheme != via[0].URL.Scheme {
 		return http.ErrUseLastResponse
@@ -141,7 +146,8 @@ func tlsConfig(m component.Values) (*tls.Config, error) {
 		return c, nil
 	case cert == "" || key == "":
 		return nil, &fault.Error{Code: fault.Invalid, Op: "http.Open",
-			Msg: "of " + metadataClientCert + " and " + metadataClientKey + " only one is given", Hint: "give both, or none"}
+			Msg:  "only one of " + metadataClientCert + " and " + metadataClientKey + " is given",
+			Hint: "give both, or none"}
 	}
 	certPEM, err := pemOf(metadataClientCert, cert)
 	if err != nil {
@@ -152,8 +158,9 @@ func tlsConfig(m component.Values) (*tls.Config, error) {
 		return nil, err
 	}
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
-	if err != nil { // its text may hold a part of the key's file
-		return nil, fault.New(fault.Invalid, "http.Open", metadataClientCert+" and "+metadataClientKey+" are no pair of certificate and key in PEM form")
+	if err != nil { // dropped, because its text may hold a part of the key file
+		return nil, fault.New(fault.Invalid, "http.Open",
+			metadataClientCert+" and "+metadataClientKey+" are not a certificate and its key in PEM form")
 	}
 	c.Certificates = []tls.Certificate{pair}
 	return c, nil
@@ -165,13 +172,14 @@ func pemOf(name, text string) ([]byte, error) {
 	}
 	pem, err := os.ReadFile(text)
 	if err != nil {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "http.Open", Msg: name + " is neither PEM text nor a file that can be read",
-			Hint: "give the text, beginning with -----BEGIN, or a path"}
+		return nil, &fault.Error{Code: fault.Invalid, Op: "http.Open",
+			Msg:  name + " is neither PEM text nor a readable file",
+			Hint: "give the PEM text, beginning with -----BEGIN, or a path"}
 	}
 	return pem, nil
 }
 
-// output calls one address.
+// output calls one URL. It is immutable and safe for concurrent use.
 type output struct {
 	target             *url.URL
 	client             *http.Client
@@ -186,9 +194,9 @@ func (o *output) Operations() []string {
 	return []string{"create", "get", "head", "post", "put", "patch", "delete", "options", "trace"}
 }
 
-// Invoke makes one call. Metadata whose name begins with a capital letter becomes a
-// header; "path" is put behind the component's address. The answer's metadata are status
-// code, status and headers.
+// Invoke makes one HTTP call. Metadata whose name begins with a capital letter is sent as a header. The metadata
+// "path" is appended to the component's URL. The metadata of the response are the status code, the status and the
+// headers.
 func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Response, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
@@ -206,7 +214,8 @@ func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Resp
 	case err != nil:
 		return nil, o.unreachable(ctx, err)
 	case int64(len(body)) > o.limit:
-		return nil, &fault.Error{Code: fault.TooLarge, Op: "http.Invoke", Msg: "the answer has more than " + strconv.FormatInt(o.limit, 10) + " bytes",
+		return nil, &fault.Error{Code: fault.TooLarge, Op: "http.Invoke",
+			Msg:  "the answer has more than " + strconv.FormatInt(o.limit, 10) + " bytes",
 			Hint: "raise " + metadataMaxBody}
 	}
 	return o.answer(response, body)
@@ -215,7 +224,8 @@ func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Resp
 func (o *output) request(ctx context.Context, r bindings.Request) (*http.Request, error) {
 	method := strings.ToUpper(r.Operation)
 	if !slices.Contains(o.Operations(), strings.ToLower(r.Operation)) {
-		return nil, fault.New(fault.Invalid, "http.Invoke", "operation "+strconv.Quote(r.Operation)+" is not supported; supported are "+strings.Join(o.Operations(), ", "))
+		return nil, fault.New(fault.Invalid, "http.Invoke", "operation "+strconv.Quote(r.Operation)+
+			" is not supported; supported are "+strings.Join(o.Operations(), ", "))
 	}
 	if method == "CREATE" {
 		method = http.MethodPost
@@ -252,21 +262,24 @@ func (o *output) request(ctx context.Context, r bindings.Request) (*http.Request
 }
 
 func carries(method string) bool {
-	return method != http.MethodGet && method != http.MethodHead && method != http.MethodOptions && method != http.MethodTrace
+	return method != http.MethodGet && method != http.MethodHead &&
+		method != http.MethodOptions && method != http.MethodTrace
 }
 
-// address puts path and query behind the component's address. It cannot lead elsewhere.
+// address returns the component's URL with path appended; path may have a query. The result always has the
+// component's host and begins with the component's path.
 func (o *output) address(path string) (string, error) {
 	if path == "" {
 		return o.target.String(), nil
 	}
 	rest, err := url.Parse(path)
 	if err != nil || rest.IsAbs() || rest.Host != "" {
-		return "", &fault.Error{Code: fault.Invalid, Op: "http.Invoke", Msg: "the metadata " + requestPath + " is not a path",
+		return "", &fault.Error{Code: fault.Invalid, Op: "http.Invoke",
+			Msg:  "the metadata " + requestPath + " is not a path",
 			Hint: "write it as /orders/1?expand=all; the host is the component's"}
 	}
-	if slices.Contains(strings.Split(rest.Path, "/"), "..") {
-		return "", fault.New(fault.Invalid, "http.Invoke", "the metadata "+requestPath+" must not contain ..")
+	if err := checkPath(rest.Path); err != nil {
+		return "", err
 	}
 	joined := *o.target
 	joined.Path = strings.TrimSuffix(o.target.Path, "/") + "/" + strings.TrimPrefix(rest.Path, "/")
@@ -277,8 +290,29 @@ func (o *output) address(path string) (string, error) {
 	return joined.String(), nil
 }
 
-// answer turns what came into a response; whatever is not 2xx is an error as well, unless
-// the component says otherwise.
+// checkPath returns an error for a decoded path that some server could resolve to a path above the component's URL.
+// Such a path contains "..", possibly with parameters as in "..;x", or a backslash, which some servers read as a
+// slash.
+func checkPath(path string) error {
+	if strings.Contains(path, `\`) {
+		return &fault.Error{
+			Code: fault.Invalid, Op: "http.Invoke", Hint: "separate parts with /",
+			Msg: "the metadata " + requestPath + " must not contain a backslash",
+		}
+	}
+	for part := range strings.SplitSeq(path, "/") {
+		if bare, _, _ := strings.Cut(part, ";"); bare == ".." {
+			return &fault.Error{
+				Code: fault.Invalid, Op: "http.Invoke", Hint: "write the path below the address of the component",
+				Msg: "the metadata " + requestPath + ` must not contain the part ".."`,
+			}
+		}
+	}
+	return nil
+}
+
+// answer converts an HTTP answer to a response. If the status is not 2xx, it also returns an error, unless the
+// component disables this.
 func (o *output) answer(response *http.Response, body []byte) (*bindings.Response, error) {
 	out := &bindings.Response{Data: body, Metadata: map[string]string{
 		"statusCode": strconv.Itoa(response.StatusCode), "status": response.Status,
@@ -301,14 +335,15 @@ func (o *output) answer(response *http.Response, body []byte) (*bindings.Respons
 	return out, fault.New(code, "http.Invoke", "received status code "+strconv.Itoa(response.StatusCode))
 }
 
-// unreachable words an error of the connection. The library's text may repeat headers or
-// the user info of the address.
+// unreachable returns the error for a failed connection. It omits the error text of net/http, which may contain
+// headers or the user info of the URL.
 func (o *output) unreachable(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return &fault.Error{Code: fault.Timeout, Op: "http.Invoke", Msg: o.target.Host + " did not answer within " + o.timeout.String() + " or the request's own time"}
+		return fault.New(fault.Timeout, "http.Invoke",
+			o.target.Host+" did not answer within "+o.timeout.String()+" or the time limit of the request")
 	}
 	if ctx.Err() != nil {
-		return fault.Wrap(ctx.Err(), "http.Invoke", "the call was given up")
+		return fault.Wrap(ctx.Err(), "http.Invoke", "the caller canceled the call")
 	}
 	if inner, ok := errors.AsType[*url.Error](err); ok {
 		err = inner.Err

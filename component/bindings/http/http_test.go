@@ -44,12 +44,13 @@ func opened(t *testing.T, pairs ...string) bindings.Output {
 	return b.Output
 }
 
-// partner answers with what it was asked.
+// partner starts a server that answers with the parts of its request.
 func partner(t *testing.T) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		w.Header().Set("X-Asked", r.Method+" "+r.URL.RequestURI()+" "+r.Header.Get("Content-Type")+" "+r.Header.Get("X-Team")+r.Header.Get("X-Token"))
+		w.Header().Set("X-Received", r.Method+" "+r.URL.RequestURI()+" "+r.Header.Get("Content-Type")+" "+
+			r.Header.Get("X-Team")+r.Header.Get("X-Token"))
 		switch r.URL.Path {
 		case "/api/denied":
 			w.WriteHeader(http.StatusForbidden)
@@ -64,7 +65,7 @@ func partner(t *testing.T) *httptest.Server {
 	return s
 }
 
-func TestItConforms(t *testing.T) {
+func TestOutput_Conformance(t *testing.T) {
 	hang := make(chan struct{})
 	dead := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		select {
@@ -93,7 +94,7 @@ func TestItConforms(t *testing.T) {
 	})
 }
 
-func TestOperationPathAndHeadersMakeTheCall(t *testing.T) {
+func TestInvoke_SendsOperationPathAndHeaders(t *testing.T) {
 	out := opened(t, "url", partner(t).URL+"/api", "securityToken", "s3cret", "securityTokenHeader", "X-Token")
 	for _, row := range []struct {
 		operation, path, want string
@@ -108,8 +109,8 @@ func TestOperationPathAndHeadersMakeTheCall(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.Metadata["X-Asked"] != row.want || got.Metadata["statusCode"] != "200" {
-			t.Errorf("%s: asked %q, want %q", row.operation, got.Metadata["X-Asked"], row.want)
+		if got.Metadata["X-Received"] != row.want || got.Metadata["statusCode"] != "200" {
+			t.Errorf("%s: the server received %q, want %q", row.operation, got.Metadata["X-Received"], row.want)
 		}
 		if wantBody := row.operation != "get"; wantBody != (string(got.Data) == `{"a":1}`) {
 			t.Errorf("%s: body %q", row.operation, got.Data)
@@ -117,58 +118,69 @@ func TestOperationPathAndHeadersMakeTheCall(t *testing.T) {
 	}
 }
 
-func TestAPathCannotLeadElsewhere(t *testing.T) {
+func TestPath_StaysBelowTheURL(t *testing.T) {
 	out := opened(t, "url", partner(t).URL+"/api")
-	for _, path := range []string{"http://other.example/", "//other.example/", "/../admin", "/%2e%2e/admin", "\x7f"} {
-		if _, err := out.Invoke(t.Context(), bindings.Request{Operation: "get", Metadata: map[string]string{"path": path}}); !fault.Is(err, fault.Invalid) {
+	for _, path := range []string{"http://other.example/", "//other.example/", "/../admin", "/%2e%2e/admin", "\x7f",
+		"/..;/admin", "/..;x=1/admin", "/%2e%2e;/admin", "/..%3b/admin", "/a/..;", `/..\admin`, `/a\..\..\admin`,
+		"/a%5c..%5cadmin", `\\other.example\`, "/a%2f..%2fadmin", "/..%2fadmin"} {
+		r := bindings.Request{Operation: "get", Metadata: map[string]string{"path": path}}
+		if _, err := out.Invoke(t.Context(), r); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%q: %v", path, err)
 		}
 	}
 }
 
-func TestAnAnswerThatIsNotASuccessIsAnErrorAndStillTold(t *testing.T) {
+func TestAnswer_FailureIsAnErrorWithItsResponse(t *testing.T) {
 	server := partner(t)
 	out := opened(t, "url", server.URL+"/api")
-	for path, want := range map[string]fault.Code{"denied": fault.Denied, "broken": fault.Unavailable, "busy": fault.Overloaded} {
-		got, err := out.Invoke(t.Context(), bindings.Request{Operation: "post", Data: []byte("1"), Metadata: map[string]string{"path": path}})
+	codes := map[string]fault.Code{"denied": fault.Denied, "broken": fault.Unavailable, "busy": fault.Overloaded}
+	for path, want := range codes {
+		r := bindings.Request{Operation: "post", Data: []byte("1"), Metadata: map[string]string{"path": path}}
+		got, err := out.Invoke(t.Context(), r)
 		if !fault.Is(err, want) || got == nil || string(got.Data) != "1" {
 			t.Errorf("%s: %v, %v", path, got, err)
 		}
 	}
 	lenient := opened(t, "url", server.URL+"/api/broken", "errorIfNot2XX", "false")
-	if got, err := lenient.Invoke(t.Context(), bindings.Request{Operation: "post"}); err != nil || got.Metadata["statusCode"] != "502" {
+	got, err := lenient.Invoke(t.Context(), bindings.Request{Operation: "post"})
+	if err != nil || got.Metadata["statusCode"] != "502" {
 		t.Errorf("%v, %v", got, err)
 	}
 }
 
-func TestAnAnswerAboveTheLimitIsRefused(t *testing.T) {
+func TestAnswer_AboveLimitIsRefused(t *testing.T) {
 	out := opened(t, "url", partner(t).URL, "maxResponseBodySize", "10")
-	if _, err := out.Invoke(t.Context(), bindings.Request{Operation: "post", Data: []byte(strings.Repeat("1", 11))}); !fault.Is(err, fault.TooLarge) {
+	long := bindings.Request{Operation: "post", Data: []byte(strings.Repeat("1", 11))}
+	if _, err := out.Invoke(t.Context(), long); !fault.Is(err, fault.TooLarge) {
 		t.Errorf("%v", err)
 	}
-	if _, err := out.Invoke(t.Context(), bindings.Request{Operation: "post", Data: []byte(strings.Repeat("1", 10))}); err != nil {
+	short := bindings.Request{Operation: "post", Data: []byte(strings.Repeat("1", 10))}
+	if _, err := out.Invoke(t.Context(), short); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestARedirectionToAnotherHostIsNotFollowed(t *testing.T) {
-	asked := make(chan string, 1)
-	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r.Header.Get("X-Token") }))
+func TestRedirect_ToAnotherHostIsNotFollowed(t *testing.T) {
+	called := make(chan string, 1)
+	other := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		called <- r.Header.Get("X-Token")
+	}))
 	defer other.Close()
 	first := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
 	defer first.Close()
 	out := opened(t, "url", first.URL, "securityToken", "s3cret", "securityTokenHeader", "X-Token")
-	if got, err := out.Invoke(t.Context(), bindings.Request{Operation: "get"}); err == nil || got.Metadata["statusCode"] != "307" {
+	got, err := out.Invoke(t.Context(), bindings.Request{Operation: "get"})
+	if err == nil || got.Metadata["statusCode"] != "307" {
 		t.Errorf("%v, %v", got, err)
 	}
 	select {
-	case token := <-asked:
-		t.Errorf("the other host was asked, with the token %q", token)
+	case token := <-called:
+		t.Errorf("the other host was called, with the token %q", token)
 	default:
 	}
 }
 
-func TestCertificatesAreUsed(t *testing.T) {
+func TestTLS_CertificatesAreUsed(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
@@ -179,15 +191,17 @@ func TestCertificatesAreUsed(t *testing.T) {
 		t.Errorf("a server without a known certificate: %v", err)
 	}
 	root := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
-	if _, err := opened(t, "url", server.URL, "MTLSRootCA", root).Invoke(t.Context(), bindings.Request{Operation: "get"}); err != nil {
+	trusting := opened(t, "url", server.URL, "MTLSRootCA", root)
+	if _, err := trusting.Invoke(t.Context(), bindings.Request{Operation: "get"}); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestBadMetadataIsRefused(t *testing.T) {
+func TestOpen_RefusesInvalidMetadata(t *testing.T) {
 	for _, pairs := range [][]string{
 		{}, {"url", "partner.example"}, {"url", "ftp://partner.example"}, {"url", "http://a", "securityToken", "x"},
-		{"url", "http://a", "MTLSClientCert", "x"}, {"url", "http://a", "MTLSRootCA", "/no/such/file"}, {"url", "http://a", "securityTokenHeader", "a b"},
+		{"url", "http://a", "MTLSClientCert", "x"}, {"url", "http://a", "MTLSRootCA", "/no/such/file"},
+		{"url", "http://a", "securityTokenHeader", "a b"},
 		{"url", "http://a", "MTLSClientCert", "-----BEGIN", "MTLSClientKey", "-----BEGIN"},
 	} {
 		if _, err := open(t, pairs...); !fault.Is(err, fault.Invalid) {
@@ -196,9 +210,11 @@ func TestBadMetadataIsRefused(t *testing.T) {
 	}
 }
 
-func TestErrorsTellNoToken(t *testing.T) {
-	out := opened(t, "url", "http://user:s3cret@127.0.0.1:1/", "securityToken", "s3cret", "securityTokenHeader", "X-Token")
-	if _, err := out.Invoke(t.Context(), bindings.Request{Operation: "get"}); err == nil || strings.Contains(err.Error(), "s3cret") {
+func TestErrors_HaveNoToken(t *testing.T) {
+	out := opened(t, "url", "http://user:s3cret@127.0.0.1:1/",
+		"securityToken", "s3cret", "securityTokenHeader", "X-Token")
+	_, err := out.Invoke(t.Context(), bindings.Request{Operation: "get"})
+	if err == nil || strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("%v", err)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/internal/rest"
 )
 
-// server is where the API is and how to get in.
+// server is the address of the API and its credentials.
 type server struct {
 	base      string
 	tls       *tls.Config
@@ -27,7 +27,7 @@ type server struct {
 	basic     string // user:password
 }
 
-// authorization is the value of the header of that name; empty = none.
+// authorization returns the value of the header Authorization; empty = none.
 func (s *server) authorization() (string, error) {
 	switch {
 	case s.tokenFile != "":
@@ -37,7 +37,8 @@ func (s *server) authorization() (string, error) {
 		}
 		token := strings.TrimSpace(string(data))
 		if token == "" || strings.ContainsAny(token, "\r\n\x00") {
-			return "", &fault.Error{Code: fault.Denied, Op: "kubernetes.Token", Msg: s.tokenFile + " does not hold one token"}
+			return "", &fault.Error{Code: fault.Denied, Op: "kubernetes.Token", Msg: s.tokenFile +
+				" does not hold one token"}
 		}
 		return "Bearer " + token, nil
 	case s.token != "":
@@ -48,8 +49,8 @@ func (s *server) authorization() (string, error) {
 	return "", nil
 }
 
-// find decides which credentials count: a file that is named, then the pod's own, then
-// the file that other tools use.
+// find selects the credentials. It prefers a configured kubeconfig file, then the service account of the pod, then
+// the kubeconfig file that kubectl uses.
 func find(o Options) (server, error) {
 	if o.Kubeconfig != "" {
 		return fromKubeconfig(o.Kubeconfig)
@@ -83,7 +84,8 @@ func fromPod(o Options, host string) (server, error) {
 	if err != nil {
 		return server{}, err
 	}
-	s := server{base: "https://" + net.JoinHostPort(host, port), tls: rest.TLS(pool), tokenFile: filepath.Join(dir, "token")}
+	s := server{base: "https://" + net.JoinHostPort(host, port), tls: rest.TLS(pool),
+		tokenFile: filepath.Join(dir, "token")}
 	if _, err := s.authorization(); err != nil {
 		return server{}, err
 	}
@@ -95,7 +97,7 @@ func fromPod(o Options, host string) (server, error) {
 	return s, nil
 }
 
-// kubeconfig is the part of the file that is understood.
+// kubeconfig is the supported part of a kubeconfig file.
 type kubeconfig struct {
 	Current  string `yaml:"current-context"`
 	Contexts []struct {
@@ -153,13 +155,13 @@ func fromKubeconfig(path string) (server, error) {
 		return server{}, invalid("reading the kubeconfig file: "+err.Error(), "")
 	}
 	var k kubeconfig
-	if yaml.Unmarshal(data, &k) != nil { // its words could quote a token
+	if yaml.Unmarshal(data, &k) != nil { // its error could quote a token
 		return server{}, invalid(path+" is not a kubeconfig file", "")
 	}
 	return k.server(path)
 }
 
-// server puts together what the current context names.
+// server returns the server and credentials of the current context.
 func (k *kubeconfig) server(path string) (server, error) {
 	for _, c := range k.Contexts {
 		if c.Name != k.Current {
@@ -202,7 +204,8 @@ func build(dir string, c cluster, u user, namespace string) (server, error) {
 		return server{}, err
 	}
 	if !u.Exec.IsZero() || !u.Provider.IsZero() {
-		return server{}, invalid("the user of the kubeconfig file gets its credentials from a program, which is not supported",
+		return server{}, invalid("the user of the kubeconfig file gets its credentials from a program, which is "+
+			"not supported",
 			"use a service account's token: kubectl create token")
 	}
 	s := server{base: base, tls: rest.TLS(nil), namespace: namespace, token: u.Token}
@@ -213,12 +216,13 @@ func build(dir string, c cluster, u user, namespace string) (server, error) {
 		s.basic = u.Username + ":" + u.Password
 	}
 	if rest.Exposed(base) && (s.token != "" || s.tokenFile != "" || s.basic != "") {
-		return server{}, invalid("the server of the kubeconfig file is not https: credentials could be read on the way", "")
+		return server{}, invalid("the server of the kubeconfig file is not https: credentials could be read on the way",
+			"")
 	}
 	return s, s.certificates(dir, c, u)
 }
 
-// certificates sets whom to trust and who to be.
+// certificates sets the server's authorities and the client certificate.
 func (s *server) certificates(dir string, c cluster, u user) error {
 	ca, err := material(dir, "certificate-authority", c.CA, c.CAData)
 	if err != nil {
@@ -239,13 +243,15 @@ func (s *server) certificates(dir string, c cluster, u user) error {
 	}
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return invalid("the client certificate and key of the kubeconfig file do not belong together, or cannot be read", "")
+		return invalid("the client certificate and key of the kubeconfig file do not belong together, "+
+			"or cannot be read", "")
 	}
 	s.tls.Certificates = []tls.Certificate{pair}
 	return nil
 }
 
-// material is what a field and its -data twin give, of which the latter wins; nil = nothing.
+// material returns the certificate or key of a kubeconfig field. The field has two variants: base64 data and the path
+// of a file; the data is preferred. material returns nil if neither is set.
 func material(dir, name, path, data string) ([]byte, error) {
 	if data != "" {
 		out, err := base64.StdEncoding.DecodeString(data)

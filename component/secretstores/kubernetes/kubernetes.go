@@ -1,10 +1,9 @@
-// Package kubernetes is the secret store secretstores.kubernetes: the Secret objects of a
-// Kubernetes cluster, over the HTTP API of its server.
+// Package kubernetes is the secret store secretstores.kubernetes. It reads the Secret objects of a Kubernetes cluster
+// over the HTTP API.
 //
-// It owns the requests and the rules which credentials are used: those of the pod, or of
-// a kubeconfig file. A token file is read again for every request, because tokens of pods
-// live for an hour. It must never know component files. Its goroutines are those of its
-// connections; Close ends them.
+// It owns the requests and the choice of credentials: those of the pod, or of a kubeconfig file. A token file is read
+// again for every request, because tokens of pods are valid for an hour. Its goroutines are those of its connections;
+// Close ends them.
 package kubernetes
 
 import (
@@ -23,18 +22,20 @@ import (
 // Type is the component type.
 const Type = "secretstores.kubernetes"
 
-// ServiceAccountDir is where a pod finds its credentials.
+// ServiceAccountDir is the folder of a pod's credentials.
 const ServiceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 
-// Options say which cluster to ask.
+// Options configure a store.
 type Options struct {
-	Namespace         string // default of requests; empty = that of the credentials, else "default"
-	Kubeconfig        string // file; empty = the pod's own credentials, else KUBECONFIG, else ~/.kube/config
+	Namespace string // default of requests; empty = that of the credentials, otherwise "default"
+	// Kubeconfig is a file. Empty means the pod's own credentials, otherwise KUBECONFIG, otherwise
+	// ~/.kube/config.
+	Kubeconfig        string
 	ServiceAccountDir string // empty = ServiceAccountDir
 	Env               func(name string) (string, bool)
 }
 
-// Store asks one cluster. It is safe for concurrent use.
+// Store reads the secrets of one cluster. It is safe for concurrent use.
 type Store struct {
 	server    server
 	namespace string
@@ -43,7 +44,7 @@ type Store struct {
 	gate      secretstores.Gate
 }
 
-// Open finds the credentials. It does not call the server, which may come up later.
+// Open finds the credentials. It does not call the server, which may start later.
 func Open(o Options) (*Store, error) {
 	srv, err := find(o)
 	if err != nil {
@@ -57,16 +58,18 @@ func Open(o Options) (*Store, error) {
 		s.namespace = "default"
 	}
 	if !isName(s.namespace) {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "kubernetes.Open", Msg: "the namespace is not a name as Kubernetes allows"}
+		return nil, &fault.Error{Code: fault.Invalid, Op: "kubernetes.Open",
+			Msg: "the namespace is not a name as Kubernetes allows"}
 	}
 	s.client = rest.Client{
 		Service: "the Kubernetes API at " + srv.base, HTTP: s.transport, Authorize: s.authorize, Problem: problem,
-		Denied: "check the credentials, and that their role allows get (and list, for a bulk read) of secrets in the namespace",
+		Denied: "check the credentials, and that their role allows get (and list, for a bulk read) of secrets in " +
+			"the namespace",
 	}
 	return s, nil
 }
 
-// secret is what is read of a Secret object.
+// secret is the part of a Secret object that is read.
 type secret struct {
 	Metadata struct {
 		Name string `json:"name"`
@@ -93,7 +96,7 @@ func (s *Store) Get(ctx context.Context, name string, metadata map[string]string
 	return answer.decode(name)
 }
 
-// page is how many secrets one request of a bulk read asks for.
+// page is the number of secrets per request of a bulk read.
 const page = "500"
 
 // Bulk implements secretstores.Store. The metadata namespace chooses a namespace.
@@ -132,27 +135,29 @@ func (s *Store) Bulk(ctx context.Context, metadata map[string]string) (map[strin
 	}
 }
 
-// decode gives the values of a secret their own bytes.
+// decode decodes the base64 values of a secret.
 func (s *secret) decode(name string) (map[string]string, error) {
 	out := make(map[string]string, len(s.Data))
 	for key, text := range s.Data {
 		value, err := base64.StdEncoding.DecodeString(text)
 		if err != nil {
-			return nil, &fault.Error{Code: fault.Corrupt, Op: "kubernetes.Get", Key: name, Msg: "the secret " + name + " holds a value that is not base64"}
+			return nil, &fault.Error{Code: fault.Corrupt, Op: "kubernetes.Get", Key: name, Msg: "the secret " + name +
+				" holds a value that is not base64"}
 		}
 		out[key] = secretstores.Text(value)
 	}
 	return out, nil
 }
 
-// secrets is the address of all secrets of the namespace that a request asks for.
+// secrets returns the URL of all secrets in the namespace of a request.
 func (s *Store) secrets(metadata map[string]string) (string, error) {
 	namespace := s.namespace
 	if asked := metadata[secretstores.MetadataNamespace]; asked != "" {
 		namespace = asked
 	}
 	if !isName(namespace) {
-		return "", &fault.Error{Code: fault.Invalid, Op: "kubernetes.Get", Msg: "metadata.namespace is not a name as Kubernetes allows",
+		return "", &fault.Error{Code: fault.Invalid, Op: "kubernetes.Get",
+			Msg:  "metadata.namespace is not a name as Kubernetes allows",
 			Hint: "use lower-case letters, digits, - and ."}
 	}
 	return s.server.base + "/api/v1/namespaces/" + url.PathEscape(namespace) + "/secrets", nil
@@ -199,8 +204,8 @@ func about(name string, err error) error {
 	return err
 }
 
-// isName accepts what Kubernetes does for names of secrets and namespaces. Everything
-// else could be a path.
+// isName reports whether Kubernetes accepts name as the name of a secret or a namespace. Any other text could change
+// the path of the request.
 func isName(name string) bool {
 	if name == "" || len(name) > 253 || !alphanumeric(name[0]) || !alphanumeric(name[len(name)-1]) {
 		return false

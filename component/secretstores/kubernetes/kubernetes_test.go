@@ -25,15 +25,21 @@ const token = "eyJhbGciOiJSUzI1NiJ9.theToken.sig"
 
 // server speaks the core/v1 API of secrets as its reference has it.
 func server(t testing.TB) *secretstorestest.Fake {
-	db := `{"metadata":{"name":"db","namespace":"shop"},"data":{"password":"` + b64("hunter2") + `","empty":"","binary":"//79"},"type":"Opaque"}`
+	db := `{"metadata":{"name":"db","namespace":"shop"},"data":{"password":"` + b64("hunter2") +
+		`","empty":"","binary":"//79"},"type":"Opaque"}`
 	web := `{"metadata":{"name":"web.tls","namespace":"shop"},"type":"kubernetes.io/tls"}`
 	other := `{"metadata":{"name":"db","namespace":"other"},"data":{"password":"` + b64("elsewhere") + `"}}`
 	paths := map[string]string{
-		"/api/v1/namespaces/shop/secrets/db":                                `{"kind":"Secret","apiVersion":"v1",` + db[1:],
-		"/api/v1/namespaces/shop/secrets/web.tls":                           `{"kind":"Secret","apiVersion":"v1",` + web[1:],
-		"/api/v1/namespaces/other/secrets/db":                               `{"kind":"Secret","apiVersion":"v1",` + other[1:],
-		"/api/v1/namespaces/shop/secrets?limit=500":                         `{"kind":"SecretList","apiVersion":"v1","metadata":{"resourceVersion":"1","continue":"to+ken/="},"items":[` + db + `]}`,
-		"/api/v1/namespaces/shop/secrets?continue=to%2Bken%2F%3D&limit=500": `{"kind":"SecretList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[` + web + `]}`,
+		"/api/v1/namespaces/shop/secrets/db": `{"kind":"Secret","apiVersion":"v1",` +
+			db[1:],
+		"/api/v1/namespaces/shop/secrets/web.tls": `{"kind":"Secret","apiVersion":"v1",` +
+			web[1:],
+		"/api/v1/namespaces/other/secrets/db": `{"kind":"Secret","apiVersion":"v1",` +
+			other[1:],
+		"/api/v1/namespaces/shop/secrets?limit=500": `{"kind":"SecretList","apiVersion":"v1",` +
+			`"metadata":{"resourceVersion":"1","continue":"to+ken/="},"items":[` + db + `]}`,
+		"/api/v1/namespaces/shop/secrets?continue=to%2Bken%2F%3D&limit=500": `{"kind":"SecretList",` +
+			`"apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[` + web + `]}`,
 	}
 	return secretstorestest.NewFake(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, ok := paths[r.RequestURI]
@@ -50,7 +56,9 @@ func server(t testing.TB) *secretstorestest.Fake {
 
 // status is the form of every failure of the API.
 func status(code int, reason, message string) http.HandlerFunc {
-	return secretstorestest.Answer(code, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"`+message+` {credentials}","reason":"`+reason+`"}`)
+	return secretstorestest.Answer(code,
+		`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"`+message+
+			` {credentials}","reason":"`+reason+`"}`)
 }
 
 func b64(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
@@ -63,7 +71,7 @@ func write(t testing.TB, path, text string) string {
 	return path
 }
 
-// pod gives the credentials that a pod finds.
+// pod returns options with the credentials that a pod has.
 func pod(t testing.TB, f *secretstorestest.Fake) kubernetes.Options {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "token"), token+"\n")
@@ -73,7 +81,8 @@ func pod(t testing.TB, f *secretstorestest.Fake) kubernetes.Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return kubernetes.Options{ServiceAccountDir: dir, Env: env(map[string]string{"KUBERNETES_SERVICE_HOST": u.Hostname(), "KUBERNETES_SERVICE_PORT": u.Port()})}
+	return kubernetes.Options{ServiceAccountDir: dir,
+		Env: env(map[string]string{"KUBERNETES_SERVICE_HOST": u.Hostname(), "KUBERNETES_SERVICE_PORT": u.Port()})}
 }
 
 func authority(f *secretstorestest.Fake) string {
@@ -97,15 +106,17 @@ func open(t testing.TB, o kubernetes.Options) *kubernetes.Store {
 	return s
 }
 
-func TestTheStoreKeepsTheContract(t *testing.T) {
+func TestStore_Conformance(t *testing.T) {
 	f := server(t)
-	secretstorestest.Run(t, func(t *testing.T) secretstores.Store { return open(t, pod(t, f)) }, secretstorestest.Options{
-		Secrets: map[string]map[string]string{"db": {"password": "hunter2", "empty": "", "binary": "//79"}, "web.tls": {}},
-		Absent:  "none", Twins: []string{"DB", "db/", "../../other/secrets/db", "db?x"},
-	})
+	secretstorestest.Run(t, func(t *testing.T) secretstores.Store { return open(t, pod(t, f)) },
+		secretstorestest.Options{
+			Secrets: map[string]map[string]string{"db": {"password": "hunter2", "empty": "", "binary": "//79"},
+				"web.tls": {}},
+			Absent: "none", Twins: []string{"DB", "db/", "../../other/secrets/db", "db?x"},
+		})
 }
 
-func TestRequestsAreThoseOfTheReference(t *testing.T) {
+func TestRequests_MatchReference(t *testing.T) {
 	f := server(t)
 	s := open(t, pod(t, f))
 	got, err := s.Get(t.Context(), "db", map[string]string{"namespace": "other"})
@@ -115,18 +126,20 @@ func TestRequestsAreThoseOfTheReference(t *testing.T) {
 	if _, err := s.Bulk(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"GET /api/v1/namespaces/other/secrets/db", "GET /api/v1/namespaces/shop/secrets?limit=500", "GET /api/v1/namespaces/shop/secrets?continue=to%2Bken%2F%3D&limit=500"}
+	want := []string{"GET /api/v1/namespaces/other/secrets/db", "GET /api/v1/namespaces/shop/secrets?limit=500",
+		"GET /api/v1/namespaces/shop/secrets?continue=to%2Bken%2F%3D&limit=500"}
 	if diff := cmp.Diff(want, f.Requests()); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	for _, namespace := range []string{"..", "a/b", "Shop", "shop?x", "-shop"} {
-		if _, err := s.Get(t.Context(), "db", map[string]string{"namespace": namespace}); !fault.Is(err, fault.Invalid) {
+		if _, err := s.Get(t.Context(), "db", map[string]string{"namespace": namespace}); !fault.Is(err,
+			fault.Invalid) {
 			t.Errorf("namespace %q: %v", namespace, err)
 		}
 	}
 }
 
-func TestFailuresOfTheServer(t *testing.T) {
+func TestFailures_Server(t *testing.T) {
 	f := server(t)
 	secretstorestest.RunTroubles(t, secretstorestest.Service{
 		Fake: f, Open: func(t *testing.T) secretstores.Store { return open(t, pod(t, f)) }, Name: "db",
@@ -142,7 +155,7 @@ func TestFailuresOfTheServer(t *testing.T) {
 	})
 }
 
-func TestAPodsTokenIsReadForEveryRequest(t *testing.T) {
+func TestGet_ReadsPodTokenEachTime(t *testing.T) {
 	f := server(t)
 	o := pod(t, f)
 	s := open(t, o)
@@ -157,7 +170,7 @@ func TestAPodsTokenIsReadForEveryRequest(t *testing.T) {
 	}
 }
 
-func TestTheNamespaceIsThatOfTheComponentThenThatOfThePod(t *testing.T) {
+func TestGet_NamespaceOfComponentThenPod(t *testing.T) {
 	f := server(t)
 	o := pod(t, f)
 	o.Namespace = "other"
@@ -186,17 +199,18 @@ users:
 `)
 }
 
-func TestAKubeconfigFileWorks(t *testing.T) {
+func TestOpen_Kubeconfig(t *testing.T) {
 	f := server(t)
 	cluster := "server: '" + f.URL + "', certificate-authority-data: " + b64(authority(f))
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "token"), token)
 	for name, path := range map[string]string{
-		"token":          kubeconfig(t, cluster, "token: "+token),
-		"token file":     kubeconfig(t, cluster, "tokenFile: "+filepath.Join(dir, "token")+", token: stale"),
-		"authority file": kubeconfig(t, "server: '"+f.URL+"', certificate-authority: "+write(t, filepath.Join(dir, "ca"), authority(f)), "token: "+token),
-		"no check":       kubeconfig(t, "server: '"+f.URL+"', insecure-skip-tls-verify: true", "token: "+token),
-		"server name":    kubeconfig(t, cluster+", tls-server-name: example.com", "token: "+token),
+		"token":      kubeconfig(t, cluster, "token: "+token),
+		"token file": kubeconfig(t, cluster, "tokenFile: "+filepath.Join(dir, "token")+", token: stale"),
+		"authority file": kubeconfig(t, "server: '"+f.URL+"', certificate-authority: "+write(t,
+			filepath.Join(dir, "ca"), authority(f)), "token: "+token),
+		"no check":    kubeconfig(t, "server: '"+f.URL+"', insecure-skip-tls-verify: true", "token: "+token),
+		"server name": kubeconfig(t, cluster+", tls-server-name: example.com", "token: "+token),
 	} {
 		for _, o := range []kubernetes.Options{
 			{Kubeconfig: path, Env: env(nil)}, {Env: env(map[string]string{"KUBECONFIG": path})},
@@ -208,32 +222,38 @@ func TestAKubeconfigFileWorks(t *testing.T) {
 	}
 }
 
-func TestAKubeconfigFileThatCannotBeUsedIsRefusedWithoutItsTokens(t *testing.T) {
+func TestOpen_InvalidKubeconfigErrorHasNoTokens(t *testing.T) {
 	const server = "server: 'https://k8s.example'"
 	for name, c := range map[string]struct{ path, want string }{
-		"a program":    {kubeconfig(t, server, "exec: {command: aws}"), "program"},
-		"a plugin":     {kubeconfig(t, server, "auth-provider: {name: gcp}"), "program"},
-		"plain http":   {kubeconfig(t, "server: 'http://k8s.example'", "token: "+token), "not https"},
-		"no server":    {kubeconfig(t, "", "token: "+token), "address"},
-		"bad base64":   {kubeconfig(t, server+", certificate-authority-data: '%'", "token: "+token), "base64"},
-		"no PEM":       {kubeconfig(t, server+", certificate-authority-data: "+b64("x"), "token: "+token), "no certificate"},
-		"half a pair":  {kubeconfig(t, server, "client-certificate-data: "+b64("x")), "belong together"},
-		"no file":      {"/nowhere", "kubeconfig"},
-		"not YAML":     {write(t, filepath.Join(t.TempDir(), "c"), "token: ["+token), "not a kubeconfig"},
-		"no context":   {write(t, filepath.Join(t.TempDir(), "c"), "token: "+token), "current context"},
-		"a stray user": {write(t, filepath.Join(t.TempDir(), "c"), "current-context: x\ncontexts: [{name: x, context: {cluster: c, user: u}}]\nclusters: [{name: c, cluster: {"+server+"}}]"), "user"},
-		"no cluster":   {write(t, filepath.Join(t.TempDir(), "c"), "current-context: x\ncontexts: [{name: x, context: {cluster: c, user: u}}]"), "cluster"},
+		"a program":  {kubeconfig(t, server, "exec: {command: aws}"), "program"},
+		"a plugin":   {kubeconfig(t, server, "auth-provider: {name: gcp}"), "program"},
+		"plain http": {kubeconfig(t, "server: 'http://k8s.example'", "token: "+token), "not https"},
+		"no server":  {kubeconfig(t, "", "token: "+token), "address"},
+		"bad base64": {kubeconfig(t, server+", certificate-authority-data: '%'", "token: "+token), "base64"},
+		"no PEM": {kubeconfig(t, server+", certificate-authority-data: "+b64("x"), "token: "+token),
+			"no certificate"},
+		"half a pair": {kubeconfig(t, server, "client-certificate-data: "+b64("x")), "belong together"},
+		"no file":     {"/nowhere", "kubeconfig"},
+		"not YAML":    {write(t, filepath.Join(t.TempDir(), "c"), "token: ["+token), "not a kubeconfig"},
+		"no context":  {write(t, filepath.Join(t.TempDir(), "c"), "token: "+token), "current context"},
+		"a stray user": {write(t, filepath.Join(t.TempDir(), "c"),
+			"current-context: x\ncontexts: [{name: x, context: {cluster: c, user: u}}]\n"+
+				"clusters: [{name: c, cluster: {"+server+"}}]"), "user"},
+		"no cluster": {write(t, filepath.Join(t.TempDir(), "c"),
+			"current-context: x\ncontexts: [{name: x, context: {cluster: c, user: u}}]"), "cluster"},
 	} {
 		_, err := kubernetes.Open(kubernetes.Options{Kubeconfig: c.path, Env: env(nil)})
-		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), token) {
+		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), c.want) ||
+			strings.Contains(err.Error(), token) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-func TestWithoutCredentialsTheErrorSaysWhatIsMissing(t *testing.T) {
+func TestOpen_WithoutCredentials(t *testing.T) {
 	for name, variables := range map[string]map[string]string{
-		"nothing": nil, "several files": {"KUBECONFIG": "/a:/b"}, "no pod after all": {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "an empty home": {"HOME": t.TempDir()},
+		"nothing": nil, "several files": {"KUBECONFIG": "/a:/b"},
+		"no pod after all": {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "an empty home": {"HOME": t.TempDir()},
 	} {
 		_, err := kubernetes.Open(kubernetes.Options{Env: env(variables), ServiceAccountDir: t.TempDir()})
 		if code := fault.CodeOf(err); code != fault.Invalid && code != fault.Denied {
@@ -248,11 +268,13 @@ func TestWithoutCredentialsTheErrorSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-func FuzzAKubeconfigFileNeverPanics(f *testing.F) {
-	f.Add("current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\nclusters: [{name: c, cluster: {server: 'https://x'}}]\nusers: [{name: u, user: {token: t}}]")
+func FuzzKubeconfig(f *testing.F) {
+	f.Add("current-context: a\ncontexts: [{name: a, context: {cluster: c, user: u}}]\nclusters: [{name: c, " +
+		"cluster: {server: 'https://x'}}]\nusers: [{name: u, user: {token: t}}]")
 	f.Add("a: &a [*a]")
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := kubernetes.Open(kubernetes.Options{Kubeconfig: write(t, filepath.Join(t.TempDir(), "c"), text), Env: env(nil)})
+		s, err := kubernetes.Open(kubernetes.Options{Kubeconfig: write(t, filepath.Join(t.TempDir(), "c"), text),
+			Env: env(nil)})
 		if err == nil {
 			_ = s.Close()
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/rest"
 )
 
-// Fake is a service on loopback that speaks the protocol of a real one as far as its
-// handler does, notes what it is asked, and can be made to fail.
+// Fake is an HTTP server on loopback that imitates a real service. The handler of a test implements the protocol.
+// Fake records its requests and can be made to fail.
 type Fake struct {
 	*httptest.Server
 
@@ -39,15 +39,15 @@ func NewFake(t testing.TB, h http.Handler) *Fake {
 	return f
 }
 
-// Trouble answers requests instead of the service, those for which it returns true; nil
-// ends the trouble.
+// Trouble sets a function that sees every request first. If the function returns true, it has answered the request;
+// otherwise the service answers. Trouble(nil) removes the function.
 func (f *Fake) Trouble(answer func(http.ResponseWriter, *http.Request) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.trouble = answer
 }
 
-// Requests returns what was asked since the last call: method and request URI.
+// Requests returns the requests since the last call: method and request URI.
 func (f *Fake) Requests() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -59,15 +59,15 @@ func (f *Fake) Requests() []string {
 // Transport returns a transport that trusts the service.
 func (f *Fake) Transport() *http.Transport { return rest.Transport(rest.TLS(f.Pool())) }
 
-// Pool holds the authority that signed the certificate of the service.
+// Pool returns the authority that signed the certificate of the service.
 func (f *Fake) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(f.Certificate())
 	return pool
 }
 
-// Answer writes a JSON answer. In it, {credentials} becomes what the request was
-// authorized with, as a careless service could quote it.
+// Answer returns a handler that writes a JSON answer. {credentials} in body is replaced by the credentials of the
+// request, to imitate a service that quotes them.
 func Answer(status int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var quoted []string

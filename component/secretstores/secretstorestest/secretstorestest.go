@@ -1,5 +1,5 @@
-// Package secretstorestest is the conformance suite of the contract of secret stores: a
-// store that passes it keeps every promise that component/secretstores makes.
+// Package secretstorestest is the conformance suite for secret stores: a store that passes it fulfils the contract of
+// component/secretstores.
 //
 // It owns the tests, not the stores. Its goroutines end with the test that started them.
 package secretstorestest
@@ -19,21 +19,20 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Options say what the store under test holds.
+// Options describe the content of the store under test.
 type Options struct {
-	// Secrets is everything the store holds, as Bulk must answer it. At least two secrets.
+	// Secrets is everything in the store, as Bulk must return it. At least two secrets.
 	Secrets map[string]map[string]string
-	// Absent is a name that no secret has.
+	// Absent is a name without a secret.
 	Absent string
-	// Metadata goes with every request; may be nil.
+	// Metadata is passed with every request; may be nil.
 	Metadata map[string]string
-	// Twins are further spellings of secrets that the store must not serve, because its
-	// scopes would not recognise them.
+	// Twins are further spellings of secrets. The store must refuse them, because its scopes would not match
+	// them.
 	Twins []string
 }
 
-// Run runs the suite. open makes an open store; the suite closes it. It is called once
-// for each test.
+// Run runs the suite. It calls open once for each test; open returns an open store, which the suite closes.
 func Run(t *testing.T, open func(t *testing.T) secretstores.Store, o Options) {
 	t.Helper()
 	if len(o.Secrets) < 2 {
@@ -64,14 +63,14 @@ func Run(t *testing.T, open func(t *testing.T) secretstores.Store, o Options) {
 	}
 }
 
-// suite is one test at work.
+// suite is one running test.
 type suite struct {
 	*testing.T
 	Options
 	store secretstores.Store
 }
 
-// ctx bounds one call: a store that hangs fails its test, not the whole run.
+// ctx bounds one call, so that a store that hangs fails its test and not the whole run.
 func (s *suite) ctx() context.Context {
 	ctx, cancel := context.WithTimeout(s.Context(), 20*time.Second)
 	s.Cleanup(cancel)
@@ -110,14 +109,15 @@ func (s *suite) absent() {
 	}
 }
 
-// oddNames are those that a store could take for a path, a query or a pattern.
+// oddNames are names that a store could misread as a path, a query or a pattern.
 func (s *suite) oddNames() {
 	known := ""
 	for name := range s.Secrets {
 		known = name
 	}
 	for _, name := range []string{
-		"", ".", "..", "../" + known, "./" + known, "/" + known, known + "/", known + "/..", known + "?version=1", known + "%2e%2e", "%2e%2e", known + "\x00", "a b\r\nX: y", "*", known + "#x", strings.Repeat("n", 9000),
+		"", ".", "..", "../" + known, "./" + known, "/" + known, known + "/", known + "/..", known + "?version=1",
+		known + "%2e%2e", "%2e%2e", known + "\x00", "a b\r\nX: y", "*", known + "#x", strings.Repeat("n", 9000),
 	} {
 		if _, ok := s.Secrets[name]; ok {
 			continue
@@ -228,7 +228,7 @@ func (s *suite) unknownMetadata() {
 	}
 }
 
-// features: a store that does not announce several keys has one, of the secret's name.
+// A store without the feature of several keys has one, with the secret's name.
 func (s *suite) features() {
 	f, ok := s.store.(secretstores.Featurer)
 	if ok && slices.Contains(f.Features(), secretstores.FeatureMultipleKeyValues) {
@@ -236,7 +236,8 @@ func (s *suite) features() {
 	}
 	for name, secret := range s.Secrets {
 		if _, ok := secret[name]; !ok || len(secret) != 1 {
-			s.Errorf("secret %q has the keys %v, but the store does not announce %s", name, keys(secret), secretstores.FeatureMultipleKeyValues)
+			s.Errorf("secret %q has the keys %v, but the store does not announce %s", name, keys(secret),
+				secretstores.FeatureMultipleKeyValues)
 		}
 	}
 }

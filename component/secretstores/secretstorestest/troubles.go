@@ -12,25 +12,24 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Service says how the service behind a store fails.
+// Service describes the failures of the service behind a store.
 type Service struct {
-	// Fake is the service; Open makes a store of it, which the suite closes.
+	// Fake is the service. Open opens a store on it, which the suite closes.
 	Fake *Fake
 	Open func(t *testing.T) secretstores.Store
 	// Name is a secret that exists.
 	Name string
-	// About tells the requests for secrets from others, such as those for access tokens;
-	// nil = all are.
+	// About distinguishes requests for secrets from others, such as those for access tokens; nil = all are for
+	// secrets.
 	About func(r *http.Request) bool
-	// What the service answers in the documented form when it wants fewer calls, refuses
-	// the credentials, finds them expired, does not know the secret, and cannot serve. What
-	// is nil is left out.
+	// The documented answers of the service when it wants fewer calls, refuses the credentials, finds them expired,
+	// does not know the secret, and cannot serve. The tests of nil ones are skipped.
 	Throttled, Denied, Expired, Absent, Down http.HandlerFunc
 	// Confidential must not appear in any error: credentials and values.
 	Confidential []string
 }
 
-// RunTroubles runs the tests about failures of a service that is asked over a network.
+// RunTroubles runs the tests about failures of a service that is reached over a network.
 func RunTroubles(t *testing.T, s Service) {
 	t.Helper()
 	for name, test := range map[string]func(*troubled){
@@ -64,7 +63,8 @@ func RunTroubles(t *testing.T, s Service) {
 }
 
 func (s Service) lacks(test string) bool {
-	return strings.HasPrefix(test, "throttled") && s.Throttled == nil || test == "the secret is absent" && s.Absent == nil ||
+	return strings.HasPrefix(test, "throttled") && s.Throttled == nil || test == "the secret is absent" &&
+		s.Absent == nil ||
 		test == "down for a moment" && s.Throttled == nil
 }
 
@@ -74,7 +74,7 @@ type troubled struct {
 	store secretstores.Store
 }
 
-// make lets requests for secrets be answered by h, the first few or all.
+// make answers requests for secrets with h, the first few or all.
 func (x *troubled) make(h http.HandlerFunc, few int64) {
 	var count atomic.Int64
 	x.Fake.Trouble(func(w http.ResponseWriter, r *http.Request) bool {
@@ -141,7 +141,7 @@ func (x *troubled) downOnce() {
 
 func cut(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 
-// silent: the service takes the request and says nothing.
+// The service accepts the request and sends nothing.
 func (x *troubled) silent() {
 	over := make(chan struct{})
 	x.Cleanup(func() { close(over) })
@@ -161,7 +161,7 @@ func (x *troubled) silent() {
 	}
 }
 
-// away: connections are closed before an answer.
+// Connections are closed before an answer.
 func (x *troubled) away() {
 	x.make(func(w http.ResponseWriter, _ *http.Request) {
 		conn, _, err := w.(http.Hijacker).Hijack()
@@ -174,7 +174,7 @@ func (x *troubled) away() {
 	}
 }
 
-// somethingElse: a proxy's page, an empty object, a redirect.
+// The answers are a proxy's page, an empty object and a redirect.
 func (x *troubled) somethingElse() {
 	for name, h := range map[string]http.HandlerFunc{
 		"a page": func(w http.ResponseWriter, _ *http.Request) {

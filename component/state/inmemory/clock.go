@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/component/state"
 )
 
-// clock tells the time without ever going backward: a key that was gone must not come
-// back because somebody set the clock.
+// clock returns the time and never goes backward. If the system clock were set back, an expired key could otherwise
+// become visible again.
 type clock struct {
 	now    func() time.Time
 	latest atomic.Int64
@@ -29,8 +29,8 @@ func (c *clock) millis() int64 {
 	}
 }
 
-// expiry turns a life time into Unix milliseconds, 0 for never. It rounds up, so that
-// nothing expires early.
+// expiry returns the expiry time of a key with the given TTL in Unix milliseconds, or 0 if it never expires. It
+// rounds up, so that no key expires early.
 func expiry(ttl state.TTL, now int64) int64 {
 	switch {
 	case !ttl.Set:

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// testClock stands still until it is moved.
+// testClock is a clock that only a test advances.
 type testClock struct {
 	mu  sync.Mutex // guards now
 	now time.Time

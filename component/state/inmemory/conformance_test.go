@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestTheStoreKeepsTheContract(t *testing.T) {
+func TestStore_Conformance(t *testing.T) {
 	now := newClock()
 	statetest.Run(t, func(*testing.T) state.Store {
 		return inmemory.Open(inmemory.Options{Now: now.Now, SweepEvery: time.Millisecond})
@@ -23,7 +23,7 @@ func TestTheStoreKeepsTheContract(t *testing.T) {
 	})
 }
 
-func TestTheStoreKeepsTheContractWhenItIsWrapped(t *testing.T) {
+func TestStore_ConformanceWhenWrapped(t *testing.T) {
 	now := newClock()
 	metrics, err := state.NewMetrics(prometheus.NewRegistry())
 	if err != nil {
@@ -36,7 +36,7 @@ func TestTheStoreKeepsTheContractWhenItIsWrapped(t *testing.T) {
 	}, statetest.Options{Clock: &statetest.Clock{Now: now.Now, Advance: now.Advance}, RequestIDs: true, Rounds: 1})
 }
 
-func TestTheStoreKeepsTheContractWhenItIsEncrypted(t *testing.T) {
+func TestStore_ConformanceWhenEncrypted(t *testing.T) {
 	now := newClock()
 	ring, err := state.NewKeyRing("000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f", "")
 	if err != nil {

@@ -10,15 +10,15 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// How long, and how many at most, the answers to requests with an id are kept.
+// How long, and how many at most, the results of requests with an id are kept.
 const (
 	replyLife  = int64(10 * time.Minute / time.Millisecond)
 	maxReplies = 100_000
 )
 
-// replies remembers what requests with a client's own id were answered, so that a retry
-// is answered alike and changes nothing. Refusals are not remembered: they changed
-// nothing, and a retry is judged anew. The zero value is empty.
+// replies remembers the results of requests that have a request id of the client. A retry gets the same result and
+// changes nothing. Failed requests are not remembered: they changed nothing, so a retry is checked again. The zero
+// value is empty.
 type replies struct {
 	byID  map[string]reply
 	order []replyID // oldest first
@@ -36,8 +36,8 @@ type replyID struct {
 	at     int64
 }
 
-// identify separates applications by the prefix of their keys: two of them may well
-// count their requests alike.
+// identify returns the key under which the result of a request is remembered. It contains the prefix of the stored
+// keys, because two applications may use the same request ids.
 func identify(requestID string, ops []state.Operation) replyID {
 	if requestID == "" {
 		return replyID{}
@@ -49,15 +49,17 @@ func identify(requestID string, ops []state.Operation) replyID {
 	return replyID{name: scope + state.Separator + requestID, digest: digest(ops)}
 }
 
-// recall returns the remembered answer, never nil, or nil if there is none. The same id
-// with other operations is a fault.Invalid: answering it would lose a write silently.
+// recall returns the remembered result of a request. It returns nil if there is none; a remembered result is never
+// nil. It returns fault.Invalid if the same id was used for other operations, because otherwise a write would be lost
+// silently.
 func (r *replies) recall(id replyID, now int64) ([]string, error) {
 	known, ok := r.byID[id.name]
 	switch {
 	case !ok || id.name == "" || known.at+replyLife <= now:
 		return nil, nil
 	case known.digest != id.digest:
-		return nil, &fault.Error{Code: fault.Invalid, Op: "inmemory.Store", Msg: "the request id was used for another request",
+		return nil, &fault.Error{Code: fault.Invalid, Op: "inmemory.Store",
+			Msg:  "the request id was used for another request",
 			Hint: "give every request an id of its own"}
 	}
 	return known.etags, nil
@@ -78,7 +80,7 @@ func (r *replies) remember(id replyID, etags []string, now int64) {
 	r.order = append(r.order, id)
 }
 
-// forget drops what is too old.
+// forget drops results that are too old.
 func (r *replies) forget(now int64) {
 	for len(r.order) > 0 && r.order[0].at+replyLife <= now {
 		r.drop()
@@ -88,14 +90,14 @@ func (r *replies) forget(now int64) {
 func (r *replies) drop() {
 	oldest := r.order[0]
 	r.order = r.order[1:]
-	// The id may have been used again since, after its time was over.
+	// The id may have been used again after its time was over.
 	if r.byID[oldest.name].at == oldest.at {
 		delete(r.byID, oldest.name)
 	}
 }
 
-// digest tells requests apart. Every part is preceded by its length, so that no two
-// requests run together into the same bytes.
+// digest returns a hash of the operations of a request. The length of each part is hashed before the part, so
+// different requests never have the same input.
 func digest(ops []state.Operation) [sha256.Size]byte {
 	h := sha256.New()
 	part := func(b []byte) {

@@ -1,10 +1,7 @@
-// Package inmemory is the component type state.in-memory: a state store that lives and
-// dies with the process.
+// Package inmemory is the component type state.in-memory: a state store in the memory of the process.
 //
-// It is the reference implementation of the state contract, small enough to be read as
-// its explanation. It owns its keys and their expiry; it must never know the disk, the
-// network or another package's metadata. One goroutine removes expired keys; Close waits
-// for it.
+// It is the reference implementation of the state contract, small enough to explain it. It owns its keys and their
+// expiry. It uses neither the disk nor the network. One goroutine removes expired keys; Close waits for it.
 package inmemory
 
 import (
@@ -24,25 +21,25 @@ import (
 // Type is the component type of this store.
 const Type = "state.in-memory"
 
-// Options are the settings of a store. The zero value is complete.
+// Options are the settings of a store. The zero value is valid.
 type Options struct {
 	Now        func() time.Time // nil = time.Now
 	SweepEvery time.Duration    // how often expired keys are removed; 0 = one second
 }
 
-// Store implements state.Store and all its optional abilities. Every answer is
-// linearizable: there is one copy and one lock.
+// Store implements state.Store and all optional interfaces. Every read and write is linearizable, because there is
+// only one copy of the data, guarded by one lock.
 type Store struct {
 	clock clock
 	stop  chan struct{}
 	done  chan struct{}
 	once  sync.Once
 
-	mu       sync.RWMutex // guards what follows
+	mu       sync.RWMutex // guards the fields below
 	closed   bool
-	revision uint64 // of the latest write; never taken back, so no ETag comes twice
+	revision uint64 // of the latest write; it never decreases, so no ETag is used twice
 	items    *btree.BTreeG[*entry]
-	due      *btree.BTreeG[*entry] // those of items that expire
+	due      *btree.BTreeG[*entry] // items that expire
 	replies  replies
 }
 
@@ -64,7 +61,7 @@ func byExpiry(a, b *entry) bool {
 	return a.key < b.key
 }
 
-// Open makes an empty store. It must be closed.
+// Open returns an empty store. It must be closed.
 func Open(o Options) *Store {
 	const degree = 32
 	if o.Now == nil {
@@ -84,7 +81,7 @@ func Open(o Options) *Store {
 	return s
 }
 
-// Close implements state.Store. The data is gone afterwards.
+// Close implements state.Store. The data is lost.
 func (s *Store) Close() error {
 	s.once.Do(func() {
 		close(s.stop)
@@ -123,13 +120,17 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 	}
 	now := s.clock.millis()
 	out := make([]state.Item, len(r.Keys))
+	size := int64(0)
 	for i, key := range r.Keys {
 		out[i] = s.read(key, now)
+		if size += int64(len(out[i].Value)); r.MaxBytes > 0 && size > r.MaxBytes {
+			return nil, state.ValuesTooLarge("inmemory.BulkGet", r.MaxBytes)
+		}
 	}
 	return out, nil
 }
 
-// maxPage bounds a page and with it the time that a listing holds the lock.
+// maxPage bounds a page, and so the time that a listing holds the lock.
 const maxPage = 1000
 
 // List implements state.Lister.
@@ -161,7 +162,7 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 	return page, nil
 }
 
-// read looks a key up; s.mu is held.
+// read returns the item of a key. The caller holds s.mu.
 func (s *Store) read(key string, now int64) state.Item {
 	e := s.find(key, now)
 	if e == nil {
@@ -170,7 +171,7 @@ func (s *Store) read(key string, now int64) state.Item {
 	return e.item()
 }
 
-// find returns what key holds now, or nil; s.mu is held.
+// find returns the current entry of key, or nil. The caller holds s.mu.
 func (s *Store) find(key string, now int64) *entry {
 	e, ok := s.items.Get(&entry{key: key})
 	if !ok || e.gone(now) {
@@ -179,7 +180,7 @@ func (s *Store) find(key string, now int64) *entry {
 	return e
 }
 
-// usable answers for the conditions under which nothing can be served; s.mu is held.
+// usable returns an error if nothing can be served. The caller holds s.mu.
 func (s *Store) usable(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return &fault.Error{Code: fault.Timeout, Op: "inmemory.Store", Msg: "the request was given up", Err: err}
@@ -220,8 +221,8 @@ func (s *Store) sweep(every time.Duration) {
 	}
 }
 
-// removeSome removes a bounded number of expired keys, so that callers wait little, and
-// reports whether there may be more.
+// removeSome removes a bounded number of expired keys, so that other calls do not wait long for the lock. It reports
+// whether there may be more expired keys.
 func (s *Store) removeSome() bool {
 	const batch = 1000
 	s.mu.Lock()
@@ -242,7 +243,7 @@ func (s *Store) removeSome() bool {
 	return len(gone) == batch
 }
 
-// remove takes an entry out; s.mu is held for writing.
+// remove removes an entry. The caller holds s.mu for writing.
 func (s *Store) remove(e *entry) {
 	s.items.Delete(e)
 	if e.expires != 0 {
@@ -250,7 +251,7 @@ func (s *Store) remove(e *entry) {
 	}
 }
 
-// put replaces what key held; s.mu is held for writing.
+// put replaces the entry of a key. The caller holds s.mu for writing.
 func (s *Store) put(e *entry) {
 	if old, ok := s.items.ReplaceOrInsert(e); ok && old.expires != 0 {
 		s.due.Delete(old)
@@ -260,7 +261,7 @@ func (s *Store) put(e *entry) {
 	}
 }
 
-// Size returns the number of keys held, expired ones that were not yet removed included.
+// Size returns the number of keys, including expired ones that are not removed yet.
 func (s *Store) Size() int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -41,7 +41,7 @@ func closing(t *testing.T, s *inmemory.Store) {
 	}
 }
 
-func TestExpiredKeysAreRemovedInTheBackground(t *testing.T) {
+func TestSweep_RemovesExpiredKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := inmemory.Open(inmemory.Options{SweepEvery: 10 * time.Second})
 		defer closing(t, s)
@@ -66,14 +66,14 @@ func TestExpiredKeysAreRemovedInTheBackground(t *testing.T) {
 	})
 }
 
-func TestCloseWaitsForTheSweeper(t *testing.T) {
+func TestClose_WaitsForSweeper(t *testing.T) {
 	// A bubble ends only when every goroutine in it has.
 	synctest.Test(t, func(t *testing.T) {
 		closing(t, inmemory.Open(inmemory.Options{}))
 	})
 }
 
-func TestAnExpiredKeyStaysGoneWhenTheClockIsSetBack(t *testing.T) {
+func TestExpiry_ClockSetBack(t *testing.T) {
 	clock := newClock()
 	s := inmemory.Open(inmemory.Options{Now: clock.Now, SweepEvery: time.Hour})
 	defer closing(t, s)
@@ -88,7 +88,7 @@ func TestAnExpiredKeyStaysGoneWhenTheClockIsSetBack(t *testing.T) {
 	}
 }
 
-func TestNothingExpiresEarly(t *testing.T) {
+func TestExpiry_NeverEarly(t *testing.T) {
 	clock := newClock()
 	s := inmemory.Open(inmemory.Options{Now: clock.Now, SweepEvery: time.Hour})
 	defer closing(t, s)
@@ -104,10 +104,11 @@ func TestNothingExpiresEarly(t *testing.T) {
 	}
 }
 
-func TestExtremeLifeTimesAreKept(t *testing.T) {
+func TestExpiry_ExtremeTTLs(t *testing.T) {
 	s := inmemory.Open(inmemory.Options{})
 	defer closing(t, s)
-	for i, ttl := range []state.TTL{{Set: true, Seconds: 1<<63 - 1}, {Set: true, At: time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)}} {
+	for i, ttl := range []state.TTL{{Set: true, Seconds: 1<<63 - 1},
+		{Set: true, At: time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)}} {
 		key := strconv.Itoa(i)
 		set(t, s, "", state.Write{Key: key, TTL: ttl})
 		if !get(t, s, key).Found() {
@@ -120,7 +121,7 @@ func TestExtremeLifeTimesAreKept(t *testing.T) {
 	}
 }
 
-func TestARequestIDIsRememberedForTenMinutes(t *testing.T) {
+func TestRequestID_IsRememberedForTenMinutes(t *testing.T) {
 	clock := newClock()
 	s := inmemory.Open(inmemory.Options{Now: clock.Now, SweepEvery: time.Hour})
 	defer closing(t, s)
@@ -136,7 +137,7 @@ func TestARequestIDIsRememberedForTenMinutes(t *testing.T) {
 	}
 }
 
-func TestForgottenRequestIDsCanServeAgain(t *testing.T) {
+func TestRequestID_CanBeReusedWhenForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := inmemory.Open(inmemory.Options{})
 		defer closing(t, s)
@@ -150,7 +151,7 @@ func TestForgottenRequestIDsCanServeAgain(t *testing.T) {
 	})
 }
 
-func TestARefusedRequestIsJudgedAnewWhenItIsRetried(t *testing.T) {
+func TestRequestID_RefusalIsNotRemembered(t *testing.T) {
 	s := inmemory.Open(inmemory.Options{})
 	defer closing(t, s)
 	set(t, s, "", state.Write{Key: "k"})
@@ -166,7 +167,7 @@ func TestARefusedRequestIsJudgedAnewWhenItIsRetried(t *testing.T) {
 	}
 }
 
-func TestTwoApplicationsMayUseTheSameRequestID(t *testing.T) {
+func TestRequestID_IsPerApplication(t *testing.T) {
 	s := inmemory.Open(inmemory.Options{})
 	defer closing(t, s)
 	set(t, s, "1", state.Write{Key: "shop||k", Value: []byte("shop's")})
@@ -176,11 +177,12 @@ func TestTwoApplicationsMayUseTheSameRequestID(t *testing.T) {
 	}
 }
 
-func TestAWriteWithoutAKeyOrOfAnUnknownKindIsRefused(t *testing.T) {
+func TestTransact_RefusesMissingKeyAndUnknownKind(t *testing.T) {
 	s := inmemory.Open(inmemory.Options{})
 	defer closing(t, s)
 	for _, op := range []state.Operation{{}, {Kind: 7, Write: state.Write{Key: "k"}}} {
-		_, err := s.Transact(t.Context(), state.TransactRequest{Operations: []state.Operation{{Write: state.Write{Key: "ok"}}, op}})
+		_, err := s.Transact(t.Context(),
+			state.TransactRequest{Operations: []state.Operation{{Write: state.Write{Key: "ok"}}, op}})
 		if !fault.Is(err, fault.Invalid) || s.Size() != 0 {
 			t.Errorf("Transact(%+v): %v, %d keys", op, err, s.Size())
 		}
@@ -190,7 +192,8 @@ func TestAWriteWithoutAKeyOrOfAnUnknownKindIsRefused(t *testing.T) {
 func BenchmarkGet(b *testing.B) {
 	s := inmemory.Open(inmemory.Options{})
 	defer s.Close() //nolint:errcheck // never fails
-	if _, err := s.Set(b.Context(), state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("1")}}}); err != nil {
+	if _, err := s.Set(b.Context(),
+		state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("1")}}}); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()

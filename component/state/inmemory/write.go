@@ -29,8 +29,8 @@ func (s *Store) Transact(ctx context.Context, r state.TransactRequest) (state.Wr
 	return s.apply(ctx, r.RequestID, r.Operations)
 }
 
-// apply checks every condition against the state before the request, then does the
-// operations in order.
+// apply first checks the conditions of all operations against the state before the request. If all hold, it applies
+// the operations in order.
 func (s *Store) apply(ctx context.Context, requestID string, ops []state.Operation) (state.Written, error) {
 	id := identify(requestID, ops)
 	s.mu.Lock()
@@ -55,10 +55,11 @@ func (s *Store) apply(ctx context.Context, requestID string, ops []state.Operati
 	return state.Written{ETags: etags, Proof: proof()}, nil
 }
 
-// permit checks the condition of one operation; s.mu is held.
+// permit checks the condition of one operation. The caller holds s.mu.
 func (s *Store) permit(op *state.Operation, now int64) error {
 	if op.Key == "" || op.Kind != state.Upsert && op.Kind != state.Remove {
-		return &fault.Error{Code: fault.Invalid, Op: "inmemory.Store", Key: op.Key, Msg: "a write without a key or of an unknown kind"}
+		return &fault.Error{Code: fault.Invalid, Op: "inmemory.Store", Key: op.Key,
+			Msg: "a write without a key or of an unknown kind"}
 	}
 	current := s.find(op.Key, now)
 	switch {
@@ -76,7 +77,7 @@ func conflict(key, why string) error {
 	return &fault.Error{Code: fault.Conflict, Op: "inmemory.Store", Key: key, Msg: fmt.Sprintf("key %q: %s", key, why)}
 }
 
-// do carries out one permitted operation and returns the new ETag; s.mu is held for writing.
+// do applies one operation whose condition holds, and returns the new ETag. The caller holds s.mu for writing.
 func (s *Store) do(op *state.Operation, now int64) string {
 	if op.Kind == state.Remove {
 		if e, ok := s.items.Get(&entry{key: op.Key}); ok {

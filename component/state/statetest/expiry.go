@@ -19,7 +19,7 @@ func expiryCases() []testCase {
 
 const ttl = 100 * time.Second
 
-// clock returns the suite's clock; a store that can expire values must come with one.
+// clock returns the suite's clock, which is required for a store with TTLs.
 func (s *suite) clock() *Clock {
 	s.Helper()
 	if !s.hasTTL() {
@@ -39,7 +39,8 @@ func expiryAfterTTL(s *suite) {
 	clock, key := s.clock(), s.key("k")
 	s.set(lasting(key, "1", int64(ttl/time.Second)))
 	want := clock.Now().Add(ttl)
-	if got := s.wantValue(key, "1").Expires; got.Before(want.Add(-5*time.Second)) || got.After(want.Add(5*time.Second)) {
+	if got := s.wantValue(key, "1").Expires; got.Before(want.Add(-5*time.Second)) ||
+		got.After(want.Add(5*time.Second)) {
 		s.Errorf("the value says it expires at %v, want about %v", got, want)
 	}
 	clock.Advance(ttl - 5*time.Second)
@@ -66,7 +67,8 @@ func expiryAtInstant(s *suite) {
 func expiryReplaced(s *suite) {
 	clock := s.clock()
 	seconds := int64(ttl / time.Second)
-	cleared, never, minus, longer, shorter := s.key("cleared"), s.key("never"), s.key("minus"), s.key("longer"), s.key("shorter")
+	cleared, never, minus, longer, shorter :=
+		s.key("cleared"), s.key("never"), s.key("minus"), s.key("longer"), s.key("shorter")
 	for _, key := range []string{cleared, never, minus, longer} {
 		s.set(lasting(key, "1", seconds))
 	}
@@ -95,14 +97,14 @@ func expiryEverywhere(s *suite) {
 	s.set(lasting(gone, "1", 1), write(stays, "1"))
 	clock.Advance(5 * time.Second)
 	s.wantAbsent(gone)
-	if b, ok := s.store.(state.BulkGetter); ok {
+	if b := state.AbilitiesOf(s.store).BulkGetter; b != nil {
 		items, err := b.BulkGet(s.ctx(), state.BulkGetRequest{Keys: []string{gone, stays}, ReadOptions: strong()})
 		s.must(err)
 		if len(items) != 2 || items[0].Found() || !items[1].Found() {
 			s.Errorf("BulkGet of an expired and a living key gave %+v", items)
 		}
 	}
-	if l, ok := s.store.(state.Lister); ok {
+	if l := state.AbilitiesOf(s.store).Lister; l != nil {
 		page, err := l.List(s.ctx(), state.ListRequest{Prefix: s.key(""), ReadOptions: strong()})
 		s.must(err)
 		if len(page.Items) != 1 || page.Items[0].Key != stays {
@@ -140,7 +142,8 @@ func expiryTransact(s *suite) {
 	clock.Advance(5 * time.Second)
 	s.wantAbsent(a)
 	s.wantValue(b, "1")
-	s.transact(state.Operation{Write: state.Write{Key: a, Value: []byte("2"), Concurrency: state.FirstWrite}}, remove(b))
+	s.transact(state.Operation{Write: state.Write{Key: a, Value: []byte("2"), Concurrency: state.FirstWrite}},
+		remove(b))
 	s.wantValue(a, "2")
 	s.wantAbsent(b)
 }

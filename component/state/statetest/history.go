@@ -19,7 +19,7 @@ func historyCases() []testCase {
 	return []testCase{{"ConcurrentStrongCallsAreLinearizable", linearizable}}
 }
 
-// input is one call on one key, as the model of a register with ETags sees it.
+// input is one call on one key, in the model of a register with ETags.
 type input struct {
 	key   string
 	kind  byte // 'g' get, 's' set, 'c' create, 'u' update with an ETag, 'd' delete, 'x' delete with an ETag
@@ -34,14 +34,14 @@ type output struct {
 	etag     string
 }
 
-// register is the state of one key; an empty ETag means that it is absent.
+// register is the state of one key. An empty ETag means that it is absent.
 type register struct {
 	value string
 	etag  string
 }
 
-// linearizable records what several clients see on a few keys and searches for an order
-// of single steps that explains it.
+// linearizable records what several concurrent clients see on a few keys. It fails unless the recorded calls have a
+// sequential order that explains all answers.
 func linearizable(s *suite) {
 	const clients, calls, keys = 6, 40, 3
 	for round := range s.options.Rounds {
@@ -57,7 +57,8 @@ func linearizable(s *suite) {
 		}
 		result := porcupine.CheckOperationsTimeout(model(), h.operations, time.Minute)
 		if result != porcupine.Ok {
-			s.Fatalf("round %d: no order of the %d calls explains their answers: %s\n%+v", round, len(h.operations), result, h.operations)
+			s.Fatalf("round %d: no order of the %d calls explains their answers: %s\n%+v", round, len(h.operations),
+				result, h.operations)
 		}
 	}
 }
@@ -126,8 +127,7 @@ func (h *history) call(in input) output {
 	return out
 }
 
-// judge accepts success and conflicts. Nothing else may happen to a store that nobody
-// disturbs.
+// judge accepts success and conflicts. No other error may happen in a store without faults.
 func (h *history) judge(err error) output {
 	conflict := fault.Is(err, fault.Conflict)
 	if err != nil && !conflict {
@@ -136,7 +136,7 @@ func (h *history) judge(err error) output {
 	return output{conflict: conflict}
 }
 
-// model is the sequential specification: registers that do not know each other.
+// model returns the sequential specification: independent registers.
 func model() porcupine.Model {
 	return porcupine.Model{
 		Init:      func() any { return register{} },

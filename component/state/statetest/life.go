@@ -19,7 +19,7 @@ func lifeCases() []testCase {
 	}
 }
 
-// call is one way to use a store; those of abilities that are missing are left out.
+// call is one way to use a store. Missing optional interfaces are left out.
 type call struct {
 	name string
 	do   func(context.Context) error
@@ -32,7 +32,8 @@ func (s *suite) calls(key string) []call {
 			return err
 		}},
 		{"Set", func(ctx context.Context) error {
-			_, err := s.store.Set(ctx, state.SetRequest{Items: []state.Write{write(key, "new")}, Consistency: state.Strong})
+			_, err := s.store.Set(ctx, state.SetRequest{Items: []state.Write{write(key, "new")},
+				Consistency: state.Strong})
 			return err
 		}},
 		{"Delete", func(ctx context.Context) error {
@@ -40,13 +41,14 @@ func (s *suite) calls(key string) []call {
 			return err
 		}},
 	}
-	if tx, ok := s.store.(state.Transactor); ok {
+	if tx := state.AbilitiesOf(s.store).Transactor; tx != nil {
 		all = append(all, call{"Transact", func(ctx context.Context) error {
-			_, err := tx.Transact(ctx, state.TransactRequest{Operations: []state.Operation{upsert(key, "new")}, Consistency: state.Strong})
+			_, err := tx.Transact(ctx, state.TransactRequest{Operations: []state.Operation{upsert(key, "new")},
+				Consistency: state.Strong})
 			return err
 		}})
 	}
-	if b, ok := s.store.(state.BulkGetter); ok {
+	if b := state.AbilitiesOf(s.store).BulkGetter; b != nil {
 		all = append(all, call{"BulkGet", func(ctx context.Context) error {
 			items, err := b.BulkGet(ctx, state.BulkGetRequest{Keys: []string{key}, ReadOptions: strong()})
 			if err == nil && len(items) == 1 {
@@ -55,7 +57,7 @@ func (s *suite) calls(key string) []call {
 			return err
 		}})
 	}
-	if l, ok := s.store.(state.Lister); ok {
+	if l := state.AbilitiesOf(s.store).Lister; l != nil {
 		all = append(all, call{"List", func(ctx context.Context) error {
 			_, err := l.List(ctx, state.ListRequest{Prefix: key, ReadOptions: strong()})
 			return err
@@ -118,7 +120,8 @@ func cancelled(s *suite) {
 	etag := s.put(key, "old")
 	for _, c := range s.calls(key) {
 		if err := c.do(ctx); !fault.Is(err, fault.Timeout) {
-			s.Errorf("%s with a cancelled context: %v with code %q, want %q", c.name, err, fault.CodeOf(err), fault.Timeout)
+			s.Errorf("%s with a cancelled context: %v with code %q, want %q", c.name, err, fault.CodeOf(err),
+				fault.Timeout)
 		}
 	}
 	if item := s.wantValue(key, "old"); item.ETag != etag {
@@ -131,9 +134,10 @@ func features(s *suite) {
 	if !slices.Contains(all, state.FeatureETag) {
 		s.Errorf("features %v lack %s, which every store has", all, state.FeatureETag)
 	}
-	_, can := s.store.(state.Transactor)
+	can := state.AbilitiesOf(s.store).Transactor != nil
 	if says := slices.Contains(all, state.FeatureTransactional); says != can {
-		s.Errorf("features %v say %s: %v, but the store is a Transactor: %v", all, state.FeatureTransactional, says, can)
+		s.Errorf("features %v say %s: %v, but the store is a Transactor: %v", all, state.FeatureTransactional, says,
+			can)
 	}
 }
 
@@ -155,7 +159,8 @@ func retryOnce(s *suite) {
 	s.needRequestIDs()
 	key := s.key("k")
 	etag := s.put(key, "1")
-	r := state.SetRequest{RequestID: "r1", Consistency: state.Strong, Items: []state.Write{{Key: key, Value: []byte("2"), ETag: etag}}}
+	r := state.SetRequest{RequestID: "r1", Consistency: state.Strong,
+		Items: []state.Write{{Key: key, Value: []byte("2"), ETag: etag}}}
 	first, err := s.store.Set(s.ctx(), r)
 	s.must(err)
 	second, err := s.store.Set(s.ctx(), r)

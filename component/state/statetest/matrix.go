@@ -47,14 +47,16 @@ func transactOne(kind state.OpKind) attempt {
 	}
 }
 
-// matrix tries every combination of what the key is, which ETag is sent and which mode:
+// matrix tests every combination of three things: whether the key exists, the ETag that is sent, and the concurrency
+// mode. An attempt must succeed under these conditions:
 //
-//	an ETag         the key exists and has it, in every mode
-//	no ETag, first  a set needs an absent key; a delete needs nothing
-//	no ETag, last   nothing
+//	an ETag         the key exists and has this ETag, in every mode
+//	no ETag, first  a set: the key does not exist; a delete: always
+//	no ETag, last   always
 func matrix(s *suite, isDelete bool, try attempt) {
 	for _, existing := range []string{"absent", "deleted", "present"} {
-		for _, sent := range []string{"none", "current", "stale", "0", "1", "18446744073709551616", "-1", "*", `"1"`, "no such ETag"} {
+		for _, sent := range []string{"none", "current", "stale", "0", "1", "18446744073709551616", "-1", "*", `"1"`,
+			"no such ETag"} {
 			for _, mode := range []state.Concurrency{state.LastWrite, state.FirstWrite} {
 				if sent == "current" && existing != "present" || sent == "stale" && existing == "absent" {
 					continue
@@ -71,16 +73,17 @@ func matrix(s *suite, isDelete bool, try attempt) {
 					w.ETag = stale
 				}
 				if existing == "present" && w.ETag == current && sent != "current" {
-					continue // the store happened to use this text for its ETag
+					continue // the store happened to use this text as an ETag
 				}
-				allowed := sent == "current" || sent == "none" && (mode == state.LastWrite || isDelete || existing != "present")
+				allowed := sent == "current" || sent == "none" &&
+					(mode == state.LastWrite || isDelete || existing != "present")
 				s.expect(try(s, w), allowed, isDelete, key, current)
 			}
 		}
 	}
 }
 
-// prepare brings a key into the state that the matrix asks for.
+// prepare creates the state of a key that a case of the matrix needs.
 func (s *suite) prepare(key, existing string) (current, stale string) {
 	s.Helper()
 	if existing == "absent" {

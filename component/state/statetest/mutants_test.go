@@ -17,10 +17,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// mutantVariable names the broken store that a child process tests.
+// mutantVariable is the environment variable with the name of the broken store that a child process tests.
 const mutantVariable = "QUORATE_STATETEST_MUTANT"
 
-// broken is a sound store with parts replaced. A nil part is sound.
+// broken is a correct store with parts replaced. A nil part is correct.
 type broken struct {
 	*inmemory.Store
 	get      func(context.Context, state.GetRequest) (state.Item, error)
@@ -94,7 +94,7 @@ func eachItem(change func(*state.Write)) func(*broken) {
 	}
 }
 
-// mutant is a broken store and the test that has to notice.
+// mutant is a broken store and the test that must detect it.
 type mutant struct {
 	caughtBy string
 	breakIt  func(*broken)
@@ -106,13 +106,16 @@ func mutants() map[string]mutant {
 		"ignores first-write": {"OfManyCreatorsExactlyOneWins", eachItem(func(w *state.Write) {
 			w.Concurrency = state.LastWrite
 		})},
-		"trims values": {"ValuesAreKeptByteForByte", eachItem(func(w *state.Write) { w.Value = bytes.TrimSpace(w.Value) })},
+		"trims values": {"ValuesAreKeptByteForByte",
+			eachItem(func(w *state.Write) { w.Value = bytes.TrimSpace(w.Value) })},
 		"forgets content types": {"TheContentTypeIsKeptWithTheValue", eachItem(func(w *state.Write) {
 			w.ContentType = ""
 		})},
-		"folds case":    {"KeysAreKeptApart", eachItem(func(w *state.Write) { w.Key = strings.ToLower(w.Key) })},
-		"ignores TTL":   {"AValueExpiresAfterItsTTLAndNotBefore", eachItem(func(w *state.Write) { w.TTL = state.TTL{} })},
-		"expires early": {"AValueExpiresAfterItsTTLAndNotBefore", eachItem(func(w *state.Write) { w.TTL.Seconds /= 2 })},
+		"folds case": {"KeysAreKeptApart", eachItem(func(w *state.Write) { w.Key = strings.ToLower(w.Key) })},
+		"ignores TTL": {"AValueExpiresAfterItsTTLAndNotBefore",
+			eachItem(func(w *state.Write) { w.TTL = state.TTL{} })},
+		"expires early": {"AValueExpiresAfterItsTTLAndNotBefore",
+			eachItem(func(w *state.Write) { w.TTL.Seconds /= 2 })},
 		"ignores instants": {"AValueExpiresAtAnInstant", eachItem(func(w *state.Write) {
 			w.TTL.At = time.Time{}
 		})},
@@ -126,13 +129,14 @@ func mutants() map[string]mutant {
 		"conflicts without a key":  {"ConcurrencyMatrix/Set", conflictWithoutKey},
 		"ignores its context":      {"ACancelledCallChangesNothing", ignoreContext},
 		"promises nothing":         {"AnswersSayWhatTheyAreWorth", noLevel},
-		"outlives Close":           {"AClosedStoreIsUnavailable", func(b *broken) { b.close = func() error { return nil } }},
-		"closes with an error":     {"CloseIsIdempotent", func(b *broken) { b.close = closeOnce(b) }},
-		"sorts bulk answers":       {"BulkAnswersComeInRequestOrderWithDuplicates", sortBulk},
-		"drops bulk duplicates":    {"BulkAnswersComeInRequestOrderWithDuplicates", compactBulk},
-		"lists its neighbours":     {"AListingKeepsToItsPrefix", listNeighbours},
-		"skips between pages":      {"AListingCanBeReadInPagesOfAnySize", skipBetweenPages},
-		"does retries twice":       {"ARetriedRequestIsDoneOnce", forgetRequestIDs},
+		"outlives Close": {"AClosedStoreIsUnavailable",
+			func(b *broken) { b.close = func() error { return nil } }},
+		"closes with an error":  {"CloseIsIdempotent", func(b *broken) { b.close = closeOnce(b) }},
+		"sorts bulk answers":    {"BulkAnswersComeInRequestOrderWithDuplicates", sortBulk},
+		"drops bulk duplicates": {"BulkAnswersComeInRequestOrderWithDuplicates", compactBulk},
+		"lists its neighbours":  {"AListingKeepsToItsPrefix", listNeighbours},
+		"skips between pages":   {"AListingCanBeReadInPagesOfAnySize", skipBetweenPages},
+		"does retries twice":    {"ARetriedRequestIsDoneOnce", forgetRequestIDs},
 	}
 }
 
@@ -276,11 +280,11 @@ func forgetRequestIDs(b *broken) {
 	}
 }
 
-// TestMutant is the suite over a broken store. It fails, in a child process, when it is told to.
+// TestMutant runs the suite on a broken store. It runs and fails only in a child process.
 func TestMutant(t *testing.T) {
 	m, ok := mutants()[os.Getenv(mutantVariable)]
 	if !ok {
-		t.Skip("run by TestTheSuiteCatchesBrokenStores")
+		t.Skip("run by TestSuite_DetectsBrokenStores")
 	}
 	var mu sync.Mutex
 	now := time.Unix(1_900_000_000, 0)
@@ -303,7 +307,7 @@ func TestMutant(t *testing.T) {
 	}, statetest.Options{Clock: clock, RequestIDs: true})
 }
 
-func TestTheSuiteCatchesBrokenStores(t *testing.T) {
+func TestSuite_DetectsBrokenStores(t *testing.T) {
 	if os.Getenv(mutantVariable) != "" {
 		t.Skip("this is a child process")
 	}

@@ -20,7 +20,7 @@ func raceCases() []testCase {
 	}
 }
 
-// race runs f in many goroutines at once and returns what each of them got.
+// race runs f in many goroutines at once and returns the result of each.
 func race(f func(i int) error) []error {
 	errs := make([]error, racers)
 	start := make(chan struct{})
@@ -36,7 +36,7 @@ func race(f func(i int) error) []error {
 	return errs
 }
 
-// winner checks that exactly one racer succeeded and the others met a conflict.
+// winner checks that exactly one racer succeeded and the others got a conflict.
 func (s *suite) winner(errs []error, key string) int {
 	s.Helper()
 	won := -1
@@ -51,7 +51,7 @@ func (s *suite) winner(errs []error, key string) int {
 		}
 	}
 	if won < 0 {
-		s.Fatal("nobody won")
+		s.Fatal("no writer won")
 	}
 	return won
 }
@@ -126,7 +126,8 @@ func mixRace(s *suite) {
 	for range 8 {
 		errs := race(func(i int) error {
 			value := strconv.Itoa(i)
-			_, err := s.store.Set(ctx, state.SetRequest{Consistency: state.Strong, Items: []state.Write{write(a, value), write(b, value)}})
+			_, err := s.store.Set(ctx, state.SetRequest{Consistency: state.Strong,
+				Items: []state.Write{write(a, value), write(b, value)}})
 			return err
 		})
 		for _, err := range errs {

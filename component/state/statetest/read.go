@@ -2,7 +2,10 @@ package statetest
 
 import (
 	"bytes"
+	"encoding/json"
 	"math/rand/v2"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/quorate/quorate/component/state"
@@ -24,7 +27,8 @@ func readCases() []testCase {
 
 func absentKey(s *suite) {
 	for _, level := range levels() {
-		item, err := s.store.Get(s.ctx(), state.GetRequest{Key: s.key("absent"), ReadOptions: state.ReadOptions{Consistency: level}})
+		item, err := s.store.Get(s.ctx(),
+			state.GetRequest{Key: s.key("absent"), ReadOptions: state.ReadOptions{Consistency: level}})
 		if err != nil || item.Found() || len(item.Value) != 0 {
 			s.Errorf("Get of an absent key at level %q = %+v, %v; want no item and no error", level, item, err)
 		}
@@ -43,7 +47,26 @@ func exactBytes(s *suite) {
 	} {
 		key := s.key(name)
 		s.put(key, value)
+		if s.options.NormalisedJSON && json.Valid([]byte(value)) {
+			s.wantSameJSON(s.get(key).Value, value)
+			continue
+		}
 		s.wantValue(key, value)
+	}
+}
+
+// wantSameJSON checks that two JSON texts mean the same.
+func (s *suite) wantSameJSON(got []byte, want string) {
+	s.Helper()
+	values := make([]any, 2)
+	for i, text := range []string{string(got), want} {
+		d := json.NewDecoder(strings.NewReader(text))
+		if err := d.Decode(&values[i]); err != nil {
+			s.Fatalf("%q is not JSON: %v", text, err)
+		}
+	}
+	if !reflect.DeepEqual(values[0], values[1]) {
+		s.Errorf("got %s, which does not mean %s", got, want)
 	}
 }
 
@@ -83,25 +106,35 @@ func largeValue(s *suite) {
 
 func nastyNames() []string {
 	return []string{
-		"a", "A", "a ", " a", "a/b", "a//b", "a/b/", "a%2Fb", "a+b", "a?b=c#d", "..", ".", `a"b`, `a\b`, "a|b", "|", "a'b;--",
-		"a\x00", "a\x00b", "a\nb", "a\tb", "{}", "[0]", "*", "_", "-", "é", "e\u0301", "日本語", "🙂", "\u202eabc", "\U0010ffff",
+		"a", "A", "a ", " a", "a/b", "a//b", "a/b/", "a%2Fb", "a+b", "a?b=c#d", "..", ".", `a"b`, `a\b`, "a|b", "|",
+		"a'b;--",
+		"a\x00", "a\x00b", "a\nb", "a\tb", "{}", "[0]", "*", "_", "-",
+		"é", "e\u0301", "日本語", "🙂", "\u202eabc", "\U0010ffff",
 		strings.Repeat("x", state.MaxKeySize), strings.Repeat("x", state.MaxKeySize-1),
 	}
 }
 
+func (s *suite) nastyNames() []string {
+	names := nastyNames()
+	if s.options.TextKeys {
+		names = slices.DeleteFunc(names, func(name string) bool { return strings.Contains(name, "\x00") })
+	}
+	return names
+}
+
 func nastyKeys(s *suite) {
-	for _, name := range nastyNames() {
+	for _, name := range s.nastyNames() {
 		s.put(s.key(name), "value of "+name)
 	}
-	for _, name := range nastyNames() {
+	for _, name := range s.nastyNames() {
 		s.wantValue(s.key(name), "value of "+name)
 	}
-	for i, name := range nastyNames() {
+	for i, name := range s.nastyNames() {
 		if i%2 == 0 {
 			s.delete(state.DeleteRequest{Key: s.key(name)})
 		}
 	}
-	for i, name := range nastyNames() {
+	for i, name := range s.nastyNames() {
 		if i%2 == 0 {
 			s.wantAbsent(s.key(name))
 			continue
@@ -118,7 +151,8 @@ func everyLevel(s *suite) {
 	for _, level := range levels() {
 		key := s.key("level " + level.String())
 		options := state.ReadOptions{Consistency: level}
-		if _, err := s.store.Set(s.ctx(), state.SetRequest{Items: []state.Write{write(key, "1")}, Consistency: level}); err != nil {
+		set := state.SetRequest{Items: []state.Write{write(key, "1")}, Consistency: level}
+		if _, err := s.store.Set(s.ctx(), set); err != nil {
 			s.Fatalf("Set at level %q: %v", level, err)
 		}
 		if _, err := s.store.Get(s.ctx(), state.GetRequest{Key: key, ReadOptions: options}); err != nil {
@@ -127,7 +161,7 @@ func everyLevel(s *suite) {
 		if _, err := s.store.Delete(s.ctx(), state.DeleteRequest{Key: key, Consistency: level}); err != nil {
 			s.Fatalf("Delete at level %q: %v", level, err)
 		}
-		if tx, ok := s.store.(state.Transactor); ok {
+		if tx := state.AbilitiesOf(s.store).Transactor; tx != nil {
 			r := state.TransactRequest{Operations: []state.Operation{{Write: write(key, "2")}}, Consistency: level}
 			if _, err := tx.Transact(s.ctx(), r); err != nil {
 				s.Fatalf("Transact at level %q: %v", level, err)
@@ -137,14 +171,28 @@ func everyLevel(s *suite) {
 	}
 }
 
+// promised returns the level that strong answers of a call have at least.
+func (o Options) promised(call string) state.Level {
+	if call == "List" {
+		return o.ListLevel
+	}
+	return o.Level
+}
+
+// weaker reports whether one level promises less than another.
+func weaker(one, other state.Level) bool {
+	order := []state.Level{state.Stale, state.Bounded, state.SessionLevel, state.Linearizable}
+	return slices.Index(order, one) < slices.Index(order, other)
+}
+
 func proofs(s *suite) {
 	key := s.key("proved")
 	worth := func(what string, p state.Proof, level state.Consistency) {
 		s.Helper()
 		switch {
 		case p.Level == "":
-			s.Errorf("%s at level %q says nothing about what it is worth", what, level)
-		case level == state.Strong && p.Level != state.Linearizable:
+			s.Errorf("%s at level %q has no level", what, level)
+		case level == state.Strong && weaker(p.Level, s.options.promised(what)):
 			s.Errorf("%s at level %q is only %q", what, level, p.Level)
 		}
 	}
@@ -166,30 +214,34 @@ func proofs(s *suite) {
 	}
 }
 
-func (s *suite) optionalProofs(worth func(string, state.Proof, state.Consistency), key string, level state.Consistency) {
+func (s *suite) optionalProofs(
+	worth func(string, state.Proof, state.Consistency), key string, level state.Consistency,
+) {
 	s.Helper()
 	options := state.ReadOptions{Consistency: level}
-	if tx, ok := s.store.(state.Transactor); ok {
-		w, err := tx.Transact(s.ctx(), state.TransactRequest{Operations: []state.Operation{{Write: write(key, "1")}}, Consistency: level})
+	if tx := state.AbilitiesOf(s.store).Transactor; tx != nil {
+		w, err := tx.Transact(s.ctx(), state.TransactRequest{
+			Operations: []state.Operation{{Write: write(key, "1")}}, Consistency: level})
 		s.must(err)
 		worth("Transact", w.Proof, level)
 	}
-	if b, ok := s.store.(state.BulkGetter); ok {
-		items, err := b.BulkGet(s.ctx(), state.BulkGetRequest{Keys: []string{key, s.key("never")}, ReadOptions: options})
+	if b := state.AbilitiesOf(s.store).BulkGetter; b != nil {
+		items, err := b.BulkGet(s.ctx(), state.BulkGetRequest{
+			Keys: []string{key, s.key("never")}, ReadOptions: options})
 		s.must(err)
 		for _, item := range items {
 			worth("BulkGet", item.Proof, level)
 		}
 	}
-	if l, ok := s.store.(state.Lister); ok {
+	if l := state.AbilitiesOf(s.store).Lister; l != nil {
 		page, err := l.List(s.ctx(), state.ListRequest{Prefix: s.key(""), ReadOptions: options})
 		s.must(err)
 		worth("List", page.Proof, level)
 	}
 }
 
-// sessions follows a token from each write to each kind of read: what was written must
-// be there even at the weakest level, unless the answer says that it promises nothing.
+// sessions passes the session token of each write to each kind of read. The write must be visible even at the weakest
+// level, unless the answer says that it promises no consistency.
 func sessions(s *suite) {
 	key := s.key("session")
 	for _, value := range []string{"1", "2", "3"} {
@@ -198,10 +250,12 @@ func sessions(s *suite) {
 		if w.Session == "" {
 			s.Skip("the store has no sessions")
 		}
-		item, err := s.store.Get(s.ctx(), state.GetRequest{Key: key, ReadOptions: state.ReadOptions{Consistency: state.Eventual, Session: w.Session}})
+		item, err := s.store.Get(s.ctx(), state.GetRequest{Key: key,
+			ReadOptions: state.ReadOptions{Consistency: state.Eventual, Session: w.Session}})
 		s.must(err)
 		if string(item.Value) != value && item.Level != state.Stale {
-			s.Errorf("an eventual read in the session of the write gave %q at level %q, want %q", item.Value, item.Level, value)
+			s.Errorf("an eventual read in the session of the write gave %q at level %q, want %q",
+				item.Value, item.Level, value)
 		}
 		if err := s.tryDelete(state.DeleteRequest{Key: s.key("other"), Session: item.Session}); err != nil {
 			s.Errorf("Delete with the session of a read: %v", err)

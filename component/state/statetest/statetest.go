@@ -1,12 +1,12 @@
-// Package statetest is the conformance suite of the state contract: a store that passes
-// it keeps every promise that component/state makes.
+// Package statetest is the conformance suite of the state contract: a store that passes it fulfils the contract
+// of component/state.
 //
-// It owns the tests, not the stores. It uses keys that no other run uses, so that it can
-// run against a store that others share. Its goroutines end with the test that started
-// them.
+// It owns the tests, not the stores. It uses keys that no other run uses, so that it can run against a shared store.
+// Its goroutines end with the test that started them.
 package statetest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -18,28 +18,38 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Clock is the clock of the stores under test, in the hand of the suite.
+// Clock is the clock of the stores under test. The suite controls it.
 type Clock struct {
-	// Now tells the stores' time.
+	// Now returns the stores' time.
 	Now func() time.Time
 	// Advance moves it forward. When it returns, reads see the new time.
 	Advance func(time.Duration)
 }
 
-// Options say what the store is and how hard to test it.
+// Options describe the store and how thorough the tests are.
 type Options struct {
 	// Clock is required unless the store declares no TTL feature.
 	Clock *Clock
 	// LargeValue is the size of the largest value to try, in bytes; 0 = 1 MiB.
 	LargeValue int
-	// RequestIDs says that the store makes retries with a RequestID harmless.
+	// RequestIDs is whether a retry with a RequestID has no effect.
 	RequestIDs bool
 	// Rounds is how many histories are recorded and checked; 0 = 4.
 	Rounds int
+	// TextKeys is whether the store refuses keys with a NUL character.
+	TextKeys bool
+	// NormalisedJSON is whether the store may change white space and the order of members in JSON values.
+	NormalisedJSON bool
+	// SharedETags is whether items that were written together may have the same ETag.
+	SharedETags bool
+	// Level is what strong answers promise at least; empty = state.Linearizable.
+	Level state.Level
+	// ListLevel is what strong listings promise at least; empty = Level.
+	ListLevel state.Level
 }
 
-// Run runs the suite. open makes an open store, empty as far as the suite's own keys go;
-// the suite closes it. It is called once for each test.
+// Run runs the suite. It calls open once for each test. open returns an open store without keys of the suite; the
+// suite closes the store.
 func Run(t *testing.T, open func(t *testing.T) state.Store, o Options) {
 	t.Helper()
 	if o.LargeValue == 0 {
@@ -48,6 +58,8 @@ func Run(t *testing.T, open func(t *testing.T) state.Store, o Options) {
 	if o.Rounds == 0 {
 		o.Rounds = 4
 	}
+	o.Level = cmp.Or(o.Level, state.Linearizable)
+	o.ListLevel = cmp.Or(o.ListLevel, o.Level)
 	var count atomic.Int64
 	run := time.Now().UnixNano()
 	for _, c := range cases() {
@@ -73,7 +85,7 @@ func cases() []testCase {
 		expiryCases(), bulkCases(), listCases(), lifeCases(), requestCases(), historyCases())
 }
 
-// suite is one test at work.
+// suite is one running test.
 type suite struct {
 	*testing.T
 	store   state.Store
@@ -81,10 +93,10 @@ type suite struct {
 	app     string // prefix of this test's keys
 }
 
-// key returns a stored key of this test's own.
+// key returns a stored key of this test.
 func (s *suite) key(name string) string { return s.app + state.Separator + name }
 
-// ctx bounds one call: a store that hangs fails its test, not the whole run.
+// ctx bounds one call, so that a store that hangs fails its test and not the whole run.
 func (s *suite) ctx() context.Context {
 	ctx, cancel := context.WithTimeout(s.Context(), 30*time.Second)
 	s.Cleanup(cancel)
@@ -169,7 +181,7 @@ func (s *suite) wantConflict(err error, key string) {
 	}
 }
 
-// can skips the rest of a test for stores without an ability.
+// can skips the rest of a test for stores without an optional interface.
 func can[A any](s *suite) A {
 	s.Helper()
 	ability, ok := s.store.(A)

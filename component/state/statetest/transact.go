@@ -37,7 +37,8 @@ func (s *suite) transact(ops ...state.Operation) []string {
 func transactOrder(s *suite) {
 	a, b, c, d := s.key("a"), s.key("b"), s.key("c"), s.key("d")
 	s.put(b, "old")
-	s.transact(upsert(a, "1"), upsert(a, "2"), remove(b), upsert(b, "3"), upsert(c, "4"), remove(c), remove(d), upsert(d, "5"), upsert(d, "6"))
+	s.transact(upsert(a, "1"), upsert(a, "2"), remove(b), upsert(b, "3"), upsert(c, "4"), remove(c), remove(d),
+		upsert(d, "5"), upsert(d, "6"))
 	s.wantValue(a, "2")
 	s.wantValue(b, "3")
 	s.wantAbsent(c)

@@ -18,19 +18,20 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-func TestTheInputConforms(t *testing.T) {
-	bindingstest.RunInput(t, bindingstest.Input{Redelivers: true, Open: func(t *testing.T) (bindings.Binding, func(*testing.T) bool) {
-		f := newFake(t)
-		port := freePort(t)
-		f.Lead("127.0.0.1:" + port)
-		return open(t, f, inputMetadata(f, port)), func(t *testing.T) bool {
-			o, err := f.Deliver(t.Context(), f.Ingress+"/api/events", rawEvents("1"), 1, 0)
-			if err != nil {
-				t.Fatal(err)
+func TestInput_Conformance(t *testing.T) {
+	bindingstest.RunInput(t, bindingstest.Input{Redelivers: true,
+		Open: func(t *testing.T) (bindings.Binding, func(*testing.T) bool) {
+			f := newFake(t)
+			port := freePort(t)
+			f.Lead("127.0.0.1:" + port)
+			return open(t, f, inputMetadata(f, port)), func(t *testing.T) bool {
+				o, err := f.Deliver(t.Context(), f.Ingress+"/api/events", rawEvents("1"), 1, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return o.Handled
 			}
-			return o.Handled
-		}
-	}})
+		}})
 }
 
 func data(s *bindingstest.Sink) []string {
@@ -41,7 +42,7 @@ func data(s *bindingstest.Sink) []string {
 	return out
 }
 
-func TestEventsReachTheApplicationInOrderWithTheirBytes(t *testing.T) {
+func TestDelivery_KeepsOrderAndBytes(t *testing.T) {
 	r := receive(t)
 	for _, ids := range [][]string{{"1"}, {"2", "3", "4"}, {"5"}} {
 		o, err := r.fake.Deliver(t.Context(), r.endpoint, rawEvents(ids...), 1, 0)
@@ -57,14 +58,18 @@ func TestEventsReachTheApplicationInOrderWithTheirBytes(t *testing.T) {
 	}
 }
 
-func TestABinaryEventBecomesADocument(t *testing.T) {
+func TestDelivery_BinaryEventBecomesDocument(t *testing.T) {
 	for _, row := range []struct{ media, body, want string }{
-		{"application/json", `{"n": 1}`, `"datacontenttype":"application/json","id":"7","source":"/shop ü","specversion":"1.0","subject":"50%","type":"t"}`},
-		{"text/plain", "hello", `"data_base64":"aGVsbG8=","datacontenttype":"text/plain","id":"7","source":"/shop ü","specversion":"1.0","subject":"50%","type":"t"}`},
+		{"application/json", `{"n": 1}`,
+			`"datacontenttype":"application/json","id":"7","source":"/shop ü","specversion":"1.0",` +
+				`"subject":"50%","type":"t"}`},
+		{"text/plain", "hello", `"data_base64":"aGVsbG8=","datacontenttype":"text/plain","id":"7",` +
+			`"source":"/shop ü","specversion":"1.0","subject":"50%","type":"t"}`},
 	} {
 		r := receive(t)
 		a := r.attempt(t, row.media, row.body, func(d *eventgridtest.Delivery) {
-			for name, value := range map[string]string{"Ce-Id": "7", "Ce-Source": "/shop%20%C3%BC", "Ce-Specversion": "1.0", "Ce-Type": "t", "Ce-Subject": "50%25"} {
+			for name, value := range map[string]string{"Ce-Id": "7", "Ce-Source": "/shop%20%C3%BC",
+				"Ce-Specversion": "1.0", "Ce-Type": "t", "Ce-Subject": "50%25"} {
 				d.Header.Set(name, value)
 			}
 		})
@@ -78,12 +83,13 @@ func TestABinaryEventBecomesADocument(t *testing.T) {
 	}
 }
 
-func TestAFailureOfTheApplicationMakesTheSourceSendAgain(t *testing.T) {
+func TestDelivery_IsRetriedAfterFailure(t *testing.T) {
 	r := receive(t)
 	r.sink.Fail(fault.New(fault.Internal, "test", "secret reasons"))
 	outcome := make(chan eventgridtest.Outcome, 1)
 	go func() {
-		o, err := r.fake.Deliver(context.WithoutCancel(t.Context()), r.endpoint, rawEvents("1", "2"), 1000, 2*time.Millisecond)
+		o, err := r.fake.Deliver(context.WithoutCancel(t.Context()), r.endpoint, rawEvents("1", "2"), 1000,
+			2*time.Millisecond)
 		if err != nil {
 			t.Error(err)
 		}
@@ -100,7 +106,7 @@ func TestAFailureOfTheApplicationMakesTheSourceSendAgain(t *testing.T) {
 	}
 }
 
-func TestABatchSucceedsOnlyWhenAllWereHandled(t *testing.T) {
+func TestDelivery_BatchSucceedsOnlyAsAWhole(t *testing.T) {
 	r := receive(t)
 	sink := &picky{Sink: bindingstest.NewSink(), refuse: `"id":"2"`}
 	f, port := r.fake, freePort(t)
@@ -115,7 +121,7 @@ func TestABatchSucceedsOnlyWhenAllWereHandled(t *testing.T) {
 	}
 }
 
-// picky does not handle events that contain a text.
+// picky fails for events that contain a text.
 type picky struct {
 	*bindingstest.Sink
 	refuse string
@@ -128,7 +134,7 @@ func (p *picky) Deliver(ctx context.Context, e bindings.Event) ([]byte, error) {
 	return p.Sink.Deliver(ctx, e)
 }
 
-func TestAnswersAreThoseThatTheSourceActsOn(t *testing.T) {
+func TestDelivery_Statuses(t *testing.T) {
 	r := receive(t)
 	for _, row := range []struct {
 		what, media, body string
@@ -141,13 +147,15 @@ func TestAnswersAreThoseThatTheSourceActsOn(t *testing.T) {
 		{"an empty batch", eventgridtest.MediaBatch, "[]", nil, 200},
 		{"no JSON", eventgridtest.MediaEvent, "{", nil, 400},
 		{"an event without an id", eventgridtest.MediaEvent, `{"specversion":"1.0","source":"s","type":"t"}`, nil, 400},
-		{"an event of another version", eventgridtest.MediaEvent, strings.Replace(event("1"), "1.0", "0.3", 1), nil, 400},
+		{"an event of another version", eventgridtest.MediaEvent, strings.Replace(event("1"), "1.0", "0.3", 1), nil,
+			400},
 		{"the schema of old", "application/json", `[{"id":"1","eventType":"t","data":{}}]`, nil, 400},
 		{"another media type", "text/plain", event("1"), nil, 400},
 		{"a malformed media type", "/;", event("1"), nil, 400},
 		{"a body without bounds", eventgridtest.MediaEvent, strings.Repeat(" ", 3<<20), nil, 413},
 		{"no token", eventgridtest.MediaEvent, event("1"), func(d *eventgridtest.Delivery) { d.Token = "" }, 401},
-		{"another path", eventgridtest.MediaEvent, event("1"), func(d *eventgridtest.Delivery) { d.Endpoint += "/x" }, 404},
+		{"another path", eventgridtest.MediaEvent, event("1"), func(d *eventgridtest.Delivery) { d.Endpoint += "/x" },
+			404},
 		{"another method", "", "", func(d *eventgridtest.Delivery) { d.Method = http.MethodGet }, 405},
 		{"a deletion", "", "", func(d *eventgridtest.Delivery) { d.Method = http.MethodDelete }, 405},
 	} {
@@ -172,7 +180,7 @@ func TestAnswersAreThoseThatTheSourceActsOn(t *testing.T) {
 	}
 }
 
-func TestHandshakesAreAnsweredWhileTheApplicationIsAway(t *testing.T) {
+func TestHandshake_WithoutApplication(t *testing.T) {
 	r := receive(t)
 	r.sink.Pause(true)
 	bare := func(d *eventgridtest.Delivery) { d.Token = "" }
@@ -187,17 +195,22 @@ func TestHandshakesAreAnsweredWhileTheApplicationIsAway(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	older := func(d *eventgridtest.Delivery) { d.Header.Set("Aeg-Event-Type", "SubscriptionValidation") }
-	a = r.attempt(t, "application/json", `[{"id":"1","topic":"/t","subject":"","eventType":"Microsoft.EventGrid.SubscriptionValidationEvent",
-		"eventTime":"2026-01-25T22:12:19Z","dataVersion":"1","data":{"validationCode":"512d38b6-c7b8-40c8-89fe-f46f9e9622b6","validationUrl":"https://x.example"}}]`, bare, older)
-	if a.Status != http.StatusOK || a.Body != `{"validationResponse":"512d38b6-c7b8-40c8-89fe-f46f9e9622b6"}` || a.Header.Get("Content-Type") != "application/json" {
+	a = r.attempt(t, "application/json", `[{"id":"1","topic":"/t","subject":"",
+		"eventType":"Microsoft.EventGrid.SubscriptionValidationEvent",
+		"eventTime":"2026-01-25T22:12:19Z","dataVersion":"1",
+		"data":{"validationCode":"512d38b6-c7b8-40c8-89fe-f46f9e9622b6","validationUrl":"https://x.example"}}]`,
+		bare, older)
+	if a.Status != http.StatusOK || a.Body != `{"validationResponse":"512d38b6-c7b8-40c8-89fe-f46f9e9622b6"}` ||
+		a.Header.Get("Content-Type") != "application/json" {
 		t.Errorf("%+v", a)
 	}
-	if a = r.attempt(t, "application/json", `[{"eventType":"Other","data":{"validationCode":"1"}}]`, bare, older); a.Status != http.StatusBadRequest {
+	if a = r.attempt(t, "application/json", `[{"eventType":"Other","data":{"validationCode":"1"}}]`, bare,
+		older); a.Status != http.StatusBadRequest {
 		t.Errorf("%+v", a)
 	}
 }
 
-func TestOnlyGoodTokensAreAccepted(t *testing.T) {
+func TestDelivery_RefusesInvalidTokens(t *testing.T) {
 	r := receive(t)
 	stranger, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -213,16 +226,25 @@ func TestOnlyGoodTokensAreAccepted(t *testing.T) {
 		good   bool
 	}{
 		{what: "as the tenant gives it", good: true},
-		{what: "expired within the skew", change: func(c jwt.MapClaims) { c["exp"] = now.Add(-4 * time.Minute).Unix() }, good: true},
+		{what: "expired within the skew", change: func(c jwt.MapClaims) { c["exp"] = now.Add(-4 * time.Minute).Unix() },
+			good: true},
 		{what: "expired", change: func(c jwt.MapClaims) { c["exp"] = now.Add(-6 * time.Minute).Unix() }},
 		{what: "without an end", change: func(c jwt.MapClaims) { delete(c, "exp") }},
 		{what: "not valid yet", change: func(c jwt.MapClaims) { c["nbf"] = now.Add(6 * time.Minute).Unix() }},
-		{what: "of the first version", change: func(c jwt.MapClaims) { c["iss"] = "https://sts.windows.net/" + f.Tenant + "/" }, good: true},
-		{what: "of another tenant", change: func(c jwt.MapClaims) { c["iss"] = "https://sts.windows.net/99999999-2222-3333-4444-555555555555/" }},
+		{what: "of the first version",
+			change: func(c jwt.MapClaims) { c["iss"] = "https://sts.windows.net/" + f.Tenant + "/" }, good: true},
+		{what: "of another tenant", change: func(c jwt.MapClaims) {
+			c["iss"] =
+				"https://sts.windows.net/99999999-2222-3333-4444-555555555555/"
+		}},
 		{what: "for another application", change: func(c jwt.MapClaims) { c["aud"] = "api://other" }},
 		{what: "for the endpoint, by the tenant", change: func(c jwt.MapClaims) { c["aud"] = r.endpoint }},
-		{what: "for the endpoint, by Event Grid", change: func(c jwt.MapClaims) { c["aud"], c["iss"] = r.endpoint, "https://eventgrid.azure.net" }, good: true},
-		{what: "for the application, by Event Grid", change: func(c jwt.MapClaims) { c["iss"] = "https://eventgrid.azure.net" }, good: true},
+		{what: "for the endpoint, by Event Grid", change: func(c jwt.MapClaims) {
+			c["aud"], c["iss"] = r.endpoint,
+				"https://eventgrid.azure.net"
+		}, good: true},
+		{what: "for the application, by Event Grid",
+			change: func(c jwt.MapClaims) { c["iss"] = "https://eventgrid.azure.net" }, good: true},
 		{what: "signed by a stranger", key: stranger},
 		{what: "signed with an unknown key", key: stranger, id: "key-2"},
 	} {
@@ -260,21 +282,24 @@ func TestOnlyGoodTokensAreAccepted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for what, token := range map[string]string{"signed with the public key": forged, "unsigned": unsigned, "that is none": "a.b.c", "of another scheme": "Basic x"} {
-		if a := r.attempt(t, eventgridtest.MediaEvent, event("1"), func(d *eventgridtest.Delivery) { d.Token = token }); a.Status != http.StatusUnauthorized {
+	for what, token := range map[string]string{"signed with the public key": forged, "unsigned": unsigned,
+		"that is none": "a.b.c", "of another scheme": "Basic x"} {
+		if a := r.attempt(t, eventgridtest.MediaEvent, event("1"),
+			func(d *eventgridtest.Delivery) { d.Token = token }); a.Status != http.StatusUnauthorized {
 			t.Errorf("a token %s: %d", what, a.Status)
 		}
 	}
 	before := len(f.Requests("identity"))
 	for range 20 {
-		r.attempt(t, eventgridtest.MediaEvent, event("1"), func(d *eventgridtest.Delivery) { d.Token, _ = f.Sign(f.Claims(), stranger, "key-3") })
+		r.attempt(t, eventgridtest.MediaEvent, event("1"),
+			func(d *eventgridtest.Delivery) { d.Token, _ = f.Sign(f.Claims(), stranger, "key-3") })
 	}
 	if after := len(f.Requests("identity")); after > before+2 {
 		t.Errorf("unknown keys made %d requests to the identity service", after-before)
 	}
 }
 
-func TestWithoutTokensTheSecretOfTheEndpointIsNeeded(t *testing.T) {
+func TestDelivery_SecretOfEndpointWithoutTokens(t *testing.T) {
 	f := newFake(t)
 	port := freePort(t)
 	f.Lead("127.0.0.1:" + port)
@@ -283,19 +308,22 @@ func TestWithoutTokensTheSecretOfTheEndpointIsNeeded(t *testing.T) {
 	if err := r.binding.Input.Start(t.Context(), r.sink); err != nil {
 		t.Fatal(err)
 	}
-	for endpoint, want := range map[string]int{r.endpoint: 200, r.endpoint + "&x=1": 200, f.Ingress + "/hooks/grid": 401, f.Ingress + "/hooks/grid?code=s3cre": 401, f.Ingress + "/api/events?code=s3cret": 404} {
-		a := r.attempt(t, eventgridtest.MediaEvent, event("1"), func(d *eventgridtest.Delivery) { d.Token, d.Endpoint = "", endpoint })
+	for endpoint, want := range map[string]int{r.endpoint: 200, r.endpoint + "&x=1": 200, f.Ingress +
+		"/hooks/grid": 401, f.Ingress + "/hooks/grid?code=s3cre": 401, f.Ingress + "/api/events?code=s3cret": 404} {
+		a := r.attempt(t, eventgridtest.MediaEvent, event("1"),
+			func(d *eventgridtest.Delivery) { d.Token, d.Endpoint = "", endpoint })
 		if a.Status != want {
 			t.Errorf("%s: %d, want %d", endpoint, a.Status, want)
 		}
 	}
-	properties := f.Subscription(topicScope, "ordersgrid")["destination"].(map[string]any)["properties"].(map[string]any)
+	properties := f.Subscription(topicScope,
+		"ordersgrid")["destination"].(map[string]any)["properties"].(map[string]any)
 	if len(properties) != 1 || properties["endpointUrl"] != r.endpoint {
 		t.Errorf("the destination is %v", properties)
 	}
 }
 
-// stuck takes as long as it is let.
+// stuck blocks until it is released.
 type stuck struct {
 	entered chan struct{}
 	once    sync.Once
@@ -309,7 +337,7 @@ func (s *stuck) Deliver(ctx context.Context, _ bindings.Event) ([]byte, error) {
 	return nil, ctx.Err()
 }
 
-func TestADeliveryThatDoesNotEndIsCutByTheClose(t *testing.T) {
+func TestClose_CancelsDelivery(t *testing.T) {
 	f := newFake(t)
 	port := freePort(t)
 	f.Lead("127.0.0.1:" + port)
@@ -330,6 +358,6 @@ func TestADeliveryThatDoesNotEndIsCutByTheClose(t *testing.T) {
 		t.Error(err)
 	}
 	if o := <-done; o.Handled {
-		t.Error("the source was told that the event was handled")
+		t.Error("the source got a success")
 	}
 }

@@ -1,10 +1,9 @@
-// Package eventgrid is the binding bindings.azure.eventgrid: it publishes events to a topic
-// of Azure Event Grid, and receives those of an event subscription that it creates.
+// Package eventgrid is the binding bindings.azure.eventgrid: it publishes events to a topic of Azure Event Grid. It
+// also receives the events of an event subscription, which it creates.
 //
-// It owns the subscription's management, the handshake, the check of deliveries and the
-// form of events. It must never know the application. A source is told that an event was
-// handled only after the application has handled it, so an event may come more than once.
-// Its goroutines are those of its HTTP server, one for each connection; Close ends them.
+// It owns the management of the subscription, the validation handshake, the check of deliveries and the encoding of
+// events. Event Grid gets a success only after the application has handled the event, so an event may be delivered
+// more than once. Its goroutines are those of its HTTP server, one for each connection; Close ends them.
 package eventgrid
 
 import (
@@ -46,13 +45,13 @@ const (
 	metadataManagerAudience     = "azureResourceManagerAudience"
 )
 
-// The words of deliveryAuth.
+// The values of deliveryAuth.
 const (
 	authEntra = "entra"
 	authNone  = "none"
 )
 
-// Fields declares the metadata, beside what every binding reads.
+// Fields returns the metadata fields in addition to those of every binding.
 func Fields() []component.Field {
 	return []component.Field{
 		{Name: metadataTenant, Aliases: []string{"tenantId", "spnTenantId"}, Check: checkIdentifier},
@@ -78,19 +77,18 @@ func Fields() []component.Field {
 	}
 }
 
-// Options are what a binding is opened from. All but Namespace, Direction and Transport
-// are required.
+// Options configure a binding. All but Namespace, Direction and Transport are required.
 type Options struct {
 	Name, Namespace string // component name and the node's namespace
 	Direction       bindings.Direction
 	Metadata        component.Values
-	Claims          bindings.Claims // that one of several nodes creates the subscription
+	Claims          bindings.Claims // so that one of several nodes creates the subscription
 	Logger          *slog.Logger
-	Transport       http.RoundTripper // to the services of Azure; nil = a usual one of its own
+	Transport       http.RoundTripper // to the services of Azure; nil = its own
 }
 
-// Open checks the options and reads certificates; it connects to nothing. The sides are
-// those of Direction, or those whose metadata are given.
+// Open checks the options and reads the certificates. It makes no connection. The binding gets the sides (input,
+// output) that Direction names. If Direction is not set, it gets those sides whose metadata are given.
 func Open(o Options) (bindings.Binding, error) {
 	wanted, err := sides(o.Direction, o.Metadata)
 	if err != nil {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
+	"io"
 	"mime"
 	"net/http"
 	"net/url"
@@ -20,14 +22,14 @@ const (
 	mediaJSON  = "application/json"
 )
 
-// specVersion is the version of CloudEvents that is understood.
+// specVersion is the supported version of CloudEvents.
 const specVersion = "1.0"
 
-// attributePrefix is that of headers that carry an attribute.
+// attributePrefix is the prefix of headers with an attribute.
 const attributePrefix = "Ce-"
 
-// events reads the events of a delivery, each as a JSON document. Those that came as JSON
-// keep their bytes. The error is fault.Invalid: no repetition can help.
+// events returns the events of a delivery, each as a JSON document. An event that arrives as JSON is returned byte
+// for byte. If the delivery is malformed, events returns fault.Invalid, because a retry cannot succeed.
 func events(h http.Header, body []byte) ([]json.RawMessage, error) {
 	media, _, err := mime.ParseMediaType(h.Get("Content-Type"))
 	if err != nil && h.Get("Content-Type") != "" {
@@ -56,14 +58,27 @@ func single(body []byte) ([]json.RawMessage, error) {
 }
 
 func batch(body []byte) ([]json.RawMessage, error) {
-	var all []json.RawMessage
-	if json.Unmarshal(body, &all) != nil || all == nil {
-		return nil, malformed("the body is no JSON array of events")
+	noArray := malformed("the body is no JSON array of events")
+	d := json.NewDecoder(bytes.NewReader(body))
+	if open, err := d.Token(); err != nil || open != json.Delim('[') {
+		return nil, noArray
 	}
-	for _, e := range all {
+	all := []json.RawMessage{}
+	for d.More() { // one by one, so that a list of invalid events does not take a multiple of its size
+		var e json.RawMessage
+		if d.Decode(&e) != nil {
+			return nil, noArray
+		}
 		if err := checkEvent(e); err != nil {
 			return nil, err
 		}
+		all = append(all, e)
+	}
+	if _, err := d.Token(); err != nil { // the end of the array
+		return nil, noArray
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, noArray
 	}
 	return all, nil
 }
@@ -76,7 +91,7 @@ type required struct {
 	Type    *string `json:"type"`
 }
 
-// missing names the first attribute without a value.
+// missing returns the first attribute without a value.
 func (r required) missing() string {
 	for _, a := range []struct {
 		name  string
@@ -89,7 +104,7 @@ func (r required) missing() string {
 	return ""
 }
 
-// checkEvent refuses what is no CloudEvent.
+// checkEvent returns an error for anything that is no CloudEvent.
 func checkEvent(data []byte) error {
 	var r required
 	if !bytes.HasPrefix(bytes.TrimLeft(data, " \t\r\n"), []byte("{")) || json.Unmarshal(data, &r) != nil {
@@ -104,7 +119,7 @@ func checkEvent(data []byte) error {
 	return nil
 }
 
-// binary puts an event whose attributes are headers into one document.
+// binary makes one document of an event whose attributes are headers.
 func binary(h http.Header, media string, body []byte) ([]json.RawMessage, error) {
 	o := object{}
 	for header, values := range h {
@@ -141,7 +156,8 @@ func binary(h http.Header, media string, body []byte) ([]json.RawMessage, error)
 	return []json.RawMessage{document}, nil
 }
 
-// isAttribute reports whether a name is one that CloudEvents allow; data are no attribute.
+// isAttribute reports whether name is allowed as the name of a CloudEvents attribute. The names "data" and
+// "datacontenttype" are not allowed.
 func isAttribute(name string) bool {
 	for _, c := range []byte(name) {
 		if !letterOrDigit(c) {
@@ -153,19 +169,21 @@ func isAttribute(name string) bool {
 
 func isJSON(media string) bool { return media == mediaJSON || strings.HasSuffix(media, "+json") }
 
-// validationCode is the code of the older handshake: an array with one event of a certain
-// type. ok is set if the body is one.
+// validationCode returns the code of the older validation handshake, whose body is an array with one event of a
+// special type. ok is false for any other body.
 func validationCode(body []byte) (code string, ok bool) {
-	var all []struct {
+	var all [2]json.RawMessage // what follows is skipped
+	var event struct {
 		Type string `json:"eventType"`
 		Data struct {
 			Code string `json:"validationCode"`
 		} `json:"data"`
 	}
-	if json.Unmarshal(body, &all) != nil || len(all) != 1 || all[0].Type != "Microsoft.EventGrid.SubscriptionValidationEvent" || all[0].Data.Code == "" {
+	if json.Unmarshal(body, &all) != nil || all[0] == nil || all[1] != nil || json.Unmarshal(all[0], &event) != nil ||
+		event.Type != "Microsoft.EventGrid.SubscriptionValidationEvent" || event.Data.Code == "" {
 		return "", false
 	}
-	return all[0].Data.Code, true
+	return event.Data.Code, true
 }
 
 func malformed(msg string) error { return fault.New(fault.Invalid, "eventgrid.events", msg) }

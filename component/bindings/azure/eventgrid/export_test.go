@@ -7,16 +7,16 @@ import (
 	"github.com/quorate/quorate/component/bindings"
 )
 
-// Events reads the events of a delivery.
+// Events returns the events of a delivery.
 func Events(h http.Header, body []byte) ([]json.RawMessage, error) { return events(h, body) }
 
-// ValidationCode reads the older handshake.
+// ValidationCode parses the older handshake.
 func ValidationCode(body []byte) (string, bool) { return validationCode(body) }
 
-// Envelope makes what is published.
+// Envelope returns what is published.
 func Envelope(r bindings.Request) ([]byte, string, error) { return (&output{name: "n"}).envelope(r) }
 
-// Wanted makes the document of a subscription from an existing one.
+// Wanted returns the requested subscription, based on an existing one.
 func Wanted(endpoint string, existing []byte) ([]byte, error) {
 	at, err := parseEndpoint(endpoint)
 	if err != nil {

@@ -27,10 +27,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
 	subscriptionID = "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
-	topicScope     = "/subscriptions/" + subscriptionID + "/resourceGroups/shop/providers/Microsoft.EventGrid/topics/orders"
+	topicScope     = "/subscriptions/" + subscriptionID +
+		"/resourceGroups/shop/providers/Microsoft.EventGrid/topics/orders"
 )
 
-// key signs the tokens of all tests: making one takes a while.
+// key signs the tokens of all tests, because making a key is slow.
 func key(t testing.TB) *rsa.PrivateKey {
 	t.Helper()
 	k, err := oneKey()
@@ -56,7 +57,7 @@ func newFake(t testing.TB, change ...func(*eventgridtest.Config)) *eventgridtest
 	return f
 }
 
-// claims are those of a cluster: every node shares them.
+// claims are the claims of a cluster: all nodes share them.
 type claims struct {
 	mu    sync.Mutex
 	taken map[string]time.Time
@@ -88,11 +89,12 @@ func freePort(t testing.TB) string {
 	return strconv.Itoa(ports[0])
 }
 
-// inputMetadata are those of a component that receives.
+// inputMetadata returns the metadata of a component that receives.
 func inputMetadata(f *eventgridtest.Fake, port string) map[string]string {
 	return map[string]string{
 		"tenantId": f.Tenant, "subscriptionId": subscriptionID, "clientId": f.Client, "clientSecret": f.Secret,
-		"subscriberEndpoint": f.Ingress + "/api/events", "handshakePort": port, "scope": topicScope, "listenHost": "127.0.0.1",
+		"subscriberEndpoint": f.Ingress + "/api/events", "handshakePort": port, "scope": topicScope,
+		"listenHost":         "127.0.0.1",
 		"azureAuthorityHost": f.URL, "azureResourceManagerEndpoint": f.URL, "pollInterval": "5ms",
 	}
 }
@@ -104,7 +106,8 @@ func outputMetadata(f *eventgridtest.Fake) map[string]string {
 func values(m map[string]string) (component.Values, error) {
 	var list component.Metadata
 	for name, value := range m {
-		list = append(list, component.Property{Name: name, Value: value, Sensitive: name == "clientSecret" || name == "accessKey"})
+		list = append(list, component.Property{Name: name, Value: value, Sensitive: name == "clientSecret" ||
+			name == "accessKey"})
 	}
 	v, _, err := list.Check(component.Pos{}, "orders-grid", eventgrid.Fields())
 	return v, err
@@ -115,7 +118,8 @@ func tryOpen(f *eventgridtest.Fake, m map[string]string, change ...func(*eventgr
 	if err != nil {
 		return bindings.Binding{}, err
 	}
-	o := eventgrid.Options{Name: "orders-grid", Namespace: "shop", Metadata: v, Claims: &claims{}, Logger: slog.New(slog.DiscardHandler)}
+	o := eventgrid.Options{Name: "orders-grid", Namespace: "shop", Metadata: v, Claims: &claims{},
+		Logger: slog.New(slog.DiscardHandler)}
 	if f != nil {
 		o.Transport = f.Transport()
 	}
@@ -125,7 +129,8 @@ func tryOpen(f *eventgridtest.Fake, m map[string]string, change ...func(*eventgr
 	return eventgrid.Open(o)
 }
 
-func open(t testing.TB, f *eventgridtest.Fake, m map[string]string, change ...func(*eventgrid.Options)) bindings.Binding {
+func open(t testing.TB, f *eventgridtest.Fake, m map[string]string,
+	change ...func(*eventgrid.Options)) bindings.Binding {
 	t.Helper()
 	b, err := tryOpen(f, m, change...)
 	if err != nil {
@@ -149,7 +154,7 @@ func with(m map[string]string, pairs ...string) map[string]string {
 	return m
 }
 
-// receiver is a started input with what is around it.
+// receiver is a started input and its environment.
 type receiver struct {
 	fake     *eventgridtest.Fake
 	binding  bindings.Binding
@@ -170,8 +175,9 @@ func receive(t testing.TB, pairs ...string) *receiver {
 	return r
 }
 
-// attempt makes one delivery with a good token, unless the header has one.
-func (r *receiver) attempt(t testing.TB, media, body string, change ...func(*eventgridtest.Delivery)) eventgridtest.Answer {
+// attempt makes one delivery with a valid token, unless the header has one.
+func (r *receiver) attempt(t testing.TB, media, body string,
+	change ...func(*eventgridtest.Delivery)) eventgridtest.Answer {
 	t.Helper()
 	token, err := r.fake.Token()
 	if err != nil {
@@ -192,7 +198,8 @@ func (r *receiver) attempt(t testing.TB, media, body string, change ...func(*eve
 }
 
 func event(id string) string {
-	return `{"specversion":"1.0", "id":"` + id + `","source":"/shop","type":"order.placed","data":{"n":1.50,"html":"<&>"}}`
+	return `{"specversion":"1.0", "id":"` + id +
+		`","source":"/shop","type":"order.placed","data":{"n":1.50,"html":"<&>"}}`
 }
 
 func rawEvents(ids ...string) []json.RawMessage {

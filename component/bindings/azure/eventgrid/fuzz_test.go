@@ -12,15 +12,17 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// isEvent reports whether a document has what every CloudEvent has.
+// isEvent reports whether a document has the required attributes of a CloudEvent.
 func isEvent(data []byte) bool {
 	var e struct{ SpecVersion, ID, Source, Type string }
 	return json.Unmarshal(data, &e) == nil && e.SpecVersion == "1.0" && e.ID != "" && e.Source != "" && e.Type != ""
 }
 
-func FuzzDeliveriesHoldEventsOrAreRefused(f *testing.F) {
-	for _, media := range []string{"application/cloudevents+json", "application/cloudevents-batch+json", "application/json", "text/plain; charset=x", ""} {
-		for _, body := range []string{event("1"), "[" + event("1") + "," + event("2") + "]", "[]", "{}", "null", `{"a":`, "\xff"} {
+func FuzzEvents(f *testing.F) {
+	for _, media := range []string{"application/cloudevents+json", "application/cloudevents-batch+json",
+		"application/json", "text/plain; charset=x", ""} {
+		for _, body := range []string{event("1"), "[" + event("1") + "," + event("2") + "]", "[]", "{}", "null",
+			`{"a":`, "\xff"} {
 			f.Add(media, "", body)
 			f.Add(media, "%20%ff", body)
 		}
@@ -28,7 +30,8 @@ func FuzzDeliveriesHoldEventsOrAreRefused(f *testing.F) {
 	f.Fuzz(func(t *testing.T, media, id, body string) {
 		h := http.Header{"Content-Type": {media}}
 		if id != "" {
-			h["Ce-Specversion"], h["Ce-Id"], h["Ce-Source"], h["Ce-Type"] = []string{"1.0"}, []string{id}, []string{"s"}, []string{"t"}
+			h["Ce-Specversion"], h["Ce-Id"], h["Ce-Source"], h["Ce-Type"] =
+				[]string{"1.0"}, []string{id}, []string{"s"}, []string{"t"}
 		}
 		all, err := eventgrid.Events(h, []byte(body))
 		if err != nil {
@@ -46,13 +49,15 @@ func FuzzDeliveriesHoldEventsOrAreRefused(f *testing.F) {
 	})
 }
 
-func FuzzWhatIsPublishedIsACloudEvent(f *testing.F) {
-	for _, data := range []string{event("1"), "[" + event("1") + "]", "[1]", "{}", `"x"`, "", " null ", `{"specversion":1}`, "[{\"specversion\":\"1.0\"}]"} {
+func FuzzEnvelope(f *testing.F) {
+	for _, data := range []string{event("1"), "[" + event("1") + "]", "[1]", "{}", `"x"`, "", " null ",
+		`{"specversion":1}`, "[{\"specversion\":\"1.0\"}]"} {
 		f.Add(data, "", "")
 		f.Add(data, "text/plain", "a<&>\xff")
 	}
 	f.Fuzz(func(t *testing.T, data, content, id string) {
-		body, media, err := eventgrid.Envelope(bindings.Request{Operation: "create", Data: []byte(data), Metadata: map[string]string{"datacontenttype": content, "id": id}})
+		body, media, err := eventgrid.Envelope(bindings.Request{Operation: "create", Data: []byte(data),
+			Metadata: map[string]string{"datacontenttype": content, "id": id}})
 		if err != nil {
 			if !fault.Is(err, fault.Invalid) {
 				t.Fatal(err)
@@ -73,8 +78,10 @@ func FuzzWhatIsPublishedIsACloudEvent(f *testing.F) {
 	})
 }
 
-func FuzzAChangeKeepsWhatASubscriptionSays(f *testing.F) {
-	for _, existing := range []string{"", "null", "{}", `{"id":"x","properties":{"filter":{"a":1.50},"destination":{"endpointType":"WebHook","properties":{"endpointBaseUrl":"b"}}}}`, `{"properties":[]}`, `{"properties":{"destination":3}}`} {
+func FuzzWanted(f *testing.F) {
+	for _, existing := range []string{"", "null", "{}",
+		`{"id":"x","properties":{"filter":{"a":1.50},"destination":{"endpointType":"WebHook",` +
+			`"properties":{"endpointBaseUrl":"b"}}}}`, `{"properties":[]}`, `{"properties":{"destination":3}}`} {
 		f.Add(existing)
 	}
 	f.Fuzz(func(t *testing.T, existing string) {
@@ -85,14 +92,17 @@ func FuzzAChangeKeepsWhatASubscriptionSays(f *testing.F) {
 		var got struct {
 			Properties map[string]json.RawMessage `json:"properties"`
 		}
-		if err := json.Unmarshal(document, &got); err != nil || !strings.Contains(string(got.Properties["destination"]), `"endpointUrl":"https://shop.example/api/events"`) {
+		if err := json.Unmarshal(document, &got); err != nil ||
+			!strings.Contains(string(got.Properties["destination"]),
+				`"endpointUrl":"https://shop.example/api/events"`) {
 			t.Fatalf("%q became %q: %v", existing, document, err)
 		}
 	})
 }
 
-func FuzzAScopeLeadsNowhereElse(f *testing.F) {
-	for _, scope := range []string{topicScope, "/subscriptions/a/", "/subscriptions/a/resourceGroups/..", "/subscriptions/%2e%2e", "//", "/subscriptions/a?b"} {
+func FuzzParseScope(f *testing.F) {
+	for _, scope := range []string{topicScope, "/subscriptions/a/", "/subscriptions/a/resourceGroups/..",
+		"/subscriptions/%2e%2e", "//", "/subscriptions/a?b"} {
 		f.Add(scope)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -101,7 +111,8 @@ func FuzzAScopeLeadsNowhereElse(f *testing.F) {
 			return
 		}
 		u, err := url.Parse("https://management.example" + scope + "/providers")
-		if err != nil || u.Host != "management.example" || u.RawQuery != "" || u.Fragment != "" || strings.Contains(u.Path, "/../") || u.JoinPath().Path != u.Path || strings.HasSuffix(scope, "/") {
+		if err != nil || u.Host != "management.example" || u.RawQuery != "" || u.Fragment != "" ||
+			strings.Contains(u.Path, "/../") || u.JoinPath().Path != u.Path || strings.HasSuffix(scope, "/") {
 			t.Fatalf("%q became %q: %v", text, scope, u)
 		}
 	})

@@ -17,22 +17,22 @@ import (
 
 // The bounds of deliveries.
 const (
-	maxBody       = 2 << 20 // bytes; the service sends half of it at most
+	maxBody       = 2 << 20 // bytes; the service sends at most half of it
 	maxHandshake  = 64 << 10
 	maxDeliveries = 128 // at once
 	deliverTime   = time.Minute
-	warnPause     = time.Minute // between two warnings about deliveries that were refused
+	warnPause     = time.Minute // minimum time between two warnings about refused deliveries
 	retrySeconds  = "30"
 )
 
-// handler answers the service. It is safe for concurrent use.
+// handler handles the requests of the service. It is safe for concurrent use.
 type handler struct {
 	input   *input
 	sink    bindings.Sink
 	slots   chan struct{}
 	running sync.WaitGroup // of requests and of the server
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	closed bool
 	warned time.Time
 }
@@ -41,7 +41,7 @@ func newHandler(in *input, sink bindings.Sink) *handler {
 	return &handler{input: in, sink: sink, slots: make(chan struct{}, maxDeliveries)}
 }
 
-// enter counts a request in, unless it comes after the close.
+// enter counts a request, unless close was called.
 func (h *handler) enter() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -51,7 +51,7 @@ func (h *handler) enter() bool {
 	return !h.closed
 }
 
-// close waits for requests under way; none comes in after it.
+// close waits for requests in progress and refuses later ones.
 func (h *handler) close() {
 	h.mu.Lock()
 	h.closed = true
@@ -59,8 +59,9 @@ func (h *handler) close() {
 	h.running.Wait()
 }
 
-// ServeHTTP answers handshakes always, deliveries by what the application makes of them.
-// The service does not send again after 400, 401, 403 and 413, but after all other failures.
+// ServeHTTP answers validation handshakes itself. It passes deliveries to the application and answers with the
+// outcome. Event Grid does not retry a delivery after the status 400, 401, 403 or 413, but it retries after any other
+// failure.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !h.enter() {
 		say(w, http.StatusServiceUnavailable, "it is being closed")
@@ -86,8 +87,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// handshake grants the request to deliver. The answer is the grant, so the address of
-// WebHook-Request-Callback needs no call: nobody may make a node call an address.
+// handshake answers the validation handshake and allows Event Grid to deliver. The answer alone is enough, so
+// handshake does not call the address in WebHook-Request-Callback: no request may make a node call an address.
 func handshake(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Allow", "POST, OPTIONS")
 	if origin := r.Header.Get("WebHook-Request-Origin"); origin != "" {
@@ -97,8 +98,8 @@ func handshake(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// validation answers the older handshake, which is a delivery of one event. It proves that
-// whoever asked reaches this address, no more: deliveries need more than that.
+// validation answers the older validation handshake, which is a delivery of one event. The answer proves only that
+// the sender can reach this address. Deliveries of other events are checked further.
 func validation(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxHandshake))
 	code, ok := validationCode(body)
@@ -114,8 +115,8 @@ func validation(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// delivery takes events to the application, in their order. It succeeds when all of them
-// were handled; else the service sends all of them again.
+// delivery passes the events of one delivery to the application, in order. It answers with success only if all events
+// were handled. Otherwise Event Grid sends all of them again.
 func (h *handler) delivery(w http.ResponseWriter, r *http.Request) {
 	if err := h.admit(r); err != nil {
 		h.refuse(w, err)
@@ -160,7 +161,7 @@ func unreadable(err error) error {
 	return fault.New(fault.Timeout, "eventgrid.deliver", "the body did not arrive")
 }
 
-// admit checks who delivers: by the token, or by the secret of the endpoint's address.
+// admit checks the sender: by the token, or by the secret in the endpoint's address.
 func (h *handler) admit(r *http.Request) error {
 	if h.input.verifier != nil {
 		return h.input.verifier.verify(r.Context(), r.Header)
@@ -192,13 +193,13 @@ func (h *handler) refuse(w http.ResponseWriter, err error) {
 	}
 	h.warn("a delivery was refused", status, err)
 	text := fault.Text(err)
-	if status == http.StatusServiceUnavailable { // for the log alone: it may name other services
+	if status == http.StatusServiceUnavailable { // only for the log: it may name other services
 		text = "it cannot be taken now"
 	}
 	say(w, status, text)
 }
 
-// failed answers a delivery that the application did not handle. Its reasons stay here.
+// failed answers a delivery that the application failed to handle. Its reasons are not sent.
 func (h *handler) failed(w http.ResponseWriter, err error) {
 	status := http.StatusInternalServerError
 	if code := fault.CodeOf(err); code == fault.Unavailable || code == fault.Overloaded || code == fault.Timeout {
@@ -209,7 +210,7 @@ func (h *handler) failed(w http.ResponseWriter, err error) {
 	say(w, status, "the event was not handled")
 }
 
-// warn logs now and then: anybody can send requests.
+// warn logs at a limited rate, because anyone can send requests.
 func (h *handler) warn(msg string, status int, err error) {
 	h.mu.Lock()
 	calm := time.Since(h.warned) < warnPause

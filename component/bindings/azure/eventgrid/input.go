@@ -19,16 +19,16 @@ type input struct {
 	settings   inputSettings
 	subscriber *subscriber
 	keys       *keys
-	verifier   *verifier // nil = deliveries carry no token
+	verifier   *verifier // nil = deliveries have no token
 	log        *slog.Logger
 
-	life context.Context // of deliveries; ended by a close that cannot wait
+	life context.Context // of deliveries; canceled by a close that cannot wait
 	end  context.CancelFunc
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	state    inputState
-	starting context.CancelFunc // ends a start under way
-	started  chan struct{}      // closed when the start under way has returned
+	starting context.CancelFunc // cancels a start in progress
+	started  chan struct{}      // closed when the start in progress has returned
 	server   *http.Server
 	handler  *handler // of server
 }
@@ -61,8 +61,8 @@ func newInput(o Options) (*input, error) {
 	return in, nil
 }
 
-// Start listens and then sees to the event subscription: the service makes its handshake
-// while the subscription is being created. If that fails nothing is left behind.
+// Start opens the listener and then creates the event subscription. Event Grid makes its validation handshake while
+// the subscription is being created, so the listener must be open before. If creating fails, Start closes everything.
 func (in *input) Start(ctx context.Context, sink bindings.Sink) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -88,7 +88,7 @@ func (in *input) Start(ctx context.Context, sink bindings.Sink) error {
 	return err
 }
 
-// begin takes the turn of a start.
+// begin marks a start as in progress.
 func (in *input) begin(cancel context.CancelFunc) (done chan struct{}, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -108,7 +108,8 @@ func (in *input) open(ctx context.Context, sink bindings.Sink) error {
 		return err
 	}
 	if in.verifier == nil {
-		in.log.Warn(metadataAuth+" is none: whoever knows the endpoint can send events", "secretInEndpoint", in.settings.endpoint.RawQuery != "")
+		in.log.Warn(metadataAuth+" is none: whoever knows the endpoint can send events", "secretInEndpoint",
+			in.settings.endpoint.RawQuery != "")
 	} else if _, err := in.keys.issuers(ctx); err != nil {
 		return err
 	}
@@ -118,7 +119,7 @@ func (in *input) open(ctx context.Context, sink bindings.Sink) error {
 // The bounds of a connection.
 const (
 	headerTime     = 10 * time.Second
-	readTime       = 30 * time.Second // for a whole request: slow senders are cut
+	readTime       = 30 * time.Second // for a whole request: slow senders are disconnected
 	idleTime       = 2 * time.Minute
 	maxHeaderBytes = 64 << 10
 )
@@ -133,24 +134,25 @@ func (in *input) listen(ctx context.Context, sink bindings.Sink) error {
 	}
 	h := newHandler(in, sink)
 	server := &http.Server{
-		Handler: h, ReadHeaderTimeout: headerTime, ReadTimeout: readTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHeaderBytes,
-		WriteTimeout: readTime + deliverTime, BaseContext: func(net.Listener) context.Context { return in.life },
+		Handler: h, ReadHeaderTimeout: headerTime, ReadTimeout: readTime, IdleTimeout: idleTime,
+		MaxHeaderBytes: maxHeaderBytes,
+		WriteTimeout:   readTime + deliverTime, BaseContext: func(net.Listener) context.Context { return in.life },
 		ErrorLog: logadapt.Standard(in.log),
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.state == closed {
-		_ = l.Close() // nobody has used it yet
+		_ = l.Close() // no connection was accepted yet
 		return fault.New(fault.Unavailable, "eventgrid.Start", "the binding is closed")
 	}
 	in.server, in.handler = server, h
-	h.running.Go(func() { _ = server.Serve(l) }) // it ends with ErrServerClosed alone, as the listener is its own
-	in.log.Info("listening for the handshake and for events", "address", l.Addr().String(), "path", in.settings.endpoint.EscapedPath())
+	h.running.Go(func() { _ = server.Serve(l) }) // it returns only ErrServerClosed, because the listener is its own
+	in.log.Info("listening for the handshake and for events", "address", l.Addr().String(), "path",
+		in.settings.endpoint.EscapedPath())
 	return nil
 }
 
-// close stops to listen, waits for deliveries under way as long as ctx allows, and cuts
-// them then.
+// close stops listening and waits for the deliveries in progress. If ctx ends first, close cancels them.
 func (in *input) close(ctx context.Context) error {
 	in.mu.Lock()
 	in.state = closed
@@ -165,7 +167,7 @@ func (in *input) close(ctx context.Context) error {
 	return nil
 }
 
-// stop ends the server and its goroutines. At once, it cuts what is under way.
+// stop stops the server and its goroutines. With atOnce it cancels what is in progress.
 func (in *input) stop(ctx context.Context, atOnce bool) {
 	in.mu.Lock()
 	server, h := in.server, in.handler

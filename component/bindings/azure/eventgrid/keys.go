@@ -15,32 +15,32 @@ import (
 	"github.com/quorate/quorate/internal/rest"
 )
 
-// The times of the tenant's keys.
+// The times of the tenant's signing keys.
 const (
-	keysFresh   = 15 * time.Minute // after it they are fetched anew when one is needed
-	keysOld     = 24 * time.Hour   // after it they are not used any more
-	keysPause   = 5 * time.Second  // between two fetches, whatever is asked
-	keysRest    = 2 * time.Second  // after a failed fetch while there are no keys at all
+	keysFresh   = 15 * time.Minute // older keys are fetched again when one is needed
+	keysOld     = 24 * time.Hour   // older keys are not used
+	keysPause   = 5 * time.Second  // minimum time between two fetches
+	keysRest    = 2 * time.Second  // the same after a failed fetch without any keys
 	keysTime    = 10 * time.Second // for one fetch
 	minKeyBits  = 2048
 	maxExponent = 1<<31 - 1
 )
 
-// keys are those with which a tenant signs. They are fetched when they are needed. It is
-// safe for concurrent use.
+// keys are the signing keys of a tenant. They are fetched when they are first needed. keys are safe for concurrent
+// use.
 type keys struct {
 	service rest.Client
 	tenant  string
 	config  string // address of the OpenID configuration
-	legacy  string // issuer of tokens of the first version, in front of the tenant's id
+	legacy  string // issuer of version 1 tokens, without the tenant's id
 
-	turn chan struct{} // held by who fetches; others wait for the outcome
+	turn chan struct{} // held during a fetch; other callers wait for the result
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	set     keySet
 	fetched time.Time // when the set was
-	tried   time.Time // when it was last asked for
-	failure error     // of that, if there is no set to use
+	tried   time.Time // time of the last fetch
+	failure error     // error of the last fetch, if there is no usable set
 }
 
 // keySet is immutable.
@@ -55,17 +55,19 @@ func newKeys(s *inputSettings) (*keys, error) {
 		return nil, err
 	}
 	legacy := "https://sts.windows.net/"
-	if c, err := entra.Cloud("china"); err == nil && options.Cloud.ActiveDirectoryAuthorityHost == c.ActiveDirectoryAuthorityHost {
+	if c, err := entra.Cloud("china"); err == nil &&
+		options.Cloud.ActiveDirectoryAuthorityHost == c.ActiveDirectoryAuthorityHost {
 		legacy = "https://sts.chinacloudapi.cn/"
 	}
 	host := strings.TrimRight(options.Cloud.ActiveDirectoryAuthorityHost, "/")
 	return &keys{
-		service: rest.Client{Service: "Entra ID", HTTP: s.identity.Transport}, tenant: s.tenant, legacy: legacy, turn: make(chan struct{}, 1),
+		service: rest.Client{Service: "Entra ID", HTTP: s.identity.Transport}, tenant: s.tenant, legacy: legacy,
+		turn:   make(chan struct{}, 1),
 		config: host + "/" + s.tenant + "/v2.0/.well-known/openid-configuration",
 	}, nil
 }
 
-// issuers lists who may sign for the tenant.
+// issuers returns the allowed issuers of the tenant's tokens.
 func (k *keys) issuers(ctx context.Context) ([]string, error) {
 	set, err := k.current(ctx, func(keySet) bool { return true })
 	return set.issuers, err
@@ -83,9 +85,9 @@ func (k *keys) find(ctx context.Context, id string) (*rsa.PublicKey, error) {
 	return nil, denied("the bearer token is signed with a key that the tenant does not have")
 }
 
-// current returns the keys, fetched anew if they are not fresh or not good enough. While
-// the service does not answer those of before are used, up to their age. An error means
-// that there are none.
+// current returns the signing keys. It fetches them again if they are not fresh, or if good returns false for them,
+// but not again within keysPause. If the fetch fails, it returns the previous keys, up to their maximum age. It
+// returns an error if there are no such keys, or if ctx ends while another caller fetches them.
 func (k *keys) current(ctx context.Context, good func(keySet) bool) (keySet, error) {
 	if set, ok, err := k.known(good); ok || err != nil {
 		return set, err
@@ -96,13 +98,13 @@ func (k *keys) current(ctx context.Context, good func(keySet) bool) (keySet, err
 	case <-ctx.Done():
 		return keySet{}, fault.New(fault.Unavailable, "eventgrid.verify", "the tenant's keys did not arrive in time")
 	}
-	if set, ok, err := k.known(good); ok || err != nil { // another one has asked meanwhile
+	if set, ok, err := k.known(good); ok || err != nil { // fetched by another caller meanwhile
 		return set, err
 	}
 	return k.renew(ctx)
 }
 
-// known returns what can be used without asking, or the failure of just before.
+// known returns keys that can be used without a fetch, or the error of a very recent fetch.
 func (k *keys) known(good func(keySet) bool) (keySet, bool, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -117,8 +119,9 @@ func (k *keys) known(good func(keySet) bool) (keySet, bool, error) {
 func (k *keys) renew(ctx context.Context) (keySet, error) {
 	now := time.Now()
 	set, err := k.fetch(ctx)
-	if err != nil { // whatever the service said, the token in question may be good
-		err = &fault.Error{Code: fault.Unavailable, Op: "eventgrid.verify", Msg: "the tenant's keys cannot be read", Err: err,
+	if err != nil { // the token in question may still be valid
+		err = &fault.Error{Code: fault.Unavailable, Op: "eventgrid.verify", Msg: "the tenant's keys cannot be read",
+			Err:  err,
 			Hint: "check " + metadataTenant + ", " + metadataAuthority + " and the network"}
 	}
 	k.mu.Lock()
@@ -133,8 +136,8 @@ func (k *keys) renew(ctx context.Context) (keySet, error) {
 	return keySet{}, err
 }
 
-// fetch asks the identity service. Its time is its own: a caller that goes away must not
-// leave the others without keys.
+// fetch fetches the signing keys. It has its own timeout instead of that of the request: if the client of one request
+// disconnects, other requests still need the keys.
 func (k *keys) fetch(ctx context.Context) (keySet, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keysTime)
 	defer cancel()
@@ -147,7 +150,8 @@ func (k *keys) fetch(ctx context.Context) (keySet, error) {
 	}
 	at, err := url.Parse(config.Keys)
 	if err != nil || at.Scheme != "https" || at.Host == "" || !strings.HasPrefix(config.Issuer, "https://") {
-		return keySet{}, fault.New(fault.Corrupt, "eventgrid.verify", "the tenant's OpenID configuration names no issuer or no keys")
+		return keySet{}, fault.New(fault.Corrupt, "eventgrid.verify",
+			"the tenant's OpenID configuration names no issuer or no keys")
 	}
 	var said struct {
 		Keys []jwk `json:"keys"`
@@ -167,8 +171,9 @@ func (k *keys) fetch(ctx context.Context) (keySet, error) {
 	return set, nil
 }
 
-// issuersOf adds the form of older tokens to the issuer of the configuration. A tenant may
-// be given as a domain; the issuer has its id.
+// issuersOf returns the accepted issuers of tokens: the given one, from the configuration of the identity service,
+// and the issuer of version 1 tokens. The latter contains the id of the tenant. If the tenant is configured as a
+// domain, issuersOf takes the id from issuer.
 func (k *keys) issuersOf(issuer string) []string {
 	id := k.tenant
 	if u, err := url.Parse(issuer); err == nil {
@@ -179,7 +184,7 @@ func (k *keys) issuersOf(issuer string) []string {
 	return []string{issuer, k.legacy + id + "/"}
 }
 
-// jwk is one key as the service writes it.
+// jwk is one key in the form of the service.
 type jwk struct {
 	ID       string `json:"kid"`
 	Kind     string `json:"kty"`
@@ -188,7 +193,7 @@ type jwk struct {
 	Exponent string `json:"e"`
 }
 
-// key is nil if this is no RSA key to verify with.
+// key returns nil if this is no RSA signing key.
 func (j jwk) key() *rsa.PublicKey {
 	if j.ID == "" || j.Kind != "RSA" || j.Use != "" && j.Use != "sig" {
 		return nil
@@ -202,7 +207,8 @@ func (j jwk) key() *rsa.PublicKey {
 		return nil
 	}
 	modulus, exponent := new(big.Int).SetBytes(n), new(big.Int).SetBytes(e)
-	if modulus.BitLen() < minKeyBits || modulus.BitLen() > 8*minKeyBits || exponent.Int64() < 3 || exponent.Int64() > maxExponent || exponent.Bit(0) == 0 {
+	if modulus.BitLen() < minKeyBits || modulus.BitLen() > 8*minKeyBits || exponent.Int64() < 3 ||
+		exponent.Int64() > maxExponent || exponent.Bit(0) == 0 {
 		return nil
 	}
 	return &rsa.PublicKey{N: modulus, E: int(exponent.Int64())}

@@ -24,16 +24,17 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// apiVersion is that of the management API. Newer ones say the same of what is read here.
+// apiVersion is the version of the management API. Newer versions have the same form for the fields that are read
+// here.
 const apiVersion = "2022-06-15"
 
-// callTime bounds one call of the management API with its repetitions.
+// callTime bounds one call of the management API including its retries.
 const callTime = 30 * time.Second
 
-// maxReason bounds the service's own words in an error, in bytes.
+// maxReason bounds the length of the service's message in an error, in bytes.
 const maxReason = 600
 
-// managerName is the service in messages.
+// managerName is the name of the service in messages.
 const managerName = "the resource manager"
 
 // manager calls the management API for one event subscription. It is immutable.
@@ -61,33 +62,36 @@ func newManager(s *inputSettings) (*manager, error) {
 	options.Cloud.Services = maps.Clone(options.Cloud.Services)
 	options.Cloud.Services[cloud.ResourceManager] = service
 	pipeline, err := armruntime.NewPipeline("quorate", "v1", credential, runtime.PipelineOptions{}, &arm.ClientOptions{
-		ClientOptions: options, DisableRPRegistration: true, // that would need more rights than the binding does
+		ClientOptions: options, DisableRPRegistration: true, // that would need more permissions than the binding
 	})
 	if err != nil {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "eventgrid.Open", Msg: "the settings of the resource manager are incomplete", Err: err}
+		return nil, &fault.Error{Code: fault.Invalid, Op: "eventgrid.Open",
+			Msg: "the settings of the resource manager are incomplete", Err: err}
 	}
 	base, err := url.Parse(service.Endpoint)
 	if err != nil {
 		return nil, wrong(metadataManager, err)
 	}
 	return &manager{settings: s, pipeline: pipeline, base: base,
-		address: strings.TrimRight(service.Endpoint, "/") + s.scope + "/providers/Microsoft.EventGrid/eventSubscriptions/" + s.name}, nil
+		address: strings.TrimRight(service.Endpoint, "/") + s.scope +
+			"/providers/Microsoft.EventGrid/eventSubscriptions/" + s.name}, nil
 }
 
-// answer is what the service said.
+// answer is the answer of the service.
 type answer struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-// call makes one call. Its error is about the way there; statuses are the caller's.
+// call makes one call. Its error is one of the connection; the caller handles statuses.
 func (m *manager) call(ctx context.Context, method, address string, body []byte) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	request, err := runtime.NewRequest(ctx, method, address)
 	if err != nil {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "eventgrid.call", Msg: "the address of " + managerName + " is not valid"}
+		return nil, &fault.Error{Code: fault.Invalid, Op: "eventgrid.call", Msg: "the address of " + managerName +
+			" is not valid"}
 	}
 	request.Raw().Header.Set("Accept", "application/json")
 	if body != nil {
@@ -111,7 +115,7 @@ func (m *manager) of(action string) string {
 	return m.address + action + "?api-version=" + apiVersion
 }
 
-// get reads the subscription; nil = there is none.
+// get reads the subscription; nil = it does not exist.
 func (m *manager) get(ctx context.Context) (*subscription, []byte, error) {
 	a, err := m.call(ctx, http.MethodGet, m.of(""), nil)
 	switch {
@@ -129,8 +133,8 @@ func (m *manager) get(ctx context.Context) (*subscription, []byte, error) {
 	return &s, a.body, nil
 }
 
-// fullAddress asks for the endpoint of the subscription with its query. Where the
-// application may not ask, it is empty: the address without the query has to do then.
+// fullAddress returns the endpoint of the subscription with its query. It returns "" if the node has no permission to
+// read it. The caller then compares the address without the query.
 func (m *manager) fullAddress(ctx context.Context) (string, error) {
 	a, err := m.call(ctx, http.MethodPost, m.of("/getFullUrl"), nil)
 	switch {
@@ -150,8 +154,8 @@ func (m *manager) fullAddress(ctx context.Context) (string, error) {
 	return said.URL, nil
 }
 
-// put creates or changes the subscription. It returns the address at which to ask how the
-// work goes on, if the service gives one that is its own.
+// put creates or changes the subscription. operation is the address that reports the progress. It is "" if the
+// service returns no such address, or one on another host.
 func (m *manager) put(ctx context.Context, document []byte) (operation string, err error) {
 	a, err := m.call(ctx, http.MethodPut, m.of(""), document)
 	if err != nil {
@@ -166,7 +170,8 @@ func (m *manager) put(ctx context.Context, document []byte) (operation string, e
 	return "", nil
 }
 
-// own reports whether an address is one of the resource manager: a token goes along.
+// own reports whether an address belongs to the resource manager. Requests contain a token, so they must not be sent
+// to any other host.
 func (m *manager) own(address string) bool {
 	u, err := url.Parse(address)
 	return err == nil && u.Scheme == "https" && u.User == nil && hostPort(u) == hostPort(m.base)
@@ -176,7 +181,7 @@ func hostPort(u *url.URL) string {
 	return strings.ToLower(u.Hostname()) + ":" + cmp.Or(u.Port(), "443")
 }
 
-// progress asks how an operation goes on. done is set once it succeeded.
+// progress reports whether an operation has succeeded.
 func (m *manager) progress(ctx context.Context, operation string) (done bool, err error) {
 	a, err := m.call(ctx, http.MethodGet, operation, nil)
 	if err != nil {
@@ -200,28 +205,28 @@ func (m *manager) progress(ctx context.Context, operation string) (done bool, er
 	return false, nil
 }
 
-// refused words an answer that is no success, with the service's own reason.
+// refused returns the error for an unsuccessful answer, with the service's reason.
 func (m *manager) refused(doing string, a *answer) error {
 	code := entra.Failure(context.Background(), managerName, &azcore.ResponseError{StatusCode: a.status}).Code
 	return m.problem(fmt.Sprintf("%s: %s answered %d", doing, managerName, a.status), code, a)
 }
 
-// problem makes an error of the reason in an answer.
+// problem makes an error from the reason in an answer.
 func (m *manager) problem(msg string, code fault.Code, a *answer) error {
 	var said struct {
 		Error struct{ Code, Message string }
 	}
-	_ = json.Unmarshal(a.body, &said) // an answer without a reason has none to show
+	_ = json.Unmarshal(a.body, &said) // an answer without a reason shows none
 	e := &fault.Error{Code: code, Op: "eventgrid.Start", Msg: msg}
 	if reason := m.clean(said.Error.Code + " " + said.Error.Message); reason != "" {
 		e.Msg += ": " + reason
 	}
-	e.Hint = m.mend(a.status, said.Error.Code, said.Error.Message)
+	e.Hint = m.hint(a.status, said.Error.Code, said.Error.Message)
 	return e
 }
 
-// mend says what to do about a refusal.
-func (m *manager) mend(status int, code, message string) string {
+// hint returns how to fix a refusal.
+func (m *manager) hint(status int, code, message string) string {
 	says := func(word string) bool {
 		return strings.Contains(strings.ToLower(code+" "+message), strings.ToLower(word))
 	}
@@ -229,10 +234,12 @@ func (m *manager) mend(status int, code, message string) string {
 	case says("MissingSubscriptionRegistration"):
 		return "register the resource provider Microsoft.EventGrid in the subscription"
 	case says("validat") || says("handshake"):
-		return "check that " + shown(m.settings.endpoint) + " can be reached from outside, has a certificate of a public authority, and leads OPTIONS and POST to " +
+		return "check that " + shown(m.settings.endpoint) +
+			" can be reached from outside, has a certificate of a public authority, and leads OPTIONS and POST to " +
 			metadataPort + fmt.Sprintf(" %d", m.settings.port)
 	case status == http.StatusForbidden:
-		return "give the application " + m.settings.client + " the role EventGrid EventSubscription Contributor at the scope"
+		return "give the application " + m.settings.client +
+			" the role EventGrid EventSubscription Contributor at the scope"
 	case status == http.StatusUnauthorized:
 		return "check " + metadataTenant + ", " + metadataClient + " and the client secret"
 	case status == http.StatusNotFound:
@@ -241,7 +248,7 @@ func (m *manager) mend(status int, code, message string) string {
 	return ""
 }
 
-// clean shows a reason on one line, bounded, without what may be a secret.
+// clean returns a reason as one bounded line without possible secrets.
 func (m *manager) clean(reason string) string {
 	reason = strings.Join(strings.Fields(reason), " ")
 	for _, secret := range []string{m.settings.identity.ClientSecret, m.settings.endpoint.RawQuery} {
@@ -262,5 +269,5 @@ func (m *manager) clean(reason string) string {
 	return reason
 }
 
-// shown is an address without its query, which may be a secret.
+// shown returns an address without its query, which may be a secret.
 func shown(u *url.URL) string { return u.Scheme + "://" + u.Host + u.EscapedPath() }

@@ -25,16 +25,16 @@ const operationCreate = "create"
 // The bounds of publishing.
 const (
 	attemptTime = 10 * time.Second // one attempt
-	publishTime = time.Minute      // all of them
+	publishTime = time.Minute      // all attempts
 	attempts    = 5
-	maxAnswer   = 64 << 10 // bytes of an answer that are read
+	maxAnswer   = 64 << 10 // bytes of an answer
 )
 
 // output publishes to one topic. It is immutable and safe for concurrent use.
 type output struct {
 	name, topic, key string
 	transport        http.RoundTripper
-	life             context.Context // ended by close
+	life             context.Context // canceled by close
 	end              context.CancelFunc
 }
 
@@ -45,7 +45,8 @@ func newOutput(o Options) (*output, error) {
 	}
 	key := o.Metadata.Text(metadataAccessKey)
 	if checkKey(key) != nil {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "eventgrid.Open", Msg: "metadata " + metadataAccessKey + " is not an access key",
+		return nil, &fault.Error{Code: fault.Invalid, Op: "eventgrid.Open", Msg: "metadata " + metadataAccessKey +
+			" is not an access key",
 			Hint: "look for white space around it"}
 	}
 	out := &output{name: o.Name, topic: topic.String(), key: key, transport: o.Transport}
@@ -58,15 +59,17 @@ func (o *output) close(context.Context) error {
 	return nil
 }
 
-// Operations lists the only one.
+// Operations returns the only operation.
 func (o *output) Operations() []string { return []string{operationCreate} }
 
-// Invoke publishes: a CloudEvent or an array of them as it is, anything else as the data
-// of a new one. A topic that asks for patience gets it, as long as ctx allows. No attempt
-// is repeated whose outcome is not known: events do not come twice from here.
+// Invoke publishes one event, or an array of events, unchanged: CloudEvents or events in the Event Grid schema. Any
+// other JSON value becomes the data of a new CloudEvent. If the topic answers that it is overloaded or unavailable,
+// Invoke waits and tries again while ctx and the number of attempts allow. It does not retry an attempt whose
+// outcome is unknown, so it never publishes an event twice.
 func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Response, error) {
 	if !strings.EqualFold(r.Operation, operationCreate) {
-		return nil, fault.New(fault.Invalid, "eventgrid.Invoke", "operation "+strconv.Quote(r.Operation)+" is not supported; supported is "+operationCreate)
+		return nil, fault.New(fault.Invalid, "eventgrid.Invoke",
+			"operation "+strconv.Quote(r.Operation)+" is not supported; supported is "+operationCreate)
 	}
 	if o.life.Err() != nil {
 		return nil, fault.New(fault.Unavailable, "eventgrid.Invoke", "the binding is closed")
@@ -89,8 +92,8 @@ func (o *output) Invoke(ctx context.Context, r bindings.Request) (*bindings.Resp
 	}
 }
 
-// once makes one attempt. wait tells how long to leave the topic alone before the next:
-// 0 = as seems right, negative = there must be none.
+// once makes one attempt. If it fails, wait is the delay before the next attempt: 0 means the default delay, a
+// negative value means that there must be no retry.
 func (o *output) once(ctx context.Context, body []byte, media string) (wait time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTime)
 	defer cancel()
@@ -101,7 +104,7 @@ func (o *output) once(ctx context.Context, body []byte, media string) (wait time
 	request.Header.Set("Content-Type", media)
 	request.Header.Set("Aeg-Sas-Key", o.key)
 	request.Header.Set("User-Agent", "quorate")
-	response, err := o.transport.RoundTrip(request) // no redirects: the key would go along
+	response, err := o.transport.RoundTrip(request) // without redirects: they would get the key
 	if err != nil {
 		return -1, broken(ctx, err)
 	}
@@ -117,13 +120,15 @@ func broken(ctx context.Context, err error) error {
 	var timeout net.Error
 	switch {
 	case ctx.Err() != nil || errors.As(err, &timeout) && timeout.Timeout():
-		return &fault.Error{Code: fault.Timeout, Op: "eventgrid.Invoke", Msg: "the topic did not answer in time; it may have taken the events", Err: ctx.Err()}
+		return &fault.Error{Code: fault.Timeout, Op: "eventgrid.Invoke",
+			Msg: "the topic did not answer in time; it may have taken the events", Err: ctx.Err()}
 	default:
-		return &fault.Error{Code: fault.Unavailable, Op: "eventgrid.Invoke", Msg: "the topic cannot be reached", Err: err, Hint: "check " + metadataTopic}
+		return &fault.Error{Code: fault.Unavailable, Op: "eventgrid.Invoke", Msg: "the topic cannot be reached",
+			Err: err, Hint: "check " + metadataTopic}
 	}
 }
 
-// patience is what a topic asks for that has not taken the events.
+// patience returns the delay that a topic requests when it has not accepted the events.
 func patience(response *http.Response) time.Duration {
 	if s := response.StatusCode; s != http.StatusTooManyRequests && s != http.StatusServiceUnavailable {
 		return -1
@@ -138,7 +143,7 @@ func patience(response *http.Response) time.Duration {
 	return 0
 }
 
-// refused words an answer that is no success, with the topic's own reason.
+// refused returns the error for an unsuccessful answer, with the topic's reason.
 func (o *output) refused(status int, said []byte) error {
 	e := &fault.Error{Op: "eventgrid.Invoke", Msg: fmt.Sprintf("the topic answered %d", status)}
 	switch {

@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-func TestTheOutputConforms(t *testing.T) {
+func TestOutput_Conformance(t *testing.T) {
 	bindingstest.RunOutput(t, bindingstest.Output{
 		Open: func(t *testing.T) bindings.Binding { f := newFake(t); return open(t, f, outputMetadata(f)) },
 		Hang: func(t *testing.T) bindings.Binding {
@@ -29,13 +29,18 @@ func TestTheOutputConforms(t *testing.T) {
 
 func create(t *testing.T, f *eventgridtest.Fake, data string, metadata map[string]string) error {
 	t.Helper()
-	_, err := open(t, f, outputMetadata(f)).Output.Invoke(t.Context(), bindings.Request{Operation: "create", Data: []byte(data), Metadata: metadata})
+	_, err := open(t, f, outputMetadata(f)).Output.Invoke(t.Context(),
+		bindings.Request{Operation: "create", Data: []byte(data), Metadata: metadata})
 	return err
 }
 
-func TestCloudEventsAreSentAsTheyAre(t *testing.T) {
+func TestInvoke_EventsAreUnchanged(t *testing.T) {
+	grid := `{"id":"1","subject":"orders/7","eventType":"Order.Placed","eventTime":"2026-01-31T12:00:00Z",` +
+		`"dataVersion":"1.0","data":{"n":1.50,"html":"<&>"}}`
 	for data, media := range map[string]string{
-		event("1"): "application/cloudevents+json",
+		grid:                           "application/json",
+		"[" + grid + ", " + grid + "]": "application/json",
+		event("1"):                     "application/cloudevents+json",
 		"[" + event("1") + ", " + event("2") + "]": "application/cloudevents-batch+json",
 	} {
 		f := newFake(t)
@@ -43,27 +48,34 @@ func TestCloudEventsAreSentAsTheyAre(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := f.Requests("topic")
-		if len(got) != 1 || got[0].Body != data || got[0].Header.Get("Content-Type") != media || got[0].Header.Get("Aeg-Sas-Key") != f.AccessKey || got[0].URI != "/topic/api/events" {
+		if len(got) != 1 || got[0].Body != data || got[0].Header.Get("Content-Type") != media ||
+			got[0].Header.Get("Aeg-Sas-Key") != f.AccessKey || got[0].URI != "/topic/api/events" {
 			t.Errorf("the topic got %+v", got)
 		}
 	}
 }
 
-func TestOtherDataBecomeTheDataOfAnEvent(t *testing.T) {
-	for _, data := range []string{`{"n":1.50,"html":"<&>"}`, `[1,2]`, `[]`, `"text"`, `7`, `null`} {
+func TestInvoke_WrapsOtherData(t *testing.T) {
+	for _, data := range []string{`{"n":1.50,"html":"<&>"}`, `[1,2]`, `[]`, `{"id":"1","subject":"s"}`,
+		`{"id":1,"subject":"s","eventType":"t","eventTime":"2026-01-31T12:00:00Z"}`, `"text"`, `7`, `null`} {
 		f := newFake(t)
 		if err := create(t, f, data, nil); err != nil {
 			t.Fatal(err)
 		}
 		sent := f.Requests("topic")[0].Body
-		want := regexp.MustCompile(`^\{"data":` + regexp.QuoteMeta(data) + `,"datacontenttype":"application/json","id":"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}","source":"orders-grid","specversion":"1\.0","time":"20[^"]+Z","type":"quorate\.binding\.event"\}$`)
+		want := regexp.MustCompile(`^\{"data":` + regexp.QuoteMeta(data) +
+			`,"datacontenttype":"application/json",` +
+			`"id":"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}",` +
+			`"source":"orders-grid","specversion":"1\.0","time":"20[^"]+Z","type":"quorate\.binding\.event"\}$`)
 		if !want.MatchString(sent) {
 			t.Errorf("%s was sent as %s", data, sent)
 		}
 	}
 	f := newFake(t)
-	metadata := map[string]string{"id": "1", "source": "/shop", "type": "order.placed", "time": "2026-01-31T12:00:00Z", "datacontenttype": "text/plain",
-		"subject": "orders/1", "dataschema": "https://shop.example/schema", "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "other": "x"}
+	metadata := map[string]string{"id": "1", "source": "/shop", "type": "order.placed", "time": "2026-01-31T12:00:00Z",
+		"datacontenttype": "text/plain",
+		"subject":         "orders/1", "dataschema": "https://shop.example/schema",
+		"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "other": "x"}
 	if err := create(t, f, `"hello"`, metadata); err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +90,7 @@ func TestOtherDataBecomeTheDataOfAnEvent(t *testing.T) {
 	}
 }
 
-func TestWhatNoTopicWouldTakeIsNotSent(t *testing.T) {
+func TestInvoke_RefusesInvalidEvents(t *testing.T) {
 	f := newFake(t)
 	for data, want := range map[string]string{
 		`{`: "no JSON",
@@ -102,25 +114,28 @@ func TestWhatNoTopicWouldTakeIsNotSent(t *testing.T) {
 	}
 }
 
-func TestAnAnswerOfTheTopicIsUnderstood(t *testing.T) {
+func TestInvoke_AnswersOfTopic(t *testing.T) {
 	body := `{"error":{"code":"Code","message":"words KEY","details":[]}}`
 	for status, code := range map[int]fault.Code{
-		200: "", 201: "", 202: "", 204: "", 302: fault.Invalid, 400: fault.Invalid, 401: fault.Denied, 403: fault.Denied, 404: fault.Invalid,
+		200: "", 201: "", 202: "", 204: "", 302: fault.Invalid, 400: fault.Invalid, 401: fault.Denied,
+		403: fault.Denied, 404: fault.Invalid,
 		413: fault.TooLarge, 500: fault.Unavailable,
 	} {
 		f := newFake(t)
-		f.Refuse("topic", "POST", eventgridtest.Refusal{Status: status, Body: strings.ReplaceAll(body, "KEY", f.AccessKey)})
+		f.Refuse("topic", "POST", eventgridtest.Refusal{Status: status,
+			Body: strings.ReplaceAll(body, "KEY", f.AccessKey)})
 		err := create(t, f, `{}`, nil)
 		if fault.CodeOf(err) != code || len(f.Requests("topic")) != 1 {
 			t.Errorf("%d: %v after %d requests", status, err, len(f.Requests("topic")))
 		}
-		if err != nil && (!strings.Contains(err.Error(), "Code words ***") || strings.Contains(err.Error(), f.AccessKey)) {
+		if err != nil && (!strings.Contains(err.Error(), "Code words ***") ||
+			strings.Contains(err.Error(), f.AccessKey)) {
 			t.Errorf("%d: %v", status, err)
 		}
 	}
 }
 
-func TestATopicThatAsksForPatienceGetsIt(t *testing.T) {
+func TestInvoke_HonoursRetryAfter(t *testing.T) {
 	f := newFake(t)
 	f.Refuse("topic", "POST", eventgridtest.Refusal{Status: 429, RetryAfter: "1"}, eventgridtest.Refusal{Status: 503})
 	start := time.Now()
@@ -136,16 +151,18 @@ func TestATopicThatAsksForPatienceGetsIt(t *testing.T) {
 	}
 }
 
-func TestATopicThatCannotBeReachedIsUnavailable(t *testing.T) {
+func TestInvoke_UnreachableTopic(t *testing.T) {
 	f := newFake(t)
 	b := open(t, f, with(outputMetadata(f), "topicEndpoint", "http://127.0.0.1:"+freePort(t)+"/api/events"))
-	if _, err := b.Output.Invoke(t.Context(), bindings.Request{Operation: "create", Data: []byte(`{}`)}); !fault.Is(err, fault.Unavailable) {
+	if _, err := b.Output.Invoke(t.Context(), bindings.Request{Operation: "create", Data: []byte(`{}`)}); !fault.Is(err,
+		fault.Unavailable) {
 		t.Errorf("%v", err)
 	}
 	if err := b.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Output.Invoke(t.Context(), bindings.Request{Operation: "create", Data: []byte(`{}`)}); !fault.Is(err, fault.Unavailable) {
+	if _, err := b.Output.Invoke(t.Context(), bindings.Request{Operation: "create", Data: []byte(`{}`)}); !fault.Is(err,
+		fault.Unavailable) {
 		t.Errorf("after the close: %v", err)
 	}
 }

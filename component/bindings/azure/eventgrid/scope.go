@@ -6,13 +6,12 @@ import (
 	"strings"
 )
 
-// scopeForms is what a scope may look like, for whoever wrote another.
+// scopeForms lists the allowed forms of a scope, for error messages.
 const scopeForms = "is none of /subscriptions/<id>, /subscriptions/<id>/resourceGroups/<name> and " +
 	"/subscriptions/<id>/resourceGroups/<name>/providers/<namespace>/<type>/<name>"
 
-// parseScope reads the identifier of a subscription, a resource group or a resource, of
-// which a topic is one. A slash at the end is tolerated. It returns a clean path, escaped,
-// that leads nowhere else.
+// parseScope parses the identifier of an Azure subscription, a resource group or a resource such as a topic. A
+// trailing slash is allowed. It returns an escaped URL path without dot segments.
 func parseScope(text string) (string, error) {
 	wrong := errors.New(scopeForms)
 	rest, ok := strings.CutPrefix(strings.TrimSuffix(text, "/"), "/")
@@ -21,7 +20,8 @@ func parseScope(text string) (string, error) {
 	}
 	parts := strings.Split(rest, "/")
 	for i, part := range parts {
-		if part == "" || part == "." || part == ".." || strings.ContainsAny(part, "?#%\\") || strings.ContainsFunc(part, control) {
+		if part == "" || part == "." || part == ".." || strings.ContainsAny(part, "?#%\\") ||
+			strings.ContainsFunc(part, control) {
 			return "", wrong
 		}
 		parts[i] = url.PathEscape(part)
@@ -41,7 +41,7 @@ func parseScope(text string) (string, error) {
 
 func control(r rune) bool { return r < ' ' || r == 0x7f }
 
-// subscriptionOf is the subscription that a parsed scope lies in.
+// subscriptionOf returns the subscription of a parsed scope.
 func subscriptionOf(scope string) string {
 	id, _, _ := strings.Cut(strings.TrimPrefix(scope, "/")[len("subscriptions/"):], "/")
 	return id

@@ -14,25 +14,27 @@ import (
 	"github.com/quorate/quorate/internal/rest"
 )
 
-// defaultPath is where events are delivered when the endpoint has no path.
+// defaultPath is the path of an endpoint without one.
 const defaultPath = "/api/events"
 
-// inputFields are those that say that the input side is wanted; the required ones first.
+// inputFields returns the fields that select the input side, the required ones first.
 func inputFields() (required, optional []string) {
-	return []string{metadataTenant, metadataSubscription, metadataClient, metadataClientSecret, metadataEndpoint, metadataPort, metadataScope},
+	return []string{metadataTenant, metadataSubscription, metadataClient, metadataClientSecret, metadataEndpoint,
+			metadataPort, metadataScope},
 		[]string{metadataName, metadataCertificate, metadataCertificateFile}
 }
 
 func outputFields() []string { return []string{metadataAccessKey, metadataTopic} }
 
-// sides tells which sides are wanted and that nothing they need is missing.
+// sides returns the selected sides, and an error if one of them lacks a field.
 func sides(d bindings.Direction, m component.Values) (bindings.Direction, error) {
 	required, optional := inputFields()
 	if !d.Given() {
 		d = bindings.Direction{Input: anyGiven(m, append(required, optional...)), Output: anyGiven(m, outputFields())}
 	}
 	if !d.Given() {
-		return d, &fault.Error{Code: fault.Invalid, Op: "eventgrid.Open", Msg: "neither the metadata of the input nor those of the output are given",
+		return d, &fault.Error{Code: fault.Invalid, Op: "eventgrid.Open",
+			Msg:  "neither the metadata of the input nor those of the output are given",
 			Hint: "to publish give " + listed(outputFields()) + "; to receive give " + listed(required)}
 	}
 	var missing []string
@@ -45,7 +47,8 @@ func sides(d bindings.Direction, m component.Values) (bindings.Direction, error)
 	if len(missing) == 0 {
 		return d, nil
 	}
-	return d, &fault.Error{Code: fault.Invalid, Op: "eventgrid.Open", Msg: "missing metadata: " + listed(missing), Hint: hintFor(d)}
+	return d, &fault.Error{Code: fault.Invalid, Op: "eventgrid.Open", Msg: "missing metadata: " + listed(missing),
+		Hint: hintFor(d)}
 }
 
 func hintFor(d bindings.Direction) string {
@@ -68,11 +71,12 @@ func anyGiven(m component.Values, names []string) bool {
 	return false
 }
 
-// lacking lists the names without a value. A certificate does for a client secret.
+// lacking returns the names without a value. A certificate replaces a client secret.
 func lacking(m component.Values, names []string) []string {
 	var out []string
 	for _, name := range names {
-		certified := name == metadataClientSecret && (m.Text(metadataCertificate) != "" || m.Text(metadataCertificateFile) != "")
+		certified := name == metadataClientSecret &&
+			(m.Text(metadataCertificate) != "" || m.Text(metadataCertificateFile) != "")
 		if m.Text(name) == "" && !certified {
 			out = append(out, name)
 		}
@@ -86,12 +90,12 @@ func listed(names []string) string { return strings.Join(names, ", ") }
 type inputSettings struct {
 	tenant, client  string
 	endpoint        *url.URL // with a path
-	asGiven         string   // the endpoint as the component says it
+	asGiven         string   // the endpoint as in the component
 	host            string
 	port            int
-	scope           string // in the form of a path, without a slash at the end
+	scope           string // as a path without a trailing slash
 	name            string // of the event subscription
-	protected       bool   // deliveries carry a bearer token
+	protected       bool   // deliveries have a bearer token
 	poll            time.Duration
 	identity        entra.Settings
 	manager         string // address of the resource manager; empty = the environment's
@@ -101,13 +105,16 @@ type inputSettings struct {
 func readInput(o Options) (inputSettings, error) {
 	m := o.Metadata
 	s := inputSettings{
-		tenant: m.Text(metadataTenant), client: m.Text(metadataClient), asGiven: m.Text(metadataEndpoint), host: m.Text(metadataHost),
+		tenant: m.Text(metadataTenant), client: m.Text(metadataClient), asGiven: m.Text(metadataEndpoint),
+		host:      m.Text(metadataHost),
 		protected: !strings.EqualFold(m.Text(metadataAuth), authNone), poll: m.Duration(metadataPoll),
-		manager: strings.TrimRight(m.Text(metadataManager), "/"), managerAudience: strings.TrimRight(m.Text(metadataManagerAudience), "/"),
+		manager:         strings.TrimRight(m.Text(metadataManager), "/"),
+		managerAudience: strings.TrimRight(m.Text(metadataManagerAudience), "/"),
 	}
 	s.identity = entra.Settings{
 		Environment: m.Text(metadataEnvironment), AuthorityHost: authority(m), Tenant: s.tenant, Client: s.client,
-		ClientSecret: m.Text(metadataClientSecret), Certificate: m.Text(metadataCertificate), CertificateFile: m.Text(metadataCertificateFile),
+		ClientSecret: m.Text(metadataClientSecret), Certificate: m.Text(metadataCertificate),
+		CertificateFile:     m.Text(metadataCertificateFile),
 		CertificatePassword: m.Text(metadataCertificatePassword), Transport: o.Transport,
 	}
 	var err error
@@ -122,19 +129,20 @@ func readInput(o Options) (inputSettings, error) {
 	}
 	if of := subscriptionOf(s.scope); !strings.EqualFold(of, m.Text(metadataSubscription)) {
 		return s, &fault.Error{Code: fault.Invalid, Op: "eventgrid.Open",
-			Msg:  "scope lies in the subscription " + of + ", but " + metadataSubscription + " is " + m.Text(metadataSubscription),
+			Msg: "scope lies in the subscription " + of + ", but " + metadataSubscription + " is " +
+				m.Text(metadataSubscription),
 			Hint: "name the subscription of the scope in both"}
 	}
 	s.name, err = subscriptionName(m.Text(metadataName), o.Name)
 	return s, err
 }
 
-// wrong names the field whose check failed.
+// wrong adds the name of the field to an error.
 func wrong(name string, err error) error {
 	return &fault.Error{Code: fault.Invalid, Op: "eventgrid.Open", Msg: "metadata " + name + " " + err.Error()}
 }
 
-// authority is the address of the identity service with the slash that its library needs.
+// authority returns the address of the identity service. It ends with a slash, which the client library needs.
 func authority(m component.Values) string {
 	if host := m.Text(metadataAuthority); host != "" {
 		return strings.TrimRight(host, "/") + "/"
@@ -142,11 +150,12 @@ func authority(m component.Values) string {
 	return ""
 }
 
-// parseEndpoint reads the address that Event Grid delivers to, and gives it a path.
+// parseEndpoint parses the address that Event Grid delivers to, and adds the default path.
 func parseEndpoint(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.Fragment != "" {
-		return nil, errors.New("is not an address such as https://orders.example.com/api/events; Event Grid delivers over https alone")
+		return nil, errors.New("is not an address such as https://orders.example.com/api/events; Event Grid " +
+			"delivers over https alone")
 	}
 	if u.Path == "" || u.Path == "/" {
 		u.Path = defaultPath
@@ -162,7 +171,8 @@ func parsePort(text string) (int, error) {
 	return port, nil
 }
 
-// checkIdentifier refuses what cannot stand in a path: an id or, for tenants, a domain.
+// checkIdentifier returns an error unless text is an id or a domain that can be put into a URL path. Domains pass
+// because a tenant may be given as a domain.
 func checkIdentifier(text string) error {
 	for _, c := range []byte(text) {
 		if !letterOrDigit(c) && c != '-' && c != '.' {
@@ -186,7 +196,7 @@ func checkName(text string) error {
 	return nil
 }
 
-// reduced leaves the letters and digits of a text.
+// reduced keeps only the letters and digits of a text.
 func reduced(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < 128 && letterOrDigit(byte(r)) {
@@ -196,7 +206,7 @@ func reduced(text string) string {
 	}, text)
 }
 
-// subscriptionName is the given one, or the component's name reduced to what may be one.
+// subscriptionName returns given, or, if given is empty, the component's name without invalid characters.
 func subscriptionName(given, component string) (string, error) {
 	if given != "" {
 		if err := checkName(given); err != nil {
@@ -207,7 +217,8 @@ func subscriptionName(given, component string) (string, error) {
 	name := reduced(component)
 	if checkName(name) != nil {
 		return "", &fault.Error{Code: fault.Invalid, Op: "eventgrid.Open",
-			Msg:  "the component's name makes no name of an event subscription: of its letters and digits there are " + strconv.Itoa(len(name)) + ", and 3 to 64 are needed",
+			Msg: "the component's name makes no name of an event subscription: of its letters and digits there are " +
+				strconv.Itoa(len(name)) + ", and 3 to 64 are needed",
 			Hint: "give " + metadataName}
 	}
 	return name, nil
@@ -227,7 +238,7 @@ func checkPoll(text string) error {
 	return nil
 }
 
-// checkKey refuses what cannot be sent in a header.
+// checkKey returns an error for a value that is invalid in a header.
 func checkKey(text string) error {
 	for _, c := range []byte(text) {
 		if c <= ' ' || c >= 0x7f {
@@ -237,7 +248,7 @@ func checkKey(text string) error {
 	return nil
 }
 
-// checkService accepts the address of a service that gets credentials.
+// checkService checks the address of a service that gets credentials.
 func checkService(text string) error {
 	base, err := rest.Base("it", text)
 	if err != nil || !strings.HasPrefix(base, "https://") {
@@ -246,11 +257,12 @@ func checkService(text string) error {
 	return nil
 }
 
-// parseTopic reads the address of a topic. The key must not be readable on the way.
+// parseTopic parses the address of a topic. The key must not be readable on the way.
 func parseTopic(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
-	case err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || u.Fragment != "":
+	case err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil ||
+		u.Fragment != "":
 		return nil, errors.New("is not an address such as https://orders.westeurope-1.eventgrid.azure.net/api/events")
 	case rest.Exposed(u.Scheme + "://" + u.Host):
 		return nil, errors.New("is not https: the access key could be read on the way; http is for this machine alone")

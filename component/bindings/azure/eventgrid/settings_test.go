@@ -16,10 +16,11 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// unreachable are settings that no test connects with.
+// unreachable returns settings that no test connects with.
 func unreachable() *eventgridtest.Fake {
 	c := eventgridtest.Default()
-	return &eventgridtest.Fake{Config: c, URL: "https://azure.example", Ingress: "https://shop.example", Topic: "https://topic.example/api/events"}
+	return &eventgridtest.Fake{Config: c, URL: "https://azure.example", Ingress: "https://shop.example",
+		Topic: "https://topic.example/api/events"}
 }
 
 func sidesOf(t *testing.T, m map[string]string, d bindings.Direction) (bindings.Binding, error) {
@@ -31,9 +32,10 @@ func sidesOf(t *testing.T, m map[string]string, d bindings.Direction) (bindings.
 	return b, err
 }
 
-func TestEveryRequiredFieldThatIsMissingIsNamed(t *testing.T) {
+func TestOpen_NamesMissingFields(t *testing.T) {
 	f := unreachable()
-	names := map[string]string{"tenantId": "azureTenantId", "subscriptionId": "azureSubscriptionId", "clientId": "azureClientId", "clientSecret": "azureClientSecret"}
+	names := map[string]string{"tenantId": "azureTenantId", "subscriptionId": "azureSubscriptionId",
+		"clientId": "azureClientId", "clientSecret": "azureClientSecret"}
 	for _, all := range []map[string]string{inputMetadata(f, "9000"), outputMetadata(f)} {
 		for field := range all {
 			if strings.HasPrefix(field, "azure") || field == "pollInterval" || field == "listenHost" {
@@ -50,17 +52,19 @@ func TestEveryRequiredFieldThatIsMissingIsNamed(t *testing.T) {
 				t.Errorf("without %s: %v", field, err)
 			}
 			less[field] = ""
-			if _, err := sidesOf(t, less, bindings.Direction{}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), name) {
+			if _, err := sidesOf(t, less, bindings.Direction{}); !fault.Is(err, fault.Invalid) ||
+				!strings.Contains(err.Error(), name) {
 				t.Errorf("with an empty %s: %v", field, err)
 			}
 		}
 	}
-	if _, err := sidesOf(t, nil, bindings.Direction{}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "neither") {
+	if _, err := sidesOf(t, nil, bindings.Direction{}); !fault.Is(err, fault.Invalid) ||
+		!strings.Contains(err.Error(), "neither") {
 		t.Errorf("with nothing: %v", err)
 	}
 }
 
-func TestTheSidesAreThoseGivenOrThoseOfTheDirection(t *testing.T) {
+func TestOpen_Sides(t *testing.T) {
 	f := unreachable()
 	in, out := inputMetadata(f, "9000"), outputMetadata(f)
 	both := maps.Clone(in)
@@ -77,11 +81,16 @@ func TestTheSidesAreThoseGivenOrThoseOfTheDirection(t *testing.T) {
 		{what: "both", m: both, input: true, output: true},
 		{what: "both, limited to the output", m: both, d: bindings.Direction{Output: true}, output: true},
 		{what: "both, limited to the input", m: both, d: bindings.Direction{Input: true}, input: true},
-		{what: "output with half an input, limited", m: with(out, "scope", topicScope), d: bindings.Direction{Output: true}, output: true},
-		{what: "output with half an input", m: with(out, "scope", topicScope), missing: "azureTenantId, azureSubscriptionId, azureClientId, azureClientSecret, subscriberEndpoint, handshakePort "},
+		{what: "output with half an input, limited", m: with(out, "scope", topicScope),
+			d: bindings.Direction{Output: true}, output: true},
+		{what: "output with half an input", m: with(out, "scope", topicScope),
+			missing: "azureTenantId, azureSubscriptionId, azureClientId, azureClientSecret, subscriberEndpoint, " +
+				"handshakePort "},
 		{what: "input with half an output", m: with(in, "accessKey", "k"), missing: "topicEndpoint "},
-		{what: "input that should send", m: in, d: bindings.Direction{Output: true}, missing: "accessKey, topicEndpoint "},
-		{what: "a certificate in place of the secret", m: with(in, "clientSecret", "", "azureCertificateFile", "/none.pem"), missing: "azureCertificateFile"},
+		{what: "input that should send", m: in, d: bindings.Direction{Output: true},
+			missing: "accessKey, topicEndpoint "},
+		{what: "a certificate in place of the secret",
+			m: with(in, "clientSecret", "", "azureCertificateFile", "/none.pem"), missing: "azureCertificateFile"},
 	} {
 		b, err := sidesOf(t, row.m, row.d)
 		switch {
@@ -97,11 +106,13 @@ func TestTheSidesAreThoseGivenOrThoseOfTheDirection(t *testing.T) {
 	}
 }
 
-func TestBothSetsOfNamesMeanTheSame(t *testing.T) {
+func TestOpen_AcceptsBothSetsOfNames(t *testing.T) {
 	f := unreachable()
 	old := inputMetadata(f, "9000")
-	for _, names := range [][2]string{{"tenantId", "azureTenantId"}, {"subscriptionId", "azureSubscriptionId"}, {"clientId", "azureClientId"}, {"clientSecret", "azureClientSecret"},
-		{"tenantId", "spnTenantId"}, {"clientId", "spnClientId"}, {"clientSecret", "spnClientSecret"}, {"tenantId", "AZURETENANTID"}} {
+	for _, names := range [][2]string{{"tenantId", "azureTenantId"}, {"subscriptionId", "azureSubscriptionId"},
+		{"clientId", "azureClientId"}, {"clientSecret", "azureClientSecret"},
+		{"tenantId", "spnTenantId"}, {"clientId", "spnClientId"}, {"clientSecret", "spnClientSecret"}, {"tenantId",
+			"AZURETENANTID"}} {
 		m := maps.Clone(old)
 		m[names[1]] = m[names[0]]
 		delete(m, names[0])
@@ -109,18 +120,20 @@ func TestBothSetsOfNamesMeanTheSame(t *testing.T) {
 			t.Errorf("%s: %v", names[1], err)
 		}
 		m[names[0]] = old[names[0]]
-		if _, err := sidesOf(t, m, bindings.Direction{}); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "are the same") {
+		if _, err := sidesOf(t, m, bindings.Direction{}); !fault.Is(err, fault.Invalid) ||
+			!strings.Contains(err.Error(), "are the same") {
 			t.Errorf("%s and %s: %v", names[0], names[1], err)
 		}
 	}
 }
 
-func TestValuesThatCannotBeRightAreRefused(t *testing.T) {
+func TestOpen_RefusesInvalidValues(t *testing.T) {
 	f := unreachable()
 	all := inputMetadata(f, "9000")
 	maps.Copy(all, outputMetadata(f))
 	for name, bad := range map[string][]string{
-		"subscriberEndpoint":           {"http://shop.example/api/events", "shop.example", "https://", "https://u:p@shop.example", "https://shop.example/#x"},
+		"subscriberEndpoint": {"http://shop.example/api/events", "shop.example", "https://",
+			"https://u:p@shop.example", "https://shop.example/#x"},
 		"handshakePort":                {"0", "65536", "http", "+80", "-1"},
 		"eventSubscriptionName":        {"ab", strings.Repeat("a", 65), "orders-grid", "örders", "orders grid"},
 		"deliveryAuth":                 {"no", "off"},
@@ -132,22 +145,27 @@ func TestValuesThatCannotBeRightAreRefused(t *testing.T) {
 		"azureResourceManagerEndpoint": {"http://management.example"},
 		"tenantId":                     {"../x", "a/b", "a?b", ".."},
 		"subscriptionId":               {"other"},
-		"scope": {"", "subscriptions/" + subscriptionID, "/", "/subscriptions", "/resourceGroups/x", "/subscriptions/" + subscriptionID + "/resourceGroups", "/subscriptions/" + subscriptionID + "/../x",
-			"/subscriptions/" + subscriptionID + "/resourceGroups/shop/providers/Microsoft.EventGrid/topics", "/subscriptions/" + subscriptionID + "//resourceGroups/shop", topicScope + "?x=1", topicScope + "//",
+		"scope": {"", "subscriptions/" + subscriptionID, "/", "/subscriptions", "/resourceGroups/x", "/subscriptions/" +
+			subscriptionID + "/resourceGroups", "/subscriptions/" + subscriptionID + "/../x",
+			"/subscriptions/" + subscriptionID + "/resourceGroups/shop/providers/Microsoft.EventGrid/topics",
+			"/subscriptions/" + subscriptionID + "//resourceGroups/shop", topicScope + "?x=1", topicScope + "//",
 			"/subscriptions/99999999-bbbb-cccc-dddd-eeeeeeeeeeee"},
 	} {
 		for _, value := range bad {
-			if _, err := sidesOf(t, with(all, name, value), bindings.Direction{}); !fault.Is(err, fault.Invalid) || !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(strings.TrimPrefix(name, "azure"))[:4]) {
+			if _, err := sidesOf(t, with(all, name, value), bindings.Direction{}); !fault.Is(err, fault.Invalid) ||
+				!strings.Contains(strings.ToLower(err.Error()),
+					strings.ToLower(strings.TrimPrefix(name, "azure"))[:4]) {
 				t.Errorf("%s %q: %v", name, value, err)
 			}
 		}
 	}
 }
 
-func TestEveryFormOfAScopeIsAccepted(t *testing.T) {
+func TestParseScope_Forms(t *testing.T) {
 	for _, scope := range []string{
 		"/subscriptions/" + subscriptionID, "/subscriptions/" + subscriptionID + "/",
-		"/subscriptions/" + subscriptionID + "/resourceGroups/shop", "/subscriptions/" + subscriptionID + "/resourcegroups/shop eu/",
+		"/subscriptions/" + subscriptionID + "/resourceGroups/shop", "/subscriptions/" + subscriptionID +
+			"/resourcegroups/shop eu/",
 		"/subscriptions/" + subscriptionID + "/resourceGroups/shop/providers/Microsoft.Storage/storageAccounts/orders",
 		topicScope, topicScope + "/",
 	} {
@@ -158,14 +176,15 @@ func TestEveryFormOfAScopeIsAccepted(t *testing.T) {
 		if err := b.Input.Start(t.Context(), bindingstest.NewSink()); err != nil {
 			t.Fatal(err)
 		}
-		want := "PUT " + strings.ReplaceAll(strings.TrimSuffix(scope, "/"), " ", "%20") + "/providers/Microsoft.EventGrid/eventSubscriptions/mine123?api-version=2022-06-15"
-		if got := asked(f, "management", "PUT"); !slices.Equal(got, []string{want}) {
+		want := "PUT " + strings.ReplaceAll(strings.TrimSuffix(scope, "/"), " ", "%20") +
+			"/providers/Microsoft.EventGrid/eventSubscriptions/mine123?api-version=2022-06-15"
+		if got := requested(f, "management", "PUT"); !slices.Equal(got, []string{want}) {
 			t.Errorf("%s: %v", scope, got)
 		}
 	}
 }
 
-func TestAnEndpointWithoutAPathHasTheUsualOne(t *testing.T) {
+func TestOpen_DefaultPath(t *testing.T) {
 	for _, slash := range []string{"", "/"} {
 		f := newFake(t)
 		port := freePort(t)
@@ -181,15 +200,18 @@ func TestAnEndpointWithoutAPathHasTheUsualOne(t *testing.T) {
 	}
 }
 
-func TestAComponentsNameThatMakesNoSubscriptionNameIsRefused(t *testing.T) {
+func TestOpen_NameWithoutValidSubscriptionName(t *testing.T) {
 	m := inputMetadata(unreachable(), "9000")
-	for name, good := range map[string]bool{"a-b": false, "ü-ü-ü": false, strings.Repeat("a", 65): false, "a-b-c": true} {
+	for name, good := range map[string]bool{"a-b": false, "ü-ü-ü": false, strings.Repeat("a", 65): false,
+		"a-b-c": true} {
 		v, err := values(m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := eventgrid.Open(eventgrid.Options{Name: name, Metadata: v, Claims: &claims{}, Logger: slog.New(slog.DiscardHandler)})
-		if good != (err == nil) || !good && (!fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "eventSubscriptionName")) {
+		b, err := eventgrid.Open(eventgrid.Options{Name: name, Metadata: v, Claims: &claims{},
+			Logger: slog.New(slog.DiscardHandler)})
+		if good != (err == nil) || !good &&
+			(!fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "eventSubscriptionName")) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err == nil {
@@ -198,19 +220,21 @@ func TestAComponentsNameThatMakesNoSubscriptionNameIsRefused(t *testing.T) {
 	}
 }
 
-func TestAPortWithoutQuotesIsRefusedWithTheMend(t *testing.T) {
+func TestOpen_PortWithoutQuotes(t *testing.T) {
 	m := component.Metadata{{Name: "handshakePort", Value: "9000", Bare: true}}
-	if _, _, err := m.Check(component.Pos{}, "grid", eventgrid.Fields()); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), `write it as "9000"`) {
+	if _, _, err := m.Check(component.Pos{}, "grid", eventgrid.Fields()); !fault.Is(err, fault.Invalid) ||
+		!strings.Contains(err.Error(), `write it as "9000"`) {
 		t.Errorf("%v", err)
 	}
 }
 
-func TestDeliveriesWithoutTokensAreWarnedAbout(t *testing.T) {
+func TestOpen_WarnsAboutDeliveriesWithoutTokens(t *testing.T) {
 	f := newFake(t)
 	port := freePort(t)
 	f.Lead("127.0.0.1:" + port)
 	var log bytes.Buffer
-	b := open(t, f, with(inputMetadata(f, port), "deliveryAuth", "none"), func(o *eventgrid.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	b := open(t, f, with(inputMetadata(f, port), "deliveryAuth", "none"),
+		func(o *eventgrid.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	if err := b.Input.Start(t.Context(), bindingstest.NewSink()); err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +244,7 @@ func TestDeliveriesWithoutTokensAreWarnedAbout(t *testing.T) {
 	if !strings.Contains(log.String(), "level=WARN msg=\"deliveryAuth is none") {
 		t.Errorf("logged %s", &log)
 	}
-	if len(asked(f, "identity", "GET")) > 1 { // the library asks for the configuration alone
-		t.Errorf("asked %v", asked(f, "identity", ""))
+	if len(requested(f, "identity", "GET")) > 1 { // the library requests only the configuration
+		t.Errorf("requested %v", requested(f, "identity", ""))
 	}
 }

@@ -12,17 +12,17 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The times of setting up.
+// The times of the setup.
 const (
-	// claimLife is how long one node may be at work on the subscription before another
-	// takes over. All the node does within one claim is bounded by it.
+	// claimLife is the lifetime of a node's claim to the subscription. All work within one claim must end before;
+	// then another node may take over.
 	claimLife = 2 * time.Minute
-	// subscribeTime bounds the whole of it, with waiting for another node.
+	// subscribeTime bounds the whole setup, including waiting for another node.
 	subscribeTime = 5 * time.Minute
 )
 
-// subscriber sees to it that the event subscription is there. Of the nodes of a cluster
-// the one that claims the work does it; the others wait until it is done.
+// subscriber creates the event subscription if it does not exist. Only the node that has the claim creates it; the
+// other nodes wait until it is done.
 type subscriber struct {
 	manager  *manager
 	settings *inputSettings
@@ -31,7 +31,7 @@ type subscriber struct {
 	log      *slog.Logger
 
 	mu   sync.Mutex // guards held
-	held time.Time  // until when a claim of ours lasts
+	held time.Time  // end of this node's claim
 }
 
 func newSubscriber(o Options, s *inputSettings) (*subscriber, error) {
@@ -63,7 +63,8 @@ func (s *subscriber) ensure(ctx context.Context) error {
 		}
 		if !told {
 			told = true
-			s.log.Info("another node sets up the event subscription; waiting for it", "eventSubscription", s.settings.name)
+			s.log.Info("another node sets up the event subscription; waiting for it", "eventSubscription",
+				s.settings.name)
 		}
 		if err := s.pause(ctx); err != nil {
 			return err
@@ -71,8 +72,9 @@ func (s *subscriber) ensure(ctx context.Context) error {
 	}
 }
 
-// look reports whether the subscription is there as it should be. It waits while the
-// service is at work on one. existing is the document of one that must be changed.
+// look reports whether the subscription exists with the wanted properties. If the service is working on the
+// subscription, look waits for the end. existing is the document of a subscription that must be changed, otherwise
+// nil.
 func (s *subscriber) look(ctx context.Context) (there bool, existing []byte, err error) {
 	for {
 		found, document, err := s.manager.get(ctx)
@@ -98,12 +100,12 @@ func (s *subscriber) look(ctx context.Context) (there bool, existing []byte, err
 	}
 }
 
-// claim reports whether the work is this node's, and until when.
+// claim reports whether this node has the claim, and until when.
 func (s *subscriber) claim(ctx context.Context) (mine bool, until time.Time, err error) {
 	s.mu.Lock()
 	until = s.held
 	s.mu.Unlock()
-	if time.Until(until) > callTime { // a claim of before, whose work failed
+	if time.Until(until) > callTime { // an earlier claim, whose work failed
 		return true, until, nil
 	}
 	until = time.Now().Add(claimLife)
@@ -118,8 +120,8 @@ func (s *subscriber) claim(ctx context.Context) (mine bool, until time.Time, err
 	return mine, until, nil
 }
 
-// set creates the subscription, or changes the existing one, and waits until the service
-// is done. It ends before the claim does.
+// set creates or changes the subscription, and waits until the service is done. It returns at until, the end of the
+// claim, at the latest.
 func (s *subscriber) set(ctx context.Context, until time.Time, existing []byte) error {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
@@ -131,7 +133,8 @@ func (s *subscriber) set(ctx context.Context, until time.Time, existing []byte) 
 	if existing != nil {
 		verb = "changing"
 	}
-	s.log.Info(verb+" the event subscription", "eventSubscription", s.settings.name, "scope", s.settings.scope, "endpoint", shown(s.settings.endpoint))
+	s.log.Info(verb+" the event subscription", "eventSubscription", s.settings.name, "scope", s.settings.scope,
+		"endpoint", shown(s.settings.endpoint))
 	operation, err := s.manager.put(ctx, document)
 	for done := operation == ""; err == nil && !done; {
 		if done, err = s.manager.progress(ctx, operation); err == nil && !done {
@@ -144,17 +147,18 @@ func (s *subscriber) set(ctx context.Context, until time.Time, existing []byte) 
 	return s.confirm(ctx)
 }
 
-// confirm looks at what has become of it.
+// confirm checks the result.
 func (s *subscriber) confirm(ctx context.Context) error {
 	for {
 		found, _, err := s.manager.get(ctx)
 		switch {
 		case err != nil:
 			return err
-		case found == nil: // the service answers from several places
+		case found == nil: // the service is eventually consistent
 		case !found.settled():
 		case !found.good():
-			return &fault.Error{Code: fault.Unavailable, Op: "eventgrid.Start", Msg: "the event subscription " + s.settings.name + " was not provisioned: its state is " + found.Properties.State,
+			return &fault.Error{Code: fault.Unavailable, Op: "eventgrid.Start", Msg: "the event subscription " +
+				s.settings.name + " was not provisioned: its state is " + found.Properties.State,
 				Hint: "look at the event subscription in the portal"}
 		default:
 			return nil
@@ -165,7 +169,7 @@ func (s *subscriber) confirm(ctx context.Context) error {
 	}
 }
 
-// pause waits as long as the component says.
+// pause waits for the interval of the component.
 func (s *subscriber) pause(ctx context.Context) error {
 	timer := time.NewTimer(s.settings.poll)
 	defer timer.Stop()
@@ -173,6 +177,7 @@ func (s *subscriber) pause(ctx context.Context) error {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		return &fault.Error{Code: fault.Timeout, Op: "eventgrid.Start", Msg: "the event subscription " + s.settings.name + " was not provisioned in time", Err: ctx.Err()}
+		return &fault.Error{Code: fault.Timeout, Op: "eventgrid.Start", Msg: "the event subscription " +
+			s.settings.name + " was not provisioned in time", Err: ctx.Err()}
 	}
 }

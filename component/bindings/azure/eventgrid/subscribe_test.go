@@ -17,8 +17,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// asked lists the requests to a part as "METHOD uri".
-func asked(f *eventgridtest.Fake, part, method string) []string {
+// requested returns the requests to a part as "METHOD uri".
+func requested(f *eventgridtest.Fake, part, method string) []string {
 	var out []string
 	for _, r := range f.Requests(part) {
 		if method == "" || r.Method == method {
@@ -28,41 +28,47 @@ func asked(f *eventgridtest.Fake, part, method string) []string {
 	return out
 }
 
-const subscriptionURI = topicScope + "/providers/Microsoft.EventGrid/eventSubscriptions/ordersgrid?api-version=2022-06-15"
+const subscriptionURI = topicScope +
+	"/providers/Microsoft.EventGrid/eventSubscriptions/ordersgrid?api-version=2022-06-15"
 
-func TestTheSubscriptionIsAskedForAsTheReferenceHasIt(t *testing.T) {
+func TestStart_RequestMatchesReference(t *testing.T) {
 	r := receive(t)
 	want := []string{"GET " + subscriptionURI, "PUT " + subscriptionURI,
-		"GET /subscriptions/" + subscriptionID + "/providers/Microsoft.EventGrid/locations/westeurope/operationsStatus/op1?api-version=2022-06-15", "GET " + subscriptionURI}
-	if diff := cmp.Diff(want, asked(r.fake, "management", "")); diff != "" {
+		"GET /subscriptions/" + subscriptionID +
+			"/providers/Microsoft.EventGrid/locations/westeurope/operationsStatus/op1?api-version=2022-06-15", "GET " +
+			subscriptionURI}
+	if diff := cmp.Diff(want, requested(r.fake, "management", "")); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	var got any
 	for _, q := range r.fake.Requests("management") {
 		if q.Method == "PUT" {
-			if err := json.Unmarshal([]byte(q.Body), &got); err != nil || q.Header.Get("Content-Type") != "application/json" {
+			if err := json.Unmarshal([]byte(q.Body), &got); err != nil ||
+				q.Header.Get("Content-Type") != "application/json" {
 				t.Errorf("%v %s", err, q.Header.Get("Content-Type"))
 			}
 		}
 	}
 	wanted := map[string]any{"properties": map[string]any{
 		"destination": map[string]any{"endpointType": "WebHook", "properties": map[string]any{
-			"endpointUrl": r.endpoint, "azureActiveDirectoryTenantId": r.fake.Tenant, "azureActiveDirectoryApplicationIdOrUri": r.fake.Client,
+			"endpointUrl": r.endpoint, "azureActiveDirectoryTenantId": r.fake.Tenant,
+			"azureActiveDirectoryApplicationIdOrUri": r.fake.Client,
 		}},
 		"eventDeliverySchema": "CloudEventSchemaV1_0",
 	}}
 	if diff := cmp.Diff(wanted, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	identity := asked(r.fake, "identity", "")
-	for _, uri := range []string{"GET /" + r.fake.Tenant + "/v2.0/.well-known/openid-configuration", "GET /" + r.fake.Tenant + "/discovery/v2.0/keys", "POST /" + r.fake.Tenant + "/oauth2/v2.0/token"} {
+	identity := requested(r.fake, "identity", "")
+	for _, uri := range []string{"GET /" + r.fake.Tenant + "/v2.0/.well-known/openid-configuration", "GET /" +
+		r.fake.Tenant + "/discovery/v2.0/keys", "POST /" + r.fake.Tenant + "/oauth2/v2.0/token"} {
 		if !strings.Contains(strings.Join(identity, "\n")+"\n", uri+"\n") {
-			t.Errorf("%s was not asked: %v", uri, identity)
+			t.Errorf("%s was not requested: %v", uri, identity)
 		}
 	}
 }
 
-func TestARestartAsksForNoSecondSubscription(t *testing.T) {
+func TestStart_RestartCreatesNoSecondSubscription(t *testing.T) {
 	f := newFake(t)
 	port := freePort(t)
 	f.Lead("127.0.0.1:" + port)
@@ -75,12 +81,12 @@ func TestARestartAsksForNoSecondSubscription(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if puts := asked(f, "management", "PUT"); len(puts) != 1 {
-		t.Errorf("asked %v", puts)
+	if puts := requested(f, "management", "PUT"); len(puts) != 1 {
+		t.Errorf("requested %v", puts)
 	}
 }
 
-// patient gives claims once all nodes listen, so that the handshake may reach any of them.
+// patient grants claims once all nodes listen, so that the handshake may reach any of them.
 type patient struct {
 	*claims
 	nodes []string
@@ -104,7 +110,7 @@ func (p patient) Claim(ctx context.Context, key string, life time.Duration) (boo
 	return p.claims.Claim(ctx, key, life)
 }
 
-func TestThreeNodesCreateOneSubscriptionAndAllReceive(t *testing.T) {
+func TestStart_ThreeNodesCreateOneSubscription(t *testing.T) {
 	f := newFake(t, func(c *eventgridtest.Config) { c.Polls = 5 })
 	shared := patient{claims: &claims{}}
 	var ports []string
@@ -125,8 +131,8 @@ func TestThreeNodesCreateOneSubscriptionAndAllReceive(t *testing.T) {
 		})
 	}
 	nodes.Wait()
-	if puts := asked(f, "management", "PUT"); len(puts) != 1 {
-		t.Errorf("asked %v", puts)
+	if puts := requested(f, "management", "PUT"); len(puts) != 1 {
+		t.Errorf("requested %v", puts)
 	}
 	for _, id := range []string{"1", "2", "3"} {
 		o, err := f.Deliver(t.Context(), f.Ingress+"/api/events", rawEvents(id), 1, 0)
@@ -143,28 +149,29 @@ func TestThreeNodesCreateOneSubscriptionAndAllReceive(t *testing.T) {
 	}
 }
 
-func TestANodeWaitsForTheOneThatIsAtWork(t *testing.T) {
+func TestStart_WaitsForNodeWithClaim(t *testing.T) {
 	f := newFake(t)
 	port, other := freePort(t), freePort(t)
 	f.Lead("127.0.0.1:" + port)
 	shared := &claims{}
 	waiting := open(t, f, inputMetadata(f, other), func(o *eventgrid.Options) { o.Claims = shared })
 	working := open(t, f, inputMetadata(f, port), func(o *eventgrid.Options) { o.Claims = shared })
-	f.Refuse("management", "PUT", eventgridtest.Refusal{Status: 403, Body: `{"error":{"code":"AuthorizationFailed","message":"The client does not have authorization."}}`})
+	f.Refuse("management", "PUT", eventgridtest.Refusal{Status: 403,
+		Body: `{"error":{"code":"AuthorizationFailed","message":"The client does not have authorization."}}`})
 	if err := working.Input.Start(t.Context(), bindingstest.NewSink()); !fault.Is(err, fault.Denied) {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
 	go func() { done <- waiting.Input.Start(t.Context(), bindingstest.NewSink()) }()
-	eventually(t, func() bool { return len(asked(f, "management", "GET")) > 6 })
-	if err := working.Input.Start(t.Context(), bindingstest.NewSink()); err != nil { // the claim is its own still
+	eventually(t, func() bool { return len(requested(f, "management", "GET")) > 6 })
+	if err := working.Input.Start(t.Context(), bindingstest.NewSink()); err != nil { // it still has the claim
 		t.Fatal(err)
 	}
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if puts := asked(f, "management", "PUT"); len(puts) != 2 {
-		t.Errorf("asked %v", puts)
+	if puts := requested(f, "management", "PUT"); len(puts) != 2 {
+		t.Errorf("requested %v", puts)
 	}
 }
 
@@ -180,71 +187,90 @@ func eventually(t testing.TB, ok func() bool) {
 	}
 }
 
-func TestAnExistingSubscriptionIsChangedWithoutLosingWhatItSays(t *testing.T) {
+func TestStart_KeepsOtherPropertiesOfSubscription(t *testing.T) {
 	f := newFake(t)
 	port := freePort(t)
 	f.Lead("127.0.0.1:" + port)
 	f.SetSubscription(topicScope, "ordersgrid", map[string]any{
-		"provisioningState": "Succeeded", "eventDeliverySchema": "EventGridSchema", "labels": []any{"a"}, "laterProperty": map[string]any{"x": 1.0},
-		"filter": map[string]any{"subjectBeginsWith": "/eu"}, "retryPolicy": map[string]any{"maxDeliveryAttempts": 5.0},
-		"destination": map[string]any{"endpointType": "WebHook", "properties": map[string]any{"endpointUrl": "https://old.example/api/events", "maxEventsPerBatch": 10.0}},
+		"provisioningState": "Succeeded", "eventDeliverySchema": "EventGridSchema", "labels": []any{"a"},
+		"laterProperty": map[string]any{"x": 1.0},
+		"filter":        map[string]any{"subjectBeginsWith": "/eu"},
+		"retryPolicy":   map[string]any{"maxDeliveryAttempts": 5.0},
+		"destination": map[string]any{"endpointType": "WebHook",
+			"properties": map[string]any{"endpointUrl": "https://old.example/api/events", "maxEventsPerBatch": 10.0}},
 	})
 	b := open(t, f, inputMetadata(f, port))
 	if err := b.Input.Start(t.Context(), bindingstest.NewSink()); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]any{
-		"provisioningState": "Succeeded", "eventDeliverySchema": "CloudEventSchemaV1_0", "labels": []any{"a"}, "laterProperty": map[string]any{"x": 1.0},
-		"filter": map[string]any{"subjectBeginsWith": "/eu"}, "retryPolicy": map[string]any{"maxDeliveryAttempts": 5.0},
-		"destination": map[string]any{"endpointType": "WebHook", "properties": map[string]any{"endpointUrl": f.Ingress + "/api/events", "maxEventsPerBatch": 10.0,
-			"azureActiveDirectoryTenantId": f.Tenant, "azureActiveDirectoryApplicationIdOrUri": f.Client}},
+		"provisioningState": "Succeeded", "eventDeliverySchema": "CloudEventSchemaV1_0", "labels": []any{"a"},
+		"laterProperty": map[string]any{"x": 1.0},
+		"filter":        map[string]any{"subjectBeginsWith": "/eu"},
+		"retryPolicy":   map[string]any{"maxDeliveryAttempts": 5.0},
+		"destination": map[string]any{"endpointType": "WebHook",
+			"properties": map[string]any{"endpointUrl": f.Ingress + "/api/events", "maxEventsPerBatch": 10.0,
+				"azureActiveDirectoryTenantId": f.Tenant, "azureActiveDirectoryApplicationIdOrUri": f.Client}},
 	}
 	if diff := cmp.Diff(want, f.Subscription(topicScope, "ordersgrid")); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 
-func TestASubscriptionWithASecretThatAChangeWouldEraseIsLeftAlone(t *testing.T) {
+func TestStart_LeavesSubscriptionWithSecretAttribute(t *testing.T) {
 	f := newFake(t)
 	f.SetSubscription(topicScope, "ordersgrid", map[string]any{
 		"provisioningState": "Succeeded", "eventDeliverySchema": "CloudEventSchemaV1_0",
-		"destination": map[string]any{"endpointType": "WebHook", "properties": map[string]any{"endpointUrl": "https://old.example/api/events",
-			"deliveryAttributeMappings": []any{map[string]any{"name": "x-key", "type": "Static", "properties": map[string]any{"value": nil, "isSecret": true}}}}},
+		"destination": map[string]any{"endpointType": "WebHook",
+			"properties": map[string]any{"endpointUrl": "https://old.example/api/events",
+				"deliveryAttributeMappings": []any{map[string]any{"name": "x-key", "type": "Static",
+					"properties": map[string]any{"value": nil, "isSecret": true}}}}},
 	})
 	err := open(t, f, inputMetadata(f, freePort(t))).Input.Start(t.Context(), bindingstest.NewSink())
-	if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "secret delivery attribute") || len(asked(f, "management", "PUT")) != 0 {
+	if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "secret delivery attribute") ||
+		len(requested(f, "management", "PUT")) != 0 {
 		t.Errorf("%v", err)
 	}
 }
 
-func TestASecretInTheEndpointIsComparedToo(t *testing.T) {
+func TestStart_ComparesSecretInEndpoint(t *testing.T) {
 	f := newFake(t)
 	port := freePort(t)
 	f.Lead("127.0.0.1:" + port)
 	for i, secret := range []string{"one", "one", "two"} {
-		b := open(t, f, with(inputMetadata(f, port), "subscriberEndpoint", f.Ingress+"/api/events?code="+secret, "deliveryAuth", "none"))
+		b := open(t, f, with(inputMetadata(f, port), "subscriberEndpoint", f.Ingress+"/api/events?code="+secret,
+			"deliveryAuth", "none"))
 		if err := b.Input.Start(t.Context(), bindingstest.NewSink()); err != nil {
 			t.Fatal(err)
 		}
 		if err := b.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if want, got := []int{1, 1, 2}[i], len(asked(f, "management", "PUT")); got != want {
+		if want, got := []int{1, 1, 2}[i], len(requested(f, "management", "PUT")); got != want {
 			t.Errorf("start %d: %d PUTs so far, want %d", i+1, got, want)
 		}
 	}
 }
 
-func TestARefusalSaysWhatToMendAndStopsTheListener(t *testing.T) {
+func TestStart_RefusalHasHintAndStopsListener(t *testing.T) {
 	for _, row := range []struct {
 		refusal    eventgridtest.Refusal
 		code       fault.Code
 		want, hint string
 	}{
-		{eventgridtest.Refusal{Status: 403, Body: `{"error":{"code":"AuthorizationFailed","message":"The client has no authorization."}}`}, fault.Denied, "AuthorizationFailed The client has no authorization.", "EventGrid EventSubscription Contributor"},
-		{eventgridtest.Refusal{Status: 404, Body: `{"error":{"code":"ResourceNotFound","message":"topics/orders was not found."}}`}, fault.NotFound, "topics/orders was not found", "check scope"},
-		{eventgridtest.Refusal{Status: 409, Body: `{"error":{"code":"MissingSubscriptionRegistration","message":"not registered"}}`}, fault.Invalid, "not registered", "register the resource provider"},
-		{eventgridtest.Refusal{Status: 400, Body: `{"error":{"code":"InvalidRequest","message":"bad 8Q~theClientSecret"}}`}, fault.Invalid, "bad ***", ""},
+		{eventgridtest.Refusal{Status: 403,
+			Body: `{"error":{"code":"AuthorizationFailed","message":"The client has no authorization."}}`},
+			fault.Denied, "AuthorizationFailed The client has no authorization.", "EventGrid EventSubscription " +
+				"Contributor"},
+		{eventgridtest.Refusal{Status: 404,
+			Body: `{"error":{"code":"ResourceNotFound","message":"topics/orders was not found."}}`}, fault.NotFound,
+			"topics/orders was not found", "check scope"},
+		{eventgridtest.Refusal{Status: 409,
+			Body: `{"error":{"code":"MissingSubscriptionRegistration","message":"not registered"}}`}, fault.Invalid,
+			"not registered", "register the resource provider"},
+		{eventgridtest.Refusal{Status: 400,
+			Body: `{"error":{"code":"InvalidRequest","message":"bad 8Q~theClientSecret"}}`}, fault.Invalid, "bad ***",
+			""},
 	} {
 		f := newFake(t)
 		port := freePort(t)
@@ -252,7 +278,8 @@ func TestARefusalSaysWhatToMendAndStopsTheListener(t *testing.T) {
 		f.Refuse("management", "PUT", row.refusal)
 		b := open(t, f, inputMetadata(f, port))
 		err := b.Input.Start(t.Context(), bindingstest.NewSink())
-		if !fault.Is(err, row.code) || !strings.Contains(fault.Text(err), row.want) || !strings.Contains(fault.HintOf(err), row.hint) {
+		if !fault.Is(err, row.code) || !strings.Contains(fault.Text(err), row.want) ||
+			!strings.Contains(fault.HintOf(err), row.hint) {
 			t.Errorf("%d: %v", row.refusal.Status, err)
 		}
 		if strings.Contains(err.Error(), f.Secret) {
@@ -270,16 +297,17 @@ func TestARefusalSaysWhatToMendAndStopsTheListener(t *testing.T) {
 	}
 }
 
-func TestAnEndpointThatCannotBeReachedIsNamed(t *testing.T) {
+func TestStart_NamesUnreachableEndpoint(t *testing.T) {
 	f := newFake(t)
-	f.Lead() // the ingress leads nowhere
+	f.Lead() // no listeners
 	err := open(t, f, inputMetadata(f, freePort(t))).Input.Start(t.Context(), bindingstest.NewSink())
-	if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "handshake failed") || !strings.Contains(fault.HintOf(err), f.Ingress+"/api/events") {
+	if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "handshake failed") ||
+		!strings.Contains(fault.HintOf(err), f.Ingress+"/api/events") {
 		t.Errorf("%v", err)
 	}
 }
 
-func TestTroublesOfAStartAreErrors(t *testing.T) {
+func TestStart_Errors(t *testing.T) {
 	f := newFake(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -288,17 +316,19 @@ func TestTroublesOfAStartAreErrors(t *testing.T) {
 	defer taken.Close()
 	_, port, _ := net.SplitHostPort(taken.Addr().String())
 	err = open(t, f, inputMetadata(f, port)).Input.Start(t.Context(), bindingstest.NewSink())
-	if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "cannot listen on 127.0.0.1:"+port) || len(f.Requests("")) != 0 {
+	if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "cannot listen on 127.0.0.1:"+port) ||
+		len(f.Requests("")) != 0 {
 		t.Errorf("a port that is taken: %v, %v", err, f.Requests(""))
 	}
-	err = open(t, f, with(inputMetadata(f, freePort(t)), "clientSecret", "wrong")).Input.Start(t.Context(), bindingstest.NewSink())
+	err = open(t, f, with(inputMetadata(f, freePort(t)), "clientSecret", "wrong")).Input.Start(t.Context(),
+		bindingstest.NewSink())
 	if !fault.Is(err, fault.Denied) || !strings.Contains(err.Error(), "AADSTS7000215") {
 		t.Errorf("a wrong secret: %v", err)
 	}
 	err = open(t, f, inputMetadata(f, freePort(t)), func(o *eventgrid.Options) {
 		o.Claims = &claims{fail: fault.New(fault.Unavailable, "test", "no quorum")}
 	}).Input.Start(t.Context(), bindingstest.NewSink())
-	if !fault.Is(err, fault.Unavailable) || len(asked(f, "management", "PUT")) != 0 {
+	if !fault.Is(err, fault.Unavailable) || len(requested(f, "management", "PUT")) != 0 {
 		t.Errorf("without a claim: %v", err)
 	}
 	f.HideKeys(true)
@@ -308,7 +338,7 @@ func TestTroublesOfAStartAreErrors(t *testing.T) {
 	}
 }
 
-func TestACloseEndsAStartUnderWay(t *testing.T) {
+func TestClose_CancelsStart(t *testing.T) {
 	f := newFake(t)
 	f.Refuse("management", "GET", eventgridtest.Refusal{}) // no answer
 	b := open(t, f, inputMetadata(f, freePort(t)))

@@ -11,17 +11,17 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The words of the management API.
+// The values of the management API.
 const (
 	schemaCloudEvents = "CloudEventSchemaV1_0"
 	kindWebHook       = "WebHook"
 	stateSucceeded    = "Succeeded"
 )
 
-// object is a JSON object whose members keep the text in which they came.
+// object is a JSON object whose members keep their original text.
 type object map[string]json.RawMessage
 
-// subscription is what an event subscription says, as far as it matters here.
+// subscription is the part of an event subscription that is used here.
 type subscription struct {
 	Properties struct {
 		State       string       `json:"provisioningState"`
@@ -40,7 +40,7 @@ type destination struct {
 	} `json:"properties"`
 }
 
-// settled reports whether the service has ended its work on the subscription, well or not.
+// settled reports whether the service has finished creating or changing the subscription, successfully or not.
 func (s *subscription) settled() bool {
 	switch strings.ToLower(s.Properties.State) {
 	case "creating", "updating", "deleting":
@@ -49,19 +49,20 @@ func (s *subscription) settled() bool {
 	return true
 }
 
-// good reports whether that work ended well.
+// good reports whether the work was successful.
 func (s *subscription) good() bool {
 	return s.Properties.State == "" || strings.EqualFold(s.Properties.State, stateSucceeded)
 }
 
-// matches reports whether the subscription delivers what this node takes. full is the
-// whole address of the endpoint where the service tells it apart; else it is empty.
+// matches reports whether the subscription delivers events in the way that this node expects. full is the address of
+// the endpoint with its query, or empty if it is not known.
 func (s *subscription) matches(want *inputSettings, full string) bool {
 	d := s.Properties.Destination
 	if d == nil || d.Kind != kindWebHook || s.Properties.Schema != schemaCloudEvents || !s.good() {
 		return false
 	}
-	if want.protected && (!strings.EqualFold(d.Properties.Tenant, want.tenant) || !strings.EqualFold(d.Properties.Client, want.client)) {
+	if want.protected && (!strings.EqualFold(d.Properties.Tenant, want.tenant) ||
+		!strings.EqualFold(d.Properties.Client, want.client)) {
 		return false
 	}
 	switch {
@@ -75,8 +76,8 @@ func (s *subscription) matches(want *inputSettings, full string) bool {
 	return sameAddress(d.Properties.BaseURL, &base)
 }
 
-// hidesQuery reports whether only a further question tells the whole address: the service
-// leaves out the query, which may be a secret.
+// hidesQuery reports whether the service has left out the query of the endpoint's URL, because it may be a secret.
+// The whole URL then needs another request.
 func (s *subscription) hidesQuery(want *inputSettings) bool {
 	d := s.Properties.Destination
 	return d != nil && d.Kind == kindWebHook && d.Properties.URL == "" && want.endpoint.RawQuery != ""
@@ -84,11 +85,12 @@ func (s *subscription) hidesQuery(want *inputSettings) bool {
 
 func sameAddress(text string, want *url.URL) bool {
 	got, err := parseEndpoint(text)
-	return err == nil && strings.EqualFold(got.Host, want.Host) && got.EscapedPath() == want.EscapedPath() && got.RawQuery == want.RawQuery
+	return err == nil && strings.EqualFold(got.Host, want.Host) && got.EscapedPath() == want.EscapedPath() &&
+		got.RawQuery == want.RawQuery
 }
 
-// wanted is the subscription to ask for. What an existing one says beyond that (filters,
-// retries, dead letters, what this program does not know) is kept as it is.
+// wanted returns the document of the subscription to request. If existing is given, wanted keeps its other
+// properties: filters, retries, dead letters and unknown ones.
 func wanted(s *inputSettings, existing []byte) ([]byte, error) {
 	document, err := open(existing)
 	if err != nil {
@@ -104,7 +106,7 @@ func wanted(s *inputSettings, existing []byte) ([]byte, error) {
 	for _, readOnly := range []string{"topic", "provisioningState"} {
 		delete(properties, readOnly)
 	}
-	delete(properties, "deliveryWithResourceIdentity") // stands in the place of a destination
+	delete(properties, "deliveryWithResourceIdentity") // an alternative to destination
 	if properties["destination"], err = wantedDestination(s, properties["destination"]); err != nil {
 		return nil, err
 	}
@@ -127,8 +129,10 @@ func wantedDestination(s *inputSettings, existing json.RawMessage) (json.RawMess
 	}
 	if hidesSecret(properties["deliveryAttributeMappings"]) {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "eventgrid.Start",
-			Msg:  "the existing event subscription " + s.name + " must be changed, but has a secret delivery attribute, which would be lost",
-			Hint: "set its endpoint to " + shown(s.endpoint) + " by hand, remove the attribute, or give another " + metadataName}
+			Msg: "the existing event subscription " + s.name +
+				" must be changed, but has a secret delivery attribute, which would be lost",
+			Hint: "set its endpoint to " + shown(s.endpoint) + " by hand, remove the attribute, or give another " +
+				metadataName}
 	}
 	delete(properties, "endpointBaseUrl")
 	properties["endpointUrl"] = text(s.endpoint.String())
@@ -140,8 +144,8 @@ func wantedDestination(s *inputSettings, existing json.RawMessage) (json.RawMess
 	return d.bytes(), nil
 }
 
-// hidesSecret reports whether a delivery attribute has a value that the service does not
-// tell, and that writing the subscription back would erase.
+// hidesSecret reports whether the service hides the value of a delivery attribute. If such a subscription were
+// written back, the value would be lost.
 func hidesSecret(mappings json.RawMessage) bool {
 	var all []struct {
 		Properties struct {
@@ -159,7 +163,7 @@ func hidesSecret(mappings json.RawMessage) bool {
 	return false
 }
 
-// open reads an object; nothing and null are an empty one.
+// open parses an object. Empty input and null are an empty object.
 func open(data []byte) (object, error) {
 	o := object{}
 	if len(data) == 0 {
@@ -175,11 +179,12 @@ func open(data []byte) (object, error) {
 }
 
 func unexpected() error {
-	return &fault.Error{Code: fault.Corrupt, Op: "eventgrid.Start", Msg: "the resource manager answered something else than an event subscription",
+	return &fault.Error{Code: fault.Corrupt, Op: "eventgrid.Start",
+		Msg:  "the resource manager answered something else than an event subscription",
 		Hint: "check " + metadataManager}
 }
 
-// bytes writes the object with members in the order of their names.
+// bytes returns the object with members sorted by name.
 func (o object) bytes() []byte {
 	out := []byte{'{'}
 	for i, name := range sortedNames(o) {
@@ -191,12 +196,12 @@ func (o object) bytes() []byte {
 	return append(out, '}')
 }
 
-// text is a string as JSON. Unlike Marshal it leaves <, > and & as they are.
+// text returns a string as JSON. Unlike Marshal it does not escape <, > and &.
 func text(s string) json.RawMessage {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
-	if encoder.Encode(s) != nil { // a string always has a JSON form
+	if encoder.Encode(s) != nil { // a string can always be encoded
 		return json.RawMessage(`""`)
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))

@@ -13,10 +13,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// skew is how far clocks may differ.
+// skew is the allowed difference between clocks.
 const skew = 5 * time.Minute
 
-// issuerEventGrid is the issuer of tokens that name the endpoint as their audience.
+// issuerEventGrid is the issuer of tokens with the endpoint as their audience.
 const issuerEventGrid = "https://eventgrid.azure.net"
 
 // verifier checks the bearer tokens of deliveries. It is safe for concurrent use.
@@ -29,11 +29,12 @@ type verifier struct {
 
 func newVerifier(s *inputSettings, k *keys) *verifier {
 	return &verifier{keys: k, client: s.client, endpoints: []string{s.asGiven, s.endpoint.String(), shown(s.endpoint)},
-		parser: jwt.NewParser(jwt.WithValidMethods([]string{jwt.SigningMethodRS256.Alg()}), jwt.WithLeeway(skew), jwt.WithExpirationRequired())}
+		parser: jwt.NewParser(jwt.WithValidMethods([]string{jwt.SigningMethodRS256.Alg()}), jwt.WithLeeway(skew),
+			jwt.WithExpirationRequired())}
 }
 
-// verify accepts the token of a delivery. Its error is fault.Denied if the token is not
-// good, and another one if that is not known, for want of the tenant's keys.
+// verify checks the token of a delivery. It returns fault.Denied if the token is not valid. It returns another error
+// if the token cannot be checked because the tenant's keys are not available.
 func (v *verifier) verify(ctx context.Context, h http.Header) error {
 	raw := bearer(h)
 	if raw == "" {
@@ -57,20 +58,21 @@ func (v *verifier) verify(ctx context.Context, h http.Header) error {
 	return v.check(claims, issuers)
 }
 
-// check looks at who gave the token and for whom.
+// check checks issuer and audience of a token.
 func (v *verifier) check(c jwt.RegisteredClaims, issuers []string) error {
 	switch {
 	case c.Issuer != issuerEventGrid && !slices.Contains(issuers, c.Issuer):
 		return denied("the bearer token comes from another issuer")
 	case slices.ContainsFunc(c.Audience, func(a string) bool { return strings.EqualFold(a, v.client) }):
 		return nil
-	case c.Issuer == issuerEventGrid && slices.ContainsFunc(c.Audience, func(a string) bool { return slices.Contains(v.endpoints, a) }):
+	case c.Issuer == issuerEventGrid &&
+		slices.ContainsFunc(c.Audience, func(a string) bool { return slices.Contains(v.endpoints, a) }):
 		return nil
 	}
-	return denied("the bearer token is meant for somebody else")
+	return denied("the bearer token is meant for another audience")
 }
 
-// tokenProblem says what is wrong with a token, in words of our own.
+// tokenProblem returns what is wrong with a token, without the library's text.
 func tokenProblem(err error) error {
 	if e, ok := fault.As(err); ok {
 		return e
@@ -88,7 +90,7 @@ func tokenProblem(err error) error {
 
 func denied(msg string) error { return fault.New(fault.Denied, "eventgrid.verify", msg) }
 
-// bearer is the token of a request; the word in front may be missing.
+// bearer returns the token of a request. The scheme before it may be missing.
 func bearer(h http.Header) string {
 	value := strings.TrimSpace(h.Get("Authorization"))
 	if word, token, ok := strings.Cut(value, " "); ok {

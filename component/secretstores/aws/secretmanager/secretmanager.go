@@ -1,9 +1,8 @@
-// Package secretmanager is the secret store secretstores.aws.secretmanager: AWS Secrets
-// Manager, by the vendor's client library.
+// Package secretmanager is the secret store secretstores.aws.secretmanager. It reads secrets from AWS Secrets Manager
+// with Amazon's client library.
 //
-// It owns the requests and what their failures mean. It must never know component files.
-// Its only goroutines are those of a bulk read and of the library's connections; Close
-// ends them.
+// It owns the requests and the conversion of failures to fault codes. Its only goroutines are those of a bulk read
+// and of the library's connections; Close ends them.
 package secretmanager
 
 import (
@@ -33,9 +32,9 @@ import (
 // Type is the component type.
 const Type = "secretstores.aws.secretmanager"
 
-// Options say which region to ask and as whom.
+// Options configure a store: region and identity.
 type Options struct {
-	Region       string // empty = what the environment or the shared files say
+	Region       string // empty = from the environment or the shared files
 	AccessKey    string // empty = credentials of the environment, the shared files, the pod or the machine
 	SecretKey    string
 	SessionToken string
@@ -44,7 +43,7 @@ type Options struct {
 	Roots        *x509.CertPool // authorities of the service; nil = those of the system and of AWS_CA_BUNDLE
 }
 
-// Store asks one region. It is safe for concurrent use.
+// Store reads the secrets of one region. It is safe for concurrent use.
 type Store struct {
 	options   Options
 	client    *secretsmanager.Client
@@ -52,29 +51,33 @@ type Store struct {
 	gate      secretstores.Gate
 }
 
-// Open reads the settings of the environment and checks the options. It does not call the
-// service, which may be reachable later.
+// Open reads the settings of the environment and checks the options. It does not call AWS, which may not be reachable
+// yet.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	const op = "secretmanager.Open"
 	if (o.AccessKey == "") != (o.SecretKey == "") {
-		return nil, &fault.Error{Code: fault.Invalid, Op: op, Msg: "accessKey and secretKey belong together", Hint: "give both or neither"}
+		return nil, &fault.Error{Code: fault.Invalid, Op: op, Msg: "accessKey and secretKey belong together",
+			Hint: "give both or neither"}
 	}
-	load := []func(*config.LoadOptions) error{config.WithHTTPClient(awshttp.NewBuildableClient()), config.WithRetryer(impatient)}
+	load := []func(*config.LoadOptions) error{config.WithHTTPClient(awshttp.NewBuildableClient()),
+		config.WithRetryer(impatient)}
 	if o.Region != "" {
 		load = append(load, config.WithRegion(o.Region))
 	}
 	if o.AccessKey != "" {
-		load = append(load, config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider(o.AccessKey, o.SecretKey, o.SessionToken)))
+		load = append(load, config.WithCredentialsProvider(credentials.NewStaticCredentialsProvider(o.AccessKey,
+			o.SecretKey, o.SessionToken)))
 	}
 	found, err := config.LoadDefaultConfig(ctx, load...)
 	if err != nil {
-		return nil, &fault.Error{Code: fault.Invalid, Op: op, Msg: "the AWS settings of this machine cannot be read", Hint: "check the shared files in ~/.aws, AWS_PROFILE and AWS_CA_BUNDLE"}
+		return nil, &fault.Error{Code: fault.Invalid, Op: op, Msg: "the AWS settings of this machine cannot be read",
+			Hint: "check the shared files in ~/.aws, AWS_PROFILE and AWS_CA_BUNDLE"}
 	}
 	if found.Region == "" {
 		return nil, &fault.Error{Code: fault.Invalid, Op: op, Msg: "no AWS region is known", Hint: "set region"}
 	}
 	transport := rest.Transport(rest.TLS(o.Roots))
-	if made, ok := found.HTTPClient.(*awshttp.BuildableClient); ok && o.Roots == nil { // it knows AWS_CA_BUNDLE
+	if made, ok := found.HTTPClient.(*awshttp.BuildableClient); ok && o.Roots == nil { // it supports AWS_CA_BUNDLE
 		transport = made.GetTransport()
 	}
 	found.HTTPClient = &http.Client{Transport: rest.Limit(transport), CheckRedirect: stay}
@@ -86,18 +89,22 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return &Store{options: o, client: client, transport: transport}, nil
 }
 
-// impatient tries three times within the few seconds that a request has.
+// impatient tries three times, within the few seconds of a request.
 func impatient() aws.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
 		o.MaxAttempts = 3
-		o.Backoff = retry.BackoffDelayerFunc(func(attempt int, _ error) (time.Duration, error) { return rest.Backoff(attempt), nil })
+		o.Backoff = retry.BackoffDelayerFunc(func(attempt int, _ error) (time.Duration,
+			error) {
+			return rest.Backoff(attempt), nil
+		})
 	})
 }
 
-// stay keeps signed requests where they were sent.
+// stay refuses redirects of signed requests.
 func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// Get implements secretstores.Store. The metadata version_id and version_stage choose a version.
+// Get implements secretstores.Store. The metadata version_id and version_stage, of which one or both may be given,
+// select a version of the secret.
 func (s *Store) Get(ctx context.Context, name string, metadata map[string]string) (map[string]string, error) {
 	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err
@@ -107,7 +114,8 @@ func (s *Store) Get(ctx context.Context, name string, metadata map[string]string
 
 func (s *Store) get(ctx context.Context, name, version, stage string) (map[string]string, error) {
 	if !isName(name) {
-		return nil, secretstores.Absent(name, "this cannot be the name of an AWS secret; an ARN is not accepted, because scopes compare names")
+		return nil, secretstores.Absent(name,
+			"this cannot be the name of an AWS secret; an ARN is not accepted, because scopes compare names")
 	}
 	in := &secretsmanager.GetSecretValueInput{SecretId: &name}
 	if version != "" {
@@ -120,8 +128,8 @@ func (s *Store) get(ctx context.Context, name, version, stage string) (map[strin
 	if err != nil {
 		return nil, failure(ctx, name, err)
 	}
-	// A partial ARN, or a name whose last part looks like the suffix of one, could find
-	// another secret than the one that scopes were asked about.
+	// A partial ARN, or a name that ends like the suffix of one, could find another secret than the one that
+	// the scopes allowed.
 	if aws.ToString(out.Name) != name {
 		return nil, secretstores.Absent(name, "the service found another secret under this name")
 	}
@@ -137,7 +145,7 @@ func (s *Store) get(ctx context.Context, name, version, stage string) (map[strin
 	return map[string]string{name: text}, nil
 }
 
-// fieldsOf splits a secret that is a JSON object; what is not text keeps its JSON.
+// fieldsOf splits a secret that is a JSON object. Values that are not text stay JSON.
 func fieldsOf(text string) (map[string]string, bool) {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal([]byte(text), &fields) != nil || fields == nil {
@@ -160,7 +168,8 @@ func (s *Store) Bulk(ctx context.Context, _ map[string]string) (map[string]map[s
 		return nil, err
 	}
 	var names []string
-	pages := secretsmanager.NewListSecretsPaginator(s.client, &secretsmanager.ListSecretsInput{MaxResults: aws.Int32(100)})
+	pages := secretsmanager.NewListSecretsPaginator(s.client,
+		&secretsmanager.ListSecretsInput{MaxResults: aws.Int32(100)})
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
@@ -194,61 +203,73 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// failure turns an error of the library into a fault. Only codes are shown: the words of
-// the service can quote the signed request.
+// failure converts an error of the library to a fault. The fault contains only error codes, because messages of AWS
+// can quote the signed request.
 func failure(ctx context.Context, name string, err error) error {
 	const op = "secretmanager.Get"
 	if ctx.Err() != nil {
-		return &fault.Error{Code: fault.Timeout, Op: op, Key: name, Msg: "AWS Secrets Manager did not answer in time", Err: ctx.Err()}
+		return &fault.Error{Code: fault.Timeout, Op: op, Key: name, Msg: "AWS Secrets Manager did not answer in time",
+			Err: ctx.Err()}
 	}
 	if said, ok := errors.AsType[smithy.APIError](err); ok {
 		return refusal(name, said.ErrorCode(), err)
 	}
 	if _, ok := errors.AsType[*smithyhttp.RequestSendError](err); ok {
-		return &fault.Error{Code: fault.Unavailable, Op: op, Key: name, Msg: "AWS Secrets Manager cannot be reached", Hint: "check region, endpoint and the network"}
+		return &fault.Error{Code: fault.Unavailable, Op: op, Key: name, Msg: "AWS Secrets Manager cannot be reached",
+			Hint: "check region, endpoint and the network"}
 	}
 	if said, ok := errors.AsType[*smithyhttp.ResponseError](err); ok {
-		return &fault.Error{Code: fault.Unavailable, Op: op, Key: name, Msg: "AWS Secrets Manager answered " + http.StatusText(said.HTTPStatusCode())}
+		return &fault.Error{Code: fault.Unavailable, Op: op, Key: name, Msg: "AWS Secrets Manager answered " +
+			http.StatusText(said.HTTPStatusCode())}
 	}
-	return &fault.Error{Code: fault.Denied, Op: op, Key: name, Msg: "no AWS credentials were found, or they could not be renewed",
+	return &fault.Error{Code: fault.Denied, Op: op, Key: name,
+		Msg:  "no AWS credentials were found, or they could not be renewed",
 		Hint: "give accessKey and secretKey, or let the node run with a role"}
 }
 
 func refusal(name, code string, err error) error {
-	e := &fault.Error{Code: fault.Invalid, Op: "secretmanager.Get", Key: name, Msg: "AWS Secrets Manager answered " + code}
+	e := &fault.Error{Code: fault.Invalid, Op: "secretmanager.Get", Key: name, Msg: "AWS Secrets Manager answered " +
+		code}
 	switch code {
 	case "ResourceNotFoundException":
 		return secretstores.Absent(name, "the region has no such secret, or not this version of it")
 	case "InvalidRequestException":
 		return secretstores.Absent(name, "the secret is marked for deletion")
-	case "AccessDeniedException", "AccessDenied", "UnrecognizedClientException", "InvalidClientTokenId", "InvalidSignatureException", "SignatureDoesNotMatch",
-		"IncompleteSignature", "IncompleteSignatureException", "MissingAuthenticationToken", "MissingAuthenticationTokenException", "OptInRequired", "NotAuthorized":
-		e.Code, e.Hint = fault.Denied, "check the credentials and that their policy allows secretsmanager:GetSecretValue (and ListSecrets, for a bulk read)"
+	case "AccessDeniedException", "AccessDenied", "UnrecognizedClientException", "InvalidClientTokenId",
+		"InvalidSignatureException", "SignatureDoesNotMatch",
+		"IncompleteSignature", "IncompleteSignatureException", "MissingAuthenticationToken",
+		"MissingAuthenticationTokenException", "OptInRequired", "NotAuthorized":
+		e.Code, e.Hint = fault.Denied, "check the credentials and that their policy allows "+
+			"secretsmanager:GetSecretValue (and ListSecrets, for a bulk read)"
 	case "ExpiredTokenException", "ExpiredToken", "RequestExpired", "InvalidIdentityToken":
 		e.Code, e.Hint = fault.Denied, "the credentials have expired: renew them, and check this machine's clock"
 	case "DecryptionFailure":
 		e.Code, e.Hint = fault.Denied, "let the credentials use the secret's KMS key"
-	case "ThrottlingException", "Throttling", "TooManyRequestsException", "RequestLimitExceeded", "LimitExceededException", "RequestThrottled", "RequestThrottledException", "SlowDown":
+	case "ThrottlingException", "Throttling", "TooManyRequestsException", "RequestLimitExceeded",
+		"LimitExceededException", "RequestThrottled", "RequestThrottledException", "SlowDown":
 		e.Code, e.Hint = fault.Overloaded, "ask less often"
 	case "RequestTimeout", "RequestTimeoutException":
 		e.Code = fault.Timeout
-	case "InternalServiceError", "InternalFailure", "InternalServerError", "ServiceUnavailable", "ServiceUnavailableException":
+	case "InternalServiceError", "InternalFailure", "InternalServerError", "ServiceUnavailable",
+		"ServiceUnavailableException":
 		e.Code = fault.Unavailable
 	default:
-		if said, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && said.HTTPStatusCode() >= http.StatusInternalServerError {
+		if said, ok := errors.AsType[*smithyhttp.ResponseError](err); ok &&
+			said.HTTPStatusCode() >= http.StatusInternalServerError {
 			e.Code = fault.Unavailable
 		}
 	}
 	return e
 }
 
-// isName accepts what the service does for names, but no ARN.
+// isName reports whether the service accepts a name. ARNs are refused.
 func isName(name string) bool {
 	if name == "" || len(name) > 512 || strings.HasPrefix(strings.ToLower(name), "arn:") {
 		return false
 	}
 	for _, c := range []byte(name) {
-		ok := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("/_+=.@-", c) >= 0
+		ok := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
+			strings.IndexByte("/_+=.@-", c) >= 0
 		if !ok {
 			return false
 		}

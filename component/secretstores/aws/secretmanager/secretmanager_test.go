@@ -22,7 +22,8 @@ import (
 
 // TestMain keeps the machine's own AWS settings out.
 func TestMain(m *testing.M) {
-	for _, name := range []string{"AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"} {
+	for _, name := range []string{"AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID",
+		"AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"} {
 		_ = os.Unsetenv(name)
 	}
 	_ = os.Setenv("AWS_CONFIG_FILE", filepath.Join(os.TempDir(), "no such file"))
@@ -64,9 +65,11 @@ func (c *cloud) serve(w http.ResponseWriter, r *http.Request) {
 	auth := r.Header.Get("Authorization")
 	var in call
 	switch {
-	case r.Method != http.MethodPost || r.URL.Path != "/" || r.Header.Get("Content-Type") != "application/x-amz-json-1.1" || json.Unmarshal(body, &in) != nil:
+	case r.Method != http.MethodPost || r.URL.Path != "/" ||
+		r.Header.Get("Content-Type") != "application/x-amz-json-1.1" || json.Unmarshal(body, &in) != nil:
 		refuse(http.StatusBadRequest, "SerializationException")(w, r)
-	case !strings.HasPrefix(auth, "AWS4-HMAC-SHA256 Credential="+accessKey+"/") || !strings.Contains(auth, "/eu-west-1/secretsmanager/aws4_request, SignedHeaders=") ||
+	case !strings.HasPrefix(auth, "AWS4-HMAC-SHA256 Credential="+accessKey+"/") ||
+		!strings.Contains(auth, "/eu-west-1/secretsmanager/aws4_request, SignedHeaders=") ||
 		r.Header.Get("X-Amz-Security-Token") != session:
 		refuse(http.StatusBadRequest, "UnrecognizedClientException")(w, r)
 	case action == "secretsmanager.GetSecretValue":
@@ -80,7 +83,10 @@ func (c *cloud) serve(w http.ResponseWriter, r *http.Request) {
 
 func get(in call) http.HandlerFunc {
 	found := func(name, value string) http.HandlerFunc {
-		return secretstorestest.Answer(http.StatusOK, fmt.Sprintf(`{"ARN":"arn:aws:secretsmanager:eu-west-1:123456789012:secret:%s-a1b2c3","CreatedDate":1.523477145713E9,"Name":%q,%s,"VersionId":"v2","VersionStages":["AWSCURRENT"]}`, name, name, value))
+		return secretstorestest.Answer(http.StatusOK,
+			fmt.Sprintf(`{"ARN":"arn:aws:secretsmanager:eu-west-1:123456789012:secret:%s-a1b2c3",`+
+				`"CreatedDate":1.523477145713E9,"Name":%q,%s,"VersionId":"v2","VersionStages":["AWSCURRENT"]}`,
+				name, name, value))
 	}
 	switch in {
 	case call{SecretId: "prod/db"}:
@@ -103,18 +109,22 @@ func get(in call) http.HandlerFunc {
 
 func list(in call) http.HandlerFunc {
 	if in.NextToken == "" {
-		return secretstorestest.Answer(http.StatusOK, `{"SecretList":[{"ARN":"a","Name":"prod/db"},{"ARN":"b","Name":"plain"}],"NextToken":"t2"}`)
+		return secretstorestest.Answer(http.StatusOK,
+			`{"SecretList":[{"ARN":"a","Name":"prod/db"},{"ARN":"b","Name":"plain"}],"NextToken":"t2"}`)
 	}
-	return secretstorestest.Answer(http.StatusOK, `{"SecretList":[{"ARN":"c","Name":"binary"},{"ARN":"d","Name":"deleted"}]}`)
+	return secretstorestest.Answer(http.StatusOK,
+		`{"SecretList":[{"ARN":"c","Name":"binary"},{"ARN":"d","Name":"deleted"}]}`)
 }
 
 // refuse is the form of every failure of the service.
 func refuse(status int, code string) http.HandlerFunc {
-	return secretstorestest.Answer(status, `{"__type":"`+code+`","Message":"the canonical string should have been {credentials}"}`)
+	return secretstorestest.Answer(status,
+		`{"__type":"`+code+`","Message":"the canonical string should have been {credentials}"}`)
 }
 
 func (c *cloud) options() secretmanager.Options {
-	return secretmanager.Options{Region: "eu-west-1", AccessKey: accessKey, SecretKey: secretKey, SessionToken: session, Endpoint: c.URL, Roots: c.Pool()}
+	return secretmanager.Options{Region: "eu-west-1", AccessKey: accessKey, SecretKey: secretKey, SessionToken: session,
+		Endpoint: c.URL, Roots: c.Pool()}
 }
 
 func open(t testing.TB, o secretmanager.Options) *secretmanager.Store {
@@ -127,32 +137,37 @@ func open(t testing.TB, o secretmanager.Options) *secretmanager.Store {
 	return s
 }
 
-func TestTheStoreKeepsTheContract(t *testing.T) {
+func TestStore_Conformance(t *testing.T) {
 	c := newCloud(t)
-	secretstorestest.Run(t, func(t *testing.T) secretstores.Store { return open(t, c.options()) }, secretstorestest.Options{
-		Secrets: map[string]map[string]string{
-			"prod/db": {"prod/db": `{"user":"root","password":"hunter2","port":5432}`}, "plain": {"plain": "p"}, "binary": {"binary": "//79"},
-		},
-		Absent: "none", Twins: []string{"arn:aws:secretsmanager:eu-west-1:123456789012:secret:prod/db-a1b2c3", "prod/db-a1b2c3", "PROD/DB", "deleted"},
-	})
+	secretstorestest.Run(t, func(t *testing.T) secretstores.Store { return open(t, c.options()) },
+		secretstorestest.Options{
+			Secrets: map[string]map[string]string{
+				"prod/db": {"prod/db": `{"user":"root","password":"hunter2","port":5432}`}, "plain": {"plain": "p"},
+				"binary": {"binary": "//79"},
+			},
+			Absent: "none", Twins: []string{"arn:aws:secretsmanager:eu-west-1:123456789012:secret:prod/db-a1b2c3",
+				"prod/db-a1b2c3", "PROD/DB", "deleted"},
+		})
 }
 
-func TestTheStoreKeepsTheContractWithSeveralKeys(t *testing.T) {
+func TestStore_ConformanceWithSeveralKeys(t *testing.T) {
 	c := newCloud(t)
 	o := c.options()
 	o.MultiValued = true
 	secretstorestest.Run(t, func(t *testing.T) secretstores.Store { return open(t, o) }, secretstorestest.Options{
 		Secrets: map[string]map[string]string{
-			"prod/db": {"user": "root", "password": "hunter2", "port": "5432"}, "plain": {"plain": "p"}, "binary": {"binary": "//79"},
+			"prod/db": {"user": "root", "password": "hunter2", "port": "5432"}, "plain": {"plain": "p"},
+			"binary": {"binary": "//79"},
 		},
 		Absent: "none",
 	})
 }
 
-func TestRequestsAreThoseOfTheReference(t *testing.T) {
+func TestRequests_MatchReference(t *testing.T) {
 	c := newCloud(t)
 	s := open(t, c.options())
-	for want, metadata := range map[string]map[string]string{"older": {"version_id": "v1"}, "previous": {"version_stage": "AWSPREVIOUS"}} {
+	for want, metadata := range map[string]map[string]string{"older": {"version_id": "v1"},
+		"previous": {"version_stage": "AWSPREVIOUS"}} {
 		got, err := s.Get(t.Context(), "prod/db", metadata)
 		if err != nil || got["prod/db"] != want {
 			t.Errorf("%v: %v, %v", metadata, got, err)
@@ -162,13 +177,14 @@ func TestRequestsAreThoseOfTheReference(t *testing.T) {
 	if _, err := s.Bulk(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{`secretsmanager.ListSecrets {"MaxResults":100}`, `secretsmanager.ListSecrets {"MaxResults":100,"NextToken":"t2"}`}
+	want := []string{`secretsmanager.ListSecrets {"MaxResults":100}`,
+		`secretsmanager.ListSecrets {"MaxResults":100,"NextToken":"t2"}`}
 	if diff := cmp.Diff(want, c.calls[:2]); diff != "" || len(c.calls) != 6 {
 		t.Errorf("%d calls %s", len(c.calls), diff)
 	}
 }
 
-func TestFailuresOfTheService(t *testing.T) {
+func TestFailures_Service(t *testing.T) {
 	c := newCloud(t)
 	secretstorestest.RunTroubles(t, secretstorestest.Service{
 		Fake: c.Fake, Open: func(t *testing.T) secretstores.Store { return open(t, c.options()) }, Name: "prod/db",
@@ -181,12 +197,13 @@ func TestFailuresOfTheService(t *testing.T) {
 	})
 }
 
-func TestFurtherRefusalsHaveTheirCodes(t *testing.T) {
+func TestFailures_FurtherRefusals(t *testing.T) {
 	c := newCloud(t)
 	s := open(t, c.options())
 	for name, code := range map[string]fault.Code{
-		"DecryptionFailure": fault.Denied, "InvalidParameterException": fault.Invalid, "InvalidSignatureException": fault.Denied,
-		"RequestExpired": fault.Denied, "SomethingNew": fault.Invalid,
+		"DecryptionFailure": fault.Denied, "InvalidParameterException": fault.Invalid,
+		"InvalidSignatureException": fault.Denied,
+		"RequestExpired":            fault.Denied, "SomethingNew": fault.Invalid,
 	} {
 		c.Trouble(func(w http.ResponseWriter, r *http.Request) bool {
 			refuse(http.StatusBadRequest, name)(w, r)
@@ -198,7 +215,7 @@ func TestFurtherRefusalsHaveTheirCodes(t *testing.T) {
 	}
 }
 
-func TestWithoutCredentialsTheErrorSaysSo(t *testing.T) {
+func TestGet_WithoutCredentials(t *testing.T) {
 	c := newCloud(t)
 	o := c.options()
 	o.AccessKey, o.SecretKey, o.SessionToken = "", "", ""
@@ -208,7 +225,7 @@ func TestWithoutCredentialsTheErrorSaysSo(t *testing.T) {
 	}
 }
 
-func TestBadOptionsAreRefused(t *testing.T) {
+func TestOpen_RefusesInvalidOptions(t *testing.T) {
 	c := newCloud(t)
 	for name, spoil := range map[string]func(*secretmanager.Options){
 		"half a key": func(o *secretmanager.Options) { o.SecretKey = "" },

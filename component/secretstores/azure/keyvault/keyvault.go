@@ -1,8 +1,8 @@
-// Package keyvault is the secret store secretstores.azure.keyvault: the secrets of an
-// Azure Key Vault, by the vendor's client library.
+// Package keyvault is the secret store secretstores.azure.keyvault. It reads the secrets of an Azure Key Vault with
+// Microsoft's client library.
 //
-// It owns the requests and what their failures mean. It must never know component files.
-// Its only goroutines are those of a bulk read and of its connections; Close ends them.
+// It owns the requests and the conversion of failures to fault codes. Its only goroutines are those of a bulk read
+// and of its connections; Close ends them.
 package keyvault
 
 import (
@@ -22,24 +22,24 @@ import (
 // Type is the component type.
 const Type = "secretstores.azure.keyvault"
 
-// MetadataMaxResults bounds how many secrets a bulk read answers with.
+// MetadataMaxResults bounds how many secrets a bulk read returns.
 const MetadataMaxResults = "maxresults"
 
-// Options say which vault to ask and as whom.
+// Options configure a store: vault and identity.
 type Options struct {
 	Vault    string // name; its address follows from the environment
-	Address  string // of the vault, where it has none of the usual ones; instead of Vault
+	Address  string // of a vault with an unusual address; instead of Vault
 	Identity entra.Settings
 }
 
-// Store asks one vault. It is safe for concurrent use.
+// Store reads the secrets of one vault. It is safe for concurrent use.
 type Store struct {
 	client    *azsecrets.Client
 	transport http.RoundTripper
 	gate      secretstores.Gate
 }
 
-// Open checks the options. It calls nobody: the vault may be reachable later.
+// Open checks the options. It makes no requests: the vault may not be reachable yet.
 func Open(o Options) (*Store, error) {
 	address, err := o.address()
 	if err != nil {
@@ -56,8 +56,8 @@ func Open(o Options) (*Store, error) {
 	}
 	client, err := azsecrets.NewClient(address, identity, &azsecrets.ClientOptions{
 		ClientOptions: options,
-		// The check that a challenge belongs to the vault's domain knows the usual domains
-		// only. Where the address was given, it was the operator who trusts it.
+		// The check that a challenge belongs to the vault's domain knows only the usual domains. If the operator
+		// configured the address, it is trusted.
 		DisableChallengeResourceVerification: o.Address != "",
 	})
 	if err != nil {
@@ -68,12 +68,14 @@ func Open(o Options) (*Store, error) {
 
 func (o Options) address() (string, error) {
 	if (o.Vault == "") == (o.Address == "") {
-		return "", &fault.Error{Code: fault.Invalid, Op: "keyvault.Open", Msg: "exactly one of vaultName and vaultUrl is needed"}
+		return "", &fault.Error{Code: fault.Invalid, Op: "keyvault.Open",
+			Msg: "exactly one of vaultName and vaultUrl is needed"}
 	}
 	if o.Address != "" {
 		base, err := rest.Base("vaultUrl", o.Address)
 		if err == nil && !strings.HasPrefix(base, "https://") {
-			err = &fault.Error{Code: fault.Invalid, Op: "keyvault.Open", Msg: "vaultUrl is not https: the access token could be read on the way"}
+			err = &fault.Error{Code: fault.Invalid, Op: "keyvault.Open",
+				Msg: "vaultUrl is not https: the access token could be read on the way"}
 		}
 		return base, err
 	}
@@ -83,7 +85,8 @@ func (o Options) address() (string, error) {
 	return "https://" + strings.ToLower(o.Vault) + domain(o.Identity.Environment), nil
 }
 
-// domain is that of vaults; an unknown environment is found by who makes the credential.
+// domain returns the domain name of the vaults in an Azure environment. It does not check the environment: an unknown
+// one becomes an error when the credential is made.
 func domain(environment string) string {
 	switch e := strings.ToLower(environment); {
 	case strings.Contains(e, "china"):
@@ -114,7 +117,8 @@ func (s *Store) get(ctx context.Context, name, version string) (map[string]strin
 		return nil, failure(ctx, name, err)
 	}
 	if answer.Value == nil {
-		return nil, &fault.Error{Code: fault.Corrupt, Op: "keyvault.Get", Key: name, Msg: "the answer of the vault has no value in it"}
+		return nil, &fault.Error{Code: fault.Corrupt, Op: "keyvault.Get", Key: name,
+			Msg: "the answer of the vault has no value in it"}
 	}
 	return map[string]string{name: *answer.Value}, nil
 }
@@ -166,7 +170,7 @@ func maxResults(metadata map[string]string) (int, error) {
 	return n, nil
 }
 
-// Fold implements secretstores.Folder: names of a vault differ by more than case.
+// Fold implements secretstores.Folder: a vault ignores the case of names.
 func (s *Store) Fold(name string) string { return strings.ToLower(name) }
 
 // Close implements secretstores.Store.
@@ -184,14 +188,16 @@ func failure(ctx context.Context, name string, err error) error {
 		return secretstores.Absent(name, "the vault has no such secret, or not this version of it")
 	case fault.Denied:
 		if e.Hint == "" {
-			e.Hint = "let the identity get (and list, for a bulk read) secrets of the vault: the role Key Vault Secrets User"
+			e.Hint = "let the identity get (and list, for a bulk read) secrets of the vault: the role Key Vault " +
+				"Secrets User"
 		}
 	}
 	e.Key = name
 	return e
 }
 
-// isName accepts names of vaults, secrets and versions. Everything else could be a path.
+// isName reports whether name is valid for a vault, a secret or a version. Any other text could change the path of
+// the request.
 func isName(name string) bool {
 	if name == "" || len(name) > 127 {
 		return false

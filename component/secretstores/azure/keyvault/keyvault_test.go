@@ -39,25 +39,31 @@ const (
 func newCloud(t testing.TB) *secretstorestest.Fake {
 	var f *secretstorestest.Fake
 	value := func(name, version, text string) string {
-		out, _ := json.Marshal(map[string]any{"value": text, "id": f.URL + "/secrets/" + name + "/" + version, "attributes": map[string]any{"enabled": true, "created": 1493938410, "recoveryLevel": "Recoverable+Purgeable"}})
+		out, _ := json.Marshal(map[string]any{"value": text, "id": f.URL + "/secrets/" + name + "/" + version,
+			"attributes": map[string]any{"enabled": true, "created": 1493938410,
+				"recoveryLevel": "Recoverable+Purgeable"}})
 		return string(out)
 	}
 	f = secretstorestest.NewFake(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer := func(body string) { secretstorestest.Answer(http.StatusOK, body)(w, r) }
 		switch name := strings.ToLower(strings.TrimSuffix(r.URL.Path, "/")); {
 		case r.URL.Path == "/"+tenant+"/v2.0/.well-known/openid-configuration":
-			answer(`{"issuer":"` + f.URL + `/` + tenant + `/v2.0","authorization_endpoint":"` + f.URL + `/` + tenant + `/oauth2/v2.0/authorize","token_endpoint":"` + f.URL + `/` + tenant + `/oauth2/v2.0/token"}`)
+			answer(`{"issuer":"` + f.URL + `/` + tenant + `/v2.0","authorization_endpoint":"` + f.URL + `/` + tenant +
+				`/oauth2/v2.0/authorize","token_endpoint":"` + f.URL + `/` + tenant + `/oauth2/v2.0/token"}`)
 		case r.URL.Path == "/"+tenant+"/oauth2/v2.0/token":
 			grant(w, r)
 		case r.URL.Query().Get("api-version") == "":
 			failure(http.StatusBadRequest, "BadParameter")(w, r)
 		case r.Header.Get("Authorization") == "":
-			w.Header().Set("WWW-Authenticate", `Bearer authorization="`+f.URL+`/`+tenant+`", resource="https://vault.azure.net"`)
+			w.Header().Set("WWW-Authenticate",
+				`Bearer authorization="`+f.URL+`/`+tenant+`", resource="https://vault.azure.net"`)
 			failure(http.StatusUnauthorized, "Unauthorized")(w, r)
 		case r.Header.Get("Authorization") != "Bearer "+token:
 			failure(http.StatusUnauthorized, "Unauthorized")(w, r)
 		case name == "/secrets" && r.URL.Query().Get("$skiptoken") == "":
-			answer(`{"value":[{"id":"` + f.URL + `/secrets/Db","attributes":{"enabled":true}},{"id":"` + f.URL + `/secrets/off","attributes":{"enabled":false}}],"nextLink":"` + f.URL + `/secrets?api-version=x&$skiptoken=2"}`)
+			answer(`{"value":[{"id":"` + f.URL + `/secrets/Db","attributes":{"enabled":true}},{"id":"` + f.URL +
+				`/secrets/off","attributes":{"enabled":false}}],"nextLink":"` + f.URL +
+				`/secrets?api-version=x&$skiptoken=2"}`)
 		case name == "/secrets":
 			answer(`{"value":[{"id":"` + f.URL + `/secrets/web-key","attributes":{"enabled":true}}],"nextLink":null}`)
 		case name == "/secrets/db":
@@ -77,17 +83,23 @@ func newCloud(t testing.TB) *secretstorestest.Fake {
 
 // grant gives a token to the application for the vault's scope.
 func grant(w http.ResponseWriter, r *http.Request) {
-	known := r.FormValue("client_secret") == secret || strings.Count(r.FormValue("client_assertion"), ".") == 2 && r.FormValue("client_secret") == ""
-	if r.FormValue("grant_type") != "client_credentials" || r.FormValue("client_id") != client || !known || !strings.HasPrefix(r.FormValue("scope"), "https://vault.azure.net/.default") {
-		secretstorestest.Answer(http.StatusUnauthorized, `{"error":"invalid_client","error_description":"AADSTS7000215: Invalid client secret provided `+secret+`","error_codes":[7000215]}`)(w, r)
+	known := r.FormValue("client_secret") == secret || strings.Count(r.FormValue("client_assertion"), ".") == 2 &&
+		r.FormValue("client_secret") == ""
+	if r.FormValue("grant_type") != "client_credentials" || r.FormValue("client_id") != client || !known ||
+		!strings.HasPrefix(r.FormValue("scope"), "https://vault.azure.net/.default") {
+		secretstorestest.Answer(http.StatusUnauthorized,
+			`{"error":"invalid_client","error_description":"AADSTS7000215: Invalid client secret provided `+secret+
+				`","error_codes":[7000215]}`)(w, r)
 		return
 	}
-	secretstorestest.Answer(http.StatusOK, `{"token_type":"Bearer","expires_in":3599,"ext_expires_in":3599,"access_token":"`+token+`"}`)(w, r)
+	secretstorestest.Answer(http.StatusOK,
+		`{"token_type":"Bearer","expires_in":3599,"ext_expires_in":3599,"access_token":"`+token+`"}`)(w, r)
 }
 
 // failure is the form of every failure of a vault.
 func failure(status int, code string) http.HandlerFunc {
-	return secretstorestest.Answer(status, `{"error":{"code":"`+code+`","message":"it failed {credentials}","innererror":{"code":"Inner"}}}`)
+	return secretstorestest.Answer(status,
+		`{"error":{"code":"`+code+`","message":"it failed {credentials}","innererror":{"code":"Inner"}}}`)
 }
 
 func options(f *secretstorestest.Fake) keyvault.Options {
@@ -106,15 +118,16 @@ func open(t testing.TB, o keyvault.Options) *keyvault.Store {
 	return s
 }
 
-func TestTheStoreKeepsTheContract(t *testing.T) {
+func TestStore_Conformance(t *testing.T) {
 	f := newCloud(t)
-	secretstorestest.Run(t, func(t *testing.T) secretstores.Store { return open(t, options(f)) }, secretstorestest.Options{
-		Secrets: map[string]map[string]string{"Db": {"Db": "hunter2"}, "web-key": {"web-key": ""}},
-		Absent:  "none", Twins: []string{"Db/v1", f.URL + "/secrets/Db"},
-	})
+	secretstorestest.Run(t, func(t *testing.T) secretstores.Store { return open(t, options(f)) },
+		secretstorestest.Options{
+			Secrets: map[string]map[string]string{"Db": {"Db": "hunter2"}, "web-key": {"web-key": ""}},
+			Absent:  "none", Twins: []string{"Db/v1", f.URL + "/secrets/Db"},
+		})
 }
 
-func TestRequestsAreThoseOfTheReference(t *testing.T) {
+func TestRequests_MatchReference(t *testing.T) {
 	f := newCloud(t)
 	s := open(t, options(f))
 	got, err := s.Get(t.Context(), "db", map[string]string{"version_id": "v1"})
@@ -123,7 +136,7 @@ func TestRequestsAreThoseOfTheReference(t *testing.T) {
 	}
 	const version = "?api-version=2026-04-01"
 	want := []string{
-		"GET /secrets/db/v1" + version, // without a token: the answer says whom to ask for one
+		"GET /secrets/db/v1" + version, // without a token: the answer names the token service
 		"GET /" + tenant + "/v2.0/.well-known/openid-configuration?",
 		"POST /" + tenant + "/oauth2/v2.0/token",
 		"GET /secrets/db/v1" + version,
@@ -136,7 +149,8 @@ func TestRequestsAreThoseOfTheReference(t *testing.T) {
 	}
 	want = []string{"GET /secrets" + version, "GET /secrets?%24skiptoken=2&api-version=2026-04-01"}
 	requests := f.Requests()
-	if diff := cmp.Diff(want[:1], requests[:1]); diff != "" || len(requests) != 4 || !strings.Contains(requests[1], "skiptoken=2") {
+	if diff := cmp.Diff(want[:1], requests[:1]); diff != "" || len(requests) != 4 ||
+		!strings.Contains(requests[1], "skiptoken=2") {
 		t.Errorf("%q (-want +got)\n%s", requests, diff)
 	}
 	all, err := s.Bulk(t.Context(), map[string]string{"maxresults": "1"})
@@ -151,7 +165,7 @@ func TestRequestsAreThoseOfTheReference(t *testing.T) {
 	}
 }
 
-func TestFailuresOfTheVault(t *testing.T) {
+func TestFailures_Vault(t *testing.T) {
 	f := newCloud(t)
 	secretstorestest.RunTroubles(t, secretstorestest.Service{
 		Fake: f, Open: func(t *testing.T) secretstores.Store { return open(t, options(f)) }, Name: "Db",
@@ -167,10 +181,11 @@ func TestFailuresOfTheVault(t *testing.T) {
 	})
 }
 
-func TestFailuresOfEntraID(t *testing.T) {
+func TestFailures_EntraID(t *testing.T) {
 	f := newCloud(t)
 	said := func(status int, code, number string) http.HandlerFunc {
-		return secretstorestest.Answer(status, `{"error":"`+code+`","error_description":"AADSTS`+number+`: `+secret+`","error_codes":[`+number+`]}`)
+		return secretstorestest.Answer(status,
+			`{"error":"`+code+`","error_description":"AADSTS`+number+`: `+secret+`","error_codes":[`+number+`]}`)
 	}
 	secretstorestest.RunTroubles(t, secretstorestest.Service{
 		Fake: f, Open: func(t *testing.T) secretstores.Store { return open(t, options(f)) }, Name: "Db",
@@ -182,12 +197,13 @@ func TestFailuresOfEntraID(t *testing.T) {
 	})
 }
 
-func TestTheNumberOfARefusalIsShown(t *testing.T) {
+func TestFailures_ShowErrorNumber(t *testing.T) {
 	f := newCloud(t)
 	o := options(f)
 	o.Identity.ClientSecret = "another"
 	_, err := open(t, o).Get(t.Context(), "Db", nil)
-	if !fault.Is(err, fault.Denied) || !strings.Contains(err.Error(), "AADSTS7000215") || strings.Contains(err.Error(), secret) {
+	if !fault.Is(err, fault.Denied) || !strings.Contains(err.Error(), "AADSTS7000215") ||
+		strings.Contains(err.Error(), secret) {
 		t.Error(err)
 	}
 }
@@ -208,10 +224,11 @@ func certificate(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})) + string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})) +
+		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 }
 
-func TestACertificateOpensTheVault(t *testing.T) {
+func TestOpen_Certificate(t *testing.T) {
 	f := newCloud(t)
 	text := certificate(t)
 	path := filepath.Join(t.TempDir(), "cert.pem")
@@ -219,7 +236,8 @@ func TestACertificateOpensTheVault(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, set := range map[string]func(*entra.Settings){
-		"text": func(s *entra.Settings) { s.Certificate = text }, "file": func(s *entra.Settings) { s.CertificateFile = path },
+		"text": func(s *entra.Settings) { s.Certificate = text },
+		"file": func(s *entra.Settings) { s.CertificateFile = path },
 	} {
 		o := options(f)
 		o.Identity.ClientSecret = ""
@@ -230,7 +248,7 @@ func TestACertificateOpensTheVault(t *testing.T) {
 	}
 }
 
-func TestBadOptionsAreRefused(t *testing.T) {
+func TestOpen_RefusesInvalidOptions(t *testing.T) {
 	f := newCloud(t)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -250,27 +268,37 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		"odd tenant":      func(o *keyvault.Options) { o.Identity.Tenant = "a/b" },
 		"no client":       func(o *keyvault.Options) { o.Identity.Client = "" },
 		"two credentials": func(o *keyvault.Options) { o.Identity.Certificate = "x" },
-		"no certificate":  func(o *keyvault.Options) { o.Identity.ClientSecret, o.Identity.Certificate = "", "PRIVATE" },
-		"a key alone": func(o *keyvault.Options) {
-			o.Identity.ClientSecret, o.Identity.Certificate = "", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+		"no certificate": func(o *keyvault.Options) {
+			o.Identity.ClientSecret, o.Identity.Certificate = "",
+				"PRIVATE"
 		},
-		"no such file": func(o *keyvault.Options) { o.Identity.ClientSecret, o.Identity.CertificateFile = "", "/nowhere" },
+		"a key alone": func(o *keyvault.Options) {
+			o.Identity.ClientSecret, o.Identity.Certificate =
+				"", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+		},
+		"no such file": func(o *keyvault.Options) {
+			o.Identity.ClientSecret, o.Identity.CertificateFile = "",
+				"/nowhere"
+		},
 	} {
 		o := options(f)
 		spoil(&o)
-		if _, err := keyvault.Open(o); !fault.Is(err, fault.Invalid) || strings.Contains(err.Error(), secret) || strings.Contains(err.Error(), "PRIVATE") {
+		if _, err := keyvault.Open(o); !fault.Is(err, fault.Invalid) || strings.Contains(err.Error(), secret) ||
+			strings.Contains(err.Error(), "PRIVATE") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	if len(f.Requests()) > 0 {
-		t.Error("opening a store calls nobody")
+		t.Error("opening a store makes requests")
 	}
 }
 
-func TestNamesOfVaultsMakeAddresses(t *testing.T) {
-	for environment, host := range map[string]string{"": "shop.vault.azure.net", "AZURECHINACLOUD": "shop.vault.azure.cn", "AzureUSGovernmentCloud": "shop.vault.usgovcloudapi.net"} {
+func TestOpen_VaultNames(t *testing.T) {
+	for environment, host := range map[string]string{"": "shop.vault.azure.net",
+		"AZURECHINACLOUD": "shop.vault.azure.cn", "AzureUSGovernmentCloud": "shop.vault.usgovcloudapi.net"} {
 		var asked string
-		o := keyvault.Options{Vault: "Shop", Identity: entra.Settings{Environment: environment, Tenant: tenant, Client: client, ClientSecret: secret, Transport: transport(func(r *http.Request) { asked = r.URL.Host })}}
+		o := keyvault.Options{Vault: "Shop", Identity: entra.Settings{Environment: environment, Tenant: tenant,
+			Client: client, ClientSecret: secret, Transport: transport(func(r *http.Request) { asked = r.URL.Host })}}
 		if _, err := open(t, o).Get(t.Context(), "db", nil); !fault.Is(err, fault.Unavailable) || asked != host {
 			t.Errorf("%s: %s, %v", environment, asked, err)
 		}

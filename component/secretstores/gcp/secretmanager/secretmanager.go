@@ -1,9 +1,8 @@
-// Package secretmanager is the secret store secretstores.gcp.secretmanager: Google Cloud
-// Secret Manager, over its REST API.
+// Package secretmanager is the secret store secretstores.gcp.secretmanager. It reads secrets from Google Cloud Secret
+// Manager over its REST API.
 //
-// It owns the requests and the check of what they answer. Access tokens are kept until
-// they expire. It must never know component files. Its only goroutines are those of a
-// bulk read and of its connections; Close ends them.
+// It owns the requests and the verification of answers. Access tokens are kept until they expire. Its only goroutines
+// are those of a bulk read and of its connections; Close ends them.
 package secretmanager
 
 import (
@@ -25,18 +24,18 @@ import (
 // Type is the component type.
 const Type = "secretstores.gcp.secretmanager"
 
-// DefaultEndpoint is where the service is.
+// DefaultEndpoint is the address of the service.
 const DefaultEndpoint = "https://secretmanager.googleapis.com"
 
-// Options say which project to ask and as whom.
+// Options configure a store: project and identity.
 type Options struct {
 	Project     string
-	Credentials []byte // of a service account, as the JSON of its key file; nil = those of the environment
+	Credentials []byte // JSON key file of a service account; nil = credentials of the environment
 	Endpoint    string // empty = DefaultEndpoint
 	Transport   http.RoundTripper
 }
 
-// Store asks one project. It is safe for concurrent use.
+// Store reads the secrets of one project. It is safe for concurrent use.
 type Store struct {
 	options Options
 	base    string // of the project
@@ -45,7 +44,7 @@ type Store struct {
 	gate    secretstores.Gate
 }
 
-// Open checks the options. It does not call the service, which may be reachable later.
+// Open checks the options. It does not call the service, which may not be reachable yet.
 func Open(o Options) (*Store, error) {
 	if o.Endpoint == "" {
 		o.Endpoint = DefaultEndpoint
@@ -55,10 +54,12 @@ func Open(o Options) (*Store, error) {
 		return nil, err
 	}
 	if rest.Exposed(base) {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "secretmanager.Open", Msg: "endpoint is not https: the access token could be read on the way"}
+		return nil, &fault.Error{Code: fault.Invalid, Op: "secretmanager.Open",
+			Msg: "endpoint is not https: the access token could be read on the way"}
 	}
 	if !isID(o.Project) {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "secretmanager.Open", Msg: "project_id is not the id of a project"}
+		return nil, &fault.Error{Code: fault.Invalid, Op: "secretmanager.Open",
+			Msg: "project_id is not the id of a project"}
 	}
 	s := &Store{options: o, base: base + "/v1/projects/" + url.PathEscape(o.Project) + "/secrets"}
 	if s.tokens, err = newTokens(o.Credentials, o.Transport); err != nil {
@@ -66,7 +67,8 @@ func Open(o Options) (*Store, error) {
 	}
 	s.client = rest.Client{
 		Service: "Google Cloud Secret Manager", HTTP: o.Transport, Authorize: s.tokens.authorize, Problem: problem,
-		Denied: "check that the service account exists and has the role Secret Manager Secret Accessor (and Viewer, for a bulk read)",
+		Denied: "check that the service account exists and has the role Secret Manager Secret Accessor (and " +
+			"Viewer, for a bulk read)",
 	}
 	return s, nil
 }
@@ -88,7 +90,8 @@ func (s *Store) get(ctx context.Context, name, version string) (map[string]strin
 	case !isID(name):
 		return nil, secretstores.Absent(name, "this cannot be the name of a secret of Google Cloud")
 	case !isID(version):
-		return nil, &fault.Error{Code: fault.Invalid, Op: "secretmanager.Get", Msg: "version_id is neither a number nor an alias"}
+		return nil, &fault.Error{Code: fault.Invalid, Op: "secretmanager.Get",
+			Msg: "version_id is neither a number nor an alias"}
 	}
 	var answer struct {
 		Payload struct {
@@ -102,12 +105,13 @@ func (s *Store) get(ctx context.Context, name, version string) (map[string]strin
 	}
 	data, err := base64.StdEncoding.DecodeString(answer.Payload.Data)
 	if err != nil || !intact(data, answer.Payload.Checksum) {
-		return nil, &fault.Error{Code: fault.Corrupt, Op: "secretmanager.Get", Key: name, Msg: "the value of the secret arrived damaged"}
+		return nil, &fault.Error{Code: fault.Corrupt, Op: "secretmanager.Get", Key: name,
+			Msg: "the value of the secret arrived damaged"}
 	}
 	return map[string]string{name: secretstores.Text(data)}, nil
 }
 
-// intact compares with the checksum that the service gives, if it does.
+// intact verifies the checksum of the service, if there is one.
 func intact(data []byte, checksum string) bool {
 	if checksum == "" {
 		return true
@@ -115,11 +119,11 @@ func intact(data []byte, checksum string) bool {
 	return checksum == strconv.FormatUint(uint64(crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli))), 10)
 }
 
-// page is how many names one request of a bulk read asks for.
+// page is how many names one request of a bulk read returns.
 const page = "250"
 
-// Bulk implements secretstores.Store: the latest version of every secret. A secret
-// without an enabled version is left out.
+// Bulk implements secretstores.Store. It returns the latest version of every secret. A secret without an enabled
+// version is left out.
 func (s *Store) Bulk(ctx context.Context, _ map[string]string) (map[string]map[string]string, error) {
 	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err
@@ -182,8 +186,8 @@ func about(name string, err error) error {
 	return err
 }
 
-// isID accepts names of projects, secrets, versions and aliases. Everything else could be
-// a path.
+// isID reports whether name is valid for a project, a secret, a version or an alias. Any other text could change the
+// path of the request.
 func isID(name string) bool {
 	if name == "" || len(name) > 255 {
 		return false

@@ -48,20 +48,25 @@ func newCloud(t *testing.T) *cloud {
 	return c
 }
 
-// serve speaks the protocols of the OAuth 2 service account flow and of the REST reference.
+// serve implements the OAuth 2 service account flow and the REST API.
 func (c *cloud) serve(w http.ResponseWriter, r *http.Request) {
 	value := func(text string) string {
 		sum := crc32.Checksum([]byte(text), crc32.MakeTable(crc32.Castagnoli))
-		return fmt.Sprintf(`{"name":"projects/1/secrets/x/versions/1","payload":{"data":%q,"dataCrc32c":"%d"}}`, base64.StdEncoding.EncodeToString([]byte(text)), sum)
+		return fmt.Sprintf(`{"name":"projects/1/secrets/x/versions/1","payload":{"data":%q,"dataCrc32c":"%d"}}`,
+			base64.StdEncoding.EncodeToString([]byte(text)), sum)
 	}
 	paths := map[string]string{
-		"/v1/projects/shop-1/secrets/db/versions/latest:access":      value("hunter2"),
-		"/v1/projects/shop-1/secrets/db/versions/2:access":           value("older"),
-		"/v1/projects/shop-1/secrets/db/versions/prod:access":        value("by alias"),
-		"/v1/projects/shop-1/secrets/bin_1/versions/latest:access":   value("\xff\xfe"),
-		"/v1/projects/shop-1/secrets/damaged/versions/latest:access": strings.Replace(value("hunter2"), `"data":"`, `"data":"AAAA`, 1),
-		"/v1/projects/shop-1/secrets?pageSize=250":                   `{"secrets":[{"name":"projects/1/secrets/db"},{"name":"projects/1/secrets/empty"}],"nextPageToken":"a+b","totalSize":3}`,
-		"/v1/projects/shop-1/secrets?pageSize=250&pageToken=a%2Bb":   `{"secrets":[{"name":"projects/1/secrets/bin_1"}],"totalSize":3}`,
+		"/v1/projects/shop-1/secrets/db/versions/latest:access":    value("hunter2"),
+		"/v1/projects/shop-1/secrets/db/versions/2:access":         value("older"),
+		"/v1/projects/shop-1/secrets/db/versions/prod:access":      value("by alias"),
+		"/v1/projects/shop-1/secrets/bin_1/versions/latest:access": value("\xff\xfe"),
+		"/v1/projects/shop-1/secrets/damaged/versions/latest:access": strings.Replace(value("hunter2"), `"data":"`,
+			`"data":"AAAA`, 1),
+		"/v1/projects/shop-1/secrets?pageSize=250": `{"secrets":[{"name":"projects/1/secrets/db"},` +
+			`{"name":"projects/1/secrets/empty"}],` +
+			`"nextPageToken":"a+b","totalSize":3}`,
+		"/v1/projects/shop-1/secrets?pageSize=250&pageToken=a%2Bb": `{` +
+			`"secrets":[{"name":"projects/1/secrets/bin_1"}],"totalSize":3}`,
 	}
 	body, ok := paths[r.RequestURI]
 	switch {
@@ -79,8 +84,10 @@ func (c *cloud) serve(w http.ResponseWriter, r *http.Request) {
 // token checks the signed assertion of the service account.
 func (c *cloud) token(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(r.FormValue("assertion"), ".")
-	if r.Method != http.MethodPost || r.FormValue("grant_type") != "urn:ietf:params:oauth:grant-type:jwt-bearer" || len(parts) != 3 {
-		secretstorestest.Answer(http.StatusBadRequest, `{"error":"invalid_request","error_description":"{credentials}"}`)(w, r)
+	if r.Method != http.MethodPost || r.FormValue("grant_type") != "urn:ietf:params:oauth:grant-type:jwt-bearer" ||
+		len(parts) != 3 {
+		secretstorestest.Answer(http.StatusBadRequest,
+			`{"error":"invalid_request","error_description":"{credentials}"}`)(w, r)
 		return
 	}
 	sum := sha256.Sum256([]byte(parts[0] + "." + parts[1]))
@@ -88,19 +95,23 @@ func (c *cloud) token(w http.ResponseWriter, r *http.Request) {
 	claims, _ := base64.RawURLEncoding.DecodeString(parts[1])
 	var said struct{ Iss, Scope, Aud string }
 	_ = json.Unmarshal(claims, &said)
-	if rsa.VerifyPKCS1v15(&c.key.PublicKey, crypto.SHA256, sum[:], signature) != nil || said.Iss != "quorate@shop-1.iam.gserviceaccount.com" ||
+	if rsa.VerifyPKCS1v15(&c.key.PublicKey, crypto.SHA256, sum[:], signature) != nil ||
+		said.Iss != "quorate@shop-1.iam.gserviceaccount.com" ||
 		said.Scope != "https://www.googleapis.com/auth/cloud-platform" || said.Aud != c.URL+"/token" {
-		secretstorestest.Answer(http.StatusBadRequest, `{"error":"invalid_grant","error_description":"Invalid JWT Signature."}`)(w, r)
+		secretstorestest.Answer(http.StatusBadRequest,
+			`{"error":"invalid_grant","error_description":"Invalid JWT Signature."}`)(w, r)
 		return
 	}
 	n := c.issued.Add(1)
 	c.valid.Store(n)
-	secretstorestest.Answer(http.StatusOK, fmt.Sprintf(`{"access_token":"%s%d","expires_in":3599,"token_type":"Bearer"}`, token, n))(w, r)
+	secretstorestest.Answer(http.StatusOK,
+		fmt.Sprintf(`{"access_token":"%s%d","expires_in":3599,"token_type":"Bearer"}`, token, n))(w, r)
 }
 
 // failure is the form of every failure of the API.
 func failure(code int, status string) http.HandlerFunc {
-	return secretstorestest.Answer(code, fmt.Sprintf(`{"error":{"code":%d,"message":"it failed {credentials}","status":%q}}`, code, status))
+	return secretstorestest.Answer(code,
+		fmt.Sprintf(`{"error":{"code":%d,"message":"it failed {credentials}","status":%q}}`, code, status))
 }
 
 // account is the key file of the service account.
@@ -110,7 +121,8 @@ func (c *cloud) account(t testing.TB, key *rsa.PrivateKey) []byte {
 		t.Fatal(err)
 	}
 	out, err := json.Marshal(map[string]string{
-		"type": "service_account", "project_id": "shop-1", "private_key_id": "abc", "client_email": "quorate@shop-1.iam.gserviceaccount.com", "token_uri": c.URL + "/token",
+		"type": "service_account", "project_id": "shop-1", "private_key_id": "abc",
+		"client_email": "quorate@shop-1.iam.gserviceaccount.com", "token_uri": c.URL + "/token",
 		"private_key": string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})),
 	})
 	if err != nil {
@@ -120,7 +132,8 @@ func (c *cloud) account(t testing.TB, key *rsa.PrivateKey) []byte {
 }
 
 func (c *cloud) options(t testing.TB) secretmanager.Options {
-	return secretmanager.Options{Project: "shop-1", Credentials: c.account(t, c.key), Endpoint: c.URL, Transport: c.Transport()}
+	return secretmanager.Options{Project: "shop-1", Credentials: c.account(t, c.key), Endpoint: c.URL,
+		Transport: c.Transport()}
 }
 
 func open(t testing.TB, o secretmanager.Options) *secretmanager.Store {
@@ -133,7 +146,7 @@ func open(t testing.TB, o secretmanager.Options) *secretmanager.Store {
 	return s
 }
 
-func TestTheStoreKeepsTheContract(t *testing.T) {
+func TestStore_Conformance(t *testing.T) {
 	c := newCloud(t)
 	secretstorestest.Run(t, func(t *testing.T) secretstores.Store {
 		s := open(t, c.options(t))
@@ -147,7 +160,7 @@ func TestTheStoreKeepsTheContract(t *testing.T) {
 	})
 }
 
-func TestRequestsAreThoseOfTheReference(t *testing.T) {
+func TestRequests_MatchReference(t *testing.T) {
 	c := newCloud(t)
 	s := open(t, c.options(t))
 	for version, want := range map[string]string{"2": "older", "prod": "by alias"} {
@@ -161,7 +174,8 @@ func TestRequestsAreThoseOfTheReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	requests := c.Requests()
-	want := []string{"GET /v1/projects/shop-1/secrets?pageSize=250", "GET /v1/projects/shop-1/secrets?pageSize=250&pageToken=a%2Bb"}
+	want := []string{"GET /v1/projects/shop-1/secrets?pageSize=250",
+		"GET /v1/projects/shop-1/secrets?pageSize=250&pageToken=a%2Bb"}
 	if diff := cmp.Diff(want, requests[:2]); diff != "" || len(requests) != 5 || c.issued.Load() != 1 {
 		t.Errorf("%d requests, %d tokens %s", len(requests), c.issued.Load(), diff)
 	}
@@ -175,7 +189,7 @@ func TestRequestsAreThoseOfTheReference(t *testing.T) {
 	}
 }
 
-func TestFailuresOfTheService(t *testing.T) {
+func TestFailures_Service(t *testing.T) {
 	c := newCloud(t)
 	secretstorestest.RunTroubles(t, secretstorestest.Service{
 		Fake: c.Fake, Open: func(t *testing.T) secretstores.Store { return open(t, c.options(t)) }, Name: "db",
@@ -189,7 +203,7 @@ func TestFailuresOfTheService(t *testing.T) {
 	})
 }
 
-func TestFailuresOfTheTokenService(t *testing.T) {
+func TestFailures_TokenService(t *testing.T) {
 	c := newCloud(t)
 	said := func(status int, code string) http.HandlerFunc {
 		return secretstorestest.Answer(status, `{"error":"`+code+`","error_description":"{credentials} assertion"}`)
@@ -197,12 +211,14 @@ func TestFailuresOfTheTokenService(t *testing.T) {
 	secretstorestest.RunTroubles(t, secretstorestest.Service{
 		Fake: c.Fake, Open: func(t *testing.T) secretstores.Store { return open(t, c.options(t)) }, Name: "db",
 		About:     func(r *http.Request) bool { return r.URL.Path == "/token" },
-		Throttled: nil, Denied: said(http.StatusUnauthorized, "invalid_client"), Expired: said(http.StatusBadRequest, "invalid_grant"),
-		Down: said(http.StatusServiceUnavailable, "temporarily_unavailable"), Confidential: []string{token, "hunter2", "PRIVATE KEY"},
+		Throttled: nil, Denied: said(http.StatusUnauthorized, "invalid_client"),
+		Expired:      said(http.StatusBadRequest, "invalid_grant"),
+		Down:         said(http.StatusServiceUnavailable, "temporarily_unavailable"),
+		Confidential: []string{token, "hunter2", "PRIVATE KEY"},
 	})
 }
 
-func TestARefusedAccessTokenIsRenewed(t *testing.T) {
+func TestGet_RenewsRefusedAccessToken(t *testing.T) {
 	c := newCloud(t)
 	s := open(t, c.options(t))
 	if _, err := s.Get(t.Context(), "db", nil); err != nil {
@@ -214,7 +230,7 @@ func TestARefusedAccessTokenIsRenewed(t *testing.T) {
 	}
 }
 
-func TestAForeignKeyIsRefused(t *testing.T) {
+func TestGet_ForeignKeyIsRefused(t *testing.T) {
 	c := newCloud(t)
 	foreign, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -223,12 +239,13 @@ func TestAForeignKeyIsRefused(t *testing.T) {
 	o := c.options(t)
 	o.Credentials = c.account(t, foreign)
 	_, err = open(t, o).Get(t.Context(), "db", nil)
-	if !fault.Is(err, fault.Denied) || !strings.Contains(err.Error(), "invalid_grant") || strings.Contains(err.Error(), "PRIVATE KEY") {
+	if !fault.Is(err, fault.Denied) || !strings.Contains(err.Error(), "invalid_grant") ||
+		strings.Contains(err.Error(), "PRIVATE KEY") {
 		t.Error(err)
 	}
 }
 
-func TestBadOptionsAreRefused(t *testing.T) {
+func TestOpen_RefusesInvalidOptions(t *testing.T) {
 	c := newCloud(t)
 	for name, spoil := range map[string]func(*secretmanager.Options){
 		"no project":  func(o *secretmanager.Options) { o.Project = "" },
@@ -237,13 +254,15 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		"no address":  func(o *secretmanager.Options) { o.Endpoint = "x" },
 		"no JSON":     func(o *secretmanager.Options) { o.Credentials = []byte("PRIVATE KEY") },
 		"no PEM": func(o *secretmanager.Options) {
-			o.Credentials = []byte(`{"type":"service_account","client_email":"a@b","token_uri":"https://x","private_key":"PRIVATE KEY"}`)
+			o.Credentials = []byte(`{"type":"service_account","client_email":"a@b","token_uri":"https://x",` +
+				`"private_key":"PRIVATE KEY"}`)
 		},
 		"a user account": func(o *secretmanager.Options) { o.Credentials = []byte(`{"type":"authorized_user"}`) },
 	} {
 		o := c.options(t)
 		spoil(&o)
-		if _, err := secretmanager.Open(o); !fault.Is(err, fault.Invalid) || strings.Contains(err.Error(), "PRIVATE KEY") {
+		if _, err := secretmanager.Open(o); !fault.Is(err, fault.Invalid) ||
+			strings.Contains(err.Error(), "PRIVATE KEY") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

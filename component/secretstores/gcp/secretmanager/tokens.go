@@ -17,14 +17,14 @@ import (
 	"github.com/quorate/quorate/internal/rest"
 )
 
-// scope is what an access token must allow.
+// scope is the scope of access tokens.
 const scope = "https://www.googleapis.com/auth/cloud-platform"
 
 // tokens keeps the access token of one identity until it expires or is refused.
 type tokens struct {
 	key       []byte // JSON of a service account; nil = the identity of the environment
 	transport http.RoundTripper
-	lock      chan struct{} // holds one element; whoever has it may use token
+	lock      chan struct{} // holds one element; the caller that took it may use token
 	token     *oauth2.Token // guarded by lock
 }
 
@@ -35,13 +35,15 @@ func newTokens(key []byte, transport http.RoundTripper) (*tokens, error) {
 		return t, nil
 	}
 	if _, err := t.source(context.Background()); err != nil || !hasPrivateKey(key) {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "secretmanager.Open", Msg: "the service account's key cannot be read",
+		return nil, &fault.Error{Code: fault.Invalid, Op: "secretmanager.Open",
+			Msg:  "the service account's key cannot be read",
 			Hint: "give type, project_id, client_email and private_key as its key file has them"}
 	}
 	return t, nil
 }
 
-// hasPrivateKey reports whether the private key can be used; the library finds out late.
+// hasPrivateKey reports whether key contains a private key that can be used. The client library would find a bad key
+// only at the first request.
 func hasPrivateKey(key []byte) bool {
 	var said struct {
 		PrivateKey string `json:"private_key"`
@@ -75,7 +77,8 @@ func (t *tokens) authorize(ctx context.Context, h http.Header, again bool) (bool
 	if !t.token.Valid() {
 		source, err := t.source(ctx)
 		if err != nil {
-			return false, &fault.Error{Code: fault.Denied, Op: "secretmanager.Token", Msg: "this machine has no Google Cloud credentials",
+			return false, &fault.Error{Code: fault.Denied, Op: "secretmanager.Token",
+				Msg:  "this machine has no Google Cloud credentials",
 				Hint: "give the key of a service account, or set GOOGLE_APPLICATION_CREDENTIALS"}
 		}
 		if t.token, err = source.Token(); err != nil {
@@ -87,9 +90,10 @@ func (t *tokens) authorize(ctx context.Context, h http.Header, again bool) (bool
 	return true, nil
 }
 
-// source makes a source for one token; ctx bounds its requests.
+// source returns a source for one token. ctx bounds its requests.
 func (t *tokens) source(ctx context.Context) (oauth2.TokenSource, error) {
-	ctx = context.WithValue(ctx, oauth2.HTTPClient, &http.Client{Transport: bounded{ctx, rest.Limit(t.transport)}, CheckRedirect: stay})
+	ctx = context.WithValue(ctx, oauth2.HTTPClient,
+		&http.Client{Transport: bounded{ctx, rest.Limit(t.transport)}, CheckRedirect: stay})
 	if t.key == nil {
 		found, err := google.FindDefaultCredentials(ctx, scope)
 		if err != nil {
@@ -104,7 +108,7 @@ func (t *tokens) source(ctx context.Context) (oauth2.TokenSource, error) {
 	return found.TokenSource, nil
 }
 
-// bounded ends requests with a context, which the library does not.
+// bounded bounds requests by a context, which the library does not do.
 type bounded struct {
 	ctx       context.Context
 	transport http.RoundTripper
@@ -115,21 +119,24 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.transport.RoundTrip(r.WithContext(b.ctx))
 }
 
-// stay keeps signed requests where they were sent.
+// stay refuses redirects of signed requests.
 func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
-// failure words what the token service said. Only its code is shown: a description can
+// failure converts an error of the token service. The result contains only the error code, because a description can
 // quote the request.
 func failure(ctx context.Context, err error) error {
 	const op = "secretmanager.Token"
 	var refused *oauth2.RetrieveError
 	switch {
 	case ctx.Err() != nil:
-		return &fault.Error{Code: fault.Timeout, Op: op, Msg: "the Google Cloud token service did not answer in time", Err: ctx.Err()}
+		return &fault.Error{Code: fault.Timeout, Op: op, Msg: "the Google Cloud token service did not answer in time",
+			Err: ctx.Err()}
 	case !errors.As(err, &refused):
-		return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the Google Cloud token service gave no access token", Hint: "check that it can be reached and that the key is whole"}
+		return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the Google Cloud token service gave no access token",
+			Hint: "check that it can be reached and that the key is whole"}
 	}
-	e := &fault.Error{Code: fault.Denied, Op: op, Msg: "Google Cloud refused the credentials", Hint: "check that the key has not been revoked and that this machine's clock is right"}
+	e := &fault.Error{Code: fault.Denied, Op: op, Msg: "Google Cloud refused the credentials",
+		Hint: "check that the key has not been revoked and that this machine's clock is right"}
 	if code := errorCode(refused); code != "" {
 		e.Msg += ": " + code
 	}
@@ -144,7 +151,7 @@ func failure(ctx context.Context, err error) error {
 	return e
 }
 
-// errorCode is the code of a refusal, such as invalid_grant.
+// errorCode returns the code of a refusal, such as invalid_grant.
 func errorCode(refused *oauth2.RetrieveError) string {
 	said := struct {
 		Error string `json:"error"`

@@ -1,9 +1,8 @@
-// Package vault is the secret store secretstores.hashicorp.vault: the KV engine, version
-// 2, of a Vault server, over its HTTP API.
+// Package vault is the secret store secretstores.hashicorp.vault. It reads secrets from the KV engine, version 2, of
+// a Vault server over its HTTP API.
 //
-// It owns the paths and answers of that engine. A token file is read again for every
-// request, because agents renew it. It must never know component files. Its only
-// goroutines are those of a bulk read; they end before it returns.
+// It owns the paths and answers of that engine. A token file is read again for every request, because agents renew
+// the token. Its only goroutines are those of a bulk read; they end before the bulk read returns.
 package vault
 
 import (
@@ -24,19 +23,19 @@ import (
 // Type is the component type.
 const Type = "secretstores.hashicorp.vault"
 
-// Options say which server to ask and how.
+// Options configure a store: server and credentials.
 type Options struct {
 	Address   string // https://host:port
 	Token     string // exactly one of Token and TokenFile
 	TokenFile string
 	Namespace string // of the server; empty = none
-	Engine    string // path where the engine is mounted
-	Prefix    string // below which all secrets lie; empty = none
-	Text      bool   // a secret is one text: the JSON of all its fields
+	Engine    string // path at which the engine is mounted
+	Prefix    string // path of all secrets; empty = none
+	Text      bool   // a secret is one value: the JSON of all its fields
 	Transport http.RoundTripper
 }
 
-// Store asks one engine. It is safe for concurrent use.
+// Store reads the secrets of one engine. It is safe for concurrent use.
 type Store struct {
 	options Options
 	base    string
@@ -44,18 +43,20 @@ type Store struct {
 	gate    secretstores.Gate
 }
 
-// Open checks the options. It does not call the server, which may come up later.
+// Open checks the options. It does not call the server, which may start later.
 func Open(o Options) (*Store, error) {
 	base, err := rest.Base("vaultAddr", o.Address)
 	if err != nil {
 		return nil, err
 	}
 	if (o.Token == "") == (o.TokenFile == "") {
-		return nil, &fault.Error{Code: fault.Invalid, Op: "vault.Open", Msg: "exactly one of vaultToken and vaultTokenMountPath is needed"}
+		return nil, &fault.Error{Code: fault.Invalid, Op: "vault.Open",
+			Msg: "exactly one of vaultToken and vaultTokenMountPath is needed"}
 	}
 	for name, path := range map[string]string{"enginePath": o.Engine, "vaultKVPrefix": o.Prefix} {
 		if path != "" && !isPath(path) || path == "" && name == "enginePath" {
-			return nil, &fault.Error{Code: fault.Invalid, Op: "vault.Open", Msg: name + " is not a path such as team/secrets"}
+			return nil, &fault.Error{Code: fault.Invalid, Op: "vault.Open", Msg: name +
+				" is not a path such as team/secrets"}
 		}
 	}
 	s := &Store{options: o, base: base}
@@ -102,11 +103,12 @@ func (s *Store) get(ctx context.Context, name, version string) (map[string]strin
 	return fieldsOf(name, answer.Data.Data)
 }
 
-// fieldsOf splits a secret into its fields; what is not text keeps its JSON.
+// fieldsOf splits a secret into its fields. Values that are not text stay JSON.
 func fieldsOf(name string, data json.RawMessage) (map[string]string, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(data, &fields); err != nil || fields == nil {
-		return nil, &fault.Error{Code: fault.Corrupt, Op: "vault.Get", Key: name, Msg: "the answer of the server has no secret in it",
+		return nil, &fault.Error{Code: fault.Corrupt, Op: "vault.Get", Key: name,
+			Msg:  "the answer of the server has no secret in it",
 			Hint: "check that enginePath is an engine of type kv, version 2"}
 	}
 	out := make(map[string]string, len(fields))
@@ -120,7 +122,7 @@ func fieldsOf(name string, data json.RawMessage) (map[string]string, error) {
 	return out, nil
 }
 
-// Bulk implements secretstores.Store: all secrets below the prefix, in folders too.
+// Bulk implements secretstores.Store: all secrets below the prefix, including subfolders.
 func (s *Store) Bulk(ctx context.Context, _ map[string]string) (map[string]map[string]string, error) {
 	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err
@@ -134,15 +136,17 @@ func (s *Store) Bulk(ctx context.Context, _ map[string]string) (map[string]map[s
 	})
 }
 
-// maxFolders bounds how deep folders may lie in each other.
+// maxFolders bounds the depth of folders.
 const maxFolders = 32
 
 // list adds the names in a folder and in those below it.
 func (s *Store) list(ctx context.Context, folder string, names []string, depth int) ([]string, error) {
 	if depth > maxFolders {
-		return nil, &fault.Error{Code: fault.TooLarge, Op: "vault.Bulk", Msg: "the folders of secrets lie deeper in each other than " + strconv.Itoa(maxFolders) + " levels"}
+		return nil, &fault.Error{Code: fault.TooLarge, Op: "vault.Bulk",
+			Msg: "the folders of secrets lie deeper in each other than " + strconv.Itoa(maxFolders) + " levels"}
 	}
-	address := s.base + "/v1/" + escape(s.options.Engine, "metadata", s.options.Prefix, strings.TrimSuffix(folder, "/")) + "?list=true"
+	address := s.base + "/v1/" + escape(s.options.Engine, "metadata", s.options.Prefix,
+		strings.TrimSuffix(folder, "/")) + "?list=true"
 	var answer struct {
 		Data struct {
 			Keys []string `json:"keys"`
@@ -207,11 +211,13 @@ func (s *Store) token() (string, error) {
 	}
 	data, err := os.ReadFile(s.options.TokenFile)
 	if err != nil {
-		return "", &fault.Error{Code: fault.Denied, Op: "vault.Token", Msg: "reading the token of vaultTokenMountPath", Err: err}
+		return "", &fault.Error{Code: fault.Denied, Op: "vault.Token", Msg: "reading the token of vaultTokenMountPath",
+			Err: err}
 	}
 	token := strings.TrimSpace(string(data))
 	if token == "" || strings.ContainsAny(token, "\r\n\x00") {
-		return "", &fault.Error{Code: fault.Denied, Op: "vault.Token", Msg: s.options.TokenFile + " does not hold one token"}
+		return "", &fault.Error{Code: fault.Denied, Op: "vault.Token", Msg: s.options.TokenFile +
+			" does not hold one token"}
 	}
 	return token, nil
 }
@@ -235,8 +241,8 @@ func about(name string, err error) error {
 	return err
 }
 
-// isPath reports whether a path has one spelling only: a server that cleans paths must
-// not find anything else under it.
+// isPath reports whether a path can be used in a request unchanged. It must not contain empty parts, dot segments or
+// special characters: a server may change such a path, and would then return a secret with another path.
 func isPath(path string) bool {
 	if len(path) > 512 || strings.ContainsFunc(path, func(r rune) bool {
 		return r < ' ' || r == 0x7f || r == '?' || r == '#' || r == '%' || r == '*' || r == '\\' || r == '\uFFFD'
@@ -251,7 +257,7 @@ func isPath(path string) bool {
 	return true
 }
 
-// escape joins paths, leaving out empty ones, and escapes each of their parts.
+// escape joins paths without empty ones, and escapes each part.
 func escape(paths ...string) string {
 	var out []string
 	for _, path := range paths {

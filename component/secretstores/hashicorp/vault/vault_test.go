@@ -24,19 +24,27 @@ const token = "hvs.CAESIJtheToken"
 // server speaks the KV secrets engine, version 2, as its API documentation has it.
 func server(t *testing.T) *secretstorestest.Fake {
 	found := func(data, version string) http.HandlerFunc {
-		return secretstorestest.Answer(http.StatusOK, `{"request_id":"e5d3","lease_id":"","renewable":false,"lease_duration":0,"data":{"data":`+data+
-			`,"metadata":{"created_time":"2018-03-22T02:24:06.945319214Z","custom_metadata":null,"deletion_time":"","destroyed":false,"version":`+version+`}},"wrap_info":null,"warnings":null,"auth":null}`)
+		return secretstorestest.Answer(http.StatusOK,
+			`{"request_id":"e5d3","lease_id":"","renewable":false,"lease_duration":0,"data":{"data":`+data+
+				`,"metadata":{"created_time":"2018-03-22T02:24:06.945319214Z","custom_metadata":null,`+
+				`"deletion_time":"","destroyed":false,"version":`+version+`}},"wrap_info":null,`+
+				`"warnings":null,"auth":null}`)
 	}
 	none := secretstorestest.Answer(http.StatusNotFound, `{"errors":[]}`)
 	paths := map[string]http.HandlerFunc{
-		"/v1/kv/team/data/quorate/db":                     found(`{"user":"root","password":"hunter2","port":5432,"tls":true,"hosts":["a","b"],"none":null}`, "3"),
-		"/v1/kv/team/data/quorate/db?version=1":           found(`{"password":"older"}`, "1"),
-		"/v1/kv/team/data/quorate/web/a%20b":              found(`{"key":"v"}`, "1"),
-		"/v1/kv/team/data/quorate/web/deep/er":            found(`{}`, "1"),
-		"/v1/kv/team/data/quorate/gone":                   secretstorestest.Answer(http.StatusNotFound, `{"data":{"data":null,"metadata":{"deletion_time":"2024-01-01T00:00:00Z","destroyed":false,"version":2}}}`),
-		"/v1/kv/team/metadata/quorate?list=true":          secretstorestest.Answer(http.StatusOK, `{"data":{"keys":["db","gone","web/"]}}`),
-		"/v1/kv/team/metadata/quorate/web?list=true":      secretstorestest.Answer(http.StatusOK, `{"data":{"keys":["a b","deep/"]}}`),
-		"/v1/kv/team/metadata/quorate/web/deep?list=true": secretstorestest.Answer(http.StatusOK, `{"data":{"keys":["er"]}}`),
+		"/v1/kv/team/data/quorate/db": found(`{"user":"root","password":"hunter2","port":5432,`+
+			`"tls":true,"hosts":["a","b"],"none":null}`, "3"),
+		"/v1/kv/team/data/quorate/db?version=1": found(`{"password":"older"}`, "1"),
+		"/v1/kv/team/data/quorate/web/a%20b":    found(`{"key":"v"}`, "1"),
+		"/v1/kv/team/data/quorate/web/deep/er":  found(`{}`, "1"),
+		"/v1/kv/team/data/quorate/gone": secretstorestest.Answer(http.StatusNotFound,
+			`{"data":{"data":null,"metadata":{"deletion_time":"2024-01-01T00:00:00Z","destroyed":false,"version":2}}}`),
+		"/v1/kv/team/metadata/quorate?list=true": secretstorestest.Answer(http.StatusOK,
+			`{"data":{"keys":["db","gone","web/"]}}`),
+		"/v1/kv/team/metadata/quorate/web?list=true": secretstorestest.Answer(http.StatusOK,
+			`{"data":{"keys":["a b","deep/"]}}`),
+		"/v1/kv/team/metadata/quorate/web/deep?list=true": secretstorestest.Answer(http.StatusOK,
+			`{"data":{"keys":["er"]}}`),
 	}
 	return secretstorestest.NewFake(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch h, ok := paths[r.RequestURI]; {
@@ -53,7 +61,8 @@ func server(t *testing.T) *secretstorestest.Fake {
 }
 
 func options(f *secretstorestest.Fake) vault.Options {
-	return vault.Options{Address: f.URL + "/", Token: token, Namespace: "ns1", Engine: "kv/team", Prefix: "quorate", Transport: f.Transport()}
+	return vault.Options{Address: f.URL + "/", Token: token, Namespace: "ns1", Engine: "kv/team", Prefix: "quorate",
+		Transport: f.Transport()}
 }
 
 func open(t *testing.T, o vault.Options) *vault.Store {
@@ -68,20 +77,23 @@ func open(t *testing.T, o vault.Options) *vault.Store {
 
 func secrets() map[string]map[string]string {
 	return map[string]map[string]string{
-		"db":          {"user": "root", "password": "hunter2", "port": "5432", "tls": "true", "hosts": `["a","b"]`, "none": "null"},
+		"db": {"user": "root", "password": "hunter2", "port": "5432", "tls": "true", "hosts": `["a","b"]`,
+			"none": "null"},
 		"web/a b":     {"key": "v"},
 		"web/deep/er": {},
 	}
 }
 
-func TestTheStoreKeepsTheContract(t *testing.T) {
+func TestStore_Conformance(t *testing.T) {
 	f := server(t)
-	secretstorestest.Run(t, func(t *testing.T) secretstores.Store { return open(t, options(f)) }, secretstorestest.Options{
-		Secrets: secrets(), Absent: "none", Twins: []string{"DB", "web//a b", "web/./a b", "web/../db", "/db", "db/", "web/a%20b"},
-	})
+	secretstorestest.Run(t, func(t *testing.T) secretstores.Store { return open(t, options(f)) },
+		secretstorestest.Options{
+			Secrets: secrets(), Absent: "none",
+			Twins: []string{"DB", "web//a b", "web/./a b", "web/../db", "/db", "db/", "web/a%20b"},
+		})
 }
 
-func TestRequestsAreThoseOfTheDocumentation(t *testing.T) {
+func TestRequests_MatchDocumentation(t *testing.T) {
 	f := server(t)
 	s := open(t, options(f))
 	if _, err := s.Get(t.Context(), "web/a b", nil); err != nil {
@@ -99,8 +111,10 @@ func TestRequestsAreThoseOfTheDocumentation(t *testing.T) {
 	}
 	requests := f.Requests()
 	want := []string{
-		"GET /v1/kv/team/data/quorate/web/a%20b", "GET /v1/kv/team/data/quorate/db?version=1", "GET /v1/kv/team/data/quorate/gone",
-		"GET /v1/kv/team/metadata/quorate?list=true", "GET /v1/kv/team/metadata/quorate/web?list=true", "GET /v1/kv/team/metadata/quorate/web/deep?list=true",
+		"GET /v1/kv/team/data/quorate/web/a%20b", "GET /v1/kv/team/data/quorate/db?version=1",
+		"GET /v1/kv/team/data/quorate/gone",
+		"GET /v1/kv/team/metadata/quorate?list=true", "GET /v1/kv/team/metadata/quorate/web?list=true",
+		"GET /v1/kv/team/metadata/quorate/web/deep?list=true",
 	}
 	if diff := cmp.Diff(want, requests[:len(want)]); diff != "" || len(requests) != len(want)+4 {
 		t.Errorf("%d requests (-want +got)\n%s", len(requests), diff)
@@ -112,7 +126,7 @@ func TestRequestsAreThoseOfTheDocumentation(t *testing.T) {
 	}
 }
 
-func TestFailuresOfTheServer(t *testing.T) {
+func TestFailures_Server(t *testing.T) {
 	f := server(t)
 	said := func(status int, words string) http.HandlerFunc {
 		return secretstorestest.Answer(status, `{"errors":["`+words+` {credentials}"]}`)
@@ -128,7 +142,7 @@ func TestFailuresOfTheServer(t *testing.T) {
 	})
 }
 
-func TestTheServersOwnWordsAreShown(t *testing.T) {
+func TestFailures_ShowServerMessage(t *testing.T) {
 	f := server(t)
 	f.Trouble(func(w http.ResponseWriter, r *http.Request) bool {
 		secretstorestest.Answer(http.StatusServiceUnavailable, `{"errors":["Vault is sealed"]}`)(w, r)
@@ -140,7 +154,7 @@ func TestTheServersOwnWordsAreShown(t *testing.T) {
 	}
 }
 
-func TestATokenFileIsReadForEveryRequest(t *testing.T) {
+func TestGet_ReadsTokenFileEachTime(t *testing.T) {
 	f := server(t)
 	o := options(f)
 	o.Token, o.TokenFile = "", filepath.Join(t.TempDir(), "token")
@@ -168,18 +182,19 @@ func TestATokenFileIsReadForEveryRequest(t *testing.T) {
 	}
 }
 
-func TestASecretCanBeOneText(t *testing.T) {
+func TestGet_SecretAsOneText(t *testing.T) {
 	f := server(t)
 	o := options(f)
 	o.Text = true
 	s := open(t, o)
 	got, err := s.Get(t.Context(), "web/a b", nil)
-	if diff := cmp.Diff(map[string]string{"web/a b": `{"key":"v"}`}, got); err != nil || diff != "" || s.Features() != nil {
+	if diff := cmp.Diff(map[string]string{"web/a b": `{"key":"v"}`}, got); err != nil || diff != "" ||
+		s.Features() != nil {
 		t.Errorf("%v %v %s", err, s.Features(), diff)
 	}
 }
 
-func TestWithoutAPrefixNamesBeginAtTheEngine(t *testing.T) {
+func TestGet_WithoutPrefix(t *testing.T) {
 	f := server(t)
 	o := options(f)
 	o.Prefix = ""
@@ -188,7 +203,7 @@ func TestWithoutAPrefixNamesBeginAtTheEngine(t *testing.T) {
 	}
 }
 
-func TestAServerWithAForeignCertificateIsNotAsked(t *testing.T) {
+func TestGet_RefusesForeignCertificate(t *testing.T) {
 	f := server(t)
 	o := options(f)
 	o.Transport = secretstorestest.NewFake(t, nil).Transport()
@@ -199,7 +214,7 @@ func TestAServerWithAForeignCertificateIsNotAsked(t *testing.T) {
 	}
 }
 
-func TestBadOptionsAreRefused(t *testing.T) {
+func TestOpen_RefusesInvalidOptions(t *testing.T) {
 	f := server(t)
 	for name, spoil := range map[string]func(*vault.Options){
 		"no token":          func(o *vault.Options) { o.Token = "" },
@@ -219,7 +234,7 @@ func TestBadOptionsAreRefused(t *testing.T) {
 	}
 }
 
-func TestABulkReadNamesTheSecretThatItMayNotRead(t *testing.T) {
+func TestBulk_NamesDeniedSecret(t *testing.T) {
 	f := server(t)
 	f.Trouble(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path != "/v1/kv/team/data/quorate/web/a b" {

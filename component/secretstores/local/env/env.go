@@ -1,9 +1,9 @@
-// Package env is the secret store secretstores.local.env: the environment variables of
-// the node's process, for development.
+// Package env is the secret store secretstores.local.env: the environment variables of the node's process, for
+// development.
 //
-// It owns the rule which variables are shown: those with the prefix of the component, and
-// never the ones that carry the runtime's own tokens and settings. It reads the
-// environment through the functions it is handed. It starts no goroutines.
+// It owns the rule which variables are visible: those with the prefix of the component, except the variables that
+// contain tokens and settings of the runtime. It reads the environment only through functions in its options. It
+// starts no goroutines.
 package env
 
 import (
@@ -16,7 +16,7 @@ import (
 // Type is the component type.
 const Type = "secretstores.local.env"
 
-// Options say where variables come from.
+// Options are the settings of a store.
 type Options struct {
 	Prefix   string                           // of the variables that are secrets; it is no part of their names here
 	Lookup   func(name string) (string, bool) // finds a variable. Required
@@ -33,8 +33,8 @@ type Store struct {
 // New returns a store.
 func New(o Options) *Store { return &Store{options: o} }
 
-// Get implements secretstores.Store. A variable that is set but empty is a secret that is
-// empty; one that is reserved does not exist.
+// Get implements secretstores.Store. A variable that is set but empty is an empty secret. For a reserved variable,
+// Get returns the same error as for one that does not exist.
 func (s *Store) Get(ctx context.Context, name string, _ map[string]string) (map[string]string, error) {
 	if err := s.gate.Enter(ctx); err != nil {
 		return nil, err

@@ -37,18 +37,20 @@ func (e environment) options(prefix string) env.Options {
 func sample() environment {
 	return environment{
 		"APP_DB": "hunter2=", "APP_EMPTY": "", "APP_": "no name is left", "OTHER": "x",
-		"APP_API_TOKEN": "t0", "DAPR_API_TOKEN": "t1", "dapr_secret": "t2", "QUORATE_API_TOKEN": "t3", "Quorate_Cluster_Token": "t4",
+		"APP_API_TOKEN": "t0", "DAPR_API_TOKEN": "t1", "dapr_secret": "t2", "QUORATE_API_TOKEN": "t3",
+		"Quorate_Cluster_Token": "t4",
 	}
 }
 
-func TestTheStoreKeepsTheContract(t *testing.T) {
-	secretstorestest.Run(t, func(*testing.T) secretstores.Store { return env.New(sample().options("APP_")) }, secretstorestest.Options{
-		Secrets: map[string]map[string]string{"DB": {"DB": "hunter2="}, "EMPTY": {"EMPTY": ""}},
-		Absent:  "NONE", Twins: []string{"APP_DB", "db", "DB="},
-	})
+func TestStore_Conformance(t *testing.T) {
+	secretstorestest.Run(t, func(*testing.T) secretstores.Store { return env.New(sample().options("APP_")) },
+		secretstorestest.Options{
+			Secrets: map[string]map[string]string{"DB": {"DB": "hunter2="}, "EMPTY": {"EMPTY": ""}},
+			Absent:  "NONE", Twins: []string{"APP_DB", "db", "DB="},
+		})
 }
 
-func TestTheRuntimesOwnVariablesDoNotExist(t *testing.T) {
+func TestGet_ReservedVariablesAreHidden(t *testing.T) {
 	for _, prefix := range []string{"", "APP_", "DAPR_", "dapr", "QUORATE_", "QUORATE_API_"} {
 		s := env.New(sample().options(prefix))
 		for full := range sample() {
@@ -72,12 +74,13 @@ func TestTheRuntimesOwnVariablesDoNotExist(t *testing.T) {
 	}
 }
 
-func TestWithoutAPrefixAllOtherVariablesAreSecrets(t *testing.T) {
+func TestGet_WithoutPrefix(t *testing.T) {
 	got, err := env.New(sample().options("")).Bulk(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]map[string]string{"APP_DB": {"APP_DB": "hunter2="}, "APP_EMPTY": {"APP_EMPTY": ""}, "APP_": {"APP_": "no name is left"}, "OTHER": {"OTHER": "x"}}
+	want := map[string]map[string]string{"APP_DB": {"APP_DB": "hunter2="}, "APP_EMPTY": {"APP_EMPTY": ""},
+		"APP_": {"APP_": "no name is left"}, "OTHER": {"OTHER": "x"}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}

@@ -1,8 +1,8 @@
-// Package file is the secret store secretstores.local.file: secrets in a JSON file on
-// this machine, for development and for files that an orchestrator mounts.
+// Package file is the secret store secretstores.local.file: secrets in a JSON file on this machine, for development
+// and for files that an orchestrator mounts.
 //
-// It owns the form of the file. Names are looked up in what the file says; they are never
-// paths. A file that has changed is read again with the next call. It starts no goroutines.
+// It owns the form of the file. Names are looked up in the content of the file and are never used as paths. A changed
+// file is read again at the next call. It starts no goroutines.
 package file
 
 import (
@@ -23,13 +23,13 @@ import (
 // Type is the component type.
 const Type = "secretstores.local.file"
 
-// DefaultSeparator stands between the parts of a flattened name.
+// DefaultSeparator is the separator between the parts of a flattened name.
 const DefaultSeparator = ":"
 
 // MaxFileSize is the largest file that is read, in bytes.
 const MaxFileSize = 4 << 20
 
-// Options say which file to read and how.
+// Options are the file to read and its format.
 type Options struct {
 	Path        string // relative to the working directory of the process
 	Separator   string // between the parts of a flattened name; empty = DefaultSeparator
@@ -47,8 +47,8 @@ type Store struct {
 	secrets map[string]map[string]string
 }
 
-// Open reads the file. The error is fault.Corrupt with file and line if it is not as it
-// must be, fault.Unavailable or fault.Denied if it cannot be read.
+// Open reads the file. It returns fault.Corrupt, with file and line, if the content is malformed. It returns
+// fault.Unavailable or fault.Denied if the file cannot be read.
 func Open(o Options) (*Store, error) {
 	if o.Separator == "" {
 		o.Separator = DefaultSeparator
@@ -59,7 +59,8 @@ func Open(o Options) (*Store, error) {
 		return nil, err
 	}
 	if s.info.Mode().Perm()&0o004 != 0 {
-		o.Logger.Warn("the file with secrets can be read by every user of this machine", "file", o.Path, "mend", "chmod o-r")
+		o.Logger.Warn("the file with secrets can be read by every user of this machine", "file", o.Path, "hint",
+			"chmod o-r")
 	}
 	return s, nil
 }
@@ -110,8 +111,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// current returns what the file says now. What it returns is never changed again. A file
-// that has become unreadable is an error: what it said before may be revoked.
+// current returns the secrets that the file contains now. The returned map is never changed. If the file can no
+// longer be read, current returns an error; the previous secrets are not used, because they may have been revoked.
 func (s *Store) current() (map[string]map[string]string, error) {
 	info, err := os.Stat(s.options.Path)
 	if err != nil {
@@ -120,7 +121,8 @@ func (s *Store) current() (map[string]map[string]string, error) {
 	s.mu.Lock()
 	known, secrets := s.info, s.secrets
 	s.mu.Unlock()
-	if known != nil && os.SameFile(known, info) && known.ModTime().Equal(info.ModTime()) && known.Size() == info.Size() {
+	if known != nil && os.SameFile(known, info) && known.ModTime().Equal(info.ModTime()) &&
+		known.Size() == info.Size() {
 		return secrets, nil
 	}
 	info, secrets, err = s.read()
@@ -152,7 +154,8 @@ func (s *Store) read() (fs.FileInfo, map[string]map[string]string, error) {
 }
 
 func (s *Store) problem(err error) error {
-	e := &fault.Error{Code: fault.Unavailable, Op: "file.Read", Msg: "reading the secrets of " + s.options.Path, Err: err}
+	e := &fault.Error{Code: fault.Unavailable, Op: "file.Read", Msg: "reading the secrets of " + s.options.Path,
+		Err: err}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		e.Hint = "create the file, or correct secretsFile; a relative path begins where the node was started"

@@ -27,13 +27,15 @@ const sample = `{
   "../etc/passwd": "only a name"
 }`
 
-// flat is what sample holds; multi is the same with several keys.
+// flat returns the secrets of sample; multi returns them with several keys.
 func flat() map[string]map[string]string {
 	out := map[string]map[string]string{}
 	for name, value := range map[string]string{
-		"redisPassword": "hunter2", "port": "1e3", "precise": "0.10000000000000000001", "on": "true", "off": "false", "empty": "",
-		"connectionStrings:sql": "s", "connectionStrings:more:mysql": "m", "connectionStrings:more:list:0": "x", "connectionStrings:more:list:1:y": "7",
-		"../etc/passwd": "only a name",
+		"redisPassword": "hunter2", "port": "1e3", "precise": "0.10000000000000000001", "on": "true", "off": "false",
+		"empty":                 "",
+		"connectionStrings:sql": "s", "connectionStrings:more:mysql": "m", "connectionStrings:more:list:0": "x",
+		"connectionStrings:more:list:1:y": "7",
+		"../etc/passwd":                   "only a name",
 	} {
 		out[name] = map[string]string{name: value}
 	}
@@ -47,7 +49,8 @@ func multi() map[string]map[string]string {
 			delete(out, name)
 		}
 	}
-	out["connectionStrings"] = map[string]string{"sql": "s", "more.mysql": "m", "more.list.0": "x", "more.list.1.y": "7"}
+	out["connectionStrings"] = map[string]string{"sql": "s", "more.mysql": "m", "more.list.0": "x",
+		"more.list.1.y": "7"}
 	return out
 }
 
@@ -60,20 +63,22 @@ func write(t testing.TB, path, text string) string {
 }
 
 func options(t testing.TB, text string) file.Options {
-	return file.Options{Path: write(t, filepath.Join(t.TempDir(), "secrets.json"), text), Logger: slog.New(slog.DiscardHandler)}
+	return file.Options{Path: write(t, filepath.Join(t.TempDir(), "secrets.json"), text),
+		Logger: slog.New(slog.DiscardHandler)}
 }
 
-func TestTheStoreKeepsTheContract(t *testing.T) {
+func TestStore_Conformance(t *testing.T) {
 	secretstorestest.Run(t, func(t *testing.T) secretstores.Store {
 		s, err := file.Open(options(t, sample))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return s
-	}, secretstorestest.Options{Secrets: flat(), Absent: "none", Twins: []string{"connectionStrings", "REDISPASSWORD", "connectionStrings.sql"}})
+	}, secretstorestest.Options{Secrets: flat(), Absent: "none", Twins: []string{"connectionStrings", "REDISPASSWORD",
+		"connectionStrings.sql"}})
 }
 
-func TestTheStoreKeepsTheContractWithSeveralKeys(t *testing.T) {
+func TestStore_ConformanceWithSeveralKeys(t *testing.T) {
 	secretstorestest.Run(t, func(t *testing.T) secretstores.Store {
 		o := options(t, sample)
 		o.MultiValued, o.Separator = true, "."
@@ -85,44 +90,53 @@ func TestTheStoreKeepsTheContractWithSeveralKeys(t *testing.T) {
 	}, secretstorestest.Options{Secrets: multi(), Absent: "connectionStrings.sql"})
 }
 
-func TestAFileThatIsNotAsItMustBeIsRefusedWithItsLineAndWithoutItsValues(t *testing.T) {
+func TestOpen_InvalidFileErrorHasLineAndNoValues(t *testing.T) {
 	for name, c := range map[string]struct {
 		text  string
 		multi bool
 		want  string
 	}{
-		"not JSON":                   {"{\n \"a\": hunter2}", false, ":2: this is not JSON"},
-		"cut short":                  {"{\n\n\"a\": \"hunter2\"", false, ":3: this is not JSON: the file ends too early"},
-		"empty":                      {"", false, ":1: this is not JSON: the file ends too early"},
-		"a list":                     {`["hunter2"]`, false, ":1: the file must hold a JSON object"},
-		"something behind":           {"{}\n{\"a\":\"hunter2\"}", false, ":2: something follows the JSON object"},
-		"a name twice":               {"{\"a\": \"hunter2\",\n\"a\": \"hunter2\"}", false, `:2: the secret "a" is given twice`},
-		"a flattened name twice":     {"{\"a\": {\"b\": \"hunter2\"},\n\"a:b\": 2}", false, `:2: the secret "a:b" is given twice`},
-		"a key twice":                {"{\"a\": {\"b\": \"hunter2\",\n\"b\": 2}}", true, `:2: the secret "a", key "b", is given twice`},
-		"a secret and a key with it": {"{\"a\": {\"a\": \"hunter2\"},\n\"a\": 2}", true, `:2: the secret "a" is given twice`},
-		"too deep":                   {strings.Repeat(`{"a":`, 80) + "1" + strings.Repeat("}", 80), false, ":1: the file is nested deeper than 64 levels"},
-		"too large":                  {`{"a": "` + strings.Repeat("x", file.MaxFileSize) + `"}`, false, ":1: the file has more than"},
+		"not JSON": {"{\n \"a\": hunter2}", false, ":2: this is not JSON"},
+		"cut short": {"{\n\n\"a\": \"hunter2\"", false,
+			":3: this is not JSON: the file ends too early"},
+		"empty":            {"", false, ":1: this is not JSON: the file ends too early"},
+		"a list":           {`["hunter2"]`, false, ":1: the file must hold a JSON object"},
+		"something behind": {"{}\n{\"a\":\"hunter2\"}", false, ":2: something follows the JSON object"},
+		"a name twice": {"{\"a\": \"hunter2\",\n\"a\": \"hunter2\"}", false,
+			`:2: the secret "a" is given twice`},
+		"a flattened name twice": {"{\"a\": {\"b\": \"hunter2\"},\n\"a:b\": 2}", false,
+			`:2: the secret "a:b" is given twice`},
+		"a key twice": {"{\"a\": {\"b\": \"hunter2\",\n\"b\": 2}}", true,
+			`:2: the secret "a", key "b", is given twice`},
+		"a secret and a key with it": {"{\"a\": {\"a\": \"hunter2\"},\n\"a\": 2}", true,
+			`:2: the secret "a" is given twice`},
+		"too deep": {strings.Repeat(`{"a":`, 80) + "1" + strings.Repeat("}", 80), false,
+			":1: the file is nested deeper than 64 levels"},
+		"too large": {`{"a": "` + strings.Repeat("x", file.MaxFileSize) + `"}`, false,
+			":1: the file has more than"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := options(t, c.text)
 			o.MultiValued = c.multi
 			_, err := file.Open(o)
-			if !fault.Is(err, fault.Corrupt) || !strings.Contains(fault.Text(err), o.Path+c.want) || strings.Contains(err.Error(), "hunter2") {
+			if !fault.Is(err, fault.Corrupt) || !strings.Contains(fault.Text(err), o.Path+c.want) ||
+				strings.Contains(err.Error(), "hunter2") {
 				t.Errorf("Open: %v; want %q", err, c.want)
 			}
 		})
 	}
 }
 
-func TestAFileThatCannotBeReadIsRefused(t *testing.T) {
+func TestOpen_UnreadableFile(t *testing.T) {
 	o := options(t, "{}")
 	o.Path += ".none"
-	if _, err := file.Open(o); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), o.Path) || fault.HintOf(err) == "" {
+	if _, err := file.Open(o); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), o.Path) ||
+		fault.HintOf(err) == "" {
 		t.Errorf("Open: %v", err)
 	}
 }
 
-func TestAChangedFileIsReadAgainAndABrokenOneIsNotServed(t *testing.T) {
+func TestGet_ReadsChangedFileAndRefusesBrokenOne(t *testing.T) {
 	o := options(t, `{"a": "1"}`)
 	s, err := file.Open(o)
 	if err != nil {
@@ -161,7 +175,7 @@ func TestAChangedFileIsReadAgainAndABrokenOneIsNotServed(t *testing.T) {
 	want("4", "")
 }
 
-func TestAFileThatEverybodyCanReadIsWorthAWarning(t *testing.T) {
+func TestOpen_WarnsAboutWorldReadableFile(t *testing.T) {
 	for mode, warns := range map[os.FileMode]bool{0o600: false, 0o640: false, 0o644: true} {
 		var log bytes.Buffer
 		o := options(t, sample)
@@ -172,15 +186,17 @@ func TestAFileThatEverybodyCanReadIsWorthAWarning(t *testing.T) {
 		if _, err := file.Open(o); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Contains(log.String(), "chmod o-r"); got != warns || strings.Contains(log.String(), "hunter2") {
+		if got := strings.Contains(log.String(), "chmod o-r"); got != warns ||
+			strings.Contains(log.String(), "hunter2") {
 			t.Errorf("mode %o: %s", mode, &log)
 		}
 	}
 }
 
 // Whatever a file holds, it is refused, or every secret that is listed can be read.
-func FuzzAFileIsReadOrRefused(f *testing.F) {
-	for _, text := range []string{sample, `{"a":{"b":[1,null,{"c":"d"}]}}`, `{"a":1,"a":2}`, "[", "{}", `{"":{"":""}}`} {
+func FuzzOpen(f *testing.F) {
+	for _, text := range []string{sample, `{"a":{"b":[1,null,{"c":"d"}]}}`, `{"a":1,"a":2}`, "[", "{}",
+		`{"":{"":""}}`} {
 		f.Add(text, true)
 		f.Add(text, false)
 	}

@@ -15,7 +15,7 @@ import (
 // maxDepth bounds the nesting of the file.
 const maxDepth = 64
 
-// parser reads the file token by token, because a map would hide what is given twice.
+// parser reads the JSON file token by token. Decoding into a map would hide duplicate names.
 type parser struct {
 	options Options
 	data    []byte
@@ -25,10 +25,12 @@ type parser struct {
 
 // parse reads the secrets of a file. Errors name file and line, and never a value.
 func parse(o Options, data []byte) (map[string]map[string]string, error) {
-	p := &parser{options: o, data: data, dec: json.NewDecoder(bytes.NewReader(data)), secrets: map[string]map[string]string{}}
+	p := &parser{options: o, data: data, dec: json.NewDecoder(bytes.NewReader(data)),
+		secrets: map[string]map[string]string{}}
 	p.dec.UseNumber()
 	if len(data) > MaxFileSize {
-		return nil, p.invalid(0, "the file has more than "+strconv.Itoa(MaxFileSize)+" bytes", "split it into several stores")
+		return nil, p.invalid(0, "the file has more than "+strconv.Itoa(MaxFileSize)+" bytes",
+			"split it into several stores")
 	}
 	open, err := p.token()
 	if err != nil {
@@ -113,7 +115,8 @@ func (p *parser) keep(path []string, value string) error {
 		if key != name {
 			what += ", key " + strconv.Quote(key) + ","
 		}
-		return p.problem("the secret "+what+" is given twice", "give each secret once; names are joined with nestedSeparator "+strconv.Quote(p.options.Separator))
+		return p.problem("the secret "+what+" is given twice",
+			"give each secret once; names are joined with nestedSeparator "+strconv.Quote(p.options.Separator))
 	}
 	if secret == nil {
 		secret = make(map[string]string, 1)
@@ -123,8 +126,8 @@ func (p *parser) keep(path []string, value string) error {
 	return nil
 }
 
-// token reads the next token. The decoder's own words about bad input quote at most one
-// character of it.
+// token reads the next JSON token. The error text of the JSON decoder is safe to show: it quotes at most one
+// character of the file.
 func (p *parser) token() (json.Token, error) {
 	token, err := p.dec.Token()
 	if err == nil {
@@ -144,5 +147,6 @@ func (p *parser) problem(msg, hint string) error { return p.invalid(p.dec.InputO
 
 func (p *parser) invalid(offset int64, msg, hint string) error {
 	line := 1 + bytes.Count(p.data[:min(int(offset), len(p.data))], []byte("\n"))
-	return &fault.Error{Code: fault.Corrupt, Op: "file.Read", Msg: fmt.Sprintf("%s:%d: %s", p.options.Path, line, msg), Hint: hint}
+	return &fault.Error{Code: fault.Corrupt, Op: "file.Read", Msg: fmt.Sprintf("%s:%d: %s", p.options.Path, line, msg),
+		Hint: hint}
 }

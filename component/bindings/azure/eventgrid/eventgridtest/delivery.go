@@ -28,7 +28,7 @@ type Delivery struct {
 	Body     []byte
 }
 
-// Answer is what the endpoint said.
+// Answer is the answer of the endpoint.
 type Answer struct {
 	Status int         `json:"status"`
 	Header http.Header `json:"header"`
@@ -60,17 +60,18 @@ func (f *Fake) Attempt(ctx context.Context, d Delivery) (Answer, error) {
 	return Answer{Status: response.StatusCode, Header: response.Header, Body: string(body)}, err
 }
 
-// Outcome is what became of a delivery.
+// Outcome is the outcome of a delivery.
 type Outcome struct {
 	Attempts int  `json:"attempts"`
 	Handled  bool `json:"handled"`
-	Dropped  bool `json:"dropped"` // it is not tried again
+	Dropped  bool `json:"dropped"` // it is not retried
 }
 
-// Deliver sends one event, or several as a batch, to the endpoint of a subscription with a
-// token, again while the answer is one that the service takes for a passing failure, up to
-// a number of attempts.
-func (f *Fake) Deliver(ctx context.Context, endpoint string, events []json.RawMessage, attempts int, pause time.Duration) (Outcome, error) {
+// Deliver sends events to the endpoint of a subscription, with a token: a single event alone, several as a batch.
+// It makes at most the given number of attempts. It tries again after an attempt without an answer, and after an
+// answer that Event Grid treats as a temporary failure.
+func (f *Fake) Deliver(ctx context.Context, endpoint string, events []json.RawMessage, attempts int,
+	pause time.Duration) (Outcome, error) {
 	media, body := MediaBatch, slices.Concat([]byte("["), bytes.Join(raw(events), []byte(",")), []byte("]"))
 	if len(events) == 1 {
 		media, body = MediaEvent, events[0]
@@ -83,11 +84,12 @@ func (f *Fake) Deliver(ctx context.Context, endpoint string, events []json.RawMe
 		}
 		o.Attempts++
 		a, err := f.Attempt(ctx, Delivery{Endpoint: endpoint, Token: token, Body: body,
-			Header: http.Header{"Content-Type": {media}, "Aeg-Event-Type": {"Notification"}, "Aeg-Delivery-Count": {"0"}}})
+			Header: http.Header{"Content-Type": {media}, "Aeg-Event-Type": {"Notification"},
+				"Aeg-Delivery-Count": {"0"}}})
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return o, ctx.Err()
-		case err != nil: // tried again
+		case err != nil: // retried
 		case a.Status >= 200 && a.Status <= 204:
 			o.Handled = true
 			return o, nil
@@ -112,7 +114,7 @@ func raw(events []json.RawMessage) [][]byte {
 	return out
 }
 
-// final are the statuses after which a web hook is not asked again.
+// final reports whether Event Grid does not retry after a status.
 func final(status int) bool {
 	switch status {
 	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestEntityTooLarge:
@@ -123,11 +125,11 @@ func final(status int) bool {
 
 func parseForm(body []byte) (url.Values, error) { return url.ParseQuery(string(body)) }
 
-// control lets another process see and steer the fake:
+// control serves requests by which another process inspects and controls the fake:
 //
-//	GET  /control/requests?part=topic   what was asked
-//	POST /control/nodes                 {"nodes":["127.0.0.1:9000"]}: where the ingress leads
-//	POST /control/deliver               {"endpoint","events","attempts","pauseMillis"}: the outcome
+//	GET  /control/requests?part=topic   recorded requests
+//	POST /control/nodes                 {"nodes":["127.0.0.1:9000"]}: targets of the ingress
+//	POST /control/deliver               {"endpoint","events","attempts","pauseMillis"}: returns the outcome
 func (f *Fake) control(w http.ResponseWriter, r *http.Request) {
 	var asked struct {
 		Nodes    []string          `json:"nodes"`
@@ -149,7 +151,8 @@ func (f *Fake) control(w http.ResponseWriter, r *http.Request) {
 		f.Lead(asked.Nodes...)
 		write(w, http.StatusOK, map[string]any{})
 	case "deliver":
-		o, err := f.Deliver(r.Context(), asked.Endpoint, asked.Events, max(asked.Attempts, 1), time.Duration(asked.Pause)*time.Millisecond)
+		o, err := f.Deliver(r.Context(), asked.Endpoint, asked.Events, max(asked.Attempts, 1),
+			time.Duration(asked.Pause)*time.Millisecond)
 		if err != nil {
 			err = errors.Join(errors.New("delivering"), err)
 			fail(w, http.StatusBadGateway, "Failed", err.Error())

@@ -1,10 +1,8 @@
-// Package eventgridtest is Azure Event Grid for tests: identity, management, topic and
-// delivery over TLS on loopback, as their references describe them, with every request on
-// record.
+// Package eventgridtest is a fake of Azure Event Grid for tests. It serves identity, management, topic and delivery
+// over TLS on loopback, as their public references describe them. It records every request.
 //
-// It owns what the service does as far as bindings see it. It must never know the binding.
-// Only tests, and programs for tests, import it. Its goroutines are those of two HTTP
-// servers; Close ends them.
+// It owns the part of Event Grid that the binding uses. Only tests, and programs for tests, import it. Its goroutines
+// are those of two HTTP servers; Close ends them.
 package eventgridtest
 
 import (
@@ -29,14 +27,14 @@ import (
 	"github.com/quorate/quorate/internal/logadapt"
 )
 
-// Config says whom the fake knows. Empty fields have the values of Default.
+// Config is the tenant and application of the fake. Empty fields have the values of Default.
 type Config struct {
 	Tenant, Client, Secret, AccessKey string
-	Key                               *rsa.PrivateKey // that tokens are signed with
-	Polls                             int             // looks at an operation before it has ended
+	Key                               *rsa.PrivateKey // signs tokens
+	Polls                             int             // polls until an operation has ended
 }
 
-// Default is a tenant with one application and one topic.
+// Default returns a tenant with one application and one topic.
 func Default() Config {
 	return Config{
 		Tenant: "11111111-2222-3333-4444-555555555555", Client: "66666666-7777-8888-9999-000000000000",
@@ -44,7 +42,7 @@ func Default() Config {
 	}
 }
 
-// Request is one request that a part of the service got.
+// Request is a recorded request.
 type Request struct {
 	Part   string `json:"part"` // identity, management or topic
 	Method string `json:"method"`
@@ -58,14 +56,14 @@ type Fake struct {
 	Config
 	URL     string // of identity and management
 	Topic   string // that is published to
-	Ingress string // the public address that leads to the nodes, without a path
+	Ingress string // the public address of the nodes, without a path
 
 	service, ingress *httptest.Server
 	client           *http.Client
 
-	mu            sync.Mutex // guards what follows
+	mu            sync.Mutex // guards the fields below
 	requests      []Request
-	subscriptions map[string]map[string]any // by path, in the form in which they were asked for
+	subscriptions map[string]map[string]any // by path, as they were requested
 	operations    map[string]*operation
 	nodes         []string // host:port of listeners behind the ingress
 	turn          int
@@ -73,7 +71,7 @@ type Fake struct {
 	hidden        bool // keys are withheld
 }
 
-// Refusal is an answer to give instead of the usual one.
+// Refusal is an answer that replaces the usual one.
 type Refusal struct {
 	Status     int
 	Body       string
@@ -83,7 +81,8 @@ type Refusal struct {
 // New starts the service.
 func New(c Config) (*Fake, error) {
 	d := Default()
-	for _, field := range []struct{ at, or *string }{{&c.Tenant, &d.Tenant}, {&c.Client, &d.Client}, {&c.Secret, &d.Secret}, {&c.AccessKey, &d.AccessKey}} {
+	for _, field := range []struct{ at, or *string }{{&c.Tenant, &d.Tenant}, {&c.Client, &d.Client},
+		{&c.Secret, &d.Secret}, {&c.AccessKey, &d.AccessKey}} {
 		if *field.at == "" {
 			*field.at = *field.or
 		}
@@ -94,15 +93,17 @@ func New(c Config) (*Fake, error) {
 			return nil, err
 		}
 	}
-	f := &Fake{Config: c, subscriptions: map[string]map[string]any{}, operations: map[string]*operation{}, refusals: map[string][]Refusal{}}
+	f := &Fake{Config: c, subscriptions: map[string]map[string]any{}, operations: map[string]*operation{},
+		refusals: map[string][]Refusal{}}
 	f.service = serve(f.routes())
-	f.ingress = serve(&httputil.ReverseProxy{Rewrite: f.lead, Transport: &http.Transport{DisableKeepAlives: true}, ErrorLog: logadapt.Standard(slog.New(slog.DiscardHandler))})
+	f.ingress = serve(&httputil.ReverseProxy{Rewrite: f.lead, Transport: &http.Transport{DisableKeepAlives: true},
+		ErrorLog: logadapt.Standard(slog.New(slog.DiscardHandler))})
 	f.client = &http.Client{Transport: f.Transport(), Timeout: 30 * time.Second}
 	f.URL, f.Topic, f.Ingress = f.service.URL, f.service.URL+"/topic/api/events", f.ingress.URL
 	return f, nil
 }
 
-// serve starts a server that keeps broken connections to itself: tests make many.
+// serve starts a server that does not log broken connections, which tests cause often.
 func serve(h http.Handler) *httptest.Server {
 	s := httptest.NewUnstartedServer(h)
 	s.Config.ErrorLog = logadapt.Standard(slog.New(slog.DiscardHandler))
@@ -126,12 +127,12 @@ func (f *Fake) Transport() *http.Transport {
 	return t.Clone()
 }
 
-// Authority is the certificate to trust, in PEM form.
+// Authority returns the certificate to trust, in PEM form.
 func (f *Fake) Authority() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.service.Certificate().Raw})
 }
 
-// Lead makes the ingress lead to listeners, one after the other.
+// Lead sets the listeners behind the ingress. They are used in turn.
 func (f *Fake) Lead(nodes ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -140,7 +141,7 @@ func (f *Fake) Lead(nodes ...string) {
 
 func (f *Fake) lead(r *httputil.ProxyRequest) {
 	f.mu.Lock()
-	host := "127.0.0.1:0" // nobody
+	host := "127.0.0.1:0" // no listener
 	if len(f.nodes) > 0 {
 		host = f.nodes[f.turn%len(f.nodes)]
 		f.turn++
@@ -149,42 +150,42 @@ func (f *Fake) lead(r *httputil.ProxyRequest) {
 	r.SetURL(&url.URL{Scheme: "http", Host: host})
 }
 
-// Requests returns those of a part of the service, in order; "" = all.
+// Requests returns the recorded requests of a part of the service, in order; "" = all.
 func (f *Fake) Requests(part string) []Request {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(f.requests), func(r Request) bool { return part != "" && r.Part != part })
 }
 
-// Refuse makes the next requests of a method to a part be answered otherwise.
+// Refuse sets the answers to the next requests of a method to a part.
 func (f *Fake) Refuse(part, method string, with ...Refusal) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.refusals[part+method] = append(f.refusals[part+method], with...)
 }
 
-// HideKeys makes the identity service fail to tell its keys, or tell them again.
+// HideKeys makes the identity service withhold its keys, or return them again.
 func (f *Fake) HideKeys(hidden bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.hidden = hidden
 }
 
-// SetSubscription puts an event subscription there as if somebody else had made it.
+// SetSubscription adds an event subscription as if it had been created elsewhere.
 func (f *Fake) SetSubscription(scope, name string, properties map[string]any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.subscriptions[strings.ToLower(scope+suffix+name)] = properties
 }
 
-// Subscription returns the properties of one as they were asked for; nil = none.
+// Subscription returns the requested properties of a subscription, or nil.
 func (f *Fake) Subscription(scope, name string) map[string]any {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return maps.Clone(f.subscriptions[strings.ToLower(scope+suffix+name)])
 }
 
-// routes are the parts of the service.
+// routes returns the handlers of the service.
 func (f *Fake) routes() http.Handler {
 	m := http.NewServeMux()
 	m.Handle("GET /"+f.Tenant+"/v2.0/.well-known/openid-configuration", f.record("identity", f.configuration))
@@ -196,7 +197,7 @@ func (f *Fake) routes() http.Handler {
 	return m
 }
 
-// record keeps the request, and answers otherwise where that was asked for.
+// record records the request, and answers with a Refusal if one is set.
 func (f *Fake) record(part string, next func(w http.ResponseWriter, r *http.Request, body []byte)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -204,7 +205,8 @@ func (f *Fake) record(part string, next func(w http.ResponseWriter, r *http.Requ
 			return
 		}
 		f.mu.Lock()
-		f.requests = append(f.requests, Request{Part: part, Method: r.Method, URI: r.URL.RequestURI(), Header: r.Header.Clone(), Body: string(body)})
+		f.requests = append(f.requests, Request{Part: part, Method: r.Method, URI: r.URL.RequestURI(),
+			Header: r.Header.Clone(), Body: string(body)})
 		var refusal *Refusal
 		if waiting := f.refusals[part+r.Method]; len(waiting) > 0 {
 			refusal, f.refusals[part+r.Method] = &waiting[0], waiting[1:]
@@ -217,7 +219,7 @@ func (f *Fake) record(part string, next func(w http.ResponseWriter, r *http.Requ
 		if refusal.RetryAfter != "" {
 			w.Header().Set("Retry-After", refusal.RetryAfter)
 		}
-		if refusal.Status == 0 { // no answer at all
+		if refusal.Status == 0 { // no answer
 			<-r.Context().Done()
 			panic(http.ErrAbortHandler) // a return would be a 200
 		}
@@ -235,26 +237,35 @@ func write(w http.ResponseWriter, status int, body any) {
 	_ = json.NewEncoder(w).Encode(body)
 }
 
-// fail answers in the form of every failure.
+// fail answers in the form of all failures of the service.
 func fail(w http.ResponseWriter, status int, code, message string) {
 	write(w, status, map[string]any{"error": map[string]any{"code": code, "message": message}})
 }
 
-// publish is the topic: it takes CloudEvents from who knows its key.
+// publish is the topic: it accepts CloudEvents with the right key.
 func (f *Fake) publish(w http.ResponseWriter, r *http.Request, body []byte) {
 	switch {
 	case r.Header.Get("Aeg-Sas-Key") != f.AccessKey:
 		fail(w, http.StatusUnauthorized, "Unauthorized", "The request authorization key is not authorized for TOPIC.")
 	case checkPublished(r.Header.Get("Content-Type"), body) != nil:
-		fail(w, http.StatusBadRequest, "BadRequest", "This resource is configured to receive event in 'CloudEventV10' schema.")
+		fail(w, http.StatusBadRequest, "BadRequest",
+			"This resource is configured to receive event in 'CloudEventV10' schema.")
 	default:
 		w.WriteHeader(http.StatusOK)
 	}
 }
 
+// checkPublished checks events by the schema that the media type stands for. application/json is the Event
+// Grid schema.
 func checkPublished(media string, body []byte) error {
 	var all []map[string]any
-	if strings.HasPrefix(media, "application/cloudevents-batch+json") {
+	required := []string{"specversion", "id", "source", "type"}
+	batch := strings.HasPrefix(media, "application/cloudevents-batch+json")
+	if media == "application/json" {
+		required = []string{"id", "subject", "eventType", "eventTime"}
+		batch = strings.HasPrefix(string(body), "[")
+	}
+	if batch {
 		if err := json.Unmarshal(body, &all); err != nil {
 			return err
 		}
@@ -266,7 +277,7 @@ func checkPublished(media string, body []byte) error {
 		all = []map[string]any{one}
 	}
 	for _, e := range all {
-		for _, name := range []string{"specversion", "id", "source", "type"} {
+		for _, name := range required {
 			if s, ok := e[name].(string); !ok || s == "" {
 				return errors.New("there is no " + name)
 			}
@@ -275,7 +286,7 @@ func checkPublished(media string, body []byte) error {
 	return nil
 }
 
-// handshake asks an endpoint whether it takes events, as the service does before it delivers.
+// handshake makes the validation handshake with an endpoint. Event Grid does the same before it delivers events.
 func (f *Fake) handshake(endpoint string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -31,43 +31,48 @@ func (f *Fake) keySet(w http.ResponseWriter, _ *http.Request, _ []byte) {
 	hidden := f.hidden
 	f.mu.Unlock()
 	if hidden {
-		fail(w, http.StatusForbidden, "Forbidden", "The keys are not told.")
+		fail(w, http.StatusForbidden, "Forbidden", "The keys are withheld.")
 		return
 	}
 	public := f.Key.Public().(*rsa.PublicKey)
 	write(w, http.StatusOK, map[string]any{"keys": []any{
 		map[string]any{"kty": "EC", "kid": "other", "use": "sig", "crv": "P-256"},
-		map[string]any{"kty": "RSA", "use": "sig", "kid": KeyID, "x5t": KeyID, "n": base64.RawURLEncoding.EncodeToString(public.N.Bytes()),
+		map[string]any{"kty": "RSA", "use": "sig", "kid": KeyID, "x5t": KeyID,
+			"n": base64.RawURLEncoding.EncodeToString(public.N.Bytes()),
 			"e": base64.RawURLEncoding.EncodeToString(big.NewInt(int64(public.E)).Bytes())},
 	}})
 }
 
-// token gives the application a token for the management API.
+// token returns a token for the management API.
 func (f *Fake) token(w http.ResponseWriter, _ *http.Request, body []byte) {
 	form, err := parseForm(body)
 	switch {
-	case err != nil || form.Get("grant_type") != "client_credentials" || form.Get("client_id") != f.Client || form.Get("client_secret") != f.Secret:
-		write(w, http.StatusUnauthorized, map[string]any{"error": "invalid_client", "error_description": "AADSTS7000215: Invalid client secret provided.", "error_codes": []int{7000215}})
+	case err != nil || form.Get("grant_type") != "client_credentials" || form.Get("client_id") != f.Client ||
+		form.Get("client_secret") != f.Secret:
+		write(w, http.StatusUnauthorized, map[string]any{"error": "invalid_client",
+			"error_description": "AADSTS7000215: Invalid client secret provided.", "error_codes": []int{7000215}})
 	case !strings.HasPrefix(form.Get("scope"), f.URL+"/.default"):
-		write(w, http.StatusBadRequest, map[string]any{"error": "invalid_scope", "error_description": "AADSTS70011", "error_codes": []int{70011}})
+		write(w, http.StatusBadRequest,
+			map[string]any{"error": "invalid_scope", "error_description": "AADSTS70011", "error_codes": []int{70011}})
 	default:
-		write(w, http.StatusOK, map[string]any{"token_type": "Bearer", "expires_in": 3599, "ext_expires_in": 3599, "access_token": f.managementToken()})
+		write(w, http.StatusOK, map[string]any{"token_type": "Bearer", "expires_in": 3599, "ext_expires_in": 3599,
+			"access_token": f.managementToken()})
 	}
 }
 
-// Claims are those of a token that a delivery carries.
+// Claims returns the claims of a delivery's token.
 func (f *Fake) Claims() jwt.MapClaims {
 	now := time.Now()
 	return jwt.MapClaims{"iss": f.issuer(), "aud": f.Client, "appid": "4962773b-9cdb-44cf-a8bf-237846a00ab7",
 		"iat": now.Unix(), "nbf": now.Unix(), "exp": now.Add(time.Hour).Unix()}
 }
 
-// Sign makes a token of claims, with the tenant's key unless header or key say otherwise.
+// Sign returns a token with claims, signed with the tenant's key unless key or id are set.
 func (f *Fake) Sign(claims jwt.MapClaims, key *rsa.PrivateKey, id string) (string, error) {
 	t := jwt.NewWithClaims(jwt.SigningMethodRS256, claims)
 	t.Header["kid"] = id
 	return t.SignedString(key)
 }
 
-// Token is a token as deliveries carry it.
+// Token returns a token as deliveries carry it.
 func (f *Fake) Token() (string, error) { return f.Sign(f.Claims(), f.Key, KeyID) }

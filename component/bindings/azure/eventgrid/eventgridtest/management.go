@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// suffix lies between a scope and the name of an event subscription.
+// suffix is between a scope and the name of an event subscription.
 const suffix = "/providers/Microsoft.EventGrid/eventSubscriptions/"
 
-// operation is work that goes on after its answer.
+// operation is work that continues after its answer.
 type operation struct {
 	left    int
 	failure string // why it fails; empty = it succeeds
@@ -25,7 +25,8 @@ func (f *Fake) manage(w http.ResponseWriter, r *http.Request, body []byte) {
 	case r.Header.Get("Authorization") != "Bearer "+f.managementToken():
 		fail(w, http.StatusUnauthorized, "InvalidAuthenticationToken", "The access token is invalid.")
 	case r.URL.Query().Get("api-version") == "":
-		fail(w, http.StatusBadRequest, "MissingApiVersionParameter", "The api-version query parameter (?api-version=) is required for all requests.")
+		fail(w, http.StatusBadRequest, "MissingApiVersionParameter",
+			"The api-version query parameter (?api-version=) is required for all requests.")
 	case strings.Contains(at, "/operationsstatus/"):
 		f.operation(w, path.Base(at))
 	case !strings.Contains(at, strings.ToLower(suffix)):
@@ -53,7 +54,7 @@ func (f *Fake) read(w http.ResponseWriter, at string) {
 	write(w, http.StatusOK, document(at, properties))
 }
 
-// document is how the service shows a subscription: the query of an endpoint is hidden.
+// document returns a subscription as Event Grid shows it: without the query of the endpoint's URL.
 func document(at string, properties map[string]any) map[string]any {
 	if d, ok := properties["destination"].(map[string]any); ok {
 		d = maps.Clone(d)
@@ -68,7 +69,8 @@ func document(at string, properties map[string]any) map[string]any {
 		properties["destination"] = d
 	}
 	properties["topic"] = strings.Split(at, suffix)[0]
-	return map[string]any{"id": at, "name": path.Base(at), "type": "Microsoft.EventGrid/eventSubscriptions", "properties": properties}
+	return map[string]any{"id": at, "name": path.Base(at), "type": "Microsoft.EventGrid/eventSubscriptions",
+		"properties": properties}
 }
 
 func (f *Fake) fullURL(w http.ResponseWriter, at string) {
@@ -85,7 +87,7 @@ func endpointOf(properties map[string]any) string {
 	return u
 }
 
-// create makes the handshake before it answers, and tells how that went later.
+// create makes the handshake before it answers. Its result is reported later.
 func (f *Fake) create(w http.ResponseWriter, r *http.Request, body []byte) {
 	var asked struct {
 		Properties map[string]any `json:"properties"`
@@ -116,7 +118,7 @@ func (f *Fake) create(w http.ResponseWriter, r *http.Request, body []byte) {
 	write(w, http.StatusCreated, document(r.URL.Path, maps.Clone(asked.Properties)))
 }
 
-// settle ends what the last operation was about, once it is over. The caller holds mu.
+// settle applies the last operation once it is over. The caller holds mu.
 func (f *Fake) settle(op *operation) {
 	if op.left > 0 {
 		return
@@ -147,7 +149,8 @@ func (f *Fake) operation(w http.ResponseWriter, id string) {
 	case left > 0:
 		write(w, http.StatusOK, map[string]any{"status": "InProgress"})
 	case op.failure != "":
-		write(w, http.StatusOK, map[string]any{"status": "Failed", "error": map[string]any{"code": "Endpoint validation", "message": op.failure}})
+		write(w, http.StatusOK, map[string]any{"status": "Failed",
+			"error": map[string]any{"code": "Endpoint validation", "message": op.failure}})
 	default:
 		write(w, http.StatusOK, map[string]any{"status": "Succeeded"})
 	}

@@ -1,0 +1,43 @@
+package api
+
+import "time"
+
+// The types of the admin API for backups and rescue.
+
+// RestoreResult describes the data that a restore has installed.
+type RestoreResult struct {
+	Created   time.Time `json:"created"`   // of the backup
+	ClusterID string    `json:"clusterId"` // that was backed up
+	Groups    int       `json:"groups"`
+	Keys      uint64    `json:"keys"`
+	Bytes     uint64    `json:"bytes"` // of the groups in the backup
+}
+
+// RescueReport describes the cluster state on a stopped server, before or after a rescue.
+type RescueReport struct {
+	Node      string `json:"node"`
+	ServerID  string `json:"serverId"`
+	DataDir   string `json:"dataDir"`
+	ClusterID string `json:"clusterId"`
+	Epoch     uint64 `json:"epoch"`     // of the cluster: another after each rescue
+	Alone     bool   `json:"alone"`     // it is the only voter of every group
+	BrokenOff bool   `json:"brokenOff"` // a rescue of this directory has not finished
+	// the cluster was rescued on another server: a second rescue makes a second cluster
+	LeftBehind bool          `json:"leftBehind,omitempty"`
+	Rescued    bool          `json:"rescued"`          // this call has made it the only voter
+	Groups     []RescueGroup `json:"groups"`           // in order of their ids
+	Others     []string      `json:"others,omitempty"` // server ids of the other voters it knew
+}
+
+// RescueGroup is one group of a RescueReport.
+type RescueGroup struct {
+	ID            uint64   `json:"id"`
+	LastIndex     uint64   `json:"lastIndex"` // of its log; what others had above it is lost
+	LastTerm      uint64   `json:"lastTerm"`
+	Term          uint64   `json:"term"`
+	AppliedIndex  uint64   `json:"appliedIndex"` // on disk in the database; the log holds the rest
+	SnapshotIndex uint64   `json:"snapshotIndex"`
+	Keys          uint64   `json:"keys"`
+	Voters        []string `json:"voters"`    // server ids
+	NonVoters     []string `json:"nonVoters"` // server ids
+}

@@ -1,0 +1,23 @@
+package apitest
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/quorate/quorate/api"
+)
+
+// Untraced is a tracer that records nothing.
+type Untraced struct{}
+
+// Start returns a span without a trace.
+func (Untraced) Start(ctx context.Context, _ http.Header, _ api.SpanSide, _ string) api.Span {
+	return span{ctx}
+}
+
+type span struct{ ctx context.Context }
+
+func (s span) Context() context.Context { return s.ctx }
+func (span) TraceID() string            { return "" }
+func (span) Inject(http.Header)         {}
+func (span) End(*http.Response, error)  {}

@@ -1,0 +1,209 @@
+package grpc
+
+import (
+	"context"
+	"sync/atomic"
+
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/admission"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// The bounds of outgoing answers.
+const (
+	freeAnswer  = 64 << 10  // size in bytes up to which an answer reserves no memory
+	answerPiece = 256 << 10 // size in bytes of the pieces of an answer; each is freed once it is sent
+	maxAnswers  = 32 << 20  // bytes of all answers of a server that wait for memory
+	// answerCopies is the memory that an answer takes, as a multiple of its size. An answer exists twice: as the
+	// value that was read and as the encoded message. If its connection breaks, both stay until the next garbage
+	// collection.
+	answerCopies = 2
+)
+
+// answer is a large message to a client. It holds memory of the budget for answers until the message is sent,
+// because grpc-go queues messages that the client does not read.
+type answer struct {
+	message  any // proto.Message or *frame
+	conn     *conn
+	share    admission.Share
+	transfer *admission.Transfer
+	pieces   atomic.Int64 // not yet sent
+	over     atomic.Bool
+}
+
+// answering returns the value to pass to grpc-go for a message of size bytes. A small message is returned as it is.
+// For a large one, answering reserves memory and returns an *answer; the caller must send it or call its end method.
+func (s *Server) answering(ctx context.Context, message any, size int) (any, error) {
+	c := connOf(ctx)
+	if s.answers == nil || size <= freeAnswer || c == nil {
+		return message, nil
+	}
+	a := &answer{message: message, conn: c, share: s.answers.Share()}
+	if call := arrivalOf(ctx); call != nil && call.answer.Held() {
+		a.share, call.answer = call.answer, admission.Share{}
+	} else if err := s.room(ctx, a, int64(size)); err != nil {
+		return nil, api.Overloaded(err)
+	}
+	// grpc-go cannot end a single call whose answer is already queued, so the whole connection is closed.
+	a.transfer = a.share.Transfer(func() { go func() { _ = c.Close() }() })
+	if !c.begin(a) {
+		a.end()
+	}
+	return a, nil
+}
+
+// held returns the item that read returns, and reserves memory for its value. It may call read twice, with different
+// options: held sets options.MaxValue before each call, and read must pass options to the service. The first call
+// returns only the size of a large value. If no memory is free, held drops the first result, waits for memory, and
+// reads again. So a waiting call holds no value.
+func (s *Server) held(
+	ctx context.Context, options *api.ReadOptions, read func() (state.Item, error),
+) (state.Item, error) {
+	a := arrivalOf(ctx)
+	if s.answers == nil || a == nil {
+		return read()
+	}
+	options.MaxValue = api.UnreservedValue
+	item, err := read()
+	size := costFixed + max(int64(len(item.Value)), item.Size)
+	if err != nil || size <= freeAnswer+costFixed {
+		return item, err
+	}
+	a.answer, size = s.answers.Share(), answerCopies*size
+	if a.answer.TryAdd(size) && item.Size == 0 {
+		return item, nil
+	}
+	item = state.Item{}
+	if !a.answer.Held() {
+		if err := a.answer.Add(ctx, size); err != nil {
+			return item, api.Overloaded(err)
+		}
+	}
+	options.MaxValue = 0
+	return read()
+}
+
+// smallBulk and largeBulk are the bounds of a bulk read, in bytes of values. The first attempt reserves memory for
+// smallBulk. If the values are larger, the second attempt reserves memory for largeBulk.
+const (
+	smallBulk  = 128 << 10
+	largeBulk  = 32 << 20
+	bulkCopies = 2 // the values, and the answer made of them
+)
+
+// bulk reads several keys within the memory for answers.
+func (s *Server) bulk(ctx context.Context, request api.BulkGetRequest) (api.Bulk, error) {
+	a := arrivalOf(ctx)
+	if a == nil {
+		request.MaxBytes = largeBulk
+		return s.state.BulkGet(ctx, request)
+	}
+	within := func(bound int64) (api.Bulk, error) {
+		a.answer = s.answers.Share()
+		if err := a.answer.Add(ctx, bulkCopies*bound); err != nil {
+			return api.Bulk{}, api.Overloaded(err)
+		}
+		request.MaxBytes = bound
+		return s.state.BulkGet(ctx, request)
+	}
+	out, err := within(smallBulk)
+	if fault.Is(err, fault.TooLarge) {
+		a.answer.Release()
+		out, err = within(largeBulk)
+	}
+	return out, err
+}
+
+// room reserves size bytes for an answer that is already in memory. If the budget is used up, room waits. Waiting
+// answers take memory too: if they would take more than maxAnswers bytes in total, room returns fault.Overloaded.
+func (s *Server) room(ctx context.Context, a *answer, size int64) error {
+	if a.share.TryAdd(size) {
+		return nil
+	}
+	queued := s.queued.Add(size)
+	defer s.queued.Add(-size)
+	if queued > maxAnswers && queued > size {
+		return fault.New(fault.Overloaded, "grpc.answer", "too many large answers wait for clients that read slowly")
+	}
+	return a.share.Add(ctx, size)
+}
+
+// end releases the reserved memory. It may be called several times.
+func (a *answer) end() {
+	if a.over.Swap(true) {
+		return
+	}
+	a.transfer.End()
+	a.share.Release()
+	a.conn.finish(a)
+}
+
+// marshal returns the encoded message in pieces. grpc-go calls sent.Put for each piece when it was sent. The value of
+// a key is not copied, so all answers with the same value share the stored bytes.
+func (a *answer) marshal() (mem.BufferSlice, error) {
+	if f, ok := a.message.(*frame); ok {
+		return a.cut(nil, f.data, nil), nil
+	}
+	m := a.message.(proto.Message)
+	if g, ok := m.(*runtimev1.GetStateResponse); ok {
+		return a.marshalValue(g)
+	}
+	data, err := proto.Marshal(m)
+	if err != nil {
+		a.end()
+		return nil, err
+	}
+	return a.cut(nil, data, nil), nil
+}
+
+func (a *answer) marshalValue(g *runtimev1.GetStateResponse) (mem.BufferSlice, error) {
+	rest, err := proto.Marshal(&runtimev1.GetStateResponse{Etag: g.GetEtag(), Metadata: g.GetMetadata()})
+	if err != nil {
+		a.end()
+		return nil, err
+	}
+	const data = 1 // the number of the field
+	head := protowire.AppendTag(nil, data, protowire.BytesType)
+	return a.cut(protowire.AppendVarint(head, uint64(len(g.GetData()))), g.GetData(), rest), nil
+}
+
+// cut cuts the large part of a message into pieces.
+func (a *answer) cut(head, data, rest []byte) mem.BufferSlice {
+	out := mem.BufferSlice{mem.SliceBuffer(head)}
+	a.pieces.Store(int64(max(len(data)/answerPiece, 1)))
+	for len(data) > 0 {
+		size := answerPiece
+		if len(data) < 2*answerPiece {
+			size = len(data) // grpc-go does not report when a small piece is sent
+		}
+		piece := data[:size:size]
+		out = append(out, mem.NewBuffer(&piece, (*sent)(a)))
+		data = data[size:]
+	}
+	if len(rest) > 0 {
+		out = append(out, mem.SliceBuffer(rest))
+	}
+	return out
+}
+
+// sent implements mem.BufferPool for the pieces of an answer. It does not reuse the pieces, because their bytes
+// belong to the stored value. It only counts how many were returned.
+type sent answer
+
+// Get allocates. grpc-go does not call it.
+func (*sent) Get(length int) *[]byte { b := make([]byte, length); return &b }
+
+// Put counts a piece that was sent or discarded.
+func (s *sent) Put(piece *[]byte) {
+	a := (*answer)(s)
+	a.transfer.Moved(len(*piece))
+	if a.pieces.Add(-1) == 0 {
+		a.end()
+	}
+}

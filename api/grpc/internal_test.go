@@ -1,0 +1,154 @@
+package grpc
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	commonv1 "github.com/dapr/dapr/pkg/proto/common/v1"
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/admission"
+	"github.com/quorate/quorate/internal/connlimit"
+)
+
+// While answers to refused calls are not sent, the server reads nothing more from the connection.
+func TestConn_NotReadWhileRefusalsAreUnsent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		c := &conn{Conn: ours, crowd: connlimit.New(connlimit.Options{}), open: &openConns{}}
+		c.answered.L = &c.gate
+		c.crowd.Join(c)
+		var got []byte
+		var all sync.WaitGroup
+		defer all.Wait()
+		all.Go(func() {
+			b := make([]byte, 1)
+			for {
+				n, err := c.Read(b)
+				got = append(got, b[:n]...)
+				if err != nil {
+					return
+				}
+				if b[0] == 'r' {
+					c.pause()
+				}
+			}
+		})
+		all.Go(func() { _, _ = theirs.Write([]byte("arb")) })
+		want := func(text string) {
+			t.Helper()
+			if synctest.Wait(); string(got) != text {
+				t.Fatalf("%q was read, want %q", got, text)
+			}
+		}
+		want("ar")
+		all.Go(func() { _, _ = c.Write([]byte("the answer")) }) // the client does not read it
+		synctest.Wait()
+		c.resume()
+		want("ar")
+		_, _ = theirs.Read(make([]byte, 100))
+		want("arb")
+		c.pause()
+		_ = c.Close() // ends a Read that waits
+	})
+}
+
+// The tally is never less than the memory that decoding allocates, not counting copies of the message.
+func TestTally_CoversDecodingAllocations(t *testing.T) {
+	items := func(n int, it *commonv1.StateItem) *runtimev1.SaveStateRequest {
+		m := &runtimev1.SaveStateRequest{StoreName: "s"}
+		for range n {
+			m.States = append(m.States, it)
+		}
+		return m
+	}
+	entries := map[string]string{}
+	for i := range 500 {
+		entries[fmt.Sprint(i)] = ""
+	}
+	operations := &runtimev1.ExecuteStateTransactionRequest{}
+	for range 900 {
+		operations.Operations = append(operations.Operations,
+			&runtimev1.TransactionalStateOperation{Request: &commonv1.StateItem{Options: &commonv1.StateOptions{}}})
+	}
+	for name, m := range map[string]proto.Message{
+		"empty items": items(9000, &commonv1.StateItem{}),
+		"full items": items(9000, &commonv1.StateItem{Key: "k", Etag: &commonv1.Etag{},
+			Options: &commonv1.StateOptions{}, Metadata: map[string]string{"a": "b"}}),
+		"metadata":      items(20, &commonv1.StateItem{Metadata: entries}),
+		"keys":          &runtimev1.GetBulkStateRequest{Keys: strings.Split(strings.Repeat("k,", 9000), ",")},
+		"operations":    operations,
+		"one long text": &runtimev1.GetStateRequest{Key: strings.Repeat("k", 1<<20)},
+	} {
+		data, err := proto.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		counted := tally{state: api.NewState(api.App{}, nil, api.Limits{}), shapes: new(sync.Map)}
+		if err := counted.message(m.ProtoReflect().Descriptor(), data); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		out := m.ProtoReflect().New().Interface()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err = proto.Unmarshal(data, out)
+		runtime.ReadMemStats(&after)
+		if took := int64(after.TotalAlloc - before.TotalAlloc); err != nil ||
+			took > counted.memory+(costCopies-1)*int64(len(data)) {
+			t.Errorf("%s: %d bytes become %d, and %d are counted beside the copies, %v", name, len(data), took,
+				counted.memory, err)
+		}
+	}
+}
+
+func FuzzTally(f *testing.F) {
+	f.Add([]byte("\x0a\x06orders\x12\x00\x12\x02\x0a\x00"))
+	f.Add([]byte{0x12, 0xff, 0xff, 0xff, 0xff, 0x0f})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, m := range []proto.Message{&runtimev1.SaveStateRequest{}, &runtimev1.ExecuteStateTransactionRequest{},
+			&runtimev1.BulkPublishRequest{}} {
+			counted := tally{state: api.NewState(api.App{}, nil, api.Limits{}), shapes: new(sync.Map)}
+			_ = counted.message(m.ProtoReflect().Descriptor(), data) // it must end, and not panic
+		}
+	})
+}
+
+// The memory of a large answer of an application is reserved before it is read.
+func TestInvoke_AnswerWaitsForMemory(t *testing.T) {
+	s := &Server{limit: DefaultMaxBodySize,
+		answers: admission.New(admission.Options{Bytes: 8 << 20, LargePatience: 1, LargeTarget: 1, Penalty: 1})}
+	for _, length := range []int64{3 << 20, -1} {
+		call := &arrival{Context: t.Context()}
+		answer := func() (*http.Response, *strings.Reader) {
+			body := strings.NewReader(strings.Repeat("x", 3<<20))
+			return &http.Response{Body: io.NopCloser(body), ContentLength: length}, body
+		}
+		others := s.answers.Share()
+		if !others.TryAdd(6 << 20) {
+			t.Fatal("no room")
+		}
+		r, body := answer()
+		if _, err := s.readAnswer(call, r); !strings.Contains(fmt.Sprint(err), "overloaded") &&
+			!strings.Contains(fmt.Sprint(err), "memory") {
+			t.Errorf("length %d: got %v", length, err)
+		}
+		if read := int(body.Size()) - body.Len(); read > freeAnswer {
+			t.Errorf("length %d: %d bytes were read", length, read)
+		}
+		others.Release()
+		r, _ = answer()
+		if got, err := s.readAnswer(call, r); err != nil || len(got) != 3<<20 || !call.answer.Held() {
+			t.Errorf("length %d: %d bytes, %v, memory held: %t", length, len(got), err, call.answer.Held())
+		}
+		call.answer.Release()
+	}
+}

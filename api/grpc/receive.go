@@ -1,0 +1,393 @@
+package grpc
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"sync"
+
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/admission"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// The bounds of incoming messages.
+const (
+	firstPiece   = 4 << 10   // size in bytes up to which a message reserves no memory
+	waitingPiece = 64 << 10  // bytes of a message that may arrive before memory is reserved for it
+	readPiece    = 256 << 10 // bytes that a client may send ahead once memory is reserved
+	maxWaiting   = 32 << 20  // bytes of all messages of a server that arrived before a reservation
+	openLimit    = 4 << 10   // maximum size in bytes of a message to a method that needs no token
+)
+
+// The memory reserved for a message of n bytes is costFixed + costCopies*n bytes. It covers three copies: the encoded
+// message, the decoded message and the log entry.
+const (
+	costCopies = 3
+	costFixed  = 4 << 10
+)
+
+// wire is the transport stream of grpc-go. It returns bytes as they arrive. grpc.ServerStream, in contrast, receives
+// and decodes a whole message before it returns.
+type wire interface {
+	ReadMessageHeader(into []byte) error // fills into, or fails with io.EOF at the end of the stream
+	RecvCompress() string
+}
+
+// receiver receives the messages of one call and holds the memory reserved for them.
+type receiver struct {
+	server  *Server
+	arrival *arrival
+	wire    wire
+	single  bool  // the client sends one message
+	limit   int64 // bytes of a message
+
+	mu      sync.Mutex // guards the fields below; a proxied call receives and finishes in different goroutines
+	share   admission.Share
+	waiting int64 // bytes counted in server.waiting
+	ended   bool  // the call has ended and may not reserve more memory
+}
+
+// receiver returns the receiver of a call, or nil if the call did not come over grpc-go's HTTP/2 transport.
+func (s *Server) receiver(ctx context.Context, method string, single bool) *receiver {
+	w, ok := grpc.ServerTransportStreamFromContext(ctx).(wire)
+	a := arrivalOf(ctx)
+	if !ok || a == nil {
+		return nil
+	}
+	r := &receiver{server: s, arrival: a, wire: w, single: single, limit: s.limit, share: s.requests.Share()}
+	if s.tokens.Required() && isOpen(method) {
+		r.limit = min(r.limit, openLimit)
+	}
+	return r
+}
+
+// receive receives one message into m. The memory of the message stays reserved until release is called.
+func (r *receiver) receive(m any) error {
+	r.release()
+	var head [prefixSize]byte
+	if err := r.read(head[:]); err != nil {
+		if errors.Is(err, io.EOF) && r.single {
+			return status.Error(codes.Internal,
+				"cardinality violation: received no request message from non-client-streaming RPC")
+		} else if errors.Is(err, io.ErrUnexpectedEOF) {
+			return cutShort(err)
+		}
+		return err
+	}
+	size := int64(binary.BigEndian.Uint32(head[1:]))
+	if size > r.limit {
+		return status.Errorf(codes.ResourceExhausted,
+			"grpc: received message larger than max (%d vs. %d)", size, r.limit)
+	}
+	data, err := r.body(size)
+	if err != nil {
+		return err
+	}
+	if data, err = r.unpack(head[0], data); err == nil && r.single {
+		err = r.end()
+	}
+	if err != nil {
+		r.server.buffers.Put(data)
+		return err
+	}
+	if f, ok := m.(*frame); ok {
+		f.data = *data // forwarded without decoding
+		return nil
+	}
+	defer r.server.buffers.Put(data)
+	return r.decode(*data, m)
+}
+
+// release releases the memory reserved for the last message.
+func (r *receiver) release() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unwaitLocked()
+	r.share.Release()
+}
+
+// finish releases the reserved memory when the call ends. A receive that still runs in another goroutine cannot
+// reserve memory afterwards.
+func (r *receiver) finish() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+	r.unwaitLocked()
+	r.share.Release()
+}
+
+func (r *receiver) unwaitLocked() {
+	r.server.waiting.Add(-r.waiting)
+	r.waiting = 0
+}
+
+// read fills b. It fails when the call ends.
+func (r *receiver) read(b []byte) error { return r.wire.ReadMessageHeader(b) }
+
+// body reads a message of size bytes. It reserves memory only after the first piece has arrived. So a client that
+// announces a large message but does not send it takes no memory from other calls.
+func (r *receiver) body(size int64) (*[]byte, error) {
+	pool := r.server.buffers
+	data, have, reserved := pool.Get(int(min(size, firstPiece))), 0, false
+	for {
+		if err := r.pieces((*data)[have:], reserved); err != nil {
+			pool.Put(data)
+			return nil, err
+		}
+		have = len(*data)
+		if int64(have) == size {
+			break
+		}
+		next := min(size, waitingPiece)
+		if !reserved && (have >= waitingPiece || !r.wait(next)) {
+			if err := r.reserve(costFixed + costCopies*size); err != nil {
+				pool.Put(data)
+				return nil, err
+			}
+			reserved = true
+		}
+		if reserved {
+			next = size
+		}
+		larger := pool.Get(int(next))
+		copy(*larger, *data)
+		pool.Put(data)
+		data = larger
+	}
+	if !reserved && size > firstPiece {
+		if err := r.reserve(costFixed + costCopies*size); err != nil {
+			pool.Put(data)
+			return nil, err
+		}
+	}
+	return data, nil
+}
+
+// wait counts bytes that may be received before memory is reserved. It returns false if all calls together would
+// exceed maxWaiting, or if the call has ended.
+func (r *receiver) wait(bytes int64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		return false
+	}
+	if r.server.waiting.Add(bytes) > maxWaiting {
+		r.server.waiting.Add(-bytes)
+		return false
+	}
+	r.waiting += bytes
+	return true
+}
+
+// work records that the message has arrived and that the request begins.
+func (r *receiver) work() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.share.Work()
+}
+
+// reserve takes memory from the budget of the node. It blocks as long as the budget makes requests wait, or until
+// the context of the call ends.
+func (r *receiver) reserve(bytes int64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		return status.Error(codes.Canceled, "the call has ended")
+	}
+	if err := r.share.Add(r.arrival, bytes); err != nil {
+		if r.arrival.Err() != nil {
+			return status.FromContextError(r.arrival.Err()).Err()
+		}
+		return api.Overloaded(err)
+	}
+	r.unwaitLocked()
+	return nil
+}
+
+// pieces fills b with the next part of a message. If memory is already reserved for the message, a slow client is
+// cut: pieces aborts the call if other requests wait for memory.
+func (r *receiver) pieces(b []byte, reserved bool) error {
+	var transfer *admission.Transfer
+	if reserved {
+		r.mu.Lock()
+		transfer = r.share.Transfer(r.arrival.cancel)
+		r.mu.Unlock()
+		defer transfer.End()
+	}
+	for len(b) > 0 {
+		piece := b[:min(len(b), readPiece)]
+		if err := r.read(piece); err != nil {
+			if transfer.Cut() {
+				return api.Overloaded(fault.New(fault.Overloaded, "grpc.receive",
+					"the message arrived too slowly while other requests waited for memory"))
+			}
+			return cutShort(err)
+		}
+		transfer.Moved(len(piece))
+		b = b[len(piece):]
+	}
+	return nil
+}
+
+// cutShort returns the error of a stream that ended within a message.
+func cutShort(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return status.Error(codes.Internal, io.ErrUnexpectedEOF.Error())
+	}
+	return err
+}
+
+// end waits until the client has closed its side of the stream. It returns an error if the client sends another
+// message.
+func (r *receiver) end() error {
+	var more [1]byte
+	switch err := r.read(more[:]); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return cutShort(err)
+	}
+	return status.Error(codes.Internal,
+		"cardinality violation: received multiple request messages for non-client-streaming RPC")
+}
+
+// unpack decompresses a message if it is compressed. It returns a buffer also with an error.
+func (r *receiver) unpack(flag byte, data *[]byte) (*[]byte, error) {
+	if flag == 0 {
+		return data, nil
+	}
+	how := r.wire.RecvCompress()
+	if flag != 1 {
+		return data, status.Errorf(codes.Internal, "grpc: received unexpected payload format %d", flag)
+	}
+	if how == "" || how == encoding.Identity {
+		return data, status.Error(codes.Internal, "grpc: compressed flag set with identity or empty encoding")
+	}
+	c := encoding.GetCompressor(how)
+	if c == nil {
+		return data, status.Errorf(codes.Unimplemented, "grpc: Decompressor is not installed for grpc-encoding %q", how)
+	}
+	if err := r.reserve(costCopies * r.limit); err != nil { // the decompressed size is unknown
+		return data, err
+	}
+	packed := mem.NewBuffer(data, nil)
+	from, err := c.Decompress(mem.BufferSlice{packed}.Reader())
+	if err != nil {
+		return data, status.Errorf(codes.Internal, "grpc: failed to decompress the message: %v", err)
+	}
+	out, err := io.ReadAll(io.LimitReader(from, r.limit+1))
+	switch {
+	case err != nil:
+		return data, status.Errorf(codes.Internal, "grpc: failed to decompress the message: %v", err)
+	case int64(len(out)) > r.limit:
+		return data, status.Errorf(codes.ResourceExhausted,
+			"grpc: message after decompression larger than max %d", r.limit)
+	}
+	return &out, nil
+}
+
+// decode decodes data into m. Unless the message is small, decode first counts its elements and reserves memory for
+// them. An element of two bytes takes more than a hundred bytes when it is decoded.
+func (r *receiver) decode(data []byte, m any) error {
+	out, ok := m.(proto.Message)
+	if !ok {
+		return status.Errorf(codes.Internal, "grpc: failed to unmarshal the received message: %T is no message", m)
+	}
+	if len(data) > firstPiece {
+		t := tally{state: r.server.state, shapes: &r.server.shapes}
+		if err := t.message(out.ProtoReflect().Descriptor(), data); err != nil {
+			return err
+		}
+		if err := r.reserve(t.memory); err != nil {
+			return err
+		}
+	}
+	if err := proto.Unmarshal(data, out); err != nil {
+		return status.Errorf(codes.Internal, "grpc: failed to unmarshal the received message: %v", err)
+	}
+	return nil
+}
+
+// writes are the methods that write. The memory budget measures how fast they are processed; see
+// admission.Share.Work.
+var writes = map[string]bool{
+	runtimev1.Dapr_SaveState_FullMethodName:                    true,
+	runtimev1.Dapr_DeleteBulkState_FullMethodName:              true,
+	runtimev1.Dapr_ExecuteStateTransaction_FullMethodName:      true,
+	runtimev1.Dapr_ExecuteActorStateTransaction_FullMethodName: true,
+}
+
+// guarded returns a copy of a service whose unary calls are checked before their message is received. An interceptor
+// cannot do this check, because grpc-go calls interceptors after it has decoded the message.
+func (s *Server) guarded(service *grpc.ServiceDesc) *grpc.ServiceDesc {
+	out := *service
+	out.Methods = make([]grpc.MethodDesc, len(service.Methods))
+	for i, m := range service.Methods {
+		full := "/" + service.ServiceName + "/" + m.MethodName
+		out.Methods[i] = grpc.MethodDesc{MethodName: m.MethodName, Handler: s.guard(full, m.Handler)}
+	}
+	return &out
+}
+
+func (s *Server) guard(method string, handle grpc.MethodHandler) grpc.MethodHandler {
+	return func(
+		owner any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor,
+	) (any, error) {
+		if a := arrivalOf(ctx); a != nil && a.refused != nil {
+			s.metrics.refuse(method, status.Code(a.refused))
+			return nil, a.refused
+		}
+		if r := s.receiver(ctx, method, true); r != nil {
+			defer r.finish()
+			dec = func(m any) error {
+				err := r.receive(m)
+				if writes[method] {
+					r.work()
+				}
+				return s.received(ctx, method, err)
+			}
+		}
+		if a := arrivalOf(ctx); a != nil {
+			defer func() { a.answer.Release() }() // in case no answer took over the share
+		}
+		out, err := handle(owner, ctx, dec, interceptor)
+		if m, ok := out.(proto.Message); ok && err == nil {
+			if out, err = s.answering(ctx, m, proto.Size(m)); err != nil {
+				err = s.answer(method, err)
+			}
+		}
+		return out, err
+	}
+}
+
+// received returns the error to send if the message of a call could not be received, and counts the call as refused.
+// It does not count calls that the client canceled. It does not count calls that timed out either, because tooLate
+// counts those.
+func (s *Server) received(ctx context.Context, method string, err error) error {
+	if err == nil {
+		return nil
+	}
+	err = s.answer(method, err)
+	if ctx.Err() == nil || status.Code(err) == codes.Unavailable {
+		s.metrics.refuse(method, status.Code(err))
+	}
+	return err
+}
+
+// guardedStream is a stream that receives its messages with a receiver.
+type guardedStream struct {
+	grpc.ServerStream
+	from *receiver
+}
+
+func (s *guardedStream) RecvMsg(m any) error { return s.from.receive(m) }

@@ -1,0 +1,330 @@
+package grpc_test
+
+import (
+	"bytes"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	commonv1 "github.com/dapr/dapr/pkg/proto/common/v1"
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding/gzip"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/quorate/quorate/api/apitest"
+	"github.com/quorate/quorate/internal/admission"
+)
+
+const mib = 1 << 20
+
+// raw returns a message that is encoded as data.
+func raw(data []byte) *emptypb.Empty {
+	m := &emptypb.Empty{}
+	m.ProtoReflect().SetUnknown(data)
+	return m
+}
+
+// emptyElements returns a message for the store orders with n empty elements of the field num.
+func emptyElements(num byte, n int) *emptypb.Empty {
+	return raw(append([]byte("\x0a\x06orders"), bytes.Repeat([]byte{num<<3 | 2, 0}, n)...))
+}
+
+// A call without a token is answered even if its message never arrives, whatever its timeout is.
+func TestCall_RefusedBeforeItsMessage(t *testing.T) {
+	for _, timeout := range []string{"", "1S", "1H"} {
+		f := newFixture(t)
+		f.config.Tokens = apitest.Tokens("the-right-one")
+		f.config.RequestTimeout = time.Minute
+		w := knock(t, f.serve(t))
+		var more []hpack.HeaderField
+		if timeout != "" {
+			more = append(more, hpack.HeaderField{Name: "grpc-timeout", Value: timeout})
+		}
+		for i := range uint32(50) {
+			w.begin(2*i+1, getState, more...)
+			if got := w.status(2*i + 1); got != "16" {
+				t.Fatalf("time-out %q: call %d ends with the code %s", timeout, i, got)
+			}
+		}
+		if got := f.calls(t, "GetState", "Unauthenticated"); got != 50 {
+			t.Errorf("time-out %q: %v were counted", timeout, got)
+		}
+	}
+}
+
+// Methods that need no token accept small messages only.
+func TestHealth_RefusesLargeMessageWithoutToken(t *testing.T) {
+	f := newFixture(t)
+	f.config.Tokens = apitest.Tokens("the-right-one")
+	health := healthv1.NewHealthClient(f.serve(t))
+	large := &healthv1.HealthCheckRequest{Service: strings.Repeat("x", 5000)}
+	_, err := health.Check(t.Context(), large)
+	wantCode(t, err, codes.ResourceExhausted)
+	watch, err := health.Watch(t.Context(), large)
+	must(t, err)
+	_, err = watch.Recv()
+	wantCode(t, err, codes.ResourceExhausted)
+	_, err = health.Check(t.Context(), &healthv1.HealthCheckRequest{})
+	must(t, err)
+}
+
+// Too many elements are refused before they are decoded. Decoded, 4 MiB of empty elements would take hundreds of MiB.
+func TestReceive_TooManyElementsAreNotDecoded(t *testing.T) {
+	conn := newFixture(t).serve(t)
+	entries := &runtimev1.InvokeBindingRequest{Name: "b", Metadata: map[string]string{}}
+	for i := range 2000 {
+		entries.Metadata[fmt.Sprint(i)] = "v"
+	}
+	deep, err := proto.Marshal(entries)
+	must(t, err)
+	item, err := proto.Marshal(&runtimev1.SaveStateRequest{StoreName: "orders",
+		States: []*commonv1.StateItem{{Key: "a", Metadata: entries.Metadata}}})
+	must(t, err)
+	for _, row := range []struct {
+		method  string
+		message *emptypb.Empty
+		want    string
+	}{
+		{"SaveState", emptyElements(2, 2*mib-8), "too many items in one save"},
+		{"SaveState", emptyElements(2, 10_001), "too many items in one save: 10001; the limit is 10000"},
+		{"DeleteBulkState", emptyElements(2, 2*mib-8), "too many keys in one delete"},
+		{"GetBulkState", emptyElements(2, 2*mib-8), "too many keys in one bulk read"},
+		{"ExecuteStateTransaction", emptyElements(2, 2*mib-8),
+			"transaction in state store orders has too many operations"},
+		{"ExecuteStateTransaction", raw(append(bytes.Repeat([]byte{2<<3 | 2, 0}, 2*mib-8), "\x0a\x06orders"...)),
+			"transaction in state store orders has too many operations"},
+		{"ExecuteActorStateTransaction", emptyElements(3, 2*mib-8), "too many operations"},
+		{"InvokeBinding", raw(deep), "too many entries in one metadata"},
+		{"SaveState", raw(item), "too many entries in one metadata"},
+		{"PublishEvent", emptyElements(5, 2*mib-8), "too many entries in one metadata"},
+		{"BulkPublishEventAlpha1", emptyElements(3, 2*mib-8), "too many elements in one list"},
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := conn.Invoke(t.Context(), "/dapr.proto.runtime.v1.Dapr/"+row.method, row.message, &emptypb.Empty{})
+		runtime.ReadMemStats(&after)
+		if st := wantCode(t, err, codes.InvalidArgument); !strings.Contains(st.Message(), row.want) {
+			t.Errorf("%s: %q, want %q", row.method, st.Message(), row.want)
+		}
+		if took := (after.TotalAlloc - before.TotalAlloc) >> 20; took > 80 { // includes the client
+			t.Errorf("%s: %d MiB were allocated", row.method, took)
+		}
+	}
+}
+
+// A client that announces a large message and does not send it takes no memory from others.
+func TestReceive_UnsentMessagesReserveNoMemory(t *testing.T) {
+	f := newFixture(t)
+	f.config.RequestTimeout = patience
+	f.config.Requests = admission.New(admission.Options{Bytes: 8 * mib})
+	conn := f.serve(t)
+	w := knock(t, conn)
+	for i := range uint32(100) {
+		w.begin(2*i+1, getState)
+		w.send(2*i+1, 4*mib, 1000)
+	}
+	_, err := runtimev1.NewDaprClient(conn).SaveState(t.Context(), large(1*mib))
+	must(t, err)
+}
+
+func large(size int) *runtimev1.SaveStateRequest {
+	return &runtimev1.SaveStateRequest{StoreName: "orders",
+		States: []*commonv1.StateItem{{Key: "large", Value: bytes.Repeat([]byte("7"), size)}}}
+}
+
+// A stalled call that holds memory is aborted when other requests need the memory. Until then they are answered with
+// overloaded.
+func TestReceive_SlowMessageIsCutWhenMemoryIsShort(t *testing.T) {
+	f := newFixture(t)
+	f.config.RequestTimeout = patience
+	f.config.Requests = admission.New(admission.Options{Name: "requests", Bytes: 8 * mib, Registerer: f.Metrics})
+	conn := f.serve(t)
+	w := knock(t, conn)
+	w.begin(1, "/dapr.proto.runtime.v1.Dapr/SaveState")
+	w.send(1, mib+mib/2, 100<<10) // it takes 4.5 MiB of the 6 for large messages
+	eventually(t, "memory is reserved", func() bool {
+		return f.metric(t, "quorate_request_memory_bytes", "requests", "large") > 4*mib
+	})
+	c := runtimev1.NewDaprClient(conn)
+	eventually(t, "the slow message is cut", func() bool {
+		_, err := c.SaveState(t.Context(), large(mib+mib/2))
+		if err != nil {
+			if st := wantCode(t, err, codes.Unavailable); !strings.Contains(st.Message(), "ERR_OVERLOADED") {
+				t.Fatal(st)
+			}
+		}
+		return err == nil
+	})
+	if got := w.status(1); got != "14" {
+		t.Errorf("the slow call ends with the code %s", got)
+	}
+	if free := f.metric(t, "quorate_request_memory_bytes", "requests", "large"); free != 0 {
+		t.Errorf("%v bytes stay reserved", free)
+	}
+}
+
+func TestOverload_IsUnavailableAlsoForTransactions(t *testing.T) {
+	f := newFixture(t)
+	f.config.Requests = admission.New(admission.Options{Bytes: mib})
+	if !f.config.Requests.TryAcquire(600 << 10) {
+		t.Fatal("the budget is in use")
+	}
+	_, err := f.client(t).ExecuteStateTransaction(t.Context(),
+		&runtimev1.ExecuteStateTransactionRequest{StoreName: "orders",
+			Operations: []*runtimev1.TransactionalStateOperation{{OperationType: "upsert",
+				Request: large(mib).States[0]}}})
+	wantCode(t, err, codes.Unavailable)
+}
+
+func TestReceive_CompressedMessageWithinLimit(t *testing.T) {
+	f := newFixture(t)
+	f.config.MaxBodySize = mib
+	c := f.client(t)
+	_, err := c.SaveState(t.Context(), large(mib/2), grpc.UseCompressor(gzip.Name))
+	must(t, err)
+	got, err := c.GetState(t.Context(), &runtimev1.GetStateRequest{StoreName: "orders", Key: "large"},
+		grpc.UseCompressor(gzip.Name))
+	must(t, err)
+	if len(got.GetData()) != mib/2 {
+		t.Errorf("%d bytes", len(got.GetData()))
+	}
+	_, err = c.SaveState(t.Context(), large(4*mib), grpc.UseCompressor(gzip.Name))
+	wantCode(t, err, codes.ResourceExhausted)
+}
+
+func TestAnswer_LargeIsComplete(t *testing.T) {
+	f := newFixture(t)
+	f.config.Answers = admission.New(admission.Options{Name: "answers", Registerer: f.Metrics})
+	c := runtimev1.NewDaprClient(f.serve(t))
+	for _, size := range []int{0, 1, 64 << 10, 65<<10 + 1, 256 << 10, 256<<10 + 1, 512<<10 + 1, 3*mib + 5} {
+		value := make([]byte, size)
+		for i := range value {
+			value[i] = byte('0' + i%7)
+		}
+		_, err := c.SaveState(t.Context(), &runtimev1.SaveStateRequest{StoreName: "orders",
+			States: []*commonv1.StateItem{{Key: "k", Value: value,
+				Metadata: map[string]string{"contentType": "application/octet-stream"}}}})
+		must(t, err)
+		got, err := c.GetState(t.Context(), &runtimev1.GetStateRequest{StoreName: "orders", Key: "k"})
+		must(t, err)
+		if !slices.Equal(got.GetData(), value) || got.GetEtag() == "" ||
+			got.GetMetadata()["contentType"] != "application/octet-stream" {
+			t.Errorf("%d bytes: %d bytes, ETag %q, %v", size, len(got.GetData()), got.GetEtag(), got.GetMetadata())
+		}
+		bulk, err := c.GetBulkState(t.Context(),
+			&runtimev1.GetBulkStateRequest{StoreName: "orders", Keys: []string{"k"}})
+		must(t, err)
+		if !slices.Equal(bulk.GetItems()[0].GetData(), value) {
+			t.Errorf("%d bytes: the bulk read differs", size)
+		}
+		eventually(t, "memory is given back", func() bool {
+			return f.metric(t, "quorate_request_memory_bytes", "answers", "small")+f.metric(t,
+				"quorate_request_memory_bytes", "answers", "large") == 0
+		})
+	}
+}
+
+// An answer holds memory until its client has read it. When others need the memory, the connection of the client is
+// closed.
+func TestAnswer_SlowReaderIsCutWhenMemoryIsShort(t *testing.T) {
+	f := newFixture(t)
+	f.config.Answers = admission.New(admission.Options{Name: "answers", Bytes: 4 * mib, Registerer: f.Metrics})
+	conn := f.serve(t)
+	c := runtimev1.NewDaprClient(conn)
+	_, err := c.SaveState(t.Context(), large(2*mib))
+	must(t, err)
+	held := func() float64 { return f.metric(t, "quorate_request_memory_bytes", "answers", "large") }
+	ask := func() *wire {
+		w := knock(t, conn)
+		w.begin(1, getState)
+		body, err := proto.Marshal(&runtimev1.GetStateRequest{StoreName: "orders", Key: "large"})
+		must(t, err)
+		must(t, w.WriteData(1, true, append([]byte{0, 0, 0, 0, byte(len(body))}, body...)))
+		return w
+	}
+	w := ask()
+	eventually(t, "memory is reserved", func() bool { return held() > 2*mib })
+	eventually(t, "the slow reader is cut", func() bool {
+		_, err := c.GetState(t.Context(), &runtimev1.GetStateRequest{StoreName: "orders", Key: "large"})
+		if err != nil {
+			wantCode(t, err, codes.Unavailable)
+		}
+		return err == nil
+	})
+	if !w.ends() {
+		t.Error("the slow connection stays open")
+	}
+	eventually(t, "memory is given back", func() bool { return held() == 0 })
+
+	w = ask() // a client that closes its connection
+	eventually(t, "memory is reserved", func() bool { return held() > 2*mib })
+	_ = w.Conn.Close()
+	eventually(t, "memory is given back", func() bool { return held() == 0 })
+
+	w = ask() // a client that cancels its call
+	eventually(t, "memory is reserved", func() bool { return held() > 2*mib })
+	must(t, w.WriteRSTStream(1, http2.ErrCodeCancel))
+	eventually(t, "memory is given back", func() bool { return held() == 0 })
+}
+
+// A bulk read whose values are too large in total is refused before all of them are read.
+func TestBulkRead_BoundedBySize(t *testing.T) {
+	f := newFixture(t)
+	f.config.Answers = admission.New(admission.Options{Name: "answers", Registerer: f.Metrics})
+	c := runtimev1.NewDaprClient(f.serve(t))
+	_, err := c.SaveState(t.Context(), large(mib))
+	must(t, err)
+	read := func(keys int) (*runtimev1.GetBulkStateResponse, error) {
+		return c.GetBulkState(t.Context(), &runtimev1.GetBulkStateRequest{StoreName: "orders",
+			Keys: slices.Repeat([]string{"large"}, keys)})
+	}
+	three, err := read(3)
+	must(t, err)
+	if got := three.GetItems(); len(got) != 3 || len(got[2].GetData()) != mib {
+		t.Errorf("%d items", len(got))
+	}
+	_, err = read(5000)
+	if st := wantCode(t, err, codes.InvalidArgument); !strings.Contains(st.Message(), "read fewer keys at once") {
+		t.Error(st)
+	}
+	for _, size := range []string{"small", "large"} {
+		if left := f.metric(t, "quorate_request_memory_bytes", "answers", size); left != 0 {
+			t.Errorf("%v bytes of %s answers stay reserved", left, size)
+		}
+	}
+}
+
+// If memory is short, a large value is read again once there is memory for it.
+func TestAnswer_LargeValueWaitsForMemory(t *testing.T) {
+	f := newFixture(t)
+	f.config.Answers = admission.New(admission.Options{Name: "answers", Bytes: 4 * mib, Registerer: f.Metrics})
+	c := runtimev1.NewDaprClient(f.serve(t))
+	_, err := c.SaveState(t.Context(), large(2*mib))
+	must(t, err)
+	others := f.config.Answers.Share()
+	if !others.TryAdd(3 * mib) {
+		t.Fatal("no room")
+	}
+	done := make(chan error, 1)
+	go func() {
+		got, err := c.GetState(t.Context(), &runtimev1.GetStateRequest{StoreName: "orders", Key: "large"})
+		if err == nil && len(got.GetData()) != 2*mib {
+			err = fmt.Errorf("%d bytes", len(got.GetData()))
+		}
+		done <- err
+	}()
+	eventually(t, "the answer waits", func() bool {
+		return f.metric(t, "quorate_request_memory_waiting", "answers", "large") == 1
+	})
+	others.Release()
+	must(t, <-done)
+}

@@ -1,0 +1,97 @@
+package http
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+const (
+	// countedAnswer is the smallest size in bytes of an answer for which memory is reserved. Smaller answers fit into
+	// the buffers of a connection.
+	countedAnswer = 16 << 10
+	// answerPiece is the number of bytes in one write. admission.Transfer measures the client's speed after each
+	// write.
+	answerPiece = 64 << 10
+)
+
+// smallBulk and largeBulk are the bounds of a bulk read, in bytes of values. The first attempt reserves memory for
+// smallBulk. If the values are larger, the second attempt reserves memory for largeBulk.
+const (
+	smallBulk  = 128 << 10
+	largeBulk  = 32 << 20
+	bulkCopies = 2 // the values, and the answer made of them
+)
+
+// held returns the item that read returns, and reserves memory for its value. It may call read twice, with different
+// options: held sets options.MaxValue before each call, and read must pass options to the service. The first call
+// returns only the size of a large value. If no memory is free, held drops the first result, waits for memory, and
+// reads again. So a waiting request holds no value.
+func (f *Face) held(
+	p *reply, r *http.Request, options *api.ReadOptions, read func() (state.Item, error),
+) (state.Item, error) {
+	if f.answers == nil {
+		return read()
+	}
+	options.MaxValue = api.UnreservedValue
+	item, err := read()
+	size := max(int64(len(item.Value)), item.Size)
+	if err != nil || size < countedAnswer {
+		return item, err
+	}
+	p.answer = f.answers.Share()
+	if p.answer.TryAdd(size) && item.Size == 0 {
+		return item, nil
+	}
+	item = state.Item{}
+	if !p.answer.Held() {
+		if err := p.answer.Add(r.Context(), size); err != nil {
+			return item, api.Overloaded(err)
+		}
+	}
+	options.MaxValue = 0
+	return read()
+}
+
+// bulk reads several keys within the memory budget for answers. The size of the result is not known in advance, so
+// bulk first tries with a small bound and then with a large one.
+func (f *Face) bulk(
+	p *reply, r *http.Request, request api.BulkGetRequest, read func(api.BulkGetRequest) (api.Bulk, error),
+) (api.Bulk, error) {
+	within := func(bound int64) (api.Bulk, error) {
+		p.answer = f.answers.Share()
+		if err := p.answer.Add(r.Context(), bulkCopies*bound); err != nil {
+			return api.Bulk{}, api.Overloaded(err)
+		}
+		request.MaxBytes = bound
+		return read(request)
+	}
+	out, err := within(smallBulk)
+	if fault.Is(err, fault.TooLarge) {
+		p.answer.Release()
+		out, err = within(largeBulk)
+	}
+	return out, err
+}
+
+// transmit writes a body for which memory is reserved. If the client reads slowly while other answers wait for
+// memory, admission.Transfer aborts the answer.
+func (p *reply) transmit(body []byte) {
+	control := http.NewResponseController(p.ResponseWriter)
+	transfer := p.answer.Transfer(func() { _ = control.SetWriteDeadline(time.Now()) })
+	defer transfer.End()
+	for len(body) > 0 {
+		n, err := p.Write(body[:min(len(body), answerPiece)])
+		if body = body[n:]; err != nil {
+			return // the client closed the connection
+		}
+		transfer.Moved(n)
+		if transfer.Cut() {
+			p.broken = true
+			return
+		}
+	}
+}

@@ -1,0 +1,64 @@
+package httpcopy
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"time"
+)
+
+// Body is the body of a request that is forwarded. It counts the bytes that are read. The HTTP transport may still
+// read the body after the answer has arrived.
+type Body struct {
+	io.ReadCloser
+	length int64
+	count  atomic.Int64
+	ended  atomic.Bool
+}
+
+// NewBody returns the body of r.
+func NewBody(r *http.Request) *Body { return &Body{ReadCloser: r.Body, length: r.ContentLength} }
+
+// Read reads and counts.
+func (b *Body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.count.Add(int64(n))
+	if errors.Is(err, io.EOF) {
+		b.ended.Store(true)
+	}
+	return n, err
+}
+
+// Count returns the number of bytes read so far.
+func (b *Body) Count() int64 { return b.count.Load() }
+
+func (b *Body) done() bool {
+	return b.ended.Load() || b.length >= 0 && b.count.Load() >= b.length
+}
+
+// drainTime is how long the rest of a request body is read after the answer is complete. If the connection were
+// closed at once, TCP could reset it before the client has read the answer.
+const drainTime = 250 * time.Millisecond
+
+// duplex prepares w for an answer that may begin before the whole request was read. By default, net/http discards the
+// rest of an HTTP/1.1 request when the answer begins, even while the request is still being forwarded. The connection
+// is closed after the answer, because the end of the request is not known.
+func (b *Body) duplex(w http.ResponseWriter, r *http.Request) bool {
+	if r.ProtoMajor != 1 || b.done() {
+		return false
+	}
+	if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+		return false // the writer does not support it
+	}
+	w.Header()["Connection"] = []string{"close"}
+	return true
+}
+
+// drain reads and discards the rest of the body for at most drainTime; see drainTime for the reason.
+func (b *Body) drain(w http.ResponseWriter) {
+	control := http.NewResponseController(w)
+	_ = control.Flush() // fails only if the client has closed the connection
+	_ = control.SetReadDeadline(time.Now().Add(drainTime))
+	_, _ = io.Copy(io.Discard, b.ReadCloser)
+}

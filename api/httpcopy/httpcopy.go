@@ -1,0 +1,201 @@
+// Package httpcopy copies the answer of one HTTP hop to the next hop: headers, body, trailers, informational answers,
+// and the tunnel after an upgrade.
+//
+// It owns the copying and flushing of answers. Callers obtain the answer. A tunnel has two goroutines, which end
+// before Relay returns.
+package httpcopy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// ErrStarted is wrapped by errors that occur after the answer has begun. Such an answer is incomplete. The caller
+// must abort the connection, so that the client notices.
+var ErrStarted = errors.New("the answer had begun")
+
+// bufferSize is the size in bytes of a copy buffer.
+const bufferSize = 32 << 10
+
+// Copier forwards answers. It keeps a pool of buffers. The zero value is ready to use. It is safe for concurrent use.
+type Copier struct{ buffers sync.Pool }
+
+// Relay writes answer to w and closes the body of answer. r is the request that is answered, and in is the body of r.
+// An answer of unknown length is flushed after each piece, so that streams are not delayed.
+func (c *Copier) Relay(w http.ResponseWriter, r *http.Request, in *Body, answer *http.Response) error {
+	if answer.StatusCode == http.StatusSwitchingProtocols {
+		return c.upgrade(w, r, answer)
+	}
+	if in.duplex(w, r) {
+		defer in.drain(w)
+	}
+	defer answer.Body.Close() //nolint:errcheck // it was read, or cannot be
+	p, _ := c.buffers.Get().(*[bufferSize]byte)
+	if p == nil {
+		p = new([bufferSize]byte)
+	}
+	defer c.buffers.Put(p)
+	read, ended, err := beginning(answer, p[:])
+	if err != nil {
+		return err
+	}
+	h := w.Header()
+	for name, values := range answer.Header {
+		h[name] = values
+	}
+	if _, typed := h["Content-Type"]; !typed {
+		h["Content-Type"] = nil // otherwise net/http guesses the type
+	}
+	announced := len(answer.Trailer)
+	for name := range answer.Trailer {
+		h["Trailer"] = append(h["Trailer"], name)
+	}
+	w.WriteHeader(answer.StatusCode)
+	stream := answer.ContentLength < 0 || announced > 0
+	if stream {
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			return errors.Join(ErrStarted, err)
+		}
+	}
+	if read > 0 {
+		_, err = w.Write(p[:read])
+	}
+	if err == nil && !ended {
+		err = c.copy(w, answer.Body, p, stream)
+	}
+	if err != nil {
+		return errors.Join(ErrStarted, err)
+	}
+	trailers(h, answer.Trailer, announced)
+	return nil
+}
+
+// beginning reads the whole body of a small answer into p. If the body is shorter than the length in the header,
+// beginning corrects the length and returns ended = true: like Dapr, it passes on what it received. It returns an
+// error if the body failed before its first byte or because of a broken connection. It reads nothing of a larger
+// answer; such an answer is cut if it ends early, so that it does not look complete.
+func beginning(answer *http.Response, p []byte) (n int, ended bool, err error) {
+	if answer.ContentLength <= 0 || answer.ContentLength > int64(len(p)) {
+		return 0, false, nil
+	}
+	n, err = io.ReadFull(answer.Body, p[:answer.ContentLength])
+	switch {
+	case err == nil:
+	case errors.Is(err, io.ErrUnexpectedEOF) && n > 0:
+		answer.Header["Content-Length"], ended = []string{strconv.Itoa(n)}, true
+	case !errors.Is(err, io.EOF): // the answer to HEAD has a length and no body
+		return 0, true, fault.Wrap(err, "api.relay", "the answer ended before its body")
+	}
+	return n, ended, nil
+}
+
+// trailers copies the trailers of an answer to h. announced is the number of trailers that the answer named in its
+// header. If there are more, the names get the prefix http.TrailerPrefix, which net/http needs to send them.
+func trailers(h, came http.Header, announced int) {
+	for name, values := range came {
+		if len(came) != announced {
+			name = http.TrailerPrefix + name
+		}
+		h[name] = values
+	}
+}
+
+// copy copies a body.
+func (c *Copier) copy(w http.ResponseWriter, body io.Reader, p *[bufferSize]byte, stream bool) error {
+	control := http.NewResponseController(w)
+	for {
+		n, err := body.Read(p[:])
+		if n > 0 {
+			if _, err := w.Write(p[:n]); err != nil {
+				return err
+			}
+			if stream && !errors.Is(err, io.EOF) {
+				if err := control.Flush(); err != nil {
+					return err
+				}
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// Informational returns a context for an HTTP request. Answers of the class 1xx to that request, such as early hints,
+// are forwarded to w as soon as they arrive. clean removes headers from these answers. 100 (Continue) is not
+// forwarded, because each hop sends its own. The headers that w already has for the final answer are kept.
+func Informational(ctx context.Context, w http.ResponseWriter, clean func(http.Header)) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		Got1xxResponse: func(code int, header textproto.MIMEHeader) error {
+			if code == http.StatusContinue {
+				return nil
+			}
+			clean(http.Header(header))
+			h := w.Header()
+			final := maps.Clone(h)
+			maps.Copy(h, header)
+			w.WriteHeader(code)
+			clear(h)
+			maps.Copy(h, final)
+			return nil
+		},
+	})
+}
+
+// upgrade joins both connections to a tunnel.
+func (c *Copier) upgrade(w http.ResponseWriter, r *http.Request, answer *http.Response) error {
+	there, ok := answer.Body.(io.ReadWriteCloser)
+	if !ok {
+		_ = answer.Body.Close() // it cannot be used
+		return fault.New(fault.Internal, "api.relay",
+			"the other side switched protocols on a connection that cannot be written")
+	}
+	here, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		_ = there.Close() // unread
+		return &fault.Error{Code: fault.Invalid, Op: "api.relay", Msg: "this connection cannot be upgraded",
+			Hint: "use HTTP/1.1", Err: err}
+	}
+	defer here.Close()  //nolint:errcheck // it has ended
+	defer there.Close() //nolint:errcheck // it has ended
+	_ = here.SetDeadline(time.Time{})
+	head := http.Response{StatusCode: answer.StatusCode, ProtoMajor: 1, ProtoMinor: 1, Header: answer.Header}
+	if err = head.Write(buffered); err == nil {
+		err = buffered.Flush()
+	}
+	if err != nil {
+		return errors.Join(ErrStarted, err)
+	}
+	stop := context.AfterFunc(r.Context(), func() { _, _ = here.Close(), there.Close() }) // the copies find out
+	defer stop()
+	tunnel(here, buffered, there)
+	return nil
+}
+
+// tunnel copies both ways until either side ends.
+func tunnel(here net.Conn, read io.Reader, there io.ReadWriteCloser) {
+	var both sync.WaitGroup
+	both.Go(func() {
+		_, _ = io.Copy(there, read) // either end may close at any time, so an error is no failure
+		_ = there.Close()
+	})
+	both.Go(func() {
+		_, _ = io.Copy(here, there)
+		_ = here.Close()
+	})
+	both.Wait()
+}

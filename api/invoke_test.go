@@ -1,0 +1,136 @@
+package api_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/apitest"
+	"github.com/quorate/quorate/discovery"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// cluster is an application on several nodes. Some of them cannot be reached.
+type cluster struct {
+	nodes []string
+	down  []string
+
+	mu          sync.Mutex // guards what follows
+	picks       int
+	outstanding int
+	called      []string
+}
+
+func (c *cluster) Pick(app api.App, tried []discovery.Instance) (*discovery.Lease, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, node := range c.nodes {
+		if slices.ContainsFunc(tried, func(i discovery.Instance) bool { return i.Node == node }) {
+			continue
+		}
+		c.picks++
+		c.outstanding++
+		return discovery.NewLease(discovery.Instance{App: app, Node: node}, func(discovery.Outcome) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.outstanding--
+		}), nil
+	}
+	return nil, fault.New(fault.Unavailable, "test", "no other instance")
+}
+
+func (c *cluster) Carry(at *discovery.Instance, in *api.Inbound) (api.Answer, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.called = append(c.called, at.Node)
+	if slices.Contains(c.down, at.Node) {
+		return api.Answer{}, fault.New(fault.Unavailable, "test", "node "+at.Node+" cannot be reached")
+	}
+	return api.Answer{Response: &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody,
+		Request: in.Request}}, nil
+}
+
+// caller returns the invocation service of an application without routes.
+func caller(t *testing.T) (*api.Invoke, *api.Routes) {
+	t.Helper()
+	metrics, err := api.NewInvokeMetrics(prometheus.NewRegistry(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sessions, routes := api.NewSessions(nil), &api.Routes{}
+	return api.NewInvoke(api.App{ID: "shop"}, api.InvokeParts{
+		Routes: routes, Here: api.NewCallee(sessions, metrics, apitest.Untraced{}), Sessions: sessions,
+		Policies: api.NewPolicies(), Tracer: apitest.Untraced{}, Metrics: metrics,
+		Logger: slog.New(slog.DiscardHandler),
+	}), routes
+}
+
+func call(ctx context.Context, i *api.Invoke) error {
+	_, err := i.Do(ctx, &api.Call{
+		Target: "web", Verb: http.MethodPost, Path: "/x", Header: http.Header{},
+		Body: io.NopCloser(strings.NewReader("text")), Length: 4,
+	})
+	return err
+}
+
+func (c *cluster) call(ctx context.Context, t *testing.T) error {
+	t.Helper()
+	invoke, routes := caller(t)
+	routes.Open(c, c)
+	return call(ctx, invoke)
+}
+
+func TestInvoke_RetryPicksOneInstanceOnce(t *testing.T) {
+	c := &cluster{nodes: []string{"n1", "n2", "n3"}, down: []string{"n1", "n2"}}
+	if err := c.call(t.Context(), t); err != nil {
+		t.Fatal(err)
+	}
+	if c.picks != 3 || c.outstanding != 0 || !slices.Equal(c.called, []string{"n1", "n2", "n3"}) {
+		t.Errorf("%d picks, %d not given back, called %v", c.picks, c.outstanding, c.called)
+	}
+}
+
+func TestInvoke_GivesBackEveryInstance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, c := range map[string]*cluster{
+			"one down": {nodes: []string{"n1"}, down: []string{"n1"}},
+			"two down": {nodes: []string{"n1", "n2"}, down: []string{"n1", "n2"}},
+		} {
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- c.call(ctx, t) }()
+			synctest.Wait() // it pauses before a retry
+			cancel()
+			if err := <-ended; err == nil || c.outstanding != 0 || len(c.called) == 0 {
+				t.Errorf("%s: %v, %d not given back of %v", name, err, c.outstanding, c.called)
+			}
+			if err := c.call(t.Context(), t); err == nil || c.outstanding != 0 {
+				t.Errorf("%s, all retries: %v, %d not given back", name, err, c.outstanding)
+			}
+		}
+	})
+}
+
+func TestRoutes_UnavailableBeforeOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		invoke, routes := caller(t)
+		if err := call(t.Context(), invoke); api.AsError(err).Kind != api.Unavailable ||
+			!strings.Contains(err.Error(), "the node is starting") {
+			t.Error(err)
+		}
+		c := &cluster{nodes: []string{"n1"}}
+		routes.Open(c, c)
+		if err := call(t.Context(), invoke); err != nil {
+			t.Error(err)
+		}
+	})
+}

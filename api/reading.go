@@ -1,0 +1,173 @@
+package api
+
+import (
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// These constants bound a path that servers can read in more than one way. A path above one of the bounds is refused,
+// because checking it takes long and no client needs such a path.
+const (
+	maxReadings       = 256 // readings, including intermediate steps
+	maxAmbiguousParts = 64  // parts, plus characters that may separate more parts
+)
+
+// everyReading reports whether allowed returns true for every way in which servers commonly read the path of a request.
+// path is escaped, begins with a slash, and was accepted by ParseMethod. allowed gets the parts of a reading, decoded
+// and in lower case, without the empty part after a slash at the end.
+//
+// Servers differ in whether
+//   - %2F separates parts (WSGI) or belongs to one (net/http, Express);
+//   - a backslash, also an escaped one, separates parts (WHATWG URL, .NET);
+//   - parameters after ';' are part of the path (net/http, Node), are removed everywhere (Java
+//     servlets) or from the last part (Python's urlparse), and whether %3B begins one;
+//   - empty parts count (Node), are removed (Flask), or are removed at the start (http.server);
+//   - two slashes at the start introduce a host (URL parsers).
+//
+// Frameworks combine these rules in any order, so all combinations are tried.
+func everyReading(path string, allowed func(parts []string) bool) bool {
+	first := reading{parts: strings.Split(path[1:], "/")}
+	plain := decodeParts(first)
+	marks := ambiguities(plain)
+	switch {
+	case marks == 0:
+		return allowed(withoutLastSlash(plain))
+	case marks+len(plain) > maxAmbiguousParts:
+		return false
+	}
+	seen := map[string]bool{}
+	var open []reading
+	add := func(r reading) {
+		if key := r.key(); !seen[key] {
+			seen[key] = true
+			open = append(open, r)
+		}
+	}
+	add(first)
+	for len(open) > 0 {
+		r := open[len(open)-1]
+		open = open[:len(open)-1]
+		if len(seen) > maxReadings || r.decoded && !allowed(withoutLastSlash(r.parts)) {
+			return false
+		}
+		for _, step := range steps() {
+			add(reading{parts: step(r.parts), decoded: r.decoded})
+		}
+		add(reading{parts: decodeParts(r), decoded: true})
+	}
+	return true
+}
+
+// ambiguities counts the characters that servers read differently in a decoded path.
+func ambiguities(parts []string) (n int) {
+	for i, part := range parts {
+		if part == "" && i < len(parts)-1 {
+			n++
+		}
+		n += strings.Count(part, ";") + strings.Count(part, `\`) + strings.Count(part, "/")
+	}
+	return n
+}
+
+// reading is a path after some of the steps that a server may apply. Servers apply a step before or after they decode
+// the path; "%3B" is a semicolon only after decoding.
+type reading struct {
+	parts   []string
+	decoded bool
+}
+
+func (r reading) key() string {
+	return strconv.FormatBool(r.decoded) + "\x00" + strings.Join(r.parts, "\x00") // no path has a NUL
+}
+
+// decodeParts returns the parts of r, decoded and in lower case. Decoding cannot fail, because ParseMethod has
+// decoded the same path before.
+func decodeParts(r reading) []string {
+	if r.decoded {
+		return r.parts
+	}
+	out := make([]string, len(r.parts))
+	for i, part := range r.parts {
+		text, err := url.PathUnescape(part)
+		if err != nil {
+			text = part
+		}
+		out[i] = strings.ToLower(text)
+	}
+	return out
+}
+
+// steps returns the transformations that servers apply to the parts of a path.
+func steps() []func([]string) []string {
+	return []func([]string) []string{
+		splitSlash, splitBackslash, cutAll, cutLast, dropEmpty, trimEmpty, dropHost, dropHostAfterSlashes,
+	}
+}
+
+func withoutLastSlash(parts []string) []string {
+	if n := len(parts); n > 0 && parts[n-1] == "" {
+		return parts[:n-1]
+	}
+	return parts
+}
+
+func splitSlash(parts []string) []string     { return splitEach(parts, "/") }
+func splitBackslash(parts []string) []string { return splitEach(parts, `\`) }
+
+func splitEach(parts []string, separator string) []string {
+	var out []string
+	for _, part := range parts {
+		out = append(out, strings.Split(part, separator)...)
+	}
+	return out
+}
+
+// cutAll removes the parameters of every part.
+func cutAll(parts []string) []string {
+	out := slices.Clone(parts)
+	for i, part := range out {
+		out[i], _, _ = strings.Cut(part, ";")
+	}
+	return out
+}
+
+// cutLast removes the parameters of the last part.
+func cutLast(parts []string) []string {
+	out := slices.Clone(parts)
+	if n := len(out); n > 0 {
+		out[n-1], _, _ = strings.Cut(out[n-1], ";")
+	}
+	return out
+}
+
+func dropEmpty(parts []string) []string {
+	return slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return part == "" })
+}
+
+// trimEmpty removes empty parts at the start.
+func trimEmpty(parts []string) []string {
+	for len(parts) > 0 && parts[0] == "" {
+		parts = parts[1:]
+	}
+	return parts
+}
+
+// dropHost removes the part after two slashes at the start of a path, which some servers read as a host. That part
+// may be empty.
+func dropHost(parts []string) []string {
+	if len(parts) > 1 && parts[0] == "" {
+		return parts[2:]
+	}
+	return parts
+}
+
+// dropHostAfterSlashes removes the first part after two or more slashes at the start, which some servers read as a
+// host.
+func dropHostAfterSlashes(parts []string) []string {
+	if rest := trimEmpty(parts); len(rest) < len(parts) && len(rest) > 0 {
+		return rest[1:]
+	}
+	return parts
+}

@@ -1,0 +1,78 @@
+// Package remoteinvoke transports calls of applications from node to node. It has the client at the caller's node,
+// the server at the callee's node, and the protocol between them.
+//
+// It owns the connections of calls: HTTP/1.1 over tunnels of the peer port. A connection carries one call at a time
+// and is reused for the next one. Bodies stream in both directions with the flow control of TCP, trailers and
+// upgrades work, and a canceled call ends at the application. The callers of the package choose the node, and
+// api.Callee applies access control. All goroutines belong to net/http; Close ends them.
+package remoteinvoke
+
+import (
+	"encoding/base64"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// These are the headers of a call between nodes. Applications do not see them, because package api removes all
+// headers that begin with Quorate- from requests and answers.
+const (
+	headerTarget  = "Quorate-Target"  // app id of the target, and namespace after a dot
+	headerCaller  = "Quorate-Caller"  // app id of the caller, and namespace after a dot
+	headerSession = "Quorate-Session" // session token of the sender; absent = none
+	headerFault   = "Quorate-Fault"   // in an answer: why the application did not answer
+	headerRemote  = "Quorate-Remote"  // network address of the calling application
+)
+
+// prefix is put before every path between nodes. Without it, a path of an application that begins with two slashes
+// could be read as a host.
+const prefix = "/-"
+
+// faultStatus is the status of an answer with a fault. The client looks only at the header.
+const faultStatus = http.StatusBadGateway
+
+func encodeFault(err error) string {
+	return base64.StdEncoding.EncodeToString(fault.Marshal(err))
+}
+
+func decodeFault(text string) error {
+	b, err := base64.StdEncoding.DecodeString(text)
+	if err != nil || len(b) == 0 {
+		return fault.New(fault.Internal, "api.peer", "the other node answered with an error that cannot be read")
+	}
+	return fault.Unmarshal(b)
+}
+
+func first(h http.Header, name string) string {
+	if v := h[name]; len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
+
+func encodeApp(a api.App) string { return a.ID + "." + a.Namespace }
+
+func decodeApp(text string) (api.App, bool) {
+	id, ns, ok := strings.Cut(text, ".")
+	return api.App{ID: id, Namespace: ns}, ok && id != ""
+}
+
+// stripPrefix removes prefix from a request target, and splits it into path and query.
+func stripPrefix(target string) (path, query string, mark, ok bool) {
+	target, query, mark = strings.Cut(target, "?")
+	path, ok = strings.CutPrefix(target, prefix)
+	return path, query, mark, ok && strings.HasPrefix(path, "/")
+}
+
+// wireURL returns the URL of a call between nodes.
+func wireURL(server string, of *url.URL) *url.URL {
+	path := of.Opaque
+	if path == "" {
+		path = of.RawPath
+	}
+	return &url.URL{Scheme: "http", Host: server, Opaque: prefix + path, RawQuery: of.RawQuery,
+		ForceQuery: of.ForceQuery}
+}

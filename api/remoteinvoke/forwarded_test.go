@@ -1,0 +1,35 @@
+package remoteinvoke_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"testing"
+)
+
+func TestForwarded_HasAdvertisedAddress(t *testing.T) {
+	for address, want := range map[string][3]string{
+		"192.0.2.7":   {"192.0.2.7", "192.0.2.7", "for=192.0.2.7;host=192.0.2.7"},
+		"2001:db8::7": {"2001:db8::7", "[2001:db8::7]", `for="[2001:db8::7]";host="[2001:db8::7]"`},
+		"":            {},
+	} {
+		got := make(chan http.Header, 1)
+		app := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header }))
+		defer app.Close()
+		w := newWorld(t)
+		w.self = netip.Addr{}
+		if address != "" {
+			w.self = netip.MustParseAddr(address)
+		}
+		w.start("b", "web", app.Listener.Addr().String(), nil)
+		answer, err := client(t).Get(w.start("a", "shop", "", nil).url("/v1.0/invoke/web/method/x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body(t, answer)
+		h := <-got
+		if have := [3]string{h.Get("X-Forwarded-For"), h.Get("X-Forwarded-Host"), h.Get("Forwarded")}; have != want {
+			t.Errorf("%q: %q", address, have)
+		}
+	}
+}

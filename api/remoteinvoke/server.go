@@ -1,0 +1,168 @@
+package remoteinvoke
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/httpcopy"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/httpdrain"
+	"github.com/quorate/quorate/internal/peer"
+)
+
+const (
+	serverIdle     = 2 * time.Minute
+	maxHeaderBytes = 1 << 20
+)
+
+// ServerConfig is the configuration of a Server. All fields are required.
+type ServerConfig struct {
+	Listener net.Listener // of the tunnels
+	Callee   *api.Callee
+	Logger   *slog.Logger
+
+	// Prove reports whether the identity of a connection proves that the other node serves the calling application. It
+	// returns the trust domain of the application.
+	Prove func(at peer.Caller, caller api.App) (domain string, ok bool)
+}
+
+// Server serves calls of other nodes.
+type Server struct {
+	config ServerConfig
+	http   http.Server
+	drain  *httpdrain.Drain
+	abort  context.CancelFunc
+	served chan struct{}
+	closed sync.Once
+	err    error
+
+	calls  sync.WaitGroup
+	copier httpcopy.Copier
+}
+
+// NewServer makes a Server. It does no I/O.
+func NewServer(c ServerConfig) *Server {
+	s := &Server{config: c, served: make(chan struct{})}
+	life, abort := context.WithCancel(context.Background())
+	s.abort = abort
+	s.http = http.Server{
+		Handler: http.HandlerFunc(s.serve), IdleTimeout: serverIdle, MaxHeaderBytes: maxHeaderBytes,
+		ReadHeaderTimeout:            10 * time.Second,
+		DisableGeneralOptionsHandler: true,
+		BaseContext:                  func(net.Listener) context.Context { return life },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, c)
+		},
+		ErrorLog: slog.NewLogLogger(c.Logger.Handler(), slog.LevelDebug),
+	}
+	s.drain = httpdrain.Attach(&s.http)
+	return s
+}
+
+type connKey struct{}
+
+// Open starts to serve.
+func (s *Server) Open() {
+	go func() {
+		defer close(s.served)
+		_ = s.http.Serve(s.config.Listener) // ends when Close or the peer port closes the listener
+	}()
+}
+
+// Close stops accepting calls, closes connections without a call, and waits for the calls in progress. If ctx ends
+// first, Close aborts the calls and returns the error of ctx. Close may be called several times.
+func (s *Server) Close(ctx context.Context) error {
+	s.closed.Do(func() {
+		defer s.abort()
+		err := s.drain.Shutdown(ctx)
+		s.abort()
+		_ = s.http.Close() // ends what Shutdown left; it has already returned the error
+		if err != nil {
+			s.err = fault.Wrap(err, "api.peer", "calls from other nodes were cut because they did not end in time")
+		}
+		<-s.served
+		s.calls.Wait()
+	})
+	return s.err
+}
+
+// serve serves one call.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	s.calls.Add(1)
+	defer s.calls.Done()
+	body := httpcopy.NewBody(r)
+	in, err := s.inbound(r, body)
+	var answer api.Answer
+	if err == nil {
+		in.Request = in.Request.WithContext(httpcopy.Informational(in.Request.Context(), w, api.CleanInformational))
+		answer, err = s.config.Callee.TakeRemote(in)
+	}
+	if err != nil {
+		s.refuse(w, r, err)
+		return
+	}
+	if answer.Session != "" {
+		answer.Header[headerSession] = []string{answer.Session}
+	}
+	if err := s.copier.Relay(w, r, body, answer.Response); err != nil && !errors.Is(err, httpcopy.ErrStarted) {
+		s.refuse(w, r, err)
+	} else if err != nil {
+		panic(http.ErrAbortHandler) // an answer that is cut short must not look complete
+	}
+}
+
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if fault.Is(err, fault.Internal) {
+		s.config.Logger.Error("a call from another node failed", "method", r.Method, "error", fault.Text(err))
+	}
+	w.Header()[headerFault] = []string{encodeFault(err)}
+	w.WriteHeader(faultStatus)
+}
+
+// inbound converts a request between nodes to a call.
+func (s *Server) inbound(r *http.Request, body io.ReadCloser) (*api.Inbound, error) {
+	target, ok := decodeApp(first(r.Header, headerTarget))
+	caller, known := decodeApp(first(r.Header, headerCaller))
+	path, query, mark, fits := stripPrefix(r.RequestURI)
+	if !ok || !known || !fits {
+		return nil, fault.New(fault.Invalid, "api.peer", "the call does not name its target")
+	}
+	method, err := api.ParseMethod(path)
+	if err != nil {
+		return nil, fault.New(fault.Invalid, "api.peer", fault.Text(err))
+	}
+	in := &api.Inbound{
+		Target: target, Caller: api.Caller{App: caller}, Method: method,
+		Trace: api.TraceID(first(r.Header, "Traceparent")), Session: first(r.Header, headerSession),
+		Remote: first(r.Header, headerRemote),
+	}
+	if conn, ok := r.Context().Value(connKey{}).(net.Conn); ok {
+		if domain, ok := s.config.Prove(peer.RemotePeer(conn), caller); ok {
+			in.Caller.Proven, in.Caller.TrustDomain = true, domain
+		}
+	}
+	in.Request = outgoing(r, body, method, query, mark)
+	return in, nil
+}
+
+func outgoing(r *http.Request, body io.ReadCloser, method api.MethodPath, query string, mark bool) *http.Request {
+	body, trailer := api.ForwardTrailer(r.Header, body, r.Trailer)
+	out := &http.Request{
+		Method: r.Method, URL: api.MethodURL(method, query, mark), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: api.ForwardHeader(r.Header), Body: body, ContentLength: r.ContentLength, Trailer: trailer,
+	}
+	switch {
+	case r.ContentLength == 0:
+		out.Body = http.NoBody
+	case len(trailer) > 0:
+		out.TransferEncoding = api.Chunked()
+	}
+	return out.WithContext(r.Context())
+}

@@ -1,0 +1,54 @@
+package remoteinvoke_test
+
+import (
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func TestInvoke_AnswerShorterThanAnnounced(t *testing.T) {
+	a, b := pair(t, func(w http.ResponseWriter, r *http.Request) {
+		size, sent := 999, `"ok"`
+		switch r.URL.Path {
+		case "/large":
+			size = 1 << 20
+		case "/none":
+			sent = ""
+		}
+		w.Header().Set("Content-Length", strconv.Itoa(size))
+		w.WriteHeader(http.StatusAccepted)
+		_, _ = w.Write([]byte(sent)) // net/http closes the connection after it
+	})
+	for _, from := range []*node{a, b} {
+		answer, err := client(t).Get(from.url("/v1.0/invoke/web/method/small"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := body(t, answer); answer.StatusCode != http.StatusAccepted || text != `"ok"` ||
+			answer.ContentLength != 4 {
+			t.Errorf("at %s: %d %q, length %d", from.name, answer.StatusCode, text, answer.ContentLength)
+		}
+		if status, text := get(t, from, "web/method/none"); status != http.StatusInternalServerError ||
+			!strings.Contains(text, "ERR_DIRECT_INVOKE") {
+			t.Errorf("at %s: an answer without any of its body: %d %q", from.name, status, text)
+		}
+		answer, err = client(t).Get(from.url("/v1.0/invoke/web/method/large"))
+		if err == nil {
+			_, err = io.ReadAll(answer.Body)
+			_ = answer.Body.Close()
+		}
+		if err == nil && answer.StatusCode == http.StatusAccepted {
+			t.Errorf("at %s: a large answer that was cut looks complete", from.name)
+		}
+		head, err := client(t).Head(from.url("/v1.0/invoke/web/method/small"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = head.Body.Close()
+		if head.StatusCode != http.StatusAccepted || head.ContentLength != 999 {
+			t.Errorf("at %s: HEAD: %d, length %d", from.name, head.StatusCode, head.ContentLength)
+		}
+	}
+}

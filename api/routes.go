@@ -1,0 +1,51 @@
+package api
+
+import (
+	"sync/atomic"
+
+	"github.com/quorate/quorate/discovery"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Places chooses the instance of an application for a call. *discovery.Catalogue implements it. Implementations are
+// safe for concurrent use and answer from memory.
+type Places interface {
+	// Pick chooses an instance that can be called and is not in tried. Errors are not_found if no node has ever served
+	// the application, and unavailable if no other instance can be called now.
+	Pick(app App, tried []discovery.Instance) (*discovery.Lease, error)
+}
+
+// Carrier sends a call to the Callee of another node. It returns fault.Unavailable if the node cannot be reached, and
+// otherwise the errors of Callee.Take.
+type Carrier interface {
+	Carry(at *discovery.Instance, in *Inbound) (Answer, error)
+}
+
+// Routes find instances of applications and send calls to them. All applications of a node share one Routes. The API
+// is served before the node has joined the cluster: until Open is called, calls fail with fault.Unavailable. The zero
+// value is ready to use. Routes are safe for concurrent use.
+type Routes struct{ ways atomic.Pointer[ways] }
+
+type ways struct {
+	places  Places
+	carrier Carrier
+}
+
+// Open sets the source of instances and the carrier of calls to other nodes.
+func (r *Routes) Open(p Places, c Carrier) { r.ways.Store(&ways{places: p, carrier: c}) }
+
+func (r *Routes) pick(app App, tried []discovery.Instance) (*discovery.Lease, error) {
+	w := r.ways.Load()
+	if w == nil {
+		return nil, &fault.Error{
+			Code: fault.Unavailable, Op: "api.Invoke", Hint: "wait until /v1.0/healthz/outbound answers 204",
+			Msg: "the node is starting: it does not know where applications run yet",
+		}
+	}
+	return w.places.Pick(app, tried)
+}
+
+// carry sends a call to an instance that pick has returned.
+func (r *Routes) carry(at *discovery.Instance, in *Inbound) (Answer, error) {
+	return r.ways.Load().carrier.Carry(at, in)
+}

@@ -1,0 +1,45 @@
+package api
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// StartGate blocks requests that arrive while a node starts, until the node can serve them. A nil StartGate blocks
+// nothing. It is safe for concurrent use.
+type StartGate struct {
+	once sync.Once
+	open chan struct{} // closed by Open
+}
+
+// NewStartGate returns a gate that is closed.
+func NewStartGate() *StartGate { return &StartGate{open: make(chan struct{})} }
+
+// Open lets all requests pass, permanently. A node that stops during its start also calls Open; the services then
+// refuse the requests. Open may be called several times.
+func (g *StartGate) Open() {
+	if g != nil {
+		g.once.Do(func() { close(g.open) })
+	}
+}
+
+// Wait blocks until the gate is open, limit has passed, or ctx ends. It returns no error: if the node is not ready,
+// the services refuse the request.
+func (g *StartGate) Wait(ctx context.Context, limit time.Duration) {
+	if g == nil {
+		return
+	}
+	select {
+	case <-g.open:
+		return
+	default:
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-g.open:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

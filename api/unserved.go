@@ -1,0 +1,66 @@
+package api
+
+import (
+	"slices"
+	"strings"
+)
+
+// block is a building block of Dapr that is not served here.
+type block struct {
+	name, instead string
+	// parts of its paths, one of which must occur; for blocks of which other paths are served. nil = all
+	parts []string
+}
+
+// unservedBlocks maps the first part of a path after the version to its block.
+func unservedBlocks() map[string]block {
+	lock := block{name: "distributed locks",
+		instead: "save a key with the option concurrency first-write: one caller succeeds"}
+	crypto := block{name: "cryptography", instead: "use a library in the application, with a key from a secret store"}
+	return map[string]block{
+		"publish": {name: "publish and subscribe", instead: "call the application, or use a message broker"},
+		"actors": {name: "actor methods, reminders and timers", instead: "call the application; actor state is served",
+			parts: []string{"/method/", "/reminders/", "/timers/"}},
+		"workflows":     {name: "workflows", instead: "use a workflow engine"},
+		"configuration": {name: "configuration", instead: "keep the values in a state store"},
+		"jobs":          {name: "jobs", instead: "declare a binding of type bindings.cron"},
+		"lock":          lock,
+		"unlock":        lock,
+		"crypto":        crypto,
+		"subtlecrypto":  crypto,
+		"conversation": {name: "conversations",
+			instead: "call the language model through a binding of type bindings.http"},
+		"state": {name: "state queries", instead: "list keys with GET /v1.0/state/{store}?prefix=",
+			parts: []string{"/query"}},
+	}
+}
+
+// serves reports whether a path belongs to the block. after is the part of the path behind the name of the block.
+func (b block) serves(after string) bool {
+	return after != "" && (b.parts == nil ||
+		slices.ContainsFunc(b.parts, func(part string) bool { return strings.Contains(after, part) }))
+}
+
+// daprVersions lists the first parts of paths of Dapr's API.
+func daprVersions() []string {
+	return []string{"v1.0", "v1.0-alpha1", "v1.0-alpha2", "v1.0-beta1"}
+}
+
+// PathNotFound returns the error for a path without an endpoint. If the path belongs to a building block of Dapr that
+// Quorate does not serve, the error names the block and what to use instead.
+func PathNotFound(path string) error {
+	for _, version := range daprVersions() {
+		rest, ok := strings.CutPrefix(path, "/"+version+"/")
+		if !ok {
+			continue
+		}
+		word, after, _ := strings.Cut(rest, "/")
+		b, known := unservedBlocks()[word]
+		if !known || !b.serves(after) {
+			break
+		}
+		return &Error{Kind: NotServed, Code: CodeNotImplemented, Details: Details{Reason: ReasonUnsupported},
+			Message: "Quorate does not serve this path of the building block " + b.name + " (" + b.instead + ")"}
+	}
+	return &Error{Kind: NotFound, Code: CodeNotFound, Message: "no endpoint has the path " + show(path)}
+}

@@ -1,0 +1,419 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/backup"
+)
+
+func (m *Main) backupCommand() *cobra.Command {
+	c := &cobra.Command{Use: "backup", Short: "Save and restore all data of a cluster", Args: cobra.ArbitraryArgs,
+		RunE: group}
+	c.AddCommand(m.backupSaveCommand(), m.backupInspectCommand(), m.backupRestoreCommand(), m.backupKeygenCommand())
+	return c
+}
+
+// snapshotCommand is the former name of backup, which scripts may still use. It is hidden.
+func (m *Main) snapshotCommand() *cobra.Command {
+	c := m.backupCommand()
+	c.Use, c.Hidden = "snapshot", true
+	return c
+}
+
+// savedFile is the result of save.
+type savedFile struct {
+	File      string `json:"file"`
+	Encrypted bool   `json:"encrypted"`
+	backup.Summary
+}
+
+func (m *Main) backupSaveCommand() *cobra.Command {
+	set, out, key, force := settings.New(), output{}, m.newBackupKey(), false
+	c := &cobra.Command{
+		Use:   "save file [flags]",
+		Short: "Save all data of the cluster to a file",
+		Long: "Save all data of the cluster to a file while the cluster keeps running. The command uses the\n" +
+			"node of the data directory, by default this user's. It must be a server; any server will do.\n" +
+			"The file appears under its name only when it is complete, verified and on disk. With\n" +
+			"--backup-key-file it is encrypted. Without, it contains all values in plain text.",
+		Example: "  quorate backup save backup.qs\n  quorate backup save /backups/$(date +%F).qs --json",
+		Args:    cobra.ExactArgs(1),
+	}
+	c.RunE = func(c *cobra.Command, args []string) error {
+		keys, err := key.read()
+		if err != nil {
+			return err
+		}
+		a, err := m.adminOf(c, set)
+		if err != nil {
+			return err
+		}
+		ctx, release := m.interruptible(c.Context())
+		defer release()
+		sum, err := m.saveTo(ctx, a, args[0], keys, force)
+		if err != nil {
+			return err
+		}
+		if out.json() {
+			return writeJSON(m.Stdout, savedFile{args[0], len(keys) > 0, sum})
+		}
+		encrypted := ""
+		if len(keys) > 0 {
+			encrypted = ", encrypted"
+		}
+		_, err = fmt.Fprintf(m.Stdout, "Saved %d keys of cluster %s to %s (%s%s).\n", sum.Totals.Keys, sum.ClusterID,
+			args[0], bytesText(int64(sum.Totals.Bytes)), encrypted)
+		return err
+	}
+	bindAdmin(c, set, &out)
+	key.bind(c)
+	c.Flags().BoolVar(&force, "force", false, "replace the file if it exists")
+	return c
+}
+
+// adminOf returns a client for the node of the data directory that the flags choose.
+func (m *Main) adminOf(c *cobra.Command, set *settings.Set) (*adminClient, error) {
+	dir, err := m.adminDir(c, set)
+	if err != nil {
+		return nil, err
+	}
+	return &adminClient{dataDir: dir}, nil
+}
+
+// interruptible returns a context that ends with the first signal, so that the command can clean
+// up. The caller calls the returned function when the command has ended.
+func (m *Main) interruptible(ctx context.Context) (context.Context, func()) {
+	signals, release := m.Signals()
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-signals:
+			cancel(fault.New(fault.Unavailable, "cli", "interrupted"))
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-done
+		release()
+	}
+}
+
+// saveTo writes the backup to a temporary file beside path and renames it when it is complete.
+func (m *Main) saveTo(ctx context.Context, a *adminClient, path string, keys []backup.Key,
+	force bool) (sum backup.Summary, err error) {
+	if _, err := os.Lstat(path); err == nil && !force {
+		return sum, errExists(path)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*.partial")
+	if err != nil {
+		return sum, fileError("the backup cannot be written", path, err)
+	}
+	defer func() { _ = os.Remove(f.Name()) }() // removed already after a success
+	defer func() { _ = f.Close() }()
+	var w io.Writer = f
+	seal := func() error { return nil }
+	if len(keys) > 0 {
+		e, err := backup.Encrypt(f, keys[0])
+		if err != nil {
+			return sum, fileError("the backup cannot be written", path, err)
+		}
+		w, seal = e, e.Close
+	}
+	p := m.progress("saved")
+	sum, err = a.save(ctx, io.MultiWriter(w, p))
+	p.end()
+	if err != nil {
+		return sum, because(ctx, err)
+	}
+	if err := seal(); err != nil {
+		return sum, fileError("the backup cannot be written", path, err)
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return sum, fileError("the backup cannot be written", path, err)
+	}
+	return sum, publish(f.Name(), path, force)
+}
+
+// because adds the signal to err if a signal interrupted the command.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+// publish renames a file durably. Without force it does not replace an existing file.
+func publish(from, to string, force bool) error {
+	var err error
+	if force {
+		err = os.Rename(from, to)
+	} else if err = os.Link(from, to); errors.Is(err, fs.ErrExist) {
+		return errExists(to)
+	} else if err != nil { // the file system has no hard links
+		err = os.Rename(from, to)
+	}
+	if err != nil {
+		return fileError("the backup cannot be given its name", to, err)
+	}
+	d, err := os.Open(filepath.Dir(to))
+	if err != nil {
+		return fileError("the directory of the backup cannot be synced", to, err)
+	}
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return fileError("the directory of the backup cannot be synced", to, err)
+	}
+	return nil
+}
+
+func errExists(path string) error {
+	return &fault.Error{Code: fault.Conflict, Op: "cli.backup", Msg: path + " exists",
+		Hint: "choose another name, or replace it with --force"}
+}
+
+func fileError(what, path string, err error) error {
+	return &fault.Error{Code: fault.Unavailable, Op: "cli.backup", Msg: what + ": " + path, Err: err}
+}
+
+func (m *Main) backupInspectCommand() *cobra.Command {
+	out, key := output{}, m.newBackupKey()
+	c := &cobra.Command{
+		Use:     "inspect file [flags]",
+		Short:   "Verify a backup and show its contents",
+		Long:    "Verify every checksum of a backup and show its contents. No node is needed.",
+		Example: "  quorate backup inspect backup.qs",
+		Args:    cobra.ExactArgs(1),
+	}
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		keys, err := key.read()
+		if err != nil {
+			return err
+		}
+		sum, encrypted, err := inspect(args[0], keys, key.plain)
+		if err != nil {
+			return err
+		}
+		if out.json() {
+			return writeJSON(m.Stdout, savedFile{args[0], encrypted, sum})
+		}
+		return printBackup(m.Stdout, sum, encrypted)
+	}
+	key.bindReading(c)
+	out.bind(c)
+	return c
+}
+
+// inspect verifies a file and returns its summary.
+func inspect(path string, keys []backup.Key, plain bool) (sum backup.Summary, encrypted bool, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return sum, false, fileError("the backup cannot be read", path, rootPath(err))
+	}
+	defer func() { _ = f.Close() }()
+	source, err := backup.Decrypt(f, keys, plain)
+	if err == nil {
+		sum, err = backup.Inspect(source, splitStore)
+	}
+	if err != nil {
+		return sum, false, fault.Wrap(err, "cli.backup", path)
+	}
+	return sum, source.Encrypted, nil
+}
+
+// rootPath returns the cause inside an fs.PathError, whose path the message already has.
+func rootPath(err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}
+
+// splitStore splits the cluster-wide id of a store into namespace and name.
+func splitStore(id string) (namespace, name string) {
+	i := strings.LastIndexByte(id, '/')
+	return id[:max(i, 0)], id[i+1:]
+}
+
+func printBackup(w io.Writer, s backup.Summary, encrypted bool) error {
+	author := "not authenticated: anyone who can write the file can forge it"
+	if encrypted {
+		author = "encrypted, by a holder of the key"
+	}
+	err := table(w, [][]string{
+		{"Cluster", fmt.Sprintf("%s (%s), %s", s.ClusterID, dash(s.Cluster), count(int(s.Partitions), "partition"))},
+		{"Saved", fmt.Sprintf("%s by %s, version %s", s.Created.UTC().Format(time.RFC3339), dash(s.Node),
+			dash(s.Program))},
+		{"Formats", fmt.Sprintf("file %d, commands %d", s.Formats.File, s.Formats.Command)},
+		{"Holds", fmt.Sprintf("%d keys, %d remembered requests, %s", s.Totals.Keys, s.Totals.Remembered,
+			bytesText(int64(s.Totals.Bytes)))},
+		{"Verified", "every checksum matches"},
+		{"Author", author},
+	})
+	if err != nil {
+		return err
+	}
+	rows := [][]string{{"GROUP", "TERM", "INDEX", "APPLIED", "REVISION", "KEYS", "SIZE"}}
+	for i, g := range s.Groups {
+		u := func(n uint64) string { return strconv.FormatUint(n, 10) }
+		rows = append(rows, []string{u(uint64(g.ID)), u(g.Term), u(g.Index), u(g.Applied), u(g.Revision),
+			u(s.Parts[i].Keys), bytesText(int64(s.Parts[i].Bytes))})
+	}
+	fmt.Fprintln(w)
+	if err := table(w, rows); err != nil {
+		return err
+	}
+	rows = [][]string{{"STORE", "NAMESPACE", "KEYS", "EXPIRING", "DATA"}}
+	for _, st := range s.Stores {
+		rows = append(rows, []string{st.Name, dash(st.Namespace), strconv.FormatUint(st.Keys, 10),
+			strconv.FormatUint(st.Expiring, 10), bytesText(int64(st.Bytes))})
+	}
+	fmt.Fprintln(w)
+	return table(w, rows)
+}
+
+func (m *Main) backupRestoreCommand() *cobra.Command {
+	set, out, key, yes := settings.New(), output{}, m.newBackupKey(), false
+	c := &cobra.Command{
+		Use:   "restore file [flags]",
+		Short: "Replace all data of the cluster with a backup",
+		Long: "Replace all data of the cluster with a backup of this cluster, or of another cluster that has\n" +
+			"the same number of partitions. The cluster keeps running. Everything written since the backup\n" +
+			"is lost, on every server. Nothing changes until the file has been read to its end. ETags\n" +
+			"from before the restore are no longer valid. The command uses the node of the data directory.",
+		Example: "  quorate backup restore backup.qs\n  quorate backup restore backup.qs --yes",
+		Args:    cobra.ExactArgs(1),
+	}
+	c.RunE = func(c *cobra.Command, args []string) error {
+		keys, err := key.read()
+		if err != nil {
+			return err
+		}
+		a, err := m.adminOf(c, set)
+		if err != nil {
+			return err
+		}
+		r, err := m.restoreFrom(c.Context(), a, args[0], keys, key.plain, yes)
+		if err != nil {
+			return err
+		}
+		if out.json() {
+			return writeJSON(m.Stdout, r)
+		}
+		_, err = fmt.Fprintf(m.Stdout, "Restored %d keys in %d groups, as of %s.\n", r.Keys, r.Groups,
+			r.Created.UTC().Format(time.RFC3339))
+		return err
+	}
+	bindAdmin(c, set, &out)
+	key.bindReading(c)
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return c
+}
+
+func (m *Main) restoreFrom(ctx context.Context, a *adminClient, path string, keys []backup.Key, plain,
+	yes bool) (r api.RestoreResult, err error) {
+	sum, _, err := inspect(path, keys, plain)
+	if err != nil {
+		return r, err
+	}
+	if !yes {
+		var s api.NodeStatus
+		if err := a.get(ctx, "/v1/status", &s); err != nil {
+			return r, err
+		}
+		fmt.Fprintf(m.Stderr, "All data of cluster %s (%s), on every server, will be replaced with %s:\n"+
+			"%d keys of cluster %s, saved %s.\n",
+			s.Node.ClusterID, s.Node.Cluster, path, sum.Totals.Keys, sum.ClusterID,
+			sum.Created.UTC().Format(time.RFC3339))
+		if err := m.confirm(s.Node.Cluster, "the name of the cluster"); err != nil {
+			return r, err
+		}
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return r, fileError("the backup cannot be read", path, rootPath(err))
+	}
+	defer func() { _ = f.Close() }()
+	// again: the file may have been replaced since it was verified
+	source, err := backup.Decrypt(f, keys, plain)
+	if err != nil {
+		return r, fault.Wrap(err, "cli.backup", path)
+	}
+	p := m.progress("sent")
+	err = a.restore(ctx, io.TeeReader(source, p), &r)
+	p.end()
+	return r, err
+}
+
+// confirm asks the user to type a word. Any other input means no.
+func (m *Main) confirm(word, what string) error {
+	fmt.Fprintf(m.Stderr, "Type %s (%s) to continue: ", what, word)
+	line, err := bufio.NewReader(m.Stdin).ReadString('\n')
+	if strings.TrimSpace(line) == word {
+		return nil
+	}
+	fmt.Fprintln(m.Stderr)
+	if errors.Is(err, io.EOF) && line == "" {
+		return usagef("there is no input to confirm with (add --yes to continue without a confirmation)")
+	}
+	return &fault.Error{Code: fault.Denied, Op: "cli.confirm", Msg: "not confirmed; nothing was changed"}
+}
+
+// progress shows a person how far a long transfer is.
+type progress struct {
+	w     io.Writer // nil = show nothing
+	verb  string
+	bytes int64
+	shown time.Time
+}
+
+func (m *Main) progress(verb string) *progress {
+	p := &progress{verb: verb}
+	if isTerminal(m.Stderr) {
+		p.w = m.Stderr
+	}
+	return p
+}
+
+// Write counts the bytes.
+func (p *progress) Write(b []byte) (int, error) {
+	p.bytes += int64(len(b))
+	if p.w != nil && time.Since(p.shown) > 100*time.Millisecond {
+		p.shown = time.Now()
+		fmt.Fprintf(p.w, "\r%s %s ", bytesText(p.bytes), p.verb)
+	}
+	return len(b), nil
+}
+
+// end clears the line.
+func (p *progress) end() {
+	if p.w != nil {
+		fmt.Fprint(p.w, "\r\033[K")
+	}
+}
+
+// faultOf decodes an error that was sent at the end of a stream.
+func faultOf(text string) error {
+	if !json.Valid([]byte(text)) {
+		return fault.New(fault.Internal, "cli.backup", "the backup ended early")
+	}
+	return fault.Unmarshal([]byte(text))
+}

@@ -1,0 +1,284 @@
+// Package daprd translates the command line and the environment of Dapr's sidecar, daprd, into settings.
+//
+// It owns the list of daprd's flags and variables and what each does in Quorate. It does not read the
+// environment by itself, and it does not know how a node is started. It has no goroutines.
+package daprd
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Line is a command line of daprd. It is not safe for concurrent use.
+type Line struct {
+	settings *pflag.FlagSet      // of Quorate; receives the values
+	given    map[string][]string // values of flags that set nothing immediately
+	ignored  []string            // names of flags
+}
+
+// New returns a Line, which sets the flags in settings. Package settings must have bound these flags.
+func New(settings *pflag.FlagSet) *Line {
+	return &Line{settings: settings, given: map[string][]string{}}
+}
+
+// Bind adds every daprd flag to fs. It also adds the flags of settings that have no daprd counterpart, so that one
+// command line can also configure the cluster. Hidden flags and flags that are already in fs are skipped.
+func (l *Line) Bind(fs *pflag.FlagSet) {
+	taken := map[string]bool{}
+	for _, f := range Flags() {
+		taken[f.Name], taken[f.Setting] = true, true
+		added := fs.VarPF(&flagValue{line: l, flag: f}, f.Name, "", f.Note)
+		if f.Kind == kindSwitch {
+			added.NoOptDefVal = "true"
+		}
+	}
+	l.settings.VisitAll(func(f *pflag.Flag) {
+		if taken[f.Name] || fs.Lookup(f.Name) != nil || f.Hidden {
+			return
+		}
+		added := fs.VarPF(&passed{l.settings, f}, f.Name, "", f.Usage)
+		added.NoOptDefVal, added.DefValue = f.NoOptDefVal, f.DefValue
+	})
+}
+
+// Finish applies the flags whose meaning depends on others. Call it once, after fs has parsed the
+// command line.
+func (l *Line) Finish() error {
+	if l.on("app-ssl") {
+		with := map[string]string{"": "https", "http": "https", "grpc": "grpcs"}
+		f := l.settings.Lookup("app-protocol")
+		name := ""
+		if f.Changed {
+			name = f.Value.String()
+		}
+		if to, ok := with[name]; ok {
+			if err := l.settings.Set("app-protocol", to); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(
+		l.older("components-path", "resources-path", func(s string) (string, error) { return s, nil }),
+		l.older("dapr-http-max-request-size", "max-body-size", func(s string) (string, error) {
+			return inUnits(s, "Mi")
+		}),
+		l.older("dapr-http-read-buffer-size", "read-buffer-size", func(s string) (string, error) {
+			return inUnits(s, "Ki")
+		}),
+		l.needID())
+}
+
+// needID refuses a start without --app-id, as daprd does: two sidecars that forgot it would share state.
+func (l *Line) needID() error {
+	if l.Asks() != "" || l.settings.Changed("app-id") {
+		return nil
+	}
+	return fault.New(fault.Invalid, "daprd.Finish", "--app-id is missing")
+}
+
+// older sets a setting from an older flag of daprd, unless the newer one is given.
+func (l *Line) older(flag, setting string, convert func(string) (string, error)) error {
+	values := l.given[flag]
+	if len(values) == 0 || l.settings.Changed(setting) {
+		return nil
+	}
+	text, err := convert(values[len(values)-1])
+	if err == nil && text != "" {
+		err = l.set(setting, text)
+	}
+	if err != nil {
+		return refused(flag, values[len(values)-1], err)
+	}
+	return nil
+}
+
+// inUnits converts a number of units to a size.
+func inUnits(s, unit string) (string, error) {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return "", errors.New("give a number")
+	}
+	return sizeText(n, strconv.Itoa(n)+unit), nil
+}
+
+// sizeText returns the text of the setting for a size of daprd: "unlimited" for 0, "" (the default) for a negative
+// size, and otherwise text.
+func sizeText(n int, text string) string {
+	switch {
+	case n == 0:
+		return "unlimited"
+	case n < 0:
+		return ""
+	}
+	return text
+}
+
+func refused(flag, value string, why error) error {
+	return &fault.Error{Code: fault.Invalid, Op: "daprd", Msg: "--" + flag + " " + strconv.Quote(value) + " is refused",
+		Hint: why.Error()}
+}
+
+// The requests that a command line can make instead of a start.
+const (
+	AsksVersion   = "version"
+	AsksBuildInfo = "build-info"
+	AsksWait      = "wait"
+)
+
+// Asks returns what the command line requests instead of a start, or "".
+func (l *Line) Asks() string {
+	for _, name := range []string{AsksVersion, AsksBuildInfo, AsksWait} {
+		if l.on(name) {
+			return name
+		}
+	}
+	return ""
+}
+
+// on reports whether a switch is given and true.
+func (l *Line) on(name string) bool {
+	values := l.given[name]
+	return len(values) > 0 && values[len(values)-1] == "true"
+}
+
+// Notes returns one line that lists all given flags, variables and arguments that have no effect. It returns
+// nothing if there are none. args are the arguments that are not flags; daprd ignores them, too.
+func (l *Line) Notes(args []string, getenv func(string) string) []string {
+	var names []string
+	for _, f := range l.ignored {
+		names = append(names, "--"+f)
+	}
+	slices.Sort(names)
+	for _, v := range Variables() {
+		if v.Effect == Ignored && getenv(v.Name) != "" {
+			names = append(names, v.Name)
+		}
+	}
+	for _, a := range args {
+		names = append(names, strconv.Quote(a))
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return []string{"ignored, without effect in Quorate: " + strings.Join(slices.Compact(names), ", ")}
+}
+
+// set sets a setting and returns the bare reason when it refuses the value.
+func (l *Line) set(name, text string) error {
+	err := l.settings.Set(name, text)
+	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		return bad.Unwrap()
+	}
+	return err
+}
+
+// passed hands the value of a flag to the setting of the same name.
+type passed struct {
+	settings *pflag.FlagSet
+	flag     *pflag.Flag
+}
+
+func (p *passed) Set(s string) error { return (&Line{settings: p.settings}).set(p.flag.Name, s) }
+func (p *passed) Type() string       { return p.flag.Value.Type() }
+func (p *passed) String() string {
+	if p == nil || p.flag == nil { // pflag calls it on a zero value
+		return ""
+	}
+	return p.flag.Value.String()
+}
+
+// flagValue is the value of one flag of daprd.
+type flagValue struct {
+	line *Line
+	flag Flag
+}
+
+// String returns "": values are in the settings.
+func (v *flagValue) String() string { return "" }
+
+// Type returns the kind of the value, for the help.
+func (v *flagValue) Type() string { return v.flag.Kind }
+
+// Set implements pflag.Value.
+func (v *flagValue) Set(s string) error {
+	if v.flag.Kind == kindSwitch {
+		on, err := strconv.ParseBool(s)
+		if err != nil {
+			return errors.New("give true or false")
+		}
+		s = strconv.FormatBool(on)
+	}
+	if v.flag.Effect == Ignored {
+		if s != "" && s != "false" { // daprd treats those as not given
+			v.line.ignored = append(v.line.ignored, v.flag.Name)
+		}
+		return nil
+	}
+	if v.flag.Setting == "" {
+		v.line.given[v.flag.Name] = append(v.line.given[v.flag.Name], s)
+		return nil
+	}
+	text, err := v.flag.translate(s)
+	if err != nil || text == "" {
+		return err
+	}
+	return v.line.set(v.flag.Setting, text)
+}
+
+// translate returns the value for the setting. An empty text leaves the setting at its default.
+func (f Flag) translate(s string) (string, error) {
+	switch f.Name {
+	case "app-health-probe-interval", "app-health-probe-timeout", "app-health-threshold", "app-port":
+		return positive(s)
+	case "app-max-concurrency":
+		n, err := strconv.Atoi(cmp.Or(s, "0"))
+		return strconv.Itoa(max(n, -1)), err
+	case "app-protocol":
+		return strings.ToLower(s), nil
+	case "dapr-graceful-shutdown-seconds":
+		if s == "0" {
+			return "1", nil
+		}
+		return positive(s)
+	case "app-binding-options-timeout", "dapr-block-shutdown-duration":
+		if d, err := time.ParseDuration(s); err == nil && d <= 0 {
+			return "", nil
+		}
+	case "log-level":
+		if strings.EqualFold(s, "fatal") {
+			return "error", nil
+		}
+	case "max-body-size":
+		if n, err := strconv.Atoi(s); err == nil {
+			return sizeText(n, s), nil
+		}
+	case "read-buffer-size":
+		if n, err := strconv.Atoi(s); err == nil && n <= 0 {
+			return "", nil
+		}
+	}
+	return s, nil
+}
+
+// positive returns s if it is a number above zero, and "" for other numbers and no text.
+func positive(s string) (string, error) {
+	if s == "" {
+		return "", nil
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return "", errors.New("give a number")
+	}
+	if n <= 0 {
+		return "", nil
+	}
+	return s, nil
+}

@@ -1,0 +1,96 @@
+// Command lab tests and shows Quorate: demos, a cluster in one terminal, and a campaign of faults.
+// If the environment has settings for fault tests, it behaves as the quorate command with those
+// settings.
+//
+// It owns only the table of its subcommands; the packages below internal/lab do the work.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/quorate/quorate/internal/lab/cluster"
+	"github.com/quorate/quorate/internal/lab/demo"
+	"github.com/quorate/quorate/internal/lab/demoapps"
+	"github.com/quorate/quorate/internal/lab/eventgrid"
+	"github.com/quorate/quorate/internal/lab/proof"
+	"github.com/quorate/quorate/internal/lab/tuned"
+	"github.com/quorate/quorate/internal/lab/turnclock"
+)
+
+// version is set by the linker: -X main.version=v1.2.3.
+var version = "devel"
+
+// command is one subcommand. make declares the flags of the subcommand and returns a function. That
+// function does the work, and returns when it is done or ctx ends.
+type command struct {
+	name, about string
+	args        int // number of arguments
+	make        func(*flag.FlagSet) func(ctx context.Context) error
+}
+
+func commands() []command {
+	prove := func(f *flag.FlagSet) func(context.Context) error { return proof.Command(f, version) }
+	return []command{
+		{"cluster", "start three nodes on 127.0.0.1 and print what to try", 0, cluster.Command},
+		{"demo", "save real data, kill -9 the node, start it again, compare every byte", 0, demo.Command},
+		{"demo-apps", "run two applications on three nodes and kill one of them", 0, demoapps.Command},
+		{"prove", "run a campaign of faults and write a report (root on Linux)", 0, prove},
+		{"turn-clock", "write an overlay for a build whose wall clock can be set: turn-clock DIR", 1,
+			turnclock.Command},
+		{"event-grid", "serve Azure Event Grid on loopback", 0, eventgrid.Command},
+		{demoapps.AppWord, "run one application of demo-apps: app orders|stock", 1, demoapps.App},
+	}
+}
+
+func main() {
+	if text, ok := os.LookupEnv(tuned.Env); ok {
+		os.Exit(quorate(text))
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	code := run(ctx, os.Args[1:], os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run finds the subcommand, runs it and returns the exit code.
+func run(ctx context.Context, args []string, errs io.Writer) int {
+	if len(args) > 0 {
+		for _, c := range commands() {
+			if c.name == args[0] {
+				return c.run(ctx, args[1:], errs)
+			}
+		}
+		if args[0] != "help" && args[0] != "-h" && args[0] != "--help" {
+			fmt.Fprintf(errs, "lab: unknown command %q\n\n", args[0])
+		}
+	}
+	fmt.Fprint(errs, "Usage: lab COMMAND [flags]; lab COMMAND -h lists the flags.\n\n")
+	for _, c := range commands() {
+		fmt.Fprintf(errs, "  %-10s  %s\n", c.name, c.about)
+	}
+	return 2
+}
+
+func (c command) run(ctx context.Context, args []string, errs io.Writer) int {
+	f := flag.NewFlagSet("lab "+c.name, flag.ContinueOnError)
+	f.SetOutput(errs)
+	do := c.make(f)
+	if err := f.Parse(args); err != nil {
+		return 2 // the flag set has printed the error
+	}
+	if f.NArg() != c.args {
+		fmt.Fprintf(errs, "lab %s: takes %d arguments, not %d: %q\n", c.name, c.args, f.NArg(), f.Args())
+		return 2
+	}
+	if err := do(ctx); err != nil {
+		fmt.Fprintf(errs, "lab %s: %v\n", c.name, err)
+		return 1
+	}
+	return 0
+}

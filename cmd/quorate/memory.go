@@ -1,0 +1,55 @@
+package main
+
+import (
+	"log/slog"
+	"math"
+	"os"
+	"runtime/debug"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
+)
+
+// The share of the memory that the process may use if --memory-limit is not set. The memory of a
+// cgroup is for this process alone. The memory of a machine is shared with the application and
+// other processes.
+const (
+	shareOfCgroup  = 0.9
+	shareOfMachine = 0.5
+)
+
+// limitMemory sets the soft memory limit of the Go runtime and returns it, or 0 if there is none.
+// The limit is given. If given is 0, it is a share of the memory of the cgroup or the machine. If
+// the environment has GOMEMLIMIT, limitMemory does not change the limit of the runtime; it returns
+// given, or that limit if given is 0. Near the limit, the runtime collects garbage more often.
+func limitMemory(given int64, log *slog.Logger) int64 {
+	if os.Getenv("GOMEMLIMIT") != "" {
+		if limit := debug.SetMemoryLimit(-1); given == 0 && limit < math.MaxInt64 {
+			return limit
+		}
+		return given
+	}
+	limit := given
+	if limit == 0 {
+		limit = defaultMemory(memlimit.FromCgroup, memlimit.FromSystem)
+	}
+	if limit == 0 {
+		log.Warn("the memory of this machine cannot be determined; the process has no memory limit", "hint",
+			"set --memory-limit")
+		return 0
+	}
+	debug.SetMemoryLimit(limit)
+	log.Debug("memory limit", "bytes", limit)
+	return limit
+}
+
+// defaultMemory returns the limit of a process without --memory-limit.
+func defaultMemory(cgroup, machine memlimit.Provider) int64 {
+	limit, err := memlimit.ApplyRatio(machine, shareOfMachine)()
+	if err != nil {
+		limit = 0
+	}
+	if own, err := memlimit.ApplyRatio(cgroup, shareOfCgroup)(); err == nil && own > 0 && (limit == 0 || own < limit) {
+		limit = own
+	}
+	return int64(min(limit, math.MaxInt64)) //nolint:gosec // bounded
+}

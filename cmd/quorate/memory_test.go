@@ -1,0 +1,29 @@
+package main
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
+)
+
+func TestDefaultMemory_IsAShareOfCgroupOrMachine(t *testing.T) {
+	t.Parallel()
+	none := func() (uint64, error) { return 0, memlimit.ErrNoLimit }
+	broken := func() (uint64, error) { return 0, errors.New("no such file") }
+	for name, c := range map[string]struct {
+		cgroup, machine memlimit.Provider
+		want            int64
+	}{
+		"a limited cgroup":            {memlimit.Limit(1000), memlimit.Limit(8000), 900},
+		"no limit of the cgroup":      {none, memlimit.Limit(8000), 4000},
+		"a limit above the machine's": {memlimit.Limit(100_000), memlimit.Limit(8000), 4000},
+		"no cgroups":                  {broken, memlimit.Limit(8000), 4000},
+		"an unknown machine":          {memlimit.Limit(1000), broken, 900},
+		"nothing is known":            {broken, broken, 0},
+	} {
+		if got := defaultMemory(c.cgroup, c.machine); got != c.want {
+			t.Errorf("%s: %d", name, got)
+		}
+	}
+}

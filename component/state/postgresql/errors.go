@@ -1,0 +1,134 @@
+package postgresql
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// kind is what was being done when an error came.
+type kind uint8
+
+const (
+	reading kind = iota
+	writing      // the outcome may be unknown
+	unsent       // certainly not done
+)
+
+// Codes of PostgreSQL that need more than a text.
+const (
+	serializationFailure = "40001"
+	deadlockDetected     = "40P01"
+)
+
+// duplicates are the codes for something that exists already.
+func duplicates() []string { return []string{"23505", "42710", "42P07"} }
+
+// answers returns the errors that PostgreSQL may answer, by their code or the first two digits of it. A statement
+// with such an answer was not executed.
+func answers() map[string]fault.Error {
+	return map[string]fault.Error{
+		"28": {Code: fault.Denied, Msg: "PostgreSQL refused the user or the password",
+			Hint: "correct user and password in connectionString, and look at pg_hba.conf"},
+		"42501": {Code: fault.Denied, Msg: "the user may not do this in PostgreSQL",
+			Hint: "grant the rights that docs/components/state.postgresql.md lists"},
+		"3D000": {Code: fault.Invalid, Msg: "the database does not exist",
+			Hint: "create it, or correct connectionString"},
+		"3F000": {Code: fault.Invalid, Msg: "the schema does not exist", Hint: "create it"},
+		"42P01": {Code: fault.Unavailable, Msg: "the table does not exist",
+			Hint: "restart the node: it creates the table at its start"},
+		"42703": {Code: fault.Invalid, Msg: "the table has other columns than this version of the component",
+			Hint: "set spec.version to the version that wrote the table, or use another table"},
+		"25006": {Code: fault.Unavailable, Msg: "the PostgreSQL server is a standby or read-only",
+			Hint: "give the address of the primary, or all addresses with target_session_attrs=read-write"},
+		"22021": {Code: fault.Invalid, Msg: "a key or value has a character that the database cannot store"},
+		"22P05": {Code: fault.Invalid, Msg: `a value has the character \u0000, which jsonb cannot store`,
+			Hint: "use version v2 of the component"},
+		"22":    {Code: fault.Invalid, Msg: "PostgreSQL cannot store a value"},
+		"40001": {Code: fault.Overloaded, Msg: "too many transactions write the same keys"},
+		"40P01": {Code: fault.Overloaded, Msg: "too many transactions write the same keys"},
+		"53100": {Code: fault.ReadOnly, Msg: "the disk of PostgreSQL is full", Hint: "free space on its disk"},
+		"53300": {Code: fault.Overloaded, Msg: "PostgreSQL has no connection left",
+			Hint: "raise max_connections, or lower maxConns"},
+		"53": {Code: fault.Overloaded, Msg: "PostgreSQL lacks resources", Hint: "look at its log"},
+		"54": {Code: fault.TooLarge, Hint: "use shorter keys",
+			Msg: "the key is too long for the index of PostgreSQL, which takes about 2700 bytes"},
+		"55P03": {Code: fault.Timeout, Msg: "the row stayed locked", Hint: "look for a long transaction"},
+		"57014": {Code: fault.Timeout, Msg: "PostgreSQL cancelled the statement", Hint: "look at statement_timeout"},
+		"57P03": {Code: fault.Unavailable, Msg: "PostgreSQL is starting or stopping", Hint: "wait until it is ready"},
+	}
+}
+
+// again reports whether a transaction was rolled back for the sake of another one.
+func again(err error) bool {
+	var answer *pgconn.PgError
+	return errors.As(err, &answer) && (answer.Code == serializationFailure || answer.Code == deadlockDetected)
+}
+
+// failed converts an error of the client. A write that may have been done is Indeterminate.
+func (s *Store) failed(op, key string, err error, doing kind) error {
+	if _, ours := fault.As(err); ours {
+		return err
+	}
+	e := &fault.Error{Op: op, Key: key, Err: err}
+	var answer *pgconn.PgError
+	var refused *pgconn.ConnectError
+	connecting := errors.As(err, &refused)
+	switch {
+	case errors.As(err, &answer) && s.answered(e, answer, doing, connecting):
+	case s.closed.Load():
+		return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the store is closed"}
+	case connecting:
+		s.unreachable(e, err)
+	case doing == writing && !pgconn.SafeToRetry(err):
+		e.Code = fault.Indeterminate
+		e.Msg = "the connection to PostgreSQL at " + s.settings.where() +
+			" ended before the answer; the write may have been applied"
+		e.Hint = "read the key before you write it again"
+	case pgconn.Timeout(err), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		e.Code, e.Msg = fault.Timeout, "PostgreSQL at "+s.settings.where()+" did not answer in time"
+		e.Hint = "look at its load and at maxConns"
+	default:
+		e.Code, e.Msg = fault.Unavailable, "the connection to PostgreSQL at "+s.settings.where()+" was lost"
+	}
+	return e
+}
+
+// answered fills e with the meaning of PostgreSQL's answer. It returns false if it is not known whether a write was
+// executed: a server that shuts down may have committed the write before it answers with an error.
+func (s *Store) answered(e *fault.Error, answer *pgconn.PgError, doing kind, connecting bool) bool {
+	all := answers()
+	known, ok := all[answer.Code]
+	if !ok && len(answer.Code) > 2 {
+		known, ok = all[answer.Code[:2]]
+	}
+	switch {
+	case ok:
+		e.Code, e.Msg, e.Hint = known.Code, known.Msg, known.Hint
+	case answer.Code[:2] == "57" && (doing == writing && !connecting):
+		return false
+	case answer.Code[:2] == "57" || answer.Code[:2] == "08":
+		e.Code, e.Msg = fault.Unavailable, "PostgreSQL ended the connection"
+	default:
+		e.Code, e.Msg = fault.Internal, "PostgreSQL answered with an error"
+	}
+	return true
+}
+
+func (s *Store) unreachable(e *fault.Error, err error) {
+	e.Code, e.Msg = fault.Unavailable, "no PostgreSQL can be reached at "+s.settings.where()
+	e.Hint = "check connectionString, the network, and that PostgreSQL runs"
+	var authority x509.UnknownAuthorityError
+	var header tls.RecordHeaderError
+	switch {
+	case errors.As(err, &authority):
+		e.Msg, e.Hint = "the certificate of PostgreSQL is not trusted", "give its authority with sslRootCert"
+	case errors.As(err, &header):
+		e.Msg, e.Hint = "the server does not speak TLS", "correct sslmode in connectionString"
+	}
+}

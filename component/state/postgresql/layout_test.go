@@ -1,0 +1,180 @@
+package postgresql_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/postgresql"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+func TestStore_ReadsAndWritesDataOfDaprV2(t *testing.T) {
+	s := start(t)
+	store := opened(t, postgresql.V2, "connectionString", s.url(), "tablePrefix", "dapr_")
+	if got := s.do("SELECT value FROM dapr_metadata WHERE key = 'migrations-state-v2-dapr_'"); got != "1" {
+		t.Errorf("the metadata table has %q steps, want 1", got)
+	}
+	dapr := func(value string) string {
+		return s.do(`INSERT INTO dapr_state (key, value, etag) VALUES ('shop||k', $1, gen_random_uuid())
+ON CONFLICT (key) DO UPDATE SET value = excluded.value, etag = excluded.etag, updated_at = now() RETURNING etag::text`,
+			[]byte(value))
+	}
+	etag := dapr(`{"n":1}`)
+	if item := wantValue(t, store, "shop||k", `{"n":1}`); item.ETag != etag || item.ContentType != "" {
+		t.Errorf("ETag %q and content type %q, want %q and none", item.ETag, item.ContentType, etag)
+	}
+	must(t, set(t.Context(), store, state.Write{Key: "shop||k", Value: []byte("12"), ETag: etag,
+		ContentType: state.OctetStream}))
+	item := wantValue(t, store, "shop||k", "12")
+	if item.ContentType != state.OctetStream {
+		t.Errorf("bytes that are also JSON have content type %q", item.ContentType)
+	}
+	row := s.do(`SELECT convert_from(value, 'UTF8') || ' ' || etag || ' ' || (updated_at IS NOT NULL) || ' ' ||
+(expires_at IS NULL) FROM dapr_state`)
+	if want := "12 " + item.ETag + " true true"; row != want {
+		t.Errorf("the row is %q, want %q", row, want)
+	}
+	dapr(`13`)
+	if item := wantValue(t, store, "shop||k", "13"); item.ContentType != "" {
+		t.Errorf("JSON that Dapr wrote over bytes has content type %q", item.ContentType)
+	}
+	dapr("\x00\xff")
+	if item := wantValue(t, store, "shop||k", "\x00\xff"); item.ContentType != state.OctetStream {
+		t.Errorf("bytes that Dapr wrote have content type %q", item.ContentType)
+	}
+	stale := state.Write{Key: "shop||k", Value: []byte("1"), ETag: item.ETag}
+	wantFault(t, set(t.Context(), store, stale), fault.Conflict)
+}
+
+func TestStore_ReadsAndWritesDataOfDaprV1(t *testing.T) {
+	s := start(t)
+	// The tables as an old version of Dapr left them, before the second step.
+	s.do("CREATE TABLE dapr_metadata (key text NOT NULL PRIMARY KEY, value text NOT NULL)")
+	s.do("INSERT INTO dapr_metadata VALUES ('migrations', '1')")
+	s.do(`CREATE TABLE orders (key text NOT NULL PRIMARY KEY, value jsonb NOT NULL, isbinary boolean NOT NULL,
+insertdate timestamptz NOT NULL DEFAULT now(), updatedate timestamptz NULL)`)
+	s.do(`INSERT INTO orders (key, value, isbinary) VALUES ('shop||k', '{"n": 1}', false), ('shop||b', '"AP8="', true)`)
+	store := opened(t, postgresql.V1, "connectionString", s.url(), "tableName", "orders")
+	if got := s.do("SELECT value FROM dapr_metadata WHERE key = 'migrations'"); got != "2" {
+		t.Errorf("the metadata table has %q steps, want 2", got)
+	}
+	item := wantValue(t, store, "shop||k", `{"n": 1}`)
+	if xmin := s.do("SELECT xmin::text FROM orders WHERE key = 'shop||k'"); item.ETag != xmin {
+		t.Errorf("ETag is %q, the transaction %s", item.ETag, xmin)
+	}
+	if item := wantValue(t, store, "shop||b", "\x00\xff"); item.ContentType != state.OctetStream {
+		t.Errorf("bytes have content type %q", item.ContentType)
+	}
+	must(t, set(t.Context(), store, state.Write{Key: "shop||k", Value: []byte(`{"n":2}`), ETag: item.ETag},
+		state.Write{Key: "shop||b", Value: []byte{1, 2}, ContentType: state.OctetStream}))
+	row := s.do(`SELECT string_agg(value::text || ' ' || isbinary, ', ' ORDER BY key) FROM orders`)
+	if want := `"AQI=" true, {"n": 2} false`; row != want {
+		t.Errorf("the rows are %s, want %s", row, want)
+	}
+	wantFault(t, set(t.Context(), store, put("shop||k", `"\u0000"`)), fault.Invalid, "jsonb", "v2")
+}
+
+func TestOpen_TableOfOtherVersion(t *testing.T) {
+	s := start(t)
+	opened(t, postgresql.V1, "connectionString", s.url())
+	wantFault(t, briefly(t, postgresql.V2, "connectionString", s.url()), fault.Invalid, "other columns", "spec.version")
+}
+
+func TestStore_RemovesExpiredRows(t *testing.T) {
+	s := start(t)
+	for _, version := range []postgresql.Version{postgresql.V1, postgresql.V2} {
+		prefix := map[postgresql.Version]string{postgresql.V1: "", postgresql.V2: "app."}[version]
+		pairs := []string{"connectionString", s.url(), "cleanupInterval", "100ms"}
+		if version == postgresql.V2 {
+			s.do("CREATE SCHEMA app")
+			pairs = append(pairs, "tablePrefix", prefix)
+		}
+		store := opened(t, version, pairs...)
+		brief := put("a||brief", "1")
+		brief.TTL = state.TTL{Set: true, Seconds: 1}
+		must(t, set(t.Context(), store, brief, put("a||stays", "1")))
+		eventually(t, "the expired row is removed", func() error {
+			if got := s.do("SELECT string_agg(key, ' ') FROM " + prefix + "state"); got != "a||stays" {
+				return errors.New(got)
+			}
+			return nil
+		})
+	}
+	keys := s.do("SELECT string_agg(key, ' ' ORDER BY key) FROM dapr_metadata WHERE key LIKE 'last%'")
+	if want := "last-cleanup last-cleanup-state-v2-dapr_metadata"; keys != want {
+		t.Errorf("the metadata table has %q, want %q", keys, want)
+	}
+}
+
+// TestStore_TransactionsThatCreateTheSameKeys shows that only one of many wins, and that the others change nothing.
+func TestStore_TransactionsThatCreateTheSameKeys(t *testing.T) {
+	s := start(t, "fsync = off")
+	for _, version := range []postgresql.Version{postgresql.V1, postgresql.V2} {
+		pairs := []string{"connectionString", s.url()}
+		if version == postgresql.V2 {
+			pairs = append(pairs, "tablePrefix", "v2_")
+		}
+		store := opened(t, version, pairs...)
+		for range 20 {
+			var wg sync.WaitGroup
+			errs := make([]error, 8)
+			for i := range errs {
+				wg.Go(func() {
+					name := string(rune('a' + i))
+					_, errs[i] = store.Transact(context.WithoutCancel(t.Context()), state.TransactRequest{
+						Operations: []state.Operation{
+							{Write: put("t||own "+name, name)},
+							{Write: state.Write{Key: "t||shared", Value: []byte(`"` + name + `"`),
+								Concurrency: state.FirstWrite}},
+							{Kind: state.Remove, Write: state.Write{Key: "t||none " + name}},
+						}})
+				})
+			}
+			wg.Wait()
+			var won []string
+			for i, err := range errs {
+				name := string(rune('a' + i))
+				if err == nil {
+					won = append(won, name)
+					continue
+				}
+				wantFault(t, err, fault.Conflict, "t||shared")
+				if item, err := get(t.Context(), store, "t||own "+name); err != nil || item.Found() {
+					t.Errorf("a refused transaction left %+v, %v", item, err)
+				}
+			}
+			if len(won) != 1 {
+				t.Fatalf("winners: %v", won)
+			}
+			wantValue(t, store, "t||shared", `"`+won[0]+`"`)
+			_, err := store.Transact(t.Context(), state.TransactRequest{Operations: []state.Operation{
+				{Kind: state.Remove, Write: state.Write{Key: "t||shared"}},
+				{Kind: state.Remove, Write: state.Write{Key: "t||own " + won[0]}}}})
+			must(t, err)
+		}
+	}
+}
+
+func TestStore_ListsThePrefixOnly(t *testing.T) {
+	store := opened(t, postgresql.V2, "connectionString", start(t, "fsync = off").url())
+	all := []string{"a\U0010ffff", "a\U0010ffffb", "a퟿", "a\ue000", "b", "é", "\U0010ffff"}
+	for _, key := range all {
+		must(t, set(t.Context(), store, put(key, "1")))
+	}
+	for prefix, want := range map[string]string{"a\U0010ffff": "a\U0010ffff a\U0010ffffb", "a퟿": "a퟿",
+		"\U0010ffff": "\U0010ffff", "é": "é", "a": "a퟿ a\ue000 a\U0010ffff a\U0010ffffb"} {
+		page, err := store.List(t.Context(), state.ListRequest{Prefix: prefix})
+		must(t, err)
+		var got []string
+		for _, item := range page.Items {
+			got = append(got, item.Key)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("List(%q) = %q, want %q", prefix, got, want)
+		}
+	}
+}

@@ -1,0 +1,177 @@
+// Package postgresql is the component type state.postgresql, versions v1 and v2: a state store in a table of
+// PostgreSQL.
+//
+// It owns the tables, which are those of Dapr's components of the same versions, and the conversion of PostgreSQL's
+// errors to fault codes. One goroutine removes expired rows; the other goroutines are those of the connection pool.
+// Close ends them all.
+//
+// In v2, a row has the value as bytes and a random UUID as its ETag. The version of the UUID says whether the value
+// is JSON: this package writes a UUID of version 8 with a value that is not JSON. Dapr always writes version 4. In
+// v1, a row has the value as jsonb, which PostgreSQL normalises. Its ETag is the number of the transaction that wrote
+// it.
+package postgresql
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Type is the component type of this store, and Alias another name for it.
+const (
+	Type  = "state.postgresql"
+	Alias = "state.postgres"
+)
+
+// Version is a layout of the data.
+type Version uint8
+
+// The layouts.
+const (
+	V1 Version = 1 // jsonb, and transaction numbers as ETags
+	V2 Version = 2 // bytes, and UUIDs as ETags
+)
+
+// Options are the settings of a store.
+type Options struct {
+	Version  Version
+	Metadata component.Values // of Fields(Version)
+	Logger   *slog.Logger
+	Now      func() time.Time // nil = time.Now
+}
+
+// Store implements state.Store and all optional interfaces.
+type Store struct {
+	pool     *pgxpool.Pool
+	settings settings
+	sql      statements
+	version  Version
+	now      func() time.Time
+	log      *slog.Logger
+	level    state.Level
+
+	closed atomic.Bool
+	once   sync.Once
+	stop   context.CancelFunc
+	done   sync.WaitGroup
+}
+
+// Open connects to PostgreSQL, and creates the tables if they do not exist. While PostgreSQL cannot be reached, Open
+// tries again until ctx ends. It returns fault.Invalid for wrong settings, fault.Denied for refused credentials and
+// missing rights, and fault.Unavailable if PostgreSQL does not answer.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	set, err := read(o.Metadata, o.Version)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, set.pool)
+	if err != nil {
+		return nil, &fault.Error{Code: fault.Invalid, Op: "postgresql.Open", Err: err,
+			Msg: "the pool of connections cannot be made"}
+	}
+	s := &Store{pool: pool, settings: set, sql: newStatements(set.table, o.Version), version: o.Version, now: o.Now,
+		log: o.Logger}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	if err := s.connect(ctx); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	background, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	if set.cleanup > 0 {
+		s.done.Go(func() { s.clean(background) })
+	}
+	return s, nil
+}
+
+// connect waits until PostgreSQL answers, and prepares the tables.
+func (s *Store) connect(ctx context.Context) error {
+	const pause = 200 * time.Millisecond
+	var last error
+	for {
+		err := s.probe(ctx)
+		switch {
+		case err == nil:
+			return s.migrate(ctx)
+		case fault.Is(err, fault.Timeout) && last != nil:
+			return last // it says more than that the time is over
+		case !fault.Is(err, fault.Unavailable):
+			return err
+		}
+		last = err
+		if until, ok := ctx.Deadline(); !ok || time.Until(until) < 2*pause {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+	}
+}
+
+// probe checks that PostgreSQL answers, and sets the level of answers.
+func (s *Store) probe(ctx context.Context) error {
+	const op = "postgresql.Open"
+	var standby, followed, waits bool
+	err := s.pool.QueryRow(ctx, `SELECT pg_is_in_recovery(), EXISTS (SELECT FROM pg_stat_replication),
+		current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') <> 'local'`).
+		Scan(&standby, &followed, &waits)
+	if err != nil {
+		return s.failed(op, "", err, reading)
+	}
+	if standby {
+		return &fault.Error{Code: fault.Unavailable, Op: op,
+			Msg:  "the PostgreSQL server at " + s.settings.where() + " is a standby, which cannot be written",
+			Hint: "give the address of the primary, or all addresses with target_session_attrs=read-write"}
+	}
+	s.level = state.Linearizable
+	if followed && !waits {
+		s.level = state.Stale // the standby may become the primary without the newest writes
+	}
+	return nil
+}
+
+// Close implements state.Store.
+func (s *Store) Close() error {
+	s.once.Do(func() {
+		s.closed.Store(true)
+		s.stop()
+		s.done.Wait()
+		s.pool.Close()
+	})
+	return nil
+}
+
+// Features implements state.Featurer.
+func (s *Store) Features() []state.Feature {
+	return []state.Feature{state.FeatureETag, state.FeatureTransactional, state.FeatureTTL}
+}
+
+func (s *Store) proof() state.Proof { return state.Proof{Level: s.level} }
+
+// limited bounds a call by the timeout of the component.
+func (s *Store) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, s.settings.timeout)
+}
+
+// usable returns an error if the caller has given up already, or the store is closed.
+func (s *Store) usable(ctx context.Context, op string) error {
+	if err := ctx.Err(); err != nil {
+		return &fault.Error{Code: fault.Timeout, Op: op, Msg: "the request was given up", Err: err}
+	}
+	if s.closed.Load() {
+		return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the store is closed"}
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+package postgresql_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/postgresql"
+	"github.com/quorate/quorate/component/state/statetest"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		removeTemplate()
+		os.Exit(code)
+	}))
+}
+
+func checked(version postgresql.Version, pairs ...string) (component.Values, error) {
+	var m component.Metadata
+	for i := 0; i < len(pairs); i += 2 {
+		m = append(m, component.Property{Name: pairs[i], Value: pairs[i+1]})
+	}
+	values, _, err := m.Check(component.Pos{}, "postgresql", postgresql.Fields(version))
+	return values, err
+}
+
+func open(ctx context.Context, t *testing.T, o postgresql.Options, pairs ...string) (*postgresql.Store, error) {
+	t.Helper()
+	var err error
+	if o.Metadata, err = checked(o.Version, pairs...); err != nil {
+		t.Fatal(err)
+	}
+	o.Logger = slog.New(slog.DiscardHandler)
+	return postgresql.Open(ctx, o)
+}
+
+// opened opens a store that the test closes.
+func opened(t *testing.T, version postgresql.Version, pairs ...string) *postgresql.Store {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	s, err := open(ctx, t, postgresql.Options{Version: version}, pairs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// clock is the time of a store. It moves with the real time, and by leaps.
+type clock struct {
+	server  *server
+	expires string // column
+	mu      sync.Mutex
+	leaps   time.Duration
+}
+
+// Now returns the time.
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Now().Add(c.leaps)
+}
+
+// leap moves the clock forward, and makes all rows older by as much.
+func (c *clock) leap(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leaps += d
+	c.server.do("UPDATE state SET "+c.expires+" = "+c.expires+" - $1::bigint * interval '1 microsecond' WHERE "+
+		c.expires+" IS NOT NULL", d.Microseconds())
+}
+
+func conform(t *testing.T, version postgresql.Version, expires string, o statetest.Options) {
+	t.Helper()
+	s := start(t, "fsync = off")
+	c := &clock{server: s, expires: expires}
+	o.Clock = &statetest.Clock{Now: c.Now, Advance: c.leap}
+	o.TextKeys = true
+	o.LargeValue = 8 << 20
+	statetest.Run(t, func(t *testing.T) state.Store {
+		o := postgresql.Options{Version: version, Now: c.Now}
+		store, err := open(t.Context(), t, o, "connectionString", s.url())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return store
+	}, o)
+}
+
+func TestStore_ConformanceV2(t *testing.T) {
+	conform(t, postgresql.V2, "expires_at", statetest.Options{})
+}
+
+func TestStore_ConformanceV1(t *testing.T) {
+	conform(t, postgresql.V1, "expiredate", statetest.Options{NormalisedJSON: true, SharedETags: true})
+}

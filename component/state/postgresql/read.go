@@ -1,0 +1,192 @@
+package postgresql
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Get implements state.Store.
+func (s *Store) Get(ctx context.Context, r state.GetRequest) (state.Item, error) {
+	const op = "postgresql.Get"
+	if unstorable(r.Key) {
+		return state.Item{Key: r.Key, Proof: s.proof()}, s.usable(ctx, op)
+	}
+	item := state.Item{Key: r.Key, Proof: s.proof()}
+	err := s.query(ctx, op, r.Key, s.sql.get, []any{r.Key}, func() { item = state.Item{Key: r.Key, Proof: s.proof()} },
+		func(found state.Item) error { item = found; return nil })
+	if err != nil {
+		return state.Item{}, err
+	}
+	return item, nil
+}
+
+// BulkGet implements state.BulkGetter: all keys as of one instant, in one round trip.
+func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
+	const op = "postgresql.BulkGet"
+	keys := make([]string, 0, len(r.Keys))
+	for _, key := range r.Keys {
+		if !unstorable(key) {
+			keys = append(keys, key)
+		}
+	}
+	found := map[string]state.Item{}
+	times := map[string]int64{}
+	for _, key := range keys {
+		times[key]++
+	}
+	size := int64(0)
+	restart := func() { clear(found); size = 0 }
+	err := s.query(ctx, op, "", s.sql.bulk, []any{keys}, restart, func(item state.Item) error {
+		if size += times[item.Key] * int64(len(item.Value)); r.MaxBytes > 0 && size > r.MaxBytes {
+			return state.ValuesTooLarge(op, r.MaxBytes)
+		}
+		found[item.Key] = item
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]state.Item, len(r.Keys))
+	for i, key := range r.Keys {
+		item, ok := found[key]
+		if !ok {
+			item = state.Item{Key: key, Proof: s.proof()}
+		}
+		out[i] = item
+	}
+	return out, nil
+}
+
+// maxPage bounds a page of a listing.
+const maxPage = 1000
+
+// List implements state.Lister: one page as of one instant.
+func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, error) {
+	limit := r.Limit
+	if limit <= 0 || limit > maxPage {
+		limit = maxPage
+	}
+	page := state.Page{Proof: s.proof()}
+	args := []any{r.Prefix, r.After, successor(r.Prefix), limit + 1}
+	restart := func() { page.Items = nil }
+	err := s.query(ctx, "postgresql.List", "", s.sql.list, args, restart, func(item state.Item) error {
+		page.Items = append(page.Items, item)
+		return nil
+	})
+	if err != nil {
+		return state.Page{}, err
+	}
+	if page.More = len(page.Items) > limit; page.More {
+		page.Items = page.Items[:limit]
+	}
+	return page, nil
+}
+
+// successor returns the smallest text that is greater, in byte order, than all texts with the given prefix. It
+// returns "" if there is none.
+func successor(prefix string) string {
+	for prefix != "" {
+		last, size := utf8.DecodeLastRuneInString(prefix)
+		prefix = prefix[:len(prefix)-size]
+		if last == utf8.MaxRune {
+			continue
+		}
+		last++
+		if !utf8.ValidRune(last) { // the gap of the surrogates
+			last = 0xE000
+		}
+		return prefix + string(last)
+	}
+	return ""
+}
+
+// unstorable reports whether PostgreSQL cannot have a text.
+func unstorable(text string) bool { return strings.Contains(text, "\x00") || !utf8.ValidString(text) }
+
+// query reads rows. If the connection is lost, query tries again. It calls restart before each attempt.
+func (s *Store) query(ctx context.Context, op, key, sql string, args []any, restart func(),
+	take func(state.Item) error,
+) error {
+	const attempts = 3
+	if err := s.usable(ctx, op); err != nil {
+		return err
+	}
+	ctx, cancel := s.limited(ctx)
+	defer cancel()
+	for attempt := 1; ; attempt++ {
+		restart()
+		err := s.rows(ctx, sql, args, take)
+		if err == nil {
+			return nil
+		}
+		if _, ours := fault.As(err); ours {
+			return err
+		}
+		failed := s.failed(op, key, err, reading)
+		if attempt == attempts || !fault.Is(failed, fault.Unavailable) || ctx.Err() != nil || s.closed.Load() {
+			return failed
+		}
+	}
+}
+
+func (s *Store) rows(ctx context.Context, sql string, args []any, take func(state.Item) error) error {
+	rows, err := s.pool.Query(ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		item, err := s.item(rows)
+		if err == nil {
+			err = take(item)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// item makes an item of a row.
+func (s *Store) item(row pgx.Rows) (state.Item, error) {
+	item := state.Item{Proof: s.proof()}
+	var bytes bool
+	var left *float64
+	if err := row.Scan(&item.Key, &item.Value, &bytes, &item.ETag, &left); err != nil {
+		return item, err
+	}
+	if left != nil {
+		item.Expires = s.now().Add(time.Duration(*left * float64(time.Second))).UTC()
+	}
+	switch {
+	case bytes: // v1
+		item.ContentType = state.OctetStream
+		return item, decode(&item)
+	case s.version == V2 && (isBytes(item.ETag) || !json.Valid(item.Value)): // Dapr writes bytes without a mark
+		item.ContentType = state.OctetStream
+	}
+	return item, nil
+}
+
+// decode decodes bytes of v1: a JSON string in base64.
+func decode(item *state.Item) error {
+	var text string
+	err := json.Unmarshal(item.Value, &text)
+	if err == nil {
+		item.Value, err = base64.StdEncoding.DecodeString(text)
+	}
+	if err != nil {
+		return &fault.Error{Code: fault.Corrupt, Op: "postgresql.Get", Key: item.Key,
+			Msg: "the row is marked as bytes, and its value is not base64"}
+	}
+	return nil
+}

@@ -1,0 +1,194 @@
+package postgresql
+
+import (
+	"errors"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Fields returns the metadata fields of one version of the component type. Names and defaults are those of Dapr's
+// component.
+func Fields(version Version) []component.Field {
+	name := component.Field{Name: "tableName", Default: "state", Check: checkTable}
+	prefix := component.Field{Name: "tablePrefix", Refused: "it belongs to version v2; v1 has tableName"}
+	if version == V2 {
+		name = component.Field{Name: "tableName", Refused: "it belongs to version v1; v2 has tablePrefix"}
+		prefix = component.Field{Name: "tablePrefix", Check: checkPrefix}
+	}
+	return []component.Field{
+		{Name: "connectionString", Aliases: []string{"url"}, Secret: true},
+		{Name: "host"},
+		{Name: "port", Kind: component.Int, Check: number(1, math.MaxUint16)},
+		{Name: "user"},
+		{Name: "password", Secret: true},
+		{Name: "database"},
+		{Name: "sslRootCert", Security: true},
+		name,
+		prefix,
+		{Name: "metadataTableName", Default: "dapr_metadata", Check: checkTable},
+		{Name: "timeout", Default: "20s", Aliases: []string{"timeoutInSeconds"}, Check: checkTimeout},
+		{Name: "cleanupInterval", Default: "1h", Aliases: []string{"cleanupIntervalInSeconds"}, Check: checkInterval},
+		{Name: "maxConns", Kind: component.Int, Check: number(0, math.MaxInt32)},
+		{Name: "connectionMaxIdleTime", Check: checkInterval},
+		{Name: "queryExecMode", Check: checkExecMode},
+		{Name: "useAzureAD", Refused: "signing in with Microsoft Entra ID is not supported; use a password"},
+		{Name: "useAWSIAM", Refused: "signing in with AWS IAM is not supported; use a password"},
+	}
+}
+
+// settings are the checked metadata.
+type settings struct {
+	pool     *pgxpool.Config
+	table    string
+	metadata string
+	prefix   string // of v2
+	timeout  time.Duration
+	cleanup  time.Duration // 0 or less = expired rows are not removed
+}
+
+func read(m component.Values, version Version) (settings, error) {
+	s := settings{metadata: m.Text("metadataTableName"), timeout: interval(m, "timeout"),
+		cleanup: interval(m, "cleanupInterval")}
+	if version == V2 {
+		s.prefix = m.Text("tablePrefix")
+		s.table = s.prefix + "state"
+	} else {
+		s.table = m.Text("tableName")
+	}
+	text, err := connection(m)
+	if err != nil {
+		return s, err
+	}
+	if s.pool, err = pgxpool.ParseConfig(text); err != nil {
+		// The cause may show the password.
+		return s, invalid("connectionString cannot be read",
+			"write it as host=... user=... password=... dbname=..., or as postgres://user:password@host:5432/database")
+	}
+	if d := interval(m, "connectionMaxIdleTime"); d > 0 {
+		s.pool.MaxConnIdleTime = d
+	}
+	if n := m.Int("maxConns"); n > 1 {
+		s.pool.MaxConns = int32(n) //nolint:gosec // checked
+	}
+	if mode, ok := execModes()[m.Text("queryExecMode")]; ok {
+		s.pool.ConnConfig.DefaultQueryExecMode = mode
+	}
+	if _, given := s.pool.ConnConfig.RuntimeParams["application_name"]; !given {
+		s.pool.ConnConfig.RuntimeParams["application_name"] = "quorate"
+	}
+	return s, nil
+}
+
+// connection returns the connection string with what other fields add to it.
+func connection(m component.Values) (string, error) {
+	text := m.Text("connectionString")
+	var parts []string
+	for field, keyword := range map[string]string{"host": "host", "port": "port", "user": "user",
+		"password": "password", "database": "dbname", "sslRootCert": "sslrootcert"} {
+		if value := m.Text(field); value != "" {
+			escaped := strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(value)
+			parts = append(parts, keyword+"='"+escaped+"'")
+		}
+	}
+	switch {
+	case text == "" && len(parts) == 0:
+		return "", invalid("connectionString is missing", "give it, or host, user, password and database")
+	case len(parts) > 0 && strings.Contains(text, "://"):
+		return "", invalid("connectionString is a URL, and other fields repeat parts of it",
+			"put host, port, user, password, database and sslRootCert into connectionString, or omit it")
+	}
+	return strings.TrimSpace(text + " " + strings.Join(parts, " ")), nil
+}
+
+// where names the server in messages.
+func (s settings) where() string {
+	c := s.pool.ConnConfig
+	return c.Host + ":" + strconv.Itoa(int(c.Port)) + ", database " + strconv.Quote(c.Database)
+}
+
+func execModes() map[string]pgx.QueryExecMode {
+	return map[string]pgx.QueryExecMode{
+		"cache_statement": pgx.QueryExecModeCacheStatement,
+		"cache_describe":  pgx.QueryExecModeCacheDescribe,
+		"describe_exec":   pgx.QueryExecModeDescribeExec,
+		"exec":            pgx.QueryExecModeExec,
+		"simple_protocol": pgx.QueryExecModeSimpleProtocol,
+	}
+}
+
+func checkExecMode(text string) error {
+	if _, ok := execModes()[text]; !ok && text != "" {
+		return errors.New("is none of cache_statement, cache_describe, describe_exec, exec, simple_protocol")
+	}
+	return nil
+}
+
+// A table is named in statements as it stands, so that upper case means the same as in Dapr.
+func checkTable(text string) error {
+	if !regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$`).MatchString(text) {
+		return errors.New("is not the name of a table, such as state or app.state: letters, digits and _")
+	}
+	return nil
+}
+
+func checkPrefix(text string) error {
+	if checkTable(text+"state") != nil {
+		return errors.New("does not begin the name of a table, such as dapr_ or app.: letters, digits and _")
+	}
+	return nil
+}
+
+// parseInterval parses a duration in the way that Dapr does. A whole number is in seconds; 0 and negative numbers
+// mean off.
+func parseInterval(text string) (time.Duration, error) {
+	if n, err := strconv.ParseInt(text, 10, 32); err == nil {
+		return time.Duration(n) * time.Second, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, errors.New("is neither a duration such as 30s or 1h nor a whole number of seconds")
+	}
+	return d, nil
+}
+
+func checkInterval(text string) error {
+	_, err := parseInterval(text)
+	return err
+}
+
+func checkTimeout(text string) error {
+	d, err := parseInterval(text)
+	if err == nil && d < time.Second {
+		err = errors.New("is less than a second")
+	}
+	return err
+}
+
+// interval reads a field that was checked.
+func interval(m component.Values, name string) time.Duration {
+	d, _ := parseInterval(m.Text(name))
+	return d
+}
+
+func number(least, most int64) func(string) error {
+	return func(text string) error {
+		if n, err := strconv.ParseInt(text, 10, 64); err != nil || n < least || n > most {
+			return errors.New("is not a whole number from " + strconv.FormatInt(least, 10) + " to " +
+				strconv.FormatInt(most, 10))
+		}
+		return nil
+	}
+}
+
+func invalid(msg, hint string) error {
+	return &fault.Error{Code: fault.Invalid, Op: "postgresql.Open", Msg: msg, Hint: hint}
+}

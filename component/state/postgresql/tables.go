@@ -1,0 +1,201 @@
+package postgresql
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// migrationKey returns the key of the metadata row that holds the number of migration steps that were executed. Dapr
+// counts them in the same row.
+func (s *Store) migrationKey() string {
+	if s.version == V2 {
+		return "migrations-state-v2-" + s.settings.prefix
+	}
+	return "migrations"
+}
+
+// cleanupKey returns the key of the metadata row that holds the time at which expired rows were last removed. Dapr
+// uses the same row.
+func (s *Store) cleanupKey() string {
+	if s.version == V2 {
+		return "last-cleanup-state-v2-" + s.settings.metadata
+	}
+	return "last-cleanup"
+}
+
+// steps returns the SQL statements that create the tables, in order. A later version of Quorate may add steps at the
+// end but must not change existing ones.
+func (s *Store) steps() []string {
+	if s.version == V2 {
+		return []string{`CREATE TABLE IF NOT EXISTS ` + s.settings.table + ` (
+key text NOT NULL PRIMARY KEY,
+value bytea NOT NULL,
+etag uuid NOT NULL DEFAULT gen_random_uuid(),
+created_at timestamp with time zone NOT NULL DEFAULT now(),
+updated_at timestamp with time zone,
+expires_at timestamp with time zone
+); CREATE INDEX ON ` + s.settings.table + ` (expires_at)`}
+	}
+	return []string{
+		`CREATE TABLE IF NOT EXISTS ` + s.settings.table + ` (
+key text NOT NULL PRIMARY KEY,
+value jsonb NOT NULL,
+isbinary boolean NOT NULL,
+insertdate timestamp with time zone NOT NULL DEFAULT now(),
+updatedate timestamp with time zone
+)`,
+		`ALTER TABLE ` + s.settings.table + ` ADD COLUMN IF NOT EXISTS expiredate timestamp with time zone`,
+	}
+}
+
+// migrate creates the tables that do not exist. If all exist, it changes nothing and needs no rights to create
+// tables.
+func (s *Store) migrate(ctx context.Context) error {
+	const attempts = 10
+	for attempt := 1; ; attempt++ {
+		err := s.migrateOnce(ctx)
+		// Two nodes may create a table at the same moment.
+		var answer *pgconn.PgError
+		if !errors.As(err, &answer) || !slices.Contains(duplicates(), answer.Code) || attempt == attempts {
+			return err
+		}
+	}
+}
+
+func (s *Store) migrateOnce(ctx context.Context) error {
+	const op = "postgresql.Open"
+	fail := func(err error, what string) error {
+		failed := s.failed(op, "", err, unsent)
+		return &fault.Error{Code: fault.CodeOf(failed), Op: op, Msg: what, Err: failed}
+	}
+	var known, table bool
+	err := s.pool.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL, to_regclass($2) IS NOT NULL`, s.settings.metadata,
+		s.settings.table).Scan(&known, &table)
+	if err != nil {
+		return fail(err, "looking for the table "+s.settings.table)
+	}
+	done := 0
+	if known {
+		if done, err = s.stepsDone(ctx, s.pool); err != nil {
+			return fail(err, "reading the table "+s.settings.metadata)
+		}
+	}
+	if table && done >= len(s.steps()) {
+		return nil
+	}
+	if !known {
+		_, err = s.pool.Exec(ctx, `CREATE TABLE IF NOT EXISTS `+s.settings.metadata+
+			` (key text NOT NULL PRIMARY KEY, value text NOT NULL)`)
+		if err != nil {
+			return fail(err, "creating the table "+s.settings.metadata)
+		}
+	}
+	if err := s.perform(ctx); err != nil {
+		return fail(err, "creating the table "+s.settings.table)
+	}
+	return nil
+}
+
+// stepsDone returns how many steps were done.
+func (s *Store) stepsDone(ctx context.Context, from interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+},
+) (int, error) {
+	var text string
+	err := from.QueryRow(ctx, `SELECT value FROM `+s.settings.metadata+` WHERE key = $1`, s.migrationKey()).Scan(&text)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return 0, &fault.Error{Code: fault.Corrupt, Op: "postgresql.Open",
+			Msg: "the row " + s.migrationKey() + " of " + s.settings.metadata + " is not a number"}
+	}
+	return n, nil
+}
+
+// perform executes the remaining migration steps. It locks the same row as Dapr, so concurrent migrations wait for
+// each other.
+func (s *Store) perform(ctx context.Context) error {
+	const row = "lock"
+	_, err := s.pool.Exec(ctx, `INSERT INTO `+s.settings.metadata+
+		` (key, value) VALUES ($1, 'lock') ON CONFLICT (key) DO NOTHING`, row)
+	if err != nil {
+		return err
+	}
+	return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `SELECT value FROM `+s.settings.metadata+` WHERE key = $1 FOR UPDATE`, row)
+		if err != nil {
+			return err
+		}
+		done, err := s.stepsDone(ctx, tx)
+		if err != nil {
+			return err
+		}
+		steps := s.steps()
+		var table bool
+		if err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, s.settings.table).Scan(&table); err != nil {
+			return err
+		}
+		if !table {
+			done = 0 // for another table name, or the table was dropped
+		}
+		for _, step := range steps[min(done, len(steps)):] {
+			if _, err := tx.Exec(ctx, step, pgx.QueryExecModeSimpleProtocol); err != nil {
+				return err
+			}
+		}
+		_, err = tx.Exec(ctx, `INSERT INTO `+s.settings.metadata+` (key, value) VALUES ($1, $2)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value`, s.migrationKey(), strconv.Itoa(max(done, len(steps))))
+		return err
+	})
+}
+
+// clean removes expired rows until ctx ends.
+func (s *Store) clean(ctx context.Context) {
+	ticker := time.NewTicker(s.settings.cleanup)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			if err := s.removeExpired(ctx); err != nil && ctx.Err() == nil {
+				s.log.Warn("expired rows could not be removed; they stay invisible", "table", s.settings.table,
+					"error", err)
+			}
+		}
+	}
+}
+
+// removeExpired removes expired rows, unless another node has done so within the interval.
+func (s *Store) removeExpired(ctx context.Context) error {
+	bounded, cancel := s.limited(ctx)
+	defer cancel()
+	tag, err := s.pool.Exec(bounded, `INSERT INTO `+s.settings.metadata+` AS m (key, value) VALUES ($1, now()::text)
+ON CONFLICT (key) DO UPDATE SET value = now()::text
+WHERE m.value::timestamptz <= now() - $2 * interval '1 microsecond'`,
+		s.cleanupKey(), s.settings.cleanup.Microseconds())
+	if err != nil || tag.RowsAffected() == 0 {
+		return err
+	}
+	for {
+		bounded, cancel := s.limited(ctx)
+		tag, err := s.pool.Exec(bounded, s.sql.expired)
+		cancel()
+		if err != nil || tag.RowsAffected() == 0 {
+			return err
+		}
+	}
+}

@@ -1,0 +1,386 @@
+package postgresql
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Set implements state.Store: all items or none.
+func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
+	ops := make([]state.Operation, len(r.Items))
+	for i, item := range r.Items {
+		ops[i] = state.Operation{Kind: state.Upsert, Write: item}
+	}
+	return s.apply(ctx, "postgresql.Set", r.RequestID, ops)
+}
+
+// Delete implements state.Store.
+func (s *Store) Delete(ctx context.Context, r state.DeleteRequest) (state.Written, error) {
+	return s.apply(ctx, "postgresql.Delete", r.RequestID, []state.Operation{{Kind: state.Remove, Write: state.Write{
+		Key: r.Key, ETag: r.ETag, Concurrency: r.Concurrency,
+	}}})
+}
+
+// Transact implements state.Transactor.
+func (s *Store) Transact(ctx context.Context, r state.TransactRequest) (state.Written, error) {
+	return s.apply(ctx, "postgresql.Transact", r.RequestID, r.Operations)
+}
+
+// change is operations that are applied together.
+type change struct {
+	*Store
+	op   string
+	ops  []state.Operation
+	last map[string]int // the operation that decides about a key
+	etag map[string]string
+}
+
+// apply carries out operations, all or none.
+func (s *Store) apply(ctx context.Context, op, requestID string, ops []state.Operation) (state.Written, error) {
+	const attempts = 10
+	c := &change{Store: s, op: op, ops: ops, last: map[string]int{}}
+	if err := c.check(ctx, requestID); err != nil || len(ops) == 0 {
+		return state.Written{Proof: s.proof()}, err
+	}
+	ctx, cancel := s.limited(ctx)
+	defer cancel()
+	for attempt := 1; ; attempt++ {
+		c.etag = map[string]string{}
+		err := c.run(ctx)
+		if err == nil {
+			return state.Written{ETags: c.etags(), Proof: s.proof()}, nil
+		}
+		// It was rolled back for the sake of another transaction.
+		if again(err) && attempt < attempts && ctx.Err() == nil {
+			continue
+		}
+		return state.Written{}, err
+	}
+}
+
+func (c *change) check(ctx context.Context, requestID string) error {
+	if err := c.usable(ctx, c.op); err != nil {
+		return err
+	}
+	if requestID != "" {
+		return &fault.Error{Code: fault.Invalid, Op: c.op, Msg: "a store in PostgreSQL does not remember request ids",
+			Hint: "omit Quorate-Request-Id, and use ETags to retry safely"}
+	}
+	for i := range c.ops {
+		o := &c.ops[i]
+		switch {
+		case o.Key == "" || o.Kind != state.Upsert && o.Kind != state.Remove:
+			return &fault.Error{Code: fault.Invalid, Op: c.op, Msg: "a write without a key or of an unknown kind"}
+		case unstorable(o.Key):
+			return &fault.Error{Code: fault.Invalid, Op: c.op, Key: o.Key,
+				Msg: "the key has a NUL character, which PostgreSQL cannot store"}
+		}
+		c.last[o.Key] = i
+	}
+	return nil
+}
+
+// run executes the operations once. It uses one statement for a single operation and for upserts without conditions,
+// and a transaction for everything else.
+func (c *change) run(ctx context.Context) error {
+	conn, err := c.pool.Acquire(ctx)
+	if err != nil {
+		return c.failed(c.op, c.ops[0].Key, err, unsent)
+	}
+	defer conn.Release()
+	if len(c.ops) == 1 {
+		err = c.single(ctx, conn)
+	} else if c.plain() {
+		err = c.write(ctx, conn, c.sql.upsert, slices.Sorted(maps.Keys(c.last)))
+	} else {
+		err = c.transaction(ctx, conn)
+	}
+	if err == nil {
+		return nil
+	}
+	if _, ours := fault.As(err); ours {
+		return err
+	}
+	return c.failed(c.op, c.ops[0].Key, err, writing)
+}
+
+// plain reports whether all operations are upserts without conditions.
+func (c *change) plain() bool {
+	return !slices.ContainsFunc(c.ops, func(o state.Operation) bool {
+		return o.Kind == state.Remove || conditional(&o)
+	})
+}
+
+func conditional(o *state.Operation) bool { return o.ETag != "" || creates(o) }
+
+// creates reports whether an operation needs an absent key.
+func creates(o *state.Operation) bool {
+	return o.ETag == "" && o.Concurrency == state.FirstWrite && o.Kind == state.Upsert
+}
+
+// querier is a connection or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// single carries out one operation in one statement.
+func (c *change) single(ctx context.Context, conn querier) error {
+	o := &c.ops[0]
+	keys := []string{o.Key}
+	switch {
+	case o.Kind == state.Remove && o.ETag == "":
+		_, err := c.exec(ctx, conn, c.sql.remove, keys)
+		return err
+	case o.Kind == state.Remove:
+		n, err := c.exec(ctx, conn, c.sql.removeIf, o.Key, o.ETag)
+		if err == nil && n == 0 {
+			return c.conflict(o)
+		}
+		return err
+	case o.ETag != "":
+		if err := c.write(ctx, conn, c.sql.update, keys, o.ETag); err != nil {
+			return err
+		}
+	case creates(o):
+		if err := c.write(ctx, conn, c.sql.create, keys); err != nil {
+			return err
+		}
+	default:
+		return c.write(ctx, conn, c.sql.upsert, keys)
+	}
+	if c.etag[o.Key] == "" {
+		return c.conflict(o)
+	}
+	return nil
+}
+
+func (c *change) exec(ctx context.Context, conn querier, sql string, args ...any) (int64, error) {
+	rows, err := conn.Query(ctx, sql, args...)
+	if err != nil {
+		return 0, err
+	}
+	rows.Close()
+	return rows.CommandTag().RowsAffected(), rows.Err()
+}
+
+// write writes the values of keys, and notes the new ETags.
+func (c *change) write(ctx context.Context, conn querier, sql string, keys []string, more ...any) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	values, texts := make([][]byte, len(keys)), make([]string, len(keys))
+	etags, bytes := make([]string, len(keys)), make([]bool, len(keys))
+	left := make([]int64, len(keys))
+	for i, key := range keys {
+		o := &c.ops[c.lastUpsert(key)]
+		left[i] = c.expiresIn(o.TTL)
+		values[i], etags[i] = o.Value, newETag(o.ContentType != "")
+		texts[i], bytes[i] = encode(o)
+		if values[i] == nil {
+			values[i] = []byte{}
+		}
+	}
+	args := []any{keys, values, etags, left}
+	if c.version == V1 {
+		args = []any{keys, texts, bytes, left}
+	}
+	rows, err := conn.Query(ctx, sql, append(args, more...)...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var key, etag string
+		if err := rows.Scan(&key, &etag); err != nil {
+			return err
+		}
+		c.etag[key] = etag
+	}
+	return rows.Err()
+}
+
+// lastUpsert returns the last operation that gives a key a value.
+func (c *change) lastUpsert(key string) int {
+	for i := len(c.ops) - 1; i >= 0; i-- {
+		if c.ops[i].Key == key && c.ops[i].Kind == state.Upsert {
+			return i
+		}
+	}
+	return -1
+}
+
+// encode returns a value as v1 stores it: JSON, or a JSON string in base64.
+func encode(o *state.Operation) (text string, bytes bool) {
+	if o.ContentType == "" && json.Valid(o.Value) {
+		return string(o.Value), false
+	}
+	return `"` + base64.StdEncoding.EncodeToString(o.Value) + `"`, true
+}
+
+// newETag returns a random UUID of version 4, or 8 for a value that is not JSON.
+func newETag(bytes bool) string {
+	id := uuid.New()
+	if bytes {
+		id[6] = id[6]&0x0f | 8<<4
+	}
+	return id.String()
+}
+
+// isBytes reports whether an ETag of v2 belongs to a value that is not JSON.
+func isBytes(etag string) bool {
+	const version = 14 // position of the version in the text
+	return len(etag) > version && etag[version] == '8'
+}
+
+// transaction locks the rows and checks all conditions against them. If all conditions hold, it applies the
+// operations.
+func (c *change) transaction(ctx context.Context, conn interface {
+	Begin(ctx context.Context) (pgx.Tx, error)
+},
+) (err error) {
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return c.failed(c.op, c.ops[0].Key, err, unsent)
+	}
+	defer func() {
+		if err == nil {
+			return
+		}
+		// The connection is closed if this fails, which rolls back too.
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = tx.Rollback(bounded)
+	}()
+	current, err := c.lock(ctx, tx)
+	if err == nil {
+		err = c.permit(current)
+	}
+	if err == nil {
+		err = c.carryOut(ctx, tx)
+	}
+	if err != nil {
+		if _, ours := fault.As(err); ours {
+			return err
+		}
+		return c.failed(c.op, c.ops[0].Key, err, unsent) // it was not committed
+	}
+	return tx.Commit(ctx)
+}
+
+// lock locks the rows of all keys and returns their ETags.
+func (c *change) lock(ctx context.Context, tx pgx.Tx) (map[string]string, error) {
+	rows, err := tx.Query(ctx, c.sql.lock, slices.Sorted(maps.Keys(c.last)))
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	out := map[string]string{}
+	for rows.Next() {
+		var key, etag string
+		var expired bool
+		if err := rows.Scan(&key, &etag, &expired); err != nil {
+			return nil, err
+		}
+		if !expired {
+			out[key] = etag
+		}
+	}
+	return out, rows.Err()
+}
+
+// permit checks the conditions.
+func (c *change) permit(current map[string]string) error {
+	for i := range c.ops {
+		o := &c.ops[i]
+		etag, exists := current[o.Key]
+		if o.ETag != "" && etag != o.ETag || creates(o) && exists {
+			return c.conflict(o)
+		}
+	}
+	return nil
+}
+
+// carryOut writes and removes rows. A row that must not exist could not be locked before. So carryOut creates such
+// rows first, which fails if another transaction has created one in the meantime.
+func (c *change) carryOut(ctx context.Context, tx pgx.Tx) error {
+	var created, written, removed []string
+	for _, key := range slices.Sorted(maps.Keys(c.last)) {
+		create := slices.ContainsFunc(c.ops, func(o state.Operation) bool { return o.Key == key && creates(&o) })
+		remove := c.ops[c.last[key]].Kind == state.Remove
+		switch {
+		case create:
+			created = append(created, key)
+		case !remove:
+			written = append(written, key)
+		}
+		if remove {
+			removed = append(removed, key)
+		}
+	}
+	if err := c.write(ctx, tx, c.sql.create, created); err != nil {
+		return err
+	}
+	for _, key := range created {
+		if c.etag[key] == "" {
+			return c.conflict(&state.Operation{Write: state.Write{Key: key, Concurrency: state.FirstWrite}})
+		}
+	}
+	if err := c.write(ctx, tx, c.sql.upsert, written); err != nil || len(removed) == 0 {
+		return err
+	}
+	_, err := c.exec(ctx, tx, c.sql.remove, removed)
+	return err
+}
+
+// etags returns the ETag of each operation. If a later operation has replaced the value, the ETag is one that no row
+// has.
+func (c *change) etags() []string {
+	out := make([]string, len(c.ops))
+	for i, o := range c.ops {
+		switch {
+		case o.Kind == state.Remove:
+		case i == c.last[o.Key] || c.version == V1:
+			out[i] = c.etag[o.Key]
+		default:
+			out[i] = newETag(false)
+		}
+	}
+	return out
+}
+
+func (c *change) conflict(o *state.Operation) error {
+	why := "the ETag is not the current one"
+	if creates(o) {
+		why = "the key exists already"
+	}
+	return &fault.Error{Code: fault.Conflict, Op: c.op, Key: o.Key, Msg: "key " + strconv.Quote(o.Key) + ": " + why}
+}
+
+// expiresIn returns the time in microseconds until a value expires: 0 means never, a negative number means that it
+// has expired already.
+func (s *Store) expiresIn(ttl state.TTL) int64 {
+	switch {
+	case !ttl.Set:
+		return 0
+	case !ttl.At.IsZero():
+		left := ttl.At.Sub(s.now())
+		if left <= 0 {
+			return -1
+		}
+		return max(left.Microseconds(), 1)
+	case ttl.Seconds <= 0:
+		return 0
+	}
+	return ttl.Seconds * int64(time.Second/time.Microsecond)
+}

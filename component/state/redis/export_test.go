@@ -1,0 +1,4 @@
+package redis
+
+// SlotOf exposes slotOf.
+func SlotOf(name string) int { return slotOf(name) }

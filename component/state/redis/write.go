@@ -1,0 +1,316 @@
+package redis
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// source is the Lua script that applies operations, all or none. It reads every key before it writes the first one. So
+// it changes nothing if a condition fails or a key has another type. Each operation has six arguments:
+//
+//	the number of its key
+//	"", no condition; "n", the key must not exist; or "e" and the ETag that it must have
+//	the version to write; empty = delete the key
+//	the value
+//	the field quorate; empty = none
+//	milliseconds until it expires; 0 = never, negative = at once
+//
+// It returns 0, or the number of the operation whose condition failed: negative if its key does not exist.
+const source = `
+local current = {}
+for i, key in ipairs(KEYS) do
+  current[i] = redis.call("HGET", key, "version")
+end
+for a = 1, #ARGV, 6 do
+  local version, condition = current[tonumber(ARGV[a])], ARGV[a+1]
+  local operation = (a + 5) / 6
+  if condition == "n" then
+    if version then return operation end
+  elseif condition ~= "" then
+    if not version then return -operation end
+    if version ~= string.sub(condition, 2) then return operation end
+  end
+end
+for a = 1, #ARGV, 6 do
+  local key, version, tag, left = KEYS[tonumber(ARGV[a])], ARGV[a+2], ARGV[a+4], tonumber(ARGV[a+5])
+  if version == "" or left < 0 then
+    redis.call("DEL", key)
+  else
+    redis.call("HSET", key, "data", ARGV[a+3], "version", version)
+    if ARGV[a+1] == "n" then redis.call("HSET", key, "first-write", 0) end
+    if tag == "" then redis.call("HDEL", key, "quorate") else redis.call("HSET", key, "quorate", tag) end
+    if left == 0 then redis.call("PERSIST", key) else redis.call("PEXPIRE", key, ARGV[a+5]) end
+  end
+end
+return 0
+`
+
+// Set implements state.Store. Either all items are written or none. A Redis Cluster is different only for
+// unconditional items in several slots, which are written slot by slot.
+func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
+	const op = "redis.Set"
+	ops := make([]state.Operation, len(r.Items))
+	for i, item := range r.Items {
+		ops[i] = state.Operation{Kind: state.Upsert, Write: item}
+	}
+	if err := refuse(op, r.RequestID); err != nil {
+		return state.Written{}, err
+	}
+	return s.apply(ctx, op, ops, r.Consistency, true)
+}
+
+// Delete implements state.Store.
+func (s *Store) Delete(ctx context.Context, r state.DeleteRequest) (state.Written, error) {
+	const op = "redis.Delete"
+	if err := refuse(op, r.RequestID); err != nil {
+		return state.Written{}, err
+	}
+	return s.apply(ctx, op, []state.Operation{{Kind: state.Remove, Write: state.Write{
+		Key: r.Key, ETag: r.ETag, Concurrency: r.Concurrency,
+	}}}, r.Consistency, false)
+}
+
+// Transact implements state.Transactor.
+func (s *Store) Transact(ctx context.Context, r state.TransactRequest) (state.Written, error) {
+	const op = "redis.Transact"
+	if err := refuse(op, r.RequestID); err != nil {
+		return state.Written{}, err
+	}
+	return s.apply(ctx, op, r.Operations, r.Consistency, false)
+}
+
+// refuse refuses a request that asks to be applied exactly once.
+func refuse(op, requestID string) error {
+	if requestID == "" {
+		return nil
+	}
+	return &fault.Error{Code: fault.Invalid, Op: op, Msg: "a store in Redis does not remember request ids",
+		Hint: "omit Quorate-Request-Id, and use ETags to retry safely"}
+}
+
+// apply carries out operations. With split it may write slot by slot.
+func (s *Store) apply(ctx context.Context, op string, ops []state.Operation, level state.Consistency,
+	split bool,
+) (state.Written, error) {
+	if err := given(ctx, op); err != nil {
+		return state.Written{}, err
+	}
+	etags := make([]string, len(ops))
+	for i := range ops {
+		if ops[i].Key == "" || ops[i].Kind != state.Upsert && ops[i].Kind != state.Remove {
+			return state.Written{}, &fault.Error{Code: fault.Invalid, Op: op,
+				Msg: "a write without a key or of an unknown kind"}
+		}
+		if ops[i].Kind == state.Upsert {
+			etags[i] = newVersion()
+		}
+	}
+	groups, err := s.groups(op, ops, split)
+	if err != nil {
+		return state.Written{}, err
+	}
+	for i, group := range groups {
+		if err := s.together(ctx, op, ops, etags, group, level); err != nil {
+			if i > 0 {
+				err = &fault.Error{Code: fault.Indeterminate, Op: op, Err: err,
+					Msg: "some items were written and others not"}
+			}
+			return state.Written{}, err
+		}
+	}
+	return state.Written{ETags: etags, Proof: s.proof()}, nil
+}
+
+// groups returns the positions of operations that are applied together.
+func (s *Store) groups(op string, ops []state.Operation, split bool) ([][]int, error) {
+	bySlot := map[int]int{} // slot to group
+	var groups [][]int
+	conditions := false
+	for i := range ops {
+		slot := 0
+		if s.settings.kind == cluster {
+			slot = slotOf(s.name(ops[i].Key))
+		}
+		at, ok := bySlot[slot]
+		if !ok {
+			at = len(groups)
+			bySlot[slot] = at
+			groups = append(groups, nil)
+		}
+		groups[at] = append(groups[at], i)
+		conditions = conditions || condition(&ops[i]) != ""
+	}
+	if len(groups) > 1 && (conditions || !split) {
+		return nil, &fault.Error{Code: fault.Invalid, Op: op,
+			Msg:  "the keys are in several slots of the Redis Cluster, which cannot change them together",
+			Hint: `send them one by one, or set clusterHashTags: "true" for a store without data`}
+	}
+	return groups, nil
+}
+
+// newVersion returns a random version of 53 bits. Dapr reads a version as a number and adds one to it; integers of
+// up to 53 bits are exact even as floating-point numbers.
+func newVersion() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it does not fail
+	return strconv.FormatUint(binary.LittleEndian.Uint64(b[:])>>11|1<<52, 10)
+}
+
+// condition returns the condition of an operation for the script.
+func condition(o *state.Operation) string {
+	switch {
+	case o.ETag != "":
+		return "e" + o.ETag
+	case o.Concurrency == state.FirstWrite && o.Kind == state.Upsert:
+		return "n"
+	}
+	return ""
+}
+
+// together applies one group of operations, all or none.
+func (s *Store) together(ctx context.Context, op string, ops []state.Operation, etags []string, group []int,
+	level state.Consistency,
+) error {
+	const size = 6 // arguments of an operation
+	var names []string
+	numbers := map[string]int{}
+	args := make([]any, 0, size*len(group))
+	for _, i := range group {
+		o := &ops[i]
+		name := s.name(o.Key)
+		number, ok := numbers[name]
+		if !ok {
+			names = append(names, name)
+			number = len(names)
+			numbers[name] = number
+		}
+		args = append(args, number, condition(o), etags[i])
+		if o.Kind == state.Remove {
+			args = append(args, "", "", 0)
+			continue
+		}
+		args = append(args, o.Value, tag(etags[i], o.ContentType), s.expiresIn(o.TTL))
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	failed, err := s.run(ctx, op, names, args, level == state.Strong)
+	if err != nil {
+		return s.failed(op, ops[group[0]].Key, err, true)
+	}
+	switch {
+	case failed < 0:
+		return conflict(op, ops[group[-failed-1]].Key, "the key does not exist")
+	case failed > 0:
+		o := &ops[group[failed-1]]
+		if condition(o) == "n" {
+			return conflict(op, o.Key, "the key exists already")
+		}
+		return conflict(op, o.Key, "the ETag is not the current one")
+	}
+	return nil
+}
+
+func conflict(op, key, why string) error {
+	return &fault.Error{Code: fault.Conflict, Op: op, Key: key, Msg: "key " + strconv.Quote(key) + ": " + why}
+}
+
+// once is a command that the client must not retry by itself, because the first attempt may have been executed.
+type once struct{ *goredis.Cmd }
+
+// NoRetry implements goredis.Cmder.
+func (once) NoRetry() bool { return true }
+
+// run runs the script. It retries as long as Redis certainly did not run it.
+func (s *Store) run(ctx context.Context, op string, names []string, args []any, strong bool) (int, error) {
+	replicas := 0
+	if strong {
+		replicas = s.settings.replicas
+	}
+	sha, loaded := s.script.Hash(), true
+	for attempt := 0; ; attempt++ {
+		text, name := sha, "evalsha"
+		if !loaded {
+			text, name = source, "eval"
+		}
+		all := append([]any{name, text, len(names)}, make([]any, 0, len(names)+len(args))...)
+		for _, n := range names {
+			all = append(all, n)
+		}
+		cmd := goredis.NewCmd(ctx, append(all, args...)...)
+		err := s.send(ctx, once{cmd}, names[0], replicas)
+		switch {
+		case err == nil:
+			return cmd.Int()
+		case goredis.HasErrorPrefix(err, "NOSCRIPT") && loaded:
+			loaded = false
+			attempt--
+			continue
+		case !again(err) || attempt >= s.settings.retries:
+			return 0, err
+		}
+		pause := min(s.settings.minPause<<min(attempt, 16), s.settings.maxPause)
+		select {
+		case <-ctx.Done():
+			return 0, err
+		case <-time.After(pause):
+		}
+	}
+}
+
+// send sends a command. If replicas is not 0, send waits on the same connection until that many replicas have
+// acknowledged the write, for at most the setting replicaTimeout. It returns tooFew if fewer have acknowledged it
+// by then.
+func (s *Store) send(ctx context.Context, cmd once, name string, replicas int) error {
+	if replicas == 0 {
+		return s.client.Process(ctx, cmd)
+	}
+	var node goredis.Cmdable = s.client
+	if c, ok := s.client.(*goredis.ClusterClient); ok {
+		master, err := c.MasterForKey(ctx, name)
+		if err != nil {
+			return err
+		}
+		node = master
+	}
+	pipe := node.Pipeline()
+	_ = pipe.Process(ctx, cmd)
+	wait := goredis.NewIntCmd(ctx, "wait", replicas, s.settings.replicaTimeout.Milliseconds())
+	_ = pipe.Process(ctx, wait)
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	if err := cmd.Err(); err != nil {
+		if c, ok := s.client.(*goredis.ClusterClient); ok && goredis.HasErrorPrefix(err, "MOVED") {
+			c.ReloadState(ctx)
+		}
+		return err
+	}
+	if failed, err := cmd.Int(); err == nil && failed != 0 {
+		return nil // nothing was written
+	}
+	acknowledged, err := wait.Result()
+	if err == nil && acknowledged < int64(replicas) {
+		err = tooFew{acknowledged, replicas, s.settings.replicaTimeout}
+	}
+	return err
+}
+
+// tooFew is the error of a write that too few replicas acknowledged.
+type tooFew struct {
+	acknowledged int64
+	wanted       int
+	within       time.Duration
+}
+
+// Error says how many replicas acknowledged.
+func (e tooFew) Error() string {
+	return fmt.Sprintf("%d of %d replicas acknowledged it within %s", e.acknowledged, e.wanted, e.within)
+}

@@ -1,0 +1,274 @@
+// Package admission bounds the memory that the requests being served by one node may use.
+//
+// It owns the budget, the queue of requests that wait for a share of it, and the rule that refuses waiting requests
+// when the node is overloaded. It is independent of protocols. It starts no goroutines.
+package admission
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// The defaults of Options.
+const (
+	DefaultBytes         = 128 << 20
+	DefaultPatience      = 100 * time.Millisecond
+	DefaultTarget        = 20 * time.Millisecond
+	DefaultLargePatience = 5 * time.Second
+	DefaultLargeTarget   = 500 * time.Millisecond
+	DefaultPenalty       = 500 * time.Millisecond
+)
+
+// SmallRequest is the size in bytes up to which a request counts as small. A part of the budget is reserved for
+// small requests. Large requests cannot use that part, so they never keep small requests waiting.
+const SmallRequest = 512 << 10
+
+// Options configure a Budget.
+type Options struct {
+	Bytes    int64         // size of the budget; 0 = DefaultBytes
+	Patience time.Duration // maximum wait of a request while the queue is short-lived; 0 = DefaultPatience
+	Target   time.Duration // maximum wait of a request while the queue persists; 0 = DefaultTarget
+	Penalty  time.Duration // average delay of a refusal while the queue persists; 0 = DefaultPenalty
+
+	// Patience and Target of large requests. Few large requests fit and each takes long, so in a burst that the node
+	// can serve, some of them wait for seconds.
+	LargePatience time.Duration // 0 = DefaultLargePatience
+	LargeTarget   time.Duration // 0 = DefaultLargeTarget
+
+	Name       string                // label of the budget in metrics, such as "requests"
+	Registerer prometheus.Registerer // nil = no metrics
+}
+
+// Budget is the memory that all requests of one node may use together. A request acquires a share before its body
+// is read and releases it at its end. A quarter of the memory is reserved for small requests. Small and large
+// requests have separate queues; each is first in, first out. A Budget is safe for concurrent use. A nil *Budget
+// admits everything.
+type Budget struct {
+	small, large lane
+}
+
+// New returns a Budget and registers its metrics. Several Budgets may use the same registerer if their names
+// differ.
+func New(o Options) *Budget {
+	if o.Bytes <= 0 {
+		o.Bytes = DefaultBytes
+	}
+	if o.Patience <= 0 {
+		o.Patience = DefaultPatience
+	}
+	if o.Target <= 0 {
+		o.Target = DefaultTarget
+	}
+	if o.LargePatience <= 0 {
+		o.LargePatience = DefaultLargePatience
+	}
+	if o.LargeTarget <= 0 {
+		o.LargeTarget = DefaultLargeTarget
+	}
+	if o.Penalty <= 0 {
+		o.Penalty = DefaultPenalty
+	}
+	b := &Budget{}
+	m := newMetrics(o.Name, o.Registerer)
+	b.small.init(o, o.Bytes/4, m, "small")
+	b.small.pace.init(b.small.size)
+	o.Patience, o.Target = o.LargePatience, o.LargeTarget
+	b.large.init(o, o.Bytes-o.Bytes/4, m, "large")
+	return b
+}
+
+// Acquire takes bytes from the budget. If not enough bytes are free, it waits, but not longer than the patience of
+// its queue. A share larger than the part of the budget that its queue is for waits until no other share of that part
+// is in use. Acquire returns fault.Overloaded if it has waited too long or ctx ended; it then has taken nothing.
+// While the queue stays long, the error is delayed by Options.Penalty on average, or longer if many refusals are
+// being delayed, but not beyond the end of ctx.
+func (b *Budget) Acquire(ctx context.Context, bytes int64) error {
+	if b == nil || bytes <= 0 {
+		return nil
+	}
+	l := b.lane(bytes)
+	return l.acquire(ctx, bytes, l.patience)
+}
+
+// TryAcquire is Acquire without waiting. It reports whether the bytes were taken.
+func (b *Budget) TryAcquire(bytes int64) bool {
+	return b == nil || bytes <= 0 || b.lane(bytes).tryAcquire(bytes)
+}
+
+// Release gives back the bytes that one call of Acquire or TryAcquire has taken. bytes must be the same number as
+// in that call.
+func (b *Budget) Release(bytes int64) {
+	if b != nil && bytes > 0 {
+		b.lane(bytes).release(bytes)
+	}
+}
+
+// Burst reports whether more than a quarter of the budget was acquired since the last call of Burst, or more than a
+// quarter was released. Releases count too, because the memory of a request becomes garbage when it is released,
+// perhaps minutes after it was acquired.
+func (b *Budget) Burst() bool {
+	if b == nil {
+		return false
+	}
+	acquired := b.small.acquired.Swap(0) + b.large.acquired.Swap(0)
+	released := b.small.released.Swap(0) + b.large.released.Swap(0)
+	return max(acquired, released) > (b.small.size+b.large.size)/4
+}
+
+func (b *Budget) lane(bytes int64) *lane {
+	if bytes <= SmallRequest && bytes <= b.small.size {
+		return &b.small
+	}
+	return &b.large
+}
+
+// lane is a part of the budget with its own queue.
+type lane struct {
+	size                      int64
+	patience, target, penalty time.Duration
+	bytes                     *semaphore.Weighted
+
+	limit   prometheus.Gauge
+	inUse   prometheus.Gauge
+	waiting prometheus.Gauge
+	refused prometheus.Counter
+	cuts    prometheus.Counter
+
+	held atomic.Int64 // requests whose refusal is delayed
+	used atomic.Int64 // bytes in use
+
+	acquired, released atomic.Int64 // bytes since the last call of Burst
+
+	mu        sync.Mutex // guards what follows
+	queue     int        // requests that wait
+	since     time.Time  // when the queue was last empty, if it is not
+	transfers map[*Transfer]struct{}
+	pace      pace  // of small requests
+	withheld  int64 // bytes that the pace has taken from the semaphore, so that no request can use them
+}
+
+func (l *lane) init(o Options, size int64, m *metrics, name string) {
+	l.size, l.patience, l.target, l.penalty = size, o.Patience, o.Target, o.Penalty
+	l.bytes, l.transfers = semaphore.NewWeighted(size), map[*Transfer]struct{}{}
+	l.inUse, l.waiting = m.inUse.WithLabelValues(name), m.waiting.WithLabelValues(name)
+	l.refused, l.cuts = m.refused.WithLabelValues(name), m.cuts.WithLabelValues(name)
+	l.limit = m.limit.WithLabelValues(name)
+	l.limit.Set(float64(size))
+}
+
+func (l *lane) tryAcquire(bytes int64) bool {
+	bytes = min(bytes, l.size)
+	if !l.bytes.TryAcquire(bytes) {
+		return false
+	}
+	l.took(bytes)
+	return true
+}
+
+// acquire is Budget.Acquire with a maximum wait of patience.
+func (l *lane) acquire(ctx context.Context, bytes int64, patience time.Duration) error {
+	if l.tryAcquire(bytes) {
+		return nil
+	}
+	bytes = min(bytes, l.size)
+	usual, persists := l.join()
+	patience = min(patience, usual)
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	stop := func() {}
+	if patience > SlowAfter {
+		stop = l.cutWhileWaiting()
+	}
+	err := l.bytes.Acquire(limited, bytes)
+	stop()
+	l.leave()
+	if err != nil {
+		l.refused.Inc()
+		if persists {
+			l.holdBack(ctx)
+		}
+		return &fault.Error{Code: fault.Overloaded, Op: "admission.Acquire",
+			Msg: "too many requests are in work: the memory of the node for them is in use",
+			Hint: "retry after a moment; if it lasts, send fewer or smaller requests at a time, or give the node " +
+				"more memory (--memory-limit)", Err: err}
+	}
+	l.took(bytes)
+	return nil
+}
+
+func (l *lane) took(bytes int64) {
+	l.inUse.Add(float64(bytes))
+	l.acquired.Add(bytes)
+	l.used.Add(bytes)
+}
+
+func (l *lane) release(bytes int64) {
+	bytes = min(bytes, l.size)
+	l.inUse.Sub(float64(bytes))
+	l.used.Add(-bytes)
+	l.released.Add(bytes)
+	l.bytes.Release(l.withhold(bytes))
+}
+
+// The bounds of the delay of refusals.
+const (
+	refusalsPerPenalty = 500 // delayed refusals above which the delay grows
+	longestPenalty     = 6   // maximum delay, as a multiple of the usual one
+)
+
+// holdBack waits before a refusal is returned. Otherwise clients that retry at once would keep the processor busy
+// with refusals. The delay grows with the number of refusals that are being delayed. It has jitter, so that clients
+// do not retry all at once.
+func (l *lane) holdBack(ctx context.Context) {
+	held := l.held.Add(1)
+	defer l.held.Add(-1)
+	mean := l.penalty * time.Duration(min(max(held/refusalsPerPenalty, 1), longestPenalty))
+	wait := time.NewTimer(mean/2 + rand.N(mean)) //nolint:gosec // not a secret
+	defer wait.Stop()
+	select {
+	case <-wait.C:
+	case <-ctx.Done():
+	}
+}
+
+// join counts a waiting request. It returns how long the request may wait, and whether the queue has not been empty
+// for longer than l.patience. If it was empty more recently, the queue is a short burst, and a request may wait for
+// l.patience. Otherwise the node is overloaded and waiting only adds delay, so a request may wait only for the
+// shorter l.target. This is the controlled delay of Ben Maurer, "Fail at Scale", ACM Queue 13(8), 2015, which
+// adapts CoDel (RFC 8289) to the queues of servers.
+func (l *lane) join() (patience time.Duration, persists bool) {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.queue == 0 {
+		l.since = now
+	}
+	l.queue++
+	l.waiting.Inc()
+	l.pace.full = true
+	l.cutSlowestLocked(now)
+	if now.Sub(l.since) > l.patience {
+		return l.target, true
+	}
+	return l.patience, false
+}
+
+func (l *lane) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue--
+	l.waiting.Dec()
+}
+
+// Size returns the budget in bytes of a node that may use limit bytes of memory: an eighth of the limit, at least
+// 32 MiB and at most 128 MiB. A larger budget does not help on large machines: more concurrent requests would only
+// wait for the log and the disk.
+func Size(limit int64) int64 { return min(max(limit/8, 32<<20), DefaultBytes) }

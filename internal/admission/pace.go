@@ -1,0 +1,86 @@
+package admission
+
+import "time"
+
+// The bounds of the pace.
+const (
+	// HoldTarget is the mean duration of writes above which fewer are admitted.
+	HoldTarget = 300 * time.Millisecond
+	// paceFloor is the minimum bound: size/paceFloor.
+	paceFloor = 8
+	// paceStep is the step by which the bound grows: size/paceStep.
+	paceStep = 16
+)
+
+// pace limits how many bytes of writes are executed at a time. Once the log and the disk are saturated, more
+// concurrent writes only increase latency, not throughput. The limit depends on how long writes take: it changes by
+// additive increase and multiplicative decrease, like TCP and the AIMDLimit of Netflix's concurrency-limits. If the
+// disk stalls once, the limit falls by one step only, because all writes that waited for the disk end in the same
+// interval.
+type pace struct {
+	size, floor int64
+	bound       int64
+
+	since time.Time     // when the interval began
+	last  time.Duration // mean duration of writes in the last interval
+	total time.Duration // of all writes of the interval
+	n     int           // writes of the interval
+	most  int64         // maximum bytes in use in the interval
+	full  bool          // a request had to wait in the interval
+}
+
+func (p *pace) init(size int64) {
+	p.size, p.bound, p.floor = size, size, min(size, max(size/paceFloor, SmallRequest))
+}
+
+// observe counts a write that took held, and adjusts the limit at the end of an interval. An adjustment has an
+// effect only when the current writes have ended. So an interval is at least as long as the mean write of the
+// previous interval.
+func (p *pace) observe(now time.Time, held time.Duration, used int64) {
+	if p.n == 0 {
+		p.since = now
+	}
+	p.n++
+	p.total += held
+	p.most = max(p.most, used)
+	if now.Sub(p.since) < max(HoldTarget, p.last) {
+		return
+	}
+	mean := p.total / time.Duration(p.n)
+	busy := p.full || p.most > p.bound/2 // otherwise writes are not slow because too many are admitted
+	switch {
+	case busy && mean > HoldTarget:
+		p.bound = max(p.floor, min(p.bound, p.most)*3/4)
+	case p.full && mean < HoldTarget*3/4:
+		p.bound = min(p.size, p.bound+p.size/paceStep)
+	case !busy:
+		p.bound = min(p.size, p.bound+p.size/paceStep)
+	}
+	p.last, p.total, p.n, p.most, p.full = mean, 0, 0, 0, false
+}
+
+// observe counts a write that has ended. worked is the time of its Share.Work.
+func (l *lane) observe(worked time.Time) {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pace.observe(now, now.Sub(worked), l.used.Load())
+	l.limit.Set(float64(l.pace.bound))
+	if more := l.withheld - (l.size - l.pace.bound); more > 0 {
+		l.withheld -= more
+		l.bytes.Release(more)
+	}
+}
+
+// withhold is called with bytes that are to be released. It keeps the part by which the lane exceeds the limit of
+// its pace, and returns the rest.
+func (l *lane) withhold(bytes int64) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.pace.size == 0 {
+		return bytes
+	}
+	keep := min(bytes, max(l.size-l.pace.bound-l.withheld, 0))
+	l.withheld += keep
+	return bytes - keep
+}

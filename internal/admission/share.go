@@ -1,0 +1,214 @@
+package admission
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// Share is the part of a budget that one request holds. The zero Share belongs to no budget, and its methods admit
+// everything. A Share is not safe for concurrent use.
+type Share struct {
+	budget       *Budget
+	small, large int64
+	worked       time.Time // when Work was called
+}
+
+// Share returns an empty share of b.
+func (b *Budget) Share() Share { return Share{budget: b} }
+
+// Add acquires more bytes. It returns the errors of Budget.Acquire; after an error the share still holds its
+// previous bytes. A share that already holds bytes waits only for the patience of small requests, because other
+// requests wait for the bytes that it holds.
+func (s *Share) Add(ctx context.Context, bytes int64) error {
+	if s.budget == nil {
+		return nil
+	}
+	if bytes = s.fit(bytes); bytes <= 0 {
+		return nil
+	}
+	l := s.budget.lane(bytes)
+	patience := l.patience
+	if s.Held() {
+		patience = s.budget.small.patience
+	}
+	if err := l.acquire(ctx, bytes, patience); err != nil {
+		return err
+	}
+	s.note(bytes)
+	return nil
+}
+
+// fit returns bytes, but at most the part of the large lane that this share does not hold yet. Otherwise a share
+// that already holds most of the lane would wait for bytes that only it can release.
+func (s *Share) fit(bytes int64) int64 {
+	if bytes <= 0 || s.budget.lane(bytes) == &s.budget.small {
+		return bytes
+	}
+	return min(bytes, s.budget.large.size-s.large)
+}
+
+// TryAdd is Add without waiting.
+func (s *Share) TryAdd(bytes int64) bool {
+	if s.budget == nil {
+		return true
+	}
+	if bytes = s.fit(bytes); !s.budget.TryAcquire(bytes) {
+		return false
+	}
+	s.note(bytes)
+	return true
+}
+
+func (s *Share) note(bytes int64) {
+	if s.budget == nil || bytes <= 0 {
+		return
+	}
+	if l := s.budget.lane(bytes); l == &s.budget.small {
+		s.small += bytes
+	} else {
+		s.large += min(bytes, l.size)
+	}
+}
+
+// Held reports whether the share holds anything.
+func (s *Share) Held() bool { return s.small > 0 || s.large > 0 }
+
+// Release returns all bytes of the share to the budget. It may be called twice.
+func (s *Share) Release() {
+	if s.budget == nil {
+		return
+	}
+	if s.small > 0 {
+		if !s.worked.IsZero() {
+			s.budget.small.observe(s.worked)
+		}
+		s.budget.small.release(s.small)
+	}
+	if s.large > 0 {
+		s.budget.large.release(s.large)
+	}
+	s.small, s.large, s.worked = 0, 0, time.Time{}
+}
+
+// Work records that the body of the request has arrived and the write begins. The time from Work to Release is the
+// duration of the write, which decides how many bytes of small requests are admitted; see pace.
+func (s *Share) Work() { s.worked = time.Now() }
+
+// While requests wait, the slowest transfer is aborted if it has run for longer than SlowAfter and is stalled or
+// slow. It is stalled if it has moved no bytes for SlowAfter. It is slow if its mean rate is below SlowRate bytes
+// per second.
+const (
+	SlowAfter = 500 * time.Millisecond
+	SlowRate  = 256 << 10
+)
+
+// Transfer is a body that is being received from or sent to a client. Its request holds memory until the transfer
+// ends, so a slow or silent client keeps other requests waiting. All methods of a nil *Transfer do nothing. Moved and
+// Cut are safe for concurrent use.
+type Transfer struct {
+	lane    *lane
+	started time.Time
+	moved   atomic.Int64
+	last    atomic.Int64 // time of the last call of Moved, in nanoseconds after started
+	wasCut  atomic.Bool
+	cut     func()
+}
+
+// Transfer registers a body that is being sent or received. When other requests wait for memory, the budget aborts
+// the slowest transfers: it calls cut, possibly several times. cut must not block and must not call methods of the
+// transfer. The caller calls End when the transfer has ended. If the share has no budget, Transfer returns nil.
+func (s *Share) Transfer(cut func()) *Transfer {
+	if s.budget == nil {
+		return nil
+	}
+	l := &s.budget.small
+	if s.large > 0 {
+		l = &s.budget.large
+	}
+	t := &Transfer{lane: l, started: time.Now(), cut: cut}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.transfers[t] = struct{}{}
+	return t
+}
+
+// Moved records that n more bytes were sent or received.
+func (t *Transfer) Moved(n int) {
+	if t != nil {
+		t.moved.Add(int64(n))
+		t.last.Store(int64(time.Since(t.started)))
+	}
+}
+
+// End removes the transfer. Its cut function is not called after End has returned.
+func (t *Transfer) End() {
+	if t == nil {
+		return
+	}
+	t.lane.mu.Lock()
+	defer t.lane.mu.Unlock()
+	delete(t.lane.transfers, t)
+}
+
+// Cut reports whether the transfer was aborted because it was too slow while others waited.
+func (t *Transfer) Cut() bool { return t != nil && t.wasCut.Load() }
+
+// rate returns the speed of the transfer in bytes per second, and whether it is slow enough to be aborted. The rate
+// of a stalled transfer is negative, so that it counts as slower than all others. A new transfer is never slow: its
+// first bytes only fill buffers and do not show how fast the client is.
+func (t *Transfer) rate(now time.Time) (rate float64, slow bool) {
+	took := now.Sub(t.started)
+	if took <= SlowAfter {
+		return 0, false
+	}
+	if idle := took - time.Duration(t.last.Load()); idle > SlowAfter {
+		return -idle.Seconds(), true
+	}
+	rate = float64(t.moved.Load()) / took.Seconds()
+	return rate, rate < SlowRate
+}
+
+// cutWhileWaiting aborts the slowest transfer at intervals of SlowAfter while a request waits for memory. The
+// caller calls stop when that request no longer waits.
+func (l *lane) cutWhileWaiting() (stop func()) {
+	var again *time.Timer
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	again = time.AfterFunc(SlowAfter, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if again != nil {
+			l.cutSlowestLocked(time.Now())
+			again.Reset(SlowAfter)
+		}
+	})
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		again.Stop()
+		again = nil
+	}
+}
+
+// cutSlowestLocked aborts the slowest transfer, if it is slow enough. The caller holds l.mu, so that the transfer
+// cannot end in the meantime.
+func (l *lane) cutSlowestLocked(now time.Time) {
+	var slowest *Transfer
+	var least float64
+	for t := range l.transfers {
+		if t.wasCut.Load() {
+			t.cut() // again, because the request may have set a new deadline at the same moment
+			continue
+		}
+		if rate, slow := t.rate(now); slow && (slowest == nil || rate < least) {
+			slowest, least = t, rate
+		}
+	}
+	if slowest == nil {
+		return
+	}
+	slowest.wasCut.Store(true)
+	slowest.cut()
+	l.cuts.Inc()
+}

@@ -1,0 +1,95 @@
+package appchannel
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+)
+
+const (
+	// callsPerConn is how many calls one connection carries at a time. Servers commonly allow no more
+	// streams; further calls would wait for those in progress.
+	callsPerConn = 100
+	// spareIdle is the time after which an additional connection without calls is closed.
+	spareIdle = time.Minute
+)
+
+// grpcPool is a client connection that grows with the number of calls in progress. It implements
+// grpc.ClientConnInterface and is safe for concurrent use.
+type grpcPool struct {
+	dial func(idle time.Duration) (*grpc.ClientConn, error)
+
+	mu    sync.Mutex
+	conns []*pooledConn // at least one
+}
+
+type pooledConn struct {
+	*grpc.ClientConn
+	calls int // in progress; guarded by grpcPool.mu
+}
+
+// newGRPCPool returns a pool with one connection. It calls dial for each new connection, and dial does no I/O. The
+// parameter of dial is the idle timeout; 0 means the default of the library.
+func newGRPCPool(dial func(idle time.Duration) (*grpc.ClientConn, error)) (*grpcPool, error) {
+	first, err := dial(0)
+	if err != nil {
+		return nil, err
+	}
+	return &grpcPool{dial: dial, conns: []*pooledConn{{ClientConn: first}}}, nil
+}
+
+// Invoke implements grpc.ClientConnInterface.
+func (p *grpcPool) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	c := p.take()
+	defer p.leave(c)
+	return c.Invoke(ctx, method, args, reply, opts...)
+}
+
+// NewStream implements grpc.ClientConnInterface. The callbacks of applications have no streams, so their
+// number is not counted.
+func (p *grpcPool) NewStream(ctx context.Context, d *grpc.StreamDesc, method string, opts ...grpc.CallOption) (
+	grpc.ClientStream, error) {
+	c := p.take()
+	defer p.leave(c)
+	return c.NewStream(ctx, d, method, opts...)
+}
+
+// take returns the first connection with room for a call, or a new one.
+func (p *grpcPool) take() *pooledConn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.conns {
+		if c.calls < callsPerConn {
+			c.calls++
+			return c
+		}
+	}
+	added, err := p.dial(spareIdle)
+	if err != nil { // only for wrong options, with which the first one would have failed, too
+		p.conns[0].calls++
+		return p.conns[0]
+	}
+	c := &pooledConn{ClientConn: added, calls: 1}
+	p.conns = append(p.conns, c)
+	return c
+}
+
+func (p *grpcPool) leave(c *pooledConn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c.calls--
+}
+
+// close closes all connections.
+func (p *grpcPool) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	for _, c := range p.conns {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/quorate/quorate/internal/archtest/tree"
+)
+
+// found are the words of the list that a text contains.
+func found(text string) (out []string) {
+	for _, f := range finders() {
+		for range f.in(text) {
+			out = append(out, f.not)
+		}
+	}
+	return out
+}
+
+func TestWords_FindsTheWrongUse(t *testing.T) {
+	for text, want := range map[string]string{
+		"The message names the mend.":                       "mend",
+		"the same line but for its id":                      "but for",
+		"complete but\nfor the application":                 "but for",
+		"equal but that one is longer":                      "but that",
+		"the majority is lost for good.":                    "for good",
+		"a backup of before does not count":                 "of before, those of before",
+		"nil if there is none, an error else.":              "else (at the end of a sentence)",
+		"20 s else":                                         "else (at the end of a sentence)",
+		"A write waits for its like, and goes on":           "its like, the like",
+		"a server that bears a tombstone":                   "bears",
+		"the leader takes it in":                            "takes in",
+		"it stands before the log":                          "stands before",
+		"a packet is worth nothing":                         "is worth",
+		"the rule holds for restores, too":                  "holds for",
+		"Nobody answers.":                                   "nobody (for servers)",
+		"a voter who is down":                               "who (for servers)",
+		"it knows who leads group 0":                        "who (for servers)",
+		"the machine is told":                               "said, told, asked (for program events)",
+		"a restore is a row of log entries":                 "a row of",
+		"two lives of one node id":                          "life (of a process)",
+		"the marks of removed servers":                      "mark (of a removed server)",
+		"the store vouched for it":                          "vouched for",
+		"a calm log":                                        "calm",
+		"the crowd closes connections":                      "crowd",
+		"n5 becomes a replica, for there are voters enough": "replica (meaning no vote)",
+		"flags of the existing runtime":                     "the existing runtime, a well-known runtime",
+		"the API of a well-known runtime is served":         "the existing runtime, a well-known runtime",
+	} {
+		if got := found(text); !slices.Contains(got, want) {
+			t.Errorf("%q: %q, not %q", text, got, want)
+		}
+	}
+}
+
+func TestWords_LeaveTheRightUseAlone(t *testing.T) {
+	for _, text := range []string{
+		"This is fast, but that costs memory.", "not for reads but for writes", "for good reason", "something else.",
+		"else if it is empty",
+		"the lock is held for 5 s", "it holds for 30 seconds", "bear it in mind", "three times in a row",
+		"the life cycle of a node",
+		"one file lives beside the other", "a bearer token", "mark the entry", "the replica applies entries",
+		"see internal/connlimit", "amendment",
+		"numbers are taken in order", "everything else that follows",
+	} {
+		if got := found(text); len(got) > 0 {
+			t.Errorf("%q: %q", text, got)
+		}
+	}
+}
+
+func TestCheck_LooksAtWhatPeopleRead(t *testing.T) {
+	long := strings.Repeat("x", maxColumns)
+	text := `package p
+
+import "example.com/mend"
+
+// F is told
+// nothing but
+// for its name.
+func mend() { log("it can\'t mend") }
+
+var a = ` + "`raw\n" + long + " raw\nraw`" + `
+//go:embed ` + long + `
+// ` + long + `
+// https://` + long + `
+`
+	text = strings.ReplaceAll(text, `\'`, "")
+	problems, err := check(tree.File{Name: "node/p.go", Text: []byte(text)}, finders())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, p := range problems {
+		got = append(got, regexp.MustCompile(`[:,] (write|more).*`).ReplaceAllString(p.String(), ""))
+	}
+	want := []string{
+		`node/p.go:5: "said, told, asked (for program events)"`,
+		`node/p.go:6: "but for"`,
+		`node/p.go:8: "mend"`,
+		`node/p.go:14: 123 columns`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestCheck_ReadsDocumentsAndScripts(t *testing.T) {
+	for name, want := range map[string]int{
+		"docs/a.md": 3, "deploy/a.yml": 3, "Makefile": 2, ".ci/run": 2, "deploy/Dockerfile": 2, "deploy/a.json": 3,
+		"data.bin": 0,
+	} {
+		problems, err := check(tree.File{Name: name, Text: []byte("# mend\nmend\necho 'mend'\n")}, finders())
+		if err != nil || len(problems) != want {
+			t.Errorf("%s: %v, %v", name, problems, err)
+		}
+	}
+}
+
+// repository is a folder with one package whose only file has this text.
+func repository(t *testing.T, text string) (root string) {
+	t.Helper()
+	root = t.TempDir()
+	for name, content := range map[string]string{"p/p.go": "package p\n" + text,
+		countsFile: "# counts\np words 2\n"} {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func TestRun_CountsOnlyFall(t *testing.T) {
+	for _, c := range []struct {
+		name, text, says, counts string
+		fails                    bool
+	}{
+		{"as many as allowed", "// mend\n// mend\n", "", "p words 2\n", false},
+		{"one more", "// mend\n// mend\n// mend\n", "p/p.go:4: \"mend\": write fix", "p words 2\n", true},
+		{"one less", "// mend\n", "1 counts can be lowered", "p words 1\n", false},
+		{"none", "", "1 counts can be lowered", "", false},
+		{"another rule", "// " + strings.Repeat("x", 200) + "\n", "203 columns", "", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			root := repository(t, c.text)
+			var out strings.Builder
+			if err := run(root, "", false, &out); (err != nil) != c.fails || !strings.Contains(out.String(), c.says) {
+				t.Errorf("%v, output %q", err, out.String())
+			}
+			if err := run(root, "", true, &out); err != nil {
+				t.Fatal(err)
+			}
+			text, err := os.ReadFile(filepath.Join(root, countsFile))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, counts, _ := strings.Cut(string(text), "\n"); counts != c.counts {
+				t.Errorf("the counts after -update are %q", counts)
+			}
+		})
+	}
+}
+
+func TestRun_ListsAFolder(t *testing.T) {
+	var out strings.Builder
+	if err := run(repository(t, "// mend\n"), "p", false, &out); err != nil ||
+		!strings.HasPrefix(out.String(), "p/p.go:2: ") {
+		t.Errorf("%v, output %q", err, out.String())
+	}
+}

@@ -1,0 +1,10 @@
+package child
+
+import "syscall"
+
+// attributes returns the process attributes of the command. The command gets its own process group.
+// A signal from the terminal then reaches only this program, which passes it on. The kernel sends
+// SIGTERM to the command when this program dies.
+func attributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+}

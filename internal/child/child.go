@@ -1,0 +1,160 @@
+// Package child runs a command as a child process of the program: an application beside its node,
+// or one of several nodes.
+//
+// It owns the process group of the command, the prefix of its output lines, and its end: processes
+// that the command has started end with it. A Process has one goroutine that waits for the command
+// and one for each output stream. All of them end with the command.
+package child
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Options describe the command to run. Command, Stdout and Stderr are required.
+type Options struct {
+	Command []string
+	Dir     string   // working directory; empty = that of the program
+	Env     []string // the whole environment, as "NAME=value"
+	Prefix  string   // printed before every line
+	Stdout  io.Writer
+	Stderr  io.Writer
+}
+
+// Process is a started command. All methods are safe for concurrent use.
+type Process struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error // set before done is closed
+}
+
+// Start starts a command. It returns fault.NotFound if the program does not exist, and
+// fault.Invalid if it cannot be started for another reason.
+func Start(o Options) (*Process, error) {
+	cmd := exec.Command(o.Command[0], o.Command[1:]...) //nolint:gosec // the user chose the command
+	cmd.Dir, cmd.Env, cmd.SysProcAttr = o.Dir, o.Env, attributes()
+	out, errs := newPrefixer(o.Stdout, o.Prefix), newPrefixer(o.Stderr, o.Prefix)
+	cmd.Stdout, cmd.Stderr = out, errs
+	p := &Process{cmd: cmd, done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		// The kernel kills the command when the thread that started it ends. A locked thread lives
+		// as long as its goroutine.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		p.err = cmd.Wait()
+		out.flush()
+		errs.flush()
+		close(p.done)
+	}()
+	if err := <-started; err != nil {
+		code := fault.Invalid
+		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
+			code = fault.NotFound
+		}
+		return nil, &fault.Error{Code: code, Op: "child.Start", Msg: "the command " + o.Command[0] + " cannot be run",
+			Hint: "give a program and its arguments; for shell syntax use: sh -c '...'", Err: err}
+	}
+	return p, nil
+}
+
+// Pid returns the process id.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Done returns a channel that is closed when the command has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Err returns how the command ended: nil for exit code 0. It is valid once Done is closed.
+func (p *Process) Err() error {
+	if p.err == nil {
+		return nil
+	}
+	var exit *exec.ExitError
+	if errors.As(p.err, &exit) {
+		return fault.New(fault.Internal, "child.Wait", "the command "+p.cmd.Args[0]+" ended: "+exit.String())
+	}
+	return fault.Wrap(p.err, "child.Wait", "the command "+p.cmd.Args[0])
+}
+
+// Signal sends a signal to the process group of the command.
+func (p *Process) Signal(s syscall.Signal) {
+	select {
+	case <-p.done:
+	default:
+		_ = syscall.Kill(-p.cmd.Process.Pid, s) // it may have ended already
+	}
+}
+
+// Stop sends the signal s to the command and waits until the command has ended. If ctx ends first,
+// it kills the command. It is idempotent.
+func (p *Process) Stop(ctx context.Context, s syscall.Signal) error {
+	p.Signal(s)
+	select {
+	case <-p.done:
+		return nil
+	case <-ctx.Done():
+	}
+	p.Signal(syscall.SIGKILL)
+	<-p.done
+	return fault.New(fault.Timeout, "child.Stop",
+		fmt.Sprintf("the command %s did not end on %s and was killed", p.cmd.Args[0], s))
+}
+
+// maxLine is the size in bytes from which an unfinished line is printed.
+const maxLine = 64 << 10
+
+// prefixer prints a prefix before every line.
+type prefixer struct {
+	to     io.Writer
+	prefix string
+
+	mu   sync.Mutex // guards line
+	line []byte
+}
+
+func newPrefixer(to io.Writer, prefix string) *prefixer { return &prefixer{to: to, prefix: prefix} }
+
+// Write writes each complete line with one call of the underlying writer, so that lines of several
+// commands do not mix.
+func (p *prefixer) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	size := len(b)
+	for len(b) > 0 {
+		text, rest, ended := strings.Cut(string(b), "\n")
+		p.line = append(p.line, text...)
+		b = b[len(b)-len(rest):]
+		if ended || len(p.line) >= maxLine {
+			p.emit()
+		}
+	}
+	return size, nil
+}
+
+func (p *prefixer) emit() {
+	_, _ = fmt.Fprintf(p.to, "%s%s\n", p.prefix, p.line) // there is no place to report an error
+	p.line = p.line[:0]
+}
+
+func (p *prefixer) flush() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.line) > 0 {
+		p.emit()
+	}
+}

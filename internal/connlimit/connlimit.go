@@ -1,0 +1,183 @@
+// Package connlimit bounds the connections of one listener. It owns the count, and the choice of the connection to
+// close: the one that has been idle longest. It has no goroutines.
+package connlimit
+
+import (
+	stdlist "container/list"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// The bounds of listeners that name none.
+const (
+	DefaultMax        = 8192
+	DefaultWriteStall = time.Minute
+)
+
+// Options are what a Limiter is made of.
+type Options struct {
+	Max    int                // connections; 0 = DefaultMax
+	Open   prometheus.Gauge   // open connections; several limiters may share it; nil = not measured
+	Cut    prometheus.Counter // connections closed at the limit; nil = not measured
+	Logger *slog.Logger
+}
+
+// Limiter limits the number of connections of one listener. Above the limit it closes the connection that has
+// waited longest for a request, whether the connection is new or kept alive. So a client with idle connections
+// cannot keep others out. If all connections have a request in progress, it closes the new connection. A Limiter is
+// safe for concurrent use.
+type Limiter struct {
+	o Options
+
+	mu    sync.Mutex // guards what follows
+	total int
+	idle  stdlist.List // of net.Conn, longest idle first
+	conns map[net.Conn]*member
+	said  time.Time // when the bound was last logged
+}
+
+// member is an open connection.
+type member struct {
+	requests int              // in progress
+	waiting  *stdlist.Element // its element in idle; nil = it has requests, or is being closed
+	closing  bool             // it was closed at the limit
+}
+
+// New makes an empty Limiter.
+func New(o Options) *Limiter {
+	if o.Max <= 0 {
+		o.Max = DefaultMax
+	}
+	return &Limiter{o: o, conns: map[net.Conn]*member{}}
+}
+
+// sayBound is how often the limit is logged at most.
+const sayBound = time.Minute
+
+// Join adds a new connection that has no request yet. If there are too many connections, Join closes one, perhaps
+// the new one. The server that uses the connection calls Leave when the connection has ended, also if Join closed
+// it.
+func (w *Limiter) Join(c net.Conn) {
+	surplus, say := w.join(c)
+	if surplus == nil {
+		return
+	}
+	_ = surplus.Close() // its server notices
+	if w.o.Cut != nil {
+		w.o.Cut.Inc()
+	}
+	if say {
+		w.o.Logger.Warn("too many connections: those without a request are closed", "bound", w.o.Max, "listener",
+			c.LocalAddr().String())
+	}
+}
+
+// join counts the connection, and returns the connection to close, if any.
+func (w *Limiter) join(c net.Conn) (surplus net.Conn, say bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.grow(1)
+	w.conns[c] = &member{waiting: w.idle.PushBack(c)}
+	if w.total <= w.o.Max {
+		return nil, false
+	}
+	surplus = w.idle.Front().Value.(net.Conn) // never nil: the new connection is in the list
+	m := w.conns[surplus]
+	w.stir(m)
+	m.closing = true
+	now := time.Now()
+	if say = now.Sub(w.said) >= sayBound; say {
+		w.said = now
+	}
+	return surplus, say
+}
+
+// Busy records that a connection has one more request. It has no effect after Leave.
+func (w *Limiter) Busy(c net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if m := w.conns[c]; m != nil {
+		m.requests++
+		w.stir(m)
+	}
+}
+
+// Idle records that a request of a connection has ended. It has no effect after Leave.
+func (w *Limiter) Idle(c net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m := w.conns[c]
+	if m == nil {
+		return
+	}
+	if m.requests--; m.requests == 0 && !m.closing {
+		m.waiting = w.idle.PushBack(c)
+	}
+}
+
+// Leave records that a connection has ended.
+func (w *Limiter) Leave(c net.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if m := w.conns[c]; m != nil {
+		w.stir(m)
+		delete(w.conns, c)
+		w.grow(-1)
+	}
+}
+
+func (w *Limiter) grow(by int) {
+	w.total += by
+	if w.o.Open != nil {
+		w.o.Open.Add(float64(by))
+	}
+}
+
+// stir removes a connection from the idle list.
+func (w *Limiter) stir(m *member) {
+	if m.waiting != nil {
+		w.idle.Remove(m.waiting)
+		m.waiting = nil
+	}
+}
+
+// Impatient returns a listener whose connections fail a write that has made no progress for stall. Otherwise a
+// client that does not read its answer would keep the answer in memory, and a goroutine waiting, without limit.
+func Impatient(l net.Listener, stall time.Duration) net.Listener { return impatient{l, stall} }
+
+type impatient struct {
+	net.Listener
+	stall time.Duration
+}
+
+func (l impatient) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &stalling{Conn: c, stall: l.stall}, nil
+}
+
+// writePiece is how many bytes have to be sent within the bound for a write to continue.
+const writePiece = 64 << 10
+
+type stalling struct {
+	net.Conn
+	stall time.Duration
+}
+
+func (c *stalling) Write(b []byte) (n int, err error) {
+	for {
+		_ = c.SetWriteDeadline(time.Now().Add(c.stall)) // if it fails, so does the write
+		var m int
+		m, err = c.Conn.Write(b[:min(len(b), writePiece)])
+		b, n = b[m:], n+m
+		if err != nil || len(b) == 0 {
+			return n, err
+		}
+	}
+}

@@ -1,0 +1,45 @@
+// Package headers decides which HTTP headers an application must not set, because they belong to the runtime or to
+// a single connection. It owns this rule, also for other spellings of a header that an application may read as the
+// same.
+package headers
+
+import (
+	"net/textproto"
+	"strings"
+)
+
+// PerHop reports whether a header belongs to one connection or to the runtime, and so must not be passed on from
+// one application to another. name must be in canonical form.
+func PerHop(name string) bool {
+	switch name {
+	case "Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer",
+		"Transfer-Encoding",
+		"Upgrade", "Http2-Settings", "Dapr-App-Id", "Destination-App-Id", "Dapr-Caller-App-Id",
+		"Dapr-Caller-Namespace", "Dapr-Callee-App-Id":
+		return true
+	}
+	return strings.HasPrefix(name, "Quorate-")
+}
+
+// FoldsToOurs reports whether a header could be confused with one that the runtime sets or removes, by a server
+// that converts headers to CGI variables. For example, "Dapr_Caller_App_Id" and "Dapr-Caller-App-Id" both become
+// HTTP_DAPR_CALLER_APP_ID.
+func FoldsToOurs(name string) bool {
+	odd := func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-'
+	}
+	if strings.IndexFunc(name, odd) < 0 {
+		return false
+	}
+	folded := textproto.CanonicalMIMEHeaderKey(strings.Map(func(r rune) rune {
+		if odd(r) {
+			return '-'
+		}
+		return r
+	}, name))
+	switch folded {
+	case "Dapr-Api-Token", "Content-Length", "X-Forwarded-For", "X-Forwarded-Host":
+		return true
+	}
+	return PerHop(folded)
+}

@@ -1,0 +1,271 @@
+// Package hostshare lets the nodes of one user on one host find each other. A node can learn whether another process
+// uses a shared directory, which nodes run and at which addresses, and a shared secret.
+//
+// It owns the format of three kinds of files: the lock of a shared directory, the notes of running nodes in the
+// user's runtime directory, and a secret that the first process creates. All of them are private to the user. A
+// running node keeps its note locked. When the process ends in any way, the kernel drops the lock, and the node no
+// longer counts as alive. The package has no goroutines. Its functions do I/O on local disk, and several processes
+// may call them at a time.
+package hostshare
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Note describes a node for the other nodes of its user on the host.
+type Note struct {
+	Node   string   `json:"node"` // node id
+	Role   string   `json:"role"`
+	Gossip string   `json:"gossip"` // host:port, to join
+	Admin  string   `json:"admin"`  // path of its admin socket
+	Apps   []string `json:"apps"`
+	PID    int      `json:"pid"`
+}
+
+const (
+	noteSuffix = ".node"
+	maxNote    = 64 << 10 // bytes
+	maxNotes   = 1024     // read at a time
+	formatNote = 1
+)
+
+// file is a note on disk. Unknown fields are skipped, so some may be added under one format.
+type file struct {
+	Format int `json:"format"`
+	Note
+}
+
+// Presence is the note of a live node.
+type Presence struct {
+	path string
+	f    *os.File
+}
+
+// Announce writes a note into dir, which it creates if necessary. The note is valid until Close or the end of the
+// process. It returns fault.Denied if other users can access dir.
+func Announce(dir string, n Note) (*Presence, error) {
+	if err := Private(dir); err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(file{formatNote, n})
+	if err != nil {
+		return nil, err
+	}
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails: it aborts the program instead
+	p := &Presence{path: filepath.Join(dir, hex.EncodeToString(b[:])+noteSuffix)}
+	return p, p.write(text)
+}
+
+// write publishes the note once it is locked and complete.
+func (p *Presence) write(text []byte) error {
+	fresh := p.path + ".new"
+	f, err := os.OpenFile(fresh, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return trouble(err, "a note for other nodes of this host cannot be written: "+fresh)
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	}
+	if err == nil {
+		err = os.Rename(fresh, p.path)
+	}
+	if err != nil {
+		return errors.Join(trouble(err, "a note for other nodes of this host cannot be written: "+fresh), f.Close(),
+			os.Remove(fresh))
+	}
+	p.f = f
+	return nil
+}
+
+// Close removes the note. It is called once.
+func (p *Presence) Close() error {
+	err := os.Remove(p.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, p.f.Close())
+}
+
+// List returns the notes of all live nodes, by node id. It removes the notes of nodes that ended without Close. If
+// dir does not exist, the list is empty.
+func List(dir string) ([]Note, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, trouble(err, "the notes of other nodes of this host cannot be read: "+dir)
+	}
+	if err := Private(dir); err != nil {
+		return nil, err
+	}
+	var out []Note
+	for _, e := range entries[:min(len(entries), maxNotes)] {
+		if strings.HasSuffix(e.Name(), noteSuffix) {
+			if n, alive := read(filepath.Join(dir, e.Name())); alive {
+				out = append(out, n)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Note) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.PID, b.PID))
+	})
+	return out, nil
+}
+
+// read returns the note in a file, and whether its node is alive. It returns false also for a file that cannot be
+// read or has another format. If the file is not locked, its node has ended, and read removes the file. That is safe,
+// because the name of a note is never used again.
+func read(path string) (n Note, alive bool) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return n, false
+	}
+	defer func() { _ = f.Close() }()
+	if syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB) == nil {
+		_ = os.Remove(path)
+		return n, false
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxNote))
+	var v file
+	if err != nil || json.Unmarshal(text, &v) != nil || v.Format != formatNote {
+		return n, false
+	}
+	return v.Note, true
+}
+
+// Hold is the lock on a shared directory.
+type Hold struct{ f *os.File }
+
+// holdSuffix is appended to the name of a directory to get the name of its lock file. The lock file is beside the
+// directory, because the holder of the lock decides about the contents of the directory. The lock file is never
+// removed: a lock on a removed file would exclude no other process.
+const holdSuffix = ".holder"
+
+// TryHold locks dir. It returns false if another process holds the lock. It creates the parent directory if
+// necessary.
+func TryHold(dir string) (*Hold, bool, error) {
+	path := filepath.Clean(dir) + holdSuffix
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, false, trouble(err, "the directory above the data directory cannot be made: "+filepath.Dir(path))
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, false, trouble(err, "the data directory cannot be used: "+dir)
+	}
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if err == nil {
+		return &Hold{f}, true, nil
+	}
+	_ = f.Close() // nothing was written
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, false, nil
+	}
+	return nil, false, trouble(err, "the data directory cannot be locked: "+dir)
+}
+
+// Await locks dir as soon as no other process holds the lock. It tries at intervals of pause. It returns the error
+// of ctx when ctx ends, or an error of TryHold.
+func Await(ctx context.Context, dir string, pause time.Duration) (*Hold, error) {
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for {
+		h, ok, err := TryHold(dir)
+		if ok || err != nil {
+			return h, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// Release unlocks the directory. It is called once.
+func (h *Hold) Release() error { return h.f.Close() }
+
+// Secret returns the path of the file name in dir, which only this user can read. If the file does not exist,
+// Secret creates it with the result of fresh. If several processes call Secret at the same time, one of them
+// creates the file and all get the same.
+func Secret(dir, name string, fresh func() string) (string, error) {
+	path := filepath.Join(dir, name)
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		if err == nil {
+			err = onlyMine(path)
+		}
+		return path, err
+	}
+	f, err := os.CreateTemp(dir, name+".*") // mode 0600
+	if err != nil {
+		return "", trouble(err, "a secret cannot be made in "+dir)
+	}
+	defer func() { _ = os.Remove(f.Name()) }()
+	_, err = f.WriteString(fresh() + "\n")
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		if err = os.Link(f.Name(), path); errors.Is(err, fs.ErrExist) {
+			err = nil // another process was faster
+		}
+	}
+	if err != nil {
+		return "", trouble(err, "a secret cannot be made in "+dir)
+	}
+	return path, nil
+}
+
+// Private creates dir, or checks that only this user can access it. The check is necessary because in a shared
+// parent directory another user may have created dir first.
+func Private(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return trouble(err, "the directory for what nodes of this host share cannot be made: "+dir)
+	}
+	return onlyMine(dir)
+}
+
+// onlyMine refuses a file that belongs to another user, or that others can read or write.
+func onlyMine(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return trouble(err, "it cannot be read: "+path)
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if info.Mode()&os.ModeSymlink != 0 || info.Mode().Perm()&0o077 != 0 || !ok ||
+		int64(owner.Uid) != int64(os.Geteuid()) {
+		return &fault.Error{Code: fault.Denied, Op: "hostshare", Key: path,
+			Msg: fmt.Sprintf("%s can be accessed by other users (mode %04o)", path, info.Mode().Perm()),
+			Hint: "change its owner to this user and run chmod go= on it, or set XDG_RUNTIME_DIR and --data-dir to " +
+				"private directories"}
+	}
+	return nil
+}
+
+func trouble(err error, msg string) error {
+	e := &fault.Error{Code: fault.Internal, Op: "hostshare", Msg: msg, Err: err}
+	switch {
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+		e.Code, e.Hint = fault.Denied, "this user may not write there: grant access, or choose another "+
+			"--data-dir and XDG_RUNTIME_DIR"
+	case errors.Is(err, syscall.ENOSPC):
+		e.Code, e.Hint = fault.Unavailable, "the disk is full: free some space"
+	}
+	return e
+}

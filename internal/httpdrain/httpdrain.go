@@ -1,0 +1,127 @@
+// Package httpdrain shuts an http.Server down without waiting for connections that carry no request.
+// It owns which connections are unused, and how they end. It has no goroutines.
+package httpdrain
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+)
+
+// Drain shuts one http.Server down. The Shutdown method of http.Server waits some seconds for a new connection that
+// has not sent a request. A Drain closes such a connection at once. It is safe for concurrent use.
+type Drain struct {
+	server *http.Server
+
+	mu      sync.Mutex // guards what follows
+	closing bool
+	unused  map[net.Conn]*conn    // without a complete request head
+	busy    map[net.Conn]struct{} // with a request, until its answer is sent
+}
+
+// conn is a connection of the server.
+type conn struct {
+	closed atomic.Bool // closed because it was unused
+}
+
+type connKey struct{}
+
+// Attach returns a Drain for a server that does not serve yet. It wraps the handler and the hooks that
+// the server has; set them before.
+func Attach(s *http.Server) *Drain {
+	d := &Drain{server: s, unused: map[net.Conn]*conn{}, busy: map[net.Conn]struct{}{}}
+	state, connContext, handler := s.ConnState, s.ConnContext, s.Handler
+	s.ConnState = func(c net.Conn, to http.ConnState) {
+		if state != nil {
+			state(c, to)
+		}
+		d.follow(c, to)
+	}
+	s.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		if connContext != nil {
+			ctx = connContext(ctx, c)
+		}
+		return context.WithValue(ctx, connKey{}, d.add(c))
+	}
+	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c, ok := r.Context().Value(connKey{}).(*conn); ok && c.closed.Load() {
+			panic(http.ErrAbortHandler) // its answer would be lost
+		}
+		handler.ServeHTTP(w, r)
+	})
+	return d
+}
+
+func (d *Drain) add(c net.Conn) *conn {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	added := &conn{}
+	d.unused[c] = added
+	return added
+}
+
+// follow records what net/http reports of a connection. A connection is active from the end of a request
+// head to the end of the answer.
+func (d *Drain) follow(c net.Conn, to http.ConnState) {
+	if d.record(c, to) {
+		_ = c.Close() // net/http notices
+	}
+}
+
+// record returns whether the connection is to be closed, because it arrived after Shutdown.
+func (d *Drain) record(c net.Conn, to http.ConnState) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch to {
+	case http.StateNew:
+		if u := d.unused[c]; u != nil && d.closing {
+			u.closed.Store(true)
+			return true
+		}
+	case http.StateActive:
+		delete(d.unused, c)
+		d.busy[c] = struct{}{}
+	case http.StateIdle:
+		delete(d.busy, c)
+	case http.StateHijacked, http.StateClosed:
+		delete(d.unused, c)
+		delete(d.busy, c)
+	}
+	return false
+}
+
+// Shutdown stops accepting, closes connections without a request at once, and waits for the requests
+// being served. It returns the error of ctx only if requests were still being served when ctx ended;
+// they continue until the server is closed.
+func (d *Drain) Shutdown(ctx context.Context) error {
+	for _, c := range d.begin() {
+		_ = c.Close() // net/http notices
+	}
+	err := d.server.Shutdown(ctx)
+	if err != nil && !d.serves() {
+		return nil
+	}
+	return err
+}
+
+// begin returns the connections to close, and makes record close later ones.
+func (d *Drain) begin() []net.Conn {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closing = true
+	var out []net.Conn
+	for c, u := range d.unused {
+		u.closed.Store(true)
+		out = append(out, c)
+	}
+	return out
+}
+
+// serves reports whether a request is being served.
+func (d *Drain) serves() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.busy) > 0
+}

@@ -1,0 +1,26 @@
+// Package cluster shows three Quorate nodes in one terminal. It starts them on 127.0.0.1, each with
+// its own data directory, waits until they have formed a cluster, prints their addresses and
+// commands to try, prints their logs, and stops them on an interrupt.
+//
+// It owns the processes it started and, unless -dir is given, their directory. It uses only the
+// binary and the HTTP API of a node. Each process has one goroutine that reads its log until the
+// process ends.
+package cluster
+
+import (
+	"context"
+	"flag"
+	"os"
+)
+
+// Command declares the flags of the subcommand and returns a function that runs the cluster until
+// its context ends.
+func Command(f *flag.FlagSet) func(context.Context) error {
+	c := cluster{out: &lines{w: os.Stdout}}
+	f.StringVar(&c.binary, "binary", "", "path of the quorate program; empty = build it")
+	f.StringVar(&c.dir, "dir", "", "directory for the data, which is kept; empty = a temporary one")
+	f.IntVar(&c.httpPort, "http-port", 3500,
+		"API port of the first node, the others use the next ones; a port in use is replaced, and 0 picks free ones")
+	f.StringVar(&c.logLevel, "log-level", "info", "log level of the nodes")
+	return func(ctx context.Context) error { return c.run(ctx, nil) }
+}

@@ -1,0 +1,357 @@
+package faulttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Options are the options of a cluster. Program and Dir are required.
+type Options struct {
+	Program  Program
+	Dir      string        // for data, disks and logs; must exist
+	Flags    []string      // for every node, in addition to those that the harness needs
+	DiskSize int64         // bytes; 0 = nodes share the disk of Dir
+	Apps     []string      // applications that every node serves in addition to the first
+	Pace     time.Duration // pause of a client between two requests; 0 = none
+	Tell     func(string)  // receives what faults did; may be nil
+	Watch    func(Seen)    // receives the result of every request of a workload, from many goroutines; may be nil
+}
+
+// Seen is the result of one request, as its client saw it.
+type Seen struct {
+	Begin   time.Time
+	Took    time.Duration
+	Reads   bool
+	Strong  bool
+	Outcome Outcome
+}
+
+// Cluster is a set of nodes and the network between them. It is safe for concurrent use.
+type Cluster struct {
+	Net     *Network
+	options Options
+
+	gate sync.RWMutex // read-locked by a client during a request
+
+	mu    sync.Mutex
+	nodes []*Node // guarded by mu
+	gone  []*Node // guarded by mu: nodes that are not members; closed with the cluster
+	made  int     // guarded by mu: number of nodes ever made
+}
+
+// Supported returns an error if this machine cannot run clusters. The error names what is missing.
+// disks tells whether the nodes are to have their own disks.
+func Supported(disks bool) error {
+	if err := networkSupported(); err != nil || !disks {
+		return err
+	}
+	return disksSupported()
+}
+
+// NewCluster returns a cluster without nodes.
+func NewCluster(o Options) *Cluster { return &Cluster{Net: newNetwork(), options: o} }
+
+// Add adds a server without starting it. If expect is 0, the server will join the existing nodes.
+// Otherwise it will form a new cluster with the other servers that were added with the same value.
+// flags are added to those of the cluster.
+func (c *Cluster) Add(expect int, flags ...string) (*Node, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, err := c.makeLocked("", flags)
+	if err != nil {
+		return nil, err
+	}
+	n.expect = expect
+	c.nodes = append(c.nodes, n)
+	if c.options.DiskSize > 0 && !n.Sidecar {
+		n.Disk, err = newDisk(filepath.Join(n.dir, "disk"), c.options.DiskSize)
+	}
+	return n, err
+}
+
+// AddSidecar adds a node that holds no data. It is not started.
+func (c *Cluster) AddSidecar() (*Node, error) { return c.Add(0, sidecarFlags...) }
+
+// Shadow adds a node with the node id of another one, but with its own network and directory, as if
+// a machine were misconfigured. Workloads send it no requests. Shadow does not start it.
+func (c *Cluster) Shadow(of *Node) (*Node, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, err := c.makeLocked(of.Name, nil)
+	if err == nil {
+		c.gone = append(c.gone, n)
+	}
+	return n, err
+}
+
+// Retire ends the process of a node that is no longer a member. No workload uses it again.
+func (c *Cluster) Retire(n *Node) error {
+	c.mu.Lock()
+	c.nodes = slices.DeleteFunc(slices.Clone(c.nodes), func(o *Node) bool { return o == n })
+	if !slices.Contains(c.gone, n) {
+		c.gone = append(c.gone, n)
+	}
+	c.mu.Unlock()
+	return n.end()
+}
+
+// maxNodes is the number of addresses.
+const maxNodes = 250
+
+// makeLocked makes a node with a network. An empty name gives it a new name.
+func (c *Cluster) makeLocked(name string, flags []string) (*Node, error) {
+	if c.made++; c.made > maxNodes {
+		return nil, fmt.Errorf("a cluster has had %d nodes: no address is left", maxNodes)
+	}
+	n := &Node{
+		Name: name, Addr: netip.AddrFrom4([4]byte{10, 77, 0, byte(c.made)}), cluster: c,
+		Sidecar: slices.Contains(flags, "sidecar"), flags: append(slices.Clone(c.options.Flags), flags...),
+	}
+	if name == "" {
+		n.Name = fmt.Sprintf("n%d", c.made)
+	}
+	for _, other := range c.nodes {
+		n.join = append(n.join, fmt.Sprintf("%s:%d", other.Addr, gossipPort))
+	}
+	if n.dir = filepath.Join(c.options.Dir, fmt.Sprintf("n%d", c.made)); os.MkdirAll(n.dir, 0o700) != nil {
+		return nil, fmt.Errorf("no directory for %s", n.Name)
+	}
+	var err error
+	if n.log, err = os.Create(filepath.Join(n.dir, "log")); err != nil {
+		return nil, err
+	}
+	if n.ns, err = newNamespace(); err != nil {
+		return nil, err
+	}
+	if err := c.Net.attach(n.ns, n.Addr); err != nil {
+		n.ns.close()
+		return nil, err
+	}
+	n.clients()
+	return n, nil
+}
+
+// Form adds and starts the given number of servers, which form the cluster together, and waits
+// until all of them are voters and serve.
+func (c *Cluster) Form(ctx context.Context, servers int) error {
+	var seeds []string
+	for range servers {
+		n, err := c.Add(servers)
+		if err != nil {
+			return err
+		}
+		seeds = append(seeds, fmt.Sprintf("%s:%d", n.Addr, gossipPort))
+	}
+	for _, n := range c.Nodes() {
+		n.join = seeds // all have the same command line
+		if err := n.Start(); err != nil {
+			return err
+		}
+	}
+	if err := c.Ready(ctx); err != nil {
+		return err
+	}
+	return c.Voters(ctx, servers)
+}
+
+// Nodes returns all nodes that were added.
+func (c *Cluster) Nodes() []*Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.nodes)
+}
+
+// Running returns the nodes that have a process.
+func (c *Cluster) Running() []*Node {
+	return slices.DeleteFunc(c.Nodes(), func(n *Node) bool { return !n.Running() })
+}
+
+// Servers returns the running nodes that hold data.
+func (c *Cluster) Servers() []*Node {
+	return slices.DeleteFunc(c.Running(), func(n *Node) bool { return n.Sidecar })
+}
+
+// Quiet runs f while no workload sends requests. It waits for requests in flight.
+func (c *Cluster) Quiet(f func() error) error {
+	c.gate.Lock()
+	defer c.gate.Unlock()
+	return f()
+}
+
+// pass lets a client of a workload send its next request, at the pace of the cluster.
+func (c *Cluster) pass(ctx context.Context, request func()) {
+	c.gate.RLock()
+	request()
+	c.gate.RUnlock()
+	if c.options.Pace > 0 {
+		pause(ctx, c.options.Pace)
+	}
+}
+
+// watched reports the result of a request.
+func (c *Cluster) watched(r *Request, begin time.Time, a Answer) {
+	if c.options.Watch != nil {
+		c.options.Watch(Seen{Begin: begin, Took: time.Since(begin), Reads: r.reads, Strong: r.strong(),
+			Outcome: a.Outcome})
+	}
+}
+
+// Until calls check repeatedly until it returns nil. If ctx ends before, Until returns the last
+// error that check returned while ctx lasted.
+func Until(ctx context.Context, check func() error) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	var last error
+	for {
+		err := check()
+		if err == nil {
+			return nil
+		}
+		if last == nil || ctx.Err() == nil { // an error caused by the end of ctx explains nothing
+			last = err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("not in time: %w", last)
+		}
+	}
+}
+
+// Ready waits until every running node serves strong writes and reads.
+func (c *Cluster) Ready(ctx context.Context) error {
+	for _, n := range c.Running() {
+		err := Until(ctx, func() error { return n.serves(ctx) })
+		if err != nil {
+			return fmt.Errorf("%s does not serve: %w", n.Name, err)
+		}
+	}
+	return nil
+}
+
+// serves returns nil if a node is healthy and accepts a strong write.
+func (n *Node) serves(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if err := n.Healthy(ctx); err != nil {
+		return err
+	}
+	a := n.Do(ctx, Set("ready-"+n.Name, "1", Strong))
+	return a.Err()
+}
+
+// Healthy returns nil if a node and its application, if it has one, serve.
+func (n *Node) Healthy(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+apiAddress+"/v1.0/healthz", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := n.http.Do(req)
+	if err != nil {
+		return err
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusNoContent {
+		return fmt.Errorf("healthz is %d", resp.StatusCode)
+	}
+	return nil
+}
+
+// Leader returns the running node that leads a group and serves writes.
+func (c *Cluster) Leader(ctx context.Context, group int) (*Node, error) {
+	var leader *Node
+	err := Until(ctx, func() error {
+		var term uint64
+		leader = nil
+		for _, n := range c.Servers() {
+			s, err := n.Status(ctx)
+			if err != nil || group >= len(s.Groups) {
+				continue
+			}
+			// A deposed leader may not know it yet, so the highest term counts.
+			if g := s.Groups[group]; g.State == "leader" && g.Writes && g.Term > term {
+				leader, term = n, g.Term
+			}
+		}
+		if leader == nil {
+			return fmt.Errorf("group %d has no leader", group)
+		}
+		return nil
+	})
+	return leader, err
+}
+
+// Followers returns the running nodes except the leader of a group.
+func (c *Cluster) Followers(ctx context.Context, group int) ([]*Node, error) {
+	leader, err := c.Leader(ctx, group)
+	return slices.DeleteFunc(c.Servers(), func(n *Node) bool { return n == leader }), err
+}
+
+// Voters waits until every group has this many voters.
+func (c *Cluster) Voters(ctx context.Context, want int) error {
+	return Until(ctx, func() error {
+		for group := 0; ; group++ {
+			have, known, err := c.voters(ctx, group)
+			switch {
+			case err != nil:
+				return err
+			case !known:
+				return nil
+			case len(have) != want:
+				return fmt.Errorf("group %d has the voters %v, not %d", group, have, want)
+			}
+		}
+	})
+}
+
+// voters returns the voters of a group according to the leader of the group. known is false if the
+// group does not exist.
+func (c *Cluster) voters(ctx context.Context, group int) (have []string, known bool, err error) {
+	for _, n := range c.Servers() {
+		s, err := n.Status(ctx)
+		if err != nil {
+			continue
+		}
+		if group >= len(s.Groups) {
+			return nil, false, nil
+		}
+		if s.Groups[group].State != "leader" {
+			continue
+		}
+		for _, server := range s.Groups[group].Servers {
+			if server.Voter {
+				have = append(have, server.Node)
+			}
+		}
+		return have, true, nil
+	}
+	return nil, true, fmt.Errorf("no leader of group %d answers", group)
+}
+
+// Cut cuts the link between two nodes in both directions.
+func (c *Cluster) Cut(a, b *Node) {
+	c.Net.Set(a.Addr, b.Addr, Link{Cut: true})
+	c.Net.Set(b.Addr, a.Addr, Link{Cut: true})
+}
+
+// Close ends every process and removes everything. It is idempotent.
+func (c *Cluster) Close() error {
+	c.mu.Lock()
+	nodes := append(c.nodes, c.gone...)
+	c.nodes, c.gone = nil, nil
+	c.mu.Unlock()
+	var errs []error
+	for _, n := range nodes {
+		errs = append(errs, n.close())
+	}
+	c.Net.close()
+	return errors.Join(errs...)
+}

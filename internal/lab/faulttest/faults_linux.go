@@ -1,0 +1,252 @@
+package faulttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// leaderAndOne returns the leader of a random group, a random other node, and the remaining nodes.
+func leaderAndOne(ctx context.Context, c *Cluster, rnd *rand.Rand) (leader, other *Node, rest []*Node, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if leader, err = c.Leader(ctx, 0); err != nil {
+		return nil, nil, nil, err
+	}
+	for _, n := range c.Servers() {
+		if n != leader {
+			rest = append(rest, n)
+		}
+	}
+	if len(rest) == 0 {
+		return nil, nil, nil, errors.New("there is no other node")
+	}
+	return leader, rest[rnd.IntN(len(rest))], rest, nil
+}
+
+// onOne is a fault of one node.
+func onOne(name string, leads bool, f func(n *Node) (func(context.Context) error, error)) Fault {
+	who := " of a follower"
+	if leads {
+		who = " of the leader"
+	}
+	return Fault{Name: name + who, Inflict: func(ctx context.Context, c *Cluster,
+		rnd *rand.Rand) (func(context.Context) error, error) {
+		leader, other, _, err := leaderAndOne(ctx, c, rnd)
+		if err != nil {
+			return nil, err
+		}
+		if leads {
+			return f(leader)
+		}
+		return f(other)
+	}}
+}
+
+// Kill kills one node with SIGKILL. It starts again when the fault is over.
+func Kill(leader bool) Fault {
+	return onOne("kill -9", leader, func(n *Node) (func(context.Context) error, error) {
+		return func(context.Context) error { return n.Start() }, n.Kill()
+	})
+}
+
+// KillAll kills all nodes with SIGKILL at the same time.
+func KillAll() Fault {
+	return Fault{Name: "kill -9 of all", Inflict: func(_ context.Context, c *Cluster,
+		_ *rand.Rand) (func(context.Context) error, error) {
+		nodes := c.Running()
+		var errs []error
+		for _, n := range nodes { // kill all first, then wait
+			errs = append(errs, n.current().cmd.Process.Kill())
+		}
+		for _, n := range nodes {
+			errs = append(errs, n.Kill())
+		}
+		return func(context.Context) error {
+			var errs []error
+			for _, n := range nodes {
+				errs = append(errs, n.Start())
+			}
+			return errors.Join(errs...)
+		}, errors.Join(errs...)
+	}}
+}
+
+// Restart stops one node gracefully, and starts it when the fault is over.
+func Restart(leader bool) Fault {
+	return onOne("restart", leader, func(n *Node) (func(context.Context) error, error) {
+		return func(context.Context) error { return n.Start() }, n.Stop()
+	})
+}
+
+// Pause stops one process with SIGSTOP.
+func Pause(leader bool) Fault {
+	return onOne("pause", leader, func(n *Node) (func(context.Context) error, error) {
+		return func(context.Context) error { return n.Resume() }, n.Pause()
+	})
+}
+
+// wire is a network fault around the leader.
+func wire(name string, f func(c *Cluster, leader, other *Node, rest []*Node)) Fault {
+	return Fault{Name: name, Inflict: func(ctx context.Context, c *Cluster,
+		rnd *rand.Rand) (func(context.Context) error, error) {
+		leader, other, rest, err := leaderAndOne(ctx, c, rnd)
+		if err != nil {
+			return nil, err
+		}
+		f(c, leader, other, rest)
+		return func(context.Context) error { c.Net.Heal(); return nil }, nil
+	}}
+}
+
+// Isolate isolates the leader.
+func Isolate() Fault {
+	return wire("leader cut off", func(c *Cluster, leader, _ *Node, rest []*Node) {
+		for _, n := range rest {
+			c.Cut(leader, n)
+		}
+	})
+}
+
+// Deafen lets the leader send but not receive.
+func Deafen() Fault {
+	return wire("leader deaf", func(c *Cluster, leader, _ *Node, rest []*Node) {
+		for _, n := range rest {
+			c.Net.Set(n.Addr, leader.Addr, Link{Cut: true})
+		}
+	})
+}
+
+// Mute lets the leader receive but not send.
+func Mute() Fault {
+	return wire("leader mute", func(c *Cluster, leader, _ *Node, rest []*Node) {
+		for _, n := range rest {
+			c.Net.Set(leader.Addr, n.Addr, Link{Cut: true})
+		}
+	})
+}
+
+// Bridge isolates the leader from all nodes except one, which all others can still reach.
+func Bridge() Fault {
+	return wire("bridge", func(c *Cluster, leader, other *Node, rest []*Node) {
+		for _, n := range rest {
+			if n != other {
+				c.Cut(leader, n)
+			}
+		}
+	})
+}
+
+// Halves returns a fault that partitions the network. The leader is in the minority: alone in a
+// cluster of three nodes, with one other node in a cluster of five.
+func Halves() Fault {
+	return wire("minority with the leader", func(c *Cluster, leader, other *Node, rest []*Node) {
+		small := map[*Node]bool{leader: true, other: len(rest) > 2}
+		for _, a := range append(rest, leader) {
+			for _, b := range rest {
+				if small[a] && !small[b] {
+					c.Cut(a, b)
+				}
+			}
+		}
+	})
+}
+
+// IsolateAll isolates every node from every other.
+func IsolateAll() Fault {
+	return wire("everybody alone", func(c *Cluster, leader, _ *Node, rest []*Node) {
+		all := append(rest, leader)
+		for i, a := range all {
+			for _, b := range all[i+1:] {
+				c.Cut(a, b)
+			}
+		}
+	})
+}
+
+// Bad gives every link the same delay and loss.
+func Bad(l Link) Fault {
+	name := fmt.Sprintf("wire with %s to %s delay and %.0f%% loss", l.Delay, l.Delay+l.Jitter, l.Loss*100)
+	return wire(name, func(c *Cluster, leader, _ *Node, rest []*Node) {
+		all := append(rest, leader)
+		for _, a := range all {
+			for _, b := range all {
+				c.Net.Set(a.Addr, b.Addr, l)
+			}
+		}
+	})
+}
+
+// Stall returns a fault in which the disk of one node hangs: that of the leader, or of a follower.
+// If the process ends itself, it is started again at the end of the fault.
+func Stall(leader bool) Fault {
+	return onOne("stalled disk", leader, func(n *Node) (func(context.Context) error, error) {
+		return func(context.Context) error { return errors.Join(n.Disk.Resume(), n.Revive()) }, n.Disk.Stall()
+	})
+}
+
+// Slow makes the disk of one node slow: it hangs for stall repeatedly.
+func Slow(leader bool, stall time.Duration) Fault {
+	return onOne(fmt.Sprintf("disk that hangs for %s again and again", stall), leader,
+		func(n *Node) (func(context.Context) error, error) {
+			stop := n.Disk.Slow(stall, stall/4)
+			return func(context.Context) error { return errors.Join(stop(), n.Revive()) }, nil
+		})
+}
+
+// Power returns a fault that simulates a power loss of one node: it kills the process and discards
+// data that was not flushed to the disk.
+func Power(leader bool) Fault {
+	return onOne("loss of power", leader, func(n *Node) (func(context.Context) error, error) {
+		return n.PowerOn, n.PowerOff()
+	})
+}
+
+// PowerAll simulates a power loss of all nodes at the same time.
+func PowerAll() Fault {
+	return Fault{Name: "loss of power of all",
+		Inflict: func(_ context.Context, c *Cluster, _ *rand.Rand) (func(context.Context) error, error) {
+			nodes := c.Servers()
+			var errs []error
+			for _, n := range nodes {
+				errs = append(errs, n.Disk.Break())
+			}
+			for _, n := range nodes {
+				errs = append(errs, n.Kill())
+			}
+			return func(ctx context.Context) error {
+				var errs []error
+				for _, n := range nodes {
+					errs = append(errs, n.PowerOn(ctx))
+				}
+				return errors.Join(errs...)
+			}, errors.Join(errs...)
+		}}
+}
+
+// PowerOff kills the process and discards unflushed data.
+func (n *Node) PowerOff() error {
+	n.Mark("power off")
+	return errors.Join(n.Disk.Break(), n.Kill())
+}
+
+// PowerOn starts the node again with the data on its disk.
+func (n *Node) PowerOn(context.Context) error {
+	n.Mark("power on")
+	if err := n.Disk.Replug(); err != nil {
+		return err
+	}
+	return n.Start()
+}
+
+// Revive starts the process again if it has ended or is about to end. A process that waits for its
+// disk may end itself as soon as the disk recovers.
+func (n *Node) Revive() error {
+	life := n.current()
+	if life.wait(500*time.Millisecond) != nil {
+		return nil // it runs
+	}
+	return n.Start()
+}

@@ -1,0 +1,254 @@
+package faulttest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Sessions are clients of the session guarantees. Each client writes growing numbers to its own
+// key. It reads its own and other keys with eventual consistency. Some clients move from node to
+// node and send their session token. The others stay at one node and send no token; there they
+// share the session of their application. A response must contain what its session has written and
+// read, unless it is marked stale.
+type Sessions struct {
+	cluster *Cluster
+	clients int
+	stop    context.CancelFunc
+	wg      sync.WaitGroup
+
+	mu sync.Mutex
+	// guarded by mu, as are the fields below; by client, the numbers with unknown outcome: they may
+	// still be written
+	open  map[int]map[int]bool
+	bad   []string
+	marks []span    // responses marked stale
+	loose []suspect // responses that are only right if a write was lost
+	reads int
+	stale int
+	lost  int // stale responses that informed a session of a possibly lost write
+}
+
+// span is the time of a call at a node.
+type span struct {
+	node       *Node
+	begin, end time.Time
+}
+
+// suspect is a possible violation: a response, to a session without a token, in which an eventual
+// write of the session is missing. It is no violation if the write was lost and, between the write
+// and this response, a response to any client of the session was marked stale. That informs the
+// session of the loss.
+type suspect struct {
+	span // from the write to the response
+	text string
+}
+
+// StartSessions starts clients. Half of them move between nodes.
+func StartSessions(c *Cluster, seed uint64, clients int) *Sessions {
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &Sessions{cluster: c, clients: clients, stop: cancel, open: map[int]map[int]bool{}}
+	for id := range clients {
+		s.open[id] = map[int]bool{}
+		rnd := rand.New(rand.NewPCG(seed, uint64(id)+2000)) //nolint:gosec // chance, not a secret
+		one := &sessionClient{all: s, id: id, rnd: rnd, seen: map[int]int{}}
+		if nodes := c.Running(); id%2 == 1 {
+			one.home = nodes[id/2%len(nodes)]
+		}
+		s.wg.Go(func() { one.run(ctx) })
+	}
+	return s
+}
+
+// Stop stops the clients and returns the violations.
+func (s *Sessions) Stop() []string {
+	s.stop()
+	s.wg.Wait()
+	bad := s.bad
+	for _, l := range s.loose {
+		told := slices.ContainsFunc(s.marks, func(m span) bool {
+			return m.node == l.node && m.end.After(l.begin) && m.begin.Before(l.end)
+		})
+		if !told {
+			bad = append(bad, l.text)
+		}
+	}
+	return bad
+}
+
+// Bad returns the violations so far, except those that can only be decided at the end.
+func (s *Sessions) Bad() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.bad)
+}
+
+// Reads returns the number of checked reads.
+func (s *Sessions) Reads() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reads
+}
+
+// String returns a summary.
+func (s *Sessions) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fmt.Sprintf("%d eventual reads, %d marked stale, %d of those after a write that was perhaps lost", s.reads,
+		s.stale, s.lost)
+}
+
+type sessionClient struct {
+	all   *Sessions
+	id    int
+	rnd   *rand.Rand
+	home  *Node // of a client that stays at one node; nil = moves
+	life  *process
+	token string
+
+	n       int         // last number that was sent
+	durable int         // greatest own number that cannot be lost, because it was acknowledged as strong
+	since   time.Time   // when the newest acknowledged number was sent
+	written int         // greatest own acknowledged number since the last response marked stale
+	seen    map[int]int // by client, the greatest number in a response not marked stale
+	trace   []string    // the latest calls
+}
+
+// traced is the number of calls that a violation lists.
+const traced = 12
+
+func (c *sessionClient) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		c.all.cluster.pass(ctx, func() { c.one(ctx) })
+	}
+}
+
+// one makes one request.
+func (c *sessionClient) one(ctx context.Context) {
+	n := c.home
+	nodes := c.all.cluster.Running()
+	if len(nodes) == 0 {
+		pause(ctx, 10*time.Millisecond)
+		return
+	}
+	if n != nil && !slices.Contains(c.all.cluster.Nodes(), n) {
+		// Its node is no longer a member: it starts a new session at another node.
+		n = nodes[c.rnd.IntN(len(nodes))]
+		c.home, c.life, c.seen = n, nil, map[int]int{}
+	}
+	if n == nil {
+		n = nodes[c.rnd.IntN(len(nodes))]
+	}
+	if life := n.current(); c.home != nil && life != c.life {
+		// Without a token, a session lasts as long as the node's process.
+		c.life, c.written = life, c.durable
+	}
+	var a Answer
+	switch c.rnd.IntN(6) {
+	case 0:
+		a = c.write(ctx, n, Strong)
+	case 1, 2:
+		a = c.write(ctx, n, Eventual)
+	case 3, 4:
+		a = c.read(ctx, n, c.id)
+	default:
+		a = c.read(ctx, n, c.rnd.IntN(c.all.clients))
+	}
+	if a.Outcome != Done {
+		pause(ctx, 10*time.Millisecond)
+	}
+}
+
+func (c *sessionClient) do(ctx context.Context, n *Node, r Request) Answer {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+	defer cancel()
+	if c.home == nil {
+		r = r.With("Quorate-Session", c.token)
+	}
+	begin := time.Now()
+	a := n.Do(ctx, r)
+	c.trace = append(c.trace[max(0, len(c.trace)-traced+1):],
+		fmt.Sprintf("%s +%s %s %s %s -> %d %v %s %s", begin.Format("15:04:05.000"),
+			time.Since(begin).Round(time.Millisecond),
+			n.Name, r.Method, cmp.Or(r.Body, r.Path), a.Status, a.Items, a.Level, cmp.Or(a.Session, a.Text)))
+	if a.Session != "" {
+		c.token = a.Session
+	}
+	return a
+}
+
+func sessionKey(client int) string { return "s" + strconv.Itoa(client) }
+
+func (c *sessionClient) write(ctx context.Context, n *Node, level Level) Answer {
+	c.n++
+	begin := time.Now()
+	a := c.do(ctx, n, Set(sessionKey(c.id), strconv.Itoa(c.n), level))
+	if a.Outcome == Unknown {
+		c.all.mu.Lock()
+		c.all.open[c.id][c.n] = true
+		c.all.mu.Unlock()
+	}
+	if a.Outcome != Done {
+		return a
+	}
+	c.written, c.since = c.n, begin
+	if level == Strong {
+		c.durable = c.n
+	}
+	return a
+}
+
+// read reads a number and checks it against what the session knows.
+func (c *sessionClient) read(ctx context.Context, n *Node, of int) Answer {
+	life, begin := n.current(), time.Now()
+	a := c.do(ctx, n, Get(sessionKey(of), Eventual))
+	if a.Outcome != Done {
+		return a
+	}
+	if c.home != nil && life != c.life {
+		return a // the node was restarted, which starts a new session
+	}
+	got, _ := strconv.Atoi(a.Items[0].Value) // 0 if absent
+	sure, floor := c.seen[of], c.seen[of]
+	if of == c.id {
+		sure, floor = max(sure, c.durable), max(floor, c.written)
+	}
+	c.all.mu.Lock()
+	defer c.all.mu.Unlock()
+	c.all.reads++
+	if a.Stale() {
+		c.all.stale++
+		if c.written > c.durable {
+			c.all.lost++
+		}
+		c.all.marks = append(c.all.marks, span{n, begin, time.Now()})
+		c.written = c.durable
+		return a
+	}
+	if got < floor && !c.all.open[of][got] {
+		text := fmt.Sprintf("client %d (%s) read %d of client %d at %s at %s, level %q, after it had seen %d; "+
+			"written %d, durable %d; its calls:\n%s",
+			c.id, c.kind(), got, of, n.Name, time.Now().Format(time.RFC3339Nano), a.Level, c.seen[of], c.written,
+			c.durable, strings.Join(c.trace, "\n"))
+		if c.home != nil && got >= sure {
+			c.all.loose = append(c.all.loose, suspect{span{n, c.since, time.Now()}, text})
+		} else {
+			c.all.bad = append(c.all.bad, text)
+		}
+	}
+	c.seen[of] = max(c.seen[of], got)
+	return a
+}
+
+func (c *sessionClient) kind() string {
+	if c.home == nil {
+		return "travels with its token"
+	}
+	return "stays without a token"
+}

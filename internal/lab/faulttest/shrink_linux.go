@@ -1,0 +1,85 @@
+package faulttest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/quorate/quorate/api"
+	apihttp "github.com/quorate/quorate/api/http"
+)
+
+// Remove removes another node from the cluster permanently, like the command quorate remove. It
+// repeats the request until the other node is in no group any more.
+func (n *Node) Remove(ctx context.Context, other *Node) error {
+	n.Mark("remove " + other.Name)
+	body, err := json.Marshal(api.RemoveRequest{Target: other.Name})
+	if err != nil {
+		return err
+	}
+	return Until(ctx, func() error { return n.takeOut(ctx, apihttp.AdminRemovePath, string(body)) })
+}
+
+// Leave removes this node from the cluster permanently, like the command quorate leave, and waits
+// until its process has ended.
+func (n *Node) Leave(ctx context.Context) error {
+	n.Mark("leave")
+	ended := n.Ended()
+	if err := Until(ctx, func() error { return n.takeOut(ctx, apihttp.AdminLeavePath, "") }); err != nil {
+		return err
+	}
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%s has left and does not end", n.Name)
+	}
+}
+
+// takeOut sends one removal request, and returns an error while the removal is not complete.
+func (n *Node) takeOut(ctx context.Context, path, body string) error {
+	ctx, cancel := context.WithTimeout(ctx, endPatience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://admin"+path, strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	resp, err := n.admin.Do(req)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	var r api.RemoveResult
+	if err := json.Unmarshal(text, &r); err != nil || resp.StatusCode != http.StatusOK || !r.Done {
+		return errors.Join(fmt.Errorf("not done, status %d: %s", resp.StatusCode, text), err)
+	}
+	return nil
+}
+
+// Without waits until gone is a voter in no group and every group has at most the given number of
+// voters.
+func (c *Cluster) Without(ctx context.Context, gone *Node, most int) error {
+	return Until(ctx, func() error {
+		for group := 0; ; group++ {
+			have, known, err := c.voters(ctx, group)
+			switch {
+			case err != nil:
+				return err
+			case !known:
+				return nil
+			case len(have) > most || slices.Contains(have, gone.Name):
+				return fmt.Errorf("group %d has the voters %v, %s should be gone and %d at most be left", group, have,
+					gone.Name, most)
+			}
+		}
+	})
+}

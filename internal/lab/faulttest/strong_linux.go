@@ -1,0 +1,253 @@
+package faulttest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+const (
+	// answerTime is the timeout of an attempt. A paused node never responds.
+	answerTime = 3 * time.Second
+)
+
+// StrongLoad makes random strong operations at all running nodes.
+type StrongLoad struct {
+	History *History
+
+	cluster *Cluster
+	pad     int
+	stop    context.CancelFunc
+	wg      sync.WaitGroup
+}
+
+// StartStrong starts clients that read and write with strong consistency. pad is the number of
+// bytes by which their values are made larger. Stop ends the clients.
+func StartStrong(c *Cluster, seed uint64, clients, pad int) *StrongLoad {
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &StrongLoad{History: NewHistory(), cluster: c, pad: pad, stop: cancel}
+	for id := range clients {
+		s := &strongClient{load: l, id: id, rnd: rand.New(rand.NewPCG(seed, uint64(id)+100)),
+			seen: map[string]Item{}} //nolint:gosec // chance, not a secret
+		l.wg.Go(func() { s.run(ctx) })
+	}
+	return l
+}
+
+// Stop stops the clients and reads every family once more, each at another node.
+func (l *StrongLoad) Stop(ctx context.Context) error {
+	l.stop()
+	l.wg.Wait()
+	from, _ := l.History.done()
+	return l.last(ctx, from, (l.History.Size()/familyLife+1)*families)
+}
+
+// Verify adds a last read of each family that the clients have finished, and removes these families
+// from the history of the load. It returns their history, which can be checked while the load
+// continues.
+func (l *StrongLoad) Verify(ctx context.Context) (*History, error) {
+	from, to := l.History.done()
+	if err := l.last(ctx, from, to); err != nil {
+		return nil, err
+	}
+	return l.History.take(from, to), nil
+}
+
+// last reads families once more, each at another node.
+func (l *StrongLoad) last(ctx context.Context, from, to int) error {
+	nodes := l.cluster.Running()
+	reader := &strongClient{load: l, id: -1, seen: map[string]Item{}}
+	for f := from; f < to; f++ {
+		err := Until(ctx, func() error {
+			return reader.read(ctx, nodes[f%len(nodes)], f, []int{0, 1, 2}).Err()
+		})
+		if err != nil {
+			return fmt.Errorf("the last read of family %d: %w", f, err)
+		}
+	}
+	return nil
+}
+
+// strongClient makes one operation after the other, each at a random node. If an operation is
+// refused, it goes on with another one. If the outcome of a write with a request id is unknown, it
+// repeats the write at random nodes with the same id.
+type strongClient struct {
+	load  *StrongLoad
+	id, n int
+	rnd   *rand.Rand
+	seen  map[string]Item // as last read
+}
+
+func (s *strongClient) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		s.load.cluster.pass(ctx, func() { s.one(ctx) })
+	}
+}
+
+// one makes one operation.
+func (s *strongClient) one(ctx context.Context) {
+	f := s.load.History.enter(s.rnd.IntN(families))
+	defer s.load.History.leave(f)
+	nodes := s.load.cluster.Running()
+	if len(nodes) == 0 {
+		pause(ctx, 10*time.Millisecond)
+		return
+	}
+	node := nodes[s.rnd.IntN(len(nodes))]
+	var a Answer
+	switch s.rnd.IntN(10) {
+	case 0, 1, 2:
+		a = s.read(ctx, node, f, []int{s.rnd.IntN(FamilySize)})
+	case 3:
+		a = s.read(ctx, node, f, []int{0, 1, 2})
+	case 4, 5:
+		keys := s.rnd.Perm(FamilySize)[:2]
+		a = s.write(ctx, node, f, s.change(f, keys[0]), s.change(f, keys[1]))
+	default:
+		a = s.write(ctx, node, f, s.change(f, s.rnd.IntN(FamilySize)))
+	}
+	if a.Outcome == Refused || a.Outcome == Unknown {
+		pause(ctx, 5*time.Millisecond)
+	}
+}
+
+func pause(ctx context.Context, t time.Duration) {
+	timer := time.NewTimer(t)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// app returns the number of the application of a family. The families are distributed evenly over
+// the applications.
+func (s *strongClient) app(f int) int { return f % (len(s.load.cluster.options.Apps) + 1) }
+
+// change returns a random change of a key.
+func (s *strongClient) change(f, k int) change {
+	s.n++
+	c := change{key: k, value: fmt.Sprintf("c%d-%d", s.id, s.n)}
+	if s.load.pad > 0 {
+		c.value += fmt.Sprintf("%0*d", s.load.pad, 0)
+	}
+	known := s.seen[key(f, k)].Value
+	switch s.rnd.IntN(6) {
+	case 0:
+		c.value = ""
+	case 1:
+		c.absent = true
+	case 2, 3:
+		c.expect = known
+	case 4:
+		if known != "" {
+			c.value, c.expect = "", known
+		}
+	}
+	return c
+}
+
+// read reads keys of a family in one request.
+func (s *strongClient) read(ctx context.Context, n *Node, f int, keys []int) Answer {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+	defer cancel()
+	names := make([]string, len(keys))
+	for i, k := range keys {
+		names[i] = key(f, k)
+	}
+	r := Get(names[0], Strong)
+	if len(keys) > 1 {
+		r = GetAll(names, Strong)
+	}
+	r.App = s.app(f)
+	call := s.load.History.now()
+	a := n.Do(ctx, r)
+	if a.Outcome != Done {
+		return a
+	}
+	in, out := input{family: f, read: keys}, output{}
+	for i, item := range a.Items {
+		out.values = append(out.values, item.Value)
+		s.seen[names[i]] = item
+		s.load.History.tag(names[i], item.ETag, item.Value)
+	}
+	s.load.History.add(s.id, call, in, out)
+	return a
+}
+
+// write makes changes of a family atomically.
+func (s *strongClient) write(ctx context.Context, n *Node, f int, changes ...change) Answer {
+	writes := make([]Write, len(changes))
+	for i, c := range changes {
+		writes[i] = Write{Key: key(f, c.key), Value: c.value, Condition: Condition{Absent: c.absent}}
+		if c.expect != "" {
+			writes[i].ETag = s.seen[writes[i].Key].ETag
+		}
+	}
+	r := Transact(writes...)
+	if len(writes) == 1 {
+		r = One(writes[0], Strong)
+	}
+	repeats := s.rnd.IntN(2) * 4
+	if repeats > 0 {
+		r = r.With("Quorate-Request-Id", fmt.Sprintf("c%d-%d", s.id, s.n))
+	}
+	r.App = s.app(f)
+	call := s.load.History.now()
+	a := s.attempts(ctx, n, r, repeats)
+	if a.Outcome == Refused {
+		return a // it must not have been applied
+	}
+	in, out := input{family: f, writes: changes}, output{conflict: a.Outcome == Conflict, unknown: a.Outcome == Unknown}
+	s.load.History.add(s.id, call, in, out)
+	if repeats > 0 && a.Outcome != Unknown && s.rnd.IntN(4) == 0 {
+		s.again(ctx, n, r, a)
+	}
+	for i, c := range changes {
+		delete(s.seen, writes[i].Key)
+		if a.Outcome == Done && c.value != "" && a.ETag != "" {
+			s.seen[writes[i].Key] = Item{Value: c.value, ETag: a.ETag}
+			s.load.History.tag(writes[i].Key, a.ETag, c.value)
+		}
+	}
+	return a
+}
+
+// again repeats a successful request, like a client that lost the response. The response must be
+// the same as first. If the store applied the request twice, the check of the history would find
+// that.
+func (s *strongClient) again(ctx context.Context, n *Node, r Request, first Answer) {
+	a := s.attempts(ctx, n, r, 0)
+	if a.Outcome == Refused || a.Outcome == Unknown {
+		return
+	}
+	if a.Outcome != first.Outcome || a.ETag != first.ETag {
+		s.load.History.fault("%s %s with the id %s was answered with %d and ETag %q, and its repetition with %d "+
+			"and ETag %q",
+			r.Method, r.Path, r.Header["Quorate-Request-Id"], first.Status, first.ETag, a.Status, a.ETag)
+	}
+}
+
+// attempts makes a request, and repeats it at random nodes while its outcome is unknown, at most
+// repeats times.
+func (s *strongClient) attempts(ctx context.Context, n *Node, r Request, repeats int) Answer {
+	refused := true
+	for i := 0; ; i++ {
+		attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+		a := n.Do(attempt, r)
+		cancel()
+		switch {
+		case a.Outcome == Unknown:
+			refused = false
+		case a.Outcome == Refused && !refused:
+			a.Outcome = Unknown // this attempt was not applied, an earlier one may have been
+		}
+		nodes := s.load.cluster.Running()
+		if a.Outcome != Unknown || i >= repeats || ctx.Err() != nil || len(nodes) == 0 {
+			return a
+		}
+		n = nodes[s.rnd.IntN(len(nodes))]
+	}
+}

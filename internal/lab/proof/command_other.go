@@ -1,0 +1,16 @@
+//go:build !linux
+
+package proof
+
+import (
+	"context"
+	"errors"
+	"flag"
+)
+
+// Command returns a function that fails, because campaigns need Linux.
+func Command(*flag.FlagSet, string) func(context.Context) error {
+	return func(context.Context) error {
+		return errors.New("network namespaces, loop devices and freezing of file systems exist on Linux only")
+	}
+}

@@ -1,0 +1,144 @@
+// Package tuned opens the nodes of fault tests with settings that the real program does not have:
+// sizes and times with which a test takes seconds instead of minutes, a wall clock that can be
+// shifted, and a kill at a chosen disk operation of the store. If the environment variable Env is
+// set, the program lab behaves as the quorate command with such nodes.
+//
+// It owns these settings and the control files through which a test shifts the clock or requests
+// the kill. It changes nothing else of the product, so that the tests apply to the real program.
+// One goroutine reads the control files until the process ends.
+package tuned
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/quorate/quorate/node"
+	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/placement"
+)
+
+// Environment variables.
+const (
+	Env     = "QUORATE_FAULT_TUNING"  // a Tuning as JSON; if set, the program is the quorate command
+	Control = "QUORATE_FAULT_CONTROL" // directory of the control files; it may be missing
+)
+
+// Control files.
+const (
+	ClockFile = "clock" // shift of the wall clock in seconds
+	// the number of disk operations, counted from now, until the process is killed at the last of
+	// them; 0 = never
+	CrashFile = "crash"
+)
+
+// Tuning is the difference to the real program. The zero value has none.
+type Tuning struct {
+	Bounds group.Bounds
+	Timing group.Timing
+	Limits placement.Limits
+}
+
+// Quick returns the default Raft timeouts with a placement policy that does not wait.
+func Quick() Tuning {
+	return Tuning{Limits: placement.Limits{Stable: 200 * time.Millisecond, Settle: 2 * time.Second}}
+}
+
+// Text returns a tuning in the form of Env.
+func (t Tuning) Text() string {
+	text, err := json.Marshal(t)
+	if err != nil {
+		panic(err) // only numbers
+	}
+	return string(text)
+}
+
+// Opener opens nodes with these settings and obeys the control files. It is safe for concurrent
+// use.
+type Opener struct {
+	tuning   Tuning
+	controls *controls
+}
+
+// New parses settings in the form of Env, and reads the name of the directory with the control
+// files from the environment. If there is such a directory, it starts a goroutine that reads the
+// control files repeatedly until the process ends.
+func New(text string) (*Opener, error) {
+	o := &Opener{controls: new(controls)}
+	if err := json.Unmarshal([]byte(text), &o.tuning); err != nil {
+		return nil, fmt.Errorf("%s: %w", Env, err)
+	}
+	if dir := os.Getenv(Control); dir != "" {
+		o.controls.read(dir)
+		go o.controls.follow(dir)
+	}
+	return o, nil
+}
+
+// Open opens a node as the quorate command does, with the tuning.
+func (o *Opener) Open(ctx context.Context, settings node.Config, log *slog.Logger) (*node.Node, error) {
+	c := &settings.Cluster
+	c.Bounds, c.Timing, c.Limits = o.tuning.Bounds, o.tuning.Timing, o.tuning.Limits
+	return node.Open(ctx, settings, node.Deps{
+		Logger: log, Env: os.LookupEnv, Exit: os.Exit, Step: o.controls.step,
+		Fatal: func(err error) {
+			log.Error("this node cannot continue and exits", "error", err)
+			os.Exit(1)
+		},
+	})
+}
+
+// controls are the requests of a test while the process runs. It is safe for concurrent use.
+type controls struct {
+	crash atomic.Int64 // disk operations left until the kill; 0 = none requested
+	last  string       // last content of the crash file; used only by the reader
+}
+
+// follow polls the control files.
+func (c *controls) follow(dir string) {
+	for range time.Tick(20 * time.Millisecond) {
+		c.read(dir)
+	}
+}
+
+func (c *controls) read(dir string) {
+	turnClock(time.Duration(number(dir, ClockFile)) * time.Second)
+	text, _ := os.ReadFile(filepath.Join(dir, CrashFile)) // it may not exist
+	if now := string(text); now != c.last {
+		c.last = now
+		c.crash.Store(number(dir, CrashFile))
+	}
+}
+
+// number returns the number in a control file, or 0 if there is none.
+func number(dir, name string) int64 {
+	text, _ := os.ReadFile(filepath.Join(dir, name))
+	n, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	return n
+}
+
+// step kills the process with SIGKILL at the requested disk operation.
+func (c *controls) step(string) {
+	for {
+		left := c.crash.Load()
+		if left <= 0 {
+			return
+		}
+		if !c.crash.CompareAndSwap(left, left-1) {
+			continue
+		}
+		if left == 1 {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {} // the kernel ends the process
+		}
+		return
+	}
+}

@@ -1,0 +1,102 @@
+package logadapt
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// quietPeriod is the time in which a line of one kind about a peer, or about failed elections, is logged at most
+// once at its level. Further lines in this time are logged at level debug.
+const quietPeriod = time.Minute
+
+// maxQuiet bounds the peers that are remembered.
+const maxQuiet = 1024
+
+// Raft returns a logger like that of HCLog, for hashicorp/raft, in which level error is left to problems that need an
+// operator. The library logs every unanswered request as an error, although the peer may just be stopping or
+// starting. Gossip already reports such a peer once, and the loss of a quorum is logged separately. So these lines
+// are logged at level info at most once a minute for each peer and kind, and otherwise at level debug. Lines about
+// most refused votes are treated the same way. Lines that appear at every change of leader, for example about log
+// comparisons, are logged at level info. Lines about elections keep their level once a minute, and are otherwise
+// logged at level debug. All other lines keep their level.
+func Raft(l *slog.Logger) hclog.Logger {
+	return &hcLogger{base: l, out: l, limiter: &limiter{now: time.Now, last: map[string]time.Time{}}}
+}
+
+// limiter chooses levels. A logger and the loggers derived from it share one.
+type limiter struct {
+	now func() time.Time
+
+	mu   sync.Mutex // guards last
+	last map[string]time.Time
+}
+
+// level returns the level for a line of raft.
+func (c *limiter) level(level slog.Level, msg string, args []any) slog.Level {
+	if c == nil {
+		return level
+	}
+	switch msg {
+	case "heartbeat timeout reached, starting election", "Election timeout reached, restarting election",
+		"entering candidate state", "pre-vote campaign failed, waiting for election timeout",
+		"failed to contact quorum of nodes, stepping down":
+		return c.once(msg, "", level) // without a quorum they repeat for every election
+	}
+	if level < slog.LevelWarn {
+		return level
+	}
+	switch msg {
+	case "failed to contact", "failed to appendEntries to", "failed to heartbeat to", "failed to send snapshot to",
+		"failed to make requestVote RPC",
+		"rejecting vote request since node is not in configuration", "rejecting vote request since we have a leader",
+		"rejecting vote request since node is not a voter", "rejecting pre-vote request since node is not in " +
+			"configuration",
+		"rejecting pre-vote request since we have a leader", "rejecting pre-vote request since node is not a voter":
+		return c.once(msg, about(args), slog.LevelInfo)
+	case "failed to install snapshot": // both ends log it: the sender names a peer
+		if peer := about(args); peer != "" {
+			return c.once(msg, peer, slog.LevelInfo)
+		}
+	case "peer has newer term, stopping replication", "no known peers, aborting election",
+		"not part of stable configuration, aborting election",
+		"appendEntries rejected, sending older logs", "failed to get previous log", "previous log term mis-match",
+		"rejecting vote request since our last term is greater", "rejecting vote request since our last index is " +
+			"greater",
+		"rejecting pre-vote request since our last term is greater", "rejecting pre-vote request since our last " +
+			"index is greater",
+		"new leader elected, stepping down":
+		return slog.LevelInfo
+	}
+	return level
+}
+
+// once returns the level first for the first line of a kind about a peer in quietPeriod, and level debug for later
+// ones.
+func (c *limiter) once(msg, peer string, first slog.Level) slog.Level {
+	key, now := msg+"\x00"+peer, c.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if at, seen := c.last[key]; seen && now.Sub(at) < quietPeriod {
+		return slog.LevelDebug
+	}
+	if len(c.last) >= maxQuiet {
+		clear(c.last)
+	}
+	c.last[key] = now
+	return first
+}
+
+// about returns the peer of a line: the first of its arguments that names one.
+func about(args []any) string {
+	for i := 0; i+1 < len(args); i += 2 {
+		switch args[i] {
+		case "peer", "target", "from", "candidate", "server-id":
+			return fmt.Sprint(args[i+1])
+		}
+	}
+	return ""
+}

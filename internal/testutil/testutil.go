@@ -1,0 +1,61 @@
+// Package testutil has helpers for tests of many packages: to end the test at an error, to wait for a condition,
+// and to collect the output of a program. It owns only these helpers.
+package testutil
+
+import (
+	"bytes"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Patience ends a test that hangs. It says nothing about how long something takes.
+const Patience = 2 * time.Minute
+
+// Must ends the test if err is not nil.
+func Must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Eventually calls check every few milliseconds until it returns nil. If check still returns an error after
+// Patience, the test fails with that error.
+func Eventually(t testing.TB, check func() error) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(Patience)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("not within %s: %v", Patience, err)
+		}
+	}
+}
+
+// Output collects what a program or a log writes. Safe for concurrent use.
+type Output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer. It never fails.
+func (o *Output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+// String returns what was written so far.
+func (o *Output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}

@@ -1,0 +1,94 @@
+package membership
+
+import (
+	"context"
+	"net"
+	"time"
+)
+
+// Duplicate node ids are resolved by incarnation, which is one run of a node. Usually the first incarnation is
+// dead, memberlist has not noticed yet, and the second is its restart. If the first still answers, the second
+// is a duplicate. A ping carries the gossip name, boot id included, so that no other incarnation can answer it.
+// A join pings before anything is merged, which ends most duplicates. But pings and their answers also carry
+// news, so a refused incarnation may become known. It stays hidden as long as the first one answers.
+
+// pings is how often an incarnation is pinged before it counts as not answering. One ping is not enough, because
+// packets may be lost.
+const pings = 3
+
+// answers reports whether an incarnation answers a ping.
+func (g *Gossip) answers(m *Member) bool {
+	if m.Name() == g.table.self && m.Gossip == g.Addr() {
+		return true
+	}
+	list := g.list.Load() // nil while memberlist starts: it is tried again
+	for i := 0; i < pings && list != nil; i++ {
+		if _, err := list.Ping(m.Name(), net.UDPAddrFromAddrPort(m.Gossip)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// holds reports whether m, the earlier incarnation of a node id, still answers. If it does not, holds marks it as
+// superseded, so that a later incarnation can replace it.
+func (g *Gossip) holds(m *Member) bool {
+	if g.answers(m) {
+		return true
+	}
+	g.table.supersede(m.Name(), true)
+	return false
+}
+
+// yieldAfter is a number of probe intervals. If an older node with the id of this node keeps answering for that
+// long, this node stops. That is rare, because a node with a duplicate id is usually refused when it joins.
+const yieldAfter = 100
+
+// resolveDuplicates decides between incarnations of one node id until ctx ends.
+func (g *Gossip) resolveDuplicates(ctx context.Context) {
+	since := map[string]time.Time{} // when a duplicate of this node was first seen
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-g.table.contests:
+		}
+		g.settle(since)
+		pause(ctx, g.opts.Timing.ProbeInterval)
+		g.table.wakeIfUnsettled()
+	}
+}
+
+// settle checks once which of the incarnations whose state is in doubt answer pings. These are the superseded
+// incarnations, which may only have been unreachable for a moment, and both incarnations of every disputed node id.
+func (g *Gossip) settle(since map[string]time.Time) {
+	for _, m := range g.table.silenced() {
+		if g.answers(&m) {
+			g.table.supersede(m.Name(), false)
+		}
+	}
+	for _, d := range g.table.disputes() {
+		if r := g.firstAnswering([]overlap{d}); r != nil {
+			_ = g.refused.note(r)
+			g.giveWay(&d, since, r.err)
+		}
+	}
+}
+
+// giveWay stops this node if an older incarnation of its id keeps answering.
+func (g *Gossip) giveWay(d *overlap, since map[string]time.Time, err error) {
+	if d.a.Name() != g.table.self {
+		return
+	}
+	first, known := since[d.b.Name()]
+	if !known {
+		first = time.Now()
+		since[d.b.Name()] = first
+	}
+	if d.b.BootID < d.a.BootID && time.Since(first) >= yieldAfter*g.opts.Timing.ProbeInterval {
+		select {
+		case g.duplicate <- err:
+		default:
+		}
+	}
+}

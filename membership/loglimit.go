@@ -1,0 +1,74 @@
+package membership
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+)
+
+// logLimiter changes the levels of memberlist's log. Memberlist logs an error for an operation that it will retry,
+// and a line for every packet of an unknown sender. Its errors become warnings. Its warnings become debug lines if
+// they are expected, or if there are more than warningsAMinute. This package itself logs what an operator has to
+// know.
+type logLimiter struct {
+	next   slog.Handler
+	budget *budget
+}
+
+// warningsAMinute is how many warnings of memberlist are logged per minute.
+const warningsAMinute = 10
+
+func newLogLimiter(next slog.Handler) logLimiter { return logLimiter{next: next, budget: &budget{}} }
+
+// Enabled implements slog.Handler.
+func (c logLimiter) Enabled(ctx context.Context, l slog.Level) bool {
+	return c.next.Enabled(ctx, min(l, slog.LevelWarn))
+}
+
+// Handle implements slog.Handler.
+func (c logLimiter) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = min(r.Level, slog.LevelWarn)
+	if r.Level == slog.LevelWarn && (expected(r.Message) || !c.budget.spend(r.Time)) {
+		r.Level = slog.LevelDebug
+		if !c.next.Enabled(ctx, r.Level) {
+			return nil
+		}
+	}
+	return c.next.Handle(ctx, r)
+}
+
+// expected reports whether a warning of memberlist is part of normal operation. There are two such cases: a seed is
+// this node itself, and memberlist still sends for a moment after this node has closed its socket.
+func expected(msg string) bool {
+	return strings.Contains(msg, ownSeed) || strings.Contains(msg, net.ErrClosed.Error())
+}
+
+// WithAttrs implements slog.Handler.
+func (c logLimiter) WithAttrs(a []slog.Attr) slog.Handler {
+	return logLimiter{c.next.WithAttrs(a), c.budget}
+}
+
+// WithGroup implements slog.Handler.
+func (c logLimiter) WithGroup(name string) slog.Handler {
+	return logLimiter{c.next.WithGroup(name), c.budget}
+}
+
+// budget counts warnings of the current minute.
+type budget struct {
+	mu    sync.Mutex
+	since time.Time
+	spent int
+}
+
+func (b *budget) spend(now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if now.Sub(b.since) >= time.Minute {
+		b.since, b.spent = now, 0
+	}
+	b.spent++
+	return b.spent <= warningsAMinute
+}

@@ -1,0 +1,47 @@
+package membership
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// valuesOf returns the different values that get returns for the members, each with the ids of the
+// nodes that have it. The most frequent value is the first. Members with an empty value are left
+// out.
+func valuesOf(members []Member, get func(*Member) string) []Value {
+	nodes := map[string][]string{}
+	for i := range members {
+		if v := get(&members[i]); v != "" {
+			nodes[v] = append(nodes[v], members[i].NodeID)
+		}
+	}
+	var out []Value
+	for v, who := range nodes {
+		slices.Sort(who)
+		out = append(out, Value{Value: v, Nodes: who})
+	}
+	slices.SortFunc(out, func(a, b Value) int {
+		return cmp.Or(cmp.Compare(len(b.Nodes), len(a.Nodes)), cmp.Compare(a.Value, b.Value))
+	})
+	return out
+}
+
+// maxNamed is how many nodes are listed by name.
+const maxNamed = 5
+
+// formatValues formats values and their nodes: "3 on n1, n2; 5 on n3".
+func formatValues(values []Value) string {
+	var parts []string
+	for _, v := range values {
+		who := v.Nodes
+		more := ""
+		if len(who) > maxNamed {
+			more = " and " + strconv.Itoa(len(who)-maxNamed) + " more"
+			who = who[:maxNamed]
+		}
+		parts = append(parts, v.Value+" on "+strings.Join(who, ", ")+more)
+	}
+	return strings.Join(parts, "; ")
+}

@@ -1,0 +1,395 @@
+package node
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/api"
+	apigrpc "github.com/quorate/quorate/api/grpc"
+	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lifecycle"
+	"github.com/quorate/quorate/internal/listen"
+	"github.com/quorate/quorate/node/calls"
+	"github.com/quorate/quorate/node/catalogue"
+	"github.com/quorate/quorate/node/components"
+	"github.com/quorate/quorate/node/status"
+)
+
+// The HTTP listeners of a node, as metrics and closers name them.
+const (
+	listenerAPI     = "api"
+	listenerHealth  = "health"
+	listenerMetrics = "metrics"
+	listenerAdmin   = "admin socket"
+)
+
+const (
+	fewConnections   = 256 // of the listeners for metrics and administration
+	leastConnections = 64
+)
+
+// apiServers are the servers of one node: the HTTP and gRPC APIs of its applications, and all other HTTP listeners.
+type apiServers struct {
+	config   Config
+	apps     []AppEntry
+	deps     Deps
+	closers  *lifecycle.Stack
+	shutdown func(force bool) // called by the shutdown endpoint
+
+	start       *api.StartGate // opened when the components are served, or the node closes
+	memory      memory
+	connections *prometheus.GaugeVec
+	cut         *prometheus.CounterVec
+	tokens      *api.Tokens // of the applications without a token of their own; nil until an API is opened
+	apis        []interface{ Close(context.Context) error }
+}
+
+func newAPIServers(c Config, apps []AppEntry, d Deps, closers *lifecycle.Stack,
+	shutdown func(force bool)) *apiServers {
+	s := &apiServers{
+		config: c, apps: apps, deps: d, closers: closers, shutdown: shutdown, start: api.NewStartGate(),
+		memory: newMemory(c.MemoryLimit, c.API.RequestTimeout, d.Registry),
+		connections: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "quorate_http_connections",
+			Help: "Open connections of HTTP listeners."}, []string{"listener"}),
+		cut: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_http_connections_cut_total",
+			Help: "Connections of HTTP listeners that were closed because there were too many; those without " +
+				"a request go first."}, []string{"listener"}),
+	}
+	d.Registry.MustRegister(s.connections, s.cut)
+	return s
+}
+
+// serve runs one HTTP server until the node closes.
+func (s *apiServers) serve(ctx context.Context, name string, l net.Listener, h http.Handler) (*apihttp.Server,
+	error) {
+	server := apihttp.NewServer(apihttp.ServerConfig{
+		Listener: l, Handler: h, Logger: s.deps.Logger, MaxConnections: s.maxConnections(name),
+		MaxHeaderBytes: int(s.config.API.MaxHeaderSize), DisableH2C: s.config.API.DisableH2C,
+		Open: s.connections.WithLabelValues(name), Cut: s.cut.WithLabelValues(name),
+	})
+	if err := server.Open(ctx); err != nil {
+		return nil, err
+	}
+	return server, s.closers.Push(name, server.Close)
+}
+
+// maxConnections returns the connection limit of one listener. All APIs together may use half of the file descriptors
+// of the process. The other half is for the store and the cluster, which must not fail because clients open many
+// connections.
+func (s *apiServers) maxConnections(listener string) int {
+	if listener != listenerAPI {
+		return fewConnections
+	}
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		return apihttp.DefaultMaxConnections
+	}
+	share := l.Cur / 2 / uint64(s.countListeners())
+	return int(min(max(share, leastConnections), apihttp.DefaultMaxConnections))
+}
+
+// countListeners returns how many HTTP and gRPC listeners the APIs of all applications have.
+func (s *apiServers) countListeners() int {
+	each := 0
+	for i, a := range s.apps {
+		each++
+		if _, _, on := s.config.grpcPort(i == 0, a); on {
+			each++
+		}
+	}
+	return each * len(s.config.API.Listen)
+}
+
+// closeAPIs returns the closers of the APIs of the applications.
+func (s *apiServers) closeAPIs() []func(context.Context) error {
+	var out []func(context.Context) error
+	for _, one := range s.apis {
+		out = append(out, one.Close)
+	}
+	return out
+}
+
+// appParts are the dependencies of the API of one application.
+type appParts struct {
+	entry      AppEntry
+	calls      *calls.Calls
+	components components.Scoped
+	status     *status.Reporter
+	catalogue  *catalogue.Catalogue
+}
+
+// services are the services of one application. Its HTTP and gRPC APIs share them: a call has the same effect over
+// both, and what one API sets, the other shows.
+type services struct {
+	app      api.App
+	state    *api.State
+	secrets  *api.Secrets
+	bindings *api.Bindings
+	health   *api.Health
+	metadata *api.Metadata
+	invoke   *api.Invoke
+	tokens   *api.Tokens
+}
+
+func (s *apiServers) services(p appParts, at *AppAddress) (services, error) {
+	app, callee := api.App{ID: p.entry.ID, Namespace: s.config.Namespace}, p.calls.Callee(p.entry.ID)
+	parts := p.calls.Parts()
+	tokens, err := s.tokensOf(p.entry)
+	return services{
+		app:      app,
+		state:    api.NewState(app, p.components, api.Limits{}).Remember(callee, parts.Sessions),
+		secrets:  api.NewSecrets(app, p.components),
+		bindings: api.NewBindings(app, p.components, p.calls.Outbound),
+		health:   api.NewHealth(app, p.status),
+		metadata: api.NewMetadata(app, description{p, s.config.Version, at}, api.Limits{}),
+		invoke:   api.NewInvoke(callee, parts),
+		tokens:   tokens,
+	}, err
+}
+
+// tokensOf returns the API tokens of an application. If the application has no tokens of its own, it returns the
+// tokens of the node, which may change while the node runs.
+func (s *apiServers) tokensOf(a AppEntry) (*api.Tokens, error) {
+	if a.Token != "" {
+		return api.NewTokens([]string{string(a.Token)})
+	}
+	if s.tokens == nil {
+		t, err := api.NewTokens(reveal(s.config.Security.APITokens))
+		if err != nil {
+			return nil, err
+		}
+		s.tokens = t
+	}
+	return s.tokens, nil
+}
+
+// open serves the APIs of one application and returns their addresses. Until all components are open, the APIs answer
+// only health probes, metadata and shutdown; other requests wait.
+func (s *apiServers) open(ctx context.Context, p appParts, first bool) (AppAddress, error) {
+	at := &AppAddress{ID: p.entry.ID}
+	flag := "--http-port"
+	if !first {
+		flag = "httpPort of the application " + at.ID + " in apps:"
+	}
+	shared, err := s.services(p, at)
+	if err != nil {
+		return *at, err
+	}
+	if err := s.openHTTP(ctx, p.entry, shared, flag, at); err != nil {
+		return *at, err
+	}
+	return *at, s.openGRPC(ctx, p.entry, shared, first, at)
+}
+
+// openHTTP serves the HTTP API of one application.
+func (s *apiServers) openHTTP(ctx context.Context, a AppEntry, shared services, flag string, at *AppAddress) error {
+	c := s.config.API
+	ls, err := s.listen(ctx, a, "http", a.HTTPPort, flag)
+	if err != nil {
+		return err
+	}
+	handler, err := apihttp.New(apihttp.Config{
+		App: shared.app, State: shared.state, Secrets: shared.secrets, Bindings: shared.bindings,
+		Health: shared.health, Metadata: shared.metadata, Invoke: shared.invoke, Shutdown: s.shutdown,
+		Start:  s.start,
+		Tokens: shared.tokens, AllowedOrigins: c.AllowedOrigins, AnyHost: c.SocketDir != "" || exposed(c.Listen),
+		MaxBodySize: c.MaxBodySize, RequestTimeout: c.RequestTimeout, Requests: s.memory.requests,
+		Answers: s.memory.answers,
+		Logger:  s.deps.Logger, Registerer: s.deps.Registry,
+	})
+	if err != nil {
+		closeListeners(ls)
+		return err
+	}
+	for i, l := range ls {
+		at.API = append(at.API, addressOf(l))
+		server, err := s.serve(ctx, listenerAPI, l, handler)
+		if err != nil {
+			closeListeners(ls[i+1:])
+			return err
+		}
+		s.apis = append(s.apis, server)
+	}
+	if a.ID == s.config.App.ID {
+		return s.openHealth(ctx, handler)
+	}
+	return nil
+}
+
+// openHealth serves the health probes of the first application on the health port, if one is configured. The port
+// closes after the APIs, so that probes see the end of a graceful stop.
+func (s *apiServers) openHealth(ctx context.Context, face http.Handler) error {
+	c := s.config.API
+	if !c.Health.Given && c.Health.Number == 0 {
+		return nil
+	}
+	ls, err := listen.TCP(ctx, listen.Request{Hosts: []string{c.HealthListen}, Port: c.Health.Number,
+		Flag: "--health-port"})
+	if err != nil {
+		return err
+	}
+	_, err = s.serve(ctx, listenerHealth, ls[0], apihttp.HealthOnly(face))
+	return err
+}
+
+// listen opens the listeners of one API of an application: TCP ports, or one Unix socket.
+func (s *apiServers) listen(ctx context.Context, a AppEntry, protocol string, port Port, flag string) ([]net.Listener,
+	error) {
+	c := s.config.API
+	if c.SocketDir == "" {
+		return listen.TCP(ctx, listen.Request{Hosts: c.Listen, Port: port.Number, Flag: flag,
+			Fallback: s.config.movable(a, port)})
+	}
+	l, err := listen.Unix(ctx, filepath.Join(c.SocketDir, "dapr-"+a.ID+"-"+protocol+".socket"), "--unix-domain-socket")
+	if err != nil {
+		return nil, err
+	}
+	return []net.Listener{l}, nil
+}
+
+// addressOf returns the address of a listener: host:port, or unix: and a path.
+func addressOf(l net.Listener) string {
+	if a, ok := l.Addr().(*net.UnixAddr); ok {
+		return "unix:" + a.Name
+	}
+	return l.Addr().String()
+}
+
+func closeListeners(ls []net.Listener) {
+	for _, l := range ls {
+		_ = l.Close() // no connection was accepted yet
+	}
+}
+
+// grpcPort returns the port of an application's gRPC API, the name of the setting for the port, and whether the
+// application has a gRPC API.
+func (c Config) grpcPort(first bool, a AppEntry) (Port, string, bool) {
+	if first {
+		return c.API.GRPC, "--grpc-port", !c.API.GRPCOff
+	}
+	return a.GRPCPort, "grpcPort of the application " + a.ID + " in apps:", !c.API.GRPCOff &&
+		(a.GRPCPort.Given || a.GRPCPort.Number != 0)
+}
+
+// openGRPC serves the gRPC API of one application, if it has one.
+func (s *apiServers) openGRPC(ctx context.Context, a AppEntry, shared services, first bool, at *AppAddress) error {
+	port, flag, on := s.config.grpcPort(first, a)
+	if !on {
+		return nil
+	}
+	c := s.config.API
+	ls, err := s.listen(ctx, a, "grpc", port, flag)
+	if err != nil {
+		return offerOff(err)
+	}
+	server, err := apigrpc.New(apigrpc.Config{
+		App: shared.app, State: shared.state, Secrets: shared.secrets, Bindings: shared.bindings,
+		Health: shared.health, Metadata: shared.metadata, Invoke: shared.invoke, Shutdown: s.shutdown,
+		Start:  s.start,
+		Tokens: shared.tokens, MaxBodySize: c.MaxBodySize, RequestTimeout: c.RequestTimeout,
+		MaxHeaderSize: c.MaxHeaderSize, MaxConnections: s.maxConnections(listenerAPI),
+		Requests: s.memory.requests, Answers: s.memory.answers,
+		Logger: s.deps.Logger, Registerer: s.deps.Registry,
+	})
+	if err != nil {
+		closeListeners(ls)
+		return err
+	}
+	for _, l := range ls {
+		at.GRPC = append(at.GRPC, addressOf(l))
+		server.Serve(l)
+	}
+	s.apis = append(s.apis, server)
+	return s.closers.Push("grpc api", server.Close)
+}
+
+// offerOff adds to the error of a port in use how to switch this API off.
+func offerOff(err error) error {
+	f, ok := fault.As(err)
+	if !ok || f.Code != fault.Unavailable {
+		return err
+	}
+	more := *f
+	more.Hint += "; --enable-grpc=false serves no gRPC"
+	return &more
+}
+
+// movable reports whether the API of an application may use another port if the default port is in use. This is
+// allowed only for an application that this node starts as a child process, because the node tells the child which
+// port it uses.
+func (c Config) movable(a AppEntry, port Port) bool {
+	return !port.Given && len(c.App.Command) > 0 && a.ID == c.App.ID && !c.Cluster.joining()
+}
+
+// apps returns all applications of the settings: first the one from the flags, then those from the settings file.
+func (c Config) apps() []AppEntry {
+	first := AppEntry{App: c.App, HTTPPort: c.API.HTTP}
+	return append([]AppEntry{first}, c.Apps...)
+}
+
+func idsOf(apps []AppEntry) []string {
+	var out []string
+	for _, a := range apps {
+		out = append(out, a.ID)
+	}
+	return out
+}
+
+// description is the metadata of the node for one of its applications.
+type description struct {
+	appParts
+	version string
+	at      *AppAddress // addresses of its APIs; complete once the node has started
+}
+
+// Describe implements api.NodeInfo.
+func (d description) Describe() api.Description {
+	out := api.Description{RuntimeVersion: d.version, Actors: api.ActorRuntime{Status: "DISABLED"},
+		Applications: d.catalogue.Applications()}
+	if d.status.IsStarted() { // until then the addresses are incomplete
+		out.API = api.APIAddresses{HTTP: d.at.API, GRPC: d.at.GRPC}
+	}
+	out.Channel = d.entry.channel()
+	for _, s := range d.components.Statuses() {
+		if i, isState := d.components.Components.StateStore(s.Name); s.State != component.Ready || isState &&
+			!i.VisibleTo(d.entry.ID) {
+			continue
+		}
+		out.Components = append(out.Components, api.ComponentInfo{Name: s.Name, Type: s.Type, Version: s.Version,
+			Capabilities: capabilities(s)})
+	}
+	return out
+}
+
+// channel describes how the application is reached.
+func (a AppEntry) channel() api.AppChannel {
+	c := api.AppChannel{Port: a.Port, Protocol: string(a.Protocol), Address: a.Address,
+		MaxConcurrency: max(a.MaxConcurrency, 0)}
+	if h := a.Health; h.Enabled && a.Port != 0 {
+		c.Health = &api.AppHealth{Interval: h.Interval, Timeout: h.Timeout, Threshold: h.Threshold}
+		if a.Protocol != ProtocolGRPC && a.Protocol != ProtocolGRPCS {
+			c.Health.Path = h.Path
+		}
+	}
+	return c
+}
+
+// capabilities returns the capabilities of a component, by the names that Dapr uses. A state store with ETags and
+// transactions can hold actor state.
+func capabilities(s component.Status) []string {
+	has := func(f state.Feature) bool { return slices.Contains(s.Capabilities, string(f)) }
+	if !strings.HasPrefix(s.Type, "state.") || !has(state.FeatureETag) || !has(state.FeatureTransactional) {
+		return s.Capabilities
+	}
+	return append([]string{"ACTOR"}, s.Capabilities...)
+}

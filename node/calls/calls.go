@@ -1,0 +1,204 @@
+package calls
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/remoteinvoke"
+	"github.com/quorate/quorate/internal/appchannel"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/peer"
+	"github.com/quorate/quorate/internal/trust"
+)
+
+// Catalogue knows which applications run.
+type Catalogue interface {
+	// Knows reports whether an instance of an application is known.
+	Knows(app api.App) bool
+	// SetHealth announces whether an application of this node is healthy.
+	SetHealth(app api.App, healthy bool)
+	// SetLoad announces how many calls of an application of this node are in flight.
+	SetLoad(app api.App, inFlight int)
+}
+
+// Network is how calls reach other nodes.
+type Network interface {
+	// Port returns the port for calls between nodes.
+	Port() *peer.Port
+	// Advertised returns the address of this node for other nodes.
+	Advertised() netip.Addr
+}
+
+// App is an application of this node that is called.
+type App struct {
+	ID             string
+	Port           int
+	Protocol       string
+	Address        string
+	MaxConcurrency int // calls at a time; 0 or less = no limit
+	Health         appchannel.Health
+	OptionsTimeout time.Duration // of asking for its input bindings; 0 = 3 s
+}
+
+// Options are the dependencies and settings of Calls. Catalogue, Network, Tracer, Logger and Registerer are required.
+type Options struct {
+	Namespace  string
+	Apps       []App  // of this node, those that have a port
+	Token      string // sent with each call to an application; empty = none
+	MaxMessage int64  // bytes
+	NoSessions bool   // do not merge session tokens of callers, for tests
+
+	Catalogue  Catalogue
+	Network    Network
+	Tracer     api.Tracer
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Calls transports the calls of applications. It is safe for concurrent use.
+type Calls struct {
+	opts     Options
+	parts    api.InvokeParts
+	sessions merger
+	channels map[api.App]*appchannel.Channel     // of the applications that are called; written by Open
+	client   atomic.Pointer[remoteinvoke.Client] // nil until Connect
+	server   *remoteinvoke.Server
+	inbound  map[string]*api.Policy // by binding; written before components are served
+	outbound map[string]*api.Policy
+}
+
+// New returns Calls that are not started. Open and Connect start them.
+func New(o Options) (*Calls, error) {
+	c := &Calls{opts: o, channels: map[api.App]*appchannel.Channel{}}
+	metrics, err := api.NewInvokeMetrics(o.Registerer, c.isKnown)
+	if err != nil {
+		return nil, fault.Wrap(err, "node.Open", "registering metrics")
+	}
+	var merge api.SessionMerger
+	if !o.NoSessions {
+		merge = &c.sessions
+	}
+	sessions := api.NewSessions(merge)
+	c.parts = api.InvokeParts{
+		Routes: &api.Routes{}, Sessions: sessions, Policies: api.NewPolicies(),
+		Here: api.NewCallee(sessions, metrics, o.Tracer), Tracer: o.Tracer, Metrics: metrics, Logger: o.Logger,
+	}
+	return c, nil
+}
+
+// Parts returns the values that the invocation services of all applications of this node share.
+func (c *Calls) Parts() api.InvokeParts { return c.parts }
+
+// Callee returns the name under which other nodes call an application of this node.
+func (c *Calls) Callee(id string) api.App {
+	return api.App{ID: id, Namespace: api.CanonicalNamespace(c.opts.Namespace)}
+}
+
+// Channel returns the channel to an application of this node, or nil if it is not called.
+func (c *Calls) Channel(id string) *appchannel.Channel { return c.channels[c.Callee(id)] }
+
+// Channels returns the channels to those applications of this node that can be called. The map must not be changed.
+func (c *Calls) Channels() map[api.App]*appchannel.Channel { return c.channels }
+
+// isKnown reports whether any known node serves an application. Only such an application gets its own time series.
+func (c *Calls) isKnown(app api.App) bool {
+	_, ours := c.channels[app]
+	return ours || c.opts.Catalogue.Knows(app)
+}
+
+// Open opens the channels to the applications of this node and starts to probe the applications.
+func (c *Calls) Open() error {
+	for _, a := range c.opts.Apps {
+		app := c.Callee(a.ID)
+		ch, err := appchannel.New(appchannel.Options{
+			Protocol: appchannel.Protocol(a.Protocol), Address: a.Address, Port: a.Port,
+			MaxConcurrency: a.MaxConcurrency, Token: c.opts.Token,
+			Health: a.Health, OptionsTimeout: a.OptionsTimeout, MaxMessage: c.opts.MaxMessage,
+			Logger:   c.opts.Logger.With("app_id", a.ID),
+			OnHealth: func(healthy bool) { c.opts.Catalogue.SetHealth(app, healthy) },
+			OnLoad:   func(inFlight int) { c.opts.Catalogue.SetLoad(app, inFlight) },
+		})
+		if err != nil {
+			return err
+		}
+		c.channels[app] = ch
+		ch.Open()
+	}
+	return nil
+}
+
+// Close ends the channels to the applications.
+func (c *Calls) Close() error {
+	var errs []error
+	for _, ch := range c.channels {
+		errs = append(errs, ch.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// merger merges session tokens. Until the replicated store is open, it merges nothing, because there are no tokens
+// yet.
+type merger struct {
+	store atomic.Pointer[api.SessionMerger]
+}
+
+// MergeSessions implements api.SessionMerger.
+func (m *merger) MergeSessions(a, b string) (string, bool) {
+	if store := m.store.Load(); store != nil {
+		return (*store).MergeSessions(a, b)
+	}
+	return "", false
+}
+
+// SetSessions sets the merger of session tokens. Call it before a store is served.
+func (c *Calls) SetSessions(m api.SessionMerger) { c.sessions.store.Store(&m) }
+
+// Connect starts calls between nodes: other nodes can call the applications of this node, and this node can call the
+// applications that places knows.
+func (c *Calls) Connect(places api.Places) {
+	port := c.opts.Network.Port()
+	client := remoteinvoke.NewClient(port.Tunnel, c.opts.Network.Advertised)
+	c.client.Store(client)
+	c.parts.Routes.Open(places, client)
+	c.server = remoteinvoke.NewServer(remoteinvoke.ServerConfig{Listener: port.Tunnels(), Callee: c.parts.Here,
+		Prove: prove, Logger: c.opts.Logger})
+	c.server.Open()
+}
+
+// CloseServer stops serving calls of other nodes.
+func (c *Calls) CloseServer(ctx context.Context) error { return c.server.Close(ctx) }
+
+// Disconnect reverses Connect.
+func (c *Calls) Disconnect(ctx context.Context) error {
+	c.client.Load().Close()
+	return c.server.Close(ctx)
+}
+
+// Renew makes all further calls open new connections, with the current certificate. Calls in progress end on the old
+// connections, which are closed afterwards.
+func (c *Calls) Renew() {
+	if client := c.client.Load(); client != nil {
+		client.Renew()
+	}
+}
+
+// prove reports whether the certificate of a calling node contains the application app. If so, it also returns the
+// trust domain of the application.
+func prove(at peer.Caller, app api.App) (domain string, ok bool) {
+	if !at.Proven {
+		return "", false
+	}
+	for _, id := range at.Apps {
+		if a, ok := trust.ParseApp(id); ok && a.ID == app.ID && api.CanonicalNamespace(a.Namespace) == app.Namespace {
+			return a.TrustDomain, true
+		}
+	}
+	return "", false
+}

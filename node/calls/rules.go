@@ -1,0 +1,162 @@
+package calls
+
+import (
+	"errors"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Rules are the rules for calls in Configuration and Resiliency documents.
+type Rules struct {
+	Access     *component.AccessControl // nil = every application may call
+	Resiliency []component.Resiliency
+	Unused     []component.Problem // parts of the documents that have no effect
+}
+
+// Trust describes how callers on other nodes are identified.
+type Trust struct {
+	Proven   bool // certificates of nodes prove which applications they serve
+	Insecure bool // the user accepts callers without proof of their identity
+}
+
+// Documents are the resources that were read.
+type Documents interface {
+	Documents(kind component.Kind) []component.Document
+}
+
+// ReadRules reads all Configuration and Resiliency documents. If several documents have access control, the last one
+// applies. ReadRules returns an error if the access control has rules for callers, but callers cannot be identified.
+func ReadRules(set Documents, t Trust) (r Rules, err error) {
+	var errs []error
+	for _, d := range set.Documents(component.KindConfiguration) {
+		conf, err := component.ParseConfiguration(d)
+		errs = append(errs, err)
+		if conf.AccessControl != nil {
+			r.Access = conf.AccessControl
+		}
+		r.Unused = append(r.Unused, conf.Unused...)
+	}
+	for _, d := range set.Documents(component.KindResiliency) {
+		one, err := component.ParseResiliency(d)
+		errs = append(errs, err)
+		r.Resiliency = append(r.Resiliency, one)
+		r.Unused = append(r.Unused, one.Unused...)
+	}
+	return r, errors.Join(append(errs, t.check(r.Access))...)
+}
+
+func (t Trust) check(a *component.AccessControl) error {
+	if !a.NeedsIdentity() || t.Insecure || t.Proven {
+		return nil
+	}
+	return &fault.Error{Code: fault.Invalid, Op: "node.Config", Key: a.Pos.String(),
+		Msg: a.Pos.String() + ": accessControl has policies for callers, and nothing proves who calls from " +
+			"another node",
+		Hint: "secure the traffic between nodes with --cluster-token-file, or trust every node with --insecure"}
+}
+
+// SetRules sets the rules for calls. Until SetRules is called, the applications of this node cannot be called.
+func (c *Calls) SetRules(r Rules, t Trust) {
+	c.parts.Policies.Set(c.policies(r.Resiliency))
+	c.inbound = bindingPolicies(r.Resiliency, func(t component.ComponentTargets) component.ResiliencyTarget {
+		return t.Inbound
+	})
+	c.outbound = bindingPolicies(r.Resiliency, func(t component.ComponentTargets) component.ResiliencyTarget {
+		return t.Outbound
+	})
+	channels, access := map[api.App]api.Channel{}, map[api.App]*api.Access{}
+	guard := api.NewAccess(r.Access, t.Insecure && !t.Proven)
+	for app, ch := range c.channels {
+		channels[app], access[app] = ch, guard
+	}
+	c.parts.Here.Serve(channels, access) // last: the other rules are in effect now
+}
+
+// Inbound returns the policy of a binding for events to the application; nil = none.
+func (c *Calls) Inbound(binding string) *api.Policy { return c.inbound[binding] }
+
+// Outbound returns the policy of a binding for its operations; nil = none.
+func (c *Calls) Outbound(binding string) *api.Policy { return c.outbound[binding] }
+
+// bindingPolicies returns the policies of components in one direction.
+func bindingPolicies(documents []component.Resiliency,
+	of func(component.ComponentTargets) component.ResiliencyTarget) map[string]*api.Policy {
+	out := map[string]*api.Policy{}
+	for _, d := range documents {
+		made := policyMaker{doc: d}
+		for name, targets := range d.Components {
+			t := of(targets)
+			out[name] = made.policy(t.Timeout, t.Retry, "")
+		}
+	}
+	return out
+}
+
+// policies returns the policy of each target that the documents name, and the policy of all other targets. If several
+// documents configure the same target, the last one applies.
+func (c *Calls) policies(documents []component.Resiliency) (map[api.App]*api.Policy, *api.Policy) {
+	targets, others := map[api.App]*api.Policy{}, &api.Policy{}
+	for _, d := range documents {
+		made := policyMaker{doc: d, changed: c.circuitChanged}
+		for id, t := range d.Apps {
+			if app, ok := api.ParseTarget(id, c.opts.Namespace); ok {
+				targets[app] = made.policy(t.Timeout, t.Retry, t.CircuitBreaker)
+			}
+		}
+		made.defaults(others)
+	}
+	return targets, others
+}
+
+// policyMaker makes policies from the parts that a document names.
+type policyMaker struct {
+	doc     component.Resiliency
+	changed func(target api.App, method, to string)
+}
+
+func (m policyMaker) policy(timeout, retry, breaker string) *api.Policy {
+	p := &api.Policy{Timeout: m.doc.Timeouts[timeout]}
+	if r, ok := m.doc.Retries[retry]; ok {
+		p.Retry = &api.Retry{Pause: r.Duration, MaxPause: r.MaxInterval, Exponential: r.Exponential,
+			Max: r.MaxRetries, Statuses: r.Statuses, Codes: r.Codes}
+	}
+	if b, ok := m.doc.Breakers[breaker]; ok {
+		p.Breaker = &api.Breakers{Settings: api.BreakerSettings{Name: breaker, MaxRequests: b.MaxRequests,
+			Interval: b.Interval, Timeout: b.Timeout, Trip: tripOf(b.Trip), OnChange: m.changed}}
+	}
+	return p
+}
+
+// defaults overrides others with the policies that apply to every application.
+func (m policyMaker) defaults(others *api.Policy) {
+	for _, names := range [][3]string{
+		{component.DefaultTimeout, component.DefaultRetry, component.DefaultBreaker},
+		{component.DefaultAppTimeout, component.DefaultAppRetry, component.DefaultAppBreaker},
+	} {
+		p := m.policy(names[0], names[1], names[2])
+		if p.Timeout > 0 {
+			others.Timeout = p.Timeout
+		}
+		if p.Retry != nil {
+			others.Retry = p.Retry
+		}
+		if p.Breaker != nil {
+			others.Breaker = p.Breaker
+		}
+	}
+}
+
+func tripOf(t *component.TripCondition) func(api.BreakerCounts) bool {
+	if t == nil {
+		return nil
+	}
+	return func(c api.BreakerCounts) bool { return t.IsTrue(component.TripCounts(c)) }
+}
+
+// circuitChanged counts and logs that a circuit breaker opened or closed.
+func (c *Calls) circuitChanged(target api.App, method, to string) {
+	c.parts.Metrics.CircuitChanged(target, to)
+	c.opts.Logger.Warn("a circuit breaker changed", "target", target.String(), "method", method, "state", to)
+}

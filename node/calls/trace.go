@@ -1,0 +1,32 @@
+package calls
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/tracing"
+)
+
+// Tracer makes the spans of calls.
+type Tracer struct{ *tracing.Tracer }
+
+// Start implements api.Tracer.
+func (t Tracer) Start(ctx context.Context, h http.Header, side api.SpanSide, name string) api.Span {
+	kind := tracing.Client
+	if side == api.SpanCallee {
+		kind = tracing.Server
+	}
+	return span{t.Tracer.Start(ctx, h, kind, name)}
+}
+
+type span struct{ *tracing.Span }
+
+// End ends the span with the outcome of the call.
+func (s span) End(r *http.Response, err error) {
+	status := 0
+	if r != nil {
+		status = r.StatusCode
+	}
+	s.Span.End(status, err)
+}

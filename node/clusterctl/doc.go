@@ -1,0 +1,9 @@
+// Package clusterctl controls the cluster as a whole: a node finds or forms its cluster, servers are added to groups
+// and removed, and leadership is balanced and transferred.
+//
+// It owns the search for a cluster, the reconciler of the groups that this node leads, the removal of servers,
+// leadership transfer, and the calls between nodes for these tasks. raftfsm/placement decides on the next change, and
+// this package applies it.
+//
+// Goroutines: those of Run, which ends them before it returns.
+package clusterctl

@@ -1,0 +1,46 @@
+package clusterctl
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/raftfsm/placement"
+)
+
+// lagCollector reports how far each server is behind, for the groups that this node leads.
+type lagCollector struct {
+	reconciler *reconciler
+	desc       *prometheus.Desc
+}
+
+func newLagCollector(r *reconciler) *lagCollector {
+	return &lagCollector{r, prometheus.NewDesc("quorate_raft_follower_lag_entries",
+		"Log entries that a server is behind the leader of the group, as last reported.", []string{"group", "node"},
+		nil)}
+}
+
+// Describe implements prometheus.Collector.
+func (c *lagCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
+
+// Collect implements prometheus.Collector. If a node has several servers in a group, Collect reports the smallest
+// lag.
+func (c *lagCollector) Collect(ch chan<- prometheus.Metric) {
+	c.reconciler.mu.Lock()
+	defer c.reconciler.mu.Unlock()
+	for i, v := range c.reconciler.views {
+		if v.since.IsZero() {
+			continue // led elsewhere
+		}
+		lags := map[string]uint64{}
+		for _, s := range v.input.Servers {
+			node := placement.NodeOf(s.ID)
+			if have, seen := lags[node]; s.LagKnown && s.ID != v.input.Leader && (!seen || s.Lag < have) {
+				lags[node] = s.Lag
+			}
+		}
+		for node, lag := range lags {
+			ch <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, float64(lag), strconv.Itoa(i), node)
+		}
+	}
+}

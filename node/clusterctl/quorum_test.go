@@ -1,0 +1,57 @@
+package clusterctl_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/node"
+	"github.com/quorate/quorate/node/nodetest"
+)
+
+func TestQuorum_LossIsLoggedAndAnsweredInWords(t *testing.T) {
+	nodes, configs := nodetest.ThreeWith(t, func(c *node.Config) { c.API.RequestTimeout = 2 * time.Second })
+	nodetest.Close(t, nodes[0])
+	var log nodetest.Log
+	nodes[0] = nodetest.OpenLogged(t, configs[0], &log)
+	nodetest.Ready(t, nodes[0])
+	for _, i := range []int{1, 2} {
+		nodetest.Close(t, nodes[i])
+	}
+	words := []string{"group 0 has no leader: 2 of 3 voters unreachable: n2 (", " since ", "), n3 ("}
+	nodetest.Poll(t, func() error {
+		if !log.Has(append(words, "level=ERROR", "quorate rescue")...) {
+			return errors.New("the loss of the quorum is not logged")
+		}
+		return nil
+	})
+	nodetest.Poll(t, func() error { // once gossip has noticed that both have left
+		code, body := nodetest.Save(t, nodes[0], "k", "1")
+		for _, want := range append(words, "no quorum") {
+			if code < 500 || !strings.Contains(body, want) {
+				return fmt.Errorf("%q is missing in %d %s", want, code, body)
+			}
+		}
+		if strings.Contains(body, "does not lead the group") {
+			return fmt.Errorf("the answer speaks of this server only: %s", body)
+		}
+		return nil
+	})
+	nodes[1] = nodetest.Open(t, configs[1])
+	nodetest.Poll(t, func() error {
+		if !log.Has("level=INFO", "the group has a leader again", "leader=n") {
+			return errors.New("the end of the loss is not logged")
+		}
+		return nil
+	})
+	if n := strings.Count(log.String(), "level=ERROR"); n != 1 {
+		t.Errorf("%d errors are logged:\n%s", n, log.String())
+	}
+	for _, line := range []string{"pre-vote campaign failed", "Election timeout reached", "entering candidate state"} {
+		if n := strings.Count(log.String(), line); n > 1 {
+			t.Errorf("%q is logged %d times within a minute", line, n)
+		}
+	}
+}

@@ -1,0 +1,296 @@
+package clusterctl
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/membership"
+	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/placement"
+)
+
+const (
+	reconcilePause = 500 * time.Millisecond // between checks of the groups that this node leads
+	progressWait   = time.Second            // timeout of a server's answer about its progress
+	changeWait     = 10 * time.Second       // timeout of one change of a configuration
+)
+
+// reconciler adapts the servers of the groups that this node leads to the nodes that gossip knows. Package placement
+// decides on one change at a time, and the reconciler applies it.
+type reconciler struct {
+	parts
+	wake    chan struct{} // starts the next round at once; capacity 1
+	mu      sync.Mutex
+	views   []groupView    // by group; guarded by mu, for status
+	choices []leaderChoice // by group; guarded by mu
+
+	moving sync.Mutex // held while leadership is spread; before mu
+}
+
+// groupView is what a leader knows about one of its groups beyond raft's configuration.
+type groupView struct {
+	since  time.Time            // when this node became leader; zero = it does not lead
+	steady map[string]time.Time // server -> time since which it has kept up
+	input  placement.Input      // the last input of placement
+	prev   uint64               // index of the configuration in input
+}
+
+func newReconciler(p parts) *reconciler {
+	groups := len(p.host.Groups())
+	return &reconciler{
+		parts: p, wake: make(chan struct{}, 1), views: make([]groupView, groups),
+		choices: make([]leaderChoice, groups),
+	}
+}
+
+// run reconciles until ctx ends.
+func (r *reconciler) run(ctx context.Context) {
+	tick := time.NewTicker(reconcilePause)
+	defer tick.Stop()
+	removal, quorum := removedCheck{parts: r.parts}, newQuorumWatch(r.parts)
+	for {
+		roster := r.net.Gossip().Roster()
+		changed := roster.Changed()
+		r.greet(roster)
+		r.followEpoch(roster)
+		r.noteNewerEpoch()
+		r.round(ctx)
+		removal.run(ctx)
+		quorum.run()
+		select {
+		case <-changed:
+		case <-r.wake:
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// hurry makes the next round begin at once.
+func (r *reconciler) hurry() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// greet tells the peer port which servers are alive, so that requests that wait for one of these servers are sent at
+// once. It also asks these servers for their view of this server.
+func (r *reconciler) greet(roster *membership.Roster) {
+	self := r.host.Identity()
+	for _, m := range roster.Alive() {
+		if m.ServerID != "" {
+			r.net.Port().Alive(m.ServerID)
+			if m.Role == membership.Server && m.State == membership.Alive && m.ClusterID == self.Cluster {
+				r.host.Meet(m.ServerID)
+			}
+		}
+	}
+}
+
+// round checks every group once.
+func (r *reconciler) round(ctx context.Context) {
+	r.publish() // a disk that became low counts in this round
+	inputs := make([]placement.Input, len(r.views))
+	for i, g := range r.host.Groups() {
+		leading := g.Leading() // only a leader's replica has every tombstone of a removed server
+		inputs[i] = r.look(ctx, uint32(i), g)
+		if !leading || !g.Leading() {
+			continue
+		}
+		for _, c := range placement.Plan(inputs[i]) {
+			r.apply(ctx, uint32(i), g, c, r.prev(i))
+		}
+	}
+	r.spread(ctx, inputs)
+	r.publish()
+}
+
+// look collects what placement needs to decide about a group. If this node leads the group, look asks the other
+// servers for their progress.
+func (r *reconciler) look(ctx context.Context, id uint32, g *group.Group) placement.Input {
+	servers, prev := g.Servers()
+	now := r.now()
+	in := placement.Input{
+		Group: id, Voters: r.opts.Voters, Leader: string(g.Leader()), Now: now,
+		Members: members(r.net.Gossip().Roster()), Removed: r.host.RemovedServers(id), Limits: r.opts.Limits,
+	}
+	r.mu.Lock()
+	v := &r.views[id]
+	leading := g.Leading()
+	r.noteLeading(id, leading)
+	switch {
+	case !leading:
+		*v = groupView{}
+	case v.since.IsZero():
+		*v = groupView{since: now, steady: map[string]time.Time{}}
+	}
+	in.LeaderSince, in.Watching = v.since, v.since
+	r.mu.Unlock()
+	lags := map[string]uint64{}
+	if g.Leading() {
+		lags = r.lags(ctx, id, g, servers)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	limit := in.Limits.WithDefaults().MaxLag
+	for _, s := range servers {
+		lag, known := lags[string(s.ID)]
+		one := placement.Server{ID: string(s.ID), Voter: s.Suffrage == raft.Voter, LagKnown: known, Lag: lag}
+		if known && v.steady != nil {
+			v.steady[one.ID] = placement.Steady(v.steady[one.ID], lag, limit, now)
+			one.SteadySince = v.steady[one.ID]
+		} else if v.steady != nil {
+			delete(v.steady, one.ID)
+		}
+		in.Servers = append(in.Servers, one)
+	}
+	v.input, v.prev = in, prev
+	return in
+}
+
+// lags asks all servers of a group at once how many entries they are behind.
+func (r *reconciler) lags(ctx context.Context, id uint32, g *group.Group, servers []raft.Server) map[string]uint64 {
+	ctx, cancel := context.WithTimeout(ctx, progressWait)
+	defer cancel()
+	self := r.host.Identity().Server
+	last := g.LastIndex()
+	var mu sync.Mutex
+	out := map[string]uint64{self: 0}
+	var wg sync.WaitGroup
+	for _, s := range servers {
+		if string(s.ID) == self {
+			continue
+		}
+		wg.Go(func() {
+			applied, _, err := r.host.Progress(ctx, string(s.ID), id)
+			if err != nil {
+				return // not known, which placement takes into account
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out[string(s.ID)] = last - min(applied, last)
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+func members(r *membership.Roster) []placement.Member {
+	var out []placement.Member
+	for _, m := range r.Members() {
+		one := placement.Member{Node: m.NodeID, Server: m.ServerID, Since: m.Since, SlowDisk: m.DiskSlow,
+			LowDisk: m.DiskLow}
+		switch m.State {
+		case membership.Alive:
+			one.State = placement.Alive
+		case membership.Left:
+			one.State = placement.Left
+		default:
+			one.State = placement.Failed
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// prev returns the log index of the group's configuration that the last decision was based on. raft refuses a change
+// if the group has a newer configuration.
+func (r *reconciler) prev(i int) uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.views[i].prev
+}
+
+// apply applies one change to the configuration of a group.
+func (r *reconciler) apply(ctx context.Context, id uint32, g *group.Group, c placement.Change, prev uint64) {
+	ctx, cancel := context.WithTimeout(ctx, changeWait)
+	defer cancel()
+	server := raft.ServerID(c.Server)
+	var err error
+	switch c.Op {
+	case placement.Add:
+		err = g.AddNonvoter(ctx, server, prev)
+	case placement.Promote:
+		err = g.Promote(ctx, server, prev)
+	case placement.Demote:
+		err = g.Demote(ctx, server, prev)
+	case placement.Remove:
+		err = g.Remove(ctx, server, prev)
+	case placement.Transfer:
+		err = g.Transfer(ctx, server)
+	}
+	if err != nil {
+		if ctx.Err() == nil && !fault.Is(err, fault.NotLeader) {
+			r.log.Warn("a change of the group failed; it is planned again", "group", id, "change",
+				c.Op.String(), "node", c.Node, "error", err)
+		}
+		return
+	}
+	r.log.Info("group changed", "group", id, "change", c.Op.String(), "node", c.Node, "reason", c.Reason)
+}
+
+// spread transfers leadership of some groups if this node leads more than its share.
+func (r *reconciler) spread(ctx context.Context, inputs []placement.Input) {
+	self := r.host.Identity().Server
+	r.moving.Lock()
+	defer r.moving.Unlock()
+	for i := range inputs {
+		inputs[i].Held = r.isChosen(i)
+	}
+	for _, m := range placement.Leaders(inputs...) {
+		if m.From != self {
+			continue
+		}
+		r.apply(ctx, m.Group, r.host.Groups()[m.Group],
+			placement.Change{Op: placement.Transfer, Server: m.To, Node: placement.NodeOf(m.To), Reason: m.Reason}, 0)
+	}
+}
+
+// heir returns the voter to which leadership of a group should be transferred. It returns "" if no voter is known to
+// keep up with the log.
+func (r *reconciler) heir(id uint32) raft.ServerID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return raft.ServerID(placement.Heir(r.views[id].input))
+}
+
+// publish gossips how many groups this node leads, the version of log entries that its data needs, and whether its
+// disk is nearly full.
+func (r *reconciler) publish() {
+	leads := uint32(0)
+	for _, g := range r.host.Groups() {
+		if g.Leading() {
+			leads++
+		}
+	}
+	format, low := r.host.Identity().Format, r.host.DiskLow() != nil
+	// refused only when leaving
+	_ = r.net.Gossip().UpdateFacts(func(f *membership.Facts) { f.Leads, f.Format, f.DiskLow = leads, format, low })
+}
+
+// about implements Controller.About.
+func (r *reconciler) about(id uint32, server string) (lag *uint64, reason string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := r.views[id]
+	if v.since.IsZero() {
+		return nil, ""
+	}
+	for _, s := range v.input.Servers {
+		if s.ID == server && s.LagKnown {
+			lag = &s.Lag
+		}
+	}
+	for _, verdict := range placement.Explain(v.input) {
+		if verdict.Server == server {
+			reason = verdict.Reason
+		}
+	}
+	return lag, reason
+}

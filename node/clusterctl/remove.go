@@ -1,0 +1,215 @@
+package clusterctl
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/peer"
+	"github.com/quorate/quorate/membership"
+	"github.com/quorate/quorate/raftfsm/placement"
+)
+
+// methodRemove asks the leader of a group to remove a server, or to answer whether it could remove the server.
+const methodRemove = "cluster.remove"
+
+const opRemove = "node.Remove"
+
+// removeCall is the request of methodRemove, and removeAnswer its answer. Both are JSON.
+type removeCall struct {
+	Group  uint32 `json:"group"`
+	Server string `json:"server"`
+	Dry    bool   `json:"dry,omitempty"` // only report whether the removal is possible
+}
+
+type removeAnswer struct {
+	Done   bool   `json:"done"`   // the server is no longer in the group
+	Reason string `json:"reason"` // why it is not removed yet
+}
+
+// Remove permanently removes a server from every group. target is a server id or a node id. Remove returns the
+// progress without waiting for the end of the removal; call it again to continue. It returns fault.NotFound for an
+// unknown target, fault.Invalid for a sidecar, and fault.Conflict if a group could not work without the server or
+// if target is a node with several servers. While a group has no leader, it tries again until ctx ends, and then
+// returns fault.NotLeader or fault.Unavailable.
+func (ctl *Controller) Remove(ctx context.Context, target string) (api.RemoveResult, error) {
+	server, err := ctl.target(target)
+	if err != nil {
+		return api.RemoveResult{}, err
+	}
+	return ctl.remove(ctx, server)
+}
+
+// Leave removes this node's server from every group as soon as the groups can work without it, and then stops the
+// node. Leave returns the progress without waiting for the end of the removal; call it again to continue.
+func (ctl *Controller) Leave(ctx context.Context) (api.RemoveResult, error) {
+	id := ctl.host.Identity()
+	out := api.RemoveResult{Node: id.Node, Done: true, Groups: []api.RemoveGroup{}}
+	if ctl.host.Removed() == nil && !ctl.opts.Sidecar {
+		var err error
+		if out, err = ctl.remove(ctx, id.Server); err != nil || !out.Done {
+			return out, err
+		}
+		if err := ctl.host.Retire(); err != nil {
+			return out, err
+		}
+	}
+	ctl.log.Info("this node has left its groups on request and stops")
+	time.AfterFunc(leaveAnswer, ctl.opts.Stopper.Stop)
+	return out, nil
+}
+
+// leaveAnswer is the time between the answer to a leave and the stop of the node.
+const leaveAnswer = 200 * time.Millisecond
+
+// remove asks the leader of every group whether it could remove the server. If all leaders agree, remove asks them to
+// remove it. Each leader completes the removal even if this node fails in the meantime.
+func (ctl *Controller) remove(ctx context.Context, server string) (api.RemoveResult, error) {
+	out := api.RemoveResult{Node: placement.NodeOf(server), ServerID: server, Done: true, Groups: []api.RemoveGroup{}}
+	count := ctl.host.Partitions()
+	if count == 0 {
+		return out, ctl.host.Ready(0)
+	}
+	for _, dry := range []bool{true, false} {
+		for i := range count {
+			a, err := ctl.askRemove(ctx, removeCall{Group: i, Server: server, Dry: dry})
+			if err != nil {
+				return out, fault.Wrap(err, opRemove, fmt.Sprintf("%s cannot be removed from group %d", out.Node, i))
+			}
+			if !dry {
+				out.Groups = append(out.Groups, api.RemoveGroup{Group: uint64(i), Done: a.Done, Reason: a.Reason})
+				out.Done = out.Done && a.Done
+			}
+		}
+	}
+	return out, nil
+}
+
+// askRemove sends c to the leader of a group, which may be this node. If leadership moves, askRemove sends c to the
+// new leader.
+func (ctl *Controller) askRemove(ctx context.Context, c removeCall) (removeAnswer, error) {
+	payload, err := json.Marshal(c)
+	if err != nil {
+		return removeAnswer{}, err
+	}
+	for {
+		var out []byte
+		leader := ctl.host.Leader(c.Group)
+		if leader == "" { // this server may be removed already
+			leader = ctl.host.FindLeader(ctx, c.Group, ctl.net.LiveServers())
+		}
+		switch leader {
+		case "":
+			err = fault.New(fault.Unavailable, opRemove,
+				fmt.Sprintf("group %d has no leader that this node knows of", c.Group))
+		case ctl.host.Identity().Server:
+			out, err = ctl.serveRemove(ctx, peer.Request{Payload: payload})
+		default:
+			out, err = ctl.net.Port().Client().Call(ctx, leader, methodRemove, payload)
+		}
+		if err == nil {
+			var a removeAnswer
+			err = json.Unmarshal(out, &a)
+			return a, err
+		}
+		if !fault.Is(err, fault.NotLeader) && !fault.Is(err, fault.Unavailable) {
+			return removeAnswer{}, err
+		}
+		select {
+		case <-time.After(retryLeader):
+		case <-ctx.Done():
+			return removeAnswer{}, err
+		}
+	}
+}
+
+// retryLeader is the pause before a call to a leader is retried.
+const retryLeader = 100 * time.Millisecond
+
+// serveRemove answers methodRemove. This node must lead the group.
+func (ctl *Controller) serveRemove(ctx context.Context, r peer.Request) ([]byte, error) {
+	var c removeCall
+	if err := json.Unmarshal(r.Payload, &c); err != nil || c.Server == "" {
+		return nil, &fault.Error{Code: fault.Invalid, Op: opRemove,
+			Msg: "the request to remove a server cannot be read", Err: err, Hint: "run the same version on all nodes"}
+	}
+	groups := ctl.host.Groups()
+	if int(c.Group) >= len(groups) || !groups[c.Group].Leading() {
+		return nil, fault.New(fault.NotLeader, opRemove, fmt.Sprintf("this server does not lead group %d", c.Group))
+	}
+	member := ctl.host.Standing(c.Group, c.Server)
+	if !member.Removed {
+		in := ctl.reconciler.look(ctx, c.Group, groups[c.Group])
+		if why := placement.Removable(in, c.Server); why != "" {
+			return nil, &fault.Error{Code: fault.Conflict, Op: opRemove, Key: c.Server, Msg: why}
+		}
+		if !c.Dry {
+			ctl.log.Info("a server is removed on request", "group", c.Group, "server", c.Server)
+			if err := ctl.host.MarkRemoved(ctx, c.Group, c.Server); err != nil {
+				return nil, err
+			}
+			ctl.reconciler.hurry()
+		}
+	}
+	a := removeAnswer{Done: member.Removed && member.Settled && !member.Member}
+	if !a.Done {
+		if _, a.Reason = ctl.reconciler.about(c.Group, c.Server); a.Reason == "" {
+			a.Reason = "it is about to be removed"
+		}
+	}
+	return json.Marshal(a)
+}
+
+// target returns the server id for a name, which is a server id or a node id. It returns an error if a node has
+// several servers.
+func (ctl *Controller) target(name string) (string, error) {
+	known := ctl.knownServers()
+	if slices.Contains(known, name) {
+		return name, nil
+	}
+	var found []string
+	for _, s := range known {
+		if placement.NodeOf(s) == name {
+			found = append(found, s)
+		}
+	}
+	if len(found) == 1 {
+		return found[0], nil
+	}
+	e := &fault.Error{Code: fault.NotFound, Op: opRemove, Key: name}
+	m, ok := ctl.net.Gossip().Roster().Node(name)
+	switch {
+	case len(found) > 1:
+		e.Code, e.Msg, e.Hint = fault.Conflict, name+" stands for several servers", "name one of "+
+			strings.Join(found, ", ")
+	case ok && m.Role == membership.Sidecar:
+		e.Code, e.Msg, e.Hint = fault.Invalid, name+" is a sidecar: it holds no data and no vote", "stop it"
+	default:
+		e.Msg, e.Hint = "no server "+name+" is known", "the servers are "+strings.Join(known, ", ")
+	}
+	return "", e
+}
+
+// knownServers returns the ids of all servers that groups or gossip know, sorted.
+func (ctl *Controller) knownServers() []string {
+	var out []string
+	for _, g := range ctl.host.Groups() {
+		servers, _ := g.Servers()
+		for _, s := range servers {
+			out = append(out, string(s.ID))
+		}
+	}
+	for _, m := range ctl.net.Gossip().Roster().Servers() {
+		if m.ClusterID != "" {
+			out = append(out, m.ServerID)
+		}
+	}
+	slices.SortFunc(out, cmp.Compare[string])
+	return slices.Compact(out)
+}

@@ -1,0 +1,100 @@
+package clusterctl
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/peer"
+	"github.com/quorate/quorate/membership"
+)
+
+// methodRemovedCheck asks a server whether the server of the caller was removed from the cluster. The answer is one
+// byte: 1 if it was permanently removed from every group.
+const methodRemovedCheck = "cluster.standing"
+
+const (
+	removedPause = time.Second // between checks
+	removedWait  = time.Second // timeout of one answer
+)
+
+// removedCheck finds out whether this server was removed from the cluster. The server may have been down when it was
+// removed, and no other node connects to a removed server.
+//
+// It is enough if one server answers that this server was removed. A removed server has a tombstone, which is
+// committed and never deleted, and a server with a tombstone is never added again.
+type removedCheck struct {
+	parts
+	last time.Time
+}
+
+// run asks the other servers whenever suspicious reports true, until ctx ends.
+func (s *removedCheck) run(ctx context.Context) {
+	if s.opts.Sidecar || s.host.Removed() != nil || !s.suspicious() || s.now().Sub(s.last) < removedPause {
+		return
+	}
+	s.last = s.now()
+	if !s.ask(ctx) {
+		return
+	}
+	if err := s.host.Retire(); err != nil {
+		s.log.Error("this server was removed from the cluster, but that cannot be recorded on its disk", "error", err)
+		return
+	}
+	s.log.Error("this server was removed from the cluster", "error", fault.Text(s.host.Removed()))
+}
+
+// suspicious reports whether this server may have been removed: a group has no known leader, has a tombstone of this
+// server, or does not list it as a member.
+func (s *removedCheck) suspicious() bool {
+	self := s.host.Identity().Server
+	for i, g := range s.host.Groups() {
+		if g.Leading() {
+			continue
+		}
+		st := s.host.Standing(uint32(i), self)
+		if g.Leader() == "" || st.Removed || !st.Member {
+			return true
+		}
+	}
+	return false
+}
+
+// ask asks all other live servers concurrently.
+func (s *removedCheck) ask(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, removedWait)
+	defer cancel()
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	out := false
+	self := s.host.Identity().Server
+	for _, m := range s.net.Gossip().Roster().Alive() {
+		if m.Role != membership.Server || m.ServerID == self {
+			continue
+		}
+		wg.Go(func() {
+			b, err := s.net.Port().Client().Call(ctx, m.ServerID, methodRemovedCheck, nil)
+			mu.Lock()
+			defer mu.Unlock()
+			out = out || err == nil && len(b) == 1 && b[0] == 1
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+// serveRemovedCheck answers methodRemovedCheck about the caller.
+func (ctl *Controller) serveRemovedCheck(_ context.Context, r peer.Request) ([]byte, error) {
+	groups := ctl.host.Groups()
+	if err := ctl.host.Removed(); err != nil {
+		return nil, err // this replica may be out of date
+	}
+	for i := range groups {
+		st := ctl.host.Standing(uint32(i), r.From.Server)
+		if st.Member || !st.Settled || !st.Removed {
+			return []byte{0}, nil
+		}
+	}
+	return []byte{1}, nil
+}

@@ -1,0 +1,143 @@
+package clusterctl
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/placement"
+)
+
+// newLeaderWait is the maximum wait for the new leader after a transfer.
+const newLeaderWait = 3 * time.Second
+
+// TransferLeader transfers leadership of a group to the node with the id to. This node must lead the group. If to
+// is empty, it chooses a voter that keeps up with the log, if possible one with a good disk. It returns when a
+// leader is known again, or after newLeaderWait.
+func (ctl *Controller) TransferLeader(ctx context.Context, id uint64, to string) (api.TransferResult, error) {
+	self := ctl.host.Identity()
+	out := api.TransferResult{Group: id, From: self.Node}
+	if err := ctl.host.Removed(); err != nil {
+		return out, err
+	}
+	groups := ctl.host.Groups()
+	if ctl.opts.Sidecar && id < uint64(ctl.host.Partitions()) {
+		return out, elsewhere(id, ctl.host.Leader(uint32(id)))
+	}
+	if id >= uint64(len(groups)) {
+		return out, &fault.Error{Code: fault.NotFound, Op: opTransfer, Msg: fmt.Sprintf("there is no group %d", id),
+			Hint: fmt.Sprintf("the groups are 0 to %d", len(groups)-1)}
+	}
+	g := groups[id]
+	if leader := string(g.Leader()); leader != self.Server {
+		return out, elsewhere(id, leader)
+	}
+	if to == self.Node {
+		ctl.reconciler.choose(int(id)) //nolint:gosec // bounded above
+		if leader := string(g.Leader()); leader != self.Server {
+			return out, elsewhere(id, leader) // spread has just transferred it
+		}
+		out.Leader = self.Node
+		return out, nil
+	}
+	servers, _ := g.Servers()
+	target, err := successor(id, servers, self.Server, to)
+	if err != nil {
+		return out, err
+	}
+	if target == "" {
+		target = ctl.reconciler.heir(uint32(id)) //nolint:gosec // bounded above
+	}
+	if ctl.diskLow(string(target)) {
+		return out, &fault.Error{Code: fault.Conflict, Op: opTransfer,
+			Msg:  fmt.Sprintf("%s does not lead: its disk is nearly full", placement.NodeOf(string(target))),
+			Hint: "free space there, or name another node"}
+	}
+	ctl.announceChoice(ctx, id, servers, target)
+	if err := g.Transfer(ctx, target); err != nil {
+		return out, err
+	}
+	out.Leader = placement.NodeOf(string(newLeader(ctx, g, raft.ServerID(self.Server))))
+	ctl.log.Info("leadership transferred on request", "group", id, "to", out.Leader)
+	return out, nil
+}
+
+// diskLow reports whether the disk of a server is nearly full.
+func (ctl *Controller) diskLow(server string) bool {
+	for _, m := range ctl.net.Gossip().Roster().Alive() {
+		if m.ServerID == server {
+			return m.DiskLow
+		}
+	}
+	return false
+}
+
+const opTransfer = "node.TransferLeader"
+
+// elsewhere returns the error for a transfer that was requested from a node that does not lead the group. The error
+// names the leader.
+func elsewhere(id uint64, leader string) error {
+	if leader == "" {
+		return &fault.Error{Code: fault.Unavailable, Op: opTransfer,
+			Msg:  fmt.Sprintf("group %d has no leader that this node knows of", id),
+			Hint: "see quorate status; a leader is elected as soon as a majority of the voters runs"}
+	}
+	node := placement.NodeOf(leader)
+	return &fault.Error{Code: fault.NotLeader, Op: opTransfer,
+		Msg: fmt.Sprintf("group %d is led by %s, not by this node", id, node), Hint: "run the command on " + node}
+}
+
+// successor returns the server that takes over leadership: the server of the node with the id to, which must be a
+// voter. If to is empty, successor returns "", so that the group chooses another voter; there must be one.
+func successor(id uint64, servers []raft.Server, self, to string) (raft.ServerID, error) {
+	var others []string
+	for _, s := range servers {
+		node := placement.NodeOf(string(s.ID))
+		switch voter := s.Suffrage == raft.Voter; {
+		case string(s.ID) == self:
+		case voter && node == to:
+			return s.ID, nil
+		case voter:
+			others = append(others, node)
+		case node == to:
+			return "", &fault.Error{Code: fault.Conflict, Op: opTransfer,
+				Msg:  fmt.Sprintf("%s is a non-voter of group %d, and only a voter can lead", to, id),
+				Hint: "quorate status on this node shows why it does not vote"}
+		}
+	}
+	slices.Sort(others)
+	switch {
+	case len(others) == 0:
+		return "", &fault.Error{Code: fault.Conflict, Op: opTransfer,
+			Msg:  fmt.Sprintf("group %d has no other voter", id),
+			Hint: "let more servers join, and wait until they vote"}
+	case to != "":
+		return "", &fault.Error{Code: fault.NotFound, Op: opTransfer,
+			Msg: fmt.Sprintf("%s is not a server of group %d", to, id), Hint: "its other voters are " +
+				strings.Join(others, ", ")}
+	}
+	return "", nil
+}
+
+// newLeader waits until a server other than old is known as leader, and returns it. It returns "" after
+// newLeaderWait.
+func newLeader(ctx context.Context, g *group.Group, old raft.ServerID) raft.ServerID {
+	ctx, cancel := context.WithTimeout(ctx, newLeaderWait)
+	defer cancel()
+	for {
+		if leader := g.Leader(); leader != "" && leader != old {
+			return leader
+		}
+		if ctx.Err() != nil {
+			return ""
+		}
+		g.WaitChange(ctx, 20*time.Millisecond)
+	}
+}

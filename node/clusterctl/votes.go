@@ -1,0 +1,55 @@
+package clusterctl
+
+import (
+	"cmp"
+	"strconv"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/membership"
+	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/placement"
+)
+
+// Unplaced returns the groups in which this server is waiting to become a voter. It uses only local knowledge: the
+// group configurations that this server has received, and gossip.
+func (ctl *Controller) Unplaced() []api.Reason {
+	gossip := ctl.net.Gossip()
+	if gossip == nil || ctl.opts.Sidecar {
+		return nil
+	}
+	var out []api.Reason
+	roster := gossip.Roster()
+	for i, g := range ctl.host.Groups() {
+		if why := placement.Missing(ctl.placeInput(uint32(i), g, roster), ctl.host.Identity().Server); why != "" {
+			out = append(out, api.Reason{Name: "vote in group " + strconv.Itoa(i), Text: why})
+		}
+	}
+	return out
+}
+
+func (ctl *Controller) placeInput(id uint32, g *group.Group, roster *membership.Roster) placement.Input {
+	servers, _ := g.Servers()
+	in := placement.Input{
+		Group: id, Leader: string(g.Leader()), Now: ctl.now(), Members: members(roster),
+		Removed: ctl.host.RemovedServers(id), Limits: ctl.opts.Limits,
+	}
+	in.Voters = cmp.Or(leaderVoters(roster, in.Leader), ctl.opts.Voters)
+	for _, s := range servers {
+		in.Servers = append(in.Servers, placement.Server{ID: string(s.ID), Voter: s.Suffrage == raft.Voter})
+	}
+	return in
+}
+
+// leaderVoters returns the --voters setting of the leader of a group, or 0 if the leader or its setting is unknown.
+// The setting of the leader decides how many voters the group gets. Settings of servers differ while an operator
+// restarts them one by one with another --voters.
+func leaderVoters(roster *membership.Roster, leader string) int {
+	for _, m := range roster.Alive() {
+		if m.ServerID == leader {
+			return int(m.Voters)
+		}
+	}
+	return 0
+}

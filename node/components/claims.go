@@ -1,0 +1,35 @@
+package components
+
+import (
+	"context"
+	"time"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm"
+)
+
+// claimsStore is the name of the store for claims. A component cannot have this name, because component names contain
+// no slash.
+const claimsStore = "system/claims"
+
+// claims makes sure that only one node of the cluster handles an event that all nodes see: the node that creates the
+// key of the event in the store. A retry of the same write is recognized, so a conflict always means that another
+// node has the claim.
+type claims struct {
+	host      *raftfsm.Host
+	namespace string
+}
+
+// Claim implements bindings.Claims.
+func (c claims) Claim(ctx context.Context, key string, life time.Duration) (bool, error) {
+	store := c.host.Store(c.namespace, claimsStore)
+	_, err := store.Set(ctx, state.SetRequest{Consistency: state.Strong, Items: []state.Write{{
+		Key: key, Value: []byte("1"), Concurrency: state.FirstWrite,
+		TTL: state.TTL{Set: true, Seconds: int64(max(life/time.Second, 1))},
+	}}})
+	if fault.Is(err, fault.Conflict) {
+		return false, nil
+	}
+	return err == nil, err
+}

@@ -1,0 +1,192 @@
+package components
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/bindings"
+	"github.com/quorate/quorate/component/builtin"
+	"github.com/quorate/quorate/component/loader"
+	"github.com/quorate/quorate/component/secretstores"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm"
+)
+
+// TypeStateRaft is the component type of the replicated store.
+const TypeStateRaft = "state.raft"
+
+// Sources say where components are declared and which applications use them. Env is required.
+type Sources struct {
+	Paths       []string // directories or files with components, in order
+	ConfigFiles []string // files with configurations, later ones on top
+	Apps        []string // ids of the applications of this node
+	Namespace   string
+	Env         func(name string) (string, bool)
+	Environ     func() []string // nil = the environment cannot be listed
+}
+
+// options returns the options of the loader. open makes stores of the replicated type.
+func (s Sources) options(open func(context.Context, loader.StateConfig) (state.Store, error)) (loader.Options,
+	error) {
+	pod, _ := s.Env("POD_NAME")
+	o := loader.Options{
+		Paths: s.Paths, ConfigFiles: s.ConfigFiles, Apps: s.Apps, Namespace: s.Namespace, PodName: pod,
+		Factories:    loader.Factories{State: map[string]loader.StateFactory{TypeStateRaft: {Open: open}}},
+		DefaultState: &component.Spec{Name: "statestore", Type: TypeStateRaft, Version: component.DefaultVersion},
+		Env:          s.Env, Environ: s.Environ,
+		UUID: uuid.NewString,
+	}
+	var err error
+	o.Factories, err = builtin.Factories(o.Factories)
+	return o, err
+}
+
+// Read reads the declarations of s without opening anything. The error joins all problems that would make a start
+// fail; loader.Each splits it. If there is an error, the plan may be nil.
+func Read(s Sources) (*loader.Plan, error) {
+	o, err := s.options(func(context.Context, loader.StateConfig) (state.Store, error) {
+		return nil, fault.New(fault.Internal, "node.Check", "a check opens no store")
+	})
+	if err != nil {
+		return nil, err
+	}
+	o.Logger, o.Environ = slog.New(slog.DiscardHandler), nil
+	plan, err := loader.Read(o)
+	if plan != nil {
+		err = errors.Join(append(loader.Each(err), unsupported(plan)...)...)
+	}
+	return plan, err
+}
+
+// Components are the components of a node. The zero value has no components; Serve adds them. Components are safe for
+// concurrent use.
+type Components struct {
+	set atomic.Pointer[loader.Set] // nil until Serve
+}
+
+// Options are the dependencies of Open. All are required.
+type Options struct {
+	Host       *raftfsm.Host
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Open opens the components that s declares. The caller closes the set, also after an error.
+func Open(ctx context.Context, s Sources, o Options) (*loader.Set, error) {
+	l, err := s.options(func(_ context.Context, c loader.StateConfig) (state.Store, error) {
+		return o.Host.Store(c.Namespace, c.Name), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.Logger, l.Claims = o.Logger, claims{o.Host, s.Namespace}
+	if l.Metrics, err = state.NewMetrics(o.Registerer); err != nil {
+		return nil, err
+	}
+	if l.BindingMetrics, err = bindings.NewMetrics(o.Registerer); err != nil {
+		return nil, err
+	}
+	if l.SecretMetrics, err = secretstores.NewMetrics(o.Registerer); err != nil {
+		return nil, err
+	}
+	set, err := loader.Open(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	return set, errors.Join(unsupported(set)...)
+}
+
+// documents is implemented by a plan and by a set.
+type documents interface {
+	Documents(kind component.Kind) []component.Document
+}
+
+// unsupported returns an error for each document that this version cannot apply. A document may restrict access. If
+// the node ignored it, the node would allow what the user wants to forbid.
+func unsupported(set documents) (errs []error) {
+	for _, kind := range []component.Kind{component.KindHTTPEndpoint} {
+		for _, d := range set.Documents(kind) {
+			errs = append(errs, &fault.Error{Code: fault.Unimplemented, Op: "node.Open", Key: d.Pos.String(),
+				Msg:  d.Pos.String() + ": documents of kind " + string(kind) + " have no effect in this version",
+				Hint: "remove the document"})
+		}
+	}
+	return errs
+}
+
+// Serve makes the components of set available.
+func (c *Components) Serve(set *loader.Set) { c.set.Store(set) }
+
+// Loaded reports whether all components have been opened.
+func (c *Components) Loaded() bool { return c.set.Load() != nil }
+
+// Statuses describes every component, by name.
+func (c *Components) Statuses() []component.Status {
+	if s := c.set.Load(); s != nil {
+		return s.Statuses()
+	}
+	return nil
+}
+
+// StateStore returns the state store of a name.
+func (c *Components) StateStore(name string) (*state.Instance, bool) {
+	if s := c.set.Load(); s != nil {
+		return s.StateStore(name)
+	}
+	return nil, false
+}
+
+// StateStores returns all state stores.
+func (c *Components) StateStores() []*state.Instance {
+	if s := c.set.Load(); s != nil {
+		return s.StateStores()
+	}
+	return nil
+}
+
+// ActorStore returns the actor state store.
+func (c *Components) ActorStore() (*state.Instance, bool) {
+	if s := c.set.Load(); s != nil {
+		return s.ActorStore()
+	}
+	return nil, false
+}
+
+// SecretStore returns the secret store of a name.
+func (c *Components) SecretStore(name string) (*secretstores.Instance, bool) {
+	if s := c.set.Load(); s != nil {
+		return s.SecretStore(name)
+	}
+	return nil, false
+}
+
+// SecretStores returns all secret stores.
+func (c *Components) SecretStores() []*secretstores.Instance {
+	if s := c.set.Load(); s != nil {
+		return s.SecretStores()
+	}
+	return nil
+}
+
+// Binding returns the binding of a name.
+func (c *Components) Binding(name string) (*bindings.Instance, bool) {
+	if s := c.set.Load(); s != nil {
+		return s.Binding(name)
+	}
+	return nil, false
+}
+
+// Bindings returns all bindings.
+func (c *Components) Bindings() []*bindings.Instance {
+	if s := c.set.Load(); s != nil {
+		return s.Bindings()
+	}
+	return nil
+}

@@ -1,0 +1,39 @@
+package components
+
+import "github.com/quorate/quorate/component/state"
+
+// Scoped are the components that one application sees. A state store whose scopes exclude the application looks to it
+// as if it did not exist.
+type Scoped struct {
+	*Components
+	app string // its id
+}
+
+// For returns the components that an application sees.
+func (c *Components) For(app string) Scoped { return Scoped{c, app} }
+
+// StateStore returns the state store of a name.
+func (s Scoped) StateStore(name string) (*state.Instance, bool) {
+	return s.visible(s.Components.StateStore(name))
+}
+
+// ActorStore returns the actor state store.
+func (s Scoped) ActorStore() (*state.Instance, bool) { return s.visible(s.Components.ActorStore()) }
+
+func (s Scoped) visible(i *state.Instance, ok bool) (*state.Instance, bool) {
+	if !ok || !i.VisibleTo(s.app) {
+		return nil, false
+	}
+	return i, true
+}
+
+// StateStores returns all state stores.
+func (s Scoped) StateStores() []*state.Instance {
+	var out []*state.Instance
+	for _, i := range s.Components.StateStores() {
+		if i.VisibleTo(s.app) {
+			out = append(out, i)
+		}
+	}
+	return out
+}

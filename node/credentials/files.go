@@ -1,0 +1,106 @@
+package credentials
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/trust"
+)
+
+// Files name the files of credentials between nodes.
+type Files struct {
+	Token string // one token, or two during rotation; empty = traffic is not secured
+	Cert  string // certificates of an external authority; all three or none
+	Key   string
+	CA    string
+
+	Certificates trust.Timing  // of certificates issued from a token; zero = a day
+	Look         time.Duration // between checks of the files; 0 = 2 s
+	Drain        time.Duration // after which connections that are no longer trusted are closed; 0 = 10 s
+}
+
+// Given reports whether there are credentials.
+func (f Files) Given() bool { return f.Token != "" }
+
+// Read reads the files. sum is a hash of the files, which changes when they change. An error names the file that
+// caused it.
+func (f Files) Read() (m trust.Material, sum [sha256.Size]byte, warnings []string, err error) {
+	h := sha256.New()
+	load := func(flag, path string, secret bool) []byte {
+		if err != nil {
+			return nil
+		}
+		var data []byte
+		var warning string
+		if data, warning, err = readCredential(flag, path, secret); warning != "" {
+			warnings = append(warnings, warning)
+		}
+		fmt.Fprintf(h, "%d ", len(data))
+		h.Write(data)
+		return data
+	}
+	tokens := load("--cluster-token-file", f.Token, true)
+	var cert, key, ca []byte
+	if f.Cert != "" {
+		cert, key, ca = load("--cluster-cert-file", f.Cert, false), load("--cluster-key-file", f.Key, true),
+			load("--cluster-ca-file", f.CA, false)
+	}
+	sum = [sha256.Size]byte(h.Sum(nil))
+	if err != nil {
+		return m, sum, nil, err
+	}
+	if m.Tokens, err = trust.ParseTokens(tokens); err != nil {
+		return m, sum, nil, &fault.Error{Code: fault.Invalid, Op: "node.credentials", Key: f.Token,
+			Msg: "--cluster-token-file " + f.Token + " cannot be used", Err: err}
+	}
+	if f.Cert != "" {
+		if m.Own, err = trust.ReadPair(cert, key, ca); err != nil {
+			return m, sum, nil, &fault.Error{Code: fault.Invalid, Op: "node.credentials", Key: f.Cert,
+				Msg: "--cluster-cert-file " + f.Cert + " cannot be used", Err: err}
+		}
+	}
+	return m, sum, warnings, nil
+}
+
+// maxCredential bounds a file of credentials, in bytes.
+const maxCredential = 1 << 20
+
+// readCredential reads a file. A file with a secret must be accessible only to its owner, otherwise readCredential
+// returns an error. If its group can only read the file, it returns a warning instead, because some platforms provide
+// secrets with this mode.
+func readCredential(flag, path string, secret bool) (data []byte, warning string, err error) {
+	bad := func(msg, hint string, err error) error {
+		return &fault.Error{Code: fault.Invalid, Op: "node.credentials", Key: path, Msg: flag + " " + path + " " +
+			msg, Hint: hint, Err: err}
+	}
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, "", bad("cannot be read", "", unpath(err))
+	case info.Size() > maxCredential:
+		return nil, "", bad(fmt.Sprintf("has %d bytes, more than %d", info.Size(), maxCredential),
+			"is it the right file?", nil)
+	case secret && info.Mode().Perm()&0o027 != 0:
+		return nil, "", bad(fmt.Sprintf("is open to others than its owner (mode %04o)", info.Mode().Perm()),
+			"chmod 600 "+path, nil)
+	case secret && info.Mode().Perm()&0o040 != 0:
+		warning = fmt.Sprintf("%s %s can be read by its group (mode %04o); better: chmod 600 %s", flag, path,
+			info.Mode().Perm(), path)
+	}
+	if data, err = os.ReadFile(path); err != nil {
+		return nil, "", bad("cannot be read", "", unpath(err))
+	}
+	return data, warning, nil
+}
+
+// unpath removes the path from an error, for messages that name it already.
+func unpath(err error) error {
+	if e, ok := err.(*fs.PathError); ok { //nolint:errorlint // as package os returns it
+		return e.Err
+	}
+	return err
+}

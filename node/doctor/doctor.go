@@ -1,0 +1,249 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/listen"
+	"github.com/quorate/quorate/internal/peer"
+	"github.com/quorate/quorate/membership"
+	"github.com/quorate/quorate/node/network"
+)
+
+// methodExamine asks a node for its clock, and whether it reaches the caller.
+const methodExamine = "cluster.examine"
+
+const (
+	examineWait = 5 * time.Second // for the answer of one node
+	clockOK     = 500 * time.Millisecond
+	clockWarn   = 5 * time.Second
+	tripSlow    = 100 * time.Millisecond
+)
+
+// examined is the answer of methodExamine: JSON.
+type examined struct {
+	Now     int64  `json:"now"` // wall clock when the request arrived, Unix microseconds
+	Version string `json:"version"`
+	Peer    string `json:"peer"` // why the caller's peer port cannot be reached; empty = it can
+	UDP     string `json:"udp"`
+	TCP     string `json:"tcp"`
+	Spent   int64  `json:"spent"` // microseconds between request and answer
+}
+
+// Network is how the doctor reaches the other nodes.
+type Network interface {
+	// Gossip returns nil until gossip is open.
+	Gossip() *membership.Gossip
+	// Port returns the port for calls between nodes.
+	Port() *peer.Port
+}
+
+// Status provides the status of the node.
+type Status interface {
+	Status(ctx context.Context) (api.NodeStatus, error)
+}
+
+// Options are the dependencies and settings of a Doctor. All are required.
+type Options struct {
+	Node    string // its id
+	Version string // of the program
+	Disk    Disk
+	Secured bool   // traffic between nodes is encrypted and authenticated
+	Bind    string // address of the peer and gossip ports
+	Network Network
+	Status  Status
+	Now     func() time.Time
+}
+
+// Doctor checks a running node. It is safe for concurrent use.
+type Doctor struct{ opts Options }
+
+// New returns the doctor of a node.
+func New(o Options) *Doctor { return &Doctor{o} }
+
+// Method returns the peer method by which other nodes ask this node to test whether it reaches their ports.
+func (d *Doctor) Method() peer.Method {
+	return peer.Method{Name: methodExamine, MaxRequest: 1 << 10, Handle: d.serveExamine}
+}
+
+// checkup collects results.
+type checkup struct {
+	mu  sync.Mutex
+	out []api.CheckResult
+}
+
+func (c *checkup) add(check, about string, level api.CheckLevel, text, hint string) {
+	if level == api.CheckOK {
+		hint = ""
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.out = append(c.out, api.CheckResult{Check: check, About: about, Level: level, Text: text, Fix: hint})
+}
+
+// sorted returns the results, failures first, then by name.
+func (c *checkup) sorted() []api.CheckResult {
+	rank := map[api.CheckLevel]int{api.CheckFail: 0, api.CheckWarn: 1, api.CheckOK: 2}
+	slices.SortStableFunc(c.out, func(a, b api.CheckResult) int {
+		if d := rank[a.Level] - rank[b.Level]; d != 0 {
+			return d
+		}
+		return strings.Compare(a.Check+"\x00"+a.About, b.Check+"\x00"+b.About)
+	})
+	return c.out
+}
+
+// Checkup checks the disk and the limits of this node and the issues in its status. Together with every other live
+// node, it also checks the ports in both directions, the clocks, the versions and the settings.
+func (d *Doctor) Checkup(ctx context.Context) (api.Checkup, error) {
+	var c checkup
+	examineDisk(&c, d.opts.Disk)
+	examineLimits(&c)
+	d.examineSelf(ctx, &c)
+	roster := d.opts.Network.Gossip().Roster()
+	examineSettings(&c, roster)
+	var wg sync.WaitGroup
+	for _, m := range roster.Members() {
+		switch {
+		case m.NodeID == roster.Self().NodeID:
+		case m.State == membership.Alive:
+			wg.Go(func() { d.examineMember(ctx, &c, &m) })
+		case m.State == membership.Failed:
+			c.add("member", m.NodeID, api.CheckWarn, "this node stopped answering "+
+				d.opts.Now().Sub(m.Since).Round(time.Second).String()+" ago",
+				"start the node again, or remove it permanently with: quorate remove "+m.NodeID)
+		}
+	}
+	wg.Wait()
+	return api.Checkup{Node: d.opts.Node, Checks: c.sorted()}, nil
+}
+
+// examineSelf reports the issues in the status of this node.
+func (d *Doctor) examineSelf(ctx context.Context, c *checkup) {
+	s, err := d.opts.Status.Status(ctx)
+	if err != nil {
+		c.add("status", "", api.CheckFail, fault.Text(err), "")
+		return
+	}
+	for _, i := range s.Issues {
+		c.add("ready", i.About, api.CheckFail, i.Reason, "")
+	}
+	if len(s.Issues) == 0 {
+		c.add("ready", "", api.CheckOK, "every store and group serves reads and writes", "")
+	}
+	switch {
+	case d.opts.Secured:
+		c.add("security", "", api.CheckOK, "traffic between nodes is encrypted and authenticated", "")
+	case !listen.IsLoopback(d.opts.Bind):
+		c.add("security", "", api.CheckWarn, "traffic between nodes is neither encrypted nor authenticated "+
+			"(--insecure)", "give all nodes a --cluster-token-file")
+	}
+}
+
+func examineSettings(c *checkup, r *membership.Roster) {
+	differences := r.Differences()
+	for _, d := range differences {
+		c.add("settings", d.Setting, api.CheckWarn, d.String(), "use the same value on all nodes")
+	}
+	if len(differences) == 0 {
+		c.add("settings", "", api.CheckOK, fmt.Sprintf("the same on all %d live nodes", len(r.Alive())), "")
+	}
+}
+
+// examineMember checks another node, and the ports of both nodes from the other one.
+func (d *Doctor) examineMember(ctx context.Context, c *checkup, m *membership.Member) {
+	ctx, cancel := context.WithTimeout(ctx, examineWait)
+	defer cancel()
+	const open = "open this port in every firewall between the two nodes (the gossip port for TCP and UDP); if the " +
+		"address is wrong, set --advertise-address"
+	way := func(check, text string) {
+		if text == "" {
+			c.add(check, m.NodeID, api.CheckOK, "reached", "")
+		} else {
+			c.add(check, m.NodeID, api.CheckFail, text, open)
+		}
+	}
+	udp, tcp := d.opts.Network.Gossip().Reach(ctx, m)
+	way("gossip port to (udp)", fault.Text(udp))
+	way("gossip port to (tcp)", fault.Text(tcp))
+	id := network.PeerID(m)
+	_, err := d.opts.Network.Port().Probe(ctx, id)
+	way("peer port to", fault.Text(err))
+	if err != nil {
+		return
+	}
+	sent := time.Now()
+	out, err := d.opts.Network.Port().Client().Call(ctx, id, methodExamine, nil)
+	trip := time.Since(sent)
+	var e examined
+	if err == nil {
+		err = json.Unmarshal(out, &e)
+	}
+	if err != nil {
+		c.add("answers", m.NodeID, api.CheckFail, fault.Text(err),
+			"read the log of that node, and run quorate doctor on it")
+		return
+	}
+	way("gossip port back (udp)", e.UDP)
+	way("gossip port back (tcp)", e.TCP)
+	way("peer port back", e.Peer)
+	examineTimes(c, m.NodeID, e, sent, trip)
+}
+
+// examineTimes checks the clock of another node and the round-trip time to it. It assumes that the other node read
+// its clock half a round trip after this node sent the request.
+func examineTimes(c *checkup, node string, e examined, sent time.Time, trip time.Duration) {
+	trip = max(trip-time.Duration(e.Spent)*time.Microsecond, 0)
+	ahead := time.UnixMicro(e.Now).Sub(sent.Round(0).Add(trip / 2))
+	off := max(ahead.Abs()-trip/2, 0)
+	side := "ahead of"
+	if ahead < 0 {
+		side = "behind"
+	}
+	text := fmt.Sprintf("%s %s this node, to within %s", ahead.Abs().Round(time.Microsecond), side,
+		(trip / 2).Round(time.Microsecond))
+	const hint = "synchronize the clocks of both machines with NTP; the leader's clock decides when values expire"
+	switch {
+	case off > clockWarn:
+		c.add("clock", node, api.CheckFail, text, hint)
+	case off > clockOK:
+		c.add("clock", node, api.CheckWarn, text, hint)
+	default:
+		c.add("clock", node, api.CheckOK, text, "")
+	}
+	level := api.CheckOK
+	if trip > tripSlow {
+		level = api.CheckWarn
+	}
+	c.add("round trip", node, level, trip.Round(time.Microsecond).String(),
+		"place the voters closer to each other: every write waits for a round trip between them")
+}
+
+// serveExamine answers methodExamine: it tests whether this node can reach the ports of the calling node.
+func (d *Doctor) serveExamine(ctx context.Context, r peer.Request) ([]byte, error) {
+	begun := d.opts.Now()
+	e := examined{Now: begun.UnixMicro(), Version: d.opts.Version}
+	_, err := d.opts.Network.Port().Probe(ctx, r.From.Server)
+	e.Peer = fault.Text(err)
+	g := d.opts.Network.Gossip()
+	if g == nil {
+		return nil, fault.New(fault.Unavailable, "node.examine", "this node is starting")
+	}
+	unknown := "the other node does not know this one by gossip (server id " + r.From.Server + ")"
+	e.UDP, e.TCP = unknown, unknown
+	for _, m := range g.Roster().Alive() {
+		if network.PeerID(&m) == r.From.Server {
+			udp, tcp := g.Reach(ctx, &m)
+			e.UDP, e.TCP = fault.Text(udp), fault.Text(tcp)
+		}
+	}
+	e.Spent = d.opts.Now().Sub(begun).Microseconds()
+	return json.Marshal(e)
+}

@@ -1,0 +1,132 @@
+package doctor_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/trust"
+	"github.com/quorate/quorate/node"
+	"github.com/quorate/quorate/node/nodetest"
+)
+
+func TestDoctor_ChecksEveryNodeInBothDirections(t *testing.T) {
+	nodes, _ := nodetest.Three(t)
+	side := nodetest.Open(t, nodetest.Sidecar(t, "side", nodes[0].Addresses().Gossip))
+	nodetest.Ready(t, side)
+	nodetest.Poll(t, func() error {
+		if m := nodetest.Members(t, nodes[2])["side"]; m.State != "alive" {
+			return fmt.Errorf("%+v", m)
+		}
+		return nil
+	})
+	looks := func(n *node.Node) error {
+		c, err := n.Admin().Checkup(t.Context())
+		if err != nil {
+			return err
+		}
+		for _, check := range []string{"gossip port to (udp)", "gossip port to (tcp)", "peer port to",
+			"gossip port back (udp)", "gossip port back (tcp)", "peer port back", "clock", "round trip"} {
+			found := nodetest.Results(c, check)
+			if len(found) != 3 {
+				return fmt.Errorf("%s at %s: %v", check, c.Node, found)
+			}
+			for about, r := range found {
+				if r.Level != api.CheckOK && check != "round trip" {
+					return fmt.Errorf("%s of %s at %s: %+v", check, about, c.Node, r)
+				}
+			}
+		}
+		for _, check := range []string{"disk sync", "free space", "open files", "settings", "ready"} {
+			if len(nodetest.Results(c, check)) == 0 {
+				return fmt.Errorf("%s was not examined", check)
+			}
+		}
+		return nil
+	}
+	for _, n := range []*node.Node{nodes[2], side} {
+		nodetest.Poll(t, func() error { return looks(n) }) // on a busy machine a node may answer too late once
+	}
+}
+
+func TestDoctor_ReportsVersionDifferencesLikeStatus(t *testing.T) {
+	nodes, configs := nodetest.Three(t)
+	nodetest.Close(t, nodes[2])
+	configs[2].Version = "another"
+	nodes[2] = nodetest.Open(t, configs[2])
+	nodetest.Poll(t, func() error {
+		s := nodetest.Status(t, nodes[0])
+		c, err := nodes[0].Admin().Checkup(t.Context())
+		if err != nil {
+			return err
+		}
+		if r := nodetest.Results(c, "settings")["version"]; r.Level != api.CheckWarn || len(s.Notes) != 1 ||
+			!strings.Contains(s.Notes[0].Reason, "another") {
+			return fmt.Errorf("%+v, notes %+v", r, s.Notes)
+		}
+		return nil
+	})
+}
+
+func TestDoctor_ChecksWithoutRunningNode(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // of this test
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	taken := l.Addr().(*net.TCPAddr).Port
+	c := nodetest.Member(t, "n1", 0, fmt.Sprintf("127.0.0.1:%d", taken),
+		fmt.Sprintf("127.0.0.1:%d", nodetest.SparePort(t)))
+	c.Cluster.Peer = node.Port{Number: taken, Given: true}
+	c.Data.MinFree = 1 << 60
+	found := node.Examine(context.Background(), c)
+	for check, want := range map[string]map[string]api.CheckLevel{
+		"port":          {"--peer-port tcp": api.CheckFail, "--gossip-port udp": api.CheckOK},
+		"nodes to join": {fmt.Sprintf("127.0.0.1:%d", taken): api.CheckOK},
+	} {
+		for about, level := range want {
+			if r := nodetest.Results(found, check)[about]; r.Level != level {
+				t.Errorf("%s %s: %+v", check, about, r)
+			}
+		}
+	}
+	if found.Worst() != api.CheckFail || found.Checks[0].Level != api.CheckFail || found.Checks[0].Fix == "" {
+		t.Errorf("what is wrong comes first: %+v", found.Checks)
+	}
+	for _, r := range nodetest.Results(found, "free space") {
+		if r.Level != api.CheckFail {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
+func TestDoctor_ChecksKeysWithoutRunningNode(t *testing.T) {
+	token, other := trust.NewToken(), trust.NewToken()
+	seed := nodetest.Member(t, "n1", 1)
+	seed.Security.ClusterTokenFile = nodetest.TokenFile(t, "", token)
+	at := nodetest.Open(t, seed).Addresses().Gossip
+	for name, c := range map[string]struct {
+		file  string
+		about string
+		level api.CheckLevel
+		found string
+	}{
+		"the same token":  {nodetest.TokenFile(t, "", token), "", api.CheckOK, "token " + token.Fingerprint()},
+		"another token":   {nodetest.TokenFile(t, "", other), at, api.CheckFail, "do not accept each other"},
+		"no token at all": {filepath.Join(t.TempDir(), "none"), "", api.CheckFail, "cannot be read"},
+	} {
+		conf := nodetest.Member(t, "n2", 0, at)
+		conf.Security.ClusterTokenFile = c.file
+		found := nodetest.Results(node.Examine(t.Context(), conf), "keys")
+		if r := found[c.about]; r.Level != c.level || !strings.Contains(r.Text, c.found) {
+			t.Errorf("%s: %+v", name, found)
+		}
+		if r, told := found[at]; name == "the same token" && told {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+}

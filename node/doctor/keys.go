@@ -1,0 +1,82 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/trust"
+	"github.com/quorate/quorate/node/credentials"
+)
+
+const (
+	alertWait      = 300 * time.Millisecond // how long to wait for the alert of a node that refuses our certificate
+	certificateLow = 7 * 24 * time.Hour     // remaining validity below which a certificate from a file is a warning
+)
+
+// examineKeys reads the credential files and issues a certificate from them, as a start does. It returns nil if no
+// files are given or they cannot be used.
+func examineKeys(c *checkup, p *Plan) *trust.Keeper {
+	if !p.Credentials.Given() {
+		return nil
+	}
+	m, _, warnings, err := p.Credentials.Read()
+	var k *trust.Keeper
+	if err == nil {
+		k, err = trust.NewKeeper(m, p.Credentials.Certificates, time.Now)
+	}
+	if err == nil {
+		node := cmp.Or(p.NodeID, "doctor")
+		_, err = k.Identify(trust.Identity{Node: node, Server: node + ".doctor"})
+	}
+	if err != nil {
+		var f *fault.Error
+		hint := "fix the file, or make a token with: quorate token create"
+		if errors.As(err, &f) && f.Hint != "" {
+			hint = f.Hint
+		}
+		c.add("keys", "", api.CheckFail, fault.Text(err), hint)
+		return nil
+	}
+	for _, w := range warnings {
+		c.add("keys", "files", api.CheckWarn, w, "")
+	}
+	st := k.Status()
+	text := "token " + strings.Join(st.Tokens, ", accepting ")
+	if !st.Own {
+		c.add("keys", "", api.CheckOK, text, "")
+		return k
+	}
+	level := api.CheckOK
+	if time.Until(st.NotAfter) < certificateLow {
+		level = api.CheckWarn
+	}
+	c.add("keys", "", level, text+"; the certificate of this node expires at "+st.NotAfter.UTC().Format(time.RFC3339),
+		"replace the certificate before it expires")
+	return k
+}
+
+// trusts checks whether this node and the node at the other end of c accept each other's certificates. A TLS 1.3
+// server verifies the client's certificate after the handshake. If it refuses the certificate, it sends an alert at
+// once. If it accepts the certificate, it sends nothing.
+func trusts(ctx context.Context, c net.Conn, k *trust.Keeper) error {
+	secure := tls.Client(c, k.Client(credentials.GossipProtocol))
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return err
+	}
+	if err := secure.SetReadDeadline(time.Now().Add(alertWait)); err != nil {
+		return err
+	}
+	_, err := secure.Read(make([]byte, 1))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,253 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/discovery"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/trust"
+	"github.com/quorate/quorate/node/credentials"
+	"github.com/quorate/quorate/node/network"
+)
+
+const (
+	syncRounds = 16
+	syncBytes  = 4 << 10
+	syncOK     = 20 * time.Millisecond  // median of forced writes
+	syncWarn   = 200 * time.Millisecond // slower writes can cost a leader its leadership
+	filesWarn  = 4096
+	filesFail  = 512
+	seedWait   = 2 * time.Second
+)
+
+// Disk is where a node keeps its data.
+type Disk struct {
+	Dir     string
+	MinFree int64 // free bytes below which no values are stored
+}
+
+// Listener is an address that a node will listen on.
+type Listener struct {
+	Flag    string // flag that sets the port
+	Network string // tcp or udp
+	Host    string
+	Port    int
+	// Soft makes a port in use a warning instead of a failure, because the node picks another port.
+	Soft bool
+}
+
+// Plan describes a node that is not running yet.
+type Plan struct {
+	Invalid     error // what is wrong with its settings; nil = nothing
+	NodeID      string
+	Disk        Disk
+	Listeners   []Listener
+	Credentials credentials.Files
+	Join        []string // the nodes to join, as the user named them; empty = none
+	Forms       bool     // it may form a new cluster
+}
+
+// Examine checks whether a node could start and work, without starting it. It checks the settings, the disk, the
+// limits of the process, the ports, the keys, and the nodes to join.
+func Examine(ctx context.Context, p Plan) api.Checkup {
+	var out checkup
+	if p.Invalid != nil {
+		out.add("settings", "", api.CheckFail, fault.Text(p.Invalid), "")
+	} else {
+		out.add("settings", "", api.CheckOK, "the settings are valid", "")
+	}
+	examineDisk(&out, p.Disk)
+	examineLimits(&out)
+	examinePorts(ctx, &out, p.Listeners)
+	examineSeeds(ctx, &out, &p, examineKeys(&out, &p))
+	return api.Checkup{Checks: out.sorted()}
+}
+
+// examineDisk measures the free space and the duration of synced writes.
+func examineDisk(c *checkup, d Disk) {
+	dir, err := nearestDir(d.Dir)
+	if err != nil {
+		c.add("data directory", d.Dir, api.CheckFail, err.Error(), "choose another --data-dir")
+		return
+	}
+	examineSpace(c, dir, d.MinFree)
+	took, err := forcedWrites(dir)
+	if err != nil {
+		c.add("disk sync", dir, api.CheckFail, "a file cannot be written: "+err.Error(),
+			"repair the disk or the permissions of the directory, or choose another --data-dir")
+		return
+	}
+	slices.Sort(took)
+	median, worst := took[len(took)/2], took[len(took)-1]
+	level := api.CheckOK
+	switch {
+	case median > syncWarn:
+		level = api.CheckFail
+	case median > syncOK || worst > syncWarn:
+		level = api.CheckWarn
+	}
+	c.add("disk sync", dir, level, fmt.Sprintf("%d writes of %d KiB with fsync: median %s, slowest %s", len(took),
+		syncBytes>>10, median.Round(time.Microsecond), worst.Round(time.Microsecond)),
+		"use a local SSD instead of a network file system: every write waits for the disk")
+}
+
+// nearestDir returns dir, or, if it does not exist yet, its nearest parent that does.
+func nearestDir(dir string) (string, error) {
+	for {
+		info, err := os.Stat(dir)
+		switch {
+		case err == nil && !info.IsDir():
+			return "", fmt.Errorf("%s is not a directory", dir)
+		case err == nil:
+			return dir, nil
+		case !errors.Is(err, fs.ErrNotExist) || filepath.Dir(dir) == dir:
+			return "", err
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+func examineSpace(c *checkup, dir string, minFree int64) {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(dir, &st); err != nil {
+		c.add("free space", dir, api.CheckWarn, "the free space cannot be measured: "+err.Error(), "")
+		return
+	}
+	free := int64(st.Bavail) * int64(st.Bsize) //nolint:gosec,unconvert // bytes of a disk; types differ between systems
+	level := api.CheckOK
+	switch {
+	case free < minFree:
+		level = api.CheckFail
+	case free < 4*minFree:
+		level = api.CheckWarn
+	}
+	c.add("free space", dir, level, fmt.Sprintf("%d MiB free; below %d MiB (--min-free-disk) the node refuses new "+
+		"values", free>>20, minFree>>20), "free some space, or use a larger disk")
+}
+
+// forcedWrites writes to a temporary file, syncs each write, and returns how long each took.
+func forcedWrites(dir string) (took []time.Duration, err error) {
+	f, err := os.CreateTemp(dir, "doctor-*.tmp")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
+	block := make([]byte, syncBytes)
+	for range syncRounds {
+		begun := time.Now()
+		if _, err := f.Write(block); err != nil {
+			return nil, err
+		}
+		if err := f.Sync(); err != nil {
+			return nil, err
+		}
+		took = append(took, time.Since(begun))
+	}
+	return took, nil
+}
+
+func examineLimits(c *checkup) {
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		c.add("open files", "", api.CheckWarn, "the limit cannot be measured: "+err.Error(), "")
+		return
+	}
+	level := api.CheckOK
+	switch {
+	case l.Cur < filesFail:
+		level = api.CheckFail
+	case l.Cur < filesWarn:
+		level = api.CheckWarn
+	}
+	c.add("open files", "", level, fmt.Sprintf("the process may have %d open files", l.Cur),
+		"raise the limit: ulimit -n 65536, or LimitNOFILE=65536 in the systemd unit")
+}
+
+// examinePorts tries to listen on the addresses of the node.
+func examinePorts(ctx context.Context, c *checkup, all []Listener) {
+	for _, l := range all {
+		at := net.JoinHostPort(l.Host, strconv.Itoa(l.Port))
+		if err := canListen(ctx, l.Network, at); err != nil {
+			level := api.CheckFail
+			if l.Soft {
+				level = api.CheckWarn // the node picks another port
+			}
+			c.add("port", l.Flag+" "+l.Network, level, err.Error(),
+				"stop the process that uses the port, or choose another port with "+l.Flag)
+			continue
+		}
+		c.add("port", l.Flag+" "+l.Network, api.CheckOK, at+" is free", "")
+	}
+}
+
+func canListen(ctx context.Context, network, at string) error {
+	var lc net.ListenConfig
+	if network == "udp" {
+		l, err := lc.ListenPacket(ctx, network, at)
+		if err != nil {
+			return err
+		}
+		return l.Close()
+	}
+	l, err := lc.Listen(ctx, network, at)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+// examineSeeds checks whether the gossip ports of the nodes to join can be reached. If keys is not nil, it also
+// checks whether these nodes and this node accept each other's certificates.
+func examineSeeds(ctx context.Context, c *checkup, p *Plan, keys *trust.Keeper) {
+	if len(p.Join) == 0 {
+		return
+	}
+	seeds, err := discovery.ParseSeeds(p.Join, network.DefaultGossipPort, net.DefaultResolver)
+	if err != nil {
+		c.add("nodes to join", "", api.CheckFail, fault.Text(err), "")
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*seedWait)
+	defer cancel()
+	addrs, err := seeds.Resolve(ctx)
+	if err != nil {
+		c.add("nodes to join", "", api.CheckWarn, fault.Text(err), "correct the names in --join, or fix DNS")
+	}
+	reached := 0
+	for _, a := range addrs {
+		d := net.Dialer{Timeout: seedWait}
+		conn, err := d.DialContext(ctx, "tcp", a.String())
+		if err != nil {
+			c.add("nodes to join", a.String(), api.CheckWarn, err.Error(),
+				"start the node at this address, and open its gossip port in every firewall between")
+			continue
+		}
+		if keys != nil {
+			err = trusts(ctx, conn, keys)
+		}
+		_ = conn.Close() // nothing was sent on it
+		reached++
+		if err != nil {
+			c.add("keys", a.String(), api.CheckFail, "that node and this one do not accept each other: "+err.Error(),
+				"give both nodes the same --cluster-token-file, or certificates of the same authority; the log of "+
+					"that node has the reason")
+		}
+		c.add("nodes to join", a.String(), api.CheckOK, "its gossip port accepts connections", "")
+	}
+	if reached == 0 && !p.Forms {
+		c.add("nodes to join", "", api.CheckFail,
+			"none can be reached, and without --bootstrap-expect this node does not form a cluster",
+			"start one of them")
+	}
+}

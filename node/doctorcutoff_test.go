@@ -1,0 +1,30 @@
+package node_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/node/nodetest"
+)
+
+func TestDoctor_NamesUnreachableNode(t *testing.T) {
+	nodes, _ := three(t)
+	n, other := nodes[0], status(t, nodes[1]).Node
+	n.Isolate(other.ServerID)
+	defer n.Rejoin(other.ServerID)
+	poll(t, func() error { // on a busy machine a node may answer too late once
+		c, err := n.Admin().Checkup(t.Context())
+		if err != nil {
+			return err
+		}
+		r := nodetest.Results(c, "peer port to")[other.ID]
+		if r.Level != api.CheckFail || r.Fix == "" || c.Worst() != api.CheckFail {
+			return fmt.Errorf("%+v", r)
+		}
+		if r := nodetest.Results(c, "gossip port to (udp)")[other.ID]; r.Level != api.CheckOK {
+			return fmt.Errorf("gossip: %+v", r)
+		}
+		return nil
+	})
+}

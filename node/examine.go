@@ -1,0 +1,41 @@
+package node
+
+import (
+	"cmp"
+	"context"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/node/doctor"
+)
+
+// Examine checks whether a node with the configuration c could work, without starting it. It checks the disk, the
+// limits of the process, the ports, and the nodes to join.
+func Examine(ctx context.Context, c Config) api.Checkup {
+	return doctor.Examine(ctx, c.plan())
+}
+
+func (c Config) plan() doctor.Plan {
+	c = c.WithDefaults()
+	at := c.Cluster
+	p := doctor.Plan{
+		Invalid: c.Validate(), NodeID: cmp.Or(at.NodeID, at.defaultID()), Disk: c.Data.disk(),
+		Credentials: c.Security.files(), Join: at.Join, Forms: at.BootstrapExpect > 0,
+	}
+	for _, l := range []doctor.Listener{
+		{Flag: "--http-port", Network: "tcp", Host: c.API.Listen[0], Port: c.API.HTTP.Number},
+		{Flag: "--grpc-port", Network: "tcp", Host: c.API.Listen[0], Port: c.API.GRPC.Number},
+		{Flag: "--gossip-port", Network: "tcp", Host: at.Bind, Port: at.Gossip.Number,
+			Soft: at.port(at.Gossip).Fallback},
+		{Flag: "--gossip-port", Network: "udp", Host: at.Bind, Port: at.Gossip.Number,
+			Soft: at.port(at.Gossip).Fallback},
+		{Flag: "--peer-port", Network: "tcp", Host: at.Bind, Port: at.Peer.Number, Soft: at.port(at.Peer).Fallback},
+	} {
+		if l.Flag != "--grpc-port" || !c.API.GRPCOff {
+			p.Listeners = append(p.Listeners, l)
+		}
+	}
+	return p
+}
+
+// disk returns the data directory for the doctor.
+func (d Data) disk() doctor.Disk { return doctor.Disk{Dir: d.Dir, MinFree: d.MinFree} }

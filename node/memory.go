@@ -1,0 +1,71 @@
+package node
+
+import (
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/internal/admission"
+)
+
+// memory holds the budgets of the requests and answers of all listeners of a node.
+type memory struct {
+	requests *admission.Budget
+	answers  *admission.Budget
+}
+
+// newMemory returns memory budgets for requests and answers. limit is the memory in bytes that the process may use; 0
+// means unknown. timeout is the maximum duration of a request.
+func newMemory(limit int64, timeout time.Duration, reg prometheus.Registerer) memory {
+	size := int64(admission.DefaultBytes)
+	if limit > 0 {
+		size = admission.Size(limit)
+	}
+	// A request that waited for half of its time still has the other half. Answers need less than requests: their
+	// clients are near, and what a client that was cut did not read becomes free only with the next collection.
+	patience := min(timeout/2, admission.DefaultLargePatience)
+	return memory{
+		requests: admission.New(admission.Options{Name: "requests", Bytes: size, LargePatience: patience,
+			Registerer: reg}),
+		answers: admission.New(admission.Options{Name: "answers", Bytes: size / 4, LargePatience: patience,
+			Registerer: reg}),
+	}
+}
+
+// lookForBurst is the interval at which giveBack checks whether requests needed much memory. The Go runtime collects
+// garbage when the heap has doubled, or after two minutes, and returns pages to the operating system slowly. So after
+// a burst of requests, an idle node would keep several times the memory that it needs. Freeing the memory costs a
+// garbage collection, so it is done only once, after the burst.
+const lookForBurst = 5 * time.Second
+
+// giveBack calls free after each burst, until stop is closed.
+func (m *memory) giveBack(stop <-chan struct{}, free func()) {
+	tick := time.NewTicker(lookForBurst)
+	defer tick.Stop()
+	burst := false
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+		}
+		busy := m.requests.Burst()
+		busy = m.answers.Burst() || busy // both calls reset their budget
+		if busy {
+			burst = true
+			continue
+		}
+		if burst {
+			free()
+			burst = false
+		}
+	}
+}
+
+// freeMemory gives back what is not in use. Buffers in pools survive one collection.
+func freeMemory() {
+	runtime.GC()
+	debug.FreeOSMemory()
+}

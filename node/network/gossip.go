@@ -1,0 +1,169 @@
+package network
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"github.com/quorate/quorate/discovery"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/hostshare"
+	"github.com/quorate/quorate/internal/listen"
+	"github.com/quorate/quorate/membership"
+	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/command"
+)
+
+// Self is what this node announces about itself.
+type Self struct {
+	Identity raftfsm.Identity
+	Boot     string // id of this run of the node
+	Metrics  string // host:port of the metrics listener; empty = off
+}
+
+// OpenGossip announces this node to other nodes and starts to discover them. channels are the gossip channels of
+// other packages, by number.
+func (n *Network) OpenGossip(ctx context.Context, self Self, channels map[byte]membership.Channel) error {
+	o, err := n.gossipOptions(ctx)
+	if err != nil {
+		return err
+	}
+	o.Channels, o.Facts = channels, n.facts(self, o.Advertise.Addr())
+	n.opts.Credentials.SecureGossip(&o)
+	g, err := membership.Open(ctx, o)
+	if err != nil {
+		return err
+	}
+	n.gossip.Store(g)
+	n.rekey() // the keys may have changed in the meantime
+	return nil
+}
+
+// CloseGossip announces that this node stops, and closes gossip.
+func (n *Network) CloseGossip(ctx context.Context) error {
+	g := n.gossip.Load()
+	leave := g.Leave(ctx)
+	if fault.Is(leave, fault.Timeout) {
+		n.opts.Logger.Info("not all nodes were informed that this node stops; they will detect it", "error", leave)
+	}
+	return g.Close()
+}
+
+// gossipOptions returns the gossip options that depend on the settings: the addresses to listen on, and the nodes to
+// join.
+func (n *Network) gossipOptions(ctx context.Context) (o membership.Options, err error) {
+	bind, err := address("--bind-address", n.opts.Bind)
+	if err != nil {
+		return o, err
+	}
+	wanted, err := address("--advertise-address", n.opts.Advertise)
+	if err != nil {
+		return o, err
+	}
+	o = membership.Options{
+		Bind: bind, Port: uint16(n.opts.Gossip.Number), PortFallback: n.opts.Gossip.Fallback, Label: n.opts.Cluster,
+		Timing: timing(n.opts.Fast), Logger: n.opts.Logger, Registerer: n.opts.Registerer,
+	}
+	var known []netip.AddrPort
+	if len(n.opts.Join) > 0 {
+		seeds, err := discovery.ParseSeeds(n.opts.Join, DefaultGossipPort, net.DefaultResolver)
+		if err != nil {
+			return o, err
+		}
+		o.Seeds = seeds.Resolve
+		known, _ = seeds.Resolve(ctx) // names that cannot be resolved now are tried again later
+	}
+	if n.opts.Notes != "" {
+		o.Seeds = n.notedSeeds
+	}
+	addr, err := membership.AdvertiseAddr(wanted, bind, known)
+	if err != nil {
+		return o, err
+	}
+	o.Advertise = netip.AddrPortFrom(addr, 0)
+	return o, nil
+}
+
+// DefaultGossipPort is the port of a seed that names none.
+const DefaultGossipPort = 7946
+
+func address(flag, text string) (netip.Addr, error) {
+	if text == "" {
+		return netip.Addr{}, nil
+	}
+	if text == "localhost" {
+		text = "127.0.0.1"
+	}
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return a, &fault.Error{Code: fault.Invalid, Op: "node.Open", Msg: flag + " " + strconv.Quote(text) +
+			" is not an IP address", Hint: "give an IP address of this machine"}
+	}
+	return a, nil
+}
+
+func timing(fast bool) membership.Timing {
+	if fast {
+		t := membership.Loopback()
+		t.SuspicionMult = 40 // 4 s: a process that waits for a busy machine is not dead
+		return t
+	}
+	return membership.LAN()
+}
+
+// notedSeeds returns the gossip addresses of the other live nodes of this user on this host.
+func (n *Network) notedSeeds(context.Context) ([]netip.AddrPort, error) {
+	list, err := hostshare.List(n.opts.Notes)
+	var out []netip.AddrPort
+	for _, other := range list {
+		g := n.gossip.Load()
+		if at, bad := netip.ParseAddrPort(other.Gossip); bad == nil && (g == nil || g.Addr() != at) {
+			out = append(out, at)
+		}
+	}
+	return out, err
+}
+
+// facts returns the facts that this node gossips about itself.
+func (n *Network) facts(self Self, addr netip.Addr) membership.Facts {
+	id := self.Identity
+	f := membership.Facts{
+		NodeID: id.Node, ServerID: id.Server, Role: membership.Server, BootID: self.Boot,
+		PeerAddr:  n.peerAddr(addr),
+		ClusterID: id.Cluster, Epoch: uint32(id.Epoch), Partitions: id.Partitions,
+		BootstrapExpect: uint32(n.opts.BootstrapExpect),
+		Voters:          n.opts.Voters, Format: id.Format, Formats: formats(), Version: n.opts.Version,
+		MetricsAddr: metricsAddr(self.Metrics, addr),
+	}
+	if n.opts.Sidecar {
+		f.Role, f.ServerID, f.Partitions, f.Voters = membership.Sidecar, "", n.opts.Partitions, 0
+	}
+	return f
+}
+
+func (n *Network) peerAddr(addr netip.Addr) string {
+	return netip.AddrPortFrom(addr, uint16(listen.Port(n.listeners[0]))).String()
+}
+
+// formats returns the newest formats that this version understands.
+func formats() membership.Formats {
+	return membership.Formats{Command: command.Version, Snapshot: 1, RPC: raftfsm.ForwardVersion}
+}
+
+// metricsAddr returns the address at which other machines reach the metrics of this node, or "" if they cannot.
+// listener is the address of the metrics listener. advertised is the address that the node announces by gossip.
+func metricsAddr(listener string, advertised netip.Addr) string {
+	bound, err := netip.ParseAddrPort(listener)
+	if err != nil { // off
+		return ""
+	}
+	ip := bound.Addr().Unmap()
+	switch {
+	case ip.IsUnspecified():
+		ip = advertised
+	case ip.IsLoopback() && !advertised.Unmap().IsLoopback():
+		return "" // on other machines, this address is their own
+	}
+	return netip.AddrPortFrom(ip, bound.Port()).String()
+}

@@ -1,0 +1,271 @@
+package network
+
+import (
+	"context"
+	"log/slog"
+	"math"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/listen"
+	"github.com/quorate/quorate/internal/peer"
+	"github.com/quorate/quorate/membership"
+	"github.com/quorate/quorate/node/credentials"
+	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/placement"
+)
+
+// Port is a port to listen on.
+type Port struct {
+	Number   int  // 0 = any free one
+	Fallback bool // take any free one if Number is taken
+}
+
+// Options configure how a node is reached and which nodes it looks for. Bind, Logger, Registerer and Fatal are
+// required.
+type Options struct {
+	Cluster   string // name of the cluster; nodes of other clusters are refused
+	Bind      string // IP address or localhost
+	Advertise string // IP address for other nodes; empty = the one that faces the seeds
+	Gossip    Port
+	Peer      Port
+
+	Join  []string // seeds, as the user named them; empty = none
+	Notes string   // directory with the notes of this user's nodes, which replace Join; empty = use Join
+	Fast  bool     // gossip timing for nodes of one machine
+
+	Sidecar         bool   // the node holds no data
+	Partitions      uint32 // that a sidecar expects
+	Voters          uint32 // wanted number of voters of each group
+	BootstrapExpect int    // servers that form a new cluster; 0 = never form one
+	Version         string // of the program
+
+	Credentials *credentials.Credentials // nil = traffic is not secured
+	// Dial opens connections to peer ports, for tests that watch or hinder them; nil = TCP.
+	Dial       func(ctx context.Context, addr string) (net.Conn, error)
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+	Fatal      func(error) // ends the process
+}
+
+// Network is the peer port and the gossip of one node. It is safe for concurrent use.
+type Network struct {
+	opts      Options
+	port      *peer.Port
+	listeners []net.Listener // of the peer port; written by Listen
+	self      atomic.Pointer[peer.Identity]
+	gossip    atomic.Pointer[membership.Gossip] // nil until it is open
+
+	mu         sync.Mutex
+	transports []*peer.Transport // guarded by mu: several groups are opened at a time
+}
+
+// New makes the peer port. It does no I/O.
+func New(o Options) (*Network, error) {
+	n := &Network{opts: o}
+	p := peer.Options{Self: n.Identity, Resolve: n.resolve, Dial: o.Dial, Logger: o.Logger, Registerer: o.Registerer}
+	o.Credentials.SecurePeer(&p)
+	port, err := peer.New(p)
+	n.port = port
+	return n, err
+}
+
+// Listen opens the listener of the peer port, which fixes its address. Connections are accepted only after OpenPort.
+func (n *Network) Listen(ctx context.Context) (err error) {
+	n.listeners, err = listen.TCP(ctx, listen.Request{
+		Hosts: []string{n.opts.Bind}, Port: n.opts.Peer.Number, Fallback: n.opts.Peer.Fallback, Flag: "--peer-port",
+	})
+	return err
+}
+
+// Handle serves methods on the peer port. Call it before OpenPort.
+func (n *Network) Handle(methods ...peer.Method) error {
+	for _, m := range methods {
+		if err := n.port.Handle(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// OpenPort starts to accept connections of other nodes.
+func (n *Network) OpenPort() error { return n.port.Open(n.listeners...) }
+
+// ClosePort closes the peer port.
+func (n *Network) ClosePort() error {
+	for _, l := range n.listeners {
+		_ = l.Close() // harmless if the port has closed it already
+	}
+	return n.port.Close()
+}
+
+// Port returns the peer port.
+func (n *Network) Port() *peer.Port { return n.port }
+
+// Gossip returns nil until gossip is open.
+func (n *Network) Gossip() *membership.Gossip { return n.gossip.Load() }
+
+// Roster returns the nodes that gossip knows, or nil until gossip is open.
+func (n *Network) Roster() *membership.Roster {
+	if g := n.gossip.Load(); g != nil {
+		return g.Roster()
+	}
+	return nil
+}
+
+// DiskOf returns what gossip knows about the disk of a server.
+func (n *Network) DiskOf(server string) raftfsm.DiskState {
+	roster := n.Roster()
+	if roster == nil {
+		return raftfsm.DiskGood
+	}
+	for _, m := range roster.Members() {
+		switch {
+		case m.ServerID != server:
+		case m.State == membership.Failed:
+			return raftfsm.DiskGone
+		case m.DiskLow:
+			return raftfsm.DiskLow
+		}
+	}
+	return raftfsm.DiskGood
+}
+
+// PeerDown reports whether Raft cannot reach the peer port of a server, and since when.
+func (n *Network) PeerDown(server string) (since time.Time, down bool) {
+	return n.port.LostSince(server)
+}
+
+// Identity returns the identity of this node for new connections. Raft calls it while the groups are
+// being opened.
+func (n *Network) Identity() peer.Identity { return *n.self.Load() }
+
+// Introduce sets the identity of this node on new connections.
+func (n *Network) Introduce(id raftfsm.Identity) {
+	self := peer.Identity{Server: id.Server, Cluster: id.Cluster, Epoch: id.Epoch}
+	if n.opts.Sidecar {
+		self.Epoch = peer.AnyEpoch
+	}
+	n.self.Store(&self)
+}
+
+// resolve returns the peer address of a server, as known by gossip. The id of a sidecar is its raftfsm.SidecarID.
+func (n *Network) resolve(_ context.Context, server string) (string, error) {
+	if r := n.Roster(); r != nil {
+		if addr, ok := r.PeerAddr(server); ok {
+			return addr, nil
+		}
+		if m, ok := r.Node(placement.NodeOf(server)); ok && m.Role == membership.Sidecar &&
+			server == raftfsm.SidecarID(m.NodeID) {
+			return m.PeerAddr, nil
+		}
+	}
+	return "", fault.New(fault.Unavailable, "node.resolve", "gossip knows no address of server "+server)
+}
+
+// PeerID returns the id of a member on the peer port.
+func PeerID(m *membership.Member) string {
+	if m.Role == membership.Sidecar {
+		return raftfsm.SidecarID(m.NodeID)
+	}
+	return m.ServerID
+}
+
+// Transport makes the Raft transport of a group over the peer port.
+func (n *Network) Transport(group uint32, server raft.ServerID) raft.Transport {
+	n.self.CompareAndSwap(nil, &peer.Identity{Server: string(server)})
+	t, err := n.port.Raft(group)
+	if err != nil {
+		n.opts.Fatal(err) // the port is new and open, so this cannot happen
+		return nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.transports = append(n.transports, t)
+	return t
+}
+
+// Interrupt permanently ends the waiting of Raft requests for servers that are down. Otherwise a shutdown of Raft
+// would wait for these requests until their timeout.
+func (n *Network) Interrupt() {
+	n.mu.Lock()
+	all := n.transports
+	n.mu.Unlock()
+	for _, t := range all {
+		t.Interrupt()
+	}
+}
+
+// LiveServers returns the ids of the servers of the cluster that gossip considers alive.
+func (n *Network) LiveServers() []string {
+	r := n.Roster()
+	if r == nil {
+		return nil
+	}
+	var out []string
+	for _, m := range r.Alive() {
+		if m.Role == membership.Server && m.ClusterID != "" {
+			out = append(out, m.ServerID)
+		}
+	}
+	return out
+}
+
+// NewestFormat returns the highest version of log entries that a server supports, as known by gossip. known is false
+// if the server is not alive, because it may come back with another version.
+func (n *Network) NewestFormat(server string) (version uint8, known bool) {
+	r := n.Roster()
+	if r == nil {
+		return 0, false
+	}
+	m, ok := r.Node(placement.NodeOf(server))
+	if !ok || m.ServerID != server || m.State != membership.Alive {
+		return 0, false
+	}
+	return uint8(min(m.Formats.Command, math.MaxUint8)), true
+}
+
+// DropLost ends the calls to nodes that are no longer alive. Otherwise their connections could stay open for minutes.
+func (n *Network) DropLost(r *membership.Roster) {
+	for _, m := range r.Members() {
+		if m.State != membership.Alive {
+			n.port.Lost(PeerID(&m))
+		}
+	}
+}
+
+// Advertised returns the address at which other nodes reach this node. It is invalid until gossip is open.
+func (n *Network) Advertised() netip.Addr {
+	if g := n.gossip.Load(); g != nil {
+		return g.Addr().Addr()
+	}
+	return netip.Addr{}
+}
+
+// Renew makes new connections use the current credentials. It is also called periodically when the credentials have
+// not changed. It then replaces the connections that this node has dialled, before the certificates of the other
+// nodes expire.
+func (n *Network) Renew() {
+	n.rekey()
+	n.port.Renew()
+}
+
+// Recheck closes the connections whose certificate is not trusted any more.
+func (n *Network) Recheck() { n.port.Recheck() }
+
+func (n *Network) rekey() {
+	g := n.gossip.Load()
+	if g == nil || n.opts.Credentials == nil {
+		return
+	}
+	if err := g.Rekey(n.opts.Credentials.Keys()); err != nil {
+		n.opts.Logger.Error("the gossip keys cannot be changed", "error", err) // cannot happen: they come from tokens
+	}
+}

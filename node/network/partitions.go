@@ -1,0 +1,111 @@
+package network
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/trust"
+	"github.com/quorate/quorate/membership"
+)
+
+// Time limits of CountPartitions. A server without a cluster asks other nodes for the number of partitions before it
+// creates its groups. A server that may form a cluster itself tries every seed only once, because there may be no
+// cluster yet. If no node answers, the server creates one partition, and asks again at the next start.
+const (
+	countWait    = 10 * time.Second
+	hearWait     = 500 * time.Millisecond
+	farewellWait = time.Second
+)
+
+// CountPartitions returns the number of partitions of the cluster that this node is to join, or 0 if it cannot find
+// out. node is the id of this node. A server needs the number before it has an identity. So CountPartitions joins
+// gossip as a node without data, which any cluster admits, and then leaves again. Call it before OpenGossip.
+func (n *Network) CountPartitions(ctx context.Context, node string) uint32 {
+	if len(n.opts.Join) == 0 || n.opts.Notes != "" {
+		return 0
+	}
+	wait := countWait
+	if n.opts.Fast {
+		wait /= 5
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	count, err := n.askPartitions(ctx, node)
+	if err != nil { // OpenGossip will fail with the same error and report it
+		n.opts.Logger.Debug("the number of partitions of the cluster to join is unknown", "error",
+			fault.Text(err))
+	}
+	return count
+}
+
+func (n *Network) askPartitions(ctx context.Context, node string) (count uint32, err error) {
+	o, err := n.gossipOptions(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := n.opts.Credentials.Identify(trust.Identity{Node: node, Server: node + ".new"}); err != nil {
+		return 0, err
+	}
+	n.opts.Credentials.SecureGossip(&o)
+	o.Logger, o.Registerer = slog.New(slog.DiscardHandler), prometheus.NewRegistry()
+	o.Facts = membership.Facts{
+		NodeID: node, Role: membership.Sidecar, Version: n.opts.Version, Formats: formats(),
+		PeerAddr: n.peerAddr(o.Advertise.Addr()),
+	}
+	g, err := membership.Open(ctx, o)
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewellWait)
+		defer cancel()
+		_ = g.Leave(bye) // an error is harmless, because this node joins again at once
+		_ = g.Close()
+	}()
+	patience, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if n.opts.BootstrapExpect > 0 {
+		select {
+		case <-g.Tried():
+			cancel()
+		case <-ctx.Done():
+		}
+	}
+	if err := g.Joined(patience); err != nil {
+		return 0, err
+	}
+	return heardPartitions(ctx, g), nil
+}
+
+// heardPartitions waits a short time for the result of the first gossip exchange, and returns the number of
+// partitions.
+func heardPartitions(ctx context.Context, g *membership.Gossip) uint32 {
+	ctx, cancel := context.WithTimeout(ctx, hearWait)
+	defer cancel()
+	for {
+		r := g.Roster()
+		if n := partitionsOf(r); n != 0 {
+			return n
+		}
+		select {
+		case <-r.Changed():
+		case <-ctx.Done():
+			return 0
+		}
+	}
+}
+
+// partitionsOf returns the number of partitions of the cluster that the nodes in r belong to, or 0 if no node in r
+// belongs to a cluster.
+func partitionsOf(r *membership.Roster) uint32 {
+	for _, m := range r.Members() {
+		if m.Role == membership.Server && m.ClusterID != "" && m.Partitions != 0 {
+			return m.Partitions
+		}
+	}
+	return 0
+}

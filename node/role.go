@@ -1,0 +1,46 @@
+package node
+
+import "strings"
+
+// sidecar reports whether the node stores no data and routes to servers.
+func (c Cluster) sidecar() bool { return c.Role == RoleSidecar }
+
+// joining reports whether the node joins an existing cluster. If it does not, a node with a new data directory forms
+// a cluster of one, which other nodes may join.
+func (c Cluster) joining() bool { return len(c.Join) > 0 }
+
+// validateRole refuses settings that contradict the role sidecar.
+func (c Cluster) validateRole(p *problems) {
+	if !c.sidecar() {
+		return
+	}
+	p.check(c.joining(), "--role", c.Role, "a sidecar holds no data and needs servers: name them with --join")
+	p.check(c.BootstrapExpect == 0, "--bootstrap-expect", c.BootstrapExpect,
+		"leave it out with --role sidecar: only servers form a cluster")
+}
+
+// defaultID returns the node id for a new data directory if the user chose none. For a node that joins others, it is
+// made from the host name. Otherwise it is empty, and the node gets a random id.
+func (c Cluster) defaultID() string {
+	if !c.joining() {
+		return ""
+	}
+	return nodeName(c.Host)
+}
+
+// nodeName returns a node id made from a host name: the first label of the name, without the characters that are not
+// allowed in an id. It returns "" if no valid id remains.
+func nodeName(host string) string {
+	host, _, _ = strings.Cut(strings.ToLower(host), ".")
+	var b strings.Builder
+	for _, r := range host {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || b.Len() > 0 && strings.ContainsRune("-_", r) {
+			b.WriteRune(r)
+		}
+	}
+	name := strings.TrimRight(b.String(), "-_")
+	if !isName(name) || name == "localhost" || name == sharedDir {
+		return ""
+	}
+	return name
+}

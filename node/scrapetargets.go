@@ -1,0 +1,53 @@
+package node
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/quorate/quorate/membership"
+)
+
+// scrapeTargetsPath is the path at which the metrics listener serves the list of nodes, in the format of Prometheus'
+// http_sd_configs.
+const scrapeTargetsPath = "/targets"
+
+// targetGroup is a target of Prometheus with its labels. The label names begin with __meta_. Prometheus drops such
+// labels after relabelling, so they cannot collide with labels of metrics.
+type targetGroup struct {
+	Targets []string          `json:"targets"`
+	Labels  map[string]string `json:"labels"`
+}
+
+// scrapeTargets serves the list of live nodes that announce an address for their metrics, sorted by node id. Until
+// gossip is open on this node, it answers 503. Prometheus then keeps its previous list; an empty list would make it
+// drop every target.
+type scrapeTargets struct {
+	cluster string
+	known   interface{ Roster() *membership.Roster } // nil until gossip is open
+}
+
+// ServeHTTP implements http.Handler.
+func (s scrapeTargets) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	r := s.known.Roster()
+	if r == nil {
+		http.Error(w, "this node is starting and does not know the others yet", http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(targetGroups(s.cluster, r.Alive())) // fails only if the client has gone
+}
+
+func targetGroups(cluster string, alive []membership.Member) []targetGroup {
+	out := []targetGroup{} // encodes as [] if empty
+	for _, m := range alive {
+		if m.MetricsAddr == "" {
+			continue
+		}
+		out = append(out, targetGroup{Targets: []string{m.MetricsAddr}, Labels: map[string]string{
+			"__meta_quorate_node": m.NodeID, "__meta_quorate_role": m.Role.String(),
+			"__meta_quorate_cluster":    cluster,
+			"__meta_quorate_cluster_id": m.ClusterID, "__meta_quorate_version": m.Version,
+		}})
+	}
+	return out
+}

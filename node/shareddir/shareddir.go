@@ -1,0 +1,298 @@
+package shareddir
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/hostshare"
+	"github.com/quorate/quorate/internal/trust"
+)
+
+// Part is the role of a node among the nodes that share a directory.
+type Part uint8
+
+// The parts.
+const (
+	Holder    Part = iota // a server on the shared directory, with applications
+	Attached              // a sidecar with applications
+	Successor             // a server on the shared directory, without applications
+)
+
+// Plan describes the node to open.
+type Plan struct {
+	Part  Part
+	Dir   string // data directory
+	Notes string // directory with the notes of live nodes
+	Token string // file with the token that secures traffic between them; empty = use the settings
+}
+
+// Node is a node that runs.
+type Node interface {
+	// Note describes the node for the other nodes of this user.
+	Note() hostshare.Note
+	// MetricsAddr returns the address of its metrics listener; empty = off.
+	MetricsAddr() string
+	// Wait returns when the node is to be closed, with the reason.
+	Wait(ctx context.Context) error
+	// Close stops the node.
+	Close(ctx context.Context) error
+}
+
+// Opener opens nodes.
+type Opener interface {
+	Open(ctx context.Context, p Plan) (Node, error)
+}
+
+// Options are the settings of a shared directory. Dir, RuntimeDir, Opener and Logger are required.
+type Options struct {
+	Dir        string // data directory
+	RuntimeDir string // the user's directory for sockets
+	MakeToken  bool   // secure the traffic between the nodes with a token that the first one makes
+	Opener     Opener
+	Logger     *slog.Logger
+}
+
+// Shared is a node on a shared data directory. It is safe for concurrent use.
+//
+// Only the process that has the hostshare.Hold of the directory may open the directory.
+type Shared struct {
+	opts  Options
+	notes string // directory of the notes of live nodes
+	token string // see Plan.Token
+	front Node   // serves the applications
+	lent  string // data directory of a sidecar, removed by Close; empty = front is the server
+
+	cancel context.CancelFunc // ends the wait for the directory
+	tasks  sync.WaitGroup
+	failed chan error // one slot: the directory could not be taken over
+
+	mu    sync.Mutex
+	hold  *hostshare.Hold // nil = another process has it
+	back  Node            // the server that this process opened when it took the directory over; nil = none
+	left  []*hostshare.Presence
+	over  bool
+	ended error
+}
+
+const (
+	holdPause = 50 * time.Millisecond // between checks whether another process still holds the directory
+	// tokenSuffix is the end of the name of the file with the token that secures traffic between the nodes of a
+	// shared directory.
+	tokenSuffix = ".token"
+	lentDir     = "at-"       // prefix of the name of a sidecar's directory, which is beside the notes
+	lentSweep   = time.Minute // an unused directory of a sidecar is removed when it is older
+)
+
+// Open opens a node on the shared directory. If another process holds the directory, Open opens a sidecar that is
+// attached to the node of that process.
+func Open(ctx context.Context, o Options) (*Shared, error) {
+	sum := sha256.Sum256([]byte(o.Dir))
+	s := &Shared{opts: o, notes: filepath.Join(o.RuntimeDir, hex.EncodeToString(sum[:8])),
+		failed: make(chan error, 1)}
+	if err := hostshare.Private(o.RuntimeDir); err != nil {
+		return nil, err
+	}
+	if err := hostshare.Private(s.notes); err != nil {
+		return nil, err
+	}
+	s.sweep()
+	hold, ok, err := hostshare.TryHold(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	s.hold = hold
+	if err := s.secure(); err != nil {
+		return nil, errors.Join(err, s.release())
+	}
+	first := s.plan(Holder, o.Dir)
+	if !ok {
+		if err := s.lend(); err != nil {
+			return nil, err
+		}
+		first = s.plan(Attached, s.lent)
+	}
+	if s.front, err = o.Opener.Open(ctx, first); err != nil {
+		return nil, errors.Join(err, s.release())
+	}
+	if err := s.announce(s.front); err != nil {
+		return nil, errors.Join(err, s.Close(ctx))
+	}
+	waiting, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	if !ok {
+		o.Logger.Info("attached to the node that holds the data directory", "data_dir", o.Dir)
+		s.tasks.Go(func() { s.await(waiting) })
+	}
+	return s, nil
+}
+
+func (s *Shared) plan(p Part, dir string) Plan {
+	return Plan{Part: p, Dir: dir, Notes: s.notes, Token: s.token}
+}
+
+// secure reads or creates the token beside the directory, if the settings name none.
+func (s *Shared) secure() (err error) {
+	if !s.opts.MakeToken {
+		return nil
+	}
+	dir := s.opts.Dir
+	s.token, err = hostshare.Secret(filepath.Dir(dir), filepath.Base(dir)+tokenSuffix, func() string {
+		return trust.NewToken().Reveal()
+	})
+	return err
+}
+
+// lend creates the directory of a sidecar.
+func (s *Shared) lend() error {
+	var b [6]byte
+	_, _ = rand.Read(b[:]) // never fails: it aborts the program instead
+	s.lent = filepath.Join(s.notes, lentDir+hex.EncodeToString(b[:]))
+	if err := os.Mkdir(s.lent, 0o700); err != nil {
+		return &fault.Error{Code: fault.Denied, Op: "node.OpenShared", Key: s.lent,
+			Msg: "a directory for this node cannot be made: " + s.lent, Hint: "set XDG_RUNTIME_DIR", Err: err}
+	}
+	return nil
+}
+
+// sweep removes directories of sidecars that were killed.
+func (s *Shared) sweep() {
+	entries, _ := os.ReadDir(s.notes)
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || !strings.HasPrefix(e.Name(), lentDir) || time.Since(info.ModTime()) < lentSweep {
+			continue
+		}
+		dir := filepath.Join(s.notes, e.Name())
+		if !isInUse(dir) {
+			_ = os.RemoveAll(dir)
+		}
+	}
+}
+
+// isInUse reports whether the note of a live node has an admin socket in dir.
+func isInUse(dir string) bool {
+	notes, err := hostshare.List(filepath.Dir(dir))
+	for _, n := range notes {
+		if filepath.Dir(n.Admin) == dir {
+			return true
+		}
+	}
+	return err != nil
+}
+
+// announce lets the other nodes find a node.
+func (s *Shared) announce(n Node) error {
+	p, err := hostshare.Announce(s.notes, n.Note())
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.left = append(s.left, p)
+	return nil
+}
+
+// await takes the directory over as soon as its holder has ended.
+func (s *Shared) await(ctx context.Context) {
+	hold, err := hostshare.Await(ctx, s.opts.Dir, holdPause)
+	if ctx.Err() != nil {
+		if hold != nil {
+			_ = hold.Release()
+		}
+		return
+	}
+	if err == nil {
+		s.mu.Lock()
+		s.hold = hold
+		s.mu.Unlock()
+		err = s.takeOver(ctx)
+	}
+	if err != nil && ctx.Err() == nil {
+		s.failed <- fault.Wrap(err, "node.takeOver", "the data directory "+s.opts.Dir+" cannot be taken over")
+	}
+}
+
+// takeOver opens the server.
+func (s *Shared) takeOver(ctx context.Context) error {
+	begun := time.Now()
+	s.opts.Logger.Info("the node that held the data directory has ended; this process takes it over", "data_dir",
+		s.opts.Dir)
+	n, err := s.opts.Opener.Open(ctx, s.plan(Successor, s.opts.Dir))
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.back = n
+	s.mu.Unlock()
+	if err := s.announce(n); err != nil {
+		return err
+	}
+	note := n.Note()
+	s.opts.Logger.Info("this process holds the data directory now", "data_dir", s.opts.Dir, "took",
+		time.Since(begun).String(), "metrics", n.MetricsAddr(), "gossip", note.Gossip, "admin_socket", note.Admin)
+	return nil
+}
+
+// Wait blocks until the node must be closed. It returns an error if the process could not take over the directory.
+// Otherwise it returns the result of Wait of the node that serves the applications.
+func (s *Shared) Wait(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- s.front.Wait(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case err := <-s.failed:
+		cancel()
+		return errors.Join(err, <-done)
+	}
+}
+
+// Close first closes the node that serves the applications, because that node may need the server. Then it closes the
+// server and releases the directory. Close may be called several times.
+func (s *Shared) Close(ctx context.Context) error {
+	if s.cancel != nil {
+		s.cancel()
+	}
+	s.tasks.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		return s.ended
+	}
+	s.over = true
+	var errs []error
+	for _, p := range s.left {
+		errs = append(errs, p.Close())
+	}
+	for _, n := range []Node{s.front, s.back} {
+		if n != nil {
+			errs = append(errs, n.Close(ctx))
+		}
+	}
+	s.ended = errors.Join(append(errs, s.release())...)
+	return s.ended
+}
+
+// release removes this node's files and releases the directory.
+func (s *Shared) release() error {
+	var errs []error
+	if s.hold != nil {
+		errs = append(errs, s.hold.Release())
+	}
+	if s.lent != "" {
+		errs = append(errs, os.RemoveAll(s.lent))
+	}
+	return errors.Join(errs...)
+}

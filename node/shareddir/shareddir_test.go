@@ -1,0 +1,251 @@
+package shareddir_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
+	"github.com/quorate/quorate/node"
+	"github.com/quorate/quorate/node/nodetest"
+)
+
+// host is one user's directories on one host.
+type host struct{ state, run string }
+
+// newHost makes the directories, with paths that are short enough for sockets.
+func newHost(t testing.TB) host {
+	t.Helper()
+	run, err := os.MkdirTemp("", "q") //nolint:usetesting // the name of the test is too long
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(run) })
+	return host{t.TempDir(), filepath.Join(run, "run")}
+}
+
+// config returns the configuration of a node with only the ports of its listeners set.
+func (h host) config(app string) node.Config {
+	c := node.Config{Version: "test"}
+	c.App.ID, c.API.RequestTimeout = app, 30*time.Second
+	c.Data.StateDir, c.Data.RuntimeDir, c.Data.MinFree = h.state, h.run, 1
+	c.API.HTTP, c.API.GRPC, c.Metrics.Port, c.Cluster.Gossip, c.Cluster.Peer = nodetest.AnyPort(), nodetest.AnyPort(),
+		nodetest.AnyPort(), nodetest.AnyPort(), nodetest.AnyPort()
+	return c.WithDefaults()
+}
+
+func openShared(t testing.TB, c node.Config, d node.Deps) *node.Shared {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
+	defer cancel()
+	s, err := node.OpenShared(ctx, c, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeShared(t, s) })
+	return s
+}
+
+func closeShared(t testing.TB, s *node.Shared) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience)
+	defer cancel()
+	if err := s.Close(ctx); err != nil {
+		t.Errorf("closing: %v", err)
+	}
+}
+
+// at sends a request to the API of a shared node.
+func at(t testing.TB, s *node.Shared, method, path, body string) (int, string) {
+	t.Helper()
+	code, answer, _ := nodetest.AskAt(t, s.Addresses().API[0], method, path, body, "")
+	return code, answer
+}
+
+func sharedReady(t testing.TB, s *node.Shared) {
+	t.Helper()
+	nodetest.Poll(t, func() error {
+		if code, body := at(t, s, "GET", "/v1.0/healthz", ""); code != 204 {
+			return errors.New(body)
+		}
+		return nil
+	})
+}
+
+func put(t testing.TB, s *node.Shared, value int) {
+	t.Helper()
+	code, body := at(t, s, "POST", "/v1.0/state/statestore",
+		fmt.Sprintf(`[{"key":"k","value":%d,"options":{"consistency":"strong"}}]`, value))
+	if code != 204 {
+		t.Fatalf("saving %d: %d %s", value, code, body)
+	}
+}
+
+func TestSharedDir_NextNodeTakesOver(t *testing.T) {
+	h := newHost(t)
+	first := openShared(t, h.config("a"), nodetest.Deps(t))
+	dir := filepath.Join(h.state, "quorate", "default", "local")
+	if got := first.Addresses().DataDir; got != dir {
+		t.Fatalf("the first holds %s", got)
+	}
+	c := h.config("b")
+	c.Cluster.Partitions = 0
+	second := openShared(t, c, nodetest.Deps(t))
+	third := openShared(t, h.config("c"), nodetest.Deps(t))
+	for _, s := range []*node.Shared{second, third} {
+		if got := s.Addresses().DataDir; !strings.HasPrefix(got, h.run) {
+			t.Errorf("another one is on %s", got)
+		}
+		sharedReady(t, s)
+	}
+	for i, s := range []*node.Shared{first, second, third} {
+		put(t, s, i)
+	}
+	if info, err := os.Stat(dir + ".token"); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the token of their traffic: %v, %v", info, err)
+	}
+
+	closeShared(t, first)
+	begun := time.Now()
+	put(t, second, 10)
+	t.Logf("the second writes again %s after the first has ended", time.Since(begun))
+	put(t, third, 11)
+	for want, s := range map[string]*node.Shared{"10": second, "11": third} {
+		if code, body := at(t, s, "GET", "/v1.0/state/statestore/k?consistency=strong", ""); code != 200 ||
+			body != want {
+			t.Errorf("reads %d %s, want %s", code, body, want)
+		}
+	}
+
+	again := openShared(t, h.config("a"), nodetest.Deps(t))
+	sharedReady(t, again)
+	if code, body := at(t, again, "GET", "/v1.0/state/statestore/k?consistency=strong", ""); code != 200 ||
+		body != "0" {
+		t.Errorf("the first, started again as a sidecar, reads %d %s", code, body)
+	}
+	closeShared(t, second)
+	closeShared(t, third)
+	put(t, again, 20)
+	closeShared(t, again)
+	left, _ := filepath.Glob(filepath.Join(h.run, "*", "*"))
+	if len(left) != 0 {
+		t.Errorf("%v is left", left)
+	}
+}
+
+// TestSharedDir_InFlightRequestsSurviveTakeover has a client that sends requests during the takeover.
+func TestSharedDir_InFlightRequestsSurviveTakeover(t *testing.T) {
+	h := newHost(t)
+	first := openShared(t, h.config("a"), nodetest.Deps(t))
+	second := openShared(t, h.config("b"), nodetest.Deps(t))
+	sharedReady(t, second)
+	stop, done := make(chan struct{}), make(chan int, 1)
+	go func() {
+		n := 0
+		defer func() { done <- n }()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			n++
+			body := fmt.Sprintf(`[{"key":"k","value":%d,"options":{"consistency":"strong"}}]`, n)
+			url := "http://" + second.Addresses().API[0] + "/v1.0/state/statestore"
+			r, err := http.Post(url, "application/json", strings.NewReader(body)) //nolint:noctx,gosec // loopback
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_ = r.Body.Close()
+			if r.StatusCode != http.StatusNoContent {
+				t.Errorf("save %d: %d", n, r.StatusCode)
+				return
+			}
+		}
+	}()
+	<-time.After(200 * time.Millisecond)
+	closeShared(t, first)
+	<-time.After(time.Second)
+	close(stop)
+	n := <-done
+	if code, body := at(t, second, "GET", "/v1.0/state/statestore/k?consistency=strong", ""); code != 200 ||
+		body != fmt.Sprint(n) {
+		t.Errorf("after %d saves reads %d %s", n, code, body)
+	}
+	t.Logf("%d saves without a failure", n)
+}
+
+func TestSharedDir_SuccessorKeepsSettings(t *testing.T) {
+	h := newHost(t)
+	c := h.config("a")
+	c.Cluster.Partitions, c.Data.LogStore = 3, node.LogStoreWAL
+	first := openShared(t, c, nodetest.Deps(t))
+	second := openShared(t, h.config("b"), nodetest.Deps(t))
+	sharedReady(t, second)
+	put(t, second, 1)
+	closeShared(t, first)
+	put(t, second, 2)
+
+	c = h.config("c")
+	c.Cluster.Partitions = 5
+	third := openShared(t, c, nodetest.Deps(t))
+	nodetest.Poll(t, func() error {
+		if code, body := at(t, third, "GET", "/v1.0/healthz", ""); code == 204 ||
+			!strings.Contains(body, "partitions") {
+			return fmt.Errorf("with another number of partitions: %d %s", code, body)
+		}
+		return nil
+	})
+}
+
+func TestSharedDir_FailedTakeoverEndsNode(t *testing.T) {
+	h := newHost(t)
+	first := openShared(t, h.config("a"), nodetest.Deps(t))
+	second := openShared(t, h.config("b"), nodetest.Deps(t))
+	sharedReady(t, second)
+	dir := first.Addresses().DataDir
+	ended := make(chan error, 1)
+	go func() { ended <- second.Wait(t.Context()) }()
+	// The directory is damaged while no process has it open.
+	if err := os.WriteFile(filepath.Join(dir, "node.json"), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	closeShared(t, first)
+	select {
+	case err := <-ended:
+		if err == nil || !strings.Contains(fault.Text(err), "taken over") || !strings.Contains(fault.Text(err), dir) {
+			t.Errorf("ended with %v", err)
+		}
+	case <-time.After(testutil.Patience):
+		t.Fatal("it goes on without the directory")
+	}
+}
+
+func TestSharedDir_OnlyChildMovesToAnotherPort(t *testing.T) {
+	h := newHost(t)
+	first := openShared(t, h.config("a"), nodetest.Deps(t))
+	c := h.config("b")
+	var port int
+	if _, err := fmt.Sscanf(first.Addresses().API[0], "127.0.0.1:%d", &port); err != nil {
+		t.Fatal(err)
+	}
+	c.API.HTTP = node.Port{Number: port} // as if it were the default one
+	d := nodetest.Deps(t)
+	d.Logger = slog.New(slog.DiscardHandler)
+	if _, err := node.OpenShared(t.Context(), c, d); !fault.Is(err, fault.Unavailable) ||
+		!strings.Contains(fault.Text(err), "--http-port") {
+		t.Errorf("without a child: %v", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(h.run, "*", "at-*")); len(left) != 0 {
+		t.Errorf("%v is left", left)
+	}
+}

@@ -1,0 +1,5 @@
+// Package status reports about a node: whether the start is complete, what works now, and the description that
+// `quorate status` and `quorate members` show.
+//
+// It owns readiness, and collects the reports of other parts of the node. It only reads. It has no goroutines.
+package status

@@ -1,0 +1,118 @@
+package status
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/membership"
+	"github.com/quorate/quorate/raftfsm/placement"
+)
+
+// missing returns why a server of a group cannot take part: it failed, it left, its disk was replaced, or gossip has
+// not heard of it since this node started. It returns "" if the server is alive.
+func (r *Reporter) missing(server string) string {
+	p := r.parts.Load()
+	roster := p.Network.Roster()
+	if roster == nil || server == p.Host.Identity().Server {
+		return ""
+	}
+	for _, m := range roster.Members() {
+		switch {
+		case m.NodeID != placement.NodeOf(server):
+		case m.ServerID != server:
+			return "its node has another data directory now"
+		case m.State == membership.Alive:
+			return ""
+		default:
+			return sinceText(m)
+		}
+	}
+	return "not heard of since this node started"
+}
+
+// NoLeader returns why a group has no leader, and a hint what to do. why names the voters that cannot be reached.
+// Both are empty if the reason is not known. NoLeader does not block.
+func (r *Reporter) NoLeader(id uint32) (why, hint string) {
+	p := r.parts.Load()
+	if p == nil || p.Network.Roster() == nil {
+		return "", ""
+	}
+	if r.opts.Sidecar {
+		return r.missingServers(), ""
+	}
+	groups := p.Host.Groups()
+	if int(id) >= len(groups) {
+		return "", ""
+	}
+	servers, _ := groups[id].Servers()
+	return r.missingVoters(servers)
+}
+
+// missingServers names the servers that gossip does not report as alive.
+func (r *Reporter) missingServers() string {
+	var names []string
+	servers := 0
+	for _, m := range r.parts.Load().Network.Roster().Members() {
+		if m.Role != membership.Server {
+			continue
+		}
+		if servers++; m.State != membership.Alive {
+			names = append(names, m.NodeID+" ("+sinceText(m)+")")
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d servers unreachable: %s", len(names), servers, strings.Join(names, ", "))
+}
+
+// missingVoters returns a text that names the voters of a group that cannot be reached. If the remaining voters are
+// no majority, hint says what to do.
+func (r *Reporter) missingVoters(servers []raft.Server) (why, hint string) {
+	p := r.parts.Load()
+	var names []string
+	voters := 0
+	for _, s := range servers {
+		if s.Suffrage != raft.Voter {
+			continue
+		}
+		voters++
+		if why := r.unreachable(string(s.ID)); why != "" {
+			names = append(names, placement.NodeOf(string(s.ID))+" ("+why+")")
+		}
+	}
+	if id := p.Host.Identity(); id.LeftBehind() {
+		hint = "this server was left behind by a rescue of the cluster: move its data directory away and start it " +
+			"again, it joins as a new server"
+	}
+	switch {
+	case voters == 0:
+		return "", hint
+	case len(names) == 0:
+		return fmt.Sprintf("all %d voters are reachable, an election is in progress", voters), hint
+	case hint == "" && 2*(voters-len(names)) <= voters:
+		hint = "only eventual reads are answered until a majority is back: start the missing voters; see 'quorate " +
+			"rescue' only if they are lost permanently"
+	}
+	return fmt.Sprintf("%d of %d voters unreachable: %s", len(names), voters, strings.Join(names, ", ")), hint
+}
+
+// unreachable returns why a server of a group without a leader does not vote. A voter that gossip reports
+// as alive may still refuse or miss what Raft sends.
+func (r *Reporter) unreachable(server string) string {
+	if why := r.missing(server); why != "" {
+		return why
+	}
+	since, down := r.parts.Load().Network.PeerDown(server)
+	if !down {
+		return ""
+	}
+	return "its peer port does not answer since " + since.UTC().Format(time.RFC3339)
+}
+
+func sinceText(m membership.Member) string {
+	return fmt.Sprintf("%s since %s", m.State, m.Since.UTC().Format(time.RFC3339))
+}

@@ -1,0 +1,104 @@
+package status
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/node/components"
+)
+
+// Starting returns what the start still waits for. Once the list is empty, it stays empty.
+func (r *Reporter) Starting() []api.Reason {
+	switch {
+	case r.ready.Load():
+		var out []api.Reason
+		if why := r.parts.Load().Control.Outside(); why != nil {
+			out = append(out, *why)
+		}
+		return append(out, r.unopened()...)
+	case r.opts.Components.Loaded():
+		return []api.Reason{{Name: "node", Text: "the start is being completed"}}
+	default:
+		return []api.Reason{{Name: "components", Text: "the replicated store and the components are being opened"}}
+	}
+}
+
+// unopened returns the applications whose ports have never been open.
+func (r *Reporter) unopened() (out []api.Reason) {
+	for _, id := range r.opts.Apps {
+		if c := r.opts.Channels.Channel(id); c != nil && !c.Seen() {
+			out = append(out, api.Reason{Name: "application " + id, Text: "it has not opened " + c.Target() + " yet"})
+		}
+	}
+	return out
+}
+
+// OutboundStarting returns what calls of applications to this node still wait for.
+func (r *Reporter) OutboundStarting() []api.Reason {
+	if r.opts.Components.Loaded() {
+		return nil
+	}
+	return r.Starting()
+}
+
+// Readiness returns which groups and stores serve reads and writes now.
+func (r *Reporter) Readiness(context.Context) []api.Check {
+	if !r.opts.Components.Loaded() {
+		return nil
+	}
+	if r.closing.Load() {
+		return []api.Check{{Kind: "node", Name: r.parts.Load().Host.Identity().Node, Reason: "it is stopping"}}
+	}
+	host := r.parts.Load().Host
+	var checks []api.Check
+	reads, writes, why := true, true, ""
+	for i := range max(host.Partitions(), 1) { // one group reports that a sidecar does not know the number yet
+		c := r.groupCheck(i)
+		checks = append(checks, c)
+		if !c.Reads || !c.Writes {
+			reads, writes, why = reads && c.Reads, writes && c.Writes, "group "+c.Name+": "+c.Reason
+		}
+	}
+	for _, s := range r.opts.Components.Statuses() {
+		checks = append(checks, storeCheck(s, reads, writes, why)...)
+	}
+	return checks
+}
+
+// groupCheck checks one group of the replicated store.
+func (r *Reporter) groupCheck(id uint32) api.Check {
+	host := r.parts.Load().Host
+	c := api.Check{Kind: "group", Name: strconv.FormatUint(uint64(id), 10), Reads: true, Writes: true}
+	if err := host.Ready(id); err != nil {
+		c.Reads, c.Writes, c.Reason = r.opts.Sidecar && host.Route(id).Reads, false, fault.Text(err)
+	} else if err := host.WritesAllowed(id); err != nil {
+		c.Writes, c.Reason = false, fault.Text(err)
+	}
+	return c
+}
+
+// storeCheck returns the check of one store component. For a replicated store, reads, writes and why describe the
+// state of its groups.
+func storeCheck(s component.Status, reads, writes bool, why string) []api.Check {
+	switch {
+	case s.State == component.Ignored:
+		return nil
+	case s.State == component.Failed:
+		return []api.Check{{Kind: "component", Name: s.Name, Reason: s.Reason}}
+	case component.SameType(s.Type, components.TypeStateRaft):
+		return []api.Check{{Kind: "store", Name: s.Name, Reads: reads, Writes: writes, Reason: why}}
+	default:
+		return []api.Check{{Kind: "store", Name: s.Name, Reads: true, Writes: true}}
+	}
+}
+
+// Unplaced returns the groups in which this server is waiting to become a voter.
+func (r *Reporter) Unplaced() []api.Reason {
+	if p := r.parts.Load(); p != nil {
+		return p.Control.Unplaced()
+	}
+	return nil
+}

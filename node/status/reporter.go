@@ -1,0 +1,111 @@
+package status
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/appchannel"
+	"github.com/quorate/quorate/membership"
+	"github.com/quorate/quorate/node/components"
+	"github.com/quorate/quorate/raftfsm"
+)
+
+// Network provides a Reporter with the other nodes.
+type Network interface {
+	// Roster returns the nodes that gossip knows, or nil until gossip is open.
+	Roster() *membership.Roster
+	// PeerDown reports whether Raft cannot reach the peer port of a server, and since when.
+	PeerDown(server string) (since time.Time, down bool)
+}
+
+// Control provides a Reporter with the state of the cluster and its groups.
+type Control interface {
+	Issuer
+	// Outside returns why the node is not a working member of the cluster; nil = it is one.
+	Outside() *api.Reason
+	// Unplaced returns the votes that this server is to get and does not have.
+	Unplaced() []api.Reason
+	// About returns the lag of a server and why it votes or does not, if this node leads the group.
+	About(group uint32, server string) (lag *uint64, reason string)
+}
+
+// Issuer reports problems that do not affect readiness.
+type Issuer interface{ Issues() []api.Issue }
+
+// Security provides a Reporter with the state of the credentials between nodes.
+type Security interface {
+	Issuer
+	Status() api.SecurityStatus
+}
+
+// Channels are the channels to the applications of this node.
+type Channels interface {
+	// Channel returns the channel to an application, or nil if it is not called.
+	Channel(id string) *appchannel.Channel
+}
+
+// Options are the facts that are known before anything is open.
+type Options struct {
+	Version    string   // of the program
+	Cluster    string   // its name
+	Role       string   // of the node
+	Sidecar    bool     // the node holds no data
+	Namespace  string   // of the applications
+	Apps       []string // ids of the applications of this node
+	Components *components.Components
+	Channels   Channels
+	Now        func() time.Time
+}
+
+// Parts are the parts of the node that a Reporter uses once they are open.
+type Parts struct {
+	Host      *raftfsm.Host
+	Network   Network
+	Control   Control
+	Security  Security
+	Addresses Addresses
+}
+
+// Addresses are the addresses of the node.
+type Addresses struct {
+	DataDir string
+	Metrics string // host:port; empty = off
+	Gossip  string
+	Peer    string
+	Apps    []api.AppStatus
+}
+
+// Reporter reports about one node. Until SetParts is called, it reports only that the node is starting. It is safe
+// for concurrent use.
+type Reporter struct {
+	opts    Options
+	started time.Time
+	parts   atomic.Pointer[Parts]
+	inputs  atomic.Pointer[Issuer]
+	ready   atomic.Bool
+	closing atomic.Bool
+}
+
+// New returns the Reporter of a node that is starting now.
+func New(o Options) *Reporter { return &Reporter{opts: o, started: o.Now()} }
+
+// SetParts sets the parts that are open now. Call it once, before components are served.
+func (r *Reporter) SetParts(p Parts) { r.parts.Store(&p) }
+
+// SetInputs sets the runner of the input bindings.
+func (r *Reporter) SetInputs(i Issuer) { r.inputs.Store(&i) }
+
+// SetStarted records that every step of the start is done.
+func (r *Reporter) SetStarted() { r.ready.Store(true) }
+
+// SetStopping says that the node stops. From then on it is not ready. A nil Reporter is ignored: the node
+// ends before it has one.
+func (r *Reporter) SetStopping() {
+	if r != nil {
+		r.closing.Store(true)
+	}
+}
+
+// IsStarted reports whether every step of the start is done.
+func (r *Reporter) IsStarted() bool { return r.ready.Load() }

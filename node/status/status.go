@@ -1,0 +1,178 @@
+package status
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strconv"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/placement"
+)
+
+// Status describes the node to an operator.
+func (r *Reporter) Status(ctx context.Context) (api.NodeStatus, error) {
+	p := r.parts.Load()
+	s := api.NodeStatus{Node: r.identity(), Issues: []api.Issue{}, Notes: r.notes(), Groups: []api.GroupStatus{},
+		Stores: []api.StoreStatus{}}
+	for _, why := range r.Starting() {
+		s.Issues = append(s.Issues, api.Issue{About: why.Name, Reason: why.Text})
+	}
+	for _, c := range r.Readiness(ctx) {
+		if !c.Reads || !c.Writes {
+			s.Issues = append(s.Issues, api.Issue{About: c.Kind + " " + c.Name, Reason: c.Reason})
+		}
+	}
+	s.Ready = len(s.Issues) == 0
+	s.Issues = append(s.Issues, p.Security.Issues()...) // these do not affect readiness
+	if in := r.inputs.Load(); in != nil {
+		s.Issues = append(s.Issues, (*in).Issues()...)
+	}
+	s.Issues = append(s.Issues, r.diskIssues()...)
+	s.Issues = append(s.Issues, p.Control.Issues()...)
+	s.Security = p.Security.Status()
+	for i, g := range p.Host.Groups() {
+		s.Groups = append(s.Groups, r.groupStatus(uint32(i), g))
+	}
+	s.Groups = append(s.Groups, r.routedGroups()...)
+	s.Stores = r.storeStatuses()
+	return s, nil
+}
+
+func (r *Reporter) identity() api.NodeIdentity {
+	p := r.parts.Load()
+	id, at := p.Host.Identity(), p.Addresses
+	id.Partitions = p.Host.Partitions()
+	if r.opts.Sidecar {
+		id.Server = "" // it is none
+	}
+	return api.NodeIdentity{
+		ID: id.Node, ServerID: id.Server, Cluster: r.opts.Cluster, ClusterID: id.Cluster, Epoch: id.Epoch,
+		Role:    r.opts.Role,
+		Version: r.opts.Version, Started: r.started.UTC(), UptimeMS: r.opts.Now().Sub(r.started).Milliseconds(),
+		DataDir: at.DataDir, LogStore: string(id.Engine), Partitions: int(id.Partitions), Metrics: at.Metrics,
+		Gossip: at.Gossip, Peer: at.Peer, Apps: append([]api.AppStatus{}, at.Apps...),
+	}
+}
+
+func (r *Reporter) groupStatus(id uint32, g *group.Group) api.GroupStatus {
+	p := r.parts.Load()
+	st, c := g.Status(), r.groupCheck(id)
+	return api.GroupStatus{
+		ID: uint64(id), State: st.State, Leader: placement.NodeOf(string(st.Leader)), Term: st.Term,
+		CommitIndex:  st.CommitIndex,
+		AppliedIndex: st.AppliedIndex, LastLogIndex: st.LastIndex, SnapshotIndex: st.SnapshotIndex,
+		Keys: st.Machine.Keys, DiskBytes: int64(st.Machine.DiskBytes), LogBytes: int64(st.LogBytes),
+		ReadOnly: p.Host.WritesAllowed(id) != nil, Reads: c.Reads, Writes: c.Writes, Reason: c.Reason,
+		Servers: r.serverStatuses(id, st.Servers),
+	}
+}
+
+// diskIssues returns an issue for each disk that is slow or nearly full but still works.
+func (r *Reporter) diskIssues() (out []api.Issue) {
+	p := r.parts.Load()
+	if err := p.Host.DiskLow(); err != nil {
+		out = append(out, api.Issue{About: "disk", Reason: fault.Text(err)})
+	}
+	for i, g := range p.Host.Groups() {
+		about, st := "group "+strconv.Itoa(i), g.Status()
+		if st.Damaged && st.Doubt == nil {
+			out = append(out, api.Issue{About: about,
+				Reason: "stored records are not what was applied, and no other server holds a copy: restore a " +
+					"backup"})
+		}
+		if st.SlowDisk {
+			out = append(out, api.Issue{About: about,
+				Reason: "the disk of this node is slow: half of the writes of the log take more than 200 ms"})
+		}
+	}
+	return out
+}
+
+// serverStatuses returns the status of each server of a group. If this node does not lead the group, the fields that
+// only the leader knows are missing.
+func (r *Reporter) serverStatuses(id uint32, servers []raft.Server) []api.ServerStatus {
+	out := []api.ServerStatus{}
+	for _, s := range servers {
+		one := api.ServerStatus{Node: placement.NodeOf(string(s.ID)), ServerID: string(s.ID),
+			Voter: s.Suffrage == raft.Voter}
+		one.Lag, one.Reason = r.parts.Load().Control.About(id, string(s.ID))
+		if one.Reason == "" {
+			one.Reason = r.missing(string(s.ID)) // only the leader knows more
+		}
+		out = append(out, one)
+	}
+	slices.SortFunc(out, func(a, b api.ServerStatus) int { return cmp.Compare(a.Node, b.Node) })
+	return out
+}
+
+func (r *Reporter) storeStatuses() []api.StoreStatus {
+	out := []api.StoreStatus{}
+	for _, s := range r.opts.Components.Statuses() {
+		if s.State == component.Ignored {
+			continue
+		}
+		st := api.StoreStatus{Name: s.Name, Type: s.Type, Version: s.Version, Ready: s.State == component.Ready,
+			Reason: s.Reason, Capabilities: s.Capabilities}
+		if i, ok := r.opts.Components.StateStore(s.Name); ok {
+			st.KeyPrefix, st.DefaultConsistency = i.KeyPrefix.String(), i.DefaultConsistency.String()
+			st.DefaultTTLSeconds, st.MaxValueSize = int64(i.DefaultTTL.Seconds()), i.MaxValueSize
+			st.ActorStore, st.Scopes = i.ActorStore, i.Scopes
+		}
+		out = append(out, st)
+	}
+	return out
+}
+
+// routedGroups describes, on a sidecar, how groups are reached.
+func (r *Reporter) routedGroups() []api.GroupStatus {
+	var out []api.GroupStatus
+	if !r.opts.Sidecar {
+		return nil
+	}
+	host := r.parts.Load().Host
+	for i := range host.Partitions() {
+		route, c := host.Route(i), r.groupCheck(i)
+		out = append(out, api.GroupStatus{
+			ID: uint64(i), State: "routed", Leader: placement.NodeOf(string(route.Leader)), Term: route.Term,
+			Nearest: placement.NodeOf(route.Nearest), RoundTripMicros: route.Trip.Microseconds(),
+			Reads: c.Reads, Writes: c.Writes, Reason: c.Reason, Servers: []api.ServerStatus{},
+		})
+	}
+	return out
+}
+
+// notes returns the settings on which the live nodes do not agree.
+func (r *Reporter) notes() []api.Issue {
+	out := []api.Issue{}
+	if roster := r.parts.Load().Network.Roster(); roster != nil {
+		for _, d := range roster.Differences() {
+			out = append(out, api.Issue{About: "settings", Reason: d.String()})
+		}
+	}
+	return out
+}
+
+// Members returns the nodes that gossip knows, including this one, by node id.
+func (r *Reporter) Members(context.Context) ([]api.MemberStatus, error) {
+	out := []api.MemberStatus{}
+	roster := r.parts.Load().Network.Roster()
+	if roster == nil {
+		return out, nil
+	}
+	self := roster.Self().NodeID
+	for _, m := range roster.Members() {
+		out = append(out, api.MemberStatus{
+			Node: m.NodeID, ServerID: m.ServerID, Role: m.Role.String(), State: m.State.String(),
+			Since: m.Since.UTC(),
+			Peer:  m.PeerAddr, Gossip: m.Gossip.String(), ClusterID: m.ClusterID, Version: m.Version, Leads: m.Leads,
+			Self: m.NodeID == self,
+		})
+	}
+	return out, nil
+}

@@ -1,0 +1,155 @@
+package raftfsm
+
+import (
+	"context"
+	"io"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/backup"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+)
+
+// Backup writes a backup of all groups to w. Each group is saved as of one moment after the call began. Before it
+// reads the local replica of a group, Backup waits until the replica has applied a new read index and every write
+// that this node has acknowledged. The moments of different groups are close together but not equal. That is
+// enough, because no transaction spans two groups. Writes continue during the backup.
+//
+// about is the header of the backup. Backup fills in what it knows of this node and its cluster. Backup returns
+// fault.Unavailable or fault.Timeout without a quorum, fault.Unavailable if a received snapshot replaces the local
+// replica meanwhile, and the errors of w.
+func (h *Host) Backup(ctx context.Context, about backup.Header, w io.Writer) (backup.Totals, error) {
+	t, err := h.backup(ctx, about, w)
+	h.metrics.saved(t, err)
+	return t, err
+}
+
+func (h *Host) backup(ctx context.Context, about backup.Header, w io.Writer) (t backup.Totals, err error) {
+	id := h.Identity()
+	if err := h.holdsData("raftfsm.Backup", id); err != nil {
+		return t, err
+	}
+	about.Node, about.ClusterID, about.Epoch, about.Partitions = id.Node, id.Cluster, id.Epoch, id.Partitions
+	about.Formats.Command = command.Version
+	views := make([]*kv.Export, len(h.groups))
+	defer func() {
+		for _, v := range views {
+			if v != nil {
+				v.Close()
+			}
+		}
+	}()
+	for i := range h.groups {
+		var g backup.Group
+		if views[i], g, err = h.replica.export(ctx, uint32(i), h.router.group(uint32(i)).own.newest().pos); err != nil {
+			return t, fault.Wrap(err, "raftfsm.Backup", "group "+utoa(uint32(i))+" cannot be saved")
+		}
+		about.Groups = append(about.Groups, g)
+	}
+	out, err := backup.NewWriter(w, about)
+	if err != nil {
+		return t, err
+	}
+	for i, v := range views {
+		if err := saveGroup(ctx, out, uint32(i), v); err != nil {
+			return t, err
+		}
+		v.Close() // releases its disk space
+	}
+	return out.Close()
+}
+
+// holdsData returns an error on a node without replicas, for calls that need local data.
+func (h *Host) holdsData(op string, id Identity) error {
+	switch {
+	case h.node.allowed() != nil:
+		return h.node.allowed()
+	case id.Cluster == "":
+		return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "this node belongs to no cluster yet",
+			Hint: "see quorate status for what it waits for"}
+	case len(h.groups) == 0:
+		return errNoData(op)
+	}
+	return nil
+}
+
+func errNoData(op string) error {
+	return &fault.Error{Code: fault.Invalid, Op: op, Msg: "this node holds no data",
+		Hint: "run the command on a server of the cluster"}
+}
+
+// export implements replica. The write at after need not be committed yet.
+func (s *server) export(ctx context.Context, gid uint32, after raftlog.Position) (*kv.Export, backup.Group, error) {
+	r := reading{server: s, group: s.groups[gid], id: gid}
+	ri, _, err := r.readIndex(ctx, after)
+	if err != nil {
+		return nil, backup.Group{}, err
+	}
+	for {
+		if err := r.group.WaitApplied(ctx, ri.Index); err != nil {
+			return nil, backup.Group{}, err
+		}
+		m := r.group.Machine()
+		e, err := m.Export()
+		if doubt := r.group.Trusted(); err == nil && doubt != nil {
+			e.Close()
+			return nil, backup.Group{}, doubt
+		}
+		if fault.Is(err, fault.Unavailable) && m != r.group.Machine() {
+			continue // a received snapshot replaced the machine
+		}
+		if err != nil {
+			return nil, backup.Group{}, err
+		}
+		return e, backup.Group{ID: gid, Index: ri.Index, Term: ri.Term, Applied: e.Applied, Revision: e.Revision,
+			Clock: e.Clock}, nil
+	}
+}
+
+func saveGroup(ctx context.Context, out *backup.Writer, gid uint32, v *kv.Export) error {
+	if err := out.Begin(gid); err != nil {
+		return err
+	}
+	for more := true; more; {
+		if err := ctx.Err(); err != nil {
+			return &fault.Error{Code: fault.Timeout, Op: "raftfsm.Backup", Msg: "the backup was given up", Err: err}
+		}
+		var part kv.Exported
+		var err error
+		part, more, err = v.Next(backup.PartSize)
+		if fault.Is(err, fault.Unavailable) {
+			return &fault.Error{Code: fault.Unavailable, Op: "raftfsm.Backup", Msg: "the replica of group " +
+				utoa(gid) + " was closed or replaced while it was read", Err: err,
+				Hint: "save again"}
+		}
+		if err == nil {
+			err = savePart(out, &part)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err := out.End()
+	return err
+}
+
+func savePart(out *backup.Writer, part *kv.Exported) error {
+	records := make([]backup.Record, 0, len(part.Records))
+	for i := range part.Records {
+		o := &part.Records[i]
+		if o.Store == systemStore {
+			continue // tombstones belong to this cluster, not to its data
+		}
+		records = append(records, backup.Record{Store: o.Store, Key: o.Key, Value: o.Value, ContentType: o.ContentType,
+			ExpireAt: o.ExpireAt})
+	}
+	if err := out.Records(records); err != nil {
+		return err
+	}
+	list := make([]backup.Remembered, len(part.Remembered))
+	for i := range part.Remembered {
+		list[i] = backup.Remembered(part.Remembered[i])
+	}
+	return out.Remembered(list)
+}

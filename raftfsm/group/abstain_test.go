@@ -1,0 +1,60 @@
+package group
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// abstaining starts a cluster in which the servers for which abstains returns true leave elections to others.
+// timing is zero for that of other tests.
+func abstaining(t *testing.T, timing Timing) (*cluster, *atomic.Pointer[func(raft.ServerID) bool]) {
+	t.Helper()
+	var abstains atomic.Pointer[func(raft.ServerID) bool]
+	return newCluster(t, func(id raft.ServerID, o *Options) {
+		if timing != (Timing{}) {
+			o.Timing = timing
+		}
+		o.Abstain = func() bool {
+			f := abstains.Load()
+			return f != nil && (*f)(id)
+		}
+	}), &abstains
+}
+
+func TestElection_AbstainingServerIsNotElectedWhereAnotherIs(t *testing.T) {
+	// The server abstains for twelve seconds: also a busy machine elects the other one in that time.
+	c, abstains := abstaining(t, Timing{Heartbeat: 2 * time.Second, Election: 2 * time.Second,
+		Commit: 5 * time.Millisecond})
+	c.converge() // both could be elected
+	leader, _ := c.leader(testIDs...)
+	var rest []raft.ServerID
+	for _, id := range testIDs {
+		if id != leader {
+			rest = append(rest, id)
+		}
+	}
+	f := func(id raft.ServerID) bool { return id == rest[0] }
+	abstains.Store(&f)
+	c.stop(leader)
+	if next, _ := c.leader(rest...); next != rest[1] {
+		t.Errorf("%s leads, which abstains", next)
+	}
+}
+
+func TestElection_AbstainingServersStandIfNoOtherIsElected(t *testing.T) {
+	c, abstains := abstaining(t, Timing{})
+	leader, _ := c.leader(testIDs...)
+	f := func(raft.ServerID) bool { return true }
+	abstains.Store(&f)
+	c.stop(leader)
+	var rest []raft.ServerID
+	for _, id := range testIDs {
+		if id != leader {
+			rest = append(rest, id)
+		}
+	}
+	c.leader(rest...) // fails the test if there is none
+}

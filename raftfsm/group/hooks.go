@@ -1,0 +1,295 @@
+package group
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+	"github.com/quorate/quorate/raftfsm/snapshot"
+	"github.com/quorate/quorate/raftfsm/transport"
+)
+
+// The log, the snapshots and the transport are created before Raft runs. This file implements the interfaces
+// through which they use the group. Until Raft runs, these return neutral answers.
+
+// process connects the parts that write to the disk with Options.Fatal, Step and Raise.
+type process struct{ o Options }
+
+// Fatal reports an error after which this replica cannot be trusted.
+func (p process) Fatal(err error) { p.o.Fatal(err) }
+
+// Step reports a step of disk work, for crash tests.
+func (p process) Step(name string) { p.o.Step(name) }
+
+// Raise makes durable which version of log entries is about to be written.
+func (p process) Raise(version uint8) error {
+	if p.o.Raise == nil {
+		return nil
+	}
+	return p.o.Raise(version)
+}
+
+// role answers questions of the log about the role of this server in the group.
+type role struct {
+	self raft.ServerID
+	disk *disk
+	raft atomic.Pointer[raft.Raft] // nil until Raft runs
+
+	// as leader, this server was the only voter at the start of its term or after the last configuration change
+	alone atomic.Bool
+}
+
+// Running reports whether Raft runs.
+func (r *role) Running() bool { return r.raft.Load() != nil }
+
+// Base returns the position of the newest snapshot. follows reports whether Raft runs and this server is not the
+// leader.
+func (r *role) Base() (end raftlog.Position, follows bool) {
+	running := r.raft.Load()
+	if running == nil {
+		return raftlog.Position{}, false
+	}
+	return r.disk.snaps.Position(), running.State() != raft.Leader
+}
+
+// LeadsOthers reports whether this server leads and has other voters.
+func (r *role) LeadsOthers() bool {
+	running := r.raft.Load()
+	return running != nil && running.State() == raft.Leader && !lone(running, r.self)
+}
+
+// logEvents counts events of the log.
+type logEvents struct {
+	o    Options
+	obs  *groupMetrics
+	pace *raftlog.DiskSpeed
+}
+
+// Appended records one log write: its duration, and the number of entries and bytes.
+func (e *logEvents) Appended(took time.Duration, entries, bytes int) {
+	e.obs.appended(took, entries, bytes)
+	e.pace.Add(took)
+}
+
+// Lost counts and logs acknowledged writes that a new leader has overwritten.
+func (e *logEvents) Lost(writes int) {
+	e.obs.eventualLost.Add(float64(writes))
+	e.o.Logger.Warn("eventual writes are lost: this server acknowledged them as leader, and another took over "+
+		"before a quorum had them",
+		"group", e.o.ID, "writes", writes)
+}
+
+// floorSources supplies what the floor records besides log, terms and votes.
+type floorSources struct {
+	o    Options
+	disk *disk
+}
+
+// Owner returns the cluster to which the group belongs.
+func (s floorSources) Owner() raftlog.Owner { return s.o.owner() }
+
+// SnapshotExtent returns the indexes that the manifest names.
+func (s floorSources) SnapshotExtent() (index, applied uint64) {
+	if s.disk.snaps == nil {
+		return 0, 0
+	}
+	return s.disk.snaps.Extent()
+}
+
+// SeenOfOthers returns, for each other server, the position that it has reached as far as this server has seen.
+func (s floorSources) SeenOfOthers() map[string]raftlog.Seen { return s.disk.seen.All() }
+
+// machineEvents counts events of the state machine.
+type machineEvents struct {
+	clock *clock
+	obs   *groupMetrics
+	role  *role
+}
+
+// ClockSeen records the machine time.
+func (e *machineEvents) ClockSeen(ms uint64) { e.clock.observe(ms) }
+
+// EntriesApplied records how long a batch of entries took.
+func (e *machineEvents) EntriesApplied(took time.Duration) {
+	e.obs.applySeconds.Observe(took.Seconds())
+}
+
+// Reconfigured updates whether this server is the only voter.
+func (e *machineEvents) Reconfigured() {
+	if running := e.role.raft.Load(); running != nil {
+		e.role.alone.Store(lone(running, e.role.self))
+	}
+}
+
+// SnapshotTaken counts a snapshot.
+func (e *machineEvents) SnapshotTaken(took time.Duration) { e.obs.snapshots.Observe(took.Seconds()) }
+
+// SnapshotInstalled counts a received snapshot.
+func (e *machineEvents) SnapshotInstalled() { e.obs.installed.Inc() }
+
+// machine returns the state machine to which Raft applies entries.
+func (d *disk) machine(o Options) raft.FSM {
+	if o.tamper == nil {
+		return d.fsm
+	}
+	return &tampered{d.fsm, o.tamper}
+}
+
+// tampered is a state machine that applies altered entries, for tests of state comparison.
+type tampered struct {
+	*snapshot.FSM
+	tamper func([]kv.Entry)
+}
+
+// ApplyBatch applies a batch after tamper has altered it.
+func (t *tampered) ApplyBatch(batch []*raft.Log) []any {
+	entries, changed := make([]kv.Entry, len(batch)), make([]*raft.Log, len(batch))
+	for i, l := range batch {
+		entries[i] = kv.Entry{Index: l.Index, Term: l.Term, Data: l.Data}
+	}
+	t.tamper(entries)
+	for i, l := range batch {
+		c := *l
+		c.Data = entries[i].Data
+		changed[i] = &c
+	}
+	return t.FSM.ApplyBatch(changed)
+}
+
+// follower gives the transport access to the group. It is used only while Raft runs.
+type follower struct{ g *Group }
+
+// Known returns the last log index, which a follower reports in its answer to a heartbeat. The bool is true only if
+// this server is a follower in the given term with the given leader. Known reads only atomics.
+func (f follower) Known(term uint64, leader raft.ServerID) (uint64, bool) {
+	if f.g.raft.State() != raft.Follower || f.g.raft.CurrentTerm() != term {
+		return 0, false
+	}
+	_, id := f.g.raft.LeaderWithID()
+	return f.g.raft.LastIndex(), id == leader
+}
+
+// Announced records the commit index that the leader of term has announced. Once this server has caught up,
+// Announced does nothing. Only the goroutine of the guard calls it.
+func (f follower) Announced(term, commit uint64) {
+	if commit == 0 || f.g.caughtUp.Load() || term < f.g.raft.CurrentTerm() {
+		return
+	}
+	f.g.heard.Store(&raftlog.Position{Term: term, Index: commit})
+}
+
+// abstainElections bounds how long this server may leave elections to other servers after it has lost the leader,
+// in election timeouts. After that it takes part, because no other server may have every committed entry.
+const abstainElections = 5
+
+// Abstains reports whether this server leaves the present election to other servers. It calls Options.Abstain, but
+// only for a limited time after the leader was lost.
+func (f follower) Abstains() bool {
+	o := &f.g.opts
+	last := f.g.raft.LastContact()
+	if o.Abstain == nil || last.IsZero() || time.Since(last) > o.Timing.Heartbeat+abstainElections*o.Timing.Election {
+		return false
+	}
+	return o.Abstain()
+}
+
+// FollowerIsAhead makes keep take a snapshot soon.
+func (f follower) FollowerIsAhead() {
+	select {
+	case f.g.refresh <- struct{}{}:
+	default:
+	}
+}
+
+// Judge decides whether this server installs a snapshot that a leader has sent. Raft itself would install every
+// such snapshot. It would clear the log but keep its old last index. If the old last index is at or above the end
+// of the snapshot, raft then fails, or requests the snapshot again and again.
+func (f follower) Judge(r *raft.InstallSnapshotRequest) transport.Verdict {
+	var l raft.Log
+	switch err := f.g.disk.logs.GetLog(r.LastLogIndex, &l); {
+	case r.Term < f.g.raft.CurrentTerm():
+		return transport.Install // raft refuses it
+	case err == nil && l.Term == r.LastLogTerm && f.g.disk.logs.WaitDurable(r.LastLogIndex) == nil:
+		// The entry is on disk as well, and raft finds it when the leader continues from there.
+		return transport.AlreadyHeld
+	case r.LastLogIndex > f.g.disk.snaps.Index():
+		return transport.Install
+	default:
+		return transport.Outdated
+	}
+}
+
+// Servers returns the servers of the newest configuration.
+func (f follower) Servers() []raft.Server { return f.g.raft.GetConfiguration().Configuration().Servers }
+
+// Shown returns what this server holds, for other servers to remember.
+func (f follower) Shown() raftlog.Seen {
+	term, vote := f.g.disk.floors.Promises()
+	return raftlog.Seen{Term: term, Vote: vote, Committed: f.g.raft.CommitIndex()}
+}
+
+// IsVoter reports whether this server is a voter.
+func (f follower) IsVoter() bool {
+	_, voter := f.g.reader.voters()
+	return voter
+}
+
+// IsLeader reports whether raft is in the leader state here.
+func (f follower) IsLeader() bool { return f.g.raft.State() == raft.Leader }
+
+// Leading reports whether this server leads and has applied an entry of its term.
+func (f follower) Leading() bool { return f.g.Leading() }
+
+// Time returns the leader's cluster time, in milliseconds.
+func (f follower) Time() uint64 { return f.g.clock.leader() }
+
+// CommitIndex returns the newest index known to be committed.
+func (f follower) CommitIndex() uint64 { return f.g.raft.CommitIndex() }
+
+// Tick commits an entry that only advances cluster time.
+func (f follower) Tick(ctx context.Context) error {
+	_, err := f.g.proposeOwn(ctx, &command.Request{Kind: command.KindTick}, Committed)
+	return err
+}
+
+// HandOver transfers leadership to a voter.
+func (f follower) HandOver(to raft.ServerID) error {
+	ctx, cancel := context.WithTimeout(f.g.closing, f.g.opts.Timing.StallFatal)
+	defer cancel()
+	return f.g.Transfer(ctx, to)
+}
+
+// stateEvents counts the results of state comparisons.
+type stateEvents struct{ g *Group }
+
+// Doubted counts a doubt about the local state.
+func (e stateEvents) Doubted(cause snapshot.Cause) { e.g.obs.doubts(cause).Inc() }
+
+// Compared counts a comparison and whether the states were equal.
+func (e stateEvents) Compared(same bool) {
+	if same {
+		e.g.obs.comparedSame.Inc()
+		return
+	}
+	e.g.obs.comparedNot.Inc()
+}
+
+// Verified counts a verification of all records.
+func (e stateEvents) Verified(outcome string) { e.g.obs.verified(outcome).Inc() }
+
+// Reinstalled counts an attempt to install the state of another server.
+func (e stateEvents) Reinstalled(ok bool) {
+	if ok {
+		e.g.obs.reinstalled.Inc()
+		return
+	}
+	e.g.obs.reinstallFailed.Inc()
+}
+
+// Changed wakes the waiters for a change.
+func (e stateEvents) Changed() { e.g.changed.Fire() }

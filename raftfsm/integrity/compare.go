@@ -1,0 +1,310 @@
+package integrity
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/snapshot"
+)
+
+// Replicas queries the other servers of a group about their state. A server that does not answer, or does not
+// support the query, is not counted.
+type Replicas interface {
+	// Compare returns the digest of server at index, and the state of its disk.
+	Compare(ctx context.Context, server raft.Server, index uint64) (Report, error)
+	// AskState requests that server sends its state to this one (see Group.AnswerState).
+	AskState(ctx context.Context, server raft.Server, ask StateRequest) error
+}
+
+// Report is a server's answer to Compare.
+type Report struct {
+	Marked  bool // Digest is known, and the server trusts that state or only considers it split
+	Digest  kv.Digest
+	Doubted bool          // the server is in doubt and serves nothing
+	Slow    bool          // its disk is slow
+	Append  time.Duration // median time of its newest appends; 0 = not known
+}
+
+// AnswerCompare answers another server's query.
+func (w *Watch) AnswerCompare(index uint64) Report {
+	var r Report
+	// Read the machine first. If it were replaced after the doubt was read, the digest of the wrong machine
+	// could be reported.
+	m := w.FSM.Machine()
+	d := w.FSM.Doubt()
+	r.Doubted = d != nil
+	if !d.Replaceable() && m == w.FSM.Machine() {
+		for _, mark := range m.Marks() {
+			if mark.Index == index {
+				r.Marked, r.Digest = true, mark.Digest
+			}
+		}
+	}
+	r.Append, r.Slow = w.Disk.State()
+	return r
+}
+
+// Answer is the outcome of a query to a server.
+type Answer struct {
+	Server raft.Server
+	Report Report
+	Err    error
+}
+
+// Ask queries all other servers of the group concurrently.
+func (w *Watch) Ask(index uint64) []Answer {
+	var others []Answer
+	for _, s := range w.Raft.Servers() {
+		if s.ID != w.Self {
+			others = append(others, Answer{Server: s})
+		}
+	}
+	if w.Replicas == nil {
+		return nil
+	}
+	ctx, cancel := w.bounded(w.ReadRound)
+	defer cancel()
+	var wg sync.WaitGroup
+	for i := range others {
+		a := &others[i]
+		wg.Go(func() { a.Report, a.Err = w.Replicas.Compare(ctx, a.Server, index) })
+	}
+	wg.Wait()
+	return others
+}
+
+// bounded returns a context that ends after d, or when the group closes.
+func (w *Watch) bounded(d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(w.Closing, d)
+}
+
+// finding is the outcome of a comparison.
+type finding uint8
+
+const (
+	undecided finding = iota
+	agrees            // a majority of the voters has this server's state
+	outvoted          // a majority of the voters has another state
+	split             // voters differ, and no state is known to have a majority
+)
+
+// compared compares the digest of this server with the answers of other servers. Only voters count, each once. A
+// majority is more than half of all voters, including those that have not answered. The state that a majority of
+// voters has applied is the state of the group, because two majorities share a voter. The leader's answer has no
+// more weight. other is the digest of the majority. Without a majority it is a digest that differs from own, if
+// there is one.
+func compared(own kv.Digest, voter bool, answers []Answer) (f finding, other kv.Digest) {
+	count, voters := map[kv.Digest]int{}, 0
+	if voter {
+		voters, count[own] = 1, 1
+	}
+	for _, a := range answers {
+		if a.Server.Suffrage != raft.Voter {
+			continue
+		}
+		voters++
+		if a.Err == nil && a.Report.Marked {
+			count[a.Report.Digest]++
+		}
+	}
+	for d, n := range count {
+		if n > voters/2 {
+			if d == own {
+				return agrees, d
+			}
+			return outvoted, d
+		}
+	}
+	for d := range count {
+		if d != own {
+			f, other = split, d
+		}
+	}
+	return f, other
+}
+
+// Tries is how often the other servers are queried about one mark (see kv.Mark), because some of them may only be
+// behind. If the voters still differ without a majority after that, they count as split. Otherwise the mark is
+// skipped.
+const Tries = 10
+
+// markDue proposes an entry that advances cluster time, if a new mark is due. At that entry all servers record
+// their digests.
+func (w *Watch) markDue() {
+	if w.Replicas == nil || !w.Raft.Leading() || len(w.Raft.Servers()) < 2 {
+		return
+	}
+	m, now, period := w.FSM.Machine(), w.Raft.Time(), MarkPeriod(w.Every)
+	// While voters are split, new marks are needed even if nothing is written.
+	if !m.MarkDue(now) && (w.FSM.Doubt() == nil || m.Clock()/period == now/period) {
+		return
+	}
+	ctx, cancel := w.bounded(w.ReadRound)
+	defer cancel()
+	err := w.Raft.Tick(ctx)
+	if err != nil && !fault.Is(err, fault.NotLeader) && ctx.Err() == nil {
+		w.Logger.Debug("no entry to compare states at; the next round tries again", "group", w.Group, "error", err)
+	}
+}
+
+// MarkPeriod returns the interval between marks, in milliseconds of cluster time.
+func MarkPeriod(d time.Duration) uint64 { return uint64(max(d.Milliseconds(), 1)) } //nolint:gosec // positive
+
+// compare compares the oldest mark that was not compared yet.
+func (w *Watch) compare() {
+	m := w.FSM.Machine()
+	mark, ok := w.comparing.next(m)
+	if !ok || w.Replicas == nil || w.FSM.Doubt().Replaceable() {
+		return
+	}
+	voter := w.Raft.IsVoter()
+	answers := w.Ask(mark.Index)
+	if len(answers) == 0 {
+		w.comparing.done(mark.Index)
+		return
+	}
+	f, other := compared(mark.Digest, voter, answers)
+	w.comparing.tries++
+	last := w.comparing.tries >= Tries
+	switch {
+	case f == agrees:
+		w.Events.Compared(true)
+		w.trust(m, mark.Index)
+	case f == outvoted:
+		w.Distrust(m, &snapshot.Doubt{Cause: snapshot.Differs, Index: mark.Index, Own: digestText(mark.Digest),
+			Other: digestText(other)})
+	case f == split && last:
+		w.Distrust(m, &snapshot.Doubt{Cause: snapshot.Split, Index: mark.Index, Own: digestText(mark.Digest),
+			Other: digestText(other)})
+	case last:
+		w.Events.Compared(false)
+	default:
+		return // retry at the next tick, because other servers may be behind or briefly unreachable
+	}
+	w.comparing.done(mark.Index)
+}
+
+// comparing is the progress of the comparisons. Only the goroutine of watchState uses it.
+type comparing struct {
+	of    *kv.Machine
+	index uint64 // marks up to this index were compared
+	tries int    // number of attempts for the next one
+}
+
+// next returns the oldest mark that was not compared yet.
+func (c *comparing) next(m *kv.Machine) (kv.Mark, bool) {
+	if c.of != m {
+		*c = comparing{of: m}
+	}
+	for _, mark := range m.Marks() {
+		if mark.Index > c.index {
+			return mark, true
+		}
+	}
+	return kv.Mark{}, false
+}
+
+func (c *comparing) done(index uint64) { c.index, c.tries = index, 0 }
+
+// standDown transfers leadership while this server's state is in doubt, because clients see the state of the
+// leader. If voters are split it transfers nothing, because no other server is known to be better.
+func (w *Watch) standDown() {
+	if !w.FSM.Doubt().Replaceable() || !w.Raft.IsLeader() {
+		return
+	}
+	for _, a := range w.Ask(0) {
+		if a.Err != nil || a.Server.Suffrage != raft.Voter || a.Report.Doubted {
+			continue
+		}
+		err := w.Raft.HandOver(a.Server.ID)
+		if err == nil {
+			w.Logger.Warn("leadership was transferred, because the state of this replica is in doubt", "group", w.Group,
+				"to", string(a.Server.ID))
+			return
+		}
+		w.Logger.Warn("leadership transfer failed; it is tried again", "group", w.Group,
+			"to", string(a.Server.ID), "error", err)
+	}
+}
+
+// verifyRate is the maximum rate at which a verification reads, in bytes per second. It leaves the rest of the
+// disk's speed to other work.
+const verifyRate = 32 << 20
+
+// Verify compares the stored records with what was applied.
+func (w *Watch) Verify() {
+	m := w.FSM.Machine()
+	v, err := m.Verify(func(bytes int) error {
+		t := time.NewTimer(time.Duration(bytes) * time.Second / verifyRate)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			return nil
+		case <-w.Closing.Done():
+			return errClosing()
+		}
+	})
+	switch {
+	case fault.Is(err, fault.Unavailable):
+		return // the machine was closed or replaced
+	case err != nil:
+		w.Events.Verified("failed")
+		w.Logger.Error("the stored records cannot be verified", "group", w.Group, "error", err)
+		return
+	case v.Wrong == "":
+		w.Events.Verified("ok")
+		w.FSM.Damaged.Store(false)
+		return
+	}
+	w.Events.Verified("wrong")
+	w.FSM.Damaged.Store(true)
+	if len(w.Ask(0)) == 0 {
+		// There is no other copy. Refusing every request would repair nothing, and a restore needs a running
+		// server.
+		w.Logger.Error("stored records are damaged, and no other server has a copy: restore a backup; until then "+
+			"damaged values may be served",
+			"group", w.Group, "index", v.Applied, "why", v.Wrong)
+		return
+	}
+	w.Distrust(m, &snapshot.Doubt{Cause: snapshot.Damaged, Index: v.Applied, Why: v.Wrong})
+}
+
+func digestText(d kv.Digest) string { return fmt.Sprintf("%016x%016x", d[0], d[1]) }
+
+// Distrust records that the state of this replica is in doubt, if m is still its machine. First the replica stops
+// serving. Next the doubt is written to the manifest, so that it survives a restart.
+func (w *Watch) Distrust(m *kv.Machine, d *snapshot.Doubt) {
+	changed, err := w.FSM.Distrust(m, d, func() {
+		w.Events.Doubted(d.Cause)
+		w.Logger.Error("the state of this replica is in doubt: it serves no requests, does not lead, and "+d.Next(),
+			"group", w.Group, "cause", string(d.Cause),
+			"index", d.Index, "own_hash", d.Own, "other_hash", d.Other, "why", d.Why)
+	})
+	if err != nil {
+		w.Logger.Error("the doubt cannot be stored; after a restart this replica would serve until the next comparison",
+			"group", w.Group, "error", err)
+	}
+	if changed {
+		w.Events.Changed()
+	}
+}
+
+// trust ends a Split, because a majority agrees with the state of m.
+func (w *Watch) trust(m *kv.Machine, index uint64) {
+	changed, err := w.FSM.Trust(m)
+	switch {
+	case err != nil:
+		w.Logger.Error("the end of the doubt cannot be stored; the next comparison tries again", "group", w.Group,
+			"error", err)
+	case changed:
+		w.Logger.Warn("a majority of the voters agree with the state of this replica: it serves again",
+			"group", w.Group, "index", index)
+		w.Events.Changed()
+	}
+}

@@ -1,0 +1,114 @@
+package raftfsm
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// leaderCalls holds the calls in flight to servers that this node considers leaders. A leader that hangs neither
+// answers nor refuses a call. When this node learns of another leader of the group, the calls to the previous
+// leader end, and the callers retry them at the new one.
+//
+// The retry is safe. A read index changes nothing. A proposal may still be applied by the first server, so its
+// outcome counts as unknown. A repeated proposal has the id of a registered origin and is applied once. The only
+// exception is a registration: it may be applied twice without harm.
+type leaderCalls struct {
+	leaders leaders
+
+	mu   sync.Mutex
+	open map[*leaderCall]struct{} // guarded by mu
+}
+
+type leaderCall struct {
+	group uint32
+	to    raft.ServerID
+	since time.Time
+	end   context.CancelCauseFunc
+}
+
+// errMoved is the cause of the context of a call that ended because another server has become leader of the group.
+var errMoved = errors.New("another server leads the group now")
+
+func newLeaderCalls(l leaders) *leaderCalls {
+	return &leaderCalls{leaders: l, open: map[*leaderCall]struct{}{}}
+}
+
+// begin returns the context for a call to the server that is presumed to lead a group. The context ends when this
+// node learns of another leader. The caller must call done when the call has ended.
+func (l *leaderCalls) begin(ctx context.Context, gid uint32, to raft.ServerID) (_ context.Context, done func()) {
+	ctx, end := context.WithCancelCause(ctx)
+	c := &leaderCall{group: gid, to: to, since: time.Now(), end: end}
+	l.add(c)
+	c.moved(l.leaders.leader(gid)) // the leader may have changed before the call was added
+	return ctx, func() {
+		l.remove(c)
+		end(nil)
+	}
+}
+
+func (l *leaderCalls) add(c *leaderCall) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open[c] = struct{}{}
+}
+
+func (l *leaderCalls) remove(c *leaderCall) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.open, c)
+}
+
+// moved ends the calls for a group that were sent to servers other than leader. If leader is empty, an election is
+// running, and moved ends no call.
+func (l *leaderCalls) moved(gid uint32, leader raft.ServerID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.open {
+		if c.group == gid {
+			c.moved(leader)
+		}
+	}
+}
+
+func (c *leaderCall) moved(leader raft.ServerID) {
+	if leader != "" && leader != c.to {
+		c.end(errMoved)
+	}
+}
+
+// waiting returns the groups that have calls in flight for at least this long.
+func (l *leaderCalls) waiting(least time.Duration) map[uint32]bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	groups := map[uint32]bool{}
+	for c := range l.open {
+		if time.Since(c.since) >= least {
+			groups[c.group] = true
+		}
+	}
+	return groups
+}
+
+// endedBy translates the error of a call whose context ended because the leader changed. If the call was not sent,
+// it returns fault.NotLeader, because the call can be retried at the new leader. It returns all other errors with
+// their code unchanged.
+func endedBy(ctx context.Context, op string, err error) error {
+	if err == nil || !errors.Is(context.Cause(ctx), errMoved) {
+		return err
+	}
+	switch fault.CodeOf(err) {
+	case fault.Timeout:
+		return &fault.Error{Code: fault.NotLeader, Op: op, Msg: "the leader changed before the call was sent",
+			Err: errMoved}
+	case fault.Indeterminate:
+		return &fault.Error{Code: fault.Indeterminate, Op: op,
+			Msg: "another server was elected before the leader answered; the write may have been applied", Err: err}
+	}
+	return err
+}

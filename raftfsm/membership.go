@@ -1,0 +1,202 @@
+package raftfsm
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+)
+
+// membership holds the identity of this node and of its cluster. Safe for concurrent use.
+type membership struct {
+	dir string // data directory
+	// the identity lasts as long as the process: it is not written, and a newer epoch is adopted
+	temporary bool
+	self      Identity      // as at the start of the node; Node, Server, Partitions and Engine never change
+	stop      chan struct{} // closed when the node closes
+	tag       atomic.Uint64 // of the cluster, for session tokens
+	joined    chan struct{} // closed once the node belongs to a cluster
+	retired   atomic.Pointer[fault.Error]
+
+	mu       sync.Mutex
+	identity Identity // guarded by mu
+}
+
+func newMembership(dir string, id Identity, temporary bool, stop chan struct{}) *membership {
+	m := &membership{dir: dir, temporary: temporary, self: id, identity: id, stop: stop, joined: make(chan struct{})}
+	m.tag.Store(id.tag())
+	if id.Cluster != "" {
+		close(m.joined)
+	}
+	if id.Removed {
+		m.retired.Store(errRemoved(id.Node, dir))
+	}
+	return m
+}
+
+// current returns the present identity.
+func (m *membership) current() Identity {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.identity
+}
+
+// owner is group.Options.Owner: everything in the identity is durable.
+func (m *membership) owner() raftlog.Owner {
+	id := m.current()
+	return raftlog.Owner{Cluster: id.Cluster, Epoch: id.Epoch}
+}
+
+// amend changes the identity with change. If amend returns nil, the change is durable, except on a node whose
+// identity is temporary. If it returns an error, nothing has changed. It holds the lock while it writes the file,
+// because the file is small and rarely written.
+func (m *membership) amend(change func(*Identity) error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	id := m.identity
+	if err := change(&id); err != nil {
+		return err
+	}
+	if id == m.identity {
+		return nil
+	}
+	if !m.temporary {
+		if err := id.write(m.dir); err != nil {
+			return err
+		}
+	}
+	first := m.identity.Cluster == "" && id.Cluster != ""
+	m.identity = id
+	m.tag.Store(id.tag())
+	if first {
+		close(m.joined)
+	}
+	return nil
+}
+
+// wait waits until the node belongs to a cluster, and returns the cluster's tag for session tokens. A node without
+// a cluster can neither read nor make tokens, because it does not know which tag they must have.
+func (m *membership) wait(ctx context.Context) (uint64, error) {
+	if err := m.allowed(); err != nil {
+		return 0, err
+	}
+	select {
+	case <-m.joined:
+		return m.tag.Load(), nil
+	default:
+	}
+	select {
+	case <-m.joined:
+		return m.tag.Load(), nil
+	case <-m.stop:
+		return 0, errClosing()
+	case <-ctx.Done():
+		return 0, &fault.Error{Code: fault.Unavailable, Op: "raftfsm.membership",
+			Msg: "this node belongs to no cluster yet", Err: ctx.Err(),
+			Hint: "see 'quorate status' and 'quorate members' on this node"}
+	}
+}
+
+// allowed returns nil if this node may serve requests, and otherwise the reason why not.
+func (m *membership) allowed() error {
+	if e := m.retired.Load(); e != nil {
+		return e
+	}
+	return nil
+}
+
+// startsEpoch reports whether adopting epoch replaces the current epoch of the node.
+func (m *membership) startsEpoch(epoch uint64) bool {
+	return m.temporary && epoch > m.current().Epoch
+}
+
+// adopt implements Host.Adopt.
+func (m *membership) adopt(cluster string, epoch uint64) error {
+	return m.amend(func(id *Identity) error {
+		if have := id.Cluster; have != "" && have != cluster {
+			return &fault.Error{Code: fault.Invalid, Op: "raftfsm.Adopt", Key: m.dir,
+				Msg:  fmt.Sprintf("the data directory %s belongs to cluster %s, not to %s", m.dir, have, cluster),
+				Hint: "join the cluster it belongs to, or choose an empty data directory"}
+		}
+		if id.Cluster == "" || m.temporary && epoch > id.Epoch {
+			id.Epoch = epoch
+		}
+		id.Cluster, id.Promised = cluster, ""
+		return nil
+	})
+}
+
+// promise implements Host.Promise.
+func (m *membership) promise(candidate string) error {
+	return m.amend(func(id *Identity) error {
+		conflict := func(format string, args ...any) error {
+			return &fault.Error{Code: fault.Conflict, Op: "raftfsm.Promise", Msg: fmt.Sprintf(format, args...),
+				Hint: "if that server is lost permanently, empty the data directory of " + id.Node}
+		}
+		switch {
+		case id.Cluster != "":
+			return conflict("%s belongs to cluster %s already", id.Node, id.Cluster)
+		case id.Promised != "" && id.Promised != candidate:
+			return conflict("%s waits for %s to form the cluster", id.Node, id.Promised)
+		}
+		id.Promised = candidate
+		return nil
+	})
+}
+
+// Adopt makes this server a permanent member of a cluster, at the cluster's epoch. It is durable when Adopt
+// returns nil. Adopt returns fault.Invalid if the server belongs to another cluster.
+func (h *Host) Adopt(cluster string, epoch uint64) error {
+	if h.node.startsEpoch(epoch) {
+		h.router.forgetOwnWrites() // they name positions in a log that may be lost
+	}
+	return h.node.adopt(cluster, epoch)
+}
+
+// Supersede records that other servers of the cluster have a newer epoch. The record is durable when Supersede returns
+// nil. If epoch is not newer than the known ones, Supersede changes nothing.
+func (h *Host) Supersede(epoch uint64) error {
+	if have := h.node.current(); epoch <= max(have.Epoch, have.Superseded) {
+		return nil
+	}
+	return h.node.amend(func(id *Identity) error {
+		id.Superseded = max(id.Superseded, epoch)
+		return nil
+	})
+}
+
+// Promise allows the server candidate to form a cluster that includes this server, and permanently no other
+// server. The promise is durable when Promise returns nil. Promise returns fault.Conflict if this server belongs
+// to a cluster or has promised itself to another server.
+//
+// Invariant: for any set of servers, at most one server can hold the promises of all of them. So a set of servers
+// forms at most one cluster.
+func (h *Host) Promise(candidate string) error { return h.node.promise(candidate) }
+
+// Form makes a cluster of this one server. The server must not belong to a cluster. Other servers are added to its
+// groups later. If Form is interrupted, the next Open completes it. The server leads every group when Form returns
+// nil.
+func (h *Host) Form(ctx context.Context) error {
+	err := h.node.amend(func(id *Identity) error {
+		if id.Cluster != "" {
+			return fault.New(fault.Conflict, "raftfsm.Form", id.Node+" belongs to cluster "+id.Cluster+" already")
+		}
+		id.Cluster, id.Forming = randomID(), true
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, g := range h.groups {
+		if err := g.Form(ctx); err != nil {
+			return err
+		}
+	}
+	return h.node.amend(func(id *Identity) error {
+		id.Forming, id.Promised = false, ""
+		return nil
+	})
+}

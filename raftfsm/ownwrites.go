@@ -1,0 +1,181 @@
+package raftfsm
+
+import (
+	"strings"
+	"sync"
+)
+
+// maxOwn is the maximum number of applications of one group whose newest writes a node keeps separately.
+const maxOwn = 1024
+
+// application identifies an application: its keys are those of one store with one prefix.
+type application struct{ store, prefix string }
+
+// ownWrites holds, for one group, the newest write of each application that this node has acknowledged, because it
+// may not be in the machine yet. An eventual read waits for the writes of its own application. If a write was lost, a
+// read of the same application reports that.
+//
+// Invariant: every write that an application has made at this node is at or below the position kept for the
+// application, or at or below rest. It stays so until a read of the application has reflected the write or
+// reported its loss. At most maxOwn applications have separate positions. All others share rest: their reads may
+// wait longer, and a lost write is reported to the first reader of any of them.
+type ownWrites struct {
+	mu   sync.Mutex
+	by   map[application]*seen // guarded by mu; entries are replaced, never changed
+	rest *seen                 // guarded by mu; the newest position of all applications that are not kept separately
+}
+
+// note remembers that an application has seen at.
+func (o *ownWrites) note(app application, at seen) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	have, known := o.by[app]
+	switch {
+	case known && !have.before(at):
+		return
+	case o.by == nil:
+		o.by = map[application]*seen{}
+	case !known && len(o.by) >= maxOwn:
+		o.shareOne()
+	}
+	o.by[app] = &at
+}
+
+// shareOne moves the position of one application to rest. The caller holds mu.
+func (o *ownWrites) shareOne() {
+	for app, s := range o.by {
+		delete(o.by, app)
+		o.share(s)
+		return
+	}
+}
+
+// share raises rest to s. The caller holds mu.
+func (o *ownWrites) share(s *seen) {
+	if o.rest == nil || o.rest.before(*s) {
+		o.rest = s
+	}
+}
+
+// shareAll raises rest to s, for a change that affects all applications.
+func (o *ownWrites) shareAll(s *seen) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.share(s)
+	for app, have := range o.by {
+		if have.before(*s) {
+			delete(o.by, app)
+		}
+	}
+}
+
+// of returns the positions that a read of q has to wait for.
+func (o *ownWrites) of(q *query) (out []*seen) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.rest != nil {
+		out = append(out, o.rest)
+	}
+	if len(o.by) == 0 {
+		return out
+	}
+	if q.all() {
+		for app, s := range o.by {
+			if app.store == q.store {
+				out = append(out, s)
+			}
+		}
+		return out
+	}
+	q.applications(func(app application) {
+		if s := o.by[app]; s != nil {
+			out = append(out, s)
+		}
+	})
+	return out
+}
+
+// newest returns the newest position of all.
+func (o *ownWrites) newest() (at seen) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.rest != nil {
+		at = *o.rest
+	}
+	for _, s := range o.by {
+		if at.before(*s) {
+			at = *s
+		}
+	}
+	return at
+}
+
+// settle removes the positions done, for which a read has waited. It keeps a position that was replaced by a newer
+// one meanwhile.
+func (o *ownWrites) settle(q *query, done []*seen) {
+	if len(done) == 0 {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, s := range done {
+		if o.rest == s {
+			o.rest = nil
+		}
+	}
+	drop := func(app application) {
+		for _, s := range done {
+			if o.by[app] == s {
+				delete(o.by, app)
+			}
+		}
+	}
+	if !q.all() {
+		q.applications(drop)
+		return
+	}
+	for app := range o.by {
+		drop(app)
+	}
+}
+
+// moveTo records the position at which another server has answered a read, because the next read may go to a
+// different server. If shared is set, it is recorded for all applications.
+func (o *ownWrites) moveTo(q *query, at seen, shared bool) {
+	if shared || q.all() {
+		o.shareAll(&at)
+	}
+	if !q.all() {
+		q.applications(func(app application) { o.note(app, at) })
+	}
+}
+
+// shares reports whether own contains the shared position rest.
+func (o *ownWrites) shares(own []*seen) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.rest != nil && len(own) > 0 && own[0] == o.rest
+}
+
+// clear removes all positions.
+func (o *ownWrites) clear() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.by, o.rest = nil, nil
+}
+
+// all reports whether q may read the keys of several applications.
+func (q *query) all() bool { return q.kind == queryList && !strings.Contains(q.prefix, "||") }
+
+// applications calls f for each application whose keys q reads. Nearly always that is one.
+func (q *query) applications(f func(application)) {
+	if q.kind == queryList {
+		f(application{q.store, prefixOf(q.prefix)})
+		return
+	}
+	for i, k := range q.keys {
+		if p := prefixOf(k); i == 0 || p != prefixOf(q.keys[i-1]) {
+			f(application{q.store, p})
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package raftfsm
+
+import (
+	"fmt"
+	"testing"
+)
+
+func get(store, key string) *query { return &query{kind: queryGet, store: store, keys: []string{key}} }
+
+func TestOwnWrites_AreKeptPerApplication(t *testing.T) {
+	var o ownWrites
+	wrote := at(0, 1, 7, false)
+	o.note(application{"s", "mine"}, wrote)
+	for name, q := range map[string]*query{
+		"another application": get("s", "other||k"),
+		"another store":       get("t", "mine||k"),
+		"no application":      get("s", "k"),
+	} {
+		if own := o.of(q); len(own) != 0 {
+			t.Errorf("%s has to wait for %+v", name, *own[0])
+		}
+		o.settle(q, o.of(q))
+	}
+	for name, q := range map[string]*query{
+		"get":         get("s", "mine||k"),
+		"many":        {kind: queryMany, store: "s", keys: []string{"other||k", "mine||k"}},
+		"own keys":    {kind: queryList, store: "s", prefix: "mine||"},
+		"all of them": {kind: queryList, store: "s", prefix: "m"},
+	} {
+		own := o.of(q)
+		if len(own) != 1 || *own[0] != wrote {
+			t.Errorf("%s: has to wait for %v, want the write", name, own)
+		}
+	}
+	q := get("s", "mine||k")
+	own := o.of(q)
+	o.note(application{"s", "mine"}, at(0, 1, 9, false))
+	if o.settle(q, own); len(o.of(q)) != 1 {
+		t.Error("a newer write was forgotten")
+	}
+	if o.settle(q, o.of(q)); len(o.of(q)) != 0 {
+		t.Error("a settled position is still waited for")
+	}
+}
+
+func TestOwnWrites_MoreApplicationsThanTheBound(t *testing.T) {
+	var o ownWrites
+	const n = 3 * maxOwn
+	for i := range uint64(n) {
+		o.note(application{"s", fmt.Sprint(i)}, at(0, 1, i+1, false))
+	}
+	if len(o.by) > maxOwn {
+		t.Errorf("%d applications are kept separately, the bound is %d", len(o.by), maxOwn)
+	}
+	for i := range uint64(n) {
+		most := uint64(0)
+		for _, s := range o.of(get("s", fmt.Sprint(i)+"||k")) {
+			most = max(most, s.pos.Index)
+		}
+		if most < i+1 {
+			t.Fatalf("application %d waits up to %d, and has written at %d", i, most, i+1)
+		}
+	}
+	if got := o.newest().pos.Index; got != n {
+		t.Errorf("the newest write is at %d, want %d", got, n)
+	}
+}
+
+func TestOwnWrites_SidecarReadsOfTwoApplications(t *testing.T) {
+	var o ownWrites
+	list := &query{kind: queryList, store: "s"}
+	o.moveTo(list, at(0, 1, 9, true), false) // the listing has shown keys of all applications
+	for _, app := range []string{"a", "b"} {
+		q := get("s", app+"||k")
+		own := o.of(q)
+		if len(own) == 0 || own[0].pos.Index != 9 {
+			t.Fatalf("reads of %s may go back: they wait for %v", app, own)
+		}
+		shared := o.shares(own)
+		o.settle(q, own)
+		o.moveTo(q, at(0, 1, 9, true), shared)
+	}
+}
+
+func TestOwnWrites_EncodingRoundTrip(t *testing.T) {
+	first, second := at(3, 1, 7, false), at(3, 2, 9, true)
+	f := newFrame(append(appendOwn(nil, []*seen{&first, &second}), 5))
+	got := f.own(3)
+	if len(got) != 2 || *got[0] != first || *got[1] != second || f.Bad || f.Byte() != 5 {
+		t.Errorf("got %v", got)
+	}
+	cut := newFrame(appendOwn(nil, []*seen{&first})[:1])
+	if cut.own(3); !cut.Bad {
+		t.Error("a truncated message was decoded")
+	}
+}

@@ -1,0 +1,71 @@
+package raftlog
+
+import (
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// Discarded describes entries that raft still considers part of a follower's log although a received snapshot has
+// replaced them.
+//
+// A snapshot that ends at index S can contradict the log: a deposed leader has written a different entry at S, and
+// maybe entries above it. In that case raft clears the log, but keeps its old last index (hashicorp/raft#697). The
+// follower would refuse the next entries of the leader, and the leader would send the snapshot again and again.
+//
+// Discarded avoids this in two ways. The log returns entries above S to raft with term 0, and raft replaces them
+// like all entries that contradict its leader. Appends whose previous entry is at or below S are changed to begin
+// after S without a previous entry. Otherwise raft would not find a previous entry below S, and at S it could use
+// the term that it remembers for its old last entry. Both end when the first new entry is stored, because raft then
+// updates its last index. A restart ends them as well.
+//
+// Until then raft uses its old last entry in elections. That is safe, because a candidate cannot win with it: the
+// old log contradicts a committed entry, so a majority has a newer log.
+//
+// Safe for concurrent use.
+type Discarded struct {
+	mu   sync.Mutex
+	from Position // end of the snapshot
+	to   uint64   // raft's last index; 0 = no entry is discarded
+}
+
+// begin records that the log up to last was cleared for a snapshot that ends at from.
+func (v *Discarded) begin(from Position, last uint64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.from, v.to = from, last
+}
+
+// End records that new entries were stored.
+func (v *Discarded) End() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.to = 0
+}
+
+// covers reports whether raft assumes an entry at index that was discarded.
+func (v *Discarded) covers(index uint64) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return index > v.from.Index && index <= v.to
+}
+
+// rebase changes an append to a log that contains only the snapshot, so that raft does not compare it with
+// discarded entries. It leaves out the entries that the snapshot covers: every leader of this term or a later one
+// has the same entries there. rebase is correct even if new entries were stored meanwhile, because raft compares
+// the entries above the snapshot one by one.
+func (v *Discarded) rebase(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
+	v.mu.Lock()
+	from, to := v.from, v.to
+	v.mu.Unlock()
+	switch {
+	case to == 0, r.PrevLogEntry > from.Index:
+		return r
+	case r.PrevLogEntry == from.Index && r.PrevLogTerm != from.Term:
+		return r
+	}
+	c := *r
+	c.Entries = r.Entries[min(from.Index-r.PrevLogEntry, uint64(len(r.Entries))):]
+	c.PrevLogEntry, c.PrevLogTerm = 0, 0
+	return &c
+}

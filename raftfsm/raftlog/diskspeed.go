@@ -1,0 +1,78 @@
+package raftlog
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	paceSamples      = 256 // appends recorded per window; of more, a sample is kept
+	WindowsUntilSlow = 10  // consecutive windows after which a disk becomes slow, or normal again
+)
+
+// DiskSpeed measures how long appends to the log take, in windows. A disk counts as slow after WindowsUntilSlow
+// consecutive windows in which the median append took longer than Bound. It counts as normal again after as many
+// consecutive windows in which the median was below half of Bound. Windows without an append change nothing.
+//
+// It uses the median, because a flush of the database or a burst of writes makes some appends slow on every disk.
+// When half of the appends are slow, clients notice.
+type DiskSpeed struct {
+	Bound time.Duration
+
+	mu     sync.Mutex
+	window []time.Duration // guarded by mu: durations in the current window
+	seen   int             // guarded by mu: appends in the current window
+	median time.Duration   // guarded by mu: of the newest window with an append; 0 = none yet
+	streak int             // guarded by mu: consecutive windows above the bound or, if negative, below half of it
+	slow   bool            // guarded by mu
+}
+
+// Add records the duration of an append.
+func (p *DiskSpeed) Add(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.window) < paceSamples {
+		p.window = append(p.window, d)
+	} else {
+		p.window[p.seen%paceSamples] = d
+	}
+	p.seen++
+}
+
+// EndWindow ends a window. inFlight is how long the append in progress has taken so far. 0 means that no append is
+// in progress.
+func (p *DiskSpeed) EndWindow(inFlight time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if inFlight > p.Bound {
+		p.window = append(p.window, inFlight)
+	}
+	if len(p.window) == 0 {
+		return
+	}
+	slices.Sort(p.window)
+	p.median = p.window[len(p.window)/2]
+	p.window, p.seen = p.window[:0], 0
+	switch {
+	case p.median > p.Bound:
+		p.streak = max(p.streak, 0) + 1
+	case p.median < p.Bound/2:
+		p.streak = min(p.streak, 0) - 1
+	default:
+		p.streak = 0
+	}
+	if p.streak >= WindowsUntilSlow {
+		p.slow = true
+	}
+	if p.streak <= -WindowsUntilSlow {
+		p.slow = false
+	}
+}
+
+// State returns the newest median and whether the disk is slow.
+func (p *DiskSpeed) State() (median time.Duration, slow bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.median, p.slow
+}

@@ -1,0 +1,332 @@
+package raftlog
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"sync"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+
+	"github.com/quorate/quorate/internal/durable"
+)
+
+const (
+	FloorName    = "floor.json"
+	floorVersion = 1
+)
+
+// Floor records the minimum that the other files of a group must hold: term, vote, log and snapshot. It is stored
+// in a separate file with a checksum. At a start the other files are compared with the floor. The start fails if
+// one of them was lost, emptied or replaced by an older copy. Such a server could vote twice in a term, or help to
+// elect a leader that lacks acknowledged writes.
+//
+// Invariant: everything in the floor is durable in the stable store, the log and the manifest before the floor is
+// written. Before the end of the log is truncated for a new leader, the floor is lowered. So after a crash at any
+// point the floor does not exceed what the files hold, and an intact group always opens.
+//
+// The floor may be lower than what the files hold. It is written with each vote before the vote is sent, with each
+// snapshot, before the end of the log is truncated, at a clean close, and every FloorEvery if something has
+// changed. Appends never wait for it. A start also compares the files with three other sources: the applied index
+// and term of the database, the terms of log entries and, in a cluster, what other servers have seen (see
+// transport.Witness).
+type Floor struct {
+	Version int    `json:"version"`
+	Owner          // as known when the floor was written
+	Group   uint32 `json:"group"`
+	Server  string `json:"server"`
+	Engine  Engine `json:"logStore"`
+
+	Term     uint64 `json:"term"`
+	VoteTerm uint64 `json:"voteTerm,omitempty"`
+	Vote     string `json:"vote,omitempty"`
+	First    uint64 `json:"first,omitempty"` // of the log; 0 = it was empty
+	Last     uint64 `json:"last,omitempty"`
+	LastTerm uint64 `json:"lastTerm,omitempty"` // of the entry at Last; 0 = not recorded
+	Snapshot uint64 `json:"snapshot,omitempty"` // index of the snapshot
+	Applied  uint64 `json:"applied,omitempty"`  // by the database, on disk
+
+	Seen map[string]Seen `json:"seen,omitempty"` // by server id: what other servers hold, as far as this one has seen
+}
+
+// FloorSources supplies what a floor records besides the log, terms and votes.
+type FloorSources interface {
+	// Owner returns the cluster to which the group belongs.
+	Owner() Owner
+	// SnapshotExtent returns what the manifest names: the index of the snapshot, and the newest command that
+	// the database has on disk.
+	SnapshotExtent() (index, applied uint64)
+	// SeenOfOthers returns what this server has seen of other servers, by server id.
+	SeenOfOthers() map[string]Seen
+}
+
+// FloorFile maintains the floor file of one group. Safe for concurrent use.
+type FloorFile struct {
+	volume  Volume
+	dir     string
+	process Process
+	sources FloorSources
+	extent  *extent // what of the log is durable
+
+	mu      sync.Mutex
+	current Floor  // the newest values known; the file may be older
+	written string // content of the file; empty = no file
+}
+
+// LoadFloor reads the floor of a directory. It returns nil, nil if there is none.
+func LoadFloor(v Volume, dir string) (*Floor, error) {
+	path := filepath.Join(dir, FloorName)
+	body, err := v.Read(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case errors.Is(err, durable.ErrDamaged):
+		return nil, CorruptFile(path, err.Error())
+	case err != nil:
+		return nil, DiskError(err, path)
+	}
+	var f Floor
+	if err := json.Unmarshal(body, &f); err != nil {
+		return nil, CorruptFile(path, err.Error())
+	}
+	if f.Version > floorVersion {
+		return nil, errNewer(path, uint64(f.Version), floorVersion) //nolint:gosec // positive
+	}
+	return &f, nil
+}
+
+// observeTerm records a term that the stable store holds. It does not write the floor file; the next write of the
+// file includes the term. That is enough: a server that forgets a term in which it has not voted breaks no promise
+// of that term, and the terms in its log limit what it accepts from earlier leaders.
+func (k *FloorFile) observeTerm(term uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.current.Term = term
+}
+
+// vote records a vote that the stable store holds, and writes the file.
+func (k *FloorFile) vote(term uint64, candidate string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.current.VoteTerm, k.current.Vote = term, candidate
+	return k.writeLocked()
+}
+
+// lower removes the entries at and above index from the floor. The caller may truncate the log only after lower
+// has returned nil. lower first calls forget, which shortens the recorded extent of the log. So no concurrent
+// write of the floor file records the longer log again.
+func (k *FloorFile) lower(index uint64, forget func()) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	named := k.current.Last >= index
+	forget()
+	if !named {
+		return nil
+	}
+	return k.writeLocked()
+}
+
+// Write writes the file if anything has changed.
+func (k *FloorFile) Write() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.writeLocked()
+}
+
+func (k *FloorFile) writeLocked() error {
+	f := &k.current
+	f.Owner = k.sources.Owner()
+	first, last := k.extent.get()
+	f.First, f.Last, f.LastTerm = first, last.Index, last.Term
+	f.Snapshot, f.Applied = k.sources.SnapshotExtent()
+	f.Seen = k.sources.SeenOfOthers()
+	body, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	if string(body) == k.written {
+		return nil
+	}
+	path := filepath.Join(k.dir, FloorName)
+	if err := k.volume.Write(path, body, func(done string) { k.process.Step("floor-" + done) }); err != nil {
+		return DiskError(err, path)
+	}
+	k.written = string(body)
+	return nil
+}
+
+// Promises returns the durable term, and the term of the newest durable vote.
+func (k *FloorFile) Promises() (term, vote uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.current.Term, k.current.VoteTerm
+}
+
+// found describes what the stores hold when a group is opened.
+type found struct {
+	Term, VoteTerm uint64
+	vote           string
+	first          uint64
+	Last           Position // of the log
+	Snapshot       Position
+	Applied        uint64 // of the snapshot
+	Manifest       string // path of the file that names the snapshot
+	termAt         func(index uint64) (uint64, error)
+}
+
+// Identity names the group and server to which a directory belongs.
+type Identity struct {
+	Dir    string
+	Group  uint32
+	Server string
+	Engine Engine
+	Owner  Owner
+}
+
+// Check compares the floor with what the stores hold.
+func (f *Floor) Check(id Identity, h found) error {
+	file := func(name string) string { return filepath.Join(id.Dir, name) }
+	switch {
+	case f.Server != id.Server || f.Group != id.Group || f.Engine != id.Engine:
+		return LostData(file(FloorName), "belongs to group %d of server %s with log store %s, and not to group %d "+
+			"of server %s with log store %s", f.Group, f.Server, f.Engine, id.Group, id.Server, id.Engine)
+	case f.Cluster != "" && f.Cluster != id.Owner.Cluster, f.Epoch > id.Owner.Epoch:
+		return LostData(file(FloorName), "belongs to cluster %s at epoch %d, and node.json says cluster %q at epoch "+
+			"%d: node.json is an older copy", f.Cluster, f.Epoch, id.Owner.Cluster, id.Owner.Epoch)
+	case h.Snapshot.Index < f.Snapshot, h.Applied < f.Applied:
+		return LostData(h.Manifest, "is an older copy: its snapshot ends at entry %d (applied %d), there was one "+
+			"that ended at %d (applied %d)", h.Snapshot.Index, h.Applied, f.Snapshot, f.Applied)
+	case h.Term < f.Term, h.VoteTerm < f.VoteTerm:
+		return LostData(file(StableName), "is an older copy, or was emptied: it has term %d and a vote of term %d, "+
+			"this server had reached term %d and voted in term %d", h.Term, h.VoteTerm, f.Term, f.VoteTerm)
+	case h.VoteTerm == f.VoteTerm && h.vote != f.Vote:
+		return LostData(file(StableName), "is damaged: it has a vote for %q in term %d, this server had voted for %q",
+			h.vote, h.VoteTerm, f.Vote)
+	case max(h.Last.Index, h.Snapshot.Index) < f.Last:
+		return LostData(file(id.Engine.FileName()),
+			"is an older copy, or was emptied: it ends at entry %d, it had reached entry %d", h.Last.Index, f.Last)
+	case h.first != 0 && h.first < f.First:
+		return LostData(file(id.Engine.FileName()),
+			"is an older copy: it begins at entry %d, those before entry %d had been compacted", h.first, f.First)
+	}
+	if f.LastTerm == 0 || f.Last <= h.Snapshot.Index {
+		return nil
+	}
+	term, err := h.termAt(f.Last)
+	if err != nil {
+		return err
+	}
+	if term != f.LastTerm {
+		return LostData(file(id.Engine.FileName()),
+			"is not the log of this server: entry %d is of term %d, it was of term %d", f.Last, term, f.LastTerm)
+	}
+	return nil
+}
+
+// CheckTerm returns an error if the stored term have is below need, the newest term of an entry, a snapshot or a
+// vote. A server stores a term before it stores anything of that term. So a lower stored term means that stored
+// data was lost.
+func CheckTerm(dir string, have, need uint64) error {
+	if have >= need {
+		return nil
+	}
+	return LostData(filepath.Join(dir, StableName),
+		"is an older copy, or was emptied: it has term %d, but this server holds an entry, a snapshot or a vote of "+
+			"term %d", have, need)
+}
+
+// ReadStores reads what the stores hold.
+func ReadStores(votes *Votes, log *Store) (h found, err error) {
+	if h.Term, err = votes.CurrentTerm(); err != nil {
+		return h, err
+	}
+	term, vote, err := votes.Vote()
+	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return h, err
+	}
+	h.VoteTerm, h.vote = term, string(vote)
+	if h.first, h.Last.Index, err = log.Ends(); err != nil {
+		return h, err
+	}
+	h.termAt = func(index uint64) (uint64, error) {
+		var l raft.Log
+		err := log.Read(index, &l)
+		return l.Term, err
+	}
+	if h.Last.Index > 0 {
+		h.Last.Term, err = h.termAt(h.Last.Index)
+	}
+	return h, err
+}
+
+// NewFloorFile prepares the floor of a group. Begin starts it.
+func NewFloorFile(v Volume, dir string, log *Store, sources FloorSources, process Process) *FloorFile {
+	return &FloorFile{volume: v, dir: dir, process: process, sources: sources, extent: &log.durable}
+}
+
+// Begin starts to maintain the floor file. h is what the stores hold. old is the floor in the file, or nil if
+// there is none.
+func (k *FloorFile) Begin(id Identity, h found, old *Floor, log *Store, votes *Votes) {
+	log.durable.set(h.first, h.Last)
+	k.current = Floor{
+		Version: floorVersion, Group: id.Group, Server: id.Server, Engine: id.Engine,
+		Term: h.Term, VoteTerm: h.VoteTerm, Vote: h.vote,
+	}
+	if old != nil {
+		k.current.Last = old.Last
+	}
+	log.floors, votes.floors = k, k
+}
+
+// extent records which part of a log is durable.
+type extent struct {
+	mu    sync.Mutex
+	first uint64
+	last  Position
+}
+
+func (e *extent) set(first uint64, last Position) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.first, e.last = first, last
+}
+
+func (e *extent) get() (first uint64, last Position) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.first, e.last
+}
+
+// appended records durable entries.
+func (e *extent) appended(entries []*raft.Log) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.first == 0 {
+		e.first = entries[0].Index
+	}
+	last := entries[len(entries)-1]
+	e.last = Position{Term: last.Term, Index: last.Index}
+}
+
+// cut removes the entries from index on, which are about to be deleted.
+func (e *extent) cut(index uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case index <= e.first:
+		e.first, e.last = 0, Position{}
+	case index <= e.last.Index:
+		e.last = Position{Index: index - 1}
+	}
+}
+
+// compacted records that the entries up to index were deleted.
+func (e *extent) compacted(index uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.first != 0 {
+		e.first = max(e.first, index+1)
+	}
+}

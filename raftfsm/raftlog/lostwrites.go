@@ -1,0 +1,72 @@
+package raftlog
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+
+	"github.com/hashicorp/raft"
+)
+
+// An entry's Extensions (see Seal) include how many of its writes the leader acknowledges as soon as the entry is
+// durable on the leader's disk. They also include a tag of that leader. The checksum of the entry covers both. If
+// the same server later replaces the entry by an entry of another leader, these acknowledged writes are lost, and
+// they are counted as lost. This works across restarts, because the number is as durable as the entry. The loss is
+// not counted if the disk of the server is lost, or if a snapshot has replaced the entry.
+//
+// A proposer passes marker, tag and number to the log as Extensions.
+const (
+	owedMark = 'E'
+	owedSize = 1 + 4 + 4
+)
+
+// serverTag returns a short hash of a server id.
+func serverTag(id raft.ServerID) uint32 { return crc32.Checksum([]byte(id), castagnoli) }
+
+// owing returns the Extensions of an entry with n writes that are acknowledged early; nil if n is 0.
+func owing(server uint32, n int) []byte {
+	if n == 0 {
+		return nil
+	}
+	b := append(make([]byte, 0, owedSize), owedMark)
+	b = binary.BigEndian.AppendUint32(b, server)
+	return binary.BigEndian.AppendUint32(b, uint32(n)) //nolint:gosec // bounded by the entry
+}
+
+// Owing returns the Extensions of an entry with n writes that this server acknowledges once the entry is on its
+// disk; nil if n is 0.
+func (s *Store) Owing(n int) []byte { return owing(s.self, n) }
+
+// isOwing reports whether Extensions were made by owing and not sealed yet.
+func isOwing(e []byte) bool { return len(e) == owedSize && e[0] == owedMark }
+
+// owed returns how many writes of a sealed entry were acknowledged before they were committed, if the server with
+// that tag has acknowledged them. Otherwise it returns 0.
+func owed(l *raft.Log, server uint32) int {
+	e := l.Extensions
+	if len(e) != sealOwedSize || e[1] != sealOwedVersion || binary.BigEndian.Uint32(e[sealSize:]) != server {
+		return 0
+	}
+	return int(binary.BigEndian.Uint32(e[sealSize+4:]))
+}
+
+// tellLost counts the acknowledged writes in the entries lo to hi. It is called before these entries are deleted.
+// It counts only if entries of another leader are about to replace them, not if the log is compacted.
+func (s *Store) tellLost(lo, hi uint64) {
+	if !s.role.Running() || hi < s.last.Load() {
+		return // not replaced: compacted, or dropped during the opening
+	}
+	base, _ := s.role.Base()
+	n := 0
+	// entries that the snapshot covers may be part of it; those it contradicts are above it
+	lo = max(lo, base.Index+1)
+	for i := lo; i <= hi; i++ {
+		var l raft.Log
+		if err := s.GetLog(i, &l); err != nil {
+			continue // a damaged entry is deleted now and needs no report
+		}
+		n += owed(&l, s.self)
+	}
+	if n > 0 {
+		s.events.Lost(n)
+	}
+}

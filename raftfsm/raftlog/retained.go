@@ -1,0 +1,85 @@
+package raftlog
+
+import (
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// Bounds of the log that is retained for followers that were sent a snapshot.
+const (
+	retainBytes = 1 << 30         // bytes, from the oldest entry that a follower needs
+	retainWait  = 1 * time.Minute // time without an acknowledgement of the follower
+)
+
+// Retained determines which entries a leader keeps although a snapshot covers them. A follower that receives a
+// snapshot needs the entries after that snapshot next. If these entries were compacted before the transfer ends,
+// the follower would need another snapshot, and so on without end.
+//
+// Invariant: from the start of a transfer until the follower has caught up, the entries from the end of that
+// snapshot on are not compacted. There are two exceptions: these entries exceed retainBytes, or the follower has
+// acknowledged nothing for retainWait.
+type Retained struct {
+	mu    sync.Mutex
+	needs map[raft.ServerID]need
+}
+
+// need is the oldest entry that a follower does not have.
+type need struct {
+	index   uint64
+	sending bool      // a snapshot is being sent
+	heard   time.Time // time of the last acknowledgement of the follower, or of the end of the transfer
+}
+
+// Begin records that a follower is being sent the snapshot that ends with index.
+func (r *Retained) Begin(id raft.ServerID, index uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.needs == nil {
+		r.needs = map[raft.ServerID]need{}
+	}
+	r.needs[id] = need{index: index, sending: true}
+}
+
+// End records the end of a transfer. After a failed transfer nothing is kept for the follower, because raft starts
+// again with the newest snapshot.
+func (r *Retained) End(id raft.ServerID, installed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n, ok := r.needs[id]; ok && installed {
+		r.needs[id] = need{index: n.index, heard: time.Now()}
+		return
+	}
+	delete(r.needs, id)
+}
+
+// Reached records that a follower has the entries up to index, of a log that ends at last.
+func (r *Retained) Reached(id raft.ServerID, index, last uint64) {
+	const near = 64 // number of entries that may be in flight
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch n, ok := r.needs[id]; {
+	case !ok || n.sending:
+	case index+near >= last:
+		delete(r.needs, id)
+	default:
+		r.needs[id] = need{index: max(index, n.index), heard: time.Now()}
+	}
+}
+
+// Oldest returns the oldest entry that a follower needs; 0 = none.
+func (r *Retained) Oldest() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := uint64(0)
+	for id, n := range r.needs {
+		switch {
+		case !n.sending && time.Since(n.heard) > retainWait:
+			delete(r.needs, id)
+		case out == 0 || n.index < out:
+			out = n.index
+		}
+	}
+	return out
+}

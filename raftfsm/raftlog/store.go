@@ -1,0 +1,496 @@
+package raftlog
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+)
+
+// Backend stores entries: raft-boltdb or raft-wal.
+type Backend interface {
+	raft.LogStore
+	io.Closer
+}
+
+// Role returns the role of this server in the group. Until Raft runs, its methods return false and zero values.
+type Role interface {
+	// Running reports whether Raft runs.
+	Running() bool
+	// Base returns the position of the newest snapshot. follows reports whether Raft runs and this server is
+	// not the leader, so that it sends no entries to others.
+	Base() (end Position, follows bool)
+	// LeadsOthers reports whether this server leads and has other voters.
+	LeadsOthers() bool
+}
+
+// Events receives events of the log.
+type Events interface {
+	// Appended reports a write to the disk.
+	Appended(took time.Duration, entries, bytes int)
+	// Lost reports acknowledged writes that entries of another leader replace.
+	Lost(writes int)
+}
+
+// Process is the program around the group.
+type Process interface {
+	// Fatal reports an error after which this replica cannot be trusted. Nothing is written afterwards.
+	Fatal(err error)
+	// Step is called before and after each named step of disk work.
+	Step(name string)
+	// Raise makes durable that the group may hold entries of a version.
+	Raise(version uint8) error
+}
+
+// Store wraps the engine of the log. It adds a checksum to every entry and verifies it before raft applies or
+// sends the entry. A leader can replicate entries while the leader's disk still writes them (see unsynced). Store
+// also reports when a proposed entry is durable on this node, measures the speed of the disk, and caches the
+// newest entries.
+//
+// Only raft's main goroutine calls StoreLogs. Any goroutine may call GetLog. GetLog may return an entry that is
+// not durable on this node yet.
+type Store struct {
+	engine Backend
+	tail   tail
+	level  uint8  // highest version that Process.Raise has made durable
+	self   uint32 // tag of this server
+
+	role    Role
+	events  Events
+	process Process
+
+	// writing admits one writer at a time to the engine, also during its disk work. Raft appends and compacts
+	// from two goroutines. raft-wal could truncate a segment that is being sealed if another goroutine sealed
+	// the next one meanwhile.
+	writing sync.Mutex
+
+	durable extent     // the part that is on disk
+	floors  *FloorFile // nil = no floor
+
+	unsynced *unsynced
+
+	discarded Discarded
+	retained  Retained
+
+	busy atomic.Int64 // start of the write in flight, in monotonic nanoseconds since open; 0 = none
+	last atomic.Uint64
+	// entries up to here were compacted since the log was opened; raft-wal may still return some of them
+	gone atomic.Uint64
+	open time.Time // the start of the time in busy
+
+	mu      sync.Mutex
+	waiting map[*byte]func(index, term uint64) // by address of the first byte of Data
+}
+
+var (
+	_ raft.LogStore          = (*Store)(nil)
+	_ raft.MonotonicLogStore = (*Store)(nil)
+)
+
+// NewStore wraps an engine. level is the highest version of entries that the group may hold. Process.Raise must
+// have made it durable before.
+func NewStore(engine Backend, server raft.ServerID, level uint8, role Role, events Events, process Process) *Store {
+	s := &Store{
+		engine: engine, level: max(level, command.First), self: serverTag(server), role: role, events: events,
+		process: process,
+		open:    time.Now(), waiting: map[*byte]func(uint64, uint64){},
+	}
+	s.unsynced = newUnsynced(func(entries []*raft.Log) error {
+		if err := s.append(entries); err != nil {
+			return err
+		}
+		s.announce(entries)
+		return nil
+	})
+	return s
+}
+
+// Align deletes the whole log if it does not continue the snapshot, which ends at index and term. A crash after a
+// received database has become the live one, but before the log is truncated, leaves entries of an older history.
+// These may never have been committed, so they must not be sent to other servers. raft-wal also accepts only an
+// entry that follows its last one.
+func (s *Store) Align(index, term uint64) error {
+	first, last, err := s.Ends()
+	if err != nil || last == 0 || first > index {
+		return err
+	}
+	if last >= index {
+		var l raft.Log
+		if err := s.Read(index, &l); err != nil {
+			return err
+		}
+		if l.Term == term {
+			return nil
+		}
+	}
+	s.last.Store(last)
+	return s.DeleteRange(first, last)
+}
+
+// Ends returns the indexes of the oldest and the newest entry on disk; 0 = none.
+func (s *Store) Ends() (first, last uint64, err error) {
+	if first, err = s.engine.FirstIndex(); err == nil {
+		last, err = s.engine.LastIndex()
+	}
+	return first, last, err
+}
+
+// Read reads and verifies an entry while the group is being opened.
+func (s *Store) Read(index uint64, l *raft.Log) error {
+	if err := s.engine.GetLog(index, l); err != nil {
+		return &fault.Error{Code: fault.Corrupt, Op: "group.log",
+			Msg: fmt.Sprintf("log entry %d cannot be read", index), Err: err,
+			Hint: "restore the directory from a backup, or empty it to join again as a new server"}
+	}
+	return Verify(l)
+}
+
+// Scan verifies the log entries after the index snapshot and records their sizes and types. Call it before raft
+// reads the entries, because raft panics on an entry that it cannot read.
+func (s *Store) Scan(snapshot uint64) error {
+	first, last, err := s.Ends()
+	if err != nil {
+		return err
+	}
+	s.last.Store(last)
+	if last > snapshot && first > snapshot+1 {
+		return &fault.Error{Code: fault.Corrupt, Op: "group.log",
+			Msg: fmt.Sprintf("the log starts at entry %d but the snapshot ends at %d: entries are missing", first,
+				snapshot),
+			Hint: "the files in the directory are of different times; restore the whole directory from a backup, or " +
+				"empty it to join again as a new server"}
+	}
+	var l raft.Log
+	for i := snapshot + 1; i <= last; i++ {
+		l = raft.Log{}
+		if err := s.Read(i, &l); err != nil {
+			return err
+		}
+		s.tail.note(&l)
+	}
+	return nil
+}
+
+// OnDurable calls f once the entry with this Data slice is on this node's disk. Slices are compared by address,
+// not by content. So f is called only for entries that were proposed here, never for entries received from a
+// leader. f runs on the goroutine that wrote the entry.
+func (s *Store) OnDurable(data []byte, f func(index, term uint64)) {
+	s.mu.Lock()
+	s.waiting[unsafe.SliceData(data)] = f
+	s.mu.Unlock()
+}
+
+// ForgetDurable withdraws a call of OnDurable.
+func (s *Store) ForgetDurable(data []byte) {
+	s.mu.Lock()
+	delete(s.waiting, unsafe.SliceData(data))
+	s.mu.Unlock()
+}
+
+// StoreLog stores one entry.
+func (s *Store) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
+
+// StoreLogs makes entries durable. On a leader of other voters it may return before that (see unsynced). A failed
+// write ends the process, because the content of the disk is unknown afterwards, and a later write must not be
+// acknowledged on top of it.
+func (s *Store) StoreLogs(entries []*raft.Log) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	size, own, reforms := 0, true, false
+	for _, l := range entries {
+		if len(l.Extensions) == 0 || isOwing(l.Extensions) {
+			Seal(l)
+		} else if err := Verify(l); err != nil {
+			return err // damaged on the way here: refuse it, and the leader sends it again
+		} else {
+			own = false
+		}
+		size += EntrySize(l)
+		reforms = reforms || l.Type == raft.LogConfiguration
+	}
+	if err := s.noteLevel(entries); err != nil {
+		s.process.Fatal(err)
+		return err
+	}
+	if own && !reforms && size <= unsyncedBytes && s.role.LeadsOthers() {
+		return s.unsynced.add(entries, func() { s.note(entries) })
+	}
+	if err := s.unsynced.drain(); err != nil {
+		return err
+	}
+	if err := s.append(entries); err != nil {
+		return err
+	}
+	s.note(entries)
+	s.announce(entries)
+	return nil
+}
+
+// note adds entries to the log that raft sees.
+func (s *Store) note(entries []*raft.Log) {
+	s.tail.add(entries)
+	s.discarded.End()
+	s.last.Store(entries[len(entries)-1].Index)
+}
+
+// append writes entries to the disk.
+func (s *Store) append(entries []*raft.Log) error {
+	size := 0
+	for _, l := range entries {
+		size += EntrySize(l)
+	}
+	start := time.Now()
+	s.busy.Store(int64(start.Sub(s.open)) + 1)
+	s.process.Step("log-append")
+	s.writing.Lock()
+	err := s.engine.StoreLogs(entries)
+	s.writing.Unlock()
+	s.busy.Store(0)
+	if err != nil {
+		err = &fault.Error{Code: fault.Internal, Op: "group.log", Msg: "cannot write the log", Err: err,
+			Hint: "free disk space or replace the disk, then start the node again; nothing acknowledged is lost"}
+		s.process.Fatal(err)
+		return err
+	}
+	s.process.Step("log-appended")
+	s.durable.appended(entries)
+	s.events.Appended(time.Since(start), len(entries), size)
+	return nil
+}
+
+// noteLevel makes the version of entries durable before the entries.
+func (s *Store) noteLevel(entries []*raft.Log) error {
+	v := s.level
+	for _, l := range entries {
+		if l.Type == raft.LogCommand {
+			v = max(v, command.VersionOf(l.Data))
+		}
+	}
+	return s.RaiseTo(v)
+}
+
+// RaiseTo makes durable that the group may hold entries of version v. Only Raft's main goroutine may call it, or
+// the goroutine that opens the group.
+func (s *Store) RaiseTo(v uint8) error {
+	if v <= s.level {
+		return nil
+	}
+	if err := s.process.Raise(v); err != nil {
+		return fault.Wrap(err, "group.log", "the format of the log entries cannot be recorded")
+	}
+	s.level = v
+	return nil
+}
+
+// announce calls the OnDurable functions of entries. The caller must have recorded the entries before, because an
+// OnDurable function may read them from the log at once.
+func (s *Store) announce(entries []*raft.Log) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.waiting) == 0 {
+		return
+	}
+	for _, l := range entries {
+		if f, ok := s.waiting[unsafe.SliceData(l.Data)]; ok && len(l.Data) > 0 {
+			delete(s.waiting, unsafe.SliceData(l.Data))
+			f(l.Index, l.Term)
+		}
+	}
+}
+
+// Stalled returns how long the write in flight has taken so far; 0 = none.
+func (s *Store) Stalled() time.Duration {
+	start := s.busy.Load()
+	if start == 0 {
+		return 0
+	}
+	return time.Since(s.open) - time.Duration(start-1)
+}
+
+// GetLog reads an entry and verifies it. A damaged entry ends the process, because it must be neither applied nor
+// sent. On a follower GetLog also returns the last entry of a snapshot if the log begins after it. Raft looks for
+// that entry when a leader repeats its first append after a snapshot. If it were missing, raft would request the
+// snapshot again.
+func (s *Store) GetLog(index uint64, l *raft.Log) error {
+	if c := s.tail.get(index); c != nil {
+		*l = *c
+		return nil
+	}
+	*l = raft.Log{}
+	if err := s.find(index, l); err != nil {
+		if p, follows := s.role.Base(); follows && p.Index == index && errors.Is(err, raft.ErrLogNotFound) {
+			*l = raft.Log{Index: index, Term: p.Term, Type: raft.LogNoop,
+				Extensions: []byte("snapshot")} // not a valid checksum, so no server accepts it
+			return nil
+		}
+		if errors.Is(err, raft.ErrLogNotFound) && s.discarded.covers(index) {
+			*l = raft.Log{Index: index, Type: raft.LogNoop, Extensions: []byte("void")}
+			return nil
+		}
+		return err
+	}
+	if err := Verify(l); err != nil {
+		s.process.Fatal(err)
+		return err
+	}
+	return nil
+}
+
+func (s *Store) find(index uint64, l *raft.Log) error {
+	if index <= s.gone.Load() {
+		return raft.ErrLogNotFound
+	}
+	return s.engine.GetLog(index, l)
+}
+
+// TermAt returns the term of the entry at index; known is false if it is not in the log.
+func (s *Store) TermAt(index uint64) (term uint64, known bool) {
+	if term, known = s.tail.termAt(index); known || index > s.last.Load() {
+		return term, known
+	}
+	var l raft.Log
+	if err := s.GetLog(index, &l); err != nil {
+		return 0, false
+	}
+	return l.Term, true
+}
+
+// Last returns the index of the newest entry; 0 = none.
+func (s *Store) Last() uint64 { return s.last.Load() }
+
+// LastVisible returns the index of the last entry in (floor, index] that reaches the state machine, or 0 if there is
+// none. The caller passes as floor an index up to which the machine has applied everything.
+func (s *Store) LastVisible(index, floor uint64) uint64 { return s.tail.lastVisible(index, floor) }
+
+// Applied records that the state machine has applied everything up to index.
+func (s *Store) Applied(index uint64) { s.tail.settle(index) }
+
+// BytesSince returns the bytes appended from index on, accurate to 256 KiB.
+func (s *Store) BytesSince(index uint64) uint64 { return s.tail.since(index) }
+
+// EntriesWithin returns how many of the newest entries up to last take at most limit bytes.
+func (s *Store) EntriesWithin(last, limit uint64) uint64 { return s.tail.within(last, limit) }
+
+// Configuration returns the index of the newest configuration in the log; 0 = none known.
+func (s *Store) Configuration() uint64 { return s.tail.configuration() }
+
+// WaitDurable waits until this server's disk has the entries up to index, or returns the error of a write. It
+// has no time limit.
+func (s *Store) WaitDurable(index uint64) error { return s.unsynced.wait(index) }
+
+// Drain waits until nothing is left to write.
+func (s *Store) Drain() error { return s.unsynced.drain() }
+
+// Rebase adapts an append to a log that a snapshot has replaced, so that Raft can accept it.
+func (s *Store) Rebase(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
+	return s.discarded.rebase(r)
+}
+
+// Retained returns which entries are kept for followers that are being sent a snapshot.
+func (s *Store) Retained() *Retained { return &s.retained }
+
+// Discarded returns the entries that Raft still considers part of this log although a snapshot has replaced them.
+func (s *Store) Discarded() *Discarded { return &s.discarded }
+
+// Waiting returns how many OnDurable functions were neither called nor withdrawn.
+func (s *Store) Waiting() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.waiting)
+}
+
+// HoldsAt reports whether the log has the entry written at a position.
+func (s *Store) HoldsAt(at Position) bool {
+	term, known := s.TermAt(at.Index)
+	return known && term == at.Term
+}
+
+// FirstIndex returns the index of the oldest entry; 0 = none.
+func (s *Store) FirstIndex() (uint64, error) { return s.engine.FirstIndex() }
+
+// LastIndex returns the index of the newest entry; 0 = none.
+func (s *Store) LastIndex() (uint64, error) { return s.last.Load(), nil }
+
+// DeleteRange deletes the entries lo to hi. These are either the oldest entries, after a snapshot, or the newest
+// ones, because they conflict with those of the leader. It keeps old entries that a follower needs (see Retained).
+func (s *Store) DeleteRange(lo, hi uint64) error {
+	if hi >= s.last.Load() {
+		if err := s.unsynced.drain(); err != nil {
+			return err
+		}
+	} else if need := s.retained.Oldest(); need != 0 && need <= hi && s.tail.since(need) <= retainBytes {
+		if hi = need - 1; hi < lo {
+			return nil
+		}
+	}
+	s.tellLost(lo, hi)
+	if err := s.beforeDelete(lo, hi); err != nil {
+		s.process.Fatal(err)
+		return err
+	}
+	s.process.Step("log-truncate")
+	s.writing.Lock()
+	err := s.engine.DeleteRange(lo, hi)
+	s.writing.Unlock()
+	if err != nil {
+		err = &fault.Error{Code: fault.Internal, Op: "group.log",
+			Msg: fmt.Sprintf("cannot delete log entries %d to %d", lo, hi), Err: err}
+		s.process.Fatal(err)
+		return err
+	}
+	s.process.Step("log-truncated")
+	last := s.last.Load()
+	if hi < last {
+		s.durable.compacted(hi)
+	}
+	if snap, follows := s.role.Base(); follows && lo <= snap.Index && snap.Index <= last && last <= hi {
+		s.discarded.begin(snap, last)
+	}
+	if hi < last {
+		s.gone.Store(hi)
+		s.tail.forget(hi)
+		return nil
+	}
+	newLast, err := s.engine.LastIndex()
+	if err != nil {
+		return err
+	}
+	s.last.Store(newLast) // before the tail is cut: entries that the tail no longer knows must not look compacted
+	s.tail.cut(lo)
+	return nil
+}
+
+// beforeDelete lowers the floor before the end of the log is deleted.
+func (s *Store) beforeDelete(lo, hi uint64) error {
+	if hi < s.last.Load() {
+		return nil
+	}
+	forget := func() { s.durable.cut(lo) }
+	if s.floors == nil {
+		forget()
+		return nil
+	}
+	return fault.Wrap(s.floors.lower(lo, forget), "group.log", "the end of the log cannot be replaced")
+}
+
+// IsMonotonic returns true, so that raft leaves no gaps in the log after it has installed a snapshot. It returns
+// true for both engines, although one of them allows gaps, so that both behave the same.
+func (s *Store) IsMonotonic() bool { return true }
+
+// Close waits for unsynced entries and closes the engine.
+func (s *Store) Close() error {
+	err := s.unsynced.drain()
+	if closed := s.engine.Close(); closed != nil {
+		err = errors.Join(err, errors.New("closing the log"), closed)
+	}
+	return err
+}

@@ -1,0 +1,51 @@
+package raftlog
+
+// Position is a position in the log of one group.
+type Position struct{ Term, Index uint64 }
+
+// Files of a group besides its manifest and its databases.
+const (
+	StableName = "stable.db"
+	BoltName   = "log.db"
+	WalName    = "wal"
+)
+
+// Engine is the name of a log engine.
+type Engine string
+
+// Log engines. With either, terms and votes are stored by raft-boltdb.
+const (
+	BoltDB Engine = "boltdb" // raft-boltdb/v2: two fsyncs per append
+	WAL    Engine = "wal"    // raft-wal: one fsync per append
+)
+
+// FileName returns the name of the engine's file or folder in a group's directory.
+func (e Engine) FileName() string {
+	if e == WAL {
+		return WalName
+	}
+	return BoltName
+}
+
+// Owner is the cluster that a group belongs to. It is zero until the group belongs to one.
+type Owner struct {
+	Cluster string `json:"cluster,omitempty"`
+	Epoch   uint64 `json:"epoch,omitempty"`
+}
+
+// Seen is what one server has on its disk, as far as another server has seen.
+type Seen struct {
+	Term      uint64   `json:"term,omitempty"`
+	Vote      uint64   `json:"vote,omitempty"`      // newest term in which it has voted
+	Matched   Position `json:"matched,omitzero"`    // position up to which it has acknowledged entries to a leader
+	Committed uint64   `json:"committed,omitempty"` // index up to which it has committed entries
+}
+
+// Merge returns the union of s and o.
+func (s Seen) Merge(o Seen) Seen {
+	s.Term, s.Vote, s.Committed = max(s.Term, o.Term), max(s.Vote, o.Vote), max(s.Committed, o.Committed)
+	if m := o.Matched; m.Term > s.Matched.Term || m.Term == s.Matched.Term && m.Index > s.Matched.Index {
+		s.Matched = m
+	}
+	return s
+}

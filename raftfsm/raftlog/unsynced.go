@@ -1,0 +1,117 @@
+package raftlog
+
+import (
+	"sync"
+
+	"github.com/hashicorp/raft"
+)
+
+// unsyncedBytes is the maximum size in bytes of the entries that a leader sends to followers before the leader's
+// disk has them. It is below tailCacheBytes, because these entries are sent from that cache until they can be read
+// from the log.
+const unsyncedBytes = 8 << 20
+
+// unsynced holds the entries that the leader replicates while the leader's disk still writes them. So a write
+// takes as long as the slower of two disks, and not as long as both together (Ongaro, Consensus: Bridging Theory
+// and Practice, section 10.2.1; hashicorp/raft#578).
+//
+// Invariants:
+//
+//  1. No leader commits an entry before its own disk has it. Raft counts the leader once StoreLogs returns, which
+//     may be too early here. But raft needs at least one other voter too, and no response of another server that
+//     covers the entry reaches raft before the entry is durable here (Guard.AppendEntries). Without another voter,
+//     and for a change of the configuration, StoreLogs waits for the disk.
+//  2. What a server sends about its log in one term is durable before it sends anything in the next term. Terms
+//     and votes are stored after all entries (Votes), and a leader grants no vote and acknowledges no entry in its
+//     own term.
+//  3. Entries reach the disk in the order of the log. One goroutine writes at a time. Other writes and truncations
+//     wait for it first.
+//
+// A leader that crashes may come back with less than it has sent. That is safe, because its missing entries were
+// not counted for a commit.
+//
+// At most two writes are outstanding: the current one and the next one. Before a third write, raft's main loop
+// waits until one is done. Meanwhile proposals gather in one entry.
+type unsynced struct {
+	write func([]*raft.Log) error
+
+	mu      sync.Mutex
+	changed sync.Cond   // of mu
+	next    []*raft.Log // not yet passed to write
+	first   uint64      // oldest entry that is not durable; 0 = all are durable
+	running bool        // a goroutine is writing, or is about to
+	err     error       // error of a write; afterwards nothing is accepted
+}
+
+func newUnsynced(write func([]*raft.Log) error) *unsynced {
+	u := &unsynced{write: write}
+	u.changed.L = &u.mu
+	return u
+}
+
+// add passes entries to the writer and returns without waiting for the disk. It waits only while two writes are
+// outstanding. add calls note when the entries already count as unsynced, but before the writer can make them
+// durable. The caller must not change the entries afterwards.
+func (u *unsynced) add(entries []*raft.Log, note func()) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for u.err == nil && len(u.next) > 0 {
+		u.changed.Wait()
+	}
+	if u.err != nil {
+		return u.err
+	}
+	u.next = entries
+	if u.first == 0 {
+		u.first = entries[0].Index
+	}
+	note()
+	if !u.running {
+		u.running = true
+		go u.run()
+	}
+	return nil
+}
+
+// run writes until nothing is left.
+func (u *unsynced) run() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for u.err == nil && len(u.next) > 0 {
+		batch := u.next
+		u.next = nil
+		u.changed.Broadcast()
+		u.mu.Unlock()
+		err := u.write(batch)
+		u.mu.Lock()
+		if u.err = err; err == nil {
+			u.first = 0
+			if len(u.next) > 0 {
+				u.first = u.next[0].Index
+			}
+		}
+		u.changed.Broadcast()
+	}
+	u.running = false
+	u.changed.Broadcast()
+}
+
+// wait waits until the entries up to index are durable, or returns the error of a write. It has no time limit.
+func (u *unsynced) wait(index uint64) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for u.err == nil && u.first != 0 && u.first <= index {
+		u.changed.Wait()
+	}
+	return u.err
+}
+
+// drain waits until everything is durable and no write is in flight.
+func (u *unsynced) drain() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for u.running {
+		u.changed.Wait()
+	}
+	return u.err
+}

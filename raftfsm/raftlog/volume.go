@@ -1,0 +1,123 @@
+package raftlog
+
+import (
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	"github.com/hashicorp/raft-wal/metadb"
+
+	"github.com/quorate/quorate/internal/durable"
+)
+
+// Volume is the storage under a group: its files, its terms and votes, and its log. Servers use OSVolume.
+// Simulations use an in-memory Volume, which loses unsynced data in a crash.
+type Volume interface {
+	Read(path string) ([]byte, error)                        // like durable.Read
+	Write(path string, body []byte, step func(string)) error // like durable.Write
+	Open(path string) (io.ReadCloser, error)                 // a file
+	Create(path string) (SyncedFile, error)                  // a new file; an error if it exists
+	List(dir string) ([]fs.FileInfo, error)                  // the content of a directory
+	Exists(path string) bool                                 //
+	// whether terms and votes, or a log, exist at path; an error if they are damaged
+	Holds(path string) (bool, error)
+	OtherLog(dir string, e Engine) error // an error if dir has a log of the other engine
+	Mkdir(dir string) error              //
+	MkdirAll(dir string) error           //
+	RemoveAll(path string) error         //
+	SyncDir(dir string) error            // syncs the names in a directory
+	// file system for databases; nil = the operating system's
+	Database() vfs.FS
+	Stable(path string) (StableStore, error)                   // terms and votes
+	Log(dir string, e Engine, l *slog.Logger) (Backend, error) // entries
+}
+
+// SyncedFile is a file that can be synced.
+type SyncedFile interface {
+	io.WriteCloser
+	Sync() error
+}
+
+// StableStore stores terms and votes. A value is durable when the call that stores it returns.
+type StableStore interface {
+	raft.StableStore
+	io.Closer
+}
+
+// OSVolume is the Volume on the operating system's files.
+type OSVolume struct{}
+
+// Read reads a file with a checksum.
+func (OSVolume) Read(path string) ([]byte, error) { return durable.Read(path) }
+
+// Write replaces a file durably, with a checksum.
+func (OSVolume) Write(path string, body []byte, step func(string)) error {
+	return durable.Write(path, body, step)
+}
+
+// Open opens a file for reading.
+func (OSVolume) Open(path string) (io.ReadCloser, error) { return os.Open(path) }
+
+// Create creates a new file. It is an error if the file exists.
+func (OSVolume) Create(path string) (SyncedFile, error) {
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+}
+
+// List returns the content of a directory.
+func (OSVolume) List(dir string) ([]fs.FileInfo, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	infos := make([]fs.FileInfo, len(entries))
+	for i, e := range entries {
+		if infos[i], err = e.Info(); err != nil {
+			return nil, err
+		}
+	}
+	return infos, nil
+}
+
+// Exists reports whether path exists.
+func (OSVolume) Exists(path string) bool { return exists(path) }
+
+// Holds reports whether path has terms and votes, or a log. The error names what is damaged.
+func (OSVolume) Holds(path string) (bool, error) {
+	if filepath.Base(path) == WalName {
+		path = filepath.Join(path, metadb.FileName)
+	}
+	return checkBolt(path)
+}
+
+// OtherLog returns an error if dir has a log of the other engine.
+func (OSVolume) OtherLog(dir string, e Engine) error { return refuseOtherLog(dir, e) }
+
+// Mkdir makes a directory.
+func (OSVolume) Mkdir(dir string) error { return os.Mkdir(dir, 0o700) }
+
+// MkdirAll makes a directory and its parents.
+func (OSVolume) MkdirAll(dir string) error { return os.MkdirAll(dir, 0o700) }
+
+// RemoveAll removes a directory and its content.
+func (OSVolume) RemoveAll(path string) error { return os.RemoveAll(path) }
+
+// SyncDir syncs the names in a directory.
+func (OSVolume) SyncDir(dir string) error { return durable.SyncDir(dir) }
+
+// Database returns nil: databases are on the operating system's files.
+func (OSVolume) Database() vfs.FS { return nil }
+
+// Stable opens the file of terms and votes.
+func (OSVolume) Stable(path string) (StableStore, error) {
+	return raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions()})
+}
+
+// Log opens the log.
+func (OSVolume) Log(dir string, e Engine, l *slog.Logger) (Backend, error) {
+	return openEngine(dir, e, l)
+}

@@ -1,0 +1,148 @@
+package raftlog
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Raft's own keys for the parts of a vote.
+const (
+	KeyCurrentTerm  = "CurrentTerm"
+	keyLastVoteTerm = "LastVoteTerm"
+	keyLastVoteCand = "LastVoteCand"
+)
+
+// KeyVote is our key for the whole vote: term (8 bytes) and candidate in one value.
+var KeyVote = []byte("QuorateVote")
+
+// Votes stores term and vote. Raft stores a vote in two calls: first the term, next the candidate. After a crash
+// between two separate writes, the new term would be paired with the candidate of an earlier term. That candidate
+// would get the vote of the new term without a check of its log. So Votes keeps the term in memory until the
+// candidate arrives, and stores both as one value. That is atomic, and costs one fsync instead of two.
+//
+// Only Raft's main goroutine changes votes. The lock is for goroutines that read them.
+type Votes struct {
+	store    StableStore
+	process  Process
+	unsynced *unsynced  // entries still being written; Votes waits for them
+	floors   *FloorFile // nil = no floor
+
+	mu   sync.Mutex
+	term uint64 // term of a vote whose candidate has not arrived
+	held bool
+}
+
+// NewVotes wraps store. Before Votes stores a term or a vote, it waits until log has written its unsynced entries.
+func NewVotes(store StableStore, log *Store, process Process) *Votes {
+	return &Votes{store: store, unsynced: log.unsynced, process: process}
+}
+
+// Set stores a value durably.
+func (s *Votes) Set(key, val []byte) error {
+	if string(key) != keyLastVoteCand {
+		return s.check(s.store.Set(key, val))
+	}
+	s.mu.Lock()
+	term, held := s.term, s.held
+	s.held = false
+	s.mu.Unlock()
+	if !held {
+		return fault.New(fault.Internal, "group.stable", "a vote without a term")
+	}
+	if err := s.unsynced.drain(); err != nil {
+		return err
+	}
+	s.process.Step("vote")
+	err := s.check(s.store.Set(KeyVote, append(binary.BigEndian.AppendUint64(nil, term), val...)))
+	s.process.Step("voted")
+	if err != nil || s.floors == nil {
+		return err
+	}
+	return s.check(s.floors.vote(term, string(val)))
+}
+
+// SetUint64 stores a number durably. The term of a vote is held until its candidate arrives.
+func (s *Votes) SetUint64(key []byte, val uint64) error {
+	if string(key) != keyLastVoteTerm {
+		if err := s.unsynced.drain(); err != nil {
+			return err
+		}
+		if err := s.check(s.store.SetUint64(key, val)); err != nil {
+			return err
+		}
+		if s.floors != nil && string(key) == KeyCurrentTerm {
+			s.floors.observeTerm(val)
+		}
+		return nil
+	}
+	s.mu.Lock()
+	s.term, s.held = val, true
+	s.mu.Unlock()
+	return nil
+}
+
+// Get returns a value; raftboltdb.ErrKeyNotFound if there is none.
+func (s *Votes) Get(key []byte) ([]byte, error) {
+	if string(key) != keyLastVoteCand {
+		return s.store.Get(key)
+	}
+	_, cand, err := s.Vote()
+	return cand, err
+}
+
+// GetUint64 returns a number; raftboltdb.ErrKeyNotFound if there is none.
+func (s *Votes) GetUint64(key []byte) (uint64, error) {
+	if string(key) != keyLastVoteTerm {
+		return s.store.GetUint64(key)
+	}
+	term, _, err := s.Vote()
+	return term, err
+}
+
+// CurrentTerm returns the term; 0 before the first one.
+func (s *Votes) CurrentTerm() (uint64, error) {
+	term, err := s.store.GetUint64([]byte(KeyCurrentTerm))
+	if errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return 0, nil
+	}
+	return term, err
+}
+
+// Vote returns the term and the candidate of the newest vote. It returns raftboltdb.ErrKeyNotFound if this server
+// has never voted.
+func (s *Votes) Vote() (uint64, []byte, error) {
+	b, err := s.store.Get(KeyVote)
+	if err != nil {
+		return 0, nil, err
+	}
+	if len(b) < 8 {
+		return 0, nil, &fault.Error{Code: fault.Corrupt, Op: "group.stable",
+			Msg: fmt.Sprintf("the stored vote has %d bytes", len(b))}
+	}
+	return binary.BigEndian.Uint64(b), b[8:], nil
+}
+
+// check ends the process when a term or vote could not be stored, because raft would panic.
+func (s *Votes) check(err error) error {
+	if err == nil {
+		return nil
+	}
+	err = &fault.Error{Code: fault.Internal, Op: "group.stable", Msg: "cannot store term or vote", Err: err,
+		Hint: "free disk space or replace the disk, then start the node again"}
+	s.process.Fatal(err)
+	return err
+}
+
+// Close closes the file.
+func (s *Votes) Close() error {
+	if err := s.store.Close(); err != nil {
+		return errors.Join(errors.New("closing terms and votes"), err)
+	}
+	return nil
+}

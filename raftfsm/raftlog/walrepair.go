@@ -1,0 +1,190 @@
+package raftlog
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/raft-wal/metadb"
+	"github.com/hashicorp/raft-wal/segment"
+	"github.com/hashicorp/raft-wal/types"
+)
+
+// repairWAL completes what a crash or a close left unfinished at the end of the newest segment. raft-wal v0.4.2
+// does not do that itself, and would refuse every append. The log must not be open. done describes what was
+// repaired. It is empty if nothing was.
+//
+//  1. The last append to a full segment seals it, and the metadata names the next segment a moment later. In between
+//     the log has no segment for appends, so repairWAL adds the next segment to the metadata. raft-wal creates its
+//     file if it is missing.
+//  2. An incomplete last append may have left its index, which looks like a seal, or other bytes after the last
+//     complete append. repairWAL clears them. Nothing in them was acknowledged.
+func repairWAL(dir string) (done string, err error) {
+	if !exists(filepath.Join(dir, metadb.FileName)) {
+		return "", nil // the log does not exist yet
+	}
+	meta := &metadb.BoltMetaDB{}
+	state, err := meta.Load(dir)
+	defer func() { err = errors.Join(err, meta.Close()) }()
+	if err != nil || len(state.Segments) == 0 {
+		return "", err
+	}
+	tail := &state.Segments[len(state.Segments)-1]
+	if !tail.SealTime.IsZero() {
+		return "", nil
+	}
+	f, err := os.OpenFile(filepath.Join(dir, segment.FileName(*tail)), os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil // raft-wal creates it
+	}
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	end, err := scanSegment(f)
+	if err == nil {
+		err = cutOff(f, *tail, end)
+	}
+	switch {
+	case err != nil:
+		return "", err
+	case end.index > 0:
+		return fmt.Sprintf("segment %s was full", segment.FileName(*tail)), succeed(meta, state, tail, end)
+	}
+	torn, err := clearAfter(f, end.offset)
+	if err != nil || !torn {
+		return "", err
+	}
+	return fmt.Sprintf("an append to segment %s had not finished", segment.FileName(*tail)), nil
+}
+
+// cutOff returns an error if the file of a segment is truncated: it is shorter than a full segment, and it ends
+// before the frame that follows the last one read. Segments are created in their full length, and the length is
+// durable with the first append. So an incomplete append leaves zeros or other bytes after the last complete
+// append, and never a shorter file.
+func cutOff(f *os.File, s types.SegmentInfo, end segmentEnd) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if size := info.Size(); size > walHeaderSize && size < int64(s.SizeLimit) && size < end.next+walFrameSize {
+		return CorruptFile(f.Name(), fmt.Sprintf("it is truncated: it has %d bytes, and its entries do not end there",
+			size))
+	}
+	return nil
+}
+
+// succeed marks the segment tail as sealed and adds the next segment to the metadata, as raft-wal would have done.
+func succeed(meta types.MetaStore, state types.PersistentState, tail *types.SegmentInfo, end segmentEnd) error {
+	now := time.Now()
+	tail.SealTime, tail.MaxIndex, tail.IndexStart = now, tail.BaseIndex+end.entries-1, uint64(end.index)
+	next := tail.MaxIndex + 1
+	state.Segments = append(state.Segments, types.SegmentInfo{
+		ID: state.NextSegmentID, BaseIndex: next, MinIndex: next, SizeLimit: tail.SizeLimit, Codec: tail.Codec,
+		CreateTime: now,
+	})
+	state.NextSegmentID++
+	return meta.CommitState(state)
+}
+
+// The layout of raft-wal's segments is a header, followed by frames. A frame has a type, a length and content
+// padded to 8 bytes. A commit frame has the CRC-32C of everything since the previous commit in place of the
+// length.
+const (
+	walHeaderSize = 32
+	walFrameSize  = 8
+)
+
+// segmentEnd is the position after the last complete append of a segment.
+type segmentEnd struct {
+	offset  int64  // offset after the append
+	entries uint64 // number of entries in the segment
+	index   int64  // offset of the index if that append sealed the segment, otherwise 0
+	next    int64  // offset at which the first frame that was not read should be
+}
+
+// scanSegment finds the last append of a segment that has a correct checksum. It verifies only the last two
+// appends, because each append is synced before the next one begins.
+func scanSegment(f io.ReaderAt) (segmentEnd, error) {
+	var last, before, now segmentEnd // now counts what has been read since the last commit
+	var sum uint32
+	now.offset = walHeaderSize
+	for {
+		var h [walFrameSize]byte
+		if _, err := f.ReadAt(h[:], now.offset); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return segmentEnd{}, err
+		}
+		size := binary.LittleEndian.Uint32(h[4:])
+		switch h[0] {
+		case segment.FrameEntry:
+			now.entries++
+		case segment.FrameIndex:
+			now.index = now.offset + walFrameSize
+		case segment.FrameCommit:
+			before, last, sum, size = last, now, size, 0
+			last.offset += walFrameSize
+		default:
+			return lastWhole(f, before, last, sum, now.offset)
+		}
+		now.offset += walFrameSize + (int64(size)+walFrameSize-1)/walFrameSize*walFrameSize
+	}
+	return lastWhole(f, before, last, sum, now.offset)
+}
+
+// lastWhole returns last if the content of last has the checksum sum. Otherwise it returns before, the end of the
+// previous append.
+func lastWhole(f io.ReaderAt, before, last segmentEnd, sum uint32, next int64) (segmentEnd, error) {
+	before.next, last.next = next, next
+	if last.offset == 0 {
+		return last, nil // no append at all
+	}
+	crc := crc32.New(castagnoli)
+	if _, err := io.Copy(crc, io.NewSectionReader(f, before.offset,
+		last.offset-walFrameSize-before.offset)); err != nil {
+		return segmentEnd{}, err
+	}
+	if crc.Sum32() == sum {
+		return last, nil
+	}
+	return before, nil
+}
+
+// segmentFile is what clearAfter does with the file of a segment.
+type segmentFile interface {
+	io.ReaderAt
+	io.WriterAt
+	Sync() error
+}
+
+// clearAfter overwrites everything after offset with zeros. It reports whether that has changed any byte. The file
+// keeps its length: after a crash in between, a shorter one would be taken for truncated (see cutOff).
+func clearAfter(f segmentFile, offset int64) (changed bool, err error) {
+	b, zeros := make([]byte, 64<<10), make([]byte, 64<<10)
+	for {
+		n, err := f.ReadAt(b, offset)
+		if !bytes.Equal(b[:n], zeros[:n]) {
+			changed = true
+			if _, err := f.WriteAt(zeros[:n], offset); err != nil {
+				return changed, err
+			}
+		}
+		offset += int64(n)
+		switch {
+		case errors.Is(err, io.EOF) && changed:
+			return true, f.Sync()
+		case errors.Is(err, io.EOF):
+			return false, nil
+		case err != nil:
+			return changed, err
+		}
+	}
+}

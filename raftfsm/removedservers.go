@@ -1,0 +1,113 @@
+package raftfsm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// The servers that an operator has removed are recorded as tombstones in the replicated data of every group, so
+// that no later leader adds such a server again. A server id is never reused, so tombstones are never deleted.
+//
+// The name systemStore contains no slash, but the name of every application's store contains one. So no
+// application can read or write systemStore.
+const (
+	systemStore   = kv.SystemStore // a restore does not change it
+	removedPrefix = "removed/"
+)
+
+// tombstone returns the write that records a server as removed.
+func tombstone(server string) command.Op {
+	return command.Op{Kind: command.OpSet, Store: systemStore, Key: removedPrefix + server, Value: []byte("{}")}
+}
+
+// MarkRemoved permanently records in a group that an operator has removed a server. The errors are those of a
+// strong write.
+func (h *Host) MarkRemoved(ctx context.Context, gid uint32, server string) error {
+	a, err := h.router.write(ctx, gid, &command.Request{Kind: command.KindWrite, Ops: []command.Op{tombstone(server)}},
+		group.Committed)
+	if err != nil {
+		return err
+	}
+	return outcome(&a.Result)
+}
+
+// RemovedServers returns the servers that have a tombstone in a group. It reads the replica of this node, which
+// may be behind.
+func (h *Host) RemovedServers(gid uint32) []string {
+	if int(gid) >= len(h.groups) {
+		return nil
+	}
+	var out []string
+	for after, more := "", true; more; {
+		var page []kv.Listed
+		var err error
+		if page, more, err = h.groups[gid].Machine().List(systemStore, removedPrefix, after, maxPage, 0); err != nil {
+			return out // closed, or being replaced: the caller retries
+		}
+		for _, l := range page {
+			after = l.Key
+			out = append(out, l.Key[len(removedPrefix):])
+		}
+	}
+	return out
+}
+
+// Standing is what this server knows about another server in one group.
+type Standing struct {
+	Member  bool // it is in the newest configuration
+	Settled bool // that configuration is committed
+	Removed bool // it has a tombstone
+}
+
+// Standing returns what this server knows about another server in a group. A server has left permanently if
+// Removed and Settled are true and Member is false.
+func (h *Host) Standing(gid uint32, server string) Standing {
+	g := h.groups[gid]
+	servers, index := g.Servers()
+	s := Standing{Settled: index <= g.Committed()}
+	for _, m := range servers {
+		s.Member = s.Member || string(m.ID) == server
+	}
+	for _, r := range h.RemovedServers(gid) {
+		s.Removed = s.Removed || r == server
+	}
+	return s
+}
+
+// Retire records that the cluster has permanently removed this server. From then on, also after a restart, the
+// server serves nothing and takes no part in its groups. The record is durable when Retire returns nil.
+// Idempotent.
+func (h *Host) Retire() error {
+	if err := h.node.amend(func(id *Identity) error {
+		id.Removed = true
+		return nil
+	}); err != nil {
+		return err
+	}
+	h.node.retired.Store(errRemoved(h.node.self.Node, h.opts.Dir))
+	errs := make([]error, len(h.groups))
+	var wg sync.WaitGroup
+	for i, g := range h.groups {
+		wg.Go(func() { errs[i] = g.Retire() })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// errRemoved is the answer of a removed server to every call.
+func errRemoved(node, dir string) *fault.Error {
+	return &fault.Error{Code: fault.Unavailable, Op: "raftfsm.Host", Key: dir,
+		Msg:  fmt.Sprintf("%s was removed from the cluster by an operator and serves no requests", node),
+		Hint: "stop it; to let it join again, empty " + dir + " and start it again"}
+}
+
+// Removed returns an error if this server was removed from its cluster, and nil otherwise. The error has a hint
+// what to do.
+func (h *Host) Removed() error { return h.node.allowed() }

@@ -1,0 +1,88 @@
+package raftfsm_test
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/raftfsm"
+)
+
+func TestMarkRemoved_ReachesEveryReplicaAndSurvivesRestore(t *testing.T) {
+	c := startCluster(t, 3, func(o *raftfsm.Options) { o.Partitions = 2 })
+	lead := c.leader()
+	set(t, lead.Store("", "s"), "app0||k", "v", state.Strong)
+	before := save(t, lead)
+	side, _ := c.sidecar("side")
+	mark := func(server string) {
+		t.Helper()
+		for g := range uint32(2) {
+			must(t, side.MarkRemoved(t.Context(), g, server)) // any node can do this
+		}
+	}
+	marked := func(want ...string) {
+		t.Helper()
+		for _, h := range c.running() {
+			eventually(t, func() error {
+				for g := range uint32(2) {
+					if got := h.RemovedServers(g); !slices.Equal(got, want) {
+						return fmt.Errorf("%s, group %d: %v, want %v", h.Identity().Node, g, got, want)
+					}
+				}
+				return nil
+			})
+		}
+	}
+	mark("n9.a")
+	mark("n9.a")
+	marked("n9.a")
+	after := save(t, lead)
+	if bytes.Contains(after, []byte("n9.a")) {
+		t.Error("a backup contains the removed servers")
+	}
+	restore(t, lead, before)
+	marked("n9.a")
+	mark("n8.a")
+	restore(t, lead, after)
+	marked("n8.a", "n9.a")
+	eventually(t, func() error { // the server may have to learn again that the configuration is committed
+		if s := lead.Standing(0, "n9.a"); s.Member || !s.Settled || !s.Removed {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	if s := lead.Standing(0, lead.Identity().Server); !s.Member || s.Removed {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestRetire_ServerServesNothingAfterRestart(t *testing.T) {
+	o := options(t, t.TempDir())
+	h := open(t, o)
+	set(t, h.Store("", "s"), "app||k", "v", state.Strong)
+	must(t, h.Retire())
+	must(t, h.Retire())
+	for range 2 {
+		s := h.Store("", "s")
+		if _, err := s.Get(t.Context(), state.GetRequest{Key: "app||k"}); err == nil {
+			t.Error("a retired server answered a read")
+		}
+		if _, err := s.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: "app||k",
+			Value: []byte("1")}}}); err == nil {
+			t.Error("a retired server accepted a write")
+		}
+		if _, err := h.Serve(t.Context(), raftfsm.MethodRoute, []byte{1, 0}); err == nil {
+			t.Error("a retired server answered another server")
+		}
+		if h.Removed() == nil || h.Ready(0) == nil {
+			t.Error("Removed of a retired server returned nil")
+		}
+		closeHost(t, h)
+		o.Registerer = prometheus.NewRegistry()
+		h = open(t, o)
+	}
+}

@@ -1,0 +1,120 @@
+package raftfsm
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+)
+
+// retryPause bounds how long a call waits for a leader before it checks again.
+const retryPause = 100 * time.Millisecond
+
+// router sends the reads and writes of this node to the groups. It maintains sessions and makes retries safe. It
+// works the same on nodes with and without data. Safe for concurrent use.
+type router struct {
+	node    *membership
+	replica replica
+	metrics *Metrics
+	retry   retries
+	tokens  tokens
+	name    string // of this node's requests; different for every incarnation of a process
+
+	making sync.Mutex
+	groups atomic.Pointer[[]groupRequests] // created under making, once the number of groups is known
+}
+
+// groupRequests holds the state of this node's own requests to one group.
+type groupRequests struct {
+	origin *origin
+	own    ownWrites
+}
+
+func newRouter(node *membership, rep replica, m *Metrics, stop chan struct{}) *router {
+	return &router{node: node, replica: rep, metrics: m, retry: retries{m, stop}, name: node.self.Server +
+		"/" + randomID()}
+}
+
+// group returns the request state for a group. The caller must have called waitPartitions before, so that the
+// number of groups is known.
+func (r *router) group(gid uint32) *groupRequests {
+	if p := r.groups.Load(); p != nil {
+		return &(*p)[gid]
+	}
+	return &r.makeGroups()[gid]
+}
+
+func (r *router) makeGroups() []groupRequests {
+	r.making.Lock()
+	defer r.making.Unlock()
+	if p := r.groups.Load(); p != nil {
+		return *p
+	}
+	made := make([]groupRequests, r.replica.partitions())
+	for i := range made {
+		made[i].origin = newOrigin(r.name, r.registrar(uint32(i))) //nolint:gosec // few
+	}
+	if len(made) > 0 {
+		r.groups.Store(&made)
+	}
+	return made
+}
+
+// noteWrite records the position of a write that this node has acknowledged, so that eventual reads at this node
+// wait for it.
+func (r *router) noteWrite(at seen, ops []command.Op) {
+	own := &r.group(at.group).own
+	for i := range ops {
+		if p := prefixOf(ops[i].Key); i == 0 || p != prefixOf(ops[i-1].Key) {
+			own.note(application{ops[i].Store, p}, at)
+		}
+	}
+}
+
+// noteRestore records the position of a restore of a group, so that all eventual reads at this node wait for it.
+func (r *router) noteRestore(at seen) { r.group(at.group).own.shareAll(&at) }
+
+// forgetOwnWrites forgets the writes of this node in every group.
+func (r *router) forgetOwnWrites() {
+	if p := r.groups.Load(); p != nil {
+		for i := range *p {
+			(*p)[i].own.clear()
+		}
+	}
+}
+
+// retries decides which calls are retried. It is passed by value.
+type retries struct {
+	metrics *Metrics
+	stop    chan struct{} // closed when the node closes
+}
+
+// again reports whether a call that failed with err should be retried. Before it returns true, it waits until the
+// leader may have changed.
+func (r retries) again(ctx context.Context, rep replica, gid uint32, err error) bool {
+	code := fault.CodeOf(err)
+	switch code {
+	case fault.NotLeader, fault.Indeterminate, fault.Unavailable:
+	default:
+		return false
+	}
+	if ctx.Err() != nil || r.closing() {
+		return false
+	}
+	r.metrics.retries.WithLabelValues(string(code)).Inc()
+	rep.waitChange(ctx, gid)
+	return ctx.Err() == nil && !r.closing()
+}
+
+// closing reports whether the node is closing.
+func (r retries) closing() bool {
+	select {
+	case <-r.stop:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,296 @@
+package raftfsm
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/hashicorp/raft"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/group"
+)
+
+// server implements replica for a node that holds data. Such a node is a member of every group. server forwards
+// calls that need the leader.
+type server struct {
+	opts    Options
+	node    *membership
+	metrics *Metrics
+	retry   retries
+	remote  *leaderClient // client for other servers
+	cache   *pebble.Cache // shared by all groups; nil if none is open
+	space   *diskSpace    // nil if no group is open
+	room    []groupRoom   // by group
+	opened  atomic.Bool   // every group is open
+	groups  []*group.Group
+	fresh   []freshness // by group
+	stop    chan struct{}
+	wg      sync.WaitGroup
+}
+
+// openServer sets h.replica to the replica of a node that holds data. On a removed server the replica has no
+// groups, because the groups continue without this server.
+func openServer(ctx context.Context, h *Host) error {
+	id, err := identify(ctx, h.opts)
+	if err != nil {
+		return err
+	}
+	h.node = newMembership(h.opts.Dir, id, false, h.stop)
+	s := &server{opts: h.opts, node: h.node, metrics: h.metrics, retry: retries{h.metrics, h.stop}, stop: h.stop}
+	s.remote = newLeaderClient(h.opts.Peers, h.metrics, newLeaderCalls(s))
+	h.replica = s
+	if id.Removed {
+		return nil
+	}
+	if err := s.open(ctx); err != nil {
+		return err
+	}
+	h.groups = s.groups
+	return nil
+}
+
+func (s *server) open(ctx context.Context) error {
+	s.cache = pebble.NewCache(s.opts.CacheBytes)
+	s.space = &diskSpace{dir: s.opts.Dir, min: s.opts.MinFree, free: s.opts.FreeBytes, logger: s.opts.Logger}
+	s.space.measure()
+	if err := s.space.enoughToStart(); err != nil {
+		return err
+	}
+	if err := s.openGroups(ctx); err != nil {
+		return err
+	}
+	if err := s.noteGroupsMade(); err != nil {
+		return err
+	}
+	s.room = make([]groupRoom, len(s.groups))
+	s.opened.Store(true)
+	s.judgeRoom()
+	s.wg.Go(func() { s.space.watch(spacePeriod, s.judgeRoom, s.stop) })
+	s.opts.Registerer.MustRegister(&collector{server: s})
+	return nil
+}
+
+// noteGroupsMade records in the identity that every group exists and has a floor file. From then on a start with a
+// missing group or floor file fails. A new, empty group in place of a lost one would forget acknowledged writes
+// and could vote twice. Directories of earlier versions had no floor files.
+func (s *server) noteGroupsMade() error {
+	if self := &s.node.self; self.Made && self.Floors && !self.Forming {
+		return nil
+	}
+	return s.node.amend(func(id *Identity) error {
+		id.Made, id.Floors, id.Forming = true, true, false
+		return nil
+	})
+}
+
+// openGroups opens the groups concurrently, because opening mostly waits for the disk.
+func (s *server) openGroups(ctx context.Context) error {
+	n := int(s.node.self.Partitions)
+	if err := checkFormats(s.opts.Dir, &s.node.self, s.opts.Logger); err != nil {
+		return err
+	}
+	s.groups, s.fresh = make([]*group.Group, n), make([]freshness, n)
+	shared := group.NewMetrics(s.opts.Registerer)
+	eg, ctx := errgroup.WithContext(ctx)
+	eg.SetLimit(8)
+	for i := range n {
+		eg.Go(func() error {
+			g, err := group.Open(ctx, s.groupOptions(uint32(i), shared))
+			if err != nil {
+				return fault.Wrap(err, "raftfsm.Open", "group "+strconv.Itoa(i))
+			}
+			s.groups[i] = g
+			return nil
+		})
+	}
+	return eg.Wait()
+}
+
+func (s *server) groupOptions(id uint32, m *group.Metrics) group.Options {
+	o, self := s.opts, s.node.self
+	me := raft.ServerID(self.Server)
+	return group.Options{
+		ID: id, Dir: groupDir(o.Dir, id), ServerID: me,
+		Transport: o.Transport(id, me), Confirmer: confirmer{o.Peers, id},
+		Replicas: replicasOf(o.Peers, id), Witnesses: witnessesOf(o.Peers, id), Engine: self.Engine,
+		Bootstrap: self.Forming, MustExist: self.Made, MustFloor: self.Floors, Owner: s.node.owner,
+		Cache: s.cache, MemTable: memTable(o.MemTable, self.Partitions),
+		Timing: o.Timing, Bounds: o.Bounds, Logger: o.Logger, Metrics: m, Fatal: o.Fatal,
+		Newest: s.newest(), Abstain: func() bool { return s.abstains(id) },
+		Raise: s.raiseFormat, Level: uint8(self.Format), //nolint:gosec // at most command.Version
+		Now: o.Now, Step: o.Step, NewLeader: func(leader raft.ServerID) { s.remote.calls.moved(id, leader) },
+	}
+}
+
+// newest returns Options.Newest with the signature that a group needs.
+func (s *server) newest() func(raft.ServerID) (uint8, bool) {
+	if s.opts.Newest == nil {
+		return nil
+	}
+	return func(id raft.ServerID) (uint8, bool) { return s.opts.Newest(string(id)) }
+}
+
+// raiseFormat records that the directory is about to hold log entries of a version.
+func (s *server) raiseFormat(version uint8) error {
+	return s.node.amend(func(id *Identity) error {
+		id.Format = max(id.Format, uint32(version))
+		return nil
+	})
+}
+
+// checkFormats returns an error if a newer version has written files of any group. It changes nothing in the
+// directory.
+func checkFormats(dir string, id *Identity, logger *slog.Logger) error {
+	for gid := range id.Partitions {
+		err := group.CheckFormats(group.Options{
+			ID: gid, Dir: groupDir(dir, gid), Engine: id.Engine, Logger: logger,
+			Fatal: func(err error) { logger.Error("the disk failed", "error", err) },
+		})
+		if err != nil {
+			return fault.Wrap(err, "raftfsm.Open", "group "+utoa(gid))
+		}
+	}
+	return nil
+}
+
+// memTable returns the memory for the memtable of one group, in bytes. The first parameter is Options.MemTable. If it
+// is 0, the default is divided among the groups. Pebble takes this memory from the block cache.
+func memTable(asked uint64, partitions uint32) uint64 {
+	if asked != 0 {
+		return asked
+	}
+	return max(defaultMemTable/uint64(partitions), 1<<20)
+}
+
+// partitions implements replica.
+func (s *server) partitions() uint32 { return s.node.self.Partitions }
+
+// waitPartitions implements replica. The number is in the directory.
+func (s *server) waitPartitions(context.Context) (uint32, error) { return s.node.self.Partitions, nil }
+
+// leader implements replica.
+func (s *server) leader(gid uint32) raft.ServerID {
+	if int(gid) >= len(s.groups) {
+		return ""
+	}
+	return s.groups[gid].Leader()
+}
+
+// otherLeader returns the id of the server that leads a group. It returns an empty id if this server leads, or if
+// no leader is known.
+func (s *server) otherLeader(gid uint32) raft.ServerID {
+	if s.opts.Peers == nil {
+		return ""
+	}
+	if to := s.groups[gid].Leader(); to != raft.ServerID(s.node.self.Server) {
+		return to
+	}
+	return ""
+}
+
+// waitChange implements replica.
+func (s *server) waitChange(ctx context.Context, gid uint32) {
+	s.groups[gid].WaitChange(ctx, retryPause)
+}
+
+// route implements replica. A server needs no route.
+func (s *server) route(uint32) Route { return Route{} }
+
+// ready implements replica.
+func (s *server) ready(gid uint32) error {
+	g := s.groups[gid]
+	if err := g.Trusted(); err != nil {
+		return err
+	}
+	if g.Leading() || s.otherLeader(gid) != "" && g.CaughtUp() {
+		return nil
+	}
+	switch string(s.leader(gid)) {
+	case "":
+	case s.node.self.Server:
+		return fault.New(fault.Unavailable, opReady,
+			fmt.Sprintf("this server has just been elected to lead group %d", gid))
+	default:
+		return &fault.Error{Code: fault.Unavailable, Op: opReady,
+			Msg:  fmt.Sprintf("the replica of group %d on this server has not caught up", gid),
+			Hint: "it copies what it lacks from the leader; see 'quorate status'"}
+	}
+	return errLeaderless(gid, fmt.Sprintf("group %d has no leader", gid), s.opts.NoLeader,
+		"it elects one as soon as a majority of its voters can reach each other")
+}
+
+const opReady = "raftfsm.Ready"
+
+// errLeaderless returns the error for a group without a known leader. Its message is msg followed by the
+// explanation that explain returns.
+func errLeaderless(gid uint32, msg string, explain func(uint32) (why, hint string), hint string) error {
+	why, what := explain(gid)
+	if why != "" {
+		msg += ": " + why
+	}
+	return &fault.Error{Code: fault.Unavailable, Op: opReady, Msg: msg, Hint: cmp.Or(what, hint)}
+}
+
+// propose implements replica. If this server leads the group, it proposes the request here. Otherwise it forwards
+// the request to the leader.
+func (s *server) propose(ctx context.Context, gid uint32, data group.Encoded, ack group.Ack, values bool) (group.Answer,
+	error) {
+	if to := s.otherLeader(gid); to != "" {
+		return s.remote.propose(ctx, to, gid, data, ack, values)
+	}
+	return s.proposeHere(ctx, s.groups[gid], data, ack, values)
+}
+
+// proposeHere proposes to a group of this node.
+func (s *server) proposeHere(ctx context.Context, g *group.Group, data group.Encoded, ack group.Ack,
+	values bool) (group.Answer, error) {
+	if values {
+		if err := s.writesAllowed(g.ID()); err != nil {
+			return group.Answer{}, err
+		}
+	}
+	return g.Propose(ctx, data, outcomeKnown(g, ack))
+}
+
+// outcomeKnown returns Committed in place of Durable while an origin of the group is about to expire. An entry in
+// flight may remove the origin. So the outcome of the request is uncertain until it is committed. The stamps of
+// entries in flight are not later than Now.
+func outcomeKnown(g *group.Group, ack group.Ack) group.Ack {
+	if ack == group.Durable && g.Machine().OriginDue() <= g.Now() {
+		return group.Committed
+	}
+	return ack
+}
+
+// settle implements replica. The local replica reflects everything it has returned.
+func (s *server) settle(own *ownWrites, q *query, done []*seen, got given) {
+	if got.ownDone {
+		own.settle(q, done)
+	}
+}
+
+// close implements replica.
+func (s *server) close() error {
+	s.remote.close()
+	s.wg.Wait()
+	errs := make([]error, len(s.groups))
+	var closing sync.WaitGroup
+	for i, g := range s.groups {
+		if g != nil {
+			closing.Go(func() { errs[i] = g.Close() })
+		}
+	}
+	closing.Wait()
+	if s.cache != nil {
+		s.cache.Unref()
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,141 @@
+package snapshot
+
+import (
+	"io"
+	"path/filepath"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Checkpoint is a set of hard links to the files of the live database. A transfer uses an existing checkpoint if
+// it is recent enough, so several transfers can share one.
+type Checkpoint struct {
+	store   *Store
+	name    string
+	of      string // database from which it was made
+	floor   uint64 // index of the snapshot it serves
+	applied uint64
+	files   []streamFile
+	Size    int64
+
+	refs  int         // under store.mu
+	timer *time.Timer // under store.mu: removes it after it was unused for CheckpointLife
+}
+
+// checkpoint returns a referenced checkpoint that contains at least everything up to index.
+func (s *Store) checkpoint(index uint64) (*Checkpoint, error) { return s.CheckpointAt(index, 0) }
+
+// CheckpointAt returns a referenced checkpoint that contains everything up to index and every command up to want.
+// The live machine must have applied both before the call.
+func (s *Store) CheckpointAt(index, want uint64) (*Checkpoint, error) {
+	if c := s.shared(index); c != nil {
+		if c.applied >= want {
+			return c, nil
+		}
+		c.release()
+	}
+	name, of := s.FreeName(CheckpointPrefix), s.LiveDatabase()
+	dir := filepath.Join(s.dir, name)
+	applied, err := s.fsm.Machine().Checkpoint(dir)
+	if err != nil {
+		s.Remove(name)
+		return nil, fault.Wrap(err, "group.snapshot", "cannot make a checkpoint")
+	}
+	files, err := list(s.volume, dir)
+	if err != nil {
+		s.Remove(name)
+		return nil, &fault.Error{Code: fault.Internal, Op: "group.snapshot", Msg: "cannot list checkpoint " + dir,
+			Err: err}
+	}
+	c := &Checkpoint{store: s, name: name, of: of, floor: index, applied: applied, files: files,
+		Size: streamSize(files), refs: 1}
+	s.share(c)
+	return c, nil
+}
+
+// shared adds a reference to the current checkpoint if it serves index; nil if it does not.
+func (s *Store) shared(index uint64) *Checkpoint {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.ckpt
+	if c == nil || c.of != s.current.Database || c.floor < index {
+		return nil
+	}
+	c.refs++
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	return c
+}
+
+// share makes c the current checkpoint. The previous checkpoint is removed when its last reader closes.
+func (s *Store) share(c *Checkpoint) {
+	s.mu.Lock()
+	old := s.ckpt
+	s.ckpt = c
+	drop := old != nil && old.refs == 0
+	s.mu.Unlock()
+	if drop {
+		old.timer.Stop()
+		s.Remove(old.name)
+	}
+}
+
+// release removes a reference.
+func (c *Checkpoint) release() {
+	s := c.store
+	s.mu.Lock()
+	c.refs--
+	last := c.refs == 0
+	drop := last && s.ckpt != c
+	if last && !drop {
+		c.timer = time.AfterFunc(s.CheckpointLife, c.expire)
+	}
+	s.mu.Unlock()
+	if drop {
+		s.Remove(c.name)
+	}
+}
+
+// expire removes the checkpoint unless it has a new reference.
+func (c *Checkpoint) expire() {
+	s := c.store
+	s.mu.Lock()
+	drop := s.ckpt == c && c.refs == 0
+	if drop {
+		s.ckpt = nil
+	}
+	s.mu.Unlock()
+	if drop {
+		s.Remove(c.name)
+	}
+}
+
+// Reader streams the checkpoint and releases it on Close.
+func (c *Checkpoint) Reader() io.ReadCloser {
+	r, w := io.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.CloseWithError(pack(c.store.volume, w, filepath.Join(c.store.dir, c.name), c.files, c.applied))
+	}()
+	return &checkpointReader{PipeReader: r, release: func() { <-done; c.release() }}
+}
+
+type checkpointReader struct {
+	*io.PipeReader
+	release func()
+	closed  bool
+}
+
+// Close ends the transfer. Raft calls it once, on the goroutine that has read.
+func (r *checkpointReader) Close() error {
+	if r.closed {
+		return nil
+	}
+	r.closed = true
+	err := r.PipeReader.Close()
+	r.release()
+	return err
+}

@@ -1,0 +1,48 @@
+package snapshot
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Sweep removes what a crash has left over, and finds the next unused number.
+func (s *Store) Sweep() error {
+	entries, err := s.volume.List(s.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		name := e.Name()
+		var n uint64
+		isDB := strings.HasPrefix(name, DatabasePrefix)
+		if !isDB && !strings.HasPrefix(name, CheckpointPrefix) {
+			continue
+		}
+		if _, err := fmt.Sscanf(name[strings.IndexByte(name, '-')+1:], "%d", &n); err == nil {
+			s.next = max(s.next, n)
+		}
+		if name == s.current.Database {
+			continue
+		}
+		if err := s.volume.RemoveAll(s.Path(name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replace makes dir the live database in the manifest, in place of the database of. dir has every command up to
+// held on disk. replace returns fault.Unavailable if a snapshot was taken or received meanwhile.
+func (s *Store) replace(of, dir string, held uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pending != nil || s.current.Database != of || s.current.Snapshot != nil && s.current.Snapshot.Applied > held {
+		return fault.New(fault.Unavailable, "group.reinstall", "a snapshot was taken or received meanwhile")
+	}
+	if !s.volume.Exists(s.Path(dir)) {
+		return fault.New(fault.Internal, "group.reinstall", "the received database "+s.Path(dir)+" is gone")
+	}
+	return s.writeLocked(Manifest{Database: dir, Snapshot: s.current.Snapshot})
+}

@@ -1,0 +1,65 @@
+package snapshot
+
+import "fmt"
+
+// Cause is the reason why a replica's state is not trusted. The values are metric labels.
+type Cause string
+
+// The causes.
+const (
+	// Differs: a majority of the voters have another state. The state of this server is wrong, and a copy of another
+	// server's state replaces it.
+	Differs Cause = "differs"
+	// Damaged: the stored records differ from the records that were applied. A copy of another server's state replaces
+	// the state.
+	Damaged Cause = "damaged"
+	// Split: voters differ, and no majority has the same state. No server can decide which state is right. This server
+	// keeps its state, but does not serve it until a majority agrees with it, or an operator decides.
+	Split Cause = "split"
+)
+
+// Doubt is the reason why a replica serves no requests. The manifest stores it next to the name of the database.
+// So the doubt survives a restart, and it does not apply to another database.
+type Doubt struct {
+	Cause Cause  `json:"cause"`
+	Index uint64 `json:"index"`           // index of the entry at which states were compared
+	Own   string `json:"own,omitempty"`   // digest of this server's state there
+	Other string `json:"other,omitempty"` // digest of the majority, or a different one
+	Why   string `json:"why,omitempty"`   // of Damaged: what is wrong
+}
+
+// Replaceable reports whether a copy from another server can end the doubt.
+func (d *Doubt) Replaceable() bool { return d != nil && d.Cause != Split }
+
+// Describe returns a sentence about what is wrong.
+func (d *Doubt) Describe() string {
+	switch d.Cause {
+	case Differs:
+		return fmt.Sprintf("at entry %d its state has digest %s, that of a majority of the voters has %s; it copies "+
+			"the state of another server", d.Index, d.Own, d.Other)
+	case Damaged:
+		return fmt.Sprintf("at entry %d its stored records differ from what it applied (%s); it copies the state of "+
+			"another server", d.Index, d.Why)
+	default:
+		return fmt.Sprintf("at entry %d its state has digest %s and another voter's %s, and no majority agrees on "+
+			"either; it waits for a majority, or for an operator", d.Index, d.Own, d.Other)
+	}
+}
+
+// Next returns what this server does about the doubt, as a phrase.
+func (d *Doubt) Next() string {
+	if d.Replaceable() {
+		return "copies the state of another server"
+	}
+	return "waits until a majority of the voters agree: see 'a partition is split' in docs/troubleshooting.md"
+}
+
+// setDoubt records in the manifest that the database of is in doubt. A nil d records that it no longer is.
+func (s *Store) setDoubt(of string, d *Doubt) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current.Database != of {
+		return nil // a received database has replaced it
+	}
+	return s.writeLocked(Manifest{Database: of, Snapshot: s.current.Snapshot, Doubt: d})
+}

@@ -1,0 +1,26 @@
+package snapshot
+
+import (
+	"io"
+
+	"github.com/quorate/quorate/raftfsm/raftlog"
+)
+
+// stepper is a Process that reports its steps.
+type stepper func(string)
+
+func (s stepper) Step(name string) { s(name) }
+
+// The versions of the package's functions that use the operating system's files.
+
+func writeManifest(dir string, m *Manifest, step func(string)) error {
+	return StoreManifest(raftlog.OSVolume{}, dir, m, stepper(step))
+}
+
+func listFiles(dir string) ([]streamFile, error) { return list(raftlog.OSVolume{}, dir) }
+
+func writeStream(w io.Writer, dir string, files []streamFile, applied uint64) error {
+	return pack(raftlog.OSVolume{}, w, dir, files, applied)
+}
+
+func readStream(r io.Reader, dir string) (Received, error) { return Unpack(raftlog.OSVolume{}, r, dir) }

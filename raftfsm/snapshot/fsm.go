@@ -1,0 +1,232 @@
+package snapshot
+
+import (
+	"fmt"
+	"io"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// FSM connects raft with the state machine. Raft calls ApplyBatch, Snapshot and Restore on one goroutine, and
+// Persist concurrently on another.
+type FSM struct {
+	live    atomic.Pointer[kv.Machine]
+	doubt   atomic.Pointer[Doubt] // why the live machine serves nothing; nil = it serves
+	Damaged atomic.Bool           // the last verification found damaged records
+	floor   atomic.Uint64         // snapshot index: the machine has every command up to it
+	store   *Store
+	log     Log
+	Events  Events
+
+	// swap is held while entries are applied, and while another machine and its manifest replace the live ones.
+	// Otherwise an entry applied in between could be lost.
+	swap     sync.Mutex
+	received chan struct{} // capacity 1: raft has received a snapshot
+}
+
+// Events receives events of the state machine. Raft's goroutines call it.
+type Events interface {
+	// ClockSeen reports the machine time after entries were applied or the machine was replaced.
+	ClockSeen(ms uint64)
+	// EntriesApplied reports how long a batch of entries took.
+	EntriesApplied(took time.Duration)
+	// Reconfigured reports that a membership change was applied.
+	Reconfigured()
+	// SnapshotTaken reports a snapshot of the live database.
+	SnapshotTaken(took time.Duration)
+	// SnapshotInstalled reports that a received snapshot has replaced the database.
+	SnapshotInstalled()
+}
+
+// NewFSM creates the FSM for m, the machine of the live database of s. d is the doubt about m in the manifest, or
+// nil.
+func NewFSM(s *Store, m *kv.Machine, d *Doubt, events Events) *FSM {
+	f := &FSM{store: s, log: s.log, Events: events, received: make(chan struct{}, 1)}
+	f.live.Store(m)
+	f.doubt.Store(d)
+	f.floor.Store(s.Index())
+	s.fsm = f
+	return f
+}
+
+// Received returns a channel that gets a value when Raft has received a snapshot.
+func (f *FSM) Received() <-chan struct{} { return f.received }
+
+// Floor returns the index of the snapshot. The machine has every command up to it.
+func (f *FSM) Floor() uint64 { return f.floor.Load() }
+
+// Doubt returns why the live machine is not trusted; nil if it is trusted.
+func (f *FSM) Doubt() *Doubt { return f.doubt.Load() }
+
+// Distrust records a doubt about m and reports whether it did. It does nothing if m is not the live machine, if m
+// already has a doubt with the same cause, or if a copy can end the doubt that m already has. Distrust calls begun
+// after this server has stopped serving reads and writes, and before the manifest is written.
+func (f *FSM) Distrust(m *kv.Machine, d *Doubt, begun func()) (changed bool, err error) {
+	f.swap.Lock()
+	defer f.swap.Unlock()
+	had := f.doubt.Load()
+	if f.Machine() != m || had.Replaceable() || had != nil && had.Cause == d.Cause {
+		return false, nil
+	}
+	f.doubt.Store(d)
+	begun()
+	return true, f.store.setDoubt(f.store.LiveDatabase(), d)
+}
+
+// Trust ends a Split if m is still the live machine.
+func (f *FSM) Trust(m *kv.Machine) (changed bool, err error) {
+	f.swap.Lock()
+	defer f.swap.Unlock()
+	if d := f.doubt.Load(); d == nil || d.Replaceable() || f.Machine() != m {
+		return false, nil
+	}
+	if err := f.store.setDoubt(f.store.LiveDatabase(), nil); err != nil {
+		return false, err
+	}
+	f.doubt.Store(nil)
+	return true, nil
+}
+
+// Replace makes m the live machine in place of old. If this replica served no requests because its data was in doubt
+// (see Doubt), it serves them again. dir is the database directory of m, and m has every command up to the index
+// held on disk. Replace calls prepare, which brings m up to date. No entry is applied until Replace returns. It
+// returns fault.Unavailable if old is no longer the live machine, and otherwise the directory of the previous
+// database.
+func (f *FSM) Replace(dir string, m, old *kv.Machine, held uint64, prepare func() error) (oldDir string, err error) {
+	f.swap.Lock() // from here on no entry is applied
+	defer f.swap.Unlock()
+	if f.Machine() != old {
+		return "", fault.New(fault.Unavailable, "group.reinstall", "a snapshot was received meanwhile")
+	}
+	if err := prepare(); err != nil {
+		return "", err
+	}
+	oldDir = f.store.LiveDatabase()
+	if err := f.store.replace(oldDir, dir, held); err != nil {
+		return "", err
+	}
+	f.live.Store(m)
+	f.Damaged.Store(false) // the new state was verified
+	f.doubt.Store(nil)
+	f.Events.ClockSeen(m.Clock())
+	return oldDir, nil
+}
+
+var _ raft.BatchingFSM = (*FSM)(nil)
+
+// Result is the result of one entry.
+type Result struct {
+	kv.EntryResult
+	Term uint64
+}
+
+// Machine returns the live machine.
+func (f *FSM) Machine() *kv.Machine { return f.live.Load() }
+
+// Apply applies one entry. Raft uses ApplyBatch; Apply is there for the interface raft.FSM.
+func (f *FSM) Apply(l *raft.Log) any { return f.ApplyBatch([]*raft.Log{l})[0] }
+
+// ApplyBatch applies committed entries and returns one Result for each. An entry without a command only advances
+// the machine's index.
+func (f *FSM) ApplyBatch(batch []*raft.Log) []any {
+	start := time.Now()
+	entries := make([]kv.Entry, len(batch))
+	for i, l := range batch {
+		entries[i] = kv.Entry{Index: l.Index, Term: l.Term}
+		switch l.Type {
+		case raft.LogCommand:
+			entries[i].Data = l.Data
+		case raft.LogConfiguration:
+			defer f.Events.Reconfigured()
+		}
+	}
+	m, results := f.apply(entries)
+	answers, list := make([]any, len(batch)), make([]Result, len(batch))
+	for i := range results {
+		list[i] = Result{EntryResult: results[i], Term: batch[i].Term}
+		answers[i] = &list[i]
+	}
+	f.Events.ClockSeen(m.Clock())
+	f.log.Applied(batch[len(batch)-1].Index)
+	f.Events.EntriesApplied(time.Since(start))
+	return answers
+}
+
+func (f *FSM) apply(entries []kv.Entry) (*kv.Machine, []kv.EntryResult) {
+	f.swap.Lock()
+	defer f.swap.Unlock()
+	m := f.Machine()
+	return m, m.Apply(entries)
+}
+
+// Snapshot records which database is live. It copies nothing.
+func (f *FSM) Snapshot() (raft.FSMSnapshot, error) {
+	return &fsmSnapshot{machine: f.Machine(), database: f.store.LiveDatabase(), fsm: f, start: time.Now()}, nil
+}
+
+// Restore replaces the live database by that of a snapshot that was just received. source contains the token that
+// Store.Open has returned for that snapshot.
+func (f *FSM) Restore(source io.ReadCloser) error {
+	defer source.Close()
+	id, err := io.ReadAll(source)
+	if err != nil {
+		return err
+	}
+	p, err := f.store.Take(string(id))
+	if err != nil {
+		return err
+	}
+	f.swap.Lock()
+	old := f.live.Swap(p.machine)
+	f.doubt.Store(nil) // the doubt was about the previous database; the manifest no longer has it
+	f.swap.Unlock()
+	f.floor.Store(f.store.Index())
+	f.Events.ClockSeen(p.machine.Clock())
+	if err := old.Close(); err != nil {
+		return fault.Wrap(err, "group.Restore", "cannot close the replaced database")
+	}
+	f.store.Remove(p.oldDir)
+	f.Events.SnapshotInstalled()
+	select {
+	case f.received <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// fsmSnapshot is a snapshot of the live database: a flush and an entry in the manifest.
+type fsmSnapshot struct {
+	machine  *kv.Machine
+	database string
+	fsm      *FSM
+	start    time.Time
+}
+
+// Persist makes everything applied so far durable in the database.
+func (s *fsmSnapshot) Persist(to raft.SnapshotSink) error {
+	k, ok := to.(*sink)
+	if !ok {
+		return fmt.Errorf("snapshot sink of type %T", to)
+	}
+	applied, err := s.machine.Flush()
+	if err != nil {
+		return err
+	}
+	s.fsm.store.process.Step("snapshot-flushed")
+	k.markLocal(s.database, applied)
+	s.fsm.Events.SnapshotTaken(time.Since(s.start))
+	return nil
+}
+
+// Release does nothing.
+func (s *fsmSnapshot) Release() {}
+
+// Path returns the path of a directory of the group.
+func (s *Store) Path(name string) string { return filepath.Join(s.dir, name) }

@@ -1,0 +1,472 @@
+package snapshot
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+)
+
+const (
+	DatabasePrefix   = "db-"
+	CheckpointPrefix = "ckpt-"
+
+	// checkpointLife is how long an unused checkpoint is kept for another transfer. Raft opens a snapshot before it
+	// connects to the follower. So without the delay each retry to an unreachable follower would make a new
+	// checkpoint.
+	checkpointLife = 30 * time.Second
+
+	// RestoreRaise is added to the revision counter of a restored database, so that no ETag returned after the
+	// backup can match again.
+	RestoreRaise = 1 << 40
+)
+
+// Store implements raft.SnapshotStore with the database of the state machine. Taking a snapshot copies nothing: it
+// flushes the database and records an index. A transfer to a follower reads a checkpoint of hard links. A received
+// snapshot is unpacked into a database directory next to the live one. The rename of a new manifest makes it the
+// live one.
+//
+// Store owns the manifest and the db- and ckpt- directories of one group. Safe for concurrent use.
+type Store struct {
+	group          uint32 // for logs
+	dir            string
+	volume         raftlog.Volume
+	logger         *slog.Logger
+	CheckpointLife time.Duration // how long an unused checkpoint is kept
+	database       kv.Options    // options of a database, except its directory
+	process        Process
+	log            Log
+	floor          Floor
+	fsm            *FSM
+
+	mu      sync.Mutex
+	current Manifest
+	next    uint64      // number of the next new directory
+	pending *pending    // received and durable, but not yet passed to the machine
+	ckpt    *Checkpoint // shared by transfers
+}
+
+// pending is a received snapshot between Close of its sink and Restore of the FSM.
+type pending struct {
+	id      string
+	machine *kv.Machine
+	oldDir  string
+}
+
+var _ raft.SnapshotStore = (*Store)(nil)
+
+// Log is the part of the log that snapshots need.
+type Log interface {
+	// HoldsAt reports whether the log has the entry written at a position.
+	HoldsAt(at raftlog.Position) bool
+	// RaiseTo makes durable that the group may hold entries of a version.
+	RaiseTo(version uint8) error
+	// Applied records that the state machine has applied everything up to index.
+	Applied(index uint64)
+}
+
+// Floor is written each time the manifest names another snapshot.
+type Floor interface{ Write() error }
+
+// Process is the program around the group. Step is called before and after each named step of disk work.
+type Process interface{ Step(name string) }
+
+// Config configures a Store. All fields are required.
+type Config struct {
+	Group    uint32 // for logs
+	Dir      string
+	Volume   raftlog.Volume
+	Logger   *slog.Logger
+	Database kv.Options // options of a database, except its directory
+	Process  Process
+	Log      Log
+	Floor    Floor
+}
+
+// NewStore creates a Store for the database and snapshot named by man. The FSM is created afterwards; see
+// NewFSM.
+func NewStore(c Config, man *Manifest) *Store {
+	return &Store{
+		group: c.Group, dir: c.Dir, volume: c.Volume, logger: c.Logger, CheckpointLife: checkpointLife,
+		database: c.Database,
+		process:  c.Process, log: c.Log, floor: c.Floor, current: *man,
+	}
+}
+
+// OpenDatabase opens a database.
+func (s *Store) OpenDatabase(dir string) (*kv.Machine, error) {
+	o := s.database
+	o.Dir = dir
+	return kv.Open(o)
+}
+
+// WriteFloor updates the floor. An error is only logged, because the write is repeated later.
+func (s *Store) WriteFloor() {
+	if err := s.floor.Write(); err != nil {
+		s.logger.Warn("the floor of the group cannot be written; it is tried again", "group", s.group, "error", err)
+	}
+}
+
+// Info returns the current snapshot; the zero Info if there is none.
+func (s *Store) Info() Info {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current.Snapshot == nil {
+		return Info{}
+	}
+	return *s.current.Snapshot
+}
+
+// CommitRescued records a snapshot of the live database for a rescue.
+func (s *Store) CommitRescued(info *Info) error {
+	s.mu.Lock()
+	s.current.Doubt = nil
+	s.mu.Unlock()
+	return s.CommitLocal(s.LiveDatabase(), info)
+}
+
+// Create returns a sink for a new snapshot. What the caller does with the sink decides the kind. If Persist calls
+// markLocal on it, the snapshot refers to the live database. If bytes are written to it, the snapshot is one
+// received from another server.
+func (s *Store) Create(_ raft.SnapshotVersion, index, term uint64, c raft.Configuration, cIndex uint64,
+	_ raft.Transport) (raft.SnapshotSink, error) {
+	info := &Info{Index: index, Term: term, Configuration: raft.EncodeConfiguration(c), ConfigurationIndex: cIndex}
+	return &sink{store: s, id: fmt.Sprintf("%d-%d", term, index), info: info}, nil
+}
+
+// List returns the current snapshot, if any.
+func (s *Store) List() ([]*raft.SnapshotMeta, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current.Snapshot == nil {
+		return nil, nil
+	}
+	return []*raft.SnapshotMeta{s.current.Snapshot.meta(s.idLocked())}, nil
+}
+
+// Configuration returns the index of the configuration in the snapshot; 0 = none.
+func (s *Store) Configuration() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current.Snapshot == nil {
+		return 0
+	}
+	return s.current.Snapshot.ConfigurationIndex
+}
+
+func (s *Store) idLocked() string {
+	return fmt.Sprintf("%d-%d", s.current.Snapshot.Term, s.current.Snapshot.Index)
+}
+
+// Open returns the content of the current snapshot as a stream. For a snapshot that was just received it returns a
+// token instead, which Restore exchanges for the database.
+func (s *Store) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	s.mu.Lock()
+	if s.pending != nil && s.pending.id == id {
+		defer s.mu.Unlock()
+		meta := s.current.Snapshot.meta(id)
+		meta.Size = int64(len(id))
+		return meta, io.NopCloser(strings.NewReader(id)), nil
+	}
+	if s.current.Snapshot == nil || s.idLocked() != id {
+		s.mu.Unlock()
+		return nil, nil, fmt.Errorf("snapshot %s was replaced by a newer one", id)
+	}
+	meta := s.current.Snapshot.meta(id)
+	s.mu.Unlock()
+	c, err := s.checkpoint(meta.Index)
+	if err != nil {
+		return nil, nil, err
+	}
+	meta.Size = c.Size
+	return meta, c.Reader(), nil
+}
+
+// CommitLocal records a snapshot of the live database, which was flushed before.
+func (s *Store) CommitLocal(of string, info *Info) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current.Database != of || (s.current.Snapshot != nil && info.Index < s.current.Snapshot.Index) {
+		return fault.New(fault.Unavailable, "group.snapshot",
+			"a snapshot was installed while this one was taken; this one is dropped")
+	}
+	return s.writeLocked(Manifest{Database: of, Snapshot: info, Doubt: s.current.Doubt})
+}
+
+// commitReceived records a received database as the live one.
+func (s *Store) commitReceived(id, dir string, m *kv.Machine, info *Info) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pending != nil {
+		return fault.New(fault.Unavailable, "group.snapshot", "another received snapshot is being installed")
+	}
+	// a newer local snapshot was taken during the transfer
+	if s.current.Snapshot != nil && info.Index <= s.current.Snapshot.Index {
+		return fault.New(fault.Unavailable, "group.snapshot",
+			"this server's own snapshot is newer than the received one")
+	}
+	old := s.current.Database
+	if err := s.writeLocked(Manifest{Database: dir, Snapshot: info}); err != nil {
+		return err
+	}
+	s.pending = &pending{id: id, machine: m, oldDir: old}
+	return nil
+}
+
+// writeLocked replaces the manifest. The caller holds the lock, so that manifests are written in the order of the
+// snapshots. Holding the lock is acceptable, because the file is small and rarely written.
+func (s *Store) writeLocked(m Manifest) error {
+	if err := StoreManifest(s.volume, s.dir, &m, s.process); err != nil {
+		return &fault.Error{Code: fault.Internal, Op: "group.snapshot", Msg: "cannot write the manifest in " + s.dir,
+			Err: err}
+	}
+	s.current = m
+	return nil
+}
+
+// LiveDatabase returns the directory of the database that the live machine uses. After a snapshot was received,
+// that is the previous database until the machine is replaced. Otherwise it is the database in the manifest.
+func (s *Store) LiveDatabase() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pending != nil {
+		return s.pending.oldDir
+	}
+	return s.current.Database
+}
+
+// Extent returns the index of the current snapshot, and the index of the newest command that the database has on
+// disk according to the manifest.
+func (s *Store) Extent() (index, applied uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current.Snapshot == nil {
+		return 0, 0
+	}
+	return s.current.Snapshot.Index, s.current.Snapshot.Applied
+}
+
+// Index returns the index of the current snapshot; 0 = none.
+func (s *Store) Index() uint64 { return s.Position().Index }
+
+// Position returns index and term of the current snapshot; zero = none.
+func (s *Store) Position() raftlog.Position {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current.Snapshot == nil {
+		return raftlog.Position{}
+	}
+	return raftlog.Position{Term: s.current.Snapshot.Term, Index: s.current.Snapshot.Index}
+}
+
+// Take returns the machine of a received snapshot. It can be taken once.
+func (s *Store) Take(id string) (*pending, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pending == nil || s.pending.id != id {
+		return nil, fault.New(fault.Internal, "group.snapshot", "no received snapshot "+id)
+	}
+	p := s.pending
+	s.pending = nil
+	return p, nil
+}
+
+// NewDir creates a numbered directory.
+func (s *Store) NewDir(prefix string) (string, error) {
+	s.mu.Lock()
+	s.next++
+	name := fmt.Sprintf("%s%06d", prefix, s.next)
+	s.mu.Unlock()
+	return name, s.volume.Mkdir(filepath.Join(s.dir, name))
+}
+
+// FreeName returns an unused name for a numbered directory. It does not create the directory, because Pebble
+// creates the directory of a checkpoint itself.
+func (s *Store) FreeName(prefix string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next++
+	return fmt.Sprintf("%s%06d", prefix, s.next)
+}
+
+// Remove removes a directory of the group. An error is only logged.
+func (s *Store) Remove(name string) {
+	if err := s.volume.RemoveAll(filepath.Join(s.dir, name)); err != nil {
+		s.logger.Warn("cannot remove an unused directory; it is removed at the next start",
+			"dir", filepath.Join(s.dir, name), "error", err)
+	}
+}
+
+// Discard removes a received database that did not become the live one. It keeps the database if the manifest on
+// disk names it, because the rename may have succeeded although a later step failed. In that case both databases
+// are valid, and the next start uses the one in the manifest. It also keeps the database if the manifest cannot be
+// read.
+func (s *Store) Discard(name string) {
+	if m, err := LoadManifest(s.volume, s.dir); err != nil || m == nil || m.Database == name {
+		s.logger.Warn("it is not known whether a received snapshot was installed; the next start determines it",
+			"dir", s.Path(name), "error", err)
+		return
+	}
+	s.Remove(name)
+}
+
+// Close removes what is kept for transfers. Transfers must have ended.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	c, p := s.ckpt, s.pending
+	s.ckpt, s.pending = nil, nil
+	s.mu.Unlock()
+	if c != nil {
+		s.Remove(c.name)
+	}
+	if p != nil {
+		return p.machine.Close()
+	}
+	return nil
+}
+
+// sink receives one snapshot.
+type sink struct {
+	store *Store
+	id    string
+	info  *Info
+
+	local string // directory of the live database for a local snapshot; empty until Persist has marked the sink
+	in    *incoming
+	done  bool
+}
+
+// incoming unpacks a stream while it is received.
+type incoming struct {
+	dir    string
+	pipe   *io.PipeWriter
+	result chan error
+	got    Received
+}
+
+// ID returns raft's name of the snapshot.
+func (k *sink) ID() string { return k.id }
+
+// markLocal makes this sink a snapshot of the live database. database is its directory, which has every command up
+// to applied on disk.
+func (k *sink) markLocal(database string, applied uint64) {
+	k.local, k.info.Applied = database, applied
+}
+
+// Write receives bytes of a snapshot.
+func (k *sink) Write(p []byte) (int, error) {
+	if k.in == nil {
+		if err := k.receive(); err != nil {
+			return 0, err
+		}
+	}
+	return k.in.pipe.Write(p)
+}
+
+func (k *sink) receive() error {
+	// Raft's main goroutine receives snapshots, so entries in flight at the time of Judge are stored by now.
+	// Installing the snapshot would drop acknowledged entries.
+	if k.store.log.HoldsAt(raftlog.Position{Term: k.info.Term, Index: k.info.Index}) {
+		return fault.New(fault.Unavailable, "group.snapshot",
+			"the entries of this snapshot have arrived meanwhile")
+	}
+	dir, err := k.store.NewDir(DatabasePrefix)
+	if err != nil {
+		return err
+	}
+	r, w := io.Pipe()
+	in := &incoming{dir: dir, pipe: w, result: make(chan error, 1)}
+	go func() {
+		var err error
+		in.got, err = Unpack(k.store.volume, r, filepath.Join(k.store.dir, dir))
+		r.CloseWithError(err) // unblocks the writer; nil reads as a closed pipe
+		in.result <- err
+	}()
+	k.in = in
+	return nil
+}
+
+// Close makes the snapshot durable. If it returns an error nothing has changed.
+func (k *sink) Close() error {
+	if k.done {
+		return nil
+	}
+	k.done = true
+	switch {
+	case k.local != "":
+		if err := k.store.CommitLocal(k.local, k.info); err != nil {
+			return err
+		}
+		k.store.WriteFloor()
+		return nil
+	case k.in != nil:
+		err := k.install()
+		if err != nil {
+			k.store.Discard(k.in.dir)
+			return err
+		}
+		k.store.WriteFloor()
+		return nil
+	default:
+		return errors.New("the snapshot is empty")
+	}
+}
+
+// install verifies the received data, opens the database, and records it in the manifest.
+func (k *sink) install() error {
+	k.in.pipe.Close()
+	if err := <-k.in.result; err != nil {
+		return err
+	}
+	k.store.process.Step("snapshot-received")
+	m, err := k.store.OpenDatabase(filepath.Join(k.store.dir, k.in.dir))
+	if err != nil {
+		return err
+	}
+	if m.Applied() < k.in.got.applied {
+		err = &fault.Error{Code: fault.Corrupt, Op: "group.snapshot",
+			Msg: fmt.Sprintf("the received database holds entries up to %d, its sender reported %d", m.Applied(),
+				k.in.got.applied)}
+	}
+	if err == nil && k.in.got.Restore {
+		err = errors.Join(m.Raise(RestoreRaise), m.SetApplied(k.info.Index, k.info.Term))
+	}
+	if err == nil {
+		err = k.store.log.RaiseTo(m.Level())
+	}
+	if err == nil {
+		k.info.Applied = m.Applied()
+		err = k.store.volume.SyncDir(k.store.dir)
+	}
+	if err == nil {
+		err = k.store.commitReceived(k.id, k.in.dir, m, k.info)
+	}
+	if err != nil {
+		return errors.Join(err, m.Close())
+	}
+	return nil
+}
+
+// Cancel drops the snapshot.
+func (k *sink) Cancel() error {
+	if k.done {
+		return nil
+	}
+	k.done = true
+	if k.in != nil {
+		k.in.pipe.CloseWithError(errors.New("cancelled"))
+		<-k.in.result
+		k.store.Remove(k.in.dir)
+	}
+	return nil
+}

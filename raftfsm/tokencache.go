@@ -1,0 +1,82 @@
+package raftfsm
+
+import "sync/atomic"
+
+// tokens caches the decoded form of the session token that was read or made last. Only writes change the session
+// of a node, and the requests of an application carry that session. So most requests carry the cached token, and
+// it is returned unchanged. Safe for concurrent use. The zero value is empty.
+type tokens struct{ last atomic.Pointer[decoded] }
+
+// decoded is a token of a cluster and its session. It never changes.
+type decoded struct {
+	text    string
+	cluster uint64
+	session session
+}
+
+// parse is parseSession with the cache.
+func (t *tokens) parse(token string, cluster uint64) (s session, foreign bool, err error) {
+	if s, ok := t.known(token, cluster); ok {
+		return s, false, nil
+	}
+	s, foreign, err = parseSession(token, cluster)
+	if err == nil && !foreign && token != "" {
+		t.last.Store(&decoded{token, cluster, s})
+	}
+	return s, foreign, err
+}
+
+// known returns the session of a cached token.
+func (t *tokens) known(token string, cluster uint64) (session, bool) {
+	if d := t.last.Load(); d != nil && d.text == token && d.cluster == cluster {
+		return d.session, true
+	}
+	return nil, false
+}
+
+// own decodes a token of the cluster. The second result is false for any other token. own does not update the
+// cache, because clients send the merged token after a merge.
+func (t *tokens) own(token string, cluster uint64) (session, bool) {
+	if s, ok := t.known(token, cluster); ok {
+		return s, true
+	}
+	s, foreign, err := parseSession(token, cluster)
+	return s, err == nil && !foreign
+}
+
+// merge returns a token that covers two tokens of the cluster. The second result is false if one of them is
+// invalid or belongs to another cluster.
+func (t *tokens) merge(a, b string, cluster uint64) (string, bool) {
+	first, ok := t.own(a, cluster)
+	if !ok {
+		return "", false
+	}
+	if a == b {
+		return a, true
+	}
+	second, ok := t.own(b, cluster)
+	if !ok {
+		return "", false
+	}
+	for _, n := range second {
+		first = first.with(n)
+	}
+	if len(first) == 0 {
+		return "", true
+	}
+	token := first.token(cluster)
+	t.last.Store(&decoded{token, cluster, first})
+	return token, true
+}
+
+// after returns the token of session s after the position n was seen. token is the present token of s. It is empty
+// if that token cannot be used again.
+func (t *tokens) after(token string, s session, n seen, cluster uint64) string {
+	if token != "" && s.holds(n) {
+		return token
+	}
+	s = s.with(n)
+	token = s.token(cluster)
+	t.last.Store(&decoded{token, cluster, s})
+	return token
+}

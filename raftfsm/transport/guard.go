@@ -1,0 +1,452 @@
+package transport
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+)
+
+// Guard wraps the transport of a group. It enforces these rules, each because of a hazard of hashicorp/raft:
+//
+//  1. Heartbeats never change raft's state outside its main loop (hashicorp/raft#695). A heartbeat that only confirms
+//     the known term and leader is answered here from atomics. The main loop gets a copy of it, to refresh the time of
+//     the last contact. Any other heartbeat goes to the main loop.
+//  2. A leader with a stalled disk stops sending (hashicorp/raft#503). Without the Guard, raft sends heartbeats,
+//     and empty appends with the commit index, from other goroutines while its main loop hangs in a write. So the
+//     other servers would never elect another leader.
+//  3. Appends are not pipelined (hashicorp/raft#612).
+//  4. A snapshot is installed only if it is above the log (see Verdict).
+//  5. A follower commits only entries that its leader has compared: those of the request and those before them. Raft
+//     commits up to the end of the follower's log if the leader's commit index allows it, and that log may end with
+//     entries of a deposed leader. The commit index of a request can be above its entries, because a leader reads the
+//     end of its log first and its commit index later.
+//  6. The log that a contradicting snapshot has replaced counts as discarded (see raftlog.Discarded).
+//  7. The response of a follower waits for the leader's own disk (see unsynced in raftlog).
+//  8. No messages are exchanged with a server that has not reported yet what it has seen of this one in earlier
+//     incarnations (see Witness).
+//
+// Guard also starts an election at once for a single voter, and records the commit indexes that leaders
+// announce.
+type Guard struct {
+	inner    raft.Transport
+	limit    time.Duration // how long a write may stall before this server stops sending
+	consumer chan raft.RPC
+	beats    chan raft.RPC // capacity 1: the copy of a heartbeat for the main loop
+	acked    *acked
+
+	log   Log
+	group Follower
+	state State
+	peers Peers
+	off   Off
+
+	started chan struct{} // closed when raft and the group can be called
+	stop    chan struct{}
+	once    sync.Once
+	wg      sync.WaitGroup
+}
+
+// Off names guards to disable, for tests that show why they are needed.
+type Off struct {
+	Heartbeats  bool // raft's own fast path answers heartbeats
+	CommitIndex bool // a follower commits up to the commit index of its leader
+}
+
+// Log is the part of this server's log that the transport needs.
+type Log interface {
+	// Stalled returns how long a write has been in flight; 0 = none.
+	Stalled() time.Duration
+	// WaitDurable waits until this server's disk has the entries up to index.
+	WaitDurable(index uint64) error
+	// Rebase adapts an append to a log that a snapshot has replaced.
+	Rebase(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest
+	// Last returns the index of the newest entry.
+	Last() uint64
+	// Retained returns which entries are kept for followers that are being sent a snapshot.
+	Retained() *raftlog.Retained
+}
+
+// Follower is the group as the requests of a leader need it. It is called only after Start.
+type Follower interface {
+	// Known returns the last log index, and whether this server follows leader in term.
+	Known(term uint64, leader raft.ServerID) (lastLog uint64, ok bool)
+	// Announced records the commit index sent by the leader of term. Only one goroutine calls it.
+	Announced(term, commit uint64)
+	// Judge decides whether to install a snapshot sent by a leader.
+	Judge(r *raft.InstallSnapshotRequest) Verdict
+	// FollowerIsAhead records that a follower has a newer snapshot than this leader.
+	FollowerIsAhead()
+	// Abstains reports whether this server leaves the present election to others.
+	Abstains() bool
+}
+
+// State is the part of the group that compares and replaces the state of this server.
+type State interface {
+	// Take reports whether a request is a transfer of state, which Raft must not see. It does not wait.
+	Take(rpc raft.RPC, r *raft.InstallSnapshotRequest) bool
+	// Wrong reports whether the local state must not be sent to others.
+	Wrong() bool
+}
+
+// Peers decides with which servers messages may be exchanged, and records what they have shown.
+type Peers interface {
+	// Passes returns nil if messages may be sent to a server.
+	Passes(id raft.ServerID) error
+	// PassesFrom returns nil if messages of a server may be accepted.
+	PassesFrom(id raft.ServerID) error
+	// Note records what a server has shown, and returns what was known before.
+	Note(id raft.ServerID, s raftlog.Seen) (before raftlog.Seen)
+}
+
+var (
+	_ raft.Transport   = (*Guard)(nil)
+	_ raft.WithPreVote = (*Guard)(nil)
+)
+
+// New wraps inner. limit is how long a log write may stall before this server stops sending.
+func New(inner raft.Transport, limit time.Duration, l Log, f Follower, s State, p Peers) *Guard {
+	return &Guard{
+		inner: inner, limit: limit, log: l, group: f, state: s, peers: p, acked: newAcked(),
+		consumer: make(chan raft.RPC), beats: make(chan raft.RPC, 1),
+		started: make(chan struct{}), stop: make(chan struct{}),
+	}
+}
+
+// SwitchOff disables guards, for tests that show why they are needed. Call it before Raft is created.
+func (g *Guard) SwitchOff(off Off) { g.off = off }
+
+// ReplaceLog replaces the log, for tests. Call it before Raft is created.
+func (g *Guard) ReplaceLog(change func(Log) Log) { g.log = change(g.log) }
+
+// UpTo reports whether the follower id has acknowledged the entries up to index. Only an acknowledgement counts
+// that was sent to the leader of that term and arrived at or after since, a time of the local clock.
+func (g *Guard) UpTo(id raft.ServerID, term, index uint64, since time.Time) bool {
+	return g.acked.has(id, term, index, since)
+}
+
+// Moved returns a channel that is closed at the next acknowledgement of a follower.
+func (g *Guard) Moved() <-chan struct{} { return g.acked.moved.Wait() }
+
+// Verdict is what a follower does with a snapshot.
+type Verdict uint8
+
+const (
+	Install     Verdict = iota // pass it to raft
+	AlreadyHeld                // the log has everything in it: acknowledge it and change nothing
+	// the snapshot of this server is newer: refuse it, so that the leader sends a newer one
+	Outdated
+)
+
+// Start lets requests through to raft. From then on Guard calls the interfaces of the group.
+func (g *Guard) Start() {
+	g.wg.Add(1)
+	go g.forward()
+	close(g.started)
+}
+
+// forward runs until Close. It passes requests from the inner transport, and copies of heartbeats, to raft's main
+// loop.
+func (g *Guard) forward() {
+	defer g.wg.Done()
+	for {
+		var rpc raft.RPC
+		select {
+		case rpc = <-g.inner.Consumer():
+			if g.settled(&rpc) {
+				continue
+			}
+		case rpc = <-g.beats:
+		case <-g.stop:
+			return
+		}
+		select {
+		case g.consumer <- rpc:
+		case <-g.stop:
+			return
+		}
+	}
+}
+
+// settled handles a request and reports whether raft need not see it.
+func (g *Guard) settled(rpc *raft.RPC) bool {
+	if h, ok := rpc.Command.(raft.WithRPCHeader); ok && !g.isTransfer(rpc.Command) {
+		from := raft.ServerID(h.GetRPCHeader().ID)
+		if err := g.peers.PassesFrom(from); err != nil {
+			if rpc.Reader != nil {
+				_, _ = io.Copy(io.Discard, rpc.Reader)
+			}
+			rpc.Respond(nil, err)
+			return true
+		}
+		g.observe(from, rpc.Command)
+	}
+	switch req := rpc.Command.(type) {
+	case *raft.AppendEntriesRequest:
+		if !IsHeartbeat(req) {
+			g.group.Announced(req.Term, req.LeaderCommitIndex)
+			if !g.off.CommitIndex {
+				req = compared(req)
+			}
+			rpc.Command = g.log.Rebase(req)
+		}
+	case *raft.InstallSnapshotRequest:
+		if g.state.Take(*rpc, req) {
+			return true
+		}
+		if v := g.group.Judge(req); v != Install {
+			_, _ = io.Copy(io.Discard, rpc.Reader) // like raft: the connection is used again afterwards
+			rpc.Respond(&raft.InstallSnapshotResponse{
+				RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax},
+				Term:      req.Term,
+				Success:   v == AlreadyHeld,
+			}, nil)
+			return true
+		}
+	}
+	return false
+}
+
+// isTransfer reports whether a request is a state that this server may have requested.
+func (g *Guard) isTransfer(command any) bool {
+	r, ok := command.(*raft.InstallSnapshotRequest)
+	return ok && r.Term == 0
+}
+
+// observe records what a request shows about its sender: its term and its commit index. The sender has made its
+// term durable before it sent the request, except in a pre-vote. A request for votes does not show that the
+// sender's vote for itself is durable, so that vote is not recorded.
+func (g *Guard) observe(from raft.ServerID, command any) {
+	switch req := command.(type) {
+	case *raft.AppendEntriesRequest:
+		g.peers.Note(from, raftlog.Seen{Term: req.Term, Committed: req.LeaderCommitIndex})
+	case *raft.RequestVoteRequest:
+		g.peers.Note(from, raftlog.Seen{Term: req.Term})
+	}
+}
+
+// compared limits the commit index of a request to the last entry that the leader has compared with the follower's
+// log. That is the last entry of the request, or the previous entry if the request has no entries.
+func compared(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
+	end := r.PrevLogEntry + uint64(len(r.Entries))
+	if r.LeaderCommitIndex <= end {
+		return r
+	}
+	c := *r
+	c.LeaderCommitIndex = end
+	return &c
+}
+
+// IsHeartbeat reports whether a request has neither entries nor a commit index.
+func IsHeartbeat(r *raft.AppendEntriesRequest) bool {
+	return len(r.Entries) == 0 && r.PrevLogEntry == 0 && r.PrevLogTerm == 0 && r.LeaderCommitIndex == 0
+}
+
+// Campaign makes this server start an election now. It is only for a single voter.
+func (g *Guard) Campaign() {
+	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}
+	rpc := raft.RPC{Command: &raft.TimeoutNowRequest{RPCHeader: header}, RespChan: make(chan raft.RPCResponse, 1)}
+	select {
+	case g.beats <- rpc:
+	case <-g.stop:
+	}
+}
+
+// Consumer gives raft its requests.
+func (g *Guard) Consumer() <-chan raft.RPC { return g.consumer }
+
+// SetHeartbeatHandler implements raft.Transport. It installs a handler of this Guard in place of raft's own. Raft's
+// own handler is used only if Off.Heartbeats is set.
+func (g *Guard) SetHeartbeatHandler(own func(raft.RPC)) {
+	if g.off.Heartbeats {
+		g.inner.SetHeartbeatHandler(own)
+		return
+	}
+	g.inner.SetHeartbeatHandler(g.heartbeat)
+}
+
+// heartbeat handles a heartbeat on the transport's goroutine. It answers a heartbeat of the known leader and term
+// itself: for that it reads raft's state only from atomics and does not change it. It passes any other heartbeat to
+// raft's main loop.
+func (g *Guard) heartbeat(rpc raft.RPC) {
+	select {
+	case <-g.started:
+	default:
+		rpc.Respond(nil, fault.New(fault.Unavailable, "group.heartbeat", "the group is being opened"))
+		return
+	}
+	req, ok := rpc.Command.(*raft.AppendEntriesRequest)
+	if ok {
+		if err := g.peers.PassesFrom(raft.ServerID(req.ID)); err != nil {
+			rpc.Respond(nil, err)
+			return
+		}
+		g.observe(raft.ServerID(req.ID), req)
+		if last, same := g.group.Known(req.Term, raft.ServerID(req.ID)); same {
+			rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: req.RPCHeader, Term: req.Term, LastLog: last,
+				Success: true}, nil)
+			beat := *req
+			select {
+			case g.beats <- raft.RPC{Command: &beat, RespChan: make(chan raft.RPCResponse, 1)}:
+			default: // another copy is already waiting
+			}
+			return
+		}
+	}
+	select {
+	case g.consumer <- rpc:
+	case <-g.stop:
+		rpc.Respond(nil, fault.New(fault.Unavailable, "group.heartbeat", "the group is closing"))
+	}
+}
+
+// silenced returns an error while the local disk hangs, because this server must not act as leader meanwhile.
+func (g *Guard) silenced() error {
+	d := g.log.Stalled()
+	if d <= g.limit {
+		return nil
+	}
+	return &fault.Error{Code: fault.Unavailable, Op: "group.heartbeat",
+		Msg: "a log write has been hanging for " + d.Round(time.Millisecond).String() +
+			"; this server stops sending so that another one can lead"}
+}
+
+// AppendEntries sends entries or a heartbeat, unless the local disk hangs.
+func (g *Guard) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse) error {
+	if err := errors.Join(g.silenced(), g.peers.Passes(id)); err != nil {
+		return err
+	}
+	// raft shares the request of a heartbeat with those in flight
+	if fit := bounded(args.Entries); len(fit) < len(args.Entries) {
+		args.Entries = fit
+	}
+	if err := g.inner.AppendEntries(id, to, args, resp); err != nil {
+		return err
+	}
+	if !resp.Success || IsHeartbeat(args) {
+		return nil
+	}
+	end := args.PrevLogEntry + uint64(len(args.Entries))
+	if len(args.Entries) > 0 {
+		if err := g.log.WaitDurable(end); err != nil {
+			return err
+		}
+	}
+	g.acked.note(id, args.Term, end)
+	g.peers.Note(id, raftlog.Seen{Term: args.Term, Matched: raftlog.Position{Term: args.Term, Index: end}})
+	g.log.Retained().Reached(id, end, g.log.Last())
+	return nil
+}
+
+// maxAppendBytes bounds the bytes of entries in one request. Raft bounds only their number.
+const maxAppendBytes = 4 << 20
+
+// bounded returns as many of the first entries as fit into maxAppendBytes, but at least one. Raft computes the
+// follower's position from the request that was sent. So it sends the remaining entries with the next request.
+func bounded(entries []*raft.Log) []*raft.Log {
+	size := 0
+	for i, l := range entries {
+		if size += raftlog.EntrySize(l); size > maxAppendBytes && i > 0 {
+			return entries[:i]
+		}
+	}
+	return entries
+}
+
+// AppendEntriesPipeline returns an error, because a follower that rejects an entry can block a pipeline
+// forever.
+func (g *Guard) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
+	return nil, raft.ErrPipelineReplicationNotSupported
+}
+
+// RequestVote requests a vote.
+func (g *Guard) RequestVote(id raft.ServerID, to raft.ServerAddress, args *raft.RequestVoteRequest,
+	resp *raft.RequestVoteResponse) error {
+	if err := g.peers.Passes(id); err != nil {
+		return err
+	}
+	err := g.inner.RequestVote(id, to, args, resp)
+	if err == nil && resp.Granted {
+		g.peers.Note(id, raftlog.Seen{Term: args.Term, Vote: args.Term})
+	}
+	return err
+}
+
+// RequestPreVote queries whether a vote would be granted.
+func (g *Guard) RequestPreVote(id raft.ServerID, to raft.ServerAddress, args *raft.RequestPreVoteRequest,
+	resp *raft.RequestPreVoteResponse) error {
+	if err := g.peers.Passes(id); err != nil {
+		return err
+	}
+	if g.group.Abstains() {
+		return fault.New(fault.Unavailable, "group.RequestPreVote",
+			"this server leaves the election to others: its disk is nearly full")
+	}
+	p, ok := g.inner.(raft.WithPreVote)
+	if !ok {
+		return fault.New(fault.Unimplemented, "group.RequestPreVote", "the transport has no pre-vote")
+	}
+	return p.RequestPreVote(id, to, args, resp)
+}
+
+// InstallSnapshot sends a snapshot, unless the local disk hangs.
+func (g *Guard) InstallSnapshot(id raft.ServerID, to raft.ServerAddress, args *raft.InstallSnapshotRequest,
+	resp *raft.InstallSnapshotResponse, data io.Reader) error {
+	if err := errors.Join(g.silenced(), g.peers.Passes(id)); err != nil {
+		return err
+	}
+	if g.state.Wrong() {
+		return fault.New(fault.Unavailable, "group.InstallSnapshot",
+			"the state of this server is in doubt and is not sent to others")
+	}
+	g.log.Retained().Begin(id, args.LastLogIndex)
+	err := g.inner.InstallSnapshot(id, to, args, resp, data)
+	g.log.Retained().End(id, err == nil && resp.Success)
+	if err == nil && !resp.Success && resp.Term <= args.Term {
+		g.group.FollowerIsAhead()
+	}
+	return err
+}
+
+// TimeoutNow transfers leadership.
+func (g *Guard) TimeoutNow(id raft.ServerID, to raft.ServerAddress, args *raft.TimeoutNowRequest,
+	resp *raft.TimeoutNowResponse) error {
+	if err := g.peers.Passes(id); err != nil {
+		return err
+	}
+	return g.inner.TimeoutNow(id, to, args, resp)
+}
+
+// LocalAddr returns this server's address.
+func (g *Guard) LocalAddr() raft.ServerAddress { return g.inner.LocalAddr() }
+
+// EncodePeer encodes an address.
+func (g *Guard) EncodePeer(id raft.ServerID, a raft.ServerAddress) []byte {
+	return g.inner.EncodePeer(id, a)
+}
+
+// DecodePeer decodes an address.
+func (g *Guard) DecodePeer(b []byte) raft.ServerAddress { return g.inner.DecodePeer(b) }
+
+// Close stops forwarding. Raft must have shut down.
+func (g *Guard) Close() {
+	g.once.Do(func() { close(g.stop) })
+	g.wg.Wait()
+}
+
+// Sender sends the state of this server to another one that has requested it. It uses neither Raft nor the
+// Guard.
+type Sender struct{ Transport raft.Transport }
+
+// SendState sends a state and reports whether it was accepted.
+func (s Sender) SendState(to raft.ServerID, r *raft.InstallSnapshotRequest, data io.Reader) (taken bool, err error) {
+	var resp raft.InstallSnapshotResponse
+	err = s.Transport.InstallSnapshot(to, raft.ServerAddress(to), r, &resp, data)
+	return resp.Success, err
+}

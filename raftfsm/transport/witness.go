@@ -1,0 +1,365 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+)
+
+// If a data directory is replaced as a whole by an older copy, for instance from a disk image, it is consistent
+// in itself, and the server cannot detect that alone. The other servers of the group can. Each of them records
+// what the others have shown to have on their disks (Seen), and stores that in its floor. A starting server
+// queries them before it takes part. If it has less than it has shown before, it must not vote or acknowledge
+// entries, and it ends.
+//
+// Rules for each incarnation of a server:
+//
+//  1. It exchanges Raft's messages with another server only after that server has answered its query. So the answer is
+//     about earlier incarnations. It is compared with what was found when the group was opened.
+//  2. A voter takes part only after every other server of its configuration has answered or cannot be reached, and the
+//     voters that have answered form a majority together with it.
+//
+// Everything that is recorded was durable at its owner before, and an intact owner never has less later: a
+// term; the term of a vote; the commit index; and, within one term, the entries acknowledged to the leader of
+// that term. So no intact server is refused.
+//
+// A server of an earlier version does not support the query. It counts as one that has recorded nothing.
+
+// Witnesses queries other servers about what they have seen of this one.
+type Witnesses interface {
+	// Recall returns what server has seen of self before, and reports to it what self has now. Errors:
+	// unimplemented if the server does not support the query; any other error if there is no answer.
+	Recall(ctx context.Context, server, self raft.ServerID, now raftlog.Seen) (raftlog.Seen, error)
+}
+
+// Claim is what a server holds when it opens a group.
+type Claim struct {
+	Term, Vote uint64
+	LogTerm    uint64
+	Last       uint64 // last index of the log, or of the snapshot if the log is empty
+}
+
+// lacks returns what a server has lost compared with s; empty if nothing.
+func (c Claim) lacks(s raftlog.Seen) string {
+	switch {
+	case c.Term < s.Term:
+		return fmt.Sprintf("it is in term %d, and was in term %d", c.Term, s.Term)
+	case c.Vote < s.Vote:
+		return fmt.Sprintf("its last vote is of term %d, and it has voted in term %d", c.Vote, s.Vote)
+	case c.Last < s.Committed:
+		return fmt.Sprintf("its log ends at entry %d, and it had the committed entry %d", c.Last, s.Committed)
+	case c.Term == s.Matched.Term && c.Last < s.Matched.Index:
+		return fmt.Sprintf("its log ends at entry %d, and it has acknowledged entry %d of term %d", c.Last,
+			s.Matched.Index, s.Matched.Term)
+	}
+	return ""
+}
+
+// SeenTable holds what this server has seen of others. Safe for concurrent use.
+type SeenTable struct {
+	mu sync.Mutex
+	by map[string]raftlog.Seen
+}
+
+// Load loads the records that the floor file contains. then is the cluster of the file, and now is the current
+// one. If a rescue has happened in between, Load ignores the records, because the other servers start without data
+// after a rescue.
+func (t *SeenTable) Load(kept map[string]raftlog.Seen, then, now raftlog.Owner) {
+	if then.Cluster != "" && then != now {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.by = maps.Clone(kept)
+}
+
+// Note merges what a server has shown and returns what was known before.
+func (t *SeenTable) Note(id raft.ServerID, s raftlog.Seen) (before raftlog.Seen) {
+	if id == "" {
+		return before
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before = t.by[string(id)]
+	if all := before.Merge(s); all != before {
+		if t.by == nil {
+			t.by = map[string]raftlog.Seen{}
+		}
+		t.by[string(id)] = all
+	}
+	return before
+}
+
+// All returns a copy of all records. The ids are unambiguous, because the id of a server is never reused.
+func (t *SeenTable) All() map[string]raftlog.Seen {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.by)
+}
+
+// Keep removes all records except those of members.
+func (t *SeenTable) Keep(members []raft.Server) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.DeleteFunc(t.by, func(id string, _ raftlog.Seen) bool {
+		for _, m := range members {
+			if string(m.ID) == id {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// Witness queries the other servers of a group once per incarnation of this server. At intervals it reports to
+// them what this server has. It has one goroutine, and one more for each query in flight.
+type Witness struct {
+	WitnessConfig
+	*SeenTable
+
+	kick    chan struct{} // capacity 1
+	cleared atomic.Bool   // see rule 2
+	failed  atomic.Bool   // this server has lost data
+
+	mu       sync.Mutex
+	answered map[raft.ServerID]bool
+	// servers to which a message was sent, or which have sent one, and which have not answered the query
+	wanted map[raft.ServerID]bool
+}
+
+// Members returns what a Witness needs to know of the group. It is called only while the Witness runs.
+type Members interface {
+	// Servers returns the servers of the newest configuration.
+	Servers() []raft.Server
+	// Shown returns what this server has, for other servers to record.
+	Shown() raftlog.Seen
+}
+
+// WitnessConfig configures a Witness.
+type WitnessConfig struct {
+	Ask     Witnesses // nil = no server is queried, and every message passes
+	Self    raft.ServerID
+	Opened  Claim         // what this server had when the group was opened
+	Timeout time.Duration // time limit of a query
+	Every   time.Duration // interval at which this server reports what it has, if that has changed
+	Dir     string
+	Members Members
+	Process Process
+}
+
+// Process is the program around the group. Witness calls Fatal once if this server has lost data that another
+// server has seen.
+type Process interface{ Fatal(err error) }
+
+// NewWitness creates a Witness that records in seen what other servers show.
+func NewWitness(c WitnessConfig, seen *SeenTable) *Witness {
+	return &Witness{
+		WitnessConfig: c, SeenTable: seen, kick: make(chan struct{}, 1),
+		answered: map[raft.ServerID]bool{}, wanted: map[raft.ServerID]bool{},
+	}
+}
+
+// Pauses between queries to servers that have not answered. The pause doubles up to the maximum. It starts again
+// at the minimum when such a server sends a message.
+const (
+	witnessSoon = 10 * time.Millisecond
+	witnessSlow = 500 * time.Millisecond
+)
+
+// Passes returns nil if Raft may exchange messages with the server id. Otherwise it returns the reason.
+func (w *Witness) Passes(id raft.ServerID) error {
+	if w.Ask == nil || id == "" || id == w.Self {
+		return nil
+	}
+	if w.failed.Load() {
+		return fault.New(fault.Unavailable, "group.witness",
+			"this server has lost data that it had acknowledged, and takes no part")
+	}
+	w.mu.Lock()
+	known, fresh := w.answered[id], !w.answered[id] && !w.wanted[id]
+	if fresh {
+		w.wanted[id] = true
+	}
+	w.mu.Unlock()
+	if known && w.cleared.Load() {
+		return nil
+	}
+	if fresh { // later messages start no query, because Run repeats it with pauses
+		w.hurry()
+	}
+	return fault.New(fault.Unavailable, "group.witness",
+		"this server has just started and first queries the other servers")
+}
+
+// PassesFrom is Passes for a received message. Its sender can be queried at once.
+func (w *Witness) PassesFrom(id raft.ServerID) error {
+	err := w.Passes(id)
+	if err != nil {
+		w.hurry()
+	}
+	return err
+}
+
+func (w *Witness) hurry() {
+	select {
+	case w.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Meet makes the Witness query a reachable server that may not be in the local configuration.
+func (w *Witness) Meet(id raft.ServerID) {
+	if w.Ask == nil || id == "" || id == w.Self {
+		return
+	}
+	w.mu.Lock()
+	known := w.answered[id]
+	if !known {
+		w.wanted[id] = true
+	}
+	w.mu.Unlock()
+	if !known {
+		w.hurry()
+	}
+}
+
+// Run sends queries until stop is closed.
+func (w *Witness) Run(ctx context.Context, stop <-chan struct{}) {
+	if w.Ask == nil {
+		return
+	}
+	var shown raftlog.Seen
+	tell := time.NewTicker(w.Every)
+	defer tell.Stop()
+	wait := witnessSoon
+	for {
+		w.round(ctx, w.unanswered())
+		w.clear()
+		pause := time.NewTimer(wait)
+		wait = min(2*wait, witnessSlow)
+		if len(w.unanswered()) == 0 && w.cleared.Load() {
+			pause.Stop()
+			wait = witnessSoon
+		}
+		select {
+		case <-w.kick:
+			wait = witnessSoon
+		case <-pause.C:
+		case <-tell.C:
+			if now := w.Members.Shown(); now != shown && w.cleared.Load() {
+				shown = now
+				w.round(ctx, w.others())
+			}
+		case <-stop:
+			pause.Stop()
+			return
+		}
+		pause.Stop()
+	}
+}
+
+// others returns all other servers of the configuration.
+func (w *Witness) others() []raft.ServerID {
+	var out []raft.ServerID
+	for _, s := range w.Members.Servers() {
+		if s.ID != w.Self {
+			out = append(out, s.ID)
+		}
+	}
+	return out
+}
+
+// unanswered returns the servers that have not answered yet: the members of the configuration, and other servers
+// that have sent messages to this one.
+func (w *Witness) unanswered() []raft.ServerID {
+	ids := w.others()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	set := map[raft.ServerID]bool{}
+	for _, id := range ids {
+		set[id] = true
+	}
+	for id := range w.wanted {
+		set[id] = true
+	}
+	var out []raft.ServerID
+	for id := range set {
+		if !w.answered[id] {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// round queries servers concurrently and returns when each has answered or has failed to.
+func (w *Witness) round(ctx context.Context, ids []raft.ServerID) {
+	ctx, cancel := context.WithTimeout(ctx, w.Timeout)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, id := range ids {
+		wg.Go(func() {
+			seen, err := w.Ask.Recall(ctx, id, w.Self, w.Members.Shown())
+			if err == nil || fault.Is(err, fault.Unimplemented) {
+				w.heard(id, seen)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// heard processes the first answer of a server.
+func (w *Witness) heard(id raft.ServerID, seen raftlog.Seen) {
+	w.mu.Lock()
+	again := w.answered[id]
+	w.mu.Unlock()
+	if again {
+		return // a later answer is about this incarnation
+	}
+	if why := w.Opened.lacks(seen); why != "" {
+		if !w.failed.Swap(true) {
+			w.Process.Fatal(&fault.Error{Code: fault.Corrupt, Op: "group.witness", Key: w.Dir,
+				Msg:  fmt.Sprintf("%s is an older copy: %s, according to server %s", w.Dir, why, id),
+				Hint: raftlog.RejoinHint})
+		}
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.answered[id] = true
+	delete(w.wanted, id)
+}
+
+// clear lets this server take part in the group if enough voters have answered. Call it after every server of the
+// configuration was queried.
+func (w *Witness) clear() {
+	if w.cleared.Load() || w.failed.Load() {
+		return
+	}
+	voter, voters, answered := false, 0, 0
+	w.mu.Lock()
+	for _, s := range w.Members.Servers() {
+		if s.Suffrage != raft.Voter {
+			continue
+		}
+		voters++
+		switch {
+		case s.ID == w.Self:
+			voter = true
+			answered++
+		case w.answered[s.ID]:
+			answered++
+		}
+	}
+	w.mu.Unlock()
+	if !voter || answered > voters/2 {
+		w.cleared.Store(true)
+	}
+}
