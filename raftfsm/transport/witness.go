@@ -22,8 +22,9 @@ import (
 //
 // Rules for each incarnation of a server:
 //
-//  1. It exchanges Raft's messages with another server only after that server has answered its query. So the answer is
-//     about earlier incarnations. It is compared with what was found when the group was opened.
+//  1. It shows another server nothing, neither in Raft's messages nor in a report, until that server has answered its
+//     query. So the answer is about earlier incarnations, also if earlier answers to the same query were lost. It is
+//     compared with what was found when the group was opened.
 //  2. A voter takes part only after every other server of its configuration has answered or cannot be reached, and the
 //     voters that have answered form a majority together with it.
 //
@@ -35,7 +36,7 @@ import (
 
 // Witnesses queries other servers about what they have seen of this one.
 type Witnesses interface {
-	// Recall returns what server has seen of self before, and reports to it what self has now. Errors:
+	// Recall returns what server has seen of self before, and reports to it what self has now, or nothing. Errors:
 	// unimplemented if the server does not support the query; any other error if there is no answer.
 	Recall(ctx context.Context, server, self raft.ServerID, now raftlog.Seen) (raftlog.Seen, error)
 }
@@ -299,30 +300,41 @@ func (w *Witness) unanswered() []raft.ServerID {
 	return out
 }
 
-// round queries servers concurrently and returns when each has answered or has failed to.
+// round queries servers, or reports to them, concurrently. It returns when each has answered or has failed to.
 func (w *Witness) round(ctx context.Context, ids []raft.ServerID) {
 	ctx, cancel := context.WithTimeout(ctx, w.Timeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, id := range ids {
-		wg.Go(func() {
-			seen, err := w.Ask.Recall(ctx, id, w.Self, w.Members.Shown())
-			if err == nil || fault.Is(err, fault.Unimplemented) {
-				w.heard(id, seen)
-			}
-		})
+		wg.Go(func() { w.report(ctx, id) })
 	}
 	wg.Wait()
 }
 
+// report tells a server what this server has. Before that it queries the server, unless the server has answered. The
+// query and the report are separate calls: the answer to a query may be lost, and what a lost query had reported would
+// look like the data of an earlier incarnation when the query is repeated.
+func (w *Witness) report(ctx context.Context, id raft.ServerID) {
+	if !w.hasAnswered(id) {
+		seen, err := w.Ask.Recall(ctx, id, w.Self, raftlog.Seen{})
+		if err != nil && !fault.Is(err, fault.Unimplemented) {
+			return
+		}
+		w.heard(id, seen)
+	}
+	if w.hasAnswered(id) {
+		_, _ = w.Ask.Recall(ctx, id, w.Self, w.Members.Shown()) // a lost report is repeated when it has changed
+	}
+}
+
+func (w *Witness) hasAnswered(id raft.ServerID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.answered[id]
+}
+
 // heard processes the first answer of a server.
 func (w *Witness) heard(id raft.ServerID, seen raftlog.Seen) {
-	w.mu.Lock()
-	again := w.answered[id]
-	w.mu.Unlock()
-	if again {
-		return // a later answer is about this incarnation
-	}
 	if why := w.Opened.lacks(seen); why != "" {
 		if !w.failed.Swap(true) {
 			w.Process.Fatal(&fault.Error{Code: fault.Corrupt, Op: "group.witness", Key: w.Dir,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
@@ -40,5 +41,52 @@ func TestWitness_QueriesAtOnceBeforeFirstMessage(t *testing.T) {
 			t.Errorf("after %s: %v", time.Since(begun), err)
 		}
 		close(stop)
+	})
+}
+
+// lossy is a server that records every report, and whose first answers are lost.
+type lossy struct {
+	answering
+	table SeenTable
+	lose  int
+}
+
+func (l *lossy) Shown() raftlog.Seen { return raftlog.Seen{Term: 3, Vote: 3, Committed: 9} }
+
+func (l *lossy) Recall(_ context.Context, _, self raft.ServerID, now raftlog.Seen) (raftlog.Seen, error) {
+	before := l.table.Note(self, now)
+	if l.lose--; l.lose >= 0 {
+		return raftlog.Seen{}, fault.New(fault.Indeterminate, "test", "the answer was lost")
+	}
+	return before, nil
+}
+
+// failing records a fatal error.
+type failing struct{ err error }
+
+func (f *failing) Fatal(err error) { f.err = err }
+
+// The group has moved on since this server opened it. If an answer to its query is lost, the repeated query must not
+// find what this incarnation itself has reported. Otherwise the server would take its own data for an older copy.
+func TestWitness_LostAnswerDoesNotCountAsEarlierData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		other := &lossy{answering: answering{servers: []raft.Server{{ID: "a", Suffrage: raft.Voter},
+			{ID: "b", Suffrage: raft.Voter}}}, lose: 3}
+		process := &failing{}
+		w := NewWitness(WitnessConfig{Ask: other, Self: "a", Timeout: time.Second, Every: time.Hour, Members: other,
+			Process: process}, new(SeenTable))
+		stop := make(chan struct{})
+		go w.Run(t.Context(), stop)
+		defer close(stop)
+		time.Sleep(time.Minute)
+		if process.err != nil {
+			t.Errorf("an intact server was refused: %v", process.err)
+		}
+		if err := w.Passes("b"); err != nil {
+			t.Errorf("after the answer: %v", err)
+		}
+		if got := other.table.Note("a", raftlog.Seen{}); got != other.Shown() {
+			t.Errorf("the other server has recorded %+v, want %+v", got, other.Shown())
+		}
 	})
 }
