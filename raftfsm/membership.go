@@ -3,8 +3,11 @@ package raftfsm
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
+
+	"github.com/cespare/xxhash/v2"
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/raftlog"
@@ -199,4 +202,13 @@ func (h *Host) Form(ctx context.Context) error {
 		id.Forming, id.Promised = false, ""
 		return nil
 	})
+}
+
+// tag returns the hash of cluster and epoch that session tokens contain. A rescue changes the epoch and so the
+// tag, because positions in older tokens may be lost.
+func (id *Identity) tag() uint64 {
+	if id.Epoch == 0 {
+		return xxhash.Sum64String(id.Cluster)
+	}
+	return xxhash.Sum64String(id.Cluster + "/" + strconv.FormatUint(id.Epoch, 10))
 }

@@ -4,9 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"sort"
-	"strconv"
-
-	"github.com/cespare/xxhash/v2"
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/raftlog"
@@ -33,15 +30,6 @@ type seen struct {
 
 // session is a decoded token; nil is the empty one.
 type session []seen
-
-// tag returns the hash of cluster and epoch that session tokens contain. A rescue changes the epoch and so the
-// tag, because positions in older tokens may be lost.
-func (id *Identity) tag() uint64 {
-	if id.Epoch == 0 {
-		return xxhash.Sum64String(id.Cluster)
-	}
-	return xxhash.Sum64String(id.Cluster + "/" + strconv.FormatUint(id.Epoch, 10))
-}
 
 // parseSession decodes a token. If the token belongs to another cluster, it returns an empty session, and foreign
 // is true.
@@ -153,10 +141,4 @@ func (s session) token(cluster uint64) string {
 		b = binary.AppendUvarint(b, i)
 	}
 	return base64.RawURLEncoding.EncodeToString(b)
-}
-
-// MergeSessions returns a token that covers two tokens of this cluster. An empty token covers nothing. ok is false
-// if a token cannot be decoded or belongs to another cluster.
-func (h *Host) MergeSessions(a, b string) (string, bool) {
-	return h.router.tokens.merge(a, b, h.node.tag.Load())
 }

@@ -74,15 +74,6 @@ func FuzzParseSession(f *testing.F) {
 	})
 }
 
-func TestPartitionOf_IsStable(t *testing.T) {
-	for key, want := range map[string]uint32{"app||k": 3, "app||other": 3, "app||a||b": 3, "cart||k": 4, "users||k": 1,
-		"plain": 0, "": 0} {
-		if got := partitionOf("ns/orders", key, 8); got != want {
-			t.Errorf("%q is in partition %d, want %d: the function is part of the data format", key, got, want)
-		}
-	}
-}
-
 func TestToken_IsReusedIfUnchanged(t *testing.T) {
 	var remembered tokens
 	for name, c := range map[string]struct {

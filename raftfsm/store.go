@@ -361,3 +361,9 @@ func etags(revisions []uint64) []string {
 	}
 	return out
 }
+
+// MergeSessions returns a token that covers two tokens of this cluster. An empty token covers nothing. ok is false
+// if a token cannot be decoded or belongs to another cluster.
+func (h *Host) MergeSessions(a, b string) (string, bool) {
+	return h.router.tokens.merge(a, b, h.node.tag.Load())
+}
