@@ -42,7 +42,7 @@ func (h *Host) backup(ctx context.Context, about backup.Header, w io.Writer) (t 
 	}()
 	for i := range h.groups {
 		var g backup.Group
-		if views[i], g, err = h.replica.export(ctx, uint32(i), h.router.group(uint32(i)).own.newest().pos); err != nil {
+		if views[i], g, err = h.replica.export(ctx, uint32(i), h.router.group(uint32(i)).own.newest().Pos); err != nil {
 			return t, fault.Wrap(err, "raftfsm.Backup", "group "+utoa(uint32(i))+" cannot be saved")
 		}
 		about.Groups = append(about.Groups, g)

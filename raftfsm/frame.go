@@ -5,6 +5,7 @@ import (
 
 	"github.com/quorate/quorate/internal/lenprefix"
 	"github.com/quorate/quorate/raftfsm/raftlog"
+	"github.com/quorate/quorate/raftfsm/session"
 )
 
 // ForwardVersion is the newest form of the messages between nodes. Every message begins with its form and the
@@ -44,19 +45,19 @@ const (
 )
 
 // appendSeen encodes what was seen of a group; nil means nothing.
-func appendSeen(b []byte, s *seen) []byte {
+func appendSeen(b []byte, s *session.Seen) []byte {
 	if s == nil {
 		return append(b, 0)
 	}
 	bits := byte(seenThere)
-	if s.committed {
+	if s.Committed {
 		bits |= seenCommitted
 	}
-	return appendPosition(append(b, bits), s.pos)
+	return appendPosition(append(b, bits), s.Pos)
 }
 
 // appendOwn encodes a list of positions, ended by an absent one.
-func appendOwn(b []byte, own []*seen) []byte {
+func appendOwn(b []byte, own []*session.Seen) []byte {
 	for _, s := range own {
 		b = appendSeen(b, s)
 	}
@@ -64,7 +65,7 @@ func appendOwn(b []byte, own []*seen) []byte {
 }
 
 // own decodes what appendOwn encodes.
-func (f *frame) own(group uint32) (out []*seen) {
+func (f *frame) own(group uint32) (out []*session.Seen) {
 	for {
 		s := f.seen(group)
 		if s == nil || f.Bad {
@@ -75,12 +76,12 @@ func (f *frame) own(group uint32) (out []*seen) {
 }
 
 // seen decodes what appendSeen encodes.
-func (f *frame) seen(group uint32) *seen {
+func (f *frame) seen(group uint32) *session.Seen {
 	bits := f.Byte()
 	if bits&seenThere == 0 {
 		return nil
 	}
-	return &seen{group: group, pos: f.position(), committed: bits&seenCommitted != 0}
+	return &session.Seen{Group: group, Pos: f.position(), Committed: bits&seenCommitted != 0}
 }
 
 func boolByte(v bool) byte {

@@ -13,6 +13,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/kv"
 	"github.com/quorate/quorate/raftfsm/raftlog"
+	"github.com/quorate/quorate/raftfsm/session"
 )
 
 func TestFrame_RoundTripsQueries(t *testing.T) {
@@ -39,7 +40,7 @@ func TestFrame_RoundTripsQueries(t *testing.T) {
 }
 
 func TestFrame_RoundTripsGiven(t *testing.T) {
-	at := seen{group: 3, pos: raftlog.Position{Term: 2, Index: 9}, committed: true}
+	at := session.Seen{Group: 3, Pos: raftlog.Position{Term: 2, Index: 9}, Committed: true}
 	for _, g := range []given{
 		{level: state.Linearizable, at: at}, {level: state.Bounded, age: time.Second, at: at, ownDone: true},
 		{level: state.Stale, age: -1, at: at, reason: staleLost, forgive: true}, {level: state.SessionLevel,

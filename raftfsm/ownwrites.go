@@ -3,6 +3,8 @@ package raftfsm
 import (
 	"strings"
 	"sync"
+
+	"github.com/quorate/quorate/raftfsm/session"
 )
 
 // maxOwn is the maximum number of applications of one group whose newest writes a node keeps separately.
@@ -20,21 +22,22 @@ type application struct{ store, prefix string }
 // reported its loss. At most maxOwn applications have separate positions. All others share rest: their reads may
 // wait longer, and a lost write is reported to the first reader of any of them.
 type ownWrites struct {
-	mu   sync.Mutex
-	by   map[application]*seen // guarded by mu; entries are replaced, never changed
-	rest *seen                 // guarded by mu; the newest position of all applications that are not kept separately
+	mu sync.Mutex
+	by map[application]*session.Seen // guarded by mu; entries are replaced, never changed
+	// rest is the newest position of all applications that are not kept separately; guarded by mu
+	rest *session.Seen
 }
 
 // note remembers that an application has seen at.
-func (o *ownWrites) note(app application, at seen) {
+func (o *ownWrites) note(app application, at session.Seen) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	have, known := o.by[app]
 	switch {
-	case known && !have.before(at):
+	case known && !have.Before(at):
 		return
 	case o.by == nil:
-		o.by = map[application]*seen{}
+		o.by = map[application]*session.Seen{}
 	case !known && len(o.by) >= maxOwn:
 		o.shareOne()
 	}
@@ -51,26 +54,26 @@ func (o *ownWrites) shareOne() {
 }
 
 // share raises rest to s. The caller holds mu.
-func (o *ownWrites) share(s *seen) {
-	if o.rest == nil || o.rest.before(*s) {
+func (o *ownWrites) share(s *session.Seen) {
+	if o.rest == nil || o.rest.Before(*s) {
 		o.rest = s
 	}
 }
 
 // shareAll raises rest to s, for a change that affects all applications.
-func (o *ownWrites) shareAll(s *seen) {
+func (o *ownWrites) shareAll(s *session.Seen) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.share(s)
 	for app, have := range o.by {
-		if have.before(*s) {
+		if have.Before(*s) {
 			delete(o.by, app)
 		}
 	}
 }
 
 // of returns the positions that a read of q has to wait for.
-func (o *ownWrites) of(q *query) (out []*seen) {
+func (o *ownWrites) of(q *query) (out []*session.Seen) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.rest != nil {
@@ -96,14 +99,14 @@ func (o *ownWrites) of(q *query) (out []*seen) {
 }
 
 // newest returns the newest position of all.
-func (o *ownWrites) newest() (at seen) {
+func (o *ownWrites) newest() (at session.Seen) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.rest != nil {
 		at = *o.rest
 	}
 	for _, s := range o.by {
-		if at.before(*s) {
+		if at.Before(*s) {
 			at = *s
 		}
 	}
@@ -112,7 +115,7 @@ func (o *ownWrites) newest() (at seen) {
 
 // settle removes the positions done, for which a read has waited. It keeps a position that was replaced by a newer
 // one meanwhile.
-func (o *ownWrites) settle(q *query, done []*seen) {
+func (o *ownWrites) settle(q *query, done []*session.Seen) {
 	if len(done) == 0 {
 		return
 	}
@@ -141,7 +144,7 @@ func (o *ownWrites) settle(q *query, done []*seen) {
 
 // moveTo records the position at which another server has answered a read, because the next read may go to a
 // different server. If shared is set, it is recorded for all applications.
-func (o *ownWrites) moveTo(q *query, at seen, shared bool) {
+func (o *ownWrites) moveTo(q *query, at session.Seen, shared bool) {
 	if shared || q.all() {
 		o.shareAll(&at)
 	}
@@ -151,7 +154,7 @@ func (o *ownWrites) moveTo(q *query, at seen, shared bool) {
 }
 
 // shares reports whether own contains the shared position rest.
-func (o *ownWrites) shares(own []*seen) bool {
+func (o *ownWrites) shares(own []*session.Seen) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.rest != nil && len(own) > 0 && own[0] == o.rest

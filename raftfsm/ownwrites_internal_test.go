@@ -3,7 +3,14 @@ package raftfsm
 import (
 	"fmt"
 	"testing"
+
+	"github.com/quorate/quorate/raftfsm/raftlog"
+	"github.com/quorate/quorate/raftfsm/session"
 )
+
+func at(g uint32, term, index uint64, committed bool) session.Seen {
+	return session.Seen{Group: g, Pos: raftlog.Position{Term: term, Index: index}, Committed: committed}
+}
 
 func get(store, key string) *query { return &query{kind: queryGet, store: store, keys: []string{key}} }
 
@@ -55,13 +62,13 @@ func TestOwnWrites_MoreApplicationsThanTheBound(t *testing.T) {
 	for i := range uint64(n) {
 		most := uint64(0)
 		for _, s := range o.of(get("s", fmt.Sprint(i)+"||k")) {
-			most = max(most, s.pos.Index)
+			most = max(most, s.Pos.Index)
 		}
 		if most < i+1 {
 			t.Fatalf("application %d waits up to %d, and has written at %d", i, most, i+1)
 		}
 	}
-	if got := o.newest().pos.Index; got != n {
+	if got := o.newest().Pos.Index; got != n {
 		t.Errorf("the newest write is at %d, want %d", got, n)
 	}
 }
@@ -73,7 +80,7 @@ func TestOwnWrites_SidecarReadsOfTwoApplications(t *testing.T) {
 	for _, app := range []string{"a", "b"} {
 		q := get("s", app+"||k")
 		own := o.of(q)
-		if len(own) == 0 || own[0].pos.Index != 9 {
+		if len(own) == 0 || own[0].Pos.Index != 9 {
 			t.Fatalf("reads of %s may go back: they wait for %v", app, own)
 		}
 		shared := o.shares(own)
@@ -84,12 +91,12 @@ func TestOwnWrites_SidecarReadsOfTwoApplications(t *testing.T) {
 
 func TestOwnWrites_EncodingRoundTrip(t *testing.T) {
 	first, second := at(3, 1, 7, false), at(3, 2, 9, true)
-	f := newFrame(append(appendOwn(nil, []*seen{&first, &second}), 5))
+	f := newFrame(append(appendOwn(nil, []*session.Seen{&first, &second}), 5))
 	got := f.own(3)
 	if len(got) != 2 || *got[0] != first || *got[1] != second || f.Bad || f.Byte() != 5 {
 		t.Errorf("got %v", got)
 	}
-	cut := newFrame(appendOwn(nil, []*seen{&first})[:1])
+	cut := newFrame(appendOwn(nil, []*session.Seen{&first})[:1])
 	if cut.own(3); !cut.Bad {
 		t.Error("a truncated message was decoded")
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/raftlog"
+	"github.com/quorate/quorate/raftfsm/session"
 )
 
 const (
@@ -35,14 +36,14 @@ func (r *router) read(ctx context.Context, gid uint32, opts *state.ReadOptions, 
 	if err != nil {
 		return state.Proof{}, err
 	}
-	sess, foreign, err := r.tokens.parse(opts.Session, tag)
+	sess, foreign, err := r.tokens.Parse(opts.Session, tag)
 	if err != nil {
 		return state.Proof{}, err
 	}
 	q.strong = opts.Consistency == state.Strong
 	own := &r.group(gid).own
 	ask := asking{bound: opts.MaxStaleness, foreign: foreign, own: own.of(q)}
-	if s, ok := sess.of(gid); ok {
+	if s, ok := sess.Of(gid); ok {
 		ask.session = &s
 	}
 	got, err := r.replica.read(ctx, gid, ask, q)
@@ -55,9 +56,9 @@ func (r *router) read(ctx context.Context, gid uint32, opts *state.ReadOptions, 
 	if got.level != state.Stale || got.forgive {
 		token := opts.Session
 		if got.forgive || foreign { // the token has positions that no longer count
-			sess, token = sess.without(gid), ""
+			sess, token = sess.Without(gid), ""
 		}
-		p.Session = r.tokens.after(token, sess, got.at, tag)
+		p.Session = r.tokens.After(token, sess, got.at, tag)
 	}
 	return p, nil
 }
@@ -65,9 +66,9 @@ func (r *router) read(ctx context.Context, gid uint32, opts *state.ReadOptions, 
 // asking holds what a read needs to know about its requester.
 type asking struct {
 	bound   time.Duration // maximum age of an eventual read; 0 = none
-	session *seen         // what the session has seen of the group
+	session *session.Seen // what the session has seen of the group
 	// newest writes of the application at the requesting node, if the machine may not reflect them
-	own     []*seen
+	own     []*session.Seen
 	foreign bool // the session is of another cluster
 }
 
@@ -75,7 +76,7 @@ type asking struct {
 type given struct {
 	level   state.Level
 	age     time.Duration // negative = not known
-	at      seen          // what the session has seen now
+	at      session.Seen  // what the session has seen now
 	reason  string        // why it is stale
 	forgive bool          // a position of the session or of the node was lost, and the answer reports that
 	ownDone bool          // asking.own is reflected, or its loss is reported
@@ -110,15 +111,15 @@ type reading struct {
 // reads again. Otherwise a later leader whose clock is behind could return the item.
 func (r *reading) strong(ctx context.Context) error {
 	// An eventual write of the session, or of this node, may be on the leader's disk and not committed yet.
-	var after seen
+	var after session.Seen
 	for _, s := range append(r.own[:len(r.own):len(r.own)], r.session) {
-		if s != nil && after.before(*s) {
+		if s != nil && after.Before(*s) {
 			after = *s
 		}
 	}
 	for {
 		sent := time.Now()
-		ri, _, err := r.readIndex(ctx, after.pos)
+		ri, _, err := r.readIndex(ctx, after.Pos)
 		if err != nil {
 			return err
 		}
@@ -250,8 +251,8 @@ func (r *reading) awaitOwn(ctx context.Context) (reason string, err error) {
 
 // restored reports whether a restore has replaced the data to which the position s belongs. If so, the answer
 // makes the session forget s. So this is reported once, and the session continues from the new data.
-func (r *reading) restored(s seen) bool {
-	if s.pos.Index >= r.group.Machine().Restored() {
+func (r *reading) restored(s session.Seen) bool {
+	if s.Pos.Index >= r.group.Machine().Restored() {
 		return false
 	}
 	r.out.forgive = true
@@ -260,7 +261,7 @@ func (r *reading) restored(s seen) bool {
 
 // await waits until the machine has applied s. If that is not possible, it returns the reason. It waits a short
 // time for the local replica, and after that asks the leader whether its log contains s.
-func (r *reading) await(ctx context.Context, s seen) (reason string, err error) {
+func (r *reading) await(ctx context.Context, s session.Seen) (reason string, err error) {
 	if r.done(s) {
 		return "", nil
 	}
@@ -270,21 +271,21 @@ func (r *reading) await(ctx context.Context, s seen) (reason string, err error) 
 	defer cancel()
 	if r.holds(s) == group.Unknown && !r.group.Leading() {
 		brief, end := context.WithTimeout(wait, replicaPatience)
-		_ = r.group.WaitApplied(brief, s.pos.Index)
+		_ = r.group.WaitApplied(brief, s.Pos.Index)
 		end()
 	}
 	held := r.holds(s)
 	if held == group.Unknown {
 		var ri group.ReadIndex
-		if ri, held, err = r.readIndex(wait, s.pos); err == nil {
+		if ri, held, err = r.readIndex(wait, s.Pos); err == nil {
 			err = r.group.WaitApplied(wait, ri.Index)
 		}
 	}
 	if err == nil && held != group.Lost {
-		err = r.group.WaitApplied(wait, s.pos.Index)
+		err = r.group.WaitApplied(wait, s.Pos.Index)
 	}
 	// Entries of another leader may have replaced s during the wait.
-	if !s.committed && (held == group.Lost || r.group.Holds(s.pos) == group.Lost) {
+	if !s.Committed && (held == group.Lost || r.group.Holds(s.Pos) == group.Lost) {
 		r.server.metrics.lostEvents.Inc()
 		r.out.forgive = true
 		return staleLost, nil
@@ -297,19 +298,19 @@ func (r *reading) await(ctx context.Context, s seen) (reason string, err error) 
 
 // holds returns whether the local log contains s. For a committed position only the index is compared. Its term is
 // the term at the time of the read, which may be later than the term of the entry.
-func (r *reading) holds(s seen) group.Holding {
+func (r *reading) holds(s session.Seen) group.Holding {
 	switch {
-	case !s.committed:
-		return r.group.Holds(s.pos)
-	case s.pos.Index <= r.group.LastIndex():
+	case !s.Committed:
+		return r.group.Holds(s.Pos)
+	case s.Pos.Index <= r.group.LastIndex():
 		return group.Held
 	}
 	return group.Unknown
 }
 
 // done reports whether the machine certainly reflects s already.
-func (r *reading) done(s seen) bool {
-	return r.group.Machine().Applied() >= s.pos.Index && (s.committed || r.group.Holds(s.pos) == group.Held)
+func (r *reading) done(s session.Seen) bool {
+	return r.group.Machine().Applied() >= s.Pos.Index && (s.Committed || r.group.Holds(s.Pos) == group.Held)
 }
 
 // see reads the machine and records the position of the answer. The read cannot have returned anything newer than
@@ -324,7 +325,8 @@ func (r *reading) see(now uint64) (pending bool, err error) {
 		if (err == nil || fault.Is(err, fault.Unavailable)) && m != r.group.Machine() {
 			continue // the machine was replaced meanwhile by a received one
 		}
-		r.out.at = seen{group: r.id, pos: raftlog.Position{Term: r.group.Term(), Index: m.Visible()}, committed: true}
+		r.out.at = session.Seen{Group: r.id, Committed: true,
+			Pos: raftlog.Position{Term: r.group.Term(), Index: m.Visible()}}
 		return pending, err
 	}
 }

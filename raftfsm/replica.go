@@ -9,6 +9,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/kv"
 	"github.com/quorate/quorate/raftfsm/raftlog"
+	"github.com/quorate/quorate/raftfsm/session"
 )
 
 // replica is the access of a node to the groups of its cluster. server implements it for a node that holds data.
@@ -37,7 +38,7 @@ type replica interface {
 	// read executes q.
 	read(ctx context.Context, gid uint32, ask asking, q *query) (given, error)
 	// settle updates own after a read. done are the positions of own that the read has waited for.
-	settle(own *ownWrites, q *query, done []*seen, got given)
+	settle(own *ownWrites, q *query, done []*session.Seen, got given)
 
 	// serve answers a call of another node.
 	serve(ctx context.Context, method string, payload []byte) ([]byte, error)

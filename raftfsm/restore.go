@@ -13,6 +13,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/session"
 )
 
 const (
@@ -164,7 +165,7 @@ func (s *restore) commit(ctx context.Context) error {
 		if err != nil {
 			return partly(err, gid, uint32(len(s.parts)))
 		}
-		s.host.router.noteRestore(seen{group: gid, pos: a.Position, committed: true})
+		s.host.router.noteRestore(session.Seen{Group: gid, Pos: a.Position, Committed: true})
 	}
 	return nil
 }

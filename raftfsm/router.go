@@ -8,6 +8,7 @@ import (
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/session"
 )
 
 // retryPause bounds how long a call waits for a leader before it checks again.
@@ -20,7 +21,7 @@ type router struct {
 	replica replica
 	metrics *Metrics
 	retry   retries
-	tokens  tokens
+	tokens  session.Cache
 	name    string // of this node's requests; different for every incarnation of a process
 
 	making sync.Mutex
@@ -65,8 +66,8 @@ func (r *router) makeGroups() []groupRequests {
 
 // noteWrite records the position of a write that this node has acknowledged, so that eventual reads at this node
 // wait for it.
-func (r *router) noteWrite(at seen, ops []command.Op) {
-	own := &r.group(at.group).own
+func (r *router) noteWrite(at session.Seen, ops []command.Op) {
+	own := &r.group(at.Group).own
 	for i := range ops {
 		if p := prefixOf(ops[i].Key); i == 0 || p != prefixOf(ops[i-1].Key) {
 			own.note(application{ops[i].Store, p}, at)
@@ -75,7 +76,7 @@ func (r *router) noteWrite(at seen, ops []command.Op) {
 }
 
 // noteRestore records the position of a restore of a group, so that all eventual reads at this node wait for it.
-func (r *router) noteRestore(at seen) { r.group(at.group).own.shareAll(&at) }
+func (r *router) noteRestore(at session.Seen) { r.group(at.Group).own.shareAll(&at) }
 
 // forgetOwnWrites forgets the writes of this node in every group.
 func (r *router) forgetOwnWrites() {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/session"
 )
 
 // server implements replica for a node that holds data. Such a node is a member of every group. server forwards
@@ -271,7 +272,7 @@ func outcomeKnown(g *group.Group, ack group.Ack) group.Ack {
 }
 
 // settle implements replica. The local replica reflects everything it has returned.
-func (s *server) settle(own *ownWrites, q *query, done []*seen, got given) {
+func (s *server) settle(own *ownWrites, q *query, done []*session.Seen, got given) {
 	if got.ownDone {
 		own.settle(q, done)
 	}

@@ -3,17 +3,14 @@ package raftfsm
 import (
 	"testing"
 
-	"github.com/quorate/quorate/raftfsm/raftlog"
+	"github.com/quorate/quorate/raftfsm/session"
 )
 
 func TestMergeSessions_CoverBothTokens(t *testing.T) {
 	node := &membership{}
 	node.tag.Store(7)
 	h := &Host{node: node, router: &router{}}
-	token := func(list ...seen) string { return session(list).token(7) }
-	at := func(g uint32, term, index uint64, committed bool) seen {
-		return seen{group: g, pos: raftlog.Position{Term: term, Index: index}, committed: committed}
-	}
+	token := func(list ...session.Seen) string { return session.Session(list).Token(7) }
 	for _, c := range []struct{ a, b, want string }{
 		{"", "", ""},
 		{token(at(0, 1, 5, true)), "", token(at(0, 1, 5, true))},
@@ -28,7 +25,7 @@ func TestMergeSessions_CoverBothTokens(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []string{"x", session{at(0, 1, 1, true)}.token(8)} {
+	for _, bad := range []string{"x", session.Session{at(0, 1, 1, true)}.Token(8)} {
 		if _, ok := h.MergeSessions(token(at(0, 1, 5, true)), bad); ok {
 			t.Errorf("%q was merged", bad)
 		}

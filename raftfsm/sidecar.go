@@ -14,6 +14,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/kv"
 	"github.com/quorate/quorate/raftfsm/raftlog"
+	"github.com/quorate/quorate/raftfsm/session"
 )
 
 // RoleSidecar marks the identity of a directory without replicas.
@@ -182,7 +183,7 @@ func (s *sidecar) export(context.Context, uint32, raftlog.Position) (*kv.Export,
 
 // settle implements replica. It also records the position at which the read was answered, because the next read
 // may go to another server.
-func (s *sidecar) settle(own *ownWrites, q *query, done []*seen, got given) {
+func (s *sidecar) settle(own *ownWrites, q *query, done []*session.Seen, got given) {
 	shared := own.shares(done)
 	if got.ownDone {
 		own.settle(q, done)

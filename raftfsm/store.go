@@ -12,6 +12,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/session"
 )
 
 // MaxRequest is the maximum size in bytes of one write with all its operations. A write that is larger than the
@@ -274,7 +275,7 @@ func (s *Store) write(ctx context.Context, ops []command.Op, c state.Consistency
 	if err != nil {
 		return state.Written{}, err
 	}
-	sess, foreign, err := s.router.tokens.parse(token, tag)
+	sess, foreign, err := s.router.tokens.Parse(token, tag)
 	if err != nil {
 		return state.Written{}, err
 	}
@@ -305,8 +306,8 @@ func (s *Store) write(ctx context.Context, ops []command.Op, c state.Consistency
 	if err != nil {
 		return state.Written{}, err
 	}
-	at := seen{group: p, pos: a.Position, committed: a.Result.Outcome != 0}
-	if at.committed {
+	at := session.Seen{Group: p, Pos: a.Position, Committed: a.Result.Outcome != 0}
+	if at.Committed {
 		if err := outcome(&a.Result); err != nil {
 			return state.Written{}, err
 		}
@@ -316,8 +317,8 @@ func (s *Store) write(ctx context.Context, ops []command.Op, c state.Consistency
 		token = "" // positions of another cluster do not count here
 	}
 	written := state.Written{Proof: state.Proof{Level: state.SessionLevel, Age: -1,
-		Session: s.router.tokens.after(token, sess, at, tag)}}
-	if at.committed {
+		Session: s.router.tokens.After(token, sess, at, tag)}}
+	if at.Committed {
 		written.ETags = etags(a.Result.Revisions)
 	}
 	if ack == group.Committed {
@@ -365,5 +366,5 @@ func etags(revisions []uint64) []string {
 // MergeSessions returns a token that covers two tokens of this cluster. An empty token covers nothing. ok is false
 // if a token cannot be decoded or belongs to another cluster.
 func (h *Host) MergeSessions(a, b string) (string, bool) {
-	return h.router.tokens.merge(a, b, h.node.tag.Load())
+	return h.router.tokens.Merge(a, b, h.node.tag.Load())
 }

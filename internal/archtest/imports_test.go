@@ -23,7 +23,7 @@ func rooms() []room {
 		{"api/http", 5}, {"api/http/transcript", 5}, {"api/apitest", 5}, {"api/remoteinvoke", 5}, {"api/grpc", 5},
 		{"api", 4}, {"api/httpcopy", 4}, {"raftfsm", 4}, {"component/builtin", 4},
 		{"raftfsm/group", 3}, {"raftfsm/integrity", 3}, {"raftfsm/transport", 3},
-		{"raftfsm/snapshot", 3}, {"raftfsm/raftlog", 3},
+		{"raftfsm/snapshot", 3}, {"raftfsm/raftlog", 3}, {"raftfsm/session", 3},
 		{"discovery", 3}, {"component/loader", 3},
 		{"membership", 2}, {"component", 2}, {"component/state", 2}, {"component/secretstores", 2},
 		{"component/bindings", 2},
@@ -54,7 +54,8 @@ func siblings() []rule {
 		{"raftfsm/group", "raftfsm/integrity"}, {"raftfsm/group", "raftfsm/transport"},
 		{"raftfsm/group", "raftfsm/snapshot"}, {"raftfsm/group", "raftfsm/raftlog"},
 		{"raftfsm/integrity", "raftfsm/snapshot"}, {"raftfsm/integrity", "raftfsm/raftlog"},
-		{"raftfsm/transport", "raftfsm/raftlog"}, {"raftfsm/snapshot", "raftfsm/raftlog"},
+		{"raftfsm/session", "raftfsm/raftlog"}, {"raftfsm/transport", "raftfsm/raftlog"},
+		{"raftfsm/snapshot", "raftfsm/raftlog"},
 	}
 }
 

@@ -1,25 +1,25 @@
-package raftfsm
+package session
 
 import "sync/atomic"
 
-// tokens caches the decoded form of the session token that was read or made last. Only writes change the session
+// Cache caches the decoded form of the session token that was read or made last. Only writes change the session
 // of a node, and the requests of an application carry that session. So most requests carry the cached token, and
 // it is returned unchanged. Safe for concurrent use. The zero value is empty.
-type tokens struct{ last atomic.Pointer[decoded] }
+type Cache struct{ last atomic.Pointer[decoded] }
 
 // decoded is a token of a cluster and its session. It never changes.
 type decoded struct {
 	text    string
 	cluster uint64
-	session session
+	session Session
 }
 
-// parse is parseSession with the cache.
-func (t *tokens) parse(token string, cluster uint64) (s session, foreign bool, err error) {
+// Parse is parseSession with the cache.
+func (t *Cache) Parse(token string, cluster uint64) (s Session, foreign bool, err error) {
 	if s, ok := t.known(token, cluster); ok {
 		return s, false, nil
 	}
-	s, foreign, err = parseSession(token, cluster)
+	s, foreign, err = Parse(token, cluster)
 	if err == nil && !foreign && token != "" {
 		t.last.Store(&decoded{token, cluster, s})
 	}
@@ -27,7 +27,7 @@ func (t *tokens) parse(token string, cluster uint64) (s session, foreign bool, e
 }
 
 // known returns the session of a cached token.
-func (t *tokens) known(token string, cluster uint64) (session, bool) {
+func (t *Cache) known(token string, cluster uint64) (Session, bool) {
 	if d := t.last.Load(); d != nil && d.text == token && d.cluster == cluster {
 		return d.session, true
 	}
@@ -36,17 +36,17 @@ func (t *tokens) known(token string, cluster uint64) (session, bool) {
 
 // own decodes a token of the cluster. The second result is false for any other token. own does not update the
 // cache, because clients send the merged token after a merge.
-func (t *tokens) own(token string, cluster uint64) (session, bool) {
+func (t *Cache) own(token string, cluster uint64) (Session, bool) {
 	if s, ok := t.known(token, cluster); ok {
 		return s, true
 	}
-	s, foreign, err := parseSession(token, cluster)
+	s, foreign, err := Parse(token, cluster)
 	return s, err == nil && !foreign
 }
 
-// merge returns a token that covers two tokens of the cluster. The second result is false if one of them is
+// Merge returns a token that covers two tokens of the cluster. The second result is false if one of them is
 // invalid or belongs to another cluster.
-func (t *tokens) merge(a, b string, cluster uint64) (string, bool) {
+func (t *Cache) Merge(a, b string, cluster uint64) (string, bool) {
 	first, ok := t.own(a, cluster)
 	if !ok {
 		return "", false
@@ -64,19 +64,19 @@ func (t *tokens) merge(a, b string, cluster uint64) (string, bool) {
 	if len(first) == 0 {
 		return "", true
 	}
-	token := first.token(cluster)
+	token := first.Token(cluster)
 	t.last.Store(&decoded{token, cluster, first})
 	return token, true
 }
 
-// after returns the token of session s after the position n was seen. token is the present token of s. It is empty
+// After returns the token of session s after the position n was seen. token is the present token of s. It is empty
 // if that token cannot be used again.
-func (t *tokens) after(token string, s session, n seen, cluster uint64) string {
+func (t *Cache) After(token string, s Session, n Seen, cluster uint64) string {
 	if token != "" && s.holds(n) {
 		return token
 	}
 	s = s.with(n)
-	token = s.token(cluster)
+	token = s.Token(cluster)
 	t.last.Store(&decoded{token, cluster, s})
 	return token
 }

@@ -1,0 +1,146 @@
+// Package session encodes session tokens and caches the last one. A token records how far an application has seen each
+// group: a position (term and index) for each group, and the cluster. A read with a token never returns data from
+// before these positions, unless the answer is marked stale.
+//
+// The format is base64url without padding of: version 1 (1 byte), cluster (8 bytes), and for each group in ascending
+// order its id, term and index<<1|committed as uvarints.
+//
+// It owns the format of tokens. It has no goroutines.
+package session
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"sort"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+)
+
+const (
+	sessionVersion = 1
+	maxSession     = 16 << 10
+)
+
+// Seen is the position of a session in one group. If Committed is true, the position cannot be lost, because it comes
+// from a read or a strong write.
+type Seen struct {
+	Group     uint32
+	Pos       raftlog.Position
+	Committed bool
+}
+
+// Session is a decoded token; nil is the empty one.
+type Session []Seen
+
+// Parse decodes a token. If the token belongs to another cluster, it returns an empty session, and foreign
+// is true.
+func Parse(token string, cluster uint64) (s Session, foreign bool, err error) {
+	if token == "" {
+		return nil, false, nil
+	}
+	if len(token) > maxSession {
+		return nil, false, malformed("it is too long")
+	}
+	b, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil || len(b) < 9 || b[0] != sessionVersion {
+		return nil, false, malformed("it is not a session token of this version")
+	}
+	foreign = binary.BigEndian.Uint64(b[1:]) != cluster
+	for b = b[9:]; len(b) > 0; {
+		var v [3]uint64
+		for i := range v {
+			x, n := binary.Uvarint(b)
+			if n <= 0 {
+				return nil, false, malformed("it is truncated")
+			}
+			v[i], b = x, b[n:]
+		}
+		if v[0] > 1<<16 || (len(s) > 0 && uint32(v[0]) <= s[len(s)-1].Group) {
+			return nil, false, malformed("its groups are out of order")
+		}
+		s = append(s, Seen{Group: uint32(v[0]), Pos: raftlog.Position{Term: v[1], Index: v[2] >> 1},
+			Committed: v[2]&1 == 1})
+	}
+	if foreign {
+		return nil, true, nil
+	}
+	return s, false, nil
+}
+
+func malformed(why string) error {
+	return &fault.Error{Code: fault.Invalid, Op: "raftfsm.session", Msg: "the session token cannot be read: " + why,
+		Hint: "send the Quorate-Session header of an earlier answer unchanged, or none"}
+}
+
+// Of returns what the session has seen of a group.
+func (s Session) Of(g uint32) (Seen, bool) {
+	for i := range s {
+		if s[i].Group == g {
+			return s[i], true
+		}
+	}
+	return Seen{}, false
+}
+
+// Before reports whether n, which was seen after s, replaces s. If the indexes differ, n replaces s if n has the
+// greater index, whatever the terms are. If the indexes are equal, n replaces s unless s is committed and n is not.
+func (s Seen) Before(n Seen) bool {
+	if n.Pos.Index == s.Pos.Index {
+		return n.Committed || !s.Committed
+	}
+	return n.Pos.Index > s.Pos.Index
+}
+
+// holds reports whether adding n would not change the session.
+func (s Session) holds(n Seen) bool {
+	e, ok := s.Of(n.Group)
+	return ok && (e == n || !e.Before(n))
+}
+
+// with returns the session with n added. The receiver is not changed.
+func (s Session) with(n Seen) Session {
+	out := make(Session, 0, len(s)+1)
+	placed := false
+	for _, e := range s {
+		if e.Group == n.Group {
+			placed = true
+			if e.Before(n) {
+				e = n
+			}
+		}
+		out = append(out, e)
+	}
+	if !placed {
+		out = append(out, n)
+		sort.Slice(out, func(i, j int) bool { return out[i].Group < out[j].Group })
+	}
+	return out
+}
+
+// Without returns the session without its position of a group.
+func (s Session) Without(g uint32) Session {
+	out := make(Session, 0, len(s))
+	for _, e := range s {
+		if e.Group != g {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// Token encodes the session.
+func (s Session) Token(cluster uint64) string {
+	var buf [64]byte
+	b := binary.BigEndian.AppendUint64(append(buf[:0], sessionVersion), cluster)
+	for _, e := range s {
+		b = binary.AppendUvarint(b, uint64(e.Group))
+		b = binary.AppendUvarint(b, e.Pos.Term)
+		i := e.Pos.Index << 1
+		if e.Committed {
+			i |= 1
+		}
+		b = binary.AppendUvarint(b, i)
+	}
+	return base64.RawURLEncoding.EncodeToString(b)
+}

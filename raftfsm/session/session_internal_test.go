@@ -1,0 +1,106 @@
+package session
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/quorate/quorate/raftfsm/raftlog"
+)
+
+func at(g uint32, term, index uint64, committed bool) Seen {
+	return Seen{Group: g, Pos: raftlog.Position{Term: term, Index: index}, Committed: committed}
+}
+
+func TestSession_KeepsNewestPositions(t *testing.T) {
+	for name, c := range map[string]struct {
+		have Session
+		next Seen
+		want Seen
+	}{
+		"first":   {nil, at(0, 1, 5, true), at(0, 1, 5, true)},
+		"further": {Session{at(0, 1, 5, true)}, at(0, 1, 9, true), at(0, 1, 9, true)},
+		"behind":  {Session{at(0, 1, 9, true)}, at(0, 1, 5, true), at(0, 1, 9, true)},
+		"a later term that is behind": {Session{at(0, 4, 150, true)}, at(0, 5, 90, true),
+			at(0, 4, 150, true)},
+		"an eventual write": {Session{at(0, 1, 5, true)}, at(0, 1, 9, false),
+			at(0, 1, 9, false)},
+		"the eventual write was committed": {Session{at(0, 1, 9, false)}, at(0, 1, 9, true), at(0, 1, 9, true)},
+		"a read below an eventual write": {Session{at(0, 1, 9, false)}, at(0, 1, 7, true),
+			at(0, 1, 9, false)},
+		"a read above an eventual write": {Session{at(0, 1, 9, false)}, at(0, 1, 12, true),
+			at(0, 1, 12, true)},
+		"another leader's write in the same place": {Session{at(0, 1, 9, false)}, at(0, 2, 9, false),
+			at(0, 2, 9, false)},
+		"committed is not undone by its equal": {Session{at(0, 1, 9, true)}, at(0, 1, 9, false), at(0, 1, 9, true)},
+	} {
+		got, ok := c.have.with(c.next).Of(0)
+		if !ok || got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+func TestToken_RoundTrips(t *testing.T) {
+	in := Session{at(0, 1, 2, true), at(3, 1<<40, 1<<60, false), at(255, 0, 0, true)}
+	out, foreign, err := Parse(in.Token(7), 7)
+	if err != nil || foreign {
+		t.Fatalf("foreign %v, %v", foreign, err)
+	}
+	if diff := cmp.Diff(in, out, cmp.AllowUnexported(Seen{})); diff != "" {
+		t.Error(diff)
+	}
+	if s, foreign, err := Parse(in.Token(7), 8); err != nil || !foreign || len(s) != 0 {
+		t.Errorf("a token of another cluster: %v %v %v", s, foreign, err)
+	}
+	if s, _, err := Parse("", 7); err != nil || len(s) != 0 {
+		t.Errorf("no token: %v %v", s, err)
+	}
+}
+
+func FuzzParseSession(f *testing.F) {
+	f.Add(Session{at(0, 1, 2, true)}.Token(7))
+	f.Add("")
+	f.Add("Ad6l")
+	f.Fuzz(func(t *testing.T, token string) {
+		s, foreign, err := Parse(token, 7)
+		if err != nil || foreign {
+			return
+		}
+		again, _, err := Parse(s.Token(7), 7)
+		if err != nil || !cmp.Equal(s, again, cmp.AllowUnexported(Seen{})) {
+			t.Fatalf("%q: %+v becomes %+v, %v", token, s, again, err)
+		}
+	})
+}
+
+func TestToken_IsReusedIfUnchanged(t *testing.T) {
+	var remembered Cache
+	for name, c := range map[string]struct {
+		have Session
+		next Seen
+	}{
+		"nothing new":           {Session{at(0, 1, 5, true), at(2, 1, 9, true)}, at(2, 1, 9, true)},
+		"older":                 {Session{at(0, 1, 5, true)}, at(0, 1, 4, true)},
+		"further":               {Session{at(0, 1, 5, true)}, at(0, 1, 9, true)},
+		"another group":         {Session{at(0, 1, 5, true)}, at(1, 1, 5, true)},
+		"committed now":         {Session{at(0, 1, 5, false)}, at(0, 1, 5, true)},
+		"another leader's":      {Session{at(0, 1, 5, false)}, at(0, 2, 5, false)},
+		"the first":             {nil, at(0, 1, 5, true)},
+		"an uncommitted follow": {Session{at(0, 1, 5, true)}, at(0, 1, 6, false)},
+	} {
+		token := c.have.Token(7)
+		for range 2 { // the second time it is in the cache
+			s, foreign, err := remembered.Parse(token, 7)
+			if err != nil || foreign || !cmp.Equal(s, c.have, cmp.AllowUnexported(Seen{})) {
+				t.Fatalf("%s: read as %+v, %v, %v", name, s, foreign, err)
+			}
+			if got, want := remembered.After(token, s, c.next, 7), c.have.with(c.next).Token(7); got != want {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
+		}
+		if s, foreign, err := remembered.Parse(token, 8); err != nil || !foreign || s != nil {
+			t.Errorf("%s: the token is valid in another cluster: %+v, %v, %v", name, s, foreign, err)
+		}
+	}
+}
