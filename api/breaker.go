@@ -9,6 +9,7 @@ import (
 
 	"github.com/sony/gobreaker/v2"
 
+	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -28,7 +29,7 @@ type BreakerSettings struct {
 	Interval    time.Duration                       // after which a closed breaker resets its counts; 0 = never
 	Timeout     time.Duration                       // after which an open breaker becomes half open; 0 = 60 s
 	Trip        func(BreakerCounts) bool            // nil = more than 5 failures in a row
-	OnChange    func(target App, method, to string) // called on state changes; may be nil
+	OnChange    func(target discovery.App, method, to string) // called on state changes; may be nil
 }
 
 // BreakerCounts are the counts that Trip decides on.
@@ -39,7 +40,7 @@ type BreakerCounts struct{ Requests, TotalFailures, ConsecutiveFailures uint32 }
 const maxCircuits = 5000
 
 // of returns the breaker of one method.
-func (b *Breakers) of(target App, method string) *gobreaker.TwoStepCircuitBreaker[struct{}] {
+func (b *Breakers) of(target discovery.App, method string) *gobreaker.TwoStepCircuitBreaker[struct{}] {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	key := target.String() + method
@@ -54,7 +55,7 @@ func (b *Breakers) of(target App, method string) *gobreaker.TwoStepCircuitBreake
 	return c
 }
 
-func (b *Breakers) make(target App, method string) *gobreaker.TwoStepCircuitBreaker[struct{}] {
+func (b *Breakers) make(target discovery.App, method string) *gobreaker.TwoStepCircuitBreaker[struct{}] {
 	s := b.Settings
 	conf := gobreaker.Settings{Name: s.Name, MaxRequests: s.MaxRequests, Interval: s.Interval, Timeout: s.Timeout}
 	if s.Trip != nil {
@@ -71,14 +72,14 @@ func (b *Breakers) make(target App, method string) *gobreaker.TwoStepCircuitBrea
 
 // enter asks the breaker of a method whether it allows an attempt. If it does, the caller must report the outcome of
 // the attempt to end.
-func (p *Policy) enter(target App, method MethodPath) (end func(*http.Response, error), err error) {
+func (p *Policy) enter(target discovery.App, method string) (end func(*http.Response, error), err error) {
 	if p.Breaker == nil {
 		return func(*http.Response, error) {}, nil
 	}
-	done, err := p.Breaker.of(target, method.Path).Allow()
+	done, err := p.Breaker.of(target, method).Allow()
 	if err != nil {
 		return nil, &fault.Error{Code: fault.Overloaded, Op: "api.Invoke",
-			Msg:  fmt.Sprintf("circuit breaker is open: %q of %s%s", p.Breaker.Settings.Name, target, method.Path),
+			Msg:  fmt.Sprintf("circuit breaker is open: %q of %s%s", p.Breaker.Settings.Name, target, method),
 			Hint: "it closes when the application answers again"}
 	}
 	return func(r *http.Response, err error) {

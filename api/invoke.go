@@ -174,7 +174,7 @@ func (a *attempts) once(ctx context.Context) (Answer, error) {
 		return Answer{}, a.failed(err, a.hop(nil))
 	}
 	at := &lease.Instance
-	end, err := a.policy.enter(a.target, a.method)
+	end, err := a.policy.enter(a.target, a.method.Path)
 	if err != nil {
 		lease.Done(discovery.Failed) // nothing was sent: no judgement
 		return Answer{}, a.failed(err, a.hop(at))

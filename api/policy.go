@@ -10,13 +10,14 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/fault"
 )
 
 // Policies hold the resiliency policy of each called application: retries, timeout and circuit breakers. They are
 // safe for concurrent use.
 type Policies struct {
-	targets atomic.Pointer[map[App]*Policy]
+	targets atomic.Pointer[map[discovery.App]*Policy]
 	plain   atomic.Pointer[Policy]
 }
 
@@ -25,19 +26,19 @@ type Policies struct {
 func NewPolicies() *Policies {
 	p := &Policies{}
 	p.plain.Store(&Policy{})
-	p.targets.Store(&map[App]*Policy{})
+	p.targets.Store(&map[discovery.App]*Policy{})
 	return p
 }
 
 // Set sets the policies of single applications, and the policy that all other applications share. The caller must not
 // change the arguments afterwards.
-func (p *Policies) Set(targets map[App]*Policy, others *Policy) {
+func (p *Policies) Set(targets map[discovery.App]*Policy, others *Policy) {
 	p.plain.Store(others)
 	p.targets.Store(&targets)
 }
 
 // For returns the policy of a target.
-func (p *Policies) For(target App) *Policy {
+func (p *Policies) For(target discovery.App) *Policy {
 	if own := (*p.targets.Load())[target]; own != nil {
 		return own
 	}
