@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/component/bindings"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -25,14 +26,14 @@ type BindingSource interface {
 type Bindings struct {
 	app    App
 	source BindingSource
-	policy func(binding string) *Policy
+	policy func(binding string) *resiliency.Policy
 }
 
 // NewBindings returns the binding service of app. policy returns the retries and the timeout for the operations of a
 // binding. policy may be nil: then operations have no retries and no timeout.
-func NewBindings(app App, source BindingSource, policy func(binding string) *Policy) *Bindings {
+func NewBindings(app App, source BindingSource, policy func(binding string) *resiliency.Policy) *Bindings {
 	if policy == nil {
-		policy = func(string) *Policy { return nil }
+		policy = func(string) *resiliency.Policy { return nil }
 	}
 	return &Bindings{app: app, source: source, policy: policy}
 }

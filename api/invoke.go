@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -21,10 +22,10 @@ type Invoke struct {
 	routes   *Routes
 	here     *Callee
 	sessions *Sessions
-	policies *Policies
+	policies *resiliency.Policies
 	tracer   Tracer
 	metrics  *InvokeMetrics
-	budget   *budget
+	budget   *resiliency.Budget
 	log      *slog.Logger
 }
 
@@ -34,7 +35,7 @@ type InvokeParts struct {
 	Routes   *Routes
 	Here     *Callee
 	Sessions *Sessions
-	Policies *Policies
+	Policies *resiliency.Policies
 	Tracer   Tracer
 	Metrics  *InvokeMetrics
 	Logger   *slog.Logger
@@ -43,7 +44,7 @@ type InvokeParts struct {
 // NewInvoke returns the invocation service of app.
 func NewInvoke(app App, p InvokeParts) *Invoke {
 	return &Invoke{app: app, routes: p.Routes, here: p.Here, sessions: p.Sessions, policies: p.Policies,
-		tracer: p.Tracer, metrics: p.Metrics, budget: newBudget(), log: p.Logger}
+		tracer: p.Tracer, metrics: p.Metrics, budget: resiliency.NewBudget(), log: p.Logger}
 }
 
 // Call is a call of a method as requested by an application.
@@ -128,7 +129,7 @@ type attempts struct {
 	call   *Call
 	target App
 	method MethodPath
-	policy *Policy
+	policy *resiliency.Policy
 	body   *replay
 	trace  Span
 
@@ -139,11 +140,11 @@ type attempts struct {
 
 // run makes attempts until one has an answer, or an error that does not allow a retry.
 func (a *attempts) run(ctx context.Context) (Answer, error) {
-	a.invoke.budget.earn()
-	pauses := a.policy.pauses()
+	a.invoke.budget.Earn()
+	pauses := a.policy.Pauses()
 	for {
 		answer, err := a.once(ctx)
-		if err == nil && !a.policy.retryStatus(answer.Response) {
+		if err == nil && !a.policy.RetryStatus(answer.Response) {
 			return answer, nil
 		}
 		if ctx.Err() != nil {
@@ -174,7 +175,7 @@ func (a *attempts) once(ctx context.Context) (Answer, error) {
 		return Answer{}, a.failed(err, a.hop(nil))
 	}
 	at := &lease.Instance
-	end, err := a.policy.enter(a.target, a.method.Path)
+	end, err := a.policy.Enter(a.target, a.method.Path)
 	if err != nil {
 		lease.Done(discovery.Failed) // nothing was sent: no judgement
 		return Answer{}, a.failed(err, a.hop(at))
@@ -214,7 +215,7 @@ func (a *attempts) release() {
 
 // at calls one instance.
 func (a *attempts) at(ctx context.Context, place *discovery.Instance) (Answer, error) {
-	ctx, limit := a.policy.deadline(ctx)
+	ctx, limit := a.policy.Deadline(ctx)
 	i := a.invoke
 	in := &Inbound{
 		Target: a.target, Caller: Caller{App: i.app}, Request: a.request(ctx), Method: a.method,
@@ -232,9 +233,9 @@ func (a *attempts) at(ctx context.Context, place *discovery.Instance) (Answer, e
 		answer, err = i.routes.carry(place, in)
 	}
 	if err != nil {
-		return Answer{}, limit.explain(err)
+		return Answer{}, limit.Explain(err)
 	}
-	limit.answered()
+	limit.Answered()
 	i.sessions.Inbound(i.app, a.trace.TraceID(), answer.Session)
 	return answer, nil
 }
@@ -252,9 +253,9 @@ func (a *attempts) hop(p *discovery.Instance) string {
 
 // again reports whether to make another attempt, and after which pause. If another instance can be called, again
 // chooses it for the next attempt.
-func (a *attempts) again(pauses *pauses, answer Answer, err error) (time.Duration, bool) {
+func (a *attempts) again(pauses *resiliency.Pauses, answer Answer, err error) (time.Duration, bool) {
 	if err == nil {
-		pause, ok := pauses.next()
+		pause, ok := pauses.Next()
 		return pause, ok && !a.body.spent() && a.body.again()
 	}
 	f := AsError(err)
@@ -263,15 +264,15 @@ func (a *attempts) again(pauses *pauses, answer Answer, err error) (time.Duratio
 		return 0, false // the breaker is there to spare the target
 	case f.Kind == Denied || f.Kind == Malformed || f.Kind == Missing:
 		return 0, false
-	case f.Kind != Unavailable && !a.policy.explicit():
+	case f.Kind != Unavailable && !a.policy.Explicit():
 		return 0, false // it may have been done
 	}
 	if len(a.tried) > 0 && f.Kind == Unavailable {
 		a.next, _ = a.invoke.routes.pick(a.target, a.tried)
 	}
-	pause, ok := pauses.next()
+	pause, ok := pauses.Next()
 	ok = ok && (f.Kind == Unavailable || !a.body.spent())
-	if !ok || !a.body.again() || !a.policy.explicit() && !a.invoke.budget.spend() {
+	if !ok || !a.body.again() || !a.policy.Explicit() && !a.invoke.budget.Spend() {
 		a.release()
 		return 0, false
 	}

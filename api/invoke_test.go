@@ -15,6 +15,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/apitest"
+	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -69,7 +70,7 @@ func caller(t *testing.T) (*api.Invoke, *api.Routes) {
 	sessions, routes := api.NewSessions(nil), &api.Routes{}
 	return api.NewInvoke(api.App{ID: "shop"}, api.InvokeParts{
 		Routes: routes, Here: api.NewCallee(sessions, metrics, apitest.Untraced{}), Sessions: sessions,
-		Policies: api.NewPolicies(), Tracer: apitest.Untraced{}, Metrics: metrics,
+		Policies: resiliency.NewPolicies(), Tracer: apitest.Untraced{}, Metrics: metrics,
 		Logger: slog.New(slog.DiscardHandler),
 	}), routes
 }

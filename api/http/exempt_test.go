@@ -15,6 +15,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/apitest"
+	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/discovery"
 )
 
@@ -56,7 +57,7 @@ func withApp(t *testing.T, f *fixture) *callable {
 	routes := &api.Routes{}
 	routes.Open(app, nil) // there are no other nodes
 	f.config.Invoke = api.NewInvoke(f.App, api.InvokeParts{Routes: routes, Here: here, Sessions: sessions,
-		Policies: api.NewPolicies(), Tracer: apitest.Untraced{}, Metrics: metrics, Logger: f.config.Logger})
+		Policies: resiliency.NewPolicies(), Tracer: apitest.Untraced{}, Metrics: metrics, Logger: f.config.Logger})
 	return app
 }
 

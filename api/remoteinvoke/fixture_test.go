@@ -20,6 +20,7 @@ import (
 	"github.com/quorate/quorate/api"
 	apihttp "github.com/quorate/quorate/api/http"
 	"github.com/quorate/quorate/api/remoteinvoke"
+	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/appchannel"
 	"github.com/quorate/quorate/internal/fault"
@@ -49,7 +50,7 @@ type node struct {
 	addr    string
 	callee  *api.Callee
 	invoke  *api.Invoke
-	policy  *api.Policies
+	policy  *resiliency.Policies
 	api     *httptest.Server
 	channel *appchannel.Channel
 	app     api.App
@@ -109,7 +110,7 @@ func (n *node) Pick(app api.App, tried []discovery.Instance) (*discovery.Lease, 
 // start runs a node that serves app, an application at addr, or none.
 func (w *world) start(name, app, addr string, change func(*appchannel.Options)) *node {
 	w.t.Helper()
-	n := &node{world: w, name: name, app: api.App{ID: app}, policy: api.NewPolicies(),
+	n := &node{world: w, name: name, app: api.App{ID: app}, policy: resiliency.NewPolicies(),
 		metrics: prometheus.NewRegistry()}
 	log := slog.New(slog.DiscardHandler)
 	must := func(err error) {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/remoteinvoke"
+	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/internal/peer"
 )
@@ -82,8 +83,8 @@ func TestPolicy_RetriesAnswersAndTimesOutAttempts(t *testing.T) {
 		_, _ = w.Write(append([]byte(r.URL.Path+" "), b...))
 	})
 	target := api.App{ID: "web"}
-	a.policy.Set(map[api.App]*api.Policy{target: {Timeout: 1500 * time.Millisecond,
-		Retry: &api.Retry{Pause: time.Millisecond, Max: 5}}}, &api.Policy{})
+	a.policy.Set(map[api.App]*resiliency.Policy{target: {Timeout: 1500 * time.Millisecond,
+		Retry: &resiliency.Retry{Pause: time.Millisecond, Max: 5}}}, &resiliency.Policy{})
 	for _, path := range []string{"/quick", "/slow"} {
 		calls.Store(0)
 		answer, err := client(t).Post(a.url("/v1.0/invoke/web/method"+path), "text/plain", strings.NewReader("kept"))
@@ -94,7 +95,7 @@ func TestPolicy_RetriesAnswersAndTimesOutAttempts(t *testing.T) {
 			t.Errorf("%s: %d %q after %d calls", path, answer.StatusCode, got, calls.Load())
 		}
 	}
-	a.policy.Set(map[api.App]*api.Policy{target: {Timeout: 500 * time.Millisecond}}, &api.Policy{})
+	a.policy.Set(map[api.App]*resiliency.Policy{target: {Timeout: 500 * time.Millisecond}}, &resiliency.Policy{})
 	calls.Store(0)
 	if status, text := get(t, a, "web/method/slow"); status != http.StatusInternalServerError ||
 		!strings.Contains(text, "time-out of the resiliency policy") || calls.Load() != 1 {
@@ -121,8 +122,8 @@ func TestPolicy_LargeBodyIsSentOnce(t *testing.T) {
 		}
 		w.WriteHeader(http.StatusServiceUnavailable)
 	})
-	a.policy.Set(map[api.App]*api.Policy{{ID: "web"}: {Retry: &api.Retry{Pause: time.Millisecond, Max: 5}}},
-		&api.Policy{})
+	a.policy.Set(map[api.App]*resiliency.Policy{{ID: "web"}: {Retry: &resiliency.Retry{Pause: time.Millisecond, Max: 5}}},
+		&resiliency.Policy{})
 	answer, err := client(t).Post(a.url("/v1.0/invoke/web/method/x"), "text/plain", &pattern{left: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
@@ -141,18 +142,18 @@ func TestPolicy_RetriesOnlyMatchingFailures(t *testing.T) {
 		code, _ := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/"))
 		w.WriteHeader(code)
 	})
-	all := api.StatusSet{{100, 599}}
+	all := resiliency.StatusSet{{100, 599}}
 	for _, c := range []struct {
 		status int
-		set    api.StatusSet
+		set    resiliency.StatusSet
 		want   int64
 	}{
-		{200, all, 1}, {204, api.StatusSet{{204, 204}}, 1}, {304, all, 1}, {302, api.StatusSet{{300, 399}}, 1},
-		{404, all, 3}, {503, api.StatusSet{{500, 599}}, 3}, {503, api.StatusSet{{200, 299}}, 1}, {429, nil, 3},
-		{500, api.StatusSet{{429, 429}}, 1},
+		{200, all, 1}, {204, resiliency.StatusSet{{204, 204}}, 1}, {304, all, 1}, {302, resiliency.StatusSet{{300, 399}}, 1},
+		{404, all, 3}, {503, resiliency.StatusSet{{500, 599}}, 3}, {503, resiliency.StatusSet{{200, 299}}, 1}, {429, nil, 3},
+		{500, resiliency.StatusSet{{429, 429}}, 1},
 	} {
-		a.policy.Set(map[api.App]*api.Policy{{ID: "web"}: {Retry: &api.Retry{Pause: time.Millisecond, Max: 2,
-			Statuses: c.set, Codes: api.StatusSet{{16, 16}}}}}, &api.Policy{})
+		a.policy.Set(map[api.App]*resiliency.Policy{{ID: "web"}: {Retry: &resiliency.Retry{Pause: time.Millisecond, Max: 2,
+			Statuses: c.set, Codes: resiliency.StatusSet{{16, 16}}}}}, &resiliency.Policy{})
 		calls.Store(0)
 		status, _ := get(t, a, "web/method/"+strconv.Itoa(c.status))
 		if status != c.status || calls.Load() != c.want {
@@ -168,8 +169,8 @@ func TestPolicy_StreamIsNeverSentAgain(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		w.WriteHeader(http.StatusServiceUnavailable)
 	})
-	a.policy.Set(map[api.App]*api.Policy{{ID: "web"}: {Retry: &api.Retry{Pause: time.Millisecond, Max: 2}}},
-		&api.Policy{})
+	a.policy.Set(map[api.App]*resiliency.Policy{{ID: "web"}: {Retry: &resiliency.Retry{Pause: time.Millisecond, Max: 2}}},
+		&resiliency.Policy{})
 	for name, c := range map[string]struct {
 		body io.Reader
 		want int64
@@ -193,14 +194,14 @@ func TestPolicy_RetriesMatchingGRPCCodes(t *testing.T) {
 		conn := from.dial(t, nil)
 		for _, c := range []struct {
 			code codes.Code
-			set  api.StatusSet
+			set  resiliency.StatusSet
 			want int
 		}{
-			{codes.Canceled, api.StatusSet{{1, 1}, {4, 6}}, 3}, {codes.NotFound, api.StatusSet{{4, 6}}, 3},
-			{codes.NotFound, api.StatusSet{{1, 1}}, 1}, {codes.Internal, nil, 3}, {codes.OK, api.StatusSet{{0, 16}}, 1},
+			{codes.Canceled, resiliency.StatusSet{{1, 1}, {4, 6}}, 3}, {codes.NotFound, resiliency.StatusSet{{4, 6}}, 3},
+			{codes.NotFound, resiliency.StatusSet{{1, 1}}, 1}, {codes.Internal, nil, 3}, {codes.OK, resiliency.StatusSet{{0, 16}}, 1},
 		} {
-			from.policy.Set(map[api.App]*api.Policy{{ID: "orders"}: {Retry: &api.Retry{Pause: time.Millisecond, Max: 2,
-				Statuses: api.StatusSet{{404, 404}}, Codes: c.set}}}, &api.Policy{})
+			from.policy.Set(map[api.App]*resiliency.Policy{{ID: "orders"}: {Retry: &resiliency.Retry{Pause: time.Millisecond, Max: 2,
+				Statuses: resiliency.StatusSet{{404, 404}}, Codes: c.set}}}, &resiliency.Policy{})
 			o.calls.Store(0)
 			_, err := testv1.NewTestServiceClient(conn).UnaryCall(to(t, "orders"), &testv1.SimpleRequest{
 				FillUsername: true, ResponseStatus: &testv1.EchoStatus{Code: int32(c.code)}})
@@ -229,8 +230,8 @@ func TestPolicy_CircuitBreakerOpensAndCloses(t *testing.T) {
 		}
 	})
 	changes := make(chan string, 10)
-	a.policy.Set(map[api.App]*api.Policy{{ID: "web"}: {Breaker: &api.Breakers{Settings: api.BreakerSettings{
-		Name: "cb", Timeout: 50 * time.Millisecond, Trip: func(c api.BreakerCounts) bool {
+	a.policy.Set(map[api.App]*resiliency.Policy{{ID: "web"}: {Breaker: &resiliency.Breakers{Settings: resiliency.BreakerSettings{
+		Name: "cb", Timeout: 50 * time.Millisecond, Trip: func(c resiliency.BreakerCounts) bool {
 			return c.ConsecutiveFailures >= 3
 		},
 		OnChange: func(_ api.App, _, to string) {
@@ -239,7 +240,7 @@ func TestPolicy_CircuitBreakerOpensAndCloses(t *testing.T) {
 			default: // enough is known
 			}
 		},
-	}}}}, &api.Policy{})
+	}}}}, &resiliency.Policy{})
 	for range 3 {
 		if status, _ := get(t, a, "web/method/x"); status != http.StatusInternalServerError {
 			t.Fatal(status)

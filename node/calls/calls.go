@@ -12,6 +12,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/remoteinvoke"
+	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/internal/appchannel"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/peer"
@@ -70,8 +71,8 @@ type Calls struct {
 	channels map[api.App]*appchannel.Channel     // of the applications that are called; written by Open
 	client   atomic.Pointer[remoteinvoke.Client] // nil until Connect
 	server   *remoteinvoke.Server
-	inbound  map[string]*api.Policy // by binding; written before components are served
-	outbound map[string]*api.Policy
+	inbound  map[string]*resiliency.Policy // by binding; written before components are served
+	outbound map[string]*resiliency.Policy
 }
 
 // New returns Calls that are not started. Open and Connect start them.
@@ -87,7 +88,7 @@ func New(o Options) (*Calls, error) {
 	}
 	sessions := api.NewSessions(merge)
 	c.parts = api.InvokeParts{
-		Routes: &api.Routes{}, Sessions: sessions, Policies: api.NewPolicies(),
+		Routes: &api.Routes{}, Sessions: sessions, Policies: resiliency.NewPolicies(),
 		Here: api.NewCallee(sessions, metrics, o.Tracer), Tracer: o.Tracer, Metrics: metrics, Logger: o.Logger,
 	}
 	return c, nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -75,15 +76,15 @@ func (c *Calls) SetRules(r Rules, t Trust) {
 }
 
 // Inbound returns the policy of a binding for events to the application; nil = none.
-func (c *Calls) Inbound(binding string) *api.Policy { return c.inbound[binding] }
+func (c *Calls) Inbound(binding string) *resiliency.Policy { return c.inbound[binding] }
 
 // Outbound returns the policy of a binding for its operations; nil = none.
-func (c *Calls) Outbound(binding string) *api.Policy { return c.outbound[binding] }
+func (c *Calls) Outbound(binding string) *resiliency.Policy { return c.outbound[binding] }
 
 // bindingPolicies returns the policies of components in one direction.
 func bindingPolicies(documents []component.Resiliency,
-	of func(component.ComponentTargets) component.ResiliencyTarget) map[string]*api.Policy {
-	out := map[string]*api.Policy{}
+	of func(component.ComponentTargets) component.ResiliencyTarget) map[string]*resiliency.Policy {
+	out := map[string]*resiliency.Policy{}
 	for _, d := range documents {
 		made := policyMaker{doc: d}
 		for name, targets := range d.Components {
@@ -96,8 +97,8 @@ func bindingPolicies(documents []component.Resiliency,
 
 // policies returns the policy of each target that the documents name, and the policy of all other targets. If several
 // documents configure the same target, the last one applies.
-func (c *Calls) policies(documents []component.Resiliency) (map[api.App]*api.Policy, *api.Policy) {
-	targets, others := map[api.App]*api.Policy{}, &api.Policy{}
+func (c *Calls) policies(documents []component.Resiliency) (map[api.App]*resiliency.Policy, *resiliency.Policy) {
+	targets, others := map[api.App]*resiliency.Policy{}, &resiliency.Policy{}
 	for _, d := range documents {
 		made := policyMaker{doc: d, changed: c.circuitChanged}
 		for id, t := range d.Apps {
@@ -116,21 +117,21 @@ type policyMaker struct {
 	changed func(target api.App, method, to string)
 }
 
-func (m policyMaker) policy(timeout, retry, breaker string) *api.Policy {
-	p := &api.Policy{Timeout: m.doc.Timeouts[timeout]}
+func (m policyMaker) policy(timeout, retry, breaker string) *resiliency.Policy {
+	p := &resiliency.Policy{Timeout: m.doc.Timeouts[timeout]}
 	if r, ok := m.doc.Retries[retry]; ok {
-		p.Retry = &api.Retry{Pause: r.Duration, MaxPause: r.MaxInterval, Exponential: r.Exponential,
+		p.Retry = &resiliency.Retry{Pause: r.Duration, MaxPause: r.MaxInterval, Exponential: r.Exponential,
 			Max: r.MaxRetries, Statuses: r.Statuses, Codes: r.Codes}
 	}
 	if b, ok := m.doc.Breakers[breaker]; ok {
-		p.Breaker = &api.Breakers{Settings: api.BreakerSettings{Name: breaker, MaxRequests: b.MaxRequests,
+		p.Breaker = &resiliency.Breakers{Settings: resiliency.BreakerSettings{Name: breaker, MaxRequests: b.MaxRequests,
 			Interval: b.Interval, Timeout: b.Timeout, Trip: tripOf(b.Trip), OnChange: m.changed}}
 	}
 	return p
 }
 
 // defaults overrides others with the policies that apply to every application.
-func (m policyMaker) defaults(others *api.Policy) {
+func (m policyMaker) defaults(others *resiliency.Policy) {
 	for _, names := range [][3]string{
 		{component.DefaultTimeout, component.DefaultRetry, component.DefaultBreaker},
 		{component.DefaultAppTimeout, component.DefaultAppRetry, component.DefaultAppBreaker},
@@ -148,11 +149,11 @@ func (m policyMaker) defaults(others *api.Policy) {
 	}
 }
 
-func tripOf(t *component.TripCondition) func(api.BreakerCounts) bool {
+func tripOf(t *component.TripCondition) func(resiliency.BreakerCounts) bool {
 	if t == nil {
 		return nil
 	}
-	return func(c api.BreakerCounts) bool { return t.IsTrue(component.TripCounts(c)) }
+	return func(c resiliency.BreakerCounts) bool { return t.IsTrue(component.TripCounts(c)) }
 }
 
 // circuitChanged counts and logs that a circuit breaker opened or closed.

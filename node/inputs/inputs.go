@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/component/bindings"
 	"github.com/quorate/quorate/internal/appchannel"
 	"github.com/quorate/quorate/internal/fault"
@@ -21,7 +22,7 @@ type Applications interface {
 	// Channel returns the channel to an application, or nil if it is not called.
 	Channel(id string) *appchannel.Channel
 	// Inbound returns the policy for the events of a binding; nil = none.
-	Inbound(binding string) *api.Policy
+	Inbound(binding string) *resiliency.Policy
 }
 
 // Runner delivers the events of input bindings to the applications. It is safe for concurrent use.

@@ -1,4 +1,4 @@
-package api
+package resiliency
 
 import (
 	"context"
@@ -23,8 +23,8 @@ func (p *Policy) Repeat(ctx context.Context, attempt func(context.Context) error
 	if err == nil || p.Retry == nil {
 		return err
 	}
-	for pauses := p.pauses(); err != nil; err = once() {
-		wait, ok := pauses.next()
+	for pauses := p.Pauses(); err != nil; err = once() {
+		wait, ok := pauses.Next()
 		if !ok {
 			return err
 		}

@@ -1,4 +1,4 @@
-package api
+package resiliency
 
 import (
 	"errors"
@@ -25,11 +25,12 @@ type Breakers struct {
 // BreakerSettings configure when a breaker opens and closes.
 type BreakerSettings struct {
 	Name        string
-	MaxRequests uint32                              // requests allowed while half open; 0 = 1
-	Interval    time.Duration                       // after which a closed breaker resets its counts; 0 = never
-	Timeout     time.Duration                       // after which an open breaker becomes half open; 0 = 60 s
-	Trip        func(BreakerCounts) bool            // nil = more than 5 failures in a row
-	OnChange    func(target discovery.App, method, to string) // called on state changes; may be nil
+	MaxRequests uint32                   // requests allowed while half open; 0 = 1
+	Interval    time.Duration            // after which a closed breaker resets its counts; 0 = never
+	Timeout     time.Duration            // after which an open breaker becomes half open; 0 = 60 s
+	Trip        func(BreakerCounts) bool // nil = more than 5 failures in a row
+	// OnChange is called on state changes; may be nil.
+	OnChange func(target discovery.App, method, to string)
 }
 
 // BreakerCounts are the counts that Trip decides on.
@@ -70,9 +71,9 @@ func (b *Breakers) make(target discovery.App, method string) *gobreaker.TwoStepC
 	return gobreaker.NewTwoStepCircuitBreaker[struct{}](conf)
 }
 
-// enter asks the breaker of a method whether it allows an attempt. If it does, the caller must report the outcome of
+// Enter asks the breaker of a method whether it allows an attempt. If it does, the caller must report the outcome of
 // the attempt to end.
-func (p *Policy) enter(target discovery.App, method string) (end func(*http.Response, error), err error) {
+func (p *Policy) Enter(target discovery.App, method string) (end func(*http.Response, error), err error) {
 	if p.Breaker == nil {
 		return func(*http.Response, error) {}, nil
 	}

@@ -1,4 +1,8 @@
-package api
+// Package resiliency has the policies of Resiliency documents: timeouts, retries and circuit breakers.
+//
+// It owns the state of the circuit breakers. It does not decide what a failure means for a caller, and has no
+// goroutines except timers.
+package resiliency
 
 import (
 	"context"
@@ -82,11 +86,11 @@ const (
 	plainMaxPause = time.Second
 )
 
-// explicit reports whether the policy configures retries.
-func (p *Policy) explicit() bool { return p.Retry != nil }
+// Explicit reports whether the policy configures retries.
+func (p *Policy) Explicit() bool { return p.Retry != nil }
 
-// retryStatus reports whether a call is to be retried because of the status of its answer.
-func (p *Policy) retryStatus(r *http.Response) bool {
+// RetryStatus reports whether a call is to be retried because of the status of its answer.
+func (p *Policy) RetryStatus(r *http.Response) bool {
 	if p.Retry == nil || r == nil {
 		return false
 	}
@@ -107,25 +111,27 @@ func grpcCode(r *http.Response) (code int, failed bool) {
 	return code, err == nil && code != 0
 }
 
-// pauses returns the pauses before the retries of one call.
-type pauses struct {
+// Pauses yields the pauses before the retries of one call.
+type Pauses struct {
 	left  int // negative = no limit
 	steps backoff.BackOff
 }
 
-func (p *Policy) pauses() *pauses {
+// Pauses returns the pauses of a new call.
+func (p *Policy) Pauses() *Pauses {
 	r := p.Retry
 	if r == nil {
 		r = &Retry{Pause: plainPause, MaxPause: plainMaxPause, Exponential: true, Max: plainRetries}
 	}
 	if !r.Exponential {
-		return &pauses{left: r.Max, steps: backoff.NewConstantBackOff(r.Pause)}
+		return &Pauses{left: r.Max, steps: backoff.NewConstantBackOff(r.Pause)}
 	}
-	return &pauses{left: r.Max, steps: &backoff.ExponentialBackOff{InitialInterval: r.Pause, MaxInterval: r.MaxPause,
+	return &Pauses{left: r.Max, steps: &backoff.ExponentialBackOff{InitialInterval: r.Pause, MaxInterval: r.MaxPause,
 		Multiplier: 2, RandomizationFactor: 0.3}}
 }
 
-func (p *pauses) next() (time.Duration, bool) {
+// Next returns the next pause. It returns false if no retry is left.
+func (p *Pauses) Next() (time.Duration, bool) {
 	if p.left == 0 {
 		return 0, false
 	}
@@ -133,18 +139,19 @@ func (p *pauses) next() (time.Duration, bool) {
 	return p.steps.NextBackOff(), true
 }
 
-// limit is the timeout of one attempt.
-type limit struct {
+// AttemptTimer is the running timeout of one attempt; nil means no timeout.
+type AttemptTimer struct {
 	after  time.Duration
 	timer  *time.Timer
 	passed atomic.Bool
 }
 
-func (p *Policy) deadline(ctx context.Context) (context.Context, *limit) {
+// Deadline starts the timeout of an attempt. If it expires, the returned context is canceled.
+func (p *Policy) Deadline(ctx context.Context) (context.Context, *AttemptTimer) {
 	if p.Timeout <= 0 {
 		return ctx, nil
 	}
-	l := &limit{after: p.Timeout}
+	l := &AttemptTimer{after: p.Timeout}
 	ctx, cancel := context.WithCancel(ctx)
 	l.timer = time.AfterFunc(p.Timeout, func() {
 		l.passed.Store(true)
@@ -153,15 +160,15 @@ func (p *Policy) deadline(ctx context.Context) (context.Context, *limit) {
 	return ctx, l
 }
 
-// answered stops the timeout when the headers of the answer have arrived. Reading the body has no time limit.
-func (l *limit) answered() {
+// Answered stops the timeout when the headers of the answer have arrived. Reading the body has no time limit.
+func (l *AttemptTimer) Answered() {
 	if l != nil {
 		l.timer.Stop()
 	}
 }
 
-// explain adds the timeout to err if it was the cause.
-func (l *limit) explain(err error) error {
+// Explain adds the timeout to err if it was the cause.
+func (l *AttemptTimer) Explain(err error) error {
 	if l == nil {
 		return err
 	}
@@ -178,30 +185,31 @@ func (l *limit) explain(err error) error {
 			"(context deadline exceeded)", l.after)}
 }
 
-// budget limits the retries of a service to a fraction of its calls. Without it, retries would multiply the load of
+// Budget limits the retries of a service to a fraction of its calls. Without it, retries would multiply the load of
 // an overloaded application.
-type budget struct{ tenths atomic.Int64 }
+type Budget struct{ tenths atomic.Int64 }
 
 const (
 	budgetMax   = 5000 // maximum budget, in tenths of a retry
 	budgetEarns = 2    // budget earned by each call, in tenths of a retry
 )
 
-func newBudget() *budget {
-	b := &budget{}
+// NewBudget returns a full budget.
+func NewBudget() *Budget {
+	b := &Budget{}
 	b.tenths.Store(budgetMax)
 	return b
 }
 
-// earn counts a call.
-func (b *budget) earn() {
+// Earn counts a call.
+func (b *Budget) Earn() {
 	if b.tenths.Load() < budgetMax {
 		b.tenths.Add(budgetEarns)
 	}
 }
 
-// spend takes one retry from the budget. It returns false if the budget is too small.
-func (b *budget) spend() bool {
+// Spend takes one retry from the budget. It returns false if the budget is too small.
+func (b *Budget) Spend() bool {
 	if b.tenths.Add(-10) >= 0 {
 		return true
 	}
