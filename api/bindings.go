@@ -56,7 +56,7 @@ func (b *Bindings) Invoke(ctx context.Context, name string, r bindings.Request) 
 		return strings.EqualFold(o, r.Operation)
 	}) {
 		return nil, bindingFailed(name, fault.New(fault.Invalid, "api.Invoke",
-			"binding "+name+" does not support the operation "+strconv.Quote(show(r.Operation))+
+			"binding "+name+" does not support the operation "+strconv.Quote(Shorten(r.Operation))+
 				"; supported operations: "+strings.Join(known, ", ")))
 	}
 	var response *bindings.Response
@@ -77,9 +77,9 @@ func (b *Bindings) unknown(name string, inst *bindings.Instance) error {
 			"components are being loaded (wait for /v1.0/healthz/outbound)")
 	case inst != nil && inst.VisibleTo(b.app.ID):
 		return fault.New(fault.NotFound, "api.Invoke",
-			"couldn't find output binding "+show(name)+": the component only receives")
+			"couldn't find output binding "+Shorten(name)+": the component only receives")
 	}
-	return fault.New(fault.NotFound, "api.Invoke", "couldn't find output binding "+show(name))
+	return fault.New(fault.NotFound, "api.Invoke", "couldn't find output binding "+Shorten(name))
 }
 
 // bindingFailed returns the public error of a failed operation. As in Dapr, all failures have the same status and code.
@@ -92,8 +92,8 @@ func bindingFailed(name string, err error) *Error {
 	}
 	return &Error{
 		Kind: Failed, Code: CodeInvokeOutputBinding,
-		Message: "error invoking output binding " + show(name) + ": " + text,
-		Details: Details{Reason: string(fault.CodeOf(err)), Metadata: attributes("binding", show(name))},
-		cause:   err,
+		Message: "error invoking output binding " + Shorten(name) + ": " + text,
+		Details: Details{Reason: string(fault.CodeOf(err)), Metadata: Attributes("binding", Shorten(name))},
+		Cause:   err,
 	}
 }

@@ -36,7 +36,7 @@ type Error struct {
 	Message string // names the store, key or limit; never a value or a secret
 	Details Details
 
-	cause error
+	Cause error // wrapped; nil = none
 }
 
 // Details are the machine-readable part of an error; the human-readable part is Message. The zero value has no
@@ -67,7 +67,7 @@ type Violation struct{ Field, Description string }
 func (e *Error) Error() string { return e.Code + ": " + e.Message }
 
 // Unwrap returns the cause, which may be nil.
-func (e *Error) Unwrap() error { return e.cause }
+func (e *Error) Unwrap() error { return e.Cause }
 
 // AsError returns err as *Error. It turns any other type into ERR_INTERNAL: services must return *Error, so another
 // type shows a bug.
@@ -80,6 +80,6 @@ func AsError(err error) *Error {
 		Code:    CodeInternal,
 		Message: fault.Text(err),
 		Details: Details{Reason: ReasonInternal},
-		cause:   err,
+		Cause:   err,
 	}
 }

@@ -116,9 +116,9 @@ func (o operation) failed(err error, store, key, text string) *Error {
 	return &Error{
 		Kind:    v.kind,
 		Code:    cmp.Or(v.code, r.code),
-		Message: strings.Replace(r.sentence, "*", show(key), 1) + store + ": " + text,
-		Details: Details{Reason: v.reason, Store: store, Metadata: attributes("store", store, "key", key)},
-		cause:   err,
+		Message: strings.Replace(r.sentence, "*", Shorten(key), 1) + store + ": " + text,
+		Details: Details{Reason: v.reason, Store: store, Metadata: Attributes("store", store, "key", key)},
+		Cause:   err,
 	}
 }
 
@@ -140,7 +140,7 @@ func storeText(err error) string {
 // conflictText returns the message for a write whose ETag or concurrency condition did not hold. key is the key that
 // the application used. Some clients look for the first words of the message.
 func conflictText(store, key, etag string) string {
-	text := "possible etag mismatch. error from state store " + store + ": key " + strconv.Quote(show(key))
+	text := "possible etag mismatch. error from state store " + store + ": key " + strconv.Quote(Shorten(key))
 	if etag == "" {
 		return text + " exists already and the write is first-write"
 	}
@@ -163,7 +163,7 @@ func BodyUnreadable(text string) error {
 // invalid returns the public error for an option or metadata that package state refused. where names the item, or is
 // empty.
 func invalid(where string, err error) *Error {
-	return &Error{Kind: Malformed, Code: CodeMalformed, Message: where + fault.Text(err), cause: err}
+	return &Error{Kind: Malformed, Code: CodeMalformed, Message: where + fault.Text(err), Cause: err}
 }
 
 // exceeded returns the error of a count above its limit.
@@ -171,7 +171,7 @@ func exceeded(what string, count, limit int) *Error {
 	e := malformed(what + ": " + strconv.Itoa(count) + "; the limit is " + strconv.Itoa(limit))
 	e.Details = Details{
 		Reason:   ReasonTooLarge,
-		Metadata: attributes("limit", strconv.Itoa(limit), "given", strconv.Itoa(count)),
+		Metadata: Attributes("limit", strconv.Itoa(limit), "given", strconv.Itoa(count)),
 	}
 	return e
 }
@@ -180,7 +180,7 @@ func exceeded(what string, count, limit int) *Error {
 func BodyTooLarge(limit int64) error {
 	n := strconv.FormatInt(limit, 10)
 	e := malformed("the body is larger than the limit of " + n + " bytes (raise --max-body-size, or send less at once)")
-	e.Details = Details{Reason: ReasonTooLarge, Metadata: attributes("limit", n)}
+	e.Details = Details{Reason: ReasonTooLarge, Metadata: Attributes("limit", n)}
 	return e
 }
 
@@ -190,10 +190,10 @@ func InvalidOption(where string, err error) error { return invalid(where, err) }
 
 func illegalKey(store, field, where string, err error) *Error {
 	text := fault.Text(err)
-	e := &Error{Kind: Malformed, Code: CodeMalformed, Message: where + text, cause: err}
+	e := &Error{Kind: Malformed, Code: CodeMalformed, Message: where + text, Cause: err}
 	e.Details = Details{
 		Reason:     reasonIllegalKey,
-		Metadata:   attributes("key", fault.KeyOf(err)),
+		Metadata:   Attributes("key", fault.KeyOf(err)),
 		Store:      store,
 		Violations: []Violation{{Field: field, Description: text}},
 	}
@@ -204,9 +204,9 @@ func storesNotConfigured(app App, store string) *Error {
 	return &Error{
 		Kind: Missing,
 		Code: CodeStoreNotConfigured,
-		Message: "state store " + name(store) +
+		Message: "state store " + ShortenName(store) +
 			" is not configured: no state store is loaded (add a component of type state.raft)",
-		Details: Details{Reason: reasonNotConfigured, Metadata: attributes("appID", app.ID), Store: store},
+		Details: Details{Reason: reasonNotConfigured, Metadata: Attributes("appID", app.ID), Store: store},
 	}
 }
 
@@ -214,17 +214,17 @@ func storeNotFound(app App, store string) *Error {
 	return &Error{
 		Kind:    Missing,
 		Code:    CodeStoreNotFound,
-		Message: "state store " + name(store) + " is not found",
-		Details: Details{Reason: reasonNotFound, Metadata: attributes("appID", app.ID), Store: store},
+		Message: "state store " + ShortenName(store) + " is not found",
+		Details: Details{Reason: reasonNotFound, Metadata: Attributes("appID", app.ID), Store: store},
 	}
 }
 
 // storesStarting returns the error for a store that was not found while components are still being loaded. An empty
-// name means the actor state store.
+// ShortenName means the actor state store.
 func storesStarting(store string) *Error {
 	what := "the store of actor state"
 	if store != "" {
-		what = "state store " + name(store)
+		what = "state store " + ShortenName(store)
 	}
 	return &Error{
 		Kind:    Unavailable,
@@ -239,7 +239,7 @@ func transactionsNotSupported(store string) *Error {
 		Kind:    Unsupported,
 		Code:    CodeStoreNotSupported,
 		Message: "state store " + store + " doesn't support transactions",
-		Details: Details{Reason: reasonNoTransaction, Metadata: attributes("store", store), Store: store},
+		Details: Details{Reason: reasonNoTransaction, Metadata: Attributes("store", store), Store: store},
 	}
 }
 
@@ -248,7 +248,7 @@ func listingNotSupported(store string) *Error {
 		Kind:    Unsupported,
 		Code:    CodeStoreNotSupported,
 		Message: "state store " + store + " doesn't support listing keys",
-		Details: Details{Reason: ReasonUnsupported, Metadata: attributes("store", store), Store: store},
+		Details: Details{Reason: ReasonUnsupported, Metadata: Attributes("store", store), Store: store},
 	}
 }
 
@@ -257,14 +257,14 @@ func tooManyOperations(store string, given, limit int) *Error {
 	e.Code = CodeTooManyOperations
 	e.Details = Details{
 		Reason:   reasonTooMany,
-		Metadata: attributes("currentOpsTransaction", strconv.Itoa(given), "maxOpsPerTransaction", strconv.Itoa(limit)),
+		Metadata: Attributes("currentOpsTransaction", strconv.Itoa(given), "maxOpsPerTransaction", strconv.Itoa(limit)),
 		Store:    store,
 	}
 	return e
 }
 
 func unknownOperation(code, where, operation string) *Error {
-	e := malformed(where + "operation type " + name(operation) + " not supported (use upsert or delete)")
+	e := malformed(where + "operation type " + ShortenName(operation) + " not supported (use upsert or delete)")
 	e.Code = code
 	if code == CodeActorStateSave {
 		e.Kind = Failed // as clients of the actor API expect
@@ -284,7 +284,7 @@ func noActorStore() *Error {
 // MethodNotAllowed returns the error for a path that does not support the request's verb. allowed lists the verbs
 // that the path supports.
 func MethodNotAllowed(method, allowed string) error {
-	return &Error{Kind: Method, Code: CodeMethodNotAllowed, Message: show(method) + " is not allowed here; use " +
+	return &Error{Kind: Method, Code: CodeMethodNotAllowed, Message: Shorten(method) + " is not allowed here; use " +
 		allowed}
 }
 
@@ -320,7 +320,7 @@ func Overloaded(err error) error {
 		Code:    CodeOverloaded,
 		Message: fault.Text(err),
 		Details: Details{Reason: ReasonOverloaded},
-		cause:   err,
+		Cause:   err,
 	}
 }
 
@@ -328,8 +328,8 @@ func notReady(code, text string) *Error {
 	return &Error{Kind: NotReady, Code: code, Message: text}
 }
 
-// attributes pairs names with values, leaving out those that are empty.
-func attributes(pairs ...string) []Attribute {
+// Attributes pairs names with values, leaving out those that are empty.
+func Attributes(pairs ...string) []Attribute {
 	out := make([]Attribute, 0, len(pairs)/2)
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
@@ -339,16 +339,16 @@ func attributes(pairs ...string) []Attribute {
 	return out
 }
 
-// name is show for a text that may be empty.
-func name(s string) string {
+// ShortenName is Shorten for a text that may be empty.
+func ShortenName(s string) string {
 	if s == "" {
 		return `""`
 	}
-	return show(s)
+	return Shorten(s)
 }
 
-// show returns a caller's text for a message, shortened to a maximum length.
-func show(s string) string {
+// Shorten returns a caller's text for a message, shortened to a maximum length.
+func Shorten(s string) string {
 	const limit = 128
 	if len(s) <= limit {
 		return s

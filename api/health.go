@@ -49,7 +49,7 @@ func NewHealth(app App, node NodeHealth) *Health { return &Health{app: app, node
 // id of the application.
 func (h *Health) Started(appID string) error {
 	if appID != "" && appID != h.app.ID {
-		return notReady(CodeHealthAppID, "this listener serves the application "+h.app.ID+", not "+show(appID))
+		return notReady(CodeHealthAppID, "this listener serves the application "+h.app.ID+", not "+Shorten(appID))
 	}
 	return waiting(CodeHealthNotReady, "the runtime is not ready", h.node.Starting())
 }

@@ -110,9 +110,9 @@ func (m *Metadata) Set(name, value string) error {
 	case len(name) > limit:
 		return exceeded("the name of a metadata value is too long, in bytes", len(name), limit)
 	case len(value) > limit:
-		return exceeded("the metadata value "+show(name)+" is too long, in bytes", len(value), limit)
+		return exceeded("the metadata value "+Shorten(name)+" is too long, in bytes", len(value), limit)
 	case !utf8.ValidString(name), !utf8.ValidString(value):
-		return malformed("the metadata value " + strconv.Quote(show(name)) + " or its name is not valid UTF-8 text")
+		return malformed("the metadata value " + strconv.Quote(Shorten(name)) + " or its name is not valid UTF-8 text")
 	}
 	return orNil(m.put(name, value))
 }

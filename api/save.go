@@ -75,7 +75,7 @@ func itemText(err error, store string, item *Item) string {
 	if fault.Is(err, fault.Conflict) {
 		return conflictText(store, item.Key, item.ETag)
 	}
-	return "key " + strconv.Quote(show(item.Key)) + ": " + storeText(err)
+	return "key " + strconv.Quote(Shorten(item.Key)) + ": " + storeText(err)
 }
 
 // concerned returns the index of the write that caused err, or -1 if err names no key of writes. If several writes
@@ -121,7 +121,7 @@ func (s *State) convert(inst *state.Instance, item *Item, over map[string]string
 		return illegalKey(inst.Name, at.field("key"), at.prefix(), err)
 	}
 	if item.Value == nil {
-		return malformed(at.prefix() + `"value" of key ` + strconv.Quote(show(item.Key)) +
+		return malformed(at.prefix() + `"value" of key ` + strconv.Quote(Shorten(item.Key)) +
 			" is missing (an explicit null is allowed)")
 	}
 	out.Value, out.ETag, out.Concurrency = item.Value, item.ETag, item.Concurrency
@@ -130,7 +130,7 @@ func (s *State) convert(inst *state.Instance, item *Item, over map[string]string
 		return nil
 	}
 	if err := interpret(item.JSON, out); err != nil {
-		return invalid(at.prefix()+"key "+strconv.Quote(show(item.Key))+": ", err)
+		return invalid(at.prefix()+"key "+strconv.Quote(Shorten(item.Key))+": ", err)
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ func (s *Secrets) Get(ctx context.Context, r SecretRequest) (map[string]string, 
 		return nil, malformed("the name of the secret is empty")
 	}
 	if !inst.Scope.Allows(r.Name) {
-		return nil, secretDenied(`access denied by policy to get "`+show(r.Name)+`" from "`+inst.Name+`"`, inst.Name,
+		return nil, secretDenied(`access denied by policy to get "`+Shorten(r.Name)+`" from "`+inst.Name+`"`, inst.Name,
 			r.Name)
 	}
 	secret, err := inst.Store.Get(ctx, r.Name, r.Metadata)
@@ -56,7 +56,7 @@ func (s *Secrets) Get(ctx context.Context, r SecretRequest) (map[string]string, 
 		return nil, nil
 	case err != nil:
 		return nil, secretFailed(err, CodeSecretGet,
-			"failed getting secret with key "+show(r.Name)+" from secret store "+inst.Name, inst.Name, r.Name)
+			"failed getting secret with key "+Shorten(r.Name)+" from secret store "+inst.Name, inst.Name, r.Name)
 	case secret == nil:
 		secret = map[string]string{} // it exists and has no keys
 	}
@@ -96,17 +96,18 @@ func (s *Secrets) store(asked string) (*secretstores.Instance, *Error) {
 	if !s.stores.Loaded() {
 		return nil, &Error{
 			Kind: Unavailable, Code: CodeSecretStoresNotConfigured,
-			Message: "secret store " + show(asked) +
+			Message: "secret store " + Shorten(asked) +
 				" is not open yet: components are being loaded (wait for /v1.0/healthz/outbound)",
-			Details: Details{Reason: ReasonStarting, Metadata: attributes("store", asked)},
+			Details: Details{Reason: ReasonStarting, Metadata: Attributes("store", asked)},
 		}
 	}
 	for _, inst := range s.stores.SecretStores() {
 		if inst.VisibleTo(s.app.ID) {
 			return nil, &Error{
 				Kind: Missing, Code: CodeSecretStoreNotFound, Message: "failed finding secret store with key " +
-					name(asked),
-				Details: Details{Reason: ReasonNotFound, Metadata: attributes("appID", s.app.ID, "store", show(asked))},
+					ShortenName(asked),
+				Details: Details{Reason: ReasonNotFound,
+					Metadata: Attributes("appID", s.app.ID, "store", Shorten(asked))},
 			}
 		}
 	}
@@ -114,20 +115,20 @@ func (s *Secrets) store(asked string) (*secretstores.Instance, *Error) {
 		Kind: Failed, Code: CodeSecretStoresNotConfigured,
 		Message: "secret store is not configured: no secret store is loaded (add a component of a secretstores " +
 			"type)",
-		Details: Details{Reason: ReasonNotConfigured, Metadata: attributes("appID", s.app.ID, "store", show(asked))},
+		Details: Details{Reason: ReasonNotConfigured, Metadata: Attributes("appID", s.app.ID, "store", Shorten(asked))},
 	}
 }
 
 func secretDenied(text, store, secret string) *Error {
 	return &Error{Kind: Denied, Code: CodePermissionDenied, Message: text,
-		Details: Details{Reason: ReasonDenied, Metadata: attributes("store", store, "secret", show(secret))}}
+		Details: Details{Reason: ReasonDenied, Metadata: Attributes("store", store, "secret", Shorten(secret))}}
 }
 
 // secretFailed returns the public error for a failed read. If the store refuses the credentials of the node, the
 // public error is an internal failure and not a denied request.
 func secretFailed(err error, code, text, store, secret string) *Error {
-	e := &Error{Kind: Failed, Code: code, Message: text + ": " + secretText(err), cause: err,
-		Details: Details{Metadata: attributes("store", store, "secret", show(secret))}}
+	e := &Error{Kind: Failed, Code: code, Message: text + ": " + secretText(err), Cause: err,
+		Details: Details{Metadata: Attributes("store", store, "secret", Shorten(secret))}}
 	switch fault.CodeOf(err) {
 	case fault.Invalid:
 		e.Kind, e.Code = Malformed, CodeMalformed

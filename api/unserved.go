@@ -62,5 +62,5 @@ func PathNotFound(path string) error {
 		return &Error{Kind: NotServed, Code: CodeNotImplemented, Details: Details{Reason: ReasonUnsupported},
 			Message: "Quorate does not serve this path of the building block " + b.name + " (" + b.instead + ")"}
 	}
-	return &Error{Kind: NotFound, Code: CodeNotFound, Message: "no endpoint has the path " + show(path)}
+	return &Error{Kind: NotFound, Code: CodeNotFound, Message: "no endpoint has the path " + Shorten(path)}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/quorate/quorate/api"
 	apigrpc "github.com/quorate/quorate/api/grpc"
 	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
@@ -137,7 +138,7 @@ type services struct {
 	bindings *api.Bindings
 	health   *api.Health
 	metadata *api.Metadata
-	invoke   *api.Invoke
+	invoke   *invoke.Service
 	tokens   *api.Tokens
 }
 
@@ -152,7 +153,7 @@ func (s *apiServers) services(p appParts, at *AppAddress) (services, error) {
 		bindings: api.NewBindings(app, p.components, p.calls.Outbound),
 		health:   api.NewHealth(app, p.status),
 		metadata: api.NewMetadata(app, description{p, s.config.Version, at}, api.Limits{}),
-		invoke:   api.NewInvoke(callee, parts),
+		invoke:   invoke.New(callee, parts),
 		tokens:   tokens,
 	}, err
 }

@@ -4,14 +4,14 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/invoke"
 )
 
 // Untraced is a tracer that records nothing.
 type Untraced struct{}
 
 // Start returns a span without a trace.
-func (Untraced) Start(ctx context.Context, _ http.Header, _ api.SpanSide, _ string) api.Span {
+func (Untraced) Start(ctx context.Context, _ http.Header, _ invoke.SpanSide, _ string) invoke.Span {
 	return span{ctx}
 }
 

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/internal/appchannel"
 )
 
@@ -65,11 +66,11 @@ func (s *Server) InvokeService(ctx context.Context, in *runtimev1.InvokeServiceR
 	return &commonv1.InvokeResponse{Data: &anypb.Any{TypeUrl: url, Value: body}, ContentType: kind}, nil
 }
 
-func decodeCall(ctx context.Context, in *runtimev1.InvokeServiceRequest) (*api.Call, error) {
+func decodeCall(ctx context.Context, in *runtimev1.InvokeServiceRequest) (*invoke.Call, error) {
 	m := in.GetMessage()
 	method, query, mark := strings.Cut(strings.TrimPrefix(m.GetMethod(), "/"), "?")
 	if in.GetId() == "" || method == "" {
-		return nil, api.MethodMissing()
+		return nil, invoke.MethodMissing()
 	}
 	verb, known := commonv1.HTTPExtension_Verb_name[int32(m.GetHttpExtension().GetVerb())]
 	if !known {
@@ -88,7 +89,7 @@ func decodeCall(ctx context.Context, in *runtimev1.InvokeServiceRequest) (*api.C
 	delete(h, "Dapr-Api-Token")
 	appchannel.SetMessageType(h, m.GetContentType(), m.GetData().GetTypeUrl())
 	data := m.GetData().GetValue()
-	return &api.Call{Target: in.GetId(), Verb: verb, Path: "/" + escape(method), Query: escape(query), Mark: mark ||
+	return &invoke.Call{Target: in.GetId(), Verb: verb, Path: "/" + escape(method), Query: escape(query), Mark: mark ||
 		query != "",
 		Header: h, Body: io.NopCloser(bytes.NewReader(data)), Length: int64(len(data)), Remote: remote(ctx)}, nil
 }

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/invoke"
 )
 
 // keyAppID names the application whose service is called.
@@ -40,7 +40,7 @@ func (s *Server) proxy(_ any, stream grpc.ServerStream) error {
 			"the service of "+method+" is not the runtime's (to call that of an application, name the application "+
 				"in the metadata dapr-app-id)")
 	}
-	answer, err := s.invoke.Do(ctx, &api.Call{
+	answer, err := s.invoke.Do(ctx, &invoke.Call{
 		Target: target, Verb: http.MethodPost, Path: escape(method), Header: proxyHeader(ctx),
 		Body: &messages{stream: stream}, Length: -1, Remote: remote(ctx),
 	})

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/internal/admission"
 	"github.com/quorate/quorate/internal/connlimit"
 	"github.com/quorate/quorate/internal/fault"
@@ -50,7 +51,7 @@ type Config struct {
 	Health   *api.Health
 	Metadata *api.Metadata
 	Secrets  *api.Secrets
-	Invoke   *api.Invoke      // nil = calls of applications are not served
+	Invoke   *invoke.Service  // nil = calls of applications are not served
 	Bindings *api.Bindings    // nil = output bindings are not served
 	Shutdown func(force bool) // asks the process to stop and returns at once
 
@@ -79,7 +80,7 @@ type Server struct {
 	health   *api.Health
 	metadata *api.Metadata
 	secrets  *api.Secrets
-	invoke   *api.Invoke
+	invoke   *invoke.Service
 	bindings *api.Bindings
 	stop     func(force bool)
 	start    *api.StartGate

@@ -15,6 +15,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/apitest"
+	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/discovery"
 )
@@ -48,15 +49,15 @@ func (c *callable) take() []string {
 func withApp(t *testing.T, f *fixture) *callable {
 	t.Helper()
 	app, sessions := &callable{}, api.NewSessions(nil)
-	metrics, err := api.NewInvokeMetrics(prometheus.NewRegistry(), nil)
+	metrics, err := invoke.NewMetrics(prometheus.NewRegistry(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	here := api.NewCallee(sessions, metrics, apitest.Untraced{})
-	here.Serve(map[api.App]api.Channel{{ID: "orders"}: app}, nil)
-	routes := &api.Routes{}
+	here := invoke.NewCallee(sessions, metrics, apitest.Untraced{})
+	here.Serve(map[api.App]invoke.Channel{{ID: "orders"}: app}, nil)
+	routes := &invoke.Routes{}
 	routes.Open(app, nil) // there are no other nodes
-	f.config.Invoke = api.NewInvoke(f.App, api.InvokeParts{Routes: routes, Here: here, Sessions: sessions,
+	f.config.Invoke = invoke.New(f.App, invoke.Parts{Routes: routes, Here: here, Sessions: sessions,
 		Policies: resiliency.NewPolicies(), Tracer: apitest.Untraced{}, Metrics: metrics, Logger: f.config.Logger})
 	return app
 }

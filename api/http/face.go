@@ -14,6 +14,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/httpcopy"
+	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/internal/admission"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -32,7 +33,7 @@ type Config struct {
 	Bindings *api.Bindings
 	Health   *api.Health
 	Metadata *api.Metadata
-	Invoke   *api.Invoke      // nil = calls of applications are not served
+	Invoke   *invoke.Service  // nil = calls of applications are not served
 	Shutdown func(force bool) // asks the process to stop and returns at once
 
 	// Start holds requests while the node starts, except for health, metadata and shutdown. nil = none are held.
@@ -59,7 +60,7 @@ type Face struct {
 	bindings *api.Bindings
 	health   *api.Health
 	metadata *api.Metadata
-	invoke   *api.Invoke
+	invoke   *invoke.Service
 	copier   httpcopy.Copier
 	stop     func(force bool)
 	start    *api.StartGate

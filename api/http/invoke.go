@@ -7,8 +7,8 @@ import (
 	"path"
 	"strings"
 
-	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/httpcopy"
+	"github.com/quorate/quorate/api/invoke"
 )
 
 const (
@@ -41,7 +41,7 @@ func (f *Face) invokeMethod(p *reply, r *http.Request) error {
 	body := httpcopy.NewBody(r)
 	call.Body = body
 	defer func() { p.received = body.Count() }()
-	ctx := httpcopy.Informational(r.Context(), p, api.CleanInformational)
+	ctx := httpcopy.Informational(r.Context(), p, invoke.CleanInformational)
 	answer, err := f.invoke.Do(ctx, call)
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func (f *Face) invokeMethod(p *reply, r *http.Request) error {
 	if err := f.copier.Relay(p, r, body, answer.Response); err != nil {
 		if !errors.Is(err, httpcopy.ErrStarted) {
 			p.status = 0
-			return api.InvokeFailed(call.Target, err)
+			return invoke.Failed(call.Target, err)
 		}
 		p.broken = true
 	}
@@ -63,9 +63,9 @@ func (f *Face) invokeMethod(p *reply, r *http.Request) error {
 }
 
 // decodeCall reads the target application and the method from a request.
-func decodeCall(r *http.Request) (*api.Call, error) {
+func decodeCall(r *http.Request) (*invoke.Call, error) {
 	path, query, mark := received(r)
-	c := &api.Call{Verb: r.Method, Query: query, Mark: mark, Header: r.Header, Length: r.ContentLength,
+	c := &invoke.Call{Verb: r.Method, Query: query, Mark: mark, Header: r.Header, Length: r.ContentLength,
 		Trailer: r.Trailer, Remote: r.RemoteAddr}
 	if id := header(r, headerAppID); id != "" {
 		c.Target, c.Path = id, path
@@ -80,11 +80,11 @@ func decodeCall(r *http.Request) (*api.Call, error) {
 	id, rest, _ := strings.Cut(rest, "/")
 	word, method, _ := strings.Cut(rest, "/")
 	if id == "" || word != "method" || method == "" {
-		return nil, api.MethodMissing()
+		return nil, invoke.MethodMissing()
 	}
 	id, err := url.PathUnescape(id)
 	if err != nil {
-		return nil, api.MethodMissing()
+		return nil, invoke.MethodMissing()
 	}
 	c.Target, c.Path = id, "/"+method
 	return c, nil

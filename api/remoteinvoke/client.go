@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/atmostonce"
 	"github.com/quorate/quorate/internal/fault"
@@ -62,29 +62,29 @@ func (c *Client) Renew() { c.transport.Swap(c.newTransport()).CloseIdleConnectio
 func (c *Client) Close() { c.transport.Load().CloseIdleConnections() }
 
 // Carry sends a call to the node of an instance. It implements api.Carrier.
-func (c *Client) Carry(at *discovery.Instance, in *api.Inbound) (api.Answer, error) {
+func (c *Client) Carry(at *discovery.Instance, in *invoke.Inbound) (invoke.Answer, error) {
 	r := in.Request
 	r.URL = wireURL(at.Server, r.URL)
 	r.Host = at.Server
 	c.setRoutingHeaders(in)
 	answer, sent, err := atmostonce.RoundTrip(c.transport.Load(), r)
 	if err != nil {
-		return api.Answer{}, c.failed(at, sent, r.Context(), err)
+		return invoke.Answer{}, c.failed(at, sent, r.Context(), err)
 	}
 	if text := first(answer.Header, headerFault); text != "" {
 		_ = answer.Body.Close() // it is empty
 		err := decodeFault(text)
-		return api.Answer{}, fault.Wrap(err, "api.peer", "node "+at.Node)
+		return invoke.Answer{}, fault.Wrap(err, "api.peer", "node "+at.Node)
 	}
 	session := first(answer.Header, headerSession)
 	delete(answer.Header, headerSession)
-	return api.Answer{Response: answer, Session: session}, nil
+	return invoke.Answer{Response: answer, Session: session}, nil
 }
 
 // setRoutingHeaders adds headers to the request of a call. The other node reads the target, the caller, the session
 // and the remote address. The application gets the address of this node in X-Forwarded-For, X-Forwarded-Host and
 // Forwarded.
-func (c *Client) setRoutingHeaders(in *api.Inbound) {
+func (c *Client) setRoutingHeaders(in *invoke.Inbound) {
 	h := in.Request.Header
 	h[headerTarget] = []string{encodeApp(in.Target)}
 	h[headerCaller] = []string{encodeApp(in.Caller.App)}

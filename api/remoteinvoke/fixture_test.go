@@ -19,6 +19,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/api/remoteinvoke"
 	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/discovery"
@@ -38,7 +39,7 @@ type world struct {
 	hooks func(*remoteinvoke.ServerConfig)
 	self  netip.Addr // of every node
 
-	access map[api.App]*api.Access
+	access map[api.App]*invoke.Access
 }
 
 // node is the part of a node that calls and is called.
@@ -48,8 +49,8 @@ type node struct {
 	port    *peer.Port
 	server  *remoteinvoke.Server
 	addr    string
-	callee  *api.Callee
-	invoke  *api.Invoke
+	callee  *invoke.Callee
+	invoke  *invoke.Service
 	policy  *resiliency.Policies
 	api     *httptest.Server
 	channel *appchannel.Channel
@@ -128,14 +129,14 @@ func (w *world) start(name, app, addr string, change func(*appchannel.Options)) 
 	must(err)
 	n.addr = l.Addr().String()
 	must(n.port.Open(l))
-	metrics, err := api.NewInvokeMetrics(n.metrics, nil)
+	metrics, err := invoke.NewMetrics(n.metrics, nil)
 	must(err)
 	tr, err := tracing.Open(context.Background(), tracing.Options{Env: func(string) (string, bool) {
 		return "", false
 	}})
 	must(err)
 	sessions := api.NewSessions(nil)
-	n.callee = api.NewCallee(sessions, metrics, tracer{tr})
+	n.callee = invoke.NewCallee(sessions, metrics, tracer{tr})
 	client := remoteinvoke.NewClient(n.port.Tunnel, func() netip.Addr { return w.self })
 	conf := remoteinvoke.ServerConfig{Listener: n.port.Tunnels(), Callee: n.callee, Logger: log,
 		Prove: func(peer.Caller, api.App) (string, bool) {
@@ -147,9 +148,9 @@ func (w *world) start(name, app, addr string, change func(*appchannel.Options)) 
 	server := remoteinvoke.NewServer(conf)
 	server.Open()
 	n.server = server
-	routes := &api.Routes{}
+	routes := &invoke.Routes{}
 	routes.Open(n, client)
-	n.invoke = api.NewInvoke(n.app, api.InvokeParts{Routes: routes, Here: n.callee, Sessions: sessions,
+	n.invoke = invoke.New(n.app, invoke.Parts{Routes: routes, Here: n.callee, Sessions: sessions,
 		Policies: n.policy, Tracer: tracer{tr}, Metrics: metrics, Logger: log})
 	n.serveApp(addr, change, log)
 	face, err := apihttp.New(apihttp.Config{App: n.app, Invoke: n.invoke, Logger: log,
@@ -202,12 +203,12 @@ func (n *node) serveApp(addr string, change func(*appchannel.Options), log *slog
 	}
 	c.Open()
 	n.channel = c
-	n.callee.Serve(map[api.App]api.Channel{n.app: c}, n.world.access)
+	n.callee.Serve(map[api.App]invoke.Channel{n.app: c}, n.world.access)
 }
 
 type tracer struct{ *tracing.Tracer }
 
-func (t tracer) Start(ctx context.Context, h http.Header, _ api.SpanSide, name string) api.Span {
+func (t tracer) Start(ctx context.Context, h http.Header, _ invoke.SpanSide, name string) invoke.Span {
 	return span{t.Tracer.Start(ctx, h, tracing.Client, name)}
 }
 

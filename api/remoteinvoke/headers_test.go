@@ -242,7 +242,7 @@ func TestMetadata_OfGRPCCallsIsFilteredLikeHeaders(t *testing.T) {
 	}
 	ctx := metadata.AppendToOutgoingContext(t.Context(), append(sent, "x-key", "kept")...)
 	var header, trailer metadata.MD
-	if _, err := runtimev1.NewDaprClient(a.dial(t, nil)).InvokeService(ctx, invoke("web", "x", &anypb.Any{}, ""),
+	if _, err := runtimev1.NewDaprClient(a.dial(t, nil)).InvokeService(ctx, invokeService("web", "x", &anypb.Any{}, ""),
 		grpc.Header(&header), grpc.Trailer(&trailer)); err != nil {
 		t.Fatal(err)
 	}

@@ -18,10 +18,17 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/api/remoteinvoke"
 	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/internal/peer"
+)
+
+// Short names, for tables.
+type (
+	statuses = resiliency.StatusSet
+	policies = map[api.App]*resiliency.Policy
 )
 
 func get(t *testing.T, n *node, path string) (int, string) {
@@ -36,7 +43,7 @@ func get(t *testing.T, n *node, path string) (int, string) {
 func TestAccess_DecidedAtCalleeByVerifiedIdentity(t *testing.T) {
 	proven := &atomic.Bool{}
 	w := newWorld(t)
-	w.access = map[api.App]*api.Access{{ID: "web"}: api.NewAccess(&component.AccessControl{
+	w.access = map[api.App]*invoke.Access{{ID: "web"}: invoke.NewAccess(&component.AccessControl{
 		DefaultAction: component.Deny, Policies: []component.AccessPolicy{
 			{AppID: "shop", Namespace: "default", TrustDomain: "public", DefaultAction: component.Deny,
 				Operations: []component.AccessOperation{{Name: "/open/*", Verbs: []string{"GET"},
@@ -83,7 +90,7 @@ func TestPolicy_RetriesAnswersAndTimesOutAttempts(t *testing.T) {
 		_, _ = w.Write(append([]byte(r.URL.Path+" "), b...))
 	})
 	target := api.App{ID: "web"}
-	a.policy.Set(map[api.App]*resiliency.Policy{target: {Timeout: 1500 * time.Millisecond,
+	a.policy.Set(policies{target: {Timeout: 1500 * time.Millisecond,
 		Retry: &resiliency.Retry{Pause: time.Millisecond, Max: 5}}}, &resiliency.Policy{})
 	for _, path := range []string{"/quick", "/slow"} {
 		calls.Store(0)
@@ -95,7 +102,7 @@ func TestPolicy_RetriesAnswersAndTimesOutAttempts(t *testing.T) {
 			t.Errorf("%s: %d %q after %d calls", path, answer.StatusCode, got, calls.Load())
 		}
 	}
-	a.policy.Set(map[api.App]*resiliency.Policy{target: {Timeout: 500 * time.Millisecond}}, &resiliency.Policy{})
+	a.policy.Set(policies{target: {Timeout: 500 * time.Millisecond}}, &resiliency.Policy{})
 	calls.Store(0)
 	if status, text := get(t, a, "web/method/slow"); status != http.StatusInternalServerError ||
 		!strings.Contains(text, "time-out of the resiliency policy") || calls.Load() != 1 {
@@ -122,7 +129,7 @@ func TestPolicy_LargeBodyIsSentOnce(t *testing.T) {
 		}
 		w.WriteHeader(http.StatusServiceUnavailable)
 	})
-	a.policy.Set(map[api.App]*resiliency.Policy{{ID: "web"}: {Retry: &resiliency.Retry{Pause: time.Millisecond, Max: 5}}},
+	a.policy.Set(policies{{ID: "web"}: {Retry: &resiliency.Retry{Pause: time.Millisecond, Max: 5}}},
 		&resiliency.Policy{})
 	answer, err := client(t).Post(a.url("/v1.0/invoke/web/method/x"), "text/plain", &pattern{left: 1 << 20})
 	if err != nil {
@@ -142,18 +149,18 @@ func TestPolicy_RetriesOnlyMatchingFailures(t *testing.T) {
 		code, _ := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/"))
 		w.WriteHeader(code)
 	})
-	all := resiliency.StatusSet{{100, 599}}
+	all := statuses{{100, 599}}
 	for _, c := range []struct {
 		status int
 		set    resiliency.StatusSet
 		want   int64
 	}{
-		{200, all, 1}, {204, resiliency.StatusSet{{204, 204}}, 1}, {304, all, 1}, {302, resiliency.StatusSet{{300, 399}}, 1},
-		{404, all, 3}, {503, resiliency.StatusSet{{500, 599}}, 3}, {503, resiliency.StatusSet{{200, 299}}, 1}, {429, nil, 3},
-		{500, resiliency.StatusSet{{429, 429}}, 1},
+		{200, all, 1}, {204, statuses{{204, 204}}, 1}, {304, all, 1}, {302, statuses{{300, 399}}, 1},
+		{404, all, 3}, {503, statuses{{500, 599}}, 3}, {503, statuses{{200, 299}}, 1}, {429, nil, 3},
+		{500, statuses{{429, 429}}, 1},
 	} {
-		a.policy.Set(map[api.App]*resiliency.Policy{{ID: "web"}: {Retry: &resiliency.Retry{Pause: time.Millisecond, Max: 2,
-			Statuses: c.set, Codes: resiliency.StatusSet{{16, 16}}}}}, &resiliency.Policy{})
+		a.policy.Set(policies{{ID: "web"}: {Retry: &resiliency.Retry{Pause: time.Millisecond, Max: 2,
+			Statuses: c.set, Codes: statuses{{16, 16}}}}}, &resiliency.Policy{})
 		calls.Store(0)
 		status, _ := get(t, a, "web/method/"+strconv.Itoa(c.status))
 		if status != c.status || calls.Load() != c.want {
@@ -169,7 +176,7 @@ func TestPolicy_StreamIsNeverSentAgain(t *testing.T) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		w.WriteHeader(http.StatusServiceUnavailable)
 	})
-	a.policy.Set(map[api.App]*resiliency.Policy{{ID: "web"}: {Retry: &resiliency.Retry{Pause: time.Millisecond, Max: 2}}},
+	a.policy.Set(policies{{ID: "web"}: {Retry: &resiliency.Retry{Pause: time.Millisecond, Max: 2}}},
 		&resiliency.Policy{})
 	for name, c := range map[string]struct {
 		body io.Reader
@@ -197,11 +204,11 @@ func TestPolicy_RetriesMatchingGRPCCodes(t *testing.T) {
 			set  resiliency.StatusSet
 			want int
 		}{
-			{codes.Canceled, resiliency.StatusSet{{1, 1}, {4, 6}}, 3}, {codes.NotFound, resiliency.StatusSet{{4, 6}}, 3},
-			{codes.NotFound, resiliency.StatusSet{{1, 1}}, 1}, {codes.Internal, nil, 3}, {codes.OK, resiliency.StatusSet{{0, 16}}, 1},
+			{codes.Canceled, statuses{{1, 1}, {4, 6}}, 3}, {codes.NotFound, statuses{{4, 6}}, 3},
+			{codes.NotFound, statuses{{1, 1}}, 1}, {codes.Internal, nil, 3}, {codes.OK, statuses{{0, 16}}, 1},
 		} {
-			from.policy.Set(map[api.App]*resiliency.Policy{{ID: "orders"}: {Retry: &resiliency.Retry{Pause: time.Millisecond, Max: 2,
-				Statuses: resiliency.StatusSet{{404, 404}}, Codes: c.set}}}, &resiliency.Policy{})
+			from.policy.Set(policies{{ID: "orders"}: {Retry: &resiliency.Retry{Pause: time.Millisecond, Max: 2,
+				Statuses: statuses{{404, 404}}, Codes: c.set}}}, &resiliency.Policy{})
 			o.calls.Store(0)
 			_, err := testv1.NewTestServiceClient(conn).UnaryCall(to(t, "orders"), &testv1.SimpleRequest{
 				FillUsername: true, ResponseStatus: &testv1.EchoStatus{Code: int32(c.code)}})
@@ -211,7 +218,7 @@ func TestPolicy_RetriesMatchingGRPCCodes(t *testing.T) {
 			}
 			o.calls.Store(0)
 			_, err = runtimev1.NewDaprClient(conn).InvokeService(t.Context(),
-				invoke("orders", "code", &anypb.Any{Value: []byte(strconv.Itoa(int(c.code)))}, "text/plain"))
+				invokeService("orders", "code", &anypb.Any{Value: []byte(strconv.Itoa(int(c.code)))}, "text/plain"))
 			if status.Code(err) != c.code || int(o.calls.Load()) != c.want {
 				t.Errorf("OnInvoke: %s with %v: %v after %d calls, want %d", c.code, c.set, err, o.calls.Load(), c.want)
 			}
@@ -230,7 +237,7 @@ func TestPolicy_CircuitBreakerOpensAndCloses(t *testing.T) {
 		}
 	})
 	changes := make(chan string, 10)
-	a.policy.Set(map[api.App]*resiliency.Policy{{ID: "web"}: {Breaker: &resiliency.Breakers{Settings: resiliency.BreakerSettings{
+	a.policy.Set(policies{{ID: "web"}: {Breaker: &resiliency.Breakers{Settings: resiliency.BreakerSettings{
 		Name: "cb", Timeout: 50 * time.Millisecond, Trip: func(c resiliency.BreakerCounts) bool {
 			return c.ConsecutiveFailures >= 3
 		},

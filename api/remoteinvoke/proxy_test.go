@@ -27,6 +27,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	apigrpc "github.com/quorate/quorate/api/grpc"
+	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/api/remoteinvoke"
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/internal/appchannel"
@@ -278,7 +279,7 @@ func TestProxy_ErrorsNameWhatCannotBeCalled(t *testing.T) {
 func TestProxy_AppliesAccessControl(t *testing.T) {
 	o := &orders{seen: make(chan metadata.MD, 9)}
 	w := newWorld(t)
-	w.access = map[api.App]*api.Access{{ID: "orders"}: api.NewAccess(&component.AccessControl{
+	w.access = map[api.App]*invoke.Access{{ID: "orders"}: invoke.NewAccess(&component.AccessControl{
 		DefaultAction: component.Deny, Policies: []component.AccessPolicy{
 			{AppID: "shop", Namespace: "default", TrustDomain: "public", DefaultAction: component.Deny,
 				Operations: []component.AccessOperation{{Name: "/grpc.testing.TestService/UnaryCall",
@@ -320,7 +321,7 @@ func TestProxy_LargeMessageIsRefusedWithLimit(t *testing.T) {
 	}
 }
 
-func invoke(app, method string, data *anypb.Any, kind string) *runtimev1.InvokeServiceRequest {
+func invokeService(app, method string, data *anypb.Any, kind string) *runtimev1.InvokeServiceRequest {
 	return &runtimev1.InvokeServiceRequest{Id: app,
 		Message: &commonv1.InvokeRequest{Method: method, Data: data, ContentType: kind,
 			HttpExtension: &commonv1.HTTPExtension{Verb: commonv1.HTTPExtension_PUT, Querystring: "a=1"}}}
@@ -347,12 +348,13 @@ func TestGRPC_CallsMethodOfHTTPApp(t *testing.T) {
 	c := runtimev1.NewDaprClient(a.dial(t, nil))
 	var header metadata.MD
 	out, err := c.InvokeService(metadata.AppendToOutgoingContext(t.Context(), "x-key", "v", "dapr-api-token",
-		"secret"), invoke("web", "made/a b", &anypb.Any{Value: []byte("data")}, "text/plain"), grpc.Header(&header))
+		"secret"), invokeService("web", "made/a b", &anypb.Any{Value: []byte("data")}, "text/plain"),
+		grpc.Header(&header))
 	if err != nil || string(out.GetData().GetValue()) != "v data" || out.GetContentType() != "text/plain" ||
 		header.Get("x-query")[0] != "PUT /made/a%20b?a=1" || header.Get("dapr-http-status")[0] != "200" {
 		t.Errorf("%v, %v, %v", out, header, err)
 	}
-	_, err = c.InvokeService(t.Context(), invoke("web", "missing", &anypb.Any{Value: []byte("no such order")},
+	_, err = c.InvokeService(t.Context(), invokeService("web", "missing", &anypb.Any{Value: []byte("no such order")},
 		"text/plain"), grpc.Header(&header))
 	st := status.Convert(err)
 	if st.Code() != codes.NotFound || st.Message() != "Not Found" || len(st.Details()) != 1 ||
@@ -364,7 +366,7 @@ func TestGRPC_CallsMethodOfHTTPApp(t *testing.T) {
 		t.Errorf("%v", info)
 	}
 	for _, in := range []*runtimev1.InvokeServiceRequest{{Id: "web"}, {Message: &commonv1.InvokeRequest{Method: "x"}},
-		invoke("web", "a/%2e%2e/b", nil, ""),
+		invokeService("web", "a/%2e%2e/b", nil, ""),
 		{Id: "web", Message: &commonv1.InvokeRequest{Method: "x", HttpExtension: &commonv1.HTTPExtension{Verb: 99}}}} {
 		if _, err := c.InvokeService(t.Context(), in); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%v: %v", in, err)
@@ -380,22 +382,22 @@ func TestGRPC_KeepsMessageTypes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, err := c.InvokeService(t.Context(), invoke("orders", "echo", data, ""))
+		out, err := c.InvokeService(t.Context(), invokeService("orders", "echo", data, ""))
 		if err != nil || out.GetData().GetTypeUrl() != data.GetTypeUrl() ||
 			string(out.GetData().GetValue()) != string(data.GetValue()) || out.GetContentType() != "" {
 			t.Errorf("%v, %v", out, err)
 		}
 		out, err = c.InvokeService(t.Context(),
-			invoke("orders", "echo", &anypb.Any{Value: []byte("1")}, "application/json"))
+			invokeService("orders", "echo", &anypb.Any{Value: []byte("1")}, "application/json"))
 		if err != nil || out.GetData().GetTypeUrl() != "" || out.GetContentType() != "application/json" {
 			t.Errorf("%v, %v", out, err)
 		}
-		out, err = c.InvokeService(t.Context(), invoke("orders", "echo", data, "application/json"))
+		out, err = c.InvokeService(t.Context(), invokeService("orders", "echo", data, "application/json"))
 		if err != nil || out.GetData().GetTypeUrl() != data.GetTypeUrl() ||
 			out.GetContentType() != "application/json" {
 			t.Errorf("a message with a type and a content type: %v, %v", out, err)
 		}
-		_, err = c.InvokeService(t.Context(), invoke("orders", "fail", nil, ""))
+		_, err = c.InvokeService(t.Context(), invokeService("orders", "fail", nil, ""))
 		if st := status.Convert(err); st.Code() != codes.NotFound || st.Message() != "no such order" ||
 			len(st.Details()) != 1 {
 			t.Errorf("%v %v", err, st.Details())

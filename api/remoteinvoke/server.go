@@ -12,6 +12,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/httpcopy"
+	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/httpdrain"
 	"github.com/quorate/quorate/internal/peer"
@@ -25,7 +26,7 @@ const (
 // ServerConfig is the configuration of a Server. All fields are required.
 type ServerConfig struct {
 	Listener net.Listener // of the tunnels
-	Callee   *api.Callee
+	Callee   *invoke.Callee
 	Logger   *slog.Logger
 
 	// Prove reports whether the identity of a connection proves that the other node serves the calling application. It
@@ -99,9 +100,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	defer s.calls.Done()
 	body := httpcopy.NewBody(r)
 	in, err := s.inbound(r, body)
-	var answer api.Answer
+	var answer invoke.Answer
 	if err == nil {
-		in.Request = in.Request.WithContext(httpcopy.Informational(in.Request.Context(), w, api.CleanInformational))
+		in.Request = in.Request.WithContext(httpcopy.Informational(in.Request.Context(), w, invoke.CleanInformational))
 		answer, err = s.config.Callee.TakeRemote(in)
 	}
 	if err != nil {
@@ -127,19 +128,19 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // inbound converts a request between nodes to a call.
-func (s *Server) inbound(r *http.Request, body io.ReadCloser) (*api.Inbound, error) {
+func (s *Server) inbound(r *http.Request, body io.ReadCloser) (*invoke.Inbound, error) {
 	target, ok := decodeApp(first(r.Header, headerTarget))
 	caller, known := decodeApp(first(r.Header, headerCaller))
 	path, query, mark, fits := stripPrefix(r.RequestURI)
 	if !ok || !known || !fits {
 		return nil, fault.New(fault.Invalid, "api.peer", "the call does not name its target")
 	}
-	method, err := api.ParseMethod(path)
+	method, err := invoke.ParseMethod(path)
 	if err != nil {
 		return nil, fault.New(fault.Invalid, "api.peer", fault.Text(err))
 	}
-	in := &api.Inbound{
-		Target: target, Caller: api.Caller{App: caller}, Method: method,
+	in := &invoke.Inbound{
+		Target: target, Caller: invoke.Caller{App: caller}, Method: method,
 		Trace: api.TraceID(first(r.Header, "Traceparent")), Session: first(r.Header, headerSession),
 		Remote: first(r.Header, headerRemote),
 	}
@@ -152,17 +153,17 @@ func (s *Server) inbound(r *http.Request, body io.ReadCloser) (*api.Inbound, err
 	return in, nil
 }
 
-func outgoing(r *http.Request, body io.ReadCloser, method api.MethodPath, query string, mark bool) *http.Request {
-	body, trailer := api.ForwardTrailer(r.Header, body, r.Trailer)
+func outgoing(r *http.Request, body io.ReadCloser, method invoke.MethodPath, query string, mark bool) *http.Request {
+	body, trailer := invoke.ForwardTrailer(r.Header, body, r.Trailer)
 	out := &http.Request{
-		Method: r.Method, URL: api.MethodURL(method, query, mark), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		Header: api.ForwardHeader(r.Header), Body: body, ContentLength: r.ContentLength, Trailer: trailer,
+		Method: r.Method, URL: invoke.MethodURL(method, query, mark), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: invoke.ForwardHeader(r.Header), Body: body, ContentLength: r.ContentLength, Trailer: trailer,
 	}
 	switch {
 	case r.ContentLength == 0:
 		out.Body = http.NoBody
 	case len(trailer) > 0:
-		out.TransferEncoding = api.Chunked()
+		out.TransferEncoding = invoke.Chunked()
 	}
 	return out.WithContext(r.Context())
 }

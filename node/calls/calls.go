@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/api/remoteinvoke"
 	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/internal/appchannel"
@@ -58,7 +59,7 @@ type Options struct {
 
 	Catalogue  Catalogue
 	Network    Network
-	Tracer     api.Tracer
+	Tracer     invoke.Tracer
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
 }
@@ -66,7 +67,7 @@ type Options struct {
 // Calls transports the calls of applications. It is safe for concurrent use.
 type Calls struct {
 	opts     Options
-	parts    api.InvokeParts
+	parts    invoke.Parts
 	sessions merger
 	channels map[api.App]*appchannel.Channel     // of the applications that are called; written by Open
 	client   atomic.Pointer[remoteinvoke.Client] // nil until Connect
@@ -78,7 +79,7 @@ type Calls struct {
 // New returns Calls that are not started. Open and Connect start them.
 func New(o Options) (*Calls, error) {
 	c := &Calls{opts: o, channels: map[api.App]*appchannel.Channel{}}
-	metrics, err := api.NewInvokeMetrics(o.Registerer, c.isKnown)
+	metrics, err := invoke.NewMetrics(o.Registerer, c.isKnown)
 	if err != nil {
 		return nil, fault.Wrap(err, "node.Open", "registering metrics")
 	}
@@ -87,19 +88,19 @@ func New(o Options) (*Calls, error) {
 		merge = &c.sessions
 	}
 	sessions := api.NewSessions(merge)
-	c.parts = api.InvokeParts{
-		Routes: &api.Routes{}, Sessions: sessions, Policies: resiliency.NewPolicies(),
-		Here: api.NewCallee(sessions, metrics, o.Tracer), Tracer: o.Tracer, Metrics: metrics, Logger: o.Logger,
+	c.parts = invoke.Parts{
+		Routes: &invoke.Routes{}, Sessions: sessions, Policies: resiliency.NewPolicies(),
+		Here: invoke.NewCallee(sessions, metrics, o.Tracer), Tracer: o.Tracer, Metrics: metrics, Logger: o.Logger,
 	}
 	return c, nil
 }
 
 // Parts returns the values that the invocation services of all applications of this node share.
-func (c *Calls) Parts() api.InvokeParts { return c.parts }
+func (c *Calls) Parts() invoke.Parts { return c.parts }
 
 // Callee returns the name under which other nodes call an application of this node.
 func (c *Calls) Callee(id string) api.App {
-	return api.App{ID: id, Namespace: api.CanonicalNamespace(c.opts.Namespace)}
+	return api.App{ID: id, Namespace: invoke.CanonicalNamespace(c.opts.Namespace)}
 }
 
 // Channel returns the channel to an application of this node, or nil if it is not called.
@@ -163,7 +164,7 @@ func (c *Calls) SetSessions(m api.SessionMerger) { c.sessions.store.Store(&m) }
 
 // Connect starts calls between nodes: other nodes can call the applications of this node, and this node can call the
 // applications that places knows.
-func (c *Calls) Connect(places api.Places) {
+func (c *Calls) Connect(places invoke.Places) {
 	port := c.opts.Network.Port()
 	client := remoteinvoke.NewClient(port.Tunnel, c.opts.Network.Advertised)
 	c.client.Store(client)
@@ -197,7 +198,8 @@ func prove(at peer.Caller, app api.App) (domain string, ok bool) {
 		return "", false
 	}
 	for _, id := range at.Apps {
-		if a, ok := trust.ParseApp(id); ok && a.ID == app.ID && api.CanonicalNamespace(a.Namespace) == app.Namespace {
+		a, ok := trust.ParseApp(id)
+		if ok && a.ID == app.ID && invoke.CanonicalNamespace(a.Namespace) == app.Namespace {
 			return a.TrustDomain, true
 		}
 	}

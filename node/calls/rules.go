@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/internal/fault"
@@ -67,8 +68,8 @@ func (c *Calls) SetRules(r Rules, t Trust) {
 	c.outbound = bindingPolicies(r.Resiliency, func(t component.ComponentTargets) component.ResiliencyTarget {
 		return t.Outbound
 	})
-	channels, access := map[api.App]api.Channel{}, map[api.App]*api.Access{}
-	guard := api.NewAccess(r.Access, t.Insecure && !t.Proven)
+	channels, access := map[api.App]invoke.Channel{}, map[api.App]*invoke.Access{}
+	guard := invoke.NewAccess(r.Access, t.Insecure && !t.Proven)
 	for app, ch := range c.channels {
 		channels[app], access[app] = ch, guard
 	}
@@ -102,7 +103,7 @@ func (c *Calls) policies(documents []component.Resiliency) (map[api.App]*resilie
 	for _, d := range documents {
 		made := policyMaker{doc: d, changed: c.circuitChanged}
 		for id, t := range d.Apps {
-			if app, ok := api.ParseTarget(id, c.opts.Namespace); ok {
+			if app, ok := invoke.ParseTarget(id, c.opts.Namespace); ok {
 				targets[app] = made.policy(t.Timeout, t.Retry, t.CircuitBreaker)
 			}
 		}

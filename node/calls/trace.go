@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/internal/tracing"
 )
 
@@ -12,9 +12,9 @@ import (
 type Tracer struct{ *tracing.Tracer }
 
 // Start implements api.Tracer.
-func (t Tracer) Start(ctx context.Context, h http.Header, side api.SpanSide, name string) api.Span {
+func (t Tracer) Start(ctx context.Context, h http.Header, side invoke.SpanSide, name string) invoke.Span {
 	kind := tracing.Client
-	if side == api.SpanCallee {
+	if side == invoke.SpanCallee {
 		kind = tracing.Server
 	}
 	return span{t.Tracer.Start(ctx, h, kind, name)}

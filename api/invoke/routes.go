@@ -1,8 +1,9 @@
-package api
+package invoke
 
 import (
 	"sync/atomic"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -12,7 +13,7 @@ import (
 type Places interface {
 	// Pick chooses an instance that can be called and is not in tried. Errors are not_found if no node has ever served
 	// the application, and unavailable if no other instance can be called now.
-	Pick(app App, tried []discovery.Instance) (*discovery.Lease, error)
+	Pick(app api.App, tried []discovery.Instance) (*discovery.Lease, error)
 }
 
 // Carrier sends a call to the Callee of another node. It returns fault.Unavailable if the node cannot be reached, and
@@ -34,7 +35,7 @@ type ways struct {
 // Open sets the source of instances and the carrier of calls to other nodes.
 func (r *Routes) Open(p Places, c Carrier) { r.ways.Store(&ways{places: p, carrier: c}) }
 
-func (r *Routes) pick(app App, tried []discovery.Instance) (*discovery.Lease, error) {
+func (r *Routes) pick(app api.App, tried []discovery.Instance) (*discovery.Lease, error) {
 	w := r.ways.Load()
 	if w == nil {
 		return nil, &fault.Error{

@@ -1,10 +1,11 @@
-package api
+package invoke
 
 import (
 	"net/http"
 	"slices"
 	"strings"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -13,7 +14,7 @@ import (
 type Access struct {
 	allow    bool // the default action
 	domain   string
-	policies map[App]*accessPolicy
+	policies map[api.App]*accessPolicy
 	insecure bool            // accept a caller's identity without proof
 	verbs    map[string]bool // verbs that rules can allow or deny
 }
@@ -38,7 +39,7 @@ func NewAccess(spec *component.AccessControl, insecure bool) *Access {
 		return nil
 	}
 	a := &Access{
-		allow: spec.DefaultAction == component.Allow, domain: spec.TrustDomain, policies: map[App]*accessPolicy{},
+		allow: spec.DefaultAction == component.Allow, domain: spec.TrustDomain, policies: map[api.App]*accessPolicy{},
 		insecure: insecure, verbs: standardVerbs(),
 	}
 	for _, p := range spec.Policies {
@@ -50,7 +51,7 @@ func NewAccess(spec *component.AccessControl, insecure bool) *Access {
 				a.verbs[v] = v != "*"
 			}
 		}
-		a.policies[App{ID: p.AppID, Namespace: CanonicalNamespace(p.Namespace)}] = policy
+		a.policies[api.App{ID: p.AppID, Namespace: CanonicalNamespace(p.Namespace)}] = policy
 	}
 	return a
 }
@@ -94,7 +95,7 @@ func (a *Access) Allow(in *Inbound) error {
 		return nil
 	}
 	what := in.Target.String() + " does not allow " + in.Caller.String() +
-		" to call " + show(in.Request.Method) + " " + show(in.Method.Decoded)
+		" to call " + api.Shorten(in.Request.Method) + " " + api.Shorten(in.Method.Decoded)
 	switch {
 	case !a.verbs[in.Request.Method]:
 		return &fault.Error{

@@ -1,4 +1,10 @@
-package api
+// Package invoke calls methods of applications, and takes calls for the application of this node. It picks an instance,
+// applies the resiliency policy and checks access control.
+//
+// It owns the rules for paths, headers and trailers of calls. A call is an HTTP message, whatever the protocol of the
+// application, so the package uses the types Request and Response of net/http. It does not listen or dial, and has no
+// goroutines.
+package invoke
 
 import (
 	"context"
@@ -8,42 +14,40 @@ import (
 	"strings"
 	"time"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// An invocation is an HTTP message, whatever the protocol of the application, so this package uses the types Request
-// and Response of net/http. It does not listen or dial.
-
-// Invoke calls methods of applications on behalf of one application. It is safe for concurrent use.
-type Invoke struct {
-	app      App
+// Service calls methods of applications on behalf of one application. It is safe for concurrent use.
+type Service struct {
+	app      api.App
 	routes   *Routes
 	here     *Callee
-	sessions *Sessions
+	sessions *api.Sessions
 	policies *resiliency.Policies
 	tracer   Tracer
-	metrics  *InvokeMetrics
+	metrics  *Metrics
 	budget   *resiliency.Budget
 	log      *slog.Logger
 }
 
-// InvokeParts are the values that the invocation services of all applications of a node share. All fields are
+// Parts are the values that the invocation services of all applications of a node share. All fields are
 // required.
-type InvokeParts struct {
+type Parts struct {
 	Routes   *Routes
 	Here     *Callee
-	Sessions *Sessions
+	Sessions *api.Sessions
 	Policies *resiliency.Policies
 	Tracer   Tracer
-	Metrics  *InvokeMetrics
+	Metrics  *Metrics
 	Logger   *slog.Logger
 }
 
-// NewInvoke returns the invocation service of app.
-func NewInvoke(app App, p InvokeParts) *Invoke {
-	return &Invoke{app: app, routes: p.Routes, here: p.Here, sessions: p.Sessions, policies: p.Policies,
+// New returns the invocation service of app.
+func New(app api.App, p Parts) *Service {
+	return &Service{app: app, routes: p.Routes, here: p.Here, sessions: p.Sessions, policies: p.Policies,
 		tracer: p.Tracer, metrics: p.Metrics, budget: resiliency.NewBudget(), log: p.Logger}
 }
 
@@ -71,7 +75,7 @@ type Answer struct {
 
 // Do calls the target of c and returns the answer. An answer with an error status is not an error. ctx bounds the
 // call, including the time to read the body of the answer. All errors are *Error.
-func (i *Invoke) Do(ctx context.Context, c *Call) (Answer, error) {
+func (i *Service) Do(ctx context.Context, c *Call) (Answer, error) {
 	target, err := i.parseTarget(c.Target)
 	if err != nil {
 		return Answer{}, err
@@ -81,10 +85,10 @@ func (i *Invoke) Do(ctx context.Context, c *Call) (Answer, error) {
 		return Answer{}, err
 	}
 	if strings.Contains(c.Query, "#") {
-		return Answer{}, invokeMalformed("the query contains an unescaped '#' (write %23)")
+		return Answer{}, malformed("the query contains an unescaped '#' (write %23)")
 	}
 	if c.Verb == http.MethodConnect {
-		return Answer{}, invokeMalformed("the verb CONNECT cannot be forwarded")
+		return Answer{}, malformed("the verb CONNECT cannot be forwarded")
 	}
 	a := &attempts{
 		invoke: i, call: c, target: target, method: method,
@@ -100,10 +104,10 @@ func (i *Invoke) Do(ctx context.Context, c *Call) (Answer, error) {
 }
 
 // parseTarget reads "app" or "app.namespace".
-func (i *Invoke) parseTarget(text string) (App, error) {
+func (i *Service) parseTarget(text string) (api.App, error) {
 	app, ok := ParseTarget(text, i.app.Namespace)
 	if !ok {
-		return App{}, invokeMalformed("the app id " + name(text) +
+		return api.App{}, malformed("the app id " + api.ShortenName(text) +
 			" is refused: it is letters, digits, - and _, and may name a namespace after one dot")
 	}
 	return app, nil
@@ -125,9 +129,9 @@ func (a *attempts) request(ctx context.Context) *http.Request {
 
 // attempts is one call, which is tried at one instance after the other.
 type attempts struct {
-	invoke *Invoke
+	invoke *Service
 	call   *Call
-	target App
+	target api.App
 	method MethodPath
 	policy *resiliency.Policy
 	body   *replay
@@ -258,25 +262,25 @@ func (a *attempts) again(pauses *resiliency.Pauses, answer Answer, err error) (t
 		pause, ok := pauses.Next()
 		return pause, ok && !a.body.spent() && a.body.again()
 	}
-	f := AsError(err)
+	f := api.AsError(err)
 	switch {
 	case f.Details.Reason == ReasonCircuitOpen:
 		return 0, false // the breaker is there to spare the target
-	case f.Kind == Denied || f.Kind == Malformed || f.Kind == Missing:
+	case f.Kind == api.Denied || f.Kind == api.Malformed || f.Kind == api.Missing:
 		return 0, false
-	case f.Kind != Unavailable && !a.policy.Explicit():
+	case f.Kind != api.Unavailable && !a.policy.Explicit():
 		return 0, false // it may have been done
 	}
-	if len(a.tried) > 0 && f.Kind == Unavailable {
+	if len(a.tried) > 0 && f.Kind == api.Unavailable {
 		a.next, _ = a.invoke.routes.pick(a.target, a.tried)
 	}
 	pause, ok := pauses.Next()
-	ok = ok && (f.Kind == Unavailable || !a.body.spent())
+	ok = ok && (f.Kind == api.Unavailable || !a.body.spent())
 	if !ok || !a.body.again() || !a.policy.Explicit() && !a.invoke.budget.Spend() {
 		a.release()
 		return 0, false
 	}
-	if a.next != nil && f.Kind == Unavailable {
+	if a.next != nil && f.Kind == api.Unavailable {
 		pause = 0 // another instance may serve it at once
 	}
 	return pause, true

@@ -1,4 +1,4 @@
-package api_test
+package invoke_test
 
 import (
 	"net/http"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -29,7 +30,7 @@ func rules() *component.AccessControl {
 }
 
 func TestAccess_DecidesByCallerVerbAndDecodedPath(t *testing.T) {
-	access := api.NewAccess(rules(), false)
+	access := invoke.NewAccess(rules(), false)
 	web, ops := api.App{ID: "web"}, api.App{ID: "ops", Namespace: "prod"}
 	for _, c := range []struct {
 		caller     api.App
@@ -83,12 +84,12 @@ func TestAccess_DecidesByCallerVerbAndDecodedPath(t *testing.T) {
 		{api.App{ID: "other"}, "GET", "/orders", false},
 		{api.App{ID: "billing"}, "GET", "/anything", true}, // calls itself
 	} {
-		method, err := api.ParseMethod(c.path)
+		method, err := invoke.ParseMethod(c.path)
 		if err != nil {
 			t.Errorf("%s: %v", c.path, err)
 			continue
 		}
-		in := &api.Inbound{Target: api.App{ID: "billing"}, Caller: api.Caller{App: c.caller, Proven: true},
+		in := &invoke.Inbound{Target: api.App{ID: "billing"}, Caller: invoke.Caller{App: c.caller, Proven: true},
 			Method: method, Request: &http.Request{Method: c.verb}}
 		err = access.Allow(in)
 		if (err == nil) != c.allowed || err != nil && !fault.Is(err, fault.Denied) {
@@ -98,23 +99,23 @@ func TestAccess_DecidesByCallerVerbAndDecodedPath(t *testing.T) {
 }
 
 func TestAccess_UnverifiedCallerMatchesNoPolicy(t *testing.T) {
-	in := &api.Inbound{Target: api.App{ID: "billing"}, Caller: api.Caller{App: api.App{ID: "web"}},
-		Method: api.MethodPath{Path: "/orders", Decoded: "/orders"}, Request: &http.Request{Method: "GET"}}
-	if api.NewAccess(rules(), false).Allow(in) == nil {
+	in := &invoke.Inbound{Target: api.App{ID: "billing"}, Caller: invoke.Caller{App: api.App{ID: "web"}},
+		Method: invoke.MethodPath{Path: "/orders", Decoded: "/orders"}, Request: &http.Request{Method: "GET"}}
+	if invoke.NewAccess(rules(), false).Allow(in) == nil {
 		t.Error("a claim was believed")
 	}
-	if err := api.NewAccess(rules(), true).Allow(in); err != nil {
+	if err := invoke.NewAccess(rules(), true).Allow(in); err != nil {
 		t.Error(err)
 	}
-	in.Caller = api.Caller{App: in.Target}
-	if api.NewAccess(rules(), false).Allow(in) == nil {
+	in.Caller = invoke.Caller{App: in.Target}
+	if invoke.NewAccess(rules(), false).Allow(in) == nil {
 		t.Error("a claim to be the application itself was believed")
 	}
-	in.Caller = api.Caller{App: api.App{ID: "web"}, Proven: true, TrustDomain: "other"}
-	if api.NewAccess(rules(), false).Allow(in) == nil {
+	in.Caller = invoke.Caller{App: api.App{ID: "web"}, Proven: true, TrustDomain: "other"}
+	if invoke.NewAccess(rules(), false).Allow(in) == nil {
 		t.Error("another trust domain matched")
 	}
-	if api.NewAccess(nil, false).Allow(in) != nil {
+	if invoke.NewAccess(nil, false).Allow(in) != nil {
 		t.Error("no rules refuse somebody")
 	}
 }
@@ -125,7 +126,7 @@ func TestParseMethod(t *testing.T) {
 		"/a//../b": "/a/b", "/a/..//b": "//b",
 		"/a%2Fb/../c;d/": "/c;d/", "/...": "/...", "/": "/", "//": "//", "/.a/..b/c.": "/.a/..b/c.",
 	} {
-		if m, err := api.ParseMethod(escaped); err != nil || m.Path != want {
+		if m, err := invoke.ParseMethod(escaped); err != nil || m.Path != want {
 			t.Errorf("%s: %+v, %v", escaped, m, err)
 		}
 	}
@@ -134,7 +135,7 @@ func TestParseMethod(t *testing.T) {
 		"/a%2f./b", `/a\..\b`, `/a\.\b`, "/a/..;x/b", "/a/.;x/b", "/a/..%3bx", "/a%5c..",
 		"/a%00b", "/a%0ab", "/a%7F", "/%zz", "/%2",
 	} {
-		if m, err := api.ParseMethod(escaped); api.AsError(err).Kind != api.Malformed {
+		if m, err := invoke.ParseMethod(escaped); api.AsError(err).Kind != api.Malformed {
 			t.Errorf("%s: %+v, %v", escaped, m, err)
 		}
 	}

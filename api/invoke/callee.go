@@ -1,9 +1,10 @@
-package api
+package invoke
 
 import (
 	"net/http"
 	"sync/atomic"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/discovery/records"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -18,31 +19,31 @@ type Channel interface {
 // Callee dispatches calls from this and other nodes to the applications of this node. It applies access control. It is
 // safe for concurrent use.
 type Callee struct {
-	channels atomic.Pointer[map[App]Channel]
-	access   atomic.Pointer[map[App]*Access]
-	sessions *Sessions
-	metrics  *InvokeMetrics
+	channels atomic.Pointer[map[api.App]Channel]
+	access   atomic.Pointer[map[api.App]*Access]
+	sessions *api.Sessions
+	metrics  *Metrics
 	tracer   Tracer
 }
 
 // NewCallee returns a Callee without applications.
-func NewCallee(sessions *Sessions, metrics *InvokeMetrics, tracer Tracer) *Callee {
+func NewCallee(sessions *api.Sessions, metrics *Metrics, tracer Tracer) *Callee {
 	c := &Callee{sessions: sessions, metrics: metrics, tracer: tracer}
-	c.channels.Store(&map[App]Channel{})
-	c.access.Store(&map[App]*Access{})
+	c.channels.Store(&map[api.App]Channel{})
+	c.access.Store(&map[api.App]*Access{})
 	return c
 }
 
 // Serve sets the applications that can be called and their access rules. An application without an entry in access
 // allows all callers. Before Serve, all calls fail. The maps must not be changed afterwards.
-func (c *Callee) Serve(channels map[App]Channel, access map[App]*Access) {
+func (c *Callee) Serve(channels map[api.App]Channel, access map[api.App]*Access) {
 	c.access.Store(&access)
 	c.channels.Store(&channels)
 }
 
 // Inbound is a call that has reached the node of its target.
 type Inbound struct {
-	Target  App
+	Target  api.App
 	Caller  Caller
 	Request *http.Request // the request for the application; the callee adds headers
 	Method  MethodPath    // the method to call
@@ -53,7 +54,7 @@ type Inbound struct {
 
 // Caller identifies the calling application.
 type Caller struct {
-	App
+	api.App
 	TrustDomain string // empty = the default
 	Proven      bool   // the connection authenticates the identity
 }

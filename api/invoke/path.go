@@ -1,25 +1,26 @@
-package api
+package invoke
 
 import (
 	"net/url"
 	"strings"
 	"unicode"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/discovery/records"
 )
 
 // ParseTarget reads the target of a call, "app" in the given namespace or "app.namespace".
-func ParseTarget(text, namespace string) (App, bool) {
+func ParseTarget(text, namespace string) (api.App, bool) {
 	id, ns, dotted := strings.Cut(text, ".")
 	if !dotted {
 		ns = namespace
 	}
 	if state.ValidateAppID(id) != nil || strings.Contains(id, ".") || dotted &&
 		(ns == "" || strings.Contains(ns, ".") || state.ValidateAppID(ns) != nil) {
-		return App{}, false
+		return api.App{}, false
 	}
-	return App{ID: id, Namespace: CanonicalNamespace(ns)}, true
+	return api.App{ID: id, Namespace: CanonicalNamespace(ns)}, true
 }
 
 // CanonicalNamespace returns a namespace in its canonical form. The canonical form of the default namespace is "".
@@ -42,9 +43,9 @@ type MethodPath struct {
 func ParseMethod(escaped string) (MethodPath, error) {
 	switch {
 	case !strings.HasPrefix(escaped, "/"):
-		return MethodPath{}, invokeMalformed("the method does not begin with a slash")
+		return MethodPath{}, malformed("the method does not begin with a slash")
 	case strings.ContainsAny(escaped, "?#"):
-		return MethodPath{}, invokeMalformed("the method contains an unescaped '?' or '#' (write %3F or %23)")
+		return MethodPath{}, malformed("the method contains an unescaped '?' or '#' (write %3F or %23)")
 	}
 	path := removeDotSegments(escaped)
 	if path == "/" && escaped != "/" {
@@ -52,16 +53,16 @@ func ParseMethod(escaped string) (MethodPath, error) {
 	}
 	decoded, err := url.PathUnescape(path)
 	if err != nil {
-		return MethodPath{}, invokeMalformed("the method has a '%' that is not followed by two hexadecimal digits")
+		return MethodPath{}, malformed("the method has a '%' that is not followed by two hexadecimal digits")
 	}
 	for _, r := range decoded {
 		if unicode.IsControl(r) {
-			return MethodPath{}, invokeMalformed("the method contains a control character")
+			return MethodPath{}, malformed("the method contains a control character")
 		}
 	}
 	for part := range strings.FieldsFuncSeq(decoded, func(r rune) bool { return r == '/' || r == '\\' }) {
 		if bare, _, _ := strings.Cut(part, ";"); bare == "." || bare == ".." {
-			return MethodPath{}, invokeMalformed(
+			return MethodPath{}, malformed(
 				`the method contains "." or ".." that is escaped, or next to a backslash or semicolon`)
 		}
 	}

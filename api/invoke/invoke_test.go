@@ -1,4 +1,4 @@
-package api_test
+package invoke_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/apitest"
+	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/api/resiliency"
 	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/fault"
@@ -49,34 +50,34 @@ func (c *cluster) Pick(app api.App, tried []discovery.Instance) (*discovery.Leas
 	return nil, fault.New(fault.Unavailable, "test", "no other instance")
 }
 
-func (c *cluster) Carry(at *discovery.Instance, in *api.Inbound) (api.Answer, error) {
+func (c *cluster) Carry(at *discovery.Instance, in *invoke.Inbound) (invoke.Answer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.called = append(c.called, at.Node)
 	if slices.Contains(c.down, at.Node) {
-		return api.Answer{}, fault.New(fault.Unavailable, "test", "node "+at.Node+" cannot be reached")
+		return invoke.Answer{}, fault.New(fault.Unavailable, "test", "node "+at.Node+" cannot be reached")
 	}
-	return api.Answer{Response: &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody,
+	return invoke.Answer{Response: &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody,
 		Request: in.Request}}, nil
 }
 
 // caller returns the invocation service of an application without routes.
-func caller(t *testing.T) (*api.Invoke, *api.Routes) {
+func caller(t *testing.T) (*invoke.Service, *invoke.Routes) {
 	t.Helper()
-	metrics, err := api.NewInvokeMetrics(prometheus.NewRegistry(), nil)
+	metrics, err := invoke.NewMetrics(prometheus.NewRegistry(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	sessions, routes := api.NewSessions(nil), &api.Routes{}
-	return api.NewInvoke(api.App{ID: "shop"}, api.InvokeParts{
-		Routes: routes, Here: api.NewCallee(sessions, metrics, apitest.Untraced{}), Sessions: sessions,
+	sessions, routes := api.NewSessions(nil), &invoke.Routes{}
+	return invoke.New(api.App{ID: "shop"}, invoke.Parts{
+		Routes: routes, Here: invoke.NewCallee(sessions, metrics, apitest.Untraced{}), Sessions: sessions,
 		Policies: resiliency.NewPolicies(), Tracer: apitest.Untraced{}, Metrics: metrics,
 		Logger: slog.New(slog.DiscardHandler),
 	}), routes
 }
 
-func call(ctx context.Context, i *api.Invoke) error {
-	_, err := i.Do(ctx, &api.Call{
+func call(ctx context.Context, i *invoke.Service) error {
+	_, err := i.Do(ctx, &invoke.Call{
 		Target: "web", Verb: http.MethodPost, Path: "/x", Header: http.Header{},
 		Body: io.NopCloser(strings.NewReader("text")), Length: 4,
 	})

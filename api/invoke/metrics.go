@@ -1,31 +1,33 @@
-package api
+package invoke
 
 import (
 	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/api"
 )
 
-// InvokeMetrics measure calls of applications. The values of the application labels are ids of known applications. A
+// Metrics measure calls of applications. The values of the application labels are ids of known applications. A
 // target without instances is counted as "unknown".
-type InvokeMetrics struct {
+type Metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	inFlight *prometheus.GaugeVec
 	retries  *prometheus.CounterVec
 	denied   *prometheus.CounterVec
 	circuits *prometheus.CounterVec
-	known    func(App) bool
+	known    func(api.App) bool
 }
 
-// NewInvokeMetrics makes and registers the metrics. Only applications for which known returns true have their own
+// NewMetrics makes and registers the metrics. Only applications for which known returns true have their own
 // time series.
-func NewInvokeMetrics(reg prometheus.Registerer, known func(App) bool) (*InvokeMetrics, error) {
+func NewMetrics(reg prometheus.Registerer, known func(api.App) bool) (*Metrics, error) {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
-	m := &InvokeMetrics{
+	m := &Metrics{
 		requests: counter("quorate_invoke_requests_total",
 			"Calls of applications, where they begin (hop caller) and where they are served (hop callee), by class "+
 				"of the answer's status; error means that none came.", "hop", "source", "target", "status"),
@@ -52,7 +54,7 @@ func NewInvokeMetrics(reg prometheus.Registerer, known func(App) bool) (*InvokeM
 }
 
 // label returns the label of an application.
-func (m *InvokeMetrics) label(app App) string {
+func (m *Metrics) label(app api.App) string {
 	if m.known == nil || m.known(app) {
 		return app.String()
 	}
@@ -67,17 +69,17 @@ const (
 
 // invokeMeter measures one call.
 type invokeMeter struct {
-	of             *InvokeMetrics
+	of             *Metrics
 	hop            string
 	source, target string
 	begun          time.Time
 }
 
-func (m *InvokeMetrics) begin(source, target App) invokeMeter {
+func (m *Metrics) begin(source, target api.App) invokeMeter {
 	return m.start(hopCaller, source, target)
 }
 
-func (m *InvokeMetrics) start(hop string, source, target App) invokeMeter {
+func (m *Metrics) start(hop string, source, target api.App) invokeMeter {
 	i := invokeMeter{of: m, hop: hop, source: m.label(source), target: m.label(target), begun: time.Now()}
 	m.inFlight.WithLabelValues(hop, i.target).Inc()
 	if hop == hopCaller {
@@ -93,13 +95,13 @@ func (i invokeMeter) end(r *http.Response, err error) {
 	m.requests.WithLabelValues(i.hop, i.source, i.target, statusClass(r, err)).Inc()
 }
 
-func (m *InvokeMetrics) retried(target App) { m.retries.WithLabelValues(m.label(target)).Inc() }
+func (m *Metrics) retried(target api.App) { m.retries.WithLabelValues(m.label(target)).Inc() }
 
-func (m *InvokeMetrics) refused(in *Inbound) {
+func (m *Metrics) refused(in *Inbound) {
 	m.denied.WithLabelValues(m.label(in.Caller.App), m.label(in.Target)).Inc()
 }
 
 // CircuitChanged counts a change of a circuit breaker.
-func (m *InvokeMetrics) CircuitChanged(target App, state string) {
+func (m *Metrics) CircuitChanged(target api.App, state string) {
 	m.circuits.WithLabelValues(m.label(target), state).Inc()
 }
