@@ -53,7 +53,7 @@ func TestGRPC_MoreCallsThanTheApplicationAllowsOnOneConnection(t *testing.T) {
 	const limit, calls = 100, 200
 	for name, call := range map[string]func(context.Context, *grpc.ClientConn) error{
 		"InvokeService": func(ctx context.Context, c *grpc.ClientConn) error {
-			_, err := runtimev1.NewDaprClient(c).InvokeService(ctx, invoke("orders", "wait", nil, ""))
+			_, err := runtimev1.NewDaprClient(c).InvokeService(ctx, invokeService("orders", "wait", nil, ""))
 			return err
 		},
 		"a service of its own": func(ctx context.Context, c *grpc.ClientConn) error {
