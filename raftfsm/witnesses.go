@@ -40,8 +40,8 @@ func (w witnesses) Recall(ctx context.Context, server, self raft.ServerID, now r
 	return seen, nil
 }
 
-// serveRecall answers Recall: it returns what this server has seen of the caller, and records what the caller has
-// now.
+// serveRecall answers Recall: it returns what this server has recorded about the caller, and records the caller's
+// current positions.
 func serveRecall(g *group.Group, f *frame) ([]byte, error) {
 	server, now := f.Text(), f.recalled()
 	if f.Bad || server == "" {
@@ -59,8 +59,7 @@ func (f *frame) recalled() raftlog.Seen {
 	return raftlog.Seen{Term: f.Uvarint(), Vote: f.Uvarint(), Matched: f.position(), Committed: f.Uvarint()}
 }
 
-// Meet makes this server query another server about what that server has seen of this one. The other server must
-// be reachable. Each server is queried once, and further calls for it do nothing.
+// Meet asks another server, which must be reachable, what it has recorded about this one. Each server is asked once.
 func (h *Host) Meet(server string) {
 	for _, g := range h.groups {
 		g.Meet(raft.ServerID(server))

@@ -11,7 +11,6 @@ import (
 )
 
 // Servers returns the members of the newest configuration of the group, and the index of that configuration.
-// The index comes from raft's statistics, because raft's GetConfiguration always returns index 0.
 func (g *Group) Servers() ([]raft.Server, uint64) {
 	for {
 		index := max(g.disk.logs.Configuration(), g.disk.snaps.Configuration())
@@ -32,10 +31,9 @@ func (g *Group) Form(ctx context.Context) error {
 	return g.WaitReady(ctx)
 }
 
-// AddNonvoter adds a server that receives the log and does not vote. prev is the index of the configuration that
-// the caller has read with Servers. AddNonvoter returns fault.Conflict if the configuration has changed since;
-// fault.NotLeader if this server does not lead; fault.Invalid if the added server does not understand the entries
-// of the group; fault.Unavailable if the version of the added server is unknown.
+// AddNonvoter adds a server that receives the log and does not vote. prev is the configuration index that Servers
+// returned. Errors: fault.Conflict if the configuration has changed since; fault.NotLeader; fault.Invalid if the
+// added server does not understand the entries of the group; fault.Unavailable if its version is unknown.
 func (g *Group) AddNonvoter(ctx context.Context, id raft.ServerID, prev uint64) error {
 	release, err := g.lockLevel(ctx)
 	if err != nil {

@@ -5,14 +5,11 @@ import (
 	"time"
 )
 
-// clock computes the cluster time of one group, in Unix milliseconds.
+// clock computes the cluster time of one group, in Unix milliseconds. It is safe for concurrent use.
 //
-// The log carries the time. Each entry has a stamp, and machine time is the greatest stamp applied. Between
-// entries, cluster time advances with the monotonic clock of this node. The wall clock is read once, when the
-// group is opened. Later changes of the wall clock have no effect, so cluster time never goes backward on a node.
-// Nothing expires early if the leader's wall clock was correct when the leader opened the group.
-//
-// Safe for concurrent use.
+// The log carries the time: each entry has a timestamp, and machine time is the greatest one applied. Between
+// entries, the monotonic clock of this node advances cluster time. The wall clock is read only when the group is
+// opened, so setting it has no effect and cluster time never goes backward on a node.
 type clock struct {
 	now    func() time.Time // carries a monotonic reading
 	opened time.Time
@@ -34,7 +31,7 @@ func newClock(now func() time.Time) *clock {
 	return c
 }
 
-// observe records a new machine time. It ignores a stamp that is behind the extrapolated time. Only the goroutine
+// observe records a new machine time. It ignores a timestamp that is behind the extrapolated time. Only the goroutine
 // that applies entries calls it.
 func (c *clock) observe(ms uint64) {
 	if ms > c.extrapolated() {
@@ -51,12 +48,11 @@ func (c *clock) extrapolated() uint64 {
 	return s.ms + c.since(s.at)
 }
 
-// replica returns a lower bound of the leader's time. The bound is never below a time that this node returned
-// earlier, as leader.
+// replica returns a lower bound of the leader's time. It never goes backward, even if this node led before.
 func (c *clock) replica() uint64 { return max(c.extrapolated(), c.latest.Load()) }
 
-// leader returns the time for stamps of entries and for strong reads on the leader. It never goes backward and is
-// never below the stamp of an applied entry.
+// leader returns the time for timestamps of entries and for strong reads on the leader. It never goes backward and is
+// at least the timestamp of every applied entry.
 func (c *clock) leader() uint64 {
 	now := max(c.extrapolated(), c.wall+c.since(c.opened))
 	for {

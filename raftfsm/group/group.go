@@ -168,11 +168,10 @@ func lone(r *raft.Raft, self raft.ServerID) bool {
 	return voter && len(others) == 0
 }
 
-// Propose puts an encoded request into the log and waits for its outcome. It returns fault.Unavailable if the local
-// state is in doubt, or if the version of a server that must understand the request is unknown. It returns
-// fault.Invalid if a server does not understand it. Other errors: those of proposer.propose. The caller must not
-// modify data until Propose returns nil. After an error the caller must never modify data, because the proposal may
-// still be in use.
+// Propose puts an encoded request into the log and waits for its outcome. It returns fault.Unavailable if this server
+// does not trust its state or does not know the version of another server, and fault.Invalid if a server does not
+// understand the request. Other errors are those of proposer.propose. The caller must not change data before Propose
+// returns nil, and never after an error.
 func (g *Group) Propose(ctx context.Context, data Encoded, ack Ack) (Answer, error) {
 	if err := g.Trusted(); err != nil {
 		return Answer{}, err // the result comes from the machine of this server, so it must be trusted
@@ -192,8 +191,8 @@ func (g *Group) ProposeRequest(ctx context.Context, r *command.Request, ack Ack)
 	return g.Propose(ctx, data, ack)
 }
 
-// proposeOwn proposes a request that the group itself has made. Unlike Propose it also works while the local state
-// is in doubt.
+// proposeOwn proposes a request that the group itself has made. Unlike Propose it also works while this server does
+// not trust its state.
 func (g *Group) proposeOwn(ctx context.Context, r *command.Request, ack Ack) (Answer, error) {
 	data, err := command.AppendRequest(nil, r)
 	if err != nil {
@@ -202,18 +201,16 @@ func (g *Group) proposeOwn(ctx context.Context, r *command.Request, ack Ack) (An
 	return g.proposer.propose(ctx, data, ack)
 }
 
-// ReadIndex returns a read index. It returns fault.NotLeader if this server does not lead or has not applied an
-// entry of its term yet, fault.Unavailable if no majority of voters confirms that it leads or the group is closing,
-// and fault.Timeout if ctx ends first.
+// ReadIndex returns a read index. It returns fault.NotLeader if this server does not lead, fault.Unavailable if no
+// majority of voters confirms that it leads or the group is closing, and fault.Timeout if ctx ends first.
 func (g *Group) ReadIndex(ctx context.Context) (ReadIndex, error) { return g.reader.get(ctx) }
 
 // settlePoll is the interval at which a follower checks whether its log up to a requested index is committed. Raft
 // sends no notification when it commits an entry without a command.
 const settlePoll = 2 * time.Millisecond
 
-// WaitApplied waits until the local machine has applied every command up to index. index must not exceed the
-// commit index of the leader. Entries without a command never reach the machine, so WaitApplied does not wait for
-// them. This server can tell which entries have no command only after they are committed here.
+// WaitApplied waits until the local machine has applied every command up to index, which must not exceed the commit
+// index of the leader. It does not wait for entries without a command, because they never reach the machine.
 func (g *Group) WaitApplied(ctx context.Context, index uint64) error {
 	for {
 		m, final := g.Machine(), g.final(index)
@@ -236,8 +233,8 @@ func (g *Group) WaitApplied(ctx context.Context, index uint64) error {
 	}
 }
 
-// final reports whether the log of this server up to index can no longer change, because every entry up to index
-// is committed or applied here.
+// final reports whether every entry up to index is committed or applied here, so that this part of the log cannot
+// change.
 func (g *Group) final(index uint64) bool {
 	return index <= max(g.raft.CommitIndex(), g.disk.fsm.Floor())
 }
@@ -255,8 +252,8 @@ func waitMachine(ctx context.Context, m *kv.Machine, target uint64, final bool) 
 // a read fails because the machine is closed, call Machine again.
 func (g *Group) Machine() *kv.Machine { return g.disk.fsm.Machine() }
 
-// Now returns a lower bound of cluster time, in milliseconds. On the leader it is the leader's time. On other
-// servers it is extrapolated from the stamps of entries.
+// Now returns a lower bound of cluster time, in milliseconds. On the leader it is the leader's time. Other servers
+// extrapolate it from the timestamps of entries.
 func (g *Group) Now() uint64 {
 	if g.Leading() {
 		return g.clock.leader()
@@ -282,8 +279,8 @@ func (g *Group) Leader() raft.ServerID {
 	return id
 }
 
-// CaughtUp reports whether the machine is trusted and has applied everything up to a commit index that a leader
-// has announced since Open. Until then the state may be as old as the last stop of the node.
+// CaughtUp reports whether the machine is trusted and has applied everything up to a commit index that a leader has
+// announced since Open. Before that, the state may be as old as the last stop of the node.
 func (g *Group) CaughtUp() bool {
 	if g.Doubt() != nil {
 		return false
@@ -317,10 +314,9 @@ func (g *Group) Age() (age time.Duration, known bool) {
 	return time.Since(c.at), true
 }
 
-// Holds reports whether the local log contains the entry that was written at pos, or contained it before
-// compaction. It returns Lost if another leader has replaced the entry. It returns Unknown if this server has not
-// received that part of the log, or if pos is older than what the machine remembers (see kv.Machine.Wrote). If
-// that part of the log is compacted, pos must be the position of a command.
+// Holds reports whether the local log contains, or contained before compaction, the entry written at pos. It returns
+// Lost if another leader has replaced the entry, and Unknown if this server cannot tell. If that part of the log is
+// compacted, pos must be the position of a command.
 func (g *Group) Holds(pos raftlog.Position) Holding {
 	if term, known := g.disk.logs.TermAt(pos.Index); known {
 		if term < pos.Term {
@@ -362,7 +358,7 @@ const (
 )
 
 // AnswerConfirm answers ConfirmTerm from another leader. It returns nil if this server knows no term higher than
-// term, fault.NotLeader if it does, and fault.Unavailable if Raft does not run here any more.
+// term, fault.NotLeader if it knows one, and fault.Unavailable if Raft no longer runs here.
 func (g *Group) AnswerConfirm(term uint64) error {
 	select {
 	case <-g.stop:
@@ -419,9 +415,8 @@ func (g *Group) Snapshot() error {
 	return err
 }
 
-// settle waits until the machine has applied every committed entry, if proposals are in flight. Raft's shutdown
-// drops committed entries that the machine has not received, and never answers the callers of these entries.
-// settle does not wait for a machine that hangs: raft's shutdown waits for that machine anyway.
+// settle waits until the machine has applied every committed entry, if proposals are in flight. At shutdown, raft
+// drops committed entries that the machine has not received, and never answers their callers.
 func (g *Group) settle() {
 	select {
 	case <-g.proposer.done:
@@ -437,8 +432,8 @@ func (g *Group) settle() {
 	_ = g.WaitApplied(ctx, g.raft.CommitIndex())
 }
 
-// Close stops the group and closes its files. First it waits up to drainLimit for proposals in flight. Next it
-// waits without a limit for all goroutines to end. It does not transfer leadership. Idempotent.
+// Close stops the group and closes its files. It waits up to drainLimit for proposals in flight, and then without a
+// limit for all goroutines. It does not transfer leadership. Close is idempotent.
 func (g *Group) Close() error {
 	g.closed.Do(func() {
 		close(g.stop)

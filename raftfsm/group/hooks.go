@@ -47,8 +47,7 @@ type role struct {
 // Running reports whether Raft runs.
 func (r *role) Running() bool { return r.raft.Load() != nil }
 
-// Base returns the position of the newest snapshot. follows reports whether Raft runs and this server is not the
-// leader.
+// Base returns the position of the newest snapshot. follows is true if Raft runs and this server is not the leader.
 func (r *role) Base() (end raftlog.Position, follows bool) {
 	running := r.raft.Load()
 	if running == nil {
@@ -101,7 +100,7 @@ func (s floorSources) SnapshotExtent() (index, applied uint64) {
 	return s.disk.snaps.Extent()
 }
 
-// SeenOfOthers returns, for each other server, the position that it has reached as far as this server has seen.
+// SeenOfOthers returns the newest position that this server knows of each other server.
 func (s floorSources) SeenOfOthers() map[string]raftlog.Seen { return s.disk.seen.All() }
 
 // machineEvents counts events of the state machine.
@@ -164,8 +163,8 @@ func (t *tampered) ApplyBatch(batch []*raft.Log) []any {
 // follower gives the transport access to the group. It is used only while Raft runs.
 type follower struct{ g *Group }
 
-// Known returns the last log index, which a follower reports in its answer to a heartbeat. The bool is true only if
-// this server is a follower in the given term with the given leader. Known reads only atomics.
+// Known returns the last log index for the answer to a heartbeat. It returns false unless this server is a follower
+// of the given leader in the given term. It reads only atomics.
 func (f follower) Known(term uint64, leader raft.ServerID) (uint64, bool) {
 	if f.g.raft.State() != raft.Follower || f.g.raft.CurrentTerm() != term {
 		return 0, false
@@ -174,8 +173,8 @@ func (f follower) Known(term uint64, leader raft.ServerID) (uint64, bool) {
 	return f.g.raft.LastIndex(), id == leader
 }
 
-// Announced records the commit index that the leader of term has announced. Once this server has caught up,
-// Announced does nothing. Only the goroutine of the guard calls it.
+// Announced records a commit index that the leader of term has announced, until this server has caught up. Only the
+// goroutine of the guard calls it.
 func (f follower) Announced(term, commit uint64) {
 	if commit == 0 || f.g.caughtUp.Load() || term < f.g.raft.CurrentTerm() {
 		return
@@ -183,12 +182,12 @@ func (f follower) Announced(term, commit uint64) {
 	f.g.heard.Store(&raftlog.Position{Term: term, Index: commit})
 }
 
-// abstainElections bounds how long this server may leave elections to other servers after it has lost the leader,
-// in election timeouts. After that it takes part, because no other server may have every committed entry.
+// abstainElections bounds how long this server may leave elections to other servers after it has lost the leader, in
+// election timeouts. The bound is needed because this server may be the only one with every committed entry.
 const abstainElections = 5
 
-// Abstains reports whether this server leaves the present election to other servers. It calls Options.Abstain, but
-// only for a limited time after the leader was lost.
+// Abstains reports whether this server starts no election for now. It calls Options.Abstain, but only for a limited
+// time after the leader was lost.
 func (f follower) Abstains() bool {
 	o := &f.g.opts
 	last := f.g.raft.LastContact()
@@ -206,9 +205,9 @@ func (f follower) FollowerIsAhead() {
 	}
 }
 
-// Judge decides whether this server installs a snapshot that a leader has sent. Raft itself would install every
-// such snapshot. It would clear the log but keep its old last index. If the old last index is at or above the end
-// of the snapshot, raft then fails, or requests the snapshot again and again.
+// Judge decides whether this server installs a snapshot that a leader has sent. Raft would install every snapshot and
+// keep its old last index; if that index is at or above the end of the snapshot, raft fails or requests the snapshot
+// again and again.
 func (f follower) Judge(r *raft.InstallSnapshotRequest) transport.Verdict {
 	var l raft.Log
 	switch err := f.g.disk.logs.GetLog(r.LastLogIndex, &l); {

@@ -85,8 +85,8 @@ func (g *Group) snapshotDue() bool {
 		g.disk.logs.BytesSince(last+1) >= g.opts.Bounds.SnapshotLogBytes)
 }
 
-// snapshotBeside starts a snapshot in the background unless another one is running. The channel running has
-// capacity 1 and holds an element while a snapshot runs.
+// snapshotBeside starts a snapshot in the background unless one is running. running has capacity 1 and holds an
+// element while a snapshot runs.
 func (g *Group) snapshotBeside(running chan struct{}) {
 	select {
 	case running <- struct{}{}:
@@ -103,8 +103,8 @@ func (g *Group) snapshotBeside(running chan struct{}) {
 	}()
 }
 
-// trimTrailing limits the size in bytes of the log that the next snapshot leaves for slow followers. Raft itself
-// limits only the number of these entries.
+// trimTrailing limits the bytes of log entries that the next snapshot keeps for slow followers. Raft itself limits
+// only their number.
 func (g *Group) trimTrailing() {
 	keep := min(g.opts.Bounds.TrailingEntries, max(g.disk.logs.EntriesWithin(g.raft.LastIndex(),
 		g.opts.Bounds.TrailingBytes), 64))
@@ -118,8 +118,8 @@ func (g *Group) trimTrailing() {
 	}
 }
 
-// guardDisk checks at intervals whether a log write hangs. It reads only memory and has its own goroutine: when
-// the disk hangs, every goroutine that reads the database hangs as well.
+// guardDisk checks at intervals whether a log write hangs. It has its own goroutine and reads only memory, because
+// everything that reads the disk would hang too.
 func (g *Group) guardDisk() {
 	defer g.wg.Done()
 	tick := time.NewTicker(max(g.opts.Timing.StallFatal/10, time.Millisecond))
@@ -151,9 +151,8 @@ func (g *Group) watchDisk() {
 // checksumDelay is the maximum delay after a start before a server computes the checksums of a database without any.
 const checksumDelay = 10 * time.Second
 
-// watchState compares the state of this server with that of other servers, and replaces the state of this server
-// if it is wrong. It also transfers leadership if the disk of this server is slow. It runs in one goroutine.
-// Transfers of state run in other goroutines.
+// watchState compares the state of this server with that of other servers, and replaces it if it is wrong. It also
+// transfers leadership if the disk of this server is slow.
 func (g *Group) watchState() {
 	defer g.wg.Done()
 	t := g.opts.Timing

@@ -7,8 +7,7 @@ import (
 )
 
 // watchLeadership runs until the group closes. When this server becomes leader, it waits until the machine has
-// applied an entry of the new term, and then records the term as ready. From then on the leader's commit index
-// covers every write that earlier leaders acknowledged.
+// applied an entry of the new term, and then marks the term as ready for reads.
 func (g *Group) watchLeadership() {
 	defer g.wg.Done()
 	for {
@@ -56,8 +55,8 @@ func (g *Group) assert() {
 	g.opts.Logger.Info("leading", "group", g.opts.ID, "term", term, "commit_index", g.raft.CommitIndex())
 }
 
-// barrier commits a barrier and waits until the machine has applied every entry before it. If raft shuts down
-// meanwhile, it may never answer the barrier. So barrier returns an error when the group closes.
+// barrier commits a barrier and waits until the machine has applied every entry before it. It returns an error when
+// the group closes, because raft may never answer the barrier during a shutdown.
 func (g *Group) barrier() error {
 	done := make(chan error, 1)
 	go func() { done <- g.raft.Barrier(0).Error() }()

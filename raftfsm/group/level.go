@@ -79,8 +79,8 @@ func (g *Group) lockLevel(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// understands returns fault.Invalid if a server does not understand a version of log entries, and
-// fault.Unavailable if the versions that the server understands are not known.
+// understands returns fault.Invalid if a server does not understand a version of log entries, and fault.Unavailable
+// if that is not known.
 func (g *Group) understands(id raft.ServerID, version uint8) error {
 	if g.opts.Newest == nil || id == g.opts.ServerID || version <= command.First {
 		return nil

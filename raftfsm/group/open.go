@@ -74,8 +74,8 @@ func openDisk(o Options, obs *groupMetrics, clk *clock) (d *disk, err error) {
 	return d, d.floors.Write()
 }
 
-// syncNew syncs dir and two levels above it: the groups directory and the data directory of the node. That makes
-// the names of new files and directories durable. Neither log engine does that.
+// syncNew syncs dir, the groups directory and the data directory, so that the names of new files and directories are
+// durable. Neither log engine does that.
 func syncNew(v raftlog.Volume, dir string) error {
 	return errors.Join(v.SyncDir(dir), v.SyncDir(filepath.Dir(dir)), v.SyncDir(filepath.Dir(filepath.Dir(dir))))
 }
@@ -131,10 +131,8 @@ func (d *disk) openLogs(o Options, obs *groupMetrics, man *snapshot.Manifest) er
 	return d.whole(o, hadStable, hadLog)
 }
 
-// whole returns an error if the file of terms and votes, or the log, was lost. A server without them could vote
-// twice in a term or forget entries that it acknowledged. A new group has a different pattern: its files are made
-// in the order manifest, terms, log, and the first term is stored before the first entry. So an interrupted
-// creation passes.
+// whole returns an error if the log, or the file of terms and votes, was lost. Without them a server could vote twice
+// in a term or forget entries that it acknowledged. An interrupted creation of a group is not an error.
 func (d *disk) whole(o Options, hadStable, hadLog bool) error {
 	_, last, err := d.logs.Ends()
 	if err != nil {
@@ -247,10 +245,9 @@ func (d *disk) bootstrap(o Options, conf *raft.Config, trans raft.Transport) err
 	return err
 }
 
-// forgetHalfBootstrap undoes a bootstrap that was interrupted between its two writes, so that it can be repeated.
-// The first write stores term 1, and the second one stores the first entry. Without the undo, raft would refuse to
-// bootstrap a group that has a term. Term 1 without a vote can only come from an interrupted bootstrap, because
-// elections begin at term 2.
+// forgetHalfBootstrap undoes a bootstrap that stored term 1 but not the first entry. Otherwise raft would refuse to
+// bootstrap again. Term 1 without a vote can only come from an interrupted bootstrap, because elections begin at term
+// 2.
 func (d *disk) forgetHalfBootstrap() error {
 	term, err := d.stable.GetUint64([]byte(raftlog.KeyCurrentTerm))
 	if err != nil || term != 1 || d.logs.Last() > 0 || d.snaps.Index() > 0 {
@@ -293,9 +290,8 @@ func CheckFormats(o Options) error {
 	return kv.CheckFormat(machineOptions(o, filepath.Join(o.Dir, man.Database)))
 }
 
-// compare returns an error if the directory holds less than its floor file requires (see raftlog.Floor). Nothing
-// has been changed in that case. Otherwise it starts to maintain the floor file. f is the floor read from that
-// file, or nil if there is no file.
+// compare returns an error if the directory holds less than its floor file requires (see raftlog.Floor). Otherwise it
+// starts to maintain the floor file. f is the floor read from that file, or nil if there is none.
 func (d *disk) compare(o Options, man *snapshot.Manifest, f *raftlog.Floor) error {
 	h, err := raftlog.ReadStores(d.stable, d.logs)
 	if err != nil {

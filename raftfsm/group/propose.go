@@ -34,8 +34,7 @@ type Answer struct {
 // Encoded is a request in its log form, ready to be put into an entry.
 type Encoded []byte
 
-// proposal is one request in flight. Several goroutines may settle it with an outcome. Only the first call of
-// settle has an effect.
+// proposal is one request in flight. Several goroutines may call settle with an outcome; the first call counts.
 type proposal struct {
 	data    Encoded
 	ack     Ack
@@ -61,14 +60,12 @@ func (p *proposal) settle(o outcome) {
 	}
 }
 
-// proposer implements group commit. It gathers concurrent requests into one log entry. The size and the number of
+// proposer implements group commit: it gathers concurrent requests into one log entry. The size and the number of
 // requests of an entry are bounded. At most window entries are in flight.
 //
-// Every entry costs each server a disk write and many goroutine switches, whatever its size. So the next entry
-// waits until it has as many requests as all entries in flight together. This keeps entries of similar size.
-// Otherwise full and nearly empty entries would alternate. A request waits at most until all entries in flight are
-// done. A request that needs only the local disk waits at most for the disk writes of other such requests. While
-// the window has room, it never waits for a quorum.
+// The next entry waits until it has as many requests as all entries in flight together, so that full and nearly empty
+// entries do not alternate. A request waits at most until all entries in flight are done. A request that needs only
+// the local disk waits at most for the disk writes of such requests, not for a quorum.
 type proposer struct {
 	raft   *raft.Raft
 	logs   *raftlog.Store
@@ -231,8 +228,8 @@ func (p *proposer) next() bool {
 	return true
 }
 
-// gather removes waiting proposals from the queue for the next entry, within the bounds of an entry. A proposal
-// larger than the byte bound gets an entry of its own, and so does a step of a restore.
+// gather takes waiting proposals from the queue for the next entry, within the bounds of an entry. A proposal above
+// the byte bound, or a step of a restore, gets an entry of its own.
 func (p *proposer) gather() *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -424,9 +421,8 @@ func applyError(err error) error {
 	}
 }
 
-// drain refuses new proposals, waits up to limit for the proposals in flight, and fails those in the queue. Call
-// it before raft's shutdown. At shutdown raft drops entries that are committed but not yet applied, and never
-// answers them.
+// drain refuses new proposals, waits up to limit for the proposals in flight, and fails those in the queue. Call it
+// before raft's shutdown, which never answers entries that are not applied yet.
 func (p *proposer) drain(limit time.Duration) {
 	p.mu.Lock()
 	if p.closed {

@@ -25,14 +25,12 @@ type ReadIndex struct {
 	Now uint64 // leader's cluster time, milliseconds
 }
 
-// reader gives out read indexes on the leader and relies on no clock.
+// reader returns read indexes on the leader. It relies on no clock.
 //
-// Invariant: a returned index is at least the commit index of every leader that acknowledged a write before the
-// call. Argument: (1) this leader has committed an entry of its own term, so its commit index covers all
-// earlier terms; (2) the index is noted before the round starts; (3) after that, a majority of voters confirmed
-// that they knew no higher term. If a later leader had acknowledged a write before the call, a majority would
-// have stored its higher term durably before the round. Two majorities share a voter, and terms never decrease.
-// See "ReadIndex", section 6.4 of Ongaro's thesis.
+// Invariant: a returned index is at least the commit index of every leader that acknowledged a write before the call.
+// The steps are those of "ReadIndex", section 6.4 of Ongaro's thesis. (1) This leader has committed an entry of its
+// own term, so its commit index covers all earlier terms. (2) It notes the index before the round starts. (3) A
+// majority of voters then confirms that it knows no higher term, so no later leader has committed anything.
 //
 // Reads that arrive during a round share the next one.
 type reader struct {
@@ -58,7 +56,7 @@ type readResult struct {
 	err   error
 }
 
-// confirmation is the outcome of a round of queries. index was the commit index at some moment after the time at.
+// confirmation is the outcome of a round of queries. index is a commit index that this server read after the time at.
 type confirmation struct {
 	at    time.Time
 	index uint64
@@ -184,8 +182,8 @@ func (r *reader) round() (ReadIndex, error) {
 	return index, nil
 }
 
-// majority returns nil if a majority of voters confirms that it knows no higher term. That is step 3 of the
-// argument at reader. Each call sends new queries and ignores late answers to earlier ones.
+// majority returns nil if a majority of voters confirms that it knows no higher term; see step 3 at reader. Each call
+// sends new queries and ignores late answers to earlier ones.
 func (r *reader) majority(term uint64, others []raft.Server, self bool) error {
 	total, have := len(others), 0
 	if self {

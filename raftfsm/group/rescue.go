@@ -46,14 +46,13 @@ func Examine(o Options) (s Survey, err error) {
 	return d.survey(o.ID)
 }
 
-// Rescue makes this server the only voter of a group that is not open, and treats everything in its log as
-// committed. After an interruption it can be run again.
+// Rescue makes this server the only voter of a group that is not open, and treats everything in its log as committed.
+// After an interruption it can be run again.
 //
-// Steps: it applies the log to the database and raises the revision counter. After these two steps the group could
-// still be opened as before. Next it replaces the manifest, in one rename. The new manifest names a snapshot at
-// the end of the log, with the new configuration. Last it deletes the log. If the log remained, a server that
-// joins later could receive old configurations from it, and would not raise its revision counter. The caller must
-// ensure that the group is not opened between the last two steps.
+// It applies the log to the database, raises the revision counter, replaces the manifest in one rename, and deletes
+// the log. The new manifest names a snapshot at the end of the log, with the new configuration. The log is deleted
+// because it contains old configurations. The caller must ensure that the group is not opened before Rescue has
+// returned.
 func Rescue(o Options) (s Survey, err error) {
 	d, err := openStopped(&o)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/snapshot"
 )
 
-// Status describes a group for operators and metrics. Its fields are read one after the other, not at one
-// instant.
+// Status describes a group for operators and metrics. Its fields are read one after the other, so they may not fit
+// together exactly.
 type Status struct {
 	ID            uint32
 	State         string // leader, follower, candidate, shutdown
@@ -72,8 +72,8 @@ func (s *Status) Voters() int {
 	return n
 }
 
-// Retire permanently stops Raft for this group: the server follows no leader, does not vote and starts no
-// election. Files stay open until Close, so Status still works. Idempotent.
+// Retire permanently stops Raft for this group. The server then follows no leader, does not vote and starts no
+// election. Files stay open until Close, so Status still works. Retire is idempotent.
 func (g *Group) Retire() error { return g.raft.Shutdown().Error() }
 
 // Committed returns the newest log index that this server knows to be committed.
@@ -83,8 +83,7 @@ func (g *Group) Committed() uint64 { return g.raft.CommitIndex() }
 func (g *Group) Doubt() *snapshot.Doubt { return g.disk.fsm.Doubt() }
 
 // Trusted returns nil if the local machine may serve reads and results of writes. Otherwise it returns the reason.
-// A reader must call it after the read, and afterwards check that Machine still returns the machine that was read.
-// The order matters, because a doubt ends after the machine is replaced.
+// Call it after the read, and afterwards check that Machine still returns the same machine.
 func (g *Group) Trusted() error {
 	d := g.Doubt()
 	if d == nil {
@@ -101,9 +100,9 @@ func (g *Group) Trusted() error {
 // AnswerCompare answers another server's query for the state here at index.
 func (g *Group) AnswerCompare(index uint64) integrity.Report { return g.integrity.AnswerCompare(index) }
 
-// AnswerState accepts a request of another server for this server's state. Another goroutine sends the state, one
-// transfer at a time. AnswerState returns fault.Unavailable if this server's state is in doubt or has not reached
-// the requested index, if a transfer is already in progress, or if the group is closing.
+// AnswerState accepts the request of another server for a copy of this server's state. Another goroutine sends the
+// copy, one at a time. AnswerState returns fault.Unavailable if it cannot send a valid copy now, or if the group is
+// closing.
 func (g *Group) AnswerState(ask integrity.StateRequest) error { return g.integrity.AnswerState(ask) }
 
 // Recall answers Witnesses.Recall for another server.
@@ -117,6 +116,6 @@ func (g *Group) SeenOf(server string) raftlog.Seen {
 	return g.witness.Note(raft.ServerID(server), raftlog.Seen{})
 }
 
-// Meet makes this server ask another server what it has seen of this one. The other server need not be in the
-// configuration known here: if the local data is an old copy, it may be older than the membership of that server.
+// Meet asks another server what it has recorded about this one. That server may be missing from the local
+// configuration, because the local data may be an old copy.
 func (g *Group) Meet(server raft.ServerID) { g.witness.Meet(server) }

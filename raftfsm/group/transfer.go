@@ -12,13 +12,12 @@ import (
 	"github.com/quorate/quorate/raftfsm/integrity"
 )
 
-// Transfer hands leadership to a voter. If the given id is empty, Transfer chooses the voter. It first waits,
-// for at most an election timeout, until the voter has confirmed that it has every entry. Meanwhile new proposals
-// wait in the queue. Transfer returns fault.Conflict if the voter does not catch up in time.
+// Transfer hands leadership to a voter. If the given id is empty, Transfer chooses the voter. It first waits, for at
+// most an election timeout, until the voter has every entry; new proposals wait meanwhile. It returns fault.Conflict
+// if the voter does not catch up in time.
 //
-// Raft's own wait can block forever. Each transfer to a voter that does not answer leaves a request in a channel
-// of capacity 1. The next transfer blocks on that channel, and raft refuses all writes meanwhile
-// (leadershipTransfer in raft.go). So Transfer starts raft's transfer only for a voter that needs no more entries.
+// Transfer does not use the wait of the raft library, which can block forever if the voter does not answer: two
+// unanswered transfers fill an internal channel, and raft then refuses all writes.
 func (g *Group) Transfer(ctx context.Context, to raft.ServerID) error {
 	if g.raft.State() == raft.Leader {
 		defer g.proposer.pause()()
@@ -34,9 +33,8 @@ func (g *Group) Transfer(ctx context.Context, to raft.ServerID) error {
 		raft.ServerAddress(to)))
 }
 
-// level waits until a voter has confirmed that it has all entries of this leader, and returns its id. The
-// parameter to is the id of that voter. If to is empty, level waits for any other voter. If this server no longer
-// leads, level returns without an error, because raft's transfer reports that error.
+// level waits until a voter has all entries of this leader, and returns the id of the voter. If to is empty, any
+// other voter will do. If this server no longer leads, level returns no error, because raft's transfer reports it.
 func (g *Group) level(ctx context.Context, to raft.ServerID) (raft.ServerID, error) {
 	begun := time.Now()
 	var able []raft.ServerID
@@ -83,9 +81,8 @@ func (g *Group) cannotTransfer(why string, to raft.ServerID) error {
 // quickerFactor is how many times faster the disk of the next leader must be.
 const quickerFactor = 3
 
-// quicker chooses the voter with the fastest disk, for a leader whose disk is slow. own is the median duration of
-// log writes here. quicker returns the voter's id and its median. It returns an empty id if no voter is faster by
-// quickerFactor.
+// quicker returns the voter with the fastest disk, and the median duration of its log writes. own is the median of
+// this server. The id is empty if no voter is faster by quickerFactor.
 func quicker(own time.Duration, answers []integrity.Answer) (to raft.ServerID, median time.Duration) {
 	for _, a := range answers {
 		r := a.Report

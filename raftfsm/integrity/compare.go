@@ -94,11 +94,9 @@ const (
 	split             // voters differ, and no state is known to have a majority
 )
 
-// compared compares the digest of this server with the answers of other servers. Only voters count, each once. A
-// majority is more than half of all voters, including those that have not answered. The state that a majority of
-// voters has applied is the state of the group, because two majorities share a voter. The leader's answer has no
-// more weight. other is the digest of the majority. Without a majority it is a digest that differs from own, if
-// there is one.
+// compared compares the digest of this server with the answers of other servers. Only voters count, each once. The
+// digest that more than half of all voters have is the right one. other is that digest; without a majority it is any
+// digest that differs from own.
 func compared(own kv.Digest, voter bool, answers []Answer) (f finding, other kv.Digest) {
 	count, voters := map[kv.Digest]int{}, 0
 	if voter {
@@ -129,13 +127,12 @@ func compared(own kv.Digest, voter bool, answers []Answer) (f finding, other kv.
 	return f, other
 }
 
-// Tries is how often the other servers are queried about one mark (see kv.Mark), because some of them may only be
-// behind. If the voters still differ without a majority after that, they count as split. Otherwise the mark is
-// skipped.
+// Tries is how often other servers are asked for their digest at one mark (see kv.Mark), because some may be behind.
+// After that, voters that differ without a majority count as split.
 const Tries = 10
 
-// markDue proposes an entry that advances cluster time, if a new mark is due. At that entry all servers record
-// their digests.
+// markDue proposes an entry that advances cluster time if a new mark is due. All servers record their digests at that
+// entry.
 func (w *Watch) markDue() {
 	if w.Replicas == nil || !w.Raft.Leading() || len(w.Raft.Servers()) < 2 {
 		return
@@ -212,8 +209,8 @@ func (c *comparing) next(m *kv.Machine) (kv.Mark, bool) {
 
 func (c *comparing) done(index uint64) { c.index, c.tries = index, 0 }
 
-// standDown transfers leadership while this server's state is in doubt, because clients see the state of the
-// leader. If voters are split it transfers nothing, because no other server is known to be better.
+// standDown transfers leadership while this server does not trust its state, because clients see the state of the
+// leader. It transfers nothing if the voters are split.
 func (w *Watch) standDown() {
 	if !w.FSM.Doubt().Replaceable() || !w.Raft.IsLeader() {
 		return
@@ -233,8 +230,8 @@ func (w *Watch) standDown() {
 	}
 }
 
-// verifyRate is the maximum rate at which a verification reads, in bytes per second. It leaves the rest of the
-// disk's speed to other work.
+// verifyRate is the maximum rate at which a verification reads, in bytes per second. It is low, so that other work
+// can use the disk.
 const verifyRate = 32 << 20
 
 // Verify compares the stored records with what was applied.
@@ -277,8 +274,8 @@ func (w *Watch) Verify() {
 
 func digestText(d kv.Digest) string { return fmt.Sprintf("%016x%016x", d[0], d[1]) }
 
-// Distrust records that the state of this replica is in doubt, if m is still its machine. First the replica stops
-// serving. Next the doubt is written to the manifest, so that it survives a restart.
+// Distrust stops this replica from serving, and records the reason in the manifest so that it survives a restart. It
+// does nothing if m is no longer the machine of the replica.
 func (w *Watch) Distrust(m *kv.Machine, d *snapshot.Doubt) {
 	changed, err := w.FSM.Distrust(m, d, func() {
 		w.Events.Doubted(d.Cause)

@@ -44,9 +44,9 @@ const (
 	commitPoll = 2 * time.Millisecond
 )
 
-// AnswerState accepts a request of another server for this server's state. Another goroutine sends the state, one
-// transfer at a time. AnswerState returns fault.Unavailable if this server's state is in doubt or has not reached
-// ask.Applied, if a transfer is already in progress, or if the group is closing.
+// AnswerState accepts the request of another server for a copy of this server's state. Another goroutine sends the
+// copy, one at a time. AnswerState returns fault.Unavailable if this server does not trust its state or has not
+// reached ask.Applied, if it is already sending a copy, or if the group is closing.
 func (w *Watch) AnswerState(ask StateRequest) error {
 	refuse := func(why string) error {
 		return fault.New(fault.Unavailable, "group.AnswerState", "this server cannot send its state: "+why)
@@ -161,8 +161,8 @@ func (e *expected) forget() {
 	}
 }
 
-// take reports whether rpc is a transfer of state. If so, take handles it, whether it was expected or not, and
-// raft must not see it. take does not wait.
+// take handles rpc and returns true if it is a transfer of state, expected or not. Raft must not see such a request.
+// take does not wait.
 func (e *expected) take(rpc raft.RPC, req *raft.InstallSnapshotRequest) bool {
 	nonce, ok := bytes.CutPrefix(req.Leader, []byte(stateMark))
 	if req.Term != 0 || !ok || len(nonce) != 8 {
@@ -181,8 +181,8 @@ func (e *expected) take(rpc raft.RPC, req *raft.InstallSnapshotRequest) bool {
 	return true
 }
 
-// refuseState refuses a transfer that is not expected. The connection is used again afterwards, so a new goroutine
-// first reads and discards the bytes of the transfer.
+// refuseState refuses an unexpected transfer. It discards the bytes of the transfer in a new goroutine, because the
+// connection is used again.
 func refuseState(rpc raft.RPC) {
 	go func() {
 		_, _ = io.Copy(io.Discard, rpc.Reader)
@@ -277,8 +277,8 @@ func (w *Watch) takeOver(rpc raft.RPC, old *kv.Machine) error {
 	return nil
 }
 
-// receiveState unpacks the stream of a transfer into dir. When the group closes, it returns at once. The goroutine
-// that reads from the network then continues until the connection ends.
+// receiveState unpacks the stream of a transfer into dir. It returns at once when the group closes, although the
+// goroutine that reads from the network runs until the connection ends.
 func (w *Watch) receiveState(rpc raft.RPC, dir string) error {
 	req, ok := rpc.Command.(*raft.InstallSnapshotRequest)
 	if !ok {
@@ -332,8 +332,7 @@ func (w *Watch) verifyReceived(m *kv.Machine) error {
 	return err
 }
 
-// swapIn applies this server's log to m and makes m the live machine in place of old. It returns the directory of
-// old.
+// swapIn applies this server's log to m and replaces old by m as the live machine. It returns the directory of old.
 func (w *Watch) swapIn(dir string, m, old *kv.Machine) (oldDir string, err error) {
 	// Everything in the state must be final in the log. Otherwise a start would find the state ahead of the
 	// log.

@@ -33,8 +33,8 @@ func (s *Store) Sweep() error {
 	return nil
 }
 
-// replace makes dir the live database in the manifest, in place of the database of. dir has every command up to
-// held on disk. replace returns fault.Unavailable if a snapshot was taken or received meanwhile.
+// replace makes dir the live database in the manifest, instead of the database of. dir has every command up to held
+// on disk. It returns fault.Unavailable if a snapshot was taken or received meanwhile.
 func (s *Store) replace(of, dir string, held uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,19 +7,19 @@ type Cause string
 
 // The causes.
 const (
-	// Differs: a majority of the voters have another state. The state of this server is wrong, and a copy of another
-	// server's state replaces it.
+	// Differs means that a majority of the voters have another state. The state of this server is replaced by a copy
+	// of theirs.
 	Differs Cause = "differs"
-	// Damaged: the stored records differ from the records that were applied. A copy of another server's state replaces
-	// the state.
+	// Damaged means that the stored records differ from the records that were applied. The state is replaced by a
+	// copy of another server's state.
 	Damaged Cause = "damaged"
-	// Split: voters differ, and no majority has the same state. No server can decide which state is right. This server
-	// keeps its state, but does not serve it until a majority agrees with it, or an operator decides.
+	// Split means that voters differ and no majority has the same state. This server keeps its state, but does not
+	// serve it until a majority agrees with it or an operator decides.
 	Split Cause = "split"
 )
 
-// Doubt is the reason why a replica serves no requests. The manifest stores it next to the name of the database.
-// So the doubt survives a restart, and it does not apply to another database.
+// Doubt is the reason why a replica does not trust its database and serves no requests. It is stored in the manifest,
+// next to the name of the database, so it survives a restart.
 type Doubt struct {
 	Cause Cause  `json:"cause"`
 	Index uint64 `json:"index"`           // index of the entry at which states were compared
@@ -54,7 +54,7 @@ func (d *Doubt) Next() string {
 	return "waits until a majority of the voters agree: see 'a partition is split' in docs/troubleshooting.md"
 }
 
-// setDoubt records in the manifest that the database of is in doubt. A nil d records that it no longer is.
+// setDoubt records in the manifest why the database of is not trusted. A nil d records that it is trusted again.
 func (s *Store) setDoubt(of string, d *Doubt) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -45,8 +45,7 @@ type Events interface {
 	SnapshotInstalled()
 }
 
-// NewFSM creates the FSM for m, the machine of the live database of s. d is the doubt about m in the manifest, or
-// nil.
+// NewFSM creates the FSM for m, the live machine of s. d is the reason in the manifest not to trust m, or nil.
 func NewFSM(s *Store, m *kv.Machine, d *Doubt, events Events) *FSM {
 	f := &FSM{store: s, log: s.log, Events: events, received: make(chan struct{}, 1)}
 	f.live.Store(m)
@@ -65,9 +64,9 @@ func (f *FSM) Floor() uint64 { return f.floor.Load() }
 // Doubt returns why the live machine is not trusted; nil if it is trusted.
 func (f *FSM) Doubt() *Doubt { return f.doubt.Load() }
 
-// Distrust records a doubt about m and reports whether it did. It does nothing if m is not the live machine, if m
-// already has a doubt with the same cause, or if a copy can end the doubt that m already has. Distrust calls begun
-// after this server has stopped serving reads and writes, and before the manifest is written.
+// Distrust makes the replica stop serving requests from m, and records d in the manifest. It returns false and does
+// nothing if m is not the live machine, or if an equal or more easily repaired cause is recorded already. It calls
+// begun after the replica has stopped serving and before it writes the manifest.
 func (f *FSM) Distrust(m *kv.Machine, d *Doubt, begun func()) (changed bool, err error) {
 	f.swap.Lock()
 	defer f.swap.Unlock()
@@ -94,11 +93,10 @@ func (f *FSM) Trust(m *kv.Machine) (changed bool, err error) {
 	return true, nil
 }
 
-// Replace makes m the live machine in place of old. If this replica served no requests because its data was in doubt
-// (see Doubt), it serves them again. dir is the database directory of m, and m has every command up to the index
-// held on disk. Replace calls prepare, which brings m up to date. No entry is applied until Replace returns. It
-// returns fault.Unavailable if old is no longer the live machine, and otherwise the directory of the previous
-// database.
+// Replace makes m the live machine in place of old, and lets the replica serve requests again. dir is the database
+// directory of m, which has every command up to held on disk. Replace calls prepare to bring m up to date, and
+// applies no entry until it returns. It returns the directory of the previous database, or fault.Unavailable if old
+// is no longer the live machine.
 func (f *FSM) Replace(dir string, m, old *kv.Machine, held uint64, prepare func() error) (oldDir string, err error) {
 	f.swap.Lock() // from here on no entry is applied
 	defer f.swap.Unlock()

@@ -78,7 +78,7 @@ type Log interface {
 // Floor is written each time the manifest names another snapshot.
 type Floor interface{ Write() error }
 
-// Process is the program around the group. Step is called before and after each named step of disk work.
+// Process is the program around the group. Step is called before and after each step of disk work, for tests.
 type Process interface{ Step(name string) }
 
 // Config configures a Store. All fields are required.
@@ -110,7 +110,7 @@ func (s *Store) OpenDatabase(dir string) (*kv.Machine, error) {
 	return kv.Open(o)
 }
 
-// WriteFloor updates the floor. An error is only logged, because the write is repeated later.
+// WriteFloor writes the floor file again. An error is only logged, because the write is repeated later.
 func (s *Store) WriteFloor() {
 	if err := s.floor.Write(); err != nil {
 		s.logger.Warn("the floor of the group cannot be written; it is tried again", "group", s.group, "error", err)
@@ -135,9 +135,8 @@ func (s *Store) CommitRescued(info *Info) error {
 	return s.CommitLocal(s.LiveDatabase(), info)
 }
 
-// Create returns a sink for a new snapshot. What the caller does with the sink decides the kind. If Persist calls
-// markLocal on it, the snapshot refers to the live database. If bytes are written to it, the snapshot is one
-// received from another server.
+// Create returns a sink for a new snapshot. If Persist calls markLocal on the sink, the snapshot refers to the live
+// database. If bytes are written to it, the snapshot was received from another server.
 func (s *Store) Create(_ raft.SnapshotVersion, index, term uint64, c raft.Configuration, cIndex uint64,
 	_ raft.Transport) (raft.SnapshotSink, error) {
 	info := &Info{Index: index, Term: term, Configuration: raft.EncodeConfiguration(c), ConfigurationIndex: cIndex}
@@ -234,8 +233,8 @@ func (s *Store) writeLocked(m Manifest) error {
 	return nil
 }
 
-// LiveDatabase returns the directory of the database that the live machine uses. After a snapshot was received,
-// that is the previous database until the machine is replaced. Otherwise it is the database in the manifest.
+// LiveDatabase returns the directory of the database that the live machine uses. That is the database in the
+// manifest, except between the receipt of a snapshot and the replacement of the machine.
 func (s *Store) LiveDatabase() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -307,10 +306,8 @@ func (s *Store) Remove(name string) {
 	}
 }
 
-// Discard removes a received database that did not become the live one. It keeps the database if the manifest on
-// disk names it, because the rename may have succeeded although a later step failed. In that case both databases
-// are valid, and the next start uses the one in the manifest. It also keeps the database if the manifest cannot be
-// read.
+// Discard removes a received database that did not become the live one. It keeps the database if the manifest names
+// it or cannot be read: the rename of the manifest may have succeeded although a later step failed.
 func (s *Store) Discard(name string) {
 	if m, err := LoadManifest(s.volume, s.dir); err != nil || m == nil || m.Database == name {
 		s.logger.Warn("it is not known whether a received snapshot was installed; the next start determines it",

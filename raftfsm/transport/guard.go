@@ -94,7 +94,7 @@ type State interface {
 	Wrong() bool
 }
 
-// Peers decides with which servers messages may be exchanged, and records what they have shown.
+// Peers decides with which servers messages may be exchanged, and records their terms and commit indexes.
 type Peers interface {
 	// Passes returns nil if messages may be sent to a server.
 	Passes(id raft.ServerID) error
@@ -124,8 +124,8 @@ func (g *Guard) SwitchOff(off Off) { g.off = off }
 // ReplaceLog replaces the log, for tests. Call it before Raft is created.
 func (g *Guard) ReplaceLog(change func(Log) Log) { g.log = change(g.log) }
 
-// UpTo reports whether the follower id has acknowledged the entries up to index. Only an acknowledgement counts
-// that was sent to the leader of that term and arrived at or after since, a time of the local clock.
+// UpTo reports whether the follower id has acknowledged the entries up to index to the leader of that term. Only
+// acknowledgements that arrived at or after since count.
 func (g *Guard) UpTo(id raft.ServerID, term, index uint64, since time.Time) bool {
 	return g.acked.has(id, term, index, since)
 }
@@ -218,9 +218,8 @@ func (g *Guard) isTransfer(command any) bool {
 	return ok && r.Term == 0
 }
 
-// observe records what a request shows about its sender: its term and its commit index. The sender has made its
-// term durable before it sent the request, except in a pre-vote. A request for votes does not show that the
-// sender's vote for itself is durable, so that vote is not recorded.
+// observe records the term and the commit index in a request. The sender has made its term durable before it sent the
+// request, except in a pre-vote.
 func (g *Guard) observe(from raft.ServerID, command any) {
 	switch req := command.(type) {
 	case *raft.AppendEntriesRequest:
@@ -260,8 +259,8 @@ func (g *Guard) Campaign() {
 // Consumer gives raft its requests.
 func (g *Guard) Consumer() <-chan raft.RPC { return g.consumer }
 
-// SetHeartbeatHandler implements raft.Transport. It installs a handler of this Guard in place of raft's own. Raft's
-// own handler is used only if Off.Heartbeats is set.
+// SetHeartbeatHandler implements raft.Transport. The guard answers heartbeats itself; raft's own handler is used only
+// if Off.Heartbeats is set.
 func (g *Guard) SetHeartbeatHandler(own func(raft.RPC)) {
 	if g.off.Heartbeats {
 		g.inner.SetHeartbeatHandler(own)
@@ -271,8 +270,7 @@ func (g *Guard) SetHeartbeatHandler(own func(raft.RPC)) {
 }
 
 // heartbeat handles a heartbeat on the transport's goroutine. It answers a heartbeat of the known leader and term
-// itself: for that it reads raft's state only from atomics and does not change it. It passes any other heartbeat to
-// raft's main loop.
+// from atomics. It passes any other heartbeat to raft's main loop.
 func (g *Guard) heartbeat(rpc raft.RPC) {
 	select {
 	case <-g.started:
@@ -305,7 +303,7 @@ func (g *Guard) heartbeat(rpc raft.RPC) {
 	}
 }
 
-// silenced returns an error while the local disk hangs, because this server must not act as leader meanwhile.
+// silenced returns an error while the local disk hangs, so that this server sends nothing as leader.
 func (g *Guard) silenced() error {
 	d := g.log.Stalled()
 	if d <= g.limit {
@@ -347,8 +345,8 @@ func (g *Guard) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raf
 // maxAppendBytes bounds the bytes of entries in one request. Raft bounds only their number.
 const maxAppendBytes = 4 << 20
 
-// bounded returns as many of the first entries as fit into maxAppendBytes, but at least one. Raft computes the
-// follower's position from the request that was sent. So it sends the remaining entries with the next request.
+// bounded returns as many of the first entries as fit into maxAppendBytes, but at least one. Raft sends the remaining
+// entries with the next request.
 func bounded(entries []*raft.Log) []*raft.Log {
 	size := 0
 	for i, l := range entries {

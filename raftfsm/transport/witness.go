@@ -70,9 +70,8 @@ type SeenTable struct {
 	by map[string]raftlog.Seen
 }
 
-// Load loads the records that the floor file contains. then is the cluster of the file, and now is the current
-// one. If a rescue has happened in between, Load ignores the records, because the other servers start without data
-// after a rescue.
+// Load loads the records of the floor file. then is the cluster in the file, and now is the current one. Load ignores
+// the records if the cluster was rescued in between, because the other servers start without data after a rescue.
 func (t *SeenTable) Load(kept map[string]raftlog.Seen, then, now raftlog.Owner) {
 	if then.Cluster != "" && then != now {
 		return
@@ -120,8 +119,9 @@ func (t *SeenTable) Keep(members []raft.Server) {
 	})
 }
 
-// Witness queries the other servers of a group once per incarnation of this server. At intervals it reports to
-// them what this server has. It has one goroutine, and one more for each query in flight.
+// Witness asks each other server of a group, once per start of this server, what that server has recorded about this
+// one. It regularly reports to them what this server has. It uses one goroutine, and one more for each query in
+// flight.
 type Witness struct {
 	WitnessConfig
 	*SeenTable
@@ -136,7 +136,8 @@ type Witness struct {
 	wanted map[raft.ServerID]bool
 }
 
-// Members returns what a Witness needs to know of the group. It is called only while the Witness runs.
+// Members returns the members of the group and their addresses for a Witness. It is called only while the Witness
+// runs.
 type Members interface {
 	// Servers returns the servers of the newest configuration.
 	Servers() []raft.Server
@@ -216,7 +217,7 @@ func (w *Witness) hurry() {
 	}
 }
 
-// Meet makes the Witness query a reachable server that may not be in the local configuration.
+// Meet makes the Witness query a reachable server, even if it is not in the local configuration.
 func (w *Witness) Meet(id raft.ServerID) {
 	if w.Ask == nil || id == "" || id == w.Self {
 		return
@@ -350,7 +351,7 @@ func (w *Witness) heard(id raft.ServerID, seen raftlog.Seen) {
 }
 
 // clear lets this server take part in the group if enough voters have answered. Call it after every server of the
-// configuration was queried.
+// configuration was asked.
 func (w *Witness) clear() {
 	if w.cleared.Load() || w.failed.Load() {
 		return
