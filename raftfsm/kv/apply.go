@@ -11,12 +11,12 @@ import (
 )
 
 // Apply applies committed entries in order and returns one result for each. It skips entries that were applied
-// before. All changes and the applied index go into one Pebble batch. A step of a restore gets a batch of its own.
-// Apply does not flush: the changes are durable after the next Flush. Only one goroutine at a time may call Apply.
+// before. All changes and the applied index go into one Pebble batch, except that each step of a restore has its own.
+// The changes are durable after the next Flush. Only one goroutine at a time may call Apply.
 //
-// At an entry that cannot be decoded the machine halts. The entries before it are applied. The result of that
-// entry and of every later one is the error, also in later calls, and Options.Fatal is called. When storage fails,
-// Apply applies none of the entries and the machine is broken.
+// At an entry that cannot be decoded the machine halts: it applies the entries before it, calls Options.Fatal, and
+// returns the error for that entry and every later one. When storage fails, Apply applies no entry and the machine is
+// broken.
 func (m *Machine) Apply(entries []Entry) []EntryResult {
 	out := make([]EntryResult, len(entries))
 	if !m.gate.enter() {
@@ -115,8 +115,8 @@ func (m *Machine) commit() error {
 	return nil
 }
 
-// install writes the changes to the database. It first publishes the time and index of the changes: a reader that
-// finds a change in the database must also find its time and index.
+// install writes the changes to the database. It publishes their time and index first, so that a reader that finds a
+// change also finds its time and index.
 func (m *Machine) install() error {
 	w := m.writer
 	w.terms.save(&w.txn)
@@ -151,8 +151,8 @@ type writer struct {
 	key      []byte   // scratch
 }
 
-// bounds limit how many results the machine remembers. They are part of the format: every replica must forget the
-// same results at the same entry. Tests use small bounds.
+// bounds limit how many results the machine remembers. They are part of the format, because every replica must forget
+// the same results at the same entry. Tests use small bounds.
 type bounds struct {
 	window  uint64 // sequence numbers of one origin that may be open
 	origins int
@@ -190,8 +190,8 @@ func (w *writer) end() error {
 	return w.txn.end()
 }
 
-// entry applies one entry. An entry without a command only advances the applied index and is not hashed: a replica
-// that installed a snapshot may not see such an entry.
+// entry applies one entry. An entry without a command only advances the applied index. It is not hashed, because a
+// replica that installed a snapshot may not have seen it.
 func (w *writer) entry(e *Entry, b *command.Batch) ([]Result, error) {
 	before := w.meta.clock
 	w.meta.clock = max(w.meta.clock, b.Stamp)

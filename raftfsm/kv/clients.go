@@ -95,8 +95,8 @@ func (w *writer) rememberClient(key string, content uint64, res *Result) error {
 	return nil
 }
 
-// forgetClient removes the oldest item from the queue of client results. It also removes the client result itself,
-// unless the client id has been used again since the item was queued.
+// forgetClient removes the oldest item from the queue of client results. It also removes the result, unless the
+// client id was used again later.
 func (w *writer) forgetClient() error {
 	number := w.meta.clientFirst
 	item, err := w.clientItem(number)
@@ -180,8 +180,8 @@ func parseClientItem(b []byte) (clientItem, error) {
 	return clientItem{expireAt: binary.BigEndian.Uint64(b[1:]), key: string(b[9:])}, nil
 }
 
-// fingerprint returns a hash of every field of every operation. It distinguishes requests that use the same client
-// id. It is stored in the database, so the function must not change.
+// fingerprint returns a hash of all operations, to recognise another request with the same client id. It is stored in
+// the database, so it must not change.
 func fingerprint(ops []command.Op) uint64 {
 	d := xxhash.New()
 	var n [8]byte

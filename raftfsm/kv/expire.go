@@ -10,8 +10,8 @@ import (
 // maxExpire bounds how many items of each kind one request may remove.
 const maxExpire = 1 << 16
 
-// expire removes what is due at cluster time: keys, client results and idle origins. It removes at most limit of
-// each, and those that have been due longest first. It also removes an abandoned restore.
+// expire removes keys, client results and idle origins that are due at cluster time. It removes at most limit of
+// each, the oldest first. It also removes an abandoned restore.
 func (w *writer) expire(limit uint32, res *Result) error {
 	n := int(min(limit, maxExpire))
 	for _, sort := range [...]func(int) (int, bool, error){w.expireKeys, w.expireClients, w.expireOrigins,
@@ -58,8 +58,8 @@ func (a dueKey) compare(b dueKey) int {
 	return strings.Compare(a.key, b.key)
 }
 
-// dueKeys returns the first n keys that are due, in the order of the due index. For a key that the current Apply
-// has read or changed, its row counts and not the index, which may be older.
+// dueKeys returns the first n keys that are due, in the order of the due index. For a key that the current Apply has
+// read or changed, it uses the row instead of the index, which may be older.
 func (w *writer) dueKeys(n int) ([]dueKey, error) {
 	var items []dueKey
 	for k, r := range w.rows.known {
@@ -76,8 +76,8 @@ func (w *writer) dueKeys(n int) ([]dueKey, error) {
 	return items[:min(n, len(items))], nil
 }
 
-// dueStored returns the first n due keys of the index in the database. It skips keys whose rows the current Apply
-// has already loaded, and loads the rows of the keys that it returns.
+// dueStored returns the first n due keys of the index in the database, and loads their rows. It skips keys whose rows
+// are loaded already.
 func (w *writer) dueStored(n int) (items []dueKey, err error) {
 	it, err := w.txn.db.NewIter(&pebble.IterOptions{
 		LowerBound: appendNumberKey(nil, w.meta.tables().due(), w.dueFloor),
@@ -146,8 +146,8 @@ func (w *writer) expireOrigins(limit int) (removed int, more bool, err error) {
 	return removed, false, nil
 }
 
-// NextDue returns the cluster time at which the next key, client result, origin or abandoned restore is due. That
-// time may be in the past. ok is false if nothing will ever be due or if the machine is closed.
+// NextDue returns the cluster time at which the next key, client result, origin or abandoned restore is due. It may
+// be in the past. ok is false if nothing will be due, or if the machine is closed.
 func (m *Machine) NextDue() (ms uint64, ok bool) {
 	if m.use("kv.NextDue") != nil {
 		return 0, false
@@ -198,7 +198,6 @@ func (m *Machine) firstDue(floor uint64) (first uint64, err error) {
 	return first, keep(err, it.Close())
 }
 
-// OriginDue returns the cluster time at which the first origin will have been idle for too long. KindExpire may
-// remove that origin at that time or later. Before that time it removes no origin. Without origins OriginDue
+// OriginDue returns the earliest cluster time at which KindExpire may remove an origin as idle. Without origins it
 // returns the largest uint64.
 func (m *Machine) OriginDue() uint64 { return m.state.Load().originDue }

@@ -11,8 +11,7 @@ import (
 )
 
 // Export reads everything that a backup of a machine contains, as of one entry. It leaves out SystemStore. The
-// machine can apply entries meanwhile. If the machine is closed, Next returns an error. Only one goroutine may use
-// an Export. The caller must call Close.
+// machine may apply entries meanwhile. Only one goroutine may use an Export, and the caller must call Close.
 type Export struct {
 	Applied, Term uint64
 	Revision      uint64
@@ -86,9 +85,8 @@ func (x *exports) close() {
 	}
 }
 
-// Next returns the next part and whether more parts follow. It reads items until they have size bytes or more
-// together. Keys and client results that have expired are left out, but their bytes count, so a part may be smaller
-// or empty. Errors are those of Get, and fault.Unavailable if the machine was closed meanwhile.
+// Next returns the next part, and whether more parts follow. A part has about size bytes, or fewer if it contained
+// expired items; it may be empty. Errors are those of Get, and fault.Unavailable if the machine was closed.
 func (e *Export) Next(size int) (part Exported, more bool, err error) {
 	if err := e.m.use("kv.Export"); err != nil {
 		return part, false, err
@@ -108,8 +106,8 @@ func (e *Export) Next(size int) (part Exported, more bool, err error) {
 	return part, e.next != nil, nil
 }
 
-// walk calls f for each key of a table, beginning at e.next, until f returns true. Then e.next is the key after
-// the last one that f has seen. done is true if f has seen all keys of the table; then e.next is unchanged.
+// walk calls f for each key of a table, beginning at e.next, until f returns true. It then sets e.next to the key
+// after the last one. done is true if there are no more keys.
 func (e *Export) walk(table byte, f func(it *pebble.Iterator) (enough bool, err error)) (done bool, err error) {
 	it, err := e.view.snapshot.NewIter(&pebble.IterOptions{LowerBound: e.next, UpperBound: []byte{table + 1}})
 	if err != nil {

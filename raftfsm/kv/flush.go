@@ -7,9 +7,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Flush writes the memtables to disk. When it returns nil, every entry up to the returned index is on disk, and
-// possibly later ones. It returns fault.Unavailable as soon as storage fails. Pebble continues to retry, so a
-// later Flush may succeed.
+// Flush writes the memtables to disk. When it returns nil, every entry up to the returned index is on disk. It
+// returns fault.Unavailable as soon as storage fails; Pebble retries, so a later Flush may succeed.
 func (m *Machine) Flush() (applied uint64, err error) {
 	if err := m.use("kv.Flush"); err != nil {
 		return 0, err
@@ -36,9 +35,8 @@ func (m *Machine) Flush() (applied uint64, err error) {
 	}
 }
 
-// Checkpoint copies the database to dir, which must not exist. It uses hard links where the file system supports
-// them. The copy contains every entry up to the returned index, and possibly later ones. Open opens the copy and
-// reads its exact applied index.
+// Checkpoint copies the database to dir, which must not exist. It uses hard links where possible. The copy contains
+// every entry up to the returned index, and perhaps later ones.
 func (m *Machine) Checkpoint(dir string) (applied uint64, err error) {
 	if applied, err = m.Flush(); err != nil {
 		return 0, err

@@ -7,9 +7,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// CheckFormat returns nil if Open would understand the format of the database. It returns fault.Invalid for a
-// database of a newer version or of another program. It changes nothing on disk and looks for no other damage. No
-// other process may use the directory during the call.
+// CheckFormat returns nil if Open would understand the format of the database, and fault.Invalid for a newer version
+// or another program. It changes nothing on disk. No other process may use the directory meanwhile.
 func CheckFormat(o Options) error {
 	found, err := peek(&o)
 	if err != nil || !found {

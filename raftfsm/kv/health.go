@@ -59,8 +59,7 @@ func (h *health) giveUp(err *fault.Error) {
 	h.stick.Do(func() { close(h.stuck) })
 }
 
-// report calls Fatal at most once, on a new goroutine. The caller may hold locks of Pebble, or may be a call that
-// Close waits for, so Fatal must not run on the caller's goroutine.
+// report calls Fatal at most once, on a new goroutine, because the caller may hold locks that Fatal needs.
 func (h *health) report(err *fault.Error) {
 	h.once.Do(func() {
 		close(h.down)
@@ -86,9 +85,8 @@ func (h *health) writable() error {
 	return h.readable()
 }
 
-// backgroundFailure records that a flush or compaction failed. Pebble retries at once and without end, so on a
-// full disk this happens thousands of times per second. Therefore the log lines are rate limited. The caller may
-// hold Pebble's lock.
+// backgroundFailure records that a flush or compaction failed. Pebble retries at once and without end, so the log
+// lines are rate limited. The caller may hold Pebble's lock.
 func (h *health) backgroundFailure(err error) {
 	h.total.Add(1)
 	n := h.failures.Add(1)

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 )
 
-// The tables: first bytes of all keys. They are part of the format. The tables for data, due index, client results
-// and client queue exist twice; see the type tables.
+// The tables are the first bytes of all keys. They are part of the format. Four of them exist twice; see the type
+// tables.
 const (
 	tableMeta        = 0x01
 	tableData        = 0x02
@@ -94,8 +94,7 @@ func appendClientKey(dst []byte, t tables, scope, id string) []byte {
 	return append(dst, id...)
 }
 
-// successor returns the least key above every key that starts with prefix. Such a key exists, because the first
-// byte of prefix is the number of a table and below 255.
+// successor returns the least key above every key that starts with prefix.
 func successor(prefix []byte) []byte {
 	end := bytes.Clone(prefix)
 	for i := len(end) - 1; i >= 0; i-- {

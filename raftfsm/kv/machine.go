@@ -214,9 +214,8 @@ func open(o Options, adjust func(*pebble.Options)) (*Machine, error) {
 	return m, nil
 }
 
-// errOpening returns the error of a failed pebble.Open. The code is fault.Unavailable if the disk reported a read
-// or write error. Otherwise it is fault.Corrupt, also if a file is missing. Pebble reports only a part of the
-// damage as corruption, so any other error counts as damage.
+// errOpening returns the error of a failed pebble.Open: fault.Unavailable if the disk reported an error, otherwise
+// fault.Corrupt. Pebble reports only some damage as corruption, so every other error counts as damage.
 func errOpening(dir string, err error) error {
 	msg := "cannot open the database in " + dir
 	var disk *fs.PathError
@@ -276,8 +275,8 @@ func (m *Machine) publish() {
 // Applied returns the index of the last applied entry.
 func (m *Machine) Applied() uint64 { return m.state.Load().applied }
 
-// Visible returns an upper bound for the index of the entries that finished reads may have seen. It exceeds
-// Applied only while entries are being applied.
+// Visible returns an index that no finished read has exceeded. It is above Applied only while entries are being
+// applied.
 func (m *Machine) Visible() uint64 { return max(m.visible.Load(), m.Applied()) }
 
 // Clock returns cluster time as of the last applied entry, in Unix milliseconds.
@@ -296,9 +295,9 @@ func (m *Machine) Hash() (index, hash uint64) {
 	return s.applied, s.hash
 }
 
-// Close waits for running calls and closes the database. It does not flush what was applied since the last Flush,
-// because the Raft log has it. Close is idempotent. If Pebble has failed permanently (see Options.Fatal), Close
-// returns an error without waiting, and the directory stays locked until the process ends.
+// Close waits for running calls and closes the database. It does not flush, because the Raft log has what was applied
+// since the last Flush. Close is idempotent. If Pebble has failed permanently (see Options.Fatal), it returns an
+// error at once, and the directory stays locked until the process ends.
 func (m *Machine) Close() error {
 	m.closing.Do(func() {
 		m.gate.close()

@@ -8,9 +8,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Versions of the tables (doc.go) that this build reads and writes. Version 2 marks a database that was part of
-// a restore: an older build would read the wrong set of tables. Version 3 marks a database whose group uses log
-// entries above the first version.
+// Versions of the tables (doc.go) that this build reads and writes. Version 2 marks a database that has gone through
+// a restore. Version 3 marks a group that uses log entries above the first version.
 const (
 	formatVersion    = 1
 	formatWithStage  = 2
@@ -67,8 +66,7 @@ func (m *meta) append(dst []byte) []byte {
 	return dst
 }
 
-// version returns the lowest version that can represent m. So an older build can open the database unless m uses
-// newer features.
+// version returns the lowest version that can represent m, so that older builds can open the database where possible.
 func (m *meta) version() uint16 {
 	switch {
 	case m.level != 0:

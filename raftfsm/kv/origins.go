@@ -15,8 +15,8 @@ const (
 	originRefresh = 60 * 60 * 1000      // how often its last use is written
 )
 
-// origins are the registered sources of requests and the results of their requests. All of them are kept in
-// memory. The database is read only when the machine is opened.
+// origins are the registered sources of requests, with the results of their requests. All are in memory; the database
+// is read only when the machine is opened.
 type origins struct {
 	byNumber map[uint64]*origin
 	byName   map[string]*origin
@@ -25,8 +25,8 @@ type origins struct {
 	moved    bool      // earliest must be computed again
 }
 
-// origin is one source of requests. A request with a sequence number at or below the low-water mark is refused. Above
-// it, every sequence number that was decided has a result.
+// origin is one source of requests. A request with a sequence number at or below the low-water mark is refused. For
+// each decided request above it, the result is kept.
 type origin struct {
 	number   uint64
 	name     string
@@ -67,8 +67,8 @@ func (t *origins) add(o *origin) {
 	t.moved = true
 }
 
-// due returns the cluster time at which the first origin will have been idle for too long. It returns never if
-// there is no origin.
+// due returns the earliest cluster time at which an origin has been idle for too long. Without origins it returns
+// never.
 func (t *origins) due() uint64 {
 	if t.moved {
 		t.earliest, t.moved = never, false
@@ -81,9 +81,9 @@ func (t *origins) due() uint64 {
 
 func (o *origin) due() uint64 { return later(o.lastSeen, originLife) }
 
-// recall looks up the result of a request id. If known is true, recall has stored the result in res: the remembered
-// one, or Stale if the origin is unknown or the id is at or below its low-water mark. Otherwise the caller must
-// decide the request and, if o is not nil, remember the result for o.
+// recall looks up the result of a request id and stores it in res. The result is Stale if the origin is unknown or
+// the id is at or below its low-water mark. If known is false, the caller must apply the request and, if o is not
+// nil, keep the result for o.
 func (w *writer) recall(index uint64, id command.RequestID, res *Result) (o *origin, known bool, err error) {
 	if id.Origin == 0 {
 		return nil, false, nil
@@ -144,8 +144,8 @@ func (o *origin) remember(seq uint64, r remembered) {
 	o.pending.seqs = append(o.pending.seqs, seq)
 }
 
-// settle writes to the database what the entry at index decided for its origins. It also deletes results below the
-// low-water marks. Before settle, the new results point into the trace buffer of the entry. settle copies them.
+// settle writes the results of the entry at index to the database, and deletes results below the low-water marks. It
+// copies the results, because they point into the buffer of the entry.
 func (w *writer) settle(index uint64) {
 	for _, o := range w.origins.touched {
 		if !o.pending.gone {

@@ -26,8 +26,8 @@ type engine struct {
 	inOpen atomic.Bool // pebble.Open is running
 }
 
-// pebbleOptions favours bounded memory over peak throughput. It allows at most two memtables, and a small L0 so
-// that reads touch few files. Every level has a Bloom filter, because every write checks whether its key exists.
+// pebbleOptions returns options that favour bounded memory over peak throughput. Every level has a Bloom filter,
+// because every write checks whether its key exists.
 func (e *engine) pebbleOptions(o Options) *pebble.Options {
 	p := &pebble.Options{
 		DisableWAL:                  true, // the Raft log takes its place
@@ -55,8 +55,7 @@ func (e *engine) pebbleOptions(o Options) *pebble.Options {
 	return p
 }
 
-// open runs pebble.Open on a goroutine of its own. Pebble calls Fatalf if the disk cannot be written while it
-// opens a database, and then Fatalf ends that goroutine.
+// open runs pebble.Open on a goroutine of its own, which Fatalf can end if the disk cannot be written.
 func (e *engine) open(dir string, p *pebble.Options) (db *pebble.DB, err error) {
 	e.inOpen.Store(true)
 	defer e.inOpen.Store(false)
@@ -113,14 +112,11 @@ func (l *pebbleLogger) Errorf(format string, args ...any) {
 	l.engine.health.log.Error(fmt.Sprintf(format, args...), "from", "pebble")
 }
 
-// Fatalf is called when Pebble cannot continue. Usually the reason is a failed edit of the MANIFEST: it is unknown
-// whether the edit is on disk. Pebble assumes that Fatalf ends the process. If it returned, or only ended its
-// goroutine, another edit would be written after the failed one. So the goroutine blocks forever, with the locks
-// it holds. From then on no file of the database changes. The disk looks as after a crash at this moment, and the
-// next Open recovers from that. Fatalf also calls Options.Fatal, and Close no longer waits.
+// Fatalf implements pebble.Logger. Pebble calls it when it cannot continue, usually after a failed write of the
+// MANIFEST, and expects it to end the process. It calls Options.Fatal and blocks forever, with the locks of its
+// goroutine. So no file of the database changes any more, and the next Open recovers as after a crash.
 //
-// While pebble.Open runs, nothing else uses the database. In that case Fatalf ends the goroutine, which lets
-// Pebble clean up, and Open returns the error.
+// During pebble.Open it ends the goroutine instead, and Open returns the error.
 func (l *pebbleLogger) Fatalf(format string, args ...any) {
 	err := &fault.Error{
 		Code: fault.Internal, Op: "kv.storage", Msg: fmt.Sprintf(format, args...),
@@ -135,8 +131,8 @@ func (l *pebbleLogger) Fatalf(format string, args ...any) {
 	select {}
 }
 
-// pacedFS calls Options.Backoff before it creates a file, as long as flushes or compactions fail. Pebble repeats a
-// failed flush at once, and a flush begins with a new file. So Backoff slows the retries down.
+// pacedFS slows down Pebble's retries: it calls Options.Backoff before it creates a file, as long as flushes or
+// compactions fail.
 type pacedFS struct {
 	vfs.FS
 	health  *health

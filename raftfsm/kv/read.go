@@ -30,9 +30,9 @@ type Listed struct {
 	Size     int    // bytes of the value
 }
 
-// Get reads one key as of the last applied entry. now is the time of the read, in milliseconds of cluster time; an
-// earlier now than the machine's cluster time counts as cluster time. Get returns fault.Invalid for a store name
-// with a NUL, fault.Corrupt for damaged data and fault.Unavailable if the machine is closed.
+// Get reads one key as of the last applied entry. now is the time of the read, in milliseconds of cluster time; the
+// machine's cluster time is used if it is later. Get returns fault.Invalid for a store name with a NUL, fault.Corrupt
+// for damaged data and fault.Unavailable if the machine is closed.
 func (m *Machine) Get(store, key string, now uint64) (Value, error) {
 	return m.GetWithin(store, key, now, 0)
 }
@@ -64,9 +64,8 @@ func (m *Machine) GetWithin(store, key string, now uint64, maxBytes int64) (Valu
 	}
 }
 
-// getNow reads key without a snapshot. clock is the published cluster time. The value may come from a newer batch
-// that is not published yet. sure is false if the value expires within the time by which that batch may advance
-// the clock; then the caller must read a snapshot.
+// getNow reads key without a snapshot. clock is the published cluster time. If sure is false, the value may expire
+// within a batch that is not published yet, and the caller must read a snapshot.
 func (m *Machine) getNow(key []byte, now, clock uint64, maxBytes int64) (v Value, sure bool, err error) {
 	raw, closer, err := m.db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -142,9 +141,9 @@ func (m *Machine) getMany(store string, keys []string, now uint64, maxBytes int6
 	return values, nil
 }
 
-// List returns, in byte order, up to limit keys of a store that start with prefix and sort after the key that the
-// argument after names. more is true if there are further keys. Expired keys are left out. List returns
-// fault.Invalid if limit is below 1; its other errors are those of Get.
+// List returns, in byte order, up to limit keys of a store that start with prefix and sort after the key after. more
+// is true if there are further keys. Expired keys are left out. It returns fault.Invalid if limit is below 1; other
+// errors are those of Get.
 func (m *Machine) List(store, prefix, after string, limit int, now uint64) (items []Listed, more bool, err error) {
 	if limit < 1 {
 		return nil, false, fault.New(fault.Invalid, "kv.List", "the limit of a list must be at least 1")
@@ -201,9 +200,8 @@ func listBounds(t tables, store, prefix, after string) (from, end []byte) {
 	return from, end
 }
 
-// unreadable returns the error of a failed read. If the error shows damaged data, it also marks the machine as
-// broken, because such a machine must neither lead nor be copied to another node. Pebble reports most damage
-// itself, but not a record that this package cannot parse.
+// unreadable returns the error of a failed read. If the data is damaged, it also marks the machine as broken, because
+// such a machine must neither lead nor be copied.
 func (m *Machine) unreadable(op, msg string, err error) error {
 	failure := errStorage(op, msg, err)
 	if failure.Code == fault.Corrupt {
@@ -220,8 +218,8 @@ func (m *Machine) useStore(op, store string) error {
 	return m.use(op)
 }
 
-// view is a consistent snapshot of the database. clock is at or below the cluster time of that snapshot. The exact
-// cluster time is read only if it can matter for the expiry of a value.
+// view is a consistent snapshot of the database. clock is at most the cluster time of that snapshot; the exact time
+// is read only when a value may have expired.
 type view struct {
 	m        *Machine
 	snapshot *pebble.Snapshot
@@ -241,8 +239,8 @@ func (m *Machine) view() *view {
 	}
 }
 
-// live returns the set of tables to read. A restore changes it before it deletes the data of the other set. So a
-// read was valid if live returns the same set before and after it.
+// live returns the set of tables to read. A reader calls it before and after a read: if the results are equal, no
+// restore has replaced the tables meanwhile.
 func (m *Machine) live() tables { return tables(m.tables.Load()) }
 
 func (v *view) close() error { return v.snapshot.Close() }

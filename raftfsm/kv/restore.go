@@ -7,10 +7,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Raise prepares a machine that was restored or rescued. It adds by to the revision counter, because the lost
-// state may have used the next revisions. It drops every origin with its results, because the lost state may have
-// used their sequence numbers. It keeps client results, because their writes are part of this state. The change is
-// durable on return. After an error the machine must not be used.
+// Raise prepares a machine that was restored or rescued. It adds by to the revision counter and drops all origins,
+// because the lost state may have used the next revisions and sequence numbers. It keeps client results. The change
+// is durable on return. After an error the machine must not be used.
 func (m *Machine) Raise(by uint64) error {
 	return m.amend("kv.Raise", func(w *writer) error {
 		if w.meta.revision > never-by {

@@ -14,11 +14,11 @@ type Outcome uint8
 const (
 	Applied  Outcome = 1 // every operation took effect
 	Conflict Outcome = 2 // a condition did not hold (Result.Key); nothing was changed
-	// Stale: the request id is at or below the origin's low-water mark, or its origin is unknown. The request was not
-	// applied by this entry. An earlier entry may have applied it.
+	// Stale means that the origin of the request is unknown, or that its id is at or below the low-water mark. This
+	// entry did not apply the request, but an earlier entry may have.
 	Stale Outcome = 3
-	// Rejected: the request itself is wrong, for instance a client id used again with other operations. Nothing
-	// was changed.
+	// Rejected means that the request itself is wrong, for example a client id used again with other operations.
+	// Nothing was changed.
 	Rejected Outcome = 4
 )
 

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// rows caches the data records that one Apply reads or changes. A request looks in rows first, next in recent,
-// which caches rows of earlier calls, and last in the database. So it sees the changes of the requests before it.
+// rows caches the data records that one Apply reads or changes, so that a request sees the changes of the requests
+// before it. Below it are recent, the cache of earlier calls, and the database.
 type rows struct {
 	known  map[rowKey]row
 	recent recent
@@ -44,8 +44,8 @@ func (r *rows) end() {
 	clear(r.known)
 }
 
-// settle moves the rows of this Apply to recent, after they were written to the database. It does not keep absent
-// keys: many keys that expire together would fill the cache.
+// settle moves the rows of this Apply to recent, after they were written to the database. It leaves out absent keys,
+// so that expired keys do not fill the cache.
 func (r *rows) settle() {
 	for k, v := range r.known {
 		if v.stored || r.recent.find(k) != nil {
@@ -54,12 +54,11 @@ func (r *rows) settle() {
 	}
 }
 
-// recent caches rows as they are in the database, so that a key that is written often is not read each time. Only
-// the writer changes rows. So a cached row is never out of date, except after a restore has replaced all tables.
+// recent caches rows as they are in the database, so that a key that is written often is not read each time. Only the
+// writer changes rows, so a cached row is valid until a restore replaces all tables.
 //
-// The cache has two generations of equal size, young and old. A row that is used moves to young. When young is
-// full, all rows in old are dropped, and young becomes old. So a row is dropped only after the rows used since its
-// last use fill one generation.
+// The cache has two generations of equal size. A row that is used moves to young. When young is full, old is dropped,
+// and young becomes old.
 type recent struct {
 	young, old map[rowKey]*kept
 	bytes      int // approximate size of young

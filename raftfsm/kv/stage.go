@@ -69,8 +69,8 @@ func (m *meta) stageDue() uint64 {
 // Restored returns the index of the entry that last replaced all data with a backup, or 0.
 func (m *Machine) Restored() uint64 { return m.state.Load().replaced.at }
 
-// restores reports whether b is a step of a restore. A step gets a Pebble batch of its own, because it reads the
-// tables and must not depend on other entries of the same Apply.
+// restores reports whether b is a step of a restore. Such a step gets its own Pebble batch, because it reads the
+// tables.
 func restores(b *command.Batch) bool {
 	return len(b.Requests) == 1 && b.Requests[0].Kind == command.KindRestore
 }

@@ -9,12 +9,11 @@ import (
 )
 
 // setHash is a hash of a set of records that does not depend on their order: the sums, modulo 2^64, of two
-// independent hashes of every member. The cost of adding or removing a record does not depend on the size of the
-// set. The machine computes the hash from the records it means to store. If the hash differs from the hash of the
-// stored records, or from the hash of another replica, then wrong records are stored.
+// independent hashes of every member. Adding or removing a record takes constant time. The machine computes it from
+// the records it means to store, so a difference from the stored records, or from another replica, reveals wrong
+// data.
 //
-// It detects accidents such as bugs, memory errors and disk errors. It does not protect against an attacker,
-// because an attacker who can change the records can change the hash as well.
+// It detects bugs, memory errors and disk errors, not attackers.
 type setHash [2]uint64
 
 func (s *setHash) add(o setHash) { s[0] += o[0]; s[1] += o[1] }
@@ -39,9 +38,8 @@ func member(key, value []byte) (h setHash) {
 	return h
 }
 
-// sums are the set hashes of a machine's records. Each Pebble batch that changes records also stores their sums,
-// in a record beside meta. A build that does not know sums does not update that record. The next build that knows
-// them notices this and computes the sums again.
+// sums are the set hashes of a machine's records. Each Pebble batch that changes records also stores their sums. If a
+// build that does not know sums has changed the database, the sums are computed again.
 type sums struct {
 	known bool    // data is the hash of all records; otherwise of what changed since gen began
 	gen   uint64  // of an unknown sum: incremented whenever all records are replaced
@@ -78,8 +76,8 @@ func parseSums(b []byte, last *meta) (s sums, ok bool) {
 	return sums{known: b[1] == 1, gen: n(2), data: setHash{n(3), n(4)}, stage: setHash{n(5), n(6)}}, true
 }
 
-// loadSums reads the sums. If the database has no valid sums, it starts to sum the changes from now on, and Verify
-// adds the hash of the existing records later.
+// loadSums reads the sums. If the database has no valid sums, it sums only the changes from now on; Verify later adds
+// the hash of the existing records.
 func (w *writer) loadSums() error {
 	raw, closer, err := w.txn.db.Get(sumKey())
 	if err == nil {
@@ -96,15 +94,15 @@ func (w *writer) loadSums() error {
 	return w.txn.db.Set(sumKey(), w.sums.append(nil, &w.meta), pebble.NoSync)
 }
 
-// base is the hash of all existing records of a database without sums. data leaves out the changes since
-// generation gen of the sums began, because the sums contain those changes.
+// base is the hash of the existing records of a database without sums. data leaves out the changes since generation
+// gen, because the sums contain them.
 type base struct {
 	gen  uint64
 	data setHash
 }
 
-// adopt adds the hash of the existing records, which Verify has computed, to the sums of the changes. It ignores b
-// if a restore has replaced the records since then, or is running.
+// adopt adds b, the hash of the existing records that Verify has computed, to the sums. It ignores b if a restore has
+// replaced the records since then, or is running.
 func (w *writer) adopt(b *base) {
 	if b == nil || w.sums.known || b.gen != w.sums.gen || w.meta.replaced.stage != 0 {
 		return
@@ -119,8 +117,8 @@ func (s *sums) replace(out, in setHash) {
 	s.data.add(in)
 }
 
-// swap makes the sums those of the restored data when a restore commits. kept is the hash of the records that the
-// restore does not replace: those of SystemStore.
+// swap replaces the sums by those of the restored data when a restore commits. kept is the hash of the records of
+// SystemStore, which a restore does not replace.
 func (s *sums) swap(kept setHash) {
 	if s.known {
 		s.data = s.stage
@@ -135,8 +133,8 @@ func (s *sums) swap(kept setHash) {
 // set hash of the records, and the counters.
 type Digest [2]uint64
 
-// Mark is a checkpoint for comparisons between replicas: the digest of a machine after it applied the entry at
-// Index. Replicas with different digests for one index have different states.
+// Mark is a checkpoint for comparing replicas: the digest of a machine after it applied the entry at Index. All
+// replicas record marks at the same entries.
 type Mark struct {
 	Index  uint64
 	Digest Digest
@@ -146,7 +144,7 @@ type Mark struct {
 const keepMarks = 16
 
 // mark records the digest after an entry that advanced cluster time past a multiple of the period. before is the
-// cluster time before the entry. This depends only on the log, so all replicas record digests at the same entries.
+// cluster time before that entry.
 func (w *writer) mark(before uint64) {
 	if w.period == 0 || !w.sums.known || before/w.period == w.meta.clock/w.period {
 		return
@@ -196,12 +194,10 @@ func (m *Machine) Marks() []Mark {
 	return nil
 }
 
-// Summed reports whether the hash of all records is known. In a database that had no hash, no marks are recorded
-// until Verify has read all records.
+// Summed reports whether the hash of all records is known. Until then no marks are recorded.
 func (m *Machine) Summed() bool { return m.state.Load().summed }
 
-// MarkDue reports whether a new mark is needed: the newest mark is older than the last applied entry, and an entry
-// with the cluster time now would record one.
+// MarkDue reports whether a new mark is needed, and an entry with the cluster time now would record one.
 func (m *Machine) MarkDue(now uint64) bool {
 	period, s := m.period, m.state.Load()
 	if period == 0 || now/period == s.clock/period {

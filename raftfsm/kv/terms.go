@@ -11,10 +11,8 @@ import (
 // maxTerms is how many terms are remembered, newest first. It is part of the format.
 const maxTerms = 1024
 
-// terms remembers, for each term, the index of the last applied command of that term. A term has one leader, and a
-// leader only appends. So a command that the leader of term t wrote at index i is part of this state if and only
-// if the last index of t is at least i. Entries without a command are left out, because not every replica sees
-// them.
+// terms records, for each term, the index of the last applied command. A term has one leader, and a leader only
+// appends. So a command written at index i in term t is part of this state if the last index of t is at least i.
 type terms struct {
 	closed []termEnd // ascending; never changed in place, because readers share it
 	now    termEnd   // term of the newest command; zero = none
@@ -73,9 +71,9 @@ func (t *terms) load(db *pebble.DB) error {
 	})
 }
 
-// Wrote reports whether the command that the leader of term wrote at index is part of the state.
-// known is false if the machine has not applied that far, or if term is older than the newest 1024
-// terms with applied commands, or older than a restored backup.
+// Wrote reports whether the command that the leader of term wrote at index is part of the state. known is false if
+// the machine has not applied that far, or if term is too old: older than the newest 1024 terms, or than a restored
+// backup.
 func (m *Machine) Wrote(term, index uint64) (wrote, known bool) {
 	s := m.state.Load()
 	if len(s.terms.closed) > 0 && term < s.terms.closed[0].term || len(s.terms.closed) == 0 && term < s.terms.now.term {

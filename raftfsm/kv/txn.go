@@ -3,7 +3,7 @@ package kv
 import "github.com/cockroachdb/pebble/v2"
 
 // txn is the Pebble side of one Apply: a batch of changes, and a view of the state before them. get reads only the
-// state before. The writer's caches (rows and clients) also contain the changes of the batch.
+// state before; the caches of the writer contain the changes.
 type txn struct {
 	db    *pebble.DB
 	batch *pebble.Batch
@@ -41,9 +41,8 @@ func (t *txn) commit() error {
 
 // get returns the value of key before this Apply. It is valid until the next get.
 //
-// It seeks whole keys, because the default comparer treats the whole key as the prefix. It uses an
-// iterator because that can use the filters of the lowest level, which Get does not: most writes of
-// new keys are then answered without reading a block.
+// It uses an iterator, which unlike Pebble's Get uses the Bloom filters of the lowest level. Most writes of new keys
+// then read no block.
 func (t *txn) get(key []byte) (value []byte, found bool, err error) {
 	if t.base == nil {
 		if t.base, err = t.db.NewIter(&pebble.IterOptions{UseL6Filters: true}); err != nil {

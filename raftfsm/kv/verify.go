@@ -17,10 +17,9 @@ type Verified struct {
 // verifyStep is how many bytes are read between two calls of pace.
 const verifyStep = 1 << 20
 
-// Verify reads all records as of one entry and compares their hash with the hash of what was applied. If the
-// database has no hash yet, Verify computes it. Verify calls pace about every MiB. pace may wait, and if it
-// returns an error, Verify returns that error. While Verify runs, the disk space of replaced data is not freed.
-// Other errors are those of Get. If Pebble finds the database damaged, Verify marks the machine as broken.
+// Verify reads all records as of one entry and compares their hash with the hash of what was applied. If the database
+// has no hash yet, Verify computes it. It calls pace about every MiB and returns its error. Meanwhile the disk space
+// of replaced data is not freed. If Pebble finds damage, Verify marks the machine as broken.
 func (m *Machine) Verify(pace func(bytes int) error) (Verified, error) {
 	if err := m.use("kv.Verify"); err != nil {
 		return Verified{}, err

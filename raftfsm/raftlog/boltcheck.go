@@ -33,9 +33,9 @@ const (
 	boltMaxPageSize = 1 << 16
 )
 
-// checkBolt returns an error with a hint if a bbolt file is damaged. holds reports whether the file contains a
-// database. If bbolt was interrupted while it created the file, the file is absent, empty or all zeros: then holds
-// is false and err is nil. No other process may write to the file during the call.
+// checkBolt returns an error with a hint if a bbolt file is damaged. holds is false, without an error, if the file is
+// absent, empty or all zeros: bbolt was interrupted while it created the file. No other process may write to the file
+// meanwhile.
 func checkBolt(path string) (holds bool, err error) {
 	if err := CheckBoltFormat(path); err != nil {
 		return false, err // written by a newer version
@@ -124,9 +124,8 @@ func (c *boltCheck) run() (why string, err error) {
 	return c.why, err
 }
 
-// meta returns the valid file header with the highest transaction number, as bbolt does. A file has two headers,
-// and the second one is at the start of the second page. If the first header is damaged, the page size is unknown,
-// so meta tries several sizes.
+// meta returns the newest valid file header, as bbolt does. A file has two headers, and the second one is at the
+// start of the second page. If the first one is damaged, meta tries several page sizes.
 func (c *boltCheck) meta() (newest *boltMeta, err error) {
 	for at := int64(0); at <= boltMaxPageSize; at = max(at*2, 1024) {
 		b := make([]byte, boltPageHeader+boltMetaSize)
@@ -240,8 +239,8 @@ type boltRef struct {
 	from, to []byte // from <= key < to; nil = no bound
 }
 
-// elements checks the elements of a page. ref may also be a page that is nested in a value. elements returns the
-// pages to which the elements refer.
+// elements checks the elements of a page, or of a page nested in a value. It returns the pages to which the elements
+// refer.
 func (c *boltCheck) elements(ref boltRef, b []byte) (refers []boltRef) {
 	le, id := binary.LittleEndian, ref.id
 	flags, count := le.Uint16(b[8:]), int(le.Uint16(b[10:]))

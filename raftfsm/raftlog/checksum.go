@@ -10,10 +10,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The Extensions of an entry contain our checksum: a marker, a version and a CRC-32C over index, term, type and
-// data. Raft stores and replicates Extensions unchanged, so every follower verifies the checksum that the leader
-// has computed. In version 2 the number of early acknowledged writes follows the checksum (see owing), and the
-// checksum covers it.
+// The Extensions of an entry contain a checksum: a marker, a version and a CRC-32C over index, term, type and data.
+// Raft replicates them unchanged, so every follower verifies the checksum of the leader. In version 2 the number of
+// writes acknowledged early follows (see owing), and the checksum covers it.
 const (
 	sealMark    = 'Q'
 	sealVersion = 1

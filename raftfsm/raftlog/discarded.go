@@ -50,10 +50,8 @@ func (v *Discarded) covers(index uint64) bool {
 	return index > v.from.Index && index <= v.to
 }
 
-// rebase changes an append to a log that contains only the snapshot, so that raft does not compare it with
-// discarded entries. It leaves out the entries that the snapshot covers: every leader of this term or a later one
-// has the same entries there. rebase is correct even if new entries were stored meanwhile, because raft compares
-// the entries above the snapshot one by one.
+// rebase changes an append to a log whose entries a snapshot has replaced, so that raft does not compare it with the
+// old entries. It leaves out the entries that the snapshot covers.
 func (v *Discarded) rebase(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
 	v.mu.Lock()
 	from, to := v.from, v.to

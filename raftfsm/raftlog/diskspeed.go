@@ -11,12 +11,9 @@ const (
 	WindowsUntilSlow = 10  // consecutive windows after which a disk becomes slow, or normal again
 )
 
-// DiskSpeed measures how long appends to the log take, in windows. A disk counts as slow after WindowsUntilSlow
-// consecutive windows in which the median append took longer than Bound. It counts as normal again after as many
-// consecutive windows in which the median was below half of Bound. Windows without an append change nothing.
-//
-// It uses the median, because a flush of the database or a burst of writes makes some appends slow on every disk.
-// When half of the appends are slow, clients notice.
+// DiskSpeed measures how long appends to the log take, in windows. A disk is slow after WindowsUntilSlow consecutive
+// windows whose median append took longer than Bound. It is normal again after as many windows with a median below
+// half of Bound. Windows without an append change nothing.
 type DiskSpeed struct {
 	Bound time.Duration
 
@@ -40,8 +37,7 @@ func (p *DiskSpeed) Add(d time.Duration) {
 	p.seen++
 }
 
-// EndWindow ends a window. inFlight is how long the append in progress has taken so far. 0 means that no append is
-// in progress.
+// EndWindow ends a window. inFlight is the duration so far of the append in progress; 0 means that there is none.
 func (p *DiskSpeed) EndWindow(inFlight time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -18,20 +18,16 @@ const (
 	floorVersion = 1
 )
 
-// Floor records the minimum that the other files of a group must hold: term, vote, log and snapshot. It is stored
-// in a separate file with a checksum. At a start the other files are compared with the floor. The start fails if
-// one of them was lost, emptied or replaced by an older copy. Such a server could vote twice in a term, or help to
-// elect a leader that lacks acknowledged writes.
+// Floor records the minimum that the other files of a group must hold: term, vote, log and snapshot. It is a separate
+// file with a checksum. A start fails if another file was lost or replaced by an older copy, because such a server
+// could vote twice in a term, or help to elect a leader that lacks acknowledged writes.
 //
-// Invariant: everything in the floor is durable in the stable store, the log and the manifest before the floor is
-// written. Before the end of the log is truncated for a new leader, the floor is lowered. So after a crash at any
-// point the floor does not exceed what the files hold, and an intact group always opens.
+// Invariant: everything in the floor is durable in the other files before the floor is written, and the floor is
+// lowered before the end of the log is truncated. So an intact group opens after a crash at any point.
 //
-// The floor may be lower than what the files hold. It is written with each vote before the vote is sent, with each
-// snapshot, before the end of the log is truncated, at a clean close, and every FloorEvery if something has
-// changed. Appends never wait for it. A start also compares the files with three other sources: the applied index
-// and term of the database, the terms of log entries and, in a cluster, what other servers have seen (see
-// transport.Witness).
+// It is written with each vote before the vote is sent, with each snapshot, before a truncation, at a clean close,
+// and every FloorEvery if something has changed. Appends never wait for it. A start also compares the files with the
+// database and with what other servers have recorded (see transport.Witness).
 type Floor struct {
 	Version int    `json:"version"`
 	Owner          // as known when the floor was written
@@ -97,9 +93,8 @@ func LoadFloor(v Volume, dir string) (*Floor, error) {
 	return &f, nil
 }
 
-// observeTerm records a term that the stable store holds. It does not write the floor file; the next write of the
-// file includes the term. That is enough: a server that forgets a term in which it has not voted breaks no promise
-// of that term, and the terms in its log limit what it accepts from earlier leaders.
+// observeTerm records a term that the stable store holds. The next write of the floor file includes it. Writing it at
+// once is not necessary: a server that forgets a term in which it has not voted breaks no promise.
 func (k *FloorFile) observeTerm(term uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -114,9 +109,8 @@ func (k *FloorFile) vote(term uint64, candidate string) error {
 	return k.writeLocked()
 }
 
-// lower removes the entries at and above index from the floor. The caller may truncate the log only after lower
-// has returned nil. lower first calls forget, which shortens the recorded extent of the log. So no concurrent
-// write of the floor file records the longer log again.
+// lower removes the entries at and above index from the floor. The caller may truncate the log only after lower has
+// returned nil. lower first calls forget, so that no concurrent write of the file records the removed entries again.
 func (k *FloorFile) lower(index uint64, forget func()) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -226,8 +220,7 @@ func (f *Floor) Check(id Identity, h found) error {
 }
 
 // CheckTerm returns an error if the stored term have is below need, the newest term of an entry, a snapshot or a
-// vote. A server stores a term before it stores anything of that term. So a lower stored term means that stored
-// data was lost.
+// vote. A server stores a term before anything of that term, so a lower term means lost data.
 func CheckTerm(dir string, have, need uint64) error {
 	if have >= need {
 		return nil

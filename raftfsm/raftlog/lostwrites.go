@@ -7,13 +7,10 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// An entry's Extensions (see Seal) include how many of its writes the leader acknowledges as soon as the entry is
-// durable on the leader's disk. They also include a tag of that leader. The checksum of the entry covers both. If
-// the same server later replaces the entry by an entry of another leader, these acknowledged writes are lost, and
-// they are counted as lost. This works across restarts, because the number is as durable as the entry. The loss is
-// not counted if the disk of the server is lost, or if a snapshot has replaced the entry.
-//
-// A proposer passes marker, tag and number to the log as Extensions.
+// The Extensions of an entry (see Seal) also contain how many of its writes the leader acknowledges as soon as its
+// own disk has the entry, and a tag of that leader. If the same server later replaces the entry by one of another
+// leader, these writes are counted as lost, also after a restart. The loss is not counted if the disk is lost or a
+// snapshot has replaced the entry.
 const (
 	owedMark = 'E'
 	owedSize = 1 + 4 + 4
@@ -39,8 +36,8 @@ func (s *Store) Owing(n int) []byte { return owing(s.self, n) }
 // isOwing reports whether Extensions were made by owing and not sealed yet.
 func isOwing(e []byte) bool { return len(e) == owedSize && e[0] == owedMark }
 
-// owed returns how many writes of a sealed entry were acknowledged before they were committed, if the server with
-// that tag has acknowledged them. Otherwise it returns 0.
+// owed returns how many writes of a sealed entry the server with that tag has acknowledged early, or 0 if it was
+// another server.
 func owed(l *raft.Log, server uint32) int {
 	e := l.Extensions
 	if len(e) != sealOwedSize || e[1] != sealOwedVersion || binary.BigEndian.Uint32(e[sealSize:]) != server {
@@ -49,8 +46,8 @@ func owed(l *raft.Log, server uint32) int {
 	return int(binary.BigEndian.Uint32(e[sealSize+4:]))
 }
 
-// tellLost counts the acknowledged writes in the entries lo to hi. It is called before these entries are deleted.
-// It counts only if entries of another leader are about to replace them, not if the log is compacted.
+// tellLost counts the acknowledged writes in the entries lo to hi as lost. It is called before entries of another
+// leader replace these entries, not before compaction.
 func (s *Store) tellLost(lo, hi uint64) {
 	if !s.role.Running() || hi < s.last.Load() {
 		return // not replaced: compacted, or dropped during the opening

@@ -13,13 +13,11 @@ const (
 	retainWait  = 1 * time.Minute // time without an acknowledgement of the follower
 )
 
-// Retained determines which entries a leader keeps although a snapshot covers them. A follower that receives a
-// snapshot needs the entries after that snapshot next. If these entries were compacted before the transfer ends,
-// the follower would need another snapshot, and so on without end.
+// Retained determines which entries a leader keeps although a snapshot covers them, because a follower that receives
+// the snapshot needs them next. Otherwise a slow follower would need one snapshot after the other.
 //
-// Invariant: from the start of a transfer until the follower has caught up, the entries from the end of that
-// snapshot on are not compacted. There are two exceptions: these entries exceed retainBytes, or the follower has
-// acknowledged nothing for retainWait.
+// Invariant: from the start of a transfer until the follower has caught up, the entries from the end of that snapshot
+// on are kept. Exceptions: they exceed retainBytes, or the follower has acknowledged nothing for retainWait.
 type Retained struct {
 	mu    sync.Mutex
 	needs map[raft.ServerID]need
@@ -42,8 +40,8 @@ func (r *Retained) Begin(id raft.ServerID, index uint64) {
 	r.needs[id] = need{index: index, sending: true}
 }
 
-// End records the end of a transfer. After a failed transfer nothing is kept for the follower, because raft starts
-// again with the newest snapshot.
+// End records the end of a transfer. After a failed transfer nothing is kept, because raft starts again with the
+// newest snapshot.
 func (r *Retained) End(id raft.ServerID, installed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

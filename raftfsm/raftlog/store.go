@@ -50,13 +50,12 @@ type Process interface {
 	Raise(version uint8) error
 }
 
-// Store wraps the engine of the log. It adds a checksum to every entry and verifies it before raft applies or
-// sends the entry. A leader can replicate entries while the leader's disk still writes them (see unsynced). Store
-// also reports when a proposed entry is durable on this node, measures the speed of the disk, and caches the
-// newest entries.
+// Store wraps the engine of the log. It adds a checksum to every entry, verifies it on reads, reports when a proposed
+// entry is durable here, measures the disk, and caches the newest entries. A leader can replicate entries while its
+// disk still writes them (see unsynced).
 //
-// Only raft's main goroutine calls StoreLogs. Any goroutine may call GetLog. GetLog may return an entry that is
-// not durable on this node yet.
+// Only raft's main goroutine calls StoreLogs. Any goroutine may call GetLog, which may return an entry that is not
+// durable here yet.
 type Store struct {
 	engine Backend
 	tail   tail
@@ -113,10 +112,9 @@ func NewStore(engine Backend, server raft.ServerID, level uint8, role Role, even
 	return s
 }
 
-// Align deletes the whole log if it does not continue the snapshot, which ends at index and term. A crash after a
-// received database has become the live one, but before the log is truncated, leaves entries of an older history.
-// These may never have been committed, so they must not be sent to other servers. raft-wal also accepts only an
-// entry that follows its last one.
+// Align deletes the whole log if it does not continue the snapshot that ends at index and term. A crash after a
+// snapshot was received, but before the log was truncated, leaves entries of another history, which must not be sent
+// to other servers.
 func (s *Store) Align(index, term uint64) error {
 	first, last, err := s.Ends()
 	if err != nil || last == 0 || first > index {
@@ -179,9 +177,8 @@ func (s *Store) Scan(snapshot uint64) error {
 	return nil
 }
 
-// OnDurable calls f once the entry with this Data slice is on this node's disk. Slices are compared by address,
-// not by content. So f is called only for entries that were proposed here, never for entries received from a
-// leader. f runs on the goroutine that wrote the entry.
+// OnDurable calls f once the entry with this Data slice is on this node's disk. Slices are compared by address, so f
+// is called only for entries proposed here. f runs on the goroutine that wrote the entry.
 func (s *Store) OnDurable(data []byte, f func(index, term uint64)) {
 	s.mu.Lock()
 	s.waiting[unsafe.SliceData(data)] = f
@@ -317,9 +314,8 @@ func (s *Store) Stalled() time.Duration {
 }
 
 // GetLog reads an entry and verifies it. A damaged entry ends the process, because it must be neither applied nor
-// sent. On a follower GetLog also returns the last entry of a snapshot if the log begins after it. Raft looks for
-// that entry when a leader repeats its first append after a snapshot. If it were missing, raft would request the
-// snapshot again.
+// sent. On a follower GetLog also returns the last entry of a snapshot, which Raft looks for before the first append
+// after the snapshot.
 func (s *Store) GetLog(index uint64, l *raft.Log) error {
 	if c := s.tail.get(index); c != nil {
 		*l = *c
@@ -368,7 +364,7 @@ func (s *Store) TermAt(index uint64) (term uint64, known bool) {
 func (s *Store) Last() uint64 { return s.last.Load() }
 
 // LastVisible returns the index of the last entry in (floor, index] that reaches the state machine, or 0 if there is
-// none. The caller passes as floor an index up to which the machine has applied everything.
+// none. The machine must have applied everything up to floor.
 func (s *Store) LastVisible(index, floor uint64) uint64 { return s.tail.lastVisible(index, floor) }
 
 // Applied records that the state machine has applied everything up to index.
@@ -482,8 +478,7 @@ func (s *Store) beforeDelete(lo, hi uint64) error {
 	return fault.Wrap(s.floors.lower(lo, forget), "group.log", "the end of the log cannot be replaced")
 }
 
-// IsMonotonic returns true, so that raft leaves no gaps in the log after it has installed a snapshot. It returns
-// true for both engines, although one of them allows gaps, so that both behave the same.
+// IsMonotonic returns true, so that raft leaves no gaps in the log after it has installed a snapshot.
 func (s *Store) IsMonotonic() bool { return true }
 
 // Close waits for unsynced entries and closes the engine.

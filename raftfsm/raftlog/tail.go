@@ -13,9 +13,9 @@ const (
 	tailMarkBytes  = 256 << 10 // resolution of the byte accounting
 )
 
-// tail caches information about the newest entries of the log: the entries themselves up to a number of bytes, the
-// number of bytes appended so far, and which entries never reach the state machine. Raft's own LogCache is not
-// used, because it limits only the number of entries and not their bytes. A tail is safe for concurrent use.
+// tail caches the newest entries of the log, up to a number of bytes. It also knows how many bytes were appended, and
+// which entries never reach the state machine. It replaces raft's LogCache, which does not limit bytes. A tail is
+// safe for concurrent use.
 type tail struct {
 	mu     sync.Mutex
 	first  uint64      // index of cached[0]
@@ -89,8 +89,7 @@ func (t *tail) noteLocked(l *raft.Log) {
 	}
 }
 
-// termAt returns the term of the entry at index. known is false if the entry is not in the log, or if it was not
-// appended or scanned since the group was opened.
+// termAt returns the term of the entry at index. known is false if the tail has not seen that entry.
 func (t *tail) termAt(index uint64) (term uint64, known bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -182,8 +181,8 @@ func (t *tail) forget(index uint64) {
 	}
 }
 
-// settle removes the records about entries up to index that never reach the machine. They are not needed once the
-// machine has applied everything up to index.
+// settle forgets which entries up to index never reach the machine. That is not needed once the machine has applied
+// everything up to index.
 func (t *tail) settle(index uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -191,8 +190,7 @@ func (t *tail) settle(index uint64) {
 	t.blind = append(t.blind[:0], t.blind[n:]...)
 }
 
-// lastVisible returns the greatest index, at most index, of an entry that reaches the state machine. It does not
-// search at or below floor, because the machine has applied everything up to floor.
+// lastVisible returns the greatest index, above floor and at most index, of an entry that reaches the state machine.
 func (t *tail) lastVisible(index, floor uint64) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -6,9 +6,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// unsyncedBytes is the maximum size in bytes of the entries that a leader sends to followers before the leader's
-// disk has them. It is below tailCacheBytes, because these entries are sent from that cache until they can be read
-// from the log.
+// unsyncedBytes is the maximum size in bytes of the entries that a leader sends before its own disk has them. It is
+// below tailCacheBytes, because they are sent from that cache.
 const unsyncedBytes = 8 << 20
 
 // unsynced holds the entries that the leader replicates while the leader's disk still writes them. So a write
@@ -49,9 +48,9 @@ func newUnsynced(write func([]*raft.Log) error) *unsynced {
 	return u
 }
 
-// add passes entries to the writer and returns without waiting for the disk. It waits only while two writes are
-// outstanding. add calls note when the entries already count as unsynced, but before the writer can make them
-// durable. The caller must not change the entries afterwards.
+// add passes entries to the writer. It waits only while two writes are outstanding, not for the disk. It calls note
+// after the entries count as unsynced and before they can become durable. The caller must not change the entries
+// afterwards.
 func (u *unsynced) add(entries []*raft.Log, note func()) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

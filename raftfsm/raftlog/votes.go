@@ -21,10 +21,9 @@ const (
 // KeyVote is our key for the whole vote: term (8 bytes) and candidate in one value.
 var KeyVote = []byte("QuorateVote")
 
-// Votes stores term and vote. Raft stores a vote in two calls: first the term, next the candidate. After a crash
-// between two separate writes, the new term would be paired with the candidate of an earlier term. That candidate
-// would get the vote of the new term without a check of its log. So Votes keeps the term in memory until the
-// candidate arrives, and stores both as one value. That is atomic, and costs one fsync instead of two.
+// Votes stores term and vote as one value. Raft stores a vote in two calls, first the term and then the candidate. A
+// crash in between would pair the new term with the candidate of an earlier term. So Votes keeps the term in memory
+// until the candidate arrives. That also saves one fsync.
 //
 // Only Raft's main goroutine changes votes. The lock is for goroutines that read them.
 type Votes struct {

@@ -11,10 +11,9 @@ import (
 	"github.com/quorate/quorate/internal/logadapt"
 )
 
-// walEngine wraps raft-wal. It repairs the log before it opens it (see repairWAL). If raft-wal fails to add a
-// segment in the background, its newest segment stays sealed and it refuses appends. walEngine then reopens the log,
-// and the repair adds the segment. raft-wal refuses before it writes, so the retried append loses and duplicates
-// nothing.
+// walEngine wraps raft-wal. It repairs the log before it opens it (see repairWAL). If raft-wal cannot add a segment
+// and refuses appends, walEngine reopens the log, and the repair adds the segment. A retried append loses and
+// duplicates nothing.
 type walEngine struct {
 	dir    string
 	logger *slog.Logger

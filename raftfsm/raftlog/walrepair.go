@@ -65,10 +65,8 @@ func repairWAL(dir string) (done string, err error) {
 	return fmt.Sprintf("an append to segment %s had not finished", segment.FileName(*tail)), nil
 }
 
-// cutOff returns an error if the file of a segment is truncated: it is shorter than a full segment, and it ends
-// before the frame that follows the last one read. Segments are created in their full length, and the length is
-// durable with the first append. So an incomplete append leaves zeros or other bytes after the last complete
-// append, and never a shorter file.
+// cutOff returns an error if the file of a segment was truncated. Segments are created in their full length, so an
+// incomplete append leaves zeros or other bytes, but never a shorter file.
 func cutOff(f *os.File, s types.SegmentInfo, end segmentEnd) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -140,8 +138,8 @@ func scanSegment(f io.ReaderAt) (segmentEnd, error) {
 	return lastWhole(f, before, last, sum, now.offset)
 }
 
-// lastWhole returns last if the content of last has the checksum sum. Otherwise it returns before, the end of the
-// previous append.
+// lastWhole returns last if its content has the checksum sum. Otherwise it returns before, the end of the previous
+// append.
 func lastWhole(f io.ReaderAt, before, last segmentEnd, sum uint32, next int64) (segmentEnd, error) {
 	before.next, last.next = next, next
 	if last.offset == 0 {

@@ -136,8 +136,8 @@ type Witness struct {
 	wanted map[raft.ServerID]bool
 }
 
-// Members returns the members of the group and their addresses for a Witness. It is called only while the Witness
-// runs.
+// Members returns the configuration of the group and what this server has, for a Witness. It is called only while the
+// Witness runs.
 type Members interface {
 	// Servers returns the servers of the newest configuration.
 	Servers() []raft.Server
