@@ -11,12 +11,11 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Backup writes a backup of all groups to w. Each group is saved as of one moment after the call began. Before it
-// reads the local replica of a group, Backup waits until the replica has applied a new read index and every write
-// that this node has acknowledged. The moments of different groups are close together but not equal. That is
-// enough, because no transaction spans two groups. Writes continue during the backup.
+// Backup writes a backup of all groups to w. Each group is saved as of one moment after the call began, with every
+// write that was acknowledged before. The moments of different groups differ slightly, which is harmless because no
+// transaction spans two groups. Writes continue meanwhile.
 //
-// about is the header of the backup. Backup fills in what it knows of this node and its cluster. Backup returns
+// about is the header of the backup; Backup fills in what it knows of this node and its cluster. It returns
 // fault.Unavailable or fault.Timeout without a quorum, fault.Unavailable if a received snapshot replaces the local
 // replica meanwhile, and the errors of w.
 func (h *Host) Backup(ctx context.Context, about backup.Header, w io.Writer) (backup.Totals, error) {

@@ -48,8 +48,8 @@ func byWhom(content []byte) string {
 	return ""
 }
 
-// release releases the lock explicitly. Closing the file is not enough: a child process that another goroutine
-// is starting holds a copy of the descriptor until its program is loaded.
+// release releases the lock explicitly. Closing the file is not enough, because a child process that is just being
+// started has a copy of the descriptor.
 func (l *dirLock) release() error {
 	return errors.Join(syscall.Flock(int(l.f.Fd()), syscall.LOCK_UN), l.f.Close())
 }

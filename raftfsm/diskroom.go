@@ -63,10 +63,9 @@ func (s *server) judgeRoom() {
 	}
 }
 
-// lackOfRoom returns the reason why a group is read-only, or nil if it is not. A group is read-only if the disk of
-// at least one voter is low, and no majority of the voters has a disk with room. A failed voter counts as one
-// without room. Otherwise every write would need a server with a low disk until that disk is full, and the group
-// would stop.
+// lackOfRoom returns why a group is read-only, or nil. A group is read-only if the disk of a voter is low and no
+// majority of voters has a disk with room. A failed voter counts as one without room. Otherwise writes would fill the
+// low disk, and the group would stop.
 func (s *server) lackOfRoom(gid uint32, servers []raft.Server) *fault.Error {
 	own := s.space.full.Load()
 	voters, room := 0, 0
@@ -100,7 +99,7 @@ func (s *server) lackOfRoom(gid uint32, servers []raft.Server) *fault.Error {
 		Hint: "free some space there; writes open again by themselves, deletes still work"}
 }
 
-// diskOf returns the state of a voter's disk. own is nil unless the disk of this server is low.
+// diskOf returns the state of a voter's disk. own is the error of this server's disk, or nil.
 func (s *server) diskOf(server string, own *fault.Error) DiskState {
 	switch {
 	case server != s.node.self.Server:
@@ -115,8 +114,8 @@ func (s *server) diskOf(server string, own *fault.Error) DiskState {
 	}
 }
 
-// abstains reports whether this server should start no election in a group, because its disk is low and the disk
-// of another voter is not.
+// abstains reports whether this server should start no election in a group: its disk is low, and another voter's is
+// not.
 func (s *server) abstains(gid uint32) bool {
 	if s.opts.DiskOf == nil || !s.opened.Load() || s.space.allowed() == nil {
 		return false

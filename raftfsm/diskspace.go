@@ -11,8 +11,7 @@ import (
 )
 
 // diskSpace watches the free bytes on the disk of the data directory. The disk is low when fewer than min bytes are
-// free. It stays low until one and a half times min is free, so that it does not switch back and forth around the
-// limit.
+// free, and until one and a half times min is free again.
 type diskSpace struct {
 	dir    string
 	min    uint64
@@ -80,8 +79,7 @@ func (s *diskSpace) allowed() error {
 	return nil
 }
 
-// watch measures the free space once per period, and calls then after each measurement. It returns when stop is
-// closed.
+// watch measures the free space once per period and then calls the function then. It returns when stop is closed.
 func (s *diskSpace) watch(period time.Duration, then func(), stop <-chan struct{}) {
 	t := time.NewTicker(period)
 	defer t.Stop()

@@ -21,10 +21,9 @@ const (
 	forwardBytes  = 1 << 20 // bytes of proposals in one call; a larger one gets its own call
 )
 
-// forwarder sends proposals to leaders. Proposals that arrive while calls are in flight share the next call, so
-// many clients cost the leader few calls. The next call of a lane waits until it has as many proposals as all calls
-// of the lane in flight together, like the next entry of a group (see the proposer of package group). Calls share
-// one connection.
+// forwarder sends proposals to leaders. Proposals that arrive while calls are in flight share the next call. The next
+// call of a lane waits until it has as many proposals as all calls of the lane in flight together (see the proposer
+// of package group).
 type forwarder struct {
 	peers   Peers
 	metrics *Metrics
@@ -85,9 +84,9 @@ func newForwarder(p Peers, m *Metrics, calls *leaderCalls) *forwarder {
 	return f
 }
 
-// propose sends one proposal and waits for its outcome. It returns fault.Timeout if ctx ended before the proposal
-// was sent; then it was not applied. Other errors: those of Peers.Call and of the remote group, and
-// fault.Indeterminate if ctx ended before the answer.
+// propose sends one proposal and waits for its outcome. It returns fault.Timeout if ctx ended before the proposal was
+// sent, fault.Indeterminate if ctx ended before the answer, and otherwise the errors of Peers.Call and of the remote
+// group.
 func (f *forwarder) propose(ctx context.Context, key laneKey, data group.Encoded, values bool) (group.Answer, error) {
 	one := &forwarded{data: data, values: values, outcome: make(chan forwardOutcome, 1)}
 	one.deadline, _ = ctx.Deadline()
@@ -179,8 +178,8 @@ func (l *lane) take() []*forwarded {
 	return batch
 }
 
-// call sends a batch and gives every proposal its outcome. It waits at most until the latest deadline in the
-// batch. It ends earlier if this node learns of another leader.
+// call sends a batch and gives every proposal its outcome. It waits until the latest deadline in the batch, or until
+// this node learns of another leader.
 func (f *forwarder) call(key laneKey, batch []*forwarded) {
 	ctx, cancel := f.patience(batch)
 	defer cancel()
@@ -205,8 +204,8 @@ func (f *forwarder) call(key laneKey, batch []*forwarded) {
 	}
 }
 
-// oneByOne sends proposals in the first form of messages, one per call. It is used when a server of an older
-// version has refused a whole batch. The server has not applied anything of that batch.
+// oneByOne sends proposals one per call, in the first form of messages. It is used when a server of an older version
+// has refused a batch and applied nothing of it.
 func (f *forwarder) oneByOne(ctx context.Context, key laneKey, batch []*forwarded) {
 	var wg sync.WaitGroup
 	for _, one := range batch {
@@ -240,8 +239,8 @@ func (f *forwarder) patience(batch []*forwarded) (context.Context, context.Cance
 	return context.WithDeadline(f.ctx, last)
 }
 
-// readOutcomes decodes the answer to a batch of n proposals. err is the error of the call. If err is not nil,
-// every outcome is err.
+// readOutcomes decodes the answer to a batch of n proposals. If the call failed with err, err is the outcome of every
+// proposal.
 func readOutcomes(b []byte, err error, n int) []forwardOutcome {
 	out := make([]forwardOutcome, n)
 	r := newFrame(b)

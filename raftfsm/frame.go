@@ -8,9 +8,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// ForwardVersion is the newest form of the messages between nodes. Every message begins with its form and the
-// group. MethodPropose has two forms: a message of the first form has one request, and a message of the second
-// form has several. All other messages have only the first form.
+// ForwardVersion is the newest form of the messages between nodes. Every message begins with its form and the group.
+// In the second form, MethodPropose has several requests; all other messages have only the first form.
 const ForwardVersion = formBatches
 
 // The forms of messages.

@@ -24,9 +24,8 @@ func (f *freshness) verified(sent time.Time) {
 	}
 }
 
-// age returns an upper bound for the age of a replica's state, measured with the local monotonic clock. byGroup is
-// the bound that the group itself gives; it is valid only if known is true. The second result reports whether
-// there is any bound.
+// age returns an upper bound for the age of a replica's state, and whether there is one. byGroup is the bound from
+// the group itself, which is valid only if known is true.
 func (f *freshness) age(byGroup time.Duration, known bool) (time.Duration, bool) {
 	if at := f.freshUntil.Load(); at != nil {
 		if own := time.Since(*at); !known || own < byGroup {

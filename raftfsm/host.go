@@ -153,9 +153,8 @@ func (h *Host) Leader(gid uint32) string { return string(h.replica.leader(gid)) 
 // Route returns how a node without replicas reaches a group. It is empty on a server.
 func (h *Host) Route(gid uint32) Route { return h.replica.route(gid) }
 
-// WritesAllowed returns nil if values can be stored in a group now. Otherwise it returns the reason: the voters
-// with enough free disk space are no majority. The result is the same on every node, except that a change reaches
-// the nodes at different times.
+// WritesAllowed returns nil if values can be stored in a group now. Otherwise it returns the reason: too few voters
+// have enough free disk space.
 func (h *Host) WritesAllowed(gid uint32) error { return h.replica.writesAllowed(gid) }
 
 // DiskLow returns nil, or an error if the disk of this server is nearly full. A server with a nearly full disk

@@ -42,9 +42,8 @@ func (id *Identity) clusterPartitions(ctx context.Context, o Options) uint32 {
 	return o.Count(ctx, id.Node)
 }
 
-// followPartitions changes the number of partitions of a directory to that of the cluster that the server is about
-// to join. It deletes the existing groups, which are empty: before this server belongs to a cluster, no other
-// server calls these groups and they have no voters. If a crash interrupts it, the next start repeats it.
+// followPartitions sets the number of partitions of a new directory to that of the cluster that it is about to join.
+// It deletes the existing groups, which are empty. If a crash interrupts it, the next start repeats it.
 func (id *Identity) followPartitions(ctx context.Context, o Options) error {
 	if id.Cluster != "" || id.Forming || id.Removed {
 		return nil

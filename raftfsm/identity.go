@@ -17,8 +17,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Versions of the identity file. A directory whose log may hold entries above version 1 has the second version. So
-// a build that does not know these entries refuses the directory.
+// Versions of the identity file. The second version marks a directory whose log may hold entries above version 1, so
+// that older builds refuse it.
 const (
 	identityName       = "node.json"
 	identityVersion    = 1

@@ -11,13 +11,11 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// leaderCalls holds the calls in flight to servers that this node considers leaders. A leader that hangs neither
-// answers nor refuses a call. When this node learns of another leader of the group, the calls to the previous
-// leader end, and the callers retry them at the new one.
+// leaderCalls holds the calls in flight to leaders. When this node learns of another leader of a group, it ends the
+// calls to the previous one, which may hang, and the callers try the new leader.
 //
-// The retry is safe. A read index changes nothing. A proposal may still be applied by the first server, so its
-// outcome counts as unknown. A repeated proposal has the id of a registered origin and is applied once. The only
-// exception is a registration: it may be applied twice without harm.
+// The retry is safe: a read index changes nothing, and a proposal with the id of a registered origin is applied once.
+// A registration may be applied twice without harm.
 type leaderCalls struct {
 	leaders leaders
 

@@ -53,9 +53,8 @@ func (m *membership) owner() raftlog.Owner {
 	return raftlog.Owner{Cluster: id.Cluster, Epoch: id.Epoch}
 }
 
-// amend changes the identity with change. If amend returns nil, the change is durable, except on a node whose
-// identity is temporary. If it returns an error, nothing has changed. It holds the lock while it writes the file,
-// because the file is small and rarely written.
+// amend changes the identity with the function change and makes it durable, unless the identity is temporary. After
+// an error nothing has changed.
 func (m *membership) amend(change func(*Identity) error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -80,8 +79,7 @@ func (m *membership) amend(change func(*Identity) error) error {
 	return nil
 }
 
-// wait waits until the node belongs to a cluster, and returns the cluster's tag for session tokens. A node without
-// a cluster can neither read nor make tokens, because it does not know which tag they must have.
+// wait waits until the node belongs to a cluster, and returns the cluster's tag for session tokens.
 func (m *membership) wait(ctx context.Context) (uint64, error) {
 	if err := m.allowed(); err != nil {
 		return 0, err
@@ -171,17 +169,16 @@ func (h *Host) Supersede(epoch uint64) error {
 	})
 }
 
-// Promise allows the server candidate to form a cluster that includes this server, and permanently no other
-// server. The promise is durable when Promise returns nil. Promise returns fault.Conflict if this server belongs
-// to a cluster or has promised itself to another server.
+// Promise allows the server candidate, and permanently no other server, to form a cluster that includes this server.
+// It is durable on return. It returns fault.Conflict if this server belongs to a cluster or has promised itself to
+// another server.
 //
-// Invariant: for any set of servers, at most one server can hold the promises of all of them. So a set of servers
-// forms at most one cluster.
+// Invariant: for any set of servers, at most one server can have the promises of all of them. So the set forms at
+// most one cluster.
 func (h *Host) Promise(candidate string) error { return h.node.promise(candidate) }
 
-// Form makes a cluster of this one server. The server must not belong to a cluster. Other servers are added to its
-// groups later. If Form is interrupted, the next Open completes it. The server leads every group when Form returns
-// nil.
+// Form makes a cluster of this one server, which must belong to no cluster. When it returns nil, the server leads
+// every group. If it is interrupted, the next Open completes it.
 func (h *Host) Form(ctx context.Context) error {
 	err := h.node.amend(func(id *Identity) error {
 		if id.Cluster != "" {

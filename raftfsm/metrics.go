@@ -43,8 +43,8 @@ const (
 	servedReplica = "replica" // another server
 )
 
-// causeOrigin is the value of the label "cause" for a retry because the group no longer knew the origin of the
-// request. Such a retry has no error code.
+// causeOrigin is the value of the label "cause" for retries because the group no longer knew the origin of the
+// request.
 const causeOrigin = "origin"
 
 // Values of the label "kind" of forwards.

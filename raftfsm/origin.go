@@ -10,12 +10,11 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// origin gives this node's requests to one group their ids, so that a retry is applied only once. A registration
-// in the log (command.KindRegister) assigns the number of the origin. Each request gets the next sequence number
-// of the origin.
+// origin gives this node's requests to one group their ids, so that a retry is applied only once. A registration in
+// the log (command.KindRegister) assigns the number of the origin. Each request gets the next sequence number.
 //
-// Invariant: a sequence number is used for one request only. done is increased to a sequence number only after its
-// request will never be sent again.
+// Invariant: a sequence number is used for one request only, and done reaches it only after the request will never be
+// sent again.
 type origin struct {
 	name     string // different for every incarnation of a process
 	register func(context.Context, func() *command.Request) (group.Answer, error)
@@ -84,8 +83,8 @@ func (o *origin) drop(number uint64) {
 	}
 }
 
-// prove records that the group has answered a request of the origin with this number. From then on the group drops
-// the origin only after it has been idle for too long.
+// prove records that the group has answered a request of the origin with this number. So the group knows the origin
+// and drops it only after it has been idle for too long.
 func (o *origin) prove(number uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -101,9 +100,8 @@ func (o *origin) isProven() bool {
 	return o.proven
 }
 
-// ensure registers the origin if it has no number yet. Concurrent callers share one registration. Every attempt to
-// register uses a different name, so a repeated attempt is harmless. If the answer to an attempt is lost or late,
-// its registration replaces no other one and expires.
+// ensure registers the origin if it has no number yet. Concurrent callers share one registration. Every attempt uses
+// a different name, so a registration whose answer is lost is harmless and expires.
 func (o *origin) ensure(ctx context.Context) error {
 	select {
 	case o.registering <- struct{}{}:

@@ -13,14 +13,13 @@ const maxOwn = 1024
 // application identifies an application: its keys are those of one store with one prefix.
 type application struct{ store, prefix string }
 
-// ownWrites holds, for one group, the newest write of each application that this node has acknowledged, because it
-// may not be in the machine yet. An eventual read waits for the writes of its own application. If a write was lost, a
+// ownWrites has, for one group, the position of the newest write of each application at this node. An eventual read
+// waits for the writes of its own application, because they may not be in the machine yet. If a write was lost, a
 // read of the same application reports that.
 //
-// Invariant: every write that an application has made at this node is at or below the position kept for the
-// application, or at or below rest. It stays so until a read of the application has reflected the write or
-// reported its loss. At most maxOwn applications have separate positions. All others share rest: their reads may
-// wait longer, and a lost write is reported to the first reader of any of them.
+// Invariant: every write of an application at this node is at or below its position, or at or below rest, until a
+// read has reflected the write or reported its loss. At most maxOwn applications have separate positions; all others
+// share rest.
 type ownWrites struct {
 	mu sync.Mutex
 	by map[application]*session.Seen // guarded by mu; entries are replaced, never changed
@@ -113,8 +112,7 @@ func (o *ownWrites) newest() (at session.Seen) {
 	return at
 }
 
-// settle removes the positions done, for which a read has waited. It keeps a position that was replaced by a newer
-// one meanwhile.
+// settle removes the positions in done, for which a read has waited, unless a newer write has replaced them.
 func (o *ownWrites) settle(q *query, done []*session.Seen) {
 	if len(done) == 0 {
 		return

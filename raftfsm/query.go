@@ -44,8 +44,8 @@ func queryOne(store, key string) *query {
 	return q
 }
 
-// look reads a machine at the cluster time now and stores the result in q. pending reports whether an item was
-// left out although it has not expired by the log's time: it expires between that time and now.
+// look reads a machine at the cluster time now and stores the result in q. pending is true if it left out an item
+// that has expired but is still in the log's state.
 func (q *query) look(m *kv.Machine, now uint64) (pending bool, err error) {
 	switch q.kind {
 	case queryGet:

@@ -106,9 +106,9 @@ type reading struct {
 	out    given
 }
 
-// strong performs a linearizable read. It gets a new read index, waits until the machine has applied it, and
-// reads. If an item has expired but was not removed through the log yet, strong first advances the log's time and
-// reads again. Otherwise a later leader whose clock is behind could return the item.
+// strong performs a linearizable read: it gets a read index, waits until the machine has applied it, and reads. If an
+// item has expired but is not removed yet, strong first advances the log's time. Otherwise a later leader with a slow
+// clock could return the item again.
 func (r *reading) strong(ctx context.Context) error {
 	// An eventual write of the session, or of this node, may be on the leader's disk and not committed yet.
 	var after session.Seen
@@ -141,8 +141,8 @@ func (r *reading) strong(ctx context.Context) error {
 	}
 }
 
-// readIndex requests a read index, again and again, until a leader returns one or ctx ends. The returned index is
-// at or above the position after, if the leader's log contains that position. The Holding says whether it does.
+// readIndex requests a read index until a leader returns one or ctx ends. The Holding says whether the leader's log
+// contains the position after; if so, the index is at or above it.
 func (r *reading) readIndex(ctx context.Context, after raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	for {
 		var ri group.ReadIndex
@@ -176,8 +176,7 @@ func (r *reading) tick(ctx context.Context) error {
 	return err
 }
 
-// eventual reads the local machine. Before, it waits until the machine has applied what the session has seen and
-// what the requesting node has written.
+// eventual reads the local machine after it has applied the positions of the session and of the requesting node.
 func (r *reading) eventual(ctx context.Context) error {
 	reason, err := r.catchUp(ctx)
 	if err != nil {
@@ -203,9 +202,8 @@ func (r *reading) eventual(ctx context.Context) error {
 	return nil
 }
 
-// catchUp waits until the machine has applied the positions of the session and of the requesting node. If that is
-// not possible, reason says why, and the answer must be marked stale. reason is empty if the guarantees of the
-// session hold.
+// catchUp waits until the machine has applied the positions of the session and of the requesting node. If that is not
+// possible, it returns the reason, and the answer must be marked stale.
 func (r *reading) catchUp(ctx context.Context) (reason string, err error) {
 	if r.foreign {
 		r.out.forgive = true
@@ -249,8 +247,8 @@ func (r *reading) awaitOwn(ctx context.Context) (reason string, err error) {
 	return reason, nil
 }
 
-// restored reports whether a restore has replaced the data to which the position s belongs. If so, the answer
-// makes the session forget s. So this is reported once, and the session continues from the new data.
+// restored reports whether a restore has replaced the data of position s. The answer then removes s from the session,
+// so this is reported once.
 func (r *reading) restored(s session.Seen) bool {
 	if s.Pos.Index >= r.group.Machine().Restored() {
 		return false
@@ -259,8 +257,8 @@ func (r *reading) restored(s session.Seen) bool {
 	return true
 }
 
-// await waits until the machine has applied s. If that is not possible, it returns the reason. It waits a short
-// time for the local replica, and after that asks the leader whether its log contains s.
+// await waits until the machine has applied s, or returns why that is not possible. It waits a short time for the
+// local replica, and then asks the leader whether its log contains s.
 func (r *reading) await(ctx context.Context, s session.Seen) (reason string, err error) {
 	if r.done(s) {
 		return "", nil
@@ -296,8 +294,8 @@ func (r *reading) await(ctx context.Context, s session.Seen) (reason string, err
 	return "", err
 }
 
-// holds returns whether the local log contains s. For a committed position only the index is compared. Its term is
-// the term at the time of the read, which may be later than the term of the entry.
+// holds returns whether the local log contains s. For a committed position it compares only the index, because the
+// term in s may be later than the term of the entry.
 func (r *reading) holds(s session.Seen) group.Holding {
 	switch {
 	case !s.Committed:
@@ -313,8 +311,8 @@ func (r *reading) done(s session.Seen) bool {
 	return r.group.Machine().Applied() >= s.Pos.Index && (s.Committed || r.group.Holds(s.Pos) == group.Held)
 }
 
-// see reads the machine and records the position of the answer. The read cannot have returned anything newer than
-// that position. pending is that of look.
+// see reads the machine and records the position of the answer. The answer contains nothing newer than that position.
+// pending is that of look.
 func (r *reading) see(now uint64) (pending bool, err error) {
 	for {
 		m := r.group.Machine()

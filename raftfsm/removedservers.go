@@ -59,15 +59,15 @@ func (h *Host) RemovedServers(gid uint32) []string {
 	return out
 }
 
-// Standing is what this server knows about another server in one group.
+// Standing returns what this server knows about another server in one group.
 type Standing struct {
 	Member  bool // it is in the newest configuration
 	Settled bool // that configuration is committed
 	Removed bool // it has a tombstone
 }
 
-// Standing returns what this server knows about another server in a group. A server has left permanently if
-// Removed and Settled are true and Member is false.
+// Standing is what this server knows about another server in a group. If Removed and Settled are true and Member is
+// false, the server has left permanently.
 func (h *Host) Standing(gid uint32, server string) Standing {
 	g := h.groups[gid]
 	servers, index := g.Servers()

@@ -43,13 +43,11 @@ func (s *Survey) Alone() bool {
 }
 
 // Rescue makes the server in o.Dir the only voter of all its groups, for a cluster that has permanently lost a
-// majority of its voters. The server must not run. Afterwards the data of the cluster is the data of this server,
-// including log entries that no majority had. All other data is lost. Rescue raises the revision counters, so that
-// no ETag is used twice. It also starts a new epoch of the cluster. Servers of the old epoch are refused until
-// their data directories are emptied and they join again.
+// majority of its voters. The server must not run. The data of the cluster is then the data of this server, including
+// log entries without a majority. Rescue raises the revision counters, so that no ETag is used twice, and starts a
+// new epoch. Servers of the old epoch are refused until their data directories are emptied.
 //
-// Every step is durable before the next step begins. If a rescue is interrupted, the directory records that, and
-// the server does not start until Rescue has completed.
+// If a rescue is interrupted, the server does not start until Rescue was run again.
 //
 // Rescue returns fault.Unavailable if the server is running, fault.Invalid if the directory belongs to no cluster,
 // and fault.Corrupt if the directory is damaged.

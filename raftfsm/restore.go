@@ -30,19 +30,17 @@ type Restored struct {
 	Totals backup.Totals
 }
 
-// Restore replaces all data of all groups by the backup read from r. All steps go through the logs of the groups.
-// Every replica first stages the data beside the live data. After r has been read and verified completely, one
-// final entry per group replaces the live data by the staged data. Before the final entry nothing visible changes.
-// After an error or a crash the staged data is dropped. Writes continue during the restore. A write acknowledged
-// before the final entry is replaced. A later write is applied to the restored data.
+// Restore replaces all data of all groups by the backup read from r. It stages the data in the logs of the groups,
+// beside the live data. When r has been read and verified completely, one final entry per group replaces the live
+// data. After an earlier error or crash the staged data is dropped. Writes continue; those before the final entry are
+// replaced.
 //
-// After a failure or crash between the final entries of two groups, one group is restored and the other is not.
-// The error says so, and the restore can be run again.
+// If it fails between the final entries of two groups, the error says which groups are restored, and the restore can
+// be run again.
 //
-// A restore that was interrupted on another node blocks a new restore for ten seconds. Error codes: fault.Invalid
-// if the backup is of another program, version or number of partitions; fault.Corrupt if the backup is damaged;
-// fault.Conflict while another restore is running; fault.ReadOnly if disks are nearly full; fault.Unavailable
-// without a quorum.
+// An interrupted restore blocks a new one for ten seconds. Errors: fault.Invalid if the backup is of another program,
+// version or number of partitions; fault.Corrupt if it is damaged; fault.Conflict while another restore is running;
+// fault.ReadOnly if disks are nearly full; fault.Unavailable without a quorum.
 func (h *Host) Restore(ctx context.Context, r io.Reader) (Restored, error) {
 	if !h.restoring.TryLock() {
 		return Restored{}, errRestoring()
@@ -117,8 +115,8 @@ func (s *restore) stage(ctx context.Context) (totals backup.Totals, err error) {
 	}
 }
 
-// begin starts the restore of a group. If another restore has staged data in the group, begin waits until that
-// restore has sent nothing for ten seconds: the node that ran it has probably crashed.
+// begin starts the restore of a group. If another restore has staged data, begin waits until that restore has sent
+// nothing for ten seconds.
 func (s *restore) begin(ctx context.Context, gid uint32) error {
 	s.begun = gid + 1
 	for last := time.Now().Add(takeOver); ; {
@@ -170,8 +168,8 @@ func (s *restore) commit(ctx context.Context) error {
 	return nil
 }
 
-// keepRemoved stages the present tombstones of removed servers. Otherwise, after the restore of an earlier backup,
-// such a server could join again.
+// keepRemoved adds the present tombstones of removed servers to the staged data, so that these servers cannot join
+// again.
 func (s *restore) keepRemoved(ctx context.Context, gid uint32) error {
 	r := &command.Request{Restore: &command.Restore{Step: command.StepChunk, Part: s.parts[gid]}}
 	for _, server := range s.host.RemovedServers(gid) {
@@ -196,8 +194,7 @@ func partly(err error, at, groups uint32) error {
 	return &fault.Error{Code: fault.Indeterminate, Op: opRestore, Msg: msg, Err: err, Hint: "run the restore again"}
 }
 
-// abort drops the staged data in all groups that can be reached. The other groups drop their staged data later
-// without a request.
+// abort drops the staged data in all groups that can be reached. The other groups drop it by themselves later.
 func (s *restore) abort() {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()

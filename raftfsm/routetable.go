@@ -201,10 +201,9 @@ func (t *routeTable) leader(gid uint32) raft.ServerID {
 	return raft.ServerID(leader)
 }
 
-// readers returns all servers in the order in which to try them for reads of a group. It sorts by three criteria:
-// whether the server answers, whether its replica has caught up, and its distance. Among servers of similar distance
-// it chooses one at random, to spread the load. Later calls prefer the same server, because its replica already
-// reflects the earlier reads.
+// readers returns all servers in the order in which to try them for reads of a group: by whether they answer, whether
+// their replica has caught up, and their distance. Among servers of similar distance it chooses one at random, and
+// prefers it in later calls.
 func (t *routeTable) readers(gid uint32) []string {
 	type choice struct {
 		id        string

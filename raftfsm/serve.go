@@ -105,7 +105,7 @@ func errFrame(method string) error {
 	return fault.New(fault.Invalid, "raftfsm.Serve", "call "+method+" is truncated")
 }
 
-// whole returns an error unless data is exactly one request that every replica can apply. Other data in the log
+// whole returns an error unless data is exactly one request that every replica can apply. Anything else in the log
 // would halt all replicas.
 func whole(data []byte) error {
 	if len(data) > MaxRequest+restoreSlack {
@@ -136,12 +136,11 @@ func serveReadIndex(ctx context.Context, g *group.Group, r *frame) ([]byte, erro
 	return binary.AppendUvarint(b, uint64(held)), nil
 }
 
-// leaderIndex returns a read index. The index is at or above the position after, if the leader's log contains that
-// position. The entry at that position need not be committed: a session may have seen it before it was committed.
+// leaderIndex returns a read index. If the leader's log contains the position after, committed or not, the index is
+// at or above it.
 //
-// Invariant: a position is reported as lost only by a server that led the group at that moment, and the read index
-// proves that it led. The log of any other server may not have reached that position yet. A wrong report would be
-// harmful, because a session forgets a position that was reported as lost.
+// Invariant: only a server that led the group at that moment reports a position as lost. The log of any other server
+// may just be behind, and a session forgets a position that was reported as lost.
 func leaderIndex(ctx context.Context, g *group.Group, after raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	for {
 		held := holds(g, after)

@@ -80,8 +80,7 @@ func (s *server) open(ctx context.Context) error {
 }
 
 // noteGroupsMade records in the identity that every group exists and has a floor file. From then on a start with a
-// missing group or floor file fails. A new, empty group in place of a lost one would forget acknowledged writes
-// and could vote twice. Directories of earlier versions had no floor files.
+// missing group or floor file fails, because an empty group in place of a lost one could vote twice.
 func (s *server) noteGroupsMade() error {
 	if self := &s.node.self; self.Made && self.Floors && !self.Forming {
 		return nil
@@ -162,8 +161,8 @@ func checkFormats(dir string, id *Identity, logger *slog.Logger) error {
 	return nil
 }
 
-// memTable returns the memory for the memtable of one group, in bytes. The first parameter is Options.MemTable. If it
-// is 0, the default is divided among the groups. Pebble takes this memory from the block cache.
+// memTable returns the memory for the memtable of one group, in bytes: the configured number, or if that is 0 an equal
+// part of the default. Pebble takes it from the block cache.
 func memTable(asked uint64, partitions uint32) uint64 {
 	if asked != 0 {
 		return asked
@@ -230,8 +229,8 @@ func (s *server) ready(gid uint32) error {
 
 const opReady = "raftfsm.Ready"
 
-// errLeaderless returns the error for a group without a known leader. Its message is msg followed by the
-// explanation that explain returns.
+// errLeaderless returns the error for a group without a known leader: msg, followed by the reason that explain
+// returns.
 func errLeaderless(gid uint32, msg string, explain func(uint32) (why, hint string), hint string) error {
 	why, what := explain(gid)
 	if why != "" {
@@ -262,8 +261,7 @@ func (s *server) proposeHere(ctx context.Context, g *group.Group, data group.Enc
 }
 
 // outcomeKnown returns Committed in place of Durable while an origin of the group is about to expire. An entry in
-// flight may remove the origin. So the outcome of the request is uncertain until it is committed. The stamps of
-// entries in flight are not later than Now.
+// flight may then remove the origin, so the outcome of the request is certain only once it is committed.
 func outcomeKnown(g *group.Group, ack group.Ack) group.Ack {
 	if ack == group.Durable && g.Machine().OriginDue() <= g.Now() {
 		return group.Committed

@@ -58,9 +58,8 @@ func openSidecar(_ context.Context, h *Host) error {
 	return nil
 }
 
-// identifySidecar reads or creates the identity of the data directory of a node without replicas. It returns an
-// error if the directory contains a server's data: a sidecar would not serve the data, and the groups would lack
-// the server's vote.
+// identifySidecar reads or creates the identity of the data directory of a node without replicas. It returns an error
+// for a directory with a server's data, because that server would be missing from its groups.
 func identifySidecar(o Options) (Identity, error) {
 	id, err := readIdentity(o.Dir)
 	if err != nil {
@@ -181,8 +180,8 @@ func (s *sidecar) export(context.Context, uint32, raftlog.Position) (*kv.Export,
 	return nil, backup.Group{}, errNoData("raftfsm.Backup")
 }
 
-// settle implements replica. It also records the position at which the read was answered, because the next read
-// may go to another server.
+// settle implements replica. It also records the position of the answer, because the next read may go to another
+// server.
 func (s *sidecar) settle(own *ownWrites, q *query, done []*session.Seen, got given) {
 	shared := own.shares(done)
 	if got.ownDone {
@@ -200,8 +199,8 @@ func (s *sidecar) close() error {
 	return nil
 }
 
-// firstTry is the time limit for the first server of a read. Each further round of servers has twice the limit of
-// the round before. So a paused server delays a read by at most firstTry in the first round.
+// firstTry is the time limit of the first server that is tried for a read. It doubles with each round of servers, so
+// a paused server delays most reads only by firstTry.
 const firstTry = 1500 * time.Millisecond
 
 // read implements replica. It sends a strong read directly to the leader. It sends an eventual read to the nearest

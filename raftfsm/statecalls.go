@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/integrity"
 )
 
-// replicas queries servers about their state over Peers. A server of an older version does not support the
-// queries, and its state is not compared.
+// replicas queries servers about their state over Peers. It skips servers of an older version, which do not support
+// the queries.
 type replicas struct {
 	peers Peers
 	id    uint32

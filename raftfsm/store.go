@@ -15,9 +15,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// MaxRequest is the maximum size in bytes of one write with all its operations. A write that is larger than the
-// usual limit of a log entry gets an entry of its own. raft-wal cannot read entries larger than 64 MiB including
-// its overhead, so MaxRequest is somewhat lower.
+// MaxRequest is the maximum size in bytes of one write with all its operations. It is below 64 MiB, the limit of
+// entries in raft-wal.
 const MaxRequest = 64<<20 - 64<<10
 
 // maxAnswer is the maximum size in bytes of all values in one read that a server answers for a node without
@@ -255,8 +254,8 @@ func (s *Store) del(key, tag string) command.Op {
 	return op
 }
 
-// condition converts an ETag into the condition and the revision that it names. For an ETag that this store cannot
-// have returned, it returns a condition that no value meets.
+// condition converts an ETag into a condition and a revision. For an ETag that this store cannot have returned, no
+// value meets the condition.
 func condition(tag string) (command.Cond, uint64) {
 	rev, err := strconv.ParseUint(tag, 10, 64)
 	if err != nil || etag(rev) != tag {

@@ -9,12 +9,11 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// write puts one request into the log of a group exactly once. It retries until ctx ends. It returns the position
+// write puts one request into the log of a group exactly once. It retries until ctx ends, and returns the position
 // and the result of the request.
 //
-// With Ack Durable the answer comes before the outcome is known, so the outcome in the result is zero. Durable is
-// used only if the outcome cannot be "unknown origin": the group has answered the origin before, and the leader
-// knows that no origin is about to expire (see servePropose).
+// With Ack Durable the outcome in the result is zero, because it is not known yet. Durable is used only if the group
+// cannot answer "unknown origin" (see servePropose).
 func (r *router) write(ctx context.Context, gid uint32, req *command.Request, ack group.Ack) (group.Answer, error) {
 	if err := r.node.allowed(); err != nil {
 		return group.Answer{}, err
@@ -94,8 +93,8 @@ func storesValues(r *command.Request) bool {
 	return false
 }
 
-// noQuorum returns the error of a call that ran out of time because the group has no leader. If the group has a
-// leader by now, the error contains err, the error of the last attempt.
+// noQuorum returns the error of a call that ran out of time without a leader. If the group has a leader by now, it
+// contains err, the error of the last attempt.
 func noQuorum(op string, rep replica, gid uint32, err error) error {
 	if why := rep.ready(gid); why != nil {
 		return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "no quorum", Err: why}

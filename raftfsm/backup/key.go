@@ -16,18 +16,17 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Key encrypts and authenticates backups. An encrypted backup is a file in the format of age
-// (age-encryption.org/v1) with one scrypt recipient, whose passphrase is the key. Only a holder of the key can
-// make or change such a file. The public keys of age are not used, because anyone who has a public key can make a
-// file for it. A Key never appears in logs.
+// Key encrypts and authenticates backups. An encrypted backup is a file in the format of age (age-encryption.org/v1)
+// with one scrypt recipient, whose passphrase is the key. Only a holder of the key can make or change such a file;
+// that is why age's public keys are not used. A Key never appears in logs.
 type Key struct{ passphrase string }
 
 const (
 	keyPrefix = "quorate-backup-key-"
 	minKey    = 32 // characters; what NewKey makes has more
 
-	// workFactor is the base-2 logarithm of the cost of scrypt. 15 costs 32 MiB of memory and less than a tenth of a
-	// second. More is not needed, because the keys of NewKey have 256 random bits.
+	// workFactor is the base-2 logarithm of the cost of scrypt: 32 MiB of memory and less than a tenth of a second.
+	// That is enough, because the keys of NewKey have 256 random bits.
 	workFactor = 15
 
 	// maxWorkFactor bounds what a file can make its reader spend: 256 MiB.

@@ -4,10 +4,9 @@
 // operating system or raft. So the same bytes always have the same meaning on every node. It has no goroutines.
 package command
 
-// Version is the newest format version that this build writes and applies. An entry is written in the lowest
-// version that can hold it. A version above 1 is used only after every server of the group has reported that it
-// understands this version (see package group). If a replica receives an entry of a version that it does not
-// understand, it halts (see package kv). It never skips such an entry.
+// Version is the newest format version that this build writes and applies. An entry is written in the lowest version
+// that can hold it. A version above 1 is used only after every server of the group has reported that it understands
+// it (see package group). A replica halts at an entry of an unknown version (see package kv).
 //
 // Version 1 has KindWrite to KindTick. Version 2 adds KindRestore and KindFormat.
 const Version = 2
@@ -67,19 +66,18 @@ type Request struct {
 	Restore *Restore // KindRestore
 }
 
-// RequestID protects a retry from being applied twice. Origin is a number assigned by KindRegister. Seq counts
-// from 1 for each origin, and no two requests have the same Seq. Done promises that the origin will not retry any
-// request with a Seq <= Done, so the machine forgets the results of these requests. If Origin is 0, the request is
-// not protected and must not be retried.
+// RequestID prevents that a retry is applied twice. Origin is a number assigned by KindRegister; 0 means that the
+// request must not be retried. Seq counts from 1 for each origin. Done promises that the origin will not retry
+// requests with a Seq <= Done, so the machine forgets their results.
 type RequestID struct {
 	Origin uint64
 	Seq    uint64
 	Done   uint64
 }
 
-// ClientID protects retries made by a client. Scope separates applications (namespace, store and key prefix). The
-// machine keeps the result for ClientResultLife of cluster time. During that time a request with the same ClientID
-// and other operations is refused.
+// ClientID prevents that a client's retry is applied twice. Scope separates applications (namespace, store and key
+// prefix). The machine keeps the result for ClientResultLife of cluster time. In that time it refuses a request with
+// the same ClientID and other operations.
 type ClientID struct {
 	Scope string
 	ID    string

@@ -45,17 +45,16 @@ const (
 	tagSetOnly     = tagContentType | tagTTL | tagExpireAt
 )
 
-// AppendHeader appends the header of a batch with the given number of requests to dst. version is the maximum of
-// the versions that Needs returns for these requests. The encoded requests follow the header unchanged. So a
-// proposer can encode a request when it is submitted, and write the stamp when the batch is proposed.
+// AppendHeader appends the header of a batch with the given number of requests to dst. version is the maximum that
+// Needs returns for these requests. The encoded requests follow the header unchanged.
 func AppendHeader(dst []byte, version uint8, stamp uint64, requests int) []byte {
 	dst = append(dst, magic, version)
 	dst = binary.BigEndian.AppendUint64(dst, stamp)
 	return binary.BigEndian.AppendUint32(dst, uint32(requests)) //nolint:gosec // bounded by the entry size
 }
 
-// AppendRequest appends one request, which is RequestSize(r) bytes long. If Decode would not accept the encoded
-// request, AppendRequest appends nothing and returns fault.Invalid, because such an entry would halt the replicas.
+// AppendRequest appends one request, which is RequestSize(r) bytes long. If Decode would refuse the request, it
+// appends nothing and returns fault.Invalid, because such an entry would halt the replicas.
 func AppendRequest(dst []byte, r *Request) ([]byte, error) {
 	if err := r.check(); err != nil {
 		return dst, err
@@ -118,8 +117,7 @@ func appendOps(dst []byte, ops []Op) []byte {
 	return dst
 }
 
-// appendOp appends one operation. store is the store of the previous operation. It is empty for the first
-// operation.
+// appendOp appends one operation. store is the store of the previous operation, or empty.
 func appendOp(dst []byte, o *Op, store string) []byte {
 	tag := o.tag(store)
 	dst = append(dst, tag)

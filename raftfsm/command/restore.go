@@ -5,8 +5,8 @@ import "encoding/binary"
 // Step is one step of a restore. Numbers are part of the format.
 type Step uint8
 
-// The steps of a restore: begin, any number of chunks, and commit or abort. Until the commit the data of the
-// restore is stored beside the live data, invisible to readers.
+// The steps of a restore: begin, any number of chunks, and commit or abort. Until the commit, readers do not see the
+// restored data.
 const (
 	StepBegin  Step = 1
 	StepChunk  Step = 2
@@ -37,8 +37,8 @@ type Remembered struct {
 // minRemembered is the fewest bytes of one remembered result.
 const minRemembered = 1 + 1 + 1 + 1 + 1
 
-// IsRestore reports whether a request, encoded by AppendRequest, is of KindRestore. Such a request must be the
-// only one in its batch. Otherwise a machine refuses it.
+// IsRestore reports whether a request, encoded by AppendRequest, is of KindRestore. Such a request must be the only
+// one in its batch.
 func IsRestore(encoded []byte) bool {
 	_, n := binary.Uvarint(encoded)
 	return n > 0 && n < len(encoded) && Kind(encoded[n]) == KindRestore

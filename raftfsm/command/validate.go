@@ -103,8 +103,7 @@ func (r *Request) problem() string {
 	return ""
 }
 
-// valid reports whether a machine accepts the id. It accepts the zero id, and an id with an origin and a sequence
-// number above Done.
+// valid reports whether a machine accepts the id: either the zero id, or an origin with a sequence number above Done.
 func (id RequestID) valid() bool {
 	if id.Origin == 0 {
 		return id == (RequestID{})

@@ -90,8 +90,8 @@ func NodeOf(server string) string {
 	return server
 }
 
-// Steady returns the next value of Server.SteadySince. since is the last value, and lag is the newly reported lag.
-// Call Steady for every report, and set SteadySince to zero when reports stop.
+// Steady returns the next value of Server.SteadySince, from its last value since and the newly reported lag. Call it
+// for every report, and set SteadySince to zero when reports stop.
 func Steady(since time.Time, lag, limit uint64, now time.Time) time.Time {
 	switch {
 	case lag > limit:

@@ -14,17 +14,14 @@ type Move struct {
 	Reason string // one line for people
 }
 
-// Leaders spreads the leaders of several groups over their voters. It returns the moves to make now, sorted by
-// group.
+// Leaders spreads the leaders of several groups over their voters. It returns the moves to make now, sorted by group.
 //
-// It moves a leader only if one server leads at least two groups more than another. At a time it moves at most one
-// group away from each server, and at most one group to each server. A group moves only to a voter that is alive,
-// keeps up and has no slow or nearly full disk. A group does not move if it got its leader less than Limits.Settle
-// ago, if an operator chose its leader (Held), or if Plan is about to change it.
+// It moves a leader only if one server leads at least two groups more than another, and at a time at most one group
+// away from and to each server. The new leader is alive, keeps up and has a good disk. A group does not move soon
+// after a change of leader (Limits.Settle), if an operator chose its leader (Held), or if Plan is about to change it.
 //
-// A node knows the lags of a group's voters only if it leads that group. Groups with unknown lags count as load of
-// their leaders, but are not moved. So every node may call Leaders, and it gets moves only for the groups that it
-// leads.
+// Every node may call Leaders, and gets moves only for groups that it leads, because only the leader of a group knows
+// the lags of its voters.
 func Leaders(groups ...Input) []Move {
 	b := newBalance(groups)
 	var out []Move

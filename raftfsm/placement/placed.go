@@ -2,12 +2,11 @@ package placement
 
 import "fmt"
 
-// Missing returns why a server that should be a voter of the group is not one. It returns "" for a voter, and for
-// a server that should be a non-voter. The result depends on which servers are configured and alive, but not on
-// their lags. So every server can call Missing about itself.
+// Missing returns why a server that should be a voter of the group is not one. It returns "" for a voter, and for a
+// server that should be a non-voter. Every server can call it about itself, because the result does not depend on
+// lags.
 //
-// Missing ignores a voter that this node has never seen alive. It counts a voter that is gone only since a short
-// time, because the voter may come back.
+// It ignores a voter that this node has never seen alive, and counts a voter that is gone only since a short time.
 func Missing(in Input, server string) string {
 	v := look(in)
 	for _, s := range v.pick(isVoter) {

@@ -90,7 +90,7 @@ func (v *view) heir() *seat {
 	return best
 }
 
-// burden orders servers by how unsuitable their disks are for a leader: a higher value is worse.
+// burden rates the disk of a server: the higher the value, the less suitable the server is as leader.
 func (s *seat) burden() int {
 	switch {
 	case s.low:
@@ -165,8 +165,8 @@ func (v *view) successor(lost []*seat) *seat {
 	return best
 }
 
-// dropRemoved removes a server that an operator has removed from the group's voters, whether or not another server
-// can replace it. It does so only if a majority of the remaining voters is alive.
+// dropRemoved plans to remove a voter that an operator has removed from the cluster, if a majority of the remaining
+// voters is alive. It does not wait for a replacement.
 func (v *view) dropRemoved() (Change, bool) {
 	for _, s := range v.pick(v.lost) {
 		if s.removed && v.majority(s) {
@@ -235,15 +235,15 @@ func (v *view) shrink() (Change, bool) { // a removed leader needs its possible 
 	}
 }
 
-// quiet reports whether no server is on its way into or out of the group. While one is, an even number of voters
-// may be a temporary step between two odd numbers.
+// quiet reports whether no server is joining or leaving the group. Otherwise an even number of voters may be
+// temporary.
 func (v *view) quiet() bool {
 	unsettled := v.pick(func(s *seat) bool { return v.pending(s) || s.Voter && !s.up() && !v.lost(s) })
 	return len(unsettled) == 0
 }
 
-// surplus returns the voter to demote. It prefers a voter that is not alive, then the highest id. It never returns
-// the leader. If it returns a voter that is alive, all voters are alive, so a majority remains.
+// surplus returns the voter to demote: one that is not alive, otherwise the one with the highest id. It never returns
+// the leader.
 func (v *view) surplus(voters []*seat) *seat {
 	var best *seat
 	for _, s := range voters {

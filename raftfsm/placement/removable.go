@@ -5,10 +5,9 @@ import (
 	"strings"
 )
 
-// Removable returns the reason why an operator should not remove a server from the group now, as one phrase. It
-// returns "" if the server can be removed: then more than half of the remaining voters are alive. A non-voter that
-// can be promoted in place of the removed server counts as a remaining voter. So a dead server can be removed if
-// most of the other voters are alive.
+// Removable returns why an operator should not remove a server from the group now, or "". A server can be removed if
+// more than half of the remaining voters are alive. A non-voter that can take the place of the removed server counts
+// as a remaining voter.
 func Removable(in Input, server string) string {
 	v := look(in)
 	var s *seat

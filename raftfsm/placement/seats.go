@@ -127,8 +127,7 @@ func (v *view) lost(s *seat) bool {
 	}
 }
 
-// doomed reports whether a voter will lose its vote. It is true for a lost voter, and for a leader that an
-// operator has removed: the leader loses its vote once another server leads.
+// doomed reports whether a voter will lose its vote: a lost voter, or a leader that an operator has removed.
 func (v *view) doomed(s *seat) bool { return v.lost(s) || s.Voter && s.leader && s.removed }
 
 // closeBehind reports whether a server is known to be within the limit now.
@@ -162,8 +161,8 @@ func (v *view) pick(f func(*seat) bool) []*seat {
 
 func isVoter(s *seat) bool { return s.Voter }
 
-// majority reports whether more than half of the voters are alive when the voter without is not counted. If
-// without is nil, all voters are counted.
+// majority reports whether more than half of the voters are alive. It does not count the voter in the parameter
+// without, which may be nil.
 func (v *view) majority(without *seat) bool {
 	all, up := 0, 0
 	for _, s := range v.pick(isVoter) {
@@ -189,8 +188,8 @@ func odd(n int) int {
 	return n
 }
 
-// target returns how many voters there should be now. It is the wanted number, or fewer if fewer servers vote or
-// could vote.
+// target returns how many voters there should be now: the configured number, or fewer if there are fewer servers that
+// can vote.
 func (v *view) target() int {
 	voters, ready := len(v.pick(isVoter)), len(v.pick(v.ready))
 	return odd(min(voters+ready, v.limit()))

@@ -2,9 +2,8 @@ package session
 
 import "sync/atomic"
 
-// Cache caches the decoded form of the session token that was read or made last. Only writes change the session
-// of a node, and the requests of an application carry that session. So most requests carry the cached token, and
-// it is returned unchanged. Safe for concurrent use. The zero value is empty.
+// Cache has the decoded form of the last session token. Most requests carry that token, because only writes change
+// it. It is safe for concurrent use. The zero value is empty.
 type Cache struct{ last atomic.Pointer[decoded] }
 
 // decoded is a token of a cluster and its session. It never changes.
@@ -34,8 +33,7 @@ func (t *Cache) known(token string, cluster uint64) (Session, bool) {
 	return nil, false
 }
 
-// own decodes a token of the cluster. The second result is false for any other token. own does not update the
-// cache, because clients send the merged token after a merge.
+// own decodes a token of the cluster. It returns false for any other token. It does not update the cache.
 func (t *Cache) own(token string, cluster uint64) (Session, bool) {
 	if s, ok := t.known(token, cluster); ok {
 		return s, true
@@ -69,8 +67,8 @@ func (t *Cache) Merge(a, b string, cluster uint64) (string, bool) {
 	return token, true
 }
 
-// After returns the token of session s after the position n was seen. token is the present token of s. It is empty
-// if that token cannot be used again.
+// After returns the token of session s after it has seen n. token is the present token of s, or empty if it cannot be
+// used again.
 func (t *Cache) After(token string, s Session, n Seen, cluster uint64) string {
 	if token != "" && s.holds(n) {
 		return token

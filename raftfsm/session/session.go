@@ -83,8 +83,8 @@ func (s Session) Of(g uint32) (Seen, bool) {
 	return Seen{}, false
 }
 
-// Before reports whether n, which was seen after s, replaces s. If the indexes differ, n replaces s if n has the
-// greater index, whatever the terms are. If the indexes are equal, n replaces s unless s is committed and n is not.
+// Before reports whether n replaces s, which was seen earlier. The greater index counts, whatever the terms are. If
+// the indexes are equal, n replaces s unless only s is committed.
 func (s Seen) Before(n Seen) bool {
 	if n.Pos.Index == s.Pos.Index {
 		return n.Committed || !s.Committed
