@@ -21,11 +21,10 @@ func FacingAddress(seed netip.AddrPort) (netip.Addr, error) {
 	return local, c.Close()
 }
 
-// AdvertiseAddr chooses the address at which other nodes reach this node. It is wanted, if given.
-// Otherwise it is bind, if that is a single address. Otherwise it is the local address for packets
-// to a seed, or for packets on the default route. AdvertiseAddr refuses an unspecified or multicast
-// address. It refuses a loopback address if any seed is on another machine. A zero wanted or bind
-// means that it is not given.
+// AdvertiseAddr chooses the address at which other nodes reach this node: wanted, otherwise bind if it is a single
+// address, otherwise the local address for packets to a seed or to the default route. A zero wanted or bind means
+// that it is not given. It refuses an unspecified or multicast address, and a loopback address if any seed is on
+// another machine.
 func AdvertiseAddr(wanted, bind netip.Addr, seeds []netip.AddrPort) (netip.Addr, error) {
 	addr := wanted.Unmap()
 	if !addr.IsValid() && bind.IsValid() && !bind.IsUnspecified() {
@@ -62,9 +61,8 @@ func elsewhere(seeds []netip.AddrPort) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// facingAny returns the local address for packets to one of the seeds. It prefers a seed for which
-// that is an address that other machines can reach. The name of a seed on this machine may resolve
-// to loopback because of the hosts file.
+// facingAny returns the local address for packets to one of the seeds. It prefers an address that other machines can
+// reach.
 func facingAny(seeds []netip.AddrPort) netip.Addr {
 	var loopback netip.Addr
 	for _, s := range seeds {

@@ -53,10 +53,9 @@ type refusal struct {
 	epoch  uint32 // with OlderEpoch: the newest epoch of the cluster
 }
 
-// agree checks that members and others can form one cluster, and returns nil if they can. Otherwise the refusal
-// names the node with the wrong settings: the newcomer, or a node whose value differs from that of most nodes. For
-// each node only the newest incarnation counts. Cluster ids are an exception: those of all incarnations count. A
-// newer incarnation without a cluster may be a duplicate of a node, and must not hide the cluster of that node.
+// agree returns nil if members and others can form one cluster. Otherwise the refusal names the node with the wrong
+// settings: the newcomer, or the node that differs from most. Only the newest incarnation of a node counts, except
+// for cluster ids: a newer incarnation without a cluster may be a duplicate.
 func agree(members, others []Member) *refusal {
 	incarnations := slices.Clone(members)
 	for _, o := range others {
@@ -120,9 +119,8 @@ func sameFormat(members []Member) *refusal {
 			Hint: fmt.Sprintf("run version %s of the program on %s, or a newer one", needs.Version, old.NodeID)}}
 }
 
-// sameEpoch checks that all servers have the highest epoch of any server. A rescue raises the epoch of the cluster.
-// A server with an older epoch has a different history and could continue it. A sidecar has no data, so its epoch
-// does not matter.
+// sameEpoch checks that all servers have the same epoch. A rescue raises the epoch of the cluster, and a server with
+// an older one has a different history. The epoch of a sidecar does not matter, because a sidecar has no data.
 func sameEpoch(members []Member) *refusal {
 	var newest, old *Member
 	for i := range members {
@@ -185,8 +183,8 @@ func merged(members, others []Member) []Member {
 // overlap is two incarnations of one node id that both seem to be alive. b arrived after a.
 type overlap struct{ a, b Member }
 
-// overlaps returns the node ids that have two incarnations, or one incarnation at two addresses. One incarnation
-// has two addresses if a virtual machine was copied with its memory: both copies have the same boot id.
+// overlaps returns the node ids that have two incarnations, or one incarnation at two addresses. The latter means
+// that a running virtual machine was copied.
 func overlaps(members, others []Member) []overlap {
 	var out []overlap
 	for _, m := range members {

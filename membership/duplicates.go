@@ -30,8 +30,8 @@ func (g *Gossip) answers(m *Member) bool {
 	return false
 }
 
-// holds reports whether m, the earlier incarnation of a node id, still answers. If it does not, holds marks it as
-// superseded, so that a later incarnation can replace it.
+// holds reports whether m, the earlier incarnation of a node id, still answers. If not, it marks m as superseded, so
+// that a later incarnation can replace it.
 func (g *Gossip) holds(m *Member) bool {
 	if g.answers(m) {
 		return true
@@ -40,8 +40,8 @@ func (g *Gossip) holds(m *Member) bool {
 	return false
 }
 
-// yieldAfter is a number of probe intervals. If an older node with the id of this node keeps answering for that
-// long, this node stops. That is rare, because a node with a duplicate id is usually refused when it joins.
+// yieldAfter is how many probe intervals an older node with the same id must keep answering before this node stops.
+// That is rare, because a node with a duplicate id is usually refused when it joins.
 const yieldAfter = 100
 
 // resolveDuplicates decides between incarnations of one node id until ctx ends.
@@ -59,8 +59,8 @@ func (g *Gossip) resolveDuplicates(ctx context.Context) {
 	}
 }
 
-// settle checks once which of the incarnations whose state is in doubt answer pings. These are the superseded
-// incarnations, which may only have been unreachable for a moment, and both incarnations of every disputed node id.
+// settle pings each incarnation once whose state is uncertain: superseded ones, which may have been unreachable only
+// for a moment, and both incarnations of each disputed node id.
 func (g *Gossip) settle(since map[string]time.Time) {
 	for _, m := range g.table.silenced() {
 		if g.answers(&m) {

@@ -7,13 +7,12 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// farewells is the Channel with number 0. It sends announcements of nodes that leave. Memberlist
-// does not tell its delegate whether a member left or failed. So a leaving node announces that it
-// leaves, first directly to every member and then by gossip, and every member passes the
-// announcement on.
+// farewells is the Channel with number 0. It spreads the announcements of nodes that leave, because memberlist does
+// not tell its delegate whether a member left or failed. A leaving node sends its announcement to every member and
+// then by gossip.
 //
-// A broadcast message is one version byte and a gossip name. The state that nodes exchange is one
-// version byte and the gossip names of all nodes that left, each preceded by its uvarint length.
+// A broadcast message is one version byte and a gossip name. The state that nodes exchange is one version byte and
+// the gossip names of all nodes that left, each preceded by its uvarint length.
 type farewells struct {
 	table *table
 	queue *memberlist.TransmitLimitedQueue
@@ -27,8 +26,8 @@ func newFarewells(t *table, retransmits int) *farewells {
 		RetransmitMult: retransmits}}
 }
 
-// say marks an incarnation as left, queues the announcement for the gossip, and returns it for
-// sending it directly. Only Leave calls say for this node.
+// say marks an incarnation as left, queues the announcement for gossip, and returns it. Only Leave calls say for this
+// node.
 func (f *farewells) say(name string) []byte {
 	msg := append([]byte{farewellVersion}, name...)
 	if f.table.farewell(name) {

@@ -224,9 +224,9 @@ func (g *Gossip) Roster() *Roster { return g.table.roster() }
 // Addr returns the gossip address that others use for this node.
 func (g *Gossip) Addr() netip.AddrPort { return g.Roster().Self().Gossip }
 
-// RefusedEpoch returns the newest cluster epoch of any refusal because of different epochs: servers with an older
-// epoch do not merge with those of this epoch. It is higher than the epoch of this node if the cluster was rescued
-// without this node. It is 0 if there was no such refusal.
+// RefusedEpoch returns the newest epoch of nodes that refused this node, or were refused, because of different
+// epochs; 0 if there were none. It is higher than the epoch of this node if the cluster was rescued without this
+// node.
 func (g *Gossip) RefusedEpoch() uint32 { return g.refused.epoch.Load() }
 
 // HealthScore returns how well this node keeps up with gossip, from 0 for well to 7 for badly. A node with a higher
@@ -243,10 +243,10 @@ func (g *Gossip) seeds(ctx context.Context) ([]netip.AddrPort, error) {
 	return g.opts.Seeds(ctx)
 }
 
-// Joined waits until this node and another one have exchanged their full state for the first time, whichever of the
-// two began. It returns an error if seeds answered and refused this node: fault.Conflict for a duplicate node id,
-// fault.Denied for another cluster, fault.Invalid for a different number of partitions. After an error this node
-// continues to try, so a later call of Joined may succeed. If there are no seeds, Joined returns nil at once.
+// Joined waits until this node and another one have exchanged their full state. It returns nil at once if there are
+// no seeds. If seeds answered and refused this node, it returns fault.Conflict for a duplicate node id, fault.Denied
+// for another cluster, and fault.Invalid for a different number of partitions. This node continues to try, so a later
+// call may succeed.
 func (g *Gossip) Joined(ctx context.Context) error {
 	for g.opts.Seeds != nil {
 		joined, changed, refusal := g.result.get()
@@ -299,8 +299,8 @@ func (g *Gossip) UpdateFacts(change func(*Facts)) error {
 	return nil
 }
 
-// tellTimeout is how long UpdateFacts waits until memberlist has sent the first packet with the change. It need not
-// wait, because memberlist queues the change. It cannot be 0, because memberlist would then wait without limit.
+// tellTimeout is how long UpdateFacts waits until memberlist has sent the first packet with the change. It is short,
+// because the change is queued. It cannot be 0, which memberlist takes as no limit.
 const tellTimeout = time.Microsecond
 
 func (g *Gossip) setMeta(f *Facts) {

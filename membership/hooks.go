@@ -8,9 +8,8 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// hooks are the callbacks of memberlist. Memberlist calls NotifyAlive, NotifyJoin, NotifyUpdate, NotifyLeave and
-// NotifyConflict while it holds its lock on the list of nodes. So they use only the table and the refusals of this
-// package, and call no method of memberlist.
+// hooks are the callbacks of memberlist. Memberlist calls most of them while it holds its lock on the list of nodes,
+// so they call no method of memberlist.
 type hooks struct {
 	*mux
 	gossip *Gossip
@@ -100,8 +99,8 @@ func (g *Gossip) compare(others []Member) *refusal {
 	return g.firstAnswering(overlaps(alive, others))
 }
 
-// firstAnswering returns a refusal for the first node id in the list of which both incarnations answer, or nil if
-// there is none. It pings all of them concurrently.
+// firstAnswering pings both incarnations of all node ids in the list concurrently. It returns a refusal for the first
+// id of which both answer, or nil.
 func (g *Gossip) firstAnswering(list []overlap) *refusal {
 	both := make([]bool, len(list))
 	var wg sync.WaitGroup

@@ -104,9 +104,8 @@ func closedEarly(err error) bool {
 		errors.Is(err, syscall.EPIPE)
 }
 
-// joiner connects this node with the cluster. It tries the seeds until one exchange of state succeeds. After that
-// it tries seeds and failed members that are missing, at intervals, so that the two sides of a network partition
-// find each other again. It is used by one goroutine.
+// joiner connects this node with the cluster. It tries the seeds until one exchange of state succeeds. After that it
+// regularly tries missing seeds and failed members, so that a partitioned cluster joins again. One goroutine uses it.
 type joiner struct {
 	gossip *Gossip
 	turn   int                     // next of the missing addresses
@@ -140,9 +139,8 @@ func (j *joiner) run(ctx context.Context) {
 	}
 }
 
-// isolated reports whether this node has to look for other nodes: no other member is alive, or it has not yet
-// exchanged its full state with any. A refused node can know others without such an exchange, because every packet
-// carries news.
+// isolated reports whether this node has to look for other nodes: no other member is alive, or it has not exchanged
+// its full state with any.
 func (g *Gossip) isolated() bool {
 	met, _, _ := g.result.get()
 	return !met || g.Roster().alone()
@@ -224,8 +222,8 @@ func (j *joiner) tryAll(ctx context.Context) {
 // nodes of a new cluster start one after another.
 const joinGrace = 30 * time.Second
 
-// report logs why no seed could be joined. It repeats a line at most once in logInterval. If this node was refused,
-// the level is WARN at once, because waiting does not help. Otherwise it is INFO during joinGrace and then WARN.
+// report logs why no seed could be joined, at most once in logInterval. The level is WARN if this node was refused,
+// or after joinGrace; otherwise it is INFO.
 func (j *joiner) report(err error, refused bool) {
 	if err == nil {
 		return

@@ -13,11 +13,9 @@ import (
 // leaveTimeout bounds Leave when its ctx has no deadline.
 const leaveTimeout = 5 * time.Second
 
-// Leave announces that this node leaves. All members then show it as left at once, instead of as
-// failed after a while. Leave returns when the announcement has been sent. If the deadline of ctx
-// passes before, or leaveTimeout if ctx has none, it returns fault.Timeout, and some members may
-// show the node as failed. Leave does not notice that ctx is cancelled. After Leave this node joins
-// no others; Close must still be called. Leave is idempotent. After Close it does nothing.
+// Leave announces that this node leaves, so that members show it as left at once, and not as failed after a while. It
+// returns when the announcement has been sent, or fault.Timeout at the deadline of ctx, or after leaveTimeout if ctx
+// has none. It does not notice that ctx is cancelled. Close must still be called. Leave is idempotent.
 func (g *Gossip) Leave(ctx context.Context) error {
 	g.ending <- struct{}{}
 	defer func() { <-g.ending }()

@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// logLimiter changes the levels of memberlist's log. Memberlist logs an error for an operation that it will retry,
-// and a line for every packet of an unknown sender. Its errors become warnings. Its warnings become debug lines if
-// they are expected, or if there are more than warningsAMinute. This package itself logs what an operator has to
-// know.
+// logLimiter lowers the levels of memberlist's log. Errors become warnings, because memberlist retries. Warnings
+// become debug lines if they are expected, or if there are more than warningsAMinute. This package itself logs what
+// an operator has to know.
 type logLimiter struct {
 	next   slog.Handler
 	budget *budget

@@ -10,10 +10,8 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// observed is a transport that records how far the last dial for a join came. Memberlist returns
-// only a text when a join fails, but joiner has to know whether the seed answered. observed
-// recognizes a dial for a join by the missing node name: the name of a seed is not known before it
-// answers.
+// observed is a transport that records how far the last dial for a join came, because joiner has to know whether the
+// seed answered. It recognises such a dial by the missing node name.
 type observed struct {
 	memberlist.NodeAwareTransport
 

@@ -17,8 +17,7 @@ import (
 // logInterval is how often the same refusal is logged at most.
 const logInterval = time.Minute
 
-// refusals counts refused nodes, passes the refusals on to be logged, and keeps those that belong to an attempt to
-// join.
+// refusals counts refused nodes and logs the refusals. It keeps those that belong to an attempt to join.
 type refusals struct {
 	count *prometheus.CounterVec // by reason
 	say   chan *refusal          // read by report; a full channel drops, the counter has it
@@ -55,8 +54,8 @@ func (l *refusals) note(r *refusal) error {
 	return r.err
 }
 
-// tell counts a refused packet or connection that does not belong to an attempt to join. It also passes the refusal
-// on to be logged, if it has an error.
+// tell counts a refused packet or connection that belongs to no attempt to join. It logs the refusal if it has an
+// error.
 func (l *refusals) tell(r *refusal) {
 	l.count.WithLabelValues(string(r.reason)).Inc()
 	if r.err == nil {
@@ -69,7 +68,7 @@ func (l *refusals) tell(r *refusal) {
 }
 
 // during runs an attempt to join the node at addr. If the attempt fails because of a refusal, it returns that
-// refusal. Other nodes may join this one at the same time, so a refusal that names addr has precedence over others.
+// refusal, preferably one that names addr.
 func (l *refusals) during(addr netip.AddrPort, attempt func() error) (*refusal, error) {
 	l.mu.Lock()
 	l.keeping, l.kept = true, nil

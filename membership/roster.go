@@ -151,9 +151,8 @@ type Value struct {
 // String returns the setting, its values and their nodes.
 func (d Difference) String() string { return d.Setting + " differs: " + formatValues(d.Values) }
 
-// Differences returns settings that differ between members that are alive, without a member being refused for it.
-// It compares two settings. The version of the program is compared for all members. bootstrap-expect is compared
-// for servers, and only while no member belongs to a cluster; after that it has no effect.
+// Differences returns settings that differ between live members without a member being refused for it: the version of
+// the program, and bootstrap-expect of servers as long as no member belongs to a cluster.
 func (r *Roster) Differences() []Difference {
 	alive := r.Alive()
 	var out []Difference

@@ -19,8 +19,8 @@ import (
 	"github.com/quorate/quorate/internal/trust"
 )
 
-// secured wraps a transport. It encrypts packets, and uses TLS on streams. It counts and logs packets and streams
-// that it refuses; memberlist does not see them.
+// secured wraps a transport: it encrypts packets and uses TLS on streams. It drops, counts and logs those that it
+// refuses.
 type secured struct {
 	memberlist.NodeAwareTransport
 	seal    *sealer
@@ -72,8 +72,8 @@ func (s *secured) receive() {
 	}
 }
 
-// refusedPacket returns the refusal of a packet. The refusal has no node as its key, because source addresses can be
-// forged. Packets that are refused for the same reason share one log line per logInterval.
+// refusedPacket returns the refusal of a packet. Packets that are refused for the same reason share one log line per
+// logInterval, because source addresses can be forged.
 func refusedPacket(why Reason, from net.Addr) *refusal {
 	e := &fault.Error{Code: fault.Denied, Op: "membership.receive"}
 	switch why {
@@ -140,10 +140,8 @@ func errNoTLS() error {
 	return fault.New(fault.Unavailable, "membership.secured", "this node has no certificate yet")
 }
 
-// accepted is the byte that the acceptor of a stream sends when it trusts the dialler. The dialler sends no data
-// before it has received this byte. In TLS 1.3 the handshake of the dialler ends before the acceptor has verified
-// its certificate. If the dialler sent data then, it might not be able to read the alert of an acceptor that
-// refuses it.
+// accepted is the byte that the acceptor of a stream sends when it trusts the dialler. The dialler waits for it,
+// because in TLS 1.3 its handshake ends before the acceptor has verified its certificate.
 const accepted = 1
 
 func awaitAccepted(c net.Conn) error {

@@ -36,8 +36,8 @@ type incarnation struct {
 // claims reports whether an incarnation may represent its node unless an earlier one does.
 func (l *incarnation) claims() bool { return l.State == Alive && !l.superseded }
 
-// strayFarewell is how long the announcement that an unknown incarnation leaves is kept. The announcement may
-// arrive before the news that the incarnation exists.
+// strayFarewell is how long the leave announcement of an unknown incarnation is kept. It may arrive before the
+// incarnation is known.
 const strayFarewell = time.Minute
 
 // maxFarewells bounds the announcements that are kept, against a peer that invents names.
@@ -187,9 +187,9 @@ func (t *table) choose() map[string]*incarnation {
 	return best
 }
 
-// better reports whether a, rather than b, represents the node id of both. The incarnation of this process always
-// does. An incarnation that is alive and not superseded is better than one that is not. Of two such incarnations,
-// the earlier one is better. Otherwise the later one is better.
+// better reports whether a represents the node id instead of b. The incarnation of this process always does.
+// Otherwise one that is alive and not superseded is better; of two such incarnations the earlier one, of two others
+// the later one.
 func (t *table) better(a, b *incarnation) bool {
 	switch {
 	case a.Name() == t.self || b.Name() == t.self:

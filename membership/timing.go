@@ -30,8 +30,8 @@ type Timing struct {
 	Forget    time.Duration // how long members that failed or left stay in the roster
 }
 
-// LAN returns the Timing for nodes in one network. With it, in a test with 50 members on one machine, all members
-// know of a dead member after 2 to 3 s.
+// LAN returns the Timing for nodes in one network. In a test with 50 members on one machine, all members know of a
+// dead member after 2 to 3 s.
 func LAN() Timing {
 	return Timing{
 		ProbeInterval: 300 * time.Millisecond, ProbeTimeout: 150 * time.Millisecond, SuspicionMult: 3,

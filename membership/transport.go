@@ -15,9 +15,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// sockets is a memberlist transport over a UDP port and a TCP port with the same number. Unlike the
-// transport of memberlist, it ends dials and open connections at Shutdown and waits for them. Its
-// errors explain why a port cannot be opened.
+// sockets is a memberlist transport over a UDP and a TCP port with the same number. Unlike memberlist's own, it
+// closes open connections at Shutdown and waits for them, and explains why a port cannot be opened.
 type sockets struct {
 	tcp     *net.TCPListener
 	udp     *net.UDPConn
@@ -190,8 +189,7 @@ func (s *sockets) DialAddressTimeout(a memberlist.Address, timeout time.Duration
 	return s.DialTimeout(a.Addr, timeout)
 }
 
-// Shutdown implements memberlist.Transport. It waits until every connection has been closed by its
-// user. Connections that were accepted and not yet handed over are closed by memberlist meanwhile.
+// Shutdown implements memberlist.Transport. It waits until the users of all connections have closed them.
 func (s *sockets) Shutdown() error {
 	s.mu.Lock()
 	s.down = true

@@ -85,11 +85,10 @@ func New(o Options) *Budget {
 	return b
 }
 
-// Acquire takes bytes from the budget. If not enough bytes are free, it waits, but not longer than the patience of
-// its queue. A share larger than the part of the budget that its queue is for waits until no other share of that part
-// is in use. Acquire returns fault.Overloaded if it has waited too long or ctx ended; it then has taken nothing.
-// While the queue stays long, the error is delayed by Options.Penalty on average, or longer if many refusals are
-// being delayed, but not beyond the end of ctx.
+// Acquire takes bytes from the budget. If not enough bytes are free, it waits in the queue of its size, at most for
+// the patience of the queue. It returns fault.Overloaded if it has waited too long or ctx ended; then it has taken
+// nothing. A share larger than its part of the budget waits until it can have that part alone. While the queue stays
+// long, errors are delayed by about Options.Penalty, but not beyond the end of ctx.
 func (b *Budget) Acquire(ctx context.Context, bytes int64) error {
 	if b == nil || bytes <= 0 {
 		return nil
@@ -111,9 +110,8 @@ func (b *Budget) Release(bytes int64) {
 	}
 }
 
-// Burst reports whether more than a quarter of the budget was acquired since the last call of Burst, or more than a
-// quarter was released. Releases count too, because the memory of a request becomes garbage when it is released,
-// perhaps minutes after it was acquired.
+// Burst reports whether more than a quarter of the budget was acquired or released since the last call. Releases
+// count, because the memory becomes garbage when it is released.
 func (b *Budget) Burst() bool {
 	if b == nil {
 		return false
@@ -224,9 +222,8 @@ const (
 	longestPenalty     = 6   // maximum delay, as a multiple of the usual one
 )
 
-// holdBack waits before a refusal is returned. Otherwise clients that retry at once would keep the processor busy
-// with refusals. The delay grows with the number of refusals that are being delayed. It has jitter, so that clients
-// do not retry all at once.
+// holdBack delays a refusal, so that clients that retry at once do not keep the processor busy. The delay grows with
+// the number of delayed refusals, and has jitter.
 func (l *lane) holdBack(ctx context.Context) {
 	held := l.held.Add(1)
 	defer l.held.Add(-1)
@@ -239,11 +236,9 @@ func (l *lane) holdBack(ctx context.Context) {
 	}
 }
 
-// join counts a waiting request. It returns how long the request may wait, and whether the queue has not been empty
-// for longer than l.patience. If it was empty more recently, the queue is a short burst, and a request may wait for
-// l.patience. Otherwise the node is overloaded and waiting only adds delay, so a request may wait only for the
-// shorter l.target. This is the controlled delay of Ben Maurer, "Fail at Scale", ACM Queue 13(8), 2015, which
-// adapts CoDel (RFC 8289) to the queues of servers.
+// join counts a waiting request and returns how long it may wait. In a short burst that is l.patience. If the queue
+// was never empty for l.patience, the node is overloaded, and it is the shorter l.target. This is the controlled
+// delay of Ben Maurer, "Fail at Scale", ACM Queue 13(8), 2015, after CoDel (RFC 8289).
 func (l *lane) join() (patience time.Duration, persists bool) {
 	now := time.Now()
 	l.mu.Lock()
@@ -268,7 +263,6 @@ func (l *lane) leave() {
 	l.waiting.Dec()
 }
 
-// Size returns the budget in bytes of a node that may use limit bytes of memory: an eighth of the limit, at least
-// 32 MiB and at most 128 MiB. A larger budget does not help on large machines: more concurrent requests would only
-// wait for the log and the disk.
+// Size returns the budget in bytes of a node that may use limit bytes of memory: an eighth, at least 32 MiB and at
+// most 128 MiB. More would not help, because the log and the disk limit the throughput.
 func Size(limit int64) int64 { return min(max(limit/8, 32<<20), DefaultBytes) }

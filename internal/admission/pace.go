@@ -13,10 +13,8 @@ const (
 )
 
 // pace limits how many bytes of writes are executed at a time. Once the log and the disk are saturated, more
-// concurrent writes only increase latency, not throughput. The limit depends on how long writes take: it changes by
-// additive increase and multiplicative decrease, like TCP and the AIMDLimit of Netflix's concurrency-limits. If the
-// disk stalls once, the limit falls by one step only, because all writes that waited for the disk end in the same
-// interval.
+// concurrent writes only increase latency. The limit follows the duration of writes by additive increase and
+// multiplicative decrease, like TCP.
 type pace struct {
 	size, floor int64
 	bound       int64
@@ -33,9 +31,8 @@ func (p *pace) init(size int64) {
 	p.size, p.bound, p.floor = size, size, min(size, max(size/paceFloor, SmallRequest))
 }
 
-// observe counts a write that took held, and adjusts the limit at the end of an interval. An adjustment has an
-// effect only when the current writes have ended. So an interval is at least as long as the mean write of the
-// previous interval.
+// observe counts a write of the duration held, and adjusts the limit at the end of an interval. An interval lasts at
+// least as long as the mean write of the previous one, because an adjustment has no effect earlier.
 func (p *pace) observe(now time.Time, held time.Duration, used int64) {
 	if p.n == 0 {
 		p.since = now
@@ -72,8 +69,7 @@ func (l *lane) observe(worked time.Time) {
 	}
 }
 
-// withhold is called with bytes that are to be released. It keeps the part by which the lane exceeds the limit of
-// its pace, and returns the rest.
+// withhold returns how many of the released bytes become free. It keeps the part by which the lane exceeds its limit.
 func (l *lane) withhold(bytes int64) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -17,9 +17,9 @@ type Share struct {
 // Share returns an empty share of b.
 func (b *Budget) Share() Share { return Share{budget: b} }
 
-// Add acquires more bytes. It returns the errors of Budget.Acquire; after an error the share still holds its
-// previous bytes. A share that already holds bytes waits only for the patience of small requests, because other
-// requests wait for the bytes that it holds.
+// Add acquires more bytes. It returns the errors of Budget.Acquire; after an error the share still has its previous
+// bytes. A share that has bytes waits only for the patience of small requests, because other requests wait for these
+// bytes.
 func (s *Share) Add(ctx context.Context, bytes int64) error {
 	if s.budget == nil {
 		return nil
@@ -39,8 +39,8 @@ func (s *Share) Add(ctx context.Context, bytes int64) error {
 	return nil
 }
 
-// fit returns bytes, but at most the part of the large lane that this share does not hold yet. Otherwise a share
-// that already holds most of the lane would wait for bytes that only it can release.
+// fit returns bytes, or the rest of the large lane if that is less. A share that asked for more would wait for bytes
+// that only it can release.
 func (s *Share) fit(bytes int64) int64 {
 	if bytes <= 0 || s.budget.lane(bytes) == &s.budget.small {
 		return bytes
@@ -91,13 +91,12 @@ func (s *Share) Release() {
 	s.small, s.large, s.worked = 0, 0, time.Time{}
 }
 
-// Work records that the body of the request has arrived and the write begins. The time from Work to Release is the
-// duration of the write, which decides how many bytes of small requests are admitted; see pace.
+// Work records that the body of the request has arrived and the write begins. The duration of the write is the time
+// until Release; see pace.
 func (s *Share) Work() { s.worked = time.Now() }
 
-// While requests wait, the slowest transfer is aborted if it has run for longer than SlowAfter and is stalled or
-// slow. It is stalled if it has moved no bytes for SlowAfter. It is slow if its mean rate is below SlowRate bytes
-// per second.
+// The rules for aborting a slow transfer. While requests wait, the slowest transfer is aborted if it is older than
+// SlowAfter and has moved no bytes for SlowAfter, or is slower than SlowRate bytes per second.
 const (
 	SlowAfter = 500 * time.Millisecond
 	SlowRate  = 256 << 10
@@ -115,9 +114,9 @@ type Transfer struct {
 	cut     func()
 }
 
-// Transfer registers a body that is being sent or received. When other requests wait for memory, the budget aborts
-// the slowest transfers: it calls cut, possibly several times. cut must not block and must not call methods of the
-// transfer. The caller calls End when the transfer has ended. If the share has no budget, Transfer returns nil.
+// Transfer registers a body that is being sent or received. When other requests wait for memory, the budget calls cut
+// to abort the slowest transfers, possibly several times. cut must not block and must not call methods of the
+// transfer. The caller calls End when the transfer has ended. Without a budget Transfer returns nil.
 func (s *Share) Transfer(cut func()) *Transfer {
 	if s.budget == nil {
 		return nil
@@ -155,8 +154,7 @@ func (t *Transfer) End() {
 func (t *Transfer) Cut() bool { return t != nil && t.wasCut.Load() }
 
 // rate returns the speed of the transfer in bytes per second, and whether it is slow enough to be aborted. The rate
-// of a stalled transfer is negative, so that it counts as slower than all others. A new transfer is never slow: its
-// first bytes only fill buffers and do not show how fast the client is.
+// of a stalled transfer is negative. A new transfer is never slow, because its first bytes only fill buffers.
 func (t *Transfer) rate(now time.Time) (rate float64, slow bool) {
 	took := now.Sub(t.started)
 	if took <= SlowAfter {

@@ -72,8 +72,7 @@ func (p *Port) receive(c net.Conn) {
 	}
 }
 
-// explainCut returns the reason why this node closed a connection during its preamble. If this node did not close
-// it, it returns err.
+// explainCut returns why this node closed a connection during its preamble, or err if it did not close it.
 func (p *Port) explainCut(cut pending.Cut, err error) error {
 	switch cut {
 	case pending.TooMany, pending.TooManyOf:
@@ -112,8 +111,7 @@ func (p *Port) welcome(raw net.Conn) (*conn, hello, error) {
 	return c, h, nil
 }
 
-// tell sends a refusal to the caller. It does nothing if err is not a Refusal, as after a malformed preamble, or if
-// a test has cut the connection.
+// tell sends a refusal to the caller. It does nothing if err is not a Refusal.
 func tell(c net.Conn, err error) {
 	var r *Refusal
 	if errors.As(err, &r) && r.Reason != ReasonCut {
@@ -121,8 +119,8 @@ func tell(c net.Conn, err error) {
 	}
 }
 
-// settle ends the preamble of a connection that is in the registry. It sends answer unless that is empty, calls
-// stop, and clears the deadline. After an error it closes the connection.
+// settle ends the preamble of a connection in the registry: it sends answer unless that is empty, calls stop, and
+// clears the deadline. After an error it closes the connection.
 func (c *conn) settle(answer []byte, stop func() bool) error {
 	var err error
 	if len(answer) > 0 {
@@ -158,9 +156,8 @@ func (p *Port) judge(c *conn, h hello, state *tls.ConnectionState) error {
 	return nil
 }
 
-// register adds a connection to the registry. The identity of this node may have changed since the preamble, and
-// Refresh cannot close a connection that is not yet in the registry. So register compares the identities again
-// after it has added the connection.
+// register adds a connection to the registry. It then checks that the identity of this node has not changed since the
+// preamble, because Refresh closes only connections in the registry.
 func (p *Port) register(c *conn) *Refusal {
 	if r := p.conns.add(c); r != nil {
 		return r

@@ -33,8 +33,7 @@ func (c *callee) handle(s *stream) {
 	c.answer(s, s.task.method, answer, err)
 }
 
-// invoke runs the handler. It recovers panics. Otherwise a request that causes a panic, sent to one
-// node after the other, would end all of them.
+// invoke runs the handler and recovers panics. Otherwise one bad request could end every node to which it is sent.
 func (c *callee) invoke(s *stream) (answer []byte, err error) {
 	t := s.task
 	defer func() {

@@ -12,8 +12,8 @@ const (
 	forgetDown   = time.Minute
 )
 
-// health tracks which servers could not be reached. It delays further dials to such a server. When a connection in
-// either direction or Port.Alive shows that the server is reachable again, it wakes the requests that wait for it.
+// health tracks which servers could not be reached, and delays further dials to them. When a connection or Port.Alive
+// shows that a server is back, it wakes the requests that wait for it.
 type health struct {
 	longest time.Duration
 
@@ -25,8 +25,8 @@ type health struct {
 // span has the times of the first and the last failure since the last contact with a server.
 type span struct{ first, last time.Time }
 
-// target is a server together with the purpose of connections to it. Connections for groups and for calls are
-// tracked separately: a server that does not run a group yet can already answer calls.
+// target is a server together with the purpose of connections to it. Purposes are tracked separately, because a
+// server that does not run a group yet can already answer calls.
 type target struct {
 	server string
 	raft   bool
@@ -66,8 +66,8 @@ func (h *health) failed(t target, err error) {
 	h.lost[t] = s
 }
 
-// A group without a leader holds elections, and in each of them Raft dials the voters. A server counts as lost when
-// dials have failed for lostAfter. If it was not dialled for staleAfter, its state is not known.
+// A server counts as lost when Raft's dials have failed for lostAfter. If it was not dialled for staleAfter, its
+// state is not known.
 const (
 	lostAfter  = 2 * time.Second
 	staleAfter = 10 * time.Second
@@ -139,8 +139,8 @@ func (h *health) pause(failures int) time.Duration {
 	return min(h.longest, firstBackoff<<min(failures-1, 16))
 }
 
-// wait waits until t is reachable, limit has passed, or ctx ends. If t is not known to be unreachable, it returns
-// at once.
+// wait waits until t is reachable, limit has passed, or ctx ends. It returns at once unless t is known to be
+// unreachable.
 func (h *health) wait(ctx context.Context, t target, limit time.Duration) {
 	h.mu.Lock()
 	o := h.down[t]

@@ -30,9 +30,8 @@ type Request struct {
 }
 
 // Handler answers a call. ctx ends at the deadline of the caller, when the caller cancels, when the connection is
-// lost, and when the port closes. Then the handler must return soon. After it has returned, the handler must not
-// change the answer. An error is sent with its code, hint and key. A plain context error becomes indeterminate,
-// because it does not tell whether the call was executed.
+// lost, and when the port closes; the handler must then return soon. It must not change the answer after it has
+// returned. An error is sent with its code, hint and key. A plain context error becomes indeterminate.
 type Handler func(ctx context.Context, r Request) ([]byte, error)
 
 // Method is a method that other nodes may call. Its memory is limited: for each connection, this node holds at most

@@ -73,7 +73,7 @@ func (t *turns) pop() *stream {
 }
 
 // remove removes s from the queue, wherever it is. Otherwise a stream that has ended would stay in memory until the
-// writer reaches it, which a slow receiver can delay.
+// writer reaches it.
 func (t *turns) remove(s *stream) {
 	if !s.queued {
 		return
@@ -279,9 +279,8 @@ func (m *mux) widen(id uint64, body []byte) error {
 	return nil
 }
 
-// watch closes a connection from which nothing was received for a number of ticks. The caller's side sends at every
-// tick, so the other side is then unreachable. watch counts ticks instead of time. Otherwise a process that was
-// stopped for a while would close its connections when it continues.
+// watch closes a connection on which nothing arrives for a number of ticks. The caller's side sends at every tick.
+// Ticks are used instead of time, so that a process that was stopped for a while keeps its connections.
 func (m *mux) watch() {
 	tick := time.NewTicker(m.timing.Ping)
 	defer tick.Stop()

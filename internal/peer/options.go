@@ -24,8 +24,8 @@ type Identity struct {
 	Epoch   uint64 // raised by every rescue of the cluster; AnyEpoch for a node without replicas
 }
 
-// AnyEpoch is the epoch of a node without replicas. Such a node has no data, so it need not be excluded after a
-// rescue has raised the epoch. It may call servers of every epoch and be called by them. It cannot run a group.
+// AnyEpoch is the epoch of a node without replicas. Such a node may call servers of every epoch and be called by
+// them, because it has no data. It cannot run a group.
 const AnyEpoch = ^uint64(0)
 
 // Options configure a Port. Self, Resolve, Logger and Registerer are required.

@@ -14,9 +14,8 @@ import (
 // otherwise the connection has made no progress.
 const piece = 64 << 10
 
-// paced is a connection for Raft requests. The raft library sets a deadline for a whole request and its answer.
-// paced treats the time until that deadline as the longest time without progress. Otherwise several megabytes of
-// entries could never be sent over a slow link.
+// paced is a connection for Raft requests. It treats raft's deadline for a request as the longest time without
+// progress. Otherwise large requests would always fail on a slow link.
 type paced struct {
 	net.Conn
 	limit time.Duration
@@ -41,8 +40,8 @@ func (c *paced) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// snapshotOut is a connection that sends a snapshot. A write fails if it makes no progress; the whole snapshot has no
-// time limit. The wait for the answer has a longer limit, because the receiver has to restore the snapshot first.
+// snapshotOut is a connection that sends a snapshot. It limits the time without progress, not the total time. The
+// wait for the answer is longer, because the receiver first restores the snapshot.
 type snapshotOut struct {
 	net.Conn
 	server        string
@@ -72,8 +71,8 @@ func (c *snapshotOut) Write(b []byte) (n int, err error) {
 	return n, err
 }
 
-// snapshotIn is a connection that receives a snapshot. After a read has stalled, it closes the connection.
-// Otherwise raft, which reads the rest of the snapshot, would wait a second time.
+// snapshotIn is a connection that receives a snapshot. It closes itself after a read has stalled. Otherwise raft
+// would wait a second time while it discards the rest.
 type snapshotIn struct {
 	net.Conn
 	stall time.Duration

@@ -129,12 +129,12 @@ func (p *Port) Join() *Client { return p.joins }
 // of the server and sends waiting requests at once.
 func (p *Port) Alive(server string) { p.health.reported(server) }
 
-// LostSince returns the time of the first of the failed attempts of Raft to connect to a server. It returns false
-// if Raft can connect, has not tried recently, or has failed only for a moment.
+// LostSince returns the time of the first of Raft's failed attempts to connect to a server. It returns false if Raft
+// can connect, has not tried recently, or has failed only for a moment.
 func (p *Port) LostSince(server string) (time.Time, bool) { return p.health.lostSince(server) }
 
-// Refresh closes the connections that were opened when this node had another cluster or epoch. Call it after the
-// epoch of the cluster was raised, so that servers that are still in the earlier epoch are excluded.
+// Refresh closes the connections that were opened when this node had another cluster or epoch. Call it after a change
+// of the epoch, so that servers of the earlier epoch are excluded.
 func (p *Port) Refresh() { p.conns.refresh(p.opts.Self()) }
 
 // Direction is the side that dialled a connection, as seen from this node.
@@ -168,8 +168,8 @@ func both(directions []Direction) (all Direction) {
 	return all
 }
 
-// Close stops listening, closes every Raft transport, sends a go-away to callers, and cancels running handlers. It
-// closes every connection and waits for all goroutines. Close the Raft groups before the port. Close is idempotent.
+// Close stops listening, closes all Raft transports and connections, cancels running handlers and waits for all
+// goroutines. Close the Raft groups before the port. Close is idempotent.
 func (p *Port) Close() error {
 	p.closed.Do(func() {
 		transports, servers := p.shut()

@@ -73,8 +73,7 @@ func (h hello) encode() []byte {
 // errGarbage is the error for data that does not begin like a preamble. It is not answered.
 var errGarbage = errors.New("no preamble")
 
-// readHello reads a hello and nothing after it. If it returns a *Refusal, the caller of readHello has to send that
-// to the other side.
+// readHello reads a hello and nothing after it. The caller must send a returned *Refusal to the other side.
 func readHello(r io.Reader) (hello, error) {
 	var head [helloHead]byte
 	if _, err := io.ReadFull(r, head[:len(magic)]); err != nil {

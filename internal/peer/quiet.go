@@ -28,9 +28,8 @@ type news struct {
 
 func newQuiet() *quiet { return &quiet{seen: map[news]time.Time{}} }
 
-// level returns the level at which a refused connection is logged. If the reason is that one side
-// has no cluster yet, the level is INFO for formGrace after the first such refusal. In all other
-// cases it is WARN.
+// level returns the log level for a refused connection. It is INFO for formGrace after the first refusal because one
+// side has no cluster yet, otherwise WARN.
 func (q *quiet) level(r Reason) slog.Level {
 	if r != ReasonUnformed {
 		return slog.LevelWarn

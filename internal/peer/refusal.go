@@ -67,8 +67,8 @@ func Distrust(reason Reason, err error) error {
 	return &Refusal{Reason: reason, Err: &fault.Error{Code: fault.Denied, Op: "peer.verify", Err: err}}
 }
 
-// distrusted returns the refusal of a connection whose other side is not trusted because of err. whom names the
-// other side in the message, as in "the caller".
+// distrusted returns the refusal of a connection whose other side failed verification with err. whom names the other
+// side in the message, for example "the caller".
 func distrusted(whom string, err error) *Refusal {
 	reason, ok := RefusedBecause(err)
 	if !ok {

@@ -7,9 +7,8 @@ import (
 )
 
 // Renew replaces the connections for calls and for Raft groups, in both directions, after the certificate of this
-// node has changed. It does not replace tunnels. No call is lost: old connections finish their calls and accept no
-// new ones. Connections of Raft groups are closed, and their requests are repeated on new ones. A connection that
-// carries a snapshot is not closed.
+// node has changed. It does not replace tunnels and connections that carry a snapshot. No call is lost: old
+// connections finish their calls, and Raft repeats its requests.
 func (p *Port) Renew() {
 	if p.opts.TLS == nil {
 		return

@@ -14,9 +14,8 @@ import (
 // tlsHandshake is the first byte of a caller that speaks TLS.
 const tlsHandshake = 0x16
 
-// secureServer starts TLS on an accepted connection, if this port uses TLS. Otherwise the returned TLS state is
-// nil. If one side uses TLS and the other does not, the caller gets a refusal that it can read. In that case the
-// returned hello identifies the caller, if it sent one.
+// secureServer starts TLS on an accepted connection, if this port uses TLS. If only one side uses TLS, the caller
+// gets a refusal that it can read, and the returned hello identifies the caller if it sent one.
 func (p *Port) secureServer(ctx context.Context, raw net.Conn) (net.Conn, *tls.ConnectionState, hello, error) {
 	c := &replay{Conn: raw}
 	if _, err := raw.Read(c.first[:]); err != nil {

@@ -11,9 +11,9 @@ const (
 	silencePoll = 2 * time.Second
 )
 
-// cutSilent closes tunnels on which the other side no longer acknowledges data. It runs until the port closes.
-// Without it, a network failure between only two nodes would let their calls hang for a quarter of an hour. Gossip
-// does not report such a failure, because other nodes still reach both.
+// cutSilent closes tunnels whose other side no longer acknowledges data. It runs until the port closes. Otherwise
+// calls would hang for a quarter of an hour after a network failure between two nodes that both reach the rest of the
+// cluster.
 func (p *Port) cutSilent() {
 	tick := time.NewTicker(silencePoll)
 	defer tick.Stop()
@@ -32,9 +32,8 @@ func (p *Port) cutSilent() {
 	}
 }
 
-// silent reports whether data on the connection was retransmitted and has not been acknowledged for more than
-// limit. A slow application does not cause that: the kernel at the other end acknowledges data that the application
-// has not read yet.
+// silent reports whether sent data was retransmitted and not acknowledged for more than limit. A slow application
+// does not cause that, because its kernel acknowledges the data.
 func (c *conn) silent(limit time.Duration) bool {
 	raw := c.Conn
 	if t, ok := raw.(*tls.Conn); ok {

@@ -29,8 +29,8 @@ func limitUnsent(c *net.TCPConn) {
 // failure rather than a lost packet.
 const manyRepeats = 3
 
-// unheard returns the time since the last acknowledgement from the other end. It returns 0 unless data is
-// unacknowledged and was retransmitted at least manyRepeats times.
+// unheard returns the time since the last acknowledgement from the other end. It returns 0 unless data was
+// retransmitted at least manyRepeats times.
 func unheard(c *net.TCPConn) time.Duration {
 	raw, err := c.SyscallConn()
 	if err != nil {

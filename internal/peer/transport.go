@@ -61,8 +61,8 @@ func newTransport(p *Port, group uint32) *Transport {
 	return t
 }
 
-// transportLog logs at level debug what raft.NetworkTransport logs. The errors of raft.NetworkTransport are closed
-// connections, which are normal when a node stops. The raft library itself reports failed requests.
+// transportLog logs the lines of raft.NetworkTransport at level debug. Its errors are closed connections, which are
+// normal when a node stops.
 type transportLog struct {
 	hclog.Logger
 	to *slog.Logger
@@ -72,8 +72,8 @@ func (l transportLog) Debug(msg string, args ...any) { l.to.Debug("raft transpor
 func (l transportLog) Warn(msg string, args ...any)  { l.Debug(msg, args...) }
 func (l transportLog) Error(msg string, args ...any) { l.Debug(msg, args...) }
 
-// Interrupt ends the waiting of requests for servers that are down, permanently. Call it before raft's Shutdown.
-// Otherwise Shutdown would wait for these requests, up to Timing.Hold.
+// Interrupt permanently ends the waiting of requests for servers that are down. Call it before raft's Shutdown, which
+// would otherwise wait up to Timing.Hold for them.
 func (t *Transport) Interrupt() { t.interrupt() }
 
 // Close closes the connections of the transport in both directions and waits for the goroutines that serve them. The
@@ -163,8 +163,8 @@ func (t *Transport) EncodePeer(id raft.ServerID, _ raft.ServerAddress) []byte { 
 // DecodePeer reverses EncodePeer.
 func (t *Transport) DecodePeer(b []byte) raft.ServerAddress { return raft.ServerAddress(b) }
 
-// retry calls request again while its connection turns out to be closed already. Several attempts may be necessary:
-// all idle connections of the pool may be closed, and each side closes connections when its certificate is renewed.
+// retry calls request again while its connection turns out to be closed. Several attempts may be necessary, because
+// all idle connections of the pool may be closed.
 func retry(request func() error) error {
 	var err error
 	for range poolSize + 3 {
@@ -175,9 +175,7 @@ func retry(request func() error) error {
 	return err
 }
 
-// lostConnection reports whether err means that the other side had closed the connection. It returns false for a
-// failed dial. It unwraps errors by Cause, because the decoder of raft.NetworkTransport returns errors that have
-// only this method.
+// lostConnection reports whether err means that the other side has closed the connection, not that a dial failed.
 func lostConnection(err error) bool {
 	if _, dialled := fault.As(err); dialled {
 		return false

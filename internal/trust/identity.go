@@ -115,8 +115,8 @@ func (id Identity) equal(o Identity) bool {
 	return id.Node == o.Node && id.Server == o.Server && slices.Equal(id.Apps, o.Apps)
 }
 
-// identityOf returns the identity in a verified certificate. In an external certificate, a DNS name may take the
-// place of the node id; Node is then empty.
+// identityOf returns the identity in a verified certificate. Node is empty in an external certificate that has a DNS
+// name in place of the node id.
 func identityOf(c *x509.Certificate) Identity {
 	var id Identity
 	for _, u := range c.URIs {
@@ -137,8 +137,8 @@ func identityOf(c *x509.Certificate) Identity {
 	return id
 }
 
-// speaksFor checks whether a certificate belongs to server. id is the identity in the certificate, and dns are its
-// DNS names. It returns id with the node and the server filled in.
+// speaksFor checks whether a certificate belongs to server. id and dns are the identity and the DNS names in it. It
+// returns id with node and server filled in.
 func (id Identity) speaksFor(server string, dns []string) (Identity, error) {
 	switch {
 	case id.Server == server && id.Node != "":

@@ -30,8 +30,8 @@ func (c *credentials) verify(chain []*x509.Certificate, now time.Time) error {
 	return nil
 }
 
-// doubt converts err, with which the verification of leaf failed, to an error that explains the reason. It quotes
-// names in untrusted certificates, because they may be forged.
+// doubt explains why the verification of leaf failed with err. It quotes names in untrusted certificates, because
+// they may be forged.
 func (c *credentials) doubt(leaf *x509.Certificate, now time.Time, err error) error {
 	who := fmt.Sprintf("the certificate of node %.128q", leaf.Subject.CommonName)
 	var invalid x509.CertificateInvalidError
