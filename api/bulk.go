@@ -113,9 +113,8 @@ func (s *State) readEach(ctx context.Context, store state.Store, r state.BulkGet
 	return items, ctx.Err()
 }
 
-// proof combines the consistency proofs of several reads: it keeps the weakest consistency level and the greatest
-// age. It cannot merge session tokens, so it keeps the last one. That is enough, because stores with sessions have
-// bulk reads and do not need proof.
+// proof combines the consistency of several reads: the weakest level and the greatest age. It keeps only the last
+// session token, because stores with sessions have bulk reads and do not need proof.
 type proof struct {
 	some bool
 	state.Proof

@@ -129,8 +129,8 @@ func (l *listing) page(token string) Page {
 	return Page{Items: l.items, Token: token, Proof: l.worth.Proof}
 }
 
-// take adds the application's own keys to the page and remembers where the next read continues. If it meets actor
-// state, it stops and returns true; the next read continues after that actor state.
+// take adds the application's own keys to the page. It stops and returns true at actor state; the next read continues
+// after it.
 func (l *listing) take(items []state.Item) (skipped bool) {
 	for _, item := range items {
 		key, own := l.inst.OriginalKey(l.app, item.Key)
@@ -145,8 +145,8 @@ func (l *listing) take(items []state.Item) (skipped bool) {
 	return false
 }
 
-// pastActor returns a key that sorts after all actor state of the same actor type. stored is one stored key of that
-// type. The types are compared up to the separator. The byte 0xff ends the result, because no UTF-8 key contains it.
+// pastActor returns a key that sorts after all actor state of the type of the key stored. It ends with the byte 0xff,
+// which no UTF-8 key contains.
 func (l *listing) pastActor(stored string) string {
 	base := len(l.inst.StoredPrefix(l.app, ""))
 	i := strings.Index(stored[base:], state.Separator)

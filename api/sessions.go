@@ -44,8 +44,8 @@ func NewSessions(m SessionMerger) *Sessions {
 	return &Sessions{merger: m, apps: map[App]*seenBy{}}
 }
 
-// Begin returns the token for a request of app to a store: the token that the request has, given, merged with the
-// session of app for the trace. given may be empty. If given cannot be parsed, Begin returns it unchanged.
+// Begin returns the token for a request of app to a store: given, the token of the request, merged with the session
+// of app for the trace. given may be empty. A token that cannot be parsed is returned unchanged.
 func (s *Sessions) Begin(app App, trace, given string) string {
 	own := s.Token(app, trace)
 	if given == "" || own == "" || s == nil {
@@ -57,9 +57,8 @@ func (s *Sessions) Begin(app App, trace, given string) string {
 	return given
 }
 
-// End records the token that a store returned, got, in the sessions of app. sent is the token from Begin. If the
-// store has removed parts of sent, End removes them from a session too, unless the session has changed in the
-// meantime.
+// End records got, the token that a store returned, in the sessions of app. sent is the token from Begin. If the
+// store has removed parts of sent, End removes them from sessions that have not changed meanwhile.
 func (s *Sessions) End(app App, trace, sent, got string) {
 	if s == nil || s.merger == nil || got == "" {
 		return
@@ -74,8 +73,8 @@ func (s *Sessions) End(app App, trace, sent, got string) {
 	}
 }
 
-// advance returns the new token of a session. token is the current one. The store was sent the token sent and has
-// answered with the token got.
+// advance returns the new token of a session whose current token is token. The store received sent and answered with
+// got.
 func (s *Sessions) advance(token, sent, got string) string {
 	if token == sent || token == got {
 		return got

@@ -19,8 +19,8 @@ const (
 	Unreachable                // it certainly never reached the application: the instance is demoted at once
 )
 
-// A demotion is a pause in which an instance gets no calls, because a call did not reach it. The duration doubles
-// with each consecutive call that did not reach the instance, from firstDemotion up to lastDemotion.
+// A demotion is a pause in which an instance gets no calls, because a call did not reach it. It lasts firstDemotion,
+// and doubles with each further failure up to lastDemotion.
 const (
 	firstDemotion = time.Second
 	lastDemotion  = 30 * time.Second
@@ -38,8 +38,8 @@ type standing struct {
 	until   atomic.Int64 // end of the demotion; time since Catalogue.begun
 }
 
-// demoted reports whether an instance is demoted and gets no calls now. When the duration of the demotion is over,
-// one call may try the instance. Further calls follow only after that call has succeeded.
+// demoted reports whether an instance gets no calls now. After the demotion one call may try the instance; further
+// calls follow once it has succeeded.
 func (s *standing) demoted(now time.Duration) bool {
 	return s.strikes.Load() > 0 && (now < time.Duration(s.until.Load()) || s.calls.Load() > 0)
 }

@@ -34,10 +34,8 @@ func newMemory(limit int64, timeout time.Duration, reg prometheus.Registerer) me
 	}
 }
 
-// lookForBurst is the interval at which giveBack checks whether requests needed much memory. The Go runtime collects
-// garbage when the heap has doubled, or after two minutes, and returns pages to the operating system slowly. So after
-// a burst of requests, an idle node would keep several times the memory that it needs. Freeing the memory costs a
-// garbage collection, so it is done only once, after the burst.
+// lookForBurst is the interval at which giveBack checks whether a burst of requests has ended. It then frees memory,
+// because the Go runtime returns memory slowly and an idle node would keep several times what it needs.
 const lookForBurst = 5 * time.Second
 
 // giveBack calls free after each burst, until stop is closed.

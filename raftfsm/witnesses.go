@@ -59,7 +59,7 @@ func (f *frame) recalled() raftlog.Seen {
 	return raftlog.Seen{Term: f.Uvarint(), Vote: f.Uvarint(), Matched: f.position(), Committed: f.Uvarint()}
 }
 
-// Meet asks another server, which must be reachable, what it has recorded about this one. Each server is asked once.
+// Meet asks another server, which must be reachable, what it has recorded about this one. Each server is queried once.
 func (h *Host) Meet(server string) {
 	for _, g := range h.groups {
 		g.Meet(raft.ServerID(server))

@@ -124,8 +124,8 @@ func (w *World) Adapt(transcript string) {
 	}
 }
 
-// Health is an api.NodeHealth that a test sets. It is safe for concurrent use. The zero value reports a node whose
-// start is complete.
+// Health is an api.NodeHealth that a test sets. The zero value reports that the start is complete. It is safe for
+// concurrent use.
 type Health struct {
 	mu                 sync.Mutex
 	starting, outbound []api.Reason

@@ -58,10 +58,9 @@ func (s *Server) answering(ctx context.Context, message any, size int) (any, err
 	return a, nil
 }
 
-// held returns the item that read returns, and reserves memory for its value. It may call read twice, with different
-// options: held sets options.MaxValue before each call, and read must pass options to the service. The first call
-// returns only the size of a large value. If no memory is free, held drops the first result, waits for memory, and
-// reads again. So a waiting call holds no value.
+// held returns the item that read returns, with memory reserved for its value. It may call read twice with different
+// options: held sets options.MaxValue, and read must pass options to the service. While it waits for memory, it holds
+// no value.
 func (s *Server) held(
 	ctx context.Context, options *api.ReadOptions, read func() (state.Item, error),
 ) (state.Item, error) {
@@ -120,8 +119,8 @@ func (s *Server) bulk(ctx context.Context, request api.BulkGetRequest) (api.Bulk
 	return out, err
 }
 
-// room reserves size bytes for an answer that is already in memory. If the budget is used up, room waits. Waiting
-// answers take memory too: if they would take more than maxAnswers bytes in total, room returns fault.Overloaded.
+// room reserves size bytes for an answer that is already in memory, and waits if the budget is used up. It returns
+// fault.Overloaded if waiting answers would take more than maxAnswers bytes in total.
 func (s *Server) room(ctx context.Context, a *answer, size int64) error {
 	if a.share.TryAdd(size) {
 		return nil
@@ -144,8 +143,8 @@ func (a *answer) end() {
 	a.conn.finish(a)
 }
 
-// marshal returns the encoded message in pieces. grpc-go calls sent.Put for each piece when it was sent. The value of
-// a key is not copied, so all answers with the same value share the stored bytes.
+// marshal returns the encoded message in pieces, without copying the value. grpc-go calls sent.Put for each piece
+// when it was sent.
 func (a *answer) marshal() (mem.BufferSlice, error) {
 	if f, ok := a.message.(*frame); ok {
 		return a.cut(nil, f.data, nil), nil
@@ -192,8 +191,8 @@ func (a *answer) cut(head, data, rest []byte) mem.BufferSlice {
 	return out
 }
 
-// sent implements mem.BufferPool for the pieces of an answer. It does not reuse the pieces, because their bytes
-// belong to the stored value. It only counts how many were returned.
+// sent implements mem.BufferPool for the pieces of an answer. It only counts returned pieces, because their bytes
+// belong to the stored value.
 type sent answer
 
 // Get allocates. grpc-go does not call it.

@@ -76,10 +76,9 @@ func (s *Server) arrive(ctx context.Context, info *tap.Info) (context.Context, e
 	return a, nil
 }
 
-// refuse refuses a call before its message is read. Usually it returns err to grpc-go. But grpc-go never ends the
-// context of a call that is refused this way, so the timer of a long deadline would stay in memory. For a call with a
-// long deadline, refuse instead returns a context that makes guard answer with err, and pauses the connection until
-// that answer is sent.
+// refuse refuses a call before its message is read. It returns err to grpc-go, unless the call has a long deadline,
+// because grpc-go would keep its timer in memory. For such a call it returns a context that makes guard answer with
+// err, and pauses the connection until the answer is sent.
 func (s *Server) refuse(ctx context.Context, method string, err error) (context.Context, error) {
 	c := connOf(ctx)
 	if end, ok := ctx.Deadline(); !ok || time.Until(end) <= s.timeout || c == nil {

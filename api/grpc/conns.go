@@ -159,8 +159,8 @@ func (c *conn) finish(a *answer) {
 	delete(c.answers, a)
 }
 
-// pause stops reading from the connection. Reading continues after resume was called once for each call of pause, and
-// the answers were written. Without the pause, grpc-go could buffer one flow-control window for each refused call.
+// pause stops reading from the connection until resume was called once for each pause and the answers were written.
+// Otherwise grpc-go could buffer one flow-control window for each refused call.
 func (c *conn) pause() {
 	c.gate.Lock()
 	defer c.gate.Unlock()

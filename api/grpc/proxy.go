@@ -27,10 +27,9 @@ import (
 // keyAppID names the application whose service is called.
 const keyAppID = "dapr-app-id"
 
-// proxy forwards a call of a service that Quorate does not serve to the application that the metadata key dapr-app-id
-// names. It invokes the method /<service>/<method> of that application with the stream of messages as the body. So
-// discovery, load balancing, policies, access control and sessions apply. proxy does not change messages, and
-// forwards one at a time in each direction.
+// proxy forwards a call of an unknown service to the application in the metadata key dapr-app-id, as the method
+// /<service>/<method> with the stream of messages as the body. Discovery, load balancing, policies, access control
+// and sessions apply. It forwards messages unchanged, one at a time in each direction.
 func (s *Server) proxy(_ any, stream grpc.ServerStream) error {
 	ctx := stream.Context()
 	method, _ := grpc.Method(ctx)

@@ -36,8 +36,8 @@ const (
 	costFixed  = 4 << 10
 )
 
-// wire is the transport stream of grpc-go. It returns bytes as they arrive. grpc.ServerStream, in contrast, receives
-// and decodes a whole message before it returns.
+// wire is the transport stream of grpc-go. It returns bytes as they arrive, while grpc.ServerStream receives and
+// decodes a whole message first.
 type wire interface {
 	ReadMessageHeader(into []byte) error // fills into, or fails with io.EOF at the end of the stream
 	RecvCompress() string
@@ -173,8 +173,8 @@ func (r *receiver) body(size int64) (*[]byte, error) {
 	return data, nil
 }
 
-// wait counts bytes that may be received before memory is reserved. It returns false if all calls together would
-// exceed maxWaiting, or if the call has ended.
+// wait counts bytes that are received before memory is reserved. It returns false if all calls together exceed
+// maxWaiting, or if the call has ended.
 func (r *receiver) wait(bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -214,8 +214,8 @@ func (r *receiver) reserve(bytes int64) error {
 	return nil
 }
 
-// pieces fills b with the next part of a message. If memory is already reserved for the message, a slow client is
-// cut: pieces aborts the call if other requests wait for memory.
+// pieces fills b with the next part of a message. It aborts the call if memory is reserved, other requests wait for
+// memory and the client is slow.
 func (r *receiver) pieces(b []byte, reserved bool) error {
 	var transfer *admission.Transfer
 	if reserved {
@@ -371,8 +371,7 @@ func (s *Server) guard(method string, handle grpc.MethodHandler) grpc.MethodHand
 }
 
 // received returns the error to send if the message of a call could not be received, and counts the call as refused.
-// It does not count calls that the client canceled. It does not count calls that timed out either, because tooLate
-// counts those.
+// It does not count calls that the client canceled or that tooLate counts.
 func (s *Server) received(ctx context.Context, method string, err error) error {
 	if err == nil {
 		return nil

@@ -26,10 +26,9 @@ const (
 	bulkCopies = 2 // the values, and the answer made of them
 )
 
-// held returns the item that read returns, and reserves memory for its value. It may call read twice, with different
-// options: held sets options.MaxValue before each call, and read must pass options to the service. The first call
-// returns only the size of a large value. If no memory is free, held drops the first result, waits for memory, and
-// reads again. So a waiting request holds no value.
+// held returns the item that read returns, with memory reserved for its value. It may call read twice with different
+// options: held sets options.MaxValue, and read must pass options to the service. While it waits for memory, it holds
+// no value.
 func (f *Face) held(
 	p *reply, r *http.Request, options *api.ReadOptions, read func() (state.Item, error),
 ) (state.Item, error) {

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// deadline is a context that ends with its parent or at a given time. It behaves like context.WithDeadline, but
-// starts its timer only when Done is called. A read that is served from memory never calls Done, so it needs no
-// timer.
+// deadline is a context that ends with its parent or at a given time. Unlike context.WithDeadline, it starts its
+// timer only when Done is called, so a read from memory needs no timer.
 type deadline struct {
 	parent context.Context
 	at     time.Time
@@ -63,8 +62,8 @@ func (d *deadline) Err() error {
 	return nil
 }
 
-// Value returns the value of the timed context, if Done has created it, otherwise of the parent. Package context then
-// recognizes the timed context as the parent of derived contexts, so these need no goroutine.
+// Value returns the value of the timed context, if Done has created it, otherwise of the parent. That lets package
+// context derive contexts without a goroutine.
 func (d *deadline) Value(key any) any {
 	if timed := d.made(); timed != nil {
 		return timed.Value(key)

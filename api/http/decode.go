@@ -48,9 +48,8 @@ type nothing struct{}
 // UnmarshalJSON ignores its argument. The decoder calls it with valid JSON only.
 func (nothing) UnmarshalJSON([]byte) error { return nil }
 
-// afford checks whether a body may be decoded, and reserves memory for its decoded values. It returns the first of
-// these errors: the body is not valid JSON; tooMany, if it is not nil; the body has too much metadata. It parses the
-// body only if one of the last two applies.
+// afford checks whether a body may be decoded, and reserves memory for its decoded values. It returns an error if the
+// body is not valid JSON or has too much metadata, and tooMany if that is not nil.
 func (f *Face) afford(p *reply, r *http.Request, body []byte, t *tally, tooMany error) error {
 	if tooMany == nil {
 		tooMany = api.CheckMetadata(t.metadata)

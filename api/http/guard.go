@@ -27,8 +27,8 @@ func newGuard(c Config) (guard, error) {
 }
 
 // check returns an error if the request must be refused, and true if it has answered the request itself. It sets
-// p.trusted if the request has a valid token. It does not refuse a request without a token: whether a token is needed
-// depends on the endpoint, which is known only after routing.
+// p.trusted if the request has a valid token. Whether a token is needed depends on the endpoint, so a request without
+// one is not refused here.
 func (g *guard) check(p *reply, r *http.Request) (answered bool, err error) {
 	if !g.anyHost && !localHost(r.Host) {
 		return false, foreignHost("configure an API token to use names")

@@ -7,11 +7,8 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// rest reads the parts of a path after a fixed prefix. It decodes every part exactly once, by the rules for paths:
-// '+' stays '+', and "%2F" is a slash inside a part.
-//
-// net/url keeps the escaped form of a path only if the decoded form loses information. If there is no escaped form,
-// rest splits the decoded path.
+// rest reads the parts of a path after a fixed prefix. It decodes every part exactly once: '+' stays '+', and "%2F"
+// is a slash inside a part.
 type rest struct {
 	text    string
 	escaped bool

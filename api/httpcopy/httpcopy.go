@@ -81,10 +81,9 @@ func (c *Copier) Relay(w http.ResponseWriter, r *http.Request, in *Body, answer 
 	return nil
 }
 
-// beginning reads the whole body of a small answer into p. If the body is shorter than the length in the header,
-// beginning corrects the length and returns ended = true: like Dapr, it passes on what it received. It returns an
-// error if the body failed before its first byte or because of a broken connection. It reads nothing of a larger
-// answer; such an answer is cut if it ends early, so that it does not look complete.
+// beginning reads the whole body of a small answer into p. If the body is shorter than its header says, it corrects
+// the length and returns ended = true, because Dapr passes on what it received. It returns an error if the body
+// failed before its first byte or the connection broke. It reads nothing of a larger answer.
 func beginning(answer *http.Response, p []byte) (n int, ended bool, err error) {
 	if answer.ContentLength <= 0 || answer.ContentLength > int64(len(p)) {
 		return 0, false, nil
@@ -100,8 +99,8 @@ func beginning(answer *http.Response, p []byte) (n int, ended bool, err error) {
 	return n, ended, nil
 }
 
-// trailers copies the trailers of an answer to h. announced is the number of trailers that the answer named in its
-// header. If there are more, the names get the prefix http.TrailerPrefix, which net/http needs to send them.
+// trailers copies the trailers of an answer to h. If there are more than the announced number in the header, their
+// names get http.TrailerPrefix, which net/http requires.
 func trailers(h, came http.Header, announced int) {
 	for name, values := range came {
 		if len(came) != announced {
@@ -135,9 +134,8 @@ func (c *Copier) copy(w http.ResponseWriter, body io.Reader, p *[bufferSize]byte
 	}
 }
 
-// Informational returns a context for an HTTP request. Answers of the class 1xx to that request, such as early hints,
-// are forwarded to w as soon as they arrive. clean removes headers from these answers. 100 (Continue) is not
-// forwarded, because each hop sends its own. The headers that w already has for the final answer are kept.
+// Informational returns a context for a request that forwards answers of the class 1xx, such as early hints, to w as
+// they arrive. clean removes headers from them. It does not forward 100 (Continue), because each hop sends its own.
 func Informational(ctx context.Context, w http.ResponseWriter, clean func(http.Header)) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		Got1xxResponse: func(code int, header textproto.MIMEHeader) error {

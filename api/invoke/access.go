@@ -86,10 +86,9 @@ func patternParts(name string) []string {
 	return slices.DeleteFunc(strings.Split(strings.ToLower(name), "/"), void)
 }
 
-// Allow returns nil if the rules allow the call, otherwise fault.Denied. The identity of a caller counts only if it
-// is proven, or if NewAccess got insecure. If it counts, an application may always call itself. If it does not
-// count, no policy matches and the default action applies. Servers decode a path in different ways, so the rules
-// must allow every way of reading it.
+// Allow returns nil if the rules allow the call, otherwise fault.Denied. The caller's identity counts only if it is
+// proven, or if NewAccess got insecure. Without an identity the default action applies. An application may always
+// call itself. Servers decode a path in different ways, so the rules must allow every way.
 func (a *Access) Allow(in *Inbound) error {
 	if a == nil || in.Caller.App == in.Target && (in.Caller.Proven || a.insecure) {
 		return nil

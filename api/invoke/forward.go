@@ -63,8 +63,8 @@ func connectionNames(h http.Header) (out []string) {
 	return out
 }
 
-// cleanAnswer removes hop-by-hop headers and headers of the runtime from an answer of an application. It also
-// removes trailers that must not be forwarded, see trailerPasses, at once and again when the body has been read.
+// cleanAnswer removes hop-by-hop headers, headers of the runtime, and trailers that must not be forwarded from an
+// answer of an application.
 func cleanAnswer(r *http.Response) {
 	upgraded := r.StatusCode == http.StatusSwitchingProtocols
 	hop := connectionNames(r.Header)
@@ -172,7 +172,6 @@ func hasToken(lists []string, token string) bool {
 	return false
 }
 
-// Chunked returns the transfer encoding for requests with trailers. If the encoding is not set, net/http reads the
-// first byte of a GET body in a separate goroutine. The trailers could then be filled while net/http lists their
-// names.
+// Chunked returns the transfer encoding for requests with trailers. Without it, net/http reads the first byte of a
+// GET body in another goroutine, which races with filling the trailers.
 func Chunked() []string { return []string{"chunked"} }

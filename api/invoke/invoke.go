@@ -194,8 +194,8 @@ func (a *attempts) once(ctx context.Context) (Answer, error) {
 	return answer, nil
 }
 
-// choose returns the instance for the next attempt: the one that again chose, if any, otherwise a new pick. It
-// prefers instances that were not tried. After all instances were tried, all can be picked again.
+// choose returns the instance for the next attempt: the one that again has chosen, otherwise a new pick. It prefers
+// instances that were not tried, until all were.
 func (a *attempts) choose() (*discovery.Lease, error) {
 	if lease := a.next; lease != nil {
 		a.next = nil

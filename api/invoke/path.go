@@ -92,9 +92,9 @@ func removeDotSegments(path string) string {
 	return "/" + strings.Join(out, "/")
 }
 
-// MethodURL returns a URL that net/http sends as the path of m, byte for byte if possible. It is not possible for a
-// path that begins with two slashes, because net/http would read it as a host. MethodURL then keeps the escapes of
-// the path, and escapes the bytes that a path cannot contain. mark adds a question mark even if query is empty.
+// MethodURL returns a URL that net/http sends as the path of m, byte for byte if possible. A path that begins with
+// two slashes is escaped again, because net/http would read it as a host. mark adds a question mark even if query is
+// empty.
 func MethodURL(m MethodPath, query string, mark bool) *url.URL {
 	u := &url.URL{Path: m.Decoded, RawQuery: query, ForceQuery: mark}
 	if strings.HasPrefix(m.Path, "//") {

@@ -71,8 +71,7 @@ func ambiguities(parts []string) (n int) {
 	return n
 }
 
-// reading is a path after some of the steps that a server may apply. Servers apply a step before or after they decode
-// the path; "%3B" is a semicolon only after decoding.
+// reading is a path after some of the steps that a server may apply to it, before or after decoding.
 type reading struct {
 	parts   []string
 	decoded bool

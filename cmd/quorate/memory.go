@@ -17,10 +17,9 @@ const (
 	shareOfMachine = 0.5
 )
 
-// limitMemory sets the soft memory limit of the Go runtime and returns it, or 0 if there is none.
-// The limit is given. If given is 0, it is a share of the memory of the cgroup or the machine. If
-// the environment has GOMEMLIMIT, limitMemory does not change the limit of the runtime; it returns
-// given, or that limit if given is 0. Near the limit, the runtime collects garbage more often.
+// limitMemory sets the soft memory limit of the Go runtime and returns it, or 0 if there is none. The limit is given,
+// or if that is 0 a share of the memory of the cgroup or the machine. It does not change a limit that GOMEMLIMIT
+// sets.
 func limitMemory(given int64, log *slog.Logger) int64 {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		if limit := debug.SetMemoryLimit(-1); given == 0 && limit < math.MaxInt64 {

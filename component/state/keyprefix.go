@@ -70,8 +70,8 @@ func ParseKeyPrefix(text string) (KeyPrefix, error) {
 	return KeyPrefix{strategy: byLiteral, literal: text}, nil
 }
 
-// literalProblem returns what is wrong with a literal prefix, or "". A literal must not contain any '|', not only no
-// "||": with the prefix "a|", the key "k" is stored as "a|||k", which would be read back as prefix "a" and key "|k".
+// literalProblem returns what is wrong with a literal prefix, or "". A literal must not contain any '|': with the
+// prefix "a|", the stored key "a|||k" could not be split again.
 func literalProblem(text string) string {
 	switch {
 	case strings.ContainsRune(text, '|'):

@@ -9,9 +9,8 @@ import (
 // broadcast. So an application that starts and stops repeatedly causes at most ten broadcasts per second.
 const coalesce = 100 * time.Millisecond
 
-// The pause between two broadcasts that change only the load is at least loadPause, and at least loadPausePerOne
-// times the number of members. With more members the pause is longer, so that load does not displace other
-// messages.
+// The minimum pause between two broadcasts that change only the load. It grows with the number of members, so that
+// load does not displace other messages.
 const (
 	loadPause       = 2 * time.Second
 	loadPausePerOne = 250 * time.Millisecond // for each member
@@ -100,9 +99,8 @@ func (o *own) announce(self Incarnation, now time.Time) {
 	o.announced, o.at, o.minor = o.record(self), now, false
 }
 
-// message returns the broadcast of the current version of the record, at most limit bytes long. It is the whole
-// record if that fits. Otherwise it is the changes since an older version, the oldest for which they fit. If no
-// changes fit, it is only the number of the current version.
+// message returns the broadcast of the current version of the record, at most limit bytes long: the whole record, or
+// the changes since the oldest version for which they fit, or only the version number.
 func (o *own) message(self Incarnation, limit int) []byte {
 	whole := update{incarnation: self, version: o.version, put: o.entries}
 	if b := whole.encode(); len(b) <= limit {
@@ -120,8 +118,8 @@ func (o *own) message(self Incarnation, limit int) []byte {
 // maxBases bounds how many versions message tries.
 const maxBases = 16
 
-// bases returns older versions, in ascending order, for which all later changes are known. A broadcast contains the
-// changes since one of them. With an older version it replaces more of the earlier broadcasts that may be lost.
+// bases returns older versions, in ascending order, for which all later changes are known. A broadcast has the
+// changes since one of them; an older one makes up for more lost broadcasts.
 func (o *own) bases() []uint64 {
 	var all []uint64
 	for _, v := range o.changed {

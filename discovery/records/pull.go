@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// This node pulls the record of an incarnation that has been alive for askAfter and has sent no record. The
-	// pause before the next pull doubles, up to askPause.
+	// This node pulls the record of an incarnation that has been alive for askAfter and has sent none. The pause
+	// between attempts doubles, up to askPause.
 	askAfter = 10 * time.Second
 	askPause = time.Minute
 
@@ -78,8 +78,8 @@ func (p *pulls) got(l Incarnation, version uint64) {
 	}
 }
 
-// jitter returns the delay of a pull of l's record, less than spreadPulls. Different nodes have different delays,
-// so that they do not pull at the same moment. For a pair of nodes the delay is always the same.
+// jitter returns the delay of a pull of l's record, less than spreadPulls. It is different for different nodes, so
+// that they do not pull at the same moment.
 func (m *Machine) jitter(l Incarnation) time.Duration {
 	return time.Duration((m.self.hash(1) ^ l.hash(2)) % uint64(spreadPulls))
 }
@@ -194,7 +194,7 @@ func (m *Machine) Pulled(now time.Time, p Pull, answer []byte, err error) error 
 }
 
 // failed records that a pull of l's record failed. The next attempt asks l itself. After maxTries failures the pull
-// is given up; the next comparison of digests finds the missing record again.
+// is given up.
 func (m *Machine) failed(now time.Time, l Incarnation, w *want) {
 	w.tries++
 	w.from, w.due = l, now.Add(retryPull<<w.tries)

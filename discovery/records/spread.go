@@ -10,8 +10,8 @@ import (
 // summaryPause is how often each node sends a hash of all its records to a few others.
 const summaryPause = 500 * time.Millisecond
 
-// settle is how long this catalogue must have been unchanged before a difference from another node's hash counts.
-// While changes are being broadcast, hashes differ, but no pull is needed.
+// settle is how long this catalogue must be unchanged before a different hash of another node counts, because hashes
+// differ while changes are being broadcast.
 const settle = time.Second
 
 // patience is how long all received hashes may differ from this node's hash. After that, differences count even
@@ -163,8 +163,8 @@ func (m *Machine) summarise(now time.Time) {
 	}
 }
 
-// receiveSummary compares the hash of another node's catalogue with the hash of this one. If they differ for long
-// enough, this node pulls the digest of the other node.
+// receiveSummary compares the hash of another node's catalogue with this one's. If they differ for long enough, it
+// pulls the digest of the other node.
 func (m *Machine) receiveSummary(now time.Time, s summary) {
 	c := &m.compare
 	if s.sender == m.self {

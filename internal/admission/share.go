@@ -39,7 +39,7 @@ func (s *Share) Add(ctx context.Context, bytes int64) error {
 	return nil
 }
 
-// fit returns bytes, or the rest of the large lane if that is less. A share that asked for more would wait for bytes
+// fit returns bytes, or the rest of the large lane if that is less. A share that requested more would wait for bytes
 // that only it can release.
 func (s *Share) fit(bytes int64) int64 {
 	if bytes <= 0 || s.budget.lane(bytes) == &s.budget.small {

@@ -83,9 +83,8 @@ func (c *Channel) leave() {
 	}
 }
 
-// held returns body as a reader that ends the call when it is closed: another call may then take
-// its place. If body can also be written, as that of an upgraded connection, the result can be
-// written too.
+// held returns body as a reader that ends the call when it is closed, so that another call may start. The result can
+// be written if body can.
 func (c *Channel) held(body io.ReadCloser) io.ReadCloser {
 	h := &heldBody{ReadCloser: body, leave: c.leave}
 	if w, ok := body.(io.Writer); ok {

@@ -34,9 +34,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// grpcCarrier sends requests as calls of Dapr's gRPC application callback. A request that is itself
-// a gRPC call is passed on as it is, as a stream. The callback cannot stream, so bodies of all
-// other requests are held in memory, up to Options.MaxMessage.
+// grpcCarrier sends requests as calls of Dapr's gRPC application callback. It streams a request that is itself a gRPC
+// call. All other bodies are held in memory, up to Options.MaxMessage, because the callback cannot stream.
 type grpcCarrier struct {
 	channel *Channel
 	conns   *grpcPool
@@ -115,9 +114,8 @@ func (g *grpcCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	return grpcFailure(r, status.Convert(err), md), nil
 }
 
-// lost returns the error of a call that the application did not answer. It returns nil if err is
-// itself the answer of the application. sent tells whether the headers of the call were sent, and
-// heard whether any header or trailer was received.
+// lost returns the error of a call that the application did not answer, or nil if err is the application's answer.
+// sent tells whether the headers of the call were sent, heard whether a header or trailer came back.
 func (g *grpcCarrier) lost(ctx context.Context, sent, heard bool, err error) error {
 	switch {
 	case !sent && ctx.Err() != nil:

@@ -33,9 +33,8 @@ func Dialer(dial DialFunc) DialFunc {
 
 // counted is a connection that counts the bytes written.
 //
-// A server may answer and close the connection before it has read the whole request. The next write then fails, and
-// net/http gives up, although the answer may already have arrived. So after the first byte of the request, counted
-// hides failed writes. The answer, or the end of the connection, then decides.
+// After the first byte of the request it hides failed writes. A server may answer and close the connection before it
+// has read the whole request; net/http would then give up although the answer may have arrived.
 type counted struct {
 	net.Conn
 	written atomic.Int64
@@ -129,8 +128,8 @@ func (s *sending) wroteHeaders() {
 	s.headers = true
 }
 
-// began reports whether any of the request may have been sent. After ctx has been cancelled, net/http may still be
-// writing; then it is enough that a connection was chosen.
+// began reports whether any of the request may have been sent. After ctx was cancelled it is enough that a connection
+// was chosen, because net/http may still be writing.
 func (s *sending) began(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

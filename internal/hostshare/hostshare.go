@@ -131,9 +131,8 @@ func List(dir string) ([]Note, error) {
 	return out, nil
 }
 
-// read returns the note in a file, and whether its node is alive. It returns false also for a file that cannot be
-// read or has another format. If the file is not locked, its node has ended, and read removes the file. That is safe,
-// because the name of a note is never used again.
+// read returns the note in a file, and whether its node is alive. It removes the file of a node that has ended, which
+// is safe because the name of a note is never used again. It returns false for a file that cannot be read.
 func read(path string) (n Note, alive bool) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -155,9 +154,8 @@ func read(path string) (n Note, alive bool) {
 // Hold is the lock on a shared directory.
 type Hold struct{ f *os.File }
 
-// holdSuffix is appended to the name of a directory to get the name of its lock file. The lock file is beside the
-// directory, because the holder of the lock decides about the contents of the directory. The lock file is never
-// removed: a lock on a removed file would exclude no other process.
+// holdSuffix is appended to the name of a directory to get the name of its lock file, which is beside the directory.
+// The lock file is never removed, because a lock on a removed file would exclude no other process.
 const holdSuffix = ".holder"
 
 // TryHold locks dir. It returns false if another process holds the lock. It creates the parent directory if

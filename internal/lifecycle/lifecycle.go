@@ -56,10 +56,9 @@ func (s *Stack) push(it item) bool {
 	return true
 }
 
-// Close calls every closer, beginning with the last one pushed, and joins their errors. Each error names the part
-// that failed to close. A closer gets only a part of the time until ctx ends, so that time is left for the later
-// ones. If it does not return in that time, it is left running and reported with fault.Timeout, and Close goes on
-// with the next.
+// Close calls every closer, beginning with the last one pushed, and joins their errors. Each error names its part.
+// Each closer gets only a part of the time until ctx ends. If it does not return in that time, Close reports
+// fault.Timeout for it and goes on with the next.
 //
 // Close is idempotent: later calls wait for the first and return the same error.
 func (s *Stack) Close(ctx context.Context) error {

@@ -16,13 +16,11 @@ const quietPeriod = time.Minute
 // maxQuiet bounds the peers that are remembered.
 const maxQuiet = 1024
 
-// Raft returns a logger like that of HCLog, for hashicorp/raft, in which level error is left to problems that need an
-// operator. The library logs every unanswered request as an error, although the peer may just be stopping or
-// starting. Gossip already reports such a peer once, and the loss of a quorum is logged separately. So these lines
-// are logged at level info at most once a minute for each peer and kind, and otherwise at level debug. Lines about
-// most refused votes are treated the same way. Lines that appear at every change of leader, for example about log
-// comparisons, are logged at level info. Lines about elections keep their level once a minute, and are otherwise
-// logged at level debug. All other lines keep their level.
+// Raft returns a logger like that of HCLog, for hashicorp/raft, which reserves level error for problems that need an
+// operator. The library logs every unanswered request as an error, although the peer may just be stopping. Such lines
+// are logged at level info at most once a minute for each peer and kind, and otherwise at level debug. So are lines
+// about refused votes. Lines that appear at every change of leader are logged at level info. All other lines keep
+// their level.
 func Raft(l *slog.Logger) hclog.Logger {
 	return &hcLogger{base: l, out: l, limiter: &limiter{now: time.Now, last: map[string]time.Time{}}}
 }

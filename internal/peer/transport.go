@@ -73,7 +73,7 @@ func (l transportLog) Warn(msg string, args ...any)  { l.Debug(msg, args...) }
 func (l transportLog) Error(msg string, args ...any) { l.Debug(msg, args...) }
 
 // Interrupt permanently ends the waiting of requests for servers that are down. Call it before raft's Shutdown, which
-// would otherwise wait up to Timing.Hold for them.
+// would otherwise wait up to Timing.Hold, for them.
 func (t *Transport) Interrupt() { t.interrupt() }
 
 // Close closes the connections of the transport in both directions and waits for the goroutines that serve them. The

@@ -58,8 +58,8 @@ func (ctl *Controller) serveLeaderChoice(_ context.Context, r peer.Request) ([]b
 	return nil, nil
 }
 
-// choose records that an operator has chosen this node as leader of a group. If spread, which balances the leaders,
-// is running, choose waits until it has ended. So no decision from before the choice takes effect after it.
+// choose records that an operator has chosen this node as leader of a group. It waits for a running spread, so that
+// no earlier decision of spread moves the leader again.
 func (r *reconciler) choose(id int) {
 	r.moving.Lock()
 	defer r.moving.Unlock()
@@ -80,9 +80,8 @@ func (r *reconciler) isChosen(id int) bool {
 	return r.now().Before(h.until) && h.members == members
 }
 
-// noteLeading records whether this node leads a group. When the node loses leadership, the choice of the operator
-// ends, but only if the node has led the group after the choice. A loss from before the choice may be noticed late
-// and must not end it. The caller holds mu.
+// noteLeading records whether this node leads a group. When the node loses leadership that it had after the
+// operator's choice, the choice ends. The caller has locked mu.
 func (r *reconciler) noteLeading(id uint32, leading bool) {
 	switch h := &r.choices[id]; {
 	case leading:

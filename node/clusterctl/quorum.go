@@ -9,8 +9,8 @@ import (
 const (
 	// quorumGrace is how long a group may be without a leader before that is logged: an election takes less.
 	quorumGrace = 3 * time.Second
-	// quorumStartGrace is the same for a group that has not had a leader since this node started: the other
-	// servers may be starting too.
+	// quorumStartGrace is the same for a group that has had no leader since this node started: the other servers may
+	// be starting too.
 	quorumStartGrace = 30 * time.Second
 	quorumRepeat     = time.Minute // between errors about one group
 )

@@ -199,8 +199,8 @@ func members(r *membership.Roster) []placement.Member {
 	return out
 }
 
-// prev returns the log index of the group's configuration that the last decision was based on. raft refuses a change
-// if the group has a newer configuration.
+// prev returns the log index of the group configuration that the last decision was based on. Raft refuses the change
+// if there is a newer one.
 func (r *reconciler) prev(i int) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()

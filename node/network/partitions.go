@@ -22,8 +22,8 @@ const (
 )
 
 // CountPartitions returns the number of partitions of the cluster that this node is to join, or 0 if it cannot find
-// out. node is the id of this node. A server needs the number before it has an identity. So CountPartitions joins
-// gossip as a node without data, which any cluster admits, and then leaves again. Call it before OpenGossip.
+// out. It joins gossip as a node without data and leaves again, because a server needs the number before it has an
+// identity. node is the id of this node. Call it before OpenGossip.
 func (n *Network) CountPartitions(ctx context.Context, node string) uint32 {
 	if len(n.opts.Join) == 0 || n.opts.Notes != "" {
 		return 0

@@ -80,8 +80,8 @@ func (r *Reporter) groupCheck(id uint32) api.Check {
 	return c
 }
 
-// storeCheck returns the check of one store component. For a replicated store, reads, writes and why describe the
-// state of its groups.
+// storeCheck returns the check of one store component. reads, writes and why are the state of the groups, for a
+// replicated store.
 func storeCheck(s component.Status, reads, writes bool, why string) []api.Check {
 	switch {
 	case s.State == component.Ignored:

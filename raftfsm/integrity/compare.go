@@ -127,7 +127,7 @@ func compared(own kv.Digest, voter bool, answers []Answer) (f finding, other kv.
 	return f, other
 }
 
-// Tries is how often other servers are asked for their digest at one mark (see kv.Mark), because some may be behind.
+// Tries is how often other servers are queried for their digest at one mark (see kv.Mark), because some may be behind.
 // After that, voters that differ without a majority count as split.
 const Tries = 10
 

@@ -351,7 +351,7 @@ func (w *Witness) heard(id raft.ServerID, seen raftlog.Seen) {
 }
 
 // clear lets this server take part in the group if enough voters have answered. Call it after every server of the
-// configuration was asked.
+// configuration was queried.
 func (w *Witness) clear() {
 	if w.cleared.Load() || w.failed.Load() {
 		return

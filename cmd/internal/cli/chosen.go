@@ -10,11 +10,9 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// chosen returns the data directory of the node that a command is meant for. With --data-dir it is
-// that directory. Otherwise it is the default directory of this user if a node runs there, or if no
-// node runs in a directory beside it. If exactly one node runs in a directory beside the default
-// one, as a node that was started with --join does, it is the directory of that node. If several
-// do, chosen returns fault.Invalid and asks for --data-dir.
+// chosen returns the data directory of the node that a command is meant for: --data-dir, or the default directory of
+// this user, or the only other directory beside it in which a node runs. If several nodes run beside it, it returns
+// fault.Invalid and asks for --data-dir.
 func chosen(ctx context.Context, c node.Config) (string, error) {
 	dir := c.Data.Dir
 	if !c.Data.Shared || runs(ctx, dir) {

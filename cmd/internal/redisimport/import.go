@@ -290,9 +290,8 @@ func (b *batch) write(ctx context.Context) error {
 // single reports whether an error concerns one item rather than the node.
 func single(err error) bool { return fault.Is(err, fault.Conflict) || fault.Is(err, fault.Invalid) }
 
-// one writes one item, and records the item as skipped if the store or the node refuses it. known
-// is the error of the batch. If the batch has only this item, known is the result and the item is
-// not written again.
+// one writes one item, and records it as skipped if the store or the node refuses it. If the batch had only this
+// item, known is the error of the batch and the item is not written again.
 func (b *batch) one(ctx context.Context, item []Item, known error) error {
 	err := known
 	if len(b.items) > 1 {
@@ -342,9 +341,8 @@ func (b *batch) try(ctx context.Context, items []Item) error {
 	return err
 }
 
-// again calls do, and calls it again while its error concerns the node and not an item, for example
-// during an election. It stops when Pause returns false. A failed write may have been applied; then
-// its retry conflicts, and the key counts as existing.
+// again calls do until its error concerns an item and not the node, or Pause returns false. A failed write may have
+// been applied; its retry then conflicts, and the key counts as existing.
 func (b *batch) again(ctx context.Context, do func() error) error {
 	for attempt := 1; ; attempt++ {
 		err := do()

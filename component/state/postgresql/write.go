@@ -311,8 +311,8 @@ func (c *change) permit(current map[string]string) error {
 	return nil
 }
 
-// carryOut writes and removes rows. A row that must not exist could not be locked before. So carryOut creates such
-// rows first, which fails if another transaction has created one in the meantime.
+// carryOut writes and removes rows. It creates rows that must not exist first: they could not be locked, so creating
+// one fails if another transaction was faster.
 func (c *change) carryOut(ctx context.Context, tx pgx.Tx) error {
 	var created, written, removed []string
 	for _, key := range slices.Sorted(maps.Keys(c.last)) {

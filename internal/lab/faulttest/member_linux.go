@@ -246,9 +246,8 @@ func Storm() Fault {
 		})
 }
 
-// away waits until gone, a server that is stopped or disconnected, needs a snapshot. That is so
-// when the logs of the other nodes begin after last, the last index that gone had. If that takes
-// too long, away logs it and returns nil.
+// away waits until the server gone, which is stopped or disconnected, needs a snapshot: the logs of the other nodes
+// begin after last, the last index that gone had. If that takes too long, it logs that and returns nil.
 func (c *Cluster) away(ctx context.Context, gone *Node, last uint64) error {
 	limit, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()

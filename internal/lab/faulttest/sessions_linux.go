@@ -12,11 +12,10 @@ import (
 	"time"
 )
 
-// Sessions are clients of the session guarantees. Each client writes growing numbers to its own
-// key. It reads its own and other keys with eventual consistency. Some clients move from node to
-// node and send their session token. The others stay at one node and send no token; there they
-// share the session of their application. A response must contain what its session has written and
-// read, unless it is marked stale.
+// Sessions are clients of the session guarantees. Each client writes growing numbers to its own key, and reads its
+// own and other keys with eventual consistency. A response must contain what its session has written and read, unless
+// it is marked stale. Some clients move between nodes with their session token; the others stay at one node and share
+// the session of their application.
 type Sessions struct {
 	cluster *Cluster
 	clients int
@@ -41,10 +40,8 @@ type span struct {
 	begin, end time.Time
 }
 
-// suspect is a possible violation: a response, to a session without a token, in which an eventual
-// write of the session is missing. It is no violation if the write was lost and, between the write
-// and this response, a response to any client of the session was marked stale. That informs the
-// session of the loss.
+// suspect is a response, to a session without a token, that lacks an eventual write of the session. It is a violation
+// unless the write was lost and an earlier response in the session was marked stale since the write.
 type suspect struct {
 	span // from the write to the response
 	text string

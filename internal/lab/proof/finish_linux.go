@@ -42,8 +42,7 @@ func (r *campaign) checkpoint(ctx context.Context) {
 	}
 }
 
-// excuse is a time before an observed change of leadership. Acknowledged eventual writes of this
-// time may be lost without a violation.
+// excuse is how long before a change of leadership acknowledged eventual writes may be lost without a violation.
 const excuse = 30 * time.Second
 
 // ledgers checks that acknowledged writes are not lost.

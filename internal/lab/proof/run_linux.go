@@ -27,9 +27,8 @@ type Options struct {
 // patience is how long a cluster may take to recover after a fault on a busy machine.
 const patience = 2 * time.Minute
 
-// everywhere is the id of the application that all nodes of a campaign serve. known is the time
-// within which, after the cluster has recovered, every node must know all instances of the
-// application. On an idle machine the guarantee is 2 s; this is longer because the machine is busy.
+// everywhere is the id of the application that all nodes of a campaign serve. known is how long, after the cluster
+// has recovered, a node may take to know all instances of it.
 const (
 	everywhere = "everywhere"
 	known      = 10 * time.Second
@@ -62,8 +61,7 @@ type campaign struct {
 	digested faulttest.Digest
 }
 
-// tuning returns settings with which nodes take snapshots early, keep a short log, and soon treat a
-// disk as hung.
+// tuning returns settings for early snapshots, a short log, and short limits for hanging disks.
 func tuning() tuned.Tuning {
 	t := tuned.Quick()
 	t.Bounds.SnapshotEntries, t.Bounds.TrailingEntries, t.Bounds.TrailingBytes = 300, 100, 16<<20

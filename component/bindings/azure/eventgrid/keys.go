@@ -85,9 +85,8 @@ func (k *keys) find(ctx context.Context, id string) (*rsa.PublicKey, error) {
 	return nil, denied("the bearer token is signed with a key that the tenant does not have")
 }
 
-// current returns the signing keys. It fetches them again if they are not fresh, or if good returns false for them,
-// but not again within keysPause. If the fetch fails, it returns the previous keys, up to their maximum age. It
-// returns an error if there are no such keys, or if ctx ends while another caller fetches them.
+// current returns the signing keys. It fetches them again if they are not fresh or good rejects them, at most once
+// per keysPause. If the fetch fails, it returns the previous keys up to their maximum age, otherwise an error.
 func (k *keys) current(ctx context.Context, good func(keySet) bool) (keySet, error) {
 	if set, ok, err := k.known(good); ok || err != nil {
 		return set, err

@@ -14,8 +14,8 @@ import (
 
 // The times of the setup.
 const (
-	// claimLife is the lifetime of a node's claim to the subscription. All work within one claim must end before;
-	// then another node may take over.
+	// claimLife is how long a node's claim to the subscription lasts. After that, another node may take over, so all
+	// work of the claim must have ended.
 	claimLife = 2 * time.Minute
 	// subscribeTime bounds the whole setup, including waiting for another node.
 	subscribeTime = 5 * time.Minute
@@ -72,9 +72,8 @@ func (s *subscriber) ensure(ctx context.Context) error {
 	}
 }
 
-// look reports whether the subscription exists with the wanted properties. If the service is working on the
-// subscription, look waits for the end. existing is the document of a subscription that must be changed, otherwise
-// nil.
+// look reports whether the subscription exists with the wanted properties. It waits while the service is changing the
+// subscription. existing is the document of a subscription that must be changed, otherwise nil.
 func (s *subscriber) look(ctx context.Context) (there bool, existing []byte, err error) {
 	for {
 		found, document, err := s.manager.get(ctx)
@@ -120,8 +119,8 @@ func (s *subscriber) claim(ctx context.Context) (mine bool, until time.Time, err
 	return mine, until, nil
 }
 
-// set creates or changes the subscription, and waits until the service is done. It returns at until, the end of the
-// claim, at the latest.
+// set creates or changes the subscription and waits until the service is done, at most until the end of the claim,
+// until.
 func (s *subscriber) set(ctx context.Context, until time.Time, existing []byte) error {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
