@@ -167,8 +167,8 @@ func (j *joiner) pause(ctx context.Context, isolated bool) {
 	}
 }
 
-// missing returns the addresses to try: those of the seeds and of the failed members, without those of this node.
-// Unless this node is isolated, it leaves out addresses of members that are alive.
+// missing returns the addresses of the seeds and failed members to try, without those of this node. Unless this node
+// is isolated, it also leaves out members that are alive.
 func (j *joiner) missing(ctx context.Context) ([]netip.AddrPort, error) {
 	isolated := j.gossip.isolated()
 	seeds, err := j.gossip.seeds(ctx)

@@ -148,7 +148,8 @@ func (s *sidecar) propose(ctx context.Context, gid uint32, data group.Encoded, a
 	return a, err
 }
 
-// noteFailure records that a call to a server failed with an error that may not occur at another server.
+// noteFailure tells the route table that a call to a server failed, if the error concerns that server and not the
+// request.
 func (s *sidecar) noteFailure(to string, err error) {
 	if err == nil {
 		return

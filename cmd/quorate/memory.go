@@ -9,17 +9,15 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// The share of the memory that the process may use if --memory-limit is not set. The memory of a
-// cgroup is for this process alone. The memory of a machine is shared with the application and
-// other processes.
+// The default share of memory that the process may use. A cgroup is for this process alone. A machine is shared with
+// the application and others.
 const (
 	shareOfCgroup  = 0.9
 	shareOfMachine = 0.5
 )
 
-// limitMemory sets the soft memory limit of the Go runtime and returns it, or 0 if there is none. The limit is given,
-// or if that is 0 a share of the memory of the cgroup or the machine. It does not change a limit that GOMEMLIMIT
-// sets.
+// limitMemory sets the soft memory limit of the Go runtime and returns it, or 0 if there is none. If the parameter is
+// 0, the limit is a share of the memory of the cgroup or the machine. A limit in GOMEMLIMIT stays as it is.
 func limitMemory(given int64, log *slog.Logger) int64 {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		if limit := debug.SetMemoryLimit(-1); given == 0 && limit < math.MaxInt64 {

@@ -128,8 +128,8 @@ func (s *sending) wroteHeaders() {
 	s.headers = true
 }
 
-// began reports whether any of the request may have been sent. After ctx was cancelled it is enough that a connection
-// was chosen, because net/http may still be writing.
+// began reports whether any of the request may have been sent. After ctx was cancelled, it returns true as soon as a
+// connection was chosen, because net/http may still be writing.
 func (s *sending) began(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -212,8 +212,8 @@ func (ctl *Controller) Outside() *api.Reason {
 	return nil
 }
 
-// gossipTrouble returns a text that says why this node reaches no other node by gossip. The text is added to the
-// reason in waitingFor. It is empty if the node reaches another node, or if there is no node to join.
+// gossipTrouble returns why this node reaches no other node by gossip. It returns "" if it reaches one, or if there
+// is no node to join.
 func (ctl *Controller) gossipTrouble() string {
 	g := ctl.net.Gossip()
 	if g == nil {

@@ -58,8 +58,8 @@ func (a dueKey) compare(b dueKey) int {
 	return strings.Compare(a.key, b.key)
 }
 
-// dueKeys returns the first n keys that are due, in the order of the due index. For a key that the current Apply has
-// read or changed, it uses the row instead of the index, which may be older.
+// dueKeys returns the first n keys that are due, in the order of the due index. Rows that the current Apply has
+// loaded take precedence over the index, which may be older.
 func (w *writer) dueKeys(n int) ([]dueKey, error) {
 	var items []dueKey
 	for k, r := range w.rows.known {

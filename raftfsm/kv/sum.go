@@ -143,8 +143,8 @@ type Mark struct {
 // keepMarks is how many marks a machine keeps. It keeps the newest.
 const keepMarks = 16
 
-// mark records the digest after an entry that advanced cluster time past a multiple of the period. before is the
-// cluster time before that entry.
+// mark records the digest if an entry has advanced cluster time past the next multiple of the period. before is the
+// cluster time before the entry.
 func (w *writer) mark(before uint64) {
 	if w.period == 0 || !w.sums.known || before/w.period == w.meta.clock/w.period {
 		return

@@ -18,8 +18,8 @@ type Verified struct {
 const verifyStep = 1 << 20
 
 // Verify reads all records as of one entry and compares their hash with the hash of what was applied. If the database
-// has no hash yet, Verify computes it. It calls pace about every MiB and returns its error. Meanwhile the disk space
-// of replaced data is not freed. If Pebble finds damage, Verify marks the machine as broken.
+// has no hash yet, Verify computes it. It calls pace about every MiB, and stops with the error that pace returns.
+// Meanwhile the disk space of replaced data is not freed. If Pebble finds damage, Verify marks the machine as broken.
 func (m *Machine) Verify(pace func(bytes int) error) (Verified, error) {
 	if err := m.use("kv.Verify"); err != nil {
 		return Verified{}, err

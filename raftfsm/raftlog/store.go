@@ -40,7 +40,7 @@ type Events interface {
 	Lost(writes int)
 }
 
-// Process is the program around the group.
+// Process has the callbacks of the log to the program.
 type Process interface {
 	// Fatal reports an error after which this replica cannot be trusted. Nothing is written afterwards.
 	Fatal(err error)

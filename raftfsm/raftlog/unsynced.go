@@ -10,27 +10,23 @@ import (
 // below tailCacheBytes, because they are sent from that cache.
 const unsyncedBytes = 8 << 20
 
-// unsynced holds the entries that the leader replicates while the leader's disk still writes them. So a write
-// takes as long as the slower of two disks, and not as long as both together (Ongaro, Consensus: Bridging Theory
-// and Practice, section 10.2.1; hashicorp/raft#578).
+// unsynced holds the entries that the leader replicates while its own disk still writes them. A write then takes as
+// long as the slower of two disks, not as long as both together (Ongaro, Consensus: Bridging Theory and Practice,
+// section 10.2.1).
 //
-// Invariants:
+// Three rules make this safe:
 //
-//  1. No leader commits an entry before its own disk has it. Raft counts the leader once StoreLogs returns, which
-//     may be too early here. But raft needs at least one other voter too, and no response of another server that
-//     covers the entry reaches raft before the entry is durable here (Guard.AppendEntries). Without another voter,
-//     and for a change of the configuration, StoreLogs waits for the disk.
-//  2. What a server sends about its log in one term is durable before it sends anything in the next term. Terms
-//     and votes are stored after all entries (Votes), and a leader grants no vote and acknowledges no entry in its
-//     own term.
-//  3. Entries reach the disk in the order of the log. One goroutine writes at a time. Other writes and truncations
-//     wait for it first.
+// No leader commits an entry before its own disk has it. Raft counts the leader as soon as StoreLogs returns, so the
+// Guard delays the answers of followers until the entry is durable here. Without another voter, and for a change of
+// the configuration, StoreLogs waits for the disk.
 //
-// A leader that crashes may come back with less than it has sent. That is safe, because its missing entries were
-// not counted for a commit.
+// What a server sends about its log in one term is durable before it sends anything in the next term: terms and votes
+// are stored after all entries (Votes).
 //
-// At most two writes are outstanding: the current one and the next one. Before a third write, raft's main loop
-// waits until one is done. Meanwhile proposals gather in one entry.
+// Entries reach the disk in the order of the log. One goroutine writes at a time, and at most two writes are
+// outstanding. Before a third one, raft's main loop waits.
+//
+// A leader that crashes may come back with less than it has sent. Its missing entries were not counted for a commit.
 type unsynced struct {
 	write func([]*raft.Log) error
 

@@ -78,7 +78,8 @@ type Log interface {
 // Floor is written each time the manifest names another snapshot.
 type Floor interface{ Write() error }
 
-// Process is the program around the group. Step is called before and after each step of disk work, for tests.
+// Process has the callbacks of the Store to the program. Step is called before and after each step of disk work, for
+// tests.
 type Process interface{ Step(name string) }
 
 // Config configures a Store. All fields are required.

@@ -157,8 +157,8 @@ type WitnessConfig struct {
 	Process Process
 }
 
-// Process is the program around the group. Witness calls Fatal once if this server has lost data that another
-// server has seen.
+// Process has the callbacks of a Witness to the program. Witness calls Fatal once if this server has lost data that
+// another server has seen.
 type Process interface{ Fatal(err error) }
 
 // NewWitness creates a Witness that records in seen what other servers show.

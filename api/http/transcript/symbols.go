@@ -68,8 +68,8 @@ func (s *symbols) name(kind, value string) string {
 	return name
 }
 
-// nameTime replaces a time by a name if it depends on when the script runs. It does not replace a time far in the
-// future, because such a time was written in the script.
+// nameTime replaces a time by a name, unless it is far in the future: such a time was written in the script and does
+// not depend on when the script runs.
 func nameTime(value string) string {
 	if at, err := time.Parse(time.RFC3339, value); err == nil && at.Year() > 2900 {
 		return value

@@ -17,8 +17,7 @@ const (
 )
 
 // replies remembers the results of requests that have a request id of the client. A retry gets the same result and
-// changes nothing. Failed requests are not remembered: they changed nothing, so a retry is checked again. The zero
-// value is empty.
+// changes nothing. Failed requests are not remembered. The zero value is empty.
 type replies struct {
 	byID  map[string]reply
 	order []replyID // oldest first

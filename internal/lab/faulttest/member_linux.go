@@ -274,8 +274,7 @@ func (c *Cluster) away(ctx context.Context, gone *Node, last uint64) error {
 	return ctx.Err()
 }
 
-// trailing is the maximum number of log entries before a snapshot that the nodes keep in clusters
-// with these faults.
+// trailing is how many log entries before a snapshot the nodes keep, at most, in clusters with these faults.
 const trailing = 100
 
 func (n *Node) lastIndex(ctx context.Context) (uint64, error) {
