@@ -31,8 +31,8 @@ func (p *pace) init(size int64) {
 	p.size, p.bound, p.floor = size, size, min(size, max(size/paceFloor, SmallRequest))
 }
 
-// observe counts a write of the duration held, and adjusts the limit at the end of an interval. An interval lasts at
-// least as long as the mean write of the previous one, because an adjustment has no effect earlier.
+// observe counts a write and its duration, held. At the end of an interval it adjusts the limit. An interval lasts at
+// least as long as the mean write of the previous one, so that an adjustment can have an effect.
 func (p *pace) observe(now time.Time, held time.Duration, used int64) {
 	if p.n == 0 {
 		p.since = now

@@ -168,10 +168,10 @@ func lone(r *raft.Raft, self raft.ServerID) bool {
 	return voter && len(others) == 0
 }
 
-// Propose puts an encoded request into the log and waits for its outcome. It returns fault.Unavailable if this server
-// does not trust its state or does not know the version of another server, and fault.Invalid if a server does not
-// understand the request. Other errors are those of proposer.propose. The caller must not change data before Propose
-// returns nil, and never after an error.
+// Propose puts an encoded request into the log and waits for its outcome. The caller must not change data until
+// Propose returns nil; after an error, the request may still be in use, so data must never be changed. Errors:
+// fault.Unavailable if this server does not trust its state or does not know the version of another server;
+// fault.Invalid if a server does not understand the request; and those of proposer.propose.
 func (g *Group) Propose(ctx context.Context, data Encoded, ack Ack) (Answer, error) {
 	if err := g.Trusted(); err != nil {
 		return Answer{}, err // the result comes from the machine of this server, so it must be trusted

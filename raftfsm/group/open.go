@@ -290,8 +290,9 @@ func CheckFormats(o Options) error {
 	return kv.CheckFormat(machineOptions(o, filepath.Join(o.Dir, man.Database)))
 }
 
-// compare returns an error if the directory holds less than its floor file requires (see raftlog.Floor). Otherwise it
-// starts to maintain the floor file. f is the floor read from that file, or nil if there is none.
+// compare checks the directory against its floor file, the record of acknowledged entries and votes (see
+// raftlog.Floor). It returns an error if the directory holds less. Otherwise it starts to maintain the file. f is the
+// content of the file, or nil if there is none.
 func (d *disk) compare(o Options, man *snapshot.Manifest, f *raftlog.Floor) error {
 	h, err := raftlog.ReadStores(d.stable, d.logs)
 	if err != nil {
