@@ -78,7 +78,7 @@ func TestWitness_LostAnswerDoesNotCountAsEarlierData(t *testing.T) {
 		stop := make(chan struct{})
 		go w.Run(t.Context(), stop)
 		defer close(stop)
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		if process.err != nil {
 			t.Errorf("an intact server was refused: %v", process.err)
 		}
