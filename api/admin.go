@@ -14,6 +14,7 @@ type NodeStatus struct {
 	Notes    []Issue        `json:"notes"`  // unwanted differences between nodes; everything still works
 	Groups   []GroupStatus  `json:"groups"` // in order of their ids
 	Stores   []StoreStatus  `json:"stores"` // in order of their names
+	Backup   *BackupStatus  `json:"backup,omitempty"`
 }
 
 // SecurityStatus says how traffic between nodes is secured.

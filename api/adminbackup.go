@@ -41,3 +41,21 @@ type RescueGroup struct {
 	Voters        []string `json:"voters"`    // server ids
 	NonVoters     []string `json:"nonVoters"` // server ids
 }
+
+// BackupStatus describes the scheduled backups of the cluster, as this node is configured.
+type BackupStatus struct {
+	To           string      `json:"to"` // directory, or command
+	EverySeconds int64       `json:"everySeconds"`
+	Keep         int         `json:"keep"`
+	Running      string      `json:"running,omitempty"` // node that writes one now
+	Last         *BackupDone `json:"last,omitempty"`    // the last complete one of any node
+}
+
+// BackupDone describes a complete scheduled backup.
+type BackupDone struct {
+	Name     string    `json:"name"`
+	Node     string    `json:"node"` // that wrote it
+	Time     time.Time `json:"time"`
+	Bytes    int64     `json:"bytes"`    // as it is stored
+	Verified bool      `json:"verified"` // it was read back
+}

@@ -314,7 +314,7 @@ func (p product) wrongKeys(text string) (out []string) {
 		return nil
 	}
 	for key := range file {
-		if !p.keys[key] && !slices.Contains([]string{"apps", "version", "common"}, key) {
+		if !p.keys[key] && !slices.Contains([]string{"apps", "backup", "version", "common"}, key) {
 			out = append(out, "the key "+key+" does not exist")
 		}
 	}

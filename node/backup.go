@@ -6,19 +6,20 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/node/backups"
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/backup"
 )
 
-// backups implements backup and restore.
-type backups struct {
+// backupService implements backup and restore.
+type backupService struct {
 	host   *raftfsm.Host
 	config Config
 	deps   Deps
 }
 
 // SaveBackup writes a backup of all groups to w. This node must be a server, but need not be a leader.
-func (b backups) SaveBackup(ctx context.Context, w io.Writer) error {
+func (b backupService) SaveBackup(ctx context.Context, w io.Writer) error {
 	t, err := b.host.Backup(ctx, backup.Header{Created: b.deps.Now().UTC(), Program: b.config.Version,
 		Cluster: b.config.Cluster.Name}, w)
 	if err != nil {
@@ -30,7 +31,7 @@ func (b backups) SaveBackup(ctx context.Context, w io.Writer) error {
 }
 
 // RestoreBackup replaces all data of the cluster by the backup in r.
-func (b backups) RestoreBackup(ctx context.Context, r io.Reader) (api.RestoreResult, error) {
+func (b backupService) RestoreBackup(ctx context.Context, r io.Reader) (api.RestoreResult, error) {
 	b.deps.Logger.Warn("a restore has begun: it replaces all data once the backup has been read")
 	done, err := b.host.Restore(ctx, r)
 	if err != nil {
@@ -43,4 +44,50 @@ func (b backups) RestoreBackup(ctx context.Context, r io.Reader) (api.RestoreRes
 		Created: done.Header.Created, ClusterID: done.Header.ClusterID, Groups: len(done.Header.Groups),
 		Keys: done.Totals.Keys, Bytes: done.Totals.Bytes,
 	}, nil
+}
+
+// backupNote is the name of the record of scheduled backups.
+const backupNote = "backups"
+
+// backupCluster implements backups.Cluster.
+type backupCluster struct{ backupService }
+
+// Leads implements backups.Cluster. The leader of group 0 writes the backups, because its record is there.
+func (b backupCluster) Leads() bool { return b.host.Leader(0) == b.host.Identity().Server }
+
+// Record implements backups.Cluster.
+func (b backupCluster) Record(ctx context.Context) ([]byte, uint64, error) {
+	n, err := b.host.Note(ctx, backupNote)
+	return n.Value, n.Revision, err
+}
+
+// SetRecord implements backups.Cluster.
+func (b backupCluster) SetRecord(ctx context.Context, text []byte, revision uint64) (uint64, error) {
+	return b.host.SetNote(ctx, backupNote, text, revision)
+}
+
+// LocalRecord implements backups.Cluster.
+func (b backupCluster) LocalRecord() ([]byte, error) {
+	n, err := b.host.LocalNote(backupNote)
+	return n.Value, err
+}
+
+// newBackups returns the schedule of the backups. A node without replicas has none.
+func (n *Node) newBackups() *backups.Schedule {
+	c := n.config.Backup
+	o := backups.Options{Node: n.host.Identity().Node, Prefix: n.config.Cluster.Name,
+		Cluster: backupCluster{backupService{n.host, n.config, n.deps}}, Logger: n.deps.Logger,
+		Registerer: n.deps.Registry, Now: n.deps.Now}
+	if c.enabled() && !n.config.Cluster.sidecar() {
+		o.Config = backups.Config{Directory: c.Directory, Command: c.Command, Every: c.Every, Keep: c.Keep,
+			Verify: !c.NoVerify, KeyFile: c.KeyFile}
+	}
+	return backups.New(o)
+}
+
+// buildBackups starts the schedule. When the node stops, a running backup ends before leadership is transferred.
+func (n *Node) buildBackups(context.Context) error {
+	s := n.newBackups()
+	n.status.SetBackups(s)
+	return n.loop("scheduled backups", s.Run)
 }

@@ -47,6 +47,7 @@ func (n *Node) build(ctx context.Context) error {
 		n.buildAdmin,      // its socket is in the directory that the host has locked
 		n.buildComponents, // from here on the API serves
 		n.buildLoops,      // finds the cluster and manages its groups
+		n.buildBackups,    // writes scheduled backups while this node leads
 		n.buildDrain,      // closed first: requests in progress still have everything they need
 		n.serveApps,       // others may call the applications; withdrawn before anything is closed
 		n.buildInputs,     // delivers events of input bindings; ends first

@@ -39,6 +39,7 @@ type Config struct {
 	Metrics    Metrics
 	Components Components
 	Data       Data
+	Backup     Backup
 	Cluster    Cluster
 	Security   Security
 	Log        Log
@@ -132,6 +133,27 @@ type Data struct {
 	RuntimeDir string   // the user's directory for sockets whose path in Dir would be too long
 	LogStore   LogStore // empty = that of the directory, boltdb for a new one
 	MinFree    int64    // free disk bytes below which values are refused; default 256 MiB
+}
+
+// Backup configures scheduled backups. Directory and Command are alternatives; without both there are none.
+type Backup struct {
+	Directory string        // absolute path
+	Command   []string      // stores, reads and removes backups
+	Every     time.Duration // default 24 h
+	Keep      int           // how many to keep; default 7
+	NoVerify  bool          // do not read each backup back
+	KeyFile   string        // absolute path of the file with the key that encrypts them; empty = not encrypted
+}
+
+func (b Backup) enabled() bool { return b.Directory != "" || len(b.Command) > 0 }
+
+func (b Backup) withDefaults() Backup {
+	if !b.enabled() {
+		return b
+	}
+	b.Every = cmp.Or(b.Every, 24*time.Hour)
+	b.Keep = cmp.Or(b.Keep, 7)
+	return b
 }
 
 // LogStore is the library that stores the raft log.
@@ -296,6 +318,7 @@ func (c Config) WithDefaults() Config {
 	c.Metrics.Port = c.Metrics.Port.or(9090)
 	c.Cluster = c.Cluster.withDefaults()
 	c.Data = c.Data.withDefaults(c.Cluster)
+	c.Backup = c.Backup.withDefaults()
 	c.Grace = cmp.Or(c.Grace, 5*time.Second)
 	return c
 }

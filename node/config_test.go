@@ -170,7 +170,18 @@ func TestConfigValidate_NamesFlagValueAndFix(t *testing.T) {
 		`--role "voter" is refused`:                           func(c *node.Config) { c.Cluster.Role = "voter" },
 		`--partitions "257" is refused (give a number from 1`: func(c *node.Config) { c.Cluster.Partitions = 257 },
 		`--voters "-3" is refused`:                            func(c *node.Config) { c.Cluster.Voters = -3 },
-		`apps: id "default" is refused`:                       func(c *node.Config) { c.Apps = []node.AppEntry{{}} },
+		`backup: command "put" is refused (give either`: func(c *node.Config) {
+			c.Backup.Directory, c.Backup.Command = "/b", []string{"put"}
+		},
+		`backup "" is refused (give a directory or a command`: func(c *node.Config) { c.Backup.Every = time.Hour },
+		`backup: directory "b" is refused (give an absolute`:  func(c *node.Config) { c.Backup.Directory = "b" },
+		`backup: every "1ns" is refused`: func(c *node.Config) {
+			c.Backup = node.Backup{Directory: "/b", Every: 1}
+		},
+		`backup: keep "-1" is refused`: func(c *node.Config) {
+			c.Backup = node.Backup{Directory: "/b", Keep: -1}
+		},
+		`apps: id "default" is refused`: func(c *node.Config) { c.Apps = []node.AppEntry{{}} },
 		`apps: httpPort of b "" is refused`: func(c *node.Config) {
 			c.Apps = []node.AppEntry{{App: node.App{ID: "b"}}}
 		},

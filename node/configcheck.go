@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -76,6 +78,7 @@ func (c Config) Validate() error {
 	c.API.validate(&p)
 	c.Metrics.validate(&p)
 	c.validateData(&p)
+	c.Backup.validate(&p, c.Cluster.sidecar())
 	c.Cluster.validate(&p)
 	c.validateApps(&p)
 	c.validatePorts(&p)
@@ -140,6 +143,23 @@ func (c Config) validateData(p *problems) {
 			"of this machine cannot be used: give one, or give --data-dir")
 	}
 }
+
+func (b Backup) validate(p *problems, sidecar bool) {
+	if !b.enabled() {
+		p.check(reflect.DeepEqual(b, Backup{}), "backup", "", "give a directory or a command that stores the backups")
+		return
+	}
+	p.check(!sidecar, "backup", b.Directory, "leave it out with --role sidecar: only servers write backups")
+	p.check(b.Directory == "" || len(b.Command) == 0, "backup: command", strings.Join(b.Command, " "),
+		"give either a directory or a command")
+	p.check(b.Directory == "" || filepath.IsAbs(b.Directory), "backup: directory", b.Directory, absoluteRule)
+	p.check(b.KeyFile == "" || filepath.IsAbs(b.KeyFile), "backup: keyFile", b.KeyFile, absoluteRule)
+	p.check(b.Every >= time.Second, "backup: every", b.Every, "give a duration of at least a second, such as 6h")
+	p.check(b.Keep >= 1, "backup: keep", b.Keep, "give a number of at least 1")
+}
+
+// absoluteRule is a hint for paths.
+const absoluteRule = "give an absolute path"
 
 func (c Cluster) validate(p *problems) {
 	p.check(isName(c.Name), "--cluster", c.Name, nameRule)

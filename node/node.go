@@ -116,7 +116,7 @@ func (n *Node) Addresses() Addresses { return n.addrs }
 
 // Admin returns the operations of the admin API.
 func (n *Node) Admin() apihttp.Admin {
-	return admin{n.status, n.catalogue, n.control, n.control, n.doctor(), backups{n.host, n.config, n.deps}}
+	return admin{n.status, n.catalogue, n.control, n.control, n.doctor(), backupService{n.host, n.config, n.deps}}
 }
 
 // Wait blocks until the API requests a stop or ctx ends, and then returns nil. If Config.BlockShutdown is set, Wait

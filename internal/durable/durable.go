@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,11 +38,11 @@ func Write(path string, body []byte, step func(string)) error {
 	return write(osFiles{}, path, body, step)
 }
 
-func write(fs files, path string, body []byte, step func(string)) error {
+func write(fsys files, path string, body []byte, step func(string)) error {
 	if bytes.IndexByte(body, '\n') >= 0 {
 		return fmt.Errorf("%s: its content is more than one line", path)
 	}
-	f, err := fs.create(path + Suffix)
+	f, err := fsys.create(path + Suffix)
 	if err != nil {
 		return err
 	}
@@ -52,11 +53,11 @@ func write(fs files, path string, body []byte, step func(string)) error {
 		return err
 	}
 	step("written")
-	if err := fs.rename(path+Suffix, path); err != nil {
+	if err := fsys.rename(path+Suffix, path); err != nil {
 		return err
 	}
 	step("renamed")
-	return fs.syncDir(filepath.Dir(path))
+	return fsys.syncDir(filepath.Dir(path))
 }
 
 // Read returns the content of the file. Errors: fs.ErrNotExist, ErrDamaged and I/O errors.
@@ -79,6 +80,29 @@ func parse(b []byte) ([]byte, error) {
 // Sum returns the checksum line of body, without the newline.
 func Sum(body []byte) string {
 	return fmt.Sprintf("crc32c:%08x", crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)))
+}
+
+// Publish gives a complete and synced file its name, durably. Unless replace is set, it returns fs.ErrExist if a file
+// has that name already.
+func Publish(from, to string, replace bool) error {
+	var err error
+	if replace {
+		err = os.Rename(from, to)
+	} else if err = os.Link(from, to); err != nil && !errors.Is(err, fs.ErrExist) { // a file system without links
+		err = renameNew(from, to)
+	}
+	if err != nil {
+		return err
+	}
+	return SyncDir(filepath.Dir(to))
+}
+
+// renameNew renames a file if the new name is free.
+func renameNew(from, to string) error {
+	if _, err := os.Lstat(to); err == nil {
+		return fs.ErrExist
+	}
+	return os.Rename(from, to)
 }
 
 // SyncDir syncs a directory, which makes its file names durable.

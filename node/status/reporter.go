@@ -39,6 +39,13 @@ type Security interface {
 	Status() api.SecurityStatus
 }
 
+// Backups provides a Reporter with the state of the scheduled backups.
+type Backups interface {
+	Issuer
+	// Status returns nil if no backups are scheduled.
+	Status() *api.BackupStatus
+}
+
 // Channels are the channels to the applications of this node.
 type Channels interface {
 	// Channel returns the channel to an application, or nil if it is not called.
@@ -83,6 +90,7 @@ type Reporter struct {
 	started time.Time
 	parts   atomic.Pointer[Parts]
 	inputs  atomic.Pointer[Issuer]
+	backups atomic.Pointer[Backups]
 	ready   atomic.Bool
 	closing atomic.Bool
 }
@@ -95,6 +103,9 @@ func (r *Reporter) SetParts(p Parts) { r.parts.Store(&p) }
 
 // SetInputs sets the runner of the input bindings.
 func (r *Reporter) SetInputs(i Issuer) { r.inputs.Store(&i) }
+
+// SetBackups sets the schedule of the backups.
+func (r *Reporter) SetBackups(b Backups) { r.backups.Store(&b) }
 
 // SetStarted records that every step of the start is done.
 func (r *Reporter) SetStarted() { r.ready.Store(true) }

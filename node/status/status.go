@@ -35,6 +35,9 @@ func (r *Reporter) Status(ctx context.Context) (api.NodeStatus, error) {
 	}
 	s.Issues = append(s.Issues, r.diskIssues()...)
 	s.Issues = append(s.Issues, p.Control.Issues()...)
+	if b := r.backups.Load(); b != nil {
+		s.Issues, s.Backup = append(s.Issues, (*b).Issues()...), (*b).Status()
+	}
 	s.Security = p.Security.Status()
 	for i, g := range p.Host.Groups() {
 		s.Groups = append(s.Groups, r.groupStatus(uint32(i), g))

@@ -18,6 +18,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/internal/durable"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/backup"
 )
@@ -163,23 +164,12 @@ func because(ctx context.Context, err error) error {
 
 // publish renames a file durably. Without force it does not replace an existing file.
 func publish(from, to string, force bool) error {
-	var err error
-	if force {
-		err = os.Rename(from, to)
-	} else if err = os.Link(from, to); errors.Is(err, fs.ErrExist) {
+	err := durable.Publish(from, to, force)
+	switch {
+	case errors.Is(err, fs.ErrExist):
 		return errExists(to)
-	} else if err != nil { // the file system has no hard links
-		err = os.Rename(from, to)
-	}
-	if err != nil {
+	case err != nil:
 		return fileError("the backup cannot be given its name", to, err)
-	}
-	d, err := os.Open(filepath.Dir(to))
-	if err != nil {
-		return fileError("the directory of the backup cannot be synced", to, err)
-	}
-	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fileError("the directory of the backup cannot be synced", to, err)
 	}
 	return nil
 }

@@ -40,30 +40,7 @@ func (k *backupKey) bindReading(c *cobra.Command) {
 
 // read returns the keys in the file, or none if no file is named.
 func (k *backupKey) read() ([]backup.Key, error) {
-	if k.path == "" {
-		return nil, nil
-	}
-	bad := func(msg, hint string, err error) error {
-		return &fault.Error{Code: fault.Invalid, Op: "cli.backup", Key: k.path,
-			Msg: "--backup-key-file " + k.path + " " + msg, Hint: hint, Err: err}
-	}
-	info, err := os.Stat(k.path)
-	if err != nil {
-		return nil, bad("cannot be read", "make a key with: quorate backup keygen", rootCause(err))
-	}
-	if info.Mode().Perm()&0o027 != 0 {
-		return nil, bad(fmt.Sprintf("is open to others than its owner (mode %04o)", info.Mode().Perm()),
-			"chmod 600 "+k.path, nil)
-	}
-	text, err := os.ReadFile(k.path)
-	if err != nil {
-		return nil, bad("cannot be read", "", rootCause(err))
-	}
-	keys, err := backup.ParseKeys(text)
-	if err != nil {
-		return nil, bad("cannot be used", "", err)
-	}
-	return keys, nil
+	return backup.ReadKeyFile("--backup-key-file", k.path)
 }
 
 func (m *Main) backupKeygenCommand() *cobra.Command {

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -60,6 +62,12 @@ func (m *Main) printSettings(set *settings.Set, c node.Config, asJSON bool) erro
 		value := fmt.Sprintf("%s, port %d, httpPort %d", a.Protocol, a.Port, a.HTTPPort.Number)
 		reports = append(reports, settingReport{Name: "apps: " + a.ID, Value: value,
 			Source: settings.Source{Kind: "file"}, Key: "apps"})
+	}
+	if b := c.Backup; b.Directory != "" || len(b.Command) > 0 {
+		value := fmt.Sprintf("%s every %s, keep %d, verify %t", cmp.Or(b.Directory, strings.Join(b.Command, " ")),
+			b.Every, b.Keep, !b.NoVerify)
+		reports = append(reports, settingReport{Name: "backup", Value: value, Source: settings.Source{Kind: "file"},
+			Key: "backup"})
 	}
 	if asJSON {
 		return writeJSON(m.Stdout, reports)

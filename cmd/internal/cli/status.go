@@ -185,6 +185,9 @@ func printStatus(w io.Writer, s api.NodeStatus) error {
 		data = n.DataDir + " (no replicas)"
 	}
 	facts = append(facts, []string{"Metrics", dash(n.Metrics)}, []string{"Data", data})
+	if s.Backup != nil {
+		facts = append(facts, []string{"Backups", backupStatusText(*s.Backup)})
+	}
 	for _, i := range s.Issues {
 		facts = append(facts, []string{"Issue", i.About + ": " + issueText(i, s.Issues)})
 	}
@@ -203,6 +206,23 @@ func printStatus(w io.Writer, s api.NodeStatus) error {
 	}
 	fmt.Fprintln(w)
 	return printStores(w, s.Stores)
+}
+
+// backupStatusText describes the scheduled backups.
+func backupStatusText(b api.BackupStatus) string {
+	text := fmt.Sprintf("to %s every %s", b.To, time.Duration(b.EverySeconds)*time.Second)
+	if b.Running != "" {
+		text += ", running on " + b.Running
+	}
+	if b.Last == nil {
+		return text + ", none yet"
+	}
+	text += fmt.Sprintf(", last %s by %s (%s", b.Last.Time.UTC().Format(time.RFC3339), b.Last.Node,
+		bytesText(b.Last.Bytes))
+	if b.Last.Verified {
+		text += ", verified"
+	}
+	return text + ")"
 }
 
 // issueText returns the reason of an issue as text. If another issue is the cause, the text names

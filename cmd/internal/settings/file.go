@@ -13,8 +13,11 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// appsKey is the key of the list of applications, which has no flag.
-const appsKey = "apps"
+// The keys that have no flag: the list of applications, and the scheduled backups.
+const (
+	appsKey   = "apps"
+	backupKey = "backup"
+)
 
 // readFile reads the settings file and applies it to the settings that neither a flag nor the
 // environment has set. It applies all of the file to a copy first. So values that a flag or the
@@ -28,11 +31,15 @@ func (s *Set) readFile(in Input) []error {
 	r, scratch := fileReader{name: s.files.settings}, New()
 	if root := r.parse(text); root != nil {
 		r.mapping(root, func(key, v *yaml.Node) []string {
-			if key.Value == appsKey {
+			switch key.Value {
+			case appsKey:
 				s.config.Apps = r.apps(v)
 				return nil
+			case backupKey:
+				r.section(v, backupTable(&s.config.Backup))
+				return nil
 			}
-			return r.entry(scratch.settings, key, v, appsKey)
+			return r.entry(scratch.settings, key, v, appsKey, backupKey)
 		})
 	}
 	for i, st := range s.settings {
@@ -147,6 +154,11 @@ func (r *fileReader) assign(st *Setting, v *yaml.Node) {
 	st.texts = append(st.texts, v.Value)
 }
 
+// section reads a mapping whose keys are these settings.
+func (r *fileReader) section(n *yaml.Node, settings []*Setting) {
+	r.mapping(n, func(key, v *yaml.Node) []string { return r.entry(settings, key, v) })
+}
+
 // apps reads the list of applications.
 func (r *fileReader) apps(n *yaml.Node) []node.AppEntry {
 	if n.Kind != yaml.SequenceNode {
@@ -155,8 +167,7 @@ func (r *fileReader) apps(n *yaml.Node) []node.AppEntry {
 	}
 	out := make([]node.AppEntry, len(n.Content))
 	for i, e := range n.Content {
-		settings := appTable(&out[i])
-		r.mapping(e, func(key, v *yaml.Node) []string { return r.entry(settings, key, v) })
+		r.section(e, appTable(&out[i]))
 		if out[i].ID == "" {
 			r.fail(e, "give the application an id", "an application has no id")
 		}

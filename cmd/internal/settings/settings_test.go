@@ -250,7 +250,11 @@ func TestResolve_WrongValuesNameTheirSourceAndAHint(t *testing.T) {
 		`quorate.yaml is not YAML: yaml: `: {file: "a: [\n"},
 		`quorate.yaml:2: a settings file has one document; this is a second one (keep one document)`: {
 			file: "appId: a\n---\nappId: b\n"},
-		`quorate.yaml:1: apps is a list (write`: {file: "apps: x\n"},
+		`quorate.yaml:1: apps is a list (write`:                      {file: "apps: x\n"},
+		`quorate.yaml:1: a list of settings is expected here (write`: {file: "backup: daily\n"},
+		`quorate.yaml:2: there is no setting "evry" (did you mean every?)`: {file: "backup:\n" +
+			"  evry: 1h\n"},
+		`quorate.yaml:2: every "daily" is refused`: {file: "backup:\n  every: daily\n"},
 		`quorate.yaml:2: an application has no id`: {file: "apps:\n" +
 			"- port: 1\n"},
 		`quorate.yaml:2: there is no setting "prot" (did you mean port?)`: {file: "apps:\n" +
@@ -307,6 +311,21 @@ func TestResolve_ApplicationsInAFile(t *testing.T) {
 	if len(c.Apps) != 2 || c.Apps[1].ID != "b" || c.Apps[0].Port != 80 || c.Apps[0].Protocol != "grpc" ||
 		c.Apps[0].HTTPPort.Number != 3600 || c.Apps[0].Token != "hush" {
 		t.Errorf("apps = %+v", c.Apps)
+	}
+}
+
+func TestResolve_BackupsInAFile(t *testing.T) {
+	_, c, err := resolve(t, world{file: "backup:\n  command: [sh, -c, 'put a,b']\n  every: 6h\n  keep: 3\n" +
+		"  verify: false\n  keyFile: /k\n"})
+	want := node.Backup{Command: []string{"sh", "-c", "put a,b"}, Every: 6 * time.Hour, Keep: 3, NoVerify: true,
+		KeyFile: "/k"}
+	if diff := cmp.Diff(want, c.Backup); err != nil || diff != "" {
+		t.Errorf("%v %s", err, diff)
+	}
+	_, c, err = resolve(t, world{file: "backup:\n  directory: /b\n"})
+	want = node.Backup{Directory: "/b", Every: 24 * time.Hour, Keep: 7}
+	if diff := cmp.Diff(want, c.Backup); err != nil || diff != "" {
+		t.Errorf("%v %s", err, diff)
 	}
 }
 

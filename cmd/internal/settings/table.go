@@ -177,6 +177,18 @@ func processTable(c *node.Config, f *files) []*Setting {
 	}
 }
 
+// backupTable returns the settings of backup:, bound to b.
+func backupTable(b *node.Backup) []*Setting {
+	return []*Setting{
+		{Key: "directory", value: text("path", &b.Directory)},
+		{Key: "command", value: words(&b.Command)},
+		{Key: "every", value: duration(&b.Every, time.Second)},
+		{Key: "keep", value: number("number", &b.Keep, 1)},
+		{Key: "verify", value: flag(&b.NoVerify, false)},
+		{Key: "keyFile", value: text("path", &b.KeyFile)},
+	}
+}
+
 // appTable returns the settings of one element of apps:, bound to a.
 func appTable(a *node.AppEntry) []*Setting {
 	return []*Setting{

@@ -85,6 +85,14 @@ func list(kind string, p *[]string) *value {
 	}
 }
 
+// words is a list whose elements may hold commas, such as the arguments of a command.
+func words(p *[]string) *value {
+	return &value{kind: "word", list: true,
+		set: func(s string) error { *p = append(*p, s); return nil },
+		get: func() string { return strings.Join(*p, " ") },
+	}
+}
+
 // hosts is a list of IP addresses, with or without the brackets of a URL.
 func hosts(p *[]string) *value {
 	v := list("address", p)

@@ -1,0 +1,75 @@
+package backups
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// record is the progress of the schedule. It is stored as a note of the cluster.
+type record struct {
+	Period int64    `json:"period,omitempty"` // Unix time at which the period of the last backup began
+	Claim  *claim   `json:"claim,omitempty"`  // the node that writes a backup now
+	Last   *saved   `json:"last,omitempty"`   // the last complete backup
+	Failed *failure `json:"failed,omitempty"` // the attempt after Last that failed
+	Stored []string `json:"stored,omitempty"` // names that the command has stored, oldest first
+}
+
+// claim is held by the node that writes a backup. It renews the claim by changing Renewed.
+type claim struct {
+	Node    string `json:"node"`
+	ID      string `json:"id"` // of this run
+	Renewed int    `json:"renewed"`
+}
+
+// saved describes a complete backup.
+type saved struct {
+	Name     string    `json:"name"`
+	Node     string    `json:"node"` // that wrote it
+	Time     time.Time `json:"time"`
+	Bytes    int64     `json:"bytes"`
+	Keys     uint64    `json:"keys"`
+	Verified bool      `json:"verified"`
+}
+
+// failure describes an attempt that failed.
+type failure struct {
+	Node  string    `json:"node"`
+	Time  time.Time `json:"time"`
+	Error string    `json:"error"`
+}
+
+// decode decodes a record; no text is an empty record.
+func decode(text []byte) (r record, err error) {
+	if len(text) == 0 {
+		return r, nil
+	}
+	if err := json.Unmarshal(text, &r); err != nil {
+		return r, &fault.Error{Code: fault.Corrupt, Op: "backups.decode",
+			Msg: "the record of the backups is unreadable", Err: err,
+			Hint: "run the same version of quorate on all servers"}
+	}
+	return r, nil
+}
+
+// encode encodes a record.
+func (r record) encode() []byte {
+	text, _ := json.Marshal(r) // it has no value that cannot be encoded
+	return text
+}
+
+// due reports whether the period that contains now has no backup yet, and no attempt has failed a moment ago. A last
+// period far in the future means that a clock was wrong.
+func (r record) due(now time.Time, every time.Duration) bool {
+	if r.Failed != nil {
+		if ago := now.Sub(r.Failed.Time); ago >= 0 && ago < min(every, retryAfter) {
+			return false
+		}
+	}
+	last := time.Unix(r.Period, 0)
+	return periodOf(now, every).After(last) || last.Sub(now) > every
+}
+
+// periodOf returns the begin of the period that contains now. Periods are the same on all nodes.
+func periodOf(now time.Time, every time.Duration) time.Time { return now.UTC().Truncate(every) }

@@ -1,0 +1,246 @@
+package backups
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+const (
+	look       = time.Second      // interval at which the schedule looks for work
+	renewEvery = 10 * time.Second // interval at which the claim of a running backup is renewed
+	// loseAfter ends a backup whose claim could not be renewed. It is well below takeAfter.
+	loseAfter  = 40 * time.Second
+	takeAfter  = time.Minute     // another node takes over a claim that has not been renewed for this time
+	retryAfter = 5 * time.Minute // time between attempts after a failure, at most one period
+	callTime   = 10 * time.Second
+)
+
+// Cluster is the replicated store as the schedule uses it.
+type Cluster interface {
+	// Leads reports whether this node leads the group that holds the record.
+	Leads() bool
+	// Record reads the record with a linearizable read. Revision 0 means that there is none.
+	Record(ctx context.Context) (text []byte, revision uint64, err error)
+	// SetRecord replaces the record if its revision is still the given one, otherwise it returns fault.Conflict.
+	SetRecord(ctx context.Context, text []byte, revision uint64) (uint64, error)
+	// LocalRecord reads the record from this node's replica, which may be behind.
+	LocalRecord() ([]byte, error)
+	// SaveBackup writes a backup of all groups.
+	SaveBackup(ctx context.Context, w io.Writer) error
+}
+
+// Config is the schedule. Every is above 0.
+type Config struct {
+	Directory string   // where backups are stored; empty = Command stores them
+	Command   []string // stores, reads and removes backups
+	Every     time.Duration
+	Keep      int    // how many backups to keep
+	Verify    bool   // read each backup again after it was written
+	KeyFile   string // key that encrypts the backups; empty = not encrypted
+}
+
+// Options are what a Schedule needs.
+type Options struct {
+	Config
+	Node       string // id of this node
+	Prefix     string // of the names of backups: the name of the cluster
+	Cluster    Cluster
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+	Now        func() time.Time
+}
+
+// Schedule writes backups while this node leads. It is safe for concurrent use.
+type Schedule struct {
+	opts    Options
+	target  target
+	metrics *metrics
+	latest  atomic.Pointer[record] // as of the last look or run
+	// the claim of another node that was seen last, and since when it is unchanged; used only by Run
+	other claim
+	since time.Time
+}
+
+// New returns a Schedule. With the zero Config it writes nothing and only registers its metrics.
+func New(o Options) *Schedule {
+	s := &Schedule{opts: o, metrics: newMetrics(o.Registerer, o.Every)}
+	s.latest.Store(&record{})
+	if len(o.Command) > 0 {
+		s.target = command{args: o.Command}
+	} else {
+		s.target = directory{path: o.Directory, prefix: o.Prefix}
+	}
+	return s
+}
+
+// Run writes backups until ctx ends. It returns at once if there is no schedule.
+func (s *Schedule) Run(ctx context.Context) {
+	if s.opts.Every <= 0 {
+		return
+	}
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for {
+		s.step(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// step looks at the record, and writes a backup if this node has to.
+func (s *Schedule) step(ctx context.Context) {
+	if text, err := s.opts.Cluster.LocalRecord(); err == nil {
+		if r, err := decode(text); err == nil {
+			s.show(r)
+		}
+	}
+	if !s.opts.Cluster.Leads() || !s.latest.Load().due(s.opts.Now(), s.opts.Every) {
+		return
+	}
+	h, err := s.take(ctx) // an error may leave a claim behind, which others take over
+	switch {
+	case fault.Is(err, fault.Corrupt):
+		s.opts.Logger.Warn("the backup cannot begin", "error", fault.Text(err))
+	case err != nil:
+		s.opts.Logger.Debug("the backup cannot begin yet", "error", fault.Text(err))
+	case h != nil:
+		s.show(h.record)
+		s.run(ctx, h)
+		s.show(h.record)
+	}
+}
+
+// show makes r visible in metrics and status.
+func (s *Schedule) show(r record) {
+	s.latest.Store(&r)
+	s.metrics.show(r)
+}
+
+// take claims the next backup. It returns nil if there is nothing to do, or if another node works on it.
+func (s *Schedule) take(ctx context.Context) (*holding, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	text, revision, err := s.opts.Cluster.Record(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r, err := decode(text)
+	if err != nil || !r.due(s.opts.Now(), s.opts.Every) || s.claimed(r.Claim) {
+		return nil, err
+	}
+	h := &holding{cluster: s.opts.Cluster, id: rand.Text(), record: r, revision: revision}
+	h.record.Claim = &claim{Node: s.opts.Node, ID: h.id}
+	return h, h.store(ctx)
+}
+
+// claimed reports whether another run holds the claim. A claim that stays the same for takeAfter belongs to a node
+// that has stopped. That time is measured here, so clocks of nodes may differ.
+func (s *Schedule) claimed(c *claim) bool {
+	if c == nil {
+		return false
+	}
+	if *c != s.other {
+		s.other, s.since = *c, time.Now()
+	}
+	return time.Since(s.since) < takeAfter
+}
+
+// run writes one backup, records the outcome and removes old backups.
+func (s *Schedule) run(ctx context.Context, h *holding) {
+	begin := s.opts.Now()
+	var m *made
+	err := h.while(ctx, func(ctx context.Context) (err error) {
+		m, err = s.write(ctx, begin)
+		return err
+	})
+	if err == nil {
+		err = s.publish(ctx, h, m)
+	}
+	if err != nil {
+		if m != nil {
+			m.stored.discard()
+		}
+		s.ended(ctx, h, err)
+		return
+	}
+	s.done(ctx, h, begin, m.saved)
+}
+
+// publish gives a complete backup its name. The claim is confirmed first: the node may have been suspended.
+func (s *Schedule) publish(ctx context.Context, h *holding, m *made) error {
+	if err := h.extend(ctx); err != nil {
+		return errors.Join(errLost, err)
+	}
+	return m.stored.publish()
+}
+
+// done records a complete backup.
+func (s *Schedule) done(ctx context.Context, h *holding, begin time.Time, last saved) {
+	s.metrics.runs.WithLabelValues(outcomeOK).Inc()
+	s.opts.Logger.Info("scheduled backup written", "name", last.Name, "to", s.target.String(), "keys", last.Keys,
+		"bytes", last.Bytes, "verified", last.Verified, "took", s.opts.Now().Sub(begin).Round(time.Millisecond))
+	if len(s.opts.Command) > 0 {
+		h.record.Stored = append(slices.Clone(h.record.Stored), last.Name)
+	}
+	names := h.record.Stored
+	_ = h.while(ctx, func(ctx context.Context) error {
+		names = s.removeOld(ctx, names)
+		return nil
+	})
+	err := h.release(ctx, func(r *record) {
+		r.Period, r.Last, r.Failed, r.Stored = periodOf(begin, s.opts.Every).Unix(), &last, nil, names
+	})
+	if err != nil {
+		s.opts.Logger.Warn("the scheduled backup is complete but could not be recorded, so another one follows",
+			"error", fault.Text(err))
+	}
+}
+
+// removeOld removes the backups beyond Keep and returns the names that the command still has. A failure is logged and
+// counted, and tried again after the next backup.
+func (s *Schedule) removeOld(ctx context.Context, names []string) (left []string) {
+	left, err := s.target.trim(ctx, names, s.opts.Keep)
+	s.metrics.removed(err)
+	if err != nil {
+		s.opts.Logger.Warn("old backups could not be removed", "to", s.target.String(), "error", fault.Text(err),
+			"hint", "remove them by hand if the space is needed; the next backup tries again")
+	}
+	return left
+}
+
+// ended records that a backup was not written.
+func (s *Schedule) ended(ctx context.Context, h *holding, err error) {
+	switch {
+	case errors.Is(err, errLost):
+		s.metrics.runs.WithLabelValues(outcomeLost).Inc()
+		s.opts.Logger.Warn("the scheduled backup was given up", "error", fault.Text(err))
+		return
+	case ctx.Err() != nil: // the node stops
+		s.metrics.runs.WithLabelValues(outcomeLost).Inc()
+		_ = h.release(ctx, func(*record) {})
+		return
+	}
+	s.metrics.runs.WithLabelValues(outcomeFailed).Inc()
+	var f *fault.Error
+	hint := "see docs/troubleshooting.md#quoratebackuplate"
+	if errors.As(err, &f) && f.Hint != "" {
+		hint = f.Hint
+	}
+	s.opts.Logger.Error("the scheduled backup failed", "to", s.target.String(), "error", fault.Text(err), "hint", hint,
+		"next_attempt_in", min(s.opts.Every, retryAfter))
+	why := failure{Node: s.opts.Node, Time: s.opts.Now().UTC(), Error: fault.Text(err)}
+	_ = h.release(ctx, func(r *record) { r.Failed = &why }) // without a quorum the claim ends by itself
+}

@@ -1,0 +1,48 @@
+package backup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// ReadKeyFile reads a key file, which only its owner may be able to read. An empty path means no key. Errors name the
+// setting, for example "--backup-key-file". They are all fault.Invalid.
+func ReadKeyFile(setting, path string) ([]Key, error) {
+	if path == "" {
+		return nil, nil
+	}
+	bad := func(msg, hint string, err error) error {
+		return &fault.Error{Code: fault.Invalid, Op: "backup.ReadKeyFile", Key: path,
+			Msg: setting + " " + path + " " + msg, Hint: hint, Err: err}
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, bad("cannot be read", "make a key with: quorate backup keygen", withoutPath(err))
+	}
+	if info.Mode().Perm()&0o027 != 0 {
+		return nil, bad(fmt.Sprintf("is open to others than its owner (mode %04o)", info.Mode().Perm()),
+			"chmod 600 "+path, nil)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, bad("cannot be read", "", withoutPath(err))
+	}
+	keys, err := ParseKeys(text)
+	if err != nil {
+		return nil, bad("cannot be used", "", err)
+	}
+	return keys, nil
+}
+
+// withoutPath returns the cause inside an fs.PathError, whose path the message already has.
+func withoutPath(err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}

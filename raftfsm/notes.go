@@ -1,0 +1,68 @@
+package raftfsm
+
+import (
+	"context"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/group"
+)
+
+// Notes are small records about the cluster itself, for example the progress of scheduled backups. They are in the
+// system store of group 0, so no application can access them. They are in no backup, and a restore keeps them.
+const notePrefix = "note/"
+
+// noteGroup is the group that holds all notes.
+const noteGroup = 0
+
+// Note is a record about the cluster.
+type Note struct {
+	Value    []byte // nil = there is none
+	Revision uint64 // 0 = there is none
+}
+
+// Note reads a note with a linearizable read. The errors are those of a strong read.
+func (h *Host) Note(ctx context.Context, name string) (Note, error) {
+	q := queryOne(systemStore, notePrefix+name)
+	if _, err := h.router.read(ctx, noteGroup, &state.ReadOptions{Consistency: state.Strong}, q); err != nil {
+		return Note{}, err
+	}
+	v := &q.values[0]
+	if !v.Found {
+		return Note{}, nil
+	}
+	return Note{Value: v.Value, Revision: v.Revision}, nil
+}
+
+// SetNote replaces a note if its revision is still the given one; 0 creates it. It returns fault.Conflict if the
+// note has changed, and otherwise the errors of a strong write.
+func (h *Host) SetNote(ctx context.Context, name string, value []byte, revision uint64) (uint64, error) {
+	op := command.Op{Kind: command.OpSet, Cond: command.CondAbsent, Store: systemStore, Key: notePrefix + name,
+		Value: value}
+	if revision != 0 {
+		op.Cond, op.Revision = command.CondRevision, revision
+	}
+	a, err := h.router.write(ctx, noteGroup, &command.Request{Kind: command.KindWrite, Ops: []command.Op{op}},
+		group.Committed)
+	if err != nil {
+		return 0, err
+	}
+	if err := outcome(&a.Result); err != nil {
+		return 0, err
+	}
+	return a.Result.Revisions[0], nil
+}
+
+// LocalNote reads a note from the replica of this node, which may be behind. It returns fault.Unavailable while the
+// replica is being replaced, and fault.Invalid on a node without replicas.
+func (h *Host) LocalNote(name string) (Note, error) {
+	if len(h.groups) == 0 {
+		return Note{}, errNoData("raftfsm.LocalNote")
+	}
+	v, err := h.groups[noteGroup].Machine().Get(systemStore, notePrefix+name, 0)
+	if err != nil {
+		return Note{}, fault.Wrap(err, "raftfsm.LocalNote", "")
+	}
+	return Note{Value: v.Value, Revision: v.Revision}, nil
+}
