@@ -1,6 +1,8 @@
 package deploy_test
 
 import (
+	"maps"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -9,9 +11,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// composeFile is compose.yaml, with exactly the keys that it uses.
+// composeFile is compose.yaml, with exactly the keys that it uses. docker compose and docker-compose 1.29 know all of
+// them; "name" is unknown to the latter.
 type composeFile struct {
-	Name       string
 	Services   map[string]composeService
 	Volumes    map[string]struct{}
 	Extensions map[string]any `yaml:",inline"` // x-..., shared parts of services
@@ -75,6 +77,32 @@ func TestCompose_NodesUseExistingSettingsAndAreConfined(t *testing.T) {
 	}
 	if seen != 5 {
 		t.Errorf("%d nodes", seen)
+	}
+}
+
+// TestCompose_BothProgramsReadTheFile checks the file with the Docker plug-in and with docker-compose, as far as they
+// are installed. It needs no Docker engine.
+func TestCompose_BothProgramsReadTheFile(t *testing.T) {
+	tools := composeTools(t)
+	if len(tools) == 0 {
+		t.Skip("neither docker compose nor docker-compose is installed")
+	}
+	if env := read(t, "compose/.env"); !strings.Contains(env, "\nCOMPOSE_PROJECT_NAME=quorate\n") {
+		t.Error("compose/.env does not name the project")
+	}
+	want := slices.Sorted(maps.Keys(compose(t).Services))
+	for _, tool := range tools {
+		args := append(slices.Clone(tool[1:]), "-f", "compose.yaml", "config", "--services")
+		cmd := exec.CommandContext(t.Context(), tool[0], args...)
+		cmd.Dir = "compose"
+		var errs strings.Builder
+		cmd.Stderr = &errs
+		out, err := cmd.Output()
+		got := strings.Fields(string(out))
+		slices.Sort(got)
+		if err != nil || errs.Len() > 0 || !slices.Equal(got, want) {
+			t.Errorf("%q: %v %s: services %q, want %q", tool, err, errs.String(), got, want)
+		}
 	}
 }
 

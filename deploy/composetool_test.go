@@ -14,17 +14,26 @@ import (
 	"time"
 )
 
-// composeTool returns the compose command: the Docker plug-in or the older program.
-func composeTool(t *testing.T) []string {
+// composeTools returns the compose commands that are installed: the Docker plug-in and the older program.
+func composeTools(t *testing.T) (tools [][]string) {
 	t.Helper()
 	if err := exec.CommandContext(t.Context(), "docker", "compose", "version").Run(); err == nil {
-		return []string{"docker", "compose"}
+		tools = append(tools, []string{"docker", "compose"})
 	}
 	if path, err := exec.LookPath("docker-compose"); err == nil {
-		return []string{path}
+		tools = append(tools, []string{path})
 	}
-	t.Skip("neither docker compose nor docker-compose is installed")
-	return nil
+	return tools
+}
+
+// composeTool returns the first of them, or skips the test.
+func composeTool(t *testing.T) []string {
+	t.Helper()
+	tools := composeTools(t)
+	if len(tools) == 0 {
+		t.Skip("neither docker compose nor docker-compose is installed")
+	}
+	return tools[0]
 }
 
 // marks returns a second compose file, which labels everything that the first one creates.
@@ -57,11 +66,6 @@ func TestCompose_StartsTheDemo(t *testing.T) {
 		if err := os.CopyFS(filepath.Join(dir, folder), os.DirFS(folder)); err != nil {
 			t.Fatal(err)
 		}
-	}
-	// The older program does not know project names in the file.
-	file := strings.Replace(read(t, "compose/compose.yaml"), "\nname: quorate\n", "\n", 1)
-	if err := os.WriteFile(filepath.Join(dir, "compose", "compose.yaml"), []byte(file), 0o600); err != nil {
-		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "compose", "labels.yaml"), []byte(l.marks()), 0o600); err != nil {
 		t.Fatal(err)
