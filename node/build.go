@@ -104,8 +104,8 @@ func (n *Node) buildNetwork(context.Context) (err error) {
 // buildMetrics serves the registry to Prometheus.
 func (n *Node) buildMetrics(ctx context.Context) error {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "quorate_build_info",
-		Help:        "Always 1; the label says which version runs.",
-		ConstLabels: prometheus.Labels{"version": n.config.Version}})
+		Help:        "Always 1; the labels say which version runs, and in which cluster.",
+		ConstLabels: prometheus.Labels{"version": n.config.Version, "cluster": n.config.Cluster.Name}})
 	info.Set(1)
 	n.apis = newAPIServers(n.config, n.apps(), n.deps, &n.closers, n.stopper.shutdown)
 	n.deps.Registry.MustRegister(info, collectors.NewGoCollector(),

@@ -64,7 +64,8 @@ func registered(t *testing.T) map[string][]string {
 			delete(r.names, name)
 		}
 	}
-	r.names["quorate_build_info"] = []string{"version"} // a constant label, which its description does not list
+	// constant labels, which its description does not list
+	r.names["quorate_build_info"] = []string{"cluster", "version"}
 	return r.names
 }
 

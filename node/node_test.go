@@ -171,7 +171,8 @@ func TestNode_MetricsCoverGroupsAndStores(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		`quorate_build_info{version="test"} 1`, `quorate_raft_is_leader{group="1"} 1`, `quorate_raft_term{group="0"}`,
+		`quorate_build_info{cluster="default",version="test"} 1`,
+		`quorate_raft_is_leader{group="1"} 1`, `quorate_raft_term{group="0"}`,
 		`quorate_store_keys{group="`, `quorate_raft_log_append_seconds_count{group="0"}`,
 		`quorate_store_disk_free_bytes`,
 		`quorate_state_requests_total{consistency="strong",operation="get",outcome="ok",store="statestore"} 1`,
