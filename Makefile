@@ -64,6 +64,7 @@ test: ## run the tests that take seconds (make test-long runs the others)
 	$(GO) test -short -timeout 20m $(OTHERS) || code=1; \
 	$(GO) test -short -timeout 20m -p 2 $(CLUSTERS) || code=1; \
 	(cd deploy/kubernetes && $(GO) test -short ./...) || code=1; \
+	(cd deploy/dist && $(GO) test -short ./...) || code=1; \
 	(cd cmd/compare && $(GO) test -short ./...) || code=1; \
 	exit $$code
 
@@ -123,6 +124,7 @@ tidy: ## check whether go.mod is tidy; changes nothing
 	$(GO) mod tidy -diff
 	cd internal/tools && $(GO) mod tidy -diff
 	cd deploy/kubernetes && $(GO) mod tidy -diff
+	cd deploy/dist && $(GO) mod tidy -diff
 	cd cmd/compare && $(GO) mod tidy -diff
 
 .PHONY: bench
@@ -174,6 +176,14 @@ demo-apps: build ## run two applications, in Go and Python, on three nodes and k
 .PHONY: cluster
 cluster: build ## start three nodes on 127.0.0.1 and print what to try (RUN='-dir d' keeps data)
 	$(GO) run ./cmd/lab cluster -binary $(abspath $(BIN))/quorate $(RUN)
+
+.PHONY: dist
+dist: ## build the files of a release in bin/dist: archives, checksums, bills of materials, Debian packages
+	cd deploy/dist && $(GO) run . -version '$(VERSION)' -out ../../$(BIN)/dist
+
+.PHONY: dist-test
+dist-test: ## test archives and packages, and go install from a module proxy made of files (minutes)
+	cd deploy/dist && $(GO) test -count=1 -timeout 30m -v ./...
 
 .PHONY: image
 image: build ## build the container image IMAGE (quorate) from the binary, without internet

@@ -1,4 +1,4 @@
-// Package kubernetes_test checks the manifests against the published types of the Kubernetes API.
+// Package kubernetes_test checks the manifests and the Helm chart against the published types of the Kubernetes API.
 package kubernetes_test
 
 import (
@@ -205,6 +205,15 @@ func TestVariables_AreSettings(t *testing.T) {
 			}
 		}
 	}
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 func value(c corev1.Container, name string) string {

@@ -1,0 +1,154 @@
+// Dist builds the files of a release: archives with checksums, one bill of materials for each, and Debian packages.
+//
+//	dist -version v1.2.3 -out ../../bin/dist
+//
+// It runs in deploy/dist, and reads the files beside it.
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// platform is an operating system and an architecture, as Go calls them.
+type platform struct{ os, arch string }
+
+func platforms() []platform {
+	return []platform{{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "arm64"}}
+}
+
+// release is what is built.
+type release struct {
+	version string
+	root    string // of the sources
+	out     string // directory of the results
+	time    time.Time
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "dist:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("dist", flag.ContinueOnError)
+	version := flags.String("version", "", "version of the release, for example v1.2.3")
+	root := flags.String("root", "../..", "directory of the sources")
+	out := flags.String("out", "../../bin/dist", "directory of the results, which is emptied first")
+	only := flags.String("only", "", "build only one platform, for example linux/amd64")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if *version == "" {
+		return errors.New("no version: give -version v1.2.3")
+	}
+	r := release{version: *version, root: *root, out: *out, time: commitTime(ctx, *root)}
+	if err := os.RemoveAll(r.out); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(r.out, 0o755); err != nil { //nolint:gosec // others may read a release
+		return err
+	}
+	for _, p := range platforms() {
+		if *only != "" && *only != p.os+"/"+p.arch {
+			continue
+		}
+		if err := r.build(ctx, p); err != nil {
+			return fmt.Errorf("%s/%s: %w", p.os, p.arch, err)
+		}
+	}
+	return r.checksums()
+}
+
+// commitTime returns the time of the last commit, so that the same commit gives the same files. Without git it is the
+// time now.
+func commitTime(ctx context.Context, root string) time.Time {
+	text, err := exec.CommandContext(ctx, "git", "-C", root, "log", "-1", "--format=%cI").Output()
+	if err != nil {
+		return time.Now().UTC()
+	}
+	t, err := time.Parse(time.RFC3339, strings.TrimSpace(string(text)))
+	if err != nil {
+		return time.Now().UTC()
+	}
+	return t.UTC()
+}
+
+// build builds the files of one platform.
+func (r release) build(ctx context.Context, p platform) error {
+	dir, err := os.MkdirTemp("", "quorate-dist")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	binary := filepath.Join(dir, "quorate")
+	if err := r.compile(ctx, p, binary); err != nil {
+		return err
+	}
+	name := r.name(p)
+	bom := filepath.Join(r.out, name+".cdx.json")
+	if err := r.writeBOM(p, binary, bom); err != nil {
+		return err
+	}
+	if err := r.archive(name, binary, bom); err != nil {
+		return err
+	}
+	if p.os != "linux" {
+		return nil
+	}
+	return r.debian(p, binary)
+}
+
+// name is the base name of the files of a platform.
+func (r release) name(p platform) string {
+	return strings.Join([]string{"quorate", r.version, p.os, p.arch}, "_")
+}
+
+// compile builds the program as make build does.
+func (r release) compile(ctx context.Context, p platform, out string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags",
+		"-s -w -X main.version="+r.version, "-o", out, "./cmd/quorate")
+	cmd.Dir = r.root
+	cmd.Env = append(os.Environ(), "GOOS="+p.os, "GOARCH="+p.arch, "CGO_ENABLED=0")
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	return cmd.Run()
+}
+
+// checksums writes SHA256SUMS over all files, in the form that sha256sum -c reads.
+func (r release) checksums() error {
+	entries, err := os.ReadDir(r.out)
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	for _, e := range entries {
+		text, err := os.ReadFile(filepath.Join(r.out, e.Name()))
+		if err != nil {
+			return err
+		}
+		sum := sha256.Sum256(text)
+		fmt.Fprintf(&b, "%s  %s\n", hex.EncodeToString(sum[:]), e.Name())
+	}
+	fmt.Print(b.String())
+	return os.WriteFile(filepath.Join(r.out, "SHA256SUMS"), []byte(b.String()), 0o644) //nolint:gosec // others read it
+}
+
+// read returns a file of the sources.
+func (r release) read(elements ...string) ([]byte, error) {
+	return os.ReadFile(filepath.Join(slices.Concat([]string{r.root}, elements)...))
+}
