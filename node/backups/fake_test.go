@@ -14,9 +14,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/node/backups"
 	"github.com/quorate/quorate/raftfsm/backup"
 )
@@ -102,14 +103,14 @@ type started struct {
 	*backups.Schedule
 	member   *member
 	registry *prometheus.Registry
-	log      *bytes.Buffer // read it only while the schedule waits
+	log      *testutil.Output
 	stop     func()
 }
 
 // start runs the schedule of a node.
 func (s *shared) start(t *testing.T, node string, c backups.Config) *started {
 	t.Helper()
-	out := &started{member: &member{shared: s}, registry: prometheus.NewRegistry(), log: &bytes.Buffer{}}
+	out := &started{member: &member{shared: s}, registry: prometheus.NewRegistry(), log: &testutil.Output{}}
 	out.Schedule = backups.New(backups.Options{Config: c, Node: node, Prefix: "default", Cluster: out.member,
 		Logger: slog.New(slog.NewTextHandler(out.log, nil)), Registerer: out.registry, Now: time.Now})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -179,7 +180,11 @@ func inspect(t *testing.T, path string, keys ...backup.Key) backup.Summary {
 func TestMetrics_FollowConventions(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	backups.New(backups.Options{Registerer: reg})
-	problems, err := testutil.GatherAndLint(reg)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v %v", problems, err)
 	}
