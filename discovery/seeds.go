@@ -52,6 +52,12 @@ func ParseSeeds(texts []string, port uint16, r Resolver) (*Seeds, error) {
 	return s, nil
 }
 
+// SeedHost returns the host of a seed, without its port. It returns "" for a text that is no seed.
+func SeedHost(text string) string {
+	s, _ := parseSeed(strings.TrimSpace(text), 0)
+	return s.host
+}
+
 func parseSeed(text string, port uint16) (seed, bool) {
 	if addr, err := netip.ParseAddr(text); err == nil {
 		return seed{addr.String(), port}, true

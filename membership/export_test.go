@@ -65,7 +65,7 @@ func OpenTapped(o Options) (*Gossip, *Tap, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := listen(o.Bind, o.Port, false)
+	s, err := openSockets(o.Bind, o.Port, false)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -82,7 +82,7 @@ func Open(ctx context.Context, o Options) (*Gossip, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := listen(o.Bind, o.Port, o.PortFallback)
+	s, err := openSockets(o.Bind, o.Port, o.PortFallback)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/listen"
 )
 
 // sockets is a memberlist transport over a UDP and a TCP port with the same number. Unlike memberlist's own, it
@@ -35,10 +36,10 @@ type sockets struct {
 // portAttempts bounds the search for a port that is free for both protocols.
 const portAttempts = 16
 
-// listen opens a TCP and a UDP socket on the same port. If port is 0, the system chooses it. If the
-// port is in use and fallback is set, listen uses another one. Otherwise it returns
+// openSockets opens a TCP and a UDP socket on the same port. If port is 0, the system chooses it. If the
+// port is in use and fallback is set, openSockets uses another one. Otherwise it returns
 // fault.Unavailable for a port in use.
-func listen(host netip.Addr, port uint16, fallback bool) (*sockets, error) {
+func openSockets(host netip.Addr, port uint16, fallback bool) (*sockets, error) {
 	s, err := bind(host, port)
 	for i := 0; i < portAttempts && err != nil && (port == 0 || fallback) && errors.Is(err, syscall.EADDRINUSE); i++ {
 		s, err = bind(host, 0)
@@ -79,7 +80,11 @@ func bindError(err error, at netip.AddrPort) error {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		e.Code, e.Err = fault.Unavailable, syscall.EADDRINUSE
-		e.Hint = "another process has the port: stop it, or choose a port with --gossip-port; 0 picks a free one"
+		network := "tcp"
+		if op := (*net.OpError)(nil); errors.As(err, &op) {
+			network = op.Net
+		}
+		e.Hint = listen.InUse(network, at, "--gossip-port")
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		e.Code, e.Hint = fault.Denied, "choose a port above 1023 with --gossip-port"
 	case errors.Is(err, syscall.EADDRNOTAVAIL):

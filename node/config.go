@@ -5,11 +5,15 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/discovery"
+	"github.com/quorate/quorate/internal/listen"
 	"github.com/quorate/quorate/internal/trust"
 	"github.com/quorate/quorate/node/credentials"
+	"github.com/quorate/quorate/node/network"
 	"github.com/quorate/quorate/node/status"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/placement"
@@ -176,7 +180,7 @@ type Cluster struct {
 	Voters          int // default 3
 	// fixed when the cluster is created; 1 to MaxPartitions; 0 = that of the data directory, 1 for a new one
 	Partitions int
-	Bind       string // default 127.0.0.1, with Join 0.0.0.0
+	Bind       string // default 0.0.0.0 with Join of other machines, otherwise 127.0.0.1
 	Advertise  string // empty = the address that faces the seeds
 	Gossip     Port   // default 7946
 	Peer       Port   // default 7947
@@ -241,8 +245,8 @@ type Log struct {
 	JSON  bool
 }
 
-// Port is a TCP port. Number 0 picks a free port. Given means that the user chose the number; such a port is never
-// replaced by another one.
+// Port is a TCP port. Number 0 picks a free port. Given means that the user chose the number, or that other nodes rely
+// on it; such a port is never replaced by another one.
 type Port struct {
 	Number int
 	Given  bool
@@ -316,7 +320,7 @@ func (c Config) WithDefaults() Config {
 	c.API = c.API.withDefaults()
 	c.Metrics.Listen = cmp.Or(c.Metrics.Listen, "127.0.0.1")
 	c.Metrics.Port = c.Metrics.Port.or(9090)
-	c.Cluster = c.Cluster.withDefaults()
+	c.Cluster = c.Cluster.withDefaults(c.Security.secured())
 	c.Data = c.Data.withDefaults(c.Cluster)
 	c.Backup = c.Backup.withDefaults()
 	c.Grace = cmp.Or(c.Grace, 5*time.Second)
@@ -347,18 +351,39 @@ func (a API) withDefaults() API {
 	return a
 }
 
-func (c Cluster) withDefaults() Cluster {
+// withDefaults keeps the default ports if other nodes need to know them: the user named an address to listen on, nodes
+// to join, or a cluster token.
+func (c Cluster) withDefaults(secured bool) Cluster {
+	clustered := c.Bind != "" || c.joining() || secured
+	for port, n := range map[*Port]int{&c.Gossip: network.DefaultGossipPort, &c.Peer: network.DefaultPeerPort} {
+		if *port == (Port{}) {
+			*port = Port{Number: n, Given: clustered}
+		}
+	}
 	c.Name = cmp.Or(c.Name, "default")
 	c.Role = cmp.Or(c.Role, RoleServer)
 	c.Voters = cmp.Or(c.Voters, 3)
-	bind := "127.0.0.1"
-	if len(c.Join) > 0 {
-		bind = "0.0.0.0"
-	}
-	c.Bind = cmp.Or(c.Bind, bind)
-	c.Gossip = c.Gossip.or(7946)
-	c.Peer = c.Peer.or(7947)
+	c.Bind = cmp.Or(c.Bind, c.defaultBind())
 	return c
+}
+
+// defaultBind returns loopback for a node that is alone, or whose nodes to join are all on this machine.
+func (c Cluster) defaultBind() string {
+	if a := c.Advertise; c.joining() && a != "" && !listen.IsLoopback(a) {
+		return "0.0.0.0"
+	}
+	six := c.joining()
+	for _, seed := range c.Join {
+		host := discovery.SeedHost(seed)
+		if !listen.IsLoopback(host) {
+			return "0.0.0.0"
+		}
+		six = six && strings.Contains(host, ":")
+	}
+	if six {
+		return "::1"
+	}
+	return "127.0.0.1"
 }
 
 // withDefaults leaves Dir empty if no setting determines it; Validate then reports that.

@@ -50,6 +50,35 @@ func TestConfigWithDefaults_IsIdempotentAndCopies(t *testing.T) {
 	}
 }
 
+func TestConfigWithDefaults_ClusterPorts(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*node.Config)
+		bind   string
+		fixed  bool
+	}{
+		"alone":        {func(*node.Config) {}, "127.0.0.1", false},
+		"bind address": {func(c *node.Config) { c.Cluster.Bind = "127.0.0.1" }, "127.0.0.1", true},
+		"token":        {func(c *node.Config) { c.Security.ClusterTokenFile = "t" }, "127.0.0.1", true},
+		"join":         {func(c *node.Config) { c.Cluster.Join = []string{"a", "localhost"} }, "0.0.0.0", true},
+		"join loopback": {func(c *node.Config) {
+			c.Cluster.Join = []string{"localhost:1", "127.0.0.2"}
+		}, "127.0.0.1", true},
+		"join loopback6": {func(c *node.Config) { c.Cluster.Join = []string{"[::1]:1"} }, "::1", true},
+		"join both": {func(c *node.Config) {
+			c.Cluster.Join = []string{"[::1]:1", "localhost"}
+		}, "127.0.0.1", true},
+		"advertised": {func(c *node.Config) {
+			c.Cluster.Join, c.Cluster.Advertise = []string{"localhost"}, "10.0.0.1"
+		}, "0.0.0.0", true},
+	} {
+		got := changed(c.change).Cluster
+		if got.Bind != c.bind || got.Gossip != (node.Port{Number: 7946, Given: c.fixed}) ||
+			got.Peer != (node.Port{Number: 7947, Given: c.fixed}) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
 func TestConfigWithDefaults_DataDirectory(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*node.Config)

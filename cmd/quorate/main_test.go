@@ -53,7 +53,7 @@ func home(e *testscript.Env) error {
 	e.Setenv("XDG_RUNTIME_DIR", filepath.Join(dir, "run"))
 	e.Setenv("QUORATE_METRICS_PORT", "0")
 	e.Setenv("QUORATE_GRPC_PORT", "0")
-	for _, name := range []string{"PORT", "PORT2", "PORT3", "APP_PORT"} {
+	for _, name := range []string{"PORT", "PORT2", "PORT3", "PORT4", "APP_PORT"} {
 		port, err := freePort()
 		if err != nil {
 			return err

@@ -167,8 +167,8 @@ func explain(err error, host string, port int, flag string) error {
 	var dns *net.DNSError
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		e.Code, e.Hint = fault.Unavailable, fmt.Sprintf("another process has the port: stop it, or choose a port "+
-			"with %s; 0 picks a free one", flag)
+		addr, _ := netip.ParseAddr(host) // a name may be any address
+		e.Code, e.Hint = fault.Unavailable, InUse("tcp", netip.AddrPortFrom(addr, uint16(port)), flag)
 		e.Err = syscall.EADDRINUSE
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
 		e.Code, e.Hint = fault.Denied, fmt.Sprintf("choose a port above 1023 with %s, or grant the capability "+

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/listen"
 	"github.com/quorate/quorate/internal/trust"
 	"github.com/quorate/quorate/node/credentials"
 	"github.com/quorate/quorate/node/network"
@@ -183,12 +185,20 @@ func examinePorts(ctx context.Context, c *checkup, all []Listener) {
 			if l.Soft {
 				level = api.CheckWarn // the node picks another port
 			}
-			c.add("port", l.Flag+" "+l.Network, level, err.Error(),
-				"stop the process that uses the port, or choose another port with "+l.Flag)
+			c.add("port", l.Flag+" "+l.Network, level, err.Error(), l.fix(err))
 			continue
 		}
 		c.add("port", l.Flag+" "+l.Network, api.CheckOK, at+" is free", "")
 	}
+}
+
+// fix says what to do about a port that cannot be opened.
+func (l Listener) fix(err error) string {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		addr, _ := netip.ParseAddr(l.Host) // a name may be any address
+		return listen.InUse(l.Network, netip.AddrPortFrom(addr, uint16(l.Port)), l.Flag)
+	}
+	return "choose another port with " + l.Flag
 }
 
 func canListen(ctx context.Context, network, at string) error {

@@ -85,8 +85,11 @@ func (n *Network) gossipOptions(ctx context.Context) (o membership.Options, err 
 	return o, nil
 }
 
-// DefaultGossipPort is the port of a seed that names none.
-const DefaultGossipPort = 7946
+// The default ports. DefaultGossipPort is also the port of a seed that names none.
+const (
+	DefaultGossipPort = 7946
+	DefaultPeerPort   = 7947
+)
 
 func address(flag, text string) (netip.Addr, error) {
 	if text == "" {

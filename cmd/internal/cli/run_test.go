@@ -144,8 +144,8 @@ func TestRun_PrintsARefusedStartOnOneLineWithAHint(t *testing.T) {
 			Msg: "another process holds the data directory", Hint: "stop it", Err: errors.New("locked")}
 	}
 	for want, r := range map[string]result{
-		"another process has the port: stop it, or choose a port with --http-port; 0 picks a free one": c.run("run",
-			"--http-port", port, "--data-dir", "other"),
+		": stop it, or choose a port with --http-port; 0 picks a free one": c.run("run", "--http-port", port,
+			"--data-dir", "other"),
 		"quorate: another process holds the data directory: locked (stop it)\n": failing.run(
 			"run"),
 	} {

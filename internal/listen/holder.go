@@ -1,0 +1,57 @@
+package listen
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// process is one that has a port open.
+type process struct {
+	pid     int
+	command []string // empty = unknown
+	quorate bool     // it is a Quorate program
+	mine    bool     // it belongs to the user of this process
+}
+
+// maxCommand bounds the command line in an error, in bytes.
+const maxCommand = 120
+
+// InUse returns the hint for a port in use. It names the process that has the port, if this user may see it. network
+// is "tcp" or "udp", and flag is the setting of the port.
+func InUse(network string, at netip.AddrPort, flag string) string {
+	who := findHint(network, at.Port())
+	if p, found := findHolder(network, at); found {
+		who = "the port is held by " + p.text()
+	}
+	return fmt.Sprintf("%s: stop it, or choose a port with %s; 0 picks a free one", who, flag)
+}
+
+// text names the process. It shows the whole command line only of Quorate, which takes no secrets there.
+func (p process) text() string {
+	switch {
+	case p.pid == os.Getpid():
+		return fmt.Sprintf("this process, pid %d", p.pid)
+	case len(p.command) == 0:
+		return fmt.Sprintf("pid %d", p.pid)
+	case !p.quorate:
+		return fmt.Sprintf("pid %d, %s", p.pid, filepath.Base(p.command[0]))
+	}
+	words := slices.Clone(p.command)
+	words[0] = filepath.Base(words[0])
+	if child := slices.Index(words, "--"); child >= 0 {
+		words = words[:child] // the application beside the node
+	}
+	text := strings.Join(words, " ")
+	if len(text) > maxCommand {
+		text = text[:maxCommand] + "..."
+	}
+	owner := "another user"
+	if p.mine {
+		owner = "this user"
+	}
+	return fmt.Sprintf("pid %d, %s, a Quorate node of %s", p.pid, text, owner)
+}
