@@ -91,6 +91,16 @@ func (p *Process) Err() error {
 	return fault.Wrap(p.err, "child.Wait", "the command "+p.cmd.Args[0])
 }
 
+// ExitCode returns the exit code of the command, as a shell reports it: 128 plus the signal for a command that a signal
+// ended. It is valid once Done is closed.
+func (p *Process) ExitCode() int {
+	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if ok && status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
 // Signal sends a signal to the process group of the command.
 func (p *Process) Signal(s syscall.Signal) {
 	select {

@@ -122,8 +122,10 @@ func (a *application) end(ctx context.Context, grace time.Duration, log *slog.Lo
 	switch {
 	case a.process == nil:
 		return nil
+	case a.ended && a.process.Err() != nil:
+		return &appError{a.process.Err(), a.process.ExitCode()}
 	case a.ended:
-		return a.process.Err()
+		return nil
 	}
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
@@ -133,6 +135,15 @@ func (a *application) end(ctx context.Context, grace time.Duration, log *slog.Lo
 	}
 	return err
 }
+
+// appError is the error of a command that failed. Its exit code becomes that of the program.
+type appError struct {
+	error
+	code int
+}
+
+// Unwrap returns the error of the command.
+func (e *appError) Unwrap() error { return e.error }
 
 // stopSignal is the cause of a context that was cancelled by a signal.
 type stopSignal struct{ os.Signal }

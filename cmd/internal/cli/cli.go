@@ -63,8 +63,8 @@ type Main struct {
 }
 
 // Run executes the command in Args and returns the exit code: 0 for success, 1 for a failure, 2 for
-// wrong usage. It prints errors, one line per problem. When ctx ends, a running node stops
-// gracefully.
+// wrong usage, or that of an application that failed beside its node. It prints errors, one line per
+// problem. When ctx ends, a running node stops gracefully.
 func (m *Main) Run(ctx context.Context) int {
 	err := m.execute(ctx)
 	if err == nil {
@@ -75,6 +75,9 @@ func (m *Main) Run(ctx context.Context) int {
 	}
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return exitUsage
+	}
+	if app, ok := errors.AsType[*appError](err); ok && app.code > 0 {
+		return app.code
 	}
 	return exitFailed
 }

@@ -94,7 +94,8 @@ func (m *Main) runApps(ctx context.Context, program string, apps []runApp) error
 		case first = <-ended:
 			log.Info("ending all applications", "reason", "the application "+apps[first].id+" has ended")
 			if err := running[first].Err(); err != nil {
-				failures = append(failures, fault.Wrap(err, "cli.run", "application "+apps[first].id))
+				failures = append(failures, &appError{fault.Wrap(err, "cli.run", "application "+apps[first].id),
+					running[first].ExitCode()})
 			}
 		case <-ctx.Done():
 			log.Info("ending all applications", "reason", context.Cause(ctx).Error())
