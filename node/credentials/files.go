@@ -86,7 +86,7 @@ func readCredential(flag, path string, secret bool) (data []byte, warning string
 			"is it the right file?", nil)
 	case secret && info.Mode().Perm()&0o027 != 0:
 		return nil, "", bad(fmt.Sprintf("is open to others than its owner (mode %04o)", info.Mode().Perm()),
-			"chmod 600 "+path, nil)
+			"chmod 600 "+path+"; quorate token create --file makes a file that only its owner can read", nil)
 	case secret && info.Mode().Perm()&0o040 != 0:
 		warning = fmt.Sprintf("%s %s can be read by its group (mode %04o); better: chmod 600 %s", flag, path,
 			info.Mode().Perm(), path)

@@ -139,7 +139,7 @@ func (m *Main) saveTo(ctx context.Context, a *adminClient, path string, keys []b
 		}
 		w, seal = e, e.Close
 	}
-	p := m.progress("saved")
+	p := m.progress("saved", "", 0)
 	sum, err = a.save(ctx, io.MultiWriter(w, p))
 	p.end()
 	if err != nil {
@@ -281,7 +281,7 @@ func printBackup(w io.Writer, s backup.Summary, encrypted bool) error {
 }
 
 func (m *Main) backupRestoreCommand() *cobra.Command {
-	set, out, key, yes := settings.New(), output{}, m.newBackupKey(), false
+	set, out, key, flags := settings.New(), output{}, m.newBackupKey(), restoreFlags{}
 	c := &cobra.Command{
 		Use:   "restore file [flags]",
 		Short: "Replace all data of the cluster with a backup",
@@ -301,7 +301,11 @@ func (m *Main) backupRestoreCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		r, err := m.restoreFrom(c.Context(), a, args[0], keys, key.plain, yes)
+		if flags.interval < 0 {
+			return usagef("--progress must not be negative")
+		}
+		flags.plain = key.plain
+		r, err := m.restoreFrom(c.Context(), a, args[0], keys, flags)
 		if err != nil {
 			return err
 		}
@@ -314,17 +318,26 @@ func (m *Main) backupRestoreCommand() *cobra.Command {
 	}
 	bindAdmin(c, set, &out)
 	key.bindReading(c)
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&flags.yes, "yes", false, "do not ask")
+	c.Flags().DurationVar(&flags.interval, "progress", 5*time.Second,
+		"time between progress lines if standard error is no terminal; 0 = none")
 	return c
 }
 
-func (m *Main) restoreFrom(ctx context.Context, a *adminClient, path string, keys []backup.Key, plain,
-	yes bool) (r api.RestoreResult, err error) {
-	sum, _, err := inspect(path, keys, plain)
+// restoreFlags are flags of backup restore.
+type restoreFlags struct {
+	plain    bool // a backup that is not encrypted is accepted although there is a key
+	yes      bool // do not ask
+	interval time.Duration
+}
+
+func (m *Main) restoreFrom(ctx context.Context, a *adminClient, path string, keys []backup.Key,
+	o restoreFlags) (r api.RestoreResult, err error) {
+	sum, _, err := inspect(path, keys, o.plain)
 	if err != nil {
 		return r, err
 	}
-	if !yes {
+	if !o.yes {
 		var s api.NodeStatus
 		if err := a.get(ctx, "/v1/status", &s); err != nil {
 			return r, err
@@ -343,11 +356,15 @@ func (m *Main) restoreFrom(ctx context.Context, a *adminClient, path string, key
 	}
 	defer func() { _ = f.Close() }()
 	// again: the file may have been replaced since it was verified
-	source, err := backup.Decrypt(f, keys, plain)
+	source, err := backup.Decrypt(f, keys, o.plain)
 	if err != nil {
 		return r, fault.Wrap(err, "cli.backup", path)
 	}
-	p := m.progress("sent")
+	info, err := f.Stat()
+	if err != nil {
+		return r, fileError("the backup cannot be read", path, rootPath(err))
+	}
+	p := m.progress("sent to the node", bytesText(info.Size()), o.interval)
 	err = a.restore(ctx, io.TeeReader(source, p), &r)
 	p.end()
 	return r, err
@@ -365,39 +382,6 @@ func (m *Main) confirm(word, what string) error {
 		return usagef("there is no input to confirm with (add --yes to continue without a confirmation)")
 	}
 	return &fault.Error{Code: fault.Denied, Op: "cli.confirm", Msg: "not confirmed; nothing was changed"}
-}
-
-// progress shows a person how far a long transfer is.
-type progress struct {
-	w     io.Writer // nil = show nothing
-	verb  string
-	bytes int64
-	shown time.Time
-}
-
-func (m *Main) progress(verb string) *progress {
-	p := &progress{verb: verb}
-	if isTerminal(m.Stderr) {
-		p.w = m.Stderr
-	}
-	return p
-}
-
-// Write counts the bytes.
-func (p *progress) Write(b []byte) (int, error) {
-	p.bytes += int64(len(b))
-	if p.w != nil && time.Since(p.shown) > 100*time.Millisecond {
-		p.shown = time.Now()
-		fmt.Fprintf(p.w, "\r%s %s ", bytesText(p.bytes), p.verb)
-	}
-	return len(b), nil
-}
-
-// end clears the line.
-func (p *progress) end() {
-	if p.w != nil {
-		fmt.Fprint(p.w, "\r\033[K")
-	}
 }
 
 // faultOf decodes an error that was sent at the end of a stream.

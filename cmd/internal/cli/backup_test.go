@@ -49,11 +49,7 @@ func sample(w io.Writer, cut bool) error {
 
 // SaveBackup writes a sample. Files beside the data choose how it ends.
 func (n *memoryNode) SaveBackup(ctx context.Context, w io.Writer) error {
-	told := func(name string) bool {
-		_, err := os.Stat(filepath.Join(n.addresses.DataDir, name))
-		return err == nil
-	}
-	if told("hangs") {
+	if n.finds("hangs") {
 		_, _ = io.WriteString(w, "QRBACKUP")
 		if f, ok := w.(interface{ Flush() }); ok {
 			f.Flush()
@@ -61,11 +57,20 @@ func (n *memoryNode) SaveBackup(ctx context.Context, w io.Writer) error {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	return sample(w, told("breaks off"))
+	return sample(w, n.finds("breaks off"))
 }
 
-func (n *memoryNode) RestoreBackup(_ context.Context, r io.Reader) (api.RestoreResult, error) {
+// finds reports whether there is a file of that name beside the data.
+func (n *memoryNode) finds(name string) bool {
+	_, err := os.Stat(filepath.Join(n.addresses.DataDir, name))
+	return err == nil
+}
+
+func (n *memoryNode) RestoreBackup(ctx context.Context, r io.Reader) (api.RestoreResult, error) {
 	sum, err := backup.Inspect(r, func(id string) (string, string) { return "", id })
+	for n.finds("restores slowly") && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
 	return api.RestoreResult{Created: sum.Created, ClusterID: sum.ClusterID, Groups: len(sum.Groups),
 		Keys: sum.Totals.Keys}, err
 }
@@ -186,6 +191,27 @@ func TestBackupRestore_NeedsConfirmation(t *testing.T) {
 	c.want(0, "Restored 4 keys in 2 groups, as of 2025-11-24T16:00:00Z.\n", "", "backup", "restore", file, "--yes")
 	must(t, os.WriteFile(file, []byte("QRBACK"), 0o600))
 	c.want(1, "", "not a backup", "backup", "restore", file, "--yes")
+}
+
+func TestBackupRestore_LogsProgressWithoutATerminal(t *testing.T) {
+	c := newConsole(t)
+	s := c.start()
+	defer c.stop(s)
+	file := filepath.Join(t.TempDir(), "b.qs")
+	c.run("backup", "save", file)
+	slow := filepath.Join(c.dataDir(), "restores slowly")
+	must(t, os.WriteFile(slow, nil, 0o600))
+	var stdout, stderr testutil.Output
+	done := make(chan int, 1)
+	go func() {
+		args := []string{"backup", "restore", file, "--yes", "--progress", "5ms"}
+		done <- c.main(&stdout, &stderr, args).Run(t.Context())
+	}()
+	eventually(t, func() bool { return strings.Count(stderr.String(), `msg="sent to the node" bytes="`) > 1 })
+	must(t, os.Remove(slow))
+	if code := <-done; code != 0 || !strings.Contains(stdout.String(), "Restored 4 keys") {
+		t.Errorf("%d\n%s\n%s", code, stdout.String(), stderr.String())
+	}
 }
 
 func TestBackup_WithAKey(t *testing.T) {

@@ -38,8 +38,9 @@ func (m *Main) tokenCreateCommand() *cobra.Command {
 		Short: "Make a cluster token",
 		Long: "Make a cluster token. Anyone who has it can join the cluster and read and change\n" +
 			"everything. Distribute it as a file that only the user of the node can read, and name this\n" +
-			"file with --cluster-token-file on every node. Logs and status show only its fingerprint.",
-		Example: "  quorate token create --file /etc/quorate/token\n  umask 077; quorate token create > token",
+			"file with --cluster-token-file on every node. --file makes such a file; a shell redirection makes\n" +
+			"one that others can read. Logs and status show only its fingerprint.",
+		Example: "  quorate token create --file /etc/quorate/token",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if ifMissing && path == "" {
