@@ -12,6 +12,7 @@ const (
 	CodeInternal                  = "ERR_INTERNAL"
 	CodeOverloaded                = "ERR_OVERLOADED"
 	CodeStoreNotConfigured        = "ERR_STATE_STORE_NOT_CONFIGURED"
+	CodeStoreStarting             = "ERR_STATE_STORE_STARTING" // components are being loaded
 	CodeStoreNotFound             = "ERR_STATE_STORE_NOT_FOUND"
 	CodeStoreNotSupported         = "ERR_STATE_STORE_NOT_SUPPORTED"
 	CodeTooManyOperations         = "ERR_STATE_STORE_TOO_MANY_TRANSACTIONS"

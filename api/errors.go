@@ -228,7 +228,7 @@ func storesStarting(store string) *Error {
 	}
 	return &Error{
 		Kind:    Unavailable,
-		Code:    CodeStoreNotConfigured,
+		Code:    CodeStoreStarting,
 		Message: what + " is not open yet: components are being loaded (wait for /v1.0/healthz/outbound)",
 		Details: Details{Reason: ReasonStarting, Store: store},
 	}

@@ -43,12 +43,14 @@ type Options struct {
 	Ask func(ctx context.Context, peer string, question []byte) ([]byte, error)
 	// Arrival is how long a node that expects others may take to meet one. Until then Pick does not
 	// report that no node serves an application. 0 = no others are expected.
-	Arrival    time.Duration
-	Bounds     records.Bounds // zero = defaults
-	Logger     *slog.Logger
-	Registerer prometheus.Registerer
-	Now        func() time.Time // nil = time.Now
-	Chance     func(n int) int  // returns a number below n, to choose among equals; nil = random
+	Arrival time.Duration
+	// WhyUnhealthy returns why an application of this node is not healthy, or "". It is optional.
+	WhyUnhealthy func(App) string
+	Bounds       records.Bounds // zero = defaults
+	Logger       *slog.Logger
+	Registerer   prometheus.Registerer
+	Now          func() time.Time // nil = time.Now
+	Chance       func(n int) int  // returns a number below n, to choose among equals; nil = random
 }
 
 // Catalogue holds what this node knows of all applications of the cluster. It can be used right after New, and

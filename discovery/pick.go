@@ -236,7 +236,7 @@ func (c *Catalogue) noInstance(app App, all []candidate, tried []Instance) error
 	}
 	var why []string
 	for i := range all {
-		why = append(why, whyNot(&all[i], tried))
+		why = append(why, c.whyNot(&all[i], tried))
 	}
 	if n := len(why); n > maxReasons {
 		why = append(why[:maxReasons], fmt.Sprintf("and %d more", n-maxReasons))
@@ -245,15 +245,19 @@ func (c *Catalogue) noInstance(app App, all []candidate, tried []Instance) error
 		Msg: "no instance of the application " + app.String() + " can be called: " + strings.Join(why, "; ")}
 }
 
-func whyNot(c *candidate, tried []Instance) string {
+func (c *Catalogue) whyNot(one *candidate, tried []Instance) string {
 	switch {
-	case isTried(c, tried):
-		return "on node " + c.Node + " it did not answer"
-	case c.Protocol == "":
-		return "node " + c.Node + " has no --app-port for it"
-	case c.unreachable():
-		return "node " + c.Node + " belongs to no cluster yet"
-	default:
-		return "on node " + c.Node + " it is not healthy: app is not in a healthy state"
+	case isTried(one, tried):
+		return "on node " + one.Node + " it did not answer"
+	case one.Protocol == "":
+		return "node " + one.Node + " has no --app-port for it"
+	case one.unreachable():
+		return "node " + one.Node + " belongs to no cluster yet"
 	}
+	if one.Local && c.opts.WhyUnhealthy != nil {
+		if why := c.opts.WhyUnhealthy(one.App); why != "" {
+			return "on this node, " + one.Node + ": " + why + ": app is not in a healthy state"
+		}
+	}
+	return "on node " + one.Node + " it is not healthy, or has not opened its port yet: app is not in a healthy state"
 }

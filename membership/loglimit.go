@@ -39,10 +39,13 @@ func (c logLimiter) Handle(ctx context.Context, r slog.Record) error {
 	return c.next.Handle(ctx, r)
 }
 
-// expected reports whether a warning of memberlist is part of normal operation. There are two such cases: a seed is
-// this node itself, and memberlist still sends for a moment after this node has closed its socket.
+// expected reports whether a warning of memberlist is part of normal operation. There are four such cases: a seed is
+// this node itself; memberlist still sends for a moment after this node has closed its socket; another node looks for
+// an earlier incarnation, or another node, at the address of this one; and a stream ended before its first byte.
 func expected(msg string) bool {
-	return strings.Contains(msg, ownSeed) || strings.Contains(msg, net.ErrClosed.Error())
+	return strings.Contains(msg, ownSeed) || strings.Contains(msg, net.ErrClosed.Error()) ||
+		strings.Contains(msg, "Got ping for unexpected node") ||
+		strings.Contains(msg, `discarding stream with unacceptable label ""`)
 }
 
 // WithAttrs implements slog.Handler.

@@ -3,6 +3,7 @@ package node_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -111,4 +112,19 @@ func TestApps_AreListedByEveryNode(t *testing.T) {
 	t.Logf("one that starts is known %s after it serves",
 		listed(t, nodes[0], "app-again.prod@n3:uncalled", all[0], all[1]))
 	listed(t, back, "app-again.prod@n3:uncalled", all[0], all[1])
+}
+
+// The error of a call names the port that the application has not opened, as the health check does.
+func TestCall_ApplicationThatDoesNotListenYet(t *testing.T) {
+	c := config(t)
+	c.App.Port = freePort(t)
+	n := open(t, c)
+	want := fmt.Sprintf("the application has not opened 127.0.0.1:%d yet", c.App.Port)
+	poll(t, func() error {
+		code, body, _ := ask(t, n, "GET", "/v1.0/invoke/shop/method/x", "")
+		if code != 500 || !strings.Contains(body, want) {
+			return fmt.Errorf("%d %s", code, body)
+		}
+		return nil
+	})
 }

@@ -242,7 +242,7 @@ func (n *Node) buildControl(context.Context) error {
 		Voters:          c.Voters, Limits: c.Limits, DataDir: n.config.Data.Dir, JoinHint: n.credentials.JoinHint(),
 		Logger: n.deps.Logger, Registerer: n.deps.Registry, Now: n.deps.Now,
 	})
-	if err := n.catalogue.Open(n.host.Identity()); err != nil {
+	if err := n.catalogue.Open(n.host.Identity(), n.calls.WhyUnhealthy); err != nil {
 		return err
 	}
 	if err := n.closers.Push("catalogue of applications", func(context.Context) error {

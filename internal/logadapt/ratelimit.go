@@ -55,10 +55,16 @@ func (c *limiter) level(level slog.Level, msg string, args []any) slog.Level {
 			"configuration",
 		"rejecting pre-vote request since we have a leader", "rejecting pre-vote request since node is not a voter":
 		return c.once(msg, about(args), slog.LevelInfo)
+	case "failed to get log": // of a follower that is behind the start of the log, and gets a snapshot
+		if value(args, "error") == "log not found" {
+			return slog.LevelInfo
+		}
 	case "failed to install snapshot": // both ends log it: the sender names a peer
 		if peer := about(args); peer != "" {
 			return c.once(msg, peer, slog.LevelInfo)
 		}
+	case "skipping application of old log": // it is in the snapshot that was installed
+		return slog.LevelInfo
 	case "peer has newer term, stopping replication", "no known peers, aborting election",
 		"not part of stable configuration, aborting election",
 		"appendEntries rejected, sending older logs", "failed to get previous log", "previous log term mis-match",
@@ -86,6 +92,16 @@ func (c *limiter) once(msg, peer string, first slog.Level) slog.Level {
 	}
 	c.last[key] = now
 	return first
+}
+
+// value returns an argument of a line as text, or "".
+func value(args []any, key string) string {
+	for i := 0; i+1 < len(args); i += 2 {
+		if args[i] == key {
+			return fmt.Sprint(args[i+1])
+		}
+	}
+	return ""
 }
 
 // about returns the peer of a line: the first of its arguments that names one.

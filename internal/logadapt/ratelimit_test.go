@@ -48,6 +48,15 @@ func TestRaft_UnansweredRequestsAreRateLimited(t *testing.T) {
 	}
 }
 
+func TestRaft_JoinBySnapshotIsNoError(t *testing.T) {
+	l, logged, _ := limited()
+	l.Error("failed to get log", "index", 7, "error", errors.New("log not found"))
+	l.Warn("skipping application of old log", "index", 7)
+	if text := logged(); strings.Count(text, "level=INFO") != 2 {
+		t.Error(text)
+	}
+}
+
 func TestRaft_KeepsErrorsForOperators(t *testing.T) {
 	l, logged, _ := limited()
 	for _, msg := range []string{"failed to append to logs", "failed to persist vote", "failed to take snapshot",

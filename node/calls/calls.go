@@ -109,6 +109,16 @@ func (c *Calls) Channel(id string) *appchannel.Channel { return c.channels[c.Cal
 // Channels returns the channels to those applications of this node that can be called. The map must not be changed.
 func (c *Calls) Channels() map[api.App]*appchannel.Channel { return c.channels }
 
+// WhyUnhealthy returns why an application of this node does not accept calls, or "".
+func (c *Calls) WhyUnhealthy(app api.App) string {
+	if ch := c.channels[app]; ch != nil {
+		if ok, why := ch.Healthy(); !ok {
+			return why
+		}
+	}
+	return ""
+}
+
 // isKnown reports whether any known node serves an application. Only such an application gets its own time series.
 func (c *Calls) isKnown(app api.App) bool {
 	_, ours := c.channels[app]

@@ -50,10 +50,12 @@ type Catalogue struct {
 func New(o Options) *Catalogue { return &Catalogue{opts: o} }
 
 // Open opens the catalogue. id is the identity of this node, which is known only after its data directory was opened.
-func (c *Catalogue) Open(id raftfsm.Identity) error {
+// whyUnhealthy returns why an application of this node is not healthy, or "".
+func (c *Catalogue) Open(id raftfsm.Identity, whyUnhealthy func(api.App) string) error {
 	d, err := discovery.New(discovery.Options{
 		Self: discovery.Incarnation{Node: id.Node, Boot: membership.NewBootID()}, Server: id.Server,
-		Ask: c.ask, Arrival: c.arrival(), Logger: c.opts.Logger, Registerer: c.opts.Registerer,
+		Ask: c.ask, Arrival: c.arrival(), WhyUnhealthy: whyUnhealthy, Logger: c.opts.Logger,
+		Registerer: c.opts.Registerer,
 	})
 	if err != nil {
 		return err

@@ -68,8 +68,7 @@ func (n *memoryNode) finds(name string) bool {
 
 func (n *memoryNode) RestoreBackup(ctx context.Context, r io.Reader) (api.RestoreResult, error) {
 	sum, err := backup.Inspect(r, func(id string) (string, string) { return "", id })
-	for n.finds("restores slowly") && ctx.Err() == nil {
-		time.Sleep(time.Millisecond)
+	for tick := time.NewTicker(time.Millisecond); n.finds("restores slowly") && ctx.Err() == nil; <-tick.C {
 	}
 	return api.RestoreResult{Created: sum.Created, ClusterID: sum.ClusterID, Groups: len(sum.Groups),
 		Keys: sum.Totals.Keys}, err
