@@ -17,10 +17,10 @@ const (
 )
 
 // limitMemory sets the soft memory limit of the Go runtime and returns it, or 0 if there is none. If the parameter is
-// 0, the limit is a share of the memory of the cgroup or the machine. A limit in GOMEMLIMIT stays as it is.
+// 0, the limit is a share of the memory of the cgroup or the machine. A limit in GOMEMLIMIT wins.
 func limitMemory(given int64, log *slog.Logger) int64 {
 	if os.Getenv("GOMEMLIMIT") != "" {
-		if limit := debug.SetMemoryLimit(-1); given == 0 && limit < math.MaxInt64 {
+		if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
 			return limit
 		}
 		return given

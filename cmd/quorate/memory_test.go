@@ -2,6 +2,9 @@ package main
 
 import (
 	"errors"
+	"log/slog"
+	"math"
+	"runtime/debug"
 	"testing"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -24,6 +27,19 @@ func TestDefaultMemory_IsAShareOfCgroupOrMachine(t *testing.T) {
 	} {
 		if got := defaultMemory(c.cgroup, c.machine); got != c.want {
 			t.Errorf("%s: %d", name, got)
+		}
+	}
+}
+
+// The memory for requests is a share of the limit that is in force, so GOMEMLIMIT counts and not the flag.
+func TestLimitMemory_ReturnsTheLimitInForce(t *testing.T) {
+	before := debug.SetMemoryLimit(-1)
+	t.Cleanup(func() { debug.SetMemoryLimit(before) })
+	t.Setenv("GOMEMLIMIT", "set")
+	for inForce, want := range map[int64]int64{1 << 40: 1 << 40, math.MaxInt64: 1 << 30} {
+		debug.SetMemoryLimit(inForce)
+		if got := limitMemory(1<<30, slog.New(slog.DiscardHandler)); got != want {
+			t.Errorf("%d is in force: %d, want %d", inForce, got, want)
 		}
 	}
 }
