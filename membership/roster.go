@@ -138,7 +138,7 @@ func (r *Roster) Understood() Formats {
 
 // Difference is a setting on which the members alive disagree.
 type Difference struct {
-	Setting string // bootstrap-expect or version
+	Setting string // bootstrap-expect, voters or version
 	Values  []Value
 }
 
@@ -152,7 +152,7 @@ type Value struct {
 func (d Difference) String() string { return d.Setting + " differs: " + formatValues(d.Values) }
 
 // Differences returns settings that differ between live members without a member being refused for it: the version of
-// the program, and bootstrap-expect of servers as long as no member belongs to a cluster.
+// the program, voters of servers, and bootstrap-expect of servers as long as no member belongs to a cluster.
 func (r *Roster) Differences() []Difference {
 	alive := r.Alive()
 	var out []Difference
@@ -165,6 +165,12 @@ func (r *Roster) Differences() []Difference {
 			return strconv.FormatUint(uint64(m.BootstrapExpect), 10)
 		})
 	}
+	out = appendDifference(out, "voters", alive, func(m *Member) string {
+		if m.Voters == 0 || m.Role != Server {
+			return ""
+		}
+		return strconv.FormatUint(uint64(m.Voters), 10)
+	})
 	return appendDifference(out, "version", alive, func(m *Member) string { return m.Version })
 }
 

@@ -63,6 +63,16 @@ func TestRosterDifferences_NameNodes(t *testing.T) {
 				f.ClusterID = "c1"
 			}
 		}, nil},
+		"voters": {4, func(i int, f *membership.Facts) {
+			switch i {
+			case 1, 2:
+				f.Voters = 3
+			case 3:
+				f.Voters = 5
+			case 4:
+				f.Voters, f.Role = 7, membership.Sidecar
+			}
+		}, []string{"voters differs: 3 on n1, n2; 5 on n3"}},
 		"versions": {8, func(i int, f *membership.Facts) {
 			if i == 8 {
 				f.Version = "v2"

@@ -101,10 +101,13 @@ func usagef(format string, args ...any) error {
 	return usage(fault.New(fault.Invalid, "cli", fmt.Sprintf(format, args...)))
 }
 
-// flatten returns the single errors that errors.Join and usage combined.
+// flatten returns the single errors that errors.Join combined, without the wrappers that choose an exit code.
 func flatten(err error) []error {
 	if u, ok := err.(*usageError); ok { // unwrap only the outermost layer
 		return flatten(u.err)
+	}
+	if app, ok := err.(*appError); ok { // unwrap only the outermost layer
+		return flatten(app.error)
 	}
 	joined, ok := err.(interface{ Unwrap() []error }) // unwrap only the outermost layer
 	if !ok {
