@@ -18,48 +18,10 @@ import (
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/postgresql"
+	"github.com/quorate/quorate/component/state/statetest"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
-
-func set(ctx context.Context, s *postgresql.Store, w ...state.Write) error {
-	_, err := s.Set(ctx, state.SetRequest{Items: w, Consistency: state.Strong})
-	return err
-}
-
-func put(key, value string) state.Write { return state.Write{Key: key, Value: []byte(value)} }
-
-func get(ctx context.Context, s *postgresql.Store, key string) (state.Item, error) {
-	return s.Get(ctx, state.GetRequest{Key: key, ReadOptions: state.ReadOptions{Consistency: state.Strong}})
-}
-
-// wantFault checks code and text of an error.
-func wantFault(t *testing.T, err error, code fault.Code, parts ...string) {
-	t.Helper()
-	if !fault.Is(err, code) {
-		t.Fatalf("error %v has code %q, want %q", err, fault.CodeOf(err), code)
-	}
-	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("error %q does not say %q", err, part)
-		}
-	}
-}
-
-func wantValue(t *testing.T, s *postgresql.Store, key, value string) state.Item {
-	t.Helper()
-	item, err := get(t.Context(), s, key)
-	if err != nil || string(item.Value) != value {
-		t.Fatalf("Get(%q) = %q, %v; want %q", key, item.Value, err, value)
-	}
-	return item
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // briefly opens a store that cannot be opened, and gives up soon.
 func briefly(t *testing.T, version postgresql.Version, pairs ...string) error {
@@ -74,10 +36,10 @@ func briefly(t *testing.T, version postgresql.Version, pairs ...string) error {
 }
 
 func TestOpen_Unreachable(t *testing.T) {
-	port := freePort(t)
+	port := statetest.FreePort(t)
 	err := briefly(t, postgresql.V2, "connectionString",
 		"postgres://shop:hidden@127.0.0.1:"+port+"/orders?sslmode=disable")
-	wantFault(t, err, fault.Unavailable, "127.0.0.1:"+port, `"orders"`, "connection refused")
+	statetest.WantFault(t, err, fault.Unavailable, "127.0.0.1:"+port, `"orders"`, "connection refused")
 	if strings.Contains(err.Error(), "hidden") {
 		t.Errorf("the error shows the password: %v", err)
 	}
@@ -90,7 +52,7 @@ func TestOpen_Settings(t *testing.T) {
 		"is a URL":                    {"connectionString", "postgres://h/x", "user", "u"},
 	} {
 		err := briefly(t, postgresql.V2, pairs...)
-		wantFault(t, err, fault.Invalid, want)
+		statetest.WantFault(t, err, fault.Invalid, want)
 		if strings.Contains(err.Error(), "hidden") {
 			t.Errorf("the error shows the password: %v", err)
 		}
@@ -117,47 +79,50 @@ func TestOpen_Settings(t *testing.T) {
 func TestOpen_Credentials(t *testing.T) {
 	s := start(t)
 	s.do("CREATE ROLE shop LOGIN PASSWORD 'secret'")
-	must(t, os.WriteFile(filepath.Join(s.data, "pg_hba.conf"),
+	testutil.Must(t, os.WriteFile(filepath.Join(s.data, "pg_hba.conf"),
 		[]byte("host all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n"), 0o600))
 	s.do("SELECT pg_reload_conf()")
 	base := "host=127.0.0.1 sslmode=disable dbname=postgres"
 	login := []string{"connectionString", base, "port", s.port, "user", "shop", "password"}
-	eventually(t, "the new rules apply", func() error {
+	testutil.Eventually(t, func() error {
 		if err := briefly(t, postgresql.V2, append(login, "wrong")...); !fault.Is(err, fault.Denied) {
 			return err
 		}
 		return nil
 	})
-	wantFault(t, briefly(t, postgresql.V2, append(login, "wrong")...), fault.Denied, "refused the user or the password")
-	wantFault(t, briefly(t, postgresql.V2, append(login, "secret")...), fault.Denied, "creating the table", "grant")
+	statetest.WantFault(t, briefly(t, postgresql.V2, append(login, "wrong")...), fault.Denied,
+		"refused the user or the password")
+	statetest.WantFault(t, briefly(t, postgresql.V2, append(login, "secret")...), fault.Denied, "creating the table",
+		"grant")
 	missing := briefly(t, postgresql.V2, "connectionString", s.url()+"&dbname=missing")
-	wantFault(t, missing, fault.Invalid, "does not exist")
+	statetest.WantFault(t, missing, fault.Invalid, "does not exist")
 
 	// With the tables there, the documented rights are enough.
 	opened(t, postgresql.V2, "connectionString", s.url())
 	s.do("GRANT SELECT, INSERT, UPDATE, DELETE ON state, dapr_metadata TO shop")
 	store := opened(t, postgresql.V2, append(login, "secret")...)
-	must(t, set(t.Context(), store, put("a||k", "1"), put("a||l", "1")))
+	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1"), statetest.Put("a||l", "1")))
 	_, err := store.Delete(t.Context(), state.DeleteRequest{Key: "a||k"})
-	must(t, err)
+	testutil.Must(t, err)
 	s.do("REVOKE ALL ON state FROM shop")
-	wantFault(t, set(t.Context(), store, put("a||k", "1")), fault.Denied, "grant")
-	_, err = get(t.Context(), store, "a||k")
-	wantFault(t, err, fault.Denied, "grant")
+	statetest.WantFault(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")), fault.Denied, "grant")
+	_, err = statetest.Get(t.Context(), store, "a||k")
+	statetest.WantFault(t, err, fault.Denied, "grant")
 }
 
 func TestOpen_Standby(t *testing.T) {
 	s := start(t)
 	store := opened(t, postgresql.V2, "connectionString", s.url())
-	must(t, set(t.Context(), store, put("a||k", "1")))
-	must(t, s.process.Process.Signal(syscall.SIGINT)) // a fast shutdown
+	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
+	testutil.Must(t, s.process.Process.Signal(syscall.SIGINT)) // a fast shutdown
 	_ = s.process.Wait()
-	must(t, os.WriteFile(filepath.Join(s.data, "standby.signal"), nil, 0o644))
+	testutil.Must(t, os.WriteFile(filepath.Join(s.data, "standby.signal"), nil, 0o644))
 	s.run()
 	s.wait()
-	wantFault(t, briefly(t, postgresql.V2, "connectionString", s.url()), fault.Unavailable, "is a standby")
-	eventually(t, "a write reaches the standby", func() error {
-		if err := set(t.Context(), store, put("a||k", "2")); !strings.Contains(err.Error(), "standby") {
+	statetest.WantFault(t, briefly(t, postgresql.V2, "connectionString", s.url()), fault.Unavailable, "is a standby")
+	testutil.Eventually(t, func() error {
+		if err := statetest.Set(t.Context(), store, statetest.Put("a||k", "2")); !strings.Contains(err.Error(),
+			"standby") {
 			return err
 		}
 		return nil
@@ -192,59 +157,62 @@ func TestStore_RecoversFromCrash(t *testing.T) {
 	s := start(t)
 	store := opened(t, postgresql.V2, "connectionString", s.url())
 	ctx := t.Context()
-	must(t, set(ctx, store, put("a||k", "1")))
+	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("a||k", "1")))
 	s.kill()
 	for range 3 { // the connections that were open fail first
-		err := set(ctx, store, put("a||k", "1"))
+		err := statetest.Set(ctx, store, statetest.Put("a||k", "1"))
 		if !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.Indeterminate) {
 			t.Errorf("a write without a server: %v with code %q", err, fault.CodeOf(err))
 		}
 	}
-	wantFault(t, set(ctx, store, put("a||k", "1")), fault.Unavailable, "connection refused")
-	_, err := get(ctx, store, "a||k")
-	wantFault(t, err, fault.Unavailable, "connection refused")
+	statetest.WantFault(t, statetest.Set(ctx, store, statetest.Put("a||k", "1")), fault.Unavailable,
+		"connection refused")
+	_, err := statetest.Get(ctx, store, "a||k")
+	statetest.WantFault(t, err, fault.Unavailable, "connection refused")
 	s.run()
 	s.wait()
-	wantValue(t, store, "a||k", "1")
-	must(t, set(ctx, store, put("a||k", "2")))
+	statetest.WantValue(t, store, "a||k", "1")
+	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("a||k", "2")))
 }
 
 func TestStore_PausedServerMakesWritesIndeterminate(t *testing.T) {
 	s := start(t)
 	store := opened(t, postgresql.V2, "connectionString", s.url())
-	must(t, set(t.Context(), store, put("a||k", "1")))
+	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
 	s.pause(true)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	wantFault(t, set(ctx, store, put("a||k", "2")), fault.Indeterminate, "may have been applied")
+	statetest.WantFault(t, statetest.Set(ctx, store, statetest.Put("a||k", "2")), fault.Indeterminate,
+		"may have been applied")
 	s.pause(false)
-	eventually(t, "the store recovers", func() error { return set(t.Context(), store, put("a||k", "3")) })
-	wantValue(t, store, "a||k", "3")
+	testutil.Eventually(t, func() error { return statetest.Set(t.Context(), store, statetest.Put("a||k", "3")) })
+	statetest.WantValue(t, store, "a||k", "3")
 }
 
 func TestStore_LockedRowTimesOut(t *testing.T) {
 	s := start(t)
 	store := opened(t, postgresql.V2, "connectionString", s.url()+"&statement_timeout=200")
-	must(t, set(t.Context(), store, put("a||k", "1")))
+	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
 	other, err := pgx.Connect(t.Context(), s.url())
-	must(t, err)
+	testutil.Must(t, err)
 	defer other.Close(context.WithoutCancel(t.Context()))
 	tx, err := other.Begin(t.Context())
-	must(t, err)
+	testutil.Must(t, err)
 	_, err = tx.Exec(t.Context(), "UPDATE state SET value = '2' WHERE key = 'a||k'")
-	must(t, err)
-	wantFault(t, set(t.Context(), store, put("a||k", "3")), fault.Timeout, "statement_timeout")
-	must(t, tx.Rollback(t.Context()))
-	wantValue(t, store, "a||k", "1")
-	must(t, set(t.Context(), store, put("a||k", "3")))
+	testutil.Must(t, err)
+	statetest.WantFault(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "3")), fault.Timeout,
+		"statement_timeout")
+	testutil.Must(t, tx.Rollback(t.Context()))
+	statetest.WantValue(t, store, "a||k", "1")
+	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "3")))
 }
 
 func TestStore_KeysThatPostgreSQLCannotHave(t *testing.T) {
 	s := start(t)
 	store := opened(t, postgresql.V2, "connectionString", s.url())
 	ctx := t.Context()
-	wantFault(t, set(ctx, store, put("a||b\x00", "1")), fault.Invalid, "NUL")
-	item, err := get(ctx, store, "a||b\x00")
+	statetest.WantFault(t, statetest.Set(ctx, store, statetest.Put("a||b\x00", "1")), fault.Invalid, "NUL")
+	item, err := statetest.Get(ctx, store, "a||b\x00")
 	if err != nil || item.Found() {
 		t.Errorf("Get = %+v, %v", item, err)
 	}
@@ -252,16 +220,18 @@ func TestStore_KeysThatPostgreSQLCannotHave(t *testing.T) {
 	for i := range random {
 		random[i] = 'a' + byte(rand.IntN(26))
 	}
-	wantFault(t, set(ctx, store, put("a||"+string(random), "1")), fault.TooLarge, "too long")
+	statetest.WantFault(t, statetest.Set(ctx, store, statetest.Put("a||"+string(random), "1")), fault.TooLarge,
+		"too long")
 }
 
 func TestStore_RefusesRequestIDs(t *testing.T) {
 	store := opened(t, postgresql.V2, "connectionString", start(t).url())
-	_, err := store.Set(t.Context(), state.SetRequest{Items: []state.Write{put("a||k", "1")}, RequestID: "r"})
-	wantFault(t, err, fault.Invalid, "request ids")
-	must(t, set(t.Context(), store, put("a||k", "12345")))
+	_, err := store.Set(t.Context(), state.SetRequest{Items: []state.Write{statetest.Put("a||k", "1")},
+		RequestID: "r"})
+	statetest.WantFault(t, err, fault.Invalid, "request ids")
+	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "12345")))
 	_, err = store.BulkGet(t.Context(), state.BulkGetRequest{Keys: []string{"a||k", "a||k"}, MaxBytes: 9})
-	wantFault(t, err, fault.TooLarge, "9 bytes")
+	statetest.WantFault(t, err, fault.TooLarge, "9 bytes")
 }
 
 // TestStore_NoUpdateIsLostWhileServerRestarts counts with ETags while the server is killed and started again.
@@ -269,7 +239,7 @@ func TestStore_NoUpdateIsLostWhileServerRestarts(t *testing.T) {
 	const writers, restarts, key = 4, 4, "a||counter"
 	s := start(t)
 	store := opened(t, postgresql.V2, "connectionString", s.url())
-	must(t, set(t.Context(), store, put(key, "0")))
+	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put(key, "0")))
 	var certain, maybe atomic.Int64
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -277,13 +247,13 @@ func TestStore_NoUpdateIsLostWhileServerRestarts(t *testing.T) {
 	for range writers {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				item, err := get(t.Context(), store, key)
+				item, err := statetest.Get(t.Context(), store, key)
 				if err != nil {
 					continue
 				}
 				n, _ := strconv.Atoi(string(item.Value))
 				next := state.Write{Key: key, Value: []byte(strconv.Itoa(n + 1)), ETag: item.ETag}
-				err = set(t.Context(), store, next)
+				err = statetest.Set(t.Context(), store, next)
 				switch {
 				case err == nil:
 					certain.Add(1)
@@ -297,7 +267,7 @@ func TestStore_NoUpdateIsLostWhileServerRestarts(t *testing.T) {
 	}
 	for range restarts {
 		before := certain.Load()
-		eventually(t, "writes succeed", func() error {
+		testutil.Eventually(t, func() error {
 			if certain.Load() < before+20 {
 				return errors.New("too few")
 			}
@@ -309,10 +279,10 @@ func TestStore_NoUpdateIsLostWhileServerRestarts(t *testing.T) {
 	}
 	stop()
 	wg.Wait()
-	item, err := get(t.Context(), store, key)
-	must(t, err)
+	item, err := statetest.Get(t.Context(), store, key)
+	testutil.Must(t, err)
 	n, err := strconv.ParseInt(string(item.Value), 10, 64)
-	must(t, err)
+	testutil.Must(t, err)
 	if n < certain.Load() || n > certain.Load()+maybe.Load() {
 		t.Errorf("the counter is %d after %d acknowledged and %d unknown updates", n, certain.Load(), maybe.Load())
 	}

@@ -9,7 +9,9 @@ import (
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/postgresql"
+	"github.com/quorate/quorate/component/state/statetest"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 func TestStore_ReadsAndWritesDataOfDaprV2(t *testing.T) {
@@ -24,12 +26,12 @@ ON CONFLICT (key) DO UPDATE SET value = excluded.value, etag = excluded.etag, up
 			[]byte(value))
 	}
 	etag := dapr(`{"n":1}`)
-	if item := wantValue(t, store, "shop||k", `{"n":1}`); item.ETag != etag || item.ContentType != "" {
+	if item := statetest.WantValue(t, store, "shop||k", `{"n":1}`); item.ETag != etag || item.ContentType != "" {
 		t.Errorf("ETag %q and content type %q, want %q and none", item.ETag, item.ContentType, etag)
 	}
-	must(t, set(t.Context(), store, state.Write{Key: "shop||k", Value: []byte("12"), ETag: etag,
+	testutil.Must(t, statetest.Set(t.Context(), store, state.Write{Key: "shop||k", Value: []byte("12"), ETag: etag,
 		ContentType: state.OctetStream}))
-	item := wantValue(t, store, "shop||k", "12")
+	item := statetest.WantValue(t, store, "shop||k", "12")
 	if item.ContentType != state.OctetStream {
 		t.Errorf("bytes that are also JSON have content type %q", item.ContentType)
 	}
@@ -39,15 +41,15 @@ ON CONFLICT (key) DO UPDATE SET value = excluded.value, etag = excluded.etag, up
 		t.Errorf("the row is %q, want %q", row, want)
 	}
 	dapr(`13`)
-	if item := wantValue(t, store, "shop||k", "13"); item.ContentType != "" {
+	if item := statetest.WantValue(t, store, "shop||k", "13"); item.ContentType != "" {
 		t.Errorf("JSON that Dapr wrote over bytes has content type %q", item.ContentType)
 	}
 	dapr("\x00\xff")
-	if item := wantValue(t, store, "shop||k", "\x00\xff"); item.ContentType != state.OctetStream {
+	if item := statetest.WantValue(t, store, "shop||k", "\x00\xff"); item.ContentType != state.OctetStream {
 		t.Errorf("bytes that Dapr wrote have content type %q", item.ContentType)
 	}
 	stale := state.Write{Key: "shop||k", Value: []byte("1"), ETag: item.ETag}
-	wantFault(t, set(t.Context(), store, stale), fault.Conflict)
+	statetest.WantFault(t, statetest.Set(t.Context(), store, stale), fault.Conflict)
 }
 
 func TestStore_ReadsAndWritesDataOfDaprV1(t *testing.T) {
@@ -62,26 +64,29 @@ insertdate timestamptz NOT NULL DEFAULT now(), updatedate timestamptz NULL)`)
 	if got := s.do("SELECT value FROM dapr_metadata WHERE key = 'migrations'"); got != "2" {
 		t.Errorf("the metadata table has %q steps, want 2", got)
 	}
-	item := wantValue(t, store, "shop||k", `{"n": 1}`)
+	item := statetest.WantValue(t, store, "shop||k", `{"n": 1}`)
 	if xmin := s.do("SELECT xmin::text FROM orders WHERE key = 'shop||k'"); item.ETag != xmin {
 		t.Errorf("ETag is %q, the transaction %s", item.ETag, xmin)
 	}
-	if item := wantValue(t, store, "shop||b", "\x00\xff"); item.ContentType != state.OctetStream {
+	if item := statetest.WantValue(t, store, "shop||b", "\x00\xff"); item.ContentType != state.OctetStream {
 		t.Errorf("bytes have content type %q", item.ContentType)
 	}
-	must(t, set(t.Context(), store, state.Write{Key: "shop||k", Value: []byte(`{"n":2}`), ETag: item.ETag},
+	testutil.Must(t, statetest.Set(t.Context(), store, state.Write{Key: "shop||k", Value: []byte(`{"n":2}`),
+		ETag: item.ETag},
 		state.Write{Key: "shop||b", Value: []byte{1, 2}, ContentType: state.OctetStream}))
 	row := s.do(`SELECT string_agg(value::text || ' ' || isbinary, ', ' ORDER BY key) FROM orders`)
 	if want := `"AQI=" true, {"n": 2} false`; row != want {
 		t.Errorf("the rows are %s, want %s", row, want)
 	}
-	wantFault(t, set(t.Context(), store, put("shop||k", `"\u0000"`)), fault.Invalid, "jsonb", "v2")
+	statetest.WantFault(t, statetest.Set(t.Context(), store, statetest.Put("shop||k", `"\u0000"`)), fault.Invalid,
+		"jsonb", "v2")
 }
 
 func TestOpen_TableOfOtherVersion(t *testing.T) {
 	s := start(t)
 	opened(t, postgresql.V1, "connectionString", s.url())
-	wantFault(t, briefly(t, postgresql.V2, "connectionString", s.url()), fault.Invalid, "other columns", "spec.version")
+	statetest.WantFault(t, briefly(t, postgresql.V2, "connectionString", s.url()), fault.Invalid, "other columns",
+		"spec.version")
 }
 
 func TestStore_RemovesExpiredRows(t *testing.T) {
@@ -94,10 +99,10 @@ func TestStore_RemovesExpiredRows(t *testing.T) {
 			pairs = append(pairs, "tablePrefix", prefix)
 		}
 		store := opened(t, version, pairs...)
-		brief := put("a||brief", "1")
+		brief := statetest.Put("a||brief", "1")
 		brief.TTL = state.TTL{Set: true, Seconds: 1}
-		must(t, set(t.Context(), store, brief, put("a||stays", "1")))
-		eventually(t, "the expired row is removed", func() error {
+		testutil.Must(t, statetest.Set(t.Context(), store, brief, statetest.Put("a||stays", "1")))
+		testutil.Eventually(t, func() error {
 			if got := s.do("SELECT string_agg(key, ' ') FROM " + prefix + "state"); got != "a||stays" {
 				return errors.New(got)
 			}
@@ -127,7 +132,7 @@ func TestStore_TransactionsThatCreateTheSameKeys(t *testing.T) {
 					name := string(rune('a' + i))
 					_, errs[i] = store.Transact(context.WithoutCancel(t.Context()), state.TransactRequest{
 						Operations: []state.Operation{
-							{Write: put("t||own "+name, name)},
+							{Write: statetest.Put("t||own "+name, name)},
 							{Write: state.Write{Key: "t||shared", Value: []byte(`"` + name + `"`),
 								Concurrency: state.FirstWrite}},
 							{Kind: state.Remove, Write: state.Write{Key: "t||none " + name}},
@@ -142,19 +147,19 @@ func TestStore_TransactionsThatCreateTheSameKeys(t *testing.T) {
 					won = append(won, name)
 					continue
 				}
-				wantFault(t, err, fault.Conflict, "t||shared")
-				if item, err := get(t.Context(), store, "t||own "+name); err != nil || item.Found() {
+				statetest.WantFault(t, err, fault.Conflict, "t||shared")
+				if item, err := statetest.Get(t.Context(), store, "t||own "+name); err != nil || item.Found() {
 					t.Errorf("a refused transaction left %+v, %v", item, err)
 				}
 			}
 			if len(won) != 1 {
 				t.Fatalf("winners: %v", won)
 			}
-			wantValue(t, store, "t||shared", `"`+won[0]+`"`)
+			statetest.WantValue(t, store, "t||shared", `"`+won[0]+`"`)
 			_, err := store.Transact(t.Context(), state.TransactRequest{Operations: []state.Operation{
 				{Kind: state.Remove, Write: state.Write{Key: "t||shared"}},
 				{Kind: state.Remove, Write: state.Write{Key: "t||own " + won[0]}}}})
-			must(t, err)
+			testutil.Must(t, err)
 		}
 	}
 }
@@ -163,12 +168,12 @@ func TestStore_ListsThePrefixOnly(t *testing.T) {
 	store := opened(t, postgresql.V2, "connectionString", start(t, "fsync = off").url())
 	all := []string{"a\U0010ffff", "a\U0010ffffb", "a퟿", "a\ue000", "b", "é", "\U0010ffff"}
 	for _, key := range all {
-		must(t, set(t.Context(), store, put(key, "1")))
+		testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put(key, "1")))
 	}
 	for prefix, want := range map[string]string{"a\U0010ffff": "a\U0010ffff a\U0010ffffb", "a퟿": "a퟿",
 		"\U0010ffff": "\U0010ffff", "é": "é", "a": "a퟿ a\ue000 a\U0010ffff a\U0010ffffb"} {
 		page, err := store.List(t.Context(), state.ListRequest{Prefix: prefix})
-		must(t, err)
+		testutil.Must(t, err)
 		var got []string
 		for _, item := range page.Items {
 			got = append(got, item.Key)

@@ -3,7 +3,6 @@ package postgresql_test
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/quorate/quorate/component/state/statetest"
 	"github.com/quorate/quorate/internal/testutil"
 )
 
@@ -82,7 +82,7 @@ func start(t *testing.T, settings ...string) *server {
 	t.Helper()
 	home := newHome(t)
 	t.Cleanup(func() { _ = os.RemoveAll(home) })
-	s := &server{t: t, port: freePort(t), data: filepath.Join(home, "data")}
+	s := &server{t: t, port: statetest.FreePort(t), data: filepath.Join(home, "data")}
 	if out, err := exec.Command("cp", "-a", template(t), s.data).CombinedOutput(); err != nil {
 		t.Fatalf("copying a new database: %v\n%s", err, out)
 	}
@@ -144,16 +144,6 @@ func removeTemplate() {
 	if templates.home != "" {
 		_ = os.RemoveAll(templates.home)
 	}
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
 // run starts the process.
@@ -219,7 +209,7 @@ func (s *server) url() string {
 
 func (s *server) wait() {
 	s.t.Helper()
-	eventually(s.t, "PostgreSQL answers", func() error {
+	testutil.Eventually(s.t, func() error {
 		c, err := pgx.Connect(s.t.Context(), s.url())
 		if err != nil {
 			return fmt.Errorf("%w\n%s", err, &s.log)
@@ -259,20 +249,4 @@ func (s *server) try(ctx context.Context, sql string, args ...any) (string, erro
 	}
 	rows.Close()
 	return out, rows.Err()
-}
-
-// eventually waits until try succeeds.
-func eventually(t *testing.T, what string, try func() error) {
-	t.Helper()
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for deadline := time.Now().Add(patience); ; <-ticker.C {
-		err := try()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %v", what, err)
-		}
-	}
 }

@@ -16,48 +16,10 @@ import (
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/redis"
+	"github.com/quorate/quorate/component/state/statetest"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
-
-func set(ctx context.Context, s *redis.Store, w ...state.Write) error {
-	_, err := s.Set(ctx, state.SetRequest{Items: w, Consistency: state.Strong})
-	return err
-}
-
-func put(key, value string) state.Write { return state.Write{Key: key, Value: []byte(value)} }
-
-func get(ctx context.Context, s *redis.Store, key string) (state.Item, error) {
-	return s.Get(ctx, state.GetRequest{Key: key, ReadOptions: state.ReadOptions{Consistency: state.Strong}})
-}
-
-// wantFault checks code and text of an error.
-func wantFault(t *testing.T, err error, code fault.Code, parts ...string) {
-	t.Helper()
-	if !fault.Is(err, code) {
-		t.Fatalf("error %v has code %q, want %q", err, fault.CodeOf(err), code)
-	}
-	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("error %q does not say %q", err, part)
-		}
-	}
-}
-
-func wantValue(t *testing.T, s *redis.Store, key, value string) state.Item {
-	t.Helper()
-	item, err := get(t.Context(), s, key)
-	if err != nil || string(item.Value) != value {
-		t.Fatalf("Get(%q) = %q, %v; want %q", key, item.Value, err, value)
-	}
-	return item
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // briefly opens a store that cannot be opened, and gives up soon.
 func briefly(t *testing.T, pairs ...string) error {
@@ -72,10 +34,12 @@ func briefly(t *testing.T, pairs ...string) error {
 }
 
 func TestOpen_Unreachable(t *testing.T) {
-	address := "127.0.0.1:" + freePort(t)
-	wantFault(t, briefly(t, "redisHost", address), fault.Unavailable, address, "check redisHost", "connection refused")
-	wantFault(t, briefly(t, "redisHost", address, "redisType", "cluster"), fault.Unavailable, address)
-	wantFault(t, briefly(t, "redisHost", address, "failover", "true", "sentinelMasterName", "main"), fault.Unavailable,
+	address := "127.0.0.1:" + statetest.FreePort(t)
+	statetest.WantFault(t, briefly(t, "redisHost", address), fault.Unavailable, address, "check redisHost",
+		"connection refused")
+	statetest.WantFault(t, briefly(t, "redisHost", address, "redisType", "cluster"), fault.Unavailable, address)
+	statetest.WantFault(t, briefly(t, "redisHost", address, "failover", "true", "sentinelMasterName", "main"),
+		fault.Unavailable,
 		address, "sentinel")
 }
 
@@ -84,7 +48,7 @@ func TestOpen_WaitsForServer(t *testing.T) {
 	s := start(t)
 	s.kill()
 	listener, err := net.Listen("tcp", s.address)
-	must(t, err)
+	testutil.Must(t, err)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for range 2 {
@@ -103,19 +67,20 @@ func TestOpen_Replica(t *testing.T) {
 	master := start(t)
 	host, port, _ := strings.Cut(master.address, ":")
 	replica := start(t, "--replicaof", host+" "+port)
-	wantFault(t, briefly(t, "redisHost", replica.address), fault.Invalid, "is a replica", "address of the master")
+	statetest.WantFault(t, briefly(t, "redisHost", replica.address), fault.Invalid, "is a replica",
+		"address of the master")
 }
 
 func TestOpen_Credentials(t *testing.T) {
 	s := start(t, "--requirepass", "secret")
-	wantFault(t, briefly(t, "redisHost", s.address), fault.Denied, "requires a password", "redisPassword")
+	statetest.WantFault(t, briefly(t, "redisHost", s.address), fault.Denied, "requires a password", "redisPassword")
 	err := briefly(t, "redisHost", s.address, "redisPassword", "wrong-secret")
-	wantFault(t, err, fault.Denied, "refused the user or the password")
+	statetest.WantFault(t, err, fault.Denied, "refused the user or the password")
 	if strings.Contains(err.Error(), "wrong-secret") {
 		t.Errorf("the error shows the password: %v", err)
 	}
 	store := opened(t, "redisHost", s.address, "redisPassword", "secret")
-	must(t, set(t.Context(), store, put("a||k", "1")))
+	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
 }
 
 func TestStore_ACLUserWithDocumentedCommands(t *testing.T) {
@@ -124,73 +89,76 @@ func TestStore_ACLUserWithDocumentedCommands(t *testing.T) {
 		"+eval", "+hset", "+hdel", "+del", "+persist", "+pexpire", "+scan", "+select", "+wait")
 	store := opened(t, "redisHost", s.address, "redisUsername", "shop", "redisPassword", "pass")
 	ctx := t.Context()
-	must(t, set(ctx, store, put("shop||k", "1"), state.Write{Key: "shop||ttl", Value: []byte("1"),
-		TTL: state.TTL{Set: true, Seconds: 100}}))
-	wantValue(t, store, "shop||k", "1")
+	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("shop||k", "1"), state.Write{Key: "shop||ttl",
+		Value: []byte("1"),
+		TTL:   state.TTL{Set: true, Seconds: 100}}))
+	statetest.WantValue(t, store, "shop||k", "1")
 	if _, err := store.List(ctx, state.ListRequest{Prefix: "shop||"}); err != nil {
 		t.Error(err)
 	}
 	_, err := store.Delete(ctx, state.DeleteRequest{Key: "shop||k"})
-	must(t, err)
-	wantFault(t, set(ctx, store, put("till||k", "1")), fault.Denied, "may not")
-	_, err = get(ctx, store, "till||k")
-	wantFault(t, err, fault.Denied, "may not")
+	testutil.Must(t, err)
+	statetest.WantFault(t, statetest.Set(ctx, store, statetest.Put("till||k", "1")), fault.Denied, "may not")
+	_, err = statetest.Get(ctx, store, "till||k")
+	statetest.WantFault(t, err, fault.Denied, "may not")
 }
 
 func TestStore_RecoversFromCrash(t *testing.T) {
 	s := start(t, "--appendonly", "yes", "--appendfsync", "always")
 	store := opened(t, "redisHost", s.address, "redisMaxRetries", "1")
 	ctx := t.Context()
-	must(t, set(ctx, store, put("a||k", "1")))
+	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("a||k", "1")))
 	s.kill()
-	wantFault(t, set(ctx, store, put("a||k", "2")), fault.Unavailable, s.address)
-	_, err := get(ctx, store, "a||k")
-	wantFault(t, err, fault.Unavailable, s.address)
+	statetest.WantFault(t, statetest.Set(ctx, store, statetest.Put("a||k", "2")), fault.Unavailable, s.address)
+	_, err := statetest.Get(ctx, store, "a||k")
+	statetest.WantFault(t, err, fault.Unavailable, s.address)
 	s.run()
 	s.wait()
-	wantValue(t, store, "a||k", "1")
-	must(t, set(ctx, store, put("a||k", "3")))
+	statetest.WantValue(t, store, "a||k", "1")
+	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("a||k", "3")))
 }
 
 func TestStore_PausedServerMakesWritesIndeterminate(t *testing.T) {
 	s := start(t)
 	store := opened(t, "redisHost", s.address)
-	must(t, set(t.Context(), store, put("a||k", "1")))
+	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
 	s.signal(syscall.SIGSTOP)
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	wantFault(t, set(ctx, store, put("a||k", "2")), fault.Indeterminate, "may have been applied")
+	statetest.WantFault(t, statetest.Set(ctx, store, statetest.Put("a||k", "2")), fault.Indeterminate,
+		"may have been applied")
 	ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if _, err := get(ctx, store, "a||k"); !fault.Is(err, fault.Timeout) && !fault.Is(err, fault.Unavailable) {
+	if _, err := statetest.Get(ctx, store, "a||k"); !fault.Is(err, fault.Timeout) && !fault.Is(err,
+		fault.Unavailable) {
 		t.Errorf("a read of a paused server: %v with code %q", err, fault.CodeOf(err))
 	}
 	s.signal(syscall.SIGCONT)
-	eventually(t, "the store recovers", func() error { return set(t.Context(), store, put("a||k", "3")) })
-	wantValue(t, store, "a||k", "3")
+	testutil.Eventually(t, func() error { return statetest.Set(t.Context(), store, statetest.Put("a||k", "3")) })
+	statetest.WantValue(t, store, "a||k", "3")
 }
 
 func TestStore_OutOfMemory(t *testing.T) {
 	s := start(t, "--maxmemory", "4mb", "--maxmemory-policy", "noeviction")
 	store := opened(t, "redisHost", s.address)
 	ctx := t.Context()
-	must(t, set(ctx, store, put("a||small", "1")))
+	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("a||small", "1")))
 	full := func() error {
 		for i := range 100 {
-			large := put("a||"+strconv.Itoa(i), strings.Repeat("1", 100_000))
-			if err := set(ctx, store, large, put("a||small", "2")); err != nil {
+			large := statetest.Put("a||"+strconv.Itoa(i), strings.Repeat("1", 100_000))
+			if err := statetest.Set(ctx, store, large, statetest.Put("a||small", "2")); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	wantFault(t, full(), fault.ReadOnly, "no memory left", "maxmemory")
-	wantValue(t, store, "a||small", "2")
+	statetest.WantFault(t, full(), fault.ReadOnly, "no memory left", "maxmemory")
+	statetest.WantValue(t, store, "a||small", "2")
 	_, err := store.Transact(ctx, state.TransactRequest{Operations: []state.Operation{
 		{Kind: state.Remove, Write: state.Write{Key: "a||0"}}, {Kind: state.Remove, Write: state.Write{Key: "a||1"}},
 	}})
-	must(t, err)
-	must(t, set(ctx, store, put("a||small", "3")))
+	testutil.Must(t, err)
+	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("a||small", "3")))
 }
 
 func TestStore_TooFewReplicas(t *testing.T) {
@@ -200,26 +168,27 @@ func TestStore_TooFewReplicas(t *testing.T) {
 	master := start(t)
 	host, port, _ := strings.Cut(master.address, ":")
 	replica := start(t, "--replicaof", host+" "+port)
-	eventually(t, "the replica follows", func() error {
+	testutil.Eventually(t, func() error {
 		if info := fmt.Sprint(replica.do("info", "replication")); !strings.Contains(info, "master_link_status:up") {
 			return errors.New(info)
 		}
 		return nil
 	})
 	store := opened(t, "redisHost", master.address, "replicas", "1", "replicaTimeout", "500ms")
-	must(t, set(t.Context(), store, put("a||k", "1")))
-	if item := wantValue(t, store, "a||k", "1"); item.Level != state.Stale {
+	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
+	if item := statetest.WantValue(t, store, "a||k", "1"); item.Level != state.Stale {
 		t.Errorf("a server with replicas answers at level %q, want %q", item.Level, state.Stale)
 	}
 	replica.signal(syscall.SIGSTOP)
-	wantFault(t, set(t.Context(), store, put("a||k", "2")), fault.Indeterminate, "0 of 1 replicas", "may be lost")
-	eventual := state.SetRequest{Items: []state.Write{put("a||k", "3")}, Consistency: state.Eventual}
+	statetest.WantFault(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "2")), fault.Indeterminate,
+		"0 of 1 replicas", "may be lost")
+	eventual := state.SetRequest{Items: []state.Write{statetest.Put("a||k", "3")}, Consistency: state.Eventual}
 	_, err := store.Set(t.Context(), eventual)
-	must(t, err)
-	err = set(t.Context(), store, state.Write{Key: "a||k", Value: []byte("4"), ETag: "other"})
-	wantFault(t, err, fault.Conflict)
+	testutil.Must(t, err)
+	err = statetest.Set(t.Context(), store, state.Write{Key: "a||k", Value: []byte("4"), ETag: "other"})
+	statetest.WantFault(t, err, fault.Conflict)
 	replica.signal(syscall.SIGCONT)
-	eventually(t, "the replica acknowledges", func() error { return set(t.Context(), store, put("a||k", "5")) })
+	testutil.Eventually(t, func() error { return statetest.Set(t.Context(), store, statetest.Put("a||k", "5")) })
 }
 
 func TestStore_FailsOverWithSentinel(t *testing.T) {
@@ -230,7 +199,7 @@ func TestStore_FailsOverWithSentinel(t *testing.T) {
 	host, port, _ := strings.Cut(master.address, ":")
 	replica := start(t, "--replicaof", host+" "+port)
 	guard := startSentinel(t, "main", master.address)
-	eventually(t, "the sentinel knows the replica", func() error {
+	testutil.Eventually(t, func() error {
 		if out := fmt.Sprint(guard.do("sentinel", "replicas", "main")); !strings.Contains(out, replica.address) {
 			return errors.New(out)
 		}
@@ -238,14 +207,14 @@ func TestStore_FailsOverWithSentinel(t *testing.T) {
 	})
 	store := opened(t, "redisHost", guard.address, "failover", "true", "sentinelMasterName", "main", "replicas", "1")
 	ctx := t.Context()
-	eventually(t, "the replica acknowledges", func() error { return set(ctx, store, put("a||k", "before")) })
+	testutil.Eventually(t, func() error { return statetest.Set(ctx, store, statetest.Put("a||k", "before")) })
 	master.kill()
-	eventually(t, "a write reaches the new master", func() error {
-		_, err := store.Set(ctx, state.SetRequest{Items: []state.Write{put("a||other", "after")}})
+	testutil.Eventually(t, func() error {
+		_, err := store.Set(ctx, state.SetRequest{Items: []state.Write{statetest.Put("a||other", "after")}})
 		return err
 	})
-	wantValue(t, store, "a||k", "before")
-	wantValue(t, store, "a||other", "after")
+	statetest.WantValue(t, store, "a||k", "before")
+	statetest.WantValue(t, store, "a||other", "after")
 }
 
 // startSentinel starts a sentinel that watches a master.
@@ -261,7 +230,7 @@ func TestStore_NoUpdateIsLostWhileServerRestarts(t *testing.T) {
 	const writers, restarts, key = 4, 5, "a||counter"
 	s := start(t, "--appendonly", "yes", "--appendfsync", "always")
 	store := opened(t, "redisHost", s.address)
-	must(t, set(t.Context(), store, put(key, "0")))
+	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put(key, "0")))
 	var certain, maybe atomic.Int64
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -269,13 +238,13 @@ func TestStore_NoUpdateIsLostWhileServerRestarts(t *testing.T) {
 	for range writers {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				item, err := get(t.Context(), store, key)
+				item, err := statetest.Get(t.Context(), store, key)
 				if err != nil {
 					continue
 				}
 				n, _ := strconv.Atoi(string(item.Value))
 				next := state.Write{Key: key, Value: []byte(strconv.Itoa(n + 1)), ETag: item.ETag}
-				err = set(t.Context(), store, next)
+				err = statetest.Set(t.Context(), store, next)
 				switch {
 				case err == nil:
 					certain.Add(1)
@@ -289,7 +258,7 @@ func TestStore_NoUpdateIsLostWhileServerRestarts(t *testing.T) {
 	}
 	for range restarts {
 		before := certain.Load()
-		eventually(t, "writes succeed", func() error {
+		testutil.Eventually(t, func() error {
 			if certain.Load() < before+50 {
 				return errors.New("too few")
 			}
@@ -302,13 +271,13 @@ func TestStore_NoUpdateIsLostWhileServerRestarts(t *testing.T) {
 	stop()
 	wg.Wait()
 	var item state.Item
-	eventually(t, "the client connects again", func() (err error) {
+	testutil.Eventually(t, func() (err error) {
 		// After enough refused connections go-redis repeats that refusal until its probe, once a second, succeeds.
-		item, err = get(t.Context(), store, key)
+		item, err = statetest.Get(t.Context(), store, key)
 		return err
 	})
 	n, err := strconv.ParseInt(string(item.Value), 10, 64)
-	must(t, err)
+	testutil.Must(t, err)
 	if n < certain.Load() || n > certain.Load()+maybe.Load() {
 		t.Errorf("the counter is %d after %d acknowledged and %d unknown updates", n, certain.Load(), maybe.Load())
 	}

@@ -9,7 +9,9 @@ import (
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/redis"
+	"github.com/quorate/quorate/component/state/statetest"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // dapr writes a value as Dapr's component does: the fields data and version of a hash, the version one higher.
@@ -25,26 +27,28 @@ func TestStore_ReadsAndWritesDataOfDapr(t *testing.T) {
 	ctx := t.Context()
 	dapr(s, "shop||k", `{"n":1}`)
 	dapr(s, "shop||k", `{"n":2}`)
-	item := wantValue(t, store, "shop||k", `{"n":2}`)
+	item := statetest.WantValue(t, store, "shop||k", `{"n":2}`)
 	if item.ETag != "2" || item.ContentType != "" {
 		t.Errorf("ETag %q, content type %q; want 2 and none", item.ETag, item.ContentType)
 	}
-	must(t, set(ctx, store, state.Write{Key: "shop||k", Value: []byte(`{"n":3}`), ETag: "2"}))
+	testutil.Must(t, statetest.Set(ctx, store, state.Write{Key: "shop||k", Value: []byte(`{"n":3}`), ETag: "2"}))
 	fields, err := s.admin.HGetAll(ctx, "shop||k").Result()
-	must(t, err)
-	item = wantValue(t, store, "shop||k", `{"n":3}`)
+	testutil.Must(t, err)
+	item = statetest.WantValue(t, store, "shop||k", `{"n":3}`)
 	if fields["data"] != `{"n":3}` || fields["version"] != item.ETag || len(fields) != 2 {
 		t.Errorf("the hash is %v, want data and version %s", fields, item.ETag)
 	}
 	dapr(s, "shop||k", `{"n":4}`)
-	wantFault(t, set(ctx, store, state.Write{Key: "shop||k", Value: []byte("5"), ETag: item.ETag}), fault.Conflict)
-	wantValue(t, store, "shop||k", `{"n":4}`)
+	statetest.WantFault(t, statetest.Set(ctx, store, state.Write{Key: "shop||k", Value: []byte("5"),
+		ETag: item.ETag}), fault.Conflict)
+	statetest.WantValue(t, store, "shop||k", `{"n":4}`)
 }
 
 func TestStore_MarksFirstWrite(t *testing.T) {
 	s := start(t)
 	store := opened(t, "redisHost", s.address)
-	must(t, set(t.Context(), store, state.Write{Key: "a||k", Value: []byte("1"), Concurrency: state.FirstWrite}))
+	testutil.Must(t, statetest.Set(t.Context(), store, state.Write{Key: "a||k", Value: []byte("1"),
+		Concurrency: state.FirstWrite}))
 	if got := fmt.Sprint(s.do("hget", "a||k", "first-write")); got != "0" {
 		t.Errorf("the field first-write is %q, want 0", got)
 	}
@@ -54,16 +58,16 @@ func TestStore_ContentTypeBelongsToItsVersion(t *testing.T) {
 	s := start(t)
 	store := opened(t, "redisHost", s.address)
 	bytes := state.Write{Key: "a||k", Value: []byte("12"), ContentType: state.OctetStream}
-	must(t, set(t.Context(), store, bytes))
-	if item := wantValue(t, store, "a||k", "12"); item.ContentType != state.OctetStream {
+	testutil.Must(t, statetest.Set(t.Context(), store, bytes))
+	if item := statetest.WantValue(t, store, "a||k", "12"); item.ContentType != state.OctetStream {
 		t.Errorf("content type is %q", item.ContentType)
 	}
 	dapr(s, "a||k", "13")
-	if item := wantValue(t, store, "a||k", "13"); item.ContentType != "" {
+	if item := statetest.WantValue(t, store, "a||k", "13"); item.ContentType != "" {
 		t.Errorf("JSON that Dapr wrote over bytes has content type %q", item.ContentType)
 	}
 	dapr(s, "a||bytes", "\x00\xff")
-	if item := wantValue(t, store, "a||bytes", "\x00\xff"); item.ContentType != state.OctetStream {
+	if item := statetest.WantValue(t, store, "a||bytes", "\x00\xff"); item.ContentType != state.OctetStream {
 		t.Errorf("bytes that Dapr wrote have content type %q", item.ContentType)
 	}
 }
@@ -71,12 +75,12 @@ func TestStore_ContentTypeBelongsToItsVersion(t *testing.T) {
 func TestStore_DefaultTTLOfDapr(t *testing.T) {
 	s := start(t)
 	store := opened(t, "redisHost", s.address, "ttlInSeconds", "100")
-	must(t, set(t.Context(), store, put("a||k", "1"),
+	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1"),
 		state.Write{Key: "a||never", Value: []byte("1"), TTL: state.TTL{Set: true}}))
-	if item := wantValue(t, store, "a||k", "1"); item.Expires.IsZero() {
+	if item := statetest.WantValue(t, store, "a||k", "1"); item.Expires.IsZero() {
 		t.Error("a value without a TTL does not expire after ttlInSeconds")
 	}
-	if item := wantValue(t, store, "a||never", "1"); !item.Expires.IsZero() {
+	if item := statetest.WantValue(t, store, "a||never", "1"); !item.Expires.IsZero() {
 		t.Errorf("a value that never expires does so at %v", item.Expires)
 	}
 }
@@ -88,11 +92,12 @@ func TestStore_LeavesOtherTypesAlone(t *testing.T) {
 	s.do("set", "a||text", "precious")
 	s.do("rpush", "a||list", "1")
 	s.do("hset", "a||hash", "other", "1")
-	must(t, set(ctx, store, put("a||k", "1")))
-	_, err := get(ctx, store, "a||text")
-	wantFault(t, err, fault.Invalid, "another Redis type")
-	wantFault(t, set(ctx, store, put("a||k", "2"), put("a||text", "2")), fault.Invalid, "another Redis type")
-	wantValue(t, store, "a||k", "1")
+	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("a||k", "1")))
+	_, err := statetest.Get(ctx, store, "a||text")
+	statetest.WantFault(t, err, fault.Invalid, "another Redis type")
+	statetest.WantFault(t, statetest.Set(ctx, store, statetest.Put("a||k", "2"), statetest.Put("a||text", "2")),
+		fault.Invalid, "another Redis type")
+	statetest.WantValue(t, store, "a||k", "1")
 	if got := s.do("get", "a||text"); got != "precious" {
 		t.Errorf("the text is %v", got)
 	}
@@ -108,15 +113,16 @@ func TestStore_LeavesOtherTypesAlone(t *testing.T) {
 
 func TestStore_RefusesRequestIDs(t *testing.T) {
 	store := opened(t, "redisHost", start(t).address)
-	_, err := store.Set(t.Context(), state.SetRequest{Items: []state.Write{put("a||k", "1")}, RequestID: "r"})
-	wantFault(t, err, fault.Invalid, "request ids", "Quorate-Request-Id")
+	_, err := store.Set(t.Context(), state.SetRequest{Items: []state.Write{statetest.Put("a||k", "1")},
+		RequestID: "r"})
+	statetest.WantFault(t, err, fault.Invalid, "request ids", "Quorate-Request-Id")
 }
 
 func TestStore_BulkGetIsBounded(t *testing.T) {
 	store := opened(t, "redisHost", start(t).address)
-	must(t, set(t.Context(), store, put("a||k", "12345")))
+	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "12345")))
 	_, err := store.BulkGet(t.Context(), state.BulkGetRequest{Keys: []string{"a||k", "a||k"}, MaxBytes: 9})
-	wantFault(t, err, fault.TooLarge, "9 bytes")
+	statetest.WantFault(t, err, fault.TooLarge, "9 bytes")
 }
 
 func transact(ctx context.Context, s *redis.Store, writes ...state.Write) error {
@@ -132,22 +138,23 @@ func TestStore_ClusterWithoutHashTags(t *testing.T) {
 	all := startCluster(t)
 	store := opened(t, "redisHost", all[0].address, "redisType", "cluster")
 	ctx := t.Context()
-	several := []state.Write{put("a||1", "1"), put("a||2", "1"), put("a||3", "1"), put("a||4", "1")}
-	wantFault(t, transact(ctx, store, several...), fault.Invalid, "several slots", "clusterHashTags")
+	several := []state.Write{statetest.Put("a||1", "1"), statetest.Put("a||2", "1"), statetest.Put("a||3", "1"),
+		statetest.Put("a||4", "1")}
+	statetest.WantFault(t, transact(ctx, store, several...), fault.Invalid, "several slots", "clusterHashTags")
 	for _, w := range several {
-		if item, err := get(ctx, store, w.Key); err != nil || item.Found() {
+		if item, err := statetest.Get(ctx, store, w.Key); err != nil || item.Found() {
 			t.Errorf("a refused transaction left %+v, %v", item, err)
 		}
 	}
-	must(t, set(ctx, store, several...))
+	testutil.Must(t, statetest.Set(ctx, store, several...))
 	for _, w := range several {
-		wantValue(t, store, w.Key, "1")
+		statetest.WantValue(t, store, w.Key, "1")
 	}
 	create := several
 	create[0].Concurrency = state.FirstWrite
-	wantFault(t, set(ctx, store, create...), fault.Invalid, "several slots")
-	must(t, transact(ctx, store, put("{t}a", "1"), put("{t}b", "2")))
-	wantValue(t, store, "{t}b", "2")
+	statetest.WantFault(t, statetest.Set(ctx, store, create...), fault.Invalid, "several slots")
+	testutil.Must(t, transact(ctx, store, statetest.Put("{t}a", "1"), statetest.Put("{t}b", "2")))
+	statetest.WantValue(t, store, "{t}b", "2")
 	page, err := store.List(ctx, state.ListRequest{Prefix: "a||"})
 	if err != nil || len(page.Items) != 4 || page.Level != state.Stale {
 		t.Errorf("List = %+v, %v", page, err)
@@ -162,7 +169,7 @@ func TestStore_SlotsAreThoseOfRedis(t *testing.T) {
 	defer c.Close()
 	for _, name := range []string{"", "a", "123456789", "a||b", "{a}||b", "x{a}y{b}", "{}||b", "{a", "é||日本"} {
 		want, err := c.ClusterKeySlot(t.Context(), name).Result()
-		must(t, err)
+		testutil.Must(t, err)
 		if got := redis.SlotOf(name); int64(got) != want {
 			t.Errorf("SlotOf(%q) = %d, Redis says %d", name, got, want)
 		}

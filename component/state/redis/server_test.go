@@ -8,13 +8,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/quorate/quorate/component/state/statetest"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // patience ends a test that hangs. It asserts nothing.
@@ -43,17 +45,6 @@ type server struct {
 	admin   *goredis.Client
 }
 
-// freePort returns a port that no server listens on.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
-}
-
 // start starts a server with settings of redis.conf, and waits until it answers.
 func start(t *testing.T, settings ...string) *server {
 	t.Helper()
@@ -65,7 +56,7 @@ func start(t *testing.T, settings ...string) *server {
 // launch starts a server without waiting for it.
 func launch(t *testing.T, settings ...string) *server {
 	t.Helper()
-	port := freePort(t)
+	port := statetest.FreePort(t)
 	s := &server{t: t, path: program(t), address: "127.0.0.1:" + port}
 	s.args = append([]string{"--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", t.TempDir(),
 		"--enable-debug-command", "yes"}, settings...)
@@ -110,7 +101,7 @@ func (s *server) signal(signal syscall.Signal) {
 // wait waits until the server answers.
 func (s *server) wait() {
 	s.t.Helper()
-	eventually(s.t, "redis-server answers at "+s.address, func() error {
+	testutil.Eventually(s.t, func() error {
 		err := s.admin.Ping(s.t.Context()).Err()
 		if err != nil && (strings.HasPrefix(err.Error(), "NOAUTH") || strings.HasPrefix(err.Error(), "NOPERM")) {
 			return nil
@@ -129,29 +120,14 @@ func (s *server) do(args ...any) any {
 	return out
 }
 
-// eventually waits until try succeeds.
-func eventually(t *testing.T, what string, try func() error) {
-	t.Helper()
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for deadline := time.Now().Add(patience); ; <-ticker.C {
-		err := try()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: %v", what, err)
-		}
-	}
-}
-
 // startCluster starts a Redis Cluster of three masters.
 func startCluster(t *testing.T) []*server {
 	t.Helper()
 	var all []*server
 	for range 3 {
 		all = append(all, launch(t, "--cluster-enabled", "yes", "--cluster-config-file",
-			filepath.Join(t.TempDir(), "nodes.conf"), "--cluster-port", freePort(t), "--cluster-node-timeout", "2000"))
+			filepath.Join(t.TempDir(), "nodes.conf"), "--cluster-port", statetest.FreePort(t),
+			"--cluster-node-timeout", "2000"))
 	}
 	const slots = 16384
 	for i, s := range all {
@@ -169,7 +145,7 @@ func startCluster(t *testing.T) []*server {
 		}
 	}
 	for _, s := range all {
-		eventually(t, "the cluster is complete", func() error {
+		testutil.Eventually(t, func() error {
 			info, err := s.admin.ClusterInfo(t.Context()).Result()
 			complete := strings.Contains(info, "cluster_state:ok") && strings.Contains(info, "cluster_known_nodes:3")
 			if err == nil && !complete {
@@ -221,7 +197,7 @@ func startWithFile(t *testing.T, configuration string, flags ...string) *server 
 	if err := os.WriteFile(file, []byte(configuration), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	port := freePort(t)
+	port := statetest.FreePort(t)
 	s := &server{t: t, path: program(t), address: "127.0.0.1:" + port,
 		args: append([]string{file, "--port", port, "--bind", "127.0.0.1", "--dir", folder}, flags...)}
 	s.run()

@@ -15,7 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/component/state/statetest"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 func TestOpen_RefusesContradictions(t *testing.T) {
@@ -36,7 +38,7 @@ func TestOpen_RefusesContradictions(t *testing.T) {
 		"are not a pair":              {"redisHost", "a", "enableTLS", "true", "clientCert", "x", "clientKey", "y"},
 		"caCert holds no certificate": {"redisHost", "a", "enableTLS", "true", "caCert", "x"},
 	} {
-		wantFault(t, briefly(t, pairs...), fault.Invalid, want)
+		statetest.WantFault(t, briefly(t, pairs...), fault.Invalid, want)
 	}
 }
 
@@ -73,21 +75,23 @@ func TestOpen_TLS(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	port := freePort(t)
+	port := statetest.FreePort(t)
 	start(t, "--tls-port", port, "--tls-cert-file", filepath.Join(folder, "cert.pem"), "--tls-key-file",
 		filepath.Join(folder, "key.pem"), "--tls-ca-cert-file", filepath.Join(folder, "cert.pem"))
 	address := "127.0.0.1:" + port
 	store := opened(t, "redisHost", address, "enableTLS", "true", "caCert", certificate, "clientCert", certificate,
 		"clientKey", key)
-	must(t, set(t.Context(), store, put("a||k", "1")))
-	wantValue(t, store, "a||k", "1")
-	wantFault(t, briefly(t, "redisHost", address, "enableTLS", "true", "clientCert", certificate, "clientKey", key),
+	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
+	statetest.WantValue(t, store, "a||k", "1")
+	statetest.WantFault(t, briefly(t, "redisHost", address, "enableTLS", "true", "clientCert", certificate,
+		"clientKey", key),
 		fault.Unavailable, "is not trusted", "caCert")
 	unverified := opened(t, "redisHost", address, "enableTLS", "true", "insecureSkipTLSVerify", "true", "clientCert",
 		certificate, "clientKey", key)
-	wantValue(t, unverified, "a||k", "1")
+	statetest.WantValue(t, unverified, "a||k", "1")
 	plain := start(t)
-	wantFault(t, briefly(t, "redisHost", plain.address, "enableTLS", "true", "dialTimeout", "200ms"), fault.Unavailable)
+	statetest.WantFault(t, briefly(t, "redisHost", plain.address, "enableTLS", "true", "dialTimeout", "200ms"),
+		fault.Unavailable)
 	if err := briefly(t, "redisHost", address); err == nil {
 		t.Error("a store without TLS opens at a port with TLS")
 	}
@@ -97,16 +101,16 @@ func TestOpen_TLS(t *testing.T) {
 func certificates(t *testing.T) (certificate, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
+	testutil.Must(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "redis"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true,
 		BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	must(t, err)
+	testutil.Must(t, err)
 	keyDER, err := x509.MarshalPKCS8PrivateKey(private)
-	must(t, err)
+	testutil.Must(t, err)
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
 		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}))
 }
