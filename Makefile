@@ -131,6 +131,13 @@ tidy: ## check whether go.mod is tidy; changes nothing
 bench: ## run the benchmarks (BENCH='Get' selects some)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...
 
+.PHONY: stores-test
+stores-test: ## test outside stores on servers in containers (needs Docker)
+	docker compose -f deploy/compose/stores.yaml up -d --wait
+	status=0; QUORATE_TEST_MONGODB='mongodb://127.0.0.1:27017/?replicaSet=rs0' \
+	  $(GO) test -count=1 -v -run OnServer ./component/state/... || status=$$?; \
+	  docker compose -f deploy/compose/stores.yaml down -v; exit $$status
+
 .PHONY: compare
 compare: build ## compare with etcd and Redis (ETCD=etcd REDIS=redis-server RUN='-clients 64 -sizes 64,4096')
 	cd cmd/compare && $(GO) run . -quorate $(abspath $(BIN))/quorate -etcd '$(ETCD)' -redis '$(REDIS)' $(RUN)

@@ -11,6 +11,7 @@ import (
 	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/inmemory"
+	"github.com/quorate/quorate/component/state/mongodb"
 	"github.com/quorate/quorate/component/state/postgresql"
 	"github.com/quorate/quorate/component/state/redis"
 	"github.com/quorate/quorate/internal/fault"
@@ -23,6 +24,7 @@ func Factories(extra loader.Factories) (loader.Factories, error) {
 		State: map[string]loader.StateFactory{
 			inmemory.Type: {Open: openInMemory},
 			redis.Type:    {Fields: redis.Fields(), Open: openRedis},
+			mongodb.Type:  {Fields: mongodb.Fields(), Open: openMongoDB},
 
 			postgresql.Type:          openPostgreSQL(postgresql.V1),
 			postgresql.Type + "/v2":  openPostgreSQL(postgresql.V2),
@@ -57,6 +59,14 @@ func openInMemory(context.Context, loader.StateConfig) (state.Store, error) {
 
 func openRedis(ctx context.Context, c loader.StateConfig) (state.Store, error) {
 	s, err := redis.Open(ctx, redis.Options{Metadata: c.Metadata, Logger: c.Logger})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func openMongoDB(ctx context.Context, c loader.StateConfig) (state.Store, error) {
+	s, err := mongodb.Open(ctx, mongodb.Options{Metadata: c.Metadata, Logger: c.Logger, Actors: c.Settings.ActorStore})
 	if err != nil {
 		return nil, err
 	}

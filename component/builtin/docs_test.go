@@ -107,8 +107,8 @@ func TestDocs_ExamplesLoad(t *testing.T) {
 
 // needsService reports whether a component of the type cannot be opened alone.
 func needsService(typ string) bool {
-	return strings.HasPrefix(typ, "secretstores.") || strings.HasPrefix(typ, "bindings.") || typ == "state.redis" ||
-		typ == "state.postgresql"
+	return strings.HasPrefix(typ, "secretstores.") || strings.HasPrefix(typ, "bindings.") ||
+		slices.Contains([]string{"state.redis", "state.postgresql", "state.mongodb"}, typ)
 }
 
 // pageOf returns the type whose page describes a type: versions and other names of a type have its page.

@@ -52,6 +52,7 @@ func siblings() []rule {
 		{"node/catalogue", "node/network"},
 		{"node/status", "node/components"},
 		{"api", "api/resiliency"}, {"api/invoke", "api"}, {"api/invoke", "api/resiliency"},
+		{"component/state/...", "component/state/outside"},
 		{"raftfsm/kv", "raftfsm/command"},
 		{"raftfsm/group", "raftfsm/integrity"}, {"raftfsm/group", "raftfsm/transport"},
 		{"raftfsm/group", "raftfsm/snapshot"}, {"raftfsm/group", "raftfsm/raftlog"},

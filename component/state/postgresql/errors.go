@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/quorate/quorate/component/state/outside"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -81,8 +82,8 @@ func (s *Store) failed(op, key string, err error, doing kind) error {
 	connecting := errors.As(err, &refused)
 	switch {
 	case errors.As(err, &answer) && s.answered(e, answer, doing, connecting):
-	case s.closed.Load():
-		return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the store is closed"}
+	case s.gate.Closed():
+		return outside.ErrClosed(op)
 	case connecting:
 		s.unreachable(e, err)
 	case doing == writing && !pgconn.SafeToRetry(err):

@@ -15,13 +15,13 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/outside"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -58,10 +58,10 @@ type Store struct {
 	log      *slog.Logger
 	level    state.Level
 
-	closed atomic.Bool
-	once   sync.Once
-	stop   context.CancelFunc
-	done   sync.WaitGroup
+	gate outside.Gate
+	once sync.Once
+	stop context.CancelFunc
+	done sync.WaitGroup
 }
 
 // Open connects to PostgreSQL, and creates the tables if they do not exist. While PostgreSQL cannot be reached, Open
@@ -82,7 +82,11 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if s.now == nil {
 		s.now = time.Now
 	}
-	if err := s.connect(ctx); err != nil {
+	err = outside.Wait(ctx, s.probe)
+	if err == nil {
+		err = s.migrate(ctx)
+	}
+	if err != nil {
 		pool.Close()
 		return nil, err
 	}
@@ -92,32 +96,6 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		s.done.Go(func() { s.clean(background) })
 	}
 	return s, nil
-}
-
-// connect waits until PostgreSQL answers, and prepares the tables.
-func (s *Store) connect(ctx context.Context) error {
-	const pause = 200 * time.Millisecond
-	var last error
-	for {
-		err := s.probe(ctx)
-		switch {
-		case err == nil:
-			return s.migrate(ctx)
-		case fault.Is(err, fault.Timeout) && last != nil:
-			return last // it says more than that the time is over
-		case !fault.Is(err, fault.Unavailable):
-			return err
-		}
-		last = err
-		if until, ok := ctx.Deadline(); !ok || time.Until(until) < 2*pause {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(pause):
-		}
-	}
 }
 
 // probe checks that PostgreSQL answers, and sets the level of answers.
@@ -145,7 +123,7 @@ func (s *Store) probe(ctx context.Context) error {
 // Close implements state.Store.
 func (s *Store) Close() error {
 	s.once.Do(func() {
-		s.closed.Store(true)
+		s.gate.Close()
 		s.stop()
 		s.done.Wait()
 		s.pool.Close()
@@ -163,15 +141,4 @@ func (s *Store) proof() state.Proof { return state.Proof{Level: s.level} }
 // limited bounds a call by the timeout of the component.
 func (s *Store) limited(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, s.settings.timeout)
-}
-
-// usable returns an error if the caller has given up already, or the store is closed.
-func (s *Store) usable(ctx context.Context, op string) error {
-	if err := ctx.Err(); err != nil {
-		return &fault.Error{Code: fault.Timeout, Op: op, Msg: "the request was given up", Err: err}
-	}
-	if s.closed.Load() {
-		return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the store is closed"}
-	}
-	return nil
 }

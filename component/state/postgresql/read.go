@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/outside"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -18,7 +19,7 @@ import (
 func (s *Store) Get(ctx context.Context, r state.GetRequest) (state.Item, error) {
 	const op = "postgresql.Get"
 	if unstorable(r.Key) {
-		return state.Item{Key: r.Key, Proof: s.proof()}, s.usable(ctx, op)
+		return state.Item{Key: r.Key, Proof: s.proof()}, s.gate.Enter(ctx, op)
 	}
 	item := state.Item{Key: r.Key, Proof: s.proof()}
 	err := s.query(ctx, op, r.Key, s.sql.get, []any{r.Key}, func() { item = state.Item{Key: r.Key, Proof: s.proof()} },
@@ -76,7 +77,7 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 		limit = maxPage
 	}
 	page := state.Page{Proof: s.proof()}
-	args := []any{r.Prefix, r.After, successor(r.Prefix), limit + 1}
+	args := []any{r.Prefix, r.After, outside.Successor(r.Prefix), limit + 1}
 	restart := func() { page.Items = nil }
 	err := s.query(ctx, "postgresql.List", "", s.sql.list, args, restart, func(item state.Item) error {
 		page.Items = append(page.Items, item)
@@ -91,24 +92,6 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 	return page, nil
 }
 
-// successor returns the smallest text that is greater, in byte order, than all texts with the given prefix. It
-// returns "" if there is none.
-func successor(prefix string) string {
-	for prefix != "" {
-		last, size := utf8.DecodeLastRuneInString(prefix)
-		prefix = prefix[:len(prefix)-size]
-		if last == utf8.MaxRune {
-			continue
-		}
-		last++
-		if !utf8.ValidRune(last) { // the gap of the surrogates
-			last = 0xE000
-		}
-		return prefix + string(last)
-	}
-	return ""
-}
-
 // unstorable reports whether PostgreSQL cannot have a text.
 func unstorable(text string) bool { return strings.Contains(text, "\x00") || !utf8.ValidString(text) }
 
@@ -117,7 +100,7 @@ func (s *Store) query(ctx context.Context, op, key, sql string, args []any, rest
 	take func(state.Item) error,
 ) error {
 	const attempts = 3
-	if err := s.usable(ctx, op); err != nil {
+	if err := s.gate.Enter(ctx, op); err != nil {
 		return err
 	}
 	ctx, cancel := s.limited(ctx)
@@ -132,7 +115,7 @@ func (s *Store) query(ctx context.Context, op, key, sql string, args []any, rest
 			return err
 		}
 		failed := s.failed(op, key, err, reading)
-		if attempt == attempts || !fault.Is(failed, fault.Unavailable) || ctx.Err() != nil || s.closed.Load() {
+		if attempt == attempts || !fault.Is(failed, fault.Unavailable) || ctx.Err() != nil || s.gate.Closed() {
 			return failed
 		}
 	}
@@ -171,8 +154,8 @@ func (s *Store) item(row pgx.Rows) (state.Item, error) {
 	case bytes: // v1
 		item.ContentType = state.OctetStream
 		return item, decode(&item)
-	case s.version == V2 && (isBytes(item.ETag) || !json.Valid(item.Value)): // Dapr writes bytes without a mark
-		item.ContentType = state.OctetStream
+	case s.version == V2:
+		item.ContentType = outside.ContentType(item.ETag, item.Value)
 	}
 	return item, nil
 }

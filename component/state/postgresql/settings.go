@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/state/outside"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -27,7 +28,7 @@ func Fields(version Version) []component.Field {
 	return []component.Field{
 		{Name: "connectionString", Aliases: []string{"url"}, Secret: true},
 		{Name: "host"},
-		{Name: "port", Kind: component.Int, Check: number(1, math.MaxUint16)},
+		{Name: "port", Kind: component.Int, Check: outside.Number(1, math.MaxUint16)},
 		{Name: "user"},
 		{Name: "password", Secret: true},
 		{Name: "database"},
@@ -35,10 +36,11 @@ func Fields(version Version) []component.Field {
 		name,
 		prefix,
 		{Name: "metadataTableName", Default: "dapr_metadata", Check: checkTable},
-		{Name: "timeout", Default: "20s", Aliases: []string{"timeoutInSeconds"}, Check: checkTimeout},
-		{Name: "cleanupInterval", Default: "1h", Aliases: []string{"cleanupIntervalInSeconds"}, Check: checkInterval},
-		{Name: "maxConns", Kind: component.Int, Check: number(0, math.MaxInt32)},
-		{Name: "connectionMaxIdleTime", Check: checkInterval},
+		{Name: "timeout", Default: "20s", Aliases: []string{"timeoutInSeconds"}, Check: outside.CheckTimeout},
+		{Name: "cleanupInterval", Default: "1h", Aliases: []string{"cleanupIntervalInSeconds"},
+			Check: outside.CheckInterval},
+		{Name: "maxConns", Kind: component.Int, Check: outside.Number(0, math.MaxInt32)},
+		{Name: "connectionMaxIdleTime", Check: outside.CheckInterval},
 		{Name: "queryExecMode", Check: checkExecMode},
 		{Name: "useAzureAD", Refused: "signing in with Microsoft Entra ID is not supported; use a password"},
 		{Name: "useAWSIAM", Refused: "signing in with AWS IAM is not supported; use a password"},
@@ -56,8 +58,8 @@ type settings struct {
 }
 
 func read(m component.Values, version Version) (settings, error) {
-	s := settings{metadata: m.Text("metadataTableName"), timeout: interval(m, "timeout"),
-		cleanup: interval(m, "cleanupInterval")}
+	s := settings{metadata: m.Text("metadataTableName"), timeout: outside.Interval(m, "timeout"),
+		cleanup: outside.Interval(m, "cleanupInterval")}
 	if version == V2 {
 		s.prefix = m.Text("tablePrefix")
 		s.table = s.prefix + "state"
@@ -73,7 +75,7 @@ func read(m component.Values, version Version) (settings, error) {
 		return s, invalid("connectionString cannot be read",
 			"write it as host=... user=... password=... dbname=..., or as postgres://user:password@host:5432/database")
 	}
-	if d := interval(m, "connectionMaxIdleTime"); d > 0 {
+	if d := outside.Interval(m, "connectionMaxIdleTime"); d > 0 {
 		s.pool.MaxConnIdleTime = d
 	}
 	if n := m.Int("maxConns"); n > 1 {
@@ -145,48 +147,6 @@ func checkPrefix(text string) error {
 		return errors.New("does not begin the name of a table, such as dapr_ or app.: letters, digits and _")
 	}
 	return nil
-}
-
-// parseInterval parses a duration in the way that Dapr does. A whole number is in seconds; 0 and negative numbers
-// mean off.
-func parseInterval(text string) (time.Duration, error) {
-	if n, err := strconv.ParseInt(text, 10, 32); err == nil {
-		return time.Duration(n) * time.Second, nil
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		return 0, errors.New("is neither a duration such as 30s or 1h nor a whole number of seconds")
-	}
-	return d, nil
-}
-
-func checkInterval(text string) error {
-	_, err := parseInterval(text)
-	return err
-}
-
-func checkTimeout(text string) error {
-	d, err := parseInterval(text)
-	if err == nil && d < time.Second {
-		err = errors.New("is less than a second")
-	}
-	return err
-}
-
-// interval reads a field that was checked.
-func interval(m component.Values, name string) time.Duration {
-	d, _ := parseInterval(m.Text(name))
-	return d
-}
-
-func number(least, most int64) func(string) error {
-	return func(text string) error {
-		if n, err := strconv.ParseInt(text, 10, 64); err != nil || n < least || n > most {
-			return errors.New("is not a whole number from " + strconv.FormatInt(least, 10) + " to " +
-				strconv.FormatInt(most, 10))
-		}
-		return nil
-	}
 }
 
 func invalid(msg, hint string) error {

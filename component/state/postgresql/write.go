@@ -6,30 +6,23 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/outside"
 	"github.com/quorate/quorate/internal/fault"
 )
 
 // Set implements state.Store: all items or none.
 func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
-	ops := make([]state.Operation, len(r.Items))
-	for i, item := range r.Items {
-		ops[i] = state.Operation{Kind: state.Upsert, Write: item}
-	}
-	return s.apply(ctx, "postgresql.Set", r.RequestID, ops)
+	return s.apply(ctx, "postgresql.Set", r.RequestID, outside.Upserts(r.Items))
 }
 
 // Delete implements state.Store.
 func (s *Store) Delete(ctx context.Context, r state.DeleteRequest) (state.Written, error) {
-	return s.apply(ctx, "postgresql.Delete", r.RequestID, []state.Operation{{Kind: state.Remove, Write: state.Write{
-		Key: r.Key, ETag: r.ETag, Concurrency: r.Concurrency,
-	}}})
+	return s.apply(ctx, "postgresql.Delete", r.RequestID, []state.Operation{outside.Removal(r)})
 }
 
 // Transact implements state.Transactor.
@@ -49,7 +42,7 @@ type change struct {
 // apply carries out operations, all or none.
 func (s *Store) apply(ctx context.Context, op, requestID string, ops []state.Operation) (state.Written, error) {
 	const attempts = 10
-	c := &change{Store: s, op: op, ops: ops, last: map[string]int{}}
+	c := &change{Store: s, op: op, ops: ops, last: outside.Last(ops)}
 	if err := c.check(ctx, requestID); err != nil || len(ops) == 0 {
 		return state.Written{Proof: s.proof()}, err
 	}
@@ -70,25 +63,16 @@ func (s *Store) apply(ctx context.Context, op, requestID string, ops []state.Ope
 }
 
 func (c *change) check(ctx context.Context, requestID string) error {
-	if err := c.usable(ctx, c.op); err != nil {
+	if err := c.gate.Enter(ctx, c.op); err != nil {
 		return err
 	}
-	if requestID != "" {
-		return &fault.Error{Code: fault.Invalid, Op: c.op, Msg: "a store in PostgreSQL does not remember request ids",
-			Hint: "omit Quorate-Request-Id, and use ETags to retry safely"}
-	}
 	for i := range c.ops {
-		o := &c.ops[i]
-		switch {
-		case o.Key == "" || o.Kind != state.Upsert && o.Kind != state.Remove:
-			return &fault.Error{Code: fault.Invalid, Op: c.op, Msg: "a write without a key or of an unknown kind"}
-		case unstorable(o.Key):
-			return &fault.Error{Code: fault.Invalid, Op: c.op, Key: o.Key,
+		if unstorable(c.ops[i].Key) {
+			return &fault.Error{Code: fault.Invalid, Op: c.op, Key: c.ops[i].Key,
 				Msg: "the key has a NUL character, which PostgreSQL cannot store"}
 		}
-		c.last[o.Key] = i
 	}
-	return nil
+	return outside.Check(c.op, "PostgreSQL", requestID, c.ops)
 }
 
 // run executes the operations once. It uses one statement for a single operation and for upserts without conditions,
@@ -118,15 +102,8 @@ func (c *change) run(ctx context.Context) error {
 // plain reports whether all operations are upserts without conditions.
 func (c *change) plain() bool {
 	return !slices.ContainsFunc(c.ops, func(o state.Operation) bool {
-		return o.Kind == state.Remove || conditional(&o)
+		return o.Kind == state.Remove || outside.Conditional(&o)
 	})
-}
-
-func conditional(o *state.Operation) bool { return o.ETag != "" || creates(o) }
-
-// creates reports whether an operation needs an absent key.
-func creates(o *state.Operation) bool {
-	return o.ETag == "" && o.Concurrency == state.FirstWrite && o.Kind == state.Upsert
 }
 
 // querier is a connection or a transaction.
@@ -145,14 +122,14 @@ func (c *change) single(ctx context.Context, conn querier) error {
 	case o.Kind == state.Remove:
 		n, err := c.exec(ctx, conn, c.sql.removeIf, o.Key, o.ETag)
 		if err == nil && n == 0 {
-			return c.conflict(o)
+			return outside.Conflict(c.op, o)
 		}
 		return err
 	case o.ETag != "":
 		if err := c.write(ctx, conn, c.sql.update, keys, o.ETag); err != nil {
 			return err
 		}
-	case creates(o):
+	case outside.Creates(o):
 		if err := c.write(ctx, conn, c.sql.create, keys); err != nil {
 			return err
 		}
@@ -160,7 +137,7 @@ func (c *change) single(ctx context.Context, conn querier) error {
 		return c.write(ctx, conn, c.sql.upsert, keys)
 	}
 	if c.etag[o.Key] == "" {
-		return c.conflict(o)
+		return outside.Conflict(c.op, o)
 	}
 	return nil
 }
@@ -185,7 +162,7 @@ func (c *change) write(ctx context.Context, conn querier, sql string, keys []str
 	for i, key := range keys {
 		o := &c.ops[c.lastUpsert(key)]
 		left[i] = c.expiresIn(o.TTL)
-		values[i], etags[i] = o.Value, newETag(o.ContentType != "")
+		values[i], etags[i] = o.Value, outside.NewETag(o.ContentType != "")
 		texts[i], bytes[i] = encode(o)
 		if values[i] == nil {
 			values[i] = []byte{}
@@ -228,21 +205,6 @@ func encode(o *state.Operation) (text string, bytes bool) {
 	return `"` + base64.StdEncoding.EncodeToString(o.Value) + `"`, true
 }
 
-// newETag returns a random UUID of version 4, or 8 for a value that is not JSON.
-func newETag(bytes bool) string {
-	id := uuid.New()
-	if bytes {
-		id[6] = id[6]&0x0f | 8<<4
-	}
-	return id.String()
-}
-
-// isBytes reports whether an ETag of v2 belongs to a value that is not JSON.
-func isBytes(etag string) bool {
-	const version = 14 // position of the version in the text
-	return len(etag) > version && etag[version] == '8'
-}
-
 // transaction locks the rows and checks all conditions against them. If all conditions hold, it applies the
 // operations.
 func (c *change) transaction(ctx context.Context, conn interface {
@@ -264,7 +226,7 @@ func (c *change) transaction(ctx context.Context, conn interface {
 	}()
 	current, err := c.lock(ctx, tx)
 	if err == nil {
-		err = c.permit(current)
+		err = outside.Permit(c.op, c.ops, current)
 	}
 	if err == nil {
 		err = c.carryOut(ctx, tx)
@@ -299,24 +261,13 @@ func (c *change) lock(ctx context.Context, tx pgx.Tx) (map[string]string, error)
 	return out, rows.Err()
 }
 
-// permit checks the conditions.
-func (c *change) permit(current map[string]string) error {
-	for i := range c.ops {
-		o := &c.ops[i]
-		etag, exists := current[o.Key]
-		if o.ETag != "" && etag != o.ETag || creates(o) && exists {
-			return c.conflict(o)
-		}
-	}
-	return nil
-}
-
 // carryOut writes and removes rows. It creates rows that must not exist first: they could not be locked, so creating
 // one fails if another transaction was faster.
 func (c *change) carryOut(ctx context.Context, tx pgx.Tx) error {
 	var created, written, removed []string
 	for _, key := range slices.Sorted(maps.Keys(c.last)) {
-		create := slices.ContainsFunc(c.ops, func(o state.Operation) bool { return o.Key == key && creates(&o) })
+		create := slices.ContainsFunc(c.ops,
+			func(o state.Operation) bool { return o.Key == key && outside.Creates(&o) })
 		remove := c.ops[c.last[key]].Kind == state.Remove
 		switch {
 		case create:
@@ -333,7 +284,8 @@ func (c *change) carryOut(ctx context.Context, tx pgx.Tx) error {
 	}
 	for _, key := range created {
 		if c.etag[key] == "" {
-			return c.conflict(&state.Operation{Write: state.Write{Key: key, Concurrency: state.FirstWrite}})
+			return outside.Conflict(c.op, &state.Operation{Write: state.Write{Key: key,
+				Concurrency: state.FirstWrite}})
 		}
 	}
 	if err := c.write(ctx, tx, c.sql.upsert, written); err != nil || len(removed) == 0 {
@@ -343,28 +295,15 @@ func (c *change) carryOut(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// etags returns the ETag of each operation. If a later operation has replaced the value, the ETag is one that no row
-// has.
+// etags returns the ETag of each operation. In v1, all rows of a transaction have the same one.
 func (c *change) etags() []string {
-	out := make([]string, len(c.ops))
+	out := outside.ETags(c.ops, c.last, c.etag)
 	for i, o := range c.ops {
-		switch {
-		case o.Kind == state.Remove:
-		case i == c.last[o.Key] || c.version == V1:
+		if c.version == V1 && o.Kind == state.Upsert {
 			out[i] = c.etag[o.Key]
-		default:
-			out[i] = newETag(false)
 		}
 	}
 	return out
-}
-
-func (c *change) conflict(o *state.Operation) error {
-	why := "the ETag is not the current one"
-	if creates(o) {
-		why = "the key exists already"
-	}
-	return &fault.Error{Code: fault.Conflict, Op: c.op, Key: o.Key, Msg: "key " + strconv.Quote(o.Key) + ": " + why}
 }
 
 // expiresIn returns the time in microseconds until a value expires: 0 means never, a negative number means that it

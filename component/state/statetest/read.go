@@ -173,7 +173,10 @@ func everyLevel(s *suite) {
 
 // promised returns the level that strong answers of a call have at least.
 func (o Options) promised(call string) state.Level {
-	if call == "List" {
+	switch call {
+	case "BulkGet":
+		return o.BulkLevel
+	case "List":
 		return o.ListLevel
 	}
 	return o.Level

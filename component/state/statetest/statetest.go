@@ -44,6 +44,8 @@ type Options struct {
 	SharedETags bool
 	// Level is what strong answers promise at least; empty = state.Linearizable.
 	Level state.Level
+	// BulkLevel is what strong bulk reads promise at least; empty = Level.
+	BulkLevel state.Level
 	// ListLevel is what strong listings promise at least; empty = Level.
 	ListLevel state.Level
 }
@@ -59,6 +61,7 @@ func Run(t *testing.T, open func(t *testing.T) state.Store, o Options) {
 		o.Rounds = 4
 	}
 	o.Level = cmp.Or(o.Level, state.Linearizable)
+	o.BulkLevel = cmp.Or(o.BulkLevel, o.Level)
 	o.ListLevel = cmp.Or(o.ListLevel, o.Level)
 	var count atomic.Int64
 	run := time.Now().UnixNano()

@@ -1,0 +1,191 @@
+// Package mongodb is the component type state.mongodb: a state store in a collection of MongoDB.
+//
+// It owns the documents, which are those of Dapr's component, and the conversion of MongoDB's errors to fault codes.
+// Its goroutines are those of the client; Close ends them.
+//
+// A document has the stored key as _id, the value as a string in value, a random UUID in _etag, and the time of its
+// expiry or null in _ttl. The version of the UUID is 8 if the value is not JSON. Dapr always writes version 4, and
+// writes JSON over HTTP as an embedded document, which this package reads too.
+package mongodb
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/outside"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Type is the component type of this store.
+const Type = "state.mongodb"
+
+// The fields of a document.
+const (
+	fieldKey   = "_id"
+	fieldValue = "value"
+	fieldETag  = "_etag"
+	fieldTTL   = "_ttl"
+)
+
+// Options are the settings of a store.
+type Options struct {
+	Metadata component.Values // of Fields
+	Logger   *slog.Logger
+	// Actors is whether the store holds actor state, which needs transactions.
+	Actors bool
+}
+
+// Store implements state.Store and all optional interfaces. On a standalone server, which has no transactions,
+// Transact returns an error, and Set writes several items one by one.
+type Store struct {
+	client     *mongo.Client
+	settings   settings
+	strong     *mongo.Collection // reads see every acknowledged write; writes reach a majority
+	eventual   *mongo.Collection // as the component file says
+	standalone bool
+	log        *slog.Logger
+	gate       outside.Gate
+}
+
+// Open connects to MongoDB, and creates the index that removes expired documents. While MongoDB cannot be reached,
+// Open tries again until ctx ends. It returns fault.Invalid for wrong settings, fault.Denied for refused credentials
+// and missing rights, and fault.Unavailable if MongoDB does not answer.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	set, err := read(o.Metadata)
+	if err != nil {
+		return nil, err
+	}
+	client, err := mongo.Connect(set.client)
+	if err != nil {
+		return nil, invalid("the client of MongoDB cannot be made: "+err.Error(), "correct the connection settings")
+	}
+	s := &Store{client: client, settings: set, log: o.Logger}
+	if err = outside.Wait(ctx, s.probe); err == nil {
+		err = s.prepare(ctx, o.Actors)
+	}
+	if err != nil {
+		_ = s.Close() // the cause is what matters
+		return nil, err
+	}
+	return s, nil
+}
+
+// greeting is the part of the answer to hello that matters.
+type greeting struct {
+	Set      string `bson:"setName"`
+	Writable bool   `bson:"isWritablePrimary"`
+	Message  string `bson:"msg"` // isdbgrid = mongos
+}
+
+// probe checks that MongoDB answers and can be written, and finds out whether it has transactions.
+func (s *Store) probe(ctx context.Context) error {
+	const op = "mongodb.Open"
+	bounded, cancel := s.limited(ctx)
+	defer cancel()
+	var hello greeting
+	err := s.client.Database(s.settings.database).RunCommand(bounded, bson.D{{Key: "hello", Value: 1}},
+		options.RunCmd().SetReadPreference(readpref.Primary())).Decode(&hello)
+	switch {
+	case err != nil:
+		return s.failed(op, "", err, reading)
+	case !hello.Writable:
+		return &fault.Error{Code: fault.Unavailable, Op: op,
+			Msg:  "the MongoDB server at " + s.settings.where() + " is not the primary",
+			Hint: "name the replica set in the connection settings, and omit directConnection"}
+	}
+	s.standalone = hello.Set == "" && hello.Message != "isdbgrid"
+	return nil
+}
+
+// prepare opens the collection and creates the index of expiry times, as Dapr does.
+func (s *Store) prepare(ctx context.Context, actors bool) error {
+	const op = "mongodb.Open"
+	if s.standalone && actors {
+		return noTransactions(op)
+	}
+	if s.standalone {
+		s.log.Info("MongoDB is a standalone server: transactions are refused, and several items are saved one by one",
+			"hint", replicaSetHint)
+	}
+	s.collections()
+	bounded, cancel := s.limited(ctx)
+	defer cancel()
+	_, err := s.eventual.Indexes().CreateOne(bounded, mongo.IndexModel{
+		Keys: bson.D{{Key: fieldTTL, Value: 1}}, Options: options.Index().SetExpireAfterSeconds(0),
+	})
+	if err != nil {
+		return s.failed(op, "", err, unsent)
+	}
+	return nil
+}
+
+// collections sets the read and write concerns of both levels. A standalone server knows no linearizable read, and
+// needs none.
+func (s *Store) collections() {
+	journal := true
+	strongRead := readconcern.Linearizable()
+	if s.standalone {
+		strongRead = readconcern.Local()
+	}
+	majority := &writeconcern.WriteConcern{W: writeconcern.WCMajority, Journal: &journal}
+	database := s.client.Database(s.settings.database)
+	s.strong = database.Collection(s.settings.collection, options.Collection().SetReadConcern(strongRead).
+		SetReadPreference(readpref.Primary()).SetWriteConcern(majority))
+	s.eventual = database.Collection(s.settings.collection, options.Collection().
+		SetReadConcern(s.settings.read).SetWriteConcern(s.settings.write))
+}
+
+// Close implements state.Store.
+func (s *Store) Close() error {
+	if !s.gate.Close() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := s.client.Disconnect(ctx); err != nil {
+		return fault.Wrap(err, "mongodb.Close", "closing the connections to MongoDB")
+	}
+	return nil
+}
+
+// Features implements state.Featurer.
+func (s *Store) Features() []state.Feature {
+	if s.standalone {
+		return []state.Feature{state.FeatureETag, state.FeatureTTL}
+	}
+	return []state.Feature{state.FeatureETag, state.FeatureTransactional, state.FeatureTTL}
+}
+
+// at returns the collection with the concerns of a level.
+func (s *Store) at(level state.Consistency) *mongo.Collection {
+	if level == state.Strong {
+		return s.strong
+	}
+	return s.eventual
+}
+
+// proof is the level of reads of one document and of writes.
+func (s *Store) proof(level state.Consistency) state.Proof {
+	if level == state.Strong || s.standalone {
+		return state.Proof{Level: state.Linearizable}
+	}
+	return state.Proof{Level: state.Stale}
+}
+
+// many is the level of reads of several documents: MongoDB promises nothing about them together.
+func many() state.Proof { return state.Proof{Level: state.Stale} }
+
+// limited bounds a call by the timeout of the component.
+func (s *Store) limited(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, s.settings.timeout)
+}

@@ -1,0 +1,162 @@
+package mongodb
+
+import (
+	"context"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/outside"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// document is a document of the collection.
+type document struct {
+	Key   string        `bson:"_id"`
+	Value bson.RawValue `bson:"value"`
+	ETag  string        `bson:"_etag"`
+	TTL   *time.Time    `bson:"_ttl"`
+}
+
+// alive is the filter of documents that have not expired by the clock of MongoDB, which removes them about once a
+// minute.
+func alive() bson.E {
+	return bson.E{Key: "$or", Value: bson.A{
+		bson.D{{Key: fieldTTL, Value: nil}},
+		bson.D{{Key: "$expr", Value: bson.D{{Key: "$gt", Value: bson.A{"$" + fieldTTL, "$$NOW"}}}}},
+	}}
+}
+
+// Get implements state.Store.
+func (s *Store) Get(ctx context.Context, r state.GetRequest) (state.Item, error) {
+	proof := s.proof(r.Consistency)
+	out := state.Item{Key: r.Key, Proof: proof}
+	filter := bson.D{{Key: fieldKey, Value: r.Key}, alive()}
+	err := s.find(ctx, "mongodb.Get", r.Key, r.Consistency, filter, options.Find().SetLimit(1),
+		func(item state.Item) error {
+			item.Proof = proof
+			out = item
+			return item.Err
+		})
+	if err != nil {
+		return state.Item{}, err
+	}
+	return out, nil
+}
+
+// BulkGet implements state.BulkGetter: all keys in one round trip, unless the values are larger than an answer of
+// MongoDB can be.
+func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
+	const op = "mongodb.BulkGet"
+	times := map[string]int64{}
+	for _, key := range r.Keys {
+		times[key]++
+	}
+	keys := make(bson.A, 0, len(times))
+	for key := range times {
+		keys = append(keys, key)
+	}
+	found := map[string]state.Item{}
+	size := int64(0)
+	filter := bson.D{{Key: fieldKey, Value: bson.D{{Key: "$in", Value: keys}}}, alive()}
+	err := s.find(ctx, op, "", r.Consistency, filter, nil, func(item state.Item) error {
+		if size += times[item.Key] * int64(len(item.Value)); r.MaxBytes > 0 && size > r.MaxBytes {
+			return state.ValuesTooLarge(op, r.MaxBytes)
+		}
+		found[item.Key] = item
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]state.Item, len(r.Keys))
+	for i, key := range r.Keys {
+		item, ok := found[key]
+		if !ok {
+			item = state.Item{Key: key, Proof: many()}
+		}
+		out[i] = item
+	}
+	return out, nil
+}
+
+// maxPage bounds a page of a listing.
+const maxPage = 1000
+
+// List implements state.Lister. The order is that of _id, which is the byte order of keys.
+func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, error) {
+	limit := r.Limit
+	if limit <= 0 || limit > maxPage {
+		limit = maxPage
+	}
+	bounds := bson.D{{Key: "$gte", Value: r.Prefix}, {Key: "$gt", Value: r.After}}
+	if end := outside.Successor(r.Prefix); end != "" {
+		bounds = append(bounds, bson.E{Key: "$lt", Value: end})
+	}
+	page := state.Page{Proof: many()}
+	opts := options.Find().SetSort(bson.D{{Key: fieldKey, Value: 1}}).SetLimit(int64(limit) + 1)
+	err := s.find(ctx, "mongodb.List", "", r.Consistency, bson.D{{Key: fieldKey, Value: bounds}, alive()}, opts,
+		func(item state.Item) error {
+			page.Items = append(page.Items, item)
+			return item.Err
+		})
+	if err != nil {
+		return state.Page{}, err
+	}
+	if page.More = len(page.Items) > limit; page.More {
+		page.Items = page.Items[:limit]
+	}
+	return page, nil
+}
+
+// find calls take with every document that fits a filter.
+func (s *Store) find(ctx context.Context, op, key string, level state.Consistency, filter bson.D,
+	opts *options.FindOptionsBuilder, take func(state.Item) error,
+) error {
+	if err := s.gate.Enter(ctx, op); err != nil {
+		return err
+	}
+	ctx, cancel := s.limited(ctx)
+	defer cancel()
+	if opts == nil {
+		opts = options.Find()
+	}
+	cursor, err := s.at(level).Find(ctx, filter, opts)
+	if err != nil {
+		return s.failed(op, key, err, reading)
+	}
+	defer cursor.Close(context.WithoutCancel(ctx))
+	for cursor.Next(ctx) {
+		var d document
+		if err := cursor.Decode(&d); err != nil {
+			return &fault.Error{Code: fault.Corrupt, Op: op, Key: key, Err: err,
+				Msg: "a document of the collection is not one of a state store"}
+		}
+		if err := take(item(d)); err != nil {
+			return err
+		}
+	}
+	if err := cursor.Err(); err != nil {
+		return s.failed(op, key, err, reading)
+	}
+	return nil
+}
+
+// item makes an item of a document. A value that cannot be represented becomes Err.
+func item(d document) state.Item {
+	out := state.Item{Key: d.Key, ETag: d.ETag, Proof: many()}
+	if out.Value, out.Err = decode(d.Value); out.Err != nil {
+		out.Err = &fault.Error{Code: fault.Corrupt, Op: "mongodb.Get", Key: d.Key, Err: out.Err,
+			Msg: "the value has a BSON type that has no form in JSON"}
+		return out
+	}
+	if d.Value.Type == bson.TypeString {
+		out.ContentType = outside.ContentType(d.ETag, out.Value)
+	}
+	if d.TTL != nil {
+		out.Expires = d.TTL.UTC()
+	}
+	return out
+}

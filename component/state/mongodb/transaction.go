@@ -1,0 +1,131 @@
+package mongodb
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/outside"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// replicaSetHint says how a standalone server gets transactions.
+const replicaSetHint = "give MongoDB a replica set; one server is enough (mongod --replSet, rs.initiate())"
+
+func noTransactions(op string) error {
+	return &fault.Error{Code: fault.Invalid, Op: op, Hint: replicaSetHint,
+		Msg: "MongoDB is a standalone server, which has no transactions"}
+}
+
+// transaction checks all conditions against a snapshot and carries out the operations. If another writer changes one
+// of the documents before the commit, MongoDB aborts the transaction, and the error is transient.
+func (c *change) transaction(ctx context.Context) error {
+	session, err := c.client.StartSession()
+	if err != nil {
+		return c.failed(c.op, c.ops[0].Key, err, unsent)
+	}
+	// An unfinished transaction is aborted, for which ctx may leave no time.
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	defer session.EndSession(bounded)
+	journal := true
+	err = session.StartTransaction(options.Transaction().SetReadConcern(readconcern.Snapshot()).
+		SetReadPreference(readpref.Primary()).
+		SetWriteConcern(&writeconcern.WriteConcern{W: writeconcern.WCMajority, Journal: &journal}))
+	if err == nil {
+		err = c.carryOut(mongo.NewSessionContext(ctx, session))
+	}
+	if err != nil {
+		if _, ours := fault.As(err); ours || transient(err) {
+			return err
+		}
+		return c.failed(c.op, c.ops[0].Key, err, unsent) // it was not committed
+	}
+	return c.commit(ctx, session)
+}
+
+// carryOut checks the conditions and writes, within a transaction.
+func (c *change) carryOut(ctx context.Context) error {
+	current, err := c.current(ctx)
+	if err != nil {
+		return err
+	}
+	if err := outside.Permit(c.op, c.ops, current); err != nil {
+		return err
+	}
+	_, err = c.strong.BulkWrite(ctx, c.models(), options.BulkWrite().SetOrdered(true))
+	return err
+}
+
+// current returns the ETags of the keys that exist, if an operation has a condition.
+func (c *change) current(ctx context.Context) (map[string]string, error) {
+	conditional := func(o state.Operation) bool { return outside.Conditional(&o) }
+	if !slices.ContainsFunc(c.ops, conditional) {
+		return nil, nil
+	}
+	filter := bson.D{{Key: fieldKey, Value: bson.D{{Key: "$in", Value: slices.Sorted(maps.Keys(c.last))}}}, alive()}
+	cursor, err := c.strong.Find(ctx, filter, options.Find().SetProjection(bson.D{{Key: fieldETag, Value: 1}}))
+	if err != nil {
+		return nil, err
+	}
+	var found []document
+	if err := cursor.All(ctx, &found); err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for _, d := range found {
+		out[d.Key] = d.ETag
+	}
+	return out, nil
+}
+
+// commit commits. MongoDB carries out a commit once, so commit repeats it while its outcome is unknown. The driver
+// repeats it too, so an error of the last attempt says nothing about earlier ones.
+func (c *change) commit(ctx context.Context, session *mongo.Session) error {
+	for {
+		err := session.CommitTransaction(ctx)
+		if err == nil || transient(err) {
+			return err
+		}
+		if !hasLabel(err, labelUnknownCommit) || ctx.Err() != nil {
+			return c.lost(c.op, c.ops[0].Key, err)
+		}
+		select {
+		case <-ctx.Done():
+			return c.lost(c.op, c.ops[0].Key, err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// Labels of MongoDB's errors.
+const (
+	labelTransient     = "TransientTransactionError"
+	labelUnknownCommit = "UnknownTransactionCommitResult"
+	labelOverloaded    = "SystemOverloadedError"
+)
+
+func hasLabel(err error, label string) bool {
+	var labelled mongo.LabeledError
+	return errors.As(err, &labelled) && labelled.HasErrorLabel(label)
+}
+
+// transient reports whether other writers were in the way, and nothing was written.
+func transient(err error) bool {
+	if mongo.IsDuplicateKeyError(err) { // two writers created the same key
+		return true
+	}
+	const writeConflict = 112
+	return slices.Contains(mongo.ErrorCodes(err), writeConflict) ||
+		hasLabel(err, labelTransient) && !hasLabel(err, labelUnknownCommit) && !mongo.IsNetworkError(err)
+}

@@ -1,0 +1,221 @@
+package mongodb
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/outside"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// maxValue is the largest value. A document may have 16 MiB, and an update that has it a little more.
+const maxValue = 16<<20 - 32<<10
+
+// Set implements state.Store. Several items are written in one transaction, or one by one on a standalone server.
+func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
+	const op = "mongodb.Set"
+	if !s.standalone {
+		return s.apply(ctx, op, r.RequestID, r.Consistency, outside.Upserts(r.Items))
+	}
+	out := state.Written{Proof: s.proof(r.Consistency)}
+	for i, o := range outside.Upserts(r.Items) {
+		written, err := s.apply(ctx, op, r.RequestID, r.Consistency, []state.Operation{o})
+		switch {
+		case err != nil && i > 0:
+			return state.Written{}, partly(op, err)
+		case err != nil:
+			return state.Written{}, err
+		}
+		out.ETags = append(out.ETags, written.ETags...)
+	}
+	return out, nil
+}
+
+// partly adds to the error of an item that the items before it were saved.
+func partly(op string, err error) error {
+	return &fault.Error{Code: fault.CodeOf(err), Op: op, Key: fault.KeyOf(err), Err: err, Hint: replicaSetHint,
+		Msg: "the items before it were saved, because a standalone server has no transactions"}
+}
+
+// Delete implements state.Store.
+func (s *Store) Delete(ctx context.Context, r state.DeleteRequest) (state.Written, error) {
+	return s.apply(ctx, "mongodb.Delete", r.RequestID, r.Consistency, []state.Operation{outside.Removal(r)})
+}
+
+// Transact implements state.Transactor.
+func (s *Store) Transact(ctx context.Context, r state.TransactRequest) (state.Written, error) {
+	const op = "mongodb.Transact"
+	if err := s.gate.Enter(ctx, op); err != nil {
+		return state.Written{}, err
+	}
+	if s.standalone {
+		return state.Written{}, noTransactions(op)
+	}
+	return s.apply(ctx, op, r.RequestID, r.Consistency, r.Operations)
+}
+
+// change is operations that are applied together.
+type change struct {
+	*Store
+	op    string
+	ops   []state.Operation
+	level state.Consistency
+	last  map[string]int // the operation that decides about a key
+	etag  map[string]string
+}
+
+// apply carries out operations, all or none. It tries again while other writers of the same keys are in the way.
+func (s *Store) apply(ctx context.Context, op, requestID string, level state.Consistency, ops []state.Operation,
+) (state.Written, error) {
+	c := &change{Store: s, op: op, ops: ops, level: level, last: outside.Last(ops)}
+	proof := s.proof(level)
+	if len(ops) > 1 {
+		proof = s.proof(state.Strong) // a transaction always waits for a majority
+	}
+	if err := c.check(ctx, requestID); err != nil || len(ops) == 0 {
+		return state.Written{Proof: proof}, err
+	}
+	ctx, cancel := s.limited(ctx)
+	defer cancel()
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = 2*time.Millisecond, 100*time.Millisecond
+	var inTheWay error
+	for {
+		c.etag = map[string]string{}
+		err := c.run(ctx)
+		switch {
+		case err == nil:
+			return state.Written{ETags: outside.ETags(ops, c.last, c.etag), Proof: proof}, nil
+		case !transient(err):
+			err = s.failed(op, ops[0].Key, err, writing)
+			if fault.Is(err, fault.Timeout) && inTheWay != nil {
+				err = inTheWay // it says more than that the time is over
+			}
+			return state.Written{}, err
+		}
+		inTheWay = s.failed(op, ops[0].Key, err, unsent)
+		select {
+		case <-ctx.Done():
+			return state.Written{}, inTheWay
+		case <-time.After(pause.NextBackOff()):
+		}
+	}
+}
+
+func (c *change) check(ctx context.Context, requestID string) error {
+	if err := c.gate.Enter(ctx, c.op); err != nil {
+		return err
+	}
+	for _, o := range c.ops {
+		if len(o.Value) > maxValue && o.Kind == state.Upsert {
+			return &fault.Error{Code: fault.TooLarge, Op: c.op, Key: o.Key,
+				Msg: "the value is larger than a document of MongoDB, which can have 16 MiB", Hint: "split the value"}
+		}
+	}
+	return outside.Check(c.op, "MongoDB", requestID, c.ops)
+}
+
+// run carries out the operations once.
+func (c *change) run(ctx context.Context) error {
+	if len(c.ops) > 1 {
+		return c.transaction(ctx)
+	}
+	o, coll := &c.ops[0], c.at(c.level)
+	if o.Kind == state.Remove {
+		return c.remove(ctx, coll, o)
+	}
+	return c.write(ctx, coll, o)
+}
+
+// remove deletes one document.
+func (c *change) remove(ctx context.Context, coll *mongo.Collection, o *state.Operation) error {
+	filter := bson.D{{Key: fieldKey, Value: o.Key}}
+	if o.ETag != "" {
+		filter = append(filter, bson.E{Key: fieldETag, Value: o.ETag}, alive())
+	}
+	result, err := coll.DeleteOne(ctx, filter)
+	if err == nil && o.ETag != "" && result.DeletedCount == 0 {
+		return outside.Conflict(c.op, o)
+	}
+	return err
+}
+
+// write writes one document.
+func (c *change) write(ctx context.Context, coll *mongo.Collection, o *state.Operation) error {
+	filter, update := bson.D{{Key: fieldKey, Value: o.Key}}, c.update(o)
+	if o.ETag != "" {
+		filter = append(filter, bson.E{Key: fieldETag, Value: o.ETag}, alive())
+	}
+	if outside.Creates(o) {
+		update = unlessAlive(update)
+	}
+	result, err := coll.UpdateOne(ctx, filter, update, options.UpdateOne().SetUpsert(o.ETag == ""))
+	if err == nil && result.ModifiedCount+result.UpsertedCount == 0 {
+		return outside.Conflict(c.op, o)
+	}
+	return err
+}
+
+// update returns the pipeline that gives a document a new value, and notes the new ETag.
+func (c *change) update(o *state.Operation) mongo.Pipeline {
+	c.etag[o.Key] = outside.NewETag(o.ContentType != "")
+	return mongo.Pipeline{{{Key: "$replaceWith", Value: bson.D{
+		{Key: fieldKey, Value: literal(o.Key)},
+		{Key: fieldValue, Value: literal(string(o.Value))},
+		{Key: fieldETag, Value: literal(c.etag[o.Key])},
+		{Key: fieldTTL, Value: expiry(o.TTL)},
+	}}}}
+}
+
+// unlessAlive returns a pipeline that leaves a document as it is if it exists and has not expired. MongoDB then
+// reports that it modified nothing.
+func unlessAlive(update mongo.Pipeline) mongo.Pipeline {
+	etag, ttl := "$"+fieldETag, "$"+fieldTTL
+	exists := bson.D{{Key: "$gt", Value: bson.A{etag, nil}}}
+	unexpired := bson.D{{Key: "$or", Value: bson.A{
+		bson.D{{Key: "$lte", Value: bson.A{ttl, nil}}}, bson.D{{Key: "$gt", Value: bson.A{ttl, "$$NOW"}}},
+	}}}
+	return mongo.Pipeline{{{Key: "$replaceWith", Value: bson.D{{Key: "$cond", Value: bson.A{
+		bson.D{{Key: "$and", Value: bson.A{exists, unexpired}}}, "$$ROOT", update[0][0].Value,
+	}}}}}}
+}
+
+// literal protects a value from being read as an expression.
+func literal(v any) bson.D { return bson.D{{Key: "$literal", Value: v}} }
+
+// expiry returns the expression for the time at which a value expires: by the clock of MongoDB, null = never.
+func expiry(ttl state.TTL) any {
+	switch {
+	case !ttl.Set:
+		return nil
+	case !ttl.At.IsZero():
+		return ttl.At
+	case ttl.Seconds <= 0:
+		return nil
+	}
+	return bson.D{{Key: "$add", Value: bson.A{"$$NOW", ttl.Seconds * 1000}}}
+}
+
+// models returns the writes that the operations come to, in the order of keys, so that transactions meet at the first
+// key that they share.
+func (c *change) models() []mongo.WriteModel {
+	var out []mongo.WriteModel
+	for _, key := range slices.Sorted(maps.Keys(c.last)) {
+		o := &c.ops[c.last[key]]
+		filter := bson.D{{Key: fieldKey, Value: key}}
+		if o.Kind == state.Remove {
+			out = append(out, mongo.NewDeleteOneModel().SetFilter(filter))
+			continue
+		}
+		out = append(out, mongo.NewUpdateOneModel().SetFilter(filter).SetUpdate(c.update(o)).SetUpsert(true))
+	}
+	return out
+}

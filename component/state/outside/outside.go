@@ -1,0 +1,191 @@
+// Package outside has what the state stores in outside databases share: ETags, conditions, checks of requests and
+// metadata, and waiting for a server at the start.
+//
+// It owns no store and starts no goroutines.
+package outside
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// NewETag returns a random UUID of version 4, or 8 for a value that is not JSON. Dapr always writes version 4.
+func NewETag(bytes bool) string {
+	id := uuid.New()
+	if bytes {
+		id[6] = id[6]&0x0f | 8<<4
+	}
+	return id.String()
+}
+
+// ContentType returns the content type of a value with an ETag of NewETag. Dapr writes bytes without a mark, so a
+// value that is not JSON counts as bytes.
+func ContentType(etag string, value []byte) string {
+	const version = 14 // position of the version in the text
+	if len(etag) > version && etag[version] == '8' || !json.Valid(value) {
+		return state.OctetStream
+	}
+	return ""
+}
+
+// Creates reports whether an operation needs an absent key.
+func Creates(o *state.Operation) bool {
+	return o.ETag == "" && o.Concurrency == state.FirstWrite && o.Kind == state.Upsert
+}
+
+// Conditional reports whether an operation has a condition.
+func Conditional(o *state.Operation) bool { return o.ETag != "" || Creates(o) }
+
+// Conflict returns the error of an operation whose condition does not hold.
+func Conflict(op string, o *state.Operation) error {
+	why := "the ETag is not the current one"
+	if Creates(o) {
+		why = "the key exists already"
+	}
+	return &fault.Error{Code: fault.Conflict, Op: op, Key: o.Key, Msg: "key " + strconv.Quote(o.Key) + ": " + why}
+}
+
+// Permit checks the conditions of operations against the current ETags. A key without an ETag is absent.
+func Permit(op string, ops []state.Operation, current map[string]string) error {
+	for i := range ops {
+		o := &ops[i]
+		etag, exists := current[o.Key]
+		if o.ETag != "" && etag != o.ETag || Creates(o) && exists {
+			return Conflict(op, o)
+		}
+	}
+	return nil
+}
+
+// Check returns fault.Invalid for operations that no database can carry out, and for a request id. product names the
+// database.
+func Check(op, product, requestID string, ops []state.Operation) error {
+	if requestID != "" {
+		return &fault.Error{Code: fault.Invalid, Op: op,
+			Msg:  "a store in " + product + " does not remember request ids",
+			Hint: "omit Quorate-Request-Id, and use ETags to retry safely"}
+	}
+	for i := range ops {
+		o := &ops[i]
+		if o.Key == "" || o.Kind != state.Upsert && o.Kind != state.Remove {
+			return &fault.Error{Code: fault.Invalid, Op: op, Msg: "a write without a key or of an unknown kind"}
+		}
+	}
+	return nil
+}
+
+// Upserts returns the operations that write items.
+func Upserts(items []state.Write) []state.Operation {
+	ops := make([]state.Operation, len(items))
+	for i, item := range items {
+		ops[i] = state.Operation{Kind: state.Upsert, Write: item}
+	}
+	return ops
+}
+
+// Removal returns the operation that deletes a key.
+func Removal(r state.DeleteRequest) state.Operation {
+	return state.Operation{Kind: state.Remove, Write: state.Write{Key: r.Key, ETag: r.ETag, Concurrency: r.Concurrency,
+		Metadata: r.Metadata}}
+}
+
+// Last returns the index of the last operation of every key, which decides about it.
+func Last(ops []state.Operation) map[string]int {
+	last := make(map[string]int, len(ops))
+	for i := range ops {
+		last[ops[i].Key] = i
+	}
+	return last
+}
+
+// ETags returns the ETag of each operation. written has the ETags of the keys that were written. If a later operation
+// has replaced a value, its ETag is one that no value has.
+func ETags(ops []state.Operation, last map[string]int, written map[string]string) []string {
+	out := make([]string, len(ops))
+	for i, o := range ops {
+		switch {
+		case o.Kind == state.Remove:
+		case i == last[o.Key]:
+			out[i] = written[o.Key]
+		default:
+			out[i] = NewETag(false)
+		}
+	}
+	return out
+}
+
+// Successor returns the smallest text that is greater, in byte order, than all texts with the given prefix. It
+// returns "" if there is none.
+func Successor(prefix string) string {
+	for prefix != "" {
+		last, size := utf8.DecodeLastRuneInString(prefix)
+		prefix = prefix[:len(prefix)-size]
+		if last == utf8.MaxRune {
+			continue
+		}
+		last++
+		if !utf8.ValidRune(last) { // the gap of the surrogates
+			last = 0xE000
+		}
+		return prefix + string(last)
+	}
+	return ""
+}
+
+// Wait calls probe until it returns something else than fault.Unavailable, or until ctx ends.
+func Wait(ctx context.Context, probe func(context.Context) error) error {
+	const pause = 200 * time.Millisecond
+	var last error
+	for {
+		err := probe(ctx)
+		switch {
+		case fault.Is(err, fault.Timeout) && last != nil:
+			return last // it says more than that the time is over
+		case !fault.Is(err, fault.Unavailable):
+			return err
+		}
+		last = err
+		if until, ok := ctx.Deadline(); !ok || time.Until(until) < 2*pause {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+	}
+}
+
+// Gate refuses calls to a closed store. The zero value is open.
+type Gate struct{ closed atomic.Bool }
+
+// Close closes the gate. It reports whether the gate was open.
+func (g *Gate) Close() bool { return g.closed.CompareAndSwap(false, true) }
+
+// Closed reports whether the gate is closed.
+func (g *Gate) Closed() bool { return g.closed.Load() }
+
+// Enter returns an error if the caller has given up already, or the store is closed.
+func (g *Gate) Enter(ctx context.Context, op string) error {
+	if err := ctx.Err(); err != nil {
+		return &fault.Error{Code: fault.Timeout, Op: op, Msg: "the request was given up", Err: err}
+	}
+	if g.Closed() {
+		return ErrClosed(op)
+	}
+	return nil
+}
+
+// ErrClosed is the error of a call to a closed store.
+func ErrClosed(op string) error {
+	return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the store is closed"}
+}

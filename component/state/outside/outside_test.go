@@ -1,0 +1,90 @@
+package outside_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/outside"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+func TestSuccessor(t *testing.T) {
+	for prefix, want := range map[string]string{"": "", "a": "b", "a\U0010ffff": "b", "\U0010ffff": "",
+		"\ud7ff": "\ue000",
+		"é":      "ê"} {
+		if got := outside.Successor(prefix); got != want {
+			t.Errorf("Successor(%q) = %q, want %q", prefix, got, want)
+		}
+	}
+}
+
+func TestContentType(t *testing.T) {
+	for _, bytes := range []bool{true, false} {
+		want := map[bool]string{true: state.OctetStream, false: ""}[bytes]
+		if got := outside.ContentType(outside.NewETag(bytes), []byte("1")); got != want {
+			t.Errorf("a value whose ETag says bytes=%v has type %q", bytes, got)
+		}
+	}
+	if got := outside.ContentType("of another writer", []byte("\xff")); got != state.OctetStream {
+		t.Errorf("bytes have the type %q", got)
+	}
+}
+
+func TestWait(t *testing.T) {
+	calls := 0
+	err := outside.Wait(t.Context(), func(context.Context) error {
+		if calls++; calls < 3 {
+			return fault.New(fault.Unavailable, "test", "not yet")
+		}
+		return nil
+	})
+	if err == nil || calls != 1 {
+		t.Errorf("without a deadline: %v after %d calls", err, calls)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := outside.Wait(ctx, func(context.Context) error {
+		if calls++; calls < 4 {
+			return fault.New(fault.Unavailable, "test", "not yet")
+		}
+		return fault.New(fault.Denied, "test", "wrong password")
+	}); !fault.Is(err, fault.Denied) || calls != 4 {
+		t.Errorf("with a deadline: %v after %d calls", err, calls)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	for want, err := range map[string]error{
+		"request ids":   outside.Check("op", "X", "r", nil),
+		"without a key": outside.Check("op", "X", "", []state.Operation{{}}),
+	} {
+		if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+func TestGate(t *testing.T) {
+	var g outside.Gate
+	if err := g.Enter(t.Context(), "op"); err != nil {
+		t.Error(err)
+	}
+	if !g.Close() || g.Close() || !fault.Is(g.Enter(t.Context(), "op"), fault.Unavailable) {
+		t.Error("the gate is not closed once")
+	}
+}
+
+func TestParseInterval(t *testing.T) {
+	for text, want := range map[string]time.Duration{"5": 5 * time.Second, "1h": time.Hour, "-1": -time.Second} {
+		if got, err := outside.ParseInterval(text); err != nil || got != want {
+			t.Errorf("ParseInterval(%q) = %v, %v", text, got, err)
+		}
+	}
+	if outside.CheckInterval("soon") == nil || outside.CheckTimeout("10ms") == nil || outside.Number(1,
+		2)("3") == nil {
+		t.Error("a bad value was accepted")
+	}
+}
