@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -33,10 +34,16 @@ func (m *Main) root() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs,
-		RunE:          group,
 	}
-	root.Version = m.version()
-	root.SetVersionTemplate("{{.Version}}\n")
+	// Version and SetVersionTemplate of cobra would link text/template, and with it every method of every type.
+	version := root.Flags().BoolP("version", "v", false, "version for quorate")
+	root.RunE = func(c *cobra.Command, args []string) error {
+		if *version {
+			_, err := fmt.Fprintln(m.Stdout, m.version())
+			return err
+		}
+		return group(c, args)
+	}
 	root.SetIn(m.Stdin)
 	root.SetOut(m.Stdout)
 	root.SetErr(m.Stderr)
