@@ -10,6 +10,7 @@ import (
 
 	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/azure/cosmosdb"
 	"github.com/quorate/quorate/component/state/inmemory"
 	"github.com/quorate/quorate/component/state/mongodb"
 	"github.com/quorate/quorate/component/state/postgresql"
@@ -25,6 +26,7 @@ func Factories(extra loader.Factories) (loader.Factories, error) {
 			inmemory.Type: {Open: openInMemory},
 			redis.Type:    {Fields: redis.Fields(), Open: openRedis},
 			mongodb.Type:  {Fields: mongodb.Fields(), Open: openMongoDB},
+			cosmosdb.Type: {Fields: append(cosmosdb.Fields(), entraFields()...), Open: openCosmosDB},
 
 			postgresql.Type:          openPostgreSQL(postgresql.V1),
 			postgresql.Type + "/v2":  openPostgreSQL(postgresql.V2),
@@ -67,6 +69,15 @@ func openRedis(ctx context.Context, c loader.StateConfig) (state.Store, error) {
 
 func openMongoDB(ctx context.Context, c loader.StateConfig) (state.Store, error) {
 	s, err := mongodb.Open(ctx, mongodb.Options{Metadata: c.Metadata, Logger: c.Logger, Actors: c.Settings.ActorStore})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func openCosmosDB(ctx context.Context, c loader.StateConfig) (state.Store, error) {
+	s, err := cosmosdb.Open(ctx, cosmosdb.Options{Metadata: c.Metadata, Identity: identity(c.Metadata),
+		Logger: c.Logger})
 	if err != nil {
 		return nil, err
 	}

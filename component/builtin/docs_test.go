@@ -108,7 +108,7 @@ func TestDocs_ExamplesLoad(t *testing.T) {
 // needsService reports whether a component of the type cannot be opened alone.
 func needsService(typ string) bool {
 	return strings.HasPrefix(typ, "secretstores.") || strings.HasPrefix(typ, "bindings.") ||
-		slices.Contains([]string{"state.redis", "state.postgresql", "state.mongodb"}, typ)
+		slices.Contains([]string{"state.redis", "state.postgresql", "state.mongodb", "state.azure.cosmosdb"}, typ)
 }
 
 // pageOf returns the type whose page describes a type: versions and other names of a type have its page.

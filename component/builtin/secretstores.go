@@ -209,19 +209,21 @@ func entraFields() []component.Field {
 	}
 }
 
+// identity returns the identity that the entraFields describe.
+func identity(m component.Values) entra.Settings {
+	return entra.Settings{
+		Environment: m.Text("azureEnvironment"), AuthorityHost: m.Text("azureAuthorityHost"),
+		Tenant: m.Text("azureTenantId"),
+		Client: m.Text("azureClientId"), ClientSecret: m.Text("azureClientSecret"),
+		Certificate:     m.Text("azureCertificate"),
+		CertificateFile: m.Text("azureCertificateFile"), CertificatePassword: m.Text("azureCertificatePassword"),
+		Transport: rest.Transport(rest.TLS(nil)),
+	}
+}
+
 func openKeyVault(_ context.Context, c loader.SecretStoreConfig) (secretstores.Store, error) {
-	m := c.Metadata
-	return keyvault.Open(keyvault.Options{
-		Vault: m.Text("vaultName"), Address: m.Text("vaultUrl"),
-		Identity: entra.Settings{
-			Environment: m.Text("azureEnvironment"), AuthorityHost: m.Text("azureAuthorityHost"),
-			Tenant: m.Text("azureTenantId"),
-			Client: m.Text("azureClientId"), ClientSecret: m.Text("azureClientSecret"),
-			Certificate:     m.Text("azureCertificate"),
-			CertificateFile: m.Text("azureCertificateFile"), CertificatePassword: m.Text("azureCertificatePassword"),
-			Transport: rest.Transport(rest.TLS(nil)),
-		},
-	})
+	return keyvault.Open(keyvault.Options{Vault: c.Metadata.Text("vaultName"), Address: c.Metadata.Text("vaultUrl"),
+		Identity: identity(c.Metadata)})
 }
 
 // oneOf returns a check that accepts the words of a closed set, ignoring case.

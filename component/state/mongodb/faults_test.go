@@ -20,7 +20,7 @@ import (
 // briefly opens a store that cannot be opened, and gives up soon.
 func briefly(t *testing.T, o mongodb.Options, pairs ...string) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	s, err := open(ctx, t, o, pairs...)
 	if err == nil {
@@ -164,7 +164,7 @@ func TestStore_LostAnswerMakesWritesIndeterminate(t *testing.T) {
 	for name, reply := range map[string]bson.D{"no answer": hang, "connection ends": cut} {
 		t.Run(name, func(t *testing.T) {
 			s := start(t)
-			store := opened(t, s, "operationTimeout", "1s")
+			store := opened(t, s, "operationTimeout", "3s")
 			two := []state.Write{statetest.Put("a||k", "2"), statetest.Put("a||l", "2")}
 			s.fail("update", answers(reply))
 			statetest.WantFault(t, statetest.Set(t.Context(), store, two[0]), fault.Indeterminate,

@@ -59,7 +59,9 @@ func bulkMany(s *suite) {
 			items = append(items, write(keys[i], fmt.Sprint(i)))
 		}
 	}
-	s.set(items...)
+	for some := range slices.Chunk(items, s.options.MaxOperations) {
+		s.set(some...)
+	}
 	for i, item := range s.bulk(8, keys...) {
 		if item.Found() != (i%3 != 0) || item.Found() && string(item.Value) != fmt.Sprint(i) || item.Err != nil {
 			s.Fatalf("item %d is %+v", i, item)
@@ -112,6 +114,7 @@ func (s *suite) wantList(got []string, want ...string) {
 }
 
 func listOrder(s *suite) {
+	can[state.Lister](s)
 	names := s.nastyNames()
 	for _, name := range names {
 		s.put(s.key(name), "1")
@@ -121,6 +124,7 @@ func listOrder(s *suite) {
 }
 
 func listPages(s *suite) {
+	can[state.Lister](s)
 	names := []string{}
 	var items []state.Write
 	for i := range 30 {
@@ -134,6 +138,7 @@ func listPages(s *suite) {
 }
 
 func listPrefix(s *suite) {
+	can[state.Lister](s)
 	low := "a\x00"
 	if s.options.TextKeys {
 		low = "a\x01"
@@ -157,6 +162,7 @@ func listPrefix(s *suite) {
 }
 
 func listAfter(s *suite) {
+	can[state.Lister](s)
 	for _, name := range []string{"b", "d", "f"} {
 		s.put(s.key(name), "1")
 	}
@@ -171,6 +177,7 @@ func listAfter(s *suite) {
 }
 
 func listChanges(s *suite) {
+	can[state.Lister](s)
 	etag := s.put(s.key("a"), "1")
 	s.put(s.key("b"), "1")
 	s.delete(state.DeleteRequest{Key: s.key("a"), ETag: etag})

@@ -119,6 +119,9 @@ func (s *suite) nastyNames() []string {
 	if s.options.TextKeys {
 		names = slices.DeleteFunc(names, func(name string) bool { return strings.Contains(name, "\x00") })
 	}
+	if refused := s.options.Unstorable; refused != nil {
+		names = slices.DeleteFunc(names, func(name string) bool { return refused(s.key(name)) })
+	}
 	return names
 }
 
@@ -149,7 +152,7 @@ func levels() []state.Consistency {
 
 func everyLevel(s *suite) {
 	for _, level := range levels() {
-		key := s.key("level " + level.String())
+		key := s.key("level-" + level.String())
 		options := state.ReadOptions{Consistency: level}
 		set := state.SetRequest{Items: []state.Write{write(key, "1")}, Consistency: level}
 		if _, err := s.store.Set(s.ctx(), set); err != nil {

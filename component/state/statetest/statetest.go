@@ -38,6 +38,10 @@ type Options struct {
 	Rounds int
 	// TextKeys is whether the store refuses keys with a NUL character.
 	TextKeys bool
+	// Unstorable reports whether the store refuses a key for its characters or its length; nil = none.
+	Unstorable func(key string) bool
+	// MaxOperations is how many items or operations the store takes at once; 0 = 1000 at least.
+	MaxOperations int
 	// NormalisedJSON is whether the store may change white space and the order of members in JSON values.
 	NormalisedJSON bool
 	// SharedETags is whether items that were written together may have the same ETag.
@@ -60,6 +64,7 @@ func Run(t *testing.T, open func(t *testing.T) state.Store, o Options) {
 	if o.Rounds == 0 {
 		o.Rounds = 4
 	}
+	o.MaxOperations = cmp.Or(o.MaxOperations, 1000)
 	o.Level = cmp.Or(o.Level, state.Linearizable)
 	o.BulkLevel = cmp.Or(o.BulkLevel, o.Level)
 	o.ListLevel = cmp.Or(o.ListLevel, o.Level)

@@ -94,7 +94,7 @@ func transactETags(s *suite) {
 }
 
 func transactLarge(s *suite) {
-	const size = 1000
+	size := s.options.MaxOperations
 	ops := make([]state.Operation, 0, size)
 	for i := range size - 1 {
 		ops = append(ops, upsert(s.key(fmt.Sprint("k", i)), "1"))

@@ -1,0 +1,210 @@
+// Package cosmosdb is the component type state.azure.cosmosdb: a state store in a container of Azure Cosmos DB, API
+// for NoSQL.
+//
+// It owns the items, which are those of Dapr's component, and the conversion of answers to fault codes. Its goroutines
+// are those of the client and of its connections; Close ends them.
+//
+// An item has the stored key as id, the value as JSON or as base64 in value, isBinary, partitionKey, and ttl in
+// seconds. The field contentType, which Dapr does not have, marks bytes that are also JSON.
+package cosmosdb
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos"
+
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/outside"
+	"github.com/quorate/quorate/internal/entra"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/rest"
+)
+
+// Type is the component type of this store.
+const Type = "state.azure.cosmosdb"
+
+// MetadataPartitionKey is the name of request metadata with the partition key. Without it, the partition key is the
+// stored key, or the actor for actor state.
+const MetadataPartitionKey = "partitionKey"
+
+// Options are the settings of a store.
+type Options struct {
+	Metadata component.Values // of Fields
+	Identity entra.Settings   // if there is no masterKey; Transport is used in any case
+	Logger   *slog.Logger
+	Now      func() time.Time // nil = time.Now
+}
+
+// Store implements state.Store, state.Transactor and state.BulkGetter. It has no listing: Cosmos DB cannot sort the
+// items of several partitions for this client.
+type Store struct {
+	client    *azcosmos.Client
+	container *azcosmos.ContainerClient
+	settings  settings
+	transport http.RoundTripper
+	now       func() time.Time
+	strong    bool // the account can answer at the level Strong
+	expires   bool // the container has time to live switched on
+	gate      outside.Gate
+}
+
+// Open checks that the container exists. While Cosmos DB cannot be reached, Open tries again until ctx ends. It
+// returns fault.Invalid for wrong settings, fault.Denied for refused credentials, and fault.Unavailable if Cosmos DB
+// does not answer.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	s := &Store{settings: read(o.Metadata), now: o.Now, transport: o.Identity.Transport}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	o.Identity.Transport = rest.Limit(s.transport)
+	if err := s.connect(o.Identity); err != nil {
+		return nil, err
+	}
+	if err := outside.Wait(ctx, s.probe); err != nil {
+		_ = s.Close() // the cause is what matters
+		return nil, err
+	}
+	if !s.expires {
+		o.Logger.Info("the container has no time to live: values with a TTL are refused", "hint", ttlHint)
+	}
+	return s, nil
+}
+
+// connect makes the client. It makes no requests.
+func (s *Store) connect(identity entra.Settings) error {
+	base, err := identity.Options()
+	if err != nil {
+		return err
+	}
+	// The libraries must not repeat a write, so that an error tells whether the write may have been applied.
+	base.Retry.MaxRetries = -1
+	options := &azcosmos.ClientOptions{ClientOptions: base}
+	if s.settings.masterKey != "" {
+		key, err := azcosmos.NewKeyCredential(s.settings.masterKey)
+		if err != nil {
+			return invalid("masterKey is not base64", "copy one of the keys of the account")
+		}
+		s.client, err = azcosmos.NewClientWithKey(s.settings.url, key, options)
+		if err != nil {
+			return invalid("the client of Cosmos DB cannot be made", "correct url")
+		}
+	} else {
+		credential, err := identity.Credential()
+		if err != nil {
+			return err
+		}
+		if s.client, err = azcosmos.NewClient(s.settings.url, credential, options); err != nil {
+			return invalid("the client of Cosmos DB cannot be made", "correct url")
+		}
+	}
+	s.container, err = s.client.NewContainer(s.settings.database, s.settings.collection)
+	if err != nil {
+		return invalid("database or collection is not valid", "correct them")
+	}
+	return nil
+}
+
+// probe checks that the container exists, and finds out what it and the account can do.
+func (s *Store) probe(ctx context.Context) error {
+	const op = "cosmosdb.Open"
+	bounded, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	container, err := s.container.Read(bounded, nil)
+	if status(err) == http.StatusNotFound {
+		return &fault.Error{Code: fault.Invalid, Op: op, Msg: "the database or the container does not exist in " +
+			s.settings.where(), Hint: "create both, the container with the partition key /partitionKey"}
+	}
+	if err != nil {
+		return s.failed(ctx, op, "", err, reading)
+	}
+	if p := container.ContainerProperties; p != nil {
+		s.expires = p.DefaultTimeToLive != nil
+		if paths := p.PartitionKeyDefinition.Paths; len(paths) != 1 || paths[0] != "/partitionKey" {
+			return invalid("the partition key of the container is "+strings.Join(paths, ", ")+", not /partitionKey",
+				"create a container with the partition key /partitionKey")
+		}
+	}
+	level := azcosmos.ConsistencyLevelStrong
+	_, err = s.container.ReadItem(bounded, azcosmos.NewPartitionKeyString("quorate"), "quorate",
+		&azcosmos.ItemOptions{ConsistencyLevel: &level})
+	switch status(err) {
+	case http.StatusOK, http.StatusNotFound:
+		s.strong = true
+	case http.StatusBadRequest: // the account has a weaker default, and a request cannot raise it
+	default:
+		return s.failed(ctx, op, "", err, reading)
+	}
+	return nil
+}
+
+// status returns the HTTP status of an answer; 0 = there was none.
+func status(err error) int {
+	if err == nil {
+		return http.StatusOK
+	}
+	var answer *azcore.ResponseError
+	if errors.As(err, &answer) {
+		return answer.StatusCode
+	}
+	return 0
+}
+
+// Close implements state.Store.
+func (s *Store) Close() error {
+	if s.gate.Close() {
+		s.client.Close()
+		if t, ok := s.transport.(interface{ CloseIdleConnections() }); ok {
+			t.CloseIdleConnections()
+		}
+	}
+	return nil
+}
+
+// Features implements state.Featurer.
+func (s *Store) Features() []state.Feature {
+	all := []state.Feature{state.FeatureETag, state.FeatureTransactional}
+	if s.expires {
+		all = append(all, state.FeatureTTL)
+	}
+	return all
+}
+
+// proof is the level of reads of one item and of writes.
+func (s *Store) proof(level state.Consistency) state.Proof {
+	if level == state.Strong && s.strong {
+		return state.Proof{Level: state.Linearizable}
+	}
+	return state.Proof{Level: state.Stale}
+}
+
+// level returns the consistency level of a read; nil = that of the account.
+func (s *Store) level(asked state.Consistency) *azcosmos.ConsistencyLevel {
+	switch {
+	case asked != state.Strong:
+		return azcosmos.ConsistencyLevelEventual.ToPtr()
+	case s.strong:
+		return azcosmos.ConsistencyLevelStrong.ToPtr()
+	}
+	return nil
+}
+
+// partition returns the partition key of a stored key, as Dapr does. Actor state has the key
+// app||type||id||name, and the partition app||type||id, so that its transactions are possible.
+func partition(key string, metadata map[string]string) string {
+	for name, value := range metadata {
+		if strings.EqualFold(name, MetadataPartitionKey) {
+			return value
+		}
+	}
+	if strings.Count(key, state.Separator) >= 3 {
+		return key[:strings.LastIndex(key, state.Separator)]
+	}
+	return key
+}

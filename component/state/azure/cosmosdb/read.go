@@ -1,0 +1,94 @@
+package cosmosdb
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos"
+
+	"github.com/quorate/quorate/component/state"
+)
+
+// Get implements state.Store.
+func (s *Store) Get(ctx context.Context, r state.GetRequest) (state.Item, error) {
+	const op = "cosmosdb.Get"
+	out := state.Item{Key: r.Key, Proof: s.proof(r.Consistency)}
+	if err := s.gate.Enter(ctx, op); err != nil || unstorable(r.Key) != "" {
+		return out, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var answer azcosmos.ItemResponse
+	err := s.again(ctx, func() (err error) {
+		answer, err = s.container.ReadItem(ctx, azcosmos.NewPartitionKeyString(partition(r.Key, r.Metadata)), r.Key,
+			&azcosmos.ItemOptions{ConsistencyLevel: s.level(r.Consistency)})
+		return err
+	})
+	if status(err) == http.StatusNotFound && !lostContainer(err) {
+		return out, nil
+	}
+	if err != nil {
+		return state.Item{}, s.failed(ctx, op, r.Key, err, reading)
+	}
+	item, _, err := decode(answer.Value)
+	if err != nil {
+		return state.Item{}, err
+	}
+	item.Proof = out.Proof
+	return item, nil
+}
+
+// BulkGet implements state.BulkGetter: one query over all partitions.
+func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
+	const op = "cosmosdb.BulkGet"
+	if err := s.gate.Enter(ctx, op); err != nil || len(r.Keys) == 0 {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	times := map[string]int64{}
+	var keys []string
+	for _, key := range r.Keys {
+		if times[key]++; times[key] == 1 {
+			keys = append(keys, key)
+		}
+	}
+	found := map[string]state.Item{}
+	size := int64(0)
+	pages := s.container.NewQueryItemsPager("SELECT * FROM c WHERE ARRAY_CONTAINS(@keys, c.id)",
+		azcosmos.NewPartitionKey(), &azcosmos.QueryOptions{ConsistencyLevel: s.level(r.Consistency),
+			QueryParameters: []azcosmos.QueryParameter{{Name: "@keys", Value: keys}}})
+	for pages.More() {
+		var page azcosmos.QueryItemsResponse
+		err := s.again(ctx, func() (err error) {
+			page, err = pages.NextPage(ctx)
+			return err
+		})
+		if err != nil {
+			return nil, s.failed(ctx, op, "", err, reading)
+		}
+		for _, raw := range page.Items {
+			item, where, err := decode(raw)
+			if err != nil {
+				return nil, err
+			}
+			if where != partition(item.Key, r.Metadata) {
+				continue // an item of another partition may have the same id
+			}
+			if size += times[item.Key] * int64(len(item.Value)); r.MaxBytes > 0 && size > r.MaxBytes {
+				return nil, state.ValuesTooLarge(op, r.MaxBytes)
+			}
+			found[item.Key] = item
+		}
+	}
+	out := make([]state.Item, len(r.Keys))
+	for i, key := range r.Keys {
+		item, ok := found[key]
+		if !ok {
+			item = state.Item{Key: key}
+		}
+		item.Proof = state.Proof{Level: state.Stale} // a query is no snapshot
+		out[i] = item
+	}
+	return out, nil
+}
