@@ -153,7 +153,8 @@ func TestStore_ConformanceOnServer(t *testing.T) {
 		}
 	}
 	o := statetest.Options{Level: state.Stale, NormalisedJSON: true, MaxOperations: 100, Unstorable: unstorable,
-		LargeValue: 1 << 19, Clock: &statetest.Clock{Now: time.Now, Advance: time.Sleep}}
+		LargeValue: 1 << 19, Clock: &statetest.Clock{Now: time.Now,
+			Advance: func(d time.Duration) { <-time.After(d) }}}
 	statetest.Run(t, func(t *testing.T) state.Store {
 		s, err := open(t.Context(), t, cosmosdb.Options{
 			Identity: entra.Settings{Transport: rest.Transport(rest.TLS(nil))}}, pairs...)
