@@ -11,6 +11,7 @@ const (
 	CodePermissionDenied          = "ERR_PERMISSION_DENIED"
 	CodeInternal                  = "ERR_INTERNAL"
 	CodeOverloaded                = "ERR_OVERLOADED"
+	CodeTooManyRequests           = "ERR_TOO_MANY_REQUESTS" // from middleware.http.ratelimit
 	CodeStoreNotConfigured        = "ERR_STATE_STORE_NOT_CONFIGURED"
 	CodeStoreStarting             = "ERR_STATE_STORE_STARTING" // components are being loaded
 	CodeStoreNotFound             = "ERR_STATE_STORE_NOT_FOUND"

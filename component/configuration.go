@@ -11,6 +11,12 @@ type Configuration struct {
 	Name          string
 	Pos           Pos
 	AccessControl *AccessControl // nil = the section is not there
+	Tracing       *TracingConfig // nil = the section is not there
+	Metrics       *MetricsConfig // nil = the section is not there
+	APILog        *APILogConfig  // nil = the section is not there
+	API           *APIRules      // nil = everything is served
+	Pipeline      []PipelineHandler
+	NoReload      bool // the feature HotReload is off: changed files are not read
 
 	// Sections has every section of spec as in the file, for other readers. It must not be modified.
 	Sections map[string]*yaml.Node
@@ -27,17 +33,14 @@ const (
 )
 
 func unusedSections() []string {
-	return []string{"tracing", "metric", "metrics", "nameResolution", "features", "logging"}
+	return []string{"nameResolution", "wasm", "workflow"}
 }
 
 // refusedSections maps sections to a hint what to do instead.
 func refusedSections() map[string]string {
 	return map[string]string{
-		"api": "the endpoints that are served cannot be chosen: remove the section, and bind the API " +
-			"to loopback",
 		"components":      "denying types of components is not available: remove the section, and the components",
-		"httpPipeline":    "middleware is not available: remove the section",
-		"appHttpPipeline": "middleware is not available: remove the section",
+		"appHttpPipeline": "middleware for calls to the application is not available: remove the section",
 	}
 }
 
@@ -63,6 +66,13 @@ func (p *docParser) configuration(n *yaml.Node, c *Configuration) {
 		sectionAccessControl: func(n *yaml.Node) { c.AccessControl = p.accessControl(n) },
 		sectionSecrets:       func(*yaml.Node) {}, // SecretScopes reads it
 		"mtls":               p.mtls,
+		"tracing":            func(n *yaml.Node) { p.tracing(n, c) },
+		"metric":             func(n *yaml.Node) { p.metrics(n, c) },
+		"metrics":            func(n *yaml.Node) { p.metrics(n, c) },
+		"logging":            func(n *yaml.Node) { p.logging(n, c) },
+		"api":                func(n *yaml.Node) { p.api(n, c) },
+		"httpPipeline":       func(n *yaml.Node) { p.pipeline(n, c) },
+		"features":           func(n *yaml.Node) { p.features(n, c) },
 	}
 	for _, name := range unusedSections() {
 		known[name] = func(n *yaml.Node) {

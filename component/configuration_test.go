@@ -23,7 +23,7 @@ func document(t *testing.T, kind, spec string) component.Document {
 
 func TestParseConfiguration_AccessControl(t *testing.T) {
 	c, err := component.ParseConfiguration(document(t, "Configuration", `
-  tracing: {samplingRate: "1"}
+  nameResolution: {component: mdns}
   accessControl:
     defaultAction: deny
     trustDomain: shop
@@ -52,7 +52,7 @@ func TestParseConfiguration_AccessControl(t *testing.T) {
 		t.Error(diff)
 	}
 	if !c.AccessControl.NeedsIdentity() || c.Sections["accessControl"] == nil || len(c.Unused) != 1 ||
-		!strings.Contains(c.Unused[0].String(), "spec.tracing has no effect") {
+		!strings.Contains(c.Unused[0].String(), "spec.nameResolution has no effect") {
 		t.Errorf("%+v", c)
 	}
 }
@@ -72,10 +72,10 @@ func TestParseConfiguration_RefusesUnenforcedSections(t *testing.T) {
 			"httpVerb: [get], action: deny}]}\n": "write GET",
 		"  accessControl:\n    policies:\n    - {appId: a, namespace: n, trustDomain: t}\n    - {appId: a, " +
 			"namespace: n, trustDomain: t}\n": "is already in line",
-		"  api: {allowed: [{name: state}]}\n":                "spec.api would have no effect",
-		"  components: {deny: [bindings]}\n":                 "spec.components would have no effect",
-		"  httpPipeline: {handlers: [{name: o, type: m}]}\n": "spec.httpPipeline would have no effect",
-		"  mtls: {enabled: true}\n":                          "--cluster-token-file",
+		"  api: {allowed: [{name: state}]}\n":                   "needs name, version and protocol",
+		"  components: {deny: [bindings]}\n":                    "spec.components would have no effect",
+		"  appHttpPipeline: {handlers: [{name: o, type: m}]}\n": "spec.appHttpPipeline would have no effect",
+		"  mtls: {enabled: true}\n":                             "--cluster-token-file",
 	} {
 		_, err := component.ParseConfiguration(document(t, "Configuration", spec))
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "c.yaml:") {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,6 +24,7 @@ import (
 	"github.com/quorate/quorate/node/calls"
 	"github.com/quorate/quorate/node/catalogue"
 	"github.com/quorate/quorate/node/components"
+	"github.com/quorate/quorate/node/inputs"
 	"github.com/quorate/quorate/node/status"
 )
 
@@ -51,8 +53,19 @@ type apiServers struct {
 	memory      memory
 	connections *prometheus.GaugeVec
 	cut         *prometheus.CounterVec
-	tokens      *api.Tokens // of the applications without a token of their own; nil until an API is opened
-	apis        []interface{ Close(context.Context) error }
+	surface     *api.Surface
+	pipeline    *apihttp.Pipeline
+	callLog     *api.CallLog
+
+	declared         component.Configuration // of the start
+	anyOnce          sync.Once
+	anyTransport     *http.Transport // for addresses that no HTTPEndpoint declares
+	componentMetrics *components.Metrics
+	reloads          *reloads       // nil = there is no application
+	inputs           *inputs.Runner // nil = there is no application
+
+	tokens *api.Tokens // of the applications without a token of their own; nil until an API is opened
+	apis   []interface{ Close(context.Context) error }
 }
 
 func newAPIServers(c Config, apps []AppEntry, d Deps, closers *lifecycle.Stack,
@@ -67,6 +80,7 @@ func newAPIServers(c Config, apps []AppEntry, d Deps, closers *lifecycle.Stack,
 				"a request go first."}, []string{"listener"}),
 	}
 	d.Registry.MustRegister(s.connections, s.cut)
+	s.surface, s.callLog = &api.Surface{}, api.NewCallLog(d.Logger)
 	return s
 }
 
@@ -202,7 +216,8 @@ func (s *apiServers) openHTTP(ctx context.Context, a AppEntry, shared services, 
 	handler, err := apihttp.New(apihttp.Config{
 		App: shared.app, State: shared.state, Secrets: shared.secrets, Bindings: shared.bindings,
 		Health: shared.health, Metadata: shared.metadata, Invoke: shared.invoke, Shutdown: s.shutdown,
-		Start:  s.start,
+		Start:    s.start,
+		Pipeline: s.pipeline, Surface: s.surface, Calls: s.callLog,
 		Tokens: shared.tokens, AllowedOrigins: c.AllowedOrigins, AnyHost: c.SocketDir != "" || exposed(c.Listen),
 		MaxBodySize: c.MaxBodySize, RequestTimeout: c.RequestTimeout, Requests: s.memory.requests,
 		Answers: s.memory.answers,
@@ -296,7 +311,8 @@ func (s *apiServers) openGRPC(ctx context.Context, a AppEntry, shared services, 
 	server, err := apigrpc.New(apigrpc.Config{
 		App: shared.app, State: shared.state, Secrets: shared.secrets, Bindings: shared.bindings,
 		Health: shared.health, Metadata: shared.metadata, Invoke: shared.invoke, Shutdown: s.shutdown,
-		Start:  s.start,
+		Start:   s.start,
+		Surface: s.surface, Calls: s.callLog,
 		Tokens: shared.tokens, MaxBodySize: c.MaxBodySize, RequestTimeout: c.RequestTimeout,
 		MaxHeaderSize: c.MaxHeaderSize, MaxConnections: s.maxConnections(listenerAPI),
 		Requests: s.memory.requests, Answers: s.memory.answers,
@@ -361,6 +377,7 @@ func (d description) Describe() api.Description {
 		out.API = api.APIAddresses{HTTP: d.at.API, GRPC: d.at.GRPC}
 	}
 	out.Channel = d.entry.channel()
+	out.HTTPEndpoints = d.calls.Externals().Names(d.entry.ID)
 	for _, s := range d.components.Statuses() {
 		if i, isState := d.components.Components.StateStore(s.Name); s.State != component.Ready || isState &&
 			!i.VisibleTo(d.entry.ID) {

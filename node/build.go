@@ -33,6 +33,7 @@ import (
 // build starts every subsystem, top to bottom; each pushes its closer.
 func (n *Node) build(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
+		n.readDeclared,    // the Configuration resources
 		n.buildNetwork,    // reports a mistake in credential files before it writes to the disk
 		n.buildMetrics,    // early, so that a slow start can be observed
 		n.buildMemory,     // memory of requests in progress
@@ -107,11 +108,10 @@ func (n *Node) buildMetrics(ctx context.Context) error {
 		Help:        "Always 1; the labels say which version runs, and in which cluster.",
 		ConstLabels: prometheus.Labels{"version": n.config.Version, "cluster": n.config.Cluster.Name}})
 	info.Set(1)
-	n.apis = newAPIServers(n.config, n.apps(), n.deps, &n.closers, n.stopper.shutdown)
 	n.deps.Registry.MustRegister(info, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	c := n.config.Metrics
-	if c.Off {
+	if c.Off || n.apis.declared.Metrics != nil && !n.apis.declared.Metrics.Enabled {
 		return nil
 	}
 	ls, err := listen.TCP(ctx, listen.Request{Hosts: []string{c.Listen}, Port: c.Port.Number,
@@ -144,7 +144,7 @@ func (n *Node) buildMemory(context.Context) error {
 func (n *Node) buildCalls(ctx context.Context) error {
 	c := n.config
 	t, err := tracing.Open(ctx, tracing.Options{Service: c.App.ID, Namespace: c.Namespace, Version: c.Version,
-		Env: n.deps.Env})
+		Env: n.deps.Env, Declared: exportOf(n.apis.declared.Tracing)})
 	if err != nil {
 		return err
 	}
@@ -184,6 +184,7 @@ func (n *Node) buildCalls(ctx context.Context) error {
 
 // buildAPI opens the APIs of all applications.
 func (n *Node) buildAPI(ctx context.Context) error {
+	n.prepareAPI()
 	for i, a := range n.apps() {
 		at, err := n.apis.open(ctx, appParts{entry: a, calls: n.calls, components: n.components.For(a.ID),
 			status: n.status, catalogue: n.catalogue}, i == 0)
@@ -345,10 +346,15 @@ func (n *Node) buildComponents(ctx context.Context) error {
 	if n.place.bare {
 		return nil // there is no application
 	}
-	set, err := components.Open(ctx, n.config.sources(n.deps),
-		components.Options{Host: n.host, Logger: n.deps.Logger, Registerer: n.deps.Registry})
+	var err error
+	if n.apis.componentMetrics, err = components.NewMetrics(n.deps.Registry); err != nil {
+		return err
+	}
+	set, err := components.Open(ctx, n.config.sources(n.deps), n.componentOptions())
 	if set != nil {
-		err = errors.Join(n.closers.Push("components", func(context.Context) error { return set.Close() }), err)
+		n.apis.reloads = newReloads(n, set)
+		closing := func(context.Context) error { return n.apis.reloads.close() }
+		err = errors.Join(n.closers.Push("components", closing), err)
 	}
 	if err != nil {
 		return err
@@ -357,23 +363,9 @@ func (n *Node) buildComponents(ctx context.Context) error {
 		n.deps.Logger.Warn("every program on this machine can read the secrets: the API has a secret store "+
 			"and no token", "hint", "set DAPR_API_TOKEN or --api-token-file")
 	}
-	rules, err := calls.ReadRules(set, n.config.trust())
-	if err != nil {
+	if err := n.applyRules(set, true); err != nil {
 		return err
 	}
-	for _, w := range rules.Unused {
-		n.deps.Logger.Warn(w.String())
-	}
-	if rules.Access != nil {
-		changed, err := n.credentials.Identify(n.certificate(rules.Access.TrustDomain))
-		if err != nil {
-			return err
-		}
-		if changed {
-			connections{n.network, n.calls}.Renew()
-		}
-	}
-	n.calls.SetRules(rules, n.config.trust())
 	n.components.Serve(set)
 	n.apis.start.Open()
 	return n.followTokens()
@@ -453,12 +445,19 @@ func (n *Node) serveApps(context.Context) error {
 // buildInputs starts to deliver the events of input bindings. It is the last step of a start. When the node stops,
 // delivery ends first.
 func (n *Node) buildInputs(context.Context) error {
+	if n.place.bare {
+		return nil // there is no application
+	}
 	r, err := inputs.Open(n.components.Bindings(), idsOf(n.apps()), n.calls, n.deps.Logger)
 	if err != nil {
 		return err
 	}
-	n.status.SetInputs(r)
-	return n.closers.Push("input bindings", r.Close)
+	n.apis.inputs = r
+	n.status.SetInputs(issues{r, n.apis.reloads})
+	if err := n.closers.Push("input bindings", r.Close); err != nil {
+		return err
+	}
+	return n.loop("changed files", n.apis.reloads.follow)
 }
 
 // exposed reports whether other machines can reach one of the hosts.

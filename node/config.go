@@ -114,6 +114,8 @@ type API struct {
 	DisableH2C     bool          // no HTTP/2 without TLS
 	RequestTimeout time.Duration // default 10 s
 	AllowedOrigins []string      // web origins beside the API's own, or "*"
+	AnyEndpoint    bool          // applications may call addresses that no HTTPEndpoint declares
+	LogCalls       bool          // log every request
 }
 
 // Metrics is the listener that Prometheus reads.
@@ -127,6 +129,8 @@ type Metrics struct {
 type Components struct {
 	Paths       []string // directories or files with components, in order
 	ConfigFiles []string // files with configurations; later ones take precedence
+	// how often changed files are looked for; default 2 s; negative = only after Node.Reload
+	Reload time.Duration
 }
 
 // Data configures what the node stores on disk.
@@ -324,6 +328,7 @@ func (c Config) WithDefaults() Config {
 	c.Data = c.Data.withDefaults(c.Cluster)
 	c.Backup = c.Backup.withDefaults()
 	c.Grace = cmp.Or(c.Grace, 5*time.Second)
+	c.Components.Reload = cmp.Or(c.Components.Reload, 2*time.Second)
 	return c
 }
 

@@ -12,7 +12,8 @@ import (
 // no configuration for it; see package shareddir. It is safe for concurrent use.
 type Shared struct {
 	*shareddir.Shared
-	addrs Addresses
+	addrs   Addresses
+	serving *Node // that serves the applications
 }
 
 // OpenShared builds a node on the shared data directory if c.Data.Shared is set. Otherwise it does the same as Open.
@@ -29,17 +30,22 @@ func OpenShared(ctx context.Context, c Config, d Deps) (*Shared, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Shared{Shared: s, addrs: o.front}, nil
+	return &Shared{Shared: s, addrs: o.front, serving: o.serving}, nil
 }
 
 // Addresses returns the addresses of the node that serves the applications. They never change.
 func (s *Shared) Addresses() Addresses { return s.addrs }
+
+// Reload makes the node that serves the applications read its component files now. It returns at once.
+func (s *Shared) Reload() { s.serving.Reload() }
 
 // sharedOpener opens the nodes of a shared directory.
 type sharedOpener struct {
 	config Config // of the user
 	deps   Deps
 	front  Addresses // of the node that serves the applications; written before OpenShared returns
+
+	serving *Node // that node
 }
 
 // Open implements shareddir.Opener.
@@ -60,7 +66,7 @@ func (o *sharedOpener) Open(ctx context.Context, p shareddir.Plan) (shareddir.No
 		return nil, err
 	}
 	if p.Part != shareddir.Successor {
-		o.front = n.addrs
+		o.front, o.serving = n.addrs, n
 	}
 	return sharedNode{n}, nil
 }

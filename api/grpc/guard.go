@@ -78,9 +78,13 @@ func (s *Server) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, 
 		}
 		err = s.answer(info.FullMethod, err)
 		s.metrics.observe(info.FullMethod, status.Code(err), time.Since(begun))
+		s.logCall(ctx, info.FullMethod, err, begun)
 	}()
 	leave, err := enter(ctx, info.FullMethod)
 	defer leave()
+	if err == nil {
+		err = s.served(info.FullMethod)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -104,9 +108,13 @@ func (s *Server) stream(owner any, stream grpc.ServerStream, info *grpc.StreamSe
 		}
 		err = s.answer(info.FullMethod, err)
 		s.metrics.observe(info.FullMethod, status.Code(err), time.Since(begun))
+		s.logCall(stream.Context(), info.FullMethod, err, begun)
 	}()
 	leave, err := enter(stream.Context(), info.FullMethod)
 	defer leave()
+	if err == nil {
+		err = s.served(info.FullMethod)
+	}
 	if err != nil {
 		return err
 	}
@@ -149,7 +157,7 @@ func (s *Server) answer(method string, err error) error {
 	}
 	if st, ok := status.FromError(err); ok { // from grpc-go or the generated code
 		if st.Code() == codes.Unimplemented && st.Message() == "method "+methodName(method)+" not implemented" {
-			return status.Error(codes.Unimplemented, notOffered(method))
+			return status.Error(codes.Unimplemented, api.MethodNotServed(methodName(method)))
 		}
 		return err
 	}
@@ -162,8 +170,3 @@ func (s *Server) answer(method string, err error) error {
 
 // methodName returns the last part of a full method name.
 func methodName(method string) string { return method[strings.LastIndexByte(method, '/')+1:] }
-
-func notOffered(method string) string {
-	return "this runtime does not offer " + methodName(method) +
-		": it serves state, actor state, secrets, invocation, bindings, metadata and shutdown"
-}

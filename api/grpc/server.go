@@ -58,6 +58,9 @@ type Config struct {
 	// Start holds calls while the node starts, except for health, metadata and shutdown. nil = none are held.
 	Start *api.StartGate
 
+	Surface *api.Surface // which methods are served; nil = all
+	Calls   *api.CallLog // logs calls; nil = not
+
 	Tokens         *api.Tokens       // API tokens; nil = no token is needed
 	MaxBodySize    int64             // bytes of one message; 0 = DefaultMaxBodySize, negative = no limit
 	RequestTimeout time.Duration     // of one service call and of the arrival of its message; 0 = DefaultRequestTimeout
@@ -88,6 +91,8 @@ type Server struct {
 	crowded  int   // connections of one listener
 	timeout  time.Duration
 	log      *slog.Logger
+	surface  *api.Surface
+	calls    *api.CallLog
 
 	requests, answers *admission.Budget
 	waiting           atomic.Int64 // bytes of messages that arrived before a reservation
@@ -111,7 +116,7 @@ func New(c Config) (*Server, error) {
 		app: c.App, state: c.State, health: c.Health, metadata: c.Metadata, secrets: c.Secrets, invoke: c.Invoke,
 		bindings: c.Bindings, stop: c.Shutdown, start: c.Start,
 		tokens: c.Tokens, timeout: c.RequestTimeout, crowded: c.MaxConnections, log: c.Logger,
-		requests: c.Requests, answers: c.Answers,
+		requests: c.Requests, answers: c.Answers, surface: c.Surface, calls: c.Calls,
 	}
 	if s.timeout <= 0 {
 		s.timeout = DefaultRequestTimeout

@@ -293,7 +293,7 @@ func TestMethods_ServedOrUnimplemented(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		case offered && !bytes.Contains(page, []byte("`"+name+"`")):
 			t.Errorf("docs/api.md does not name %s", name)
-		case !offered && !strings.Contains(err.Error(), "this runtime does not offer "+name+": it serves state"):
+		case !offered && !strings.Contains(err.Error(), "Quorate does not serve "+name+" of the building block "):
 			t.Errorf("%s: %v", name, err)
 		}
 	}

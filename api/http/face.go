@@ -45,6 +45,10 @@ type Config struct {
 	MaxBodySize    int64         // bytes; 0 = DefaultMaxBodySize, negative = no limit
 	RequestTimeout time.Duration // for one service call, and for reading one body; 0 = DefaultRequestTimeout
 
+	Pipeline *Pipeline    // middleware; nil = none
+	Surface  *api.Surface // which endpoints are served; nil = all
+	Calls    *api.CallLog // logs requests; nil = not
+
 	Requests *admission.Budget // memory of requests being served, shared by all faces of the node; nil = no bound
 	Answers  *admission.Budget // memory of answers being sent; nil = no bound
 
@@ -64,6 +68,9 @@ type Face struct {
 	copier   httpcopy.Copier
 	stop     func(force bool)
 	start    *api.StartGate
+	pipeline *Pipeline
+	surface  *api.Surface
+	calls    *api.CallLog
 
 	requests  *admission.Budget
 	answers   *admission.Budget
@@ -88,7 +95,7 @@ func New(c Config) (*Face, error) {
 		app: c.App, state: c.State, secrets: c.Secrets, bindings: c.Bindings, health: c.Health, metadata: c.Metadata,
 		invoke: c.Invoke, stop: c.Shutdown, requests: c.Requests, answers: c.Answers, bodyLimit: c.MaxBodySize,
 		timeout: c.RequestTimeout, log: c.Logger, mux: chi.NewMux(),
-		exempt: map[string]bool{}, start: c.Start,
+		exempt: map[string]bool{}, start: c.Start, pipeline: c.Pipeline, surface: c.Surface, calls: c.Calls,
 	}
 	if f.bodyLimit == 0 {
 		f.bodyLimit = DefaultMaxBodySize
@@ -117,6 +124,7 @@ type handler func(p *reply, r *http.Request) error
 type endpoint struct {
 	face  *Face
 	serve handler
+	path  string // pattern of its paths; empty = none
 	count *routeMetrics
 	open  bool // needs no token
 	early bool // is served while the node starts
@@ -133,7 +141,11 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !e.early {
 		e.face.start.Wait(r.Context(), e.face.timeout)
 	}
-	if err := e.serve(p, r); err != nil {
+	err := e.allowed()
+	if err == nil {
+		err = e.serve(p, r)
+	}
+	if err != nil {
 		e.face.fail(p, r, err)
 	}
 }
@@ -146,8 +158,8 @@ func (f *Face) register(routes []route) {
 			continue
 		}
 		for _, verb := range verbs(rt) {
-			e := &endpoint{face: f, serve: rt.serve, count: f.metrics.route(rt.path, verb), open: rt.open,
-				early: rt.open || rt.early}
+			e := &endpoint{face: f, serve: rt.serve, path: rt.path, count: f.metrics.route(rt.path, verb),
+				open: rt.open, early: rt.open || rt.early}
 			for _, path := range paths(rt) {
 				if verb == anyVerb {
 					f.mux.Handle(path, e)
@@ -227,11 +239,8 @@ func (f *Face) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer f.finish(p, r)
 	if answered, err := f.guard.check(p, r); err != nil {
 		f.turnAway(p, r, err)
-	} else if e := f.direct(r); !answered && e != nil {
-		e.ServeHTTP(p, r)
 	} else if !answered {
-		f.collapse(r)
-		f.mux.ServeHTTP(p, r)
+		f.dispatch(p, r)
 	}
 }
 
@@ -272,6 +281,7 @@ func (f *Face) finish(p *reply, r *http.Request) {
 	p.answer.Release()
 	f.metrics.inFlight.Add(-1)
 	p.count.observe(p, r.Method)
+	f.logCall(p, r)
 	if cause == http.ErrAbortHandler || p.broken { //nolint:errorlint // see above
 		panic(http.ErrAbortHandler) // an answer that is cut short must not look complete
 	}

@@ -34,6 +34,9 @@ func (f *Face) byHeader(r *http.Request) bool {
 // invokeMethod serves every call of an application's method. The body limit and the request timeout do not apply,
 // because request and answer are streams.
 func (f *Face) invokeMethod(p *reply, r *http.Request) error {
+	if err := f.surface.HTTP(invokePrefix); err != nil {
+		return err
+	}
 	call, err := decodeCall(r)
 	if err != nil {
 		return err
@@ -76,6 +79,10 @@ func decodeCall(r *http.Request) (*invoke.Call, error) {
 		c.Target, c.Path = id, path
 		return c, nil
 	}
+	if id, method, ok := addressIn(path); ok {
+		c.Target, c.Path = id, method
+		return c, nil
+	}
 	rest, _ := strings.CutPrefix(collapsed(r.Method, path), invokePrefix)
 	id, rest, _ := strings.Cut(rest, "/")
 	word, method, _ := strings.Cut(rest, "/")
@@ -88,6 +95,22 @@ func decodeCall(r *http.Request) (*invoke.Call, error) {
 	}
 	c.Target, c.Path = id, "/"+method
 	return c, nil
+}
+
+// addressIn reads a path such as /v1.0/invoke/https://host/method/name, whose target is an address. Clients that clean
+// paths send it with one slash after the scheme.
+func addressIn(path string) (target, method string, ok bool) {
+	rest, ok := strings.CutPrefix(path, invokePrefix)
+	scheme, after, found := strings.Cut(rest, ":/")
+	if !ok || !found || scheme != "http" && scheme != "https" {
+		return "", "", false
+	}
+	address, method, found := strings.Cut(strings.TrimLeft(after, "/"), "/method/")
+	if !found || method == "" {
+		return "", "", false
+	}
+	address, err := url.PathUnescape(address)
+	return scheme + "://" + address, "/" + method, err == nil
 }
 
 // received returns path and query of the request target exactly as the client sent them. If the target is an absolute

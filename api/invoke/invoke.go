@@ -31,11 +31,15 @@ type Service struct {
 	metrics  *Metrics
 	budget   *resiliency.Budget
 	log      *slog.Logger
+
+	externals *Externals
 }
 
-// Parts are the values that the invocation services of all applications of a node share. All fields are
-// required.
+// Parts are the values that the invocation services of all applications of a node share. All fields except Externals
+// are required.
 type Parts struct {
+	Externals *Externals // servers outside of the cluster; nil = none
+
 	Routes   *Routes
 	Here     *Callee
 	Sessions *api.Sessions
@@ -48,7 +52,8 @@ type Parts struct {
 // New returns the invocation service of app.
 func New(app api.App, p Parts) *Service {
 	return &Service{app: app, routes: p.Routes, here: p.Here, sessions: p.Sessions, policies: p.Policies,
-		tracer: p.Tracer, metrics: p.Metrics, budget: resiliency.NewBudget(), log: p.Logger}
+		tracer: p.Tracer, metrics: p.Metrics, budget: resiliency.NewBudget(), log: p.Logger,
+		externals: p.Externals}
 }
 
 // Call is a call of a method as requested by an application.
@@ -76,7 +81,7 @@ type Answer struct {
 // Do calls the target of c and returns the answer. An answer with an error status is not an error. ctx bounds the
 // call, including the time to read the body of the answer. All errors are *Error.
 func (i *Service) Do(ctx context.Context, c *Call) (Answer, error) {
-	target, err := i.parseTarget(c.Target)
+	target, external, err := i.parseTarget(c.Target)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -91,7 +96,7 @@ func (i *Service) Do(ctx context.Context, c *Call) (Answer, error) {
 		return Answer{}, malformed("the verb CONNECT cannot be forwarded")
 	}
 	a := &attempts{
-		invoke: i, call: c, target: target, method: method,
+		invoke: i, call: c, target: target, external: external, method: method,
 		policy: i.policies.For(target), body: newReplay(c.Body, c.Length),
 	}
 	span := i.tracer.Start(ctx, c.Header, SpanCaller, "invoke "+target.String())
@@ -103,14 +108,20 @@ func (i *Service) Do(ctx context.Context, c *Call) (Answer, error) {
 	return answer, err
 }
 
-// parseTarget reads "app" or "app.namespace".
-func (i *Service) parseTarget(text string) (api.App, error) {
+// parseTarget reads "app", "app.namespace", the name of a server outside of the cluster, or its address.
+func (i *Service) parseTarget(text string) (api.App, *External, error) {
+	if x, err := i.externals.find(i.app, text); err != nil || x != nil {
+		if err != nil {
+			return api.App{}, nil, err
+		}
+		return api.App{ID: x.target.ID, Namespace: i.app.Namespace}, x, nil
+	}
 	app, ok := ParseTarget(text, i.app.Namespace)
 	if !ok {
-		return api.App{}, malformed("the app id " + api.ShortenName(text) +
+		return api.App{}, nil, malformed("the app id " + api.ShortenName(text) +
 			" is refused: it is letters, digits, - and _, and may name a namespace after one dot")
 	}
-	return app, nil
+	return app, nil, nil
 }
 
 // request makes the request of one attempt.
@@ -134,8 +145,10 @@ type attempts struct {
 	target api.App
 	method MethodPath
 	policy *resiliency.Policy
-	body   *replay
-	trace  Span
+
+	external *External // the target, if it is outside of the cluster; otherwise nil
+	body     *replay
+	trace    Span
 
 	tried []discovery.Instance
 	next  *discovery.Lease // chosen for the next attempt; nil = not yet
@@ -197,6 +210,9 @@ func (a *attempts) once(ctx context.Context) (Answer, error) {
 // choose returns the instance for the next attempt: the one that again has chosen, otherwise a new pick. It prefers
 // instances that were not tried, until all were.
 func (a *attempts) choose() (*discovery.Lease, error) {
+	if a.external != nil {
+		return a.external.lease(), nil
+	}
 	if lease := a.next; lease != nil {
 		a.next = nil
 		return lease, nil
@@ -230,6 +246,8 @@ func (a *attempts) at(ctx context.Context, place *discovery.Instance) (Answer, e
 	var answer Answer
 	var err error
 	switch {
+	case a.external != nil:
+		answer, err = a.external.call(in.Request)
 	case place.Local:
 		in.Caller.Proven = true // by its listener
 		answer, err = i.here.Take(in)
@@ -247,6 +265,8 @@ func (a *attempts) at(ctx context.Context, place *discovery.Instance) (Answer, e
 // hop returns the label of the hop that an attempt took.
 func (a *attempts) hop(p *discovery.Instance) string {
 	switch {
+	case a.external != nil:
+		return "endpoint"
 	case p == nil:
 		return "discovery"
 	case p.Local:
@@ -271,7 +291,7 @@ func (a *attempts) again(pauses *resiliency.Pauses, answer Answer, err error) (t
 	case f.Kind != api.Unavailable && !a.policy.Explicit():
 		return 0, false // it may have been done
 	}
-	if len(a.tried) > 0 && f.Kind == api.Unavailable {
+	if len(a.tried) > 0 && f.Kind == api.Unavailable && a.external == nil {
 		a.next, _ = a.invoke.routes.pick(a.target, a.tried)
 	}
 	pause, ok := pauses.Next()

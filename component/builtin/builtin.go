@@ -23,7 +23,7 @@ import (
 func Factories(extra loader.Factories) (loader.Factories, error) {
 	all := loader.Factories{
 		State: map[string]loader.StateFactory{
-			inmemory.Type: {Open: openInMemory},
+			inmemory.Type: {Open: openInMemory, Volatile: true},
 			redis.Type:    {Fields: redis.Fields(), Open: openRedis},
 			mongodb.Type:  {Fields: mongodb.Fields(), Open: openMongoDB},
 			cosmosdb.Type: {Fields: append(cosmosdb.Fields(), entraFields()...), Open: openCosmosDB},
@@ -35,6 +35,10 @@ func Factories(extra loader.Factories) (loader.Factories, error) {
 		},
 		SecretStores: secretStores(),
 		Bindings:     allBindings(),
+		Middleware:   allMiddleware(),
+	}
+	if err := add(all.Middleware, extra.Middleware); err != nil {
+		return loader.Factories{}, err
 	}
 	if err := add(all.Bindings, extra.Bindings); err != nil {
 		return loader.Factories{}, err

@@ -108,6 +108,7 @@ func TestDocs_ExamplesLoad(t *testing.T) {
 // needsService reports whether a component of the type cannot be opened alone.
 func needsService(typ string) bool {
 	return strings.HasPrefix(typ, "secretstores.") || strings.HasPrefix(typ, "bindings.") ||
+		strings.HasPrefix(typ, "middleware.") ||
 		slices.Contains([]string{"state.redis", "state.postgresql", "state.mongodb", "state.azure.cosmosdb"}, typ)
 }
 
@@ -138,7 +139,7 @@ func TestDocs_EveryTypeHasPageAndIsListed(t *testing.T) {
 	readme := page(t, "README.md")
 	f := factories(t)
 	for _, typ := range slices.Concat(slices.Collect(maps.Keys(f.State)), slices.Collect(maps.Keys(f.SecretStores)),
-		slices.Collect(maps.Keys(f.Bindings))) {
+		slices.Collect(maps.Keys(f.Bindings)), slices.Collect(maps.Keys(f.Middleware))) {
 		typ = pageOf(typ)
 		if !slices.Contains(want, typ+".md") {
 			want = append(want, typ+".md")
@@ -172,6 +173,9 @@ func TestDocs_PagesNameMetadataOfType(t *testing.T) {
 	}
 	for typ, factory := range factories(t).Bindings {
 		declared[typ] = factory.Fields // README.md has those of every binding
+	}
+	for typ, factory := range factories(t).Middleware {
+		declared[typ] = factory.Fields
 	}
 	for typ, fields := range declared {
 		var want []string

@@ -24,6 +24,9 @@ func BindingFields() []component.Field {
 const closeTime = 5 * time.Second
 
 func (p *opening) bindingOf(ctx context.Context, u *unit) error {
+	if p.carry(u) {
+		return nil
+	}
 	direction, err := bindings.ParseDirection(u.values.Text(bindings.MetadataDirection))
 	if err != nil {
 		return u.failed(u.spec.Pos, err)
@@ -71,8 +74,12 @@ func closeBinding(b bindings.Binding) error {
 }
 
 func (s *Set) addBinding(u *unit, i *bindings.Instance) {
+	closing := &closer{name: i.Name, close: func() error { return closeBinding(i.Binding) }}
+	s.add(u, closing, func(s *Set, u *unit) { s.listBinding(u, i) })
+}
+
+func (s *Set) listBinding(u *unit, i *bindings.Instance) {
 	s.bindings = append(s.bindings, i)
-	s.closers = append(s.closers, closer{i.Name, func() error { return closeBinding(i.Binding) }})
 	status := statusOf(u.spec, component.Ready, "")
 	if i.Receives() {
 		status.Capabilities = append(status.Capabilities, "INPUT_BINDING")

@@ -1,9 +1,10 @@
 // Package loader opens components from component files.
 //
 // It owns the order: read every file, filter by namespace and scope, find duplicates, resolve references, open secret
-// stores and then state stores, and close all in reverse order. It also owns the rules that concern more than one
-// component: the default state store, the actor state store, references between components, the scopes of secret
-// stores. Component types are passed in as Factories, everything else as Options. It starts no goroutines of its own.
+// stores and then state stores, and close all in reverse order. Reload replaces what changed in the files. It also owns
+// the rules that concern more than one component: the default state store, the actor state store, references between
+// components, the scopes of secret stores. Component types are passed in as Factories, everything else as Options. It
+// starts no goroutines of its own.
 //
 // A type is added by an entry in Factories:
 //
@@ -23,6 +24,7 @@ import (
 
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/bindings"
+	"github.com/quorate/quorate/component/middleware"
 	"github.com/quorate/quorate/component/secretstores"
 	"github.com/quorate/quorate/component/state"
 )
@@ -33,6 +35,22 @@ type Factories struct {
 	State        map[string]StateFactory
 	SecretStores map[string]SecretStoreFactory
 	Bindings     map[string]BindingFactory
+	Middleware   map[string]MiddlewareFactory
+}
+
+// MiddlewareFactory makes HTTP middleware of one type.
+type MiddlewareFactory struct {
+	// Fields are the metadata fields of this type.
+	Fields []component.Field
+	// Open opens a middleware, as StateFactory.Open does. The second result closes it.
+	Open func(ctx context.Context, c MiddlewareConfig) (middleware.Filter, func() error, error)
+}
+
+// MiddlewareConfig is the configuration of a middleware.
+type MiddlewareConfig struct {
+	Name     string           // component name
+	Metadata component.Values // the declared Fields, checked
+	Logger   *slog.Logger     // carries the component's name
 }
 
 // BindingFactory makes bindings of one type.
@@ -62,6 +80,8 @@ type StateFactory struct {
 	// Open opens a store. ctx bounds the opening, not the use of the store, and must be honoured. Errors are
 	// *fault.Error.
 	Open func(ctx context.Context, c StateConfig) (state.Store, error)
+	// Volatile types lose their values when a store is closed. A running store is not replaced when its file changes.
+	Volatile bool
 }
 
 // StateConfig is the configuration of a state store, for its factory. The factory may ignore Settings, because the

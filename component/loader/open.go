@@ -30,10 +30,13 @@ func Open(ctx context.Context, o Options) (*Set, error) {
 	return p.set, nil
 }
 
-// opening is the state of one Open.
+// opening is the state of one Open or Reload.
 type opening struct {
 	options Options
 	set     *Set
+
+	old      *Set    // that Reload replaces; nil for Open
+	failures []error // of components that Reload could not open
 }
 
 func (p *opening) run(ctx context.Context, plan *Plan) error {
@@ -44,11 +47,14 @@ func (p *opening) run(ctx context.Context, plan *Plan) error {
 	if err != nil {
 		return err
 	}
-	bound, err := p.resolveAll(ctx, plan.bindings)
+	bound, err := p.resolveAll(ctx, append(slices.Clone(plan.bindings), plan.filters...))
 	if err != nil {
 		return err
 	}
 	if err := onlyOneActorStore(units); err != nil {
+		return err
+	}
+	if err := p.sameActorStore(units); err != nil {
 		return err
 	}
 	for _, u := range units {
@@ -57,11 +63,15 @@ func (p *opening) run(ctx context.Context, plan *Plan) error {
 		}
 	}
 	for _, u := range bound {
-		if err := p.attempt(ctx, u, func(ctx context.Context) error { return p.bindingOf(ctx, u) }); err != nil {
+		open := p.bindingOf
+		if blockOf(u.spec.Type) == blockFilters {
+			open = p.filterOf
+		}
+		if err := p.attempt(ctx, u, func(ctx context.Context) error { return open(ctx, u) }); err != nil {
 			return err
 		}
 	}
-	return nil
+	return p.httpEndpoints(ctx, plan.endpoints)
 }
 
 // secretStores opens the secret stores, each after the store of its own references.
@@ -124,10 +134,15 @@ func (p *opening) attempt(ctx context.Context, u *unit, step func(context.Contex
 	bounded, cancel := context.WithTimeout(ctx, u.spec.InitTimeout)
 	defer cancel()
 	err := u.late(ctx, bounded, step(bounded))
-	if err == nil {
+	switch {
+	case err == nil:
 		return nil
-	}
-	if ctx.Err() != nil || !u.spec.IgnoreErrors {
+	case ctx.Err() != nil:
+		return err
+	case p.old != nil:
+		p.keep(u, err)
+		return nil
+	case !u.spec.IgnoreErrors:
 		return err
 	}
 	u.logger(p.options.Logger).Error("component failed; the start continues because of ignoreErrors", "error",
@@ -137,6 +152,9 @@ func (p *opening) attempt(ctx context.Context, u *unit, step func(context.Contex
 }
 
 func (p *opening) secretStore(ctx context.Context, u *unit) error {
+	if p.carry(u) {
+		return nil
+	}
 	store, err := u.secrets.Open(ctx, SecretStoreConfig{
 		Name: u.spec.Name, Namespace: p.options.Namespace, Type: u.typ(), Version: u.spec.Version,
 		Metadata: u.values, Logger: u.logger(p.options.Logger), Env: p.options.Env, Environ: p.options.environ,
@@ -156,6 +174,14 @@ func (p *opening) secretStore(ctx context.Context, u *unit) error {
 }
 
 func (p *opening) stateStore(ctx context.Context, u *unit) error {
+	if p.carry(u) {
+		return nil
+	}
+	if p.old.has(u) && u.state.Volatile {
+		return u.failed(u.spec.Pos, &fault.Error{Code: fault.Invalid, Op: "loader.Reload",
+			Msg:  "a changed store of this type takes effect with a restart of the node: it would lose its values now",
+			Hint: "restart the node"})
+	}
 	set, err := settings(u.values)
 	if err != nil {
 		return u.failed(u.spec.Pos, err)

@@ -35,6 +35,8 @@ type Options struct {
 	Claims         bindings.Claims   // for bindings that act once in the cluster; nil only if there are none
 	// SecretMetrics are those of secret stores; nil = they are not counted.
 	SecretMetrics *secretstores.Metrics
+
+	keepDefault bool // open DefaultState also beside other stores
 }
 
 func (o Options) validate() error {

@@ -19,6 +19,8 @@ type Plan struct {
 	secrets   []*unit
 	state     []*unit
 	bindings  []*unit
+	filters   []*unit // middleware
+	endpoints []component.HTTPEndpoint
 	rejected  []component.Status // components that will not be opened
 }
 
@@ -50,11 +52,23 @@ func Read(o Options) (*Plan, error) {
 	if err == nil { // with files missing, other problems prove nothing
 		errs = append(errs, b.scopeProblems()...)
 	}
-	if len(b.plan.state) == 0 && !b.stateFailed && o.DefaultState != nil {
+	if b.wantsDefault() {
 		errs = append(errs, parts(b.addDefault(*o.DefaultState))...)
 	}
 	errs = append(errs, parts(onlyOneActorStore(b.plan.state))...)
 	return b.plan, join("loader.Read", errs)
+}
+
+// wantsDefault reports whether to open the default state store.
+func (b *planner) wantsDefault() bool {
+	o := b.options
+	if o.DefaultState == nil {
+		return false
+	}
+	if o.keepDefault {
+		return !slices.ContainsFunc(b.plan.state, func(u *unit) bool { return u.spec.Name == o.DefaultState.Name })
+	}
+	return len(b.plan.state) == 0 && !b.stateFailed
 }
 
 // readDocuments reads all files.
@@ -111,6 +125,7 @@ type planner struct {
 	stateTypes   component.Registry[StateFactory]
 	secretTypes  component.Registry[SecretStoreFactory]
 	bindingTypes component.Registry[BindingFactory]
+	filterTypes  component.Registry[MiddlewareFactory]
 	seen         map[component.Kind]map[string]component.Pos
 	scopes       []component.SecretScope
 	stateFailed  bool // a state component was accepted but cannot be opened
@@ -129,10 +144,15 @@ func newPlanner(o Options) (*planner, error) {
 	if err != nil {
 		return nil, err
 	}
+	filterTypes, err := component.NewRegistry(o.Factories.Middleware)
+	if err != nil {
+		return nil, err
+	}
 	return &planner{
 		options: o, stateTypes: stateTypes, secretTypes: secretTypes, bindingTypes: bindingTypes,
-		plan: &Plan{documents: map[component.Kind][]component.Document{}},
-		seen: map[component.Kind]map[string]component.Pos{},
+		filterTypes: filterTypes,
+		plan:        &Plan{documents: map[component.Kind][]component.Document{}},
+		seen:        map[component.Kind]map[string]component.Pos{},
 	}, nil
 }
 
@@ -148,10 +168,14 @@ func (b *planner) add(doc component.Document) error {
 		return err
 	}
 	b.plan.documents[doc.Kind] = append(b.plan.documents[doc.Kind], doc)
-	if doc.Kind == component.KindConfiguration {
+	switch {
+	case doc.Kind == component.KindConfiguration:
 		return b.addScopes(doc)
-	}
-	if doc.Component == nil {
+	case doc.Kind == component.KindHTTPEndpoint:
+		e, err := component.ParseHTTPEndpoint(doc)
+		b.plan.endpoints = append(b.plan.endpoints, e)
+		return err
+	case doc.Component == nil:
 		return nil
 	}
 	err := doc.Err
@@ -206,6 +230,7 @@ const (
 	blockState    = "state"
 	blockSecrets  = "secretstores"
 	blockBindings = "bindings"
+	blockFilters  = "middleware"
 )
 
 func blockOf(typ string) string {
@@ -228,6 +253,8 @@ func (b *planner) addComponent(spec *component.Spec) error {
 		b.plan.secrets = append(b.plan.secrets, u)
 	case blockBindings:
 		b.plan.bindings = append(b.plan.bindings, u)
+	case blockFilters:
+		b.plan.filters = append(b.plan.filters, u)
 	default:
 		b.plan.state = append(b.plan.state, u)
 	}
@@ -245,7 +272,7 @@ func (b *planner) addDefault(spec component.Spec) error {
 	if err := b.addComponent(&spec); err != nil {
 		return err
 	}
-	b.plan.state[0].actor = true
+	b.plan.state[len(b.plan.state)-1].actor = true
 	return nil
 }
 
@@ -263,10 +290,14 @@ func (b *planner) unit(spec *component.Spec) (*unit, error) {
 	case blockBindings:
 		u.binding, err = b.bindingTypes.Find(spec.Type, spec.Version)
 		u.fields = append(BindingFields(), u.binding.Fields...)
+	case blockFilters:
+		u.filter, err = b.filterTypes.Find(spec.Type, spec.Version)
+		u.fields = u.filter.Fields
 	default:
 		err = &fault.Error{Code: fault.NotFound, Op: "loader.Read", Msg: "the component type " + spec.Type +
 			" is unknown",
-			Hint: "a type begins with " + blockState + "., " + blockSecrets + ". or " + blockBindings + "."}
+			Hint: "a type begins with " + blockState + "., " + blockSecrets + "., " + blockBindings + ". or " +
+				blockFilters + "."}
 	}
 	if err != nil {
 		return nil, u.failed(spec.TypePos, err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/bindings"
+	"github.com/quorate/quorate/component/middleware"
 	"github.com/quorate/quorate/component/secretstores"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
@@ -18,19 +19,53 @@ type Set struct {
 	stores    []*state.Instance
 	secrets   []*secretstores.Instance
 	bindings  []*bindings.Instance
-	closers   []closer // in the order of opening
+	filters   []*middleware.Instance
+	endpoints []*Endpoint
+	entries   map[entryKey]*entry
+	closers   []*closer // in the order of opening
 
 	once     sync.Once
 	closeErr error
 }
 
+// closer closes one component, once.
 type closer struct {
 	name  string
 	close func() error
+	once  sync.Once
+	err   error
+}
+
+// Close closes the component. Later calls return the same error.
+func (c *closer) Close() error {
+	c.once.Do(func() {
+		if err := c.close(); err != nil {
+			c.err = fault.Wrap(err, "loader.Close", "closing component "+c.name)
+		}
+	})
+	return c.err
+}
+
+// entryKey identifies a component of a node.
+type entryKey struct{ block, name string }
+
+// entry is one open component, as Reload needs it.
+type entry struct {
+	digest  string
+	closing *closer
+	list    func(*Set, *unit) // adds it to the lists of another set
+}
+
+// add adds an open component, which list adds to the lists of a set.
+func (s *Set) add(u *unit, closing *closer, list func(*Set, *unit)) {
+	s.entries[u.key()] = &entry{u.digest, closing, list}
+	s.closers = append(s.closers, closing)
+	list(s, u)
 }
 
 func newSet(plan *Plan) *Set {
-	return &Set{documents: plan.documents, statuses: slices.Clone(plan.rejected)}
+	return &Set{documents: plan.documents, statuses: slices.Clone(plan.rejected),
+		entries: map[entryKey]*entry{}}
 }
 
 // StateStore returns the state store with a name, as spelt in request paths.
@@ -92,8 +127,8 @@ func (s *Set) Close() error {
 	s.once.Do(func() {
 		var errs []error
 		for _, c := range slices.Backward(s.closers) {
-			if err := c.close(); err != nil {
-				errs = append(errs, fault.Wrap(err, "loader.Close", "closing component "+c.name))
+			if err := c.Close(); err != nil {
+				errs = append(errs, err)
 			}
 		}
 		s.closeErr = join("loader.Close", errs)
@@ -102,8 +137,11 @@ func (s *Set) Close() error {
 }
 
 func (s *Set) addStateStore(u *unit, i *state.Instance, closing func() error) {
+	s.add(u, &closer{name: i.Name, close: closing}, func(s *Set, u *unit) { s.listStateStore(u, i) })
+}
+
+func (s *Set) listStateStore(u *unit, i *state.Instance) {
 	s.stores = append(s.stores, i)
-	s.closers = append(s.closers, closer{i.Name, closing})
 	status := statusOf(u.spec, component.Ready, "")
 	for _, f := range i.Features {
 		status.Capabilities = append(status.Capabilities, string(f))
@@ -112,8 +150,11 @@ func (s *Set) addStateStore(u *unit, i *state.Instance, closing func() error) {
 }
 
 func (s *Set) addSecretStore(u *unit, i *secretstores.Instance) {
+	s.add(u, &closer{name: i.Name, close: i.Store.Close}, func(s *Set, u *unit) { s.listSecretStore(u, i) })
+}
+
+func (s *Set) listSecretStore(u *unit, i *secretstores.Instance) {
 	s.secrets = append(s.secrets, i)
-	s.closers = append(s.closers, closer{i.Name, i.Store.Close})
 	status := statusOf(u.spec, component.Ready, "")
 	if f, ok := i.Store.(secretstores.Featurer); ok {
 		for _, feature := range f.Features() {

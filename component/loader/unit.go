@@ -19,10 +19,12 @@ type unit struct {
 	state   StateFactory
 	secrets SecretStoreFactory
 	binding BindingFactory
+	filter  MiddlewareFactory
 	values  component.Values       // as of the last check
 	hidden  []string               // values from references; they must not appear in any text
 	scope   *component.SecretScope // of a secret store; nil = no restriction
 	actor   bool                   // has the actor state whatever its metadata says
+	digest  string                 // of everything that decides how it is opened; set by resolve
 }
 
 // check checks metadata and sets values. Its error names file, line and component.
@@ -38,6 +40,7 @@ func (u *unit) resolve(ctx context.Context, from component.Sources) error {
 	if err != nil {
 		return err
 	}
+	u.digest = u.digestOf(m)
 	_, err = u.check(m)
 	return err
 }

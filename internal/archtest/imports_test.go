@@ -27,7 +27,7 @@ func rooms() []room {
 		{"raftfsm/snapshot", 3}, {"raftfsm/raftlog", 3}, {"raftfsm/session", 3},
 		{"discovery", 3}, {"component/loader", 3},
 		{"membership", 2}, {"component", 2}, {"component/state", 2}, {"component/secretstores", 2},
-		{"component/bindings", 2},
+		{"component/bindings", 2}, {"component/middleware", 2}, {"component/middleware/...", 3},
 		{"component/state/...", 3}, {"component/secretstores/...", 3}, {"component/bindings/...", 3},
 		{"raftfsm/command", 2}, {"raftfsm/kv", 2}, {"raftfsm/backup", 2}, {"raftfsm/placement", 2},
 		{"discovery/records", 2},

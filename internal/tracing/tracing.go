@@ -17,7 +17,6 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
@@ -31,12 +30,14 @@ type Options struct {
 	Namespace string
 	Version   string
 	Env       func(name string) (string, bool)
+	Declared  *Declared // by a Configuration; variables of the environment have precedence; nil = nothing
 }
 
 // Tracer makes spans. It is safe for concurrent use.
 type Tracer struct {
 	provider *sdktrace.TracerProvider // nil = no export
 	tracer   trace.Tracer
+	sampled  func() bool // whether a new trace is sampled; used without an export
 }
 
 // Wanted reports whether the environment enables an export.
@@ -52,18 +53,12 @@ func Wanted(env func(string) (string, bool)) bool {
 // Open returns a Tracer. It does not connect to the collector yet. It returns fault.Invalid if the
 // configured OTLP protocol is not supported.
 func Open(ctx context.Context, o Options) (*Tracer, error) {
-	if !Wanted(o.Env) {
-		return &Tracer{}, nil
+	if !Wanted(o.Env) && !o.Declared.exports(o.Env) {
+		return &Tracer{sampled: o.Declared.sampled}, nil
 	}
-	for _, name := range []string{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
-		if p, _ := o.Env(name); p != "" && p != "http/protobuf" {
-			return nil, &fault.Error{Code: fault.Invalid, Op: "tracing.Open", Msg: name + "=" + p +
-				" is not supported", Hint: "use http/protobuf, usually on port 4318"}
-		}
-	}
-	exporter, err := otlptracehttp.New(ctx)
+	exporter, err := newExporter(ctx, o)
 	if err != nil {
-		return nil, fault.Wrap(err, "tracing.Open", "the exporter of traces")
+		return nil, err
 	}
 	res, err := resource.New(ctx, resource.WithAttributes(
 		attribute.String("service.name", o.Service), attribute.String("service.namespace",
@@ -72,7 +67,11 @@ func Open(ctx context.Context, o Options) (*Tracer, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "tracing.Open", "OTEL_RESOURCE_ATTRIBUTES")
 	}
-	p := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(res))
+	options := []sdktrace.TracerProviderOption{sdktrace.WithBatcher(exporter), sdktrace.WithResource(res)}
+	if sampler := o.Declared.sampler(o.Env); sampler != nil {
+		options = append(options, sdktrace.WithSampler(sampler))
+	}
+	p := sdktrace.NewTracerProvider(options...)
 	return &Tracer{provider: p, tracer: p.Tracer("github.com/quorate/quorate")}, nil
 }
 
@@ -116,6 +115,9 @@ func (t *Tracer) Start(ctx context.Context, h http.Header, kind Kind, name strin
 	if !parent.valid {
 		binary.BigEndian.PutUint64(s.trace[:8], rand.Uint64()|1) // a trace id is not zero
 		binary.BigEndian.PutUint64(s.trace[8:], rand.Uint64())
+		if t.sampled != nil && t.sampled() {
+			s.flags = 1
+		}
 	}
 	binary.BigEndian.PutUint64(s.id[:], rand.Uint64()|1)
 	return s

@@ -80,7 +80,7 @@ func TestOpen_ExportsSpansIfConfigured(t *testing.T) {
 func TestOpen_RefusesUnsupportedProtocol(t *testing.T) {
 	_, err := tracing.Open(context.Background(),
 		tracing.Options{Env: env(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x",
-			"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})})
+			"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"})})
 	if err == nil || !strings.Contains(err.Error(), "http/protobuf") {
 		t.Errorf("%v", err)
 	}

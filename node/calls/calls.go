@@ -72,9 +72,11 @@ type Calls struct {
 	channels map[api.App]*appchannel.Channel     // of the applications that are called; written by Open
 	client   atomic.Pointer[remoteinvoke.Client] // nil until Connect
 	server   *remoteinvoke.Server
-	inbound  map[string]*resiliency.Policy // by binding; written before components are served
-	outbound map[string]*resiliency.Policy
+	bindings atomic.Pointer[bindingRules]
 }
+
+// bindingRules are the policies of bindings, by name.
+type bindingRules struct{ inbound, outbound map[string]*resiliency.Policy }
 
 // New returns Calls that are not started. Open and Connect start them.
 func New(o Options) (*Calls, error) {
@@ -87,9 +89,11 @@ func New(o Options) (*Calls, error) {
 	if !o.NoSessions {
 		merge = &c.sessions
 	}
+	c.bindings.Store(&bindingRules{})
 	sessions := api.NewSessions(merge)
 	c.parts = invoke.Parts{
-		Routes: &invoke.Routes{}, Sessions: sessions, Policies: resiliency.NewPolicies(),
+		Externals: &invoke.Externals{},
+		Routes:    &invoke.Routes{}, Sessions: sessions, Policies: resiliency.NewPolicies(),
 		Here: invoke.NewCallee(sessions, metrics, o.Tracer), Tracer: o.Tracer, Metrics: metrics, Logger: o.Logger,
 	}
 	return c, nil
@@ -97,6 +101,9 @@ func New(o Options) (*Calls, error) {
 
 // Parts returns the values that the invocation services of all applications of this node share.
 func (c *Calls) Parts() invoke.Parts { return c.parts }
+
+// Externals returns the servers outside of the cluster that applications may call.
+func (c *Calls) Externals() *invoke.Externals { return c.parts.Externals }
 
 // Callee returns the name under which other nodes call an application of this node.
 func (c *Calls) Callee(id string) api.App {

@@ -13,6 +13,7 @@ import (
 // Rules are the rules for calls in Configuration and Resiliency documents.
 type Rules struct {
 	Access     *component.AccessControl // nil = every application may call
+	Conf       component.Configuration  // all Configuration documents, joined
 	Resiliency []component.Resiliency
 	Unused     []component.Problem // parts of the documents that have no effect
 }
@@ -32,14 +33,14 @@ type Documents interface {
 // applies. ReadRules returns an error if the access control has rules for callers, but callers cannot be identified.
 func ReadRules(set Documents, t Trust) (r Rules, err error) {
 	var errs []error
+	var all []component.Configuration
 	for _, d := range set.Documents(component.KindConfiguration) {
 		conf, err := component.ParseConfiguration(d)
 		errs = append(errs, err)
-		if conf.AccessControl != nil {
-			r.Access = conf.AccessControl
-		}
-		r.Unused = append(r.Unused, conf.Unused...)
+		all = append(all, conf)
 	}
+	r.Conf = component.Join(all)
+	r.Access, r.Unused = r.Conf.AccessControl, r.Conf.Unused
 	for _, d := range set.Documents(component.KindResiliency) {
 		one, err := component.ParseResiliency(d)
 		errs = append(errs, err)
@@ -62,11 +63,13 @@ func (t Trust) check(a *component.AccessControl) error {
 // SetRules sets the rules for calls. Until SetRules is called, the applications of this node cannot be called.
 func (c *Calls) SetRules(r Rules, t Trust) {
 	c.parts.Policies.Set(c.policies(r.Resiliency))
-	c.inbound = bindingPolicies(r.Resiliency, func(t component.ComponentTargets) component.ResiliencyTarget {
-		return t.Inbound
-	})
-	c.outbound = bindingPolicies(r.Resiliency, func(t component.ComponentTargets) component.ResiliencyTarget {
-		return t.Outbound
+	c.bindings.Store(&bindingRules{
+		inbound: bindingPolicies(r.Resiliency, func(t component.ComponentTargets) component.ResiliencyTarget {
+			return t.Inbound
+		}),
+		outbound: bindingPolicies(r.Resiliency, func(t component.ComponentTargets) component.ResiliencyTarget {
+			return t.Outbound
+		}),
 	})
 	channels, access := map[api.App]invoke.Channel{}, map[api.App]*invoke.Access{}
 	guard := invoke.NewAccess(r.Access, t.Insecure && !t.Proven)
@@ -77,10 +80,12 @@ func (c *Calls) SetRules(r Rules, t Trust) {
 }
 
 // Inbound returns the policy of a binding for events to the application; nil = none.
-func (c *Calls) Inbound(binding string) *resiliency.Policy { return c.inbound[binding] }
+func (c *Calls) Inbound(binding string) *resiliency.Policy { return c.bindings.Load().inbound[binding] }
 
 // Outbound returns the policy of a binding for its operations; nil = none.
-func (c *Calls) Outbound(binding string) *resiliency.Policy { return c.outbound[binding] }
+func (c *Calls) Outbound(binding string) *resiliency.Policy {
+	return c.bindings.Load().outbound[binding]
+}
 
 // bindingPolicies returns the policies of components in one direction.
 func bindingPolicies(documents []component.Resiliency,

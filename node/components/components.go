@@ -60,7 +60,7 @@ func Read(s Sources) (*loader.Plan, error) {
 	o.Logger, o.Environ = slog.New(slog.DiscardHandler), nil
 	plan, err := loader.Read(o)
 	if plan != nil {
-		err = errors.Join(append(loader.Each(err), unsupported(plan)...)...)
+		err = errors.Join(loader.Each(err)...)
 	}
 	return plan, err
 }
@@ -73,52 +73,60 @@ type Components struct {
 
 // Options are the dependencies of Open. All are required.
 type Options struct {
-	Host       *raftfsm.Host
-	Logger     *slog.Logger
-	Registerer prometheus.Registerer
+	Host    *raftfsm.Host
+	Logger  *slog.Logger
+	Metrics *Metrics
+}
+
+// Metrics are the metrics of all components.
+type Metrics struct {
+	state    *state.Metrics
+	bindings *bindings.Metrics
+	secrets  *secretstores.Metrics
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(r prometheus.Registerer) (m *Metrics, err error) {
+	m = &Metrics{}
+	if m.state, err = state.NewMetrics(r); err != nil {
+		return nil, err
+	}
+	if m.bindings, err = bindings.NewMetrics(r); err != nil {
+		return nil, err
+	}
+	m.secrets, err = secretstores.NewMetrics(r)
+	return m, err
 }
 
 // Open opens the components that s declares. The caller closes the set, also after an error.
 func Open(ctx context.Context, s Sources, o Options) (*loader.Set, error) {
+	l, err := s.running(o)
+	if err != nil {
+		return nil, err
+	}
+	return loader.Open(ctx, l)
+}
+
+// Reload reads the declarations again; see loader.Reload. Sources and Options are those of Open.
+func Reload(ctx context.Context, s Sources, o Options, old *loader.Set) (*loader.Set, loader.Changes, error) {
+	l, err := s.running(o)
+	if err != nil {
+		return nil, loader.Changes{}, err
+	}
+	return loader.Reload(ctx, l, old)
+}
+
+// running returns the options of the loader for a node.
+func (s Sources) running(o Options) (loader.Options, error) {
 	l, err := s.options(func(_ context.Context, c loader.StateConfig) (state.Store, error) {
 		return o.Host.Store(c.Namespace, c.Name), nil
 	})
 	if err != nil {
-		return nil, err
+		return l, err
 	}
 	l.Logger, l.Claims = o.Logger, claims{o.Host, s.Namespace}
-	if l.Metrics, err = state.NewMetrics(o.Registerer); err != nil {
-		return nil, err
-	}
-	if l.BindingMetrics, err = bindings.NewMetrics(o.Registerer); err != nil {
-		return nil, err
-	}
-	if l.SecretMetrics, err = secretstores.NewMetrics(o.Registerer); err != nil {
-		return nil, err
-	}
-	set, err := loader.Open(ctx, l)
-	if err != nil {
-		return nil, err
-	}
-	return set, errors.Join(unsupported(set)...)
-}
-
-// documents is implemented by a plan and by a set.
-type documents interface {
-	Documents(kind component.Kind) []component.Document
-}
-
-// unsupported returns an error for each document that this version cannot apply. A document may restrict access. If
-// the node ignored it, the node would allow what the user wants to forbid.
-func unsupported(set documents) (errs []error) {
-	for _, kind := range []component.Kind{component.KindHTTPEndpoint} {
-		for _, d := range set.Documents(kind) {
-			errs = append(errs, &fault.Error{Code: fault.Unimplemented, Op: "node.Open", Key: d.Pos.String(),
-				Msg:  d.Pos.String() + ": documents of kind " + string(kind) + " have no effect in this version",
-				Hint: "remove the document"})
-		}
-	}
-	return errs
+	l.Metrics, l.BindingMetrics, l.SecretMetrics = o.Metrics.state, o.Metrics.bindings, o.Metrics.secrets
+	return l, nil
 }
 
 // Serve makes the components of set available.

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/resiliency"
@@ -27,10 +29,29 @@ type Applications interface {
 
 // Runner delivers the events of input bindings to the applications. It is safe for concurrent use.
 type Runner struct {
-	bindings []*bindings.Instance
-	inputs   []*api.Inputs
-	cancel   context.CancelFunc
-	running  sync.WaitGroup
+	ids  []string
+	apps Applications
+	log  *slog.Logger
+
+	mu      sync.Mutex // also keeps Update and Close apart
+	running []*delivery
+}
+
+// delivery is one input binding that an application gets the events of.
+type delivery struct {
+	binding *bindings.Instance
+	app     string
+	inputs  *api.Inputs
+	cancel  context.CancelFunc
+	done    sync.WaitGroup
+}
+
+// stop ends the delivery. It waits until events in progress are handled or ctx ends.
+func (d *delivery) stop(ctx context.Context) error {
+	d.inputs.Stop()
+	d.cancel()
+	d.done.Wait()
+	return d.binding.Close(ctx)
 }
 
 // receiver is an application as a receiver of events.
@@ -43,39 +64,76 @@ func (r receiver) Take(ctx context.Context, binding, path string, e bindings.Eve
 
 // Open starts to receive events for the applications with the given ids.
 func Open(all []*bindings.Instance, ids []string, apps Applications, log *slog.Logger) (*Runner, error) {
-	owned, err := owners(all, ids, apps, log)
+	r := &Runner{ids: ids, apps: apps, log: log}
+	return r, r.Update(context.Background(), all)
+}
+
+// Update replaces the bindings. Delivery of a binding that is not in all ends before delivery of a new one starts, so
+// that the new one can listen on the same port. If it returns an error about the bindings, it has changed nothing.
+func (r *Runner) Update(ctx context.Context, all []*bindings.Instance) error {
+	owned, err := owners(all, r.ids, r.apps, r.log)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	r := &Runner{bindings: all, cancel: cancel}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var kept []*delivery
+	var errs []error
+	for _, d := range r.running {
+		if slices.Contains(owned[d.app], d.binding) {
+			kept = append(kept, d)
+			continue
+		}
+		bounded, cancel := context.WithTimeout(ctx, stopTime)
+		errs = append(errs, d.stop(bounded))
+		cancel()
+	}
+	r.running = kept
 	for id, mine := range owned {
-		in := api.NewInputs(api.InputsConfig{
-			App: apps.Callee(id), Receiver: receiver{apps.Channel(id)}, Bindings: mine,
-			Logger: log.With("app_id", id),
-			Retry: func(ctx context.Context, binding string, attempt func(context.Context) error) error {
-				return apps.Inbound(binding).Repeat(ctx, attempt)
-			},
-		})
-		r.inputs = append(r.inputs, in)
-		r.running.Go(func() { in.Run(ctx) })
+		for _, b := range mine {
+			if !slices.ContainsFunc(kept, func(d *delivery) bool { return d.binding == b }) {
+				r.running = append(r.running, r.start(id, b))
+			}
+		}
 	}
-	return r, nil
+	return errors.Join(errs...)
+}
+
+// Check returns the error that Update would return about the bindings.
+func (r *Runner) Check(all []*bindings.Instance) error {
+	_, err := owners(all, r.ids, r.apps, slog.New(slog.DiscardHandler))
+	return err
+}
+
+// stopTime bounds the end of one delivery in Update.
+const stopTime = 5 * time.Second
+
+func (r *Runner) start(id string, b *bindings.Instance) *delivery {
+	ctx, cancel := context.WithCancel(context.Background())
+	d := &delivery{binding: b, app: id, cancel: cancel, inputs: api.NewInputs(api.InputsConfig{
+		App: r.apps.Callee(id), Receiver: receiver{r.apps.Channel(id)}, Bindings: []*bindings.Instance{b},
+		Logger: r.log.With("app_id", id),
+		Retry: func(ctx context.Context, binding string, attempt func(context.Context) error) error {
+			return r.apps.Inbound(binding).Repeat(ctx, attempt)
+		},
+	})}
+	d.done.Go(func() { d.inputs.Run(ctx) })
+	return d
 }
 
 // Close stops receiving. It waits until events in progress are handled or ctx ends.
 func (r *Runner) Close(ctx context.Context) error {
-	for _, in := range r.inputs {
-		in.Stop()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, d := range r.running {
+		d.inputs.Stop() // all at once, then wait for each
+		d.cancel()
 	}
-	r.cancel()
-	r.running.Wait()
 	var errs []error
-	for _, b := range r.bindings {
-		if b.Receives() {
-			errs = append(errs, b.Close(ctx))
-		}
+	for _, d := range r.running {
+		errs = append(errs, d.stop(ctx))
 	}
+	r.running = nil
 	return errors.Join(errs...)
 }
 
@@ -115,8 +173,10 @@ func owners(all []*bindings.Instance, ids []string, apps Applications,
 
 // Issues returns an issue for each source that could not be started.
 func (r *Runner) Issues() (out []api.Issue) {
-	for _, in := range r.inputs {
-		for _, s := range in.Statuses() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, d := range r.running {
+		for _, s := range d.inputs.Statuses() {
 			if s.State == api.InputFailed {
 				out = append(out, api.Issue{About: "binding " + s.Binding, Reason: "it does not receive: " +
 					s.Reason})

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -78,6 +79,9 @@ func (m *Main) runNode(ctx context.Context, c node.Config, warnings []string) er
 	}
 	ctx, stop := m.untilSignal(ctx, log)
 	defer stop()
+	ctx, hungUp := context.WithCancelCause(ctx)
+	defer hungUp(nil)
+	hangups := onHangup()
 	n, err := m.Open(ctx, c, log)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -86,6 +90,7 @@ func (m *Main) runNode(ctx context.Context, c node.Config, warnings []string) er
 		}
 		return err
 	}
+	go hangups.follow(ctx, n, func() { hungUp(stopSignal{syscall.SIGHUP}) })
 	m.announce(c, n.Addresses(), log)
 	app, err := m.startApp(c, n.Addresses(), log)
 	if err != nil {

@@ -78,6 +78,11 @@ func apiTable(c *node.Config) []*Setting {
 			Usage: "timeout of a request"},
 		{Name: "allowed-origins", value: list("origin", &a.AllowedOrigins),
 			Usage: `web origins whose pages may use the API; "*" allows all`},
+		{Name: "allow-any-http-endpoint", value: flag(&a.AnyEndpoint, true), Default: "false",
+			Usage: "let applications call every http:// and https:// address, not only those of HTTPEndpoint " +
+				"resources"},
+		{Name: "enable-api-logging", value: flag(&a.LogCalls, true), Default: "false",
+			Usage: "log every request of the API, without its body"},
 	}
 }
 
@@ -87,6 +92,10 @@ func componentsTable(c *node.Config) []*Setting {
 			Usage: "directory with component files; may be repeated"},
 		{Name: "config", value: list("path", &c.Components.ConfigFiles),
 			Usage: "file with a Configuration resource; may be repeated"},
+		{Name: "reload-interval", Aliases: []string{"hot-reload-reconcile-interval"},
+			value: interval(&c.Components.Reload), Default: "2s",
+			Usage: "interval at which changed files of --resources-path and --config are looked for; 0 = only after " +
+				"SIGHUP"},
 	}
 }
 

@@ -178,6 +178,23 @@ func duration(p *time.Duration, unit time.Duration) *value {
 	}
 }
 
+// interval is a duration, or 0 for never. A bare number counts seconds.
+func interval(p *time.Duration) *value {
+	return &value{kind: "duration",
+		set: func(s string) error {
+			d, err := parseDuration(s, time.Second)
+			if err != nil || d < 0 {
+				return errors.New("give a duration such as 2s, or 0")
+			}
+			if *p = d; d == 0 {
+				*p = -1
+			}
+			return nil
+		},
+		get: func() string { return max(*p, 0).String() },
+	}
+}
+
 func parseDuration(s string, unit time.Duration) (time.Duration, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {

@@ -1,0 +1,94 @@
+package http
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"sync/atomic"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/middleware"
+)
+
+// Pipeline is the middleware that inspects requests before they are routed. It is safe for concurrent use. A nil
+// *Pipeline lets everything pass.
+type Pipeline struct {
+	expected bool
+	filters  atomic.Pointer[[]*middleware.Instance]
+}
+
+// NewPipeline returns a Pipeline without middleware. If expected is true, requests wait for Set, and are refused if
+// the node cannot start.
+func NewPipeline(expected bool) *Pipeline { return &Pipeline{expected: expected} }
+
+// Set replaces the middleware, in the order in which requests pass it.
+func (p *Pipeline) Set(filters []*middleware.Instance) { p.filters.Store(&filters) }
+
+// filter applies the pipeline to a request. Health probes skip it.
+func (f *Face) filter(r *http.Request) error {
+	p := f.pipeline
+	if p == nil || f.exempt[r.URL.Path] {
+		return nil
+	}
+	filters := p.filters.Load()
+	if filters == nil && p.expected {
+		f.start.Wait(r.Context(), f.timeout)
+		if filters = p.filters.Load(); filters == nil {
+			return &middleware.Refusal{Status: statusNotNow, Code: api.CodeHealthNotReady,
+				Message: "the node is starting: its middleware is not open yet"}
+		}
+	}
+	if filters == nil {
+		return nil
+	}
+	for _, one := range *filters {
+		if err := one.Filter.Filter(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dispatch serves a request that the guard has admitted.
+func (f *Face) dispatch(p *reply, r *http.Request) {
+	if err := f.filter(r); err != nil {
+		f.refuse(p, r, err)
+		return
+	}
+	if e := f.direct(r); e != nil {
+		e.ServeHTTP(p, r)
+		return
+	}
+	f.collapse(r)
+	f.mux.ServeHTTP(p, r)
+}
+
+// refuse answers a request that a middleware refused.
+func (f *Face) refuse(p *reply, r *http.Request, err error) {
+	refusal, ok := errors.AsType[*middleware.Refusal](err)
+	if !ok {
+		f.fail(p, r, err)
+		return
+	}
+	for name, values := range refusal.Header {
+		p.Header()[name] = values
+	}
+	f.problem(p, refusal.Status, &api.Error{Code: refusal.Code, Message: refusal.Message})
+}
+
+// allowed returns an error if the Configuration excludes the endpoint. Health probes and the description of the API
+// are always served.
+func (e *endpoint) allowed() error {
+	if e.open || !strings.HasPrefix(e.path, "/v1.0/") {
+		return nil
+	}
+	return e.face.surface.HTTP(e.path)
+}
+
+// logCall logs a request that has been answered.
+func (f *Face) logCall(p *reply, r *http.Request) {
+	f.calls.HTTP(func() api.LoggedCall {
+		return api.LoggedCall{Method: r.Method + " " + r.URL.Path, Endpoint: r.Method + " " + p.count.pattern,
+			UserAgent: r.UserAgent(), Code: p.status, Size: p.sent, Health: f.exempt[r.URL.Path], Begun: p.start}
+	})
+}

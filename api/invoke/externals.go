@@ -1,0 +1,172 @@
+package invoke
+
+import (
+	"crypto/tls"
+	"net"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/discovery"
+	"github.com/quorate/quorate/internal/atmostonce"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// External is a server outside of the cluster that applications may call.
+type External struct {
+	Name      string // as the target of calls, in resiliency policies and in errors
+	Base      *url.URL
+	Header    http.Header           // set in each request
+	VisibleTo func(app string) bool // nil = all applications may call it
+	Transport *http.Transport       // see NewTransport
+	Origin    any                   // identifies the declaration, so that its connections can be kept
+	target    api.App               // Name, for policies and metrics
+}
+
+// NewTransport returns a transport for an External.
+func NewTransport(secured *tls.Config) *http.Transport {
+	dialer := &net.Dialer{Timeout: 10 * time.Second}
+	return &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: atmostonce.Dialer(dialer.DialContext),
+		TLSClientConfig: secured, ForceAttemptHTTP2: true, DisableCompression: true,
+		MaxIdleConnsPerHost: 32, IdleConnTimeout: 90 * time.Second,
+		TLSHandshakeTimeout: 10 * time.Second, ExpectContinueTimeout: time.Second,
+	}
+}
+
+// Externals are the servers outside of the cluster that the applications of a node may call. The zero value has none.
+// Externals are safe for concurrent use. A nil *Externals has none.
+type Externals struct{ table atomic.Pointer[externalTable] }
+
+type externalTable struct {
+	declared []*External
+	others   *http.Transport // for addresses that are not declared; nil = they are refused
+}
+
+// Set replaces the servers. others sends calls to addresses that are not declared; nil = they are refused. Connections
+// of servers that are no longer there are closed when they are idle.
+func (e *Externals) Set(declared []*External, others *http.Transport) {
+	for _, one := range declared {
+		one.target = api.App{ID: one.Name}
+	}
+	old := e.table.Swap(&externalTable{declared, others})
+	if old == nil {
+		return
+	}
+	for _, one := range old.declared {
+		if !slices.ContainsFunc(declared, func(x *External) bool { return x.Transport == one.Transport }) {
+			one.Transport.CloseIdleConnections()
+		}
+	}
+}
+
+// Declared returns the servers that are declared.
+func (e *Externals) Declared() []*External {
+	if e == nil || e.table.Load() == nil {
+		return nil
+	}
+	return e.table.Load().declared
+}
+
+// Names returns the names of the servers that an application may call.
+func (e *Externals) Names(app string) (out []string) {
+	for _, one := range e.Declared() {
+		if one.allows(app) {
+			out = append(out, one.Name)
+		}
+	}
+	return out
+}
+
+func (x *External) allows(app string) bool { return x.VisibleTo == nil || x.VisibleTo(app) }
+
+// find returns the server that the target of a call names, nil if the target is an application.
+func (e *Externals) find(caller api.App, target string) (*External, error) {
+	for _, one := range e.Declared() {
+		if one.Name == target && one.allows(caller.ID) {
+			return one, nil
+		}
+	}
+	if !IsAddress(target) {
+		return nil, nil
+	}
+	u, err := url.Parse(target)
+	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
+		path.Clean("/"+u.Path) != "/"+strings.Trim(u.Path, "/") {
+		return nil, malformed("the address " + api.Shorten(target) + " is not a base address such as " +
+			"https://partner.example/v1")
+	}
+	for _, one := range e.Declared() {
+		if one.allows(caller.ID) && one.contains(u) {
+			direct := *one
+			direct.Base = u
+			return &direct, nil
+		}
+	}
+	if e == nil || e.table.Load() == nil || e.table.Load().others == nil {
+		return nil, &api.Error{Kind: api.Denied, Code: api.CodeDirectInvoke,
+			Message: "calls of " + api.Shorten(target) + " are not allowed: declare the address as an HTTPEndpoint, or " +
+				"allow all addresses with --allow-any-http-endpoint",
+			Details: api.Details{Reason: api.ReasonDenied, Metadata: api.Attributes("endpoint", api.Shorten(target))}}
+	}
+	return &External{Name: target, Base: u, Transport: e.table.Load().others, target: api.App{ID: "http"}}, nil
+}
+
+// contains reports whether an address is the server's base address or lies below it.
+func (x *External) contains(u *url.URL) bool {
+	base := strings.TrimSuffix(x.Base.EscapedPath(), "/")
+	rest, ok := strings.CutPrefix(u.EscapedPath(), base)
+	return u.Scheme == x.Base.Scheme && strings.EqualFold(u.Host, x.Base.Host) && ok &&
+		(rest == "" || rest[0] == '/')
+}
+
+// IsAddress reports whether the target of a call is an HTTP address instead of an application.
+func IsAddress(target string) bool {
+	lower := strings.ToLower(target)
+	return strings.HasPrefix(lower, "http://") || strings.HasPrefix(lower, "https://")
+}
+
+// lease stands for the choice of an instance.
+func (x *External) lease() *discovery.Lease {
+	return discovery.NewLease(discovery.Instance{}, func(discovery.Outcome) {})
+}
+
+// call sends a request to the server. It returns fault.Unavailable if the server did not receive the request.
+func (x *External) call(r *http.Request) (Answer, error) {
+	u := *x.Base
+	base := strings.TrimSuffix(u.EscapedPath(), "/")
+	u.RawPath = base + r.URL.EscapedPath()
+	u.Path = strings.TrimSuffix(u.Path, "/") + r.URL.Path
+	u.RawQuery, u.ForceQuery = r.URL.RawQuery, r.URL.ForceQuery
+	r.URL, r.Host = &u, u.Host
+	delete(r.Header, "Dapr-Api-Token")
+	for name, values := range x.Header {
+		r.Header[name] = values
+	}
+	answer, sent, err := atmostonce.RoundTrip(x.Transport, r)
+	switch {
+	case err == nil:
+		cleanAnswer(answer)
+		return Answer{Response: answer}, nil
+	case !sent && r.Context().Err() == nil:
+		return Answer{}, &fault.Error{Code: fault.Unavailable, Op: "api.Invoke", Msg: x.Name + " cannot be reached",
+			Err: bare(err)}
+	case !sent:
+		return Answer{}, fault.New(fault.Timeout, "api.Invoke", "the call ended before "+x.Name+" was reached")
+	}
+	return Answer{}, &fault.Error{Code: fault.Indeterminate, Op: "api.Invoke", Msg: x.Name + " did not answer",
+		Err: bare(err)}
+}
+
+// bare removes the layer of net/url, which repeats the address.
+func bare(err error) error {
+	if e, ok := err.(*url.Error); ok { //nolint:errorlint // only the outermost layer
+		return e.Err
+	}
+	return err
+}

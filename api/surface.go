@@ -1,0 +1,118 @@
+package api
+
+import (
+	"strings"
+	"sync/atomic"
+
+	"github.com/quorate/quorate/component"
+)
+
+// Surface decides which parts of the API are served, by the section api of a Configuration. It is safe for concurrent
+// use. The zero value and a nil *Surface serve everything.
+type Surface struct {
+	rules atomic.Pointer[component.APIRules]
+}
+
+// Set replaces the rules; nil = everything is served.
+func (s *Surface) Set(r *component.APIRules) { s.rules.Store(r) }
+
+// HTTP returns an error if the endpoint with the path is not served, such as "/v1.0/state/{store}". A rule matches
+// the paths that begin with its version and name.
+func (s *Surface) HTTP(path string) error {
+	return s.check("http", func(r component.APIRule) bool {
+		return strings.HasPrefix(path, "/"+r.Version+"/"+r.Name)
+	}, "/"+strings.Join(strings.Split(strings.Trim(path, "/"), "/")[:2], "/"))
+}
+
+// GRPC returns an error if a method of the Dapr service is not served. method has no service name.
+func (s *Surface) GRPC(method string) error {
+	group, version := GroupOf(method)
+	return s.check("grpc", func(r component.APIRule) bool { return r.Name == group && r.Version == version }, method)
+}
+
+func (s *Surface) check(protocol string, matches func(component.APIRule) bool, what string) error {
+	if s == nil || s.rules.Load() == nil {
+		return nil
+	}
+	any := func(rules []component.APIRule) (listed, matched bool) {
+		for _, r := range rules {
+			if r.Protocol == protocol {
+				listed, matched = true, matched || matches(r)
+			}
+		}
+		return listed, matched
+	}
+	rules := s.rules.Load()
+	if _, denied := any(rules.Denied); denied {
+		return notAllowed(what)
+	}
+	if listed, allowed := any(rules.Allowed); listed && !allowed {
+		return notAllowed(what)
+	}
+	return nil
+}
+
+func notAllowed(what string) error {
+	return &Error{Kind: NotFound, Code: CodeNotFound, Details: Details{Reason: ReasonDenied},
+		Message: "requested endpoint is not available: " + what + " is excluded by spec.api of the Configuration"}
+}
+
+// GroupOf returns the group of a method of the Dapr service and its version, as rules of a Configuration name them.
+func GroupOf(method string) (group, version string) {
+	version = "v1"
+	for _, suffix := range []string{"Alpha1", "Alpha2", "Beta1"} {
+		if strings.HasSuffix(method, suffix) {
+			version = "v1" + strings.ToLower(suffix)
+		}
+	}
+	for _, g := range grpcGroups() {
+		for _, part := range g.parts {
+			if strings.Contains(method, part) {
+				return g.name, version
+			}
+		}
+	}
+	return "", version
+}
+
+type grpcGroup struct {
+	name  string
+	parts []string // of method names
+}
+
+// grpcGroups lists the groups. The first group with a matching part counts.
+func grpcGroups() []grpcGroup {
+	return []grpcGroup{
+		{"actors", []string{"Actor"}},
+		{"invoke", []string{"InvokeService"}},
+		{"bindings", []string{"InvokeBinding"}},
+		{"publish", []string{"PublishEvent"}},
+		{"subscribe", []string{"SubscribeTopicEvents"}},
+		{"secrets", []string{"Secret"}},
+		{"configuration", []string{"Configuration"}},
+		{"metadata", []string{"Metadata"}},
+		{"shutdown", []string{"Shutdown"}},
+		{"lock", []string{"TryLock"}},
+		{"unlock", []string{"UnlockAlpha"}},
+		{"subtlecrypto", []string{"Subtle"}},
+		{"crypto", []string{"EncryptAlpha", "DecryptAlpha"}},
+		{"workflows", []string{"Workflow"}},
+		{"jobs", []string{"Job"}},
+		{"conversation", []string{"Converse"}},
+		{"state", []string{"State"}},
+	}
+}
+
+// MethodNotServed returns the text for a method of the Dapr service that is not served. It names the building block
+// and what to use instead.
+func MethodNotServed(method string) string {
+	group, _ := GroupOf(method)
+	if group == "subscribe" {
+		group = "publish"
+	}
+	if b, ok := unservedBlocks()[group]; ok {
+		return "Quorate does not serve " + method + " of the building block " + b.name + " (" + b.instead + ")"
+	}
+	return "Quorate does not serve " + method +
+		": it serves state, actor state, secrets, invocation, bindings, metadata and shutdown"
+}

@@ -1,0 +1,214 @@
+package loader
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Changes are the differences between two sets.
+type Changes struct {
+	Added, Changed, Removed []string // names of components and endpoints, with their block
+	Documents               bool     // a Configuration or Resiliency document changed
+	Failed                  []error  // of components that stay as they were, or stay absent
+
+	retired []*closer
+}
+
+// Any reports whether anything changed.
+func (c Changes) Any() bool { return len(c.Added)+len(c.Changed)+len(c.Removed) > 0 || c.Documents }
+
+// Close closes the components that the new set does not have. Call it when requests that use them have ended.
+func (c Changes) Close() error {
+	var errs []error
+	for _, one := range slices.Backward(c.retired) {
+		errs = append(errs, one.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Reload reads the files again and returns a set with what they say now. Components that did not change are shared
+// with old, which stays usable until Changes.Close. If a file is wrong, Reload returns an error and opens nothing. A
+// component that cannot be opened stays as it was in old, and Changes.Failed has its error.
+func Reload(ctx context.Context, o Options, old *Set) (*Set, Changes, error) {
+	o.keepDefault = true
+	if o.DefaultState != nil && !old.hasDefault(o.DefaultState.Name) {
+		o.DefaultState = nil // a running node does not get a store that no file declares
+	}
+	plan, err := Read(o)
+	if err != nil {
+		return nil, Changes{}, err
+	}
+	p := &opening{options: o, set: newSet(plan), old: old}
+	if err := p.run(ctx, plan); err != nil {
+		c := changes(p.set, old)
+		return nil, Changes{}, joinClose(err, c.Close())
+	}
+	c := changes(old, p.set)
+	c.Failed = p.failures
+	if c.Any() {
+		for _, w := range plan.Warnings {
+			o.Logger.Warn("component files: " + w.String())
+		}
+	}
+	return p.set, c, nil
+}
+
+// hasDefault reports whether the set has the default state store, which no file declares.
+func (s *Set) hasDefault(name string) bool {
+	return slices.ContainsFunc(s.statuses, func(c component.Status) bool { return c.Name == name && c.Pos.File == "" })
+}
+
+// has reports whether the set has a component of the block and name of u. A nil set has none.
+func (s *Set) has(u *unit) bool { return s != nil && s.entries[u.key()] != nil }
+
+// carry adds the component of the previous set if nothing that decides how it is opened has changed.
+func (p *opening) carry(u *unit) bool {
+	if p.old.has(u) && p.old.entries[u.key()].digest == u.digest {
+		p.takeOver(u)
+		return true
+	}
+	return false
+}
+
+// keep records a failure and adds the component of the previous set, if there is one.
+func (p *opening) keep(u *unit, err error) {
+	p.failures = append(p.failures, err)
+	if p.old.has(u) {
+		p.takeOver(u)
+		return
+	}
+	p.set.statuses = append(p.set.statuses, statusOf(u.spec, component.Failed, fault.Text(err)))
+}
+
+func (p *opening) takeOver(u *unit) {
+	e := p.old.entries[u.key()]
+	p.set.entries[u.key()] = e
+	p.set.closers = append(p.set.closers, e.closing)
+	e.list(p.set, u)
+}
+
+// sameActorStore returns an error if another store than before would have the actor state. Actors would lose theirs.
+func (p *opening) sameActorStore(units []*unit) error {
+	if p.old == nil {
+		return nil
+	}
+	before, ok := p.old.ActorStore()
+	for _, u := range units {
+		if ok && u.claimsActors() && u.spec.Name != before.Name {
+			return u.failed(u.spec.Pos, &fault.Error{Code: fault.Invalid, Op: "loader.Reload",
+				Msg:  "the actor state cannot move from the store " + before.Name + " while the node runs",
+				Hint: "restart the node"})
+		}
+	}
+	return nil
+}
+
+// Compare returns the differences between two sets. Changes.Close closes the components that only old has.
+func Compare(old, now *Set) Changes { return changes(old, now) }
+
+// changes compares two sets.
+func changes(old, now *Set) (c Changes) {
+	for key, e := range now.entries {
+		switch before := old.entries[key]; {
+		case before == nil:
+			c.Added = append(c.Added, key.String())
+		case before != e:
+			c.Changed = append(c.Changed, key.String())
+		}
+	}
+	for key := range old.entries {
+		if now.entries[key] == nil {
+			c.Removed = append(c.Removed, key.String())
+		}
+	}
+	for _, e := range now.endpoints {
+		switch before, ok := old.endpoint(e.Name); {
+		case !ok:
+			c.Added = append(c.Added, "endpoint "+e.Name)
+		case before != e:
+			c.Changed = append(c.Changed, "endpoint "+e.Name)
+		}
+	}
+	for _, e := range old.endpoints {
+		if _, ok := now.endpoint(e.Name); !ok {
+			c.Removed = append(c.Removed, "endpoint "+e.Name)
+		}
+	}
+	slices.Sort(c.Added)
+	slices.Sort(c.Changed)
+	slices.Sort(c.Removed)
+	for _, kind := range []component.Kind{component.KindConfiguration, component.KindResiliency} {
+		c.Documents = c.Documents || !sameDocuments(old.documents[kind], now.documents[kind])
+	}
+	for _, one := range old.closers {
+		if !slices.Contains(now.closers, one) {
+			c.retired = append(c.retired, one)
+		}
+	}
+	return c
+}
+
+func sameDocuments(a, b []component.Document) bool {
+	return slices.EqualFunc(a, b, func(x, y component.Document) bool {
+		left, err := yaml.Marshal(x.Body)
+		right, err2 := yaml.Marshal(y.Body)
+		return err == nil && err2 == nil && bytes.Equal(left, right)
+	})
+}
+
+func (k entryKey) String() string { return k.block + " " + k.name }
+
+func (u *unit) key() entryKey { return entryKey{blockOf(u.spec.Type), u.spec.Name} }
+
+// digestOf returns a digest of everything that decides how the component is opened, including the values of its
+// references, which m has.
+func (u *unit) digestOf(m component.Metadata) string {
+	h := sha256.New()
+	s := u.spec
+	fmt.Fprintf(h, "%q %q %q %q %t\n", s.Type, s.Version, s.Scopes, s.SecretStore, u.actor)
+	if u.scope != nil {
+		fmt.Fprintf(h, "scope %t %q %q\n", u.scope.DenyDefault, u.scope.Allowed, u.scope.Denied)
+	}
+	for i, item := range s.Metadata {
+		value := item.Value // not m[i].Value: a placeholder such as {uuid} has another value each time
+		if m[i].Sensitive {
+			value = m[i].Value
+		}
+		fmt.Fprintf(h, "%q %q\n", strings.ToLower(item.Name), value)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Fingerprint returns a text that changes when a file in the paths is added, changed or removed. It reads no contents.
+func Fingerprint(paths []string) string {
+	var b strings.Builder
+	for _, path := range paths {
+		files := []string{path}
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			if files, _, err = folder(path); err != nil {
+				fmt.Fprintf(&b, "%s: %v\n", path, err)
+			}
+		}
+		for _, file := range files {
+			info, err := os.Stat(file)
+			if err != nil {
+				fmt.Fprintf(&b, "%s: %v\n", file, err)
+				continue
+			}
+			fmt.Fprintf(&b, "%s %d %d %s %v\n", file, info.Size(), info.ModTime().UnixNano(), info.Mode(), inode(info))
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,122 @@
+package loader_test
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/quorate/quorate/component/loader"
+)
+
+const reloadDoc = "apiVersion: x/v1alpha1\nkind: Component\nmetadata: {name: NAME}\nspec:\n  type: state.plain\n" +
+	"  version: v1\n  metadata: [{name: keyPrefix, value: PREFIX}]\n"
+
+func fakeDoc(name, prefix string) string {
+	return strings.NewReplacer("NAME", name, "PREFIX", prefix).Replace(reloadDoc)
+}
+
+func reloadOptions(t *testing.T, dir string) loader.Options {
+	t.Helper()
+	w := &world{}
+	return loader.Options{Paths: []string{dir}, Apps: []string{"shop"}, Factories: w.factories(),
+		Env: func(string) (string, bool) { return "", false }, UUID: func() string { return "u" },
+		Logger: slog.New(slog.DiscardHandler)}
+}
+
+func writeFile(t *testing.T, dir, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestReload_AddsChangesRemovesAndKeeps(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, dir, "keep.yaml", fakeDoc("keep", "name"))
+	writeFile(t, dir, "change.yaml", fakeDoc("change", "name"))
+	writeFile(t, dir, "remove.yaml", fakeDoc("remove", "name"))
+	o := reloadOptions(t, dir)
+	old, err := loader.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := loader.Fingerprint([]string{dir})
+	writeFile(t, dir, "change.yaml", fakeDoc("change", "none"))
+	writeFile(t, dir, "add.yaml", fakeDoc("add", "none"))
+	if err := os.Remove(filepath.Join(dir, "remove.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if loader.Fingerprint([]string{dir}) == before {
+		t.Error("the fingerprint did not change")
+	}
+	now, c, err := loader.Reload(t.Context(), o, old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Join(c.Added, ",") != "state add" || strings.Join(c.Changed, ",") != "state change" ||
+		strings.Join(c.Removed, ",") != "state remove" || len(c.Failed) > 0 || !c.Any() {
+		t.Errorf("%+v", c)
+	}
+	kept, _ := old.StateStore("keep")
+	if same, ok := now.StateStore("keep"); !ok || same != kept {
+		t.Error("the store that did not change was opened again")
+	}
+	if s, ok := now.StateStore("change"); !ok || s.KeyPrefix.String() == "name" {
+		t.Errorf("%v", s)
+	}
+	if _, ok := now.StateStore("remove"); ok {
+		t.Error("the removed store is there")
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	same, c, err := loader.Reload(t.Context(), o, now)
+	if err != nil || c.Any() {
+		t.Errorf("nothing changed: %+v %v", c, err)
+	}
+	if err := same.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReload_WrongFileChangesNothing(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, dir, "a.yaml", fakeDoc("a", "name"))
+	o := reloadOptions(t, dir)
+	old, err := loader.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer old.Close()
+	writeFile(t, dir, "b.yaml", fakeDoc("b", "name"))
+	writeFile(t, dir, "a.yaml", "kind: [")
+	if _, _, err := loader.Reload(t.Context(), o, old); err == nil || !strings.Contains(err.Error(), "a.yaml:1") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestReload_ComponentThatDoesNotOpenStaysAsItWas(t *testing.T) {
+	dir := t.TempDir()
+	writeFile(t, dir, "a.yaml", fakeDoc("a", "name"))
+	o := reloadOptions(t, dir)
+	old, err := loader.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, _ := old.StateStore("a")
+	writeFile(t, dir, "a.yaml", "apiVersion: x/v1alpha1\nkind: Component\nmetadata: {name: a}\nspec:\n"+
+		"  type: state.fake\n  version: v1\n  metadata: [{name: url, value: u}, {name: fail, value: \"true\"}]\n")
+	writeFile(t, dir, "b.yaml", fakeDoc("b", "name"))
+	now, c, err := loader.Reload(t.Context(), o, old)
+	if err != nil || len(c.Failed) != 1 || strings.Join(c.Added, ",") != "state b" || len(c.Changed) > 0 {
+		t.Fatalf("%+v %v", c, err)
+	}
+	if same, ok := now.StateStore("a"); !ok || same != before {
+		t.Error("the store is not the one that was there")
+	}
+	if err := now.Close(); err != nil {
+		t.Error(err)
+	}
+}

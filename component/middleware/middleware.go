@@ -1,0 +1,35 @@
+// Package middleware is the contract of HTTP middleware: components that inspect the requests of the HTTP API before
+// they are routed.
+//
+// It owns the Filter, the refusal of a request, and the instance of a component. It starts no goroutines.
+package middleware
+
+import (
+	"net/http"
+)
+
+// Filter inspects requests before they are routed. It may change the path and the headers of a request. If it returns
+// an error, the request is answered with it; a *Refusal chooses status and text. Implementations are safe for
+// concurrent use.
+type Filter interface {
+	Filter(r *http.Request) error
+}
+
+// Refusal is the answer to a request that a Filter refuses.
+type Refusal struct {
+	Status  int
+	Code    string // errorCode of the answer
+	Message string
+	Header  http.Header // of the answer; may be nil
+}
+
+// Error returns the message.
+func (r *Refusal) Error() string { return r.Message }
+
+// Instance is one component.
+type Instance struct {
+	Name   string // component name
+	Type   string // in lower case
+	Filter Filter
+	Close  func() error
+}

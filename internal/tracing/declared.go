@@ -1,0 +1,118 @@
+package tracing
+
+import (
+	"context"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Declared is the section tracing of a Configuration. A nil *Declared is a section that is not there.
+type Declared struct {
+	SamplingRate float64 // from 0 to 1
+	Endpoint     string  // host:port or URL of an OTLP collector; empty = none
+	Protocol     string  // grpc or http
+	Insecure     bool    // without TLS
+	Headers      map[string]string
+	Timeout      time.Duration // of one export; 0 = the default
+}
+
+// exports reports whether spans are sent to the declared collector.
+func (d *Declared) exports(env func(string) (string, bool)) bool {
+	if v, _ := env("OTEL_SDK_DISABLED"); strings.EqualFold(v, "true") {
+		return false
+	}
+	if v, _ := env("OTEL_TRACES_EXPORTER"); v == "none" {
+		return false
+	}
+	return d != nil && d.Endpoint != "" && d.SamplingRate > 0
+}
+
+// sampled decides at random whether a new trace is sampled.
+func (d *Declared) sampled() bool { return d != nil && rand.Float64() < d.SamplingRate }
+
+// sampler returns the sampler of the declared rate; nil = the default one, which the environment may configure.
+func (d *Declared) sampler(env func(string) (string, bool)) sdktrace.Sampler {
+	if v, _ := env("OTEL_TRACES_SAMPLER"); d == nil || v != "" {
+		return nil
+	}
+	return sdktrace.ParentBased(sdktrace.TraceIDRatioBased(d.SamplingRate))
+}
+
+// newExporter returns the exporter of the environment, or the declared one.
+func newExporter(ctx context.Context, o Options) (sdktrace.SpanExporter, error) {
+	protocol := ""
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"} {
+		if v, _ := o.Env(name); v != "" {
+			protocol = v
+		}
+	}
+	d := o.Declared
+	if !d.exports(o.Env) || Wanted(o.Env) {
+		d = &Declared{Protocol: "http/protobuf"}
+	}
+	if protocol == "" {
+		protocol = d.Protocol
+	}
+	var exporter *otlptrace.Exporter
+	var err error
+	switch protocol {
+	case "grpc":
+		exporter, err = otlptracegrpc.New(ctx, d.grpcOptions()...)
+	case "http", "http/protobuf":
+		exporter, err = otlptracehttp.New(ctx, d.httpOptions()...)
+	default:
+		return nil, &fault.Error{Code: fault.Invalid, Op: "tracing.Open",
+			Msg:  "the OTLP protocol " + protocol + " is not supported",
+			Hint: "set OTEL_EXPORTER_OTLP_PROTOCOL to grpc or http/protobuf"}
+	}
+	if err != nil {
+		return nil, fault.Wrap(err, "tracing.Open", "the exporter of traces")
+	}
+	return exporter, nil
+}
+
+func (d *Declared) grpcOptions() (out []otlptracegrpc.Option) {
+	switch {
+	case strings.Contains(d.Endpoint, "://"):
+		out = append(out, otlptracegrpc.WithEndpointURL(d.Endpoint))
+	case d.Endpoint != "":
+		out = append(out, otlptracegrpc.WithEndpoint(d.Endpoint))
+	}
+	if d.Insecure {
+		out = append(out, otlptracegrpc.WithInsecure())
+	}
+	if len(d.Headers) > 0 {
+		out = append(out, otlptracegrpc.WithHeaders(d.Headers))
+	}
+	if d.Timeout > 0 {
+		out = append(out, otlptracegrpc.WithTimeout(d.Timeout))
+	}
+	return out
+}
+
+func (d *Declared) httpOptions() (out []otlptracehttp.Option) {
+	switch {
+	case strings.Contains(d.Endpoint, "://"):
+		out = append(out, otlptracehttp.WithEndpointURL(d.Endpoint))
+	case d.Endpoint != "":
+		out = append(out, otlptracehttp.WithEndpoint(d.Endpoint))
+	}
+	if d.Insecure {
+		out = append(out, otlptracehttp.WithInsecure())
+	}
+	if len(d.Headers) > 0 {
+		out = append(out, otlptracehttp.WithHeaders(d.Headers))
+	}
+	if d.Timeout > 0 {
+		out = append(out, otlptracehttp.WithTimeout(d.Timeout))
+	}
+	return out
+}

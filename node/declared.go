@@ -1,0 +1,175 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"net/http"
+	"reflect"
+	"strings"
+
+	"github.com/quorate/quorate/api"
+	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/api/invoke"
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/loader"
+	"github.com/quorate/quorate/component/middleware"
+	"github.com/quorate/quorate/component/middleware/routeralias"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/tracing"
+	"github.com/quorate/quorate/node/calls"
+	"github.com/quorate/quorate/node/components"
+)
+
+// readDeclared reads the Configuration resources before anything is opened, because they configure tracing, metrics
+// and the API. The components that the same files declare are opened later.
+func (n *Node) readDeclared(context.Context) error {
+	n.apis = newAPIServers(n.config, n.apps(), n.deps, &n.closers, n.stopper.shutdown)
+	if n.place.bare {
+		return nil
+	}
+	plan, err := components.Read(n.config.sources(n.deps))
+	if err != nil {
+		return err
+	}
+	rules, err := calls.ReadRules(plan, n.config.trust())
+	n.apis.declared = rules.Conf
+	return err
+}
+
+// prepareAPI restricts the API before it listens.
+func (n *Node) prepareAPI() {
+	n.apis.surface.Set(n.apis.declared.API)
+	n.apis.callLog.Set(n.callLogRule(n.apis.declared))
+	n.apis.pipeline = apihttp.NewPipeline(len(n.apis.declared.Pipeline) > 0)
+}
+
+func (n *Node) callLogRule(c component.Configuration) api.CallLogRule {
+	r := api.CallLogRule{Enabled: n.config.API.LogCalls}
+	if l := c.APILog; l != nil {
+		r.Enabled, r.ObfuscateURLs, r.OmitHealth = r.Enabled || l.Enabled, l.ObfuscateURLs, l.OmitHealth
+	}
+	return r
+}
+
+// exportOf returns where spans are sent; nil = the section tracing is not there.
+func exportOf(t *component.TracingConfig) *tracing.Declared {
+	if t == nil {
+		return nil
+	}
+	d := &tracing.Declared{SamplingRate: t.SamplingRate}
+	if o := t.OTLP; o != nil {
+		d.Endpoint, d.Protocol, d.Insecure, d.Headers, d.Timeout = o.Endpoint, o.Protocol, o.Insecure, o.Headers,
+			o.Timeout
+	}
+	return d
+}
+
+// applyRules applies the Configuration, Resiliency and HTTPEndpoint resources of a set. If it returns an error, it has
+// changed nothing.
+func (n *Node) applyRules(set *loader.Set, all bool) error {
+	rules, err := calls.ReadRules(set, n.config.trust())
+	if err != nil {
+		return err
+	}
+	filters, err := pipelineOf(rules.Conf.Pipeline, set)
+	if err != nil {
+		return err
+	}
+	n.apis.pipeline.Set(filters)
+	n.calls.Externals().Set(n.externals(set), n.anyEndpoint())
+	if !all {
+		return nil
+	}
+	for _, w := range rules.Unused {
+		n.deps.Logger.Warn(w.String())
+	}
+	if rules.Access != nil {
+		changed, err := n.credentials.Identify(n.certificate(rules.Access.TrustDomain))
+		if err != nil {
+			return err
+		}
+		if changed {
+			connections{n.network, n.calls}.Renew()
+		}
+	}
+	n.apis.surface.Set(rules.Conf.API)
+	n.apis.callLog.Set(n.callLogRule(rules.Conf))
+	n.calls.SetRules(rules, n.config.trust())
+	n.warnOfRestart(rules.Conf)
+	return nil
+}
+
+// warnOfRestart logs which changed sections of the Configuration take effect with the next start.
+func (n *Node) warnOfRestart(c component.Configuration) {
+	for _, section := range []struct {
+		name        string
+		before, now any
+	}{
+		{"tracing", exportOf(n.apis.declared.Tracing), exportOf(c.Tracing)},
+		{"metrics", metricsOf(n.apis.declared.Metrics), metricsOf(c.Metrics)},
+	} {
+		if !reflect.DeepEqual(section.before, section.now) {
+			n.deps.Logger.Warn("spec."+section.name+" of the Configuration changed; it takes effect with the next "+
+				"start", "hint", "restart the node")
+		}
+	}
+}
+
+func metricsOf(m *component.MetricsConfig) component.MetricsConfig {
+	if m == nil {
+		return component.MetricsConfig{Enabled: true}
+	}
+	c := *m
+	c.Pos = component.Pos{}
+	return c
+}
+
+// pipelineOf returns the middleware of a pipeline. A missing component is an error, because the API would lack a
+// protection. Only a missing alias is allowed: its paths do not exist then.
+func pipelineOf(handlers []component.PipelineHandler, set *loader.Set) (out []*middleware.Instance, err error) {
+	out = []*middleware.Instance{}
+	for _, h := range handlers {
+		i, ok := set.Middleware(h.Name)
+		switch {
+		case ok && component.SameType(i.Type, h.Type):
+			out = append(out, i)
+		case component.SameType(h.Type, routeralias.Type):
+		default:
+			have := "no middleware is declared"
+			if names := set.MiddlewareNames(); len(names) > 0 {
+				have = "there is " + strings.Join(names, ", ")
+			}
+			return nil, &fault.Error{Code: fault.Invalid, Op: "node.Open", Key: h.Name,
+				Msg: h.Pos.String() + ": spec.httpPipeline names the handler " + h.Name + " of type " + h.Type +
+					", and no such component was opened",
+				Hint: "declare a component of that name and type; " + have}
+		}
+	}
+	return out, nil
+}
+
+// externals returns the declared HTTP endpoints. An endpoint that did not change keeps its connections.
+func (n *Node) externals(set *loader.Set) (out []*invoke.External) {
+	before := map[any]*http.Transport{}
+	for _, x := range n.calls.Externals().Declared() {
+		before[x.Origin] = x.Transport
+	}
+	for _, e := range set.Endpoints() {
+		x := &invoke.External{Name: e.Name, Base: e.BaseURL, Header: e.Settings.Header, VisibleTo: e.VisibleTo, Origin: e,
+			Transport: before[e]}
+		if x.Transport == nil {
+			x.Transport = invoke.NewTransport(e.Settings.TLS)
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+// anyEndpoint returns the transport for addresses that no HTTPEndpoint declares; nil = they are refused.
+func (n *Node) anyEndpoint() *http.Transport {
+	if !n.config.API.AnyEndpoint {
+		return nil
+	}
+	n.apis.anyOnce.Do(func() { n.apis.anyTransport = invoke.NewTransport(&tls.Config{MinVersion: tls.VersionTLS12}) })
+	return n.apis.anyTransport
+}

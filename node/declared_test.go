@@ -1,0 +1,203 @@
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	grpcstatus "google.golang.org/grpc/status"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
+	"github.com/quorate/quorate/node"
+)
+
+// failingApp is an application that answers every call with 500 and counts the calls.
+type failingApp struct {
+	port  int
+	calls atomic.Int64
+	paths chan string
+}
+
+func newFailingApp(t *testing.T) *failingApp {
+	t.Helper()
+	a := &failingApp{paths: make(chan string, 1000)}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.calls.Add(1)
+		select {
+		case a.paths <- r.URL.Path:
+		default:
+		}
+		http.Error(w, "no", http.StatusInternalServerError)
+	}))
+	t.Cleanup(s.Close)
+	a.port = s.Listener.Addr().(*net.TCPAddr).Port
+	return a
+}
+
+func (a *failingApp) id(n *node.Node) string { return n.Addresses().Apps[0].ID }
+
+// awaits waits for a request of a path.
+func (a *failingApp) awaits(t *testing.T, path string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
+	defer cancel()
+	for {
+		select {
+		case got := <-a.paths:
+			if got == path {
+				return
+			}
+		case <-ctx.Done():
+			t.Fatalf("no request of %s", path)
+		}
+	}
+}
+
+func middlewareDoc(name, typ, metadata string) string {
+	return document("Component", name, "  type: "+typ+"\n  version: v1\n  metadata: ["+metadata+"]\n")
+}
+
+func TestPipeline_AliasAndRateLimit(t *testing.T) {
+	n, dir, _ := running(t, map[string]string{
+		"s.yaml": store("orders", "state.raft", ""),
+		"a.yaml": middlewareDoc("alias", "middleware.http.routeralias",
+			`{name: routes, value: '{"/o/{id}": "/v1.0/state/orders/{id}"}'}`),
+		"l.yaml": middlewareDoc("limit", "middleware.http.ratelimit", `{name: maxRequestsPerSecond, value: "1000000"}`),
+		"c.yaml": document("Configuration", "c", "  httpPipeline:\n    handlers: [{name: alias, type: "+
+			"middleware.http.routeralias}, {name: limit, type: middleware.http.ratelimit}, "+
+			"{name: later, type: middleware.http.routeralias}]\n"),
+	}, nil)
+	answers(t, n, "POST", "/v1.0/state/orders", `[{"key":"7","value":"seven"}]`, 204, "")
+	answers(t, n, "GET", "/o/7", "", 200, "seven")
+	write(t, dir, "l.yaml", middlewareDoc("limit", "middleware.http.ratelimit",
+		`{name: maxRequestsPerSecond, value: "0.001"}`))
+	answers(t, n, "GET", "/o/7", "", 429, "ERR_TOO_MANY_REQUESTS")
+	answers(t, n, "GET", "/v1.0/healthz", "", 204, "") // health probes skip the pipeline
+}
+
+func TestPipeline_MissingProtectionRefusesTheStart(t *testing.T) {
+	c := config(t)
+	c.Components.Paths = resources(t, map[string]string{"c.yaml": document("Configuration", "c",
+		"  httpPipeline: {handlers: [{name: jwt, type: middleware.http.bearer}]}\n")})
+	n, err := node.Open(t.Context(), c, deps(t))
+	if err == nil {
+		closeNode(t, n)
+	}
+	if !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "jwt") {
+		t.Errorf("%v", err)
+	}
+	c.Components.Paths = resources(t, map[string]string{"o.yaml": middlewareDoc("o", "middleware.http.oauth2", "")})
+	if n, err = node.Open(t.Context(), c, deps(t)); err == nil {
+		closeNode(t, n)
+	}
+	if err == nil || !strings.Contains(err.Error(), "middleware.http.oauth2 is unknown") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestPipeline_BearerGuardsEveryPath(t *testing.T) {
+	n, _, _ := running(t, map[string]string{
+		"s.yaml": store("orders", "state.raft", ""),
+		"b.yaml": middlewareDoc("jwt", "middleware.http.bearer", "{name: issuer, value: \"http://127.0.0.1:1\"}, "+
+			"{name: audience, value: shop}, {name: jwksURL, value: \"http://127.0.0.1:1/keys\"}"),
+		"c.yaml": document("Configuration", "c", "  httpPipeline: {handlers: [{name: jwt, type: "+
+			"middleware.http.bearer}]}\n"),
+	}, nil)
+	for _, path := range []string{"/v1.0/state/orders/k", "//v1.0/state/orders/k", "/v1.0/metadata", "/unknown"} {
+		code, body, h := ask(t, n, "GET", path, "")
+		if code != 401 || !strings.Contains(body, "ERR_UNAUTHENTICATED") || h.Get("Www-Authenticate") != "Bearer" {
+			t.Errorf("%s: %d %s %v", path, code, body, h)
+		}
+	}
+}
+
+func TestAPIRules_HTTPAndGRPC(t *testing.T) {
+	n, _, _ := running(t, map[string]string{"c.yaml": document("Configuration", "c", `  api:
+    allowed: [{name: state, version: v1.0, protocol: http}, {name: state, version: v1, protocol: grpc}]
+`)}, nil)
+	answers(t, n, "POST", "/v1.0/state/statestore", `[{"key":"k","value":1}]`, 204, "")
+	for _, path := range []string{"/v1.0/metadata", "/v1.0/secrets/s/k", "/v1.0/invoke/a/method/b"} {
+		answers(t, n, "GET", path, "", 404, "requested endpoint is not available")
+	}
+	answers(t, n, "GET", "/v1.0/healthz", "", 204, "")
+	conn, err := grpc.NewClient(n.Addresses().GRPC[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client := runtimev1.NewDaprClient(conn)
+	got, err := client.GetState(t.Context(), &runtimev1.GetStateRequest{StoreName: "statestore", Key: "k"})
+	if err != nil || string(got.GetData()) != "1" {
+		t.Errorf("%v %v", got, err)
+	}
+	_, err = client.GetMetadata(t.Context(), &runtimev1.GetMetadataRequest{})
+	if grpcstatus.Code(err) != codes.Unimplemented ||
+		!strings.Contains(err.Error(), "requested endpoint is not available") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestAPILog_LogsRequestsWithoutBodiesAndQueries(t *testing.T) {
+	n, _, log := running(t, map[string]string{"c.yaml": document("Configuration", "c",
+		"  logging: {apiLogging: {enabled: true, omitHealthChecks: true}}\n")}, nil)
+	answers(t, n, "POST", "/v1.0/state/statestore?metadata.secret=hunter2", `[{"key":"k","value":"body"}]`, 204, "")
+	answers(t, n, "GET", "/v1.0/healthz", "", 204, "")
+	poll(t, func() error {
+		if !log.Has(`msg="HTTP API Called"`, `method="POST /v1.0/state/statestore"`, "code=204") {
+			return fmt.Errorf("%s", log.String())
+		}
+		return nil
+	})
+	for _, word := range []string{"hunter2", "body", "GET /v1.0/healthz"} {
+		if strings.Contains(log.String(), word) {
+			t.Errorf("the log contains %s", word)
+		}
+	}
+}
+
+func TestEndpoints_ScopesResiliencyAndAnyAddress(t *testing.T) {
+	var mu sync.Mutex
+	calls := 0
+	partner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if calls++; r.URL.Path == "/base/flaky" && calls < 3 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = fmt.Fprint(w, r.URL.RequestURI(), " ", r.Header.Get("Traceparent") != "", r.Header.Get("Dapr-Api-Token"))
+	}))
+	t.Cleanup(partner.Close)
+	files := map[string]string{
+		"e.yaml": document("HTTPEndpoint", "partner", "  baseUrl: "+partner.URL+"/base/\n"),
+		"o.yaml": document("HTTPEndpoint", "other", "  baseUrl: "+partner.URL+"/o\n") + "scopes: [somebody]\n",
+		"d.yaml": document("HTTPEndpoint", "down", "  baseUrl: http://127.0.0.1:1\n"),
+		"r.yaml": document("Resiliency", "r", "  policies:\n    retries: {r: {policy: constant, duration: 1ms, "+
+			"maxRetries: 5}}\n  targets:\n    apps: {partner: {retry: r}}\n"),
+	}
+	n, _, _ := running(t, files, nil)
+	answers(t, n, "GET", "/v1.0/invoke/partner/method/flaky", "", 200, "/base/flaky true")
+	answers(t, n, "GET", "/v1.0/invoke/partner/method/a%20b//c?d=e%2Ff", "", 200, "/base/a%20b//c?d=e%2Ff true")
+	answers(t, n, "GET", "/v1.0/invoke/partner/method/../../x", "", 200, "/base/x true")
+	answers(t, n, "GET", "/v1.0/invoke/other/method/x", "", 500, "couldn't find service")
+	answers(t, n, "GET", "/v1.0/invoke/down/method/x", "", 500, "down cannot be reached")
+	for _, address := range []string{partner.URL, partner.URL + "/o", partner.URL + "/basement",
+		partner.URL + "/base/../o", "http://user:pw@" + strings.TrimPrefix(partner.URL, "http://") + "/base"} {
+		if code, body, _ := ask(t, n, "GET", "/v1.0/invoke/"+address+"/method/x", ""); code != 403 && code != 400 {
+			t.Errorf("%s: %d %s", address, code, body)
+		}
+	}
+	open, _, _ := running(t, nil, func(c *node.Config) { c.API.AnyEndpoint = true })
+	answers(t, open, "GET", "/v1.0/invoke/"+partner.URL+"/free/method/x", "", 200, "/free/x true")
+}

@@ -1,0 +1,233 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/loader"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/node/components"
+)
+
+// The times of reloads.
+const (
+	settle     = 200 * time.Millisecond // files must not change for this long before they are read
+	retryEvery = 30 * time.Second       // after a component could not be opened
+)
+
+// reloads replaces components when their files change.
+type reloads struct {
+	node   *Node
+	forced chan struct{} // holds a value after Node.Reload
+	count  *prometheus.CounterVec
+	good   prometheus.Gauge
+
+	mu      sync.Mutex
+	set     *loader.Set
+	seen    string // fingerprint of the files that set was made of
+	failing []string
+	retired sync.WaitGroup // of components that are closed later
+	closing chan struct{}
+}
+
+func newReloads(n *Node, set *loader.Set) *reloads {
+	r := &reloads{node: n, set: set, forced: make(chan struct{}, 1), closing: make(chan struct{}),
+		count: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_reloads_total",
+			Help: "Times that changed component files were read. The result refused means that a file is wrong, " +
+				"failed that a component could not be opened; both keep what was there."}, []string{"result"}),
+		good: prometheus.NewGauge(prometheus.GaugeOpts{Name: "quorate_reload_ok",
+			Help: "1 if the node runs what its component files say, 0 if the last change could not be applied."}),
+	}
+	for _, result := range []string{"applied", "failed", "refused"} {
+		r.count.WithLabelValues(result)
+	}
+	r.good.Set(1)
+	n.deps.Registry.MustRegister(r.count, r.good)
+	r.seen = r.fingerprint()
+	return r
+}
+
+// Reload makes the node read its component files now. It returns at once.
+func (n *Node) Reload() {
+	if n.apis.reloads == nil {
+		return
+	}
+	select {
+	case n.apis.reloads.forced <- struct{}{}:
+	default: // one is pending
+	}
+}
+
+func (r *reloads) fingerprint() string {
+	c := r.node.config.Components
+	return loader.Fingerprint(slices.Concat(c.Paths, c.ConfigFiles))
+}
+
+// follow looks for changed files until ctx ends.
+func (r *reloads) follow(ctx context.Context) {
+	every := r.node.config.Components.Reload
+	if every <= 0 || r.node.apis.declared.NoReload {
+		every = time.Duration(1<<63 - 1) // only when forced
+	}
+	look := time.NewTicker(every)
+	defer look.Stop()
+	retry := time.NewTicker(retryEvery)
+	defer retry.Stop()
+	for {
+		forced := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.forced:
+			forced = true
+		case <-retry.C:
+			if forced = len(r.Issues()) > 0 && !r.node.apis.declared.NoReload; !forced {
+				continue
+			}
+		case <-look.C:
+		}
+		if forced || r.fingerprint() != r.seen {
+			r.once(ctx)
+		}
+	}
+}
+
+// once reads the files when they have settled, and applies the changes.
+func (r *reloads) once(ctx context.Context) {
+	for now := r.fingerprint(); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(settle):
+		}
+		next := r.fingerprint()
+		if next == now {
+			break
+		}
+		now = next
+	}
+	r.seen = r.fingerprint()
+	changes, err := r.apply(ctx)
+	if ctx.Err() != nil {
+		return
+	}
+	r.report(changes, err)
+}
+
+// apply reads the files and replaces what changed. After an error nothing has changed.
+func (r *reloads) apply(ctx context.Context) (loader.Changes, error) {
+	n := r.node
+	set, changes, err := components.Reload(ctx, n.config.sources(n.deps), n.componentOptions(), r.set)
+	if err != nil {
+		return changes, err
+	}
+	if !changes.Any() {
+		return changes, changes.Close()
+	}
+	err = n.apis.inputs.Check(set.Bindings())
+	if err == nil {
+		err = n.applyRules(set, changes.Documents)
+	}
+	if err != nil {
+		return loader.Changes{}, errors.Join(err, loader.Compare(set, r.set).Close())
+	}
+	n.components.Serve(set)
+	r.mu.Lock()
+	r.set = set
+	r.mu.Unlock()
+	if err := n.apis.inputs.Update(ctx, set.Bindings()); err != nil {
+		n.deps.Logger.Warn("a replaced input binding could not be stopped", "error", err)
+	}
+	r.closeLater(changes)
+	return changes, nil
+}
+
+// closeLater closes replaced components when requests that still use them have ended.
+func (r *reloads) closeLater(changes loader.Changes) {
+	r.retired.Go(func() {
+		select {
+		case <-time.After(r.node.config.API.RequestTimeout):
+		case <-r.closing:
+		}
+		if err := changes.Close(); err != nil {
+			r.node.deps.Logger.Warn("a replaced component could not be closed", "error", err)
+		}
+	})
+}
+
+// report logs and counts the outcome of a reload.
+func (r *reloads) report(c loader.Changes, err error) {
+	log := r.node.deps.Logger
+	var failing []string
+	for _, e := range append(loader.Each(err), c.Failed...) {
+		failing = append(failing, fault.Text(e))
+		log.Error("a change of the component files was not applied; what was there stays in use", "error",
+			fault.Text(e))
+	}
+	if c.Any() {
+		log.Info("changed component files were applied", "added", strings.Join(c.Added, ", "), "changed",
+			strings.Join(c.Changed, ", "), "removed", strings.Join(c.Removed, ", "), "rules", c.Documents)
+	}
+	result := "applied"
+	switch {
+	case err != nil:
+		result = "refused"
+	case len(c.Failed) > 0:
+		result = "failed"
+	case !c.Any() && len(r.Issues()) == 0:
+		log.Info("the component files were read; nothing has changed")
+	}
+	r.count.WithLabelValues(result).Inc()
+	r.good.Set(1)
+	if len(failing) > 0 {
+		r.good.Set(0)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failing = failing
+}
+
+// Issues returns an issue for each change that could not be applied.
+func (r *reloads) Issues() (out []api.Issue) {
+	if r == nil {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, text := range r.failing {
+		out = append(out, api.Issue{About: "component files", Reason: "a change was not applied: " + text})
+	}
+	return out
+}
+
+// close closes all components.
+func (r *reloads) close() error {
+	close(r.closing)
+	r.retired.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.set.Close()
+}
+
+// componentOptions returns the dependencies of components.
+func (n *Node) componentOptions() components.Options {
+	return components.Options{Host: n.host, Logger: n.deps.Logger, Metrics: n.apis.componentMetrics}
+}
+
+// issues joins the issues of several parts.
+type issues []interface{ Issues() []api.Issue }
+
+// Issues implements status.Issuer.
+func (all issues) Issues() (out []api.Issue) {
+	for _, one := range all {
+		out = append(out, one.Issues()...)
+	}
+	return out
+}

@@ -1,0 +1,189 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/node"
+	"github.com/quorate/quorate/node/nodetest"
+)
+
+func document(kind, name, spec string) string {
+	return "apiVersion: dapr.io/v1alpha1\nkind: " + kind + "\nmetadata: {name: " + name + "}\nspec:\n" + spec
+}
+
+func write(t *testing.T, dir, name, text string) {
+	t.Helper()
+	next := filepath.Join(t.TempDir(), name)
+	err := errors.Join(os.WriteFile(next, []byte(text), 0o600), os.Rename(next, filepath.Join(dir, name)))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// answers polls until a request is answered as wanted.
+func answers(t *testing.T, n *node.Node, method, path, body string, code int, want string) {
+	t.Helper()
+	poll(t, func() error {
+		if got, text, _ := ask(t, n, method, path, body); got != code || !strings.Contains(text, want) {
+			return fmt.Errorf("%s %s: %d %s", method, path, got, text)
+		}
+		return nil
+	})
+}
+
+// running returns a node whose component files are in a directory, and its log.
+func running(t *testing.T, files map[string]string, change func(*node.Config)) (*node.Node, string, *record) {
+	t.Helper()
+	c := config(t)
+	c.Components.Paths = resources(t, files)
+	c.Components.Reload = 50 * time.Millisecond
+	if change != nil {
+		change(&c)
+	}
+	log := &record{}
+	d := deps(t)
+	d.Logger = slog.New(slog.NewTextHandler(log, nil))
+	n := nodetest.OpenWith(t, c, d)
+	ready(t, n)
+	return n, c.Components.Paths[0], log
+}
+
+func TestReload_ComponentsAreAddedChangedAndRemoved(t *testing.T) {
+	partner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprintf(w, "%s %s", r.URL.Path, r.Header.Get("X-Key"))
+	}))
+	t.Cleanup(partner.Close)
+	n, dir, log := running(t, map[string]string{"a.yaml": store("first", "state.raft", "")}, nil)
+	const save, read = "/v1.0/state/first", "/v1.0/state/first/k"
+	answers(t, n, "POST", save, `[{"key":"k","value":1}]`, 204, "")
+
+	write(t, dir, "b.yaml", store("second", "state.in-memory", ""))
+	answers(t, n, "POST", "/v1.0/state/second", `[{"key":"k","value":2}]`, 204, "")
+
+	write(t, dir, "a.yaml", store("first", "state.raft", "{name: keyPrefix, value: name}"))
+	answers(t, n, "GET", read, "", 204, "") // it has other keys now
+	write(t, dir, "a.yaml", store("first", "state.raft", "{name: keyPrefix, value: appid}"))
+	answers(t, n, "GET", read, "", 200, "1")
+
+	endpoint := func(key string) string {
+		return document("HTTPEndpoint", "partner", "  baseUrl: "+partner.URL+"/v1\n  headers: [{name: X-Key, value: "+
+			key+"}]\n")
+	}
+	write(t, dir, "e.yaml", endpoint("one"))
+	answers(t, n, "GET", "/v1.0/invoke/partner/method/m", "", 200, "/v1/m one")
+	write(t, dir, "e.yaml", endpoint("two"))
+	answers(t, n, "GET", "/v1.0/invoke/"+partner.URL+"/v1/method/m", "", 200, "/v1/m two")
+	answers(t, n, "GET", "/v1.0/invoke/"+partner.URL+"/v2/method/m", "", 403, "declare the address as an HTTPEndpoint")
+
+	for _, name := range []string{"b.yaml", "e.yaml"} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answers(t, n, "GET", "/v1.0/state/second/k", "", 400, "ERR_STATE_STORE_NOT_FOUND")
+	answers(t, n, "GET", "/v1.0/invoke/partner/method/m", "", 500, "couldn't find service")
+	if !log.Has("changed component files were applied", "state first") {
+		t.Error(log.String())
+	}
+}
+
+func TestReload_BrokenFileKeepsWhatIsThere(t *testing.T) {
+	n, dir, log := running(t, map[string]string{"a.yaml": store("first", "state.raft", "")}, nil)
+	answers(t, n, "POST", "/v1.0/state/first", `[{"key":"k","value":1}]`, 204, "")
+	write(t, dir, "a.yaml", "kind: [")
+	poll(t, func() error {
+		for _, issue := range status(t, n).Issues {
+			if issue.About == "component files" && strings.Contains(issue.Reason, "a.yaml:1") {
+				return nil
+			}
+		}
+		return errors.New("the status does not show the broken file")
+	})
+	answers(t, n, "GET", "/v1.0/state/first/k", "", 200, "1")
+	if !log.Has("level=ERROR", "a change of the component files was not applied") {
+		t.Error(log.String())
+	}
+	write(t, dir, "a.yaml", store("first", "state.raft", ""))
+	poll(t, func() error {
+		if len(status(t, n).Issues) > 0 {
+			return errors.New("the issue is still there")
+		}
+		return nil
+	})
+}
+
+func TestReload_StoreThatWouldLoseItsValuesWaitsForRestart(t *testing.T) {
+	n, dir, log := running(t, map[string]string{"a.yaml": store("first", "state.in-memory", "")}, nil)
+	answers(t, n, "POST", "/v1.0/state/first", `[{"key":"k","value":1}]`, 204, "")
+	write(t, dir, "a.yaml", store("first", "state.in-memory", "{name: keyPrefix, value: name}"))
+	poll(t, func() error {
+		if !log.Has("takes effect with a restart of the node") {
+			return errors.New(log.String())
+		}
+		return nil
+	})
+	answers(t, n, "GET", "/v1.0/state/first/k", "", 200, "1")
+}
+
+func TestReload_ResiliencyAndConfiguration(t *testing.T) {
+	app := newFailingApp(t)
+	n, dir, log := running(t, map[string]string{"a.yaml": store("first", "state.raft", "")}, func(c *node.Config) {
+		c.App.Port = app.port
+	})
+	answers(t, n, "GET", "/v1.0/invoke/"+app.id(n)+"/method/m", "", 500, "no")
+	if got := app.calls.Swap(0); got != 1 {
+		t.Errorf("%d calls without a policy", got)
+	}
+	write(t, dir, "r.yaml", document("Resiliency", "r", "  policies:\n    retries: {two: {policy: constant, "+
+		"duration: 1ms, maxRetries: 2}}\n  targets:\n    apps: {"+app.id(n)+": {retry: two}}\n"))
+	poll(t, func() error {
+		app.calls.Store(0)
+		if _, _, _ = ask(t, n, "GET", "/v1.0/invoke/"+app.id(n)+"/method/m", ""); app.calls.Load() != 3 {
+			return fmt.Errorf("%d calls", app.calls.Load())
+		}
+		return nil
+	})
+	write(t, dir, "c.yaml", document("Configuration", "c", "  api: {denied: [{name: metadata, version: v1.0, "+
+		"protocol: http}]}\n  tracing: {samplingRate: \"1\"}\n"))
+	answers(t, n, "GET", "/v1.0/metadata", "", 404, "requested endpoint is not available")
+	if !log.Has("spec.tracing of the Configuration changed; it takes effect with the next start") {
+		t.Error(log.String())
+	}
+}
+
+func TestReload_ForcedReadsFilesThatAreNotWatched(t *testing.T) {
+	n, dir, log := running(t, map[string]string{"a.yaml": store("first", "state.raft", "")}, func(c *node.Config) {
+		c.Components.Reload = -1
+	})
+	write(t, dir, "b.yaml", store("second", "state.raft", ""))
+	n.Reload()
+	answers(t, n, "POST", "/v1.0/state/second", `[{"key":"k","value":2}]`, 204, "")
+	n.Reload()
+	poll(t, func() error {
+		if !log.Has("the component files were read; nothing has changed") {
+			return errors.New(log.String())
+		}
+		return nil
+	})
+}
+
+func TestReload_InputBindingMovesToItsNewRoute(t *testing.T) {
+	app := newFailingApp(t)
+	tick := func(route string) string {
+		return document("Component", "tick", "  type: bindings.cron\n  version: v1\n  metadata: [{name: schedule, "+
+			"value: \"@every 1s\"}, {name: direction, value: input}, {name: route, value: "+route+"}]\n")
+	}
+	_, dir, _ := running(t, map[string]string{"a.yaml": tick("/one")}, func(c *node.Config) { c.App.Port = app.port })
+	app.awaits(t, "/one")
+	write(t, dir, "a.yaml", tick("/two"))
+	app.awaits(t, "/two")
+}
