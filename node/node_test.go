@@ -120,10 +120,10 @@ func TestNode_FailedStartReleasesEverything(t *testing.T) {
 		"component of an unknown type": func(c *node.Config) {
 			c.Components.Paths = resources(t, map[string]string{"a.yaml": store("s", "state.nosuch", "")})
 		},
-		"document that would have no effect": func(c *node.Config) {
+		"endpoint without an address": func(c *node.Config) {
 			c.Components.Paths = resources(t, map[string]string{
 				"a.yaml": "apiVersion: quorate.dev/v1alpha1\nkind: HTTPEndpoint\nmetadata:\n  name: c\n" +
-					"spec: {baseUrl: \"http://a\"}\n"})
+					"spec: {baseUrl: \"partner\"}\n"})
 		},
 		"unreadable folder": func(c *node.Config) { c.Components.Paths = []string{"/nonexistent"} },
 	} {

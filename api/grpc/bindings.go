@@ -3,11 +3,13 @@ package grpc
 import (
 	"context"
 	"maps"
+	"strings"
 
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/component/bindings"
 )
 
@@ -17,6 +19,9 @@ func (s *Server) InvokeBinding(ctx context.Context,
 	in *runtimev1.InvokeBindingRequest) (*runtimev1.InvokeBindingResponse, error) {
 	if s.bindings == nil {
 		return s.UnimplementedDaprServer.InvokeBinding(ctx, in)
+	}
+	if err := api.CheckBaggage(metadata.ValueFromIncomingContext(ctx, "baggage")); err != nil {
+		return nil, err
 	}
 	r, err := s.bindings.Invoke(ctx, in.GetName(),
 		bindings.Request{Operation: in.GetOperation(), Data: in.GetData(),
@@ -40,7 +45,11 @@ func traceKeys() []string { return []string{keyTraceparent, "tracestate", "bagga
 func bindingMetadata(ctx context.Context, given map[string]string) map[string]string {
 	out := maps.Clone(given)
 	for _, key := range traceKeys() {
-		if v := first(ctx, key); v != "" && out[key] == "" {
+		v := strings.Join(metadata.ValueFromIncomingContext(ctx, key), ",")
+		if key == keyTraceparent && v == "" {
+			v = parentOf(ctx)
+		}
+		if v != "" && out[key] == "" {
 			if out == nil {
 				out = map[string]string{}
 			}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/headers"
 )
 
 // The metadata keys that Quorate adds to the Dapr API. HTTP has headers of the same names.
@@ -139,4 +140,15 @@ func itemMetadata(item *state.Item) map[string]string {
 }
 
 // trace returns the id of the trace of a call.
-func trace(ctx context.Context) string { return api.TraceID(first(ctx, keyTraceparent)) }
+func trace(ctx context.Context) string { return api.TraceID(parentOf(ctx)) }
+
+// keyTraceBinary carries the parent span in the binary form that older gRPC libraries send.
+const keyTraceBinary = "grpc-trace-bin"
+
+// parentOf returns the traceparent of a call, also if the call has only the binary form.
+func parentOf(ctx context.Context) string {
+	if v := first(ctx, keyTraceparent); v != "" {
+		return v
+	}
+	return headers.TraceParent([]byte(first(ctx, keyTraceBinary)))
+}

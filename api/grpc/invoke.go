@@ -87,6 +87,9 @@ func decodeCall(ctx context.Context, in *runtimev1.InvokeServiceRequest) (*invok
 	md, _ := metadata.FromIncomingContext(ctx)
 	h := appchannel.FromMetadata(md)
 	delete(h, "Dapr-Api-Token")
+	if parent := parentOf(ctx); parent != "" {
+		h["Traceparent"] = []string{parent}
+	}
 	appchannel.SetMessageType(h, m.GetContentType(), m.GetData().GetTypeUrl())
 	data := m.GetData().GetValue()
 	return &invoke.Call{Target: in.GetId(), Verb: verb, Path: "/" + escape(method), Query: escape(query), Mark: mark ||

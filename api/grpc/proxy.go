@@ -139,6 +139,10 @@ func broken(ctx context.Context) error {
 func proxyHeader(ctx context.Context) http.Header {
 	md, _ := metadata.FromIncomingContext(ctx)
 	h := headerOf(md)
+	delete(h, "Grpc-Trace-Bin") // the channel to the application adds that of its own span
+	if parent := parentOf(ctx); parent != "" {
+		h["Traceparent"] = []string{parent}
+	}
 	h["Te"] = []string{"trailers"}
 	if kind := md.Get("content-type"); len(kind) == 0 || !strings.HasPrefix(kind[0], "application/grpc") {
 		h["Content-Type"] = []string{"application/grpc"}

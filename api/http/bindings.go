@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/component/bindings"
 )
 
@@ -66,9 +67,12 @@ func (f *Face) decodeBinding(p *reply, r *http.Request, body []byte) (bindings.R
 	if in.Metadata == nil {
 		in.Metadata = map[string]string{}
 	}
+	if err := api.CheckBaggage(r.Header["Baggage"]); err != nil {
+		return bindings.Request{}, err
+	}
 	for _, name := range traceHeaders() {
 		key := strings.ToLower(name)
-		if v := header(r, name); v != "" && in.Metadata[key] == "" {
+		if v := strings.Join(r.Header[name], ","); v != "" && in.Metadata[key] == "" {
 			in.Metadata[key] = v
 		}
 	}

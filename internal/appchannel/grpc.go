@@ -32,6 +32,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/headers"
 )
 
 // grpcCarrier sends requests as calls of Dapr's gRPC application callback. It streams a request that is itself a gRPC
@@ -69,6 +70,9 @@ func newGRPCCarrier(c *Channel) (*grpcCarrier, error) {
 		health: runtime.NewAppCallbackHealthCheckClient(conns)}, nil
 }
 
+// keyTraceBinary carries the parent span in the binary form that older gRPC libraries read.
+const keyTraceBinary = "grpc-trace-bin"
+
 // maxDetails bounds the details of a failure, in bytes: they travel in a header.
 const maxDetails = 8 << 10
 
@@ -93,7 +97,11 @@ func (g *grpcCarrier) probe(ctx context.Context, _ *Channel) error {
 // converts the answer of OnInvoke to an HTTP answer: status 200, or for an error a status of 500
 // with code and message.
 func (g *grpcCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
+	trace := headers.TraceBinary(r.Header.Get("Traceparent"))
 	if kind := r.Header["Content-Type"]; len(kind) > 0 && strings.HasPrefix(kind[0], "application/grpc") {
+		if trace != nil {
+			r.Header["Grpc-Trace-Bin"] = []string{base64.RawStdEncoding.EncodeToString(trace)}
+		}
 		return g.raw.RoundTrip(r)
 	}
 	in, err := g.request(r)
@@ -101,10 +109,14 @@ func (g *grpcCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	sent := new(atomic.Bool)
-	ctx := context.WithValue(metadata.NewOutgoingContext(r.Context(), ToMetadata(r.Header)), sentKey{}, sent)
+	md := ToMetadata(r.Header)
+	if trace != nil {
+		md[keyTraceBinary] = []string{string(trace)}
+	}
+	ctx := context.WithValue(metadata.NewOutgoingContext(r.Context(), md), sentKey{}, sent)
 	var header, trailer metadata.MD
 	out, err := g.app.OnInvoke(ctx, in, grpc.Header(&header), grpc.Trailer(&trailer))
-	md := metadata.Join(header, trailer)
+	md = metadata.Join(header, trailer)
 	if err == nil {
 		return grpcAnswer(r, out, md), nil
 	}
