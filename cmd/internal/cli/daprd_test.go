@@ -6,7 +6,9 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -129,6 +131,27 @@ func TestRun_TakesTheHomeOfTheSystem(t *testing.T) {
 	m.Run(t.Context())
 	if want := filepath.Join(c.home, ".local/state/quorate/default/local"); got.Data.Dir != want {
 		t.Errorf("data directory %q, want %q: %s", got.Data.Dir, want, stderr.String())
+	}
+}
+
+// The guide lists the flags that the public CLI gives to the sidecar.
+func TestDocs_FlagsOfDaprRun(t *testing.T) {
+	page, err := os.ReadFile(docs + "migrate-from-dapr.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	effects := map[string]daprd.Effect{}
+	for _, f := range daprd.Flags() {
+		effects[f.Name] = f.Effect
+	}
+	rows := regexp.MustCompile("(?m)^\\| `--([a-z-]+)` \\| .*\\| ([a-z]+) \\|$").FindAllStringSubmatch(string(page), -1)
+	if len(rows) < 30 {
+		t.Errorf("%d flags", len(rows))
+	}
+	for _, row := range rows {
+		if string(effects[row[1]]) != row[2] {
+			t.Errorf("--%s is %q, the page has %q", row[1], effects[row[1]], row[2])
+		}
 	}
 }
 
