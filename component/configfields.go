@@ -188,7 +188,12 @@ func (p *docParser) metrics(n *yaml.Node, c *Configuration) {
 		"enabled": func(n *yaml.Node) {
 			m.Enabled = isNull(n) || p.boolean(n, "spec.metrics.enabled")
 		},
-		"daprNames":                  func(n *yaml.Node) { m.DaprNames = p.boolean(n, "spec.metrics.daprNames") },
+		"daprNames": func(n *yaml.Node) {
+			if m.DaprNames = p.boolean(n, "spec.metrics.daprNames"); m.DaprNames {
+				c.unused(p.pos(n), "spec.metrics.daprNames has no effect in this version",
+					"use the names in docs/metrics.md")
+			}
+		},
 		"latencyDistributionBuckets": func(n *yaml.Node) { m.Buckets = p.buckets(n) },
 		"recordErrorCodes":           func(*yaml.Node) {}, // they are always recorded
 		"http":                       ignored("http"),

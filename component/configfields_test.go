@@ -44,7 +44,7 @@ func TestParseConfiguration_Sections(t *testing.T) {
 		cmpopts.IgnoreFields(component.Configuration{}, "Unused")); diff != "" {
 		t.Error(diff)
 	}
-	if len(c.Unused) != 1 || !strings.Contains(c.Unused[0].String(), "spec.tracing.otel") {
+	if len(c.Unused) != 2 || !strings.Contains(c.Unused[0].String(), "spec.tracing.otel") {
 		t.Errorf("%v", c.Unused)
 	}
 }

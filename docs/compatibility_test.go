@@ -1,0 +1,65 @@
+package docs_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+)
+
+func source(t *testing.T, path ...string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(path...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestCompatibility_ListsEveryPathMethodAndSection compares dapr-compatibility.md with the code.
+func TestCompatibility_ListsEveryPathMethodAndSection(t *testing.T) {
+	page := source(t, "dapr-compatibility.md")
+	for _, m := range regexp.MustCompile(`path: "(/v1\.0/[^"]*)"`).FindAllStringSubmatch(
+		source(t, "..", "api", "http", "routes.go"), -1) {
+		if !strings.Contains(page, "| `"+m[1]+"` | works |") {
+			t.Errorf("the path %s is not listed", m[1])
+		}
+	}
+	grpc := source(t, "..", "api", "grpc", "state.go") + source(t, "..", "api", "grpc", "actors.go") +
+		source(t, "..", "api", "grpc", "secrets.go") + source(t, "..", "api", "grpc", "bindings.go") +
+		source(t, "..", "api", "grpc", "invoke.go") + source(t, "..", "api", "grpc", "metadata.go")
+	var methods []string
+	for _, m := range runtimev1.Dapr_ServiceDesc.Methods {
+		methods = append(methods, m.MethodName)
+	}
+	for _, m := range runtimev1.Dapr_ServiceDesc.Streams {
+		methods = append(methods, m.StreamName)
+	}
+	for _, name := range methods {
+		want := "refused"
+		if strings.Contains(grpc, "(s *Server) "+name+"(") {
+			want = "works"
+		}
+		if !strings.Contains(page, "| `"+name+"` | "+want+" |") {
+			t.Errorf("the method %s is not listed as %s", name, want)
+		}
+	}
+	code := source(t, "..", "component", "configuration.go")
+	sections := regexp.MustCompile(`(?m)^\t\t"(\w+)": +(?:func\(n|p\.mtls|"|"?\w)|section\w+ += "(\w+)"`)
+	found := 0
+	for _, m := range sections.FindAllStringSubmatch(code, -1) {
+		name := m[1] + m[2]
+		if name == "apiVersion" || name == "spec" {
+			continue
+		}
+		if found++; !strings.Contains(page, "`spec."+name+"`") {
+			t.Errorf("the section spec.%s is not listed", name)
+		}
+	}
+	if found < 10 {
+		t.Errorf("found only %d sections in the code", found)
+	}
+}
