@@ -13,7 +13,7 @@ func CheckBaggage(values []string) error {
 		return nil
 	}
 	if _, err := baggage.Parse(strings.Join(values, ",")); err != nil {
-		return malformed("invalid baggage header: " + show(err.Error()))
+		return malformed("invalid baggage header: " + Shorten(err.Error()))
 	}
 	return nil
 }
