@@ -155,7 +155,8 @@ func (n *Node) externals(set *loader.Set) (out []*invoke.External) {
 		before[x.Origin] = x.Transport
 	}
 	for _, e := range set.Endpoints() {
-		x := &invoke.External{Name: e.Name, Base: e.BaseURL, Header: e.Settings.Header, VisibleTo: e.VisibleTo, Origin: e,
+		x := &invoke.External{Name: e.Name, Base: e.BaseURL, Header: e.Settings.Header,
+			VisibleTo: e.VisibleTo, Origin: e,
 			Transport: before[e]}
 		if x.Transport == nil {
 			x.Transport = invoke.NewTransport(e.Settings.TLS)

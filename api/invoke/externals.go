@@ -110,8 +110,8 @@ func (e *Externals) find(caller api.App, target string) (*External, error) {
 	}
 	if e == nil || e.table.Load() == nil || e.table.Load().others == nil {
 		return nil, &api.Error{Kind: api.Denied, Code: api.CodeDirectInvoke,
-			Message: "calls of " + api.Shorten(target) + " are not allowed: declare the address as an HTTPEndpoint, or " +
-				"allow all addresses with --allow-any-http-endpoint",
+			Message: "calls of " + api.Shorten(target) + " are not allowed: declare the address as an HTTPEndpoint, " +
+				"or allow all addresses with --allow-any-http-endpoint",
 			Details: api.Details{Reason: api.ReasonDenied, Metadata: api.Attributes("endpoint", api.Shorten(target))}}
 	}
 	return &External{Name: target, Base: u, Transport: e.table.Load().others, target: api.App{ID: "http"}}, nil

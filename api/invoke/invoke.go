@@ -92,7 +92,7 @@ func (i *Service) Do(ctx context.Context, c *Call) (Answer, error) {
 	if strings.Contains(c.Query, "#") {
 		return Answer{}, malformed("the query contains an unescaped '#' (write %23)")
 	}
-	if err := CheckBaggage(c.Header["Baggage"]); err != nil {
+	if err := api.CheckBaggage(c.Header["Baggage"]); err != nil {
 		return Answer{}, err
 	}
 	if c.Verb == http.MethodConnect {
