@@ -8,8 +8,8 @@ package command
 // that can hold it. A version above 1 is used only after every server of the group has reported that it understands
 // it (see package group). A replica halts at an entry of an unknown version (see package kv).
 //
-// Version 1 has KindWrite to KindTick. Version 2 adds KindRestore and KindFormat.
-const Version = 2
+// Version 1 has KindWrite to KindTick. Version 2 adds KindRestore and KindFormat. Version 3 adds KindWatch.
+const Version = 3
 
 // Kind is what a Request does.
 type Kind uint8
@@ -23,6 +23,7 @@ const (
 	// KindRestore is one step of replacing all data with a backup (Restore). Its batch contains no other request.
 	KindRestore Kind = 5
 	KindFormat  Kind = 6 // from now on entries may be of version Limit; never lowered
+	KindWatch   Kind = 7 // keep a history of the changes of a prefix (Watch); the result carries where it begins
 )
 
 // OpKind is the kind of one operation of a write.
@@ -64,6 +65,7 @@ type Request struct {
 	Ops    []Op     // KindWrite; of a Chunk: unconditional sets of records, in the order of the backup
 
 	Restore *Restore // KindRestore
+	Watch   *Watch   // KindWatch
 }
 
 // RequestID prevents that a retry is applied twice. Origin is a number assigned by KindRegister; 0 means that the

@@ -94,8 +94,11 @@ func TestAppend_UsesLowestVersion(t *testing.T) {
 	for name, b := range samples() {
 		want := byte(command.First)
 		for _, r := range b.Requests {
-			if r.Kind >= command.KindRestore {
-				want = 2
+			switch r.Kind {
+			case command.KindRestore, command.KindFormat:
+				want = max(want, 2)
+			case command.KindWatch:
+				want = 3
 			}
 		}
 		data, err := command.Append(nil, &b)

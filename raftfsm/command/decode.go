@@ -148,6 +148,8 @@ func (c *cursor) body(r *Request, ops *arena) {
 		r.Limit = uint32(limit) //nolint:gosec // checked above
 	case KindRestore:
 		c.restore(r, ops)
+	case KindWatch:
+		c.watch(r)
 	}
 }
 

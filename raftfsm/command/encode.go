@@ -12,6 +12,7 @@ import (
 //	body     kind(1) flags(1) [origin seq done] [scope id] payload
 //	payload  write: count op*count    register: name    expire: limit    tick: nothing
 //	         format: limit
+//	         watch: store prefix age bytes
 //	         restore: step(1) id part revision, of a chunk also count op*count count remembered*count
 //	remembered  key expire-at fingerprint result
 //	op       tag(1) [store] key [revision] [value [content type] [ttl] [expire at]]
@@ -103,6 +104,8 @@ func appendBody(dst []byte, r *Request) []byte {
 		return binary.AppendUvarint(dst, uint64(r.Limit))
 	case KindRestore:
 		return appendRestore(dst, r)
+	case KindWatch:
+		return appendWatch(dst, r.Watch)
 	}
 	return dst
 }
@@ -189,6 +192,8 @@ func bodySize(r *Request) int {
 		n += uvarintSize(uint64(r.Limit))
 	case KindRestore:
 		n += restoreSize(r)
+	case KindWatch:
+		n += watchSize(r.Watch)
 	}
 	return n
 }

@@ -67,6 +67,8 @@ func samples() map[string]command.Batch {
 				Result: []byte{1, 0}}},
 		}, set, with(func(o *command.Op) { o.Key, o.ExpireAt, o.ContentType = "cart||2", 7, "text/plain" }))),
 		"format": batch(command.Request{Kind: command.KindFormat, Limit: 2}),
+		"watch": batch(command.Request{Kind: command.KindWatch, ID: id, Watch: &command.Watch{Store: "default/orders",
+			Prefix: "cart", Age: 600_000, Bytes: 64 << 20}}),
 		"several": batch(
 			write(set, with(func(o *command.Op) { o.Key = "cart||2" }),
 				with(func(o *command.Op) { o.Store = "default/other" })),
@@ -110,6 +112,7 @@ func TestFormat_NumbersDoNotChange(t *testing.T) {
 		"KindWrite": int(command.KindWrite), "KindRegister": int(command.KindRegister),
 		"KindExpire": int(command.KindExpire), "KindTick": int(command.KindTick),
 		"KindRestore": int(command.KindRestore), "KindFormat": int(command.KindFormat),
+		"KindWatch": int(command.KindWatch), "WatchLife": command.WatchLife,
 		"StepBegin": int(command.StepBegin), "StepChunk": int(command.StepChunk), "StepCommit": int(command.StepCommit),
 		"StepAbort": int(command.StepAbort),
 		"OpSet":     int(command.OpSet), "OpDelete": int(command.OpDelete),
@@ -117,8 +120,9 @@ func TestFormat_NumbersDoNotChange(t *testing.T) {
 		"CondAbsent": int(command.CondAbsent), "CondNever": int(command.CondNever),
 	}
 	want := numbers{
-		"Version": 2, "HeaderSize": 14, "ClientResultLife": 600_000,
+		"Version": 3, "WatchLife": 1_800_000, "HeaderSize": 14, "ClientResultLife": 600_000,
 		"KindWrite": 1, "KindRegister": 2, "KindExpire": 3, "KindTick": 4, "KindRestore": 5, "KindFormat": 6,
+		"KindWatch": 7,
 		"StepBegin": 1, "StepChunk": 2, "StepCommit": 3, "StepAbort": 4,
 		"OpSet": 1, "OpDelete": 2,
 		"CondNone": 0, "CondRevision": 1, "CondAbsent": 2, "CondNever": 3,

@@ -79,8 +79,12 @@ func (r *Request) check() error {
 // problem returns what is wrong with r apart from its operations, or "".
 func (r *Request) problem() string {
 	switch {
-	case r.Kind < KindWrite || r.Kind > KindFormat:
+	case r.Kind < KindWrite || r.Kind > KindWatch:
 		return fmt.Sprintf("unknown kind %d of request", r.Kind)
+	case (r.Kind == KindWatch) != (r.Watch != nil):
+		return "the bounds of a history belong to their kind, and to nothing else"
+	case r.Kind == KindWatch:
+		return r.watchProblem()
 	case (r.Kind == KindRestore) != (r.Restore != nil):
 		return "a step of a restore belongs to its kind, and to nothing else"
 	case r.Kind == KindRestore:

@@ -41,6 +41,8 @@ func (r *Request) needs() uint8 {
 	switch r.Kind {
 	case KindRestore:
 		return withRestore
+	case KindWatch:
+		return withWatch
 	// The entry that allows a version is itself of that version: an older build halts here.
 	case KindFormat:
 		return uint8(min(r.Limit, 255)) //nolint:gosec // bounded

@@ -112,6 +112,7 @@ func (m *Machine) commit() error {
 	m.remember(m.writer.marks)
 	m.writer.marks = m.writer.marks[:0]
 	m.waiters.reached(m.writer.meta.applied)
+	m.notify()
 	return nil
 }
 
@@ -120,6 +121,7 @@ func (m *Machine) commit() error {
 func (m *Machine) install() error {
 	w := m.writer
 	w.terms.save(&w.txn)
+	w.saveHistories()
 	w.adopt(m.base.Swap(nil))
 	w.txn.set(metaKey(), w.meta.append(nil))
 	w.txn.set(sumKey(), w.sums.append(nil, &w.meta))
@@ -135,20 +137,21 @@ func (m *Machine) install() error {
 
 // writer holds the newest state and the changes of the current Apply. Readers see the state once it is published.
 type writer struct {
-	meta     meta
-	bounds   bounds
-	dueFloor uint64 // no item of the due index is below it
-	origins  *origins
-	terms    terms
-	txn      txn
-	rows     rows
-	clients  clientOverlay
-	sums     sums
-	period   uint64   // see Options.MarkPeriod
-	marks    []Mark   // of this Apply
-	trace    []byte   // of one entry: input of the rolling hash
-	slab     []uint64 // shared memory for revisions
-	key      []byte   // scratch
+	meta      meta
+	bounds    bounds
+	dueFloor  uint64 // no item of the due index is below it
+	origins   *origins
+	terms     terms
+	txn       txn
+	rows      rows
+	clients   clientOverlay
+	histories histories
+	sums      sums
+	period    uint64   // see Options.MarkPeriod
+	marks     []Mark   // of this Apply
+	trace     []byte   // of one entry: input of the rolling hash
+	slab      []uint64 // shared memory for revisions
+	key       []byte   // scratch
 }
 
 // bounds limit how many results the machine remembers. They are part of the format, because every replica must forget
@@ -182,6 +185,7 @@ func (w *writer) begin() {
 	w.txn.begin()
 	w.rows.begin()
 	w.clients.begin()
+	w.histories.begin()
 }
 
 func (w *writer) end() error {
@@ -206,6 +210,7 @@ func (w *writer) entry(e *Entry, b *command.Batch) ([]Result, error) {
 			return nil, err
 		}
 	}
+	w.settleHistories()
 	w.settle(e.Index)
 	w.meta.applied, w.meta.term = e.Index, e.Term
 	if len(e.Data) > 0 {
@@ -238,6 +243,7 @@ func (w *writer) request(index uint64, r *command.Request, res *Result) error {
 		if err := w.decide(r, res); err != nil {
 			return err
 		}
+		w.flushChanges(r.Kind != command.KindExpire)
 	}
 	from := len(w.trace)
 	w.trace = appendResult(w.trace, res, index)
@@ -261,6 +267,8 @@ func (w *writer) decide(r *command.Request, res *Result) error {
 		return w.expire(r.Limit, res)
 	case command.KindRestore:
 		return w.restore(r, res)
+	case command.KindWatch:
+		w.watch(r.Watch, res)
 	case command.KindFormat:
 		w.meta.level = max(w.meta.level, uint64(r.Limit))
 	case command.KindTick: // the stamp has already moved the clock

@@ -18,6 +18,9 @@
 //	06 scope id                  client results: number, expiry, fingerprint of the request, result
 //	07 number                    client queue: client results in the order in which they expire
 //	08 term                      terms: index of the last command of that term, for the newest 1024
+//	09 store 00 prefix           histories that are on: bounds, floor, newest segment (history.go)
+//	0a history revision          changes
+//	0b history revision          closed segments of histories
 //
 // Tables 02, 03, 06 and 07 exist a second time, as 12, 13, 16 and 17. The meta record says which of the two sets
 // is live, and a restore fills the other set (stage.go). A database that was part of a restore has format version
@@ -35,8 +38,8 @@
 //   - The state after an entry depends on the entries alone, not on how they were grouped
 //     into Apply calls, nor on restarts between them.
 //   - Cluster time is the greatest stamp seen. It never goes back.
-//   - Revisions and numbers of origins come from one counter. Every set and every registration
-//     raises it by one. So no number is used twice, not even after a delete.
+//   - Revisions and numbers of origins come from one counter. Every set, every registration and
+//     every removal in a prefix with a history raises it by one. So no number is used twice, not even after a delete.
 //   - A record with an expiry was stored before that time, or restored. A set whose expiry has
 //     already passed leaves its key absent but uses a revision.
 //   - A key whose expiry is at or before cluster time does not exist for any reader or
@@ -46,6 +49,7 @@
 //     those of the same entry. It is applied whole or not at all.
 //   - A sequence number of an origin is decided at most once. Its result is remembered
 //     while it is above the origin's low-water mark. At or below that mark it is refused as stale.
+//   - A change of a key whose prefix has a history is in that history, in the same batch.
 //   - Nothing of an undecodable entry, or of any entry after it, is applied.
 //
 // # Failures

@@ -11,11 +11,11 @@ import (
 const maxExpire = 1 << 16
 
 // expire removes keys, client results and idle origins that are due at cluster time. It removes at most limit of
-// each, the oldest first. It also removes an abandoned restore.
+// each, the oldest first. It also removes an abandoned restore, and trims histories.
 func (w *writer) expire(limit uint32, res *Result) error {
 	n := int(min(limit, maxExpire))
 	for _, sort := range [...]func(int) (int, bool, error){w.expireKeys, w.expireClients, w.expireOrigins,
-		w.expireStage} {
+		w.expireStage, w.expireHistories} {
 		removed, more, err := sort(n)
 		if err != nil {
 			return err
@@ -146,8 +146,8 @@ func (w *writer) expireOrigins(limit int) (removed int, more bool, err error) {
 	return removed, false, nil
 }
 
-// NextDue returns the cluster time at which the next key, client result, origin or abandoned restore is due. It may
-// be in the past. ok is false if nothing will be due, or if the machine is closed.
+// NextDue returns the cluster time at which the next key, client result, origin, history or abandoned restore is
+// due. It may be in the past. ok is false if nothing will be due, or if the machine is closed.
 func (m *Machine) NextDue() (ms uint64, ok bool) {
 	if m.use("kv.NextDue") != nil {
 		return 0, false
@@ -159,7 +159,7 @@ func (m *Machine) NextDue() (ms uint64, ok bool) {
 		m.health.fail(errStorage("kv.NextDue", "cannot read what is due", err))
 		return 0, false
 	}
-	ms = min(s.originDue, first, s.stageDue())
+	ms = min(s.originDue, first, s.stageDue(), s.historyDue)
 	return ms, ms != never
 }
 

@@ -109,7 +109,12 @@ func (e *Export) Next(size int) (part Exported, more bool, err error) {
 // walk calls f for each key of a table, beginning at e.next, until f returns true. It then sets e.next to the key
 // after the last one. done is true if there are no more keys.
 func (e *Export) walk(table byte, f func(it *pebble.Iterator) (enough bool, err error)) (done bool, err error) {
-	it, err := e.view.snapshot.NewIter(&pebble.IterOptions{LowerBound: e.next, UpperBound: []byte{table + 1}})
+	return e.walkTo([]byte{table + 1}, f)
+}
+
+// walkTo is walk for the keys before end.
+func (e *Export) walkTo(end []byte, f func(it *pebble.Iterator) (enough bool, err error)) (done bool, err error) {
+	it, err := e.view.snapshot.NewIter(&pebble.IterOptions{LowerBound: e.next, UpperBound: end})
 	if err != nil {
 		return false, err
 	}

@@ -2,6 +2,7 @@ package kv
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"maps"
@@ -138,6 +139,9 @@ func CheckInvariants(m *Machine) error {
 	if len(due) != 0 {
 		return fmt.Errorf("%d expiring records are not in the due index", len(due))
 	}
+	if err := checkHistories(m); err != nil {
+		return err
+	}
 	if err := checkRows(m); err != nil {
 		return err
 	}
@@ -273,3 +277,31 @@ func Slip(m *Machine, store, key string, value []byte) error {
 
 // Member returns the contribution of a record to the sum.
 func Member(key, value []byte) [2]uint64 { return member(key, value) }
+
+// checkHistories compares the histories in memory with their tables.
+func checkHistories(m *Machine) error {
+	stored, err := readHistories(m.db)
+	if err != nil || len(stored) != len(m.writer.histories.all) {
+		return fmt.Errorf("%d histories are stored, %d in memory: %w", len(stored), len(m.writer.histories.all), err)
+	}
+	size, ids := uint64(0), map[uint64]*history{}
+	for _, h := range stored {
+		own := *m.writer.histories.all[h.key]
+		own.touched = false
+		if fmt.Sprint(own) != fmt.Sprint(*h) {
+			return fmt.Errorf("history %v is stored as %v", own, *h)
+		}
+		size += h.size
+		ids[h.id] = h
+	}
+	if size != m.writer.histories.size {
+		return fmt.Errorf("the histories have %d bytes, the count is %d", size, m.writer.histories.size)
+	}
+	return scan(m.db, tableChange, func(key, value []byte) error {
+		c, err := parseChange(key, value)
+		if h := ids[binary.BigEndian.Uint64(key[1:])]; err != nil || h == nil || c.Revision <= h.floor {
+			return fmt.Errorf("change %x belongs to no history: %w", key, err)
+		}
+		return nil
+	})
+}

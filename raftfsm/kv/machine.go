@@ -53,6 +53,7 @@ type Machine struct {
 	gate     *gate
 	health   *health
 	waiters  waiters
+	feeds    listeners
 	state    atomic.Pointer[state]
 	// ahead is the cluster time of the newest batch that may be in the database. The batch is published a
 	// moment later.
@@ -77,6 +78,10 @@ type state struct {
 	dueFloor  uint64 // no item of the due index is below it
 	terms     terms
 	summed    bool
+
+	historyDue   uint64 // never = none
+	histories    int
+	historyBytes uint64
 }
 
 // never is an expiry that cluster time never reaches.
@@ -257,6 +262,9 @@ func (m *Machine) load() error {
 	if err := w.terms.load(m.db); err != nil {
 		return errStorage("kv.Open", "cannot read the terms in "+m.dir, err)
 	}
+	if err := w.loadHistories(); err != nil {
+		return errStorage("kv.Open", "cannot read the histories in "+m.dir, err)
+	}
 	m.writer = w
 	m.tables.Store(uint32(last.tables()))
 	m.publish()
@@ -269,6 +277,7 @@ func (m *Machine) publish() {
 	m.state.Store(&state{
 		meta: w.meta, origins: len(w.origins.byNumber), originDue: w.origins.due(), dueFloor: w.dueFloor,
 		terms: w.terms, summed: w.sums.known,
+		historyDue: w.histories.nextDueHint(), histories: len(w.histories.all), historyBytes: w.histories.size,
 	})
 }
 

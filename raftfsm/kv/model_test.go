@@ -18,7 +18,8 @@ type model struct {
 	maxOrigins         int
 
 	clock, revision uint64
-	rows            map[[2]string]modelRow // store and key
+	rows            map[[2]string]modelRow      // store and key
+	histories       map[[2]string]*modelHistory // store and prefix
 	origins         []*modelOrigin
 	clients         []modelClient // oldest first; an id used again appears twice
 }
@@ -44,7 +45,8 @@ type modelClient struct {
 }
 
 func newModel(window uint64, origins int, clients uint64) *model {
-	return &model{window: window, maxOrigins: origins, maxClients: clients, rows: map[[2]string]modelRow{}}
+	return &model{window: window, maxOrigins: origins, maxClients: clients, rows: map[[2]string]modelRow{},
+		histories: map[[2]string]*modelHistory{}}
 }
 
 func (m *model) apply(index uint64, b command.Batch) []kv.Result {
@@ -100,6 +102,8 @@ func (m *model) decide(index uint64, r command.Request) kv.Result {
 		res.Revisions = []uint64{m.revision}
 	case command.KindExpire:
 		m.expire(int(r.Limit), &res)
+	case command.KindWatch:
+		m.watch(r.Watch)
 	case command.KindWrite:
 		return m.writeOnce(r, res)
 	}
@@ -148,10 +152,11 @@ func (m *model) write(ops []command.Op, res kv.Result) kv.Result {
 			return res
 		}
 	}
+	defer m.endRequest(m.lengths())
 	for _, o := range ops {
 		k := [2]string{o.Store, o.Key}
 		if o.Kind == command.OpDelete {
-			delete(m.rows, k)
+			m.removed(k)
 			res.Revisions = append(res.Revisions, 0)
 			continue
 		}
@@ -165,10 +170,11 @@ func (m *model) write(ops []command.Op, res kv.Result) kv.Result {
 			}
 		}
 		if at != 0 && at <= m.clock {
-			delete(m.rows, k)
+			m.removed(k)
 			continue
 		}
 		m.rows[k] = modelRow{value: string(o.Value), contentType: o.ContentType, revision: m.revision, expireAt: at}
+		m.changed(k, kv.Change{Revision: m.revision, Value: o.Value, ContentType: o.ContentType, ExpireAt: at})
 	}
 	return res
 }
@@ -194,7 +200,9 @@ func (m *model) expire(limit int, res *kv.Result) {
 			res.More = true
 			break
 		}
-		delete(m.rows, k)
+		from := m.lengths()
+		m.removed(k)
+		m.endRequest(from)
 		res.Expired++
 	}
 	for i := 0; len(m.clients) > 0 && m.clients[0].expireAt <= m.clock; i++ {
@@ -213,6 +221,12 @@ func (m *model) expire(limit int, res *kv.Result) {
 		}
 		m.origins = m.origins[1:]
 		res.Expired++
+	}
+	for k, h := range m.histories {
+		if h.until <= m.clock {
+			delete(m.histories, k)
+			res.Expired++
+		}
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 )
 
 // Raise prepares a machine that was restored or rescued. It adds by to the revision counter and drops all origins,
-// because the lost state may have used the next revisions and sequence numbers. It keeps client results. The change
-// is durable on return. After an error the machine must not be used.
+// because the lost state may have used the next revisions and sequence numbers. It ends every history and keeps client
+// results. The change is durable on return. After an error the machine must not be used.
 func (m *Machine) Raise(by uint64) error {
 	return m.amend("kv.Raise", func(w *writer) error {
 		if w.meta.revision > never-by {
@@ -20,6 +20,7 @@ func (m *Machine) Raise(by uint64) error {
 		for _, o := range w.origins.oldest(len(w.origins.byNumber)) {
 			w.drop(o)
 		}
+		w.dropHistories()
 		// The hash must differ from that of a machine that continued without Raise.
 		w.meta.hash = xxhash.Sum64String(fmt.Sprintf("raise %d %d %d", w.meta.hash, w.meta.applied, by))
 		return nil

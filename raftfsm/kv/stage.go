@@ -24,6 +24,7 @@ import (
 //     result is replaced by a refusal: a retry of a request that was decided before must neither
 //     be applied again nor be acknowledged.
 //   - Client results are those of the backup: their writes are part of its state.
+//   - Histories of changes end.
 //   - SystemStore stays. It is in no backup.
 //   - Cluster time continues. Records that are due by now are never visible.
 
@@ -205,6 +206,7 @@ func (w *writer) stageCommit(index uint64) error {
 	*own = replaced{live: uint64(w.meta.tables().other()), at: index, id: own.stage}
 	w.sums.swap(hash)
 	w.rows.recent.forget()
+	w.dropHistories()
 	w.dueFloor = 0
 	for _, number := range slices.Sorted(maps.Keys(w.origins.byNumber)) {
 		w.refuse(w.origins.byNumber[number], index)

@@ -161,6 +161,7 @@ func (w *writer) digest() (d Digest) {
 	for _, s := range [...]setHash{w.sums.data, w.sums.stage} {
 		b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, s[0]), s[1])
 	}
+	b = w.histories.digest(b)
 	for i, seed := range setSeeds {
 		var x xxhash.Digest
 		x.ResetWithSeed(seed)

@@ -57,7 +57,8 @@ func (m *Machine) verify(v *view, pace func(bytes int) error) (out Verified, err
 	}
 	out.Applied = last.applied
 	var found setHash
-	if found, out.Keys, err = v.sum(last.tables().data(), pace); err != nil {
+	table := last.tables().data()
+	if found, out.Keys, err = v.sum([]byte{table}, []byte{table + 1}, pace); err != nil {
 		return out, err
 	}
 	switch {
@@ -71,12 +72,15 @@ func (m *Machine) verify(v *view, pace func(bytes int) error) (out Verified, err
 		out.Wrong = fmt.Sprintf("the hash of the stored records is %016x%016x, that of what was applied %016x%016x",
 			found[0], found[1], stored.data[0], stored.data[1])
 	}
-	return out, nil
+	if out.Wrong == "" {
+		out.Wrong, err = v.verifyHistories(pace)
+	}
+	return out, err
 }
 
-// sum returns the set hash of a table of data records.
-func (v *view) sum(table byte, pace func(bytes int) error) (found setHash, keys uint64, err error) {
-	it, err := v.snapshot.NewIter(&pebble.IterOptions{LowerBound: []byte{table}, UpperBound: []byte{table + 1}})
+// sum returns the set hash of the records from from to before end, and their number.
+func (v *view) sum(from, end []byte, pace func(bytes int) error) (found setHash, keys uint64, err error) {
+	it, err := v.snapshot.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: end})
 	if err != nil {
 		return found, 0, err
 	}

@@ -58,13 +58,14 @@ func (w *writer) op(o *command.Op) (uint64, error) {
 		return 0, nil
 	}
 	w.meta.revision++
+	revision := w.meta.revision
 	expireAt := w.expiry(o)
 	if expireAt != 0 && expireAt <= w.meta.clock {
 		w.remove(k, old)
 	} else {
 		w.store(k, old, expireAt, o)
 	}
-	return w.meta.revision, nil
+	return revision, nil
 }
 
 func (w *writer) expiry(o *command.Op) uint64 {
@@ -90,9 +91,10 @@ func (w *writer) store(k rowKey, old row, expireAt uint64, o *command.Op) {
 		w.meta.keys++
 	}
 	w.rows.known[k] = row{stored: true, revision: w.meta.revision, expireAt: expireAt, hash: hash}
+	w.noteSet(k, expireAt, o)
 }
 
-// remove deletes a record if there is one.
+// remove deletes a record if there is one. In a prefix with a history that takes a revision.
 func (w *writer) remove(k rowKey, old row) {
 	if !old.stored {
 		return
@@ -103,6 +105,7 @@ func (w *writer) remove(k rowKey, old row) {
 	w.meta.keys--
 	w.sums.replace(old.hash, setHash{})
 	w.rows.known[k] = row{}
+	w.noteRemoval(k, &old)
 }
 
 func (w *writer) due(k rowKey, expireAt uint64) {

@@ -1,0 +1,51 @@
+package command
+
+import (
+	"encoding/binary"
+	"strings"
+)
+
+// withWatch is the version that added KindWatch.
+const withWatch = 3
+
+// Watch switches on the history of changes of one prefix of a store, or extends it. See kv.Machine.Changes.
+type Watch struct {
+	Store  string
+	Prefix string // the part of stored keys before the first "||"; may be empty
+	Age    uint64 // milliseconds of cluster time for which changes are kept
+	Bytes  uint64 // maximum size of the changes that are kept
+}
+
+// WatchLife is how long, in milliseconds of cluster time, a history is written after the last KindWatch for its
+// prefix. It is part of the format: every replica must agree.
+const WatchLife = 30 * 60 * 1000
+
+func (r *Request) watchProblem() string {
+	w := r.Watch
+	switch {
+	case r.Client != ClientID{} || r.Name != "" || r.Limit != 0 || r.Restore != nil || len(r.Ops) > 0:
+		return "the switching on of a history carries nothing of other requests"
+	case w.Store == "" || strings.IndexByte(w.Store, 0) >= 0:
+		return "a history without a store, or with a NUL in its name"
+	case strings.Contains(w.Prefix, "||"):
+		return "the prefix of a history ends before the first separator"
+	case w.Age == 0 || w.Bytes == 0:
+		return "a history without bounds"
+	case !r.ID.valid():
+		return "request id: sequence numbers count from 1, and done stays below them"
+	}
+	return ""
+}
+
+func appendWatch(dst []byte, w *Watch) []byte {
+	dst = appendText(appendText(dst, w.Store), w.Prefix)
+	return binary.AppendUvarint(binary.AppendUvarint(dst, w.Age), w.Bytes)
+}
+
+func watchSize(w *Watch) int {
+	return textSize(len(w.Store)) + textSize(len(w.Prefix)) + uvarintSize(w.Age) + uvarintSize(w.Bytes)
+}
+
+func (c *cursor) watch(r *Request) {
+	r.Watch = &Watch{Store: c.text(), Prefix: c.text(), Age: c.uvarint(), Bytes: c.uvarint()}
+}

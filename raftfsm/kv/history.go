@@ -1,0 +1,336 @@
+package kv
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/quorate/quorate/raftfsm/command"
+)
+
+// A history is the list of changes of all keys with one prefix in one store, so that watchers can read what happened
+// after a revision. A KindWatch switches it on and extends it. It is switched off command.WatchLife of cluster time
+// after the last one. It is part of the replicated state: snapshots, restarts and comparisons of replicas include it.
+//
+// Invariants:
+//
+//   - The changes of a history are in the Pebble batch of the records that they change. So a replica has a change if
+//     and only if it has applied it.
+//   - While a history is on, every change of a visible or expired record of its prefix has one revision of its own and
+//     is in the history exactly once. Removals and expiries take a revision too, which they do not otherwise.
+//   - The history has every change with a revision above floor, and none at or below it. Trimming moves floor, and
+//     depends on the entries alone.
+//   - The changes of one request are in the order of its operations. The last one is marked.
+//   - A restore ends every history, because the records that it brings are no changes.
+//
+// Changes are trimmed in segments. A segment ends when it has a 64th of the bytes or of the age that the history
+// keeps, at the end of a request.
+
+// segments is how many parts of about equal size a full history has.
+const segments = 64
+
+// history is the state of one history. Numbers are those of its record.
+type history struct {
+	key   rowKey // store and prefix
+	id    uint64 // the revision at which it was switched on; part of the keys of its changes
+	floor uint64 // the changes above this revision are kept
+	age   uint64 // bound, in milliseconds of cluster time
+	bytes uint64 // bound
+	until uint64 // cluster time at which it is switched off
+
+	size    uint64    // bytes of all changes
+	closed  []segment // oldest first
+	open    segment   // the newest one; its first revision is 0 while it is empty
+	touched bool      // in this Apply
+	grown   bool      // in this entry
+	marked  bool      // scratch of flush
+}
+
+// segment is a sequence of changes.
+type segment struct {
+	first, last    uint64 // revisions
+	size           uint64 // bytes of keys and values in the database
+	oldest, newest uint64 // cluster time of the first and of the last change
+	hash           setHash
+}
+
+// histories are the histories of a machine. The zero value has none.
+type histories struct {
+	all     map[rowKey]*history
+	touched []*history      // changed in this Apply
+	grown   []*history      // with changes of this entry
+	pending []pendingChange // changes of the request that is being decided
+	gone    []rowKey        // switched off in this Apply
+	due     uint64          // not later than the next trimming or switching off, if there are histories
+	size    uint64          // bytes of all changes
+}
+
+// pendingChange is a change whose request is not decided completely. Its strings alias the entry.
+type pendingChange struct {
+	history  *history
+	revision uint64
+	key      string
+	expireAt uint64
+	op       *command.Op // of a set; nil for a removal
+	expired  bool
+}
+
+// PrefixOf returns the part of a stored key before the first "||", or "" for a key without it. Keys with one prefix are
+// in one group and share a history.
+func PrefixOf(key string) string {
+	prefix, _, found := strings.Cut(key, "||")
+	if !found {
+		return ""
+	}
+	return prefix
+}
+
+// historyOf returns the history to which changes of a key belong, or nil.
+func (w *writer) historyOf(k rowKey) *history {
+	if len(w.histories.all) == 0 {
+		return nil
+	}
+	return w.histories.all[rowKey{k.store, PrefixOf(k.key)}]
+}
+
+// noteSet adds a set with the newest revision to the history of its key.
+func (w *writer) noteSet(k rowKey, expireAt uint64, o *command.Op) {
+	if h := w.historyOf(k); h != nil {
+		w.histories.pending = append(w.histories.pending,
+			pendingChange{history: h, revision: w.meta.revision, key: k.key, expireAt: expireAt, op: o})
+	}
+}
+
+// noteRemoval adds a removal to the history of its key. The removal takes a revision.
+func (w *writer) noteRemoval(k rowKey, old *row) {
+	if h := w.historyOf(k); h != nil {
+		w.meta.revision++
+		w.histories.pending = append(w.histories.pending,
+			pendingChange{history: h, revision: w.meta.revision, key: k.key, expired: !old.live(w.meta.clock)})
+	}
+}
+
+// flushChanges writes the changes of a decided request. together is false if each change is a request of its own.
+func (w *writer) flushChanges(together bool) {
+	changes := w.histories.pending
+	for i := len(changes) - 1; i >= 0; i-- {
+		p := &changes[i]
+		last := !p.history.marked || !together
+		p.history.marked = true
+		if last {
+			p.revision |= lastOfRequest
+		}
+	}
+	for i := range changes {
+		changes[i].history.marked = false
+		w.writeChange(&changes[i])
+		changes[i] = pendingChange{}
+	}
+	w.histories.pending = changes[:0]
+}
+
+// lastOfRequest marks the revision of a pending change.
+const lastOfRequest = 1 << 63
+
+func (w *writer) writeChange(p *pendingChange) {
+	h, last := p.history, p.revision&lastOfRequest != 0
+	p.revision &^= lastOfRequest
+	size := changeSize(p)
+	put := w.txn.batch.SetDeferred(changeKeySize, size)
+	appendChangeKey(put.Key[:0], h.id, p.revision)
+	appendChange(put.Value[:0], p, last)
+	h.add(p.revision, uint64(changeKeySize+size), w.meta.clock, w.share(put.Key[1:], put.Value)) //nolint:gosec // small
+	w.txn.err = keep(w.txn.err, put.Finish())
+	w.histories.size += uint64(changeKeySize + size) //nolint:gosec // not negative
+	w.histories.due = min(w.histories.due, later(h.oldest().newest, h.age))
+	w.touchHistory(h)
+	if !h.grown {
+		h.grown = true
+		w.histories.grown = append(w.histories.grown, h)
+	}
+	if last {
+		w.closeSegment(h)
+	}
+}
+
+func (h *history) add(revision, size, clock uint64, hash setHash) {
+	s := &h.open
+	if s.first == 0 {
+		s.first, s.oldest = revision, clock
+	}
+	s.last, s.newest = revision, clock
+	s.size += size
+	h.size += size
+	s.hash.add(hash)
+}
+
+// oldest returns the segment that is trimmed next.
+func (h *history) oldest() *segment {
+	if len(h.closed) > 0 {
+		return &h.closed[0]
+	}
+	return &h.open
+}
+
+// closeSegment begins a new segment if the open one is large or old enough.
+func (w *writer) closeSegment(h *history) {
+	s := &h.open
+	if s.first == 0 || s.size < h.bytes/segments && w.meta.clock-s.oldest < h.age/segments {
+		return
+	}
+	w.txn.set(appendSegmentKey(nil, h.id, s.first), s.append(nil))
+	h.closed = append(h.closed, *s)
+	*s = segment{}
+}
+
+func (w *writer) touchHistory(h *history) {
+	if !h.touched {
+		h.touched = true
+		w.histories.touched = append(w.histories.touched, h)
+	}
+}
+
+// settleHistories trims the histories to which the entry has added changes. It leaves the others alone: which of them
+// the earlier entries of the Apply have changed depends on how entries are grouped.
+func (w *writer) settleHistories() {
+	for _, h := range w.histories.grown {
+		h.grown = false
+		if w.histories.all[h.key] == h {
+			w.trim(h)
+		}
+	}
+	w.histories.grown = w.histories.grown[:0]
+}
+
+// trim drops the segments that are too many or too old. It keeps at least one segment that is not too old, so a
+// request that is larger than the bound can be read.
+func (w *writer) trim(h *history) {
+	for len(h.closed) > 0 && h.size > h.bytes && (len(h.closed) > 1 || h.open.first != 0) {
+		w.dropSegment(h)
+	}
+	for h.oldest().first != 0 && later(h.oldest().newest, h.age) <= w.meta.clock {
+		w.dropSegment(h)
+	}
+}
+
+func (w *writer) dropSegment(h *history) {
+	s := *h.oldest()
+	w.txn.deleteRange(appendChangeKey(nil, h.id, s.first), appendChangeKey(nil, h.id, s.last+1))
+	if len(h.closed) > 0 {
+		w.txn.delete(appendSegmentKey(nil, h.id, s.first))
+		h.closed = slices.Delete(h.closed, 0, 1)
+	} else {
+		h.open = segment{}
+	}
+	h.floor, h.size = s.last, h.size-s.size
+	w.histories.size -= s.size
+	w.touchHistory(h)
+}
+
+// watch switches a history on, or extends it. The result has the revision from which on changes are kept.
+func (w *writer) watch(c *command.Watch, res *Result) {
+	k := rowKey{c.Store, c.Prefix}
+	h := w.histories.all[k]
+	if h != nil && h.until <= w.meta.clock {
+		w.switchOff(h)
+		h = nil
+	}
+	if h == nil {
+		k = rowKey{strings.Clone(c.Store), strings.Clone(c.Prefix)}
+		w.meta.revision++
+		h = &history{key: k, id: w.meta.revision, floor: w.meta.revision}
+		if w.histories.all == nil {
+			w.histories.all = map[rowKey]*history{}
+		}
+		w.histories.all[k] = h
+	}
+	h.age, h.bytes, h.until = c.Age, c.Bytes, later(w.meta.clock, command.WatchLife)
+	w.touchHistory(h)
+	w.trim(h)
+	w.histories.due = w.histories.nextDue()
+	res.Revisions = w.numbers(1)
+	res.Revisions[0] = h.floor
+}
+
+// switchOff removes a history.
+func (w *writer) switchOff(h *history) {
+	w.txn.deleteRange(appendNumberKey(nil, tableChange, h.id), appendNumberKey(nil, tableChange, h.id+1))
+	w.txn.deleteRange(appendNumberKey(nil, tableSegment, h.id), appendNumberKey(nil, tableSegment, h.id+1))
+	w.txn.delete(appendWatchedKey(nil, h.key))
+	w.histories.size -= h.size
+	delete(w.histories.all, h.key)
+	w.histories.gone = append(w.histories.gone, h.key)
+}
+
+// dropHistories removes all histories.
+func (w *writer) dropHistories() {
+	for _, h := range w.histories.all {
+		w.switchOff(h)
+	}
+}
+
+// expireHistories trims what is too old and switches off what was not extended.
+func (w *writer) expireHistories(int) (removed int, more bool, err error) {
+	w.flushChanges(false) // a history that is switched off takes its changes with it
+	for _, k := range w.histories.keys() {
+		h := w.histories.all[k]
+		if h.until <= w.meta.clock {
+			w.switchOff(h)
+			removed++
+			continue
+		}
+		w.trim(h)
+	}
+	w.histories.due = w.histories.nextDue()
+	return removed, false, nil
+}
+
+// keys returns the prefixes of all histories in a fixed order.
+func (hs *histories) keys() []rowKey {
+	if len(hs.all) == 0 {
+		return nil
+	}
+	return slices.SortedFunc(maps.Keys(hs.all), func(a, b rowKey) int {
+		if c := strings.Compare(a.store, b.store); c != 0 {
+			return c
+		}
+		return strings.Compare(a.key, b.key)
+	})
+}
+
+// nextDue returns when the next history is to be trimmed or switched off, or never.
+func (hs *histories) nextDue() uint64 {
+	due := never
+	for _, h := range hs.all {
+		due = min(due, h.until)
+		if s := h.oldest(); s.first != 0 {
+			due = min(due, later(s.newest, h.age))
+		}
+	}
+	return due
+}
+
+// nextDueHint returns a time that is not later than what nextDue returns, without reading all histories.
+func (hs *histories) nextDueHint() uint64 {
+	if len(hs.all) == 0 {
+		return never
+	}
+	return hs.due
+}
+
+// begin prepares for the changes of an Apply.
+func (hs *histories) begin() {
+	for _, h := range hs.touched {
+		h.touched = false
+	}
+	hs.touched, hs.pending, hs.gone = hs.touched[:0], hs.pending[:0], hs.gone[:0]
+}
+
+// saveHistories adds the records of the changed histories to the batch.
+func (w *writer) saveHistories() {
+	for _, h := range w.histories.touched {
+		if w.histories.all[h.key] == h {
+			w.txn.set(appendWatchedKey(nil, h.key), h.append(nil))
+		}
+	}
+}
