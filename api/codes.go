@@ -24,6 +24,8 @@ const (
 	CodeStateDelete               = "ERR_STATE_DELETE"
 	CodeStateTransaction          = "ERR_STATE_TRANSACTION"
 	CodeStateList                 = "ERR_STATE_LIST"
+	CodeWatch                     = "ERR_WATCH"
+	CodeWatchCompacted            = "ERR_WATCH_COMPACTED"
 	CodeSecretStoresNotConfigured = "ERR_SECRET_STORES_NOT_CONFIGURED"
 	CodeSecretStoreNotFound       = "ERR_SECRET_STORE_NOT_FOUND"
 	CodeSecretGet                 = "ERR_SECRET_GET"
@@ -54,6 +56,10 @@ const (
 	ReasonInternal      = "internal"
 	ReasonNotFound      = "not_found"      // what the request names does not exist
 	ReasonNotConfigured = "not_configured" // nothing of the kind is configured
+	ReasonCompacted     = "compacted"      // a watch: the changes after the position are no longer kept
+	ReasonRestored      = "restored"       // a watch: a backup has replaced all data
+	ReasonClosing       = "closing"        // a watch: the node stops
+	ReasonMoved         = "moved"          // a watch: the node cannot go on, another one can
 	ReasonUnavailable   = "unavailable"    // another service that is needed cannot be reached
 
 	reasonNotConfigured = "DAPR_STATE_NOT_CONFIGURED"

@@ -27,6 +27,7 @@ const (
 	Timeout                     // not executed in time
 	Indeterminate               // may have been executed
 	NotReady                    // health: something is not ready
+	Compacted                   // what the request needs is no longer kept
 )
 
 // Error is the error type of all services. It is immutable once returned.

@@ -30,6 +30,7 @@ type State struct {
 
 	callee   App // the application in sessions
 	sessions *Sessions
+	watches  *Watches
 }
 
 // Remember sets the sessions that the service uses for app, and returns s. With sessions, the applications that app
@@ -56,7 +57,7 @@ func (v visit) leave(p *state.Proof) { v.s.sessions.End(v.s.callee, v.trace, v.a
 
 // NewState returns the state service of app.
 func NewState(app App, stores StateStores, limits Limits) *State {
-	return &State{app: app, stores: stores, limits: limits.WithDefaults()}
+	return &State{app: app, stores: stores, limits: limits.WithDefaults(), watches: NewWatches()}
 }
 
 // ReadOptions are the options of a read.

@@ -64,6 +64,8 @@ type apiServers struct {
 	reloads          *reloads       // nil = there is no application
 	inputs           *inputs.Runner // nil = there is no application
 
+	watches *api.Watches
+
 	tokens *api.Tokens // of the applications without a token of their own; nil until an API is opened
 	apis   []interface{ Close(context.Context) error }
 }
@@ -72,14 +74,15 @@ func newAPIServers(c Config, apps []AppEntry, d Deps, closers *lifecycle.Stack,
 	shutdown func(force bool)) *apiServers {
 	s := &apiServers{
 		config: c, apps: apps, deps: d, closers: closers, shutdown: shutdown, start: api.NewStartGate(),
-		memory: newMemory(c.MemoryLimit, c.API.RequestTimeout, d.Registry),
+		watches: api.NewWatches(),
+		memory:  newMemory(c.MemoryLimit, c.API.RequestTimeout, d.Registry),
 		connections: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "quorate_http_connections",
 			Help: "Open connections of HTTP listeners."}, []string{"listener"}),
 		cut: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_http_connections_cut_total",
 			Help: "Connections of HTTP listeners that were closed because there were too many; those without " +
 				"a request go first."}, []string{"listener"}),
 	}
-	d.Registry.MustRegister(s.connections, s.cut)
+	d.Registry.MustRegister(append(s.watches.Collectors(), s.connections, s.cut)...)
 	s.surface, s.callLog = &api.Surface{}, api.NewCallLog(d.Logger)
 	return s
 }
@@ -162,7 +165,7 @@ func (s *apiServers) services(p appParts, at *AppAddress) (services, error) {
 	tokens, err := s.tokensOf(p.entry)
 	return services{
 		app:      app,
-		state:    api.NewState(app, p.components, api.Limits{}).Remember(callee, parts.Sessions),
+		state:    api.NewState(app, p.components, api.Limits{}).Remember(callee, parts.Sessions).Observe(s.watches),
 		secrets:  api.NewSecrets(app, p.components),
 		bindings: api.NewBindings(app, p.components, p.calls.Outbound),
 		health:   api.NewHealth(app, p.status),

@@ -399,11 +399,12 @@ func (n *Node) buildLoops(context.Context) error {
 	})
 }
 
-// buildDrain registers the closer of the APIs. When the node stops, the APIs refuse new requests and finish those in
-// progress while the store still works. All APIs close concurrently, because an application may need the API of the
-// node to answer a call.
+// buildDrain registers the closer of the APIs. When the node stops, watches end with their position. The APIs refuse
+// new requests and finish those in progress while the store still works. All APIs close concurrently, because an
+// application may need the API of the node to answer a call.
 func (n *Node) buildDrain(context.Context) error {
 	return n.closers.Push("api requests", func(ctx context.Context) error {
+		n.apis.watches.Close()
 		var errs []error
 		var mu sync.Mutex
 		var all sync.WaitGroup

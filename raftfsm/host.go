@@ -187,6 +187,9 @@ func (h *Host) Serve(ctx context.Context, method string, payload []byte) ([]byte
 func (h *Host) Close() error {
 	h.closed.Do(func() {
 		close(h.stop)
+		if h.router != nil {
+			h.router.hub.Close()
+		}
 		if h.replica != nil {
 			h.err = h.replica.close()
 		}

@@ -205,6 +205,14 @@ func gauges() []gauge {
 		newGauge("quorate_store_memtable_bytes", "Bytes of the partition's memtables.", func(s *group.Status) float64 {
 			return float64(s.Machine.MemTableBytes)
 		}),
+		newGauge("quorate_watch_history_bytes", "Bytes of the changes that the partition keeps for watchers.",
+			func(s *group.Status) float64 {
+				return float64(s.Machine.HistoryBytes)
+			}),
+		newGauge("quorate_watch_histories", "Prefixes whose changes the partition keeps for watchers.",
+			func(s *group.Status) float64 {
+				return float64(s.Machine.Histories)
+			}),
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/kv"
 )
 
 // partitionOf returns the group of a stored key. It depends on the store and on the part of the key before the
@@ -26,11 +27,7 @@ func partitionOf(store, key string, partitions uint32) uint32 {
 // prefixOf returns the part of a stored key before the first "||". With the default keyPrefix of a store, that is
 // the id of the application that wrote the key. prefixOf returns "" for a key without "||".
 func prefixOf(key string) string {
-	prefix, _, found := strings.Cut(key, "||")
-	if !found {
-		return ""
-	}
-	return prefix
+	return kv.PrefixOf(key)
 }
 
 // listPartition returns the group that holds every key with the prefix. It returns fault.Invalid if keys with the

@@ -40,6 +40,9 @@ type replica interface {
 	// settle updates own after a read. done are the positions of own that the read has waited for.
 	settle(own *ownWrites, q *query, done []*session.Seen, got given)
 
+	// history returns the reader of a history.
+	history(at history) historyReader
+
 	// serve answers a call of another node.
 	serve(ctx context.Context, method string, payload []byte) ([]byte, error)
 	// export opens the data of a group as of a moment after the call. It includes the write at after.

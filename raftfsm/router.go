@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quorate/quorate/component/state/feed"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/session"
@@ -22,6 +23,7 @@ type router struct {
 	metrics *Metrics
 	retry   retries
 	tokens  session.Cache
+	hub     feed.Hub
 	name    string // of this node's requests; different for every incarnation of a process
 
 	making sync.Mutex

@@ -29,13 +29,14 @@ const (
 	MethodProgress  = "raft.progress"   // how far the log and the machine are
 	MethodCompare   = "raft.compare"    // the digest of a server's state at an index, and the state of its disk
 	MethodState     = "raft.state"      // a request for the server's whole state
+	MethodWatch     = "raft.watch"      // the history of a prefix, for a node without replicas
 	MethodRecall    = "raft.recall"     // what the server has seen of the caller in earlier incarnations
 )
 
 // Methods lists the calls that Serve answers.
 func Methods() []string {
 	return []string{MethodPropose, MethodRead, MethodRoute, MethodReadIndex, MethodConfirm, MethodProgress,
-		MethodCompare, MethodState, MethodRecall}
+		MethodCompare, MethodState, MethodRecall, MethodWatch}
 }
 
 // serve implements replica.
@@ -67,6 +68,8 @@ func (s *server) serve(ctx context.Context, method string, payload []byte) ([]by
 		return serveCompare(g, r)
 	case MethodState:
 		return nil, serveState(g, r)
+	case MethodWatch:
+		return s.serveWatch(ctx, gid, r)
 	case MethodRecall:
 		return serveRecall(g, r)
 	case MethodProgress:

@@ -33,6 +33,7 @@ type server struct {
 	opened  atomic.Bool   // every group is open
 	groups  []*group.Group
 	fresh   []freshness // by group
+	scans   scans       // of nodes without replicas
 	stop    chan struct{}
 	wg      sync.WaitGroup
 }

@@ -32,7 +32,8 @@ type Store struct {
 	router *router
 	id     string // namespace "/" name
 
-	closed atomic.Bool
+	history state.HistoryBounds
+	closed  atomic.Bool
 }
 
 var (

@@ -31,6 +31,8 @@ func code(e *api.Error) codes.Code {
 		return codes.PermissionDenied
 	case api.Unauthenticated:
 		return codes.Unauthenticated
+	case api.Compacted:
+		return codes.OutOfRange
 	case api.Unavailable, api.NotReady:
 		return codes.Unavailable
 	case api.Timeout:

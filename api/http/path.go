@@ -45,6 +45,7 @@ func (r *rest) decode(part string) (string, error) {
 
 const (
 	statePrefix    = "/v1.0/state/"
+	watchPrefix    = "/v1.0/watch/"
 	actorsPrefix   = "/v1.0/actors/"
 	metadataPrefix = "/v1.0/metadata/"
 	secretsPrefix  = "/v1.0/secrets/"

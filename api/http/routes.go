@@ -26,6 +26,8 @@ func (f *Face) routes() []route {
 		{verbs: "GET", path: "/v1.0/state/{store}/*", serve: f.getState, often: true},
 		{verbs: "DELETE", path: "/v1.0/state/{store}/*", serve: f.deleteState},
 
+		{verbs: "GET", path: "/v1.0/watch/{store}", serve: f.watchState},
+
 		// Actor state.
 		{verbs: "POST PUT", path: "/v1.0/actors/{type}/{id}/state", serve: f.transactActorState},
 		{verbs: "GET", path: "/v1.0/actors/{type}/{id}/state/*", serve: f.getActorState},

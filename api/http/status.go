@@ -23,6 +23,8 @@ func status(k api.Kind) int {
 		return http.StatusNotImplemented
 	case api.Conflict:
 		return http.StatusConflict
+	case api.Compacted:
+		return http.StatusGone
 	case api.Failed, api.Unsupported, api.Unavailable, api.Timeout, api.Indeterminate, api.NotReady:
 		return http.StatusInternalServerError
 	default:

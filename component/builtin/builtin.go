@@ -8,6 +8,7 @@ import (
 	"context"
 	"maps"
 
+	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/azure/cosmosdb"
@@ -23,7 +24,7 @@ import (
 func Factories(extra loader.Factories) (loader.Factories, error) {
 	all := loader.Factories{
 		State: map[string]loader.StateFactory{
-			inmemory.Type: {Open: openInMemory, Volatile: true},
+			inmemory.Type: {Fields: HistoryFields(), Open: openInMemory, Volatile: true},
 			redis.Type:    {Fields: redis.Fields(), Open: openRedis},
 			mongodb.Type:  {Fields: mongodb.Fields(), Open: openMongoDB},
 			cosmosdb.Type: {Fields: append(cosmosdb.Fields(), entraFields()...), Open: openCosmosDB},
@@ -59,8 +60,21 @@ func add[F any](to, from map[string]F) error {
 	return nil
 }
 
-func openInMemory(context.Context, loader.StateConfig) (state.Store, error) {
-	return inmemory.Open(inmemory.Options{}), nil
+// HistoryFields returns the metadata fields that bound the changes kept for watchers.
+func HistoryFields() []component.Field {
+	return []component.Field{
+		{Name: state.MetadataWatchHistory, Kind: component.Size},
+		{Name: state.MetadataWatchHistoryAge, Kind: component.Duration},
+	}
+}
+
+// HistoryBounds reads HistoryFields.
+func HistoryBounds(v component.Values) state.HistoryBounds {
+	return state.HistoryBounds{Bytes: v.Int(state.MetadataWatchHistory), Age: v.Duration(state.MetadataWatchHistoryAge)}
+}
+
+func openInMemory(_ context.Context, c loader.StateConfig) (state.Store, error) {
+	return inmemory.Open(inmemory.Options{History: HistoryBounds(c.Metadata)}), nil
 }
 
 func openRedis(ctx context.Context, c loader.StateConfig) (state.Store, error) {

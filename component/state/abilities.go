@@ -7,6 +7,7 @@ type Abilities struct {
 	BulkGetter BulkGetter
 	Lister     Lister
 	Featurer   Featurer
+	Watcher    Watcher
 }
 
 // AbilitiesOf returns the optional methods of a store. Do not use a type assertion instead: it does not see the
@@ -20,6 +21,7 @@ func AbilitiesOf(s Store) Abilities {
 	a.BulkGetter, _ = s.(BulkGetter)
 	a.Lister, _ = s.(Lister)
 	a.Featurer, _ = s.(Featurer)
+	a.Watcher, _ = s.(Watcher)
 	return a
 }
 
@@ -37,6 +39,7 @@ type wrapper interface {
 	BulkGetter
 	Lister
 	Featurer
+	Watcher
 }
 
 // wrap offers those abilities of w that the store below has.
@@ -53,6 +56,9 @@ func wrap(w wrapper, below Abilities) Store {
 	}
 	if below.Featurer != nil {
 		a.Featurer = w
+	}
+	if below.Watcher != nil {
+		a.Watcher = w
 	}
 	return &wrapped{w, a}
 }

@@ -54,6 +54,7 @@ func siblings() []rule {
 		{"api", "api/resiliency"}, {"api/invoke", "api"}, {"api/invoke", "api/resiliency"},
 		{"component/state/...", "component/state/outside"},
 		{"raftfsm/kv", "raftfsm/command"},
+		{"component/state/inmemory", "component/state/feed"},
 		{"raftfsm/group", "raftfsm/integrity"}, {"raftfsm/group", "raftfsm/transport"},
 		{"raftfsm/group", "raftfsm/snapshot"}, {"raftfsm/group", "raftfsm/raftlog"},
 		{"raftfsm/integrity", "raftfsm/snapshot"}, {"raftfsm/integrity", "raftfsm/raftlog"},

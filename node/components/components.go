@@ -38,7 +38,8 @@ func (s Sources) options(open func(context.Context, loader.StateConfig) (state.S
 	pod, _ := s.Env("POD_NAME")
 	o := loader.Options{
 		Paths: s.Paths, ConfigFiles: s.ConfigFiles, Apps: s.Apps, Namespace: s.Namespace, PodName: pod,
-		Factories:    loader.Factories{State: map[string]loader.StateFactory{TypeStateRaft: {Open: open}}},
+		Factories: loader.Factories{State: map[string]loader.StateFactory{
+			TypeStateRaft: {Fields: builtin.HistoryFields(), Open: open}}},
 		DefaultState: &component.Spec{Name: "statestore", Type: TypeStateRaft, Version: component.DefaultVersion},
 		Env:          s.Env, Environ: s.Environ,
 		UUID: uuid.NewString,
@@ -119,7 +120,7 @@ func Reload(ctx context.Context, s Sources, o Options, old *loader.Set) (*loader
 // running returns the options of the loader for a node.
 func (s Sources) running(o Options) (loader.Options, error) {
 	l, err := s.options(func(_ context.Context, c loader.StateConfig) (state.Store, error) {
-		return o.Host.Store(c.Namespace, c.Name), nil
+		return o.Host.Store(c.Namespace, c.Name).KeepHistory(builtin.HistoryBounds(c.Metadata)), nil
 	})
 	if err != nil {
 		return l, err

@@ -141,7 +141,8 @@ func TestHistory_EndsWithARestore(t *testing.T) {
 	r.do(1, watch("p"), write(set("p||a", "1")))
 	for i, s := range []command.Restore{{Step: command.StepBegin}, {Step: command.StepCommit}} {
 		s.ID = 7
-		if res := r.one(uint64(i)+2, command.Request{Kind: command.KindRestore, Restore: &s}); res.Outcome != kv.Applied {
+		res := r.one(uint64(i)+2, command.Request{Kind: command.KindRestore, Restore: &s})
+		if res.Outcome != kv.Applied {
 			t.Fatalf("step %d: %+v", i, res)
 		}
 	}
@@ -150,7 +151,7 @@ func TestHistory_EndsWithARestore(t *testing.T) {
 	}
 	r.do(9, watch("p"), write(set("p||a", "2")))
 	if c := r.changes("p", 2); !c.Kept || c.Items != nil || c.Floor <= 1<<40 {
-		t.Errorf("a position of before the restore was served: %+v", c)
+		t.Errorf("a position from the time before the restore was served: %+v", c)
 	}
 	r.check()
 }
@@ -240,7 +241,8 @@ func BenchmarkApply_Watch(b *testing.B) {
 		b.Run(fmt.Sprint("watched=", on), func(b *testing.B) {
 			m := benchMachine(b)
 			if on {
-				m.Apply([]kv.Entry{entryOf(b, 1, 1, watch("shop", func(w *command.Watch) { w.Store = "default/orders" }))})
+				on := watch("shop", func(w *command.Watch) { w.Store = "default/orders" })
+				m.Apply([]kv.Entry{entryOf(b, 1, 1, on)})
 			}
 			data := encodeSets(b, 1, 1, benchKey, 100)
 			b.ReportAllocs()

@@ -118,11 +118,12 @@ func compareBounds(t *testing.T, key [2]string, h *modelHistory, k *kv.Machine) 
 	total, clock := uint64(0), k.Clock()
 	for i, c := range slices.Backward(h.changes) {
 		kept := c.Revision > info.Floor
-		if size := uint64(c.Size()); !kept && h.stamps[i]+h.age > clock && total+size < h.bytes/2 { //nolint:gosec // a size
+		size := uint64(c.Size()) //nolint:gosec // a size
+		if !kept && h.stamps[i]+h.age > clock && total+size < h.bytes/2 {
 			t.Fatalf("history %q: change %d of time %d at time %d is gone after %d bytes", key, c.Revision,
 				h.stamps[i], clock, total)
 		}
-		total += uint64(c.Size()) //nolint:gosec // a size
+		total += size
 	}
 	return info.Floor
 }

@@ -60,7 +60,8 @@ func (g *generator) request() command.Request {
 		r = tick()
 	case n == 4 && g.watches:
 		r = command.Request{Kind: command.KindWatch, Watch: &command.Watch{Store: pick(g, "s", "s2"),
-			Prefix: pick(g, "", "p"), Age: pick[uint64](g, 600, 100_000, 10_000_000), Bytes: pick[uint64](g, 300, 3000, 1<<20)}}
+			Prefix: pick(g, "", "p"), Age: pick[uint64](g, 600, 100_000, 10_000_000),
+			Bytes: pick[uint64](g, 300, 3000, 1<<20)}}
 	case n <= 3:
 		r = expire(pick[uint32](g, 0, 1, 2, 100))
 	default:
@@ -89,7 +90,8 @@ func (g *generator) write() command.Request {
 }
 
 func (g *generator) op() command.Op {
-	o := command.Op{Kind: command.OpSet, Store: pick(g, "s", "s2"), Key: pick(g, "a", "b", "c", "a\x00", "\xff", "p||a", "p||b")}
+	o := command.Op{Kind: command.OpSet, Store: pick(g, "s", "s2"),
+		Key: pick(g, "a", "b", "c", "a\x00", "\xff", "p||a", "p||b")}
 	if row, ok := g.model.rows[[2]string{o.Store, o.Key}]; ok && g.IntN(3) == 0 {
 		o.Cond, o.Revision = command.CondRevision, row.revision-pick[uint64](g, 0, 0, 0, 1)
 	} else if g.IntN(6) == 0 {

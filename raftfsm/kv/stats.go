@@ -8,6 +8,8 @@ type Stats struct {
 	Keys             uint64 // stored keys, exact; an expired key counts until it is removed
 	Origins          uint64 // registered
 	ClientResults    uint64 // remembered
+	Histories        int    // prefixes whose changes are kept
+	HistoryBytes     uint64 // of the changes
 	DiskBytes        uint64 // of all files of the database
 	MemTableBytes    uint64
 	CacheBytes       uint64 // of the block cache, which may be shared
@@ -33,6 +35,7 @@ func (m *Machine) Stats() Stats {
 	return Stats{
 		Applied: s.applied, Term: s.term, Revision: s.revision, Clock: s.clock, Keys: s.keys,
 		Origins: uint64(s.origins), ClientResults: s.clientNext - s.clientFirst, //nolint:gosec // a count
+		Histories: s.histories, HistoryBytes: s.historyBytes,
 		DiskBytes: p.DiskSpaceUsage(), MemTableBytes: p.MemTable.Size,
 		CacheBytes: uint64(p.BlockCache.Size), //nolint:gosec // a size
 		CacheHits:  p.BlockCache.Hits, CacheMisses: p.BlockCache.Misses,

@@ -55,7 +55,7 @@ func TestDocs_ListOfCommands(t *testing.T) {
 	c := newConsole(t)
 	var b strings.Builder
 	for _, command := range []string{"run", "daprd", "state get", "state set", "state delete", "state list",
-		"state copy", "stores",
+		"state watch", "state copy", "stores",
 		"status", "members", "apps", "transfer-leader", "remove", "leave", "doctor", "health", "backup save",
 		"backup inspect", "backup restore", "backup keygen", "rescue", "import redis", "token create", "config print",
 		"config validate", "version"} {

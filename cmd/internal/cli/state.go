@@ -100,6 +100,7 @@ func (m *Main) stateCommand() *cobra.Command {
 	c := &cobra.Command{Use: "state", Short: "Read and write state through a node's API", Args: cobra.ArbitraryArgs,
 		RunE: group}
 	c.AddCommand(m.stateGetCommand(), m.stateSetCommand(), m.stateDeleteCommand(), m.stateListCommand(),
+		m.stateWatchCommand(),
 		m.stateCopyCommand())
 	return c
 }

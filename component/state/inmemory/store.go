@@ -1,7 +1,8 @@
 // Package inmemory is the component type state.in-memory: a state store in the memory of the process.
 //
 // It is the reference implementation of the state contract, small enough to explain it. It owns its keys and their
-// expiry. It uses neither the disk nor the network. One goroutine removes expired keys; Close waits for it.
+// expiry. It uses neither the disk nor the network. One goroutine removes expired keys, and the feed
+// of watches has its own; Close waits for them.
 package inmemory
 
 import (
@@ -15,6 +16,7 @@ import (
 	"github.com/google/btree"
 
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/feed"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -25,15 +27,18 @@ const Type = "state.in-memory"
 type Options struct {
 	Now        func() time.Time // nil = time.Now
 	SweepEvery time.Duration    // how often expired keys are removed; 0 = one second
+	History    state.HistoryBounds
 }
 
 // Store implements state.Store and all optional interfaces. Every read and write is linearizable, because there is
 // only one copy of the data, guarded by one lock.
 type Store struct {
-	clock clock
-	stop  chan struct{}
-	done  chan struct{}
-	once  sync.Once
+	clock  clock
+	bounds state.HistoryBounds
+	hub    feed.Hub // of watches
+	stop   chan struct{}
+	done   chan struct{}
+	once   sync.Once
 
 	mu       sync.RWMutex // guards the fields below
 	closed   bool
@@ -41,6 +46,7 @@ type Store struct {
 	items    *btree.BTreeG[*entry]
 	due      *btree.BTreeG[*entry] // items that expire
 	replies  replies
+	watching watching
 }
 
 // entry is one stored key. It is never changed, only replaced.
@@ -71,11 +77,13 @@ func Open(o Options) *Store {
 		o.SweepEvery = time.Second
 	}
 	s := &Store{
-		clock: clock{now: o.Now},
-		stop:  make(chan struct{}),
-		done:  make(chan struct{}),
-		items: btree.NewG(degree, byKey),
-		due:   btree.NewG(degree, byExpiry),
+		clock:    clock{now: o.Now},
+		bounds:   o.History.WithDefaults(),
+		watching: watching{cluster: newCluster()},
+		stop:     make(chan struct{}),
+		done:     make(chan struct{}),
+		items:    btree.NewG(degree, byKey),
+		due:      btree.NewG(degree, byExpiry),
 	}
 	go s.sweep(o.SweepEvery)
 	return s
@@ -85,6 +93,7 @@ func Open(o Options) *Store {
 func (s *Store) Close() error {
 	s.once.Do(func() {
 		close(s.stop)
+		s.hub.Close()
 		<-s.done
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -229,6 +238,7 @@ func (s *Store) removeSome() bool {
 	defer s.mu.Unlock()
 	now := s.clock.millis()
 	s.replies.forget(now)
+	s.forgetHistories(now)
 	var gone []*entry
 	s.due.Ascend(func(e *entry) bool {
 		if e.gone(now) && len(gone) < batch {
@@ -239,6 +249,7 @@ func (s *Store) removeSome() bool {
 	})
 	for _, e := range gone {
 		s.remove(e)
+		s.note(e, true, now)
 	}
 	return len(gone) == batch
 }

@@ -47,10 +47,12 @@ func (s *Store) apply(ctx context.Context, requestID string, ops []state.Operati
 			return state.Written{}, err
 		}
 	}
+	before := s.revision
 	etags := make([]string, len(ops))
 	for i := range ops {
 		etags[i] = s.do(&ops[i], now)
 	}
+	s.together(before)
 	s.replies.remember(id, clone(etags), now)
 	return state.Written{ETags: etags, Proof: proof()}, nil
 }
@@ -82,6 +84,7 @@ func (s *Store) do(op *state.Operation, now int64) string {
 	if op.Kind == state.Remove {
 		if e, ok := s.items.Get(&entry{key: op.Key}); ok {
 			s.remove(e)
+			s.note(e, true, now)
 		}
 		return ""
 	}
@@ -91,5 +94,6 @@ func (s *Store) do(op *state.Operation, now int64) string {
 		expires: expiry(op.TTL, now),
 	}
 	s.put(e)
+	s.note(e, false, now)
 	return e.etag()
 }

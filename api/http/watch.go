@@ -1,0 +1,258 @@
+package http
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/state"
+)
+
+// Values of headers of a watch.
+var (
+	valueEvents    = []string{"text/event-stream"}
+	valueLines     = []string{"application/x-ndjson"}
+	valueNoStore   = []string{"no-cache, no-transform"}
+	valueNotStored = []string{"no"}
+)
+
+const (
+	headerLastEvent = "Last-Event-Id"
+	eventRetry      = "retry: 1000\n\n"
+	watchFlush      = 64 << 10 // bytes that are gathered for one write
+)
+
+// watchState serves GET /v1.0/watch/{store}. The request timeout does not apply.
+func (f *Face) watchState(p *reply, r *http.Request) error {
+	request, values, err := decodeWatch(r)
+	if err != nil {
+		return err
+	}
+	if r.Method == http.MethodHead {
+		return api.MethodNotAllowed(r.Method, http.MethodGet)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), f.timeout)
+	w, err := f.state.Watch(ctx, request)
+	cancel()
+	if err != nil {
+		return err
+	}
+	s := &stream{reply: p, watch: w, values: values, events: wantsEvents(r), snapshot: request.Snapshot,
+		control: http.NewResponseController(p.ResponseWriter)}
+	s.run(r.Context())
+	return nil
+}
+
+func wantsEvents(r *http.Request) bool {
+	return strings.Contains(r.Header.Get("Accept"), "text/event-stream")
+}
+
+// decodeWatch reads the parameters of a watch. key may be repeated.
+func decodeWatch(r *http.Request) (w api.WatchRequest, values bool, err error) {
+	path := restOf(r.URL, watchPrefix)
+	if w.Store, err = path.next(); err != nil {
+		return w, false, err
+	}
+	q, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return w, false, api.MalformedRequest("the query cannot be read: " + err.Error())
+	}
+	w.Prefix, w.Keys, w.From = q.Get("prefix"), q["key"], q.Get("from")
+	w.HasBoth = q.Has("prefix") && q.Has("key")
+	if last := r.Header.Get(headerLastEvent); last != "" {
+		w.From = last
+	}
+	if w.Snapshot, err = boolean(q, "snapshot", false); err != nil {
+		return w, false, err
+	}
+	if text := q.Get("bookmark"); text != "" {
+		if w.Bookmark, err = time.ParseDuration(text); err != nil || w.Bookmark == 0 {
+			return w, false, api.MalformedRequest("bookmark must be a duration such as 15s")
+		}
+	}
+	if r.Header.Get(headerLastEvent) != "" {
+		w.Snapshot = false // an EventSource that reconnects goes on after the snapshot
+	}
+	values, err = boolean(q, "values", true)
+	return w, values, err
+}
+
+func boolean(q url.Values, name string, fallback bool) (bool, error) {
+	if q.Get(name) == "" {
+		return fallback, nil
+	}
+	v, err := strconv.ParseBool(q.Get(name))
+	if err != nil {
+		return false, api.MalformedRequest(name + " must be true or false")
+	}
+	return v, nil
+}
+
+// stream writes the events of one watch.
+type stream struct {
+	reply    *reply
+	control  *http.ResponseController
+	watch    *api.Watch
+	values   bool
+	events   bool // server-sent events, otherwise lines
+	snapshot bool // its items are being sent
+	buffer   []byte
+}
+
+// run writes events until the client has gone or the watch ends.
+func (s *stream) run(ctx context.Context) {
+	h := s.reply.Header()
+	h[headerContentType], h["Cache-Control"], h["X-Accel-Buffering"] = valueLines, valueNoStore, valueNotStored
+	if s.watch.Session != "" {
+		h[headerSession] = []string{s.watch.Session}
+	}
+	if s.events {
+		h[headerContentType] = valueEvents
+		s.buffer = append(s.buffer, eventRetry...)
+	}
+	if !s.snapshot {
+		s.bookmark(s.watch.Position())
+	}
+	err := s.flush()
+	for err == nil {
+		var part state.WatchPart
+		if part, err = s.watch.Next(ctx); err == nil {
+			err = s.send(&part)
+		} else if ctx.Err() == nil {
+			s.end(err)
+		}
+	}
+	s.watch.Close(err)
+}
+
+// send writes a part and flushes it.
+func (s *stream) send(part *state.WatchPart) error {
+	for i := range part.Items {
+		if err := s.change("item", &part.Items[i]); err != nil {
+			return err
+		}
+	}
+	if part.Synced {
+		s.snapshot = false
+		s.object("synced", s.watch.Position(), append(appendRevision([]byte(`{"type":"synced"`), part.Seen), '}'))
+	}
+	for i := range part.Changes {
+		kind := "put"
+		if part.Changes[i].Deleted {
+			kind = "delete"
+		}
+		if err := s.change(kind, &part.Changes[i]); err != nil {
+			return err
+		}
+	}
+	if !part.Synced && len(part.Items)+len(part.Changes) == 0 {
+		s.bookmark(s.watch.Position())
+	}
+	return s.flush()
+}
+
+func (s *stream) change(kind string, c *state.Change) error {
+	id := ""
+	if c.Position != 0 {
+		id = s.watch.PositionAt(c.Position)
+	}
+	s.object(kind, id, appendChange(nil, kind, c, s.values))
+	if len(s.buffer) < watchFlush {
+		return nil
+	}
+	return s.flush()
+}
+
+func (s *stream) bookmark(position string) {
+	revision := position[strings.IndexByte(position, '.')+1:]
+	s.object("bookmark", position, []byte(`{"type":"bookmark","revision":"`+revision+`"}`))
+}
+
+// end writes why the watch has ended, as its last object.
+func (s *stream) end(err error) {
+	e, reason := s.watch.EndOf(err)
+	b := appendField([]byte(`{"type":"error"`), "errorCode", e.Code)
+	b = appendField(appendField(b, "reason", reason), "message", e.Message)
+	b = appendField(b, "resume", s.watch.Position())
+	s.object("error", "", append(b, '}'))
+	_ = s.flush() // the client may have gone
+}
+
+// object appends one event or line. id is empty if it is no position.
+func (s *stream) object(event, id string, data []byte) {
+	if !s.events {
+		s.buffer = append(append(s.buffer, data...), '\n')
+		return
+	}
+	if id != "" {
+		s.buffer = append(append(append(s.buffer, "id: "...), id...), '\n')
+	}
+	s.buffer = append(append(append(s.buffer, "event: "...), event...), "\ndata: "...)
+	s.buffer = append(append(s.buffer, data...), "\n\n"...)
+}
+
+func (s *stream) flush() error {
+	if _, err := s.reply.Write(s.buffer); err != nil {
+		return err
+	}
+	if s.buffer = s.buffer[:0]; cap(s.buffer) > watchFlush {
+		s.buffer = nil // an idle watch keeps no memory
+	}
+	return s.control.Flush()
+}
+
+func appendRevision(dst []byte, revision uint64) []byte {
+	dst = append(dst, `,"revision":"`...)
+	dst = strconv.AppendUint(dst, revision, 10)
+	return append(dst, '"')
+}
+
+// appendChange appends an event with the key of the application.
+func appendChange(dst []byte, kind string, c *state.Change, values bool) []byte {
+	dst = appendString(append(dst, `{"type":`...), kind)
+	dst = appendField(appendRevision(dst, c.Revision), "key", c.Key)
+	if c.Deleted {
+		reason := "deleted"
+		if c.Expired {
+			reason = "expired"
+		}
+		return append(appendField(dst, "reason", reason), '}')
+	}
+	binary := c.ContentType != "" || !json.Valid(c.Value)
+	if values {
+		dst = append(dst, `,"value":`...)
+		if binary {
+			dst = appendBase64(dst, c.Value)
+		} else {
+			dst = appendOneLine(dst, c.Value)
+		}
+	}
+	if !c.Expires.IsZero() {
+		dst = appendField(dst, state.MetadataExpireTime, expires(c.Expires))
+	}
+	if binary {
+		contentType := c.ContentType
+		if contentType == "" {
+			contentType = state.OctetStream
+		}
+		dst = appendField(dst, state.MetadataContentType, contentType)
+	}
+	return append(dst, '}')
+}
+
+// appendOneLine appends JSON. Line breaks end an event or a line, and in valid JSON they are only white space between
+// tokens.
+func appendOneLine(dst, value []byte) []byte {
+	for _, b := range value {
+		if b == '\n' || b == '\r' {
+			b = ' '
+		}
+		dst = append(dst, b)
+	}
+	return dst
+}

@@ -1,0 +1,233 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// The bounds of a watch.
+const (
+	MaxWatchKeys     = 100
+	DefaultBookmark  = 15 * time.Second
+	MinBookmark      = time.Second
+	MaxBookmark      = 5 * time.Minute
+	watchStoreNeeded = "state.raft or state.in-memory"
+)
+
+// WatchRequest asks for the changes of the application's own keys.
+type WatchRequest struct {
+	Store    string
+	Prefix   string   // of the application's own keys; may be empty
+	Keys     []string // instead of a prefix
+	HasBoth  bool     // prefix and keys were given, which is an error
+	From     string   // a position; empty = from now on
+	Snapshot bool
+	Bookmark time.Duration // 0 = DefaultBookmark
+}
+
+// Watch is a running watch. Only one goroutine may use it. The caller must call Close.
+type Watch struct {
+	Session  string // token that includes everything up to the start; empty = none
+	watch    state.Watch
+	inst     *state.Instance
+	app      string
+	bookmark time.Duration
+	entry    *watchEntry
+}
+
+// Watch starts a watch. It counts against the limits of the listener and of the node.
+func (s *State) Watch(ctx context.Context, r WatchRequest) (*Watch, error) {
+	inst, failure := s.store(r.Store)
+	if failure != nil {
+		return nil, failure
+	}
+	watcher := state.AbilitiesOf(inst.Store).Watcher
+	if watcher == nil {
+		return nil, watchingNotSupported(inst.Name)
+	}
+	request, failure := s.watchRequest(inst, &r)
+	if failure != nil {
+		return nil, failure
+	}
+	entry, failure := s.watches.enter(s, inst.Name)
+	if failure != nil {
+		return nil, failure
+	}
+	w, err := watcher.Watch(ctx, request)
+	if err != nil {
+		entry.leave(endReason(err))
+		return nil, watchFailed(err, inst.Name)
+	}
+	return &Watch{Session: s.sessionOf(ctx, inst, &request), watch: w, inst: inst, app: s.app.ID,
+		bookmark: r.Bookmark, entry: entry}, nil
+}
+
+// sessionOf returns a session token. The read is served by the replica that serves the watch, or by a later one.
+func (s *State) sessionOf(ctx context.Context, inst *state.Instance, r *state.WatchRequest) string {
+	key := r.Prefix
+	if len(r.Keys) > 0 {
+		key = r.Keys[0]
+	}
+	item, err := inst.Store.Get(ctx, state.GetRequest{Key: key, ReadOptions: state.ReadOptions{MaxValue: 1}})
+	if err != nil {
+		return "" // the watch itself works
+	}
+	return item.Session
+}
+
+func (s *State) watchRequest(inst *state.Instance, r *WatchRequest) (out state.WatchRequest, failure *Error) {
+	switch {
+	case r.HasBoth:
+		return out, malformed("a watch has either prefix or key, not both")
+	case len(r.Keys) > MaxWatchKeys:
+		return out, exceeded("too many keys in one watch", len(r.Keys), MaxWatchKeys)
+	case r.Bookmark == 0:
+		r.Bookmark = DefaultBookmark
+	case r.Bookmark < MinBookmark || r.Bookmark > MaxBookmark:
+		return out, malformed("bookmark must be from 1s to 5m")
+	}
+	for _, k := range r.Keys {
+		if err := state.ValidateKey(k); err != nil {
+			return out, illegalKey(inst.Name, "key", "", err)
+		}
+		out.Keys = append(out.Keys, inst.StoredKey(s.app.ID, k))
+	}
+	if r.Prefix != "" {
+		if err := state.ValidateKey(r.Prefix); err != nil {
+			return out, illegalKey(inst.Name, "prefix", "prefix: ", err)
+		}
+	}
+	out.Prefix, out.Snapshot = inst.StoredPrefix(s.app.ID, r.Prefix), r.Snapshot
+	if len(out.Keys) > 0 {
+		out.Prefix = commonPrefix(out.Keys)
+	} else if out.Prefix == "" {
+		return out, malformed("state store " + inst.Name +
+			" has keyPrefix none, so its keys tell no owner: watch them with a prefix")
+	}
+	if r.From != "" {
+		var err error
+		if out.From, err = state.ParsePosition(r.From); err != nil {
+			return out, invalid("", err)
+		}
+		out.Resume = true
+	}
+	return out, nil
+}
+
+func commonPrefix(keys []string) string {
+	prefix := keys[0]
+	for _, k := range keys[1:] {
+		n := 0
+		for n < len(prefix) && n < len(k) && prefix[n] == k[n] {
+			n++
+		}
+		prefix = prefix[:n]
+	}
+	return prefix
+}
+
+// Position returns the position up to which everything was delivered.
+func (w *Watch) Position() string { return w.watch.Position().String() }
+
+// PositionAt returns the position of a revision.
+func (w *Watch) PositionAt(revision uint64) string {
+	p := w.watch.Position()
+	p.Revision = revision
+	return p.String()
+}
+
+// Next returns the next events: changes of the application's keys, or an empty part with a newer position when none
+// came for the time of a bookmark. After an error the watch has ended; EndOf tells why.
+func (w *Watch) Next(ctx context.Context) (state.WatchPart, error) {
+	ctx, cancel := w.entry.context(ctx)
+	defer cancel()
+	part, err := w.watch.Next(ctx, w.bookmark)
+	if err != nil {
+		if w.entry.closing() {
+			err = &state.WatchEnd{Reason: state.WatchClosing}
+		}
+		return state.WatchPart{}, err
+	}
+	part.Items, part.Changes = w.own(part.Items), w.own(part.Changes)
+	w.entry.count(len(part.Items) + len(part.Changes))
+	return part, nil
+}
+
+// own drops actor state, and replaces stored keys by those of the application.
+func (w *Watch) own(list []state.Change) []state.Change {
+	out := make([]state.Change, 0, len(list))
+	for i := range list {
+		if key, ok := w.inst.OriginalKey(w.app, list[i].Key); ok {
+			out = append(out, list[i])
+			out[len(out)-1].Key = key
+		}
+	}
+	return out
+}
+
+// Close ends the watch. err is the error of Next or of the connection, for metrics.
+func (w *Watch) Close(err error) {
+	w.watch.Close()
+	w.entry.leave(endReason(err))
+}
+
+// EndOf returns the public error of a watch that has ended, and the reason in events.
+func (w *Watch) EndOf(err error) (e *Error, reason string) {
+	return watchFailed(err, w.inst.Name), endReason(err)
+}
+
+// ends are the values of the reason label.
+const (
+	endClient = "client"
+	endError  = "error"
+)
+
+func endReason(err error) string {
+	var end *state.WatchEnd
+	switch {
+	case err == nil || errors.Is(err, context.Canceled):
+		return endClient
+	case errors.As(err, &end):
+		return end.Reason
+	}
+	return endError
+}
+
+func watchFailed(err error, store string) *Error {
+	var end *state.WatchEnd
+	if !errors.As(err, &end) {
+		return watchFault(err, store)
+	}
+	e := &Error{Kind: Unavailable, Code: CodeWatch, Cause: err,
+		Message: "watch of state store " + store + ": " + end.Error(),
+		Details: Details{Reason: end.Reason, Store: store}}
+	if end.Reason == state.WatchCompacted || end.Reason == state.WatchRestored {
+		e.Kind, e.Code = Compacted, CodeWatchCompacted
+		e.Details.Metadata = Attributes("oldest", strconv.FormatUint(end.Oldest, 10),
+			"current", strconv.FormatUint(end.Current, 10))
+	}
+	return e
+}
+
+// watchFault returns the public error of a store's failure.
+func watchFault(err error, store string) *Error {
+	v := row{code: CodeWatch}.verdict(fault.CodeOf(err))
+	if v.reason == ReasonNoQuorum {
+		v.reason = ReasonNotReady
+	}
+	return &Error{Kind: v.kind, Code: cmp.Or(v.code, CodeWatch), Cause: err,
+		Message: "watch of state store " + store + ": " + fault.Text(err),
+		Details: Details{Reason: v.reason, Store: store}}
+}
+
+func watchingNotSupported(store string) *Error {
+	return &Error{Kind: Unsupported, Code: CodeStoreNotSupported,
+		Message: "state store " + store + " doesn't support watching keys (use " + watchStoreNeeded + ")",
+		Details: Details{Reason: ReasonUnsupported, Metadata: Attributes("store", store), Store: store}}
+}

@@ -1,0 +1,115 @@
+package api
+
+import (
+	"context"
+	"strconv"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// The limits of watches.
+const (
+	DefaultListenerWatches = 256
+	DefaultNodeWatches     = 4096
+)
+
+// Watches counts the watches of a node and ends them when it stops. It is safe for concurrent use. There is no metric
+// series before the first watch.
+type Watches struct {
+	stop context.Context // ends when the node stops
+	end  context.CancelFunc
+
+	mu     sync.Mutex
+	all    int
+	of     map[*State]int
+	open   *prometheus.GaugeVec
+	events *prometheus.CounterVec
+	ends   *prometheus.CounterVec
+}
+
+// NewWatches returns the watches of a node.
+func NewWatches() *Watches {
+	stop, end := context.WithCancel(context.Background())
+	return &Watches{stop: stop, end: end, of: map[*State]int{},
+		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "quorate_watches",
+			Help: "Watches that are open."}, []string{"store"}),
+		events: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_watch_events_total",
+			Help: "Changes and items delivered to watchers."}, []string{"store"}),
+		ends: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_watch_ends_total",
+			Help: "Watches that ended or were refused, by reason."}, []string{"store", "reason"}),
+	}
+}
+
+// Collectors returns the metrics of the watches.
+func (w *Watches) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{w.open, w.events, w.ends}
+}
+
+// Close ends all watches with state.WatchClosing, and refuses new ones.
+func (w *Watches) Close() { w.end() }
+
+// Observe sets the watches of the node that the service counts with, and returns s. Call it before the first request.
+func (s *State) Observe(w *Watches) *State {
+	s.watches = w
+	return s
+}
+
+// watchEntry is one counted watch.
+type watchEntry struct {
+	watches *Watches
+	of      *State
+	store   string
+}
+
+func (w *Watches) enter(s *State, store string) (*watchEntry, *Error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stop.Err() != nil {
+		return nil, tooManyWatches(store, "the node stops", ReasonNotReady)
+	}
+	if w.all >= DefaultNodeWatches || w.of[s] >= DefaultListenerWatches {
+		return nil, tooManyWatches(store, "there are "+strconv.Itoa(w.of[s])+" watches of this application and "+
+			strconv.Itoa(w.all)+" of this node; the limits are "+strconv.Itoa(DefaultListenerWatches)+" and "+
+			strconv.Itoa(DefaultNodeWatches), ReasonOverloaded)
+	}
+	w.all++
+	w.of[s]++
+	w.open.WithLabelValues(store).Inc()
+	return &watchEntry{w, s, store}, nil
+}
+
+func tooManyWatches(store, text, reason string) *Error {
+	return &Error{Kind: Unavailable, Code: CodeWatch, Message: "watch of state store " + store + ": " + text,
+		Details: Details{Reason: reason, Store: store}}
+}
+
+func (e *watchEntry) leave(reason string) {
+	w := e.watches
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all--
+	if w.of[e.of]--; w.of[e.of] == 0 {
+		delete(w.of, e.of)
+	}
+	w.open.WithLabelValues(e.store).Dec()
+	w.ends.WithLabelValues(e.store, reason).Inc()
+}
+
+func (e *watchEntry) count(events int) {
+	if events > 0 {
+		e.watches.events.WithLabelValues(e.store).Add(float64(events))
+	}
+}
+
+// context returns a context that ends with ctx, or when the node stops.
+func (e *watchEntry) context(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(e.watches.stop, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
+}
+
+func (e *watchEntry) closing() bool { return e.watches.stop.Err() != nil }

@@ -1,0 +1,72 @@
+// Package feed delivers the changes of a store to many watchers. It owns the newest changes of each watched prefix, in
+// memory; the store owns the history.
+//
+// A Hub has one topic for each prefix that is watched. The topic reads new changes once, from a Source, and keeps the
+// newest ones in memory for all watchers of the prefix. A watcher that is behind them reads the source itself. So
+// nothing is queued for a watcher: a slow one costs no memory and delays no other.
+//
+// # Invariants
+//
+//   - A watch delivers every matching change after its start exactly once, in the order of revisions, until it ends
+//     with an error. It never skips one: if a change is no longer kept, it ends with state.WatchCompacted.
+//   - Position is set on the last matching change of a request only, so no position is within a request.
+//   - Position and Seen never exceed what the source has proved: every change up to there was delivered or does not
+//     match.
+//
+// A Hub has two goroutines per topic, and none without watchers. All methods of a Hub are safe for concurrent use; a
+// watch belongs to one goroutine.
+package feed
+
+import (
+	"context"
+	"time"
+
+	"github.com/quorate/quorate/component/state"
+)
+
+// Page is a part of a history, as of one moment.
+type Page struct {
+	Changes  []state.Change
+	Kept     bool   // there is a history
+	ID       uint64 // differs from that of any other history
+	Floor    uint64 // the changes after it are kept
+	Revision uint64 // newest revision of the store
+	Restored uint64 // grows with every restore
+	// Seen: Changes has every change after the requested position up to Seen. It is 0 if the position cannot be served:
+	// it is below Floor or above Revision.
+	Seen uint64
+}
+
+// Source is the history of one prefix. It is safe for concurrent use.
+type Source interface {
+	// Read returns changes after a position, with at least one if there is any, and about maxBytes.
+	Read(ctx context.Context, after uint64, maxBytes int) (Page, error)
+	// Wait returns when there may be changes after a position, or ctx ends.
+	Wait(ctx context.Context, after uint64)
+	// Extend keeps the history switched on. It switches it on if it is off.
+	Extend(ctx context.Context) error
+	// Scan reads the present items.
+	Scan(ctx context.Context, prefix string) (Scan, error)
+	// Cluster returns the 8 digits of the cluster in positions.
+	Cluster() string
+}
+
+// Scan reads items as of one moment.
+type Scan interface {
+	Revision() uint64
+	Next(ctx context.Context, maxBytes int) (items []state.Change, more bool, err error)
+	Close()
+}
+
+const (
+	liveBytes   = 1 << 20          // newest changes that a topic keeps in memory
+	pageBytes   = 256 << 10        // what a watch delivers at once
+	extendTime  = 10 * time.Minute // how often a history is extended
+	extendRetry = 2 * time.Second
+	pause       = 200 * time.Millisecond
+	aheadTime   = 5 * time.Second // how long a position may be ahead of the source
+	maxSkipped  = 1000            // changes that did not match, after which a position is reported
+)
+
+// size returns about how many bytes of memory a change takes.
+func size(c *state.Change) int { return len(c.Key) + len(c.Value) + len(c.ContentType) + 256 }

@@ -1,0 +1,234 @@
+package feed
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// watch implements state.Watch.
+type watch struct {
+	hub    *Hub
+	topic  *topic
+	source Source
+	match  func(key string) bool
+	prefix string
+
+	id, restored uint64 // of the history at the start
+	pos          uint64 // everything up to it was read
+	seen         uint64 // everything up to it was delivered
+	held         *state.Change
+	skipped      int
+	scan         Scan // the rest of a snapshot; nil = none
+	closed       bool
+}
+
+// Watch starts a watch of the history that source reads. name identifies the source in the hub.
+func (h *Hub) Watch(ctx context.Context, name string, source Source, r state.WatchRequest) (state.Watch, error) {
+	if c := source.Cluster(); r.Resume && r.From.Cluster != "" && r.From.Cluster != c {
+		return nil, state.ErrForeignPosition(r.From, c)
+	}
+	w := &watch{hub: h, source: source, match: matcher(&r), prefix: r.Prefix}
+	page, err := w.ready(ctx, r.From.Revision, r.Resume && !r.Snapshot)
+	if err != nil {
+		return nil, err
+	}
+	w.id, w.restored = page.ID, page.Restored
+	switch {
+	case r.Snapshot:
+		if w.scan, err = source.Scan(ctx, r.Prefix); err != nil {
+			return nil, err
+		}
+		w.pos = w.scan.Revision()
+	case r.Resume && r.From.Revision == 0:
+		w.pos = page.Floor
+	case r.Resume:
+		w.pos = r.From.Revision
+	default:
+		w.pos = page.Revision
+	}
+	w.seen = w.pos
+	if w.topic, err = h.join(name, source, &page); err != nil {
+		w.drop()
+		return nil, err
+	}
+	return w, nil
+}
+
+func matcher(r *state.WatchRequest) func(key string) bool {
+	if len(r.Keys) == 0 {
+		prefix := r.Prefix
+		return func(key string) bool { return strings.HasPrefix(key, prefix) }
+	}
+	keys := make(map[string]bool, len(r.Keys))
+	for _, k := range r.Keys {
+		keys[k] = true
+	}
+	return func(key string) bool { return keys[key] }
+}
+
+// ready switches the history on and waits until the source can serve a position.
+func (w *watch) ready(ctx context.Context, from uint64, resume bool) (Page, error) {
+	first := true
+	ctx, cancel := context.WithTimeout(ctx, aheadTime)
+	defer cancel()
+	for {
+		page, err := w.source.Read(ctx, from, 1)
+		switch {
+		case err != nil:
+			return page, err
+		case !page.Kept && first:
+			if err := w.source.Extend(ctx); err != nil {
+				return page, err
+			}
+			first = false
+			continue
+		case page.Kept && resume && from != 0 && from < page.Floor:
+			return page, &state.WatchEnd{Reason: state.WatchCompacted, Oldest: page.Floor, Current: page.Revision}
+		case page.Kept && (!resume || from <= page.Revision):
+			return page, nil
+		case ctx.Err() != nil:
+			return page, &fault.Error{Code: fault.Unavailable, Op: "feed.Watch",
+				Msg:  "this node has not reached the position yet",
+				Hint: "try again, or at another node"}
+		}
+		round, end := context.WithTimeout(ctx, pause)
+		w.source.Wait(round, page.Revision)
+		end()
+	}
+}
+
+// Position implements state.Watch.
+func (w *watch) Position() state.Position {
+	return state.Position{Cluster: w.source.Cluster(), Revision: w.seen}
+}
+
+// Close implements state.Watch.
+func (w *watch) Close() {
+	if !w.closed {
+		w.closed = true
+		w.drop()
+		w.hub.leave(w.topic)
+	}
+}
+
+func (w *watch) drop() {
+	if w.scan != nil {
+		w.scan.Close()
+		w.scan = nil
+	}
+}
+
+// Next implements state.Watch.
+func (w *watch) Next(ctx context.Context, wait time.Duration) (state.WatchPart, error) {
+	if w.scan != nil {
+		return w.snapshot(ctx)
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		changes, pos, known, wake, err := w.topic.take(w.pos, pageBytes)
+		if err != nil {
+			return state.WatchPart{}, err
+		}
+		if !known {
+			if changes, pos, err = w.read(ctx); err != nil {
+				return state.WatchPart{}, err
+			}
+		}
+		if part, any := w.deliver(changes, pos); any {
+			return part, nil
+		}
+		if !known || len(changes) > 0 {
+			continue // there may be more
+		}
+		select {
+		case <-wake:
+		case <-timer.C:
+			if changes, pos, err = w.read(ctx); err != nil {
+				return state.WatchPart{}, err
+			}
+			part, _ := w.deliver(changes, pos)
+			part.Seen = w.seen
+			return part, nil
+		case <-ctx.Done():
+			return state.WatchPart{}, &fault.Error{Code: fault.Timeout, Op: "feed.Next", Msg: "the watch was given up",
+				Err: ctx.Err()}
+		}
+	}
+}
+
+// read reads the source directly.
+func (w *watch) read(ctx context.Context) (changes []state.Change, pos uint64, err error) {
+	for {
+		page, err := w.source.Read(ctx, w.pos, pageBytes)
+		if err == nil {
+			if end := endOf(&page, w.pos, w.id, w.restored); end != nil {
+				return nil, 0, end
+			}
+			return page.Changes, max(page.Seen, w.pos), nil
+		}
+		if ctx.Err() != nil || !fault.Is(err, fault.Unavailable) {
+			return nil, 0, err
+		}
+		if end := w.topic.ended(); end != nil {
+			return nil, 0, end
+		}
+		sleep(ctx, pause)
+	}
+}
+
+// deliver filters changes that were read. pos is the position after them. any is false if there is nothing to report.
+//
+// One matching change of a request that is not complete is held back. So the last one can always carry the position.
+func (w *watch) deliver(changes []state.Change, pos uint64) (part state.WatchPart, any bool) {
+	for i := range changes {
+		c := &changes[i]
+		if w.match(c.Key) {
+			if w.held != nil {
+				part.Changes = append(part.Changes, *w.held)
+			}
+			one := *c
+			one.Position = 0
+			w.held = &one
+		} else {
+			w.skipped++
+		}
+		if c.Last && w.held != nil {
+			w.held.Position = c.Revision
+			part.Changes = append(part.Changes, *w.held)
+			w.held = nil
+		}
+	}
+	w.pos = pos
+	if w.held == nil {
+		w.seen = w.pos
+	}
+	if len(part.Changes) > 0 || w.skipped >= maxSkipped {
+		w.skipped = 0
+		part.Seen = w.seen
+		return part, true
+	}
+	return part, false
+}
+
+// snapshot delivers the next items.
+func (w *watch) snapshot(ctx context.Context) (part state.WatchPart, err error) {
+	items, more, err := w.scan.Next(ctx, pageBytes)
+	if err != nil {
+		return part, &state.WatchEnd{Reason: state.WatchMoved}
+	}
+	for i := range items {
+		if w.match(items[i].Key) {
+			part.Items = append(part.Items, items[i])
+		}
+	}
+	if !more {
+		w.drop()
+		part.Synced, part.Seen = true, w.seen
+	}
+	return part, nil
+}

@@ -1,0 +1,152 @@
+package state
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Names of component metadata that bound the history of changes, of stores with a Watcher.
+const (
+	MetadataWatchHistory    = "watchHistory"
+	MetadataWatchHistoryAge = "watchHistoryAge"
+)
+
+// The defaults of HistoryBounds.
+const (
+	DefaultHistoryBytes = 64 << 20
+	DefaultHistoryAge   = 10 * time.Minute
+)
+
+// HistoryBounds bound the changes that a store keeps for watchers of one prefix. A zero field has its default.
+type HistoryBounds struct {
+	Bytes int64
+	Age   time.Duration
+}
+
+// WithDefaults returns b with every zero field replaced by its default.
+func (b HistoryBounds) WithDefaults() HistoryBounds {
+	if b.Bytes <= 0 {
+		b.Bytes = DefaultHistoryBytes
+	}
+	if b.Age <= 0 {
+		b.Age = DefaultHistoryAge
+	}
+	return b
+}
+
+// Position is a point in the sequence of changes of a store: everything up to Revision.
+type Position struct {
+	Cluster  string // 8 hexadecimal digits of the cluster; empty = not checked
+	Revision uint64
+}
+
+// String returns the form that ParsePosition reads.
+func (p Position) String() string {
+	text := strconv.FormatUint(p.Revision, 10)
+	if p.Cluster != "" {
+		return p.Cluster + "." + text
+	}
+	return text
+}
+
+// ParsePosition parses a position with or without a cluster. It returns fault.Invalid for any other text.
+func ParsePosition(text string) (p Position, err error) {
+	cluster, revision, found := strings.Cut(text, ".")
+	if !found {
+		cluster, revision = "", text
+	}
+	p.Cluster = cluster
+	if p.Revision, err = strconv.ParseUint(revision, 10, 63); err != nil || found && len(cluster) != positionCluster {
+		return Position{}, invalid("state.ParsePosition", "position "+quote(text)+" is not one of a watch",
+			"use the id or the revision of an earlier event, or 0 for everything that is kept")
+	}
+	return p, nil
+}
+
+// positionCluster is how many digits of the cluster a position has.
+const positionCluster = 8
+
+// WatchRequest asks for the changes of keys of one prefix.
+type WatchRequest struct {
+	Prefix   string   // stored prefix; with an application's part before "||"
+	Keys     []string // stored keys, all with one part before "||"; empty = all keys with Prefix
+	From     Position // the changes after it; only if Resume
+	Resume   bool     // false: from now on
+	Snapshot bool     // first the present items; From is ignored
+}
+
+// Change is one change of a key, or an item of a snapshot.
+type Change struct {
+	Item            // Value and ContentType of a removal are empty; ETag is the revision of the change
+	Revision uint64 // of the new value, or of the removal
+	Deleted  bool   // the key was removed
+	Expired  bool   // removed because it had expired
+	Last     bool   // the last change of its request
+	Position uint64 // 0, or everything up to it was delivered
+}
+
+// WatchPart is what a Watch delivers at once.
+type WatchPart struct {
+	Items   []Change // of a snapshot
+	Synced  bool     // the snapshot is complete, as of Seen
+	Changes []Change
+	Seen    uint64 // everything up to this revision was delivered
+}
+
+// Watch is a running watch. Only one goroutine may use it.
+type Watch interface {
+	// Position returns what was delivered.
+	Position() Position
+	// Next waits until there are changes, until wait has passed, or until ctx ends. It returns an empty part with a
+	// newer Seen after wait. Errors are *WatchEnd, or those of a Store.
+	Next(ctx context.Context, wait time.Duration) (WatchPart, error)
+	// Close ends the watch.
+	Close()
+}
+
+// Watcher is implemented by stores that report changes.
+type Watcher interface {
+	// Watch starts a watch. It returns *WatchEnd if the position is no longer kept, fault.Invalid if it is of another
+	// cluster, and fault.Unavailable if the store cannot serve it now.
+	Watch(ctx context.Context, r WatchRequest) (Watch, error)
+}
+
+// Reasons why a watch ends.
+const (
+	WatchCompacted = "compacted" // changes after the position are no longer kept
+	WatchRestored  = "restored"  // a backup has replaced all data
+	WatchClosing   = "closing"   // the node stops
+	WatchMoved     = "moved"     // another node can go on
+)
+
+// WatchEnd is the error of a watch that cannot go on.
+type WatchEnd struct {
+	Reason  string
+	Oldest  uint64 // the oldest position that can be served
+	Current uint64 // the newest position
+}
+
+// Error says what happened and what to do.
+func (e *WatchEnd) Error() string {
+	switch e.Reason {
+	case WatchCompacted:
+		return "changes after this position are no longer kept; the oldest position is " +
+			strconv.FormatUint(e.Oldest, 10) + ": start again with snapshot=true"
+	case WatchRestored:
+		return "a backup was restored; start again with snapshot=true"
+	case WatchClosing:
+		return "the node stops; continue at another node from this position"
+	}
+	return "this node cannot serve the watch any more; continue at another node from this position"
+}
+
+// ErrForeignPosition returns the error for a position of another cluster.
+func ErrForeignPosition(p Position, cluster string) error {
+	return &fault.Error{Code: fault.Invalid, Op: "state.Watch",
+		Msg:  "position " + p.String() + " is of another cluster; this one is " + cluster,
+		Hint: "start again with snapshot=true"}
+}

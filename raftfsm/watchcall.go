@@ -1,0 +1,284 @@
+package raftfsm
+
+import (
+	"context"
+	"encoding/binary"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/feed"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// The parts of MethodWatch. Numbers are part of the protocol.
+const (
+	watchRead = 1 + iota // changes after a revision
+	watchWait            // waits until there are changes after a revision
+	watchScan            // the next items of a scan; scan 0 begins one
+)
+
+const (
+	watchPatience = 10 * time.Second // how long one call waits for changes
+	maxWatchRead  = 1 << 20          // bytes of changes in one answer, plus one value
+	scanLife      = time.Minute      // how long a scan is kept without a call
+	maxScans      = 64               // scans of other nodes at a time
+)
+
+// Bits of a change in a message.
+const (
+	sentDeleted = 1 << iota
+	sentExpired
+	sentLast
+)
+
+// history implements replica.
+func (s *sidecar) history(at history) historyReader { return &remoteHistory{s, at} }
+
+// remoteHistory implements historyReader with the servers.
+type remoteHistory struct {
+	sidecar *sidecar
+	at      history
+}
+
+// ask sends a part of MethodWatch to the nearest server, and to the next one if that fails.
+func (r *remoteHistory) ask(ctx context.Context, patience time.Duration, body []byte) (f *frame, to string, err error) {
+	err = errNoLeader("raftfsm.Watch", r.at.group)
+	for _, to = range r.sidecar.targets(r.at.group, false) {
+		if f, err = r.askOne(ctx, to, patience, body); err == nil || !readElsewhere(err) || ctx.Err() != nil {
+			return f, to, err
+		}
+		r.sidecar.noteFailure(to, err)
+	}
+	return nil, "", err
+}
+
+func (r *remoteHistory) askOne(ctx context.Context, to string, patience time.Duration, body []byte) (*frame, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	b := appendString(appendString(message(formFirst, r.at.group), r.at.store), r.at.prefix)
+	out, err := r.sidecar.peers.Call(ctx, to, MethodWatch, append(b, body...))
+	if err != nil {
+		return nil, err
+	}
+	return newFrame(out), nil
+}
+
+func (r *remoteHistory) read(ctx context.Context, after uint64, maxBytes int) (kv.Changes, error) {
+	body := binary.AppendUvarint([]byte{watchRead}, after)
+	f, _, err := r.ask(ctx, firstTry, binary.AppendUvarint(body, uint64(maxBytes))) //nolint:gosec // positive
+	if err != nil {
+		if fault.Is(err, fault.NotLeader) || fault.Is(err, fault.Timeout) && ctx.Err() == nil {
+			err = fault.Wrap(err, "raftfsm.Watch", "no server answers")
+			return kv.Changes{}, &fault.Error{Code: fault.Unavailable, Op: "raftfsm.Watch", Msg: "no server answers",
+				Err: err}
+		}
+		return kv.Changes{}, err
+	}
+	c := kv.Changes{Kept: f.Byte() == 1, ID: f.Uvarint(), Floor: f.Uvarint(), Until: f.Uvarint(), Revision: f.Uvarint(),
+		Restored: f.Uvarint(), Seen: f.Uvarint()}
+	c.Items = f.changes()
+	if f.Bad {
+		return kv.Changes{}, errFrame(MethodWatch)
+	}
+	return c, nil
+}
+
+func (r *remoteHistory) wait(ctx context.Context, after uint64) {
+	if _, _, err := r.ask(ctx, watchPatience+firstTry, binary.AppendUvarint([]byte{watchWait}, after)); err != nil {
+		r.sidecar.waitChange(ctx, r.at.group)
+	}
+}
+
+func (r *remoteHistory) scan(ctx context.Context, prefix string) (feed.Scan, error) {
+	s := &remoteScan{history: r, prefix: prefix}
+	if err := s.fetch(ctx, scanBytes); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// scanBytes is about how many bytes of items one call returns.
+const scanBytes = 256 << 10
+
+// remoteScan implements feed.Scan. The server keeps the scan, because only its snapshot is one state.
+type remoteScan struct {
+	history  *remoteHistory
+	prefix   string
+	to       string
+	id       uint64
+	revision uint64
+	items    []kv.Change // fetched, not returned yet
+	more     bool
+	started  bool
+}
+
+func (s *remoteScan) fetch(ctx context.Context, maxBytes int) (err error) {
+	body := appendString(binary.AppendUvarint([]byte{watchScan}, s.id), s.prefix)
+	body = binary.AppendUvarint(body, uint64(maxBytes)) //nolint:gosec // positive
+	var f *frame
+	if s.to == "" {
+		f, s.to, err = s.history.ask(ctx, firstTry, body)
+	} else {
+		f, err = s.history.askOne(ctx, s.to, firstTry, body)
+	}
+	if err != nil {
+		return err
+	}
+	s.id, s.revision, s.more = f.Uvarint(), f.Uvarint(), f.Byte() == 1
+	if s.items = f.changes(); f.Bad {
+		return errFrame(MethodWatch)
+	}
+	return nil
+}
+
+func (s *remoteScan) Revision() uint64 { return s.revision }
+
+func (s *remoteScan) Close() {} // the server drops it after scanLife
+
+func (s *remoteScan) Next(ctx context.Context, maxBytes int) ([]state.Change, bool, error) {
+	if s.started {
+		if err := s.fetch(ctx, maxBytes); err != nil {
+			return nil, false, err
+		}
+	}
+	s.started = true
+	return toChanges(s.items), s.more, nil
+}
+
+func appendChanges(b []byte, items []kv.Change) []byte {
+	b = binary.AppendUvarint(b, uint64(len(items)))
+	for i := range items {
+		c := &items[i]
+		bits := byte(0)
+		for n, set := range [...]bool{c.Deleted, c.Expired, c.Last} {
+			if set {
+				bits |= 1 << n
+			}
+		}
+		b = binary.AppendUvarint(append(b, bits), c.Revision)
+		b = appendString(appendString(appendString(b, c.Key), c.ContentType), c.Value)
+		b = binary.AppendUvarint(b, c.ExpireAt)
+	}
+	return b
+}
+
+func (f *frame) changes() (items []kv.Change) {
+	for n := f.Count(); n > 0 && !f.Bad; n-- {
+		bits := f.Byte()
+		items = append(items, kv.Change{Deleted: bits&sentDeleted != 0, Expired: bits&sentExpired != 0,
+			Last: bits&sentLast != 0, Revision: f.Uvarint(), Key: f.Text(), ContentType: f.Text(), Value: f.Bytes(),
+			ExpireAt: f.Uvarint()})
+	}
+	return items
+}
+
+// serveWatch answers a part of MethodWatch for a node without replicas.
+func (s *server) serveWatch(ctx context.Context, gid uint32, f *frame) ([]byte, error) {
+	at := history{store: f.Text(), prefix: f.Text(), group: gid}
+	local := &localHistory{s.groups[gid], at}
+	part, n := f.Byte(), f.Uvarint()
+	switch {
+	case f.Bad:
+	case part == watchWait:
+		ctx, cancel := context.WithTimeout(ctx, watchPatience)
+		defer cancel()
+		local.wait(ctx, n)
+		return nil, nil
+	case part == watchRead:
+		if size := f.Uvarint(); !f.Bad {
+			return readWatch(ctx, local, n, size)
+		}
+	case part == watchScan:
+		if prefix, size := f.Text(), f.Uvarint(); !f.Bad {
+			return s.scans.next(ctx, local, n, prefix, size)
+		}
+	}
+	return nil, errFrame(MethodWatch)
+}
+
+func readWatch(ctx context.Context, l *localHistory, after, size uint64) ([]byte, error) {
+	if !l.group.CaughtUp() {
+		return nil, fault.New(fault.Unavailable, "raftfsm.Watch", "this replica has not caught up")
+	}
+	c, err := l.read(ctx, after, int(min(size, maxWatchRead))) //nolint:gosec // bounded
+	if err != nil {
+		return nil, err
+	}
+	b := []byte{boolByte(c.Kept)}
+	for _, n := range [...]uint64{c.ID, c.Floor, c.Until, c.Revision, c.Restored, c.Seen} {
+		b = binary.AppendUvarint(b, n)
+	}
+	return appendChanges(b, c.Items), nil
+}
+
+// scans are the scans that other nodes read. The zero value is ready to use.
+type scans struct {
+	mu   sync.Mutex
+	last uint64
+	open map[uint64]*openScan
+}
+
+type openScan struct {
+	mu   sync.Mutex // one call at a time
+	scan feed.Scan
+	stop *time.Timer
+}
+
+func (s *scans) next(ctx context.Context, l *localHistory, id uint64, prefix string, size uint64) ([]byte, error) {
+	one, id, err := s.get(ctx, l, id, prefix)
+	if err != nil {
+		return nil, err
+	}
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	one.stop.Reset(scanLife)
+	items, more, err := one.scan.(*localScan).scan.Next(int(min(size, maxWatchRead))) //nolint:gosec // bounded
+	if err != nil || !more {
+		s.drop(id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	b := binary.AppendUvarint(binary.AppendUvarint(nil, id), one.scan.Revision())
+	return appendChanges(append(b, boolByte(more)), items), nil
+}
+
+func (s *scans) get(ctx context.Context, l *localHistory, id uint64, prefix string) (*openScan, uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if one := s.open[id]; one != nil {
+		return one, id, nil
+	}
+	switch {
+	case id != 0:
+		return nil, 0, fault.New(fault.NotFound, "raftfsm.Watch", "the scan has ended")
+	case len(s.open) >= maxScans:
+		return nil, 0, fault.New(fault.Overloaded, "raftfsm.Watch", "too many snapshots are being read")
+	case !l.group.CaughtUp():
+		return nil, 0, fault.New(fault.Unavailable, "raftfsm.Watch", "this replica has not caught up")
+	}
+	scan, err := l.scan(ctx, prefix)
+	if err != nil {
+		return nil, 0, err
+	}
+	if s.open == nil {
+		s.open = map[uint64]*openScan{}
+	}
+	s.last++
+	id = s.last
+	one := &openScan{scan: scan, stop: time.AfterFunc(scanLife, func() { s.drop(id) })}
+	s.open[id] = one
+	return one, id, nil
+}
+
+func (s *scans) drop(id uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if one := s.open[id]; one != nil {
+		delete(s.open, id)
+		one.stop.Stop()
+		one.scan.Close()
+	}
+}
