@@ -28,7 +28,8 @@ const pages = "../../docs/components"
 // factories returns all types of a node. state.raft needs a node, so another store replaces it.
 func factories(t *testing.T) loader.Factories {
 	t.Helper()
-	f, err := builtin.Factories(loader.Factories{State: map[string]loader.StateFactory{"state.raft": {Fields: builtin.HistoryFields(),
+	f, err := builtin.Factories(loader.Factories{State: map[string]loader.StateFactory{"state.raft": {
+		Fields: builtin.HistoryFields(),
 		Open: func(context.Context, loader.StateConfig) (state.Store, error) {
 			return inmemory.Open(inmemory.Options{}), nil
 		},
