@@ -52,6 +52,7 @@ const (
 	forwardPropose   = "propose"
 	forwardRead      = "read"
 	forwardReadIndex = "read_index"
+	forwardLock      = "lock"
 )
 
 func newMetrics(reg prometheus.Registerer) *Metrics {

@@ -52,6 +52,17 @@ func (c *leaderClient) readIndex(ctx context.Context, to raft.ServerID, gid uint
 	return ri, held, nil
 }
 
+// ask sends a call to the server to, which this node considers the leader.
+func (c *leaderClient) ask(ctx context.Context, to raft.ServerID, gid uint32, method string, payload []byte) ([]byte,
+	error) {
+	ctx, done := c.calls.begin(ctx, gid, to)
+	defer done()
+	out, err := c.peers.Call(ctx, string(to), method, payload)
+	err = endedBy(ctx, "raftfsm.forward", err)
+	c.metrics.forwarded(forwardLock, err)
+	return out, err
+}
+
 // close ends the calls in flight.
 func (c *leaderClient) close() { c.forward.close() }
 

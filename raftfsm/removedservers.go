@@ -35,7 +35,7 @@ func (h *Host) MarkRemoved(ctx context.Context, gid uint32, server string) error
 	if err != nil {
 		return err
 	}
-	return outcome(&a.Result)
+	return outcome(&a.Result, nil)
 }
 
 // RemovedServers returns the servers that have a tombstone in a group. It reads the replica of this node, which

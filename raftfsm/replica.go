@@ -35,6 +35,9 @@ type replica interface {
 	// writesAllowed returns nil if values can be stored in a group now. Otherwise it returns the reason.
 	writesAllowed(gid uint32) error
 
+	// ask sends a call to the leader of a group, without retries.
+	ask(ctx context.Context, gid uint32, method string, payload []byte) ([]byte, error)
+
 	// read executes q.
 	read(ctx context.Context, gid uint32, ask asking, q *query) (given, error)
 	// settle updates own after a read. done are the positions of own that the read has waited for.

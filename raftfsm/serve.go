@@ -30,13 +30,14 @@ const (
 	MethodCompare   = "raft.compare"    // the digest of a server's state at an index, and the state of its disk
 	MethodState     = "raft.state"      // a request for the server's whole state
 	MethodWatch     = "raft.watch"      // the history of a prefix, for a node without replicas
+	MethodLock      = "raft.lock"       // waits for a lock, or ends it
 	MethodRecall    = "raft.recall"     // what the server has seen of the caller in earlier incarnations
 )
 
 // Methods lists the calls that Serve answers.
 func Methods() []string {
 	return []string{MethodPropose, MethodRead, MethodRoute, MethodReadIndex, MethodConfirm, MethodProgress,
-		MethodCompare, MethodState, MethodRecall, MethodWatch}
+		MethodCompare, MethodState, MethodRecall, MethodWatch, MethodLock}
 }
 
 // serve implements replica.
@@ -70,6 +71,8 @@ func (s *server) serve(ctx context.Context, method string, payload []byte) ([]by
 		return nil, serveState(g, r)
 	case MethodWatch:
 		return s.serveWatch(ctx, gid, r)
+	case MethodLock:
+		return s.serveLock(ctx, gid, r)
 	case MethodRecall:
 		return serveRecall(g, r)
 	case MethodProgress:

@@ -16,6 +16,7 @@ import (
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/locks"
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
@@ -32,8 +33,9 @@ type server struct {
 	room    []groupRoom   // by group
 	opened  atomic.Bool   // every group is open
 	groups  []*group.Group
-	fresh   []freshness // by group
-	scans   scans       // of nodes without replicas
+	keepers []*locks.Keeper // of the locks of each group
+	fresh   []freshness     // by group
+	scans   scans           // of nodes without replicas
 	stop    chan struct{}
 	wg      sync.WaitGroup
 }
@@ -99,16 +101,19 @@ func (s *server) openGroups(ctx context.Context) error {
 		return err
 	}
 	s.groups, s.fresh = make([]*group.Group, n), make([]freshness, n)
+	s.keepers = make([]*locks.Keeper, n)
 	shared := group.NewMetrics(s.opts.Registerer)
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.SetLimit(8)
 	for i := range n {
 		eg.Go(func() error {
+			s.keepers[i] = locks.NewKeeper(s.opts.Logger.With("group", i))
 			g, err := group.Open(ctx, s.groupOptions(uint32(i), shared))
 			if err != nil {
 				return fault.Wrap(err, "raftfsm.Open", "group "+strconv.Itoa(i))
 			}
 			s.groups[i] = g
+			s.keepers[i].Attach(lockGroup{g})
 			return nil
 		})
 	}
@@ -127,7 +132,7 @@ func (s *server) groupOptions(id uint32, m *group.Metrics) group.Options {
 		Timing: o.Timing, Bounds: o.Bounds, Logger: o.Logger, Metrics: m, Fatal: o.Fatal,
 		Newest: s.newest(), Abstain: func() bool { return s.abstains(id) },
 		Raise: s.raiseFormat, Level: uint8(self.Format), //nolint:gosec // at most command.Version
-		Now: o.Now, Step: o.Step, NewLeader: func(leader raft.ServerID) { s.remote.calls.moved(id, leader) },
+		Now: o.Now, Step: o.Step, Locks: s.keepers[id], NewLeader: func(leader raft.ServerID) { s.remote.calls.moved(id, leader) },
 	}
 }
 
@@ -250,6 +255,14 @@ func (s *server) propose(ctx context.Context, gid uint32, data group.Encoded, ac
 	return s.proposeHere(ctx, s.groups[gid], data, ack, values)
 }
 
+// ask implements replica.
+func (s *server) ask(ctx context.Context, gid uint32, method string, payload []byte) ([]byte, error) {
+	if to := s.otherLeader(gid); to != "" {
+		return s.remote.ask(ctx, to, gid, method, payload)
+	}
+	return s.serve(ctx, method, payload)
+}
+
 // proposeHere proposes to a group of this node.
 func (s *server) proposeHere(ctx context.Context, g *group.Group, data group.Encoded, ack group.Ack,
 	values bool) (group.Answer, error) {
@@ -284,6 +297,9 @@ func (s *server) close() error {
 	errs := make([]error, len(s.groups))
 	var closing sync.WaitGroup
 	for i, g := range s.groups {
+		if s.keepers[i] != nil {
+			s.keepers[i].Close()
+		}
 		if g != nil {
 			closing.Go(func() { errs[i] = g.Close() })
 		}

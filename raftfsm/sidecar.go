@@ -148,6 +148,17 @@ func (s *sidecar) propose(ctx context.Context, gid uint32, data group.Encoded, a
 	return a, err
 }
 
+// ask implements replica.
+func (s *sidecar) ask(ctx context.Context, gid uint32, method string, payload []byte) ([]byte, error) {
+	to := s.leader(gid)
+	if to == "" {
+		return nil, errNoLeader("raftfsm.forward", gid)
+	}
+	out, err := s.remote.ask(ctx, to, gid, method, payload)
+	s.noteFailure(string(to), err)
+	return out, err
+}
+
 // noteFailure tells the route table that a call to a server failed, if the error concerns that server and not the
 // request.
 func (s *sidecar) noteFailure(to string, err error) {

@@ -3,15 +3,18 @@ package raftfsm
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
 
+	"github.com/quorate/quorate/component/lock"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/locks"
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
@@ -208,13 +211,13 @@ func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, err
 	for i := range r.Items {
 		ops[i] = s.set(&r.Items[i])
 	}
-	return s.write(ctx, ops, r.Consistency, r.Session, r.RequestID)
+	return s.write(ctx, writing{ops, r.Locks, r.Consistency, r.Session, r.RequestID})
 }
 
 // Delete removes one key.
 func (s *Store) Delete(ctx context.Context, r state.DeleteRequest) (state.Written, error) {
 	op := s.del(r.Key, r.ETag)
-	return s.write(ctx, []command.Op{op}, r.Consistency, r.Session, r.RequestID)
+	return s.write(ctx, writing{[]command.Op{op}, r.Locks, r.Consistency, r.Session, r.RequestID})
 }
 
 // Transact applies all operations or none. It always waits for the outcome.
@@ -228,7 +231,7 @@ func (s *Store) Transact(ctx context.Context, r state.TransactRequest) (state.Wr
 			ops[i] = s.set(&o.Write)
 		}
 	}
-	return s.write(ctx, ops, state.Strong, r.Session, r.RequestID)
+	return s.write(ctx, writing{ops, r.Locks, state.Strong, r.Session, r.RequestID})
 }
 
 func (s *Store) set(w *state.Write) command.Op {
@@ -265,9 +268,17 @@ func condition(tag string) (command.Cond, uint64) {
 	return command.CondRevision, rev
 }
 
+// writing is one write of a client.
+type writing struct {
+	ops         []command.Op
+	locks       []state.LockToken
+	consistency state.Consistency
+	session     string
+	requestID   string
+}
+
 // write sends operations as one request.
-func (s *Store) write(ctx context.Context, ops []command.Op, c state.Consistency, token,
-	requestID string) (state.Written, error) {
+func (s *Store) write(ctx context.Context, w writing) (state.Written, error) {
 	if err := s.enter(ctx, "raftfsm.write"); err != nil {
 		return state.Written{}, err
 	}
@@ -275,31 +286,27 @@ func (s *Store) write(ctx context.Context, ops []command.Op, c state.Consistency
 	if err != nil {
 		return state.Written{}, err
 	}
-	sess, foreign, err := s.router.tokens.Parse(token, tag)
+	sess, foreign, err := s.router.tokens.Parse(w.session, tag)
 	if err != nil {
 		return state.Written{}, err
 	}
-	if len(ops) == 0 {
-		return state.Written{Proof: state.Proof{Session: token}}, nil
+	if len(w.ops) == 0 {
+		return state.Written{Proof: state.Proof{Session: w.session}}, nil
 	}
 	n, err := s.router.replica.waitPartitions(ctx)
 	if err != nil {
 		return state.Written{}, err
 	}
-	p, err := onePartition(s.id, ops, func(o *command.Op) string { return o.Key }, n)
+	p, err := onePartition(s.id, w.ops, func(o *command.Op) string { return o.Key }, n)
 	if err != nil {
 		return state.Written{}, err
 	}
-	req := &command.Request{Kind: command.KindWrite, Ops: ops}
-	if requestID != "" {
-		req.Client = command.ClientID{Scope: s.id + "/" + prefixOf(ops[0].Key), ID: requestID}
-	}
-	if n := command.RequestSize(req); n > MaxRequest {
-		return state.Written{}, &fault.Error{Code: fault.TooLarge, Op: "raftfsm.write", Key: ops[0].Key,
-			Msg: fmt.Sprintf("the write has %d bytes, the limit is %d", n, MaxRequest), Hint: "split it"}
+	req, err := s.request(&w, p, n)
+	if err != nil {
+		return state.Written{}, err
 	}
 	ack := group.Committed
-	if c != state.Strong && requestID == "" && unconditional(ops) {
+	if w.consistency != state.Strong && w.requestID == "" && unconditional(req.Ops) {
 		ack = group.Durable
 	}
 	a, err := s.router.write(ctx, p, req, ack)
@@ -308,23 +315,57 @@ func (s *Store) write(ctx context.Context, ops []command.Op, c state.Consistency
 	}
 	at := session.Seen{Group: p, Pos: a.Position, Committed: a.Result.Outcome != 0}
 	if at.Committed {
-		if err := outcome(&a.Result); err != nil {
+		if err := outcome(&a.Result, w.checks(s.id)); err != nil {
 			return state.Written{}, err
 		}
 	}
-	s.router.noteWrite(at, ops)
+	s.router.noteWrite(at, w.ops)
+	token := w.session
 	if foreign {
 		token = "" // positions of another cluster do not count here
 	}
 	written := state.Written{Proof: state.Proof{Level: state.SessionLevel, Age: -1,
 		Session: s.router.tokens.After(token, sess, at, tag)}}
 	if at.Committed {
-		written.ETags = etags(a.Result.Revisions)
+		written.ETags = etags(a.Result.Revisions[len(w.locks):])
 	}
 	if ack == group.Committed {
 		written.Level, written.Age = state.Linearizable, 0
 	}
 	return written, nil
+}
+
+// request returns the request for the group p of n. Checks of locks come first.
+func (s *Store) request(w *writing, p, n uint32) (*command.Request, error) {
+	req := &command.Request{Kind: command.KindWrite, Ops: w.ops}
+	if len(w.locks) > 0 {
+		for i := range w.locks {
+			if l := &w.locks[i]; partitionOf(s.id, l.Prefix+"||", n) != p {
+				return nil, &fault.Error{Code: fault.Invalid, Op: "raftfsm.write", Key: w.ops[0].Key,
+					Msg:  "the lock " + strconv.Quote(l.Resource) + " and the key lie in different partitions",
+					Hint: "use a lock of the application that owns the key"}
+			}
+		}
+		req.Kind, req.Ops = command.KindCheckedWrite, append(w.checks(s.id), w.ops...)
+	}
+	if w.requestID != "" {
+		req.Client = command.ClientID{Scope: s.id + "/" + prefixOf(w.ops[0].Key), ID: w.requestID}
+	}
+	if size := command.RequestSize(req); size > MaxRequest {
+		return nil, &fault.Error{Code: fault.TooLarge, Op: "raftfsm.write", Key: w.ops[0].Key,
+			Msg: fmt.Sprintf("the write has %d bytes, the limit is %d", size, MaxRequest), Hint: "split it"}
+	}
+	return req, nil
+}
+
+// checks returns the operations that check the locks of a write.
+func (w *writing) checks(store string) []command.Op {
+	ops := make([]command.Op, len(w.locks), len(w.locks)+len(w.ops))
+	for i := range w.locks {
+		l := &w.locks[i]
+		ops[i] = locks.Check(lockRecordName(store, l.Component, lock.Key{Prefix: l.Prefix, Resource: l.Resource}), l.Token)
+	}
+	return ops
 }
 
 // unconditional reports whether every operation succeeds in any case.
@@ -337,11 +378,17 @@ func unconditional(ops []command.Op) bool {
 	return true
 }
 
-func outcome(r *kv.Result) error {
+// outcome returns the error of a write. checks are the checks of locks that it had.
+func outcome(r *kv.Result, checks []command.Op) error {
 	switch r.Outcome {
 	case kv.Applied:
 		return nil
 	case kv.Conflict:
+		if slices.ContainsFunc(checks, func(o command.Op) bool { return o.Key == r.Key }) {
+			return &fault.Error{Code: fault.LockLost, Op: "raftfsm.write",
+				Msg:  "the lock that protects the write does not have this token any more; nothing was written",
+				Hint: "acquire the lock again, and read the values again before you write them"}
+		}
 		return &fault.Error{Code: fault.Conflict, Op: "raftfsm.write", Key: r.Key,
 			Msg: "the condition on key " + strconv.Quote(r.Key) + " did not hold"}
 	case kv.Rejected:

@@ -82,11 +82,12 @@ func (r *router) send(ctx context.Context, gid uint32, req *command.Request, ack
 	return a, sure, err
 }
 
-// storesValues reports whether a request needs disk space. Writes of tombstones do not count: they are few, and an
-// operator must be able to remove a server when the disk is full.
+// storesValues reports whether a request needs disk space. Writes of tombstones and locks do not count: they
+// are small, and an operator must be able to remove a server when the disk is full.
 func storesValues(r *command.Request) bool {
 	for i := range r.Ops {
-		if r.Ops[i].Kind == command.OpSet && r.Ops[i].Store != systemStore {
+		if r.Ops[i].Kind == command.OpSet && r.Ops[i].Store != systemStore &&
+			r.Ops[i].Store != kv.LockStore {
 			return true
 		}
 	}

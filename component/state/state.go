@@ -100,6 +100,15 @@ type TTL struct {
 	At      time.Time // if not zero: time of the expiry, which overrides Seconds
 }
 
+// LockToken is a condition of a write: the lock has this token, so its owner still has it. Component is the name of the
+// lock component, Prefix and Resource are those of lock.Key. A store that has no locks refuses the write as invalid.
+type LockToken struct {
+	Component string
+	Prefix    string
+	Resource  string
+	Token     uint64
+}
+
 // SetRequest is a request to write one or several items. If the store has transactions, either all items are written
 // or none. All conditions are checked against the state before the request. Then the items are written in order, so
 // the last of several writes to one key wins.
@@ -107,7 +116,8 @@ type SetRequest struct {
 	Items       []Write
 	Consistency Consistency
 	Session     string
-	RequestID   string // client's own id for exactly-once retries; empty = none
+	RequestID   string      // client's own id for exactly-once retries; empty = none
+	Locks       []LockToken // all must hold; otherwise the error is lock_lost
 }
 
 // DeleteRequest deletes one key. Deleting an absent key without an ETag is no error.
@@ -119,6 +129,7 @@ type DeleteRequest struct {
 	Session     string
 	RequestID   string
 	Metadata    map[string]string
+	Locks       []LockToken
 }
 
 // OpKind is the kind of one operation of a transaction.
@@ -143,6 +154,7 @@ type TransactRequest struct {
 	Session     string
 	RequestID   string
 	Metadata    map[string]string
+	Locks       []LockToken
 }
 
 // Written is the outcome of a write. ETags has one element per item or operation, in request order; the element of a
@@ -157,6 +169,7 @@ type Written struct {
 // are *fault.Error:
 //
 //	conflict       an ETag or create-only condition failed; Key names the key; nothing was changed
+//	lock_lost      a lock of the request does not have its token any more; nothing was changed
 //	invalid        this store cannot serve the request
 //	too_large      a limit of this store is exceeded; Msg names it
 //	unavailable    not executed: there is no quorum, or the store is closing

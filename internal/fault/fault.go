@@ -19,6 +19,7 @@ type Code string
 const (
 	NotFound      Code = "not_found"     // the thing named does not exist
 	Conflict      Code = "conflict"      // a condition (ETag, create-only) did not hold; nothing was changed
+	LockLost      Code = "lock_lost"     // a lock does not have the token of the request; nothing was changed
 	Invalid       Code = "invalid"       // the request itself is wrong; retrying cannot help
 	TooLarge      Code = "too_large"     // a limit was exceeded; Msg names the limit
 	Denied        Code = "denied"        // policy or credentials forbid it

@@ -8,7 +8,8 @@ package command
 // that can hold it. A version above 1 is used only after every server of the group has reported that it understands
 // it (see package group). A replica halts at an entry of an unknown version (see package kv).
 //
-// Version 1 has KindWrite to KindTick. Version 2 adds KindRestore and KindFormat. Version 3 adds KindWatch.
+// Version 1 has KindWrite to KindTick. Version 2 adds KindRestore and KindFormat. Version 3 adds KindWatch and
+// KindCheckedWrite.
 const Version = 3
 
 // Kind is what a Request does.
@@ -24,6 +25,8 @@ const (
 	KindRestore Kind = 5
 	KindFormat  Kind = 6 // from now on entries may be of version Limit; never lowered
 	KindWatch   Kind = 7 // keep a history of the changes of a prefix (Watch); the result carries where it begins
+	// KindCheckedWrite is like KindWrite, and at least one of its Ops is an OpCheck.
+	KindCheckedWrite Kind = 8
 )
 
 // OpKind is the kind of one operation of a write.
@@ -33,6 +36,7 @@ type OpKind uint8
 const (
 	OpSet    OpKind = 1
 	OpDelete OpKind = 2
+	OpCheck  OpKind = 3 // changes nothing; the write fails unless the condition holds
 )
 
 // Cond is the condition of an operation, checked against the state before the request.
@@ -62,7 +66,7 @@ type Request struct {
 	Client ClientID // optional; zero = none
 	Name   string   // KindRegister: the origin's name (node id and boot id)
 	Limit  uint32   // KindExpire: maximum number of items; KindFormat: the version
-	Ops    []Op     // KindWrite; of a Chunk: unconditional sets of records, in the order of the backup
+	Ops    []Op     // of a write; of a Chunk: unconditional sets of records, in the order of the backup
 
 	Restore *Restore // KindRestore
 	Watch   *Watch   // KindWatch

@@ -97,7 +97,7 @@ func TestAppend_UsesLowestVersion(t *testing.T) {
 			switch r.Kind {
 			case command.KindRestore, command.KindFormat:
 				want = max(want, 2)
-			case command.KindWatch:
+			case command.KindWatch, command.KindCheckedWrite:
 				want = 3
 			}
 		}
@@ -227,6 +227,9 @@ func TestAppend_RefusesWhatCannotBeDecoded(t *testing.T) {
 			change(o)
 		})
 	}
+	checked := func(o command.Op) command.Request {
+		return command.Request{Kind: command.KindCheckedWrite, Ops: []command.Op{o}}
+	}
 	cases := map[string]command.Request{
 		"no kind":               {},
 		"kind 5":                {Kind: 5},
@@ -240,7 +243,12 @@ func TestAppend_RefusesWhatCannotBeDecoded(t *testing.T) {
 		"done at the sequence":  {Kind: command.KindTick, ID: command.RequestID{Origin: 1, Seq: 3, Done: 3}},
 		"sequence zero":         {Kind: command.KindTick, ID: command.RequestID{Origin: 1}},
 		"operation kind 0":      write(func(o *command.Op) { o.Kind = 0 }),
-		"operation kind 3":      write(func(o *command.Op) { o.Kind = 3 }),
+		"operation kind 4":      write(func(o *command.Op) { o.Kind = 4 }),
+		"check in plain write":  write(func(o *command.Op) { o.Kind, o.Cond = command.OpCheck, command.CondAbsent }),
+		"no check":              {Kind: command.KindCheckedWrite, Ops: []command.Op{op}},
+		"check, no condition":   checked(command.Op{Kind: command.OpCheck, Store: "s", Key: "k"}),
+		"check with a value": checked(command.Op{Kind: command.OpCheck, Cond: command.CondAbsent, Store: "s", Key: "k",
+			Value: []byte{1}}),
 		"condition 4":           write(func(o *command.Op) { o.Cond = 4 }),
 		"revision, no cond":     write(func(o *command.Op) { o.Revision = 1 }),
 		"no store":              write(func(o *command.Op) { o.Store = "" }),

@@ -138,7 +138,7 @@ func (c *cursor) body(r *Request, ops *arena) {
 		c.must(r.Client.ID != "", "empty client id")
 	}
 	switch r.Kind {
-	case KindWrite:
+	case KindWrite, KindCheckedWrite:
 		c.ops(r, ops)
 	case KindRegister:
 		r.Name = c.text()
@@ -175,8 +175,8 @@ func (c *cursor) op(o *Op, store string) {
 	tag := c.byte()
 	o.Kind = OpKind(tag & tagKind)
 	o.Cond = Cond(tag & tagCond >> tagCondShift)
-	c.must(o.Kind == OpSet || o.Kind == OpDelete, "unknown kind of operation")
-	c.must(o.Kind == OpSet || tag&tagSetOnly == 0, "a delete with the fields of a set")
+	c.must(o.Kind != 0, "unknown kind of operation")
+	c.must(o.Kind == OpSet || tag&tagSetOnly == 0, "a delete or check with the fields of a set")
 	o.Store = store
 	if tag&tagSameStore == 0 {
 		o.Store = c.text()

@@ -10,7 +10,7 @@ import (
 //	batch    magic(1) version(1) stamp(8, big-endian) count(4, big-endian) request*count
 //	request  length(uvarint) body
 //	body     kind(1) flags(1) [origin seq done] [scope id] payload
-//	payload  write: count op*count    register: name    expire: limit    tick: nothing
+//	payload  write, checked write: count op*count    register: name    expire: limit    tick: nothing
 //	         format: limit
 //	         watch: store prefix age bytes
 //	         restore: step(1) id part revision, of a chunk also count op*count count remembered*count
@@ -96,7 +96,7 @@ func appendBody(dst []byte, r *Request) []byte {
 		dst = appendText(dst, r.Client.ID)
 	}
 	switch r.Kind {
-	case KindWrite:
+	case KindWrite, KindCheckedWrite:
 		return appendOps(dst, r.Ops)
 	case KindRegister:
 		return appendText(dst, r.Name)
@@ -184,7 +184,7 @@ func bodySize(r *Request) int {
 		n += textSize(len(r.Client.Scope)) + textSize(len(r.Client.ID))
 	}
 	switch r.Kind {
-	case KindWrite:
+	case KindWrite, KindCheckedWrite:
 		n += opsSize(r.Ops)
 	case KindRegister:
 		n += textSize(len(r.Name))

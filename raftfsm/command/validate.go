@@ -2,6 +2,7 @@ package command
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/quorate/quorate/internal/fault"
@@ -41,12 +42,14 @@ func (o *Op) Validate(l Limits) error {
 func (o *Op) check() error {
 	set := o.Kind == OpSet
 	switch {
-	case !set && o.Kind != OpDelete:
+	case !set && o.Kind != OpDelete && o.Kind != OpCheck:
 		return o.invalid(fmt.Sprintf("unknown kind %d of operation", o.Kind))
 	case o.Cond > CondNever:
 		return o.invalid(fmt.Sprintf("unknown condition %d", o.Cond))
 	case o.Revision != 0 && o.Cond != CondRevision:
 		return o.invalid("a revision without the condition that needs it")
+	case o.Kind == OpCheck && o.Cond == CondNone:
+		return o.invalid("a check without a condition")
 	case o.Store == "":
 		return o.invalid("no store")
 	case strings.IndexByte(o.Store, 0) >= 0:
@@ -54,7 +57,7 @@ func (o *Op) check() error {
 	case o.Key == "":
 		return o.invalid("empty key")
 	case !set && (len(o.Value) > 0 || o.ContentType != "" || o.TTL != 0 || o.ExpireAt != 0):
-		return o.invalid("a delete carries no value, content type or expiry")
+		return o.invalid("a delete or check carries no value, content type or expiry")
 	}
 	return nil
 }
@@ -79,7 +82,7 @@ func (r *Request) check() error {
 // problem returns what is wrong with r apart from its operations, or "".
 func (r *Request) problem() string {
 	switch {
-	case r.Kind < KindWrite || r.Kind > KindWatch:
+	case r.Kind < KindWrite || r.Kind > KindCheckedWrite:
 		return fmt.Sprintf("unknown kind %d of request", r.Kind)
 	case (r.Kind == KindWatch) != (r.Watch != nil):
 		return "the bounds of a history belong to their kind, and to nothing else"
@@ -89,15 +92,17 @@ func (r *Request) problem() string {
 		return "a step of a restore belongs to its kind, and to nothing else"
 	case r.Kind == KindRestore:
 		return r.restoreProblem()
-	case r.Kind != KindWrite && len(r.Ops) > 0:
+	case !r.writes() && len(r.Ops) > 0:
 		return "only a write carries operations"
+	case r.checks() != (r.Kind == KindCheckedWrite):
+		return "a checked write, and no other request, has a check"
 	case (r.Kind == KindRegister) != (r.Name != ""):
 		return "a name belongs to a registration, and to nothing else"
 	case r.Kind == KindFormat:
 		return r.formatProblem()
 	case r.Kind != KindExpire && r.Limit != 0:
 		return "only an expiry carries a limit"
-	case r.Kind != KindWrite && r.Client.ID != "":
+	case !r.writes() && r.Client.ID != "":
 		return "only a write carries a client id"
 	case r.Client.ID == "" && r.Client.Scope != "":
 		return "a scope without a client id"
@@ -105,6 +110,11 @@ func (r *Request) problem() string {
 		return "request id: sequence numbers count from 1, and done stays below them"
 	}
 	return ""
+}
+
+// checks reports whether any operation is a check.
+func (r *Request) checks() bool {
+	return slices.ContainsFunc(r.Ops, func(o Op) bool { return o.Kind == OpCheck })
 }
 
 // valid reports whether a machine accepts the id: either the zero id, or an origin with a sequence number above Done.

@@ -8,6 +8,9 @@ const First = 1
 // withRestore is the version that added KindRestore and KindFormat.
 const withRestore = 2
 
+// withChecks is the version that added KindCheckedWrite.
+const withChecks = 3
+
 // VersionOf returns the version of an encoded batch, or 0 if the bytes are no batch.
 func VersionOf(batch []byte) uint8 {
 	if len(batch) < 2 || batch[0] != magic {
@@ -43,6 +46,8 @@ func (r *Request) needs() uint8 {
 		return withRestore
 	case KindWatch:
 		return withWatch
+	case KindCheckedWrite:
+		return withChecks
 	// The entry that allows a version is itself of that version: an older build halts here.
 	case KindFormat:
 		return uint8(min(r.Limit, 255)) //nolint:gosec // bounded
@@ -59,6 +64,9 @@ func (b *Batch) needs() uint8 {
 	}
 	return v
 }
+
+// writes reports whether the request is a write of a caller.
+func (r *Request) writes() bool { return r.Kind == KindWrite || r.Kind == KindCheckedWrite }
 
 func (b *Batch) restores() bool {
 	return len(b.Requests) == 1 && b.Requests[0].Kind == KindRestore

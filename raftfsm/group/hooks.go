@@ -108,6 +108,7 @@ type machineEvents struct {
 	clock *clock
 	obs   *groupMetrics
 	role  *role
+	locks Locks
 }
 
 // ClockSeen records the machine time.
@@ -117,6 +118,9 @@ func (e *machineEvents) ClockSeen(ms uint64) { e.clock.observe(ms) }
 func (e *machineEvents) EntriesApplied(took time.Duration) {
 	e.obs.applySeconds.Observe(took.Seconds())
 }
+
+// LocksChanged passes the event on.
+func (e *machineEvents) LocksChanged() { e.locks.Update() }
 
 // Reconfigured updates whether this server is the only voter.
 func (e *machineEvents) Reconfigured() {

@@ -22,6 +22,7 @@ func (g *Group) watchLeadership() {
 				g.proposer.rouse() // queued proposals are refused
 			}
 			g.changed.Fire()
+			g.opts.Locks.Update()
 		case <-g.stop:
 			return
 		}

@@ -176,7 +176,8 @@ func (d *disk) openMachine(o Options, obs *groupMetrics, clk *clock, man *snapsh
 	if err := d.logs.RaiseTo(m.Level()); err != nil { // a directory written by an earlier build
 		return errors.Join(err, m.Close())
 	}
-	d.fsm = snapshot.NewFSM(d.snaps, m, man.Doubt, &machineEvents{clock: clk, obs: obs, role: d.role})
+	d.fsm = snapshot.NewFSM(d.snaps, m, man.Doubt, &machineEvents{clock: clk, obs: obs, role: d.role,
+		locks: o.Locks})
 	clk.observe(m.Clock())
 	return nil
 }

@@ -49,6 +49,8 @@ type Options struct {
 	// NewLeader receives the id of a new leader as soon as this server knows it. nil = not called. Raft calls
 	// it, so it must not block.
 	NewLeader func(leader raft.ServerID)
+	// Locks counts how long locks are valid while this server leads. nil = there are no locks.
+	Locks Locks
 	// Abstain reports whether this server should leave elections to others for a while. nil = never.
 	Abstain func() bool
 	// Newest returns the highest version of log entries that a server understands. known is false if that is
@@ -68,6 +70,18 @@ type Options struct {
 	// volume is the file system, for simulations. nil = that of the operating system.
 	volume raftlog.Volume
 }
+
+// Locks counts how long locks are valid while this server leads.
+type Locks interface {
+	// Update tells that locks have changed, or that this server has begun or ended to lead. It must not block.
+	Update()
+}
+
+// noLocks is the default of Options.Locks.
+type noLocks struct{}
+
+// Update does nothing.
+func (noLocks) Update() {}
 
 // Timing holds the time limits of a group. Zero fields get defaults.
 type Timing struct {
@@ -115,6 +129,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.volume == nil {
 		o.volume = raftlog.OSVolume{}
+	}
+	if o.Locks == nil {
+		o.Locks = noLocks{}
 	}
 	if o.Step == nil {
 		o.Step = func(string) {}

@@ -111,6 +111,7 @@ func (m *Machine) commit() error {
 	m.publish()
 	m.remember(m.writer.marks)
 	m.writer.marks = m.writer.marks[:0]
+	m.locks.publish(m.writer)
 	m.waiters.reached(m.writer.meta.applied)
 	m.notify()
 	return nil
@@ -152,6 +153,8 @@ type writer struct {
 	trace     []byte   // of one entry: input of the rolling hash
 	slab      []uint64 // shared memory for revisions
 	key       []byte   // scratch
+	locks     []string // keys of LockStore that this Apply has changed
+	unlocked  bool     // this Apply has removed every lock
 }
 
 // bounds limit how many results the machine remembers. They are part of the format, because every replica must forget
@@ -258,7 +261,7 @@ func (w *writer) request(index uint64, r *command.Request, res *Result) error {
 func (w *writer) decide(r *command.Request, res *Result) error {
 	res.Outcome = Applied
 	switch r.Kind {
-	case command.KindWrite:
+	case command.KindWrite, command.KindCheckedWrite:
 		return w.writeOnce(r, res)
 	case command.KindRegister:
 		res.Revisions = w.numbers(1)

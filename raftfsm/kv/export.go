@@ -10,8 +10,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// Export reads everything that a backup of a machine contains, as of one entry. It leaves out SystemStore. The
-// machine may apply entries meanwhile. Only one goroutine may use an Export, and the caller must call Close.
+// Export reads everything that a backup of a machine contains, as of one entry. It leaves out SystemStore
+// and LockStore. The machine may apply entries meanwhile. Only one goroutine may use an Export, and the caller must
+// call Close.
 type Export struct {
 	Applied, Term uint64
 	Revision      uint64
@@ -146,7 +147,7 @@ func (e *Export) records(part *Exported, size int) error {
 		if !ok {
 			return false, errRecord
 		}
-		if r.live(e.last.clock) && store != SystemStore {
+		if r.live(e.last.clock) && store != SystemStore && store != LockStore {
 			part.Records = append(part.Records, command.Op{
 				Kind: command.OpSet, Store: store, Key: key, Value: slices.Clone(r.value),
 				ContentType: string(r.contentType), ExpireAt: r.expireAt,

@@ -64,6 +64,7 @@ type Machine struct {
 	marks   atomic.Pointer[[]Mark]
 	base    atomic.Pointer[base] // found by Verify, not merged yet
 	exports exports
+	locks   lockChanges
 	buffers sync.Pool // *[]byte, for keys of reads
 	writer  *writer   // owned by the goroutine that applies
 	closing sync.Once

@@ -58,7 +58,7 @@ type EntryResult struct {
 // Result is the result of one request. It is read-only: a replayed result may be shared.
 type Result struct {
 	Outcome Outcome
-	// Revisions has one revision per operation, 0 for a delete. KindRegister: Revisions[0] is the origin's
+	// Revisions has one revision per operation, 0 for a delete or check. KindRegister: Revisions[0] is the origin's
 	// number.
 	Revisions []uint64
 	Key       string // Conflict: the key whose condition failed

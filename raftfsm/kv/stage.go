@@ -26,6 +26,7 @@ import (
 //   - Client results are those of the backup: their writes are part of its state.
 //   - Histories of changes end.
 //   - SystemStore stays. It is in no backup.
+//   - LockStore becomes empty. It is in no backup.
 //   - Cluster time continues. Records that are due by now are never visible.
 
 // revisionRaise is what a restore adds to the revision counter.
@@ -158,7 +159,7 @@ func (w *writer) stageChunk(r *command.Request, res *Result) {
 	own.parts++
 	to := w.meta.tables().other()
 	for i := range r.Ops {
-		if r.Ops[i].Store != SystemStore {
+		if s := r.Ops[i].Store; s != SystemStore && s != LockStore {
 			w.stageRecord(to, &r.Ops[i])
 		}
 	}
@@ -207,6 +208,7 @@ func (w *writer) stageCommit(index uint64) error {
 	w.sums.swap(hash)
 	w.rows.recent.forget()
 	w.dropHistories()
+	w.locks, w.unlocked = nil, true
 	w.dueFloor = 0
 	for _, number := range slices.Sorted(maps.Keys(w.origins.byNumber)) {
 		w.refuse(w.origins.byNumber[number], index)

@@ -46,8 +46,11 @@ func (w *writer) holds(o *command.Op) (bool, error) {
 	return live && r.revision == o.Revision, nil
 }
 
-// op applies one operation and returns its new revision, 0 for a delete.
+// op applies one operation and returns its new revision, 0 for a delete or check.
 func (w *writer) op(o *command.Op) (uint64, error) {
+	if o.Kind == command.OpCheck {
+		return 0, nil
+	}
 	k := rowKey{o.Store, o.Key}
 	old, err := w.row(k)
 	if err != nil {
@@ -90,6 +93,7 @@ func (w *writer) store(k rowKey, old row, expireAt uint64, o *command.Op) {
 	if !old.stored {
 		w.meta.keys++
 	}
+	w.lockChanged(k)
 	w.rows.known[k] = row{stored: true, revision: w.meta.revision, expireAt: expireAt, hash: hash}
 	w.noteSet(k, expireAt, o)
 }
@@ -104,6 +108,7 @@ func (w *writer) remove(k rowKey, old row) {
 	w.undue(k, old.expireAt)
 	w.meta.keys--
 	w.sums.replace(old.hash, setHash{})
+	w.lockChanged(k)
 	w.rows.known[k] = row{}
 	w.noteRemoval(k, &old)
 }

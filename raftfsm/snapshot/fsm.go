@@ -37,6 +37,8 @@ type Events interface {
 	ClockSeen(ms uint64)
 	// EntriesApplied reports how long a batch of entries took.
 	EntriesApplied(took time.Duration)
+	// LocksChanged reports that locks were acquired, renewed or released. It must not block.
+	LocksChanged()
 	// Reconfigured reports that a membership change was applied.
 	Reconfigured()
 	// SnapshotTaken reports a snapshot of the live database.
@@ -154,6 +156,9 @@ func (f *FSM) ApplyBatch(batch []*raft.Log) []any {
 	f.Events.ClockSeen(m.Clock())
 	f.log.Applied(batch[len(batch)-1].Index)
 	f.Events.EntriesApplied(time.Since(start))
+	if m.LocksChanged() {
+		f.Events.LocksChanged()
+	}
 	return answers
 }
 

@@ -1,0 +1,63 @@
+// Package lock is the contract of a lock store: a component that gives an exclusive lock with an expiry to one owner
+// at a time. It owns these types only.
+package lock
+
+import (
+	"context"
+	"time"
+)
+
+// Key identifies a lock. Prefix separates applications, like the prefix of a state key; it may be empty.
+type Key struct {
+	Prefix   string
+	Resource string
+}
+
+// Claim is a wish for a lock.
+type Claim struct {
+	Key
+	Owner  string        // who owns the lock afterwards
+	Expiry time.Duration // how long the lock is valid without a renewal; above 0
+	// Wait is how long the call may wait for the lock. 0 = not at all. Only a Leaser supports more than 0.
+	Wait time.Duration
+}
+
+// Grant is the result of a Claim.
+type Grant struct {
+	Granted bool
+	// Token is greater than the token of every earlier owner of the lock. 0 = the store has no tokens.
+	Token  uint64
+	Expiry time.Duration // how long the lock is valid from now on
+}
+
+// Status is the result of Unlock. The numbers are those of Dapr's API.
+type Status int
+
+// The results of Unlock.
+const (
+	Unlocked        Status = 0
+	DoesNotExist    Status = 1
+	BelongsToOthers Status = 2
+	InternalError   Status = 3
+)
+
+// Store is implemented by every lock store. All methods are safe for concurrent use and return when ctx ends. Errors
+// are *fault.Error with the codes of state.Store. After indeterminate it is not known whether the caller owns the
+// lock.
+type Store interface {
+	// TryLock makes a caller the owner of a lock unless the lock has an owner.
+	TryLock(ctx context.Context, c Claim) (Grant, error)
+	// Unlock ends a lock, if owner owns it.
+	Unlock(ctx context.Context, k Key, owner string) (Status, error)
+	Close() error
+}
+
+// Leaser is implemented by stores whose locks have tokens, can be renewed, and can be waited for.
+type Leaser interface {
+	Store
+	// Renew starts the expiry of a lock anew. The grant has the token that the lock had. It is not granted if the
+	// caller does not own the lock.
+	Renew(ctx context.Context, c Claim) (Grant, error)
+	// Look returns the state of a lock: the grant of its owner. The read is linearizable.
+	Look(ctx context.Context, k Key) (Grant, error)
+}

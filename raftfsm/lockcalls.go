@@ -1,0 +1,104 @@
+package raftfsm
+
+import (
+	"context"
+	"encoding/binary"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/group"
+	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/locks"
+)
+
+// What MethodLock does. The numbers are part of the protocol.
+const (
+	lockWait    = 1 // wait for a lock; answered with its token
+	lockRelease = 2 // end the lock with a token; answered with 1 if that has happened
+	lockRemains = 3 // how long the lock with a token is valid, in milliseconds
+)
+
+// lockGroup is a group as its Keeper uses it.
+type lockGroup struct{ *group.Group }
+
+// Commit implements locks.Group.
+func (g lockGroup) Commit(ctx context.Context, r *command.Request) (kv.Result, error) {
+	a, err := g.ProposeRequest(ctx, r, group.Committed)
+	return a.Result, err
+}
+
+// lockCall is a call to the leader about one lock.
+type lockCall struct {
+	what  byte
+	name  string
+	token uint64
+	claim locks.Claim // lockWait
+}
+
+func (c *lockCall) append(b []byte) []byte {
+	b = appendString(append(b, c.what), c.name)
+	b = binary.AppendUvarint(b, c.token)
+	b = appendString(appendString(b, c.claim.Owner), c.claim.Request)
+	return binary.AppendUvarint(b, uint64(c.claim.Expiry.Milliseconds())) //nolint:gosec // positive
+}
+
+func readLockCall(f *frame) (lockCall, error) {
+	c := lockCall{what: f.Byte(), name: f.Text(), token: f.Uvarint()}
+	c.claim.Owner, c.claim.Request = f.Text(), f.Text()
+	ms := f.Uvarint()
+	if f.Bad || len(f.Rest) > 0 || c.name == "" {
+		return c, errFrame(MethodLock)
+	}
+	c.claim.Expiry = time.Duration(min(ms, uint64(locks.MaxExpiry.Milliseconds()))) * time.Millisecond //nolint:gosec // bounded
+	return c, nil
+}
+
+// serveLock answers a call about a lock of a group that this server leads.
+func (s *server) serveLock(ctx context.Context, gid uint32, f *frame) ([]byte, error) {
+	c, err := readLockCall(f)
+	if err != nil {
+		return nil, err
+	}
+	k := s.keepers[gid]
+	n := uint64(0)
+	switch c.what {
+	case lockWait:
+		n, err = k.Wait(ctx, c.name, c.claim)
+	case lockRelease:
+		var released bool
+		released, err = k.Release(ctx, c.name, c.token)
+		n = uint64(boolByte(released))
+	case lockRemains:
+		n = uint64(k.Remaining(c.name, c.token).Milliseconds()) //nolint:gosec // not negative
+	default:
+		return nil, fault.New(fault.Unimplemented, "raftfsm.Serve", "a call about a lock that this version does not know")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return binary.AppendUvarint(nil, n), nil
+}
+
+// askLock sends a call to the leader of a group until it is answered or ctx ends. repeated reports whether an attempt
+// before the last one may have been executed.
+func (r *router) askLock(ctx context.Context, gid uint32, c *lockCall) (n uint64, repeated bool, err error) {
+	b := c.append(message(formFirst, gid))
+	for {
+		out, err := r.replica.ask(ctx, gid, MethodLock, b)
+		if err == nil {
+			f := newFrame(out)
+			if n = f.Uvarint(); f.Bad {
+				return 0, repeated, errFrame(MethodLock)
+			}
+			return n, repeated, nil
+		}
+		repeated = repeated || fault.Is(err, fault.Indeterminate)
+		if !r.retry.again(ctx, r.replica, gid, err) {
+			if ctx.Err() != nil && fault.Is(err, fault.NotLeader) {
+				err = noQuorum("raftfsm.lock", r.replica, gid, err)
+			}
+			return 0, repeated, err
+		}
+	}
+}

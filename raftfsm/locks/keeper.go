@@ -1,0 +1,280 @@
+package locks
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// Group is what a Keeper needs of its Raft group.
+type Group interface {
+	// Leading reports whether this server leads and has applied an entry of its term.
+	Leading() bool
+	// Term returns the newest known term.
+	Term() uint64
+	// Machine returns the state machine.
+	Machine() *kv.Machine
+	// Commit proposes a request, and returns its result when it is applied here.
+	Commit(ctx context.Context, r *command.Request) (kv.Result, error)
+}
+
+// Pauses and limits of a Keeper.
+const (
+	proposeTimeout = 10 * time.Second
+	retryExpiry    = time.Second // until a failed proposal of an expiry is repeated
+	page           = 1000        // locks that are read at once
+)
+
+// Keeper ends the locks of one group that have expired, and gives locks to callers that wait, while its server leads
+// the group. Safe for concurrent use.
+type Keeper struct {
+	logger *slog.Logger
+
+	mu       sync.Mutex
+	group    Group // nil until Attach
+	closed   bool
+	updating bool // a goroutine executes update
+	again    bool // it is to repeat that
+	term     uint64
+	machine  *kv.Machine // whose changes are collected; nil = this server did not lead at the last update
+	locks    map[string]*held
+	queues   map[string][]*waiter
+	claimed  map[string]uint64 // tokens that a repeated call has got; see claim
+	running  sync.WaitGroup
+	closing  context.Context
+	stop     context.CancelFunc
+}
+
+// held is a lock that has an owner, as this leader has seen it applied.
+type held struct {
+	Lock
+	until time.Time // when the expiry is proposed
+	timer *time.Timer
+}
+
+// NewKeeper returns a Keeper that does nothing until Attach is called.
+func NewKeeper(logger *slog.Logger) *Keeper {
+	k := &Keeper{logger: logger, locks: map[string]*held{}, queues: map[string][]*waiter{},
+		claimed: map[string]uint64{}}
+	k.closing, k.stop = context.WithCancel(context.Background())
+	return k
+}
+
+// Attach gives the Keeper its group, which must be open.
+func (k *Keeper) Attach(g Group) {
+	k.mu.Lock()
+	k.group = g
+	k.mu.Unlock()
+	k.Update()
+}
+
+// Close ends all timers, and waits for the goroutines of the Keeper. Waiting callers get fault.Unavailable.
+func (k *Keeper) Close() {
+	k.mu.Lock()
+	k.closed = true
+	k.stop()
+	k.forgetLocked(fault.New(fault.Unavailable, opWait, "this node is shutting down"))
+	k.mu.Unlock()
+	k.running.Wait()
+}
+
+// Update makes the Keeper look at what has changed. It does not block.
+func (k *Keeper) Update() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.group == nil || k.closed {
+		return
+	}
+	k.again = true
+	if !k.updating {
+		k.updating = true
+		k.running.Go(k.update)
+	}
+}
+
+func (k *Keeper) update() {
+	for k.pending() {
+		if err := k.refresh(); err != nil && !fault.Is(err, fault.Unavailable) {
+			k.logger.Error("locks cannot be read, so they do not expire", "error", err,
+				"hint", "restart this server, so that another one leads")
+		}
+	}
+}
+
+// pending reports whether there is something to do, and otherwise ends the goroutine of update.
+func (k *Keeper) pending() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.again || k.closed {
+		k.updating = false
+		return false
+	}
+	k.again = false
+	return true
+}
+
+// refresh brings the timers up to date with the records. Only one goroutine at a time calls it.
+func (k *Keeper) refresh() error {
+	term := k.group.Term()
+	if !k.group.Leading() {
+		k.resign()
+		return nil
+	}
+	m := k.group.Machine()
+	k.mu.Lock()
+	begin := k.machine != m || k.term != term
+	k.mu.Unlock()
+	if begin {
+		return k.begin(m, term)
+	}
+	keys, all := m.LockChanges()
+	if all {
+		return k.begin(m, term)
+	}
+	seen := map[string]bool{}
+	var names []string
+	for _, key := range keys {
+		if name := nameOf(key); !seen[name] {
+			seen[name] = true
+			names = append(names, name)
+		}
+	}
+	return k.read(m, names)
+}
+
+// resign forgets every lock, because this server does not lead.
+func (k *Keeper) resign() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.machine != nil {
+		k.machine.CollectLockChanges(false)
+	}
+	k.machine = nil
+	k.forgetLocked(errMoved())
+}
+
+func (k *Keeper) forgetLocked(why error) {
+	for _, l := range k.locks {
+		l.timer.Stop()
+	}
+	clear(k.locks)
+	for _, queue := range k.queues {
+		for _, w := range queue {
+			w.answer(grant{err: why})
+		}
+	}
+	clear(k.queues)
+	clear(k.claimed)
+}
+
+// begin counts the expiry of every lock from now on.
+func (k *Keeper) begin(m *kv.Machine, term uint64) error {
+	m.CollectLockChanges(true)
+	k.mu.Lock()
+	if k.machine != nil && k.machine != m {
+		k.machine.CollectLockChanges(false)
+	}
+	k.machine, k.term = m, term
+	for _, l := range k.locks {
+		l.timer.Stop()
+	}
+	clear(k.locks)
+	waiting := make([]string, 0, len(k.queues))
+	for name := range k.queues {
+		waiting = append(waiting, name)
+	}
+	k.mu.Unlock()
+	for after := ""; ; {
+		found, more, err := m.List(kv.LockStore, expiryRecord, after, page, 0)
+		if err != nil {
+			return err
+		}
+		names := make([]string, len(found))
+		for i := range found {
+			names[i], after = nameOf(found[i].Key), found[i].Key
+		}
+		if err := k.read(m, names); err != nil {
+			return err
+		}
+		if !more {
+			return k.read(m, waiting)
+		}
+	}
+}
+
+// read reads locks and sets their timers.
+func (k *Keeper) read(m *kv.Machine, names []string) error {
+	for len(names) > 0 {
+		some := names[:min(len(names), page)]
+		names = names[len(some):]
+		keys := make([]string, 0, 2*len(some))
+		for _, name := range some {
+			keys = append(keys, Keys(name)...)
+		}
+		values, err := m.GetMany(kv.LockStore, keys, 0)
+		if err != nil {
+			return err
+		}
+		for i, name := range some {
+			l, found, err := Parse(values[2*i : 2*i+2])
+			if err != nil {
+				return err
+			}
+			k.set(name, l, found)
+		}
+	}
+	return nil
+}
+
+// set records the state of one lock. It starts the expiry anew if the lock was acquired or renewed.
+func (k *Keeper) set(name string, l Lock, found bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	old := k.locks[name]
+	switch {
+	case k.closed || k.machine == nil:
+		return
+	case found && old != nil && old.Token == l.Token && old.Renewals == l.Renewals:
+		return
+	}
+	if old != nil {
+		old.timer.Stop()
+		delete(k.locks, name)
+	}
+	if k.claimed[name] != l.Token {
+		delete(k.claimed, name)
+	}
+	if !found {
+		if len(k.queues[name]) > 0 {
+			k.running.Go(func() { k.acquire(name) })
+		}
+		return
+	}
+	h := &held{Lock: l, until: time.Now().Add(l.Expiry)}
+	h.timer = time.AfterFunc(l.Expiry, func() { k.expire(name, h) })
+	k.locks[name] = h
+}
+
+// expire ends a lock that was not renewed in time.
+func (k *Keeper) expire(name string, h *held) {
+	k.mu.Lock()
+	if k.closed || k.locks[name] != h {
+		k.mu.Unlock()
+		return
+	}
+	k.running.Add(1)
+	k.mu.Unlock()
+	defer k.running.Done()
+	if _, err := k.end(k.closing, name, h.Token, h.Renewals); err != nil {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if !k.closed && k.locks[name] == h {
+			h.timer = time.AfterFunc(retryExpiry, func() { k.expire(name, h) })
+		}
+	}
+}

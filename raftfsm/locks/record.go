@@ -1,0 +1,125 @@
+package locks
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lenprefix"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// MaxExpiry is the longest expiry of a lock.
+const MaxExpiry = 365 * 24 * time.Hour
+
+// First bytes of the keys of the two records of a lock.
+const (
+	ownerRecord  = "o"
+	expiryRecord = "e"
+)
+
+// Keys returns the keys of the two records of a lock: that of its owner, and that of its expiry. name identifies the
+// lock within the group.
+func Keys(name string) []string { return []string{ownerRecord + name, expiryRecord + name} }
+
+// nameOf returns the name of the lock that a record belongs to.
+func nameOf(key string) string {
+	if key == "" {
+		return ""
+	}
+	return key[1:]
+}
+
+// Claim is a caller's wish for a lock.
+type Claim struct {
+	Owner   string
+	Request string // identifies the call, so that a repeated call finds what the first one has got; may be empty
+	Expiry  time.Duration
+}
+
+// Lock is the state of a lock that has an owner.
+type Lock struct {
+	Claim
+	Token    uint64 // fencing token; greater than that of every earlier owner
+	Renewals uint64 // revision of the record that has the expiry; it changes with each renewal
+}
+
+// Parse reads the records of Keys. found is false if the lock has no owner.
+func Parse(records []kv.Value) (l Lock, found bool, err error) {
+	owner, expiry := records[0], records[1]
+	if !owner.Found || !expiry.Found {
+		return Lock{}, false, nil
+	}
+	r := lenprefix.Reader{Rest: owner.Value}
+	l.Owner, l.Request = r.Text(), r.Text()
+	e := lenprefix.Reader{Rest: expiry.Value}
+	ms := e.Uvarint()
+	if r.Bad || e.Bad || len(r.Rest)+len(e.Rest) > 0 {
+		return Lock{}, false, &fault.Error{Code: fault.Corrupt, Op: "locks.Parse", Msg: "a lock has a record that " +
+			"cannot be decoded", Hint: "run the newest version on every server"}
+	}
+	l.Expiry = time.Duration(min(ms, uint64(MaxExpiry/time.Millisecond))) * time.Millisecond //nolint:gosec // bounded
+	l.Token, l.Renewals = owner.Revision, expiry.Revision
+	return l, true, nil
+}
+
+// set returns operations that write both records. cond and revision are the condition on the owner's record.
+func (c Claim) set(name string, cond command.Cond, revision uint64) []command.Op {
+	owner := binary.AppendUvarint(nil, uint64(len(c.Owner)))
+	owner = binary.AppendUvarint(append(owner, c.Owner...), uint64(len(c.Request)))
+	keys := Keys(name)
+	return []command.Op{
+		{Kind: command.OpSet, Cond: cond, Revision: revision, Store: kv.LockStore, Key: keys[0],
+			Value: append(owner, c.Request...)},
+		c.setExpiry(keys[1], command.CondNone, 0),
+	}
+}
+
+func (c Claim) setExpiry(key string, cond command.Cond, revision uint64) command.Op {
+	ms := max(min(c.Expiry, MaxExpiry).Milliseconds(), 1)
+	return command.Op{Kind: command.OpSet, Cond: cond, Revision: revision, Store: kv.LockStore, Key: key,
+		Value: binary.AppendUvarint(nil, uint64(ms))} //nolint:gosec // positive
+}
+
+// Acquire returns the request that makes c the owner of a lock without owner. The first revision of its result is the
+// token. The check makes it a checked write, so no server that does not know locks is in the group.
+func Acquire(name string, c Claim) *command.Request {
+	check := command.Op{Kind: command.OpCheck, Cond: command.CondAbsent, Store: kv.LockStore, Key: Keys(name)[1]}
+	return &command.Request{Kind: command.KindCheckedWrite,
+		Ops: append(c.set(name, command.CondAbsent, 0), check)}
+}
+
+// Renew returns the request that starts the expiry of l anew, with the expiry of c.
+func Renew(name string, l Lock, c Claim) *command.Request {
+	return &command.Request{Kind: command.KindWrite,
+		Ops: []command.Op{c.setExpiry(Keys(name)[1], command.CondRevision, l.Renewals)}}
+}
+
+// release returns the request that ends the lock with that token. If next is not nil, it becomes the owner in the same
+// entry. If renewals is not 0, the request has no effect after a renewal.
+func release(name string, token, renewals uint64, next *Claim) *command.Request {
+	keys := Keys(name)
+	r := &command.Request{Kind: command.KindWrite}
+	if next != nil {
+		r.Ops = next.set(name, command.CondRevision, token)
+	} else {
+		r.Ops = []command.Op{
+			{Kind: command.OpDelete, Cond: command.CondRevision, Revision: token, Store: kv.LockStore, Key: keys[0]},
+			{Kind: command.OpDelete, Store: kv.LockStore, Key: keys[1]},
+		}
+	}
+	if renewals != 0 {
+		r.Ops[1].Cond, r.Ops[1].Revision = command.CondRevision, renewals
+	}
+	return r
+}
+
+// Expire returns the request that ends l unless it was renewed or released.
+func Expire(name string, l Lock) *command.Request { return release(name, l.Token, l.Renewals, nil) }
+
+// Check returns the operation that lets a write fail unless a lock has that token.
+func Check(name string, token uint64) command.Op {
+	return command.Op{Kind: command.OpCheck, Cond: command.CondRevision, Revision: token, Store: kv.LockStore,
+		Key: Keys(name)[0]}
+}
