@@ -1,0 +1,221 @@
+package raftfsm_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/component/lock"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm"
+)
+
+func claimOf(resource, owner string, expiry time.Duration) lock.Claim {
+	return lock.Claim{Key: lock.Key{Prefix: "app", Resource: resource}, Owner: owner, Expiry: expiry}
+}
+
+func tryLock(t testing.TB, l lock.Store, c lock.Claim) lock.Grant {
+	t.Helper()
+	g, err := l.TryLock(within(t, time.Minute), c)
+	must(t, err)
+	return g
+}
+
+func unlock(t testing.TB, l lock.Store, resource, owner string) lock.Status {
+	t.Helper()
+	s, err := l.Unlock(within(t, time.Minute), lock.Key{Prefix: "app", Resource: resource}, owner)
+	must(t, err)
+	return s
+}
+
+// lockNodes returns the locks of one component at three servers and at a node without data.
+func lockNodes(t *testing.T) (*cluster, []*raftfsm.Locks) {
+	t.Helper()
+	c := startCluster(t, 3, nil)
+	var nodes []*raftfsm.Locks
+	for _, h := range c.running() {
+		nodes = append(nodes, h.Store("", "s").Locks("lockstore", false))
+	}
+	side, _ := c.sidecar("side")
+	return c, append(nodes, side.Store("", "s").Locks("lockstore", false))
+}
+
+func TestLocks_OneOwnerAtATime(t *testing.T) {
+	_, nodes := lockNodes(t)
+	const rounds = 5
+	var mu sync.Mutex
+	inside, last := "", uint64(0)
+	var wg sync.WaitGroup
+	for i, n := range nodes {
+		owner := fmt.Sprint("owner", i)
+		wg.Go(func() {
+			for range rounds {
+				c := claimOf("a", owner, time.Hour)
+				c.Wait = time.Minute
+				g, err := n.TryLock(t.Context(), c)
+				if err != nil || !g.Granted {
+					t.Errorf("%s: %+v, %v", owner, g, err)
+					return
+				}
+				mu.Lock()
+				if inside != "" || g.Token <= last {
+					t.Errorf("%s has token %d while %q owns the lock with token %d", owner, g.Token, inside, last)
+				}
+				inside, last = owner, g.Token
+				mu.Unlock()
+				mu.Lock()
+				inside = ""
+				mu.Unlock()
+				s, err := n.Unlock(t.Context(), c.Key, owner)
+				if err != nil || s != lock.Unlocked {
+					t.Errorf("%s: Unlock = %d, %v", owner, s, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestLocks_AnswersOfDapr(t *testing.T) {
+	_, nodes := lockNodes(t)
+	a, b := nodes[0], nodes[3]
+	first := tryLock(t, a, claimOf("r", "x", time.Hour))
+	if !first.Granted || first.Token == 0 || first.Expiry != time.Hour {
+		t.Errorf("first TryLock: %+v", first)
+	}
+	if g := tryLock(t, b, claimOf("r", "y", time.Hour)); g.Granted {
+		t.Errorf("a second owner: %+v", g)
+	}
+	if g := tryLock(t, b, claimOf("r", "x", time.Hour)); g.Granted {
+		t.Errorf("the owner again: %+v", g)
+	}
+	if g := tryLock(t, b, claimOf("other", "y", time.Hour)); !g.Granted {
+		t.Errorf("another resource: %+v", g)
+	}
+	if s := unlock(t, b, "r", "y"); s != lock.BelongsToOthers {
+		t.Errorf("Unlock of another owner: %d", s)
+	}
+	if s := unlock(t, b, "r", "x"); s != lock.Unlocked {
+		t.Errorf("Unlock: %d", s)
+	}
+	if s := unlock(t, a, "r", "x"); s != lock.DoesNotExist {
+		t.Errorf("second Unlock: %d", s)
+	}
+}
+
+func TestLocks_RenewAndLook(t *testing.T) {
+	_, nodes := lockNodes(t)
+	n := nodes[3]
+	key := lock.Key{Prefix: "app", Resource: "r"}
+	g := tryLock(t, n, claimOf("r", "x", time.Minute))
+	renewed, err := n.Renew(t.Context(), claimOf("r", "x", time.Hour))
+	must(t, err)
+	if !renewed.Granted || renewed.Token != g.Token {
+		t.Errorf("Renew: %+v after %+v", renewed, g)
+	}
+	if other, err := n.Renew(t.Context(), claimOf("r", "y", time.Hour)); err != nil || other.Granted {
+		t.Errorf("Renew of another owner: %+v, %v", other, err)
+	}
+	eventually(t, func() error {
+		seen, err := n.Look(t.Context(), key)
+		if err == nil && (!seen.Granted || seen.Token != g.Token || seen.Expiry <= time.Minute || seen.Expiry > time.Hour) {
+			err = fmt.Errorf("Look: %+v", seen)
+		}
+		return err
+	})
+	unlock(t, n, "r", "x")
+	if seen, err := n.Look(t.Context(), key); err != nil || seen.Granted {
+		t.Errorf("Look at a free lock: %+v, %v", seen, err)
+	}
+}
+
+func TestLocks_ReentrantTryLockRenews(t *testing.T) {
+	h := open(t, options(t, t.TempDir()))
+	l := h.Store("", "s").Locks("lockstore", true)
+	first := tryLock(t, l, claimOf("r", "x", time.Minute))
+	again := tryLock(t, l, claimOf("r", "x", time.Hour))
+	if !again.Granted || again.Token != first.Token || again.Expiry != time.Hour {
+		t.Errorf("%+v after %+v", again, first)
+	}
+	if g := tryLock(t, l, claimOf("r", "y", time.Hour)); g.Granted {
+		t.Errorf("another owner: %+v", g)
+	}
+}
+
+// The hazard that a token removes: a process that was paused writes after its lock went to another one.
+func TestFencing_LateWriteOfFormerOwnerIsRefused(t *testing.T) {
+	c, nodes := lockNodes(t)
+	store := c.running()[0].Store("", "s")
+	old := tryLock(t, nodes[0], claimOf("r", "paused", 50*time.Millisecond))
+	claim := claimOf("r", "next", time.Hour)
+	claim.Wait = time.Minute
+	now := tryLock(t, nodes[3], claim)
+	if !now.Granted || now.Token <= old.Token {
+		t.Fatalf("%+v after %+v", now, old)
+	}
+	write := func(g lock.Grant, value string) error {
+		_, err := store.Set(t.Context(), state.SetRequest{Consistency: state.Strong,
+			Items: []state.Write{{Key: "app||k", Value: []byte(value)}},
+			Locks: []state.LockToken{{Component: "lockstore", Prefix: "app", Resource: "r", Token: g.Token}}})
+		return err
+	}
+	must(t, write(now, "next"))
+	if err := write(old, "paused"); !fault.Is(err, fault.LockLost) {
+		t.Errorf("the late write: %v, want %s", err, fault.LockLost)
+	}
+	if it := get(t, store, "app||k", state.Strong); string(it.Value) != "next" {
+		t.Errorf("the value is %q", it.Value)
+	}
+	ops := []state.Operation{{Write: state.Write{Key: "app||k", Value: []byte("tx")}}}
+	_, err := store.Transact(t.Context(), state.TransactRequest{Operations: ops,
+		Locks: []state.LockToken{{Component: "lockstore", Prefix: "app", Resource: "r", Token: old.Token}}})
+	if !fault.Is(err, fault.LockLost) {
+		t.Errorf("the late transaction: %v, want %s", err, fault.LockLost)
+	}
+	// Without the check the same write is applied: a lock alone does not protect against a paused owner.
+	_, err = store.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: "app||k", Value: []byte("paused")}}})
+	must(t, err)
+}
+
+func TestLocks_WaiterGetsLockAfterLossOfLeader(t *testing.T) {
+	c, nodes := lockNodes(t)
+	side := nodes[3]
+	tryLock(t, side, claimOf("r", "x", time.Hour))
+	granted := make(chan lock.Grant, 1)
+	go func() {
+		claim := claimOf("r", "y", time.Hour)
+		claim.Wait = 2 * time.Minute
+		g, err := side.TryLock(context.WithoutCancel(t.Context()), claim)
+		if err != nil {
+			t.Errorf("waiting: %v", err)
+		}
+		granted <- g
+	}()
+	c.stop(c.leader())
+	if s := unlock(t, side, "r", "x"); s != lock.Unlocked {
+		t.Errorf("Unlock: %d", s)
+	}
+	if g := <-granted; !g.Granted {
+		t.Errorf("the waiter has got %+v", g)
+	}
+}
+
+func TestLocks_RestoreRemovesLocksAndTokensGrow(t *testing.T) {
+	h := open(t, options(t, t.TempDir()))
+	s := h.Store("", "s")
+	l := s.Locks("lockstore", false)
+	before := tryLock(t, l, claimOf("r", "x", time.Hour))
+	restore(t, h, save(t, h))
+	after := tryLock(t, l, claimOf("r", "y", time.Hour))
+	if !after.Granted || after.Token <= before.Token {
+		t.Errorf("%+v after %+v and a restore", after, before)
+	}
+	_, err := s.Set(t.Context(), state.SetRequest{Items: []state.Write{{Key: "app||k"}},
+		Locks: []state.LockToken{{Component: "lockstore", Prefix: "app", Resource: "r", Token: before.Token}}})
+	if !fault.Is(err, fault.LockLost) {
+		t.Errorf("a write with a token from before the restore: %v", err)
+	}
+}
