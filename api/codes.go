@@ -37,6 +37,10 @@ const (
 	CodeHealthAppID               = "ERR_HEALTH_APPID_NOT_MATCH"
 	CodeOutboundNotReady          = "ERR_OUTBOUND_HEALTH_NOT_READY"
 	CodeInvokeOutputBinding       = "ERR_INVOKE_OUTPUT_BINDING"
+	CodeLockStoreNotConfigured    = "ERR_LOCK_STORE_NOT_CONFIGURED"
+	CodeLockStoreNotFound         = "ERR_LOCK_STORE_NOT_FOUND"
+	CodeTryLock                   = "ERR_TRY_LOCK"
+	CodeUnlock                    = "ERR_UNLOCK"
 )
 
 // The reasons that Quorate defines. Reasons that start with DAPR_ are defined by Dapr.
@@ -47,6 +51,7 @@ const (
 	ReasonTimeout       = "timeout"       // not done in time
 	ReasonIndeterminate = "indeterminate" // may have been done
 	ReasonConflict      = "conflict"      // a condition did not hold; nothing was changed
+	ReasonLockLost      = "lock_lost"     // a lock has not the token of the write; nothing was written
 	ReasonTooLarge      = "too_large"     // a limit was exceeded
 	ReasonDenied        = "denied"
 	ReasonUnsupported   = "unsupported"

@@ -16,9 +16,11 @@ const (
 	Failed          Kind = iota // the operation failed
 	Malformed                   // the request is invalid; repeating it cannot help
 	Missing                     // a store or other component of the request is not configured
+	NotConfigured               // no component of the building block is configured
 	NotFound                    // no such path
 	Method                      // the path does not support this verb
 	Conflict                    // an ETag or create-only condition did not hold
+	LockLost                    // a lock does not have the token that the write carries
 	Denied                      // a policy forbids the request
 	Unauthenticated             // no valid token
 	Unsupported                 // the store does not support the operation

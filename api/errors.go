@@ -68,6 +68,11 @@ func (r row) verdict(code fault.Code) verdict {
 	switch code {
 	case fault.Conflict:
 		return verdict{kind: r.conflict, reason: ReasonConflict}
+	case fault.LockLost:
+		if r.conflict == Failed {
+			return verdict{kind: Failed, reason: ReasonLockLost}
+		}
+		return verdict{kind: LockLost, reason: ReasonLockLost}
 	case fault.Invalid:
 		return verdict{kind: Malformed, code: CodeMalformed}
 	case fault.TooLarge:

@@ -53,6 +53,9 @@ func (s *State) Save(ctx context.Context, r SaveRequest) (state.Written, error) 
 		set.Items[i].Key = inst.StoredKey(s.app.ID, item.Key)
 		set.Consistency = max(set.Consistency, resolve(inst, item.Consistency))
 	}
+	if set.Locks, failure = s.writeLocks(inst, &r.WriteOptions, set.Items); failure != nil {
+		return state.Written{}, failure
+	}
 	written, err := inst.Store.Set(ctx, set)
 	if err != nil {
 		return state.Written{}, s.saveFailed(err, inst, set.Items, r.Items)

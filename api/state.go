@@ -28,7 +28,8 @@ type State struct {
 	stores StateStores
 	limits Limits
 
-	callee   App // the application in sessions
+	callee   App        // the application in sessions
+	locks    LockStores // whose tokens writes can carry; nil = none
 	sessions *Sessions
 	watches  *Watches
 }
@@ -75,9 +76,11 @@ const UnreservedValue = 256 << 10
 // WriteOptions are the options of every write.
 type WriteOptions struct {
 	Session   string
-	Trace     string            // trace id of the request; empty = none
-	RequestID string            // the client's own id for exactly-once retries; empty = none
-	Metadata  map[string]string // overrides the metadata of each item; nil = none
+	Trace     string // trace id of the request; empty = none
+	RequestID string // the client's own id for exactly-once retries; empty = none
+	// Locks are tokens of locks, as parseLockTokens reads them. The write is refused unless the locks have these tokens.
+	Locks    []string
+	Metadata map[string]string // overrides the metadata of each item; nil = none
 }
 
 // GetRequest reads one key.
@@ -139,6 +142,10 @@ func (s *State) Delete(ctx context.Context, r DeleteRequest) (state.Written, err
 	if failure := s.checkRequestID(r.RequestID); failure != nil {
 		return state.Written{}, failure
 	}
+	locks, failure := s.writeLocks(inst, &r.WriteOptions, []state.Write{{Metadata: r.Metadata}})
+	if failure != nil {
+		return state.Written{}, failure
+	}
 	v := s.enter(r.Trace, &r.Session)
 	written, err := inst.Store.Delete(ctx, state.DeleteRequest{
 		Key:         inst.StoredKey(s.app.ID, r.Key),
@@ -148,6 +155,7 @@ func (s *State) Delete(ctx context.Context, r DeleteRequest) (state.Written, err
 		Session:     r.Session,
 		RequestID:   r.RequestID,
 		Metadata:    r.Metadata,
+		Locks:       locks,
 	})
 	if err != nil {
 		return state.Written{}, opDelete.failed(err, inst.Name, r.Key, deleteText(err, inst.Name, r))

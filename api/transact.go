@@ -75,9 +75,17 @@ func (t *transaction) run(ctx context.Context, r TransactRequest) (state.Written
 		}
 		request.Consistency = max(request.Consistency, resolve(t.inst, r.Operations[i].Consistency))
 	}
+	writes := make([]state.Write, len(request.Operations))
+	for i := range request.Operations {
+		writes[i] = request.Operations[i].Write
+	}
+	var failure *Error
+	if request.Locks, failure = t.state.writeLocks(t.inst, &r.WriteOptions, writes); failure != nil {
+		return state.Written{}, failure
+	}
 	written, err := store.Transact(ctx, request)
 	if err != nil {
-		return state.Written{}, t.failed(err, request.Operations, r.Operations)
+		return state.Written{}, t.failed(err, writes, r.Operations)
 	}
 	v.leave(&written.Proof)
 	return written, nil
@@ -110,11 +118,7 @@ func (t *transaction) unknown(name string, at place) *Error {
 	return unknownOperation(CodeOperationUnknown, at.prefix(), name)
 }
 
-func (t *transaction) failed(err error, operations []state.Operation, given []Operation) *Error {
-	writes := make([]state.Write, len(operations))
-	for i := range operations {
-		writes[i] = operations[i].Write
-	}
+func (t *transaction) failed(err error, writes []state.Write, given []Operation) *Error {
 	i := concerned(err, writes)
 	if i < 0 {
 		return t.op.failed(err, t.inst.Name, "", "")

@@ -14,8 +14,6 @@ type block struct {
 
 // unservedBlocks maps the first part of a path after the version to its block.
 func unservedBlocks() map[string]block {
-	lock := block{name: "distributed locks",
-		instead: "save a key with the option concurrency first-write: one caller succeeds"}
 	crypto := block{name: "cryptography", instead: "use a library in the application, with a key from a secret store"}
 	return map[string]block{
 		"publish": {name: "publish and subscribe", instead: "call the application, or use a message broker"},
@@ -24,8 +22,6 @@ func unservedBlocks() map[string]block {
 		"workflows":     {name: "workflows", instead: "use a workflow engine"},
 		"configuration": {name: "configuration", instead: "keep the values in a state store"},
 		"jobs":          {name: "jobs", instead: "declare a binding of type bindings.cron"},
-		"lock":          lock,
-		"unlock":        lock,
 		"crypto":        crypto,
 		"subtlecrypto":  crypto,
 		"conversation": {name: "conversations",

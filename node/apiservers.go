@@ -153,6 +153,7 @@ type services struct {
 	state    *api.State
 	secrets  *api.Secrets
 	bindings *api.Bindings
+	locks    *api.Locks
 	health   *api.Health
 	metadata *api.Metadata
 	invoke   *invoke.Service
@@ -164,9 +165,11 @@ func (s *apiServers) services(p appParts, at *AppAddress) (services, error) {
 	parts := p.calls.Parts()
 	tokens, err := s.tokensOf(p.entry)
 	return services{
-		app:      app,
-		state:    api.NewState(app, p.components, api.Limits{}).Remember(callee, parts.Sessions).Observe(s.watches),
+		app: app,
+		state: api.NewState(app, p.components, api.Limits{}).Remember(callee, parts.Sessions).Observe(s.watches).
+			Fence(p.components),
 		secrets:  api.NewSecrets(app, p.components),
+		locks:    api.NewLocks(app, p.components),
 		bindings: api.NewBindings(app, p.components, p.calls.Outbound),
 		health:   api.NewHealth(app, p.status),
 		metadata: api.NewMetadata(app, description{p, s.config.Version, at}, api.Limits{}),
@@ -217,7 +220,7 @@ func (s *apiServers) openHTTP(ctx context.Context, a AppEntry, shared services, 
 		return err
 	}
 	handler, err := apihttp.New(apihttp.Config{
-		App: shared.app, State: shared.state, Secrets: shared.secrets, Bindings: shared.bindings,
+		App: shared.app, State: shared.state, Secrets: shared.secrets, Bindings: shared.bindings, Locks: shared.locks,
 		Health: shared.health, Metadata: shared.metadata, Invoke: shared.invoke, Shutdown: s.shutdown,
 		Start:    s.start,
 		Pipeline: s.pipeline, Surface: s.surface, Calls: s.callLog,
@@ -312,7 +315,7 @@ func (s *apiServers) openGRPC(ctx context.Context, a AppEntry, shared services, 
 		return offerOff(err)
 	}
 	server, err := apigrpc.New(apigrpc.Config{
-		App: shared.app, State: shared.state, Secrets: shared.secrets, Bindings: shared.bindings,
+		App: shared.app, State: shared.state, Secrets: shared.secrets, Bindings: shared.bindings, Locks: shared.locks,
 		Health: shared.health, Metadata: shared.metadata, Invoke: shared.invoke, Shutdown: s.shutdown,
 		Start:   s.start,
 		Surface: s.surface, Calls: s.callLog,

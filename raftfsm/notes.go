@@ -48,7 +48,7 @@ func (h *Host) SetNote(ctx context.Context, name string, value []byte, revision 
 	if err != nil {
 		return 0, err
 	}
-	if err := outcome(&a.Result); err != nil {
+	if err := outcome(&a.Result, nil); err != nil {
 		return 0, err
 	}
 	return a.Result.Revisions[0], nil

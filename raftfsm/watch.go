@@ -130,7 +130,7 @@ func (s *source) Extend(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return outcome(&a.Result)
+	return outcome(&a.Result, nil)
 }
 
 // history implements replica.

@@ -94,7 +94,8 @@ func readOptions(ctx context.Context, c commonv1.StateOptions_StateConsistency,
 }
 
 func writeOptions(ctx context.Context) api.WriteOptions {
-	return api.WriteOptions{Session: first(ctx, keySession), Trace: trace(ctx), RequestID: first(ctx, keyRequestID)}
+	return api.WriteOptions{Session: first(ctx, keySession), Trace: trace(ctx), RequestID: first(ctx, keyRequestID),
+		Locks: metadata.ValueFromIncomingContext(ctx, keyLock)}
 }
 
 // empty returns the answer of a write.

@@ -51,7 +51,8 @@ type Config struct {
 	Health   *api.Health
 	Metadata *api.Metadata
 	Secrets  *api.Secrets
-	Invoke   *invoke.Service  // nil = calls of applications are not served
+	Invoke   *invoke.Service // nil = calls of applications are not served
+	Locks    *api.Locks
 	Bindings *api.Bindings    // nil = output bindings are not served
 	Shutdown func(force bool) // asks the process to stop and returns at once
 
@@ -85,6 +86,7 @@ type Server struct {
 	secrets  *api.Secrets
 	invoke   *invoke.Service
 	bindings *api.Bindings
+	locks    *api.Locks
 	stop     func(force bool)
 	start    *api.StartGate
 	limit    int64 // bytes of one message
@@ -114,7 +116,7 @@ type Server struct {
 func New(c Config) (*Server, error) {
 	s := &Server{
 		app: c.App, state: c.State, health: c.Health, metadata: c.Metadata, secrets: c.Secrets, invoke: c.Invoke,
-		bindings: c.Bindings, stop: c.Shutdown, start: c.Start,
+		bindings: c.Bindings, locks: c.Locks, stop: c.Shutdown, start: c.Start,
 		tokens: c.Tokens, timeout: c.RequestTimeout, crowded: c.MaxConnections, log: c.Logger,
 		requests: c.Requests, answers: c.Answers, surface: c.Surface, calls: c.Calls,
 	}

@@ -21,6 +21,8 @@ func code(e *api.Error) codes.Code {
 			return codes.FailedPrecondition
 		}
 		return codes.InvalidArgument
+	case api.NotConfigured, api.LockLost:
+		return codes.FailedPrecondition
 	case api.NotFound:
 		return codes.NotFound
 	case api.Method, api.Unsupported, api.NotServed:

@@ -31,6 +31,7 @@ type Config struct {
 	State    *api.State
 	Secrets  *api.Secrets
 	Bindings *api.Bindings
+	Locks    *api.Locks
 	Health   *api.Health
 	Metadata *api.Metadata
 	Invoke   *invoke.Service  // nil = calls of applications are not served
@@ -62,6 +63,7 @@ type Face struct {
 	state    *api.State
 	secrets  *api.Secrets
 	bindings *api.Bindings
+	locks    *api.Locks
 	health   *api.Health
 	metadata *api.Metadata
 	invoke   *invoke.Service
@@ -92,7 +94,7 @@ type Face struct {
 // malformed.
 func New(c Config) (*Face, error) {
 	f := &Face{
-		app: c.App, state: c.State, secrets: c.Secrets, bindings: c.Bindings, health: c.Health, metadata: c.Metadata,
+		app: c.App, state: c.State, secrets: c.Secrets, bindings: c.Bindings, locks: c.Locks, health: c.Health, metadata: c.Metadata,
 		invoke: c.Invoke, stop: c.Shutdown, requests: c.Requests, answers: c.Answers, bodyLimit: c.MaxBodySize,
 		timeout: c.RequestTimeout, log: c.Logger, mux: chi.NewMux(),
 		exempt: map[string]bool{}, start: c.Start, pipeline: c.Pipeline, surface: c.Surface, calls: c.Calls,

@@ -114,6 +114,7 @@ func (q *query) writeOptions(r *http.Request) api.WriteOptions {
 		Trace:     api.TraceID(header(r, headerTraceparent)),
 		RequestID: header(r, headerRequestID),
 		Metadata:  q.metadata,
+		Locks:     r.Header[headerLock],
 	}
 }
 

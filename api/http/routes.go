@@ -36,6 +36,14 @@ func (f *Face) routes() []route {
 		{verbs: "GET", path: "/v1.0/secrets/{store}/bulk", serve: f.bulkGetSecrets},
 		{verbs: "GET", path: "/v1.0/secrets/{store}/*", serve: f.getSecret},
 
+		// Locks.
+		{verbs: "POST", path: "/v1.0/lock/{store}", serve: f.tryLock},
+		{verbs: "POST", path: "/v1.0-alpha1/lock/{store}", serve: f.tryLock},
+		{verbs: "POST", path: "/v1.0/lock/{store}/renew", serve: f.renewLock},
+		{verbs: "GET", path: "/v1.0/lock/{store}/*", serve: f.getLock},
+		{verbs: "POST", path: "/v1.0/unlock/{store}", serve: f.unlock},
+		{verbs: "POST", path: "/v1.0-alpha1/unlock/{store}", serve: f.unlock},
+
 		// Output bindings.
 		{verbs: "POST PUT", path: "/v1.0/bindings/{name}", serve: f.invokeBinding},
 

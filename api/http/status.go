@@ -25,7 +25,9 @@ func status(k api.Kind) int {
 		return http.StatusConflict
 	case api.Compacted:
 		return http.StatusGone
-	case api.Failed, api.Unsupported, api.Unavailable, api.Timeout, api.Indeterminate, api.NotReady:
+	case api.LockLost:
+		return http.StatusPreconditionFailed
+	case api.Failed, api.NotConfigured, api.Unsupported, api.Unavailable, api.Timeout, api.Indeterminate, api.NotReady:
 		return http.StatusInternalServerError
 	default:
 		return http.StatusInternalServerError

@@ -36,12 +36,16 @@ func Factories(extra loader.Factories) (loader.Factories, error) {
 		},
 		SecretStores: secretStores(),
 		Bindings:     allBindings(),
+		Locks:        map[string]loader.LockFactory{},
 		Middleware:   allMiddleware(),
 	}
 	if err := add(all.Middleware, extra.Middleware); err != nil {
 		return loader.Factories{}, err
 	}
 	if err := add(all.Bindings, extra.Bindings); err != nil {
+		return loader.Factories{}, err
+	}
+	if err := add(all.Locks, extra.Locks); err != nil {
 		return loader.Factories{}, err
 	}
 	if err := add(all.State, extra.State); err != nil {

@@ -36,6 +36,7 @@ type Factories struct {
 	SecretStores map[string]SecretStoreFactory
 	Bindings     map[string]BindingFactory
 	Middleware   map[string]MiddlewareFactory
+	Locks        map[string]LockFactory
 }
 
 // MiddlewareFactory makes HTTP middleware of one type.

@@ -51,6 +51,10 @@ func (p *opening) run(ctx context.Context, plan *Plan) error {
 	if err != nil {
 		return err
 	}
+	locks, err := p.resolveAll(ctx, plan.locks)
+	if err != nil {
+		return err
+	}
 	if err := onlyOneActorStore(units); err != nil {
 		return err
 	}
@@ -59,6 +63,11 @@ func (p *opening) run(ctx context.Context, plan *Plan) error {
 	}
 	for _, u := range units {
 		if err := p.attempt(ctx, u, func(ctx context.Context) error { return p.stateStore(ctx, u) }); err != nil {
+			return err
+		}
+	}
+	for _, u := range locks {
+		if err := p.attempt(ctx, u, func(ctx context.Context) error { return p.lockStore(ctx, u) }); err != nil {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/bindings"
+	"github.com/quorate/quorate/component/lock"
 	"github.com/quorate/quorate/component/secretstores"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
@@ -25,12 +26,15 @@ type Options struct {
 	// DefaultState is the state store to open if no state component is meant for this node. It has the actor state
 	// too. nil = none.
 	DefaultState *component.Spec
+	// DefaultLocks is the lock store to open if no lock component is meant for this node. nil = none.
+	DefaultLocks *component.Spec
 
 	Env            func(name string) (string, bool) // looks up environment variables
 	Environ        func() []string                  // lists them as "NAME=value"; nil = they cannot be listed
 	UUID           func() string                    // for {uuid}
 	Logger         *slog.Logger
 	Metrics        *state.Metrics    // nil = state stores are not counted
+	LockMetrics    *lock.Metrics     // nil = locks are not counted
 	BindingMetrics *bindings.Metrics // nil = bindings are not counted
 	Claims         bindings.Claims   // for bindings that act once in the cluster; nil only if there are none
 	// SecretMetrics are those of secret stores; nil = they are not counted.

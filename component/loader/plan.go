@@ -21,6 +21,7 @@ type Plan struct {
 	bindings  []*unit
 	filters   []*unit // middleware
 	endpoints []component.HTTPEndpoint
+	locks     []*unit
 	rejected  []component.Status // components that will not be opened
 }
 
@@ -54,6 +55,9 @@ func Read(o Options) (*Plan, error) {
 	}
 	if b.wantsDefault() {
 		errs = append(errs, parts(b.addDefault(*o.DefaultState))...)
+	}
+	if len(b.plan.locks) == 0 && !b.locksFailed && o.DefaultLocks != nil {
+		errs = append(errs, parts(b.addComponent(withDefaults(*o.DefaultLocks)))...)
 	}
 	errs = append(errs, parts(onlyOneActorStore(b.plan.state))...)
 	return b.plan, join("loader.Read", errs)
@@ -126,9 +130,11 @@ type planner struct {
 	secretTypes  component.Registry[SecretStoreFactory]
 	bindingTypes component.Registry[BindingFactory]
 	filterTypes  component.Registry[MiddlewareFactory]
+	lockTypes    component.Registry[LockFactory]
 	seen         map[component.Kind]map[string]component.Pos
 	scopes       []component.SecretScope
 	stateFailed  bool // a state component was accepted but cannot be opened
+	locksFailed  bool // the same of a lock component
 }
 
 func newPlanner(o Options) (*planner, error) {
@@ -148,11 +154,15 @@ func newPlanner(o Options) (*planner, error) {
 	if err != nil {
 		return nil, err
 	}
+	lockTypes, err := component.NewRegistry(o.Factories.Locks)
+	if err != nil {
+		return nil, err
+	}
 	return &planner{
 		options: o, stateTypes: stateTypes, secretTypes: secretTypes, bindingTypes: bindingTypes,
-		filterTypes: filterTypes,
-		plan:        &Plan{documents: map[component.Kind][]component.Document{}},
-		seen:        map[component.Kind]map[string]component.Pos{},
+		filterTypes: filterTypes, lockTypes: lockTypes,
+		plan: &Plan{documents: map[component.Kind][]component.Document{}},
+		seen: map[component.Kind]map[string]component.Pos{},
 	}, nil
 }
 
@@ -221,6 +231,7 @@ func (b *planner) tolerate(spec *component.Spec, err error) error {
 		return err
 	}
 	b.stateFailed = b.stateFailed || blockOf(spec.Type) == blockState
+	b.locksFailed = b.locksFailed || blockOf(spec.Type) == blockLocks
 	b.plan.rejected = append(b.plan.rejected, statusOf(spec, component.Failed, fault.Text(err)))
 	return nil
 }
@@ -231,6 +242,7 @@ const (
 	blockSecrets  = "secretstores"
 	blockBindings = "bindings"
 	blockFilters  = "middleware"
+	blockLocks    = "lock"
 )
 
 func blockOf(typ string) string {
@@ -255,6 +267,8 @@ func (b *planner) addComponent(spec *component.Spec) error {
 		b.plan.bindings = append(b.plan.bindings, u)
 	case blockFilters:
 		b.plan.filters = append(b.plan.filters, u)
+	case blockLocks:
+		b.plan.locks = append(b.plan.locks, u)
 	default:
 		b.plan.state = append(b.plan.state, u)
 	}
@@ -263,17 +277,22 @@ func (b *planner) addComponent(spec *component.Spec) error {
 
 // addDefault plans the default store.
 func (b *planner) addDefault(spec component.Spec) error {
+	if err := b.addComponent(withDefaults(spec)); err != nil {
+		return err
+	}
+	b.plan.state[len(b.plan.state)-1].actor = true
+	return nil
+}
+
+// withDefaults returns the specification of a component that no file declares.
+func withDefaults(spec component.Spec) *component.Spec {
 	if spec.InitTimeout == 0 {
 		spec.InitTimeout = component.DefaultInitTimeout
 	}
 	if spec.Version == "" {
 		spec.Version = component.DefaultVersion
 	}
-	if err := b.addComponent(&spec); err != nil {
-		return err
-	}
-	b.plan.state[len(b.plan.state)-1].actor = true
-	return nil
+	return &spec
 }
 
 // unit finds the factory of a component.
@@ -293,11 +312,14 @@ func (b *planner) unit(spec *component.Spec) (*unit, error) {
 	case blockFilters:
 		u.filter, err = b.filterTypes.Find(spec.Type, spec.Version)
 		u.fields = u.filter.Fields
+	case blockLocks:
+		u.lock, err = b.lockTypes.Find(spec.Type, spec.Version)
+		u.fields = append(LockFields(), u.lock.Fields...)
 	default:
 		err = &fault.Error{Code: fault.NotFound, Op: "loader.Read", Msg: "the component type " + spec.Type +
 			" is unknown",
-			Hint: "a type begins with " + blockState + "., " + blockSecrets + "., " + blockBindings + ". or " +
-				blockFilters + "."}
+			Hint: "a type begins with " + blockState + "., " + blockSecrets + "., " + blockBindings + "., " +
+				blockFilters + ". or " + blockLocks + "."}
 	}
 	if err != nil {
 		return nil, u.failed(spec.TypePos, err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/bindings"
+	"github.com/quorate/quorate/component/lock"
 	"github.com/quorate/quorate/component/middleware"
 	"github.com/quorate/quorate/component/secretstores"
 	"github.com/quorate/quorate/component/state"
@@ -19,6 +20,7 @@ type Set struct {
 	stores    []*state.Instance
 	secrets   []*secretstores.Instance
 	bindings  []*bindings.Instance
+	locks     []*lock.Instance
 	filters   []*middleware.Instance
 	endpoints []*Endpoint
 	entries   map[entryKey]*entry

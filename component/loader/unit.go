@@ -20,6 +20,7 @@ type unit struct {
 	secrets SecretStoreFactory
 	binding BindingFactory
 	filter  MiddlewareFactory
+	lock    LockFactory
 	values  component.Values       // as of the last check
 	hidden  []string               // values from references; they must not appear in any text
 	scope   *component.SecretScope // of a secret store; nil = no restriction

@@ -13,6 +13,7 @@ import (
 	"github.com/quorate/quorate/component/bindings"
 	"github.com/quorate/quorate/component/builtin"
 	"github.com/quorate/quorate/component/loader"
+	"github.com/quorate/quorate/component/lock"
 	"github.com/quorate/quorate/component/secretstores"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
@@ -33,13 +34,16 @@ type Sources struct {
 }
 
 // options returns the options of the loader. open makes stores of the replicated type.
-func (s Sources) options(open func(context.Context, loader.StateConfig) (state.Store, error)) (loader.Options,
-	error) {
+// locks is the factory of replicated locks.
+func (s Sources) options(open func(context.Context, loader.StateConfig) (state.Store, error),
+	locks loader.LockFactory) (loader.Options, error) {
 	pod, _ := s.Env("POD_NAME")
 	o := loader.Options{
 		Paths: s.Paths, ConfigFiles: s.ConfigFiles, Apps: s.Apps, Namespace: s.Namespace, PodName: pod,
 		Factories: loader.Factories{State: map[string]loader.StateFactory{
-			TypeStateRaft: {Fields: builtin.HistoryFields(), Open: open}}},
+			TypeStateRaft: {Fields: builtin.HistoryFields(), Open: open}},
+			Locks: map[string]loader.LockFactory{TypeLockRaft: locks}},
+		DefaultLocks: &component.Spec{Name: "lockstore", Type: TypeLockRaft, Version: component.DefaultVersion},
 		DefaultState: &component.Spec{Name: "statestore", Type: TypeStateRaft, Version: component.DefaultVersion},
 		Env:          s.Env, Environ: s.Environ,
 		UUID: uuid.NewString,
@@ -54,7 +58,7 @@ func (s Sources) options(open func(context.Context, loader.StateConfig) (state.S
 func Read(s Sources) (*loader.Plan, error) {
 	o, err := s.options(func(context.Context, loader.StateConfig) (state.Store, error) {
 		return nil, fault.New(fault.Internal, "node.Check", "a check opens no store")
-	})
+	}, loader.LockFactory{Fields: lockFields()})
 	if err != nil {
 		return nil, err
 	}
@@ -83,6 +87,7 @@ type Options struct {
 type Metrics struct {
 	state    *state.Metrics
 	bindings *bindings.Metrics
+	locks    *lock.Metrics
 	secrets  *secretstores.Metrics
 }
 
@@ -93,6 +98,9 @@ func NewMetrics(r prometheus.Registerer) (m *Metrics, err error) {
 		return nil, err
 	}
 	if m.bindings, err = bindings.NewMetrics(r); err != nil {
+		return nil, err
+	}
+	if m.locks, err = lock.NewMetrics(r); err != nil {
 		return nil, err
 	}
 	m.secrets, err = secretstores.NewMetrics(r)
@@ -121,12 +129,13 @@ func Reload(ctx context.Context, s Sources, o Options, old *loader.Set) (*loader
 func (s Sources) running(o Options) (loader.Options, error) {
 	l, err := s.options(func(_ context.Context, c loader.StateConfig) (state.Store, error) {
 		return o.Host.Store(c.Namespace, c.Name).KeepHistory(builtin.HistoryBounds(c.Metadata)), nil
-	})
+	}, replicatedLocks(o.Host))
 	if err != nil {
 		return l, err
 	}
 	l.Logger, l.Claims = o.Logger, claims{o.Host, s.Namespace}
 	l.Metrics, l.BindingMetrics, l.SecretMetrics = o.Metrics.state, o.Metrics.bindings, o.Metrics.secrets
+	l.LockMetrics = o.Metrics.locks
 	return l, nil
 }
 

@@ -1,0 +1,44 @@
+package grpc
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/quorate/quorate/api"
+)
+
+// Metadata of calls and answers about locks.
+const (
+	keyLock          = "quorate-lock"          // tokens that a write carries
+	keyLockRevision  = "quorate-lock-revision" // the token of a granted lock
+	keyLockExpiresIn = "quorate-lock-expires-in-ms"
+)
+
+// TryLockAlpha1 makes a caller the owner of a lock, unless the lock has an owner.
+func (s *Server) TryLockAlpha1(ctx context.Context, in *runtimev1.TryLockRequest) (*runtimev1.TryLockResponse, error) {
+	g, err := s.locks.TryLock(ctx, api.LockRequest{Store: in.GetStoreName(), Resource: in.GetResourceId(),
+		Owner: in.GetLockOwner(), Expiry: time.Duration(in.GetExpiryInSeconds()) * time.Second})
+	if err != nil {
+		return nil, err
+	}
+	if g.Granted && g.Token != 0 {
+		_ = grpc.SetHeader(ctx, metadata.Pairs(keyLockRevision, strconv.FormatUint(g.Token, 10),
+			keyLockExpiresIn, strconv.FormatInt(g.Expiry.Milliseconds(), 10))) // fails only outside of a call
+	}
+	return &runtimev1.TryLockResponse{Success: g.Granted}, nil
+}
+
+// UnlockAlpha1 ends a lock, if the caller owns it.
+func (s *Server) UnlockAlpha1(ctx context.Context, in *runtimev1.UnlockRequest) (*runtimev1.UnlockResponse, error) {
+	status, err := s.locks.Unlock(ctx, api.LockRequest{Store: in.GetStoreName(), Resource: in.GetResourceId(),
+		Owner: in.GetLockOwner()})
+	if err != nil {
+		return nil, err
+	}
+	return &runtimev1.UnlockResponse{Status: runtimev1.UnlockResponse_Status(status)}, nil //nolint:gosec // 0 to 3
+}

@@ -1,0 +1,139 @@
+package http
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/lock"
+)
+
+// Headers of answers and requests about locks.
+const (
+	headerLock          = "Quorate-Lock"          // tokens that a write carries
+	headerLockRevision  = "Quorate-Lock-Revision" // the token of a granted lock
+	headerLockExpiresIn = "Quorate-Lock-Expires-In-Ms"
+)
+
+// lockPath returns the parts of a path after "lock" or "unlock": the store, and what follows it.
+func lockPath(u *url.URL) (store, after string, err error) {
+	path := restOf(u, "/")
+	for range 2 { // the version, and the word
+		if _, err := path.next(); err != nil {
+			return "", "", err
+		}
+	}
+	if store, err = path.next(); err != nil {
+		return "", "", err
+	}
+	after, err = path.all()
+	return store, after, err
+}
+
+// lockRequest reads a request to lock, renew or unlock. The body has the fields of Dapr's TryLockRequest.
+func (f *Face) lockRequest(p *reply, r *http.Request) (api.LockRequest, error) {
+	store, _, err := lockPath(r.URL)
+	if err != nil {
+		return api.LockRequest{}, err
+	}
+	body, err := f.body(p, r)
+	if err != nil {
+		return api.LockRequest{}, err
+	}
+	defer f.release(body)
+	var in runtimev1.TryLockRequest
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(body.data, &in); err != nil {
+		return api.LockRequest{}, api.MalformedRequest(
+			"the body is no JSON object with resourceId, lockOwner and expiryInSeconds")
+	}
+	return api.LockRequest{Store: store, Resource: in.GetResourceId(), Owner: in.GetLockOwner(),
+		Expiry: time.Duration(in.GetExpiryInSeconds()) * time.Second}, nil
+}
+
+// tryLock serves POST /v1.0/lock/{store} and its alpha form.
+func (f *Face) tryLock(p *reply, r *http.Request) error {
+	request, err := f.lockRequest(p, r)
+	if err != nil {
+		return err
+	}
+	if text := r.URL.Query().Get("wait"); text != "" {
+		if request.Wait, err = time.ParseDuration(text); err != nil {
+			return api.MalformedRequest("wait is no duration such as 30s")
+		}
+	}
+	ctx := &deadline{parent: r.Context(), at: p.start.Add(f.timeout + min(max(request.Wait, 0), api.MaxLockWait))}
+	defer ctx.end()
+	g, err := f.locks.TryLock(ctx, request)
+	if err != nil {
+		return err
+	}
+	f.granted(p, &g)
+	return nil
+}
+
+// renewLock serves POST /v1.0/lock/{store}/renew.
+func (f *Face) renewLock(p *reply, r *http.Request) error {
+	request, err := f.lockRequest(p, r)
+	if err != nil {
+		return err
+	}
+	ctx := f.deadline(p, r)
+	defer ctx.end()
+	g, err := f.locks.Renew(ctx, request)
+	if err != nil {
+		return err
+	}
+	f.granted(p, &g)
+	return nil
+}
+
+// granted answers with the result of a claim.
+func (f *Face) granted(p *reply, g *lock.Grant) {
+	if g.Granted && g.Token != 0 {
+		p.Header()[headerLockRevision] = []string{strconv.FormatUint(g.Token, 10)}
+		p.Header()[headerLockExpiresIn] = []string{strconv.FormatInt(g.Expiry.Milliseconds(), 10)}
+	}
+	p.send(http.StatusOK, valueJSON, append(strconv.AppendBool([]byte(`{"success":`), g.Granted), '}'))
+}
+
+// unlock serves POST /v1.0/unlock/{store} and its alpha form.
+func (f *Face) unlock(p *reply, r *http.Request) error {
+	request, err := f.lockRequest(p, r)
+	if err != nil {
+		return err
+	}
+	ctx := f.deadline(p, r)
+	defer ctx.end()
+	s, err := f.locks.Unlock(ctx, request)
+	if err != nil {
+		return err
+	}
+	p.send(http.StatusOK, valueJSON, append(strconv.AppendInt([]byte(`{"status":`), int64(s), 10), '}'))
+	return nil
+}
+
+// getLock serves GET /v1.0/lock/{store}/{resource}.
+func (f *Face) getLock(p *reply, r *http.Request) error {
+	store, resource, err := lockPath(r.URL)
+	if err != nil {
+		return err
+	}
+	ctx := f.deadline(p, r)
+	defer ctx.end()
+	g, err := f.locks.Look(ctx, api.LockRequest{Store: store, Resource: resource})
+	if err != nil {
+		return err
+	}
+	b := strconv.AppendBool([]byte(`{"held":`), g.Granted)
+	if g.Granted {
+		b = strconv.AppendUint(append(b, `,"revision":"`...), g.Token, 10)
+		b = strconv.AppendInt(append(b, `","expiresInMs":`...), g.Expiry.Milliseconds(), 10)
+	}
+	p.send(http.StatusOK, valueJSON, append(b, '}'))
+	return nil
+}

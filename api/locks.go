@@ -1,0 +1,287 @@
+package api
+
+import (
+	"context"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/component/lock"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Bounds of requests about locks.
+const (
+	// MaxLockWait is how long a request may wait for a lock.
+	MaxLockWait = 10 * time.Minute
+	// MaxLockTokens is how many tokens of locks one write may carry.
+	MaxLockTokens = 16
+)
+
+// LockStores returns the stores that the lock service uses. Implementations are safe for concurrent use. The stores
+// may change while components are being loaded.
+type LockStores interface {
+	// LockStore returns the store with the given component name.
+	LockStore(name string) (*lock.Instance, bool)
+	// LockStores returns all stores.
+	LockStores() []*lock.Instance
+	// Loaded reports whether all components have been opened.
+	Loaded() bool
+}
+
+// Locks serves one application's locks. It is immutable and safe for concurrent use. All errors are *Error.
+type Locks struct {
+	app    App
+	stores LockStores
+}
+
+// NewLocks returns the lock service of app.
+func NewLocks(app App, stores LockStores) *Locks { return &Locks{app: app, stores: stores} }
+
+// LockRequest concerns one lock.
+type LockRequest struct {
+	Store, Resource, Owner string
+	Expiry                 time.Duration
+	Wait                   time.Duration // how long to wait for the lock; 0 = not at all
+}
+
+// TryLock makes the owner of the request the owner of a lock, unless the lock has an owner.
+func (l *Locks) TryLock(ctx context.Context, r LockRequest) (lock.Grant, error) {
+	inst, claim, failure := l.claim(CodeTryLock, &r)
+	if failure != nil {
+		return lock.Grant{}, failure
+	}
+	if _, ok := inst.Store.(lock.Leaser); r.Wait > 0 && !ok {
+		return lock.Grant{}, l.unsupported(inst, "waiting for a lock")
+	}
+	g, err := inst.Store.TryLock(ctx, claim)
+	if err != nil {
+		return lock.Grant{}, lockFailed(CodeTryLock, "failed to try acquiring lock", inst.Name, err)
+	}
+	return g, nil
+}
+
+// Renew starts the expiry of a lock anew, if the owner of the request owns it.
+func (l *Locks) Renew(ctx context.Context, r LockRequest) (lock.Grant, error) {
+	inst, claim, failure := l.claim(CodeTryLock, &r)
+	if failure != nil {
+		return lock.Grant{}, failure
+	}
+	leaser, ok := inst.Store.(lock.Leaser)
+	if !ok {
+		return lock.Grant{}, l.unsupported(inst, "the renewal of a lock")
+	}
+	g, err := leaser.Renew(ctx, claim)
+	if err != nil {
+		return lock.Grant{}, lockFailed(CodeTryLock, "failed to renew lock", inst.Name, err)
+	}
+	return g, nil
+}
+
+// Unlock ends a lock, if the owner of the request owns it.
+func (l *Locks) Unlock(ctx context.Context, r LockRequest) (lock.Status, error) {
+	inst, failure := l.store(&r, r.Owner == "")
+	if failure != nil {
+		return lock.InternalError, failure
+	}
+	if strings.Contains(r.Resource, state.Separator) {
+		return lock.InternalError, illegalResource(CodeUnlock, inst.Name, r.Resource)
+	}
+	s, err := inst.Store.Unlock(ctx, inst.KeyOf(l.app.ID, r.Resource), r.Owner)
+	if err != nil {
+		return lock.InternalError, lockFailed(CodeUnlock, "failed to release lock", inst.Name, err)
+	}
+	return s, nil
+}
+
+// Look returns the state of a lock. The read is linearizable.
+func (l *Locks) Look(ctx context.Context, r LockRequest) (lock.Grant, error) {
+	inst, failure := l.store(&r, false)
+	if failure != nil {
+		return lock.Grant{}, failure
+	}
+	leaser, ok := inst.Store.(lock.Leaser)
+	if !ok {
+		return lock.Grant{}, l.unsupported(inst, "looking at a lock")
+	}
+	g, err := leaser.Look(ctx, inst.KeyOf(l.app.ID, r.Resource))
+	if err != nil {
+		return lock.Grant{}, lockFailed(CodeTryLock, "failed to look at lock", inst.Name, err)
+	}
+	return g, nil
+}
+
+// claim checks a request for a lock, in the order of Dapr.
+func (l *Locks) claim(code string, r *LockRequest) (*lock.Instance, lock.Claim, *Error) {
+	if r.Expiry <= 0 {
+		return nil, lock.Claim{}, malformed("expiryInSeconds must be a whole number above zero")
+	}
+	inst, failure := l.store(r, r.Owner == "")
+	switch {
+	case failure != nil:
+		return nil, lock.Claim{}, failure
+	case strings.Contains(r.Resource, state.Separator):
+		return nil, lock.Claim{}, illegalResource(code, inst.Name, r.Resource)
+	case r.Wait < 0 || r.Wait > MaxLockWait:
+		return nil, lock.Claim{}, malformed("wait must be a duration from 0s to " + MaxLockWait.String())
+	}
+	return inst, lock.Claim{Key: inst.KeyOf(l.app.ID, r.Resource), Owner: r.Owner, Expiry: r.Expiry, Wait: r.Wait}, nil
+}
+
+// store returns the lock store of a request.
+func (l *Locks) store(r *LockRequest, noOwner bool) (*lock.Instance, *Error) {
+	visible := 0
+	for _, i := range l.stores.LockStores() {
+		if i.VisibleTo(l.app.ID) {
+			visible++
+		}
+	}
+	inst, found := l.stores.LockStore(r.Store)
+	switch {
+	case !l.stores.Loaded():
+		return nil, &Error{Kind: Unavailable, Code: CodeLockStoreNotConfigured,
+			Message: "components are being loaded (wait for /v1.0/healthz/outbound)", Details: Details{Reason: ReasonStarting}}
+	case visible == 0:
+		return nil, &Error{Kind: NotConfigured, Code: CodeLockStoreNotConfigured, Message: "lock store is not configured",
+			Details: Details{Reason: ReasonNotConfigured}}
+	case r.Resource == "":
+		return nil, malformed("ResourceId is empty in lock store " + show(r.Store))
+	case noOwner:
+		return nil, malformed("LockOwner is empty in lock store " + show(r.Store))
+	case !found || !inst.VisibleTo(l.app.ID):
+		return nil, &Error{Kind: Missing, Code: CodeLockStoreNotFound, Message: "lock store " + show(r.Store) + " not found",
+			Details: Details{Reason: ReasonNotFound, Metadata: attributes("store", show(r.Store))}}
+	}
+	return inst, nil
+}
+
+func illegalResource(code, store, resource string) *Error {
+	return lockFailed(code, "failed to use lock", store, fault.New(fault.Invalid, "api.Lock",
+		"the resource "+strconv.Quote(show(resource))+" contains "+strconv.Quote(state.Separator)+
+			", which separates the prefix from the resource"))
+}
+
+func (l *Locks) unsupported(inst *lock.Instance, what string) *Error {
+	return &Error{Kind: Unsupported, Code: CodeTryLock, Message: "lock store " + inst.Name + " of type " + inst.Type +
+		" does not support " + what, Details: Details{Reason: ReasonUnsupported}}
+}
+
+// lockFailed returns the public error of a failed operation. As in Dapr, all failures have the same code.
+func lockFailed(code, sentence, store string, err error) *Error {
+	v := row{conflict: Failed, writes: true}.verdict(fault.CodeOf(err))
+	kind := Failed
+	if v.kind == Indeterminate || v.kind == Unavailable || v.kind == Timeout {
+		kind = v.kind
+	}
+	return &Error{Kind: kind, Code: code, Message: sentence + " in lock store " + store + ": " + storeText(err),
+		Details: Details{Reason: v.reason, Metadata: attributes("store", store)}, cause: err}
+}
+
+// parseLockTokens reads the tokens that a write carries. Each text is {component}/{resource}@{token}; the resource is
+// percent-encoded. Texts may hold several tokens, separated by commas.
+func parseLockTokens(texts []string) ([]lockToken, *Error) {
+	var out []lockToken
+	for _, text := range texts {
+		for one := range strings.SplitSeq(text, ",") {
+			t, ok := parseLockToken(strings.TrimSpace(one))
+			if !ok {
+				return nil, malformed("a lock token is not of the form {component}/{resource}@{token}: " + show(one))
+			}
+			out = append(out, t)
+		}
+	}
+	return out, nil
+}
+
+// lockToken is a token of a lock that a write carries: the write is refused unless the lock still has that token.
+type lockToken struct {
+	Store, Resource string
+	Token           uint64
+}
+
+func parseLockToken(text string) (t lockToken, ok bool) {
+	at := strings.LastIndexByte(text, '@')
+	if at < 0 {
+		return t, false
+	}
+	var resource string
+	if t.Store, resource, ok = strings.Cut(text[:at], "/"); !ok {
+		return t, false
+	}
+	token, err := strconv.ParseUint(text[at+1:], 10, 64)
+	if err != nil || t.Store == "" {
+		return t, false
+	}
+	t.Token = token
+	t.Resource, err = url.PathUnescape(resource)
+	return t, err == nil && t.Resource != ""
+}
+
+// MetadataLock is the metadata of a write, or of one of its items, that carries lock tokens. It is for clients that
+// cannot send the header Quorate-Lock.
+const MetadataLock = "quorateLock"
+
+// lockTokens converts the tokens of a write for its store.
+func (s *State) lockTokens(inst *state.Instance, given []lockToken) ([]state.LockToken, *Error) {
+	switch {
+	case len(given) == 0:
+		return nil, nil
+	case len(given) > MaxLockTokens:
+		return nil, malformed("a write may carry at most " + strconv.Itoa(MaxLockTokens) + " lock tokens")
+	}
+	out := make([]state.LockToken, len(given))
+	for i, t := range given {
+		locks, found := s.lockStore(t.Store)
+		if !found || !locks.VisibleTo(s.app.ID) {
+			return nil, malformed("lock store " + show(t.Store) + " of a lock token not found")
+		}
+		if locks.StateStore != inst.Name {
+			return nil, &Error{Kind: Malformed, Code: CodeMalformed, Details: Details{Reason: ReasonUnsupported},
+				Message: "the locks of " + t.Store + " do not protect state store " + inst.Name +
+					" (declare a component lock.raft with stateStore: " + inst.Name + ", and use its locks)"}
+		}
+		key := locks.KeyOf(s.app.ID, t.Resource)
+		out[i] = state.LockToken{Component: locks.Name, Prefix: key.Prefix, Resource: key.Resource, Token: t.Token}
+	}
+	return out, nil
+}
+
+// writeLocks returns the lock tokens of a write with several items.
+func (s *State) writeLocks(inst *state.Instance, o *WriteOptions, items []state.Write) ([]state.LockToken, *Error) {
+	given, failure := parseLockTokens(o.Locks)
+	if failure != nil {
+		return nil, failure
+	}
+	for i := range items {
+		text, found := items[i].Metadata[MetadataLock]
+		if !found {
+			continue
+		}
+		more, failure := parseLockTokens([]string{text})
+		if failure != nil {
+			return nil, failure
+		}
+		for _, t := range more {
+			if !slices.Contains(given, t) { // items of one write may all carry the same token
+				given = append(given, t)
+			}
+		}
+	}
+	return s.lockTokens(inst, given)
+}
+
+func (s *State) lockStore(name string) (*lock.Instance, bool) {
+	if s.locks == nil {
+		return nil, false
+	}
+	return s.locks.LockStore(name)
+}
+
+// Fence sets the lock stores whose tokens writes can carry, and returns s. Call Fence before the first request.
+func (s *State) Fence(locks LockStores) *State {
+	s.locks = locks
+	return s
+}
