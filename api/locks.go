@@ -143,24 +143,26 @@ func (l *Locks) store(r *LockRequest, noOwner bool) (*lock.Instance, *Error) {
 	switch {
 	case !l.stores.Loaded():
 		return nil, &Error{Kind: Unavailable, Code: CodeLockStoreNotConfigured,
-			Message: "components are being loaded (wait for /v1.0/healthz/outbound)", Details: Details{Reason: ReasonStarting}}
+			Message: "components are being loaded (wait for /v1.0/healthz/outbound)",
+			Details: Details{Reason: ReasonStarting}}
 	case visible == 0:
-		return nil, &Error{Kind: NotConfigured, Code: CodeLockStoreNotConfigured, Message: "lock store is not configured",
-			Details: Details{Reason: ReasonNotConfigured}}
+		return nil, &Error{Kind: NotConfigured, Code: CodeLockStoreNotConfigured,
+			Message: "lock store is not configured", Details: Details{Reason: ReasonNotConfigured}}
 	case r.Resource == "":
-		return nil, malformed("ResourceId is empty in lock store " + show(r.Store))
+		return nil, malformed("ResourceId is empty in lock store " + Shorten(r.Store))
 	case noOwner:
-		return nil, malformed("LockOwner is empty in lock store " + show(r.Store))
+		return nil, malformed("LockOwner is empty in lock store " + Shorten(r.Store))
 	case !found || !inst.VisibleTo(l.app.ID):
-		return nil, &Error{Kind: Missing, Code: CodeLockStoreNotFound, Message: "lock store " + show(r.Store) + " not found",
-			Details: Details{Reason: ReasonNotFound, Metadata: attributes("store", show(r.Store))}}
+		return nil, &Error{Kind: Missing, Code: CodeLockStoreNotFound,
+			Message: "lock store " + Shorten(r.Store) + " not found",
+			Details: Details{Reason: ReasonNotFound, Metadata: Attributes("store", Shorten(r.Store))}}
 	}
 	return inst, nil
 }
 
 func illegalResource(code, store, resource string) *Error {
 	return lockFailed(code, "failed to use lock", store, fault.New(fault.Invalid, "api.Lock",
-		"the resource "+strconv.Quote(show(resource))+" contains "+strconv.Quote(state.Separator)+
+		"the resource "+strconv.Quote(Shorten(resource))+" contains "+strconv.Quote(state.Separator)+
 			", which separates the prefix from the resource"))
 }
 
@@ -177,7 +179,7 @@ func lockFailed(code, sentence, store string, err error) *Error {
 		kind = v.kind
 	}
 	return &Error{Kind: kind, Code: code, Message: sentence + " in lock store " + store + ": " + storeText(err),
-		Details: Details{Reason: v.reason, Metadata: attributes("store", store)}, cause: err}
+		Details: Details{Reason: v.reason, Metadata: Attributes("store", store)}, Cause: err}
 }
 
 // parseLockTokens reads the tokens that a write carries. Each text is {component}/{resource}@{token}; the resource is
@@ -188,7 +190,7 @@ func parseLockTokens(texts []string) ([]lockToken, *Error) {
 		for one := range strings.SplitSeq(text, ",") {
 			t, ok := parseLockToken(strings.TrimSpace(one))
 			if !ok {
-				return nil, malformed("a lock token is not of the form {component}/{resource}@{token}: " + show(one))
+				return nil, malformed("a lock token is not of the form {component}/{resource}@{token}: " + Shorten(one))
 			}
 			out = append(out, t)
 		}
@@ -236,7 +238,7 @@ func (s *State) lockTokens(inst *state.Instance, given []lockToken) ([]state.Loc
 	for i, t := range given {
 		locks, found := s.lockStore(t.Store)
 		if !found || !locks.VisibleTo(s.app.ID) {
-			return nil, malformed("lock store " + show(t.Store) + " of a lock token not found")
+			return nil, malformed("lock store " + Shorten(t.Store) + " of a lock token not found")
 		}
 		if locks.StateStore != inst.Name {
 			return nil, &Error{Kind: Malformed, Code: CodeMalformed, Details: Details{Reason: ReasonUnsupported},

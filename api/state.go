@@ -78,7 +78,8 @@ type WriteOptions struct {
 	Session   string
 	Trace     string // trace id of the request; empty = none
 	RequestID string // the client's own id for exactly-once retries; empty = none
-	// Locks are tokens of locks, as parseLockTokens reads them. The write is refused unless the locks have these tokens.
+	// Locks are tokens of locks, as parseLockTokens reads them. The write is refused unless the locks have these
+	// tokens.
 	Locks    []string
 	Metadata map[string]string // overrides the metadata of each item; nil = none
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"slices"
 
 	"github.com/quorate/quorate/component/state"
 )
@@ -80,7 +81,8 @@ func (t *transaction) run(ctx context.Context, r TransactRequest) (state.Written
 		writes[i] = request.Operations[i].Write
 	}
 	var failure *Error
-	if request.Locks, failure = t.state.writeLocks(t.inst, &r.WriteOptions, writes); failure != nil {
+	if request.Locks, failure = t.state.writeLocks(t.inst, &r.WriteOptions,
+		append(slices.Clip(writes), state.Write{Metadata: r.StoreMetadata})); failure != nil {
 		return state.Written{}, failure
 	}
 	written, err := store.Transact(ctx, request)

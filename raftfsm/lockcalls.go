@@ -50,7 +50,8 @@ func readLockCall(f *frame) (lockCall, error) {
 	if f.Bad || len(f.Rest) > 0 || c.name == "" {
 		return c, errFrame(MethodLock)
 	}
-	c.claim.Expiry = time.Duration(min(ms, uint64(locks.MaxExpiry.Milliseconds()))) * time.Millisecond //nolint:gosec // bounded
+	ms = min(ms, uint64(locks.MaxExpiry/time.Millisecond))
+	c.claim.Expiry = time.Duration(ms) * time.Millisecond //nolint:gosec // bounded
 	return c, nil
 }
 
@@ -72,7 +73,7 @@ func (s *server) serveLock(ctx context.Context, gid uint32, f *frame) ([]byte, e
 	case lockRemains:
 		n = uint64(k.Remaining(c.name, c.token).Milliseconds()) //nolint:gosec // not negative
 	default:
-		return nil, fault.New(fault.Unimplemented, "raftfsm.Serve", "a call about a lock that this version does not know")
+		return nil, fault.New(fault.Unimplemented, "raftfsm.Serve", "this version does not know the call about a lock")
 	}
 	if err != nil {
 		return nil, err

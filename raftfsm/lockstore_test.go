@@ -121,7 +121,8 @@ func TestLocks_RenewAndLook(t *testing.T) {
 	}
 	eventually(t, func() error {
 		seen, err := n.Look(t.Context(), key)
-		if err == nil && (!seen.Granted || seen.Token != g.Token || seen.Expiry <= time.Minute || seen.Expiry > time.Hour) {
+		if err == nil && (!seen.Granted || seen.Token != g.Token || seen.Expiry <= time.Minute ||
+			seen.Expiry > time.Hour) {
 			err = fmt.Errorf("Look: %+v", seen)
 		}
 		return err

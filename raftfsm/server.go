@@ -132,7 +132,8 @@ func (s *server) groupOptions(id uint32, m *group.Metrics) group.Options {
 		Timing: o.Timing, Bounds: o.Bounds, Logger: o.Logger, Metrics: m, Fatal: o.Fatal,
 		Newest: s.newest(), Abstain: func() bool { return s.abstains(id) },
 		Raise: s.raiseFormat, Level: uint8(self.Format), //nolint:gosec // at most command.Version
-		Now: o.Now, Step: o.Step, Locks: s.keepers[id], NewLeader: func(leader raft.ServerID) { s.remote.calls.moved(id, leader) },
+		Now: o.Now, Step: o.Step, Locks: s.keepers[id],
+		NewLeader: func(leader raft.ServerID) { s.remote.calls.moved(id, leader) },
 	}
 }
 

@@ -363,7 +363,8 @@ func (w *writing) checks(store string) []command.Op {
 	ops := make([]command.Op, len(w.locks), len(w.locks)+len(w.ops))
 	for i := range w.locks {
 		l := &w.locks[i]
-		ops[i] = locks.Check(lockRecordName(store, l.Component, lock.Key{Prefix: l.Prefix, Resource: l.Resource}), l.Token)
+		key := lock.Key{Prefix: l.Prefix, Resource: l.Resource}
+		ops[i] = locks.Check(lockRecordName(store, l.Component, key), l.Token)
 	}
 	return ops
 }

@@ -32,6 +32,7 @@ import (
 type World struct {
 	Stores  *Stores
 	Secrets *Secrets
+	Locks   *LockCatalogue
 	Health  *Health
 	Metrics *prometheus.Registry
 	Log     *Log
@@ -60,7 +61,7 @@ func New(t testing.TB) *World {
 		Stores: &Stores{Ready: true, List: []*state.Instance{
 			Instance("faulty", faulty{newStore()}), orders, Instance("plain", plainStore{newStore()}), shared, small,
 		}},
-		Secrets: newSecrets(), Health: &Health{}, Metrics: prometheus.NewRegistry(), Log: &Log{},
+		Secrets: newSecrets(), Locks: newLocks(), Health: &Health{}, Metrics: prometheus.NewRegistry(), Log: &Log{},
 		Stopped: make(chan bool, 1),
 		App:     api.App{ID: "shop"}, RequestTimeout: time.Minute,
 	}
@@ -71,6 +72,7 @@ type Services struct {
 	State    *api.State
 	Secrets  *api.Secrets
 	Bindings *api.Bindings
+	Locks    *api.Locks
 	Health   *api.Health
 	Metadata *api.Metadata
 	Shutdown func(force bool)
@@ -80,9 +82,10 @@ type Services struct {
 // Services makes services with the current settings of the world.
 func (w *World) Services() Services {
 	return Services{
-		State:    api.NewState(w.App, w.Stores, api.Limits{}),
+		State:    api.NewState(w.App, w.Stores, api.Limits{}).Fence(w.Locks),
 		Secrets:  api.NewSecrets(w.App, w.Secrets),
 		Bindings: api.NewBindings(w.App, outside{}, nil),
+		Locks:    api.NewLocks(w.App, w.Locks),
 		Health:   api.NewHealth(w.App, w.Health),
 		Metadata: api.NewMetadata(w.App, nodeInfo{}, api.Limits{}),
 		Shutdown: func(force bool) { w.Stopped <- force },
@@ -103,6 +106,8 @@ func (w *World) Adapt(transcript string) {
 		w.Stores.List, w.Stores.Ready = nil, false
 	case "secrets-none":
 		w.Secrets.List = w.Secrets.List[len(w.Secrets.List)-1:]
+	case "locks-none":
+		w.Locks.List = nil
 	case "secrets-starting":
 		w.Secrets.List, w.Secrets.Ready = nil, false
 	case "timeouts", "secrets-timeouts":

@@ -94,8 +94,9 @@ type Face struct {
 // malformed.
 func New(c Config) (*Face, error) {
 	f := &Face{
-		app: c.App, state: c.State, secrets: c.Secrets, bindings: c.Bindings, locks: c.Locks, health: c.Health, metadata: c.Metadata,
-		invoke: c.Invoke, stop: c.Shutdown, requests: c.Requests, answers: c.Answers, bodyLimit: c.MaxBodySize,
+		app: c.App, state: c.State, secrets: c.Secrets, bindings: c.Bindings, locks: c.Locks, health: c.Health,
+		metadata: c.Metadata,
+		invoke:   c.Invoke, stop: c.Shutdown, requests: c.Requests, answers: c.Answers, bodyLimit: c.MaxBodySize,
 		timeout: c.RequestTimeout, log: c.Logger, mux: chi.NewMux(),
 		exempt: map[string]bool{}, start: c.Start, pipeline: c.Pipeline, surface: c.Surface, calls: c.Calls,
 	}

@@ -25,7 +25,8 @@ import (
 
 const pages = "../../docs/components"
 
-// factories returns all types of a node. state.raft needs a node, so another store replaces it.
+// factories returns all types of a node. state.raft needs a node, so another store replaces it. lock.raft cannot be
+// opened.
 func factories(t *testing.T) loader.Factories {
 	t.Helper()
 	f, err := builtin.Factories(loader.Factories{State: map[string]loader.StateFactory{"state.raft": {
@@ -33,6 +34,8 @@ func factories(t *testing.T) loader.Factories {
 		Open: func(context.Context, loader.StateConfig) (state.Store, error) {
 			return inmemory.Open(inmemory.Options{}), nil
 		},
+	}}, Locks: map[string]loader.LockFactory{"lock.raft": {
+		Fields: []component.Field{{Name: "stateStore"}, {Name: "reentrant", Kind: component.Bool}},
 	}}})
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +112,7 @@ func TestDocs_ExamplesLoad(t *testing.T) {
 // needsService reports whether a component of the type cannot be opened alone.
 func needsService(typ string) bool {
 	return strings.HasPrefix(typ, "secretstores.") || strings.HasPrefix(typ, "bindings.") ||
-		strings.HasPrefix(typ, "middleware.") ||
+		strings.HasPrefix(typ, "middleware.") || strings.HasPrefix(typ, "lock.") ||
 		slices.Contains([]string{"state.redis", "state.postgresql", "state.mongodb", "state.azure.cosmosdb"}, typ)
 }
 
@@ -140,7 +143,7 @@ func TestDocs_EveryTypeHasPageAndIsListed(t *testing.T) {
 	readme := page(t, "README.md")
 	f := factories(t)
 	for _, typ := range slices.Concat(slices.Collect(maps.Keys(f.State)), slices.Collect(maps.Keys(f.SecretStores)),
-		slices.Collect(maps.Keys(f.Bindings)), slices.Collect(maps.Keys(f.Middleware))) {
+		slices.Collect(maps.Keys(f.Bindings)), slices.Collect(maps.Keys(f.Middleware)), slices.Collect(maps.Keys(f.Locks))) {
 		typ = pageOf(typ)
 		if !slices.Contains(want, typ+".md") {
 			want = append(want, typ+".md")
@@ -177,6 +180,8 @@ func TestDocs_PagesNameMetadataOfType(t *testing.T) {
 	}
 	for typ, factory := range factories(t).Middleware {
 		declared[typ] = factory.Fields
+	for typ, factory := range factories(t).Locks {
+		declared[typ] = append(loader.LockFields(), factory.Fields...)
 	}
 	for typ, fields := range declared {
 		var want []string

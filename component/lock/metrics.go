@@ -20,10 +20,11 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		operations: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "quorate_lock_operations_total",
-			Help: "Finished operations on locks: try_lock, unlock, renew, look. The outcome is ok, refused or an error code.",
+			Help: "Finished operations on locks. The outcome is ok, refused or an error code.",
 		}, []string{"store", "operation", "outcome"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "quorate_lock_operation_duration_seconds", Help: "Time an operation on a lock took, including waiting.",
+			Name:    "quorate_lock_operation_duration_seconds",
+			Help:    "Time an operation on a lock took, including waiting.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
 		}, []string{"store", "operation"}),
 	}

@@ -26,8 +26,8 @@ func lockFields() []component.Field {
 
 // replicatedLocks returns the factory of lock.raft.
 func replicatedLocks(host *raftfsm.Host) loader.LockFactory {
-	return loader.LockFactory{Fields: lockFields(), Open: func(_ context.Context, c loader.LockConfig) (lock.Store, string,
-		error) {
+	return loader.LockFactory{Fields: lockFields(), Open: func(_ context.Context, c loader.LockConfig) (lock.Store,
+		string, error) {
 		protects, err := protectedStore(&c)
 		if err != nil {
 			return nil, "", err

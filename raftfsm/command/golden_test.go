@@ -56,7 +56,8 @@ func samples() map[string]command.Batch {
 		"write_expire_at": batch(write(with(func(o *command.Op) { o.ExpireAt = 1_764_000_060_123 }))),
 		"write_empty":     batch(write(with(func(o *command.Op) { o.Value = nil }))),
 		"write_checked": batch(command.Request{Kind: command.KindCheckedWrite, Ops: []command.Op{
-			{Kind: command.OpCheck, Cond: command.CondRevision, Revision: 7, Store: "locks", Key: "ocart||$lock||l||a"}, set,
+			{Kind: command.OpCheck, Cond: command.CondRevision, Revision: 7, Store: "locks", Key: "ocart||$lock||l||a"},
+			set,
 		}}),
 		"write_ids": batch(command.Request{
 			Kind: command.KindWrite, ID: id, Client: client, Ops: []command.Op{set},

@@ -1,0 +1,118 @@
+package apitest
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	"github.com/quorate/quorate/component/lock"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// locks is a lock store in memory. Its locks do not expire. Resources that begin with "fail" fail.
+type locks struct {
+	mu    sync.Mutex
+	token uint64
+	held  map[lock.Key]heldLock
+}
+
+type heldLock struct {
+	lock.Grant
+	owner string
+}
+
+func (l *locks) check(k lock.Key) error {
+	if strings.HasPrefix(k.Resource, "fail") {
+		return fault.New(fault.Unavailable, "test", "the store is closing")
+	}
+	return nil
+}
+
+// TryLock implements lock.Store.
+func (l *locks) TryLock(_ context.Context, c lock.Claim) (lock.Grant, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, taken := l.held[c.Key]; taken || l.check(c.Key) != nil {
+		return lock.Grant{}, l.check(c.Key)
+	}
+	l.token++
+	g := lock.Grant{Granted: true, Token: l.token, Expiry: c.Expiry}
+	if l.held == nil {
+		l.held = map[lock.Key]heldLock{}
+	}
+	l.held[c.Key] = heldLock{g, c.Owner}
+	return g, nil
+}
+
+// Renew implements lock.Leaser.
+func (l *locks) Renew(_ context.Context, c lock.Claim) (lock.Grant, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.held[c.Key]
+	if h.owner != c.Owner {
+		return lock.Grant{}, nil
+	}
+	h.Expiry = c.Expiry
+	l.held[c.Key] = h
+	return h.Grant, nil
+}
+
+// Look implements lock.Leaser.
+func (l *locks) Look(_ context.Context, k lock.Key) (lock.Grant, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held[k].Grant, nil
+}
+
+// Unlock implements lock.Store.
+func (l *locks) Unlock(_ context.Context, k lock.Key, owner string) (lock.Status, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h, taken := l.held[k]
+	switch {
+	case l.check(k) != nil:
+		return lock.InternalError, l.check(k)
+	case !taken:
+		return lock.DoesNotExist, nil
+	case h.owner != owner:
+		return lock.BelongsToOthers, nil
+	}
+	delete(l.held, k)
+	return lock.Unlocked, nil
+}
+
+// Close implements lock.Store.
+func (l *locks) Close() error { return nil }
+
+// simpleLocks is a store without renewals.
+type simpleLocks struct{ lock.Store }
+
+// LockCatalogue implements api.LockStores.
+type LockCatalogue struct {
+	List  []*lock.Instance
+	Ready bool
+}
+
+func newLocks() *LockCatalogue {
+	return &LockCatalogue{Ready: true, List: []*lock.Instance{
+		{Name: "locks", Type: "lock.test", StateStore: "orders", Store: &locks{}},
+		{Name: "simple", Type: "lock.simple", Store: simpleLocks{&locks{}}},
+		{Name: "foreign", Type: "lock.test", Scopes: []string{"another"}, Store: &locks{}},
+	}}
+}
+
+// LockStore implements api.LockStores.
+func (c *LockCatalogue) LockStore(name string) (*lock.Instance, bool) {
+	for _, i := range c.List {
+		if i.Name == name {
+			return i, true
+		}
+	}
+	return nil, false
+}
+
+// LockStores implements api.LockStores.
+func (c *LockCatalogue) LockStores() []*lock.Instance { return c.List }
+
+// Loaded implements api.LockStores.
+func (c *LockCatalogue) Loaded() bool { return c.Ready }
