@@ -180,6 +180,7 @@ func TestDocs_PagesNameMetadataOfType(t *testing.T) {
 	}
 	for typ, factory := range factories(t).Middleware {
 		declared[typ] = factory.Fields
+	}
 	for typ, factory := range factories(t).Locks {
 		declared[typ] = append(loader.LockFields(), factory.Fields...)
 	}
