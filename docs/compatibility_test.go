@@ -30,7 +30,8 @@ func TestCompatibility_ListsEveryPathMethodAndSection(t *testing.T) {
 	}
 	grpc := source(t, "..", "api", "grpc", "state.go") + source(t, "..", "api", "grpc", "actors.go") +
 		source(t, "..", "api", "grpc", "secrets.go") + source(t, "..", "api", "grpc", "bindings.go") +
-		source(t, "..", "api", "grpc", "invoke.go") + source(t, "..", "api", "grpc", "metadata.go")
+		source(t, "..", "api", "grpc", "invoke.go") + source(t, "..", "api", "grpc", "metadata.go") +
+		source(t, "..", "api", "grpc", "locks.go")
 	var methods []string
 	for _, m := range runtimev1.Dapr_ServiceDesc.Methods {
 		methods = append(methods, m.MethodName)

@@ -279,6 +279,7 @@ func TestMethods_ServedOrUnimplemented(t *testing.T) {
 		"GetState", "GetBulkState", "SaveState", "DeleteState", "DeleteBulkState", "ExecuteStateTransaction",
 		"GetActorState", "ExecuteActorStateTransaction",
 		"GetSecret", "GetBulkSecret", "InvokeService", "InvokeBinding", "GetMetadata", "SetMetadata", "Shutdown",
+		"TryLockAlpha1", "UnlockAlpha1",
 	}
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "api.md"))
 	must(t, err)

@@ -143,7 +143,8 @@ func TestDocs_EveryTypeHasPageAndIsListed(t *testing.T) {
 	readme := page(t, "README.md")
 	f := factories(t)
 	for _, typ := range slices.Concat(slices.Collect(maps.Keys(f.State)), slices.Collect(maps.Keys(f.SecretStores)),
-		slices.Collect(maps.Keys(f.Bindings)), slices.Collect(maps.Keys(f.Middleware)), slices.Collect(maps.Keys(f.Locks))) {
+		slices.Collect(maps.Keys(f.Bindings)), slices.Collect(maps.Keys(f.Middleware)),
+		slices.Collect(maps.Keys(f.Locks))) {
 		typ = pageOf(typ)
 		if !slices.Contains(want, typ+".md") {
 			want = append(want, typ+".md")
