@@ -135,7 +135,6 @@ func TestWatch_HasEveryWriteOnceThroughFailures(t *testing.T) {
 	}()
 	var got []string
 	hosts := c.running()
-	position := w.Position()
 	for round := 0; len(got) < writes; round++ {
 		part, err := collectSome(t, w, writes/20)
 		for i := range part {
@@ -145,7 +144,7 @@ func TestWatch_HasEveryWriteOnceThroughFailures(t *testing.T) {
 		if err != nil && !errors.As(err, &end) {
 			t.Fatal(err)
 		}
-		position = w.Position()
+		position := w.Position()
 		w.Close()
 		switch round % 4 {
 		case 1: // another leader

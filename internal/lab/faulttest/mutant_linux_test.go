@@ -38,8 +38,8 @@ func mutants() map[string]mutant {
 			"TestLeader_PausedNeverServesStaleReads", "5", "answered a strong read with", nil,
 		},
 		"strong writes acknowledged without a quorum": {
-			"raftfsm/store.go", `if c != state.Strong && requestID == "" && unconditional(ops) {`,
-			"if unconditional(ops) {",
+			"raftfsm/store.go", `if w.consistency != state.Strong && w.requestID == "" && unconditional(req.Ops) {`,
+			"if unconditional(req.Ops) {",
 			"TestCampaign_ProcessesAndNetwork", "8", lost, nil,
 		},
 		"requests that are done as often as they come": {
