@@ -196,7 +196,8 @@ func TestNode_Status(t *testing.T) {
 		s.Groups[0].Leader != "n1" || !s.Groups[0].Writes {
 		t.Errorf("status: %+v", s)
 	}
-	if len(s.Stores) != 2 || s.Stores[1].Name != "lockstore" || s.Stores[0].Name != "statestore" || !s.Stores[0].ActorStore ||
+	if len(s.Stores) != 2 || s.Stores[1].Name != "lockstore" || s.Stores[0].Name != "statestore" ||
+		!s.Stores[0].ActorStore ||
 		s.Stores[0].KeyPrefix != "appid" {
 		t.Errorf("stores: %+v", s.Stores)
 	}
