@@ -157,7 +157,7 @@ func TestOpen_RefusesDataOfNewerVersion(t *testing.T) {
 			"log":      {newerBolt("groups/1/log.db"), []string{"has format 3", "up to 2"}},
 			"identity": {amended("node.json", map[string]any{"version": 3}), []string{"has format 3", "up to 2"}},
 			"log entries": {amended("node.json", map[string]any{"version": 2, "format": command.Version + 1}),
-				[]string{"uses format 3 of log entries", "up to 2"}},
+				[]string{"uses format 4 of log entries", "up to 3"}},
 			"manifest": {amended("groups/1/manifest.json", map[string]any{"version": 2}),
 				[]string{"has format 2", "up to 1"}},
 			"terms":          {newerBolt("groups/1/stable.db"), []string{"has format 3", "up to 2"}},
