@@ -32,7 +32,7 @@ VULN     := $(GO) tool -modfile=internal/tools/go.mod govulncheck
 #   G304  a file opened by a variable name: every path comes from the settings of the operator
 #   G404  math/rand: internal/archtest lists the packages that may use it, none of which makes secrets
 # A correct line is excluded with: // #nosec G402 -- and the reason.
-SECURITY := $(GO) tool -modfile=internal/tools/go.mod gosec -quiet -exclude=G101,G103,G104,G204,G304,G404 -exclude-generated -exclude-dir=cmd/compare
+SECURITY := $(GO) tool -modfile=internal/tools/go.mod gosec -quiet -exclude=G101,G103,G104,G204,G304,G404 -exclude-generated -exclude-dir=cmd/compare -exclude-dir=deploy/dist
 VULNDB   ?= https://vuln.go.dev
 GOFMT     = $(shell $(GO) env GOROOT)/bin/gofmt
 
