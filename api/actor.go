@@ -9,6 +9,41 @@ import (
 // Actor names one actor of the application.
 type Actor struct{ Type, ID string }
 
+// ActorHosts knows which actors are active on this node. Implementations are safe for concurrent use.
+type ActorHosts interface {
+	// Epoch returns the condition that writes of an active actor carry, and the session token for its requests. e is
+	// nil if the actor is not active. hosts is false if the application has registered no types of actors.
+	Epoch(app string, a Actor) (e *state.ActorEpoch, token string, hosts bool)
+	// Wrote records the session token after a write with that epoch, or that the actor has another owner.
+	Wrote(app string, a Actor, epoch uint64, token string, moved bool)
+}
+
+// Host sets what knows the active actors of this node, and returns s. Call Host before the first request.
+func (s *State) Host(h ActorHosts) *State {
+	s.actors = h
+	return s
+}
+
+// activation is an active actor. The zero value is an actor of an application that has registered no types.
+type activation struct {
+	epoch *state.ActorEpoch
+	token string
+}
+
+func (s *State) activation(a Actor) (activation, *Error) {
+	if s.actors == nil {
+		return activation{}, nil
+	}
+	e, token, hosts := s.actors.Epoch(s.app.ID, a)
+	if hosts && e == nil {
+		return activation{}, &Error{Kind: Malformed, Code: CodeActorInstanceMissing,
+			Message: "actor instance is missing: the actor " + Shorten(a.Type) + "/" + Shorten(a.ID) +
+				" is not active on this node (use its state only while it handles a call)",
+			Details: Details{Reason: ReasonNotFound}}
+	}
+	return activation{e, token}, nil
+}
+
 // ActorGetRequest reads one key of an actor.
 type ActorGetRequest struct {
 	Actor
@@ -44,13 +79,26 @@ func (s *State) ActorGet(ctx context.Context, r ActorGetRequest) (state.Item, er
 	if err := state.ValidateKey(r.Key); err != nil {
 		return state.Item{}, illegalKey(inst.Name, "key", "", err)
 	}
+	active, failure := s.activation(r.Actor)
+	if failure != nil {
+		return state.Item{}, failure
+	}
+	if active.token != "" {
+		if r.Session != "" { // a read has one token, and the leader has seen everything
+			r.Consistency = state.Strong
+		} else {
+			r.Session = active.token
+		}
+	}
 	v := s.enter(r.Trace, &r.Session)
 	options, failure := readOptions(inst, r.ReadOptions)
 	if failure != nil {
 		return state.Item{}, failure
 	}
 	key := state.ActorKey(s.app.ID, r.Type, r.ID, r.Key)
+	start := s.seen.begin()
 	item, err := inst.Store.Get(ctx, state.GetRequest{Key: key, ReadOptions: options})
+	s.seen.state(inst.Name, observedGet, start, err)
 	if err != nil {
 		return state.Item{}, opActorGet.failed(err, inst.Name, r.Key, "")
 	}
@@ -72,7 +120,21 @@ func (s *State) ActorTransact(ctx context.Context, r ActorTransactRequest) (stat
 		storedKey: func(key string) string {
 			return state.ActorKey(s.app.ID, r.Type, r.ID, key)
 		}}
-	return t.run(ctx, TransactRequest{Operations: r.Operations, WriteOptions: r.WriteOptions})
+	active, failure := s.activation(r.Actor)
+	if failure != nil {
+		return state.Written{}, failure
+	}
+	if active.epoch == nil {
+		return t.run(ctx, TransactRequest{Operations: r.Operations, WriteOptions: r.WriteOptions})
+	}
+	t.actor = active.epoch
+	if r.Session == "" {
+		r.Session = active.token
+	}
+	written, err := t.run(ctx, TransactRequest{Operations: r.Operations, WriteOptions: r.WriteOptions})
+	moved := err != nil && AsError(err).Kind == ActorMoved
+	s.actors.Wrote(s.app.ID, r.Actor, active.epoch.Epoch, written.Session, moved)
+	return written, err
 }
 
 func (s *State) actorStore() (*state.Instance, *Error) {

@@ -1,0 +1,260 @@
+package actors
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// maxQueued is how many calls may wait for one actor.
+const maxQueued = 1000
+
+// activation is an actor that this host owns, or asks the directory for. Host.mu guards it.
+type activation struct {
+	key      api.Actor
+	settings TypeConfig
+	ready    chan struct{} // closed when the directory has answered
+	done     chan struct{} // closed when the activation is no longer in Host.actors
+
+	session  string // of the host
+	revision uint64
+	epoch    uint64
+	token    string
+
+	running bool // a turn is in the application
+	chain   string
+	depth   int
+	queue   []*waiter
+	last    time.Time // end of the last turn
+	timers  map[string]*timer
+	gone    bool          // gets no further turns
+	dropped bool          // the application has dropped the actor, or never had it
+	idle    chan struct{} // closed when the running turn of a gone activation has ended; nil = not waited for
+}
+
+// waiter is a call that waits for its turn.
+type waiter struct {
+	chain   string
+	granted chan error // capacity 1
+}
+
+func errMoved(why string) error {
+	return fault.New(fault.ActorMoved, "actors.Call", why)
+}
+
+func errGaveUp(ctx context.Context) error {
+	return &fault.Error{Code: fault.Timeout, Op: "actors.Call", Err: context.Cause(ctx),
+		Msg: "the call ended before the actor had time for it"}
+}
+
+// enter waits for the turn of a call. The caller must call leave if the error is nil.
+func (h *Host) enter(ctx context.Context, c *Call, chain string) (*activation, error) {
+	for {
+		a, wait, err := h.tryEnter(c, chain)
+		switch {
+		case err != nil:
+			return nil, err
+		case wait == nil:
+			return a, nil
+		}
+		switch wait := wait.(type) {
+		case *waiter:
+			if err := h.awaitTurn(ctx, a, wait); err != nil {
+				return nil, err
+			}
+			return a, nil
+		case chan struct{}:
+			select {
+			case <-wait:
+			case <-ctx.Done():
+				return nil, errGaveUp(ctx)
+			}
+		default:
+			if err := h.activate(ctx, a); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+func newActivation(key api.Actor, settings TypeConfig) *activation {
+	return &activation{key: key, settings: settings, ready: make(chan struct{}), done: make(chan struct{}),
+		dropped: true}
+}
+
+// unknown means that the caller asks the directory for the actor.
+type unknown struct{}
+
+// tryEnter begins a turn. If wait is not nil, the caller waits first: for a turn (*waiter), for another activation to
+// end or begin (chan struct{}), or it asks the directory for the actor (unknown).
+func (h *Host) tryEnter(c *Call, chain string) (a *activation, wait any, err error) {
+	key := c.Actor
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a = h.actors[key]
+	if c.only != nil && (a != c.only || a.gone) {
+		return nil, nil, errMoved("the activation has ended")
+	}
+	if a == nil {
+		settings, hosted := h.config.Types[key.Type]
+		if !hosted || h.session == "" || h.draining {
+			return nil, nil, errMoved("this node does not host the actor")
+		}
+		a = newActivation(key, settings)
+		h.actors[key] = a
+		return a, unknown{}, nil
+	}
+	select {
+	case <-a.ready:
+	default:
+		return a, a.ready, nil
+	}
+	switch {
+	case a.gone:
+		return a, a.done, nil
+	case !a.running:
+		a.running, a.chain, a.depth = true, chain, 1
+		return a, nil, nil
+	case a.settings.Reentrancy && chain != "" && chain == a.chain:
+		if a.depth >= a.settings.MaxDepth {
+			return nil, nil, errDepth
+		}
+		a.depth++
+		return a, nil, nil
+	case len(a.queue) >= maxQueued:
+		return nil, nil, &fault.Error{Code: fault.Overloaded, Op: "actors.Call",
+			Msg:  "too many calls wait for the actor",
+			Hint: "spread the work over more actors"}
+	}
+	w := &waiter{chain: chain, granted: make(chan error, 1)}
+	a.queue = append(a.queue, w)
+	return a, w, nil
+}
+
+// errDepth is the error of a reentrant call that is too deep.
+var errDepth = fault.New(fault.TooLarge, "actors.Call", "maximum stack depth exceeded")
+
+func (h *Host) awaitTurn(ctx context.Context, a *activation, w *waiter) error {
+	select {
+	case err := <-w.granted:
+		return err
+	case <-ctx.Done():
+	}
+	h.mu.Lock()
+	if i := slices.Index(a.queue, w); i >= 0 {
+		a.queue = slices.Delete(a.queue, i, i+1)
+		h.mu.Unlock()
+		return errGaveUp(ctx)
+	}
+	h.mu.Unlock()
+	if err := <-w.granted; err == nil {
+		h.leave(a)
+	}
+	return errGaveUp(ctx)
+}
+
+// leave ends a turn and begins the next one.
+func (h *Host) leave(a *activation) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if a.depth--; a.depth > 0 {
+		return
+	}
+	a.running, a.chain, a.last = false, "", time.Now()
+	switch {
+	case a.gone:
+		h.settleLocked(a)
+	case len(a.queue) > 0:
+		next := a.queue[0]
+		if a.queue = a.queue[1:]; len(a.queue) == 0 {
+			a.queue = nil
+		}
+		a.running, a.chain, a.depth = true, next.chain, 1
+		next.granted <- nil
+	}
+}
+
+// retireLocked ends an activation: it gets no further turns, and the calls that wait go on to the new owner.
+func (h *Host) retireLocked(a *activation) {
+	a.gone = true
+	for _, t := range a.timers {
+		t.stop()
+	}
+	a.timers = nil
+	for _, w := range a.queue {
+		w.granted <- errMoved("the actor moves to another host")
+	}
+	a.queue = nil
+}
+
+// settleLocked removes an activation that is gone and has no turn, if its session has ended. Otherwise the one who
+// retired it releases it in the directory first.
+func (h *Host) settleLocked(a *activation) {
+	if !a.running && (a.session == "" || a.session != h.session) {
+		h.removeLocked(a)
+	}
+	if a.idle != nil && !a.running {
+		close(a.idle)
+		a.idle = nil
+	}
+}
+
+func (h *Host) removeLocked(a *activation) {
+	if h.actors[a.key] == a {
+		delete(h.actors, a.key)
+		close(a.done)
+		if !a.dropped {
+			h.kept[a.key] = struct{}{}
+		}
+	}
+}
+
+// activate asks the directory for an actor. If the application still has the actor of an earlier activation, it must
+// drop it first: it may have state in memory that another host has changed since.
+func (h *Host) activate(ctx context.Context, a *activation) error {
+	h.mu.Lock()
+	session, revision, d := h.session, h.revision, h.directory
+	if _, kept := h.kept[a.key]; kept {
+		delete(h.kept, a.key)
+		a.dropped = false
+	}
+	h.mu.Unlock()
+	var got Activation
+	err := h.drop(ctx, a)
+	if err == nil {
+		if got, err = d.Activate(ctx, session, a.key.Type, a.key.ID); err != nil {
+			err = notDelivered(err)
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	close(a.ready)
+	switch {
+	case err != nil:
+	case got.Owner.Session != session:
+		err = errMoved("the actor is active on node " + got.Owner.Node)
+	case h.session != session || h.draining:
+		err = errMoved("the session of the host has ended")
+	default:
+		a.session, a.revision, a.epoch, a.token, a.last = session, revision, got.Epoch, got.Token, time.Now()
+		a.dropped = false
+		return nil
+	}
+	a.gone = true
+	h.removeLocked(a)
+	return err
+}
+
+// notDelivered returns the error of a call that has not reached its application, because the directory did not answer.
+// The caller may try again.
+func notDelivered(err error) error {
+	switch fault.CodeOf(err) {
+	case fault.NotFound, fault.Indeterminate, fault.NotLeader, fault.Unavailable:
+		return &fault.Error{Code: fault.Unavailable, Op: "actors.Call",
+			Msg: "the owner of the actor is not known", Err: err}
+	}
+	return err
+}

@@ -1,0 +1,82 @@
+package actors
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// declared is the answer of an application to GET /dapr/config. A duration that cannot be read means the default, as
+// in Dapr.
+type declared struct {
+	Entities []string `json:"entities"`
+	settings
+	EntitiesConfig []struct {
+		Entities []string `json:"entities"`
+		settings
+	} `json:"entitiesConfig"`
+}
+
+type settings struct {
+	Idle       string `json:"actorIdleTimeout"`
+	Drain      string `json:"drainOngoingCallTimeout"`
+	Reentrancy *struct {
+		Enabled  bool `json:"enabled"`
+		MaxDepth *int `json:"maxStackDepth"`
+	} `json:"reentrancy"`
+}
+
+func (s *settings) over(t TypeConfig) TypeConfig {
+	if d, err := time.ParseDuration(s.Idle); err == nil && d > 0 {
+		t.IdleTimeout = d
+	}
+	if d, err := time.ParseDuration(s.Drain); err == nil && d > 0 {
+		t.DrainTimeout = d
+	}
+	if r := s.Reentrancy; r != nil {
+		t.Reentrancy = r.Enabled
+		if r.MaxDepth != nil && *r.MaxDepth > 0 {
+			t.MaxDepth = *r.MaxDepth
+		}
+	}
+	return t
+}
+
+// ParseConfig reads the answer of GET /dapr/config.
+func ParseConfig(body []byte) (Config, error) {
+	var d declared
+	if err := json.Unmarshal(body, &d); err != nil {
+		return Config{}, &fault.Error{Code: fault.Invalid, Op: "actors.Config",
+			Msg: "the answer of the application to GET /dapr/config is not the JSON of Dapr's actor configuration"}
+	}
+	base, own := d.over(DefaultType()), map[string]TypeConfig{}
+	for _, e := range d.EntitiesConfig {
+		for _, t := range e.Entities {
+			own[t] = e.over(base)
+		}
+	}
+	return NewConfig(d.Entities, base, own)
+}
+
+// NewConfig returns the configuration of an application that hosts types. Their settings are base, except for the types
+// that own has.
+func NewConfig(types []string, base TypeConfig, own map[string]TypeConfig) (Config, error) {
+	c := Config{Types: map[string]TypeConfig{}}
+	for _, t := range types {
+		if err := state.ValidateActor(t, "id"); err != nil {
+			return Config{}, err
+		}
+		c.Types[t] = base
+		if settings, given := own[t]; given {
+			c.Types[t] = settings
+		}
+	}
+	return c, nil
+}
+
+// DefaultType returns the settings of a type that says nothing.
+func DefaultType() TypeConfig {
+	return TypeConfig{IdleTimeout: defaultIdle, DrainTimeout: defaultDrain, MaxDepth: defaultDepth}
+}

@@ -1,0 +1,187 @@
+package actors
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/invoke"
+	"github.com/quorate/quorate/component/state"
+)
+
+// Owner is the host of an actor.
+type Owner struct {
+	Session string // id of its session
+	Node    string
+	Server  string // its id on the peer port
+}
+
+// Registration describes a host to the directory.
+type Registration struct {
+	Session  string
+	Types    []string
+	Draining bool
+}
+
+// Activation is the answer of the directory to a host that asks for an actor.
+type Activation struct {
+	Owner Owner
+	Epoch uint64
+	Token string // session token with which reads see all writes of earlier owners
+}
+
+// Released is an activation that its host gives up.
+type Released struct {
+	Type, ID string
+	Epoch    uint64
+}
+
+// Directory is the directory of the actors of one application. Implementations are safe for concurrent use.
+type Directory interface {
+	// Register begins the session of a host, or describes it anew. It returns the revision of the session, and
+	// fault.NotFound if the session has ended.
+	Register(ctx context.Context, r Registration) (revision uint64, err error)
+	// Renew renews the session of a host that has that many actors; fault.NotFound = it has ended.
+	Renew(ctx context.Context, session string, actors int) error
+	// Leave ends the session of a host.
+	Leave(ctx context.Context, session string) error
+	// Activate makes a host the owner of an actor, unless another host owns it, and returns the owner.
+	Activate(ctx context.Context, session, kind, id string) (Activation, error)
+	// Locate returns the host that owns an actor, or should activate it; fault.NotFound = no host has the type.
+	Locate(ctx context.Context, kind, id string) (Owner, error)
+	// Release removes activations.
+	Release(ctx context.Context, released []Released) error
+	// Transfer makes the host with another session the owner of activations; fault.NotFound = it takes none.
+	Transfer(ctx context.Context, released []Released, to string) error
+}
+
+// Directories finds the directories of applications. Implementations are safe for concurrent use.
+type Directories interface {
+	// Claim records that an application of this node hosts a type, and returns its directory. It returns
+	// fault.Conflict if another application hosts the type.
+	Claim(ctx context.Context, app, kind string) (Directory, error)
+	// Find returns the application that hosts a type in a namespace, and its directory; fault.NotFound = none does. An
+	// empty namespace is that of this node.
+	Find(ctx context.Context, namespace, kind string) (app api.App, d Directory, err error)
+}
+
+// Carrier sends a call to the Runtime of another node. It returns fault.Unavailable if the node certainly has not got
+// the call, and otherwise the errors of Runtime.Take.
+type Carrier interface {
+	Carry(ctx context.Context, to Owner, target api.App, c *Call) (Answer, error)
+}
+
+// Channel is the connection to an application.
+type Channel interface {
+	invoke.Channel
+	// Healthy reports whether the application accepts calls, and otherwise why not.
+	Healthy() (bool, string)
+}
+
+// App is an application that hosts actors. Implementations are safe for concurrent use.
+type App interface {
+	// Healthy reports whether the application accepts calls, and otherwise why not.
+	Healthy() (bool, string)
+	// Config asks which types the application hosts. known is false if it hosts none.
+	Config(ctx context.Context) (c Config, known bool, err error)
+	// Take executes one turn. It returns fault.Unavailable if the application certainly has not got the call, and
+	// fault.Indeterminate if it may have.
+	Take(ctx context.Context, t *Turn) (Answer, error)
+	// Deactivate informs the application that an actor is deactivated. An error means that it may not know it.
+	Deactivate(ctx context.Context, a api.Actor) error
+}
+
+// Turn is a call as the application gets it.
+type Turn struct {
+	*Call
+	Epoch uint64
+	Chain string // identifies the chain of reentrant calls; "" = the type is not reentrant
+}
+
+// Call is a call of a method, a reminder or a timer of an actor.
+type Call struct {
+	Actor    api.Actor
+	Callback string // CallbackReminder, CallbackTimer, or "" for a method
+	Method   string // or the name of the reminder or timer; not escaped
+	Verb     string // of the caller
+	Header   http.Header
+	Body     []byte
+	Caller   invoke.Caller
+
+	namespace string      // of the actor; "" = that of this node
+	only      *activation // the call is not delivered to another activation; nil = any
+}
+
+// The parts of a path after "method" by which an application tells callbacks from calls of methods.
+const (
+	CallbackReminder = "remind"
+	CallbackTimer    = "timer"
+)
+
+// Answer is the answer of an application.
+type Answer struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// Reminder describes a reminder or a timer of an actor. The times are in the words of the caller.
+type Reminder struct {
+	Actor    api.Actor
+	Name     string
+	DueTime  string // of the first tick: RFC 3339, a Go duration or one of ISO 8601; "" = now
+	Period   string // Go duration, or one of ISO 8601 with R{n}/ in front for n ticks in all; "" = one tick
+	TTL      string // from the first tick; "" = no end
+	Data     json.RawMessage
+	Callback string         // of a timer
+	Policy   *api.JobPolicy // of a reminder; nil = three retries, one second apart
+}
+
+// Reminders keeps the reminders of actors in the replicated log, and delivers them when they are due. Implementations
+// are safe for concurrent use.
+type Reminders interface {
+	// Put stores a reminder. It returns fault.Conflict if the actor has one with that name and overwrite is false, and
+	// fault.Invalid if a time cannot be read.
+	Put(ctx context.Context, r *Reminder, overwrite bool) error
+	// Get returns a reminder. found is false if there is none.
+	Get(ctx context.Context, a api.Actor, name string) (r Reminder, found bool, err error)
+	// List returns the reminders of an actor, or of all actors of its type if its ID is empty.
+	List(ctx context.Context, a api.Actor) ([]Reminder, error)
+	// Remove removes a reminder, if there is one with that name.
+	Remove(ctx context.Context, a api.Actor, name string) error
+}
+
+// Plan is the sequence of the ticks of a timer. It is not safe for concurrent use.
+type Plan interface {
+	// Next returns how long it is until the first tick, and at each further call until the next one. Ticks that were
+	// missed count as the one before. ok is false if there is no further tick.
+	Next() (wait time.Duration, ok bool)
+}
+
+// Config says which types an application hosts, and how.
+type Config struct {
+	Types map[string]TypeConfig
+}
+
+// TypeConfig are the settings of one type.
+type TypeConfig struct {
+	IdleTimeout  time.Duration
+	DrainTimeout time.Duration
+	Reentrancy   bool
+	MaxDepth     int
+}
+
+// The defaults of Dapr, except for the drain timeout.
+const (
+	defaultIdle  = time.Hour
+	defaultDrain = 10 * time.Second
+	defaultDepth = 32
+)
+
+// epochOf returns the condition of a write by an activation.
+func (a *activation) epochOf(app string) *state.ActorEpoch {
+	return &state.ActorEpoch{App: app, Type: a.key.Type, ID: a.key.ID, Epoch: a.epoch, Host: a.session,
+		Revision: a.revision}
+}

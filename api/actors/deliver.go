@@ -1,0 +1,151 @@
+package actors
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/invoke"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Headers of calls to the application.
+const (
+	headerReentrancy = "Dapr-Reentrancy-Id"
+	headerEpoch      = "Quorate-Actor-Epoch"
+)
+
+// maxConfig is the largest answer to GET /dapr/config, in bytes.
+const maxConfig = 1 << 20
+
+// httpApp is an application that serves the callbacks of actors over HTTP.
+type httpApp struct {
+	Channel
+	options *Options
+}
+
+// request makes a request to the application. The parts of the path are escaped.
+func request(ctx context.Context, verb string, header http.Header, body []byte,
+	parts ...string) *http.Request {
+	path := ""
+	for _, p := range parts {
+		path += "/" + url.PathEscape(p)
+	}
+	r := &http.Request{Method: verb, URL: &url.URL{Opaque: path}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: header, ContentLength: int64(len(body)), Body: http.NoBody}
+	if len(body) > 0 {
+		r.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	return r.WithContext(ctx)
+}
+
+// read reads the answer of the application whole.
+func read(r *http.Response, limit int64) ([]byte, error) {
+	defer r.Body.Close() //nolint:errcheck // it was read
+	b, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
+	switch {
+	case err != nil:
+		return nil, &fault.Error{Code: fault.Indeterminate, Op: "actors.Call",
+			Msg: "the answer of the application was cut short", Err: err}
+	case int64(len(b)) > limit:
+		return nil, &fault.Error{Code: fault.Internal, Op: "actors.Call",
+			Msg:  fmt.Sprintf("the answer of the actor is longer than %d bytes", limit),
+			Hint: "raise --max-body-size"}
+	}
+	return b, nil
+}
+
+// Headers returns the headers of a turn: those of the caller that are forwarded, and those of the runtime.
+func (t *Turn) Headers() http.Header {
+	header := t.Header.Clone()
+	if t.Callback == "" {
+		header = invoke.ForwardHeader(t.Header)
+		for _, name := range []string{"Content-Length", headerReentrancy, "Dapr-App-Id"} {
+			delete(header, name)
+		}
+		header["Dapr-Caller-App-Id"] = []string{t.Caller.ID}
+	}
+	if t.Chain != "" {
+		header[headerReentrancy] = []string{t.Chain}
+	}
+	header[headerEpoch] = []string{utoa(t.Epoch)}
+	return header
+}
+
+// Take implements App.
+func (a *httpApp) Take(ctx context.Context, c *Turn) (Answer, error) {
+	path := []string{"actors", c.Actor.Type, c.Actor.ID, "method"}
+	if c.Callback != "" {
+		path = append(path, c.Callback)
+	}
+	answer, err := a.RoundTrip(request(ctx, http.MethodPut, c.Headers(), c.Body, append(path, c.Method)...))
+	if err != nil {
+		return Answer{}, err
+	}
+	body, err := read(answer, a.options.MaxAnswer)
+	if err != nil {
+		return Answer{}, err
+	}
+	invoke.CleanInformational(answer.Header)
+	delete(answer.Header, "Content-Length")
+	return Answer{Status: answer.StatusCode, Header: answer.Header, Body: body}, nil
+}
+
+// drop informs the application that an actor is deactivated, unless it was informed before. It returns an error if the
+// application did not answer.
+func (h *Host) drop(ctx context.Context, a *activation) error {
+	h.mu.Lock()
+	dropped := a.dropped
+	h.mu.Unlock()
+	if dropped {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.settings.DrainTimeout)
+	defer cancel()
+	if err := h.application().Deactivate(ctx, a.key); err != nil {
+		h.log.Debug("the application could not be informed that an actor is deactivated", "error", fault.Text(err))
+		return &fault.Error{Code: fault.Unavailable, Op: "actors.Deactivate", Err: err,
+			Msg: "the application does not answer that an earlier activation of the actor has ended"}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a.dropped = true
+	return nil
+}
+
+// Deactivate implements App.
+func (a *httpApp) Deactivate(ctx context.Context, key api.Actor) error {
+	answer, err := a.RoundTrip(request(ctx, http.MethodDelete, http.Header{"User-Agent": {"quorate"}}, nil, "actors",
+		key.Type, key.ID))
+	if err == nil {
+		_, _ = read(answer, maxConfig)
+	}
+	return err
+}
+
+// Config implements App. known is false if the application answers that it has no such endpoint.
+func (a *httpApp) Config(ctx context.Context) (c Config, known bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, a.options.PlaceTime)
+	defer cancel()
+	answer, err := a.RoundTrip(request(ctx, http.MethodGet, http.Header{"User-Agent": {"quorate"}}, nil,
+		"dapr", "config"))
+	if err != nil {
+		return c, false, err
+	}
+	body, err := read(answer, maxConfig)
+	switch {
+	case err != nil:
+		return c, false, err
+	case answer.StatusCode == http.StatusOK:
+		c, err = ParseConfig(body)
+		return c, err == nil, err
+	case answer.StatusCode >= 400 && answer.StatusCode < 500:
+		return c, false, nil
+	}
+	return c, false, fault.New(fault.Internal, "actors.Config", fmt.Sprintf("GET /dapr/config answered %d",
+		answer.StatusCode))
+}

@@ -1,0 +1,121 @@
+package actors
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// drain lets running turns end, and gives every actor up, so that other hosts take them. It returns false if the
+// directory does not answer, and then only waits for the turns.
+func (h *Host) drain(ctx context.Context) (answered bool) {
+	h.mu.Lock()
+	session, d := h.session, h.directory
+	types := slices.Sorted(maps.Keys(h.config.Types))
+	h.draining = true
+	var all []*activation
+	for _, a := range h.actors {
+		if h.retireForLocked(a) {
+			all = append(all, a)
+		}
+	}
+	h.mu.Unlock()
+	if session == "" {
+		return true
+	}
+	telling, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if _, err := d.Register(telling, Registration{Session: session, Types: types, Draining: true}); err != nil {
+		h.log.Warn("the directory of actors does not answer, so that the actors of this host are not released; the "+
+			"leader frees them soon", "error", fault.Text(err), "actors", len(all))
+		h.awaitTurns(ctx, all)
+		return false
+	}
+	var ending sync.WaitGroup
+	for some := range slices.Chunk(all, batch) {
+		ending.Go(func() {
+			h.awaitTurns(ctx, some)
+			h.deactivate(ctx, some, "")
+		})
+	}
+	ending.Wait()
+	return true
+}
+
+// retireForLocked retires an activation for a caller of awaitTurns. It returns false if it is retired already, or is
+// not active yet.
+func (h *Host) retireForLocked(a *activation) bool {
+	select {
+	case <-a.ready:
+	default:
+		return false
+	}
+	if a.gone {
+		return false
+	}
+	h.retireLocked(a)
+	if a.running {
+		a.idle = make(chan struct{})
+	}
+	return true
+}
+
+// handOver gives actors to the host with the session to, after their running turns. It returns how many were active
+// here. Calls that wait go on at the new owner.
+func (h *Host) handOver(ctx context.Context, keys []api.Actor, to string) int {
+	h.mu.Lock()
+	var all []*activation
+	for _, key := range keys {
+		if a := h.actors[key]; a != nil && a.session == h.session && h.retireForLocked(a) {
+			all = append(all, a)
+		}
+	}
+	h.mu.Unlock()
+	h.awaitTurns(ctx, all)
+	for some := range slices.Chunk(all, batch) {
+		h.deactivate(ctx, some, to)
+	}
+	return len(all)
+}
+
+// awaitTurns waits until the turns of retired activations have ended, at most for their drain timeout.
+func (h *Host) awaitTurns(ctx context.Context, all []*activation) {
+	begun := time.Now()
+	for _, a := range all {
+		h.mu.Lock()
+		idle := a.idle
+		h.mu.Unlock()
+		if idle == nil {
+			continue
+		}
+		limit := time.NewTimer(time.Until(begun.Add(a.settings.DrainTimeout)))
+		select {
+		case <-idle:
+		case <-limit.C:
+			h.log.Warn("a call of an actor did not end in time: the actor moves while it runs", "type", a.key.Type,
+				"actor", a.key.ID, "limit", a.settings.DrainTimeout)
+		case <-ctx.Done():
+		}
+		limit.Stop()
+	}
+}
+
+// close drains the host and ends its goroutines.
+func (h *Host) close(ctx context.Context) {
+	if h.drain(ctx) {
+		h.leaveSession()
+	}
+	h.mu.Lock()
+	h.forgetLocked()
+	h.closed = true
+	h.mu.Unlock()
+	h.end()
+	h.running.Wait()
+	h.endTurns()
+	h.turns.Wait()
+}

@@ -1,0 +1,574 @@
+package actors
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Timing of a host. A lease is valid for leaseTime from the moment at which the renewal was sent; see package
+// raftfsm/actors.
+const (
+	renewEvery  = 200 * time.Millisecond
+	leaseTime   = 800 * time.Millisecond
+	retryPause  = 500 * time.Millisecond
+	configEvery = time.Second
+	idleEvery   = time.Second // between looks for idle actors
+	releaseTime = 10 * time.Second
+	batch       = 500 // activations released at once
+	parallel    = 32  // actors that are deactivated at a time
+)
+
+// Host hosts the actors of one application of this node. It is safe for concurrent use.
+type Host struct {
+	app      string
+	parts    *Options
+	log      *slog.Logger
+	running  sync.WaitGroup
+	turns    sync.WaitGroup
+	life     context.Context
+	end      context.CancelFunc
+	turnLife context.Context // of the turns in the application, which outlive their callers
+	endTurns context.CancelFunc
+
+	mu        sync.Mutex
+	current   App // the application, or its newest stream
+	config    Config
+	directory Directory
+	session   string // empty = it has none
+	revision  uint64
+	valid     time.Time     // until when the lease is valid
+	renewed   chan struct{} // closed at the next renewal
+	actors    map[api.Actor]*activation
+	kept      map[api.Actor]struct{} // the application has them still, although their activation has ended
+	active    bool                   // a goroutine asks for the configuration, or hosts
+	draining  bool
+	closed    bool
+}
+
+func newHost(app string, o *Options) *Host {
+	h := &Host{app: app, parts: o, log: o.Logger.With("app_id", app), renewed: make(chan struct{}),
+		actors: map[api.Actor]*activation{}, kept: map[api.Actor]struct{}{}}
+	h.life, h.end = context.WithCancel(context.Background())
+	h.turnLife, h.endTurns = context.WithCancel(context.Background())
+	return h
+}
+
+// application returns what takes the turns now.
+func (h *Host) application() App {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.current
+}
+
+// returned is called when the application accepts calls again. The host asks for its configuration. An application that
+// has a stream is not called over HTTP.
+func (h *Host) returned(a App) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, http := a.(*httpApp); http && h.current != nil {
+		if _, stream := h.current.(*httpApp); !stream {
+			if healthy, _ := h.current.Healthy(); healthy {
+				return
+			}
+		}
+	}
+	h.current = a
+	if h.active || h.closed || h.draining {
+		return
+	}
+	h.active = true
+	h.running.Go(h.run)
+}
+
+// serves reports whether an application is the newest one and accepts calls, and otherwise why not.
+func (h *Host) serves(a App) (bool, string) {
+	if h.application() != a {
+		return false, "another stream of the application has begun"
+	}
+	return a.Healthy()
+}
+
+// run hosts the actors of the application until it is unhealthy, has none, or the host closes.
+func (h *Host) run() {
+	for {
+		a := h.application()
+		c, ok := h.askConfig(a)
+		ok = ok && len(c.Types) > 0
+		if ok && h.claim(a, c) {
+			h.serve(a)
+		}
+		h.mu.Lock()
+		again := h.current != a
+		if !again && ok {
+			again, _ = a.Healthy()
+		}
+		if !again || h.life.Err() != nil || h.draining {
+			h.active = false
+			h.mu.Unlock()
+			return
+		}
+		h.mu.Unlock()
+	}
+}
+
+// askConfig asks the application for its configuration, until it answers or is unhealthy. ok is false if it hosts no
+// actors, or is unhealthy.
+func (h *Host) askConfig(a App) (c Config, ok bool) {
+	said := false
+	for h.life.Err() == nil {
+		if serves, _ := h.serves(a); !serves {
+			return c, false
+		}
+		c, known, err := a.Config(h.life)
+		if err == nil && known {
+			return c, true
+		}
+		if err == nil {
+			return c, false // the application has no such endpoint
+		}
+		if !said && h.life.Err() == nil {
+			h.log.Warn("the application does not say which actors it hosts", "error", fault.Text(err),
+				"hint", "answer GET /dapr/config with 200, or with 404 if there are none")
+			said = true
+		}
+		sleep(h.life, configEvery)
+	}
+	return c, false
+}
+
+// claim records the types of c in the directory, until that succeeds. It returns false if the application is
+// unhealthy or the host closes.
+func (h *Host) claim(a App, c Config) bool {
+	said := ""
+	for h.life.Err() == nil {
+		if serves, _ := h.serves(a); !serves {
+			return false
+		}
+		d, err := h.claimAll(c)
+		if err == nil {
+			h.mu.Lock()
+			h.config, h.directory = c, d
+			h.mu.Unlock()
+			return true
+		}
+		if text := fault.Text(err); text != said && h.life.Err() == nil {
+			h.log.Warn("the application cannot host its actors", "error", text)
+			said = text
+		}
+		sleep(h.life, retryPause)
+	}
+	return false
+}
+
+func (h *Host) claimAll(c Config) (d Directory, err error) {
+	ctx, cancel := context.WithTimeout(h.life, 10*time.Second)
+	defer cancel()
+	for _, kind := range slices.Sorted(maps.Keys(c.Types)) {
+		if d, err = h.parts.Directories.Claim(ctx, h.app, kind); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+// serve keeps a session until the application is unhealthy or has another stream, or the host closes.
+func (h *Host) serve(a App) {
+	tick := time.NewTicker(renewEvery)
+	defer tick.Stop()
+	var renewals, scans sync.WaitGroup
+	defer renewals.Wait()
+	defer scans.Wait()
+	lost := make(chan string, 1)
+	var scanning sync.Mutex
+	looked := time.Now()
+	for h.life.Err() == nil {
+		if serves, why := h.serves(a); !serves {
+			h.log.Warn("the application does not host its actors until it is healthy", "reason", why)
+			h.leaveSession()
+			return
+		}
+		h.mu.Lock()
+		session := h.session
+		h.mu.Unlock()
+		if session == "" && !h.register() {
+			sleep(h.life, renewEvery)
+			continue
+		}
+		renewals.Go(func() { h.renew(lost) })
+		if time.Since(looked) >= idleEvery && scanning.TryLock() {
+			looked = time.Now()
+			scans.Go(func() {
+				defer scanning.Unlock()
+				h.deactivateIdle()
+				h.dropEnded()
+			})
+		}
+		select {
+		case gone := <-lost:
+			h.dropSession(gone)
+		case <-tick.C:
+		case <-h.life.Done():
+		}
+	}
+}
+
+// register begins a session.
+func (h *Host) register() bool {
+	ctx, cancel := context.WithTimeout(h.life, 5*time.Second)
+	defer cancel()
+	r := Registration{Session: h.parts.NewID()}
+	h.mu.Lock()
+	r.Types, r.Draining = slices.Sorted(maps.Keys(h.config.Types)), h.draining
+	d := h.directory
+	h.mu.Unlock()
+	sent := time.Now()
+	revision, err := d.Register(ctx, r)
+	if err != nil {
+		if h.life.Err() == nil {
+			h.log.Warn("the session of a host of actors cannot begin; it is tried again", "error", fault.Text(err))
+		}
+		return false
+	}
+	h.mu.Lock()
+	h.session, h.revision = r.Session, revision
+	h.mu.Unlock()
+	h.extend(r.Session, sent.Add(-leaseTime)) // valid from the first renewal on
+	h.log.Info("the application hosts actors", "types", r.Types, "session", r.Session)
+	return true
+}
+
+// renew renews the session once.
+func (h *Host) renew(lost chan<- string) {
+	h.mu.Lock()
+	session, count, d := h.session, len(h.actors), h.directory
+	h.mu.Unlock()
+	if session == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(h.life, leaseTime)
+	defer cancel()
+	sent := time.Now()
+	err := d.Renew(ctx, session, count)
+	switch {
+	case err == nil:
+		h.extend(session, sent)
+	case fault.Is(err, fault.NotFound):
+		select {
+		case lost <- session:
+		default:
+		}
+	}
+}
+
+// extend makes the lease valid from the moment at which a renewal was sent.
+func (h *Host) extend(session string, sent time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if until := sent.Add(leaseTime); session == h.session && until.After(h.valid) {
+		h.valid = until
+		close(h.renewed)
+		h.renewed = make(chan struct{})
+	}
+}
+
+// dropSession ends all activations of a session that has ended.
+func (h *Host) dropSession(session string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.session != session || session == "" {
+		return
+	}
+	h.log.Warn("the session of this host of actors has ended: its actors may run on other nodes now",
+		"actors", len(h.actors), "session", session, "hint", "look for a slow network, or a paused process")
+	h.forgetLocked()
+}
+
+func (h *Host) forgetLocked() {
+	h.session, h.revision, h.valid = "", 0, time.Time{}
+	close(h.renewed)
+	h.renewed = make(chan struct{})
+	for _, a := range h.actors {
+		select {
+		case <-a.ready:
+			h.retireLocked(a)
+			h.settleLocked(a)
+		default: // activate finds that the session has ended
+		}
+	}
+}
+
+// leaveSession ends the session at the wish of this node.
+func (h *Host) leaveSession() {
+	h.mu.Lock()
+	session, d := h.session, h.directory
+	h.forgetLocked()
+	h.mu.Unlock()
+	if session == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(h.life), 5*time.Second)
+	defer cancel()
+	if err := d.Leave(ctx, session); err != nil {
+		h.log.Warn("the session of this host of actors was not ended; the leader ends it soon", "error",
+			fault.Text(err))
+	}
+}
+
+// leased waits until the lease is valid, and returns an error if the activation may have another owner.
+func (h *Host) leased(ctx context.Context, a *activation) error {
+	limit := time.NewTimer(h.parts.PlaceTime)
+	defer limit.Stop()
+	for {
+		h.mu.Lock()
+		ours, valid, renewed := a.session == h.session && !a.gone, time.Now().Before(h.valid), h.renewed
+		h.mu.Unlock()
+		switch {
+		case !ours:
+			return errMoved("the session of the host has ended")
+		case valid:
+			return nil
+		}
+		select {
+		case <-renewed:
+		case <-limit.C:
+			return fault.New(fault.Unavailable, "actors.Call", "this node has no contact with the leader of the "+
+				"directory of actors, so it starts no calls")
+		case <-ctx.Done():
+			return errGaveUp(ctx)
+		}
+	}
+}
+
+// holds reports whether an answer of the activation may be relayed now.
+func (h *Host) holds(a *activation) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return a.session == h.session && time.Now().Before(h.valid)
+}
+
+// take executes a call as one turn. The turn outlives a caller that goes, because the application works on.
+func (h *Host) take(ctx context.Context, c *Call) (Answer, error) {
+	chain := ""
+	if v := c.Header[headerReentrancy]; len(v) > 0 {
+		chain = v[0]
+	}
+	if chain == "" {
+		chain = h.parts.NewID()
+	}
+	a, err := h.enter(ctx, c, chain)
+	if err != nil {
+		return Answer{}, err
+	}
+	if err := h.leased(ctx, a); err != nil {
+		h.leave(a)
+		return Answer{}, err
+	}
+	type result struct {
+		answer Answer
+		err    error
+	}
+	got := make(chan result, 1)
+	h.turns.Go(func() {
+		t := &Turn{Call: c, Epoch: a.epoch}
+		if a.settings.Reentrancy {
+			t.Chain = chain
+		}
+		answer, err := h.application().Take(h.turnLife, t)
+		if err == nil && !h.holds(a) {
+			err = &fault.Error{Code: fault.Indeterminate, Op: "actors.Call", Msg: "the host lost its lease while the " +
+				"application worked on the call", Hint: "look at the state of the actor before you call again"}
+		}
+		h.leave(a)
+		got <- result{answer, err}
+	})
+	select {
+	case r := <-got:
+		return r.answer, r.err
+	case <-ctx.Done():
+		return Answer{}, &fault.Error{Code: fault.Indeterminate, Op: "actors.Call", Err: context.Cause(ctx),
+			Msg: "the call ended before the application answered"}
+	}
+}
+
+// deactivateIdle deactivates the actors that had no turn for their idle timeout.
+func (h *Host) deactivateIdle() {
+	h.mu.Lock()
+	now := time.Now()
+	var idle []*activation
+	for _, a := range h.actors {
+		select {
+		case <-a.ready:
+			if !a.running && !a.gone && a.session == h.session && now.Sub(a.last) >= a.settings.IdleTimeout {
+				h.retireLocked(a)
+				idle = append(idle, a)
+			}
+		default:
+		}
+	}
+	h.mu.Unlock()
+	for some := range slices.Chunk(idle, batch) {
+		h.deactivate(h.turnLife, some, "")
+	}
+}
+
+// dropEnded informs the application of activations that ended with their session, so that it can free their memory.
+func (h *Host) dropEnded() {
+	h.mu.Lock()
+	var ended []*activation
+	for key := range h.kept {
+		if h.actors[key] == nil && len(ended) < batch {
+			a := newActivation(key, TypeConfig{DrainTimeout: defaultDrain})
+			close(a.ready)
+			a.running, a.gone, a.dropped = true, true, false // its calls wait until it is removed
+			h.actors[key] = a
+			delete(h.kept, key)
+			ended = append(ended, a)
+		}
+	}
+	h.mu.Unlock()
+	h.dropAll(h.turnLife, ended)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, a := range ended {
+		h.removeLocked(a)
+	}
+}
+
+// dropAll informs the application that actors are deactivated.
+func (h *Host) dropAll(ctx context.Context, all []*activation) {
+	slots := make(chan struct{}, parallel)
+	var dropping sync.WaitGroup
+	for _, a := range all {
+		slots <- struct{}{}
+		dropping.Go(func() {
+			_ = h.drop(ctx, a) // otherwise before its next activation
+			<-slots
+		})
+	}
+	dropping.Wait()
+}
+
+// deactivate informs the application that retired actors without a turn are deactivated, and releases them, or gives
+// them to the host with the session to.
+func (h *Host) deactivate(ctx context.Context, all []*activation, to string) {
+	h.dropAll(ctx, all)
+	released := make([]Released, len(all))
+	for i, a := range all {
+		released[i] = Released{Type: a.key.Type, ID: a.key.ID, Epoch: a.epoch}
+	}
+	h.release(ctx, released, to)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, a := range all {
+		h.removeLocked(a)
+	}
+}
+
+// release removes activations from the directory, or gives them to the host with the session to if that one takes them.
+// It repeats that until the directory has answered, the session has ended, or ctx ends. A request without an answer may
+// be applied later, so until then this host must not activate the actors again: it would get the same epochs, and serve
+// them after they were removed.
+func (h *Host) release(ctx context.Context, released []Released, to string) {
+	h.mu.Lock()
+	session, d := h.session, h.directory
+	h.mu.Unlock()
+	for {
+		limit, cancel := context.WithTimeout(ctx, releaseTime)
+		var err error
+		if to != "" {
+			err = d.Transfer(limit, released, to)
+		}
+		if to == "" || fault.Is(err, fault.NotFound) {
+			err = d.Release(limit, released)
+		}
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		h.mu.Lock()
+		ended := h.session != session || session == ""
+		h.mu.Unlock()
+		if ended {
+			return
+		}
+		h.log.Warn("deactivated actors are not released yet; their calls wait until they are", "error", fault.Text(err))
+		sleep(ctx, retryPause)
+	}
+}
+
+// hosts reports whether the application has registered types.
+func (h *Host) hosts() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.config.Types) > 0
+}
+
+// hostsType reports whether the application has registered a type.
+func (h *Host) hostsType(kind string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, hosted := h.config.Types[kind]
+	return hosted
+}
+
+// active returns the condition and the session token for a request about the state of an actor. ok is false if the
+// actor is not active here.
+func (h *Host) epoch(key api.Actor) (e *state.ActorEpoch, token string, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a := h.actors[key]
+	if a == nil || a.epoch == 0 || a.session != h.session {
+		return nil, "", false
+	}
+	return a.epochOf(h.app), a.token, true
+}
+
+// wrote records the session token after a write of an activation, or that it has another owner.
+func (h *Host) wrote(key api.Actor, epoch uint64, token string, moved bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a := h.actors[key]
+	switch {
+	case a == nil || a.epoch != epoch:
+	case moved:
+		a.session = "" // no write and no answer of it counts any more
+		h.retireLocked(a)
+		h.settleLocked(a)
+	case token != "":
+		a.token = token
+	}
+}
+
+// counts returns how many actors of each type are active.
+func (h *Host) counts() map[string]int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := map[string]int{}
+	for t := range h.config.Types {
+		out[t] = 0
+	}
+	for key := range h.actors {
+		out[key.Type]++
+	}
+	return out
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+func utoa(n uint64) string { return strconv.FormatUint(n, 10) }

@@ -1,0 +1,520 @@
+package actors_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/actors"
+	"github.com/quorate/quorate/api/invoke"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// world is a directory and an application of one node.
+type world struct {
+	t       *testing.T
+	runtime *actors.Runtime
+
+	mu       sync.Mutex
+	session  string // that has not ended
+	sessions int
+	cut      bool // the directory does not answer
+	refused  int  // releases that it refuses, after which it accepts them
+	epoch    uint64
+	owned    map[string]uint64
+	config   string
+	begun    []string // turns
+	deleted  []string
+	given    []string                 // to other hosts
+	hangs    bool                     // the application does not answer DELETE
+	release  map[string]chan struct{} // turns that wait
+	headers  []http.Header
+	bodies   []string
+}
+
+func inWorld(t *testing.T, config string, test func(t *testing.T, w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, owned: map[string]uint64{}, config: config, release: map[string]chan struct{}{}}
+		w.runtime = actors.NewRuntime(actors.Options{Directories: w, Carrier: w, Node: func() string { return "n" },
+			NewID: w.newID, Plan: planTicks, Allow: func(*invoke.Inbound) error { return nil },
+			PlaceTime: 10 * time.Second,
+			MaxAnswer: 100, Logger: slog.New(slog.DiscardHandler)})
+		w.runtime.Open()
+		w.runtime.Returned("app", w)
+		<-time.After(time.Second)
+		test(t, w)
+		_ = w.runtime.Close(t.Context())
+	})
+}
+
+func (w *world) newID() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sessions++
+	return fmt.Sprint("id", w.sessions)
+}
+
+func (w *world) Claim(context.Context, string, string) (actors.Directory, error) { return w, nil }
+
+func (w *world) Find(context.Context, string, string) (api.App, actors.Directory, error) {
+	return api.App{ID: "app"}, w, nil
+}
+
+func (w *world) Carry(context.Context, actors.Owner, api.App, *actors.Call) (actors.Answer, error) {
+	return actors.Answer{}, fault.New(fault.Unavailable, "test", "there is no other node")
+}
+
+func (w *world) Register(_ context.Context, r actors.Registration) (uint64, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.session = r.Session
+	return 1, nil
+}
+
+func (w *world) Renew(_ context.Context, session string, _ int) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.cut:
+		return fault.New(fault.Unavailable, "test", "no leader")
+	case session != w.session:
+		return fault.New(fault.NotFound, "test", "the session has ended")
+	}
+	return nil
+}
+
+func (w *world) Leave(context.Context, string) error { return nil }
+
+func (w *world) Activate(_ context.Context, session, _, id string) (actors.Activation, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.owned[id] == 0 {
+		w.epoch++
+		w.owned[id] = w.epoch
+	}
+	return actors.Activation{Owner: actors.Owner{Session: session, Node: "n"}, Epoch: w.owned[id], Token: "t"}, nil
+}
+
+func (w *world) Locate(context.Context, string, string) (actors.Owner, error) {
+	return actors.Owner{Node: "n"}, nil
+}
+
+func (w *world) Release(_ context.Context, released []actors.Released) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.refused > 0 {
+		w.refused--
+		return fault.New(fault.Indeterminate, "test", "no answer")
+	}
+	for _, r := range released {
+		delete(w.owned, r.ID)
+	}
+	return nil
+}
+
+func (w *world) Transfer(_ context.Context, released []actors.Released, to string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range released {
+		w.given = append(w.given, r.ID+" to "+to)
+	}
+	return nil
+}
+
+func (w *world) Healthy() (bool, string) { return true, "" }
+
+// RoundTrip is the application. A method that begins with "wait" answers when finish is called with it.
+func (w *world) RoundTrip(r *http.Request) (*http.Response, error) {
+	path := r.URL.Opaque
+	method := path[strings.LastIndexByte(path, '/')+1:]
+	answer := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(
+		method))}
+	switch {
+	case path == "/dapr/config":
+		answer.Body = io.NopCloser(strings.NewReader(w.config))
+		return answer, nil
+	case r.Method == http.MethodDelete:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.hangs {
+			return nil, fault.New(fault.Indeterminate, "test", "no answer")
+		}
+		w.deleted = append(w.deleted, fmt.Sprint(method, " after turn ", len(w.begun)))
+		return answer, nil
+	}
+	w.mu.Lock()
+	w.begun = append(w.begun, method)
+	w.headers = append(w.headers, r.Header)
+	w.bodies = append(w.bodies, readAll(r.Body))
+	switch method {
+	case "cancel":
+		answer.Header.Set("X-DaprReminderCancel", "true")
+	case "none":
+		answer.StatusCode = http.StatusNotFound
+	}
+	var wait chan struct{}
+	if strings.HasPrefix(method, "wait") {
+		wait = make(chan struct{})
+		w.release[method] = wait
+	}
+	w.mu.Unlock()
+	if wait != nil {
+		<-wait
+	}
+	return answer, nil
+}
+
+func (w *world) finish(method string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.release[method])
+}
+
+func (w *world) turns() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.Join(w.begun, " ")
+}
+
+// endSession ends the session, as the leader does with a host that does not renew it.
+func (w *world) endSession() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.session = ""
+	clear(w.owned)
+}
+
+func (w *world) setCut(cut bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut = cut
+}
+
+// call begins a call and returns where its error goes.
+func (w *world) call(ctx context.Context, method, chain string) chan error {
+	done := make(chan error, 1)
+	header := http.Header{}
+	if chain != "" {
+		header.Set("Dapr-Reentrancy-Id", chain)
+	}
+	go func() {
+		_, err := w.runtime.Do(ctx, &actors.Call{Actor: api.Actor{Type: "T", ID: "1"}, Method: method, Verb: "POST",
+			Header: header})
+		done <- err
+	}()
+	synctest.Wait()
+	return done
+}
+
+func reason(err error) string {
+	if err == nil {
+		return ""
+	}
+	return api.AsError(err).Details.Reason
+}
+
+const plain = `{"entities":["T"],"actorIdleTimeout":"1m"}`
+
+func TestTurns_OneAfterTheOther(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		first := w.call(t.Context(), "wait1", "")
+		second, third := w.call(t.Context(), "b", ""), w.call(t.Context(), "c", "")
+		if got := w.turns(); got != "wait1" {
+			t.Errorf("turns %q while the first one runs", got)
+		}
+		w.finish("wait1")
+		for _, done := range []chan error{first, second, third} {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		if got := w.turns(); got != "wait1 b c" {
+			t.Errorf("turns %q", got)
+		}
+	})
+}
+
+// A caller that goes does not end its turn: the application still works on it.
+func TestTurns_OutliveTheirCaller(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		ctx, leave := context.WithCancel(t.Context())
+		first := w.call(ctx, "wait1", "")
+		leave()
+		if err := <-first; reason(err) != api.ReasonIndeterminate {
+			t.Errorf("the caller that left got %v", err)
+		}
+		second := w.call(t.Context(), "b", "")
+		if got := w.turns(); got != "wait1" {
+			t.Errorf("turns %q while the first one runs", got)
+		}
+		w.finish("wait1")
+		if err := <-second; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestLease_WithoutItNoTurnAndNoAnswer(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		running := w.call(t.Context(), "wait1", "")
+		w.setCut(true)
+		<-time.After(time.Second)
+		w.finish("wait1")
+		if err := <-running; reason(err) != api.ReasonIndeterminate {
+			t.Errorf("an answer without a lease was relayed: %v", err)
+		}
+		waiting := w.call(t.Context(), "b", "")
+		<-time.After(time.Second)
+		synctest.Wait()
+		if got := w.turns(); got != "wait1" {
+			t.Errorf("turns %q without a lease", got)
+		}
+		w.setCut(false) // the session has not ended: the actor goes on
+		if err := <-waiting; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// An actor is not active again on this node before its earlier turn has ended.
+func TestActivation_WaitsForEarlierTurn(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		running := w.call(t.Context(), "wait1", "")
+		w.endSession()
+		<-time.After(time.Second) // the host has a new session
+		next := w.call(t.Context(), "b", "")
+		<-time.After(time.Second)
+		synctest.Wait()
+		if got := w.turns(); got != "wait1" {
+			t.Errorf("turns %q while the turn of the ended session runs", got)
+		}
+		w.finish("wait1")
+		if err := <-running; reason(err) != api.ReasonIndeterminate {
+			t.Errorf("the answer of an ended session was relayed: %v", err)
+		}
+		if err := <-next; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// An application may keep the state of an actor in memory. It must drop it before another activation begins, because
+// another host may have changed the state in between.
+func TestActivation_ApplicationDropsEarlierOne(t *testing.T) {
+	hang := func(w *world, hangs bool) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.hangs = hangs
+	}
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		if err := <-w.call(t.Context(), "a", ""); err != nil {
+			t.Fatal(err)
+		}
+		hang(w, true)
+		w.endSession()
+		<-time.After(time.Second)
+		next := w.call(t.Context(), "b", "")
+		<-time.After(3 * time.Second)
+		synctest.Wait()
+		if got := w.turns(); got != "a" {
+			t.Errorf("turns %q while the application has the earlier activation", got)
+		}
+		hang(w, false)
+		if err := <-next; err != nil {
+			t.Error(err)
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if fmt.Sprint(w.deleted) != "[1 after turn 1]" {
+			t.Errorf("the application was informed: %q", w.deleted)
+		}
+	})
+}
+
+func TestSession_ApplicationIsInformedOfItsEnd(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		if err := <-w.call(t.Context(), "a", ""); err != nil {
+			t.Fatal(err)
+		}
+		w.endSession()
+		<-time.After(3 * time.Second)
+		synctest.Wait()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if fmt.Sprint(w.deleted) != "[1 after turn 1]" {
+			t.Errorf("the application was informed: %q", w.deleted)
+		}
+	})
+}
+
+func TestReentrancy_SameChainPasses(t *testing.T) {
+	const reentrant = `{"entities":["T"],"reentrancy":{"enabled":true,"maxStackDepth":2}}`
+	inWorld(t, reentrant, func(t *testing.T, w *world) {
+		first := w.call(t.Context(), "wait1", "")
+		w.mu.Lock()
+		chain := w.headers[0].Get("Dapr-Reentrancy-Id")
+		w.mu.Unlock()
+		if chain == "" {
+			t.Fatal("a call has no chain")
+		}
+		other := w.call(t.Context(), "other", "")
+		second := w.call(t.Context(), "wait2", chain)
+		if err := <-w.call(t.Context(), "deep", chain); err == nil || api.AsError(err).Code != api.CodeActorStackDepth {
+			t.Errorf("a chain that is too deep: %v", err)
+		}
+		if got := w.turns(); got != "wait1 wait2" {
+			t.Errorf("turns %q", got)
+		}
+		w.finish("wait2")
+		w.finish("wait1")
+		for _, done := range []chan error{first, second, other} {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		if err := <-w.call(t.Context(), "a", "chain"); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.headers[0].Get("Dapr-Reentrancy-Id"); got != "" {
+			t.Errorf("without reentrancy the call has the chain %q", got)
+		}
+	})
+}
+
+func TestIdle_ActorIsDeactivatedAndComesBack(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		if err := <-w.call(t.Context(), "a", ""); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Minute + 3*time.Second)
+		synctest.Wait()
+		w.mu.Lock()
+		deleted, owned := len(w.deleted), len(w.owned)
+		w.mu.Unlock()
+		if deleted != 1 || owned != 0 {
+			t.Errorf("%d actors were deactivated, %d are owned", deleted, owned)
+		}
+		if err := <-w.call(t.Context(), "b", ""); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A release without an answer may be applied late. If the actor were activated here again before the answer, it would
+// have the same epoch, and another host could own it while this one serves it.
+func TestIdle_ActorWaitsForItsRelease(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		if err := <-w.call(t.Context(), "a", ""); err != nil {
+			t.Fatal(err)
+		}
+		w.mu.Lock()
+		first := w.owned["1"]
+		w.refused = 5
+		w.mu.Unlock()
+		<-time.After(time.Minute + 1500*time.Millisecond)
+		synctest.Wait()
+		answer := w.call(t.Context(), "b", "")
+		synctest.Wait()
+		select {
+		case err := <-answer:
+			t.Errorf("a call was answered before the actor was released: %v", err)
+		default:
+		}
+		if err := <-answer; err != nil {
+			t.Error(err)
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.refused != 0 || w.owned["1"] <= first {
+			t.Errorf("%d releases are left to refuse, and epoch %d came after %d", w.refused, w.owned["1"], first)
+		}
+	})
+}
+
+func TestQueue_IsBounded(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		calls := []chan error{w.call(t.Context(), "wait1", "")}
+		for range 1000 {
+			calls = append(calls, w.call(t.Context(), "b", ""))
+		}
+		if err := <-w.call(t.Context(), "c", ""); reason(err) != api.ReasonOverloaded {
+			t.Errorf("one call too many: %v", err)
+		}
+		w.finish("wait1")
+		for _, done := range calls {
+			if err := <-done; err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func TestParseConfig_ReadsSettings(t *testing.T) {
+	c, err := actors.ParseConfig([]byte(`{"entities":["A","B"],"actorIdleTimeout":"1m","drainOngoingCallTimeout":"",
+		"drainBalancedActors":true,"entitiesConfig":[{"entities":["B","C"],"actorIdleTimeout":"2m",
+		"reentrancy":{"enabled":true}}]}`))
+	want := map[string]actors.TypeConfig{
+		"A": {IdleTimeout: time.Minute, DrainTimeout: 10 * time.Second, MaxDepth: 32},
+		"B": {IdleTimeout: 2 * time.Minute, DrainTimeout: 10 * time.Second, MaxDepth: 32, Reentrancy: true},
+	}
+	if err != nil || fmt.Sprint(c.Types) != fmt.Sprint(want) {
+		t.Errorf("%v, %v", c, err)
+	}
+	if _, err := actors.ParseConfig([]byte(`[]`)); !fault.Is(err, fault.Invalid) {
+		t.Errorf("not an object: %v", err)
+	}
+}
+
+func TestWire_KeepsCallsAndAnswers(t *testing.T) {
+	in := &actors.Call{Actor: api.Actor{Type: "T", ID: "1"}, Callback: "remind", Method: "m", Verb: "GET",
+		Body:   []byte("x"),
+		Header: http.Header{"A": {"1", "2"}}, Caller: invoke.Caller{App: api.App{ID: "c", Namespace: "n"}}}
+	target, out, err := actors.DecodeCall(actors.EncodeCall(api.App{ID: "app"}, in))
+	if err != nil || target.ID != "app" || fmt.Sprint(out) != fmt.Sprint(in) {
+		t.Errorf("%v %v %v", target, out, err)
+	}
+	a := actors.Answer{Status: 201, Header: http.Header{"B": {"3"}}, Body: []byte("y")}
+	got, err := actors.DecodeAnswer(actors.EncodeAnswer(&a))
+	if err != nil || fmt.Sprint(got) != fmt.Sprint(a) {
+		t.Errorf("%v %v", got, err)
+	}
+	for _, b := range [][]byte{nil, {9}, {1, 200}} {
+		if _, _, err := actors.DecodeCall(b); err == nil {
+			t.Errorf("%v is a call", b)
+		}
+	}
+}
+
+// An actor that moves ends its turn first. The calls that wait find that it is not here any more.
+func TestHandOver_AfterTheRunningTurn(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		running := w.call(t.Context(), "wait1", "")
+		moved := make(chan int, 1)
+		go func() {
+			moved <- w.runtime.HandOver(t.Context(), "app", []api.Actor{{Type: "T", ID: "1"}, {Type: "T", ID: "2"}},
+				"s")
+		}()
+		in(time.Second)
+		if len(w.given) != 0 {
+			t.Error("the actor was given away while a turn ran")
+		}
+		w.finish("wait1")
+		if err := <-running; err != nil {
+			t.Error(err)
+		}
+		if n := <-moved; n != 1 || len(w.given) != 1 || w.given[0] != "1 to s" || len(w.deleted) != 1 {
+			t.Errorf("%d moved, given %q, deactivated %q", n, w.given, w.deleted)
+		}
+	})
+}

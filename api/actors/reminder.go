@@ -1,0 +1,190 @@
+package actors
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Headers of callbacks. The tick of a reminder is the same whenever it is delivered again.
+const (
+	headerTick    = "Quorate-Reminder-Tick"
+	headerAttempt = "Quorate-Reminder-Attempt"
+	headerCancel  = "X-Daprremindercancel" // of an answer: stop the reminder or the timer
+)
+
+// Tick is the body of a callback. The field callback is left out for reminders.
+type Tick struct {
+	Data     json.RawMessage `json:"data"`
+	DueTime  string          `json:"dueTime"`
+	Period   string          `json:"period"`
+	Callback *string         `json:"callback,omitempty"`
+}
+
+// callback returns the call by which the application learns of a tick.
+func (r *Reminder) callback(kind string) (*Call, error) {
+	body := Tick{Data: r.Data, DueTime: r.DueTime, Period: r.Period}
+	if kind == CallbackTimer {
+		body.Callback = &r.Callback
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		return nil, fault.Wrap(err, "actors.Call", "the data cannot be encoded")
+	}
+	return &Call{Actor: r.Actor, Callback: kind, Method: r.Name, Verb: http.MethodPut, Body: text,
+		Header: http.Header{"Content-Type": {"application/json"}, "User-Agent": {"quorate"}}}, nil
+}
+
+// canceled reports whether an answer says that there should be no more ticks.
+func canceled(a *Answer) bool { return a.Header.Get(headerCancel) == "true" }
+
+// Remind delivers one tick of a reminder to the owner of its actor in a namespace, wherever it is. The application gets
+// the id of the tick and the number of the attempt. cancel means that the application wants no more ticks. If err is
+// nil, the application has answered with this status. Remind returns the errors of a call.
+func (r *Runtime) Remind(ctx context.Context, namespace string, rem *Reminder, tick string,
+	attempt uint64) (status int, cancel bool, err error) {
+	c, err := rem.callback(CallbackReminder)
+	if err != nil {
+		return 0, false, err
+	}
+	c.namespace = namespace
+	c.Header[headerTick] = []string{tick}
+	c.Header[headerAttempt] = []string{strconv.FormatUint(attempt, 10)}
+	answer, err := r.find(ctx, c)
+	return answer.Status, canceled(&answer), err
+}
+
+// checkReminder returns what is wrong with a reminder or a timer.
+func checkReminder(r *Reminder) error {
+	if err := checkReminderName(r.Actor, r.Name); err != nil {
+		return err
+	}
+	switch {
+	case len(r.Data) > api.MaxJobData:
+		return api.MalformedRequest("data: has " + strconv.Itoa(len(r.Data)) + " bytes, the limit is " +
+			strconv.Itoa(api.MaxJobData))
+	case r.Policy != nil && r.Policy.Interval < 0:
+		return api.MalformedRequest("failurePolicy: the interval is negative")
+	}
+	return nil
+}
+
+func checkReminderName(a api.Actor, name string) error {
+	if err := state.ValidateActor(a.Type, a.ID); err != nil {
+		return api.MalformedRequest(fault.Text(err))
+	}
+	if problem := api.NameProblem(name); problem != "" {
+		return api.MalformedRequest("the name " + problem)
+	}
+	return nil
+}
+
+// reminderFailed returns the public error of a request about reminders or timers.
+func reminderFailed(code, sentence string, a api.Actor, err error) *api.Error {
+	kind, reason := verdict(err)
+	if kind == api.Denied {
+		kind = api.Failed
+	}
+	if fault.Is(err, fault.Invalid) {
+		reason = code
+	}
+	return &api.Error{Kind: kind, Code: code, Message: sentence + ": " + fault.Text(err), Cause: err,
+		Details: api.Details{Reason: reason, Metadata: api.Attributes("actorType", a.Type, "actorID", a.ID)}}
+}
+
+// SetReminder stores a reminder. The application must host the type of the actor. When SetReminder returns nil, the
+// reminder is in the replicated log. All errors are *api.Error.
+func (s *Service) SetReminder(ctx context.Context, r *Reminder, overwrite bool) error {
+	if err := checkReminder(r); err != nil {
+		return err
+	}
+	if h := s.runtime.host(s.app.ID); h == nil || !h.hostsType(r.Actor.Type) {
+		return &api.Error{Kind: api.Denied, Code: api.CodeReminderNonHosted,
+			Details: api.Details{Reason: api.CodeReminderNonHosted},
+			Message: "this application does not host actors of type " + api.Shorten(r.Actor.Type) +
+				" (an application sets reminders of its own actors only)"}
+	}
+	err := s.runtime.options.Reminders.Put(ctx, r, overwrite)
+	switch {
+	case err == nil:
+		return nil
+	case fault.Is(err, fault.Conflict):
+		return &api.Error{Kind: api.Conflict, Code: api.CodeReminderExists, Cause: err,
+			Details: api.Details{Reason: api.CodeReminderExists},
+			Message: "the actor has a reminder " + api.Shorten(r.Name) + " already (set overwrite to replace it)"}
+	}
+	return reminderFailed(api.CodeReminderCreate, "error creating actor reminder "+api.Shorten(r.Name), r.Actor, err)
+}
+
+// Reminder returns a reminder. All errors are *api.Error.
+func (s *Service) Reminder(ctx context.Context, a api.Actor, name string) (Reminder, error) {
+	if err := checkReminderName(a, name); err != nil {
+		return Reminder{}, err
+	}
+	r, found, err := s.runtime.options.Reminders.Get(ctx, a, name)
+	switch {
+	case err != nil:
+		return r, reminderFailed(api.CodeReminderGet, "error getting actor reminder "+api.Shorten(name), a, err)
+	case !found:
+		return r, &api.Error{Kind: api.NotFound, Code: api.CodeReminderNotFound,
+			Details: api.Details{Reason: api.ReasonNotFound},
+			Message: "the actor has no reminder " + api.Shorten(name)}
+	}
+	return r, nil
+}
+
+// Reminders returns the reminders of an actor, or of all actors of its type if its ID is empty. All errors are
+// *api.Error.
+func (s *Service) Reminders(ctx context.Context, a api.Actor) ([]Reminder, error) {
+	if err := checkFamily(a); err != nil {
+		return nil, err
+	}
+	list, err := s.runtime.options.Reminders.List(ctx, a)
+	if err != nil {
+		return nil, reminderFailed(api.CodeReminderGet, "error listing actor reminders", a, err)
+	}
+	return list, nil
+}
+
+// checkFamily checks an actor whose ID may be empty.
+func checkFamily(a api.Actor) error {
+	if a.ID == "" {
+		a.ID = "any"
+	}
+	if err := state.ValidateActor(a.Type, a.ID); err != nil {
+		return api.MalformedRequest(fault.Text(err))
+	}
+	return nil
+}
+
+// RemoveReminder removes a reminder. There need not be one. When RemoveReminder returns nil, the application gets no
+// further tick, except one that it has begun to work on. All errors are *api.Error.
+func (s *Service) RemoveReminder(ctx context.Context, a api.Actor, name string) error {
+	if err := checkReminderName(a, name); err != nil {
+		return err
+	}
+	if err := s.runtime.options.Reminders.Remove(ctx, a, name); err != nil {
+		return reminderFailed(api.CodeReminderDelete, "error deleting actor reminder "+api.Shorten(name), a, err)
+	}
+	return nil
+}
+
+// RemoveReminders removes the reminders of an actor, or of all actors of its type if its ID is empty. All errors are
+// *api.Error. After an error, some may be removed.
+func (s *Service) RemoveReminders(ctx context.Context, a api.Actor) error {
+	list, err := s.Reminders(ctx, a)
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		if err := s.RemoveReminder(ctx, list[i].Actor, list[i].Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,223 @@
+package actors_test
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/actors"
+)
+
+// ticks is a Plan with one tick after each period, as many as more says.
+type ticks struct {
+	period time.Duration
+	more   int
+}
+
+// Next implements actors.Plan.
+func (p *ticks) Next() (time.Duration, bool) {
+	p.more--
+	return p.period, p.more >= 0
+}
+
+// planTicks returns the plan of a timer whose period is a duration and whose ttl has as many bytes as it has ticks.
+func planTicks(t *actors.Reminder) (actors.Plan, error) {
+	period, err := time.ParseDuration(t.Period)
+	return &ticks{period, len(t.TTL)}, err
+}
+
+func (w *world) service() *actors.Service { return actors.NewService(api.App{ID: "app"}, w.runtime) }
+
+func (w *world) setTimer(name, period string, ticks int) error {
+	return w.service().SetTimer(&actors.Reminder{Actor: api.Actor{Type: "T", ID: "1"}, Name: name, Period: period,
+		TTL: strings.Repeat(".", ticks), Callback: "cb", Data: []byte(`{"a":1}`)})
+}
+
+// in waits for d of simulated time.
+func in(d time.Duration) {
+	<-time.After(d)
+	synctest.Wait()
+}
+
+func TestTimer_CallsTheActorWhileItIsActive(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		if err := w.setTimer("t", "1s", 9); err == nil || api.AsError(err).Code != api.CodeTimerCreate {
+			t.Errorf("a timer of an actor that is not active: %v", err)
+		}
+		if err := <-w.call(t.Context(), "a", ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.setTimer("t", "10s", 3); err != nil {
+			t.Fatal(err)
+		}
+		in(10*time.Second + time.Millisecond)
+		if got := w.turns(); got != "a t" {
+			t.Errorf("turns %q after one period", got)
+		}
+		w.mu.Lock()
+		body := w.bodies[len(w.bodies)-1]
+		w.mu.Unlock()
+		if want := `{"data":{"a":1},"dueTime":"","period":"10s","callback":"cb"}`; body != want {
+			t.Errorf("the application got %s, want %s", body, want)
+		}
+		in(time.Minute)
+		if got := w.turns(); got != "a t t t" {
+			t.Errorf("turns %q after all periods", got)
+		}
+	})
+}
+
+func TestTimer_EndsWhenRemovedReplacedOrCanceled(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		if err := <-w.call(t.Context(), "a", ""); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"removed", "replaced", "cancel"} {
+			if err := w.setTimer(name, "1s", 100); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.setTimer("replaced", "3s", 1); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.service().RemoveTimer(api.Actor{Type: "T", ID: "1"}, "removed"); err != nil {
+			t.Fatal(err)
+		}
+		in(10 * time.Second)
+		if got := w.turns(); got != "a cancel replaced" {
+			t.Errorf("turns %q", got)
+		}
+	})
+}
+
+// A timer ends with the activation, and its ticks count as turns: the actor does not become idle between them.
+func TestTimer_KeepsTheActorAndEndsWithIt(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		if err := <-w.call(t.Context(), "a", ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.setTimer("t", "40s", 3); err != nil {
+			t.Fatal(err)
+		}
+		in(2*time.Minute + time.Second)
+		w.mu.Lock()
+		deleted := len(w.deleted)
+		w.mu.Unlock()
+		if deleted != 0 {
+			t.Error("an actor with a timer was deactivated between two ticks")
+		}
+		if err := w.setTimer("late", "5m", 3); err != nil {
+			t.Fatal(err)
+		}
+		in(10 * time.Minute)
+		if got := w.turns(); got != "a t t t" {
+			t.Errorf("turns %q: the actor is idle after a minute, which ends its timers", got)
+		}
+	})
+}
+
+func TestTimer_TickWaitsForItsTurn(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		if err := <-w.call(t.Context(), "a", ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.setTimer("t", "1s", 100); err != nil {
+			t.Fatal(err)
+		}
+		running := w.call(t.Context(), "wait1", "")
+		in(10 * time.Second)
+		if got := w.turns(); got != "a wait1" {
+			t.Errorf("turns %q while one runs", got)
+		}
+		w.finish("wait1")
+		if err := <-running; err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if got := w.turns(); got != "a wait1 t" {
+			t.Errorf("turns %q: ticks that were missed are one", got)
+		}
+	})
+}
+
+func TestTimers_AreBounded(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		if err := <-w.call(t.Context(), "a", ""); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 1000 {
+			if err := w.setTimer("t"+strings.Repeat("x", i%500)+string(rune('a'+i/500)), "1h", 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.setTimer("more", "1h", 1); reason(err) != api.ReasonOverloaded {
+			t.Errorf("one timer too many: %v", err)
+		}
+		if err := w.setTimer("ta", "2h", 1); err != nil {
+			t.Errorf("a timer is replaced: %v", err)
+		}
+	})
+}
+
+// A tick of a reminder activates the actor. The header of the answer says that there should be no more.
+func TestRemind_CallsTheActor(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		for _, c := range []struct {
+			name   string
+			status int
+			cancel bool
+		}{{"r", 200, false}, {"cancel", 200, true}, {"none", 404, false}} {
+			status, cancel, err := w.runtime.Remind(t.Context(), "", &actors.Reminder{Name: c.name, DueTime: "1s",
+				Actor: api.Actor{Type: "T", ID: "1"}}, "7.1", 2)
+			if status != c.status || cancel != c.cancel || err != nil {
+				t.Errorf("%s: %d %t %v", c.name, status, cancel, err)
+			}
+		}
+		h := w.headers[0]
+		if got := h.Get("Quorate-Reminder-Tick") + " " + h.Get("Quorate-Reminder-Attempt"); got != "7.1 2" {
+			t.Errorf("headers %q", got)
+		}
+		if got, want := w.bodies[0], `{"data":null,"dueTime":"1s","period":""}`; got != want {
+			t.Errorf("the application got %s, want %s", got, want)
+		}
+	})
+}
+
+// A tick that waits for its turn ends with its context, so that a removed reminder does not fire later.
+func TestRemind_GivesUpBeforeItsTurn(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		running := w.call(t.Context(), "wait1", "")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			_, _, err := w.runtime.Remind(ctx, "", &actors.Reminder{Name: "r", Actor: api.Actor{Type: "T", ID: "1"}},
+				"7.1", 1)
+			done <- err
+		}()
+		synctest.Wait()
+		cancel()
+		if err := <-done; err == nil {
+			t.Error("a tick without a turn was delivered")
+		}
+		w.finish("wait1")
+		if err := <-running; err != nil {
+			t.Error(err)
+		}
+		in(time.Second)
+		if got := w.turns(); got != "wait1" {
+			t.Errorf("turns %q", got)
+		}
+	})
+}
+
+func readAll(r io.Reader) string {
+	if r == nil {
+		return ""
+	}
+	b, _ := io.ReadAll(r)
+	return string(b)
+}

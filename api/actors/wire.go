@@ -1,0 +1,85 @@
+package actors
+
+import (
+	"encoding/binary"
+	"net/http"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lenprefix"
+)
+
+// Method is the call between nodes that carries a call of an actor. Its form is part of the protocol.
+const Method = "actors.call"
+
+const wireForm = 1
+
+func text(b []byte, s string) []byte { return append(binary.AppendUvarint(b, uint64(len(s))), s...) }
+
+func appendHeader(b []byte, h http.Header) []byte {
+	n := 0
+	for _, values := range h {
+		n += len(values)
+	}
+	b = binary.AppendUvarint(b, uint64(n)) //nolint:gosec // not negative
+	for name, values := range h {
+		for _, v := range values {
+			b = text(text(b, name), v)
+		}
+	}
+	return b
+}
+
+func readHeader(r *lenprefix.Reader) http.Header {
+	h := http.Header{}
+	for range r.Count() {
+		name := r.Text()
+		h[name] = append(h[name], r.Text())
+	}
+	return h
+}
+
+// EncodeCall encodes a call for another node.
+func EncodeCall(target api.App, c *Call) []byte {
+	b := make([]byte, 0, len(c.Body)+512)
+	b = text(text(append(b, wireForm), target.ID), target.Namespace)
+	b = text(text(text(text(text(b, c.Actor.Type), c.Actor.ID), c.Callback), c.Method), c.Verb)
+	b = text(text(b, c.Caller.ID), c.Caller.Namespace)
+	return append(appendHeader(b, c.Header), c.Body...)
+}
+
+// DecodeCall decodes what EncodeCall encodes. It does not say whether the caller is proven.
+func DecodeCall(b []byte) (target api.App, c *Call, err error) {
+	r := lenprefix.Reader{Rest: b}
+	form := r.Byte()
+	target = api.App{ID: r.Text(), Namespace: r.Text()}
+	c = &Call{Actor: api.Actor{Type: r.Text(), ID: r.Text()}, Callback: r.Text(), Method: r.Text(),
+		Verb: r.Text()}
+	c.Caller.ID, c.Caller.Namespace = r.Text(), r.Text()
+	c.Header, c.Body = readHeader(&r), r.All()
+	if r.Bad || form != wireForm {
+		return target, c, &fault.Error{Code: fault.Unimplemented, Op: "actors.Call",
+			Msg: "a call of an actor from another node cannot be decoded", Hint: "run the same version on all nodes"}
+	}
+	return target, c, nil
+}
+
+// EncodeAnswer encodes an answer for another node.
+func EncodeAnswer(a *Answer) []byte {
+	b := append(make([]byte, 0, len(a.Body)+256), wireForm)
+	b = binary.AppendUvarint(b, uint64(a.Status)) //nolint:gosec // positive
+	return append(appendHeader(b, a.Header), a.Body...)
+}
+
+// DecodeAnswer decodes what EncodeAnswer encodes.
+func DecodeAnswer(b []byte) (Answer, error) {
+	r := lenprefix.Reader{Rest: b}
+	form := r.Byte()
+	a := Answer{Status: int(min(r.Uvarint(), 999))} //nolint:gosec // bounded
+	a.Header, a.Body = readHeader(&r), r.All()
+	if r.Bad || form != wireForm {
+		return a, &fault.Error{Code: fault.Indeterminate, Op: "actors.Call",
+			Msg: "the answer of another node cannot be decoded", Hint: "run the same version on all nodes"}
+	}
+	return a, nil
+}

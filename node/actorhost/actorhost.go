@@ -1,0 +1,109 @@
+package actorhost
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/actors"
+	"github.com/quorate/quorate/api/invoke"
+	"github.com/quorate/quorate/discovery"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/peer"
+	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/datadir"
+)
+
+// maxRemote is how many calls of actors one node may have in progress at another. The rest of the calls that a
+// connection admits is for the replicated store.
+const maxRemote = 512
+
+// Options are the dependencies and settings of a Host. All are required.
+type Options struct {
+	Namespace string
+	Host      func() *raftfsm.Host // nil until it is open
+	Node      func() string        // id of this node
+	Server    func() string        // its id on the peer port
+	Port      func() *peer.Port
+	Places    func() *discovery.Catalogue
+	// StoreOf returns the name of the store with the actor state of an application of this node. It returns
+	// fault.Unavailable if there is none.
+	StoreOf func(app string) (string, error)
+	Allow   func(in *invoke.Inbound) error
+	// Prove reports whether the identity of a calling node proves that it serves an application.
+	Prove     func(at peer.Caller, app api.App) (domain string, ok bool)
+	PlaceTime time.Duration
+	MaxAnswer int64 // bytes
+	Logger    *slog.Logger
+}
+
+// New returns a Runtime of the actors of this node.
+func New(o Options) *Host {
+	h := &Host{options: o, slots: map[string]chan struct{}{}}
+	h.directories = &directories{o: &h.options, known: map[knownKey]knownType{}}
+	h.Runtime = actors.NewRuntime(actors.Options{
+		Directories: h.directories, Carrier: h, Node: o.Node, NewID: datadir.RandomID, Reminders: reminders{h},
+		Plan: newPlan, Allow: o.Allow, PlaceTime: o.PlaceTime, MaxAnswer: o.MaxAnswer, Logger: o.Logger,
+	})
+	return h
+}
+
+// Host hosts and calls the actors of this node. It is safe for concurrent use.
+type Host struct {
+	*actors.Runtime
+	options     Options
+	directories *directories
+
+	mu    sync.Mutex
+	slots map[string]chan struct{} // by server: one element for each call in progress
+}
+
+// Method returns the peer method by which other nodes call actors of this node.
+func (h *Host) Method() peer.Method {
+	return peer.Method{Name: actors.Method, Concurrency: maxRemote, Handle: h.serve}
+}
+
+func (h *Host) serve(ctx context.Context, r peer.Request) ([]byte, error) {
+	target, c, err := actors.DecodeCall(r.Payload)
+	if err != nil {
+		return nil, err
+	}
+	if domain, ok := h.options.Prove(r.From.Caller, c.Caller.App); ok {
+		c.Caller.Proven, c.Caller.TrustDomain = true, domain
+	}
+	answer, err := h.Take(ctx, target, c)
+	if err != nil {
+		return nil, err
+	}
+	return actors.EncodeAnswer(&answer), nil
+}
+
+// Carry implements actors.Carrier.
+func (h *Host) Carry(ctx context.Context, to actors.Owner, target api.App, c *actors.Call) (actors.Answer, error) {
+	slots := h.slotsOf(to.Server)
+	select {
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
+	default:
+		return actors.Answer{}, &fault.Error{Code: fault.Overloaded, Op: "actors.Call",
+			Msg: "too many calls of actors on node " + to.Node + " are in progress", Hint: "send fewer at a time"}
+	}
+	out, err := h.options.Port().Client().Call(ctx, to.Server, actors.Method, actors.EncodeCall(target, c))
+	if err != nil {
+		return actors.Answer{}, err
+	}
+	return actors.DecodeAnswer(out)
+}
+
+func (h *Host) slotsOf(server string) chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.slots[server]
+	if s == nil {
+		s = make(chan struct{}, maxRemote)
+		h.slots[server] = s
+	}
+	return s
+}

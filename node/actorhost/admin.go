@@ -1,0 +1,201 @@
+package actorhost
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"log/slog"
+	"slices"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/actors"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lenprefix"
+	"github.com/quorate/quorate/internal/peer"
+	"github.com/quorate/quorate/raftfsm"
+)
+
+const (
+	// methodHandOver is the call between nodes by which a host gives actors to another one.
+	methodHandOver = "actors.handover"
+	// handed is how many actors one such call moves.
+	handed = 500
+
+	opMove = "actors.Move"
+)
+
+// Admin implements the part of the admin API about actors.
+type Admin struct {
+	Host   *Host
+	Logger *slog.Logger
+}
+
+// ListActors implements admin.Actors.
+func (a Admin) ListActors(ctx context.Context, limit int) ([]api.ActorsStatus, error) {
+	return a.Host.Status(ctx, limit)
+}
+
+// MoveActor implements admin.Actors.
+func (a Admin) MoveActor(ctx context.Context, r api.ActorMove) error {
+	d, err := a.Host.directoryOf(ctx, r.Type)
+	if err != nil {
+		return err
+	}
+	hosts, err := d.Hosts(ctx)
+	if err != nil {
+		return err
+	}
+	to := slices.IndexFunc(hosts, func(h raftfsm.HostOfActors) bool {
+		return h.Node == r.Node && !h.Draining && slices.Contains(h.Types, r.Type)
+	})
+	if to < 0 {
+		return &fault.Error{Code: fault.NotFound, Op: opMove, Msg: "node " + r.Node + " does not host actors of type " +
+			r.Type, Hint: "actors list shows the hosts"}
+	}
+	owner, err := d.Locate(ctx, r.Type, r.ID, r.Node)
+	switch {
+	case err != nil:
+		return err
+	case owner.ID == hosts[to].ID:
+		return &fault.Error{Code: fault.Conflict, Op: opMove, Msg: "the actor is on node " + r.Node + " or not active"}
+	}
+	n, err := a.Host.handOver(ctx, owner.Server, hosts[to].ID, hosts[to].App, []api.Actor{{Type: r.Type, ID: r.ID}})
+	if err == nil && n == 0 {
+		err = &fault.Error{Code: fault.Conflict, Op: opMove, Msg: "the actor was deactivated or moved in the meantime"}
+	}
+	if err == nil {
+		a.Logger.Info("an actor was moved by an operator", "type", r.Type, "actor", r.ID, "from", owner.Node, "to",
+			r.Node)
+	}
+	return err
+}
+
+// RebalanceActors implements admin.Actors.
+func (a Admin) RebalanceActors(ctx context.Context, kind string) (moved int, err error) {
+	d, err := a.Host.directoryOf(ctx, kind)
+	if err != nil {
+		return 0, err
+	}
+	hosts, err := d.Hosts(ctx)
+	if err != nil {
+		return 0, err
+	}
+	hosts = slices.DeleteFunc(hosts, func(h raftfsm.HostOfActors) bool {
+		return h.Draining || !slices.Contains(h.Types, kind)
+	})
+	placed := map[string][]api.Actor{} // by session of the host
+	if err := d.List(ctx, func(p raftfsm.PlacedActor) bool {
+		if p.Type == kind {
+			placed[p.Host] = append(placed[p.Host], api.Actor{Type: kind, ID: p.ID})
+		}
+		return true
+	}); err != nil {
+		return 0, err
+	}
+	for _, m := range moves(hosts, placed) {
+		for some := range slices.Chunk(m.actors, handed) {
+			n, err := a.Host.handOver(ctx, m.from.Server, m.to.ID, m.to.App, some)
+			if moved += n; err != nil {
+				return moved, err
+			}
+		}
+	}
+	a.Logger.Info("actors were rebalanced by an operator", "type", kind, "moved", moved)
+	return moved, nil
+}
+
+// move is the move of actors from one host to another.
+type move struct {
+	from, to *raftfsm.HostOfActors
+	actors   []api.Actor
+}
+
+// moves returns the fewest moves after which the numbers of actors of the hosts differ by at most one.
+func moves(hosts []raftfsm.HostOfActors, placed map[string][]api.Actor) (out []move) {
+	if len(hosts) == 0 {
+		return nil
+	}
+	all := 0
+	for i := range hosts {
+		all += len(placed[hosts[i].ID])
+	}
+	// The hosts with the most actors keep the remainder, so that fewer actors move.
+	order := make([]*raftfsm.HostOfActors, len(hosts))
+	for i := range hosts {
+		order[i] = &hosts[i]
+	}
+	slices.SortStableFunc(order, func(a, b *raftfsm.HostOfActors) int { return len(placed[b.ID]) - len(placed[a.ID]) })
+	share, rest := all/len(hosts), all%len(hosts)
+	want := func(i int) int {
+		if i < rest {
+			return share + 1
+		}
+		return share
+	}
+	for from, to := 0, len(order)-1; from < to; {
+		surplus := len(placed[order[from].ID]) - want(from)
+		lack := want(to) - len(placed[order[to].ID])
+		switch {
+		case surplus <= 0:
+			from++
+		case lack <= 0:
+			to--
+		default:
+			n := min(surplus, lack)
+			src, dst := placed[order[from].ID], placed[order[to].ID]
+			moving := src[len(src)-n:]
+			out = append(out, move{order[from], order[to], moving})
+			placed[order[from].ID], placed[order[to].ID] = src[:len(src)-n], append(dst, moving...)
+		}
+	}
+	return out
+}
+
+// directoryOf returns the directory of a type of this namespace.
+func (h *Host) directoryOf(ctx context.Context, kind string) (*raftfsm.ActorDirectory, error) {
+	t, err := h.directories.find(ctx, knownKey{h.options.Namespace, kind})
+	if err != nil {
+		return nil, err
+	}
+	return h.options.Host().Actors(h.options.Namespace, t.Store, t.App), nil
+}
+
+// handing is the payload of methodHandOver.
+type handing struct {
+	App    string      `json:"app"`
+	To     string      `json:"to"` // session of the new host
+	Actors []api.Actor `json:"actors"`
+}
+
+// handOver asks the node with a server id to give actors to the host with the session to. It returns how many of them
+// were active there.
+func (h *Host) handOver(ctx context.Context, server, to, app string, all []api.Actor) (int, error) {
+	if server == h.options.Server() {
+		return h.HandOver(ctx, app, all, to), nil
+	}
+	text, err := json.Marshal(handing{app, to, all})
+	if err != nil {
+		return 0, fault.Wrap(err, opMove, "the request cannot be encoded")
+	}
+	out, err := h.options.Port().Client().Call(ctx, server, methodHandOver, text)
+	if err != nil {
+		return 0, err
+	}
+	r := lenprefix.Reader{Rest: out}
+	return int(min(r.Uvarint(), handed)), nil //nolint:gosec // bounded
+}
+
+// HandOverMethod returns the peer method by which other nodes ask this one to give actors to another host.
+func (h *Host) HandOverMethod() peer.Method {
+	return peer.Method{Name: methodHandOver, Concurrency: 8,
+		Handle: func(ctx context.Context, r peer.Request) ([]byte, error) {
+			var in handing
+			if err := json.Unmarshal(r.Payload, &in); err != nil {
+				return nil, fault.New(fault.Invalid, opMove, "the request of another node cannot be decoded")
+			}
+			n := h.HandOver(ctx, in.App, in.Actors, in.To)
+			return binary.AppendUvarint(nil, uint64(n)), nil //nolint:gosec // not negative
+		}}
+}
+
+var _ actors.Carrier = (*Host)(nil)

@@ -1,0 +1,173 @@
+package actorhost
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/actors"
+	"github.com/quorate/quorate/api/invoke"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm"
+	directory "github.com/quorate/quorate/raftfsm/actors"
+)
+
+// knownFor is how long a node relies on what it has read about a type.
+const knownFor = 10 * time.Second
+
+// typeRecord says which application hosts a type. It is a note in the replicated data.
+type typeRecord struct {
+	App   string `json:"app"`
+	Store string `json:"store"` // of the directory
+}
+
+// directories implements actors.Directories.
+type directories struct {
+	o     *Options
+	mu    sync.Mutex
+	known map[knownKey]knownType
+}
+
+type knownKey struct{ namespace, kind string }
+
+type knownType struct {
+	typeRecord
+	at time.Time
+}
+
+// typeNote returns the name of the note of a type.
+func typeNote(namespace, kind string) string { return "actortype/" + namespace + "/" + kind }
+
+// Claim implements actors.Directories.
+func (d *directories) Claim(ctx context.Context, app, kind string) (actors.Directory, error) {
+	store, err := d.o.StoreOf(app)
+	if err != nil {
+		return nil, err
+	}
+	want := typeRecord{App: app, Store: store}
+	for {
+		now, revision, err := d.read(ctx, knownKey{d.o.Namespace, kind})
+		switch {
+		case err != nil:
+			return nil, err
+		case now == want:
+			return d.directory(d.o.Namespace, want), nil
+		case revision != 0 && now.App != app:
+			return nil, &fault.Error{Code: fault.Conflict, Op: "actors.Claim", Key: kind,
+				Msg:  "actors of type " + kind + " are hosted by the application " + now.App,
+				Hint: "give one of the two types another name"}
+		case revision != 0:
+			return nil, &fault.Error{Code: fault.Conflict, Op: "actors.Claim", Key: kind,
+				Msg:  "the state of actors of type " + kind + " is in the store " + now.Store + " and not in " + store,
+				Hint: "mark the same store with actorStateStore on every node"}
+		}
+		text, err := json.Marshal(want)
+		if err != nil {
+			return nil, err
+		}
+		_, err = d.o.Host().SetNote(ctx, typeNote(d.o.Namespace, kind), text, 0)
+		if err != nil && !fault.Is(err, fault.Conflict) {
+			return nil, err
+		}
+	}
+}
+
+func (d *directories) read(ctx context.Context, key knownKey) (t typeRecord, revision uint64, err error) {
+	h := d.o.Host()
+	if h == nil {
+		return t, 0, fault.New(fault.Unavailable, "actors.Find", "the node is starting")
+	}
+	n, err := h.Note(ctx, typeNote(key.namespace, key.kind))
+	if err != nil || n.Revision == 0 {
+		return t, 0, err
+	}
+	if err := json.Unmarshal(n.Value, &t); err != nil {
+		return t, 0, &fault.Error{Code: fault.Corrupt, Op: "actors.Find", Msg: "the record of actor type " + key.kind +
+			" cannot be read"}
+	}
+	return t, n.Revision, nil
+}
+
+// Find implements actors.Directories.
+func (d *directories) Find(ctx context.Context, namespace, kind string) (api.App, actors.Directory, error) {
+	namespace = cmp.Or(namespace, d.o.Namespace)
+	t, err := d.find(ctx, knownKey{namespace, kind})
+	if err != nil {
+		return api.App{}, nil, err
+	}
+	return api.App{ID: t.App, Namespace: invoke.CanonicalNamespace(namespace)}, d.directory(namespace, t), nil
+}
+
+// find returns the record of a type, which may be knownFor old; fault.NotFound = no application hosts it.
+func (d *directories) find(ctx context.Context, key knownKey) (typeRecord, error) {
+	d.mu.Lock()
+	k, known := d.known[key]
+	d.mu.Unlock()
+	if !known || time.Since(k.at) > knownFor {
+		t, revision, err := d.read(ctx, key)
+		if err != nil {
+			return t, err
+		}
+		if revision == 0 {
+			return t, fault.New(fault.NotFound, "actors.Find", "no application hosts actors of type "+key.kind)
+		}
+		k = knownType{t, time.Now()}
+		d.mu.Lock()
+		d.known[key] = k
+		d.mu.Unlock()
+	}
+	return k.typeRecord, nil
+}
+
+func (d *directories) directory(namespace string, t typeRecord) actors.Directory {
+	return &oneDirectory{d.o.Host().Actors(namespace, t.Store, t.App), d.o}
+}
+
+// oneDirectory implements actors.Directory.
+type oneDirectory struct {
+	*raftfsm.ActorDirectory
+	o *Options
+}
+
+func ownerOf(h *directory.Host) actors.Owner {
+	return actors.Owner{Session: h.ID, Node: h.Node, Server: h.Server}
+}
+
+// Register implements actors.Directory.
+func (d *oneDirectory) Register(ctx context.Context, r actors.Registration) (uint64, error) {
+	return d.ActorDirectory.Register(ctx, directory.Host{ID: r.Session, Node: d.o.Node(), Server: d.o.Server(),
+		Types: r.Types, Draining: r.Draining})
+}
+
+// Activate implements actors.Directory.
+func (d *oneDirectory) Activate(ctx context.Context, session, kind, id string) (actors.Activation, error) {
+	a, err := d.ActorDirectory.Activate(ctx, session, kind, id)
+	return actors.Activation{Owner: ownerOf(&a.Owner), Epoch: a.Epoch, Token: a.Session}, err
+}
+
+// Locate implements actors.Directory.
+func (d *oneDirectory) Locate(ctx context.Context, kind, id string) (actors.Owner, error) {
+	h, err := d.ActorDirectory.Locate(ctx, kind, id, d.o.Node())
+	return ownerOf(&h), err
+}
+
+// Release implements actors.Directory.
+func (d *oneDirectory) Release(ctx context.Context, released []actors.Released) error {
+	return d.ActorDirectory.Release(ctx, releasedOf(released))
+}
+
+// Transfer implements actors.Directory.
+func (d *oneDirectory) Transfer(ctx context.Context, released []actors.Released, to string) error {
+	return d.ActorDirectory.Transfer(ctx, releasedOf(released), to)
+}
+
+func releasedOf(released []actors.Released) []raftfsm.ReleasedActor {
+	out := make([]raftfsm.ReleasedActor, len(released))
+	for i, r := range released {
+		out[i] = raftfsm.ReleasedActor(r)
+	}
+	return out
+}

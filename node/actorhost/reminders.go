@@ -1,0 +1,282 @@
+package actorhost
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/actors"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/due"
+)
+
+const (
+	// perInstance is how many ticks of reminders may be under way at one instance of an application.
+	perInstance = 128
+	// persist is the pause between further attempts of a one-shot reminder that has no failure policy.
+	persist = 30 * time.Second
+	// maxWait is the longest wait of a timer, in milliseconds: 200 years, which fit into a time.Duration.
+	maxWait = 200 * 365 * 24 * 3600 * 1000
+	// maxListed is how many reminders are read at once.
+	maxListed = 1000
+)
+
+// reminders implements actors.Reminders and due.Deliverer. A reminder is due work in the group of its actor, so that
+// its home is the store and the application, and its name has the type, the id and the name of the reminder.
+type reminders struct{ host *Host }
+
+const separator = "||"
+
+// payload is what a reminder is stored with.
+type payload struct {
+	DueTime string          `json:"dueTime"`
+	Period  string          `json:"period"`
+	TTL     string          `json:"ttl,omitempty"`
+	Data    json.RawMessage `json:"data,omitempty"`
+}
+
+// Remind begins to deliver the reminders that are due while this node leads their group.
+func (h *Host) Remind() {
+	h.options.Host().DueWork().Deliver(due.KindReminder, reminders{h})
+}
+
+func workName(a api.Actor, name string) string { return a.Type + separator + a.ID + separator + name }
+
+// home returns where the reminders of a type of actors are.
+func (r reminders) home(ctx context.Context, kind string) (raftfsm.DueWork, due.Home, error) {
+	o := &r.host.options
+	t, err := r.host.directories.find(ctx, knownKey{o.Namespace, kind})
+	if err != nil {
+		return raftfsm.DueWork{}, due.Home{}, err
+	}
+	return o.Host().DueWork(), due.Home{Kind: due.KindReminder, Store: o.Namespace + "/" + t.Store, Prefix: t.App}, nil
+}
+
+// schedule returns the schedule of package due for a period, and the number of ticks; 0 = no limit.
+func schedule(period string) (text string, ticks uint64, err error) {
+	bad := func(why string) error { return fault.New(fault.Invalid, "actors.Reminder", "period: "+why) }
+	if rest, found := strings.CutPrefix(period, "R"); found {
+		count, rest, found := strings.Cut(rest, "/")
+		if count != "" {
+			if ticks, err = strconv.ParseUint(count, 10, 32); err != nil || ticks == 0 {
+				return "", 0, bad("the number of ticks after R must be at least 1")
+			}
+		}
+		if period = rest; !found || !strings.HasPrefix(period, "P") {
+			return "", 0, bad("R is followed by a number, a slash and a duration of ISO 8601, such as R5/PT10S")
+		}
+	}
+	switch {
+	case period == "" || strings.HasPrefix(period, "@every "):
+		text = period
+	case strings.HasPrefix(period, "P"):
+		span, err := due.ParseSpan(period)
+		if err != nil {
+			return "", 0, bad(fault.Text(err))
+		}
+		if span != (due.Span{}) {
+			text = period
+		}
+	default:
+		d, err := time.ParseDuration(period)
+		if err != nil || d < 0 {
+			return "", 0, bad(strconv.Quote(api.Shorten(period)) + " is no duration such as 10s or PT10S")
+		}
+		if d > 0 {
+			text = "@every " + period
+		}
+	}
+	return text, ticks, nil
+}
+
+// put returns the wish to store a reminder or a timer.
+func put(r *actors.Reminder) (due.Put, error) {
+	text, ticks, err := schedule(r.Period)
+	p := due.Put{Due: r.DueTime, TTL: r.TTL, Spec: due.Spec{Schedule: text, Repeats: ticks}}
+	if p.Due == "" {
+		p.Due = "0s"
+	}
+	return p, err
+}
+
+// Put implements actors.Reminders.
+func (r reminders) Put(ctx context.Context, rem *actors.Reminder, overwrite bool) error {
+	p, err := put(rem)
+	if err != nil {
+		return err
+	}
+	work, home, err := r.home(ctx, rem.Actor.Type)
+	if err != nil {
+		return err
+	}
+	p.Home, p.Name, p.Overwrite = home, workName(rem.Actor, rem.Name), overwrite
+	if p.Spec.Payload, err = json.Marshal(payload{rem.DueTime, rem.Period, rem.TTL, rem.Data}); err != nil {
+		return fault.Wrap(err, "actors.Reminder", "the data cannot be encoded")
+	}
+	if o := rem.Policy; o != nil {
+		p.Spec.Policy = due.NewPolicy(o.Retry, o.MaxRetries, o.Interval)
+	} else {
+		p.Spec.Policy = due.DefaultPolicy()
+		p.Spec.Policy.Persist = persist
+	}
+	_, err = work.Put(ctx, p)
+	return err
+}
+
+// reminderOf returns a stored reminder.
+func reminderOf(name string, stored []byte) (actors.Reminder, error) {
+	var p payload
+	parts := strings.SplitN(name, separator, 3)
+	if err := json.Unmarshal(stored, &p); err != nil || len(parts) != 3 {
+		return actors.Reminder{}, fault.New(fault.Corrupt, "actors.Reminder", "a stored reminder cannot be decoded")
+	}
+	return actors.Reminder{Actor: api.Actor{Type: parts[0], ID: parts[1]}, Name: parts[2], DueTime: p.DueTime,
+		Period: p.Period, TTL: p.TTL, Data: p.Data}, nil
+}
+
+// Get implements actors.Reminders.
+func (r reminders) Get(ctx context.Context, a api.Actor, name string) (rem actors.Reminder, found bool, err error) {
+	work, home, err := r.home(ctx, a.Type)
+	if fault.Is(err, fault.NotFound) {
+		return rem, false, nil
+	}
+	if err != nil {
+		return rem, false, err
+	}
+	w, found, err := work.Get(ctx, home, workName(a, name))
+	if err != nil || !found {
+		return rem, false, err
+	}
+	rem, err = reminderOf(w.Name, w.Spec.Payload)
+	return rem, true, err
+}
+
+// List implements actors.Reminders.
+func (r reminders) List(ctx context.Context, a api.Actor) ([]actors.Reminder, error) {
+	work, home, err := r.home(ctx, a.Type)
+	if fault.Is(err, fault.NotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	prefix := a.Type + separator
+	if a.ID != "" {
+		prefix += a.ID + separator
+	}
+	var out []actors.Reminder
+	for after, more := "", true; more; {
+		var list []due.Work
+		if list, more, err = work.List(ctx, home, prefix, after, maxListed); err != nil {
+			return nil, err
+		}
+		for i := range list {
+			after = list[i].Name
+			rem, err := reminderOf(after, list[i].Spec.Payload)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, rem)
+		}
+		more = more && len(list) > 0
+	}
+	return out, nil
+}
+
+// Remove implements actors.Reminders.
+func (r reminders) Remove(ctx context.Context, a api.Actor, name string) error {
+	work, home, err := r.home(ctx, a.Type)
+	if fault.Is(err, fault.NotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = work.Remove(ctx, home, workName(a, name))
+	return err
+}
+
+func namespaceOf(home due.Home) string {
+	namespace, _, _ := strings.Cut(home.Store, "/")
+	return namespace
+}
+
+// Room implements due.Deliverer.
+func (r reminders) Room(home due.Home) int {
+	places := r.host.options.Places()
+	if places == nil {
+		return 0
+	}
+	n := 0
+	for _, i := range places.View().Instances(api.App{ID: home.Prefix, Namespace: namespaceOf(home)}) {
+		if i.Healthy { // an application with a stream has no port
+			n += perInstance
+		}
+	}
+	return n
+}
+
+// Deliver implements due.Deliverer.
+func (r reminders) Deliver(ctx context.Context, t *due.Tick) (due.Result, error) {
+	rem, err := reminderOf(t.Name, t.Payload)
+	if err != nil {
+		return due.Failed, err
+	}
+	tick := fmt.Sprintf("%d.%d", t.Revision, t.Number)
+	status, cancel, err := r.host.Runtime.Remind(ctx, namespaceOf(t.Home), &rem, tick, t.Attempt)
+	switch {
+	case err != nil:
+		return due.Undelivered, err
+	case status == http.StatusNotFound:
+		return due.Unknown, nil
+	case status < 200 || status > 299:
+		return due.Failed, fault.New(fault.Internal, "actors.Reminder", "the application answered "+
+			strconv.Itoa(status))
+	case cancel:
+		return due.Cancel, nil
+	}
+	return due.Done, nil
+}
+
+// plan implements actors.Plan with the schedules of package due.
+type plan struct {
+	work  due.Work
+	base  time.Time
+	begun bool
+}
+
+// newPlan returns the ticks of a timer from now on.
+func newPlan(t *actors.Reminder) (actors.Plan, error) {
+	wish, err := put(t)
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{base: time.Now()}
+	p.work, err = wish.Resolve(p.now())
+	return p, err
+}
+
+// now returns Unix milliseconds. A change of the wall clock does not move them.
+func (p *plan) now() uint64 {
+	return uint64(p.base.UnixMilli() + time.Since(p.base).Milliseconds()) //nolint:gosec // after 1970
+}
+
+// Next implements actors.Plan.
+func (p *plan) Next() (wait time.Duration, ok bool) {
+	now := p.now()
+	if p.begun && !p.work.Advance(now) {
+		return 0, false
+	}
+	p.begun = true
+	at, until := p.work.State.At, p.work.Spec.Until
+	if until != 0 && at >= until {
+		return 0, false
+	}
+	return time.Duration(min(max(at, now)-now, maxWait)) * time.Millisecond, true //nolint:gosec // bounded
+}

@@ -1,0 +1,312 @@
+package node_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/node"
+	"github.com/quorate/quorate/node/nodetest"
+)
+
+// counters is an application whose actors count their calls. It keeps the count in the state of the actor.
+type counters struct {
+	t       *testing.T
+	server  *httptest.Server
+	sidecar atomic.Pointer[string] // address of its API
+
+	mu          sync.Mutex
+	running     map[string]bool
+	turns       int
+	deactivated []string
+	overlap     bool
+}
+
+func newCounters(t *testing.T) *counters {
+	c := &counters{t: t, running: map[string]bool{}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /dapr/config", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"entities":["Counter"],"actorIdleTimeout":"1h","drainOngoingCallTimeout":"5s",
+			"entitiesConfig":[{"entities":["Brief"],"actorIdleTimeout":"1s"}]}`)
+	})
+	mux.HandleFunc("PUT /actors/Counter/{id}/method/{method}", c.call)
+	mux.HandleFunc("DELETE /actors/Counter/{id}", func(_ http.ResponseWriter, r *http.Request) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.deactivated = append(c.deactivated, r.PathValue("id"))
+	})
+	c.server = httptest.NewServer(mux)
+	t.Cleanup(c.server.Close)
+	return c
+}
+
+func (c *counters) port() int {
+	u, err := url.Parse(c.server.URL)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	n, err := strconv.Atoi(u.Port())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return n
+}
+
+// call serves a turn of an actor.
+func (c *counters) call(w http.ResponseWriter, r *http.Request) {
+	id := r.PathValue("id")
+	c.mu.Lock()
+	c.overlap = c.overlap || c.running[id]
+	c.running[id] = true
+	c.turns++
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		c.running[id] = false
+		c.mu.Unlock()
+	}()
+	switch r.PathValue("method") {
+	case "add":
+		c.add(w, id)
+	case "fail":
+		http.Error(w, "no such book", http.StatusTeapot)
+	case "epoch":
+		_, _ = io.WriteString(w, r.Header.Get("Quorate-Actor-Epoch"))
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+func (c *counters) add(w http.ResponseWriter, id string) {
+	state := "/v1.0/actors/Counter/" + id + "/state"
+	code, text, _ := nodetest.AskAt(c.t, *c.sidecar.Load(), http.MethodGet, state+"/n", "", "")
+	if code != http.StatusOK && code != http.StatusNoContent {
+		http.Error(w, text, http.StatusInternalServerError)
+		return
+	}
+	n, _ := strconv.Atoi(text)
+	code, text, _ = nodetest.AskAt(c.t, *c.sidecar.Load(), http.MethodPut, state,
+		fmt.Sprintf(`[{"operation":"upsert","request":{"key":"n","value":%d}}]`, n+1), "")
+	if code != http.StatusNoContent {
+		http.Error(w, text, http.StatusInternalServerError)
+		return
+	}
+	_, _ = fmt.Fprint(w, n+1)
+}
+
+// threeCounters are three nodes with an instance of the application each.
+func threeCounters(t *testing.T) ([]*node.Node, []*counters) {
+	t.Helper()
+	var apps []*counters
+	nodes, _ := nodetest.ThreeWith(t, func(c *node.Config) {
+		app := newCounters(t)
+		c.App.ID, c.App.Port = "bank", app.port()
+		apps = append(apps, app)
+	})
+	for i, n := range nodes {
+		apps[i].sidecar.Store(&n.Addresses().API[0])
+	}
+	for _, n := range nodes {
+		nodetest.Poll(t, func() error {
+			_, text, _ := nodetest.Ask(t, n, http.MethodGet, "/v1.0/metadata", "")
+			if !strings.Contains(text, `"type":"Counter"`) {
+				return fmt.Errorf("no actors are registered: %s", text)
+			}
+			return nil
+		})
+	}
+	return nodes, apps
+}
+
+func add(t *testing.T, n *node.Node, id string) (int, string) {
+	t.Helper()
+	code, text, _ := nodetest.Ask(t, n, http.MethodPost, "/v1.0/actors/Counter/"+id+"/method/add", "")
+	return code, text
+}
+
+func TestActors_CountFromEveryNode(t *testing.T) {
+	nodes, apps := threeCounters(t)
+	for i := range 30 {
+		if code, text := add(t, nodes[i%3], "a"); code != http.StatusOK || text != fmt.Sprint(i+1) {
+			t.Fatalf("call %d: %d %s", i, code, text)
+		}
+	}
+	var all sync.WaitGroup
+	for i := range 30 {
+		all.Go(func() {
+			if code, text := add(t, nodes[i%3], "a"); code != http.StatusOK {
+				t.Errorf("%d %s", code, text)
+			}
+		})
+	}
+	all.Wait()
+	if _, text := add(t, nodes[0], "a"); text != "61" {
+		t.Errorf("after 61 calls the counter is %s", text)
+	}
+	turns := 0
+	for _, a := range apps {
+		turns += a.turns
+		if a.overlap {
+			t.Error("turns of one actor overlap")
+		}
+	}
+	if turns != 61 {
+		t.Errorf("%d turns for 61 calls", turns)
+	}
+}
+
+func TestActors_ErrorsOfCalls(t *testing.T) {
+	nodes, _ := threeCounters(t)
+	for path, want := range map[string]string{
+		"/v1.0/actors/Counter/a/method/fail": "error from actor service: (418) no such book",
+		"/v1.0/actors/Counter/a/method/none": "actor method not found",
+		"/v1.0/actors/Absent/a/method/x":     "did not find address for actor 'Absent/a'",
+	} {
+		code, text, _ := nodetest.Ask(t, nodes[1], http.MethodPut, path, "")
+		var e struct{ ErrorCode, Message string }
+		if err := json.Unmarshal([]byte(text), &e); err != nil || code != http.StatusInternalServerError ||
+			e.ErrorCode != "ERR_ACTOR_INVOKE_METHOD" || !strings.Contains(e.Message, want) {
+			t.Errorf("%s: %d %s", path, code, text)
+		}
+	}
+	code, text, _ := nodetest.Ask(t, nodes[0], http.MethodGet, "/v1.0/actors/Counter/inactive/state/n", "")
+	if code != http.StatusBadRequest || !strings.Contains(text, "ERR_ACTOR_INSTANCE_MISSING") {
+		t.Errorf("state of an inactive actor: %d %s", code, text)
+	}
+}
+
+// A node that stops gives its actors up: no call fails, and the count goes on.
+func TestActors_NodeThatStopsHandsThemOver(t *testing.T) {
+	nodes, apps := threeCounters(t)
+	owner := -1
+	if code, text := add(t, nodes[2], "a"); code != http.StatusOK {
+		t.Fatal(code, text)
+	}
+	for i, a := range apps {
+		if a.turns > 0 {
+			owner = i
+		}
+	}
+	if owner != 2 {
+		t.Fatalf("the actor is on node %d, and was first called at node 2, which hosts its type", owner)
+	}
+	stop, done := make(chan struct{}), make(chan int, 1)
+	go func() {
+		n := 1
+		for {
+			select {
+			case <-stop:
+				done <- n
+				return
+			default:
+			}
+			if code, text := add(t, nodes[0], "a"); code == http.StatusOK {
+				n++
+			} else {
+				t.Errorf("a call failed: %d %s", code, text)
+			}
+		}
+	}()
+	nodetest.Close(t, nodes[2])
+	nodetest.Poll(t, func() error {
+		for _, a := range apps[:2] {
+			a.mu.Lock()
+			turns := a.turns
+			a.mu.Unlock()
+			if turns > 3 {
+				return nil
+			}
+		}
+		return fmt.Errorf("no other node serves the actor")
+	})
+	close(stop)
+	want := <-done
+	if _, text := add(t, nodes[1], "a"); text != fmt.Sprint(want+1) {
+		t.Errorf("after %d acknowledged calls the next count is %s", want, text)
+	}
+	apps[2].mu.Lock()
+	defer apps[2].mu.Unlock()
+	if len(apps[2].deactivated) != 1 || apps[2].deactivated[0] != "a" {
+		t.Errorf("the application was informed of the deactivation of %q", apps[2].deactivated)
+	}
+}
+
+// An operator moves an actor while it is called. No call fails, and the count goes on at the new owner.
+func TestActors_MoveAndRebalance(t *testing.T) {
+	nodes, apps := threeCounters(t)
+	for i := range 9 {
+		if code, text := add(t, nodes[0], fmt.Sprint(i)); code != http.StatusOK {
+			t.Fatal(code, text)
+		}
+	}
+	target := nodetest.Status(t, nodes[1]).Node.ID
+	stop, done := make(chan struct{}), make(chan int, 1)
+	go func() {
+		n := 1
+		for {
+			select {
+			case <-stop:
+				done <- n
+				return
+			default:
+			}
+			if code, text := add(t, nodes[2], "0"); code == http.StatusOK {
+				n++
+			} else {
+				t.Errorf("a call failed: %d %s", code, text)
+			}
+		}
+	}()
+	admin := nodes[2].Admin()
+	if err := admin.MoveActor(t.Context(), api.ActorMove{Type: "Counter", ID: "0", Node: target}); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Poll(t, func() error {
+		apps[1].mu.Lock()
+		defer apps[1].mu.Unlock()
+		if apps[1].turns < 3 {
+			return fmt.Errorf("%d turns at the new owner", apps[1].turns)
+		}
+		return nil
+	})
+	close(stop)
+	if n := <-done; apps[0].overlap || apps[1].overlap {
+		t.Errorf("turns overlap in %d calls", n)
+	} else if _, text := add(t, nodes[0], "0"); text != fmt.Sprint(n+1) {
+		t.Errorf("after %d acknowledged calls the next count is %s", n, text)
+	}
+	for _, wrong := range []api.ActorMove{
+		{Type: "Counter", ID: "0", Node: target}, {Type: "Counter", ID: "0", Node: "nosuch"},
+		{Type: "Counter", ID: "nosuch", Node: target}, {Type: "Nosuch", ID: "0", Node: target},
+	} {
+		if err := admin.MoveActor(t.Context(), wrong); err == nil {
+			t.Errorf("%+v succeeded", wrong)
+		}
+	}
+	moved, err := admin.RebalanceActors(t.Context(), "Counter")
+	if err != nil || moved != 5 { // 8, 1 and 0 become 3, 3 and 3
+		t.Errorf("%d actors moved, %v", moved, err)
+	}
+	list, err := admin.ListActors(t.Context(), 100)
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	count := map[string]int{}
+	for _, a := range list[0].Actors {
+		count[a.Node]++
+	}
+	for node, n := range count {
+		if n != 3 {
+			t.Errorf("node %s has %d of 9 actors", node, n)
+		}
+	}
+}

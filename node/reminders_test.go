@@ -1,0 +1,316 @@
+package node_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/quorate/quorate/node"
+	"github.com/quorate/quorate/node/nodetest"
+)
+
+// callee is an application whose actors record their callbacks. The cancel header goes with the answer to the callback
+// number stop.
+type callee struct {
+	server *httptest.Server
+
+	mu     sync.Mutex
+	got    []string // paths and bodies
+	ticks  []string // ids of the ticks of reminders
+	status int      // of the next answer; 0 = 200
+	stop   int
+}
+
+// newCallee starts the application that a node has.
+func newCallee(t *testing.T, of *node.Config) *callee {
+	t.Helper()
+	c := &callee{}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /dapr/config", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"entities":["Counter"]}`)
+	})
+	mux.HandleFunc("PUT /actors/Counter/{id}/method/", func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.got = append(c.got, strings.TrimPrefix(r.URL.Path, "/actors/Counter/")+" "+string(body))
+		c.ticks = append(c.ticks, r.Header.Get("Quorate-Reminder-Tick")+"/"+r.Header.Get("Quorate-Reminder-Attempt"))
+		if len(c.got) == c.stop {
+			w.Header().Set("X-DaprReminderCancel", "true")
+		}
+		if c.status != 0 {
+			w.WriteHeader(c.status)
+			c.status = 0
+		}
+	})
+	c.server = httptest.NewServer(mux)
+	t.Cleanup(c.server.Close)
+	_, port, _ := strings.Cut(strings.TrimPrefix(c.server.URL, "http://"), ":")
+	of.App.ID = "bank"
+	var err error
+	if of.App.Port, err = strconv.Atoi(port); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (c *callee) callbacks() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]string(nil), c.got...)
+}
+
+// await waits until there are n callbacks, and returns them.
+func (c *callee) await(t *testing.T, n int) (got []string) {
+	t.Helper()
+	nodetest.Poll(t, func() error {
+		if got = c.callbacks(); len(got) < n {
+			return fmt.Errorf("callbacks %q, want %d", got, n)
+		}
+		return nil
+	})
+	return got
+}
+
+// oneCallee is a node with such an application.
+func oneCallee(t *testing.T) (*node.Node, *callee) {
+	t.Helper()
+	c := nodetest.Config(t)
+	app := newCallee(t, &c)
+	n := nodetest.Open(t, c)
+	awaitType(t, n)
+	return n, app
+}
+
+func awaitType(t *testing.T, n *node.Node) {
+	t.Helper()
+	nodetest.Poll(t, func() error {
+		if _, text, _ := nodetest.Ask(t, n, http.MethodGet, "/v1.0/metadata", ""); !strings.Contains(text,
+			`"type":"Counter"`) {
+			return fmt.Errorf("no actors are registered: %s", text)
+		}
+		return nil
+	})
+}
+
+func expect(t *testing.T, n *node.Node, code int, verb, path, body string) string {
+	t.Helper()
+	got, text, _ := nodetest.Ask(t, n, verb, "/v1.0/actors/Counter/"+path, body)
+	if got != code {
+		t.Fatalf("%s %s: %d %s, want %d", verb, path, got, text, code)
+	}
+	return text
+}
+
+func TestReminders_CallTheActor(t *testing.T) {
+	n, app := oneCallee(t)
+	expect(t, n, 204, "POST", "a/reminders/once", `{"dueTime":"10ms","data":{"x":[1]}}`)
+	want := `a/method/remind/once {"data":{"x":[1]},"dueTime":"10ms","period":""}`
+	if got := app.await(t, 1); got[0] != want {
+		t.Errorf("the application got %s, want %s", got[0], want)
+	}
+	nodetest.Poll(t, func() error {
+		if code, text, _ := nodetest.Ask(t, n, "GET", "/v1.0/actors/Counter/a/reminders/once", ""); code != 404 {
+			return fmt.Errorf("after its only tick: %d %s", code, text)
+		}
+		return nil
+	})
+	expect(t, n, 204, "PUT", "a/reminders/three", `{"period":"R3/PT0.1S","data":"x"}`)
+	app.await(t, 4)
+	expect(t, n, 204, "PUT", "b/reminders/last", `{"dueTime":""}`)
+	if got := app.await(t, 5); !strings.HasPrefix(got[4], "b/method/remind/last ") || !strings.Contains(got[3],
+		`"period":"R3/PT0.1S"`) {
+		t.Errorf("callbacks %q", got)
+	}
+}
+
+func TestReminders_AreReadReplacedAndDeleted(t *testing.T) {
+	n, app := oneCallee(t)
+	expect(t, n, 204, "POST", "a/reminders/r", `{"dueTime":"PT1H","period":"0h10m0s0ms0μs","ttl":"2h","data":[1]}`)
+	var got map[string]any
+	if err := json.Unmarshal([]byte(expect(t, n, 200, "GET", "a/reminders/r", "")), &got); err != nil {
+		t.Fatal(err)
+	}
+	want := "map[actorID:a actorType:Counter data:[1] dueTime:PT1H period:0h10m0s0ms0μs ttl:2h]"
+	if text := fmt.Sprint(got); text != want {
+		t.Errorf("got %s, want %s", text, want)
+	}
+	if text := expect(t, n, 409, "POST", "a/reminders/r", `{"dueTime":"1h","overwrite":false}`); !strings.Contains(text,
+		"ERR_ACTOR_REMINDER_ALREADY_EXISTS") {
+		t.Error(text)
+	}
+	for body, part := range map[string]string{
+		`{"dueTime":"soon"}`:              "dueTime: ",
+		`{"period":"R0/PT1S"}`:            "period: the number of ticks",
+		`{"period":"-1s"}`:                "period: ",
+		`{"dueTime":"1h","ttl":"x"}`:      "ttl: ",
+		`{"dueTime":"1h","period":"1ms"}`: "shorter than 100ms",
+	} {
+		if text := expect(t, n, 400, "PUT", "a/reminders/r", body); !strings.Contains(text, part) ||
+			!strings.Contains(text, "ERR_ACTOR_REMINDER_CREATE") {
+			t.Errorf("%s: %s", body, text)
+		}
+	}
+	expect(t, n, 204, "PUT", "a/reminders/r", `{"dueTime":"1h","period":"P1M"}`)
+	expect(t, n, 204, "DELETE", "a/reminders/r", "")
+	expect(t, n, 404, "GET", "a/reminders/r", "")
+	code, text, _ := nodetest.Ask(t, n, "POST", "/v1.0/actors/Other/a/reminders/r", `{"dueTime":"1h"}`)
+	if code != 403 || !strings.Contains(text, "ERR_ACTOR_REMINDER_NON_HOSTED") {
+		t.Errorf("a type of no application: %d %s", code, text)
+	}
+	if got := app.callbacks(); len(got) != 0 {
+		t.Errorf("callbacks %q", got)
+	}
+}
+
+func TestReminders_StopWhenTheActorCancels(t *testing.T) {
+	n, app := oneCallee(t)
+	app.stop = 2
+	expect(t, n, 204, "POST", "a/reminders/r", `{"period":"100ms"}`)
+	app.await(t, 2)
+	nodetest.Poll(t, func() error {
+		if code, _, _ := nodetest.Ask(t, n, "GET", "/v1.0/actors/Counter/a/reminders/r", ""); code != 404 {
+			return fmt.Errorf("the reminder is there: %d", code)
+		}
+		return nil
+	})
+	if got := app.callbacks(); len(got) != 2 {
+		t.Errorf("callbacks %q", got)
+	}
+}
+
+// A failed tick is delivered again with the same id.
+func TestReminders_FailedTickIsRepeated(t *testing.T) {
+	n, app := oneCallee(t)
+	app.status = 500
+	expect(t, n, 204, "POST", "a/reminders/r",
+		`{"dueTime":"10ms","failurePolicy":{"constant":{"interval":"0.1s","maxRetries":1}}}`)
+	app.await(t, 2)
+	app.mu.Lock()
+	defer app.mu.Unlock()
+	first, _, _ := strings.Cut(app.ticks[0], "/")
+	if app.ticks[0] != first+"/1" || app.ticks[1] != first+"/2" {
+		t.Errorf("ticks %q", app.ticks)
+	}
+}
+
+func TestTimers_CallTheActor(t *testing.T) {
+	n, app := oneCallee(t)
+	expect(t, n, 500, "POST", "a/timers/t", `{"dueTime":"1s"}`)
+	expect(t, n, 200, "POST", "a/method/m", "")
+	expect(t, n, 204, "POST", "a/timers/t", `{"period":"R2/PT0.1S","callback":"flush","data":1}`)
+	got := app.await(t, 3)
+	if want := `a/method/timer/t {"data":1,"dueTime":"","period":"R2/PT0.1S","callback":"flush"}`; got[1] != want ||
+		got[2] != want {
+		t.Errorf("callbacks %q, want %s", got[1:], want)
+	}
+	expect(t, n, 204, "PUT", "a/timers/t", `{"dueTime":"1h"}`)
+	expect(t, n, 204, "DELETE", "a/timers/t", "")
+}
+
+// Over gRPC, data are bytes, which the application gets as base64.
+func TestReminders_OverGRPC(t *testing.T) {
+	n, app := oneCallee(t)
+	c := runtimev1.NewDaprClient(connect(t, n.Addresses().GRPC[0]))
+	_, err := c.RegisterActorReminder(t.Context(), &runtimev1.RegisterActorReminderRequest{ActorType: "Counter",
+		ActorId: "a", Name: "r", DueTime: "1h", Data: []byte("abc")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.GetActorReminder(t.Context(), &runtimev1.GetActorReminderRequest{ActorType: "Counter", ActorId: "a",
+		Name: "r"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var data wrapperspb.BytesValue
+	if err := got.GetData().UnmarshalTo(&data); err != nil || string(data.GetValue()) != "abc" || got.GetDueTime() !=
+		"1h" || got.Period != nil {
+		t.Errorf("%v, %v", got, err)
+	}
+	list, err := c.ListActorReminders(t.Context(), &runtimev1.ListActorRemindersRequest{ActorType: "Counter"})
+	if err != nil || len(list.GetReminders()) != 1 || list.GetReminders()[0].GetName() != "r" {
+		t.Errorf("%v, %v", list, err)
+	}
+	_, err = c.UnregisterActorRemindersByType(t.Context(),
+		&runtimev1.UnregisterActorRemindersByTypeRequest{ActorType: "Counter"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = c.RegisterActorReminder(t.Context(), &runtimev1.RegisterActorReminderRequest{ActorType: "Counter",
+		ActorId: "a", Name: "now", Data: []byte("abc")}); err != nil {
+		t.Fatal(err)
+	}
+	if got := app.await(t, 1); got[0] != `a/method/remind/now {"data":"YWJj","dueTime":"","period":""}` {
+		t.Errorf("callbacks %q", got)
+	}
+}
+
+// A reminder that falls due while its node is down fires after the start. It fires once.
+func TestReminders_SurviveTheRestartOfAllNodes(t *testing.T) {
+	c := nodetest.Config(t)
+	app := newCallee(t, &c)
+	c.Data.Dir = t.TempDir()
+	n := nodetest.Open(t, c)
+	awaitType(t, n)
+	due := time.Now().Add(1500 * time.Millisecond).UTC().Format(time.RFC3339Nano)
+	expect(t, n, 204, "POST", "a/reminders/r", `{"dueTime":"`+due+`"}`)
+	nodetest.Close(t, n)
+	if got := app.callbacks(); len(got) != 0 {
+		t.Skipf("the node took longer to stop than the reminder to fall due: %q", got)
+	}
+	n = nodetest.Open(t, c)
+	app.await(t, 1)
+	nodetest.Poll(t, func() error {
+		if code, _, _ := nodetest.Ask(t, n, "GET", "/v1.0/actors/Counter/a/reminders/r", ""); code != 404 {
+			return fmt.Errorf("the reminder is there: %d", code)
+		}
+		return nil
+	})
+	if got := app.callbacks(); len(got) != 1 {
+		t.Errorf("callbacks %q", got)
+	}
+}
+
+// Reminders go on when the node with the actor ends, at another node, and every node can set and read them.
+func TestReminders_MoveToAnotherNode(t *testing.T) {
+	var apps []*callee
+	nodes, _ := nodetest.ThreeWith(t, func(c *node.Config) {
+		apps = append(apps, newCallee(t, c))
+	})
+	for _, n := range nodes {
+		awaitType(t, n)
+	}
+	expect(t, nodes[2], 204, "POST", "a/reminders/r", `{"period":"100ms"}`)
+	expect(t, nodes[0], 200, "GET", "a/reminders/r", "")
+	owner := -1
+	nodetest.Poll(t, func() error {
+		for i, app := range apps {
+			if len(app.callbacks()) > 1 {
+				owner = i
+				return nil
+			}
+		}
+		return fmt.Errorf("no callbacks")
+	})
+	nodetest.Close(t, nodes[owner])
+	nodetest.Poll(t, func() error {
+		for i, app := range apps {
+			if i != owner && len(app.callbacks()) > 1 {
+				return nil
+			}
+		}
+		return fmt.Errorf("no callbacks at another node")
+	})
+	expect(t, nodes[(owner+1)%3], 204, "DELETE", "a/reminders/r", "")
+	expect(t, nodes[(owner+2)%3], 404, "GET", "a/reminders/r", "")
+}

@@ -1,0 +1,459 @@
+package actors
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+)
+
+// Group is what a Keeper needs of its Raft group.
+type Group interface {
+	// Leading reports whether this server leads and has applied an entry of its term.
+	Leading() bool
+	// Term returns the newest known term.
+	Term() uint64
+	// Machine returns the state machine.
+	Machine() *kv.Machine
+	// Commit proposes a request, and returns its result and its position when it is applied here.
+	Commit(ctx context.Context, r *command.Request) (kv.Result, raftlog.Position, error)
+	// Confirm returns a position that this server has applied, after a majority has confirmed that it leads.
+	Confirm(ctx context.Context) (raftlog.Position, error)
+}
+
+const (
+	proposeTimeout = 10 * time.Second
+	retryEnd       = 500 * time.Millisecond // until a failed proposal of the end of a session is repeated
+	page           = 500                    // records that are read or removed at once
+)
+
+const (
+	opRegister = "actors.Register"
+	opRenew    = "actors.Renew"
+	opActivate = "actors.Activate"
+	opLocate   = "actors.Locate"
+	opRelease  = "actors.Release"
+	opTransfer = "actors.Transfer"
+)
+
+// Keeper places the actors of one group and ends the sessions of hosts, while its server leads the group. Safe for
+// concurrent use.
+type Keeper struct {
+	logger   *slog.Logger
+	patience time.Duration
+
+	mu       sync.Mutex
+	group    Group // nil until Attach
+	closed   bool
+	machine  *kv.Machine // that the sessions were read from; nil = not read
+	term     uint64
+	restored uint64
+	sessions map[string]*session
+	// ends has the sessions whose end this server has proposed in the present term. The proposal may be applied at any
+	// time in that term, so such a session is never renewed, not even after the sessions were read again.
+	ends    map[string]bool
+	running sync.WaitGroup
+	closing context.Context
+	stop    context.CancelFunc
+}
+
+// session is the session of a host, as this leader has seen it applied.
+type session struct {
+	Host
+	until  time.Time // when the leader proposes its end
+	timer  *time.Timer
+	ending bool // its end is proposed; it is not renewed any more
+	actors int  // reported by the host, plus those placed since
+}
+
+// NewKeeper returns a Keeper that does nothing until Attach is called. patience is Patience except in tests.
+func NewKeeper(patience time.Duration, logger *slog.Logger) *Keeper {
+	k := &Keeper{logger: logger, patience: patience, sessions: map[string]*session{},
+		ends: map[string]bool{}}
+	k.closing, k.stop = context.WithCancel(context.Background())
+	return k
+}
+
+// Attach gives the Keeper its group, which must be open.
+func (k *Keeper) Attach(g Group) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.group = g
+}
+
+// Close ends all timers, and waits for the goroutines of the Keeper.
+func (k *Keeper) Close() {
+	k.mu.Lock()
+	k.closed = true
+	k.stop()
+	k.forgetLocked()
+	k.mu.Unlock()
+	k.running.Wait()
+}
+
+func (k *Keeper) forgetLocked() {
+	for _, s := range k.sessions {
+		s.timer.Stop()
+	}
+	clear(k.sessions)
+	k.machine = nil
+}
+
+// enterLocked returns the state machine if this server leads, after it has read the sessions in this term.
+func (k *Keeper) enterLocked(op string) (*kv.Machine, error) {
+	if k.closed || k.group == nil {
+		return nil, fault.New(fault.Unavailable, op, "this node is starting or shutting down")
+	}
+	term := k.group.Term()
+	if !k.group.Leading() {
+		k.forgetLocked()
+		return nil, fault.New(fault.NotLeader, op, "this server does not lead the group of the actor")
+	}
+	m := k.group.Machine()
+	if restored := m.Restored(); k.machine != m || k.term != term || k.restored != restored {
+		k.forgetLocked()
+		if k.term != term {
+			k.term = term
+			clear(k.ends)
+		}
+		if err := k.readLocked(m); err != nil {
+			k.forgetLocked()
+			return nil, fault.Wrap(err, op, "reading the hosts of actors")
+		}
+		k.machine, k.restored = m, restored
+	}
+	return m, nil
+}
+
+// readLocked reads all sessions, counts their patience from now on, and resumes the removal of activations whose hosts
+// have ended.
+func (k *Keeper) readLocked(m *kv.Machine) error {
+	var ended []string
+	for _, prefix := range []string{sessionRecord, endedRecord} {
+		for after := ""; ; {
+			found, more, err := m.List(kv.LockStore, prefix, after, page, 0)
+			if err != nil {
+				return err
+			}
+			for i := range found {
+				after = found[i].Key
+				if prefix == endedRecord {
+					ended = append(ended, after[1:])
+					continue
+				}
+				h, there, err := readHost(m, after[1:])
+				if err != nil {
+					return err
+				}
+				if there {
+					k.beginLocked(h)
+				}
+			}
+			if !more {
+				break
+			}
+		}
+	}
+	if len(ended) > 0 {
+		k.running.Go(func() { k.sweep(m, ended) })
+	}
+	return nil
+}
+
+func readHost(m *kv.Machine, id string) (Host, bool, error) {
+	v, err := m.GetMany(kv.LockStore, []string{SessionKey(id), DescriptionKey(id)}, 0)
+	if err != nil {
+		return Host{}, false, err
+	}
+	return ParseHost(id, v[0], v[1])
+}
+
+func (k *Keeper) beginLocked(h Host) {
+	s := &session{Host: h, until: time.Now().Add(k.patience), ending: k.ends[h.ID]}
+	wait := k.patience
+	if s.ending {
+		wait = retryEnd
+	}
+	s.timer = time.AfterFunc(wait, func() { k.expire(s) })
+	k.sessions[h.ID] = s
+}
+
+// doubtLocked makes the next call read the sessions again, because a proposal may or may not have been applied.
+func (k *Keeper) doubt(err error) {
+	if fault.Is(err, fault.Indeterminate) || fault.Is(err, fault.Timeout) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.machine = nil
+	}
+}
+
+// commit proposes a request. Its time is bounded by the Keeper, and not by the caller, whose leaving would make the
+// outcome uncertain.
+func (k *Keeper) commit(ctx context.Context, r *command.Request) (kv.Result, raftlog.Position, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), proposeTimeout)
+	defer cancel()
+	res, pos, err := k.group.Commit(ctx, r)
+	k.doubt(err)
+	return res, pos, err
+}
+
+func errEnded(op string) error {
+	return &fault.Error{Code: fault.NotFound, Op: op, Msg: "the session of the host has ended",
+		Hint: "it registers again by itself"}
+}
+
+// Register begins the session of h, or replaces its description, and returns the revision of the session. If a session
+// with the id of h has ended, it returns fault.NotFound.
+func (k *Keeper) Register(ctx context.Context, h Host) (revision uint64, err error) {
+	k.mu.Lock()
+	m, err := k.enterLocked(opRegister)
+	s := k.sessions[h.ID]
+	k.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	if s == nil {
+		if _, there, err := readHost(m, h.ID); err != nil || there {
+			return 0, errAgain(opRegister, err) // an earlier attempt was applied in the meantime
+		}
+		return k.admit(ctx, h)
+	}
+	h.Revision = s.Revision
+	res, _, err := k.commit(ctx, describe(&h))
+	if err != nil {
+		return 0, err
+	}
+	if res.Outcome != kv.Applied {
+		return 0, errEnded(opRegister)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s.Types, s.Draining = h.Types, h.Draining
+	return s.Revision, nil
+}
+
+// errAgain returns err, or an error after which the caller repeats its call.
+func errAgain(op string, err error) error {
+	if err != nil {
+		return err
+	}
+	return fault.New(fault.Unavailable, op, "the directory has changed in the meantime")
+}
+
+func (k *Keeper) admit(ctx context.Context, h Host) (uint64, error) {
+	res, _, err := k.commit(ctx, register(&h))
+	switch {
+	case err != nil:
+		return 0, err
+	case res.Outcome != kv.Applied:
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.machine = nil
+		return 0, errEnded(opRegister)
+	}
+	h.Revision = res.Revisions[0]
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.machine == nil {
+		return h.Revision, nil // the next call reads the sessions
+	}
+	if k.sessions[h.ID] == nil && !k.closed {
+		k.beginLocked(h)
+	}
+	return h.Revision, nil
+}
+
+// Renew extends the session of a host. actors is how many actors it has. It returns fault.NotFound if the session has
+// ended or is about to end.
+func (k *Keeper) Renew(ctx context.Context, host string, actors int) error {
+	k.mu.Lock()
+	_, err := k.enterLocked(opRenew)
+	if err == nil {
+		if s := k.sessions[host]; s == nil || s.ending {
+			err = errEnded(opRenew)
+		} else {
+			s.until, s.actors = time.Now().Add(k.patience), actors
+			s.timer.Reset(k.patience)
+		}
+	}
+	group := k.group
+	k.mu.Unlock()
+	if err != nil && !fault.Is(err, fault.NotFound) {
+		return err
+	}
+	if _, unsure := group.Confirm(ctx); unsure != nil { // another leader may know the session
+		return unsure
+	}
+	return err
+}
+
+// expire ends a session that was not renewed in time.
+func (k *Keeper) expire(s *session) {
+	k.mu.Lock()
+	left := time.Until(s.until)
+	switch {
+	case k.closed || k.sessions[s.ID] != s:
+		k.mu.Unlock()
+		return
+	case left > 0 && !s.ending:
+		s.timer.Reset(left)
+		k.mu.Unlock()
+		return
+	}
+	if _, err := k.enterLocked(opRenew); err != nil || k.sessions[s.ID] != s {
+		k.mu.Unlock()
+		return // the leader of this term counts the session afresh
+	}
+	s.ending, k.ends[s.ID] = true, true
+	k.running.Add(1)
+	k.mu.Unlock()
+	defer k.running.Done()
+	k.logger.Warn("a host of actors does not renew its session: its actors are free for other hosts", "node", s.Node,
+		"app_id", s.App, "host", s.ID)
+	if err := k.end(k.closing, s); err != nil {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if !k.closed && k.sessions[s.ID] == s {
+			s.timer.Reset(retryEnd)
+		}
+	}
+}
+
+func (k *Keeper) end(ctx context.Context, s *session) error {
+	res, _, err := k.commit(ctx, end(&s.Host))
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.sessions[s.ID] == s {
+		s.timer.Stop()
+		delete(k.sessions, s.ID)
+	}
+	delete(k.ends, s.ID)
+	if m := k.machine; m != nil && !k.closed && res.Outcome == kv.Applied {
+		k.running.Go(func() { k.sweep(m, []string{s.ID}) })
+	}
+	return nil
+}
+
+// Leave ends the session of a host at its own request.
+func (k *Keeper) Leave(ctx context.Context, host string) error {
+	k.mu.Lock()
+	_, err := k.enterLocked(opRelease)
+	s := k.sessions[host]
+	if s != nil {
+		s.ending, k.ends[s.ID] = true, true
+	}
+	k.mu.Unlock()
+	if err != nil || s == nil {
+		return err
+	}
+	return k.end(ctx, s)
+}
+
+// sweep removes the activations of hosts whose sessions have ended. Other hosts may replace them at any time, so a
+// leader that stops in between does no harm: the next one goes on.
+func (k *Keeper) sweep(m *kv.Machine, ended []string) {
+	gone := map[string]bool{}
+	for _, id := range ended {
+		gone[id] = true
+	}
+	for after := ""; ; {
+		found, more, err := m.List(kv.LockStore, activationRecord, after, page, 0)
+		if err != nil {
+			return
+		}
+		keys := make([]string, len(found))
+		for i := range found {
+			keys[i], after = found[i].Key, found[i].Key
+		}
+		if err := k.removeEnded(m, keys, gone); err != nil {
+			k.logger.Debug("records of actors without a host stay until the next leader removes them", "error", err)
+			return
+		}
+		if !more {
+			break
+		}
+	}
+	for _, id := range ended {
+		if _, _, err := k.commit(k.closing, swept(id)); err != nil {
+			return
+		}
+	}
+}
+
+func (k *Keeper) removeEnded(m *kv.Machine, keys []string, gone map[string]bool) error {
+	values, err := m.GetMany(kv.LockStore, keys, 0)
+	if err != nil {
+		return err
+	}
+	var owned []Owned
+	for i, key := range keys {
+		a, there, err := ParseActivation(values[i])
+		if err != nil {
+			return err
+		}
+		if actor, ok := ParseKey(key); ok && there && gone[a.Host] {
+			owned = append(owned, Owned{actor, a.Epoch})
+		}
+	}
+	return k.Release(k.closing, owned)
+}
+
+// Release removes activations that have these epochs. It leaves others as they are.
+func (k *Keeper) Release(ctx context.Context, owned []Owned) error {
+	if len(owned) == 0 {
+		return nil
+	}
+	k.mu.Lock()
+	_, err := k.enterLocked(opRelease)
+	k.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return k.each(ctx, owned, release)
+}
+
+// Transfer makes a host the owner of actors which their owner gives up. It leaves actors with other epochs as they are.
+// It returns fault.NotFound if the session of the host has ended, or if the host takes no further actors.
+func (k *Keeper) Transfer(ctx context.Context, owned []Owned, host string) error {
+	if len(owned) == 0 {
+		return nil
+	}
+	k.mu.Lock()
+	_, err := k.enterLocked(opTransfer)
+	var h Host
+	if s := k.sessions[host]; err == nil && (s == nil || s.ending) {
+		err = errEnded(opTransfer)
+	} else if err == nil {
+		h = s.Host
+	}
+	k.mu.Unlock()
+	switch {
+	case err != nil:
+		return err
+	case h.Draining:
+		return fault.New(fault.NotFound, opTransfer, "the host takes no further actors")
+	}
+	return k.each(ctx, owned, func(some []Owned) *command.Request { return transfer(some, &h) })
+}
+
+// each commits the request for all actors, or, if one of them has another epoch, one for each.
+func (k *Keeper) each(ctx context.Context, owned []Owned, request func([]Owned) *command.Request) error {
+	res, _, err := k.commit(ctx, request(owned))
+	if err != nil || res.Outcome == kv.Applied || len(owned) == 1 {
+		return err
+	}
+	for i := range owned {
+		if _, _, err := k.commit(ctx, request(owned[i:i+1])); err != nil {
+			return err
+		}
+	}
+	return nil
+}

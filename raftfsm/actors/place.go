@@ -1,0 +1,124 @@
+package actors
+
+import (
+	"context"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+)
+
+// Placed is the answer to the request of a host for an actor.
+type Placed struct {
+	Owner    Host
+	Epoch    uint64
+	Position raftlog.Position // at or after the entry of the activation
+}
+
+// Activate makes a host the owner of an actor, unless another host that has a session owns it. It returns the owner.
+// It returns fault.NotFound if the session of the host has ended.
+func (k *Keeper) Activate(ctx context.Context, host string, a Actor) (Placed, error) {
+	k.mu.Lock()
+	m, err := k.enterLocked(opActivate)
+	var s *session
+	var h Host
+	if err == nil {
+		if s = k.sessions[host]; s == nil || s.ending {
+			err = errEnded(opActivate)
+		} else {
+			h = s.Host
+		}
+	}
+	k.mu.Unlock()
+	if err != nil {
+		return Placed{}, err
+	}
+	now, owner, err := k.owner(m, a)
+	switch {
+	case err != nil:
+		return Placed{}, err
+	case owner.ID != "":
+		pos, err := k.group.Confirm(ctx)
+		return Placed{owner, now.Epoch, pos}, err
+	case h.Draining:
+		return Placed{}, fault.New(fault.Unavailable, opActivate, "the host takes no further actors")
+	}
+	res, pos, err := k.commit(ctx, activate(a, &h, now))
+	if err != nil {
+		return Placed{}, err
+	}
+	if res.Outcome != kv.Applied {
+		return Placed{}, errAgain(opActivate, nil)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s.actors++
+	return Placed{h, res.Revisions[0], pos}, nil
+}
+
+// owner returns the activation record of an actor, and its host. The host is zero if there is no record, or if the
+// session of the host has ended.
+func (k *Keeper) owner(m *kv.Machine, a Actor) (Activation, Host, error) {
+	v, err := m.Get(kv.LockStore, a.Key(), 0)
+	if err != nil {
+		return Activation{}, Host{}, err
+	}
+	now, found, err := ParseActivation(v)
+	if err != nil || !found {
+		return Activation{}, Host{}, err
+	}
+	h, _, err := readHost(m, now.Host)
+	if h.Revision == 0 {
+		h = Host{}
+	}
+	return now, h, err
+}
+
+// Locate returns the host that owns an actor. If none does, it returns the host that should activate it: the one on the
+// node prefer if it hosts the type, and otherwise the one with the fewest actors. It returns fault.NotFound if no host
+// has the type. The answer is a hint, because only the owner knows whether it still is the owner.
+func (k *Keeper) Locate(_ context.Context, a Actor, prefer string) (Host, error) {
+	k.mu.Lock()
+	m, err := k.enterLocked(opLocate)
+	k.mu.Unlock()
+	if err != nil {
+		return Host{}, err
+	}
+	if _, owner, err := k.owner(m, a); err != nil || owner.ID != "" {
+		return owner, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var best *session
+	for _, s := range k.sessions {
+		if s.ending || !s.hosts(a.Scope, a.Type) {
+			continue
+		}
+		if s.Node == prefer {
+			return s.Host, nil
+		}
+		if best == nil || s.actors < best.actors || s.actors == best.actors && s.ID < best.ID {
+			best = s
+		}
+	}
+	if best == nil {
+		return Host{}, fault.New(fault.NotFound, opLocate, "no node hosts actors of type "+a.Type)
+	}
+	best.actors++
+	return best.Host, nil
+}
+
+// Hosts returns the hosts of a scope that have a session, and how many actors they have. An empty scope means all.
+func (k *Keeper) Hosts(scope string) (hosts []Host, actors []int, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, err := k.enterLocked(opLocate); err != nil {
+		return nil, nil, err
+	}
+	for _, s := range k.sessions {
+		if scope == "" || s.Scope == scope {
+			hosts, actors = append(hosts, s.Host), append(actors, s.actors)
+		}
+	}
+	return hosts, actors, nil
+}

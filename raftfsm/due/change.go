@@ -1,0 +1,193 @@
+package due
+
+import (
+	"context"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+const (
+	opPut    = "due.Put"
+	opRemove = "due.Remove"
+	opRun    = "due.Run"
+)
+
+// Put is a wish to store work.
+type Put struct {
+	Home
+	Name      string
+	Spec      Spec   // without Until and Revision
+	Due       string // the first tick, see ParseMoment; empty = by the schedule, after now
+	TTL       string // how long it lasts, from the first tick on if Due is set, otherwise from now on; empty = no end
+	Overwrite bool   // replace work with that name
+}
+
+// Resolve returns the work that p stores at the cluster time now. It returns fault.Invalid if the times cannot be
+// read.
+func (p *Put) Resolve(now uint64) (Work, error) {
+	w := Work{Home: p.Home, Name: p.Name, Spec: p.Spec}
+	s, err := parse(p.Spec.Schedule)
+	if err != nil {
+		return w, inField("schedule", err)
+	}
+	first := now
+	switch {
+	case p.Due != "":
+		if first, err = ParseMoment(p.Due, now); err != nil {
+			return w, inField("dueTime", err)
+		}
+	case s.repeats():
+		var ok bool
+		if first, ok = s.next(now, now); !ok {
+			return w, inField("schedule", invalid("it has no tick"))
+		}
+	}
+	if p.TTL != "" {
+		from := now
+		if p.Due != "" {
+			from = first
+		}
+		if w.Spec.Until, err = ParseMoment(p.TTL, from); err != nil {
+			return w, inField("ttl", err)
+		}
+		if w.Spec.Until <= now {
+			return w, inField("ttl", invalid("it has ended already"))
+		}
+	}
+	w.State.Due, w.State.At = first, first
+	return w, nil
+}
+
+// inField names the field that cannot be read.
+func inField(name string, err error) error { return invalid(name + ": " + fault.Text(err)) }
+
+// Put stores work, and returns its revision. It must be called at the leader. It returns fault.Conflict if there is
+// work with that name and p.Overwrite is false. If p.Spec.Request is that of the stored work, this is a repetition of
+// the call that has stored it, and Put changes nothing.
+func (k *Keeper) Put(ctx context.Context, p *Put) (revision uint64, err error) {
+	g, err := k.leader(opPut)
+	if err != nil {
+		return 0, err
+	}
+	sure := false // old is not out of date
+	for {
+		old, found, err := Read(g.Machine(), p.Home, p.Name)
+		if err != nil {
+			return 0, err
+		}
+		now := g.Now()
+		expired := found && old.Spec.Until != 0 && old.Spec.Until <= now
+		switch {
+		case found && p.Spec.Request != "" && old.Spec.Request == p.Spec.Request:
+			return old.Spec.Revision, nil
+		case found && !p.Overwrite && !expired:
+			if !sure {
+				if err := g.Confirm(ctx); err != nil {
+					return 0, err
+				}
+				sure = true
+				continue
+			}
+			return 0, fault.New(fault.Conflict, opPut, "there is one with that name")
+		}
+		w, err := p.Resolve(now)
+		if err != nil {
+			return 0, err
+		}
+		previous := &old
+		if !found {
+			previous = nil
+		}
+		res, err := g.Commit(ctx, &command.Request{Kind: command.KindWrite, Ops: PutOps(&w, previous)})
+		if err != nil {
+			return 0, err
+		}
+		if res.Outcome == kv.Applied {
+			return res.Revisions[1], nil
+		}
+		sure = false // the work has changed since it was read
+	}
+}
+
+// Remove removes the work with this name. If revision is not 0, it removes the work only if it has that revision.
+// removed is false if there is no such work. Remove must be called at the leader. A delivery that is under way is
+// canceled.
+func (k *Keeper) Remove(ctx context.Context, h Home, name string, revision uint64) (removed bool, err error) {
+	removed, err = k.change(ctx, opRemove, h, name, func(w *Work, _ uint64) []command.Op {
+		if revision != 0 && w.Spec.Revision != revision {
+			return nil
+		}
+		return RemoveOps(w)
+	})
+	if removed {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if f := k.flights[flightKey{h, name}]; f != nil {
+			f.cancel()
+		}
+	}
+	return removed, err
+}
+
+// Run makes the present tick of work due now, whatever its schedule. It must be called at the leader. found is false
+// if there is no work with that name.
+func (k *Keeper) Run(ctx context.Context, h Home, name string) (found bool, err error) {
+	return k.change(ctx, opRun, h, name, func(w *Work, now uint64) []command.Op {
+		next := *w
+		next.State.Due, next.State.At = min(w.State.Due, now), min(w.State.At, now)
+		return stateOps(&next, w)
+	})
+}
+
+// change commits the operations that f returns for work. It repeats that if the work has changed meanwhile. It
+// returns false if there is no such work, or f returns none.
+func (k *Keeper) change(ctx context.Context, op string, h Home, name string,
+	f func(w *Work, now uint64) []command.Op) (bool, error) {
+	g, err := k.leader(op)
+	if err != nil {
+		return false, err
+	}
+	for sure := false; ; {
+		w, found, err := Read(g.Machine(), h, name)
+		if err != nil {
+			return false, err
+		}
+		var ops []command.Op
+		if found {
+			ops = f(&w, g.Now())
+		}
+		if len(ops) == 0 {
+			if sure {
+				return false, nil
+			}
+			if err := g.Confirm(ctx); err != nil {
+				return false, err
+			}
+			sure = true
+			continue
+		}
+		res, err := g.Commit(ctx, &command.Request{Kind: command.KindWrite, Ops: ops})
+		if err != nil {
+			return false, err
+		}
+		if res.Outcome == kv.Applied {
+			return true, nil
+		}
+		sure = false
+	}
+}
+
+// leader returns the group if this server leads it.
+func (k *Keeper) leader(op string) (Group, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.group == nil || k.closed {
+		return nil, fault.New(fault.Unavailable, op, "this node is starting or shutting down")
+	}
+	if !k.group.Leading() {
+		return nil, fault.New(fault.NotLeader, op, "this server does not lead the group of the work")
+	}
+	return k.group, nil
+}

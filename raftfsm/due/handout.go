@@ -1,0 +1,284 @@
+package due
+
+import (
+	"context"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// handOut starts the delivery of what is due, one tick of each home in turn, until nothing is due or every home has
+// as many ticks under way as it may have. It then sets the timer.
+func (k *Keeper) handOut() error {
+	now := k.group.Now()
+	rooms := make(map[Home]int, len(k.turns))
+	next, poll := uint64(0), false
+	for waiting := k.turns; len(waiting) > 0; {
+		left := waiting[:0:0]
+		for _, q := range waiting {
+			if err := q.fill(k.machine); err != nil {
+				return err
+			}
+			if len(q.buf) == 0 {
+				continue
+			}
+			if at := q.buf[0].at; at > now {
+				if next == 0 || at < next {
+					next = at
+				}
+				continue
+			}
+			room, asked := rooms[q.home]
+			if !asked {
+				room = k.room(q.home)
+				rooms[q.home] = room
+			}
+			switch k.take(q, room) {
+			case took:
+				left = append(left, q)
+			case mayNot:
+				if room == 0 {
+					poll = true
+					k.expireWaiting(q, now)
+				}
+			case full: // the end of a tick starts the next update
+				k.rotate()
+				return nil
+			}
+		}
+		waiting = left
+	}
+	k.rotate()
+	wait := time.Duration(0)
+	if next > 0 {
+		millis := min(next-now, uint64(maxWait/time.Millisecond))
+		wait = time.Duration(millis) * time.Millisecond //nolint:gosec // bounded
+	}
+	if poll && (wait == 0 || wait > pollPause) {
+		wait = pollPause
+	}
+	k.mu.Lock()
+	k.setTimer(wait)
+	k.mu.Unlock()
+	return nil
+}
+
+// rotate drops the homes without work, and gives another home the first turn.
+func (k *Keeper) rotate() {
+	kept := make([]*queue, 0, len(k.turns))
+	for i := range k.turns {
+		q := k.turns[(i+1)%len(k.turns)]
+		if len(q.buf) == 0 && !q.more {
+			delete(k.queues, q.home)
+			continue
+		}
+		kept = append(kept, q)
+	}
+	k.turns = kept
+}
+
+// room returns how many ticks of a home may be under way at its targets.
+func (k *Keeper) room(h Home) int {
+	k.mu.Lock()
+	d := k.deliverers[h.Kind]
+	k.mu.Unlock()
+	if d == nil {
+		return 0
+	}
+	return d.Room(h)
+}
+
+// What take has done.
+const (
+	took   = iota
+	mayNot // the home has as many ticks under way as it may have
+	full   // the Keeper has
+)
+
+// take starts the delivery of the first tick of a queue.
+func (k *Keeper) take(q *queue, room int) int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l := k.loads[q.home]
+	switch {
+	case k.closed || len(k.flights) >= maxUnderWay:
+		return full
+	case room == 0 || l != nil && (l.calls >= room || l.underWay >= waitFactor*room):
+		return mayNot
+	}
+	i := q.pop()
+	key := flightKey{q.home, i.name}
+	if f := k.flights[key]; f != nil {
+		f.again = true // one tick of the same work at a time
+		return took
+	}
+	if l == nil {
+		l = &load{}
+		k.loads[q.home] = l
+	}
+	l.calls++
+	l.underWay++
+	ctx, cancel := context.WithCancel(k.closing)
+	f := &flight{cancel: cancel}
+	k.flights[key] = f
+	k.opts.Observer.UnderWay(q.home.Kind, 1)
+	d := k.deliverers[q.home.Kind]
+	k.running.Go(func() {
+		defer cancel()
+		k.fly(ctx, key, f, l, d, i.at)
+	})
+	return took
+}
+
+// fly delivers one tick and acknowledges it. at is the time in the index record.
+func (k *Keeper) fly(ctx context.Context, key flightKey, f *flight, l *load, d Deliverer, at uint64) {
+	again := k.deliver(ctx, key, l, d, at)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if again || f.again {
+		k.returned = append(k.returned, key)
+	}
+	delete(k.flights, key)
+	if l.underWay--; l.underWay == 0 {
+		delete(k.loads, key.home)
+	}
+	k.opts.Observer.UnderWay(key.home.Kind, -1)
+	k.updateLocked()
+}
+
+// deliver returns true if the work is to be looked at again.
+func (k *Keeper) deliver(ctx context.Context, key flightKey, l *load, d Deliverer, at uint64) (again bool) {
+	release := func() { // of the place at the target
+		k.mu.Lock()
+		l.calls--
+		k.updateLocked()
+		k.mu.Unlock()
+	}
+	if !k.confirm() {
+		release()
+		return k.pause(retryPause)
+	}
+	w, found, err := Read(k.group.Machine(), key.home, key.name)
+	if err != nil || !found || w.State.At != at || !k.group.Leading() {
+		release()
+		if err != nil && !fault.Is(err, fault.Unavailable) {
+			k.opts.Logger.Error("due work cannot be read", "error", err, "name", key.name)
+			return k.pause(lastBackoff)
+		}
+		return false // its present index record is in the queue, or will be
+	}
+	now := k.group.Now()
+	if w.Spec.Until != 0 && w.Spec.Until <= now {
+		release()
+		return k.end(&w, outcomeExpired, RemoveOps(&w))
+	}
+	k.opts.Observer.Fired(key.home.Kind, time.Duration(max(now, at)-at)*time.Millisecond) //nolint:gosec // not negative
+	r, err := d.Deliver(ctx, &Tick{Home: key.home, Name: key.name, Payload: w.Spec.Payload,
+		Revision: w.Spec.Revision, Number: w.State.Ticks + 1, Attempt: w.State.Attempt + 1, Due: w.State.Due})
+	release()
+	if r == Undelivered {
+		k.opts.Observer.Ended(key.home.Kind, "undelivered")
+		if ctx.Err() != nil {
+			return true // the work was removed, or the Keeper closes
+		}
+		return k.pause(k.strike(key))
+	}
+	k.mu.Lock()
+	delete(k.strikes, key)
+	k.mu.Unlock()
+	next, outcome := w.after(r, err, now, k.group.Now())
+	if outcome == outcomeFailed || r == Unknown {
+		k.opts.Logger.Warn("a tick is dropped", "kind", string([]byte{key.home.Kind}), "home", key.home.Prefix, "name",
+			key.name, "attempts", w.State.Attempt+1, "result", outcome, "last", next == nil, "error", err)
+	}
+	if next == nil {
+		return k.end(&w, outcome, RemoveOps(&w))
+	}
+	return k.end(&w, outcome, stateOps(next, &w))
+}
+
+// confirm reports whether a majority confirms that this server leads. What is read after that has every removal that
+// was acknowledged before. A server that does not know yet that it was deposed would deliver ticks of removed work.
+func (k *Keeper) confirm() bool {
+	ctx, cancel := context.WithTimeout(k.closing, proposeTimeout)
+	defer cancel()
+	return k.group.Confirm(ctx) == nil
+}
+
+// strike counts a delivery without an answer, and returns the pause before the next one.
+func (k *Keeper) strike(key flightKey) time.Duration {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.strikes) >= maxUnderWay {
+		clear(k.strikes)
+	}
+	n := k.strikes[key]
+	k.strikes[key] = n + 1
+	return min(firstBackoff<<min(n, 10), lastBackoff)
+}
+
+// pause waits. It returns true, for deliver.
+func (k *Keeper) pause(d time.Duration) bool {
+	done := make(chan struct{})
+	stop := k.opts.AfterFunc(d, func() { close(done) })
+	select {
+	case <-done:
+	case <-k.closing.Done():
+		stop()
+	}
+	return true
+}
+
+// end commits the operations that end a tick or move it. It repeats that until they are applied, the work has
+// changed, or this server does not lead. It returns true if the work is to be looked at again.
+func (k *Keeper) end(w *Work, outcome string, ops []command.Op) (again bool) {
+	for {
+		ctx, cancel := context.WithTimeout(k.closing, proposeTimeout)
+		res, err := k.group.Commit(ctx, &command.Request{Kind: command.KindWrite, Ops: ops})
+		cancel()
+		switch {
+		case err == nil && res.Outcome == kv.Applied:
+			k.opts.Observer.Ended(w.Kind, outcome)
+			return again
+		case err == nil:
+			return true // overwritten, removed, or an earlier proposal was applied after all
+		case k.closing.Err() != nil || !k.group.Leading():
+			return true
+		}
+		again = true
+		k.pause(retryPause)
+	}
+}
+
+// expireWaiting ends work that has expired while no target can be called.
+func (k *Keeper) expireWaiting(q *queue, now uint64) {
+	if now < q.searched+uint64(expiryPause.Milliseconds()) {
+		return
+	}
+	q.searched = now
+	for _, i := range q.buf[:min(len(q.buf), page)] {
+		if i.at > now {
+			return
+		}
+		w, found, err := Read(k.machine, q.home, i.name)
+		if err != nil || !found || w.State.At != i.at || w.Spec.Until == 0 || w.Spec.Until > now {
+			continue
+		}
+		k.mu.Lock()
+		key := flightKey{q.home, i.name}
+		if !k.closed && k.flights[key] == nil && len(k.flights) < maxUnderWay {
+			k.flights[key] = &flight{cancel: func() {}}
+			k.running.Go(func() {
+				k.end(&w, outcomeExpired, RemoveOps(&w))
+				k.mu.Lock()
+				defer k.mu.Unlock()
+				k.returned = append(k.returned, key)
+				delete(k.flights, key)
+				k.updateLocked()
+			})
+		}
+		k.mu.Unlock()
+	}
+}

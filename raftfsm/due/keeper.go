@@ -1,0 +1,346 @@
+package due
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// Group is what a Keeper needs of its Raft group.
+type Group interface {
+	// Leading reports whether this server leads and has applied an entry of its term.
+	Leading() bool
+	// Term returns the newest known term.
+	Term() uint64
+	// Now returns cluster time in Unix milliseconds.
+	Now() uint64
+	// Machine returns the state machine.
+	Machine() *kv.Machine
+	// Confirm waits until the state machine has every entry that was committed when Confirm was called. It returns an
+	// error if this server does not lead.
+	Confirm(ctx context.Context) error
+	// Commit proposes a request, and returns its result when it is applied here.
+	Commit(ctx context.Context, r *command.Request) (kv.Result, error)
+}
+
+// Tick is one tick of work that is due.
+type Tick struct {
+	Home
+	Name     string
+	Payload  []byte
+	Revision uint64 // of the work; together with Number it identifies the tick
+	Number   uint64 // 1 for the first tick
+	Attempt  uint64 // 1 for the first attempt; deliveries without an answer do not count
+	Due      uint64 // cluster time in Unix milliseconds
+}
+
+// Result is the result of a delivery.
+type Result uint8
+
+// The results.
+const (
+	Done        Result = 1 + iota // the target has handled the tick
+	Unknown                       // the target does not know the work; the tick counts as done
+	Failed                        // the target has answered that it failed; the policy applies
+	Undelivered                   // there is no answer: the tick is delivered again, which is no attempt
+	Cancel                        // the target has handled the tick, and wants no more of them
+)
+
+// Deliverer delivers ticks to targets of one kind. It is safe for concurrent use.
+type Deliverer interface {
+	// Room returns how many ticks of a home may be under way at its targets now; 0 = no target can be called. It
+	// does not block.
+	Room(h Home) int
+	// Deliver delivers one tick and waits for the answer. err says why it was not handled. If ctx ends, it returns
+	// Undelivered.
+	Deliver(ctx context.Context, t *Tick) (r Result, err error)
+}
+
+// Observer counts what a Keeper does. Its methods do not block.
+type Observer interface {
+	// Fired reports that a tick is handed out, and how late that is.
+	Fired(kind byte, late time.Duration)
+	// Ended reports what has become of a tick: done, unknown, failed, retried, undelivered, expired or canceled.
+	Ended(kind byte, outcome string)
+	// UnderWay reports that a tick has begun (1) or ended (-1).
+	UnderWay(kind byte, change int)
+}
+
+// Limits of a Keeper.
+const (
+	maxUnderWay = 4096 // ticks that are handed out and not acknowledged yet
+	waitFactor  = 4    // times Room: ticks of one home that are handed out and not acknowledged yet
+	page        = 256  // index records of one home that are read at once
+	maxBuffer   = 2 * page
+
+	proposeTimeout = 10 * time.Second
+	retryPause     = 100 * time.Millisecond // before a failed proposal is repeated
+	pollPause      = 100 * time.Millisecond // until a home without callable target is tried again
+	maxWait        = time.Hour              // of the timer
+	firstBackoff   = 100 * time.Millisecond // before an undelivered tick is delivered again; doubles
+	lastBackoff    = 10 * time.Second
+	expiryPause    = time.Second // between searches for expired work of a home without callable target
+)
+
+// Options are the dependencies of a Keeper.
+type Options struct {
+	Logger   *slog.Logger
+	Observer Observer // nil = none
+	// AfterFunc is time.AfterFunc or a replacement for tests. nil = time.AfterFunc.
+	AfterFunc func(d time.Duration, f func()) (stop func() bool)
+}
+
+// Keeper hands out the due work of one group while its server leads the group. Safe for concurrent use.
+type Keeper struct {
+	opts Options
+
+	mu         sync.Mutex
+	group      Group // nil until Attach
+	deliverers map[byte]Deliverer
+	closed     bool
+	updating   bool // a goroutine executes update
+	again      bool // it is to repeat that
+	stopTimer  func() bool
+	flights    map[flightKey]*flight
+	loads      map[Home]*load
+	returned   []flightKey // work to look at again
+	strikes    map[flightKey]int
+	running    sync.WaitGroup
+	closing    context.Context
+	stop       context.CancelFunc
+
+	// Only the goroutine that executes update uses these.
+	machine *kv.Machine // whose changes are collected; nil = this server did not lead at the last update
+	term    uint64
+	queues  map[Home]*queue
+	turns   []*queue // of all homes with work, in the order of their turns
+}
+
+type flightKey struct {
+	home Home
+	name string
+}
+
+// flight is a tick that is handed out.
+type flight struct {
+	again  bool // look at the work again when the flight ends
+	cancel context.CancelFunc
+}
+
+// load counts the ticks of a home that are handed out.
+type load struct {
+	calls    int // under way at the target
+	underWay int // not acknowledged yet
+}
+
+// NewKeeper returns a Keeper that does nothing until Attach is called.
+func NewKeeper(o Options) *Keeper {
+	if o.AfterFunc == nil {
+		o.AfterFunc = func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }
+	}
+	if o.Observer == nil {
+		o.Observer = noObserver{}
+	}
+	k := &Keeper{opts: o, deliverers: map[byte]Deliverer{}, flights: map[flightKey]*flight{}, loads: map[Home]*load{},
+		strikes: map[flightKey]int{}, queues: map[Home]*queue{}}
+	k.closing, k.stop = context.WithCancel(context.Background())
+	return k
+}
+
+// Attach gives the Keeper its group, which must be open.
+func (k *Keeper) Attach(g Group) {
+	k.mu.Lock()
+	k.group = g
+	k.mu.Unlock()
+	k.Update()
+}
+
+// Deliver sets what delivers the ticks of a kind. Work of a kind without Deliverer waits.
+func (k *Keeper) Deliver(kind byte, d Deliverer) {
+	k.mu.Lock()
+	k.deliverers[kind] = d
+	k.mu.Unlock()
+	k.Update()
+}
+
+// Close ends the deliveries that are under way, and waits for the goroutines of the Keeper.
+func (k *Keeper) Close() {
+	k.mu.Lock()
+	k.closed = true
+	k.stop()
+	k.setTimer(0)
+	k.mu.Unlock()
+	k.running.Wait()
+}
+
+// Update makes the Keeper look at what has changed. It does not block.
+func (k *Keeper) Update() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.updateLocked()
+}
+
+func (k *Keeper) updateLocked() {
+	if k.group == nil || k.closed {
+		return
+	}
+	k.again = true
+	if !k.updating {
+		k.updating = true
+		k.running.Go(k.update)
+	}
+}
+
+func (k *Keeper) update() {
+	for k.pending() {
+		if err := k.refresh(); err != nil && !fault.Is(err, fault.Unavailable) {
+			k.opts.Logger.Error("due work cannot be read, so it is not handed out", "error", err,
+				"hint", "restart this server, so that another one leads")
+		}
+	}
+}
+
+// pending reports whether another update was requested, and clears the request. If it returns false, update must
+// return: the next Update starts a new goroutine.
+func (k *Keeper) pending() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.again || k.closed {
+		k.updating = false
+		return false
+	}
+	k.again = false
+	return true
+}
+
+// setTimer sets the time of the next update, or none if wait is 0. The caller holds k.mu.
+func (k *Keeper) setTimer(wait time.Duration) {
+	if k.stopTimer != nil {
+		k.stopTimer()
+		k.stopTimer = nil
+	}
+	if wait > 0 && !k.closed {
+		k.stopTimer = k.opts.AfterFunc(wait, k.Update)
+	}
+}
+
+// refresh reads what has changed and hands out what is due. On a server that does not lead, it forgets all work.
+func (k *Keeper) refresh() error {
+	term := k.group.Term()
+	if !k.group.Leading() {
+		k.resign()
+		return nil
+	}
+	m := k.group.Machine()
+	var err error
+	if k.machine != m || k.term != term {
+		if k.machine != nil && k.machine != m {
+			k.machine.CollectDueChanges(false)
+		}
+		m.CollectDueChanges(true)
+		k.machine, k.term = m, term
+		err = k.begin()
+	} else if keys, all := m.DueChanges(); all {
+		err = k.begin()
+	} else {
+		for _, key := range keys {
+			k.enqueue(key)
+		}
+	}
+	if err == nil {
+		err = k.lookAgain()
+	}
+	if err != nil {
+		k.machine = nil // the next update begins again
+		k.mu.Lock()
+		k.setTimer(retryPause)
+		k.mu.Unlock()
+		return err
+	}
+	return k.handOut()
+}
+
+// resign forgets all work, because this server does not lead. Deliveries that are under way continue.
+func (k *Keeper) resign() {
+	if k.machine != nil {
+		k.machine.CollectDueChanges(false)
+	}
+	k.machine, k.turns = nil, nil
+	clear(k.queues)
+	k.mu.Lock()
+	k.returned = nil
+	clear(k.strikes)
+	k.setTimer(0)
+	k.mu.Unlock()
+}
+
+// begin finds the homes that have work.
+func (k *Keeper) begin() error {
+	clear(k.queues)
+	k.turns = nil
+	for after := ""; ; {
+		found, _, err := k.machine.List(kv.DueStore, "", after, 1, 0)
+		if err != nil || len(found) == 0 {
+			return err
+		}
+		h, table, _, ok := split(found[0].Key)
+		if !ok {
+			return &fault.Error{Code: fault.Corrupt, Op: "due.begin", Key: shorten(found[0].Key),
+				Msg: "due work has a key that cannot be decoded", Hint: "run the newest version on every server"}
+		}
+		if table == tableIndex {
+			k.queueOf(h).more = true
+		}
+		after = h.table(0xff)
+	}
+}
+
+func (k *Keeper) queueOf(h Home) *queue {
+	q := k.queues[h]
+	if q == nil {
+		q = &queue{home: h}
+		k.queues[h] = q
+		k.turns = append(k.turns, q)
+	}
+	return q
+}
+
+// enqueue adds an index record that was written. It ignores the other records.
+func (k *Keeper) enqueue(key string) {
+	h, table, rest, ok := split(key)
+	if !ok || table != tableIndex {
+		return
+	}
+	if at, name, ok := splitIndex(rest); ok {
+		k.queueOf(h).add(item{key: key, at: at, name: name})
+	}
+}
+
+// lookAgain adds the work again whose flight has ended without a new index record.
+func (k *Keeper) lookAgain() error {
+	k.mu.Lock()
+	again := k.returned
+	k.returned = nil
+	k.mu.Unlock()
+	for _, f := range again {
+		w, found, err := Read(k.machine, f.home, f.name)
+		if err != nil {
+			return err
+		}
+		if found {
+			k.enqueue(f.home.indexKey(w.State.At, f.name))
+		}
+	}
+	return nil
+}
+
+type noObserver struct{}
+
+func (noObserver) Fired(byte, time.Duration) {}
+func (noObserver) Ended(byte, string)        {}
+func (noObserver) UnderWay(byte, int)        {}

@@ -1,0 +1,458 @@
+package due_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/due"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+func TestKeeper_FiresAtTheDueTimeAndNotBefore(t *testing.T) {
+	w := newWorld(t)
+	w.put(job("late", 10*time.Second))
+	w.put(job("soon", 5*time.Second))
+	w.step(4999 * time.Millisecond)
+	w.wantFired()
+	w.step(time.Millisecond)
+	w.wantFired("soon#1/1")
+	w.step(5 * time.Second)
+	w.wantFired("late#1/1")
+	if _, found := w.get("late"); found {
+		t.Error("a job with one tick is still there after it")
+	}
+	w.checkIndex()
+	if w.keeper.Timers() {
+		t.Error("a Keeper without work has a timer")
+	}
+}
+
+func TestKeeper_PastDueTimeFiresAtOnce(t *testing.T) {
+	w := newWorld(t)
+	w.put(due.Put{Home: home("shop"), Name: "a", Due: "2020-01-01T00:00:00Z"})
+	w.idle(0)
+	w.wantFired("a#1/1")
+}
+
+func TestKeeper_MissedTicksAreOneTick(t *testing.T) {
+	w := newWorld(t)
+	w.put(every("a"))
+	w.step(time.Second)
+	w.wantFired("a#1/1")
+	w.setRoom(0)
+	w.step(10*time.Minute + 300*time.Millisecond)
+	w.wantFired()
+	w.setRoom(1)
+	w.step(100 * time.Millisecond)
+	w.wantFired("a#2/1")
+	w.step(599 * time.Millisecond)
+	w.wantFired()
+	w.step(time.Millisecond) // the schedule goes on where it was
+	w.wantFired("a#3/1")
+}
+
+func TestKeeper_RepeatsCountFiredTicks(t *testing.T) {
+	w := newWorld(t)
+	p := every("a")
+	p.Spec.Repeats = 3
+	w.put(p)
+	for range 6 {
+		w.step(time.Second)
+	}
+	w.wantFired("a#1/1", "a#2/1", "a#3/1")
+	w.checkIndex()
+}
+
+func TestKeeper_DueTimeIsTheFirstTickOfASchedule(t *testing.T) {
+	w := newWorld(t)
+	p := every("a")
+	p.Spec.Schedule, p.Due = "0 0 12 * * *", "2026-01-01T09:00:00Z"
+	w.put(p)
+	w.step(9 * time.Hour)
+	w.wantFired("a#1/1")
+	w.step(3*time.Hour - time.Millisecond)
+	w.wantFired()
+	w.step(time.Millisecond)
+	w.wantFired("a#2/1")
+}
+
+func TestKeeper_TTLEndsWork(t *testing.T) {
+	w := newWorld(t)
+	p := every("a")
+	p.TTL = "2500ms"
+	w.put(p)
+	waiting := every("b")
+	waiting.Home, waiting.TTL = home("gone"), "2500ms"
+	w.put(waiting)
+	for range 5 {
+		w.step(time.Second)
+	}
+	if _, found := w.get("a"); found {
+		t.Error("the job is there after its ttl")
+	}
+	got := w.fired()
+	slices.Sort(got)
+	if want := []string{"a#1/1", "a#2/1", "b#1/1", "b#2/1"}; !slices.Equal(got, want) {
+		t.Errorf("fired %s, want %s", got, want)
+	}
+}
+
+func TestKeeper_TTLEndsWorkThatCannotBeDelivered(t *testing.T) {
+	w := newWorld(t)
+	w.setRoom(0)
+	p := every("a")
+	p.TTL = "2500ms"
+	w.put(p)
+	testutil.Eventually(t, func() error {
+		w.advance(500 * time.Millisecond)
+		if _, found := w.get("a"); found {
+			return errors.New("the job is there after its ttl")
+		}
+		return nil
+	})
+	w.idle(0)
+	w.wantFired()
+	w.checkIndex()
+}
+
+func TestKeeper_FailurePolicies(t *testing.T) {
+	second := time.Second
+	for _, c := range []struct {
+		name   string
+		put    due.Put
+		policy due.Policy
+		steps  int // of a second
+		want   []string
+	}{
+		{"retries", job("a", second), due.Policy{Retries: 2, Interval: second}, 9,
+			[]string{"a#1/1", "a#1/2", "a#1/3"}},
+		{"drop", job("a", second), due.Policy{}, 5, []string{"a#1/1"}},
+		{"drop, with a schedule", every("a"), due.Policy{}, 3, []string{"a#1/1", "a#2/1", "a#3/1"}},
+		{"for ever", job("a", second), due.Policy{Forever: true, Interval: second}, 5,
+			[]string{"a#1/1", "a#1/2", "a#1/3", "a#1/4", "a#1/5"}},
+		{"persist", job("a", second), due.Policy{Retries: 1, Interval: second, Persist: 3 * second}, 8,
+			[]string{"a#1/1", "a#1/2", "a#1/3", "a#1/4"}},
+		{"retries pass the next tick", every("a"), due.Policy{Retries: 2, Interval: second}, 6,
+			[]string{"a#1/1", "a#1/2", "a#1/3", "a#2/1", "a#2/2", "a#2/3"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.answerWith(due.Failed)
+			c.put.Spec.Policy = c.policy
+			w.put(c.put)
+			for range c.steps {
+				w.step(second)
+			}
+			w.wantFired(c.want...)
+			w.checkIndex()
+		})
+	}
+}
+
+func TestKeeper_FailureIsStored(t *testing.T) {
+	w := newWorld(t)
+	w.answerWith(due.Failed)
+	p := job("a", time.Second)
+	p.Spec.Policy = due.Policy{Forever: true, Interval: time.Minute}
+	w.put(p)
+	w.step(time.Second)
+	got, found := w.get("a")
+	if !found || got.State.Attempt != 1 || got.State.Error != "no luck" || got.State.At != begin+61_000 {
+		t.Errorf("%t %+v", found, got.State)
+	}
+}
+
+func TestKeeper_UnknownWorkAndCancelEndIt(t *testing.T) {
+	w := newWorld(t)
+	w.answerWith(due.Unknown)
+	w.put(job("a", time.Second))
+	w.step(time.Second)
+	w.answerWith(due.Cancel)
+	w.put(every("b"))
+	w.step(time.Second)
+	w.step(time.Minute)
+	w.wantFired("a#1/1", "b#1/1")
+	w.checkIndex()
+}
+
+func TestKeeper_DeliveryWithoutAnswerIsNoAttempt(t *testing.T) {
+	w := newWorld(t)
+	w.answerWith(due.Undelivered)
+	p := job("a", time.Second)
+	w.put(p)
+	w.idle(0)
+	w.advance(time.Second)
+	w.idle(1) // it pauses before it tries again
+	w.answerWith(due.Done)
+	w.advance(100 * time.Millisecond)
+	w.idle(0)
+	w.wantFired("a#1/1", "a#1/1")
+}
+
+func TestKeeper_NewLeaderGoesOn(t *testing.T) {
+	w := newWorld(t)
+	w.put(every("a"))
+	results := w.hold()
+	w.idle(0)
+	w.advance(time.Second)
+	w.called(1)
+	first := w.ticksNow()[0]
+	w.mu.Lock()
+	w.leads = false
+	old := w.keeper
+	w.mu.Unlock()
+	old.Update()
+	w.idle(1) // it has noticed, and still waits for the answer
+	w.answerWith(due.Done)
+	w.lead()
+	w.idle(0)
+	got := w.ticksNow()
+	if len(got) != 2 || got[1].Revision != first.Revision || got[1].Number != first.Number {
+		t.Fatalf("the new leader handed out %+v after %+v", got, first)
+	}
+	results <- due.Failed // the answer to the old leader has no effect
+	w.step(time.Second)
+	w.wantFired("a#1/1", "a#1/1", "a#2/1")
+	w.checkIndex()
+}
+
+// A leader that was deposed and does not know it may have work that is removed already.
+func TestKeeper_WithoutMajorityDeliversNothing(t *testing.T) {
+	w := newWorld(t)
+	w.put(job("a", time.Second))
+	w.idle(0)
+	w.setAlone(true)
+	w.advance(time.Second)
+	w.idle(1) // it tries again after a pause
+	w.wantFired()
+	w.setAlone(false)
+	testutil.Eventually(t, func() error {
+		w.advance(100 * time.Millisecond)
+		if len(w.ticksNow()) == 0 {
+			return errors.New("the tick is not delivered")
+		}
+		return nil
+	})
+	w.idle(0)
+	w.wantFired("a#1/1")
+}
+
+func (w *world) setAlone(yes bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.alone = yes
+}
+
+func (w *world) ticksNow() []due.Tick {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.ticks)
+}
+
+func TestKeeper_OverwriteInFlight(t *testing.T) {
+	w := newWorld(t)
+	first := w.put(every("a"))
+	results := w.hold()
+	w.idle(0)
+	w.advance(time.Second)
+	w.called(1)
+	p := job("a", 0)
+	p.Overwrite = true
+	second := w.put(p)
+	if second <= first {
+		t.Errorf("the revision went from %d to %d", first, second)
+	}
+	w.called(1) // the new work waits until the tick of the old one has ended
+	w.wantFired("a#1/1")
+	w.answerWith(due.Done)
+	results <- due.Done
+	w.idle(0)
+	w.wantFired("a#1/1")
+	if _, found := w.get("a"); found {
+		t.Error("the new work is there after its only tick")
+	}
+	w.checkIndex()
+}
+
+func TestKeeper_RemoveInFlight(t *testing.T) {
+	w := newWorld(t)
+	w.put(every("a"))
+	results := w.hold()
+	w.idle(0)
+	w.advance(time.Second)
+	w.called(1)
+	if w.last.Err() != nil {
+		t.Error("a delivery is canceled before its work is removed")
+	}
+	removed, err := w.keeper.Remove(t.Context(), home("shop"), "a", 0)
+	if !removed || err != nil {
+		t.Fatal(removed, err)
+	}
+	if w.last.Err() == nil {
+		t.Error("the delivery of removed work goes on")
+	}
+	results <- due.Done
+	w.idle(0)
+	w.step(time.Minute)
+	w.wantFired("a#1/1")
+	w.checkIndex()
+	if removed, err := w.keeper.Remove(t.Context(), home("shop"), "a", 0); removed || err != nil {
+		t.Error(removed, err)
+	}
+}
+
+func TestKeeper_RunFiresNow(t *testing.T) {
+	w := newWorld(t)
+	p := every("a")
+	p.Spec.Schedule = "@daily"
+	w.put(p)
+	found, err := w.keeper.Run(t.Context(), home("shop"), "a")
+	if !found || err != nil {
+		t.Fatal(found, err)
+	}
+	w.idle(0)
+	w.wantFired("a#1/1")
+	got, _ := w.get("a")
+	if want := begin + 24*60*60*1000; got.State.Due != want {
+		t.Errorf("the next tick is due at %d, want %d", got.State.Due, want)
+	}
+	if found, err := w.keeper.Run(t.Context(), home("shop"), "b"); found || err != nil {
+		t.Error(found, err)
+	}
+}
+
+func TestKeeper_PutConflictsAndRepeats(t *testing.T) {
+	w := newWorld(t)
+	p := every("a")
+	p.Spec.Request = "one"
+	first := w.put(p)
+	if again := w.put(p); again != first {
+		t.Errorf("a repeated call got revision %d, the first one %d", again, first)
+	}
+	p.Spec.Request = "two"
+	if _, err := w.keeper.Put(t.Context(), &p); !fault.Is(err, fault.Conflict) {
+		t.Errorf("a second job with the name: %v", err)
+	}
+	p.Overwrite = true
+	if second := w.put(p); second == first {
+		t.Error("an overwrite keeps the revision")
+	}
+	w.checkIndex()
+}
+
+func TestKeeper_AcknowledgementIsRepeated(t *testing.T) {
+	w := newWorld(t)
+	w.put(every("a"))
+	w.idle(0)
+	w.mu.Lock()
+	fails := 2
+	w.refuse = func(*command.Request) error {
+		if fails--; fails >= 0 {
+			return fault.New(fault.Timeout, "test", "slow")
+		}
+		return nil
+	}
+	w.mu.Unlock()
+	w.advance(time.Second)
+	w.idle(1)
+	for range 2 {
+		w.advance(100 * time.Millisecond)
+		testutil.Eventually(t, func() error {
+			if !w.keeper.Idle(0) && !w.keeper.Idle(1) {
+				return errors.New("busy")
+			}
+			return nil
+		})
+	}
+	testutil.Eventually(t, func() error {
+		w.advance(0)
+		if got, _ := w.get("a"); got.State.Ticks != 1 {
+			w.advance(10 * time.Millisecond)
+			return fmt.Errorf("%d ticks are acknowledged", got.State.Ticks)
+		}
+		return nil
+	})
+	w.wantFired("a#1/1")
+}
+
+func TestKeeper_FloodIsBoundedAndFair(t *testing.T) {
+	const flood = 5000
+	w := newWorld(t)
+	w.setRoom(0)
+	for i := range flood {
+		p := job(fmt.Sprintf("%05d", i), time.Second)
+		p.Home = home("flood")
+		w.put(p)
+	}
+	w.put(job("other", time.Second))
+	w.idle(0)
+	w.setRoom(4)
+	atOther := 0
+	w.answerFunc(func(tick *due.Tick) (due.Result, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if tick.Name == "other" {
+			atOther = len(w.ticks)
+		}
+		return due.Done, nil
+	})
+	w.advance(time.Second)
+	testutil.Eventually(t, func() error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if len(w.ticks) <= flood {
+			return fmt.Errorf("%d ticks were delivered", len(w.ticks))
+		}
+		return nil
+	})
+	w.idle(0)
+	if n := w.keeper.Buffered(); n > due.MaxBuffer {
+		t.Errorf("%d index records are in memory", n)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.most[home("flood")] > 4 {
+		t.Errorf("%d ticks were under way together", w.most[home("flood")])
+	}
+	if atOther > flood/10 {
+		t.Errorf("the other application had its turn after %d ticks", atOther)
+	}
+}
+
+func TestKeeper_BackupBringsWorkBack(t *testing.T) {
+	w := newWorld(t)
+	w.put(every("a"))
+	e, err := w.machine.Export()
+	testutil.Must(t, err)
+	defer e.Close()
+	part, _, err := e.Next(1 << 20)
+	testutil.Must(t, err)
+	if len(part.Records) != 3 {
+		t.Fatalf("a backup has %d records of a job", len(part.Records))
+	}
+	removed, err := w.keeper.Remove(t.Context(), home("shop"), "a", 0)
+	if !removed || err != nil {
+		t.Fatal(removed, err)
+	}
+	step := func(r command.Request) {
+		t.Helper()
+		r.Kind, r.Restore.ID = command.KindRestore, 7
+		res, err := w.Commit(context.Background(), &r)
+		if err != nil || res.Outcome != kv.Applied {
+			t.Fatal(res.Outcome, err)
+		}
+	}
+	step(command.Request{Restore: &command.Restore{Step: command.StepBegin}})
+	step(command.Request{Restore: &command.Restore{Step: command.StepChunk}, Ops: part.Records})
+	step(command.Request{Restore: &command.Restore{Step: command.StepCommit, Part: 1}})
+	w.step(time.Second)
+	w.wantFired("a#1/1")
+	w.checkIndex()
+}

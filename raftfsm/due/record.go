@@ -1,0 +1,257 @@
+package due
+
+import (
+	"encoding/binary"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lenprefix"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+// Kinds of targets. The values are part of the format of keys.
+const (
+	KindJob      = 'j' // a job of an application
+	KindReminder = 'r' // a reminder of an actor
+)
+
+// The tables of due work. The values are part of the format. tableIndex is the least one.
+const (
+	tableIndex = 'a'
+	tableState = 's'
+	tableSpec  = 't'
+)
+
+// recordVersion is the first byte of specs and states.
+const recordVersion = 1
+
+// Home is the place of due work: a kind of target, and the keys whose group the work is in. Those keys are the ones of
+// Store that begin with Prefix and "||". Store has no NUL byte, and Prefix has no "||".
+type Home struct {
+	Kind          byte
+	Store, Prefix string
+}
+
+const separator = "||"
+
+// Prefix of the keys of one table of a home.
+func (h Home) table(table byte) string {
+	return h.Store + "\x00" + h.Prefix + separator + string([]byte{h.Kind, table})
+}
+
+func (h Home) indexKey(at uint64, name string) string {
+	return h.table(tableIndex) + string(binary.BigEndian.AppendUint64(nil, at)) + name
+}
+
+func (h Home) stateKey(name string) string { return h.table(tableState) + name }
+func (h Home) specKey(name string) string  { return h.table(tableSpec) + name }
+
+// Keys returns the keys of the records in kv.DueStore that Parse needs.
+func (h Home) Keys(name string) []string { return []string{h.stateKey(name), h.specKey(name)} }
+
+// States returns the prefix of the keys in kv.DueStore with the states of a home. The name of the work follows it.
+func (h Home) States() string { return h.table(tableState) }
+
+// split returns the home and the table of a key of kv.DueStore, and what follows them.
+func split(key string) (h Home, table byte, rest string, ok bool) {
+	store, rest, ok1 := strings.Cut(key, "\x00")
+	prefix, rest, ok2 := strings.Cut(rest, separator)
+	if !ok1 || !ok2 || len(rest) < 2 {
+		return Home{}, 0, "", false
+	}
+	return Home{Kind: rest[0], Store: store, Prefix: prefix}, rest[1], rest[2:], true
+}
+
+// splitIndex returns the parts of an index key after its table.
+func splitIndex(rest string) (at uint64, name string, ok bool) {
+	if len(rest) < 8 {
+		return 0, "", false
+	}
+	return binary.BigEndian.Uint64([]byte(rest[:8])), rest[8:], true
+}
+
+// Policy says what happens after a failed attempt.
+type Policy struct {
+	Forever  bool          // no limit of attempts
+	Retries  uint64        // attempts after the first one
+	Interval time.Duration // between attempts
+	// Persist is the interval of further attempts of the last tick when Retries are exhausted; 0 = the tick is dropped.
+	Persist time.Duration
+}
+
+// The policy of work that has none, as in Dapr.
+const (
+	defaultRetries  = 3
+	defaultInterval = time.Second
+)
+
+// DefaultPolicy returns the policy of work that was put without one.
+func DefaultPolicy() Policy { return Policy{Retries: defaultRetries, Interval: defaultInterval} }
+
+// NewPolicy returns the policy with that many attempts after the first one; nil = no limit. Without retry, a failed
+// tick is dropped.
+func NewPolicy(retry bool, retries *uint32, interval time.Duration) Policy {
+	p := Policy{Forever: retry && retries == nil, Interval: max(interval, MinEvery)}
+	if retry && retries != nil {
+		p.Retries = uint64(*retries)
+	}
+	return p
+}
+
+// Spec is what was put. It does not change until the next Put.
+type Spec struct {
+	Schedule string // of ParseSchedule or ParsePeriod; empty = one tick
+	Repeats  uint64 // ticks in all; 0 = no limit
+	Until    uint64 // cluster time in Unix milliseconds at which the work ends; 0 = never
+	Policy   Policy
+	Request  string // identifies the call that has put it
+	Payload  []byte // for the target
+
+	Revision uint64 // of the record; identifies the work
+}
+
+// State is how far work has come.
+type State struct {
+	Ticks   uint64 // that are done or dropped
+	Due     uint64 // when the present tick is due by the schedule, in Unix milliseconds of cluster time
+	At      uint64 // when it is handed out: Due, or the time of the next attempt
+	Attempt uint64 // failed attempts of the present tick
+	Error   string // of the last attempt that has failed
+
+	Revision uint64 // of the record
+}
+
+// Work is due work as it is stored.
+type Work struct {
+	Home
+	Name  string
+	Spec  Spec
+	State State
+}
+
+func (s *Spec) encode() []byte {
+	b := append([]byte{recordVersion}, flags(s.Policy.Forever))
+	b = appendText(b, s.Schedule)
+	b = binary.AppendUvarint(b, s.Repeats)
+	b = binary.AppendUvarint(b, s.Until)
+	b = binary.AppendUvarint(b, s.Policy.Retries)
+	b = binary.AppendUvarint(b, uint64(s.Policy.Interval)) //nolint:gosec // not negative
+	b = binary.AppendUvarint(b, uint64(s.Policy.Persist))  //nolint:gosec // not negative
+	b = appendText(b, s.Request)
+	return append(b, s.Payload...)
+}
+
+func flags(forever bool) byte {
+	if forever {
+		return 1
+	}
+	return 0
+}
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+func (s *State) encode() []byte {
+	b := []byte{recordVersion}
+	for _, n := range [...]uint64{s.Ticks, s.Due, s.At, s.Attempt} {
+		b = binary.AppendUvarint(b, n)
+	}
+	return appendText(b, s.Error)
+}
+
+// Parse reads the records of Home.Keys. found is false if there is no such work.
+func Parse(h Home, name string, records []kv.Value) (w Work, found bool, err error) {
+	state, spec := records[0], records[1]
+	if !state.Found || !spec.Found {
+		return Work{}, false, nil
+	}
+	w = Work{Home: h, Name: name}
+	a := lenprefix.Reader{Rest: state.Value}
+	version := a.Byte()
+	w.State = State{Ticks: a.Uvarint(), Due: a.Uvarint(), At: a.Uvarint(), Attempt: a.Uvarint(), Error: a.Text(),
+		Revision: state.Revision}
+	b := lenprefix.Reader{Rest: spec.Value}
+	known := version == recordVersion && b.Byte() == recordVersion
+	w.Spec.Policy.Forever = b.Byte()&1 != 0
+	w.Spec.Schedule, w.Spec.Repeats, w.Spec.Until = b.Text(), b.Uvarint(), b.Uvarint()
+	w.Spec.Policy.Retries = b.Uvarint()
+	w.Spec.Policy.Interval = time.Duration(b.Uvarint()) //nolint:gosec // as it was encoded
+	w.Spec.Policy.Persist = time.Duration(b.Uvarint())  //nolint:gosec // as it was encoded
+	w.Spec.Request = b.Text()
+	w.Spec.Payload, w.Spec.Revision = b.All(), spec.Revision
+	if a.Bad || b.Bad || !known {
+		return Work{}, false, &fault.Error{Code: fault.Corrupt, Op: "due.Parse", Key: shorten(name),
+			Msg: "due work has a record that cannot be decoded", Hint: "run the newest version on every server"}
+	}
+	return w, true, nil
+}
+
+// Read reads work from a replica. found is false if there is no such work.
+func Read(m *kv.Machine, h Home, name string) (w Work, found bool, err error) {
+	records, err := m.GetMany(kv.DueStore, h.Keys(name), 0)
+	if err != nil {
+		return Work{}, false, err
+	}
+	return Parse(h, name, records)
+}
+
+// PutOps returns the operations of a request that stores w. The first operation has the condition of all. If old is
+// not nil, they replace it, and fail unless it is unchanged. Otherwise they fail if there is work with that name. The
+// second revision of the result identifies the work.
+func PutOps(w, old *Work) []command.Op {
+	ops := []command.Op{
+		{Kind: command.OpSet, Cond: command.CondAbsent, Store: kv.DueStore, Key: w.stateKey(w.Name),
+			Value: w.State.encode()},
+		{Kind: command.OpSet, Store: kv.DueStore, Key: w.specKey(w.Name), Value: w.Spec.encode()},
+	}
+	return append(ops, replaceIndex(ops, w, old)...)
+}
+
+// stateOps returns the operations of a request that changes only the state of old.
+func stateOps(w, old *Work) []command.Op {
+	ops := []command.Op{{Kind: command.OpSet, Store: kv.DueStore, Key: w.stateKey(w.Name), Value: w.State.encode()}}
+	return append(ops, replaceIndex(ops, w, old)...)
+}
+
+// replaceIndex returns the operations that change the index entry of old to that of w. If old is not nil, it also
+// changes ops[0]: the request then fails unless old is unchanged.
+func replaceIndex(ops []command.Op, w, old *Work) (out []command.Op) {
+	if old != nil {
+		ops[0].Cond, ops[0].Revision = command.CondRevision, old.State.Revision
+		if old.State.At == w.State.At {
+			// The record stays. It is written again, so that a leader looks at it.
+			return append(out, indexOp(w))
+		}
+		out = append(out, command.Op{Kind: command.OpDelete, Store: kv.DueStore,
+			Key: old.indexKey(old.State.At, old.Name)})
+	}
+	return append(out, indexOp(w))
+}
+
+func indexOp(w *Work) command.Op {
+	return command.Op{Kind: command.OpSet, Store: kv.DueStore, Key: w.indexKey(w.State.At, w.Name),
+		Value: []byte{recordVersion}}
+}
+
+// RemoveOps returns the operations of a request that removes w, and fails unless it is unchanged.
+func RemoveOps(w *Work) []command.Op {
+	return []command.Op{
+		{Kind: command.OpDelete, Cond: command.CondRevision, Revision: w.State.Revision, Store: kv.DueStore,
+			Key: w.stateKey(w.Name)},
+		{Kind: command.OpDelete, Store: kv.DueStore, Key: w.specKey(w.Name)},
+		{Kind: command.OpDelete, Store: kv.DueStore, Key: w.indexKey(w.State.At, w.Name)},
+	}
+}
+
+// HomeOf returns the home of a key of kv.DueStore, and a key that is after all keys of that home. The home is zero if
+// the key cannot be read.
+func HomeOf(key string) (h Home, after string) {
+	h, _, _, ok := split(key)
+	if !ok {
+		return Home{}, key
+	}
+	return h, h.table(0xff)
+}
