@@ -7,17 +7,18 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/backup"
 	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/datadir"
 	"github.com/quorate/quorate/raftfsm/kv"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Backup writes a backup of all groups to w. Each group is saved as of one moment after the call began, with every
-// write that was acknowledged before. The moments of different groups differ slightly, which is harmless because no
-// transaction spans two groups. Writes continue meanwhile.
+// Backup writes a backup of all groups to w. Writes continue while it runs. The backup of a group is consistent, and
+// contains every write that was acknowledged before the call. Different groups are saved at slightly different times.
+// That is harmless, because no transaction spans two groups.
 //
-// about is the header of the backup; Backup fills in what it knows of this node and its cluster. It returns
+// about is the header of the backup. Backup adds the fields about this node and its cluster. It returns
 // fault.Unavailable or fault.Timeout without a quorum, fault.Unavailable if a received snapshot replaces the local
-// replica meanwhile, and the errors of w.
+// replica during the backup, and the errors of w. After an error, w contains an incomplete backup.
 func (h *Host) Backup(ctx context.Context, about backup.Header, w io.Writer) (backup.Totals, error) {
 	t, err := h.backup(ctx, about, w)
 	h.metrics.saved(t, err)
@@ -60,7 +61,7 @@ func (h *Host) backup(ctx context.Context, about backup.Header, w io.Writer) (t 
 }
 
 // holdsData returns an error on a node without replicas, for calls that need local data.
-func (h *Host) holdsData(op string, id Identity) error {
+func (h *Host) holdsData(op string, id datadir.Identity) error {
 	switch {
 	case h.node.allowed() != nil:
 		return h.node.allowed()

@@ -462,6 +462,9 @@ func TestLostWrite_IsReportedToItsApplication(t *testing.T) {
 // Only a leader knows that an entry is lost. A server that knows no leader and whose log is shorter must answer
 // with an error or stale data, and must not drop the position from the session.
 func TestLostWrite_IsNotReportedWithoutLeader(t *testing.T) {
+	if testing.Short() {
+		t.Skip("forms several clusters, or waits for several elections")
+	}
 	c := startCluster(t, 3, nil)
 	lead := c.leader()
 	set(t, lead.Store("", "s"), "app||k", "old", state.Strong)

@@ -48,7 +48,8 @@ func (s *server) anyReadOnly() bool {
 	return false
 }
 
-// judgeRoom decides for each group whether values can be stored. Only one goroutine calls it.
+// judgeRoom makes each group read-only or writable again, according to lackOfRoom, and logs each change. Only one
+// goroutine calls it.
 func (s *server) judgeRoom() {
 	for i, g := range s.groups {
 		servers, _ := g.Servers()
@@ -56,18 +57,18 @@ func (s *server) judgeRoom() {
 		s.room[i].readOnly.Store(now)
 		switch {
 		case before == nil && now != nil:
-			s.opts.Logger.Error(now.Msg+"; reads and deletes go on", "group", i, "hint", now.Hint)
+			s.opts.Logger.Error(now.Msg+"; reads and deletes still work", "group", i, "hint", now.Hint)
 		case before != nil && now == nil:
-			s.opts.Logger.Info("the group is not read-only any more", "group", i)
+			s.opts.Logger.Info("the group accepts writes again", "group", i)
 		}
 	}
 }
 
-// lackOfRoom returns why a group is read-only, or nil. A group is read-only if the disk of a voter is low and no
-// majority of voters has a disk with room. A failed voter counts as one without room. Otherwise writes would fill the
-// low disk, and the group would stop.
+// lackOfRoom returns an error if a group must be read-only, and nil otherwise. A group is read-only if the disk of a
+// voter is nearly full and fewer than a majority of the voters have enough free space. A failed voter counts as one
+// without free space. Without this rule, writes would fill the nearly full disk, and the group would stop.
 func (s *server) lackOfRoom(gid uint32, servers []raft.Server) *fault.Error {
-	own := s.space.full.Load()
+	own := s.space.Low()
 	voters, room := 0, 0
 	var low, gone []string
 	for _, v := range servers {
@@ -99,7 +100,8 @@ func (s *server) lackOfRoom(gid uint32, servers []raft.Server) *fault.Error {
 		Hint: "free some space there; writes open again by themselves, deletes still work"}
 }
 
-// diskOf returns the state of a voter's disk. own is the error of this server's disk, or nil.
+// diskOf returns the state of the disk of a voter. own is the error of this server's own disk; nil = it has enough
+// free space.
 func (s *server) diskOf(server string, own *fault.Error) DiskState {
 	switch {
 	case server != s.node.self.Server:
@@ -114,10 +116,10 @@ func (s *server) diskOf(server string, own *fault.Error) DiskState {
 	}
 }
 
-// abstains reports whether this server should start no election in a group: its disk is low, and another voter's is
-// not.
+// abstains reports whether this server should start no election in a group. This is the case if its own disk is
+// nearly full and the disk of at least one other voter is not.
 func (s *server) abstains(gid uint32) bool {
-	if s.opts.DiskOf == nil || !s.opened.Load() || s.space.allowed() == nil {
+	if s.opts.DiskOf == nil || !s.opened.Load() || s.space.Low() == nil {
 		return false
 	}
 	servers, _ := s.groups[gid].Servers()

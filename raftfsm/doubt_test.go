@@ -2,6 +2,7 @@ package raftfsm_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
@@ -37,10 +39,27 @@ func damageValue(t *testing.T, dir, from, to string) {
 	}
 }
 
-// This test sends state comparisons and the state itself through the calls between nodes. A follower with
-// damaged data stops serving once it has detected the damage, and reports the reason. It serves the right
-// values after it has received the state of another server.
-func TestDoubt_DamagedFollowerServesNothingUntilReinstalled(t *testing.T) {
+// closedState is a way to other servers that refuses to fetch their state until open is closed. So a replica in doubt
+// does not recover.
+type closedState struct {
+	raftfsm.Peers
+	open chan struct{}
+}
+
+func (p closedState) Call(ctx context.Context, server, method string, payload []byte) ([]byte, error) {
+	if method == raftfsm.MethodState {
+		select {
+		case <-p.open:
+		default:
+			return nil, fault.New(fault.Unavailable, "test.Call", "no state is sent yet")
+		}
+	}
+	return p.Peers.Call(ctx, server, method, payload)
+}
+
+// This test sends state comparisons and the state itself through the calls between nodes. A follower detects that its
+// data is damaged. It returns nothing of that data, and reads at other servers until it has the state of one of them.
+func TestDoubt_DamagedFollowerReadsElsewhereUntilReinstalled(t *testing.T) {
 	dirs := map[string]string{}
 	c := startCluster(t, 3, func(o *raftfsm.Options) { dirs[o.NodeID] = o.Dir })
 	lead := c.leader()
@@ -57,34 +76,72 @@ func TestDoubt_DamagedFollowerServesNothingUntilReinstalled(t *testing.T) {
 	var i int
 	_, err := fmt.Sscanf(id.Node, "n%d", &i)
 	must(t, err)
+	open := make(chan struct{})
+	var registry *prometheus.Registry
 	bad = c.add(i, func(o *raftfsm.Options) {
-		o.Dir, o.Bootstrap = dirs[id.Node], false
+		o.Dir, o.Bootstrap, o.Peers = dirs[id.Node], false, closedState{o.Peers, open}
 		o.Timing.FirstVerify, o.Timing.Compare = 10*time.Millisecond, 200*time.Millisecond
+		registry = o.Registerer.(*prometheus.Registry)
 	})
-	s, refused, deadline := bad.Store("", "s"), false, time.Now().Add(90*time.Second)
-	for {
-		item, err := s.Get(within(t, 10*time.Second), state.GetRequest{Key: "app||k",
-			ReadOptions: state.ReadOptions{Consistency: state.Eventual}})
-		switch {
-		case err != nil && !fault.Is(err, fault.Unavailable):
-			t.Fatalf("a read at a server whose state is in doubt gave %v", err)
-		case err != nil:
-			refused = refused || bad.Groups()[0].Doubt() != nil
-		case string(item.Value) == "true":
-			eventually(t, func() error { return bad.Ready(0) })
-			if st := bad.Groups()[0].Status(); st.Doubt != nil || st.Damaged {
-				t.Errorf("the server answered although its status is %+v", st)
-			}
-			set(t, s, "app||k", "more", state.Strong)
-			if got := get(t, s, "app||k", state.Strong); string(got.Value) != "more" {
-				t.Errorf("after the copy the server returned %q", got.Value)
-			}
-			return
-		case refused:
-			t.Fatalf("the server returned %q after its doubt began", item.Value)
+	g := bad.Groups()[0]
+	eventually(t, func() error {
+		if g.Doubt() == nil {
+			return errors.New("the damage is not detected yet")
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the server still returns %q, %v; doubt %+v", item.Value, err, bad.Groups()[0].Doubt())
+		return nil
+	})
+	if err := bad.Ready(0); err == nil {
+		t.Error("a server whose state is in doubt is ready")
+	}
+	readsElsewhere(t, bad, registry)
+	close(open)
+	eventually(t, func() error { return bad.Ready(0) })
+	if st := g.Status(); st.Doubt != nil || st.Damaged {
+		t.Errorf("the server is ready although its status is %+v", st)
+	}
+	s := bad.Store("", "s")
+	set(t, s, "app||k", "more", state.Strong)
+	before := counter(t, registry, "quorate_store_reads_total", "served", "local")
+	for _, level := range []state.Consistency{state.Eventual, state.Strong} {
+		if got := get(t, s, "app||k", level); string(got.Value) != "more" || got.Level == state.Stale {
+			t.Errorf("after the copy the server returned %q at %s", got.Value, got.Level)
 		}
+	}
+	if now := counter(t, registry, "quorate_store_reads_total", "served", "local"); now != before+2 {
+		t.Errorf("after the copy %v of 2 reads were served locally", now-before)
+	}
+}
+
+// readsElsewhere reads and writes at a server whose state is in doubt.
+func readsElsewhere(t *testing.T, bad *raftfsm.Host, registry *prometheus.Registry) {
+	t.Helper()
+	s := bad.Store("", "s")
+	for round := range 20 {
+		value := "true"
+		if round > 0 { // the next eventual read must see it, whichever server answers
+			value = fmt.Sprint(round)
+			set(t, s, "app||k", value, state.Eventual)
+		}
+		for _, level := range []state.Consistency{state.Eventual, state.Strong} {
+			got := get(t, s, "app||k", level)
+			if string(got.Value) != value || got.Level == state.Stale {
+				t.Errorf("round %d: a %s read gave %q at %s, not %q", round, level, got.Value, got.Level, value)
+			}
+		}
+	}
+	many, err := s.BulkGet(within(t, 10*time.Second), state.BulkGetRequest{Keys: []string{"app||k", "app||none"}})
+	if err != nil || len(many) != 2 || string(many[0].Value) != "19" || many[1].Found() {
+		t.Errorf("a read of two keys gave %v, %v", many, err)
+	}
+	if n := counter(t, registry, "quorate_store_reads_total", "served", "local"); n != 0 {
+		t.Errorf("%v reads were served by a replica in doubt", n)
+	}
+	if bad.Groups()[0].Doubt() == nil {
+		t.Error("the doubt ended before the state was replaced")
+	}
+	// Another node may read at this server only if it has a replica that is trusted.
+	query := []byte{1, 0, 0, 0, 0, 0, 0, 1, 1, 's', 1, 1, 'k'}
+	if _, err := bad.Serve(t.Context(), raftfsm.MethodRead, query); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("a read of another node at a server in doubt gave %v", err)
 	}
 }

@@ -21,9 +21,9 @@ const (
 	forwardBytes  = 1 << 20 // bytes of proposals in one call; a larger one gets its own call
 )
 
-// forwarder sends proposals to leaders. Proposals that arrive while calls are in flight share the next call. The next
-// call of a lane waits until it has as many proposals as all calls of the lane in flight together (see the proposer
-// of package group).
+// forwarder sends proposals to leaders. It batches them: proposals that arrive while calls are in flight are sent
+// together in the next call. A lane starts another call only when it has queued at least as many proposals as its
+// calls in flight contain. Package group uses the same rule.
 type forwarder struct {
 	peers   Peers
 	metrics *Metrics
@@ -84,9 +84,9 @@ func newForwarder(p Peers, m *Metrics, calls *leaderCalls) *forwarder {
 	return f
 }
 
-// propose sends one proposal and waits for its outcome. It returns fault.Timeout if ctx ended before the proposal was
-// sent, fault.Indeterminate if ctx ended before the answer, and otherwise the errors of Peers.Call and of the remote
-// group.
+// propose sends one proposal and waits for its outcome. If ctx ends before the proposal is sent, it returns
+// fault.Timeout. If ctx ends after that, it returns fault.Indeterminate. Otherwise it returns the errors of
+// Peers.Call and of the remote group.
 func (f *forwarder) propose(ctx context.Context, key laneKey, data group.Encoded, values bool) (group.Answer, error) {
 	one := &forwarded{data: data, values: values, outcome: make(chan forwardOutcome, 1)}
 	one.deadline, _ = ctx.Deadline()
@@ -204,8 +204,8 @@ func (f *forwarder) call(key laneKey, batch []*forwarded) {
 	}
 }
 
-// oneByOne sends proposals one per call, in the first form of messages. It is used when a server of an older version
-// has refused a batch and applied nothing of it.
+// oneByOne sends each proposal in a separate call, in version 1 of the message format. It is used after a server of
+// an older version has rejected a batch. Such a server has applied no proposal of the batch.
 func (f *forwarder) oneByOne(ctx context.Context, key laneKey, batch []*forwarded) {
 	var wg sync.WaitGroup
 	for _, one := range batch {

@@ -8,8 +8,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// ForwardVersion is the newest form of the messages between nodes. Every message begins with its form and the group.
-// In the second form, MethodPropose has several requests; all other messages have only the first form.
+// ForwardVersion is the newest version of the message format between nodes. Every message begins with its version and
+// the id of the group. In version 2, one MethodPropose message may contain several requests. All other messages exist
+// only in version 1.
 const ForwardVersion = formBatches
 
 // The forms of messages.

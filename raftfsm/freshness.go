@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// freshness keeps an upper bound for the age of the replica of one group. Safe for concurrent use. The zero value
-// has no bound.
+// freshness records when the replica of one group was known to be up to date. age uses it to compute an upper bound
+// of the replica's age. The zero value gives no bound. Safe for concurrent use.
 type freshness struct {
-	// freshUntil is the send time of the newest read index request whose index this replica has applied. A
-	// leader confirmed by a quorum answered it. So the replica reflects everything acknowledged before that
-	// time. A deposed leader returns no read index.
+	// freshUntil is the time at which this node sent the newest read index request whose index the replica has
+	// applied. The replica reflects every write that was acknowledged before that time, because only a leader that a
+	// quorum has confirmed returns a read index.
 	freshUntil atomic.Pointer[time.Time]
 }
 
@@ -24,8 +24,8 @@ func (f *freshness) verified(sent time.Time) {
 	}
 }
 
-// age returns an upper bound for the age of a replica's state, and whether there is one. byGroup is the bound from
-// the group itself, which is valid only if known is true.
+// age returns an upper bound of the age of a replica's state. byGroup is the bound that the group reports, and is
+// ignored unless known is true. age returns the smaller of the two bounds. ok is false if there is none.
 func (f *freshness) age(byGroup time.Duration, known bool) (time.Duration, bool) {
 	if at := f.freshUntil.Load(); at != nil {
 		if own := time.Since(*at); !known || own < byGroup {

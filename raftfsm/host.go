@@ -1,8 +1,8 @@
 // Package raftfsm is the replicated store of Quorate: the Raft groups of one node, and the state store of type
 // state.raft that uses them.
 //
-// It owns a data directory with its lock, its identity, and one folder for each group (partition). It maps keys to
-// groups, chooses the replica that serves a call, makes retries safe, and implements the guarantees of
+// It owns a data directory, which package datadir describes, with one folder for each group (partition). It maps keys
+// to groups, chooses the replica that serves a call, makes retries safe, and implements the guarantees of
 // docs/consistency.md. It never uses HTTP, applications, components or gossip.
 //
 // The interface replica has two implementations: server, for a node that holds data, and sidecar, for a node
@@ -16,13 +16,13 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/quorate/quorate/raftfsm/datadir"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
@@ -32,11 +32,11 @@ type Options struct {
 	Dir        string // data directory; created if absent
 	NodeID     string // empty = from the directory, or DefaultID
 	DefaultID  string // node id for a new directory if NodeID is empty; empty = a random one
-	Partitions uint32 // 0 = from the directory or, for a server that belongs to no cluster yet, from Count, or 1
-	// Count returns the number of partitions of the cluster that the node with that id is about to join; 0 =
-	// not known. nil = not queried.
+	Partitions uint32 // 0 = as stored in the directory; for a server without a cluster: from Count, or 1
+	// Count returns the number of partitions of the cluster that the node with this id is about to join; 0 = not
+	// known. A nil Count counts as not known.
 	Count     func(ctx context.Context, node string) uint32
-	Engine    raftlog.Engine // empty = from the directory, or boltdb
+	Engine    raftlog.Engine // empty = from the directory, or wal
 	Bootstrap bool           // form a cluster with only this node if the directory is new
 
 	Transport func(id uint32, server raft.ServerID) raft.Transport // one per group
@@ -46,7 +46,7 @@ type Options struct {
 	// is not known at present. nil = all servers run this build.
 	Newest func(server string) (version uint8, known bool)
 
-	// DiskOf tells what is known of the disk of another server. It must not block. nil = no server is known.
+	// DiskOf returns the state of another server's disk. It must not block. nil = the state of no disk is known.
 	DiskOf func(server string) DiskState
 
 	// NoLeader explains why a group has no leader, and what to do; empty = not known. It must not block.
@@ -88,16 +88,19 @@ func (o Options) withDefaults() Options {
 	if o.MinFree == 0 {
 		o.MinFree = defaultMinFree
 	}
-	if o.FreeBytes == nil {
-		o.FreeBytes = freeBytes
-	}
 	return o
+}
+
+// directory returns the options that concern the data directory.
+func (o Options) directory() datadir.Settings {
+	return datadir.Settings{Dir: o.Dir, NodeID: o.NodeID, DefaultID: o.DefaultID, Partitions: o.Partitions,
+		Count: o.Count, Engine: o.Engine, Bootstrap: o.Bootstrap, Logger: o.Logger}
 }
 
 // Host is the part of one node in the Raft groups of its cluster. Safe for concurrent use.
 type Host struct {
 	opts    Options
-	lock    *dirLock
+	lock    *datadir.Lock
 	node    *membership
 	replica replica
 	router  *router
@@ -111,20 +114,20 @@ type Host struct {
 	err    error
 }
 
-// Open locks the data directory, reads its identity or creates one, and opens its groups. ctx limits only how long
-// the opening takes. A node that forms a cluster without other servers leads every group when Open returns.
+// Open locks the data directory, reads the identity of the server or creates one, and opens its groups. ctx limits
+// only how long Open takes. If the node forms a cluster alone, it leads every group when Open returns.
 func Open(ctx context.Context, o Options) (*Host, error) {
 	o = o.withDefaults()
-	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
-		return nil, dirError(err, o.Dir)
+	if err := datadir.Create(o.Dir); err != nil {
+		return nil, err
 	}
 	open := openServer
 	if o.Sidecar {
 		open = openSidecar
-	} else if err := checkPrivate(o.Dir, o.Logger); err != nil {
+	} else if err := datadir.CheckPrivate(o.Dir, o.Logger); err != nil {
 		return nil, err
 	}
-	lock, err := lockDir(o.Dir)
+	lock, err := datadir.LockDir(o.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +140,7 @@ func Open(ctx context.Context, o Options) (*Host, error) {
 }
 
 // Identity returns the identity stored in the data directory.
-func (h *Host) Identity() Identity { return h.node.current() }
+func (h *Host) Identity() datadir.Identity { return h.node.current() }
 
 // Groups returns the groups of this node, indexed by partition. It returns an empty slice on a host without
 // replicas and on a server that was removed. The caller must not change the slice.
@@ -161,9 +164,21 @@ func (h *Host) WritesAllowed(gid uint32) error { return h.replica.writesAllowed(
 // should not lead.
 func (h *Host) DiskLow() error {
 	if s, ok := h.replica.(*server); ok && s.space != nil {
-		return s.space.allowed()
+		if e := s.space.Low(); e != nil {
+			return e
+		}
 	}
 	return nil
+}
+
+// DiskFree returns the free bytes on the disk of the data directory. The disk counts as nearly full if free is below
+// reserve. known is false if the disk was not measured, and on a node without replicas.
+func (h *Host) DiskFree() (free, reserve uint64, known bool) {
+	s, ok := h.replica.(*server)
+	if !ok || s.space == nil {
+		return 0, 0, false
+	}
+	return s.space.Measured()
 }
 
 // Ready returns nil if reads and writes of the group id can be served now. Otherwise it returns the reason.
@@ -193,7 +208,7 @@ func (h *Host) Close() error {
 		if h.replica != nil {
 			h.err = h.replica.close()
 		}
-		h.err = errors.Join(h.err, h.lock.release())
+		h.err = errors.Join(h.err, h.lock.Release())
 	})
 	return h.err
 }

@@ -27,7 +27,13 @@ import (
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreTopFunction(
-			"github.com/cockroachdb/pebble/v2/vfs.(*diskHealthCheckingFS).startTickerLocked.func1"))
+			"github.com/cockroachdb/pebble/v2/vfs.(*diskHealthCheckingFS).startTickerLocked.func1"),
+		goleak.Cleanup(func(code int) {
+			if powerBuilt != "" {
+				_ = os.RemoveAll(powerBuilt) // in the temporary directory
+			}
+			os.Exit(code)
+		}))
 }
 
 // options returns the options of a cluster with one server in dir.
@@ -130,9 +136,26 @@ func TestOpen_RefusesDirectoryInUse(t *testing.T) {
 	}
 }
 
+// A new directory gets the default log store. An existing one keeps what it has.
+func TestOpen_ChoosesLogStoreOfNewDirectory(t *testing.T) {
+	for first, want := range map[raftlog.Engine]raftlog.Engine{
+		"": raftlog.WAL, raftlog.WAL: raftlog.WAL, raftlog.BoltDB: raftlog.BoltDB,
+	} {
+		o := options(t, t.TempDir())
+		for _, engine := range []raftlog.Engine{first, ""} {
+			o.Engine, o.Registerer = engine, prometheus.NewRegistry()
+			h := open(t, o)
+			if got := h.Identity().Engine; got != want {
+				t.Errorf("created with %q and opened with %q: log store %s, want %s", first, engine, got, want)
+			}
+			closeHost(t, h)
+		}
+	}
+}
+
 func TestOpen_RefusesContradictingSettings(t *testing.T) {
 	o := options(t, t.TempDir())
-	o.NodeID, o.Partitions = "a", 2
+	o.NodeID, o.Partitions, o.Engine = "a", 2, raftlog.BoltDB
 	closeHost(t, open(t, o))
 	for name, change := range map[string]func(*raftfsm.Options){
 		"partitions": func(o *raftfsm.Options) { o.Partitions = 3 },
@@ -178,6 +201,7 @@ func TestOpen_RefusesForeignOrDamagedDirectory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := options(t, filepath.Join(t.TempDir(), "data"))
+			o.Engine = raftlog.BoltDB
 			h := open(t, o)
 			s := h.Store("", "s")
 			for range 20 {

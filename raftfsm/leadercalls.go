@@ -11,11 +11,11 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// leaderCalls holds the calls in flight to leaders. When this node learns of another leader of a group, it ends the
-// calls to the previous one, which may hang, and the callers try the new leader.
+// leaderCalls holds the calls to leaders that are in flight. When this node learns of another leader of a group,
+// leaderCalls cancels the calls to the previous leader, because they may hang. The callers then try the new leader.
 //
-// The retry is safe: a read index changes nothing, and a proposal with the id of a registered origin is applied once.
-// A registration may be applied twice without harm.
+// The retry is safe. A read index changes nothing. A proposal with the id of a registered origin is applied only
+// once. Registering twice does no harm.
 type leaderCalls struct {
 	leaders leaders
 
@@ -93,9 +93,9 @@ func (l *leaderCalls) waiting(least time.Duration) map[uint32]bool {
 	return groups
 }
 
-// endedBy translates the error of a call whose context ended because the leader changed. If the call was not sent,
-// it returns fault.NotLeader, because the call can be retried at the new leader. It returns all other errors with
-// their code unchanged.
+// endedBy translates the error of a call that was cancelled because the leader changed. If the call was not sent, it
+// returns fault.NotLeader, so that the caller retries at the new leader. If the call may have been executed, it
+// returns fault.Indeterminate. It returns every other error unchanged.
 func endedBy(ctx context.Context, op string, err error) error {
 	if err == nil || !errors.Is(context.Cause(ctx), errMoved) {
 		return err

@@ -81,23 +81,32 @@ func (s *server) serveLock(ctx context.Context, gid uint32, f *frame) ([]byte, e
 	return binary.AppendUvarint(nil, n), nil
 }
 
-// askLock sends a call to the leader of a group until it is answered or ctx ends. repeated reports whether an attempt
-// before the last one may have been executed.
+// askLock sends a call to the leader of a group, and retries until the leader answers or ctx ends. n is the number
+// that the leader answers. repeated is true if an attempt before the last one may have been executed.
 func (r *router) askLock(ctx context.Context, gid uint32, c *lockCall) (n uint64, repeated bool, err error) {
-	b := c.append(message(formFirst, gid))
+	return r.askNumber(ctx, gid, MethodLock, c.append(message(formFirst, gid)))
+}
+
+// askNumber is askLock for a method that is answered with a number.
+func (r *router) askNumber(ctx context.Context, gid uint32, method string, b []byte) (n uint64, repeated bool,
+	err error) {
 	for {
-		out, err := r.replica.ask(ctx, gid, MethodLock, b)
+		out, err := r.replica.ask(ctx, gid, method, b)
 		if err == nil {
 			f := newFrame(out)
 			if n = f.Uvarint(); f.Bad {
-				return 0, repeated, errFrame(MethodLock)
+				return 0, repeated, errFrame(method)
 			}
 			return n, repeated, nil
 		}
 		repeated = repeated || fault.Is(err, fault.Indeterminate)
 		if !r.retry.again(ctx, r.replica, gid, err) {
 			if ctx.Err() != nil && fault.Is(err, fault.NotLeader) {
-				err = noQuorum("raftfsm.lock", r.replica, gid, err)
+				err = noQuorum(method, r.replica, gid, err)
+			}
+			if repeated && !fault.Is(err, fault.Indeterminate) {
+				err = &fault.Error{Code: fault.Indeterminate, Op: method, Err: err,
+					Msg: "an attempt may have changed it, and its answer was lost", Hint: "look at it, and try again"}
 			}
 			return 0, repeated, err
 		}

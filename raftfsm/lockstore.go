@@ -8,13 +8,14 @@ import (
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/datadir"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/kv"
 	"github.com/quorate/quorate/raftfsm/locks"
 )
 
-// Locks is a lock store of type lock.raft. Its locks are in the groups of a Store: the lock of an application is in the
-// group of the keys of that application, so a write can check it. Safe for concurrent use.
+// Locks is a lock store of type lock.raft. Its locks are in the groups of a Store. The locks of an application are
+// in the same group as the keys of the application, so that a write can check a lock. Safe for concurrent use.
 type Locks struct {
 	store     *Store
 	component string
@@ -24,8 +25,8 @@ type Locks struct {
 
 var _ lock.Leaser = (*Locks)(nil)
 
-// Locks returns the locks of a component in a store. If reentrant is true, TryLock of the owner renews a lock instead
-// of failing. That is how clients without an operation for renewals renew.
+// Locks returns the locks of a component. They are stored in the groups of s. If reentrant is true, TryLock by the
+// owner renews the lock instead of failing. Clients that have no renew operation need that.
 func (s *Store) Locks(component string, reentrant bool) *Locks {
 	return &Locks{store: s, component: component, reentrant: reentrant}
 }
@@ -33,9 +34,12 @@ func (s *Store) Locks(component string, reentrant bool) *Locks {
 // Close does nothing: locks belong to the Host.
 func (l *Locks) Close() error { return nil }
 
+// lockMark separates the prefix of a lock from its component.
+const lockMark = "||$lock||"
+
 // lockRecordName returns the name of a lock within its group.
 func lockRecordName(store, component string, k lock.Key) string {
-	return store + "\x00" + k.Prefix + "||$lock||" + component + "||" + k.Resource
+	return store + "\x00" + k.Prefix + lockMark + component + state.Separator + k.Resource
 }
 
 // place is a lock and the group it is in.
@@ -75,13 +79,28 @@ func (p *place) commit(ctx context.Context, r *command.Request) (res kv.Result, 
 	return a.Result, err == nil && a.Result.Outcome == kv.Applied, err
 }
 
+// maxExpiry is the longest expiry that a caller may ask for. A record may have a longer one from an earlier version.
+const maxExpiry = 24 * time.Hour
+
+func checkExpiry(c *lock.Claim) error {
+	if c.Expiry <= maxExpiry {
+		return nil
+	}
+	return &fault.Error{Code: fault.TooLarge, Op: "raftfsm.TryLock", Key: c.Key.Resource,
+		Msg:  "an expiry of " + c.Expiry.String() + " is longer than 24 hours",
+		Hint: "renew the lock while it is needed"}
+}
+
 // TryLock implements lock.Store.
 func (l *Locks) TryLock(ctx context.Context, c lock.Claim) (lock.Grant, error) {
+	if err := checkExpiry(&c); err != nil {
+		return lock.Grant{}, err
+	}
 	p, err := l.place(ctx, c.Key)
 	if err != nil {
 		return lock.Grant{}, err
 	}
-	claim := locks.Claim{Owner: c.Owner, Request: randomID(), Expiry: c.Expiry}
+	claim := locks.Claim{Owner: c.Owner, Request: datadir.RandomID(), Expiry: c.Expiry}
 	res, applied, err := p.commit(ctx, locks.Acquire(p.name, claim))
 	if applied {
 		return lock.Grant{Granted: true, Token: res.Revisions[0], Expiry: c.Expiry}, nil
@@ -111,7 +130,8 @@ func (p *place) await(ctx context.Context, c locks.Claim, patience time.Duration
 	case waiting.Err() == nil || ctx.Err() != nil:
 		return lock.Grant{}, err
 	}
-	// The time is over. If the leader changed at the last moment, the lock may have been granted nevertheless.
+	// The waiting time has passed. If the leader changed at the last moment, the lock may have been granted
+	// nevertheless.
 	if now, found, err := p.current(ctx); err != nil || found && now.Request == c.Request {
 		return lock.Grant{Granted: err == nil, Token: now.Token, Expiry: c.Expiry}, err
 	}
@@ -120,6 +140,9 @@ func (p *place) await(ctx context.Context, c locks.Claim, patience time.Duration
 
 // Renew implements lock.Leaser.
 func (l *Locks) Renew(ctx context.Context, c lock.Claim) (lock.Grant, error) {
+	if err := checkExpiry(&c); err != nil {
+		return lock.Grant{}, err
+	}
 	p, err := l.place(ctx, c.Key)
 	if err != nil {
 		return lock.Grant{}, err
@@ -144,7 +167,8 @@ func (p *place) renew(ctx context.Context, c locks.Claim) (lock.Grant, error) {
 	}
 }
 
-// Unlock implements lock.Store. The leader ends the lock, because it knows which caller waits for it.
+// Unlock implements lock.Store. The leader releases the lock, because only the leader knows which callers wait for
+// it.
 func (l *Locks) Unlock(ctx context.Context, k lock.Key, owner string) (lock.Status, error) {
 	p, err := l.place(ctx, k)
 	if err != nil {

@@ -79,6 +79,21 @@ func TestLocks_OneOwnerAtATime(t *testing.T) {
 	wg.Wait()
 }
 
+func TestLocks_LongestExpiry(t *testing.T) {
+	_, nodes := lockNodes(t)
+	if g := tryLock(t, nodes[0], claimOf("day", "x", 24*time.Hour)); !g.Granted || g.Expiry != 24*time.Hour {
+		t.Errorf("24 hours: %+v", g)
+	}
+	long := claimOf("longer", "x", 24*time.Hour+time.Second)
+	if _, err := nodes[0].TryLock(t.Context(), long); !fault.Is(err, fault.TooLarge) {
+		t.Errorf("a longer expiry: %v", err)
+	}
+	long.Key.Resource = "day"
+	if _, err := nodes[0].Renew(t.Context(), long); !fault.Is(err, fault.TooLarge) {
+		t.Errorf("a renewal with a longer expiry: %v", err)
+	}
+}
+
 func TestLocks_AnswersOfDapr(t *testing.T) {
 	_, nodes := lockNodes(t)
 	a, b := nodes[0], nodes[3]
@@ -218,5 +233,43 @@ func TestLocks_RestoreRemovesLocksAndTokensGrow(t *testing.T) {
 		Locks: []state.LockToken{{Component: "lockstore", Prefix: "app", Resource: "r", Token: before.Token}}})
 	if !fault.Is(err, fault.LockLost) {
 		t.Errorf("a write with a token from before the restore: %v", err)
+	}
+}
+
+func TestHost_ListsAndReleasesLocks(t *testing.T) {
+	c, nodes := lockNodes(t)
+	first := tryLock(t, nodes[0], claimOf("r", "x", time.Hour))
+	other := claimOf("r", "y", time.Hour)
+	other.Prefix = ""
+	tryLock(t, nodes[3], other)
+	for _, h := range c.running() {
+		held, err := h.HeldLocks(within(t, time.Minute))
+		must(t, err)
+		if len(held) != 2 {
+			t.Fatalf("%+v", held)
+		}
+		for _, l := range held {
+			if l.Component != "lockstore" || l.StateStore != "s" || l.Resource != "r" || l.Expiry != time.Hour ||
+				(l.Prefix == "app") != (l.Owner == "x") || (l.Owner == "x") != (l.Token == first.Token) {
+				t.Errorf("%+v", l)
+			}
+		}
+	}
+	held, err := c.running()[1].HeldLocks(within(t, time.Minute))
+	must(t, err)
+	for i := range held {
+		released, err := c.running()[2].ReleaseLock(within(t, time.Minute), &held[i])
+		if err != nil || !released {
+			t.Errorf("ReleaseLock = %t, %v", released, err)
+		}
+		if released, err = c.running()[2].ReleaseLock(within(t, time.Minute), &held[i]); err != nil || released {
+			t.Errorf("second ReleaseLock = %t, %v", released, err)
+		}
+	}
+	if held, err = c.running()[0].HeldLocks(within(t, time.Minute)); err != nil || len(held) > 0 {
+		t.Errorf("%+v, %v", held, err)
+	}
+	if g := tryLock(t, nodes[1], claimOf("r", "z", time.Hour)); !g.Granted || g.Token <= first.Token {
+		t.Errorf("%+v after %+v", g, first)
 	}
 }

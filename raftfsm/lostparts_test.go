@@ -1,6 +1,7 @@
 package raftfsm_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -37,6 +38,14 @@ var harms = map[string]func(file, older string) error{
 		return os.WriteFile(file, make([]byte, info.Size()), 0o600)
 	},
 	"removed": func(file, _ string) error { return os.Remove(file) },
+	"a bit flipped": func(file, _ string) error { // in the middle of the part in use
+		b, err := os.ReadFile(file)
+		if err != nil || len(b) == 0 {
+			return err
+		}
+		b[len(bytes.TrimRight(b, "\x00"))/2] ^= 0x10
+		return os.WriteFile(file, b, 0o600)
+	},
 	"older": func(file, older string) error {
 		b, err := os.ReadFile(older)
 		if err != nil {

@@ -3,34 +3,33 @@ package raftfsm
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
-	"github.com/cespare/xxhash/v2"
-
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/datadir"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
 // membership holds the identity of this node and of its cluster. Safe for concurrent use.
 type membership struct {
 	dir string // data directory
-	// the identity lasts as long as the process: it is not written, and a newer epoch is adopted
+	// temporary means that the identity exists only in this process. It is not written to disk, and a newer epoch of
+	// the cluster is adopted.
 	temporary bool
-	self      Identity      // as at the start of the node; Node, Server, Partitions and Engine never change
-	stop      chan struct{} // closed when the node closes
-	tag       atomic.Uint64 // of the cluster, for session tokens
-	joined    chan struct{} // closed once the node belongs to a cluster
+	self      datadir.Identity // as it was when the node started; Node, Server, Partitions and Engine never change
+	stop      chan struct{}    // closed when the node closes
+	tag       atomic.Uint64    // of the cluster, for session tokens
+	joined    chan struct{}    // closed once the node belongs to a cluster
 	retired   atomic.Pointer[fault.Error]
 
 	mu       sync.Mutex
-	identity Identity // guarded by mu
+	identity datadir.Identity // guarded by mu
 }
 
-func newMembership(dir string, id Identity, temporary bool, stop chan struct{}) *membership {
+func newMembership(dir string, id datadir.Identity, temporary bool, stop chan struct{}) *membership {
 	m := &membership{dir: dir, temporary: temporary, self: id, identity: id, stop: stop, joined: make(chan struct{})}
-	m.tag.Store(id.tag())
+	m.tag.Store(id.Tag())
 	if id.Cluster != "" {
 		close(m.joined)
 	}
@@ -41,7 +40,7 @@ func newMembership(dir string, id Identity, temporary bool, stop chan struct{}) 
 }
 
 // current returns the present identity.
-func (m *membership) current() Identity {
+func (m *membership) current() datadir.Identity {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.identity
@@ -53,9 +52,9 @@ func (m *membership) owner() raftlog.Owner {
 	return raftlog.Owner{Cluster: id.Cluster, Epoch: id.Epoch}
 }
 
-// amend changes the identity with the function change and makes it durable, unless the identity is temporary. After
-// an error nothing has changed.
-func (m *membership) amend(change func(*Identity) error) error {
+// amend applies change to the identity of this server and writes the result durably. It does not write a temporary
+// identity. After an error the identity is unchanged.
+func (m *membership) amend(change func(*datadir.Identity) error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	id := m.identity
@@ -66,20 +65,20 @@ func (m *membership) amend(change func(*Identity) error) error {
 		return nil
 	}
 	if !m.temporary {
-		if err := id.write(m.dir); err != nil {
+		if err := id.Write(m.dir); err != nil {
 			return err
 		}
 	}
 	first := m.identity.Cluster == "" && id.Cluster != ""
 	m.identity = id
-	m.tag.Store(id.tag())
+	m.tag.Store(id.Tag())
 	if first {
 		close(m.joined)
 	}
 	return nil
 }
 
-// wait waits until the node belongs to a cluster, and returns the cluster's tag for session tokens.
+// wait waits until the node belongs to a cluster. It returns the tag by which session tokens name that cluster.
 func (m *membership) wait(ctx context.Context) (uint64, error) {
 	if err := m.allowed(); err != nil {
 		return 0, err
@@ -116,7 +115,7 @@ func (m *membership) startsEpoch(epoch uint64) bool {
 
 // adopt implements Host.Adopt.
 func (m *membership) adopt(cluster string, epoch uint64) error {
-	return m.amend(func(id *Identity) error {
+	return m.amend(func(id *datadir.Identity) error {
 		if have := id.Cluster; have != "" && have != cluster {
 			return &fault.Error{Code: fault.Invalid, Op: "raftfsm.Adopt", Key: m.dir,
 				Msg:  fmt.Sprintf("the data directory %s belongs to cluster %s, not to %s", m.dir, have, cluster),
@@ -132,7 +131,7 @@ func (m *membership) adopt(cluster string, epoch uint64) error {
 
 // promise implements Host.Promise.
 func (m *membership) promise(candidate string) error {
-	return m.amend(func(id *Identity) error {
+	return m.amend(func(id *datadir.Identity) error {
 		conflict := func(format string, args ...any) error {
 			return &fault.Error{Code: fault.Conflict, Op: "raftfsm.Promise", Msg: fmt.Sprintf(format, args...),
 				Hint: "if that server is lost permanently, empty the data directory of " + id.Node}
@@ -148,8 +147,8 @@ func (m *membership) promise(candidate string) error {
 	})
 }
 
-// Adopt makes this server a permanent member of a cluster, at the cluster's epoch. It is durable when Adopt
-// returns nil. Adopt returns fault.Invalid if the server belongs to another cluster.
+// Adopt makes this server a permanent member of a cluster, at the cluster's epoch. The change is durable when Adopt
+// returns nil. It returns fault.Invalid if the server belongs to another cluster.
 func (h *Host) Adopt(cluster string, epoch uint64) error {
 	if h.node.startsEpoch(epoch) {
 		h.router.forgetOwnWrites() // they name positions in a log that may be lost
@@ -157,34 +156,34 @@ func (h *Host) Adopt(cluster string, epoch uint64) error {
 	return h.node.adopt(cluster, epoch)
 }
 
-// Supersede records that other servers of the cluster have a newer epoch. The record is durable when Supersede returns
-// nil. If epoch is not newer than the known ones, Supersede changes nothing.
+// Supersede records that other servers of the cluster have a newer epoch. The record is durable when Supersede
+// returns nil. It does nothing if this server already knows that epoch or a newer one.
 func (h *Host) Supersede(epoch uint64) error {
 	if have := h.node.current(); epoch <= max(have.Epoch, have.Superseded) {
 		return nil
 	}
-	return h.node.amend(func(id *Identity) error {
+	return h.node.amend(func(id *datadir.Identity) error {
 		id.Superseded = max(id.Superseded, epoch)
 		return nil
 	})
 }
 
-// Promise allows the server candidate, and permanently no other server, to form a cluster that includes this server.
-// It is durable on return. It returns fault.Conflict if this server belongs to a cluster or has promised itself to
-// another server.
+// Promise promises candidate that it may form a cluster with this server. A server makes this promise to only one
+// candidate, and never withdraws it. The promise is durable when Promise returns nil. It returns fault.Conflict if
+// this server belongs to a cluster or has promised itself to another candidate.
 //
 // Invariant: for any set of servers, at most one server can have the promises of all of them. So the set forms at
 // most one cluster.
 func (h *Host) Promise(candidate string) error { return h.node.promise(candidate) }
 
-// Form makes a cluster of this one server, which must belong to no cluster. When it returns nil, the server leads
-// every group. If it is interrupted, the next Open completes it.
+// Form creates a cluster with this server as its only member. When it returns nil, the server leads every group. It
+// returns fault.Conflict if the server belongs to a cluster. If Form is interrupted, the next Open completes it.
 func (h *Host) Form(ctx context.Context) error {
-	err := h.node.amend(func(id *Identity) error {
+	err := h.node.amend(func(id *datadir.Identity) error {
 		if id.Cluster != "" {
 			return fault.New(fault.Conflict, "raftfsm.Form", id.Node+" belongs to cluster "+id.Cluster+" already")
 		}
-		id.Cluster, id.Forming = randomID(), true
+		id.Cluster, id.Forming = datadir.RandomID(), true
 		return nil
 	})
 	if err != nil {
@@ -195,17 +194,8 @@ func (h *Host) Form(ctx context.Context) error {
 			return err
 		}
 	}
-	return h.node.amend(func(id *Identity) error {
+	return h.node.amend(func(id *datadir.Identity) error {
 		id.Forming, id.Promised = false, ""
 		return nil
 	})
-}
-
-// tag returns the hash of cluster and epoch that session tokens contain. A rescue changes the epoch and so the
-// tag, because positions in older tokens may be lost.
-func (id *Identity) tag() uint64 {
-	if id.Epoch == 0 {
-		return xxhash.Sum64String(id.Cluster)
-	}
-	return xxhash.Sum64String(id.Cluster + "/" + strconv.FormatUint(id.Epoch, 10))
 }

@@ -28,6 +28,7 @@ type Metrics struct {
 	lastBackup   prometheus.Gauge       // Unix seconds
 	backupBytes  prometheus.Gauge
 	restores     *prometheus.CounterVec // by outcome
+	due          *dueMetrics
 }
 
 // readKind holds the labels of a read.
@@ -43,8 +44,8 @@ const (
 	servedReplica = "replica" // another server
 )
 
-// causeOrigin is the value of the label "cause" for retries because the group no longer knew the origin of the
-// request.
+// causeOrigin is a value of the label "cause". It counts the retries that were needed because the group no longer
+// knew the origin of the request.
 const causeOrigin = "origin"
 
 // Values of the label "kind" of forwards.
@@ -53,6 +54,7 @@ const (
 	forwardRead      = "read"
 	forwardReadIndex = "read_index"
 	forwardLock      = "lock"
+	forwardActor     = "actor"
 )
 
 func newMetrics(reg prometheus.Registerer) *Metrics {
@@ -76,7 +78,7 @@ func newMetrics(reg prometheus.Registerer) *Metrics {
 			Help:    "Upper bound of the age of eventual reads, where it is known.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}),
 		forwards: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_store_forwards_total",
-			Help: "Calls to other servers for requests at this node."}, []string{"kind", "outcome"}),
+			Help: "Calls to other servers for requests of this node."}, []string{"kind", "outcome"}),
 		forwardBatch: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "quorate_store_forward_writes",
 			Help: "Writes that share one call to the leader.", Buckets: prometheus.ExponentialBuckets(1, 2, 9)}),
 	}
@@ -103,6 +105,7 @@ func newMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	reg.MustRegister(m.retries, m.staleReads, m.lostEvents, m.sessionWait, m.reads, m.leaderless, m.readAge,
 		m.forwards, m.forwardBatch, m.backups, m.lastBackup, m.backupBytes, m.restores)
+	m.due = newDueMetrics(reg)
 	return m
 }
 
@@ -252,7 +255,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(v.desc, v.kind, v.get(&s), strconv.Itoa(i))
 		}
 	}
-	ch <- prometheus.MustNewConstMetric(spaceDesc, prometheus.GaugeValue, float64(c.server.space.left.Load()))
+	ch <- prometheus.MustNewConstMetric(spaceDesc, prometheus.GaugeValue, float64(c.server.space.Free()))
 	ch <- prometheus.MustNewConstMetric(readOnlyDesc, prometheus.GaugeValue, flag(c.server.anyReadOnly()))
-	ch <- prometheus.MustNewConstMetric(lowDesc, prometheus.GaugeValue, flag(c.server.space.allowed() != nil))
+	ch <- prometheus.MustNewConstMetric(lowDesc, prometheus.GaugeValue, flag(c.server.space.Low() != nil))
 }

@@ -24,6 +24,9 @@ type Note struct {
 
 // Note reads a note with a linearizable read. The errors are those of a strong read.
 func (h *Host) Note(ctx context.Context, name string) (Note, error) {
+	if _, err := h.replica.waitPartitions(ctx); err != nil {
+		return Note{}, err
+	}
 	q := queryOne(systemStore, notePrefix+name)
 	if _, err := h.router.read(ctx, noteGroup, &state.ReadOptions{Consistency: state.Strong}, q); err != nil {
 		return Note{}, err
@@ -35,9 +38,33 @@ func (h *Host) Note(ctx context.Context, name string) (Note, error) {
 	return Note{Value: v.Value, Revision: v.Revision}, nil
 }
 
-// SetNote replaces a note if its revision is still the given one; 0 creates it. It returns fault.Conflict if the
-// note has changed, and otherwise the errors of a strong write.
+// NoteNames returns the names of the notes that begin with prefix, in order. Each page is a linearizable read.
+func (h *Host) NoteNames(ctx context.Context, prefix string) (names []string, err error) {
+	if _, err := h.replica.waitPartitions(ctx); err != nil {
+		return nil, err
+	}
+	for after := ""; ; {
+		q := query{kind: queryList, store: systemStore, prefix: notePrefix + prefix, limit: maxPage, after: after}
+		if _, err := h.router.read(ctx, noteGroup, &state.ReadOptions{Consistency: state.Strong}, &q); err != nil {
+			return nil, err
+		}
+		for i := range q.listed {
+			after = q.listed[i].Key
+			names = append(names, after[len(notePrefix):])
+		}
+		if !q.more || len(q.listed) == 0 {
+			return names, nil
+		}
+	}
+}
+
+// SetNote writes a note if revision is the revision of the current note. With revision 0 it writes the note only if
+// there is none. It returns the new revision. It returns fault.Conflict if the revision differs, and otherwise the
+// errors of a strong write.
 func (h *Host) SetNote(ctx context.Context, name string, value []byte, revision uint64) (uint64, error) {
+	if _, err := h.replica.waitPartitions(ctx); err != nil {
+		return 0, err
+	}
 	op := command.Op{Kind: command.OpSet, Cond: command.CondAbsent, Store: systemStore, Key: notePrefix + name,
 		Value: value}
 	if revision != 0 {
@@ -54,8 +81,8 @@ func (h *Host) SetNote(ctx context.Context, name string, value []byte, revision 
 	return a.Result.Revisions[0], nil
 }
 
-// LocalNote reads a note from the replica of this node, which may be behind. It returns fault.Unavailable while the
-// replica is being replaced, and fault.Invalid on a node without replicas.
+// LocalNote reads a note from the replica of this node, which may lag behind the leader. It returns
+// fault.Unavailable while the replica is being replaced, and fault.Invalid on a node without replicas.
 func (h *Host) LocalNote(name string) (Note, error) {
 	if len(h.groups) == 0 {
 		return Note{}, errNoData("raftfsm.LocalNote")

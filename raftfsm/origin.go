@@ -10,10 +10,11 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// origin gives this node's requests to one group their ids, so that a retry is applied only once. A registration in
-// the log (command.KindRegister) assigns the number of the origin. Each request gets the next sequence number.
+// origin assigns ids to the requests that this node sends to one group, so that the group applies a retried request
+// only once. An id has two parts: the number of the origin, which the group assigns when it applies a registration
+// (command.KindRegister), and a sequence number.
 //
-// Invariant: a sequence number is used for one request only, and done reaches it only after the request will never be
+// Invariant: a sequence number is used for one request only. done reaches it only after that request will never be
 // sent again.
 type origin struct {
 	name     string // different for every incarnation of a process
@@ -83,8 +84,8 @@ func (o *origin) drop(number uint64) {
 	}
 }
 
-// prove records that the group has answered a request of the origin with this number. So the group knows the origin
-// and drops it only after it has been idle for too long.
+// prove records that the group has answered a request of the origin with this number, so the group knows the origin.
+// From then on, the group forgets the origin only after it has been idle for too long.
 func (o *origin) prove(number uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -100,8 +101,9 @@ func (o *origin) isProven() bool {
 	return o.proven
 }
 
-// ensure registers the origin if it has no number yet. Concurrent callers share one registration. Every attempt uses
-// a different name, so a registration whose answer is lost is harmless and expires.
+// ensure registers the origin with the group if it has no number yet. Concurrent callers share one registration.
+// Every attempt uses a different name. If the answer to an attempt is lost, its registration stays unused and
+// expires. If ctx ends, ensure returns fault.Timeout.
 func (o *origin) ensure(ctx context.Context) error {
 	select {
 	case o.registering <- struct{}{}:
@@ -161,8 +163,8 @@ func (r *router) register(ctx context.Context, gid uint32, attempt func() *comma
 	}
 }
 
-// notStarted translates an error of the registration into an error of the request. The request was certainly not
-// applied.
+// notStarted converts an error of the registration into an error of the request that needed it. That request was
+// certainly not applied, so fault.Indeterminate and fault.NotLeader become fault.Unavailable.
 func notStarted(err error) error {
 	code := fault.CodeOf(err)
 	if code == fault.Indeterminate || code == fault.NotLeader {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
@@ -13,17 +14,16 @@ const maxOwn = 1024
 // application identifies an application: its keys are those of one store with one prefix.
 type application struct{ store, prefix string }
 
-// ownWrites has, for one group, the position of the newest write of each application at this node. An eventual read
-// waits for the writes of its own application, because they may not be in the machine yet. If a write was lost, a
-// read of the same application reports that.
+// ownWrites records, for one group, the log position of the newest write of each application on this node. An
+// eventual read waits until the replica has applied the newest write of its own application. If that write was lost,
+// the next read of the application reports the loss.
 //
-// Invariant: every write of an application at this node is at or below its position, or at or below rest, until a
-// read has reflected the write or reported its loss. At most maxOwn applications have separate positions; all others
-// share rest.
+// At most maxOwn applications have their own position; all others share rest. Invariant: a write of an application is
+// at or below its position, or at or below rest, until a read has reflected the write or reported its loss.
 type ownWrites struct {
 	mu sync.Mutex
 	by map[application]*session.Seen // guarded by mu; entries are replaced, never changed
-	// rest is the newest position of all applications that are not kept separately; guarded by mu
+	// rest is the newest position of all applications without a position of their own; guarded by mu
 	rest *session.Seen
 }
 
@@ -112,7 +112,8 @@ func (o *ownWrites) newest() (at session.Seen) {
 	return at
 }
 
-// settle removes the positions in done, for which a read has waited, unless a newer write has replaced them.
+// settle removes the positions in done, because a read has waited for them. It keeps the position of an application
+// that has written again since.
 func (o *ownWrites) settle(q *query, done []*session.Seen) {
 	if len(done) == 0 {
 		return
@@ -140,8 +141,21 @@ func (o *ownWrites) settle(q *query, done []*session.Seen) {
 	}
 }
 
-// moveTo records the position at which another server has answered a read, because the next read may go to a
-// different server. If shared is set, it is recorded for all applications.
+// settleElsewhere updates own after another server has answered a read with got. done are the positions for which the
+// read has waited. It also records the position of the answer. The next read may be answered by another replica, which
+// must not return older data.
+func settleElsewhere(own *ownWrites, q *query, done []*session.Seen, got given) {
+	shared := own.shares(done)
+	if got.ownDone {
+		own.settle(q, done)
+	}
+	if got.level != state.Stale {
+		own.moveTo(q, got.at, shared)
+	}
+}
+
+// moveTo records the position at which another server has answered a read. The next read may go to a different server
+// and must not return older data. If shared is true, moveTo records the position for all applications.
 func (o *ownWrites) moveTo(q *query, at session.Seen, shared bool) {
 	if shared || q.all() {
 		o.shareAll(&at)

@@ -9,13 +9,19 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// partitionOf returns the group of a stored key. It depends on the store and on the part of the key before the
-// first "||", which is the application id unless the store has another keyPrefix. So all keys of one application,
-// and every transaction on them, are in one group. A key without "||" counts as one with an empty prefix. The
+// partitionOf returns the group of a stored key. The group depends only on the store and on the part of the key
+// before the first "||". That part is the application id, unless the store has another keyPrefix. So all keys of one
+// application, and every transaction on them, are in one group. For a key without "||" that part is empty. The
 // function is part of the data format and must never change.
 func partitionOf(store, key string, partitions uint32) uint32 {
 	if partitions == 1 {
 		return 0
+	}
+	if store == kv.DueStore {
+		// Due work belongs to the group of the keys of its home, which package due writes in front of each key.
+		if home, rest, found := strings.Cut(key, "\x00"); found {
+			return partitionOf(home, rest, partitions)
+		}
 	}
 	h := xxhash.New()
 	_, _ = h.WriteString(store)

@@ -153,6 +153,7 @@ func TestServe_RefusesInvalidProposal(t *testing.T) {
 
 func TestOpen_RefusesDirectoryWithoutTermsAndLog(t *testing.T) {
 	o := options(t, t.TempDir())
+	o.Engine = raftlog.BoltDB
 	h := open(t, o)
 	set(t, h.Store("", "s"), "k", "1", state.Strong)
 	must(t, h.Groups()[0].Snapshot())

@@ -16,15 +16,16 @@ const (
 	queryList                      // a page of keys
 )
 
-// query is a read of one group: what to read, and the result. It runs on the local machine, or is sent to a server
-// that has a replica.
+// query is a read of one group: what to read, and the result. It is executed on the local replica, or sent to a
+// server that has a replica.
 type query struct {
 	kind          queryKind
 	store         string
 	keys          []string
 	prefix, after string // queryList
 	limit         int    // queryList: 1 to maxPage
-	// of the value, or of all values together; 0 = no bound. It is not sent to other servers; see maxAnswer
+	// maxBytes limits the size of the value, or of all values together; 0 = no limit. It is not sent to other
+	// servers: they use maxAnswer.
 	maxBytes int64
 	strong   bool // expired items must be expired for every later leader too
 
@@ -44,8 +45,8 @@ func queryOne(store, key string) *query {
 	return q
 }
 
-// look reads a machine at the cluster time now and stores the result in q. pending is true if it left out an item
-// that has expired but is still in the log's state.
+// look executes the query on m at the cluster time now and stores the result in q. pending is true if the result
+// omits an item that has expired by now, but not yet by the time of the log.
 func (q *query) look(m *kv.Machine, now uint64) (pending bool, err error) {
 	switch q.kind {
 	case queryGet:

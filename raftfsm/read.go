@@ -2,6 +2,8 @@ package raftfsm
 
 import (
 	"context"
+	"math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
 
@@ -14,8 +16,8 @@ import (
 )
 
 const (
-	// sessionPatience is how long an eventual read waits for the position that its session has seen. After that it is
-	// answered and marked stale, because there is no quorum that could apply that position.
+	// sessionPatience limits how long an eventual read waits for the position of its session token. After that time
+	// there is probably no quorum to commit the position, so the read is answered and marked stale.
 	sessionPatience = time.Second
 
 	// replicaPatience is how long a read waits for the local replica before it queries the leader.
@@ -67,7 +69,7 @@ func (r *router) read(ctx context.Context, gid uint32, opts *state.ReadOptions, 
 type asking struct {
 	bound   time.Duration // maximum age of an eventual read; 0 = none
 	session *session.Seen // what the session has seen of the group
-	// newest writes of the application at the requesting node, if the machine may not reflect them
+	// own are the newest writes of the application at the requesting node, if the replica may not have applied them
 	own     []*session.Seen
 	foreign bool // the session is of another cluster
 }
@@ -78,22 +80,68 @@ type given struct {
 	age     time.Duration // negative = not known
 	at      session.Seen  // what the session has seen now
 	reason  string        // why it is stale
-	forgive bool          // a position of the session or of the node was lost, and the answer reports that
+	forgive bool          // a position of the session or of the node was lost; the answer reports that
 	ownDone bool          // asking.own is reflected, or its loss is reported
 	served  string        // value of the label "served"
 }
 
-// read implements replica: it reads from the replica of this node.
+// read implements replica: it reads from the replica of this node. While that replica is not trusted, it reads from
+// another server.
 func (s *server) read(ctx context.Context, gid uint32, ask asking, q *query) (given, error) {
+	for patience := firstTry; ; patience *= 2 {
+		got, trusted, err := s.readHere(ctx, gid, ask, q)
+		if trusted || ctx.Err() != nil {
+			return got, err
+		}
+		others := s.others(gid, q.strong)
+		got, done, last := s.elsewhere.round(ctx, gid, ask, q, others, patience)
+		if done {
+			return got, last
+		}
+		if d := s.groups[gid].Doubt(); len(others) == 0 || d != nil && !d.Replaceable() {
+			return given{}, err
+		}
+		s.metrics.retries.WithLabelValues(retryCause(last)).Inc()
+		s.waitChange(ctx, gid)
+		if ctx.Err() != nil || s.retry.closing() {
+			return given{}, err
+		}
+	}
+}
+
+// readHere reads from the replica of this node. If that replica is not trusted, trusted is false and err is the reason.
+func (s *server) readHere(ctx context.Context, gid uint32, ask asking, q *query) (got given, trusted bool, err error) {
 	r := reading{server: s, group: s.groups[gid], id: gid, asking: ask, q: q}
+	if err := r.group.Trusted(); err != nil {
+		return given{}, false, err
+	}
 	r.out = given{level: state.SessionLevel, age: -1, served: servedLocal}
-	var err error
 	if q.strong {
 		err = r.strong(ctx)
 	} else {
 		err = r.eventual(ctx)
 	}
-	return r.out, err
+	return r.out, !r.untrusted, err
+}
+
+// others returns the other servers of a group in the order in which to try them: the leader first for a strong read,
+// otherwise at random.
+func (s *server) others(gid uint32, strong bool) []string {
+	var ids []string
+	if s.opts.Peers == nil {
+		return nil
+	}
+	servers, _ := s.groups[gid].Servers()
+	for _, m := range servers {
+		if id := string(m.ID); id != s.node.self.Server {
+			ids = append(ids, id)
+		}
+	}
+	rand.Shuffle(len(ids), func(i, j int) { ids[i], ids[j] = ids[j], ids[i] })
+	if i := slices.Index(ids, string(s.leader(gid))); strong && i > 0 {
+		ids[0], ids[i] = ids[i], ids[0]
+	}
+	return ids
 }
 
 // reading is one running read of one group.
@@ -104,11 +152,13 @@ type reading struct {
 	id     uint32
 	q      *query
 	out    given
+	// untrusted reports that the replica was not trusted when it was read
+	untrusted bool
 }
 
-// strong performs a linearizable read: it gets a read index, waits until the machine has applied it, and reads. If an
-// item has expired but is not removed yet, strong first advances the log's time. Otherwise a later leader with a slow
-// clock could return the item again.
+// strong performs a linearizable read: it gets a read index, waits until the local replica has applied it, and
+// reads. If an item has expired at the time of the read but not at the log's time, strong first advances the log's
+// time. Otherwise a later leader with a slow clock could return the item again.
 func (r *reading) strong(ctx context.Context) error {
 	// An eventual write of the session, or of this node, may be on the leader's disk and not committed yet.
 	var after session.Seen
@@ -142,7 +192,7 @@ func (r *reading) strong(ctx context.Context) error {
 }
 
 // readIndex requests a read index until a leader returns one or ctx ends. The Holding says whether the leader's log
-// contains the position after; if so, the index is at or above it.
+// contains the entry at position after. If it does, the read index is at or above that position.
 func (r *reading) readIndex(ctx context.Context, after raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	for {
 		var ri group.ReadIndex
@@ -176,7 +226,9 @@ func (r *reading) tick(ctx context.Context) error {
 	return err
 }
 
-// eventual reads the local machine after it has applied the positions of the session and of the requesting node.
+// eventual reads the local replica. Before that it waits until the replica has applied the positions of the session
+// and of the requesting node. If the read has a bound for its age and the replica may be older, eventual performs a
+// strong read instead.
 func (r *reading) eventual(ctx context.Context) error {
 	reason, err := r.catchUp(ctx)
 	if err != nil {
@@ -202,8 +254,8 @@ func (r *reading) eventual(ctx context.Context) error {
 	return nil
 }
 
-// catchUp waits until the machine has applied the positions of the session and of the requesting node. If that is not
-// possible, it returns the reason, and the answer must be marked stale.
+// catchUp waits until the local replica has applied the positions of the session and of the requesting node. If that
+// is not possible, it returns the reason, and the caller must mark the answer stale. Otherwise it returns "".
 func (r *reading) catchUp(ctx context.Context) (reason string, err error) {
 	if r.foreign {
 		r.out.forgive = true
@@ -247,8 +299,8 @@ func (r *reading) awaitOwn(ctx context.Context) (reason string, err error) {
 	return reason, nil
 }
 
-// restored reports whether a restore has replaced the data of position s. The answer then removes s from the session,
-// so this is reported once.
+// restored reports whether a restore has replaced the data at position s. If so, it also marks the answer, which then
+// removes s from the session token. So the loss is reported only once.
 func (r *reading) restored(s session.Seen) bool {
 	if s.Pos.Index >= r.group.Machine().Restored() {
 		return false
@@ -257,8 +309,8 @@ func (r *reading) restored(s session.Seen) bool {
 	return true
 }
 
-// await waits until the machine has applied s, or returns why that is not possible. It waits a short time for the
-// local replica, and then asks the leader whether its log contains s.
+// await waits until the local replica has applied s, or returns why that is not possible. It waits up to
+// replicaPatience, and then asks the leader whether the leader's log contains s.
 func (r *reading) await(ctx context.Context, s session.Seen) (reason string, err error) {
 	if r.done(s) {
 		return "", nil
@@ -294,7 +346,7 @@ func (r *reading) await(ctx context.Context, s session.Seen) (reason string, err
 	return "", err
 }
 
-// holds returns whether the local log contains s. For a committed position it compares only the index, because the
+// holds reports whether the local log contains s. For a committed position it compares only the index, because the
 // term in s may be later than the term of the entry.
 func (r *reading) holds(s session.Seen) group.Holding {
 	switch {
@@ -311,14 +363,16 @@ func (r *reading) done(s session.Seen) bool {
 	return r.group.Machine().Applied() >= s.Pos.Index && (s.Committed || r.group.Holds(s.Pos) == group.Held)
 }
 
-// see reads the machine and records the position of the answer. The answer contains nothing newer than that position.
-// pending is that of look.
+// see reads the local replica and records the position of the answer. No write in the answer is above that position.
+// pending has the same meaning as in query.look.
 func (r *reading) see(now uint64) (pending bool, err error) {
 	for {
 		m := r.group.Machine()
 		pending, err = r.q.look(m, now)
-		if err == nil {
+		// After damage, Trusted returns nil only if the machine was replaced meanwhile.
+		if r.untrusted = false; err == nil || fault.Is(err, fault.Corrupt) && r.group.Unreadable() {
 			err = r.group.Trusted()
+			r.untrusted = err != nil
 		}
 		if (err == nil || fault.Is(err, fault.Unavailable)) && m != r.group.Machine() {
 			continue // the machine was replaced meanwhile by a received one

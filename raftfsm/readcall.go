@@ -6,10 +6,51 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
 )
 
-// askRead sends q to a server.
-func (s *sidecar) askRead(ctx context.Context, to string, gid uint32, ask asking, q *query,
+// firstTry is how long a read waits for the first server that it tries. It is short, so that a paused server delays a
+// read only a little. When all servers have been tried, the time doubles for the next round.
+const firstTry = 1500 * time.Millisecond
+
+// readClient reads at other servers. Safe for concurrent use.
+type readClient struct {
+	peers   Peers
+	metrics *Metrics
+	leaders leaders
+	failed  func(server string, err error) // called for each server that did not answer
+}
+
+// round sends q to one server after the other until one answers. An answer of a replica that has not caught up is
+// used only if no other server answers. done is false if no server has answered, but may do so later; err is then the
+// last error, or nil if targets is empty. A strong read tries only the first server, because the leader may have
+// changed.
+func (c *readClient) round(ctx context.Context, gid uint32, ask asking, q *query, targets []string,
+	patience time.Duration) (got given, done bool, err error) {
+	var stale *given
+	for _, to := range targets {
+		got, err = c.read(ctx, to, gid, ask, q, patience)
+		if err == nil && got.reason == staleBehind {
+			kept := got
+			stale = &kept // another replica may be further ahead
+			continue
+		}
+		if err == nil || !readElsewhere(err) || ctx.Err() != nil {
+			return got, true, err
+		}
+		c.failed(to, err)
+		if q.strong {
+			break
+		}
+	}
+	if stale != nil {
+		return *stale, true, nil // q holds the result of that answer
+	}
+	return given{}, false, err
+}
+
+// read sends q to a server.
+func (c *readClient) read(ctx context.Context, to string, gid uint32, ask asking, q *query,
 	patience time.Duration) (given, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -17,8 +58,8 @@ func (s *sidecar) askRead(ctx context.Context, to string, gid uint32, ask asking
 	b = binary.AppendUvarint(b, uint64(max(ask.bound, 0))) //nolint:gosec // not negative
 	b = q.append(appendOwn(appendSeen(b, ask.session), ask.own))
 	sent := time.Now()
-	out, err := s.peers.Call(ctx, to, MethodRead, b)
-	s.metrics.forwarded(forwardRead, err)
+	out, err := c.peers.Call(ctx, to, MethodRead, b)
+	c.metrics.forwarded(forwardRead, err)
 	if err != nil {
 		return given{}, err
 	}
@@ -28,13 +69,31 @@ func (s *sidecar) askRead(ctx context.Context, to string, gid uint32, ask asking
 		got.age += time.Since(sent) // add the time of the answer's transfer
 	}
 	got.served = servedReplica
-	if to == string(s.leader(gid)) {
+	if to == string(c.leaders.leader(gid)) {
 		got.served = servedLeader
 	}
 	return got, q.readFound(f)
 }
 
-// serveRead executes a read for a node without replicas.
+// readElsewhere reports whether another server may answer a read that failed with err.
+func readElsewhere(err error) bool {
+	switch fault.CodeOf(err) {
+	case fault.NotLeader, fault.Unavailable, fault.Indeterminate, fault.Timeout, fault.Overloaded:
+		return true
+	}
+	return false
+}
+
+func retryCause(err error) string {
+	switch code := fault.CodeOf(err); code {
+	case fault.NotLeader, fault.Indeterminate:
+		return string(code)
+	}
+	return string(fault.Unavailable)
+}
+
+// serveRead executes a read for another node: one without replicas, or one that does not trust its replica. It answers
+// from the replica of this node only, so that no call is passed on.
 func (s *server) serveRead(ctx context.Context, gid uint32, r *frame) ([]byte, error) {
 	strong := r.Byte() == 1
 	ask := asking{foreign: r.Byte() == 1}
@@ -47,7 +106,7 @@ func (s *server) serveRead(ctx context.Context, gid uint32, r *frame) ([]byte, e
 	if q.strong = strong; q.kind == queryMany {
 		q.maxBytes = maxAnswer
 	}
-	got, err := s.read(ctx, gid, ask, q)
+	got, _, err := s.readHere(ctx, gid, ask, q)
 	if err != nil {
 		return nil, err
 	}

@@ -31,7 +31,8 @@ func (c *leaderClient) propose(ctx context.Context, to raft.ServerID, gid uint32
 	return c.forward.propose(ctx, laneKey{to: to, group: gid, ack: ack}, data, values)
 }
 
-// readIndex requests a read index from the server to, which this node considers the leader. See leaderIndex.
+// readIndex requests a read index from the server to, which this node believes to be the leader. The results are the
+// same as for leaderIndex.
 func (c *leaderClient) readIndex(ctx context.Context, to raft.ServerID, gid uint32,
 	after raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	b := appendPosition(message(formFirst, gid), after)
@@ -59,7 +60,11 @@ func (c *leaderClient) ask(ctx context.Context, to raft.ServerID, gid uint32, me
 	defer done()
 	out, err := c.peers.Call(ctx, string(to), method, payload)
 	err = endedBy(ctx, "raftfsm.forward", err)
-	c.metrics.forwarded(forwardLock, err)
+	kind := forwardLock
+	if method == MethodActor {
+		kind = forwardActor
+	}
+	c.metrics.forwarded(kind, err)
 	return out, err
 }
 
@@ -70,8 +75,8 @@ func errNoLeader(op string, id uint32) error {
 	return fault.New(fault.NotLeader, op, "no server is known to lead group "+utoa(id))
 }
 
-// Progress returns how far another server is in a group: the index that its machine has applied, and the last
-// index of its log.
+// Progress queries another server about a group. It returns the last index that the server has applied and the last
+// index of its log. It returns the errors of Peers.Call.
 func (h *Host) Progress(ctx context.Context, server string, id uint32) (applied, last uint64, err error) {
 	out, err := h.opts.Peers.Call(ctx, server, MethodProgress, message(formFirst, id))
 	if err != nil {
@@ -85,8 +90,9 @@ func (h *Host) Progress(ctx context.Context, server string, id uint32) (applied,
 	return applied, last, nil
 }
 
-// FindLeader queries servers for the leader of a group and returns its id. It is used by a node that is no longer
-// a member. It returns an empty id if no server knows a leader.
+// FindLeader asks each of the servers which server leads a group, and returns the id of the leader. It returns "" if
+// no server reports a leader within pollWait. A node that is no longer a member uses it, because its own replica
+// learns of no leader.
 func (h *Host) FindLeader(ctx context.Context, gid uint32, servers []string) string {
 	ctx, cancel := context.WithTimeout(ctx, pollWait)
 	defer cancel()

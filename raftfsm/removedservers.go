@@ -8,15 +8,16 @@ import (
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/datadir"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// The servers that an operator has removed are recorded as tombstones in the replicated data of every group, so
-// that no later leader adds such a server again. A server id is never reused, so tombstones are never deleted.
+// Tombstones record which servers an operator has removed, so that no later leader adds such a server again. They
+// are in the replicated data of every group. They are never deleted, because a server id is never reused.
 //
-// The name systemStore contains no slash, but the name of every application's store contains one. So no
-// application can read or write systemStore.
+// No application can read or write systemStore: its name has no slash, and the name of every application's store has
+// one.
 const (
 	systemStore   = kv.SystemStore // a restore does not change it
 	removedPrefix = "removed/"
@@ -27,7 +28,7 @@ func tombstone(server string) command.Op {
 	return command.Op{Kind: command.OpSet, Store: systemStore, Key: removedPrefix + server, Value: []byte("{}")}
 }
 
-// MarkRemoved permanently records in a group that an operator has removed a server. The errors are those of a
+// MarkRemoved permanently records in a group that an operator has removed a server. It returns the same errors as a
 // strong write.
 func (h *Host) MarkRemoved(ctx context.Context, gid uint32, server string) error {
 	a, err := h.router.write(ctx, gid, &command.Request{Kind: command.KindWrite, Ops: []command.Op{tombstone(server)}},
@@ -38,8 +39,8 @@ func (h *Host) MarkRemoved(ctx context.Context, gid uint32, server string) error
 	return outcome(&a.Result, nil)
 }
 
-// RemovedServers returns the servers that have a tombstone in a group. It reads the replica of this node, which
-// may be behind.
+// RemovedServers returns the servers that have a tombstone in a group. It reads the replica of this node, which may
+// lag behind the leader. If the replica is closed or being replaced, the list is incomplete.
 func (h *Host) RemovedServers(gid uint32) []string {
 	if int(gid) >= len(h.groups) {
 		return nil
@@ -85,7 +86,7 @@ func (h *Host) Standing(gid uint32, server string) Standing {
 // server serves nothing and takes no part in its groups. The record is durable when Retire returns nil.
 // Idempotent.
 func (h *Host) Retire() error {
-	if err := h.node.amend(func(id *Identity) error {
+	if err := h.node.amend(func(id *datadir.Identity) error {
 		id.Removed = true
 		return nil
 	}); err != nil {
@@ -108,6 +109,6 @@ func errRemoved(node, dir string) *fault.Error {
 		Hint: "stop it; to let it join again, empty " + dir + " and start it again"}
 }
 
-// Removed returns an error if this server was removed from its cluster, and nil otherwise. The error has a hint
-// what to do.
+// Removed returns an error if this server was removed from its cluster, and nil otherwise. The error has a hint for
+// the operator.
 func (h *Host) Removed() error { return h.node.allowed() }

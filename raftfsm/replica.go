@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// replica is the access of a node to the groups of its cluster. server implements it for a node that holds data.
-// sidecar implements it for a node without data, which calls servers. Safe for concurrent use.
+// replica gives a node access to the groups of its cluster. It has two implementations: server, for a node that holds
+// data, and sidecar, for a node without data, which calls servers. Safe for concurrent use.
 type replica interface {
 	// partitions returns the number of groups of the cluster; 0 = not known yet.
 	partitions() uint32
@@ -29,8 +29,8 @@ type replica interface {
 	// route implements Host.Route.
 	route(gid uint32) Route
 
-	// propose sends an encoded request to the leader of a group, without retries. values reports whether it
-	// stores values.
+	// propose sends an encoded request to the leader of a group, without retries. values says whether the request
+	// stores values; such a request is refused while the group is read-only.
 	propose(ctx context.Context, gid uint32, data group.Encoded, ack group.Ack, values bool) (group.Answer, error)
 	// writesAllowed returns nil if values can be stored in a group now. Otherwise it returns the reason.
 	writesAllowed(gid uint32) error
@@ -40,7 +40,8 @@ type replica interface {
 
 	// read executes q.
 	read(ctx context.Context, gid uint32, ask asking, q *query) (given, error)
-	// settle updates own after a read. done are the positions of own that the read has waited for.
+	// settle updates own after a read with the answer got. done are the positions of own for which the read has
+	// waited.
 	settle(own *ownWrites, q *query, done []*session.Seen, got given)
 
 	// history returns the reader of a history.
@@ -48,7 +49,8 @@ type replica interface {
 
 	// serve answers a call of another node.
 	serve(ctx context.Context, method string, payload []byte) ([]byte, error)
-	// export opens the data of a group as of a moment after the call. It includes the write at after.
+	// export opens the data of a group as of one moment after the call. The data includes the write at the position
+	// after.
 	export(ctx context.Context, gid uint32, after raftlog.Position) (*kv.Export, backup.Group, error)
 	// close releases all resources. The stop channel of the node was closed before.
 	close() error

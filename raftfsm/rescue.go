@@ -2,15 +2,13 @@ package raftfsm
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"path/filepath"
-	"strconv"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/datadir"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
@@ -19,20 +17,20 @@ import (
 type RescueOptions struct {
 	Dir    string // data directory of a stopped server
 	Logger *slog.Logger
-	// Agree receives what the directory holds before anything is changed, and returns whether to continue.
-	// Required.
+	// Agree receives the content of the directory before Rescue changes anything, and returns whether to continue.
+	// It is required.
 	Agree func(Survey) (bool, error)
 	Step  func(step string) // crash points, for tests
 }
 
 // Survey describes what a data directory holds of a cluster.
 type Survey struct {
-	Identity Identity
+	Identity datadir.Identity
 	Groups   []group.Survey // ordered by id
 }
 
-// Alone reports whether this server is the only voter of every group and no rescue was interrupted. If so, a rescue
-// is not needed.
+// Alone reports whether this server is the only voter of every group and no rescue was interrupted. A rescue is then
+// not needed.
 func (s *Survey) Alone() bool {
 	for _, g := range s.Groups {
 		if voters := g.Voters(); len(voters) != 1 || string(voters[0]) != s.Identity.Server {
@@ -42,21 +40,21 @@ func (s *Survey) Alone() bool {
 	return s.Identity.Rescuing == 0
 }
 
-// Rescue makes the server in o.Dir the only voter of all its groups, for a cluster that has permanently lost a
-// majority of its voters. The server must not run. The data of the cluster is then the data of this server, including
-// log entries without a majority. Rescue raises the revision counters, so that no ETag is used twice, and starts a
-// new epoch. Servers of the old epoch are refused until their data directories are emptied.
+// Rescue makes the server in o.Dir the only voter of all its groups. It is for a cluster that has permanently lost a
+// majority of its voters. The server must not run. The data of the cluster is then the data of this server,
+// including log entries that were never committed. Rescue raises the revision counters, so that no ETag is used
+// twice, and starts a new epoch. Servers of the old epoch are refused until their data directories are emptied.
 //
-// If a rescue is interrupted, the server does not start until Rescue was run again.
+// If Rescue is interrupted, the server does not start until Rescue is run again.
 //
 // Rescue returns fault.Unavailable if the server is running, fault.Invalid if the directory belongs to no cluster,
 // and fault.Corrupt if the directory is damaged.
 func Rescue(o RescueOptions) (s Survey, err error) {
-	lock, err := lockDir(o.Dir)
+	lock, err := datadir.LockDir(o.Dir)
 	if err != nil {
 		return s, fault.Wrap(err, opRescue, "the server must be stopped first")
 	}
-	defer func() { err = errors.Join(err, lock.release()) }()
+	defer func() { err = errors.Join(err, lock.Release()) }()
 	id, err := rescuable(o.Dir)
 	if err != nil {
 		return s, err
@@ -77,7 +75,7 @@ func Rescue(o RescueOptions) (s Survey, err error) {
 	}
 	if id.Rescuing == 0 {
 		id.Rescuing = nextEpoch(max(id.Epoch, id.Superseded))
-		if err := id.write(o.Dir); err != nil {
+		if err := id.Write(o.Dir); err != nil {
 			return s, err
 		}
 	}
@@ -88,14 +86,14 @@ func Rescue(o RescueOptions) (s Survey, err error) {
 	}
 	id.Epoch, id.Rescuing = id.Rescuing, 0
 	s.Identity = *id
-	return s, id.write(o.Dir)
+	return s, id.Write(o.Dir)
 }
 
 const opRescue = "raftfsm.Rescue"
 
 // rescuable reads the identity of a directory that can be rescued.
-func rescuable(dir string) (*Identity, error) {
-	id, err := readIdentity(dir)
+func rescuable(dir string) (*datadir.Identity, error) {
+	id, err := datadir.ReadIdentity(dir)
 	switch {
 	case err != nil:
 		return nil, err
@@ -114,31 +112,21 @@ func rescuable(dir string) (*Identity, error) {
 	return id, nil
 }
 
-// An epoch counts rescues in its upper bits. Its lower epochCount bits are random. So if two servers of one
-// cluster are both rescued by mistake, they get different epochs and do not consider each other members of the
-// same cluster.
+// epochCount is the number of random low bits of an epoch. The upper bits count the rescues. If two servers of one
+// cluster are both rescued by mistake, the random bits give them different epochs, so they refuse each other as
+// members.
 const epochCount = 20
 
 func nextEpoch(epoch uint64) uint64 {
 	return (epoch>>epochCount+1)<<epochCount | rand.Uint64N(1<<epochCount)
 }
 
-func rescueGroup(o RescueOptions, id *Identity, gid uint32) group.Options {
+func rescueGroup(o RescueOptions, id *datadir.Identity, gid uint32) group.Options {
 	return group.Options{
-		ID: gid, Dir: groupDir(o.Dir, gid), ServerID: raft.ServerID(id.Server),
+		ID: gid, Dir: datadir.Group(o.Dir, gid), ServerID: raft.ServerID(id.Server),
 		Engine: id.Engine, MustExist: true, MustFloor: id.Floors,
 		Owner:  func() raftlog.Owner { return raftlog.Owner{Cluster: id.Cluster, Epoch: id.Epoch} },
 		Level:  uint8(id.Format), //nolint:gosec // at most command.Version
 		Logger: o.Logger, Fatal: func(err error) { o.Logger.Error("the disk failed", "error", err) }, Step: o.Step,
 	}
-}
-
-func groupDir(dir string, gid uint32) string {
-	return filepath.Join(dir, "groups", strconv.FormatUint(uint64(gid), 10))
-}
-
-func errHalfRescued(dir string) error {
-	return &fault.Error{Code: fault.Invalid, Op: "raftfsm.Open", Key: dir,
-		Msg:  fmt.Sprintf("a rescue of the data directory %s has not finished", dir),
-		Hint: "run quorate rescue on it again"}
 }

@@ -171,7 +171,7 @@ func TestRescue_InterruptedCanBeRepeated(t *testing.T) {
 	}
 }
 
-// copyDir copies a tree. It repeats the copy if files were added or removed meanwhile.
+// copyDir copies a tree. It repeats the copy if files were added or removed in the meantime.
 func copyDir(to, from string) error {
 	for {
 		before, err := names(from)

@@ -307,7 +307,7 @@ func TestRestore_SurvivesLeaderLoss(t *testing.T) {
 }
 
 // A server that joins during the restore receives the staged data with the rest of the state.
-func TestRestore_ServerJoiningMeanwhileGetsSameState(t *testing.T) {
+func TestRestore_ServerThatJoinsDuringItGetsSameState(t *testing.T) {
 	small := func(o *raftfsm.Options) { o.Bounds.TrailingEntries, o.Bounds.TrailingBytes = 1, 1 }
 	c := startCluster(t, 1, small)
 	one := c.leader()

@@ -9,6 +9,7 @@ import (
 	"github.com/quorate/quorate/component/state/feed"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/datadir"
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
@@ -38,7 +39,7 @@ type groupRequests struct {
 
 func newRouter(node *membership, rep replica, m *Metrics, stop chan struct{}) *router {
 	return &router{node: node, replica: rep, metrics: m, retry: retries{m, stop}, name: node.self.Server +
-		"/" + randomID()}
+		"/" + datadir.RandomID()}
 }
 
 // group returns the request state for a group. The caller must have called waitPartitions before, so that the
@@ -66,8 +67,8 @@ func (r *router) makeGroups() []groupRequests {
 	return made
 }
 
-// noteWrite records the position of a write that this node has acknowledged, so that eventual reads at this node
-// wait for it.
+// noteWrite records the log position of a write that this node has acknowledged. Eventual reads of the same
+// application on this node wait for that position.
 func (r *router) noteWrite(at session.Seen, ops []command.Op) {
 	own := &r.group(at.Group).own
 	for i := range ops {
@@ -77,7 +78,8 @@ func (r *router) noteWrite(at session.Seen, ops []command.Op) {
 	}
 }
 
-// noteRestore records the position of a restore of a group, so that all eventual reads at this node wait for it.
+// noteRestore records the log position of a restore of a group. All eventual reads on this node wait for that
+// position.
 func (r *router) noteRestore(at session.Seen) { r.group(at.Group).own.shareAll(&at) }
 
 // forgetOwnWrites forgets the writes of this node in every group.
@@ -95,8 +97,8 @@ type retries struct {
 	stop    chan struct{} // closed when the node closes
 }
 
-// again reports whether a call that failed with err should be retried. Before it returns true, it waits until the
-// leader may have changed.
+// again reports whether to retry a call to a group that failed with err. Before it returns true, it waits until the
+// leader may have changed. It returns false if a retry cannot help, if ctx has ended, or if the node is closing.
 func (r retries) again(ctx context.Context, rep replica, gid uint32, err error) bool {
 	code := fault.CodeOf(err)
 	switch code {

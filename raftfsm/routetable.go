@@ -17,15 +17,15 @@ import (
 const (
 	pollPeriod    = 2 * time.Second        // interval of polls of all servers while nothing fails
 	pollPause     = 100 * time.Millisecond // minimum time between polls
-	pollHang      = 500 * time.Millisecond // after a leader has not answered for this long, polls have this interval
+	pollHang      = 500 * time.Millisecond // interval of polls after a leader has not answered for this long
 	pollWait      = time.Second            // limit for the answer of one server
 	avoidFailed   = 3 * time.Second        // how long a server is avoided after a failed call
 	maxPartitions = 1 << 16
 )
 
-// routeTable routes the calls of a node without replicas. It knows which server leads each group, which servers
-// can serve reads, and how far away they are. It polls every server that gossip considers alive. It polls
-// periodically, and at once when a call has failed. Safe for concurrent use.
+// routeTable chooses the servers to which a node without replicas sends its calls. It knows which server leads each
+// group, which servers can serve reads, and the round-trip time to each. It polls every server that gossip considers
+// alive, periodically, and also right after a failed call. Safe for concurrent use.
 type routeTable struct {
 	peers   Peers
 	servers func() []string // ids of the servers that are alive
@@ -183,8 +183,8 @@ func (t *routeTable) forget(servers []string) {
 	}
 }
 
-// leader returns the leader of a group. If servers report different leaders, the report with the newest term
-// counts. leader returns an empty id if no server reports a leader.
+// leader returns the leader of a group. If servers report different leaders, it believes the report with the newest
+// term. It returns an empty id if no server reports a leader.
 func (t *routeTable) leader(gid uint32) raft.ServerID {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -201,9 +201,9 @@ func (t *routeTable) leader(gid uint32) raft.ServerID {
 	return raft.ServerID(leader)
 }
 
-// readers returns all servers in the order in which to try them for reads of a group: by whether they answer, whether
-// their replica has caught up, and their distance. Among servers of similar distance it chooses one at random, and
-// prefers it in later calls.
+// readers returns all servers in the order in which to try them for reads of a group. Servers that answer come first,
+// then those whose replica has caught up, then those with a short round trip. Among servers with similar round trips
+// it picks one at random, and stays with it in later calls.
 func (t *routeTable) readers(gid uint32) []string {
 	type choice struct {
 		id        string

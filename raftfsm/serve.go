@@ -31,13 +31,17 @@ const (
 	MethodState     = "raft.state"      // a request for the server's whole state
 	MethodWatch     = "raft.watch"      // the history of a prefix, for a node without replicas
 	MethodLock      = "raft.lock"       // waits for a lock, or ends it
+	MethodActor     = "raft.actor"      // the directory of actors
+	MethodDue       = "raft.due"        // puts, removes or runs due work
 	MethodRecall    = "raft.recall"     // what the server has seen of the caller in earlier incarnations
+	MethodLost      = "raft.lost"       // whether the server has lost contact with a leader
 )
 
 // Methods lists the calls that Serve answers.
 func Methods() []string {
 	return []string{MethodPropose, MethodRead, MethodRoute, MethodReadIndex, MethodConfirm, MethodProgress,
-		MethodCompare, MethodState, MethodRecall, MethodWatch, MethodLock}
+		MethodCompare, MethodState, MethodRecall, MethodWatch, MethodLock, MethodActor,
+		MethodDue, MethodLost}
 }
 
 // serve implements replica.
@@ -73,8 +77,14 @@ func (s *server) serve(ctx context.Context, method string, payload []byte) ([]by
 		return s.serveWatch(ctx, gid, r)
 	case MethodLock:
 		return s.serveLock(ctx, gid, r)
+	case MethodActor:
+		return s.serveActor(ctx, gid, r)
+	case MethodDue:
+		return s.serveDue(ctx, gid, r)
 	case MethodRecall:
 		return serveRecall(g, r)
+	case MethodLost:
+		return serveLost(g, r)
 	case MethodProgress:
 		s := g.Status()
 		return binary.AppendUvarint(binary.AppendUvarint(nil, s.AppliedIndex), s.LastIndex), nil
@@ -111,8 +121,8 @@ func errFrame(method string) error {
 	return fault.New(fault.Invalid, "raftfsm.Serve", "call "+method+" is truncated")
 }
 
-// whole returns an error unless data is exactly one request that every replica can apply. Anything else in the log
-// would halt all replicas.
+// whole returns nil if data is exactly one request that every replica can apply. Otherwise it returns fault.Invalid
+// or fault.TooLarge, and the caller must not propose data: it would halt all replicas.
 func whole(data []byte) error {
 	if len(data) > MaxRequest+restoreSlack {
 		return fault.New(fault.TooLarge, "raftfsm.Serve", "a forwarded request is larger than a log entry may be")
@@ -121,7 +131,7 @@ func whole(data []byte) error {
 		command.Needs(data), 0, 1), data...))
 	if err != nil || len(b.Requests) != 1 || command.IsFormat(data) {
 		return &fault.Error{Code: fault.Invalid, Op: "raftfsm.Serve",
-			Msg: "a forwarded request cannot be read; nothing of it was done", Err: err,
+			Msg: "a forwarded request cannot be read, and was not executed", Err: err,
 			Hint: "run the same version on all nodes"}
 	}
 	return nil
@@ -142,11 +152,11 @@ func serveReadIndex(ctx context.Context, g *group.Group, r *frame) ([]byte, erro
 	return binary.AppendUvarint(b, uint64(held)), nil
 }
 
-// leaderIndex returns a read index. If the leader's log contains the position after, committed or not, the index is
-// at or above it.
+// leaderIndex returns a read index. It also returns whether the log of this leader contains the entry at position
+// after. If it does, committed or not, the read index is at or above that position.
 //
-// Invariant: only a server that led the group at that moment reports a position as lost. The log of any other server
-// may just be behind, and a session forgets a position that was reported as lost.
+// Invariant: only a server that led the group at that moment returns group.Lost, because the log of any other server
+// may just be behind. A session forgets a position that is reported as lost.
 func leaderIndex(ctx context.Context, g *group.Group, after raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	for {
 		held := holds(g, after)

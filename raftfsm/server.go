@@ -15,6 +15,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/actors"
+	"github.com/quorate/quorate/raftfsm/datadir"
+	"github.com/quorate/quorate/raftfsm/due"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/locks"
 	"github.com/quorate/quorate/raftfsm/session"
@@ -28,28 +31,33 @@ type server struct {
 	metrics *Metrics
 	retry   retries
 	remote  *leaderClient // client for other servers
-	cache   *pebble.Cache // shared by all groups; nil if none is open
-	space   *diskSpace    // nil if no group is open
-	room    []groupRoom   // by group
-	opened  atomic.Bool   // every group is open
-	groups  []*group.Group
-	keepers []*locks.Keeper // of the locks of each group
-	fresh   []freshness     // by group
-	scans   scans           // of nodes without replicas
-	stop    chan struct{}
-	wg      sync.WaitGroup
+	// elsewhere reads at other servers while a replica of this one is not trusted
+	elsewhere readClient
+	cache     *pebble.Cache  // shared by all groups; nil if none is open
+	space     *datadir.Space // nil if no group is open
+	room      []groupRoom    // by group
+	opened    atomic.Bool    // every group is open
+	groups    []*group.Group
+	keepers   []*locks.Keeper  // of the locks of each group
+	actors    []*actors.Keeper // of the actors of each group
+	due       []*due.Keeper    // of the due work of each group
+	fresh     []freshness      // by group
+	scans     scans            // of nodes without replicas
+	stop      chan struct{}
+	wg        sync.WaitGroup
 }
 
-// openServer sets h.replica to the replica of a node that holds data. On a removed server the replica has no
-// groups, because the groups continue without this server.
+// openServer sets h.replica to the replica of a node that holds data. If the server was removed from its cluster,
+// the replica has no groups, because the groups continue without this server.
 func openServer(ctx context.Context, h *Host) error {
-	id, err := identify(ctx, h.opts)
+	id, err := datadir.Identify(ctx, h.opts.directory())
 	if err != nil {
 		return err
 	}
 	h.node = newMembership(h.opts.Dir, id, false, h.stop)
 	s := &server{opts: h.opts, node: h.node, metrics: h.metrics, retry: retries{h.metrics, h.stop}, stop: h.stop}
 	s.remote = newLeaderClient(h.opts.Peers, h.metrics, newLeaderCalls(s))
+	s.elsewhere = readClient{h.opts.Peers, h.metrics, s, func(string, error) {}}
 	h.replica = s
 	if id.Removed {
 		return nil
@@ -63,9 +71,9 @@ func openServer(ctx context.Context, h *Host) error {
 
 func (s *server) open(ctx context.Context) error {
 	s.cache = pebble.NewCache(s.opts.CacheBytes)
-	s.space = &diskSpace{dir: s.opts.Dir, min: s.opts.MinFree, free: s.opts.FreeBytes, logger: s.opts.Logger}
-	s.space.measure()
-	if err := s.space.enoughToStart(); err != nil {
+	s.space = datadir.NewSpace(s.opts.Dir, s.opts.MinFree, s.opts.FreeBytes, s.opts.Logger)
+	s.space.Measure()
+	if err := s.space.EnoughToStart(); err != nil {
 		return err
 	}
 	if err := s.openGroups(ctx); err != nil {
@@ -77,18 +85,18 @@ func (s *server) open(ctx context.Context) error {
 	s.room = make([]groupRoom, len(s.groups))
 	s.opened.Store(true)
 	s.judgeRoom()
-	s.wg.Go(func() { s.space.watch(spacePeriod, s.judgeRoom, s.stop) })
+	s.wg.Go(func() { s.space.Watch(spacePeriod, s.judgeRoom, s.stop) })
 	s.opts.Registerer.MustRegister(&collector{server: s})
 	return nil
 }
 
-// noteGroupsMade records in the identity that every group exists and has a floor file. From then on a start with a
-// missing group or floor file fails, because an empty group in place of a lost one could vote twice.
+// noteGroupsMade records durably that every group and its floor file exist. If a group or a floor file is missing at
+// a later start, the start fails. An empty group in place of the lost one could vote twice in a term.
 func (s *server) noteGroupsMade() error {
 	if self := &s.node.self; self.Made && self.Floors && !self.Forming {
 		return nil
 	}
-	return s.node.amend(func(id *Identity) error {
+	return s.node.amend(func(id *datadir.Identity) error {
 		id.Made, id.Floors, id.Forming = true, true, false
 		return nil
 	})
@@ -101,19 +109,24 @@ func (s *server) openGroups(ctx context.Context) error {
 		return err
 	}
 	s.groups, s.fresh = make([]*group.Group, n), make([]freshness, n)
-	s.keepers = make([]*locks.Keeper, n)
+	s.keepers, s.actors = make([]*locks.Keeper, n), make([]*actors.Keeper, n)
+	s.due = make([]*due.Keeper, n)
 	shared := group.NewMetrics(s.opts.Registerer)
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.SetLimit(8)
 	for i := range n {
 		eg.Go(func() error {
 			s.keepers[i] = locks.NewKeeper(s.opts.Logger.With("group", i))
+			s.due[i] = due.NewKeeper(due.Options{Logger: s.opts.Logger.With("group", i), Observer: s.metrics.due})
 			g, err := group.Open(ctx, s.groupOptions(uint32(i), shared))
 			if err != nil {
 				return fault.Wrap(err, "raftfsm.Open", "group "+strconv.Itoa(i))
 			}
 			s.groups[i] = g
 			s.keepers[i].Attach(lockGroup{g})
+			s.actors[i] = actors.NewKeeper(actors.Patience, s.opts.Logger.With("group", i))
+			s.actors[i].Attach(actorGroup{g})
+			s.due[i].Attach(dueGroup{lockGroup{g}})
 			return nil
 		})
 	}
@@ -124,15 +137,15 @@ func (s *server) groupOptions(id uint32, m *group.Metrics) group.Options {
 	o, self := s.opts, s.node.self
 	me := raft.ServerID(self.Server)
 	return group.Options{
-		ID: id, Dir: groupDir(o.Dir, id), ServerID: me,
-		Transport: o.Transport(id, me), Confirmer: confirmer{o.Peers, id},
+		ID: id, Dir: datadir.Group(o.Dir, id), ServerID: me,
+		Transport: o.Transport(id, me), Confirmer: confirmer{o.Peers, id}, Contacts: contactsOf(o.Peers, id),
 		Replicas: replicasOf(o.Peers, id), Witnesses: witnessesOf(o.Peers, id), Engine: self.Engine,
 		Bootstrap: self.Forming, MustExist: self.Made, MustFloor: self.Floors, Owner: s.node.owner,
 		Cache: s.cache, MemTable: memTable(o.MemTable, self.Partitions),
 		Timing: o.Timing, Bounds: o.Bounds, Logger: o.Logger, Metrics: m, Fatal: o.Fatal,
 		Newest: s.newest(), Abstain: func() bool { return s.abstains(id) },
 		Raise: s.raiseFormat, Level: uint8(self.Format), //nolint:gosec // at most command.Version
-		Now: o.Now, Step: o.Step, Locks: s.keepers[id],
+		Now: o.Now, Step: o.Step, Locks: s.keepers[id], Due: s.due[id],
 		NewLeader: func(leader raft.ServerID) { s.remote.calls.moved(id, leader) },
 	}
 }
@@ -147,18 +160,18 @@ func (s *server) newest() func(raft.ServerID) (uint8, bool) {
 
 // raiseFormat records that the directory is about to hold log entries of a version.
 func (s *server) raiseFormat(version uint8) error {
-	return s.node.amend(func(id *Identity) error {
+	return s.node.amend(func(id *datadir.Identity) error {
 		id.Format = max(id.Format, uint32(version))
 		return nil
 	})
 }
 
-// checkFormats returns an error if a newer version has written files of any group. It changes nothing in the
-// directory.
-func checkFormats(dir string, id *Identity, logger *slog.Logger) error {
+// checkFormats returns an error if a newer version of the program has written files of any group. It changes no file
+// in the directory.
+func checkFormats(dir string, id *datadir.Identity, logger *slog.Logger) error {
 	for gid := range id.Partitions {
 		err := group.CheckFormats(group.Options{
-			ID: gid, Dir: groupDir(dir, gid), Engine: id.Engine, Logger: logger,
+			ID: gid, Dir: datadir.Group(dir, gid), Engine: id.Engine, Logger: logger,
 			Fatal: func(err error) { logger.Error("the disk failed", "error", err) },
 		})
 		if err != nil {
@@ -168,8 +181,8 @@ func checkFormats(dir string, id *Identity, logger *slog.Logger) error {
 	return nil
 }
 
-// memTable returns the memory for the memtable of one group, in bytes: the configured number, or if that is 0 an equal
-// part of the default. Pebble takes it from the block cache.
+// memTable returns the size of the memtable of one group, in bytes. That is the configured size. If none is
+// configured, it is an equal part of the default, but at least 1 MiB. Pebble takes the memory from the block cache.
 func memTable(asked uint64, partitions uint32) uint64 {
 	if asked != 0 {
 		return asked
@@ -236,8 +249,8 @@ func (s *server) ready(gid uint32) error {
 
 const opReady = "raftfsm.Ready"
 
-// errLeaderless returns the error for a group without a known leader: msg, followed by the reason that explain
-// returns.
+// errLeaderless returns the error for a group without a known leader. Its message is msg, followed by the reason that
+// explain returns. Its hint is that of explain, or hint if explain returns none.
 func errLeaderless(gid uint32, msg string, explain func(uint32) (why, hint string), hint string) error {
 	why, what := explain(gid)
 	if why != "" {
@@ -275,8 +288,9 @@ func (s *server) proposeHere(ctx context.Context, g *group.Group, data group.Enc
 	return g.Propose(ctx, data, outcomeKnown(g, ack))
 }
 
-// outcomeKnown returns Committed in place of Durable while an origin of the group is about to expire. An entry in
-// flight may then remove the origin, so the outcome of the request is certain only once it is committed.
+// outcomeKnown returns the acknowledgement to use for a request. It replaces Durable with Committed while an origin
+// of the group may expire. The reason: an entry in flight may remove the origin of the request, so the outcome is
+// certain only after the commit.
 func outcomeKnown(g *group.Group, ack group.Ack) group.Ack {
 	if ack == group.Durable && g.Machine().OriginDue() <= g.Now() {
 		return group.Committed
@@ -286,6 +300,10 @@ func outcomeKnown(g *group.Group, ack group.Ack) group.Ack {
 
 // settle implements replica. The local replica reflects everything it has returned.
 func (s *server) settle(own *ownWrites, q *query, done []*session.Seen, got given) {
+	if got.served != servedLocal {
+		settleElsewhere(own, q, done, got)
+		return
+	}
 	if got.ownDone {
 		own.settle(q, done)
 	}
@@ -300,6 +318,12 @@ func (s *server) close() error {
 	for i, g := range s.groups {
 		if s.keepers[i] != nil {
 			s.keepers[i].Close()
+		}
+		if s.actors[i] != nil {
+			s.actors[i].Close()
+		}
+		if s.due[i] != nil {
+			s.due[i].Close()
 		}
 		if g != nil {
 			closing.Go(func() { errs[i] = g.Close() })

@@ -1,24 +1,21 @@
 package raftfsm
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/raft"
 
-	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/backup"
+	"github.com/quorate/quorate/raftfsm/datadir"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/kv"
 	"github.com/quorate/quorate/raftfsm/raftlog"
 	"github.com/quorate/quorate/raftfsm/session"
 )
-
-// RoleSidecar marks the identity of a directory without replicas.
-const RoleSidecar = "sidecar"
 
 // sidecarSuffix is the end of the id of a node without replicas. No server id ends with it, because the part of a
 // server id after the last dot is hexadecimal.
@@ -35,6 +32,7 @@ type sidecar struct {
 	metrics *Metrics
 	retry   retries
 	remote  *leaderClient
+	reads   readClient
 	routes  *routeTable
 	wg      sync.WaitGroup
 }
@@ -45,45 +43,19 @@ func openSidecar(_ context.Context, h *Host) error {
 	if o.Peers == nil || o.Servers == nil {
 		return fault.New(fault.Invalid, "raftfsm.Open", "a host without replicas needs Peers and Servers")
 	}
-	id, err := identifySidecar(o)
+	id, err := datadir.IdentifySidecar(o.directory())
 	if err != nil {
 		return err
 	}
+	id.Server, id.Cluster = SidecarID(id.Node), "" // a sidecar belongs to the cluster it joins
 	h.node = newMembership(o.Dir, id, true, h.stop)
 	s := &sidecar{peers: o.Peers, explain: o.NoLeader, node: h.node, metrics: h.metrics,
 		retry: retries{h.metrics, h.stop}, routes: newRouteTable(o.Peers, o.Servers, h.stop)}
 	s.remote = newLeaderClient(o.Peers, h.metrics, s.routes.calls)
+	s.reads = readClient{o.Peers, h.metrics, s, s.noteFailure}
 	s.wg.Go(s.routes.run)
 	h.replica = s
 	return nil
-}
-
-// identifySidecar reads or creates the identity of the data directory of a node without replicas. It returns an error
-// for a directory with a server's data, because that server would be missing from its groups.
-func identifySidecar(o Options) (Identity, error) {
-	id, err := readIdentity(o.Dir)
-	if err != nil {
-		return Identity{}, err
-	}
-	switch {
-	case id == nil:
-		id = &Identity{Node: o.newNodeID(), Role: RoleSidecar}
-		if err := id.write(o.Dir); err != nil {
-			return *id, err
-		}
-	case id.Role != RoleSidecar:
-		return *id, &fault.Error{Code: fault.Invalid, Op: "raftfsm.Open", Key: o.Dir,
-			Msg: fmt.Sprintf("the data directory %s holds the data of server %s, which a sidecar would not serve",
-				o.Dir, id.Node),
-			Hint: "start it with --role server; or, to make it a sidecar, run quorate leave there first and then " +
-				"name another --data-dir"}
-	default:
-		if err := id.agree(o); err != nil {
-			return *id, err
-		}
-	}
-	id.Server, id.Cluster = SidecarID(id.Node), "" // a sidecar belongs to the cluster it joins
-	return *id, nil
 }
 
 // partitions implements replica.
@@ -159,8 +131,8 @@ func (s *sidecar) ask(ctx context.Context, gid uint32, method string, payload []
 	return out, err
 }
 
-// noteFailure tells the route table that a call to a server failed, if the error concerns that server and not the
-// request.
+// noteFailure tells the route table that a call to the server to has failed. It ignores errors that concern the
+// request and not the server.
 func (s *sidecar) noteFailure(to string, err error) {
 	if err == nil {
 		return
@@ -192,16 +164,9 @@ func (s *sidecar) export(context.Context, uint32, raftlog.Position) (*kv.Export,
 	return nil, backup.Group{}, errNoData("raftfsm.Backup")
 }
 
-// settle implements replica. It also records the position of the answer, because the next read may go to another
-// server.
+// settle implements replica.
 func (s *sidecar) settle(own *ownWrites, q *query, done []*session.Seen, got given) {
-	shared := own.shares(done)
-	if got.ownDone {
-		own.settle(q, done)
-	}
-	if got.level != state.Stale {
-		own.moveTo(q, got.at, shared)
-	}
+	settleElsewhere(own, q, done, got)
 }
 
 // close implements replica.
@@ -211,36 +176,16 @@ func (s *sidecar) close() error {
 	return nil
 }
 
-// firstTry is the time limit of the first server that is tried for a read. It doubles with each round of servers, so
-// a paused server delays most reads only by firstTry.
-const firstTry = 1500 * time.Millisecond
-
-// read implements replica. It sends a strong read directly to the leader. It sends an eventual read to the nearest
-// server, and to the next one if that server fails or its replica has not caught up.
+// read implements replica. It sends a strong read to the leader. It sends an eventual read to the nearest server. If
+// that server fails or its replica has not caught up, read tries the next one.
 func (s *sidecar) read(ctx context.Context, gid uint32, ask asking, q *query) (given, error) {
 	var last error
 	for patience := firstTry; ; patience *= 2 {
-		var stale *given
-		for _, to := range s.targets(gid, q.strong) {
-			got, err := s.askRead(ctx, to, gid, ask, q, patience)
-			if err == nil && got.reason == staleBehind {
-				kept := got
-				stale = &kept // another replica may be further ahead
-				continue
-			}
-			if err == nil || !readElsewhere(err) || ctx.Err() != nil {
-				return got, s.readError(ctx, gid, err)
-			}
-			last = err
-			s.noteFailure(to, err)
-			if q.strong {
-				break // the leader may have changed
-			}
+		got, done, err := s.reads.round(ctx, gid, ask, q, s.targets(gid, q.strong), patience)
+		if done {
+			return got, s.readError(ctx, gid, err)
 		}
-		if stale != nil {
-			return *stale, nil // q holds the result of that answer
-		}
-		if last == nil {
+		if last = cmp.Or(err, last); last == nil {
 			last = errNoLeader("raftfsm.read", gid)
 		}
 		s.metrics.retries.WithLabelValues(retryCause(last)).Inc()
@@ -261,26 +206,9 @@ func (s *sidecar) targets(gid uint32, strong bool) []string {
 	return append([]string{leader}, readers...)
 }
 
-// readElsewhere reports whether another server may answer a read that failed with err.
-func readElsewhere(err error) bool {
-	switch fault.CodeOf(err) {
-	case fault.NotLeader, fault.Unavailable, fault.Indeterminate, fault.Timeout, fault.Overloaded:
-		return true
-	}
-	return false
-}
-
 func (s *sidecar) readError(ctx context.Context, gid uint32, err error) error {
 	if err != nil && ctx.Err() != nil && readElsewhere(err) {
 		return noQuorum("raftfsm.read", s, gid, err)
 	}
 	return err
-}
-
-func retryCause(err error) string {
-	switch code := fault.CodeOf(err); code {
-	case fault.NotLeader, fault.Indeterminate:
-		return string(code)
-	}
-	return string(fault.Unavailable)
 }

@@ -112,6 +112,9 @@ func (c *cluster) apartFrom(node string, servers ...string) {
 }
 
 func TestSidecar_Conformance(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs the conformance suite a second time, over calls")
+	}
 	var clock testClock
 	c := startCluster(t, 3, func(o *raftfsm.Options) { o.Now, o.Partitions = clock.now, 2 })
 	h, _ := c.sidecar("side")
@@ -242,6 +245,25 @@ func TestSidecar_WithoutServersIsUnavailable(t *testing.T) {
 	_, err := h.Store("", "s").Get(within(t, 100*time.Millisecond), state.GetRequest{Key: "app||k"})
 	if !fault.Is(err, fault.Unavailable) {
 		t.Errorf("get: %v", err)
+	}
+}
+
+// A sidecar may know its cluster before it has reached a server, and with it the number of groups.
+func TestSidecar_NotesWaitForAServer(t *testing.T) {
+	o := options(t, t.TempDir())
+	c := &cluster{t: t, hosts: map[string]*raftfsm.Host{}}
+	o.Sidecar, o.Peers, o.Servers = true, &network{c: c}, func() []string { return nil }
+	h := open(t, o)
+	must(t, h.Adopt("0123456789abcdef0123456789abcdef", 0))
+	ctx := within(t, 100*time.Millisecond)
+	if _, err := h.Note(ctx, "n"); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("read: %v", err)
+	}
+	if _, err := h.NoteNames(ctx, "n"); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("list: %v", err)
+	}
+	if _, err := h.SetNote(ctx, "n", []byte("v"), 0); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("write: %v", err)
 	}
 }
 

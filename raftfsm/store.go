@@ -11,6 +11,7 @@ import (
 	"github.com/quorate/quorate/component/lock"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/actors"
 	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/kv"
@@ -22,7 +23,7 @@ import (
 // entries in raft-wal.
 const MaxRequest = 64<<20 - 64<<10
 
-// maxAnswer is the maximum size in bytes of all values in one read that a server answers for a node without
+// maxAnswer is the maximum size in bytes of all values that a server returns in one read for a node without
 // replicas. It is at least as large as what the API lets clients read at once.
 const maxAnswer = 32 << 20
 
@@ -111,8 +112,8 @@ func expiry(ms uint64) time.Time {
 	return time.UnixMilli(int64(min(ms, 1<<62))).UTC()
 }
 
-// BulkGet reads many keys at the requested consistency level. Keys of one group are read at the same instant.
-// Different groups are read one after the other.
+// BulkGet reads many keys at the requested consistency level. The values of keys in one group are from the same
+// instant. Groups are read one after the other, so their values may be from different instants.
 func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
 	if err := s.enter(ctx, "raftfsm.BulkGet"); err != nil {
 		return nil, err
@@ -175,8 +176,8 @@ func (s *Store) bulkGet(ctx context.Context, p uint32, r *state.BulkGetRequest, 
 	return nil
 }
 
-// List returns one page of the keys of one partition. The prefix must contain "||", unless the cluster has only one
-// partition.
+// List returns one page of the keys with the prefix. The prefix must contain "||", unless the cluster has only one
+// partition. Otherwise List returns fault.Invalid.
 func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, error) {
 	if err := s.enter(ctx, "raftfsm.List"); err != nil {
 		return state.Page{}, err
@@ -211,13 +212,13 @@ func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, err
 	for i := range r.Items {
 		ops[i] = s.set(&r.Items[i])
 	}
-	return s.write(ctx, writing{ops, r.Locks, r.Consistency, r.Session, r.RequestID})
+	return s.write(ctx, writing{ops, r.Locks, nil, r.Consistency, r.Session, r.RequestID})
 }
 
 // Delete removes one key.
 func (s *Store) Delete(ctx context.Context, r state.DeleteRequest) (state.Written, error) {
 	op := s.del(r.Key, r.ETag)
-	return s.write(ctx, writing{[]command.Op{op}, r.Locks, r.Consistency, r.Session, r.RequestID})
+	return s.write(ctx, writing{[]command.Op{op}, r.Locks, nil, r.Consistency, r.Session, r.RequestID})
 }
 
 // Transact applies all operations or none. It always waits for the outcome.
@@ -231,7 +232,7 @@ func (s *Store) Transact(ctx context.Context, r state.TransactRequest) (state.Wr
 			ops[i] = s.set(&o.Write)
 		}
 	}
-	return s.write(ctx, writing{ops, r.Locks, state.Strong, r.Session, r.RequestID})
+	return s.write(ctx, writing{ops, r.Locks, r.Actor, state.Strong, r.Session, r.RequestID})
 }
 
 func (s *Store) set(w *state.Write) command.Op {
@@ -258,8 +259,8 @@ func (s *Store) del(key, tag string) command.Op {
 	return op
 }
 
-// condition converts an ETag into a condition and a revision. For an ETag that this store cannot have returned, no
-// value meets the condition.
+// condition converts an ETag into a condition and a revision. For an ETag that this store never issues, the condition
+// is CondNever, so the write fails with a conflict.
 func condition(tag string) (command.Cond, uint64) {
 	rev, err := strconv.ParseUint(tag, 10, 64)
 	if err != nil || etag(rev) != tag {
@@ -272,6 +273,7 @@ func condition(tag string) (command.Cond, uint64) {
 type writing struct {
 	ops         []command.Op
 	locks       []state.LockToken
+	actor       *state.ActorEpoch
 	consistency state.Consistency
 	session     string
 	requestID   string
@@ -315,7 +317,7 @@ func (s *Store) write(ctx context.Context, w writing) (state.Written, error) {
 	}
 	at := session.Seen{Group: p, Pos: a.Position, Committed: a.Result.Outcome != 0}
 	if at.Committed {
-		if err := outcome(&a.Result, w.checks(s.id)); err != nil {
+		if err := w.outcome(s.id, &a.Result); err != nil {
 			return state.Written{}, err
 		}
 	}
@@ -327,7 +329,7 @@ func (s *Store) write(ctx context.Context, w writing) (state.Written, error) {
 	written := state.Written{Proof: state.Proof{Level: state.SessionLevel, Age: -1,
 		Session: s.router.tokens.After(token, sess, at, tag)}}
 	if at.Committed {
-		written.ETags = etags(a.Result.Revisions[len(w.locks):])
+		written.ETags = etags(a.Result.Revisions[len(req.Ops)-len(w.ops):])
 	}
 	if ack == group.Committed {
 		written.Level, written.Age = state.Linearizable, 0
@@ -338,7 +340,7 @@ func (s *Store) write(ctx context.Context, w writing) (state.Written, error) {
 // request returns the request for the group p of n. Checks of locks come first.
 func (s *Store) request(w *writing, p, n uint32) (*command.Request, error) {
 	req := &command.Request{Kind: command.KindWrite, Ops: w.ops}
-	if len(w.locks) > 0 {
+	if len(w.locks) > 0 || w.actor != nil {
 		for i := range w.locks {
 			if l := &w.locks[i]; partitionOf(s.id, l.Prefix+"||", n) != p {
 				return nil, &fault.Error{Code: fault.Invalid, Op: "raftfsm.write", Key: w.ops[0].Key,
@@ -346,7 +348,7 @@ func (s *Store) request(w *writing, p, n uint32) (*command.Request, error) {
 					Hint: "use a lock of the application that owns the key"}
 			}
 		}
-		req.Kind, req.Ops = command.KindCheckedWrite, append(w.checks(s.id), w.ops...)
+		req.Kind, req.Ops = command.KindCheckedWrite, append(append(w.checks(s.id), w.epoch(s.id)...), w.ops...)
 	}
 	if w.requestID != "" {
 		req.Client = command.ClientID{Scope: s.id + "/" + prefixOf(w.ops[0].Key), ID: w.requestID}
@@ -367,6 +369,26 @@ func (w *writing) checks(store string) []command.Op {
 		ops[i] = locks.Check(lockRecordName(store, l.Component, key), l.Token)
 	}
 	return ops
+}
+
+// epoch returns the operations that check the activation of an actor.
+func (w *writing) epoch(store string) []command.Op {
+	e := w.actor
+	if e == nil {
+		return nil
+	}
+	a := actors.Actor{Scope: actorScope(store, e.App), Type: e.Type, ID: e.ID}
+	return actors.Check(a, e.Epoch, e.Host, e.Revision)
+}
+
+// outcome returns the error of the write.
+func (w *writing) outcome(store string, r *kv.Result) error {
+	if r.Outcome == kv.Conflict && slices.ContainsFunc(w.epoch(store), func(o command.Op) bool {
+		return o.Key == r.Key
+	}) {
+		return errActorMoved()
+	}
+	return outcome(r, w.checks(store))
 }
 
 // unconditional reports whether every operation succeeds in any case.
@@ -411,8 +433,8 @@ func etags(revisions []uint64) []string {
 	return out
 }
 
-// MergeSessions returns a token that covers two tokens of this cluster. An empty token covers nothing. ok is false
-// if a token cannot be decoded or belongs to another cluster.
+// MergeSessions returns a session token that covers everything that the tokens a and b cover. An empty token covers
+// nothing. ok is false if a token cannot be decoded or belongs to another cluster.
 func (h *Host) MergeSessions(a, b string) (string, bool) {
 	return h.router.tokens.Merge(a, b, h.node.tag.Load())
 }

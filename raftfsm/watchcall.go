@@ -102,7 +102,8 @@ func (r *remoteHistory) scan(ctx context.Context, prefix string) (feed.Scan, err
 // scanBytes is about how many bytes of items one call returns.
 const scanBytes = 256 << 10
 
-// remoteScan implements feed.Scan. The server keeps the scan, because only its snapshot is one state.
+// remoteScan implements feed.Scan. All pages of the scan come from one server, which keeps a snapshot open. So all
+// items are from one state.
 type remoteScan struct {
 	history  *remoteHistory
 	prefix   string

@@ -104,9 +104,9 @@ type Source struct {
 	Encrypted bool
 }
 
-// Decrypt returns the content of the backup in r, which may be encrypted or not. If there are keys and plain is
-// false, only a holder of one of the keys can have written the returned content. If plain is true, Decrypt also
-// accepts a file that is not encrypted. Error codes:
+// Decrypt returns the content of the backup in r, which may be encrypted or not. If plain is true, it accepts a
+// backup that is not encrypted, even if there are keys. If plain is false and there are keys, the content is
+// authentic: only a holder of one of the keys can have written it. Error codes:
 //
 //	invalid  the file is encrypted, and there is no key
 //	denied   no key fits; or there are keys, plain is false, and the file is not encrypted

@@ -72,18 +72,18 @@ type Request struct {
 	Watch   *Watch   // KindWatch
 }
 
-// RequestID prevents that a retry is applied twice. Origin is a number assigned by KindRegister; 0 means that the
-// request must not be retried. Seq counts from 1 for each origin. Done promises that the origin will not retry
-// requests with a Seq <= Done, so the machine forgets their results.
+// RequestID prevents a retried request from being applied twice. Origin is the number that KindRegister assigned; 0
+// means that the request must not be retried. Seq counts from 1 for each origin. Done promises that the origin will
+// not retry requests with a Seq up to Done, so the machine forgets their results.
 type RequestID struct {
 	Origin uint64
 	Seq    uint64
 	Done   uint64
 }
 
-// ClientID prevents that a client's retry is applied twice. Scope separates applications (namespace, store and key
-// prefix). The machine keeps the result for ClientResultLife of cluster time. In that time it refuses a request with
-// the same ClientID and other operations.
+// ClientID prevents a client's retry from being applied twice. Scope separates applications: it consists of
+// namespace, store and key prefix. The machine keeps the result of a request for ClientResultLife of cluster time.
+// During that time it rejects a different request with the same ClientID.
 type ClientID struct {
 	Scope string
 	ID    string

@@ -13,13 +13,15 @@ import (
 //	payload  write, checked write: count op*count    register: name    expire: limit    tick: nothing
 //	         format: limit
 //	         watch: store prefix age bytes
-//	         restore: step(1) id part revision, of a chunk also count op*count count remembered*count
+//	         restore: step(1) id part revision
+//	         restore with StepChunk: step(1) id part revision count op*count count remembered*count
 //	remembered  key expire-at fingerprint result
 //	op       tag(1) [store] key [revision] [value [content type] [ttl] [expire at]]
 //
-// Numbers are uvarints in their shortest form. Texts and values have a uvarint length before them. Fields in
-// brackets are present if a flag is set. A batch has exactly one form: Decode accepts only bytes that Append can
-// write. The only exception is a step of a restore in a batch of version 1, which an earlier build has written.
+// Numbers are uvarints in their shortest form. Strings and values are preceded by their length as a uvarint. Fields in
+// brackets are optional: the flags of a body and the tag of an op tell which are present. A batch has exactly one
+// form: Decode accepts only bytes that Append can write. There is one exception: Decode also accepts a restore in a
+// batch of version 1, because an earlier build wrote that.
 const (
 	magic = 'Q'
 
@@ -64,8 +66,8 @@ func AppendRequest(dst []byte, r *Request) ([]byte, error) {
 	return appendBody(dst, r), nil
 }
 
-// Append appends a whole batch to dst. Errors are those of AppendRequest. After an error the result
-// must not be used.
+// Append appends a whole batch to dst. It returns the same errors as AppendRequest. After an error the result must
+// not be used.
 func Append(dst []byte, b *Batch) ([]byte, error) {
 	dst = AppendHeader(dst, b.needs(), b.Stamp, len(b.Requests))
 	for i := range b.Requests {

@@ -14,8 +14,8 @@ const (
 	StepAbort  Step = 4 // drop the staged data
 )
 
-// Restore is one step of replacing all data of a group with a backup. Every step may be sent again. A machine that
-// has already applied the step returns the same result and changes nothing.
+// Restore is one step of replacing all data of a group with a backup. Steps are idempotent: if a machine has already
+// applied a step, it returns the same result and changes nothing.
 type Restore struct {
 	Step     Step
 	ID       uint64 // of the whole restore, random, not 0
@@ -25,7 +25,7 @@ type Restore struct {
 	Remembered []Remembered // StepChunk: results of requests with a ClientID, oldest first
 }
 
-// Remembered is the result of a request with a ClientID in the machine that was backed up. Key and Result have the
+// Remembered is the stored result of a request with a ClientID, taken from a backup. Key and Result have the
 // encoding of package kv.
 type Remembered struct {
 	Key         string

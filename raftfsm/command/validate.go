@@ -117,7 +117,8 @@ func (r *Request) checks() bool {
 	return slices.ContainsFunc(r.Ops, func(o Op) bool { return o.Kind == OpCheck })
 }
 
-// valid reports whether a machine accepts the id: either the zero id, or an origin with a sequence number above Done.
+// valid reports whether a machine accepts the id. It accepts the zero id, and an id that has an origin and a sequence
+// number above Done.
 func (id RequestID) valid() bool {
 	if id.Origin == 0 {
 		return id == (RequestID{})

@@ -25,6 +25,9 @@ func abstaining(t *testing.T, timing Timing) (*cluster, *atomic.Pointer[func(raf
 }
 
 func TestElection_AbstainingServerIsNotElectedWhereAnotherIs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("forms several clusters, or waits for several elections")
+	}
 	// The server abstains for twelve seconds: also a busy machine elects the other one in that time.
 	c, abstains := abstaining(t, Timing{Heartbeat: 2 * time.Second, Election: 2 * time.Second,
 		Commit: 5 * time.Millisecond})
@@ -45,6 +48,9 @@ func TestElection_AbstainingServerIsNotElectedWhereAnotherIs(t *testing.T) {
 }
 
 func TestElection_AbstainingServersStandIfNoOtherIsElected(t *testing.T) {
+	if testing.Short() {
+		t.Skip("forms several clusters, or waits for several elections")
+	}
 	c, abstains := abstaining(t, Timing{})
 	leader, _ := c.leader(testIDs...)
 	f := func(raft.ServerID) bool { return true }

@@ -32,22 +32,23 @@ func (g *Group) Form(ctx context.Context) error {
 }
 
 // AddNonvoter adds a server that receives the log and does not vote. prev is the configuration index that Servers
-// returned. Errors: fault.Conflict if the configuration has changed since; fault.NotLeader; fault.Invalid if the
-// added server does not understand the entries of the group; fault.Unavailable if its version is unknown.
+// returned. It returns fault.Conflict if the configuration has changed since, and fault.NotLeader if this server
+// does not lead. It returns fault.Invalid if the new server cannot read the entries of the group, and
+// fault.Unavailable if its version is unknown.
 func (g *Group) AddNonvoter(ctx context.Context, id raft.ServerID, prev uint64) error {
 	release, err := g.lockLevel(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	if err := g.understands(id, g.Level()); err != nil {
+	if err := g.checkFormat(id, g.Level()); err != nil {
 		return err
 	}
 	return g.change(ctx, "add "+string(id)+" as a non-voter", g.raft.AddNonvoter(id, raft.ServerAddress(id), prev, 0))
 }
 
-// Promote makes a non-voter a voter. Call it only for a server that has caught up: the quorum may need it at
-// once.
+// Promote makes a non-voter a voter. Call it only for a server that has caught up, because the next commit may
+// already need its vote. It returns the same errors as change.
 func (g *Group) Promote(ctx context.Context, id raft.ServerID, prev uint64) error {
 	return g.change(ctx, "make "+string(id)+" a voter", g.raft.AddVoter(id, raft.ServerAddress(id), prev, 0))
 }
@@ -62,7 +63,8 @@ func (g *Group) Remove(ctx context.Context, id raft.ServerID, prev uint64) error
 	return g.change(ctx, "remove "+string(id), g.raft.RemoveServer(id, prev, 0))
 }
 
-// change waits for a change of the configuration. If ctx ends first, the change may still take effect later.
+// change waits for the result of a configuration change. If ctx ends first, it returns fault.Indeterminate, because
+// the change may still take effect.
 func (g *Group) change(ctx context.Context, what string, f raft.Future) error {
 	done := make(chan error, 1)
 	go func() { done <- f.Error() }()

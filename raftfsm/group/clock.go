@@ -7,9 +7,9 @@ import (
 
 // clock computes the cluster time of one group, in Unix milliseconds. It is safe for concurrent use.
 //
-// The log carries the time: each entry has a timestamp, and machine time is the greatest one applied. Between
-// entries, the monotonic clock of this node advances cluster time. The wall clock is read only when the group is
-// opened, so setting it has no effect and cluster time never goes backward on a node.
+// Each log entry has a timestamp. Between entries, clock adds the time elapsed on the monotonic clock to the greatest
+// timestamp applied. The wall clock is read only when the group is opened, so setting it later has no effect. Cluster
+// time never goes backward on a node.
 type clock struct {
 	now    func() time.Time // carries a monotonic reading
 	opened time.Time
@@ -31,8 +31,8 @@ func newClock(now func() time.Time) *clock {
 	return c
 }
 
-// observe records a new machine time. It ignores a timestamp that is behind the extrapolated time. Only the goroutine
-// that applies entries calls it.
+// observe records the timestamp of an applied entry. It ignores a timestamp that is not later than the current
+// cluster time. Only the apply goroutine calls it.
 func (c *clock) observe(ms uint64) {
 	if ms > c.extrapolated() {
 		c.seen.Store(&stamp{ms: ms, at: c.now()})
@@ -48,7 +48,8 @@ func (c *clock) extrapolated() uint64 {
 	return s.ms + c.since(s.at)
 }
 
-// replica returns a lower bound of the leader's time. It never goes backward, even if this node led before.
+// replica returns a lower bound of the leader's cluster time. It never goes backward, not even on a node that led
+// before.
 func (c *clock) replica() uint64 { return max(c.extrapolated(), c.latest.Load()) }
 
 // leader returns the time for timestamps of entries and for strong reads on the leader. It never goes backward and is

@@ -56,7 +56,14 @@ func quick(t Timing) Timing {
 // options of each.
 func newCluster(t testing.TB, change func(raft.ServerID, *Options)) *cluster {
 	t.Helper()
-	c := &cluster{t: t, change: change, cut: map[link]bool{}, nodes: map[raft.ServerID]*server{}}
+	return newClusterWith(t, func(*cluster) func(raft.ServerID, *Options) { return change })
+}
+
+// newClusterWith is newCluster for options that use the cluster.
+func newClusterWith(t testing.TB, change func(*cluster) func(raft.ServerID, *Options)) *cluster {
+	t.Helper()
+	c := &cluster{t: t, cut: map[link]bool{}, nodes: map[raft.ServerID]*server{}}
+	c.change = change(c)
 	dir := t.TempDir() // before the cleanup below, so that it is removed after it
 	t.Cleanup(c.stopAll)
 	for _, id := range testIDs {

@@ -71,6 +71,9 @@ func contradicted(t *testing.T, e raftlog.Engine, beyond uint64) (*cluster, *Gro
 func TestConflictingSnapshot_FollowerContinuesAfterInstall(t *testing.T) {
 	for _, beyond := range []uint64{0, 1, 5} {
 		t.Run(fmt.Sprint(beyond, " entries beyond"), func(t *testing.T) {
+			if testing.Short() && beyond != 1 {
+				t.Skip("starts two clusters for each number")
+			}
 			engines(t, func(t *testing.T, e raftlog.Engine) {
 				c, follower, install := contradicted(t, e, beyond)
 				if resp := install(); !resp.Success {

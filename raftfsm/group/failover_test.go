@@ -298,6 +298,9 @@ func TestHolds_WriteLostWithLeaderIsLost(t *testing.T) {
 }
 
 func TestDiskStall_LeaderIsReplacedAndRecovers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("forms several clusters, or waits for several elections")
+	}
 	for name, c := range map[string]struct {
 		stall    time.Duration
 		replaced bool

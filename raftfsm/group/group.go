@@ -44,6 +44,7 @@ type Group struct {
 	reader   *reader
 	witness  *transport.Witness
 	obs      *groupMetrics
+	leaders  leaderHistory
 
 	integrity *integrity.Watch
 
@@ -59,6 +60,7 @@ type Group struct {
 	relieved  time.Time   // when watchState last tried to transfer leadership because of a slow disk
 	verifying atomic.Bool // a verification of all records is running
 
+	started chan struct{}   // closed once Raft and the goroutines of the group run
 	closing context.Context // ends with Close
 	cease   context.CancelFunc
 
@@ -68,16 +70,18 @@ type Group struct {
 	err    error
 }
 
-// Open opens the group in o.Dir, and creates it if o.Bootstrap is set. ctx limits only how long the opening takes.
-// A group with one server has a leader when Open returns.
+// Open opens the group in o.Dir, and creates it if o.Bootstrap is set. ctx limits only how long Open takes. If this
+// server is the only one of the group, it leads when Open returns.
 func Open(ctx context.Context, o Options) (*Group, error) {
 	o = o.withDefaults()
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
 	g := &Group{opts: o, obs: o.Metrics.group(o.ID), clock: newClock(o.Now), changed: signal.New(),
-		refresh: make(chan struct{}, 1), levels: make(chan struct{}, 1), stop: make(chan struct{})}
+		refresh: make(chan struct{}, 1), levels: make(chan struct{}, 1), stop: make(chan struct{}),
+		started: make(chan struct{})}
 	g.closing, g.cease = context.WithCancel(context.Background())
+	o.databaseFailed = g.databaseFailed
 	var err error
 	if g.disk, err = openDisk(o, g.obs, g.clock); err != nil {
 		g.cease()
@@ -90,6 +94,9 @@ func Open(ctx context.Context, o Options) (*Group, error) {
 	}
 	g.start()
 	if g.lone() {
+		if err := g.checkTables(); err != nil {
+			return nil, errors.Join(err, g.Close())
+		}
 		g.guard.Campaign()
 		if err := g.WaitReady(ctx); err != nil {
 			return nil, errors.Join(err, g.Close())
@@ -145,7 +152,7 @@ func (g *Group) startRaft() error {
 
 func (g *Group) start() {
 	o := g.opts
-	g.proposer = newProposer(g.raft, g.disk.logs, g.clock, o.Bounds, g.obs)
+	g.proposer = newProposer(g.raft, g.disk.logs, g.clock, o.Bounds, g.obs, g.disk.role.alone.Load)
 	g.reader = &reader{
 		raft: g.raft, self: o.ServerID, confirm: o.Confirmer, clock: g.clock, timeout: o.Timing.ReadRound, obs: g.obs,
 		ready: func(term uint64) bool { return g.readyTerm.Load() == term },
@@ -153,11 +160,15 @@ func (g *Group) start() {
 	g.reader.start()
 	g.wg.Go(func() { g.witness.Run(g.closing, g.stop) })
 	g.wg.Go(g.integrity.SupplyStates)
+	if o.Contacts != nil {
+		g.wg.Go(g.watchLeader)
+	}
 	g.wg.Add(4)
 	go g.watchLeadership()
 	go g.keep()
 	go g.guardDisk()
 	go g.watchState()
+	close(g.started)
 }
 
 // lone reports whether this server is the only voter.
@@ -169,9 +180,10 @@ func lone(r *raft.Raft, self raft.ServerID) bool {
 }
 
 // Propose puts an encoded request into the log and waits for its outcome. The caller must not change data until
-// Propose returns nil; after an error, the request may still be in use, so data must never be changed. Errors:
-// fault.Unavailable if this server does not trust its state or does not know the version of another server;
-// fault.Invalid if a server does not understand the request; and those of proposer.propose.
+// Propose returns nil. After an error the request may still be in use, so data must never be changed.
+//
+// It returns fault.Unavailable if this server does not trust its state or does not know the version of another
+// server, and fault.Invalid if a server cannot read the request. It also returns the errors of proposer.propose.
 func (g *Group) Propose(ctx context.Context, data Encoded, ack Ack) (Answer, error) {
 	if err := g.Trusted(); err != nil {
 		return Answer{}, err // the result comes from the machine of this server, so it must be trusted
@@ -205,8 +217,8 @@ func (g *Group) proposeOwn(ctx context.Context, r *command.Request, ack Ack) (An
 // majority of voters confirms that it leads or the group is closing, and fault.Timeout if ctx ends first.
 func (g *Group) ReadIndex(ctx context.Context) (ReadIndex, error) { return g.reader.get(ctx) }
 
-// settlePoll is the interval at which a follower checks whether its log up to a requested index is committed. Raft
-// sends no notification when it commits an entry without a command.
+// settlePoll is the interval at which a follower checks the commit index while it waits for an entry to be
+// committed. Raft sends no notification when it commits an entry without a command.
 const settlePoll = 2 * time.Millisecond
 
 // WaitApplied waits until the local machine has applied every command up to index, which must not exceed the commit
@@ -233,8 +245,8 @@ func (g *Group) WaitApplied(ctx context.Context, index uint64) error {
 	}
 }
 
-// final reports whether every entry up to index is committed or applied here, so that this part of the log cannot
-// change.
+// final reports whether the log up to index cannot change any more on this server, because these entries are
+// committed or applied.
 func (g *Group) final(index uint64) bool {
 	return index <= max(g.raft.CommitIndex(), g.disk.fsm.Floor())
 }
@@ -253,7 +265,7 @@ func waitMachine(ctx context.Context, m *kv.Machine, target uint64, final bool) 
 func (g *Group) Machine() *kv.Machine { return g.disk.fsm.Machine() }
 
 // Now returns a lower bound of cluster time, in milliseconds. On the leader it is the leader's time. Other servers
-// extrapolate it from the timestamps of entries.
+// compute it from the timestamps of the entries that they have applied.
 func (g *Group) Now() uint64 {
 	if g.Leading() {
 		return g.clock.leader()
@@ -279,8 +291,9 @@ func (g *Group) Leader() raft.ServerID {
 	return id
 }
 
-// CaughtUp reports whether the machine is trusted and has applied everything up to a commit index that a leader has
-// announced since Open. Before that, the state may be as old as the last stop of the node.
+// CaughtUp reports whether the local state is trusted and recent enough to serve reads. It is recent enough once the
+// machine has applied a commit index that a leader has announced since Open. Until then, the state may be as old as
+// the last stop of the node.
 func (g *Group) CaughtUp() bool {
 	if g.Doubt() != nil {
 		return false
@@ -300,9 +313,9 @@ func (g *Group) CaughtUp() bool {
 // LastIndex returns the index of the newest entry that this server has in its log or its snapshot.
 func (g *Group) LastIndex() uint64 { return max(g.disk.logs.Last(), g.disk.snaps.Index()) }
 
-// Age returns an upper bound of the age of the local state. The age is the time since a majority last confirmed an
-// index that the machine has applied. It is 0 on a leader without other voters. known is false before the first
-// confirmation.
+// Age returns an upper bound of the age of the local state. This is the time since a majority last confirmed the
+// leader, provided that the machine has applied the commit index of that moment. On a leader without other voters it
+// is 0. known is false if there is no bound.
 func (g *Group) Age() (age time.Duration, known bool) {
 	if g.Leading() && g.disk.role.alone.Load() {
 		return 0, true
@@ -314,9 +327,9 @@ func (g *Group) Age() (age time.Duration, known bool) {
 	return time.Since(c.at), true
 }
 
-// Holds reports whether the local log contains, or contained before compaction, the entry written at pos. It returns
-// Lost if another leader has replaced the entry, and Unknown if this server cannot tell. If that part of the log is
-// compacted, pos must be the position of a command.
+// Holds reports whether the local log contains the entry written at pos, or contained it before compaction. It
+// returns Lost if another leader has replaced the entry, and Unknown if this server cannot tell. If that part of the
+// log is compacted, pos must be the position of a command.
 func (g *Group) Holds(pos raftlog.Position) Holding {
 	if term, known := g.disk.logs.TermAt(pos.Index); known {
 		if term < pos.Term {
@@ -415,8 +428,9 @@ func (g *Group) Snapshot() error {
 	return err
 }
 
-// settle waits until the machine has applied every committed entry, if proposals are in flight. At shutdown, raft
-// drops committed entries that the machine has not received, and never answers their callers.
+// settle waits up to drainLimit until the machine has applied every committed entry, if proposals are in flight.
+// Otherwise their callers would get no answer: at shutdown, raft drops committed entries that the machine has not
+// received.
 func (g *Group) settle() {
 	select {
 	case <-g.proposer.done:

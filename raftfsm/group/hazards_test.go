@@ -175,6 +175,9 @@ func TestHazard_AppliedIndexIsAheadOfMachine(t *testing.T) {
 // A follower learns of a commit with the next append, or after the commit time-out of an idle leader.
 // Heartbeats do not carry the commit index.
 func TestHazard_FollowerLearnsCommitIndexAfterCommitTimeout(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for the commit timeout several times")
+	}
 	for name, short := range map[string]bool{"with the setting": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, func(_ raft.ServerID, o *Options) {

@@ -40,7 +40,8 @@ type role struct {
 	disk *disk
 	raft atomic.Pointer[raft.Raft] // nil until Raft runs
 
-	// as leader, this server was the only voter at the start of its term or after the last configuration change
+	// alone is set on a leader that was the only voter at the start of its term, or after the last change of the
+	// configuration
 	alone atomic.Bool
 }
 
@@ -108,7 +109,8 @@ type machineEvents struct {
 	clock *clock
 	obs   *groupMetrics
 	role  *role
-	locks Locks
+	locks RecordWatcher
+	due   RecordWatcher
 }
 
 // ClockSeen records the machine time.
@@ -121,6 +123,9 @@ func (e *machineEvents) EntriesApplied(took time.Duration) {
 
 // LocksChanged passes the event on.
 func (e *machineEvents) LocksChanged() { e.locks.Update() }
+
+// DueChanged passes the event on.
+func (e *machineEvents) DueChanged() { e.due.Update() }
 
 // Reconfigured updates whether this server is the only voter.
 func (e *machineEvents) Reconfigured() {
@@ -177,8 +182,8 @@ func (f follower) Known(term uint64, leader raft.ServerID) (uint64, bool) {
 	return f.g.raft.LastIndex(), id == leader
 }
 
-// Announced records a commit index that the leader of term has announced, until this server has caught up. Only the
-// goroutine of the guard calls it.
+// Announced records a commit index that the leader of term has announced. It does nothing once this server has caught
+// up. Only the goroutine of the guard calls it.
 func (f follower) Announced(term, commit uint64) {
 	if commit == 0 || f.g.caughtUp.Load() || term < f.g.raft.CurrentTerm() {
 		return
@@ -186,12 +191,13 @@ func (f follower) Announced(term, commit uint64) {
 	f.g.heard.Store(&raftlog.Position{Term: term, Index: commit})
 }
 
-// abstainElections bounds how long this server may leave elections to other servers after it has lost the leader, in
-// election timeouts. The bound is needed because this server may be the only one with every committed entry.
+// abstainElections limits how long this server leaves elections to other servers after it has lost the leader, in
+// election timeouts. After that time it must start an election itself, because it may be the only server with every
+// committed entry.
 const abstainElections = 5
 
-// Abstains reports whether this server starts no election for now. It calls Options.Abstain, but only for a limited
-// time after the leader was lost.
+// Abstains reports whether this server should start no election for now. It returns the answer of Options.Abstain,
+// except that it returns false when the leader has been lost for longer than abstainElections.
 func (f follower) Abstains() bool {
 	o := &f.g.opts
 	last := f.g.raft.LastContact()
@@ -209,9 +215,9 @@ func (f follower) FollowerIsAhead() {
 	}
 }
 
-// Judge decides whether this server installs a snapshot that a leader has sent. Raft would install every snapshot and
-// keep its old last index; if that index is at or above the end of the snapshot, raft fails or requests the snapshot
-// again and again.
+// Judge decides whether this server installs a snapshot that a leader has sent. Raft itself installs every snapshot
+// but keeps its old last index. If that index is at or above the end of the snapshot, raft then fails, or requests
+// the snapshot again and again.
 func (f follower) Judge(r *raft.InstallSnapshotRequest) transport.Verdict {
 	var l raft.Log
 	switch err := f.g.disk.logs.GetLog(r.LastLogIndex, &l); {

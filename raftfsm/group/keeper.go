@@ -85,8 +85,8 @@ func (g *Group) snapshotDue() bool {
 		g.disk.logs.BytesSince(last+1) >= g.opts.Bounds.SnapshotLogBytes)
 }
 
-// snapshotBeside starts a snapshot in the background unless one is running. running has capacity 1 and holds an
-// element while a snapshot runs.
+// snapshotBeside starts a snapshot in the background unless one is running. running is a channel of capacity 1. It
+// contains an element while a snapshot runs.
 func (g *Group) snapshotBeside(running chan struct{}) {
 	select {
 	case running <- struct{}{}:
@@ -148,7 +148,8 @@ func (g *Group) watchDisk() {
 	}
 }
 
-// checksumDelay is the maximum delay after a start before a server computes the checksums of a database without any.
+// checksumDelay is the maximum delay after a start before a server computes the checksums of a database that has none
+// yet.
 const checksumDelay = 10 * time.Second
 
 // watchState compares the state of this server with that of other servers, and replaces it if it is wrong. It also

@@ -23,6 +23,7 @@ func (g *Group) watchLeadership() {
 			}
 			g.changed.Fire()
 			g.opts.Locks.Update()
+			g.opts.Due.Update()
 		case <-g.stop:
 			return
 		}
@@ -53,7 +54,7 @@ func (g *Group) assert() {
 	g.disk.role.alone.Store(g.lone())
 	g.readyTerm.Store(term)
 	g.caughtUp.Store(true)
-	g.opts.Logger.Info("leading", "group", g.opts.ID, "term", term, "commit_index", g.raft.CommitIndex())
+	g.opts.Logger.Info("leadership acquired", "group", g.opts.ID, "term", term, "commit_index", g.raft.CommitIndex())
 }
 
 // barrier commits a barrier and waits until the machine has applied every entry before it. It returns an error when
@@ -69,8 +70,8 @@ func (g *Group) barrier() error {
 	}
 }
 
-// watchElections counts elections and leader changes, and reports new leaders. The observer function must not
-// block, because raft's main goroutine calls it.
+// watchElections counts elections and leader changes, remembers leaders, and reports new ones. The observer function
+// must not block, because raft's main goroutine calls it.
 func (g *Group) watchElections() {
 	g.raft.RegisterObserver(raft.NewObserver(nil, false, func(o *raft.Observation) bool {
 		switch d := o.Data.(type) {
@@ -81,10 +82,18 @@ func (g *Group) watchElections() {
 		case raft.LeaderObservation:
 			if d.LeaderID != "" {
 				g.obs.leaders.Inc()
+				g.noteLeader(d.LeaderID)
 				g.opts.NewLeader(d.LeaderID)
 				g.changed.Fire()
 			}
 		}
 		return false
 	}))
+	if leader := g.Leader(); leader != "" { // it was found before the observer was registered
+		g.noteLeader(leader)
+	}
+}
+
+func (g *Group) noteLeader(leader raft.ServerID) {
+	g.leaders.note(LeaderSeen{At: time.Now(), Leader: leader, Term: g.raft.CurrentTerm()})
 }

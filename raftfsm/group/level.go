@@ -10,26 +10,27 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// The level of a group is the highest version that its log entries may have. It starts at command.First. A
-// special entry raises it when the first request arrives that needs a higher version. Until then the group can
-// be run by an older build.
+// The level of a group is the highest version that its log entries may have. It starts at command.First. The first
+// request that needs a higher version causes a special entry, which raises the level. Before that entry, the group
+// can be run by an older build.
 //
 // Invariants:
 //
-//  - A leader proposes an entry of a version above the first only after it has applied the entry that raised the
-//    level to that version. That entry is then committed, and precedes the new entry in every log.
-//  - The level is raised only when every server of the configuration, voter or not, is known to understand it.
-//    A server of unknown version counts as one that does not.
-//  - While the level is being raised no server is added, and a server is added only if it understands the level.
-//    Both hold the slot of levels. The slot protects one leader only. The next leader acts after it has applied an
+//  - A leader proposes an entry of a version above the first only after it has applied the entry that raised the level
+//    to that version. So the raising entry is committed, and precedes the new entry in every log.
+//  - The level is raised only if every server of the configuration, voter or not, can read that version. A server of
+//    unknown version counts as one that cannot.
+//  - While the level is being raised, no server is added. A server is added only if it can read the level. Both
+//    operations hold the slot of levels, which protects one leader only. The next leader acts after it has applied an
 //    entry of its own term, and then knows every level raised by earlier leaders.
-//  - Raise makes the version durable before an entry of that version is written to a disk. A build that does not
-//    understand the version refuses to open the directory.
+//  - Raise records the version durably before an entry of that version is written to a disk. A build that cannot read
+//    the version refuses to open the directory.
 //
-// If a server is replaced by an older build nevertheless, that build stops at the entry that raised the level
-// and applies nothing after it.
+// If a server is replaced by an older build nevertheless, that build stops at the entry that raised the level. It
+// applies nothing after that entry.
 
-// Level returns the highest version that entries of the group may have, according to the log applied here.
+// Level returns the highest format version that log entries of the group may have. It follows from the log entries
+// applied here.
 func (g *Group) Level() uint8 { return g.Machine().Level() }
 
 // allow raises the level if a request of this version needs it.
@@ -50,7 +51,7 @@ func (g *Group) allow(ctx context.Context, version uint8) error {
 	}
 	servers, _ := g.Servers()
 	for _, s := range servers {
-		if err := g.understands(s.ID, version); err != nil {
+		if err := g.checkFormat(s.ID, version); err != nil {
 			return err
 		}
 	}
@@ -79,9 +80,9 @@ func (g *Group) lockLevel(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// understands returns fault.Invalid if a server does not understand a version of log entries, and fault.Unavailable
-// if that is not known.
-func (g *Group) understands(id raft.ServerID, version uint8) error {
+// checkFormat returns nil if the server can read log entries of this format. It returns fault.Invalid if the server
+// is too old, and fault.Unavailable if its version is unknown.
+func (g *Group) checkFormat(id raft.ServerID, version uint8) error {
 	if g.opts.Newest == nil || id == g.opts.ServerID || version <= command.First {
 		return nil
 	}

@@ -132,7 +132,7 @@ func (d *disk) openLogs(o Options, obs *groupMetrics, man *snapshot.Manifest) er
 }
 
 // whole returns an error if the log, or the file of terms and votes, was lost. Without them a server could vote twice
-// in a term or forget entries that it acknowledged. An interrupted creation of a group is not an error.
+// in a term, or forget entries that it acknowledged. It returns nil if the creation of the group was interrupted.
 func (d *disk) whole(o Options, hadStable, hadLog bool) error {
 	_, last, err := d.logs.Ends()
 	if err != nil {
@@ -151,11 +151,16 @@ func (d *disk) whole(o Options, hadStable, hadLog bool) error {
 }
 
 func machineOptions(o Options, dir string) kv.Options {
+	failed := o.databaseFailed
+	if failed == nil {
+		failed = o.Fatal
+	}
 	return kv.Options{Dir: dir, FS: o.volume.Database(), Cache: o.Cache, MemTable: o.MemTable, Logger: o.Logger,
-		Fatal: o.Fatal, Backoff: backoff, MarkPeriod: integrity.MarkPeriod(o.Timing.Compare)}
+		Fatal: failed, Backoff: backoff, MarkPeriod: integrity.MarkPeriod(o.Timing.Compare)}
 }
 
-// backoff delays the database's next attempt while its storage fails, for instance when the disk is full.
+// backoff sleeps before the database retries a failed flush or compaction, for example while the disk is full. The
+// pause grows with the number of consecutive failures, up to two seconds.
 func backoff(failures int) {
 	time.Sleep(min(time.Duration(failures)*100*time.Millisecond, 2*time.Second))
 }
@@ -177,19 +182,28 @@ func (d *disk) openMachine(o Options, obs *groupMetrics, clk *clock, man *snapsh
 		return errors.Join(err, m.Close())
 	}
 	d.fsm = snapshot.NewFSM(d.snaps, m, man.Doubt, &machineEvents{clock: clk, obs: obs, role: d.role,
-		locks: o.Locks})
+		locks: o.Locks, due: o.Due})
 	clk.observe(m.Clock())
 	return nil
+}
+
+// damagedEntry adds the file of an entry of the log to an error that reports damage.
+func damagedEntry(o Options, index uint64, err error) error {
+	var e *fault.Error
+	if errors.As(err, &e) && e.Code == fault.Corrupt {
+		return raftlog.CorruptFile(raftlog.FileOf(o.Dir, o.Engine, index), e.Msg)
+	}
+	return err
 }
 
 // check verifies that log, snapshot and database belong together.
 func (d *disk) check(o Options) error {
 	snap := d.snaps.Info()
 	if err := d.logs.Align(snap.Index, snap.Term); err != nil {
-		return err
+		return damagedEntry(o, snap.Index, err)
 	}
-	if err := d.logs.Scan(snap.Index); err != nil {
-		return err
+	if at, err := d.logs.Scan(snap.Index); err != nil {
+		return damagedEntry(o, at, err)
 	}
 	// A received database may be ahead of the snapshot it came with, and so ahead of the log.
 	applied, top := d.fsm.Machine().Applied(), max(d.logs.Last(), snap.Index, snap.Applied)
@@ -291,9 +305,9 @@ func CheckFormats(o Options) error {
 	return kv.CheckFormat(machineOptions(o, filepath.Join(o.Dir, man.Database)))
 }
 
-// compare checks the directory against its floor file, the record of acknowledged entries and votes (see
-// raftlog.Floor). It returns an error if the directory holds less. Otherwise it starts to maintain the file. f is the
-// content of the file, or nil if there is none.
+// compare checks the directory against its floor file, which records acknowledged entries and votes (see
+// raftlog.Floor). It returns an error if the directory contains less than the floor file says. Otherwise it starts to
+// maintain the file. f is the content of the file, or nil if there is none.
 func (d *disk) compare(o Options, man *snapshot.Manifest, f *raftlog.Floor) error {
 	h, err := raftlog.ReadStores(d.stable, d.logs)
 	if err != nil {
@@ -320,4 +334,37 @@ func (d *disk) compare(o Options, man *snapshot.Manifest, f *raftlog.Floor) erro
 		Last: max(h.Last.Index, h.Snapshot.Index)}
 	d.floors.Begin(id, h, f, d.logs, d.stable)
 	return nil
+}
+
+// tablesLimit is how long a lone server verifies the tables of its database at a start.
+const tablesLimit = 2 * time.Second
+
+// databaseFailed handles a failure of a database of this group (see kv.Options.Fatal). If the database is damaged and
+// another voter has a copy, the replica stops serving until it has received that copy. Any other failure goes to
+// Options.Fatal.
+func (g *Group) databaseFailed(err error) {
+	select {
+	case <-g.started:
+		if fault.Is(err, fault.Corrupt) && g.integrity.Broken() {
+			return
+		}
+	case <-g.closing.Done():
+	}
+	g.opts.Fatal(err)
+}
+
+// Unreadable is called after a read of the machine has returned fault.Corrupt. It returns true if the replica has
+// stopped serving until it has received a copy of another server's state; Trusted then returns the error for callers.
+func (g *Group) Unreadable() bool { return g.integrity.Broken() }
+
+// checkTables verifies the tables of a lone server before it serves requests: there is no other copy to repair them
+// from. A table for which there is no time is verified when it is read.
+func (g *Group) checkTables() error {
+	start := time.Now()
+	done, err := g.Machine().CheckTables(func() bool { return time.Since(start) < tablesLimit })
+	if err == nil && !done {
+		g.opts.Logger.Info("not every table of the database was verified at the start; each is verified when it is "+
+			"read", "group", g.opts.ID, "after", time.Since(start).Round(time.Millisecond))
+	}
+	return err
 }

@@ -22,6 +22,7 @@ type Options struct {
 	ServerID  raft.ServerID // persistent; also used as the raft address, so that votes name servers and not addresses
 	Transport raft.Transport
 	Confirmer Confirmer          // confirms terms with other voters; may be nil while there are none
+	Contacts  Contacts           // asks about a lost leader; nil = elections wait for Timing.Heartbeat
 	Replicas  integrity.Replicas // queries the state of other servers; nil = states are not compared
 	Engine    raftlog.Engine     // default BoltDB
 	Bootstrap bool               // create a group with only this server if Dir is empty
@@ -44,25 +45,30 @@ type Options struct {
 	// wrong checksum, a damaged database. It should end the process. The group does nothing more after the
 	// call. It may be called from any goroutine.
 	Fatal func(error)
-	// nil = time.Now. The wall clock is read at Open only; afterwards only the monotonic clock counts
+	// Now returns the current time; nil = time.Now. The wall clock is read only by Open; afterwards only the
+	// monotonic clock is used.
 	Now func() time.Time
 	// NewLeader receives the id of a new leader as soon as this server knows it. nil = not called. Raft calls
 	// it, so it must not block.
 	NewLeader func(leader raft.ServerID)
 	// Locks counts how long locks are valid while this server leads. nil = there are no locks.
-	Locks Locks
+	Locks RecordWatcher
+	// Due hands out due work while this server leads. nil = there is none.
+	Due RecordWatcher
 	// Abstain reports whether this server should leave elections to others for a while. nil = never.
 	Abstain func() bool
-	// Newest returns the highest version of log entries that a server understands. known is false if that is
+	// Newest returns the highest version of log entries that a server can read. known is false if that version is
 	// not known at present. nil = all servers run this build. It must not block.
 	Newest func(server raft.ServerID) (version uint8, known bool)
-	// Raise makes durable that the group holds entries of a version above Level. It is called before such an
-	// entry reaches this disk. nil = not recorded.
+	// Raise records durably that the log may contain entries of a version above Level. It is called before such an
+	// entry is written to this disk. nil = not recorded.
 	Raise func(version uint8) error
 	Level uint8 // highest version that Raise has made durable; at least command.First
 	// Step is called before and after each named step of disk work, for crash tests. nil = not called.
 	Step func(step string)
 
+	// databaseFailed receives a failure of the database; nil = Fatal
+	databaseFailed func(error)
 	// without disables guards before raft starts, for tests that show why a guard is needed.
 	without func(*Group, *raft.Config)
 	// tamper alters the entries that the machine of this server applies, for tests of a wrong state.
@@ -71,22 +77,25 @@ type Options struct {
 	volume raftlog.Volume
 }
 
-// Locks counts how long locks are valid while this server leads.
-type Locks interface {
-	// Update tells that locks have changed, or that this server has begun or ended to lead. It must not block.
+// RecordWatcher follows changes of the records of one store of the state machine, such as the locks, while this server
+// leads.
+type RecordWatcher interface {
+	// Update reports that records have changed, or that this server has gained or lost leadership. It must not block.
 	Update()
 }
 
-// noLocks is the default of Options.Locks.
-type noLocks struct{}
+// noWatcher is the default of Options.Locks and Options.Due.
+type noWatcher struct{}
 
 // Update does nothing.
-func (noLocks) Update() {}
+func (noWatcher) Update() {}
 
 // Timing holds the time limits of a group. Zero fields get defaults.
 type Timing struct {
 	Heartbeat time.Duration // time without contact before a follower starts an election; default 1 s
 	Election  time.Duration // time a candidate waits for votes; default 1 s
+	// time without contact before a follower asks the others whether the leader has ended; default 3/10 of Heartbeat
+	Silent time.Duration
 	// time without a quorum before the leader steps down; default Heartbeat. Reads do not depend on it
 	Lease        time.Duration
 	Commit       time.Duration // time until an idle leader announces its commit index, times 1 to 2; default 10 ms
@@ -131,7 +140,10 @@ func (o Options) withDefaults() Options {
 		o.volume = raftlog.OSVolume{}
 	}
 	if o.Locks == nil {
-		o.Locks = noLocks{}
+		o.Locks = noWatcher{}
+	}
+	if o.Due == nil {
+		o.Due = noWatcher{}
 	}
 	if o.Step == nil {
 		o.Step = func(string) {}
@@ -142,6 +154,7 @@ func (o Options) withDefaults() Options {
 	t, b := &o.Timing, &o.Bounds
 	def(&t.Heartbeat, time.Second)
 	def(&t.Election, time.Second)
+	def(&t.Silent, 3*t.Heartbeat/10)
 	def(&t.Lease, t.Heartbeat)
 	def(&t.Commit, 10*time.Millisecond)
 	def(&t.Stall, 2*time.Second)

@@ -60,29 +60,35 @@ func (p *proposal) settle(o outcome) {
 	}
 }
 
-// proposer implements group commit: it gathers concurrent requests into one log entry. The size and the number of
-// requests of an entry are bounded. At most window entries are in flight.
+// proposer implements group commit: it puts concurrent requests into one log entry. The size of an entry and the
+// number of its requests are bounded. At most window entries are in flight.
 //
-// The next entry waits until it has as many requests as all entries in flight together, so that full and nearly empty
-// entries do not alternate. A request waits at most until all entries in flight are done. A request that needs only
-// the local disk waits at most for the disk writes of such requests, not for a quorum.
+// An entry is encoded when raft's main loop is about to write it, not when it is submitted. So it contains the
+// requests that arrived while the previous entry was written.
+//
+// On a leader with other voters, the next entry is submitted when at least as many requests are queued as all entries
+// in flight contain together. Otherwise full and nearly empty entries would alternate, and each costs messages to all
+// voters. A request waits at most until all entries in flight are done. A request that needs only the local disk
+// waits only for the disk writes of such requests, not for a quorum.
 type proposer struct {
 	raft   *raft.Raft
 	logs   *raftlog.Store
 	clock  *clock
 	bounds Bounds
 	obs    *groupMetrics
+	alone  func() bool // reports whether this server is the only voter
 
 	mu       sync.Mutex
 	queue    []*proposal
 	bytes    int
 	early    int // requests in the queue that are answered after the local disk write
 	closed   bool
-	inFlight int                 // requests in open entries
-	unsynced int                 // requests in open entries that wait for the local disk write
-	paused   int                 // while above 0 nothing is taken from the queue; see pause
-	open     map[*batch]struct{} // handed to raft and not settled
-	wake     chan struct{}       // capacity 1
+	inFlight int              // requests in open entries
+	unsynced int              // requests in open entries that wait for the local disk write
+	paused   int              // while above 0 nothing is taken from the queue; see pause
+	open     map[*byte]*batch // handed to raft and not settled, by batch.key
+	filling  *batch           // the newest entry, as long as it takes more requests
+	wake     chan struct{}    // capacity 1
 
 	slots   chan struct{} // capacity is the window
 	batches chan *batch   // in log order
@@ -95,14 +101,18 @@ type proposer struct {
 // batch is one entry in flight.
 type batch struct {
 	proposals []*proposal
+	size      int // bytes of its requests
 	future    raft.ApplyFuture
+	key       *byte            // identifies the entry in the log until it is encoded
 	pos       raftlog.Position // set by the durable signal
 	early     int              // how many of its requests are counted in proposer.unsynced
+	full      bool             // takes no more requests
+	watched   []byte           // the entry, if the log reports when it is durable
 }
 
-func newProposer(r *raft.Raft, l *raftlog.Store, c *clock, b Bounds, obs *groupMetrics) *proposer {
+func newProposer(r *raft.Raft, l *raftlog.Store, c *clock, b Bounds, obs *groupMetrics, alone func() bool) *proposer {
 	p := &proposer{
-		raft: r, logs: l, clock: c, bounds: b, obs: obs, open: map[*batch]struct{}{},
+		raft: r, logs: l, clock: c, bounds: b, obs: obs, alone: alone, open: map[*byte]*batch{},
 		wake: make(chan struct{}, 1), slots: make(chan struct{}, b.Window),
 		batches: make(chan *batch, b.Window), durable: make(chan *batch, b.Window+1), stop: make(chan struct{}),
 		done: make(chan struct{}),
@@ -115,13 +125,13 @@ func newProposer(r *raft.Raft, l *raftlog.Store, c *clock, b Bounds, obs *groupM
 	return p
 }
 
-// propose queues data and waits for its outcome. Error codes, and whether the request was applied:
+// propose queues data and waits for its outcome. The code of an error says whether the request was applied:
 //
-//	not_leader     not done
-//	overloaded     not done: the queue is full
-//	unavailable    not done: the group is closing
-//	timeout        not done: ctx ended before it was taken from the queue
-//	indeterminate  may have been done
+//	not_leader     not applied
+//	overloaded     not applied: the queue is full
+//	unavailable    not applied: the group is closing
+//	timeout        not applied: ctx ended before the request was taken from the queue
+//	indeterminate  may have been applied
 func (p *proposer) propose(ctx context.Context, data Encoded, ack Ack) (Answer, error) {
 	one := &proposal{data: data, ack: ack, outcome: make(chan outcome, 1)}
 	if err := p.enqueue(one); err != nil {
@@ -151,8 +161,7 @@ func (p *proposer) enqueue(one *proposal) error {
 		return errClosing()
 	}
 	if p.raft.State() != raft.Leader {
-		// This check also has to prevent that the clock of this server gives out a stamp while it follows
-		// another server's.
+		// Without this check, the clock of this server could produce a timestamp while another server leads.
 		p.mu.Unlock()
 		return errNotLeader("group.Propose")
 	}
@@ -228,8 +237,7 @@ func (p *proposer) next() bool {
 	return true
 }
 
-// gather takes waiting proposals from the queue for the next entry, within the bounds of an entry. A proposal above
-// the byte bound, or a step of a restore, gets an entry of its own.
+// gather starts an entry with the waiting proposals. It returns nil if there is none.
 func (p *proposer) gather() *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -243,11 +251,23 @@ func (p *proposer) gather() *batch {
 	if !p.ripe() {
 		return nil // await or acknowledge will call rouse
 	}
-	var b batch
-	size, n, alone := 0, 0, false
+	b := &batch{}
+	p.fillLocked(b)
+	if len(b.proposals) == 0 {
+		return nil
+	}
+	b.key = new(byte)
+	p.open[b.key], p.filling = b, b
+	return b
+}
+
+// fillLocked moves proposals from the queue to an entry, within the bounds of an entry. A proposal above the byte
+// bound, or a step of a restore, gets an entry of its own.
+func (p *proposer) fillLocked(b *batch) {
+	n := 0
 	for _, one := range p.queue {
-		alone = command.IsRestore(one.data)
-		if len(b.proposals) > 0 && (alone || size+len(one.data) > p.bounds.EntryBytes ||
+		alone := command.IsRestore(one.data)
+		if b.full || len(b.proposals) > 0 && (alone || b.size+len(one.data) > p.bounds.EntryBytes ||
 			len(b.proposals) >= p.bounds.EntryCount) {
 			break
 		}
@@ -260,29 +280,23 @@ func (p *proposer) gather() *batch {
 			continue // the caller has given up
 		}
 		b.proposals = append(b.proposals, one)
-		size += len(one.data)
+		b.size += len(one.data)
+		b.full = alone
+		p.inFlight++
 		if one.ack == Durable {
 			b.early++
-		}
-		if alone {
-			break
+			p.unsynced++
 		}
 	}
 	rest := copy(p.queue, p.queue[n:])
 	clear(p.queue[rest:])
 	p.queue = p.queue[:rest]
-	if len(b.proposals) == 0 {
-		return nil
-	}
-	p.open[&b] = struct{}{}
-	p.inFlight += len(b.proposals)
-	p.unsynced += b.early
-	return &b
 }
 
-// ripe reports whether the waiting proposals are to become an entry now; see proposer.
+// ripe reports whether the waiting proposals are to become an entry now; see proposer. The leader of a group without
+// other voters does not wait.
 func (p *proposer) ripe() bool {
-	return len(p.queue) >= min(p.inFlight, p.bounds.EntryCount) || p.bytes >= p.bounds.EntryBytes ||
+	return p.alone() || len(p.queue) >= min(p.inFlight, p.bounds.EntryCount) || p.bytes >= p.bounds.EntryBytes ||
 		p.early > 0 && p.early >= p.unsynced
 }
 
@@ -295,49 +309,42 @@ func (p *proposer) written(b *batch) {
 	p.rouse()
 }
 
-// submit encodes the entry and gives it to raft. raft.Apply blocks while raft's main loop writes to the disk.
-// Meanwhile the queue gathers the next entry.
+// submit gives the entry to raft, which accepts it when its main loop has written the previous one. Requests that
+// arrive until then still get into the entry; see complete.
 func (p *proposer) submit(b *batch) {
-	size, early, version := command.HeaderSize, b.early, uint8(command.First)
+	b.future = p.raft.ApplyLog(raft.Log{Data: p.logs.Reserve(b.key, func(l *raft.Log) { p.complete(b, l) })}, 0)
+	p.batches <- b
+}
+
+// complete encodes the entry. The log calls it on raft's main loop, immediately before it writes the entry.
+func (p *proposer) complete(b *batch, l *raft.Log) {
+	p.mu.Lock()
+	if p.filling == b { // otherwise requests would overtake those of a later entry
+		if p.paused == 0 {
+			p.fillLocked(b)
+		}
+		p.filling = nil
+	}
+	early := b.early
+	p.mu.Unlock()
+	version := uint8(command.First)
 	for _, one := range b.proposals {
-		size += len(one.data)
 		version = max(version, command.Needs(one.data))
 	}
-	watch := early > 0
-	data := command.AppendHeader(make([]byte, 0, size), version, p.clock.leader(), len(b.proposals))
+	data := make([]byte, 0, command.HeaderSize+b.size)
+	data = command.AppendHeader(data, version, p.clock.leader(), len(b.proposals))
 	for _, one := range b.proposals {
 		data = append(data, one.data...)
 	}
-	if watch {
+	if early > 0 {
+		b.watched = data
 		p.logs.OnDurable(data, func(index, term uint64) {
 			b.pos = raftlog.Position{Term: term, Index: index}
 			p.durable <- b // capacity for every entry in the window
 		})
 	}
-	p.obs.entry(len(b.proposals), size)
-	b.future = p.raft.ApplyLog(raft.Log{Data: data, Extensions: p.logs.Owing(early)}, 0)
-	if watch {
-		// A refused entry never becomes durable: withdraw the signal when the outcome is known.
-		future := b.future
-		b.future = withdrawing{future, func() {
-			_ = p.logs.WaitDurable(future.Index()) // acknowledges the durable requests if the disk has the entry
-			p.logs.ForgetDurable(data)
-		}}
-	}
-	p.batches <- b
-}
-
-// withdrawing is a future that runs done after its inner future is settled.
-type withdrawing struct {
-	raft.ApplyFuture
-	done func()
-}
-
-// Error waits for the entry.
-func (w withdrawing) Error() error {
-	err := w.ApplyFuture.Error()
-	w.done()
-	return err
+	p.obs.entry(len(b.proposals), len(data))
+	l.Data, l.Extensions = data, p.logs.Owing(early)
 }
 
 // await answers the proposals of settled entries.
@@ -347,7 +354,7 @@ func (p *proposer) await() {
 	for b := range p.batches {
 		p.finish(b)
 		p.mu.Lock()
-		delete(p.open, b)
+		delete(p.open, b.key)
 		p.inFlight -= len(b.proposals)
 		p.mu.Unlock()
 		<-p.slots
@@ -361,13 +368,20 @@ func (p *proposer) abandon() {
 	left := p.open
 	p.open = nil
 	p.mu.Unlock()
-	for b := range left {
+	for _, b := range left {
 		b.settle(outcome{err: applyError(raft.ErrRaftShutdown)})
 	}
 }
 
 func (p *proposer) finish(b *batch) {
-	if err := b.future.Error(); err != nil {
+	err := b.future.Error()
+	p.logs.Release(b.key)
+	if b.watched != nil {
+		// A refused entry never becomes durable: withdraw the signal.
+		_ = p.logs.WaitDurable(b.future.Index()) // acknowledges the durable requests if the disk has the entry
+		p.logs.ForgetDurable(b.watched)
+	}
+	if err != nil {
 		b.settle(outcome{err: applyError(err)})
 		return
 	}
@@ -421,8 +435,8 @@ func applyError(err error) error {
 	}
 }
 
-// drain refuses new proposals, waits up to limit for the proposals in flight, and fails those in the queue. Call it
-// before raft's shutdown, which never answers entries that are not applied yet.
+// drain refuses new proposals, returns an error for those in the queue, and waits up to limit for those in flight.
+// Call it before raft's shutdown, which never answers entries that are not applied yet.
 func (p *proposer) drain(limit time.Duration) {
 	p.mu.Lock()
 	if p.closed {

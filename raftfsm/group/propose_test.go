@@ -115,6 +115,9 @@ func clog(t *testing.T, g *Group, disk *gate) <-chan answered {
 		}()
 		until(t, "the window is not filled", func() bool { return len(g.proposer.slots) == i+1 })
 		waiting(t, g, 0)
+		if i == 0 {
+			until(t, "the first entry is not written", func() bool { return g.disk.logs.Stalled() > 0 })
+		}
 	}
 	return out
 }
@@ -196,6 +199,9 @@ func unapplied(t *testing.T, b Bounds) (g *Group, release func()) {
 	release = sync.OnceFunc(func() { close(hold) })
 	t.Cleanup(release)
 	g.obs.applySeconds = slowObserver{hold}
+	g.proposer.mu.Lock()
+	g.proposer.alone = func() bool { return false } // as on a leader of other voters
+	g.proposer.mu.Unlock()
 	return g, release
 }
 
@@ -204,10 +210,11 @@ type proposing struct {
 	t       *testing.T
 	g       *Group
 	answers chan error
+	held    bool // entries are not encoded, because the disk is held
 }
 
 func newProposing(t *testing.T, g *Group) *proposing {
-	return &proposing{t, g, make(chan error, 64)}
+	return &proposing{t: t, g: g, answers: make(chan error, 64)}
 }
 
 func (p *proposing) one(ack Ack, value string, queued, slots int) {
@@ -223,7 +230,10 @@ func (p *proposing) see(queued, slots int) {
 	p.t.Helper()
 	until(p.t, fmt.Sprintf("there are not %d requests in the queue and %d entries in flight", queued, slots),
 		func() bool {
-			return queuedCount(p.g) == queued && len(p.g.proposer.slots) == slots
+			p.g.proposer.mu.Lock()
+			defer p.g.proposer.mu.Unlock()
+			return len(p.g.proposer.queue) == queued && len(p.g.proposer.slots) == slots &&
+				(p.held || p.g.proposer.filling == nil)
 		})
 }
 
@@ -313,6 +323,7 @@ func TestPropose_DurableRequestsShareEntries(t *testing.T) {
 	disk.close()
 	p := newProposing(t, g)
 	p.one(Durable, "v", 0, 1)
+	p.held = true
 	p.one(Durable, "v", 0, 2)
 	p.one(Durable, "v", 1, 2) // the window is full
 	p.one(Durable, "v", 2, 2)

@@ -56,7 +56,8 @@ type readResult struct {
 	err   error
 }
 
-// confirmation is the outcome of a round of queries. index is a commit index that this server read after the time at.
+// confirmation is the outcome of a round in which a majority confirmed this leader. The round began at the time at.
+// index is the commit index that this server read after that.
 type confirmation struct {
 	at    time.Time
 	index uint64

@@ -46,13 +46,12 @@ func Examine(o Options) (s Survey, err error) {
 	return d.survey(o.ID)
 }
 
-// Rescue makes this server the only voter of a group that is not open, and treats everything in its log as committed.
-// After an interruption it can be run again.
+// Rescue makes this server the only voter of a group that is not open. It treats everything in the log of this
+// server as committed. After an interruption it can be run again.
 //
 // It applies the log to the database, raises the revision counter, replaces the manifest in one rename, and deletes
-// the log. The new manifest names a snapshot at the end of the log, with the new configuration. The log is deleted
-// because it contains old configurations. The caller must ensure that the group is not opened before Rescue has
-// returned.
+// the log, which contains old configurations. The new manifest names a snapshot at the end of the log, with the new
+// configuration. The caller must ensure that the group is not opened before Rescue returns.
 func Rescue(o Options) (s Survey, err error) {
 	d, err := openStopped(&o)
 	if err != nil {

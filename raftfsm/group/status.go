@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/snapshot"
 )
 
-// Status describes a group for operators and metrics. Its fields are read one after the other, so they may not fit
-// together exactly.
+// Status describes a group for operators and metrics. Its fields are read one after the other, so they may show
+// slightly different moments.
 type Status struct {
 	ID            uint32
 	State         string // leader, follower, candidate, shutdown
@@ -82,8 +82,8 @@ func (g *Group) Committed() uint64 { return g.raft.CommitIndex() }
 // Doubt returns why the state of this server is not trusted; nil if it is trusted.
 func (g *Group) Doubt() *snapshot.Doubt { return g.disk.fsm.Doubt() }
 
-// Trusted returns nil if the local machine may serve reads and results of writes. Otherwise it returns the reason.
-// Call it after the read, and afterwards check that Machine still returns the same machine.
+// Trusted returns nil if this server trusts its local state, and otherwise the reason. Call it after a read. Then
+// check that Machine still returns the same machine, because the group may have replaced it during the read.
 func (g *Group) Trusted() error {
 	d := g.Doubt()
 	if d == nil {
@@ -116,6 +116,6 @@ func (g *Group) SeenOf(server string) raftlog.Seen {
 	return g.witness.Note(raft.ServerID(server), raftlog.Seen{})
 }
 
-// Meet asks another server what it has recorded about this one. That server may be missing from the local
+// Meet asks another server what it has recorded about this server. That server may be missing from the local
 // configuration, because the local data may be an old copy.
 func (g *Group) Meet(server raft.ServerID) { g.witness.Meet(server) }

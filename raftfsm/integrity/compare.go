@@ -2,7 +2,8 @@ package integrity
 
 import (
 	"context"
-	"fmt"
+	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -57,6 +58,9 @@ type Answer struct {
 	Err    error
 }
 
+// Voter reports whether the server votes.
+func (a *Answer) Voter() bool { return a.Server.Suffrage == raft.Voter }
+
 // Ask queries all other servers of the group concurrently.
 func (w *Watch) Ask(index uint64) []Answer {
 	var others []Answer
@@ -94,9 +98,9 @@ const (
 	split             // voters differ, and no state is known to have a majority
 )
 
-// compared compares the digest of this server with the answers of other servers. Only voters count, each once. The
-// digest that more than half of all voters have is the right one. other is that digest; without a majority it is any
-// digest that differs from own.
+// compared compares the digest of this server with the digests of other servers. Only voters count, and each counts
+// once. If more than half of all voters have the same digest, that digest is right, and other is that digest.
+// Otherwise other is any digest that differs from own.
 func compared(own kv.Digest, voter bool, answers []Answer) (f finding, other kv.Digest) {
 	count, voters := map[kv.Digest]int{}, 0
 	if voter {
@@ -127,8 +131,8 @@ func compared(own kv.Digest, voter bool, answers []Answer) (f finding, other kv.
 	return f, other
 }
 
-// Tries is how often other servers are queried for their digest at one mark (see kv.Mark), because some may be behind.
-// After that, voters that differ without a majority count as split.
+// Tries is how many times other servers are queried for their digest at one mark (see kv.Mark), because some may be
+// behind. If the voters then still differ without a majority, they count as split.
 const Tries = 10
 
 // markDue proposes an entry that advances cluster time if a new mark is due. All servers record their digests at that
@@ -146,7 +150,8 @@ func (w *Watch) markDue() {
 	defer cancel()
 	err := w.Raft.Tick(ctx)
 	if err != nil && !fault.Is(err, fault.NotLeader) && ctx.Err() == nil {
-		w.Logger.Debug("no entry to compare states at; the next round tries again", "group", w.Group, "error", err)
+		w.Logger.Debug("states were not compared, because no log entry could be proposed; the next round tries again",
+			"group", w.Group, "error", err)
 	}
 }
 
@@ -174,11 +179,11 @@ func (w *Watch) compare() {
 		w.Events.Compared(true)
 		w.trust(m, mark.Index)
 	case f == outvoted:
-		w.Distrust(m, &snapshot.Doubt{Cause: snapshot.Differs, Index: mark.Index, Own: digestText(mark.Digest),
-			Other: digestText(other)})
+		w.Distrust(m, &snapshot.Doubt{Cause: snapshot.Differs, Index: mark.Index, Own: mark.Digest.String(),
+			Other: other.String()})
 	case f == split && last:
-		w.Distrust(m, &snapshot.Doubt{Cause: snapshot.Split, Index: mark.Index, Own: digestText(mark.Digest),
-			Other: digestText(other)})
+		w.Distrust(m, &snapshot.Doubt{Cause: snapshot.Split, Index: mark.Index, Own: mark.Digest.String(),
+			Other: other.String()})
 	case last:
 		w.Events.Compared(false)
 	default:
@@ -209,8 +214,8 @@ func (c *comparing) next(m *kv.Machine) (kv.Mark, bool) {
 
 func (c *comparing) done(index uint64) { c.index, c.tries = index, 0 }
 
-// standDown transfers leadership while this server does not trust its state, because clients see the state of the
-// leader. It transfers nothing if the voters are split.
+// standDown transfers leadership if this server does not trust its state, because clients see the state of the
+// leader. It does nothing if no majority of the voters has the same state.
 func (w *Watch) standDown() {
 	if !w.FSM.Doubt().Replaceable() || !w.Raft.IsLeader() {
 		return
@@ -272,7 +277,33 @@ func (w *Watch) Verify() {
 	w.Distrust(m, &snapshot.Doubt{Cause: snapshot.Damaged, Index: v.Applied, Why: v.Wrong})
 }
 
-func digestText(d kv.Digest) string { return fmt.Sprintf("%016x%016x", d[0], d[1]) }
+// Broken stops this replica from serving because a file of its database is damaged, so that Round replaces the state.
+// It returns false and does nothing if the live machine can be read, if it is broken for another reason, or if no other
+// voter has a copy.
+func (w *Watch) Broken() bool {
+	m := w.FSM.Machine()
+	err := m.Broken()
+	if !fault.Is(err, fault.Corrupt) || w.Replicas == nil || !slices.ContainsFunc(w.Raft.Servers(), w.otherVoter) {
+		return false
+	}
+	w.FSM.Damaged.Store(true)
+	w.Distrust(m, &snapshot.Doubt{Cause: snapshot.Damaged, Index: m.Applied(), Why: withoutHint(err)})
+	return true
+}
+
+func (w *Watch) otherVoter(s raft.Server) bool { return s.ID != w.Self && s.Suffrage == raft.Voter }
+
+// withoutHint returns the text of err. Its hint is for a server that cannot repair its database.
+func withoutHint(err error) string {
+	var e *fault.Error
+	if !errors.As(err, &e) {
+		return err.Error()
+	}
+	if e.Err == nil {
+		return e.Msg
+	}
+	return e.Msg + ": " + e.Err.Error()
+}
 
 // Distrust stops this replica from serving, and records the reason in the manifest so that it survives a restart. It
 // does nothing if m is no longer the machine of the replica.

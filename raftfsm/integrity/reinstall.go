@@ -25,7 +25,8 @@ import (
 // manifest replaces the wrong database.
 //
 // Invariant: raft does not notice the replacement. The new machine has every command that raft has passed to
-// the old one. It may also have commands that raft passes later, which the machine skips.
+// the old one, even if the old one could not apply them because its database is damaged. It may also have commands that
+// raft passes later, which the machine skips.
 
 // StateRequest requests a copy of a server's state.
 type StateRequest struct {
@@ -161,8 +162,8 @@ func (e *expected) forget() {
 	}
 }
 
-// take handles rpc and returns true if it is a transfer of state, expected or not. Raft must not see such a request.
-// take does not wait.
+// take handles rpc if it is a transfer of state, and refuses the transfer if this server did not request it. It
+// returns true for every transfer of state: Raft must not see such a request. take does not wait.
 func (e *expected) take(rpc raft.RPC, req *raft.InstallSnapshotRequest) bool {
 	nonce, ok := bytes.CutPrefix(req.Leader, []byte(stateMark))
 	if req.Term != 0 || !ok || len(nonce) != 8 {
@@ -181,8 +182,8 @@ func (e *expected) take(rpc raft.RPC, req *raft.InstallSnapshotRequest) bool {
 	return true
 }
 
-// refuseState refuses an unexpected transfer. It discards the bytes of the transfer in a new goroutine, because the
-// connection is used again.
+// refuseState refuses an unexpected transfer. A new goroutine reads and discards the bytes of the transfer, because
+// the connection is used again.
 func refuseState(rpc raft.RPC) {
 	go func() {
 		_, _ = io.Copy(io.Discard, rpc.Reader)
@@ -277,8 +278,8 @@ func (w *Watch) takeOver(rpc raft.RPC, old *kv.Machine) error {
 	return nil
 }
 
-// receiveState unpacks the stream of a transfer into dir. It returns at once when the group closes, although the
-// goroutine that reads from the network runs until the connection ends.
+// receiveState unpacks the stream of a transfer into dir. It returns at once when the group closes. The goroutine
+// that reads from the network then runs until the connection ends.
 func (w *Watch) receiveState(rpc raft.RPC, dir string) error {
 	req, ok := rpc.Command.(*raft.InstallSnapshotRequest)
 	if !ok {
@@ -332,14 +333,15 @@ func (w *Watch) verifyReceived(m *kv.Machine) error {
 	return err
 }
 
-// swapIn applies this server's log to m and replaces old by m as the live machine. It returns the directory of old.
+// swapIn applies this server's log to m, and makes m the live machine in place of old. It returns the directory of
+// old.
 func (w *Watch) swapIn(dir string, m, old *kv.Machine) (oldDir string, err error) {
-	// Everything in the state must be final in the log. Otherwise a start would find the state ahead of the
-	// log.
+	// Everything in the new state must be committed in the log. Otherwise a later start would find a state ahead of
+	// the log.
 	if err := w.waitCommitted(m.Applied()); err != nil {
 		return "", err
 	}
-	if err := w.catchUp(m, old); err != nil {
+	if err := w.catchUp(m); err != nil {
 		return "", err
 	}
 	held, err := m.Flush()
@@ -350,13 +352,13 @@ func (w *Watch) swapIn(dir string, m, old *kv.Machine) (oldDir string, err error
 		if w.Raft.IsLeader() {
 			return fault.New(fault.Unavailable, "group.reinstall", "this server leads now")
 		}
-		return w.catchUp(m, old)
+		return w.catchUp(m)
 	})
 }
 
-// catchUp applies entries of this server's log to m, up to what old has applied.
-func (w *Watch) catchUp(m, old *kv.Machine) error {
-	if have, want := m.Applied(), old.Applied(); have < want {
+// catchUp applies entries of this server's log to m, up to the newest that Raft has passed to this server's machine.
+func (w *Watch) catchUp(m *kv.Machine) error {
+	if have, want := m.Applied(), max(w.FSM.Machine().Applied(), w.FSM.Passed()); have < want {
 		return snapshot.Replay(w.Log, m, have+1, want)
 	}
 	return nil

@@ -11,12 +11,12 @@ import (
 )
 
 // Apply applies committed entries in order and returns one result for each. It skips entries that were applied
-// before. All changes and the applied index go into one Pebble batch, except that each step of a restore has its own.
+// before. All changes and the applied index go into one Pebble batch, but each step of a restore has its own batch.
 // The changes are durable after the next Flush. Only one goroutine at a time may call Apply.
 //
-// At an entry that cannot be decoded the machine halts: it applies the entries before it, calls Options.Fatal, and
-// returns the error for that entry and every later one. When storage fails, Apply applies no entry and the machine is
-// broken.
+// If an entry cannot be decoded, the machine halts: it applies the entries before that entry, calls Options.Fatal,
+// and returns the error for that entry and all later ones. If storage fails, the machine is broken, and Apply returns
+// the error for all entries that were not skipped.
 func (m *Machine) Apply(entries []Entry) []EntryResult {
 	out := make([]EntryResult, len(entries))
 	if !m.gate.enter() {
@@ -111,14 +111,14 @@ func (m *Machine) commit() error {
 	m.publish()
 	m.remember(m.writer.marks)
 	m.writer.marks = m.writer.marks[:0]
-	m.locks.publish(m.writer)
+	m.publishChanges()
 	m.waiters.reached(m.writer.meta.applied)
 	m.notify()
 	return nil
 }
 
-// install writes the changes to the database. It publishes their time and index first, so that a reader that finds a
-// change also finds its time and index.
+// install writes the changes of the Apply to the database. It publishes their time and index first. So a reader that
+// sees a change also sees a time and an index at least as new as the change.
 func (m *Machine) install() error {
 	w := m.writer
 	w.terms.save(&w.txn)
@@ -136,7 +136,8 @@ func (m *Machine) install() error {
 	return nil
 }
 
-// writer holds the newest state and the changes of the current Apply. Readers see the state once it is published.
+// writer holds the newest state of the machine and the changes of the current Apply. Readers see this state only
+// after it is published.
 type writer struct {
 	meta      meta
 	bounds    bounds
@@ -154,11 +155,12 @@ type writer struct {
 	slab      []uint64 // shared memory for revisions
 	key       []byte   // scratch
 	locks     []string // keys of LockStore that this Apply has changed
-	unlocked  bool     // this Apply has removed every lock
+	dues      []string // keys of DueStore that this Apply has written
+	restored  bool     // this Apply has ended a restore
 }
 
-// bounds limit how many results the machine remembers. They are part of the format, because every replica must forget
-// the same results at the same entry. Tests use small bounds.
+// bounds limit how many results the machine remembers. They are part of the data format, because every replica must
+// forget the same results at the same entry. Tests use smaller bounds.
 type bounds struct {
 	window  uint64 // sequence numbers of one origin that may be open
 	origins int
@@ -197,8 +199,8 @@ func (w *writer) end() error {
 	return w.txn.end()
 }
 
-// entry applies one entry. An entry without a command only advances the applied index. It is not hashed, because a
-// replica that installed a snapshot may not have seen it.
+// entry applies one entry. An entry without a command only advances the applied index. It does not change the
+// rolling hash, because a replica that installed a snapshot may not have seen that entry.
 func (w *writer) entry(e *Entry, b *command.Batch) ([]Result, error) {
 	before := w.meta.clock
 	w.meta.clock = max(w.meta.clock, b.Stamp)

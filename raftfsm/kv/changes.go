@@ -31,13 +31,13 @@ type Changes struct {
 	Until    uint64 // cluster time at which the history is switched off
 	Revision uint64 // newest revision of the machine
 	Restored uint64 // index of the last restore; 0 = none
-	// Seen: every change with a revision above the requested one, up to Seen, is in Items. If the requested revision is
-	// below Floor or above Revision, there are no Items and Seen is 0.
+	// Items has every change with a revision above the requested one, up to Seen. If the requested revision is below
+	// Floor or above Revision, there are no Items and Seen is 0.
 	Seen uint64
 }
 
-// Changes reads the history of a prefix after a revision, as of one entry. It returns changes until they have maxBytes
-// bytes together, at least one if there are any. Errors are those of Get.
+// Changes reads, in one consistent view, the changes of a prefix with a revision above after. It stops after about
+// maxBytes bytes, but returns at least one change if there is any. It returns the same errors as Get.
 func (m *Machine) Changes(store, prefix string, after uint64, maxBytes int) (Changes, error) {
 	if err := m.useStore("kv.Changes", store); err != nil {
 		return Changes{}, err
@@ -92,7 +92,7 @@ func (m *Machine) changes(k rowKey, after uint64, maxBytes int) (out Changes, er
 	return out, it.Error()
 }
 
-// history reads the record of a history without its closed segments. It returns nil if there is none.
+// history reads the record of a history, without the closed segments. It returns nil if the history does not exist.
 func (v *view) history(k rowKey) (h *history, err error) {
 	key := appendWatchedKey(nil, k)
 	raw, closer, err := v.snapshot.Get(key)
@@ -124,7 +124,8 @@ type listeners struct {
 
 // Listener is notified when a history has changed.
 type Listener struct {
-	// C has an element after a change of the history, and after it was switched off. It has capacity 1.
+	// C receives an element after the history has changed or was switched off. Its capacity is 1, so one element may
+	// stand for several changes.
 	C <-chan struct{}
 	// Closed is closed when the machine closes.
 	Closed <-chan struct{}
@@ -134,7 +135,8 @@ type Listener struct {
 	m   *Machine
 }
 
-// Listen returns a listener for the history of a prefix. The caller must call Stop. Apply never waits for a listener.
+// Listen returns a listener for the history of a prefix. The caller must call Stop when it no longer listens. Apply
+// never waits for a listener.
 func (m *Machine) Listen(store, prefix string) *Listener {
 	c := make(chan struct{}, 1)
 	l := &Listener{C: c, Closed: m.gate.closing, c: c, key: rowKey{store, prefix}, m: m}
@@ -191,7 +193,8 @@ func (l *listeners) wake(k rowKey) {
 	}
 }
 
-// Scan reads the records of a prefix, as of one entry. The caller must call Close. Only one goroutine may use a Scan.
+// Scan reads the records of a prefix in one consistent view. The caller must call Close. Only one goroutine may use a
+// Scan.
 type Scan struct {
 	Revision uint64 // newest revision of that entry
 
@@ -200,8 +203,8 @@ type Scan struct {
 	strip  int
 }
 
-// Scan starts to read the records of a store whose keys start with prefix. Until Close the disk space of replaced data
-// is not freed. Errors are those of Get.
+// Scan starts to read the records of a store whose keys start with prefix. The disk space of replaced data is not
+// freed until Close. It returns the same errors as Get.
 func (m *Machine) Scan(store, prefix string) (*Scan, error) {
 	if err := m.useStore("kv.Scan", store); err != nil {
 		return nil, err
@@ -219,9 +222,9 @@ func (m *Machine) Scan(store, prefix string) (*Scan, error) {
 // Close releases the snapshot that the scan reads. It is idempotent.
 func (s *Scan) Close() { s.export.Close() }
 
-// Next returns the next records in the order of their keys, and whether more follow. It reads records until they have
-// maxBytes bytes together. Expired records are left out. Errors are those of Get, and fault.Unavailable if the machine
-// was closed meanwhile.
+// Next returns the next records in the order of their keys, and whether more follow. It stops after about maxBytes
+// bytes. Expired records are left out. It returns the same errors as Get, and fault.Unavailable if the machine was
+// closed in the meantime.
 func (s *Scan) Next(maxBytes int) (items []Change, more bool, err error) {
 	e := s.export
 	if err := e.m.use("kv.Scan"); err != nil {

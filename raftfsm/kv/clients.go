@@ -8,9 +8,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// Client results live in the database only, because there may be a million. They are numbered in
-// the order in which they were made. That is also the order in which they expire, so the oldest
-// is found by its number, without a search.
+// There may be a million client results, so they are kept only in the database. They are numbered in the order in
+// which they were made. They expire in the same order, so the oldest one is found by its number, without a search.
 
 // clientFormat is the first byte of the records of both client tables.
 const clientFormat = 1
@@ -95,8 +94,8 @@ func (w *writer) rememberClient(key string, content uint64, res *Result) error {
 	return nil
 }
 
-// forgetClient removes the oldest item from the queue of client results. It also removes the result, unless the
-// client id was used again later.
+// forgetClient removes the oldest number from the queue of client results. It also removes the result with that
+// number, unless a later request has used the same client id.
 func (w *writer) forgetClient() error {
 	number := w.meta.clientFirst
 	item, err := w.clientItem(number)
@@ -180,8 +179,8 @@ func parseClientItem(b []byte) (clientItem, error) {
 	return clientItem{expireAt: binary.BigEndian.Uint64(b[1:]), key: string(b[9:])}, nil
 }
 
-// fingerprint returns a hash of all operations, to recognise another request with the same client id. It is stored in
-// the database, so it must not change.
+// fingerprint returns a hash of all operations. With it, the machine detects that a client id is used again for a
+// different request. The hash is stored in the database, so the algorithm must not change.
 func fingerprint(ops []command.Op) uint64 {
 	d := xxhash.New()
 	var n [8]byte

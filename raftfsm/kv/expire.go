@@ -10,8 +10,8 @@ import (
 // maxExpire bounds how many items of each kind one request may remove.
 const maxExpire = 1 << 16
 
-// expire removes keys, client results and idle origins that are due at cluster time. It removes at most limit of
-// each, the oldest first. It also removes an abandoned restore, and trims histories.
+// expire removes what is due at cluster time: keys, client results and idle origins, the oldest first, and at most
+// limit of each. It also drops an abandoned restore, trims histories, and ends histories that were not extended.
 func (w *writer) expire(limit uint32, res *Result) error {
 	n := int(min(limit, maxExpire))
 	for _, sort := range [...]func(int) (int, bool, error){w.expireKeys, w.expireClients, w.expireOrigins,
@@ -58,8 +58,8 @@ func (a dueKey) compare(b dueKey) int {
 	return strings.Compare(a.key, b.key)
 }
 
-// dueKeys returns the first n keys that are due, in the order of the due index. Rows that the current Apply has
-// loaded take precedence over the index, which may be older.
+// dueKeys returns the first n keys that are due, in the order of the due index. If the current Apply has loaded the
+// row of a key, dueKeys uses that row, because the index in the database may be older.
 func (w *writer) dueKeys(n int) ([]dueKey, error) {
 	var items []dueKey
 	for k, r := range w.rows.known {
@@ -76,8 +76,8 @@ func (w *writer) dueKeys(n int) ([]dueKey, error) {
 	return items[:min(n, len(items))], nil
 }
 
-// dueStored returns the first n due keys of the index in the database, and loads their rows. It skips keys whose rows
-// are loaded already.
+// dueStored returns the first n due keys of the index in the database and loads their rows. It skips keys whose rows
+// are already loaded.
 func (w *writer) dueStored(n int) (items []dueKey, err error) {
 	it, err := w.txn.db.NewIter(&pebble.IterOptions{
 		LowerBound: appendNumberKey(nil, w.meta.tables().due(), w.dueFloor),
@@ -198,6 +198,6 @@ func (m *Machine) firstDue(floor uint64) (first uint64, err error) {
 	return first, keep(err, it.Close())
 }
 
-// OriginDue returns the earliest cluster time at which KindExpire may remove an origin as idle. Without origins it
-// returns the largest uint64.
+// OriginDue returns the earliest cluster time at which KindExpire may remove an idle origin. It returns the largest
+// uint64 if there are no origins.
 func (m *Machine) OriginDue() uint64 { return m.state.Load().originDue }

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// Export reads everything that a backup of a machine contains, as of one entry. It leaves out SystemStore
-// and LockStore. The machine may apply entries meanwhile. Only one goroutine may use an Export, and the caller must
+// Export reads everything that a backup of a machine contains, in one consistent view. It leaves out SystemStore and
+// LockStore. The machine may apply entries in the meantime. Only one goroutine may use an Export, and the caller must
 // call Close.
 type Export struct {
 	Applied, Term uint64
@@ -25,7 +25,7 @@ type Export struct {
 }
 
 // Exported is one part of an export. The first parts contain records in the order of their keys. The last parts
-// contain client results in the order in which they expire. The caller may keep and change the memory.
+// contain client results in the order in which they expire. The caller may keep and change the memory of a part.
 type Exported struct {
 	Records    []command.Op // OpSet without a condition
 	Remembered []command.Remembered
@@ -37,8 +37,8 @@ type exports struct {
 	open map[*Export]struct{}
 }
 
-// Export starts an export of the current state. It makes no copy: until Export.Close the disk space of replaced
-// data is not freed. Errors are those of Get.
+// Export starts an export of the current state. It makes no copy. The disk space of replaced data is not freed until
+// Export.Close. It returns the same errors as Get.
 func (m *Machine) Export() (*Export, error) {
 	if err := m.use("kv.Export"); err != nil {
 		return nil, err
@@ -86,8 +86,8 @@ func (x *exports) close() {
 	}
 }
 
-// Next returns the next part, and whether more parts follow. A part has about size bytes, or fewer if it contained
-// expired items; it may be empty. Errors are those of Get, and fault.Unavailable if the machine was closed.
+// Next returns the next part, and whether more parts follow. A part has about size bytes. It has fewer, or none, if
+// items in it have expired. Next returns the same errors as Get, and fault.Unavailable if the machine was closed.
 func (e *Export) Next(size int) (part Exported, more bool, err error) {
 	if err := e.m.use("kv.Export"); err != nil {
 		return part, false, err
@@ -108,7 +108,7 @@ func (e *Export) Next(size int) (part Exported, more bool, err error) {
 }
 
 // walk calls f for each key of a table, beginning at e.next, until f returns true. It then sets e.next to the key
-// after the last one. done is true if there are no more keys.
+// after the last one. done is true if the table has no more keys.
 func (e *Export) walk(table byte, f func(it *pebble.Iterator) (enough bool, err error)) (done bool, err error) {
 	return e.walkTo([]byte{table + 1}, f)
 }

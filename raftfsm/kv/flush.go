@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Flush writes the memtables to disk. When it returns nil, every entry up to the returned index is on disk. It
-// returns fault.Unavailable as soon as storage fails; Pebble retries, so a later Flush may succeed.
+// Flush writes the memtables to disk. When it returns nil, every entry up to the returned index is on disk. If
+// storage fails, it returns fault.Unavailable at once. Pebble then continues to retry, so a later Flush may succeed.
 func (m *Machine) Flush() (applied uint64, err error) {
 	if err := m.use("kv.Flush"); err != nil {
 		return 0, err

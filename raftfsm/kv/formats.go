@@ -7,8 +7,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// CheckFormat returns nil if Open would understand the format of the database, and fault.Invalid for a newer version
-// or another program. It changes nothing on disk. No other process may use the directory meanwhile.
+// CheckFormat returns fault.Invalid if a newer version or another program has written the database. It returns nil if
+// this build knows the format or if there is no database. It also returns nil if the database cannot be read, because
+// Open reports that. It changes nothing on disk. No other process may use the directory during the call.
 func CheckFormat(o Options) error {
 	found, err := peek(&o)
 	if err != nil || !found {

@@ -12,8 +12,9 @@ import (
 // maxFailures is how many consecutive background failures make the machine give up.
 const maxFailures = 128
 
-// health records failures. A machine halts at an entry that it cannot apply; its state is correct and may be
-// read. A machine is broken when its storage is damaged or has failed permanently; then it cannot be read.
+// health records the failures of a machine. A machine halts at an entry that it cannot apply; its state is correct
+// and may still be read. A machine is broken if its data is damaged or its storage has failed permanently; it cannot
+// be read any more.
 type health struct {
 	log      *slog.Logger
 	fatal    func(error)
@@ -59,7 +60,8 @@ func (h *health) giveUp(err *fault.Error) {
 	h.stick.Do(func() { close(h.stuck) })
 }
 
-// report calls Fatal at most once, on a new goroutine, because the caller may hold locks that Fatal needs.
+// report calls Fatal with err, at most once per machine. It uses a new goroutine, because the caller may hold locks
+// that Fatal needs.
 func (h *health) report(err *fault.Error) {
 	h.once.Do(func() {
 		close(h.down)
@@ -85,8 +87,8 @@ func (h *health) writable() error {
 	return h.readable()
 }
 
-// backgroundFailure records that a flush or compaction failed. Pebble retries at once and without end, so the log
-// lines are rate limited. The caller may hold Pebble's lock.
+// backgroundFailure records that a flush or a compaction failed. Pebble retries at once and without end, so only
+// some of the failures are logged. The caller may hold Pebble's lock.
 func (h *health) backgroundFailure(err error) {
 	h.total.Add(1)
 	n := h.failures.Add(1)

@@ -8,23 +8,24 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// A history is the list of changes of all keys with one prefix in one store, so that watchers can read what happened
-// after a revision. A KindWatch switches it on and extends it. It is switched off command.WatchLife of cluster time
-// after the last one. It is part of the replicated state: snapshots, restarts and comparisons of replicas include it.
+// A history is the list of changes of all keys with one prefix in one store. Watchers read from it what has happened
+// after a revision. The command KindWatch switches a history on, or extends it. The history is switched off when
+// command.WatchLife of cluster time has passed after its last KindWatch. It is part of the replicated state:
+// snapshots, restarts and comparisons of replicas include it.
 //
 // Invariants:
 //
 //   - The changes of a history are in the Pebble batch of the records that they change. So a replica has a change if
 //     and only if it has applied it.
-//   - While a history is on, every change of a visible or expired record of its prefix has one revision of its own and
-//     is in the history exactly once. Removals and expiries take a revision too, which they do not otherwise.
-//   - The history has every change with a revision above floor, and none at or below it. Trimming moves floor, and
+//   - While a history is on, every change of a visible or expired record of its prefix is in the history exactly once,
+//     with a revision of its own. That includes removals and expiries, which take a revision only in such a prefix.
+//   - The history has every change with a revision above floor, and none at or below floor. Trimming raises floor, and
 //     depends on the entries alone.
 //   - The changes of one request are in the order of its operations. The last one is marked.
-//   - A restore ends every history, because the records that it brings are no changes.
+//   - A restore ends every history. The records that it writes are not changes.
 //
-// Changes are trimmed in segments. A segment ends when it has a 64th of the bytes or of the age that the history
-// keeps, at the end of a request.
+// Changes are trimmed in segments. A segment is closed at the end of a request, once it has a 64th of the bytes that
+// the history keeps, or spans a 64th of the time.
 
 // segments is how many parts of about equal size a full history has.
 const segments = 64
@@ -61,11 +62,11 @@ type histories struct {
 	grown   []*history      // with changes of this entry
 	pending []pendingChange // changes of the request that is being decided
 	gone    []rowKey        // switched off in this Apply
-	due     uint64          // not later than the next trimming or switching off, if there are histories
+	due     uint64          // at or before the next trimming or switching off of a history; unset without histories
 	size    uint64          // bytes of all changes
 }
 
-// pendingChange is a change whose request is not decided completely. Its strings alias the entry.
+// pendingChange is a change by the request that is being applied. Its strings point into the entry.
 type pendingChange struct {
 	history  *history
 	revision uint64
@@ -110,12 +111,13 @@ func (w *writer) noteRemoval(k rowKey, old *row) {
 	}
 }
 
-// flushChanges writes the changes of a decided request. together is false if each change is a request of its own.
-func (w *writer) flushChanges(together bool) {
+// flushChanges writes the changes of one request. If grouped is true, only the last change of each history is marked
+// as last. Otherwise every change is marked.
+func (w *writer) flushChanges(grouped bool) {
 	changes := w.histories.pending
 	for i := len(changes) - 1; i >= 0; i-- {
 		p := &changes[i]
-		last := !p.history.marked || !together
+		last := !p.history.marked || !grouped
 		p.history.marked = true
 		if last {
 			p.revision |= lastOfRequest
@@ -190,8 +192,9 @@ func (w *writer) touchHistory(h *history) {
 	}
 }
 
-// settleHistories trims the histories to which the entry has added changes. It leaves the others alone: which of them
-// the earlier entries of the Apply have changed depends on how entries are grouped.
+// settleHistories trims the histories to which this entry has added changes. It must not trim histories that only
+// earlier entries of this Apply have changed, because replicas group entries differently, and all of them must trim
+// at the same entry.
 func (w *writer) settleHistories() {
 	for _, h := range w.histories.grown {
 		h.grown = false
@@ -202,8 +205,9 @@ func (w *writer) settleHistories() {
 	w.histories.grown = w.histories.grown[:0]
 }
 
-// trim drops the segments that are too many or too old. It keeps at least one segment that is not too old, so a
-// request that is larger than the bound can be read.
+// trim drops all segments that are too old, and the oldest segments while the history exceeds its size limit. It
+// keeps the newest segment, even if it alone exceeds the limit, unless it is too old. So a request that is larger
+// than the limit can be read.
 func (w *writer) trim(h *history) {
 	for len(h.closed) > 0 && h.size > h.bytes && (len(h.closed) > 1 || h.open.first != 0) {
 		w.dropSegment(h)
@@ -227,7 +231,7 @@ func (w *writer) dropSegment(h *history) {
 	w.touchHistory(h)
 }
 
-// watch switches a history on, or extends it. The result has the revision from which on changes are kept.
+// watch starts a history, or extends it. It returns in res the revision from which on the history has all changes.
 func (w *writer) watch(c *command.Watch, res *Result) {
 	k := rowKey{c.Store, c.Prefix}
 	h := w.histories.all[k]
@@ -310,7 +314,7 @@ func (hs *histories) nextDue() uint64 {
 	return due
 }
 
-// nextDueHint returns a time that is not later than what nextDue returns, without reading all histories.
+// nextDueHint returns a lower bound of nextDue. It is cheap, because it does not look at every history.
 func (hs *histories) nextDueHint() uint64 {
 	if len(hs.all) == 0 {
 		return never

@@ -57,8 +57,11 @@ func changeSize(p *pendingChange) int {
 	return n + uvarintSize(uint64(len(p.op.ContentType))) + len(p.op.ContentType) + len(p.op.Value)
 }
 
-// appendChange appends format(1) flags(1) key [expiry(8)] [content type, value]. A key and a content type have their
-// length before them. A removal ends after the key.
+// appendChange appends the record of a change to dst:
+//
+//	format(1) flags(1) key [expiry(8)] [content type, value]
+//
+// A key and a content type have their length before them. The record of a removal ends after the key.
 func appendChange(dst []byte, p *pendingChange, last bool) []byte {
 	flags := byte(0)
 	for bit, set := range [...]bool{last, p.op == nil, p.expired, p.expireAt != 0} {
@@ -230,7 +233,8 @@ func (h *history) hash() setHash {
 	return sum
 }
 
-// verifyHistories reads the changes of all histories. It returns what differs from what was applied, or "".
+// verifyHistories compares the stored changes of all histories with the hashes of what was applied. It returns a
+// description of the first difference, or "" if there is none.
 func (v *view) verifyHistories(pace func(bytes int) error) (wrong string, err error) {
 	all, err := readHistories(v.snapshot)
 	if err != nil {

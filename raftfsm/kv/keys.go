@@ -18,8 +18,8 @@ const (
 	tableTerm        = 0x08
 )
 
-// tables is one of the two sets of tables that a restore switches between. While one set is live, the other
-// receives the restored data. Its value is added to the first byte of keys.
+// tables selects one of the two sets of tables. While one set is live, a restore fills the other; its commit makes
+// that other set live. The value is added to the first byte of keys.
 type tables byte
 
 const otherTables tables = 0x10
@@ -85,8 +85,8 @@ func parseRememberedKey(k []byte) (origin, index uint64, ok bool) {
 	return binary.BigEndian.Uint64(k[1:]), binary.BigEndian.Uint64(k[9:]), true
 }
 
-// appendClientKey appends the key of a client result. It writes the length of scope before id, because both may
-// contain any byte.
+// appendClientKey appends the key of a client result. The length of scope comes first. Without it, two pairs of scope
+// and id could have the same key, because both may contain any byte.
 func appendClientKey(dst []byte, t tables, scope, id string) []byte {
 	dst = append(dst, t.client())
 	dst = binary.AppendUvarint(dst, uint64(len(scope)))

@@ -18,27 +18,27 @@ import (
 type Options struct {
 	Dir string // database directory; no other process may write in it
 	FS  vfs.FS // nil = the operating system's, with slow operations logged
-	// Cache is the shared block cache. The memory of memtables is taken from it. nil = a small cache of its
-	// own. The caller keeps its reference.
+	// Cache is the shared block cache. Pebble takes the memory of memtables from it. The caller keeps its own
+	// reference. nil = the machine creates a small cache.
 	Cache *pebble.Cache
-	// MemTable is the size of a memtable in bytes, default 16 MiB. At most two are in memory. The cache of
-	// recently written rows takes another quarter.
+	// MemTable is the size of a memtable in bytes; default 16 MiB. At most two memtables are in memory. The cache of
+	// recently written rows takes another quarter of this size.
 	MemTable uint64
 	Logger   *slog.Logger // nil = no log
 
-	// Fatal is called when the machine cannot continue: because of an entry it cannot apply, damaged data, or
-	// failed storage. It is required. It is called at most once, on its own goroutine, and must not panic. It
-	// may call Close. The process should end, or the replica should be replaced. After a failure inside Pebble
-	// a running Apply may never return, and Close cannot end Pebble's goroutines or release its lock on the
+	// Fatal is required. The machine calls it when it cannot continue: because of an entry that it cannot apply,
+	// damaged data, or failed storage. It is called at most once, on its own goroutine. It must not panic; it may
+	// call Close. The process should then end, or the replica should be replaced. After a failure inside Pebble, a
+	// running Apply may never return. Close then cannot end Pebble's goroutines or release its lock on the
 	// directory.
 	Fatal func(error)
 
-	// Backoff, if set, is called before storage is retried, with the number of consecutive background
-	// failures. It may sleep. Without it a full disk is retried at full speed.
+	// Backoff, if set, is called before storage is retried. failures is the number of consecutive failures in the
+	// background. It may sleep. If it is nil, retries on a full disk follow each other without a pause.
 	Backoff func(failures int)
 
-	// MarkPeriod is in milliseconds. If it is not 0, the machine records its digest (see Marks) at every
-	// entry that moves cluster time over a multiple of it.
+	// MarkPeriod is in milliseconds of cluster time. If it is not 0, the machine records a mark (see Marks) at every
+	// entry that advances cluster time past a multiple of MarkPeriod.
 	MarkPeriod uint64
 }
 
@@ -46,6 +46,7 @@ type Options struct {
 // other methods are safe for concurrent use. After Close, or after storage has failed, methods return errors.
 type Machine struct {
 	dir      string
+	fs       vfs.FS
 	period   uint64 // Options.MarkPeriod
 	rowBytes uint64 // size limit of the rows the writer caches
 	db       *pebble.DB
@@ -55,8 +56,8 @@ type Machine struct {
 	waiters  waiters
 	feeds    listeners
 	state    atomic.Pointer[state]
-	// ahead is the cluster time of the newest batch that may be in the database. The batch is published a
-	// moment later.
+	// ahead is the cluster time of the newest batch that may be in the database. That batch may not be published
+	// yet.
 	ahead   atomic.Uint64
 	visible atomic.Uint64 // its index
 	// tables is the set to read: that of the newest batch that may be in the database.
@@ -64,7 +65,8 @@ type Machine struct {
 	marks   atomic.Pointer[[]Mark]
 	base    atomic.Pointer[base] // found by Verify, not merged yet
 	exports exports
-	locks   lockChanges
+	locks   storeChanges
+	dues    storeChanges
 	buffers sync.Pool // *[]byte, for keys of reads
 	writer  *writer   // owned by the goroutine that applies
 	closing sync.Once
@@ -88,9 +90,9 @@ type state struct {
 // never is an expiry that cluster time never reaches.
 const never = ^uint64(0)
 
-// Create makes a new, empty machine, which is durable on return. It returns fault.Invalid if the directory already
-// contains a database. It returns fault.Unavailable if the disk cannot be written. After fault.Unavailable the
-// directory must be removed before the next attempt.
+// Create creates a new, empty machine. The machine is durable when Create returns nil. Create returns fault.Invalid
+// if the directory already contains a database. It returns fault.Unavailable if the disk cannot be written; the
+// caller must then remove the directory before it tries again.
 func Create(o Options) (*Machine, error) {
 	found, err := peek(&o)
 	if err != nil {
@@ -134,8 +136,8 @@ func (m *Machine) start(first meta) error {
 }
 
 // Open opens an existing machine. It returns fault.Invalid if the directory contains no database, or a database of
-// another program or of a newer format. It returns fault.Corrupt if the database is damaged. The error has a hint
-// how to fix it.
+// another program or of a newer format. It returns fault.Corrupt if the database is damaged, and fault.Unavailable if
+// another process uses it or the disk cannot be read. These errors have a hint that says what to do.
 func Open(o Options) (*Machine, error) {
 	found, err := peek(&o)
 	if err != nil {
@@ -157,14 +159,14 @@ func Open(o Options) (*Machine, error) {
 	}
 	m, err := open(o, func(p *pebble.Options) { p.ErrorIfNotExists, p.Lock = true, lock })
 	if err != nil {
-		return nil, errOpening(o.Dir, errors.Join(err, lock.Close()))
+		return nil, errOpening(&o, errors.Join(err, lock.Close()))
 	}
 	m.lock = lock
 	return m.opened(m.load())
 }
 
-// peek fills in default options and reports whether the directory contains a database. It changes nothing on disk.
-// It is called before pebble.Open, because pebble.Open would leave files in a directory without a database.
+// peek sets defaults in o and reports whether the directory contains a database. It changes nothing on disk. Call it
+// before pebble.Open, which would leave files in a directory without a database.
 func peek(o *Options) (found bool, err error) {
 	if o.Fatal == nil || o.Dir == "" {
 		return false, fault.New(fault.Invalid, "kv.Open", "Options.Dir and Options.Fatal must be set")
@@ -215,15 +217,24 @@ func open(o Options, adjust func(*pebble.Options)) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Machine{dir: o.Dir, period: o.MarkPeriod, rowBytes: o.MemTable / 4, db: db, gate: newGate(), health: health}
+	m := &Machine{dir: o.Dir, fs: files(&o), period: o.MarkPeriod, rowBytes: o.MemTable / 4, db: db, gate: newGate(),
+		health: health}
+	m.dues.limit = maxChanges
 	m.buffers.New = func() any { return new([]byte) }
 	return m, nil
 }
 
-// errOpening returns the error of a failed pebble.Open: fault.Unavailable if the disk reported an error, otherwise
-// fault.Corrupt. Pebble reports only some damage as corruption, so every other error counts as damage.
-func errOpening(dir string, err error) error {
-	msg := "cannot open the database in " + dir
+// errOpening returns the error for a failed pebble.Open. It names Pebble's MANIFEST: if that is damaged, Pebble's own
+// error may name another file, which never existed. The code is fault.Unavailable if the disk reported an error,
+// otherwise fault.Corrupt. Pebble reports only some kinds of damage as corruption, so every other error is damage.
+func errOpening(o *Options, err error) error {
+	msg := "cannot open the database in " + o.Dir
+	if d, peeked := pebble.Peek(o.Dir, files(o)); peeked == nil && d.Exists {
+		msg = "cannot open the database of " + d.ManifestFilename
+		if damaged := damagedOptions(files(o), d.OptionsFilename); damaged != nil {
+			return damaged
+		}
+	}
 	var disk *fs.PathError
 	if errors.As(err, &disk) && !errors.Is(err, fs.ErrNotExist) && !isCorruption(err) {
 		return errUnusable("kv.Open", msg, err)
@@ -285,8 +296,8 @@ func (m *Machine) publish() {
 // Applied returns the index of the last applied entry.
 func (m *Machine) Applied() uint64 { return m.state.Load().applied }
 
-// Visible returns an index that no finished read has exceeded. It is above Applied only while entries are being
-// applied.
+// Visible returns an upper bound of the index of all finished reads: none of them saw a later entry. It is above
+// Applied only while entries are being applied.
 func (m *Machine) Visible() uint64 { return max(m.visible.Load(), m.Applied()) }
 
 // Clock returns cluster time as of the last applied entry, in Unix milliseconds.
@@ -298,15 +309,15 @@ func (m *Machine) Level() uint8 {
 	return uint8(max(m.state.Load().level, command.First)) //nolint:gosec // a KindFormat carries no more
 }
 
-// Hash returns the rolling hash of everything applied and the index it belongs to. Two correct
-// replicas at the same index have the same hash.
+// Hash returns the rolling hash of all applied entries, and the index of the last of them. Two correct replicas have
+// the same hash at the same index.
 func (m *Machine) Hash() (index, hash uint64) {
 	s := m.state.Load()
 	return s.applied, s.hash
 }
 
-// Close waits for running calls and closes the database. It does not flush, because the Raft log has what was applied
-// since the last Flush. Close is idempotent. If Pebble has failed permanently (see Options.Fatal), it returns an
+// Close waits for running calls and closes the database. It does not flush: the Raft log has the entries applied
+// after the last Flush. Close is idempotent. If Pebble has failed permanently (see Options.Fatal), Close returns an
 // error at once, and the directory stays locked until the process ends.
 func (m *Machine) Close() error {
 	m.closing.Do(func() {

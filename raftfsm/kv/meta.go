@@ -39,7 +39,7 @@ type meta struct {
 
 	replaced replaced
 
-	// level is the highest version of log entries that the group may hold; 0 means the first. It never
+	// level is the highest version of log entries that the group may hold; 0 means the first version. It never
 	// decreases.
 	level uint64
 }
@@ -66,7 +66,8 @@ func (m *meta) append(dst []byte) []byte {
 	return dst
 }
 
-// version returns the lowest version that can represent m, so that older builds can open the database where possible.
+// version returns the lowest format version that can represent m. Older builds can then open the database where
+// possible.
 func (m *meta) version() uint16 {
 	switch {
 	case m.level != 0:

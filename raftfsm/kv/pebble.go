@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// pebbleFormat is the format of Pebble's files. It is fixed, because an older build could not open a database in a
-// newer format. This format has checksums in table footers.
+// pebbleFormat is the format version of Pebble's files. It is fixed, so that older builds can open databases of
+// newer ones. It is the format with checksums in table footers.
 const pebbleFormat = pebble.FormatTableFormatV6
 
 const defaultMemTable = 16 << 20
@@ -55,7 +55,8 @@ func (e *engine) pebbleOptions(o Options) *pebble.Options {
 	return p
 }
 
-// open runs pebble.Open on a goroutine of its own, which Fatalf can end if the disk cannot be written.
+// open runs pebble.Open in a separate goroutine. If the disk cannot be written, Fatalf ends that goroutine, and open
+// returns the error.
 func (e *engine) open(dir string, p *pebble.Options) (db *pebble.DB, err error) {
 	e.inOpen.Store(true)
 	defer e.inOpen.Store(false)
@@ -113,10 +114,11 @@ func (l *pebbleLogger) Errorf(format string, args ...any) {
 }
 
 // Fatalf implements pebble.Logger. Pebble calls it when it cannot continue, usually after a failed write of the
-// MANIFEST, and expects it to end the process. It calls Options.Fatal and blocks forever, with the locks of its
-// goroutine. So no file of the database changes any more, and the next Open recovers as after a crash.
+// MANIFEST, and expects it to end the process. Fatalf calls Options.Fatal and then blocks forever; the calling
+// goroutine keeps its locks. So no file of the database changes any more, and the next Open recovers as after a
+// crash.
 //
-// During pebble.Open it ends the goroutine instead, and Open returns the error.
+// During pebble.Open, Fatalf ends the calling goroutine instead, and Open returns the error.
 func (l *pebbleLogger) Fatalf(format string, args ...any) {
 	err := &fault.Error{
 		Code: fault.Internal, Op: "kv.storage", Msg: fmt.Sprintf(format, args...),
@@ -131,8 +133,8 @@ func (l *pebbleLogger) Fatalf(format string, args ...any) {
 	select {}
 }
 
-// pacedFS slows down Pebble's retries: it calls Options.Backoff before it creates a file, as long as flushes or
-// compactions fail.
+// pacedFS slows down Pebble's retries: while flushes or compactions fail, it calls Options.Backoff before it creates
+// a file.
 type pacedFS struct {
 	vfs.FS
 	health  *health

@@ -12,13 +12,13 @@ import (
 // Value is the result of reading a key. The zero Value is that of an absent key.
 type Value struct {
 	Value       []byte // the caller's own copy
-	Size        int    // bytes of a value that was not copied, see GetWithin; Value is nil then
+	Size        int    // size of the value in bytes if GetWithin did not copy it; Value is nil then
 	ContentType string // empty = JSON text
 	Revision    uint64
 	ExpireAt    uint64 // cluster time, Unix milliseconds; 0 = never
 	Found       bool
-	// Pending means that the key is absent only because of the caller's time. Cluster time is still
-	// behind it, so another reader may see the key. Only ExpireAt is set.
+	// Pending is true if the key has expired at the caller's time but not yet at cluster time. Another reader may
+	// still see the key. Only ExpireAt is set then.
 	Pending bool
 }
 
@@ -30,15 +30,15 @@ type Listed struct {
 	Size     int    // bytes of the value
 }
 
-// Get reads one key as of the last applied entry. now is the time of the read, in milliseconds of cluster time; the
-// machine's cluster time is used if it is later. Get returns fault.Invalid for a store name with a NUL, fault.Corrupt
-// for damaged data and fault.Unavailable if the machine is closed.
+// Get reads one key. It sees all applied entries. now is the time of the read, in milliseconds of cluster time. If
+// the machine's cluster time is later, Get uses that. It returns fault.Invalid for a store name with a NUL byte,
+// fault.Corrupt for damaged data, and fault.Unavailable if the machine is closed.
 func (m *Machine) Get(store, key string, now uint64) (Value, error) {
 	return m.GetWithin(store, key, now, 0)
 }
 
-// GetWithin is Get with a bound. If a value has more than maxBytes bytes, GetWithin may return only its size. 0
-// means no bound.
+// GetWithin works like Get, with a size limit. If the value is larger than maxBytes, GetWithin may return only its
+// size. 0 means no limit.
 func (m *Machine) GetWithin(store, key string, now uint64, maxBytes int64) (Value, error) {
 	if err := m.useStore("kv.Get", store); err != nil {
 		return Value{}, err
@@ -64,8 +64,8 @@ func (m *Machine) GetWithin(store, key string, now uint64, maxBytes int64) (Valu
 	}
 }
 
-// getNow reads key without a snapshot. clock is the published cluster time. If sure is false, the value may expire
-// within a batch that is not published yet, and the caller must read a snapshot.
+// getNow reads key without a snapshot. clock is the published cluster time. sure is false if a batch that is not
+// published yet may have expired the value. The caller must then read from a snapshot.
 func (m *Machine) getNow(key []byte, now, clock uint64, maxBytes int64) (v Value, sure bool, err error) {
 	raw, closer, err := m.db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -101,13 +101,13 @@ func (m *Machine) getExact(store, key string, now uint64) (out Value, err error)
 }
 
 // GetMany reads several keys of one store in one consistent view. The results are in the order of keys; a key that
-// occurs twice has two results. now and the errors are those of Get.
+// occurs twice has two results. now has the same meaning as in Get. GetMany returns the same errors as Get.
 func (m *Machine) GetMany(store string, keys []string, now uint64) ([]Value, error) {
 	return m.GetManyWithin(store, keys, now, 0)
 }
 
-// GetManyWithin is GetMany with a bound. If the values have more than maxBytes bytes together, it stops and
-// returns fault.TooLarge. 0 means no bound.
+// GetManyWithin works like GetMany, with a size limit. If the values have more than maxBytes bytes together, it
+// stops and returns fault.TooLarge. 0 means no limit.
 func (m *Machine) GetManyWithin(store string, keys []string, now uint64, maxBytes int64) ([]Value, error) {
 	if err := m.useStore("kv.GetMany", store); err != nil {
 		return nil, err
@@ -141,9 +141,9 @@ func (m *Machine) getMany(store string, keys []string, now uint64, maxBytes int6
 	return values, nil
 }
 
-// List returns, in byte order, up to limit keys of a store that start with prefix and sort after the key after. more
-// is true if there are further keys. Expired keys are left out. It returns fault.Invalid if limit is below 1; other
-// errors are those of Get.
+// List returns, in byte order, up to limit keys of a store that start with prefix and sort after the key after. It
+// leaves out expired keys. more is true if there are further keys. It returns fault.Invalid if limit is below 1, and
+// otherwise the same errors as Get.
 func (m *Machine) List(store, prefix, after string, limit int, now uint64) (items []Listed, more bool, err error) {
 	if limit < 1 {
 		return nil, false, fault.New(fault.Invalid, "kv.List", "the limit of a list must be at least 1")
@@ -218,8 +218,8 @@ func (m *Machine) useStore(op, store string) error {
 	return m.use(op)
 }
 
-// view is a consistent snapshot of the database. clock is at most the cluster time of that snapshot; the exact time
-// is read only when a value may have expired.
+// view is a consistent snapshot of the database. clock is a lower bound of the cluster time of that snapshot. The
+// exact time is read from the database only when a value may have expired.
 type view struct {
 	m        *Machine
 	snapshot *pebble.Snapshot
@@ -239,8 +239,8 @@ func (m *Machine) view() *view {
 	}
 }
 
-// live returns the set of tables to read. A reader calls it before and after a read: if the results are equal, no
-// restore has replaced the tables meanwhile.
+// live returns the set of tables to read. A reader calls it before and after a read. If the two results are equal,
+// no restore has replaced the tables in between.
 func (m *Machine) live() tables { return tables(m.tables.Load()) }
 
 func (v *view) close() error { return v.snapshot.Close() }

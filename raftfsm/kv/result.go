@@ -14,8 +14,8 @@ type Outcome uint8
 const (
 	Applied  Outcome = 1 // every operation took effect
 	Conflict Outcome = 2 // a condition did not hold (Result.Key); nothing was changed
-	// Stale means that the origin of the request is unknown, or that its id is at or below the low-water mark. This
-	// entry did not apply the request, but an earlier entry may have.
+	// Stale means that the origin of the request is unknown, or that the id of the request is at or below the
+	// low-water mark. This entry did not apply the request, but an earlier entry may have.
 	Stale Outcome = 3
 	// Rejected means that the request itself is wrong, for example a client id used again with other operations.
 	// Nothing was changed.
@@ -41,8 +41,8 @@ func (o Outcome) String() string {
 type Entry struct {
 	Index uint64
 	Term  uint64
-	// Data is an encoded command.Batch. It is empty for an entry without a command, which only moves the index.
-	// It must not change until Apply returned.
+	// Data is an encoded command.Batch. It is empty for an entry without a command, which only advances the applied
+	// index. It must not change until Apply has returned.
 	Data []byte
 }
 
@@ -58,25 +58,25 @@ type EntryResult struct {
 // Result is the result of one request. It is read-only: a replayed result may be shared.
 type Result struct {
 	Outcome Outcome
-	// Revisions has one revision per operation, 0 for a delete or check. KindRegister: Revisions[0] is the origin's
-	// number.
+	// Revisions has one revision per operation; it is 0 for a delete or a check. For KindRegister, Revisions[0] is
+	// the number of the origin.
 	Revisions []uint64
 	Key       string // Conflict: the key whose condition failed
-	// Index is the log index at which the request was first decided. A replayed retry reports that of the
-	// first.
+	// Index is the log index of the entry that decided the request. A retry that is answered from the remembered
+	// results returns the index of the first attempt.
 	Index    uint64
 	Replayed bool // answered from the remembered results
 	Expired  int  // KindExpire: how many items were removed
 	More     bool // KindExpire: there is more that is due
 }
 
-// A remembered result is
+// A remembered result is encoded as
 //
 //	outcome(1) flags(1) age(uvarint) revisions [key] [expired]
 //
-// age is the number of log entries between the one that decided the request and the one that stores
-// the result. revisions are a count and then, for each revision, 0 or the distance from the last
-// non-zero one.
+// age is the number of log entries between the entry that decided the request and the entry that stores the result.
+// revisions is a count, followed by one number per revision: 0 for the revision 0, otherwise the difference from the
+// previous non-zero revision.
 const (
 	resultKey     = 0x01
 	resultExpired = 0x02

@@ -6,7 +6,8 @@ import (
 )
 
 // rows caches the data records that one Apply reads or changes, so that a request sees the changes of the requests
-// before it. Below it are recent, the cache of earlier calls, and the database.
+// before it. A record that is not in known is looked up in recent, the cache of rows from earlier calls, and then in
+// the database.
 type rows struct {
 	known  map[rowKey]row
 	recent recent
@@ -44,8 +45,8 @@ func (r *rows) end() {
 	clear(r.known)
 }
 
-// settle moves the rows of this Apply to recent, after they were written to the database. It leaves out absent keys,
-// so that expired keys do not fill the cache.
+// settle moves the rows of this Apply to recent. Call it after they were written to the database. It adds no absent
+// keys to recent, so that expired keys do not fill the cache.
 func (r *rows) settle() {
 	for k, v := range r.known {
 		if v.stored || r.recent.find(k) != nil {
@@ -54,11 +55,11 @@ func (r *rows) settle() {
 	}
 }
 
-// recent caches rows as they are in the database, so that a key that is written often is not read each time. Only the
-// writer changes rows, so a cached row is valid until a restore replaces all tables.
+// recent caches rows of the database, so that a key that is written often is not read from the database each time.
+// Only the writer changes rows. So a cached row stays valid until a restore replaces all tables.
 //
-// The cache has two generations of equal size. A row that is used moves to young. When young is full, old is dropped,
-// and young becomes old.
+// The cache has two generations of equal size. A row that is used moves to young. When young is full, the rows of
+// old are dropped, and young becomes old.
 type recent struct {
 	young, old map[rowKey]*kept
 	bytes      int // approximate size of young

@@ -9,25 +9,23 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// A restore goes through the log, so every replica ends in the same state and a crash leaves a
-// replica either before or after it. Chunks are written to the set of tables that is not live, where
-// no reader looks. One entry, in one Pebble batch with its index, makes that set the live one and
-// deletes the other. Writes continue meanwhile. Those decided before that entry are replaced; those
-// after it see the restored data. To a reader of the log, a restore is one large write.
+// A restore goes through the log. So every replica ends in the same state, and a crash leaves a replica either before
+// or after the restore. Chunks are written to the set of tables that is not live, which no reader uses. One final
+// entry, in one Pebble batch with its index, makes that set the live one and deletes the other. Writes continue in
+// the meantime. Writes before the final entry are replaced; writes after it see the restored data.
 //
 // Other effects of a restore:
 //
-//   - Revisions: restored records get new ones, in the order of the backup. They begin above the
-//     greater of this machine's counter and the backup's, raised by 2^40. So none was ever used,
-//     not even by a machine that went on after the backup and was lost.
-//   - Origins stay, because their sequence numbers count requests of this log. Each remembered
-//     result is replaced by a refusal: a retry of a request that was decided before must neither
-//     be applied again nor be acknowledged.
-//   - Client results are those of the backup: their writes are part of its state.
+//   - Revisions: restored records get new revisions, in the order of the backup. They begin 2^40 above the greater of
+//     this machine's counter and the backup's. So none was ever used, not even by a machine that continued after the
+//     backup and was lost.
+//   - Origins stay, because their sequence numbers count requests of this log. Each remembered result is replaced by a
+//     refusal: a retry of a request that was decided before must neither be applied again nor be acknowledged.
+//   - Client results are replaced by those of the backup, because their writes are part of its state.
 //   - Histories of changes end.
 //   - SystemStore stays. It is in no backup.
 //   - LockStore becomes empty. It is in no backup.
-//   - Cluster time continues. Records that are due by now are never visible.
+//   - Cluster time continues. Restored records that have expired by now are never visible.
 
 // revisionRaise is what a restore adds to the revision counter.
 const revisionRaise = 1 << 40
@@ -71,8 +69,8 @@ func (m *meta) stageDue() uint64 {
 // Restored returns the index of the entry that last replaced all data with a backup, or 0.
 func (m *Machine) Restored() uint64 { return m.state.Load().replaced.at }
 
-// restores reports whether b is a step of a restore. Such a step gets its own Pebble batch, because it reads the
-// tables.
+// restores reports whether b is a step of a restore. Such a step gets a Pebble batch of its own, because it reads
+// the tables, which must contain all earlier changes.
 func restores(b *command.Batch) bool {
 	return len(b.Requests) == 1 && b.Requests[0].Kind == command.KindRestore
 }
@@ -92,9 +90,12 @@ func (m *Machine) cut() error {
 	return nil
 }
 
-// restore applies one step of a restore. The outcome in res is Applied if the step was applied now or before;
-// Conflict if another restore is running; Stale if the restore is unknown or has ended; Rejected if the step is
-// not the next one.
+// restore applies one step of a restore and sets the outcome in res:
+//
+//	Applied   this entry or an earlier one has applied the step
+//	Conflict  another restore is running
+//	Stale     the restore is unknown or has ended
+//	Rejected  the step is not the next one
 func (w *writer) restore(r *command.Request, res *Result) error {
 	s, own := r.Restore, &w.meta.replaced
 	switch {
@@ -208,7 +209,7 @@ func (w *writer) stageCommit(index uint64) error {
 	w.sums.swap(hash)
 	w.rows.recent.forget()
 	w.dropHistories()
-	w.locks, w.unlocked = nil, true
+	w.locks, w.dues, w.restored = nil, nil, true
 	w.dueFloor = 0
 	for _, number := range slices.Sorted(maps.Keys(w.origins.byNumber)) {
 		w.refuse(w.origins.byNumber[number], index)

@@ -3,15 +3,16 @@ package kv
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// setHash is a hash of a set of records that does not depend on their order: the sums, modulo 2^64, of two
-// independent hashes of every member. Adding or removing a record takes constant time. The machine computes it from
-// the records it means to store, so a difference from the stored records, or from another replica, reveals wrong
-// data.
+// setHash is a hash of a set of records that does not depend on their order. It consists of the sums, modulo 2^64, of
+// two independent hashes of every record. Adding or removing a record takes constant time. The machine computes the
+// hash from the records that it intends to store. If the stored records, or those of another replica, have a
+// different hash, data is wrong.
 //
 // It detects bugs, memory errors and disk errors, not attackers.
 type setHash [2]uint64
@@ -22,7 +23,7 @@ func (s *setHash) sub(o setHash) { s[0] -= o[0]; s[1] -= o[1] }
 // setSeeds are the seeds of the two hashes. They are part of the format.
 var setSeeds = [...]uint64{0x51756f72_61746531, 0x51756f72_61746532}
 
-// member returns the hash of a data record. key is without the byte of its table, so the hash is the same in both
+// member returns the hash of one data record. key is the key without its table byte, so the hash is the same in both
 // sets of tables.
 func member(key, value []byte) (h setHash) {
 	var d xxhash.Digest
@@ -38,10 +39,10 @@ func member(key, value []byte) (h setHash) {
 	return h
 }
 
-// sums are the set hashes of a machine's records. Each Pebble batch that changes records also stores their sums. If a
-// build that does not know sums has changed the database, the sums are computed again.
+// sums are the set hashes of a machine's records. Each Pebble batch that changes records also stores the new sums.
+// If a build that does not know sums has changed the database, the sums are computed again.
 type sums struct {
-	known bool    // data is the hash of all records; otherwise of what changed since gen began
+	known bool    // data is the hash of all records; if false, only of the changes since generation gen began
 	gen   uint64  // of an unknown sum: incremented whenever all records are replaced
 	data  setHash // of the live data table
 	stage setHash // of the other table, which a restore fills
@@ -76,8 +77,8 @@ func parseSums(b []byte, last *meta) (s sums, ok bool) {
 	return sums{known: b[1] == 1, gen: n(2), data: setHash{n(3), n(4)}, stage: setHash{n(5), n(6)}}, true
 }
 
-// loadSums reads the sums. If the database has no valid sums, it sums only the changes from now on; Verify later adds
-// the hash of the existing records.
+// loadSums reads the sums from the database. If the database has no valid sums, loadSums starts at zero, so the sums
+// cover only later changes. Verify then adds the hash of the existing records.
 func (w *writer) loadSums() error {
 	raw, closer, err := w.txn.db.Get(sumKey())
 	if err == nil {
@@ -94,15 +95,15 @@ func (w *writer) loadSums() error {
 	return w.txn.db.Set(sumKey(), w.sums.append(nil, &w.meta), pebble.NoSync)
 }
 
-// base is the hash of the existing records of a database without sums. data leaves out the changes since generation
-// gen, because the sums contain them.
+// base is the hash of the records that a database without sums contained when generation gen began. Later changes are
+// in the sums.
 type base struct {
 	gen  uint64
 	data setHash
 }
 
-// adopt adds b, the hash of the existing records that Verify has computed, to the sums. It ignores b if a restore has
-// replaced the records since then, or is running.
+// adopt adds b to the sums. b is the hash of the existing records, which Verify has computed. adopt ignores b if a
+// restore has started, or has replaced the records, since Verify began.
 func (w *writer) adopt(b *base) {
 	if b == nil || w.sums.known || b.gen != w.sums.gen || w.meta.replaced.stage != 0 {
 		return
@@ -117,8 +118,8 @@ func (s *sums) replace(out, in setHash) {
 	s.data.add(in)
 }
 
-// swap replaces the sums by those of the restored data when a restore commits. kept is the hash of the records of
-// SystemStore, which a restore does not replace.
+// swap replaces the sums by those of the restored data. It is called when a restore commits. kept is the hash of the
+// records of SystemStore, which a restore keeps.
 func (s *sums) swap(kept setHash) {
 	if s.known {
 		s.data = s.stage
@@ -129,12 +130,15 @@ func (s *sums) swap(kept setHash) {
 	s.stage = setHash{}
 }
 
-// Digest is a hash of the whole state of a machine: the rolling hash of entries and results, the
-// set hash of the records, and the counters.
+// Digest is a hash of the whole state of a machine: the rolling hash of entries and results, the set hash of the
+// records, and the counters.
 type Digest [2]uint64
 
-// Mark is a checkpoint for comparing replicas: the digest of a machine after it applied the entry at Index. All
-// replicas record marks at the same entries.
+// String returns the digest as 32 hexadecimal digits.
+func (d Digest) String() string { return fmt.Sprintf("%016x%016x", d[0], d[1]) }
+
+// Mark is the digest of a machine right after the entry at Index. All replicas record marks at the same entries, so
+// marks with the same Index can be compared.
 type Mark struct {
 	Index  uint64
 	Digest Digest
@@ -143,7 +147,7 @@ type Mark struct {
 // keepMarks is how many marks a machine keeps. It keeps the newest.
 const keepMarks = 16
 
-// mark records the digest if an entry has advanced cluster time past the next multiple of the period. before is the
+// mark records a mark if the current entry has advanced cluster time past a multiple of the period. before is the
 // cluster time before the entry.
 func (w *writer) mark(before uint64) {
 	if w.period == 0 || !w.sums.known || before/w.period == w.meta.clock/w.period {
@@ -195,10 +199,11 @@ func (m *Machine) Marks() []Mark {
 	return nil
 }
 
-// Summed reports whether the hash of all records is known. Until then no marks are recorded.
+// Summed reports whether the hash of all records is known. No marks are recorded before that.
 func (m *Machine) Summed() bool { return m.state.Load().summed }
 
-// MarkDue reports whether a new mark is needed, and an entry with the cluster time now would record one.
+// MarkDue reports whether a new mark is due: the state has changed since the newest mark, and an entry with the
+// cluster time now would record one.
 func (m *Machine) MarkDue(now uint64) bool {
 	period, s := m.period, m.state.Load()
 	if period == 0 || now/period == s.clock/period {

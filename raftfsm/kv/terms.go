@@ -11,8 +11,8 @@ import (
 // maxTerms is how many terms are remembered, newest first. It is part of the format.
 const maxTerms = 1024
 
-// terms records, for each term, the index of the last applied command. A term has one leader, and a leader only
-// appends. So a command written at index i in term t is part of this state if the last index of t is at least i.
+// terms records the index of the last applied command of each term. A term has only one leader, which only appends to
+// the log. So this state includes the command at index i of term t if i is not above the last index of term t.
 type terms struct {
 	closed []termEnd // ascending; never changed in place, because readers share it
 	now    termEnd   // term of the newest command; zero = none
@@ -71,9 +71,9 @@ func (t *terms) load(db *pebble.DB) error {
 	})
 }
 
-// Wrote reports whether the command that the leader of term wrote at index is part of the state. known is false if
-// the machine has not applied that far, or if term is too old: older than the newest 1024 terms, or than a restored
-// backup.
+// Wrote reports whether this state includes the command that the leader of term wrote at index. known is false if
+// the machine has not applied that far, or if term is too old. A term is too old if it is older than the newest 1024
+// terms, or older than a restored backup.
 func (m *Machine) Wrote(term, index uint64) (wrote, known bool) {
 	s := m.state.Load()
 	if len(s.terms.closed) > 0 && term < s.terms.closed[0].term || len(s.terms.closed) == 0 && term < s.terms.now.term {

@@ -2,8 +2,8 @@ package kv
 
 import "github.com/cockroachdb/pebble/v2"
 
-// txn is the Pebble side of one Apply: a batch of changes, and a view of the state before them. get reads only the
-// state before; the caches of the writer contain the changes.
+// txn is the database access of one Apply: a batch of changes, and a view of the state before them. get does not see
+// the changes; these are in the caches of the writer.
 type txn struct {
 	db    *pebble.DB
 	batch *pebble.Batch

@@ -93,12 +93,12 @@ func (w *writer) store(k rowKey, old row, expireAt uint64, o *command.Op) {
 	if !old.stored {
 		w.meta.keys++
 	}
-	w.lockChanged(k)
+	w.noteStored(k)
 	w.rows.known[k] = row{stored: true, revision: w.meta.revision, expireAt: expireAt, hash: hash}
 	w.noteSet(k, expireAt, o)
 }
 
-// remove deletes a record if there is one. In a prefix with a history that takes a revision.
+// remove deletes a record, if it exists. In a prefix with a history, the removal takes a revision.
 func (w *writer) remove(k rowKey, old row) {
 	if !old.stored {
 		return
@@ -108,7 +108,7 @@ func (w *writer) remove(k rowKey, old row) {
 	w.undue(k, old.expireAt)
 	w.meta.keys--
 	w.sums.replace(old.hash, setHash{})
-	w.lockChanged(k)
+	w.noteRemoved(k)
 	w.rows.known[k] = row{}
 	w.noteRemoval(k, &old)
 }

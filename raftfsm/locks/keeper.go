@@ -98,7 +98,7 @@ func (k *Keeper) Update() {
 }
 
 func (k *Keeper) update() {
-	for k.pending() {
+	for k.takePending() {
 		if err := k.refresh(); err != nil && !fault.Is(err, fault.Unavailable) {
 			k.logger.Error("locks cannot be read, so they do not expire", "error", err,
 				"hint", "restart this server, so that another one leads")
@@ -106,8 +106,9 @@ func (k *Keeper) update() {
 	}
 }
 
-// pending reports whether there is something to do, and otherwise ends the goroutine of update.
-func (k *Keeper) pending() bool {
+// takePending reports whether another update was requested, and clears the request. If it returns false, update must
+// return: the next Update starts a new goroutine.
+func (k *Keeper) takePending() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.again || k.closed {
@@ -118,7 +119,8 @@ func (k *Keeper) pending() bool {
 	return true
 }
 
-// refresh brings the timers up to date with the records. Only one goroutine at a time calls it.
+// refresh updates the timers from the records of the locks. On a server that does not lead, it ends all timers. Only
+// one goroutine at a time calls it.
 func (k *Keeper) refresh() error {
 	term := k.group.Term()
 	if !k.group.Leading() {
@@ -139,7 +141,7 @@ func (k *Keeper) refresh() error {
 	seen := map[string]bool{}
 	var names []string
 	for _, key := range keys {
-		if name := nameOf(key); !seen[name] {
+		if name, ok := nameOf(key); ok && !seen[name] {
 			seen[name] = true
 			names = append(names, name)
 		}
@@ -196,7 +198,8 @@ func (k *Keeper) begin(m *kv.Machine, term uint64) error {
 		}
 		names := make([]string, len(found))
 		for i := range found {
-			names[i], after = nameOf(found[i].Key), found[i].Key
+			names[i], _ = nameOf(found[i].Key)
+			after = found[i].Key
 		}
 		if err := k.read(m, names); err != nil {
 			return err

@@ -42,10 +42,10 @@ func errMoved() error {
 	return fault.New(fault.NotLeader, opWait, "this server does not lead the group of the lock")
 }
 
-// Wait makes c the owner of a lock as soon as all callers that have come before have had it, and returns the token.
-// It returns fault.Timeout if ctx ends before; then c does not own the lock. It returns fault.NotLeader if this server
-// does not lead, or no longer leads. Then c may own the lock: the same call at the new leader finds that out, if
-// c.Request is not empty.
+// Wait waits until c gets the lock, and returns the token. Callers get the lock in the order in which they came. If
+// ctx ends first, it returns fault.Timeout, and c does not own the lock. If this server does not lead, or stops
+// leading, it returns fault.NotLeader, and c may own the lock. The caller must then repeat the call at the new
+// leader. With c.Request, the leader recognizes the repeated call.
 func (k *Keeper) Wait(ctx context.Context, name string, c Claim) (token uint64, err error) {
 	w := &waiter{Claim: c, got: make(chan grant, 1)}
 	if err := k.enqueue(name, w); err != nil {
@@ -88,7 +88,8 @@ func (k *Keeper) enqueue(name string, w *waiter) error {
 	return nil
 }
 
-// leave removes w from the queue. It returns false if w is no longer there, because it has an answer.
+// leave removes w from the queue. It returns false if w is no longer in the queue, because it has already received
+// its answer.
 func (k *Keeper) leave(name string, w *waiter) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -158,7 +159,8 @@ func (k *Keeper) acquire(name string) {
 	k.hand(ctx, name, w, Acquire(name, w.Claim))
 }
 
-// hand commits a request that makes w the owner of a lock, and answers w. It reports whether the request was applied.
+// hand commits a request that makes w the owner of a lock, and sends w the result. It reports whether the request was
+// applied.
 func (k *Keeper) hand(ctx context.Context, name string, w *waiter, r *command.Request) (applied bool, err error) {
 	res, err := k.group.Commit(ctx, r)
 	switch {
@@ -181,8 +183,8 @@ func (k *Keeper) hand(ctx context.Context, name string, w *waiter, r *command.Re
 	return true, err
 }
 
-// claim records that a repeated call has got the lock that an earlier attempt was granted. The earlier attempt then
-// does not give it back.
+// claim records that a repeated call has got the lock that was granted to an earlier attempt. The earlier attempt
+// must then not release the lock.
 func (k *Keeper) claim(name string, token uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -207,7 +209,8 @@ func (k *Keeper) Release(ctx context.Context, name string, token uint64) (releas
 	return k.end(ctx, name, token, 0)
 }
 
-// end ends the lock with that token. If renewals is not 0, it does so only if the lock was not renewed since.
+// end ends the lock with that token. If renewals is not 0, end has no effect on a lock that was renewed later. ended
+// reports whether the lock was ended.
 func (k *Keeper) end(ctx context.Context, name string, token, renewals uint64) (ended bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
 	defer cancel()

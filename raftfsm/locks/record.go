@@ -19,16 +19,19 @@ const (
 	expiryRecord = "e"
 )
 
-// Keys returns the keys of the two records of a lock: that of its owner, and that of its expiry. name identifies the
+// Keys returns the keys of the two records of a lock: the owner record and the expiry record. name identifies the
 // lock within the group.
 func Keys(name string) []string { return []string{ownerRecord + name, expiryRecord + name} }
 
-// nameOf returns the name of the lock that a record belongs to.
-func nameOf(key string) string {
-	if key == "" {
-		return ""
+// Owners is the prefix of the keys with the owners of locks. The name of the lock follows it.
+const Owners = ownerRecord
+
+// nameOf returns the name of the lock that a record belongs to. ok is false for records of package actors.
+func nameOf(key string) (name string, ok bool) {
+	if key == "" || key[:1] != ownerRecord && key[:1] != expiryRecord {
+		return "", false
 	}
-	return key[1:]
+	return key[1:], true
 }
 
 // Claim is a caller's wish for a lock.
@@ -82,8 +85,8 @@ func (c Claim) setExpiry(key string, cond command.Cond, revision uint64) command
 		Value: binary.AppendUvarint(nil, uint64(ms))} //nolint:gosec // positive
 }
 
-// Acquire returns the request that makes c the owner of a lock without owner. The first revision of its result is the
-// token. The check makes it a checked write, so no server that does not know locks is in the group.
+// Acquire returns the request that makes c the owner of a lock without an owner. The first revision of its result is
+// the token. The check in it makes it a checked write, which requires that every server of the group supports locks.
 func Acquire(name string, c Claim) *command.Request {
 	check := command.Op{Kind: command.OpCheck, Cond: command.CondAbsent, Store: kv.LockStore, Key: Keys(name)[1]}
 	return &command.Request{Kind: command.KindCheckedWrite,

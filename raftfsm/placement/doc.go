@@ -1,13 +1,14 @@
 // Package placement decides which servers vote in a Raft group and which server leads it.
 //
 // It owns only this policy. Plan returns the next safe change of a group, given the wanted number of voters, the
-// configuration and which servers are alive. Explain returns for every server why it votes or not. Leaders spreads
-// the leaders of several groups. The package never uses raft, gossip, the network or the clock. Every input is a
-// parameter, including the time, so the same input gives the same result on every node. It has no goroutines and no
-// state. All functions are safe for concurrent use. The tests of Plan have a table with a case for each rule.
+// configuration and which servers are alive. Explain returns why each server votes or not. Leaders spreads the
+// leaders of several groups over the servers. The package never uses raft, gossip, the network or the clock. Every
+// input is a parameter, including the time, so the same input gives the same result on every node. It has no
+// goroutines and no state. All functions are safe for concurrent use. The tests of Plan have a table with a case for
+// each rule.
 //
-// A voter is lost in three cases: an operator has removed its server; its disk was replaced, so that its node runs
-// under a newer server id; or its server has failed, left or become a sidecar longer ago than the settling time.
+// A voter is lost in three cases: an operator has removed its server; its disk was replaced, so its node runs under a
+// newer server id; or its server failed, left or became a sidecar, and the settling time has passed since.
 //
 // Plan tries the rules in this order. The first rule that applies determines the one change that Plan returns:
 //

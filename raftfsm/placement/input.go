@@ -21,8 +21,8 @@ type Server struct {
 	Voter    bool   // votes; otherwise it only replicates
 	LagKnown bool   // Lag was reported recently by the server itself
 	Lag      uint64 // log entries it is behind the leader
-	// SteadySince is since when Lag has been within Limits.MaxLag without a break (see Steady). Zero means that
-	// it is not.
+	// SteadySince is when Lag came within Limits.MaxLag and since then stayed within it (see Steady). It is zero if
+	// Lag is above MaxLag or not reported.
 	SteadySince time.Time
 }
 
@@ -76,8 +76,8 @@ type Input struct {
 	Held        bool      // an operator chose the leader: Leaders leaves the group where it is
 	Removed     []string  // server ids an operator removed; they never come back
 	Now         time.Time
-	// Watching is when this leader began to watch. A server without a member counts as failed since then. Zero
-	// means just now.
+	// Watching is when this leader began to observe the nodes. A server without a Member counts as failed since
+	// then. Zero means now.
 	Watching time.Time
 	Limits   Limits
 }
@@ -90,8 +90,8 @@ func NodeOf(server string) string {
 	return server
 }
 
-// Steady returns the next value of Server.SteadySince, from its last value since and the newly reported lag. Call it
-// for every report, and set SteadySince to zero when reports stop.
+// Steady returns the next value of Server.SteadySince. since is the current value, and lag is the lag that the server
+// just reported. Call it for every report, and set SteadySince to zero when reports stop.
 func Steady(since time.Time, lag, limit uint64, now time.Time) time.Time {
 	switch {
 	case lag > limit:

@@ -16,9 +16,10 @@ type Move struct {
 
 // Leaders spreads the leaders of several groups over their voters. It returns the moves to make now, sorted by group.
 //
-// It moves a leader only if one server leads at least two groups more than another, and at a time at most one group
-// away from and to each server. The new leader is alive, keeps up and has a good disk. A group does not move soon
-// after a change of leader (Limits.Settle), if an operator chose its leader (Held), or if Plan is about to change it.
+// It moves a leader only if one server leads at least two groups more than another. At a time, each server loses at
+// most one leader and gets at most one. The new leader is alive, keeps up and has a good disk. Leaders does not move
+// a group soon after a change of leader (Limits.Settle), a group whose leader an operator chose (Held), and a group
+// that Plan is about to change.
 //
 // Every node may call Leaders, and gets moves only for groups that it leads, because only the leader of a group knows
 // the lags of its voters.

@@ -2,11 +2,10 @@ package placement
 
 import "fmt"
 
-// Missing returns why a server that should be a voter of the group is not one. It returns "" for a voter, and for a
-// server that should be a non-voter. Every server can call it about itself, because the result does not depend on
-// lags.
+// Missing returns why a server that should be a voter is not one. It returns "" for a voter, and for a server that
+// should be a non-voter. Every server can call it about itself, because the result does not depend on lags.
 //
-// It ignores a voter that this node has never seen alive, and counts a voter that is gone only since a short time.
+// A voter that this node has never seen alive does not count as a voter. One that has failed only recently does.
 func Missing(in Input, server string) string {
 	v := look(in)
 	for _, s := range v.pick(isVoter) {

@@ -30,12 +30,12 @@ type Change struct {
 	Reason string // one line for people, naming the node and the cause
 }
 
-// Plan returns the next change of the group's configuration, or nothing if no change is needed. It returns at most
-// one change. After a change is committed, call Plan again for the next one. A change may be tried again. Each
-// change is safe by itself, so a caller may stop between two changes.
+// Plan returns the next change of the group's configuration, or nil if no change is needed. It returns at most one
+// change. Call it again after that change is committed. A change may be retried. Each change is safe by itself, so a
+// caller may stop between two changes.
 //
-// If a majority of voters is alive before the change, a majority is alive after it. Plan never takes the vote of
-// the leader. If the leader is to be removed, Plan returns a Transfer.
+// If a majority of voters is alive before the change, a majority is alive after it. Plan never takes the vote of the
+// leader. If the leader is to be removed, Plan returns a Transfer first.
 func Plan(in Input) []Change {
 	v := look(in)
 	if v.led() == nil || !v.majority(nil) {
@@ -176,7 +176,7 @@ func (v *view) dropRemoved() (Change, bool) {
 	return Change{}, false
 }
 
-// replaced describes the lost voter that the non-voter s replaces. It prefers the lost voter of the same node.
+// replaced describes the lost voter that the non-voter s will replace. It prefers a lost voter on the same node.
 func (v *view) replaced(s *seat, lost []*seat) string {
 	for _, l := range lost {
 		if l.node == s.node {
@@ -235,7 +235,7 @@ func (v *view) shrink() (Change, bool) { // a removed leader needs its possible 
 	}
 }
 
-// quiet reports whether no server is joining or leaving the group. Otherwise an even number of voters may be
+// quiet reports whether no server is joining or leaving the group. While one is, an even number of voters may be
 // temporary.
 func (v *view) quiet() bool {
 	unsettled := v.pick(func(s *seat) bool { return v.pending(s) || s.Voter && !s.up() && !v.lost(s) })

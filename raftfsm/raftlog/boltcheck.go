@@ -33,9 +33,9 @@ const (
 	boltMaxPageSize = 1 << 16
 )
 
-// checkBolt returns an error with a hint if a bbolt file is damaged. holds is false, without an error, if the file is
-// absent, empty or all zeros: bbolt was interrupted while it created the file. No other process may write to the file
-// meanwhile.
+// checkBolt returns an error with a hint if a bbolt file is damaged. It returns false without an error if the file is
+// absent, empty or all zeros, because bbolt was then interrupted while it created the file. No other process may
+// write to the file in the meantime.
 func checkBolt(path string) (holds bool, err error) {
 	if err := CheckBoltFormat(path); err != nil {
 		return false, err // written by a newer version
@@ -124,8 +124,9 @@ func (c *boltCheck) run() (why string, err error) {
 	return c.why, err
 }
 
-// meta returns the newest valid file header, as bbolt does. A file has two headers, and the second one is at the
-// start of the second page. If the first one is damaged, meta tries several page sizes.
+// meta returns the newest valid file header, or nil if there is none, in the same way as bbolt. A file has a header
+// in each of its first two pages. The page size is known only from a valid header, so meta tries several sizes to
+// find the second one.
 func (c *boltCheck) meta() (newest *boltMeta, err error) {
 	for at := int64(0); at <= boltMaxPageSize; at = max(at*2, 1024) {
 		b := make([]byte, boltPageHeader+boltMetaSize)

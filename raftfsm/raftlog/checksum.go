@@ -11,8 +11,8 @@ import (
 )
 
 // The Extensions of an entry contain a checksum: a marker, a version and a CRC-32C over index, term, type and data.
-// Raft replicates them unchanged, so every follower verifies the checksum of the leader. In version 2 the number of
-// writes acknowledged early follows (see owing), and the checksum covers it.
+// Raft replicates them unchanged, so every follower verifies the checksum of the leader. Version 2 also contains the
+// number of writes that were acknowledged early (see owing), and its checksum covers that number.
 const (
 	sealMark    = 'Q'
 	sealVersion = 1

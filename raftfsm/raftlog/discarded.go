@@ -50,8 +50,8 @@ func (v *Discarded) covers(index uint64) bool {
 	return index > v.from.Index && index <= v.to
 }
 
-// rebase changes an append to a log whose entries a snapshot has replaced, so that raft does not compare it with the
-// old entries. It leaves out the entries that the snapshot covers.
+// rebase changes an append so that raft does not compare it with log entries that a snapshot has replaced. It leaves
+// out the entries that the snapshot covers.
 func (v *Discarded) rebase(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
 	v.mu.Lock()
 	from, to := v.from, v.to

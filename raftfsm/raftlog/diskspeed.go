@@ -11,9 +11,9 @@ const (
 	WindowsUntilSlow = 10  // consecutive windows after which a disk becomes slow, or normal again
 )
 
-// DiskSpeed measures how long appends to the log take, in windows. A disk is slow after WindowsUntilSlow consecutive
-// windows whose median append took longer than Bound. It is normal again after as many windows with a median below
-// half of Bound. Windows without an append change nothing.
+// DiskSpeed measures how long appends to the log take. It divides time into windows. A disk is slow after
+// WindowsUntilSlow consecutive windows whose median append took longer than Bound. It is normal again after as many
+// windows with a median below half of Bound. Windows without an append change nothing.
 type DiskSpeed struct {
 	Bound time.Duration
 

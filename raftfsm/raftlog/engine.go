@@ -38,6 +38,27 @@ func refuseOtherLog(dir string, e Engine) error {
 			"directory", other)}
 }
 
+// FileOf returns the path of the file that holds an entry of the log in dir; for index 0, the path of the log.
+func FileOf(dir string, e Engine, index uint64) string {
+	path := filepath.Join(dir, e.FileName())
+	if e == BoltDB || index == 0 {
+		return path
+	}
+	// The names are sorted, and begin with the index of the first entry.
+	segments, err := filepath.Glob(filepath.Join(path, "*.wal"))
+	if err != nil {
+		return path
+	}
+	for _, segment := range segments {
+		var first uint64
+		if _, err := fmt.Sscanf(filepath.Base(segment), "%d-", &first); err != nil || first > index {
+			break
+		}
+		path = segment
+	}
+	return path
+}
+
 // openEngine opens the log.
 func openEngine(dir string, e Engine, logger *slog.Logger) (Backend, error) {
 	mine := filepath.Join(dir, e.FileName())

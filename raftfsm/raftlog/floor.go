@@ -93,8 +93,8 @@ func LoadFloor(v Volume, dir string) (*Floor, error) {
 	return &f, nil
 }
 
-// observeTerm records a term that the stable store holds. The next write of the floor file includes it. Writing it at
-// once is not necessary: a server that forgets a term in which it has not voted breaks no promise.
+// observeTerm records a term that the stable store has. The term is written to the floor file with its next write. A
+// server that has not voted in a term may forget it, so observeTerm need not write at once.
 func (k *FloorFile) observeTerm(term uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -110,7 +110,8 @@ func (k *FloorFile) vote(term uint64, candidate string) error {
 }
 
 // lower removes the entries at and above index from the floor. The caller may truncate the log only after lower has
-// returned nil. lower first calls forget, so that no concurrent write of the file records the removed entries again.
+// returned nil. lower first calls forget, which removes these entries from the record of the log's extent. So a
+// concurrent write of the file cannot record them again.
 func (k *FloorFile) lower(index uint64, forget func()) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -199,10 +200,10 @@ func (f *Floor) Check(id Identity, h found) error {
 		return LostData(file(StableName), "is damaged: it has a vote for %q in term %d, this server had voted for %q",
 			h.vote, h.VoteTerm, f.Vote)
 	case max(h.Last.Index, h.Snapshot.Index) < f.Last:
-		return LostData(file(id.Engine.FileName()),
+		return LostData(FileOf(id.Dir, id.Engine, h.Last.Index),
 			"is an older copy, or was emptied: it ends at entry %d, it had reached entry %d", h.Last.Index, f.Last)
 	case h.first != 0 && h.first < f.First:
-		return LostData(file(id.Engine.FileName()),
+		return LostData(FileOf(id.Dir, id.Engine, h.first),
 			"is an older copy: it begins at entry %d, those before entry %d had been compacted", h.first, f.First)
 	}
 	if f.LastTerm == 0 || f.Last <= h.Snapshot.Index {
@@ -219,8 +220,8 @@ func (f *Floor) Check(id Identity, h found) error {
 	return nil
 }
 
-// CheckTerm returns an error if the stored term have is below need, the newest term of an entry, a snapshot or a
-// vote. A server stores a term before anything of that term, so a lower term means lost data.
+// CheckTerm returns an error if the stored term is lower than need, the newest term of an entry, a snapshot or a
+// vote. A server stores a term before anything of that term. So a lower term means that data was lost.
 func CheckTerm(dir string, have, need uint64) error {
 	if have >= need {
 		return nil
@@ -259,8 +260,8 @@ func NewFloorFile(v Volume, dir string, log *Store, sources FloorSources, proces
 	return &FloorFile{volume: v, dir: dir, process: process, sources: sources, extent: &log.durable}
 }
 
-// Begin starts to maintain the floor file. h is what the stores hold. old is the floor in the file, or nil if
-// there is none.
+// Begin starts to maintain the floor file. h describes what the log and the stable store contain. old is the content
+// of the file, or nil if there is no file.
 func (k *FloorFile) Begin(id Identity, h found, old *Floor, log *Store, votes *Votes) {
 	log.durable.set(h.first, h.Last)
 	k.current = Floor{

@@ -7,10 +7,10 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// The Extensions of an entry (see Seal) also contain how many of its writes the leader acknowledges as soon as its
-// own disk has the entry, and a tag of that leader. If the same server later replaces the entry by one of another
-// leader, these writes are counted as lost, also after a restart. The loss is not counted if the disk is lost or a
-// snapshot has replaced the entry.
+// The Extensions of an entry (see Seal) also contain two values: how many of its writes the leader acknowledges as
+// soon as its own disk has the entry, and a tag of that leader. If that server later replaces the entry by one of
+// another leader, it counts these writes as lost, even after a restart. It cannot count them if its disk is lost, or
+// if a snapshot has replaced the entry.
 const (
 	owedMark = 'E'
 	owedSize = 1 + 4 + 4
@@ -36,8 +36,8 @@ func (s *Store) Owing(n int) []byte { return owing(s.self, n) }
 // isOwing reports whether Extensions were made by owing and not sealed yet.
 func isOwing(e []byte) bool { return len(e) == owedSize && e[0] == owedMark }
 
-// owed returns how many writes of a sealed entry the server with that tag has acknowledged early, or 0 if it was
-// another server.
+// owed returns how many writes of a sealed entry the server with this tag has acknowledged early. It returns 0 if
+// another server has proposed the entry.
 func owed(l *raft.Log, server uint32) int {
 	e := l.Extensions
 	if len(e) != sealOwedSize || e[1] != sealOwedVersion || binary.BigEndian.Uint32(e[sealSize:]) != server {

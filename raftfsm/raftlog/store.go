@@ -21,12 +21,12 @@ type Backend interface {
 	io.Closer
 }
 
-// Role returns the role of this server in the group. Until Raft runs, its methods return false and zero values.
+// Role describes the role of this server in the group. Until Raft runs, its methods return false and zero values.
 type Role interface {
 	// Running reports whether Raft runs.
 	Running() bool
-	// Base returns the position of the newest snapshot. follows reports whether Raft runs and this server is
-	// not the leader, so that it sends no entries to others.
+	// Base returns the position of the newest snapshot. follows is true if Raft runs and this server is not the
+	// leader.
 	Base() (end Position, follows bool)
 	// LeadsOthers reports whether this server leads and has other voters.
 	LeadsOthers() bool
@@ -42,7 +42,7 @@ type Events interface {
 
 // Process has the callbacks of the log to the program.
 type Process interface {
-	// Fatal reports an error after which this replica cannot be trusted. Nothing is written afterwards.
+	// Fatal reports an error after which this replica cannot be trusted. After the call nothing is written.
 	Fatal(err error)
 	// Step is called before and after each named step of disk work.
 	Step(name string)
@@ -66,9 +66,9 @@ type Store struct {
 	events  Events
 	process Process
 
-	// writing admits one writer at a time to the engine, also during its disk work. Raft appends and compacts
-	// from two goroutines. raft-wal could truncate a segment that is being sealed if another goroutine sealed
-	// the next one meanwhile.
+	// writing admits one writer at a time to the engine, also during its disk work. Raft appends and compacts from two
+	// goroutines. raft-wal could truncate a segment that is being sealed if another goroutine sealed the next one in
+	// the meantime.
 	writing sync.Mutex
 
 	durable extent     // the part that is on disk
@@ -81,12 +81,14 @@ type Store struct {
 
 	busy atomic.Int64 // start of the write in flight, in monotonic nanoseconds since open; 0 = none
 	last atomic.Uint64
-	// entries up to here were compacted since the log was opened; raft-wal may still return some of them
+	// gone is the index up to which entries were compacted since the log was opened; raft-wal may still return some
+	// of them
 	gone atomic.Uint64
 	open time.Time // the start of the time in busy
 
-	mu      sync.Mutex
-	waiting map[*byte]func(index, term uint64) // by address of the first byte of Data
+	mu       sync.Mutex
+	reserved map[*byte]func(*raft.Log)          // by address of the first byte of Data
+	waiting  map[*byte]func(index, term uint64) // by address of the first byte of Data
 }
 
 var (
@@ -94,13 +96,13 @@ var (
 	_ raft.MonotonicLogStore = (*Store)(nil)
 )
 
-// NewStore wraps an engine. level is the highest version of entries that the group may hold. Process.Raise must
-// have made it durable before.
+// NewStore wraps an engine. level is the highest version of log entries that Process.Raise has recorded durably.
 func NewStore(engine Backend, server raft.ServerID, level uint8, role Role, events Events, process Process) *Store {
 	s := &Store{
 		engine: engine, level: max(level, command.First), self: serverTag(server), role: role, events: events,
 		process: process,
 		open:    time.Now(), waiting: map[*byte]func(uint64, uint64){},
+		reserved: map[*byte]func(*raft.Log){},
 	}
 	s.unsynced = newUnsynced(func(entries []*raft.Log) error {
 		if err := s.append(entries); err != nil {
@@ -112,9 +114,9 @@ func NewStore(engine Backend, server raft.ServerID, level uint8, role Role, even
 	return s
 }
 
-// Align deletes the whole log if it does not continue the snapshot that ends at index and term. A crash after a
-// snapshot was received, but before the log was truncated, leaves entries of another history, which must not be sent
-// to other servers.
+// Align deletes the whole log if it has no entry at index with this term, where the snapshot ends. A crash between
+// the receipt of a snapshot and the truncation of the log leaves entries that contradict the snapshot. They must not
+// be sent to other servers.
 func (s *Store) Align(index, term uint64) error {
 	first, last, err := s.Ends()
 	if err != nil || last == 0 || first > index {
@@ -152,15 +154,15 @@ func (s *Store) Read(index uint64, l *raft.Log) error {
 }
 
 // Scan verifies the log entries after the index snapshot and records their sizes and types. Call it before raft
-// reads the entries, because raft panics on an entry that it cannot read.
-func (s *Store) Scan(snapshot uint64) error {
+// reads the entries, because raft panics on an entry that it cannot read. at is the entry that an error is about, or 0.
+func (s *Store) Scan(snapshot uint64) (at uint64, err error) {
 	first, last, err := s.Ends()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	s.last.Store(last)
 	if last > snapshot && first > snapshot+1 {
-		return &fault.Error{Code: fault.Corrupt, Op: "group.log",
+		return 0, &fault.Error{Code: fault.Corrupt, Op: "group.log",
 			Msg: fmt.Sprintf("the log starts at entry %d but the snapshot ends at %d: entries are missing", first,
 				snapshot),
 			Hint: "the files in the directory are of different times; restore the whole directory from a backup, or " +
@@ -170,11 +172,44 @@ func (s *Store) Scan(snapshot uint64) error {
 	for i := snapshot + 1; i <= last; i++ {
 		l = raft.Log{}
 		if err := s.Read(i, &l); err != nil {
-			return err
+			return i, err
 		}
 		s.tail.note(&l)
 	}
-	return nil
+	return 0, nil
+}
+
+// Reserve returns the Data of an entry whose content is not known yet. When the log is about to write the entry, it
+// calls complete on raft's main goroutine, and complete sets Data and Extensions. So the entry can contain what
+// arrives while the previous one is written. key identifies the entry; Release forgets it.
+func (s *Store) Reserve(key *byte, complete func(*raft.Log)) []byte {
+	s.mu.Lock()
+	s.reserved[key] = complete
+	s.mu.Unlock()
+	return unsafe.Slice(key, 1)
+}
+
+// Release forgets a reserved entry, which may never have been written.
+func (s *Store) Release(key *byte) {
+	s.mu.Lock()
+	delete(s.reserved, key)
+	s.mu.Unlock()
+}
+
+// complete calls the functions of reserved entries. Slices are compared by address, so entries of other servers are
+// never taken for reserved ones.
+func (s *Store) complete(entries []*raft.Log) {
+	for _, l := range entries {
+		if len(l.Data) != 1 {
+			continue
+		}
+		s.mu.Lock()
+		f := s.reserved[unsafe.SliceData(l.Data)]
+		s.mu.Unlock()
+		if f != nil {
+			f(l)
+		}
+	}
 }
 
 // OnDurable calls f once the entry with this Data slice is on this node's disk. Slices are compared by address, so f
@@ -195,19 +230,24 @@ func (s *Store) ForgetDurable(data []byte) {
 // StoreLog stores one entry.
 func (s *Store) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs makes entries durable. On a leader of other voters it may return before that (see unsynced). A failed
-// write ends the process, because the content of the disk is unknown afterwards, and a later write must not be
-// acknowledged on top of it.
+// StoreLogs writes entries durably. On a leader of other voters it may return before they are durable (see
+// unsynced). A failed write ends the process. The content of the disk is unknown after a failure, so no later write
+// may be acknowledged.
 func (s *Store) StoreLogs(entries []*raft.Log) error {
 	if len(entries) == 0 {
 		return nil
 	}
+	leads := s.role.LeadsOthers()
+	if leads {
+		s.unsynced.room() // before complete: requests that arrive during this wait get into the entries
+	}
+	s.complete(entries)
 	size, own, reforms := 0, true, false
 	for _, l := range entries {
 		if len(l.Extensions) == 0 || isOwing(l.Extensions) {
 			Seal(l)
 		} else if err := Verify(l); err != nil {
-			return err // damaged on the way here: refuse it, and the leader sends it again
+			return err // damaged in transit: refuse it, and the leader sends it again
 		} else {
 			own = false
 		}
@@ -218,7 +258,7 @@ func (s *Store) StoreLogs(entries []*raft.Log) error {
 		s.process.Fatal(err)
 		return err
 	}
-	if own && !reforms && size <= unsyncedBytes && s.role.LeadsOthers() {
+	if own && !reforms && size <= unsyncedBytes && leads {
 		return s.unsynced.add(entries, func() { s.note(entries) })
 	}
 	if err := s.unsynced.drain(); err != nil {
@@ -275,8 +315,8 @@ func (s *Store) noteLevel(entries []*raft.Log) error {
 	return s.RaiseTo(v)
 }
 
-// RaiseTo makes durable that the group may hold entries of version v. Only Raft's main goroutine may call it, or
-// the goroutine that opens the group.
+// RaiseTo records durably that the log may contain entries of format v. It never lowers the recorded format. Only
+// Raft's main goroutine and the goroutine that opens the group may call it.
 func (s *Store) RaiseTo(v uint8) error {
 	if v <= s.level {
 		return nil
@@ -288,8 +328,8 @@ func (s *Store) RaiseTo(v uint8) error {
 	return nil
 }
 
-// announce calls the OnDurable functions of entries. The caller must have recorded the entries before, because an
-// OnDurable function may read them from the log at once.
+// announce calls the OnDurable functions of entries. The entries must already be readable from the log, because an
+// OnDurable function may read them at once.
 func (s *Store) announce(entries []*raft.Log) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -313,9 +353,9 @@ func (s *Store) Stalled() time.Duration {
 	return time.Since(s.open) - time.Duration(start-1)
 }
 
-// GetLog reads an entry and verifies it. A damaged entry ends the process, because it must be neither applied nor
-// sent. On a follower GetLog also returns the last entry of a snapshot, which Raft looks for before the first append
-// after the snapshot.
+// GetLog reads an entry and verifies its checksum. A damaged entry ends the process, because it must be neither
+// applied nor sent. On a follower GetLog also returns a placeholder for the last entry of the snapshot. Raft looks
+// for that entry before the first append after the snapshot.
 func (s *Store) GetLog(index uint64, l *raft.Log) error {
 	if c := s.tail.get(index); c != nil {
 		*l = *c
@@ -363,8 +403,8 @@ func (s *Store) TermAt(index uint64) (term uint64, known bool) {
 // Last returns the index of the newest entry; 0 = none.
 func (s *Store) Last() uint64 { return s.last.Load() }
 
-// LastVisible returns the index of the last entry in (floor, index] that reaches the state machine, or 0 if there is
-// none. The machine must have applied everything up to floor.
+// LastVisible returns the index of the last entry above floor, and at most at index, that reaches the state machine.
+// It returns 0 if there is none. The machine must have applied everything up to floor.
 func (s *Store) LastVisible(index, floor uint64) uint64 { return s.tail.lastVisible(index, floor) }
 
 // Applied records that the state machine has applied everything up to index.
@@ -417,7 +457,7 @@ func (s *Store) FirstIndex() (uint64, error) { return s.engine.FirstIndex() }
 func (s *Store) LastIndex() (uint64, error) { return s.last.Load(), nil }
 
 // DeleteRange deletes the entries lo to hi. These are either the oldest entries, after a snapshot, or the newest
-// ones, because they conflict with those of the leader. It keeps old entries that a follower needs (see Retained).
+// ones, because they conflict with the leader's. It keeps old entries that a follower still needs (see Retained).
 func (s *Store) DeleteRange(lo, hi uint64) error {
 	if hi >= s.last.Load() {
 		if err := s.unsynced.drain(); err != nil {

@@ -181,8 +181,8 @@ func (t *tail) forget(index uint64) {
 	}
 }
 
-// settle forgets which entries up to index never reach the machine. That is not needed once the machine has applied
-// everything up to index.
+// settle tells the tail that the machine has applied everything up to index. The tail then no longer needs to know
+// which of these entries never reach the machine.
 func (t *tail) settle(index uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// unsyncedBytes is the maximum size in bytes of the entries that a leader sends before its own disk has them. It is
-// below tailCacheBytes, because they are sent from that cache.
+// unsyncedBytes limits the size in bytes of the entries that a leader sends before its own disk has them. They are
+// sent from the tail cache, so the limit is below tailCacheBytes.
 const unsyncedBytes = 8 << 20
 
 // unsynced holds the entries that the leader replicates while its own disk still writes them. A write then takes as
@@ -44,9 +44,18 @@ func newUnsynced(write func([]*raft.Log) error) *unsynced {
 	return u
 }
 
-// add passes entries to the writer. It waits only while two writes are outstanding, not for the disk. It calls note
-// after the entries count as unsynced and before they can become durable. The caller must not change the entries
-// afterwards.
+// room waits until add would not wait.
+func (u *unsynced) room() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for u.err == nil && len(u.next) > 0 {
+		u.changed.Wait()
+	}
+}
+
+// add passes entries to the writer and calls note, which counts them as unsynced. It does not wait for the disk,
+// unless two writes are outstanding. The caller must not change the entries afterwards. It returns the error of an
+// earlier write.
 func (u *unsynced) add(entries []*raft.Log, note func()) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

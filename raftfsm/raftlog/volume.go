@@ -86,7 +86,8 @@ func (OSVolume) List(dir string) ([]fs.FileInfo, error) {
 // Exists reports whether path exists.
 func (OSVolume) Exists(path string) bool { return exists(path) }
 
-// Holds reports whether path has terms and votes, or a log. The error names what is damaged.
+// Holds reports whether the file at path contains terms and votes, or a log. It returns an error that names the
+// damage if the file is damaged.
 func (OSVolume) Holds(path string) (bool, error) {
 	if filepath.Base(path) == WalName {
 		path = filepath.Join(path, metadb.FileName)

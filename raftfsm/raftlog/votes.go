@@ -66,7 +66,8 @@ func (s *Votes) Set(key, val []byte) error {
 	return s.check(s.floors.vote(term, string(val)))
 }
 
-// SetUint64 stores a number durably. The term of a vote is held until its candidate arrives.
+// SetUint64 stores a number durably. The term of a vote is the exception: SetUint64 keeps it in memory until Set
+// stores the candidate.
 func (s *Votes) SetUint64(key []byte, val uint64) error {
 	if string(key) != keyLastVoteTerm {
 		if err := s.unsynced.drain(); err != nil {

@@ -12,8 +12,8 @@ import (
 )
 
 // walEngine wraps raft-wal. It repairs the log before it opens it (see repairWAL). If raft-wal cannot add a segment
-// and refuses appends, walEngine reopens the log, and the repair adds the segment. A retried append loses and
-// duplicates nothing.
+// and refuses appends, walEngine reopens the log, and the repair adds the segment. Retrying an append is then safe:
+// it loses and duplicates nothing.
 type walEngine struct {
 	dir    string
 	logger *slog.Logger
@@ -34,7 +34,8 @@ func openWAL(dir string, logger *slog.Logger) (*walEngine, error) {
 		if done != "" {
 			logger.Info("the end of the log was repaired", "dir", dir, "because", done)
 		}
-		return wal.Open(dir, wal.WithLogger(logadapt.HCLog(logger).Named("wal")))
+		return wal.Open(dir, wal.WithLogger(logadapt.HCLog(logger).Named("wal")),
+			wal.WithSegmentFiler(segmentFiles(dir)))
 	}}
 	var err error
 	e.wal, err = e.open()

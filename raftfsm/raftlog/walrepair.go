@@ -12,9 +12,12 @@ import (
 	"path/filepath"
 	"time"
 
+	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
+
+	"github.com/quorate/quorate/internal/fault"
 )
 
 // repairWAL completes what a crash or a close left unfinished at the end of the newest segment. raft-wal v0.4.2
@@ -27,14 +30,21 @@ import (
 //  2. An incomplete last append may have left its index, which looks like a seal, or other bytes after the last
 //     complete append. repairWAL clears them. Nothing in them was acknowledged.
 func repairWAL(dir string) (done string, err error) {
-	if !exists(filepath.Join(dir, metadb.FileName)) {
+	list := filepath.Join(dir, metadb.FileName)
+	if !exists(list) {
 		return "", nil // the log does not exist yet
 	}
 	meta := &metadb.BoltMetaDB{}
 	state, err := meta.Load(dir)
 	defer func() { err = errors.Join(err, meta.Close()) }()
-	if err != nil || len(state.Segments) == 0 {
+	switch {
+	case errors.Is(err, types.ErrCorrupt):
+		return "", CorruptFile(list, fault.Text(err))
+	case err != nil || len(state.Segments) == 0:
 		return "", err
+	}
+	if why := listProblem(state.Segments); why != "" {
+		return "", CorruptFile(list, why)
 	}
 	tail := &state.Segments[len(state.Segments)-1]
 	if !tail.SealTime.IsZero() {
@@ -65,8 +75,27 @@ func repairWAL(dir string) (done string, err error) {
 	return fmt.Sprintf("an append to segment %s had not finished", segment.FileName(*tail)), nil
 }
 
-// cutOff returns an error if the file of a segment was truncated. Segments are created in their full length, so an
-// incomplete append leaves zeros or other bytes, but never a shorter file.
+// listProblem says what is wrong with the list of segments, or returns "". The list has no checksum, and raft-wal
+// reports such damage as an error about the whole log.
+func listProblem(segments []types.SegmentInfo) string {
+	for i := range segments {
+		s := &segments[i]
+		switch {
+		case s.Codec != wal.CodecBinaryV1:
+			return fmt.Sprintf("segment %s has the unknown codec %d", segment.FileName(*s), s.Codec)
+		case s.BaseIndex == 0 || s.MinIndex < s.BaseIndex:
+			return fmt.Sprintf("segment %s begins at entry %d and is used from entry %d", segment.FileName(*s),
+				s.BaseIndex, s.MinIndex)
+		case s.SealTime.IsZero() && i < len(segments)-1:
+			return fmt.Sprintf("segment %s is not sealed and is not the last one", segment.FileName(*s))
+		}
+	}
+	return ""
+}
+
+// cutOff returns an error if the file of a segment was truncated. The full length of a segment is on disk before its
+// first append, so an incomplete append leaves zeros or other bytes, but never a shorter file. Only a power cut while
+// the file is created leaves a shorter one. It has no entries, and gets its full length.
 func cutOff(f *os.File, s types.SegmentInfo, end segmentEnd) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -76,10 +105,14 @@ func cutOff(f *os.File, s types.SegmentInfo, end segmentEnd) error {
 		return CorruptFile(f.Name(), fmt.Sprintf("it is truncated: it has %d bytes, and its entries do not end there",
 			size))
 	}
-	return nil
+	if info.Size() >= int64(s.SizeLimit) || end.entries > 0 {
+		return nil
+	}
+	return errors.Join(f.Truncate(int64(s.SizeLimit)), f.Sync())
 }
 
-// succeed marks the segment tail as sealed and adds the next segment to the metadata, as raft-wal would have done.
+// succeed marks the segment tail as sealed and adds the next segment to the metadata. raft-wal would have written
+// the same.
 func succeed(meta types.MetaStore, state types.PersistentState, tail *types.SegmentInfo, end segmentEnd) error {
 	now := time.Now()
 	tail.SealTime, tail.MaxIndex, tail.IndexStart = now, tail.BaseIndex+end.entries-1, uint64(end.index)
@@ -138,8 +171,8 @@ func scanSegment(f io.ReaderAt) (segmentEnd, error) {
 	return lastWhole(f, before, last, sum, now.offset)
 }
 
-// lastWhole returns last if its content has the checksum sum. Otherwise it returns before, the end of the previous
-// append.
+// lastWhole returns last if the content up to there has the checksum sum. Otherwise it returns before, which is the
+// end of the previous append.
 func lastWhole(f io.ReaderAt, before, last segmentEnd, sum uint32, next int64) (segmentEnd, error) {
 	before.next, last.next = next, next
 	if last.offset == 0 {

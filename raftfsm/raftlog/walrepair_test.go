@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,8 @@ import (
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/types"
+
+	"github.com/quorate/quorate/internal/fault"
 )
 
 func walEntry(i uint64) *raft.Log {
@@ -273,4 +276,33 @@ func FuzzScanSegment(f *testing.F) {
 			t.Fatalf("%+v of %d bytes", end, len(b))
 		}
 	})
+}
+
+func TestOpenWAL_DamagedListOfSegmentsIsNamed(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "wal")
+	must(t, os.Mkdir(dir, 0o700))
+	w, err := wal.Open(dir)
+	must(t, err)
+	must(t, w.StoreLogs([]*raft.Log{walEntry(1)}))
+	must(t, w.Close())
+	for name, damage := range map[string]func(*types.SegmentInfo){
+		"codec":      func(s *types.SegmentInfo) { s.Codec = 4 },
+		"base index": func(s *types.SegmentInfo) { s.BaseIndex = 0 },
+		"min index":  func(s *types.SegmentInfo) { s.MinIndex = 0 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			image := filepath.Join(t.TempDir(), "image")
+			copyTree(t, dir, image)
+			meta := &metadb.BoltMetaDB{}
+			state, err := meta.Load(image)
+			must(t, err)
+			damage(&state.Segments[0])
+			must(t, meta.CommitState(state))
+			must(t, meta.Close())
+			_, err = openWAL(image, slog.New(slog.DiscardHandler))
+			if !fault.Is(err, fault.Corrupt) || !strings.Contains(err.Error(), metadb.FileName) {
+				t.Errorf("opened, or the error is not about the list: %v", err)
+			}
+		})
+	}
 }

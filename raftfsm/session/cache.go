@@ -42,8 +42,8 @@ func (t *Cache) own(token string, cluster uint64) (Session, bool) {
 	return s, err == nil && !foreign
 }
 
-// Merge returns a token that covers two tokens of the cluster. The second result is false if one of them is
-// invalid or belongs to another cluster.
+// Merge returns a token that covers everything that the tokens a and b cover. The second result is false if one of
+// them is invalid or belongs to another cluster.
 func (t *Cache) Merge(a, b string, cluster uint64) (string, bool) {
 	first, ok := t.own(a, cluster)
 	if !ok {
@@ -67,8 +67,8 @@ func (t *Cache) Merge(a, b string, cluster uint64) (string, bool) {
 	return token, true
 }
 
-// After returns the token of session s after it has seen n. token is the present token of s, or empty if it cannot be
-// used again.
+// After returns the token of session s after the session has seen n. token is the current token of s, or empty if it
+// must not be returned again.
 func (t *Cache) After(token string, s Session, n Seen, cluster uint64) string {
 	if token != "" && s.holds(n) {
 		return token

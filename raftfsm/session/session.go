@@ -1,6 +1,6 @@
-// Package session encodes session tokens and caches the last one. A token records how far an application has seen each
-// group: a position (term and index) for each group, and the cluster. A read with a token never returns data from
-// before these positions, unless the answer is marked stale.
+// Package session encodes session tokens and caches the last one. A token contains the id of the cluster and, for each
+// group, the newest position (term and index) that the application has seen. A read with a token never returns data
+// from before these positions, unless the answer is marked stale.
 //
 // The format is base64url without padding of: version 1 (1 byte), cluster (8 bytes), and for each group in ascending
 // order its id, term and index<<1|committed as uvarints.
@@ -22,8 +22,8 @@ const (
 	maxSession     = 16 << 10
 )
 
-// Seen is the position of a session in one group. If Committed is true, the position cannot be lost, because it comes
-// from a read or a strong write.
+// Seen is the position of a session in one group. If Committed is true, the position cannot be lost: it comes from a
+// read or a strong write.
 type Seen struct {
 	Group     uint32
 	Pos       raftlog.Position
@@ -83,8 +83,8 @@ func (s Session) Of(g uint32) (Seen, bool) {
 	return Seen{}, false
 }
 
-// Before reports whether n replaces s, which was seen earlier. The greater index counts, whatever the terms are. If
-// the indexes are equal, n replaces s unless only s is committed.
+// Before reports whether position n replaces s. The position with the greater index is the later one, whatever the
+// terms are. If the indexes are equal, n replaces s, unless s is committed and n is not.
 func (s Seen) Before(n Seen) bool {
 	if n.Pos.Index == s.Pos.Index {
 		return n.Committed || !s.Committed

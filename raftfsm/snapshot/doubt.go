@@ -7,11 +7,11 @@ type Cause string
 
 // The causes.
 const (
-	// Differs means that a majority of the voters have another state. The state of this server is replaced by a copy
-	// of theirs.
+	// Differs means that a majority of the voters agree on a different state. A copy of their state replaces the
+	// state of this server.
 	Differs Cause = "differs"
-	// Damaged means that the stored records differ from the records that were applied. The state is replaced by a
-	// copy of another server's state.
+	// Damaged means that a file of the database is damaged, or that the stored records differ from the records that
+	// were applied. The state is replaced by a copy of another server's state.
 	Damaged Cause = "damaged"
 	// Split means that voters differ and no majority has the same state. This server keeps its state, but does not
 	// serve it until a majority agrees with it or an operator decides.
@@ -38,8 +38,8 @@ func (d *Doubt) Describe() string {
 		return fmt.Sprintf("at entry %d its state has digest %s, that of a majority of the voters has %s; it copies "+
 			"the state of another server", d.Index, d.Own, d.Other)
 	case Damaged:
-		return fmt.Sprintf("at entry %d its stored records differ from what it applied (%s); it copies the state of "+
-			"another server", d.Index, d.Why)
+		return fmt.Sprintf("at entry %d its database is damaged (%s); it copies the state of another server", d.Index,
+			d.Why)
 	default:
 		return fmt.Sprintf("at entry %d its state has digest %s and another voter's %s, and no majority agrees on "+
 			"either; it waits for a majority, or for an operator", d.Index, d.Own, d.Other)
@@ -54,7 +54,8 @@ func (d *Doubt) Next() string {
 	return "waits until a majority of the voters agree: see 'a partition is split' in docs/troubleshooting.md"
 }
 
-// setDoubt records in the manifest why the database of is not trusted. A nil d records that it is trusted again.
+// setDoubt records in the manifest why the database named of is not trusted. If d is nil, it records that the
+// database is trusted. It does nothing if that database is no longer the live one.
 func (s *Store) setDoubt(of string, d *Doubt) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,24 +21,27 @@ type FSM struct {
 	doubt   atomic.Pointer[Doubt] // why the live machine serves nothing; nil = it serves
 	Damaged atomic.Bool           // the last verification found damaged records
 	floor   atomic.Uint64         // snapshot index: the machine has every command up to it
+	passed  atomic.Uint64         // index of the newest entry that Raft has passed to ApplyBatch
 	store   *Store
 	log     Log
 	Events  Events
 
-	// swap is held while entries are applied, and while another machine and its manifest replace the live ones.
-	// Otherwise an entry applied in between could be lost.
+	// swap is held while entries are applied, and while another machine replaces the live one. An entry that was
+	// applied during such a replacement could be lost.
 	swap     sync.Mutex
 	received chan struct{} // capacity 1: raft has received a snapshot
 }
 
 // Events receives events of the state machine. Raft's goroutines call it.
 type Events interface {
-	// ClockSeen reports the machine time after entries were applied or the machine was replaced.
+	// ClockSeen reports the machine's cluster time after entries were applied or the machine was replaced.
 	ClockSeen(ms uint64)
 	// EntriesApplied reports how long a batch of entries took.
 	EntriesApplied(took time.Duration)
 	// LocksChanged reports that locks were acquired, renewed or released. It must not block.
 	LocksChanged()
+	// DueChanged reports that due work was written. It must not block.
+	DueChanged()
 	// Reconfigured reports that a membership change was applied.
 	Reconfigured()
 	// SnapshotTaken reports a snapshot of the live database.
@@ -47,7 +50,7 @@ type Events interface {
 	SnapshotInstalled()
 }
 
-// NewFSM creates the FSM for m, the live machine of s. d is the reason in the manifest not to trust m, or nil.
+// NewFSM creates the FSM for m, the live machine of s. d is the doubt in the manifest, or nil if m is trusted.
 func NewFSM(s *Store, m *kv.Machine, d *Doubt, events Events) *FSM {
 	f := &FSM{store: s, log: s.log, Events: events, received: make(chan struct{}, 1)}
 	f.live.Store(m)
@@ -63,12 +66,19 @@ func (f *FSM) Received() <-chan struct{} { return f.received }
 // Floor returns the index of the snapshot. The machine has every command up to it.
 func (f *FSM) Floor() uint64 { return f.floor.Load() }
 
+// Passed returns the index of the newest entry that Raft has passed to this server's machine since the start. A machine
+// with a damaged database has not applied all of them, and Raft does not pass them again.
+func (f *FSM) Passed() uint64 { return f.passed.Load() }
+
 // Doubt returns why the live machine is not trusted; nil if it is trusted.
 func (f *FSM) Doubt() *Doubt { return f.doubt.Load() }
 
-// Distrust makes the replica stop serving requests from m, and records d in the manifest. It returns false and does
-// nothing if m is not the live machine, or if an equal or more easily repaired cause is recorded already. It calls
-// begun after the replica has stopped serving and before it writes the manifest.
+// Distrust stops this replica from serving requests from m, and records d in the manifest. It calls begun after the
+// replica has stopped serving and before it writes the manifest. It returns false and does nothing in three cases:
+//
+//   - m is not the live machine.
+//   - The same cause is already recorded.
+//   - A recorded cause can be resolved by a copy from another server.
 func (f *FSM) Distrust(m *kv.Machine, d *Doubt, begun func()) (changed bool, err error) {
 	f.swap.Lock()
 	defer f.swap.Unlock()
@@ -96,9 +106,9 @@ func (f *FSM) Trust(m *kv.Machine) (changed bool, err error) {
 }
 
 // Replace makes m the live machine in place of old, and lets the replica serve requests again. dir is the database
-// directory of m, which has every command up to held on disk. Replace calls prepare to bring m up to date, and
-// applies no entry until it returns. It returns the directory of the previous database, or fault.Unavailable if old
-// is no longer the live machine.
+// directory of m. All commands up to held are on disk there. Replace first calls prepare, which brings m up to date.
+// No entry is applied until Replace returns. It returns the directory of the previous database. It returns
+// fault.Unavailable if old is no longer the live machine.
 func (f *FSM) Replace(dir string, m, old *kv.Machine, held uint64, prepare func() error) (oldDir string, err error) {
 	f.swap.Lock() // from here on no entry is applied
 	defer f.swap.Unlock()
@@ -133,8 +143,8 @@ func (f *FSM) Machine() *kv.Machine { return f.live.Load() }
 // Apply applies one entry. Raft uses ApplyBatch; Apply is there for the interface raft.FSM.
 func (f *FSM) Apply(l *raft.Log) any { return f.ApplyBatch([]*raft.Log{l})[0] }
 
-// ApplyBatch applies committed entries and returns one Result for each. An entry without a command only advances
-// the machine's index.
+// ApplyBatch applies committed entries and returns one Result for each. An entry without a command only advances the
+// machine's applied index.
 func (f *FSM) ApplyBatch(batch []*raft.Log) []any {
 	start := time.Now()
 	entries := make([]kv.Entry, len(batch))
@@ -159,6 +169,9 @@ func (f *FSM) ApplyBatch(batch []*raft.Log) []any {
 	if m.LocksChanged() {
 		f.Events.LocksChanged()
 	}
+	if m.DueChanged() {
+		f.Events.DueChanged()
+	}
 	return answers
 }
 
@@ -166,6 +179,7 @@ func (f *FSM) apply(entries []kv.Entry) (*kv.Machine, []kv.EntryResult) {
 	f.swap.Lock()
 	defer f.swap.Unlock()
 	m := f.Machine()
+	f.passed.Store(entries[len(entries)-1].Index)
 	return m, m.Apply(entries)
 }
 

@@ -22,7 +22,7 @@ const (
 	CheckpointPrefix = "ckpt-"
 
 	// checkpointLife is how long an unused checkpoint is kept for another transfer. Raft opens a snapshot before it
-	// connects to the follower. So without the delay each retry to an unreachable follower would make a new
+	// connects to the follower. Without this delay, every attempt to reach an unreachable follower would create a new
 	// checkpoint.
 	checkpointLife = 30 * time.Second
 
@@ -111,7 +111,8 @@ func (s *Store) OpenDatabase(dir string) (*kv.Machine, error) {
 	return kv.Open(o)
 }
 
-// WriteFloor writes the floor file again. An error is only logged, because the write is repeated later.
+// WriteFloor writes the floor file if it has changed. It only logs an error, because the file is written again
+// later.
 func (s *Store) WriteFloor() {
 	if err := s.floor.Write(); err != nil {
 		s.logger.Warn("the floor of the group cannot be written; it is tried again", "group", s.group, "error", err)
@@ -137,7 +138,7 @@ func (s *Store) CommitRescued(info *Info) error {
 }
 
 // Create returns a sink for a new snapshot. If Persist calls markLocal on the sink, the snapshot refers to the live
-// database. If bytes are written to it, the snapshot was received from another server.
+// database. If bytes are written to the sink, they are a snapshot from another server.
 func (s *Store) Create(_ raft.SnapshotVersion, index, term uint64, c raft.Configuration, cIndex uint64,
 	_ raft.Transport) (raft.SnapshotSink, error) {
 	info := &Info{Index: index, Term: term, Configuration: raft.EncodeConfiguration(c), ConfigurationIndex: cIndex}
@@ -355,8 +356,8 @@ type incoming struct {
 // ID returns raft's name of the snapshot.
 func (k *sink) ID() string { return k.id }
 
-// markLocal makes this sink a snapshot of the live database. database is its directory, which has every command up
-// to applied on disk.
+// markLocal makes this sink a snapshot of the live database in the directory database. On disk, that database has
+// every command up to applied.
 func (k *sink) markLocal(database string, applied uint64) {
 	k.local, k.info.Applied = database, applied
 }
@@ -372,8 +373,8 @@ func (k *sink) Write(p []byte) (int, error) {
 }
 
 func (k *sink) receive() error {
-	// Raft's main goroutine receives snapshots, so entries in flight at the time of Judge are stored by now.
-	// Installing the snapshot would drop acknowledged entries.
+	// Raft's main goroutine receives snapshots, so entries that were in flight when Judge ran are stored by now. If
+	// the log contains the end of the snapshot, refuse it: installing it would drop acknowledged entries.
 	if k.store.log.HoldsAt(raftlog.Position{Term: k.info.Term, Index: k.info.Index}) {
 		return fault.New(fault.Unavailable, "group.snapshot",
 			"the entries of this snapshot have arrived meanwhile")

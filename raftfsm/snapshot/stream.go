@@ -253,8 +253,8 @@ func (s *streamReader) end() error {
 	return nil
 }
 
-// damaged returns the error for a failed read or write. If the disk failed, that is the error of the disk. If the
-// stream differs from what was sent, the code is fault.Corrupt.
+// damaged returns the error for a failed read or write. It returns the error of the disk if the disk failed, and
+// otherwise fault.Corrupt, because the stream differs from what was sent.
 func (s *streamReader) damaged(part string, err error) error {
 	var disk *fs.PathError
 	if errors.As(err, &disk) && !errors.Is(err, fs.ErrExist) {

@@ -31,7 +31,7 @@ import (
 //  8. No messages are exchanged with a server that has not reported yet what it has seen of this one in earlier
 //     incarnations (see Witness).
 //
-// Guard also starts an election at once for a single voter, and records the commit indexes that leaders
+// Guard also starts elections that cannot wait for raft's own timeouts, and records the commit indexes that leaders
 // announce.
 type Guard struct {
 	inner    raft.Transport
@@ -94,7 +94,8 @@ type State interface {
 	Wrong() bool
 }
 
-// Peers decides with which servers messages may be exchanged, and records their terms and commit indexes.
+// Peers decides with which servers this server may exchange messages. It also records the terms and commit indexes
+// that these servers have sent.
 type Peers interface {
 	// Passes returns nil if messages may be sent to a server.
 	Passes(id raft.ServerID) error
@@ -218,8 +219,8 @@ func (g *Guard) isTransfer(command any) bool {
 	return ok && r.Term == 0
 }
 
-// observe records the term and the commit index in a request. The sender has made its term durable before it sent the
-// request, except in a pre-vote.
+// observe records the term and the commit index that a request contains. The sender has stored its term durably
+// before it sent the request. A pre-vote is the exception and is not recorded.
 func (g *Guard) observe(from raft.ServerID, command any) {
 	switch req := command.(type) {
 	case *raft.AppendEntriesRequest:
@@ -246,7 +247,8 @@ func IsHeartbeat(r *raft.AppendEntriesRequest) bool {
 	return len(r.Entries) == 0 && r.PrevLogEntry == 0 && r.PrevLogTerm == 0 && r.LeaderCommitIndex == 0
 }
 
-// Campaign makes this server start an election now. It is only for a single voter.
+// Campaign makes this server start an election now, without a pre-vote. The others vote even if they know a leader. So
+// it is only for a single voter, and for a server whose leader has ended.
 func (g *Guard) Campaign() {
 	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}
 	rpc := raft.RPC{Command: &raft.TimeoutNowRequest{RPCHeader: header}, RespChan: make(chan raft.RPCResponse, 1)}
@@ -259,8 +261,8 @@ func (g *Guard) Campaign() {
 // Consumer gives raft its requests.
 func (g *Guard) Consumer() <-chan raft.RPC { return g.consumer }
 
-// SetHeartbeatHandler implements raft.Transport. The guard answers heartbeats itself; raft's own handler is used only
-// if Off.Heartbeats is set.
+// SetHeartbeatHandler implements raft.Transport. Normally the guard answers heartbeats itself. It uses raft's handler
+// only if Off.Heartbeats is set.
 func (g *Guard) SetHeartbeatHandler(own func(raft.RPC)) {
 	if g.off.Heartbeats {
 		g.inner.SetHeartbeatHandler(own)

@@ -14,30 +14,30 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// If a data directory is replaced as a whole by an older copy, for instance from a disk image, it is consistent
-// in itself, and the server cannot detect that alone. The other servers of the group can. Each of them records
-// what the others have shown to have on their disks (Seen), and stores that in its floor. A starting server
-// queries them before it takes part. If it has less than it has shown before, it must not vote or acknowledge
-// entries, and it ends.
+// If a whole data directory is replaced by an older copy, for instance from a disk image, the copy is consistent and
+// the server cannot detect the replacement alone. The other servers of the group can. Each server records what the
+// others have shown to have on their disks (Seen), and stores these records in its floor. A starting server queries
+// the others before it takes part. If it has less than it has shown before, it must not vote or acknowledge entries,
+// and it ends.
 //
 // Rules for each incarnation of a server:
 //
 //  1. It shows another server nothing, neither in Raft's messages nor in a report, until that server has answered its
-//     query. So the answer is about earlier incarnations, also if earlier answers to the same query were lost. It is
-//     compared with what was found when the group was opened.
-//  2. A voter takes part only after every other server of its configuration has answered or cannot be reached, and the
-//     voters that have answered form a majority together with it.
+//     query. So every answer is about earlier incarnations, even if earlier answers to the same query were lost. The
+//     answer is compared with what this server had when it opened the group.
+//  2. A voter takes part only after every other server of its configuration has answered or cannot be reached. The
+//     voters that have answered must form a majority together with it.
 //
-// Everything that is recorded was durable at its owner before, and an intact owner never has less later: a
-// term; the term of a vote; the commit index; and, within one term, the entries acknowledged to the leader of
-// that term. So no intact server is refused.
+// No intact server is refused. What a server records about another was durable there before, and an intact server
+// never has less later. It records a term, the term of a vote, the commit index, and the entries acknowledged to the
+// leader of one term.
 //
 // A server of an earlier version does not support the query. It counts as one that has recorded nothing.
 
 // Witnesses queries other servers about what they have seen of this one.
 type Witnesses interface {
-	// Recall returns what server has seen of self before, and reports to it what self has now, or nothing. Errors:
-	// unimplemented if the server does not support the query; any other error if there is no answer.
+	// Recall returns what server has recorded about self, and reports now, the data that self has, or nothing. It
+	// returns fault.Unimplemented if the server does not support the query, and another error if there is no answer.
 	Recall(ctx context.Context, server, self raft.ServerID, now raftlog.Seen) (raftlog.Seen, error)
 }
 
@@ -70,8 +70,9 @@ type SeenTable struct {
 	by map[string]raftlog.Seen
 }
 
-// Load loads the records of the floor file. then is the cluster in the file, and now is the current one. Load ignores
-// the records if the cluster was rescued in between, because the other servers start without data after a rescue.
+// Load loads the records of the floor file. then is the cluster that the file names, and now is the current cluster.
+// If the cluster was rescued in between, Load ignores the records, because the other servers start without data after
+// a rescue.
 func (t *SeenTable) Load(kept map[string]raftlog.Seen, then, now raftlog.Owner) {
 	if then.Cluster != "" && then != now {
 		return
@@ -132,7 +133,8 @@ type Witness struct {
 
 	mu       sync.Mutex
 	answered map[raft.ServerID]bool
-	// servers to which a message was sent, or which have sent one, and which have not answered the query
+	// wanted has the servers that still have to be queried because this server has exchanged messages with them, or
+	// because Meet was called for them
 	wanted map[raft.ServerID]bool
 }
 
@@ -169,8 +171,8 @@ func NewWitness(c WitnessConfig, seen *SeenTable) *Witness {
 	}
 }
 
-// Pauses between queries to servers that have not answered. The pause doubles up to the maximum. It starts again
-// at the minimum when such a server sends a message.
+// These constants are the pauses between queries to servers that have not answered. The pause doubles up to the
+// maximum. It starts again at the minimum when such a server sends a message.
 const (
 	witnessSoon = 10 * time.Millisecond
 	witnessSlow = 500 * time.Millisecond
@@ -279,8 +281,8 @@ func (w *Witness) others() []raft.ServerID {
 	return out
 }
 
-// unanswered returns the servers that have not answered yet: the members of the configuration, and other servers
-// that have sent messages to this one.
+// unanswered returns the servers that have not answered yet: members of the configuration, and any other servers that
+// have sent messages to this one.
 func (w *Witness) unanswered() []raft.ServerID {
 	ids := w.others()
 	w.mu.Lock()
@@ -301,7 +303,7 @@ func (w *Witness) unanswered() []raft.ServerID {
 	return out
 }
 
-// round queries servers, or reports to them, concurrently. It returns when each has answered or has failed to.
+// round sends queries or reports to servers, concurrently. It returns when each call has succeeded or failed.
 func (w *Witness) round(ctx context.Context, ids []raft.ServerID) {
 	ctx, cancel := context.WithTimeout(ctx, w.Timeout)
 	defer cancel()
@@ -312,9 +314,9 @@ func (w *Witness) round(ctx context.Context, ids []raft.ServerID) {
 	wg.Wait()
 }
 
-// report tells a server what this server has. Before that it queries the server, unless the server has answered. The
-// query and the report are separate calls: the answer to a query may be lost, and what a lost query had reported would
-// look like the data of an earlier incarnation when the query is repeated.
+// report tells a server which term, vote and entries this server has. If the server has not answered the query yet,
+// report first sends the query in a separate call. A single call for both would not be safe: if its answer were lost,
+// the repeated query would return what the first call reported.
 func (w *Witness) report(ctx context.Context, id raft.ServerID) {
 	if !w.hasAnswered(id) {
 		seen, err := w.Ask.Recall(ctx, id, w.Self, raftlog.Seen{})

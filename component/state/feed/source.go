@@ -1,17 +1,17 @@
-// Package feed delivers the changes of a store to many watchers. It owns the newest changes of each watched prefix, in
-// memory; the store owns the history.
+// Package feed delivers the changes of a store to many watchers. It owns an in-memory copy of the newest changes of
+// each watched prefix; the store owns the history.
 //
 // A Hub has one topic for each prefix that is watched. The topic reads new changes once, from a Source, and keeps the
-// newest ones in memory for all watchers of the prefix. A watcher that is behind them reads the source itself. So
-// nothing is queued for a watcher: a slow one costs no memory and delays no other.
+// newest ones in memory for all watchers of the prefix. A watcher that is too far behind reads from the Source
+// itself. Nothing is queued per watcher, so a slow watcher uses no extra memory and does not delay others.
 //
 // # Invariants
 //
 //   - A watch delivers every matching change after its start exactly once, in the order of revisions, until it ends
 //     with an error. It never skips one: if a change is no longer kept, it ends with state.WatchCompacted.
-//   - Position is set on the last matching change of a request only, so no position is within a request.
-//   - Position and Seen never exceed what the source has proved: every change up to there was delivered or does not
-//     match.
+//   - Position is set only on the last matching change of a request, so no position is within a request.
+//   - Position and Seen never go beyond what the source has confirmed: every change up to there was delivered or does
+//     not match.
 //
 // A Hub has two goroutines per topic, and none without watchers. All methods of a Hub are safe for concurrent use; a
 // watch belongs to one goroutine.
@@ -32,20 +32,21 @@ type Page struct {
 	Floor    uint64 // the changes after it are kept
 	Revision uint64 // newest revision of the store
 	Restored uint64 // grows with every restore
-	// Seen: Changes has every change after the requested position up to Seen. It is 0 if the position cannot be served:
-	// it is below Floor or above Revision.
+	// Seen is the revision up to which Changes contains every change after the requested position. It is 0 if the
+	// position cannot be served, because it is below Floor or above Revision.
 	Seen uint64
 }
 
 // Source is the history of one prefix. It is safe for concurrent use.
 type Source interface {
-	// Read returns changes after a position, with at least one if there is any, and about maxBytes.
+	// Read returns the next changes after a position. They have about maxBytes in total. Read returns at least one
+	// change, if there is any.
 	Read(ctx context.Context, after uint64, maxBytes int) (Page, error)
 	// Wait returns when there may be changes after a position, or ctx ends.
 	Wait(ctx context.Context, after uint64)
 	// Extend keeps the history switched on. It switches it on if it is off.
 	Extend(ctx context.Context) error
-	// Scan reads the present items.
+	// Scan reads the current items.
 	Scan(ctx context.Context, prefix string) (Scan, error)
 	// Cluster returns the 8 digits of the cluster in positions.
 	Cluster() string

@@ -33,7 +33,8 @@ type topic struct {
 	end     error
 }
 
-// join returns the topic of that name, and starts it at a position that the source can serve.
+// join returns the topic with the given name for one more watch. If there is none, join starts it at the newest
+// revision of page.
 func (h *Hub) join(name string, source Source, page *Page) (*topic, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -102,7 +103,8 @@ func (t *topic) run(ctx context.Context, id, restored uint64) {
 	}
 }
 
-// extend keeps the history switched on until ctx ends. It is not part of run, because it needs a leader.
+// extend keeps the history of the source switched on until ctx ends. It has its own goroutine, because Extend needs a
+// leader and run must not wait for one.
 func (t *topic) extend(ctx context.Context) {
 	for ctx.Err() == nil {
 		round, cancel := context.WithTimeout(ctx, extendTime/10)
@@ -123,7 +125,8 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// endOf returns why a history cannot be followed from a position, or nil. id and restored are those at the start.
+// endOf returns nil if a watch can continue at the position after, otherwise a *state.WatchEnd with the reason. id
+// and restored are the values of Page.ID and Page.Restored when the watch started.
 func endOf(page *Page, after, id, restored uint64) error {
 	end := &state.WatchEnd{Reason: state.WatchCompacted, Oldest: page.Floor, Current: page.Revision}
 	switch {
@@ -139,6 +142,17 @@ func (t *topic) position() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.seen
+}
+
+// newest returns the revision of the newest change in memory, or the start of the topic if there is no change in
+// memory.
+func (t *topic) newest() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := len(t.changes); n > 0 {
+		return t.changes[n-1].Revision
+	}
+	return t.start
 }
 
 func (t *topic) ended() error {
@@ -180,8 +194,8 @@ func (t *topic) add(page *Page) {
 	t.wake = make(chan struct{})
 }
 
-// take returns changes after a position, and the position after them. known is false if the topic does not have them
-// any more. wake is closed when there may be more.
+// take returns changes after a position from memory, and the position after these changes. known is false if the
+// topic no longer has them in memory. wake is closed when there may be more changes.
 func (t *topic) take(after uint64, maxBytes int) (part []state.Change, seen uint64, known bool, wake <-chan struct{},
 	err error) {
 	t.mu.Lock()

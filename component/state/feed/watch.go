@@ -106,6 +106,9 @@ func (w *watch) Position() state.Position {
 	return state.Position{Cluster: w.source.Cluster(), Revision: w.seen}
 }
 
+// Newest implements state.Watch.
+func (w *watch) Newest() uint64 { return w.topic.newest() }
+
 // Close implements state.Watch.
 func (w *watch) Close() {
 	if !w.closed {
@@ -181,9 +184,11 @@ func (w *watch) read(ctx context.Context) (changes []state.Change, pos uint64, e
 	}
 }
 
-// deliver filters changes that were read. pos is the position after them. any is false if there is nothing to report.
+// deliver converts changes that were read from the source to the next WatchPart. pos is the position after these
+// changes. any is false if there is nothing to return yet.
 //
-// One matching change of a request that is not complete is held back. So the last one can always carry the position.
+// Only the last matching change of a write request carries a position. So deliver holds each matching change back
+// until it sees the next matching change or the end of the request.
 func (w *watch) deliver(changes []state.Change, pos uint64) (part state.WatchPart, any bool) {
 	for i := range changes {
 		c := &changes[i]
@@ -197,11 +202,15 @@ func (w *watch) deliver(changes []state.Change, pos uint64) (part state.WatchPar
 		} else {
 			w.skipped++
 		}
-		if c.Last && w.held != nil {
+		if !c.Last {
+			continue
+		}
+		if w.held != nil {
 			w.held.Position = c.Revision
 			part.Changes = append(part.Changes, *w.held)
 			w.held = nil
 		}
+		w.seen = c.Revision // also if the rest of changes ends within the next request
 	}
 	w.pos = pos
 	if w.held == nil {

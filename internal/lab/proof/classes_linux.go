@@ -89,7 +89,7 @@ func damage() (out []faulttest.Fault) {
 	return out
 }
 
-// notRun returns the parts of the classes that this campaign does not run, with the reason.
+// notRun returns the parts of the classes and checks that no campaign runs, with the reasons.
 func notRun() [][2]string {
 	return [][2]string{
 		{"F9, latent sector errors of a running server",

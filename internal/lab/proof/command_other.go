@@ -8,7 +8,7 @@ import (
 	"flag"
 )
 
-// Command returns a function that fails, because campaigns need Linux.
+// Command returns a function that always fails, because campaigns need Linux.
 func Command(*flag.FlagSet, string) func(context.Context) error {
 	return func(context.Context) error {
 		return errors.New("network namespaces, loop devices and freezing of file systems exist on Linux only")

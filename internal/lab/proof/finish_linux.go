@@ -2,16 +2,18 @@ package proof
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"time"
 
 	"github.com/quorate/quorate/internal/lab/faulttest"
 )
 
-// checkpoint pauses the load, compares the contents of the nodes, and checks the acknowledged
-// writes.
+// checkpoint waits until all nodes know each other. Then it pauses the load, checks that no acknowledged write is
+// lost, and waits until all nodes have the same contents. It records failures as violations.
 func (r *campaign) checkpoint(ctx context.Context) {
 	limit, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
@@ -42,7 +44,9 @@ func (r *campaign) checkpoint(ctx context.Context) {
 	}
 }
 
-// excuse is how long before a change of leadership acknowledged eventual writes may be lost without a violation.
+// excuse is how long after the acknowledgement of an eventual write a change of leadership can explain the loss of
+// that write. The loss is no violation if leadership changed between 2 s before the acknowledgement and this time
+// after it.
 const excuse = 30 * time.Second
 
 // ledgers checks that acknowledged writes are not lost.
@@ -89,7 +93,7 @@ func (r *campaign) times(l *faulttest.Ledger, keys []string) []time.Duration {
 	return out
 }
 
-// firsts returns some of the lost keys, with the time of their acknowledgement.
+// firsts describes at most 50 of the lost keys, with the times of their acknowledgement.
 func firsts(keys []string, at []time.Duration) (out []string) {
 	for i, k := range keys {
 		if i == 50 {
@@ -100,7 +104,8 @@ func firsts(keys []string, at []time.Duration) (out []string) {
 	return out
 }
 
-// finish stops the load and makes the last checks.
+// finish stops the load and runs the last checks. If whole is false, the cluster has not recovered: then the time
+// limit is 10 s instead of 5 min, and checks that need all nodes are skipped.
 func (r *campaign) finish(ctx context.Context, whole bool) {
 	r.Log("the last checks")
 	limit, cancel := context.WithTimeout(ctx, 5*time.Minute)
@@ -118,6 +123,11 @@ func (r *campaign) finish(ctx context.Context, whole bool) {
 		r.violated("C14", err.Error(), nil)
 	}
 	r.linearizable(r.strong.History)
+	for _, text := range r.watches.Stop(limit) {
+		r.report("C15", text)
+	}
+	r.done("C15", r.watches.Events())
+	r.locked()
 	late, err := r.expiries.Stop(limit)
 	if err != nil {
 		r.violated("C10", "an expired key: "+err.Error(), nil)
@@ -137,6 +147,20 @@ func (r *campaign) finish(ctx context.Context, whole bool) {
 	r.done("C10", r.expiries.Kept())
 }
 
+// locked stops the clients of locks and checks their history.
+func (r *campaign) locked() {
+	r.locks.Stop()
+	r.done("C16", r.locks.History.Size())
+	err := r.locks.History.Check(checkTime, os.TempDir())
+	var n *faulttest.NotLinearizable
+	switch {
+	case errors.As(err, &n):
+		r.violated("C16", err.Error(), n.History)
+	case err != nil:
+		r.violated("C16", err.Error(), nil)
+	}
+}
+
 // The resources that an idle node may use.
 const (
 	mostOpen     = 200
@@ -144,7 +168,8 @@ const (
 	mostMemory   = 900 << 20
 )
 
-// bounded waits until no node uses more resources than an idle node may.
+// bounded waits until each running node uses no more resources than an idle node may. If that takes longer than
+// patience, it records a violation.
 func (r *campaign) bounded(ctx context.Context) {
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -203,6 +228,8 @@ func (r *campaign) sum() {
 	total("sessions", "%s", r.sessions)
 	total("strong ledger", "%s", r.sure)
 	total("eventual ledger", "%s; %d lost, all shortly before a change of leadership", r.eventual, r.excused)
+	total("locks", "%s", r.locks.History)
+	total("watches", "%s", r.watches)
 	total("life times", "%s", r.expiries)
 	total("state in the end", "%d keys at index %v, hash %s", r.digested.Keys, r.digested.Applied, r.digested.Hash)
 	total("most memory of a node", "%d MB", r.sampler.resident>>20)
@@ -250,5 +277,9 @@ func (r *campaign) summary() []Check {
 				r.slowest.Round(time.Millisecond))},
 		{"C14", "no node is stuck: after every fault each serves a strong write, and all voters are present",
 			r.checked["C14"], "times a node"},
+		{"C15", "every watcher receives every acknowledged write of a watched key once and in order", r.checked["C15"],
+			r.watches.String()},
+		{"C16", "a lock has one owner, ends never early, and no write with an old token is applied (Porcupine)",
+			r.checked["C16"], "operations on locks"},
 	}
 }

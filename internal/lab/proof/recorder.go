@@ -101,7 +101,7 @@ type Election struct {
 
 // Violation is a violated guarantee.
 type Violation struct {
-	Check   string        `json:"check"` // C1 to C14, or "cluster" for a problem that prevents checks
+	Check   string        `json:"check"` // C1 to C16, or "cluster" for a problem that prevents checks
 	Step    int           `json:"step"`
 	At      time.Duration `json:"at"`
 	Text    string        `json:"text"`
@@ -141,7 +141,7 @@ type Result struct {
 	Resumed map[string]Times `json:"resumed"`
 }
 
-// Total is a number with a name.
+// Total is a named figure of the report.
 type Total struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
@@ -179,7 +179,7 @@ func (v Violation) String() string {
 	return fmt.Sprintf("%s after step %d, at %s: %s", v.Check, v.Step, v.At.Round(time.Millisecond), v.Text)
 }
 
-// byClass returns the number of a class, for sorting.
+// byClass compares two ids of classes, such as F2 and F10, by their numbers.
 func byClass(a, b string) int {
 	var x, y int
 	_, _ = fmt.Sscanf(a, "F%d", &x)

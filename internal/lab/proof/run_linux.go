@@ -16,7 +16,7 @@ import (
 
 // Options are the options of a campaign. Program is required.
 type Options struct {
-	Program string // it must be the quorate command where tuned.Env is set
+	Program string // its path; with tuned.Env set, it must behave as the quorate command
 	Version string // of the tested program, for the report
 	Seed    uint64
 	For     time.Duration // no new fault begins after this time; 0 = Steps alone decides
@@ -27,11 +27,11 @@ type Options struct {
 // patience is how long a cluster may take to recover after a fault on a busy machine.
 const patience = 2 * time.Minute
 
-// everywhere is the id of the application that all nodes of a campaign serve. known is how long, after the cluster
-// has recovered, a node may take to know all instances of it.
 const (
+	// everywhere is the id of the application that every node serves.
 	everywhere = "everywhere"
-	known      = 10 * time.Second
+	// known is how long a node may take to list all of its instances after the cluster has recovered.
+	known = 10 * time.Second
 )
 
 // campaign is one run.
@@ -47,6 +47,8 @@ type campaign struct {
 	sure     *faulttest.Ledger
 	eventual *faulttest.Ledger
 	expiries *faulttest.Expiries
+	locks    *faulttest.LockLoad
+	watches  *faulttest.Watches
 
 	checks sync.WaitGroup // running checks of histories
 
@@ -72,11 +74,11 @@ func tuning() tuned.Tuning {
 // disk is the size of a server's disk in bytes.
 const disk = 1 << 30
 
-// Supported returns an error that names what this machine lacks.
+// Supported returns nil if this machine can run campaigns. Otherwise its error names what is missing.
 func Supported() error { return faulttest.Supported(true) }
 
-// Run runs a campaign. It returns an error only if the campaign itself could not be run. Violations
-// of guarantees are in the result.
+// Run runs a campaign and returns its result, which has the violations of guarantees. It returns an error only if the
+// campaign itself could not be run.
 func Run(ctx context.Context, o Options) (*Result, error) {
 	if err := Supported(); err != nil {
 		return nil, err
@@ -106,7 +108,7 @@ func (r *campaign) again() string {
 	return again
 }
 
-// shape returns the cluster that the seed determines.
+// shape returns the options of the cluster. The seed determines the log store and the number of partitions.
 func (r *campaign) shape(dir string) faulttest.Options {
 	log := []string{"boltdb", "wal"}[r.Seed%2]
 	o := faulttest.Options{
@@ -139,7 +141,9 @@ func (r *campaign) play(ctx context.Context, dir string) (err error) {
 	}
 	r.Log("%s, formed after %s", r.result.Nodes, time.Since(r.begun).Round(time.Millisecond))
 	r.sampler = startSampler(r.cluster, r.begun)
-	r.load()
+	if err := r.load(ctx); err != nil {
+		return err
+	}
 	whole := r.faults(ctx)
 	r.finish(context.WithoutCancel(ctx), whole)
 	r.sampler.end()
@@ -158,12 +162,19 @@ func (r *campaign) form(ctx context.Context) error {
 	return errors.Join(sidecar.Start(), r.cluster.Ready(ctx))
 }
 
-func (r *campaign) load() {
+func (r *campaign) load(ctx context.Context) (err error) {
+	limit, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if r.watches, err = faulttest.StartWatches(limit, r.cluster, r.Seed, 2); err != nil {
+		return err
+	}
+	r.locks = faulttest.StartLocks(r.cluster, r.Seed, 4)
 	r.strong = faulttest.StartStrong(r.cluster, r.Seed, 6, 0)
 	r.sessions = faulttest.StartSessions(r.cluster, r.Seed, 6)
 	r.sure = faulttest.StartLedger(r.cluster, r.Seed, 2, faulttest.Strong, time.Minute, 100)
 	r.eventual = faulttest.StartLedger(r.cluster, r.Seed, 2, faulttest.Eventual, time.Minute, 100)
 	r.expiries = faulttest.StartExpiries(r.cluster, r.Seed, 4)
+	return nil
 }
 
 // note records what a fault reports.
@@ -173,7 +184,7 @@ func (r *campaign) note(text string) {
 	r.notes = append(r.notes, text)
 }
 
-// done counts checks.
+// done adds times to the number of checks of the guarantee id.
 func (r *campaign) done(id string, times int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -189,7 +200,8 @@ func (r *campaign) violated(check, text string, history []string) {
 	r.Log("VIOLATION %s", v)
 }
 
-// faults runs the schedule. It returns false if the cluster did not recover.
+// faults runs faults and the checks between them until the limits of the campaign or the end of ctx. It returns false
+// if the cluster did not recover from a fault.
 func (r *campaign) faults(ctx context.Context) bool {
 	d := newDeck(r.Seed)
 	checkpoint := time.Now()
@@ -215,7 +227,7 @@ func (r *campaign) faults(ctx context.Context) bool {
 	return true
 }
 
-// one runs one fault.
+// one runs one fault. It returns false if the cluster did not recover.
 func (r *campaign) one(ctx context.Context, d *deck, number int) bool {
 	s, rnd := d.deal()
 	hold(ctx, s.Calm)
@@ -264,8 +276,8 @@ func (r *campaign) broken(name, when string, err error) {
 	r.violated(check, fmt.Sprintf("%s, %s: %v", name, when, err), nil)
 }
 
-// ready waits until every node that should run serves, and every group has all its voters. Like a
-// supervisor, it restarts nodes that have ended themselves.
+// ready waits until all nodes serve requests and every group has all its voters. It restarts nodes that have exited.
+// It records a violation and returns false if that takes longer than patience.
 func (r *campaign) ready(ctx context.Context, after string) bool {
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -298,8 +310,8 @@ func (r *campaign) ready(ctx context.Context, after string) bool {
 	return true
 }
 
-// catalogue checks that every node knows the running instances of the applications. It is called
-// after the cluster has recovered from a fault.
+// catalogue records a violation unless every node lists exactly the running instances of the application within known.
+// Call it after the cluster has recovered from a fault. after is the name of the fault.
 func (r *campaign) catalogue(ctx context.Context, after string) {
 	begin := time.Now()
 	limit, cancel := context.WithTimeout(ctx, known)
@@ -325,7 +337,8 @@ func (r *campaign) tails() (out []string) {
 	return out
 }
 
-// histories checks the histories that clients have finished.
+// histories takes the families that the clients of strong operations have finished, and starts a check of their
+// histories in the background.
 func (r *campaign) histories(ctx context.Context) {
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -358,7 +371,8 @@ func (r *campaign) workloads() {
 	r.mu.Lock()
 	from := r.shown
 	r.mu.Unlock()
-	all := slices.Concat(tagged("C3", r.sessions.Bad()), tagged("C10", r.expiries.Bad()))
+	all := slices.Concat(tagged("C3", r.sessions.Bad()), tagged("C10", r.expiries.Bad()),
+		tagged("C15", r.watches.Bad()))
 	if len(all) <= from {
 		return
 	}

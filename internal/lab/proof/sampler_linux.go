@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/internal/lab/faulttest"
 )
 
-// counted returns the metrics that are added up over all incarnations of all nodes.
+// counted returns the metrics that are summed over all incarnations of all nodes, with their names in the report.
 func counted() map[string]string {
 	return map[string]string{
 		"quorate_raft_elections_total":            "elections stood for",
@@ -61,7 +61,7 @@ func startSampler(c *faulttest.Cluster, begun time.Time) *sampler {
 	return s
 }
 
-// machine records when the machine did not run this process.
+// machine records stalls: times of more than 300 ms in which the machine did not run this process.
 func (s *sampler) machine(ctx context.Context) {
 	const every, much = 20 * time.Millisecond, 300 * time.Millisecond
 	tick := time.NewTicker(every)
@@ -134,7 +134,8 @@ func (s *sampler) sum(metric string) (sum float64) {
 	return sum
 }
 
-// changed reports whether a change of leadership was observed between two times.
+// changed reports whether the sampler saw a change of leadership between two times. Times are since the campaign
+// began.
 func (s *sampler) changed(from, to time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -36,7 +36,7 @@ func newDeck(seed uint64) *deck {
 	return d
 }
 
-// deal returns the next step, and its source of randomness.
+// deal returns the next step, and the source of randomness for its fault.
 func (d *deck) deal() (step, *rand.Rand) {
 	if len(d.next) == 0 {
 		d.next = d.rnd.Perm(len(d.classes))

@@ -16,8 +16,8 @@ func TestMain(m *testing.M) { os.Exit(lab.Run(m)) }
 // lab is the program of the nodes.
 var lab = labtest.New()
 
-// kept returns seeds that run in every test: those that found a problem once, and one for each
-// shape of a cluster.
+// kept returns the seeds that every run of the tests uses: those that once found a problem, and one for each shape of
+// cluster.
 func kept() []struct {
 	seed  uint64
 	steps int

@@ -1,4 +1,4 @@
-package raftfsm
+package datadir
 
 import (
 	"cmp"
@@ -10,6 +10,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+
+	"github.com/cespare/xxhash/v2"
 
 	"github.com/quorate/quorate/internal/durable"
 	"github.com/quorate/quorate/internal/fault"
@@ -26,8 +29,11 @@ const (
 	identityVersionMax = identityWithFormat
 )
 
-// Identity is the stored identity of a data directory. It is written when the directory is created. If a flag
-// disagrees with the identity, the node refuses to start.
+// RoleSidecar marks the identity of a directory without replicas.
+const RoleSidecar = "sidecar"
+
+// Identity is the stored identity of a data directory. It is written when the directory is created. If a setting
+// contradicts it, the node refuses to start.
 type Identity struct {
 	Version int    `json:"version"`
 	Node    string `json:"node"` // node id
@@ -54,12 +60,22 @@ type Identity struct {
 	Superseded uint64 `json:"superseded,omitempty"`
 }
 
-// LeftBehind reports whether the cluster was rescued without this server. If so, this server holds an earlier
-// history. It must not be rescued, because there would be two clusters.
+// LeftBehind reports whether the cluster was rescued without this server. If so, the data of this server belongs to
+// the old epoch. The server must not be rescued, because there would then be two clusters.
 func (id *Identity) LeftBehind() bool { return id.Superseded > id.Epoch }
 
-// readIdentity reads the identity of a directory. For an empty directory it returns nil without an error.
-func readIdentity(dir string) (*Identity, error) {
+// Tag returns the hash of cluster and epoch that session tokens contain. A rescue changes the epoch and so the
+// tag, because positions in older tokens may be lost.
+func (id *Identity) Tag() uint64 {
+	if id.Epoch == 0 {
+		return xxhash.Sum64String(id.Cluster)
+	}
+	return xxhash.Sum64String(id.Cluster + "/" + strconv.FormatUint(id.Epoch, 10))
+}
+
+// ReadIdentity reads the identity of a directory. For an empty directory it returns nil without an error. It returns
+// fault.Corrupt for a damaged file, and fault.Invalid for one of a newer version or a directory with other files.
+func ReadIdentity(dir string) (*Identity, error) {
 	path := filepath.Join(dir, identityName)
 	body, err := durable.Read(path)
 	switch {
@@ -68,7 +84,7 @@ func readIdentity(dir string) (*Identity, error) {
 	case errors.Is(err, durable.ErrDamaged):
 		return nil, badIdentity(path, err.Error())
 	case err != nil:
-		return nil, dirError(err, dir)
+		return nil, unusable(err, dir)
 	}
 	var id Identity
 	if err := json.Unmarshal(body, &id); err != nil {
@@ -97,7 +113,7 @@ func errNewer(path, msg string) error {
 func foreign(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return dirError(err, dir)
+		return unusable(err, dir)
 	}
 	for _, e := range entries {
 		switch e.Name() {
@@ -117,8 +133,8 @@ func badIdentity(path, why string) error {
 		Hint: "restore the directory from a backup, or empty it to start as a new server"}
 }
 
-// write makes the identity durable.
-func (id *Identity) write(dir string) error {
+// Write makes the identity durable.
+func (id *Identity) Write(dir string) error {
 	id.Version = identityVersion
 	if id.Format > command.First {
 		id.Version = identityWithFormat
@@ -128,55 +144,61 @@ func (id *Identity) write(dir string) error {
 		return err
 	}
 	if err := durable.Write(filepath.Join(dir, identityName), body, nil); err != nil {
-		return dirError(err, dir)
+		return unusable(err, dir)
 	}
 	return nil
 }
 
-// randomID returns 16 random hex digits.
-func randomID() string {
+// RandomID returns 16 random hex digits.
+func RandomID() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails; it aborts the program instead
 	return hex.EncodeToString(b[:])
 }
 
 // newNodeID returns the node id for an empty directory.
-func (o Options) newNodeID() string {
-	return cmp.Or(o.NodeID, o.DefaultID, "node-"+randomID()[:8])
+func (s Settings) newNodeID() string {
+	return cmp.Or(s.NodeID, s.DefaultID, "node-"+RandomID()[:8])
 }
 
 // newIdentity creates the identity of an empty directory.
-func newIdentity(o Options) *Identity {
-	id := &Identity{Node: o.newNodeID(), Partitions: o.Partitions, Engine: o.Engine}
+func newIdentity(s Settings) *Identity {
+	id := &Identity{Node: s.newNodeID(), Partitions: s.Partitions, Engine: s.Engine}
 	if id.Partitions == 0 {
 		id.Partitions = 1
 	}
 	if id.Engine == "" {
-		id.Engine = raftlog.BoltDB
+		id.Engine = raftlog.WAL
 	}
-	id.Server = id.Node + "." + randomID()
+	id.Server = id.Node + "." + RandomID()
 	return id
 }
 
-// agree returns an error for options that contradict the directory.
-func (id *Identity) agree(o Options) error {
+// agree returns an error for settings that contradict the directory.
+func (id *Identity) agree(s Settings) error {
 	refuse := func(what, flag string, have, asked any) error {
-		return &fault.Error{Code: fault.Invalid, Op: "raftfsm.Open", Key: o.Dir,
-			Msg: fmt.Sprintf("the data directory %s was made with %s %v, but the settings say %s %v", o.Dir, what,
+		return &fault.Error{Code: fault.Invalid, Op: "raftfsm.Open", Key: s.Dir,
+			Msg: fmt.Sprintf("the data directory %s was made with %s %v, but the settings say %s %v", s.Dir, what,
 				have, flag, asked),
 			Hint: fmt.Sprintf("drop the flag or set it to %v; it is fixed when the directory is created", have)}
 	}
 	switch {
 	case id.Rescuing != 0:
-		return errHalfRescued(o.Dir)
-	case o.NodeID != "" && o.NodeID != id.Node:
-		return refuse("node id", "--node-id", id.Node, o.NodeID)
+		return errHalfRescued(s.Dir)
+	case s.NodeID != "" && s.NodeID != id.Node:
+		return refuse("node id", "--node-id", id.Node, s.NodeID)
 	case id.Role == RoleSidecar:
 		return nil // the other settings are those of the cluster
-	case o.Partitions != 0 && o.Partitions != id.Partitions:
-		return refuse("partitions", "--partitions", id.Partitions, o.Partitions)
-	case o.Engine != "" && o.Engine != id.Engine:
-		return refuse("log store", "--log-store", id.Engine, o.Engine)
+	case s.Partitions != 0 && s.Partitions != id.Partitions:
+		return refuse("partitions", "--partitions", id.Partitions, s.Partitions)
+	case s.Engine != "" && s.Engine != id.Engine:
+		return refuse("log store", "--log-store", id.Engine, s.Engine)
 	}
 	return nil
+}
+
+func errHalfRescued(dir string) error {
+	return &fault.Error{Code: fault.Invalid, Op: "raftfsm.Open", Key: dir,
+		Msg:  fmt.Sprintf("a rescue of the data directory %s has not finished", dir),
+		Hint: "run quorate rescue on it again"}
 }

@@ -1,4 +1,4 @@
-package raftfsm
+package datadir
 
 import (
 	"fmt"
@@ -13,16 +13,16 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// checkPrivate returns an error if other users can write the data directory, because they could replace its
+// CheckPrivate returns an error if other users can write the data directory, because they could replace its
 // content. If other users can write one of its parent directories, they could replace the whole directory. In that
-// case checkPrivate only logs a warning.
+// case CheckPrivate only logs a warning.
 //
 // A directory of another owner is accepted if this process may write it through its group. Orchestrators provide
 // such volumes.
-func checkPrivate(dir string, logger *slog.Logger) error {
+func CheckPrivate(dir string, logger *slog.Logger) error {
 	info, err := os.Stat(dir)
 	if err != nil {
-		return dirError(err, dir)
+		return unusable(err, dir)
 	}
 	if why := writers(info); why == byAll || why == byGroup && owned(info) {
 		return &fault.Error{Code: fault.Denied, Op: "raftfsm.Open", Key: dir,
@@ -65,8 +65,8 @@ func owned(info fs.FileInfo) bool {
 	return ok && int64(s.Uid) == int64(os.Geteuid())
 }
 
-// ownGroup reports whether the group of a file is private: the group of the same name as this user, or the group
-// of root. Many systems create such a group for each user and let it write by default.
+// ownGroup reports whether the group of a file is private: it is the group of root, or has the same name as this
+// user. Many systems create such a group for each user, and let it write files by default.
 func ownGroup(info fs.FileInfo) bool {
 	s, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

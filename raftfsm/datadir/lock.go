@@ -1,4 +1,4 @@
-package raftfsm
+package datadir
 
 import (
 	"errors"
@@ -14,17 +14,17 @@ import (
 
 const lockName = "LOCK"
 
-// dirLock locks a data directory while a process uses it. The kernel releases the lock when the process ends for
-// any reason.
-type dirLock struct{ f *os.File }
+// Lock locks a data directory while a process uses it. The kernel releases the lock when the process ends for any
+// reason.
+type Lock struct{ f *os.File }
 
-// lockDir locks a data directory. It does not wait. If another process holds the lock, it returns an error that
-// names that process.
-func lockDir(dir string) (*dirLock, error) {
+// LockDir locks a data directory. It does not wait. If another process holds the lock, it returns an error that names
+// that process.
+func LockDir(dir string) (*Lock, error) {
 	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, dirError(err, dir)
+		return nil, unusable(err, dir)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		holder, _ := io.ReadAll(io.LimitReader(f, 64))
@@ -35,10 +35,10 @@ func lockDir(dir string) (*dirLock, error) {
 	if err := f.Truncate(0); err == nil {
 		_, err = fmt.Fprintf(f, "%d\n", os.Getpid())
 		if err != nil {
-			return nil, errors.Join(dirError(err, dir), f.Close())
+			return nil, errors.Join(unusable(err, dir), f.Close())
 		}
 	}
-	return &dirLock{f: f}, nil
+	return &Lock{f: f}, nil
 }
 
 func byWhom(content []byte) string {
@@ -48,14 +48,14 @@ func byWhom(content []byte) string {
 	return ""
 }
 
-// release releases the lock explicitly. Closing the file is not enough, because a child process that is just being
-// started has a copy of the descriptor.
-func (l *dirLock) release() error {
+// Release releases the lock explicitly. Closing the file would not be enough: a child process that is just being
+// started may have a copy of the descriptor.
+func (l *Lock) Release() error {
 	return errors.Join(syscall.Flock(int(l.f.Fd()), syscall.LOCK_UN), l.f.Close())
 }
 
-// dirError explains why a data directory cannot be used.
-func dirError(err error, dir string) error {
+// unusable explains why a data directory cannot be used.
+func unusable(err error, dir string) error {
 	e := &fault.Error{Code: fault.Internal, Op: "raftfsm.Open", Key: dir, Msg: "cannot use the data directory " +
 		dir, Err: err}
 	switch {

@@ -1,4 +1,4 @@
-package raftfsm
+package datadir
 
 import (
 	"fmt"
@@ -10,9 +10,10 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// diskSpace watches the free bytes on the disk of the data directory. The disk is low when fewer than min bytes are
-// free, and until one and a half times min is free again.
-type diskSpace struct {
+// Space watches the free bytes on the disk of a data directory. The disk becomes low when fewer than min bytes are
+// free. It stays low until 1.5 times min is free again. Methods are safe for concurrent use, except Measure and
+// Watch, which only one goroutine may call at a time.
+type Space struct {
 	dir    string
 	min    uint64
 	free   func(dir string) (uint64, error)
@@ -21,6 +22,14 @@ type diskSpace struct {
 	full  atomic.Pointer[fault.Error]
 	left  atomic.Uint64
 	known atomic.Bool // left has been measured
+}
+
+// NewSpace watches the disk of a directory. free returns the free bytes of a disk; nil asks the operating system.
+func NewSpace(dir string, minimum uint64, free func(dir string) (uint64, error), logger *slog.Logger) *Space {
+	if free == nil {
+		free = freeBytes
+	}
+	return &Space{dir: dir, min: minimum, free: free, logger: logger}
 }
 
 // freeBytes returns how many bytes an unprivileged user may still write.
@@ -32,8 +41,8 @@ func freeBytes(dir string) (uint64, error) {
 	return uint64(st.Bavail) * uint64(st.Bsize), nil
 }
 
-// measure measures the free bytes once.
-func (s *diskSpace) measure() {
+// Measure measures the free bytes once.
+func (s *Space) Measure() {
 	n, err := s.free(s.dir)
 	if err != nil {
 		s.logger.Warn("cannot tell the free space of the data directory", "dir", s.dir, "error", err)
@@ -60,8 +69,8 @@ func (s *diskSpace) measure() {
 // engine waits forever instead of failing.
 const startBytes = 4 << 20
 
-// enoughToStart returns an error if the disk is too full to open the databases.
-func (s *diskSpace) enoughToStart() error {
+// EnoughToStart returns an error if the disk is too full to open the databases.
+func (s *Space) EnoughToStart() error {
 	if left := s.left.Load(); s.known.Load() && left < startBytes {
 		return &fault.Error{Code: fault.Unavailable, Op: "raftfsm.Open", Key: s.dir,
 			Msg: fmt.Sprintf("the disk of %s is full: %d KiB are free, a start needs %d MiB", s.dir, left>>10,
@@ -71,22 +80,27 @@ func (s *diskSpace) enoughToStart() error {
 	return nil
 }
 
-// allowed returns nil if the disk has enough space to store values, and an error if the disk is low.
-func (s *diskSpace) allowed() error {
-	if e := s.full.Load(); e != nil {
-		return e
-	}
-	return nil
+// Low returns nil if the disk has enough space to store values, and an error if the disk is low.
+func (s *Space) Low() *fault.Error { return s.full.Load() }
+
+// Free returns the free bytes as last measured; 0 if that has never succeeded.
+func (s *Space) Free() uint64 { return s.left.Load() }
+
+// Measured returns the free bytes of the last measurement. The disk is low if fewer than reserve bytes are free.
+// known is false if they were never measured.
+func (s *Space) Measured() (free, reserve uint64, known bool) {
+	return s.left.Load(), s.min, s.known.Load()
 }
 
-// watch measures the free space once per period and then calls the function then. It returns when stop is closed.
-func (s *diskSpace) watch(period time.Duration, then func(), stop <-chan struct{}) {
+// Watch measures the free space once per period, and calls then after each measurement. It returns when stop is
+// closed.
+func (s *Space) Watch(period time.Duration, then func(), stop <-chan struct{}) {
 	t := time.NewTicker(period)
 	defer t.Stop()
 	for {
 		select {
 		case <-t.C:
-			s.measure()
+			s.Measure()
 			then()
 		case <-stop:
 			return

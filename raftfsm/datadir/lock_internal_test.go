@@ -1,4 +1,4 @@
-package raftfsm
+package datadir
 
 import (
 	"syscall"
@@ -8,7 +8,7 @@ import (
 // Between fork and exec a child process holds copies of all file descriptors.
 func TestDirLock_ReleasedDuringStartOfAProcess(t *testing.T) {
 	dir := t.TempDir()
-	l, err := lockDir(dir)
+	l, err := LockDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -17,14 +17,14 @@ func TestDirLock_ReleasedDuringStartOfAProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = syscall.Close(inherited) }()
-	if err := l.release(); err != nil {
+	if err := l.Release(); err != nil {
 		t.Fatal(err)
 	}
-	again, err := lockDir(dir)
+	again, err := LockDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := again.release(); err != nil {
+	if err := again.Release(); err != nil {
 		t.Error(err)
 	}
 }

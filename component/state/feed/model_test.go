@@ -1,0 +1,311 @@
+package feed_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/feed"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
+)
+
+// This file plays random schedules with watches of a store, and checks these invariants:
+//
+//  1. A watch delivers every matching change after its position exactly once and in the order of revisions, until it
+//     ends. That holds across resumptions from its last position at another hub, as after a reconnect to another node.
+//  2. A watch does not skip changes that are no longer kept: it ends with state.WatchCompacted.
+//  3. No position separates the matching changes of a request, and positions never go back.
+//  4. A watch that takes nothing for long delays no other watch. It goes on, or ends with an error that says how to
+//     resume.
+//  5. When the writes have ended, every watch that has not ended has every change.
+//
+// The source is one history in memory. Each hub has a copy of its own, which may be behind, unavailable for a
+// while, or trimmed. The schedule decides the writes, their size, what replicas have, and which watch reads when.
+// testutil.Seeds says how to play other seeds.
+type model struct {
+	t       *testing.T
+	rand    *rand.Rand
+	all     []state.Change // of the whole history
+	hubs    []*feed.Hub
+	sources []*source
+	watches []*follower
+	ended   int
+	broken  string
+}
+
+// follower is a client with a watch, and what it has received.
+type follower struct {
+	id     int
+	hub    int
+	watch  state.Watch
+	prefix string
+	pos    uint64   // everything up to it was received, and it is no position within a request
+	stuck  bool     // it reads nothing
+	held   []uint64 // revisions after pos: changes of a request that is not complete
+}
+
+func (m *model) fail(format string, args ...any) {
+	if m.broken == "" {
+		m.broken = fmt.Sprintf(format, args...)
+	}
+}
+
+// write adds the changes of one request to the history.
+func (m *model) write() {
+	n := 1 + m.rand.IntN(4)
+	for i := range n {
+		c := state.Change{Item: state.Item{Key: []string{"a/1", "a/2", "b/1"}[m.rand.IntN(3)]},
+			Revision: uint64(len(m.all) + 1), Last: i == n-1, Deleted: m.rand.IntN(6) == 0}
+		if m.rand.IntN(3) == 0 {
+			c.Value = make([]byte, m.rand.IntN(60_000)) // so that hubs cannot keep everything in memory
+		}
+		m.all = append(m.all, c)
+	}
+}
+
+// replicate lets a replica apply some of the entries that it does not have. An entry is applied whole.
+func (m *model) replicate(s *source, everything bool) {
+	s.change(func() {
+		for int(s.page.Revision) < len(m.all) && (everything || m.rand.IntN(4) > 0) {
+			for {
+				c := m.all[s.page.Revision]
+				s.changes = append(s.changes, c)
+				s.page.Revision++
+				if c.Last {
+					break
+				}
+			}
+		}
+	})
+}
+
+// trim drops old changes of a replica.
+func (m *model) trim(s *source) {
+	s.change(func() {
+		for n := m.rand.IntN(len(s.changes) + 1); n > 0; n-- {
+			s.page.Floor = s.changes[0].Revision
+			s.changes = s.changes[1:]
+		}
+	})
+}
+
+// open starts a watch, or resumes it at a hub.
+func (m *model) open(f *follower, hub int, resume bool) {
+	if f.watch != nil {
+		f.watch.Close()
+		f.watch = nil
+	}
+	f.hub, f.held = hub, nil
+	r := state.WatchRequest{Prefix: f.prefix, Resume: resume, From: state.Position{Revision: f.pos}}
+	w, err := m.hubs[hub].Watch(m.t.Context(), "name", m.sources[hub], r)
+	var end *state.WatchEnd
+	switch {
+	case errors.As(err, &end) && end.Reason == state.WatchCompacted:
+		if f.pos >= m.sources[hub].page.Floor {
+			m.fail("watch %d cannot go on at %d, and changes after %d are kept", f.id, f.pos, m.sources[hub].page.Floor)
+		}
+		m.ended++
+		m.open(f, hub, false)
+	case fault.Is(err, fault.Unavailable): // the replica is behind, or cannot be read
+	case err != nil:
+		m.t.Fatal(err)
+	default:
+		f.watch = w
+		if !resume {
+			f.pos = w.Position().Revision
+		}
+	}
+}
+
+// read takes what a watch has. It returns false if there is nothing.
+func (m *model) read(f *follower) bool {
+	ctx, cancel := context.WithTimeout(m.t.Context(), time.Second)
+	defer cancel()
+	part, err := f.watch.Next(ctx, time.Millisecond)
+	var end *state.WatchEnd
+	switch {
+	case errors.As(err, &end) && end.Reason == state.WatchCompacted:
+		m.ended++
+		m.open(f, f.hub, true)
+		return true
+	case err != nil && ctx.Err() != nil && m.sources[f.hub].fails != nil:
+		f.watch.Close()
+		f.watch = nil // the client goes away, and resumes
+		return false
+	case err != nil:
+		m.fail("watch %d ends with %v", f.id, err)
+		return false
+	}
+	for i := range part.Changes {
+		m.receive(f, &part.Changes[i])
+	}
+	if p := f.watch.Position().Revision; p < f.pos {
+		m.fail("the position of watch %d goes back from %d to %d", f.id, f.pos, p)
+	} else if len(f.held) == 0 || p >= f.held[len(f.held)-1] {
+		m.complete(f, p)
+	}
+	return len(part.Changes) > 0
+}
+
+// receive checks one change.
+func (m *model) receive(f *follower, c *state.Change) {
+	last := f.pos
+	if n := len(f.held); n > 0 {
+		last = f.held[n-1]
+	}
+	if c.Revision <= last {
+		m.fail("watch %d got change %d after %d", f.id, c.Revision, last)
+		return
+	}
+	if want := m.next(f, last); want != c.Revision {
+		m.fail("watch %d at %d got change %d, and the next one is %d", f.id, last, c.Revision, want)
+	}
+	f.held = append(f.held, c.Revision)
+	if c.Position != 0 {
+		m.complete(f, c.Position)
+	}
+}
+
+// complete checks a position of a watch.
+func (m *model) complete(f *follower, p uint64) {
+	if p > uint64(len(m.all)) || m.splits(f, p) {
+		m.fail("position %d of watch %d is within a request", p, f.id)
+	}
+	last := f.pos
+	if n := len(f.held); n > 0 {
+		last = f.held[n-1]
+	}
+	if missing := m.next(f, last); missing != 0 && missing <= p {
+		m.fail("watch %d is at %d, and change %d was not delivered", f.id, p, missing)
+	}
+	f.pos, f.held = max(f.pos, p), nil
+}
+
+// splits reports whether a request has matching changes up to a position and after it.
+func (m *model) splits(f *follower, p uint64) bool {
+	if p == 0 || m.all[p-1].Last {
+		return false
+	}
+	matches := func(c state.Change) bool { return strings.HasPrefix(c.Key, f.prefix) }
+	begin, end := p-1, p
+	for begin > 0 && !m.all[begin-1].Last {
+		begin--
+	}
+	for !m.all[end].Last {
+		end++
+	}
+	return slices.ContainsFunc(m.all[begin:p], matches) && slices.ContainsFunc(m.all[p:end+1], matches)
+}
+
+// next returns the revision of the first matching change after a revision; 0 = there is none.
+func (m *model) next(f *follower, after uint64) uint64 {
+	for i := range m.all[after:] {
+		if c := &m.all[after:][i]; strings.HasPrefix(c.Key, f.prefix) {
+			return c.Revision
+		}
+	}
+	return 0
+}
+
+func (m *model) step() {
+	f := m.watches[m.rand.IntN(len(m.watches))]
+	s := m.sources[m.rand.IntN(len(m.sources))]
+	switch n := m.rand.IntN(100); {
+	case n < 35:
+		m.write()
+	case n < 60:
+		m.replicate(s, false)
+	case n < 85:
+		if f.watch != nil && !f.stuck {
+			m.read(f)
+		}
+	case n < 90:
+		m.open(f, m.rand.IntN(len(m.hubs)), true)
+	case n < 94:
+		f.stuck = !f.stuck
+	case n < 96:
+		s.change(func() { s.fails = fault.New(fault.Unavailable, "test", "the replica is being replaced") })
+	case n < 98:
+		s.change(func() { s.fails = nil })
+	default:
+		m.trim(s)
+	}
+}
+
+// play plays the schedule of a seed.
+func playWatches(t *testing.T, seed uint64, steps int) (broken string, ended int) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := &model{t: t, rand: rand.New(rand.NewPCG(seed, 1))}
+		m.write() // because position 0 means as far back as the history goes
+		for range 3 {
+			s := newSource()
+			testutil.Must(t, s.Extend(t.Context()))
+			m.replicate(s, true)
+			m.hubs, m.sources = append(m.hubs, &feed.Hub{}), append(m.sources, s)
+		}
+		for i := range 6 {
+			f := &follower{id: i, prefix: []string{"a/", "a/", "b/", ""}[m.rand.IntN(4)]}
+			m.watches = append(m.watches, f)
+			m.open(f, i%3, false)
+		}
+		for i := 0; i < steps && m.broken == ""; i++ {
+			m.step()
+			synctest.Wait()
+		}
+		m.finish()
+		for _, f := range m.watches {
+			if f.watch != nil {
+				f.watch.Close()
+			}
+		}
+		for _, h := range m.hubs {
+			h.Close()
+		}
+		broken, ended = m.broken, m.ended
+	})
+	return broken, ended
+}
+
+// finish lets every replica have everything, and requires that every watch gets it.
+func (m *model) finish() {
+	for _, s := range m.sources {
+		s.change(func() { s.fails = nil })
+		m.replicate(s, true)
+	}
+	<-time.After(time.Second) // hubs read an unavailable source again after a pause
+	for _, f := range m.watches {
+		if f.watch == nil {
+			m.open(f, f.hub, true)
+		}
+		for m.broken == "" && m.read(f) {
+			continue
+		}
+		if missing := m.next(f, f.pos); m.broken == "" && missing != 0 {
+			m.fail("watch %d stays at %d, and does not get change %d", f.id, f.pos, missing)
+		}
+	}
+}
+
+func TestModel_WatchesGetEveryChangeOnce(t *testing.T) {
+	first, n := testutil.Seeds(t, 40)
+	ended := 0
+	for seed := first; seed < first+n; seed++ {
+		broken, compacted := playWatches(t, seed, 1500)
+		if broken != "" {
+			t.Fatalf("seed %d: %s", seed, broken)
+		}
+		ended += compacted
+	}
+	if ended == 0 && n > 10 {
+		t.Error("no watch was behind what is kept: the schedules are too mild")
+	}
+}

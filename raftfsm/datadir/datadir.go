@@ -1,0 +1,62 @@
+// Package datadir owns the data directory of a node: its lock, the check of who may write it, its identity, and the
+// free space of its disk.
+//
+// The layout is: LOCK, held while a process uses the directory; node.json, the Identity; and one folder for each Raft
+// group, groups/N. This package reads and writes only the first two. It knows nothing of Raft.
+package datadir
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"github.com/quorate/quorate/internal/durable"
+)
+
+// Create creates a data directory if it does not exist. Only this user may read a directory that it creates. Before
+// it returns nil, it syncs the parent directories. Otherwise a power loss could remove the whole directory, even if
+// its files were synced.
+func Create(dir string) error {
+	made := missing(dir)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return unusable(err, dir)
+	}
+	for _, d := range made {
+		if err := durable.SyncDir(filepath.Dir(d)); err != nil {
+			return unusable(err, dir)
+		}
+	}
+	if len(made) > 0 {
+		return nil
+	}
+	// It may have been created by a start that was killed before the sync. If this user cannot open the directory
+	// above, or if that is in a file system without such a sync, another program created it.
+	err := durable.SyncDir(filepath.Dir(dir))
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
+		return nil
+	}
+	if err != nil {
+		return unusable(err, dir)
+	}
+	return nil
+}
+
+// missing returns those of a directory and its parents that do not exist.
+func missing(dir string) (out []string) {
+	for up := filepath.Clean(dir); ; up = filepath.Dir(up) {
+		if _, err := os.Stat(up); !errors.Is(err, fs.ErrNotExist) || up == filepath.Dir(up) {
+			return out
+		}
+		out = append(out, up)
+	}
+}
+
+// Group returns the folder of a group.
+func Group(dir string, gid uint32) string {
+	return filepath.Join(groups(dir), strconv.FormatUint(uint64(gid), 10))
+}
+
+func groups(dir string) string { return filepath.Join(dir, "groups") }

@@ -1,0 +1,106 @@
+package datadir
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+)
+
+// Settings are the settings from which Identify creates the identity of a new directory. The identity of an existing
+// directory must agree with them.
+type Settings struct {
+	Dir        string
+	NodeID     string // empty = from the directory, or DefaultID
+	DefaultID  string // node id for a new directory if NodeID is empty; empty = a random one
+	Partitions uint32 // 0 = from the directory or, for a server that belongs to no cluster yet, from Count, or 1
+	// Count returns the number of partitions of the cluster that the node with this id is about to join; 0 = not
+	// known. A nil Count counts as not known.
+	Count     func(ctx context.Context, node string) uint32
+	Engine    raftlog.Engine // empty = from the directory, or wal
+	Bootstrap bool           // form a cluster with only this node if the directory is new
+	Logger    *slog.Logger
+}
+
+// Identify reads the identity of a server's data directory. In an empty directory it creates an identity. It
+// writes the identity before the groups are created, so that the next start can complete an interrupted creation
+// of groups. It returns fault.Invalid if the settings contradict the directory, and otherwise the errors of
+// ReadIdentity.
+func Identify(ctx context.Context, s Settings) (Identity, error) {
+	id, err := ReadIdentity(s.Dir)
+	if err != nil {
+		return Identity{}, err
+	}
+	if id != nil && id.Role != RoleSidecar {
+		if err := id.agree(s); err != nil {
+			return *id, err
+		}
+		return *id, id.followPartitions(ctx, s)
+	}
+	if id != nil && s.NodeID == "" {
+		// the directory of a sidecar, which holds no data: replace its identity by that of a server
+		s.DefaultID = id.Node
+	}
+	id = newIdentity(s)
+	if s.Bootstrap {
+		id.Cluster, id.Forming = RandomID(), true
+	} else if n := id.clusterPartitions(ctx, s); n != 0 {
+		id.Partitions = n
+	}
+	return *id, id.Write(s.Dir)
+}
+
+// IdentifySidecar reads or creates the identity of the data directory of a node without replicas. It returns an error
+// for a directory with a server's data, because that server would be missing from its groups.
+func IdentifySidecar(s Settings) (Identity, error) {
+	id, err := ReadIdentity(s.Dir)
+	if err != nil {
+		return Identity{}, err
+	}
+	switch {
+	case id == nil:
+		id = &Identity{Node: s.newNodeID(), Role: RoleSidecar}
+		return *id, id.Write(s.Dir)
+	case id.Role != RoleSidecar:
+		return *id, &fault.Error{Code: fault.Invalid, Op: "raftfsm.Open", Key: s.Dir,
+			Msg: fmt.Sprintf("the data directory %s holds the data of server %s, which a sidecar would not serve",
+				s.Dir, id.Node),
+			Hint: "start it with --role server; or, to make it a sidecar, run quorate leave there first and then " +
+				"name another --data-dir"}
+	}
+	return *id, id.agree(s)
+}
+
+// clusterPartitions returns the number of partitions of the cluster that this server is about to join. It returns
+// 0 if the settings set the number, or if the cluster's number is not known.
+func (id *Identity) clusterPartitions(ctx context.Context, s Settings) uint32 {
+	if s.Partitions != 0 || s.Count == nil {
+		return 0
+	}
+	return s.Count(ctx, id.Node)
+}
+
+// followPartitions sets the number of partitions of a new directory to that of the cluster that it is about to join.
+// It deletes the existing groups, which are empty. If a crash interrupts it, the next start repeats it.
+func (id *Identity) followPartitions(ctx context.Context, s Settings) error {
+	if id.Cluster != "" || id.Forming || id.Removed {
+		return nil
+	}
+	n := id.clusterPartitions(ctx, s)
+	if n == 0 || n == id.Partitions {
+		return nil
+	}
+	s.Logger.Info("adopted the number of partitions of the cluster to join", "dir", s.Dir, "had", id.Partitions,
+		"partitions", n)
+	id.Partitions, id.Made, id.Floors = n, false, false
+	if err := id.Write(s.Dir); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(groups(s.Dir)); err != nil {
+		return unusable(err, s.Dir)
+	}
+	return nil
+}

@@ -1,0 +1,16 @@
+package group
+
+import (
+	"context"
+
+	"github.com/quorate/quorate/raftfsm/integrity"
+)
+
+// Compare compares the state of all servers of the group now. It changes nothing: servers that differ are handled by
+// the comparisons that run all the time. It returns fault.NotLeader if this server does not lead.
+func (g *Group) Compare(ctx context.Context) (integrity.Comparison, error) {
+	if !g.Leading() {
+		return integrity.Comparison{}, errNotLeader("group.Compare")
+	}
+	return g.integrity.Compare(ctx)
+}

@@ -1,0 +1,127 @@
+package group
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// Contacts asks other servers about the leader of the group. Its methods are safe for concurrent use.
+type Contacts interface {
+	// LeaderLost reports whether a server does not hear from leader either (see Group.LeaderLost). If server is the
+	// leader itself, it also reports true when the process of the leader has ended, which is certain only if its host
+	// refuses connections. It reports false when it gets no answer before ctx ends.
+	LeaderLost(ctx context.Context, server, leader raft.ServerID) bool
+}
+
+// looksPerSilence is how often a follower looks for its leader in Timing.Silent.
+const looksPerSilence = 3
+
+// watchLeader starts an election when the process of the leader has ended, until the group closes. Without it, a
+// follower waits for Heartbeat to Heartbeat*2 after the last heartbeat, because a leader that is silent for a shorter
+// time may only be slow.
+//
+// An election that starts too early breaks no guarantee of Raft, but it interrupts writes. So this server starts one
+// only if all of these hold:
+//
+//   - It has heard nothing from the leader for Timing.Silent. A leader sends something every Timing.Commit to
+//     Timing.Commit*2, so many messages are missing.
+//   - The host of the leader refuses connections to its port, or the leader answers that it does not lead. A slow or
+//     unreachable leader does neither.
+//   - With this server, a majority of voters have heard nothing from the leader for that time either. Otherwise a
+//     server that only itself has lost the leader would depose it.
+//
+// Campaign skips the pre-vote, because raft refuses a pre-vote while it still knows a leader. The questions to the
+// other voters replace it.
+func (g *Group) watchLeader() {
+	look := g.opts.Timing.Silent / looksPerSilence
+	ticker := time.NewTicker(look)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-g.stop:
+			return
+		}
+		lost, rank := g.silentLeader()
+		if lost == "" || !g.leaderEnded(lost, look) {
+			continue
+		}
+		// Voters stand one after the other, so that they do not divide the votes.
+		select {
+		case <-time.After(time.Duration(rank) * look):
+		case <-g.stop:
+			return
+		}
+		if id := g.Leader(); g.raft.State() != raft.Follower || id != "" && id != lost {
+			continue
+		}
+		g.opts.Logger.Info("the leader has ended, this server starts an election", "group", g.opts.ID, "leader", lost,
+			"silent", time.Since(g.raft.LastContact()).Round(time.Millisecond))
+		g.guard.Campaign()
+	}
+}
+
+// silentLeader returns the leader if this server has not heard from it for Timing.Silent and may start an election;
+// otherwise "". rank is the position of this server among the voters that may do so.
+func (g *Group) silentLeader() (leader raft.ServerID, rank int) {
+	leader = g.Leader()
+	if leader == "" || g.raft.State() != raft.Follower || !g.silent() || (follower{g}).Abstains() {
+		return "", 0
+	}
+	others, voter := g.reader.voters()
+	if !voter {
+		return "", 0
+	}
+	for _, s := range others {
+		if s.ID != leader && s.ID < g.opts.ServerID {
+			rank++
+		}
+	}
+	return leader, rank
+}
+
+// silent reports whether this follower has heard nothing from a leader for Timing.Silent.
+func (g *Group) silent() bool { return time.Since(g.raft.LastContact()) > g.opts.Timing.Silent }
+
+// leaderEnded asks the leader and the other voters, for at most limit, and reports whether the leader has ended and a
+// majority of voters have lost it.
+func (g *Group) leaderEnded(leader raft.ServerID, limit time.Duration) bool {
+	ctx, cancel := context.WithTimeout(g.closing, limit)
+	defer cancel()
+	if !g.opts.Contacts.LeaderLost(ctx, leader, leader) {
+		return false
+	}
+	others, _ := g.reader.voters()
+	var lost atomic.Int64
+	var wg sync.WaitGroup
+	for _, s := range others {
+		if s.ID == leader {
+			continue
+		}
+		wg.Go(func() {
+			if g.opts.Contacts.LeaderLost(ctx, s.ID, leader) {
+				lost.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	voters := len(others) + 1
+	return int(lost.Load())+1 > voters/2 // 1 is this server
+}
+
+// LeaderLost reports whether this server has no reason to expect that leader leads: it has heard nothing from a leader
+// for Timing.Silent, knows no leader, or is that server and does not lead.
+func (g *Group) LeaderLost(leader raft.ServerID) bool {
+	switch id := g.Leader(); {
+	case leader == g.opts.ServerID:
+		return g.raft.State() != raft.Leader
+	case id == leader:
+		return g.silent()
+	default:
+		return id == ""
+	}
+}

@@ -1,0 +1,441 @@
+// Package grouptest plays a Raft group for model tests of the keepers of package raftfsm. It owns the log of the group,
+// its servers with their replicas, and the calls that wait for the schedule of a test.
+//
+// The state machines and their databases are real. Raft is not: the test decides which server leads, which others
+// still believe that they do, how far replicas are behind, and what becomes of each proposal. A proposal may be
+// applied, lost, applied without an answer, or applied by the next leader. As with Raft, an entry of the log stays
+// there, and a server gets into the log only what it has proposed in the present term, as its leader.
+//
+// Use it within synctest.Test. The schedule lets one call go on at a time, until the program waits for the schedule
+// again. So the random numbers of a test decide everything. Methods of Group belong to the goroutine of the test; those
+// of Member may be called by any.
+package grouptest
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
+	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/kv"
+	"github.com/quorate/quorate/raftfsm/raftlog"
+)
+
+// The kinds of calls that Member makes.
+const (
+	Commit  = "commit"
+	Confirm = "confirm"
+)
+
+// Call is a goroutine of the program that waits for the schedule.
+type Call struct {
+	Kind   string // Commit, Confirm, or one of the test
+	Member *Member
+	Label  string // of what it is about
+	Client any    // who makes it, see WithClient; nil = a keeper
+	Data   any    // of the test
+
+	Request *command.Request // of a Commit
+	encoded []byte           // the request, to order calls with the same name
+	logged  bool             // its entry is in the log
+	term    uint64           // that its server knew
+
+	reply chan Reply
+	gone  bool // the caller has given up; guarded by Group.Mu
+}
+
+// Name tells a call from the others that wait.
+func (c *Call) Name() string { return fmt.Sprintf("%s at server %d: %q", c.Kind, c.Member.ID, c.Label) }
+
+// Reply is the answer to a call.
+type Reply struct {
+	Result   kv.Result
+	Position raftlog.Position
+	Value    any // of calls of the test
+	Err      error
+}
+
+// Group is a Raft group.
+type Group struct {
+	T       testing.TB
+	Rand    *rand.Rand
+	Members []*Member
+	Leader  *Member     // the real one; nil = none
+	Tip     *kv.Machine // has every entry of the log
+	Term    uint64
+
+	// Begin is called when a call begins, with Mu locked. nil = nothing.
+	Begin func(c *Call)
+	// Stamp returns the stamp of the entries of a server. nil = 1.
+	Stamp func(m *Member) uint64
+	// Applied is called when a server has applied an entry. nil = nothing.
+	Applied func(m *Member, stamp uint64)
+	// Changed is called when the role of a server or its due work or its locks may have changed. nil = nothing.
+	Changed func(m *Member)
+	// Before is called before Tip applies a new entry of the log, and After afterwards. nil = nothing.
+	Before func(c *Call)
+	After  func(c *Call, r kv.Result)
+
+	Mu     sync.Mutex
+	calls  []*Call
+	log    []kv.Entry
+	stamps []uint64
+	trace  []string
+	broken string
+}
+
+// Member is one server of a group.
+type Member struct {
+	*Group
+	ID int
+
+	// Group.Mu guards the fields below.
+	machine *kv.Machine
+	applied int    // entries of the log
+	leads   bool   // as far as it knows
+	term    uint64 // that it knows
+}
+
+// New returns a group of some servers. None leads.
+func New(t testing.TB, seed uint64, servers int) *Group {
+	g := &Group{T: t, Rand: rand.New(rand.NewPCG(seed, 1))} //nolint:gosec // chance, not a secret
+	g.Tip = g.machine()
+	for i := range servers {
+		g.Members = append(g.Members, &Member{Group: g, ID: i + 1, machine: g.machine()})
+	}
+	return g
+}
+
+func (g *Group) machine() *kv.Machine {
+	m, err := kv.Create(kv.Options{Dir: "db", FS: vfs.NewMem(), Fatal: func(err error) { g.T.Error(err) }})
+	testutil.Must(g.T, err)
+	return m
+}
+
+// Close closes the state machines. The keepers must be closed.
+func (g *Group) Close() {
+	for _, c := range g.Calls() {
+		g.Answer(c, Reply{Err: fault.New(fault.Unavailable, "test", "the end")})
+	}
+	for _, m := range g.Members {
+		testutil.Must(g.T, m.machine.Close())
+	}
+	testutil.Must(g.T, g.Tip.Close())
+}
+
+// Note records what happens.
+func (g *Group) Note(format string, args ...any) {
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	g.trace = append(g.trace, fmt.Sprintf(format, args...))
+}
+
+// Trace returns what was recorded.
+func (g *Group) Trace() []string {
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	return slices.Clone(g.trace)
+}
+
+// Fail records the first invariant that does not hold.
+func (g *Group) Fail(format string, args ...any) {
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	g.FailLocked(format, args...)
+}
+
+// FailLocked is Fail for callers that hold Mu.
+func (g *Group) FailLocked(format string, args ...any) {
+	if g.broken == "" {
+		g.broken = fmt.Sprintf(format, args...)
+	}
+}
+
+// Broken returns the first invariant that did not hold; empty = none.
+func (g *Group) Broken() string {
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	return g.broken
+}
+
+// Calls returns the calls that wait, in an order that does not depend on chance.
+func (g *Group) Calls() []*Call {
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	return slices.Clone(g.calls)
+}
+
+// Waiting returns the calls that wait. The caller holds Mu, and must not change the list.
+func (g *Group) Waiting() []*Call { return g.calls }
+
+// Settle waits until every goroutine of the program waits for the schedule. It drops the calls that were given up.
+func (g *Group) Settle() {
+	synctest.Wait()
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	g.calls = slices.DeleteFunc(g.calls, func(c *Call) bool { return c.gone })
+	slices.SortStableFunc(g.calls, func(a, b *Call) int {
+		return cmp.Or(cmp.Compare(a.Name(), b.Name()), bytes.Compare(a.encoded, b.encoded))
+	})
+}
+
+// Answer lets a caller go on, until it waits again. All calls of a Confirm with the same name get the answer: nothing
+// tells them apart, and Raft answers them together as well.
+func (g *Group) Answer(c *Call, r Reply) {
+	g.Mu.Lock()
+	var same []*Call
+	g.calls = slices.DeleteFunc(g.calls, func(o *Call) bool {
+		if o != c && (c.Kind != Confirm || o.Name() != c.Name()) {
+			return false
+		}
+		same = append(same, o)
+		return true
+	})
+	g.Mu.Unlock()
+	for _, o := range same {
+		o.reply <- r
+	}
+	g.Settle()
+}
+
+// Release answers a Commit or a Confirm. If whole is false, the call may be lost, or its answer.
+func (g *Group) Release(c *Call, whole bool) {
+	leads := c.Member == g.Leader && c.term == g.Term
+	notLeader := Reply{Err: fault.New(fault.NotLeader, "test", "another server leads")}
+	fate := g.Rand.IntN(10)
+	switch {
+	case c.Kind == Confirm && !leads:
+		g.Answer(c, notLeader)
+	case c.Kind == Confirm && !whole && fate == 0:
+		g.Answer(c, Reply{Err: fault.New(fault.Unavailable, "test", "no majority answers")})
+	case c.Kind == Confirm:
+		g.Answer(c, Reply{Position: g.position()})
+	case !leads && (whole || fate < 5):
+		g.Answer(c, notLeader)
+	case !leads || !whole && fate == 0:
+		g.Answer(c, Reply{Err: fault.New(fault.Timeout, "test", "lost")})
+	default:
+		g.Note("%s is applied", c.Name())
+		r := Reply{Result: g.commit(c), Position: g.position()}
+		c.Member.Apply(len(g.log))
+		g.Settle()
+		if !whole && fate == 1 {
+			r = Reply{Err: fault.New(fault.Indeterminate, "test", "the answer was lost")}
+		}
+		g.Answer(c, r)
+	}
+}
+
+// Propose commits a request of the test at the leader.
+func (g *Group) Propose(label string, client any, r *command.Request) kv.Result {
+	out := g.commit(&Call{Kind: Commit, Member: g.Leader, Label: label, Client: client, Request: r})
+	g.Leader.Apply(len(g.log))
+	g.Settle()
+	return out
+}
+
+func (g *Group) position() raftlog.Position {
+	return raftlog.Position{Term: g.Term, Index: uint64(len(g.log))}
+}
+
+// Last returns the index of the newest entry.
+func (g *Group) Last() uint64 { return uint64(len(g.log)) }
+
+// commit appends an entry to the log.
+func (g *Group) commit(c *Call) kv.Result {
+	stamp := uint64(1)
+	if g.Stamp != nil {
+		stamp = g.Stamp(c.Member)
+	}
+	data, err := command.Append(nil, &command.Batch{Stamp: stamp, Requests: []command.Request{*c.Request}})
+	testutil.Must(g.T, err)
+	if g.Before != nil {
+		g.Before(c)
+	}
+	e := kv.Entry{Index: uint64(len(g.log) + 1), Term: g.Term, Data: data}
+	out := g.Tip.Apply([]kv.Entry{e})[0]
+	testutil.Must(g.T, out.Err)
+	g.Mu.Lock()
+	g.log, g.stamps = append(g.log, e), append(g.stamps, stamp)
+	c.logged = true
+	g.Mu.Unlock()
+	if g.After != nil {
+		g.After(c, out.Results[0])
+	}
+	return out.Results[0]
+}
+
+// Limbo lets each proposal of the leader that has no answer yet get into the log, or not. Call it before the leader
+// changes or ends.
+func (g *Group) Limbo() {
+	for _, c := range g.Calls() {
+		if c.Kind == Commit && c.Member == g.Leader && c.term == g.Term && !c.logged && g.Rand.IntN(3) == 0 {
+			g.Note("%s is applied, without an answer", c.Name())
+			g.commit(c)
+		}
+	}
+}
+
+// Elect makes a server the leader. The former one does not learn of it.
+func (g *Group) Elect(m *Member) {
+	g.Note("server %d leads", m.ID)
+	g.Limbo()
+	g.Leader = m
+	g.Term++
+	m.Apply(len(g.log))
+	g.Mu.Lock()
+	m.term, m.leads = g.Term, true
+	g.Mu.Unlock()
+	g.changed(m)
+}
+
+// Depose lets a server know that it does not lead.
+func (g *Group) Depose(m *Member) {
+	g.Note("server %d knows that it does not lead", m.ID)
+	g.Mu.Lock()
+	m.leads, m.term = false, g.Term
+	g.Mu.Unlock()
+	g.changed(m)
+}
+
+func (g *Group) changed(m *Member) {
+	if g.Changed != nil {
+		g.Changed(m)
+	}
+	g.Settle()
+}
+
+// End ends a server: it does not lead any more. The test closes its keeper, and opens another one.
+func (g *Group) End(m *Member) {
+	g.Note("server %d restarts", m.ID)
+	if g.Leader == m {
+		g.Limbo()
+		g.Leader = nil
+	}
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	m.leads = false
+}
+
+// Replace gives a server that does not lead a new state machine, as a received snapshot does.
+func (g *Group) Replace(m *Member) {
+	g.Depose(m)
+	g.Note("server %d receives a snapshot", m.ID)
+	fresh := g.machine()
+	g.Mu.Lock()
+	old := m.machine
+	m.machine, m.applied = fresh, 0
+	g.Mu.Unlock()
+	m.Apply(len(g.log))
+	g.Settle()
+	testutil.Must(g.T, old.Close())
+}
+
+// Apply makes a server apply the log up to a number of entries.
+func (m *Member) Apply(upto int) {
+	m.Mu.Lock()
+	part, machine := m.log[m.applied:max(upto, m.applied)], m.machine
+	m.Mu.Unlock()
+	if len(part) == 0 {
+		return
+	}
+	for i, r := range machine.Apply(slices.Clone(part)) {
+		testutil.Must(m.T, r.Err)
+		if m.Group.Applied != nil {
+			m.Group.Applied(m, m.stamps[part[i].Index-1])
+		}
+	}
+	m.Mu.Lock()
+	m.applied += len(part)
+	m.Mu.Unlock()
+	if due, locks := machine.DueChanged(), machine.LocksChanged(); (due || locks) && m.Changed != nil {
+		m.Changed(m)
+	}
+}
+
+// CatchUp makes a server apply some of the entries that it does not have.
+func (m *Member) CatchUp() {
+	m.Apply(m.applied + m.Rand.IntN(len(m.log)-m.applied+1))
+	m.Settle()
+}
+
+// Leading reports whether this server leads, as far as it knows.
+func (m *Member) Leading() bool {
+	m.Mu.Lock()
+	defer m.Mu.Unlock()
+	return m.leads
+}
+
+// LeadingLocked is Leading for callers that hold Mu.
+func (m *Member) LeadingLocked() bool { return m.leads }
+
+// Term returns the newest term that this server knows.
+func (m *Member) Term() uint64 {
+	m.Mu.Lock()
+	defer m.Mu.Unlock()
+	return m.term
+}
+
+// Machine returns the replica of this server.
+func (m *Member) Machine() *kv.Machine {
+	m.Mu.Lock()
+	defer m.Mu.Unlock()
+	return m.machine
+}
+
+type clientKey struct{}
+
+// WithClient returns a context for calls of a client.
+func WithClient(ctx context.Context, client any) context.Context {
+	return context.WithValue(ctx, clientKey{}, client)
+}
+
+// Propose waits until the schedule has decided on a proposal.
+func (m *Member) Propose(ctx context.Context, r *command.Request) (kv.Result, raftlog.Position, error) {
+	encoded, err := command.Append(nil, &command.Batch{Stamp: 1, Requests: []command.Request{*r}})
+	if err != nil {
+		return kv.Result{}, raftlog.Position{}, err
+	}
+	out := m.Wait(ctx, &Call{Kind: Commit, Label: r.Ops[0].Key, Request: r, encoded: encoded})
+	return out.Result, out.Position, out.Err
+}
+
+// Ask waits until the schedule has decided whether a majority confirms that this server leads.
+func (m *Member) Ask(ctx context.Context) (raftlog.Position, error) {
+	out := m.Wait(ctx, &Call{Kind: Confirm})
+	return out.Position, out.Err
+}
+
+// Wait waits until the schedule answers a call, or ctx ends.
+func (m *Member) Wait(ctx context.Context, c *Call) Reply {
+	c.Member, c.Client, c.reply = m, ctx.Value(clientKey{}), make(chan Reply, 1)
+	if c.Client != nil {
+		c.Label = fmt.Sprint(c.Client, " ", c.Label)
+	}
+	m.Mu.Lock()
+	c.term = m.term
+	if m.Begin != nil {
+		m.Begin(c)
+	}
+	m.calls = append(m.calls, c)
+	m.Mu.Unlock()
+	select {
+	case r := <-c.reply:
+		return r
+	case <-ctx.Done():
+		m.Mu.Lock()
+		defer m.Mu.Unlock()
+		c.gone = true
+		return Reply{Err: fault.Wrap(ctx.Err(), "test", "given up")}
+	}
+}

@@ -1,0 +1,115 @@
+package integrity
+
+import (
+	"context"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/kv"
+)
+
+const (
+	markPoll  = 100 * time.Millisecond // between looks for a new mark
+	askPause  = 300 * time.Millisecond // until servers that were behind are queried again
+	markSlack = 3 * time.Second        // for the entry that records a mark
+)
+
+// Comparison is the outcome of Watch.Compare.
+type Comparison struct {
+	Index   uint64   // of the log entry after which the states are compared
+	Answers []Answer // of all servers of the group
+}
+
+// Majority returns the digest that more than half of the voters have. found is false if there is none.
+func (c *Comparison) Majority() (d kv.Digest, found bool) {
+	count, voters := map[kv.Digest]int{}, 0
+	for i := range c.Answers {
+		a := &c.Answers[i]
+		if !a.Voter() {
+			continue
+		}
+		voters++
+		if a.Err == nil && a.Report.Marked {
+			count[a.Report.Digest]++
+		}
+	}
+	for d, n := range count {
+		if n > voters/2 {
+			return d, true
+		}
+	}
+	return kv.Digest{}, false
+}
+
+// Compare compares the states of all servers at a new mark, and changes nothing: Round handles servers that differ.
+// It waits up to Config.Every for the mark. Call it on the leader. It returns fault.Timeout if there is no mark in
+// time, and fault.Unavailable if this server has not hashed its records yet.
+func (w *Watch) Compare(ctx context.Context) (Comparison, error) {
+	if !w.FSM.Machine().Summed() {
+		return Comparison{}, &fault.Error{Code: fault.Unavailable, Op: "integrity.Compare",
+			Msg: "this server has not computed the hash of its records yet", Hint: "try again in a minute"}
+	}
+	mark, err := w.newMark(ctx)
+	if err != nil {
+		return Comparison{}, err
+	}
+	c := Comparison{Index: mark.Index}
+	for tries := 0; ; tries++ {
+		c.Answers = w.Ask(mark.Index)
+		if allAnswered(c.Answers) || tries == Tries || !pause(ctx, w.Closing, askPause) {
+			break
+		}
+	}
+	for _, s := range w.Raft.Servers() {
+		if s.ID == w.Self {
+			c.Answers = append(c.Answers, Answer{Server: s, Report: w.AnswerCompare(mark.Index)})
+		}
+	}
+	return c, nil
+}
+
+// allAnswered reports whether no server is merely behind.
+func allAnswered(answers []Answer) bool {
+	for _, a := range answers {
+		if a.Err == nil && !a.Report.Marked && !a.Report.Doubted {
+			return false
+		}
+	}
+	return true
+}
+
+// newMark returns a mark of the present state. If there is none, it proposes the entry that records one as soon as
+// cluster time allows it.
+func (w *Watch) newMark(ctx context.Context) (kv.Mark, error) {
+	ctx, cancel := context.WithTimeout(ctx, w.Every+markSlack)
+	defer cancel()
+	from, period := w.FSM.Machine().Applied(), MarkPeriod(w.Every)
+	for {
+		m := w.FSM.Machine()
+		if marks := m.Marks(); len(marks) > 0 && marks[len(marks)-1].Index >= from {
+			return marks[len(marks)-1], nil
+		}
+		if m.Clock()/period != w.Raft.Time()/period {
+			if err := w.Raft.Tick(ctx); err != nil {
+				return kv.Mark{}, err
+			}
+		}
+		if !pause(ctx, w.Closing, markPoll) {
+			return kv.Mark{}, fault.New(fault.Timeout, "integrity.Compare",
+				"the entry at which the servers are compared was not committed in time")
+		}
+	}
+}
+
+// pause waits for d. It returns false if ctx or closing ends first.
+func pause(ctx, closing context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+	case <-closing.Done():
+	}
+	return false
+}

@@ -1,0 +1,85 @@
+package kv
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// maxChanges bounds the collected keys of DueStore. More of them count as a change of every key.
+const maxChanges = 20_000
+
+// storeChanges collects the keys of changed records of one store, for the leader of the group.
+type storeChanges struct {
+	limit  int         // of keys; 0 = none
+	recent atomic.Bool // the last Apply has changed a record
+
+	mu   sync.Mutex
+	on   bool
+	keys []string
+	all  bool
+}
+
+// noteStored records a written key of a store whose changes are collected.
+func (w *writer) noteStored(k rowKey) {
+	switch k.store {
+	case LockStore:
+		w.locks = append(w.locks, k.key)
+	case DueStore:
+		w.dues = append(w.dues, k.key)
+	}
+}
+
+// noteRemoved records a removed key of a store whose changes are collected.
+func (w *writer) noteRemoved(k rowKey) {
+	if k.store == LockStore {
+		w.locks = append(w.locks, k.key)
+	}
+}
+
+// publishChanges hands the changes of an Apply over.
+func (m *Machine) publishChanges() {
+	w := m.writer
+	if len(w.locks) > 0 || w.restored {
+		m.locks.publish(w.locks, w.restored)
+		w.locks = nil
+	}
+	if len(w.dues) > 0 || w.restored {
+		m.dues.publish(w.dues, w.restored)
+		w.dues = nil
+	}
+	w.restored = false
+}
+
+func (c *storeChanges) publish(keys []string, all bool) {
+	c.recent.Store(true)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.on {
+		return
+	}
+	c.all = c.all || all || c.limit > 0 && len(c.keys)+len(keys) > c.limit
+	if c.all && c.limit > 0 {
+		c.keys = nil
+		return
+	}
+	c.keys = append(c.keys, keys...)
+}
+
+// happened reports whether a record has changed since the last call.
+func (c *storeChanges) happened() bool { return c.recent.Load() && c.recent.Swap(false) }
+
+// collect starts or stops the collection. Keys that were collected before are dropped.
+func (c *storeChanges) collect(on bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.on, c.keys, c.all = on, nil, false
+}
+
+// take returns what was collected since the last call.
+func (c *storeChanges) take() (keys []string, all bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	keys, all = c.keys, c.all
+	c.keys, c.all = nil, false
+	return keys, all
+}

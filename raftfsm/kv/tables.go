@@ -1,0 +1,94 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// Broken returns why the machine cannot be read any more: its data is damaged, or its storage has failed permanently.
+// It returns nil if the machine can be read.
+func (m *Machine) Broken() error { return m.health.readable() }
+
+// CheckTables verifies the checksum of every block of the tables on disk. Pebble itself verifies a block only when it
+// reads it. CheckTables calls more before each table; if that returns false, it stops, and done is false. It returns
+// fault.Corrupt with the name of the first damaged table.
+func (m *Machine) CheckTables(more func() bool) (done bool, err error) {
+	if err := m.use("kv.CheckTables"); err != nil {
+		return false, err
+	}
+	defer m.gate.leave()
+	levels, err := m.db.SSTables()
+	if err != nil {
+		return false, errStorage("kv.CheckTables", "cannot list the tables of the database in "+m.dir, err)
+	}
+	checked := map[uint64]bool{}
+	for _, level := range levels {
+		for i := range level {
+			n := uint64(level[i].BackingSSTNum)
+			if checked[n] {
+				continue
+			}
+			if !more() {
+				return false, nil
+			}
+			checked[n] = true
+			path := m.fs.PathJoin(m.dir, fmt.Sprintf("%06d.sst", n))
+			if err := checkTable(m.fs, path); errors.Is(err, fs.ErrNotExist) {
+				continue // a compaction has replaced it meanwhile
+			} else if err != nil {
+				return false, errStorage("kv.CheckTables", "file "+path+" cannot be read", err)
+			}
+		}
+	}
+	return true, nil
+}
+
+// checkTable reads a table without the block cache.
+func checkTable(disk vfs.FS, path string) error {
+	f, err := disk.Open(path, vfs.SequentialReadsOption)
+	if err != nil {
+		return err
+	}
+	in, err := sstable.NewSimpleReadable(f)
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	r, err := sstable.NewReader(context.Background(), in, defaultOptions().MakeReaderOptions())
+	if err != nil {
+		return errors.Join(err, in.Close())
+	}
+	return errors.Join(r.ValidateBlockChecksums(), r.Close())
+}
+
+func defaultOptions() *pebble.Options {
+	o := &pebble.Options{}
+	o.EnsureDefaults()
+	return o
+}
+
+// damagedOptions returns the error for a file of Pebble's options that cannot be read. Pebble's own error does not name
+// the file. It returns nil if the file is not the reason for an error.
+func damagedOptions(disk vfs.FS, path string) error {
+	if path == "" {
+		return nil
+	}
+	f, err := disk.Open(path)
+	if err != nil {
+		return nil //nolint:nilerr // Pebble's own error has the reason
+	}
+	text, err := io.ReadAll(f)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = defaultOptions().CheckCompatibility("", string(text))
+	}
+	if err == nil {
+		return nil
+	}
+	return errDamaged("kv.Open", "file "+path+" is damaged", err)
+}
