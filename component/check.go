@@ -73,8 +73,8 @@ func (c *checker) take(f Field, p Property) {
 	c.values.byName[f.Name] = v
 }
 
-// parse returns the parsed value, or a text that says what is wrong with it. If the value is secret, the text does
-// not contain the error of Field.Check, because that error may quote the value.
+// parse returns the parsed value, or a message that says what is wrong with it. If the value is secret, the message
+// does not contain the error of Field.Check, because that error may quote the value.
 func (c *checker) parse(f Field, text string, secret bool) (value, string) {
 	v, err := f.parse(text)
 	switch {

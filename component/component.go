@@ -50,8 +50,8 @@ type Document struct {
 	// Component is set for KindComponent only.
 	Component *Spec
 
-	// Err is set for a component with ignoreErrors: true that is wrong. Component is then incomplete and must
-	// not be opened. Problems of all other documents are errors of Parse.
+	// Err lists the problems of a component with ignoreErrors: true; nil = none. If it is set, Component is
+	// incomplete and must not be opened. The problems of all other documents are errors of Parse.
 	Err error
 }
 

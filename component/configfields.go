@@ -29,10 +29,12 @@ type OTLPConfig struct {
 
 // MetricsConfig is the section metrics.
 type MetricsConfig struct {
-	Enabled   bool
-	DaprNames bool      // also export metrics with Dapr's names
-	Buckets   []float64 // upper bounds of the latency histograms with Dapr's names, in milliseconds; nil = Dapr's
-	Pos       Pos
+	Enabled      bool
+	DaprNames    bool      // also export metrics with Dapr's names
+	NoPaths      bool      // leave the label path of these metrics empty
+	ExcludeVerbs bool      // leave the label method of these metrics empty
+	Buckets      []float64 // upper bounds of the latency histograms with Dapr's names, in milliseconds; nil = Dapr's
+	Pos          Pos
 }
 
 // APILogConfig is the setting logging.apiLogging: one log line for each request of the API.
@@ -54,7 +56,7 @@ type APIRule struct {
 	Protocol string // http or grpc
 }
 
-// PipelineHandler is one element of the section httpPipeline.
+// PipelineHandler is one element of the sections httpPipeline and appHttpPipeline.
 type PipelineHandler struct {
 	Name string // of a component
 	Type string // of that component
@@ -189,17 +191,43 @@ func (p *docParser) metrics(n *yaml.Node, c *Configuration) {
 			m.Enabled = isNull(n) || p.boolean(n, "spec.metrics.enabled")
 		},
 		"daprNames": func(n *yaml.Node) {
-			if m.DaprNames = p.boolean(n, "spec.metrics.daprNames"); m.DaprNames {
-				c.unused(p.pos(n), "spec.metrics.daprNames has no effect in this version",
-					"use the names in docs/metrics.md")
-			}
+			m.DaprNames = p.boolean(n, "spec.metrics.daprNames")
 		},
 		"latencyDistributionBuckets": func(n *yaml.Node) { m.Buckets = p.buckets(n) },
-		"recordErrorCodes":           func(*yaml.Node) {}, // they are always recorded
-		"http":                       ignored("http"),
-		"rules":                      ignored("rules"),
+		"recordErrorCodes": func(n *yaml.Node) {
+			if !isNull(n) && p.boolean(n, "spec.metrics.recordErrorCodes") {
+				c.unused(p.pos(n), "spec.metrics.recordErrorCodes has no effect here", "")
+			}
+		},
+		"http": func(n *yaml.Node) {
+			p.mapping(n, "spec.metrics.http", fields{
+				"increasedCardinality": func(n *yaml.Node) {
+					m.NoPaths = !isNull(n) && !p.boolean(n, "spec.metrics.http.increasedCardinality")
+				},
+				"excludeVerbs": func(n *yaml.Node) {
+					m.ExcludeVerbs = !isNull(n) && p.boolean(n, "spec.metrics.http.excludeVerbs")
+				},
+				"pathMatching": ignored("http.pathMatching"),
+			})
+		},
+		"rules": ignored("rules"),
 	})
+	if needs := m.needsDaprNames(); needs != "" && !m.DaprNames {
+		c.unused(m.Pos, "spec.metrics."+needs+" has no effect without spec.metrics.daprNames",
+			"set daprNames: true, or use the names in docs/metrics.md")
+	}
 	c.Metrics = m
+}
+
+// needsDaprNames returns a setting that applies only to metrics with Dapr's names, or "".
+func (m *MetricsConfig) needsDaprNames() string {
+	switch {
+	case m.Buckets != nil:
+		return "latencyDistributionBuckets"
+	case m.NoPaths || m.ExcludeVerbs:
+		return "http"
+	}
+	return ""
 }
 
 func (p *docParser) buckets(n *yaml.Node) (out []float64) {
@@ -276,12 +304,13 @@ func (p *docParser) apiRules(n *yaml.Node, what string) (out []APIRule) {
 	return out
 }
 
-func (p *docParser) pipeline(n *yaml.Node, c *Configuration) {
+// pipeline adds the handlers of a section to out.
+func (p *docParser) pipeline(n *yaml.Node, section string, out *[]PipelineHandler) {
 	if isNull(n) {
 		return
 	}
-	const what = "spec.httpPipeline.handlers"
-	p.mapping(n, "spec.httpPipeline", fields{"handlers": func(n *yaml.Node) {
+	what := section + ".handlers"
+	p.mapping(n, section, fields{"handlers": func(n *yaml.Node) {
 		if isNull(n) {
 			return
 		}
@@ -304,7 +333,7 @@ func (p *docParser) pipeline(n *yaml.Node, c *Configuration) {
 			if h.Name == "" || h.Type == "" {
 				p.problems.add(h.Pos, "", "an element of %s needs name and type", what)
 			}
-			c.Pipeline = append(c.Pipeline, h)
+			*out = append(*out, h)
 		}
 	}})
 }
@@ -318,10 +347,16 @@ func (p *docParser) features(n *yaml.Node, c *Configuration) {
 	}
 	for _, element := range n.Content {
 		name, enabled := "", false
+		if c.Features == nil {
+			c.Features = []string{}
+		}
 		p.mapping(element, "an element of spec.features", fields{
 			"name":    func(n *yaml.Node) { name = p.required(n, "spec.features: name") },
 			"enabled": func(n *yaml.Node) { enabled = p.boolean(n, "spec.features: enabled") },
 		})
+		if enabled && name != "" {
+			c.Features = append(c.Features, name)
+		}
 		if strings.EqualFold(name, "HotReload") {
 			c.NoReload = !enabled
 			continue
@@ -335,8 +370,8 @@ func (c *Configuration) unused(at Pos, text, hint string) {
 	c.Unused = append(c.Unused, Problem{Pos: at, Text: text, Hint: hint})
 }
 
-// Join returns one Configuration for several. Of a section that several have, the last one counts. Rules for the API
-// and the handlers of the pipeline are the exception: all of them count, in their order.
+// Join merges several Configurations into one. If several have the same section, the last one applies. API rules and
+// pipeline handlers are exceptions: those of all Configurations apply, in their order.
 func Join(all []Configuration) Configuration {
 	var out Configuration
 	for _, c := range all {
@@ -353,7 +388,11 @@ func Join(all []Configuration) Configuration {
 			out.API = joined
 		}
 		out.Pipeline = append(out.Pipeline, c.Pipeline...)
+		out.AppPipeline = append(out.AppPipeline, c.AppPipeline...)
 		out.NoReload = out.NoReload || c.NoReload
+		if c.Features != nil {
+			out.Features = c.Features
+		}
 		out.Unused = append(out.Unused, c.Unused...)
 	}
 	return out

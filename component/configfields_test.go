@@ -25,6 +25,7 @@ func TestParseConfiguration_Sections(t *testing.T) {
     allowed: [{name: state, version: v1.0, protocol: HTTP}]
     denied: [{name: secrets, version: v1, protocol: grpc}]
   httpPipeline: {handlers: [{name: jwt, type: middleware.http.bearer, version: v1}]}
+  appHttpPipeline: {handlers: [{name: alias, type: middleware.http.routeralias}]}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -37,14 +38,16 @@ func TestParseConfiguration_Sections(t *testing.T) {
 		APILog:  &component.APILogConfig{Enabled: true, ObfuscateURLs: true, OmitHealth: true},
 		API: &component.APIRules{Allowed: []component.APIRule{{Name: "state", Version: "v1.0", Protocol: "http"}},
 			Denied: []component.APIRule{{Name: "secrets", Version: "v1", Protocol: "grpc"}}},
-		Pipeline: []component.PipelineHandler{{Name: "jwt", Type: "middleware.http.bearer"}},
-		NoReload: true,
+		Pipeline:    []component.PipelineHandler{{Name: "jwt", Type: "middleware.http.bearer"}},
+		AppPipeline: []component.PipelineHandler{{Name: "alias", Type: "middleware.http.routeralias"}},
+		NoReload:    true,
+		Features:    []string{},
 	}
 	if diff := cmp.Diff(want, component.Join([]component.Configuration{c}), cmpopts.IgnoreTypes(component.Pos{}),
 		cmpopts.IgnoreFields(component.Configuration{}, "Unused")); diff != "" {
 		t.Error(diff)
 	}
-	if len(c.Unused) != 2 || !strings.Contains(c.Unused[0].String(), "spec.tracing.otel") {
+	if len(c.Unused) != 1 || !strings.Contains(c.Unused[0].String(), "spec.tracing.otel") {
 		t.Errorf("%v", c.Unused)
 	}
 }
@@ -70,6 +73,7 @@ func TestParseConfiguration_RefusesWrongSections(t *testing.T) {
 
 func TestParseHTTPEndpoint(t *testing.T) {
 	e, err := component.ParseHTTPEndpoint(document(t, "HTTPEndpoint", `
+  version: v1alpha1
   baseUrl: https://partner.example/v1
   headers: [{name: X-Key, value: k}, {name: X-Env, envRef: PARTNER}]
   clientTLS: {renegotiation: RenegotiateNever, rootCA: {secretKeyRef: {name: "", key: ""}}}

@@ -16,9 +16,14 @@ type Configuration struct {
 	APILog        *APILogConfig  // nil = the section is not there
 	API           *APIRules      // nil = everything is served
 	Pipeline      []PipelineHandler
+	AppPipeline   []PipelineHandler
 	NoReload      bool // the feature HotReload is off: changed files are not read
 
-	// Sections has every section of spec as in the file, for other readers. It must not be modified.
+	// Features are the names in spec.features that are enabled; nil = the section is not there.
+	Features []string
+
+	// Sections has the YAML of every section of spec, for packages that read a section themselves. It must not be
+	// modified.
 	Sections map[string]*yaml.Node
 
 	// Unused lists sections that are recognised and have no effect.
@@ -39,8 +44,7 @@ func unusedSections() []string {
 // refusedSections maps sections to a hint what to do instead.
 func refusedSections() map[string]string {
 	return map[string]string{
-		"components":      "denying types of components is not available: remove the section, and the components",
-		"appHttpPipeline": "middleware for calls to the application is not available: remove the section",
+		"components": "denying types of components is not available: remove the section, and the components",
 	}
 }
 
@@ -71,7 +75,8 @@ func (p *docParser) configuration(n *yaml.Node, c *Configuration) {
 		"metrics":            func(n *yaml.Node) { p.metrics(n, c) },
 		"logging":            func(n *yaml.Node) { p.logging(n, c) },
 		"api":                func(n *yaml.Node) { p.api(n, c) },
-		"httpPipeline":       func(n *yaml.Node) { p.pipeline(n, c) },
+		"httpPipeline":       func(n *yaml.Node) { p.pipeline(n, "spec.httpPipeline", &c.Pipeline) },
+		"appHttpPipeline":    func(n *yaml.Node) { p.pipeline(n, "spec.appHttpPipeline", &c.AppPipeline) },
 		"features":           func(n *yaml.Node) { p.features(n, c) },
 	}
 	for _, name := range unusedSections() {

@@ -72,10 +72,10 @@ func TestParseConfiguration_RefusesUnenforcedSections(t *testing.T) {
 			"httpVerb: [get], action: deny}]}\n": "write GET",
 		"  accessControl:\n    policies:\n    - {appId: a, namespace: n, trustDomain: t}\n    - {appId: a, " +
 			"namespace: n, trustDomain: t}\n": "is already in line",
-		"  api: {allowed: [{name: state}]}\n":                   "needs name, version and protocol",
-		"  components: {deny: [bindings]}\n":                    "spec.components would have no effect",
-		"  appHttpPipeline: {handlers: [{name: o, type: m}]}\n": "spec.appHttpPipeline would have no effect",
-		"  mtls: {enabled: true}\n":                             "--cluster-token-file",
+		"  api: {allowed: [{name: state}]}\n":          "needs name, version and protocol",
+		"  components: {deny: [bindings]}\n":           "spec.components would have no effect",
+		"  appHttpPipeline: {handlers: [{name: o}]}\n": "spec.appHttpPipeline.handlers needs name and type",
+		"  mtls: {enabled: true}\n":                    "--cluster-token-file",
 	} {
 		_, err := component.ParseConfiguration(document(t, "Configuration", spec))
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "c.yaml:") {

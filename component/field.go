@@ -30,8 +30,8 @@ type Field struct {
 
 	// Secret fields are never shown. Writing one into the file instead of a reference causes a warning.
 	Secret bool
-	// Security fields make things safer. A misspelt name is an error, because ignoring it would silently leave
-	// the protection off.
+	// Security fields switch on a protection. A misspelt name of such a field is an error, because a warning could be
+	// overlooked and the protection would stay off.
 	Security bool
 	// Reference fields must come from a reference: a value in the file, or an empty value, is an error.
 	Reference bool
@@ -39,8 +39,8 @@ type Field struct {
 	Quoted bool
 	// Refused, if not empty, is the reason why this known name cannot be used.
 	Refused string
-	// Check refuses values that Kind allows. It gets the text; it may be nil. An error that is no *fault.Error
-	// is used as the second half of a sentence about the value.
+	// Check returns an error if the component does not allow the text, although Kind does; nil = no check. An error
+	// that is not a *fault.Error continues a sentence about the value, such as "is not a port".
 	Check func(text string) error
 }
 

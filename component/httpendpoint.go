@@ -61,7 +61,9 @@ func ParseHTTPEndpoint(doc Document) (HTTPEndpoint, error) {
 
 func (p *docParser) endpoint(n *yaml.Node, e *HTTPEndpoint) {
 	p.mapping(n, "spec", fields{
+		"version": func(*yaml.Node) {}, // written by users of components; Dapr ignores it
 		"baseUrl": func(n *yaml.Node) { e.BaseURL = p.baseURL(n) },
+		"baseURL": func(n *yaml.Node) { e.BaseURL = p.baseURL(n) }, // Dapr reads names in any case
 		"headers": func(n *yaml.Node) {
 			for _, item := range p.items(n) {
 				if !validHeader(item.Name) {

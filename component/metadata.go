@@ -30,7 +30,7 @@ func (m Metadata) Lookup(name string) (Property, bool) {
 	return Property{}, false
 }
 
-// Sensitive returns the values that came from references. Callers remove these values from texts.
+// Sensitive returns the values that came from references. Callers remove these values from logs and messages.
 func (m Metadata) Sensitive() []string {
 	var out []string
 	for _, p := range m {

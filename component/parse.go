@@ -58,8 +58,8 @@ func Parse(name string, r io.Reader) (File, error) {
 	return file, nil
 }
 
-// syntaxProblem returns the problem for a syntax error. It takes the line number out of the error text of the YAML
-// library ("yaml: line 3: ...") and uses it as the position.
+// syntaxProblem returns the problem for a syntax error. Its position comes from the error message of the YAML library
+// ("yaml: line 3: ...").
 func syntaxProblem(name string, err error) Problem {
 	pos := Pos{File: name}
 	text := strings.TrimPrefix(err.Error(), "yaml: ")

@@ -12,8 +12,8 @@ type Sources struct {
 	Placeholders Placeholders
 	// Env looks up an environment variable.
 	Env func(name string) (string, bool)
-	// Secret reads one key of a secret of the named store. Its error says which of the three is missing, without a
-	// value.
+	// Secret reads one key of a secret in the named store. If the store, the secret or the key does not exist, the
+	// error says which. The error never contains a value.
 	Secret func(ctx context.Context, store string, ref SecretRef) (string, error)
 }
 

@@ -15,7 +15,7 @@ type Registry[F any] struct {
 	entries map[string]F // by lower-case type + "/" + version
 }
 
-// NewRegistry makes a registry from a map of type strings to factories. A type with several versions has one entry
+// NewRegistry creates a registry from a map of type strings to factories. A type with several versions has one entry
 // for each version, such as "state.example/v2"; an entry without a version is v1. It returns fault.Invalid if a type
 // is duplicate or empty.
 func NewRegistry[F any](table map[string]F) (Registry[F], error) {

@@ -162,7 +162,7 @@ func (p *docParser) retryPolicy(n *yaml.Node) RetryPolicy {
 	return r
 }
 
-// ranges reads a list of numbers and ranges, such as "429,500-599". It returns nil for an empty text.
+// ranges reads a list of numbers and ranges, such as "429,500-599". It returns nil for the empty string.
 func (p *docParser) ranges(n *yaml.Node, what string, least, most int) (out [][2]int) {
 	text := p.text(n, what)
 	if strings.TrimSpace(text) == "" {
@@ -248,8 +248,8 @@ func (p *docParser) resiliencyTargets(n *yaml.Node, r *Resiliency) {
 	})
 }
 
-// componentTarget reads the policies of a component for one direction. A circuit breaker has no effect there,
-// because circuit breakers apply only to applications; componentTarget lists it in Unused.
+// componentTarget reads the policies of a component for one direction. It lists a circuit breaker in Unused, because
+// circuit breakers have an effect only on applications.
 func (p *docParser) componentTarget(n *yaml.Node, name string, r *Resiliency) ResiliencyTarget {
 	t := ResiliencyTarget{Pos: p.pos(n)}
 	p.mapping(n, "the target "+name, fields{

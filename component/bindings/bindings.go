@@ -34,8 +34,8 @@ type Response struct {
 type Output interface {
 	// Operations lists the operations of Invoke, in the order of the documentation.
 	Operations() []string
-	// Invoke carries out one operation. A nil response means that the system returns none. A response together
-	// with an error is the system's error message.
+	// Invoke carries out one operation. The response is nil if the system returns none. A response together with an
+	// error contains the error message of the system.
 	Invoke(ctx context.Context, r Request) (*Response, error)
 }
 
@@ -47,8 +47,8 @@ type Event struct {
 
 // Sink receives the events of an input binding. It is safe for concurrent use.
 type Sink interface {
-	// Ready reports whether the application takes events now: it is up and healthy, and the node is not
-	// stopping. A source that can leave an event to another node calls it before it claims one.
+	// Ready reports whether the application is healthy and the node is not stopping. A source whose events another
+	// node can take calls it before it claims an event.
 	Ready() bool
 	// Deliver sends an event to the application and waits for its answer, whose data may be nil. On an error the
 	// application has not handled the event, and the source delivers it again if it can.
@@ -57,8 +57,8 @@ type Sink interface {
 
 // Input receives from an outside system.
 type Input interface {
-	// Start begins to receive. It returns when the source is set up, and ctx bounds only that. Events go to sink until
-	// Close. It may be called again after an error, but not after a success.
+	// Start begins to receive events. It returns when the source is set up; ctx applies only until then. The source
+	// sends events to sink until Close. Start may be called again after an error, but not after a success.
 	Start(ctx context.Context, sink Sink) error
 }
 

@@ -9,13 +9,18 @@ import (
 	"maps"
 
 	"github.com/quorate/quorate/component"
+	configpostgresql "github.com/quorate/quorate/component/configuration/postgresql"
+	configredis "github.com/quorate/quorate/component/configuration/redis"
 	"github.com/quorate/quorate/component/loader"
+	"github.com/quorate/quorate/component/lock"
+	lockredis "github.com/quorate/quorate/component/lock/redis"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/azure/cosmosdb"
 	"github.com/quorate/quorate/component/state/inmemory"
 	"github.com/quorate/quorate/component/state/mongodb"
 	"github.com/quorate/quorate/component/state/postgresql"
 	"github.com/quorate/quorate/component/state/redis"
+	"github.com/quorate/quorate/component/state/sqlserver"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -33,11 +38,21 @@ func Factories(extra loader.Factories) (loader.Factories, error) {
 			postgresql.Type + "/v2":  openPostgreSQL(postgresql.V2),
 			postgresql.Alias:         openPostgreSQL(postgresql.V1),
 			postgresql.Alias + "/v2": openPostgreSQL(postgresql.V2),
+
+			sqlserver.Type:         openSQLServer(sqlserver.V1),
+			sqlserver.Type + "/v2": openSQLServer(sqlserver.V2),
 		},
 		SecretStores: secretStores(),
 		Bindings:     allBindings(),
-		Locks:        map[string]loader.LockFactory{},
-		Middleware:   allMiddleware(),
+		Locks:        map[string]loader.LockFactory{lockredis.Type: {Fields: lockredis.Fields(), Open: openRedisLocks}},
+		Configuration: map[string]loader.ConfigurationFactory{
+			TypeConfigurationInMemory: {Fields: loader.WrittenFields(), Open: openConfigurationInMemory,
+				Volatile: true},
+			configredis.Type:       {Fields: configredis.Fields(), Open: openConfigurationRedis},
+			configpostgresql.Type:  {Fields: configpostgresql.Fields(), Open: openConfigurationPostgreSQL},
+			configpostgresql.Alias: {Fields: configpostgresql.Fields(), Open: openConfigurationPostgreSQL},
+		},
+		Middleware: allMiddleware(),
 	}
 	if err := add(all.Middleware, extra.Middleware); err != nil {
 		return loader.Factories{}, err
@@ -46,6 +61,9 @@ func Factories(extra loader.Factories) (loader.Factories, error) {
 		return loader.Factories{}, err
 	}
 	if err := add(all.Locks, extra.Locks); err != nil {
+		return loader.Factories{}, err
+	}
+	if err := add(all.Configuration, extra.Configuration); err != nil {
 		return loader.Factories{}, err
 	}
 	if err := add(all.State, extra.State); err != nil {
@@ -89,6 +107,14 @@ func openRedis(ctx context.Context, c loader.StateConfig) (state.Store, error) {
 	return s, nil
 }
 
+func openRedisLocks(ctx context.Context, c loader.LockConfig) (lock.Store, string, error) {
+	s, err := lockredis.Open(ctx, lockredis.Options{Metadata: c.Metadata, Logger: c.Logger})
+	if err != nil {
+		return nil, "", err
+	}
+	return s, "", nil
+}
+
 func openMongoDB(ctx context.Context, c loader.StateConfig) (state.Store, error) {
 	s, err := mongodb.Open(ctx, mongodb.Options{Metadata: c.Metadata, Logger: c.Logger, Actors: c.Settings.ActorStore})
 	if err != nil {
@@ -111,6 +137,20 @@ func openPostgreSQL(version postgresql.Version) loader.StateFactory {
 		Fields: postgresql.Fields(version),
 		Open: func(ctx context.Context, c loader.StateConfig) (state.Store, error) {
 			s, err := postgresql.Open(ctx, postgresql.Options{Version: version, Metadata: c.Metadata, Logger: c.Logger})
+			if err != nil {
+				return nil, err
+			}
+			return s, nil
+		},
+	}
+}
+
+func openSQLServer(version sqlserver.Version) loader.StateFactory {
+	return loader.StateFactory{
+		Fields: append(sqlserver.Fields(version), entraFields()...),
+		Open: func(ctx context.Context, c loader.StateConfig) (state.Store, error) {
+			s, err := sqlserver.Open(ctx, sqlserver.Options{Version: version, Metadata: c.Metadata,
+				Identity: identity(c.Metadata), Logger: c.Logger})
 			if err != nil {
 				return nil, err
 			}

@@ -36,6 +36,8 @@ func factories(t *testing.T) loader.Factories {
 		},
 	}}, Locks: map[string]loader.LockFactory{"lock.raft": {
 		Fields: []component.Field{{Name: "stateStore"}, {Name: "reentrant", Kind: component.Bool}},
+	}}, Configuration: map[string]loader.ConfigurationFactory{"configuration.raft": {
+		Fields: loader.WrittenFields(),
 	}}})
 	if err != nil {
 		t.Fatal(err)
@@ -113,14 +115,18 @@ func TestDocs_ExamplesLoad(t *testing.T) {
 func needsService(typ string) bool {
 	return strings.HasPrefix(typ, "secretstores.") || strings.HasPrefix(typ, "bindings.") ||
 		strings.HasPrefix(typ, "middleware.") || strings.HasPrefix(typ, "lock.") ||
-		slices.Contains([]string{"state.redis", "state.postgresql", "state.mongodb", "state.azure.cosmosdb"}, typ)
+		strings.HasPrefix(typ, "configuration.") ||
+		slices.Contains([]string{"state.redis", "state.postgresql", "state.mongodb", "state.azure.cosmosdb",
+			"state.sqlserver"}, typ)
 }
 
-// pageOf returns the type whose page describes a type: versions and other names of a type have its page.
+// pageOf returns the component type whose documentation page also describes typ. Versions and other names of a type
+// share its page.
 func pageOf(typ string) string {
 	typ, _, _ = strings.Cut(typ, "/")
-	if typ == "state.postgres" {
-		return "state.postgresql"
+	switch typ {
+	case "state.postgres", "configuration.postgres":
+		return typ + "ql"
 	}
 	return typ
 }
@@ -144,7 +150,7 @@ func TestDocs_EveryTypeHasPageAndIsListed(t *testing.T) {
 	f := factories(t)
 	for _, typ := range slices.Concat(slices.Collect(maps.Keys(f.State)), slices.Collect(maps.Keys(f.SecretStores)),
 		slices.Collect(maps.Keys(f.Bindings)), slices.Collect(maps.Keys(f.Middleware)),
-		slices.Collect(maps.Keys(f.Locks))) {
+		slices.Collect(maps.Keys(f.Locks)), slices.Collect(maps.Keys(f.Configuration))) {
 		typ = pageOf(typ)
 		if !slices.Contains(want, typ+".md") {
 			want = append(want, typ+".md")
@@ -181,6 +187,9 @@ func TestDocs_PagesNameMetadataOfType(t *testing.T) {
 	}
 	for typ, factory := range factories(t).Middleware {
 		declared[typ] = factory.Fields
+	}
+	for typ, factory := range factories(t).Configuration {
+		declared[pageOf(typ)] = factory.Fields
 	}
 	for typ, factory := range factories(t).Locks {
 		declared[typ] = append(loader.LockFields(), factory.Fields...)

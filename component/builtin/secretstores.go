@@ -106,10 +106,10 @@ func openVault(_ context.Context, c loader.SecretStoreConfig) (secretstores.Stor
 		o.Prefix = strings.Trim(m.Text("vaultKVPrefix"), "/")
 	}
 	if m.Bool("skipVerify") {
-		c.Logger.Warn("skipVerify: whoever sits on the way can take the token and the secrets")
+		c.Logger.Warn("skipVerify is set: a man in the middle can read the token and the secrets")
 	}
 	if rest.Exposed(o.Address) {
-		c.Logger.Warn("vaultAddr is not https: the token and the secrets can be read on the way")
+		c.Logger.Warn("vaultAddr is not https: the token and the secrets can be read in transit")
 	}
 	return vault.Open(o)
 }
@@ -138,25 +138,26 @@ func openAWS(ctx context.Context, c loader.SecretStoreConfig) (secretstores.Stor
 			return nil, err
 		}
 		if rest.Exposed(o.Endpoint) {
-			c.Logger.Warn("endpoint is not https: the secrets can be read on the way")
+			c.Logger.Warn("endpoint is not https: the secrets can be read in transit")
 		}
 	}
 	return aws.Open(ctx, o)
 }
 
-// gcpFields are the fields of a service account's key file, with its spelling.
+// gcpFields returns the fields of a service account's key file. The names are those of the key file; Dapr's spellings
+// are aliases.
 func gcpFields() []component.Field {
 	return []component.Field{
 		{Name: "type", Default: "service_account", Check: oneOf("service_account")},
-		{Name: "project_id", Required: true},
-		{Name: "private_key_id"},
-		{Name: "private_key", Secret: true},
-		{Name: "client_email"},
-		{Name: "client_id"},
-		{Name: "auth_uri"},
-		{Name: "token_uri", Default: "https://oauth2.googleapis.com/token"},
-		{Name: "auth_provider_x509_cert_url"},
-		{Name: "client_x509_cert_url"},
+		{Name: "project_id", Required: true, Aliases: []string{"projectID"}},
+		{Name: "private_key_id", Aliases: []string{"privateKeyID"}},
+		{Name: "private_key", Secret: true, Aliases: []string{"privateKey"}},
+		{Name: "client_email", Aliases: []string{"clientEmail"}},
+		{Name: "client_id", Aliases: []string{"clientID"}},
+		{Name: "auth_uri", Aliases: []string{"authURI"}},
+		{Name: "token_uri", Default: "https://oauth2.googleapis.com/token", Aliases: []string{"tokenURI"}},
+		{Name: "auth_provider_x509_cert_url", Aliases: []string{"authProviderX509CertURL"}},
+		{Name: "client_x509_cert_url", Aliases: []string{"clientX509CertURL"}},
 		{Name: "endpoint", Default: gcp.DefaultEndpoint},
 	}
 }
@@ -177,7 +178,7 @@ func openGCP(_ context.Context, c loader.SecretStoreConfig) (secretstores.Store,
 	}
 	if rest.Exposed(token) {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "builtin.Open",
-			Msg: "token_uri is not https: the access token could be read on the way"}
+			Msg: "token_uri is not https: the access token could be read in transit"}
 	}
 	key := map[string]string{"type": strings.ToLower(m.Text("type"))}
 	for _, name := range []string{"project_id", "private_key_id", "client_email", "client_id", "auth_uri", "token_uri",

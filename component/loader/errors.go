@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// join returns one error for several: with the code of the first error and the texts of all, one per line. It returns
-// nil if errs is empty.
+// join returns one error for several. It has the code of the first error and the messages of all, one per line. It
+// returns nil if errs is empty.
 func join(op string, errs []error) error {
 	switch len(errs) {
 	case 0:
@@ -73,7 +73,7 @@ func joinClose(err, closing error) error {
 	return join("loader.Open", []error{err, closing})
 }
 
-// hide returns err unchanged if its text contains none of the hidden values. Otherwise it returns a new error in
+// hide returns err unchanged if its message contains none of the hidden values. Otherwise it returns a new error in
 // which the hidden values are replaced. The new error does not wrap err, because err would still show the values.
 func hide(err error, hidden []string) error {
 	all := forms(hidden)
@@ -88,8 +88,8 @@ func hide(err error, hidden []string) error {
 	return fault.New(fault.CodeOf(err), "", clean)
 }
 
-// forms returns all forms in which the hidden values may appear in a message, such as quoted or URL-escaped. The
-// longest form is first: if a shorter form were replaced first, parts of a longer one could remain.
+// forms returns all representations in which the hidden values may appear in a message, such as quoted or
+// URL-escaped. The longest is first: if a shorter one were replaced first, parts of a longer one could remain.
 func forms(hidden []string) []string {
 	var out []string
 	for _, value := range hidden {

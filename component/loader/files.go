@@ -14,8 +14,8 @@ import (
 // distinct finds files that are listed twice, even if their paths differ.
 type distinct struct{ seen []os.FileInfo }
 
-// first reports whether the file or folder at path was not seen before. It returns true if it cannot be read; the
-// later read then returns the error.
+// first reports whether the file or folder at path was not seen before. It also returns true if path cannot be read,
+// so that the caller reads it and gets the error.
 func (d *distinct) first(path string) bool {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -32,11 +32,12 @@ import (
 // Factories are the component types that can be opened. Each map maps a type to its factory; case is ignored. The
 // name of a type with a version above v1 contains the version, as in "state.example/v2".
 type Factories struct {
-	State        map[string]StateFactory
-	SecretStores map[string]SecretStoreFactory
-	Bindings     map[string]BindingFactory
-	Middleware   map[string]MiddlewareFactory
-	Locks        map[string]LockFactory
+	State         map[string]StateFactory
+	SecretStores  map[string]SecretStoreFactory
+	Bindings      map[string]BindingFactory
+	Middleware    map[string]MiddlewareFactory
+	Locks         map[string]LockFactory
+	Configuration map[string]ConfigurationFactory
 }
 
 // MiddlewareFactory makes HTTP middleware of one type.

@@ -2,6 +2,7 @@ package loader
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 
@@ -17,6 +18,9 @@ type LockFactory struct {
 	// Open opens a lock store, as StateFactory.Open does. stateStore is the state store whose writes can check the
 	// tokens of the locks; empty = none.
 	Open func(ctx context.Context, c LockConfig) (store lock.Store, stateStore string, err error)
+	// Protects is true if Open depends on the state stores of the node. Reload then opens the lock store again when
+	// the state stores change.
+	Protects bool
 }
 
 // LockConfig is the configuration of a lock store.
@@ -36,6 +40,11 @@ func LockFields() []component.Field {
 }
 
 func (p *opening) lockStore(ctx context.Context, u *unit) error {
+	if u.lock.Protects {
+		for _, s := range p.set.stores {
+			u.digest += fmt.Sprintf(" %q %q", s.Name, s.Type)
+		}
+	}
 	if p.carry(u) {
 		return nil
 	}

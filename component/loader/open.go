@@ -55,6 +55,10 @@ func (p *opening) run(ctx context.Context, plan *Plan) error {
 	if err != nil {
 		return err
 	}
+	configurations, err := p.resolveAll(ctx, plan.configurations)
+	if err != nil {
+		return err
+	}
 	if err := onlyOneActorStore(units); err != nil {
 		return err
 	}
@@ -68,6 +72,14 @@ func (p *opening) run(ctx context.Context, plan *Plan) error {
 	}
 	for _, u := range locks {
 		if err := p.attempt(ctx, u, func(ctx context.Context) error { return p.lockStore(ctx, u) }); err != nil {
+			return err
+		}
+	}
+	for _, u := range configurations {
+		if err := p.attempt(ctx, u, func(ctx context.Context) error {
+			return p.configurationStore(ctx,
+				u)
+		}); err != nil {
 			return err
 		}
 	}
@@ -115,8 +127,8 @@ func waits(u *unit, pending []*unit) bool {
 		func(other *unit) bool { return other.spec.Name == u.spec.SecretStore })
 }
 
-// resolveAll resolves the references of all units. This happens before the first store is opened, because the rule
-// that there is only one actor store depends on resolved values.
+// resolveAll resolves the references of all units and returns the units that succeeded. It runs before the first
+// store is opened: the setting that names the actor store may be a reference, and only one store may have it.
 func (p *opening) resolveAll(ctx context.Context, units []*unit) ([]*unit, error) {
 	var out []*unit
 	for _, u := range units {
@@ -182,14 +194,19 @@ func (p *opening) secretStore(ctx context.Context, u *unit) error {
 	return nil
 }
 
+// volatileChanged is the error of a changed store that would lose its values.
+func volatileChanged() error {
+	return &fault.Error{Code: fault.Invalid, Op: "loader.Reload",
+		Msg:  "a changed store of this type takes effect with a restart of the node: it would lose its values now",
+		Hint: "restart the node"}
+}
+
 func (p *opening) stateStore(ctx context.Context, u *unit) error {
 	if p.carry(u) {
 		return nil
 	}
 	if p.old.has(u) && u.state.Volatile {
-		return u.failed(u.spec.Pos, &fault.Error{Code: fault.Invalid, Op: "loader.Reload",
-			Msg:  "a changed store of this type takes effect with a restart of the node: it would lose its values now",
-			Hint: "restart the node"})
+		return u.failed(u.spec.Pos, volatileChanged())
 	}
 	set, err := settings(u.values)
 	if err != nil {
@@ -215,10 +232,18 @@ func (p *opening) stateStore(ctx context.Context, u *unit) error {
 		return joinClose(u.failed(u.spec.Pos, err), store.Close())
 	}
 	closing := store.Close
+	store, monitor := state.Monitored(store, state.MonitorOptions{Name: u.spec.Name,
+		Logger: u.logger(p.options.Logger), Metrics: p.options.Metrics})
+	if monitor != nil {
+		end := closing
+		closing = func() error { monitor.Close(); return end() }
+	}
 	if ring != nil {
 		store = state.Encrypted(store, ring)
 	}
-	p.set.addStateStore(u, p.instance(u, set, store), closing)
+	instance := p.instance(u, set, store)
+	instance.Monitor = monitor
+	p.set.addStateStore(u, instance, closing)
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/bindings"
+	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/component/lock"
 	"github.com/quorate/quorate/component/secretstores"
 	"github.com/quorate/quorate/component/state"
@@ -28,15 +29,19 @@ type Options struct {
 	DefaultState *component.Spec
 	// DefaultLocks is the lock store to open if no lock component is meant for this node. nil = none.
 	DefaultLocks *component.Spec
+	// DefaultConfiguration is the configuration store to open if no such component is meant for this node. nil = none.
+	DefaultConfiguration *component.Spec
 
-	Env            func(name string) (string, bool) // looks up environment variables
-	Environ        func() []string                  // lists them as "NAME=value"; nil = they cannot be listed
-	UUID           func() string                    // for {uuid}
-	Logger         *slog.Logger
-	Metrics        *state.Metrics    // nil = state stores are not counted
-	LockMetrics    *lock.Metrics     // nil = locks are not counted
-	BindingMetrics *bindings.Metrics // nil = bindings are not counted
-	Claims         bindings.Claims   // for bindings that act once in the cluster; nil only if there are none
+	Env         func(name string) (string, bool) // looks up environment variables
+	Environ     func() []string                  // lists them as "NAME=value"; nil = they cannot be listed
+	UUID        func() string                    // for {uuid}
+	Logger      *slog.Logger
+	Metrics     *state.Metrics // nil = state stores are not counted
+	LockMetrics *lock.Metrics  // nil = locks are not counted
+	// ConfigurationMetrics are those of configuration stores; nil = they are not counted.
+	ConfigurationMetrics *configuration.Metrics
+	BindingMetrics       *bindings.Metrics // nil = bindings are not counted
+	Claims               bindings.Claims   // for bindings that act once in the cluster; nil only if there are none
 	// SecretMetrics are those of secret stores; nil = they are not counted.
 	SecretMetrics *secretstores.Metrics
 

@@ -15,14 +15,15 @@ type Plan struct {
 	// Warnings are problems that do not stop a start.
 	Warnings []component.Problem
 
-	documents map[component.Kind][]component.Document
-	secrets   []*unit
-	state     []*unit
-	bindings  []*unit
-	filters   []*unit // middleware
-	endpoints []component.HTTPEndpoint
-	locks     []*unit
-	rejected  []component.Status // components that will not be opened
+	documents      map[component.Kind][]component.Document
+	secrets        []*unit
+	state          []*unit
+	bindings       []*unit
+	filters        []*unit // middleware
+	endpoints      []component.HTTPEndpoint
+	locks          []*unit
+	configurations []*unit
+	rejected       []component.Status // components that will not be opened
 }
 
 // Documents returns the documents of a kind that apply to this node, like Set.Documents.
@@ -31,8 +32,8 @@ func (p *Plan) Documents(kind component.Kind) []component.Document {
 }
 
 // Read reads the files and checks everything that can be checked without opening a component. If Open would fail
-// because of the files, Read fails with the same text. The error lists the problems of all files. After an error, the
-// plan may be nil, and only its warnings are valid.
+// because of the files, Read fails with the same message. The error lists the problems of all files. After an error,
+// the plan may be nil, and only its warnings are valid.
 func Read(o Options) (*Plan, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -51,13 +52,16 @@ func Read(o Options) (*Plan, error) {
 		errs = append(errs, parts(b.add(doc))...)
 	}
 	if err == nil { // with files missing, other problems prove nothing
-		errs = append(errs, b.scopeProblems()...)
+		errs = append(errs, b.applyScopes()...)
 	}
 	if b.wantsDefault() {
 		errs = append(errs, parts(b.addDefault(*o.DefaultState))...)
 	}
 	if len(b.plan.locks) == 0 && !b.locksFailed && o.DefaultLocks != nil {
 		errs = append(errs, parts(b.addComponent(withDefaults(*o.DefaultLocks)))...)
+	}
+	if len(b.plan.configurations) == 0 && !b.configurationFailed && o.DefaultConfiguration != nil {
+		errs = append(errs, parts(b.addComponent(withDefaults(*o.DefaultConfiguration)))...)
 	}
 	errs = append(errs, parts(onlyOneActorStore(b.plan.state))...)
 	return b.plan, join("loader.Read", errs)
@@ -124,17 +128,19 @@ func onlyConfigurations(file component.File) (out []component.Document, odd []co
 
 // planner builds a Plan.
 type planner struct {
-	options      Options
-	plan         *Plan
-	stateTypes   component.Registry[StateFactory]
-	secretTypes  component.Registry[SecretStoreFactory]
-	bindingTypes component.Registry[BindingFactory]
-	filterTypes  component.Registry[MiddlewareFactory]
-	lockTypes    component.Registry[LockFactory]
-	seen         map[component.Kind]map[string]component.Pos
-	scopes       []component.SecretScope
-	stateFailed  bool // a state component was accepted but cannot be opened
-	locksFailed  bool // the same of a lock component
+	options             Options
+	plan                *Plan
+	stateTypes          component.Registry[StateFactory]
+	secretTypes         component.Registry[SecretStoreFactory]
+	bindingTypes        component.Registry[BindingFactory]
+	filterTypes         component.Registry[MiddlewareFactory]
+	lockTypes           component.Registry[LockFactory]
+	configurationTypes  component.Registry[ConfigurationFactory]
+	seen                map[component.Kind]map[string]component.Pos
+	scopes              []component.SecretScope
+	stateFailed         bool // a state component was accepted but cannot be opened
+	locksFailed         bool // the same of a lock component
+	configurationFailed bool // the same of a configuration component
 }
 
 func newPlanner(o Options) (*planner, error) {
@@ -158,9 +164,13 @@ func newPlanner(o Options) (*planner, error) {
 	if err != nil {
 		return nil, err
 	}
+	configurationTypes, err := component.NewRegistry(o.Factories.Configuration)
+	if err != nil {
+		return nil, err
+	}
 	return &planner{
 		options: o, stateTypes: stateTypes, secretTypes: secretTypes, bindingTypes: bindingTypes,
-		filterTypes: filterTypes, lockTypes: lockTypes,
+		filterTypes: filterTypes, lockTypes: lockTypes, configurationTypes: configurationTypes,
 		plan: &Plan{documents: map[component.Kind][]component.Document{}},
 		seen: map[component.Kind]map[string]component.Pos{},
 	}, nil
@@ -205,8 +215,8 @@ func (b *planner) foreign(doc component.Document) string {
 	return ""
 }
 
-// unique refuses a second document of the same kind and name. Configurations are joined, so their names do
-// not matter.
+// unique returns an error for a second document of the same kind and name. Configurations are exempt, because Join
+// merges them.
 func (b *planner) unique(doc component.Document) error {
 	if doc.Kind == component.KindConfiguration {
 		return nil
@@ -232,17 +242,19 @@ func (b *planner) tolerate(spec *component.Spec, err error) error {
 	}
 	b.stateFailed = b.stateFailed || blockOf(spec.Type) == blockState
 	b.locksFailed = b.locksFailed || blockOf(spec.Type) == blockLocks
+	b.configurationFailed = b.configurationFailed || blockOf(spec.Type) == blockConfiguration
 	b.plan.rejected = append(b.plan.rejected, statusOf(spec, component.Failed, fault.Text(err)))
 	return nil
 }
 
 // The building blocks, by the first part of their types.
 const (
-	blockState    = "state"
-	blockSecrets  = "secretstores"
-	blockBindings = "bindings"
-	blockFilters  = "middleware"
-	blockLocks    = "lock"
+	blockState         = "state"
+	blockSecrets       = "secretstores"
+	blockBindings      = "bindings"
+	blockFilters       = "middleware"
+	blockLocks         = "lock"
+	blockConfiguration = "configuration"
 )
 
 func blockOf(typ string) string {
@@ -269,6 +281,8 @@ func (b *planner) addComponent(spec *component.Spec) error {
 		b.plan.filters = append(b.plan.filters, u)
 	case blockLocks:
 		b.plan.locks = append(b.plan.locks, u)
+	case blockConfiguration:
+		b.plan.configurations = append(b.plan.configurations, u)
 	default:
 		b.plan.state = append(b.plan.state, u)
 	}
@@ -315,11 +329,14 @@ func (b *planner) unit(spec *component.Spec) (*unit, error) {
 	case blockLocks:
 		u.lock, err = b.lockTypes.Find(spec.Type, spec.Version)
 		u.fields = append(LockFields(), u.lock.Fields...)
+	case blockConfiguration:
+		u.configuration, err = b.configurationTypes.Find(spec.Type, spec.Version)
+		u.fields = u.configuration.Fields
 	default:
 		err = &fault.Error{Code: fault.NotFound, Op: "loader.Read", Msg: "the component type " + spec.Type +
 			" is unknown",
 			Hint: "a type begins with " + blockState + "., " + blockSecrets + "., " + blockBindings + "., " +
-				blockFilters + ". or " + blockLocks + "."}
+				blockFilters + "., " + blockLocks + ". or " + blockConfiguration + "."}
 	}
 	if err != nil {
 		return nil, u.failed(spec.TypePos, err)

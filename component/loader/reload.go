@@ -38,9 +38,9 @@ func (c Changes) Close() error {
 	return errors.Join(errs...)
 }
 
-// Reload reads the files again and returns a set with what they say now. Components that did not change are shared
-// with old, which stays usable until Changes.Close. If a file is wrong, Reload returns an error and opens nothing. A
-// component that cannot be opened stays as it was in old, and Changes.Failed has its error.
+// Reload reads the files again and returns a new set of components. The new set shares unchanged components with old,
+// which stays usable until Changes.Close. If a file is invalid, Reload returns an error and opens nothing. If a
+// component cannot be opened, the new set keeps the component of old, and Changes.Failed has the error.
 func Reload(ctx context.Context, o Options, old *Set) (*Set, Changes, error) {
 	o.keepDefault = true
 	if o.DefaultState != nil && !old.hasDefault(o.DefaultState.Name) {
@@ -70,10 +70,11 @@ func (s *Set) hasDefault(name string) bool {
 	return slices.ContainsFunc(s.statuses, func(c component.Status) bool { return c.Name == name && c.Pos.File == "" })
 }
 
-// has reports whether the set has a component of the block and name of u. A nil set has none.
+// has reports whether the set has a component with the building block and the name of u. A nil set has none.
 func (s *Set) has(u *unit) bool { return s != nil && s.entries[u.key()] != nil }
 
-// carry adds the component of the previous set if nothing that decides how it is opened has changed.
+// carry moves the component of the previous set into the new set if the component would be opened in the same way
+// again. It then returns true.
 func (p *opening) carry(u *unit) bool {
 	if p.old.has(u) && p.old.entries[u.key()].digest == u.digest {
 		p.takeOver(u)
@@ -99,7 +100,8 @@ func (p *opening) takeOver(u *unit) {
 	e.list(p.set, u)
 }
 
-// sameActorStore returns an error if another store than before would have the actor state. Actors would lose theirs.
+// sameActorStore returns an error if the reload would move the actor state to another store, because the actors would
+// lose their state.
 func (p *opening) sameActorStore(units []*unit) error {
 	if p.old == nil {
 		return nil
@@ -172,8 +174,8 @@ func (k entryKey) String() string { return k.block + " " + k.name }
 
 func (u *unit) key() entryKey { return entryKey{blockOf(u.spec.Type), u.spec.Name} }
 
-// digestOf returns a digest of everything that decides how the component is opened, including the values of its
-// references, which m has.
+// digestOf returns a digest of everything that determines how the component is opened. That includes the resolved
+// values of its references, which are in m.
 func (u *unit) digestOf(m component.Metadata) string {
 	h := sha256.New()
 	s := u.spec
@@ -191,7 +193,8 @@ func (u *unit) digestOf(m component.Metadata) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Fingerprint returns a text that changes when a file in the paths is added, changed or removed. It reads no contents.
+// Fingerprint returns a string that changes when a file in the paths is added, changed or removed. It reads no
+// contents.
 func Fingerprint(paths []string) string {
 	var b strings.Builder
 	for _, path := range paths {

@@ -1,6 +1,7 @@
 package loader_test
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/component/loader"
+	"github.com/quorate/quorate/component/lock"
 )
 
 const reloadDoc = "apiVersion: x/v1alpha1\nkind: Component\nmetadata: {name: NAME}\nspec:\n  type: state.plain\n" +
@@ -120,3 +122,47 @@ func TestReload_ComponentThatDoesNotOpenStaysAsItWas(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A lock store that names no state store protects the only one. If that store is renamed, the lock store protects the
+// renamed one.
+func TestReload_LocksFollowStateStores(t *testing.T) {
+	dir := t.TempDir()
+	o := reloadOptions(t, dir)
+	opened := 0
+	open := func(_ context.Context, c loader.LockConfig) (lock.Store, string, error) {
+		opened++
+		return noLocks{}, c.StateStores[0].Name, nil
+	}
+	o.Factories.Locks = map[string]loader.LockFactory{
+		"lock.fake":  {Open: open, Protects: true},
+		"lock.other": {Open: open},
+	}
+	for _, typ := range []string{"lock.fake", "lock.other"} {
+		writeFile(t, dir, typ+".yaml", strings.NewReplacer("NAME", typ, "state.plain", typ, "PREFIX", "name").
+			Replace(reloadDoc))
+	}
+	writeFile(t, dir, "a.yaml", fakeDoc("orders", "name"))
+	old, err := loader.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	same, c, err := loader.Reload(t.Context(), o, old)
+	if err != nil || c.Any() || opened != 2 {
+		t.Fatalf("nothing changed: %+v, %v, %d lock stores opened", c, err, opened)
+	}
+	writeFile(t, dir, "a.yaml", fakeDoc("carts", "name"))
+	now, c, err := loader.Reload(t.Context(), o, same)
+	if err != nil || strings.Join(c.Changed, ",") != "lock lock.fake" || opened != 3 {
+		t.Errorf("%+v, %v, %d lock stores opened", c, err, opened)
+	}
+	if i, ok := now.LockStore("lock.fake"); !ok || i.StateStore != "carts" {
+		t.Errorf("%+v", i)
+	}
+	if err := now.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+type noLocks struct{ lock.Store }
+
+func (noLocks) Close() error { return nil }

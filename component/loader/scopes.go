@@ -25,10 +25,10 @@ func (b *planner) addScopes(doc component.Document) error {
 	return problems.Err("loader.Read")
 }
 
-// scopeProblems sets the scope of every secret store. If the store of a scope is not declared on this node, it adds a
-// warning, because nodes may share configurations. It returns an error if a store with a similar name is declared:
-// the name in the scope is probably misspelt, and the intended store would have no restriction.
-func (b *planner) scopeProblems() (errs []error) {
+// applyScopes sets the scopes of all secret stores. If a scope names an undeclared store, it adds a warning, because
+// nodes may share configurations. If a store without a scope has a similar name, it returns an error instead: the
+// name is probably a typo, which would leave that store unrestricted.
+func (b *planner) applyScopes() (errs []error) {
 	for i := range b.scopes {
 		scope := &b.scopes[i]
 		at := slices.IndexFunc(b.plan.secrets, func(u *unit) bool { return u.spec.Name == scope.Store })
@@ -47,8 +47,8 @@ func (b *planner) scopeProblems() (errs []error) {
 	return errs
 }
 
-// declared reports whether a secret store of this name is declared but not opened on this node. It may be meant for
-// other applications, or have failed.
+// declared reports whether a secret store with this name is declared but not opened on this node. Such a store may be
+// for other applications, or have failed.
 func (b *planner) declared(name string) bool {
 	return slices.ContainsFunc(b.plan.rejected,
 		func(s component.Status) bool { return s.Name == name && blockOf(s.Type) == blockSecrets })

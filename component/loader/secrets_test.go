@@ -194,7 +194,7 @@ func TestOpen_EncryptionKeysByReference(t *testing.T) {
 		t.Errorf("below lies %q, %v", raw.Value, err)
 	}
 	item, err := orders.Store.Get(t.Context(), state.GetRequest{Key: "app||k"})
-	if err != nil || string(item.Value) != `"hunter2"` || len(orders.Features) != 3 {
+	if err != nil || string(item.Value) != `"hunter2"` || len(orders.Features) != 5 {
 		t.Errorf("%q, %v, %v", item.Value, orders.Features, err)
 	}
 }

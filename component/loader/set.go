@@ -6,6 +6,7 @@ import (
 
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/bindings"
+	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/component/lock"
 	"github.com/quorate/quorate/component/middleware"
 	"github.com/quorate/quorate/component/secretstores"
@@ -15,16 +16,17 @@ import (
 
 // Set holds all components that were opened. It is immutable, except for Close, and safe for concurrent use.
 type Set struct {
-	documents map[component.Kind][]component.Document
-	statuses  []component.Status
-	stores    []*state.Instance
-	secrets   []*secretstores.Instance
-	bindings  []*bindings.Instance
-	locks     []*lock.Instance
-	filters   []*middleware.Instance
-	endpoints []*Endpoint
-	entries   map[entryKey]*entry
-	closers   []*closer // in the order of opening
+	documents      map[component.Kind][]component.Document
+	statuses       []component.Status
+	stores         []*state.Instance
+	secrets        []*secretstores.Instance
+	bindings       []*bindings.Instance
+	locks          []*lock.Instance
+	configurations []*configuration.Instance
+	filters        []*middleware.Instance
+	endpoints      []*Endpoint
+	entries        map[entryKey]*entry
+	closers        []*closer // in the order of opening
 
 	once     sync.Once
 	closeErr error

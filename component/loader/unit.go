@@ -14,18 +14,19 @@ import (
 
 // unit is one component that is being opened.
 type unit struct {
-	spec    *component.Spec
-	fields  []component.Field
-	state   StateFactory
-	secrets SecretStoreFactory
-	binding BindingFactory
-	filter  MiddlewareFactory
-	lock    LockFactory
-	values  component.Values       // as of the last check
-	hidden  []string               // values from references; they must not appear in any text
-	scope   *component.SecretScope // of a secret store; nil = no restriction
-	actor   bool                   // has the actor state whatever its metadata says
-	digest  string                 // of everything that decides how it is opened; set by resolve
+	spec          *component.Spec
+	fields        []component.Field
+	state         StateFactory
+	secrets       SecretStoreFactory
+	binding       BindingFactory
+	filter        MiddlewareFactory
+	lock          LockFactory
+	configuration ConfigurationFactory
+	values        component.Values       // as of the last check
+	hidden        []string               // values from references; they must not appear in any text
+	scope         *component.SecretScope // of a secret store; nil = no restriction
+	actor         bool                   // has the actor state whatever its metadata says
+	digest        string                 // of everything that decides how it is opened; set by resolve
 }
 
 // check checks metadata and sets values. Its error names file, line and component.

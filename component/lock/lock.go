@@ -42,8 +42,7 @@ const (
 )
 
 // Store is implemented by every lock store. All methods are safe for concurrent use and return when ctx ends. Errors
-// are *fault.Error with the codes of state.Store. After indeterminate it is not known whether the caller owns the
-// lock.
+// are *fault.Error with the codes of state.Store. After fault.Indeterminate, the caller may or may not own the lock.
 type Store interface {
 	// TryLock makes a caller the owner of a lock unless the lock has an owner.
 	TryLock(ctx context.Context, c Claim) (Grant, error)
@@ -55,8 +54,8 @@ type Store interface {
 // Leaser is implemented by stores whose locks have tokens, can be renewed, and can be waited for.
 type Leaser interface {
 	Store
-	// Renew starts the expiry of a lock anew. The grant has the token that the lock had. It is not granted if the
-	// caller does not own the lock.
+	// Renew restarts the expiry of a lock. The grant has the unchanged token of the lock. If the caller does not own
+	// the lock, Renew changes nothing and Grant.Granted is false.
 	Renew(ctx context.Context, c Claim) (Grant, error)
 	// Look returns the state of a lock: the grant of its owner. The read is linearizable.
 	Look(ctx context.Context, k Key) (Grant, error)

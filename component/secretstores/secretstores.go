@@ -27,11 +27,11 @@ import (
 // spelling, such as its address. A store must return invalid or not_found for such a spelling. Names that differ only
 // by case are the exception: see Folder.
 type Store interface {
-	// Get reads one secret: key within the secret to value. A store without keys returns one key, the secret's own
-	// name. metadata is store specific and may be nil; unknown names are ignored.
+	// Get reads one secret and returns its keys and values. If the secrets of a store have no keys, the only key is
+	// the name of the secret. metadata is store specific and may be nil; unknown names are ignored.
 	Get(ctx context.Context, name string, metadata map[string]string) (map[string]string, error)
-	// Bulk reads every secret of the store: secret name to the result of Get. It fails as a whole if one of
-	// them cannot be read.
+	// Bulk reads all secrets of the store. It maps the name of each secret to the result of Get. If one secret cannot
+	// be read, Bulk returns only an error.
 	Bulk(ctx context.Context, metadata map[string]string) (map[string]map[string]string, error)
 	// Close releases the resources of the store and waits for its goroutines. It is idempotent.
 	Close() error
@@ -55,13 +55,13 @@ type Featurer interface {
 	Features() []Feature
 }
 
-// Folder is implemented by stores in which several spellings mean the same secret, for example because case is
-// ignored. Fold returns the same text for all spellings of a name.
+// Folder is implemented by stores in which several spellings mean the same secret, for example because the store
+// ignores case. Fold returns the same text for all spellings of a name.
 type Folder interface {
 	Fold(name string) string
 }
 
-// Instance is one opened secret store as the service layer sees it. The loader makes it. It is immutable afterwards
+// Instance is one opened secret store as the service layer sees it. The loader creates it. It is immutable afterwards
 // and safe for concurrent use.
 type Instance struct {
 	Name   string // metadata.name, the {store} of request paths

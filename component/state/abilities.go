@@ -1,5 +1,7 @@
 package state
 
+import "slices"
+
 // Abilities are the optional methods of a store, as interfaces. A field is nil if the store does not have the
 // methods.
 type Abilities struct {
@@ -25,8 +27,8 @@ func AbilitiesOf(s Store) Abilities {
 	return a
 }
 
-// wrapped is a store with a wrapper around it. It has only the methods of Store. So a type assertion on it never
-// finds an optional method that the wrapped store does not have.
+// wrapped is a store inside a wrapper. It has only the methods of Store, so that a type assertion never finds an
+// optional method that the inner store does not have. AbilitiesOf returns the optional methods.
 type wrapped struct {
 	Store
 	abilities Abilities
@@ -63,16 +65,20 @@ func wrap(w wrapper, below Abilities) Store {
 	return &wrapped{w, a}
 }
 
-// FeaturesOf returns the features that a store reports. If the store reports none, FeaturesOf derives them from its
-// optional methods.
+// FeaturesOf returns the features that a store reports, and those that follow from its optional methods.
 func FeaturesOf(s Store) []Feature {
 	a := AbilitiesOf(s)
+	var features []Feature
 	if a.Featurer != nil {
-		return a.Featurer.Features()
+		features = slices.Clone(a.Featurer.Features())
+	} else {
+		features = append(features, FeatureETag)
+		if a.Transactor != nil {
+			features = append(features, FeatureTransactional)
+		}
 	}
-	features := []Feature{FeatureETag}
-	if a.Transactor != nil {
-		features = append(features, FeatureTransactional)
+	if a.Lister != nil {
+		features = append(features, FeatureKeysLike)
 	}
 	return features
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // Instance is one opened state store as the service layer sees it: the store and the settings of its component file.
-// The loader makes it. It is immutable afterwards and safe for concurrent use.
+// The loader creates it. It is immutable afterwards and safe for concurrent use.
 //
 // Store is already wrapped: it applies DefaultConsistency, DefaultTTL and MaxValueSize (see WithSettings) and counts
 // its calls (see Metrics.Instrument). These settings are repeated in fields for callers that show them, such as GET
@@ -17,6 +17,7 @@ type Instance struct {
 	Version   string // spec.version as written, "v1" when it was left out
 	Namespace string // of the node that opened it; empty = none
 	Store     Store
+	Monitor   *Monitor // of the server that has the data; nil = there is none
 
 	KeyPrefix          KeyPrefix
 	DefaultConsistency Consistency   // Eventual or Strong, never DefaultConsistency

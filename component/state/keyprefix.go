@@ -49,7 +49,7 @@ const (
 
 // ParseKeyPrefix parses the component metadata keyPrefix: one of the strategies, or a literal prefix. Case is
 // ignored. A literal prefix becomes lower case, because other tools that share a database with this store expect
-// that. Empty text means the default. It returns fault.Invalid if a literal prefix is not allowed.
+// that. The empty string means the default. It returns fault.Invalid if a literal prefix is not allowed.
 func ParseKeyPrefix(text string) (KeyPrefix, error) {
 	problem := literalProblem(text)
 	switch text = strings.ToLower(text); text {
@@ -70,8 +70,8 @@ func ParseKeyPrefix(text string) (KeyPrefix, error) {
 	return KeyPrefix{strategy: byLiteral, literal: text}, nil
 }
 
-// literalProblem returns what is wrong with a literal prefix, or "". A literal must not contain any '|': with the
-// prefix "a|", the stored key "a|||k" could not be split again.
+// literalProblem returns what is wrong with a literal prefix, or "". A literal must not contain '|'. With the prefix
+// "a|", for example, it would be unclear where the prefix of the stored key "a|||k" ends.
 func literalProblem(text string) string {
 	switch {
 	case strings.ContainsRune(text, '|'):

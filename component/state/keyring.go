@@ -16,7 +16,7 @@ import (
 )
 
 // KeyRing holds the keys that encrypt values. The primary key encrypts; all keys decrypt. It is immutable and safe
-// for concurrent use. Its text form does not contain the keys.
+// for concurrent use. Printing it does not show the keys.
 type KeyRing struct {
 	primary *valueKey
 	all     map[keyID]*valueKey
@@ -65,8 +65,8 @@ func CheckEncryptionKey(text string) error {
 	return nil
 }
 
-// NewKeyRing makes a ring from hexadecimal keys. secondary is used only to decrypt and may be empty. If a key is not
-// valid, NewKeyRing returns fault.Invalid; the error does not contain the key.
+// NewKeyRing creates a ring from hexadecimal keys. secondary is used only to decrypt and may be empty. If a key is
+// not valid, NewKeyRing returns fault.Invalid; the error does not contain the key.
 func NewKeyRing(primary, secondary string) (*KeyRing, error) {
 	const op = "state.NewKeyRing"
 	if primary == "" {
@@ -183,8 +183,8 @@ func (r *KeyRing) open(key string, sealed []byte) (value []byte, contentType str
 	return plain[end:], string(plain[1:end]), nil
 }
 
-// laterForm reports whether a value was sealed by a newer version of Quorate, and returns the version of its format.
-// JSON text never begins like a sealed value.
+// laterForm reports whether a newer version of Quorate encrypted a value, and returns the version of the value's
+// format. JSON text never begins like an encrypted value.
 func laterForm(sealed []byte) (version byte, ok bool) {
 	if len(sealed) < len(sealMagic) || !bytes.HasPrefix(sealed, []byte(sealMagic[:2])) {
 		return 0, false

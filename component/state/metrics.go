@@ -2,6 +2,7 @@ package state
 
 import (
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -102,6 +103,26 @@ type Metrics struct {
 	conflicts *prometheus.CounterVec
 	read      *prometheus.CounterVec
 	written   *prometheus.CounterVec
+	up        *prometheus.GaugeVec
+
+	mu       sync.Mutex
+	monitors map[string]int // by store: two while a reload replaces it
+}
+
+// monitored counts the monitors of a store. A store without a monitor has no series of quorate_state_store_up.
+func (m *Metrics) monitored(store string, change int) {
+	if m == nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.monitors == nil {
+		m.monitors = map[string]int{}
+	}
+	if m.monitors[store] += change; m.monitors[store] == 0 {
+		delete(m.monitors, store)
+		m.up.DeleteLabelValues(store)
+	}
 }
 
 // NewMetrics registers the metrics with reg. It returns fault.Internal if they are already registered there.
@@ -125,9 +146,12 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		read: counter("quorate_state_read_bytes_total", "Bytes of values that a state store returned.", "store"),
 		written: counter("quorate_state_written_bytes_total",
 			"Bytes of values in writes that a state store accepted.", "store"),
+		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "quorate_state_store_up",
+			Help: "1 if the server of an outside state store answers, 0 otherwise."}, []string{"store"}),
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.requests, m.duration, m.inFlight, m.conflicts, m.read, m.written} {
+	for _, c := range []prometheus.Collector{m.requests, m.duration, m.inFlight, m.conflicts, m.read, m.written,
+		m.up} {
 		errs = append(errs, reg.Register(c))
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -24,7 +24,7 @@ const (
 const OctetStream = "application/octet-stream"
 
 // ParseConsistency parses the option or query parameter consistency: "", "eventual" or "strong". It returns
-// fault.Invalid for any other text.
+// fault.Invalid for any other string.
 //
 // The levels are ordered, and a greater level is stricter. If a request has several levels, the default is resolved
 // first, and the greatest level applies.
@@ -54,7 +54,7 @@ func (c Consistency) String() string {
 }
 
 // ParseConcurrency parses the option or query parameter concurrency: "", "last-write" or "first-write". It returns
-// fault.Invalid for any other text.
+// fault.Invalid for any other string.
 func ParseConcurrency(text string) (Concurrency, error) {
 	switch text {
 	case "", "last-write":
@@ -125,8 +125,8 @@ func ParseContentType(metadata map[string]string) (string, error) {
 	return "", nil
 }
 
-// DecodeBinary decodes a JSON string in base64, which is the form of an OctetStream value in a JSON body. Padding is
-// optional. It returns fault.Invalid if value has another form.
+// DecodeBinary decodes a JSON string in base64. An OctetStream value has this form in a JSON body. Padding is
+// optional. It returns fault.Invalid if value is not such a string.
 func DecodeBinary(value []byte) ([]byte, error) {
 	const op = "state.DecodeBinary"
 	var text string

@@ -100,13 +100,24 @@ type TTL struct {
 	At      time.Time // if not zero: time of the expiry, which overrides Seconds
 }
 
-// LockToken is a condition of a write: the lock has this token, so its owner still has it. Component is the name of the
-// lock component, Prefix and Resource are those of lock.Key. A store that has no locks refuses the write as invalid.
+// LockToken is a fencing condition of a write: the write is applied only if the lock still has this token. Component
+// is the name of the lock component. Prefix and Resource are the fields of lock.Key. A store without locks returns
+// fault.Invalid.
 type LockToken struct {
 	Component string
 	Prefix    string
 	Resource  string
 	Token     uint64
+}
+
+// ActorEpoch is a fencing condition of a write of actor state: the write is applied only if the actor has that epoch,
+// and the session of its host has not ended. A store without a directory of actors ignores it.
+type ActorEpoch struct {
+	App      string // that hosts the actor
+	Type, ID string
+	Epoch    uint64
+	Host     string // id of the session
+	Revision uint64 // of the session
 }
 
 // SetRequest is a request to write one or several items. If the store has transactions, either all items are written
@@ -155,11 +166,12 @@ type TransactRequest struct {
 	RequestID   string
 	Metadata    map[string]string
 	Locks       []LockToken
+	Actor       *ActorEpoch // nil = none; otherwise the error is actor_moved if it does not hold
 }
 
-// Written is the outcome of a write. ETags has one element per item or operation, in request order; the element of a
-// delete is empty. ETags is nil if the store has acknowledged the write before it knew the outcome (eventual
-// consistency).
+// Written is the outcome of a write. ETags has one element per item or operation, in request order. The element of a
+// delete is empty. With eventual consistency, a store may acknowledge a write before it knows the outcome. ETags is
+// then nil.
 type Written struct {
 	ETags []string
 	Proof
@@ -198,7 +210,8 @@ type Transactor interface {
 type BulkGetRequest struct {
 	Keys        []string // stored keys; duplicates are allowed
 	Parallelism int      // upper bound of concurrent reads; 0 or less = the store's choice
-	// MaxBytes bounds all values together, as far as the store can bound it; more is too_large. 0 = no limit.
+	// MaxBytes bounds the total size of the values; 0 = no limit. A store that can determine the size returns
+	// fault.TooLarge for more.
 	MaxBytes int64
 	ReadOptions
 }
@@ -244,6 +257,10 @@ const (
 	FeatureETag          Feature = "ETAG"
 	FeatureTransactional Feature = "TRANSACTIONAL"
 	FeatureTTL           Feature = "TTL"
+	// FeatureKeysLike means that the keys of a prefix can be listed.
+	FeatureKeysLike Feature = "KEYS_LIKE"
+	// FeatureDeleteWithPrefix is a feature of Dapr's state.in-memory. No API depends on it.
+	FeatureDeleteWithPrefix Feature = "DELETE_WITH_PREFIX"
 )
 
 // Featurer is implemented by stores that report their capabilities.

@@ -53,7 +53,7 @@ func (p Position) String() string {
 	return text
 }
 
-// ParsePosition parses a position with or without a cluster. It returns fault.Invalid for any other text.
+// ParsePosition parses a position with or without a cluster. It returns fault.Invalid for any other string.
 func ParsePosition(text string) (p Position, err error) {
 	cluster, revision, found := strings.Cut(text, ".")
 	if !found {
@@ -76,7 +76,7 @@ type WatchRequest struct {
 	Keys     []string // stored keys, all with one part before "||"; empty = all keys with Prefix
 	From     Position // the changes after it; only if Resume
 	Resume   bool     // false: from now on
-	Snapshot bool     // first the present items; From is ignored
+	Snapshot bool     // first the current items; From is ignored
 }
 
 // Change is one change of a key, or an item of a snapshot.
@@ -101,8 +101,11 @@ type WatchPart struct {
 type Watch interface {
 	// Position returns what was delivered.
 	Position() Position
-	// Next waits until there are changes, until wait has passed, or until ctx ends. It returns an empty part with a
-	// newer Seen after wait. Errors are *WatchEnd, or those of a Store.
+	// Newest returns the revision of the newest change in the watched history that this node knows. The change may
+	// have a key that the watch does not match. Newest is safe for concurrent use.
+	Newest() uint64
+	// Next waits until there are changes, wait has passed, or ctx ends. After wait, it returns a part without changes
+	// and with a newer Seen. Its errors are *WatchEnd, or the errors of a Store.
 	Next(ctx context.Context, wait time.Duration) (WatchPart, error)
 	// Close ends the watch.
 	Close()
@@ -121,6 +124,7 @@ const (
 	WatchRestored  = "restored"  // a backup has replaced all data
 	WatchClosing   = "closing"   // the node stops
 	WatchMoved     = "moved"     // another node can go on
+	WatchSlow      = "slow"      // the client has taken nothing for too long
 )
 
 // WatchEnd is the error of a watch that cannot go on.
@@ -140,6 +144,8 @@ func (e *WatchEnd) Error() string {
 		return "a backup was restored; start again with snapshot=true"
 	case WatchClosing:
 		return "the node stops; continue at another node from this position"
+	case WatchSlow:
+		return "the client has taken nothing for too long; continue from this position"
 	}
 	return "this node cannot serve the watch any more; continue at another node from this position"
 }

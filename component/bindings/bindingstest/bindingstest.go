@@ -24,7 +24,8 @@ type Output struct {
 	Open func(t *testing.T) bindings.Binding
 	// Request is a request that succeeds.
 	Request bindings.Request
-	// Hang opens the binding against a system that accepts and never answers. nil skips the tests of that.
+	// Hang opens the binding against a system that accepts requests and never answers. If it is nil, the tests with
+	// such a system are skipped.
 	Hang func(t *testing.T) bindings.Binding
 }
 
@@ -72,8 +73,8 @@ func RunOutput(t *testing.T, o Output) {
 
 // Input is what the suite needs to test an input binding.
 type Input struct {
-	// Open opens the binding and returns a function that makes the outside system send one event and reports
-	// whether the system learned that it was handled.
+	// Open opens the binding and returns the function send. send makes the external system send one event. handled is
+	// true if the external system has received an acknowledgement that the event was handled.
 	Open func(t *testing.T) (b bindings.Binding, send func(t *testing.T) (handled bool))
 	// Redelivers is whether the system learns that an event was handled.
 	Redelivers bool

@@ -1,9 +1,10 @@
 // Package cron is the input binding bindings.cron: it sends events to the application on a schedule, once in the
 // cluster and not once on every node.
 //
-// It owns schedules and the claims of ticks, the moments of a schedule. Every node computes the same ticks. The first
-// node that claims a tick of a component delivers it, so each tick is delivered at most once. A tick is lost if no
-// node is running at that moment, or if no application is ready. Each opened component has one goroutine.
+// It owns schedules and the claims of ticks. A tick is one point in time of a schedule. Every node computes the same
+// ticks. The first node that claims a tick of a component delivers it, so each tick is delivered at most once. A tick
+// is lost if no node is running at that moment, or if no application is ready. Each opened component has one
+// goroutine.
 package cron
 
 import (
@@ -29,7 +30,7 @@ const (
 	metadataTimeZone = "timeZone"
 )
 
-// claimLife is the lifetime of the claim of a tick. A tick could be delivered twice if the clocks of two nodes
+// claimLife is how long the claim of a tick is kept. A tick could be delivered twice only if the clocks of two nodes
 // differed by more than this.
 const claimLife = time.Hour
 

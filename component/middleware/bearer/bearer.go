@@ -104,7 +104,8 @@ func unauthorized(text, kind string) error {
 		Header: http.Header{"Www-Authenticate": {challenge}}}
 }
 
-// keys returns the verifier. It reads the configuration of the issuer until it was read once.
+// keys returns the verifier of tokens. It fetches the OpenID configuration of the issuer, at each call until one
+// fetch succeeds. It fetches nothing if the URL of the keys is configured.
 func (b *Bearer) keys() (*oidc.IDTokenVerifier, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,6 +1,7 @@
-// Package ratelimit is the middleware middleware.http.ratelimit, which limits the requests of each client address.
+// Package ratelimit is the middleware middleware.http.ratelimit, which limits the request rate of each client
+// address.
 //
-// It owns the limiters of the addresses, which it forgets when they are full again. It has no goroutines.
+// It owns one token bucket per address, and removes a bucket after an hour without requests. It has no goroutines.
 package ratelimit
 
 import (
@@ -54,7 +55,8 @@ type client struct {
 	seen   time.Time
 }
 
-// idle is the time after which the limiter of an address that sent nothing is forgotten. It is full again long before.
+// idle is the time without requests after which the token bucket of an address is removed. By then the bucket is
+// full, so a new bucket is equal to it.
 const idle = time.Hour
 
 // Open makes the middleware from its metadata. now returns the time; nil = time.Now.

@@ -148,7 +148,7 @@ func (a route) match(path []string) (map[string]string, bool) {
 	return values, true
 }
 
-// rewrite changes the target of r. The query of the request stays, after that of the replacement.
+// rewrite replaces the path of r. It puts the query of the replacement before the query of the request.
 func (a route) rewrite(r *http.Request, values map[string]string) {
 	value := func(name string) string { return values[name] }
 	escaped := fill(a.to, value)

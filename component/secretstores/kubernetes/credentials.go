@@ -216,7 +216,7 @@ func build(dir string, c cluster, u user, namespace string) (server, error) {
 		s.basic = u.Username + ":" + u.Password
 	}
 	if rest.Exposed(base) && (s.token != "" || s.tokenFile != "" || s.basic != "") {
-		return server{}, invalid("the server of the kubeconfig file is not https: credentials could be read on the way",
+		return server{}, invalid("the server of the kubeconfig file is not https: credentials could be read in transit",
 			"")
 	}
 	return s, s.certificates(dir, c, u)

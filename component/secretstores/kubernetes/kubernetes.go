@@ -28,8 +28,8 @@ const ServiceAccountDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 // Options configure a store.
 type Options struct {
 	Namespace string // default of requests; empty = that of the credentials, otherwise "default"
-	// Kubeconfig is a file. Empty means the pod's own credentials, otherwise KUBECONFIG, otherwise
-	// ~/.kube/config.
+	// Kubeconfig is the path of a kubeconfig file. If it is empty, a store in a pod uses the service account of the
+	// pod. Outside of a pod, it uses the file in KUBECONFIG, otherwise ~/.kube/config.
 	Kubeconfig        string
 	ServiceAccountDir string // empty = ServiceAccountDir
 	Env               func(name string) (string, bool)
@@ -204,8 +204,8 @@ func about(name string, err error) error {
 	return err
 }
 
-// isName reports whether Kubernetes accepts name as the name of a secret or a namespace. Any other text could change
-// the path of the request.
+// isName reports whether Kubernetes accepts name as the name of a secret or a namespace. Any other string could
+// change the path of the request.
 func isName(name string) bool {
 	if name == "" || len(name) > 253 || !alphanumeric(name[0]) || !alphanumeric(name[len(name)-1]) {
 		return false

@@ -1,8 +1,8 @@
 // Package inmemory is the component type state.in-memory: a state store in the memory of the process.
 //
-// It is the reference implementation of the state contract, small enough to explain it. It owns its keys and their
-// expiry. It uses neither the disk nor the network. One goroutine removes expired keys, and the feed
-// of watches has its own; Close waits for them.
+// It is the reference implementation of the state contract and is kept small. It owns its keys and their expiry. It
+// uses neither the disk nor the network. One goroutine removes expired keys, and the feed of watches has its own;
+// Close waits for them.
 package inmemory
 
 import (
@@ -107,7 +107,8 @@ func (s *Store) Close() error {
 
 // Features implements state.Featurer.
 func (s *Store) Features() []state.Feature {
-	return []state.Feature{state.FeatureETag, state.FeatureTransactional, state.FeatureTTL}
+	return []state.Feature{state.FeatureETag, state.FeatureTransactional, state.FeatureTTL,
+		state.FeatureDeleteWithPrefix}
 }
 
 // Get implements state.Store.

@@ -52,7 +52,7 @@ func (s *Store) apply(ctx context.Context, requestID string, ops []state.Operati
 	for i := range ops {
 		etags[i] = s.do(&ops[i], now)
 	}
-	s.together(before)
+	s.groupChanges(before)
 	s.replies.remember(id, clone(etags), now)
 	return state.Written{ETags: etags, Proof: proof()}, nil
 }
@@ -79,7 +79,8 @@ func conflict(key, why string) error {
 	return &fault.Error{Code: fault.Conflict, Op: "inmemory.Store", Key: key, Msg: fmt.Sprintf("key %q: %s", key, why)}
 }
 
-// do applies one operation whose condition holds, and returns the new ETag. The caller holds s.mu for writing.
+// do applies one operation whose condition holds, and returns the new ETag, or "" for a removal. The caller holds
+// s.mu for writing.
 func (s *Store) do(op *state.Operation, now int64) string {
 	if op.Kind == state.Remove {
 		if e, ok := s.items.Get(&entry{key: op.Key}); ok {

@@ -94,8 +94,8 @@ func acknowledgedByTooFew(err error) bool {
 		slices.Contains(mongo.ErrorCodes(err), writeConcernFailed)
 }
 
-// answered fills e with the meaning of MongoDB's answer. It returns false if it has none that tells whether a command
-// was executed.
+// answered sets the code, the message and the hint of e from an answer of MongoDB. It returns false if the answer
+// does not tell whether the command was executed.
 func (s *Store) answered(e *fault.Error, err error) bool {
 	if hasLabel(err, labelOverloaded) {
 		e.Code, e.Msg = fault.Overloaded, "MongoDB is overloaded"
@@ -118,7 +118,8 @@ func (s *Store) answered(e *fault.Error, err error) bool {
 	return true
 }
 
-// interrupted are the codes of commands that MongoDB began and gave up: a time limit, a shutdown, an election.
+// interrupted are the codes of commands that MongoDB began and aborted, for example because of a time limit, a
+// shutdown or an election. It is not known whether such a command was executed.
 func interrupted() []int { return []int{0, 50, 91, 189, 262, 11600, 11601, 11602, 6, 7, 89, 9001} }
 
 // mayHaveRun reports whether a command without an answer may have reached MongoDB.

@@ -14,9 +14,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// server is a fake of a MongoDB server: it speaks the wire protocol and stores documents of one collection. It knows
-// the commands and operators that the store sends, and refuses all others. It is not MongoDB: it shows what the store
-// sends and how it takes answers, and nothing about MongoDB itself.
+// server is a fake of a MongoDB server with one collection. It implements the wire protocol, and the commands and
+// operators that the store sends; it refuses all others. Tests with it verify the requests of the store and how the
+// store handles answers. They do not verify the behaviour of MongoDB.
 type server struct {
 	*storage
 	t          testing.TB

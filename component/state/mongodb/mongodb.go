@@ -80,6 +80,15 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
+// Ping implements state.Pinger.
+func (s *Store) Ping(ctx context.Context) error {
+	_, err := s.greet(ctx)
+	return err
+}
+
+// PingInterval implements state.Pinger.
+func (s *Store) PingInterval() time.Duration { return outside.PingInterval }
+
 // greeting is the part of the answer to hello that matters.
 type greeting struct {
 	Set      string `bson:"setName"`
@@ -89,22 +98,29 @@ type greeting struct {
 
 // probe checks that MongoDB answers and can be written, and finds out whether it has transactions.
 func (s *Store) probe(ctx context.Context) error {
+	hello, err := s.greet(ctx)
+	if err == nil {
+		s.standalone = hello.Set == "" && hello.Message != "isdbgrid"
+	}
+	return err
+}
+
+// greet checks that MongoDB answers and can be written.
+func (s *Store) greet(ctx context.Context) (hello greeting, err error) {
 	const op = "mongodb.Open"
 	bounded, cancel := s.limited(ctx)
 	defer cancel()
-	var hello greeting
-	err := s.client.Database(s.settings.database).RunCommand(bounded, bson.D{{Key: "hello", Value: 1}},
+	err = s.client.Database(s.settings.database).RunCommand(bounded, bson.D{{Key: "hello", Value: 1}},
 		options.RunCmd().SetReadPreference(readpref.Primary())).Decode(&hello)
 	switch {
 	case err != nil:
-		return s.failed(op, "", err, reading)
+		return hello, s.failed(op, "", err, reading)
 	case !hello.Writable:
-		return &fault.Error{Code: fault.Unavailable, Op: op,
+		return hello, &fault.Error{Code: fault.Unavailable, Op: op,
 			Msg:  "the MongoDB server at " + s.settings.where() + " is not the primary",
 			Hint: "name the replica set in the connection settings, and omit directConnection"}
 	}
-	s.standalone = hello.Set == "" && hello.Message != "isdbgrid"
-	return nil
+	return hello, nil
 }
 
 // prepare opens the collection and creates the index of expiry times, as Dapr does.
@@ -129,8 +145,8 @@ func (s *Store) prepare(ctx context.Context, actors bool) error {
 	return nil
 }
 
-// collections sets the read and write concerns of both levels. A standalone server knows no linearizable read, and
-// needs none.
+// collections sets the read and write concerns for strong and eventual consistency. For a standalone server it uses
+// local reads as strong ones: such a server has no linearizable reads, and its local reads are up to date.
 func (s *Store) collections() {
 	journal := true
 	strongRead := readconcern.Linearizable()
@@ -182,7 +198,8 @@ func (s *Store) proof(level state.Consistency) state.Proof {
 	return state.Proof{Level: state.Stale}
 }
 
-// many is the level of reads of several documents: MongoDB promises nothing about them together.
+// many is the consistency level of a read of several documents. It is weaker, because MongoDB does not read several
+// documents at one point in time.
 func many() state.Proof { return state.Proof{Level: state.Stale} }
 
 // limited bounds a call by the timeout of the component.

@@ -44,7 +44,7 @@ func open(ctx context.Context, t *testing.T, o mongodb.Options, pairs ...string)
 	return mongodb.Open(ctx, o)
 }
 
-// opened opens a store that the test closes. Other settings are names and values in turn.
+// opened opens a store that is closed at the end of the test. pairs are the names and values of additional settings.
 func opened(t *testing.T, s *server, pairs ...string) *mongodb.Store {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)

@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Fields returns the metadata fields of the component type. Names and defaults are those of Dapr's component.
+// Fields returns the metadata fields of the component type. Names and defaults are the same as in Dapr.
 func Fields() []component.Field {
 	return []component.Field{
 		{Name: "connectionString", Secret: true},
@@ -67,7 +67,7 @@ func read(m component.Values) (settings, error) {
 	return s, nil
 }
 
-// address returns the connection string, which is built from other fields as Dapr does.
+// address returns the connection string. If it is not a setting, address builds it from other fields, like Dapr.
 func address(m component.Values) (string, error) {
 	text, host, server := m.Text("connectionString"), m.Text("host"), m.Text("server")
 	params := m.Text("params")
@@ -96,8 +96,8 @@ func address(m component.Values) (string, error) {
 	return "", invalid("connectionString is missing", "give it, or host, username and password")
 }
 
-// writeConcern returns the write concern of eventual writes. As in Dapr, a write is in the journal before it is
-// acknowledged.
+// writeConcern returns the write concern of eventual writes. Like with Dapr, MongoDB acknowledges a write only after
+// it is in the journal.
 func writeConcern(m component.Values) *writeconcern.WriteConcern {
 	journal := true
 	concern := &writeconcern.WriteConcern{W: 1, Journal: &journal}

@@ -12,8 +12,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// storage has the documents of the fake server. Transactions see the documents as of their start, and fail when they
-// write a document that another one has written since.
+// storage has the documents of the fake server. A transaction reads the documents as of its start. It fails if it
+// writes a document that another transaction has written since then.
 type storage struct {
 	sync.Mutex
 	free    *sync.Cond // a transaction has ended
@@ -57,7 +57,7 @@ func (s *storage) abortAll() {
 	s.free.Broadcast()
 }
 
-// of returns the transaction of a command, which its first command begins. The caller has the lock.
+// of returns the transaction of a command, and creates it at the first command. The caller holds the lock.
 func (s *storage) of(body bson.D) *transaction {
 	if field(body, "autocommit") == nil {
 		return nil

@@ -89,8 +89,9 @@ func (c *change) current(ctx context.Context) (map[string]string, error) {
 	return out, nil
 }
 
-// commit commits. MongoDB carries out a commit once, so commit repeats it while its outcome is unknown. The driver
-// repeats it too, so an error of the last attempt says nothing about earlier ones.
+// commit commits the transaction. It repeats the commit while the outcome is unknown, which is safe because MongoDB
+// executes a commit only once. The driver repeats it too. So an error of the last attempt does not mean that earlier
+// attempts failed.
 func (c *change) commit(ctx context.Context, session *mongo.Session) error {
 	for {
 		err := session.CommitTransaction(ctx)

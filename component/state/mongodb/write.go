@@ -16,10 +16,12 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// maxValue is the largest value. A document may have 16 MiB, and an update that has it a little more.
+// maxValue is the maximum size of a value in bytes. MongoDB limits a document to 16 MiB, which includes the other
+// fields.
 const maxValue = 16<<20 - 32<<10
 
-// Set implements state.Store. Several items are written in one transaction, or one by one on a standalone server.
+// Set implements state.Store. It writes several items in one transaction. On a standalone server it writes them one
+// by one, and those written before an error remain.
 func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
 	const op = "mongodb.Set"
 	if !s.standalone {
@@ -72,7 +74,7 @@ type change struct {
 	etag  map[string]string
 }
 
-// apply carries out operations, all or none. It tries again while other writers of the same keys are in the way.
+// apply applies all operations or none. It tries again while other writers of the same keys cause conflicts.
 func (s *Store) apply(ctx context.Context, op, requestID string, level state.Consistency, ops []state.Operation,
 ) (state.Written, error) {
 	c := &change{Store: s, op: op, ops: ops, level: level, last: outside.Last(ops)}
@@ -175,8 +177,8 @@ func (c *change) update(o *state.Operation) mongo.Pipeline {
 	}}}}
 }
 
-// unlessAlive returns a pipeline that leaves a document as it is if it exists and has not expired. MongoDB then
-// reports that it modified nothing.
+// unlessAlive returns a pipeline that applies update, except to a document that exists and has not expired. MongoDB
+// reports such a document as not modified.
 func unlessAlive(update mongo.Pipeline) mongo.Pipeline {
 	etag, ttl := "$"+fieldETag, "$"+fieldTTL
 	exists := bson.D{{Key: "$gt", Value: bson.A{etag, nil}}}
@@ -191,7 +193,8 @@ func unlessAlive(update mongo.Pipeline) mongo.Pipeline {
 // literal protects a value from being read as an expression.
 func literal(v any) bson.D { return bson.D{{Key: "$literal", Value: v}} }
 
-// expiry returns the expression for the time at which a value expires: by the clock of MongoDB, null = never.
+// expiry returns the MongoDB expression for the expiry time of a value; nil = never. A TTL in seconds is added to the
+// clock of MongoDB.
 func expiry(ttl state.TTL) any {
 	switch {
 	case !ttl.Set:
@@ -204,8 +207,9 @@ func expiry(ttl state.TTL) any {
 	return bson.D{{Key: "$add", Value: bson.A{"$$NOW", ttl.Seconds * 1000}}}
 }
 
-// models returns the writes that the operations come to, in the order of keys, so that transactions meet at the first
-// key that they share.
+// models returns one write for each key, with the effect of the last operation on that key. The writes are in the
+// order of keys. So two transactions conflict at the first key that they share, before they have written other shared
+// keys.
 func (c *change) models() []mongo.WriteModel {
 	var out []mongo.WriteModel
 	for _, key := range slices.Sorted(maps.Keys(c.last)) {

@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/component"
 )
 
-// ParseInterval parses a duration in the way that Dapr does. A whole number is in seconds.
+// ParseInterval parses a duration like Dapr. A whole number is in seconds.
 func ParseInterval(text string) (time.Duration, error) {
 	if n, err := strconv.ParseInt(text, 10, 32); err == nil {
 		return time.Duration(n) * time.Second, nil

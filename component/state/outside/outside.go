@@ -18,7 +18,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// NewETag returns a random UUID of version 4, or 8 for a value that is not JSON. Dapr always writes version 4.
+// NewETag returns a random UUID. Its version is 8 if bytes is true, for a value that is not JSON, otherwise 4. Dapr
+// always writes version 4.
 func NewETag(bytes bool) string {
 	id := uuid.New()
 	if bytes {
@@ -27,8 +28,8 @@ func NewETag(bytes bool) string {
 	return id.String()
 }
 
-// ContentType returns the content type of a value with an ETag of NewETag. Dapr writes bytes without a mark, so a
-// value that is not JSON counts as bytes.
+// ContentType returns the content type of a value whose ETag is from NewETag. It returns OctetStream for the UUID
+// version 8. Dapr does not use that version, so a value that is not valid JSON also has OctetStream.
 func ContentType(etag string, value []byte) string {
 	const version = 14 // position of the version in the text
 	if len(etag) > version && etag[version] == '8' || !json.Valid(value) {
@@ -54,7 +55,8 @@ func Conflict(op string, o *state.Operation) error {
 	return &fault.Error{Code: fault.Conflict, Op: op, Key: o.Key, Msg: "key " + strconv.Quote(o.Key) + ": " + why}
 }
 
-// Permit checks the conditions of operations against the current ETags. A key without an ETag is absent.
+// Permit returns fault.Conflict if the condition of an operation does not hold. current has the ETag of every
+// existing key.
 func Permit(op string, ops []state.Operation, current map[string]string) error {
 	for i := range ops {
 		o := &ops[i]
@@ -66,8 +68,8 @@ func Permit(op string, ops []state.Operation, current map[string]string) error {
 	return nil
 }
 
-// Check returns fault.Invalid for operations that no database can carry out, and for a request id. product names the
-// database.
+// Check returns fault.Invalid if an operation has no key or an unknown kind. It also refuses a request id, because
+// these stores do not deduplicate requests. product is the database's name in the error.
 func Check(op, product, requestID string, ops []state.Operation) error {
 	if requestID != "" {
 		return &fault.Error{Code: fault.Invalid, Op: op,
@@ -107,8 +109,9 @@ func Last(ops []state.Operation) map[string]int {
 	return last
 }
 
-// ETags returns the ETag of each operation. written has the ETags of the keys that were written. If a later operation
-// has replaced a value, its ETag is one that no value has.
+// ETags returns the ETag of each operation. last has the index of the last operation on each key, and written has the
+// ETag of each written key. If a later operation overwrites an upsert, the upsert gets a new ETag that no stored
+// value has.
 func ETags(ops []state.Operation, last map[string]int, written map[string]string) []string {
 	out := make([]string, len(ops))
 	for i, o := range ops {
@@ -123,7 +126,7 @@ func ETags(ops []state.Operation, last map[string]int, written map[string]string
 	return out
 }
 
-// Successor returns the smallest text that is greater, in byte order, than all texts with the given prefix. It
+// Successor returns the smallest string that is greater, in byte order, than all strings with the given prefix. It
 // returns "" if there is none.
 func Successor(prefix string) string {
 	for prefix != "" {
@@ -141,7 +144,9 @@ func Successor(prefix string) string {
 	return ""
 }
 
-// Wait calls probe until it returns something else than fault.Unavailable, or until ctx ends.
+// Wait calls probe every 200 ms until it returns no fault.Unavailable, and returns the last result. It stops about
+// 400 ms before the deadline of ctx. Without a deadline, it calls probe only once. If probe ends with fault.Timeout,
+// Wait returns the previous fault.Unavailable, which says more.
 func Wait(ctx context.Context, probe func(context.Context) error) error {
 	const pause = 200 * time.Millisecond
 	var last error
@@ -164,6 +169,9 @@ func Wait(ctx context.Context, probe func(context.Context) error) error {
 		}
 	}
 }
+
+// PingInterval is the time between two pings of a server that answers.
+const PingInterval = 5 * time.Second
 
 // Gate refuses calls to a closed store. The zero value is open.
 type Gate struct{ closed atomic.Bool }

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -100,8 +101,9 @@ func (s *Store) failed(op, key string, err error, doing kind) error {
 	return e
 }
 
-// answered fills e with the meaning of PostgreSQL's answer. It returns false if it is not known whether a write was
-// executed: a server that shuts down may have committed the write before it answers with an error.
+// answered sets the code, the message and the hint of e from an answer of PostgreSQL. It returns false if it is not
+// known whether a write was executed: a server that shuts down may have committed the write before it answers with an
+// error.
 func (s *Store) answered(e *fault.Error, answer *pgconn.PgError, doing kind, connecting bool) bool {
 	all := answers()
 	known, ok := all[answer.Code]
@@ -126,10 +128,22 @@ func (s *Store) unreachable(e *fault.Error, err error) {
 	e.Hint = "check connectionString, the network, and that PostgreSQL runs"
 	var authority x509.UnknownAuthorityError
 	var header tls.RecordHeaderError
+	var host x509.HostnameError
 	switch {
 	case errors.As(err, &authority):
 		e.Msg, e.Hint = "the certificate of PostgreSQL is not trusted", "give its authority with sslRootCert"
-	case errors.As(err, &header):
+	case errors.As(err, &host):
+		e.Msg = "the certificate of PostgreSQL at " + s.settings.where() + " is for another host"
+		e.Hint = "connect with a name that is in it, or set sslmode=verify-ca"
+	case errors.As(err, &header), strings.Contains(err.Error(), "refused TLS connection"):
 		e.Msg, e.Hint = "the server does not speak TLS", "correct sslmode in connectionString"
 	}
+}
+
+// CodeOf returns the code of PostgreSQL's answer in an error of a Client; empty = it was none.
+func CodeOf(err error) string {
+	if answer, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return answer.Code
+	}
+	return ""
 }

@@ -26,7 +26,7 @@ import (
 // briefly opens a store that cannot be opened, and gives up soon.
 func briefly(t *testing.T, version postgresql.Version, pairs ...string) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	s, err := open(ctx, t, postgresql.Options{Version: version}, pairs...)
 	if err == nil {
@@ -234,7 +234,8 @@ func TestStore_RefusesRequestIDs(t *testing.T) {
 	statetest.WantFault(t, err, fault.TooLarge, "9 bytes")
 }
 
-// TestStore_NoUpdateIsLostWhileServerRestarts counts with ETags while the server is killed and started again.
+// TestStore_NoUpdateIsLostWhileServerRestarts increments a counter with ETag conditions while the server is killed and
+// started again.
 func TestStore_NoUpdateIsLostWhileServerRestarts(t *testing.T) {
 	const writers, restarts, key = 4, 4, "a||counter"
 	s := start(t)

@@ -115,7 +115,8 @@ func TestStore_RemovesExpiredRows(t *testing.T) {
 	}
 }
 
-// TestStore_TransactionsThatCreateTheSameKeys shows that only one of many wins, and that the others change nothing.
+// TestStore_TransactionsThatCreateTheSameKeys shows that one of many transactions succeeds, and that the others
+// change nothing.
 func TestStore_TransactionsThatCreateTheSameKeys(t *testing.T) {
 	s := start(t, "fsync = off")
 	for _, version := range []postgresql.Version{postgresql.V1, postgresql.V2} {

@@ -5,16 +5,16 @@
 // errors to fault codes. One goroutine removes expired rows; the other goroutines are those of the connection pool.
 // Close ends them all.
 //
-// In v2, a row has the value as bytes and a random UUID as its ETag. The version of the UUID says whether the value
-// is JSON: this package writes a UUID of version 8 with a value that is not JSON. Dapr always writes version 4. In
-// v1, a row has the value as jsonb, which PostgreSQL normalises. Its ETag is the number of the transaction that wrote
-// it.
+// In v2, a row has the value as bytes and a random UUID as its ETag. This package writes a UUID of version 8 with a
+// value that is not JSON, and otherwise one of version 4. Dapr always writes version 4. In v1, a row has the value as
+// jsonb, which PostgreSQL normalises. The ETag is then the number of the transaction that wrote the row.
 package postgresql
 
 import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -56,7 +56,8 @@ type Store struct {
 	version  Version
 	now      func() time.Time
 	log      *slog.Logger
-	level    state.Level
+	level    atomic.Value // state.Level of answers
+	gather   *outside.Gatherer
 
 	gate outside.Gate
 	once sync.Once
@@ -64,8 +65,8 @@ type Store struct {
 	done sync.WaitGroup
 }
 
-// Open connects to PostgreSQL, and creates the tables if they do not exist. While PostgreSQL cannot be reached, Open
-// tries again until ctx ends. It returns fault.Invalid for wrong settings, fault.Denied for refused credentials and
+// Open connects to PostgreSQL, and creates the tables if they do not exist. While PostgreSQL cannot be reached, it
+// tries again until ctx ends. It returns fault.Invalid for wrong settings, fault.Denied for refused credentials or
 // missing rights, and fault.Unavailable if PostgreSQL does not answer.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	set, err := read(o.Metadata, o.Version)
@@ -82,6 +83,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if s.now == nil {
 		s.now = time.Now
 	}
+	s.gather = outside.NewGatherer(gathered{s})
 	err = outside.Wait(ctx, s.probe)
 	if err == nil {
 		err = s.migrate(ctx)
@@ -98,6 +100,12 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
+// Ping implements state.Pinger.
+func (s *Store) Ping(ctx context.Context) error { return s.probe(ctx) }
+
+// PingInterval implements state.Pinger.
+func (s *Store) PingInterval() time.Duration { return outside.PingInterval }
+
 // probe checks that PostgreSQL answers, and sets the level of answers.
 func (s *Store) probe(ctx context.Context) error {
 	const op = "postgresql.Open"
@@ -113,10 +121,11 @@ func (s *Store) probe(ctx context.Context) error {
 			Msg:  "the PostgreSQL server at " + s.settings.where() + " is a standby, which cannot be written",
 			Hint: "give the address of the primary, or all addresses with target_session_attrs=read-write"}
 	}
-	s.level = state.Linearizable
+	level := state.Linearizable
 	if followed && !waits {
-		s.level = state.Stale // the standby may become the primary without the newest writes
+		level = state.Stale // the standby may become the primary without the newest writes
 	}
+	s.level.Store(level)
 	return nil
 }
 
@@ -127,6 +136,7 @@ func (s *Store) Close() error {
 		s.stop()
 		s.done.Wait()
 		s.pool.Close()
+		s.gather.Wait()
 	})
 	return nil
 }
@@ -136,7 +146,7 @@ func (s *Store) Features() []state.Feature {
 	return []state.Feature{state.FeatureETag, state.FeatureTransactional, state.FeatureTTL}
 }
 
-func (s *Store) proof() state.Proof { return state.Proof{Level: s.level} }
+func (s *Store) proof() state.Proof { return state.Proof{Level: s.level.Load().(state.Level)} }
 
 // limited bounds a call by the timeout of the component.
 func (s *Store) limited(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -21,13 +21,36 @@ func (s *Store) Get(ctx context.Context, r state.GetRequest) (state.Item, error)
 	if unstorable(r.Key) {
 		return state.Item{Key: r.Key, Proof: s.proof()}, s.gate.Enter(ctx, op)
 	}
-	item := state.Item{Key: r.Key, Proof: s.proof()}
-	err := s.query(ctx, op, r.Key, s.sql.get, []any{r.Key}, func() { item = state.Item{Key: r.Key, Proof: s.proof()} },
+	if err := s.gate.Enter(ctx, op); err != nil {
+		return state.Item{}, err
+	}
+	ctx, cancel := s.limited(ctx)
+	defer cancel()
+	item, err := s.gather.Get(ctx, r.Key)
+	if err != nil {
+		return state.Item{}, s.failed(op, r.Key, err, reading)
+	}
+	return item, nil
+}
+
+// gathered implements outside.Reader.
+type gathered struct{ *Store }
+
+// ReadOne implements outside.Reader.
+func (s gathered) ReadOne(ctx context.Context, key string) (state.Item, error) {
+	item := state.Item{Key: key, Proof: s.proof()}
+	err := s.query(ctx, "postgresql.Get", key, s.sql.get, []any{key},
+		func() { item = state.Item{Key: key, Proof: s.proof()} },
 		func(found state.Item) error { item = found; return nil })
 	if err != nil {
 		return state.Item{}, err
 	}
 	return item, nil
+}
+
+// ReadMany implements outside.Reader.
+func (s gathered) ReadMany(ctx context.Context, keys []string) ([]state.Item, error) {
+	return s.BulkGet(ctx, state.BulkGetRequest{Keys: keys})
 }
 
 // BulkGet implements state.BulkGetter: all keys as of one instant, in one round trip.
@@ -95,7 +118,8 @@ func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, erro
 // unstorable reports whether PostgreSQL cannot have a text.
 func unstorable(text string) bool { return strings.Contains(text, "\x00") || !utf8.ValidString(text) }
 
-// query reads rows. If the connection is lost, query tries again. It calls restart before each attempt.
+// query calls take for each row. If the connection is lost, query tries again. It calls restart before each attempt,
+// so that the caller can drop the rows of the previous one.
 func (s *Store) query(ctx context.Context, op, key, sql string, args []any, restart func(),
 	take func(state.Item) error,
 ) error {

@@ -60,7 +60,7 @@ func command(t *testing.T, program string, args ...string) *exec.Cmd {
 	return c
 }
 
-// owner returns the user who runs PostgreSQL, if it is another one than that of the test.
+// owner returns the user who runs PostgreSQL. other is true if that is not the user of the test.
 func owner(t *testing.T) (uid, gid uint32, other bool) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -104,8 +104,8 @@ func start(t *testing.T, settings ...string) *server {
 	return s
 }
 
-// newHome returns a new folder of the user who runs PostgreSQL. It is not below that of the test, which only the user
-// of the test may enter.
+// newHome returns a new folder of the user who runs PostgreSQL. It is not in the temporary folder of the test, which
+// only the user of the test may enter.
 func newHome(t *testing.T) string {
 	t.Helper()
 	home, err := os.MkdirTemp("", "quorate-postgres")

@@ -3,6 +3,7 @@ package postgresql
 import (
 	"errors"
 	"math"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -16,15 +17,26 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Fields returns the metadata fields of one version of the component type. Names and defaults are those of Dapr's
-// component.
+// Fields returns the metadata fields of one version of the component type. Names and defaults are the same as in
+// Dapr.
 func Fields(version Version) []component.Field {
-	name := component.Field{Name: "tableName", Default: "state", Check: checkTable}
+	name := component.Field{Name: "tableName", Default: "state", Check: CheckTable}
 	prefix := component.Field{Name: "tablePrefix", Refused: "it belongs to version v2; v1 has tableName"}
 	if version == V2 {
 		name = component.Field{Name: "tableName", Refused: "it belongs to version v1; v2 has tablePrefix"}
 		prefix = component.Field{Name: "tablePrefix", Check: checkPrefix}
 	}
+	return append(ClientFields(),
+		name,
+		prefix,
+		component.Field{Name: "metadataTableName", Default: "dapr_metadata", Check: CheckTable},
+		component.Field{Name: "cleanupInterval", Default: "1h", Aliases: []string{"cleanupIntervalInSeconds"},
+			Check: outside.CheckInterval},
+	)
+}
+
+// ClientFields returns the metadata fields of a Client.
+func ClientFields() []component.Field {
 	return []component.Field{
 		{Name: "connectionString", Aliases: []string{"url"}, Secret: true},
 		{Name: "host"},
@@ -33,12 +45,7 @@ func Fields(version Version) []component.Field {
 		{Name: "password", Secret: true},
 		{Name: "database"},
 		{Name: "sslRootCert", Security: true},
-		name,
-		prefix,
-		{Name: "metadataTableName", Default: "dapr_metadata", Check: checkTable},
 		{Name: "timeout", Default: "20s", Aliases: []string{"timeoutInSeconds"}, Check: outside.CheckTimeout},
-		{Name: "cleanupInterval", Default: "1h", Aliases: []string{"cleanupIntervalInSeconds"},
-			Check: outside.CheckInterval},
 		{Name: "maxConns", Kind: component.Int, Check: outside.Number(0, math.MaxInt32)},
 		{Name: "connectionMaxIdleTime", Check: outside.CheckInterval},
 		{Name: "queryExecMode", Check: checkExecMode},
@@ -58,17 +65,29 @@ type settings struct {
 }
 
 func read(m component.Values, version Version) (settings, error) {
-	s := settings{metadata: m.Text("metadataTableName"), timeout: outside.Interval(m, "timeout"),
-		cleanup: outside.Interval(m, "cleanupInterval")}
+	s, err := readConnection(m)
+	s.metadata, s.cleanup = m.Text("metadataTableName"), outside.Interval(m, "cleanupInterval")
 	if version == V2 {
 		s.prefix = m.Text("tablePrefix")
 		s.table = s.prefix + "state"
 	} else {
 		s.table = m.Text("tableName")
 	}
+	return s, err
+}
+
+// readConnection reads ClientFields.
+func readConnection(m component.Values) (settings, error) {
+	s := settings{timeout: outside.Interval(m, "timeout")}
 	text, err := connection(m)
 	if err != nil {
 		return s, err
+	}
+	if file := m.Text("sslRootCert"); file != "" {
+		if _, err := os.ReadFile(file); err != nil {
+			return s, &fault.Error{Code: fault.Invalid, Op: "postgresql.Open", Key: "sslRootCert", Err: err,
+				Msg: "the file of sslRootCert cannot be read", Hint: "give the path of a PEM file with the authority"}
+		}
 	}
 	if s.pool, err = pgxpool.ParseConfig(text); err != nil {
 		// The cause may show the password.
@@ -78,7 +97,7 @@ func read(m component.Values, version Version) (settings, error) {
 	if d := outside.Interval(m, "connectionMaxIdleTime"); d > 0 {
 		s.pool.MaxConnIdleTime = d
 	}
-	if n := m.Int("maxConns"); n > 1 {
+	if n := m.Int("maxConns"); n > 0 {
 		s.pool.MaxConns = int32(n) //nolint:gosec // checked
 	}
 	if mode, ok := execModes()[m.Text("queryExecMode")]; ok {
@@ -134,8 +153,9 @@ func checkExecMode(text string) error {
 	return nil
 }
 
-// A table is named in statements as it stands, so that upper case means the same as in Dapr.
-func checkTable(text string) error {
+// CheckTable returns an error unless text is a table name without quotes. Statements contain the name unquoted, so
+// that upper case means the same as in Dapr.
+func CheckTable(text string) error {
 	if !regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]*\.)?[A-Za-z_][A-Za-z0-9_]*$`).MatchString(text) {
 		return errors.New("is not the name of a table, such as state or app.state: letters, digits and _")
 	}
@@ -143,7 +163,7 @@ func checkTable(text string) error {
 }
 
 func checkPrefix(text string) error {
-	if checkTable(text+"state") != nil {
+	if CheckTable(text+"state") != nil {
 		return errors.New("does not begin the name of a table, such as dapr_ or app.: letters, digits and _")
 	}
 	return nil

@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// migrationKey returns the key of the metadata row that holds the number of migration steps that were executed. Dapr
-// counts them in the same row.
+// migrationKey returns the key of the metadata row with the number of executed migration steps. Dapr uses the same
+// row.
 func (s *Store) migrationKey() string {
 	if s.version == V2 {
 		return "migrations-state-v2-" + s.settings.prefix
@@ -22,8 +22,8 @@ func (s *Store) migrationKey() string {
 	return "migrations"
 }
 
-// cleanupKey returns the key of the metadata row that holds the time at which expired rows were last removed. Dapr
-// uses the same row.
+// cleanupKey returns the key of the metadata row with the time of the last removal of expired rows. Dapr uses the same
+// row.
 func (s *Store) cleanupKey() string {
 	if s.version == V2 {
 		return "last-cleanup-state-v2-" + s.settings.metadata
@@ -56,8 +56,7 @@ updatedate timestamp with time zone
 	}
 }
 
-// migrate creates the tables that do not exist. If all exist, it changes nothing and needs no rights to create
-// tables.
+// migrate creates the tables that do not exist. If all exist, it changes nothing and needs no right to create tables.
 func (s *Store) migrate(ctx context.Context) error {
 	const attempts = 10
 	for attempt := 1; ; attempt++ {
@@ -125,8 +124,8 @@ func (s *Store) stepsDone(ctx context.Context, from interface {
 	return n, nil
 }
 
-// perform executes the remaining migration steps. It locks the same row as Dapr, so concurrent migrations wait for
-// each other.
+// perform executes the migration steps that were not executed yet. It locks the same row as Dapr, so that concurrent
+// migrations run one after the other.
 func (s *Store) perform(ctx context.Context) error {
 	const row = "lock"
 	_, err := s.pool.Exec(ctx, `INSERT INTO `+s.settings.metadata+
@@ -179,7 +178,8 @@ func (s *Store) clean(ctx context.Context) {
 	}
 }
 
-// removeExpired removes expired rows, unless another node has done so within the interval.
+// removeExpired removes expired rows. It does nothing if any node, or Dapr, has removed some within the cleanup
+// interval.
 func (s *Store) removeExpired(ctx context.Context) error {
 	bounded, cancel := s.limited(ctx)
 	defer cancel()

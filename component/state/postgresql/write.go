@@ -261,8 +261,8 @@ func (c *change) lock(ctx context.Context, tx pgx.Tx) (map[string]string, error)
 	return out, rows.Err()
 }
 
-// carryOut writes and removes rows. It creates rows that must not exist first: they could not be locked, so creating
-// one fails if another transaction was faster.
+// carryOut writes and removes rows. It first creates the rows that must not exist yet. It returns fault.Conflict if
+// one of them exists: an absent row cannot be locked, so another transaction may have created it in the meantime.
 func (c *change) carryOut(ctx context.Context, tx pgx.Tx) error {
 	var created, written, removed []string
 	for _, key := range slices.Sorted(maps.Keys(c.last)) {
@@ -295,7 +295,7 @@ func (c *change) carryOut(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// etags returns the ETag of each operation. In v1, all rows of a transaction have the same one.
+// etags returns the ETag of each operation. In v1, all rows that one transaction writes have the same ETag.
 func (c *change) etags() []string {
 	out := outside.ETags(c.ops, c.last, c.etag)
 	for i, o := range c.ops {

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
+	"slices"
 	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -21,10 +22,22 @@ func given(ctx context.Context, op string) error {
 	return nil
 }
 
+// execute sends the commands of a pipeline. Each of them has its own error. If no command was sent, for example because
+// a new connection refused the password, the library may leave the commands without an error; execute sets it.
+func execute(ctx context.Context, pipe goredis.Pipeliner) {
+	commands, err := pipe.Exec(ctx)
+	if err == nil || slices.ContainsFunc(commands, func(c goredis.Cmder) bool { return c.Err() != nil }) {
+		return
+	}
+	for _, c := range commands {
+		c.SetErr(err)
+	}
+}
+
 func isClosed(err error) bool { return errors.Is(err, goredis.ErrClosed) }
 
-// answers returns the errors that Redis may answer, by the first word of the answer. A command with such an answer
-// was not executed.
+// answers returns the faults for error answers of Redis, by the first word of the answer. A command with such an
+// answer was not executed.
 func answers() map[string]fault.Error {
 	return map[string]fault.Error{
 		"NOAUTH": {Code: fault.Denied, Msg: "Redis requires a password",
@@ -119,10 +132,14 @@ func again(err error) bool {
 	return unsent(err)
 }
 
-// failed converts an error of the client. A write that may have been done is Indeterminate.
+// failed converts an error of the client into a fault. If write is true and Redis may have executed the command, the
+// fault is Indeterminate.
 func (s *Store) failed(op, key string, err error, write bool) error {
 	e, answered := refusal(err)
+	address, _ := redirected(err)
 	switch {
+	case address != "" && s.settings.kind == cluster:
+		e.Msg, e.Hint = "the slot of the key is moving to "+address, "try again when it has moved"
 	case answered:
 	case isClosed(err):
 		return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the store is closed"}
@@ -157,12 +174,18 @@ func (s *Store) unreachable(op string, err error) error {
 		Hint: "check redisHost, the network, and that Redis runs", Err: err}
 	var authority x509.UnknownAuthorityError
 	var header tls.RecordHeaderError
+	var host x509.HostnameError
 	switch {
+	case errors.As(err, &host):
+		e.Msg = "the certificate of Redis at " + s.settings.where() + " is for another host"
+		e.Hint = "give in redisHost a name that is in it"
 	case errors.As(err, &authority):
 		e.Msg = "the certificate of Redis at " + s.settings.where() + " is not trusted"
 		e.Hint = "give its authority with caCert"
 	case errors.As(err, &header):
 		e.Msg, e.Hint = "the server at "+s.settings.where()+" does not speak TLS", "omit enableTLS"
+	case s.settings.tls != nil && timedOut(err): // a server without TLS waits for the rest of a command
+		e.Hint += "; omit enableTLS if it does not use TLS"
 	case s.settings.kind == sentinel:
 		e.Hint = "check redisHost, which has the sentinels, sentinelMasterName, and the network"
 	}

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	goredis "github.com/redis/go-redis/v9"
+
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/redis"
 	"github.com/quorate/quorate/component/state/statetest"
@@ -43,7 +45,7 @@ func TestOpen_Unreachable(t *testing.T) {
 		address, "sentinel")
 }
 
-// TestOpen_WaitsForServer opens a store at a port that first closes two connections.
+// TestOpen_WaitsForServer opens a store while its port closes the first two connections without an answer.
 func TestOpen_WaitsForServer(t *testing.T) {
 	s := start(t)
 	s.kill()
@@ -225,7 +227,8 @@ func startSentinel(t *testing.T, name, master string) *server {
 		"sentinel failover-timeout %s 5000\n", name, host, port, name, name), "--sentinel")
 }
 
-// TestStore_NoUpdateIsLostWhileServerRestarts counts with ETags while the server is killed and started again.
+// TestStore_NoUpdateIsLostWhileServerRestarts increments a counter with ETag conditions while the server is killed and
+// started again.
 func TestStore_NoUpdateIsLostWhileServerRestarts(t *testing.T) {
 	const writers, restarts, key = 4, 5, "a||counter"
 	s := start(t, "--appendonly", "yes", "--appendfsync", "always")
@@ -282,4 +285,36 @@ func TestStore_NoUpdateIsLostWhileServerRestarts(t *testing.T) {
 		t.Errorf("the counter is %d after %d acknowledged and %d unknown updates", n, certain.Load(), maybe.Load())
 	}
 	t.Logf("counter %d, acknowledged %d, unknown %d", n, certain.Load(), maybe.Load())
+}
+
+// A pipeline on a connection that refuses the password sends none of its commands.
+func TestStore_ChangedPasswordIsDenied(t *testing.T) {
+	s := start(t, "--requirepass", "secret")
+	store := opened(t, "redisHost", s.address, "redisPassword", "secret", "redisMaxRetries", "-1")
+	strict := opened(t, "redisHost", s.address, "redisPassword", "secret", "replicas", "1", "redisMaxRetries", "-1")
+	admin := goredis.NewClient(&goredis.Options{Addr: s.address, Password: "secret", Protocol: 2})
+	t.Cleanup(func() { _ = admin.Close() })
+	ctx := t.Context()
+	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("a||k", "1")))
+	testutil.Must(t, admin.ConfigSet(ctx, "requirepass", "other").Err())
+	kill := func() { testutil.Must(t, admin.Do(ctx, "client", "kill", "type", "normal").Err()) }
+	for name, call := range map[string]func() error{
+		"get": func() error { _, err := statetest.Get(ctx, store, "a||k"); return err },
+		"bulk get": func() error {
+			_, err := store.BulkGet(ctx, state.BulkGetRequest{Keys: []string{"a||k", "a||b"}})
+			return err
+		},
+		"list": func() error { _, err := store.List(ctx, state.ListRequest{Prefix: "a||"}); return err },
+		"save": func() error { return statetest.Set(ctx, store, statetest.Put("a||k", "2")) },
+		"save with replicas": func() error {
+			_, err := strict.Set(ctx, state.SetRequest{Items: []state.Write{statetest.Put("a||k", "2")},
+				Consistency: state.Strong})
+			return err
+		},
+	} {
+		kill()
+		t.Run(name, func(t *testing.T) {
+			statetest.WantFault(t, call(), fault.Denied, "refused the user or the password")
+		})
+	}
 }

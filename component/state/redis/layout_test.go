@@ -94,7 +94,7 @@ func TestStore_LeavesOtherTypesAlone(t *testing.T) {
 	s.do("hset", "a||hash", "other", "1")
 	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("a||k", "1")))
 	_, err := statetest.Get(ctx, store, "a||text")
-	statetest.WantFault(t, err, fault.Invalid, "another Redis type")
+	statetest.WantFault(t, err, fault.Invalid, "neither a hash nor a document")
 	statetest.WantFault(t, statetest.Set(ctx, store, statetest.Put("a||k", "2"), statetest.Put("a||text", "2")),
 		fault.Invalid, "another Redis type")
 	statetest.WantValue(t, store, "a||k", "1")
@@ -161,8 +161,7 @@ func TestStore_ClusterWithoutHashTags(t *testing.T) {
 	}
 }
 
-// TestStore_SlotsAreThoseOfRedis compares with the server: a transaction in keys that the store takes for one slot
-// works, and in others it is refused.
+// TestStore_SlotsAreThoseOfRedis compares the slots that SlotOf returns with the slots that the server returns.
 func TestStore_SlotsAreThoseOfRedis(t *testing.T) {
 	all := startCluster(t)
 	c := goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: []string{all[0].address}, Protocol: 2})

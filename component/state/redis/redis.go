@@ -19,15 +19,18 @@ package redis
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/outside"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -47,7 +50,9 @@ type Store struct {
 	settings settings
 	now      func() time.Time
 	script   *goredis.Script
-	level    state.Level // of answers about single keys
+	level    atomic.Value // state.Level of answers about single keys
+	gather   *outside.Gatherer
+	listing  *outside.Listing
 }
 
 // Open connects to Redis. While Redis cannot be reached, Open tries again until ctx ends. It returns fault.Invalid
@@ -60,7 +65,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	set.warn(o.Logger)
 	goredis.SetLogger(silent{}) // it is one for the process; errors are returned anyway
-	s := &Store{client: set.client(), settings: set, script: goredis.NewScript(source), now: o.Now, level: state.Stale}
+	s := &Store{client: set.client(), settings: set, script: goredis.NewScript(source), now: o.Now}
+	s.level.Store(state.Stale)
+	s.gather = outside.NewGatherer(gathered{s})
+	s.listing = outside.NewListing(unordered{s})
 	if s.now == nil {
 		s.now = time.Now
 	}
@@ -68,7 +76,20 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		_ = s.client.Close() // the cause is what matters
 		return nil, err
 	}
+	s.warnOfCluster(ctx, o.Logger)
 	return s, nil
+}
+
+// warnOfCluster logs that the server is one of a Redis Cluster, although the component names a single one.
+func (s *Store) warnOfCluster(ctx context.Context, log *slog.Logger) {
+	if s.settings.kind != single {
+		return
+	}
+	info, err := s.client.Info(ctx, "cluster").Result()
+	if err == nil && strings.Contains(info, "cluster_enabled:1") {
+		log.Warn("the server is one of a Redis Cluster: keys on its other servers are not found",
+			"server", s.settings.where(), "hint", "set redisType: \"cluster\"")
+	}
 }
 
 // connect waits until Redis answers.
@@ -96,10 +117,32 @@ func (s *Store) connect(ctx context.Context) error {
 	}
 }
 
+// Ping implements state.Pinger.
+func (s *Store) Ping(ctx context.Context) error {
+	err := s.probe(ctx)
+	if errors.Is(err, goredis.ErrPoolTimeout) {
+		// No connection was free in time. That is no answer of the server, which may hang.
+		return &fault.Error{Code: fault.Timeout, Op: "redis.Ping", Err: err,
+			Msg: "Redis at " + s.settings.where() + " did not answer in time: all connections are in use"}
+	}
+	return err
+}
+
+// PingInterval implements state.Pinger.
+func (s *Store) PingInterval() time.Duration { return outside.PingInterval }
+
 // probe checks that Redis answers, and sets the level of answers.
 func (s *Store) probe(ctx context.Context) error {
 	const op = "redis.Open"
-	if err := s.client.Ping(ctx).Err(); err != nil {
+	var err error
+	if c, ok := s.client.(*goredis.ClusterClient); ok {
+		err = c.ForEachMaster(ctx, func(ctx context.Context, node *goredis.Client) error {
+			return node.Ping(ctx).Err()
+		})
+	} else {
+		err = s.client.Ping(ctx).Err()
+	}
+	if err != nil {
 		return s.failed(op, "", err, false)
 	}
 	if s.settings.kind != single {
@@ -116,14 +159,19 @@ func (s *Store) probe(ctx context.Context) error {
 			Msg:  "the Redis server at " + s.settings.where() + " is a replica",
 			Hint: "give the address of the master, or use failover with Sentinel"}
 	case strings.Contains(info, "connected_slaves:0"):
-		s.level = state.Linearizable
+		s.level.Store(state.Linearizable)
+	default:
+		s.level.Store(state.Stale) // a replica may become the master without the newest writes
 	}
 	return nil
 }
 
 // Close implements state.Store.
 func (s *Store) Close() error {
-	if err := s.client.Close(); err != nil && !isClosed(err) {
+	err := s.client.Close()
+	s.listing.Close()
+	s.gather.Wait()
+	if err != nil && !isClosed(err) {
 		return fault.Wrap(err, "redis.Close", "closing the connections to Redis")
 	}
 	return nil
@@ -142,8 +190,8 @@ const (
 	fieldTag        = "quorate"
 )
 
-// name returns the key in Redis for a stored key. If hash tags are on, the first part of the stored key, the
-// application, determines the slot.
+// name returns the Redis key of a stored key. If hash tags are on, only the first part of the stored key determines
+// the slot. That part is the application, so all keys of an application are in one slot.
 func (s *Store) name(stored string) string {
 	if !s.settings.hashTags {
 		return stored
@@ -187,10 +235,7 @@ func contentType(version, tag string) string {
 	return typ
 }
 
-// listLevel is the level of listings: a scan is no snapshot.
-const listLevel = state.Stale
-
-func (s *Store) proof() state.Proof { return state.Proof{Level: s.level} }
+func (s *Store) proof() state.Proof { return state.Proof{Level: s.level.Load().(state.Level)} }
 
 // where names the server in messages.
 func (s settings) where() string {

@@ -189,7 +189,7 @@ end`
 	return err
 }
 
-// startWithFile starts a server with a configuration file that it may rewrite, and flags.
+// startWithFile starts a server with these flags and a configuration file, which the server may rewrite.
 func startWithFile(t *testing.T, configuration string, flags ...string) *server {
 	t.Helper()
 	folder := t.TempDir()

@@ -20,7 +20,7 @@ import (
 	"github.com/quorate/quorate/internal/rest"
 )
 
-// Fields returns the metadata fields of this type. Fields that Dapr's component also has have the same names and
+// Fields returns the metadata fields of the component type. Fields that Dapr also has have the same names and
 // defaults.
 func Fields() []component.Field {
 	return []component.Field{
@@ -208,7 +208,7 @@ func (s settings) warn(log *slog.Logger) {
 	case s.unverified:
 		log.Warn("insecureSkipTLSVerify: anyone between this node and Redis can read and change the data")
 	case s.password != "" && s.tls == nil && !local(s.addresses):
-		log.Warn("the password and the data can be read on the way to Redis", "hint", "set enableTLS")
+		log.Warn("the password and the data can be read in transit", "hint", "set enableTLS")
 	}
 }
 
@@ -223,7 +223,7 @@ func local(addresses []string) bool {
 	return true
 }
 
-// client makes the client. The client connects at the first command. It retries what is safe to retry: reads, and
+// client creates the client. The client connects at the first command. It retries what is safe to retry: reads, and
 // commands that were not sent. See once for the other commands.
 func (s settings) client() goredis.UniversalClient {
 	const oneTry = 1 // of a connection; the retries of commands include it

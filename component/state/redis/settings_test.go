@@ -97,7 +97,7 @@ func TestOpen_TLS(t *testing.T) {
 	}
 }
 
-// certificates returns a certificate for this host that is its own authority, and its key.
+// certificates returns a self-signed certificate for this host, and its key.
 func certificates(t *testing.T) (certificate, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

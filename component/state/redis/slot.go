@@ -1,6 +1,12 @@
 package redis
 
-import "strings"
+import (
+	"context"
+	"strings"
+	"sync"
+
+	goredis "github.com/redis/go-redis/v9"
+)
 
 // slotOf returns the slot of a key in a Redis Cluster: the CRC-16/XMODEM of the key modulo 16384. If the key has a
 // hash tag, only the hash tag is used.
@@ -23,4 +29,31 @@ func slotOf(name string) int {
 		}
 	}
 	return int(crc) % slots
+}
+
+// redirected returns the address in a MOVED or ASK answer of a Redis Cluster, or "". ask is true for ASK, which
+// applies to this command only.
+func redirected(err error) (address string, ask bool) {
+	if err == nil {
+		return "", false
+	}
+	words := strings.Fields(err.Error())
+	if len(words) != 3 || words[0] != "MOVED" && words[0] != "ASK" {
+		return "", false
+	}
+	return words[2], words[0] == "ASK"
+}
+
+// masterAt returns the client of the master with an address, or nil.
+func masterAt(ctx context.Context, c *goredis.ClusterClient, address string) (found *goredis.Client) {
+	var mu sync.Mutex
+	_ = c.ForEachMaster(ctx, func(_ context.Context, node *goredis.Client) error {
+		if node.Options().Addr == address {
+			mu.Lock()
+			defer mu.Unlock()
+			found = node
+		}
+		return nil
+	})
+	return found
 }

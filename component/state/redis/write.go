@@ -54,8 +54,8 @@ end
 return 0
 `
 
-// Set implements state.Store. Either all items are written or none. A Redis Cluster is different only for
-// unconditional items in several slots, which are written slot by slot.
+// Set implements state.Store. It writes either all items or none. The exception is a Redis Cluster with unconditional
+// items in several slots. There, Set writes slot by slot, and slots written before an error remain written.
 func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
 	const op = "redis.Set"
 	ops := make([]state.Operation, len(r.Items))
@@ -119,7 +119,7 @@ func (s *Store) apply(ctx context.Context, op string, ops []state.Operation, lev
 		return state.Written{}, err
 	}
 	for i, group := range groups {
-		if err := s.together(ctx, op, ops, etags, group, level); err != nil {
+		if err := s.applyGroup(ctx, op, ops, etags, group, level); err != nil {
 			if i > 0 {
 				err = &fault.Error{Code: fault.Indeterminate, Op: op, Err: err,
 					Msg: "some items were written and others not"}
@@ -176,8 +176,8 @@ func condition(o *state.Operation) string {
 	return ""
 }
 
-// together applies one group of operations, all or none.
-func (s *Store) together(ctx context.Context, op string, ops []state.Operation, etags []string, group []int,
+// applyGroup applies one group of operations, all or none.
+func (s *Store) applyGroup(ctx context.Context, op string, ops []state.Operation, etags []string, group []int,
 	level state.Consistency,
 ) error {
 	const size = 6 // arguments of an operation
@@ -224,7 +224,7 @@ func conflict(op, key, why string) error {
 	return &fault.Error{Code: fault.Conflict, Op: op, Key: key, Msg: "key " + strconv.Quote(key) + ": " + why}
 }
 
-// once is a command that the client must not retry by itself, because the first attempt may have been executed.
+// once is a command that the client library must not retry, because the first attempt may have been executed.
 type once struct{ *goredis.Cmd }
 
 // NoRetry implements goredis.Cmder.
@@ -258,6 +258,9 @@ func (s *Store) run(ctx context.Context, op string, names []string, args []any, 
 		case !again(err) || attempt >= s.settings.retries:
 			return 0, err
 		}
+		if c, ok := s.client.(*goredis.ClusterClient); ok {
+			c.ReloadState(ctx) // a replica may have become the master
+		}
 		pause := min(s.settings.minPause<<min(attempt, 16), s.settings.maxPause)
 		select {
 		case <-ctx.Done():
@@ -274,23 +277,37 @@ func (s *Store) send(ctx context.Context, cmd once, name string, replicas int) e
 	if replicas == 0 {
 		return s.client.Process(ctx, cmd)
 	}
-	var node goredis.Cmdable = s.client
-	if c, ok := s.client.(*goredis.ClusterClient); ok {
-		master, err := c.MasterForKey(ctx, name)
-		if err != nil {
-			return err
-		}
-		node = master
+	c, ok := s.client.(*goredis.ClusterClient)
+	if !ok {
+		return s.sendTo(ctx, s.client, cmd, replicas, false)
 	}
+	node, err := c.MasterForKey(ctx, name)
+	if err != nil {
+		return err
+	}
+	err = s.sendTo(ctx, node, cmd, replicas, false)
+	if address, ask := redirected(err); address != "" {
+		c.ReloadState(ctx)
+		if node := masterAt(ctx, c, address); node != nil {
+			cmd.SetErr(nil)
+			return s.sendTo(ctx, node, cmd, replicas, ask)
+		}
+	}
+	return err
+}
+
+// sendTo sends a command to one server, followed by the wait for replicas. If ask is true, the server executes the
+// command although the slot is still being moved to that server.
+func (s *Store) sendTo(ctx context.Context, node goredis.Cmdable, cmd once, replicas int, ask bool) error {
 	pipe := node.Pipeline()
+	if ask {
+		_ = pipe.Process(ctx, goredis.NewCmd(ctx, "asking"))
+	}
 	_ = pipe.Process(ctx, cmd)
 	wait := goredis.NewIntCmd(ctx, "wait", replicas, s.settings.replicaTimeout.Milliseconds())
 	_ = pipe.Process(ctx, wait)
-	_, _ = pipe.Exec(ctx) // each command has its own error
+	execute(ctx, pipe)
 	if err := cmd.Err(); err != nil {
-		if c, ok := s.client.(*goredis.ClusterClient); ok && goredis.HasErrorPrefix(err, "MOVED") {
-			c.ReloadState(ctx)
-		}
 		return err
 	}
 	if failed, err := cmd.Int(); err == nil && failed != 0 {

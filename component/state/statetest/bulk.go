@@ -143,6 +143,9 @@ func listPrefix(s *suite) {
 	if s.options.TextKeys {
 		low = "a\x01"
 	}
+	if refused := s.options.Unstorable; refused != nil && refused(s.key(low)) {
+		low = "a x"
+	}
 	for _, name := range []string{"a", low, "a!", "ab", "b", "b1", "b2", "c", "|x"} {
 		s.put(s.key(name), "1")
 	}

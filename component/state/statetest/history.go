@@ -40,8 +40,8 @@ type register struct {
 	etag  string
 }
 
-// linearizable records what several concurrent clients see on a few keys. It fails unless the recorded calls have a
-// sequential order that explains all answers.
+// linearizable records the calls of concurrent clients on a few keys. It fails unless some sequential order of the
+// calls explains all answers.
 func linearizable(s *suite) {
 	const clients, calls, keys = 6, 40, 3
 	for round := range s.options.Rounds {

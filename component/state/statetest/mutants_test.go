@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// mutantVariable is the environment variable with the name of the broken store that a child process tests.
+// mutantVariable is the environment variable that tells a child process which broken store to test.
 const mutantVariable = "QUORATE_STATETEST_MUTANT"
 
 // broken is a correct store with parts replaced. A nil part is correct.

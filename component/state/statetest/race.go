@@ -85,7 +85,7 @@ func deleteRace(s *suite) {
 }
 
 func updateRace(s *suite) {
-	const each = 10
+	const each = 5
 	ctx, key := s.ctx(), s.key("counter")
 	s.put(key, "0")
 	increment := func() error {

@@ -246,8 +246,8 @@ func (s *suite) optionalProofs(
 	}
 }
 
-// sessions passes the session token of each write to each kind of read. The write must be visible even at the weakest
-// level, unless the answer says that it promises no consistency.
+// sessions writes with each kind of write, and passes the session token to each kind of read. The read must return the
+// write even at the weakest consistency level, unless its answer promises no consistency.
 func sessions(s *suite) {
 	key := s.key("session")
 	for _, value := range []string{"1", "2", "3"} {

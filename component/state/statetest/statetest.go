@@ -16,6 +16,7 @@ import (
 
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 // Clock is the clock of the stores under test. The suite controls it.
@@ -40,9 +41,9 @@ type Options struct {
 	TextKeys bool
 	// Unstorable reports whether the store refuses a key for its characters or its length; nil = none.
 	Unstorable func(key string) bool
-	// MaxOperations is how many items or operations the store takes at once; 0 = 1000 at least.
+	// MaxOperations is the largest number of items or operations in one call of the store; 0 = at least 1000.
 	MaxOperations int
-	// NormalisedJSON is whether the store may change white space and the order of members in JSON values.
+	// NormalisedJSON is true if the store may change white space and the order of members in JSON values.
 	NormalisedJSON bool
 	// SharedETags is whether items that were written together may have the same ETag.
 	SharedETags bool
@@ -54,8 +55,8 @@ type Options struct {
 	ListLevel state.Level
 }
 
-// Run runs the suite. It calls open once for each test. open returns an open store without keys of the suite; the
-// suite closes the store.
+// Run runs the suite. It calls open for each test, and closes the returned store. The store must have no keys of the
+// suite.
 func Run(t *testing.T, open func(t *testing.T) state.Store, o Options) {
 	t.Helper()
 	if o.LargeValue == 0 {
@@ -104,9 +105,10 @@ type suite struct {
 // key returns a stored key of this test.
 func (s *suite) key(name string) string { return s.app + state.Separator + name }
 
-// ctx bounds one call, so that a store that hangs fails its test and not the whole run.
+// ctx returns a context with a timeout for the calls of one test. So a store that hangs fails its test instead of
+// blocking the whole run.
 func (s *suite) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(s.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(s.Context(), testutil.Patience)
 	s.Cleanup(cancel)
 	return ctx
 }

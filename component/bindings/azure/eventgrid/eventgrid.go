@@ -87,8 +87,8 @@ type Options struct {
 	Transport       http.RoundTripper // to the services of Azure; nil = its own
 }
 
-// Open checks the options and reads the certificates. It makes no connection. The binding gets the sides (input,
-// output) that Direction names. If Direction is not set, it gets those sides whose metadata are given.
+// Open checks the options and reads the certificates. It makes no connection. Direction names the sides of the
+// binding (input, output). If it is not set, the binding has those sides whose metadata are given.
 func Open(o Options) (bindings.Binding, error) {
 	wanted, err := sides(o.Direction, o.Metadata)
 	if err != nil {

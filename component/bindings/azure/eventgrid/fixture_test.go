@@ -20,7 +20,7 @@ import (
 	"github.com/quorate/quorate/component/bindings/azure/eventgrid"
 	"github.com/quorate/quorate/component/bindings/azure/eventgrid/eventgridtest"
 	"github.com/quorate/quorate/component/bindings/bindingstest"
-	"github.com/quorate/quorate/internal/listen"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -80,14 +80,7 @@ func (c *claims) Claim(_ context.Context, key string, life time.Duration) (bool,
 	return true, nil
 }
 
-func freePort(t testing.TB) string {
-	t.Helper()
-	ports, err := listen.Spare(t.Context(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strconv.Itoa(ports[0])
-}
+func freePort(t testing.TB) string { t.Helper(); return strconv.Itoa(testutil.SparePort(t)) }
 
 // inputMetadata returns the metadata of a component that receives.
 func inputMetadata(f *eventgridtest.Fake, port string) map[string]string {

@@ -87,8 +87,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// handshake answers the validation handshake and allows Event Grid to deliver. The answer alone is enough, so
-// handshake does not call the address in WebHook-Request-Callback: no request may make a node call an address.
+// handshake answers the validation handshake and allows Event Grid to deliver. It does not call the address in
+// WebHook-Request-Callback: the answer alone is enough, and a sender must not be able to make the node call an address
+// that the sender chose.
 func handshake(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Allow", "POST, OPTIONS")
 	if origin := r.Header.Get("WebHook-Request-Origin"); origin != "" {
@@ -98,8 +99,8 @@ func handshake(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// validation answers the older validation handshake, which is a delivery of one event. The answer proves only that
-// the sender can reach this address. Deliveries of other events are checked further.
+// validation answers the older validation handshake, which is a delivery of one event. It checks no token or secret,
+// because its answer proves only that the sender can reach this address. Other deliveries are checked; see admit.
 func validation(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxHandshake))
 	code, ok := validationCode(body)
@@ -199,7 +200,8 @@ func (h *handler) refuse(w http.ResponseWriter, err error) {
 	say(w, status, text)
 }
 
-// failed answers a delivery that the application failed to handle. Its reasons are not sent.
+// failed answers a delivery that the application failed to handle. The answer does not contain the application's
+// error.
 func (h *handler) failed(w http.ResponseWriter, err error) {
 	status := http.StatusInternalServerError
 	if code := fault.CodeOf(err); code == fault.Unavailable || code == fault.Overloaded || code == fault.Timeout {

@@ -61,8 +61,9 @@ func newInput(o Options) (*input, error) {
 	return in, nil
 }
 
-// Start opens the listener and then creates the event subscription. Event Grid makes its validation handshake while
-// the subscription is being created, so the listener must be open before. If creating fails, Start closes everything.
+// Start opens the listener and then creates the event subscription. The listener must be open first, because Event
+// Grid makes its validation handshake while the subscription is being created. If that fails, Start closes
+// everything.
 func (in *input) Start(ctx context.Context, sink bindings.Sink) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -26,8 +26,7 @@ const (
 	maxExponent = 1<<31 - 1
 )
 
-// keys are the signing keys of a tenant. They are fetched when they are first needed. keys are safe for concurrent
-// use.
+// keys holds the signing keys of a tenant. It fetches them when they are first needed. It is safe for concurrent use.
 type keys struct {
 	service rest.Client
 	tenant  string
@@ -135,8 +134,8 @@ func (k *keys) renew(ctx context.Context) (keySet, error) {
 	return keySet{}, err
 }
 
-// fetch fetches the signing keys. It has its own timeout instead of that of the request: if the client of one request
-// disconnects, other requests still need the keys.
+// fetch fetches the signing keys. It does not end with the context of the request, because other requests need the
+// keys even if this client disconnects. It has its own timeout.
 func (k *keys) fetch(ctx context.Context) (keySet, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keysTime)
 	defer cancel()
@@ -170,9 +169,9 @@ func (k *keys) fetch(ctx context.Context) (keySet, error) {
 	return set, nil
 }
 
-// issuersOf returns the accepted issuers of tokens: the given one, from the configuration of the identity service,
-// and the issuer of version 1 tokens. The latter contains the id of the tenant. If the tenant is configured as a
-// domain, issuersOf takes the id from issuer.
+// issuersOf returns the accepted issuers of tokens. issuer is the issuer in the OpenID configuration of the tenant.
+// The second accepted issuer is that of version 1 tokens, which contains the id of the tenant. issuersOf takes this
+// id from issuer, because the tenant may be configured as a domain.
 func (k *keys) issuersOf(issuer string) []string {
 	id := k.tenant
 	if u, err := url.Parse(issuer); err == nil {

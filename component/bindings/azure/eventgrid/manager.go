@@ -24,8 +24,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// apiVersion is the version of the management API. Newer versions have the same form for the fields that are read
-// here.
+// apiVersion is the version of the management API. In newer versions, the fields that are read here have the same
+// format.
 const apiVersion = "2022-06-15"
 
 // callTime bounds one call of the management API including its retries.

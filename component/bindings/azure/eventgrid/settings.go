@@ -257,7 +257,7 @@ func checkService(text string) error {
 	return nil
 }
 
-// parseTopic parses the address of a topic. The key must not be readable on the way.
+// parseTopic parses the address of a topic. The key must not be readable in transit.
 func parseTopic(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
@@ -265,7 +265,7 @@ func parseTopic(text string) (*url.URL, error) {
 		u.Fragment != "":
 		return nil, errors.New("is not an address such as https://orders.westeurope-1.eventgrid.azure.net/api/events")
 	case rest.Exposed(u.Scheme + "://" + u.Host):
-		return nil, errors.New("is not https: the access key could be read on the way; http is for this machine alone")
+		return nil, errors.New("is not https: the access key could be read in transit; http is for this machine alone")
 	}
 	return u, nil
 }

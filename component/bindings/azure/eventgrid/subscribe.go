@@ -21,8 +21,8 @@ const (
 	subscribeTime = 5 * time.Minute
 )
 
-// subscriber creates the event subscription if it does not exist. Only the node that has the claim creates it; the
-// other nodes wait until it is done.
+// subscriber creates the event subscription in Azure, or changes it if its properties are wrong. One node at a time
+// does this: the one whose claim, a lock with a time limit, succeeded. The other nodes wait until it is done.
 type subscriber struct {
 	manager  *manager
 	settings *inputSettings
@@ -73,7 +73,7 @@ func (s *subscriber) ensure(ctx context.Context) error {
 }
 
 // look reports whether the subscription exists with the wanted properties. It waits while the service is changing the
-// subscription. existing is the document of a subscription that must be changed, otherwise nil.
+// subscription. existing is the current document of a subscription that must be changed, otherwise nil.
 func (s *subscriber) look(ctx context.Context) (there bool, existing []byte, err error) {
 	for {
 		found, document, err := s.manager.get(ctx)
@@ -119,8 +119,8 @@ func (s *subscriber) claim(ctx context.Context) (mine bool, until time.Time, err
 	return mine, until, nil
 }
 
-// set creates or changes the subscription and waits until the service is done, at most until the end of the claim,
-// until.
+// set creates or changes the subscription and waits until the service is done. until is the end of the claim; set
+// returns an error if the service is not done by then.
 func (s *subscriber) set(ctx context.Context, until time.Time, existing []byte) error {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()

@@ -54,8 +54,8 @@ func (s *subscription) good() bool {
 	return s.Properties.State == "" || strings.EqualFold(s.Properties.State, stateSucceeded)
 }
 
-// matches reports whether the subscription delivers events in the way that this node expects. full is the address of
-// the endpoint with its query, or empty if it is not known.
+// matches reports whether the subscription delivers events in the way that this node expects. full is the URL of the
+// endpoint with its query, or empty if it is not known.
 func (s *subscription) matches(want *inputSettings, full string) bool {
 	d := s.Properties.Destination
 	if d == nil || d.Kind != kindWebHook || s.Properties.Schema != schemaCloudEvents || !s.good() {
@@ -76,8 +76,8 @@ func (s *subscription) matches(want *inputSettings, full string) bool {
 	return sameAddress(d.Properties.BaseURL, &base)
 }
 
-// hidesQuery reports whether the service has left out the query of the endpoint's URL, because it may be a secret.
-// The whole URL then needs another request.
+// hidesQuery reports whether the service has omitted the query of the endpoint's URL. The service omits it because it
+// may be a secret. The caller must then request the whole URL; see fullAddress.
 func (s *subscription) hidesQuery(want *inputSettings) bool {
 	d := s.Properties.Destination
 	return d != nil && d.Kind == kindWebHook && d.Properties.URL == "" && want.endpoint.RawQuery != ""
@@ -89,8 +89,9 @@ func sameAddress(text string, want *url.URL) bool {
 		got.RawQuery == want.RawQuery
 }
 
-// wanted returns the document of the subscription to request. If existing is given, wanted keeps its other
-// properties: filters, retries, dead letters and unknown ones.
+// wanted returns the document with which to create or change the subscription. existing is the current document, or
+// empty. wanted keeps all properties of existing that the settings do not determine, such as filters, retries and
+// dead letters.
 func wanted(s *inputSettings, existing []byte) ([]byte, error) {
 	document, err := open(existing)
 	if err != nil {

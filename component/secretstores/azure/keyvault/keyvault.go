@@ -75,7 +75,7 @@ func (o Options) address() (string, error) {
 		base, err := rest.Base("vaultUrl", o.Address)
 		if err == nil && !strings.HasPrefix(base, "https://") {
 			err = &fault.Error{Code: fault.Invalid, Op: "keyvault.Open",
-				Msg: "vaultUrl is not https: the access token could be read on the way"}
+				Msg: "vaultUrl is not https: the access token could be read in transit"}
 		}
 		return base, err
 	}
@@ -196,7 +196,7 @@ func failure(ctx context.Context, name string, err error) error {
 	return e
 }
 
-// isName reports whether name is valid for a vault, a secret or a version. Any other text could change the path of
+// isName reports whether name is valid for a vault, a secret or a version. Any other string could change the path of
 // the request.
 func isName(name string) bool {
 	if name == "" || len(name) > 127 {

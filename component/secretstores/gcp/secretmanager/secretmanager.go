@@ -55,7 +55,7 @@ func Open(o Options) (*Store, error) {
 	}
 	if rest.Exposed(base) {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "secretmanager.Open",
-			Msg: "endpoint is not https: the access token could be read on the way"}
+			Msg: "endpoint is not https: the access token could be read in transit"}
 	}
 	if !isID(o.Project) {
 		return nil, &fault.Error{Code: fault.Invalid, Op: "secretmanager.Open",
@@ -186,8 +186,8 @@ func about(name string, err error) error {
 	return err
 }
 
-// isID reports whether name is valid for a project, a secret, a version or an alias. Any other text could change the
-// path of the request.
+// isID reports whether name is valid for a project, a secret, a version or an alias. Any other string could change
+// the path of the request.
 func isID(name string) bool {
 	if name == "" || len(name) > 255 {
 		return false

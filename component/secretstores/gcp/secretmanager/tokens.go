@@ -42,8 +42,8 @@ func newTokens(key []byte, transport http.RoundTripper) (*tokens, error) {
 	return t, nil
 }
 
-// hasPrivateKey reports whether key contains a private key that can be used. The client library would find a bad key
-// only at the first request.
+// hasPrivateKey reports whether a key file contains a usable RSA private key. It finds a bad key when the store is
+// opened; the client library would find it only at the first request.
 func hasPrivateKey(key []byte) bool {
 	var said struct {
 		PrivateKey string `json:"private_key"`

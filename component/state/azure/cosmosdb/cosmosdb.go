@@ -4,8 +4,8 @@
 // It owns the items, which are those of Dapr's component, and the conversion of answers to fault codes. Its goroutines
 // are those of the client and of its connections; Close ends them.
 //
-// An item has the stored key as id, the value as JSON or as base64 in value, isBinary, partitionKey, and ttl in
-// seconds. The field contentType, which Dapr does not have, marks bytes that are also JSON.
+// An item has the fields id (the stored key), value, isBinary, partitionKey, and ttl in seconds. value is JSON, or
+// base64 if isBinary is true. The field contentType, which Dapr does not have, marks bytes that are also valid JSON.
 package cosmosdb
 
 import (
@@ -30,8 +30,8 @@ import (
 // Type is the component type of this store.
 const Type = "state.azure.cosmosdb"
 
-// MetadataPartitionKey is the name of request metadata with the partition key. Without it, the partition key is the
-// stored key, or the actor for actor state.
+// MetadataPartitionKey is the name of the request metadata that sets the partition key. Without it, the partition key
+// is the stored key, or for actor state its part before the name of the value.
 const MetadataPartitionKey = "partitionKey"
 
 // Options are the settings of a store.
@@ -42,8 +42,7 @@ type Options struct {
 	Now      func() time.Time // nil = time.Now
 }
 
-// Store implements state.Store, state.Transactor and state.BulkGetter. It has no listing: Cosmos DB cannot sort the
-// items of several partitions for this client.
+// Store implements state.Store, state.Transactor, state.BulkGetter and state.Lister.
 type Store struct {
 	client    *azcosmos.Client
 	container *azcosmos.ContainerClient
@@ -53,13 +52,15 @@ type Store struct {
 	strong    bool // the account can answer at the level Strong
 	expires   bool // the container has time to live switched on
 	gate      outside.Gate
+	listing   *outside.Listing
 }
 
-// Open checks that the container exists. While Cosmos DB cannot be reached, Open tries again until ctx ends. It
-// returns fault.Invalid for wrong settings, fault.Denied for refused credentials, and fault.Unavailable if Cosmos DB
-// does not answer.
+// Open connects to Cosmos DB and checks that the container exists. While Cosmos DB cannot be reached, it tries again
+// until ctx ends. It returns fault.Invalid for wrong settings, fault.Denied for refused credentials, and
+// fault.Unavailable if Cosmos DB does not answer.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{settings: read(o.Metadata), now: o.Now, transport: o.Identity.Transport}
+	s.listing = outside.NewListing(unordered{s})
 	if s.now == nil {
 		s.now = time.Now
 	}
@@ -111,7 +112,8 @@ func (s *Store) connect(identity entra.Settings) error {
 	return nil
 }
 
-// probe checks that the container exists, and finds out what it and the account can do.
+// probe checks that the container exists and has the right partition key. It sets whether the container supports TTLs,
+// and whether the account supports strong reads.
 func (s *Store) probe(ctx context.Context) error {
 	const op = "cosmosdb.Open"
 	bounded, cancel := context.WithTimeout(ctx, timeout)
@@ -144,6 +146,20 @@ func (s *Store) probe(ctx context.Context) error {
 	return nil
 }
 
+// Ping implements state.Pinger. It reads the properties of the container.
+func (s *Store) Ping(ctx context.Context) error {
+	const op = "cosmosdb.Ping"
+	bounded, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if _, err := s.container.Read(bounded, nil); err != nil {
+		return s.failed(ctx, op, "", err, reading)
+	}
+	return nil
+}
+
+// PingInterval implements state.Pinger: each request costs request units.
+func (s *Store) PingInterval() time.Duration { return 0 }
+
 // status returns the HTTP status of an answer; 0 = there was none.
 func status(err error) int {
 	if err == nil {
@@ -159,6 +175,7 @@ func status(err error) int {
 // Close implements state.Store.
 func (s *Store) Close() error {
 	if s.gate.Close() {
+		s.listing.Close()
 		s.client.Close()
 		if t, ok := s.transport.(interface{ CloseIdleConnections() }); ok {
 			t.CloseIdleConnections()
@@ -195,8 +212,9 @@ func (s *Store) level(asked state.Consistency) *azcosmos.ConsistencyLevel {
 	return nil
 }
 
-// partition returns the partition key of a stored key, as Dapr does. Actor state has the key
-// app||type||id||name, and the partition app||type||id, so that its transactions are possible.
+// partition returns the partition key of a stored key, with the same rules as Dapr. Request metadata takes precedence.
+// Actor state has keys app||type||id||name. Its partition is app||type||id, so that one transaction can contain all
+// values of an actor.
 func partition(key string, metadata map[string]string) string {
 	for name, value := range metadata {
 		if strings.EqualFold(name, MetadataPartitionKey) {

@@ -2,6 +2,7 @@ package cosmosdb_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos"
 	"go.uber.org/goleak"
 
 	"github.com/quorate/quorate/component"
@@ -108,6 +111,11 @@ func (p partitioned) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]sta
 	return p.Store.BulkGet(ctx, r)
 }
 
+func (p partitioned) List(ctx context.Context, r state.ListRequest) (state.Page, error) {
+	r.Metadata = metadata(r.Prefix)
+	return p.Store.List(ctx, r)
+}
+
 func unstorable(key string) bool {
 	return strings.ContainsAny(key, "/\\?#\x00\n\t") || strings.HasSuffix(key, " ") || len(key) > 1023
 }
@@ -120,7 +128,8 @@ func TestStore_ConformanceOnFake(t *testing.T) {
 		defer mu.Unlock()
 		return now
 	}
-	o := statetest.Options{BulkLevel: state.Stale, NormalisedJSON: true, MaxOperations: 100, Unstorable: unstorable,
+	o := statetest.Options{BulkLevel: state.Stale, ListLevel: state.Stale, NormalisedJSON: true, MaxOperations: 100,
+		Unstorable: unstorable,
 		Clock: &statetest.Clock{Now: func() time.Time { return current().Now() },
 			Advance: func(d time.Duration) { current().leap(d) }}}
 	statetest.Run(t, func(t *testing.T) state.Store {
@@ -135,13 +144,37 @@ func TestStore_ConformanceOnFake(t *testing.T) {
 	}, o)
 }
 
-// TestStore_ConformanceOnServer runs the suite on an account or the emulator, whose time cannot be moved: cases of
-// expiry wait.
+// createContainer creates the database and the container of the tests on a server if they do not exist.
+func createContainer(t *testing.T, connection string) {
+	t.Helper()
+	c, err := azcosmos.NewClientFromConnectionString(connection, nil)
+	testutil.Must(t, err)
+	existed := func(err error) bool {
+		var e *azcore.ResponseError
+		return errors.As(err, &e) && e.StatusCode == http.StatusConflict
+	}
+	if _, err := c.CreateDatabase(t.Context(), azcosmos.DatabaseProperties{ID: "orders"}, nil); !existed(err) {
+		testutil.Must(t, err)
+	}
+	db, err := c.NewDatabase("orders")
+	testutil.Must(t, err)
+	noDefault := int32(-1)
+	if _, err := db.CreateContainer(t.Context(), azcosmos.ContainerProperties{ID: "state",
+		DefaultTimeToLive:      &noDefault,
+		PartitionKeyDefinition: azcosmos.PartitionKeyDefinition{Paths: []string{"/partitionKey"}},
+	}, nil); !existed(err) {
+		testutil.Must(t, err)
+	}
+}
+
+// TestStore_ConformanceOnServer runs the suite on a real account or the emulator. The test cannot change their clock,
+// so test cases of expiry wait.
 func TestStore_ConformanceOnServer(t *testing.T) {
 	text := os.Getenv("QUORATE_TEST_COSMOSDB")
 	if text == "" {
 		t.Skip("QUORATE_TEST_COSMOSDB is not set to the connection string of an account")
 	}
+	createContainer(t, text)
 	var pairs []string
 	for part := range strings.SplitSeq(strings.Trim(text, ";"), ";") {
 		name, value, _ := strings.Cut(part, "=")
@@ -152,7 +185,8 @@ func TestStore_ConformanceOnServer(t *testing.T) {
 			pairs = append(pairs, "masterKey", value)
 		}
 	}
-	o := statetest.Options{Level: state.Stale, NormalisedJSON: true, MaxOperations: 100, Unstorable: unstorable,
+	o := statetest.Options{Level: state.Stale, ListLevel: state.Stale, NormalisedJSON: true, MaxOperations: 100,
+		Unstorable: unstorable,
 		LargeValue: 1 << 19, Clock: &statetest.Clock{Now: time.Now,
 			Advance: func(d time.Duration) { <-time.After(d) }}}
 	statetest.Run(t, func(t *testing.T) state.Store {
@@ -161,4 +195,28 @@ func TestStore_ConformanceOnServer(t *testing.T) {
 		testutil.Must(t, err)
 		return partitioned{s}
 	}, o)
+}
+
+// Items whose request had a partition key are not found without it, so they are not listed without it.
+func TestStore_ListsItemsOfTheirPartitions(t *testing.T) {
+	a := start(t)
+	s := opened(t, a)
+	own := state.Write{Key: "shop||own", Value: []byte("1"), Metadata: map[string]string{"partitionKey": "p"}}
+	testutil.Must(t, statetest.Set(t.Context(), s, statetest.Put("shop||b", "1"), statetest.Put("shop||a", "1"),
+		statetest.Put("shop||cart||7||k", "1"), statetest.Put("other||a", "1")))
+	testutil.Must(t, statetest.Set(t.Context(), s, own))
+	for want, metadata := range map[string]map[string]string{
+		"shop||a shop||b shop||cart||7||k": nil, "shop||own": {"partitionKey": "p"},
+	} {
+		page, err := s.List(t.Context(), state.ListRequest{Prefix: "shop||",
+			ReadOptions: state.ReadOptions{Metadata: metadata}})
+		testutil.Must(t, err)
+		var got []string
+		for _, item := range page.Items {
+			got = append(got, item.Key)
+		}
+		if strings.Join(got, " ") != want || page.More || page.Items[0].ETag == "" || page.Items[0].Value != nil {
+			t.Errorf("with %v: %+v, want %s", metadata, page, want)
+		}
+	}
 }

@@ -16,8 +16,9 @@ import (
 	"time"
 )
 
-// account is a fake of an account of Cosmos DB: it speaks the REST API as far as the store uses it, and stores the
-// items of one container. It shows what the store sends and how it takes answers, and nothing about Cosmos DB itself.
+// account is a fake Cosmos DB account with one container. It implements the part of the REST API that the store uses.
+// Tests with it verify the requests of the store and how the store handles answers. They do not verify the behaviour
+// of Cosmos DB.
 type account struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -56,7 +57,8 @@ func (a *account) leap(d time.Duration) {
 	a.leaps += d
 }
 
-// fail sets a function that may answer requests about items instead; nil = as usual.
+// fail sets a function that is called for each request about items. If it returns true, it has answered the request.
+// nil restores the normal answers.
 func (a *account) fail(f func(w http.ResponseWriter, r *http.Request) bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -218,23 +220,45 @@ func (a *account) batch(w http.ResponseWriter, partition string, body []byte) {
 	answer(w, http.StatusOK, results)
 }
 
-// query answers the one query that the store sends.
+// query answers the queries that the store sends.
 func (a *account) query(w http.ResponseWriter, body []byte) {
 	var q struct {
 		Query      string `json:"query"`
 		Parameters []struct {
-			Value []string `json:"value"`
+			Value any `json:"value"`
 		} `json:"parameters"`
 	}
-	if json.Unmarshal(body, &q) != nil || q.Query != "SELECT * FROM c WHERE ARRAY_CONTAINS(@keys, c.id)" {
+	if json.Unmarshal(body, &q) != nil {
+		answer(w, http.StatusBadRequest, nil)
+		return
+	}
+	fields, filter, _ := strings.Cut(strings.TrimPrefix(q.Query, "SELECT "), " FROM c WHERE ")
+	var matches func(id string) bool
+	switch filter {
+	case "ARRAY_CONTAINS(@keys, c.id)":
+		matches = func(id string) bool { return slices.Contains(q.Parameters[0].Value.([]any), any(id)) }
+	case "STARTSWITH(c.id, @prefix)":
+		matches = func(id string) bool { return strings.HasPrefix(id, q.Parameters[0].Value.(string)) }
+	default:
 		answer(w, http.StatusBadRequest, nil)
 		return
 	}
 	found := []any{}
 	for _, item := range a.items {
-		if item, ok := a.alive(item); ok && slices.Contains(q.Parameters[0].Value, item["id"].(string)) {
-			found = append(found, item)
+		item, ok := a.alive(item)
+		if !ok || !matches(item["id"].(string)) {
+			continue
 		}
+		if fields != "*" {
+			all := item
+			item = map[string]any{}
+			for field := range strings.SplitSeq(fields, ", ") {
+				if name := strings.TrimPrefix(field, "c."); all[name] != nil { // an undefined field is left out
+					item[name] = all[name]
+				}
+			}
+		}
+		found = append(found, item)
 	}
 	answer(w, http.StatusOK, map[string]any{"Documents": found, "_count": len(found)})
 }

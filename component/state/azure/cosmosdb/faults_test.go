@@ -90,7 +90,8 @@ func TestStore_AnswersOfService(t *testing.T) {
 	statetest.WantFault(t, err, fault.Unavailable, "container of Cosmos DB does not exist")
 }
 
-// TestStore_ThrottledRequestsAreRepeated shows that the hint to wait is respected, within the deadline.
+// TestStore_ThrottledRequestsAreRepeated checks that a throttled request is repeated after the pause that Cosmos DB
+// asks for, but not beyond the deadline.
 func TestStore_ThrottledRequestsAreRepeated(t *testing.T) {
 	a := start(t)
 	s := opened(t, a)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
 	"github.com/Azure/azure-sdk-for-go/sdk/data/azcosmos"
 
 	"github.com/quorate/quorate/component/state"
@@ -46,6 +47,11 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	return s.query(ctx, op, "*", r)
+}
+
+// query reads some fields of items, in the order of the keys.
+func (s *Store) query(ctx context.Context, op, fields string, r state.BulkGetRequest) ([]state.Item, error) {
 	times := map[string]int64{}
 	var keys []string
 	for _, key := range r.Keys {
@@ -55,7 +61,7 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 	}
 	found := map[string]state.Item{}
 	size := int64(0)
-	pages := s.container.NewQueryItemsPager("SELECT * FROM c WHERE ARRAY_CONTAINS(@keys, c.id)",
+	pages := s.container.NewQueryItemsPager("SELECT "+fields+" FROM c WHERE ARRAY_CONTAINS(@keys, c.id)",
 		azcosmos.NewPartitionKey(), &azcosmos.QueryOptions{ConsistencyLevel: s.level(r.Consistency),
 			QueryParameters: []azcosmos.QueryParameter{{Name: "@keys", Value: keys}}})
 	for pages.More() {
@@ -91,4 +97,68 @@ func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.It
 		out[i] = item
 	}
 	return out, nil
+}
+
+// List implements state.Lister. Cosmos DB cannot sort the items of several partitions for this client.
+func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, error) {
+	return s.listing.Page(ctx, r, partition("", r.Metadata))
+}
+
+// unordered implements outside.Unordered.
+type unordered struct{ *Store }
+
+// Scan implements outside.Unordered: one query over all partitions.
+func (s unordered) Scan(ctx context.Context, prefix string, metadata map[string]string, found func([]string)) error {
+	const op = "cosmosdb.List"
+	if err := s.gate.Enter(ctx, op); err != nil {
+		return err
+	}
+	pages := s.container.NewQueryItemsPager("SELECT c.id, c.partitionKey FROM c WHERE STARTSWITH(c.id, @prefix)",
+		azcosmos.NewPartitionKey(), &azcosmos.QueryOptions{ConsistencyLevel: s.level(state.Strong),
+			PageSizeHint: scanPage, QueryParameters: []azcosmos.QueryParameter{{Name: "@prefix", Value: prefix}}})
+	for pages.More() {
+		page, err := s.scanned(ctx, pages)
+		if err != nil {
+			return s.failed(ctx, op, "", err, reading)
+		}
+		var keys []string
+		for _, raw := range page.Items {
+			item, where, err := decode(raw)
+			if err != nil {
+				return err
+			}
+			if where == partition(item.Key, metadata) {
+				keys = append(keys, item.Key)
+			}
+		}
+		found(keys)
+	}
+	return nil
+}
+
+// scanPage is the number of items that one request of a scan returns at most.
+const scanPage = 1000
+
+// scanned returns the next page of a scan.
+func (s *Store) scanned(ctx context.Context, pages *runtime.Pager[azcosmos.QueryItemsResponse]) (
+	page azcosmos.QueryItemsResponse, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err = s.again(ctx, func() (err error) {
+		page, err = pages.NextPage(ctx)
+		return err
+	})
+	return page, err
+}
+
+// Describe implements outside.Unordered.
+func (s unordered) Describe(ctx context.Context, keys []string, metadata map[string]string) ([]state.Item, error) {
+	const op = "cosmosdb.List"
+	if err := s.gate.Enter(ctx, op); err != nil || len(keys) == 0 {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return s.query(ctx, op, "c.id, c.partitionKey, c._etag, c._ts, c.ttl", state.BulkGetRequest{Keys: keys,
+		ReadOptions: state.ReadOptions{Consistency: state.Strong, Metadata: metadata}})
 }

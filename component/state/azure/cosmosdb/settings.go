@@ -16,8 +16,8 @@ const timeout = 20 * time.Second
 // ttlHint says how a container gets a time to live.
 const ttlHint = "switch on Time to Live of the container, without a default"
 
-// Fields returns the metadata fields of the component type, without those of the identity. Names and defaults are
-// those of Dapr's component.
+// Fields returns the metadata fields of the component type, except the Microsoft Entra ID fields. Names and defaults
+// are the same as in Dapr.
 func Fields() []component.Field {
 	return []component.Field{
 		{Name: "url", Required: true, Check: checkURL},

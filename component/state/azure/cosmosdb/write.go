@@ -16,7 +16,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Set implements state.Store. Several items of one partition are written together, others one by one.
+// Set implements state.Store. If all items are in one partition, it writes them in one atomic batch. Otherwise it
+// writes them one by one, and those written before an error remain.
 func (s *Store) Set(ctx context.Context, r state.SetRequest) (state.Written, error) {
 	const op = "cosmosdb.Set"
 	ops := outside.Upserts(r.Items)
@@ -147,8 +148,9 @@ func (c *change) plan(ops []state.Operation) error {
 	return nil
 }
 
-// planKey plans the last operation of a key with the conditions of all its operations. Deleting an absent item would
-// make a batch fail, so an item without a condition is written before it is deleted.
+// planKey plans the steps for one key: the effect of its last operation, under the conditions of all its operations.
+// A batch fails if it deletes an absent item. So for a deletion without a condition, planKey writes the item before
+// it deletes it.
 func (c *change) planKey(ops []state.Operation, final *state.Operation) error {
 	creates, etag := false, ""
 	for i := range ops {
@@ -194,13 +196,14 @@ func (c *change) planKey(ops []state.Operation, final *state.Operation) error {
 	return nil
 }
 
-// isETag reports whether a text has the form of an ETag of Cosmos DB. Others, such as *, have a meaning in requests.
+// isETag reports whether a string has the form of an ETag of Cosmos DB. Other strings must not be sent as a
+// condition: *, for example, matches every ETag.
 func isETag(text string) bool {
 	return len(text) > 2 && text[0] == '"' && text[len(text)-1] == '"' && !strings.ContainsFunc(text[1:len(text)-1],
 		func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '"' || r == '\\' })
 }
 
-// seconds returns the time to live; 0 = none. It reports whether the value has expired already.
+// seconds returns the time to live in seconds; 0 = never expires. expired is true if the value has expired already.
 func (c *change) seconds(ttl state.TTL) (seconds int64, expired bool) {
 	switch {
 	case !ttl.Set || ttl.At.IsZero() && ttl.Seconds <= 0:
@@ -245,7 +248,8 @@ func (c *change) run(ctx context.Context) error {
 	return nil
 }
 
-// judge notes the ETag of a step that was carried out, and makes a conflict of a condition that does not hold.
+// judge converts the answer to one step. It records the ETag of a successful step. It returns fault.Conflict if a
+// condition does not hold, and nil for the unconditional deletion of an absent item.
 func (c *change) judge(st *step, code int, etag string, err error) error {
 	switch {
 	case err == nil:

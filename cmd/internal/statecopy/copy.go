@@ -1,0 +1,340 @@
+package statecopy
+
+import (
+	"context"
+	"io"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/rest"
+)
+
+const op = "statecopy.Run"
+
+// Key is a key of the application, or a key of its actor state in the form type||id||key.
+type Key struct {
+	Name string
+	ETag string
+}
+
+// Item is one value to be written to a store.
+type Item struct {
+	Key    string
+	Value  []byte        // JSON text, or binary data
+	Binary bool          // Value is not JSON
+	TTL    time.Duration // remaining TTL in whole seconds; 0 = no expiry
+}
+
+// Source is a store that is read. Implementations must be safe for concurrent use and return *fault.Error.
+type Source interface {
+	// Page returns keys that begin with prefix. Without a prefix they include actor state. token is the next that the
+	// previous page returned, or empty for the first page. next is empty if there are no more pages.
+	Page(ctx context.Context, prefix, token string, limit int) (keys []Key, next string, err error)
+	// Read returns the values of keys, without those that are absent.
+	Read(ctx context.Context, keys []string) (map[string]Value, error)
+}
+
+// Target is a store that is written.
+type Target interface {
+	Source
+	// Write saves all items or none. It returns fault.Invalid if it refuses one of the items. If createOnly is true,
+	// it returns fault.Conflict if the store already has one of the keys.
+	Write(ctx context.Context, items []Item, createOnly bool) error
+	// Delete deletes a key. It returns fault.Conflict if the key has another ETag.
+	Delete(ctx context.Context, k Key) error
+}
+
+// Copy is the configuration of a copy. A field is required unless its comment gives a default.
+type Copy struct {
+	App, FromName, ToName string // for the report
+	From                  Source
+	To                    Target
+	Prefix                string    // of the application's keys; empty = all, and actor state
+	DryRun                bool      // write nothing
+	Verify                bool      // write nothing, and report keys that the other store does not have
+	Overwrite             bool      // replace values that differ
+	Delete                bool      // delete keys that only the other store has, once all others are copied
+	Batch                 int       // maximum number of keys per read and write
+	Bytes                 int       // maximum size of the values of one write; a single value may be larger
+	Workers               int       // concurrent batches
+	Rate                  int       // most keys per second; 0 = no limit
+	Skipped               io.Writer // receives every problem, as JSON lines; nil = no list
+	// waits after attempt 1, 2, ... of a request, which has failed for some time; false = give up
+	Pause func(ctx context.Context, attempt int, since time.Duration) (again bool)
+	// called with a function that returns the current report; stop is called at the end; nil = no progress is shown
+	Progress func(now func() Report) (stop func())
+}
+
+// run is the state of a running copy.
+type run struct {
+	Copy
+	tally tally
+}
+
+// pageSize is the number of keys that one request of a listing returns at most.
+const pageSize = 1000
+
+// Run copies the state of the application, or compares it. It returns an error if the copy as a whole failed; keys that
+// could not be copied are only in the report. The report is valid even after an error. Run can be called again to
+// continue: what has the same value in both stores is left as it is.
+func (c Copy) Run(ctx context.Context) (Report, error) {
+	r := &run{Copy: c, tally: tally{ledger: c.Skipped, report: Report{App: c.App, From: c.FromName, To: c.ToName,
+		Verified: c.Verify, DryRun: c.DryRun, Examples: []Problem{}}}}
+	if c.Progress != nil {
+		defer c.Progress(r.tally.now)()
+	}
+	err := r.all(ctx, c.From, func(ctx context.Context, page []Key) error {
+		r.tally.seen(page)
+		return r.some(ctx, names(page))
+	})
+	if err == nil && (c.Verify || c.Delete) {
+		err = r.all(ctx, c.To, r.extras)
+	}
+	report := r.tally.now()
+	report.Completed = err == nil
+	return report, err
+}
+
+// all calls f with all keys of a store, in batches and concurrently.
+func (r *run) all(ctx context.Context, s Source, f func(context.Context, []Key) error) error {
+	batches := make(chan []Key)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		defer close(batches)
+		return r.walk(ctx, s, batches)
+	})
+	for range r.Workers {
+		g.Go(func() error {
+			for batch := range batches {
+				if err := f(ctx, batch); err != nil {
+					return ended(ctx, err)
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// walk sends all keys of a store to batches, at the rate.
+func (r *run) walk(ctx context.Context, s Source, batches chan<- []Key) error {
+	token, seen, begun := "", 0, time.Now()
+	for {
+		var page []Key
+		var next string
+		err := r.again(ctx, func() (err error) {
+			page, next, err = s.Page(ctx, r.Prefix, token, pageSize)
+			return err
+		})
+		if err != nil {
+			return ended(ctx, err)
+		}
+		for batch := range slices.Chunk(page, r.Batch) {
+			select {
+			case batches <- batch:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			if seen += len(batch); r.Rate > 0 {
+				due := begun.Add(time.Duration(seen) * time.Second / time.Duration(r.Rate))
+				if wait := time.Until(due); wait > 0 && !rest.Pause(ctx, wait) {
+					return context.Cause(ctx)
+				}
+			}
+		}
+		if token = next; token == "" {
+			return nil
+		}
+	}
+}
+
+// ended returns the cause of ctx if ctx has ended, because err is then only a consequence. Otherwise it returns err.
+func ended(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+func names(page []Key) []string {
+	out := make([]string, len(page))
+	for i := range page {
+		out[i] = page[i].Name
+	}
+	return out
+}
+
+// again retries do while a store cannot do it. A failed write may have been applied; its retry then conflicts, and is
+// reported.
+func (r *run) again(ctx context.Context, do func() error) error {
+	begun := time.Now()
+	for attempt := 1; ; attempt++ {
+		err := do()
+		if err == nil || single(err) || fault.Is(err, fault.Denied) || ctx.Err() != nil ||
+			!r.Pause(ctx, attempt, time.Since(begun)) {
+			return err
+		}
+	}
+}
+
+// single reports whether an error concerns one item rather than the store.
+func single(err error) bool { return fault.Is(err, fault.Conflict) || fault.Is(err, fault.Invalid) }
+
+func (r *run) read(ctx context.Context, s Source, keys []string) (out map[string]Value, err error) {
+	err = r.again(ctx, func() error {
+		out, err = s.Read(ctx, keys)
+		return err
+	})
+	return out, err
+}
+
+// extras handles those of the keys that only the target store has: it reports them, or deletes them. It does not delete
+// a key that was written after it was listed.
+func (r *run) extras(ctx context.Context, batch []Key) error {
+	source, err := r.read(ctx, r.From, names(batch))
+	if err != nil {
+		return err
+	}
+	for _, k := range batch {
+		if _, there := source[k.Name]; there {
+			continue
+		}
+		if err := r.extra(ctx, k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *run) extra(ctx context.Context, k Key) error {
+	extra := func(r *Report) *int64 { return &r.Extra }
+	var err error
+	switch {
+	case !r.Delete:
+		return r.tally.problem(extra, k.Name, "only in "+r.ToName)
+	case !r.DryRun:
+		err = r.again(ctx, func() error { return r.To.Delete(ctx, k) })
+	}
+	switch {
+	case err == nil:
+		r.tally.count(func(r *Report) { r.Deleted++ })
+	case fault.Is(err, fault.Conflict):
+		return r.tally.problem(extra, k.Name, "written in "+r.ToName+" during the copy")
+	case fault.Is(err, fault.Invalid):
+		return r.tally.problem(extra, k.Name, fault.Text(err))
+	default:
+		return err
+	}
+	return nil
+}
+
+// some copies or compares some keys.
+func (r *run) some(ctx context.Context, keys []string) error {
+	source, err := r.read(ctx, r.From, keys)
+	if err != nil {
+		return err
+	}
+	target, err := r.read(ctx, r.To, keys)
+	if err != nil {
+		return err
+	}
+	var fresh, changed []Item
+	for _, key := range keys {
+		s, there := source[key]
+		t, had := target[key]
+		unreadable := func(store string, why error) error {
+			return r.tally.problem(func(r *Report) *int64 { return &r.Unreadable }, key,
+				"cannot be read in "+store+": "+fault.Text(why))
+		}
+		var err error
+		switch {
+		case !there:
+			r.tally.count(func(r *Report) { r.Vanished++ })
+		case s.Err != nil:
+			err = unreadable(r.FromName, s.Err)
+		case t.Err != nil:
+			err = unreadable(r.ToName, t.Err)
+		case had && same(s, t):
+			r.tally.count(func(r *Report) { r.Same++ })
+		case s.encrypted():
+			err = unreadable(r.FromName, fault.New(fault.Invalid, op, "Dapr encrypted it, and only Dapr can read it"))
+		case r.Verify && !had:
+			err = r.tally.problem(func(r *Report) *int64 { return &r.Missing }, key, "missing in "+r.ToName)
+		case had && !r.Overwrite:
+			err = r.tally.problem(func(r *Report) *int64 { return &r.Differ }, key, "another value in "+r.ToName)
+		case had:
+			changed = append(changed, s.item(key))
+		default:
+			fresh = append(fresh, s.item(key))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := r.write(ctx, fresh, true); err != nil {
+		return err
+	}
+	return r.write(ctx, changed, false)
+}
+
+// write writes items in portions.
+func (r *run) write(ctx context.Context, items []Item, createOnly bool) error {
+	for len(items) > 0 {
+		n, size := 0, 0
+		for n < len(items) && (n == 0 || size+len(items[n].Value) <= r.Bytes) {
+			size += len(items[n].Value)
+			n++
+		}
+		if err := r.together(ctx, items[:n], createOnly); err != nil {
+			return err
+		}
+		items = items[n:]
+	}
+	return nil
+}
+
+// together writes items in one request and, if one of them is refused, one by one.
+func (r *run) together(ctx context.Context, items []Item, createOnly bool) error {
+	var err error
+	if !r.DryRun {
+		err = r.again(ctx, func() error { return r.To.Write(ctx, items, createOnly) })
+	}
+	switch {
+	case err == nil:
+		r.tally.copied(items)
+		return nil
+	case !single(err):
+		return err
+	case len(items) > 1:
+		for i := range items {
+			if err := r.together(ctx, items[i:i+1], createOnly); err != nil {
+				return err
+			}
+		}
+		return nil
+	case fault.Is(err, fault.Conflict):
+		return r.conflict(ctx, items[0].Key)
+	}
+	return r.tally.problem(func(r *Report) *int64 { return &r.Refused }, items[0].Key, fault.Text(err))
+}
+
+// conflict handles a key that the target store has got since it was read. It may be the write of an earlier attempt,
+// whose answer was lost.
+func (r *run) conflict(ctx context.Context, key string) error {
+	both := [2]map[string]Value{}
+	for i, s := range []Source{r.From, r.To} {
+		var err error
+		if both[i], err = r.read(ctx, s, []string{key}); err != nil {
+			return err
+		}
+	}
+	if t, had := both[1][key]; had && t.Err == nil && same(both[0][key], t) {
+		r.tally.count(func(r *Report) { r.Same++ })
+		return nil
+	}
+	return r.tally.problem(func(r *Report) *int64 { return &r.Differ }, key,
+		"written in "+r.ToName+" during the copy")
+}

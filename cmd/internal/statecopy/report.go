@@ -1,0 +1,125 @@
+package statecopy
+
+import (
+	"encoding/json"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Report is the result of a copy, intermediate or final.
+type Report struct {
+	From       string `json:"from"`
+	To         string `json:"to"`
+	App        string `json:"app"`
+	Seen       int64  `json:"seen"`     // keys of the first store
+	Actors     int64  `json:"actors"`   // of them: actor state
+	Copied     int64  `json:"copied"`   // or would be, in a dry run
+	Expiring   int64  `json:"expiring"` // of those copied
+	Binary     int64  `json:"binary"`   // of those copied: bytes, not JSON
+	Bytes      int64  `json:"bytes"`    // of the copied values
+	Same       int64  `json:"same"`     // the other store had them with the same value
+	Missing    int64  `json:"missing"`  // only when comparing: the other store does not have them
+	Differ     int64  `json:"differ"`   // the other store has another value, which was kept
+	Refused    int64  `json:"refused"`  // the other store refused them
+	Unreadable int64  `json:"unreadable"`
+	Extra      int64  `json:"extra"`    // only the other store has them, and keeps them
+	Deleted    int64  `json:"deleted"`  // only the other store had them; or would be, in a dry run
+	Vanished   int64  `json:"vanished"` // deleted or expired during the copy
+
+	Examples []Problem `json:"examples"` // the first keys with problems
+	// Others are keys of the first store that are not the application's, by their prefix; "" = without one, or of
+	// prefixes that are not counted separately.
+	Others    map[string]int64 `json:"others,omitempty"`
+	Verified  bool             `json:"verify"`
+	DryRun    bool             `json:"dryRun"`
+	Completed bool             `json:"complete"` // every key was looked at
+}
+
+// Problem is a key that keeps the stores from having the same state.
+type Problem struct {
+	Key    string `json:"key"`
+	Reason string `json:"reason"`
+}
+
+// Problems is the number of keys that keep the stores from having the same state.
+func (r *Report) Problems() int64 { return r.Missing + r.Differ + r.Refused + r.Unreadable + r.Extra }
+
+const maxExamples = 10
+
+// tally counts the results. It is safe for concurrent use.
+type tally struct {
+	mu     sync.Mutex
+	report Report
+	ledger io.Writer // receives every problem as a line of JSON; nil = none
+}
+
+// count changes the report.
+func (t *tally) count(change func(r *Report)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	change(&t.report)
+}
+
+// problem counts a problem of a key.
+func (t *tally) problem(into func(r *Report) *int64, key, reason string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	*into(&t.report)++
+	p := Problem{key, reason}
+	if len(t.report.Examples) < maxExamples {
+		t.report.Examples = append(t.report.Examples, p)
+	}
+	if t.ledger == nil {
+		return nil
+	}
+	line, err := json.Marshal(p)
+	if err == nil {
+		_, err = t.ledger.Write(append(line, '\n')) // the caller's writer is buffered, so the lock is held briefly
+	}
+	if err != nil {
+		return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the file of skipped keys cannot be written",
+			Err: err}
+	}
+	return nil
+}
+
+func (t *tally) seen(page []Key) {
+	t.count(func(r *Report) {
+		r.Seen += int64(len(page))
+		for _, k := range page {
+			if strings.Contains(k.Name, state.Separator) {
+				r.Actors++
+			}
+		}
+	})
+}
+
+func (t *tally) copied(items []Item) {
+	t.count(func(r *Report) {
+		for _, i := range items {
+			r.Copied++
+			r.Bytes += int64(len(i.Value))
+			if i.TTL > 0 {
+				r.Expiring++
+			}
+			if i.Binary {
+				r.Binary++
+			}
+		}
+	})
+}
+
+// now returns a copy of the report so far.
+func (t *tally) now() Report {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.report
+	r.Examples, r.Others = slices.Clone(r.Examples), maps.Clone(r.Others)
+	return r
+}

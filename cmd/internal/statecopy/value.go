@@ -1,0 +1,63 @@
+package statecopy
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"reflect"
+	"time"
+
+	"github.com/quorate/quorate/component/state"
+)
+
+// Value is a value as a store has it.
+type Value struct {
+	Data    []byte
+	Binary  bool      // it is not JSON
+	Expires time.Time // zero = never
+	Err     error     // the store has the key, and cannot read its value
+}
+
+// item returns the item to write. Its TTL is rounded up, so that nothing expires early.
+func (v Value) item(key string) Item {
+	i := Item{Key: key, Value: v.Data, Binary: v.Binary}
+	if !v.Expires.IsZero() {
+		i.TTL = max(time.Until(v.Expires).Truncate(time.Second)+time.Second, time.Second)
+	}
+	return i
+}
+
+// same reports whether two values are equal and expire at about the same time. JSON values are compared by content,
+// because a store may change their white space.
+func same(a, b Value) bool {
+	const tolerance = 5 * time.Second
+	if a.Binary != b.Binary || a.Expires.IsZero() != b.Expires.IsZero() ||
+		a.Expires.Sub(b.Expires).Abs() > tolerance {
+		return false
+	}
+	return bytes.Equal(a.Data, b.Data) || !a.Binary && sameJSON(a.Data, b.Data)
+}
+
+func sameJSON(a, b []byte) bool {
+	values := make([]any, 2)
+	for i, text := range [][]byte{a, b} {
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.UseNumber()
+		if d.Decode(&values[i]) != nil {
+			return false
+		}
+	}
+	return reflect.DeepEqual(values[0], values[1])
+}
+
+// encrypted reports whether Dapr has probably encrypted a value: it is base64, a separator, and the name of a key.
+// Only Dapr can decrypt such a value.
+func (v Value) encrypted() bool {
+	text, name, ok := bytes.Cut(v.Data, []byte(state.Separator))
+	if !v.Binary || !ok || len(name) == 0 || bytes.ContainsAny(name, " \"{}[]|") {
+		return false
+	}
+	const least = 12 + 16 // nonce and tag
+	plain, err := base64.StdEncoding.DecodeString(string(text))
+	return err == nil && len(plain) >= least
+}

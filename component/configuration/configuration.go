@@ -1,0 +1,100 @@
+// Package configuration is the contract of a configuration store: a component that keeps named values for
+// applications, and reports when they change.
+//
+// It owns the request and answer types, the queue of a subscription, and the wrapper for metrics. Implementations are
+// in the folders below and pass the suite in configurationtest. This package starts no goroutines.
+package configuration
+
+import "context"
+
+// Limits of configuration.raft and configuration.in-memory.
+const (
+	MaxItems            = 10_000    // items of one store
+	MaxItemMetadata     = 64        // pairs of metadata of one item
+	MaxKey              = 1024      // bytes of a key
+	DefaultMaxValueSize = 256 << 10 // bytes of a value, unless the component sets another limit
+)
+
+// VersionAbsent as the version of a change means: only if the key does not exist.
+const VersionAbsent = "0"
+
+// Item is one configuration value. If a subscription delivers an Item without a version, the key was deleted.
+type Item struct {
+	Key      string
+	Value    string
+	Version  string
+	Metadata map[string]string // nil = none; never changed
+}
+
+// Deleted reports whether an item of a subscription says that its key was deleted.
+func (i *Item) Deleted() bool { return i.Version == "" && i.Value == "" && len(i.Metadata) == 0 }
+
+// GetRequest reads items.
+type GetRequest struct {
+	Keys     []string // empty = all
+	Strong   bool     // linearizable, if the store can
+	Session  string   // token of an earlier answer; empty = none
+	Metadata map[string]string
+}
+
+// Found is the answer to a GetRequest: the items that exist, by key.
+type Found struct {
+	Items   []Item
+	Session string // token to send with later requests; empty if the store has no sessions
+}
+
+// SubscribeRequest asks for the changes of items.
+type SubscribeRequest struct {
+	Keys     []string // empty = all, also those that are created later
+	Initial  bool     // first the current items
+	Metadata map[string]string
+}
+
+// Subscription delivers changes. Only one goroutine may use it.
+type Subscription interface {
+	// Next waits for changes until ctx ends. If a key changes again before Next has returned the change, Next returns
+	// only the newest value. It returns the values of a key in the order of their versions. After an error, the
+	// subscription has ended, unless ctx has ended.
+	Next(ctx context.Context) ([]Item, error)
+	// Present returns the keys of the subscription that exist, as far as it knows. It may be called after the end, so
+	// that a new subscription can tell which keys are gone.
+	Present() []string
+	// Close ends the subscription. It is idempotent.
+	Close()
+}
+
+// Store is implemented by every configuration store. All methods are safe for concurrent use and return when ctx ends.
+// Errors are *fault.Error with the codes of state.Store.
+type Store interface {
+	Get(ctx context.Context, r GetRequest) (Found, error)
+	// Subscribe starts a subscription. ctx applies only until Subscribe returns. The subscription reports every key
+	// that changes after that.
+	Subscribe(ctx context.Context, r SubscribeRequest) (Subscription, error)
+	// Close ends all subscriptions and waits for the goroutines of the store. It is idempotent.
+	Close() error
+}
+
+// Change is a change of one item.
+type Change struct {
+	Item        // Version is a condition: only if it is current; empty = none; VersionAbsent
+	Delete bool // removes the key; deleting an absent key is no error, unless Version is set
+}
+
+// WriteRequest changes items, all or none. No key may occur twice.
+type WriteRequest struct {
+	Changes []Change
+	Session string
+}
+
+// Written is the answer to a WriteRequest.
+type Written struct {
+	Versions []string // of the changes, in their order; empty for a deleted key
+	Session  string
+}
+
+// Writer is implemented by stores that can be written.
+type Writer interface {
+	// Write applies the changes. If a change requires a version that is not the current one, Write returns
+	// fault.Conflict with the key.
+	Write(ctx context.Context, r WriteRequest) (Written, error)
+}

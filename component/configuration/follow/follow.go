@@ -1,0 +1,428 @@
+// Package follow keeps the subscriptions of a configuration store in step with a server that can lose its reports of
+// changes.
+//
+// It owns the versions that each subscription has seen. A report from the server only says which keys to read again.
+// After a lost connection, and from time to time, all keys are read. So a report that is lost delays a change, and
+// never hides the newest value of a key.
+//
+// A Hub has one goroutine for each channel with subscriptions. Close waits for them.
+package follow
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/component/configuration"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Source is a server that keeps items. All methods are safe for concurrent use.
+type Source interface {
+	// Read returns the items with the given keys, or all if keys is empty. Each value is at least as new as the last
+	// report.
+	Read(ctx context.Context, keys []string) ([]configuration.Item, error)
+	// Listen connects to the server and calls reports.Ready. Then it calls reports.Changed for every change, until ctx
+	// ends or the connection is lost. A server that cannot report changes is no error: Listen calls reports.Silent.
+	Listen(ctx context.Context, channel string, reports Reports) error
+}
+
+// Reports are called by a Source.
+type Reports struct {
+	Ready   func()               // every change from now on is reported
+	Silent  func(why string)     // changes are not reported; Listen still waits until ctx ends
+	Changed func(keys ...string) // these keys may have changed; none = any key
+}
+
+// Options are the settings of a Hub. Source and Logger are required.
+type Options struct {
+	Source Source
+	Logger *slog.Logger
+	Check  time.Duration // between reads of all keys while changes are reported; 0 = one minute
+	Poll   time.Duration // the same while they are not; 0 = 5 s
+}
+
+// The pauses between attempts to connect.
+const (
+	minPause = 100 * time.Millisecond // doubles
+	maxPause = 5 * time.Second
+	readTime = 30 * time.Second // of one read
+)
+
+// Hub starts subscriptions. It is safe for concurrent use.
+type Hub struct {
+	o       Options
+	running sync.WaitGroup
+
+	mu       sync.Mutex
+	channels map[string]*channel
+	closed   bool
+}
+
+// New returns a Hub. It does nothing before the first subscription.
+func New(o Options) *Hub {
+	o.Check = cmp.Or(o.Check, time.Minute)
+	o.Poll = cmp.Or(o.Poll, 5*time.Second)
+	return &Hub{o: o, channels: map[string]*channel{}}
+}
+
+// channel has the subscriptions that the same reports concern.
+type channel struct {
+	hub    *Hub
+	name   string
+	cancel context.CancelFunc
+	ready  chan struct{} // closed when the first connection works
+	wake   chan struct{} // has a value if there is something to read
+
+	reading chan struct{} // has a value while items are read and compared
+
+	mu    sync.Mutex
+	subs  map[*subscriber]bool // true = it has its first state
+	dirty map[string]bool      // keys to read again
+	all   bool                 // read all keys
+	poll  bool                 // changes are not reported
+}
+
+// subscriber is one subscription. Its fields are used by the holder of channel.reading.
+type subscriber struct {
+	queue *configuration.Queue
+	keys  []string // sorted; empty = all
+	known map[string]sum
+}
+
+// sum identifies an item with its version and metadata.
+type sum [sha256.Size]byte
+
+// Subscribe starts a subscription. It returns when the present items have been read.
+func (h *Hub) Subscribe(ctx context.Context, name string, keys []string, initial bool) (configuration.Subscription,
+	error) {
+	sub := &subscriber{keys: slices.Clone(keys), known: map[string]sum{}}
+	slices.Sort(sub.keys)
+	sub.keys = slices.Compact(sub.keys)
+	c, err := h.join(name, sub)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.first(ctx, sub, initial); err != nil {
+		sub.queue.Close()
+		return nil, err
+	}
+	return sub.queue, nil
+}
+
+// join adds a subscription to its channel, which it starts for the first one.
+func (h *Hub) join(name string, sub *subscriber) (*channel, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil, closed("follow.Subscribe")
+	}
+	c := h.channels[name]
+	if c == nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		c = &channel{hub: h, name: name, cancel: cancel, ready: make(chan struct{}), wake: make(chan struct{}, 1),
+			reading: make(chan struct{}, 1), subs: map[*subscriber]bool{}, dirty: map[string]bool{}}
+		h.channels[name] = c
+		h.running.Go(func() { c.run(ctx) })
+	}
+	c.mu.Lock()
+	c.subs[sub] = false
+	c.mu.Unlock()
+	sub.queue = configuration.NewQueue(func() { h.leave(c, sub) })
+	sub.queue.TellPresent(func() []string { return c.present(sub) })
+	return c, nil
+}
+
+// leave removes a subscription, and ends the channel after the last one.
+func (h *Hub) leave(c *channel, sub *subscriber) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.subs, sub)
+	if len(c.subs) == 0 {
+		c.cancel()
+		if h.channels[c.name] == c {
+			delete(h.channels, c.name)
+		}
+	}
+}
+
+// Close ends all subscriptions and waits for the goroutines.
+func (h *Hub) Close() {
+	h.mu.Lock()
+	h.closed = true
+	for _, c := range h.channels {
+		c.cancel()
+		c.mu.Lock()
+		for sub := range c.subs {
+			sub.queue.Fail(closed("follow.Next"))
+		}
+		c.mu.Unlock()
+	}
+	h.mu.Unlock()
+	h.running.Wait()
+}
+
+func closed(op string) error {
+	return fault.New(fault.Unavailable, op, "the configuration store is closed")
+}
+
+// first reads the present items of a subscription.
+func (c *channel) first(ctx context.Context, sub *subscriber, initial bool) error {
+	select {
+	case <-c.ready:
+	case <-ctx.Done():
+		return &fault.Error{Code: fault.Timeout, Op: "follow.Subscribe", Err: ctx.Err(),
+			Msg: "the server of the configuration store did not answer in time"}
+	}
+	if err := c.begin(ctx); err != nil {
+		return err
+	}
+	defer c.end()
+	items, err := c.hub.o.Source.Read(ctx, sub.keys)
+	if err != nil {
+		return err
+	}
+	for i := range items {
+		sub.known[items[i].Key] = sumOf(&items[i])
+	}
+	if initial {
+		sub.queue.Put(items...)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.subs[sub] = true
+	return nil
+}
+
+// present returns the keys of a subscription that exist.
+func (c *channel) present(sub *subscriber) []string {
+	c.reading <- struct{}{} // a read ends within readTime
+	defer c.end()
+	return slices.Collect(maps.Keys(sub.known))
+}
+
+// begin waits until no other goroutine reads. Reads follow each other, so that no older value replaces a newer one.
+func (c *channel) begin(ctx context.Context) error {
+	select {
+	case c.reading <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return &fault.Error{Code: fault.Timeout, Op: "follow.Subscribe", Err: ctx.Err(),
+			Msg: "the present items could not be read in time"}
+	}
+}
+
+func (c *channel) end() { <-c.reading }
+
+// run follows the server until ctx ends.
+func (c *channel) run(ctx context.Context) {
+	var listener sync.WaitGroup
+	defer listener.Wait()
+	listener.Go(func() { c.listen(ctx) })
+	pause := minPause
+	for {
+		c.mu.Lock()
+		interval := c.hub.o.Check
+		if c.poll {
+			interval = c.hub.o.Poll
+		}
+		c.mu.Unlock()
+		timer := time.NewTimer(interval)
+		select {
+		case <-ctx.Done():
+		case <-c.wake:
+		case <-timer.C:
+			c.changed()
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+		if err := c.refresh(ctx); err != nil {
+			c.hub.o.Logger.Debug("configuration items are read again", "error", fault.Text(err))
+			if !wait(ctx, pause) {
+				return
+			}
+			pause = min(2*pause, maxPause)
+			c.notify()
+			continue
+		}
+		pause = minPause
+	}
+}
+
+// listen connects to the server again and again until ctx ends.
+func (c *channel) listen(ctx context.Context) {
+	opened := sync.OnceFunc(func() { close(c.ready) })
+	pause, reported := minPause, false
+	for {
+		reports := Reports{
+			Ready: func() { c.connected(false); pause = minPause; opened() },
+			Silent: func(why string) {
+				if !reported {
+					c.hub.o.Logger.Warn("the server does not report changes of configuration items", "reason", why,
+						"hint", "they are read every "+c.hub.o.Poll.String())
+				}
+				reported = true
+				c.connected(true)
+				pause = minPause
+				opened()
+			},
+			Changed: c.changed,
+		}
+		err := c.hub.o.Source.Listen(ctx, c.name, reports)
+		if ctx.Err() != nil {
+			return
+		}
+		c.hub.o.Logger.Debug("the connection for changes of configuration items was lost", "error", err)
+		if !wait(ctx, pause) {
+			return
+		}
+		pause = min(2*pause, maxPause)
+	}
+}
+
+// wait waits. It returns false if ctx has ended.
+func wait(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// connected reads all keys after a connection was made: changes before it were not reported.
+func (c *channel) connected(poll bool) {
+	c.mu.Lock()
+	c.poll = poll
+	c.mu.Unlock()
+	c.changed()
+}
+
+// changed requests that keys are read again; none = all.
+func (c *channel) changed(keys ...string) {
+	c.mu.Lock()
+	c.all = c.all || len(keys) == 0
+	for _, k := range keys {
+		c.dirty[k] = true
+	}
+	c.mu.Unlock()
+	c.notify()
+}
+
+func (c *channel) notify() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// refresh reads what has changed, and gives it to the subscriptions.
+func (c *channel) refresh(ctx context.Context) error {
+	if err := c.begin(ctx); err != nil {
+		return err
+	}
+	defer c.end()
+	c.mu.Lock()
+	all, dirty := c.all, c.dirty
+	c.all, c.dirty = false, map[string]bool{}
+	var subs []*subscriber
+	for sub, started := range c.subs {
+		if started {
+			subs = append(subs, sub)
+		}
+	}
+	c.mu.Unlock()
+	keys, whole := scope(subs, dirty, all)
+	if len(keys) == 0 && !whole {
+		return nil
+	}
+	if whole {
+		keys = nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	items, err := c.hub.o.Source.Read(bounded, keys)
+	if err != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.all = c.all || all
+		maps.Copy(c.dirty, dirty)
+		return err
+	}
+	present := make(map[string]*configuration.Item, len(items))
+	for i := range items {
+		present[items[i].Key] = &items[i]
+	}
+	for _, sub := range subs {
+		sub.compare(present, keys, whole)
+	}
+	return nil
+}
+
+// scope returns the keys to read; whole = all keys of the server.
+func scope(subs []*subscriber, dirty map[string]bool, all bool) (keys []string, whole bool) {
+	wanted := map[string]bool{}
+	for _, sub := range subs {
+		switch {
+		case len(sub.keys) == 0 && all:
+			return nil, true
+		case len(sub.keys) == 0:
+			maps.Copy(wanted, dirty)
+		default:
+			for _, k := range sub.keys {
+				if all || dirty[k] {
+					wanted[k] = true
+				}
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(wanted)), false
+}
+
+// compare delivers the items that differ from what the subscription has seen. keys are those that were read, unless
+// whole is true.
+func (s *subscriber) compare(present map[string]*configuration.Item, keys []string, whole bool) {
+	look := keys
+	switch {
+	case len(s.keys) > 0:
+		look = s.keys
+	case whole:
+		union := maps.Clone(s.known)
+		for k := range present {
+			union[k] = sum{}
+		}
+		look = slices.Sorted(maps.Keys(union))
+	}
+	for _, k := range look {
+		if _, read := slices.BinarySearch(keys, k); !whole && !read {
+			continue
+		}
+		item, exists := present[k]
+		before, seen := s.known[k]
+		switch {
+		case exists:
+			if now := sumOf(item); !seen || now != before {
+				s.known[k] = now
+				s.queue.Put(*item)
+			}
+		case seen:
+			delete(s.known, k)
+			s.queue.Put(configuration.Item{Key: k})
+		}
+	}
+}
+
+func sumOf(i *configuration.Item) sum {
+	text, _ := json.Marshal([]any{i.Value, i.Version, i.Metadata}) // strings and a map of strings cannot fail
+	return sha256.Sum256(text)
+}

@@ -1,0 +1,104 @@
+package configuration
+
+import (
+	"context"
+	"sync"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Queue is a Subscription that a store fills. It keeps only the newest undelivered change of each key. So a slow
+// reader does not delay other readers, and its queue holds at most one value per key. NewQueue creates a Queue.
+type Queue struct {
+	wake chan struct{} // has a value if there may be something new
+	end  func()
+
+	present func() []string // nil = not known
+
+	mu    sync.Mutex
+	order []string // keys that wait, the one that waits longest first
+	items map[string]Item
+	err   error
+}
+
+// NewQueue returns an empty queue. end is called once, by the first Close.
+func NewQueue(end func()) *Queue {
+	return &Queue{wake: make(chan struct{}, 1), end: sync.OnceFunc(end), items: map[string]Item{}}
+}
+
+// TellPresent sets the function of Present. Call it before the subscription is used.
+func (q *Queue) TellPresent(present func() []string) { q.present = present }
+
+// Present implements Subscription.
+func (q *Queue) Present() []string {
+	if q.present == nil {
+		return nil
+	}
+	return q.present()
+}
+
+// Put adds changes.
+func (q *Queue) Put(items ...Item) {
+	q.mu.Lock()
+	for _, i := range items {
+		if _, waits := q.items[i.Key]; !waits {
+			q.order = append(q.order, i.Key)
+		}
+		q.items[i.Key] = i
+	}
+	q.mu.Unlock()
+	q.notify()
+}
+
+// Fail ends the subscription with an error, after what waits was delivered.
+func (q *Queue) Fail(err error) {
+	q.mu.Lock()
+	if q.err == nil {
+		q.err = err
+	}
+	q.mu.Unlock()
+	q.notify()
+}
+
+func (q *Queue) notify() {
+	select {
+	case q.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Next implements Subscription.
+func (q *Queue) Next(ctx context.Context) ([]Item, error) {
+	for {
+		if items, err := q.take(); len(items) > 0 || err != nil {
+			return items, err
+		}
+		select {
+		case <-q.wake:
+		case <-ctx.Done():
+			return nil, &fault.Error{Code: fault.Timeout, Op: "configuration.Next", Msg: "no item has changed",
+				Err: ctx.Err()}
+		}
+	}
+}
+
+func (q *Queue) take() ([]Item, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.order) == 0 {
+		return nil, q.err
+	}
+	out := make([]Item, len(q.order))
+	for n, key := range q.order {
+		out[n] = q.items[key]
+	}
+	q.order = nil
+	clear(q.items)
+	return out, nil
+}
+
+// Close implements Subscription.
+func (q *Queue) Close() {
+	q.Fail(&fault.Error{Code: fault.Unavailable, Op: "configuration.Next", Msg: "the subscription was closed"})
+	q.end()
+}

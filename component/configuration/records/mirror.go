@@ -1,0 +1,350 @@
+package records
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/component/configuration"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+const (
+	watchMark = 15 * time.Second      // how often the position advances without changes
+	minPause  = 50 * time.Millisecond // before a watch is started again; doubles
+	maxPause  = 2 * time.Second
+)
+
+// mirror follows the items of a store while there are subscriptions, with one watch for all of them. It knows the
+// revision of every item, so it notices what has changed even if the watch cannot continue at its position: when the
+// changes are no longer kept, or after a restore.
+type mirror struct {
+	store  *Store
+	cancel context.CancelFunc
+	synced chan struct{} // closed when the state at the start is known, or start has failed
+
+	mu      sync.Mutex
+	err     error // of a start that failed
+	stopped error // of subscriptions after stop
+	ready   bool
+	subs    map[*subscriber]bool
+	known   map[string]uint64 // revisions of the items
+	applied uint64            // every change up to it was seen
+
+	// The fields below are used by run only.
+	resume state.Position  // of the next watch
+	fresh  map[string]bool // keys of a snapshot that is being read; nil = none
+	differ []state.Change  // its items that are not known in this version
+}
+
+// subscriber is one subscription.
+type subscriber struct {
+	queue *configuration.Queue
+	keys  map[string]bool   // nil = all
+	floor map[string]uint64 // revisions that were delivered as present items
+	// revisions of the changes that came while the current items were read; nil = they are not being read
+	newest map[string]uint64
+}
+
+// Subscribe implements configuration.Store.
+func (s *Store) Subscribe(ctx context.Context, r configuration.SubscribeRequest) (configuration.Subscription, error) {
+	sub := &subscriber{}
+	if r.Initial {
+		sub.newest = map[string]uint64{}
+	}
+	if len(r.Keys) > 0 {
+		sub.keys = make(map[string]bool, len(r.Keys))
+		for _, k := range r.Keys {
+			if err := configuration.CheckKey(k); err != nil {
+				return nil, err
+			}
+			sub.keys[k] = true
+		}
+	}
+	m, err := s.join(sub)
+	if err != nil {
+		return nil, err
+	}
+	sub.queue = configuration.NewQueue(func() { s.leave(m, sub) })
+	sub.queue.TellPresent(func() []string { return m.present(sub) })
+	if err := m.await(ctx, sub); err != nil {
+		sub.queue.Close()
+		return nil, err
+	}
+	if r.Initial {
+		if err := s.initial(ctx, m, sub, r.Keys); err != nil {
+			sub.queue.Close()
+			return nil, err
+		}
+	}
+	return sub.queue, nil
+}
+
+// join adds a subscription to the mirror, which it starts for the first one.
+func (s *Store) join(sub *subscriber) (*mirror, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, fault.New(fault.Unavailable, "records.Subscribe", "the configuration store is closed")
+	}
+	if m := s.mirror; m != nil && m.add(sub) {
+		return m, nil
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	m := &mirror{store: s, cancel: cancel, synced: make(chan struct{}), subs: map[*subscriber]bool{sub: false},
+		known: map[string]uint64{}}
+	s.mirror = m
+	s.running.Go(func() { m.run(ctx) })
+	return m, nil
+}
+
+// add adds a subscription, unless the start of the mirror has failed.
+func (m *mirror) add(sub *subscriber) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err != nil {
+		return false
+	}
+	m.subs[sub] = false
+	return true
+}
+
+// await waits until the mirror is ready, and lets the subscription receive changes from then on.
+func (m *mirror) await(ctx context.Context, sub *subscriber) error {
+	select {
+	case <-m.synced:
+	case <-ctx.Done():
+		return &fault.Error{Code: fault.Timeout, Op: "records.Subscribe", Err: ctx.Err(),
+			Msg: "the present state could not be read in time"}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err != nil {
+		return m.err
+	}
+	if m.stopped != nil { // nothing would end the subscription
+		return m.stopped
+	}
+	m.subs[sub] = true
+	return nil
+}
+
+// present returns the keys of a subscription that exist.
+func (m *mirror) present(sub *subscriber) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var out []string
+	for stored := range m.known {
+		if key := strings.TrimPrefix(stored, prefix); sub.keys == nil || sub.keys[key] {
+			out = append(out, key)
+		}
+	}
+	return out
+}
+
+// leave removes a subscription, and ends the mirror after the last one.
+func (s *Store) leave(m *mirror, sub *subscriber) {
+	s.mu.Lock()
+	m.mu.Lock()
+	delete(m.subs, sub)
+	last := len(m.subs) == 0 && s.mirror == m
+	if last {
+		s.mirror = nil
+	}
+	m.mu.Unlock()
+	s.mu.Unlock()
+	if last {
+		m.cancel()
+	}
+}
+
+// stop ends the mirror and all subscriptions.
+func (m *mirror) stop(err error) {
+	m.cancel()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.stopped = err
+	for sub, started := range m.subs {
+		if started {
+			sub.queue.Fail(err)
+		}
+	}
+}
+
+// initial delivers the current items. Changes are delivered already while it reads, so it leaves out items that a
+// newer change has replaced or removed. The read is linearizable: no item is older than a change that was delivered
+// before.
+func (s *Store) initial(ctx context.Context, m *mirror, sub *subscriber, keys []string) error {
+	found, err := s.Get(ctx, configuration.GetRequest{Keys: keys, Strong: true})
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	sub.floor = make(map[string]uint64, len(found.Items))
+	for i := range found.Items {
+		item := &found.Items[i]
+		revision, _ := strconv.ParseUint(item.Version, 10, 64)
+		if sub.newest[item.Key] > revision {
+			continue
+		}
+		sub.floor[item.Key] = revision
+		sub.queue.Put(*item)
+	}
+	sub.newest = nil
+	return nil
+}
+
+// run follows the store until ctx ends.
+func (m *mirror) run(ctx context.Context) {
+	log := m.store.options.Logger
+	pause := minPause
+	for {
+		began := time.Now()
+		err := m.follow(ctx)
+		if ctx.Err() != nil {
+			m.begin(ctx.Err())
+			return
+		}
+		if !m.ready && !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.Timeout) {
+			m.begin(err)
+			return
+		}
+		if time.Since(began) > maxPause {
+			pause = minPause
+		}
+		log.Debug("the subscription is started again", "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, maxPause)
+	}
+}
+
+// begin ends the start of the mirror.
+func (m *mirror) begin(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ready {
+		return
+	}
+	if err != nil {
+		m.err = fault.Wrap(err, "records.Subscribe", "the present state cannot be read")
+	}
+	m.ready = true
+	close(m.synced)
+}
+
+// follow watches the store until the watch ends. The next call goes on from there.
+func (m *mirror) follow(ctx context.Context) error {
+	r := state.WatchRequest{Prefix: prefix, Snapshot: true}
+	if m.ready && m.resume != (state.Position{}) {
+		r.Snapshot, r.Resume, r.From = false, true, m.resume
+	}
+	w, err := m.store.backing.Watch(ctx, r)
+	if err != nil {
+		if ended(err) {
+			m.resume = state.Position{}
+		}
+		return err
+	}
+	defer w.Close()
+	if r.Snapshot {
+		m.fresh, m.differ = map[string]bool{}, nil
+	}
+	for {
+		part, err := w.Next(ctx, watchMark)
+		if err != nil {
+			if ended(err) {
+				m.resume = state.Position{}
+			}
+			return err
+		}
+		if err := m.apply(&part); err != nil {
+			return err
+		}
+		if m.fresh == nil {
+			m.resume = w.Position()
+		}
+	}
+}
+
+// apply passes on what has changed.
+func (m *mirror) apply(part *state.WatchPart) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range part.Items {
+		c := &part.Items[i]
+		m.fresh[c.Key] = true
+		switch {
+		case !m.ready:
+			m.known[c.Key] = c.Revision
+		case m.known[c.Key] != c.Revision:
+			m.differ = append(m.differ, *c)
+		}
+	}
+	if part.Synced {
+		if err := m.complete(part.Seen); err != nil {
+			return err
+		}
+	}
+	for i := range part.Changes {
+		if c := &part.Changes[i]; c.Revision > m.applied { // a watch that goes on may repeat a part of a request
+			m.applied = c.Revision
+			m.changed(c)
+		}
+	}
+	return nil
+}
+
+// complete ends a snapshot as of a revision. The caller holds m.mu.
+func (m *mirror) complete(revision uint64) error {
+	fresh, differ := m.fresh, m.differ
+	m.fresh, m.differ = nil, nil
+	if revision < m.applied {
+		return fault.New(fault.Unavailable, "records.Subscribe", "the snapshot is older than what was delivered")
+	}
+	m.applied = revision
+	for i := range differ {
+		m.changed(&differ[i])
+	}
+	for key := range m.known {
+		if !fresh[key] {
+			m.changed(&state.Change{Item: state.Item{Key: key}, Revision: revision, Deleted: true})
+		}
+	}
+	if !m.ready {
+		m.ready = true
+		close(m.synced)
+	}
+	return nil
+}
+
+// changed notes a change and gives it to the subscriptions. The caller holds m.mu.
+func (m *mirror) changed(c *state.Change) {
+	key := strings.TrimPrefix(c.Key, prefix)
+	item := configuration.Item{Key: key}
+	if c.Deleted {
+		delete(m.known, c.Key)
+	} else {
+		m.known[c.Key] = c.Revision
+		var err error
+		if item, err = itemOf(c.Key, c.Value, c.ETag); err != nil {
+			m.store.options.Logger.Error("a configuration item cannot be delivered", "key", key, "error", err)
+			return
+		}
+	}
+	for sub, started := range m.subs {
+		if started && (sub.keys == nil || sub.keys[key]) && c.Revision > sub.floor[key] {
+			delete(sub.floor, key)
+			if sub.newest != nil {
+				sub.newest[key] = c.Revision
+			}
+			sub.queue.Put(item)
+		}
+	}
+}

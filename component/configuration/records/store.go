@@ -1,0 +1,285 @@
+// Package records keeps the items of a configuration store in a state store that reports changes. configuration.raft
+// uses the replicated store, and configuration.in-memory the memory of the process.
+//
+// It owns the encoding of items, and the mirror, which knows the version of every item while there are subscriptions.
+// The state store owns the data. All items have one key prefix. So they are in one group, and a write changes all of
+// its items or none.
+//
+// It has one goroutine while there are subscriptions. Close waits for it.
+package records
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/quorate/quorate/component/configuration"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// prefix begins the stored key of every item. Names of applications cannot begin with "$", so no application has keys
+// with this prefix.
+const prefix = "$configuration" + state.Separator
+
+// bulkSize is how many items are read at once. A server answers at most 32 MiB.
+const bulkSize = 64
+
+// Backing is the state store that holds the items. It must deliver changes in the order of their revisions, and the
+// revisions must be numbers.
+type Backing interface {
+	state.Store
+	state.Transactor
+	state.BulkGetter
+	state.Lister
+	state.Watcher
+}
+
+// Options configure a Store. Backing and Logger are required.
+type Options struct {
+	Backing      Backing
+	MaxValueSize int64 // bytes of a value; 0 = configuration.DefaultMaxValueSize
+	MaxItems     int   // 0 = configuration.MaxItems
+	Logger       *slog.Logger
+}
+
+// Store implements configuration.Store and configuration.Writer. Safe for concurrent use.
+type Store struct {
+	options Options
+	backing Backing
+
+	running sync.WaitGroup // mirrors
+
+	mu     sync.Mutex
+	mirror *mirror // nil without subscriptions
+	closed bool
+}
+
+var (
+	_ configuration.Store  = (*Store)(nil)
+	_ configuration.Writer = (*Store)(nil)
+)
+
+// New returns a store. It does nothing before the first call.
+func New(o Options) *Store {
+	o.MaxValueSize = cmp.Or(o.MaxValueSize, configuration.DefaultMaxValueSize)
+	o.MaxItems = cmp.Or(o.MaxItems, configuration.MaxItems)
+	return &Store{options: o, backing: o.Backing}
+}
+
+// Close implements configuration.Store. It closes the backing too.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	m := s.mirror
+	s.mirror = nil
+	s.mu.Unlock()
+	if m != nil {
+		m.stop(fault.New(fault.Unavailable, "records.Next", "the configuration store is closed"))
+	}
+	s.running.Wait()
+	return s.backing.Close()
+}
+
+// record is the value of a stored item.
+type record struct {
+	Value    string            `json:"value"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+}
+
+// itemOf converts a stored value.
+func itemOf(stored string, value []byte, version string) (configuration.Item, error) {
+	key := strings.TrimPrefix(stored, prefix)
+	var r record
+	if err := json.Unmarshal(value, &r); err != nil {
+		return configuration.Item{}, &fault.Error{Code: fault.Corrupt, Op: "records.Get", Key: key, Err: err,
+			Msg: "the record of " + strconv.Quote(key) + " cannot be read"}
+	}
+	return configuration.Item{Key: key, Value: r.Value, Version: version, Metadata: r.Metadata}, nil
+}
+
+// Get implements configuration.Store.
+func (s *Store) Get(ctx context.Context, r configuration.GetRequest) (configuration.Found, error) {
+	o := state.ReadOptions{Session: r.Session, Consistency: state.Eventual}
+	if r.Strong {
+		o.Consistency = state.Strong
+	}
+	if !r.Strong || len(r.Keys) > 0 && len(r.Keys) <= bulkSize {
+		return s.read(ctx, r, o) // one part of a strong read is one state
+	}
+	last, err := s.read(ctx, r, o)
+	for range snapshotReads {
+		if err != nil {
+			return configuration.Found{}, err
+		}
+		before := last
+		o.Session = before.Session
+		if last, err = s.read(ctx, r, o); err == nil && sameVersions(before.Items, last.Items) {
+			return last, nil
+		}
+	}
+	return configuration.Found{}, &fault.Error{Code: fault.Overloaded, Op: "records.Get",
+		Msg:  "the items change faster than they can be read as one state",
+		Hint: "read fewer keys, or read without metadata.consistency=strong"}
+}
+
+// snapshotReads is how often a strong read of many items is repeated until nothing has changed in between.
+const snapshotReads = 10
+
+// sameVersions reports whether two reads found the same items. A version is never used twice, so all of them existed
+// together between the two reads.
+func sameVersions(a, b []configuration.Item) bool {
+	return slices.EqualFunc(a, b, func(x, y configuration.Item) bool {
+		return x.Key == y.Key && x.Version == y.Version
+	})
+}
+
+// read reads items in parts.
+func (s *Store) read(ctx context.Context, r configuration.GetRequest, o state.ReadOptions) (configuration.Found,
+	error) {
+	keys, session, err := r.Keys, o.Session, error(nil)
+	if len(keys) == 0 {
+		if keys, session, err = s.list(ctx, o); err != nil {
+			return configuration.Found{}, err
+		}
+	}
+	out := configuration.Found{Session: session}
+	for batch := range slices.Chunk(distinct(keys), bulkSize) {
+		o.Session = out.Session // later parts are no older than earlier ones
+		stored := make([]string, len(batch))
+		for i, k := range batch {
+			stored[i] = prefix + k
+		}
+		items, err := s.backing.BulkGet(ctx, state.BulkGetRequest{Keys: stored, ReadOptions: o})
+		if err != nil {
+			return configuration.Found{}, err
+		}
+		for i := range items {
+			out.Session = cmp.Or(items[i].Session, out.Session)
+			if items[i].Err != nil {
+				return configuration.Found{}, items[i].Err
+			}
+			if !items[i].Found() {
+				continue
+			}
+			item, err := itemOf(items[i].Key, items[i].Value, items[i].ETag)
+			if err != nil {
+				return configuration.Found{}, err
+			}
+			out.Items = append(out.Items, item)
+		}
+	}
+	return out, nil
+}
+
+// distinct returns the keys in their order, each once.
+func distinct(keys []string) []string {
+	keys = slices.Clone(keys)
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// list returns all keys.
+func (s *Store) list(ctx context.Context, o state.ReadOptions) (keys []string, session string, err error) {
+	after := ""
+	for {
+		page, err := s.backing.List(ctx, state.ListRequest{Prefix: prefix, After: after, ReadOptions: o})
+		if err != nil {
+			return nil, "", err
+		}
+		for i := range page.Items {
+			after = page.Items[i].Key
+			keys = append(keys, strings.TrimPrefix(after, prefix))
+		}
+		o.Session = cmp.Or(page.Session, o.Session)
+		if !page.More || len(page.Items) == 0 {
+			return keys, o.Session, nil
+		}
+	}
+}
+
+// Write implements configuration.Writer.
+func (s *Store) Write(ctx context.Context, r configuration.WriteRequest) (configuration.Written, error) {
+	if err := configuration.CheckWrite(r.Changes, s.options.MaxValueSize); err != nil {
+		return configuration.Written{}, err
+	}
+	if len(r.Changes) == 0 {
+		return configuration.Written{Session: r.Session}, nil
+	}
+	if err := s.room(ctx, r.Changes); err != nil {
+		return configuration.Written{}, err
+	}
+	operations := make([]state.Operation, len(r.Changes))
+	for i := range r.Changes {
+		var err error
+		if operations[i], err = operation(&r.Changes[i]); err != nil {
+			return configuration.Written{}, err
+		}
+	}
+	w, err := s.backing.Transact(ctx, state.TransactRequest{Operations: operations, Session: r.Session})
+	if fault.Is(err, fault.Conflict) {
+		key := strings.TrimPrefix(fault.KeyOf(err), prefix)
+		return configuration.Written{}, &fault.Error{Code: fault.Conflict, Op: "records.Write", Key: key, Err: nil,
+			Msg:  "the version given for " + strconv.Quote(key) + " is not the current one; nothing was written",
+			Hint: "read the item again"}
+	}
+	return configuration.Written{Versions: w.ETags, Session: w.Session}, err
+}
+
+func operation(c *configuration.Change) (state.Operation, error) {
+	op := state.Operation{Write: state.Write{Key: prefix + c.Key, ETag: c.Version}}
+	if c.Delete {
+		op.Kind = state.Remove
+		return op, nil
+	}
+	if c.Version == configuration.VersionAbsent {
+		op.ETag, op.Concurrency = "", state.FirstWrite
+	}
+	var err error
+	op.Value, err = json.Marshal(record{c.Value, c.Metadata})
+	return op, err
+}
+
+// room returns fault.TooLarge if a write would exceed MaxItems. Concurrent writes may together exceed MaxItems, by at
+// most the keys that they add.
+func (s *Store) room(ctx context.Context, changes []configuration.Change) error {
+	var keys []string
+	for i := range changes {
+		if !changes[i].Delete {
+			keys = append(keys, changes[i].Key)
+		}
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	found, err := s.Get(ctx, configuration.GetRequest{Keys: keys})
+	if err != nil || len(found.Items) == len(keys) {
+		return err
+	}
+	all, _, err := s.list(ctx, state.ReadOptions{Consistency: state.Eventual})
+	if err != nil {
+		return err
+	}
+	if n := len(all) + len(keys) - len(found.Items); n > s.options.MaxItems {
+		return &fault.Error{Code: fault.TooLarge, Op: "records.Write",
+			Msg: "the store would have " + strconv.Itoa(n) + " items; the limit is " +
+				strconv.Itoa(s.options.MaxItems),
+			Hint: "delete items, or keep data in a state store"}
+	}
+	return nil
+}
+
+// ended reports whether the error of a watch means that its position is of no use any more.
+func ended(err error) bool {
+	var end *state.WatchEnd
+	if errors.As(err, &end) {
+		return end.Reason == state.WatchCompacted || end.Reason == state.WatchRestored
+	}
+	return fault.Is(err, fault.Invalid) // the position of another cluster
+}

@@ -1,0 +1,138 @@
+// Package redis is the component type configuration.redis: configuration items as strings in a Redis server, in the
+// layout of Dapr's component.
+//
+// It owns the form of an item: the key is the key in Redis, and the string is the value, or the value and the version
+// with || between them. Redis owns the data; this package never writes it. The goroutines are those of follow.Hub and
+// of the client library; Close ends them.
+package redis
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/configuration"
+	"github.com/quorate/quorate/component/configuration/follow"
+	"github.com/quorate/quorate/component/state"
+	redisstate "github.com/quorate/quorate/component/state/redis"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Type is the component type of this store.
+const Type = "configuration.redis"
+
+// Fields returns the metadata fields of the component type. Names and defaults are the same as in Dapr.
+func Fields() []component.Field { return redisstate.ClientFields() }
+
+// portion is how many keys are read in one round trip.
+const portion = 256
+
+// Options are the settings of a store.
+type Options struct {
+	Metadata component.Values // of Fields
+	Logger   *slog.Logger
+	Poll     time.Duration // between reads if Redis reports no changes; 0 = that of follow
+}
+
+// Store implements configuration.Store.
+type Store struct {
+	client *redisstate.Client
+	hub    *follow.Hub
+}
+
+var _ configuration.Store = (*Store)(nil)
+
+// Open connects to Redis and tries again until ctx ends.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	client, err := redisstate.Dial(ctx, redisstate.Options{Metadata: o.Metadata, Logger: o.Logger})
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{client: client}
+	s.hub = follow.New(follow.Options{Source: source{client}, Logger: o.Logger, Poll: o.Poll})
+	return s, nil
+}
+
+// Get implements configuration.Store. Items are read one after the other, so they may be from different times.
+func (s *Store) Get(ctx context.Context, r configuration.GetRequest) (configuration.Found, error) {
+	items, err := source{s.client}.Read(ctx, r.Keys)
+	return configuration.Found{Items: items}, err
+}
+
+// Subscribe implements configuration.Store.
+func (s *Store) Subscribe(ctx context.Context, r configuration.SubscribeRequest) (configuration.Subscription, error) {
+	return s.hub.Subscribe(ctx, "", r.Keys, r.Initial)
+}
+
+// Close implements configuration.Store.
+func (s *Store) Close() error {
+	s.hub.Close()
+	return s.client.Close()
+}
+
+// source implements follow.Source.
+type source struct{ client *redisstate.Client }
+
+// Read implements follow.Source.
+func (s source) Read(ctx context.Context, keys []string) ([]configuration.Item, error) {
+	const op = "redis.Get"
+	keys = slices.Clone(keys)
+	if len(keys) == 0 {
+		var err error
+		if keys, err = s.client.Keys(ctx, op); err != nil {
+			return nil, err
+		}
+	}
+	slices.Sort(keys)
+	var out []configuration.Item
+	for part := range slices.Chunk(slices.Compact(keys), portion) {
+		texts, err := s.client.Texts(ctx, op, part)
+		if err != nil {
+			return nil, err
+		}
+		for _, k := range part {
+			if item := itemOf(k, texts[k]); !item.Deleted() { // as in Dapr, an empty string is no item
+				out = append(out, item)
+			}
+		}
+	}
+	return out, nil
+}
+
+// itemOf reads the form of Dapr, value||version.
+func itemOf(key, text string) configuration.Item {
+	value, rest, _ := strings.Cut(text, state.Separator)
+	version, _, _ := strings.Cut(rest, state.Separator)
+	return configuration.Item{Key: key, Value: value, Version: version}
+}
+
+// Listen implements follow.Source. Redis reports a change to those who listen at that moment.
+func (s source) Listen(ctx context.Context, _ string, reports follow.Reports) error {
+	silent := func(why string) error {
+		reports.Silent(why)
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if s.client.Cluster() {
+		return silent("each server of a Redis Cluster reports its own keys only")
+	}
+	err := s.client.Notify(ctx)
+	switch {
+	case fault.Is(err, fault.Denied), fault.Is(err, fault.Invalid):
+		return silent(fault.Text(err))
+	case err != nil:
+		return err
+	}
+	prefix := "__keyspace@" + strconv.Itoa(s.client.Database()) + "__:"
+	err = s.client.Listen(ctx, prefix+"*", reports.Ready, func(channel string) {
+		reports.Changed(strings.TrimPrefix(channel, prefix))
+	})
+	if fault.Is(err, fault.Denied) {
+		return silent(fault.Text(err))
+	}
+	return err
+}

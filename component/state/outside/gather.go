@@ -1,0 +1,127 @@
+package outside
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/component/state"
+)
+
+// Reader reads keys of a database.
+type Reader interface {
+	// ReadOne reads a key.
+	ReadOne(ctx context.Context, key string) (state.Item, error)
+	// ReadMany reads keys in one round trip. The items are in the order of the keys, which may repeat.
+	ReadMany(ctx context.Context, keys []string) ([]state.Item, error)
+}
+
+// Gatherer combines concurrent reads of single keys. Keys that arrive during a round trip are read together in the
+// next one. That saves most system calls, and no read waits for more keys to arrive. It is safe for concurrent use.
+// Its goroutines end when no key waits.
+type Gatherer struct {
+	reader Reader
+
+	mu      sync.Mutex
+	waiting []*wanted
+	running int
+	done    sync.WaitGroup
+}
+
+// wanted is a key that a caller waits for.
+type wanted struct {
+	key   string
+	ready chan struct{} // closed when item and err are set
+	item  state.Item
+	err   error
+}
+
+const (
+	maxReads  = 2   // under way; with more of them, fewer keys would share one
+	maxGather = 128 // keys of a read
+
+	gatherTime = 10 * time.Second // of a read of several keys
+)
+
+// NewGatherer returns a Gatherer for a reader.
+func NewGatherer(r Reader) *Gatherer { return &Gatherer{reader: r} }
+
+// Get reads a key. An error is that of a read of this key alone, or that of ctx.
+func (g *Gatherer) Get(ctx context.Context, key string) (state.Item, error) {
+	g.mu.Lock()
+	if g.running < maxReads {
+		g.running++
+		g.mu.Unlock()
+		defer g.next()
+		return g.reader.ReadOne(ctx, key)
+	}
+	w := &wanted{key: key, ready: make(chan struct{})}
+	g.waiting = append(g.waiting, w)
+	g.mu.Unlock()
+	select {
+	case <-w.ready:
+	case <-ctx.Done():
+		g.mu.Lock()
+		g.waiting = slices.DeleteFunc(g.waiting, func(one *wanted) bool { return one == w })
+		g.mu.Unlock()
+		return state.Item{}, ctx.Err()
+	}
+	if w.err != nil { // it may concern another key
+		return g.reader.ReadOne(ctx, key)
+	}
+	return w.item, w.item.Err
+}
+
+// next starts the read of the keys that wait, after a read has ended.
+func (g *Gatherer) next() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.waiting) == 0 {
+		g.running--
+		return
+	}
+	g.done.Go(g.run)
+}
+
+// run reads keys until none waits.
+func (g *Gatherer) run() {
+	for {
+		g.mu.Lock()
+		if len(g.waiting) == 0 {
+			g.running--
+			g.mu.Unlock()
+			return
+		}
+		some := g.waiting[:min(len(g.waiting), maxGather)]
+		if g.waiting = g.waiting[len(some):]; len(g.waiting) == 0 {
+			g.waiting = nil
+		}
+		g.mu.Unlock()
+		keys := make([]string, len(some))
+		for i, w := range some {
+			keys[i] = w.key
+		}
+		// The callers have contexts of their own. A read that hangs must not block all others for long.
+		ctx, cancel := context.WithTimeout(context.Background(), gatherTime)
+		items, err := g.reader.ReadMany(ctx, keys)
+		cancel()
+		seen := make(map[string]bool, len(some))
+		for i, w := range some {
+			if w.err = err; err == nil {
+				w.item = items[i]
+				if seen[w.key] { // each caller may change its value
+					w.item.Value = bytes.Clone(w.item.Value)
+				}
+				seen[w.key] = true
+			}
+		}
+		for _, w := range some {
+			close(w.ready)
+		}
+	}
+}
+
+// Wait waits for the goroutines. The client must be closed, so that reads end.
+func (g *Gatherer) Wait() { g.done.Wait() }

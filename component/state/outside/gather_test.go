@@ -1,0 +1,142 @@
+package outside_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/outside"
+	"github.com/quorate/quorate/internal/testutil"
+)
+
+// reader is a database whose reads wait until they may go on.
+type reader struct {
+	begun chan string
+	goOn  chan struct{}
+	mu    sync.Mutex
+	many  [][]string
+	fail  bool
+}
+
+func (r *reader) ReadOne(ctx context.Context, key string) (state.Item, error) {
+	r.begun <- key
+	select {
+	case <-r.goOn:
+		return state.Item{Key: key, ETag: "one"}, nil
+	case <-ctx.Done():
+		return state.Item{}, ctx.Err()
+	}
+}
+
+func (r *reader) ReadMany(_ context.Context, keys []string) ([]state.Item, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.many = append(r.many, slices.Clone(keys))
+	if r.fail {
+		return nil, errors.New("refused")
+	}
+	out := make([]state.Item, len(keys))
+	values := map[string][]byte{}
+	for i, key := range keys {
+		if values[key] == nil {
+			values[key] = []byte("value")
+		}
+		out[i] = state.Item{Key: key, ETag: "many", Value: values[key]} // a database may repeat the same memory
+	}
+	return out, nil
+}
+
+// TestGatherer_ConcurrentReadsShareRoundTrip blocks two reads. The keys of later reads must be sent together.
+func TestGatherer_ConcurrentReadsShareRoundTrip(t *testing.T) {
+	for _, fail := range []bool{false, true} {
+		r := &reader{begun: make(chan string, 100), goOn: make(chan struct{}), fail: fail}
+		g := outside.NewGatherer(r)
+		var wg sync.WaitGroup
+		get := func(key, etag string) {
+			wg.Go(func() {
+				item, err := g.Get(t.Context(), key)
+				if err != nil || item.Key != key || item.ETag != etag {
+					t.Errorf("Get(%q) = %+v, %v; want ETag %q", key, item, err, etag)
+				}
+			})
+		}
+		get("a", "one")
+		get("b", "one")
+		<-r.begun
+		<-r.begun
+		want := "many"
+		if fail {
+			want = "one" // each reads its key alone
+		}
+		for _, key := range []string{"c", "d", "e"} {
+			get(key, want)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		testutil.Eventually(t, func() error { // the callers wait
+			if n := outside.Waiting(g); n != 3 {
+				return errors.New("not all wait")
+			}
+			return nil
+		})
+		if _, err := g.Get(ctx, "given up"); !errors.Is(err, context.Canceled) {
+			t.Errorf("a read that was given up: %v", err)
+		}
+		close(r.goOn)
+		wg.Wait()
+		g.Wait()
+		r.mu.Lock()
+		got := slices.Concat(r.many...)
+		slices.Sort(got)
+		if !slices.Equal(got, []string{"c", "d", "e"}) || len(r.many) > 2 {
+			t.Errorf("the reads were %q", r.many)
+		}
+		r.mu.Unlock()
+		for len(r.begun) > 0 {
+			<-r.begun
+		}
+		if item, err := g.Get(t.Context(), "alone"); err != nil || item.ETag != "one" {
+			t.Errorf("a later read = %+v, %v", item, err)
+		}
+	}
+}
+
+// TestGatherer_CallersDoNotShareValues reads one key several times in one round trip. Each caller changes its value, as
+// decryption does.
+func TestGatherer_CallersDoNotShareValues(t *testing.T) {
+	r := &reader{begun: make(chan string, 100), goOn: make(chan struct{})}
+	g := outside.NewGatherer(r)
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() { _, _ = g.Get(t.Context(), "first") })
+	}
+	<-r.begun
+	<-r.begun
+	const callers = 5
+	items := make([]state.Item, callers)
+	for i := range callers {
+		wg.Go(func() {
+			var err error
+			items[i], err = g.Get(t.Context(), "same")
+			testutil.Must(t, err)
+		})
+	}
+	testutil.Eventually(t, func() error {
+		if n := outside.Waiting(g); n != callers {
+			return errors.New("not all wait")
+		}
+		return nil
+	})
+	close(r.goOn)
+	wg.Wait()
+	g.Wait()
+	for i := range items {
+		if string(items[i].Value) != "value" {
+			t.Fatalf("caller %d got %q, which another caller has changed", i, items[i].Value)
+		}
+		copy(items[i].Value, "XXXXX")
+	}
+}

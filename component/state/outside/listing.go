@@ -1,0 +1,168 @@
+package outside
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/component/state"
+)
+
+const (
+	maxPage = 1000 // keys of a page of a listing
+
+	// One scan finds so many keys. They are kept for so long, for the pages that follow.
+	maxAhead  = 100_000
+	aheadSize = 16 << 20 // bytes
+	aheadTime = time.Minute
+)
+
+// Unordered is a database that can list its keys, but not in order.
+type Unordered interface {
+	// Scan calls found with the keys that begin with a prefix, of the items that a listing with some metadata has. It
+	// may pass a key several times. Calls of found are not concurrent.
+	Scan(ctx context.Context, prefix string, metadata map[string]string, found func(keys []string)) error
+	// Describe returns ETag and expiry of keys. It returns no ETag or an error for items that are not to be listed.
+	Describe(ctx context.Context, keys []string, metadata map[string]string) ([]state.Item, error)
+}
+
+// Listing lists the keys of a database in order. Finding the keys of one page takes as long as finding those of many.
+// So it keeps the keys that a scan has found for the pages that follow. It is safe for concurrent use.
+type Listing struct {
+	of Unordered
+
+	mu      sync.Mutex
+	scope   string   // of the listing: its prefix and metadata
+	from    string   // the keys are all those greater than from, as of the scan
+	keys    []string // in order; nil = none are kept
+	more    bool     // there were more of them
+	discard *time.Timer
+}
+
+// NewListing returns a listing of a database.
+func NewListing(of Unordered) *Listing { return &Listing{of: of} }
+
+// Page returns a page of keys. A page after the first one may have keys that an earlier page has found, up to a minute
+// before. Keys that were deleted since are not listed, and keys that were created since may be missing. scope is the
+// part of the metadata that selects other items.
+func (l *Listing) Page(ctx context.Context, r state.ListRequest, scope string) (state.Page, error) {
+	limit := r.Limit
+	if limit <= 0 || limit > maxPage {
+		limit = maxPage
+	}
+	page := state.Page{Proof: state.Proof{Level: state.Stale}} // a scan is no snapshot
+	for {
+		keys, more, err := l.following(ctx, r, scope, limit)
+		if err != nil {
+			return state.Page{}, err
+		}
+		items, err := l.of.Describe(ctx, keys, r.Metadata)
+		if err != nil {
+			return state.Page{}, err
+		}
+		for _, item := range items {
+			if item.Err == nil && item.Found() { // it is state, and still there
+				item.Proof = page.Proof
+				page.Items = append(page.Items, item)
+			}
+		}
+		page.More = more
+		if len(page.Items) > 0 || !more {
+			return page, nil
+		}
+		r.After = keys[len(keys)-1]
+	}
+}
+
+// Close forgets the keys.
+func (l *Listing) Close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.forget()
+}
+
+func (l *Listing) forget() {
+	if l.discard != nil {
+		l.discard.Stop()
+	}
+	l.keys = nil
+}
+
+// following returns, in order, up to limit keys after r.After. It also reports whether there are more of them.
+func (l *Listing) following(ctx context.Context, r state.ListRequest, scope string, limit int) ([]string, bool, error) {
+	scope = r.Prefix + "\x00" + scope
+	if keys, more, ok := l.kept(scope, r.After, limit); ok {
+		return keys, more, nil
+	}
+	keys, more, err := l.scan(ctx, r)
+	if err != nil || len(keys) <= limit {
+		return keys, more, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.forget()
+	l.scope, l.from, l.keys, l.more = scope, r.After, keys, more
+	l.discard = time.AfterFunc(aheadTime, l.Close)
+	return slices.Clone(keys[:limit]), true, nil
+}
+
+// kept returns up to limit keys that are greater than after from an earlier scan. ok is false if they are not kept.
+func (l *Listing) kept(scope, after string, limit int) (keys []string, more, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if scope != l.scope || after == "" || after < l.from || len(l.keys) == 0 || after >= l.keys[len(l.keys)-1] {
+		return nil, false, false
+	}
+	at, found := slices.BinarySearch(l.keys, after)
+	if found {
+		at++
+	}
+	rest := l.keys[at:]
+	if len(rest) <= limit {
+		return slices.Clone(rest), l.more, true
+	}
+	return slices.Clone(rest[:limit]), true, true
+}
+
+// scan returns, in order, up to maxAhead keys after r.After. It also reports whether there are more of them.
+func (l *Listing) scan(ctx context.Context, r state.ListRequest) ([]string, bool, error) {
+	var s smallest
+	err := l.of.Scan(ctx, r.Prefix, r.Metadata, func(found []string) {
+		for _, key := range found {
+			if strings.HasPrefix(key, r.Prefix) && (key > r.After || r.After == "") {
+				s.add(key)
+			}
+		}
+	})
+	s.trim()
+	return s.keys, s.more, err
+}
+
+// smallest collects the smallest of many keys.
+type smallest struct {
+	keys []string
+	size int
+	more bool // it has dropped greater ones
+}
+
+func (s *smallest) add(key string) {
+	s.keys = append(s.keys, key)
+	if s.size += len(key); len(s.keys) > 2*maxAhead || s.size > 2*aheadSize && len(s.keys) > 2*maxPage {
+		s.trim()
+	}
+}
+
+// trim sorts the keys, and drops repeated ones and those above the bounds.
+func (s *smallest) trim() {
+	slices.Sort(s.keys)
+	s.keys = slices.Compact(s.keys)
+	s.size = 0
+	for i, key := range s.keys {
+		if s.size += len(key); i >= maxAhead || s.size > aheadSize && i >= maxPage {
+			s.keys, s.more, s.size = slices.Delete(s.keys, i, len(s.keys)), true, s.size-len(key)
+			return
+		}
+	}
+}

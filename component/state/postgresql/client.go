@@ -1,0 +1,116 @@
+package postgresql
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/quorate/quorate/component/state/outside"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// listenPing is the time without a notification after which Listen checks the connection.
+const listenPing = 10 * time.Second
+
+// Client sends statements to PostgreSQL for components of other building blocks. It has the same settings and errors as
+// a Store, and no tables of its own. It is safe for concurrent use.
+type Client struct{ store *Store }
+
+// Dial connects to PostgreSQL and tries again until ctx ends. The metadata are ClientFields.
+func Dial(ctx context.Context, o Options) (*Client, error) {
+	set, err := readConnection(o.Metadata)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, set.pool)
+	if err != nil {
+		return nil, &fault.Error{Code: fault.Invalid, Op: "postgresql.Dial", Err: err,
+			Msg: "the pool of connections cannot be made"}
+	}
+	c := &Client{&Store{pool: pool, settings: set, log: o.Logger}}
+	if err := outside.Wait(ctx, func(ctx context.Context) error {
+		if err := pool.Ping(ctx); err != nil {
+			return c.store.failed("postgresql.Dial", "", err, reading)
+		}
+		return nil
+	}); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Read runs a statement that reads, and calls row for each row.
+func (c *Client) Read(ctx context.Context, op string, row func(pgx.CollectableRow) error, sql string,
+	args ...any) error {
+	if err := c.store.gate.Enter(ctx, op); err != nil {
+		return err
+	}
+	ctx, cancel := c.store.limited(ctx)
+	defer cancel()
+	rows, err := c.store.pool.Query(ctx, sql, args...)
+	if err == nil {
+		_, err = pgx.CollectRows(rows, func(r pgx.CollectableRow) (struct{}, error) { return struct{}{}, row(r) })
+	}
+	if err != nil {
+		return c.store.failed(op, "", err, reading)
+	}
+	return nil
+}
+
+// Listen calls ready when notifications of a channel arrive, and message with the payload of each. It returns when ctx
+// ends or the connection is lost. It has a connection of its own.
+func (c *Client) Listen(ctx context.Context, channel string, ready func(), message func(payload string)) error {
+	const op = "postgresql.Listen"
+	if err := c.store.gate.Enter(ctx, op); err != nil {
+		return err
+	}
+	bounded, cancel := c.store.limited(ctx)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(bounded, c.store.settings.pool.ConnConfig.Copy())
+	if err != nil {
+		return c.store.failed(op, "", err, reading)
+	}
+	defer conn.Close(context.WithoutCancel(bounded)) //nolint:errcheck // the connection is not used again
+	if _, err := conn.Exec(bounded, "LISTEN "+channel); err != nil {
+		return c.store.failed(op, "", err, reading)
+	}
+	ready()
+	for {
+		wait, cancel := context.WithTimeout(ctx, listenPing)
+		n, err := conn.WaitForNotification(wait)
+		idle := wait.Err() != nil
+		cancel()
+		switch {
+		case err == nil:
+			message(n.Payload)
+			continue
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !idle:
+			return c.store.failed(op, "", err, reading)
+		}
+		if err := c.ping(ctx, conn); err != nil {
+			return c.store.failed(op, "", err, reading)
+		}
+	}
+}
+
+// ping checks that a connection still works.
+func (c *Client) ping(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := c.store.limited(ctx)
+	defer cancel()
+	return conn.Ping(ctx)
+}
+
+// Where names the server in messages.
+func (c *Client) Where() string { return c.store.settings.where() }
+
+// Close closes the connections.
+func (c *Client) Close() error {
+	c.store.gate.Close()
+	c.store.pool.Close()
+	return nil
+}

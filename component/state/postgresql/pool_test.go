@@ -1,0 +1,140 @@
+package postgresql_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/quorate/quorate/component/state/postgresql"
+	"github.com/quorate/quorate/component/state/statetest"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/testutil"
+)
+
+// locked runs a statement, and keeps what it locks until release is called.
+func (s *server) locked(sql string) (release func()) {
+	s.t.Helper()
+	other, err := pgx.Connect(s.t.Context(), s.url())
+	testutil.Must(s.t, err)
+	tx, err := other.Begin(s.t.Context())
+	testutil.Must(s.t, err)
+	_, err = tx.Exec(s.t.Context(), sql)
+	testutil.Must(s.t, err)
+	release = sync.OnceFunc(func() {
+		ctx := context.WithoutCancel(s.t.Context())
+		_ = tx.Rollback(ctx)
+		_ = other.Close(ctx)
+	})
+	s.t.Cleanup(release)
+	return release
+}
+
+// TestOpen_WaitsForTheMigrationOfAnotherNode opens a store while another connection holds the lock of a migration.
+func TestOpen_WaitsForTheMigrationOfAnotherNode(t *testing.T) {
+	s := start(t)
+	s.do("CREATE TABLE dapr_metadata (key text NOT NULL PRIMARY KEY, value text NOT NULL)")
+	s.do("INSERT INTO dapr_metadata VALUES ('lock', 'lock')")
+	release := s.locked("SELECT value FROM dapr_metadata WHERE key = 'lock' FOR UPDATE")
+	type result struct {
+		store *postgresql.Store
+		err   error
+	}
+	results := make(chan result, 2)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for range 2 {
+		go func() {
+			store, err := open(ctx, t, postgresql.Options{Version: postgresql.V2}, "connectionString", s.url())
+			results <- result{store, err}
+		}()
+	}
+	testutil.Eventually(t, func() error {
+		if n := s.do("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"); n != "2" {
+			return errors.New("waiting: " + n)
+		}
+		return nil
+	})
+	if got := s.do("SELECT to_regclass('state')"); got != "<nil>" {
+		t.Errorf("the table was created without the lock: %s", got)
+	}
+	release()
+	for range 2 {
+		r := <-results
+		testutil.Must(t, r.err)
+		testutil.Must(t, statetest.Set(t.Context(), r.store, statetest.Put("a||k", "1")))
+		testutil.Must(t, r.store.Close())
+	}
+
+	// Without an end of the other migration, the start ends with the reason.
+	s.do("DROP TABLE state")
+	s.locked("SELECT value FROM dapr_metadata WHERE key = 'lock' FOR UPDATE")
+	statetest.WantFault(t, briefly(t, postgresql.V2, "connectionString", s.url()), fault.Timeout,
+		"creating the table state")
+}
+
+// TestStore_PoolIsBounded has more requests at once than connections.
+func TestStore_PoolIsBounded(t *testing.T) {
+	const connections, requests = 2, 8
+	s := start(t)
+	store := opened(t, postgresql.V2, "connectionString", s.url(), "maxConns", fmt.Sprint(connections))
+	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
+	release := s.locked("UPDATE state SET value = value")
+	var wg sync.WaitGroup
+	for i := range requests {
+		wg.Go(func() {
+			if err := statetest.Set(t.Context(), store, statetest.Put("a||k", fmt.Sprint(i))); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	const used = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'quorate'"
+	testutil.Eventually(t, func() error {
+		if n := s.do(used + " AND wait_event_type = 'Lock'"); n != fmt.Sprint(connections) {
+			return errors.New("waiting: " + n)
+		}
+		return nil
+	})
+	if n := s.do(used); n != fmt.Sprint(connections) {
+		t.Errorf("%s connections, want %d", n, connections)
+	}
+	release()
+	wg.Wait()
+}
+
+// TestStore_TimeoutOfTheComponent makes a write wait for a lock until the timeout of the component ends it. The
+// outcome of the write is unknown.
+func TestStore_TimeoutOfTheComponent(t *testing.T) {
+	s := start(t)
+	store := opened(t, postgresql.V2, "connectionString", s.url(), "timeout", "1s")
+	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
+	release := s.locked("UPDATE state SET value = value")
+	begun := time.Now()
+	statetest.WantFault(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "2")), fault.Indeterminate,
+		"may have been applied")
+	if took := time.Since(begun); took < time.Second {
+		t.Errorf("the write ended after %s, before its timeout", took)
+	}
+	release()
+	testutil.Eventually(t, func() error { return statetest.Set(t.Context(), store, statetest.Put("a||k", "3")) })
+	statetest.WantValue(t, store, "a||k", "3")
+}
+
+// TestStore_IdleConnectionsAreClosed waits until the pool has closed its idle connections.
+func TestStore_IdleConnectionsAreClosed(t *testing.T) {
+	s := start(t)
+	store := opened(t, postgresql.V2, "connectionString", s.url()+"&pool_health_check_period=100ms",
+		"connectionMaxIdleTime", "100ms")
+	testutil.Must(t, statetest.Set(t.Context(), store, statetest.Put("a||k", "1")))
+	testutil.Eventually(t, func() error {
+		if n := s.do("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'quorate'"); n != "0" {
+			return errors.New(n + " connections")
+		}
+		return nil
+	})
+	statetest.WantValue(t, store, "a||k", "1")
+}

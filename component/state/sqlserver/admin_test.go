@@ -1,0 +1,91 @@
+package sqlserver_test
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+var (
+	keyColumns = regexp.MustCompile(`\[Key\] (nvarchar\((\d+)\) COLLATE (\w+)|uniqueidentifier|int) ` +
+		`CONSTRAINT \[PK_state\]`)
+	computed    = regexp.MustCompile(`\[(\w+)\] AS CONVERT\(`)
+	newIndex    = regexp.MustCompile(`CREATE INDEX \[(\w+)\] ON`)
+	newDatabase = regexp.MustCompile(`^IF DB_ID\(N'(\w+)'\) IS NULL CREATE DATABASE \[(\w+)\]$`)
+)
+
+// administer executes requests about the database and its tables. known is false for any other request. The caller
+// holds the lock.
+func (t *table) administer(r request) (results []result, known bool, err error) {
+	text := r.text
+	switch {
+	case strings.Contains(text, "FROM sys.databases AS d WHERE d.name = DB_NAME()"):
+		return []result{{names: []string{"", "", "", "", ""},
+			kinds: []byte{typeNVarchar, typeInt, typeBit, typeBit, typeBit},
+			rows:  [][]any{{t.access, t.level, t.snapshot, t.replica, false}}}}, true, nil
+	case strings.Contains(text, "FROM sys.columns"):
+		out := result{names: []string{"name", "type", "length", "collation", "metadata"},
+			kinds: []byte{typeNVarchar, typeNVarchar, typeInt, typeNVarchar, typeBit}}
+		if r.params["@Table"] != "[dbo].[state]" {
+			return nil, true, fmt.Errorf("the fake has no table %v", r.params["@Table"])
+		}
+		for _, c := range t.columns {
+			out.rows = append(out.rows, append(append([]any{}, c...), t.metadata))
+		}
+		return []result{out}, true, nil
+	case strings.Contains(text, "sp_getapplock"):
+		return nil, true, t.create(text)
+	case newDatabase.MatchString(text):
+		t.databases[newDatabase.FindStringSubmatch(text)[1]] = true
+		return nil, true, nil
+	case newIndex.MatchString(text):
+		t.indexes[newIndex.FindStringSubmatch(text)[1]] = true
+		return nil, true, nil
+	case strings.Contains(text, "[dapr_metadata]"):
+		return t.claim(r), true, nil
+	}
+	return nil, false, nil
+}
+
+// create creates the tables as the batch describes them.
+func (t *table) create(text string) error {
+	m := keyColumns.FindStringSubmatch(text)
+	if m == nil {
+		return fmt.Errorf("the fake does not know the table of %s", text)
+	}
+	if t.columns == nil {
+		length, _ := strconv.ParseInt(m[2], 10, 64)
+		kind, _, _ := strings.Cut(m[1], "(")
+		t.columns = columnsOf(kind, length, m[3], strings.Contains(text, "[isBinary]"))
+		for _, c := range computed.FindAllStringSubmatch(text, -1) {
+			t.columns = append(t.columns, []any{c[1], "int", int64(4), ""})
+		}
+	}
+	t.metadata = true
+	return nil
+}
+
+// columnsOf returns the columns of a table of a version.
+func columnsOf(kind string, length int64, collation string, v2 bool) [][]any {
+	out := [][]any{{"Key", kind, 2 * length, collation}, {"Data", "nvarchar", int64(-1), ""}}
+	if v2 {
+		out = append(out, []any{"BinaryData", "varbinary", int64(-1), ""}, []any{"isBinary", "bit", int64(1), ""})
+	}
+	for _, name := range []string{"InsertDate", "UpdateDate", "ExpireDate"} {
+		out = append(out, []any{name, "datetime2", int64(8), ""})
+	}
+	return append(out, []any{"RowVersion", "timestamp", int64(8), ""})
+}
+
+// claim records that expired rows are removed now. It returns no row if that was done within the interval.
+func (t *table) claim(r request) []result {
+	interval := time.Duration(r.params["@Interval"].(int64)) * time.Millisecond
+	out := result{names: []string{""}, kinds: []byte{typeInt}}
+	if t.cleaned.IsZero() || t.now().Sub(t.cleaned) >= interval {
+		t.cleaned = t.now()
+		out.rows = [][]any{{int64(1)}}
+	}
+	return []result{out}
+}

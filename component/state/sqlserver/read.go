@@ -1,0 +1,208 @@
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/outside"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Get implements state.Store.
+func (s *Store) Get(ctx context.Context, r state.GetRequest) (state.Item, error) {
+	const op = "sqlserver.Get"
+	out := state.Item{Key: r.Key, Proof: s.proof()}
+	if s.unknown(r.Key) {
+		return out, s.gate.Enter(ctx, op)
+	}
+	found, err := s.query(ctx, op, r.Key, 0, s.sql.get, sql.Named("K", r.Key))
+	if err != nil {
+		return state.Item{}, err
+	}
+	for _, item := range found {
+		item.Proof = s.proof()
+		return item, item.Err
+	}
+	return out, nil
+}
+
+// BulkGet implements state.BulkGetter. It reads all keys in one statement, or in chunks if bulkGetChunkSize is set.
+func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
+	const op = "sqlserver.BulkGet"
+	if err := s.gate.Enter(ctx, op); err != nil {
+		return nil, err
+	}
+	times := map[string]int64{}
+	for _, key := range r.Keys {
+		if !s.unknown(key) {
+			times[key]++
+		}
+	}
+	keys := make([]string, 0, len(times))
+	for key := range times {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	size := s.settings.chunk
+	if size == 0 {
+		size = max(len(keys), 1)
+	}
+	found, total := map[string]state.Item{}, int64(0)
+	for some := range slices.Chunk(keys, size) {
+		items, err := s.query(ctx, op, "", r.MaxBytes, s.sql.bulk, keysParameter(some))
+		if err != nil {
+			return nil, err
+		}
+		for _, item := range items {
+			if times[item.Key] == 0 {
+				continue // a key that the collation of the table takes for the same
+			}
+			total += times[item.Key] * int64(len(item.Value))
+			found[item.Key] = item
+		}
+		if r.MaxBytes > 0 && total > r.MaxBytes {
+			return nil, state.ValuesTooLarge(op, r.MaxBytes)
+		}
+	}
+	out := make([]state.Item, len(r.Keys))
+	for i, key := range r.Keys {
+		item, ok := found[key]
+		if !ok {
+			item = state.Item{Key: key, Proof: s.bulkProof()}
+		}
+		out[i] = item
+	}
+	return out, nil
+}
+
+// keysParameter returns the parameter of statements.bulk.
+func keysParameter(keys []string) sql.NamedArg {
+	text, _ := json.Marshal(keys) // texts have a form in JSON
+	return sql.Named("Keys", value{text: some(string(text))}.parameter())
+}
+
+// maxPage bounds a page of a listing.
+const maxPage = 1000
+
+// List implements state.Lister. The order is that of UTF-16 code units.
+func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, error) {
+	limit := r.Limit
+	if limit <= 0 || limit > maxPage {
+		limit = maxPage
+	}
+	from, after := r.Prefix, false
+	if r.After >= r.Prefix && r.After != "" {
+		from, after = r.After, true
+	}
+	page := state.Page{Proof: s.bulkProof()}
+	if !utf8.ValidString(from) || !utf8.ValidString(r.Prefix) {
+		return page, s.gate.Enter(ctx, "sqlserver.List")
+	}
+	end := outside.Successor(r.Prefix)
+	args := []any{sql.Named("Limit", int64(limit)+1), sql.Named("From", from)}
+	if end != "" {
+		args = append(args, sql.Named("End", end))
+	}
+	var err error
+	if page.Items, err = s.query(ctx, "sqlserver.List", "", 0, s.sql.page(after, end), args...); err != nil {
+		return state.Page{}, err
+	}
+	if page.More = len(page.Items) > limit; page.More {
+		page.Items = page.Items[:limit]
+	}
+	for _, item := range page.Items {
+		if item.Err != nil {
+			return state.Page{}, item.Err
+		}
+	}
+	return page, nil
+}
+
+// unknown reports whether the table cannot have a key.
+func (s *Store) unknown(key string) bool {
+	switch s.settings.keyType {
+	case keyUUID:
+		id, err := uuid.Parse(key)
+		return err != nil || id.String() != key
+	case keyInteger:
+		n, err := strconv.ParseInt(key, 10, 32)
+		return err != nil || strconv.FormatInt(n, 10) != key
+	}
+	return !utf8.ValidString(key) || len(utf16.Encode([]rune(key))) > s.settings.length
+}
+
+// query reads rows. It returns fault.TooLarge if the values have more than most bytes together; 0 = no limit.
+func (s *Store) query(ctx context.Context, op, key string, most int64, statement string, args ...any) ([]state.Item,
+	error,
+) {
+	var out []state.Item
+	err := s.call(ctx, op, key, reading, func(ctx context.Context, conn *sql.Conn, _ *atomic.Bool) error {
+		items, size := []state.Item(nil), int64(0)
+		rows, err := conn.QueryContext(ctx, statement, args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			item, err := s.item(rows)
+			if err != nil {
+				return err
+			}
+			if size += int64(len(item.Value)); most > 0 && size > most {
+				return state.ValuesTooLarge(op, most)
+			}
+			items = append(items, item)
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+		out = items
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// item makes an item of a row. A value that cannot be represented becomes Err.
+func (s *Store) item(rows *sql.Rows) (state.Item, error) {
+	out := state.Item{Proof: s.bulkProof()}
+	var v value
+	var version []byte
+	var left sql.NullInt64
+	if err := rows.Scan(&out.Key, &v.text, &v.bytes, &v.binary, &version, &left); err != nil {
+		return out, err
+	}
+	out.ETag = hex.EncodeToString(version)
+	if left.Valid {
+		out.Expires = s.now().Add(time.Duration(left.Int64) * time.Microsecond).UTC()
+	}
+	var err error
+	if out.Value, out.ContentType, err = decode(v); err != nil {
+		out.Err = &fault.Error{Code: fault.Corrupt, Op: "sqlserver.Get", Key: out.Key, Err: err,
+			Msg: "the row is not one of a state store"}
+	}
+	return out, nil
+}
+
+// etag returns a rowversion, or nil for what is none.
+func etag(text string) []byte {
+	out, err := hex.DecodeString(strings.ToLower(text))
+	if err != nil || len(out) != 8 {
+		return nil
+	}
+	return out
+}

@@ -1,0 +1,278 @@
+// Package sqlserver is the component type state.sqlserver, versions v1 and v2: a state store in a table of SQL Server
+// or Azure SQL.
+//
+// It owns the tables, which are those of Dapr's components of the same versions, and the conversion of SQL Server's
+// errors to fault codes. One goroutine removes expired rows. Each call of the database runs in its own goroutine,
+// because the client library may return seconds after the context has ended. Close waits for all goroutines.
+//
+// The ETag of a row is its rowversion in hexadecimal. In v1, a row has the value as text; in v2, a value that is not
+// JSON has a column of bytes. The file value.go describes both.
+package sqlserver
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quorate/quorate/component"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/outside"
+	"github.com/quorate/quorate/internal/entra"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Type is the component type of this store.
+const Type = "state.sqlserver"
+
+// Version is a layout of the data.
+type Version uint8
+
+// The layouts.
+const (
+	V1 Version = 1 // text
+	V2 Version = 2 // text or bytes
+)
+
+const (
+	timeout  = 20 * time.Second // longest time of one request of an application
+	maxConns = 100              // as other clients of SQL Server have by default
+	maxIdle  = 2 * time.Minute  // an idle connection is closed after
+)
+
+// Options are the settings of a store.
+type Options struct {
+	Version  Version
+	Metadata component.Values // of Fields(Version)
+	Identity entra.Settings   // for useAzureAD
+	Logger   *slog.Logger
+	Now      func() time.Time // nil = time.Now
+}
+
+// Store implements state.Store and all optional interfaces.
+type Store struct {
+	db       *sql.DB
+	settings settings
+	sql      statements
+	version  Version
+	now      func() time.Time
+	log      *slog.Logger
+	one      state.Level // of answers about one key, and of writes
+	many     state.Level // of answers about several keys
+
+	gate  outside.Gate
+	once  sync.Once
+	life  context.Context // ends with the store
+	stop  context.CancelFunc
+	calls sync.RWMutex // running calls hold it for reading
+	done  sync.WaitGroup
+}
+
+// Open connects to SQL Server, and creates the tables if they do not exist. If the connection string names no database,
+// it also creates the database. While SQL Server cannot be reached, Open tries again until ctx ends. It returns
+// fault.Invalid for wrong settings, fault.Denied for refused credentials and missing rights, and fault.Unavailable if
+// SQL Server does not answer.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	set, err := read(o.Metadata, o.Version)
+	if err != nil {
+		return nil, err
+	}
+	connector, err := set.connector(o.Identity, set.database)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{db: pool(connector), settings: set, version: o.Version, now: o.Now, log: o.Logger}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	s.life, s.stop = context.WithCancel(context.Background())
+	if set.create {
+		err = outside.Wait(ctx, func(ctx context.Context) error { return s.createDatabase(ctx, o.Identity) })
+	}
+	if err == nil {
+		err = outside.Wait(ctx, s.probe)
+	}
+	if err == nil {
+		err = s.prepare(ctx)
+	}
+	if err != nil {
+		_ = s.Close() // the cause is what matters
+		return nil, err
+	}
+	if set.cleanup > 0 {
+		s.done.Go(func() { s.clean(s.life) })
+	}
+	return s, nil
+}
+
+// Ping implements state.Pinger.
+func (s *Store) Ping(ctx context.Context) error {
+	_, err := s.find(ctx)
+	return err
+}
+
+// PingInterval implements state.Pinger.
+func (s *Store) PingInterval() time.Duration { return outside.PingInterval }
+
+// find checks that SQL Server answers and can be written.
+func (s *Store) find(ctx context.Context) (*database, error) {
+	const op = "sqlserver.Open"
+	found := &database{}
+	err := s.call(ctx, op, "", reading, func(ctx context.Context, conn *sql.Conn, _ *atomic.Bool) error {
+		return conn.QueryRowContext(ctx, probe).Scan(&found.access, &found.level, &found.snapshot, &found.replicated,
+			&found.delayed)
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case found.access != "READ_WRITE":
+		return nil, &fault.Error{Code: fault.Unavailable, Op: op,
+			Msg:  "the database of SQL Server at " + s.settings.where() + " is a replica, which cannot be written",
+			Hint: "give the address of the primary or of the listener, and omit ApplicationIntent"}
+	case found.level < leastCompatibility:
+		return nil, &fault.Error{Code: fault.Invalid, Op: op,
+			Msg:  "the compatibility level of the database is below 130, so it cannot read JSON",
+			Hint: "run ALTER DATABASE CURRENT SET COMPATIBILITY_LEVEL = 130, or use another database"}
+	}
+	return found, nil
+}
+
+// probe is find that sets the level of answers.
+func (s *Store) probe(ctx context.Context) error {
+	found, err := s.find(ctx)
+	if err != nil {
+		return err
+	}
+	s.one = state.Linearizable
+	if found.replicated || found.delayed {
+		s.one = state.Stale // a replica may become the primary without the newest writes
+	}
+	s.many = state.Stale
+	if found.snapshot {
+		s.many = s.one
+	}
+	if !found.snapshot {
+		s.log.Info("the database has no row versions: reads wait for writes of the same rows, and bulk reads are no "+
+			"snapshot", "hint", "run ALTER DATABASE CURRENT SET READ_COMMITTED_SNAPSHOT ON while nothing uses it")
+	}
+	return nil
+}
+
+// database is what probe finds out.
+type database struct {
+	access                        string
+	level                         int64
+	snapshot, replicated, delayed bool
+}
+
+// leastCompatibility is the compatibility level of SQL Server 2016, the first that has OPENJSON.
+const leastCompatibility = 130
+
+// Close implements state.Store.
+func (s *Store) Close() error {
+	var err error
+	s.once.Do(func() {
+		s.gate.Close()
+		s.stop()
+		s.done.Wait()
+		s.calls.Lock() // waits for running calls; later ones find the gate closed
+		defer s.calls.Unlock()
+		err = s.db.Close()
+	})
+	if err != nil {
+		return fault.Wrap(err, "sqlserver.Close", "closing the connections to SQL Server")
+	}
+	return nil
+}
+
+// Features implements state.Featurer.
+func (s *Store) Features() []state.Feature {
+	return []state.Feature{state.FeatureETag, state.FeatureTransactional, state.FeatureTTL}
+}
+
+func (s *Store) proof() state.Proof     { return state.Proof{Level: s.one} }
+func (s *Store) bulkProof() state.Proof { return state.Proof{Level: s.many} }
+
+// call calls f with a connection. f must set sent before it sends a statement that may change data permanently. If
+// call returns an error and sent is not set, nothing was changed. call tries again if the connection was found dead
+// before anything was sent, or if SQL Server rolled back because of another transaction.
+//
+// call returns when ctx ends. f may then still run for seconds, because the client library waits for SQL Server. So f
+// must not change anything that the caller reads after an error.
+func (s *Store) call(ctx context.Context, op, key string, doing kind,
+	f func(ctx context.Context, conn *sql.Conn, sent *atomic.Bool) error,
+) error {
+	if err := s.gate.Enter(ctx, op); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	defer context.AfterFunc(s.life, cancel)()
+	sent := &atomic.Bool{}
+	done := make(chan error, 1)
+	s.calls.RLock()
+	go func() {
+		defer s.calls.RUnlock()
+		done <- s.attempts(ctx, op, key, doing, sent, f)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	const grace = 200 * time.Millisecond // for SQL Server to confirm that it has stopped
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(grace):
+		return s.failed(op, key, ctx.Err(), outcome(doing, sent))
+	}
+}
+
+// outcome returns the kind of call that the conversion of an error needs. It is unsent for a write that has not sent
+// anything, and doing for any other call.
+func outcome(doing kind, sent *atomic.Bool) kind {
+	if doing == writing && !sent.Load() {
+		return unsent
+	}
+	return doing
+}
+
+func (s *Store) attempts(ctx context.Context, op, key string, doing kind, sent *atomic.Bool,
+	f func(ctx context.Context, conn *sql.Conn, sent *atomic.Bool) error,
+) error {
+	const most = 10
+	for attempt := 1; ; attempt++ {
+		sent.Store(false)
+		err := s.attempt(ctx, op, key, sent, f)
+		if err == nil {
+			return nil
+		}
+		failed := s.failed(op, key, err, outcome(doing, sent))
+		lost := outcome(doing, sent) != writing && fault.Is(failed, fault.Unavailable) && attempt < 3
+		if attempt == most || !again(err) && !lost || ctx.Err() != nil || s.gate.Closed() {
+			return failed
+		}
+	}
+}
+
+func (s *Store) attempt(ctx context.Context, op, key string, sent *atomic.Bool,
+	f func(ctx context.Context, conn *sql.Conn, sent *atomic.Bool) error,
+) error {
+	if s.gate.Closed() {
+		return outside.ErrClosed(op)
+	}
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return s.failed(op, key, err, unsent)
+	}
+	defer conn.Close()
+	err = f(ctx, conn, sent)
+	if severed(err) { // the client does not notice
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	}
+	return err
+}

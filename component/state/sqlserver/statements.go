@@ -1,0 +1,113 @@
+package sqlserver
+
+import (
+	"strconv"
+	"strings"
+)
+
+// exact is a collation that compares strings by their code units. Tables that this package creates use it for the key
+// column.
+const exact = "Latin1_General_100_BIN2"
+
+// probe reads what Open must know about the database.
+const probe = `SELECT CONVERT(nvarchar(20), DATABASEPROPERTYEX(DB_NAME(), 'Updateability')), ` +
+	`CONVERT(bigint, d.compatibility_level), d.is_read_committed_snapshot_on, ` +
+	`CONVERT(bit, CASE WHEN d.replica_id IS NULL THEN 0 ELSE 1 END), ` +
+	`CONVERT(bit, CASE WHEN d.delayed_durability = 2 THEN 1 ELSE 0 END) ` +
+	`FROM sys.databases AS d WHERE d.name = DB_NAME()`
+
+// statements are the SQL statements for one table. They treat a row that has expired but was not removed yet as absent.
+// Times are those of SQL Server's clock, in its time zone, as in Dapr.
+//
+// A # in a statement that writes stands for the number of an item. Its parameters are K (key), E (rowversion), M and U
+// (minutes and microseconds until the expiry; M is negative for none), and those of the value: D (text), and in v2 B
+// (bytes) and I (whether it has bytes).
+type statements struct {
+	get              string // columns of reads: key, text, bytes, whether it has bytes, rowversion, microseconds left
+	bulk             string // argument: a JSON array of keys; columns of reads
+	list, order      string // columns of reads, without a condition; what the order is by
+	lock             string // argument: as bulk; columns: key, rowversion, whether it has expired
+	upsert, create   string // columns: number, rowversion
+	update, removeIf string // columns: number, rowversion
+	remove           string // no columns
+	expired          string // removes up to 1000 expired rows
+}
+
+// newStatements returns the statements for a table. collation is the collation of the key column, or "" if the key
+// type is not text.
+func newStatements(s settings, version Version, collation string) statements {
+	const never, now = `t.[ExpireDate] IS NULL`, `SYSDATETIME()`
+	columns := map[Version][]string{
+		V1: {"@value", "t.[Data], CONVERT(varbinary(max), NULL), CONVERT(bit, 0)", "@names", "[Data]",
+			"@params", "@D#", "@set", "t.[Data] = @D#"},
+		V2: {"@value", "t.[Data], t.[BinaryData], t.[isBinary]", "@names", "[Data], [BinaryData], [isBinary]",
+			"@params", "@D#, @B#, @I#", "@set", "t.[Data] = @D#, t.[BinaryData] = @B#, t.[isBinary] = @I#"},
+	}
+	keys := map[string][]string{
+		keyText: {"@key", "t.[Key]", "@json", "nvarchar(4000)", "@collate", " COLLATE " + collation,
+			// The collation may take different keys for the same one.
+			"@same", "t.[Key] = @K# AND CONVERT(varbinary(max), t.[Key]) = CONVERT(varbinary(max), @K#)"},
+		keyUUID: {"@key", "LOWER(CONVERT(nvarchar(36), t.[Key]))", "@json", "uniqueidentifier", "@collate", "",
+			"@same", "t.[Key] = @K#"},
+		keyInteger: {"@key", "CONVERT(nvarchar(36), t.[Key])", "@json", "int", "@collate", "", "@same",
+			"t.[Key] = @K#"},
+	}
+	names := strings.NewReplacer(append(append(columns[version], keys[s.keyType]...),
+		"@table", s.full(s.table), "@alive", "("+never+" OR t.[ExpireDate] > "+now+")",
+		"@locked", "WITH (UPDLOCK, SERIALIZABLE)", "@until", `CASE WHEN @M# < 0 THEN NULL ELSE `+
+			`DATEADD(MINUTE, @M#, DATEADD(MICROSECOND, @U#, `+now+`)) END`)...)
+	f := func(text string) string { return names.Replace(names.Replace(text)) }
+	const read = `SELECT @key, @value, t.[RowVersion], DATEDIFF_BIG(MICROSECOND, SYSDATETIME(), t.[ExpireDate]) `
+	// The hint LOOP makes SQL Server look each key up in the index, however many rows it expects.
+	const wanted = `FROM OPENJSON(@Keys) WITH ([Key] @json '$') AS k INNER LOOP JOIN @table AS t`
+	const change = `UPDATE t SET @set, t.[UpdateDate] = GETDATE(), t.[ExpireDate] = @until ` +
+		`OUTPUT #, inserted.[RowVersion] FROM @table AS t @locked WHERE @same`
+	const insert = `INSERT INTO @table ([Key], @names, [ExpireDate]) OUTPUT #, inserted.[RowVersion] ` +
+		`VALUES (@K#, @params, @until);`
+	order := f("@key COLLATE " + exact)
+	if collation == exact {
+		order = f("@key") // the order of the index
+	}
+	return statements{
+		get:   strings.ReplaceAll(f(read+`FROM @table AS t WHERE @same AND @alive`), "#", ""),
+		bulk:  f(read + wanted + ` ON t.[Key] = k.[Key]@collate WHERE @alive`),
+		list:  f(strings.Replace(read, "SELECT", "SELECT TOP (@Limit)", 1) + `FROM @table AS t WHERE @alive`),
+		order: order,
+		lock: f(`SELECT @key, t.[RowVersion], CONVERT(bit, ` +
+			`CASE WHEN t.[ExpireDate] <= SYSDATETIME() THEN 1 ELSE 0 END) ` + wanted +
+			` @locked ON t.[Key] = k.[Key]@collate`),
+		upsert: f(change + `; IF @@ROWCOUNT = 0 ` + insert),
+		create: f(change + ` AND t.[ExpireDate] <= SYSDATETIME(); IF @@ROWCOUNT = 0 AND NOT EXISTS ` +
+			`(SELECT 1 FROM @table AS t @locked WHERE @same) ` + insert),
+		update: f(change + ` AND t.[RowVersion] = @E# AND @alive;`),
+		remove: f(`DELETE t FROM @table AS t WHERE @same;`),
+		removeIf: f(`DELETE t OUTPUT #, deleted.[RowVersion] FROM @table AS t ` +
+			`WHERE @same AND t.[RowVersion] = @E# AND @alive;`),
+		expired: f(`DELETE TOP (1000) t FROM @table AS t WHERE t.[ExpireDate] <= SYSDATETIME()`),
+	}
+}
+
+// page returns the statement that lists keys from @From on, in order. If after is true, it omits @From itself. If end
+// is not empty, it lists only keys below @End.
+func (s statements) page(after bool, end string) string {
+	text := s.list + " AND " + s.order + " >= @From"
+	if after {
+		text = s.list + " AND " + s.order + " > @From"
+	}
+	if end != "" {
+		text += " AND " + s.order + " < @End"
+	}
+	return text + " ORDER BY " + s.order
+}
+
+// numbered returns a statement for the item with a number.
+func numbered(statement string, i int) string {
+	return strings.ReplaceAll(statement, "#", strconv.Itoa(i))
+}
+
+// An error in such a batch rolls everything back.
+const (
+	batch  = "SET NOCOUNT ON; SET XACT_ABORT ON; "
+	begin  = "BEGIN TRANSACTION; "
+	commit = " COMMIT TRANSACTION;"
+)

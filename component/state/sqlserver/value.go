@@ -1,0 +1,104 @@
+package sqlserver
+
+import (
+	"bytes"
+	"database/sql"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"strings"
+	"unicode/utf8"
+
+	mssql "github.com/microsoft/go-mssqldb"
+
+	"github.com/quorate/quorate/component/state"
+)
+
+// In v1, a string with one of these prefixes contains a value in base64. Values that are strings cannot begin with
+// these characters: Unicode reserves them for internal use, and encode stores such a value in base64.
+const (
+	markBytes = "\uFDD0" // the value is bytes
+	markJSON  = "\uFDD1" // the value is JSON that is not UTF-8
+)
+
+// besideBytes is stored in the text column of a v2 row if the value was saved as bytes but is valid JSON. It makes
+// decode return the bytes. It is an empty object, so that computed columns find no property in it. Dapr does not read
+// it.
+const besideBytes = "{}"
+
+// value is a value as a row has it.
+type value struct {
+	text   sql.NullString
+	bytes  []byte
+	binary bool // v2: bytes has the value
+}
+
+// encode returns the value of a row. In v1, JSON and other UTF-8 strings are stored as they are, as Dapr does.
+func encode(version Version, o *state.Operation) value {
+	text := o.ContentType == "" && json.Valid(o.Value) && utf8.Valid(o.Value)
+	if version == V2 {
+		switch {
+		case text:
+			return value{text: some(string(o.Value))}
+		case o.ContentType != "" && json.Valid(o.Value):
+			return value{text: some(besideBytes), bytes: filled(o.Value), binary: true}
+		}
+		return value{bytes: filled(o.Value), binary: true}
+	}
+	plain := utf8.Valid(o.Value) && !bytes.HasPrefix(o.Value, []byte(markBytes)) &&
+		!bytes.HasPrefix(o.Value, []byte(markJSON))
+	switch {
+	case text, plain && !json.Valid(o.Value):
+		return value{text: some(string(o.Value))}
+	case o.ContentType == "" && json.Valid(o.Value):
+		return value{text: some(markJSON + base64.StdEncoding.EncodeToString(o.Value))}
+	}
+	return value{text: some(markBytes + base64.StdEncoding.EncodeToString(o.Value))}
+}
+
+// decode returns the bytes and the content type of the value of a row.
+func decode(v value) ([]byte, string, error) {
+	switch {
+	case v.binary && v.bytes == nil, !v.binary && !v.text.Valid:
+		return nil, "", errors.New("the row has no value")
+	case v.binary && v.text.Valid:
+		return v.bytes, state.OctetStream, nil
+	case v.binary:
+		return v.bytes, typeOf(v.bytes), nil
+	}
+	for mark, contentType := range map[string]string{markBytes: state.OctetStream, markJSON: ""} {
+		if encoded, ok := strings.CutPrefix(v.text.String, mark); ok {
+			out, err := base64.StdEncoding.DecodeString(encoded)
+			return out, contentType, err
+		}
+	}
+	out := []byte(v.text.String)
+	return out, typeOf(out), nil
+}
+
+// typeOf returns the content type of a value that Dapr may have written, which stores none.
+func typeOf(value []byte) string {
+	if json.Valid(value) {
+		return ""
+	}
+	return state.OctetStream
+}
+
+func some(text string) sql.NullString { return sql.NullString{String: text, Valid: true} }
+
+// filled returns bytes that are not NULL.
+func filled(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
+// parameter returns the text as a parameter of the type nvarchar(max). The type does not depend on the length of the
+// text, so neither does the query plan.
+func (v value) parameter() any {
+	if !v.text.Valid {
+		return v.text
+	}
+	return mssql.NVarCharMax(v.text.String)
+}
