@@ -1,0 +1,489 @@
+package console_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/apitest"
+	"github.com/quorate/quorate/api/console"
+	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/component/state/inmemory"
+)
+
+// cluster is a console.Cluster with a fixed answer.
+type cluster struct {
+	mu       sync.Mutex
+	members  []console.Member
+	transfer string // arguments of TransferLeader
+
+	compared   string // argument of CompareReplicas
+	comparison api.Comparison
+	failure    error
+}
+
+func (c *cluster) Members(context.Context) []console.Member {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.members
+}
+
+func (c *cluster) TransferLeader(_ context.Context, leader string, _ uint64, to string) (api.TransferResult, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.transfer = leader + " to " + to
+	return api.TransferResult{Leader: to}, nil
+}
+
+func (c *cluster) CompareReplicas(_ context.Context, leader string, group uint64) (api.Comparison, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.compared = leader
+	return c.comparison, c.failure
+}
+
+func (c *cluster) set(members []console.Member) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.members = members
+}
+
+const store = "statestore"
+
+// data is a console.Data with one store.
+type data struct{ state *api.State }
+
+func (d data) Stores(string) []string  { return []string{store} }
+func (d data) State(string) *api.State { return d.state }
+
+// blocks is a console.Blocks with one lock and one item.
+type blocks struct{ released string }
+
+func (*blocks) HeldLocks(context.Context) ([]api.LockStatus, error) {
+	left := int64(42_000)
+	return []api.LockStatus{{Store: "lockstore", Prefix: "shop", Resource: "door", Owner: "<b>me", Revision: "7",
+		ExpiryMS: 60_000, LeftMS: &left}}, nil
+}
+
+func (b *blocks) ReleaseLock(_ context.Context, r api.LockReleaseRequest) (api.LockStatus, error) {
+	b.released = r.Store + " " + *r.Prefix + " " + r.Resource + " " + r.Revision
+	return api.LockStatus{}, nil
+}
+
+func (*blocks) ConfigurationStores() []string { return []string{"configstore"} }
+
+func (*blocks) ConfigurationItems(context.Context, string, []string) ([]api.ConfigurationChange, error) {
+	return []api.ConfigurationChange{{Key: "level", Value: "<b>debug", Version: "4"}}, nil
+}
+
+// work is a console.Work with two jobs and two actors.
+type work struct{ selected api.JobSelection }
+
+func (w *work) ListJobs(_ context.Context, r api.JobSelection) ([]api.JobStatus, error) {
+	w.selected = r
+	past, next := time.Now().Add(-time.Minute), time.Now().Add(time.Hour)
+	return []api.JobStatus{
+		{App: "shop", Name: "<b>nightly", Schedule: "@every 1h", Due: past, Next: next, Ticks: 3, Attempts: 2,
+			Error: "<b>status 500", Job: []byte(`{"data":"secret-of-job"}`)},
+		{App: "shop", Name: "later", Due: next, Next: next},
+	}, nil
+}
+
+func (*work) ListActors(context.Context, int) ([]api.ActorsStatus, error) {
+	return []api.ActorsStatus{{App: "shop", Store: store, Types: []string{"Cart"},
+		Hosts:  []api.ActorHostStatus{{Node: "a", Types: []string{"Cart"}, Actors: 1}},
+		Actors: []api.ActorStatus{{Type: "Cart", ID: "<b>1", Node: "a", Epoch: 77}, {Type: "Cart", ID: "2", Epoch: 78}},
+		Reminders: []api.ActorReminder{{Type: "Cart", ID: "<b>1", JobStatus: api.JobStatus{Name: "<b>wake",
+			Schedule: "R5/PT10S", Due: time.Now().Add(time.Hour), Next: time.Now().Add(time.Hour), Ticks: 4}}},
+	}}, nil
+}
+
+func newData() data {
+	stores := &apitest.Stores{Ready: true, List: []*state.Instance{apitest.Instance(store,
+		inmemory.Open(inmemory.Options{}))}}
+	return data{api.NewState(api.App{ID: "shop"}, stores, api.Limits{})}
+}
+
+// member is a node that answers.
+func member(name string, self bool) console.Member {
+	group := api.GroupStatus{State: "follower", Leader: "a", Term: 3, Reads: true, Writes: true, Keys: 7,
+		Servers: []api.ServerStatus{{Node: "a", Voter: true}, {Node: "b", Voter: true}}}
+	if name == "a" {
+		group.State = "leader"
+	}
+	return console.Member{MemberStatus: api.MemberStatus{Node: name, State: "alive", Role: "server", Self: self},
+		View: &api.NodeView{At: time.Now(), Status: api.NodeStatus{Ready: true, Node: api.NodeIdentity{ID: name,
+			Cluster: "test", Version: "v1", Apps: []api.AppStatus{{ID: "shop", API: []string{"127.0.0.1:1"}}}},
+			Groups: []api.GroupStatus{group}},
+			Apps:    []api.AppInstance{{App: "shop", Node: "a", State: "healthy"}},
+			Figures: api.Figures{Calls: []api.AppCalls{{From: "shop", To: "<b>stock", Count: 4, Errors: 1}}}}}
+}
+
+// fixture is a console that a browser has signed in to.
+type fixture struct {
+	*httptest.Server
+	cluster *cluster
+	blocks  blocks
+	work    work
+	console *console.Console
+	client  *http.Client
+	log     *bytes.Buffer
+}
+
+func open(t *testing.T, write bool) *fixture {
+	t.Helper()
+	return openOn(t, write, []console.Member{member("a", true), member("b", false)})
+}
+
+func openOn(t *testing.T, write bool, members []console.Member) *fixture {
+	t.Helper()
+	f := &fixture{cluster: &cluster{members: members}, log: &bytes.Buffer{}}
+	var err error
+	f.console, err = console.New(console.Config{Cluster: f.cluster, Data: newData(), Blocks: &f.blocks, Work: &f.work,
+		Write:   write,
+		OpenAPI: apihttp.OpenAPI(), Port: "9091", Logger: slog.New(slog.NewTextHandler(f.log, nil)), Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Server = httptest.NewServer(f.console.Handler())
+	t.Cleanup(func() { f.console.Close(); f.Close() })
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.client = &http.Client{Jar: jar}
+	path, _ := f.console.Login()
+	if status, _, _ := f.get(t, path); status != http.StatusOK {
+		t.Fatalf("login: %d", status)
+	}
+	return f
+}
+
+func (f *fixture) get(t *testing.T, path string) (status int, body string, header http.Header) {
+	t.Helper()
+	r, err := f.client.Get(f.URL + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Body.Close() }()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, string(text), r.Header
+}
+
+var csrfField = regexp.MustCompile(`name="csrf" value="([^"]+)"`)
+
+// post sends a form with the token of the session, unless the form has one.
+func (f *fixture) post(t *testing.T, path string, form url.Values, header ...string) (status int, body string) {
+	t.Helper()
+	if !form.Has("csrf") {
+		_, page, _ := f.get(t, "/")
+		form.Set("csrf", csrfField.FindStringSubmatch(page)[1])
+	}
+	r, err := http.NewRequest(http.MethodPost, f.URL+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	answer, err := f.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, _ := io.ReadAll(answer.Body)
+	return answer.StatusCode, string(text)
+}
+
+func TestConsole_PagesNeedLogin(t *testing.T) {
+	f := open(t, true)
+	for _, path := range []string{"/", "/nodes", "/nodes/a", "/groups/0", "/applications", "/state", "/components",
+		"/try", "/docs",
+		"/nowhere"} {
+		r, err := http.Get(f.URL + path) // a client without the cookie
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _ := io.ReadAll(r.Body)
+		_ = r.Body.Close()
+		if r.StatusCode != http.StatusUnauthorized || strings.Contains(string(text), "shop") {
+			t.Errorf("%s without a session: %d %s", path, r.StatusCode, text)
+		}
+	}
+}
+
+func TestConsole_LinkWorksOnce(t *testing.T) {
+	f := open(t, false)
+	path, expires := f.console.Login()
+	if left := time.Until(expires); left > 10*time.Minute || left < 9*time.Minute {
+		t.Errorf("the link expires in %v", left)
+	}
+	for i, want := range []int{http.StatusOK, http.StatusForbidden} {
+		if status, _, _ := f.get(t, path); status != want {
+			t.Errorf("use %d of the link: %d", i+1, status)
+		}
+	}
+	if status, _, _ := f.get(t, "/login?token="); status != http.StatusForbidden {
+		t.Errorf("an empty token: %d", status)
+	}
+}
+
+func TestConsole_AnswersAreProtected(t *testing.T) {
+	f := open(t, false)
+	_, body, h := f.get(t, "/")
+	csp := h.Get("Content-Security-Policy")
+	if !strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") {
+		t.Errorf("policy %q", csp)
+	}
+	for name, want := range map[string]string{"X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
+		"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"} {
+		if got := h.Get(name); got != want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	if strings.Contains(body, "<script>") || strings.Contains(body, " style=") || strings.Contains(body, "onclick") {
+		t.Error("the page has inline script or style")
+	}
+	u, _ := url.Parse(f.URL)
+	for _, c := range f.client.Jar.Cookies(u) {
+		if c.Name != "quorate-console-9091" {
+			t.Errorf("cookie %s", c.Name)
+		}
+	}
+	path, _ := f.console.Login()
+	w := httptest.NewRecorder()
+	f.console.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1"+path, nil))
+	if got := w.Header().Get("Set-Cookie"); !strings.Contains(got, "HttpOnly") || !strings.Contains(got,
+		"SameSite=Strict") {
+		t.Errorf("cookie %q", got)
+	}
+}
+
+func TestConsole_RefusesForeignHostsAndOrigins(t *testing.T) {
+	f := open(t, true)
+	for host, want := range map[string]int{"127.0.0.1:9091": 401, "[::1]:9091": 401, "localhost:9091": 401,
+		"evil.example": 403, "evil.example:9091": 403, "127.0.0.1.evil.example": 403} {
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Host = host
+		f.console.Handler().ServeHTTP(w, r)
+		if w.Code != want {
+			t.Errorf("host %s: %d", host, w.Code)
+		}
+	}
+	for _, header := range [][]string{{"Origin", "http://evil.example"}, {"Sec-Fetch-Site", "cross-site"},
+		{"Sec-Fetch-Site", "same-site"}} {
+		if status, _ := f.post(t, "/groups/0/transfer", url.Values{}, header...); status != http.StatusForbidden {
+			t.Errorf("%s: %d", header, status)
+		}
+	}
+	for _, token := range []string{"", "x"} {
+		if status, _ := f.post(t, "/groups/0/transfer", url.Values{"csrf": {token}}); status != http.StatusForbidden {
+			t.Errorf("token %q: %d", token, status)
+		}
+	}
+	if f.cluster.transfer != "" {
+		t.Error("a refused request was executed")
+	}
+}
+
+func TestConsole_EscapesWhatNodesReport(t *testing.T) {
+	f := open(t, false)
+	for _, path := range []string{"/applications", "/locks", "/configuration", "/jobs", "/actors",
+		"/nodes/%3Cb%3E"} {
+		if _, body, _ := f.get(t, path); strings.Contains(body, "<b>") {
+			t.Errorf("%s is not escaped", path)
+		}
+	}
+}
+
+func TestConsole_ReadOnlyChangesNothing(t *testing.T) {
+	f := open(t, false)
+	for path, form := range map[string]url.Values{
+		"/groups/0/transfer": {"to": {"b"}},
+		"/state/save":        {"app": {"shop"}, "store": {store}, "key": {"k"}, "value": {"1"}},
+		"/state/delete":      {"app": {"shop"}, "store": {store}, "key": {"k"}},
+	} {
+		if status, body := f.post(t, path, form); status != http.StatusForbidden || !strings.Contains(body,
+			"--console-write") {
+			t.Errorf("%s: %d %s", path, status, body)
+		}
+	}
+	_, body := f.post(t, "/try", url.Values{"kind": {"save"}, "app": {"shop"}, "store": {"s"}, "key": {"k"},
+		"value": {"1"}})
+	if !strings.Contains(body, "--console-write") || strings.Contains(body, "Connection refused") {
+		t.Errorf("try: %s", body)
+	}
+}
+
+func TestConsole_StateIsSavedAndDeletedWithETags(t *testing.T) {
+	f := open(t, true)
+	base := url.Values{"app": {"shop"}, "store": {store}, "key": {"order"}}
+	with := func(more ...string) url.Values {
+		v := url.Values{}
+		for k, x := range base {
+			v[k] = x
+		}
+		for i := 0; i < len(more); i += 2 {
+			v.Set(more[i], more[i+1])
+		}
+		return v
+	}
+	if status, body := f.post(t, "/state/save", with("value", `{"total": 1}`)); status != http.StatusOK ||
+		!strings.Contains(body, "&#34;total&#34;: 1") {
+		t.Fatalf("create: %d %s", status, body)
+	}
+	if status, _ := f.post(t, "/state/save", with("value", "2")); status != http.StatusConflict {
+		t.Errorf("create again: %d", status)
+	}
+	if status, body := f.post(t, "/state/save", with("value", "{", "etag", "1")); status != http.StatusBadRequest {
+		t.Errorf("no JSON: %d %s", status, body)
+	}
+	if status, _ := f.post(t, "/state/delete", with("etag", "999")); status != http.StatusConflict {
+		t.Errorf("delete of another version: %d", status)
+	}
+	_, page, _ := f.get(t, "/state?app=shop&key=order&store="+store)
+	etag := regexp.MustCompile(`name="etag" value="([^"]+)"`).FindStringSubmatch(page)
+	if etag == nil {
+		t.Fatalf("no ETag: %s", page)
+	}
+	if status, _ := f.post(t, "/state/delete", with("etag", etag[1])); status != http.StatusOK {
+		t.Errorf("delete: %d", status)
+	}
+	for _, want := range []string{`action="save value"`, `action="read value"`, `action="delete key"`, "key=order"} {
+		if !strings.Contains(f.log.String(), want) {
+			t.Errorf("the audit log has no %s:\n%s", want, f.log)
+		}
+	}
+	if strings.Contains(f.log.String(), "total") {
+		t.Error("the audit log has a value")
+	}
+}
+
+func TestConsole_ReleasesLockWithItsToken(t *testing.T) {
+	for _, write := range []bool{true, false} {
+		f := open(t, write)
+		_, page, _ := f.get(t, "/locks")
+		if !strings.Contains(page, ">42s<") || !strings.Contains(page, ">1 min<") {
+			t.Errorf("the page does not show the lease and what is left of it: %s", page)
+		}
+		if strings.Contains(page, "/locks/release") != write {
+			t.Errorf("writing allowed: %t: %s", write, page)
+		}
+		f.post(t, "/locks/release", url.Values{"store": {"lockstore"}, "prefix": {"shop"}, "resource": {"door"},
+			"revision": {"7"}})
+		if want := map[bool]string{true: "lockstore shop door 7"}[write]; f.blocks.released != want {
+			t.Errorf("released %q, not %q", f.blocks.released, want)
+		}
+	}
+}
+
+func TestConsole_JobsShowWhatIsPastDueButNoData(t *testing.T) {
+	f := open(t, false)
+	_, body, _ := f.get(t, "/jobs?app=shop&name=n")
+	for _, want := range []string{"2 jobs, 1 past due", "past due for 1 min", "status 500", "@every 1h", "in 59 min"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %q in %s", want, body)
+		}
+	}
+	if strings.Contains(body, "secret-of-job") {
+		t.Error("the page shows the data of a job")
+	}
+	if want := (api.JobSelection{App: "shop", Name: "n"}); f.work.selected != want {
+		t.Errorf("selected %+v", f.work.selected)
+	}
+}
+
+func TestConsole_ActorsShowOwnersAndEpochs(t *testing.T) {
+	_, body, _ := open(t, false).get(t, "/actors")
+	for _, want := range []string{"Actors of shop", `href="/nodes/a"`, ">77<", ">78<", "the host has stopped",
+		"1 reminder.", "wake", "R5/PT10S", "in 59 min"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %q in %s", want, body)
+		}
+	}
+}
+
+func TestConsole_TransfersLeadershipAtLeader(t *testing.T) {
+	f := open(t, true)
+	if status, _ := f.post(t, "/groups/0/transfer",
+		url.Values{"to": {"b"}}); status != http.StatusOK || f.cluster.transfer != "a to b" {
+		t.Errorf("%d, %q", status, f.cluster.transfer)
+	}
+}
+
+func TestConsole_HealthSaysWhatIsWrong(t *testing.T) {
+	silent := member("b", false)
+	silent.View, silent.Err = nil, "connection refused"
+	left := member("b", false)
+	left.View, left.State = nil, "left"
+	lost := member("a", true)
+	lost.View.Status.Groups[0].Leader, lost.View.Status.Groups[0].State = "", "follower"
+	issue := member("a", true)
+	issue.View.Status.Issues = []api.Issue{{About: "store x", Reason: "it does not answer"}}
+	for want, members := range map[string][]console.Member{
+		"Healthy: 2 nodes, 1 group with a leader, no problem.":        {member("a", true), member("b", false)},
+		"Reads and writes work, but node b does not answer.":          {member("a", true), silent},
+		"Writes fail: group 0 has no leader; node b does not answer.": {lost, silent},
+		"Reads and writes work, with 1 problem, see the overview.":    {issue, member("b", false)},
+		"Healthy: 1 node, 1 group with a leader, no problem.":         {member("a", true)},
+		"The node is starting.":                                       nil,
+	} {
+		_, body, _ := openOn(t, false, members).get(t, "/")
+		if !strings.Contains(body, want) {
+			t.Errorf("no %q in %s", want, regexp.MustCompile(`(?s)id="health".*?</p>`).FindString(body))
+		}
+	}
+}
+
+func TestConsole_OpenPageIsUpdatedAndClosedPageCostsNothing(t *testing.T) {
+	f := open(t, false)
+	before := runtime.NumGoroutine()
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, f.URL+"/nodes", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Accept", "text/event-stream")
+	stream, err := f.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = stream.Body.Close() }()
+	silent := member("b", false)
+	silent.View, silent.Err = nil, "connection refused"
+	f.cluster.set([]console.Member{member("a", true), silent})
+	lines := bufio.NewScanner(stream.Body)
+	lines.Buffer(nil, 1<<20)
+	found := false
+	for !found && lines.Scan() {
+		found = strings.HasPrefix(lines.Text(), "data: ") && strings.Contains(lines.Text(), "no answer")
+	}
+	if !found {
+		t.Fatalf("the open page was not updated: %v", lines.Err())
+	}
+	cancel()
+	f.client.CloseIdleConnections()
+	for end := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > before; <-time.After(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d goroutines, %d before the page was opened", runtime.NumGoroutine(), before)
+		}
+	}
+}

@@ -1,0 +1,35 @@
+package console
+
+import (
+	"context"
+
+	"github.com/quorate/quorate/api"
+)
+
+// Member is one node of the cluster with its view.
+type Member struct {
+	api.MemberStatus
+	View *api.NodeView // nil = the node did not answer
+	Err  string        // why not
+}
+
+// Cluster describes a cluster, and transfers leadership and compares replicas in it. Implementations are safe for
+// concurrent use.
+type Cluster interface {
+	// Members returns every known node with its view, the answering node first, then by id. It asks all nodes at once
+	// and waits at most until ctx ends.
+	Members(ctx context.Context) []Member
+	// TransferLeader asks a node that leads a group to transfer leadership to the node with the id to. If to is empty,
+	// the leader chooses.
+	TransferLeader(ctx context.Context, leader string, group uint64, to string) (api.TransferResult, error)
+	// CompareReplicas asks a node that leads a group to compare the states of all replicas.
+	CompareReplicas(ctx context.Context, leader string, group uint64) (api.Comparison, error)
+}
+
+// Data gives access to the data of applications. Implementations are safe for concurrent use.
+type Data interface {
+	// Stores returns the names of the state stores that an application sees on this node.
+	Stores(app string) []string
+	// State returns the state service of an application. It need not run on this node.
+	State(app string) *api.State
+}
