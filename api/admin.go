@@ -15,6 +15,14 @@ type NodeStatus struct {
 	Groups   []GroupStatus  `json:"groups"` // in order of their ids
 	Stores   []StoreStatus  `json:"stores"` // in order of their names
 	Backup   *BackupStatus  `json:"backup,omitempty"`
+	Disk     *DiskStatus    `json:"disk,omitempty"` // nil on a node without data
+}
+
+// DiskStatus is the free space on the disk of the data directory, in bytes.
+type DiskStatus struct {
+	FreeBytes    int64 `json:"freeBytes"`
+	ReserveBytes int64 `json:"reserveBytes"` // below it the node does not lead
+	Low          bool  `json:"low"`          // below the reserve, or not far enough above it since
 }
 
 // SecurityStatus says how traffic between nodes is secured.
@@ -93,8 +101,8 @@ type ServerStatus struct {
 	Reason   string  `json:"reason,omitempty"` // why it votes or does not
 }
 
-// MemberStatus describes one node of the cluster, from the point of view of the node that answers. The address and
-// the counts are the last ones that the described node reported.
+// MemberStatus describes one node of the cluster, as seen by the node that answers. The address and the counts are
+// those that the described node reported last.
 type MemberStatus struct {
 	Node      string    `json:"node"`               // node id
 	ServerID  string    `json:"serverId,omitempty"` // of its data directory; empty for a node without data
@@ -134,6 +142,47 @@ type TransferResult struct {
 	Group  uint64 `json:"group"`
 	From   string `json:"from"`   // node id
 	Leader string `json:"leader"` // node id; empty = none is known yet
+}
+
+// Comparison is the result of a comparison of the replicas of a group.
+type Comparison struct {
+	Group    uint64          `json:"group"`
+	Index    uint64          `json:"index"`    // log entry after which the states are compared
+	Majority string          `json:"majority"` // hash that more than half of the voters have; empty = there is none
+	Replicas []ReplicaDigest `json:"replicas"` // by node id
+}
+
+// ReplicaDigest is the state of one replica in a Comparison.
+type ReplicaDigest struct {
+	Node   string `json:"node"`
+	Voter  bool   `json:"voter"`
+	Digest string `json:"digest,omitempty"` // hash of the state; empty = not known, see Reason
+	Reason string `json:"reason,omitempty"`
+}
+
+// VotersRequest asks for another number of voters.
+type VotersRequest struct {
+	Voters int `json:"voters"` // of each group
+}
+
+// VotersStatus is the number of voters that each group should have, and the servers that vote.
+type VotersStatus struct {
+	Voters int           `json:"voters"`
+	Before int           `json:"before,omitempty"` // the number that a request has replaced; 0 = none was recorded
+	Groups []VotersGroup `json:"groups"`           // as the answering node knows them; empty on a node without data
+}
+
+// VotersGroup are the servers of one group, by node id.
+type VotersGroup struct {
+	Group     uint64   `json:"group"`
+	Voters    []string `json:"voters"`
+	NonVoters []string `json:"nonVoters"`
+}
+
+// ConsoleLink is a link that signs one browser in to the web console.
+type ConsoleLink struct {
+	URL     string    `json:"url"`
+	Expires time.Time `json:"expires"`
 }
 
 // RemoveRequest names a server to remove permanently.

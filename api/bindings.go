@@ -3,6 +3,8 @@ package api
 import (
 	"context"
 	"errors"
+	"maps"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,12 +23,27 @@ type BindingSource interface {
 	Loaded() bool
 }
 
+// BindingTracer starts spans of operations of output bindings. Implementations are safe for concurrent use.
+type BindingTracer interface {
+	// StartBinding starts a span as a child of the traceparent in h. Without a traceparent it starts a new trace.
+	StartBinding(ctx context.Context, h http.Header, name string) BindingSpan
+}
+
+// BindingSpan is the span of one operation.
+type BindingSpan interface {
+	Context() context.Context
+	Inject(h http.Header) // adds the traceparent of the span
+	EndBinding(err error)
+}
+
 // Bindings serves one application's output bindings. It is immutable and safe for concurrent use. All errors are
 // *Error.
 type Bindings struct {
 	app    App
 	source BindingSource
 	policy func(binding string) *resiliency.Policy
+	tracer BindingTracer // nil = no spans
+	seen   observed
 }
 
 // NewBindings returns the binding service of app. policy returns the retries and the timeout for the operations of a
@@ -36,6 +53,32 @@ func NewBindings(app App, source BindingSource, policy func(binding string) *res
 		policy = func(string) *resiliency.Policy { return nil }
 	}
 	return &Bindings{app: app, source: source, policy: policy}
+}
+
+// Trace returns a copy of b that starts a span for each operation and sends the trace context to the external system.
+func (b *Bindings) Trace(t BindingTracer) *Bindings {
+	traced := *b
+	traced.tracer = t
+	return &traced
+}
+
+// span starts the span of an operation, and sets it in the metadata of the request.
+func (b *Bindings) span(ctx context.Context, name string, r *bindings.Request) BindingSpan {
+	const parent, state = "traceparent", "tracestate"
+	h := http.Header{}
+	for _, key := range []string{parent, state} {
+		if v := r.Metadata[key]; v != "" {
+			h.Set(key, v)
+		}
+	}
+	s := b.tracer.StartBinding(ctx, h, "binding "+name+" "+r.Operation)
+	s.Inject(h)
+	r.Metadata = maps.Clone(r.Metadata)
+	if r.Metadata == nil {
+		r.Metadata = map[string]string{}
+	}
+	r.Metadata[parent] = h.Get(parent)
+	return s
 }
 
 // Invoke executes one operation of an output binding. The response is nil if the external system sent none. If the
@@ -60,10 +103,20 @@ func (b *Bindings) Invoke(ctx context.Context, name string, r bindings.Request) 
 				"; supported operations: "+strings.Join(known, ", ")))
 	}
 	var response *bindings.Response
+	var span BindingSpan
+	if b.tracer != nil {
+		span = b.span(ctx, inst.Name, &r)
+		ctx = span.Context()
+	}
+	start := b.seen.begin()
 	err := b.policy(name).Repeat(ctx, func(ctx context.Context) (err error) {
 		response, err = inst.Output.Invoke(ctx, r)
 		return err
 	})
+	if span != nil {
+		span.EndBinding(err)
+	}
+	b.seen.binding(inst.Name, strings.ToLower(r.Operation), start, err)
 	if err != nil {
 		return response, bindingFailed(name, err)
 	}

@@ -35,6 +35,10 @@ func (s *State) BulkGet(ctx context.Context, r BulkGetRequest) (Bulk, error) {
 		return Bulk{}, err
 	}
 	v := s.enter(r.Trace, &r.Session)
+	keys, failure := s.keyspace(inst, r.Metadata)
+	if failure != nil {
+		return Bulk{}, failure
+	}
 	options, failure := readOptions(inst, r.ReadOptions)
 	if failure != nil || len(r.Keys) == 0 {
 		return Bulk{}, orNil(failure)
@@ -42,13 +46,15 @@ func (s *State) BulkGet(ctx context.Context, r BulkGetRequest) (Bulk, error) {
 	request := state.BulkGetRequest{Keys: make([]string, len(r.Keys)), Parallelism: r.Parallelism,
 		MaxBytes: r.MaxBytes, ReadOptions: options}
 	for i, key := range r.Keys {
-		if err := state.ValidateKey(key); err != nil {
+		if err := keys.check(key); err != nil {
 			at := place{index: i, of: len(r.Keys)}
 			return Bulk{}, illegalKey(inst.Name, "keys["+at.number()+"]", at.prefix(), err)
 		}
-		request.Keys[i] = inst.StoredKey(s.app.ID, key)
+		request.Keys[i] = keys.stored(key)
 	}
+	start := s.seen.begin()
 	items, err := s.read(ctx, inst.Store, request)
+	s.seen.state(inst.Name, observedBulkGet, start, err)
 	if err != nil {
 		return Bulk{}, opBulkGet.failed(err, inst.Name, "", "")
 	}
@@ -114,7 +120,7 @@ func (s *State) readEach(ctx context.Context, store state.Store, r state.BulkGet
 }
 
 // proof combines the consistency of several reads: the weakest level and the greatest age. It keeps only the last
-// session token, because stores with sessions have bulk reads and do not need proof.
+// session token. That is enough, because a store with sessions returns the same token for all items of a bulk read.
 type proof struct {
 	some bool
 	state.Proof

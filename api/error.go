@@ -21,6 +21,7 @@ const (
 	Method                      // the path does not support this verb
 	Conflict                    // an ETag or create-only condition did not hold
 	LockLost                    // a lock does not have the token that the write carries
+	ActorMoved                  // an actor has another owner than the request names
 	Denied                      // a policy forbids the request
 	Unauthenticated             // no valid token
 	Unsupported                 // the store does not support the operation
@@ -72,8 +73,8 @@ func (e *Error) Error() string { return e.Code + ": " + e.Message }
 // Unwrap returns the cause, which may be nil.
 func (e *Error) Unwrap() error { return e.Cause }
 
-// AsError returns err as *Error. It turns any other type into ERR_INTERNAL: services must return *Error, so another
-// type shows a bug.
+// AsError returns err as *Error. Any other error becomes ERR_INTERNAL. That indicates a bug, because services must
+// return *Error.
 func AsError(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -73,6 +74,8 @@ func (r row) verdict(code fault.Code) verdict {
 			return verdict{kind: Failed, reason: ReasonLockLost}
 		}
 		return verdict{kind: LockLost, reason: ReasonLockLost}
+	case fault.ActorMoved:
+		return verdict{kind: ActorMoved, reason: ReasonActorMoved}
 	case fault.Invalid:
 		return verdict{kind: Malformed, code: CodeMalformed}
 	case fault.TooLarge:
@@ -98,8 +101,8 @@ func (r row) verdict(code fault.Code) verdict {
 	}
 }
 
-// codeOf returns the fault code of a store's error. If a write failed with the error of its context only, codeOf
-// returns fault.Indeterminate, because the write may have been executed.
+// codeOf returns the fault code of a store's error. It returns fault.Indeterminate for a write that failed only
+// because its context expired, because the write may have been executed.
 func (r row) codeOf(err error) fault.Code {
 	code := fault.CodeOf(err)
 	if _, ok := fault.As(err); !ok && r.writes && code == fault.Timeout {
@@ -114,6 +117,9 @@ func (o operation) failed(err error, store, key, text string) *Error {
 	r := o.row()
 	code := r.codeOf(err)
 	v := r.verdict(code)
+	if v.reason == ReasonNoQuorum && state.IsOutside(err) {
+		v.reason = ReasonUnavailable
+	}
 	text = cmp.Or(text, storeText(err))
 	if code == fault.Indeterminate && r.writes {
 		text += "; it may have been applied"
@@ -142,8 +148,8 @@ func storeText(err error) string {
 	}
 }
 
-// conflictText returns the message for a write whose ETag or concurrency condition did not hold. key is the key that
-// the application used. Some clients look for the first words of the message.
+// conflictText returns the message for a write whose ETag or concurrency condition was not met. key is the key that
+// the application used. The first words of the message must not change, because some clients look for them.
 func conflictText(store, key, etag string) string {
 	text := "possible etag mismatch. error from state store " + store + ": key " + strconv.Quote(Shorten(key))
 	if etag == "" {
@@ -224,8 +230,8 @@ func storeNotFound(app App, store string) *Error {
 	}
 }
 
-// storesStarting returns the error for a store that was not found while components are still being loaded. An empty
-// ShortenName means the actor state store.
+// storesStarting returns the error for a store that was not found while components are still being loaded. If the
+// name is empty, the store is the actor state store.
 func storesStarting(store string) *Error {
 	what := "the store of actor state"
 	if store != "" {

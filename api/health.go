@@ -8,8 +8,8 @@ import (
 
 // NodeHealth reports the health of the node. Implementations are safe for concurrent use and answer from memory.
 type NodeHealth interface {
-	// Starting returns what the start still waits for: components, stores, the application's port. Once the list is
-	// empty, it stays empty.
+	// Starting returns what the start still waits for: components, stores, the application's port. Even long after the
+	// start, it returns a reason while the cluster refuses this node, for example because the node was removed.
 	Starting() []Reason
 	// OutboundStarting returns what calls of the application to the runtime still wait for: components and listeners,
 	// but not the application itself.
@@ -65,8 +65,8 @@ func (h *Health) Ready(ctx context.Context) ([]Check, error) {
 	return h.works(ctx, nil)
 }
 
-// Placed does the same as Ready with one more condition: a Raft server that is waiting to become a voter has become
-// one. A rolling update waits for Placed after each server.
+// Placed checks the same as Ready and one more condition: no Raft server of the node is still waiting to become a
+// voter. A rolling update waits for Placed after each server.
 func (h *Health) Placed(ctx context.Context) ([]Check, error) {
 	return h.works(ctx, h.node.Unplaced())
 }

@@ -29,6 +29,8 @@ type InputsConfig struct {
 	// Retry executes attempt as often as the policy of the binding allows, and returns the last error. nil = once.
 	Retry  func(ctx context.Context, binding string, attempt func(context.Context) error) error
 	Logger *slog.Logger
+	// Observer sees the events that the application has answered. nil = none.
+	Observer Observer
 }
 
 // InputState is the state of an input binding.
@@ -192,6 +194,9 @@ func (s *sink) Ready() bool { return s.unready() == "" }
 
 // Deliver delivers an event to the application, with the retries of the policy.
 func (s *sink) Deliver(ctx context.Context, e bindings.Event) (answer []byte, err error) {
+	seen := observed{s.inputs.config.Observer}
+	start := seen.begin()
+	defer func() { seen.event(s.binding.Name, start, err) }()
 	once := func(ctx context.Context) error {
 		if why := s.unready(); why != "" {
 			return fault.New(fault.Unavailable, "api.Deliver", why)

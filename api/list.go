@@ -26,7 +26,7 @@ type Page struct {
 }
 
 // List returns one page of the keys that belong to the application. It omits actor state, although actor state is in
-// the same key space.
+// the same key space. With metadata.actorState it lists only actor state.
 func (s *State) List(ctx context.Context, r ListRequest) (Page, error) {
 	inst, failure := s.store(r.Store)
 	if failure != nil {
@@ -37,7 +37,11 @@ func (s *State) List(ctx context.Context, r ListRequest) (Page, error) {
 		return Page{}, listingNotSupported(inst.Name)
 	}
 	v := s.enter(r.Trace, &r.Session)
-	l := listing{store: store, inst: inst, app: s.app.ID}
+	keys, failure := s.keyspace(inst, r.Metadata)
+	if failure != nil {
+		return Page{}, failure
+	}
+	l := listing{store: store, inst: inst, keys: keys}
 	if failure := l.prepare(r, s.limits); failure != nil {
 		return Page{}, failure
 	}
@@ -53,7 +57,7 @@ func (s *State) List(ctx context.Context, r ListRequest) (Page, error) {
 type listing struct {
 	store   state.Lister
 	inst    *state.Instance
-	app     string
+	keys    keyspace
 	request state.ListRequest
 	items   []state.Item
 	worth   proof
@@ -73,12 +77,12 @@ func (l *listing) prepare(r ListRequest, limits Limits) *Error {
 	if r.Limit == 0 {
 		r.Limit = min(DefaultPage, limits.PageSize)
 	}
-	if r.Prefix != "" {
+	if r.Prefix != "" && !l.keys.actors {
 		if err := state.ValidateKey(r.Prefix); err != nil {
 			return illegalKey(l.inst.Name, "prefix", "prefix: ", err)
 		}
 	}
-	stored := l.inst.StoredPrefix(l.app, r.Prefix)
+	stored := l.keys.prefix(r.Prefix)
 	if stored == "" {
 		return malformed("state store " + l.inst.Name +
 			" has keyPrefix none, so its keys tell no owner: list them with a prefix")
@@ -96,12 +100,12 @@ func (l *listing) after(r ListRequest) (string, *Error) {
 	if r.Token == "" {
 		return "", nil
 	}
-	key, ok := parseToken(r.Token)
+	key, ok := l.keys.parseToken(r.Token)
 	if !ok || !strings.HasPrefix(key, r.Prefix) {
 		return "", malformed("token is not one of a page of this listing (use the token as it was given, with the " +
 			"same prefix)")
 	}
-	return l.inst.StoredKey(l.app, key), nil
+	return l.keys.stored(key), nil
 }
 
 // run reads from the store until the page is full or there are no more keys. The loop always ends, because every
@@ -129,26 +133,29 @@ func (l *listing) page(token string) Page {
 	return Page{Items: l.items, Token: token, Proof: l.worth.Proof}
 }
 
-// take adds the application's own keys to the page. It stops and returns true at actor state; the next read continues
-// after it.
+// take adds keys to the page, and returns true if there were others. At actor state it stops, and the next read
+// continues after it.
 func (l *listing) take(items []state.Item) (skipped bool) {
 	for _, item := range items {
-		key, own := l.inst.OriginalKey(l.app, item.Key)
-		if !own {
+		key, own := l.keys.original(item.Key)
+		if !own && !l.keys.actors {
 			l.request.After = l.pastActor(item.Key)
 			return true
 		}
-		l.request.After = item.Key
+		if l.request.After = item.Key; !own {
+			skipped = true
+			continue
+		}
 		item.Key = key
 		l.items = append(l.items, item)
 	}
 	return false
 }
 
-// pastActor returns a key that sorts after all actor state of the type of the key stored. It ends with the byte 0xff,
-// which no UTF-8 key contains.
+// pastActor returns a key that is greater than all state of one actor type, the type in the stored key. It ends with
+// the byte 0xff, which no UTF-8 key contains.
 func (l *listing) pastActor(stored string) string {
-	base := len(l.inst.StoredPrefix(l.app, ""))
+	base := len(l.keys.prefix(""))
 	i := strings.Index(stored[base:], state.Separator)
 	if i < 0 {
 		return stored
@@ -163,11 +170,11 @@ func makeToken(key string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(tokenVersion + key))
 }
 
-func parseToken(token string) (key string, ok bool) {
+func (k keyspace) parseToken(token string) (key string, ok bool) {
 	raw, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil {
 		return "", false
 	}
 	key, ok = strings.CutPrefix(string(raw), tokenVersion)
-	return key, ok && state.ValidateKey(key) == nil
+	return key, ok && k.check(key) == nil
 }

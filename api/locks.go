@@ -178,12 +178,15 @@ func lockFailed(code, sentence, store string, err error) *Error {
 	if v.kind == Indeterminate || v.kind == Unavailable || v.kind == Timeout {
 		kind = v.kind
 	}
+	if fault.Is(err, fault.TooLarge) {
+		kind, code = Malformed, CodeMalformed
+	}
 	return &Error{Kind: kind, Code: code, Message: sentence + " in lock store " + store + ": " + storeText(err),
 		Details: Details{Reason: v.reason, Metadata: Attributes("store", store)}, Cause: err}
 }
 
-// parseLockTokens reads the tokens that a write carries. Each text is {component}/{resource}@{token}; the resource is
-// percent-encoded. Texts may hold several tokens, separated by commas.
+// parseLockTokens reads the tokens that a write carries. A token has the form {component}/{resource}@{token}; the
+// resource is percent-encoded. One string may hold several tokens, separated by commas.
 func parseLockTokens(texts []string) ([]lockToken, *Error) {
 	var out []lockToken
 	for _, text := range texts {

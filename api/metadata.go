@@ -19,6 +19,7 @@ type Description struct {
 	Features       []string // optional features that are switched on
 	Components     []ComponentInfo
 	HTTPEndpoints  []string // names
+	Resiliencies   []string // names of the Resiliency resources in effect
 	Channel        AppChannel
 	Actors         ActorRuntime
 	Applications   []ApplicationInfo // of the whole cluster, by id and namespace
@@ -45,8 +46,8 @@ type ComponentInfo struct {
 	Capabilities        []string // such as ETAG, TRANSACTIONAL, TTL
 }
 
-// AppChannel describes how the runtime calls the application. Port 0 means that it does not call it.
-// Health is nil if the application is not probed.
+// AppChannel describes how the runtime calls the application. If Port is 0, the runtime does not call the
+// application. Health is nil if the application is not probed.
 type AppChannel struct {
 	Port           int
 	Protocol       string // http, https, h2c, grpc, grpcs
@@ -64,8 +65,16 @@ type AppHealth struct {
 
 // ActorRuntime is the status of the actor building block.
 type ActorRuntime struct {
-	Status    string // such as DISABLED
+	Status    string // DISABLED or RUNNING
 	HostReady bool
+	Placement string // whether actors can be placed, or why not
+	Active    []ActiveActors
+}
+
+// ActiveActors is how many actors of a type are active on the node.
+type ActiveActors struct {
+	Type  string
+	Count int
 }
 
 // Metadata describes the runtime to one application. It also stores values that the application, or the tool that

@@ -42,21 +42,30 @@ func (s *State) Save(ctx context.Context, r SaveRequest) (state.Written, error) 
 	if failure := s.checkRequestID(r.RequestID); failure != nil || len(r.Items) == 0 {
 		return state.Written{}, orNil(failure)
 	}
+	keys, failure := s.keyspace(inst, r.Metadata)
+	if failure != nil {
+		return state.Written{}, failure
+	}
 	v := s.enter(r.Trace, &r.Session)
 	set := state.SetRequest{Items: make([]state.Write, len(r.Items)), Session: r.Session, RequestID: r.RequestID}
 	for i := range r.Items {
 		item := &r.Items[i]
-		if failure := s.convert(inst, item, r.Metadata, place{index: i, of: len(r.Items)},
+		if failure := s.writable(keys, item.Key); failure != nil {
+			return state.Written{}, failure
+		}
+		if failure := s.convert(keys, item, r.Metadata, place{index: i, of: len(r.Items)},
 			&set.Items[i]); failure != nil {
 			return state.Written{}, failure
 		}
-		set.Items[i].Key = inst.StoredKey(s.app.ID, item.Key)
+		set.Items[i].Key = keys.stored(item.Key)
 		set.Consistency = max(set.Consistency, resolve(inst, item.Consistency))
 	}
 	if set.Locks, failure = s.writeLocks(inst, &r.WriteOptions, set.Items); failure != nil {
 		return state.Written{}, failure
 	}
+	start := s.seen.begin()
 	written, err := inst.Store.Set(ctx, set)
+	s.seen.state(inst.Name, observedSet, start, err)
 	if err != nil {
 		return state.Written{}, s.saveFailed(err, inst, set.Items, r.Items)
 	}
@@ -72,8 +81,8 @@ func (s *State) saveFailed(err error, inst *state.Instance, writes []state.Write
 	return opSave.failed(err, inst.Name, items[i].Key, itemText(err, inst.Name, &items[i]))
 }
 
-// itemText returns the error message for an item that could not be written. For a conflict it is a text of this
-// package, otherwise the store's error text.
+// itemText returns the error message for an item that could not be written. For a conflict it is the message of this
+// package, otherwise the store's error message.
 func itemText(err error, store string, item *Item) string {
 	if fault.Is(err, fault.Conflict) {
 		return conflictText(store, item.Key, item.ETag)
@@ -119,9 +128,9 @@ func (p place) number() string { return strconv.Itoa(p.index) }
 func (p place) field(name string) string { return "[" + p.number() + "]." + name }
 
 // convert checks an item and fills in all fields of the write except its stored key.
-func (s *State) convert(inst *state.Instance, item *Item, over map[string]string, at place, out *state.Write) *Error {
-	if err := state.ValidateKey(item.Key); err != nil {
-		return illegalKey(inst.Name, at.field("key"), at.prefix(), err)
+func (s *State) convert(keys keyspace, item *Item, over map[string]string, at place, out *state.Write) *Error {
+	if err := keys.check(item.Key); err != nil {
+		return illegalKey(keys.inst.Name, at.field("key"), at.prefix(), err)
 	}
 	if item.Value == nil {
 		return malformed(at.prefix() + `"value" of key ` + strconv.Quote(Shorten(item.Key)) +

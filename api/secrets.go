@@ -24,6 +24,7 @@ type SecretStores interface {
 type Secrets struct {
 	app    App
 	stores SecretStores
+	seen   observed
 }
 
 // NewSecrets returns the secrets service of app.
@@ -50,10 +51,14 @@ func (s *Secrets) Get(ctx context.Context, r SecretRequest) (map[string]string, 
 		return nil, secretDenied(`access denied by policy to get "`+Shorten(r.Name)+`" from "`+inst.Name+`"`, inst.Name,
 			r.Name)
 	}
+	start := s.seen.begin()
 	secret, err := inst.Store.Get(ctx, r.Name, r.Metadata)
-	switch {
-	case fault.Is(err, fault.NotFound):
+	if fault.Is(err, fault.NotFound) {
+		s.seen.secret(inst.Name, observedGet, start, nil)
 		return nil, nil
+	}
+	s.seen.secret(inst.Name, observedGet, start, err)
+	switch {
 	case err != nil:
 		return nil, secretFailed(err, CodeSecretGet,
 			"failed getting secret with key "+Shorten(r.Name)+" from secret store "+inst.Name, inst.Name, r.Name)
@@ -73,7 +78,9 @@ func (s *Secrets) BulkGet(ctx context.Context, r SecretRequest) (map[string]map[
 	if inst.Scope.AllowsNothing() {
 		return nil, secretDenied(`access denied by policy to get any secret from "`+inst.Name+`"`, inst.Name, "")
 	}
+	start := s.seen.begin()
 	secrets, err := inst.Store.Bulk(ctx, r.Metadata)
+	s.seen.secret(inst.Name, observedBulkGet, start, err)
 	if err != nil {
 		return nil, secretFailed(err, CodeSecretGet, "failed getting secrets from secret store "+inst.Name, inst.Name,
 			"")
@@ -150,8 +157,8 @@ func secretFailed(err error, code, text, store, secret string) *Error {
 	return e
 }
 
-// secretText returns the error text of a store if err is a fault. For any other error it returns a general text,
-// because the error may contain a secret.
+// secretText returns the error message of a store if err is a fault. For any other error it returns a general
+// message, because the error may contain a secret.
 func secretText(err error) string {
 	if _, ok := fault.As(err); ok {
 		return fault.Text(err)

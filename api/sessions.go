@@ -18,7 +18,7 @@ type SessionMerger interface {
 // to the applications that it calls, without changes to their code.
 //
 // Each application has one session for everything that it reads, writes and receives in calls. A call with a trace id
-// also opens a session for that trace. Requests with that trace id wait only for the writes in the session of the
+// also opens a session for that trace. A request with that trace id waits only for the writes in the session of the
 // trace, so that one call does not slow down all others. Sessions are safe for concurrent use.
 type Sessions struct {
 	merger SessionMerger
@@ -57,8 +57,9 @@ func (s *Sessions) Begin(app App, trace, given string) string {
 	return given
 }
 
-// End records got, the token that a store returned, in the sessions of app. sent is the token from Begin. If the
-// store has removed parts of sent, End removes them from sessions that have not changed meanwhile.
+// End records got, the token in a store's answer, in the sessions of app. sent is the token that the request had, as
+// returned by Begin. If a session still has the token sent, got replaces it, because the store may have removed parts
+// of sent. Otherwise got is merged into the token of the session.
 func (s *Sessions) End(app App, trace, sent, got string) {
 	if s == nil || s.merger == nil || got == "" {
 		return
@@ -73,8 +74,9 @@ func (s *Sessions) End(app App, trace, sent, got string) {
 	}
 }
 
-// advance returns the new token of a session whose current token is token. The store received sent and answered with
-// got.
+// advance returns the new token of a session. token is its current token. sent is the token that a request to the
+// store had, and got is the token in the store's answer. If the session still has the token sent, got replaces it.
+// Otherwise advance merges the two.
 func (s *Sessions) advance(token, sent, got string) string {
 	if token == sent || token == got {
 		return got

@@ -28,10 +28,12 @@ type State struct {
 	stores StateStores
 	limits Limits
 
+	actors   ActorHosts // nil = this node hosts no actors
 	callee   App        // the application in sessions
 	locks    LockStores // whose tokens writes can carry; nil = none
 	sessions *Sessions
 	watches  *Watches
+	seen     observed
 }
 
 // Remember sets the sessions that the service uses for app, and returns s. With sessions, the applications that app
@@ -70,7 +72,8 @@ type ReadOptions struct {
 	MaxValue    int64             // a read of one key may return only the size of a larger value; 0 = no bound
 }
 
-// UnreservedValue is the largest value, in bytes, that a server may read before it reserves memory for the value.
+// UnreservedValue is the size, in bytes, of the largest value that a server may read before it reserves memory for
+// it.
 const UnreservedValue = 256 << 10
 
 // WriteOptions are the options of every write.
@@ -114,7 +117,11 @@ func (s *State) Get(ctx context.Context, r GetRequest) (state.Item, error) {
 	if failure != nil {
 		return state.Item{}, failure
 	}
-	if err := state.ValidateKey(r.Key); err != nil {
+	keys, failure := s.keyspace(inst, r.Metadata)
+	if failure != nil {
+		return state.Item{}, failure
+	}
+	if err := keys.check(r.Key); err != nil {
 		return state.Item{}, illegalKey(r.Store, "key", "", err)
 	}
 	v := s.enter(r.Trace, &r.Session)
@@ -122,7 +129,9 @@ func (s *State) Get(ctx context.Context, r GetRequest) (state.Item, error) {
 	if failure != nil {
 		return state.Item{}, failure
 	}
-	item, err := inst.Store.Get(ctx, state.GetRequest{Key: inst.StoredKey(s.app.ID, r.Key), ReadOptions: options})
+	start := s.seen.begin()
+	item, err := inst.Store.Get(ctx, state.GetRequest{Key: keys.stored(r.Key), ReadOptions: options})
+	s.seen.state(inst.Name, observedGet, start, err)
 	if err != nil {
 		return state.Item{}, opGet.failed(err, inst.Name, r.Key, "")
 	}
@@ -137,7 +146,14 @@ func (s *State) Delete(ctx context.Context, r DeleteRequest) (state.Written, err
 	if failure != nil {
 		return state.Written{}, failure
 	}
-	if err := state.ValidateKey(r.Key); err != nil {
+	keys, failure := s.keyspace(inst, r.Metadata)
+	if failure == nil {
+		failure = s.writable(keys, r.Key)
+	}
+	if failure != nil {
+		return state.Written{}, failure
+	}
+	if err := keys.check(r.Key); err != nil {
 		return state.Written{}, illegalKey(r.Store, "key", "", err)
 	}
 	if failure := s.checkRequestID(r.RequestID); failure != nil {
@@ -148,8 +164,9 @@ func (s *State) Delete(ctx context.Context, r DeleteRequest) (state.Written, err
 		return state.Written{}, failure
 	}
 	v := s.enter(r.Trace, &r.Session)
+	start := s.seen.begin()
 	written, err := inst.Store.Delete(ctx, state.DeleteRequest{
-		Key:         inst.StoredKey(s.app.ID, r.Key),
+		Key:         keys.stored(r.Key),
 		ETag:        r.ETag,
 		Concurrency: r.Concurrency,
 		Consistency: resolve(inst, r.Consistency),
@@ -158,6 +175,7 @@ func (s *State) Delete(ctx context.Context, r DeleteRequest) (state.Written, err
 		Metadata:    r.Metadata,
 		Locks:       locks,
 	})
+	s.seen.state(inst.Name, observedDelete, start, err)
 	if err != nil {
 		return state.Written{}, opDelete.failed(err, inst.Name, r.Key, deleteText(err, inst.Name, r))
 	}
@@ -222,8 +240,8 @@ func readOptions(inst *state.Instance, r ReadOptions) (state.ReadOptions, *Error
 	return out, nil
 }
 
-// merge returns the metadata of an item merged with the metadata of its request. If both have a name, the value of
-// the request is used. merge changes neither map.
+// merge returns the metadata of an item merged with the metadata of its request. If a name is in both, the request's
+// value is used. merge changes neither map. It may return one of them, so the caller must not change the result.
 func merge(item, request map[string]string) map[string]string {
 	switch {
 	case len(request) == 0:

@@ -16,15 +16,16 @@ type Surface struct {
 // Set replaces the rules; nil = everything is served.
 func (s *Surface) Set(r *component.APIRules) { s.rules.Store(r) }
 
-// HTTP returns an error if the endpoint with the path is not served, such as "/v1.0/state/{store}". A rule matches
-// the paths that begin with its version and name.
+// HTTP returns an error if the Configuration excludes an endpoint, otherwise nil. path is the pattern of the
+// endpoint, such as "/v1.0/state/{store}". A rule matches the paths that begin with its version and name.
 func (s *Surface) HTTP(path string) error {
 	return s.check("http", func(r component.APIRule) bool {
 		return strings.HasPrefix(path, "/"+r.Version+"/"+r.Name)
 	}, "/"+strings.Join(strings.Split(strings.Trim(path, "/"), "/")[:2], "/"))
 }
 
-// GRPC returns an error if a method of the Dapr service is not served. method has no service name.
+// GRPC returns an error if the Configuration excludes a method of the Dapr service, otherwise nil. method has no
+// service name.
 func (s *Surface) GRPC(method string) error {
 	group, version := GroupOf(method)
 	return s.check("grpc", func(r component.APIRule) bool { return r.Name == group && r.Version == version }, method)
@@ -83,6 +84,7 @@ type grpcGroup struct {
 // grpcGroups lists the groups. The first group with a matching part counts.
 func grpcGroups() []grpcGroup {
 	return []grpcGroup{
+		{"watch", []string{"Watch"}},
 		{"actors", []string{"Actor"}},
 		{"invoke", []string{"InvokeService"}},
 		{"bindings", []string{"InvokeBinding"}},
@@ -114,5 +116,6 @@ func MethodNotServed(method string) string {
 		return "Quorate does not serve " + method + " of the building block " + b.name + " (" + b.instead + ")"
 	}
 	return "Quorate does not serve " + method +
-		": it serves state, actor state, secrets, invocation, bindings, metadata and shutdown"
+		": it serves state, actor state, secrets, invocation, bindings, locks, jobs, configuration, metadata and " +
+		"shutdown"
 }

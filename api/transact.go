@@ -47,7 +47,8 @@ type transaction struct {
 	state     *State
 	inst      *state.Instance
 	op        operation
-	limit     int // operations
+	limit     int               // operations
+	actor     *state.ActorEpoch // nil = none
 	storedKey func(key string) string
 }
 
@@ -68,6 +69,7 @@ func (t *transaction) run(ctx context.Context, r TransactRequest) (state.Written
 		Session:    r.Session,
 		RequestID:  r.RequestID,
 		Metadata:   r.StoreMetadata,
+		Actor:      t.actor,
 	}
 	for i := range r.Operations {
 		at := place{index: i, of: len(r.Operations)}
@@ -85,7 +87,9 @@ func (t *transaction) run(ctx context.Context, r TransactRequest) (state.Written
 		append(slices.Clip(writes), state.Write{Metadata: r.StoreMetadata})); failure != nil {
 		return state.Written{}, failure
 	}
+	start := t.state.seen.begin()
 	written, err := store.Transact(ctx, request)
+	t.state.seen.state(t.inst.Name, observedTransact, start, err)
 	if err != nil {
 		return state.Written{}, t.failed(err, writes, r.Operations)
 	}
@@ -97,7 +101,7 @@ func (t *transaction) convert(o *Operation, over map[string]string, at place, ou
 	switch o.Name {
 	case OperationUpsert:
 		out.Kind = state.Upsert
-		if failure := t.state.convert(t.inst, &o.Item, over, at, &out.Write); failure != nil {
+		if failure := t.state.convert(keyspace{inst: t.inst}, &o.Item, over, at, &out.Write); failure != nil {
 			return failure
 		}
 	case OperationDelete:

@@ -8,7 +8,8 @@ import (
 // block is a building block of Dapr that is not served here.
 type block struct {
 	name, instead string
-	// parts of its paths, one of which must occur; for blocks of which other paths are served. nil = all
+	// a path belongs to the block only if it contains one of these; nil = every path. Other paths of the block are
+	// served
 	parts []string
 }
 
@@ -16,14 +17,10 @@ type block struct {
 func unservedBlocks() map[string]block {
 	crypto := block{name: "cryptography", instead: "use a library in the application, with a key from a secret store"}
 	return map[string]block{
-		"publish": {name: "publish and subscribe", instead: "call the application, or use a message broker"},
-		"actors": {name: "actor methods, reminders and timers", instead: "call the application; actor state is served",
-			parts: []string{"/method/", "/reminders/", "/timers/"}},
-		"workflows":     {name: "workflows", instead: "use a workflow engine"},
-		"configuration": {name: "configuration", instead: "keep the values in a state store"},
-		"jobs":          {name: "jobs", instead: "declare a binding of type bindings.cron"},
-		"crypto":        crypto,
-		"subtlecrypto":  crypto,
+		"publish":      {name: "publish and subscribe", instead: "call the application, or use a message broker"},
+		"workflows":    {name: "workflows", instead: "use a workflow engine"},
+		"crypto":       crypto,
+		"subtlecrypto": crypto,
 		"conversation": {name: "conversations",
 			instead: "call the language model through a binding of type bindings.http"},
 		"state": {name: "state queries", instead: "list keys with GET /v1.0/state/{store}?prefix=",

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"os"
 	"strconv"
 	"time"
 
@@ -64,11 +65,13 @@ func (s *State) Watch(ctx context.Context, r WatchRequest) (*Watch, error) {
 		entry.leave(endReason(err))
 		return nil, watchFailed(err, inst.Name)
 	}
+	entry.watch(w)
 	return &Watch{Session: s.sessionOf(ctx, inst, &request), watch: w, inst: inst, app: s.app.ID,
 		bookmark: r.Bookmark, entry: entry}, nil
 }
 
-// sessionOf returns a session token. The read is served by the replica that serves the watch, or by a later one.
+// sessionOf reads a watched key, or the watched prefix as a key, and returns the session token of that read. It
+// returns "" if the read fails. The read is served by the replica that serves the watch, or by a later one.
 func (s *State) sessionOf(ctx context.Context, inst *state.Instance, r *state.WatchRequest) string {
 	key := r.Prefix
 	if len(r.Keys) > 0 {
@@ -142,8 +145,8 @@ func (w *Watch) PositionAt(revision uint64) string {
 	return p.String()
 }
 
-// Next returns the next events: changes of the application's keys, or an empty part with a newer position when none
-// came for the time of a bookmark. After an error the watch has ended; EndOf tells why.
+// Next returns the next changes of the application's keys. If none come within the bookmark interval, it returns a
+// part without changes and with a newer position. After an error the watch has ended; EndOf returns the reason.
 func (w *Watch) Next(ctx context.Context) (state.WatchPart, error) {
 	ctx, cancel := w.entry.context(ctx)
 	defer cancel()
@@ -156,6 +159,7 @@ func (w *Watch) Next(ctx context.Context) (state.WatchPart, error) {
 	}
 	part.Items, part.Changes = w.own(part.Items), w.own(part.Changes)
 	w.entry.count(len(part.Items) + len(part.Changes))
+	w.entry.pos.Store(w.watch.Position().Revision)
 	return part, nil
 }
 
@@ -195,6 +199,8 @@ func endReason(err error) string {
 		return endClient
 	case errors.As(err, &end):
 		return end.Reason
+	case errors.Is(err, os.ErrDeadlineExceeded): // of a write to the client; see internal/connlimit
+		return state.WatchSlow
 	}
 	return endError
 }

@@ -4,8 +4,11 @@ import (
 	"context"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/component/state"
 )
 
 // The limits of watches.
@@ -23,6 +26,7 @@ type Watches struct {
 	mu     sync.Mutex
 	all    int
 	of     map[*State]int
+	active map[*watchEntry]state.Watch
 	open   *prometheus.GaugeVec
 	events *prometheus.CounterVec
 	ends   *prometheus.CounterVec
@@ -31,7 +35,7 @@ type Watches struct {
 // NewWatches returns the watches of a node.
 func NewWatches() *Watches {
 	stop, end := context.WithCancel(context.Background())
-	return &Watches{stop: stop, end: end, of: map[*State]int{},
+	return &Watches{stop: stop, end: end, of: map[*State]int{}, active: map[*watchEntry]state.Watch{},
 		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "quorate_watches",
 			Help: "Watches that are open."}, []string{"store"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_watch_events_total",
@@ -43,13 +47,40 @@ func NewWatches() *Watches {
 
 // Collectors returns the metrics of the watches.
 func (w *Watches) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{w.open, w.events, w.ends}
+	return []prometheus.Collector{w.open, w.events, w.ends, lag{w}}
+}
+
+// lag is the metric of how far watchers are behind. It is computed when it is read.
+type lag struct{ watches *Watches }
+
+func lagDesc() *prometheus.Desc {
+	return prometheus.NewDesc("quorate_watch_lag_revisions",
+		"Revisions by which the watcher that is furthest behind is behind the newest change on this node.",
+		[]string{"store"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (l lag) Describe(to chan<- *prometheus.Desc) { to <- lagDesc() }
+
+// Collect implements prometheus.Collector.
+func (l lag) Collect(to chan<- prometheus.Metric) {
+	behind := map[string]uint64{}
+	l.watches.mu.Lock()
+	for e, w := range l.watches.active {
+		newest, pos := w.Newest(), e.pos.Load()
+		behind[e.store] = max(behind[e.store], max(newest, pos)-pos)
+	}
+	l.watches.mu.Unlock()
+	for store, n := range behind {
+		to <- prometheus.MustNewConstMetric(lagDesc(), prometheus.GaugeValue, float64(n), store)
+	}
 }
 
 // Close ends all watches with state.WatchClosing, and refuses new ones.
 func (w *Watches) Close() { w.end() }
 
-// Observe sets the watches of the node that the service counts with, and returns s. Call it before the first request.
+// Observe makes the service count its watches in w, the watches of the node, and returns s. Call it before the first
+// request.
 func (s *State) Observe(w *Watches) *State {
 	s.watches = w
 	return s
@@ -60,6 +91,15 @@ type watchEntry struct {
 	watches *Watches
 	of      *State
 	store   string
+	pos     atomic.Uint64 // what the connection was given last
+}
+
+// watch records the watch that was started, for the metric of the lag.
+func (e *watchEntry) watch(w state.Watch) {
+	e.pos.Store(w.Position().Revision)
+	e.watches.mu.Lock()
+	defer e.watches.mu.Unlock()
+	e.watches.active[e] = w
 }
 
 func (w *Watches) enter(s *State, store string) (*watchEntry, *Error) {
@@ -76,7 +116,7 @@ func (w *Watches) enter(s *State, store string) (*watchEntry, *Error) {
 	w.all++
 	w.of[s]++
 	w.open.WithLabelValues(store).Inc()
-	return &watchEntry{w, s, store}, nil
+	return &watchEntry{watches: w, of: s, store: store}, nil
 }
 
 func tooManyWatches(store, text, reason string) *Error {
@@ -89,6 +129,7 @@ func (e *watchEntry) leave(reason string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.all--
+	delete(w.active, e)
 	if w.of[e.of]--; w.of[e.of] == 0 {
 		delete(w.of, e.of)
 	}

@@ -6,7 +6,7 @@ import (
 )
 
 // Spellings returns variants of path that some server may treat as equal to path: bytes escaped once and twice,
-// slashes doubled and replaced, dot segments, parameters, and letters in the other case. path must begin with a
+// slashes doubled and replaced, dot segments, parameters, and letters in the opposite case. path must begin with a
 // slash. The result does not contain path itself, nor path with a slash at the end.
 func Spellings(path string) []string {
 	var out []string

@@ -1,8 +1,8 @@
-// Package apitest provides the environment of the API in tests of the HTTP and gRPC servers: stores, secrets and
-// bindings that each show one kind of behaviour, and the health and description of a node.
+// Package apitest provides the fake node (World) for tests of the HTTP and gRPC servers. Each store, secret store and
+// binding in it has one behaviour under test. The golden transcripts of requests and responses use it, so both
+// servers are tested with the same data.
 //
-// It owns these environments, called worlds. The transcripts of the API were recorded with them, so all servers are
-// tested with the same data. The package is independent of HTTP and gRPC. It has no goroutines.
+// It owns the fake stores, secrets and bindings of a World. It is independent of HTTP and gRPC. It has no goroutines.
 package apitest
 
 import (
@@ -16,11 +16,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/actors"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/inmemory"
+	"github.com/quorate/quorate/internal/fault"
 )
 
-// World is the environment of one test. It has these state stores:
+// World is the fake node of one test. It has these state stores:
 //
 //	orders   in memory, supports everything; holds the actor state
 //	shared   in memory, keyPrefix none
@@ -30,13 +32,14 @@ import (
 //
 // A test changes the World before it starts a server. Only Health may change later.
 type World struct {
-	Stores  *Stores
-	Secrets *Secrets
-	Locks   *LockCatalogue
-	Health  *Health
-	Metrics *prometheus.Registry
-	Log     *Log
-	Stopped chan bool // the argument of each Shutdown
+	Stores         *Stores
+	Secrets        *Secrets
+	Locks          *LockCatalogue
+	Configurations *ConfigurationCatalogue
+	Health         *Health
+	Metrics        *prometheus.Registry
+	Log            *Log
+	Stopped        chan bool // the argument of each Shutdown
 
 	App            api.App
 	Tokens         *api.Tokens
@@ -44,7 +47,7 @@ type World struct {
 	RequestTimeout time.Duration
 }
 
-// New makes a world; the test closes its stores.
+// New creates a world; the test closes its stores.
 func New(t testing.TB) *World {
 	t.Helper()
 	newStore := func() *inmemory.Store {
@@ -61,7 +64,8 @@ func New(t testing.TB) *World {
 		Stores: &Stores{Ready: true, List: []*state.Instance{
 			Instance("faulty", faulty{newStore()}), orders, Instance("plain", plainStore{newStore()}), shared, small,
 		}},
-		Secrets: newSecrets(), Locks: newLocks(), Health: &Health{}, Metrics: prometheus.NewRegistry(), Log: &Log{},
+		Secrets: newSecrets(), Locks: newLocks(),
+		Configurations: newConfigurations(t), Health: &Health{}, Metrics: prometheus.NewRegistry(), Log: &Log{},
 		Stopped: make(chan bool, 1),
 		App:     api.App{ID: "shop"}, RequestTimeout: time.Minute,
 	}
@@ -69,23 +73,31 @@ func New(t testing.TB) *World {
 
 // Services are the services of the application of a World.
 type Services struct {
-	State    *api.State
-	Secrets  *api.Secrets
-	Bindings *api.Bindings
-	Locks    *api.Locks
-	Health   *api.Health
-	Metadata *api.Metadata
-	Shutdown func(force bool)
-	Logger   *slog.Logger
+	State          *api.State
+	Actors         *actors.Service
+	Secrets        *api.Secrets
+	Bindings       *api.Bindings
+	Locks          *api.Locks
+	Jobs           *api.Jobs
+	Configurations *api.Configurations
+	Health         *api.Health
+	Metadata       *api.Metadata
+	Shutdown       func(force bool)
+	Logger         *slog.Logger
 }
 
 // Services makes services with the current settings of the world.
 func (w *World) Services() Services {
 	return Services{
-		State:    api.NewState(w.App, w.Stores, api.Limits{}).Fence(w.Locks),
+		State: api.NewState(w.App, w.Stores, api.Limits{}).Fence(w.Locks),
+		Actors: actors.NewService(w.App, actors.NewRuntime(actors.Options{
+			Directories: noActors{}, Reminders: noActors{}, Plan: noPlan})),
 		Secrets:  api.NewSecrets(w.App, w.Secrets),
 		Bindings: api.NewBindings(w.App, outside{}, nil),
 		Locks:    api.NewLocks(w.App, w.Locks),
+		Jobs:     api.NewJobs(w.App, &JobStore{}),
+		Configurations: api.NewConfigurations(api.ConfigurationOptions{App: w.App, Stores: w.Configurations,
+			Policies: NoPolicies{}, Metrics: api.NewConfigurationMetrics(), Logger: slog.New(slog.DiscardHandler)}),
 		Health:   api.NewHealth(w.App, w.Health),
 		Metadata: api.NewMetadata(w.App, nodeInfo{}, api.Limits{}),
 		Shutdown: func(force bool) { w.Stopped <- force },
@@ -106,6 +118,8 @@ func (w *World) Adapt(transcript string) {
 		w.Stores.List, w.Stores.Ready = nil, false
 	case "secrets-none":
 		w.Secrets.List = w.Secrets.List[len(w.Secrets.List)-1:]
+	case "configuration-none":
+		w.Configurations.List = w.Configurations.List[len(w.Configurations.List)-1:]
 	case "locks-none":
 		w.Locks.List = nil
 	case "secrets-starting":
@@ -234,3 +248,35 @@ func Tokens(list ...string) *api.Tokens {
 	}
 	return t
 }
+
+// noActors is a cluster in which no node hosts actors, so that there are no reminders.
+type noActors struct{}
+
+// Claim implements actors.Directories.
+func (noActors) Claim(context.Context, string, string) (actors.Directory, error) {
+	return nil, fault.New(fault.Unavailable, "apitest", "there is no directory of actors")
+}
+
+// Find implements actors.Directories.
+func (noActors) Find(context.Context, string, string) (api.App, actors.Directory, error) {
+	return api.App{}, nil, fault.New(fault.NotFound, "apitest", "no application hosts actors")
+}
+
+// Put implements actors.Reminders.
+func (noActors) Put(context.Context, *actors.Reminder, bool) error {
+	return fault.New(fault.NotFound, "apitest", "no application hosts actors")
+}
+
+// Get implements actors.Reminders.
+func (noActors) Get(context.Context, api.Actor, string) (actors.Reminder, bool, error) {
+	return actors.Reminder{}, false, nil
+}
+
+// List implements actors.Reminders.
+func (noActors) List(context.Context, api.Actor) ([]actors.Reminder, error) { return nil, nil }
+
+// Remove implements actors.Reminders.
+func (noActors) Remove(context.Context, api.Actor, string) error { return nil }
+
+// noPlan is the plan of a timer that never ticks.
+func noPlan(*actors.Reminder) (actors.Plan, error) { return nil, nil }

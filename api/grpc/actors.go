@@ -2,11 +2,13 @@ package grpc
 
 import (
 	"context"
+	"net/http"
 
 	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/actors"
 	"github.com/quorate/quorate/component/state"
 )
 
@@ -40,4 +42,22 @@ func (s *Server) ExecuteActorStateTransaction(ctx context.Context,
 		WriteOptions: writeOptions(ctx),
 	})
 	return empty(ctx, &written, err)
+}
+
+// InvokeActor calls a method of an actor. Metadata are the headers of the call.
+func (s *Server) InvokeActor(ctx context.Context,
+	in *runtimev1.InvokeActorRequest) (*runtimev1.InvokeActorResponse, error) {
+	if err := s.state.CheckActors(); err != nil {
+		return nil, err
+	}
+	header := http.Header{}
+	for name, value := range in.GetMetadata() {
+		header.Set(name, value)
+	}
+	answer, err := s.actors.Do(ctx, &actors.Call{Actor: api.Actor{Type: in.GetActorType(), ID: in.GetActorId()},
+		Method: in.GetMethod(), Verb: http.MethodPut, Header: header, Body: in.GetData()})
+	if err != nil {
+		return nil, err
+	}
+	return &runtimev1.InvokeActorResponse{Data: answer.Body}, nil
 }

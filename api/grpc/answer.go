@@ -20,8 +20,8 @@ const (
 	freeAnswer  = 64 << 10  // size in bytes up to which an answer reserves no memory
 	answerPiece = 256 << 10 // size in bytes of the pieces of an answer; each is freed once it is sent
 	maxAnswers  = 32 << 20  // bytes of all answers of a server that wait for memory
-	// answerCopies is the memory that an answer takes, as a multiple of its size. An answer exists twice: as the
-	// value that was read and as the encoded message. If its connection breaks, both stay until the next garbage
+	// answerCopies is the memory that an answer takes, as a multiple of its size. An answer exists twice: as the value
+	// that was read and as the encoded message. If its connection breaks, both stay in memory until the next garbage
 	// collection.
 	answerCopies = 2
 )
@@ -37,8 +37,9 @@ type answer struct {
 	over     atomic.Bool
 }
 
-// answering returns the value to pass to grpc-go for a message of size bytes. A small message is returned as it is.
-// For a large one, answering reserves memory and returns an *answer; the caller must send it or call its end method.
+// answering returns the value to pass to grpc-go for a message of size bytes. It returns a small message unchanged.
+// For a large one, it reserves memory and returns an *answer; the caller must send it or call its end method. It
+// returns an error if the memory cannot be reserved.
 func (s *Server) answering(ctx context.Context, message any, size int) (any, error) {
 	c := connOf(ctx)
 	if s.answers == nil || size <= freeAnswer || c == nil {
@@ -58,9 +59,9 @@ func (s *Server) answering(ctx context.Context, message any, size int) (any, err
 	return a, nil
 }
 
-// held returns the item that read returns, with memory reserved for its value. It may call read twice with different
-// options: held sets options.MaxValue, and read must pass options to the service. While it waits for memory, it holds
-// no value.
+// held calls read and reserves memory for the value that it returns. read must pass options to the service. For the
+// first call of read, held sets options.MaxValue. If it has to wait for memory, or the value exceeded the limit, it
+// drops the value and calls read again after the reservation. So it holds no value while it waits.
 func (s *Server) held(
 	ctx context.Context, options *api.ReadOptions, read func() (state.Item, error),
 ) (state.Item, error) {

@@ -76,9 +76,9 @@ func (s *Server) arrive(ctx context.Context, info *tap.Info) (context.Context, e
 	return a, nil
 }
 
-// refuse refuses a call before its message is read. It returns err to grpc-go, unless the call has a long deadline,
-// because grpc-go would keep its timer in memory. For such a call it returns a context that makes guard answer with
-// err, and pauses the connection until the answer is sent.
+// refuse refuses a call with err before its message is read. If the deadline of the call is within the request
+// timeout, it returns err to grpc-go. For a later deadline, grpc-go would keep a timer in memory. In that case refuse
+// returns a context that makes guard answer with err, and pauses the connection until that answer is sent.
 func (s *Server) refuse(ctx context.Context, method string, err error) (context.Context, error) {
 	c := connOf(ctx)
 	if end, ok := ctx.Deadline(); !ok || time.Until(end) <= s.timeout || c == nil {

@@ -159,8 +159,8 @@ func (c *conn) finish(a *answer) {
 	delete(c.answers, a)
 }
 
-// pause stops reading from the connection until resume was called once for each pause and the answers were written.
-// Otherwise grpc-go could buffer one flow-control window for each refused call.
+// pause stops reads because a call was refused. Reads continue after every pause was resumed and the answers to the
+// refused calls are written. Without the pause, grpc-go could buffer one flow-control window per refused call.
 func (c *conn) pause() {
 	c.gate.Lock()
 	defer c.gate.Unlock()
@@ -210,7 +210,7 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// enter counts the begin of a call on the connection.
+// enter counts the start of a call on the connection.
 func (c *conn) enter() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

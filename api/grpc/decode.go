@@ -41,7 +41,7 @@ func decodeItem(in *commonv1.StateItem, where string, out *api.Item) (err error)
 }
 
 // present returns value, or an empty slice if value is nil. protobuf does not distinguish a missing value from an
-// empty one.
+// empty one, so a missing value counts as an empty one.
 func present(value []byte) []byte {
 	if value == nil {
 		return []byte{}

@@ -19,9 +19,8 @@ import (
 // keyToken is the metadata key of the API token.
 const keyToken = "dapr-api-token"
 
-// isOpen reports whether calls of a method need no token. Only the methods of the health service need none. The
-// service name in the full method name must match exactly: other services whose names begin alike belong to
-// applications.
+// isOpen reports whether calls of a method need no token. That is true only for the methods of the health service.
+// The full method name must match exactly, because a service with a similar name belongs to an application.
 func isOpen(method string) bool {
 	switch method {
 	case healthv1.Health_Check_FullMethodName, healthv1.Health_List_FullMethodName,
@@ -46,9 +45,10 @@ func (s *Server) check(md metadata.MD, method string) error {
 	return api.TokenInvalid()
 }
 
-// enter counts a call on its connection: a unary call after its message has arrived, a streaming call at its start.
-// The connection limit closes no connection with a call. Methods that need no token are not counted, because they
-// must not keep a connection open at the limit.
+// enter marks the connection of a call as busy, so that the connection limit does not close it. The caller must call
+// leave, which is never nil, when the call ends. enter runs after the message of a unary call has arrived, or at the
+// start of a streaming call. It ignores methods that need no token: their calls must not keep a connection open at
+// the limit. It returns an error if the call was refused before its message was read.
 func enter(ctx context.Context, method string) (leave func(), err error) {
 	if err := arrived(ctx); err != nil {
 		return func() {}, err
@@ -126,8 +126,8 @@ func (s *Server) stream(owner any, stream grpc.ServerStream, info *grpc.StreamSe
 	return handle(owner, stream)
 }
 
-// awaitStart blocks a call until the node has started, at most for the request timeout, unless the node can serve
-// the call before.
+// awaitStart blocks until the node has started, the request timeout has passed, or ctx ends. Calls of the metadata,
+// shutdown and health methods do not wait, because a node serves them while it starts.
 func (s *Server) awaitStart(ctx context.Context, method string) {
 	switch method {
 	case runtimev1.Dapr_GetMetadata_FullMethodName, runtimev1.Dapr_SetMetadata_FullMethodName,

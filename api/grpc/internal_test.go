@@ -20,7 +20,7 @@ import (
 	"github.com/quorate/quorate/internal/connlimit"
 )
 
-// While answers to refused calls are not sent, the server reads nothing more from the connection.
+// While answers to refused calls are still unsent, the server stops reading from the connection.
 func TestConn_NotReadWhileRefusalsAreUnsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()

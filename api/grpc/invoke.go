@@ -34,7 +34,7 @@ const (
 )
 
 // InvokeService calls a method of an application, with one request and one response message. The request timeout does
-// not apply, because only the application knows how long its methods take.
+// not apply, because only the application knows how long its methods may take.
 func (s *Server) InvokeService(ctx context.Context, in *runtimev1.InvokeServiceRequest) (*commonv1.InvokeResponse,
 	error) {
 	if s.invoke == nil {

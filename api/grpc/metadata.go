@@ -25,7 +25,7 @@ func (s *Server) GetMetadata(context.Context, *runtimev1.GetMetadataRequest) (*r
 		ActorRuntime: &runtimev1.ActorRuntime{
 			RuntimeStatus: runtimev1.ActorRuntime_ActorRuntimeStatus(
 				runtimev1.ActorRuntime_ActorRuntimeStatus_value[d.Actors.Status]),
-			HostReady: d.Actors.HostReady,
+			HostReady: d.Actors.HostReady, Placement: d.Actors.Placement,
 		},
 		AppConnectionProperties: &runtimev1.AppConnectionProperties{
 			Port: int32(d.Channel.Port), Protocol: d.Channel.Protocol, ChannelAddress: d.Channel.Address,
@@ -33,6 +33,12 @@ func (s *Server) GetMetadata(context.Context, *runtimev1.GetMetadataRequest) (*r
 		},
 		Workflows: &runtimev1.MetadataWorkflows{},
 	}
+	for _, a := range d.Actors.Active {
+		out.ActorRuntime.ActiveActors = append(out.ActorRuntime.ActiveActors,
+			&runtimev1.ActiveActorsCount{Type: a.Type, Count: int32(a.Count)}) //nolint:gosec // far fewer
+	}
+	//lint:ignore SA1019 the SDKs for Python and JavaScript read this list
+	out.ActiveActorsCount = out.ActorRuntime.ActiveActors
 	if h := d.Channel.Health; h != nil {
 		out.AppConnectionProperties.Health = &runtimev1.AppConnectionHealthProperties{HealthCheckPath: h.Path,
 			HealthProbeInterval: h.Interval.String(), HealthProbeTimeout: h.Timeout.String(),
@@ -45,6 +51,9 @@ func (s *Server) GetMetadata(context.Context, *runtimev1.GetMetadataRequest) (*r
 	}
 	for _, name := range d.HTTPEndpoints {
 		out.HttpEndpoints = append(out.HttpEndpoints, &runtimev1.MetadataHTTPEndpoint{Name: name})
+	}
+	for _, name := range d.Resiliencies {
+		out.Resiliencies = append(out.Resiliencies, &runtimev1.MetadataResiliency{Name: name})
 	}
 	return out, nil
 }

@@ -60,7 +60,7 @@ func newMetrics(app api.App, reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// know computes the labels of all methods of services. Call it before the first call is served.
+// know computes the labels of all methods of the given services. Call it before the first call is served.
 func (m *metrics) know(services map[string]grpc.ServiceInfo) {
 	for service, info := range services {
 		short := service[strings.LastIndexByte(service, '.')+1:]

@@ -33,6 +33,9 @@ const keyAppID = "dapr-app-id"
 func (s *Server) proxy(_ any, stream grpc.ServerStream) error {
 	ctx := stream.Context()
 	method, _ := grpc.Method(ctx)
+	if strings.HasPrefix(method, ownServices) {
+		return status.Error(codes.Unimplemented, "this version of Quorate does not serve "+method)
+	}
 	target := first(ctx, keyAppID)
 	if target == "" || s.invoke == nil {
 		return status.Error(codes.Unimplemented,

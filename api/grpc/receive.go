@@ -36,8 +36,8 @@ const (
 	costFixed  = 4 << 10
 )
 
-// wire is the transport stream of grpc-go. It returns bytes as they arrive, while grpc.ServerStream receives and
-// decodes a whole message first.
+// wire is the transport stream of grpc-go. It returns the bytes of a message as they arrive. In contrast,
+// grpc.ServerStream receives and decodes a whole message before it returns.
 type wire interface {
 	ReadMessageHeader(into []byte) error // fills into, or fails with io.EOF at the end of the stream
 	RecvCompress() string
@@ -173,8 +173,8 @@ func (r *receiver) body(size int64) (*[]byte, error) {
 	return data, nil
 }
 
-// wait counts bytes that are received before memory is reserved. It returns false if all calls together exceed
-// maxWaiting, or if the call has ended.
+// wait adds bytes to the total that a server may receive before it reserves memory for them. It does not block. It
+// returns false if the total would exceed maxWaiting, or if the call has ended. The caller must then reserve memory.
 func (r *receiver) wait(bytes int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -196,8 +196,8 @@ func (r *receiver) work() {
 	r.share.Work()
 }
 
-// reserve takes memory from the budget of the node. It blocks as long as the budget makes requests wait, or until
-// the context of the call ends.
+// reserve takes bytes from the memory budget of the node. It waits until they are free, the budget refuses the
+// request, or the call's context ends. It returns a gRPC status error or an *api.Error if it has not taken them.
 func (r *receiver) reserve(bytes int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -214,8 +214,8 @@ func (r *receiver) reserve(bytes int64) error {
 	return nil
 }
 
-// pieces fills b with the next part of a message. It aborts the call if memory is reserved, other requests wait for
-// memory and the client is slow.
+// pieces fills b with the next part of a message. If memory is reserved, other requests wait for memory and the
+// client is slow, it aborts the call.
 func (r *receiver) pieces(b []byte, reserved bool) error {
 	var transfer *admission.Transfer
 	if reserved {
@@ -318,7 +318,7 @@ func (r *receiver) decode(data []byte, m any) error {
 	return nil
 }
 
-// writes are the methods that write. The memory budget measures how fast they are processed; see
+// writes are the methods that change state. The memory budget measures how fast the node processes them; see
 // admission.Share.Work.
 var writes = map[string]bool{
 	runtimev1.Dapr_SaveState_FullMethodName:                    true,
@@ -370,8 +370,8 @@ func (s *Server) guard(method string, handle grpc.MethodHandler) grpc.MethodHand
 	}
 }
 
-// received returns the error to send if the message of a call could not be received, and counts the call as refused.
-// It does not count calls that the client canceled or that tooLate counts.
+// received returns the gRPC error for a call whose message could not be received, and counts the call as refused. It
+// does not count calls that the client cancelled, nor late messages, which tooLate has counted.
 func (s *Server) received(ctx context.Context, method string, err error) error {
 	if err == nil {
 		return nil

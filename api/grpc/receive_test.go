@@ -141,8 +141,8 @@ func large(size int) *runtimev1.SaveStateRequest {
 		States: []*commonv1.StateItem{{Key: "large", Value: bytes.Repeat([]byte("7"), size)}}}
 }
 
-// A stalled call that holds memory is aborted when other requests need the memory. Until then they are answered with
-// overloaded.
+// A stalled call that has reserved memory is aborted when other requests need the memory. Until then, the other
+// requests fail with overloaded.
 func TestReceive_SlowMessageIsCutWhenMemoryIsShort(t *testing.T) {
 	f := newFixture(t)
 	f.config.RequestTimeout = patience
@@ -233,8 +233,8 @@ func TestAnswer_LargeIsComplete(t *testing.T) {
 	}
 }
 
-// An answer holds memory until its client has read it. When others need the memory, the connection of the client is
-// closed.
+// An answer keeps its memory reserved until the client has read it. If other answers need the memory, the connection
+// of that client is closed.
 func TestAnswer_SlowReaderIsCutWhenMemoryIsShort(t *testing.T) {
 	f := newFixture(t)
 	f.config.Answers = admission.New(admission.Options{Name: "answers", Bytes: 4 * mib, Registerer: f.Metrics})

@@ -1,6 +1,7 @@
 package grpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -18,9 +19,12 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/stats"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/actors"
 	"github.com/quorate/quorate/api/invoke"
+	"github.com/quorate/quorate/api/runtimepb"
 	"github.com/quorate/quorate/internal/admission"
 	"github.com/quorate/quorate/internal/connlimit"
 	"github.com/quorate/quorate/internal/fault"
@@ -30,13 +34,14 @@ import (
 const (
 	DefaultMaxBodySize    = 4 << 20 // bytes
 	DefaultRequestTimeout = 10 * time.Second
+	DefaultPingEvery      = 2 * time.Minute // finds clients that have vanished or hang
 )
 
 // The bounds of connections.
 const (
 	connectTimeout = 10 * time.Second // for the HTTP/2 handshake
 	idleTimeout    = 30 * time.Minute // after which a connection without calls is closed; clients dial again
-	pingEvery      = 2 * time.Minute  // interval of keepalive pings, which find vanished clients
+	pingTimeout    = 20 * time.Second // for the answer to a ping; at most PingEvery
 	pingsAllowed   = 5 * time.Second  // shortest interval of pings by clients; SDKs keep idle channels alive
 	maxHeaderBytes = 16 << 10         // of the metadata of a call, unless more is configured
 	maxStreams     = 1024             // concurrent calls on one connection; clients queue further calls
@@ -46,15 +51,18 @@ const (
 
 // Config is the configuration of a Server. All services belong to one application.
 type Config struct {
-	App      api.App
-	State    *api.State
-	Health   *api.Health
-	Metadata *api.Metadata
-	Secrets  *api.Secrets
-	Invoke   *invoke.Service // nil = calls of applications are not served
-	Locks    *api.Locks
-	Bindings *api.Bindings    // nil = output bindings are not served
-	Shutdown func(force bool) // asks the process to stop and returns at once
+	App            api.App
+	State          *api.State
+	Health         *api.Health
+	Metadata       *api.Metadata
+	Secrets        *api.Secrets
+	Actors         *actors.Service
+	Invoke         *invoke.Service // nil = calls to applications are not served
+	Locks          *api.Locks
+	Jobs           *api.Jobs
+	Configurations *api.Configurations
+	Bindings       *api.Bindings    // nil = output bindings are not served
+	Shutdown       func(force bool) // asks the process to stop and returns at once
 
 	// Start holds calls while the node starts, except for health, metadata and shutdown. nil = none are held.
 	Start *api.StartGate
@@ -70,31 +78,40 @@ type Config struct {
 	MaxHeaderSize  int64             // bytes of the metadata of a call; at least 16 KiB
 	// connections of one listener, at the limit the one that has been idle longest is closed; 0 = connlimit.DefaultMax
 	MaxConnections int
+	// time after which a client that takes nothing is disconnected, and its watch ends; 0 = connlimit.DefaultWriteStall
+	WriteStall time.Duration
+	PingEvery  time.Duration // interval of keepalive pings; 0 = DefaultPingEvery
 
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
+	Stats      stats.Handler // sees every call; nil = none
 }
 
 // Server serves the API of one application over gRPC. It is safe for concurrent use.
 type Server struct {
 	runtimev1.UnimplementedDaprServer
 
-	app      api.App
-	state    *api.State
-	health   *api.Health
-	metadata *api.Metadata
-	secrets  *api.Secrets
-	invoke   *invoke.Service
-	bindings *api.Bindings
-	locks    *api.Locks
-	stop     func(force bool)
-	start    *api.StartGate
-	limit    int64 // bytes of one message
-	crowded  int   // connections of one listener
-	timeout  time.Duration
-	log      *slog.Logger
-	surface  *api.Surface
-	calls    *api.CallLog
+	app            api.App
+	state          *api.State
+	health         *api.Health
+	metadata       *api.Metadata
+	secrets        *api.Secrets
+	actors         *actors.Service
+	invoke         *invoke.Service
+	bindings       *api.Bindings
+	locks          *api.Locks
+	jobs           *api.Jobs
+	configurations *api.Configurations
+	stop           func(force bool)
+	start          *api.StartGate
+	limit          int64 // bytes of one message
+	crowded        int   // connections of one listener
+	stall          time.Duration
+	ping           time.Duration
+	timeout        time.Duration
+	log            *slog.Logger
+	surface        *api.Surface
+	calls          *api.CallLog
 
 	requests, answers *admission.Budget
 	waiting           atomic.Int64 // bytes of messages that arrived before a reservation
@@ -112,13 +129,16 @@ type Server struct {
 	conns   openConns
 }
 
-// New makes a Server and registers its metrics. It does no I/O.
+// New creates a Server and registers its metrics. It does no I/O.
 func New(c Config) (*Server, error) {
 	s := &Server{
 		app: c.App, state: c.State, health: c.Health, metadata: c.Metadata, secrets: c.Secrets, invoke: c.Invoke,
-		bindings: c.Bindings, locks: c.Locks, stop: c.Shutdown, start: c.Start,
+		actors:   c.Actors,
+		bindings: c.Bindings, locks: c.Locks, jobs: c.Jobs,
+		configurations: c.Configurations, stop: c.Shutdown, start: c.Start,
 		tokens: c.Tokens, timeout: c.RequestTimeout, crowded: c.MaxConnections, log: c.Logger,
 		requests: c.Requests, answers: c.Answers, surface: c.Surface, calls: c.Calls,
+		stall: cmp.Or(c.WriteStall, connlimit.DefaultWriteStall), ping: cmp.Or(c.PingEvery, DefaultPingEvery),
 	}
 	if s.timeout <= 0 {
 		s.timeout = DefaultRequestTimeout
@@ -134,8 +154,11 @@ func New(c Config) (*Server, error) {
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.limit = messageLimit(c.MaxBodySize)
-	s.server = grpc.NewServer(s.options(uint32(max(c.MaxHeaderSize, maxHeaderBytes)))...)
+	s.server = grpc.NewServer(s.options(uint32(max(c.MaxHeaderSize, maxHeaderBytes)), c.Stats)...)
 	s.server.RegisterService(s.guarded(&runtimev1.Dapr_ServiceDesc), s)
+	own := &ownServer{owner: s}
+	s.server.RegisterService(s.guarded(&runtimepb.State_ServiceDesc), own)
+	s.server.RegisterService(s.guarded(&runtimepb.Configuration_ServiceDesc), own)
 	s.server.RegisterService(s.guarded(&healthv1.Health_ServiceDesc), &healthServer{owner: s})
 	reflection.Register(s.server)
 	s.metrics.know(s.server.GetServiceInfo())
@@ -152,8 +175,8 @@ func messageLimit(size int64) int64 {
 	return min(size, math.MaxInt32)
 }
 
-func (s *Server) options(header uint32) []grpc.ServerOption {
-	return []grpc.ServerOption{
+func (s *Server) options(header uint32, observer stats.Handler) []grpc.ServerOption {
+	out := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(int(s.limit)),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto")}),
@@ -163,20 +186,25 @@ func (s *Server) options(header uint32) []grpc.ServerOption {
 		grpc.StaticStreamWindowSize(streamWindow), // otherwise grpc-go grows the window of each call to megabytes
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.ConnectionTimeout(connectTimeout),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTimeout, Time: pingEvery}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTimeout, Time: s.ping,
+			Timeout: min(pingTimeout, s.ping)}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingsAllowed, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
 		grpc.InTapHandle(s.arrive),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
 	}
+	if observer != nil {
+		out = append(out, grpc.StatsHandler(observer))
+	}
+	return out
 }
 
 // Serve accepts connections from l until Close, in its own goroutine. The Server closes l.
 func (s *Server) Serve(l net.Listener) {
 	w := connlimit.New(connlimit.Options{Max: s.crowded, Open: s.metrics.open, Cut: s.metrics.cut, Logger: s.log})
 	s.running.Go(func() {
-		err := s.server.Serve(&bounded{connlimit.Impatient(l, connlimit.DefaultWriteStall), w, &s.conns})
+		err := s.server.Serve(&bounded{connlimit.Impatient(l, s.stall), w, &s.conns})
 		if err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			s.log.Error("the gRPC listener ended", "address", l.Addr().String(), "error", err)
 		}

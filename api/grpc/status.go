@@ -27,7 +27,10 @@ func code(e *api.Error) codes.Code {
 		return codes.NotFound
 	case api.Method, api.Unsupported, api.NotServed:
 		return codes.Unimplemented
-	case api.Conflict:
+	case api.Conflict, api.ActorMoved:
+		if e.Code == api.CodeJobSchedule {
+			return codes.AlreadyExists // as in Dapr
+		}
 		return codes.Aborted
 	case api.Denied:
 		return codes.PermissionDenied
@@ -42,6 +45,9 @@ func code(e *api.Error) codes.Code {
 	case api.Indeterminate:
 		return codes.Unknown
 	default:
+		if e.Code == api.CodeConfigurationSubscribe {
+			return codes.InvalidArgument // as in Dapr
+		}
 		return codes.Internal
 	}
 }

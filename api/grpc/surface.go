@@ -12,10 +12,16 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// served returns an error if the Configuration excludes a method of the Dapr service. Methods of other services belong
-// to applications.
+// ownServices begins the full names of the methods that Quorate has and Dapr has not.
+const ownServices = "/quorate.runtime.v1."
+
+// served returns nil if the Configuration allows a method of the runtime, and an Unimplemented error if it excludes the
+// method. It returns nil for methods of other services, because these belong to applications.
 func (s *Server) served(method string) error {
 	name, ours := strings.CutPrefix(method, "/"+runtimev1.Dapr_ServiceDesc.ServiceName+"/")
+	if own, ok := strings.CutPrefix(method, ownServices); ok {
+		name, ours = strings.Replace(own, "/", "", 1), true // such as StateWatch
+	}
 	if !ours {
 		return nil
 	}

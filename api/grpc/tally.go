@@ -196,8 +196,8 @@ func (t *tally) field(p *part, num protowire.Number, typ protowire.Type, value [
 	return nil
 }
 
-// check returns an error if n elements exceed the limit of a field. Some limits depend on the store, whose name check
-// may have to find in rest, the uncounted part of the message.
+// check returns an error if n elements exceed the limit of a field. Some limits depend on the store. If the name of
+// the store has not been read yet, check looks for it in rest, the uncounted part of the message.
 func (t *tally) check(p *part, n int, rest []byte) error {
 	switch {
 	case p.kind == ofEntries:

@@ -26,9 +26,9 @@ const (
 	bulkCopies = 2 // the values, and the answer made of them
 )
 
-// held returns the item that read returns, with memory reserved for its value. It may call read twice with different
-// options: held sets options.MaxValue, and read must pass options to the service. While it waits for memory, it holds
-// no value.
+// held calls read and reserves memory for the value that it returns. read must pass options to the service. For the
+// first call of read, held sets options.MaxValue. If it has to wait for memory, or the value exceeded the limit, it
+// drops the value and calls read again after the reservation. So it holds no value while it waits.
 func (f *Face) held(
 	p *reply, r *http.Request, options *api.ReadOptions, read func() (state.Item, error),
 ) (state.Item, error) {

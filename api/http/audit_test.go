@@ -8,26 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/apitest"
 	apihttp "github.com/quorate/quorate/api/http"
 )
-
-func TestAudit_LogsActionsNotReads(t *testing.T) {
-	var log bytes.Buffer
-	admin := apihttp.NewAdmin(adminFunc(func() (api.NodeStatus, error) {
-		return api.NodeStatus{}, nil
-	}), slog.New(slog.NewTextHandler(&log, nil)))
-	admin.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, apihttp.AdminStatusPath, nil))
-	if log.Len() != 0 {
-		t.Errorf("a question left %s", log.String())
-	}
-	admin.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodPost, apihttp.AdminLeavePath, nil))
-	if text := log.String(); strings.Count(text, "audit:") != 1 || !strings.Contains(text, apihttp.AdminLeavePath) ||
-		!strings.Contains(text, "outcome=done") {
-		t.Errorf("an action left %s", text)
-	}
-}
 
 func TestAudit_LogsRefusalsOncePerMinuteWithoutToken(t *testing.T) {
 	var log bytes.Buffer

@@ -27,9 +27,19 @@ func (g *guard) checkOrigin(p *reply, r *http.Request) (answered bool, err error
 		return false, nil
 	}
 	if !g.origins.allow(origin) {
+		if g.origins.configured() && isPreflight(r) {
+			// Without the headers of CORS, the browser does not send the request.
+			p.Header()["Vary"] = []string{headerOrigin}
+			p.WriteHeader(http.StatusOK)
+			return true, nil
+		}
 		return false, foreign("requests of pages from another origin are refused")
 	}
 	return allowOrigin(p, r, origin), nil
+}
+
+func isPreflight(r *http.Request) bool {
+	return r.Method == http.MethodOptions && header(r, "Access-Control-Request-Method") != ""
 }
 
 func foreign(text string) error {
@@ -54,7 +64,7 @@ func allowOrigin(p *reply, r *http.Request, origin string) (answered bool) {
 	h["Vary"] = []string{headerOrigin}
 	h["Access-Control-Expose-Headers"] = []string{"ETag, metadata.ttlExpireTime, Quorate-Session, " +
 		"Quorate-Consistency, Quorate-Age"}
-	if r.Method != http.MethodOptions || header(r, "Access-Control-Request-Method") == "" {
+	if !isPreflight(r) {
 		return false
 	}
 	h["Access-Control-Allow-Methods"] = []string{"HEAD, GET, POST, PUT, PATCH, DELETE"}
@@ -62,6 +72,6 @@ func allowOrigin(p *reply, r *http.Request, origin string) (answered bool) {
 		h["Access-Control-Allow-Headers"] = []string{asked}
 	}
 	h["Access-Control-Max-Age"] = []string{"600"}
-	p.empty()
+	p.WriteHeader(http.StatusOK)
 	return true
 }

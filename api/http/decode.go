@@ -48,8 +48,10 @@ type nothing struct{}
 // UnmarshalJSON ignores its argument. The decoder calls it with valid JSON only.
 func (nothing) UnmarshalJSON([]byte) error { return nil }
 
-// afford checks whether a body may be decoded, and reserves memory for its decoded values. It returns an error if the
-// body is not valid JSON or has too much metadata, and tooMany if that is not nil.
+// afford reserves memory for the decoded values of a body. tooMany is the error of an exceeded limit, or nil. If
+// there is such an error, or the body has too much metadata, afford reserves nothing and returns the error. If the
+// body is also invalid JSON, it returns the decoder's error instead. It does not check the JSON of a body within the
+// limits.
 func (f *Face) afford(p *reply, r *http.Request, body []byte, t *tally, tooMany error) error {
 	if tooMany == nil {
 		tooMany = api.CheckMetadata(t.metadata)
@@ -100,7 +102,8 @@ func (f *Face) decodeTransaction(p *reply, r *http.Request, store string, body [
 	return operations, in.Metadata, err
 }
 
-// decodeActorTransaction reads the body of an actor transaction: a list of operations.
+// decodeActorTransaction reads the body of an actor transaction: a list of operations. An upsert without a value saves
+// null: the SDKs for Python and JavaScript leave None and undefined out.
 func (f *Face) decodeActorTransaction(p *reply, r *http.Request, body []byte) ([]api.Operation, error) {
 	t := tallyOperations(body)
 	if err := f.afford(p, r, body, &t, f.state.CheckActorOperations(t.list)); err != nil {
@@ -109,6 +112,11 @@ func (f *Face) decodeActorTransaction(p *reply, r *http.Request, body []byte) ([
 	in := make([]operationBody, 0, t.list)
 	if err := decode(body, &in); err != nil {
 		return nil, err
+	}
+	for i := range in {
+		if in[i].Operation == api.OperationUpsert && in[i].Request.Value == nil {
+			in[i].Request.Value = json.RawMessage("null")
+		}
 	}
 	return convertOperations(in)
 }
@@ -201,7 +209,7 @@ func describeType(wrong *json.UnmarshalTypeError) string {
 	return text + " (near byte " + strconv.FormatInt(wrong.Offset, 10) + " of the body)"
 }
 
-// fieldName returns a text that names the field with the wrong type. If an element of a list or object has the
+// fieldName returns a string that names the field with the wrong type. If an element of a list or object has the
 // wrong type, the text says so and names that list or object.
 func fieldName(wrong *json.UnmarshalTypeError) string {
 	last := wrong.Field[strings.LastIndexByte(wrong.Field, '.')+1:]

@@ -30,6 +30,8 @@ func (c *callable) Pick(app api.App, _ []discovery.Instance) (*discovery.Lease, 
 	return discovery.NewLease(discovery.Instance{App: app, Local: true}, func(discovery.Outcome) {}), nil
 }
 
+func (c *callable) Settling(api.App) bool { return false }
+
 func (c *callable) RoundTrip(r *http.Request) (*http.Response, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/actors"
 	"github.com/quorate/quorate/api/httpcopy"
 	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/internal/admission"
@@ -27,15 +28,18 @@ const (
 
 // Config is the configuration of a Face. All services belong to one application.
 type Config struct {
-	App      api.App
-	State    *api.State
-	Secrets  *api.Secrets
-	Bindings *api.Bindings
-	Locks    *api.Locks
-	Health   *api.Health
-	Metadata *api.Metadata
-	Invoke   *invoke.Service  // nil = calls of applications are not served
-	Shutdown func(force bool) // asks the process to stop and returns at once
+	App            api.App
+	State          *api.State
+	Secrets        *api.Secrets
+	Bindings       *api.Bindings
+	Locks          *api.Locks
+	Jobs           *api.Jobs
+	Configurations *api.Configurations
+	Health         *api.Health
+	Metadata       *api.Metadata
+	Actors         *actors.Service
+	Invoke         *invoke.Service  // nil = calls to applications are not served
+	Shutdown       func(force bool) // asks the process to stop and returns at once
 
 	// Start holds requests while the node starts, except for health, metadata and shutdown. nil = none are held.
 	Start *api.StartGate
@@ -55,24 +59,28 @@ type Config struct {
 
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
+	Observer   Observer // nil = none
 }
 
 // Face serves the API of one application over HTTP. It is safe for concurrent use.
 type Face struct {
-	app      api.App
-	state    *api.State
-	secrets  *api.Secrets
-	bindings *api.Bindings
-	locks    *api.Locks
-	health   *api.Health
-	metadata *api.Metadata
-	invoke   *invoke.Service
-	copier   httpcopy.Copier
-	stop     func(force bool)
-	start    *api.StartGate
-	pipeline *Pipeline
-	surface  *api.Surface
-	calls    *api.CallLog
+	app            api.App
+	state          *api.State
+	secrets        *api.Secrets
+	bindings       *api.Bindings
+	locks          *api.Locks
+	jobs           *api.Jobs
+	configurations *api.Configurations
+	health         *api.Health
+	metadata       *api.Metadata
+	actors         *actors.Service
+	invoke         *invoke.Service
+	copier         httpcopy.Copier
+	stop           func(force bool)
+	start          *api.StartGate
+	pipeline       *Pipeline
+	surface        *api.Surface
+	calls          *api.CallLog
 
 	requests  *admission.Budget
 	answers   *admission.Budget
@@ -80,25 +88,28 @@ type Face struct {
 	timeout   time.Duration
 	log       *slog.Logger
 
-	mux     *chi.Mux
-	get     *endpoint       // serves GET of one key; see direct
-	exempt  map[string]bool // paths that need no token
-	guard   guard
-	away    api.TurnedAway
-	metrics *metrics
-	replies sync.Pool // of *reply
-	buffers sync.Pool // of *buffer
+	mux      *chi.Mux
+	get      *endpoint       // serves GET of one key; see direct
+	exempt   map[string]bool // paths that need no token
+	guard    guard
+	away     api.TurnedAway
+	metrics  *metrics
+	observer Observer  // of requests; nil = none
+	replies  sync.Pool // of *reply
+	buffers  sync.Pool // of *buffer
 }
 
-// New makes a Face and registers its metrics. It does no I/O. It returns fault.Invalid if an allowed origin is
+// New creates a Face and registers its metrics. It does no I/O. It returns fault.Invalid if an allowed origin is
 // malformed.
 func New(c Config) (*Face, error) {
 	f := &Face{
-		app: c.App, state: c.State, secrets: c.Secrets, bindings: c.Bindings, locks: c.Locks, health: c.Health,
-		metadata: c.Metadata,
-		invoke:   c.Invoke, stop: c.Shutdown, requests: c.Requests, answers: c.Answers, bodyLimit: c.MaxBodySize,
+		app: c.App, state: c.State, secrets: c.Secrets, bindings: c.Bindings, locks: c.Locks, jobs: c.Jobs,
+		configurations: c.Configurations, health: c.Health,
+		metadata: c.Metadata, actors: c.Actors,
+		invoke: c.Invoke, stop: c.Shutdown, requests: c.Requests, answers: c.Answers, bodyLimit: c.MaxBodySize,
 		timeout: c.RequestTimeout, log: c.Logger, mux: chi.NewMux(),
-		exempt: map[string]bool{}, start: c.Start, pipeline: c.Pipeline, surface: c.Surface, calls: c.Calls,
+		exempt: map[string]bool{}, observer: c.Observer, start: c.Start,
+		pipeline: c.Pipeline, surface: c.Surface, calls: c.Calls,
 	}
 	if f.bodyLimit == 0 {
 		f.bodyLimit = DefaultMaxBodySize
@@ -284,6 +295,9 @@ func (f *Face) finish(p *reply, r *http.Request) {
 	p.answer.Release()
 	f.metrics.inFlight.Add(-1)
 	p.count.observe(p, r.Method)
+	if f.observer != nil {
+		f.observer.ServedHTTP(r.Method, r.URL.Path, p.status, p.received, p.sent, time.Since(p.start))
+	}
 	f.logCall(p, r)
 	if cause == http.ErrAbortHandler || p.broken { //nolint:errorlint // see above
 		panic(http.ErrAbortHandler) // an answer that is cut short must not look complete
@@ -292,7 +306,7 @@ func (f *Face) finish(p *reply, r *http.Request) {
 	f.replies.Put(p)
 }
 
-// panicked logs a panic and answers with status 500. The log contains no text that may hold a value or a secret.
+// panicked logs a panic and answers with status 500. The log contains no string that may hold a value or a secret.
 func (f *Face) panicked(p *reply, r *http.Request, cause any) {
 	f.log.Error("a request ended in a panic; please report it",
 		"method", r.Method, "route", p.count.pattern, "panic", describePanic(cause), "stack", string(debug.Stack()))
@@ -303,7 +317,7 @@ func (f *Face) panicked(p *reply, r *http.Request, cause any) {
 	f.fail(p, r, api.Panicked())
 }
 
-// describePanic returns a text for the log. For an error of the Go runtime, it is the error text. For any other
+// describePanic returns a message for the log. For an error of the Go runtime, it is the error text. For any other
 // panic, it is only the type, because the text may contain a value or a secret.
 func describePanic(cause any) string {
 	if e, ok := cause.(interface{ RuntimeError() }); ok {

@@ -32,8 +32,9 @@ func newFixture(t testing.TB) *fixture {
 func (f *fixture) refit() {
 	s, more := f.Services(), f.config
 	f.config = apihttp.Config{
-		App: f.App, State: s.State, Secrets: s.Secrets, Bindings: s.Bindings, Locks: s.Locks, Health: s.Health,
-		Metadata: s.Metadata,
+		App: f.App, State: s.State, Secrets: s.Secrets, Bindings: s.Bindings, Locks: s.Locks, Jobs: s.Jobs,
+		Configurations: s.Configurations, Health: s.Health,
+		Metadata: s.Metadata, Actors: s.Actors,
 		Shutdown: s.Shutdown,
 		Tokens:   f.Tokens, AllowedOrigins: more.AllowedOrigins, AnyHost: more.AnyHost, MaxBodySize: f.MaxBodySize,
 		RequestTimeout: f.RequestTimeout,

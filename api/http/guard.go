@@ -26,9 +26,9 @@ func newGuard(c Config) (guard, error) {
 	return g, err
 }
 
-// check returns an error if the request must be refused, and true if it has answered the request itself. It sets
-// p.trusted if the request has a valid token. Whether a token is needed depends on the endpoint, so a request without
-// one is not refused here.
+// check returns an error if the request must be refused, and true if it has answered the request itself. If the
+// request has a valid token, it sets p.trusted. It does not refuse a request without a token, because only the
+// endpoint decides whether a token is needed.
 func (g *guard) check(p *reply, r *http.Request) (answered bool, err error) {
 	if !g.anyHost && !localHost(r.Host) {
 		return false, foreignHost("configure an API token to use names")
@@ -100,8 +100,8 @@ func localHost(host string) bool {
 
 const headerToken = "Dapr-Api-Token"
 
-// hasToken reports whether a request has a valid token, or no token is required. It removes the token from the
-// request.
+// hasToken reports whether a request has a valid token, or no token is required. If a token is required, hasToken
+// removes it from the headers of the request.
 func (g *guard) hasToken(r *http.Request) bool {
 	if !g.tokens.Required() {
 		return true
@@ -139,3 +139,6 @@ func parseOrigins(texts []string) (origins, error) {
 func (o *origins) allow(origin string) bool {
 	return o.any || slices.Contains(o.list, strings.ToLower(origin))
 }
+
+// configured reports whether any foreign origin is allowed.
+func (o *origins) configured() bool { return o.any || len(o.list) > 0 }

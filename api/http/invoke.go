@@ -12,12 +12,13 @@ import (
 )
 
 const (
-	invokePrefix = "/v1.0/invoke/"
-	headerAppID  = "Dapr-App-Id"
-	basicAppID   = "dapr-app-id" // user of the form dapr-app-id:<app id>@host
+	invokePrefix  = "/v1.0/invoke/"
+	headerAppID   = "Dapr-App-Id"
+	headerBaggage = "Baggage"
+	basicAppID    = "dapr-app-id" // user of the form dapr-app-id:<app id>@host
 )
 
-// byHeader reports whether a request that matches no endpoint is a call of an application. Such a call names the
+// byHeader reports whether a request that matches no endpoint is a call to an application. Such a call names the
 // application in its header dapr-app-id or in the user info of the URL. byHeader returns false if the cleaned path is
 // one that needs no token.
 func (f *Face) byHeader(r *http.Request) bool {
@@ -31,7 +32,7 @@ func (f *Face) byHeader(r *http.Request) bool {
 	return ok && user == basicAppID
 }
 
-// invokeMethod serves every call of an application's method. The body limit and the request timeout do not apply,
+// invokeMethod serves every call to a method of an application. The body limit and the request timeout do not apply,
 // because request and answer are streams.
 func (f *Face) invokeMethod(p *reply, r *http.Request) error {
 	if err := f.surface.HTTP(invokePrefix); err != nil {
@@ -51,6 +52,9 @@ func (f *Face) invokeMethod(p *reply, r *http.Request) error {
 	}
 	if answer.Session != "" && header(r, headerSession) != "" {
 		answer.Header[headerSession] = []string{answer.Session}
+	}
+	if _, ok := answer.Header[headerBaggage]; !ok && len(r.Header[headerBaggage]) > 0 {
+		answer.Header[headerBaggage] = r.Header[headerBaggage] // as Dapr does, unless the application sends its own
 	}
 	if answer.StatusCode == http.StatusSwitchingProtocols {
 		p.status = answer.StatusCode // the tunnel bypasses the reply
@@ -97,8 +101,8 @@ func decodeCall(r *http.Request) (*invoke.Call, error) {
 	return c, nil
 }
 
-// addressIn reads a path such as /v1.0/invoke/https://host/method/name, whose target is an address. Clients that clean
-// paths send it with one slash after the scheme.
+// addressIn splits a path whose target is an address, such as /v1.0/invoke/https://host/method/name. It accepts one
+// slash after the scheme, because some clients collapse duplicate slashes.
 func addressIn(path string) (target, method string, ok bool) {
 	rest, ok := strings.CutPrefix(path, invokePrefix)
 	scheme, after, found := strings.Cut(rest, ":/")

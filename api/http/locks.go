@@ -22,16 +22,10 @@ const (
 
 // lockPath returns the parts of a path after "lock" or "unlock": the store, and what follows it.
 func lockPath(u *url.URL) (store, after string, err error) {
-	path := restOf(u, "/")
-	for range 2 { // the version, and the word
-		if _, err := path.next(); err != nil {
-			return "", "", err
-		}
+	path, store, err := storePath(u)
+	if err == nil {
+		after, err = path.all()
 	}
-	if store, err = path.next(); err != nil {
-		return "", "", err
-	}
-	after, err = path.all()
 	return store, after, err
 }
 

@@ -10,18 +10,20 @@ import (
 
 // metadataBody is the answer of GET /v1.0/metadata. Lists are never null, because clients iterate over them.
 type metadataBody struct {
-	ID              string            `json:"id"`
-	RuntimeVersion  string            `json:"runtimeVersion"`
-	EnabledFeatures []string          `json:"enabledFeatures"`
-	ActorRuntime    actorRuntimeBody  `json:"actorRuntime"`
-	Components      []componentBody   `json:"components"`
-	Extended        map[string]string `json:"extended"`
-	Subscriptions   []string          `json:"subscriptions"`
-	HTTPEndpoints   []nameBody        `json:"httpEndpoints"`
-	App             appChannelBody    `json:"appConnectionProperties"`
-	Applications    []applicationBody `json:"applications"`  // beyond the contract
-	API             *apiBody          `json:"api,omitempty"` // beyond the contract
-	Workflows       workflowsBody     `json:"workflows"`
+	ID              string             `json:"id"`
+	RuntimeVersion  string             `json:"runtimeVersion"`
+	EnabledFeatures []string           `json:"enabledFeatures"`
+	ActorRuntime    actorRuntimeBody   `json:"actorRuntime"`
+	Actors          []activeActorsBody `json:"actors,omitempty"` // older clients read this list of active actors
+	Components      []componentBody    `json:"components"`
+	Extended        map[string]string  `json:"extended"`
+	Subscriptions   []string           `json:"subscriptions"`
+	HTTPEndpoints   []nameBody         `json:"httpEndpoints"`
+	Resiliencies    []nameBody         `json:"resiliencies"`
+	App             appChannelBody     `json:"appConnectionProperties"`
+	Applications    []applicationBody  `json:"applications"`  // beyond the contract
+	API             *apiBody           `json:"api,omitempty"` // beyond the contract
+	Workflows       workflowsBody      `json:"workflows"`
 }
 
 // workflowsBody describes the workflow runtime, which has no workers here.
@@ -69,10 +71,24 @@ type appHealthBody struct {
 }
 
 type actorRuntimeBody struct {
-	RuntimeStatus string   `json:"runtimeStatus"`
-	HostReady     bool     `json:"hostReady"`
-	ActiveActors  []string `json:"activeActors"`
-	Placement     string   `json:"placement"`
+	RuntimeStatus string             `json:"runtimeStatus"`
+	HostReady     bool               `json:"hostReady"`
+	ActiveActors  []activeActorsBody `json:"activeActors"`
+	Placement     string             `json:"placement"`
+}
+
+// activeActorsBody is one type of actors. Dapr leaves the count out if it is 0.
+type activeActorsBody struct {
+	Type  string `json:"type"`
+	Count int    `json:"count,omitempty"`
+}
+
+func activeActors(all []api.ActiveActors) []activeActorsBody {
+	out := make([]activeActorsBody, len(all))
+	for i, a := range all {
+		out[i] = activeActorsBody(a)
+	}
+	return out
 }
 
 // extendedVersion is a key of the extended metadata that holds the version, in addition to runtimeVersion. Some
@@ -96,11 +112,13 @@ func describeNode(app api.App, d api.Description, set map[string]string) metadat
 		RuntimeVersion:  d.RuntimeVersion,
 		EnabledFeatures: list(d.Features),
 		ActorRuntime: actorRuntimeBody{RuntimeStatus: d.Actors.Status, HostReady: d.Actors.HostReady,
-			ActiveActors: []string{}},
+			ActiveActors: activeActors(d.Actors.Active), Placement: d.Actors.Placement},
+		Actors:        activeActors(d.Actors.Active),
 		Components:    make([]componentBody, len(d.Components)),
 		Extended:      map[string]string{extendedVersion: d.RuntimeVersion},
 		Subscriptions: []string{},
-		HTTPEndpoints: make([]nameBody, len(d.HTTPEndpoints)),
+		HTTPEndpoints: names(d.HTTPEndpoints),
+		Resiliencies:  names(d.Resiliencies),
 		Applications:  make([]applicationBody, len(d.Applications)),
 		App: appChannelBody{
 			Port: d.Channel.Port, Protocol: d.Channel.Protocol,
@@ -115,9 +133,6 @@ func describeNode(app api.App, d api.Description, set map[string]string) metadat
 		out.Components[i] = componentBody{Name: c.Name, Type: c.Type, Version: c.Version,
 			Capabilities: list(c.Capabilities)}
 	}
-	for i, name := range d.HTTPEndpoints {
-		out.HTTPEndpoints[i].Name = name
-	}
 	for i, a := range d.Applications {
 		out.Applications[i] = applicationBody(a)
 	}
@@ -125,6 +140,14 @@ func describeNode(app api.App, d api.Description, set map[string]string) metadat
 		out.API = &apiBody{HTTP: d.API.HTTP, GRPC: list(d.API.GRPC)}
 	}
 	maps.Copy(out.Extended, set)
+	return out
+}
+
+func names(in []string) []nameBody {
+	out := make([]nameBody, len(in))
+	for i, name := range in {
+		out[i].Name = name
+	}
 	return out
 }
 

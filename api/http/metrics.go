@@ -10,6 +10,13 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
+// Observer sees every request of a Face. Implementations are safe for concurrent use.
+type Observer interface {
+	// ServedHTTP is called when a request has ended. Status 0 is a request without an answer. received and sent are
+	// the sizes of the bodies in bytes.
+	ServedHTTP(verb, path string, status int, received, sent int64, took time.Duration)
+}
+
 // metrics counts the requests of one application's listener. The label values are bounded: the path patterns of
 // routes.go, the standard verbs, and the classes of status codes.
 type metrics struct {

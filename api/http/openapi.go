@@ -10,6 +10,9 @@ import (
 //go:embed openapi.json
 var openAPI []byte
 
+// OpenAPI returns the description of the HTTP API, as OpenAPI 3 in JSON. The caller must not change it.
+func OpenAPI() []byte { return openAPI }
+
 // getOpenAPI serves GET /openapi.json.
 func (f *Face) getOpenAPI(p *reply, _ *http.Request) error {
 	p.send(http.StatusOK, valueJSON, openAPI)

@@ -20,8 +20,11 @@ type operation struct {
 	Parameters  []struct {
 		Ref string `json:"$ref"`
 	}
-	Responses map[string]struct{ Description string }
-	Security  *[]any // an empty list = no token is needed
+	Responses map[string]struct {
+		Description string
+		Ref         string `json:"$ref"`
+	}
+	Security *[]any // an empty list = no token is needed
 }
 
 func readDescription(t *testing.T) description {
@@ -102,7 +105,11 @@ func TestOpenAPI_IsConsistent(t *testing.T) {
 				t.Errorf("%s %s: parameters of the path are %v", verb, path, got)
 			}
 			for status, r := range op.Responses {
-				if r.Description == "" {
+				if name := strings.TrimPrefix(r.Ref, "#/components/responses/"); r.Ref != "" {
+					if d.Components["responses"][name] == nil {
+						t.Errorf("%s %s: %s refers to %s", verb, path, status, r.Ref)
+					}
+				} else if r.Description == "" {
 					t.Errorf("%s %s: %s has no description", verb, path, status)
 				}
 			}

@@ -68,7 +68,7 @@ func stateKey(u *url.URL) (store, key string, err error) {
 	return store, key, err
 }
 
-// actorPath returns the actor of a path, and the key after "state" if there is one.
+// actorPath returns the actor of a path, and what follows the word after it: a key, a method or a name.
 func actorPath(u *url.URL) (actor api.Actor, key string, err error) {
 	path := restOf(u, actorsPrefix)
 	if actor.Type, err = path.next(); err != nil {
@@ -82,4 +82,17 @@ func actorPath(u *url.URL) (actor api.Actor, key string, err error) {
 	}
 	key, err = path.all()
 	return actor, key, err
+}
+
+// storePath reads a path up to the store, which follows the version and the name of the building block. It returns
+// the remaining path and the store.
+func storePath(u *url.URL) (path rest, store string, err error) {
+	path = restOf(u, "/")
+	for range 2 { // the version and the building block
+		if _, err := path.next(); err != nil {
+			return path, "", err
+		}
+	}
+	store, err = path.next()
+	return path, store, err
 }

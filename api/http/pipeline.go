@@ -76,8 +76,8 @@ func (f *Face) refuse(p *reply, r *http.Request, err error) {
 	f.problem(p, refusal.Status, &api.Error{Code: refusal.Code, Message: refusal.Message})
 }
 
-// allowed returns an error if the Configuration excludes the endpoint. Health probes and the description of the API
-// are always served.
+// allowed returns nil if the Configuration allows the endpoint, otherwise an error. Health probes and the description
+// of the API are always allowed.
 func (e *endpoint) allowed() error {
 	if e.open || !strings.HasPrefix(e.path, "/v1.0/") {
 		return nil

@@ -28,9 +28,15 @@ func (f *Face) routes() []route {
 
 		{verbs: "GET", path: "/v1.0/watch/{store}", serve: f.watchState},
 
-		// Actor state.
+		// Actors.
 		{verbs: "POST PUT", path: "/v1.0/actors/{type}/{id}/state", serve: f.transactActorState},
 		{verbs: "GET", path: "/v1.0/actors/{type}/{id}/state/*", serve: f.getActorState},
+		{verbs: "GET POST PUT DELETE", path: "/v1.0/actors/{type}/{id}/method/*", serve: f.callActor},
+		{verbs: "POST PUT", path: "/v1.0/actors/{type}/{id}/reminders/*", serve: f.setReminder},
+		{verbs: "GET", path: "/v1.0/actors/{type}/{id}/reminders/*", serve: f.getReminder},
+		{verbs: "DELETE", path: "/v1.0/actors/{type}/{id}/reminders/*", serve: f.deleteReminder},
+		{verbs: "POST PUT", path: "/v1.0/actors/{type}/{id}/timers/*", serve: f.setTimer},
+		{verbs: "DELETE", path: "/v1.0/actors/{type}/{id}/timers/*", serve: f.deleteTimer},
 
 		// Secrets.
 		{verbs: "GET", path: "/v1.0/secrets/{store}/bulk", serve: f.bulkGetSecrets},
@@ -44,10 +50,30 @@ func (f *Face) routes() []route {
 		{verbs: "POST", path: "/v1.0/unlock/{store}", serve: f.unlock},
 		{verbs: "POST", path: "/v1.0-alpha1/unlock/{store}", serve: f.unlock},
 
+		// Jobs.
+		{verbs: "GET", path: "/v1.0/jobs", serve: f.listJobs},
+		{verbs: "DELETE", path: "/v1.0/jobs", serve: f.deleteJobs},
+		{verbs: "POST", path: "/v1.0/jobs/*", serve: f.scheduleJob},
+		{verbs: "POST", path: "/v1.0-alpha1/jobs/*", serve: f.scheduleJob},
+		{verbs: "GET", path: "/v1.0/jobs/*", serve: f.getJob},
+		{verbs: "GET", path: "/v1.0-alpha1/jobs/*", serve: f.getJob},
+		{verbs: "DELETE", path: "/v1.0/jobs/*", serve: f.deleteJob},
+		{verbs: "DELETE", path: "/v1.0-alpha1/jobs/*", serve: f.deleteJob},
+
+		// Configuration.
+		{verbs: "GET", path: "/v1.0/configuration/{store}", serve: f.getConfiguration},
+		{verbs: "GET", path: "/v1.0-alpha1/configuration/{store}", serve: f.getConfiguration},
+		{verbs: "POST PUT", path: "/v1.0/configuration/{store}", serve: f.putConfiguration},
+		{verbs: "DELETE", path: "/v1.0/configuration/{store}", serve: f.deleteConfiguration},
+		{verbs: "GET", path: "/v1.0/configuration/{store}/subscribe", serve: f.subscribeConfiguration},
+		{verbs: "GET", path: "/v1.0-alpha1/configuration/{store}/subscribe", serve: f.subscribeConfiguration},
+		{verbs: "GET", path: "/v1.0/configuration/{store}/{id}/unsubscribe", serve: f.unsubscribeConfiguration},
+		{verbs: "GET", path: "/v1.0-alpha1/configuration/{store}/{id}/unsubscribe", serve: f.unsubscribeConfiguration},
+
 		// Output bindings.
 		{verbs: "POST PUT", path: "/v1.0/bindings/{name}", serve: f.invokeBinding},
 
-		// Calls of applications. A path without an endpoint is also a method if the header dapr-app-id names an
+		// Calls to applications. A path without an endpoint is also a method if the header dapr-app-id names an
 		// application.
 		{verbs: anyVerb, path: "/v1.0/invoke/*", serve: f.invokeMethod},
 

@@ -8,8 +8,8 @@ import (
 )
 
 // collapse removes duplicate slashes from the fixed part of the path of r: //v1.0//metadata becomes /v1.0/metadata.
-// Slashes in keys are not changed, nor slashes in method names after their first character. A path that needs no
-// token is served only in its exact spelling.
+// It does not change keys. In a method name, it removes only leading slashes. It does not collapse a path into one
+// that is served without a token.
 func (f *Face) collapse(r *http.Request) {
 	path := r.URL.EscapedPath()
 	short := collapsed(r.Method, path)
@@ -54,8 +54,8 @@ func collapsed(verb, path string) string {
 	return out
 }
 
-// freeAfter reports what follows the given parts of a path: a key, or the name of a method of an application. Both
-// results are false if another fixed part follows.
+// freeAfter reports what follows the given parts of a path: key for a key, method for the method name of an
+// application. Both results are false if another fixed part follows.
 func freeAfter(verb string, parts []string) (key, method bool) {
 	if len(parts) < 2 || parts[0] != "v1.0" {
 		return false, false

@@ -27,7 +27,8 @@ func status(k api.Kind) int {
 		return http.StatusGone
 	case api.LockLost:
 		return http.StatusPreconditionFailed
-	case api.Failed, api.NotConfigured, api.Unsupported, api.Unavailable, api.Timeout, api.Indeterminate, api.NotReady:
+	case api.Failed, api.ActorMoved, api.NotConfigured, api.Unsupported, api.Unavailable, api.Timeout,
+		api.Indeterminate, api.NotReady:
 		return http.StatusInternalServerError
 	default:
 		return http.StatusInternalServerError

@@ -39,7 +39,8 @@ func TestTranscripts_Match(t *testing.T) {
 	}
 }
 
-// adaptations returns the changes of the face that single transcripts need. The world has the other changes.
+// adaptations returns, by transcript, the changes to the Face that single transcripts need. All other settings are in
+// the World.
 func adaptations() map[string]func(*fixture) {
 	return map[string]func(*fixture){
 		"origins": func(f *fixture) {

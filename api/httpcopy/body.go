@@ -42,8 +42,9 @@ func (b *Body) done() bool {
 const drainTime = 250 * time.Millisecond
 
 // duplex prepares w for an answer that may begin before the whole request was read. By default, net/http discards the
-// rest of an HTTP/1.1 request when the answer begins, even while the request is still being forwarded. The connection
-// is closed after the answer, because the end of the request is not known.
+// rest of an HTTP/1.1 request when the answer begins, even while the request is still being forwarded. duplex returns
+// true if it prevents that; the caller must then call drain after the answer. It also makes net/http close the
+// connection after the answer, because the end of the request is not known.
 func (b *Body) duplex(w http.ResponseWriter, r *http.Request) bool {
 	if r.ProtoMajor != 1 || b.done() {
 		return false

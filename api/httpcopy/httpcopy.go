@@ -21,8 +21,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// ErrStarted is wrapped by errors that occur after the answer has begun. Such an answer is incomplete. The caller
-// must abort the connection, so that the client notices.
+// ErrStarted is wrapped by errors that occur after the answer has begun. The caller must then abort the connection,
+// so that the client notices that the answer is incomplete.
 var ErrStarted = errors.New("the answer had begun")
 
 // bufferSize is the size in bytes of a copy buffer.
@@ -35,7 +35,10 @@ type Copier struct{ buffers sync.Pool }
 // An answer of unknown length is flushed after each piece, so that streams are not delayed.
 func (c *Copier) Relay(w http.ResponseWriter, r *http.Request, in *Body, answer *http.Response) error {
 	if answer.StatusCode == http.StatusSwitchingProtocols {
-		return c.upgrade(w, r, answer)
+		if there, ok := answer.Body.(io.ReadWriteCloser); ok {
+			return c.upgrade(w, r, answer, there)
+		}
+		return notSwitched(w, r, answer)
 	}
 	if in.duplex(w, r) {
 		defer in.drain(w)
@@ -81,9 +84,9 @@ func (c *Copier) Relay(w http.ResponseWriter, r *http.Request, in *Body, answer 
 	return nil
 }
 
-// beginning reads the whole body of a small answer into p. If the body is shorter than its header says, it corrects
-// the length and returns ended = true, because Dapr passes on what it received. It returns an error if the body
-// failed before its first byte or the connection broke. It reads nothing of a larger answer.
+// beginning reads the whole body of a small answer into p. Of a larger answer it reads nothing. If the body is
+// shorter than its header says, it corrects the length and returns ended = true: Dapr also forwards what it received.
+// It returns an error if the body failed before its first byte or the connection broke.
 func beginning(answer *http.Response, p []byte) (n int, ended bool, err error) {
 	if answer.ContentLength <= 0 || answer.ContentLength > int64(len(p)) {
 		return 0, false, nil
@@ -99,8 +102,9 @@ func beginning(answer *http.Response, p []byte) (n int, ended bool, err error) {
 	return n, ended, nil
 }
 
-// trailers copies the trailers of an answer to h. If there are more than the announced number in the header, their
-// names get http.TrailerPrefix, which net/http requires.
+// trailers copies the trailers of an answer to h. announced is the number of trailers that the header announced. If a
+// different number has arrived, some were not announced: their names then get http.TrailerPrefix, as net/http
+// requires.
 func trailers(h, came http.Header, announced int) {
 	for name, values := range came {
 		if len(came) != announced {
@@ -154,14 +158,27 @@ func Informational(ctx context.Context, w http.ResponseWriter, clean func(http.H
 	})
 }
 
-// upgrade joins both connections to a tunnel.
-func (c *Copier) upgrade(w http.ResponseWriter, r *http.Request, answer *http.Response) error {
-	there, ok := answer.Body.(io.ReadWriteCloser)
-	if !ok {
-		_ = answer.Body.Close() // it cannot be used
+// notSwitched handles an answer 101 that names no protocol. It forwards the status and the headers, and closes the
+// connection to the client, which may treat the connection as switched. For an HTTP/2 request it returns
+// fault.Internal, because HTTP/2 has no answer 101.
+func notSwitched(w http.ResponseWriter, r *http.Request, answer *http.Response) error {
+	_ = answer.Body.Close() // it is empty
+	if r.ProtoMajor != 1 {
 		return fault.New(fault.Internal, "api.relay",
-			"the other side switched protocols on a connection that cannot be written")
+			"the other side answered 101 (Switching Protocols), which HTTP/2 cannot carry")
 	}
+	h := w.Header()
+	for name, values := range answer.Header {
+		h[name] = values
+	}
+	h["Content-Type"], h["Connection"] = nil, []string{"close"}
+	w.WriteHeader(answer.StatusCode)
+	return nil
+}
+
+// upgrade joins both connections to a tunnel.
+func (c *Copier) upgrade(w http.ResponseWriter, r *http.Request, answer *http.Response,
+	there io.ReadWriteCloser) error {
 	here, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		_ = there.Close() // unread

@@ -32,8 +32,8 @@ type accessOperation struct {
 	allow   bool
 }
 
-// NewAccess returns the rules of an accessControl section, or nil if spec is nil. If insecure is true, the rules
-// trust the identity that a caller claims, even if the identity is not proven.
+// NewAccess returns the rules of an accessControl section, or nil if spec is nil. Normally the rules trust the app id
+// and namespace of a caller only if its connection proves them. If insecure is true, they trust unproven ones too.
 func NewAccess(spec *component.AccessControl, insecure bool) *Access {
 	if spec == nil {
 		return nil
@@ -56,8 +56,8 @@ func NewAccess(spec *component.AccessControl, insecure bool) *Access {
 	return a
 }
 
-// standardVerbs returns the standard HTTP verbs. Access.Allow refuses every verb that is neither one of these nor
-// named by a rule. It refuses "delete" in lower case, for example, because some servers ignore the case of verbs.
+// standardVerbs returns the standard HTTP verbs. Access.Allow refuses every verb that is neither standard nor named
+// by a rule. It refuses "delete" in lower case, for example, because some servers ignore the case of verbs.
 func standardVerbs() map[string]bool {
 	out := map[string]bool{}
 	for _, v := range []string{
@@ -86,9 +86,10 @@ func patternParts(name string) []string {
 	return slices.DeleteFunc(strings.Split(strings.ToLower(name), "/"), void)
 }
 
-// Allow returns nil if the rules allow the call, otherwise fault.Denied. The caller's identity counts only if it is
-// proven, or if NewAccess got insecure. Without an identity the default action applies. An application may always
-// call itself. Servers decode a path in different ways, so the rules must allow every way.
+// Allow returns nil if the rules allow the call, otherwise fault.Denied. The caller's app id and namespace count only
+// if they are proven, or if the rules are insecure; see NewAccess. For other callers, the default action applies. An
+// application may always call itself. Servers decode a path in different ways, so Allow denies the call unless the
+// rules allow every decoding.
 func (a *Access) Allow(in *Inbound) error {
 	if a == nil || in.Caller.App == in.Target && (in.Caller.Proven || a.insecure) {
 		return nil
@@ -108,11 +109,20 @@ func (a *Access) Allow(in *Inbound) error {
 }
 
 func (a *Access) decide(in *Inbound) bool {
-	p := a.policies[in.Caller.App]
-	if p == nil || !in.Caller.Proven && !a.insecure || p.domain != in.Caller.domain() {
+	p := a.policyFor(in)
+	if p == nil {
 		return a.allow
 	}
 	return everyReading(in.Method.Path, func(path []string) bool { return p.decide(in.Request.Method, path) })
+}
+
+// policyFor returns the policy for the caller; nil = the default action applies.
+func (a *Access) policyFor(in *Inbound) *accessPolicy {
+	p := a.policies[in.Caller.App]
+	if p == nil || !in.Caller.Proven && !a.insecure || p.domain != in.Caller.domain() {
+		return nil
+	}
+	return p
 }
 
 func (p *accessPolicy) decide(verb string, path []string) bool {

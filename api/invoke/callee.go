@@ -9,9 +9,11 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Channel is the connection to one application of this node. Its errors have these codes: fault.Unavailable or
-// fault.Timeout if the application received nothing, fault.TooLarge if the application cannot accept the body, and
-// fault.Indeterminate if the application may have received the call.
+// Channel is the connection to one application of this node. The code of an error says what the application received:
+//
+//	unavailable, timeout  nothing
+//	too_large             nothing, because the application cannot accept the body
+//	indeterminate         perhaps the call
 type Channel interface {
 	RoundTrip(r *http.Request) (*http.Response, error)
 }
@@ -64,7 +66,7 @@ func (c *Callee) TakeRemote(in *Inbound) (Answer, error) {
 	span := c.tracer.Start(in.Request.Context(), in.Request.Header, SpanCallee, "serve "+in.Target.String())
 	span.Inject(in.Request.Header)
 	in.Request = in.Request.WithContext(span.Context())
-	meter := c.metrics.start(hopCallee, in.Caller.App, in.Target)
+	meter := c.metrics.start(hopCallee, in.Caller.App, in.Target, in.Request.Header)
 	answer, err := c.Take(in)
 	meter.end(answer.Response, err)
 	span.End(answer.Response, err)
@@ -80,7 +82,10 @@ func (c *Callee) Take(in *Inbound) (Answer, error) {
 			in.Target.String() + " cannot be called at its node",
 			Hint: "start the node with --app-port"}
 	}
-	if err := (*c.access.Load())[in.Target].Allow(in); err != nil {
+	access := (*c.access.Load())[in.Target]
+	err := access.Allow(in)
+	c.metrics.decided(access, in, err)
+	if err != nil {
 		c.metrics.refused(in)
 		return Answer{}, err
 	}
@@ -96,6 +101,14 @@ func (c *Callee) Take(in *Inbound) (Answer, error) {
 	}
 	cleanAnswer(answer)
 	return Answer{Response: answer, Session: c.sessions.Token(in.Target, in.Trace)}, nil
+}
+
+// Allow applies the access rules of the target of a call.
+func (c *Callee) Allow(in *Inbound) error {
+	access := (*c.access.Load())[in.Target]
+	err := access.Allow(in)
+	c.metrics.decided(access, in, err)
+	return err
 }
 
 func orDefault(namespace string) string {

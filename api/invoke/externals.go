@@ -48,8 +48,8 @@ type externalTable struct {
 	others   *http.Transport // for addresses that are not declared; nil = they are refused
 }
 
-// Set replaces the servers. others sends calls to addresses that are not declared; nil = they are refused. Connections
-// of servers that are no longer there are closed when they are idle.
+// Set replaces the servers. others sends calls to addresses that are not declared; if it is nil, such calls are
+// refused. Set closes the idle connections of servers that are not in the new list.
 func (e *Externals) Set(declared []*External, others *http.Transport) {
 	for _, one := range declared {
 		one.target = api.App{ID: one.Name}
@@ -85,7 +85,9 @@ func (e *Externals) Names(app string) (out []string) {
 
 func (x *External) allows(app string) bool { return x.VisibleTo == nil || x.VisibleTo(app) }
 
-// find returns the server that the target of a call names, nil if the target is an application.
+// find returns the external server that target names, or nil if target is an application. It returns an error of kind
+// api.Malformed if target is an address that cannot be called. It returns api.Denied if the address is not declared,
+// unless all addresses are allowed.
 func (e *Externals) find(caller api.App, target string) (*External, error) {
 	for _, one := range e.Declared() {
 		if one.Name == target && one.allows(caller.ID) {
@@ -96,7 +98,11 @@ func (e *Externals) find(caller api.App, target string) (*External, error) {
 		return nil, nil
 	}
 	u, err := url.Parse(target)
-	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
+	if err == nil && u.User != nil {
+		return nil, malformed("the address of " + api.Shorten(u.Host) + " contains a user name: declare it as an " +
+			"HTTPEndpoint whose header Authorization refers to a secret")
+	}
+	if err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "" ||
 		path.Clean("/"+u.Path) != "/"+strings.Trim(u.Path, "/") {
 		return nil, malformed("the address " + api.Shorten(target) + " is not a base address such as " +
 			"https://partner.example/v1")
@@ -145,6 +151,9 @@ func (x *External) call(r *http.Request) (Answer, error) {
 	u.RawQuery, u.ForceQuery = r.URL.RawQuery, r.URL.ForceQuery
 	r.URL, r.Host = &u, u.Host
 	delete(r.Header, "Dapr-Api-Token")
+	if !isGRPC(r.Header) {
+		delete(r.Header, "Te") // belongs to one connection; ForwardHeader keeps it for applications
+	}
 	for name, values := range x.Header {
 		r.Header[name] = values
 	}

@@ -107,8 +107,8 @@ func cleanTrailer(trailer http.Header, hop []string) {
 }
 
 // ForwardTrailer returns the body and the trailers of a request for the next hop. header and came are the headers and
-// trailers of the received request; net/http fills came while the body is read. The returned trailers are complete
-// when the returned body was read to its end. They contain only fields that may be forwarded.
+// trailers of the received request. net/http fills came while the body is read, so the returned trailers are complete
+// only when the returned body was read to its end. They contain only fields that may be forwarded.
 func ForwardTrailer(header http.Header, body io.ReadCloser, came http.Header) (io.ReadCloser, http.Header) {
 	if len(came) == 0 {
 		return body, nil

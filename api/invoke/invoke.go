@@ -35,8 +35,8 @@ type Service struct {
 	externals *Externals
 }
 
-// Parts are the values that the invocation services of all applications of a node share. All fields except Externals
-// are required.
+// Parts are the dependencies that the invocation services of all applications of a node share. All fields except
+// Externals are required.
 type Parts struct {
 	Externals *Externals // servers outside of the cluster; nil = none
 
@@ -104,7 +104,7 @@ func (i *Service) Do(ctx context.Context, c *Call) (Answer, error) {
 	}
 	span := i.tracer.Start(ctx, c.Header, SpanCaller, "invoke "+target.String())
 	a.trace = span
-	meter := i.metrics.begin(i.app, target)
+	meter := i.metrics.begin(i.app, target, c.Header)
 	answer, err := a.run(span.Context())
 	meter.end(answer.Response, err)
 	span.End(answer.Response, err)
@@ -156,11 +156,13 @@ type attempts struct {
 	tried []discovery.Instance
 	next  *discovery.Lease // chosen for the next attempt; nil = not yet
 	last  error            // of the previous attempt
+	late  bool             // the timeout of an attempt expired
 }
 
 // run makes attempts until one has an answer, or an error that does not allow a retry.
 func (a *attempts) run(ctx context.Context) (Answer, error) {
 	a.invoke.budget.Earn()
+	a.observePolicies()
 	pauses := a.policy.Pauses()
 	for {
 		answer, err := a.once(ctx)
@@ -182,12 +184,15 @@ func (a *attempts) run(ctx context.Context) (Answer, error) {
 			return Answer{}, a.failed(err, a.hop(nil))
 		}
 		a.invoke.metrics.retried(a.target)
+		if a.policy.Explicit() {
+			a.activated(resiliency.KindRetry)
+		}
 	}
 }
 
 // once calls one instance.
 func (a *attempts) once(ctx context.Context) (Answer, error) {
-	lease, err := a.choose()
+	lease, err := a.choose(ctx)
 	if err != nil && a.last != nil {
 		return Answer{}, a.last // more useful than the error that there is no other instance
 	}
@@ -210,9 +215,9 @@ func (a *attempts) once(ctx context.Context) (Answer, error) {
 	return answer, nil
 }
 
-// choose returns the instance for the next attempt: the one that again has chosen, otherwise a new pick. It prefers
-// instances that were not tried, until all were.
-func (a *attempts) choose() (*discovery.Lease, error) {
+// choose returns the instance for the next attempt. If again has already chosen one, it returns that one. Otherwise
+// it picks an instance that this call has not tried. If all have been tried, it picks any instance.
+func (a *attempts) choose(ctx context.Context) (*discovery.Lease, error) {
 	if a.external != nil {
 		return a.external.lease(), nil
 	}
@@ -220,8 +225,11 @@ func (a *attempts) choose() (*discovery.Lease, error) {
 		a.next = nil
 		return lease, nil
 	}
+	if len(a.tried) == 0 {
+		return a.invoke.routes.pickFirst(ctx, a.target)
+	}
 	lease, err := a.invoke.routes.pick(a.target, a.tried)
-	if err != nil && len(a.tried) > 0 {
+	if err != nil {
 		a.tried = nil
 		lease, err = a.invoke.routes.pick(a.target, nil)
 	}
@@ -258,6 +266,10 @@ func (a *attempts) at(ctx context.Context, place *discovery.Instance) (Answer, e
 		answer, err = i.routes.carry(place, in)
 	}
 	if err != nil {
+		if limit.Passed() && !a.late {
+			a.late = true
+			a.activated(resiliency.KindTimeout)
+		}
 		return Answer{}, limit.Explain(err)
 	}
 	limit.Answered()

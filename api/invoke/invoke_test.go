@@ -30,6 +30,9 @@ type cluster struct {
 	picks       int
 	outstanding int
 	called      []string
+	checks      int // calls of Settling
+	settles     int // how often Settling is true
+	arrives     int // at which call of Settling an instance becomes known
 }
 
 func (c *cluster) Pick(app api.App, tried []discovery.Instance) (*discovery.Lease, error) {
@@ -48,6 +51,16 @@ func (c *cluster) Pick(app api.App, tried []discovery.Instance) (*discovery.Leas
 		}), nil
 	}
 	return nil, fault.New(fault.Unavailable, "test", "no other instance")
+}
+
+func (c *cluster) Settling(api.App) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.checks++
+	if c.checks == c.arrives {
+		c.nodes = append(c.nodes, "late")
+	}
+	return c.checks < c.settles
 }
 
 func (c *cluster) Carry(at *discovery.Instance, in *invoke.Inbound) (invoke.Answer, error) {
@@ -99,6 +112,32 @@ func TestInvoke_RetryPicksOneInstanceOnce(t *testing.T) {
 	if c.picks != 3 || c.outstanding != 0 || !slices.Equal(c.called, []string{"n1", "n2", "n3"}) {
 		t.Errorf("%d picks, %d not given back, called %v", c.picks, c.outstanding, c.called)
 	}
+}
+
+func TestInvoke_WaitsForAnApplicationThatIsNotKnownYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, c := range map[string]struct {
+			cluster *cluster
+			calls   int
+		}{
+			"it becomes known":       {&cluster{settles: 10, arrives: 5}, 1},
+			"it does not":            {&cluster{settles: 10}, 0},
+			"nothing is on its way":  {&cluster{}, 0},
+			"it is known at once":    {&cluster{nodes: []string{"n1"}, settles: 10}, 1},
+			"it comes at the end of": {&cluster{settles: 3, arrives: 2}, 1},
+		} {
+			err := c.cluster.call(t.Context(), t)
+			if (err == nil) != (c.calls == 1) || len(c.cluster.called) != c.calls || c.cluster.outstanding != 0 {
+				t.Errorf("%s: %v, called %v", name, err, c.cluster.called)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		forever := &cluster{settles: 1 << 30}
+		if err := forever.call(ctx, t); err == nil || forever.checks > 1 {
+			t.Errorf("the caller has gone: %v, %d checks", err, forever.checks)
+		}
+	})
 }
 
 func TestInvoke_GivesBackEveryInstance(t *testing.T) {

@@ -7,10 +7,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/resiliency"
 )
 
-// Metrics measure calls of applications. The values of the application labels are ids of known applications. A
-// target without instances is counted as "unknown".
+// Metrics measure calls to applications. The values of the application labels are ids of known applications. A target
+// without instances is counted as "unknown".
 type Metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -19,10 +20,11 @@ type Metrics struct {
 	denied   *prometheus.CounterVec
 	circuits *prometheus.CounterVec
 	known    func(api.App) bool
+	observer Observer // nil = none
 }
 
-// NewMetrics makes and registers the metrics. Only applications for which known returns true have their own
-// time series.
+// NewMetrics creates and registers the metrics. Only applications for which known returns true have their own time
+// series.
 func NewMetrics(reg prometheus.Registerer, known func(api.App) bool) (*Metrics, error) {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -53,6 +55,10 @@ func NewMetrics(reg prometheus.Registerer, known func(api.App) bool) (*Metrics, 
 	return m, nil
 }
 
+// Report sets an observer that receives each measured invocation in addition to the metrics. A nil o means none. Call
+// it before the first invocation.
+func (m *Metrics) Report(o Observer) { m.observer = o }
+
 // label returns the label of an application.
 func (m *Metrics) label(app api.App) string {
 	if m.known == nil || m.known(app) {
@@ -73,17 +79,24 @@ type invokeMeter struct {
 	hop            string
 	source, target string
 	begun          time.Time
+
+	sourceID, targetID string // for the observer
+	streaming          bool
 }
 
-func (m *Metrics) begin(source, target api.App) invokeMeter {
-	return m.start(hopCaller, source, target)
+func (m *Metrics) begin(source, target api.App, h http.Header) invokeMeter {
+	return m.start(hopCaller, source, target, h)
 }
 
-func (m *Metrics) start(hop string, source, target api.App) invokeMeter {
+func (m *Metrics) start(hop string, source, target api.App, h http.Header) invokeMeter {
 	i := invokeMeter{of: m, hop: hop, source: m.label(source), target: m.label(target), begun: time.Now()}
 	m.inFlight.WithLabelValues(hop, i.target).Inc()
 	if hop == hopCaller {
 		m.retries.WithLabelValues(i.target) // a rate needs the 0 before the first one
+	}
+	if m.observer != nil {
+		i.sourceID, i.targetID, i.streaming = m.id(source), m.id(target), streaming(h)
+		i.observeBegin()
 	}
 	return i
 }
@@ -93,6 +106,7 @@ func (i invokeMeter) end(r *http.Response, err error) {
 	m.inFlight.WithLabelValues(i.hop, i.target).Dec()
 	m.duration.WithLabelValues(i.hop, i.source, i.target).Observe(time.Since(i.begun).Seconds())
 	m.requests.WithLabelValues(i.hop, i.source, i.target, statusClass(r, err)).Inc()
+	i.observeEnd(r, err)
 }
 
 func (m *Metrics) retried(target api.App) { m.retries.WithLabelValues(m.label(target)).Inc() }
@@ -101,7 +115,10 @@ func (m *Metrics) refused(in *Inbound) {
 	m.denied.WithLabelValues(m.label(in.Caller.App), m.label(in.Target)).Inc()
 }
 
-// CircuitChanged counts a change of a circuit breaker.
-func (m *Metrics) CircuitChanged(target api.App, state string) {
+// CircuitChanged counts a change of a circuit breaker that a Resiliency document declares.
+func (m *Metrics) CircuitChanged(document string, target api.App, state string) {
+	if m.observer != nil {
+		m.observer.PolicyActivated("", document, resiliency.KindBreaker, m.id(target), state)
+	}
 	m.circuits.WithLabelValues(m.label(target), state).Inc()
 }

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// model splits the path of a request target like one kind of server. The target begins with a slash. It returns nil if
-// the server answers with an error.
+// model returns the parts into which one kind of server splits the path of a request target. The target begins with a
+// slash. model returns nil if the server answers with an error.
 type model struct {
 	name string
 	read func(path string) []string

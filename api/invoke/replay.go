@@ -11,7 +11,7 @@ import (
 // not receive the call, the body can then be sent again to another instance. A longer body can be sent only once.
 const replayLimit = 64 << 10
 
-// replay is the body of a call that may be sent several times. Each attempt reads the body from the start, which is
+// replay is the body of a call that may be sent several times. Each attempt reads the body from the start. That is
 // possible until more than replayLimit bytes were read. When a new attempt begins, reads of earlier attempts fail.
 type replay struct {
 	source io.ReadCloser // nil = there is no body

@@ -1,7 +1,9 @@
 package invoke
 
 import (
+	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/discovery"
@@ -14,6 +16,9 @@ type Places interface {
 	// Pick chooses an instance that can be called and is not in tried. Errors are not_found if no node has ever served
 	// the application, and unavailable if no other instance can be called now.
 	Pick(app api.App, tried []discovery.Instance) (*discovery.Lease, error)
+	// Settling reports whether this node may learn within seconds where an unknown application runs. It returns true
+	// shortly after the start of this node, and shortly after another node has joined.
+	Settling(app api.App) bool
 }
 
 // Carrier sends a call to the Callee of another node. It returns fault.Unavailable if the node cannot be reached, and
@@ -44,6 +49,22 @@ func (r *Routes) pick(app api.App, tried []discovery.Instance) (*discovery.Lease
 		}
 	}
 	return w.places.Pick(app, tried)
+}
+
+// settleTick is how often a call that waits for its target looks for it.
+const settleTick = 20 * time.Millisecond
+
+// pickFirst is pick for the first attempt of a call. If pick fails while Settling reports true, pickFirst tries again
+// until pick succeeds or ctx ends.
+func (r *Routes) pickFirst(ctx context.Context, app api.App) (*discovery.Lease, error) {
+	lease, err := r.pick(app, nil)
+	for err != nil {
+		if w := r.ways.Load(); w == nil || !w.places.Settling(app) || !sleep(ctx, settleTick) {
+			break
+		}
+		lease, err = r.pick(app, nil)
+	}
+	return lease, err
 }
 
 // carry sends a call to an instance that pick has returned.

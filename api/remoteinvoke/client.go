@@ -31,8 +31,8 @@ type Client struct {
 	transport atomic.Pointer[http.Transport]
 }
 
-// NewClient makes a Client. self returns the address at which other nodes reach this node. The Client sends it to the
-// called application in headers, unless it is invalid because the address is not known yet.
+// NewClient creates a Client. self returns the address at which other nodes reach this node. The Client sends it to
+// the called application in headers, unless it is invalid because the address is not known yet.
 func NewClient(dial Dial, self func() netip.Addr) *Client {
 	c := &Client{dial: dial, self: self}
 	c.transport.Store(c.newTransport())

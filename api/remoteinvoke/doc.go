@@ -1,10 +1,11 @@
-// Package remoteinvoke transports calls of applications from node to node. It has the client at the caller's node,
+// Package remoteinvoke transports calls to applications from node to node. It has the client at the caller's node,
 // the server at the callee's node, and the protocol between them.
 //
 // It owns the connections of calls: HTTP/1.1 over tunnels of the peer port. A connection carries one call at a time
-// and is reused for the next one. Bodies stream in both directions with the flow control of TCP, trailers and
-// upgrades work, and a canceled call ends at the application. The callers of the package choose the node, and
-// api.Callee applies access control. All goroutines belong to net/http; Close ends them.
+// and is reused for the next one. Bodies stream in both directions with the flow control of TCP. Trailers and
+// upgrades are passed on, and canceling a call also cancels it at the application. The callers of the package choose
+// the node, and api.Callee applies access control. Server.Open starts one goroutine that accepts connections, and
+// net/http starts the others; Close ends them.
 package remoteinvoke
 
 import (

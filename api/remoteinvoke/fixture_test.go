@@ -72,6 +72,8 @@ func (w *world) resolve(_ context.Context, server string) (string, error) {
 	return "", fault.New(fault.Unavailable, "test", "no address of "+server)
 }
 
+func (n *node) Settling(api.App) bool { return false }
+
 // Pick is api.Places: any node that serves the application, in order of names unknown.
 func (n *node) Pick(app api.App, tried []discovery.Instance) (*discovery.Lease, error) {
 	n.world.mu.Lock()

@@ -24,7 +24,7 @@ import (
 	"github.com/quorate/quorate/internal/appchannel"
 )
 
-// forged are names of fields by which a caller or an application might speak for the runtime.
+// forged are the names of headers with which a caller or an application could impersonate the runtime.
 func forged() []string {
 	return []string{
 		"dapr_caller_app_id", "Dapr-Caller_App-Id", "dapr.caller.app.id", "dapr_caller_namespace",
@@ -186,7 +186,7 @@ func TestTrailers_OfApplicationsAreFilteredLikeHeaders(t *testing.T) {
 	})
 }
 
-func TestInformational_AnswersSayNothingForTheRuntime(t *testing.T) {
+func TestInformational_AnswersHaveNoHeadersOfTheRuntime(t *testing.T) {
 	speakers(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header()["Link"] = []string{"</style.css>"}
 		for _, name := range forged() {

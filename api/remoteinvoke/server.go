@@ -29,8 +29,8 @@ type ServerConfig struct {
 	Callee   *invoke.Callee
 	Logger   *slog.Logger
 
-	// Prove reports whether the identity of a connection proves that the other node serves the calling application. It
-	// returns the trust domain of the application.
+	// Prove reports whether the authenticated identity of the connecting node proves that this node serves the
+	// application caller. If so, it also returns the trust domain of the application.
 	Prove func(at peer.Caller, caller api.App) (domain string, ok bool)
 }
 

@@ -36,8 +36,8 @@ type BreakerSettings struct {
 // BreakerCounts are the counts that Trip decides on.
 type BreakerCounts struct{ Requests, TotalFailures, ConsecutiveFailures uint32 }
 
-// maxCircuits is the maximum number of methods with a breaker in one Breakers, because paths of methods may contain
-// ids. At the limit, all breakers are dropped and start again closed.
+// maxCircuits is the maximum number of methods with a circuit breaker in one Breakers. The limit is needed because
+// paths of methods may contain ids. At the limit, all breakers are dropped, and new ones start closed.
 const maxCircuits = 5000
 
 // of returns the breaker of one method.
@@ -56,6 +56,11 @@ func (b *Breakers) of(target discovery.App, method string) *gobreaker.TwoStepCir
 	return c
 }
 
+// State returns the state of the breaker of one method: closed, half-open or open.
+func (b *Breakers) State(target discovery.App, method string) string {
+	return b.of(target, method).State().String()
+}
+
 func (b *Breakers) make(target discovery.App, method string) *gobreaker.TwoStepCircuitBreaker[struct{}] {
 	s := b.Settings
 	conf := gobreaker.Settings{Name: s.Name, MaxRequests: s.MaxRequests, Interval: s.Interval, Timeout: s.Timeout}
@@ -71,8 +76,8 @@ func (b *Breakers) make(target discovery.App, method string) *gobreaker.TwoStepC
 	return gobreaker.NewTwoStepCircuitBreaker[struct{}](conf)
 }
 
-// Enter asks the breaker of a method whether it allows an attempt. If it does, the caller must report the outcome of
-// the attempt to end.
+// Enter returns fault.Overloaded if the circuit breaker of a method refuses the attempt. Otherwise the caller must
+// pass the outcome of the attempt to end.
 func (p *Policy) Enter(target discovery.App, method string) (end func(*http.Response, error), err error) {
 	if p.Breaker == nil {
 		return func(*http.Response, error) {}, nil

@@ -54,7 +54,19 @@ type Policy struct {
 	Timeout time.Duration // of each attempt, until the headers of its answer; 0 = none
 	Retry   *Retry        // nil = retry only calls that did not reach the application
 	Breaker *Breakers     // nil = none
+
+	Documents Documents
 }
+
+// Documents names the Resiliency documents that declare the parts of a policy; empty = the part is not declared.
+type Documents struct{ Timeout, Retry, Breaker string }
+
+// The kinds of policies, as metrics name them.
+const (
+	KindTimeout = "timeout"
+	KindRetry   = "retry"
+	KindBreaker = "circuitbreaker"
+)
 
 // Retry sets what is retried, and when.
 type Retry struct {
@@ -62,7 +74,7 @@ type Retry struct {
 	MaxPause    time.Duration // of a growing pause
 	Exponential bool          // the pause doubles, with jitter
 	Max         int           // retries; negative = no limit
-	Statuses    StatusSet     // HTTP statuses of failures; empty = all. 1xx, 2xx and 3xx are no failures
+	Statuses    StatusSet     // HTTP statuses of failures, 101 and 400 on; empty = all from 400 on
 	Codes       StatusSet     // gRPC codes of failures; empty = all
 }
 
@@ -97,11 +109,14 @@ func (p *Policy) RetryStatus(r *http.Response) bool {
 	if code, failed := grpcCode(r); failed {
 		return len(p.Retry.Codes) == 0 || p.Retry.Codes.Has(code)
 	}
+	if r.StatusCode == http.StatusSwitchingProtocols {
+		return r.Header.Get("Upgrade") == "" && len(p.Retry.Statuses) > 0 && p.Retry.Statuses.Has(r.StatusCode)
+	}
 	return r.StatusCode >= 400 && (len(p.Retry.Statuses) == 0 || p.Retry.Statuses.Has(r.StatusCode))
 }
 
-// grpcCode returns the gRPC status code of an application's answer if the call failed. It looks only at the header,
-// which contains the status only if the answer has no message.
+// grpcCode returns the gRPC status code in the header of an answer, and whether it means a failure. A gRPC server
+// sends the status in the header only if the answer has no message. grpcCode does not see a status in the trailers.
 func grpcCode(r *http.Response) (code int, failed bool) {
 	text := r.Header.Get("Grpc-Status")
 	if text == "" {
@@ -166,6 +181,9 @@ func (l *AttemptTimer) Answered() {
 		l.timer.Stop()
 	}
 }
+
+// Passed reports whether the timeout has expired.
+func (l *AttemptTimer) Passed() bool { return l != nil && l.passed.Load() }
 
 // Explain adds the timeout to err if it was the cause.
 func (l *AttemptTimer) Explain(err error) error {

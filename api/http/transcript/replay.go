@@ -20,8 +20,8 @@ type Doer interface {
 
 // Options adapt a replay to the differences between stores.
 type Options struct {
-	// IgnoreHeaders are removed from the answers, such as Quorate-Consistency if a store answers with another level
-	// than the recorded one.
+	// IgnoreHeaders are the headers to remove from the received answers. An example is Quorate-Consistency, if the
+	// store answers with another level than the recorded one.
 	IgnoreHeaders []string
 	// OmitWriteETag removes the ETag of answers without a body: a store may acknowledge a write before the ETag is
 	// known.
@@ -29,7 +29,7 @@ type Options struct {
 }
 
 // Replay sends the request of every step of s. It returns a copy of s with the answers that it received, in the
-// recorded form. A test compares the copy with s.
+// format of a script. A test compares the copy with s.
 func (s Script) Replay(ctx context.Context, d Doer, o Options) (Script, error) {
 	out := Script{Comment: s.Comment, Steps: make([]Step, len(s.Steps))}
 	known := newSymbols()

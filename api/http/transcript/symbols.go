@@ -68,8 +68,8 @@ func (s *symbols) name(kind, value string) string {
 	return name
 }
 
-// nameTime replaces a time by a name, unless it is far in the future: such a time was written in the script and does
-// not depend on when the script runs.
+// nameTime returns "<time>" for a time, because times differ from run to run. It returns a time after the year 2900
+// unchanged: such a time is written in the script and is the same in each run.
 func nameTime(value string) string {
 	if at, err := time.Parse(time.RFC3339, value); err == nil && at.Year() > 2900 {
 		return value

@@ -1,8 +1,9 @@
-package http_test
+package admin_test
 
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"io"
 	"log/slog"
 	"net"
@@ -17,14 +18,32 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/quorate/quorate/api"
-	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// adminFunc is an Admin with a status only.
+var update = flag.Bool("update", false, "write the answers that came into testdata")
+
+// adminFunc is a Node with a status only.
 type adminFunc func() (api.NodeStatus, error)
 
 func (f adminFunc) Status(context.Context) (api.NodeStatus, error) { return f() }
+
+func (f adminFunc) ConfigurationItems(context.Context, string, []string) ([]api.ConfigurationChange, error) {
+	_, err := f()
+	return nil, err
+}
+
+func (f adminFunc) WriteConfiguration(context.Context, string, []api.ConfigurationChange) ([]string, error) {
+	_, err := f()
+	return nil, err
+}
+
+func (f adminFunc) WatchConfiguration(context.Context, string, []string) (configuration.Subscription, error) {
+	_, err := f()
+	return nil, err
+}
 
 func (f adminFunc) Members(context.Context) ([]api.MemberStatus, error) {
 	_, err := f()
@@ -41,9 +60,29 @@ func (f adminFunc) TransferLeader(context.Context, uint64, string) (api.Transfer
 	return api.TransferResult{}, err
 }
 
+func (f adminFunc) CompareReplicas(context.Context, uint64) (api.Comparison, error) {
+	_, err := f()
+	return api.Comparison{}, err
+}
+
 func (f adminFunc) Remove(context.Context, string) (api.RemoveResult, error) {
 	_, err := f()
 	return api.RemoveResult{}, err
+}
+
+func (f adminFunc) ListJobs(context.Context, api.JobSelection) ([]api.JobStatus, error) {
+	return nil, nil
+}
+func (f adminFunc) ChangeJob(context.Context, api.JobChange) (api.JobStatus, error) {
+	return api.JobStatus{}, nil
+}
+func (f adminFunc) ListActors(context.Context, int) ([]api.ActorsStatus, error) { return nil, nil }
+func (f adminFunc) MoveActor(context.Context, api.ActorMove) error              { return nil }
+func (f adminFunc) RebalanceActors(context.Context, string) (int, error)        { return 0, nil }
+func (f adminFunc) HeldLocks(context.Context) ([]api.LockStatus, error)         { return nil, nil }
+
+func (f adminFunc) ReleaseLock(context.Context, api.LockReleaseRequest) (api.LockStatus, error) {
+	return api.LockStatus{Resource: "r"}, nil
 }
 
 func (f adminFunc) Leave(context.Context) (api.RemoveResult, error) {
@@ -54,6 +93,26 @@ func (f adminFunc) Leave(context.Context) (api.RemoveResult, error) {
 func (f adminFunc) Checkup(context.Context) (api.Checkup, error) {
 	_, err := f()
 	return api.Checkup{}, err
+}
+
+func (f adminFunc) ClusterStatus(context.Context) (api.ClusterStatus, error) {
+	_, err := f()
+	return api.ClusterStatus{}, err
+}
+
+func (f adminFunc) Forward(context.Context, string, admin.Request) ([]byte, error) {
+	_, err := f()
+	return nil, err
+}
+
+func (f adminFunc) Voters(context.Context) (api.VotersStatus, error) {
+	_, err := f()
+	return api.VotersStatus{Voters: 3}, err
+}
+
+func (f adminFunc) SetVoters(_ context.Context, number int) (api.VotersStatus, error) {
+	_, err := f()
+	return api.VotersStatus{Voters: number}, err
 }
 
 func adminStatusSample() api.NodeStatus {
@@ -72,14 +131,15 @@ func adminStatusSample() api.NodeStatus {
 				Reason: "is a voter"}, {Node: "n2", ServerID: "n2-5a"}}}},
 		Stores: []api.StoreStatus{{Name: "statestore", Type: "state.raft", Version: "v1", Ready: true,
 			Capabilities: []string{"ETAG"}, KeyPrefix: "appid", DefaultConsistency: "eventual"}},
+		Disk: &api.DiskStatus{FreeBytes: 9, ReserveBytes: 5, Low: true},
 	}
 }
 
 // adminGet sends a GET to the admin API.
-func adminGet(t *testing.T, a apihttp.Admin, path string) (status int, body []byte) {
+func adminGet(t *testing.T, a admin.Node, path string) (status int, body []byte) {
 	t.Helper()
 	w := httptest.NewRecorder()
-	apihttp.NewAdmin(a, slog.New(slog.DiscardHandler)).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	admin.NewHandler(a, slog.New(slog.DiscardHandler)).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 	if got := w.Header().Get("Content-Type"); got != "application/json" {
 		t.Errorf("%s: content type %q", path, got)
 	}
@@ -88,7 +148,7 @@ func adminGet(t *testing.T, a apihttp.Admin, path string) (status int, body []by
 
 func TestAdminStatus_IsComplete(t *testing.T) {
 	want := adminStatusSample()
-	status, body := adminGet(t, adminFunc(func() (api.NodeStatus, error) { return want, nil }), apihttp.AdminStatusPath)
+	status, body := adminGet(t, adminFunc(func() (api.NodeStatus, error) { return want, nil }), admin.StatusPath)
 	var got api.NodeStatus
 	if err := json.Unmarshal(body, &got); err != nil || status != http.StatusOK {
 		t.Fatalf("%d %v: %s", status, err, body)
@@ -102,7 +162,7 @@ func TestAdminStatus_IsComplete(t *testing.T) {
 func TestAdmin_FieldNamesAreStable(t *testing.T) {
 	_, body := adminGet(t, adminFunc(func() (api.NodeStatus, error) {
 		return adminStatusSample(), nil
-	}), apihttp.AdminStatusPath)
+	}), admin.StatusPath)
 	var v any
 	if err := json.Unmarshal(body, &v); err != nil {
 		t.Fatal(err)
@@ -111,7 +171,7 @@ func TestAdmin_FieldNamesAreStable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden := filepath.Join("testdata", "admin_status.json")
+	golden := filepath.Join("testdata", "status.json")
 	if *update {
 		if err := os.WriteFile(golden, append(got, '\n'), 0o600); err != nil {
 			t.Fatal(err)
@@ -129,13 +189,13 @@ func TestAdmin_FieldNamesAreStable(t *testing.T) {
 func TestAdminStores_EmptyListWithoutStores(t *testing.T) {
 	_, body := adminGet(t, adminFunc(func() (api.NodeStatus, error) {
 		return api.NodeStatus{}, nil
-	}), apihttp.AdminStoresPath)
+	}), admin.StoresPath)
 	if string(body) != "[]" {
 		t.Errorf("body %s", body)
 	}
 	_, body = adminGet(t, adminFunc(func() (api.NodeStatus, error) {
 		return adminStatusSample(), nil
-	}), apihttp.AdminStoresPath)
+	}), admin.StoresPath)
 	var got []api.StoreStatus
 	if err := json.Unmarshal(body, &got); err != nil {
 		t.Fatal(err)
@@ -155,7 +215,7 @@ func TestAdminErrors_KeepCodeAndHint(t *testing.T) {
 		failure := &fault.Error{Code: code, Op: "node.Status", Msg: "m", Hint: "h"}
 		status, body := adminGet(t, adminFunc(func() (api.NodeStatus, error) {
 			return api.NodeStatus{}, failure
-		}), apihttp.AdminStatusPath)
+		}), admin.StatusPath)
 		err := fault.Unmarshal(body)
 		if status != want || !fault.Is(err, code) || !strings.Contains(err.Error(), "(h)") {
 			t.Errorf("%s: status %d, error %v", code, status, err)
@@ -171,10 +231,10 @@ func TestAdmin_RefusesUnknownInput(t *testing.T) {
 	}
 }
 
-// listenAdmin opens the admin socket and checks that FindAdmin returns it.
+// listenAdmin opens the admin socket and checks that FindSocket returns it.
 func listenAdmin(t *testing.T, dataDir, runtimeDir string) string {
 	t.Helper()
-	l, err := apihttp.ListenAdmin(dataDir, runtimeDir)
+	l, err := admin.Listen(dataDir, runtimeDir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +245,7 @@ func listenAdmin(t *testing.T, dataDir, runtimeDir string) string {
 			_ = c.Close()
 		}
 	}()
-	path, err := apihttp.FindAdmin(dataDir)
+	path, err := admin.FindSocket(dataDir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +282,7 @@ func TestAdminSocket_InDataDirectory(t *testing.T) {
 
 func TestAdminSocket_ReplacesStaleSocket(t *testing.T) {
 	dir := shortDir(t)
-	l, err := apihttp.ListenAdmin(dir, "")
+	l, err := admin.Listen(dir, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +328,7 @@ func TestAdminSocket_RefusesUnsafeDirectory(t *testing.T) {
 		"none":            {"", fault.Invalid},
 		"too long itself": {filepath.Join(long, "run"), fault.Invalid},
 	} {
-		l, err := apihttp.ListenAdmin(long, c.runtime)
+		l, err := admin.Listen(long, c.runtime)
 		if !fault.Is(err, c.code) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -286,4 +346,20 @@ func TestAdminSocket_RemovesNoteOfEarlierPath(t *testing.T) {
 	if path := listenAdmin(t, dir, ""); filepath.Dir(path) != dir {
 		t.Errorf("socket at %s", path)
 	}
+}
+
+func (f adminFunc) ConsoleLink(context.Context) (api.ConsoleLink, error) {
+	_, err := f()
+	return api.ConsoleLink{URL: "http://127.0.0.1:9091/login?token=t"}, err
+}
+
+func (f adminFunc) DebugBundle(_ context.Context, w io.Writer, d time.Duration) error {
+	_, err := f()
+	_, _ = io.WriteString(w, "bundle of "+d.String())
+	return err
+}
+
+func (f adminFunc) NodeView(context.Context) (api.NodeView, error) {
+	s, err := f()
+	return api.NodeView{Status: s}, err
 }

@@ -1,4 +1,4 @@
-package http_test
+package admin_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/quorate/quorate/api"
-	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/api/admin"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -33,10 +33,14 @@ func (o *operated) TransferLeader(_ context.Context, group uint64, to string) (a
 	return api.TransferResult{Group: group, From: "n1", Leader: to}, nil
 }
 
-func adminPost(t *testing.T, a apihttp.Admin, path, body string) (int, []byte) {
+func (o *operated) CompareReplicas(_ context.Context, group uint64) (api.Comparison, error) {
+	return api.Comparison{Group: group, Index: 9}, nil
+}
+
+func adminPost(t *testing.T, a admin.Node, path, body string) (int, []byte) {
 	t.Helper()
 	w := httptest.NewRecorder()
-	apihttp.NewAdmin(a, slog.New(slog.DiscardHandler)).ServeHTTP(w,
+	admin.NewHandler(a, slog.New(slog.DiscardHandler)).ServeHTTP(w,
 		httptest.NewRequest(http.MethodPost, path, strings.NewReader(body)))
 	return w.Code, w.Body.Bytes()
 }
@@ -46,21 +50,21 @@ func TestAdminMembers_FieldNamesAreStable(t *testing.T) {
 	o := &operated{members: []api.MemberStatus{{Node: "n1", ServerID: "n1.4f", Role: "server", State: "failed",
 		Since: time.Unix(1700000000, 0).UTC(),
 		Peer:  "127.0.0.1:7947", Gossip: "127.0.0.1:7946", ClusterID: "c1", Version: "v1", Leads: 2, Self: true}}}
-	status, body := adminGet(t, o, apihttp.AdminMembersPath)
+	status, body := adminGet(t, o, admin.MembersPath)
 	want := `[{"node":"n1","serverId":"n1.4f","role":"server","state":"failed",` +
 		`"since":"2023-11-14T22:13:20Z","peer":"127.0.0.1:7947",` +
 		`"gossip":"127.0.0.1:7946","clusterId":"c1","version":"v1","leads":2,"self":true}]`
 	if diff := cmp.Diff(want, string(body)); diff != "" || status != http.StatusOK {
 		t.Errorf("status %d\n%s", status, diff)
 	}
-	if _, body := adminGet(t, &operated{}, apihttp.AdminMembersPath); string(body) != "[]" {
+	if _, body := adminGet(t, &operated{}, admin.MembersPath); string(body) != "[]" {
 		t.Errorf("no members: %s", body)
 	}
 }
 
 func TestAdminTransfer_PassesGroupAndNode(t *testing.T) {
 	o := &operated{}
-	status, body := adminPost(t, o, apihttp.AdminTransferPath(7), `{"to":"n2"}`)
+	status, body := adminPost(t, o, admin.TransferPath(7), `{"to":"n2"}`)
 	var got api.TransferResult
 	if err := json.Unmarshal(body, &got); err != nil || status != http.StatusOK {
 		t.Fatalf("%d %v %s", status, err, body)
@@ -74,14 +78,25 @@ func TestAdminTransfer_RefusesInvalidInput(t *testing.T) {
 	for name, c := range map[string]struct{ path, body string }{
 		"no group":      {"/v1/groups/x/transfer", `{}`},
 		"below zero":    {"/v1/groups/-1/transfer", `{}`},
-		"no JSON":       {apihttp.AdminTransferPath(0), `to n2`},
-		"unknown field": {apihttp.AdminTransferPath(0), `{"node":"n2"}`},
-		"too large":     {apihttp.AdminTransferPath(0), `{"to":"` + strings.Repeat("x", 1<<17) + `"}`},
+		"no JSON":       {admin.TransferPath(0), `to n2`},
+		"unknown field": {admin.TransferPath(0), `{"node":"n2"}`},
+		"too large":     {admin.TransferPath(0), `{"to":"` + strings.Repeat("x", 1<<17) + `"}`},
 	} {
 		o := &operated{}
 		status, body := adminPost(t, o, c.path, c.body)
 		if err := fault.Unmarshal(body); status != http.StatusBadRequest || !fault.Is(err, fault.Invalid) || o.asked {
 			t.Errorf("%s: %d %s, called %v", name, status, body, o.asked)
 		}
+	}
+}
+
+func TestAdminCompare_AnswersForTheGroup(t *testing.T) {
+	o := &operated{}
+	status, body := adminPost(t, o, admin.ComparePath(5), "")
+	if want := `{"group":5,"index":9,"majority":"","replicas":null}`; status != http.StatusOK || string(body) != want {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, _ = adminPost(t, o, "/v1/groups/x/compare", ""); status != http.StatusBadRequest {
+		t.Errorf("no group: %d", status)
 	}
 }

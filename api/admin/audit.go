@@ -1,4 +1,4 @@
-package http
+package admin
 
 import (
 	"log/slog"
@@ -7,7 +7,8 @@ import (
 )
 
 // audited wraps a handler. It logs each administrative action that changes something or exports data, with its
-// outcome. The log line has no user name, because only the user of the node can call the admin API.
+// outcome. The log line has no user name, because only the user of the node can call the admin API. It names the node
+// that forwarded the action.
 func audited(next http.Handler, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !audits(r) {
@@ -23,8 +24,12 @@ func audited(next http.Handler, log *slog.Logger) http.Handler {
 			case seen.status >= http.StatusBadRequest:
 				outcome = "refused or failed"
 			}
-			log.Info("audit: administrative action", "action", r.Method+" "+r.URL.Path, "outcome", outcome, "status",
-				seen.status, "took", time.Since(begun).Round(time.Millisecond))
+			about := []any{"action", r.Method + " " + r.URL.Path, "outcome", outcome, "status", seen.status, "took",
+				time.Since(begun).Round(time.Millisecond)}
+			if from := remoteNode(r.Context()); from != "" {
+				about = append(about, "from", from)
+			}
+			log.Info("audit: administrative action", about...)
 		}()
 		next.ServeHTTP(seen, r)
 	})
@@ -32,8 +37,9 @@ func audited(next http.Handler, log *slog.Logger) http.Handler {
 
 // audits reports whether a request changes something or exports data.
 func audits(r *http.Request) bool {
-	return r.Method != http.MethodGet && r.Method != http.MethodHead || r.URL.Path == AdminBackupPath ||
-		r.URL.Path == AdminOldBackupPath
+	return r.Method != http.MethodGet && r.Method != http.MethodHead || r.URL.Path == BackupPath ||
+		r.URL.Path == DebugBundlePath ||
+		r.URL.Path == OldBackupPath
 }
 
 // witness is a response writer that records the status.

@@ -1,4 +1,4 @@
-package http
+package admin
 
 import (
 	"context"
@@ -12,35 +12,35 @@ import (
 
 // The paths, the trailer and the content type of backups.
 const (
-	AdminBackupPath = "/v1/backup"
+	BackupPath = "/v1/backup"
 
-	// AdminOldBackupPath is the path of a backup in earlier versions. The node serves it in addition to
-	// AdminBackupPath, so that an earlier version of the command works during an upgrade.
-	AdminOldBackupPath = "/v1/snapshot"
+	// OldBackupPath is the path of a backup in earlier versions. The node serves it in addition to
+	// BackupPath, so that an earlier version of the command works during an upgrade.
+	OldBackupPath = "/v1/snapshot"
 
-	// AdminErrorTrailer is the name of a trailer that a stream has if it failed after its first byte. Its value is
+	// ErrorTrailer is the name of a trailer that a stream has if it failed after its first byte. Its value is
 	// the error, encoded by fault.Marshal.
-	AdminErrorTrailer = "Quorate-Error"
+	ErrorTrailer = "Quorate-Error"
 
 	// BackupType is the content type of a backup.
 	BackupType = "application/vnd.quorate.backup"
 )
 
-// AdminBackups saves and restores all data of the cluster.
-type AdminBackups interface {
+// Backups saves and restores all data of the cluster.
+type Backups interface {
 	// SaveBackup writes a backup to w. An error may come after a part of the backup was written.
 	SaveBackup(ctx context.Context, w io.Writer) error
 	// RestoreBackup replaces all data with the backup that it reads from r.
 	RestoreBackup(ctx context.Context, r io.Reader) (api.RestoreResult, error)
 }
 
-func (h *adminHandler) saveBackup(w http.ResponseWriter, r *http.Request) {
+func (h *handler) saveBackup(w http.ResponseWriter, r *http.Request) {
 	out := &backupWriter{w: w}
-	err := h.admin.SaveBackup(r.Context(), out)
+	err := h.node.SaveBackup(r.Context(), out)
 	switch {
 	case err == nil:
 	case out.begun:
-		w.Header().Set(AdminErrorTrailer, string(fault.Marshal(err)))
+		w.Header().Set(ErrorTrailer, string(fault.Marshal(err)))
 	default:
 		h.answer(w, nil, err)
 	}
@@ -58,20 +58,20 @@ func (s *backupWriter) Write(p []byte) (int, error) {
 	}
 	if !s.begun {
 		s.begun = true
-		s.w.Header().Set(headerContentType, BackupType)
-		s.w.Header().Set("Trailer", AdminErrorTrailer)
+		s.w.Header().Set("Content-Type", BackupType)
+		s.w.Header().Set("Trailer", ErrorTrailer)
 	}
 	n, err := s.w.Write(p)
 	if err != nil {
-		err = &fault.Error{Code: fault.Unavailable, Op: "http.Admin",
+		err = &fault.Error{Code: fault.Unavailable, Op: "admin",
 			Msg: "the client of the backup closed its connection",
 			Err: err}
 	}
 	return n, err
 }
 
-func (h *adminHandler) restoreBackup(w http.ResponseWriter, r *http.Request) {
-	result, err := h.admin.RestoreBackup(r.Context(), upload{r.Body})
+func (h *handler) restoreBackup(w http.ResponseWriter, r *http.Request) {
+	result, err := h.node.RestoreBackup(r.Context(), upload{r.Body})
 	if err != nil {
 		// Read the rest. Otherwise the connection is closed, and a client that is still sending gets no answer.
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -85,7 +85,7 @@ type upload struct{ body io.Reader }
 func (u upload) Read(p []byte) (int, error) {
 	n, err := u.body.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = &fault.Error{Code: fault.Unavailable, Op: "http.Admin", Msg: "the backup was not sent to its end",
+		err = &fault.Error{Code: fault.Unavailable, Op: "admin", Msg: "the backup was not sent to its end",
 			Err: err, Hint: "run the restore again"}
 	}
 	return n, err

@@ -1,4 +1,4 @@
-package http_test
+package admin_test
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/api"
-	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/api/admin"
 	"github.com/quorate/quorate/internal/fault"
 )
 
@@ -27,7 +27,7 @@ func (f adminFunc) RestoreBackup(context.Context, io.Reader) (api.RestoreResult,
 	return api.RestoreResult{}, err
 }
 
-// saver is an Admin whose backup has some bytes. The backup may fail before or after them.
+// saver is a Node whose backup has some bytes. The backup may fail before or after them.
 type saver struct {
 	adminFunc
 	backup string
@@ -51,8 +51,8 @@ func (s *saver) RestoreBackup(_ context.Context, r io.Reader) (api.RestoreResult
 	return api.RestoreResult{Keys: 7, Groups: 1, ClusterID: "c1"}, err
 }
 
-func adminServer(t *testing.T, a apihttp.Admin) *httptest.Server {
-	s := httptest.NewServer(apihttp.NewAdmin(a, slog.New(slog.DiscardHandler)))
+func adminServer(t *testing.T, a admin.Node) *httptest.Server {
+	s := httptest.NewServer(admin.NewHandler(a, slog.New(slog.DiscardHandler)))
 	t.Cleanup(s.Close)
 	return s
 }
@@ -64,13 +64,13 @@ func TestBackup_IsStreamedAndReportsLateFailure(t *testing.T) {
 		status int
 		kind   string
 	}{
-		"whole":          {saver{backup: "the backup"}, http.StatusOK, apihttp.BackupType},
+		"whole":          {saver{backup: "the backup"}, http.StatusOK, admin.BackupType},
 		"fails at once":  {saver{err: unavailable}, http.StatusServiceUnavailable, "application/json"},
-		"fails half way": {saver{backup: "the back", err: unavailable}, http.StatusOK, apihttp.BackupType},
+		"fails half way": {saver{backup: "the back", err: unavailable}, http.StatusOK, admin.BackupType},
 		"fails after 1MB": {saver{backup: strings.Repeat("x", 1<<20), err: unavailable}, http.StatusOK,
-			apihttp.BackupType},
+			admin.BackupType},
 	} {
-		resp, err := http.Get(adminServer(t, &c.node).URL + apihttp.AdminBackupPath)
+		resp, err := http.Get(adminServer(t, &c.node).URL + admin.BackupPath)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +79,7 @@ func TestBackup_IsStreamedAndReportsLateFailure(t *testing.T) {
 		if err != nil || resp.StatusCode != c.status || resp.Header.Get("Content-Type") != c.kind {
 			t.Errorf("%s: %d %s %v", name, resp.StatusCode, resp.Header.Get("Content-Type"), err)
 		}
-		switch trailer := resp.Trailer.Get(apihttp.AdminErrorTrailer); {
+		switch trailer := resp.Trailer.Get(admin.ErrorTrailer); {
 		case c.status != http.StatusOK:
 			if err := fault.Unmarshal(body); !fault.Is(err, fault.Unavailable) {
 				t.Errorf("%s: %s", name, body)
@@ -109,7 +109,7 @@ func TestBackup_ServesEarlierPath(t *testing.T) {
 	if resp.StatusCode != http.StatusOK || string(body) != "the backup" {
 		t.Errorf("saved: %d %s", resp.StatusCode, body)
 	}
-	resp, err = http.Post(url, apihttp.BackupType, strings.NewReader("the backup"))
+	resp, err = http.Post(url, admin.BackupType, strings.NewReader("the backup"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func TestBackup_ServesEarlierPath(t *testing.T) {
 func TestRestore_ReadsWholeBodyThenAnswers(t *testing.T) {
 	s := &saver{}
 	body := bytes.Repeat([]byte("backup"), 1<<20)
-	resp, err := http.Post(adminServer(t, s).URL+apihttp.AdminBackupPath, apihttp.BackupType, bytes.NewReader(body))
+	resp, err := http.Post(adminServer(t, s).URL+admin.BackupPath, admin.BackupType, bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestRestore_ReadsWholeBodyThenAnswers(t *testing.T) {
 // A client that is still sending megabytes gets the refusal.
 func TestRestore_RefusalIsAnswered(t *testing.T) {
 	s := adminServer(t, &saver{err: fault.New(fault.Invalid, "test", "the backup has 3 partitions")})
-	resp, err := http.Post(s.URL+apihttp.AdminBackupPath, apihttp.BackupType, bytes.NewReader(make([]byte, 20<<20)))
+	resp, err := http.Post(s.URL+admin.BackupPath, admin.BackupType, bytes.NewReader(make([]byte, 20<<20)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,8 +151,8 @@ func TestRestore_ReportsTruncatedBody(t *testing.T) {
 	s := &saver{}
 	w := httptest.NewRecorder()
 	body := io.MultiReader(strings.NewReader("half"), broken{})
-	apihttp.NewAdmin(s, slog.New(slog.DiscardHandler)).ServeHTTP(w,
-		httptest.NewRequest(http.MethodPost, apihttp.AdminBackupPath, body))
+	admin.NewHandler(s, slog.New(slog.DiscardHandler)).ServeHTTP(w,
+		httptest.NewRequest(http.MethodPost, admin.BackupPath, body))
 	if err := fault.Unmarshal(w.Body.Bytes()); !fault.Is(err, fault.Unavailable) ||
 		!strings.Contains(fault.Text(err), "was not sent to its end") {
 		t.Errorf("%v", err)

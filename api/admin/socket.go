@@ -1,4 +1,4 @@
-package http
+package admin
 
 import (
 	"crypto/sha256"
@@ -15,58 +15,59 @@ import (
 )
 
 const (
-	adminSocket = "admin.sock"
-	adminPath   = "admin.path" // file with the path of a socket that lies in another directory
+	socketFile = "admin.sock"
+	socketNote = "admin.path" // file with the path of a socket that lies in another directory
 
 	// maxSocketPath is the maximum length in bytes of the path of a unix socket. Linux allows 107 bytes, other
 	// systems 103; the smaller bound works on all of them.
 	maxSocketPath = 103
 )
 
-// ListenAdmin opens the admin socket of the node with the data directory dataDir. Only the user of the node can
-// connect (mode 0600). If the path of a socket in dataDir would be too long, ListenAdmin puts the socket into
-// runtimeDir and writes its path to a file in dataDir. The caller must hold the lock of dataDir: ListenAdmin replaces
+// Listen opens the admin socket of the node with the data directory dataDir. Only the user of the node can
+// connect (mode 0600). If the path of a socket in dataDir would be too long, Listen puts the socket into
+// runtimeDir and writes its path to a file in dataDir. The caller must hold the lock of dataDir: Listen replaces
 // an existing socket, which a crashed node has left.
-func ListenAdmin(dataDir, runtimeDir string) (net.Listener, error) {
+func Listen(dataDir, runtimeDir string) (net.Listener, error) {
 	path, err := chooseSocket(dataDir, runtimeDir)
 	if err != nil {
 		return nil, err
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, adminFault(fault.Internal, err, "an old admin socket cannot be removed: "+path, "remove it by hand")
+		return nil, socketFault(fault.Internal, err, "an old admin socket cannot be removed: "+path,
+			"remove it by hand")
 	}
 	l, err := net.Listen("unix", path)
 	if err != nil {
-		return nil, adminFault(fault.Internal, err, "the admin socket cannot be opened: "+path, "")
+		return nil, socketFault(fault.Internal, err, "the admin socket cannot be opened: "+path, "")
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
 		_ = l.Close()
-		return nil, adminFault(fault.Internal, err, "the mode of the admin socket cannot be set to 0600: "+path, "")
+		return nil, socketFault(fault.Internal, err, "the mode of the admin socket cannot be set to 0600: "+path, "")
 	}
 	return l, nil
 }
 
-// FindAdmin returns the path of the admin socket of the node with the data directory dataDir. It does not check that
+// FindSocket returns the path of the admin socket of the node with the data directory dataDir. It does not check that
 // the node is running.
-func FindAdmin(dataDir string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(dataDir, adminPath))
+func FindSocket(dataDir string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(dataDir, socketNote))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return filepath.Join(dataDir, adminSocket), nil
+		return filepath.Join(dataDir, socketFile), nil
 	case err != nil:
-		return "", adminFault(fault.Denied, err, "the data directory cannot be read: "+dataDir,
+		return "", socketFault(fault.Denied, err, "the data directory cannot be read: "+dataDir,
 			"run the command as the user of the node")
 	}
 	return strings.TrimSpace(string(text)), nil
 }
 
 // chooseSocket returns the path for the socket. If the socket is outside dataDir, chooseSocket writes its path to a
-// file in dataDir, which FindAdmin reads.
+// file in dataDir, which FindSocket reads.
 func chooseSocket(dataDir, runtimeDir string) (string, error) {
-	note, path := filepath.Join(dataDir, adminPath), filepath.Join(dataDir, adminSocket)
+	note, path := filepath.Join(dataDir, socketNote), filepath.Join(dataDir, socketFile)
 	if len(path) <= maxSocketPath {
 		if err := os.Remove(note); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return "", adminFault(fault.Internal, err, "an old note about the admin socket cannot be removed: "+note,
+			return "", socketFault(fault.Internal, err, "an old note about the admin socket cannot be removed: "+note,
 				"remove it by hand")
 		}
 		return path, nil
@@ -74,14 +75,14 @@ func chooseSocket(dataDir, runtimeDir string) (string, error) {
 	sum := sha256.Sum256([]byte(dataDir))
 	path = filepath.Join(runtimeDir, hex.EncodeToString(sum[:8])+".sock")
 	if runtimeDir == "" || len(path) > maxSocketPath {
-		return "", adminFault(fault.Invalid, nil, "no path is short enough for the admin socket: "+path,
+		return "", socketFault(fault.Invalid, nil, "no path is short enough for the admin socket: "+path,
 			"choose a shorter --data-dir, or set XDG_RUNTIME_DIR")
 	}
 	if err := privateDir(runtimeDir); err != nil {
 		return "", err
 	}
 	if err := os.WriteFile(note, []byte(path+"\n"), 0o600); err != nil {
-		return "", adminFault(fault.Internal, err, "the data directory cannot be written: "+dataDir, "")
+		return "", socketFault(fault.Internal, err, "the data directory cannot be written: "+dataDir, "")
 	}
 	return path, nil
 }
@@ -90,20 +91,20 @@ func chooseSocket(dataDir, runtimeDir string) (string, error) {
 // directory, so privateDir returns an error unless only this user can access it.
 func privateDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return adminFault(fault.Denied, err, "the directory for sockets cannot be made: "+dir, "set XDG_RUNTIME_DIR")
+		return socketFault(fault.Denied, err, "the directory for sockets cannot be made: "+dir, "set XDG_RUNTIME_DIR")
 	}
 	info, err := os.Lstat(dir)
 	if err != nil {
-		return adminFault(fault.Denied, err, "the directory for sockets cannot be read: "+dir, "set XDG_RUNTIME_DIR")
+		return socketFault(fault.Denied, err, "the directory for sockets cannot be read: "+dir, "set XDG_RUNTIME_DIR")
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !info.IsDir() || info.Mode().Perm()&0o077 != 0 || !ok || int64(owner.Uid) != int64(os.Geteuid()) {
-		return adminFault(fault.Denied, nil, "other users can access the directory for sockets: "+dir,
+		return socketFault(fault.Denied, nil, "other users can access the directory for sockets: "+dir,
 			"change its owner to your user and its mode to 0700, or set XDG_RUNTIME_DIR")
 	}
 	return nil
 }
 
-func adminFault(code fault.Code, err error, msg, hint string) error {
-	return &fault.Error{Code: code, Op: "http.Admin", Msg: msg, Hint: hint, Err: err}
+func socketFault(code fault.Code, err error, msg, hint string) error {
+	return &fault.Error{Code: code, Op: "admin", Msg: msg, Hint: hint, Err: err}
 }

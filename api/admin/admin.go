@@ -1,0 +1,266 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// The paths of the admin API.
+const (
+	StatusPath = "/v1/status"
+	StoresPath = "/v1/stores"
+	// MembersPath lists the nodes of the cluster.
+	MembersPath = "/v1/members"
+	// AppsPath lists the applications of the cluster.
+	AppsPath     = "/v1/apps"
+	transferPath = "/v1/groups/{id}/transfer"
+	comparePath  = "/v1/groups/{id}/compare"
+)
+
+// TransferPath returns the path at which leadership of a group is transferred.
+func TransferPath(group uint64) string { return groupPath(transferPath, group) }
+
+// ComparePath returns the path at which the replicas of a group are compared.
+func ComparePath(group uint64) string { return groupPath(comparePath, group) }
+
+func groupPath(pattern string, group uint64) string {
+	return strings.Replace(pattern, "{id}", strconv.FormatUint(group, 10), 1)
+}
+
+// maxBody bounds a request to the admin API, in bytes.
+const maxBody = 64 << 10
+
+// Node is what the admin API can do with the node. Implementations are safe for concurrent use and return when ctx
+// ends. All errors are *fault.Error.
+type Node interface {
+	// Status describes the node as it is now, whether it is ready or not.
+	Status(ctx context.Context) (api.NodeStatus, error)
+	// Members lists the nodes that the node knows, itself included, by their ids.
+	Members(ctx context.Context) ([]api.MemberStatus, error)
+	// Apps lists every application that the node knows of, by application and node.
+	Apps(ctx context.Context) ([]api.AppInstance, error)
+	// TransferLeader transfers leadership of a group to the node with the id to. If to is empty, it chooses a voter
+	// that keeps up with the log. If this node does not lead the group, the error is fault.NotLeader, and its key is
+	// the node id of the leader, if one is known. The handler of the admin socket then asks the leader.
+	TransferLeader(ctx context.Context, group uint64, to string) (api.TransferResult, error)
+	// CompareReplicas compares the states of all replicas of a group now, and changes none. It takes up to 16 seconds.
+	// If this node does not lead the group, the error is fault.NotLeader.
+	CompareReplicas(ctx context.Context, group uint64) (api.Comparison, error)
+	Backups
+	Remover
+	Doctor
+	Cluster
+	Locks
+	Jobs
+	Actors
+	VoterSetting
+	Console
+	Viewer
+	Debugger
+	Configurations
+}
+
+// route is one request of the admin API.
+type route struct {
+	pattern string // of http.ServeMux
+	serve   http.HandlerFunc
+	remote  bool // another node may send it; see Cluster.Forward
+}
+
+func (h *handler) routes() []route {
+	return []route{
+		{"GET " + StatusPath, h.status, true},
+		{"GET " + StoresPath, h.stores, true},
+		{"GET " + MembersPath, h.members, true},
+		{"GET " + AppsPath, h.apps, true},
+		{"POST " + transferPath, h.transfer, true},
+		{"POST " + comparePath, h.compare, true},
+		{"GET " + DoctorPath, h.doctor, true},
+		{"GET " + LocksPath, h.locks, true},
+		{"GET " + JobsPath, h.jobs, true},
+		{"GET " + ActorsPath, h.actors, true},
+		{"GET " + VotersPath, h.voters, true},
+		{"POST " + VotersPath, h.setVoters, true},
+
+		{"GET " + BackupPath, h.saveBackup, false},
+		{"POST " + BackupPath, h.restoreBackup, false},
+		{"GET " + OldBackupPath, h.saveBackup, false},
+		{"POST " + OldBackupPath, h.restoreBackup, false},
+		{"POST " + RemovePath, h.remove, false},
+		{"POST " + LeavePath, h.leave, false},
+		{"POST " + LockReleasePath, h.releaseLock, false},
+		{"POST " + JobChangePath, h.changeJob, false},
+		{"POST " + ActorMovePath, h.moveActor, false},
+		{"POST " + ActorRebalancePath, h.rebalanceActors, false},
+		{"GET " + configurationPath, h.configurationItems, false},
+		{"POST " + configurationPath, h.writeConfiguration, false},
+		{"GET " + configurationPath + watchSuffix, h.watchConfiguration, false},
+		{"GET " + ClusterPath, h.cluster, true},
+		{"POST " + ConsolePath, h.console, false},
+		{"GET " + ViewPath, h.view, true},
+		{"GET " + DebugBundlePath, h.debugBundle, true},
+		{"GET " + nodesPath, h.forward, false},
+		{"POST " + nodesPath, h.forward, false},
+	}
+}
+
+// NewHandler returns the handler of the admin API. It does not authenticate clients: serve it on the admin socket, or
+// on a port that authenticates its clients. Error bodies are encoded by fault.Marshal, so clients get the code and
+// the hint.
+func NewHandler(n Node, log *slog.Logger) http.Handler {
+	return newHandler(n, log, func(route) bool { return true })
+}
+
+// NewRemoteHandler returns the handler for requests from other nodes. It serves reads, and only those changes that a
+// cluster member can also make without the admin API. It does not forward requests.
+func NewRemoteHandler(n Node, log *slog.Logger) http.Handler {
+	return newHandler(n, log, func(r route) bool { return r.remote })
+}
+
+func newHandler(n Node, log *slog.Logger, serves func(route) bool) http.Handler {
+	h := &handler{node: n, log: log}
+	mux := http.NewServeMux()
+	for _, r := range h.routes() {
+		if serves(r) {
+			mux.HandleFunc(r.pattern, r.serve)
+		}
+	}
+	mux.HandleFunc("/", h.unknown)
+	return audited(mux, log)
+}
+
+type handler struct {
+	node Node
+	log  *slog.Logger
+}
+
+func (h *handler) status(w http.ResponseWriter, r *http.Request) {
+	s, err := h.node.Status(r.Context())
+	h.answer(w, s, err)
+}
+
+func (h *handler) stores(w http.ResponseWriter, r *http.Request) {
+	s, err := h.node.Status(r.Context())
+	if s.Stores == nil {
+		s.Stores = []api.StoreStatus{}
+	}
+	h.answer(w, s.Stores, err)
+}
+
+func (h *handler) members(w http.ResponseWriter, r *http.Request) {
+	m, err := h.node.Members(r.Context())
+	if m == nil {
+		m = []api.MemberStatus{}
+	}
+	h.answer(w, m, err)
+}
+
+func (h *handler) apps(w http.ResponseWriter, r *http.Request) {
+	list, err := h.node.Apps(r.Context())
+	if list == nil {
+		list = []api.AppInstance{}
+	}
+	h.answer(w, list, err)
+}
+
+// decode reads the body of a request. Unknown fields are an error.
+func decode(w http.ResponseWriter, r *http.Request, op string, body any) error {
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+	d.DisallowUnknownFields()
+	if err := d.Decode(body); err != nil {
+		return &fault.Error{Code: fault.Invalid, Op: op, Msg: "the request cannot be read",
+			Hint: "use the quorate command of the version that the node runs", Err: err}
+	}
+	return nil
+}
+
+// groupOf returns the group in the path of a request.
+func groupOf(r *http.Request) (uint64, error) {
+	id, err := strconv.ParseUint(r.PathValue("id"), 10, 32)
+	if err != nil {
+		return 0, &fault.Error{Code: fault.Invalid, Op: "admin", Msg: strconv.Quote(r.PathValue("id")) +
+			" is not a group", Hint: "give a number; status lists the groups"}
+	}
+	return id, nil
+}
+
+func (h *handler) compare(w http.ResponseWriter, r *http.Request) {
+	id, err := groupOf(r)
+	if err != nil {
+		h.answer(w, nil, err)
+		return
+	}
+	c, err := h.node.CompareReplicas(r.Context(), id)
+	h.answer(w, c, err)
+}
+
+func (h *handler) transfer(w http.ResponseWriter, r *http.Request) {
+	const op = "admin.transfer"
+	id, err := groupOf(r)
+	if err != nil {
+		h.answer(w, nil, err)
+		return
+	}
+	var body api.TransferRequest
+	if err := decode(w, r, op, &body); err != nil {
+		h.answer(w, nil, err)
+		return
+	}
+	result, err := h.node.TransferLeader(r.Context(), id, body.To)
+	if leader := fault.KeyOf(err); fault.Is(err, fault.NotLeader) && leader != "" && !isRemote(r.Context()) {
+		h.transferAt(w, r, leader, id, body)
+		return
+	}
+	h.answer(w, result, err)
+}
+
+func (h *handler) unknown(w http.ResponseWriter, r *http.Request) {
+	h.answer(w, nil, &fault.Error{Code: fault.NotFound, Op: "admin", Msg: r.Method + " " + r.URL.Path +
+		" is no request of the admin API",
+		Hint: "use the quorate command of the version that the node runs"})
+}
+
+func (h *handler) answer(w http.ResponseWriter, body any, err error) {
+	text, status := []byte(nil), http.StatusOK
+	if err == nil {
+		text, err = json.Marshal(body)
+	}
+	if err != nil {
+		text, status = fault.Marshal(err), httpStatus(fault.CodeOf(err))
+	}
+	header := w.Header()
+	header.Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	if _, err := w.Write(text); err != nil {
+		h.log.Debug("an answer of the admin API was not read to its end", "error", err)
+	}
+}
+
+// httpStatus returns the HTTP status for an error code. Clients act on the code in the body and ignore the status.
+func httpStatus(c fault.Code) int {
+	switch c {
+	case fault.Invalid, fault.TooLarge:
+		return http.StatusBadRequest
+	case fault.Denied:
+		return http.StatusForbidden
+	case fault.NotFound:
+		return http.StatusNotFound
+	case fault.Conflict:
+		return http.StatusConflict
+	case fault.Unimplemented:
+		return http.StatusNotImplemented
+	case fault.Unavailable, fault.NotLeader:
+		return http.StatusServiceUnavailable
+	case fault.Timeout, fault.Indeterminate:
+		return http.StatusGatewayTimeout
+	default:
+		return http.StatusInternalServerError
+	}
+}

@@ -1,0 +1,149 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// ClusterPath is the path of the status of all nodes.
+const ClusterPath = "/v1/cluster"
+
+const (
+	// nodesPath is the pattern of requests forwarded to another node. {path...} is the path on that node without its
+	// "/v1/" prefix.
+	nodesPath   = nodesPrefix + "{node}/{path...}"
+	nodesPrefix = "/v1/nodes/"
+	version     = "/v1/"
+)
+
+// NodePath returns the path at which the admin API forwards a request for path to a node.
+func NodePath(node, path string) string {
+	return nodesPrefix + url.PathEscape(node) + "/" + strings.TrimPrefix(path, version)
+}
+
+// Request is a request of the admin API for another node.
+type Request struct {
+	Method string `json:"method"`
+	Path   string `json:"path"` // such as StatusPath, with a query if there is one
+	Body   []byte `json:"body,omitempty"`
+}
+
+// Cluster gives the admin view of each node of the cluster. Implementations are safe for concurrent use. All errors
+// are *fault.Error.
+type Cluster interface {
+	// ClusterStatus returns the status of all nodes that gossip knows. It asks them concurrently and waits at most
+	// two seconds for each. A node that does not answer has an error instead of a status.
+	ClusterStatus(ctx context.Context) (api.ClusterStatus, error)
+	// Forward sends a request to the admin API of the node with the id node, which may be this node, and returns
+	// the body of its answer. It carries only the requests that NewRemoteHandler serves. The errors of the other node
+	// keep their code and their hint. It returns fault.NotFound if gossip does not know the node, and
+	// fault.Unavailable if the node cannot be reached.
+	Forward(ctx context.Context, node string, r Request) ([]byte, error)
+}
+
+// Get requests path from the admin API of a node and decodes the JSON of the answer.
+func Get[T any](ctx context.Context, c Cluster, node, path string) (T, error) {
+	var out T
+	body, err := c.Forward(ctx, node, Request{Method: http.MethodGet, Path: path})
+	if err != nil {
+		return out, err
+	}
+	if err := json.Unmarshal(body, &out); err != nil {
+		return out, &fault.Error{Code: fault.Internal, Op: "admin.Get", Msg: "the answer of node " + node +
+			" cannot be decoded", Hint: "run the same version on all nodes", Err: err}
+	}
+	return out, nil
+}
+
+// Serve passes a request to h, which is a NewRemoteHandler, and returns the body of the answer. from is the id of the
+// node that has sent the request. A refusal by h is returned as the *fault.Error in its answer.
+func Serve(ctx context.Context, h http.Handler, from string, r Request) ([]byte, error) {
+	req, err := http.NewRequestWithContext(context.WithValue(ctx, remoteKey{}, from), r.Method, r.Path,
+		bytes.NewReader(r.Body))
+	if err != nil {
+		return nil, &fault.Error{Code: fault.Invalid, Op: "admin.Serve", Msg: "the request cannot be read", Err: err}
+	}
+	w := &recorder{header: http.Header{}, status: http.StatusOK}
+	h.ServeHTTP(w, req)
+	if w.status != http.StatusOK {
+		return nil, fault.Unmarshal(w.body.Bytes())
+	}
+	return w.body.Bytes(), nil
+}
+
+// recorder keeps an answer in memory.
+type recorder struct {
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+func (r *recorder) Header() http.Header         { return r.header }
+func (r *recorder) WriteHeader(status int)      { r.status = status }
+func (r *recorder) Write(p []byte) (int, error) { return r.body.Write(p) }
+
+// remoteKey is the key of the node that forwarded a request.
+type remoteKey struct{}
+
+// remoteNode returns the id of the node that forwarded the request, or "" if the request came over the admin socket.
+func remoteNode(ctx context.Context) string {
+	from, _ := ctx.Value(remoteKey{}).(string)
+	return from
+}
+
+func isRemote(ctx context.Context) bool { return ctx.Value(remoteKey{}) != nil }
+
+func (h *handler) cluster(w http.ResponseWriter, r *http.Request) {
+	s, err := h.node.ClusterStatus(r.Context())
+	h.answer(w, s, err)
+}
+
+// forward sends a request on to the node that its path names.
+func (h *handler) forward(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		h.answer(w, nil, &fault.Error{Code: fault.TooLarge, Op: "admin.forward", Msg: "the request cannot be read",
+			Err: err})
+		return
+	}
+	path := version + r.PathValue("path")
+	if r.URL.RawQuery != "" {
+		path += "?" + r.URL.RawQuery
+	}
+	h.relay(w, r, r.PathValue("node"), Request{Method: r.Method, Path: path, Body: body})
+}
+
+// transferAt transfers leadership at the node that leads the group.
+func (h *handler) transferAt(w http.ResponseWriter, r *http.Request, leader string, group uint64,
+	t api.TransferRequest) {
+	body, err := json.Marshal(t)
+	if err != nil {
+		h.answer(w, nil, err)
+		return
+	}
+	h.relay(w, r, leader, Request{Method: http.MethodPost, Path: TransferPath(group), Body: body})
+}
+
+// relay answers with the answer of another node.
+func (h *handler) relay(w http.ResponseWriter, r *http.Request, node string, q Request) {
+	answer, err := h.node.Forward(r.Context(), node, q)
+	if err != nil {
+		h.answer(w, nil, err)
+		return
+	}
+	w.Header().Set("Content-Type", http.DetectContentType(answer))
+	if json.Valid(answer) {
+		w.Header().Set("Content-Type", "application/json")
+	}
+	if _, err := w.Write(answer); err != nil {
+		h.log.Debug("an answer of another node was not read to its end", "error", err)
+	}
+}

@@ -1,0 +1,95 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/configuration"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+const (
+	configurationPath = "/v1/configuration/{store}"
+	watchSuffix       = "/watch"
+
+	// maxItems bounds a write of configuration items, in bytes.
+	maxItems = 32 << 20
+	// itemsTime bounds a request for configuration items.
+	itemsTime = 30 * time.Second
+)
+
+// ConfigurationPath returns the path of a configuration store.
+func ConfigurationPath(store string) string { return "/v1/configuration/" + url.PathEscape(store) }
+
+// ConfigurationWatchPath returns the path that sends the items of a configuration store and then their changes,
+// one JSON object per line.
+func ConfigurationWatchPath(store string) string {
+	return ConfigurationPath(store) + watchSuffix
+}
+
+// Configurations is the part of Node that reads and writes configuration items.
+type Configurations interface {
+	// ConfigurationItems returns the items with the given keys, or all. The read is linearizable.
+	ConfigurationItems(ctx context.Context, store string, keys []string) ([]api.ConfigurationChange, error)
+	// WriteConfiguration applies changes, all or none, and returns the new versions.
+	WriteConfiguration(ctx context.Context, store string, changes []api.ConfigurationChange) ([]string, error)
+	// WatchConfiguration subscribes to items. It begins with the present ones.
+	WatchConfiguration(ctx context.Context, store string, keys []string) (configuration.Subscription, error)
+}
+
+func (h *handler) configurationItems(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), itemsTime)
+	defer cancel()
+	items, err := h.node.ConfigurationItems(ctx, r.PathValue("store"), r.URL.Query()["key"])
+	h.answer(w, items, err)
+}
+
+func (h *handler) writeConfiguration(w http.ResponseWriter, r *http.Request) {
+	var changes []api.ConfigurationChange
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxItems))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&changes); err != nil {
+		h.answer(w, nil, &fault.Error{Code: fault.Invalid, Op: "admin.configuration",
+			Msg:  "the request cannot be read",
+			Hint: "send at most 32 MiB at once, with the quorate command of the version that the node runs", Err: err})
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), itemsTime)
+	defer cancel()
+	versions, err := h.node.WriteConfiguration(ctx, r.PathValue("store"), changes)
+	if versions == nil {
+		versions = []string{}
+	}
+	h.answer(w, versions, err)
+}
+
+func (h *handler) watchConfiguration(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), itemsTime)
+	sub, err := h.node.WatchConfiguration(ctx, r.PathValue("store"), r.URL.Query()["key"])
+	cancel()
+	if err != nil {
+		h.answer(w, nil, err)
+		return
+	}
+	defer sub.Close()
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.WriteHeader(http.StatusOK)
+	control := http.NewResponseController(w)
+	lines := json.NewEncoder(w)
+	for err = control.Flush(); err == nil; {
+		var items []configuration.Item
+		if items, err = sub.Next(r.Context()); err != nil {
+			return
+		}
+		for _, change := range api.ChangesOf(items) {
+			if err = lines.Encode(change); err != nil {
+				return
+			}
+		}
+		err = control.Flush()
+	}
+}

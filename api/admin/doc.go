@@ -1,0 +1,6 @@
+// Package admin serves the admin API of a node over HTTP: status, members, leadership, backups, the removal of
+// servers, and the self-check.
+//
+// It owns the paths of this API, its audit log, and the Unix socket in the data directory on which a node serves it.
+// Only the user of the node can open this socket. The API of applications is in package api/http.
+package admin

@@ -1,0 +1,245 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quorate/quorate/component/configuration"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// ConfigurationItem is an item as the HTTP API shows it. Empty fields are left out.
+type ConfigurationItem struct {
+	Value    string            `json:"value,omitempty"`
+	Version  string            `json:"version,omitempty"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+}
+
+// ItemOf converts an item.
+func ItemOf(i *configuration.Item) ConfigurationItem {
+	return ConfigurationItem{Value: i.Value, Version: i.Version, Metadata: i.Metadata}
+}
+
+// The pauses between calls of an application that did not take a change.
+const (
+	firstCallback  = time.Second // doubles
+	lastCallback   = 30 * time.Second
+	callbackHealth = 200 * time.Millisecond // between checks of the application's health
+	callbackTime   = time.Minute            // of one call
+)
+
+// SubscribeCallback starts a subscription that calls the application about each change, and returns its id. If a
+// subscription to the same keys with the same metadata exists, SubscribeCallback returns the id of that one. If the
+// metadata contain "initial", a new subscription replaces the existing one instead. A subscription lasts until
+// UnsubscribeCallback or the end of the node.
+func (c *Configurations) SubscribeCallback(ctx context.Context, r ConfigurationRequest) (string, error) {
+	if _, failure := c.store(r.Store); failure != nil {
+		return "", failure
+	}
+	if c.options.Receiver == nil {
+		return "", &Error{Kind: Failed, Code: CodeConfigurationSubscribe, Details: Details{Reason: ReasonNotConfigured},
+			Message: "app channel is not initialized: start the node with --app-port, so that it can call the " +
+				"application, or subscribe over gRPC"}
+	}
+	if id := c.subscriptions.find(&r); id != "" && r.Metadata[metadataInitial] == "" {
+		return id, nil // nothing that waits for the application is lost, as it would be with a new one
+	}
+	s, failure := c.subscribe(ctx, r, subscribedHTTP)
+	if failure != nil {
+		return "", failure
+	}
+	p := &callbacks{stream: s, receiver: c.options.Receiver, waiting: map[string]*callback{},
+		log: c.options.Logger.With("app_id", c.options.App.ID, "store", s.store, "subscription", s.ID)}
+	c.subscriptions.running.Go(func() {
+		defer s.Close()
+		p.run(s.ctx)
+	})
+	return s.ID, nil
+}
+
+// find returns the id of a subscription over HTTP to the same keys with the same metadata, or "".
+func (s *subscriptions) find(r *ConfigurationRequest) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, one := range s.open {
+		if one.protocol == subscribedHTTP && one.identity == identityOf(r) {
+			return id
+		}
+	}
+	return ""
+}
+
+// UnsubscribeCallback ends a subscription that calls the application. It returns an error if there is none with that
+// id.
+func (c *Configurations) UnsubscribeCallback(store, id string) error {
+	ok, err := c.unsubscribe(store, id, subscribedHTTP)
+	if err != nil || ok {
+		return err
+	}
+	return &Error{Kind: Failed, Code: CodeConfigurationUnsubscribe, Details: Details{Reason: ReasonNotFound},
+		Message: "failed to unsubscribe: configuration store " + store + " has no subscription " + ShortenName(id)}
+}
+
+// maxCallbacks is how many calls of an application one subscription may have under way.
+const maxCallbacks = 16
+
+// callbacks delivers the changes of one subscription to the application. The calls of different keys are independent,
+// so that a key whose call is slow or fails does not hold up others. The fields belong to the goroutine of run.
+type callbacks struct {
+	stream   *ConfigurationStream
+	receiver ConfigurationReceiver
+	log      *slog.Logger
+	waiting  map[string]*callback // by key
+	calling  int
+	done     chan finished
+	calls    sync.WaitGroup
+}
+
+// callback is a change that the application has not taken yet.
+type callback struct {
+	item    configuration.Item
+	due     time.Time
+	pause   time.Duration // before the next attempt
+	order   int
+	calling bool // the application is being called with this or an older value
+}
+
+// finished is the end of one call.
+type finished struct {
+	key     string
+	version *callback
+	err     error
+}
+
+func (p *callbacks) run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	changes := make(chan []configuration.Item)
+	p.done = make(chan finished, maxCallbacks)
+	p.calls.Go(func() { p.read(ctx, changes) })
+	defer p.calls.Wait()
+	defer cancel()
+	order := 0
+	for {
+		timer := time.NewTimer(p.start(ctx))
+		select {
+		case <-ctx.Done():
+		case items, open := <-changes:
+			if !open {
+				timer.Stop()
+				return
+			}
+			for i := range items {
+				order++
+				c := &callback{item: items[i], pause: firstCallback, order: order}
+				if older := p.waiting[items[i].Key]; older != nil {
+					c.calling = older.calling
+				}
+				p.waiting[items[i].Key] = c
+			}
+		case f := <-p.done:
+			p.finish(&f)
+		case <-timer.C:
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// read hands over changes until the subscription ends.
+func (p *callbacks) read(ctx context.Context, to chan<- []configuration.Item) {
+	defer close(to)
+	for {
+		items, err := p.stream.next(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			p.log.Warn("a subscription to configuration items ended", "error", err)
+			return
+		}
+		select {
+		case to <- items:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// start calls the application about the changes that are due, those that wait longest first. It returns the time after
+// which it has to look again.
+func (p *callbacks) start(ctx context.Context) time.Duration {
+	now := time.Now()
+	next := time.Hour
+	var due []*callback
+	for _, c := range p.waiting {
+		switch {
+		case c.calling:
+		case c.due.After(now):
+			next = min(next, c.due.Sub(now))
+		default:
+			due = append(due, c)
+		}
+	}
+	if len(due) == 0 || p.calling >= maxCallbacks { // the end of a call wakes run
+		return next
+	}
+	if ok, _ := p.receiver.Healthy(); !ok {
+		return callbackHealth
+	}
+	slices.SortFunc(due, func(a, b *callback) int { return a.order - b.order })
+	for _, c := range due[:min(len(due), maxCallbacks-p.calling)] {
+		c.calling = true
+		p.calling++
+		item := c.item
+		p.calls.Go(func() { p.done <- finished{item.Key, c, p.notify(ctx, &item)} })
+	}
+	return next
+}
+
+// finish takes note of the end of a call.
+func (p *callbacks) finish(f *finished) {
+	p.calling--
+	now := p.waiting[f.key] // newer than what was sent, if it changed during the call
+	now.calling = false
+	if f.err == nil {
+		p.count("ok")
+		if now == f.version {
+			delete(p.waiting, f.key)
+		}
+		return
+	}
+	p.count("failed")
+	if now != f.version {
+		return // the newer value is sent at once
+	}
+	p.log.Warn("the application did not take a change of a configuration item; it is sent again", "key", f.key, "after",
+		now.pause, "error", fault.Text(f.err))
+	now.due, now.pause = time.Now().Add(now.pause), min(2*now.pause, lastCallback)
+}
+
+func (p *callbacks) count(outcome string) {
+	p.stream.service.options.Metrics.events.WithLabelValues(p.stream.store, outcome).Inc()
+}
+
+// notify calls the application, with the retries of the policy.
+func (p *callbacks) notify(ctx context.Context, i *configuration.Item) error {
+	body, err := json.Marshal(struct {
+		ID    string                       `json:"id"`
+		Items map[string]ConfigurationItem `json:"items"`
+	}{p.stream.ID, map[string]ConfigurationItem{i.Key: ItemOf(i)}})
+	if err != nil {
+		return err
+	}
+	policy := p.stream.service.options.Policies.Inbound(p.stream.store)
+	return policy.Repeat(ctx, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, callbackTime)
+		defer cancel()
+		return p.receiver.Notify(ctx, p.stream.store, i.Key, body)
+	})
+}

@@ -1,0 +1,325 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/component/configuration"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// MaxConfigurationSubscriptions is how many subscriptions one application may have at a node.
+const MaxConfigurationSubscriptions = 128
+
+// ConfigurationOptions are the dependencies of Configurations. Receiver may be nil.
+type ConfigurationOptions struct {
+	App      App
+	Callee   App // the application in sessions
+	Stores   ConfigurationStores
+	Policies ConfigurationPolicies
+	Sessions *Sessions // nil = none
+	Receiver ConfigurationReceiver
+	Metrics  *ConfigurationMetrics
+	Logger   *slog.Logger
+}
+
+// ConfigurationReceiver is an application that is called about changes. Implementations are safe for concurrent use.
+type ConfigurationReceiver interface {
+	// Healthy reports whether the application accepts calls, and otherwise why not.
+	Healthy() (bool, string)
+	// Notify sends a change of a key. A nil error means that the application has handled it.
+	Notify(ctx context.Context, store, key string, body []byte) error
+}
+
+// ConfigurationMetrics are the metrics of the subscriptions of a node. There is no series before the first
+// subscription.
+type ConfigurationMetrics struct {
+	open   *prometheus.GaugeVec
+	events *prometheus.CounterVec
+}
+
+// NewConfigurationMetrics returns the metrics.
+func NewConfigurationMetrics() *ConfigurationMetrics {
+	return &ConfigurationMetrics{
+		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "quorate_configuration_subscriptions",
+			Help: "Subscriptions to configuration items that are open."}, []string{"store", "protocol"}),
+		events: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_configuration_events_total",
+			Help: "Changes of configuration items sent to applications. The outcome failed means that the " +
+				"application did not take the change, which is then sent again."}, []string{"store", "outcome"}),
+	}
+}
+
+// Collectors returns the metrics.
+func (m *ConfigurationMetrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.open, m.events}
+}
+
+// Protocols of subscriptions. Their ids are separate.
+const (
+	subscribedHTTP = "http"
+	subscribedGRPC = "grpc"
+)
+
+// subscriptions are the subscriptions of one application.
+type subscriptions struct {
+	stop    context.Context // ends with the service
+	end     context.CancelFunc
+	running sync.WaitGroup
+
+	mu   sync.Mutex
+	open map[string]*ConfigurationStream // by id
+}
+
+func (s *subscriptions) init() {
+	s.stop, s.end = context.WithCancel(context.Background())
+	s.open = map[string]*ConfigurationStream{}
+}
+
+// ConfigurationStream is a subscription. Only one goroutine may use Next.
+type ConfigurationStream struct {
+	ID       string
+	service  *Configurations
+	store    string
+	protocol string
+	identity string // subscriptions with the same identity have the same keys and metadata
+	request  configuration.SubscribeRequest
+	current  configuration.Subscription
+	replaces *ConfigurationStream // older, with the same identity; nil = none
+	ctx      context.Context
+	cancel   context.CancelFunc
+	once     sync.Once
+}
+
+// Subscribe starts a subscription over gRPC. The caller must call Close.
+func (c *Configurations) Subscribe(ctx context.Context, r ConfigurationRequest) (*ConfigurationStream, error) {
+	s, failure := c.subscribe(ctx, r, subscribedGRPC)
+	if failure != nil {
+		return nil, failure
+	}
+	return s, nil
+}
+
+func (c *Configurations) subscribe(ctx context.Context, r ConfigurationRequest,
+	protocol string) (*ConfigurationStream, *Error) {
+	inst, failure := c.store(r.Store)
+	if failure != nil {
+		return nil, failure
+	}
+	if failure := checkKeys(r.Keys); failure != nil {
+		return nil, failure
+	}
+	initial := false
+	if text := r.Metadata[metadataInitial]; text != "" {
+		var err error
+		if initial, err = strconv.ParseBool(text); err != nil {
+			return nil, malformed("metadata.initial must be true or false")
+		}
+	}
+	s := &ConfigurationStream{ID: uuid.NewString(), service: c, store: inst.Name, protocol: protocol,
+		identity: identityOf(&r),
+		request:  configuration.SubscribeRequest{Keys: slices.Clone(r.Keys), Initial: initial, Metadata: r.Metadata}}
+	if failure := c.subscriptions.add(s); failure != nil {
+		return nil, failure
+	}
+	c.options.Metrics.open.WithLabelValues(s.store, protocol).Inc()
+	var err error
+	if s.current, err = inst.Store.Subscribe(ctx, s.request); err != nil {
+		s.Close()
+		return nil, configurationFailed(CodeConfigurationSubscribe, "failed to subscribe to", inst.Name, err)
+	}
+	c.subscriptions.replace(s)
+	return s, nil
+}
+
+// identityOf returns a string that is equal for identical subscriptions: those to the same keys of a store with the
+// same metadata.
+func identityOf(r *ConfigurationRequest) string {
+	keys := slices.Clone(r.Keys)
+	slices.Sort(keys)
+	var b strings.Builder
+	fmt.Fprintf(&b, "%q %q", r.Store, slices.Compact(keys))
+	for _, name := range slices.Sorted(maps.Keys(r.Metadata)) {
+		fmt.Fprintf(&b, " %q=%q", name, r.Metadata[name])
+	}
+	return b.String()
+}
+
+// add adds a subscription. A subscription over HTTP replaces an identical older one; see identityOf. add returns an
+// error if the node stops or MaxConfigurationSubscriptions is reached.
+func (s *subscriptions) add(one *ConfigurationStream) *Error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stop.Err() != nil {
+		return configurationFailed(CodeConfigurationSubscribe, "failed to subscribe to", one.store,
+			fault.New(fault.Unavailable, "api.Subscribe", "the node stops"))
+	}
+	var replaced *ConfigurationStream
+	for _, other := range s.open {
+		if one.protocol == subscribedHTTP && other.protocol == one.protocol && other.identity == one.identity {
+			replaced = other
+		}
+	}
+	if replaced == nil && len(s.open) >= MaxConfigurationSubscriptions {
+		return &Error{Kind: Unavailable, Code: CodeConfigurationSubscribe, Details: Details{Reason: ReasonOverloaded},
+			Message: "the application has " + strconv.Itoa(len(s.open)) +
+				" subscriptions to configuration items, which is the limit (unsubscribe some)"}
+	}
+	one.replaces = replaced
+	one.ctx, one.cancel = context.WithCancel(s.stop)
+	s.open[one.ID] = one
+	return nil
+}
+
+// replace ends the subscription that one replaces, once one works.
+func (s *subscriptions) replace(one *ConfigurationStream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := one.replaces; old != nil {
+		delete(s.open, old.ID)
+		old.cancel()
+		one.replaces = nil
+	}
+}
+
+// Close ends the subscription. It is idempotent.
+func (s *ConfigurationStream) Close() {
+	s.once.Do(func() {
+		s.cancel()
+		if s.current != nil {
+			s.current.Close()
+		}
+		s.service.options.Metrics.open.WithLabelValues(s.store, s.protocol).Dec()
+		all := &s.service.subscriptions
+		all.mu.Lock()
+		defer all.mu.Unlock()
+		delete(all.open, s.ID)
+	})
+}
+
+// Next waits for changes, until ctx, the context of the client's connection, ends. After an Unsubscribe, it returns
+// no items and no error.
+func (s *ConfigurationStream) Next(ctx context.Context) ([]configuration.Item, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	items, err := s.next(ctx)
+	switch {
+	case err == nil:
+		s.service.options.Metrics.events.WithLabelValues(s.store, "ok").Add(float64(len(items)))
+		return items, nil
+	case s.service.subscriptions.stop.Err() != nil:
+		err = fault.New(fault.Unavailable, "api.Subscribe", "the node stops; subscribe at another node")
+	case s.ctx.Err() != nil:
+		return nil, nil
+	}
+	if failure, ok := err.(*Error); ok { //nolint:errorlint // never wrapped
+		return nil, failure
+	}
+	return nil, configurationFailed(CodeConfigurationSubscribe, "the subscription ended:", s.store, err)
+}
+
+// The pauses between attempts to subscribe again.
+const (
+	firstResubscribe = 100 * time.Millisecond
+	lastResubscribe  = 5 * time.Second
+)
+
+// next waits for changes until ctx ends. If the component was replaced, it subscribes to the new one, and starts with
+// the current items of that one.
+func (s *ConfigurationStream) next(ctx context.Context) ([]configuration.Item, error) {
+	for {
+		items, err := s.current.Next(ctx)
+		if err == nil || ctx.Err() != nil {
+			return items, err
+		}
+		before := s.current.Present()
+		s.current.Close()
+		for pause := firstResubscribe; ; pause = min(2*pause, lastResubscribe) {
+			inst, failure := s.service.store(s.store)
+			if failure != nil {
+				return nil, failure
+			}
+			request := s.request
+			request.Initial = true
+			again, err := inst.Store.Subscribe(ctx, request)
+			if err == nil {
+				var gone []configuration.Item
+				if gone, err = deletedOf(ctx, inst.Store, before); err == nil {
+					s.current = again
+					if len(gone) > 0 {
+						return gone, nil
+					}
+					break
+				}
+				again.Close()
+			}
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(pause):
+			}
+		}
+	}
+}
+
+// deletedOf returns a deletion for each of keys that no longer exists in store. It is called after subscribing again,
+// because a new subscription begins with the items that exist and does not report the keys that were deleted.
+func deletedOf(ctx context.Context, store configuration.Store, keys []string) ([]configuration.Item, error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	found, err := store.Get(ctx, configuration.GetRequest{Keys: keys, Strong: true})
+	if err != nil {
+		return nil, err
+	}
+	exists := make(map[string]bool, len(found.Items))
+	for i := range found.Items {
+		exists[found.Items[i].Key] = true
+	}
+	var out []configuration.Item
+	for _, k := range keys {
+		if !exists[k] {
+			out = append(out, configuration.Item{Key: k})
+		}
+	}
+	return out, nil
+}
+
+// Unsubscribe ends a subscription over gRPC. It reports false if there is none with that id.
+func (c *Configurations) Unsubscribe(store, id string) (bool, error) {
+	return c.unsubscribe(store, id, subscribedGRPC)
+}
+
+func (c *Configurations) unsubscribe(store, id, protocol string) (bool, error) {
+	if _, failure := c.store(store); failure != nil {
+		return false, failure
+	}
+	all := &c.subscriptions
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	one := all.open[id]
+	if one == nil || one.store != store || one.protocol != protocol {
+		return false, nil
+	}
+	delete(all.open, id)
+	one.cancel()
+	return true, nil
+}
+
+// Close ends all subscriptions, and waits for those that call the application.
+func (c *Configurations) Close() {
+	c.subscriptions.mu.Lock()
+	c.subscriptions.end()
+	c.subscriptions.mu.Unlock()
+	c.subscriptions.running.Wait()
+}

@@ -1,0 +1,273 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/apitest"
+	"github.com/quorate/quorate/component/configuration"
+	"github.com/quorate/quorate/component/configuration/records"
+	"github.com/quorate/quorate/component/state/inmemory"
+)
+
+// configured is a configuration service with an application that is called about changes.
+type configured struct {
+	*api.Configurations
+	world    *apitest.World
+	listener *apitest.Listener
+}
+
+func newConfigured(t *testing.T) configured {
+	t.Helper()
+	w, l := apitest.New(t), &apitest.Listener{Notices: make(chan apitest.Notice, 1000)}
+	s := api.NewConfigurations(api.ConfigurationOptions{App: w.App, Stores: w.Configurations,
+		Policies: apitest.NoPolicies{}, Receiver: l, Metrics: api.NewConfigurationMetrics(),
+		Logger: slog.New(slog.DiscardHandler)})
+	t.Cleanup(s.Close)
+	return configured{s, w, l}
+}
+
+func (c configured) set(t *testing.T, key, value string) {
+	t.Helper()
+	if _, err := c.Write(t.Context(), api.ConfigurationWrite{Store: "items",
+		Changes: []api.ConfigurationChange{{Key: key, Value: value}}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c configured) subscribe(t *testing.T, keys ...string) string {
+	t.Helper()
+	id, err := c.SubscribeCallback(t.Context(), api.ConfigurationRequest{Store: "items", Keys: keys})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func (c configured) notice(t *testing.T) apitest.Notice {
+	t.Helper()
+	select {
+	case n := <-c.listener.Notices:
+		return n
+	case <-time.After(30 * time.Second):
+		t.Fatal("the application was not called")
+		return apitest.Notice{}
+	}
+}
+
+func TestConfigurations_CallTheApplication(t *testing.T) {
+	c := newConfigured(t)
+	id := c.subscribe(t, "a", "b")
+	if again := c.subscribe(t, "b", "a", "a"); again != id {
+		t.Errorf("an identical subscription has another id: %s and %s", again, id)
+	}
+	c.set(t, "unseen", "0")
+	c.set(t, "a", "1")
+	if got := c.notice(t); got.Store != "items" || got.Key != "a" ||
+		!strings.HasPrefix(got.Body, `{"id":"`+id+`","items":{"a":{"value":"1","version":"`) {
+		t.Errorf("%+v", got)
+	}
+	if _, err := c.Write(t.Context(), api.ConfigurationWrite{Store: "items",
+		Changes: []api.ConfigurationChange{{Key: "a", Delete: true}}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.notice(t); got.Body != `{"id":"`+id+`","items":{"a":{}}}` {
+		t.Errorf("%+v", got)
+	}
+	if err := c.UnsubscribeCallback("items", id); err != nil {
+		t.Fatal(err)
+	}
+	other := c.subscribe(t, "end")
+	c.set(t, "a", "2")
+	c.set(t, "end", "1")
+	if got := c.notice(t); got.Key != "end" {
+		t.Errorf("after the end of the subscription: %+v", got)
+	}
+	if ok, err := c.Unsubscribe("items", other); ok || err != nil {
+		t.Errorf("the gRPC form ended a subscription over HTTP: %v, %v", ok, err)
+	}
+}
+
+func TestConfigurations_RefusedChangeIsSentAgain(t *testing.T) {
+	c := newConfigured(t)
+	c.listener.Refuse(1)
+	c.subscribe(t)
+	c.set(t, "a", "1")
+	if got := c.notice(t); !strings.Contains(got.Body, `"value":"1"`) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// queued is a configuration store whose only subscription is a queue that the test fills.
+type queued struct {
+	configuration.Store
+	queue *configuration.Queue
+}
+
+func (q queued) Subscribe(context.Context, configuration.SubscribeRequest) (configuration.Subscription, error) {
+	return q.queue, nil
+}
+
+func TestConfigurations_OfflineApplicationGetsNewestValueOnly(t *testing.T) {
+	c := newConfigured(t)
+	store := queued{queue: configuration.NewQueue(func() {})}
+	c.world.Configurations.List[0].Store = store
+	c.subscribe(t)
+	c.listener.Offline(true)
+	for i := range 20 {
+		store.queue.Put(configuration.Item{Key: "a", Value: fmt.Sprint(i), Version: fmt.Sprint(i + 1)})
+	}
+	c.listener.Offline(false)
+	calls := 0
+	for last := ""; !strings.Contains(last, `"value":"19"`); calls++ {
+		last = c.notice(t).Body
+	}
+	if calls > 2 { // the first may have left the queue before the others came
+		t.Errorf("%d calls for one key of an application that was offline", calls)
+	}
+}
+
+func TestConfigurations_InitialSendsPresentItems(t *testing.T) {
+	c := newConfigured(t)
+	c.set(t, "a", "1")
+	r := api.ConfigurationRequest{Store: "items", Metadata: map[string]string{"initial": "true"}}
+	if _, err := c.SubscribeCallback(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.notice(t); got.Key != "a" {
+		t.Errorf("%+v", got)
+	}
+	r.Metadata["initial"] = "maybe"
+	if _, err := c.SubscribeCallback(t.Context(), r); codeOfError(err) != api.CodeMalformed {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestConfigurations_LimitOfSubscriptions(t *testing.T) {
+	c := newConfigured(t)
+	for i := range api.MaxConfigurationSubscriptions {
+		c.subscribe(t, fmt.Sprint("k", i))
+	}
+	_, err := c.Subscribe(t.Context(), api.ConfigurationRequest{Store: "items"})
+	if codeOfError(err) != api.CodeConfigurationSubscribe || !strings.Contains(err.Error(), "128") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestConfigurations_StreamEndsWithUnsubscribeAndWithTheNode(t *testing.T) {
+	c := newConfigured(t)
+	first, err := c.Subscribe(t.Context(), api.ConfigurationRequest{Store: "items"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	second, err := c.Subscribe(t.Context(), api.ConfigurationRequest{Store: "items"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	if ok, err := c.Unsubscribe("items", first.ID); !ok || err != nil {
+		t.Errorf("%v, %v", ok, err)
+	}
+	if items, err := first.Next(t.Context()); len(items) > 0 || err != nil {
+		t.Errorf("a stream that was unsubscribed has %v, %v", items, err)
+	}
+	c.set(t, "a", "1")
+	if items, err := second.Next(t.Context()); len(items) != 1 || err != nil {
+		t.Errorf("%v, %v", items, err)
+	}
+	c.Close()
+	if _, err := second.Next(t.Context()); codeOfError(err) != api.CodeConfigurationSubscribe {
+		t.Errorf("%v", err)
+	}
+	if _, err := c.Subscribe(t.Context(), api.ConfigurationRequest{Store: "items"}); err == nil {
+		t.Error("a node that stops accepted a subscription")
+	}
+}
+
+func codeOfError(err error) string {
+	if e, ok := errors.AsType[*api.Error](err); ok {
+		return e.Code
+	}
+	return ""
+}
+
+// TestConfigurations_ReplacedStoreReportsDeletions replaces the store of a subscription, as a reload of components
+// does. A key that was deleted meanwhile was never delivered before.
+func TestConfigurations_ReplacedStoreReportsDeletions(t *testing.T) {
+	for name, keys := range map[string][]string{"all": nil, "named": {"kept", "deleted"}} {
+		t.Run(name, func(t *testing.T) {
+			c := newConfigured(t)
+			c.set(t, "kept", "1")
+			c.set(t, "deleted", "1")
+			s, err := c.Subscribe(t.Context(), api.ConfigurationRequest{Store: "items", Keys: keys})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			inst := c.world.Configurations.List[0]
+			old := inst.Store
+			inst.Store = records.New(records.Options{Backing: inmemory.Open(inmemory.Options{}),
+				Logger: slog.New(slog.DiscardHandler)})
+			t.Cleanup(func() { _ = inst.Store.Close() })
+			c.set(t, "kept", "2")
+			if err := old.Close(); err != nil {
+				t.Fatal(err)
+			}
+			got := map[string]string{}
+			for len(got) < 2 {
+				items, err := s.Next(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, i := range items {
+					got[i.Key] = i.Value
+				}
+			}
+			if value, ok := got["deleted"]; !ok || value != "" || got["kept"] != "2" {
+				t.Errorf("delivered %v", got)
+			}
+		})
+	}
+}
+
+// slowKey is an application whose handler of one key does not answer.
+type slowKey struct{ notices chan string }
+
+func (slowKey) Healthy() (bool, string) { return true, "" }
+
+func (s slowKey) Notify(ctx context.Context, _, key string, _ []byte) error {
+	if key == "slow" {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	s.notices <- key
+	return nil
+}
+
+func TestConfigurations_SlowKeyDoesNotHoldUpOthers(t *testing.T) {
+	w, app := apitest.New(t), slowKey{make(chan string, 100)}
+	s := api.NewConfigurations(api.ConfigurationOptions{App: w.App, Stores: w.Configurations,
+		Policies: apitest.NoPolicies{}, Receiver: app, Metrics: api.NewConfigurationMetrics(),
+		Logger: slog.New(slog.DiscardHandler)})
+	t.Cleanup(s.Close)
+	c := configured{Configurations: s}
+	c.subscribe(t)
+	c.set(t, "slow", "1")
+	for i := range 30 {
+		c.set(t, fmt.Sprint("k", i), "1")
+	}
+	for range 30 {
+		select {
+		case <-app.notices:
+		case <-time.After(30 * time.Second):
+			t.Fatal("the application was not called about other keys")
+		}
+	}
+}

@@ -1,0 +1,156 @@
+package grpc
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/actors"
+	"github.com/quorate/quorate/api/jobproto"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// reminderMessage is what the requests for reminders and timers have in common.
+type reminderMessage interface {
+	GetActorType() string
+	GetActorId() string
+	GetName() string
+	GetDueTime() string
+	GetPeriod() string
+	GetTtl() string
+	GetData() []byte
+}
+
+// reminderOf converts a request. Data are bytes, which applications get as base64.
+func reminderOf(in reminderMessage) (actors.Reminder, error) {
+	out := actors.Reminder{Actor: api.Actor{Type: in.GetActorType(), ID: in.GetActorId()}, Name: in.GetName(),
+		DueTime: in.GetDueTime(), Period: in.GetPeriod(), TTL: in.GetTtl()}
+	if len(in.GetData()) == 0 {
+		return out, nil
+	}
+	var err error
+	out.Data, err = json.Marshal(in.GetData())
+	return out, fault.Wrap(err, "grpc.reminderOf", "the data cannot be encoded")
+}
+
+// reminderData returns data as a message: bytes if they are base64, and otherwise a JSON value.
+func reminderData(data json.RawMessage) (*anypb.Any, error) {
+	if len(data) == 0 {
+		return nil, nil
+	}
+	var message proto.Message
+	var text string
+	if json.Unmarshal(data, &text) == nil {
+		if raw, err := base64.StdEncoding.DecodeString(text); err == nil {
+			message = wrapperspb.Bytes(raw)
+		}
+	}
+	if message == nil {
+		value := &structpb.Value{}
+		if err := protojson.Unmarshal(data, value); err != nil {
+			return nil, fault.Wrap(err, "grpc.reminderData", "the data cannot be decoded")
+		}
+		message = value
+	}
+	out, err := anypb.New(message)
+	return out, fault.Wrap(err, "grpc.reminderData", "the data cannot be encoded")
+}
+
+// RegisterActorReminder stores a reminder.
+func (s *Server) RegisterActorReminder(ctx context.Context,
+	in *runtimev1.RegisterActorReminderRequest) (*emptypb.Empty, error) {
+	if err := s.state.CheckActors(); err != nil {
+		return nil, err
+	}
+	r, err := reminderOf(in)
+	if err != nil {
+		return nil, err
+	}
+	r.Policy = jobproto.PolicyOf(in.GetFailurePolicy())
+	return &emptypb.Empty{}, s.actors.SetReminder(ctx, &r, in.Overwrite == nil || in.GetOverwrite())
+}
+
+// UnregisterActorReminder removes a reminder.
+func (s *Server) UnregisterActorReminder(ctx context.Context,
+	in *runtimev1.UnregisterActorReminderRequest) (*emptypb.Empty, error) {
+	return &emptypb.Empty{}, s.actors.RemoveReminder(ctx, api.Actor{Type: in.GetActorType(), ID: in.GetActorId()},
+		in.GetName())
+}
+
+// GetActorReminder returns a reminder.
+func (s *Server) GetActorReminder(ctx context.Context,
+	in *runtimev1.GetActorReminderRequest) (*runtimev1.GetActorReminderResponse, error) {
+	r, err := s.actors.Reminder(ctx, api.Actor{Type: in.GetActorType(), ID: in.GetActorId()}, in.GetName())
+	if err != nil {
+		return nil, err
+	}
+	data, err := reminderData(r.Data)
+	return &runtimev1.GetActorReminderResponse{ActorType: r.Actor.Type, ActorId: r.Actor.ID, DueTime: given(r.DueTime),
+		Period: given(r.Period), Ttl: given(r.TTL), Data: data}, err
+}
+
+// given returns nil for an empty text.
+func given(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
+}
+
+// ListActorReminders returns the reminders of an actor, or of all actors of a type.
+func (s *Server) ListActorReminders(ctx context.Context,
+	in *runtimev1.ListActorRemindersRequest) (*runtimev1.ListActorRemindersResponse, error) {
+	list, err := s.actors.Reminders(ctx, api.Actor{Type: in.GetActorType(), ID: in.GetActorId()})
+	if err != nil {
+		return nil, err
+	}
+	out := &runtimev1.ListActorRemindersResponse{Reminders: make([]*runtimev1.NamedActorReminder, len(list))}
+	for i := range list {
+		r := &list[i]
+		data, err := reminderData(r.Data)
+		if err != nil {
+			return nil, err
+		}
+		out.Reminders[i] = &runtimev1.NamedActorReminder{Name: r.Name, Reminder: &runtimev1.ActorReminder{
+			ActorType: r.Actor.Type, ActorId: r.Actor.ID, DueTime: given(r.DueTime), Period: given(r.Period),
+			Ttl: given(r.TTL), Data: data}}
+	}
+	return out, nil
+}
+
+// UnregisterActorRemindersByType removes the reminders of an actor, or of all actors of a type.
+func (s *Server) UnregisterActorRemindersByType(ctx context.Context,
+	in *runtimev1.UnregisterActorRemindersByTypeRequest) (*runtimev1.UnregisterActorRemindersByTypeResponse, error) {
+	err := s.actors.RemoveReminders(ctx, api.Actor{Type: in.GetActorType(), ID: in.GetActorId()})
+	return &runtimev1.UnregisterActorRemindersByTypeResponse{}, err
+}
+
+// RegisterActorTimer starts a timer.
+func (s *Server) RegisterActorTimer(_ context.Context,
+	in *runtimev1.RegisterActorTimerRequest) (*emptypb.Empty, error) {
+	if err := s.state.CheckActors(); err != nil {
+		return nil, err
+	}
+	t, err := reminderOf(in)
+	if err != nil {
+		return nil, err
+	}
+	t.Callback = in.GetCallback()
+	return &emptypb.Empty{}, s.actors.SetTimer(&t)
+}
+
+// UnregisterActorTimer ends a timer.
+func (s *Server) UnregisterActorTimer(_ context.Context,
+	in *runtimev1.UnregisterActorTimerRequest) (*emptypb.Empty, error) {
+	return &emptypb.Empty{}, s.actors.RemoveTimer(api.Actor{Type: in.GetActorType(), ID: in.GetActorId()},
+		in.GetName())
+}

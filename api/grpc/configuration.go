@@ -1,0 +1,105 @@
+package grpc
+
+import (
+	"context"
+
+	commonv1 "github.com/dapr/dapr/pkg/proto/common/v1"
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/configuration"
+)
+
+// GetConfiguration reads items.
+func (s *Server) GetConfiguration(ctx context.Context,
+	in *runtimev1.GetConfigurationRequest) (*runtimev1.GetConfigurationResponse, error) {
+	found, err := s.configurations.Get(ctx, api.ConfigurationRequest{Store: in.GetStoreName(), Keys: in.GetKeys(),
+		Metadata: in.GetMetadata(), Session: first(ctx, keySession), Trace: trace(ctx)})
+	if err != nil {
+		return nil, err
+	}
+	if found.Session != "" {
+		_ = grpc.SetHeader(ctx, metadata.Pairs(keySession, found.Session)) // fails only outside of a call
+	}
+	return &runtimev1.GetConfigurationResponse{Items: configurationItems(found.Items)}, nil
+}
+
+// GetConfigurationAlpha1 is GetConfiguration under its older name.
+func (s *Server) GetConfigurationAlpha1(ctx context.Context,
+	in *runtimev1.GetConfigurationRequest) (*runtimev1.GetConfigurationResponse, error) {
+	return s.GetConfiguration(ctx, in)
+}
+
+func configurationItems(items []configuration.Item) map[string]*commonv1.ConfigurationItem {
+	out := make(map[string]*commonv1.ConfigurationItem, len(items))
+	for i := range items {
+		out[items[i].Key] = &commonv1.ConfigurationItem{Value: items[i].Value, Version: items[i].Version,
+			Metadata: items[i].Metadata}
+	}
+	return out
+}
+
+// SubscribeConfiguration sends the id of a subscription, and then changes until the client or UnsubscribeConfiguration
+// ends it.
+func (s *Server) SubscribeConfiguration(in *runtimev1.SubscribeConfigurationRequest,
+	out runtimev1.Dapr_SubscribeConfigurationServer) error {
+	return s.subscribeConfiguration(in, out)
+}
+
+// SubscribeConfigurationAlpha1 is SubscribeConfiguration under its older name.
+func (s *Server) SubscribeConfigurationAlpha1(in *runtimev1.SubscribeConfigurationRequest,
+	out runtimev1.Dapr_SubscribeConfigurationAlpha1Server) error {
+	return s.subscribeConfiguration(in, out)
+}
+
+// configurationSender is the stream of a subscription.
+type configurationSender interface {
+	Send(*runtimev1.SubscribeConfigurationResponse) error
+	Context() context.Context
+}
+
+func (s *Server) subscribeConfiguration(in *runtimev1.SubscribeConfigurationRequest, out configurationSender) error {
+	start, cancel := context.WithTimeout(out.Context(), s.timeout)
+	stream, err := s.configurations.Subscribe(start, api.ConfigurationRequest{Store: in.GetStoreName(),
+		Keys: in.GetKeys(), Metadata: in.GetMetadata()})
+	cancel()
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	if err := out.Send(&runtimev1.SubscribeConfigurationResponse{Id: stream.ID}); err != nil {
+		return err
+	}
+	for {
+		items, err := stream.Next(out.Context())
+		if err != nil || len(items) == 0 {
+			return err
+		}
+		if err := out.Send(&runtimev1.SubscribeConfigurationResponse{Id: stream.ID,
+			Items: configurationItems(items)}); err != nil {
+			return err
+		}
+	}
+}
+
+// UnsubscribeConfiguration ends a subscription.
+func (s *Server) UnsubscribeConfiguration(_ context.Context,
+	in *runtimev1.UnsubscribeConfigurationRequest) (*runtimev1.UnsubscribeConfigurationResponse, error) {
+	ok, err := s.configurations.Unsubscribe(in.GetStoreName(), in.GetId())
+	if err != nil {
+		return nil, err
+	}
+	out := &runtimev1.UnsubscribeConfigurationResponse{Ok: ok}
+	if !ok {
+		out.Message = "there is no subscription with this id"
+	}
+	return out, nil
+}
+
+// UnsubscribeConfigurationAlpha1 is UnsubscribeConfiguration under its older name.
+func (s *Server) UnsubscribeConfigurationAlpha1(ctx context.Context,
+	in *runtimev1.UnsubscribeConfigurationRequest) (*runtimev1.UnsubscribeConfigurationResponse, error) {
+	return s.UnsubscribeConfiguration(ctx, in)
+}

@@ -1,0 +1,106 @@
+package grpc
+
+import (
+	"context"
+
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/jobproto"
+)
+
+// ScheduleJob stores a job.
+func (s *Server) ScheduleJob(ctx context.Context, in *runtimev1.ScheduleJobRequest) (*runtimev1.ScheduleJobResponse,
+	error) {
+	if in.GetJob() == nil {
+		in.Job = &runtimev1.Job{}
+	}
+	j, err := jobproto.ToJob(in.GetJob())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.jobs.Schedule(ctx, &j, in.GetOverwrite()); err != nil {
+		return nil, err
+	}
+	return &runtimev1.ScheduleJobResponse{}, nil
+}
+
+// ScheduleJobAlpha1 is ScheduleJob under its older name.
+func (s *Server) ScheduleJobAlpha1(ctx context.Context,
+	in *runtimev1.ScheduleJobRequest) (*runtimev1.ScheduleJobResponse, error) {
+	return s.ScheduleJob(ctx, in)
+}
+
+// GetJob returns a job.
+func (s *Server) GetJob(ctx context.Context, in *runtimev1.GetJobRequest) (*runtimev1.GetJobResponse, error) {
+	j, err := s.jobs.Get(ctx, in.GetName())
+	if err != nil {
+		return nil, err
+	}
+	job, err := jobproto.Decode(j.Record)
+	return &runtimev1.GetJobResponse{Job: job}, err
+}
+
+// GetJobAlpha1 is GetJob under its older name.
+func (s *Server) GetJobAlpha1(ctx context.Context, in *runtimev1.GetJobRequest) (*runtimev1.GetJobResponse, error) {
+	return s.GetJob(ctx, in)
+}
+
+// DeleteJob removes a job.
+func (s *Server) DeleteJob(ctx context.Context, in *runtimev1.DeleteJobRequest) (*runtimev1.DeleteJobResponse, error) {
+	if err := s.jobs.Delete(ctx, in.GetName()); err != nil {
+		return nil, err
+	}
+	return &runtimev1.DeleteJobResponse{}, nil
+}
+
+// DeleteJobAlpha1 is DeleteJob under its older name.
+func (s *Server) DeleteJobAlpha1(ctx context.Context,
+	in *runtimev1.DeleteJobRequest) (*runtimev1.DeleteJobResponse, error) {
+	return s.DeleteJob(ctx, in)
+}
+
+// ListJobs returns all jobs of the application.
+func (s *Server) ListJobs(ctx context.Context, _ *runtimev1.ListJobsRequest) (*runtimev1.ListJobsResponse, error) {
+	list, err := s.listJobs(ctx)
+	return &runtimev1.ListJobsResponse{Jobs: list}, err
+}
+
+// ListJobsAlpha1 is ListJobs under its older name.
+func (s *Server) ListJobsAlpha1(ctx context.Context,
+	_ *runtimev1.ListJobsRequestAlpha1) (*runtimev1.ListJobsResponseAlpha1, error) {
+	list, err := s.listJobs(ctx)
+	return &runtimev1.ListJobsResponseAlpha1{Jobs: list}, err
+}
+
+func (s *Server) listJobs(ctx context.Context) ([]*runtimev1.Job, error) {
+	all, err := s.jobs.All(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return decodeJobs(all)
+}
+
+func decodeJobs(all []api.Job) ([]*runtimev1.Job, error) {
+	out := make([]*runtimev1.Job, len(all))
+	for i := range all {
+		var err error
+		if out[i], err = jobproto.Decode(all[i].Record); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// DeleteJobsByPrefix removes the jobs whose names begin with a prefix. Without prefix it removes all jobs of the
+// application.
+func (s *Server) DeleteJobsByPrefix(ctx context.Context,
+	in *runtimev1.DeleteJobsByPrefixRequest) (*runtimev1.DeleteJobsByPrefixResponse, error) {
+	return &runtimev1.DeleteJobsByPrefixResponse{}, s.jobs.DeletePrefix(ctx, in.GetNamePrefix())
+}
+
+// DeleteJobsByPrefixAlpha1 is DeleteJobsByPrefix under its older name.
+func (s *Server) DeleteJobsByPrefixAlpha1(ctx context.Context,
+	in *runtimev1.DeleteJobsByPrefixRequestAlpha1) (*runtimev1.DeleteJobsByPrefixResponseAlpha1, error) {
+	return &runtimev1.DeleteJobsByPrefixResponseAlpha1{}, s.jobs.DeletePrefix(ctx, in.GetNamePrefix())
+}

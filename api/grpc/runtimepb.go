@@ -1,0 +1,196 @@
+package grpc
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/runtimepb"
+	"github.com/quorate/quorate/component/state"
+)
+
+// ownServer serves the services of runtimepb.
+type ownServer struct {
+	runtimepb.UnimplementedStateServer
+	runtimepb.UnimplementedConfigurationServer
+	owner *Server
+}
+
+// Set writes configuration items, all or none.
+func (o *ownServer) Set(ctx context.Context, in *runtimepb.SetConfigurationRequest) (
+	*runtimepb.SetConfigurationResponse, error) {
+	changes := make([]api.ConfigurationChange, len(in.GetItems()))
+	for i, item := range in.GetItems() {
+		changes[i] = api.ConfigurationChange{Key: item.GetKey(), Value: item.GetValue(), Metadata: item.GetMetadata(),
+			Version: item.GetVersion()}
+	}
+	return &runtimepb.SetConfigurationResponse{}, o.write(ctx, in.GetStoreName(), changes)
+}
+
+// Delete removes configuration items.
+func (o *ownServer) Delete(ctx context.Context, in *runtimepb.DeleteConfigurationRequest) (
+	*runtimepb.DeleteConfigurationResponse, error) {
+	if len(in.GetKeys()) == 0 {
+		return nil, api.MalformedRequest("the request names no key")
+	}
+	changes := make([]api.ConfigurationChange, len(in.GetKeys()))
+	for i, key := range in.GetKeys() {
+		changes[i] = api.ConfigurationChange{Key: key, Delete: true}
+	}
+	return &runtimepb.DeleteConfigurationResponse{}, o.write(ctx, in.GetStoreName(), changes)
+}
+
+func (o *ownServer) write(ctx context.Context, store string, changes []api.ConfigurationChange) error {
+	session, err := o.owner.configurations.Write(ctx, api.ConfigurationWrite{Store: store, Changes: changes,
+		Session: first(ctx, keySession), Trace: trace(ctx)})
+	if err == nil && session != "" {
+		_ = grpc.SetHeader(ctx, metadata.Pairs(keySession, session)) // fails only outside of a call
+	}
+	return err
+}
+
+// Watch sends the changes of the application's keys.
+func (o *ownServer) Watch(in *runtimepb.WatchRequest, out grpc.ServerStreamingServer[runtimepb.WatchEvent]) error {
+	request := api.WatchRequest{Store: in.GetStoreName(), Prefix: in.GetPrefix(), Keys: in.GetKeys(),
+		HasBoth: in.GetPrefix() != "" && len(in.GetKeys()) > 0, From: in.GetFrom(), Snapshot: in.GetSnapshot()}
+	if text := in.GetBookmark(); text != "" {
+		var err error
+		if request.Bookmark, err = time.ParseDuration(text); err != nil || request.Bookmark == 0 {
+			return api.MalformedRequest("bookmark must be a duration such as 15s")
+		}
+	}
+	ctx, cancel := context.WithTimeout(out.Context(), o.owner.timeout)
+	w, err := o.owner.state.Watch(ctx, request)
+	cancel()
+	if err != nil {
+		return err
+	}
+	t := &watchStream{out: out, watch: w, values: !in.GetOmitValues(), stall: o.owner.stall, cut: func() {}}
+	if a := arrivalOf(out.Context()); a != nil {
+		t.cut = a.cancel
+	}
+	err = t.run(in.GetSnapshot())
+	if t.stalled.Load() { // grpc-go has answered with Canceled
+		w.Close(&state.WatchEnd{Reason: state.WatchSlow})
+		return err
+	}
+	w.Close(err)
+	if t.failure != nil {
+		return t.failure
+	}
+	return err
+}
+
+// watchStream sends the events of one watch.
+type watchStream struct {
+	out    grpc.ServerStreamingServer[runtimepb.WatchEvent]
+	watch  *api.Watch
+	values bool
+	cut    func() // ends the call
+	stall  time.Duration
+
+	stalled atomic.Bool // the client has taken nothing for that long
+	failure *api.Error  // why the watch ended; nil = the client has gone
+}
+
+func (t *watchStream) run(snapshot bool) error {
+	if t.watch.Session != "" {
+		if err := t.out.SendHeader(metadata.Pairs(keySession, t.watch.Session)); err != nil {
+			return err
+		}
+	}
+	if !snapshot {
+		if err := t.bookmark(); err != nil {
+			return err
+		}
+	}
+	for {
+		part, err := t.watch.Next(t.out.Context())
+		if err != nil {
+			if t.out.Context().Err() == nil {
+				var reason string
+				t.failure, reason = t.watch.EndOf(err)
+				_ = t.send(&runtimepb.WatchEvent{Type: "error", ErrorCode: t.failure.Code, Message: t.failure.Message,
+					Reason: reason, Resume: t.watch.Position()}) // the client may have gone
+			}
+			return err
+		}
+		if err := t.part(&part); err != nil {
+			return err
+		}
+	}
+}
+
+func (t *watchStream) part(p *state.WatchPart) error {
+	for i := range p.Items {
+		if err := t.change("item", &p.Items[i]); err != nil {
+			return err
+		}
+	}
+	if p.Synced {
+		if err := t.send(&runtimepb.WatchEvent{Type: "synced", Revision: strconv.FormatUint(p.Seen, 10),
+			Position: t.watch.Position()}); err != nil {
+			return err
+		}
+	}
+	for i := range p.Changes {
+		kind := "put"
+		if p.Changes[i].Deleted {
+			kind = "delete"
+		}
+		if err := t.change(kind, &p.Changes[i]); err != nil {
+			return err
+		}
+	}
+	if !p.Synced && len(p.Items)+len(p.Changes) == 0 {
+		return t.bookmark()
+	}
+	return nil
+}
+
+func (t *watchStream) bookmark() error {
+	position := t.watch.Position()
+	return t.send(&runtimepb.WatchEvent{Type: "bookmark", Revision: position[strings.IndexByte(position, '.')+1:],
+		Position: position})
+}
+
+func (t *watchStream) change(kind string, c *state.Change) error {
+	e := &runtimepb.WatchEvent{Type: kind, Revision: strconv.FormatUint(c.Revision, 10), Key: c.Key}
+	if c.Position != 0 {
+		e.Position = t.watch.PositionAt(c.Position)
+	}
+	switch {
+	case c.Expired:
+		e.Reason = "expired"
+	case c.Deleted:
+		e.Reason = "deleted"
+	default:
+		if e.ContentType = c.ContentType; e.ContentType == "" && !json.Valid(c.Value) {
+			e.ContentType = state.OctetStream
+		}
+		if t.values {
+			e.Value = c.Value
+		}
+		if !c.Expires.IsZero() {
+			e.TtlExpireTime = c.Expires.UTC().Format(time.RFC3339)
+		}
+	}
+	return t.send(e)
+}
+
+// send sends an event. It ends the call if the client takes nothing for as long as a connection may stall.
+func (t *watchStream) send(e *runtimepb.WatchEvent) error {
+	stall := time.AfterFunc(t.stall, func() {
+		t.stalled.Store(true)
+		t.cut()
+	})
+	defer stall.Stop()
+	return t.out.Send(e)
+}

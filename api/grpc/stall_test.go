@@ -1,0 +1,120 @@
+package grpc_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	runtimev1 "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quorate/quorate/api/runtimepb"
+	"github.com/quorate/quorate/component/configuration"
+)
+
+// A reader that takes nothing ends with an error after WriteStall. It continues from its last position, and misses
+// nothing.
+func TestWatch_StoppedReaderIsCutAndResumes(t *testing.T) {
+	const writes = 60
+	f := newFixture(t)
+	f.config.WriteStall = 300 * time.Millisecond
+	conn := f.serve(t)
+	d := runtimev1.NewDaprClient(conn)
+	w := watch(t, conn, &runtimepb.WatchRequest{})
+	w.want(&runtimepb.WatchEvent{Type: "bookmark"})
+	for i := range writes { // more than the flow control of a call lets through
+		save(t, d, fmt.Sprint("k", i), `"`+strings.Repeat("x", 32<<10)+`"`)
+	}
+	eventually(t, "the watch is cut", func() bool {
+		return f.metric(t, "quorate_grpc_requests_total", "Canceled", "State/Watch") > 0
+	})
+	seen, position := 0, ""
+	receive := func(w watchClient) error {
+		e, err := w.Recv()
+		if err != nil {
+			return err
+		}
+		if e.GetType() == "put" {
+			if want := fmt.Sprint("k", seen); e.GetKey() != want {
+				t.Fatalf("got the change of %s, want %s", e.GetKey(), want)
+			}
+			seen, position = seen+1, e.GetPosition()
+		}
+		return nil
+	}
+	var err error
+	for err == nil {
+		err = receive(w)
+	}
+	if status.Code(err) != codes.Canceled || seen == 0 || seen == writes {
+		t.Fatalf("after %d changes the watch ended with %v", seen, err)
+	}
+	again := watch(t, conn, &runtimepb.WatchRequest{From: position})
+	for seen < writes {
+		must(t, receive(again))
+	}
+}
+
+// A subscriber that takes nothing for a while is not cut: newer values replace those that wait. So the node holds one
+// value of each key for it.
+func TestConfiguration_SlowSubscriberGetsNewestValues(t *testing.T) {
+	const writes = 3000
+	f := newFixture(t)
+	d := runtimev1.NewDaprClient(f.serve(t))
+	writer := f.Configurations.List[0].Store.(configuration.Writer)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	stream, err := d.SubscribeConfiguration(ctx, &runtimev1.SubscribeConfigurationRequest{StoreName: "items"})
+	must(t, err)
+	_, err = stream.Recv()
+	must(t, err)
+	for i := range writes {
+		item := configuration.Item{Key: fmt.Sprint("k", i%3), Value: fmt.Sprintf("%d %01000d", i, 0)}
+		_, err := writer.Write(ctx, configuration.WriteRequest{Changes: []configuration.Change{{Item: item}}})
+		must(t, err)
+	}
+	newest, got := map[string]string{}, 0
+	for newest["k0"] != "2997" || newest["k1"] != "2998" || newest["k2"] != "2999" {
+		part, err := stream.Recv()
+		must(t, err)
+		for key, item := range part.GetItems() {
+			number, _, _ := strings.Cut(item.GetValue(), " ")
+			newest[key] = number
+			got++
+		}
+	}
+	if got > writes/2 {
+		t.Errorf("%d of %d values were kept for a subscriber that took nothing", got, writes)
+	}
+}
+
+// A process that is stopped does not answer pings. Its connection is closed, and its subscription ends: when it runs
+// again, it sees a broken connection and subscribes again.
+func TestConfiguration_StoppedSubscriberIsCut(t *testing.T) {
+	f := newFixture(t)
+	f.config.PingEvery = time.Second // grpc-go pings at most once a second
+	w := knock(t, f.serve(t))
+	w.settings()
+	must(t, w.WriteSettingsAck())
+	w.begin(1, "/dapr.proto.runtime.v1.Dapr/SubscribeConfiguration")
+	message, err := proto.Marshal(&runtimev1.SubscribeConfigurationRequest{StoreName: "items"})
+	must(t, err)
+	must(t, w.WriteData(1, true, append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)))
+	w.await("the first message", func(f http2.Frame) bool {
+		_, ok := f.(*http2.DataFrame)
+		return ok
+	})
+	// The client reads nothing, so it answers no ping.
+	eventually(t, "the subscription ends", func() bool {
+		return f.calls(t, "SubscribeConfiguration", "DeadlineExceeded") == 1
+	})
+	if !w.ends() {
+		t.Error("the connection stays open")
+	}
+}

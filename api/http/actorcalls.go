@@ -1,0 +1,41 @@
+package http
+
+import (
+	"bytes"
+	"net/http"
+
+	"github.com/quorate/quorate/api/actors"
+)
+
+// callActor serves every call of a method of an actor. The request timeout applies only until the call has found the
+// owner of the actor.
+func (f *Face) callActor(p *reply, r *http.Request) error {
+	actor, method, err := actorPath(r.URL)
+	if err != nil {
+		return err
+	}
+	if err := f.state.CheckActors(); err != nil {
+		return err
+	}
+	body, err := f.body(p, r)
+	if err != nil {
+		return err
+	}
+	defer f.release(body)
+	p.share.Work()
+	answer, err := f.actors.Do(r.Context(), &actors.Call{Actor: actor, Method: method, Verb: r.Method, Header: r.Header,
+		Body: bytes.Clone(body.data)}) // the application may read it after the caller has gone
+	if err != nil {
+		return err
+	}
+	h := p.Header()
+	for name, values := range answer.Header {
+		h[name] = values
+	}
+	if len(answer.Body) == 0 {
+		p.WriteHeader(answer.Status)
+		return nil
+	}
+	p.send(answer.Status, answer.Header[headerContentType], answer.Body)
+	return nil
+}

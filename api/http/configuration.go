@@ -1,0 +1,172 @@
+package http
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/url"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/component/configuration"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// configurationMemory is how much memory, in bytes, one field of a body takes when it is decoded.
+const configurationMemory = 128
+
+// configurationPath returns the parts of a path after "configuration": the store, and the part after it.
+func configurationPath(u *url.URL) (store, second string, err error) {
+	path, store, err := storePath(u)
+	if err == nil {
+		second, err = path.next()
+	}
+	return store, second, err
+}
+
+// configurationRequest reads a request for items. key may be repeated.
+func configurationRequest(r *http.Request) (c api.ConfigurationRequest, err error) {
+	if c.Store, _, err = configurationPath(r.URL); err != nil {
+		return c, err
+	}
+	q, err := parseQuery(r)
+	if err != nil {
+		return c, err
+	}
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return c, api.MalformedRequest("the query cannot be read: " + err.Error())
+	}
+	c.Keys, c.Metadata = values["key"], q.metadata
+	c.Session, c.Trace = header(r, headerSession), api.TraceID(header(r, headerTraceparent))
+	return c, nil
+}
+
+// getConfiguration serves GET /v1.0/configuration/{store} and its alpha form.
+func (f *Face) getConfiguration(p *reply, r *http.Request) error {
+	request, err := configurationRequest(r)
+	if err != nil {
+		return err
+	}
+	ctx := f.deadline(p, r)
+	defer ctx.end()
+	found, err := f.configurations.Get(ctx, request)
+	if err != nil {
+		return err
+	}
+	if found.Session != "" {
+		p.Header()[headerSession] = []string{found.Session}
+	}
+	if len(found.Items) == 0 {
+		p.empty()
+		return nil
+	}
+	body, err := json.Marshal(itemsByKey(found.Items))
+	if err != nil {
+		return fault.Wrap(err, "http.getConfiguration", "encoding the answer")
+	}
+	p.send(http.StatusOK, valueJSON, body)
+	return nil
+}
+
+func itemsByKey(items []configuration.Item) map[string]api.ConfigurationItem {
+	out := make(map[string]api.ConfigurationItem, len(items))
+	for i := range items {
+		out[items[i].Key] = api.ItemOf(&items[i])
+	}
+	return out
+}
+
+// subscribeConfiguration serves GET /v1.0/configuration/{store}/subscribe, and the same path under Dapr's alpha
+// version.
+func (f *Face) subscribeConfiguration(p *reply, r *http.Request) error {
+	request, err := configurationRequest(r)
+	if err != nil {
+		return err
+	}
+	ctx := f.deadline(p, r)
+	defer ctx.end()
+	id, err := f.configurations.SubscribeCallback(ctx, request)
+	if err != nil {
+		return err
+	}
+	p.send(http.StatusOK, valueJSON, append(appendString([]byte(`{"id":`), id), '}'))
+	return nil
+}
+
+// unsubscribeConfiguration serves GET /v1.0/configuration/{store}/{id}/unsubscribe, and the same path under Dapr's
+// alpha version.
+func (f *Face) unsubscribeConfiguration(p *reply, r *http.Request) error {
+	store, id, err := configurationPath(r.URL)
+	if err != nil {
+		return err
+	}
+	if err = f.configurations.UnsubscribeCallback(store, id); err == nil {
+		p.send(http.StatusOK, valueJSON, []byte(`{"ok":true}`))
+		return nil
+	}
+	e := api.AsError(err)
+	if e.Code != api.CodeConfigurationUnsubscribe {
+		return err
+	}
+	body := appendString([]byte(`{"ok":false,"errorCode":`), e.Code)
+	body = append(appendString(append(body, `,"message":`...), e.Message), '}')
+	p.send(http.StatusInternalServerError, valueJSON, body)
+	return nil
+}
+
+// putConfiguration serves PUT and POST /v1.0/configuration/{store}.
+func (f *Face) putConfiguration(p *reply, r *http.Request) error {
+	request, err := configurationRequest(r)
+	if err != nil {
+		return err
+	}
+	body, err := f.body(p, r)
+	if err != nil {
+		return err
+	}
+	defer f.release(body)
+	if err := f.reserve(p, r, int64(bytes.Count(body.data, []byte{':'}))*configurationMemory); err != nil {
+		return err
+	}
+	var changes []api.ConfigurationChange
+	if err := json.Unmarshal(body.data, &changes); err != nil {
+		return api.MalformedRequest(`the body is no JSON array of {"key","value","metadata","version"}, ` +
+			"all of them strings, and metadata an object of strings")
+	}
+	for i := range changes {
+		changes[i].Delete = false
+	}
+	return f.writeConfiguration(p, r, request, changes)
+}
+
+// deleteConfiguration serves DELETE /v1.0/configuration/{store}?key=.
+func (f *Face) deleteConfiguration(p *reply, r *http.Request) error {
+	request, err := configurationRequest(r)
+	if err != nil {
+		return err
+	}
+	if len(request.Keys) == 0 {
+		return api.MalformedRequest("the query names no key (add key=, which may be repeated)")
+	}
+	changes := make([]api.ConfigurationChange, len(request.Keys))
+	for i, key := range request.Keys {
+		changes[i] = api.ConfigurationChange{Key: key, Delete: true}
+	}
+	return f.writeConfiguration(p, r, request, changes)
+}
+
+func (f *Face) writeConfiguration(p *reply, r *http.Request, request api.ConfigurationRequest,
+	changes []api.ConfigurationChange) error {
+	ctx := f.deadline(p, r)
+	defer ctx.end()
+	session, err := f.configurations.Write(ctx, api.ConfigurationWrite{Store: request.Store, Changes: changes,
+		Session: request.Session, Trace: request.Trace})
+	if err != nil {
+		return err
+	}
+	if session != "" {
+		p.Header()[headerSession] = []string{session}
+	}
+	p.empty()
+	return nil
+}

@@ -1,0 +1,145 @@
+package http
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/jobproto"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// jobName returns the part of a path after "jobs": the name of a job.
+func jobName(u *url.URL) (string, error) {
+	path := restOf(u, "/")
+	for range 2 { // the version, and the word
+		if _, err := path.next(); err != nil {
+			return "", err
+		}
+	}
+	return path.all()
+}
+
+// scheduleJob serves POST /v1.0/jobs/{name} and its alpha form.
+func (f *Face) scheduleJob(p *reply, r *http.Request) error {
+	name, err := jobName(r.URL)
+	if err != nil {
+		return err
+	}
+	body, err := f.body(p, r)
+	if err != nil {
+		return err
+	}
+	defer f.release(body)
+	in, overwrite, err := jobproto.Parse(name, body.data)
+	if err != nil {
+		return err
+	}
+	j, err := jobproto.ToJob(in)
+	if err != nil {
+		return err
+	}
+	ctx := f.deadline(p, r)
+	defer ctx.end()
+	if err := f.jobs.Schedule(ctx, &j, overwrite); err != nil {
+		return err
+	}
+	p.empty()
+	return nil
+}
+
+// getJob serves GET /v1.0/jobs/{name} and its alpha form.
+func (f *Face) getJob(p *reply, r *http.Request) error {
+	name, err := jobName(r.URL)
+	if err != nil {
+		return err
+	}
+	ctx := f.deadline(p, r)
+	defer ctx.end()
+	j, err := f.jobs.Get(ctx, name)
+	if err != nil {
+		return err
+	}
+	text, err := jobText(&j)
+	if err != nil {
+		return err
+	}
+	p.send(http.StatusOK, valueJSON, text)
+	return nil
+}
+
+func jobText(j *api.Job) (json.RawMessage, error) {
+	job, err := jobproto.Decode(j.Record)
+	if err != nil {
+		return nil, err
+	}
+	return jobproto.JSON(job)
+}
+
+// deleteJob serves DELETE /v1.0/jobs/{name} and its alpha form.
+func (f *Face) deleteJob(p *reply, r *http.Request) error {
+	name, err := jobName(r.URL)
+	if err != nil {
+		return err
+	}
+	ctx := f.deadline(p, r)
+	defer ctx.end()
+	if err := f.jobs.Delete(ctx, name); err != nil {
+		return err
+	}
+	p.empty()
+	return nil
+}
+
+// listJobs serves GET /v1.0/jobs.
+func (f *Face) listJobs(p *reply, r *http.Request) error {
+	q := r.URL.Query()
+	limit := 0
+	if text := q.Get("limit"); text != "" {
+		var err error
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > api.MaxJobs {
+			return api.MalformedRequest("limit is no number from 1 to " + strconv.Itoa(api.MaxJobs))
+		}
+	}
+	ctx := f.deadline(p, r)
+	defer ctx.end()
+	list, more, err := f.jobs.List(ctx, q.Get("prefix"), q.Get("token"), limit)
+	if err != nil {
+		return err
+	}
+	out := struct {
+		Jobs  []json.RawMessage `json:"jobs"`
+		Token string            `json:"token,omitempty"` // where the next page begins
+	}{Jobs: make([]json.RawMessage, len(list))}
+	for i := range list {
+		if out.Jobs[i], err = jobText(&list[i]); err != nil {
+			return err
+		}
+	}
+	if more && len(list) > 0 {
+		out.Token = list[len(list)-1].Name
+	}
+	body, err := json.Marshal(out)
+	if err != nil {
+		return fault.Wrap(err, "http.listJobs", "encoding the answer")
+	}
+	p.send(http.StatusOK, valueJSON, body)
+	return nil
+}
+
+// deleteJobs serves DELETE /v1.0/jobs?prefix=.
+func (f *Face) deleteJobs(p *reply, r *http.Request) error {
+	q := r.URL.Query()
+	if !q.Has("prefix") {
+		return api.MalformedRequest("prefix is missing (an empty one deletes all jobs of the application)")
+	}
+	ctx := f.deadline(p, r)
+	defer ctx.end()
+	if err := f.jobs.DeletePrefix(ctx, q.Get("prefix")); err != nil {
+		return err
+	}
+	p.empty()
+	return nil
+}

@@ -1,0 +1,203 @@
+package api
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Bounds of jobs.
+const (
+	MaxJobName = 512     // bytes
+	MaxJobData = 1 << 20 // bytes
+	MaxJobs    = 1000    // that one call lists
+)
+
+// Codes of failures of jobs, as in Dapr.
+const (
+	CodeJobName          = "DAPR_SCHEDULER_JOB_NAME"
+	CodeJobScheduleEmpty = "DAPR_SCHEDULER_SCHEDULE_EMPTY"
+	CodeJobSchedule      = "DAPR_SCHEDULER_SCHEDULE_JOB"
+	CodeJobGet           = "DAPR_SCHEDULER_GET_JOB"
+	CodeJobList          = "DAPR_SCHEDULER_LIST_JOBS"
+	CodeJobDelete        = "DAPR_SCHEDULER_DELETE_JOB"
+)
+
+// JobStore keeps jobs and calls applications when they are due. It is safe for concurrent use.
+type JobStore interface {
+	// PutJob stores a job. It returns fault.Conflict if the application has one with that name and overwrite is
+	// false, and fault.Invalid if a time or schedule cannot be read.
+	PutJob(ctx context.Context, app App, j *Job, overwrite bool) error
+	// Job returns the record of a job. found is false if there is none.
+	Job(ctx context.Context, app App, name string) (j Job, found bool, err error)
+	// Jobs lists jobs whose names begin with prefix and sort after the name after.
+	Jobs(ctx context.Context, app App, prefix, after string, limit int) (list []Job, more bool, err error)
+	// RemoveJob removes a job, if there is one with that name.
+	RemoveJob(ctx context.Context, app App, name string) error
+}
+
+// Job is a job of an application.
+type Job struct {
+	Name     string
+	Schedule string
+	DueTime  string
+	TTL      string
+	Repeats  *uint32
+	Policy   *JobPolicy // nil = three retries, one second apart
+	DataSize int        // bytes
+	Record   []byte     // the job as the caller gave it, for answers and for the call of the application
+}
+
+// JobPolicy says what happens when the application has failed to handle a tick. The zero JobPolicy drops the tick.
+type JobPolicy struct {
+	Retry      bool
+	Interval   time.Duration
+	MaxRetries *uint32 // nil = no limit
+}
+
+// Jobs serves one application's jobs. It is immutable and safe for concurrent use. All errors are *Error.
+type Jobs struct {
+	app   App
+	store JobStore
+}
+
+// NewJobs returns the job service of app.
+func NewJobs(app App, store JobStore) *Jobs { return &Jobs{app: app, store: store} }
+
+// Schedule stores a job.
+func (s *Jobs) Schedule(ctx context.Context, j *Job, overwrite bool) error {
+	if failure := checkJob(j); failure != nil {
+		return failure
+	}
+	err := s.store.PutJob(ctx, s.app, j, overwrite)
+	switch {
+	case err == nil:
+		return nil
+	case fault.Is(err, fault.Conflict):
+		return &Error{Kind: Conflict, Code: CodeJobSchedule, Details: Details{Reason: CodeJobSchedule}, Cause: err,
+			Message: "job " + Shorten(j.Name) + " already exists (set overwrite to replace it)"}
+	case fault.Is(err, fault.Invalid):
+		return badJob(CodeJobSchedule, fault.Text(err))
+	}
+	return jobFailed(CodeJobSchedule, "failed to schedule job "+Shorten(j.Name), err)
+}
+
+func badJob(code, text string) *Error {
+	return &Error{Kind: Malformed, Code: code, Message: text, Details: Details{Reason: code}}
+}
+
+func checkJob(j *Job) *Error {
+	switch {
+	case NameProblem(j.Name) != "":
+		return badJob(CodeJobName, "the name of the job "+NameProblem(j.Name))
+	case j.Schedule == "" && j.DueTime == "":
+		return badJob(CodeJobScheduleEmpty, "schedule and dueTime are both empty: one of them is needed")
+	case j.Repeats != nil && *j.Repeats == 0:
+		return badJob(CodeJobSchedule, "repeats: must be at least 1")
+	case j.Repeats != nil && *j.Repeats > 1 && j.Schedule == "":
+		return badJob(CodeJobSchedule, "repeats: needs a schedule")
+	case j.TTL != "" && j.Schedule == "":
+		return badJob(CodeJobSchedule, "ttl: needs a schedule")
+	case strings.HasPrefix(j.Schedule, "P"):
+		return badJob(CodeJobSchedule, "schedule: a period of ISO 8601 is no schedule (write @every 10s)")
+	case j.Policy != nil && j.Policy.Interval < 0:
+		return badJob(CodeJobSchedule, "failurePolicy: the interval is negative")
+	case j.DataSize > MaxJobData:
+		return badJob(CodeJobSchedule, "data: has "+strconv.Itoa(j.DataSize)+" bytes, the limit is "+
+			strconv.Itoa(MaxJobData))
+	}
+	return nil
+}
+
+// NameProblem returns what is wrong with the name of a job, a reminder or a timer, or "".
+func NameProblem(name string) string {
+	switch {
+	case name == "":
+		return "is empty"
+	case len(name) > MaxJobName:
+		return "is longer than " + strconv.Itoa(MaxJobName) + " bytes"
+	case name == "." || name == "..", strings.ContainsAny(name, `/\#?`), strings.Contains(name, "||"),
+		strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f }):
+		return `must not be . or .., and must not contain / \ # ? || or control characters`
+	}
+	return ""
+}
+
+// Get returns a job.
+func (s *Jobs) Get(ctx context.Context, name string) (Job, error) {
+	j, found, err := s.store.Job(ctx, s.app, name)
+	if err != nil {
+		return Job{}, jobFailed(CodeJobGet, "failed to get job "+Shorten(name), err)
+	}
+	if !found {
+		return Job{}, &Error{Kind: NotFound, Code: CodeJobGet, Message: "job not found: " + Shorten(name),
+			Details: Details{Reason: CodeJobGet}}
+	}
+	return j, nil
+}
+
+// List returns jobs whose names begin with prefix and sort after the name after. limit 0 means MaxJobs.
+func (s *Jobs) List(ctx context.Context, prefix, after string, limit int) (list []Job, more bool, err error) {
+	if limit <= 0 || limit > MaxJobs {
+		limit = MaxJobs
+	}
+	list, more, err = s.store.Jobs(ctx, s.app, prefix, after, limit)
+	if err != nil {
+		return nil, false, jobFailed(CodeJobList, "failed to list jobs", err)
+	}
+	return list, more, nil
+}
+
+// All returns every job of the application.
+func (s *Jobs) All(ctx context.Context) (all []Job, err error) {
+	for after, more := "", true; more; {
+		var list []Job
+		if list, more, err = s.List(ctx, "", after, 0); err != nil {
+			return nil, err
+		}
+		if len(list) > 0 {
+			after = list[len(list)-1].Name
+		}
+		all = append(all, list...)
+	}
+	return all, nil
+}
+
+// Delete removes a job. There need not be one.
+func (s *Jobs) Delete(ctx context.Context, name string) error {
+	if err := s.store.RemoveJob(ctx, s.app, name); err != nil {
+		return jobFailed(CodeJobDelete, "failed to delete job "+Shorten(name), err)
+	}
+	return nil
+}
+
+// DeletePrefix removes all jobs whose names begin with prefix.
+func (s *Jobs) DeletePrefix(ctx context.Context, prefix string) error {
+	for after, more := "", true; more; {
+		var list []Job
+		var err error
+		if list, more, err = s.List(ctx, prefix, after, 0); err != nil {
+			return err
+		}
+		for i := range list {
+			after = list[i].Name
+			if err := s.Delete(ctx, after); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func jobFailed(code, sentence string, err error) *Error {
+	v := row{conflict: Failed, writes: true}.verdict(fault.CodeOf(err))
+	kind := Failed
+	if v.kind == Indeterminate || v.kind == Unavailable || v.kind == Timeout {
+		kind = v.kind
+	}
+	return &Error{Kind: kind, Code: code, Message: sentence + ": " + fault.Text(err),
+		Details: Details{Reason: v.reason}, Cause: err}
+}

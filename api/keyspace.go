@@ -1,0 +1,99 @@
+package api
+
+import (
+	"strings"
+
+	"github.com/quorate/quorate/component/state"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// metadataActorState is the metadata key of requests of tools that copy a store. With the value true, a request may
+// also name actor state, by keys of the form type||id||key.
+const metadataActorState = "actorState"
+
+// keyspace converts the keys of a request to stored keys, and back.
+type keyspace struct {
+	inst   *state.Instance
+	app    string
+	actors bool // a key that contains the separator is actor state
+}
+
+// keyspace returns the keyspace of a request with some metadata.
+func (s *State) keyspace(inst *state.Instance, metadata map[string]string) (keyspace, *Error) {
+	k := keyspace{inst: inst, app: s.app.ID}
+	for name, value := range metadata {
+		if !strings.EqualFold(name, metadataActorState) {
+			continue
+		}
+		switch strings.ToLower(value) {
+		case "true":
+			k.actors = true
+		case "", "false":
+		default:
+			return k, malformed("metadata.actorState must be true or false")
+		}
+	}
+	return k, nil
+}
+
+// writable returns an error if a request may not write a key. Actor state that actors on this node use has its own
+// API, which checks that the actor is still here.
+func (s *State) writable(k keyspace, key string) *Error {
+	if !k.isActor(key) || !k.inst.ActorStore || s.actors == nil {
+		return nil
+	}
+	if _, _, hosts := s.actors.Epoch(s.app.ID, Actor{}); hosts {
+		return malformed("the application hosts actors on this node, so their state in state store " + k.inst.Name +
+			" cannot be written with metadata.actorState (stop the application first)")
+	}
+	return nil
+}
+
+func (k keyspace) isActor(key string) bool { return k.actors && strings.Contains(key, state.Separator) }
+
+// check returns fault.Invalid or fault.TooLarge for a key that is not valid.
+func (k keyspace) check(key string) error {
+	if !k.isActor(key) {
+		return state.ValidateKey(key)
+	}
+	parts := strings.Split(key, state.Separator)
+	if len(parts) != actorParts {
+		return &fault.Error{Code: fault.Invalid, Op: "api.State", Key: Shorten(key),
+			Msg: "a key of actor state has the form type||id||key"}
+	}
+	for _, part := range parts { // Dapr allows more characters than ValidateActor, and such state can be copied too
+		if err := state.ValidateKey(part); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const actorParts = 3 // of a key of actor state: type, id and key
+
+// stored returns the stored key of a key that is valid.
+func (k keyspace) stored(key string) string {
+	if k.isActor(key) {
+		return k.actorPrefix() + key
+	}
+	return k.inst.StoredKey(k.app, key)
+}
+
+// prefix returns the common prefix of the stored keys of a listing. A listing with actors is one of their state only.
+func (k keyspace) prefix(prefix string) string {
+	if k.actors {
+		return k.actorPrefix() + prefix
+	}
+	return k.inst.StoredPrefix(k.app, prefix)
+}
+
+func (k keyspace) actorPrefix() string { return k.app + state.Separator }
+
+// original returns the key of a stored key of a listing. own is false if the listing does not have it.
+func (k keyspace) original(stored string) (key string, own bool) {
+	if !k.actors {
+		return k.inst.OriginalKey(k.app, stored)
+	}
+	key, ok := strings.CutPrefix(stored, k.actorPrefix())
+	return key, ok && strings.Contains(key, state.Separator) && k.check(key) == nil
+}

@@ -1,0 +1,81 @@
+package api
+
+import "time"
+
+// Observer sees every operation of a component that an application requested. Implementations are safe for
+// concurrent use. ok is false if the operation failed.
+type Observer interface {
+	// StateOperation is called after get, set, delete, bulk_get or transaction of a state store.
+	StateOperation(store, operation string, ok bool, took time.Duration)
+	// SecretOperation is called after get or bulk_get of a secret store.
+	SecretOperation(store, operation string, ok bool, took time.Duration)
+	// BindingOperation is called after an operation of an output binding.
+	BindingOperation(binding, operation string, ok bool, took time.Duration)
+	// BindingEvent is called when the application has answered to an event of an input binding.
+	BindingEvent(binding string, ok bool, took time.Duration)
+}
+
+// The names of operations in Observer.
+const (
+	observedGet      = "get"
+	observedSet      = "set"
+	observedDelete   = "delete"
+	observedBulkGet  = "bulk_get"
+	observedTransact = "transaction"
+)
+
+// observed tells an observer of operations. The zero value has none.
+type observed struct{ by Observer }
+
+// begin returns the start of an operation.
+func (o observed) begin() (start time.Time) {
+	if o.by != nil {
+		start = time.Now()
+	}
+	return start
+}
+
+func (o observed) state(store, operation string, start time.Time, err error) {
+	if o.by != nil {
+		o.by.StateOperation(store, operation, err == nil, time.Since(start))
+	}
+}
+
+func (o observed) secret(store, operation string, start time.Time, err error) {
+	if o.by != nil {
+		o.by.SecretOperation(store, operation, err == nil, time.Since(start))
+	}
+}
+
+func (o observed) binding(name, operation string, start time.Time, err error) {
+	if o.by != nil {
+		o.by.BindingOperation(name, operation, err == nil, time.Since(start))
+	}
+}
+
+func (o observed) event(binding string, start time.Time, err error) {
+	if o.by != nil {
+		o.by.BindingEvent(binding, err == nil, time.Since(start))
+	}
+}
+
+// Report makes the service report its operations to an Observer, or to none if it is nil. Call it before the service
+// is used.
+func (s *State) Report(o Observer) *State {
+	s.seen = observed{o}
+	return s
+}
+
+// Report makes the service report its operations to an Observer, or to none if it is nil. Call it before the service
+// is used.
+func (s *Secrets) Report(o Observer) *Secrets {
+	s.seen = observed{o}
+	return s
+}
+
+// Report makes the service report its operations to an Observer, or to none if it is nil. Call it before the service
+// is used.
+func (b *Bindings) Report(o Observer) *Bindings {
+	b.seen = observed{o}
+	return b
+}

@@ -1,0 +1,64 @@
+package api
+
+import (
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/component/state"
+)
+
+// lagging is a watch that has delivered everything up to pos.
+type lagging struct {
+	state.Watch
+	newest, pos uint64
+}
+
+func (l lagging) Newest() uint64           { return l.newest }
+func (l lagging) Position() state.Position { return state.Position{Revision: l.pos} }
+
+func TestWatches_LagIsThatOfTheSlowestWatcher(t *testing.T) {
+	w := NewWatches()
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(w.Collectors()...)
+	value := func() (out []float64) {
+		t.Helper()
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "quorate_watch_lag_revisions" {
+				for _, m := range f.GetMetric() {
+					out = append(out, m.GetGauge().GetValue())
+				}
+			}
+		}
+		return out
+	}
+	if got := value(); len(got) > 0 {
+		t.Errorf("without a watch there are %d series", len(got))
+	}
+	var entries []*watchEntry
+	for _, pos := range []uint64{9, 4, 12} { // the last one is ahead of what its topic knows
+		e, failure := w.enter(nil, "statestore")
+		if failure != nil {
+			t.Fatal(failure)
+		}
+		e.watch(lagging{newest: 10, pos: pos})
+		entries = append(entries, e)
+	}
+	if got := value(); len(got) != 1 || got[0] != 6 {
+		t.Errorf("lag %v, want 6", got)
+	}
+	entries[1].pos.Store(10)
+	if got := value(); len(got) != 1 || got[0] != 1 {
+		t.Errorf("lag %v, want 1", got)
+	}
+	for _, e := range entries {
+		e.leave(endClient)
+	}
+	if got := value(); len(got) > 0 {
+		t.Errorf("after the last watch there are %d series", len(got))
+	}
+}
