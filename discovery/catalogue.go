@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/discovery/records"
 )
 
-// App names an application. Its canonical form has an empty namespace for the default one.
+// App names an application. In its canonical form, the default namespace is written as the empty string.
 type App = records.App
 
 // ParseApp reads "orders", which is in the namespace given, or "orders.prod".
@@ -38,13 +38,13 @@ type Incarnation = records.Incarnation
 type Options struct {
 	Self   Incarnation // this node and its incarnation, as in gossip
 	Server string      // id under which other nodes dial this node's peer port
-	// Ask sends a question to another node's peer port, under the id passed to Members, and returns
-	// what that node's Catalogue.Answer returned. If it is nil, nothing can be pulled.
+	// Ask sends a question to the peer port of another node and returns the result of that node's Catalogue.Answer.
+	// peer is the id that was passed to Members. If Ask is nil, the catalogue cannot pull records.
 	Ask func(ctx context.Context, peer string, question []byte) ([]byte, error)
-	// Arrival is how long a node that expects others may take to meet one. Until then Pick does not
-	// report that no node serves an application. 0 = no others are expected.
+	// Arrival is how long a node that joins others may need to meet one of them. During that time Pick does not
+	// conclude that no node serves an application. 0 = the node joins no others.
 	Arrival time.Duration
-	// WhyUnhealthy returns why an application of this node is not healthy, or "". It is optional.
+	// WhyUnhealthy returns why an application of this node is unhealthy, or "" if it is healthy. It is optional.
 	WhyUnhealthy func(App) string
 	Bounds       records.Bounds // zero = defaults
 	Logger       *slog.Logger
@@ -53,7 +53,7 @@ type Options struct {
 	Chance       func(n int) int  // returns a number below n, to choose among equals; nil = random
 }
 
-// Catalogue holds what this node knows of all applications of the cluster. It can be used right after New, and
+// Catalogue holds what this node knows of all applications of the cluster. It can be used immediately after New, and
 // learns through gossip what other nodes serve. All methods are safe for concurrent use.
 type Catalogue struct {
 	opts    Options
@@ -100,8 +100,8 @@ func (c *Catalogue) Open() {
 	c.tasks.Go(func() { c.run(ctx) })
 }
 
-// Close stops the goroutines that Open started and waits for them. It is idempotent. Pick can still be called
-// afterwards.
+// Close stops the goroutines that Open started, waits for them, and unregisters the metrics. It is idempotent. Pick
+// still works afterwards.
 func (c *Catalogue) Close() error {
 	c.mu.Lock()
 	first := !c.closed
@@ -117,9 +117,9 @@ func (c *Catalogue) Close() error {
 	return nil
 }
 
-// Serve replaces the list of applications that this node serves. It returns fault.Invalid for an invalid record or an
-// application that is listed twice, and fault.TooLarge if there are more applications, or more bytes, than a node can
-// announce. After an error nothing has changed.
+// Serve replaces the list of applications that this node serves. It returns fault.Invalid for an invalid record or
+// an application that is listed twice. It returns fault.TooLarge if the list has more applications, or more bytes,
+// than a node can announce. After an error nothing has changed.
 func (c *Catalogue) Serve(apps []Record) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,8 +146,8 @@ func (c *Catalogue) SetHealth(app App, healthy bool) {
 	}
 }
 
-// SetLoad sets how many calls an application of this node is serving. It is cheap: call it at the start and the
-// end of every call. Other nodes receive the value at intervals.
+// SetLoad sets how many calls an application of this node is serving. It is cheap enough to be called at the start
+// and the end of every call. Other nodes receive the value at intervals.
 func (c *Catalogue) SetLoad(app App, inFlight int) {
 	app = app.Canonical()
 	n, ok := c.loads.Load(app)

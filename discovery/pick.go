@@ -19,7 +19,7 @@ const (
 	Unreachable                // it certainly never reached the application: the instance is demoted at once
 )
 
-// A demotion is a pause in which an instance gets no calls, because a call did not reach it. It lasts firstDemotion,
+// A demotion is a pause: an instance that a call could not reach gets no calls. The pause is firstDemotion at first,
 // and doubles with each further failure up to lastDemotion.
 const (
 	firstDemotion = time.Second
@@ -38,8 +38,8 @@ type standing struct {
 	until   atomic.Int64 // end of the demotion; time since Catalogue.begun
 }
 
-// demoted reports whether an instance gets no calls now. After the demotion one call may try the instance; further
-// calls follow once it has succeeded.
+// demoted reports whether the instance gets no calls now. After the pause only one call may try the instance. If
+// that call succeeds, the instance is no longer demoted.
 func (s *standing) demoted(now time.Duration) bool {
 	return s.strikes.Load() > 0 && (now < time.Duration(s.until.Load()) || s.calls.Load() > 0)
 }
@@ -123,10 +123,15 @@ func (c *Catalogue) lease(one *candidate) *Lease {
 // elapsed returns the time since New, on a monotonic clock.
 func (c *Catalogue) elapsed() time.Duration { return c.opts.Now().Sub(c.begun) }
 
-// Pick chooses a healthy instance that is not in tried, for a call. An instance that a recent call could not reach
-// is demoted for some seconds. Pick prefers instances that are not demoted. Among these it prefers one on this
-// node, then the one with the fewest outstanding calls of this node, then the one whose node reports the least
-// load. Among equal ones it chooses at random. If all are demoted, it chooses the one whose demotion ends first.
+// Pick chooses a healthy instance of an application for a call, except those in tried. An instance that a recent
+// call could not reach is demoted for some seconds. Pick prefers instances in this order:
+//
+//  1. not demoted
+//  2. on this node
+//  3. fewest outstanding calls of this node
+//  4. least load, as reported by the instance's node
+//
+// Among equal instances it chooses at random. If all are demoted, it chooses the one whose demotion ends first.
 // Errors:
 //
 //	not_found    no node has ever reported that it serves the application, and all nodes have reported
@@ -200,6 +205,22 @@ func isTried(c *candidate, tried []Instance) bool {
 		}
 	}
 	return false
+}
+
+// settleTime is how long after the start of a node the records of other nodes may still be missing.
+const settleTime = 3 * time.Second
+
+// Settling reports whether this node may learn within seconds which nodes serve app. It returns false if any node
+// has reported app before. Otherwise it returns true if this node has just started and joins others, or if another
+// node has just joined and has not reported yet.
+func (c *Catalogue) Settling(app App) bool {
+	app = app.Canonical()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.machine.Seen(app) {
+		return false
+	}
+	return c.opts.Arrival > 0 && c.elapsed() < settleTime || c.machine.Expecting(c.opts.Now())
 }
 
 // maxReasons bounds the instances named in an error.

@@ -52,7 +52,7 @@ func newSite(t testing.TB, node string) *site {
 	return s
 }
 
-// knows passes to s what each node serves. Apps are written as "orders" or "orders:unhealthy".
+// knows tells s what each node serves. Applications are written as "orders" or "orders:unhealthy".
 func (s *site) knows(t testing.TB, nodes map[string]string) {
 	t.Helper()
 	var list []discovery.Member
@@ -351,6 +351,10 @@ func TestPick_ErrorWhileNodeHasMetNoOther(t *testing.T) {
 			alone := fault.Is(err, fault.Unavailable) && strings.Contains(err.Error(), "has not met another node yet")
 			if err == nil || alone != c.alone {
 				t.Errorf("%v", err)
+			}
+			young := c.passed < 3*time.Second
+			if want := young && (c.arrival > 0 || len(c.members) > 0); d.Settling(web) != want {
+				t.Errorf("settling %v, want %v", !want, want)
 			}
 		})
 	}

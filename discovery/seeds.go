@@ -17,9 +17,8 @@ type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// Seeds are the configured nodes through which a node joins the cluster. Each is an IP address or a
-// name, with a port. A name may resolve to many addresses, and to different ones later. Seeds are
-// immutable and safe for concurrent use.
+// Seeds are the configured nodes through which a node joins the cluster. Each is an IP address or a name, with a
+// port. A name may have several addresses, which may change. Seeds are immutable and safe for concurrent use.
 type Seeds struct {
 	list     []seed
 	resolver Resolver
@@ -30,9 +29,8 @@ type seed struct {
 	port uint16
 }
 
-// ParseSeeds parses seeds of the form "host", "host:port", "[v6]:port" or "v6". A seed without a
-// port gets port. ParseSeeds returns fault.Invalid if any seed cannot be parsed; the error names
-// all of those.
+// ParseSeeds parses seeds of the form "host", "host:port", "[v6]:port" or "v6". A seed without a port gets the
+// default, port. If any seed is invalid, ParseSeeds returns fault.Invalid with all invalid seeds.
 func ParseSeeds(texts []string, port uint16, r Resolver) (*Seeds, error) {
 	s := &Seeds{resolver: r}
 	var bad []string
@@ -52,7 +50,7 @@ func ParseSeeds(texts []string, port uint16, r Resolver) (*Seeds, error) {
 	return s, nil
 }
 
-// SeedHost returns the host of a seed, without its port. It returns "" for a text that is no seed.
+// SeedHost returns the host of a seed, without its port. It returns "" if text is not a valid seed.
 func SeedHost(text string) string {
 	s, _ := parseSeed(strings.TrimSpace(text), 0)
 	return s.host
@@ -78,9 +76,9 @@ func isHost(text string) bool {
 	return text != "" && len(text) <= 253 && !strings.ContainsAny(text, " \t/\\:@[]%,")
 }
 
-// Resolve returns the addresses of all seeds without duplicates, in the order of the seeds. It
-// looks up all names at every call, and omits seeds that cannot be resolved. It returns
-// fault.Unavailable if that leaves no address.
+// Resolve returns the addresses of all seeds without duplicates, in the order of the seeds. It looks up all names at
+// every call, and omits names that cannot be resolved. It returns fault.Unavailable if there are seeds but no
+// address.
 func (s *Seeds) Resolve(ctx context.Context) ([]netip.AddrPort, error) {
 	var out []netip.AddrPort
 	var failed []string

@@ -9,7 +9,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Gossip may know a node before it belongs to a cluster. Its peer port would refuse every call.
+// Gossip may know a node before that node belongs to a cluster. Such a node refuses every call at its peer port.
 func TestPick_SkipsNodeThatCannotBeDialled(t *testing.T) {
 	s := newSite(t, "n1")
 	s.knows(t, map[string]string{"n2": "orders"})

@@ -30,9 +30,8 @@ func (i *Instance) Same(o *Instance) bool {
 	return i.App == o.App && i.incarnation() == o.incarnation()
 }
 
-// View is what a node knows of all applications at one moment. It is immutable; Changed signals a
-// newer View. All methods are safe for concurrent use. The caller may change the slices that they
-// return.
+// View is what a node knows of all applications at one moment. It is immutable; Changed signals that there is a
+// newer View. All methods are safe for concurrent use, and the caller may change the slices that they return.
 type View struct {
 	catalogue *Catalogue
 	records   []records.Shown // this node's own is first
@@ -94,12 +93,12 @@ func (v *View) instance(r *records.Shown, e records.Entry) Instance {
 	return i
 }
 
-// unreachable reports whether no call can be sent to the instance, because its node belongs to no
-// cluster yet and so cannot accept calls at its peer port.
+// unreachable reports whether the node of the instance belongs to no cluster yet, so that its peer port accepts no
+// calls.
 func (i *Instance) unreachable() bool { return i.Server == "" && !i.Local }
 
-// Condition tells whether this node sends calls to an instance, and if not, why. The constants
-// below are all conditions. The values are used as metric labels.
+// Condition is whether this node sends calls to an instance, and if not, why. The constants below are all
+// conditions. Their values are metric labels.
 type Condition string
 
 // The conditions.
@@ -110,7 +109,7 @@ const (
 	Uncalled  Condition = "uncalled"  // it has no port
 )
 
-// Standing returns the condition of an instance and how many calls from here it is serving.
+// Standing returns the condition of an instance, and the number of calls from this node that it is serving.
 func (c *Catalogue) Standing(i *Instance) (Condition, int64) {
 	s := &standing{}
 	if met, ok := c.standings.Load(standingKey{i.App, i.incarnation()}); ok {
@@ -134,7 +133,8 @@ type candidate struct {
 	standing *standing
 }
 
-// candidates returns the instances of an application, by node id. They are looked up once.
+// candidates returns the instances of an application, sorted by node id. It caches the result, unless there are no
+// instances.
 func (v *View) candidates(app App) []candidate {
 	if found, ok := v.found.Load(app); ok {
 		return found.([]candidate)

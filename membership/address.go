@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// FacingAddress returns the local address from which the system would send packets to a seed. It
-// sends no packet.
+// FacingAddress returns the local address from which the system would send packets to a seed. It sends no packet. If
+// there is no route to the seed, it returns fault.Unavailable.
 func FacingAddress(seed netip.AddrPort) (netip.Addr, error) {
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(seed))
 	if err != nil {
@@ -21,10 +21,14 @@ func FacingAddress(seed netip.AddrPort) (netip.Addr, error) {
 	return local, c.Close()
 }
 
-// AdvertiseAddr chooses the address at which other nodes reach this node: wanted, otherwise bind if it is a single
-// address, otherwise the local address for packets to a seed or to the default route. A zero wanted or bind means
-// that it is not given. It refuses an unspecified or multicast address, and a loopback address if any seed is on
-// another machine.
+// AdvertiseAddr chooses the address at which other nodes reach this node. It uses the first of these that is given:
+//
+//  1. wanted
+//  2. bind, if it is a single address
+//  3. the local address of the route to a seed, or of the default route
+//
+// The zero Addr means not given. AdvertiseAddr returns fault.Invalid if there is no address, if the address is
+// unspecified or multicast, or if it is loopback and a seed is on another machine.
 func AdvertiseAddr(wanted, bind netip.Addr, seeds []netip.AddrPort) (netip.Addr, error) {
 	addr := wanted.Unmap()
 	if !addr.IsValid() && bind.IsValid() && !bind.IsUnspecified() {
@@ -61,8 +65,8 @@ func elsewhere(seeds []netip.AddrPort) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// facingAny returns the local address for packets to one of the seeds. It prefers an address that other machines can
-// reach.
+// facingAny returns the local address of the route to one of the seeds, or of the default route. It returns a
+// loopback address only if there is no other, and the zero Addr if there is none at all.
 func facingAny(seeds []netip.AddrPort) netip.Addr {
 	var loopback netip.Addr
 	for _, s := range seeds {
@@ -87,7 +91,6 @@ func facingAny(seeds []netip.AddrPort) netip.Addr {
 	return netip.Addr{}
 }
 
-// SeedFunc returns the addresses of the seeds. It is called at every attempt to join. If only some
-// names can be resolved, it returns their addresses and an error. The result may contain the
-// address of this node.
+// SeedFunc returns the addresses of the seeds, which may include this node. It is called at every attempt to join.
+// If it can resolve only some names, it returns their addresses and an error.
 type SeedFunc func(ctx context.Context) ([]netip.AddrPort, error)

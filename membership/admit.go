@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Reason is why a node, or a packet or connection of it, is refused. The constants below are all reasons. Their
-// values are used as metric labels.
+// Reason is why a node, packet or connection is refused. The constants below are all reasons. Their values are
+// metric labels.
 type Reason string
 
 // The reasons.
@@ -53,9 +53,10 @@ type refusal struct {
 	epoch  uint32 // with OlderEpoch: the newest epoch of the cluster
 }
 
-// agree returns nil if members and others can form one cluster. Otherwise the refusal names the node with the wrong
-// settings: the newcomer, or the node that differs from most. Only the newest incarnation of a node counts, except
-// for cluster ids: a newer incarnation without a cluster may be a duplicate.
+// agree returns nil if members and others can form one cluster. Otherwise the refusal names the newcomer, or the node
+// whose settings differ from those of most nodes. If a node has several incarnations, only the newest counts. The
+// cluster id is the exception: it is checked for every incarnation, because a newer one without a cluster may be a
+// duplicate.
 func agree(members, others []Member) *refusal {
 	incarnations := slices.Clone(members)
 	for _, o := range others {
@@ -92,7 +93,8 @@ func agree(members, others []Member) *refusal {
 	return sameFormat(members)
 }
 
-// sameFormat checks that every server understands the log entries which the others may hold.
+// sameFormat returns nil if every server can read the newest log format that any member's data needs. Otherwise the
+// refusal names the server that is too old.
 func sameFormat(members []Member) *refusal {
 	var needs, old *Member
 	for i := range members {
@@ -119,8 +121,9 @@ func sameFormat(members []Member) *refusal {
 			Hint: fmt.Sprintf("run version %s of the program on %s, or a newer one", needs.Version, old.NodeID)}}
 }
 
-// sameEpoch checks that all servers have the same epoch. A rescue raises the epoch of the cluster, and a server with
-// an older one has a different history. The epoch of a sidecar does not matter, because a sidecar has no data.
+// sameEpoch returns nil if all servers of the cluster have the same epoch. Otherwise the refusal names a server with
+// an older one. A rescue raises the epoch, so such a server has a different history. Sidecars are not checked,
+// because they have no data.
 func sameEpoch(members []Member) *refusal {
 	var newest, old *Member
 	for i := range members {
@@ -183,8 +186,8 @@ func merged(members, others []Member) []Member {
 // overlap is two incarnations of one node id that both seem to be alive. b arrived after a.
 type overlap struct{ a, b Member }
 
-// overlaps returns the node ids that have two incarnations, or one incarnation at two addresses. The latter means
-// that a running virtual machine was copied.
+// overlaps finds node ids that two nodes may be using. It returns a pair of incarnations for each node id that has
+// two incarnations, or one incarnation at two addresses. The latter means that a running virtual machine was copied.
 func overlaps(members, others []Member) []overlap {
 	var out []overlap
 	for _, m := range members {

@@ -5,29 +5,29 @@ import (
 	"slices"
 )
 
-// Channel sends and receives data of another package together with the gossip. It is registered in
-// Options under a number from 1 to 255, which is the same on every node. Its methods may be called
-// concurrently, and while memberlist holds a lock. So they must return at once.
+// Channel sends and receives the data of another package together with the gossip. Options registers each Channel
+// under a number from 1 to 255, which must be the same on every node. Its methods may be called concurrently. They
+// must not block, because memberlist may hold a lock.
 type Channel interface {
-	// Broadcasts returns messages for the next packet. Each costs overhead bytes more than its
-	// length, and all together cost at most limit bytes. It is called once per packet and receiver,
-	// so it returns a message several times to reach every member.
+	// Broadcasts returns messages for the next packet. Each message takes its length plus overhead bytes, and all
+	// together at most limit bytes. Each packet goes to one receiver. To reach every member, a message must be
+	// returned by several calls.
 	Broadcasts(overhead, limit int) [][]byte
 
 	// Notify receives a message of another node. The slice belongs to the channel.
 	Notify(msg []byte)
 
-	// LocalState returns everything that another node should know, at most some megabytes. It is
-	// exchanged with one member at a time, and at a join. nil means nothing.
+	// LocalState returns everything that another node should know, at most a few megabytes. Two members exchange
+	// their states at a join and at regular intervals. nil means that there is nothing to send.
 	LocalState(join bool) []byte
 
 	// MergeState receives the LocalState of another node.
 	MergeState(state []byte, join bool)
 }
 
-// mux is the delegate of memberlist for all channels. A broadcast message begins with one byte, the
-// number of its channel. The state that nodes exchange is a sequence of entries: channel number,
-// uvarint length, bytes. Data of unknown channels is skipped.
+// mux implements memberlist.Delegate for all channels. The first byte of a broadcast message is the number of its
+// channel. The state that nodes exchange is a sequence of entries: channel number, length as a uvarint, bytes. Data
+// for unknown channels is skipped.
 type mux struct {
 	channels map[byte]Channel
 	order    []byte
@@ -81,7 +81,7 @@ func (m *mux) LocalState(join bool) []byte {
 	return out
 }
 
-// MergeRemoteState implements memberlist.Delegate. It drops what follows a damaged field.
+// MergeRemoteState implements memberlist.Delegate. It stops at the first malformed entry.
 func (m *mux) MergeRemoteState(b []byte, join bool) {
 	for len(b) > 0 {
 		number := b[0]

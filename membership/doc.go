@@ -1,30 +1,27 @@
-// Package membership maintains the list of nodes, what they report about themselves (their facts),
-// and their state: alive, left or failed. It uses the gossip protocol of hashicorp/memberlist.
+// Package membership maintains the list of nodes, what they report about themselves (their facts), and their state:
+// alive, left or failed. It uses the gossip protocol of hashicorp/memberlist.
 //
-// It owns the names and facts of nodes, their encoding, the rules by which a node is refused, the
-// immutable Roster, joining and rejoining, and graceful leaving. Other packages send their own data
-// through a Channel and read the Roster. Raft, stores, applications and the HTTP API are not known
-// here.
+// It owns the names and facts of nodes, their encoding, the rules by which a node is refused, the immutable Roster,
+// joining and rejoining, and graceful leaving. Other packages send their own data through a Channel and read the
+// Roster. The package knows nothing of Raft, stores, applications and the HTTP API.
 //
-// Names. A node has a node id, which stays the same over restarts, and a boot id, which is new in
-// every process. Both together identify an incarnation of the node. Its gossip name is "node
-// id/boot id". So a restarted node is never mistaken for its previous process, and may have another
-// address. The Roster has one incarnation per node id. It is the first that is alive. If that no
-// longer answers, a later one replaces it. If two incarnations answer, two nodes use the same node
-// id, and the newcomer is refused.
+// Names. A node has a node id, which stays the same over restarts, and a boot id, which is new in every process.
+// Together they identify an incarnation of the node. Its gossip name is "node id/boot id". So a restarted node is
+// never mistaken for its previous process, and it may have another address. The Roster has one incarnation per node
+// id: the first one that is alive. When that incarnation no longer answers, a later one replaces it. If two
+// incarnations answer, two nodes use the same node id, and the newcomer is refused.
 //
-// Refusals. Nodes with another label are ignored. Nodes with the same label are not merged if their
-// cluster ids, partition counts or node ids contradict each other. Both sides count such a refusal,
-// and log it at most once a minute for each reason.
+// Refusals. A node ignores nodes with another label. Two groups of nodes with the same label do not merge if their
+// cluster ids, partition counts or node ids contradict each other. Both sides count the refusal, and log it at most
+// once a minute for each reason.
 //
-// Protection. If keys are configured, every packet is encrypted for one incarnation of one node,
-// which accepts it only once. So a recorded packet cannot be replayed; the encryption of memberlist
-// does not prevent that. Streams use mutual TLS. The caller supplies keys and certificates.
+// Protection. If keys are configured, every packet is encrypted for one incarnation of one node, which accepts it
+// only once. So a recorded packet cannot be replayed; the encryption of memberlist does not prevent that. Streams
+// use mutual TLS. The caller supplies keys and certificates.
 //
-// Goroutines: one joins and rejoins, one resolves duplicate node ids, one logs refusals, one logs
-// changes and deletes old members. The transport has one for packets and one for accepting
-// connections. With keys, there is one more of each, and one for each handshake. Memberlist has its
-// own. Close waits for all goroutines of this package and for every connection. It cannot wait for
-// those of memberlist: one probe of memberlist may run after Close, for at most eight times
-// Timing.ProbeInterval. The probe touches nothing outside memberlist.
+// Goroutines: one joins and rejoins, one resolves duplicate node ids, one logs refusals, one logs changes and
+// deletes old members. The transport has one for packets and one for accepting connections. With keys, each of these
+// two has a second one, and each handshake has one. Memberlist has its own goroutines. Close waits for all
+// goroutines of this package and for every connection. It cannot wait for the goroutines of memberlist: one probe
+// may run after Close, for at most eight times Timing.ProbeInterval. The probe touches nothing outside memberlist.
 package membership

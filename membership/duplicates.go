@@ -12,8 +12,8 @@ import (
 // A join pings before anything is merged, which ends most duplicates. But pings and their answers also carry
 // news, so a refused incarnation may become known. It stays hidden as long as the first one answers.
 
-// pings is how often an incarnation is pinged before it counts as not answering. One ping is not enough, because
-// packets may be lost.
+// pings is the number of pings without an answer after which an incarnation counts as not answering. One ping is not
+// enough, because packets may be lost.
 const pings = 3
 
 // answers reports whether an incarnation answers a ping.
@@ -30,8 +30,8 @@ func (g *Gossip) answers(m *Member) bool {
 	return false
 }
 
-// holds reports whether m, the earlier incarnation of a node id, still answers. If not, it marks m as superseded, so
-// that a later incarnation can replace it.
+// holds reports whether m, the earlier of two incarnations of a node id, still answers pings. If not, it marks m as
+// superseded, so that the later incarnation can replace it.
 func (g *Gossip) holds(m *Member) bool {
 	if g.answers(m) {
 		return true
@@ -41,7 +41,7 @@ func (g *Gossip) holds(m *Member) bool {
 }
 
 // yieldAfter is how many probe intervals an older node with the same id must keep answering before this node stops.
-// That is rare, because a node with a duplicate id is usually refused when it joins.
+// It may be long, because a node with a duplicate id is usually refused as soon as it joins.
 const yieldAfter = 100
 
 // resolveDuplicates decides between incarnations of one node id until ctx ends.
@@ -59,8 +59,8 @@ func (g *Gossip) resolveDuplicates(ctx context.Context) {
 	}
 }
 
-// settle pings each incarnation once whose state is uncertain: superseded ones, which may have been unreachable only
-// for a moment, and both incarnations of each disputed node id.
+// settle pings the incarnations whose state is uncertain, once each. A superseded incarnation that answers is no
+// longer superseded. If both incarnations of a disputed node id answer, settle records a refusal.
 func (g *Gossip) settle(since map[string]time.Time) {
 	for _, m := range g.table.silenced() {
 		if g.answers(&m) {

@@ -169,7 +169,7 @@ func (s *sealer) Seal(to string, packet []byte) []byte { return s.seal(to, packe
 // Open opens it.
 func (s *sealer) Open(b []byte, now time.Time) ([]byte, Reason) { return s.open(b, now) }
 
-// Sessions returns how many sessions are kept in full, and how many by their highest counter.
+// Sessions returns how many sessions have a full window of counters, and how many only their highest counter.
 func (s *sealer) Sessions() (full, floors int) { return len(s.heard), len(s.floor) }
 
 // What tests have to know of it.

@@ -42,8 +42,8 @@ type Formats struct {
 	RPC      uint32 // calls between nodes
 }
 
-// Facts are what a node reports about itself to the others. Gossip sends them with the name of the node. Encoded they
-// may take at most memberlist.MetaMaxSize (512) bytes.
+// Facts are what a node reports about itself to the others. Gossip sends them with the name of the node. Their
+// encoding has at most memberlist.MetaMaxSize (512) bytes.
 type Facts struct {
 	NodeID          string // letters, digits, '-', '_' and '.', at most 128; outlives restarts
 	ServerID        string // node id, a dot, and the random id of the data directory; empty for a sidecar
@@ -64,7 +64,8 @@ type Facts struct {
 	MetricsAddr     string // host:port where Prometheus reaches its metrics; empty = nowhere
 }
 
-// Limits of names, in bytes.
+// NewBootID returns a boot id for a process that starts now: the Unix time in milliseconds and a random part, both
+// in hexadecimal. Boot ids sort by start time, unless the clock was set back.
 const (
 	maxNodeID = 128
 	bootIDLen = 11 + 8
@@ -129,7 +130,8 @@ func isHostPort(s string) bool {
 	return err == nil && bad == nil && n != 0 && host != ""
 }
 
-// disk returns the part of the server id that identifies the data directory, or "" if the server id has no such part.
+// disk returns the id of the data directory, which is the second part of the server id. It returns "" if the server
+// id has no such part.
 func (f *Facts) disk() string {
 	disk, ok := strings.CutPrefix(f.ServerID, f.NodeID+".")
 	if !ok || strings.Contains(disk, ".") {
@@ -138,8 +140,8 @@ func (f *Facts) disk() string {
 	return disk
 }
 
-// fits returns an error if the encoded facts could exceed the space in gossip. It assumes the longest values for
-// Leads, the state of the disk, Epoch, Format and ClusterID, which can change later.
+// fits returns fault.TooLarge if the encoded facts could exceed the space in gossip. It assumes the longest values
+// for the facts that can change later: Leads, the state of the disk, Epoch, Format and ClusterID.
 func (f *Facts) fits() error {
 	longest := *f
 	longest.Leads, longest.DiskSlow, longest.Epoch, longest.Format = 1<<32-1, true, 1<<32-1, 1<<8-1

@@ -117,8 +117,8 @@ func TestFacts_RefuseDamage(t *testing.T) {
 	}
 }
 
-// TestFacts_FitOrAreRefused tries lengths on both sides of every limit: facts that Open accepts fit,
-// also with the longest values of their changing fields.
+// TestFacts_FitOrAreRefused tries lengths on both sides of every limit. Facts that Open accepts must also fit with
+// the longest values of their changing fields.
 func TestFacts_FitOrAreRefused(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	text := func(most int) string { return strings.Repeat("x", 1+rng.IntN(most)) }
@@ -204,8 +204,8 @@ func FuzzFacts(f *testing.F) {
 	})
 }
 
-// A duplicate without a cluster, newer than the node whose id it has, is known for a while. A node of
-// another cluster must still be refused.
+// A duplicate node without a cluster has a newer incarnation than the node whose id it uses, and members know both
+// for a while. A node of another cluster must still be refused.
 func TestAgree_NewerIncarnationDoesNotHideCluster(t *testing.T) {
 	incarnation := func(node, boot, cluster string) membership.Member {
 		return membership.Member{Facts: membership.Facts{NodeID: node, BootID: boot, Role: membership.Server,

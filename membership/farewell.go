@@ -8,11 +8,11 @@ import (
 )
 
 // farewells is the Channel with number 0. It spreads the announcements of nodes that leave, because memberlist does
-// not tell its delegate whether a member left or failed. A leaving node sends its announcement to every member and
-// then by gossip.
+// not tell its delegate whether a member left or failed. A leaving node sends its announcement to every member, and
+// gossip repeats it.
 //
 // A broadcast message is one version byte and a gossip name. The state that nodes exchange is one version byte and
-// the gossip names of all nodes that left, each preceded by its uvarint length.
+// the gossip names of all nodes that left, each preceded by its length as a uvarint.
 type farewells struct {
 	table *table
 	queue *memberlist.TransmitLimitedQueue
@@ -26,8 +26,8 @@ func newFarewells(t *table, retransmits int) *farewells {
 		RetransmitMult: retransmits}}
 }
 
-// say marks an incarnation as left, queues the announcement for gossip, and returns it. Only Leave calls say for this
-// node.
+// say marks an incarnation as left, queues the announcement for gossip, and returns the encoded announcement. For
+// this node, only Leave may call it.
 func (f *farewells) say(name string) []byte {
 	msg := append([]byte{farewellVersion}, name...)
 	if f.table.farewell(name) {

@@ -24,7 +24,8 @@ type Options struct {
 	Bind         netip.Addr // where to listen; unspecified = all addresses
 	Port         uint16     // UDP and TCP; 0 = any that is free
 	PortFallback bool       // take another port if Port is in use
-	// address for others; a zero address is chosen by AdvertiseAddr, a zero port is the bound one
+	// address that other nodes use; a zero address means that AdvertiseAddr chooses it, a zero port means the bound
+	// port
 	Advertise netip.AddrPort
 	// name of the cluster, at most 255 bytes: nodes of another label are invisible
 	Label string
@@ -39,7 +40,7 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// Gossip takes part in the gossip of the cluster for this process. All methods are safe for concurrent use.
+// Gossip is this node's participation in the gossip of the cluster. All methods are safe for concurrent use.
 type Gossip struct {
 	opts      Options
 	table     *table
@@ -66,8 +67,8 @@ type Gossip struct {
 	closed bool
 }
 
-// Open opens the gossip port and starts to join the seeds in the background; Joined waits for that. ctx limits only
-// Open itself. Open returns a *fault.Error:
+// Open opens the gossip port and starts to join the seeds in the background; Joined waits for the result. ctx limits
+// only Open itself. Open returns a *fault.Error:
 //
 //	invalid      the facts, the address or a key is invalid
 //	too_large    the facts do not fit
@@ -224,13 +225,16 @@ func (g *Gossip) Roster() *Roster { return g.table.roster() }
 // Addr returns the gossip address that others use for this node.
 func (g *Gossip) Addr() netip.AddrPort { return g.Roster().Self().Gossip }
 
-// RefusedEpoch returns the newest epoch of nodes that refused this node, or were refused, because of different
-// epochs; 0 if there were none. It is higher than the epoch of this node if the cluster was rescued without this
-// node.
+// RefusedEpoch returns the newest epoch of servers that could not join with this node because the epochs differ, or
+// 0 if there were none. If it is higher than the epoch of this node, the cluster was rescued without this node.
 func (g *Gossip) RefusedEpoch() uint32 { return g.refused.epoch.Load() }
 
-// HealthScore returns how well this node keeps up with gossip, from 0 for well to 7 for badly. A node with a higher
-// score waits longer before it declares others dead.
+// Refused returns why this node has refused another one within the last minute, or why that one refused it. It
+// returns nil if there was no refusal. A refused node tries again more often than once a minute.
+func (g *Gossip) Refused() error { return g.refused.recent(time.Now()) }
+
+// HealthScore returns how well this node keeps up with gossip, from 0 (healthy) to 7. The higher the score, the
+// longer a node waits before it declares others dead.
 func (g *Gossip) HealthScore() int { return g.list.Load().GetHealthScore() }
 
 // seeds returns the current seeds.
@@ -243,10 +247,10 @@ func (g *Gossip) seeds(ctx context.Context) ([]netip.AddrPort, error) {
 	return g.opts.Seeds(ctx)
 }
 
-// Joined waits until this node and another one have exchanged their full state. It returns nil at once if there are
-// no seeds. If seeds answered and refused this node, it returns fault.Conflict for a duplicate node id, fault.Denied
-// for another cluster, and fault.Invalid for a different number of partitions. This node continues to try, so a later
-// call may succeed.
+// Joined waits until this node and another one have exchanged their full state. Without seeds it returns nil at
+// once. If seeds refuse this node, it returns fault.Conflict for a duplicate node id, fault.Denied for another
+// cluster, and fault.Invalid for a different number of partitions. This node continues to try, so a later call may
+// succeed. If ctx ends first, it returns fault.Timeout.
 func (g *Gossip) Joined(ctx context.Context) error {
 	for g.opts.Seeds != nil {
 		joined, changed, refusal := g.result.get()
@@ -266,8 +270,7 @@ func (g *Gossip) Joined(ctx context.Context) error {
 	return nil
 }
 
-// Tried returns a channel that is closed when every seed has been tried once, with or without
-// success.
+// Tried returns a channel that is closed when every seed has been tried once, even if no attempt succeeded.
 func (g *Gossip) Tried() <-chan struct{} { return g.tried }
 
 // Duplicate returns a channel that delivers an error if an older live node uses the node id of this node and does
@@ -276,9 +279,8 @@ func (g *Gossip) Tried() <-chan struct{} { return g.tried }
 func (g *Gossip) Duplicate() <-chan error { return g.duplicate }
 
 // UpdateFacts changes the facts of this node and starts to send them. When it returns, the roster of this node has
-// the change. Node id and boot id cannot change. Server id, cluster id and partition count can be set once. It
-// returns fault.Invalid, fault.TooLarge, or fault.Unavailable after Leave or Close. After an error nothing has
-// changed.
+// the change. Node id and boot id cannot change. Server id, cluster id and partition count can be set once. Errors
+// are fault.Invalid, fault.TooLarge, and fault.Unavailable after Leave or Close. After an error nothing has changed.
 func (g *Gossip) UpdateFacts(change func(*Facts)) error {
 	g.updating.Lock()
 	defer g.updating.Unlock()
@@ -300,7 +302,7 @@ func (g *Gossip) UpdateFacts(change func(*Facts)) error {
 }
 
 // tellTimeout is how long UpdateFacts waits until memberlist has sent the first packet with the change. It is short,
-// because the change is queued. It cannot be 0, which memberlist takes as no limit.
+// because memberlist has queued the change anyway. It cannot be 0, which means no limit to memberlist.
 const tellTimeout = time.Microsecond
 
 func (g *Gossip) setMeta(f *Facts) {

@@ -408,8 +408,8 @@ func TestLogLimit_StrangerDoesNotFillLog(t *testing.T) {
 	}
 }
 
-// A leaving node knows only the other one as alive. The other one must not take it for itself, or it
-// would never try its address again.
+// A seed that left keeps its address. The remaining node must not mistake that address for its own, or it would
+// never try it again.
 func TestJoin_RetriesSeedThatLeft(t *testing.T) {
 	first := open(t, options(facts("n1")))
 	second := open(t, options(facts("n2"), first))

@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// hooks are the callbacks of memberlist. Memberlist calls most of them while it holds its lock on the list of nodes,
-// so they call no method of memberlist.
+// hooks implement the callbacks of memberlist. They call no method of memberlist, because it calls most of them
+// while it holds its lock on the list of nodes.
 type hooks struct {
 	*mux
 	gossip *Gossip
@@ -19,7 +19,8 @@ type hooks struct {
 // length of the facts.
 func (h hooks) NodeMeta(int) []byte { return *h.gossip.meta.Load() }
 
-// NotifyAlive implements memberlist.AliveDelegate. A refused node never becomes a member.
+// NotifyAlive implements memberlist.AliveDelegate. It returns an error for a node that is refused, and memberlist
+// then ignores that node.
 func (h hooks) NotifyAlive(n *memberlist.Node) error {
 	t := h.gossip.table
 	if n.Name == t.self || t.knows(n.Name, addrPort(n), n.Meta) {
@@ -35,19 +36,20 @@ func (h hooks) NotifyAlive(n *memberlist.Node) error {
 // NotifyJoin implements memberlist.EventDelegate.
 func (h hooks) NotifyJoin(n *memberlist.Node) { h.NotifyUpdate(n) }
 
-// NotifyUpdate implements memberlist.EventDelegate. It does not check the facts, because NotifyAlive has.
+// NotifyUpdate implements memberlist.EventDelegate. It does not check the new facts, because NotifyAlive has checked
+// them.
 func (h hooks) NotifyUpdate(n *memberlist.Node) {
 	if f, err := decodeFacts(n.Name, n.Meta); err == nil {
 		h.gossip.table.alive(f, addrPort(n), n.Meta)
 	}
 }
 
-// NotifyLeave implements memberlist.EventDelegate. Memberlist calls it for members that failed and for members that
-// left. The announcements in farewells tell which it is.
+// NotifyLeave implements memberlist.EventDelegate. Memberlist calls it both for members that failed and for members
+// that left; the type farewells tells them apart.
 func (h hooks) NotifyLeave(n *memberlist.Node) { h.gossip.table.dead(n.Name) }
 
-// NotifyConflict implements memberlist.ConflictDelegate. It is called when one gossip name has two addresses: the
-// same process runs twice, for example after a virtual machine was copied with its memory.
+// NotifyConflict implements memberlist.ConflictDelegate. Memberlist calls it when one gossip name has two addresses.
+// Then the same process runs twice, for example because a virtual machine was copied with its memory.
 func (h hooks) NotifyConflict(existing, other *memberlist.Node) {
 	a, ra := memberOf(existing)
 	b, rb := memberOf(other)
@@ -56,8 +58,8 @@ func (h hooks) NotifyConflict(existing, other *memberlist.Node) {
 	}
 }
 
-// NotifyMerge implements memberlist.MergeDelegate. Memberlist calls it on both sides of every join, without a lock,
-// before it merges the members of the other side.
+// NotifyMerge implements memberlist.MergeDelegate. Memberlist calls it on both sides of every join, without holding
+// a lock. If NotifyMerge returns an error, memberlist does not merge the members of the other side.
 func (h hooks) NotifyMerge(nodes []*memberlist.Node) error {
 	g := h.gossip
 	var peers []netip.AddrPort
@@ -86,8 +88,8 @@ func (h hooks) NotifyMerge(nodes []*memberlist.Node) error {
 	return g.refused.note(found)
 }
 
-// compare returns the reason why the members of another node must not be merged with those of this node, or nil if
-// they may be merged.
+// compare returns the reason why the members of another node must not be merged with the members of this node, or
+// nil if they may be merged.
 func (g *Gossip) compare(others []Member) *refusal {
 	if len(others) == 1 && others[0].Name() == g.table.self {
 		return &refusal{reason: itself, err: errItself()}
@@ -99,8 +101,8 @@ func (g *Gossip) compare(others []Member) *refusal {
 	return g.firstAnswering(overlaps(alive, others))
 }
 
-// firstAnswering pings both incarnations of all node ids in the list concurrently. It returns a refusal for the first
-// id of which both answer, or nil.
+// firstAnswering pings both incarnations of every overlap in the list, all concurrently. It returns a refusal for the
+// first overlap whose incarnations both answer, or nil if there is none.
 func (g *Gossip) firstAnswering(list []overlap) *refusal {
 	both := make([]bool, len(list))
 	var wg sync.WaitGroup

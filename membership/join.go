@@ -33,8 +33,8 @@ func outcomes() []outcome {
 	return []outcome{joined, refused, unanswered, failedJoin, untrusted, unreachable, toItself}
 }
 
-// join tries to join the node at one address. Unless the outcome is joined, it returns an error that explains the
-// problem, if possible with a hint how to fix it.
+// join tries to join the node at addr. It returns an error for every outcome except joined. The error has a hint, if
+// there is a known fix.
 func (g *Gossip) join(addr netip.AddrPort) (outcome, error) {
 	g.contacts.forget()
 	r, err := g.refused.during(addr, func() error {
@@ -105,7 +105,8 @@ func closedEarly(err error) bool {
 }
 
 // joiner connects this node with the cluster. It tries the seeds until one exchange of state succeeds. After that it
-// regularly tries missing seeds and failed members, so that a partitioned cluster joins again. One goroutine uses it.
+// tries missing seeds and failed members at intervals, so that the parts of a partitioned cluster join again. It is
+// not safe for concurrent use.
 type joiner struct {
 	gossip *Gossip
 	turn   int                     // next of the missing addresses
@@ -139,8 +140,8 @@ func (j *joiner) run(ctx context.Context) {
 	}
 }
 
-// isolated reports whether this node has to look for other nodes: no other member is alive, or it has not exchanged
-// its full state with any.
+// isolated reports whether this node must look for other nodes. This is the case if no other member is alive, or if
+// this node has not exchanged its full state with any other node.
 func (g *Gossip) isolated() bool {
 	met, _, _ := g.result.get()
 	return !met || g.Roster().alone()
@@ -167,8 +168,9 @@ func (j *joiner) pause(ctx context.Context, isolated bool) {
 	}
 }
 
-// missing returns the addresses of the seeds and failed members to try, without those of this node. Unless this node
-// is isolated, it also leaves out members that are alive.
+// missing returns the addresses of seeds and failed members to try, without addresses of this node. If this node is
+// not isolated, members that are alive are left out too. If only some names of seeds can be resolved, it returns the
+// addresses and an error.
 func (j *joiner) missing(ctx context.Context) ([]netip.AddrPort, error) {
 	isolated := j.gossip.isolated()
 	seeds, err := j.gossip.seeds(ctx)
@@ -218,8 +220,8 @@ func (j *joiner) tryAll(ctx context.Context) {
 	j.gossip.result.note(errors.Join(errs...))
 }
 
-// joinGrace is the time after the first failed attempt in which it is normal that no seed answers, because the
-// nodes of a new cluster start one after another.
+// joinGrace is how long after the first failed attempt it counts as normal that no seed answers. The nodes of a new
+// cluster start one after another.
 const joinGrace = 30 * time.Second
 
 // report logs why no seed could be joined, at most once in logInterval. The level is WARN if this node was refused,

@@ -13,9 +13,10 @@ import (
 // leaveTimeout bounds Leave when its ctx has no deadline.
 const leaveTimeout = 5 * time.Second
 
-// Leave announces that this node leaves, so that members show it as left at once, and not as failed after a while. It
-// returns when the announcement has been sent, or fault.Timeout at the deadline of ctx, or after leaveTimeout if ctx
-// has none. It does not notice that ctx is cancelled. Close must still be called. Leave is idempotent.
+// Leave announces that this node leaves, so that members show it as left at once, and not as failed after a while.
+// It returns when the announcement has been sent. It returns fault.Timeout at the deadline of ctx, or after
+// leaveTimeout if ctx has no deadline. Cancelling ctx has no effect. Close must still be called. Leave is
+// idempotent.
 func (g *Gossip) Leave(ctx context.Context) error {
 	g.ending <- struct{}{}
 	defer func() { <-g.ending }()
@@ -37,8 +38,7 @@ func (g *Gossip) Leave(ctx context.Context) error {
 	return nil
 }
 
-// sayFarewell sends the announcement directly to every member. Gossip sends it again, because these
-// packets may be lost.
+// sayFarewell sends the announcement directly to every member. Gossip repeats it, because these packets may be lost.
 func (g *Gossip) sayFarewell() {
 	msg := append([]byte{0}, g.farewells.say(g.table.self)...)
 	for _, m := range g.Roster().Alive() {
@@ -53,8 +53,8 @@ func (g *Gossip) sayFarewell() {
 	}
 }
 
-// Close stops gossiping. If Leave was not called before, other members will show this node as
-// failed. Close is idempotent. It waits for the goroutines and connections of this package.
+// Close stops gossiping, and waits for the goroutines and connections of this package. If Leave was not called
+// before, other members will show this node as failed. Close is idempotent.
 func (g *Gossip) Close() error {
 	g.ending <- struct{}{}
 	defer func() { <-g.ending }()

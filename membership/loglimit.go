@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// logLimiter lowers the levels of memberlist's log. Errors become warnings, because memberlist retries. Warnings
-// become debug lines if they are expected, or if there are more than warningsAMinute. This package itself logs what
-// an operator has to know.
+// logLimiter lowers the levels of memberlist's log. Errors become warnings, because memberlist retries. A warning
+// becomes a debug line if it is expected, or if there were more than warningsAMinute. This package itself logs what
+// an operator needs.
 type logLimiter struct {
 	next   slog.Handler
 	budget *budget
@@ -39,13 +39,19 @@ func (c logLimiter) Handle(ctx context.Context, r slog.Record) error {
 	return c.next.Handle(ctx, r)
 }
 
-// expected reports whether a warning of memberlist is part of normal operation. There are four such cases: a seed is
-// this node itself; memberlist still sends for a moment after this node has closed its socket; another node looks for
-// an earlier incarnation, or another node, at the address of this one; and a stream ended before its first byte.
+// expected reports whether a warning of memberlist is part of normal operation. There are five such cases:
+//
+//   - A seed is this node itself.
+//   - Memberlist sends shortly after this node has closed its socket.
+//   - Another node looks for an earlier incarnation, or for another node, at the address of this node.
+//   - A stream ended before its first byte.
+//   - The other node closed the stream of a probe, because it is not in the cluster yet, or is stopping. If it does not
+//     answer at all, memberlist also warns that it suspects the node.
 func expected(msg string) bool {
 	return strings.Contains(msg, ownSeed) || strings.Contains(msg, net.ErrClosed.Error()) ||
 		strings.Contains(msg, "Got ping for unexpected node") ||
-		strings.Contains(msg, `discarding stream with unacceptable label ""`)
+		strings.Contains(msg, `discarding stream with unacceptable label ""`) ||
+		strings.HasSuffix(msg, "Failed fallback TCP ping: EOF")
 }
 
 // WithAttrs implements slog.Handler.

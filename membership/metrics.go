@@ -21,7 +21,7 @@ func newMetrics(g *Gossip) *metrics {
 		joins: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_gossip_joins_total",
 			Help: "Attempts to join a seed or to find a lost member again, by outcome."}, []string{"outcome"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_gossip_refused_total",
-			Help: "Decisions not to merge with a node, or not to take what it sends, by reason; one node may " +
+			Help: "Refusals to merge with a node or to accept its data, by reason; one node may " +
 				"be refused many times."}, []string{"reason"}),
 		members: prometheus.NewDesc("quorate_gossip_members", "Members this node knows, itself included.",
 			[]string{"state", "role"}, nil),

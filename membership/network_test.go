@@ -23,8 +23,8 @@ type network struct {
 	cut   func(from, to netip.AddrPort, packet bool) bool // nil = nothing is lost
 }
 
-// newNetwork makes a network. The cleanup lets goroutines of memberlist end that it does not wait for,
-// because virtual time stops with the test.
+// newNetwork creates a network. Its cleanup gives the goroutines of memberlist time to end, because virtual time
+// stops with the test and memberlist does not wait for all of them.
 func newNetwork(t testing.TB) *network {
 	t.Cleanup(func() { <-time.After(time.Minute) })
 	return &network{wires: map[netip.AddrPort]*wire{}, next: 1000}

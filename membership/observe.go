@@ -10,8 +10,8 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// observed is a transport that records how far the last dial for a join came, because joiner has to know whether the
-// seed answered. It recognises such a dial by the missing node name.
+// observed is a transport that records how far the last dial for a join came. joiner uses it to tell whether the
+// seed answered. A dial for a join is one without a node name.
 type observed struct {
 	memberlist.NodeAwareTransport
 

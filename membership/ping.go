@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Reach tests the UDP port and the TCP port of a member's gossip, with a packet that must be answered and a
-// connection. It returns one error for each, nil if the port works. ctx limits the connection.
+// Reach tests the UDP port and the TCP port of a member's gossip: it sends a ping over UDP and opens a connection
+// over TCP. It returns one error for each port, nil if the port works. ctx limits only the connection.
 func (g *Gossip) Reach(ctx context.Context, m *Member) (udp, tcp error) {
 	if !g.answers(m) {
 		udp = &fault.Error{Code: fault.Timeout, Op: "membership.Reach", Msg: "no answer over UDP from " +

@@ -17,7 +17,7 @@ import (
 // logInterval is how often the same refusal is logged at most.
 const logInterval = time.Minute
 
-// refusals counts refused nodes and logs the refusals. It keeps those that belong to an attempt to join.
+// refusals counts refused nodes and logs the refusals. During an attempt to join, it also keeps the refusals.
 type refusals struct {
 	count *prometheus.CounterVec // by reason
 	say   chan *refusal          // read by report; a full channel drops, the counter has it
@@ -26,6 +26,8 @@ type refusals struct {
 	mu      sync.Mutex
 	keeping bool
 	kept    []*refusal
+	last    *refusal // the newest of another node
+	lastAt  time.Time
 }
 
 func newRefusals(count *prometheus.CounterVec) *refusals {
@@ -42,6 +44,9 @@ func (l *refusals) note(r *refusal) error {
 	if l.keeping {
 		l.kept = append(l.kept, r)
 	}
+	if r.reason != itself {
+		l.last, l.lastAt = r, time.Now()
+	}
 	l.mu.Unlock()
 	if r.reason == itself {
 		return r.err
@@ -54,8 +59,18 @@ func (l *refusals) note(r *refusal) error {
 	return r.err
 }
 
-// tell counts a refused packet or connection that belongs to no attempt to join. It logs the refusal if it has an
-// error.
+// recent returns the newest refusal of another node if it is younger than logInterval, and otherwise nil.
+func (l *refusals) recent(now time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last == nil || now.Sub(l.lastAt) >= logInterval {
+		return nil
+	}
+	return l.last.err
+}
+
+// tell counts the refusal of a packet or connection that belongs to no attempt to join. It logs the refusal if it
+// has an error. It does not block: if the log is behind, it only counts.
 func (l *refusals) tell(r *refusal) {
 	l.count.WithLabelValues(string(r.reason)).Inc()
 	if r.err == nil {
@@ -67,8 +82,8 @@ func (l *refusals) tell(r *refusal) {
 	}
 }
 
-// during runs an attempt to join the node at addr. If the attempt fails because of a refusal, it returns that
-// refusal, preferably one that names addr.
+// during runs an attempt to join the node at addr. It returns the error of the attempt, and the refusal that caused
+// it, or nil. If there were several refusals, it prefers one by the node at addr.
 func (l *refusals) during(addr netip.AddrPort, attempt func() error) (*refusal, error) {
 	l.mu.Lock()
 	l.keeping, l.kept = true, nil

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// State is the state of a member. A member that memberlist suspects to have failed is Alive: memberlist does not
-// report suspicions, and the member refutes most of them.
+// State is the state of a member. A member that memberlist suspects to have failed is still Alive. Memberlist does
+// not report suspicions, and the member refutes most of them.
 type State uint8
 
 // The states.
@@ -42,8 +42,8 @@ type Member struct {
 	Since  time.Time // when this node saw it enter State
 }
 
-// Roster is a list of all nodes that this node knew at one moment, itself included. It has one entry per node id.
-// It is immutable; Changed signals that there is a newer one. All methods are safe for concurrent use. The caller
+// Roster is an immutable list of all nodes that this node knew at one moment, including this node. It has one entry
+// per node id. Changed signals that there is a newer roster. All methods are safe for concurrent use, and the caller
 // may change the slices that they return.
 type Roster struct {
 	members []Member // by node id
@@ -75,8 +75,8 @@ func (r *Roster) Node(id string) (Member, bool) {
 	return r.members[i], true
 }
 
-// Server returns the member with a server id. It returns false if there is none. The server id contains the id of
-// the data directory, so a member that has changed its directory is not found by its old server id.
+// Server returns the member with a server id. It returns false if there is none. The server id contains the id of the
+// data directory, so a member with a new data directory is not found by its old server id.
 func (r *Roster) Server(id string) (Member, bool) {
 	i := slices.IndexFunc(r.members, func(m Member) bool { return m.ServerID == id && id != "" })
 	if i < 0 {
@@ -120,8 +120,8 @@ func (r *Roster) alone() bool {
 	return !slices.ContainsFunc(r.members, func(m Member) bool { return m.State == Alive && m.NodeID != r.self })
 }
 
-// Understood returns, for each format, the newest version that every member understands. Members that are alive
-// count. Servers count in any state, because they may come back.
+// Understood returns, for each format, the newest version that all nodes can read. It counts live nodes of every
+// role, and also servers that left or failed, because they may come back.
 func (r *Roster) Understood() Formats {
 	out := r.Self().Formats
 	for i := range r.members {
@@ -149,10 +149,19 @@ type Value struct {
 }
 
 // String returns the setting, its values and their nodes.
-func (d Difference) String() string { return d.Setting + " differs: " + formatValues(d.Values) }
+func (d Difference) String() string {
+	text := d.Setting + " differs: " + formatValues(d.Values)
+	if d.Setting == settingVoters {
+		text += "; --voters counts only when the cluster forms, and quorate voters changes the number later"
+	}
+	return text
+}
 
-// Differences returns settings that differ between live members without a member being refused for it: the version of
-// the program, voters of servers, and bootstrap-expect of servers as long as no member belongs to a cluster.
+const settingVoters = "voters"
+
+// Differences returns the settings that differ between live members but cause no refusal. These are the version of
+// the program, the number of voters of servers, and the bootstrap-expect of servers. The last one counts only while
+// no member belongs to a cluster.
 func (r *Roster) Differences() []Difference {
 	alive := r.Alive()
 	var out []Difference
@@ -165,7 +174,7 @@ func (r *Roster) Differences() []Difference {
 			return strconv.FormatUint(uint64(m.BootstrapExpect), 10)
 		})
 	}
-	out = appendDifference(out, "voters", alive, func(m *Member) string {
+	out = appendDifference(out, settingVoters, alive, func(m *Member) string {
 		if m.Voters == 0 || m.Role != Server {
 			return ""
 		}

@@ -72,7 +72,8 @@ func TestRosterDifferences_NameNodes(t *testing.T) {
 			case 4:
 				f.Voters, f.Role = 7, membership.Sidecar
 			}
-		}, []string{"voters differs: 3 on n1, n2; 5 on n3"}},
+		}, []string{"voters differs: 3 on n1, n2; 5 on n3; --voters counts only when the cluster forms, and " +
+			"quorate voters changes the number later"}},
 		"versions": {8, func(i int, f *membership.Facts) {
 			if i == 8 {
 				f.Version = "v2"

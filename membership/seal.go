@@ -19,12 +19,11 @@ import (
 
 // The format of an encrypted packet, big-endian:
 //
-//	0xC7 | key u32 | to u64 | session 16 bytes | counter u64 | AES-256-GCM of the packet
+//	0xC7 | key u32 | receiver u64 | session 16 bytes | counter u64 | AES-256-GCM of the packet
 //
-// key identifies the gossip key, to identifies the receiving incarnation, and session identifies
-// the sending incarnation. Every session derives its own key from the gossip key and numbers its
-// packets with counter. So a nonce is never used twice. Only the receiver accepts the packet, and
-// only once, so a recorded packet cannot be replayed.
+// The field key identifies the gossip key, receiver the incarnation that may accept the packet, and session the
+// sending incarnation. Every session derives its own key from the gossip key and numbers its packets with counter, so
+// a nonce is never used twice. The receiver accepts each packet only once, so a recorded packet cannot be replayed.
 const (
 	sealMark     = 0xC7
 	sealHead     = 1 + 4 + 8 + sessionLen + 8
@@ -185,8 +184,8 @@ func (s *sealer) open(b []byte, now time.Time) ([]byte, Reason) {
 	return packet, ""
 }
 
-// tidy limits the memory for sessions. Above maxSessions, it keeps only the highest counter of each idle session. The
-// caller has locked mu.
+// tidy limits the memory for sessions. If there are more than maxSessions, it keeps only the highest counter of each
+// idle session. The caller holds mu.
 func (s *sealer) tidy(now time.Time) {
 	if len(s.heard) <= maxSessions {
 		return

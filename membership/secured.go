@@ -19,8 +19,8 @@ import (
 	"github.com/quorate/quorate/internal/trust"
 )
 
-// secured wraps a transport: it encrypts packets and uses TLS on streams. It drops, counts and logs those that it
-// refuses.
+// secured wraps a transport: it encrypts packets and uses TLS on streams. It drops, counts and logs the packets and
+// streams that it refuses.
 type secured struct {
 	memberlist.NodeAwareTransport
 	seal    *sealer
@@ -72,8 +72,8 @@ func (s *secured) receive() {
 	}
 }
 
-// refusedPacket returns the refusal of a packet. Packets that are refused for the same reason share one log line per
-// logInterval, because source addresses can be forged.
+// refusedPacket returns the refusal of a packet. The refusals of one reason share one log line per logInterval,
+// whatever their source, because source addresses can be forged. A Stale refusal is not logged.
 func refusedPacket(why Reason, from net.Addr) *refusal {
 	e := &fault.Error{Code: fault.Denied, Op: "membership.receive"}
 	switch why {
@@ -140,8 +140,8 @@ func errNoTLS() error {
 	return fault.New(fault.Unavailable, "membership.secured", "this node has no certificate yet")
 }
 
-// accepted is the byte that the acceptor of a stream sends when it trusts the dialler. The dialler waits for it,
-// because in TLS 1.3 its handshake ends before the acceptor has verified its certificate.
+// accepted is the byte that the acceptor of a stream sends when it has verified the dialler's certificate. The
+// dialler waits for it, because in TLS 1.3 its own handshake ends before that verification.
 const accepted = 1
 
 func awaitAccepted(c net.Conn) error {
@@ -247,8 +247,8 @@ func (s *secured) cutStream(from net.Addr, cut pending.Cut) *refusal {
 	return r
 }
 
-// isAlert reports whether the other side sent a TLS alert. It looks at the operation of the error, because package
-// tls does not export the type of a received alert.
+// isAlert reports whether err is a TLS alert from the other side. It checks the Op of the net.OpError, because
+// package tls does not export the type of a received alert.
 func isAlert(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "remote error"
@@ -260,8 +260,8 @@ type errUntrusted struct{ err error }
 func (e *errUntrusted) Error() string { return fault.Text(e.err) }
 func (e *errUntrusted) Unwrap() error { return e.err }
 
-// WriteToAddress implements memberlist.NodeAwareTransport. It needs the name in the address to encrypt the packet
-// for that node; memberlist knows the name of every member.
+// WriteToAddress implements memberlist.NodeAwareTransport. It encrypts the packet for the node named in the address.
+// Memberlist knows the name of every member.
 func (s *secured) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
 	return s.NodeAwareTransport.WriteToAddress(s.seal.seal(a.Name, b), a)
 }

@@ -112,8 +112,8 @@ func TestSecured_KeysAndTLSAreBothRequired(t *testing.T) {
 	}
 }
 
-// Tokens are rotated on one node after the other. All the time every member sees every other, and
-// news arrives.
+// Tokens are rotated on one node after the other. During the rotation every member sees every other, and news
+// arrives.
 func TestSecured_TokenRotationKeepsMembers(t *testing.T) {
 	old, next := trust.NewToken(), trust.NewToken()
 	var all []*membership.Gossip

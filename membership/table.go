@@ -11,7 +11,7 @@ import (
 )
 
 // table collects the reports of memberlist by incarnation, and builds rosters from them. It calls no other
-// component, because memberlist calls it while it holds a lock.
+// component, because memberlist holds a lock when it reports.
 type table struct {
 	self     string // gossip name of this node
 	forget   time.Duration
@@ -33,14 +33,14 @@ type incarnation struct {
 	meta       []byte // its encoded facts
 }
 
-// claims reports whether an incarnation may represent its node unless an earlier one does.
+// claims reports whether an incarnation can represent its node id: it is alive and not superseded.
 func (l *incarnation) claims() bool { return l.State == Alive && !l.superseded }
 
 // strayFarewell is how long the leave announcement of an unknown incarnation is kept. It may arrive before the
 // incarnation is known.
 const strayFarewell = time.Minute
 
-// maxFarewells bounds the announcements that are kept, against a peer that invents names.
+// maxFarewells limits the number of announcements that are kept, because a peer could invent names.
 const maxFarewells = 1 << 14
 
 // newTable returns a table with this node in it.
@@ -54,7 +54,8 @@ func newTable(self Member, forget time.Duration) *table {
 
 func (t *table) roster() *Roster { return t.current.Load() }
 
-// knows reports whether the table has an incarnation as alive, at this address and with these facts.
+// knows reports whether the table has an incarnation with this gossip name that is alive, at this address and with
+// these encoded facts.
 func (t *table) knows(name string, at netip.AddrPort, meta []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -170,8 +171,8 @@ func (t *table) publish() {
 	}
 }
 
-// choose returns the incarnation that represents each node id. It deletes the other incarnations that are no longer
-// alive.
+// choose returns, by node id, the incarnation that represents the node id. It deletes all other incarnations that
+// are not alive.
 func (t *table) choose() map[string]*incarnation {
 	best := map[string]*incarnation{}
 	for _, l := range t.incarnations {
@@ -187,9 +188,9 @@ func (t *table) choose() map[string]*incarnation {
 	return best
 }
 
-// better reports whether a represents the node id instead of b. The incarnation of this process always does.
-// Otherwise one that is alive and not superseded is better; of two such incarnations the earlier one, of two others
-// the later one.
+// better reports whether a represents their node id rather than b. The incarnation of this process is always better.
+// Otherwise an incarnation that is alive and not superseded is better than one that is not. If this is true of both,
+// the earlier one is better; if of neither, the later one.
 func (t *table) better(a, b *incarnation) bool {
 	switch {
 	case a.Name() == t.self || b.Name() == t.self:
@@ -203,8 +204,8 @@ func (t *table) better(a, b *incarnation) bool {
 	}
 }
 
-// supersede records whether an incarnation is superseded: memberlist reports it alive, but it does not answer
-// pings.
+// supersede records whether a later incarnation of the same node may replace the incarnation with this gossip name.
+// It may while memberlist reports the earlier one alive, but that one does not answer pings (silent).
 func (t *table) supersede(name string, silent bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -252,8 +253,8 @@ func (t *table) wakeIfUnsettled() {
 	}
 }
 
-// disputes returns the node ids for which two incarnations seem to be alive: the one that represents the node id,
-// and another one.
+// disputes returns the node ids for which two incarnations seem to be alive: the incarnation that represents the
+// node id, and another one.
 func (t *table) disputes() []overlap {
 	t.mu.Lock()
 	defer t.mu.Unlock()

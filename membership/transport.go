@@ -16,8 +16,9 @@ import (
 	"github.com/quorate/quorate/internal/listen"
 )
 
-// sockets is a memberlist transport over a UDP and a TCP port with the same number. Unlike memberlist's own, it
-// closes open connections at Shutdown and waits for them, and explains why a port cannot be opened.
+// sockets is a memberlist transport over a UDP port and a TCP port with the same number. Unlike memberlist's own
+// transport, it closes open connections at Shutdown and waits for them. It also explains why a port cannot be
+// opened.
 type sockets struct {
 	tcp     *net.TCPListener
 	udp     *net.UDPConn
@@ -36,9 +37,8 @@ type sockets struct {
 // portAttempts bounds the search for a port that is free for both protocols.
 const portAttempts = 16
 
-// openSockets opens a TCP and a UDP socket on the same port. If port is 0, the system chooses it. If the
-// port is in use and fallback is set, openSockets uses another one. Otherwise it returns
-// fault.Unavailable for a port in use.
+// openSockets opens a TCP and a UDP socket on the same port. If port is 0, the system chooses it. If the port is in
+// use, it uses another one if fallback is true, and otherwise returns fault.Unavailable.
 func openSockets(host netip.Addr, port uint16, fallback bool) (*sockets, error) {
 	s, err := bind(host, port)
 	for i := 0; i < portAttempts && err != nil && (port == 0 || fallback) && errors.Is(err, syscall.EADDRINUSE); i++ {
@@ -194,7 +194,8 @@ func (s *sockets) DialAddressTimeout(a memberlist.Address, timeout time.Duration
 	return s.DialTimeout(a.Addr, timeout)
 }
 
-// Shutdown implements memberlist.Transport. It waits until the users of all connections have closed them.
+// Shutdown implements memberlist.Transport. It closes all connections, and waits until their users have called
+// Close.
 func (s *sockets) Shutdown() error {
 	s.mu.Lock()
 	s.down = true

@@ -21,6 +21,9 @@ import (
 )
 
 func TestGossip_FiftyMembersConverge(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fifty members need much processor time")
+	}
 	synctest.Test(t, func(t *testing.T) {
 		net := newNetwork(t)
 		all := net.fleet(t, 50)
@@ -174,8 +177,8 @@ func TestFarewell_IsGossiped(t *testing.T) {
 	}
 }
 
-// TestDuplicates_FoundAfterPacketLoss has two incarnations of one id in the cluster,
-// because no node could ping the first when the second joined.
+// TestDuplicates_FoundAfterPacketLoss has two incarnations of one node id in the cluster. The second could join,
+// because no node could ping the first at that moment.
 func TestDuplicates_FoundAfterPacketLoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newNetwork(t)
@@ -277,8 +280,7 @@ func TestDuplicates_SlowClockDoesNotWin(t *testing.T) {
 	})
 }
 
-// TestRestart_WithSlowClockIsAlive has a boot id that is older than that of the incarnation
-// before it, because the clock went back in between.
+// TestRestart_WithSlowClockIsAlive restarts a node with an older boot id, as after a clock that was set back.
 func TestRestart_WithSlowClockIsAlive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := newNetwork(t)

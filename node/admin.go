@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/quorate/quorate/api"
-	apihttp "github.com/quorate/quorate/api/http"
+	adminapi "github.com/quorate/quorate/api/admin"
 )
 
 // admin implements the admin API with the parts of the node that answer each request.
@@ -12,9 +12,18 @@ type admin struct {
 	reporter
 	applications
 	leaders
-	apihttp.AdminRemover
-	apihttp.AdminDoctor
-	apihttp.AdminBackups
+	adminapi.Remover
+	adminapi.Doctor
+	adminapi.Backups
+	adminapi.Cluster
+	adminapi.Locks
+	adminapi.Jobs
+	adminapi.Actors
+	adminapi.VoterSetting
+	adminapi.Console
+	adminapi.Viewer
+	adminapi.Debugger
+	adminapi.Configurations
 }
 
 // reporter describes this node and the other members.
@@ -28,7 +37,8 @@ type applications interface {
 	Apps(ctx context.Context) ([]api.AppInstance, error)
 }
 
-// leaders transfers leadership.
+// leaders transfers leadership, and compares replicas, which leaders do.
 type leaders interface {
 	TransferLeader(ctx context.Context, group uint64, to string) (api.TransferResult, error)
+	CompareReplicas(ctx context.Context, group uint64) (api.Comparison, error)
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/actors"
 	apigrpc "github.com/quorate/quorate/api/grpc"
 	apihttp "github.com/quorate/quorate/api/http"
 	"github.com/quorate/quorate/api/invoke"
@@ -21,10 +23,13 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/lifecycle"
 	"github.com/quorate/quorate/internal/listen"
+	"github.com/quorate/quorate/node/actorhost"
 	"github.com/quorate/quorate/node/calls"
 	"github.com/quorate/quorate/node/catalogue"
 	"github.com/quorate/quorate/node/components"
 	"github.com/quorate/quorate/node/inputs"
+	"github.com/quorate/quorate/node/jobs"
+	"github.com/quorate/quorate/node/remoteadmin"
 	"github.com/quorate/quorate/node/status"
 )
 
@@ -34,6 +39,7 @@ const (
 	listenerHealth  = "health"
 	listenerMetrics = "metrics"
 	listenerAdmin   = "admin socket"
+	listenerConsole = "console"
 )
 
 const (
@@ -41,7 +47,8 @@ const (
 	leastConnections = 64
 )
 
-// apiServers are the servers of one node: the HTTP and gRPC APIs of its applications, and all other HTTP listeners.
+// apiServers are all HTTP and gRPC servers of one node: the APIs of its applications, and the listeners for health,
+// metrics and administration.
 type apiServers struct {
 	config   Config
 	apps     []AppEntry
@@ -64,7 +71,15 @@ type apiServers struct {
 	reloads          *reloads       // nil = there is no application
 	inputs           *inputs.Runner // nil = there is no application
 
-	watches *api.Watches
+	watches        *api.Watches
+	actors         *actorhost.Host
+	jobs           jobs.Jobs
+	remote         *remoteadmin.Remote
+	configurations []*api.Configurations
+	subscribed     *api.ConfigurationMetrics
+
+	consoleLinks consoleLinks
+	dapr         daprNames
 
 	tokens *api.Tokens // of the applications without a token of their own; nil until an API is opened
 	apis   []interface{ Close(context.Context) error }
@@ -74,15 +89,16 @@ func newAPIServers(c Config, apps []AppEntry, d Deps, closers *lifecycle.Stack,
 	shutdown func(force bool)) *apiServers {
 	s := &apiServers{
 		config: c, apps: apps, deps: d, closers: closers, shutdown: shutdown, start: api.NewStartGate(),
-		watches: api.NewWatches(),
-		memory:  newMemory(c.MemoryLimit, c.API.RequestTimeout, d.Registry),
+		watches: api.NewWatches(), subscribed: api.NewConfigurationMetrics(),
+		memory: newMemory(c.MemoryLimit, c.API.RequestTimeout, d.Registry),
 		connections: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "quorate_http_connections",
 			Help: "Open connections of HTTP listeners."}, []string{"listener"}),
 		cut: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_http_connections_cut_total",
 			Help: "Connections of HTTP listeners that were closed because there were too many; those without " +
 				"a request go first."}, []string{"listener"}),
 	}
-	d.Registry.MustRegister(append(s.watches.Collectors(), s.connections, s.cut)...)
+	d.Registry.MustRegister(append(append(s.watches.Collectors(), s.subscribed.Collectors()...), s.connections,
+		s.cut)...)
 	s.surface, s.callLog = &api.Surface{}, api.NewCallLog(d.Logger)
 	return s
 }
@@ -101,9 +117,9 @@ func (s *apiServers) serve(ctx context.Context, name string, l net.Listener, h h
 	return server, s.closers.Push(name, server.Close)
 }
 
-// maxConnections returns the connection limit of one listener. All APIs together may use half of the file descriptors
-// of the process. The other half is for the store and the cluster, which must not fail because clients open many
-// connections.
+// maxConnections returns the connection limit of one listener. All API listeners together may use half of the file
+// descriptors of the process. The other half is for the store and the cluster, which must not fail because clients
+// open many connections.
 func (s *apiServers) maxConnections(listener string) int {
 	if listener != listenerAPI {
 		return fewConnections
@@ -144,42 +160,78 @@ type appParts struct {
 	components components.Scoped
 	status     *status.Reporter
 	catalogue  *catalogue.Catalogue
+	actors     *actorhost.Host
 }
 
-// services are the services of one application. Its HTTP and gRPC APIs share them: a call has the same effect over
-// both, and what one API sets, the other shows.
+// actorRuntime describes the actors of the application on this node.
+func (p appParts) actorRuntime() api.ActorRuntime {
+	out := api.ActorRuntime{Status: "DISABLED"}
+	active := p.actors.Active(p.entry.ID)
+	for _, kind := range slices.Sorted(maps.Keys(active)) {
+		out.Active = append(out.Active, api.ActiveActors{Type: kind, Count: active[kind]})
+	}
+	if _, ok := p.components.ActorStore(); ok {
+		out.Status, out.HostReady, out.Placement = "RUNNING", true, "placement: connected"
+	} else {
+		out.Placement = "placement: no state store has the actor state"
+	}
+	return out
+}
+
+// services are the services of one application. Its HTTP and gRPC APIs share them, so that state set through one API
+// is visible through the other.
 type services struct {
-	app      api.App
-	state    *api.State
-	secrets  *api.Secrets
-	bindings *api.Bindings
-	locks    *api.Locks
-	health   *api.Health
-	metadata *api.Metadata
-	invoke   *invoke.Service
-	tokens   *api.Tokens
+	app            api.App
+	state          *api.State
+	secrets        *api.Secrets
+	bindings       *api.Bindings
+	locks          *api.Locks
+	jobs           *api.Jobs
+	configurations *api.Configurations
+	health         *api.Health
+	metadata       *api.Metadata
+	actors         *actors.Service
+	invoke         *invoke.Service
+	tokens         *api.Tokens
 }
 
 func (s *apiServers) services(p appParts, at *AppAddress) (services, error) {
 	app, callee := api.App{ID: p.entry.ID, Namespace: s.config.Namespace}, p.calls.Callee(p.entry.ID)
-	parts := p.calls.Parts()
+	parts, seen := p.calls.Parts(), s.dapr.operations(p.entry.ID)
 	tokens, err := s.tokensOf(p.entry)
 	return services{
 		app: app,
 		state: api.NewState(app, p.components, api.Limits{}).Remember(callee, parts.Sessions).Observe(s.watches).
-			Fence(p.components),
-		secrets:  api.NewSecrets(app, p.components),
-		locks:    api.NewLocks(app, p.components),
-		bindings: api.NewBindings(app, p.components, p.calls.Outbound),
-		health:   api.NewHealth(app, p.status),
-		metadata: api.NewMetadata(app, description{p, s.config.Version, at}, api.Limits{}),
-		invoke:   invoke.New(callee, parts),
-		tokens:   tokens,
+			Fence(p.components).Host(s.actors).Report(seen),
+		actors:         actors.NewService(callee, s.actors.Runtime),
+		secrets:        api.NewSecrets(app, p.components).Report(seen),
+		locks:          api.NewLocks(app, p.components),
+		jobs:           api.NewJobs(app, &s.jobs),
+		configurations: s.configuration(p, app),
+		bindings: api.NewBindings(app, p.components, p.calls.Outbound).Trace(p.calls.BindingTracer()).
+			Report(seen),
+		health: api.NewHealth(app, p.status),
+		metadata: api.NewMetadata(app, description{p, s.config.Version, at, s.config.API.DeclaredOnly},
+			api.Limits{}),
+		invoke: invoke.New(callee, parts),
+		tokens: tokens,
 	}, err
 }
 
-// tokensOf returns the API tokens of an application. If the application has no tokens of its own, it returns the
-// tokens of the node, which may change while the node runs.
+// configuration returns the configuration service of an application.
+func (s *apiServers) configuration(p appParts, app api.App) *api.Configurations {
+	o := api.ConfigurationOptions{App: app, Callee: p.calls.Callee(p.entry.ID), Stores: p.components,
+		Policies: p.calls, Sessions: p.calls.Parts().Sessions, Metrics: s.subscribed, Logger: s.deps.Logger}
+	if channel := p.calls.Channel(p.entry.ID); channel != nil {
+		o.Receiver = channel
+	}
+	c := api.NewConfigurations(o)
+	s.configurations = append(s.configurations, c)
+	return c
+}
+
+// tokensOf returns the API tokens of an application. If the application has none of its own, it returns the tokens
+// of the node, which may change while the node runs.
 func (s *apiServers) tokensOf(a AppEntry) (*api.Tokens, error) {
 	if a.Token != "" {
 		return api.NewTokens([]string{string(a.Token)})
@@ -194,7 +246,7 @@ func (s *apiServers) tokensOf(a AppEntry) (*api.Tokens, error) {
 	return s.tokens, nil
 }
 
-// open serves the APIs of one application and returns their addresses. Until all components are open, the APIs answer
+// open opens the APIs of one application and returns their addresses. Until all components are open, the APIs answer
 // only health probes, metadata and shutdown; other requests wait.
 func (s *apiServers) open(ctx context.Context, p appParts, first bool) (AppAddress, error) {
 	at := &AppAddress{ID: p.entry.ID}
@@ -221,13 +273,16 @@ func (s *apiServers) openHTTP(ctx context.Context, a AppEntry, shared services, 
 	}
 	handler, err := apihttp.New(apihttp.Config{
 		App: shared.app, State: shared.state, Secrets: shared.secrets, Bindings: shared.bindings, Locks: shared.locks,
-		Health: shared.health, Metadata: shared.metadata, Invoke: shared.invoke, Shutdown: s.shutdown,
+		Jobs:           shared.jobs,
+		Configurations: shared.configurations,
+		Health:         shared.health, Metadata: shared.metadata, Invoke: shared.invoke, Actors: shared.actors,
+		Shutdown: s.shutdown,
 		Start:    s.start,
 		Pipeline: s.pipeline, Surface: s.surface, Calls: s.callLog,
 		Tokens: shared.tokens, AllowedOrigins: c.AllowedOrigins, AnyHost: c.SocketDir != "" || exposed(c.Listen),
 		MaxBodySize: c.MaxBodySize, RequestTimeout: c.RequestTimeout, Requests: s.memory.requests,
 		Answers: s.memory.answers,
-		Logger:  s.deps.Logger, Registerer: s.deps.Registry,
+		Logger:  s.deps.Logger, Registerer: s.deps.Registry, Observer: s.dapr.http(a.ID),
 	})
 	if err != nil {
 		closeListeners(ls)
@@ -249,7 +304,7 @@ func (s *apiServers) openHTTP(ctx context.Context, a AppEntry, shared services, 
 }
 
 // openHealth serves the health probes of the first application on the health port, if one is configured. The port
-// closes after the APIs, so that probes see the end of a graceful stop.
+// closes after the APIs, so that probes still get answers during a graceful stop.
 func (s *apiServers) openHealth(ctx context.Context, face http.Handler) error {
 	c := s.config.API
 	if !c.Health.Given && c.Health.Number == 0 {
@@ -293,8 +348,8 @@ func closeListeners(ls []net.Listener) {
 	}
 }
 
-// grpcPort returns the port of an application's gRPC API, the name of the setting for the port, and whether the
-// application has a gRPC API.
+// grpcPort returns the port of an application's gRPC API, the name of the setting for the port, and whether the gRPC
+// API is enabled for the application.
 func (c Config) grpcPort(first bool, a AppEntry) (Port, string, bool) {
 	if first {
 		return c.API.GRPC, "--grpc-port", !c.API.GRPCOff
@@ -316,13 +371,16 @@ func (s *apiServers) openGRPC(ctx context.Context, a AppEntry, shared services, 
 	}
 	server, err := apigrpc.New(apigrpc.Config{
 		App: shared.app, State: shared.state, Secrets: shared.secrets, Bindings: shared.bindings, Locks: shared.locks,
-		Health: shared.health, Metadata: shared.metadata, Invoke: shared.invoke, Shutdown: s.shutdown,
-		Start:   s.start,
-		Surface: s.surface, Calls: s.callLog,
+		Jobs:           shared.jobs,
+		Configurations: shared.configurations,
+		Health:         shared.health, Metadata: shared.metadata, Invoke: shared.invoke, Actors: shared.actors,
+		Shutdown: s.shutdown,
+		Start:    s.start,
+		Surface:  s.surface, Calls: s.callLog,
 		Tokens: shared.tokens, MaxBodySize: c.MaxBodySize, RequestTimeout: c.RequestTimeout,
 		MaxHeaderSize: c.MaxHeaderSize, MaxConnections: s.maxConnections(listenerAPI),
 		Requests: s.memory.requests, Answers: s.memory.answers,
-		Logger: s.deps.Logger, Registerer: s.deps.Registry,
+		Logger: s.deps.Logger, Registerer: s.deps.Registry, Stats: s.dapr.grpc(a.ID),
 	})
 	if err != nil {
 		closeListeners(ls)
@@ -348,8 +406,8 @@ func offerOff(err error) error {
 }
 
 // movable reports whether the API of an application may use another port if the default port is in use. This is
-// allowed only for an application that this node starts as a child process, because the node tells the child which
-// port it uses.
+// allowed only for an application that this node starts as a child process, because only such an application learns
+// the port from the node.
 func (c Config) movable(a AppEntry, port Port) bool {
 	return !port.Given && len(c.App.Command) > 0 && a.ID == c.App.ID && !c.Cluster.joining()
 }
@@ -371,22 +429,31 @@ func idsOf(apps []AppEntry) []string {
 // description is the metadata of the node for one of its applications.
 type description struct {
 	appParts
-	version string
-	at      *AppAddress // addresses of its APIs; complete once the node has started
+	version  string
+	at       *AppAddress // addresses of its APIs; complete once the node has started
+	declared bool        // omit built-in components
 }
 
 // Describe implements api.NodeInfo.
 func (d description) Describe() api.Description {
-	out := api.Description{RuntimeVersion: d.version, Actors: api.ActorRuntime{Status: "DISABLED"},
+	out := api.Description{RuntimeVersion: d.version, Actors: d.actorRuntime(),
 		Applications: d.catalogue.Applications()}
 	if d.status.IsStarted() { // until then the addresses are incomplete
 		out.API = api.APIAddresses{HTTP: d.at.API, GRPC: d.at.GRPC}
 	}
 	out.Channel = d.entry.channel()
 	out.HTTPEndpoints = d.calls.Externals().Names(d.entry.ID)
+	rules := d.calls.Rules()
+	out.Features = rules.Conf.Features
+	for _, r := range rules.Resiliency {
+		out.Resiliencies = append(out.Resiliencies, r.Name)
+	}
 	for _, s := range d.components.Statuses() {
 		if i, isState := d.components.Components.StateStore(s.Name); s.State != component.Ready || isState &&
 			!i.VisibleTo(d.entry.ID) {
+			continue
+		}
+		if d.declared && s.Pos == (component.Pos{}) {
 			continue
 		}
 		out.Components = append(out.Components, api.ComponentInfo{Name: s.Name, Type: s.Type, Version: s.Version,
@@ -408,12 +475,23 @@ func (a AppEntry) channel() api.AppChannel {
 	return c
 }
 
-// capabilities returns the capabilities of a component, by the names that Dapr uses. A state store with ETags and
-// transactions can hold actor state.
+// capabilities returns the capabilities of a component, with the names and the order of Dapr. It adds ACTOR to a
+// state store with ETags and transactions, because such a store can hold actor state.
 func capabilities(s component.Status) []string {
-	has := func(f state.Feature) bool { return slices.Contains(s.Capabilities, string(f)) }
-	if !strings.HasPrefix(s.Type, "state.") || !has(state.FeatureETag) || !has(state.FeatureTransactional) {
+	if !strings.HasPrefix(s.Type, "state.") {
 		return s.Capabilities
 	}
-	return append([]string{"ACTOR"}, s.Capabilities...)
+	rest := slices.Clone(s.Capabilities)
+	var out []string
+	for _, f := range []state.Feature{state.FeatureETag, state.FeatureTransactional, state.FeatureTTL,
+		state.FeatureDeleteWithPrefix, state.FeatureKeysLike} {
+		if i := slices.Index(rest, string(f)); i >= 0 {
+			out, rest = append(out, string(f)), slices.Delete(rest, i, i+1)
+		}
+	}
+	out = append(out, rest...)
+	if slices.Contains(out, string(state.FeatureETag)) && slices.Contains(out, string(state.FeatureTransactional)) {
+		out = append(out, "ACTOR")
+	}
+	return out
 }

@@ -57,7 +57,8 @@ func TestApps_HaveOwnListenerKeysStoresAndToken(t *testing.T) {
 	}
 }
 
-// listed waits until a node lists exactly these applications, such as "pay@n1:uncalled". It returns how long that took.
+// listed waits until a node lists exactly the wanted applications, such as "pay@n1:uncalled". It returns how long
+// that took.
 func listed(t testing.TB, n *node.Node, want ...string) time.Duration {
 	t.Helper()
 	begun := time.Now()

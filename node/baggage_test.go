@@ -103,13 +103,19 @@ func TestTrace_ReachesHTTPBindings(t *testing.T) {
 	const body = `{"operation":"get"}`
 	r := requestWith(t, n, "POST", "/v1.0/bindings/partner", body, "Traceparent", parent, "Baggage", "a=1", "Baggage",
 		"b=2")
-	if r.status != 200 || !strings.Contains(r.body, parent+" a=1,b=2") {
+	if r.status != 200 || !strings.HasPrefix(r.body, "00-"+traceID) || strings.Contains(r.body, parent) ||
+		!strings.HasSuffix(r.body, "-01 a=1,b=2") {
 		t.Errorf("HTTP: %+v", r)
+	}
+	r = requestWith(t, n, "POST", "/v1.0/bindings/partner", body)
+	if r.status != 200 || !strings.HasPrefix(r.body, "00-") || strings.Contains(r.body, traceID) {
+		t.Errorf("a request without a trace: %+v", r)
 	}
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "grpc-trace-bin", string(headers.TraceBinary(parent)),
 		"baggage", "a=1")
 	out, err := client.InvokeBinding(ctx, &runtimev1.InvokeBindingRequest{Name: "partner", Operation: "get"})
-	if err != nil || !strings.Contains(string(out.GetData()), parent+" a=1") {
+	if err != nil || !strings.HasPrefix(string(out.GetData()), "00-"+traceID) ||
+		!strings.HasSuffix(string(out.GetData()), " a=1") {
 		t.Errorf("gRPC: %s %v", out.GetData(), err)
 	}
 }

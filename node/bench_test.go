@@ -101,8 +101,8 @@ func dialAll(b *testing.B, addr string, n int) []*rawClient {
 
 const rounds = 8 // of subject and floor in turns
 
-// fineRounds is the number of turns for short requests. Many short turns average out changes in the speed of the
-// machine.
+// fineRounds is the number of turns of each subject for short requests. Many short turns average out changes in the
+// speed of the machine.
 const fineRounds = 64
 
 // against runs subject and floor alternately and reports their ratio.
@@ -124,7 +124,8 @@ func against(b *testing.B, turns int, subject, floor func(n int) time.Duration) 
 	b.ReportMetric(theirs.Seconds()/mine.Seconds(), "x-floor")
 }
 
-// spending wraps a subject. While it runs, the processor time of this process, including the clients, is added to sum.
+// spending wraps a subject. It adds the processor time that the process, including the clients, uses while the
+// subject runs to sum.
 func spending(b *testing.B, sum *time.Duration, subject func(n int) time.Duration) func(n int) time.Duration {
 	b.Helper()
 	return func(n int) time.Duration {
@@ -211,8 +212,8 @@ func BenchmarkGet(b *testing.B) {
 	}
 }
 
-// BenchmarkSave compares saves with appending as many bytes with as many fsyncs to a file, which is the minimum cost of
-// their log entries.
+// BenchmarkSave compares saves with a plain file. It appends as many bytes to the file, with as many fsyncs, as the
+// saves write to the log. That is their minimum cost.
 func BenchmarkSave(b *testing.B) {
 	value := strings.Repeat("v", 256)
 	for _, engine := range []node.LogStore{node.LogStoreBolt, node.LogStoreWAL} {

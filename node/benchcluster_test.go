@@ -13,9 +13,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// BenchmarkCluster compares three nodes on this machine with a single node, and with baselines: a constant answer for
-// reads, and a plain file for saves. All of them share one machine, so the ratios show the cost of replication, not the
-// throughput of three machines.
+// BenchmarkCluster compares three nodes on this machine with a single node and with baselines. The baseline of reads
+// is a constant answer, and the baseline of saves is a plain file. All share one machine, so the ratios show the
+// cost of replication, not the throughput of three machines.
 func BenchmarkCluster(b *testing.B) {
 	for _, partitions := range []int{1, 4} {
 		b.Run("partitions="+strconv.Itoa(partitions), func(b *testing.B) {
@@ -93,7 +93,8 @@ type benchPlace struct {
 	node *node.Node
 }
 
-// places returns the leader and a follower. With several partitions, which have different leaders, it returns any node.
+// places returns the leader and a follower. With several partitions it returns any node, because the partitions have
+// different leaders.
 func (c *benchCluster) places(b *testing.B) []benchPlace {
 	b.Helper()
 	if len(c.stores) > 1 {
@@ -130,7 +131,7 @@ func (c *benchCluster) saves(b *testing.B, at *node.Node, level string, clients 
 	amongSaves(b, at, c.single, clients, func(i int) []byte { return c.save(i%benchKeys, level) })
 }
 
-// amongSaves runs the writes of several clients at a node, at a single node, and the floor.
+// amongSaves measures concurrent saves at a node, at a single node, and in a plain file, which is the minimum cost.
 func amongSaves(b *testing.B, at, single *node.Node, clients int, request func(i int) []byte) {
 	b.Helper()
 	file, err := os.Create(filepath.Join(b.TempDir(), "floor"))

@@ -18,10 +18,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// BenchmarkGRPC runs gets and saves over gRPC and over HTTP in turns on one node. Clients share the two cores of the
-// node, so there are two of HTTP: net/http, which costs what a client costs, and one that does next to nothing, which
-// shows what the server costs. x-http and x-bare are the rates of gRPC divided by theirs. A gRPC client is one
-// connection that all goroutines share, as in the SDKs.
+// BenchmarkGRPC alternates gets and saves over gRPC with the same requests over HTTP, on one node. Clients share the
+// two cores of the node. So there are two HTTP clients: net/http, which costs as much as a real client, and a
+// minimal client, which shows the cost of the server. x-http and x-bare are the rate of gRPC divided by the rates of
+// these two. The gRPC client is one connection that all goroutines share, as in the SDKs.
 func BenchmarkGRPC(b *testing.B) {
 	const keys = 1000
 	value := strings.Repeat("v", benchBytes)

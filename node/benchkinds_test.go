@@ -16,9 +16,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// BenchmarkKinds measures what BenchmarkCluster does not: values of other sizes, requests about many keys, and calls
-// of applications, at a follower of three nodes and at a single node. The floor of an answer is a constant of its
-// size, that of a write a plain file, and that of a call the application itself.
+// BenchmarkKinds measures what BenchmarkCluster does not: values of other sizes, requests for many keys, and calls to
+// applications. It measures a follower of three nodes, and a single node. The baseline of a read is a constant answer
+// of the same size, that of a write is a plain file, and that of a call is the application itself.
 func BenchmarkKinds(b *testing.B) {
 	c := newKinds(b)
 	for _, size := range []int{64, 4 << 10, 64 << 10, 1 << 20} {
@@ -66,8 +66,8 @@ func BenchmarkKinds(b *testing.B) {
 	}
 }
 
-// kinds is a cluster of three and a single node. The application called is beside the first of the three and beside
-// the single one.
+// kinds is a cluster of three nodes, and a single node. The called application is on the first of the three nodes
+// and on the single node.
 type kinds struct {
 	single *node.Node
 	nodes  []*node.Node

@@ -10,13 +10,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	adminapi "github.com/quorate/quorate/api/admin"
 	apihttp "github.com/quorate/quorate/api/http"
+	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/discovery"
 	"github.com/quorate/quorate/internal/appchannel"
 	"github.com/quorate/quorate/internal/listen"
 	"github.com/quorate/quorate/internal/peer"
 	"github.com/quorate/quorate/internal/tracing"
 	"github.com/quorate/quorate/internal/trust"
+	"github.com/quorate/quorate/node/actorhost"
 	"github.com/quorate/quorate/node/calls"
 	"github.com/quorate/quorate/node/catalogue"
 	"github.com/quorate/quorate/node/clusterctl"
@@ -25,6 +28,7 @@ import (
 	"github.com/quorate/quorate/node/doctor"
 	"github.com/quorate/quorate/node/inputs"
 	"github.com/quorate/quorate/node/network"
+	"github.com/quorate/quorate/node/remoteadmin"
 	"github.com/quorate/quorate/node/status"
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/raftlog"
@@ -43,15 +47,17 @@ func (n *Node) build(ctx context.Context) error {
 		n.buildHost,       // the replicated store
 		n.buildControl,    // what other nodes need of the store
 		n.openPeer,        // from here on, other nodes can call
-		n.connectCalls,    // calls of applications from node to node
+		n.connectCalls,    // calls to applications from node to node
 		n.openGossip,      // the members and their addresses
 		n.buildAdmin,      // its socket is in the directory that the host has locked
+		n.buildConsole,    // the web console
 		n.buildComponents, // from here on the API serves
 		n.buildLoops,      // finds the cluster and manages its groups
 		n.buildBackups,    // writes scheduled backups while this node leads
 		n.buildDrain,      // closed first: requests in progress still have everything they need
 		n.serveApps,       // others may call the applications; withdrawn before anything is closed
-		n.buildInputs,     // delivers events of input bindings; ends first
+		n.buildInputs,     // delivers events of input bindings
+		func(context.Context) error { return n.apis.openActors() }, // gives actors up first when the node stops
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -110,6 +116,9 @@ func (n *Node) buildMetrics(ctx context.Context) error {
 	info.Set(1)
 	n.deps.Registry.MustRegister(info, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if err := n.openDaprNames(); err != nil {
+		return err
+	}
 	c := n.config.Metrics
 	if c.Off || n.apis.declared.Metrics != nil && !n.apis.declared.Metrics.Enabled {
 		return nil
@@ -159,19 +168,20 @@ func (n *Node) buildCalls(ctx context.Context) error {
 	o := calls.Options{
 		Namespace: c.Namespace, Token: token, MaxMessage: c.API.MaxBodySize, NoSessions: n.deps.NoSessions,
 		Catalogue: n.catalogue, Network: n.network, Tracer: calls.Tracer{Tracer: t}, Logger: n.deps.Logger,
-		Registerer: n.deps.Registry,
+		Registerer: n.deps.Registry, Observer: n.apis.dapr.invocation(), Returned: n.apis.hostActors,
 	}
 	for _, a := range n.apps() {
 		if a.Port != 0 {
 			o.Apps = append(o.Apps, calls.App{ID: a.ID, Port: a.Port, Protocol: string(a.Protocol),
 				Address: a.Address, MaxConcurrency: a.MaxConcurrency, Health: appchannel.Health(a.Health),
-				OptionsTimeout: a.OptionsTimeout})
+				OptionsTimeout: a.OptionsTimeout, Observer: n.apis.dapr.channel(a.ID)})
 		}
 	}
 	if n.calls, err = calls.New(o); err != nil {
 		return err
 	}
 	n.components = &components.Components{}
+	n.apis.actors = actorhost.New(actorOptions(n))
 	n.status = status.New(status.Options{
 		Version: c.Version, Cluster: c.Cluster.Name, Role: string(c.Cluster.Role), Sidecar: c.Cluster.sidecar(),
 		Namespace: c.Namespace,
@@ -187,7 +197,7 @@ func (n *Node) buildAPI(ctx context.Context) error {
 	n.prepareAPI()
 	for i, a := range n.apps() {
 		at, err := n.apis.open(ctx, appParts{entry: a, calls: n.calls, components: n.components.For(a.ID),
-			status: n.status, catalogue: n.catalogue}, i == 0)
+			status: n.status, catalogue: n.catalogue, actors: n.apis.actors}, i == 0)
 		if err != nil {
 			return err
 		}
@@ -232,8 +242,8 @@ func (n *Node) buildHost(ctx context.Context) error {
 }
 
 // buildControl creates the cluster controller, opens the catalogue of applications, and registers the methods that
-// other nodes can call. It runs after the store has been opened, because the catalogue needs the node id, which is
-// stored in the data directory.
+// other nodes can call. It runs after the store is open, because the catalogue needs the node id from the data
+// directory.
 func (n *Node) buildControl(context.Context) error {
 	c := n.config.Cluster
 	n.control = clusterctl.New(clusterctl.Options{
@@ -251,7 +261,9 @@ func (n *Node) buildControl(context.Context) error {
 	}); err != nil {
 		return err
 	}
-	methods := append(n.control.Methods(), n.catalogue.Method(), n.doctor().Method())
+	n.apis.remote = remoteadmin.New(n.network, n.deps.Logger)
+	methods := append(n.control.Methods(), n.catalogue.Method(), n.doctor().Method(), n.apis.remote.Method(),
+		n.apis.actors.Method(), n.apis.actors.HandOverMethod(), n.apis.jobs.Method())
 	for _, name := range raftfsm.Methods() {
 		methods = append(methods, peer.Method{Name: name,
 			Handle: func(ctx context.Context, r peer.Request) ([]byte, error) {
@@ -270,8 +282,8 @@ func (n *Node) doctor() *doctor.Doctor {
 	})
 }
 
-// certificate returns the identity to put into the certificate of this node: the node, its server, and its
-// applications in the trust domain. If domain is empty, the default trust domain is used.
+// certificate returns the identities for the certificate of this node: the node, its server, and its applications in
+// the trust domain. If domain is empty, the default trust domain is used.
 func (n *Node) certificate(domain string) trust.Identity {
 	id := trust.Identity{Node: n.host.Identity().Node, Server: n.network.Identity().Server}
 	for _, app := range n.apps() {
@@ -311,6 +323,8 @@ func (c connections) Renew() {
 // connectCalls lets other nodes call the applications of this node, and the reverse.
 func (n *Node) connectCalls(context.Context) error {
 	n.calls.Connect(n.catalogue.Places())
+	n.apis.jobs.Open(n.host, n.calls, n.catalogue.Places, n.network.Port().Client())
+	n.apis.actors.Remind()
 	return n.closers.Push("calls between nodes", n.calls.Disconnect)
 }
 
@@ -330,14 +344,19 @@ func (n *Node) openGossip(ctx context.Context) error {
 
 // buildAdmin serves the admin API on its socket.
 func (n *Node) buildAdmin(ctx context.Context) error {
-	l, err := apihttp.ListenAdmin(n.config.Data.Dir, n.config.Data.RuntimeDir)
+	l, err := adminapi.Listen(n.config.Data.Dir, n.config.Data.RuntimeDir)
 	if err != nil {
 		return err
 	}
 	n.addrs.Admin = l.Addr().String()
 	n.status.SetParts(status.Parts{Host: n.host, Network: n.network, Control: n.control, Security: n.credentials,
 		Addresses: n.addrs.status(n.config.Namespace)})
-	_, err = n.apis.serve(ctx, listenerAdmin, l, apihttp.NewAdmin(n.Admin(), n.deps.Logger))
+	n.apis.remote.Open(n.Admin())
+	handler := adminapi.NewHandler(n.Admin(), n.deps.Logger)
+	if n.config.Profiles {
+		handler = withProfiles(handler)
+	}
+	_, err = n.apis.serve(ctx, listenerAdmin, l, handler)
 	return err
 }
 
@@ -366,6 +385,7 @@ func (n *Node) buildComponents(ctx context.Context) error {
 	if err := n.applyRules(set, true); err != nil {
 		return err
 	}
+	n.apis.dapr.loaded(n.config.App.ID, nil, set.Statuses(), loader.Changes{})
 	n.components.Serve(set)
 	n.apis.start.Open()
 	return n.followTokens()
@@ -385,8 +405,8 @@ func (n *Node) followTokens() error {
 	return n.loop("api tokens", f.Follow)
 }
 
-// buildLoops starts the controller, which finds the cluster and manages the groups. When the node stops, its closer
-// transfers leadership of the groups to other nodes.
+// buildLoops starts the controller, which finds the cluster and manages the Raft groups. When the node stops, its
+// closer stops the controller and transfers the leaderships of this node to other nodes.
 func (n *Node) buildLoops(context.Context) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -399,12 +419,15 @@ func (n *Node) buildLoops(context.Context) error {
 	})
 }
 
-// buildDrain registers the closer of the APIs. When the node stops, watches end with their position. The APIs refuse
-// new requests and finish those in progress while the store still works. All APIs close concurrently, because an
-// application may need the API of the node to answer a call.
+// buildDrain registers the closer of the APIs. When the node stops, the closer ends the watches and makes the APIs
+// refuse new requests. It waits for the requests in progress, while the store still works. All APIs close
+// concurrently, because an application may need the API of the node to answer a call.
 func (n *Node) buildDrain(context.Context) error {
 	return n.closers.Push("api requests", func(ctx context.Context) error {
 		n.apis.watches.Close()
+		for _, c := range n.apis.configurations {
+			c.Close()
+		}
 		var errs []error
 		var mu sync.Mutex
 		var all sync.WaitGroup
@@ -421,8 +444,8 @@ func (n *Node) buildDrain(context.Context) error {
 	})
 }
 
-// serveApps announces the applications of this node that can be called. When the node stops, its closer withdraws the
-// announcement before the node closes what the calls use.
+// serveApps announces the applications of this node to the other nodes. Its closer withdraws the announcement. It
+// runs before the node closes anything that calls to these applications use.
 func (n *Node) serveApps(context.Context) error {
 	var out []discovery.Record
 	for _, a := range n.apps() {
@@ -443,13 +466,13 @@ func (n *Node) serveApps(context.Context) error {
 	return n.closers.Push("applications", func(context.Context) error { return n.catalogue.Serve(nil) })
 }
 
-// buildInputs starts to deliver the events of input bindings. It is the last step of a start. When the node stops,
-// delivery ends first.
+// buildInputs starts to deliver the events of input bindings, and to watch the component files. It is the last step
+// of a start, so when the node stops, it ends first.
 func (n *Node) buildInputs(context.Context) error {
 	if n.place.bare {
 		return nil // there is no application
 	}
-	r, err := inputs.Open(n.components.Bindings(), idsOf(n.apps()), n.calls, n.deps.Logger)
+	r, err := inputs.Open(n.components.Bindings(), idsOf(n.apps()), n.calls, n.apis.eventObservers(), n.deps.Logger)
 	if err != nil {
 		return err
 	}
@@ -471,8 +494,8 @@ func exposed(hosts []string) bool {
 	return false
 }
 
-// port returns the port of a cluster listener. If a default port is in use, another one may replace it, unless the
-// node joins other nodes, which expect the default port.
+// port returns the port of a cluster listener. If a default port is in use, the listener may use another one. A node
+// that joins others is an exception, because they expect the default port.
 func (c Cluster) port(p Port) network.Port {
 	return network.Port{Number: p.Number, Fallback: !p.Given && !c.joining()}
 }

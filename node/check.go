@@ -10,7 +10,7 @@ import (
 )
 
 // Check reads the component files of c without starting anything. err joins all problems that would make a start
-// fail. Problems that would not are returned as warnings. env looks up environment variables.
+// fail. Problems that would not make it fail are returned as warnings. env looks up environment variables.
 func Check(_ context.Context, c Config, env func(name string) (string, bool)) (warnings []string, err error) {
 	c = c.WithDefaults()
 	plan, err := components.Read(c.sources(Deps{Env: env}))

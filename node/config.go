@@ -28,12 +28,12 @@ const (
 	MinMemory = 64 << 20
 )
 
-// sharedDir is the last element of the path of the shared data directory, which all nodes without --join and
-// --data-dir use. A node id must not be equal to it.
+// sharedDir is the name of the shared data directory, which all nodes without --join and --data-dir use. A node id
+// must not be equal to it, because each node id names a directory beside it.
 const sharedDir = "local"
 
-// Config is the configuration of a node. It may be copied; no part of the node keeps a reference to it. If
-// Data.StateDir or Data.Dir is set, the zero value with WithDefaults configures a complete cluster of one node.
+// Config is the configuration of a node. It may be copied; no part of the node keeps a reference to it. The zero
+// value with WithDefaults, and with Data.StateDir or Data.Dir set, configures a complete cluster of one node.
 type Config struct {
 	Version    string // of the program; shown by status and metadata
 	Namespace  string // empty = none: components of every namespace load
@@ -41,6 +41,7 @@ type Config struct {
 	Apps       []AppEntry // applications beside App, each with a listener of its own
 	API        API
 	Metrics    Metrics
+	Console    Console
 	Components Components
 	Data       Data
 	Backup     Backup
@@ -48,8 +49,10 @@ type Config struct {
 	Security   Security
 	Log        Log
 	Grace      time.Duration // how long Close may take; 0 = 5 s
-	// how long Wait goes on serving after its context ended, unless the application becomes unhealthy; 0 = not
+	// how long Wait keeps serving after its context ended, unless the application becomes unhealthy; 0 = not at all
 	BlockShutdown time.Duration
+
+	Profiles bool // the admin socket serves profiles of the Go runtime
 
 	MemoryLimit int64 // bytes that the process may use; the memory for requests derives from it; 0 = unknown
 }
@@ -116,6 +119,7 @@ type API struct {
 	AllowedOrigins []string      // web origins beside the API's own, or "*"
 	AnyEndpoint    bool          // applications may call addresses that no HTTPEndpoint declares
 	LogCalls       bool          // log every request
+	DeclaredOnly   bool          // metadata omits built-in components, those that no file declares
 }
 
 // Metrics is the listener that Prometheus reads.
@@ -123,6 +127,13 @@ type Metrics struct {
 	Off    bool
 	Listen string // IP address; default 127.0.0.1
 	Port   Port   // default 9090
+}
+
+// Console is the web console. It listens on the address of the metrics.
+type Console struct {
+	On    bool
+	Port  Port // default 9091
+	Write bool // pages may change state and transfer leadership
 }
 
 // Components are the places where components and configurations are declared.
@@ -139,11 +150,12 @@ type Data struct {
 	Shared     bool     // Dir is the default that nodes of one user share; set by WithDefaults
 	StateDir   string   // the user's directory for durable state; only Dir is derived from it
 	RuntimeDir string   // the user's directory for sockets whose path in Dir would be too long
-	LogStore   LogStore // empty = that of the directory, boltdb for a new one
+	LogStore   LogStore // empty = that of the directory, wal for a new one
 	MinFree    int64    // free disk bytes below which values are refused; default 256 MiB
 }
 
-// Backup configures scheduled backups. Directory and Command are alternatives; without both there are none.
+// Backup configures scheduled backups. At most one of Directory and Command may be set. If neither is set, there are
+// no scheduled backups.
 type Backup struct {
 	Directory string        // absolute path
 	Command   []string      // stores, reads and removes backups
@@ -182,7 +194,8 @@ type Cluster struct {
 	Join            []string
 	BootstrapExpect int // servers that form a new cluster together; 0 = never form one
 	Voters          int // default 3
-	// fixed when the cluster is created; 1 to MaxPartitions; 0 = that of the data directory, 1 for a new one
+	// fixed when the cluster is created; 1 to MaxPartitions; 0 = the number in the data directory, or 1 for a new
+	// one
 	Partitions int
 	Bind       string // default 0.0.0.0 with Join of other machines, otherwise 127.0.0.1
 	Advertise  string // empty = the address that faces the seeds
@@ -225,7 +238,8 @@ type Security struct {
 // secured reports whether traffic between nodes is encrypted and authenticated.
 func (s Security) secured() bool { return s.ClusterTokenFile != "" }
 
-// ParseTokens parses a file with API tokens: one token per line; lines that begin with # are comments.
+// ParseTokens returns the API tokens in the text of a token file. The file has one token per line; lines that begin
+// with # are comments.
 func ParseTokens(text []byte) []Secret {
 	var out []Secret
 	for _, t := range credentials.ParseAPITokens(text) {
@@ -292,6 +306,7 @@ type Addresses struct {
 	GRPC    []string // host:port of its gRPC API, one per listen address; empty = off
 	Apps    []AppAddress
 	Metrics string // host:port; empty = off
+	Console string // host:port; empty = off
 	Admin   string // path of the admin socket
 	Gossip  string // host:port for --join of other nodes
 	Peer    string // host:port for replication and forwarding
@@ -324,6 +339,7 @@ func (c Config) WithDefaults() Config {
 	c.API = c.API.withDefaults()
 	c.Metrics.Listen = cmp.Or(c.Metrics.Listen, "127.0.0.1")
 	c.Metrics.Port = c.Metrics.Port.or(9090)
+	c.Console.Port = c.Console.Port.or(9091)
 	c.Cluster = c.Cluster.withDefaults(c.Security.secured())
 	c.Data = c.Data.withDefaults(c.Cluster)
 	c.Backup = c.Backup.withDefaults()
@@ -356,8 +372,8 @@ func (a API) withDefaults() API {
 	return a
 }
 
-// withDefaults keeps the default ports if other nodes need to know them: the user named an address to listen on, nodes
-// to join, or a cluster token.
+// withDefaults returns c with defaults for unset fields. Default ports must not be replaced if other nodes need to
+// know them: if the user set an address to listen on, nodes to join, or a cluster token.
 func (c Cluster) withDefaults(secured bool) Cluster {
 	clustered := c.Bind != "" || c.joining() || secured
 	for port, n := range map[*Port]int{&c.Gossip: network.DefaultGossipPort, &c.Peer: network.DefaultPeerPort} {
@@ -372,7 +388,8 @@ func (c Cluster) withDefaults(secured bool) Cluster {
 	return c
 }
 
-// defaultBind returns loopback for a node that is alone, or whose nodes to join are all on this machine.
+// defaultBind returns the default address to listen on. That is a loopback address if the node joins no others, or
+// if it and all nodes to join are on this machine. Otherwise it is 0.0.0.0.
 func (c Cluster) defaultBind() string {
 	if a := c.Advertise; c.joining() && a != "" && !listen.IsLoopback(a) {
 		return "0.0.0.0"

@@ -16,15 +16,14 @@ import (
 	"github.com/quorate/quorate/internal/listen"
 )
 
-// maxName is the maximum length in bytes of ids and names. They become directory names, metric labels and parts of
+// maxName is the maximum length in bytes of ids and names. They are used in directory names, metric labels and
 // gossip messages.
 const maxName = 128
 
 // maxHeaderSize bounds --read-buffer-size. Each connection may take as much memory.
 const maxHeaderSize = 16 << 20
 
-// problems are the errors of a Config. Each is a fault.Invalid with the flag, its value and how to
-// fix it.
+// problems are the errors of a Config. Each is a fault.Invalid that names the flag, its value and the fix.
 type problems []error
 
 func (p *problems) add(flag string, value any, hint string) {
@@ -191,8 +190,8 @@ func (c Config) validateApps(p *problems) {
 	}
 }
 
-// validatePorts adds a problem if two listeners, or a listener and the application, have the same port. The second
-// listener could not open, or calls to the application would reach the node.
+// validatePorts adds a problem if two listeners, or a listener and the application, have the same port. Otherwise
+// the second listener could not open, or calls to the application would reach the node.
 func (c Config) validatePorts(p *problems) {
 	seen := map[int]string{}
 	claim := func(flag string, n int) {
@@ -272,8 +271,8 @@ const (
 	nameRule = "use letters, digits, -, _ and ., at most 128, and start with a letter or a digit"
 )
 
-// isID reports whether s may be an id in stored keys. An id cannot contain a dot, because a dot separates the id from
-// its namespace.
+// isID reports whether s is valid as an id in stored keys. An id must not contain a dot, because a dot separates the
+// id from its namespace.
 func isID(s string) bool { return s != "" && len(s) <= maxName && madeOf(s, "-_") }
 
 // isName reports whether s may become a directory name.

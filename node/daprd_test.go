@@ -111,7 +111,8 @@ func TestMetadata_HasWhatDaprClientsRead(t *testing.T) {
 	for _, want := range []string{`"appConnectionProperties":{"port":` + strconv.Itoa(c.App.Port) +
 		`,"protocol":"http","channelAddress":"127.0.0.1","maxConcurrency":5,"health":{"healthCheckPath":"/healthz",` +
 		`"healthProbeInterval":"5s","healthProbeTimeout":"500ms","healthThreshold":3}}`,
-		`"name":"statestore","type":"state.raft","version":"v1","capabilities":["ACTOR","ETAG","TRANSACTIONAL","TTL"]`,
+		`"name":"statestore","type":"state.raft","version":"v1","capabilities":["ETAG","TRANSACTIONAL","TTL",` +
+			`"KEYS_LIKE","ACTOR"]`,
 		`"workflows":{"connectedWorkers":0}`, `"subscriptions":[]`, `"httpEndpoints":[]`, `"enabledFeatures":[]`,
 		`"activeActors":[]`} {
 		if !strings.Contains(text, want) {

@@ -21,7 +21,7 @@ import (
 )
 
 // readDeclared reads the Configuration resources before anything is opened, because they configure tracing, metrics
-// and the API. The components that the same files declare are opened later.
+// and the API. The components in the same files are opened later.
 func (n *Node) readDeclared(context.Context) error {
 	n.apis = newAPIServers(n.config, n.apps(), n.deps, &n.closers, n.stopper.shutdown)
 	if n.place.bare {
@@ -39,12 +39,12 @@ func (n *Node) readDeclared(context.Context) error {
 // prepareAPI restricts the API before it listens.
 func (n *Node) prepareAPI() {
 	n.apis.surface.Set(n.apis.declared.API)
-	n.apis.callLog.Set(n.callLogRule(n.apis.declared))
+	n.apis.callLog.Set(n.config.API.callLogRule(n.apis.declared))
 	n.apis.pipeline = apihttp.NewPipeline(len(n.apis.declared.Pipeline) > 0)
 }
 
-func (n *Node) callLogRule(c component.Configuration) api.CallLogRule {
-	r := api.CallLogRule{Enabled: n.config.API.LogCalls}
+func (a API) callLogRule(c component.Configuration) api.CallLogRule {
+	r := api.CallLogRule{Enabled: a.LogCalls}
 	if l := c.APILog; l != nil {
 		r.Enabled, r.ObfuscateURLs, r.OmitHealth = r.Enabled || l.Enabled, l.ObfuscateURLs, l.OmitHealth
 	}
@@ -64,18 +64,23 @@ func exportOf(t *component.TracingConfig) *tracing.Declared {
 	return d
 }
 
-// applyRules applies the Configuration, Resiliency and HTTPEndpoint resources of a set. If it returns an error, it has
-// changed nothing.
+// applyRules applies the Configuration, Resiliency and HTTPEndpoint resources of a set. If all is false, it applies
+// only the middleware and the endpoints. It reads and checks all of them before it changes anything.
 func (n *Node) applyRules(set *loader.Set, all bool) error {
 	rules, err := calls.ReadRules(set, n.config.trust())
 	if err != nil {
 		return err
 	}
-	filters, err := pipelineOf(rules.Conf.Pipeline, set)
+	filters, err := pipelineOf("httpPipeline", rules.Conf.Pipeline, set)
+	if err != nil {
+		return err
+	}
+	appFilters, err := pipelineOf("appHttpPipeline", rules.Conf.AppPipeline, set)
 	if err != nil {
 		return err
 	}
 	n.apis.pipeline.Set(filters)
+	n.calls.SetFilters(appFilters)
 	n.calls.Externals().Set(n.externals(set), n.anyEndpoint())
 	if !all {
 		return nil
@@ -93,13 +98,15 @@ func (n *Node) applyRules(set *loader.Set, all bool) error {
 		}
 	}
 	n.apis.surface.Set(rules.Conf.API)
-	n.apis.callLog.Set(n.callLogRule(rules.Conf))
+	n.apis.callLog.Set(n.config.API.callLogRule(rules.Conf))
 	n.calls.SetRules(rules, n.config.trust())
+	n.apis.dapr.policies(n.config.App.ID, rules)
 	n.warnOfRestart(rules.Conf)
 	return nil
 }
 
-// warnOfRestart logs which changed sections of the Configuration take effect with the next start.
+// warnOfRestart logs a warning for each section of the Configuration that has changed but takes effect only after a
+// restart.
 func (n *Node) warnOfRestart(c component.Configuration) {
 	for _, section := range []struct {
 		name        string
@@ -124,9 +131,11 @@ func metricsOf(m *component.MetricsConfig) component.MetricsConfig {
 	return c
 }
 
-// pipelineOf returns the middleware of a pipeline. A missing component is an error, because the API would lack a
-// protection. Only a missing alias is allowed: its paths do not exist then.
-func pipelineOf(handlers []component.PipelineHandler, set *loader.Set) (out []*middleware.Instance, err error) {
+// pipelineOf returns the middleware of a section of the Configuration. It returns an error if a component is
+// missing, because the API or the application would lack a protection. Only a component of type routeralias may be
+// missing: its paths do not exist then.
+func pipelineOf(section string, handlers []component.PipelineHandler, set *loader.Set) (out []*middleware.Instance,
+	err error) {
 	out = []*middleware.Instance{}
 	for _, h := range handlers {
 		i, ok := set.Middleware(h.Name)
@@ -140,7 +149,7 @@ func pipelineOf(handlers []component.PipelineHandler, set *loader.Set) (out []*m
 				have = "there is " + strings.Join(names, ", ")
 			}
 			return nil, &fault.Error{Code: fault.Invalid, Op: "node.Open", Key: h.Name,
-				Msg: h.Pos.String() + ": spec.httpPipeline names the handler " + h.Name + " of type " + h.Type +
+				Msg: h.Pos.String() + ": spec." + section + " names the handler " + h.Name + " of type " + h.Type +
 					", and no such component was opened",
 				Hint: "declare a component of that name and type; " + have}
 		}
@@ -148,7 +157,8 @@ func pipelineOf(handlers []component.PipelineHandler, set *loader.Set) (out []*m
 	return out, nil
 }
 
-// externals returns the declared HTTP endpoints. An endpoint that did not change keeps its connections.
+// externals returns the HTTP endpoints that the set declares. An unchanged endpoint keeps its transport, and so its
+// connections.
 func (n *Node) externals(set *loader.Set) (out []*invoke.External) {
 	before := map[any]*http.Transport{}
 	for _, x := range n.calls.Externals().Declared() {
@@ -166,7 +176,8 @@ func (n *Node) externals(set *loader.Set) (out []*invoke.External) {
 	return out
 }
 
-// anyEndpoint returns the transport for addresses that no HTTPEndpoint declares; nil = they are refused.
+// anyEndpoint returns the transport for addresses that no HTTPEndpoint declares. If it returns nil, such addresses
+// are refused.
 func (n *Node) anyEndpoint() *http.Transport {
 	if !n.config.API.AnyEndpoint {
 		return nil

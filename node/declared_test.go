@@ -3,6 +3,7 @@ package node_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -33,6 +34,10 @@ func newFailingApp(t *testing.T) *failingApp {
 	t.Helper()
 	a := &failingApp{paths: make(chan string, 1000)}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/dapr/config" { // the node looks for actors
+			http.NotFound(w, r)
+			return
+		}
 		a.calls.Add(1)
 		select {
 		case a.paths <- r.URL.Path:
@@ -84,6 +89,53 @@ func TestPipeline_AliasAndRateLimit(t *testing.T) {
 		`{name: maxRequestsPerSecond, value: "0.001"}`))
 	answers(t, n, "GET", "/o/7", "", 429, "ERR_TOO_MANY_REQUESTS")
 	answers(t, n, "GET", "/v1.0/healthz", "", 204, "") // health probes skip the pipeline
+}
+
+func TestAppPipeline_FiltersCallsOfTheApplication(t *testing.T) {
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprint(w, "app ", r.RequestURI)
+	}))
+	t.Cleanup(app.Close)
+	alias := func(routes string) string {
+		return middlewareDoc("alias", "middleware.http.routeralias", "{name: routes, value: '"+routes+"'}")
+	}
+	limit := func(rate string) string {
+		return middlewareDoc("limit", "middleware.http.ratelimit", `{name: maxRequestsPerSecond, value: "`+rate+`"}`)
+	}
+	n, dir, _ := running(t, map[string]string{
+		"s.yaml": store("orders", "state.raft", ""),
+		"a.yaml": alias(`{"/old/{id}": "/new?id={id}"}`),
+		"l.yaml": limit("1000000"),
+		"c.yaml": document("Configuration", "c", "  appHttpPipeline:\n    handlers: [{name: alias, type: "+
+			"middleware.http.routeralias}, {name: limit, type: middleware.http.ratelimit}]\n"),
+	}, func(c *node.Config) { c.App.Port = app.Listener.Addr().(*net.TCPAddr).Port })
+	at := "/v1.0/invoke/" + n.Addresses().Apps[0].ID + "/method"
+	answers(t, n, "GET", at+"/old/7?x=1", "", 200, "app /new?id=7&x=1")
+	answers(t, n, "GET", at+"/a%2Fb//c", "", 200, "app /a%2Fb//c") // other paths stay byte for byte
+	answers(t, n, "GET", "/old/7", "", 404, "")                    // the API itself has no such middleware
+	if r := requestWith(t, n, "GET", at+"/m", "", "Baggage", "a=1"); r.header.Get("Baggage") != "a=1" {
+		t.Errorf("the answer lacks the baggage of the request: %+v", r)
+	}
+	write(t, dir, "a.yaml", alias(`{"/old/{id}": "/newer"}`))
+	answers(t, n, "GET", at+"/old/7", "", 200, "app /newer")
+	write(t, dir, "l.yaml", limit("0.001"))
+	answers(t, n, "GET", at+"/old/7", "", 429, "ERR_TOO_MANY_REQUESTS")
+}
+
+func TestMetadata_ListsResilienciesFeaturesAndDeclaredComponents(t *testing.T) {
+	policy := func(name string) string {
+		return document("Resiliency", name, "  policies: {timeouts: {t: 5s}}\n  targets: {apps: {web: {timeout: t}}}\n")
+	}
+	n, dir, _ := running(t, map[string]string{
+		"m.yaml": store("memory", "state.in-memory", ""), "r.yaml": policy("first"),
+		"c.yaml": document("Configuration", "c", "  features: [{name: A, enabled: true}, {name: B, enabled: false}]\n"),
+	}, func(c *node.Config) { c.API.DeclaredOnly = true })
+	answers(t, n, "GET", "/v1.0/metadata", "", 200, `"enabledFeatures":["A"]`)
+	answers(t, n, "GET", "/v1.0/metadata", "", 200, `"components":[{"name":"memory","type":"state.in-memory",`+
+		`"version":"v1","capabilities":["ETAG","TRANSACTIONAL","TTL","DELETE_WITH_PREFIX","KEYS_LIKE","ACTOR"]}]`)
+	answers(t, n, "GET", "/v1.0/metadata", "", 200, `"resiliencies":[{"name":"first"}]`)
+	write(t, dir, "r.yaml", policy("second"))
+	answers(t, n, "GET", "/v1.0/metadata", "", 200, `"resiliencies":[{"name":"second"}]`)
 }
 
 func TestPipeline_MissingProtectionRefusesTheStart(t *testing.T) {
@@ -176,7 +228,8 @@ func TestEndpoints_ScopesResiliencyAndAnyAddress(t *testing.T) {
 			w.WriteHeader(http.StatusServiceUnavailable)
 			return
 		}
-		_, _ = fmt.Fprint(w, r.URL.RequestURI(), " ", r.Header.Get("Traceparent") != "", r.Header.Get("Dapr-Api-Token"))
+		_, _ = fmt.Fprint(w, r.URL.RequestURI(), " ", r.Header.Get("Traceparent") != "", r.Header.Get("Dapr-Api-Token"),
+			r.Header.Get("Te"))
 	}))
 	t.Cleanup(partner.Close)
 	files := map[string]string{
@@ -190,6 +243,9 @@ func TestEndpoints_ScopesResiliencyAndAnyAddress(t *testing.T) {
 	answers(t, n, "GET", "/v1.0/invoke/partner/method/flaky", "", 200, "/base/flaky true")
 	answers(t, n, "GET", "/v1.0/invoke/partner/method/a%20b//c?d=e%2Ff", "", 200, "/base/a%20b//c?d=e%2Ff true")
 	answers(t, n, "GET", "/v1.0/invoke/partner/method/../../x", "", 200, "/base/x true")
+	if got := withTE(t, "http://"+n.Addresses().API[0]+"/v1.0/invoke/partner/method/x"); got != "/base/x true" {
+		t.Errorf("with TE: %s", got)
+	}
 	answers(t, n, "GET", "/v1.0/invoke/other/method/x", "", 500, "couldn't find service")
 	answers(t, n, "GET", "/v1.0/invoke/down/method/x", "", 500, "down cannot be reached")
 	for _, address := range []string{partner.URL, partner.URL + "/o", partner.URL + "/basement",
@@ -200,4 +256,24 @@ func TestEndpoints_ScopesResiliencyAndAnyAddress(t *testing.T) {
 	}
 	open, _, _ := running(t, nil, func(c *node.Config) { c.API.AnyEndpoint = true })
 	answers(t, open, "GET", "/v1.0/invoke/"+partner.URL+"/free/method/x", "", 200, "/free/x true")
+}
+
+// withTE sends a GET request with the header TE, which belongs to one connection, and returns the answer.
+func withTE(t *testing.T, address string) string {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Te", "trailers")
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
 }

@@ -3,6 +3,7 @@ package node_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -22,7 +23,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// A child process is a node on the directory that childDir names: what ends a process must not end the tests.
+// A child process is a node on the directory that childDir names. The tests run it in a process of its own, because
+// it is killed.
 const (
 	childDir  = "QUORATE_TEST_NODE_DIR"
 	childLog  = "QUORATE_TEST_NODE_LOG"  // its log store; empty = the default
@@ -30,6 +32,9 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	if address := os.Getenv(childActors); address != "" {
+		os.Exit(runActors(address))
+	}
 	if dir := os.Getenv(childDir); dir != "" {
 		os.Exit(childNode(dir))
 	}
@@ -41,7 +46,8 @@ func childNode(dir string) int {
 	c := node.Config{Version: "test"}
 	c.Data.Dir, c.Data.MinFree = dir, 1
 	c.API.HTTP, c.API.GRPCOff, c.Metrics.Off = free(), true, true
-	c.Data.LogStore = node.LogStore(os.Getenv(childLog))
+	// Some disks of these tests are small, and wal allocates 64 MiB.
+	c.Data.LogStore = cmp.Or(node.LogStore(os.Getenv(childLog)), node.LogStoreBolt)
 	// Snapshots, truncation and restarts meet often.
 	c.Cluster.Bounds = group.Bounds{SnapshotLogBytes: 64 << 10, SnapshotEntries: 100, TrailingEntries: 64}
 	c.Cluster.Timing = group.Timing{SnapshotPoll: 10 * time.Millisecond}
@@ -175,6 +181,7 @@ func TestDisk_NearlyFullIsReadOnlyUntilFreed(t *testing.T) {
 	dir := smallDisk(t, "256m")
 	c := config(t)
 	c.Data.Dir, c.Data.MinFree = filepath.Join(dir, "data"), 64<<20
+	c.Data.LogStore = node.LogStoreBolt // wal allocates 64 MiB
 	n := open(t, c)
 	save := func(key string) (int, string) {
 		code, body, _ := ask(t, n, "POST", "/v1.0/state/statestore", `[{"key":"`+key+`","value":1}]`)

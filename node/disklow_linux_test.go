@@ -11,11 +11,16 @@ import (
 	"github.com/quorate/quorate/node/nodetest"
 )
 
-// On file systems of their own: one disk that is nearly full costs the server its leadership, and no write
-// fails for longer than that takes. The disks of a majority make the group read-only, and every node says so.
+// Each server has a file system of its own. One disk that is nearly full costs its server the leadership, and writes
+// fail only until another server leads. If the disks of a majority are nearly full, the group is read-only, and
+// every node reports that.
 func TestDisk_LowLeaderHandsOverAndMajorityIsReadOnly(t *testing.T) {
+	if testing.Short() {
+		t.Skip("forms several clusters, or waits for several elections")
+	}
 	nodes, configs := nodetest.ThreeWith(t, func(c *node.Config) {
 		c.Data.Dir, c.Data.MinFree = filepath.Join(smallDisk(t, "96m"), "data"), 48<<20
+		c.Data.LogStore = node.LogStoreBolt // wal allocates 64 MiB
 	})
 	side := nodetest.Open(t, nodetest.Sidecar(t, "side", nodes[0].Addresses().Gossip))
 	nodetest.Ready(t, side)

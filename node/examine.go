@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/node/doctor"
 )
 
-// Examine checks whether a node with the configuration c could work, without starting it. It checks the disk, the
+// Examine checks whether a node with the configuration c would work, without starting it. It checks the disk, the
 // limits of the process, the ports, and the nodes to join.
 func Examine(ctx context.Context, c Config) api.Checkup {
 	return doctor.Examine(ctx, c.plan())

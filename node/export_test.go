@@ -2,8 +2,8 @@ package node
 
 import "github.com/quorate/quorate/internal/peer"
 
-// Isolate cuts the connections of this node's peer port with other servers, in both directions, until Rejoin. Gossip
-// still works, so only one port has failed.
+// Isolate cuts the connections between this node's peer port and other servers, in both directions, until Rejoin.
+// Gossip still works, as when a firewall blocks only the peer port.
 func (n *Node) Isolate(servers ...string) {
 	for _, s := range servers {
 		n.network.Port().Cut(s, peer.Inbound, peer.Outbound)

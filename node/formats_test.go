@@ -234,7 +234,7 @@ func (d *formatData) keepsPromises(t testing.TB, n *node.Node) {
 	}
 }
 
-// goesOn checks that this version can write to the old data, and can replace it with a backup.
+// goesOn checks that this version can write to the old data, and can back it up and restore it.
 func (d *formatData) goesOn(t testing.TB, n *node.Node) {
 	t.Helper()
 	for _, s := range formatStores() {

@@ -25,7 +25,7 @@ import (
 var writeFormats = flag.String("write-formats", "",
 	"write data directories of the current format into this folder, e.g. testdata/formats/2")
 
-// formatData describes the content of a data directory, or of one for each node of a cluster, that some version of the
+// formatData describes the content of a data directory, or of the directories of a cluster, that some version of the
 // program has written.
 type formatData struct {
 	Nodes   []string       `json:"nodes"`   // one folder for each in the archive

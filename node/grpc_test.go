@@ -238,8 +238,8 @@ func TestGRPC_PublicSDKDuringLeaderChange(t *testing.T) {
 	t.Logf("%d keys, %d failed writes", len(acked), failures)
 }
 
-// An application that speaks gRPC over TLS is called, gets events, and its own services are
-// reached through the node.
+// An application that speaks gRPC, with and without TLS, is called and gets events. Its own services are reached
+// through the node.
 func TestGRPC_ApplicationOverTLS(t *testing.T) {
 	for _, protocol := range []node.Protocol{node.ProtocolGRPC, node.ProtocolGRPCS} {
 		t.Run(string(protocol), func(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// readers are three nodes: application a at the first, b at the others, and a store that both share. Method read of b
-// reads the key k, with eventual consistency, at its own node.
+// readers returns three nodes with a shared store: application a is at the first node, b at the other two. Method
+// read of b reads the key k at its own node, with eventual consistency.
 func readers(t *testing.T) []*node.Node {
 	t.Helper()
 	shared := resources(t, map[string]string{"s.yaml": store("shared", "state.raft",
@@ -52,8 +52,8 @@ func readers(t *testing.T) []*node.Node {
 	return nodes
 }
 
-// The writes are strong: an eventual one is lost when the leader changes, which happens on a
-// busy machine. The reads are eventual, so that only the session lets them see the writes.
+// The writes are strong, because an eventual write is lost when the leader changes, which happens on a busy machine.
+// The reads are eventual, so that only the session lets them see the writes.
 func TestGRPCSession_CalleeReadsWritesOfCaller(t *testing.T) {
 	if testing.Short() {
 		t.Skip("forms several clusters, or waits for several elections")
@@ -73,8 +73,8 @@ func TestGRPCSession_CalleeReadsWritesOfCaller(t *testing.T) {
 	}
 }
 
-// A client reads its writes at every other node with the session token of a write or of a call. Answers
-// name their consistency.
+// A client reads its writes at every other node with the session token of a write or of a call. Answers state their
+// consistency.
 func TestGRPCSession_TokenIsMetadata(t *testing.T) {
 	nodes := readers(t)
 	var clients []runtimev1.DaprClient

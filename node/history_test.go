@@ -20,8 +20,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// register is one key as the clients see it through the API. An operation whose outcome is not known may have been
-// done at any later moment, or never.
+// register is one key as the clients see it through the API. An operation with an unknown outcome may have taken
+// effect at any later moment, or never.
 type register struct {
 	value, etag string // empty etag = absent
 }
@@ -41,8 +41,8 @@ type regResult struct {
 	unknown  bool
 }
 
-// regModel is the sequential specification. States carry the set of ETags a value may have: a write does not tell its
-// own.
+// regModel is the sequential specification. A state has the set of ETags that the value may have, because the answer
+// to a write does not contain the ETag.
 func regModel() porcupine.Model {
 	m := porcupine.NondeterministicModel{
 		Partition: func(h []porcupine.Operation) [][]porcupine.Operation {
@@ -92,7 +92,8 @@ func step(s register, in regOp, out regResult) []any {
 	}
 }
 
-// maybe returns the possible next states of a write that may succeed or may conflict in state s.
+// maybe returns the possible next states of a write in state s. may means that the write can succeed, and mayNot
+// that it can conflict.
 func maybe(s, next register, out regResult, may, mayNot bool) []any {
 	switch {
 	case out.unknown && may:
@@ -166,7 +167,7 @@ func (c *regClient) run(ctx context.Context) {
 	}
 }
 
-// do executes one operation; done is false if it certainly had no effect and returned nothing.
+// do executes one operation. done is false if the operation certainly had no effect and returned nothing.
 func (c *regClient) do(in regOp) (out regResult, done bool) {
 	base := "http://" + c.nodes[c.rnd.IntN(len(c.nodes))].Addresses().API[0] + "/v1.0/state/statestore"
 	key := "k" + strconv.Itoa(in.key)
@@ -215,7 +216,7 @@ func (c *regClient) do(in regOp) (out regResult, done bool) {
 	return out, false // refused, so it was not executed
 }
 
-// Strong operations of clients at all nodes are linearizable while the leader is cut off, deaf, mute, or stopped,
+// Strong operations of clients on all nodes are linearizable while the leader is cut off, deaf, mute, or stopped,
 // again and again.
 func TestHistory_LinearizableUnderNetworkFaults(t *testing.T) {
 	if testing.Short() {

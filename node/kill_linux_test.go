@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// killed is what the writer of a key knows: acknowledged is the greatest number whose save was answered with 204, and
-// sent is the greatest number that was sent.
+// killed is what the writer of a key knows. acknowledged is the greatest number whose save was answered with 204,
+// and sent is the greatest number that was sent.
 type killed struct {
 	acknowledged, sent int
 	etag               uint64 // greatest seen
@@ -185,8 +185,8 @@ func TestCrash_AtAnyDiskStepLosesNothing(t *testing.T) {
 	}
 }
 
-// load checks all keys and then writes. When n writes are acknowledged, it kills the node. died reports that the node
-// ended before that.
+// load checks all keys and then writes. When n writes are acknowledged, it kills the node. died reports that the
+// node ended before n writes were acknowledged.
 func (c *child) load(t *testing.T, all []map[string]*killed, n int64) (died bool) {
 	t.Helper()
 	c.check(t, all)

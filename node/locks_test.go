@@ -15,7 +15,8 @@ import (
 	"github.com/quorate/quorate/node/nodetest"
 )
 
-// A token in a header, in metadata of an item, and over gRPC; each with the newest token and with an old one.
+// Writes carry the lock token in a header, in the metadata of an item, and over gRPC. Each is tried with the newest
+// token and with an old one.
 func TestLocks_WritesWithTokenOfFormerOwnerAreRefused(t *testing.T) {
 	n := nodetest.Open(t, nodetest.Config(t))
 	nodetest.Ready(t, n)

@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/node/nodetest"
 )
 
-// alarms returns the records of a text log at level WARN or ERROR. Left out are the warning about a missing token, and
-// time-outs, which happen on a busy machine because the time limits of these clusters are short.
+// alarms returns the records of a text log at level WARN or ERROR. It leaves out the warning about a missing token.
+// It also leaves out timeouts, which happen on a busy machine because these clusters have short time limits.
 func alarms(log *record) (out []string) {
 	for line := range strings.Lines(log.String()) {
 		alarm := strings.Contains(line, "level=WARN") || strings.Contains(line, "level=ERROR")

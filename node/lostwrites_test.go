@@ -14,9 +14,9 @@ import (
 
 var lostMetric = regexp.MustCompile(`(?m)^quorate_raft_eventual_writes_lost_total\{group="0"\} (\S+)$`)
 
-// TestLostWrites_AreCountedAcrossRestart: a leader without followers acknowledges eventual writes that
-// no other server gets. It stops and restarts in a cluster that has elected another leader. It must
-// count exactly the writes that are lost.
+// TestLostWrites_AreCountedAcrossRestart has a leader without followers, which acknowledges eventual writes that no
+// other server gets. It stops and restarts in a cluster that has elected another leader. It must count exactly the
+// writes that are lost.
 func TestLostWrites_AreCountedAcrossRestart(t *testing.T) {
 	if testing.Short() {
 		t.Skip("forms several clusters, or waits for several elections")

@@ -16,8 +16,8 @@ type memory struct {
 	answers  *admission.Budget
 }
 
-// newMemory returns memory budgets for requests and answers. limit is the memory in bytes that the process may use; 0
-// means unknown. timeout is the maximum duration of a request.
+// newMemory returns the memory budgets for requests and answers. limit is the number of bytes that the process may
+// use; 0 means unknown. timeout is the maximum duration of a request.
 func newMemory(limit int64, timeout time.Duration, reg prometheus.Registerer) memory {
 	size := int64(admission.DefaultBytes)
 	if limit > 0 {
@@ -34,8 +34,9 @@ func newMemory(limit int64, timeout time.Duration, reg prometheus.Registerer) me
 	}
 }
 
-// lookForBurst is the interval at which giveBack checks whether a burst of requests has ended. It then frees memory,
-// because the Go runtime returns memory slowly and an idle node would keep several times what it needs.
+// lookForBurst is the interval at which giveBack checks whether a burst of requests has ended. giveBack then returns
+// memory to the system, because the Go runtime does so only slowly: an idle node would keep several times what it
+// needs.
 const lookForBurst = 5 * time.Second
 
 // giveBack calls free after each burst, until stop is closed.

@@ -10,13 +10,16 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	apihttp "github.com/quorate/quorate/api/http"
+	adminapi "github.com/quorate/quorate/api/admin"
 	"github.com/quorate/quorate/internal/lifecycle"
+	"github.com/quorate/quorate/internal/logadapt"
+	"github.com/quorate/quorate/node/actorhost"
 	"github.com/quorate/quorate/node/calls"
 	"github.com/quorate/quorate/node/catalogue"
 	"github.com/quorate/quorate/node/clusterctl"
 	"github.com/quorate/quorate/node/components"
 	"github.com/quorate/quorate/node/credentials"
+	"github.com/quorate/quorate/node/jobs"
 	"github.com/quorate/quorate/node/network"
 	"github.com/quorate/quorate/node/status"
 	"github.com/quorate/quorate/raftfsm"
@@ -26,28 +29,36 @@ import (
 type Deps struct {
 	Logger *slog.Logger // required
 	// Fatal is called when this replica can no longer be trusted, for instance because its disk failed. It must end
-	// the process and not return: such a replica must not answer again. What it acknowledged is on disk. Called from
-	// any goroutine. Required.
+	// the process and not return, because such a replica must not answer again. Everything that the replica has
+	// acknowledged is on disk. Fatal may be called from any goroutine. Required.
 	Fatal func(error)
 	// Exit ends the process, for a forced shutdown through the API. Required.
 	Exit func(code int)
 	Env  func(name string) (string, bool) // looks up environment variables. Required
-	// Environ lists the environment as "NAME=value", for the secret store local.env; nil = not
-	// available.
+	// Environ returns the environment as "NAME=value", for the secret store local.env; nil = not available.
 	Environ func() []string
 	Now     func() time.Time // nil = time.Now
-	// Step is called before and after each step of the store's own disk work, with its name, for crash tests; nil =
-	// nothing.
+	// Step is called before and after each step of the store's disk work, with the name of the step; nil = not
+	// called. Crash tests use it.
 	Step func(step string)
-	// Dial opens connections to the peer ports of other nodes, for tests that observe or block
-	// them; nil = TCP.
+	// Dial opens connections to the peer ports of other nodes; nil = TCP. Tests use it to observe or block them.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	// NoSessions disables session consistency between a caller and the called application, for a test that shows the
-	// difference.
+	// NoSessions disables session consistency between a caller and the called application. A test uses it to show
+	// the difference.
 	NoSessions bool
 	// Registry collects the metrics of all subsystems for /metrics; nil = a new one.
 	Registry Registry
+
+	recent  *logadapt.Recent // the last warnings of Logger
+	records *logadapt.Recent // the last records of Logger
 }
+
+// keepWarnings is how many of the latest warnings and errors in the log a node keeps in memory. Each has at most 1
+// KiB.
+const keepWarnings = 50
+
+// keepRecords is how many of the latest log records a node keeps in memory for debug bundles. Each has at most 1 KiB.
+const keepRecords = 150
 
 // Registry registers and gathers metrics. *prometheus.Registry implements it.
 type Registry interface {
@@ -85,8 +96,8 @@ func Open(ctx context.Context, c Config, d Deps) (*Node, error) {
 	return open(ctx, c, d, place{})
 }
 
-// place describes how a node shares a data directory with other nodes of its user on one host. The zero value means
-// that it does not.
+// place describes how a node shares a data directory with other nodes of the same user on this host. In the zero
+// value the directory is not shared.
 type place struct {
 	notes string // directory of the notes of live nodes
 	bare  bool   // serves no application
@@ -100,6 +111,9 @@ func open(ctx context.Context, c Config, d Deps, p place) (*Node, error) {
 	if d.Registry == nil {
 		d.Registry = prometheus.NewRegistry()
 	}
+	d.recent = logadapt.NewRecent(slog.LevelWarn, keepWarnings)
+	d.records = logadapt.NewRecent(slog.LevelDebug, keepRecords)
+	d.Logger = slog.New(d.records.Handler(d.recent.Handler(d.Logger.Handler())))
 	n := &Node{config: c, place: p, deps: d, stopper: stopper{stopping: make(chan struct{}), log: d.Logger,
 		exit: d.Exit}}
 	if err := n.build(ctx); err != nil {
@@ -115,13 +129,17 @@ func open(ctx context.Context, c Config, d Deps, p place) (*Node, error) {
 func (n *Node) Addresses() Addresses { return n.addrs }
 
 // Admin returns the operations of the admin API.
-func (n *Node) Admin() apihttp.Admin {
-	return admin{n.status, n.catalogue, n.control, n.control, n.doctor(), backupService{n.host, n.config, n.deps}}
+func (n *Node) Admin() adminapi.Node {
+	return admin{n.status, n.catalogue, n.control, n.control, n.doctor(), backupService{n.host, n.config, n.deps},
+		n.apis.remote, lockService{n.host, n.deps.Logger},
+		jobs.Admin{Jobs: &n.apis.jobs, Logger: n.deps.Logger},
+		actorhost.Admin{Host: n.apis.actors, Logger: n.deps.Logger}, n.control, &n.apis.consoleLinks, newOverview(n),
+		debugger{n}, configurationAdmin{n.components}}
 }
 
 // Wait blocks until the API requests a stop or ctx ends, and then returns nil. If Config.BlockShutdown is set, Wait
-// blocks for that time after the end of ctx. It returns an error if another node with the same id has been running
-// for longer than this one.
+// blocks for at most that time after the end of ctx. It returns an error if another node with the same id has been
+// running for longer than this one.
 func (n *Node) Wait(ctx context.Context) error {
 	select {
 	case <-n.stopper.stopping:
@@ -133,15 +151,14 @@ func (n *Node) Wait(ctx context.Context) error {
 	return nil
 }
 
-// blockShutdown blocks until Config.BlockShutdown has passed, the API requests a stop, or the application of the
-// flags is unhealthy. It returns at once if the node runs its application as a child process, because both end
-// together.
+// blockShutdown blocks until Config.BlockShutdown has passed, the API requests a stop, or the first application is
+// unhealthy. It returns at once if the node runs its application as a child process, because both end together.
 func (n *Node) blockShutdown() {
 	d := n.config.BlockShutdown
 	if d <= 0 || len(n.config.App.Command) > 0 {
 		return
 	}
-	n.deps.Logger.Info("the node serves on before it stops (--block-shutdown-duration)", "at_most", d)
+	n.deps.Logger.Info("the node keeps serving before it stops (--block-shutdown-duration)", "at_most", d)
 	over := time.NewTimer(d)
 	defer over.Stop()
 	look := time.NewTicker(unhealthyLook)
@@ -189,8 +206,8 @@ type stopper struct {
 // Stop makes Wait return, so that its caller closes the node.
 func (s *stopper) Stop() { s.once.Do(func() { close(s.stopping) }) }
 
-// shutdown stops the node when the API requests it. If force is true, the process exits shortly afterwards, as Dapr
-// clients expect.
+// shutdown stops the node when the API requests it. If force is true, the process exits after forcedExit, even if
+// the node has not closed. Clients of Dapr expect that.
 func (s *stopper) shutdown(force bool) {
 	if force {
 		s.log.Warn("ended at once through the API")

@@ -28,6 +28,7 @@ type reloads struct {
 	forced chan struct{} // holds a value after Node.Reload
 	count  *prometheus.CounterVec
 	good   prometheus.Gauge
+	last   prometheus.Gauge
 
 	mu      sync.Mutex
 	set     *loader.Set
@@ -43,13 +44,16 @@ func newReloads(n *Node, set *loader.Set) *reloads {
 			Help: "Times that changed component files were read. The result refused means that a file is wrong, " +
 				"failed that a component could not be opened; both keep what was there."}, []string{"result"}),
 		good: prometheus.NewGauge(prometheus.GaugeOpts{Name: "quorate_reload_ok",
-			Help: "1 if the node runs what its component files say, 0 if the last change could not be applied."}),
+			Help: "1 if the node runs the components in its component files, 0 if the last change could not be " +
+				"applied."}),
+		last: prometheus.NewGauge(prometheus.GaugeOpts{Name: "quorate_reload_last_timestamp_seconds",
+			Help: "Unix time at which changed component files were read last; 0 if not since the start."}),
 	}
 	for _, result := range []string{"applied", "failed", "refused"} {
 		r.count.WithLabelValues(result)
 	}
 	r.good.Set(1)
-	n.deps.Registry.MustRegister(r.count, r.good)
+	n.deps.Registry.MustRegister(r.count, r.good, r.last)
 	r.seen = r.fingerprint()
 	return r
 }
@@ -138,6 +142,7 @@ func (r *reloads) apply(ctx context.Context) (loader.Changes, error) {
 	if err != nil {
 		return loader.Changes{}, errors.Join(err, loader.Compare(set, r.set).Close())
 	}
+	n.apis.dapr.loaded(n.config.App.ID, r.set.Statuses(), set.Statuses(), changes)
 	n.components.Serve(set)
 	r.mu.Lock()
 	r.set = set
@@ -185,6 +190,7 @@ func (r *reloads) report(c loader.Changes, err error) {
 		log.Info("the component files were read; nothing has changed")
 	}
 	r.count.WithLabelValues(result).Inc()
+	r.last.Set(float64(r.node.deps.Now().Unix()))
 	r.good.Set(1)
 	if len(failing) > 0 {
 		r.good.Set(0)

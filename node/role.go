@@ -5,9 +5,15 @@ import "strings"
 // sidecar reports whether the node stores no data and routes to servers.
 func (c Cluster) sidecar() bool { return c.Role == RoleSidecar }
 
-// joining reports whether the node joins an existing cluster. If it does not, a node with a new data directory forms
-// a cluster of one, which other nodes may join.
+// joining reports whether the node joins an existing cluster. If not, a node with a new data directory forms a
+// cluster of one, which other nodes may join.
 func (c Cluster) joining() bool { return len(c.Join) > 0 }
+
+// Local reports whether only this machine can reach the node, and the node joins no others. Its API, its metrics and
+// its ports for other nodes are then on loopback.
+func (c Config) Local() bool {
+	return !c.Cluster.joining() && !exposed(append([]string{c.Cluster.Bind, c.Metrics.Listen}, c.API.Listen...))
+}
 
 // validateRole refuses settings that contradict the role sidecar.
 func (c Cluster) validateRole(p *problems) {
@@ -19,8 +25,8 @@ func (c Cluster) validateRole(p *problems) {
 		"leave it out with --role sidecar: only servers form a cluster")
 }
 
-// defaultID returns the node id for a new data directory if the user chose none. For a node that joins others, it is
-// made from the host name. Otherwise it is empty, and the node gets a random id.
+// defaultID returns the node id for a new data directory if the user chose none. If the node joins others, the id is
+// made from its host name. Otherwise it is empty, and the node gets a random id.
 func (c Cluster) defaultID() string {
 	if !c.joining() {
 		return ""

@@ -31,7 +31,10 @@ func whole(dir string) error {
 	return err
 }
 
-func TestScheduledBackups_GoOnAfterTheLeaderStops(t *testing.T) {
+func TestScheduledBackups_ContinueAfterLeaderStops(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for an election")
+	}
 	dir := t.TempDir()
 	nodes, _ := nodetest.ThreeWith(t, func(c *node.Config) {
 		c.Backup = node.Backup{Directory: dir, Every: time.Second, Keep: 3}

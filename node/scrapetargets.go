@@ -11,16 +11,16 @@ import (
 // http_sd_configs.
 const scrapeTargetsPath = "/targets"
 
-// targetGroup is a target of Prometheus with its labels. The label names begin with __meta_. Prometheus drops such
-// labels after relabelling, so they cannot collide with labels of metrics.
+// targetGroup is a scrape target with its labels. The label names begin with __meta_. Prometheus drops such labels
+// after relabelling, so they cannot collide with labels of metrics.
 type targetGroup struct {
 	Targets []string          `json:"targets"`
 	Labels  map[string]string `json:"labels"`
 }
 
-// scrapeTargets serves the list of live nodes that announce an address for their metrics, sorted by node id. Until
-// gossip is open on this node, it answers 503. Prometheus then keeps its previous list; an empty list would make it
-// drop every target.
+// scrapeTargets serves the list of live nodes that announce a metrics address, sorted by node id. Until gossip is
+// open on this node, it answers 503, and Prometheus keeps its previous list. An empty list would make it drop every
+// target.
 type scrapeTargets struct {
 	cluster string
 	known   interface{ Roster() *membership.Roster } // nil until gossip is open

@@ -1,8 +1,11 @@
 package node_test
 
 import (
+	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -18,7 +21,7 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// planted returns secret values that a node may reveal only in answers of the secrets API.
+// planted returns the secret values of the test. A node may reveal them only in answers of the secrets API.
 func planted() []string {
 	return []string{
 		"hunter2-password", "hunter2-env", "hunter2-token", "hunter2-unused", "hunter2-state",
@@ -282,6 +285,55 @@ func TestSecrets_UnsupportedConfigurationIsRefused(t *testing.T) {
 	for _, want := range []string{"c.yaml:5: the secret scope names the store", "c.yaml:6: ", "c.yaml:7: "} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Check: %v; want %s", err, want)
+		}
+	}
+}
+
+func TestDebugBundle_HasNoSecrets(t *testing.T) {
+	c := config(t)
+	c.Components.Paths = resources(t, secretFiles(t, t.TempDir()))
+	c.Security.APITokens = []node.Secret{"hunter2-token"}
+	c.App.Command = []string{"/bin/app", "--password=hunter2-password"}
+	n, _, err := openPlanted(t, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, text := askAt(t, n.Addresses().API[0], "POST", "/v1.0/state/orders",
+		`[{"key":"k","value":"hunter2-state"}]`, "hunter2-token"); code != http.StatusNoContent {
+		t.Fatalf("save: %d %s", code, text)
+	}
+	var archive bytes.Buffer
+	if err := n.Admin().DebugBundle(t.Context(), &archive, 100*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	zip, err := gzip.NewReader(&archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := ""
+	for in := tar.NewReader(zip); ; {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names += h.Name + " "
+		for _, secret := range planted() {
+			if bytes.Contains(text, []byte(secret)) {
+				t.Errorf("%s has the secret %s", h.Name, secret)
+			}
+		}
+	}
+	for _, want := range []string{"status.json ", "cluster.json ", "config.json ", "log.txt ", "metrics.txt ",
+		"doctor.json "} {
+		if !strings.Contains(names, "/"+want) {
+			t.Errorf("the bundle has no %s: %s", want, names)
 		}
 	}
 }

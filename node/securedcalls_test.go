@@ -17,8 +17,8 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// caller returns the configuration of a node with its own application and trust domain, which joins the cluster of
-// seed.
+// caller returns the configuration of a node with its own application and trust domain. The node joins the cluster
+// of seed.
 func caller(t testing.TB, id, app, domain, seed string, token trust.Token) node.Config {
 	var seeds []string
 	if seed != "" {

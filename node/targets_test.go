@@ -85,7 +85,7 @@ func TestScrapeTargets_ListEveryLiveNode(t *testing.T) {
 	lists(t, nodes[1], want)
 }
 
-// promtoolFinds checks with promtool that Prometheus finds the targets of a node, with the configuration in deploy.
+// promtoolFinds checks with promtool that Prometheus, with the configuration in deploy, finds the targets of a node.
 func promtoolFinds(t *testing.T, asked *node.Node, all []*node.Node) {
 	t.Helper()
 	promtool := os.Getenv("QUORATE_PROMTOOL")

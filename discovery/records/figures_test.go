@@ -20,7 +20,7 @@ const (
 	busyRate    = 30_000          // upper limit in bytes per second
 )
 
-// many returns the size of the largest world. QUORATE_MEMBERS=500 gives the numbers of the docs and
+// many returns the number of nodes of the largest world. QUORATE_MEMBERS=500 gives the numbers in the docs, and
 // takes half a minute.
 func many(t *testing.T) int {
 	text := os.Getenv("QUORATE_MEMBERS")
@@ -32,7 +32,8 @@ func many(t *testing.T) int {
 	return n
 }
 
-// settled returns a world of nodes that serve six applications each and all know each other's.
+// settled returns a world whose nodes serve six applications each, and in which every node has the records of all
+// others.
 func settled(t *testing.T, seed uint64, members int) *world {
 	t.Helper()
 	t.Parallel()
@@ -202,7 +203,8 @@ func TestRecords_LongRecordSpreadsByPulls(t *testing.T) {
 	}
 }
 
-// TestRecords_RandomFaultsEndInAgreement does random things for a while, and looks at what is left.
+// TestRecords_RandomFaultsEndInAgreement injects random faults for a while. Afterwards all nodes must have the same
+// records.
 func TestRecords_RandomFaultsEndInAgreement(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

@@ -25,12 +25,12 @@ type Member struct {
 }
 
 const (
-	// keepFailed is how long the record of a failed incarnation is kept in memory. Records does not return it
-	// meanwhile. The incarnation may become alive again.
+	// keepFailed is how long the record of a failed incarnation is kept in memory, because the incarnation may
+	// become alive again. Until then Records does not return it.
 	keepFailed = 10 * time.Minute
 	// keepEnded is how long an ended incarnation is remembered, so that late messages about it are ignored.
 	keepEnded = 10 * time.Minute
-	// keepStray is how long a record is kept of an incarnation that gossip does not know yet.
+	// keepStray is how long the record of an incarnation that gossip does not know yet is kept.
 	keepStray = time.Minute
 	maxStrays = 256
 	maxEnded  = 4096
@@ -114,9 +114,9 @@ func New(o Options) *Machine {
 	return m
 }
 
-// Serve sets the applications that this node serves. A Tick broadcasts the change: the next one, or a later one if
-// the last broadcast was too recent. entries need not be sorted. Serve returns fault.Invalid for an invalid entry and
-// fault.TooLarge if the record would exceed the bounds. After an error nothing has changed.
+// Serve sets the applications that this node serves. The next Tick broadcasts the change, or a later one if the last
+// broadcast was too recent. entries need not be sorted. Serve returns fault.Invalid for an invalid entry, and
+// fault.TooLarge if the record would exceed its size limits. After an error nothing has changed.
 func (m *Machine) Serve(entries []Entry) error {
 	entries = slices.Clone(entries)
 	for i := range entries {
@@ -153,7 +153,7 @@ func (m *Machine) Seen(app App) bool {
 // Served returns what this node serves, by App.
 func (m *Machine) Served() []Entry { return slices.Clone(m.own.entries) }
 
-// Members sets the list of all incarnations that gossip knows. It may contain this node's own incarnation. An
+// Members sets the list of all incarnations that gossip knows. The list may contain this node's own incarnation. An
 // incarnation that is not in the list has ended.
 func (m *Machine) Members(now time.Time, list []Member) {
 	known := map[Incarnation]bool{}
@@ -233,8 +233,8 @@ type Shown struct {
 	Since time.Time // when this version arrived; zero for this node's own
 }
 
-// Records returns the records of all incarnations that are alive. The current record of this node is the first; the
-// others are in no particular order. A Record is immutable.
+// Records returns the records of all incarnations that are alive. The first is the current record of this node, if
+// it has one; the others are in no particular order. A Record is immutable.
 func (m *Machine) Records() []Shown {
 	out := make([]Shown, 0, len(m.held)+1)
 	if m.own.version > 0 {
@@ -259,7 +259,7 @@ func (m *Machine) alive(l Incarnation) bool {
 // newsTime is how long a new incarnation may take to report what it serves.
 const newsTime = 3 * time.Second
 
-// Expecting reports whether any incarnation is new and has not reported yet whether it serves applications.
+// Expecting reports whether a recently joined incarnation has not sent its record yet.
 func (m *Machine) Expecting(now time.Time) bool {
 	for l, n := range m.members {
 		if h := m.held[l]; n.State == Alive && now.Sub(n.since) < newsTime && (h == nil || h.record == nil) {
@@ -269,7 +269,7 @@ func (m *Machine) Expecting(now time.Time) bool {
 	return false
 }
 
-// Peer returns the id under which the peer port of an incarnation that is alive is dialled.
+// Peer returns the id by which the peer port of an incarnation is dialled, or "" if the incarnation is not a member.
 func (m *Machine) Peer(l Incarnation) string {
 	if n := m.members[l]; n != nil {
 		return n.Peer
@@ -426,7 +426,8 @@ func (u *update) applied(old *Record) []Entry {
 	return out
 }
 
-// fits reports whether a record is within the bounds. h is what is known of its incarnation.
+// fits reports whether a record can be stored within the limits. h is the stored record of the same incarnation, or
+// nil.
 func (m *Machine) fits(next *Record, h *held) bool {
 	size := m.bytes + next.size
 	if h != nil && h.record != nil {

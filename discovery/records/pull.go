@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// This node pulls the record of an incarnation that has been alive for askAfter and has sent none. The pause
-	// between attempts doubles, up to askPause.
+	// askAfter is how long this node waits for the record of an incarnation that is alive. Then it pulls the record.
+	// The pause between attempts doubles, up to askPause.
 	askAfter = 10 * time.Second
 	askPause = time.Minute
 
 	maxPulls = 4   // in progress at a time
 	maxAsked = 512 // records in one question
-	// spreadPulls is the time over which pulls are distributed when many nodes learn of the same long record at
-	// once.
+	// spreadPulls is the time over which nodes spread their pulls, when many of them learn of the same long record
+	// at once.
 	spreadPulls = 300 * time.Millisecond
 	retryPull   = 500 * time.Millisecond
 	maxTries    = 3
@@ -78,13 +78,13 @@ func (p *pulls) got(l Incarnation, version uint64) {
 	}
 }
 
-// jitter returns the delay of a pull of l's record, less than spreadPulls. It is different for different nodes, so
-// that they do not pull at the same moment.
+// jitter returns the delay before a pull of l's record, less than spreadPulls. It differs between nodes, so that
+// they do not all pull at the same moment.
 func (m *Machine) jitter(l Incarnation) time.Duration {
 	return time.Duration((m.self.hash(1) ^ l.hash(2)) % uint64(spreadPulls))
 }
 
-// askSilent plans pulls from incarnations that are alive and have not sent their record for some time.
+// askSilent plans pulls of the records of incarnations that are alive, but have not sent their record for some time.
 func (m *Machine) askSilent(now time.Time) {
 	for l, n := range m.members {
 		if n.State != Alive || now.Before(n.nextAsk) {
@@ -193,8 +193,8 @@ func (m *Machine) Pulled(now time.Time, p Pull, answer []byte, err error) error 
 	return err
 }
 
-// failed records that a pull of l's record failed. The next attempt asks l itself. After maxTries failures the pull
-// is given up.
+// failed records that a pull of l's record failed. The next attempt asks l itself. After maxTries failures, this node
+// gives up.
 func (m *Machine) failed(now time.Time, l Incarnation, w *want) {
 	w.tries++
 	w.from, w.due = l, now.Add(retryPull<<w.tries)
@@ -254,8 +254,8 @@ func (m *Machine) Answer(request []byte) ([]byte, error) {
 	return append(binary.AppendUvarint(header(kindRecords), n), body...), nil
 }
 
-// record returns the record of an incarnation as it may be sent to other nodes, or nil if there is none. For this
-// node it is the last announced record.
+// record returns the record of an incarnation for sending it to other nodes, or nil if there is none. For this node
+// it is the record that was announced last.
 func (m *Machine) record(l Incarnation) *Record {
 	if l == m.self {
 		return m.own.announced

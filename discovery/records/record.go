@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// App names an application. Its canonical form has an empty namespace for the default one.
+// App names an application. In its canonical form, the default namespace is written as the empty string.
 type App struct {
 	ID        string // letters, digits, - and _
 	Namespace string // empty = DefaultNamespace
@@ -28,8 +28,8 @@ func (a App) Canonical() App {
 	return a
 }
 
-// String returns the application as users write it, for example "orders" in the default namespace
-// and "orders.prod" in the namespace prod.
+// String returns the application as users write it: "orders" in the default namespace, and "orders.prod" in the
+// namespace prod.
 func (a App) String() string {
 	if a = a.Canonical(); a.Namespace == "" {
 		return a.ID
@@ -88,7 +88,8 @@ func (l Incarnation) compare(o Incarnation) int {
 	return cmp.Or(cmp.Compare(l.Node, o.Node), cmp.Compare(l.Boot, o.Boot))
 }
 
-// hash returns the contribution of an incarnation at a version to the hash of a catalogue.
+// hash returns the hash of an incarnation and the version of its record. The hash of a catalogue combines these by
+// exclusive or.
 func (l Incarnation) hash(version uint64) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write(binary.BigEndian.AppendUint64(append(append([]byte(l.Node), '/'), l.Boot...), version))

@@ -10,16 +10,16 @@ import (
 // summaryPause is how often each node sends a hash of all its records to a few others.
 const summaryPause = 500 * time.Millisecond
 
-// settle is how long this catalogue must be unchanged before a different hash of another node counts, because hashes
-// differ while changes are being broadcast.
+// settle is how long this catalogue must be unchanged before this node acts on a different hash of another node.
+// While changes are being broadcast, hashes differ anyway.
 const settle = time.Second
 
-// patience is how long all received hashes may differ from this node's hash. After that, differences count even
-// while the catalogue changes.
+// patience is how long all received hashes may differ from this node's hash. After that, this node acts on a
+// difference even if the catalogue is still changing.
 const patience = 3 * time.Second
 
-// The pause between two pulls of a digest. It starts at minDigestPause and doubles, up to maxDigestPause, while
-// digests bring nothing new.
+// The pause between two pulls of a digest starts at minDigestPause. While digests contain nothing new, it doubles up
+// to maxDigestPause.
 const (
 	minDigestPause  = time.Second
 	maxDigestPause  = 30 * time.Second
@@ -134,8 +134,8 @@ func (m *Machine) gap(now time.Time, a announcement, msg []byte) {
 	m.relay(now, a.incarnation, a.version, msg)
 }
 
-// Broadcasts returns messages for the next packet. The packet needs overhead bytes more for each message. The
-// messages with overhead take at most limit bytes together.
+// Broadcasts returns messages for the next packet. Each message takes its length plus overhead bytes, and all
+// together at most limit bytes.
 func (m *Machine) Broadcasts(overhead, limit int) [][]byte {
 	out := m.queue.GetBroadcasts(overhead, limit)
 	for _, msg := range out {
@@ -163,8 +163,8 @@ func (m *Machine) summarise(now time.Time) {
 	}
 }
 
-// receiveSummary compares the hash of another node's catalogue with this one's. If they differ for long enough, it
-// pulls the digest of the other node.
+// receiveSummary compares the hash of another node's catalogue with the hash of this node's. If they differ for long
+// enough, it plans to pull the digest of the other node.
 func (m *Machine) receiveSummary(now time.Time, s summary) {
 	c := &m.compare
 	if s.sender == m.self {
@@ -191,8 +191,7 @@ func (m *Machine) receiveSummary(now time.Time, s summary) {
 	}
 }
 
-// Digest returns the bytes that gossip sends as this node's LocalState: the versions of all records that this node
-// has.
+// Digest returns the encoded versions of all records that this node has. Gossip sends it as this node's LocalState.
 func (m *Machine) Digest() []byte {
 	d := digest{sender: m.self}
 	if v := m.own.announcedVersion(); v > 0 {

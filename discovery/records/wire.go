@@ -7,10 +7,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// wireVersion is the first byte of every message. The second byte is the kind of the message.
-// Numbers are uvarints. A text is a length and bytes. Every entry begins with its length. A reader
-// skips bytes at the end of an entry that it does not know, so fields can be added without a new
-// version.
+// wireVersion is the first byte of every message. The second byte is the kind of the message. Numbers are uvarints. A
+// string is its length followed by its bytes. Every entry begins with its length. A reader skips unknown bytes at the
+// end of an entry, so fields can be added without a new version.
 const wireVersion = 1
 
 // Kind is the kind of a message.
@@ -191,8 +190,8 @@ func (r *reader) incarnation() Incarnation {
 	return l
 }
 
-// count reads the number of elements of a list, each of at least size bytes. If the message is too
-// short for that number, count fails before memory is allocated.
+// count reads the number of elements of a list. Each element has at least size bytes. If the message is too short
+// for that many elements, count fails, so that the caller does not allocate memory for them.
 func (r *reader) count(size int) int {
 	n := r.number()
 	if r.bad || n > uint64(len(r.b)/size) {
@@ -236,8 +235,7 @@ func (r *reader) update() update {
 	return u
 }
 
-// sorted reports whether put and gone are each in strictly ascending order and no application is in
-// both.
+// sorted reports whether put and gone are each in strictly ascending order, and have no application in common.
 func (u *update) sorted() bool {
 	for i := 1; i < len(u.put); i++ {
 		if u.put[i-1].App.compare(u.put[i].App) >= 0 {

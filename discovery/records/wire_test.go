@@ -65,8 +65,8 @@ func TestWire_DamageIsCountedAndIgnored(t *testing.T) {
 	}
 }
 
-// FuzzReceive passes arbitrary messages to a machine. It must stay within its bounds, and what it
-// accepted must read the same at another node.
+// FuzzReceive passes arbitrary messages to a machine. The machine must stay within its limits. A record that it
+// accepts must be the same after it is sent to another node.
 func FuzzReceive(f *testing.F) {
 	m := machine("n1", "n2")
 	if err := m.Serve([]records.Entry{app("a"), app("b")}); err != nil {

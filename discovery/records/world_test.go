@@ -12,9 +12,9 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// world is a virtual network of machines that gossip as membership does. Every 200 ms each sends its
-// messages to three others, in packets of at most 1,400 bytes, and now and then exchanges digests
-// with one. Time is virtual and random numbers are seeded, so a run is repeatable.
+// world is a virtual network of machines that gossip as membership does. Every 200 ms each machine sends its
+// messages to three others, in packets of at most 1,400 bytes, and occasionally exchanges digests with one. Time is
+// virtual and random numbers are seeded, so a run is repeatable.
 type world struct {
 	t     testing.TB
 	rng   *rand.Rand

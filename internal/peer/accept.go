@@ -15,7 +15,7 @@ import (
 )
 
 // callConnections is the maximum number of inbound call connections from one server. A server normally uses two.
-// After a network failure or a renewal of certificates, old connections may exist for a while beside the new ones.
+// After a network failure or a renewal of certificates, it may have old connections beside the new ones for a while.
 const callConnections = 8
 
 // accept accepts connections until l is closed.
@@ -119,8 +119,9 @@ func tell(c net.Conn, err error) {
 	}
 }
 
-// settle ends the preamble of a connection in the registry: it sends answer unless that is empty, calls stop, and
-// clears the deadline. After an error it closes the connection.
+// settle completes the preamble of a registered connection. It sends answer, if any, and removes the handshake
+// deadline. On error it closes the connection. stop unbinds the handshake context and returns false if that context
+// has ended.
 func (c *conn) settle(answer []byte, stop func() bool) error {
 	var err error
 	if len(answer) > 0 {
@@ -156,8 +157,9 @@ func (p *Port) judge(c *conn, h hello, state *tls.ConnectionState) error {
 	return nil
 }
 
-// register adds a connection to the registry. It then checks that the identity of this node has not changed since the
-// preamble, because Refresh closes only connections in the registry.
+// register adds a connection to the registry. It returns a refusal if the registry is full, or if this node's
+// cluster or epoch has changed since the preamble. It checks the latter because Refresh closes only connections in
+// the registry.
 func (p *Port) register(c *conn) *Refusal {
 	if r := p.conns.add(c); r != nil {
 		return r
@@ -171,8 +173,8 @@ func (p *Port) register(c *conn) *Refusal {
 	return nil
 }
 
-// give passes a connection to the part of the port that uses it. A connection for calls is served in the current
-// goroutine, which becomes its reader.
+// give passes a connection to its user: the listener for tunnels, the callee for calls, or the transport of a Raft
+// group. It serves a connection for calls in the current goroutine, until the connection ends.
 func (p *Port) give(c *conn, h hello) {
 	switch {
 	case h.kind == kindTunnel:
@@ -216,8 +218,8 @@ func reasonOf(err error) Reason {
 	return ReasonMalformed
 }
 
-// bind makes the I/O of c fail when ctx ends. stop undoes this: c then works whatever ctx does. stop returns false
-// if ctx has already ended.
+// bind makes the I/O of c fail when ctx ends. stop undoes that: afterwards the end of ctx does not affect c. stop
+// returns false if ctx has already ended.
 func bind(ctx context.Context, c net.Conn) (stop func() bool) {
 	if d, ok := ctx.Deadline(); ok {
 		_ = c.SetDeadline(d) // a connection that fails here fails at its first read

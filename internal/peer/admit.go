@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// admit returns nil if the server with the identity self accepts a connection whose first message is h, otherwise the
-// reason. It has no side effects.
+// admit returns nil if the server with the identity self accepts a connection whose first message is h. Otherwise it
+// returns the reason. It has no side effects.
 //
 // For Raft groups and calls, both sides must have the same cluster and epoch. A connection for joining is also
 // accepted if the epochs differ or one side has no cluster; it can only call methods with Join set.

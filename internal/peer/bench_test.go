@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/internal/peer"
 )
 
-// BenchmarkCall compares round trips of calls with those of a bare TCP echo with as many
-// connections as there are callers: "vs-echo" is calls per echo.
+// BenchmarkCall compares round trips of calls with round trips of a plain TCP echo, which has one connection for
+// each caller. "vs-echo" is the number of calls per echo.
 func BenchmarkCall(b *testing.B) {
 	for _, callers := range []int{1, 64} {
 		for _, size := range []int{128, 4096} {

@@ -21,7 +21,9 @@ type call struct {
 	done   chan struct{}
 	answer []byte
 	err    error
-	again  bool // the callee did not accept it, for a reason of this connection only; another may be tried
+	// the callee did not accept the call, for a reason that concerns only this connection; the call can be repeated
+	// on another
+	again bool
 }
 
 func newLine(c *conn, t Timing, limit int) *line {
@@ -122,8 +124,8 @@ func (l *line) take(f frame, body []byte) error {
 	return errProtocol("a frame of type %d goes from caller to callee", f.kind)
 }
 
-// leave starts no further calls on this connection, after the callee has sent a go-away. last is the last stream
-// that the callee processes. Later streams were not processed, so their calls can be sent on another connection.
+// leave handles a go-away of the callee: it starts no further calls on this connection. last is the last stream that
+// the callee processes. Later streams were not processed, so their calls can be sent on another connection.
 func (l *line) leave(last uint64) {
 	l.leaving = true
 	for _, s := range l.streams {

@@ -10,7 +10,7 @@ import (
 )
 
 // Client calls methods of other servers. It uses up to two connections to each server: one for requests of up to 64
-// KiB and one for longer requests. All methods are safe for concurrent use.
+// KiB, and one for longer requests. All methods are safe for concurrent use.
 type Client struct {
 	port *Port
 	kind kind
@@ -23,8 +23,8 @@ func newClient(p *Port, k kind) *Client {
 	return &Client{port: p, kind: k, links: map[string]*link{}}
 }
 
-// maxTries is how many connections a call tries, if each ends before it has accepted the call. That can happen
-// because either side has just closed or renewed the connection.
+// maxTries is how many connections a call tries. It tries the next one if a connection ends before it has accepted
+// the call, because either side has just closed or renewed it.
 const maxTries = 3
 
 const (
@@ -54,9 +54,9 @@ type dialing struct {
 	err  error
 }
 
-// Call sends payload to a method of server and returns the answer. After Call has returned, it uses neither payload
-// nor the answer any more. The call ends when ctx ends; the handler gets the deadline and the cancellation of ctx,
-// too. Errors of the handler keep their code, hint and key. The other errors are:
+// Call sends payload to a method of server and returns the answer. The caller may reuse payload after Call has
+// returned, and owns the answer. The call ends when ctx ends; the handler gets the deadline and the cancellation of
+// ctx. Errors of the handler keep their code, hint and key. The other errors are:
 //
 //	unavailable    the server could not be reached, or refused the request: not executed
 //	timeout        ctx ended before the request was sent: not executed
@@ -196,7 +196,8 @@ func (c *Client) line(ctx context.Context, l *link, lane *lane) (*line, error) {
 	}
 }
 
-// redial starts to make the connection of a lane. The caller holds the mutex of the lane.
+// redial starts to dial the connection of a lane in the background. It returns fault.Unavailable if the server is in
+// backoff or the port is closed. The caller holds the mutex of the lane.
 func (c *Client) redial(l *link, lane *lane) error {
 	if err := c.port.health.blocked(target{l.server, false}); err != nil {
 		return err

@@ -21,8 +21,9 @@ func keepAlive() net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3}
 }
 
-// tune sets the options of a TCP connection: failures are detected sooner, and small messages do not wait behind
-// large ones. It ignores errors, because a connection also works without these options.
+// tune sets the options of a TCP connection: keep-alive detects failures sooner, and a limit on unsent data stops
+// small messages from waiting behind large ones. It ignores errors, because a connection also works without these
+// options.
 func tune(c net.Conn) {
 	t, ok := c.(*net.TCPConn)
 	if !ok {
@@ -32,8 +33,8 @@ func tune(c net.Conn) {
 	limitUnsent(t)
 }
 
-// dial opens a connection to a server by its id. It returns fault.Unavailable, with the server, its address and the
-// cause, if that fails; then no request was sent.
+// dial opens a connection to the server with the id to. If that fails, it returns fault.Unavailable with the server,
+// its address and the cause. After an error, no request was sent.
 func (p *Port) dial(ctx context.Context, to string, k kind, group uint32) (*conn, error) {
 	if err := p.ready(); err != nil {
 		return nil, err
@@ -125,8 +126,8 @@ func (p *Port) introduce(ctx context.Context, raw net.Conn, self Identity, h hel
 	return c, nil
 }
 
-// greet sends h and reads the answer. It checks that the answer comes from the intended server and from the same
-// cluster, and does not rely on the callee to check that.
+// greet sends h and reads the answer. It applies the rules of admit to the answer, so it does not rely on the callee
+// to detect a wrong server, cluster or epoch.
 func greet(c net.Conn, h hello) error {
 	if _, err := c.Write(h.encode()); err != nil {
 		return err

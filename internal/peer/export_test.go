@@ -97,7 +97,7 @@ func PingFrame() []byte { return appendFrame(nil, framePing, 0, 0) }
 // GoAwayFrame returns a go-away frame: streams after last were not accepted.
 func GoAwayFrame(last uint64) []byte { return appendFrame(nil, frameGoAway, 0, last) }
 
-// DecodeAll applies every frame decoder to b. It returns the number of frames and the sum of the sizes in them.
+// DecodeAll applies every frame decoder to b. It returns the number of frames and the sum of the decoded sizes.
 func DecodeAll(b []byte) (frames, carried int, err error) {
 	r := bytes.NewReader(b)
 	for {

@@ -19,7 +19,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// network is where nodes find each other: loopback TCP, or pipes in memory, which work in a bubble of virtual time.
+// network connects the nodes of a test: with loopback TCP, or with pipes in memory, which also work with the virtual
+// time of synctest.
 type network struct {
 	memory bool
 

@@ -14,12 +14,12 @@ import (
 //	length u32 | type u8 | flags u8 | stream u64 | body of that length
 //
 // A call is a stream of frames. The caller sends one open frame, and data frames if the request is longer than one
-// chunk. The callee sends an answer frame and its data frames, or a fail frame. The flag fin marks the last frame
-// in one direction; a fail frame ends both directions. Stream numbers start at 1 and increase. Frames about the
+// chunk. The callee sends an answer frame and its data frames, or a fail frame. The flag fin marks the last frame in
+// one direction; a fail frame ends both directions. Stream numbers start at 1 and increase. Frames about the
 // connection itself have the stream number 0.
 //
-// Flow control: neither side sends more bytes of payload than the other side has granted. Each stream begins with a
-// window of granted bytes. Window frames grant more as the receiver consumes payload. So the reader of a connection
+// Flow control: neither side sends more bytes of payload than the other side has granted. Each stream starts with a
+// fixed grant. The receiver grants more with window frames as it consumes payload. So the reader of a connection
 // never blocks, and its memory is limited.
 const (
 	frameHead = 4 + 1 + 1 + 8

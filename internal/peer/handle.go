@@ -33,7 +33,8 @@ func (c *callee) handle(s *stream) {
 	c.answer(s, s.task.method, answer, err)
 }
 
-// invoke runs the handler and recovers panics. Otherwise one bad request could end every node to which it is sent.
+// invoke runs the handler of a call. It turns a panic into an error and a log line, because otherwise one bad
+// request could end every node that it is sent to.
 func (c *callee) invoke(s *stream) (answer []byte, err error) {
 	t := s.task
 	defer func() {

@@ -12,8 +12,8 @@ const (
 	forgetDown   = time.Minute
 )
 
-// health tracks which servers could not be reached, and delays further dials to them. When a connection or Port.Alive
-// shows that a server is back, it wakes the requests that wait for it.
+// health records which servers could not be reached, and delays further dials to them. When a new connection or
+// Port.Alive shows that a server is back, health wakes the requests that wait for that server.
 type health struct {
 	longest time.Duration
 
@@ -22,11 +22,11 @@ type health struct {
 	lost map[target]span // servers without contact; unlike down it does not end by a report from outside
 }
 
-// span has the times of the first and the last failure since the last contact with a server.
+// span holds the times of the first and the last failure since the last contact with a server.
 type span struct{ first, last time.Time }
 
-// target is a server together with the purpose of connections to it. Purposes are tracked separately, because a
-// server that does not run a group yet can already answer calls.
+// target is a server and the purpose of a connection to it: Raft or calls. Failures are recorded per purpose,
+// because a server that does not run a group yet can already answer calls.
 type target struct {
 	server string
 	raft   bool
@@ -66,15 +66,15 @@ func (h *health) failed(t target, err error) {
 	h.lost[t] = s
 }
 
-// A server counts as lost when Raft's dials have failed for lostAfter. If it was not dialled for staleAfter, its
-// state is not known.
+// A server counts as lost when Raft has failed to dial it for lostAfter. If the last failure is older than
+// staleAfter, the state of the server is unknown.
 const (
 	lostAfter  = 2 * time.Second
 	staleAfter = 10 * time.Second
 )
 
-// lostSince returns the time since which Raft cannot reach a server. It returns false if Raft can reach it, has not
-// tried recently, or has failed only for a moment.
+// lostSince returns since when Raft cannot reach a server. It returns false if Raft can reach the server, has not
+// tried recently, or has failed for less than lostAfter.
 func (h *health) lostSince(server string) (time.Time, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -139,8 +139,8 @@ func (h *health) pause(failures int) time.Duration {
 	return min(h.longest, firstBackoff<<min(failures-1, 16))
 }
 
-// wait waits until t is reachable, limit has passed, or ctx ends. It returns at once unless t is known to be
-// unreachable.
+// wait waits until t is reachable, limit has passed, or ctx ends. If t is not known to be unreachable, it returns at
+// once.
 func (h *health) wait(ctx context.Context, t target, limit time.Duration) {
 	h.mu.Lock()
 	o := h.down[t]

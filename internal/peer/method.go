@@ -30,12 +30,12 @@ type Request struct {
 }
 
 // Handler answers a call. ctx ends at the deadline of the caller, when the caller cancels, when the connection is
-// lost, and when the port closes; the handler must then return soon. It must not change the answer after it has
-// returned. An error is sent with its code, hint and key. A plain context error becomes indeterminate.
+// lost, and when the port closes. The handler must then return soon. It must not change the answer after it has
+// returned. An error is sent with its code, hint and key. A plain context error is sent as fault.Indeterminate.
 type Handler func(ctx context.Context, r Request) ([]byte, error)
 
 // Method is a method that other nodes may call. Its memory is limited: for each connection, this node holds at most
-// Concurrency requests and answers of MaxRequest and MaxAnswer bytes.
+// Concurrency requests of MaxRequest bytes, and as many answers of MaxAnswer bytes.
 type Method struct {
 	Name        string // 1 to 64 bytes
 	Handle      Handler

@@ -101,7 +101,8 @@ func (m *metrics) dialFailures(k kind) prometheus.Counter {
 	return m.dialFailed.WithLabelValues(k.String())
 }
 
-// meter measures the calls of one method on one side. It looks up the time series only once.
+// meter measures the calls of one method on one side, caller or callee. It keeps the time series, so that a call
+// need not look them up.
 type meter struct {
 	all      *metrics
 	key      meterKey
@@ -113,8 +114,8 @@ type meter struct {
 	failed   [outcomes]atomic.Pointer[prometheus.Counter] // made at first use
 }
 
-// meter returns the metrics of a method. After maxMethods different methods, all further ones share one meter. That
-// is only a precaution, because the names of methods are constants in the code.
+// meter returns the metrics of a method on one side. After maxMethods different methods, all further methods share
+// one meter. This limits the number of time series if the names of methods are not constants.
 func (m *metrics) meter(s side, name string) *meter {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -156,7 +157,8 @@ func (m *meter) end(begun time.Time, request, answer int, err error) {
 	m.outcome(err).Inc()
 }
 
-// codes returns the error codes that are counted. The last one is also used for all other codes.
+// codes returns the error codes that have their own time series. All other codes are counted under the last code in
+// the list.
 func codes() [outcomes]fault.Code {
 	return [outcomes]fault.Code{
 		fault.NotFound, fault.Conflict, fault.Invalid, fault.TooLarge, fault.Denied, fault.NotLeader, fault.Unavailable,

@@ -16,9 +16,9 @@ import (
 // batch is the approximate size in bytes of one write to the network.
 const batch = 64 << 10
 
-// mux carries many streams over one connection. Streams with data to send take turns; in each turn one chunk is
-// sent. A mux has three goroutines: a reader, a writer and a watcher. Its role is either that of the caller or that
-// of the callee.
+// mux carries many streams over one connection. Streams with data to send take turns, and send one chunk in each
+// turn. A mux has three goroutines: a reader, a writer and a watcher. Its role is that of the caller or that of the
+// callee.
 type mux struct {
 	conn   *conn
 	role   role
@@ -38,7 +38,7 @@ type mux struct {
 	err     error // why the connection ended
 }
 
-// role is the side of a connection: caller or callee. mux.mu is held while any of its methods runs.
+// role is the side of a connection: caller or callee. Its methods are called with mux.mu held.
 type role interface {
 	take(f frame, body []byte) error // handles a frame of a stream
 	sent(s *stream)                  // is called when the last byte of s was written
@@ -72,7 +72,7 @@ func (t *turns) pop() *stream {
 	return s
 }
 
-// remove removes s from the queue, wherever it is. Otherwise a stream that has ended would stay in memory until the
+// remove removes s from anywhere in the queue. Otherwise a stream that has ended would stay in memory until the
 // writer reaches it.
 func (t *turns) remove(s *stream) {
 	if !s.queued {
@@ -107,7 +107,7 @@ func (m *mux) rouse() {
 	}
 }
 
-// run transfers frames until the connection ends. It returns when its goroutines have ended.
+// run reads and writes frames until the connection ends. It returns when the goroutines of the mux have ended.
 func (m *mux) run() {
 	var wg sync.WaitGroup
 	wg.Go(m.write)
@@ -157,8 +157,8 @@ func (m *mux) write() {
 	}
 }
 
-// gather appends the next frames to send to b. It copies payloads, so that a caller may reuse its payload as soon
-// as its call returns.
+// gather appends the next frames to send to b. It copies the payloads, because a caller may reuse its payload as
+// soon as its call has returned.
 func (m *mux) gather(b []byte) []byte {
 	m.mu.Lock()
 	if m.err != nil {
@@ -279,8 +279,9 @@ func (m *mux) widen(id uint64, body []byte) error {
 	return nil
 }
 
-// watch closes a connection on which nothing arrives for a number of ticks. The caller's side sends at every tick.
-// Ticks are used instead of time, so that a process that was stopped for a while keeps its connections.
+// watch closes a connection on which nothing arrives for Timing.Dead. The caller sends something at every tick.
+// watch counts ticks and does not read the clock, so that a process that was stopped for a while keeps its
+// connections.
 func (m *mux) watch() {
 	tick := time.NewTicker(m.timing.Ping)
 	defer tick.Stop()
@@ -313,8 +314,8 @@ func errSilent(server string, silent time.Duration) error {
 		fmt.Sprintf("server %q has not been heard for %s", server, silent))
 }
 
-// tick sends a ping if ping is true, and closes the connection if it has been idle for Timing.Idle. idle is the
-// previous idle time of the connection; tick returns the new one.
+// tick adds one tick to idle, the time without calls, and returns the result. While calls are in progress, it returns
+// 0. It sends a ping if ping is true. It closes the connection if it has been idle for Timing.Idle.
 func (m *mux) tick(ping bool, idle time.Duration) time.Duration {
 	m.mu.Lock()
 	if idle += m.timing.Ping; m.busy() {

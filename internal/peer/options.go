@@ -24,31 +24,30 @@ type Identity struct {
 	Epoch   uint64 // raised by every rescue of the cluster; AnyEpoch for a node without replicas
 }
 
-// AnyEpoch is the epoch of a node without replicas. Such a node may call servers of every epoch and be called by
-// them, because it has no data. It cannot run a group.
+// AnyEpoch is the epoch of a node without replicas. Such a node has no data, so it may call servers of every epoch
+// and be called by them. It cannot run a group.
 const AnyEpoch = ^uint64(0)
 
 // Options configure a Port. Self, Resolve, Logger and Registerer are required.
 type Options struct {
-	// Self is called at every preamble. After the cluster or the epoch has changed, call Port.Refresh.
-	// Called from any goroutine.
+	// Self returns the identity of this node. It is called at every preamble, from any goroutine. After the cluster
+	// or the epoch has changed, call Port.Refresh.
 	Self func() Identity
-	// Resolve returns the "host:port" of a server. It is called before every dial. Called from any
-	// goroutine.
+	// Resolve returns the "host:port" of a server. It is called before every dial, from any goroutine.
 	Resolve func(ctx context.Context, server string) (string, error)
 	// Dial opens a connection to an address from Resolve; nil = TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 
-	// TLS returns the configurations for the next connection: the server's when it was accepted, the
-	// client's when it was dialled. It is called every time, so certificates may change; afterwards
-	// call Port.Renew. A client configuration with neither ServerName nor InsecureSkipVerify gets the
-	// server id for a name. A server configuration should request a certificate and leave its
-	// verification to VerifyPeer, whose error text reaches the caller. nil = plain TCP.
+	// TLS returns the TLS configurations for the next connection: server for an accepted connection, client for a
+	// dialled one. It is called for every connection, so certificates may change; call Port.Renew afterwards. If the
+	// client configuration has neither ServerName nor InsecureSkipVerify, the server id is used as the ServerName. A
+	// server configuration should request a certificate and leave its verification to VerifyPeer, because the caller
+	// then gets the text of the error. nil = plain TCP.
 	TLS func() (server, client *tls.Config)
-	// VerifyPeer decides whether the certificate of the other side is trusted and valid for server, and
-	// returns the identity it proves. Required with TLS; called on both sides after the handshake and
-	// the preamble, and by Port.Recheck. Its error may come from Distrust; so may those of the
-	// configurations' own checks.
+	// VerifyPeer returns the identity that the certificate of the other side proves. It returns an error if the
+	// certificate is not trusted or not valid for server. Both sides call it after the handshake and the preamble;
+	// Port.Recheck calls it again. Its error may come from Distrust, and so may errors of checks in the TLS
+	// configurations. Required with TLS.
 	VerifyPeer func(state tls.ConnectionState, server string) (Caller, error)
 
 	Timing Timing
@@ -78,9 +77,11 @@ type Timing struct {
 
 // Limits hold the bounds of a Port. Zero fields take defaults.
 type Limits struct {
-	Pending int // accepted connections that have not finished their preamble; default 512. One more closes the oldest
-	// PendingPerSource bounds the pending connections of one source address; default 128, at most Pending. One more
-	// closes the oldest of them.
+	// maximum number of accepted connections that have not finished their preamble; default 512. One more closes the
+	// oldest
+	Pending int
+	// PendingPerSource is the maximum number of such connections from one source address; default 128, at most
+	// Pending. One more closes the oldest one of that address.
 	PendingPerSource int
 
 	Connections int // connections with a finished preamble, both directions; default 4096
@@ -88,8 +89,8 @@ type Limits struct {
 	Message     int // bytes of one request or answer; default 70 MiB
 }
 
-// maxInFlight is the maximum of Limits.InFlight, the number of unanswered calls to one server. A callee accepts this
-// many calls on one connection, whatever its own Limits are.
+// maxInFlight is the upper bound of Limits.InFlight, the number of unanswered calls to one server. A callee accepts
+// this many calls on one connection, independent of its own Limits.
 const maxInFlight = 2048
 
 func (o Options) withDefaults() Options {

@@ -1,14 +1,14 @@
 // Package peer is the TCP port of a node that Raft groups and calls between nodes share.
 //
 // It owns the preamble that opens every connection (caller, callee, cluster, epoch and purpose), dialling and
-// accepting, mutual TLS, one Raft transport for each group, calls with a request and an answer, and tunnels. Many
-// calls share two connections to each peer. A tunnel is a plain connection for the protocol of another package.
+// accepting, mutual TLS, one Raft transport for each group, calls with a request and an answer, and tunnels. All
+// calls to a server share two connections. A tunnel is a plain connection for the protocol of another package.
 // Servers are addressed by id; Options.Resolve returns the network address before each dial. The package transports
 // the bytes of groups, calls and tunnels without interpreting them. The caller provides certificates and addresses.
 //
-// Goroutines of an open Port, all ended by Close: one for each listener; one for each connection in its preamble; for
-// each call connection a reader, a writer and a watcher; one for each running handler; those of raft.NetworkTransport
-// for each group.
+// Goroutines of an open Port, all ended by Close: one for each listener; one for each connection in its preamble; a
+// reader, a writer and a watcher for each call connection; one for each running handler; those of
+// raft.NetworkTransport for each group.
 package peer
 
 import (
@@ -80,7 +80,8 @@ func New(o Options) (*Port, error) {
 	return p, nil
 }
 
-// Handle adds a method that other nodes may call. Call it before Open. The error is invalid.
+// Handle adds a method that other nodes may call. It returns fault.Invalid if the method is not valid or was already
+// added, or if the port is open.
 func (p *Port) Handle(m Method) error {
 	checked, err := newMethod(m, p.opts.Limits.Message, p.metrics)
 	if err != nil {
@@ -98,9 +99,9 @@ func (p *Port) Handle(m Method) error {
 	return nil
 }
 
-// Open starts to accept connections on listeners, and allows dialling. The port closes the listeners at Close. If
-// there are no listeners, the port only dials. Open returns fault.Invalid if the port is already open, and
-// fault.Unavailable if it has been closed.
+// Open starts to accept connections on listeners, and allows dialling. Without listeners, the port only dials. The
+// port closes the listeners at Close. Open returns fault.Invalid if the port is already open, and fault.Unavailable
+// if it has been closed.
 func (p *Port) Open(listeners ...net.Listener) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,16 +126,16 @@ func (p *Port) Client() *Client { return p.calls }
 // with Method.Join set.
 func (p *Port) Join() *Client { return p.joins }
 
-// Alive tells the port that a server is running again, for example according to gossip. The port ends the backoff
-// of the server and sends waiting requests at once.
+// Alive tells the port that a server is running again, for example according to gossip. The port ends the backoff of
+// the server and sends the requests that wait for it at once.
 func (p *Port) Alive(server string) { p.health.reported(server) }
 
-// LostSince returns the time of the first of Raft's failed attempts to connect to a server. It returns false if Raft
-// can connect, has not tried recently, or has failed only for a moment.
+// LostSince returns when Raft's attempts to connect to a server began to fail. It returns false if Raft can connect,
+// has not tried recently, or has failed only for a moment.
 func (p *Port) LostSince(server string) (time.Time, bool) { return p.health.lostSince(server) }
 
-// Refresh closes the connections that were opened when this node had another cluster or epoch. Call it after a change
-// of the epoch, so that servers of the earlier epoch are excluded.
+// Refresh closes all connections that were opened while this node had another cluster or epoch, except connections
+// for joining. Call it after every change of the epoch, so that servers of the previous epoch are excluded.
 func (p *Port) Refresh() { p.conns.refresh(p.opts.Self()) }
 
 // Direction is the side that dialled a connection, as seen from this node.
@@ -146,8 +147,8 @@ const (
 	Inbound                        // dialled by the other node
 )
 
-// Cut closes the connections with server in the given directions and refuses new ones until Heal. If no direction
-// is given, it does so in both. Tests use it to simulate network failures.
+// Cut closes the connections with server in the given directions and refuses new ones until Heal. Without directions
+// it cuts both. Tests use it to simulate network failures.
 func (p *Port) Cut(server string, directions ...Direction) {
 	p.conns.cut(server, both(directions))
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // The preamble of a connection is a hello from the caller and an answer from the callee, big-endian. Magic, version
-// and length have the same position in every version. So a node can answer another version with a refusal that the
-// other node can read.
+// and length have the same position in every version. So a node can refuse a hello of another version with an answer
+// that the other node can read.
 //
 //	hello   "qrtp" | version u8 | length u16 | kind u8 | epoch u64 | cluster, from, to: u8 + bytes | group uvarint
 //	answer  "qrtp" | version u8 | status u8 | length u16 | epoch u64 | cluster, server: u8 + bytes    (status 0)
@@ -70,10 +70,12 @@ func (h hello) encode() []byte {
 	return b
 }
 
-// errGarbage is the error for data that does not begin like a preamble. It is not answered.
+// errGarbage is the error for data that does not begin with the magic of a preamble. The port does not answer such
+// data.
 var errGarbage = errors.New("no preamble")
 
-// readHello reads a hello and nothing after it. The caller must send a returned *Refusal to the other side.
+// readHello reads a hello, and no bytes after it. If the error is a *Refusal, the caller must send it to the other
+// side.
 func readHello(r io.Reader) (hello, error) {
 	var head [helloHead]byte
 	if _, err := io.ReadFull(r, head[:len(magic)]); err != nil {
@@ -144,7 +146,7 @@ func encodeAnswer(self Identity, refused *Refusal) []byte {
 	return b
 }
 
-// readAnswer reads the answer to a hello and nothing after it. It returns a *Refusal if the other side refused the
+// readAnswer reads the answer to a hello, and no bytes after it. It returns a *Refusal if the other side refused the
 // connection.
 func readAnswer(r io.Reader) (Identity, error) {
 	var head [answerHead]byte
@@ -182,7 +184,7 @@ func decodeAnswer(status Reason, body []byte) (Identity, error) {
 	return id, nil
 }
 
-// encodeFault encodes err for an answer or a frame. If err is too long, its texts are shortened.
+// encodeFault encodes err for an answer or a frame. If err is too long, its message and hint are shortened.
 func encodeFault(err error) []byte {
 	b := fault.Marshal(err)
 	for limit := maxFaultText; len(b) > maxAnswer; limit /= 2 {
@@ -209,7 +211,8 @@ func appendString(b []byte, s string) []byte {
 	return append(b, s[:min(len(s), maxID)]...)
 }
 
-// decoder reads fields from the front of b. If a field is missing, that field and all further ones are zero.
+// decoder reads fields from the front of b. If a field is missing, it sets bad, and that field and all further ones
+// are zero.
 type decoder struct {
 	b   []byte
 	bad bool

@@ -208,7 +208,7 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// FuzzCallee sends anything at all to a server behind a good preamble: it must stay alive for others, and forget the
+// FuzzCallee sends arbitrary bytes after a valid preamble. The server must keep serving others, and must remove the
 // connection.
 func FuzzCallee(f *testing.F) {
 	f.Add(peer.OpenFrame(1, "echo", time.Second, 5, []byte("hello")))

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Probe opens a new connection to server, as for a call, with TLS and preamble. It closes the connection and returns
-// how long opening it took. It does not use existing connections. It returns fault.Unavailable if the connection
-// cannot be opened.
+// Probe opens a new connection to server like one for calls, with TLS and preamble, and closes it. It returns how
+// long opening took. It does not use existing connections. It returns fault.Unavailable if the connection cannot be
+// opened.
 func (p *Port) Probe(ctx context.Context, server string) (time.Duration, error) {
 	begun := time.Now()
 	c, err := p.dial(ctx, server, kindCall, 0)

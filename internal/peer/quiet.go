@@ -13,8 +13,7 @@ const (
 	formGrace = 30 * time.Second // how long refusals are expected while a cluster forms or a node joins
 )
 
-// quiet limits the log lines about a peer that keeps retrying. It allows one line per minute for
-// the same reason and server.
+// quiet limits the log lines about a peer that keeps retrying: one line per minute for each server and reason.
 type quiet struct {
 	mu       sync.Mutex // guards what follows
 	seen     map[news]time.Time
@@ -28,8 +27,8 @@ type news struct {
 
 func newQuiet() *quiet { return &quiet{seen: map[news]time.Time{}} }
 
-// level returns the log level for a refused connection. It is INFO for formGrace after the first refusal because one
-// side has no cluster yet, otherwise WARN.
+// level returns the log level for a refused connection. It is normally WARN. If one side has no cluster yet, it is
+// INFO for formGrace after the first such refusal.
 func (q *quiet) level(r Reason) slog.Level {
 	if r != ReasonUnformed {
 		return slog.LevelWarn

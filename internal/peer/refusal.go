@@ -7,7 +7,7 @@ import (
 )
 
 // Reason is why a connection was refused. The constants below are all reasons. Their numbers are sent in the answer
-// to a hello and never change.
+// to a hello, so they must never change.
 type Reason uint8
 
 // The reasons.
@@ -45,8 +45,7 @@ func (r Reason) String() string {
 		"plain", "authority", "expired"}[r]
 }
 
-// trust reports whether the connection was refused because one side does not trust the other. An operator has to
-// fix that.
+// trust reports whether the reason is that one side does not trust the other. An operator has to fix that.
 func (r Reason) trust() bool {
 	switch r {
 	case ReasonCertificate, ReasonTLS, ReasonPlain, ReasonAuthority, ReasonExpired:

@@ -119,14 +119,14 @@ func (r *registry) heal(server string, d Direction) {
 	}
 }
 
-// refresh closes the connections, except those for joining, whose preamble had another identity of this node than
-// self.
+// refresh closes the connections that were opened with an identity of this node other than self, except connections
+// for joining.
 func (r *registry) refresh(self Identity) {
 	r.end(func(c *conn) bool { return c.kind != kindJoin && c.self != self })
 }
 
-// thin closes the oldest inbound connections of kind k from server, so that at most keep remain. A peer that comes
-// back after a network failure may have left old connections.
+// thin closes the oldest inbound connections of kind k from server, so that at most keep remain. A peer that returns
+// after a network failure may have left old connections open.
 func (r *registry) thin(server string, k kind, keep int) {
 	for {
 		var oldest *conn

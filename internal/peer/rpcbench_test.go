@@ -19,11 +19,11 @@ import (
 	"github.com/quorate/quorate/internal/peer"
 )
 
-// BenchmarkRPC compares the RPC of this package with gRPC over the same mutual TLS connections (ADR 24). cpu-us/op is
-// the processor time of both ends together.
+// BenchmarkRPC compares the RPC of this package with gRPC over the same mutual TLS connections (ADR 24). cpu-us/op
+// is the processor time of both ends together.
 //
-// The payloads are those of a forwarded save (request of 400 bytes, answer of 40), of a
-// read-index round (16 bytes each way), and of a streamed body of 1 MiB.
+// The sizes are those of a forwarded save (400 bytes and an answer of 40), of a read-index request (16 bytes each
+// way), and of a streamed body of 1 MiB.
 func BenchmarkRPC(b *testing.B) {
 	for _, c := range []struct {
 		name            string

@@ -14,8 +14,9 @@ import (
 // tlsHandshake is the first byte of a caller that speaks TLS.
 const tlsHandshake = 0x16
 
-// secureServer starts TLS on an accepted connection, if this port uses TLS. If only one side uses TLS, the caller
-// gets a refusal that it can read, and the returned hello identifies the caller if it sent one.
+// secureServer starts TLS on an accepted connection, if this port uses TLS. If only one side uses TLS, it sends the
+// caller a refusal that the caller can read. If the caller has sent a hello without TLS, the returned hello
+// identifies the caller.
 func (p *Port) secureServer(ctx context.Context, raw net.Conn) (net.Conn, *tls.ConnectionState, hello, error) {
 	c := &replay{Conn: raw}
 	if _, err := raw.Read(c.first[:]); err != nil {
@@ -64,7 +65,8 @@ func (r *replay) Read(p []byte) (int, error) {
 	return copy(p, r.first[:]), nil
 }
 
-// explainAccept turns a failed handshake of an accepted connection into a refusal with a hint.
+// explainAccept turns the error of a handshake on an accepted connection into a refusal with a hint. It returns
+// timeouts unchanged.
 func explainAccept(err error) error {
 	switch {
 	case err == nil, errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
@@ -97,8 +99,8 @@ func (p *Port) secureClient(ctx context.Context, raw net.Conn, server string) (n
 	return c, state, explainDial(server, err)
 }
 
-// explainDial turns a failed handshake of a dialled connection into a refusal with a hint. Errors that
-// the network may have caused are returned unchanged.
+// explainDial turns the error of a handshake on a dialled connection into a refusal with a hint. It returns errors
+// that the network may have caused unchanged.
 func explainDial(server string, err error) error {
 	if err == nil {
 		return nil
@@ -125,8 +127,8 @@ func remoteAlert(server string, err error) error {
 		server, err), "its log says why; most often the cluster tokens differ")
 }
 
-// isAlert reports whether the other side ended TLS with an alert. Package tls does not export the type of received
-// alerts.
+// isAlert reports whether err is a TLS alert from the other side. It checks the Op of the net.OpError, because
+// package tls does not export the type of received alerts.
 func isAlert(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "remote error"
@@ -146,7 +148,8 @@ func shake(ctx context.Context, c *tls.Conn) (net.Conn, *tls.ConnectionState, er
 	return c, &state, nil
 }
 
-// prove sets the identity of the other end of c. Without TLS it is what the preamble claims.
+// prove sets c.caller to the identity that the other end's certificate proves. Without TLS, the identity is the
+// unproven one from the preamble. It returns a refusal if the certificate is not trusted.
 func (p *Port) prove(c *conn, state *tls.ConnectionState) error {
 	c.caller = Caller{Server: c.server}
 	if state == nil {

@@ -11,8 +11,8 @@ const (
 	silencePoll = 2 * time.Second
 )
 
-// cutSilent closes tunnels whose other side no longer acknowledges data. It runs until the port closes. Otherwise
-// calls would hang for a quarter of an hour after a network failure between two nodes that both reach the rest of the
+// cutSilent closes tunnels whose other side no longer acknowledges data. It runs until the port closes. Without it,
+// calls would hang for a quarter of an hour if the network fails between two nodes that both reach the rest of the
 // cluster.
 func (p *Port) cutSilent() {
 	tick := time.NewTicker(silencePoll)
@@ -32,8 +32,8 @@ func (p *Port) cutSilent() {
 	}
 }
 
-// silent reports whether sent data was retransmitted and not acknowledged for more than limit. A slow application
-// does not cause that, because its kernel acknowledges the data.
+// silent reports whether data on c was retransmitted and not acknowledged for more than limit. A slow application
+// does not cause this, because the kernel of its machine acknowledges the data.
 func (c *conn) silent(limit time.Duration) bool {
 	raw := c.Conn
 	if t, ok := raw.(*tls.Conn); ok {

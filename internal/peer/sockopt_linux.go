@@ -13,8 +13,8 @@ const (
 	unsent          = 128 << 10
 )
 
-// limitUnsent limits the unsent data in the kernel's buffer, so that a small message never queues behind megabytes of a
-// large one.
+// limitUnsent limits the unsent data in the kernel's buffer, so that a small message does not wait behind megabytes
+// of a large one.
 func limitUnsent(c *net.TCPConn) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -25,12 +25,11 @@ func limitUnsent(c *net.TCPConn) {
 	})
 }
 
-// manyRepeats is the number of retransmissions after which missing acknowledgements mean a network
-// failure rather than a lost packet.
+// manyRepeats is the number of retransmissions that indicate a network failure. Fewer can be caused by lost packets.
 const manyRepeats = 3
 
-// unheard returns the time since the last acknowledgement from the other end. It returns 0 unless data was
-// retransmitted at least manyRepeats times.
+// unheard returns the time since the last acknowledgement from the other end. It returns 0 if no data is
+// unacknowledged, or if there were fewer than manyRepeats retransmissions.
 func unheard(c *net.TCPConn) time.Duration {
 	raw, err := c.SyscallConn()
 	if err != nil {

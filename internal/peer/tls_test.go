@@ -138,8 +138,8 @@ func TestTLS_CertificateIsValidForItsServerOnly(t *testing.T) {
 
 func noVerify(tls.ConnectionState, string) (peer.Caller, error) { return peer.Caller{}, nil }
 
-// TestTLS_CallerVerifiesCalleeCertificate leaves the name out of the handshake, as certificates without host names
-// need it.
+// TestTLS_CallerVerifiesCalleeCertificate uses a client configuration without a ServerName, as for certificates
+// without host names.
 func TestTLS_CallerVerifiesCalleeCertificate(t *testing.T) {
 	ours := newAuthority(t)
 	net := newNetwork(false)

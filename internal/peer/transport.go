@@ -21,16 +21,16 @@ const (
 	requestAtOnce = 1        // no pipelining, see hashicorp/raft#612
 )
 
-// Transport is the raft.Transport of one group over the peer port. The address of a server is its id. It wraps
-// raft.NetworkTransport and differs in this:
+// Transport is the raft.Transport of one group over the peer port. The Raft address of a server is its id. Transport
+// wraps raft.NetworkTransport, with these differences:
 //
 //   - Close closes every connection and waits for the goroutines that serve them.
 //   - If the other side has closed a pooled connection, the request is repeated on the next connection. All repeated
 //     requests are idempotent.
 //   - Time limits apply to progress; see Timing.Raft and Timing.SnapshotStall.
-//   - Entries for a server that is down wait for it up to Timing.Hold, and are sent as soon as the server is reachable.
-//     Otherwise raft would double its pause after every failure, up to ten seconds, and a server that is back would get
-//     no entries for that time.
+//   - A request to a server that is down waits up to Timing.Hold, and is sent as soon as the server is reachable.
+//     Otherwise raft would double its pause after every failure, up to ten seconds. A server that is back would get no
+//     entries for that time.
 //
 // All methods are safe for concurrent use.
 type Transport struct {
@@ -61,8 +61,8 @@ func newTransport(p *Port, group uint32) *Transport {
 	return t
 }
 
-// transportLog logs the lines of raft.NetworkTransport at level debug. Its errors are closed connections, which are
-// normal when a node stops.
+// transportLog lowers the lines of raft.NetworkTransport to level debug. Its errors are closed connections, which
+// are normal when a node stops.
 type transportLog struct {
 	hclog.Logger
 	to *slog.Logger
@@ -72,12 +72,12 @@ func (l transportLog) Debug(msg string, args ...any) { l.to.Debug("raft transpor
 func (l transportLog) Warn(msg string, args ...any)  { l.Debug(msg, args...) }
 func (l transportLog) Error(msg string, args ...any) { l.Debug(msg, args...) }
 
-// Interrupt permanently ends the waiting of requests for servers that are down. Call it before raft's Shutdown, which
-// would otherwise wait up to Timing.Hold, for them.
+// Interrupt permanently ends waiting for servers that are down: requests are tried at once, and usually fail. Call
+// it before raft's Shutdown, which would otherwise wait for such requests for up to Timing.Hold.
 func (t *Transport) Interrupt() { t.interrupt() }
 
-// Close closes the connections of the transport in both directions and waits for the goroutines that serve them. The
-// group's raft must have been shut down before. It is idempotent.
+// Close closes the connections of the transport in both directions and waits for the goroutines that serve them.
+// Shut down the group's raft first. Close is idempotent and always returns nil.
 func (t *Transport) Close() error {
 	t.closed.Do(func() {
 		t.port.forget(t)
@@ -163,8 +163,8 @@ func (t *Transport) EncodePeer(id raft.ServerID, _ raft.ServerAddress) []byte { 
 // DecodePeer reverses EncodePeer.
 func (t *Transport) DecodePeer(b []byte) raft.ServerAddress { return raft.ServerAddress(b) }
 
-// retry calls request again while its connection turns out to be closed. Several attempts may be necessary, because
-// all idle connections of the pool may be closed.
+// retry calls request again if it failed because its connection was closed. It makes several attempts, because all
+// idle connections of the pool may be closed.
 func retry(request func() error) error {
 	var err error
 	for range poolSize + 3 {
@@ -175,7 +175,8 @@ func retry(request func() error) error {
 	return err
 }
 
-// lostConnection reports whether err means that the other side has closed the connection, not that a dial failed.
+// lostConnection reports whether err means that the other side has closed the connection. It returns false for a
+// dial that failed.
 func lostConnection(err error) bool {
 	if _, dialled := fault.As(err); dialled {
 		return false

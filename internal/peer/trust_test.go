@@ -186,7 +186,8 @@ func logging(w io.Writer) setup {
 	return options(func(o *peer.Options) { o.Logger = slog.New(slog.NewTextHandler(w, nil)) })
 }
 
-// lenient takes any certificate for itself: its clock is wrong, and it shall not notice first.
+// lenient makes a port accept any certificate, as if its clock were wrong, so that the other side has to detect the
+// problem.
 func lenient(o *peer.Options) {
 	inner := o.TLS
 	o.TLS = func() (server, client *tls.Config) {

@@ -32,7 +32,9 @@ func (h *holding) store(ctx context.Context) error {
 	return err
 }
 
-// again writes the record once more if it is still ours: an earlier write may have succeeded without an answer.
+// again reads the record, and writes it once more if this run still has the claim. It is called after a conflict: an
+// earlier write may have succeeded although its answer was lost. If another run has the claim, it returns the
+// conflict.
 func (h *holding) again(ctx context.Context, conflict error) (uint64, error) {
 	text, revision, err := h.cluster.Record(ctx)
 	if err != nil {
@@ -54,7 +56,8 @@ func (h *holding) extend(ctx context.Context) error {
 	return h.store(ctx)
 }
 
-// while runs f and renews the claim meanwhile. If the claim is lost, it ends the context of f and returns errLost.
+// while runs f, and renews the claim until f returns. If the claim is lost, it cancels the context of f and returns
+// errLost.
 func (h *holding) while(ctx context.Context, f func(context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
 	var renewing sync.WaitGroup
@@ -68,8 +71,8 @@ func (h *holding) while(ctx context.Context, f func(context.Context) error) erro
 	return err
 }
 
-// renew renews the claim until ctx ends. It calls lost with errLost when another node has the claim, or when the
-// claim has not been renewed for loseAfter.
+// renew renews the claim until ctx ends. It calls lost with errLost if another node has the claim, or if no renewal
+// has succeeded for loseAfter.
 func (h *holding) renew(ctx context.Context, lost context.CancelCauseFunc) {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
@@ -91,8 +94,8 @@ func (h *holding) renew(ctx context.Context, lost context.CancelCauseFunc) {
 	}
 }
 
-// release changes the record, ends the claim and stores both. It does so although ctx has ended: the next leader
-// need not wait then.
+// release applies change to the record, ends the claim, and stores the record. It does so even if ctx has ended.
+// Otherwise the next leader would have to wait for the claim to expire.
 func (h *holding) release(ctx context.Context, change func(*record)) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTime)
 	defer cancel()

@@ -48,7 +48,8 @@ func (d directory) store(_ context.Context, name string, write func(io.Writer) e
 	return one, nil
 }
 
-// removePartial removes what a process that was killed has left behind. Only the node with the claim calls it.
+// removePartial removes the incomplete files of processes that were killed. Only the node with the claim may call
+// it.
 func (d directory) removePartial() {
 	left, _ := filepath.Glob(filepath.Join(d.path, "."+d.prefix+"-*.qs.*"+partialSuffix))
 	for _, path := range left {

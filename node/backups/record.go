@@ -16,7 +16,7 @@ type record struct {
 	Stored []string `json:"stored,omitempty"` // names that the command has stored, oldest first
 }
 
-// claim is held by the node that writes a backup. It renews the claim by changing Renewed.
+// claim identifies the node that is writing a backup. The node renews the claim by changing Renewed.
 type claim struct {
 	Node    string `json:"node"`
 	ID      string `json:"id"` // of this run
@@ -59,8 +59,9 @@ func (r record) encode() []byte {
 	return text
 }
 
-// due reports whether the period that contains now has no backup yet, and no attempt has failed a moment ago. A last
-// period far in the future means that a clock was wrong.
+// due reports whether the period that contains now needs a backup. It does if it has no backup yet, and no attempt
+// has failed within retryAfter, or within every if that is shorter. If the last period is far in the future, a clock
+// was wrong, and a backup is due.
 func (r record) due(now time.Time, every time.Duration) bool {
 	if r.Failed != nil {
 		if ago := now.Sub(r.Failed.Time); ago >= 0 && ago < min(every, retryAfter) {
@@ -71,5 +72,5 @@ func (r record) due(now time.Time, every time.Duration) bool {
 	return periodOf(now, every).After(last) || last.Sub(now) > every
 }
 
-// periodOf returns the begin of the period that contains now. Periods are the same on all nodes.
+// periodOf returns the start of the period that contains now. Periods are the same on all nodes.
 func periodOf(now time.Time, every time.Duration) time.Time { return now.UTC().Truncate(every) }

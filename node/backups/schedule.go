@@ -31,7 +31,8 @@ type Cluster interface {
 	Leads() bool
 	// Record reads the record with a linearizable read. Revision 0 means that there is none.
 	Record(ctx context.Context) (text []byte, revision uint64, err error)
-	// SetRecord replaces the record if its revision is still the given one, otherwise it returns fault.Conflict.
+	// SetRecord replaces the record and returns its new revision. If the current revision is not the given one, it
+	// returns fault.Conflict.
 	SetRecord(ctx context.Context, text []byte, revision uint64) (uint64, error)
 	// LocalRecord reads the record from this node's replica, which may be behind.
 	LocalRecord() ([]byte, error)
@@ -66,12 +67,12 @@ type Schedule struct {
 	target  target
 	metrics *metrics
 	latest  atomic.Pointer[record] // as of the last look or run
-	// the claim of another node that was seen last, and since when it is unchanged; used only by Run
+	// the claim of another node that was read last, and the time since which it is unchanged; used only by Run
 	other claim
 	since time.Time
 }
 
-// New returns a Schedule. With the zero Config it writes nothing and only registers its metrics.
+// New returns a Schedule. A Schedule with the zero Config writes no backups; it only registers its metrics.
 func New(o Options) *Schedule {
 	s := &Schedule{opts: o, metrics: newMetrics(o.Registerer, o.Every)}
 	s.latest.Store(&record{})
@@ -129,7 +130,7 @@ func (s *Schedule) show(r record) {
 	s.metrics.show(r)
 }
 
-// take claims the next backup. It returns nil if there is nothing to do, or if another node works on it.
+// take claims the next backup. It returns nil if no backup is due, or if another node has the claim.
 func (s *Schedule) take(ctx context.Context) (*holding, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -146,8 +147,8 @@ func (s *Schedule) take(ctx context.Context) (*holding, error) {
 	return h, h.store(ctx)
 }
 
-// claimed reports whether another run holds the claim. A claim that stays the same for takeAfter belongs to a node
-// that has stopped. That time is measured here, so clocks of nodes may differ.
+// claimed reports whether another run has the claim. If a claim stays unchanged for takeAfter, its node has stopped,
+// and it no longer counts. This node measures that time itself, so the clocks of nodes may differ.
 func (s *Schedule) claimed(c *claim) bool {
 	if c == nil {
 		return false
@@ -179,7 +180,8 @@ func (s *Schedule) run(ctx context.Context, h *holding) {
 	s.done(ctx, h, begin, m.saved)
 }
 
-// publish gives a complete backup its name. The claim is confirmed first: the node may have been suspended.
+// publish gives a complete backup its final name. It renews the claim first, because the node may have been suspended
+// and lost the claim.
 func (s *Schedule) publish(ctx context.Context, h *holding, m *made) error {
 	if err := h.extend(ctx); err != nil {
 		return errors.Join(errLost, err)
@@ -209,8 +211,8 @@ func (s *Schedule) done(ctx context.Context, h *holding, begin time.Time, last s
 	}
 }
 
-// removeOld removes the backups beyond Keep and returns the names that the command still has. A failure is logged and
-// counted, and tried again after the next backup.
+// removeOld removes the oldest backups so that Keep remain, and returns the names of those that the command still
+// has. It logs and counts a failure. The next backup tries again.
 func (s *Schedule) removeOld(ctx context.Context, names []string) (left []string) {
 	left, err := s.target.trim(ctx, names, s.opts.Keep)
 	s.metrics.removed(err)

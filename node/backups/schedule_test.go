@@ -57,7 +57,7 @@ func TestSchedule_WritesOnePerPeriodAndKeepsTheNewest(t *testing.T) {
 	})
 }
 
-func TestSchedule_GoesOnAtTheNextLeader(t *testing.T) {
+func TestSchedule_ContinuesOnNextLeader(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		c := backups.Config{Directory: dir, Every: every, Keep: 100, Verify: true}
@@ -80,7 +80,8 @@ func TestSchedule_GoesOnAtTheNextLeader(t *testing.T) {
 	})
 }
 
-// Two nodes that both believe that they lead must not write at the same time, nor twice for one period.
+// Two nodes that both believe they are the leader must not write at the same time. They must not write twice for one
+// period either.
 func TestSchedule_TwoLeadersNeverWriteAtTheSameTime(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

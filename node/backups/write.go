@@ -13,10 +13,10 @@ import (
 // target stores backups.
 type target interface {
 	fmt.Stringer
-	// store stores the backup that write writes. With a directory the backup has its name only after publish.
+	// store stores the backup that write writes. In a directory, the backup gets its final name only at publish.
 	store(ctx context.Context, name string, write func(io.Writer) error) (stored, error)
-	// trim removes all but the newest keep backups. names are those that a command has stored, oldest first; trim
-	// returns the ones that are left.
+	// trim removes all but the newest keep backups. names are the backups that a command has stored, oldest first.
+	// trim returns the names that remain.
 	trim(ctx context.Context, names []string, keep int) ([]string, error)
 }
 

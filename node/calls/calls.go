@@ -14,6 +14,7 @@ import (
 	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/api/remoteinvoke"
 	"github.com/quorate/quorate/api/resiliency"
+	"github.com/quorate/quorate/component/middleware"
 	"github.com/quorate/quorate/internal/appchannel"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/internal/peer"
@@ -47,6 +48,13 @@ type App struct {
 	MaxConcurrency int // calls at a time; 0 or less = no limit
 	Health         appchannel.Health
 	OptionsTimeout time.Duration // of asking for its input bindings; 0 = 3 s
+	Observer       appchannel.Observer
+}
+
+// Spans makes the spans of calls and of operations of bindings. Tracer implements it.
+type Spans interface {
+	invoke.Tracer
+	api.BindingTracer
 }
 
 // Options are the dependencies and settings of Calls. Catalogue, Network, Tracer, Logger and Registerer are required.
@@ -59,12 +67,15 @@ type Options struct {
 
 	Catalogue  Catalogue
 	Network    Network
-	Tracer     invoke.Tracer
+	Tracer     Spans
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
+	Observer   invoke.Observer // nil = none
+	// Returned is called when an application accepts calls. It must not block. nil = not called.
+	Returned func(app string, ch *appchannel.Channel)
 }
 
-// Calls transports the calls of applications. It is safe for concurrent use.
+// Calls transports the calls to applications. It is safe for concurrent use.
 type Calls struct {
 	opts     Options
 	parts    invoke.Parts
@@ -73,6 +84,8 @@ type Calls struct {
 	client   atomic.Pointer[remoteinvoke.Client] // nil until Connect
 	server   *remoteinvoke.Server
 	bindings atomic.Pointer[bindingRules]
+	rules    atomic.Pointer[Rules]                  // nil until SetRules
+	filters  atomic.Pointer[[]*middleware.Instance] // of calls to HTTP applications; nil = none
 }
 
 // bindingRules are the policies of bindings, by name.
@@ -85,6 +98,7 @@ func New(o Options) (*Calls, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, "node.Open", "registering metrics")
 	}
+	metrics.Report(o.Observer)
 	var merge api.SessionMerger
 	if !o.NoSessions {
 		merge = &c.sessions
@@ -102,6 +116,9 @@ func New(o Options) (*Calls, error) {
 // Parts returns the values that the invocation services of all applications of this node share.
 func (c *Calls) Parts() invoke.Parts { return c.parts }
 
+// BindingTracer makes the spans of operations of bindings.
+func (c *Calls) BindingTracer() api.BindingTracer { return c.opts.Tracer }
+
 // Externals returns the servers outside of the cluster that applications may call.
 func (c *Calls) Externals() *invoke.Externals { return c.parts.Externals }
 
@@ -110,10 +127,11 @@ func (c *Calls) Callee(id string) api.App {
 	return api.App{ID: id, Namespace: invoke.CanonicalNamespace(c.opts.Namespace)}
 }
 
-// Channel returns the channel to an application of this node, or nil if it is not called.
+// Channel returns the channel to an application of this node, or nil if calls to the application are not configured.
 func (c *Calls) Channel(id string) *appchannel.Channel { return c.channels[c.Callee(id)] }
 
-// Channels returns the channels to those applications of this node that can be called. The map must not be changed.
+// Channels returns the channels to the applications of this node that can be called. The caller must not change the
+// map.
 func (c *Calls) Channels() map[api.App]*appchannel.Channel { return c.channels }
 
 // WhyUnhealthy returns why an application of this node does not accept calls, or "".
@@ -126,7 +144,7 @@ func (c *Calls) WhyUnhealthy(app api.App) string {
 	return ""
 }
 
-// isKnown reports whether any known node serves an application. Only such an application gets its own time series.
+// isKnown reports whether any known node serves an application. Metrics have time series only for such applications.
 func (c *Calls) isKnown(app api.App) bool {
 	_, ours := c.channels[app]
 	return ours || c.opts.Catalogue.Knows(app)
@@ -136,13 +154,20 @@ func (c *Calls) isKnown(app api.App) bool {
 func (c *Calls) Open() error {
 	for _, a := range c.opts.Apps {
 		app := c.Callee(a.ID)
-		ch, err := appchannel.New(appchannel.Options{
+		var ch *appchannel.Channel
+		var err error
+		ch, err = appchannel.New(appchannel.Options{
 			Protocol: appchannel.Protocol(a.Protocol), Address: a.Address, Port: a.Port,
 			MaxConcurrency: a.MaxConcurrency, Token: c.opts.Token,
 			Health: a.Health, OptionsTimeout: a.OptionsTimeout, MaxMessage: c.opts.MaxMessage,
-			Logger:   c.opts.Logger.With("app_id", a.ID),
-			OnHealth: func(healthy bool) { c.opts.Catalogue.SetHealth(app, healthy) },
-			OnLoad:   func(inFlight int) { c.opts.Catalogue.SetLoad(app, inFlight) },
+			Logger: c.opts.Logger.With("app_id", a.ID), Observer: a.Observer,
+			OnHealth: func(healthy bool) {
+				c.opts.Catalogue.SetHealth(app, healthy)
+				if healthy && c.opts.Returned != nil {
+					c.opts.Returned(a.ID, ch)
+				}
+			},
+			OnLoad: func(inFlight int) { c.opts.Catalogue.SetLoad(app, inFlight) },
 		})
 		if err != nil {
 			return err
@@ -162,7 +187,7 @@ func (c *Calls) Close() error {
 	return errors.Join(errs...)
 }
 
-// merger merges session tokens. Until the replicated store is open, it merges nothing, because there are no tokens
+// merger merges session tokens. Until the replicated store is open, it does nothing, because there are no tokens
 // yet.
 type merger struct {
 	store atomic.Pointer[api.SessionMerger]
@@ -179,15 +204,15 @@ func (m *merger) MergeSessions(a, b string) (string, bool) {
 // SetSessions sets the merger of session tokens. Call it before a store is served.
 func (c *Calls) SetSessions(m api.SessionMerger) { c.sessions.store.Store(&m) }
 
-// Connect starts calls between nodes: other nodes can call the applications of this node, and this node can call the
-// applications that places knows.
+// Connect enables calls between nodes. Other nodes can then call the applications of this node. This node can call
+// the applications that places finds.
 func (c *Calls) Connect(places invoke.Places) {
 	port := c.opts.Network.Port()
 	client := remoteinvoke.NewClient(port.Tunnel, c.opts.Network.Advertised)
 	c.client.Store(client)
 	c.parts.Routes.Open(places, client)
 	c.server = remoteinvoke.NewServer(remoteinvoke.ServerConfig{Listener: port.Tunnels(), Callee: c.parts.Here,
-		Prove: prove, Logger: c.opts.Logger})
+		Prove: Prove, Logger: c.opts.Logger})
 	c.server.Open()
 }
 
@@ -200,17 +225,17 @@ func (c *Calls) Disconnect(ctx context.Context) error {
 	return c.server.Close(ctx)
 }
 
-// Renew makes all further calls open new connections, with the current certificate. Calls in progress end on the old
-// connections, which are closed afterwards.
+// Renew makes further calls open new connections with the current certificate. Calls in progress finish on the old
+// connections, which are then closed.
 func (c *Calls) Renew() {
 	if client := c.client.Load(); client != nil {
 		client.Renew()
 	}
 }
 
-// prove reports whether the certificate of a calling node contains the application app. If so, it also returns the
-// trust domain of the application.
-func prove(at peer.Caller, app api.App) (domain string, ok bool) {
+// Prove reports whether the certificate of the calling node proves that it runs the application app. If so, it also
+// returns the trust domain of the application.
+func Prove(at peer.Caller, app api.App) (domain string, ok bool) {
 	if !at.Proven {
 		return "", false
 	}

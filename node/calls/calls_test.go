@@ -19,8 +19,8 @@ import (
 	"github.com/quorate/quorate/node/nodetest"
 )
 
-// party is a cluster of three whose nodes have an application each, "a" on the first and "b" on the others, and a
-// store that both share.
+// party is a cluster of three nodes with a shared store. Each node has one application: "a" on the first node, and
+// "b" on the others.
 type party struct {
 	nodes []*node.Node
 	apps  []*httptest.Server
@@ -34,7 +34,13 @@ func gather(t *testing.T, noSessions bool, serve func(i int, p *party, w http.Re
 	shared := nodetest.Resources(t, map[string]string{"s.yaml": nodetest.Store("shared", "state.raft",
 		`{name: keyPrefix, value: both}`)})
 	for i, id := range []string{"n1", "n2", "n3"} {
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { serve(i, p, w, r) }))
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/dapr/config" { // comes while p is being filled
+				http.NotFound(w, r)
+				return
+			}
+			serve(i, p, w, r)
+		}))
 		t.Cleanup(s.Close)
 		p.apps = append(p.apps, s)
 		c := nodetest.Member(t, id, 3, fmt.Sprintf("127.0.0.1:%d", seed))
@@ -67,8 +73,8 @@ func gather(t *testing.T, noSessions bool, serve func(i int, p *party, w http.Re
 	return p
 }
 
-// lostReads lets a write and then call b, repeatedly. It counts how often b did not see the write, except for answers
-// that are marked stale, which are allowed while there is no leader.
+// lostReads repeatedly makes a write and then call b. It counts how often b did not see the write. It does not count
+// answers that are marked stale, because these are allowed while there is no leader.
 func lostReads(t *testing.T, noSessions bool, rounds int) (lost int) {
 	t.Helper()
 	p := gather(t, noSessions, func(i int, p *party, w http.ResponseWriter, r *http.Request) {

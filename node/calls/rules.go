@@ -30,7 +30,8 @@ type Documents interface {
 }
 
 // ReadRules reads all Configuration and Resiliency documents. If several documents have access control, the last one
-// applies. ReadRules returns an error if the access control has rules for callers, but callers cannot be identified.
+// applies. ReadRules returns an error if a document is invalid, or if access control has rules for callers although
+// callers cannot be identified.
 func ReadRules(set Documents, t Trust) (r Rules, err error) {
 	var errs []error
 	var all []component.Configuration
@@ -60,8 +61,17 @@ func (t Trust) check(a *component.AccessControl) error {
 		Hint: "secure the traffic between nodes with --cluster-token-file, or trust every node with --insecure"}
 }
 
-// SetRules sets the rules for calls. Until SetRules is called, the applications of this node cannot be called.
+// Rules returns the rules that SetRules set last. They must not be changed.
+func (c *Calls) Rules() Rules {
+	if r := c.rules.Load(); r != nil {
+		return *r
+	}
+	return Rules{}
+}
+
+// SetRules sets the rules for calls. Before the first SetRules, the applications of this node cannot be called.
 func (c *Calls) SetRules(r Rules, t Trust) {
+	c.rules.Store(&r)
 	c.parts.Policies.Set(c.policies(r.Resiliency))
 	c.bindings.Store(&bindingRules{
 		inbound: bindingPolicies(r.Resiliency, func(t component.ComponentTargets) component.ResiliencyTarget {
@@ -74,7 +84,7 @@ func (c *Calls) SetRules(r Rules, t Trust) {
 	channels, access := map[api.App]invoke.Channel{}, map[api.App]*invoke.Access{}
 	guard := invoke.NewAccess(r.Access, t.Insecure && !t.Proven)
 	for app, ch := range c.channels {
-		channels[app], access[app] = ch, guard
+		channels[app], access[app] = c.filtered(ch), guard
 	}
 	c.parts.Here.Serve(channels, access) // last: the other rules are in effect now
 }
@@ -101,12 +111,12 @@ func bindingPolicies(documents []component.Resiliency,
 	return out
 }
 
-// policies returns the policy of each target that the documents name, and the policy of all other targets. If several
-// documents configure the same target, the last one applies.
+// policies returns the policy of each target that the documents name, and the default policy of all other targets.
+// If several documents configure the same target, the last one applies.
 func (c *Calls) policies(documents []component.Resiliency) (map[api.App]*resiliency.Policy, *resiliency.Policy) {
 	targets, others := map[api.App]*resiliency.Policy{}, &resiliency.Policy{}
 	for _, d := range documents {
-		made := policyMaker{doc: d, changed: c.circuitChanged}
+		made := policyMaker{doc: d, changed: circuitLog{c, d.Name}.changed}
 		for id, t := range d.Apps {
 			if app, ok := invoke.ParseTarget(id, c.opts.Namespace); ok {
 				targets[app] = made.policy(t.Timeout, t.Retry, t.CircuitBreaker)
@@ -125,11 +135,16 @@ type policyMaker struct {
 
 func (m policyMaker) policy(timeout, retry, breaker string) *resiliency.Policy {
 	p := &resiliency.Policy{Timeout: m.doc.Timeouts[timeout]}
+	if p.Timeout > 0 {
+		p.Documents.Timeout = m.doc.Name
+	}
 	if r, ok := m.doc.Retries[retry]; ok {
+		p.Documents.Retry = m.doc.Name
 		p.Retry = &resiliency.Retry{Pause: r.Duration, MaxPause: r.MaxInterval, Exponential: r.Exponential,
 			Max: r.MaxRetries, Statuses: r.Statuses, Codes: r.Codes}
 	}
 	if b, ok := m.doc.Breakers[breaker]; ok {
+		p.Documents.Breaker = m.doc.Name
 		p.Breaker = &resiliency.Breakers{Settings: resiliency.BreakerSettings{Name: breaker, MaxRequests: b.MaxRequests,
 			Interval: b.Interval, Timeout: b.Timeout, Trip: tripOf(b.Trip), OnChange: m.changed}}
 	}
@@ -144,13 +159,13 @@ func (m policyMaker) defaults(others *resiliency.Policy) {
 	} {
 		p := m.policy(names[0], names[1], names[2])
 		if p.Timeout > 0 {
-			others.Timeout = p.Timeout
+			others.Timeout, others.Documents.Timeout = p.Timeout, p.Documents.Timeout
 		}
 		if p.Retry != nil {
-			others.Retry = p.Retry
+			others.Retry, others.Documents.Retry = p.Retry, p.Documents.Retry
 		}
 		if p.Breaker != nil {
-			others.Breaker = p.Breaker
+			others.Breaker, others.Documents.Breaker = p.Breaker, p.Documents.Breaker
 		}
 	}
 }
@@ -162,8 +177,14 @@ func tripOf(t *component.TripCondition) func(resiliency.BreakerCounts) bool {
 	return func(c resiliency.BreakerCounts) bool { return t.IsTrue(component.TripCounts(c)) }
 }
 
-// circuitChanged counts and logs that a circuit breaker opened or closed.
-func (c *Calls) circuitChanged(target api.App, method, to string) {
-	c.parts.Metrics.CircuitChanged(target, to)
-	c.opts.Logger.Warn("a circuit breaker changed", "target", target.String(), "method", method, "state", to)
+// circuitLog counts and logs changes of the circuit breakers that a document declares.
+type circuitLog struct {
+	calls    *Calls
+	document string
+}
+
+// changed is called when a circuit breaker opens or closes.
+func (l circuitLog) changed(target api.App, method, to string) {
+	l.calls.parts.Metrics.CircuitChanged(l.document, target, to)
+	l.calls.opts.Logger.Warn("a circuit breaker changed", "target", target.String(), "method", method, "state", to)
 }

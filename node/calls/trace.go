@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/quorate/quorate/api"
 	"github.com/quorate/quorate/api/invoke"
 	"github.com/quorate/quorate/internal/tracing"
 )
@@ -30,3 +31,13 @@ func (s span) End(r *http.Response, err error) {
 	}
 	s.Span.End(status, err)
 }
+
+// StartBinding implements api.BindingTracer.
+func (t Tracer) StartBinding(ctx context.Context, h http.Header, name string) api.BindingSpan {
+	return bindingSpan{t.Tracer.Start(ctx, h, tracing.Client, name)}
+}
+
+type bindingSpan struct{ *tracing.Span }
+
+// EndBinding ends the span with the outcome of the operation.
+func (s bindingSpan) EndBinding(err error) { s.End(0, err) }

@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/internal/peer"
 	"github.com/quorate/quorate/membership"
 	"github.com/quorate/quorate/node/network"
-	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/datadir"
 )
 
 // Network is how a Catalogue reaches the other nodes.
@@ -49,9 +49,9 @@ type Catalogue struct {
 // New returns a Catalogue that is not open yet.
 func New(o Options) *Catalogue { return &Catalogue{opts: o} }
 
-// Open opens the catalogue. id is the identity of this node, which is known only after its data directory was opened.
-// whyUnhealthy returns why an application of this node is not healthy, or "".
-func (c *Catalogue) Open(id raftfsm.Identity, whyUnhealthy func(api.App) string) error {
+// Open opens the catalogue. id is the identity of this node, which is known only when its data directory is open.
+// whyUnhealthy returns why an application of this node is unhealthy, or "" if it is healthy.
+func (c *Catalogue) Open(id datadir.Identity, whyUnhealthy func(api.App) string) error {
 	d, err := discovery.New(discovery.Options{
 		Self: discovery.Incarnation{Node: id.Node, Boot: membership.NewBootID()}, Server: id.Server,
 		Ask: c.ask, Arrival: c.arrival(), WhyUnhealthy: whyUnhealthy, Logger: c.opts.Logger,
@@ -129,8 +129,8 @@ func discoveryMembers(r *membership.Roster) []discovery.Member {
 	return out
 }
 
-// Serve announces the applications of this node that can be called, and withdraws all others. The catalogue must be
-// open.
+// Serve replaces the announced applications of this node. It withdraws those that are not in apps. The catalogue
+// must be open.
 func (c *Catalogue) Serve(apps []discovery.Record) error { return c.known.Load().Serve(apps) }
 
 // SetHealth announces whether an application of this node is healthy.

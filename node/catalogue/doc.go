@@ -1,6 +1,6 @@
-// Package catalogue connects the catalogue of applications, package discovery, to the node. Gossip reports which
-// nodes are alive, the peer port carries requests between catalogues, and calls of applications choose an instance
-// from it.
+// Package catalogue connects the catalogue of applications (package discovery) with the node. It passes on which
+// nodes gossip reports as alive, sends requests between catalogues over the peer port, and lets service invocation
+// choose an instance.
 //
 // It owns the records of this node's own applications, and converts instances for the service layer. Package
 // discovery keeps the records of all nodes and chooses instances.

@@ -3,6 +3,7 @@ package clusterctl
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/quorate/quorate/internal/peer"
 	"github.com/quorate/quorate/membership"
 	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/datadir"
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
@@ -21,7 +23,7 @@ type Network interface {
 	// Port returns the port for calls between nodes.
 	Port() *peer.Port
 	// Introduce sets the identity of this node on new connections.
-	Introduce(id raftfsm.Identity)
+	Introduce(id datadir.Identity)
 	// LiveServers returns the ids of the servers of the cluster that gossip considers alive.
 	LiveServers() []string
 }
@@ -41,7 +43,7 @@ type Options struct {
 	Join            []string // nodes to join, as the user named them; empty = the node forms its own cluster
 	Shared          bool     // the node finds other nodes of its user by their notes
 	BootstrapExpect int      // servers that form a new cluster; 0 = never form one
-	Voters          int      // wanted number of voters of each group
+	Voters          int      // number of voters of each group, until the cluster has one of its own
 	Limits          placement.Limits
 	DataDir         string
 	JoinHint        string // added to the reason why no cluster was found; may be empty
@@ -65,6 +67,7 @@ type parts struct {
 type Controller struct {
 	parts
 	reconciler *reconciler
+	voters     *voterCount
 	waitingFor atomic.Pointer[string] // why this node belongs to no cluster yet
 	inside     atomic.Bool            // the node has been a working member of a cluster
 }
@@ -72,7 +75,8 @@ type Controller struct {
 // New returns a Controller and registers its metrics. Run starts it.
 func New(o Options) *Controller {
 	p := parts{opts: o, host: o.Host, net: o.Network, log: o.Logger, now: o.Now}
-	ctl := &Controller{parts: p, reconciler: newReconciler(p)}
+	voters := newVoterCount(p)
+	ctl := &Controller{parts: p, reconciler: newReconciler(p, voters), voters: voters}
 	o.Registerer.MustRegister(newLagCollector(ctl.reconciler))
 	return ctl
 }
@@ -83,6 +87,7 @@ func (ctl *Controller) Methods() []peer.Method {
 		{Name: methodPromise, Join: true, MaxRequest: 1 << 10, Handle: ctl.servePromise},
 		{Name: methodRemove, MaxRequest: 4 << 10, Handle: ctl.serveRemove},
 		{Name: methodRemovedCheck, MaxRequest: 1 << 10, Handle: ctl.serveRemovedCheck},
+		{Name: methodVoters, MaxRequest: 1 << 10, Handle: ctl.serveVoters},
 		{Name: methodLeaderChoice, MaxRequest: 1 << 10, Handle: ctl.serveLeaderChoice},
 	}
 }
@@ -91,11 +96,14 @@ func (ctl *Controller) Methods() []peer.Method {
 // Gossip must be open.
 func (ctl *Controller) Run(ctx context.Context) {
 	ctl.findCluster(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { ctl.voters.run(ctx) })
 	ctl.reconciler.run(ctx)
+	wg.Wait()
 }
 
-// HandOver transfers the leadership of every group that this node leads. The groups then need not wait for an
-// election timeout when the node stops.
+// HandOver transfers the leadership of every group that this node leads. A node calls it before it stops, so that the
+// groups need not wait for an election timeout. Failures are only logged.
 func (ctl *Controller) HandOver(ctx context.Context) {
 	for i, g := range ctl.host.Groups() {
 		s := g.Status()

@@ -2,8 +2,8 @@
 // and removed, and leadership is balanced and transferred.
 //
 // It owns the search for a cluster, the reconciler of the groups that this node leads, the removal of servers,
-// leadership transfer, and the calls between nodes for these tasks. raftfsm/placement decides on the next change, and
-// this package applies it.
+// leadership transfer, and the calls between nodes for these tasks. Package raftfsm/placement decides which change
+// comes next, and this package applies that change.
 //
 // Goroutines: those of Run, which ends them before it returns.
 package clusterctl

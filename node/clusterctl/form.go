@@ -121,8 +121,9 @@ func names(members []membership.Member) string {
 	return strings.Join(out, ", ")
 }
 
-// form collects a promise from every server, first from itself. It then forms a cluster with this server as the only
-// voter. The other servers are added as non-voters later, and become voters when they have caught up.
+// form gets a promise from every server, first from itself, that this server may form the cluster. It then forms a
+// cluster with this server as the only voter. The other servers are added as non-voters later, and become voters
+// when they have caught up.
 func (ctl *Controller) form(ctx context.Context, servers []membership.Member) {
 	self := ctl.host.Identity()
 	for _, s := range servers {
@@ -151,7 +152,7 @@ func (ctl *Controller) askPromise(ctx context.Context, server string) error {
 	return err
 }
 
-// servePromise answers methodPromise. It refuses the promise if gossip already knows a cluster, or if the two
+// servePromise answers methodPromise. It returns fault.Conflict if gossip already knows a cluster, or if the two
 // servers expect clusters of different sizes.
 func (ctl *Controller) servePromise(_ context.Context, r peer.Request) ([]byte, error) {
 	expect, k := binary.Uvarint(r.Payload)
@@ -198,6 +199,9 @@ func (ctl *Controller) Outside() *api.Reason {
 		if why := ctl.waitingFor.Load(); why != nil {
 			text = *why
 		}
+		if err := ctl.net.Gossip().Refused(); err != nil {
+			text += "; another node is refused: " + fault.Text(err)
+		}
 		return &api.Reason{Name: "cluster", Text: text + ctl.gossipTrouble()}
 	}
 	if ctl.host.Partitions() == 0 {
@@ -213,7 +217,7 @@ func (ctl *Controller) Outside() *api.Reason {
 }
 
 // gossipTrouble returns why this node reaches no other node by gossip. It returns "" if it reaches one, or if there
-// is no node to join.
+// are no nodes to join.
 func (ctl *Controller) gossipTrouble() string {
 	g := ctl.net.Gossip()
 	if g == nil {
@@ -226,13 +230,20 @@ func (ctl *Controller) gossipTrouble() string {
 	return "; no node is reached by gossip: " + strings.Join(strings.Split(fault.Text(why), "\n"), "; ")
 }
 
-// Issues returns an issue if this node works but reaches no other node by gossip. Such a node keeps serving requests,
-// but does not learn about new, failed or moved nodes.
-func (ctl *Controller) Issues() []api.Issue {
+// Issues returns what is wrong although this node works. It may reach no other node by gossip. Then it serves
+// requests, but does not learn about new, failed or moved nodes. Or a rescue made a second cluster, and the servers
+// that it left behind still have a majority of their own.
+func (ctl *Controller) Issues() (out []api.Issue) {
 	if why := ctl.gossipTrouble(); why != "" && ctl.inside.Load() {
-		return []api.Issue{{About: "gossip", Reason: strings.TrimPrefix(why, "; ")}}
+		out = append(out, api.Issue{About: "gossip", Reason: strings.TrimPrefix(why, "; ")})
 	}
-	return nil
+	if id := ctl.host.Identity(); id.LeftBehind() && ctl.leftBehind() == nil {
+		out = append(out, api.Issue{About: "cluster", Reason: fmt.Sprintf("a rescue left this server and those that "+
+			"it works with behind: they are at cluster epoch %d, the rescued cluster is at epoch %d and has none of "+
+			"their later writes (choose one of the two clusters, and stop the other one: see 'old servers come "+
+			"back' in docs/operations/disaster.md)", id.Epoch, id.Superseded)})
+	}
+	return out
 }
 
 // refusal returns why the nodes to join refuse this node, or nil if none has refused it.
@@ -260,13 +271,13 @@ func (r *reconciler) noteNewerEpoch() {
 		"hint", leftBehindHint(r.opts.DataDir))
 }
 
-// leftBehindHint returns the hint how a server that was not part of a rescue can join the cluster again.
+// leftBehindHint returns the hint how a server that a rescue left behind can join the cluster again.
 func leftBehindHint(dir string) string {
 	return "move its data directory " + dir + " away and start it again, it joins as a new server"
 }
 
-// leftBehind returns a reason if the cluster was rescued without this server and the server's groups have no leader,
-// otherwise nil. It needs no answer from other servers.
+// leftBehind returns a reason if the cluster was rescued without this server and no group of this server has a
+// leader. Otherwise it returns nil. It asks no other server.
 func (ctl *Controller) leftBehind() *api.Reason {
 	id := ctl.host.Identity()
 	if !id.LeftBehind() {
@@ -282,9 +293,9 @@ func (ctl *Controller) leftBehind() *api.Reason {
 		leftBehindHint(ctl.opts.DataDir))}
 }
 
-// followEpoch sets the epoch of this sidecar to the epoch of its cluster. The epoch changes when the cluster is
-// rescued, because session tokens from before the rescue may refer to lost writes. A sidecar does not gossip its
-// epoch, because other nodes do not need it.
+// followEpoch sets the epoch of this sidecar to the epoch of its cluster. A rescue changes the epoch, because
+// session tokens from before the rescue may refer to lost writes. A sidecar does not gossip its epoch, because other
+// nodes do not need it.
 func (r *reconciler) followEpoch(roster *membership.Roster) {
 	self := r.host.Identity()
 	if id, epoch := formed(roster); r.opts.Sidecar && id == self.Cluster && epoch > self.Epoch {

@@ -12,23 +12,25 @@ import (
 	"github.com/quorate/quorate/internal/peer"
 )
 
-// methodLeaderChoice tells a server that an operator chose it as the next leader of a group.
+// methodLeaderChoice informs a server that an operator has chosen it as the next leader of a group.
 const methodLeaderChoice = "cluster.hold"
 
-// choiceTime is how long an operator's leadership transfer is kept before leadership may move to balance the leaders.
+// choiceTime is how long a leader that an operator has chosen keeps leadership, before it may move to balance the
+// leaders.
 const choiceTime = 10 * time.Minute
 
-// leaderChoice records that an operator has chosen the leader of a group. The record is dropped after choiceTime,
-// when the leader loses leadership, or when the members of the group change.
+// leaderChoice records that an operator has chosen this node as the leader of a group. It ends after choiceTime, when
+// the node loses leadership, or when the members of the group change.
 type leaderChoice struct {
 	until   time.Time
 	members uint64 // index of the configuration it was made under
-	led     bool   // this node has led the group since the choice; only then a loss of leadership ends the choice
+	// this node has led the group since the choice; only then does a loss of leadership end the choice
+	led bool
 }
 
-// announceChoice tells the next leader of a group that an operator has chosen it, so that it keeps leadership. If the
-// next leader is not known yet, announceChoice tells every voter. Failures are only logged: at worst, leadership is
-// moved again later.
+// announceChoice informs the next leader of a group that an operator has chosen it, so that it keeps leadership. If
+// target is empty, the next leader is not known, and announceChoice informs every other voter. Failures are only
+// logged: at worst, leadership is moved again later.
 func (ctl *Controller) announceChoice(ctx context.Context, gid uint64, servers []raft.Server, target raft.ServerID) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -58,8 +60,8 @@ func (ctl *Controller) serveLeaderChoice(_ context.Context, r peer.Request) ([]b
 	return nil, nil
 }
 
-// choose records that an operator has chosen this node as leader of a group. It waits for a running spread, so that
-// no earlier decision of spread moves the leader again.
+// choose records that an operator has chosen this node as leader of a group. It waits until a running spread has
+// ended. Otherwise that spread could still move leadership to another node.
 func (r *reconciler) choose(id int) {
 	r.moving.Lock()
 	defer r.moving.Unlock()
@@ -70,7 +72,7 @@ func (r *reconciler) choose(id int) {
 	r.choices[id] = leaderChoice{until: r.now().Add(choiceTime), members: members, led: g.Leading()}
 }
 
-// isChosen reports whether an operator has chosen this node as leader of a group. In that case, spread must not move
+// isChosen reports whether an operator has chosen this node as leader of a group. If so, spread must not move
 // leadership to another node.
 func (r *reconciler) isChosen(id int) bool {
 	_, members := r.host.Groups()[id].Servers()
@@ -80,8 +82,8 @@ func (r *reconciler) isChosen(id int) bool {
 	return r.now().Before(h.until) && h.members == members
 }
 
-// noteLeading records whether this node leads a group. When the node loses leadership that it had after the
-// operator's choice, the choice ends. The caller has locked mu.
+// noteLeading updates the operator's choice of a leader. The choice of this node ends when the node has led the group
+// since the choice and then loses leadership. The caller holds mu.
 func (r *reconciler) noteLeading(id uint32, leading bool) {
 	switch h := &r.choices[id]; {
 	case leading:

@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// lagCollector reports how far each server is behind, for the groups that this node leads.
+// lagCollector collects how many log entries each server is behind the leader, for the groups that this node leads.
 type lagCollector struct {
 	reconciler *reconciler
 	desc       *prometheus.Desc

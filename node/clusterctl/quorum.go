@@ -7,10 +7,10 @@ import (
 )
 
 const (
-	// quorumGrace is how long a group may be without a leader before that is logged: an election takes less.
+	// quorumGrace is how long a group may have no leader before this is logged. It is longer than an election.
 	quorumGrace = 3 * time.Second
-	// quorumStartGrace is the same for a group that has had no leader since this node started: the other servers may
-	// be starting too.
+	// quorumStartGrace replaces quorumGrace for a group that has had no leader since this node started, because the
+	// other servers may be starting too.
 	quorumStartGrace = 30 * time.Second
 	quorumRepeat     = time.Minute // between errors about one group
 )

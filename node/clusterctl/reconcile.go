@@ -19,10 +19,11 @@ const (
 	changeWait     = 10 * time.Second       // timeout of one change of a configuration
 )
 
-// reconciler adapts the servers of the groups that this node leads to the nodes that gossip knows. Package placement
-// decides on one change at a time, and the reconciler applies it.
+// reconciler adds servers to the groups that this node leads, and removes them, according to the nodes that gossip
+// knows. Package placement decides on one change at a time, and the reconciler applies it.
 type reconciler struct {
 	parts
+	voters  *voterCount
 	wake    chan struct{} // starts the next round at once; capacity 1
 	mu      sync.Mutex
 	views   []groupView    // by group; guarded by mu, for status
@@ -39,10 +40,10 @@ type groupView struct {
 	prev   uint64               // index of the configuration in input
 }
 
-func newReconciler(p parts) *reconciler {
+func newReconciler(p parts, voters *voterCount) *reconciler {
 	groups := len(p.host.Groups())
 	return &reconciler{
-		parts: p, wake: make(chan struct{}, 1), views: make([]groupView, groups),
+		parts: p, voters: voters, wake: make(chan struct{}, 1), views: make([]groupView, groups),
 		choices: make([]leaderChoice, groups),
 	}
 }
@@ -79,8 +80,8 @@ func (r *reconciler) hurry() {
 	}
 }
 
-// greet tells the peer port which servers are alive, so that requests that wait for one of these servers are sent at
-// once. It also asks these servers for their view of this server.
+// greet informs the peer port which servers are alive, so that waiting requests are sent to these servers at once.
+// It also calls Host.Meet for the servers of this node's cluster.
 func (r *reconciler) greet(roster *membership.Roster) {
 	self := r.host.Identity()
 	for _, m := range roster.Alive() {
@@ -111,13 +112,13 @@ func (r *reconciler) round(ctx context.Context) {
 	r.publish()
 }
 
-// look collects what placement needs to decide about a group. If this node leads the group, look asks the other
-// servers for their progress.
+// look collects what placement needs to decide about a group. If this node leads the group, look also requests the
+// progress of the other servers.
 func (r *reconciler) look(ctx context.Context, id uint32, g *group.Group) placement.Input {
 	servers, prev := g.Servers()
 	now := r.now()
 	in := placement.Input{
-		Group: id, Voters: r.opts.Voters, Leader: string(g.Leader()), Now: now,
+		Group: id, Voters: r.voters.wanted(servers, r.opts.Voters), Leader: string(g.Leader()), Now: now,
 		Members: members(r.net.Gossip().Roster()), Removed: r.host.RemovedServers(id), Limits: r.opts.Limits,
 	}
 	r.mu.Lock()
@@ -199,8 +200,8 @@ func members(r *membership.Roster) []placement.Member {
 	return out
 }
 
-// prev returns the log index of the group configuration that the last decision was based on. Raft refuses the change
-// if there is a newer one.
+// prev returns the log index of the group configuration on which the last decision was based. With it, Raft refuses
+// a change if there is a newer configuration.
 func (r *reconciler) prev(i int) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -252,16 +253,16 @@ func (r *reconciler) spread(ctx context.Context, inputs []placement.Input) {
 	}
 }
 
-// heir returns the voter to which leadership of a group should be transferred. It returns "" if no voter is known to
-// keep up with the log.
+// heir returns the voter to which leadership of a group should be transferred, or "" if no voter is known to keep up
+// with the log.
 func (r *reconciler) heir(id uint32) raft.ServerID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return raft.ServerID(placement.Heir(r.views[id].input))
 }
 
-// publish gossips how many groups this node leads, the version of log entries that its data needs, and whether its
-// disk is nearly full.
+// publish gossips how many groups this node leads, the log format that its data needs, and whether its disk is
+// nearly full.
 func (r *reconciler) publish() {
 	leads := uint32(0)
 	for _, g := range r.host.Groups() {

@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// methodRemove asks the leader of a group to remove a server, or to answer whether it could remove the server.
+// methodRemove requests that the leader of a group removes a server, or checks whether it could remove the server.
 const methodRemove = "cluster.remove"
 
 const opRemove = "node.Remove"
@@ -34,10 +34,12 @@ type removeAnswer struct {
 }
 
 // Remove permanently removes a server from every group. target is a server id or a node id. Remove returns the
-// progress without waiting for the end of the removal; call it again to continue. It returns fault.NotFound for an
-// unknown target, fault.Invalid for a sidecar, and fault.Conflict if a group could not work without the server or
-// if target is a node with several servers. While a group has no leader, it tries again until ctx ends, and then
-// returns fault.NotLeader or fault.Unavailable.
+// progress without waiting for the end of the removal; call it again to continue. While a group has no leader, it
+// retries until ctx ends, and then returns fault.NotLeader or fault.Unavailable. Other errors:
+//
+//	not_found  the target is unknown
+//	invalid    the target is a sidecar
+//	conflict   a group could not work without the server, or the target is a node with several servers
 func (ctl *Controller) Remove(ctx context.Context, target string) (api.RemoveResult, error) {
 	server, err := ctl.target(target)
 	if err != nil {
@@ -68,8 +70,8 @@ func (ctl *Controller) Leave(ctx context.Context) (api.RemoveResult, error) {
 // leaveAnswer is the time between the answer to a leave and the stop of the node.
 const leaveAnswer = 200 * time.Millisecond
 
-// remove asks the leader of every group whether it could remove the server. If all leaders agree, remove asks them to
-// remove it. Each leader completes the removal even if this node fails in the meantime.
+// remove first checks with the leader of every group whether the server can be removed. If all agree, it requests
+// the removal from each leader. A leader completes the removal even if this node fails in the meantime.
 func (ctl *Controller) remove(ctx context.Context, server string) (api.RemoveResult, error) {
 	out := api.RemoveResult{Node: placement.NodeOf(server), ServerID: server, Done: true, Groups: []api.RemoveGroup{}}
 	count := ctl.host.Partitions()
@@ -91,8 +93,8 @@ func (ctl *Controller) remove(ctx context.Context, server string) (api.RemoveRes
 	return out, nil
 }
 
-// askRemove sends c to the leader of a group, which may be this node. If leadership moves, askRemove sends c to the
-// new leader.
+// askRemove sends c to the leader of a group, which may be this node. If leadership moves or the leader is
+// unavailable, it retries until ctx ends.
 func (ctl *Controller) askRemove(ctx context.Context, c removeCall) (removeAnswer, error) {
 	payload, err := json.Marshal(c)
 	if err != nil {
@@ -166,8 +168,8 @@ func (ctl *Controller) serveRemove(ctx context.Context, r peer.Request) ([]byte,
 	return json.Marshal(a)
 }
 
-// target returns the server id for a name, which is a server id or a node id. It returns an error if a node has
-// several servers.
+// target returns the server id for a name, which is a server id or a node id. It returns fault.NotFound for an
+// unknown name, fault.Invalid for a sidecar, and fault.Conflict for a node with several servers.
 func (ctl *Controller) target(name string) (string, error) {
 	known := ctl.knownServers()
 	if slices.Contains(known, name) {

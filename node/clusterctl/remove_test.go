@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// threeSlow is Three with long raft timeouts, for tests in which no election may happen by itself.
+// threeSlow is Three with long Raft timeouts, so that no election happens by itself during a test.
 func threeSlow(t testing.TB) ([]*node.Node, []node.Config) {
 	t.Helper()
 	return nodetest.ThreeWith(t, func(c *node.Config) {
@@ -63,6 +63,9 @@ func knowsItIsRemoved(t testing.TB, n *node.Node) {
 }
 
 func TestRemove_ServerStaysRemoved(t *testing.T) {
+	if testing.Short() {
+		t.Skip("forms several clusters, or waits for several elections")
+	}
 	nodes, configs := threeSlow(t)
 	if code, body := nodetest.Save(t, nodes[0], "k", "1"); code != 204 {
 		t.Fatalf("save: %d %s", code, body)

@@ -18,9 +18,14 @@ import (
 // newLeaderWait is the maximum wait for the new leader after a transfer.
 const newLeaderWait = 3 * time.Second
 
-// TransferLeader transfers leadership of a group to the node with the id to. This node must lead the group. If to
-// is empty, it chooses a voter that keeps up with the log, if possible one with a good disk. It returns when a
-// leader is known again, or after newLeaderWait.
+// TransferLeader transfers leadership of a group to the node with the id to. If to is empty, it chooses a voter that
+// keeps up with the log, if possible one with a good disk. It returns when a leader is known again, or after
+// newLeaderWait. Errors:
+//
+//	not_leader   another node leads the group
+//	unavailable  no leader is known
+//	not_found    the group or the node is unknown
+//	conflict     the node has no voter of the group, or no voter keeps up
 func (ctl *Controller) TransferLeader(ctx context.Context, id uint64, to string) (api.TransferResult, error) {
 	self := ctl.host.Identity()
 	out := api.TransferResult{Group: id, From: self.Node}
@@ -29,7 +34,7 @@ func (ctl *Controller) TransferLeader(ctx context.Context, id uint64, to string)
 	}
 	groups := ctl.host.Groups()
 	if ctl.opts.Sidecar && id < uint64(ctl.host.Partitions()) {
-		return out, elsewhere(id, ctl.host.Leader(uint32(id)))
+		return out, elsewhere(opTransfer, id, ctl.host.Leader(uint32(id)))
 	}
 	if id >= uint64(len(groups)) {
 		return out, &fault.Error{Code: fault.NotFound, Op: opTransfer, Msg: fmt.Sprintf("there is no group %d", id),
@@ -37,12 +42,12 @@ func (ctl *Controller) TransferLeader(ctx context.Context, id uint64, to string)
 	}
 	g := groups[id]
 	if leader := string(g.Leader()); leader != self.Server {
-		return out, elsewhere(id, leader)
+		return out, elsewhere(opTransfer, id, leader)
 	}
 	if to == self.Node {
 		ctl.reconciler.choose(int(id)) //nolint:gosec // bounded above
 		if leader := string(g.Leader()); leader != self.Server {
-			return out, elsewhere(id, leader) // spread has just transferred it
+			return out, elsewhere(opTransfer, id, leader) // spread has just transferred it
 		}
 		out.Leader = self.Node
 		return out, nil
@@ -81,21 +86,22 @@ func (ctl *Controller) diskLow(server string) bool {
 
 const opTransfer = "node.TransferLeader"
 
-// elsewhere returns the error for a transfer that was requested from a node that does not lead the group. The error
-// names the leader.
-func elsewhere(id uint64, leader string) error {
+// elsewhere returns the error of a request to a node that does not lead the group. It is fault.NotLeader with the name
+// of the leader, or fault.Unavailable if no leader is known.
+func elsewhere(op string, id uint64, leader string) error {
 	if leader == "" {
-		return &fault.Error{Code: fault.Unavailable, Op: opTransfer,
+		return &fault.Error{Code: fault.Unavailable, Op: op,
 			Msg:  fmt.Sprintf("group %d has no leader that this node knows of", id),
 			Hint: "see quorate status; a leader is elected as soon as a majority of the voters runs"}
 	}
 	node := placement.NodeOf(leader)
-	return &fault.Error{Code: fault.NotLeader, Op: opTransfer,
+	return &fault.Error{Code: fault.NotLeader, Op: op, Key: node,
 		Msg: fmt.Sprintf("group %d is led by %s, not by this node", id, node), Hint: "run the command on " + node}
 }
 
-// successor returns the server that takes over leadership: the server of the node with the id to, which must be a
-// voter. If to is empty, successor returns "", so that the group chooses another voter; there must be one.
+// successor returns the server that takes over leadership: the server of the node with the id to. It returns an
+// error if that server is not a voter of the group. If to is empty and there is another voter, it returns "", so
+// that the group chooses one.
 func successor(id uint64, servers []raft.Server, self, to string) (raft.ServerID, error) {
 	var others []string
 	for _, s := range servers {

@@ -13,7 +13,7 @@ import (
 
 func TestTransfer_ToNamedNode(t *testing.T) {
 	nodes, _ := nodetest.Three(t)
-	// All of it again if a busy machine elects another leader meanwhile.
+	// All of it again if a busy machine elects another leader in the meantime.
 	nodetest.Poll(t, func() error {
 		at := nodetest.Leader(t, nodes)
 		other := (at + 1) % 3

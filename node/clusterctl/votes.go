@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// Unplaced returns the groups in which this server is waiting to become a voter. It uses only local knowledge: the
-// group configurations that this server has received, and gossip.
+// Unplaced returns the groups in which this server is waiting to become a voter. It uses only local knowledge:
+// gossip, and the group configurations that this server has received.
 func (ctl *Controller) Unplaced() []api.Reason {
 	gossip := ctl.net.Gossip()
 	if gossip == nil || ctl.opts.Sidecar {
@@ -35,7 +35,7 @@ func (ctl *Controller) placeInput(id uint32, g *group.Group, roster *membership.
 		Group: id, Leader: string(g.Leader()), Now: ctl.now(), Members: members(roster),
 		Removed: ctl.host.RemovedServers(id), Limits: ctl.opts.Limits,
 	}
-	in.Voters = cmp.Or(leaderVoters(roster, in.Leader), ctl.opts.Voters)
+	in.Voters = cmp.Or(int(max(ctl.voters.number.Load(), 0)), leaderVoters(roster, in.Leader), ctl.opts.Voters)
 	for _, s := range servers {
 		in.Servers = append(in.Servers, placement.Server{ID: string(s.ID), Voter: s.Suffrage == raft.Voter})
 	}
@@ -43,8 +43,7 @@ func (ctl *Controller) placeInput(id uint32, g *group.Group, roster *membership.
 }
 
 // leaderVoters returns the --voters setting of the leader of a group, or 0 if the leader or its setting is unknown.
-// The setting of the leader decides how many voters the group gets. Settings of servers differ while an operator
-// restarts them one by one with another --voters.
+// This setting determines the number of voters if the cluster has no number of voters in its replicated data.
 func leaderVoters(roster *membership.Roster, leader string) int {
 	for _, m := range roster.Alive() {
 		if m.ServerID == leader {

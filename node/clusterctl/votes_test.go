@@ -21,7 +21,8 @@ func placed(t *testing.T, n *node.Node) error {
 	return nil
 }
 
-// No server of this cluster gets a vote during the test: it would have to keep up for an hour.
+// No server of this cluster becomes a voter during the test, because it would have to keep up with the log for an
+// hour first.
 func TestVotes_NonVoterWaitingForVoteIsReady(t *testing.T) {
 	seed := nodetest.SparePort(t)
 	var nodes []*node.Node
@@ -54,8 +55,11 @@ func TestVotes_NonVoterWaitingForVoteIsReady(t *testing.T) {
 	}
 }
 
-// The --voters setting of the leader applies: non-voters with a higher setting count as placed.
+// The --voters setting of the leader applies. So servers with a higher setting do not wait for a vote.
 func TestVotes_LeaderSettingPlacesServers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("moves votes several times")
+	}
 	nodes, configs := nodetest.Three(t)
 	for _, id := range []string{"n4", "n5"} {
 		c := nodetest.Member(t, id, 0, configs[0].Cluster.Join...)

@@ -9,13 +9,13 @@ import (
 	"github.com/quorate/quorate/raftfsm"
 )
 
-// claimsStore is the name of the store for claims. A component cannot have this name, because component names contain
-// no slash.
+// claimsStore is the name of the replicated store for claims. No component can have this name, because it contains a
+// slash.
 const claimsStore = "system/claims"
 
-// claims makes sure that only one node of the cluster handles an event that all nodes see: the node that creates the
-// key of the event in the store. A retry of the same write is recognized, so a conflict always means that another
-// node has the claim.
+// claims ensures that only one node of the cluster handles an event that all nodes receive: the node that creates
+// the key of the event in the store. The store recognises a retry of the same write. So a conflict always means that
+// another node handles the event.
 type claims struct {
 	host      *raftfsm.Host
 	namespace string

@@ -12,6 +12,7 @@ import (
 	"github.com/quorate/quorate/component"
 	"github.com/quorate/quorate/component/bindings"
 	"github.com/quorate/quorate/component/builtin"
+	"github.com/quorate/quorate/component/configuration"
 	"github.com/quorate/quorate/component/loader"
 	"github.com/quorate/quorate/component/lock"
 	"github.com/quorate/quorate/component/secretstores"
@@ -23,7 +24,7 @@ import (
 // TypeStateRaft is the component type of the replicated store.
 const TypeStateRaft = "state.raft"
 
-// Sources say where components are declared and which applications use them. Env is required.
+// Sources are where components are declared, and which applications use them. Env is required.
 type Sources struct {
 	Paths       []string // directories or files with components, in order
 	ConfigFiles []string // files with configurations, later ones on top
@@ -33,16 +34,19 @@ type Sources struct {
 	Environ     func() []string // nil = the environment cannot be listed
 }
 
-// options returns the options of the loader. open makes stores of the replicated type.
-// locks is the factory of replicated locks.
+// options returns the options of the loader. open opens stores of type state.raft. locks and items are the factories
+// of replicated locks and configuration.
 func (s Sources) options(open func(context.Context, loader.StateConfig) (state.Store, error),
-	locks loader.LockFactory) (loader.Options, error) {
+	locks loader.LockFactory, items loader.ConfigurationFactory) (loader.Options, error) {
 	pod, _ := s.Env("POD_NAME")
 	o := loader.Options{
 		Paths: s.Paths, ConfigFiles: s.ConfigFiles, Apps: s.Apps, Namespace: s.Namespace, PodName: pod,
 		Factories: loader.Factories{State: map[string]loader.StateFactory{
 			TypeStateRaft: {Fields: builtin.HistoryFields(), Open: open}},
-			Locks: map[string]loader.LockFactory{TypeLockRaft: locks}},
+			Locks:         map[string]loader.LockFactory{TypeLockRaft: locks},
+			Configuration: map[string]loader.ConfigurationFactory{TypeConfigurationRaft: items}},
+		DefaultConfiguration: &component.Spec{Name: "configstore", Type: TypeConfigurationRaft,
+			Version: component.DefaultVersion},
 		DefaultLocks: &component.Spec{Name: "lockstore", Type: TypeLockRaft, Version: component.DefaultVersion},
 		DefaultState: &component.Spec{Name: "statestore", Type: TypeStateRaft, Version: component.DefaultVersion},
 		Env:          s.Env, Environ: s.Environ,
@@ -54,11 +58,11 @@ func (s Sources) options(open func(context.Context, loader.StateConfig) (state.S
 }
 
 // Read reads the declarations of s without opening anything. The error joins all problems that would make a start
-// fail; loader.Each splits it. If there is an error, the plan may be nil.
+// fail; loader.Each splits it. After an error the plan may be nil.
 func Read(s Sources) (*loader.Plan, error) {
 	o, err := s.options(func(context.Context, loader.StateConfig) (state.Store, error) {
 		return nil, fault.New(fault.Internal, "node.Check", "a check opens no store")
-	}, loader.LockFactory{Fields: lockFields()})
+	}, loader.LockFactory{Fields: lockFields()}, loader.ConfigurationFactory{Fields: loader.WrittenFields()})
 	if err != nil {
 		return nil, err
 	}
@@ -88,6 +92,7 @@ type Metrics struct {
 	state    *state.Metrics
 	bindings *bindings.Metrics
 	locks    *lock.Metrics
+	items    *configuration.Metrics
 	secrets  *secretstores.Metrics
 }
 
@@ -103,11 +108,14 @@ func NewMetrics(r prometheus.Registerer) (m *Metrics, err error) {
 	if m.locks, err = lock.NewMetrics(r); err != nil {
 		return nil, err
 	}
+	if m.items, err = configuration.NewMetrics(r); err != nil {
+		return nil, err
+	}
 	m.secrets, err = secretstores.NewMetrics(r)
 	return m, err
 }
 
-// Open opens the components that s declares. The caller closes the set, also after an error.
+// Open opens the components that s declares. The caller must close the set, even after an error.
 func Open(ctx context.Context, s Sources, o Options) (*loader.Set, error) {
 	l, err := s.running(o)
 	if err != nil {
@@ -116,7 +124,7 @@ func Open(ctx context.Context, s Sources, o Options) (*loader.Set, error) {
 	return loader.Open(ctx, l)
 }
 
-// Reload reads the declarations again; see loader.Reload. Sources and Options are those of Open.
+// Reload reads the declarations again; see loader.Reload. s and o must be those that were passed to Open.
 func Reload(ctx context.Context, s Sources, o Options, old *loader.Set) (*loader.Set, loader.Changes, error) {
 	l, err := s.running(o)
 	if err != nil {
@@ -129,13 +137,13 @@ func Reload(ctx context.Context, s Sources, o Options, old *loader.Set) (*loader
 func (s Sources) running(o Options) (loader.Options, error) {
 	l, err := s.options(func(_ context.Context, c loader.StateConfig) (state.Store, error) {
 		return o.Host.Store(c.Namespace, c.Name).KeepHistory(builtin.HistoryBounds(c.Metadata)), nil
-	}, replicatedLocks(o.Host))
+	}, replicatedLocks(o.Host), replicatedConfiguration(o.Host))
 	if err != nil {
 		return l, err
 	}
 	l.Logger, l.Claims = o.Logger, claims{o.Host, s.Namespace}
 	l.Metrics, l.BindingMetrics, l.SecretMetrics = o.Metrics.state, o.Metrics.bindings, o.Metrics.secrets
-	l.LockMetrics = o.Metrics.locks
+	l.LockMetrics, l.ConfigurationMetrics = o.Metrics.locks, o.Metrics.items
 	return l, nil
 }
 

@@ -26,8 +26,8 @@ func lockFields() []component.Field {
 
 // replicatedLocks returns the factory of lock.raft.
 func replicatedLocks(host *raftfsm.Host) loader.LockFactory {
-	return loader.LockFactory{Fields: lockFields(), Open: func(_ context.Context, c loader.LockConfig) (lock.Store,
-		string, error) {
+	return loader.LockFactory{Fields: lockFields(), Protects: true, Open: func(_ context.Context,
+		c loader.LockConfig) (lock.Store, string, error) {
 		protects, err := protectedStore(&c)
 		if err != nil {
 			return nil, "", err
@@ -40,8 +40,9 @@ func replicatedLocks(host *raftfsm.Host) loader.LockFactory {
 	}}
 }
 
-// protectedStore returns the store that the locks protect: the one that the component names, or the only one of type
-// state.raft. It is empty if the component names none, and there is none or more than one.
+// protectedStore returns the name of the store that the locks protect. That is the store that the component names,
+// or otherwise the only store of type state.raft. It returns "" if the component names none and there is not exactly
+// one such store. It returns fault.Invalid if the named store is not of type state.raft.
 func protectedStore(c *loader.LockConfig) (string, error) {
 	wanted := c.Metadata.Text(lockStateStore)
 	var replicated []string

@@ -2,8 +2,8 @@ package components
 
 import "github.com/quorate/quorate/component/state"
 
-// Scoped are the components that one application sees. A state store whose scopes exclude the application looks to it
-// as if it did not exist.
+// Scoped are the components that one application can use. A state store whose scopes exclude the application does
+// not exist for it.
 type Scoped struct {
 	*Components
 	app string // its id

@@ -27,8 +27,8 @@ type APITokenFile struct {
 	problem string // what was logged last
 }
 
-// ParseAPITokens returns the tokens in the text of a file with API tokens: one token per line; lines that begin with
-// # are comments.
+// ParseAPITokens returns the API tokens in the text of a token file. The file has one token per line; lines that
+// begin with # are comments.
 func ParseAPITokens(text []byte) []string {
 	var out []string
 	for line := range strings.Lines(string(text)) {
@@ -53,8 +53,8 @@ func (f *APITokenFile) Follow(ctx context.Context) {
 	}
 }
 
-// reload applies the tokens of the file. While the file is missing or has no token, the previous tokens stay valid,
-// and reload logs this once.
+// reload applies the tokens of the file. If the file is missing or has no token, the previous tokens stay valid, and
+// reload logs the problem once.
 func (f *APITokenFile) reload() {
 	tokens, err := f.read()
 	if err == nil && slices.Equal(tokens, f.Current) {

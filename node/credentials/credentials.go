@@ -19,8 +19,8 @@ import (
 	"github.com/quorate/quorate/membership"
 )
 
-// These are the TLS (ALPN) protocol names of connections between nodes. The peer port and the gossip port have
-// different names, so that a connection for one port is not accepted by the other.
+// These are the protocol names (TLS ALPN) of connections between nodes. The peer port and the gossip port have
+// different names, so that neither accepts a connection that was dialled for the other.
 const (
 	PeerProtocol   = "quorate-peer/1"
 	GossipProtocol = "quorate-gossip/1"
@@ -40,17 +40,24 @@ type Options struct {
 }
 
 // Credentials prove the identity of this node and verify other nodes. A nil *Credentials means that traffic between
-// nodes is not secured; all methods may be called on it. Credentials are safe for concurrent use, except Follow,
-// which must be called only once.
+// nodes is not secured; all methods accept it. Credentials are safe for concurrent use, but Follow must be called
+// only once.
 type Credentials struct {
 	files   Files
 	keeper  *trust.Keeper
 	log     *slog.Logger
 	now     func() time.Time
 	changes *prometheus.CounterVec
+	watcher Observer               // nil = none
 	problem atomic.Pointer[string] // why the current files are not applied; nil = they are
 	tried   [sha256.Size]byte      // hash of the files that were tried last; used by Follow alone
 }
+
+// Observer sees when the certificate of the node is renewed, or cannot be.
+type Observer interface{ Renewed(ok bool) }
+
+// Report makes the renewals known to an observer. Call it before Follow.
+func (c *Credentials) Report(o Observer) { c.watcher = o }
 
 // Connections are the connections between nodes.
 type Connections interface {
@@ -60,11 +67,11 @@ type Connections interface {
 	Recheck()
 }
 
-// Open reads the files and registers the metrics. It returns nil if no files are given. It should be the first step
-// of a start, so that an error in the files ends the start before anything else is opened.
+// Open reads the files and registers the metrics. If no files are configured, it returns nil. It should be the first
+// step of a start, so that an error in the files ends the start before anything else is opened.
 func Open(f Files, o Options) (*Credentials, error) {
 	changes := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_cluster_credential_changes_total",
-		Help: "Changes of the credentials between nodes: certificates renewed, files taken in, files refused."},
+		Help: "Changes of the credentials between nodes: certificates renewed, files loaded, files refused."},
 		[]string{"outcome"})
 	for _, outcome := range []string{"renewed", "reloaded", "refused"} {
 		changes.WithLabelValues(outcome)
@@ -97,7 +104,7 @@ func read(f Files, o Options, changes *prometheus.CounterVec) (*Credentials, err
 	return &Credentials{files: f, keeper: k, log: o.Logger, now: o.Now, changes: changes, tried: sum}, nil
 }
 
-// end returns the expiry time of the certificate in seconds since 1970, or 0 if there is no certificate.
+// end returns the expiry time of the certificate in Unix seconds, or 0 if there is no certificate.
 func (c *Credentials) end() float64 {
 	if c == nil {
 		return 0
@@ -127,7 +134,7 @@ func (c *Credentials) logChange(msg string) {
 	c.log.Info(msg, "tokens", st.Tokens, "own_certificates", st.Own, "certificate_ends", st.NotAfter.UTC())
 }
 
-// Follow periodically checks the files, the certificate and the connections until ctx ends.
+// Follow regularly reloads changed files, renews the certificate and verifies the connections again, until ctx ends.
 func (c *Credentials) Follow(ctx context.Context, all Connections) {
 	look := time.NewTicker(durationOr(c.files.Look, lookPause))
 	defer look.Stop()
@@ -165,8 +172,8 @@ func durationOr(d, other time.Duration) time.Duration {
 	return other
 }
 
-// reload applies the files if they have changed. If the new files cannot be used, the previous credentials stay in
-// effect. The log and the status report the problem until it is fixed.
+// reload applies the files if they have changed, and reports whether it did. If the new files cannot be used, the
+// previous credentials stay in effect. The log and the status report the problem until it is fixed.
 func (c *Credentials) reload() (changed bool) {
 	m, sum, warnings, err := c.files.Read()
 	if sum == c.tried {
@@ -202,13 +209,21 @@ func (c *Credentials) renew() (changed bool) {
 	changed, err := c.keeper.Renew()
 	if err != nil { // cannot happen, because the last certificate could be issued
 		c.log.Error("the certificate of this node cannot be renewed", "error", err)
+		c.tell(false)
 		return false
 	}
 	if changed {
 		c.changes.WithLabelValues("renewed").Inc()
+		c.tell(true)
 		c.log.Info("the certificate of this node was renewed", "certificate_ends", c.keeper.Status().NotAfter.UTC())
 	}
 	return changed
+}
+
+func (c *Credentials) tell(renewed bool) {
+	if c.watcher != nil {
+		c.watcher.Renewed(renewed)
+	}
 }
 
 // SecurePeer makes the peer port use the credentials.
@@ -239,7 +254,7 @@ func (c *Credentials) SecurePeer(o *peer.Options) {
 	}
 }
 
-// distrust adds the refusal reason of package peer to the error of a refused certificate.
+// distrust wraps the error of a refused certificate with the matching refusal reason of package peer.
 func distrust(err error) error {
 	doubt, ok := trust.DoubtOf(err)
 	if !ok {
@@ -283,8 +298,8 @@ func (c *Credentials) Status() api.SecurityStatus {
 	return out
 }
 
-// JoinHint returns a hint for the error that the node could not join. Nodes of a secured cluster do not answer a node
-// without credentials, so the hint says to set them. JoinHint returns "" if the node has credentials.
+// JoinHint returns a hint for the error that the node could not join. Nodes of a secured cluster do not answer a
+// node without credentials, so the hint is to configure them. If the node has credentials, JoinHint returns "".
 func (c *Credentials) JoinHint() string {
 	if c != nil {
 		return ""

@@ -67,9 +67,8 @@ func TestCredentials_NodeWithoutTokenIsRefused(t *testing.T) {
 	}
 }
 
-// withoutElection runs a scenario in which leadership must not move, and which returns the term before and after. A
-// machine that kept this process waiting may have moved it: then the election says nothing, and the scenario is run
-// again.
+// withoutElection runs a scenario in which leadership must not move. The scenario returns the term before and after.
+// If the machine paused this process for long, an election proves nothing, and the scenario is run again.
 func withoutElection(t *testing.T, scenario func(t *testing.T) (before, after uint64)) {
 	t.Helper()
 	const waited, tries = 150 * time.Millisecond, 5 // raft's time-out is 1 s, over several hops
@@ -324,7 +323,7 @@ func openTapped(t testing.TB, c node.Config, p *tap) *node.Node {
 	return n
 }
 
-// Values are written and read at both of two nodes while all connections between them are recorded.
+// The test writes and reads values at both of two nodes, and records all connections between them.
 func TestCredentials_TrafficIsEncrypted(t *testing.T) {
 	for _, secured := range []bool{false, true} {
 		t.Run(fmt.Sprintf("secured=%t", secured), func(t *testing.T) {

@@ -68,7 +68,7 @@ type Doctor struct{ opts Options }
 // New returns the doctor of a node.
 func New(o Options) *Doctor { return &Doctor{o} }
 
-// Method returns the peer method by which other nodes ask this node to test whether it reaches their ports.
+// Method returns the peer method that other nodes call to learn whether this node can reach their ports.
 func (d *Doctor) Method() peer.Method {
 	return peer.Method{Name: methodExamine, MaxRequest: 1 << 10, Handle: d.serveExamine}
 }
@@ -100,8 +100,8 @@ func (c *checkup) sorted() []api.CheckResult {
 	return c.out
 }
 
-// Checkup checks the disk and the limits of this node and the issues in its status. Together with every other live
-// node, it also checks the ports in both directions, the clocks, the versions and the settings.
+// Checkup checks the disk, the process limits and the reported issues of this node. With every other live node it
+// checks the ports in both directions, the clocks, the versions and the settings. It warns about failed nodes.
 func (d *Doctor) Checkup(ctx context.Context) (api.Checkup, error) {
 	var c checkup
 	examineDisk(&c, d.opts.Disk)
@@ -197,8 +197,8 @@ func (d *Doctor) examineMember(ctx context.Context, c *checkup, m *membership.Me
 	examineTimes(c, m.NodeID, e, sent, trip)
 }
 
-// examineTimes checks the clock of another node and the round-trip time to it. It assumes that the other node read
-// its clock half a round trip after this node sent the request.
+// examineTimes checks the clock of another node and the round-trip time to that node. sent is the time of the
+// request. examineTimes assumes that the other node read its clock in the middle of the round trip.
 func examineTimes(c *checkup, node string, e examined, sent time.Time, trip time.Duration) {
 	trip = max(trip-time.Duration(e.Spent)*time.Microsecond, 0)
 	ahead := time.UnixMicro(e.Now).Sub(sent.Round(0).Add(trip / 2))

@@ -45,7 +45,7 @@ type Listener struct {
 	Network string // tcp or udp
 	Host    string
 	Port    int
-	// Soft makes a port in use a warning instead of a failure, because the node picks another port.
+	// Soft means that the node can use another port. A port in use is then a warning instead of a failure.
 	Soft bool
 }
 
@@ -138,7 +138,7 @@ func examineSpace(c *checkup, dir string, minFree int64) {
 		"values", free>>20, minFree>>20), "free some space, or use a larger disk")
 }
 
-// forcedWrites writes to a temporary file, syncs each write, and returns how long each took.
+// forcedWrites writes to a temporary file, syncs after each write, and returns how long each write and sync took.
 func forcedWrites(dir string) (took []time.Duration, err error) {
 	f, err := os.CreateTemp(dir, "doctor-*.tmp")
 	if err != nil {

@@ -27,10 +27,14 @@ type Applications interface {
 	Inbound(binding string) *resiliency.Policy
 }
 
+// Observers gives each application what observes its events; nil = none.
+type Observers map[string]api.Observer
+
 // Runner delivers the events of input bindings to the applications. It is safe for concurrent use.
 type Runner struct {
 	ids  []string
 	apps Applications
+	seen Observers
 	log  *slog.Logger
 
 	mu      sync.Mutex // also keeps Update and Close apart
@@ -63,13 +67,15 @@ func (r receiver) Take(ctx context.Context, binding, path string, e bindings.Eve
 }
 
 // Open starts to receive events for the applications with the given ids.
-func Open(all []*bindings.Instance, ids []string, apps Applications, log *slog.Logger) (*Runner, error) {
-	r := &Runner{ids: ids, apps: apps, log: log}
+func Open(all []*bindings.Instance, ids []string, apps Applications, seen Observers,
+	log *slog.Logger) (*Runner, error) {
+	r := &Runner{ids: ids, apps: apps, seen: seen, log: log}
 	return r, r.Update(context.Background(), all)
 }
 
-// Update replaces the bindings. Delivery of a binding that is not in all ends before delivery of a new one starts, so
-// that the new one can listen on the same port. If it returns an error about the bindings, it has changed nothing.
+// Update replaces the bindings. It ends the delivery of removed bindings before it starts that of new ones, so that
+// a new binding can listen on the same port. If all is invalid, it returns an error and changes nothing. Errors from
+// ending a delivery are returned too, but the update is complete.
 func (r *Runner) Update(ctx context.Context, all []*bindings.Instance) error {
 	owned, err := owners(all, r.ids, r.apps, r.log)
 	if err != nil {
@@ -112,7 +118,7 @@ func (r *Runner) start(id string, b *bindings.Instance) *delivery {
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &delivery{binding: b, app: id, cancel: cancel, inputs: api.NewInputs(api.InputsConfig{
 		App: r.apps.Callee(id), Receiver: receiver{r.apps.Channel(id)}, Bindings: []*bindings.Instance{b},
-		Logger: r.log.With("app_id", id),
+		Logger: r.log.With("app_id", id), Observer: r.seen[id],
 		Retry: func(ctx context.Context, binding string, attempt func(context.Context) error) error {
 			return r.apps.Inbound(binding).Repeat(ctx, attempt)
 		},
@@ -137,9 +143,9 @@ func (r *Runner) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// owners returns, for each application, the bindings whose events it gets. The scopes of a binding must include the
-// application, and the application must have a channel on this node. owners returns an error if several
-// applications could get the events of one binding.
+// owners returns the bindings whose events each application gets. An application gets the events of a binding if it
+// is in the scopes of the binding and has a channel on this node. If that is true of several applications, owners
+// returns fault.Invalid.
 func owners(all []*bindings.Instance, ids []string, apps Applications,
 	log *slog.Logger) (map[string][]*bindings.Instance, error) {
 	owned := map[string][]*bindings.Instance{}

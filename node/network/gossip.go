@@ -13,11 +13,12 @@ import (
 	"github.com/quorate/quorate/membership"
 	"github.com/quorate/quorate/raftfsm"
 	"github.com/quorate/quorate/raftfsm/command"
+	"github.com/quorate/quorate/raftfsm/datadir"
 )
 
 // Self is what this node announces about itself.
 type Self struct {
-	Identity raftfsm.Identity
+	Identity datadir.Identity
 	Boot     string // id of this run of the node
 	Metrics  string // host:port of the metrics listener; empty = off
 }
@@ -50,8 +51,8 @@ func (n *Network) CloseGossip(ctx context.Context) error {
 	return g.Close()
 }
 
-// gossipOptions returns the gossip options that depend on the settings: the addresses to listen on, and the nodes to
-// join.
+// gossipOptions returns the gossip options from the settings: the addresses to listen on and to advertise, and the
+// nodes to join.
 func (n *Network) gossipOptions(ctx context.Context) (o membership.Options, err error) {
 	bind, err := address("--bind-address", n.opts.Bind)
 	if err != nil {
@@ -154,7 +155,7 @@ func formats() membership.Formats {
 	return membership.Formats{Command: command.Version, Snapshot: 1, RPC: raftfsm.ForwardVersion}
 }
 
-// metricsAddr returns the address at which other machines reach the metrics of this node, or "" if they cannot.
+// metricsAddr returns the address at which other nodes reach the metrics of this node, or "" if they cannot.
 // listener is the address of the metrics listener. advertised is the address that the node announces by gossip.
 func metricsAddr(listener string, advertised netip.Addr) string {
 	bound, err := netip.ParseAddrPort(listener)

@@ -19,6 +19,7 @@ import (
 	"github.com/quorate/quorate/membership"
 	"github.com/quorate/quorate/node/credentials"
 	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/datadir"
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
@@ -28,8 +29,8 @@ type Port struct {
 	Fallback bool // take any free one if Number is taken
 }
 
-// Options configure how a node is reached and which nodes it looks for. Bind, Logger, Registerer and Fatal are
-// required.
+// Options configure how other nodes reach this node, and which nodes it joins. Bind, Logger, Registerer and Fatal
+// are required.
 type Options struct {
 	Cluster   string // name of the cluster; nodes of other clusters are refused
 	Bind      string // IP address or localhost
@@ -67,7 +68,7 @@ type Network struct {
 	transports []*peer.Transport // guarded by mu: several groups are opened at a time
 }
 
-// New makes the peer port. It does no I/O.
+// New creates the peer port. It does no I/O.
 func New(o Options) (*Network, error) {
 	n := &Network{opts: o}
 	p := peer.Options{Self: n.Identity, Resolve: n.resolve, Dial: o.Dial, Logger: o.Logger, Registerer: o.Registerer}
@@ -77,7 +78,8 @@ func New(o Options) (*Network, error) {
 	return n, err
 }
 
-// Listen opens the listener of the peer port, which fixes its address. Connections are accepted only after OpenPort.
+// Listen opens the listener of the peer port, so that its address is known. The port accepts connections only after
+// OpenPort.
 func (n *Network) Listen(ctx context.Context) (err error) {
 	n.listeners, err = listen.TCP(ctx, listen.Request{
 		Hosts: []string{n.opts.Bind}, Port: n.opts.Peer.Number, Fallback: n.opts.Peer.Fallback, Flag: "--peer-port",
@@ -148,7 +150,7 @@ func (n *Network) PeerDown(server string) (since time.Time, down bool) {
 func (n *Network) Identity() peer.Identity { return *n.self.Load() }
 
 // Introduce sets the identity of this node on new connections.
-func (n *Network) Introduce(id raftfsm.Identity) {
+func (n *Network) Introduce(id datadir.Identity) {
 	self := peer.Identity{Server: id.Server, Cluster: id.Cluster, Epoch: id.Epoch}
 	if n.opts.Sidecar {
 		self.Epoch = peer.AnyEpoch
@@ -156,7 +158,8 @@ func (n *Network) Introduce(id raftfsm.Identity) {
 	n.self.Store(&self)
 }
 
-// resolve returns the peer address of a server, as known by gossip. The id of a sidecar is its raftfsm.SidecarID.
+// resolve returns the peer address of a server, as known by gossip, or fault.Unavailable if gossip does not know it.
+// A sidecar is addressed by its raftfsm.SidecarID.
 func (n *Network) resolve(_ context.Context, server string) (string, error) {
 	if r := n.Roster(); r != nil {
 		if addr, ok := r.PeerAddr(server); ok {
@@ -192,8 +195,8 @@ func (n *Network) Transport(group uint32, server raft.ServerID) raft.Transport {
 	return t
 }
 
-// Interrupt permanently ends the waiting of Raft requests for servers that are down. Otherwise a shutdown of Raft
-// would wait for these requests until their timeout.
+// Interrupt makes Raft requests to servers that are down fail at once instead of waiting. It is permanent. Without
+// it, a shutdown of Raft would wait for such requests for up to peer.Timing.Hold.
 func (n *Network) Interrupt() {
 	n.mu.Lock()
 	all := n.transports
@@ -218,8 +221,8 @@ func (n *Network) LiveServers() []string {
 	return out
 }
 
-// NewestFormat returns the highest version of log entries that a server supports, as known by gossip. known is false
-// if the server is not alive, because it may come back with another version.
+// NewestFormat returns the newest log format that a server can read, as known by gossip. known is false if the server
+// is not alive, because it may come back with another version.
 func (n *Network) NewestFormat(server string) (version uint8, known bool) {
 	r := n.Roster()
 	if r == nil {
@@ -232,7 +235,8 @@ func (n *Network) NewestFormat(server string) (version uint8, known bool) {
 	return uint8(min(m.Formats.Command, math.MaxUint8)), true
 }
 
-// DropLost ends the calls to nodes that are no longer alive. Otherwise their connections could stay open for minutes.
+// DropLost closes the connections for service invocation to and from nodes that are no longer alive. Otherwise calls
+// could wait on them for minutes.
 func (n *Network) DropLost(r *membership.Roster) {
 	for _, m := range r.Members() {
 		if m.State != membership.Alive {
@@ -249,9 +253,9 @@ func (n *Network) Advertised() netip.Addr {
 	return netip.Addr{}
 }
 
-// Renew makes new connections use the current credentials. It is also called periodically when the credentials have
-// not changed. It then replaces the connections that this node has dialled, before the certificates of the other
-// nodes expire.
+// Renew replaces the connections of the peer port, except tunnels, by new ones with the current certificate, and
+// applies the current gossip keys. It is also called periodically, so that no connection outlives the certificates
+// of other nodes.
 func (n *Network) Renew() {
 	n.rekey()
 	n.port.Renew()

@@ -12,18 +12,19 @@ import (
 	"github.com/quorate/quorate/membership"
 )
 
-// Time limits of CountPartitions. A server without a cluster asks other nodes for the number of partitions before it
-// creates its groups. A server that may form a cluster itself tries every seed only once, because there may be no
-// cluster yet. If no node answers, the server creates one partition, and asks again at the next start.
+// Time limits of CountPartitions: of the whole query, of the wait for the first exchange of gossip after joining, and
+// of leaving again.
 const (
 	countWait    = 10 * time.Second
 	hearWait     = 500 * time.Millisecond
 	farewellWait = time.Second
 )
 
-// CountPartitions returns the number of partitions of the cluster that this node is to join, or 0 if it cannot find
-// out. It joins gossip as a node without data and leaves again, because a server needs the number before it has an
-// identity. node is the id of this node. Call it before OpenGossip.
+// CountPartitions returns the number of partitions of the cluster that this node joins, or 0 if it cannot find out.
+// A server without a cluster needs the number before it creates its groups. It has no identity yet, so it joins
+// gossip as a node without data and leaves again. A server that may form a cluster tries every seed only once,
+// because there may be no cluster yet. If the number is unknown and not configured, the server creates one partition
+// and asks again at the next start. node is the id of this node. Call CountPartitions before OpenGossip.
 func (n *Network) CountPartitions(ctx context.Context, node string) uint32 {
 	if len(n.opts.Join) == 0 || n.opts.Notes != "" {
 		return 0
@@ -81,8 +82,8 @@ func (n *Network) askPartitions(ctx context.Context, node string) (count uint32,
 	return heardPartitions(ctx, g), nil
 }
 
-// heardPartitions waits a short time for the result of the first gossip exchange, and returns the number of
-// partitions.
+// heardPartitions waits up to hearWait for the first gossip exchange, and returns the number of partitions, or 0 if
+// it is not known by then.
 func heardPartitions(ctx context.Context, g *membership.Gossip) uint32 {
 	ctx, cancel := context.WithTimeout(ctx, hearWait)
 	defer cancel()
@@ -99,8 +100,7 @@ func heardPartitions(ctx context.Context, g *membership.Gossip) uint32 {
 	}
 }
 
-// partitionsOf returns the number of partitions of the cluster that the nodes in r belong to, or 0 if no node in r
-// belongs to a cluster.
+// partitionsOf returns the number of partitions of the cluster in r, or 0 if no server in r belongs to a cluster.
 func partitionsOf(r *membership.Roster) uint32 {
 	for _, m := range r.Members() {
 		if m.Role == membership.Server && m.ClusterID != "" && m.Partitions != 0 {

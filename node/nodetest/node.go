@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api"
-	"github.com/quorate/quorate/internal/listen"
 	"github.com/quorate/quorate/internal/testutil"
 	"github.com/quorate/quorate/internal/trust"
 	"github.com/quorate/quorate/node"
@@ -24,16 +23,9 @@ func Poll(t testing.TB, check func() error) { t.Helper(); testutil.Eventually(t,
 // AnyPort returns a setting that picks a free port.
 func AnyPort() node.Port { return node.Port{Given: true} }
 
-// SparePort returns a port that is free now but may be taken later. Use it only if an address must be known before
-// its listener is opened.
-func SparePort(t testing.TB) int {
-	t.Helper()
-	ports, err := listen.Spare(t.Context(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ports[0]
-}
+// SparePort returns a port that no other test gets until this test ends. Use it only if an address must be known
+// before its listener is opened.
+func SparePort(t testing.TB) int { t.Helper(); return testutil.SparePort(t) }
 
 // Config returns the configuration of a single node on free ports, with its own data directory.
 func Config(t testing.TB) node.Config {
@@ -105,7 +97,7 @@ func Close(t testing.TB, n *node.Node) {
 	}
 }
 
-// Resources writes component files to a temporary directory and returns its path as a list.
+// Resources writes component files to a new temporary directory and returns a list with the path of that directory.
 func Resources(t testing.TB, files map[string]string) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -146,8 +138,8 @@ func Ask(t testing.TB, n *node.Node, method, path, body string) (code int, answe
 	return AskAt(t, n.Addresses().API[0], method, path, body, "")
 }
 
-// AskAt sends one request to the HTTP API at an address and returns the answer. It sends the API token unless token
-// is empty.
+// AskAt sends one request to the HTTP API at addr and returns the answer. If token is not empty, it sends it as the
+// API token.
 func AskAt(t testing.TB, addr, method, path, body, token string) (code int, answer string, header http.Header) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+path, strings.NewReader(body))

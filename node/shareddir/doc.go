@@ -2,8 +2,8 @@
 // first node holds the directory and is a server; the others attach to it as sidecars over loopback. When the holder
 // ends, one of the sidecars takes over the directory: its process opens a server in addition to the sidecar.
 //
-// It owns the decision which process opens the directory, the notes by which the nodes find each other, and the
-// directories of sidecars.
+// It owns the choice of the process that opens the directory, the notes (small files) with which the nodes find each
+// other, and the directories of sidecars.
 //
 // Goroutines: one that waits for the directory. Close ends it.
 package shareddir

@@ -86,15 +86,15 @@ type Shared struct {
 
 const (
 	holdPause = 50 * time.Millisecond // between checks whether another process still holds the directory
-	// tokenSuffix is the end of the name of the file with the token that secures traffic between the nodes of a
-	// shared directory.
+	// tokenSuffix is the suffix of the token file's name. The token secures traffic between the nodes of a shared
+	// directory.
 	tokenSuffix = ".token"
 	lentDir     = "at-"       // prefix of the name of a sidecar's directory, which is beside the notes
 	lentSweep   = time.Minute // an unused directory of a sidecar is removed when it is older
 )
 
-// Open opens a node on the shared directory. If another process holds the directory, Open opens a sidecar that is
-// attached to the node of that process.
+// Open opens a node on the shared directory. If another process holds the directory, it opens a sidecar that
+// attaches to the node of that process.
 func Open(ctx context.Context, o Options) (*Shared, error) {
 	sum := sha256.Sum256([]byte(o.Dir))
 	s := &Shared{opts: o, notes: filepath.Join(o.RuntimeDir, hex.EncodeToString(sum[:8])),
@@ -243,8 +243,8 @@ func (s *Shared) takeOver(ctx context.Context) error {
 	return nil
 }
 
-// Wait blocks until the node must be closed. It returns an error if the process could not take over the directory.
-// Otherwise it returns the result of Wait of the node that serves the applications.
+// Wait blocks until the node must be closed, and returns the error of the Wait of the node that serves the
+// applications. If this process could not take over the directory, it returns that error too.
 func (s *Shared) Wait(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -259,8 +259,8 @@ func (s *Shared) Wait(ctx context.Context) error {
 	}
 }
 
-// Close first closes the node that serves the applications, because that node may need the server. Then it closes the
-// server and releases the directory. Close may be called several times.
+// Close closes the node that serves the applications first, because that node may need the server. Then it closes
+// the server and releases the directory. Further calls return the same error.
 func (s *Shared) Close(ctx context.Context) error {
 	if s.cancel != nil {
 		s.cancel()

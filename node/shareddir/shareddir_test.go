@@ -141,7 +141,7 @@ func TestSharedDir_NextNodeTakesOver(t *testing.T) {
 	}
 }
 
-// TestSharedDir_InFlightRequestsSurviveTakeover has a client that sends requests during the takeover.
+// TestSharedDir_InFlightRequestsSurviveTakeover has a client that sends requests during the takeover. None may fail.
 func TestSharedDir_InFlightRequestsSurviveTakeover(t *testing.T) {
 	h := newHost(t)
 	first := openShared(t, h.config("a"), nodetest.Deps(t))

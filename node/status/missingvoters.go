@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// missing returns why a server of a group cannot take part: it failed, it left, its disk was replaced, or gossip has
-// not heard of it since this node started. It returns "" if the server is alive.
+// missing returns why a server of a group cannot take part: it failed, it left, its data directory was replaced, or
+// gossip has not heard of it since this node started. It returns "" if the server is alive.
 func (r *Reporter) missing(server string) string {
 	p := r.parts.Load()
 	roster := p.Network.Roster()
@@ -33,8 +33,8 @@ func (r *Reporter) missing(server string) string {
 	return "not heard of since this node started"
 }
 
-// NoLeader returns why a group has no leader, and a hint what to do. why names the voters that cannot be reached.
-// Both are empty if the reason is not known. NoLeader does not block.
+// NoLeader returns why a group has no leader, and a hint how to fix that. The reason names the voters that cannot be
+// reached. Both are empty if the reason is not known. NoLeader does not block.
 func (r *Reporter) NoLeader(id uint32) (why, hint string) {
 	p := r.parts.Load()
 	if p == nil || p.Network.Roster() == nil {
@@ -69,8 +69,8 @@ func (r *Reporter) missingServers() string {
 	return fmt.Sprintf("%d of %d servers unreachable: %s", len(names), servers, strings.Join(names, ", "))
 }
 
-// missingVoters returns a text that names the voters of a group that cannot be reached. If the remaining voters are
-// no majority, hint says what to do.
+// missingVoters returns a message that names the unreachable voters of a group. If the reachable voters are not a
+// majority, hint says how to fix that.
 func (r *Reporter) missingVoters(servers []raft.Server) (why, hint string) {
 	p := r.parts.Load()
 	var names []string
@@ -100,8 +100,8 @@ func (r *Reporter) missingVoters(servers []raft.Server) (why, hint string) {
 	return fmt.Sprintf("%d of %d voters unreachable: %s", len(names), voters, strings.Join(names, ", ")), hint
 }
 
-// unreachable returns why a server of a group without a leader does not vote. A voter that gossip reports
-// as alive may still refuse or miss what Raft sends.
+// unreachable returns why a server of a group without a leader cannot vote, or "" if it seems able to. It also
+// checks Raft's connections, because a server that gossip reports as alive may be unreachable for Raft.
 func (r *Reporter) unreachable(server string) string {
 	if why := r.missing(server); why != "" {
 		return why

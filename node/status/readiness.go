@@ -10,7 +10,9 @@ import (
 	"github.com/quorate/quorate/node/components"
 )
 
-// Starting returns what the start still waits for. Once the list is empty, it stays empty.
+// Starting returns what the node still waits for before its start is complete. After the start it returns only the
+// applications that have not opened their port yet, and a reason if the cluster refuses this node because of a
+// removal or a rescue.
 func (r *Reporter) Starting() []api.Reason {
 	switch {
 	case r.ready.Load():
@@ -36,7 +38,8 @@ func (r *Reporter) unopened() (out []api.Reason) {
 	return out
 }
 
-// OutboundStarting returns what calls of applications to this node still wait for.
+// OutboundStarting returns what the APIs of this node wait for before they serve requests of applications. When all
+// components are open, it returns nil.
 func (r *Reporter) OutboundStarting() []api.Reason {
 	if r.opts.Components.Loaded() {
 		return nil
@@ -63,9 +66,21 @@ func (r *Reporter) Readiness(context.Context) []api.Check {
 		}
 	}
 	for _, s := range r.opts.Components.Statuses() {
+		if text, down := r.outsideDown(s.Name); down {
+			checks = append(checks, api.Check{Kind: "store", Name: s.Name, Reason: text})
+			continue
+		}
 		checks = append(checks, storeCheck(s, reads, writes, why)...)
 	}
 	return checks
+}
+
+// outsideDown reports whether the server of a state store does not answer, and why.
+func (r *Reporter) outsideDown(store string) (why string, down bool) {
+	if i, ok := r.opts.Components.StateStore(store); ok {
+		return i.Monitor.Down()
+	}
+	return "", false
 }
 
 // groupCheck checks one group of the replicated store.
@@ -80,8 +95,8 @@ func (r *Reporter) groupCheck(id uint32) api.Check {
 	return c
 }
 
-// storeCheck returns the check of one store component. reads, writes and why are the state of the groups, for a
-// replicated store.
+// storeCheck returns the check of one state store. For a replicated store, reads, writes and why are the state of its
+// groups. For other stores they are ignored.
 func storeCheck(s component.Status, reads, writes bool, why string) []api.Check {
 	switch {
 	case s.State == component.Ignored:

@@ -26,7 +26,8 @@ type Control interface {
 	Outside() *api.Reason
 	// Unplaced returns the votes that this server is to get and does not have.
 	Unplaced() []api.Reason
-	// About returns the lag of a server and why it votes or does not, if this node leads the group.
+	// About returns how many log entries a server is behind the leader, and why the server is a voter or a
+	// non-voter. It returns nil and "" if this node does not lead the group.
 	About(group uint32, server string) (lag *uint64, reason string)
 }
 
@@ -110,8 +111,8 @@ func (r *Reporter) SetBackups(b Backups) { r.backups.Store(&b) }
 // SetStarted records that every step of the start is done.
 func (r *Reporter) SetStarted() { r.ready.Store(true) }
 
-// SetStopping says that the node stops. From then on it is not ready. A nil Reporter is ignored: the node
-// ends before it has one.
+// SetStopping records that the node is stopping. From then on the node is not ready. A nil Reporter is allowed,
+// because a start may end before there is one.
 func (r *Reporter) SetStopping() {
 	if r != nil {
 		r.closing.Store(true)

@@ -3,6 +3,7 @@ package status
 import (
 	"cmp"
 	"context"
+	"math"
 	"slices"
 	"strconv"
 
@@ -44,7 +45,18 @@ func (r *Reporter) Status(ctx context.Context) (api.NodeStatus, error) {
 	}
 	s.Groups = append(s.Groups, r.routedGroups()...)
 	s.Stores = r.storeStatuses()
+	s.Disk = r.disk()
 	return s, nil
+}
+
+func (r *Reporter) disk() *api.DiskStatus {
+	host := r.parts.Load().Host
+	free, reserve, known := host.DiskFree()
+	if !known {
+		return nil
+	}
+	return &api.DiskStatus{FreeBytes: int64(min(free, math.MaxInt64)), ReserveBytes: int64(min(reserve, math.MaxInt64)),
+		Low: host.DiskLow() != nil}
 }
 
 func (r *Reporter) identity() api.NodeIdentity {
@@ -97,8 +109,8 @@ func (r *Reporter) diskIssues() (out []api.Issue) {
 	return out
 }
 
-// serverStatuses returns the status of each server of a group. If this node does not lead the group, the fields that
-// only the leader knows are missing.
+// serverStatuses returns the status of each server of a group. Fields that only the leader knows are empty on other
+// nodes.
 func (r *Reporter) serverStatuses(id uint32, servers []raft.Server) []api.ServerStatus {
 	out := []api.ServerStatus{}
 	for _, s := range servers {
@@ -122,6 +134,9 @@ func (r *Reporter) storeStatuses() []api.StoreStatus {
 		}
 		st := api.StoreStatus{Name: s.Name, Type: s.Type, Version: s.Version, Ready: s.State == component.Ready,
 			Reason: s.Reason, Capabilities: s.Capabilities}
+		if why, down := r.outsideDown(s.Name); down {
+			st.Ready, st.Reason = false, why
+		}
 		if i, ok := r.opts.Components.StateStore(s.Name); ok {
 			st.KeyPrefix, st.DefaultConsistency = i.KeyPrefix.String(), i.DefaultConsistency.String()
 			st.DefaultTTLSeconds, st.MaxValueSize = int64(i.DefaultTTL.Seconds()), i.MaxValueSize

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// coalesce is the shortest time between two broadcasts of this node's record. The changes in between are sent by one
-// broadcast. So an application that starts and stops repeatedly causes at most ten broadcasts per second.
+// coalesce is the minimum time between two broadcasts of this node's record. One broadcast contains all changes since
+// the previous one. So an application that starts and stops repeatedly causes at most ten broadcasts per second.
 const coalesce = 100 * time.Millisecond
 
-// The minimum pause between two broadcasts that change only the load. It grows with the number of members, so that
-// load does not displace other messages.
+// The minimum pause between two broadcasts that change only the load. It is loadPause, plus loadPausePerOne for each
+// member. Without it, updates of the load would displace other messages in a large cluster.
 const (
 	loadPause       = 2 * time.Second
 	loadPausePerOne = 250 * time.Millisecond // for each member
 )
 
-// maxGone is how many applications that are no longer served are remembered. Updates from an older version of the
-// record must name them.
+// maxGone is how many applications that are no longer served are remembered. An update must name the applications
+// that were removed since its base version.
 const maxGone = 256
 
 // own is this node's record.
@@ -99,8 +99,9 @@ func (o *own) announce(self Incarnation, now time.Time) {
 	o.announced, o.at, o.minor = o.record(self), now, false
 }
 
-// message returns the broadcast of the current version of the record, at most limit bytes long: the whole record, or
-// the changes since the oldest version for which they fit, or only the version number.
+// message returns the broadcast of the current version of the record, at most limit bytes long. It is the first of
+// these that fits: the whole record, the changes since an older version (the oldest that fits), or only the version
+// number.
 func (o *own) message(self Incarnation, limit int) []byte {
 	whole := update{incarnation: self, version: o.version, put: o.entries}
 	if b := whole.encode(); len(b) <= limit {
@@ -118,8 +119,8 @@ func (o *own) message(self Incarnation, limit int) []byte {
 // maxBases bounds how many versions message tries.
 const maxBases = 16
 
-// bases returns older versions, in ascending order, for which all later changes are known. A broadcast has the
-// changes since one of them; an older one makes up for more lost broadcasts.
+// bases returns the older versions, in ascending order, for which a broadcast can list all later changes. A broadcast
+// with an older base also reaches nodes that missed more broadcasts.
 func (o *own) bases() []uint64 {
 	var all []uint64
 	for _, v := range o.changed {

@@ -1,0 +1,236 @@
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// bare is the Go client of a database server. It runs the commands that an application would use without Quorate.
+type bare struct {
+	component string // the component file
+	get, save func(ctx context.Context, key, value string) error
+}
+
+// BenchmarkStores compares gets and saves through a node, with Redis or PostgreSQL as its store, with the same
+// requests by the Go client of the database. It uses 64 clients. Node, clients and database share the processors of
+// the machine.
+func BenchmarkStores(b *testing.B) {
+	const clients, keys = 64, 1000
+	value := strings.Repeat("v", 256)
+	for _, of := range []struct {
+		name  string
+		start func(*testing.B, int) bare
+	}{{"redis", startRedis}, {"postgresql", startPostgreSQL}} {
+		b.Run(of.name, func(b *testing.B) {
+			floor := of.start(b, clients)
+			c := config(b)
+			c.Components.Paths = resources(b, map[string]string{"bench.yaml": floor.component})
+			n := open(b, c)
+			mine := dialAll(b, n.Addresses().API[0], clients)
+			path := "/v1.0/state/bench"
+			post := func(key int) []byte {
+				request := string(saveRequest(key, value, "strong"))
+				return []byte(strings.Replace(request, "/v1.0/state/statestore", path, 1))
+			}
+			run(b, mine, keys, "204", func(_, i int) []byte { return post(i % keys) })
+			for i := range keys {
+				if err := floor.save(b.Context(), "bare"+strconv.Itoa(i), `"`+value+`"`); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for _, kind := range []struct {
+				name, status string
+				request      func(key int) []byte
+				call         func(ctx context.Context, key, value string) error
+			}{
+				{"get", "200", func(key int) []byte { return getRequest(path + "/k" + strconv.Itoa(key)) }, floor.get},
+				{"save", "204", post, floor.save},
+			} {
+				b.Run(fmt.Sprintf("%s/clients=%d", kind.name, clients), func(b *testing.B) {
+					requests := make([][]byte, keys)
+					for i := range requests {
+						requests[i] = kind.request(i)
+					}
+					var here, there time.Duration
+					against(b, rounds, spending(b, &here, func(n int) time.Duration {
+						return run(b, mine, n, kind.status, func(_, i int) []byte { return requests[i%keys] })
+					}), spending(b, &there, func(n int) time.Duration {
+						return repeat(b, clients, n, func(i int) error {
+							return kind.call(b.Context(), "bare"+strconv.Itoa(i%keys), `"`+value+`"`)
+						})
+					}))
+					b.ReportMetric(there.Seconds()/here.Seconds(), "x-floor-cpu")
+				})
+			}
+		})
+	}
+}
+
+// repeat makes n calls with several clients and returns how long they took.
+func repeat(b *testing.B, clients, n int, call func(i int) error) time.Duration {
+	b.Helper()
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	start := time.Now()
+	for range clients {
+		wg.Go(func() {
+			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
+				if err := call(int(i)); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return time.Since(start)
+}
+
+// launch starts a server and waits until it answers.
+func launch(b *testing.B, command *exec.Cmd, ping func(ctx context.Context) error) {
+	b.Helper()
+	if err := command.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		_ = command.Process.Signal(syscall.SIGINT) // PostgreSQL ends its processes
+		_ = command.Wait()
+	})
+	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
+	defer cancel()
+	for ping(ctx) != nil {
+		select {
+		case <-ctx.Done():
+			b.Fatalf("%s does not answer", command.Path)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// componentFile returns a component file with a setting and more of them.
+func componentFile(typ, version, name, value, more string) string {
+	return "apiVersion: dapr.io/v1alpha1\nkind: Component\nmetadata:\n  name: bench\nspec:\n  type: " + typ +
+		"\n  version: " + version + "\n  metadata:\n  - name: " + name + "\n    value: " +
+		strconv.Quote(value) + "\n" + more
+}
+
+// startRedis starts a redis-server: QUORATE_REDIS_SERVER, or the one on the PATH.
+func startRedis(b *testing.B, clients int) bare {
+	b.Helper()
+	program := os.Getenv("QUORATE_REDIS_SERVER")
+	if program == "" {
+		var err error
+		if program, err = exec.LookPath("redis-server"); err != nil {
+			b.Skip("redis-server is not installed (Debian: redis-server), and QUORATE_REDIS_SERVER is not set")
+		}
+	}
+	port := strconv.Itoa(freePort(b))
+	address := net.JoinHostPort("127.0.0.1", port)
+	client := goredis.NewClient(&goredis.Options{Addr: address, Protocol: 2, PoolSize: clients})
+	b.Cleanup(func() { _ = client.Close() })
+	launch(b, exec.Command(program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", b.TempDir()),
+		func(ctx context.Context) error { return client.Ping(ctx).Err() })
+	return bare{
+		component: componentFile("state.redis", "v1", "redisHost", address, ""),
+		get: func(ctx context.Context, key, _ string) error {
+			return client.HGetAll(ctx, "bench||"+key).Err() // as Dapr stores a value
+		},
+		save: func(ctx context.Context, key, value string) error {
+			return client.HSet(ctx, "bench||"+key, "data", value, "version", "1").Err()
+		},
+	}
+}
+
+// startPostgreSQL starts a PostgreSQL server from the folder in QUORATE_POSTGRES, or from the folder of Debian's
+// package. It skips the benchmark if there is none.
+func startPostgreSQL(b *testing.B, clients int) bare {
+	b.Helper()
+	folder := os.Getenv("QUORATE_POSTGRES")
+	if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb"); folder == "" && len(found) > 0 {
+		folder = filepath.Dir(found[len(found)-1])
+	}
+	if folder == "" {
+		b.Skip("PostgreSQL is not installed (Debian: postgresql), and QUORATE_POSTGRES is not set to the folder of " +
+			"initdb")
+	}
+	home, err := os.MkdirTemp("", "quorate-bench")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = os.RemoveAll(home) })
+	program := func(name string, args ...string) *exec.Cmd {
+		c := exec.Command(filepath.Join(folder, name), args...)
+		c.Dir = "/"
+		if other := unprivileged(b); other != nil {
+			c.SysProcAttr = &syscall.SysProcAttr{Credential: other}
+			if err := os.Chown(home, int(other.Uid), int(other.Gid)); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return c
+	}
+	data, port := filepath.Join(home, "data"), strconv.Itoa(freePort(b))
+	if out, err := program("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale",
+		"C.UTF-8").CombinedOutput(); err != nil {
+		b.Fatalf("initdb: %v\n%s", err, out)
+	}
+	dsn := "host=127.0.0.1 port=" + port + " user=postgres dbname=postgres sslmode=disable"
+	pool, err := pgxpool.New(b.Context(), dsn+" pool_max_conns="+strconv.Itoa(clients/4))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(pool.Close)
+	launch(b, program("postgres", "-D", data, "-p", port, "-c", "listen_addresses=127.0.0.1", "-c",
+		"unix_socket_directories="), func(ctx context.Context) error { return pool.Ping(ctx) })
+	return bare{
+		component: componentFile("state.postgresql", "v2", "connectionString", dsn, "  - name: maxConns\n    value: \""+
+			strconv.Itoa(clients/4)+"\"\n"),
+		get: func(ctx context.Context, key, _ string) error {
+			var value []byte
+			var etag string
+			err := pool.QueryRow(ctx, "SELECT value, etag::text FROM state WHERE key = $1", "bench||"+key).
+				Scan(&value, &etag)
+			return err
+		},
+		save: func(ctx context.Context, key, value string) error {
+			_, err := pool.Exec(ctx, `INSERT INTO state (key, value, etag) VALUES ($1, $2, $3)
+ON CONFLICT (key) DO UPDATE SET value = excluded.value, etag = excluded.etag, updated_at = now()`,
+				"bench||"+key, []byte(value), uuid.NewString())
+			return err
+		},
+	}
+}
+
+// unprivileged returns the user that runs PostgreSQL, because PostgreSQL does not run as root. nil means the current
+// user.
+func unprivileged(b *testing.B) *syscall.Credential {
+	b.Helper()
+	if os.Getuid() != 0 {
+		return nil
+	}
+	for _, name := range []string{"postgres", "daemon"} {
+		if u, err := user.Lookup(name); err == nil {
+			uid, _ := strconv.ParseUint(u.Uid, 10, 32)
+			gid, _ := strconv.ParseUint(u.Gid, 10, 32)
+			return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+		}
+	}
+	b.Skip("the benchmark runs as root, PostgreSQL does not, and there is no user postgres or daemon")
+	return nil
+}

@@ -1,0 +1,271 @@
+package clusterctl
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/peer"
+	"github.com/quorate/quorate/membership"
+	"github.com/quorate/quorate/node/network"
+	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/placement"
+)
+
+// votersNote is the name of the note that holds the number of voters of the cluster.
+const votersNote = "voters"
+
+// methodVoters checks whether a server supports the replicated number of voters. The answer is empty. A server of an
+// earlier version does not have the method.
+const methodVoters = "cluster.voters"
+
+const (
+	opVoters    = "node.SetVoters"
+	votersPause = 500 * time.Millisecond // between looks at the note
+	votersWait  = 2 * time.Second        // for the answer of another server, and for one read or write of the note
+	maxVoters   = 99                     // as of --voters
+)
+
+// votersRecord is the content of the note, as JSON.
+type votersRecord struct {
+	Voters int `json:"voters"`
+}
+
+// voterCount holds the number of voters that each group should have. Group 0 replicates this number as a note, see
+// raftfsm.Note. If there is no note and the cluster has more than one server, the leader of group 0 writes its
+// --voters to it. A voterCount is safe for concurrent use.
+type voterCount struct {
+	parts
+	number atomic.Int64 // from the note; unread, unrecorded, or at least 1
+}
+
+// Values of voterCount.number that are no number of voters.
+const (
+	unread     = -1 // the note was not read since the start
+	unrecorded = 0  // there is no note
+)
+
+func newVoterCount(p parts) *voterCount {
+	v := &voterCount{parts: p}
+	v.number.Store(unread)
+	return v
+}
+
+// run follows the note until ctx ends.
+func (v *voterCount) run(ctx context.Context) {
+	tick := time.NewTicker(votersPause)
+	defer tick.Stop()
+	for {
+		v.look(ctx)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// look reads the note with the number of voters. The first read is linearizable, because the data of a server that
+// has just started may be behind, and an old number would move votes. If there is no note yet and this server is the
+// one to write it, look writes it.
+func (v *voterCount) look(ctx context.Context) {
+	if len(v.host.Groups()) == 0 || v.host.Leader(0) == "" {
+		return
+	}
+	if v.number.Load() != unread {
+		if n, err := v.host.LocalNote(votersNote); err == nil {
+			v.take(n)
+		}
+	} else {
+		ctx, cancel := context.WithTimeout(ctx, votersWait)
+		n, err := v.host.Note(ctx, votersNote)
+		cancel()
+		if err != nil {
+			return // the next look tries again
+		}
+		v.number.CompareAndSwap(unread, unrecorded)
+		v.take(n)
+	}
+	if v.number.Load() == unrecorded && v.shouldRecord() {
+		ctx, cancel := context.WithTimeout(ctx, votersWait)
+		defer cancel()
+		if err := v.record(ctx, v.opts.Voters, 0); err != nil {
+			v.log.Debug("the number of voters is not recorded yet", "error", err) // tried again
+		}
+	}
+}
+
+// take keeps the number of a note.
+func (v *voterCount) take(n raftfsm.Note) {
+	if number := v.decode(n); number != unrecorded {
+		v.number.Store(int64(number))
+	}
+}
+
+func (v *voterCount) decode(n raftfsm.Note) int {
+	var r votersRecord
+	if n.Value == nil {
+		return unrecorded
+	}
+	if err := json.Unmarshal(n.Value, &r); err != nil || r.Voters < 1 {
+		v.log.Error("the recorded number of voters cannot be read", "value", string(n.Value),
+			"hint", "set it again with: quorate voters")
+		return unrecorded
+	}
+	return r.Voters
+}
+
+// shouldRecord reports whether this server should write the note: it leads group 0, and the cluster has more than
+// one server.
+func (v *voterCount) shouldRecord() bool {
+	g := v.host.Groups()[0]
+	servers, _ := g.Servers()
+	return g.Leading() && len(servers) > 1
+}
+
+// record writes the note, whose revision must be the given one; 0 = there is none.
+func (v *voterCount) record(ctx context.Context, number int, revision uint64) error {
+	text, err := json.Marshal(votersRecord{Voters: number})
+	if err != nil {
+		return err
+	}
+	if _, err := v.host.SetNote(ctx, votersNote, text, revision); err != nil {
+		return err
+	}
+	v.number.Store(int64(number))
+	return nil
+}
+
+// wanted returns the number of voters that a group of this node should have now. If the note was not read yet, it
+// returns the current number of voters of the group, so that no vote moves needlessly. If there is no note, it
+// returns flag, which is --voters of this server.
+func (v *voterCount) wanted(servers []raft.Server, flag int) int {
+	switch n := v.number.Load(); {
+	case n > 0:
+		return int(n)
+	case n == unrecorded:
+		return flag
+	}
+	have := 0
+	for _, s := range servers {
+		if s.Suffrage == raft.Voter {
+			have++
+		}
+	}
+	if have > 2 && have%2 == 0 {
+		have++ // a change from one odd number to another is under way
+	}
+	return max(have, 1)
+}
+
+// Voters returns the number of voters that the groups of the cluster should have, and which servers vote, as far as
+// this node knows.
+func (ctl *Controller) Voters(ctx context.Context) (api.VotersStatus, error) {
+	out := api.VotersStatus{Groups: []api.VotersGroup{}}
+	if err := ctl.host.Removed(); err != nil {
+		return out, err
+	}
+	n, err := ctl.host.Note(ctx, votersNote)
+	if err != nil {
+		return out, err
+	}
+	if out.Voters = ctl.voters.decode(n); out.Voters == unrecorded {
+		out.Voters = ctl.opts.Voters
+		if leader := leaderVoters(ctl.net.Gossip().Roster(), ctl.host.Leader(0)); leader != 0 {
+			out.Voters = leader
+		}
+	}
+	for i, g := range ctl.host.Groups() {
+		one := api.VotersGroup{Group: uint64(i), Voters: []string{}, NonVoters: []string{}}
+		servers, _ := g.Servers()
+		for _, s := range servers {
+			if node := placement.NodeOf(string(s.ID)); s.Suffrage == raft.Voter {
+				one.Voters = append(one.Voters, node)
+			} else {
+				one.NonVoters = append(one.NonVoters, node)
+			}
+		}
+		slices.Sort(one.Voters)
+		slices.Sort(one.NonVoters)
+		out.Groups = append(out.Groups, one)
+	}
+	return out, nil
+}
+
+// SetVoters sets the number of voters that each group should have. It returns when the number is committed; votes
+// move afterwards, one at a time. It returns fault.Invalid if the number is not allowed, and fault.Conflict if a
+// server is too old for this setting.
+func (ctl *Controller) SetVoters(ctx context.Context, number int) (api.VotersStatus, error) {
+	switch {
+	case number < 1 || number > maxVoters:
+		return api.VotersStatus{}, &fault.Error{Code: fault.Invalid, Op: opVoters,
+			Msg: fmt.Sprintf("%d is no number of voters", number), Hint: fmt.Sprintf("give 1 to %d", maxVoters)}
+	case number > 2 && number%2 == 0:
+		return api.VotersStatus{}, &fault.Error{Code: fault.Invalid, Op: opVoters,
+			Msg:  fmt.Sprintf("%d voters survive no more failures than %d", number, number-1),
+			Hint: fmt.Sprintf("give %d or %d", number-1, number+1)}
+	}
+	if err := ctl.host.Removed(); err != nil {
+		return api.VotersStatus{}, err
+	}
+	if err := ctl.checkVotersKnown(ctx); err != nil {
+		return api.VotersStatus{}, err
+	}
+	before := 0
+	for {
+		n, err := ctl.host.Note(ctx, votersNote)
+		if err != nil {
+			return api.VotersStatus{}, err
+		}
+		if before = ctl.voters.decode(n); before == number {
+			break
+		}
+		if err = ctl.voters.record(ctx, number, n.Revision); err == nil {
+			ctl.log.Info("the number of voters was changed", "voters", number, "before", before)
+			break
+		}
+		if !fault.Is(err, fault.Conflict) {
+			return api.VotersStatus{}, err
+		}
+	}
+	ctl.reconciler.hurry()
+	out, err := ctl.Voters(ctx)
+	out.Before = before
+	return out, err
+}
+
+// checkVotersKnown returns an error if a live server does not support the note with the number of voters. As a
+// leader, such a server would use its own --voters, and votes would move back and forth.
+func (ctl *Controller) checkVotersKnown(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, votersWait)
+	defer cancel()
+	roster := ctl.net.Gossip().Roster()
+	self := roster.Self().NodeID
+	for _, m := range roster.Alive() {
+		if m.Role != membership.Server || m.NodeID == self || m.ClusterID == "" {
+			continue
+		}
+		_, err := ctl.net.Port().Client().Call(ctx, network.PeerID(&m), methodVoters, nil)
+		switch {
+		case err == nil:
+		case fault.Is(err, fault.Unimplemented):
+			return &fault.Error{Code: fault.Conflict, Op: opVoters, Msg: fmt.Sprintf("node %s runs version %s, which "+
+				"does not know a number of voters of the cluster", m.NodeID, m.Version), Hint: "upgrade it first"}
+		default:
+			return &fault.Error{Code: fault.Unavailable, Op: opVoters, Msg: "node " + m.NodeID +
+				" does not answer, so it is not known whether it knows a number of voters of the cluster",
+				Hint: "try again", Err: err}
+		}
+	}
+	return nil
+}
+
+// serveVoters answers methodVoters.
+func (ctl *Controller) serveVoters(context.Context, peer.Request) ([]byte, error) { return nil, nil }

@@ -1,0 +1,39 @@
+package components
+
+import (
+	"context"
+
+	"github.com/quorate/quorate/component/configuration"
+	"github.com/quorate/quorate/component/configuration/records"
+	"github.com/quorate/quorate/component/loader"
+	"github.com/quorate/quorate/raftfsm"
+)
+
+// TypeConfigurationRaft is the component type of the replicated configuration.
+const TypeConfigurationRaft = "configuration.raft"
+
+// replicatedConfiguration returns the factory of configuration.raft. The items are in the replicated store with the
+// component's name. Component names are unique, so no other component uses that store.
+func replicatedConfiguration(host *raftfsm.Host) loader.ConfigurationFactory {
+	return loader.ConfigurationFactory{Fields: loader.WrittenFields(),
+		Open: func(_ context.Context, c loader.ConfigurationConfig) (configuration.Store, error) {
+			return records.New(records.Options{Backing: host.Store(c.Namespace, c.Name),
+				MaxValueSize: c.Metadata.Int(configuration.MetadataMaxValueSize), Logger: c.Logger}), nil
+		}}
+}
+
+// ConfigurationStore returns the configuration store of a name.
+func (c *Components) ConfigurationStore(name string) (*configuration.Instance, bool) {
+	if s := c.set.Load(); s != nil {
+		return s.ConfigurationStore(name)
+	}
+	return nil, false
+}
+
+// ConfigurationStores returns all configuration stores.
+func (c *Components) ConfigurationStores() []*configuration.Instance {
+	if s := c.set.Load(); s != nil {
+		return s.ConfigurationStores()
+	}
+	return nil
+}

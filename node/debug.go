@@ -1,0 +1,38 @@
+package node
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/quorate/quorate/node/bundle"
+)
+
+// debugger implements adminapi.Debugger.
+type debugger struct{ node *Node }
+
+// DebugBundle writes a bundle. The settings are those that were resolved at the start. Tokens in them are redacted, and
+// the arguments of commands are left out, because they may have secrets.
+func (d debugger) DebugBundle(ctx context.Context, w io.Writer, profile time.Duration) error {
+	n := d.node
+	config := n.config
+	config.App.Command, config.Backup.Command = programOf(config.App.Command), programOf(config.Backup.Command)
+	return bundle.Write(ctx, w, profile, bundle.Options{Node: n.Admin(), Config: config, Metrics: n.deps.Registry,
+		Logs: n.deps.records, Version: n.config.Version, Now: n.deps.Now})
+}
+
+// programOf returns a command without its arguments.
+func programOf(command []string) []string { return command[:min(1, len(command))] }
+
+// withProfiles serves the profiles of the Go runtime beside the admin API.
+func withProfiles(next http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.Handle("/", next)
+	return mux
+}

@@ -1,0 +1,41 @@
+package jobs
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/raftfsm/due"
+)
+
+func TestHistory_KeepsTheLastRunsOfEveryJob(t *testing.T) {
+	var j Jobs
+	tick := func(name string, n int) *due.Tick {
+		return &due.Tick{Home: home(api.App{ID: "shop"}), Name: name, Attempt: 1,
+			Number: uint64(n)} //nolint:gosec // small
+	}
+	j.history.add(tick("rare", 1), "n1", time.Now(), due.Failed, errors.New(strings.Repeat("é", maxRunText)))
+	for i := range 10 * keepRuns {
+		j.history.add(tick("frequent", i), "n2", time.Now(), due.Done, nil)
+	}
+	runs := j.Runs()
+	if len(runs) != keepOfJob+1 || runs[0].Name != "rare" || runs[0].Outcome != "failed" || runs[0].App != "shop" {
+		t.Fatalf("%+v", runs)
+	}
+	if text := runs[0].Error; len(text) > maxRunText || !strings.HasPrefix(text, "éé") ||
+		strings.Contains(text, "\uFFFD") {
+		t.Errorf("error %q", text)
+	}
+	if last := runs[len(runs)-1]; last.Tick != 10*keepRuns-1 || last.Node != "n2" || last.Outcome != "done" {
+		t.Errorf("last run %+v", last)
+	}
+	for i := range 2 * keepRuns {
+		j.history.add(tick("job "+strconv.Itoa(i), 1), "", time.Now(), due.Undelivered, nil)
+	}
+	if runs = j.Runs(); len(runs) != keepRuns || runs[0].Name == "rare" {
+		t.Errorf("%d runs, the first is %+v", len(runs), runs[0])
+	}
+}

@@ -1,0 +1,293 @@
+// Package jobs connects the jobs of applications with the replicated store. It owns the choice of the instance that
+// gets a tick of a job, and the call between nodes that delivers a tick. Package due decides when a tick is due.
+//
+// It has no goroutines.
+package jobs
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/invoke"
+	"github.com/quorate/quorate/api/jobproto"
+	"github.com/quorate/quorate/discovery"
+	"github.com/quorate/quorate/internal/appchannel"
+	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/internal/lenprefix"
+	"github.com/quorate/quorate/internal/peer"
+	"github.com/quorate/quorate/raftfsm"
+	"github.com/quorate/quorate/raftfsm/due"
+)
+
+// PerInstance is how many ticks may be under way at one instance of an application.
+const PerInstance = 32
+
+// method is the call that delivers a tick to an application of another node.
+const method = "jobs.deliver"
+
+// Applications are the applications of this node that are called.
+type Applications interface {
+	// Callee returns the name under which an application is called.
+	Callee(id string) api.App
+	// Channel returns the channel to an application, or nil if it is not called.
+	Channel(id string) *appchannel.Channel
+}
+
+// Peers calls other nodes.
+type Peers interface {
+	Call(ctx context.Context, server, method string, payload []byte) ([]byte, error)
+}
+
+// Jobs are the jobs of all applications. The zero Jobs answer fault.Unavailable until Open. Safe for concurrent use.
+type Jobs struct {
+	open atomic.Pointer[parts]
+
+	mu       sync.Mutex
+	underWay map[discovery.Instance]int // ticks, by instance without its changing fields
+
+	history history
+}
+
+type parts struct {
+	work   raftfsm.DueWork
+	apps   Applications
+	places func() *discovery.Catalogue
+	peers  Peers
+}
+
+// Open lets jobs be used, and delivers due ticks from now on.
+func (j *Jobs) Open(host *raftfsm.Host, apps Applications, places func() *discovery.Catalogue, peers Peers) {
+	j.underWay = map[discovery.Instance]int{}
+	j.open.Store(&parts{host.DueWork(), apps, places, peers})
+	host.DueWork().Deliver(due.KindJob, j)
+}
+
+// home returns where the jobs of an application are.
+func home(app api.App) due.Home {
+	return due.Home{Kind: due.KindJob, Store: "system", Prefix: invoke.CanonicalNamespace(app.Namespace) + "/" + app.ID}
+}
+
+// appOf returns the application of a home.
+func appOf(h due.Home) api.App {
+	namespace, id, _ := strings.Cut(h.Prefix, "/")
+	return api.App{ID: id, Namespace: namespace}
+}
+
+func (j *Jobs) parts() (*parts, error) {
+	if p := j.open.Load(); p != nil {
+		return p, nil
+	}
+	return nil, fault.New(fault.Unavailable, "jobs", "this node is starting")
+}
+
+// PutJob implements api.JobStore.
+func (j *Jobs) PutJob(ctx context.Context, app api.App, job *api.Job, overwrite bool) error {
+	p, err := j.parts()
+	if err != nil {
+		return err
+	}
+	put := due.Put{Home: home(app), Name: job.Name, Due: job.DueTime, TTL: job.TTL, Overwrite: overwrite,
+		Spec: due.Spec{Schedule: job.Schedule, Payload: job.Record, Policy: due.DefaultPolicy()}}
+	if p := job.Policy; p != nil {
+		put.Spec.Policy = due.NewPolicy(p.Retry, p.MaxRetries, p.Interval)
+	}
+	if job.Repeats != nil {
+		put.Spec.Repeats = uint64(*job.Repeats)
+	}
+	_, err = p.work.Put(ctx, put)
+	return err
+}
+
+// Job implements api.JobStore.
+func (j *Jobs) Job(ctx context.Context, app api.App, name string) (api.Job, bool, error) {
+	p, err := j.parts()
+	if err != nil {
+		return api.Job{}, false, err
+	}
+	w, found, err := p.work.Get(ctx, home(app), name)
+	return api.Job{Name: name, Record: w.Spec.Payload}, found, err
+}
+
+// Jobs implements api.JobStore.
+func (j *Jobs) Jobs(ctx context.Context, app api.App, prefix, after string, limit int) ([]api.Job, bool, error) {
+	p, err := j.parts()
+	if err != nil {
+		return nil, false, err
+	}
+	list, more, err := p.work.List(ctx, home(app), prefix, after, limit)
+	out := make([]api.Job, len(list))
+	for i := range list {
+		out[i] = api.Job{Name: list[i].Name, Record: list[i].Spec.Payload}
+	}
+	return out, more, err
+}
+
+// RemoveJob implements api.JobStore.
+func (j *Jobs) RemoveJob(ctx context.Context, app api.App, name string) error {
+	p, err := j.parts()
+	if err != nil {
+		return err
+	}
+	_, err = p.work.Remove(ctx, home(app), name)
+	return err
+}
+
+// instance returns the identity of an instance.
+func instance(i *discovery.Instance) discovery.Instance {
+	return discovery.Instance{App: i.App, Node: i.Node, Boot: i.Boot}
+}
+
+// Room implements due.Deliverer.
+func (j *Jobs) Room(h due.Home) int {
+	p, err := j.parts()
+	if err != nil {
+		return 0
+	}
+	places := p.places()
+	if places == nil {
+		return 0
+	}
+	n := 0
+	for _, i := range places.View().Instances(appOf(h)) {
+		if i.Healthy && i.Protocol != "" {
+			n += PerInstance
+		}
+	}
+	return n
+}
+
+// Deliver implements due.Deliverer. It calls the instance that a call of the application would get, except those
+// that have PerInstance ticks. It remembers the attempt.
+func (j *Jobs) Deliver(ctx context.Context, t *due.Tick) (due.Result, error) {
+	p, err := j.parts()
+	if err != nil {
+		return due.Undelivered, err
+	}
+	begun := time.Now()
+	r, node, err := j.deliver(ctx, p, t)
+	j.history.add(t, node, begun, r, err)
+	return r, err
+}
+
+// deliver also returns the id of the node whose application it has called.
+func (j *Jobs) deliver(ctx context.Context, p *parts, t *due.Tick) (r due.Result, node string, err error) {
+	l, key, err := j.pick(p, appOf(t.Home))
+	if err != nil {
+		return due.Undelivered, "", err
+	}
+	defer j.leave(key)
+	e := event{id: appOf(t.Home).ID, name: t.Name, tick: fmt.Sprintf("%d.%d", t.Revision, t.Number), attempt: t.Attempt,
+		record: t.Payload}
+	var answer []byte
+	if l.Instance.Local {
+		answer, err = e.deliver(ctx, p.apps)
+	} else {
+		answer, err = p.peers.Call(ctx, l.Instance.Server, method, e.encode())
+	}
+	if err != nil || len(answer) == 0 {
+		if fault.Is(err, fault.Unavailable) {
+			l.Done(discovery.Unreachable)
+		} else {
+			l.Done(discovery.Failed)
+		}
+		return due.Undelivered, key.Node, err
+	}
+	l.Done(discovery.OK)
+	if r = due.Result(answer[0]); r != due.Failed {
+		return r, key.Node, nil
+	}
+	return due.Failed, key.Node, fault.New(fault.Internal, "jobs", string(answer[1:]))
+}
+
+// pick chooses an instance, and counts the tick.
+func (j *Jobs) pick(p *parts, app api.App) (*discovery.Lease, discovery.Instance, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var full []discovery.Instance
+	for key, n := range j.underWay {
+		if n >= PerInstance && key.App == app.Canonical() {
+			full = append(full, key)
+		}
+	}
+	l, err := p.places().Pick(app, full)
+	if err != nil {
+		return nil, discovery.Instance{}, err
+	}
+	key := instance(&l.Instance)
+	j.underWay[key]++
+	return l, key, nil
+}
+
+func (j *Jobs) leave(key discovery.Instance) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.underWay[key]--; j.underWay[key] <= 0 {
+		delete(j.underWay, key)
+	}
+}
+
+// event is a tick on its way to an application.
+type event struct {
+	id      string // of the application
+	name    string
+	tick    string
+	attempt uint64
+	record  []byte
+}
+
+func (e *event) encode() []byte {
+	var b []byte
+	for _, text := range [...]string{e.id, e.name, e.tick} {
+		b = append(binary.AppendUvarint(b, uint64(len(text))), text...)
+	}
+	return append(binary.AppendUvarint(b, e.attempt), e.record...)
+}
+
+// Method returns the method that delivers ticks to the applications of this node.
+func (j *Jobs) Method() peer.Method {
+	return peer.Method{Name: method, Handle: func(ctx context.Context, r peer.Request) ([]byte, error) {
+		p, err := j.parts()
+		if err != nil {
+			return nil, err
+		}
+		in := lenprefix.Reader{Rest: r.Payload}
+		e := event{id: in.Text(), name: in.Text(), tick: in.Text(), attempt: in.Uvarint()}
+		if e.record = in.All(); in.Bad {
+			return nil, fault.New(fault.Invalid, "jobs", "a tick of a job cannot be decoded")
+		}
+		return e.deliver(ctx, p.apps)
+	}}
+}
+
+// deliver calls an application of this node. It returns the result, and what the application answered if it failed. An
+// error means that there is no answer.
+func (e *event) deliver(ctx context.Context, apps Applications) ([]byte, error) {
+	channel := apps.Channel(e.id)
+	if channel == nil {
+		return nil, fault.New(fault.Unavailable, "jobs", "this node does not call the application "+e.id)
+	}
+	if healthy, why := channel.Healthy(); !healthy {
+		return nil, fault.New(fault.Unavailable, "jobs", why)
+	}
+	job, err := jobproto.Decode(e.record)
+	if err != nil {
+		return append([]byte{byte(due.Failed)}, fault.Text(err)...), nil
+	}
+	known, err := channel.TakeJob(ctx, &appchannel.JobEvent{Name: e.name, Data: job.GetData(),
+		Body: jobproto.Body(job.GetData()), Tick: e.tick, Attempt: e.attempt})
+	switch {
+	case err == nil && known:
+		return []byte{byte(due.Done)}, nil
+	case err == nil:
+		return []byte{byte(due.Unknown)}, nil
+	case fault.Is(err, fault.Internal):
+		return append([]byte{byte(due.Failed)}, fault.Text(err)...), nil
+	}
+	return nil, err
+}

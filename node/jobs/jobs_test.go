@@ -1,0 +1,65 @@
+package jobs_test
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+
+	"github.com/quorate/quorate/node/nodetest"
+)
+
+// newApp is an application that sends path, tick, attempt and body of the calls about jobs to a channel. Its answers
+// have the given statuses, and then 200.
+func newApp(t *testing.T, statuses ...int) (port int, calls chan string) {
+	t.Helper()
+	calls = make(chan string, 100)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			return // a probe
+		}
+		body, _ := io.ReadAll(r.Body)
+		if len(statuses) > 0 {
+			w.WriteHeader(statuses[0])
+			statuses = statuses[1:]
+		}
+		calls <- r.URL.EscapedPath() + " " + r.Header.Get("Content-Type") + " " +
+			r.Header.Get("Quorate-Job-Attempt") + " " + string(body)
+	}))
+	t.Cleanup(s.Close)
+	_, text, err := net.SplitHostPort(s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if port, err = strconv.Atoi(text); err != nil {
+		t.Fatal(err)
+	}
+	return port, calls
+}
+
+func TestJobs_CallTheApplication(t *testing.T) {
+	port, calls := newApp(t, 500, 200)
+	c := nodetest.Config(t)
+	c.App.Port = port
+	n := nodetest.Open(t, c)
+	want := func(status int, verb, path, body string) {
+		t.Helper()
+		if code, text, _ := nodetest.Ask(t, n, verb, path, body); code != status {
+			t.Fatalf("%s %s answered %d %s", verb, path, code, text)
+		}
+	}
+	want(204, "POST", "/v1.0/jobs/a%20b", `{"dueTime":"1ms","data":{"order":1},
+		"failurePolicy":{"constant":{"interval":"0.1s","maxRetries":5}}}`)
+	for _, attempt := range []string{"1", "2"} {
+		if got, want := <-calls, "/job/a%20b application/json "+attempt+` {"order":1}`; got != want {
+			t.Errorf("the application got %q, want %q", got, want)
+		}
+	}
+	want(204, "POST", "/v1.0/jobs/later", `{"dueTime":"1h"}`)
+	want(200, "GET", "/v1.0/jobs/later", "")
+	want(409, "POST", "/v1.0/jobs/later", `{"dueTime":"1h"}`)
+	want(204, "DELETE", "/v1.0/jobs?prefix=la", "")
+	want(404, "GET", "/v1.0/jobs/later", "")
+}
