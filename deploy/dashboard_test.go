@@ -93,13 +93,14 @@ func TestDashboard_QueriesUseExistingMetrics(t *testing.T) {
 			t.Errorf("%s: %s: %s", name, expr, problem)
 		}
 	}
-	if want := []string{"Overview", "Writes", "Reads", "Raft", "Gossip", "Calls", "Bindings", "Runtime"}; !slices.Equal(
-		rows, want) {
+	if want := []string{"Overview", "Writes", "Reads", "Raft", "Gossip", "Calls", "Bindings", "Runtime",
+		"Watches and locks", "Configuration items"}; !slices.Equal(rows, want) {
 		t.Errorf("rows %q, not %q", rows, want)
 	}
 }
 
-// Each variable must narrow down what is shown: the cluster the nodes, and the others every query about their label.
+// The variable cluster limits the values of the variable node. Every query must select the nodes, and queries about
+// state also the stores.
 func TestDashboard_VariablesSelect(t *testing.T) {
 	d := readDashboard(t)
 	var names []string

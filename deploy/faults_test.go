@@ -20,8 +20,8 @@ func long(t *testing.T) {
 
 const apiToken = "a-token-of-this-test"
 
-// open returns the flags that let outside clients reach the API of a server. In the compose file it
-// listens on loopback, because applications use sidecars.
+// open returns the flags that let clients outside the container use the API of a server. Servers in the compose file
+// listen on loopback, because applications use sidecars.
 func open() []string {
 	return []string{"-p", "127.0.0.1::3500", "-e", "QUORATE_LISTEN_ADDRESS=0.0.0.0", "-e", "DAPR_API_TOKEN=" + apiToken}
 }

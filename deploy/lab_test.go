@@ -291,7 +291,7 @@ func (l *lab) down(service string) {
 	l.must("rm", l.name(service))
 }
 
-// cut disconnects a service from the network. plug reconnects it under its name.
+// cut disconnects a service from the network. Method plug reconnects it under its name.
 func (l *lab) cut(service string) {
 	l.t.Helper()
 	l.must("network", "disconnect", l.name("net"), l.name(service))

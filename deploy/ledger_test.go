@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// failover is how long a client retries one write, at one node after the other. The cluster needs a
-// few seconds; a slow machine may need more.
+// failover is how long a client retries one write, on one node after the other. The cluster needs a few seconds; a
+// slow machine may need more.
 const failover = time.Minute
 
 // ledger runs clients that write with strong consistency until acknowledged, and records what was
@@ -64,8 +64,9 @@ func (l *ledger) at(i int) string {
 	return l.nodes[i%len(l.nodes)]
 }
 
-// save tries one node after the other with one request id. It completes every write that it begins,
-// so that every key has exactly one correct value.
+// save writes a key. For at most failover, it tries one node after the other with the same request id until the write
+// is acknowledged. It continues after the end of ctx, because a write without a result would leave the value of the
+// key unknown.
 func (l *ledger) save(ctx context.Context, key, value string, first int) {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), failover)
 	defer cancel()

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/url"
@@ -15,12 +16,13 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
 
-// buildPrometheus makes an image of the Prometheus on this machine, with its shared libraries, so
-// that no registry is needed. The data folder is the one of Debian's package.
+// buildPrometheus builds an image with the Prometheus of this machine and its shared libraries, so that tests need no
+// registry. The data folder is that of the Debian package.
 func (l *lab) buildPrometheus() {
 	l.t.Helper()
 	program, dir := tool(l.t, "prometheus", "QUORATE_PROMETHEUS"), l.t.TempDir()
@@ -171,9 +173,8 @@ func (p prometheus) series(ctx context.Context, expr string) (int, error) {
 	return n, err
 }
 
-// startPrometheus runs the service of the compose file, with the files of this folder. In the copy
-// of the alerts, for: is five seconds instead of minutes, and a follower lags from 50 entries
-// instead of 10000. Nothing else is changed.
+// startPrometheus runs the service of the compose file with the files of this folder, except that it changes a copy of
+// the alerts: each alert waits five seconds instead of minutes, and a follower lags from 50 entries instead of 10000.
 func (l *lab) startPrometheus() prometheus {
 	l.t.Helper()
 	alerts := regexp.MustCompile(`(?m)^(\s+for: )\S+$`).ReplaceAllString(read(l.t, "prometheus/alerts.yml"), "${1}5s")
@@ -217,9 +218,9 @@ func (l *lab) alert(p prometheus, name, label string, want bool) {
 	})
 }
 
-// traffic causes the activity that the panels show, through the applications and at the servers:
-// reads of both levels, sessions that move between servers, failing conditions, and at the first
-// server secrets and bindings. It ignores errors, which other tests find.
+// traffic causes the activity that the panels show. It sends requests through the applications and to the servers:
+// reads of both levels, sessions that move between servers, and writes whose conditions fail. At the first server it
+// also uses secrets and bindings. It ignores errors, because other tests find them.
 func traffic(ctx context.Context, shop string, nodes []string) {
 	const store = "/v1.0/state/statestore"
 	client, session, node := &http.Client{Timeout: 5 * time.Second}, "", nodes[0]
@@ -236,6 +237,9 @@ func traffic(ctx context.Context, shop string, nodes []string) {
 			{"GET", state + "/a?consistency=strong", ""},
 			{"GET", node + "/v1.0/secrets/env/TOKEN", ""},
 			{"POST", node + "/v1.0/bindings/partner", `{"operation":"get"}`},
+			{"POST", node + "/v1.0/lock/lockstore", `{"resourceId":"r","lockOwner":"o","expiryInSeconds":60}`},
+			{"POST", node + "/v1.0/unlock/lockstore", `{"resourceId":"r","lockOwner":"o"}`},
+			{"GET", node + "/v1.0/configuration/configstore", ""},
 		} {
 			req, err := http.NewRequestWithContext(ctx, r[0], r[1], strings.NewReader(r[2]))
 			if err != nil {
@@ -252,6 +256,28 @@ func traffic(ctx context.Context, shop string, nodes []string) {
 		}
 		select {
 		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// watch watches a store, for a few seconds each time.
+func watch(ctx context.Context, node string) {
+	client := &http.Client{Timeout: 10 * time.Second}
+	defer client.CloseIdleConnections()
+	for ctx.Err() == nil {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, node+"/v1.0/watch/statestore?prefix=a", nil)
+		if err != nil {
+			return
+		}
+		req.Header.Set("dapr-api-token", apiToken)
+		if resp, err := client.Do(req); err == nil {
+			_, _ = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+			continue
+		}
+		select {
+		case <-time.After(time.Second):
 		case <-ctx.Done():
 		}
 	}
@@ -301,11 +327,11 @@ spec:
 `
 )
 
-// panels are the panels of the dashboard that have had no data yet, by row and title.
+// panels are the panels of the dashboard that have not had data yet: their queries by row and title.
 type panels map[string][]string
 
-// asGrafana sets the variables of an expression as Grafana does when everything is selected. The interval is that for a
-// scrape interval of 5s.
+// asGrafana replaces the variables of an expression as Grafana does when all values are selected. The rate interval is
+// the one for a scrape interval of 5 s.
 func asGrafana(expr string) string {
 	return strings.NewReplacer("$__rate_interval", "30s", "$cluster", ".*", "$node", ".*", "$app", ".*", "$store",
 		".*").Replace(expr)
@@ -333,8 +359,8 @@ func panelsOf(t *testing.T) panels {
 	return out
 }
 
-// look runs every query of the remaining panels, and removes panels with data. A failing query ends
-// it. The error names the panels that remain.
+// look runs every query of the remaining panels, and removes panels with data. It returns an error if a query fails or
+// panels remain; the error names these panels.
 func (left panels) look(ctx context.Context, p prometheus) error {
 	var without []string
 	for name, queries := range left {
@@ -377,10 +403,11 @@ func TestContainers_PrometheusSeesFailures(t *testing.T) {
 	})
 	fixed := l.fixedHosts(servers)
 	busy, stop := context.WithCancel(t.Context())
-	done := make(chan struct{})
+	var clients sync.WaitGroup
 	shop, nodes := l.url("web", "8080"), l.apis(servers)
-	go func() { defer close(done); traffic(busy, shop, nodes) }()
-	t.Cleanup(func() { stop(); <-done; http.DefaultClient.CloseIdleConnections() })
+	clients.Go(func() { traffic(busy, shop, nodes) })
+	clients.Go(func() { watch(busy, nodes[0]) })
+	t.Cleanup(func() { stop(); clients.Wait(); http.DefaultClient.CloseIdleConnections() })
 	left := panelsOf(t)
 	l.eventually("every panel has data", patience, func() error { return left.look(t.Context(), p) })
 	l.eventually("the hosts of prometheus.yml are scraped", patience, func() error {
@@ -407,8 +434,8 @@ func TestContainers_PrometheusSeesFailures(t *testing.T) {
 	}
 }
 
-// lags slows a follower down under load until the alert fires. The right slowdown, at which it can
-// still report its lag, depends on the machine.
+// lags slows a follower down under load until the alert about its lag fires. It tries several slowdowns, because the
+// follower must still report its lag and the right slowdown depends on the machine.
 func (l *lab) lags(p prometheus, servers []string) {
 	l.t.Helper()
 	leader := l.leader(servers)

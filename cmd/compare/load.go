@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -12,9 +13,8 @@ import (
 // operation is the request that a client repeats.
 type operation string
 
-// The operations that are measured. Strong reads and writes are linearizable. An eventual read is
-// answered by one node without asking the others. etcd calls such a read serializable. A single
-// Redis has only this kind of read.
+// The operations that are measured. Strong reads and writes are linearizable. One node answers an eventual read
+// without asking the others; etcd calls such a read serializable. A single Redis has only eventual reads.
 const (
 	strongSave   operation = "strong save"
 	strongRead   operation = "strong read"
@@ -35,8 +35,8 @@ type store interface {
 	about() string // version, settings and client, for the report
 	// clients returns n clients, spread over the nodes. They are closed with the store.
 	clients(n int) ([]client, error)
-	// cpu returns the CPU time that the processes of the store have used since their start. It
-	// returns false if it is unknown.
+	// cpu returns the CPU time that the processes of the store have used since their start, and false if it is
+	// unknown.
 	cpu() (time.Duration, bool)
 	end()
 }
@@ -46,6 +46,7 @@ type figures struct {
 	count   int
 	elapsed time.Duration
 	cpu     time.Duration // CPU time of the processes of the store; 0 = unknown
+	turns   []float64     // requests per second of each turn
 	buckets [400]int      // latency histogram from 1 microsecond; each bucket is 5 % wider than the previous one
 }
 
@@ -82,18 +83,34 @@ func (f *figures) cost() time.Duration {
 	return (f.cpu / time.Duration(max(f.count, 1))).Round(time.Microsecond)
 }
 
-// beside returns a table cell that compares f with the figures of another store. The first number
-// is the ratio of the request rates. The second is the inverse ratio of the CPU time per request;
-// it is left out if the CPU time is not known.
+// beside returns a table cell that compares f with the figures of another store. The first number is the request
+// rate of f divided by that of other, with the lowest and the highest ratio of one turn. The last is the CPU time per
+// request of other divided by that of f. It is omitted if a CPU time is unknown.
 func (f *figures) beside(other *figures) string {
 	s := fmt.Sprintf("**%.1f**", f.rate()/other.rate())
+	if low, high := f.spread(other); high > 0 {
+		s += fmt.Sprintf(" (%.1f to %.1f)", low, high)
+	}
 	if f.cpu > 0 && other.cpu > 0 {
 		s += fmt.Sprintf(", %.1f", float64(other.cost())/float64(max(f.cost(), 1)))
 	}
 	return s
 }
 
-// quantile returns the latency that this part of the requests did not exceed, within 5 %.
+// spread returns the lowest and the highest ratio of the rates in one turn; 0 if there was only one turn.
+func (f *figures) spread(other *figures) (low, high float64) {
+	if n := len(f.turns); n < 2 || n != len(other.turns) {
+		return 0, 0
+	}
+	ratios := make([]float64, len(f.turns))
+	for i, rate := range f.turns {
+		ratios[i] = rate / other.turns[i]
+	}
+	return slices.Min(ratios), slices.Max(ratios)
+}
+
+// quantile returns the latency that the given part of the requests (0 to 1) did not exceed, with an error of at most
+// 5 %.
 func (f *figures) quantile(part float64) time.Duration {
 	seen, want := 0, int(math.Ceil(part*float64(f.count)))
 	for i, n := range f.buckets {
@@ -105,8 +122,8 @@ func (f *figures) quantile(part float64) time.Duration {
 	return 0
 }
 
-// load runs n clients for a while. It checks every response: an error or a wrong value ends the
-// measurement.
+// load runs n clients for the time during, and adds the measurements to f. It checks every response: an error or a
+// wrong value ends the measurement, and load returns the error.
 func load(ctx context.Context, f *figures, st store, op operation, n, keys int, value string,
 	during time.Duration) error {
 	clients, err := st.clients(n)
@@ -132,13 +149,17 @@ func load(ctx context.Context, f *figures, st store, op operation, n, keys int, 
 		})
 	}
 	wg.Wait()
-	f.elapsed += time.Since(begin)
+	took := time.Since(begin)
+	f.elapsed += took
 	if after, ok := st.cpu(); ok && known {
 		f.cpu += after - before
 	}
+	count := 0
 	for i := range parts {
 		f.merge(&parts[i])
+		count += parts[i].count
 	}
+	f.turns = append(f.turns, float64(count)/took.Seconds())
 	return context.Cause(ctx)
 }
 
@@ -162,8 +183,8 @@ func (e *wrongValueError) Error() string {
 	return "the value of " + e.key + " is not the written one; it has " + strconv.Itoa(e.bytes) + " other bytes"
 }
 
-// fill writes a value to every key and waits until all nodes return the last value written. So
-// every eventual read finds a value.
+// fill writes a value to every key and waits until all nodes return the last one. Then every eventual read finds a
+// value.
 func fill(ctx context.Context, st store, keys int, value string) error {
 	clients, err := st.clients(3)
 	if err != nil {

@@ -113,6 +113,50 @@ func TestFigures_CompareCPUPerRequest(t *testing.T) {
 	}
 }
 
+func TestFigures_NameTheSpreadOfTurns(t *testing.T) {
+	f := figures{count: 300, elapsed: time.Second, turns: []float64{100, 200}}
+	other := figures{count: 200, elapsed: time.Second, turns: []float64{100, 100}}
+	if got, want := f.beside(&other), "**1.5** (1.0 to 2.0)"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestLoad_CountsEveryTurn(t *testing.T) {
+	m := &memory{values: map[string]string{"k0": "v"}}
+	var f figures
+	for range 2 {
+		if err := load(t.Context(), &f, m, eventualRead, 2, 1, "v", time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(f.turns) != 2 || f.turns[0] <= 0 || f.turns[1] <= 0 {
+		t.Errorf("turns: %v", f.turns)
+	}
+}
+
+func TestGoals_MarkARatioBelow(t *testing.T) {
+	bare := &settings{bare: true}
+	for _, c := range []struct {
+		settings *settings
+		other    string
+		op       operation
+		clients  int
+		ratio    float64
+		want     string
+	}{
+		{bare, "etcd", strongSave, 64, 2.9, ", below the goal of 3.0"},
+		{bare, "etcd", strongSave, 64, 3, ""},
+		{bare, "etcd", strongRead, 1, 0.1, ""},
+		{bare, "redis", strongSave, 64, 0.1, ""},
+		{&settings{}, "etcd", strongSave, 64, 0.1, ""},
+	} {
+		if got := missed(c.ratio, goalOf(c.settings, c.other, c.op, c.clients)); got != c.want {
+			t.Errorf("%s beside %s with %d clients, ratio %.1f: %q, want %q", c.op, c.other, c.clients, c.ratio, got,
+				c.want)
+		}
+	}
+}
+
 func TestCPU_ReadsAProcessOnLinux(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("/proc exists on Linux only")

@@ -1,16 +1,14 @@
-// Command compare measures Quorate beside etcd and Redis, in one run on one machine. It runs three
-// Quorate processes, three etcd processes, and one Redis process that forces every write to disk.
-// They take turns under the same load. The tables that it prints give ratios of the rates and, on
-// Linux, of the CPU time per request.
+// Command compare measures Quorate beside etcd and Redis, in one run on one machine. It runs three Quorate
+// processes, three etcd processes, and one Redis process that syncs every write to disk. They take turns under the
+// same load. The tables that it prints give ratios of the rates and, on Linux, of the CPU time per request.
 //
-// Each store is used through its usual Go client: net/http for Quorate, go.etcd.io/etcd/client/v3
-// for etcd, go-redis for Redis. The clients run on the same machine, so their CPU time affects the
-// result. With -client http, Quorate and etcd are used through the same minimal HTTP client
-// instead. Clients are spread evenly over the nodes of a cluster. While one store has its turn, the
-// others are idle.
+// Each store is used through its usual Go client: net/http for Quorate, go.etcd.io/etcd/client/v3 for etcd, go-redis
+// for Redis. The clients run on the same machine, so their CPU time affects the result. With -client http, Quorate
+// and etcd are used through the same minimal HTTP client instead. Clients are spread evenly over the nodes of a
+// cluster. During the turn of one store, the others are idle.
 //
-// It owns the processes it starts and their directories, and removes both. A store whose program is
-// not found is left out, and the table says so.
+// It owns the processes that it starts and their directories, and removes both. If the program of a store is not
+// found, the store is left out, and the table mentions that.
 package main
 
 import (
@@ -180,7 +178,8 @@ func table(ctx context.Context, s *settings, out io.Writer, stores []store, size
 				fmt.Fprintf(out, " %s |", &cells[i])
 			}
 			for i := range stores[1:] {
-				fmt.Fprintf(out, " %s |", cells[0].beside(&cells[i+1]))
+				goal := goalOf(s, stores[i+1].name(), op, clients)
+				fmt.Fprintf(out, " %s |", cells[0].beside(&cells[i+1])+missed(cells[0].rate()/cells[i+1].rate(), goal))
 			}
 			fmt.Fprintln(out)
 		}

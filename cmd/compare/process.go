@@ -42,9 +42,8 @@ func (p *processes) start(name, program string, args ...string) error {
 	return nil
 }
 
-// cpu returns the CPU time, user and system, of all processes together. It reads the times from
-// /proc, where they are in hundredths of a second; see proc_pid_stat(5). It returns false if they
-// cannot be read.
+// cpu returns the CPU time, user and system, of all processes together. It reads the times from /proc, in hundredths
+// of a second; see proc_pid_stat(5). It returns false if they cannot be read.
 func (p *processes) cpu() (time.Duration, bool) {
 	var ticks int64
 	for _, c := range p.cmds {

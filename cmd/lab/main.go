@@ -1,6 +1,5 @@
-// Command lab tests and shows Quorate: demos, a cluster in one terminal, and a campaign of faults.
-// If the environment has settings for fault tests, it behaves as the quorate command with those
-// settings.
+// Command lab tests and shows Quorate: demos, a cluster in one terminal, and a campaign of faults. If the
+// environment contains settings for fault tests, it runs as the quorate command with those settings.
 //
 // It owns only the table of its subcommands; the packages below internal/lab do the work.
 package main
@@ -26,8 +25,8 @@ import (
 // version is set by the linker: -X main.version=v1.2.3.
 var version = "devel"
 
-// command is one subcommand. make declares the flags of the subcommand and returns a function. That
-// function does the work, and returns when it is done or ctx ends.
+// command is one subcommand. make declares the flags of the subcommand and returns the function that runs it. That
+// function returns when the work is done or ctx ends.
 type command struct {
 	name, about string
 	args        int // number of arguments

@@ -24,9 +24,8 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// attackSmuggling sends requests with an ambiguous length, with a second request at the place where
-// one interpretation ends. The application must never get the second request, and there must never
-// be a second response.
+// attackSmuggling sends requests with an ambiguous length. A second request begins where one interpretation of the
+// length ends. The application must never get the second request, and there must never be a second response.
 func attackSmuggling(t *testing.T, s *siege) {
 	v := s.nodes[0]
 	const hidden = "GET /v1.0/invoke/app1/method/smuggled HTTP/1.1\r\nHost: localhost\r\n" +
@@ -257,8 +256,8 @@ func attackMembership(t *testing.T, s *siege) {
 	}
 }
 
-// attackHandshakes keeps 400 silent connections on the gossip and peer ports of every node, and
-// replaces each that is closed. Meanwhile a legitimate node joins.
+// attackHandshakes keeps 400 silent connections on the gossip and peer ports of every node, and replaces each that
+// is closed. A legitimate node must still be able to join.
 func attackHandshakes(t *testing.T, s *siege) {
 	const attackers, pause = 800, 250 * time.Millisecond
 	ctx, stop := context.WithCancel(t.Context())
@@ -307,8 +306,7 @@ func attackHandshakes(t *testing.T, s *siege) {
 	}
 }
 
-// attackIdle opens idle and slow connections on every port at once, and keeps them while the
-// cluster works.
+// attackIdle opens idle and slow connections on every port at once, and keeps them open while the cluster works.
 func attackIdle(t *testing.T, s *siege) {
 	v := s.nodes[0]
 	want := 2000
@@ -387,8 +385,8 @@ func unread(t *testing.T, s *siege, v *victim) {
 	s.eventually(t, "clients that do not read are closed", 3*time.Minute, func() bool { return in() == 0 })
 }
 
-// room returns how many connections the test may open in addition to its own, after it has raised
-// its limit of open files to the maximum. The nodes have the same limit.
+// room returns how many more connections the test may open. It first raises its limit of open files to the maximum.
+// The nodes have the same limit.
 func room(t *testing.T) int {
 	t.Helper()
 	var l syscall.Rlimit

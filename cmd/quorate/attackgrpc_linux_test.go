@@ -107,8 +107,8 @@ func (v lone) rise(t *testing.T, attack func()) int {
 	return peak - before
 }
 
-// anonymous returns the resident memory of the process that maps no file, in MiB. Pages of the log file do not
-// count: the kernel takes them back when it needs them.
+// anonymous returns the anonymous resident memory of the process in MiB. Pages of mapped files, such as the log, do
+// not count, because the kernel can free them when it needs memory.
 func (v lone) anonymous(t *testing.T) int {
 	t.Helper()
 	text := string(sure(os.ReadFile(fmt.Sprintf("/proc/%d/status", v.cmd.Process.Pid)))(t))
@@ -119,7 +119,7 @@ func (v lone) anonymous(t *testing.T) int {
 	return sure(strconv.Atoi(strings.Fields(after)[0]))(t) >> 10
 }
 
-// givesBack waits until the anonymous memory is not much above what it was before an attack, in MiB.
+// givesBack waits until the anonymous memory of the process is at most 64 MiB above before, which is in MiB.
 func (v lone) givesBack(t *testing.T, before int) {
 	t.Helper()
 	start := time.Now()
@@ -234,9 +234,9 @@ func (v lone) unreadAnswers(t *testing.T, connections int) {
 	all.Wait()
 }
 
-// probe is a process that makes small calls one after the other until its input ends. Then it
-// prints their number, median and 99th percentile. It is a separate process, so that the goroutines
-// of an attack do not delay it.
+// probe is the main function of a process that makes small calls one after the other until its input ends. Then it
+// prints their number, median and 99th percentile. It is a separate process, so that the goroutines of an attack do
+// not delay it.
 func probe() {
 	conn, err := grpc.NewClient("passthrough:///"+os.Args[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	ended := make(chan struct{})
@@ -293,7 +293,7 @@ func save(ctx context.Context, c runtimev1.DaprClient, key string, size int) err
 	return err
 }
 
-// TestMemoryAttacks_GRPC sends messages that would need gigabytes, with and without the token, and
+// TestMemoryAttacks_GRPC sends messages that would need gigabytes when decoded, with and without the token. It also
 // withholds the last byte of messages.
 func TestMemoryAttacks_GRPC(t *testing.T) {
 	if testing.Short() {

@@ -18,7 +18,8 @@ type endpoint struct {
 	open  bool
 }
 
-// endpoints reads the routing table from the source of the product, so that none is missing here.
+// endpoints returns all endpoints in the routing table of the HTTP API. It reads them from the source, so that none
+// is missing.
 func endpoints(t *testing.T) (out []endpoint) {
 	t.Helper()
 	source := string(sure(os.ReadFile("../../api/http/routes.go"))(t))
@@ -130,9 +131,9 @@ func attackMalformed(t *testing.T, s *siege) {
 	wg.Wait()
 }
 
-// attackBodies sends bodies that an endpoint does not expect, with the right token. Some endpoints
-// refuse with 500, as Dapr clients expect. Bytes after the first JSON value are ignored, and null
-// is an empty list, so neither is tested here.
+// attackBodies sends bodies that an endpoint does not expect, with the right token. Some endpoints answer 500, as
+// Dapr clients expect. It does not test bytes after the first JSON value, which are ignored, or null, which is an
+// empty list.
 func attackBodies(t *testing.T, s *siege) {
 	v := s.nodes[0]
 	bodies := map[string]string{

@@ -74,9 +74,9 @@ func cloudEvent(id string) string {
 	return `{"specversion":"1.0","id":"` + id + `","source":"/shop","type":"order.placed","data":{"n":1.50}}`
 }
 
-// TestEventGrid_EventsRoundTrip runs three real nodes and a real application against the protocols
-// of Event Grid. It expects one event subscription, every event delivered to the application in
-// order and again after a failure, and the published events at the topic byte for byte.
+// TestEventGrid_EventsRoundTrip runs three real nodes and a real application against the protocols of Event Grid.
+// There must be one event subscription. The application must get every event in order, and again after a failure.
+// The topic must get the published events byte for byte.
 func TestEventGrid_EventsRoundTrip(t *testing.T) {
 	m := newMachine(t)
 	grid, err := eventgridtest.New(eventgridtest.Config{Polls: 2})

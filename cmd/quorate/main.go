@@ -1,7 +1,7 @@
 // Command quorate is a Dapr-compatible sidecar with a built-in, Raft-replicated state store.
 //
-// It owns only the start of the program: it passes the standard streams, signals, the environment
-// and the function that opens a node to package cli.
+// It owns only the start of the program: it passes the standard streams, signals, the environment and the function
+// that opens a node to package cli.
 package main
 
 import (
@@ -53,8 +53,8 @@ func open(ctx context.Context, c node.Config, log *slog.Logger) (cli.Node, error
 	return orNone(node.Open(ctx, c, d))
 }
 
-// homeDir returns the home directory that the system has for this user, or "" if it has none that the
-// user owns.
+// homeDir returns the home directory of this user in the system's user database. It returns "" if there is none, or
+// if the user does not own it.
 func homeDir() string {
 	u, err := user.Current()
 	if err != nil || u.HomeDir == "/" {
@@ -82,16 +82,15 @@ func check(ctx context.Context, c node.Config) ([]string, error) {
 	return node.Check(ctx, c, os.LookupEnv)
 }
 
-// signals returns a channel with the signals that ask the process to end, and a function that stops
-// the delivery. The channel has room for two signals, so that the second is not lost while the
-// first is handled.
+// signals returns a channel that receives the signals that stop the process, and a function that ends the delivery.
+// The channel has room for two signals, so that the second is not lost while the first is handled.
 func signals() (<-chan os.Signal, func()) {
 	c := make(chan os.Signal, 2)
 	signal.Notify(c, syscall.SIGINT, syscall.SIGTERM)
 	return c, func() { signal.Stop(c) }
 }
 
-// buildVersion returns the version that the linker has set, or the one in the build info.
+// buildVersion returns the version that the linker has set, or otherwise the version in the build info, or "devel".
 func buildVersion() cli.Version {
 	v := cli.Version{Version: version}
 	info, ok := debug.ReadBuildInfo()

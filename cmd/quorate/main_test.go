@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -18,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/quorate/quorate/internal/listen"
+	"github.com/quorate/quorate/internal/testutil"
 )
 
 func TestMain(m *testing.M) {
@@ -63,26 +62,19 @@ func home(e *testscript.Env) error {
 	return nil
 }
 
-// spare holds the free ports. Tests run in parallel, and a port is used some time after it was
-// assigned, so each is assigned once.
-var spare struct {
+// reserved holds the reservations of ports until the process ends.
+var reserved struct {
 	sync.Mutex
-	ports []int
+	releases []func()
 }
 
 // freePort returns a free port of 127.0.0.1 that no other test gets.
 func freePort() (string, error) {
-	spare.Lock()
-	defer spare.Unlock()
-	if len(spare.ports) == 0 {
-		var err error
-		if spare.ports, err = listen.Spare(context.Background(), 4096); err != nil {
-			return "", err
-		}
-	}
-	port := spare.ports[0]
-	spare.ports = spare.ports[1:]
-	return strconv.Itoa(port), nil
+	port, release, err := testutil.ReservePort()
+	reserved.Lock()
+	defer reserved.Unlock()
+	reserved.releases = append(reserved.releases, release)
+	return strconv.Itoa(port), err
 }
 
 // exits runs a command that must end with the given exit code: exits 2 quorate run x.

@@ -9,15 +9,16 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
-// The default share of memory that the process may use. A cgroup is for this process alone. A machine is shared with
-// the application and others.
+// The default memory limit of the process is a share of the memory of its cgroup or of the machine. The share of a
+// machine is smaller, because the application and other programs need memory too.
 const (
 	shareOfCgroup  = 0.9
 	shareOfMachine = 0.5
 )
 
-// limitMemory sets the soft memory limit of the Go runtime and returns it, or 0 if there is none. If the parameter is
-// 0, the limit is a share of the memory of the cgroup or the machine. A limit in GOMEMLIMIT wins.
+// limitMemory sets the soft memory limit of the Go runtime and returns it in bytes, or 0 if there is none. given is
+// the limit from the settings. If given is 0, the limit is a share of the memory of the cgroup or the machine. A
+// limit in GOMEMLIMIT has precedence.
 func limitMemory(given int64, log *slog.Logger) int64 {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {

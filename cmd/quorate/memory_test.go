@@ -31,7 +31,8 @@ func TestDefaultMemory_IsAShareOfCgroupOrMachine(t *testing.T) {
 	}
 }
 
-// The memory for requests is a share of the limit that is in force, so GOMEMLIMIT counts and not the flag.
+// The memory for requests is a share of the limit that is in effect. So GOMEMLIMIT must have precedence over the
+// flag.
 func TestLimitMemory_ReturnsTheLimitInForce(t *testing.T) {
 	before := debug.SetMemoryLimit(-1)
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })

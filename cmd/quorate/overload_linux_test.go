@@ -36,8 +36,8 @@ func (l *load) add(took []time.Duration, refused, broken int) {
 	l.broken += broken
 }
 
-// saves lets clients save values of size bytes for the given time, each over its own connection. A client that is
-// refused tries again at once.
+// saves runs clients that save values of size bytes for the given time, each over its own connection. A client whose
+// save is refused tries again at once.
 func (v *victim) saves(t *testing.T, clients, size int, length time.Duration) *load {
 	t.Helper()
 	out := &load{length: length}
@@ -98,9 +98,9 @@ func (v *victim) saveUntil(ctx context.Context, request string, out *load) {
 	}
 }
 
-// TestOverload_GoodputOfSaves measures what a node accepts of more and more clients that do not pause.
-// The figures depend on the machine, so most of them are logged only. QUORATE_LOAD_TIME sets how long each
-// step takes.
+// TestOverload_GoodputOfSaves measures how many saves a node accepts from an increasing number of clients that do
+// not pause. The figures depend on the machine, so most of them are only logged. QUORATE_LOAD_TIME is the duration
+// of each step.
 func TestOverload_GoodputOfSaves(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a real process")
@@ -139,8 +139,8 @@ func TestOverload_GoodputOfSaves(t *testing.T) {
 	}
 }
 
-// TestOverload_LargeSavesSucceed saves large values at once. A node that could save them one after the other does not
-// refuse them because they come together.
+// TestOverload_LargeSavesSucceed saves large values concurrently. A node that could save them one after the other
+// must not refuse them because they arrive together.
 func TestOverload_LargeSavesSucceed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts real processes")

@@ -196,9 +196,9 @@ func (s *siege) leader(t *testing.T, among []*victim) int {
 	return at
 }
 
-// TestSDK_SurvivesLeaderFailure runs three real processes, each with an application that uses the
-// public SDK, and SDK clients: one at each node that stays up, and one that is connected to the
-// leader and knows the other addresses. The leader is killed while they write and call.
+// TestSDK_SurvivesLeaderFailure runs three real processes, each with an application that uses the public SDK. It also
+// runs SDK clients: one on each node that stays up, and one that is connected to the leader and knows the other
+// addresses. The leader is killed while they write and call.
 func TestSDK_SurvivesLeaderFailure(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts clusters of processes")

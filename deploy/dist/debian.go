@@ -66,8 +66,8 @@ func (r release) debian(p platform, binary string) error {
 	return errors.Join(deb.Default.Package(info, f), f.Close())
 }
 
-// debianVersion is the version as dpkg orders it: a version before a release is below it, and there is no leading v. A
-// name that is no version becomes one below all releases.
+// debianVersion returns the version in the form of dpkg, without the leading v. dpkg orders a pre-release below its
+// release. A name that is no version, such as that of a branch, becomes a version below all releases.
 func (r release) debianVersion() string {
 	v := strings.TrimPrefix(r.version, "v")
 	if v == "" || v[0] < '0' || v[0] > '9' || v == r.version {
@@ -83,8 +83,8 @@ func (r release) debianVersion() string {
 	}, v)
 }
 
-// debianFiles writes the files that are made for the package: the unit with the path of the package, and the
-// completions.
+// debianFiles writes the files that only the package has: the systemd unit with the paths of the package, and the
+// shell completions.
 func (r release) debianFiles(dir string) error {
 	unit, err := r.read("deploy", "systemd", "quorate.service")
 	if err != nil {

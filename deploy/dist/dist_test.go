@@ -38,7 +38,8 @@ func built(t *testing.T) (dir string) {
 	return dir
 }
 
-// files returns the names of the files in an archive, below its folder, and unpacks the program.
+// unpack unpacks the program of an archive to binary, and returns the names of the files below the folder of the
+// archive.
 func unpack(t *testing.T, archive, binary string) (names []string) {
 	t.Helper()
 	f, err := os.Open(archive)
@@ -189,8 +190,8 @@ test -d /var/lib/quorate/data
 getent passwd quorate
 `
 
-// installPackage installs the package in an overlay over the file system of this machine, so that dpkg and its
-// dependencies are real, and nothing here changes.
+// installPackage installs the package with the real dpkg and the installed dependencies. An overlay over the file
+// system keeps this machine unchanged.
 func installPackage(t *testing.T, dir string) {
 	for _, tool := range []string{"dpkg", "adduser", "unshare", "chroot"} {
 		if _, err := exec.LookPath(tool); err != nil {

@@ -95,9 +95,9 @@ func goEnv(t *testing.T, name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// TestInstall_FromProxyFetchesOnlyWhatIsLinked installs the program with go install ...@latest, with an empty module
-// cache. The module of the sources must have no replace directive, and no module may be downloaded that only tests or
-// other modules need.
+// TestInstall_FromProxyFetchesOnlyWhatIsLinked installs the program with go install ...@latest and an empty module
+// cache. The go.mod of Quorate must have no replace directive. No module may be downloaded that only tests or other
+// modules need.
 func TestInstall_FromProxyFetchesOnlyWhatIsLinked(t *testing.T) {
 	if testing.Short() {
 		t.Skip("downloads modules into an empty cache and builds the program")

@@ -75,8 +75,8 @@ func run(ctx context.Context, args []string) error {
 	return r.checksums()
 }
 
-// commitTime returns the time of the last commit, so that the same commit gives the same files. Without git it is the
-// time now.
+// commitTime returns the time of the last commit. Files of the release have this time, so that the same commit gives
+// the same files. Without git, it returns the current time.
 func commitTime(ctx context.Context, root string) time.Time {
 	text, err := exec.CommandContext(ctx, "git", "-C", root, "log", "-1", "--format=%cI").Output()
 	if err != nil {
@@ -122,7 +122,7 @@ func (r release) name(p platform) string {
 // compile builds the program as make build does.
 func (r release) compile(ctx context.Context, p platform, out string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-ldflags",
-		"-s -w -X main.version="+r.version, "-o", out, "./cmd/quorate")
+		"-s -w -funcalign=16 -X main.version="+r.version, "-o", out, "./cmd/quorate")
 	cmd.Dir = r.root
 	cmd.Env = append(os.Environ(), "GOOS="+p.os, "GOARCH="+p.arch, "CGO_ENABLED=0")
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr

@@ -116,7 +116,7 @@ func same(t *testing.T, what string, rendered, static any) {
 	}
 }
 
-// With its defaults the chart describes the same cluster as the static manifests, which other tests check.
+// With its default values the chart renders the same objects as the static manifests, which other tests check.
 func TestChart_DefaultsAreTheManifests(t *testing.T) {
 	objects := mustRender(t, "apps: [{id: orders, image: 'registry.example/orders:1.0.0', port: 8080, replicas: 2}]")
 	set, staticSet := among[appsv1.StatefulSet](t, objects), find[appsv1.StatefulSet](t)

@@ -16,8 +16,7 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// application is the command of the user that runs beside the node. If the user gave no command, an
-// application does nothing.
+// application is the user's command that runs beside the node. Without a command, its methods do nothing.
 type application struct {
 	process *child.Process // nil = no command
 	ended   bool           // by itself, before the node
@@ -42,9 +41,9 @@ func (m *Main) startApp(c node.Config, a node.Addresses, log *slog.Logger) (*app
 	return &application{process: p}, nil
 }
 
-// inherited returns env without the variables that tell an application the ports of its node. This
-// process may itself run beside another node and have its variables. The application would take
-// them for the ports of this node.
+// inherited returns env without the variables that tell an application the ports of its node. If this process itself
+// runs beside another node, it has the variables of that node. The application would mistake them for the ports of
+// this node.
 func inherited(env []string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -80,8 +79,8 @@ func portOf(addr string) string {
 	return port
 }
 
-// done returns a channel that is closed when the command has ended. If there is no command, the
-// channel is never closed.
+// done returns a channel that is closed when the command has ended. Without a command, it returns nil, a channel
+// that is never closed.
 func (a *application) done() <-chan struct{} {
 	if a.process == nil {
 		return nil
@@ -116,8 +115,8 @@ func (a *application) stopReason(ctx context.Context) string {
 	return "requested through the API"
 }
 
-// end stops the command while the node still serves it. It returns an error if the command failed
-// by itself or had to be killed.
+// end stops the command while the node still serves requests of the command. It returns an error if the command
+// failed by itself or had to be killed after grace.
 func (a *application) end(ctx context.Context, grace time.Duration, log *slog.Logger) error {
 	switch {
 	case a.process == nil:
@@ -136,7 +135,7 @@ func (a *application) end(ctx context.Context, grace time.Duration, log *slog.Lo
 	return err
 }
 
-// appError is the error of a command that failed. Its exit code becomes that of the program.
+// appError is the error of a command that failed. The program exits with the exit code of the command.
 type appError struct {
 	error
 	code int

@@ -8,14 +8,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quorate/quorate/api"
-	apihttp "github.com/quorate/quorate/api/http"
+	adminapi "github.com/quorate/quorate/api/admin"
 )
 
 func (m *Main) appsCommand() *cobra.Command {
 	return m.adminCommand("apps [flags]", "Show the applications of the cluster, as a node knows them",
 		func(ctx context.Context, a *adminClient, asJSON bool) error {
 			var apps []api.AppInstance
-			if err := a.get(ctx, apihttp.AdminAppsPath, &apps); err != nil {
+			if err := a.get(ctx, adminapi.AppsPath, &apps); err != nil {
 				return err
 			}
 			if asJSON {

@@ -30,7 +30,8 @@ func (m *Main) backupCommand() *cobra.Command {
 	return c
 }
 
-// snapshotCommand is the former name of backup, which scripts may still use. It is hidden.
+// snapshotCommand returns the hidden command snapshot. That is the former name of backup, which scripts may still
+// use.
 func (m *Main) snapshotCommand() *cobra.Command {
 	c := m.backupCommand()
 	c.Use, c.Hidden = "snapshot", true
@@ -97,8 +98,8 @@ func (m *Main) adminOf(c *cobra.Command, set *settings.Set) (*adminClient, error
 	return &adminClient{dataDir: dir}, nil
 }
 
-// interruptible returns a context that ends with the first signal, so that the command can clean
-// up. The caller calls the returned function when the command has ended.
+// interruptible returns a context that ends with the first signal, so that the command can clean up. The caller must
+// call the returned function when the command has ended.
 func (m *Main) interruptible(ctx context.Context) (context.Context, func()) {
 	signals, release := m.Signals()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -118,7 +119,9 @@ func (m *Main) interruptible(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// saveTo writes the backup to a temporary file beside path and renames it when it is complete.
+// saveTo writes the backup to a temporary file beside path, and renames the file to path when it is complete. It
+// encrypts the backup with keys[0], if there are keys. If path exists, it returns an error unless force is true.
+// After an error path is unchanged.
 func (m *Main) saveTo(ctx context.Context, a *adminClient, path string, keys []backup.Key,
 	force bool) (sum backup.Summary, err error) {
 	if _, err := os.Lstat(path); err == nil && !force {

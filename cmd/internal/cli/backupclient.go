@@ -8,16 +8,16 @@ import (
 	"net"
 	"net/http"
 
-	apihttp "github.com/quorate/quorate/api/http"
+	adminapi "github.com/quorate/quorate/api/admin"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/backup"
 )
 
-// stream sends a request whose body or response is too long to be buffered, and passes the response
-// to take. There is no timeout except that of ctx.
+// stream sends a request whose body or response is too long to be buffered, and passes the response to take. It has
+// no timeout except that of ctx.
 func (a *adminClient) stream(ctx context.Context, method, path string, body io.Reader,
 	take func(*http.Response) error) error {
-	socket, err := apihttp.FindAdmin(a.dataDir)
+	socket, err := adminapi.FindSocket(a.dataDir)
 	if err != nil {
 		return err
 	}
@@ -30,7 +30,7 @@ func (a *adminClient) stream(ctx context.Context, method, path string, body io.R
 		return err
 	}
 	if body != nil {
-		req.Header.Set("Content-Type", apihttp.BackupType)
+		req.Header.Set("Content-Type", adminapi.BackupType)
 	}
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
@@ -54,7 +54,7 @@ func (a *adminClient) stream(ctx context.Context, method, path string, body io.R
 
 // save writes a backup to w and verifies it while it is written.
 func (a *adminClient) save(ctx context.Context, w io.Writer) (sum backup.Summary, err error) {
-	err = a.stream(ctx, http.MethodGet, apihttp.AdminBackupPath, nil, func(resp *http.Response) error {
+	err = a.stream(ctx, http.MethodGet, adminapi.BackupPath, nil, func(resp *http.Response) error {
 		disk := &checked{w: w}
 		if sum, err = backup.Inspect(io.TeeReader(resp.Body, disk), splitStore); err == nil {
 			return nil
@@ -64,7 +64,7 @@ func (a *adminClient) save(ctx context.Context, w io.Writer) (sum backup.Summary
 				Err: disk.err}
 		}
 		_, _ = io.Copy(io.Discard, resp.Body) // the trailer follows the body
-		if why := resp.Trailer.Get(apihttp.AdminErrorTrailer); why != "" {
+		if why := resp.Trailer.Get(adminapi.ErrorTrailer); why != "" {
 			return faultOf(why)
 		}
 		if ctx.Err() == nil && (fault.Is(err, fault.Corrupt) || errors.Is(err, io.ErrUnexpectedEOF)) {
@@ -92,7 +92,7 @@ func (c *checked) Write(p []byte) (int, error) {
 
 // restore sends a backup. The response arrives when the restore is complete.
 func (a *adminClient) restore(ctx context.Context, r io.Reader, v any) error {
-	return a.stream(ctx, http.MethodPost, apihttp.AdminBackupPath, io.NopCloser(r), func(resp *http.Response) error {
+	return a.stream(ctx, http.MethodPost, adminapi.BackupPath, io.NopCloser(r), func(resp *http.Response) error {
 		return json.NewDecoder(resp.Body).Decode(v)
 	})
 }

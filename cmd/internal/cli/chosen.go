@@ -10,9 +10,9 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// chosen returns the data directory of the node that a command is meant for: --data-dir, or the default directory of
-// this user, or the only other directory beside it in which a node runs. If several nodes run beside it, it returns
-// fault.Invalid and asks for --data-dir.
+// chosen returns the data directory of the node that a command is meant for. That is --data-dir, or otherwise the
+// default directory of this user. If no node runs on the default directory, but one runs on a directory beside it,
+// that directory is returned. If there are several of these, chosen returns fault.Invalid and asks for --data-dir.
 func chosen(ctx context.Context, c node.Config) (string, error) {
 	dir := c.Data.Dir
 	if !c.Data.Shared || runs(ctx, dir) {

@@ -1,9 +1,8 @@
 // Package cli is the quorate program: its commands, their output and their exit codes.
 //
-// It owns exit codes, usage errors, signals and terminal output. It opens a node through Main.Open
-// and uses the HTTP API and the admin API of the node. Only this package and the settings package
-// read flags, files and the environment. While a node runs, one goroutine of this package waits for
-// signals; it ends with the command.
+// It owns exit codes, usage errors, signals and terminal output. It opens a node through Main.Open and uses the HTTP
+// API and the admin API of the node. Only this package and the settings package read flags, files and the
+// environment. While a node runs, one goroutine of this package waits for signals; it ends with the command.
 package cli
 
 import (
@@ -30,8 +29,8 @@ const (
 type Node interface {
 	// Addresses returns where the node listens. It does not change.
 	Addresses() node.Addresses
-	// Wait returns nil when a stop was requested through the API or ctx ended, and an error if the
-	// node can no longer work. The node is still open afterwards.
+	// Wait returns nil when a stop was requested through the API or ctx ended. It returns an error if the node can
+	// no longer work. In both cases the node is still open.
 	Wait(ctx context.Context) error
 	// Close stops the node gracefully, within the limits of ctx. It is idempotent.
 	Close(ctx context.Context) error
@@ -56,15 +55,15 @@ type Main struct {
 	// Check reads the component files of a node without starting it.
 	Check func(ctx context.Context, c node.Config) (warnings []string, err error)
 
-	// Signals starts to deliver the signals that stop a node, until the returned function is
-	// called. Only a running node uses it: other commands end with a signal as usual.
+	// Signals starts to deliver the signals that stop a node. The returned function ends the delivery. Only a
+	// running node uses it; other commands end with a signal as usual.
 	Signals func() (<-chan os.Signal, func())
 	Exit    func(code int) // ends the process immediately, on the second signal; nil = os.Exit
 }
 
-// Run executes the command in Args and returns the exit code: 0 for success, 1 for a failure, 2 for
-// wrong usage, or that of an application that failed beside its node. It prints errors, one line per
-// problem. When ctx ends, a running node stops gracefully.
+// Run executes the command in Args and returns the exit code: 0 for success, 1 for a failure, 2 for wrong usage. If
+// an application failed beside its node, Run returns the exit code of the application. It prints errors, one line
+// per problem. When ctx ends, a running node stops gracefully.
 func (m *Main) Run(ctx context.Context) int {
 	err := m.execute(ctx)
 	if err == nil {
@@ -101,7 +100,7 @@ func usagef(format string, args ...any) error {
 	return usage(fault.New(fault.Invalid, "cli", fmt.Sprintf(format, args...)))
 }
 
-// flatten returns the single errors that errors.Join combined, without the wrappers that choose an exit code.
+// flatten returns the errors that errors.Join combined. It removes outer wrappers that only choose an exit code.
 func flatten(err error) []error {
 	if u, ok := err.(*usageError); ok { // unwrap only the outermost layer
 		return flatten(u.err)

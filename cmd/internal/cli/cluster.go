@@ -3,54 +3,36 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
-	"strconv"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/quorate/quorate/api"
-	apihttp "github.com/quorate/quorate/api/http"
+	adminapi "github.com/quorate/quorate/api/admin"
 	"github.com/quorate/quorate/cmd/internal/settings"
 )
 
 func (m *Main) membersCommand() *cobra.Command {
-	return m.adminCommand("members [flags]", "Show the nodes of the cluster, as a node knows them",
+	return m.adminCommand("members [flags]", "Show the nodes of the cluster and their addresses, as a node knows them",
 		func(ctx context.Context, a *adminClient, asJSON bool) error {
-			var members []api.MemberStatus
-			if err := a.get(ctx, apihttp.AdminMembersPath, &members); err != nil {
+			var s api.ClusterStatus
+			if err := a.get(ctx, adminapi.ClusterPath, &s); err != nil {
 				return err
 			}
 			if asJSON {
-				return writeJSON(m.Stdout, members)
+				return writeJSON(m.Stdout, membersOf(s))
 			}
-			return printMembers(m.Stdout, members)
+			return printMembers(m.Stdout, s)
 		})
 }
 
-// printMembers prints times in the format of the logs, so that they can be searched there.
-func printMembers(w io.Writer, members []api.MemberStatus) error {
-	rows := [][]string{{"NODE", "ROLE", "STATE", "SINCE", "LEADS", "PEER", "GOSSIP", "VERSION", "SERVER", "CLUSTER"}}
-	for _, s := range members {
-		name := s.Node
-		if s.Self {
-			name += " (this node)"
-		}
-		rows = append(rows, []string{name, s.Role, s.State, s.Since.UTC().Format(time.RFC3339),
-			strconv.FormatUint(uint64(s.Leads), 10), dash(s.Peer), dash(s.Gossip),
-			dash(s.Version), dash(s.ServerID), dash(s.ClusterID)})
-	}
-	return table(w, rows)
-}
-
 func (m *Main) transferCommand() *cobra.Command {
-	set, out, group := settings.New(), output{}, uint32(0)
+	set, out, node, group := settings.New(), output{}, "", uint32(0)
 	c := &cobra.Command{
 		Use:   "transfer-leader [node] [flags]",
 		Short: "Transfer leadership of a group to another node",
 		Long: "Transfer leadership of a group to the named node. Without a name it goes to the most up-to-date\n" +
-			"voter. Run the command on the leader of the group: it uses the node of the data directory,\n" +
-			"by default this user's. On any other node it fails and names the leader.",
+			"voter. It uses the node of the data directory, by default this user's, which asks the leader of\n" +
+			"the group if it does not lead it.",
 		Example: "  quorate transfer-leader\n  quorate transfer-leader n2 --group 3",
 		Args:    cobra.MaximumNArgs(1),
 	}
@@ -59,9 +41,9 @@ func (m *Main) transferCommand() *cobra.Command {
 		if len(args) > 0 {
 			to = args[0]
 		}
-		return m.askAdmin(c, set, out.json(), func(ctx context.Context, a *adminClient, asJSON bool) error {
+		return m.askAdmin(c, set, node, out.json(), func(ctx context.Context, a *adminClient, asJSON bool) error {
 			var r api.TransferResult
-			if err := a.post(ctx, apihttp.AdminTransferPath(uint64(group)), api.TransferRequest{To: to},
+			if err := a.post(ctx, adminapi.TransferPath(uint64(group)), api.TransferRequest{To: to},
 				&r); err != nil {
 				return err
 			}
@@ -73,6 +55,7 @@ func (m *Main) transferCommand() *cobra.Command {
 		})
 	}
 	bindAdmin(c, set, &out)
+	bindNode(c, &node)
 	c.Flags().Uint32Var(&group, "group", 0, "`number` of the group, as status lists it")
 	return c
 }

@@ -19,6 +19,32 @@ func TestMembers_Output(t *testing.T) {
 	}
 }
 
+func TestStatusAll_Output(t *testing.T) {
+	c := newConsole(t)
+	s := c.start()
+	defer c.stop(s)
+	golden(t, "testdata/status_all.txt", c.run("status", "--all").stdout)
+	var all api.ClusterStatus
+	if err := json.Unmarshal([]byte(c.run("status", "--all", "--json").stdout), &all); err != nil ||
+		len(all.Nodes) != 2 || all.Nodes[1].Status != nil || all.Groups[0].Leader != "n1" {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+func TestNodeFlag_ReachesAnotherNode(t *testing.T) {
+	c := newConsole(t)
+	s := c.start()
+	defer c.stop(s)
+	for _, args := range [][]string{{"status"}, {"stores"}, {"members"}, {"apps"}, {"doctor"}} {
+		own, other := c.run(args...), c.run(append(args, "--node", "n2")...)
+		if own.stdout != other.stdout || own.stdout == "" || own.code != other.code {
+			t.Errorf("%v: %q at this node, %q with --node, code %d", args, own.stdout, other.stdout, other.code)
+		}
+		c.want(1, "", "no node n9 is known in this cluster", append(args, "--node", "n9")...)
+	}
+	c.want(0, "n4 now leads group 0; the previous leader was n1.\n", "", "transfer-leader", "n4", "--node", "n2")
+}
+
 func TestApps_Output(t *testing.T) {
 	c := newConsole(t)
 	s := c.start()
@@ -48,4 +74,17 @@ func TestTransferLeader_ReportsTheNewLeader(t *testing.T) {
 		r.From != "n1" {
 		t.Errorf("%+v, %v", r, err)
 	}
+}
+
+func TestVoters_ShowsAndSetsTheNumber(t *testing.T) {
+	c := newConsole(t)
+	s := c.start()
+	defer c.stop(s)
+	const servers = "\nGROUP  VOTERS      NON-VOTERS\n0      n1, n2, n3  n4\n"
+	c.want(0, "The cluster wants 3 voters in each group.\n"+servers, "", "voters")
+	c.want(0, "The cluster now wants 5 voters in each group (3 before).\n"+servers, "", "voters", "5")
+	c.want(0, "The cluster already wants 3 voters in each group.\n"+servers, "", "voters", "3", "--node", "n2")
+	c.want(1, "", "survive no more failures than 3", "voters", "4")
+	c.want(2, "", `"many" is no number of voters`, "voters", "many")
+	c.want(2, "", "accepts at most 1 arg", "voters", "3", "5")
 }

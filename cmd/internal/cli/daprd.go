@@ -79,6 +79,7 @@ func (m *Main) daprdCommand() *cobra.Command {
 			config.Cluster.Advertise = m.getenv("DAPR_HOST_IP")
 		}
 		config.API.DisableH2C = truthy(m.getenv("DAPR_HTTP_DISABLE_H2C"))
+		config.API.DeclaredOnly = len(config.Components.Paths) > 0
 		if line.Asks() == daprd.AsksWait {
 			return awaitOutbound(c.Context(), config)
 		}
@@ -144,7 +145,7 @@ func awaitOutbound(ctx context.Context, c node.Config) error {
 }
 
 // withData returns c with a directory for durable state. If c has none, as in a container without a home directory,
-// the directory is in the runtime directory, and withData also returns a warning.
+// it uses the runtime directory and also returns a warning.
 func withData(c node.Config) (node.Config, []string) {
 	if c.Data.Dir != "" || c.Data.StateDir != "" || len(c.Cluster.Join) > 0 {
 		return c, nil

@@ -20,7 +20,7 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// configOf runs a command whose node does not start, and returns the configuration of that node.
+// configOf runs a command and returns the configuration that it passes to Open. The node does not start.
 func (c *console) configOf(t *testing.T, program string, args ...string) (node.Config, result) {
 	t.Helper()
 	var got node.Config

@@ -55,14 +55,22 @@ func TestDocs_ListOfCommands(t *testing.T) {
 	c := newConsole(t)
 	var b strings.Builder
 	for _, command := range []string{"run", "daprd", "state get", "state set", "state delete", "state list",
-		"state watch", "state copy", "stores",
-		"status", "members", "apps", "transfer-leader", "remove", "leave", "doctor", "health", "backup save",
+		"state watch", "state copy", "configuration get", "configuration set",
+		"configuration delete", "configuration list", "configuration watch", "configuration import",
+		"stores",
+		"status", "members", "apps", "locks list", "locks release", "jobs list", "jobs get",
+		"jobs run", "jobs delete", "actors list", "actors move", "actors rebalance", "voters",
+		"transfer-leader", "remove", "leave", "doctor", "health", "console", "debug bundle", "backup save",
 		"backup inspect", "backup restore", "backup keygen", "rescue", "import redis", "token create", "config print",
 		"config validate", "version"} {
 		help := c.run(append(strings.Fields(command), "--help")...).stdout
-		if strings.HasPrefix(command, "config") || command == "doctor" {
+		if strings.HasPrefix(command, "config ") || command == "doctor" {
 			help, _, _ = strings.Cut(help, "Application:\n")
-			help += "The flags are those of run, and --json.\n"
+			help += "The flags are those of run, and --json"
+			if command == "doctor" {
+				help += ", and --node"
+			}
+			help += ".\n"
 		}
 		fmt.Fprintf(&b, "## quorate %s\n\n```text\n%s\n```\n\n", command, strings.TrimSpace(help))
 	}

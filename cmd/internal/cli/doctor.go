@@ -12,14 +12,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quorate/quorate/api"
-	apihttp "github.com/quorate/quorate/api/http"
+	adminapi "github.com/quorate/quorate/api/admin"
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/node"
 )
 
 func (m *Main) doctorCommand() *cobra.Command {
-	set, out := settings.New(), output{}
+	set, out, other := settings.New(), output{}, ""
 	c := &cobra.Command{
 		Use:   "doctor [flags]",
 		Short: "Diagnose a node and its environment",
@@ -35,7 +35,7 @@ func (m *Main) doctorCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		found, err := m.examine(c.Context(), config)
+		found, err := m.examine(c.Context(), config, other)
 		if err != nil {
 			return err
 		}
@@ -51,21 +51,22 @@ func (m *Main) doctorCommand() *cobra.Command {
 	}
 	withSettings(c, set)
 	out.bind(c)
+	bindNode(c, &other)
 	return c
 }
 
-// examine returns a diagnosis. If a node runs on the data directory, that node makes it. Otherwise
-// this process does.
-func (m *Main) examine(ctx context.Context, c node.Config) (api.Checkup, error) {
+// examine returns a diagnosis. If a node runs on the data directory, the node makes it; otherwise this process does.
+// If other is not empty, the node with that id makes the diagnosis.
+func (m *Main) examine(ctx context.Context, c node.Config, other string) (api.Checkup, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*adminTime)
 	defer cancel()
 	dir, err := chosen(ctx, c)
 	if err != nil {
 		return api.Checkup{}, err
 	}
-	if dir != "" && runs(ctx, dir) {
+	if other != "" || dir != "" && runs(ctx, dir) {
 		var found api.Checkup
-		err := (&adminClient{dataDir: dir}).get(ctx, apihttp.AdminDoctorPath, &found)
+		err := (&adminClient{dataDir: dir, node: other}).get(ctx, adminapi.DoctorPath, &found)
 		return found, err
 	}
 	return node.Examine(ctx, c), nil
@@ -73,7 +74,7 @@ func (m *Main) examine(ctx context.Context, c node.Config) (api.Checkup, error) 
 
 // runs reports whether a process listens on the admin socket of a data directory.
 func runs(ctx context.Context, dir string) bool {
-	path, err := apihttp.FindAdmin(dir)
+	path, err := adminapi.FindSocket(dir)
 	if err != nil {
 		return false
 	}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,8 +22,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/quorate/quorate/api"
+	adminapi "github.com/quorate/quorate/api/admin"
 	apihttp "github.com/quorate/quorate/api/http"
 	"github.com/quorate/quorate/cmd/internal/cli"
+	"github.com/quorate/quorate/component/configuration/records"
 	"github.com/quorate/quorate/component/state"
 	"github.com/quorate/quorate/component/state/inmemory"
 	"github.com/quorate/quorate/internal/fault"
@@ -36,13 +39,13 @@ var update = flag.Bool("update", false, "rewrite golden files")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// memoryNode is a node with one state store in memory. Its API and its admin socket are the real
-// ones.
+// memoryNode is a node with one state store in memory. It uses the production API and admin socket.
 type memoryNode struct {
 	addresses node.Addresses
 	closers   lifecycle.Stack
 	stopped   chan error // what Wait returns, from the API or the test
 	status    api.NodeStatus
+	items     *records.Store // of the configuration store configstore
 }
 
 // openMemoryNode starts a memoryNode, as Main.Open does for a node.
@@ -56,6 +59,8 @@ func openMemoryNode(ctx context.Context, c node.Config, log *slog.Logger) (_ *me
 	if err := os.MkdirAll(c.Data.Dir, 0o700); err != nil {
 		return nil, err
 	}
+	n.items = records.New(records.Options{Backing: inmemory.Open(inmemory.Options{}), Logger: log})
+	_ = n.closers.Push("configuration", func(context.Context) error { return n.items.Close() })
 	var stores memoryStores
 	for _, name := range []string{"statestore", "orders"} {
 		store := inmemory.Open(inmemory.Options{})
@@ -75,13 +80,13 @@ func openMemoryNode(ctx context.Context, c node.Config, log *slog.Logger) (_ *me
 	if err := n.serve(ctx, ls[0], face, log); err != nil {
 		return nil, err
 	}
-	admin, err := apihttp.ListenAdmin(c.Data.Dir, c.Data.RuntimeDir)
+	admin, err := adminapi.Listen(c.Data.Dir, c.Data.RuntimeDir)
 	if err != nil {
 		return nil, err
 	}
 	n.addresses.Admin = admin.Addr().String()
 	n.status = statusOf(c)
-	return n, n.serve(ctx, admin, apihttp.NewAdmin(n, log), log)
+	return n, n.serve(ctx, admin, adminapi.NewHandler(n, log), log)
 }
 
 func (n *memoryNode) face(c node.Config, stores memoryStores, log *slog.Logger) (http.Handler, error) {
@@ -121,6 +126,56 @@ func (n *memoryNode) Members(context.Context) ([]api.MemberStatus, error) {
 	}, nil
 }
 
+func (n *memoryNode) ListJobs(_ context.Context, r api.JobSelection) ([]api.JobStatus, error) {
+	all := []api.JobStatus{
+		{App: "shop", Name: "nightly", Schedule: "@daily", Next: time.Unix(1700000000, 0).UTC(), Ticks: 3},
+		{App: "shop", Name: "once", Next: time.Unix(1700000100, 0).UTC(), Attempts: 2, Error: "answered 500"},
+	}
+	return slices.DeleteFunc(all, func(j api.JobStatus) bool {
+		return r.App != "" && j.App != r.App || r.Exact && j.Name != r.Name || !strings.HasPrefix(j.Name, r.Name)
+	}), nil
+}
+
+func (n *memoryNode) ChangeJob(ctx context.Context, r api.JobChange) (api.JobStatus, error) {
+	list, err := n.ListJobs(ctx, api.JobSelection{App: r.App, Name: r.Name, Exact: true})
+	if err != nil || len(list) == 0 {
+		return api.JobStatus{}, fault.New(fault.NotFound, "test", "application "+r.App+" has no job "+r.Name)
+	}
+	return list[0], nil
+}
+
+func (n *memoryNode) ListActors(_ context.Context, limit int) ([]api.ActorsStatus, error) {
+	return []api.ActorsStatus{{App: "bank", Store: "statestore", Types: []string{"Counter"},
+		Hosts: []api.ActorHostStatus{{Node: "a", Types: []string{"Counter"}, Actors: 2},
+			{Node: "b", Types: []string{"Counter"}, Draining: true}},
+		Actors: []api.ActorStatus{{Type: "Counter", ID: "alice", Node: "a", Epoch: 17}}, More: limit == 1}}, nil
+}
+
+func (n *memoryNode) MoveActor(_ context.Context, r api.ActorMove) error {
+	if r.Node != "b" {
+		return fault.New(fault.NotFound, "test", "node "+r.Node+" does not host the type")
+	}
+	return nil
+}
+
+func (n *memoryNode) RebalanceActors(context.Context, string) (int, error) { return 3, nil }
+
+func (n *memoryNode) HeldLocks(context.Context) ([]api.LockStatus, error) {
+	return []api.LockStatus{
+		{Store: "lockstore", Prefix: "shop", Resource: "printer", Owner: "worker-1", Revision: "1207", ExpiryMS: 60000,
+			StateStore: "statestore"},
+		{Store: "lockstore", Resource: "door", Owner: "x", Revision: "7", ExpiryMS: 1500},
+	}, nil
+}
+
+func (n *memoryNode) ReleaseLock(ctx context.Context, r api.LockReleaseRequest) (api.LockStatus, error) {
+	list, err := n.HeldLocks(ctx)
+	if r.Resource != list[0].Resource || r.Prefix != nil && *r.Prefix != "shop" || r.Revision == "9" {
+		err = fault.New(fault.NotFound, "test", "lock store "+r.Store+" has no lock on "+r.Resource)
+	}
+	return list[0], err
+}
+
 func (n *memoryNode) Apps(context.Context) ([]api.AppInstance, error) {
 	return []api.AppInstance{
 		{App: "orders", Node: "n1", Protocol: "http", State: "healthy", Load: 2, Calls: 3, Self: true},
@@ -130,7 +185,39 @@ func (n *memoryNode) Apps(context.Context) ([]api.AppInstance, error) {
 	}, nil
 }
 
-// TransferLeader knows one group, and a node n3 that does not report whether it took over.
+func (n *memoryNode) ClusterStatus(ctx context.Context) (api.ClusterStatus, error) {
+	members, err := n.Members(ctx)
+	mine := n.status
+	mine.Disk = &api.DiskStatus{FreeBytes: 3 << 30, ReserveBytes: 1 << 30}
+	mine.Notes = []api.Issue{{About: "settings", Reason: "--voters differs: n1 has 3, n3 has 5"}}
+	return api.NewClusterStatus("n1", []api.NodeReport{{Member: members[0], Status: &mine},
+		{Member: members[1], Error: "n2 does not answer"}}), err
+}
+
+// Forward knows n2, which runs this node.
+func (n *memoryNode) Forward(ctx context.Context, node string, r adminapi.Request) ([]byte, error) {
+	if node != "n2" {
+		return nil, &fault.Error{Code: fault.NotFound, Op: "test", Msg: "no node " + node + " is known in this cluster"}
+	}
+	return adminapi.Serve(ctx, adminapi.NewRemoteHandler(n, slog.New(slog.DiscardHandler)), "n1", r)
+}
+
+func (n *memoryNode) Voters(context.Context) (api.VotersStatus, error) {
+	return api.VotersStatus{Voters: 3, Groups: []api.VotersGroup{{Voters: []string{"n1", "n2", "n3"},
+		NonVoters: []string{"n4"}}}}, nil
+}
+
+func (n *memoryNode) SetVoters(ctx context.Context, number int) (api.VotersStatus, error) {
+	s, err := n.Voters(ctx)
+	if number == 4 {
+		return s, &fault.Error{Code: fault.Invalid, Op: "test", Msg: "4 voters survive no more failures than 3"}
+	}
+	s.Before, s.Voters = s.Voters, number
+	return s, err
+}
+
+// TransferLeader fails for all groups except group 0. For the target n3 the result does not tell whether n3 took
+// over.
 func (n *memoryNode) TransferLeader(_ context.Context, group uint64, to string) (api.TransferResult, error) {
 	if group != 0 {
 		return api.TransferResult{}, &fault.Error{Code: fault.NotLeader, Op: "test",
@@ -140,6 +227,11 @@ func (n *memoryNode) TransferLeader(_ context.Context, group uint64, to string) 
 		return api.TransferResult{From: "n1"}, nil
 	}
 	return api.TransferResult{From: "n1", Leader: stdcmp.Or(to, "n2")}, nil
+}
+
+// CompareReplicas implements admin.Node.
+func (n *memoryNode) CompareReplicas(context.Context, uint64) (api.Comparison, error) {
+	return api.Comparison{}, nil
 }
 
 // Remove knows n2, which is removed immediately, and n3, which is never removed.
@@ -365,3 +457,17 @@ func golden(t *testing.T, name, text string) {
 		t.Errorf("%s differs (go test -update rewrites it):\n%s", name, diff)
 	}
 }
+
+// ConsoleLink implements admin.Console.
+func (n *memoryNode) ConsoleLink(context.Context) (api.ConsoleLink, error) {
+	return api.ConsoleLink{URL: "http://127.0.0.1:9091/login?token=TOKEN", Expires: time.Unix(1700000000, 0).UTC()}, nil
+}
+
+// DebugBundle implements admin.Debugger.
+func (n *memoryNode) DebugBundle(_ context.Context, w io.Writer, d time.Duration) error {
+	_, err := io.WriteString(w, "bundle of "+d.String())
+	return err
+}
+
+// NodeView implements admin.Viewer.
+func (n *memoryNode) NodeView(context.Context) (api.NodeView, error) { return api.NodeView{}, nil }

@@ -10,8 +10,8 @@ import (
 // reloader is a node that can read its component files again.
 type reloader interface{ Reload() }
 
-// hangup is the handling of SIGHUP, which makes a node read its component files. When the terminal of the process was
-// closed, SIGHUP stops the node instead, unless it is ignored, as with nohup.
+// hangup handles SIGHUP, which makes a node read its component files again. If the terminal of the process was
+// closed, SIGHUP stops the node instead. If SIGHUP is ignored, as with nohup, it never stops the node.
 type hangup struct {
 	signals  chan os.Signal
 	ignored  bool

@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/cmd/internal/settings"
 )
 
-// withSettings adds a flag for every setting to c, and a help text that lists them by group.
+// withSettings adds a flag for every setting to c. It also sets a help message that lists the settings by group.
 func withSettings(c *cobra.Command, set *settings.Set) {
 	set.Bind(c.Flags())
 	completeWords(c, set)

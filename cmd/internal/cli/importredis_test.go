@@ -2,14 +2,17 @@ package cli_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -17,6 +20,8 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/quorate/quorate/internal/testutil"
 )
@@ -25,13 +30,20 @@ import (
 func oldState(t *testing.T, keys int) *miniredis.Miniredis {
 	t.Helper()
 	m := miniredis.RunT(t)
+	m.Server().SetPreHook(func(p *server.Peer, command string, _ ...string) bool {
+		if !strings.EqualFold(command, "INFO") {
+			return false
+		}
+		p.WriteBulk("role:master\r\nconnected_slaves:0\r\n") // miniredis does not have this section
+		return true
+	})
 	for n := range keys {
 		m.HSet(fmt.Sprintf("shop||k%03d", n), "data", fmt.Sprintf(`{"n": %d}`, n), "version", "1")
 	}
 	return m
 }
 
-// importer starts a node of the application shop, and returns a function that imports from m.
+// importer starts a node of the application shop, and returns a function that imports the state from m.
 func importer(t *testing.T, m *miniredis.Miniredis) (c *console, run func(args ...string) result) {
 	t.Helper()
 	c = withNode(t, "--app-id", "shop")
@@ -46,37 +58,84 @@ func TestImportRedis_StateIsReadThroughTheNode(t *testing.T) {
 	m.HSet("shop||raw", "data", "\x00\xff raw", "version", "1")
 	m.HSet("shop||short", "data", `"soon gone"`, "version", "1")
 	m.SetTTL("shop||short", time.Hour)
+	m.HSet("shop||cart||7||items", "data", "[7]", "version", "1")
 	m.HSet("orders||a", "data", "1", "version", "1")
 	_ = m.Set("session", "x")
 	c, run := importer(t, m)
 	c.want(0, "", "", "state", "set", "statestore", "k007", `"newer"`)
 
-	dry := run("--dry-run")
-	if dry.code != 0 || !strings.Contains(dry.stdout, "Would copy 121 keys") {
-		t.Errorf("%+v", dry)
-	}
+	wantOutput(t, run("--dry-run"), 1, "Would copy 122 keys", "the stores differ in 1 key")
 	c.want(1, "", "has no key", "state", "get", "statestore", "k001")
 
 	r := run("--batch", "7", "--concurrency", "3")
-	for _, want := range []string{"Copied 121 keys", "1 expire, 1 are bytes", "application shop to store statestore",
-		"exists", "shop||k007", "no prefix", "session", "orders"} {
-		if r.code != 0 || !strings.Contains(r.stdout, want) {
-			t.Errorf("no %q: %+v", want, r)
-		}
-	}
+	wantOutput(t, r, 1, "Copied 122 keys", "1 expire, 1 are bytes", "of application shop, from Redis at "+m.Addr()+
+		" to statestore", "actor state", "k007 (another value in statestore)", "orders")
+	wantOutput(t, c.run("state", "list", "statestore", "--actors"), 0, "cart||7||items")
 	c.want(0, `{"n": 119}`, "", "state", "get", "statestore", "k119")
 	c.want(0, `"newer"`, "", "state", "get", "statestore", "k007")
 	c.want(0, "\x00\xff raw", "", "state", "get", "statestore", "raw")
 	if got := c.run("state", "get", "statestore", "short", "--json"); !strings.Contains(got.stdout, `"ttlExpireTime"`) {
 		t.Errorf("it does not expire: %+v", got)
 	}
-	if r := run(); r.code != 0 || !strings.Contains(r.stdout, "Copied 0 keys") {
-		t.Errorf("the second run: %+v", r)
+	wantOutput(t, run(), 1, "Copied 0 keys")
+	wantOutput(t, run("--overwrite"), 0, "Copied 1 key ")
+	wantOutput(t, run("--verify"), 0, "Compared 123 keys")
+	on := func(args ...string) result {
+		return c.run(append([]string{"state", "copy", "--from", "statestore", "--to", "orders"}, args...)...)
 	}
-	if r := run("--overwrite"); r.code != 0 || !strings.Contains(r.stdout, "Copied 122 keys") {
-		t.Errorf("the third run: %+v", r)
-	}
+	wantOutput(t, on(), 0, "Copied 123 keys", "actor state  1")
+	wantOutput(t, c.run("state", "list", "orders", "--actors"), 0, "cart||7||items")
+	wantOutput(t, on("--verify"), 0, "Compared 123 keys")
 	c.want(0, `{"n": 7}`, "", "state", "get", "statestore", "k007")
+}
+
+// The server is QUORATE_REDIS_SERVER, or the redis-server on the PATH.
+func TestImportRedis_FromARealServer(t *testing.T) {
+	program := cmp.Or(os.Getenv("QUORATE_REDIS_SERVER"), "redis-server")
+	if _, err := exec.LookPath(program); err != nil {
+		t.Skip("redis-server is not installed, and QUORATE_REDIS_SERVER is not set")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	_ = l.Close()
+	_, port, _ := strings.Cut(address, ":")
+	server := exec.Command(program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", t.TempDir())
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = server.Process.Kill()
+		_ = server.Wait()
+	})
+	client := redis.NewClient(&redis.Options{Addr: address, Protocol: 2})
+	t.Cleanup(func() { _ = client.Close() })
+	eventually(t, func() bool { return client.Ping(t.Context()).Err() == nil })
+	_, err = client.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+		for n := range 2500 { // several pages
+			p.HSet(t.Context(), fmt.Sprintf("shop||k%04d", n), "data", n, "version", 1)
+		}
+		p.HSet(t.Context(), "shop||ttl", "data", "1", "version", 1)
+		p.PExpire(t.Context(), "shop||ttl", time.Hour)
+		p.HSet(t.Context(), "shop||cart||7||items", "data", "[]", "version", 1)
+		p.HSet(t.Context(), "shop||other hash", "field", "x")
+		p.HSet(t.Context(), "orders||a", "data", "1", "version", 1)
+		return p.RPush(t.Context(), "shop||list", "x").Err()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := withNode(t, "--app-id", "shop")
+	run := func(args ...string) result {
+		return c.run(append([]string{"import", "redis", "statestore", "--redis-address", address}, args...)...)
+	}
+	wantOutput(t, run(), 0, "Copied 2502 keys", "1 expire", "orders", "actor state")
+	wantOutput(t, run("--verify"), 0, "Compared 2502 keys")
+	client.Del(t.Context(), "shop||k0007")
+	wantOutput(t, run("--delete"), 0, "deleted in statestore")
+	wantOutput(t, run("--verify"), 0, "Compared 2501 keys")
 }
 
 func TestImportRedis_FailsWhenStateIsMissing(t *testing.T) {
@@ -87,23 +146,23 @@ func TestImportRedis_FailsWhenStateIsMissing(t *testing.T) {
 	file := filepath.Join(c.home, "skipped.jsonl")
 	r := run("--json", "--skipped-file", file)
 	var report struct {
-		Store, App string
-		Copied     int64
-		Complete   bool
+		App, To  string
+		Copied   int64
+		Complete bool
 	}
 	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil {
 		t.Fatal(err)
 	}
-	if r.code != 1 || !strings.Contains(r.stderr, "state is missing: 2 of the application's keys") ||
-		report.Copied != 10 || report.App != "shop" || !report.Complete {
+	if r.code != 1 || !strings.Contains(r.stderr, "the stores differ in 2 keys") ||
+		report.Copied != 10 || report.App != "shop" || report.To != "statestore" || !report.Complete {
 		t.Errorf("%+v", r)
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`{"key":"shop||sealed","reason":"encrypted"`,
-		`{"key":"shop||big","reason":"refused"`, "4194304"} {
+	for _, want := range []string{`{"key":"sealed","reason":"cannot be read in Redis at `,
+		"Dapr encrypted it", `{"key":"big","reason":"`, "4194304"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %s in\n%s", want, text)
 		}
@@ -135,6 +194,10 @@ func TestImportRedis_TakesThePasswordFromFileOrEnvironment(t *testing.T) {
 func TestImportRedis_ReportsWhyItCannotStart(t *testing.T) {
 	m := oldState(t, 1)
 	c, run := importer(t, m)
+	certificate := filepath.Join(c.home, "ca.pem")
+	if err := os.WriteFile(certificate, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, l := range []struct {
 		code int
 		text string
@@ -142,12 +205,15 @@ func TestImportRedis_ReportsWhyItCannotStart(t *testing.T) {
 	}{
 		{2, "--batch 0", []string{"--batch", "0"}},
 		{2, "--concurrency 65", []string{"--concurrency", "65"}},
-		{2, "belong together", []string{"--redis-tls", "--redis-cert-file", "x"}},
-		{2, "add --redis-tls", []string{"--redis-ca-file", "x"}},
+		{1, "the file x cannot be used", []string{"--redis-tls", "--redis-cert-file", "x"}},
+		{1, "set --redis-tls", []string{"--redis-ca-file", certificate}},
+		{2, "is empty", []string{"--redis-tls", "--redis-ca-file", os.DevNull}},
+		{1, "omit --redis-db", []string{"--redis-cluster", "--redis-db", "1"}},
+		{1, "no Redis can be reached", []string{"--redis-sentinel-master", "main", "--redis-address", "127.0.0.1:1"}},
 		{2, "--from-namespace", []string{"--key-prefix", "namespace"}},
 		{2, "separates the prefix", []string{"--key-prefix", "a|b"}},
 		{1, "the file nowhere cannot be used", []string{"--redis-password-file", "nowhere"}},
-		{1, "no Redis answers at 127.0.0.1:1", []string{"--redis-address", "127.0.0.1:1"}},
+		{1, "no Redis can be reached at 127.0.0.1:1", []string{"--redis-address", "127.0.0.1:1"}},
 		{1, "no node listens at http://127.0.0.1:1", []string{"--address", "127.0.0.1:1"}},
 	} {
 		if r := run(l.args...); r.code != l.code || !strings.Contains(r.stderr, l.text) {
@@ -199,7 +265,7 @@ func TestImportRedis_ReportsProgressAndResumesAfterNodeFailure(t *testing.T) {
 	var first atomic.Pointer[string]
 	gate := make(chan struct{})
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPost {
+		if r.Method == http.MethodPost && !strings.HasSuffix(r.URL.Path, "/bulk") {
 			n := writes.Add(1)
 			body, err := io.ReadAll(r.Body)
 			if err != nil {
@@ -226,12 +292,11 @@ func TestImportRedis_ReportsProgressAndResumesAfterNodeFailure(t *testing.T) {
 	command := c.main(&stdout, &stderr, append(args, "--address", front.URL, "--progress", "5ms"))
 	go func() { done <- command.Run(t.Context()) }()
 	eventually(t, func() bool {
-		return strings.Contains(stderr.String(), "of about 300 keys seen") &&
-			strings.Contains(stderr.String(), "keys/s")
+		return strings.Contains(stderr.String(), "keys/s")
 	})
 	close(gate)
 	if code := <-done; code != 1 || !strings.Contains(stderr.String(), "no quorum") ||
-		!strings.Contains(stdout.String(), "The import is incomplete") {
+		!strings.Contains(stdout.String(), "The copy is incomplete") {
 		t.Errorf("%d\n%s\n%s", code, stdout.String(), stderr.String())
 	}
 	for _, want := range []string{`"ttlInSeconds":"0"`, `"concurrency":"first-write"`, `"consistency":"strong"`} {
@@ -240,7 +305,7 @@ func TestImportRedis_ReportsProgressAndResumesAfterNodeFailure(t *testing.T) {
 		}
 	}
 	if r := c.run(append(args, "--address", s.api(), "--progress", "0s")...); r.code != 0 || r.stderr != "" ||
-		strings.Contains(r.stdout, "The import is incomplete") {
+		strings.Contains(r.stdout, "The copy is incomplete") {
 		t.Errorf("%+v", r)
 	}
 	for _, k := range []string{"k000", "k150", "k299"} {

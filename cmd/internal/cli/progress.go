@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// progress shows how far a long transfer is: one line that changes on a terminal, otherwise lines of a log.
+// progress shows the progress of a long transfer. On a terminal it updates one line; otherwise it writes log lines.
 type progress struct {
 	bytes atomic.Int64
 	total string // size of the whole transfer, as text; empty = unknown
@@ -24,8 +24,8 @@ type progress struct {
 // terminalPause is the time between changes of the line on a terminal.
 const terminalPause = 100 * time.Millisecond
 
-// progress starts to show a transfer. If standard error is no terminal, it logs a line at every interval, and none if
-// the interval is 0.
+// progress starts to show a transfer. If standard error is not a terminal, it logs a line at every interval, or
+// nothing if interval is 0.
 func (m *Main) progress(verb, total string, interval time.Duration) *progress {
 	p := &progress{verb: verb, total: total, quit: make(chan struct{})}
 	switch {

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quorate/quorate/api"
-	apihttp "github.com/quorate/quorate/api/http"
+	adminapi "github.com/quorate/quorate/api/admin"
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -29,7 +29,7 @@ func (m *Main) removeCommand() *cobra.Command {
 		Example: "  quorate remove n3\n  quorate remove n3.4f0c2a9be81d7735 --wait 5m",
 		Args:    cobra.ExactArgs(1),
 	}
-	m.removal(c, apihttp.AdminRemovePath, func(args []string) any { return api.RemoveRequest{Target: args[0]} })
+	m.removal(c, adminapi.RemovePath, func(args []string) any { return api.RemoveRequest{Target: args[0]} })
 	return c
 }
 
@@ -44,7 +44,7 @@ func (m *Main) leaveCommand() *cobra.Command {
 		Example: "  quorate leave --data-dir /var/lib/quorate",
 		Args:    cobra.NoArgs,
 	}
-	m.removal(c, apihttp.AdminLeavePath, func([]string) any { return struct{}{} })
+	m.removal(c, adminapi.LeavePath, func([]string) any { return struct{}{} })
 	return c
 }
 

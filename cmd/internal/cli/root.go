@@ -47,11 +47,12 @@ func (m *Main) root() *cobra.Command {
 	root.SetIn(m.Stdin)
 	root.SetOut(m.Stdout)
 	root.SetErr(m.Stderr)
-	root.AddCommand(m.runCommand(), m.daprdCommand(), m.stateCommand(), m.storesCommand(), m.statusCommand(),
-		m.membersCommand(), m.appsCommand(),
+	root.AddCommand(m.runCommand(), m.daprdCommand(), m.stateCommand(), m.configurationCommand(),
+		m.storesCommand(), m.statusCommand(),
+		m.membersCommand(), m.appsCommand(), m.locksCommand(), m.jobsCommand(), m.actorsCommand(), m.votersCommand(),
 		m.transferCommand(), m.removeCommand(), m.leaveCommand(), m.doctorCommand(),
 		m.healthCommand(), m.backupCommand(), m.snapshotCommand(), m.rescueCommand(), m.importCommand(),
-		m.tokenCommand(), m.configCommand(), m.versionCommand())
+		m.tokenCommand(), m.consoleCommand(), m.debugCommand(), m.configCommand(), m.versionCommand())
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	each(root, func(c *cobra.Command) {
@@ -88,8 +89,7 @@ func each(c *cobra.Command, f func(*cobra.Command)) {
 	}
 }
 
-// usageArgs returns a check of arguments that makes the errors of check usage errors and adds the
-// usage line of the command to them.
+// usageArgs returns check with its errors changed to usage errors, which include the usage line of the command.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	if check == nil {
 		return nil
@@ -158,9 +158,8 @@ func (m *Main) stateDir() string {
 	}
 }
 
-// runtimeDir returns the directory for the user's sockets. It is a directory in XDG_RUNTIME_DIR if
-// that variable is an absolute path. Otherwise it is a directory with the user's id in its name, in
-// the directory for temporary files.
+// runtimeDir returns the directory for the user's sockets. It is XDG_RUNTIME_DIR/quorate if that variable is an
+// absolute path. Otherwise it is a directory with the user's id in its name, in the directory for temporary files.
 func (m *Main) runtimeDir() string {
 	if dir := m.getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "quorate")

@@ -116,8 +116,8 @@ func (m *Main) closeNode(n Node, grace time.Duration, log *slog.Logger) error {
 	return err
 }
 
-// untilSignal returns a context that ends with the first signal. The second signal ends the process
-// immediately.
+// untilSignal returns a context that ends with the first signal. The second signal ends the process immediately. The
+// caller must call the returned function to stop receiving signals.
 func (m *Main) untilSignal(ctx context.Context, log *slog.Logger) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	signals, release := m.Signals()
@@ -161,13 +161,15 @@ func (m *Main) announce(c node.Config, a node.Addresses, log *slog.Logger) {
 			strings.Join(app.GRPC, ","))
 	}
 	log.Info("the node is running", "app_id", c.App.ID, "api", strings.Join(a.API, ","), "grpc",
-		strings.Join(a.GRPC, ","), "metrics", a.Metrics, "data_dir", a.DataDir, "admin_socket", a.Admin, "version",
+		strings.Join(a.GRPC,
+			","), "metrics", a.Metrics, "console", a.Console, "data_dir", a.DataDir, "admin_socket", a.Admin, "version",
 		c.Version)
 	for _, p := range []struct {
 		name   string
 		wanted node.Port
 		got    string
-	}{{"metrics", c.Metrics.Port, a.Metrics}, {"gossip", c.Cluster.Gossip, a.Gossip},
+	}{{"metrics", c.Metrics.Port, a.Metrics}, {"console", c.Console.Port, a.Console},
+		{"gossip", c.Cluster.Gossip, a.Gossip},
 		{"peer", c.Cluster.Peer, a.Peer}} {
 		if p.got != "" && !p.wanted.Given && !strings.HasSuffix(p.got, ":"+strconv.Itoa(p.wanted.Number)) {
 			log.Info("the default port is in use, another one was chosen", "for", p.name, "wanted", p.wanted.Number,
@@ -195,6 +197,9 @@ func banner(w io.Writer, c node.Config, a node.Addresses) {
 	}
 	if a.Metrics != "" {
 		fmt.Fprintf(w, "  Metrics  http://%s/metrics\n", a.Metrics)
+	}
+	if a.Console != "" {
+		fmt.Fprintf(w, "  Console  http://%s (quorate console prints a link that signs in)\n", a.Console)
 	}
 	fmt.Fprintf(w, "  Data     %s\n  Admin    %s\n", a.DataDir, a.Admin)
 }

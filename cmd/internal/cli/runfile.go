@@ -34,8 +34,8 @@ type runApp struct {
 	env     map[string]string
 }
 
-// runFile runs the applications of a file, each with its own node, until one of them ends or a
-// signal arrives. Then it stops the others.
+// runFile runs the applications of a run file, each with its own node. When one of them ends or a signal arrives, it
+// stops the others.
 func (m *Main) runFile(c *cobra.Command, path string, command []string) error {
 	var others []string
 	c.Flags().Visit(func(f *pflag.Flag) {

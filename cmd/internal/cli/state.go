@@ -56,9 +56,8 @@ func (f *apiFlags) with(c *cobra.Command, do func(*stateClient) error) error {
 	return do(client)
 }
 
-// base returns the base URL of the node's HTTP API. The address comes from the flag for it, from
-// the environment variables that a node gives its application, or from port and host, which are
-// settings of the API.
+// base returns the base URL of the HTTP API. It uses the address flag; otherwise DAPR_HTTP_ENDPOINT or
+// DAPR_HTTP_PORT, unless http-port is set; otherwise host and port.
 func (f *apiFlags) base(port int, host string) string {
 	address := f.address
 	if address == "" && f.set.Named("http-port").Source().Kind == "default" {
@@ -80,7 +79,8 @@ func (f *apiFlags) base(port int, host string) string {
 	return strings.TrimRight(address, "/")
 }
 
-// completeStore completes the first argument with the names of stores, if the node answers.
+// completeStore completes the first argument with the names of the node's stores. If the node does not answer, it
+// offers no completions.
 func (f *apiFlags) completeStore(c *cobra.Command, args []string, _ string) ([]cobra.Completion,
 	cobra.ShellCompDirective) {
 	if len(args) > 0 {
@@ -269,7 +269,7 @@ func (m *Main) stateDeleteCommand() *cobra.Command {
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
 		return api.with(c, func(client *stateClient) error {
-			return client.delete(c.Context(), args[0], args[1], etag, consistency)
+			return client.delete(c.Context(), args[0], args[1], etag, readOptions{consistency: consistency}.query())
 		})
 	}
 	api.bind(c)
@@ -278,7 +278,8 @@ func (m *Main) stateDeleteCommand() *cobra.Command {
 	return c
 }
 
-// printable quotes a key that contains control characters, which could change the terminal.
+// printable returns key, quoted if it contains characters that are not printable, because control characters could
+// change the terminal.
 func printable(key string) string {
 	for _, r := range key {
 		if !unicode.IsPrint(r) {

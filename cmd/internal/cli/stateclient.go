@@ -95,16 +95,15 @@ func (c *stateClient) set(ctx context.Context, store string, w write) (etag stri
 	return r.header.Get("ETag"), err
 }
 
-// append adds the JSON of w to body and returns body. rest is the JSON of w without its value. The
-// value is inserted as it is, because an encoder would change its bytes.
+// append appends the JSON of w to body and returns the result. rest is the JSON of w without its value. The value is
+// copied unchanged, because an encoder could change its bytes.
 func (w *write) append(body, rest []byte) []byte {
 	body = append(append(body, `{"value":`...), w.value...)
 	return append(append(body, ','), rest[1:]...)
 }
 
-func (c *stateClient) delete(ctx context.Context, store, key, etag, consistency string) error {
-	q, h := url.Values{}, http.Header{}
-	setIf(q, "consistency", consistency)
+func (c *stateClient) delete(ctx context.Context, store, key, etag string, q url.Values) error {
+	h := http.Header{}
 	if etag != "" {
 		h.Set("If-Match", etag)
 	}
@@ -119,12 +118,21 @@ type listed struct {
 	Expires string `json:"ttlExpireTime,omitempty"`
 }
 
-// page requests one page of keys. token is the next of the previous page, or empty for the first
-// page. next is empty if there are no more pages.
-func (c *stateClient) page(ctx context.Context, store, prefix, token string, limit int) (keys []listed, next string,
-	err error) {
+// listFlags are the options of a listing.
+type listFlags struct {
+	prefix string
+	actors bool // only actor state
+}
+
+// page requests one page of keys. token is the next that the previous page returned, or empty for the first page.
+// next is empty if there are no more pages.
+func (c *stateClient) page(ctx context.Context, store string, f listFlags, token string, limit int) (keys []listed,
+	next string, err error) {
 	q := url.Values{"limit": {strconv.Itoa(limit)}}
-	setIf(q, "prefix", prefix)
+	setIf(q, "prefix", f.prefix)
+	if f.actors {
+		q.Set("metadata.actorState", "true")
+	}
 	setIf(q, "token", token)
 	r, err := c.do(ctx, http.MethodGet, statePath(store, ""), q, nil, nil)
 	if err != nil {
@@ -167,8 +175,7 @@ func (c *stateClient) about(ctx context.Context) (app string, stores []string, e
 	return body.ID, stores, nil
 }
 
-// statePath returns the URL path of a store, or of one of its keys, in which the bytes of the key
-// are escaped where necessary.
+// statePath returns the URL path of a store, or of one of its keys. It escapes the name and the key where necessary.
 func statePath(store, key string) string {
 	path := "/v1.0/state/" + url.PathEscape(store)
 	if key != "" {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// copier starts a node of the application shop with state in the store statestore, and returns a function that copies
-// it to the store orders.
+// copier starts a node of the application shop with state in the store statestore. It returns a function that copies
+// that state to the store orders.
 func copier(t *testing.T, keys int) (c *console, run func(args ...string) result) {
 	t.Helper()
 	c = withNode(t, "--app-id", "shop")
@@ -44,7 +44,7 @@ func TestStateCopy_CopiesValuesTypesAndExpiry(t *testing.T) {
 		"k000 (missing in orders)")
 
 	wantOutput(t, run("--batch", "7", "--app", "shop"), 0, "Copied 28 keys", "application shop",
-		"from store statestore to store orders")
+		"from statestore to orders")
 	c.want(0, `{"n": 24}`, "", "state", "get", "orders", "k024")
 	c.want(0, "\x00\xff raw", "", "state", "get", "orders", "raw")
 	for key, want := range map[string]string{"short": `"ttlExpireTime"`,
@@ -79,7 +79,24 @@ func TestStateCopy_KeepsValuesThatDiffer(t *testing.T) {
 	wantOutput(t, run("--verify", "--prefix", "k"), 1, "another value in orders")
 }
 
+func TestStateCopy_DeletesWhatOnlyTheOtherStoreHas(t *testing.T) {
+	c, run := copier(t, 3)
+	wantOutput(t, run(), 0, "Copied 3 keys")
+	c.want(0, "", "", "state", "delete", "statestore", "k001")
+	c.want(0, "", "", "state", "set", "statestore", "k002", `"changed"`)
+	c.want(0, "", "", "state", "set", "orders", "own", `1`)
+	wantOutput(t, run("--verify"), 1, "the stores differ in 3 keys", "--delete removes keys that only orders has")
+	wantOutput(t, run("--overwrite", "--delete", "--dry-run"), 0, "Would copy 1 key ", "deleted in orders  2")
+	c.want(0, `1`, "", "state", "get", "orders", "own")
+	wantOutput(t, run("--overwrite", "--delete"), 0, "Copied 1 key ", "deleted in orders  2")
+	c.want(1, "", "has no key", "state", "get", "orders", "k001")
+	wantOutput(t, run("--verify"), 0, "Compared 2 keys")
+}
+
 func TestStateCopy_ReadsLargeValuesInParts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("sends 36 MiB")
+	}
 	c, run := copier(t, 0)
 	for n := range 12 { // more than one bulk read returns
 		c.stdin = `"` + strings.Repeat("x", 3<<20) + `"`

@@ -14,7 +14,7 @@ import (
 const keysPerPage = 1000
 
 func (m *Main) stateListCommand() *cobra.Command {
-	api, out, prefix, limit := apiFlags{main: m}, output{}, "", 0
+	api, out, f, limit := apiFlags{main: m}, output{}, listFlags{}, 0
 	c := &cobra.Command{
 		Use:   "list store [flags]",
 		Short: "List the application's keys",
@@ -31,13 +31,14 @@ func (m *Main) stateListCommand() *cobra.Command {
 			if out.json() {
 				sink = &jsonKeys{w: w}
 			}
-			l := listing{client: client, store: args[0], prefix: prefix, limit: limit}
+			l := listing{client: client, store: args[0], flags: f, limit: limit}
 			return cmp.Or(l.run(c.Context(), sink), w.Flush())
 		})
 	}
 	api.bind(c)
 	out.bind(c)
-	c.Flags().StringVar(&prefix, "prefix", "", "only keys that start with `prefix`")
+	c.Flags().StringVar(&f.prefix, "prefix", "", "only keys that start with `prefix`")
+	c.Flags().BoolVar(&f.actors, "actors", false, "list the state of the application's actors, as type||id||key")
 	c.Flags().IntVar(&limit, "limit", 0, "maximum number of keys; 0 = all")
 	return c
 }
@@ -50,9 +51,10 @@ type keySink interface {
 
 // listing reads all pages of keys of a store.
 type listing struct {
-	client        *stateClient
-	store, prefix string
-	limit         int // 0 = all
+	client *stateClient
+	store  string
+	flags  listFlags
+	limit  int // 0 = all
 }
 
 func (l *listing) run(ctx context.Context, sink keySink) error {
@@ -62,7 +64,7 @@ func (l *listing) run(ctx context.Context, sink keySink) error {
 		if l.limit > 0 {
 			size = min(size, l.limit-seen)
 		}
-		keys, next, err := l.client.page(ctx, l.store, l.prefix, token, size)
+		keys, next, err := l.client.page(ctx, l.store, l.flags, token, size)
 		if err != nil {
 			return err
 		}

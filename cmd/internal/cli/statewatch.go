@@ -162,7 +162,8 @@ func (w *watcher) open(ctx context.Context, q url.Values) (io.ReadCloser, error)
 	return nil, watchRefusal(resp.StatusCode, body)
 }
 
-// watchRefusal gives errors that may pass fault.Unavailable, and a compacted position fault.NotFound.
+// watchRefusal returns the error of a refused watch. Temporary errors have the code fault.Unavailable, and a
+// compacted position has fault.NotFound.
 func watchRefusal(status int, body []byte) error {
 	err := refusal(status, body)
 	var e *fault.Error
@@ -178,8 +179,8 @@ func watchRefusal(status int, body []byte) error {
 	return e
 }
 
-// event handles one line of the stream. Changes of a request are shown when the last one has come, so that none is
-// shown twice after a new connection.
+// event handles one line of the stream. It shows the changes of a request only when the last one has arrived, so
+// that no change is shown twice after a reconnection.
 func (w *watcher) event(line string) error {
 	line = strings.TrimRight(line, "\r\n")
 	if id, ok := strings.CutPrefix(line, "id: "); ok {

@@ -20,7 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quorate/quorate/api"
-	apihttp "github.com/quorate/quorate/api/http"
+	adminapi "github.com/quorate/quorate/api/admin"
 	"github.com/quorate/quorate/cmd/internal/settings"
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -29,10 +29,14 @@ import (
 const adminTime = 10 * time.Second
 
 func (m *Main) statusCommand() *cobra.Command {
-	return m.adminCommand("status [flags]", "Show a node, its groups and its stores",
+	all := false
+	c := m.adminCommand("status [flags]", "Show a node, its groups and its stores; or the whole cluster",
 		func(ctx context.Context, a *adminClient, asJSON bool) error {
+			if all {
+				return m.showCluster(ctx, a, asJSON)
+			}
 			var s api.NodeStatus
-			if err := a.get(ctx, apihttp.AdminStatusPath, &s); err != nil {
+			if err := a.get(ctx, adminapi.StatusPath, &s); err != nil {
 				return err
 			}
 			if asJSON {
@@ -40,13 +44,16 @@ func (m *Main) statusCommand() *cobra.Command {
 			}
 			return printStatus(m.Stdout, s)
 		})
+	c.Example = "  quorate status\n  quorate status --node b\n  quorate status --all"
+	c.Flags().BoolVarP(&all, "all", "a", false, "show all nodes of the cluster and its groups")
+	return c
 }
 
 func (m *Main) storesCommand() *cobra.Command {
 	return m.adminCommand("stores [flags]", "Show the state stores of a node",
 		func(ctx context.Context, a *adminClient, asJSON bool) error {
 			var stores []api.StoreStatus
-			if err := a.get(ctx, apihttp.AdminStoresPath, &stores); err != nil {
+			if err := a.get(ctx, adminapi.StoresPath, &stores); err != nil {
 				return err
 			}
 			if asJSON {
@@ -59,18 +66,26 @@ func (m *Main) storesCommand() *cobra.Command {
 // adminCommand is a command that sends a request to the node of a data directory.
 func (m *Main) adminCommand(use, short string,
 	ask func(ctx context.Context, a *adminClient, asJSON bool) error) *cobra.Command {
-	set, out := settings.New(), output{}
+	set, out, node := settings.New(), output{}, ""
 	c := &cobra.Command{
 		Use:   use,
 		Short: short,
-		Long:  short + ". It uses the node of the data directory, by default this user's.",
-		Args:  cobra.NoArgs,
+		Long: short + ".\nIt uses the node of the data directory, by default this user's; --node reaches any other\n" +
+			"node of the cluster through it.",
+		Args: cobra.NoArgs,
 	}
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		return m.askAdmin(c, set, out.json(), ask)
+		return m.askAdmin(c, set, node, out.json(), ask)
 	}
 	bindAdmin(c, set, &out)
+	bindNode(c, &node)
 	return c
+}
+
+// bindNode adds the flag that names another node of the cluster.
+func bindNode(c *cobra.Command, node *string) {
+	c.Flags().StringVar(node, "node", "", "`id` of the node of the cluster to use, as members lists it "+
+		"(default the node of the data directory)")
 }
 
 // bindAdmin adds the flags that choose a node and the output format.
@@ -79,8 +94,9 @@ func bindAdmin(c *cobra.Command, set *settings.Set, out *output) {
 	out.bind(c)
 }
 
-// askAdmin calls ask with a client for the node of the data directory that the flags choose.
-func (m *Main) askAdmin(c *cobra.Command, set *settings.Set, asJSON bool,
+// askAdmin calls ask with an admin client for the local node, which is found by the data directory in the flags. If
+// node is not empty, the local node forwards the requests to the node with that id.
+func (m *Main) askAdmin(c *cobra.Command, set *settings.Set, node string, asJSON bool,
 	ask func(ctx context.Context, a *adminClient, asJSON bool) error) error {
 	dir, err := m.adminDir(c, set)
 	if err != nil {
@@ -88,11 +104,14 @@ func (m *Main) askAdmin(c *cobra.Command, set *settings.Set, asJSON bool,
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), adminTime)
 	defer cancel()
-	return ask(ctx, &adminClient{dataDir: dir}, asJSON)
+	return ask(ctx, &adminClient{dataDir: dir, node: node}, asJSON)
 }
 
-// adminClient uses the admin API of the node that runs on a data directory.
-type adminClient struct{ dataDir string }
+// adminClient uses the admin API of the node that runs on a data directory, or of another node through it.
+type adminClient struct {
+	dataDir string
+	node    string // id of the other node; empty = the node of the data directory
+}
 
 // get requests path and decodes the response into v.
 func (a *adminClient) get(ctx context.Context, path string, v any) error {
@@ -109,7 +128,10 @@ func (a *adminClient) post(ctx context.Context, path string, body, v any) error 
 }
 
 func (a *adminClient) do(ctx context.Context, method, path string, body []byte, v any) error {
-	socket, err := apihttp.FindAdmin(a.dataDir)
+	if a.node != "" {
+		path = adminapi.NodePath(a.node, path)
+	}
+	socket, err := adminapi.FindSocket(a.dataDir)
 	if err != nil {
 		return err
 	}
@@ -225,8 +247,8 @@ func backupStatusText(b api.BackupStatus) string {
 	return text + ")"
 }
 
-// issueText returns the reason of an issue as text. If another issue is the cause, the text names
-// that issue and does not repeat its reason.
+// issueText returns the reason of an issue. If another issue causes it, the text names that issue instead of
+// repeating its reason.
 func issueText(i api.Issue, all []api.Issue) string {
 	for _, other := range all {
 		if i.Reason == other.About+": "+other.Reason {
@@ -312,8 +334,8 @@ func printServers(w io.Writer, groups []api.GroupStatus) error {
 	return table(w, rows)
 }
 
-// serves returns which requests a group serves now. If it does not serve all, the text has the
-// reason, unless one of the printed issues already gives it.
+// serves returns which requests a group serves now. If it does not serve all, the text includes the reason, unless
+// one of the printed issues already gives it.
 func serves(g api.GroupStatus, told []api.Issue) string {
 	text := "no strong reads, no writes" // eventual reads may still work
 	switch {

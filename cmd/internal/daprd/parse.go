@@ -1,7 +1,7 @@
 // Package daprd translates the command line and the environment of Dapr's sidecar, daprd, into settings.
 //
-// It owns the list of daprd's flags and variables and what each does in Quorate. It does not read the
-// environment by itself, and it does not know how a node is started. It has no goroutines.
+// It owns the list of daprd's flags and variables, and the effect of each in Quorate. It does not read the
+// environment itself, and it does not start a node. It has no goroutines.
 package daprd
 
 import (
@@ -24,7 +24,7 @@ type Line struct {
 	ignored  []string            // names of flags
 }
 
-// New returns a Line, which sets the flags in settings. Package settings must have bound these flags.
+// New returns a Line, which sets flags in settings. Package settings must have bound its flags to settings before.
 func New(settings *pflag.FlagSet) *Line {
 	return &Line{settings: settings, given: map[string][]string{}}
 }
@@ -49,8 +49,8 @@ func (l *Line) Bind(fs *pflag.FlagSet) {
 	})
 }
 
-// Finish applies the flags whose meaning depends on others. Call it once, after fs has parsed the
-// command line.
+// Finish applies the flags whose meaning depends on other flags. Call it once, after fs has parsed the command line.
+// It returns an error if a value is invalid or --app-id is missing.
 func (l *Line) Finish() error {
 	if l.on("app-ssl") {
 		with := map[string]string{"": "https", "http": "https", "grpc": "grpcs"}
@@ -76,7 +76,8 @@ func (l *Line) Finish() error {
 		l.needID())
 }
 
-// needID refuses a start without --app-id, as daprd does: two sidecars that forgot it would share state.
+// needID returns fault.Invalid if --app-id is missing, as daprd does. Otherwise two sidecars that both forgot it
+// would share state.
 func (l *Line) needID() error {
 	if l.Asks() != "" || l.settings.Changed("app-id") {
 		return nil
@@ -109,8 +110,8 @@ func inUnits(s, unit string) (string, error) {
 	return sizeText(n, strconv.Itoa(n)+unit), nil
 }
 
-// sizeText returns the text of the setting for a size of daprd: "unlimited" for 0, "" (the default) for a negative
-// size, and otherwise text.
+// sizeText converts a size of daprd to the text of the setting. It returns "unlimited" for 0, "" (the default) for a
+// negative size, and otherwise text.
 func sizeText(n int, text string) string {
 	switch {
 	case n == 0:
@@ -149,8 +150,8 @@ func (l *Line) on(name string) bool {
 	return len(values) > 0 && values[len(values)-1] == "true"
 }
 
-// Notes returns one line that lists all given flags, variables and arguments that have no effect. It returns
-// nothing if there are none. args are the arguments that are not flags; daprd ignores them, too.
+// Notes returns one line that lists all given flags, variables and arguments without effect, or nothing if there are
+// none. args are the arguments that are not flags; daprd ignores them too.
 func (l *Line) Notes(args []string, getenv func(string) string) []string {
 	var names []string
 	for _, f := range l.ignored {
@@ -233,7 +234,8 @@ func (v *flagValue) Set(s string) error {
 	return v.line.set(v.flag.Setting, text)
 }
 
-// translate returns the value for the setting. An empty text leaves the setting at its default.
+// translate converts the value of a daprd flag into the value of the Quorate setting. If the result is empty, the
+// setting keeps its default.
 func (f Flag) translate(s string) (string, error) {
 	switch f.Name {
 	case "app-health-probe-interval", "app-health-probe-timeout", "app-health-threshold", "app-port":

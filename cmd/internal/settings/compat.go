@@ -2,9 +2,9 @@ package settings
 
 import "strings"
 
-// meaningless returns the Dapr flags for things that Quorate does not have: the placement,
-// scheduler, sentry and operator services, an internal gRPC port and profiling. They are accepted
-// and ignored, so that scripts for Dapr keep working.
+// meaningless returns the Dapr flags for features that Quorate does not have: the placement, scheduler, sentry and
+// operator services, an internal gRPC port and profiling. They are accepted and ignored, so that scripts for Dapr
+// keep working.
 func meaningless() []string {
 	return []string{
 		"actors-service",
@@ -25,8 +25,8 @@ func meaningless() []string {
 	}
 }
 
-// noOptValue returns the value of an ignored Dapr flag that is given without a value: "true" for a
-// switch. For other flags it returns "", which makes pflag require a value.
+// noOptValue returns the value of an ignored Dapr flag that is given without a value: "true" for a switch. For other
+// flags it returns "", so that pflag requires a value.
 func noOptValue(name string) string {
 	if strings.HasPrefix(name, "enable-") {
 		return "true"
@@ -34,7 +34,7 @@ func noOptValue(name string) string {
 	return ""
 }
 
-// ignoring returns the value of an ignored Dapr flag. Setting it only appends name to given.
+// ignoring returns the value of an ignored Dapr flag. When the flag is set, it only appends name to given.
 func ignoring(given *[]string, name string) *value {
 	return &value{kind: "ignored",
 		set: func(string) error { *given = append(*given, name); return nil },

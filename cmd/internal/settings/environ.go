@@ -15,8 +15,9 @@ const envPrefix = "QUORATE_"
 // "quorate": QUORATE_SERVICE_HOST, QUORATE_PORT_7946_TCP and others.
 var serviceVariable = regexp.MustCompile(`_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP|SCTP)`)
 
-// UnknownVariables returns an error for each non-empty variable of environ ("NAME=value") that begins with QUORATE_
-// and is neither of a setting nor one of others. Each is a fault.Invalid with the nearest known name.
+// UnknownVariables returns an error for each non-empty variable of environ ("NAME=value") that begins with QUORATE_,
+// but is neither a setting nor in others. Each error is a fault.Invalid, with the nearest known name if there is
+// one. Variables of Kubernetes and Docker services are allowed.
 func (s *Set) UnknownVariables(environ []string, others ...string) (problems []error) {
 	known := slices.Clone(others)
 	for _, st := range s.settings {

@@ -19,9 +19,9 @@ const (
 	backupKey = "backup"
 )
 
-// readFile reads the settings file and applies it to the settings that neither a flag nor the
-// environment has set. It applies all of the file to a copy first. So values that a flag or the
-// environment overrides are checked, too.
+// readFile reads the settings file and applies it to the settings that neither a flag nor the environment has set. It
+// first applies the whole file to a copy of the settings. So it also checks values that a flag or the environment
+// overrides.
 func (s *Set) readFile(in Input) []error {
 	text, err := in.ReadFile(s.files.settings)
 	if err != nil {

@@ -2,6 +2,7 @@ package settings
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/spf13/pflag"
 
@@ -21,10 +22,10 @@ type Input struct {
 	Command    []string
 }
 
-// Resolve determines every setting and returns the configuration with its defaults, without
-// validating it. A flag overrides the environment, the environment overrides the file, and the file
-// overrides the default. If there are problems, it returns them all as one joined error: for each a
-// fault.Invalid that names the source of the value. Resolve may be called only once.
+// Resolve determines every setting and returns the configuration with its defaults, without validating it. A flag
+// overrides the environment, the environment overrides the file, and the file overrides the default. It returns all
+// problems as one joined error. Each is a fault.Invalid that names the source of the value. Resolve may be called
+// only once.
 func (s *Set) Resolve(in Input) (node.Config, error) {
 	var errs []error
 	for _, st := range s.settings {
@@ -41,11 +42,21 @@ func (s *Set) Resolve(in Input) (node.Config, error) {
 	c.Cluster.Host = in.Host
 	c.Data.StateDir, c.Data.RuntimeDir = in.StateDir, in.RuntimeDir
 	*c = c.WithDefaults()
+	if s.isDefault(consoleSetting) {
+		c.Console.On = c.Local()
+	}
 	return *c, errors.Join(errs...)
 }
 
-// settle sets the value of a setting from the environment, unless its flag was given. Flags are
-// parsed before. An empty environment variable counts as not set.
+// isDefault reports whether no source gave a value for a setting.
+func (s *Set) isDefault(name string) bool {
+	return slices.ContainsFunc(s.settings, func(one *Setting) bool {
+		return one.Name == name && (one.source == Source{} || one.source.Kind == "default")
+	})
+}
+
+// settle sets a setting from the environment, unless its flag was given. The flags must have been parsed. An empty
+// environment variable counts as not set.
 func (s *Setting) settle(in Input) error {
 	if in.Flags != nil && !s.noFlag && in.Flags.Changed(s.Name) {
 		s.source = Source{Kind: "flag", Where: s.Flag()}
@@ -65,8 +76,9 @@ func (s *Setting) settle(in Input) error {
 	return nil
 }
 
-// readTokens adds the tokens in the token file, one per line, to those of the environment. It
-// ignores empty lines and lines that start with #.
+// readTokens adds the tokens of the token file to the tokens from the environment. The file has one token per line;
+// empty lines and lines that begin with # are ignored. It returns fault.Invalid if the file cannot be read or has no
+// token.
 func (s *Set) readTokens(in Input) error {
 	text, err := in.ReadFile(s.files.tokens)
 	if err != nil {

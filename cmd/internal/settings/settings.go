@@ -1,9 +1,9 @@
-// Package settings reads flags, the environment and a YAML file into a node.Config, and remembers
-// the source of each value.
+// Package settings reads flags, the environment and a YAML file into a node.Config, and records the source of each
+// value.
 //
-// It owns the names of the settings, their precedence (flag, environment, file, default) and their
-// text form. The configuration is not validated here, but by node.Config.Validate. The package
-// accesses the environment and files only through functions in its input. It has no goroutines.
+// It owns the names of the settings, their precedence (flag, environment, file, default) and their text form. It
+// does not validate the configuration; node.Config.Validate does. It accesses the environment and files only through
+// functions in its input. It has no goroutines.
 package settings
 
 import (

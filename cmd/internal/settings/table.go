@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/node"
 )
 
-// table returns all settings. Setting one changes its field of c. Only this table names settings:
-// the names of environment variables and file keys are derived from the names here.
+// table returns all settings. Each writes to its field of c or f. Only this table names settings: the names of
+// environment variables and file keys are derived from these names.
 func table(c *node.Config, f *files) []*Setting {
 	all := [][]*Setting{
 		applicationTable(c), apiTable(c), componentsTable(c), dataTable(c), clusterTable(c), securityTable(c, f),
@@ -104,7 +104,7 @@ func dataTable(c *node.Config) []*Setting {
 		{Name: "data-dir", value: text("path", &c.Data.Dir),
 			Default: "<state>/quorate/<cluster>/local, with --join <node id>", Usage: "directory for all durable data"},
 		{Name: "log-store", value: choice(&c.Data.LogStore, node.LogStoreBolt, node.LogStoreWAL),
-			Default: "the one in the data directory, otherwise boltdb",
+			Default: "the one in the data directory, otherwise wal",
 			Usage:   "library that stores the log entries; fixed when the data directory is created"},
 		{Name: "min-free-disk", value: size(&c.Data.MinFree), Default: "256Mi",
 			Usage: "free disk space below which no values are stored"},
@@ -128,7 +128,7 @@ func clusterTable(c *node.Config) []*Setting {
 		{Name: "bootstrap-expect", value: number("number", &k.BootstrapExpect, 0), Default: "0",
 			Usage: "number of servers that form a new cluster together; 0 = only join"},
 		{Name: "voters", value: number("number", &k.Voters, 1), Default: "3",
-			Usage: "number of voters; all other servers are non-voters"},
+			Usage: "number of voters when the cluster forms; later, quorate voters changes it"},
 		{Name: "bind-address", value: text("address", &k.Bind),
 			Default: "127.0.0.1, with --join of other machines 0.0.0.0",
 			Usage:   "address that this node listens on for other nodes"},
@@ -159,6 +159,9 @@ func securityTable(c *node.Config, f *files) []*Setting {
 	}
 }
 
+// consoleSetting is the name of the setting that enables the web console. Its default depends on other settings.
+const consoleSetting = "console"
+
 func metricsTable(c *node.Config) []*Setting {
 	m := &c.Metrics
 	return []*Setting{
@@ -166,7 +169,14 @@ func metricsTable(c *node.Config) []*Setting {
 		{Name: "metrics-port", value: port(&m.Port), Default: "9090",
 			Usage: "port of /metrics; 0 picks a free one, as does the default port if it is in use"},
 		{Name: "metrics-listen-address", value: text("address", &m.Listen), Default: "127.0.0.1",
-			Usage: "address that /metrics listens on"},
+			Usage: "address that /metrics and the web console listen on"},
+		{Name: consoleSetting, value: flag(&c.Console.On, true), Default: "true",
+			Usage: "serve the web console, which quorate console opens; the default is false for a node with " +
+				"--join or beyond loopback"},
+		{Name: "console-port", value: port(&c.Console.Port), Default: "9091",
+			Usage: "port of the web console; 0 picks a free one, as does the default port if it is in use"},
+		{Name: "console-write", value: flag(&c.Console.Write, true), Default: "false",
+			Usage: "let the web console change state and transfer leadership"},
 	}
 }
 
@@ -183,6 +193,8 @@ func processTable(c *node.Config, f *files) []*Setting {
 		{Name: "block-shutdown-duration", Aliases: []string{"dapr-block-shutdown-duration"},
 			value: duration(&c.BlockShutdown, time.Second), Default: "0s",
 			Usage: "how long the node serves after SIGTERM before it stops; less if the application becomes unhealthy"},
+		{Name: "pprof", value: flag(&c.Profiles, true), Default: "false",
+			Usage: "serve profiles of the Go runtime at /debug/pprof/ of the admin socket"},
 		{Name: "config-file", value: text("path", &f.settings), Usage: "YAML file with settings"},
 	}
 }

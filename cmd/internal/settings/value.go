@@ -16,8 +16,8 @@ import (
 // KindSwitch is the kind of a boolean setting.
 const KindSwitch = "bool"
 
-// value converts one field of a configuration from and to text. It implements pflag.Value. If set
-// refuses a text, its error says which values are accepted.
+// value converts one field of a configuration from and to text. It implements pflag.Value. If set refuses a value,
+// its error says which values are accepted.
 type value struct {
 	kind  string
 	set   func(string) error
@@ -35,9 +35,9 @@ func (v *value) String() string {
 }
 func (v *value) Type() string { return v.kind }
 
-// text returns the value of a setting that is a string. kind is the placeholder for the value in
-// the help. Setting it to an empty string is an error. An empty string is usually a shell variable
-// that was not set, and the node would silently use the default.
+// text returns the value of a setting that is a string. kind is the placeholder for the value in the help. The empty
+// string is an error: it usually comes from a shell variable that was not set, and the node would silently use the
+// default.
 func text[T ~string](kind string, p *T) *value {
 	return &value{kind: kind,
 		set: func(s string) error {
@@ -69,7 +69,8 @@ func choice[T ~string](p *T, words ...T) *value {
 	}
 }
 
-// list is a setting of several words, separated by commas. Each further flag adds to them.
+// list returns the value of a setting with several words, separated by commas. If the flag is repeated, its words
+// are added.
 func list(kind string, p *[]string) *value {
 	return &value{kind: kind, list: true,
 		set: func(s string) error {
@@ -260,8 +261,8 @@ func level(p *slog.Level) *value {
 	}
 }
 
-// token returns a setting that appends one secret to a list each time it is set. It does not split
-// the text at commas, because a secret may contain one.
+// token returns the value of a setting that appends one secret to a list each time it is set. It does not split the
+// text at commas, because a secret may contain commas.
 func token(p *[]node.Secret) *value {
 	return &value{kind: "secret",
 		set: func(s string) error { *p = append(*p, node.Secret(strings.TrimSpace(s))); return nil },

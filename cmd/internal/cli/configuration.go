@@ -1,0 +1,314 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/quorate/quorate/api"
+	"github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+func (m *Main) configurationCommand() *cobra.Command {
+	c := &cobra.Command{Use: "configuration", Short: "Read and write configuration items", Args: cobra.ArbitraryArgs,
+		RunE: group}
+	c.AddCommand(m.configurationGetCommand(), m.configurationSetCommand(), m.configurationDeleteCommand(),
+		m.configurationListCommand(), m.configurationWatchCommand(), m.configurationImportCommand())
+	return c
+}
+
+// itemsCommand adds the flags and the action of a command for a configuration store to c. run gets the arguments
+// after the name of the store.
+func (m *Main) itemsCommand(c *cobra.Command,
+	run func(ctx context.Context, i *itemsClient, args []string, asJSON bool) error) *cobra.Command {
+	set, out := settings.New(), output{}
+	c.RunE = func(c *cobra.Command, args []string) error {
+		dir, err := m.adminDir(c, set)
+		if err != nil {
+			return err
+		}
+		return run(c.Context(), &itemsClient{&adminClient{dataDir: dir}, args[0]}, args[1:], out.json())
+	}
+	bindAdmin(c, set, &out)
+	return c
+}
+
+// itemsClient uses one configuration store through the admin socket of a node.
+type itemsClient struct {
+	admin *adminClient
+	store string
+}
+
+func withKeys(path string, keys []string) string {
+	if len(keys) == 0 {
+		return path
+	}
+	return path + "?" + url.Values{"key": keys}.Encode()
+}
+
+func (i *itemsClient) get(ctx context.Context, keys []string) (items []api.ConfigurationChange, err error) {
+	ctx, cancel := context.WithTimeout(ctx, adminTime)
+	defer cancel()
+	err = i.admin.get(ctx, withKeys(admin.ConfigurationPath(i.store), keys), &items)
+	return items, err
+}
+
+func (i *itemsClient) write(ctx context.Context, changes ...api.ConfigurationChange) (versions []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, adminTime)
+	defer cancel()
+	err = i.admin.post(ctx, admin.ConfigurationPath(i.store), changes, &versions)
+	return versions, err
+}
+
+func (m *Main) configurationGetCommand() *cobra.Command {
+	return m.itemsCommand(&cobra.Command{
+		Use:     "get store key [flags]",
+		Short:   "Print the value of a configuration item",
+		Long:    "Print the value of a configuration item. It fails if the key does not exist.",
+		Example: "  quorate configuration get configstore log-level",
+		Args:    cobra.ExactArgs(2),
+	}, func(ctx context.Context, i *itemsClient, args []string, asJSON bool) error {
+		items, err := i.get(ctx, args)
+		switch {
+		case err != nil:
+			return err
+		case len(items) == 0:
+			return fault.New(fault.NotFound, "cli.configuration",
+				fmt.Sprintf("configuration store %s has no key %q", i.store, args[0]))
+		case asJSON:
+			return writeJSON(m.Stdout, items[0])
+		}
+		_, err = fmt.Fprintln(m.Stdout, items[0].Value)
+		return err
+	})
+}
+
+func (m *Main) configurationSetCommand() *cobra.Command {
+	version, pairs := "", map[string]string{}
+	c := m.itemsCommand(&cobra.Command{
+		Use:   "set store key [value] [flags]",
+		Short: "Set a configuration item",
+		Long: "Set a configuration item. Without a value, or with -, the value is read from standard input, byte\n" +
+			"for byte. Applications that subscribe to the key receive it.",
+		Example: "  quorate configuration set configstore log-level debug\n" +
+			"  quorate configuration set configstore rules --metadata owner=shop < rules.json",
+		Args: cobra.RangeArgs(2, 3),
+	}, func(ctx context.Context, i *itemsClient, args []string, asJSON bool) error {
+		value, err := m.itemValue(args[1:])
+		if err != nil {
+			return err
+		}
+		change := api.ConfigurationChange{Key: args[0], Value: value, Metadata: pairs, Version: version}
+		versions, err := i.write(ctx, change)
+		if err != nil || !asJSON || len(versions) == 0 {
+			return err
+		}
+		change.Version = versions[0]
+		return writeJSON(m.Stdout, change)
+	})
+	c.Flags().StringVar(&version, "version", "",
+		"set only if this is the current `version` of the item; 0 = only if it does not exist")
+	c.Flags().StringToStringVar(&pairs, "metadata", nil, "`name=value` to keep with the item; may be repeated")
+	return c
+}
+
+func (m *Main) itemValue(args []string) (string, error) {
+	if len(args) > 0 && args[0] != "-" {
+		return args[0], nil
+	}
+	text, err := io.ReadAll(m.Stdin)
+	if err != nil {
+		return "", &fault.Error{Code: fault.Internal, Op: "cli.configuration",
+			Msg: "the standard input cannot be read", Err: err}
+	}
+	return string(text), nil
+}
+
+func (m *Main) configurationDeleteCommand() *cobra.Command {
+	version := ""
+	c := m.itemsCommand(&cobra.Command{
+		Use:   "delete store key... [flags]",
+		Short: "Delete configuration items",
+		Long:  "Delete configuration items, all or none. A key that does not exist is no error.",
+		Args:  cobra.MinimumNArgs(2),
+	}, func(ctx context.Context, i *itemsClient, keys []string, _ bool) error {
+		if version != "" && len(keys) > 1 {
+			return usagef("--version is the version of one key, and %d are given", len(keys))
+		}
+		changes := make([]api.ConfigurationChange, len(keys))
+		for n, key := range keys {
+			changes[n] = api.ConfigurationChange{Key: key, Version: version, Delete: true}
+		}
+		_, err := i.write(ctx, changes...)
+		return err
+	})
+	c.Flags().StringVar(&version, "version", "", "delete only if this is the current `version` of the item")
+	return c
+}
+
+func (m *Main) configurationListCommand() *cobra.Command {
+	return m.itemsCommand(&cobra.Command{
+		Use:   "list store [flags]",
+		Short: "List configuration items",
+		Args:  cobra.ExactArgs(1),
+	}, func(ctx context.Context, i *itemsClient, _ []string, asJSON bool) error {
+		items, err := i.get(ctx, nil)
+		if err != nil {
+			return err
+		}
+		slices.SortFunc(items, func(a, b api.ConfigurationChange) int { return strings.Compare(a.Key, b.Key) })
+		if asJSON {
+			return writeJSON(m.Stdout, items)
+		}
+		rows := [][]string{{"KEY", "VERSION", "VALUE", "METADATA"}}
+		for n := range items {
+			rows = append(rows, []string{printable(items[n].Key), dash(items[n].Version), oneLine(items[n].Value),
+				dash(pairsText(items[n].Metadata))})
+		}
+		return table(m.Stdout, rows)
+	})
+}
+
+// oneLine returns a value for a table: on one line, and cut.
+func oneLine(value string) string {
+	const limit = 60
+	if text := []rune(value); len(text) > limit {
+		value = string(text[:limit]) + "..."
+	}
+	return printable(value)
+}
+
+func pairsText(pairs map[string]string) string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(pairs)) {
+		out = append(out, name+"="+pairs[name])
+	}
+	return oneLine(strings.Join(out, ","))
+}
+
+func (m *Main) configurationImportCommand() *cobra.Command {
+	return m.itemsCommand(&cobra.Command{
+		Use:   "import store file [flags]",
+		Short: "Set configuration items from a file",
+		Long: "Set configuration items from a JSON file, all or none. The file has an object of keys and values,\n" +
+			"or an array of objects with key, value, metadata and version, as list --json prints it; a version is\n" +
+			"a condition. - reads standard input.",
+		Example: "  quorate configuration import configstore items.json",
+		Args:    cobra.ExactArgs(2),
+	}, func(ctx context.Context, i *itemsClient, args []string, _ bool) error {
+		changes, err := m.itemFile(args[0])
+		if err != nil {
+			return err
+		}
+		if _, err = i.write(ctx, changes...); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(m.Stdout, "%d items set in %s\n", len(changes), i.store)
+		return err
+	})
+}
+
+func (m *Main) itemFile(name string) (changes []api.ConfigurationChange, err error) {
+	var text []byte
+	if name == "-" {
+		text, err = io.ReadAll(m.Stdin)
+	} else {
+		text, err = os.ReadFile(name) //nolint:gosec // the user names it
+	}
+	if err != nil {
+		return nil, usagef("the file cannot be read: %v", err)
+	}
+	if text = bytes.TrimSpace(text); len(text) > 0 && text[0] == '{' {
+		var values map[string]string
+		if err := json.Unmarshal(text, &values); err != nil {
+			return nil, usagef("%s: an object must have text values only: %v", name, err)
+		}
+		for _, key := range slices.Sorted(maps.Keys(values)) {
+			changes = append(changes, api.ConfigurationChange{Key: key, Value: values[key]})
+		}
+		return changes, nil
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&changes); err != nil {
+		return nil, usagef("%s is neither a JSON object of keys and values nor an array of items: %v", name, err)
+	}
+	return changes, nil
+}
+
+func (m *Main) configurationWatchCommand() *cobra.Command {
+	return m.itemsCommand(&cobra.Command{
+		Use:   "watch store [key...] [flags]",
+		Short: "Show configuration items, and their changes as they happen",
+		Long: "Show configuration items, and then their changes as they happen. The command connects again by\n" +
+			"itself when the node was restarted. End it with Ctrl-C.",
+		Args: cobra.MinimumNArgs(1),
+	}, func(ctx context.Context, i *itemsClient, keys []string, asJSON bool) error {
+		known := map[string]string{} // versions that were shown
+		for {
+			err := i.watch(ctx, keys, func(c *api.ConfigurationChange) error { return m.showItem(known, c, asJSON) })
+			if ctx.Err() != nil {
+				return nil
+			}
+			if err != nil && !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.Timeout) {
+				return err
+			}
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(watchPause):
+			}
+		}
+	})
+}
+
+// watch passes on items until the connection ends.
+func (i *itemsClient) watch(ctx context.Context, keys []string, show func(*api.ConfigurationChange) error) error {
+	if _, err := i.get(ctx, []string{"-"}); err != nil { // an error about the store
+		return err
+	}
+	path := withKeys(admin.ConfigurationWatchPath(i.store), keys)
+	return i.admin.stream(ctx, http.MethodGet, path, nil, func(resp *http.Response) error {
+		for lines := json.NewDecoder(resp.Body); ; {
+			var c api.ConfigurationChange
+			if err := lines.Decode(&c); err != nil {
+				return &fault.Error{Code: fault.Unavailable, Op: "cli.configuration", Msg: "the connection ended",
+					Err: err}
+			}
+			if err := show(&c); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// showItem prints an item, unless this version was shown before the connection was lost.
+func (m *Main) showItem(known map[string]string, c *api.ConfigurationChange, asJSON bool) error {
+	if version, seen := known[c.Key]; seen && version == c.Version && version != "" {
+		return nil
+	}
+	known[c.Key] = c.Version
+	var err error
+	switch {
+	case asJSON:
+		err = json.NewEncoder(m.Stdout).Encode(c)
+	case c.Delete:
+		_, err = fmt.Fprintf(m.Stdout, "%-8s %s (deleted)\n", "-", printable(c.Key))
+	default:
+		_, err = fmt.Fprintf(m.Stdout, "%-8s %s = %s\n", dash(c.Version), printable(c.Key), oneLine(c.Value))
+	}
+	return err
+}

@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	adminapi "github.com/quorate/quorate/api/admin"
+	"github.com/quorate/quorate/cmd/internal/settings"
+	"github.com/quorate/quorate/internal/fault"
+)
+
+func (m *Main) debugCommand() *cobra.Command {
+	c := &cobra.Command{Use: "debug", Short: "Collect what is needed to find a fault"}
+	c.AddCommand(m.debugBundleCommand())
+	c.RunE = group
+	return c
+}
+
+func (m *Main) debugBundleCommand() *cobra.Command {
+	set, other, file, seconds := settings.New(), "", "", 0
+	c := &cobra.Command{
+		Use:   "bundle [flags]",
+		Short: "Save an archive with the status, settings, metrics, log and profiles of a node",
+		Long: "Save an archive (tar.gz) with the status of the node and the cluster, the checks of doctor, the\n" +
+			"settings, the metrics, the last log records, the versions, and profiles of the processor, the\n" +
+			"memory and the goroutines. It has no tokens, keys, component metadata or stored values; it has\n" +
+			"the names of nodes, applications and stores, and addresses. It uses the node of the data\n" +
+			"directory, by default this user's.",
+		Example: "  quorate debug bundle\n  quorate debug bundle --node b --seconds 30 --output b.tar.gz",
+		Args:    cobra.NoArgs,
+	}
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if limit := int(adminapi.MaxDebugProfile.Seconds()); seconds < 1 || seconds > limit {
+			return usagef("--seconds %d is refused (give 1 to %d)", seconds, limit)
+		}
+		config, err := m.resolve(set, c.Flags(), nil)
+		if err != nil {
+			return err
+		}
+		if file == "" {
+			file = "quorate-debug-" + time.Now().UTC().Format("20060102-150405") + ".tar.gz"
+		}
+		return m.saveBundle(c.Context(), &adminClient{dataDir: config.Data.Dir}, other, file, seconds)
+	}
+	set.BindOnly(c.Flags(), "data-dir", "cluster", "config-file")
+	bindNode(c, &other)
+	c.Flags().StringVar(&file, "output", "",
+		"`file` for the archive; it must not exist (default quorate-debug-TIME.tar.gz)")
+	c.Flags().IntVar(&seconds, "seconds", 5, "`duration` of the processor profile")
+	return c
+}
+
+// saveBundle saves the bundle of a node to a new file, which only this user can read.
+func (m *Main) saveBundle(ctx context.Context, a *adminClient, node, file string, seconds int) error {
+	path := adminapi.DebugBundleRequest(seconds)
+	if node != "" {
+		path = adminapi.NodePath(node, path)
+	}
+	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return &fault.Error{Code: fault.Invalid, Op: "cli.debug", Msg: "the file of the bundle cannot be created",
+			Hint: "choose another one with --output", Err: err}
+	}
+	err = a.stream(ctx, http.MethodGet, path, nil, func(r *http.Response) error {
+		_, err := io.Copy(out, r.Body)
+		return err
+	})
+	if closing := out.Close(); err == nil {
+		err = closing
+	}
+	if err != nil {
+		_ = os.Remove(file)
+		return err
+	}
+	_, err = fmt.Fprintln(m.Stdout, file)
+	return err
+}
