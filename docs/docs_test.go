@@ -15,15 +15,14 @@ import (
 	"testing"
 )
 
-// page is one Markdown file. Its path is that below the root of the tree, with slashes.
+// page is one Markdown file. Its path is relative to the root of the repository, with slashes.
 type page struct {
 	path  string
 	text  string
 	parts []part
 }
 
-// part is a part of a page that is executed or compared: a block of code with the mark before it, or a mark without a
-// block.
+// part is a piece of a page: a block of code with the mark before it, or a mark without a block.
 type part struct {
 	line     int    // of the page, counted from 1
 	section  int    // number of the heading above it
@@ -37,7 +36,7 @@ type mark struct{ word, text string }
 
 // The words of marks. A mark is in the line before a block, except hidden and end.
 const (
-	notRun  = "not run" // in front of a block: a machine like this one cannot, and why
+	notRun  = "not run" // in front of a block: the reason why tests cannot execute it
 	prints  = "prints"  // in front of a text block: what the sh block before it prints; … is anything
 	example = "example" // in front of a text block: it is no output of the lines before it
 	file    = "file"    // in front of a block: a file of that name
@@ -100,8 +99,8 @@ func parse(path, text string) (page, error) {
 	return p, nil
 }
 
-// problems returns what is wrong with the marks of a page. Every command must be executed or have a mark with the
-// reason why not.
+// problems returns the problems of the marks of a page. Every block must have a language or a mark, and every mark
+// that needs a reason must have one. Shown output must follow a command in the same section.
 func (p page) problems() (out []string) {
 	typed := -1 // section of the last sh block
 	for _, b := range p.parts {

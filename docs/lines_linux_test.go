@@ -23,8 +23,8 @@ const (
 	prompt   = "\x01"          // stands around what the shell says about a line
 )
 
-// TestPages_CommandsPrintWhatPagesShow types every line of every page, from a clean clone and in an empty home, and
-// compares what it prints with what the page shows.
+// TestPages_CommandsPrintWhatPagesShow executes every command of every page, in a clean clone with an empty home
+// directory. It compares the output with the output that the page shows.
 func TestPages_CommandsPrintWhatPagesShow(t *testing.T) {
 	if os.Getenv(runVariable) == "" {
 		t.Skip("make docs-test types the lines of the documentation")
@@ -55,7 +55,8 @@ func TestPages_CommandsPrintWhatPagesShow(t *testing.T) {
 	}
 }
 
-// goEnvironment lets the go command find its caches although the home is another one.
+// goEnvironment returns environment variables with the folders of the go command, because the home directory in the
+// sandbox has no caches.
 func goEnvironment(t *testing.T) []string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "env", "GOCACHE", "GOMODCACHE", "GOPATH", "GOROOT").Output()
@@ -167,8 +168,9 @@ func (r *reader) file(name, text string) error {
 	return os.WriteFile(path, []byte(text), 0o644)
 }
 
-// block executes the commands of a block. Programs that do not end keep running, each in its own terminal, and the next
-// command is executed when they are ready.
+// block executes the commands of a block on a host. A program that does not end keeps running in the background.
+// Before each other command, block waits until these programs are ready. answer is the input of commands that ask for
+// one.
 func (r *reader) block(text, host, answer string) error {
 	s, err := r.shell(host)
 	if err != nil {
@@ -209,7 +211,7 @@ func stays(command string) bool {
 		!strings.HasSuffix(command, "&")
 }
 
-// split finds the commands of a block: lines, and several that belong together.
+// split returns the commands of a block. A command is one line, or several that belong together.
 func split(text string) (out []string, err error) {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	for i := 0; i < len(lines); i++ {
@@ -347,7 +349,8 @@ type shell struct {
 	late     atomic.Bool
 }
 
-// shell opens the shell of a machine of the cluster, or the one where most is typed.
+// shell returns the shell of a machine, and starts it at the first call. host is a letter, or "" for the machine on
+// which most commands are typed.
 func (r *reader) shell(host string) (*shell, error) {
 	if s := r.shells[host]; s != nil {
 		return s, nil
@@ -459,7 +462,8 @@ func (s *shell) start(command, log string) (*server, error) {
 	return v, nil
 }
 
-// compare holds what was printed against what the page shows: … is anything, on a line of its own any number of lines.
+// compare returns an error if the output does not match what the page shows. In the page, … matches any text, and on a
+// line of its own any number of lines.
 func compare(shown, printed string) error {
 	var pattern strings.Builder
 	pattern.WriteString(`^`)

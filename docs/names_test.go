@@ -35,8 +35,8 @@ func set(text string, pattern *regexp.Regexp) map[string]bool {
 	return out
 }
 
-// product has the names that exist. They come from the pages that other tests compare with the code, from the code, and
-// from the Makefile.
+// product has the names that exist in the product. They come from the code, from the Makefile, and from pages that
+// other tests compare with the code.
 type product struct {
 	flags, commands, variables, metrics, codes, reasons, keys, targets, tests map[string]bool
 	endpoints                                                                 map[string][]string // path -> verbs
@@ -98,7 +98,7 @@ func endpoints(t *testing.T) map[string][]string {
 	return out
 }
 
-// codes are the public error codes and reasons, as the constants of the API have them.
+// codes returns the public error codes and the reasons that the API defines as constants.
 func codes(t *testing.T) (public, reasons map[string]bool) {
 	t.Helper()
 	f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, "api", "codes.go"), nil, 0)
@@ -173,7 +173,7 @@ var (
 var foreign = regexp.MustCompile(`^(docker|kubectl|systemctl|systemd-analyze|useradd|install|openssl|` +
 	`promtool|go|curl|git|grpcurl|redis-cli|journalctl)\b`)
 
-// wrong returns the names that do not exist in a piece of code: a code span, or a command.
+// wrong returns the names in a code span or command that do not exist in the product.
 func (p product) wrong(text string) (out []string) {
 	say := func(kind string, names map[string]bool, known map[string]bool) {
 		for name := range names {
@@ -198,7 +198,8 @@ func (p product) wrong(text string) (out []string) {
 	return out
 }
 
-// wrongAnywhere returns names that do not exist, for kinds of names that are recognized in any text.
+// wrongAnywhere returns the names in any text that do not exist in the product. It checks only kinds of names that can
+// be recognized outside of code.
 func (p product) wrongAnywhere(text string) (out []string) {
 	for name := range set(text, variableName) {
 		if !p.variables[name] && !p.reasons[name] && !strings.Contains(p.sources, name) &&

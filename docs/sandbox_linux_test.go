@@ -137,8 +137,8 @@ func setUp() (*machine, error) {
 	return m, nil
 }
 
-// folders makes the folders of the system ones that can be written to. What only root can type needs all of them; the
-// rest needs an empty /var.
+// folders makes folders of the system writable in the sandbox. For root these are /var, /usr/local and /etc. Another
+// user gets an empty /var and an own /etc/hosts.
 func (m *machine) folders() error {
 	if os.Getenv(rootVariable) != "" {
 		return m.overlay("/var", "/usr/local", "/etc")

@@ -1,6 +1,6 @@
 // Package admission bounds the memory that the requests being served by one node may use.
 //
-// It owns the budget, the queue of requests that wait for a share of it, and the rule that refuses waiting requests
+// It owns the memory budget, the queues of requests that wait for memory, and the rule that refuses waiting requests
 // when the node is overloaded. It is independent of protocols. It starts no goroutines.
 package admission
 
@@ -27,8 +27,8 @@ const (
 	DefaultPenalty       = 500 * time.Millisecond
 )
 
-// SmallRequest is the size in bytes up to which a request counts as small. A part of the budget is reserved for
-// small requests. Large requests cannot use that part, so they never keep small requests waiting.
+// SmallRequest is the size in bytes up to which a request counts as small. Large requests cannot use the part of the
+// budget that is reserved for small requests, so they never keep small requests waiting.
 const SmallRequest = 512 << 10
 
 // Options configure a Budget.
@@ -38,8 +38,8 @@ type Options struct {
 	Target   time.Duration // maximum wait of a request while the queue persists; 0 = DefaultTarget
 	Penalty  time.Duration // average delay of a refusal while the queue persists; 0 = DefaultPenalty
 
-	// Patience and Target of large requests. Few large requests fit and each takes long, so in a burst that the node
-	// can serve, some of them wait for seconds.
+	// LargePatience and LargeTarget are Patience and Target for large requests. Few large requests fit, and each
+	// takes long. So even in a burst that the node can serve, some of them wait for seconds.
 	LargePatience time.Duration // 0 = DefaultLargePatience
 	LargeTarget   time.Duration // 0 = DefaultLargeTarget
 
@@ -47,16 +47,14 @@ type Options struct {
 	Registerer prometheus.Registerer // nil = no metrics
 }
 
-// Budget is the memory that all requests of one node may use together. A request acquires a share before its body
-// is read and releases it at its end. A quarter of the memory is reserved for small requests. Small and large
-// requests have separate queues; each is first in, first out. A Budget is safe for concurrent use. A nil *Budget
-// admits everything.
+// Budget is the memory that all requests of one node may use together. A request acquires memory before its body is
+// read, and releases it at its end. A quarter of the memory is reserved for small requests. Small and large requests
+// have separate first-in, first-out queues. A Budget is safe for concurrent use. A nil *Budget admits everything.
 type Budget struct {
 	small, large lane
 }
 
-// New returns a Budget and registers its metrics. Several Budgets may use the same registerer if their names
-// differ.
+// New returns a Budget and registers its metrics. Several Budgets can share a registerer if their names differ.
 func New(o Options) *Budget {
 	if o.Bytes <= 0 {
 		o.Bytes = DefaultBytes
@@ -85,10 +83,10 @@ func New(o Options) *Budget {
 	return b
 }
 
-// Acquire takes bytes from the budget. If not enough bytes are free, it waits in the queue of its size, at most for
-// the patience of the queue. It returns fault.Overloaded if it has waited too long or ctx ended; then it has taken
-// nothing. A share larger than its part of the budget waits until it can have that part alone. While the queue stays
-// long, errors are delayed by about Options.Penalty, but not beyond the end of ctx.
+// Acquire takes bytes from the budget. If too few are free, it waits in the queue for small or large requests. It
+// waits at most Patience, or at most Target if the queue has not been empty for Patience. If that time or ctx ends,
+// it returns fault.Overloaded and takes nothing. A request larger than its part of the budget takes all of that part.
+// While the node is overloaded, errors are delayed by about Options.Penalty, at most until ctx ends.
 func (b *Budget) Acquire(ctx context.Context, bytes int64) error {
 	if b == nil || bytes <= 0 {
 		return nil
@@ -102,16 +100,16 @@ func (b *Budget) TryAcquire(bytes int64) bool {
 	return b == nil || bytes <= 0 || b.lane(bytes).tryAcquire(bytes)
 }
 
-// Release gives back the bytes that one call of Acquire or TryAcquire has taken. bytes must be the same number as
-// in that call.
+// Release returns bytes to the budget that one call of Acquire or TryAcquire has taken. bytes must be the same as in
+// that call.
 func (b *Budget) Release(bytes int64) {
 	if b != nil && bytes > 0 {
 		b.lane(bytes).release(bytes)
 	}
 }
 
-// Burst reports whether more than a quarter of the budget was acquired or released since the last call. Releases
-// count, because the memory becomes garbage when it is released.
+// Burst reports whether more than a quarter of the budget was acquired or released since the previous call of Burst.
+// It counts releases, because released memory is garbage that can be freed.
 func (b *Budget) Burst() bool {
 	if b == nil {
 		return false
@@ -223,7 +221,7 @@ const (
 )
 
 // holdBack delays a refusal, so that clients that retry at once do not keep the processor busy. The delay grows with
-// the number of delayed refusals, and has jitter.
+// the number of refusals that are being delayed, and has jitter. It ends early if ctx ends.
 func (l *lane) holdBack(ctx context.Context) {
 	held := l.held.Add(1)
 	defer l.held.Add(-1)
@@ -236,9 +234,9 @@ func (l *lane) holdBack(ctx context.Context) {
 	}
 }
 
-// join counts a waiting request and returns how long it may wait. In a short burst that is l.patience. If the queue
-// was never empty for l.patience, the node is overloaded, and it is the shorter l.target. This is the controlled
-// delay of Ben Maurer, "Fail at Scale", ACM Queue 13(8), 2015, after CoDel (RFC 8289).
+// join counts a waiting request and returns how long it may wait. In a short burst, this is l.patience. If the queue
+// has not been empty for l.patience, the node is overloaded: join then returns the shorter l.target, and persists is
+// true. This is the controlled delay of Ben Maurer, "Fail at Scale", ACM Queue 13(8), 2015, after CoDel (RFC 8289).
 func (l *lane) join() (patience time.Duration, persists bool) {
 	now := time.Now()
 	l.mu.Lock()
@@ -263,6 +261,6 @@ func (l *lane) leave() {
 	l.waiting.Dec()
 }
 
-// Size returns the budget in bytes of a node that may use limit bytes of memory: an eighth, at least 32 MiB and at
-// most 128 MiB. More would not help, because the log and the disk limit the throughput.
+// Size returns the budget in bytes of a node that may use limit bytes of memory. It is an eighth of limit, at least
+// 32 MiB and at most 128 MiB. A larger budget would not help, because the log and the disk limit the throughput.
 func Size(limit int64) int64 { return min(max(limit/8, 32<<20), DefaultBytes) }

@@ -95,8 +95,9 @@ func TestBudget_AdmitsARequestLargerThanItself(t *testing.T) {
 	})
 }
 
-// TestBudget_RefusesEarlyWhileItsQueuePersists checks the controlled delay: requests of a burst wait for the patience,
-// requests in a queue that persists wait for the target, and after the queue was empty the next requests are a burst.
+// TestBudget_RefusesEarlyWhileItsQueuePersists checks the controlled delay. Requests of a burst wait for the
+// patience, and requests in a queue that persists wait for the target. After the queue was empty, the next requests
+// are a burst again.
 func TestBudget_RefusesEarlyWhileItsQueuePersists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := admission.New(brief(4 * mib))
@@ -318,8 +319,8 @@ func within(all []served, from, until time.Duration) (goodput float64, p99 time.
 }
 
 // TestBudget_GoodputUnderOverload sends more writes than the disk can serve, in virtual time. Most of the capacity
-// must be used, and accepted writes must end soon. Clients that retry at once are the harder case. Without the pace,
-// small requests would wait for seconds.
+// must be used, and accepted writes must end soon. Clients that retry at once are the harder case. Without the limit
+// of pace, small requests would wait for seconds.
 func TestBudget_GoodputUnderOverload(t *testing.T) {
 	for name, c := range map[string]struct {
 		size     int64
@@ -354,8 +355,8 @@ func TestBudget_GoodputUnderOverload(t *testing.T) {
 	}
 }
 
-// TestBudget_DiskStallIsNoOverload stops the disk for two seconds. Writes in work wait for the disk, and soon after the
-// stall the rate of writes is as high as before.
+// TestBudget_DiskStallIsNoOverload stops the disk for two seconds. Admitted writes wait for the disk. Soon after the
+// stall, the rate of writes must be as high as before.
 func TestBudget_DiskStallIsNoOverload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := admission.New(admission.Options{})
@@ -403,7 +404,8 @@ func TestBudget_SlowDiskAloneDoesNotLowerBound(t *testing.T) {
 	})
 }
 
-// TestBudget_LargeRequestsWaitForOthers sends a burst of large requests that takes seconds to serve.
+// TestBudget_LargeRequestsWaitForOthers sends a burst of large requests that takes seconds to serve. All must be
+// admitted.
 func TestBudget_LargeRequestsWaitForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := admission.New(admission.Options{})
@@ -422,7 +424,7 @@ func TestBudget_LargeRequestsWaitForOthers(t *testing.T) {
 	})
 }
 
-// TestShare_DoesNotWaitForItself acquires more than all memory for large requests with one share.
+// TestShare_DoesNotWaitForItself acquires more than all memory for large requests with one share. It must not wait.
 func TestShare_DoesNotWaitForItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := admission.New(admission.Options{Bytes: 4 * mib})
@@ -458,7 +460,8 @@ func TestTransfer_SlowOnesAreCutWhileARequestWaits(t *testing.T) {
 	})
 }
 
-// releaseOnce returns the cut function of a client that ends when its transfer is aborted. It may be called again.
+// releaseOnce returns the cut function of a client whose request ends when its transfer is aborted. It may be called
+// several times.
 func releaseOnce(s *admission.Share) (cut func()) {
 	var once sync.Once
 	return func() { once.Do(func() { go s.Release() }) }

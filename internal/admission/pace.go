@@ -12,9 +12,9 @@ const (
 	paceStep = 16
 )
 
-// pace limits how many bytes of writes are executed at a time. Once the log and the disk are saturated, more
-// concurrent writes only increase latency. The limit follows the duration of writes by additive increase and
-// multiplicative decrease, like TCP.
+// pace limits how many bytes of writes are executed at a time. When the log and the disk are saturated, more
+// concurrent writes only increase latency. The limit depends on the duration of writes, by additive increase and
+// multiplicative decrease like TCP's congestion window.
 type pace struct {
 	size, floor int64
 	bound       int64
@@ -31,8 +31,9 @@ func (p *pace) init(size int64) {
 	p.size, p.bound, p.floor = size, size, min(size, max(size/paceFloor, SmallRequest))
 }
 
-// observe counts a write and its duration, held. At the end of an interval it adjusts the limit. An interval lasts at
-// least as long as the mean write of the previous one, so that an adjustment can have an effect.
+// observe counts a write that took held. used is the number of bytes in use. At the end of an interval it adjusts the
+// limit. An interval is at least as long as the mean write of the previous interval, so that an adjustment has time
+// to take effect.
 func (p *pace) observe(now time.Time, held time.Duration, used int64) {
 	if p.n == 0 {
 		p.since = now
@@ -69,7 +70,8 @@ func (l *lane) observe(worked time.Time) {
 	}
 }
 
-// withhold returns how many of the released bytes become free. It keeps the part by which the lane exceeds its limit.
+// withhold returns how many of the released bytes become free. While the lane exceeds the limit of its pace, withhold
+// keeps some of them back.
 func (l *lane) withhold(bytes int64) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

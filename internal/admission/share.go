@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Share is the part of a budget that one request holds. The zero Share belongs to no budget, and its methods admit
-// everything. A Share is not safe for concurrent use.
+// Share is the part of a budget that one request has acquired. The zero Share belongs to no budget, and its methods
+// admit everything. A Share is not safe for concurrent use.
 type Share struct {
 	budget       *Budget
 	small, large int64
@@ -17,8 +17,8 @@ type Share struct {
 // Share returns an empty share of b.
 func (b *Budget) Share() Share { return Share{budget: b} }
 
-// Add acquires more bytes. It returns the errors of Budget.Acquire; after an error the share still has its previous
-// bytes. A share that has bytes waits only for the patience of small requests, because other requests wait for these
+// Add acquires more bytes. It returns the errors of Budget.Acquire. After an error the share keeps the bytes that it
+// had. A share that already has bytes waits at most as long as a small request, because other requests wait for its
 // bytes.
 func (s *Share) Add(ctx context.Context, bytes int64) error {
 	if s.budget == nil {
@@ -39,8 +39,8 @@ func (s *Share) Add(ctx context.Context, bytes int64) error {
 	return nil
 }
 
-// fit returns bytes, or the rest of the large lane if that is less. A share that requested more would wait for bytes
-// that only it can release.
+// fit returns the number of bytes to request. For a large request this is at most what the share can still get of the
+// large lane. A share that requested more would wait for bytes that only it can release.
 func (s *Share) fit(bytes int64) int64 {
 	if bytes <= 0 || s.budget.lane(bytes) == &s.budget.small {
 		return bytes
@@ -95,16 +95,16 @@ func (s *Share) Release() {
 // until Release; see pace.
 func (s *Share) Work() { s.worked = time.Now() }
 
-// The rules for aborting a slow transfer. While requests wait, the slowest transfer is aborted if it is older than
-// SlowAfter and has moved no bytes for SlowAfter, or is slower than SlowRate bytes per second.
+// These constants define a slow transfer. While requests wait, the budget aborts the slowest transfer that is older
+// than SlowAfter, if it has moved no bytes for SlowAfter, or fewer than SlowRate bytes per second.
 const (
 	SlowAfter = 500 * time.Millisecond
 	SlowRate  = 256 << 10
 )
 
 // Transfer is a body that is being received from or sent to a client. Its request holds memory until the transfer
-// ends, so a slow or silent client keeps other requests waiting. All methods of a nil *Transfer do nothing. Moved and
-// Cut are safe for concurrent use.
+// ends, so a slow or silent client keeps other requests waiting. All methods of a nil *Transfer do nothing. Moved
+// and Cut are safe for concurrent use.
 type Transfer struct {
 	lane    *lane
 	started time.Time
@@ -114,9 +114,9 @@ type Transfer struct {
 	cut     func()
 }
 
-// Transfer registers a body that is being sent or received. When other requests wait for memory, the budget calls cut
-// to abort the slowest transfers, possibly several times. cut must not block and must not call methods of the
-// transfer. The caller calls End when the transfer has ended. Without a budget Transfer returns nil.
+// Transfer registers a body that is being sent or received. While other requests wait for memory, the budget may
+// call cut to abort this transfer, possibly several times. cut must not block and must not call methods of the
+// transfer. The caller must call End when the transfer has ended. Without a budget Transfer returns nil.
 func (s *Share) Transfer(cut func()) *Transfer {
 	if s.budget == nil {
 		return nil
@@ -150,11 +150,12 @@ func (t *Transfer) End() {
 	delete(t.lane.transfers, t)
 }
 
-// Cut reports whether the transfer was aborted because it was too slow while others waited.
+// Cut reports whether the budget aborted the transfer because it was too slow while other requests waited.
 func (t *Transfer) Cut() bool { return t != nil && t.wasCut.Load() }
 
-// rate returns the speed of the transfer in bytes per second, and whether it is slow enough to be aborted. The rate
-// of a stalled transfer is negative. A new transfer is never slow, because its first bytes only fill buffers.
+// rate returns the speed of the transfer in bytes per second, and whether it is slow enough to be aborted. For a
+// stalled transfer the rate is minus the seconds since its last bytes, so it counts as the slowest. A transfer
+// younger than SlowAfter is never slow, because its first bytes only fill buffers.
 func (t *Transfer) rate(now time.Time) (rate float64, slow bool) {
 	took := now.Sub(t.started)
 	if took <= SlowAfter {
@@ -189,8 +190,8 @@ func (l *lane) cutWhileWaiting() (stop func()) {
 	}
 }
 
-// cutSlowestLocked aborts the slowest transfer, if it is slow enough. The caller holds l.mu, so that the transfer
-// cannot end in the meantime.
+// cutSlowestLocked aborts the slowest transfer, if it is slow enough. It also aborts again the transfers that it
+// aborted earlier and that have not ended. The caller holds l.mu, so that no transfer can end in the meantime.
 func (l *lane) cutSlowestLocked(now time.Time) {
 	var slowest *Transfer
 	var least float64

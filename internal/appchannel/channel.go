@@ -1,9 +1,9 @@
 // Package appchannel sends requests from the runtime to the application. It sends them over HTTP/1.1, over HTTP/2
 // with or without TLS, or as calls of Dapr's gRPC application callback.
 //
-// It owns the connections to one application, the limit of concurrent calls, the token that the application checks,
-// and the health of the application. A request is treated the same whether it comes from the API or from another
-// node. A Channel has one goroutine, the prober, from Open to Close.
+// It owns the connections to one application, the limit of concurrent calls, the token by which the application
+// authenticates the node, and the health of the application. It treats requests from the API and requests from other
+// nodes in the same way. A Channel has one goroutine, the prober, from Open to Close.
 package appchannel
 
 import (
@@ -19,6 +19,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"google.golang.org/grpc/stats"
 
 	"github.com/quorate/quorate/internal/fault"
 )
@@ -46,13 +48,24 @@ type Options struct {
 	OptionsTimeout time.Duration // of Takes; default 3 s
 	MaxMessage     int64         // bytes of a gRPC request, and of its answer; default 4 MiB; negative = no limit
 
-	// OnHealth is called by the prober whenever the application starts or stops taking calls. It may be
-	// nil and must not block.
+	// OnHealth is called when the application becomes healthy or unhealthy. It must not block. nil = not called.
 	OnHealth func(healthy bool)
-	// OnLoad is called with the number of calls in progress whenever that changes. It may be nil and must
-	// not block.
-	OnLoad func(inFlight int)
-	Logger *slog.Logger
+	// OnLoad is called with the number of calls in progress whenever that number changes. It must not block. nil =
+	// not called.
+	OnLoad   func(inFlight int)
+	Logger   *slog.Logger
+	Observer Observer // nil = none
+}
+
+// Observer is notified of requests to the application. Implementations must be safe for concurrent use.
+type Observer interface {
+	// Called is called after each request to an HTTP application. If the application has not answered, the status is
+	// 500. sent and received are bytes; negative numbers mean unknown.
+	Called(verb, path string, status int, sent, received int64, took time.Duration)
+	// Probed is called after a health probe of an HTTP application.
+	Probed(status int, took time.Duration)
+	// GRPCClient returns the handler that sees the calls of a gRPC application.
+	GRPCClient() stats.Handler
 }
 
 // Health configures the health probes of the application.
@@ -142,8 +155,8 @@ func New(o Options) (*Channel, error) {
 	return c, nil
 }
 
-// appTLS returns the TLS settings for the application. They accept any certificate. The application runs beside the
-// node, the node calls it by address, and its certificate may be self-signed.
+// appTLS returns the TLS settings for the application. They accept any certificate, because the application runs
+// beside the node, is called by address, and may have a self-signed certificate.
 func appTLS() *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12} // #nosec G402 -- see above
 }

@@ -30,20 +30,19 @@ type event struct {
 	metadata      map[string]string
 }
 
-// Takes reports whether the application wants the events of a binding. An HTTP application is sent
-// OPTIONS /{path}: a status of 2xx or 405 means yes, any other status no. For a gRPC application,
-// Takes requests the list of its bindings. Takes returns the errors of RoundTrip, and
-// fault.Internal if a gRPC application answers with an error other than Unimplemented.
+// Takes reports whether the application wants the events of a binding. It sends OPTIONS /{path} to an HTTP
+// application: a status of 2xx or 405 means yes, any other status no. It requests the list of bindings from a gRPC
+// application. Takes returns the errors of RoundTrip, and fault.Internal if a gRPC application answers with an error
+// other than Unimplemented.
 func (c *Channel) Takes(ctx context.Context, binding, path string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.OptionsTimeout)
 	defer cancel()
 	return c.carry.takes(ctx, binding, path)
 }
 
-// Take delivers an event and waits for the answer. If the error is nil, the application has handled
-// the event, and the result is the data of its answer, which may be nil. An HTTP application gets
-// metadata as headers, except names that the channel or the runtime sets itself. Take returns the
-// errors of RoundTrip, and:
+// Take delivers an event and waits for the answer. nil means that the application has handled the event; then the
+// result is the data of its answer, which may be nil. An HTTP application gets metadata as headers, except names
+// that the channel or the runtime sets itself. Take returns the errors of RoundTrip, and:
 //
 //	invalid   a name of metadata cannot be sent
 //	internal  the application answered that it failed
@@ -132,7 +131,7 @@ func (e event) headers(h http.Header) error {
 	return nil
 }
 
-// framing lists headers that determine how a message is sent, and headers of the runtime.
+// framing reports whether a header determines how a message is sent, or is set by the runtime.
 func framing(name string) bool {
 	switch name {
 	case "Content-Length", "Host", tokenHeader:
@@ -201,9 +200,8 @@ func answered(err error, explain func(*status.Status) error) error {
 	return explain(status.Convert(err))
 }
 
-// call calls do with the token of the application, when the limit of concurrent calls allows it. If
-// the application did not answer, it returns a *fault.Error. If the application answered with an
-// error, it returns the gRPC status.
+// call runs do with the token of the application, within the limit of concurrent calls. If the application did not
+// answer, it returns a *fault.Error. If the application answered with an error, it returns the gRPC status.
 func (g *grpcCarrier) call(ctx context.Context, do func(context.Context, ...grpc.CallOption) error) error {
 	c := g.channel
 	if err := c.admit(ctx); err != nil {

@@ -35,8 +35,9 @@ import (
 	"github.com/quorate/quorate/internal/headers"
 )
 
-// grpcCarrier sends requests as calls of Dapr's gRPC application callback. It streams a request that is itself a gRPC
-// call. All other bodies are held in memory, up to Options.MaxMessage, because the callback cannot stream.
+// grpcCarrier sends requests as calls of Dapr's gRPC application callback. If a request is itself a gRPC call, it
+// streams the request to the application's own service. It buffers all other bodies in memory, up to
+// Options.MaxMessage, because the callback cannot stream.
 type grpcCarrier struct {
 	channel *Channel
 	conns   *grpcPool
@@ -52,10 +53,14 @@ func newGRPCCarrier(c *Channel) (*grpcCarrier, error) {
 		secure = credentials.NewTLS(conf)
 	}
 	raw := newHTTPCarrier(c, conf, protocols(false, conf != nil, conf == nil))
+	raw.observer = nil // it carries no HTTP calls
 	options := []grpc.DialOption{grpc.WithTransportCredentials(secure), grpc.WithStatsHandler(sentStats{}),
 		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry(), grpc.WithUserAgent("quorate"),
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(math.MaxInt32),
 			grpc.MaxCallRecvMsgSize(int(min(c.opts.MaxMessage+overhead, math.MaxInt32))))}
+	if o := c.opts.Observer; o != nil {
+		options = append(options, grpc.WithStatsHandler(o.GRPCClient()))
+	}
 	conns, err := newGRPCPool(func(idle time.Duration) (*grpc.ClientConn, error) {
 		o := options
 		if idle > 0 {
@@ -70,7 +75,7 @@ func newGRPCCarrier(c *Channel) (*grpcCarrier, error) {
 		health: runtime.NewAppCallbackHealthCheckClient(conns)}, nil
 }
 
-// keyTraceBinary carries the parent span in the binary form that older gRPC libraries read.
+// keyTraceBinary is the metadata key of the parent span in the binary form that older gRPC libraries read.
 const keyTraceBinary = "grpc-trace-bin"
 
 // maxDetails bounds the details of a failure, in bytes: they travel in a header.
@@ -93,9 +98,8 @@ func (g *grpcCarrier) probe(ctx context.Context, _ *Channel) error {
 	return nil
 }
 
-// RoundTrip passes gRPC calls on, and sends every other request as the callback's OnInvoke. It
-// converts the answer of OnInvoke to an HTTP answer: status 200, or for an error a status of 500
-// with code and message.
+// RoundTrip forwards gRPC calls, and sends every other request as the callback's OnInvoke. It converts the answer of
+// OnInvoke to an HTTP answer. The status is 200, or 500 with code and message if OnInvoke returned an error.
 func (g *grpcCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	trace := headers.TraceBinary(r.Header.Get("Traceparent"))
 	if kind := r.Header["Content-Type"]; len(kind) > 0 && strings.HasPrefix(kind[0], "application/grpc") {
@@ -126,8 +130,9 @@ func (g *grpcCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	return grpcFailure(r, status.Convert(err), md), nil
 }
 
-// lost returns the error of a call that the application did not answer, or nil if err is the application's answer.
-// sent tells whether the headers of the call were sent, heard whether a header or trailer came back.
+// lost returns the error of a call that the application did not answer, or nil if err is the answer of the
+// application. sent reports whether the headers of the call were sent, and heard whether a header or trailer came
+// back.
 func (g *grpcCarrier) lost(ctx context.Context, sent, heard bool, err error) error {
 	switch {
 	case !sent && ctx.Err() != nil:
@@ -175,8 +180,8 @@ func grpcAnswer(r *http.Request, out *common.InvokeResponse, md metadata.MD) *ht
 	return memoryAnswer(r, http.StatusOK, h, out.GetData().GetValue())
 }
 
-// grpcFailure returns the HTTP answer for a gRPC error of the application. Its body has the fields
-// of an error of this API and the fields that Dapr clients expect.
+// grpcFailure returns the HTTP answer for a gRPC error of the application. Its body has the fields of an error of
+// this API, and those that Dapr clients expect.
 func grpcFailure(r *http.Request, s *status.Status, md metadata.MD) *http.Response {
 	body, err := json.Marshal(struct {
 		ErrorCode string            `json:"errorCode"`
@@ -197,8 +202,8 @@ func grpcFailure(r *http.Request, s *status.Status, md metadata.MD) *http.Respon
 	return memoryAnswer(r, http.StatusInternalServerError, h, body)
 }
 
-// grpcDetails returns the details of a gRPC error as JSON. Details of known types have their
-// fields. Other details have their type and their bytes in base64.
+// grpcDetails returns the details of a gRPC error as JSON. A detail of a known type is encoded with its fields. Any
+// other detail is encoded as its type and its bytes in base64.
 func grpcDetails(s *status.Status) []json.RawMessage {
 	var out []json.RawMessage
 	for _, d := range s.Proto().GetDetails() {

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// markedPrefix is added to the names of headers that HTTP itself defines. gRPC has headers of its
-// own with the same names, and would confuse them.
+// markedPrefix is added to the names of headers that HTTP itself defines. gRPC has headers with the same names, and
+// would otherwise mistake these for its own.
 const markedPrefix = "dapr-"
 
 // defined lists the headers that get the prefix, as metadata keys.
@@ -76,7 +76,7 @@ func FromMetadata(md metadata.MD) http.Header {
 // typed is the content type of a protobuf message. Its parameter names the message type.
 const typed = "application/x-protobuf"
 
-// typeHeader carries the message type next to a content type that the application chose itself.
+// typeHeader is the header of the message type, for an answer whose content type the application chose itself.
 const typeHeader = "Dapr-Type-Url"
 
 // SetMessageType sets the content type of a message, and its type url where it has one.

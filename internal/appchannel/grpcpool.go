@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// callsPerConn is how many calls one connection carries at a time. Servers commonly allow no more
-	// streams; further calls would wait for those in progress.
+	// callsPerConn is how many calls one connection carries at a time. Servers commonly allow no more streams on a
+	// connection; further calls would wait.
 	callsPerConn = 100
 	// spareIdle is the time after which an additional connection without calls is closed.
 	spareIdle = time.Minute
@@ -31,7 +31,7 @@ type pooledConn struct {
 	calls int // in progress; guarded by grpcPool.mu
 }
 
-// newGRPCPool returns a pool with one connection. It calls dial for each new connection, and dial does no I/O. The
+// newGRPCPool returns a pool with one connection. It calls dial for each new connection; dial must do no I/O. The
 // parameter of dial is the idle timeout; 0 means the default of the library.
 func newGRPCPool(dial func(idle time.Duration) (*grpc.ClientConn, error)) (*grpcPool, error) {
 	first, err := dial(0)
@@ -48,8 +48,8 @@ func (p *grpcPool) Invoke(ctx context.Context, method string, args, reply any, o
 	return c.Invoke(ctx, method, args, reply, opts...)
 }
 
-// NewStream implements grpc.ClientConnInterface. The callbacks of applications have no streams, so their
-// number is not counted.
+// NewStream implements grpc.ClientConnInterface. It does not count streams, because the callbacks of applications
+// have none.
 func (p *grpcPool) NewStream(ctx context.Context, d *grpc.StreamDesc, method string, opts ...grpc.CallOption) (
 	grpc.ClientStream, error) {
 	c := p.take()

@@ -11,9 +11,8 @@ import (
 // portInterval is the time between checks of a closed port.
 const portInterval = 100 * time.Millisecond
 
-// watch updates the condition of the application until ctx ends. It waits until the port is open,
-// then probes the health if probes are enabled. When a call could not connect, it starts again with
-// waiting for the port.
+// watch updates the condition of the application until ctx ends. It waits until the port is open. Then it probes the
+// health, if probes are enabled. When a call could not connect, it waits for the port again.
 func (c *Channel) watch(ctx context.Context) {
 	for c.awaitPort(ctx) {
 		if c.opts.Health.Enabled {
@@ -63,9 +62,9 @@ func (c *Channel) dialOnce(ctx context.Context) error {
 	return err
 }
 
-// probeWhileOpen probes the health of the application at the interval, and returns when a call
-// could not connect or ctx ends. One successful probe makes the application healthy. Threshold
-// consecutive failures make it unhealthy.
+// probeWhileOpen probes the health of the application at intervals of Health.Interval. It returns when a call could
+// not connect or ctx ends. One successful probe makes the application healthy. Health.Threshold consecutive failures
+// make it unhealthy.
 func (c *Channel) probeWhileOpen(ctx context.Context) {
 	failures := 0
 	if !c.state.Load().healthy {

@@ -17,8 +17,8 @@ const (
 	dialTimeout = 5 * time.Second
 
 	// idleTimeout is how long a connection to the application stays open without a request. It is shorter than the
-	// timeout of common servers, five seconds. So the node closes a connection before the application does. A
-	// request on a connection that is just being closed could not be retried.
+	// timeout of common servers, five seconds, so that the node closes a connection before the application does. A
+	// request on a connection that the application is closing could not be retried.
 	idleTimeout = 3 * time.Second
 
 	idleConnections = 256
@@ -29,6 +29,7 @@ const (
 type httpCarrier struct {
 	channel   *Channel
 	transport *http.Transport
+	observer  Observer // nil = none
 }
 
 func protocols(http1, http2, h2c bool) *http.Protocols {
@@ -41,7 +42,7 @@ func protocols(http1, http2, h2c bool) *http.Protocols {
 
 func newHTTPCarrier(c *Channel, conf *tls.Config, speak *http.Protocols) *httpCarrier {
 	dialer := &net.Dialer{Timeout: dialTimeout}
-	return &httpCarrier{channel: c, transport: &http.Transport{
+	return &httpCarrier{channel: c, observer: c.opts.Observer, transport: &http.Transport{
 		DialContext: atmostonce.Dialer(dialer.DialContext), TLSClientConfig: conf, Protocols: speak,
 		DisableCompression: true, MaxIdleConnsPerHost: idleConnections, IdleConnTimeout: idleTimeout,
 		TLSHandshakeTimeout: dialTimeout, ExpectContinueTimeout: continueTimeout,
@@ -55,7 +56,12 @@ func (h *httpCarrier) close() error {
 
 // RoundTrip sends r, at most once.
 func (h *httpCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
+	start := time.Now()
 	answer, sent, err := atmostonce.RoundTrip(h.transport, r)
+	if h.observer != nil {
+		status, size := statusAndSize(answer)
+		h.observer.Called(r.Method, r.URL.Path, status, r.ContentLength, size, time.Since(start))
+	}
 	switch {
 	case err == nil:
 		return answer, nil
@@ -67,13 +73,27 @@ func (h *httpCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, h.channel.unreached(err)
 }
 
+// statusAndSize returns the status and size of an answer for an observer. nil means that the application did not
+// answer.
+func statusAndSize(answer *http.Response) (status int, size int64) {
+	if answer == nil {
+		return http.StatusInternalServerError, 0
+	}
+	return answer.StatusCode, answer.ContentLength
+}
+
 // probe requests the application's health path; 2xx is healthy.
 func (h *httpCarrier) probe(ctx context.Context, c *Channel) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.scheme+"://"+c.target+c.opts.Health.Path, nil)
 	if err != nil {
 		return fault.New(fault.Invalid, "appchannel.probe", "the health path "+c.opts.Health.Path+" makes no URL")
 	}
+	start := time.Now()
 	answer, err := h.transport.RoundTrip(r)
+	if h.observer != nil {
+		status, _ := statusAndSize(answer)
+		h.observer.Probed(status, time.Since(start))
+	}
 	if err != nil {
 		return &fault.Error{Code: fault.Unavailable, Op: "appchannel.probe", Msg: "GET " + c.opts.Health.Path +
 			" failed", Err: rootCause(err)}

@@ -8,8 +8,8 @@ import (
 
 const prometheusPath = "github.com/prometheus/client_golang/prometheus"
 
-// metricNames finds metric names that are built from parts. A metric is declared with its full name, so that one grep
-// for the name finds the declaration.
+// metricNames finds metric names that are concatenated from parts. A metric must be declared with its full name, so
+// that a search for the name finds the declaration.
 func metricNames(s *source) (out []string) {
 	if s.test {
 		return nil

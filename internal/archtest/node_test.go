@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// Bounds of node.Node, which only wires subsystems together. Further state belongs to a package below
-// node/.
+// Limits for node.Node, which should only connect subsystems. More state belongs to a package below node/.
 const (
 	maxNodeFields  = 15
 	maxNodeMethods = 40

@@ -1,8 +1,10 @@
-// Package atmostonce sends an HTTP request at most once, and reports whether any of it may have left this process.
-// It owns only that. It exists because net/http repeats a request with a safe method when an idle connection turns
-// out to be closed, although the server may have served the first attempt. A caller that must know that a request
-// was not executed cannot accept that. The other end may also have closed an idle HTTP/1.1 connection unnoticed, so
-// the package checks the connection before it uses it. It has no goroutines.
+// Package atmostonce sends an HTTP request at most once, and reports whether any of the request may have left this
+// process. It owns only that.
+//
+// net/http repeats a request with a safe method if its idle connection turns out to be closed, although the server
+// may have executed the first attempt. That is wrong for a caller that must know whether a request was executed. The
+// other end may also have closed an idle HTTP/1.1 connection without net/http noticing. So the package checks a
+// connection before it uses it. It has no goroutines.
 package atmostonce
 
 import (
@@ -33,8 +35,8 @@ func Dialer(dial DialFunc) DialFunc {
 
 // counted is a connection that counts the bytes written.
 //
-// After the first byte of the request it hides failed writes. A server may answer and close the connection before it
-// has read the whole request; net/http would then give up although the answer may have arrived.
+// After the first byte of a request, it hides failed writes from net/http. A server may answer and close the
+// connection before it has read the whole request. net/http would then return the failed write and lose the answer.
 type counted struct {
 	net.Conn
 	written atomic.Int64
@@ -60,8 +62,7 @@ func (c *counted) Write(b []byte) (int, error) {
 var ErrRepeat = errors.New("the connection was closed before an answer came")
 
 // RoundTrip sends r over t. If it returns an error, sent reports whether any of r may have left this process. If
-// sent is false, the server did not receive r, and the body of r was not sent. Hooks (httptrace) in the context of
-// r are called, too.
+// sent is false, the server has received nothing of r. RoundTrip also calls the httptrace hooks in the context of r.
 func RoundTrip(t http.RoundTripper, r *http.Request) (answer *http.Response, sent bool, err error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	s := &sending{cancel: cancel}
@@ -109,8 +110,8 @@ func (s *sending) gotConn(info httptrace.GotConnInfo) {
 	}
 }
 
-// unwrap returns the counting connection below c. If c may carry several requests at a time, as with HTTP/2, it
-// returns nil and shared is true.
+// unwrap returns the counting connection below c. If c may carry several requests at a time, as with HTTP/2, shared
+// is true and conn is nil.
 func unwrap(c net.Conn) (conn *counted, shared bool) {
 	if t, ok := c.(*tls.Conn); ok {
 		if t.ConnectionState().NegotiatedProtocol == "h2" {
@@ -128,8 +129,8 @@ func (s *sending) wroteHeaders() {
 	s.headers = true
 }
 
-// began reports whether any of the request may have been sent. After ctx was cancelled, it returns true as soon as a
-// connection was chosen, because net/http may still be writing.
+// began reports whether any of the request may have been sent. If ctx was cancelled, it returns true for every
+// request that has a connection, because net/http may still be writing.
 func (s *sending) began(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

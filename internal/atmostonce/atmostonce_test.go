@@ -17,8 +17,8 @@ import (
 	"github.com/quorate/quorate/internal/atmostonce"
 )
 
-// unnoticed is a connection whose reader does not see its end before released is closed, as if the
-// reader had not been scheduled yet.
+// unnoticed is a connection whose reader does not notice that the connection has ended until released is closed, as
+// if the reader had not been scheduled yet.
 type unnoticed struct {
 	net.Conn
 	ended    func()

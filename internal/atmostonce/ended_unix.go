@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// ended reports whether the kernel knows that the other side has closed the connection. It reads no
-// bytes, and another goroutine may be in Read meanwhile. If unread bytes, such as a TLS
-// close_notify, precede the end, it returns false.
+// ended reports whether the kernel knows that the other side has closed the connection. It reads no bytes, so
+// another goroutine may be in Read. If there are unread bytes before the end, such as a TLS close_notify, it returns
+// false.
 func ended(c net.Conn) bool {
 	for {
 		switch t := c.(type) {

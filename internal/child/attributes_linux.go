@@ -2,9 +2,9 @@ package child
 
 import "syscall"
 
-// attributes returns the process attributes of the command. The command gets its own process group.
-// A signal from the terminal then reaches only this program, which passes it on. The kernel sends
-// SIGTERM to the command when this program dies.
+// attributes returns the process attributes of the command. The command gets its own process group, so that a signal
+// from the terminal reaches only this program, which forwards it. When this program dies, the kernel sends SIGTERM
+// to the command.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 }

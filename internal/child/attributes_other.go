@@ -4,6 +4,6 @@ package child
 
 import "syscall"
 
-// attributes returns the process attributes of the command. The command gets its own process group.
-// A signal from the terminal then reaches only this program, which passes it on.
+// attributes returns the process attributes of the command. The command gets its own process group, so that a signal
+// from the terminal reaches only this program, which forwards it.
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

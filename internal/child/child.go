@@ -1,9 +1,9 @@
-// Package child runs a command as a child process of the program: an application beside its node,
-// or one of several nodes.
+// Package child runs a command as a child process of the program: an application beside its node, or one of several
+// nodes.
 //
-// It owns the process group of the command, the prefix of its output lines, and its end: processes
-// that the command has started end with it. A Process has one goroutine that waits for the command
-// and one for each output stream. All of them end with the command.
+// It owns the process group of the command, the prefix of its output lines, and its end: processes that the command
+// has started are ended together with the command. A Process has one goroutine that waits for the command and one
+// for each output stream. All of them end with the command.
 package child
 
 import (
@@ -79,7 +79,8 @@ func (p *Process) Pid() int { return p.cmd.Process.Pid }
 // Done returns a channel that is closed when the command has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err returns how the command ended: nil for exit code 0. It is valid once Done is closed.
+// Err returns nil if the command ended with exit code 0, and otherwise an error that says how it ended. It is valid
+// after Done is closed.
 func (p *Process) Err() error {
 	if p.err == nil {
 		return nil
@@ -91,8 +92,8 @@ func (p *Process) Err() error {
 	return fault.Wrap(p.err, "child.Wait", "the command "+p.cmd.Args[0])
 }
 
-// ExitCode returns the exit code of the command, as a shell reports it: 128 plus the signal for a command that a signal
-// ended. It is valid once Done is closed.
+// ExitCode returns the exit code of the command. If a signal ended the command, it is 128 plus the number of the
+// signal, as in a shell. It is valid after Done is closed.
 func (p *Process) ExitCode() int {
 	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if ok && status.Signaled() {
@@ -110,8 +111,8 @@ func (p *Process) Signal(s syscall.Signal) {
 	}
 }
 
-// Stop sends the signal s to the command and waits until the command has ended. If ctx ends first,
-// it kills the command. It is idempotent.
+// Stop sends the signal s to the command and waits until the command has ended. If ctx ends first, it kills the
+// command and returns fault.Timeout. It is idempotent.
 func (p *Process) Stop(ctx context.Context, s syscall.Signal) error {
 	p.Signal(s)
 	select {

@@ -1,5 +1,5 @@
-// Package connlimit bounds the connections of one listener. It owns the count, and the choice of the connection to
-// close: the one that has been idle longest. It has no goroutines.
+// Package connlimit limits the number of connections of one listener. It owns the count, and the rule which
+// connection to close: the one that has been idle longest. It has no goroutines.
 package connlimit
 
 import (
@@ -47,7 +47,7 @@ type member struct {
 	closing  bool             // it was closed at the limit
 }
 
-// New makes an empty Limiter.
+// New creates an empty Limiter.
 func New(o Options) *Limiter {
 	if o.Max <= 0 {
 		o.Max = DefaultMax
@@ -58,9 +58,8 @@ func New(o Options) *Limiter {
 // sayBound is how often the limit is logged at most.
 const sayBound = time.Minute
 
-// Join adds a new connection that has no request yet. If there are too many connections, Join closes one, perhaps
-// the new one. The server that uses the connection calls Leave when the connection has ended, also if Join closed
-// it.
+// Join adds a new connection that has no request yet. If there are too many connections, Join closes one of them,
+// perhaps the new one. The server must call Leave when the connection has ended, even if Join closed it.
 func (w *Limiter) Join(c net.Conn) {
 	surplus, say := w.join(c)
 	if surplus == nil {
@@ -145,8 +144,8 @@ func (w *Limiter) stir(m *member) {
 	}
 }
 
-// Impatient returns a listener whose connections fail a write that has made no progress for stall. Otherwise a
-// client that does not read its answer would keep the answer in memory, and a goroutine waiting, without limit.
+// Impatient returns a listener whose connections fail a write that makes no progress for stall. Otherwise a client
+// that does not read its answer could keep the answer in memory, and block a goroutine, without limit.
 func Impatient(l net.Listener, stall time.Duration) net.Listener { return impatient{l, stall} }
 
 type impatient struct {

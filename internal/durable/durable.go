@@ -20,17 +20,16 @@ import (
 	"strings"
 )
 
-// Suffix is appended to the name of a file for the temporary file that Write creates. A crash may
-// leave the temporary file behind; the next Write replaces it.
+// Suffix is the suffix of the temporary file that Write creates beside a file. A crash may leave the temporary file
+// behind; the next Write replaces it.
 const Suffix = ".tmp"
 
 // ErrDamaged is returned by Read for a file that is not what was written.
 var ErrDamaged = errors.New("its checksum does not match")
 
-// Write replaces the file with one that holds body, which must be one line. When Write returns nil,
-// all of it is on disk. After an error the file has either the old or the new content. If step is
-// not nil, Write calls it with "written" and with "renamed" after these steps, so that tests can
-// simulate a crash there.
+// Write replaces the content of the file with body, which must be one line. When Write returns nil, all of it is on
+// disk. After an error the file has either the old or the new content. If step is not nil, Write calls it with
+// "written" after writing and with "renamed" after renaming, so that tests can simulate a crash there.
 func Write(path string, body []byte, step func(string)) error {
 	if step == nil {
 		step = func(string) {}
@@ -60,7 +59,8 @@ func write(fsys files, path string, body []byte, step func(string)) error {
 	return fsys.syncDir(filepath.Dir(path))
 }
 
-// Read returns the content of the file. Errors: fs.ErrNotExist, ErrDamaged and I/O errors.
+// Read returns the content of the file. It returns fs.ErrNotExist if there is no file, ErrDamaged if the checksum is
+// wrong, or an I/O error.
 func Read(path string) ([]byte, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -82,8 +82,8 @@ func Sum(body []byte) string {
 	return fmt.Sprintf("crc32c:%08x", crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)))
 }
 
-// Publish gives a complete and synced file its name, durably. Unless replace is set, it returns fs.ErrExist if a file
-// has that name already.
+// Publish renames a complete and synced file, and syncs the directory. If a file with the new name exists, it
+// replaces that file if replace is true, and otherwise returns fs.ErrExist.
 func Publish(from, to string, replace bool) error {
 	var err error
 	if replace {

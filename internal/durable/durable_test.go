@@ -66,7 +66,8 @@ func TestRead_DetectsDamage(t *testing.T) {
 	}
 }
 
-// disk loses at a power cut what was not synced. Names and contents are synced separately.
+// disk simulates a disk that loses at a power cut everything that was not synced. Names and contents are synced
+// separately.
 type disk struct {
 	left    int               // operations until the power cut
 	names   map[string]*inode // as the process sees them

@@ -1,8 +1,7 @@
-// Package entra makes Microsoft Entra ID credentials from the settings that components of Azure
-// services share.
+// Package entra creates Microsoft Entra ID credentials from the settings that components of Azure services share.
 //
-// It owns the choice of the kind of credential for the settings, and the texts that explain failures. All Azure
-// services use it in the same way. It starts no goroutines of its own.
+// It owns the choice of the kind of credential, and turns failures into messages for the operator. All Azure
+// components use it in the same way. It starts no goroutines.
 package entra
 
 import (
@@ -37,9 +36,9 @@ type Settings struct {
 	Transport           http.RoundTripper // bounds the size of answers
 }
 
-// Cloud returns the configuration of an environment: public (also AzurePublicCloud), china
-// (AzureChinaCloud) or usgovernment (AzureUSGovernmentCloud). Case is ignored. It returns
-// fault.Invalid for other names.
+// Cloud returns the configuration of an Azure environment: public (also AzurePublicCloud, the default), china
+// (AzureChinaCloud) or usgovernment (AzureUSGovernmentCloud). Case is ignored. For other names it returns
+// fault.Invalid.
 func Cloud(environment string) (cloud.Configuration, error) {
 	switch strings.ToLower(environment) {
 	case "", "public", "azurepubliccloud", "azurecloud":
@@ -55,7 +54,7 @@ func Cloud(environment string) (cloud.Configuration, error) {
 }
 
 // Options returns the options for every Azure client that uses these settings: few retries, no telemetry except the
-// name of the program, and the transport of s.
+// name of the program, and s.Transport. It returns fault.Invalid if the environment is unknown.
 func (s Settings) Options() (policy.ClientOptions, error) {
 	c, err := Cloud(s.Environment)
 	if err != nil {
@@ -79,8 +78,8 @@ type sender struct{ http.RoundTripper }
 // Do implements policy.Transporter.
 func (s sender) Do(r *http.Request) (*http.Response, error) { return s.RoundTrip(r) }
 
-// Credential returns the credential of the application if a client secret or a certificate is set. Otherwise it
-// returns a credential that tries the workload identity and the managed identity of the machine. It makes no
+// Credential returns the credential of the application, if a client secret or a certificate is set. Otherwise it
+// returns a credential that tries the workload identity, and then the managed identity of the machine. It sends no
 // requests. It returns fault.Invalid if the settings contradict each other.
 func (s Settings) Credential() (azcore.TokenCredential, error) {
 	options, err := s.Options()
@@ -201,8 +200,8 @@ func Failure(ctx context.Context, service string, err error) *fault.Error {
 		Hint: "check the address, the certificate authorities and the network"}
 }
 
-// final is the interface of errors that the libraries do not retry. If such an error does not come from a service,
-// it means that this machine has no credential.
+// final is the interface of errors that the libraries do not retry. A final error that no service returned means
+// that this machine has no credential.
 type final interface {
 	error
 	NonRetriable()

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Code is the kind of an error, for callers that decide by it. The constants below are all codes. Nodes send codes
-// to each other, so a code is never renamed.
+// Code is the kind of an error, on which callers can decide. The constants below are all codes. Nodes send codes to
+// each other, so a code must never be renamed.
 type Code string
 
 // The codes.
@@ -20,6 +20,7 @@ const (
 	NotFound      Code = "not_found"     // the thing named does not exist
 	Conflict      Code = "conflict"      // a condition (ETag, create-only) did not hold; nothing was changed
 	LockLost      Code = "lock_lost"     // a lock does not have the token of the request; nothing was changed
+	ActorMoved    Code = "actor_moved"   // an actor has another owner than the request names; nothing was changed
 	Invalid       Code = "invalid"       // the request itself is wrong; retrying cannot help
 	TooLarge      Code = "too_large"     // a limit was exceeded; Msg names the limit
 	Denied        Code = "denied"        // policy or credentials forbid it
@@ -84,7 +85,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // New returns an error without a cause.
 func New(code Code, op, msg string) *Error { return &Error{Code: code, Op: op, Msg: msg} }
 
-// Wrap adds an operation and a message to err and keeps its code. It returns nil for a nil err.
+// Wrap adds an operation and a message to err and keeps its code and key. If err is nil, it returns nil.
 func Wrap(err error, op, msg string) error {
 	if err == nil {
 		return nil

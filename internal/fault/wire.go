@@ -16,8 +16,8 @@ type wire struct {
 	Err  string `json:"err,omitempty"`
 }
 
-// Marshal encodes err for another node. It keeps the code, operation, message, hint and key. It
-// keeps the cause only as text. It returns nil for a nil err.
+// Marshal encodes err for another node. It keeps the code, operation, message, hint and key, and the text of the
+// cause. If err is nil, it returns nil.
 func Marshal(err error) []byte {
 	if err == nil {
 		return nil
@@ -32,8 +32,8 @@ func Marshal(err error) []byte {
 	return b
 }
 
-// Unmarshal decodes the result of Marshal. It returns nil for empty input. It returns an error with
-// code Internal for input that is malformed or has no code.
+// Unmarshal decodes the result of Marshal. For empty input it returns nil. If the input is malformed or has no code,
+// the returned error has the code Internal.
 func Unmarshal(b []byte) error {
 	if len(b) == 0 {
 		return nil

@@ -1,6 +1,6 @@
-// Package headers decides which HTTP headers an application must not set, because they belong to the runtime or to
-// a single connection. It owns this rule, also for other spellings of a header that an application may read as the
-// same.
+// Package headers decides which HTTP headers an application must not set, because they belong to the runtime or to a
+// single connection. It owns this rule. The rule includes other spellings that an application may read as the same
+// header.
 package headers
 
 import (
@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// PerHop reports whether a header belongs to one connection or to the runtime, and so must not be passed on from
-// one application to another. name must be in canonical form.
+// PerHop reports whether a header belongs to one connection or to the runtime. Such a header must not be forwarded
+// from one application to another. name must be in canonical form.
 func PerHop(name string) bool {
 	switch name {
 	case "Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer",
@@ -21,8 +21,8 @@ func PerHop(name string) bool {
 	return strings.HasPrefix(name, "Quorate-")
 }
 
-// FoldsToOurs reports whether a header could be confused with one that the runtime sets or removes, by a server
-// that converts headers to CGI variables. For example, "Dapr_Caller_App_Id" and "Dapr-Caller-App-Id" both become
+// FoldsToOurs reports whether a server that converts headers to CGI variables could confuse the header with one that
+// the runtime sets or removes. For example, "Dapr_Caller_App_Id" and "Dapr-Caller-App-Id" both become
 // HTTP_DAPR_CALLER_APP_ID.
 func FoldsToOurs(name string) bool {
 	odd := func(r rune) bool {

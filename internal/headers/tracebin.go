@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// TraceBinary returns a W3C traceparent in the binary form of OpenCensus, which gRPC sends as grpc-trace-bin. It
+// TraceBinary converts a W3C traceparent to the binary form of OpenCensus, which gRPC sends as grpc-trace-bin. It
 // returns nil if the traceparent is not valid.
 func TraceBinary(traceparent string) []byte {
 	parts := strings.Split(traceparent, "-")
@@ -25,7 +25,7 @@ func TraceBinary(traceparent string) []byte {
 	return out
 }
 
-// TraceParent returns the W3C traceparent of a value of grpc-trace-bin, or "" if the value is not valid.
+// TraceParent converts a value of grpc-trace-bin to a W3C traceparent. It returns "" if the value is not valid.
 func TraceParent(binary []byte) string {
 	if len(binary) < 29 || binary[0] != 0 || binary[1] != 0 || binary[18] != 1 || binary[27] != 2 {
 		return ""

@@ -1,11 +1,11 @@
 // Package hostshare lets the nodes of one user on one host find each other. A node can learn whether another process
-// uses a shared directory, which nodes run and at which addresses, and a shared secret.
+// uses a shared directory, and which nodes run at which addresses. The nodes can also share a secret.
 //
 // It owns the format of three kinds of files: the lock of a shared directory, the notes of running nodes in the
 // user's runtime directory, and a secret that the first process creates. All of them are private to the user. A
-// running node keeps its note locked. When the process ends in any way, the kernel drops the lock, and the node no
-// longer counts as alive. The package has no goroutines. Its functions do I/O on local disk, and several processes
-// may call them at a time.
+// running node keeps its note locked. When the process ends in any way, the kernel releases the lock, and the node
+// no longer counts as alive. The package has no goroutines. Its functions do I/O on the local disk, and several
+// processes may call them at the same time.
 package hostshare
 
 import (
@@ -45,7 +45,7 @@ const (
 	formatNote = 1
 )
 
-// file is a note on disk. Unknown fields are skipped, so some may be added under one format.
+// file is the content of a note file. A reader skips unknown fields, so fields can be added without a new format.
 type file struct {
 	Format int `json:"format"`
 	Note
@@ -131,8 +131,8 @@ func List(dir string) ([]Note, error) {
 	return out, nil
 }
 
-// read returns the note in a file, and whether its node is alive. It removes the file of a node that has ended, which
-// is safe because the name of a note is never used again. It returns false for a file that cannot be read.
+// read returns the note in a file, and whether its node is alive. It removes the file of a node that has ended,
+// which is safe because the name of a note file is never used again. If the file cannot be read, alive is false.
 func read(path string) (n Note, alive bool) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
@@ -154,12 +154,11 @@ func read(path string) (n Note, alive bool) {
 // Hold is the lock on a shared directory.
 type Hold struct{ f *os.File }
 
-// holdSuffix is appended to the name of a directory to get the name of its lock file, which is beside the directory.
-// The lock file is never removed, because a lock on a removed file would exclude no other process.
+// holdSuffix is the suffix of the lock file beside a directory. The lock file is never removed, because a lock on a
+// removed file would not exclude other processes.
 const holdSuffix = ".holder"
 
-// TryHold locks dir. It returns false if another process holds the lock. It creates the parent directory if
-// necessary.
+// TryHold locks dir. It returns false if another process has the lock. It creates the parent directory if necessary.
 func TryHold(dir string) (*Hold, bool, error) {
 	path := filepath.Clean(dir) + holdSuffix
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -180,8 +179,8 @@ func TryHold(dir string) (*Hold, bool, error) {
 	return nil, false, trouble(err, "the data directory cannot be locked: "+dir)
 }
 
-// Await locks dir as soon as no other process holds the lock. It tries at intervals of pause. It returns the error
-// of ctx when ctx ends, or an error of TryHold.
+// Await tries to lock dir at intervals of pause, until it has the lock. It returns the error of ctx when ctx ends,
+// or an error of TryHold.
 func Await(ctx context.Context, dir string, pause time.Duration) (*Hold, error) {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
@@ -201,9 +200,9 @@ func Await(ctx context.Context, dir string, pause time.Duration) (*Hold, error) 
 // Release unlocks the directory. It is called once.
 func (h *Hold) Release() error { return h.f.Close() }
 
-// Secret returns the path of the file name in dir, which only this user can read. If the file does not exist,
-// Secret creates it with the result of fresh. If several processes call Secret at the same time, one of them
-// creates the file and all get the same.
+// Secret returns the path of the file name in dir, which only this user can read. If the file does not exist, Secret
+// creates it with the text that fresh returns. If several processes call Secret at the same time, one of them
+// creates the file and all use that one.
 func Secret(dir, name string, fresh func() string) (string, error) {
 	path := filepath.Join(dir, name)
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -230,8 +229,8 @@ func Secret(dir, name string, fresh func() string) (string, error) {
 	return path, nil
 }
 
-// Private creates dir, or checks that only this user can access it. The check is necessary because in a shared
-// parent directory another user may have created dir first.
+// Private creates dir if necessary, and returns fault.Denied unless only this user can access it. The check is
+// necessary because another user may have created dir first in a shared parent directory.
 func Private(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return trouble(err, "the directory for what nodes of this host share cannot be made: "+dir)
@@ -239,7 +238,7 @@ func Private(dir string) error {
 	return onlyMine(dir)
 }
 
-// onlyMine refuses a file that belongs to another user, or that others can read or write.
+// onlyMine returns fault.Denied if a file belongs to another user, is a symbolic link, or is accessible to others.
 func onlyMine(path string) error {
 	info, err := os.Lstat(path)
 	if err != nil {

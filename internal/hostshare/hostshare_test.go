@@ -21,7 +21,8 @@ import (
 	"github.com/quorate/quorate/internal/testutil"
 )
 
-// child is set in a process that announces itself, holds a directory and waits to be killed.
+// child is an environment variable. It is set in a child process that announces itself, holds a directory, and waits
+// to be killed.
 const child = "QUORATE_TEST_NEIGHBOUR"
 
 func TestMain(m *testing.M) {

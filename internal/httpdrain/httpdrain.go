@@ -1,5 +1,5 @@
-// Package httpdrain shuts an http.Server down without waiting for connections that carry no request.
-// It owns which connections are unused, and how they end. It has no goroutines.
+// Package httpdrain shuts an http.Server down without waiting for connections that have no request. It owns the
+// record of unused connections, and closes them. It has no goroutines.
 package httpdrain
 
 import (
@@ -28,8 +28,8 @@ type conn struct {
 
 type connKey struct{}
 
-// Attach returns a Drain for a server that does not serve yet. It wraps the handler and the hooks that
-// the server has; set them before.
+// Attach returns a Drain for a server that does not serve yet. It wraps the handler and the hooks of the server, so
+// set these first.
 func Attach(s *http.Server) *Drain {
 	d := &Drain{server: s, unused: map[net.Conn]*conn{}, busy: map[net.Conn]struct{}{}}
 	state, connContext, handler := s.ConnState, s.ConnContext, s.Handler
@@ -62,15 +62,16 @@ func (d *Drain) add(c net.Conn) *conn {
 	return added
 }
 
-// follow records what net/http reports of a connection. A connection is active from the end of a request
-// head to the end of the answer.
+// follow records a state of a connection that net/http reports, and closes a connection that arrived after Shutdown.
+// A connection is active from the end of a request head to the end of the answer.
 func (d *Drain) follow(c net.Conn, to http.ConnState) {
 	if d.record(c, to) {
 		_ = c.Close() // net/http notices
 	}
 }
 
-// record returns whether the connection is to be closed, because it arrived after Shutdown.
+// record records the new state of a connection. It returns true if the connection arrived after Shutdown and must be
+// closed.
 func (d *Drain) record(c net.Conn, to http.ConnState) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -92,9 +93,9 @@ func (d *Drain) record(c net.Conn, to http.ConnState) bool {
 	return false
 }
 
-// Shutdown stops accepting, closes connections without a request at once, and waits for the requests
-// being served. It returns the error of ctx only if requests were still being served when ctx ended;
-// they continue until the server is closed.
+// Shutdown stops accepting, closes connections without a request at once, and waits for requests in progress. If
+// requests are still in progress when ctx ends, it returns the error of ctx; these requests continue until the
+// server is closed.
 func (d *Drain) Shutdown(ctx context.Context) error {
 	for _, c := range d.begin() {
 		_ = c.Close() // net/http notices

@@ -1,6 +1,6 @@
-// Package lenprefix reads a sequence of fields: single bytes, unsigned varints (encoding/binary),
-// and bytes with a length prefix. The append functions of encoding/binary write them. The package
-// owns only this encoding. The caller keeps the memory that a Reader reads.
+// Package lenprefix reads a sequence of fields: single bytes, unsigned varints (encoding/binary), and bytes with a
+// length prefix. To write such fields, use the append functions of encoding/binary. The package owns only this
+// encoding. A Reader does not copy its input, so the caller must not change it.
 package lenprefix
 
 import "encoding/binary"
@@ -39,9 +39,8 @@ func (r *Reader) Uvarint() uint64 {
 	return v
 }
 
-// Count reads the number of the items that follow. Each item has at least one byte, so a number
-// above the number of remaining bytes sets Bad. A caller can therefore allocate memory for that
-// many items.
+// Count reads the number of the items that follow. Each item has at least one byte, so a number above the number of
+// remaining bytes sets Bad. A caller can therefore safely allocate memory for that many items.
 func (r *Reader) Count() int {
 	n := r.Uvarint()
 	if n > uint64(len(r.Rest)) {

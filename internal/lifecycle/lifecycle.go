@@ -14,12 +14,16 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// reserve is the maximum time that Close keeps for each of the closers that run later. So a slow closer does not
-// use up the time of those that write to disk.
-const reserve = 250 * time.Millisecond
+// reserve is the most time that Close keeps back for each closer that has not run yet. Otherwise a slow closer could
+// use up the time of closers that write to disk. For all of them together, Close keeps at most 1/reserved of its time:
+// the rest belongs to requests that are still running.
+const (
+	reserve  = 250 * time.Millisecond
+	reserved = 8
+)
 
-// Closer stops one part and releases its resources. When its time is up, ctx ends. Then it should stop waiting,
-// release what it can, and return an error that says what was not finished.
+// Closer stops one part and releases its resources. When its time is over, ctx ends. It should then stop waiting,
+// release what it can, and return an error that describes what was not finished.
 type Closer func(ctx context.Context) error
 
 // Stack collects the closers of the parts of a program, in the order in which the parts were started. The zero
@@ -57,8 +61,8 @@ func (s *Stack) push(it item) bool {
 }
 
 // Close calls every closer, beginning with the last one pushed, and joins their errors. Each error names its part.
-// Each closer gets only a part of the time until ctx ends. If it does not return in that time, Close reports
-// fault.Timeout for it and goes on with the next.
+// Each closer gets only a part of the time until ctx ends. If a closer takes longer, Close reports fault.Timeout for
+// it and continues with the next.
 //
 // Close is idempotent: later calls wait for the first and return the same error.
 func (s *Stack) Close(ctx context.Context) error {
@@ -103,10 +107,10 @@ func shareOf(ctx context.Context, n int) time.Duration {
 	if !ok || n == 0 {
 		return 0
 	}
-	return max(0, min(reserve, time.Until(deadline)/time.Duration(2*n)))
+	return max(0, min(reserve, time.Until(deadline)/time.Duration(reserved*n)))
 }
 
-// before returns a ctx that ends d before ctx's deadline, or with ctx if it has no deadline.
+// before returns a context that ends d before the deadline of ctx. If ctx has no deadline, the result ends with ctx.
 func before(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -115,7 +119,8 @@ func before(ctx context.Context, d time.Duration) (context.Context, context.Canc
 	return context.WithDeadline(ctx, deadline.Add(-d))
 }
 
-// run closes one thing. Its ctx ends when soft ends, and run stops waiting when hard ends.
+// run calls one closer and returns its error. The context of the closer ends with soft. When hard ends, run stops
+// waiting and returns fault.Timeout.
 func run(soft, hard context.Context, it item) error {
 	result := make(chan error, 1)
 	go func() { result <- it.close(soft) }()

@@ -115,6 +115,29 @@ func TestClose_LeavesTimeForLaterClosers(t *testing.T) {
 	})
 }
 
+func TestClose_GivesMostOfTheTimeToRunningRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s lifecycle.Stack
+		for range 20 {
+			_ = s.Push("part", func(context.Context) error { return nil })
+		}
+		_ = s.Push("requests", func(ctx context.Context) error {
+			select {
+			case <-time.After(4 * time.Second):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+
+		if err := s.Close(ctx); err != nil {
+			t.Errorf("a request of 4 s was cut within 5 s: %v", err)
+		}
+	})
+}
+
 func TestClose_NamesCloserThatIgnoresContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s lifecycle.Stack

@@ -19,8 +19,8 @@ func findHint(network string, port uint16) string {
 	return fmt.Sprintf("another process has the port (as root, ss -Hlnp%c 'sport = :%d' names it)", network[0], port)
 }
 
-// findHolder returns the process that has a port at an address. It finds none if this user may not see the files of
-// that process.
+// findHolder returns the process that uses a port at an address. It returns false if no process uses it, or if this
+// user may not see the files of that process.
 func findHolder(network string, at netip.AddrPort) (process, bool) {
 	fs, err := procfs.NewDefaultFS()
 	if err != nil {
@@ -42,7 +42,7 @@ func findHolder(network string, at netip.AddrPort) (process, bool) {
 	return process{}, false
 }
 
-// socketsAt returns the sockets that have a port, by the names that they have in /proc/<pid>/fd.
+// socketsAt returns the sockets that use a port, by their names in /proc/<pid>/fd.
 func socketsAt(fs procfs.FS, network string, at netip.AddrPort) (out []string) {
 	var all procfs.NetIPSocket
 	if network == "udp" { // a file that is missing has no sockets: IPv6 may be off
@@ -65,7 +65,8 @@ func socketsAt(fs procfs.FS, network string, at netip.AddrPort) (out []string) {
 	return out
 }
 
-// overlap reports whether sockets on both addresses conflict. An address that is not valid conflicts with all.
+// overlap reports whether sockets on both addresses conflict. An invalid or unspecified address conflicts with all
+// addresses.
 func overlap(a, b netip.Addr) bool {
 	a, b = a.Unmap(), b.Unmap()
 	return a == b || !a.IsValid() || !b.IsValid() || a.IsUnspecified() || b.IsUnspecified()

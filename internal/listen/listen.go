@@ -1,5 +1,5 @@
-// Package listen opens TCP listeners. All packages use it, so that a port that is in use is handled in the same way
-// everywhere.
+// Package listen opens TCP listeners and Unix sockets. All packages use it, so that a port in use is handled in the
+// same way everywhere.
 //
 // It owns the fallback to a free port and the error messages. It has no goroutines.
 package listen
@@ -58,16 +58,16 @@ func Port(l net.Listener) int {
 	return 0
 }
 
-// The range of ports that Spare tries. Well-known services use lower ports. Systems use higher ones for
+// The range of ports that Spare tries. Well-known services use lower ports. Operating systems use higher ports for
 // outgoing connections (from 32768 on Linux, from 49152 by RFC 6335).
 const (
 	firstSpare = 10240
 	endSpare   = 32768
 )
 
-// Spare returns n different ports of 127.0.0.1 that are free for TCP and UDP at this moment. The system
-// does not assign them to listeners on port 0 or to outgoing connections, so they can be passed to a
-// process that starts later. It returns fault.Unavailable if there are not enough.
+// Spare returns n different ports of 127.0.0.1 that are free for TCP and UDP at this moment. The system does not
+// assign ports of this range to listeners on port 0 or to outgoing connections, so a process can use them later. It
+// returns fault.Unavailable if there are not enough.
 func Spare(ctx context.Context, n int) ([]int, error) {
 	var out []int
 	for _, i := range rand.Perm(endSpare - firstSpare) {
@@ -127,8 +127,8 @@ func Unix(ctx context.Context, path, flag string) (net.Listener, error) {
 		"path of less than 100 bytes"}
 }
 
-// IsLoopback reports whether host is reachable only from this machine. Names other than localhost do not
-// count, because what they resolve to may change.
+// IsLoopback reports whether host is reachable only from this machine. For names other than localhost it returns
+// false, because their addresses may change.
 func IsLoopback(host string) bool {
 	if host == "localhost" {
 		return true

@@ -1,8 +1,8 @@
-// Package logadapt lets libraries that bring their own logger write to log/slog.
+// Package logadapt lets libraries that have their own loggers write to log/slog.
 //
-// It owns the mapping of levels, names and arguments. The libraries choose what they log; the
-// package changes only the levels of some Raft lines. It has no goroutines. Every logger is safe
-// for concurrent use if the slog.Handler behind it is.
+// It owns the mapping of levels, names and arguments. The libraries choose what they log; the package changes only
+// the levels of some Raft lines. It has no goroutines. Every logger is safe for concurrent use if its slog.Handler
+// is.
 package logadapt
 
 import (
@@ -18,8 +18,8 @@ import (
 // LevelTrace is the slog level of hclog's Trace, below slog.LevelDebug.
 const LevelTrace = slog.LevelDebug - 4
 
-// HCLog returns a logger for libraries that log through hclog. It writes to l. Names of hclog
-// become the attribute "logger". The level of l applies; SetLevel has no effect.
+// HCLog returns an hclog logger that writes to l. The names of hclog loggers become the attribute "logger". The
+// level of l applies; SetLevel has no effect.
 func HCLog(l *slog.Logger) hclog.Logger { return &hcLogger{base: l, out: l} }
 
 type hcLogger struct {
@@ -108,8 +108,8 @@ func fromHCLog(l hclog.Level) slog.Level {
 	}
 }
 
-// plain returns args with values of hclog's own types converted to text. If the last value has no
-// key, it adds the key "extra".
+// plain returns args with values of hclog's own types converted to text. If the last argument has no key, it adds
+// the key "extra".
 func plain(args []any) []any {
 	if len(args) == 0 {
 		return nil

@@ -9,18 +9,18 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// quietPeriod is the time in which a line of one kind about a peer, or about failed elections, is logged at most
-// once at its level. Further lines in this time are logged at level debug.
+// quietPeriod is the rate limit of repeated Raft log lines, per message and peer. Repeats within it are logged at
+// level debug.
 const quietPeriod = time.Minute
 
 // maxQuiet bounds the peers that are remembered.
 const maxQuiet = 1024
 
-// Raft returns a logger like that of HCLog, for hashicorp/raft, which reserves level error for problems that need an
-// operator. The library logs every unanswered request as an error, although the peer may just be stopping. Such lines
-// are logged at level info at most once a minute for each peer and kind, and otherwise at level debug. So are lines
-// about refused votes. Lines that appear at every change of leader are logged at level info. All other lines keep
-// their level.
+// Raft returns a logger for hashicorp/raft that writes like the logger of HCLog, but reserves level error for
+// problems that need an operator. The library logs every unanswered request as an error, although the peer may just
+// be stopping. For such lines, and for lines about refused votes, the level is info at most once in quietPeriod for
+// each peer and message, and otherwise debug. Lines that appear at every change of leader have level info. All other
+// lines keep their level.
 func Raft(l *slog.Logger) hclog.Logger {
 	return &hcLogger{base: l, out: l, limiter: &limiter{now: time.Now, last: map[string]time.Time{}}}
 }
@@ -39,7 +39,12 @@ func (c *limiter) level(level slog.Level, msg string, args []any) slog.Level {
 		return level
 	}
 	switch msg {
-	case "heartbeat timeout reached, starting election", "Election timeout reached, restarting election",
+	case "heartbeat timeout reached, starting election":
+		if value(args, "last-leader-id") == "" { // no leader was lost: this server has just started
+			level = slog.LevelInfo
+		}
+		return c.once(msg, "", level)
+	case "Election timeout reached, restarting election",
 		"entering candidate state", "pre-vote campaign failed, waiting for election timeout",
 		"failed to contact quorum of nodes, stepping down":
 		return c.once(msg, "", level) // without a quorum they repeat for every election
@@ -78,8 +83,8 @@ func (c *limiter) level(level slog.Level, msg string, args []any) slog.Level {
 	return level
 }
 
-// once returns the level first for the first line of a kind about a peer in quietPeriod, and level debug for later
-// ones.
+// once returns the level first for the first line with this message about a peer in quietPeriod, and level debug for
+// repeats.
 func (c *limiter) once(msg, peer string, first slog.Level) slog.Level {
 	key, now := msg+"\x00"+peer, c.now()
 	c.mu.Lock()

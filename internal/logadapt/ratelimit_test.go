@@ -11,7 +11,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// limited returns raft's logger, a function for what it has logged since the last call, and its clock.
+// limited returns a logger for raft, a function that returns what was logged since its last call, and the time that
+// the logger uses.
 func limited() (hclog.Logger, func() string, *time.Time) {
 	var b bytes.Buffer
 	l := Raft(slog.New(slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelDebug})))
@@ -65,9 +66,14 @@ func TestRaft_KeepsErrorsForOperators(t *testing.T) {
 			t.Errorf("%q is not an error any more", msg)
 		}
 	}
+	if l.Warn("heartbeat timeout reached, starting election", "last-leader-id", ""); !strings.Contains(logged(),
+		"level=INFO") {
+		t.Error("the first election after a start is a warning")
+	}
+	l, logged, _ = limited()
 	for _, msg := range []string{"failed to contact quorum of nodes, stepping down",
 		"heartbeat timeout reached, starting election"} {
-		if l.Warn(msg); !strings.Contains(logged(), "level=WARN") {
+		if l.Warn(msg, "last-leader-id", "b"); !strings.Contains(logged(), "level=WARN") {
 			t.Errorf("%q is not a warning any more", msg)
 		}
 	}

@@ -11,9 +11,9 @@ import (
 // Standard returns a logger for libraries that log through the log package. See Writer.
 func Standard(l *slog.Logger) *log.Logger { return log.New(Writer(l), "", 0) }
 
-// Writer returns a writer that makes each line written to it a record of l. A line may begin with a level in square
-// brackets, as in "[WARN] memberlist: refuting a suspect message"; otherwise the level is info. Each Write must
-// contain whole lines, as package log writes them.
+// Writer returns a writer that logs each line as a record of l. A line may begin with its level in square brackets,
+// as in "[WARN] memberlist: refuting a suspect message"; otherwise the level is info. Each Write must contain whole
+// lines, as package log writes them.
 func Writer(l *slog.Logger) io.Writer { return lineWriter{l} }
 
 type lineWriter struct{ out *slog.Logger }

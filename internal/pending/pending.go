@@ -1,9 +1,8 @@
-// Package pending limits the accepted connections of one listener whose peer has not yet
-// authenticated.
+// Package pending limits the accepted connections of one listener whose peer has not authenticated yet.
 //
-// It owns the number of these connections, in total and per source address, and the choice of the
-// connection to close if there are too many. The caller does the authentication. It has no
-// goroutines; Done and Close stop the timers of Limits.FirstByte.
+// It owns the count of these connections, in total and per source address, and the rule which connection to close if
+// there are too many. The caller does the authentication. It has no goroutines; Done and Close stop the timers of
+// Limits.FirstByte.
 package pending
 
 import (
@@ -42,11 +41,10 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Set holds the pending connections of one listener. If there are too many in total, it closes the
-// oldest. A handshake of a Quorate node takes milliseconds, so the oldest connection is the least
-// likely to belong to a node. If one source address has too many, the Set closes the oldest of that
-// address, so that it cannot displace connections of other addresses. A Set is safe for concurrent
-// use.
+// Set holds the pending connections of one listener. If there are too many in total, it closes the oldest. A
+// handshake of a Quorate node takes milliseconds, so the oldest connection is the least likely to belong to a node.
+// If one source address has too many, it closes the oldest of that address. So one address cannot displace the
+// connections of others. A Set is safe for concurrent use.
 type Set struct {
 	limits Limits
 
@@ -85,8 +83,8 @@ type Conn struct {
 	cut       Cut
 }
 
-// Add counts c as pending until Done is called. If there are now too many, it closes a connection.
-// If the Set is closed, it closes c.
+// Add counts c as pending until Done is called. If there are then too many pending connections, it closes one of
+// them. If the Set is closed, it closes c.
 func (s *Set) Add(c net.Conn) *Conn {
 	p := &Conn{Conn: c, set: s, source: sourceOf(c.RemoteAddr())}
 	if surplus := s.add(p); surplus != nil {
@@ -156,8 +154,8 @@ func (p *Conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Done ends the counting of the connection. It returns the reason if the Set has closed the
-// connection, otherwise NotCut. It may be called more than once.
+// Done ends the pending state of the connection. If the Set has closed the connection, it returns the reason,
+// otherwise NotCut. It may be called more than once.
 func (p *Conn) Done() Cut {
 	p.set.mu.Lock()
 	defer p.set.mu.Unlock()

@@ -21,8 +21,8 @@ func Base(setting, address string) (base string, err error) {
 	return strings.TrimRight(address, "/"), nil
 }
 
-// Exposed reports whether others on the network could read credentials that are sent to a base
-// address. That is so if the scheme is not https and the address is not on this machine.
+// Exposed reports whether others on the network could read credentials that are sent to the base address. This is the
+// case if the scheme is not https and the host is not loopback.
 func Exposed(base string) bool {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme == "https" {

@@ -39,8 +39,8 @@ const (
 type Client struct {
 	Service string // its name in messages: "the Vault server at https://vault:8200"
 	HTTP    http.RoundTripper
-	// Authorize adds credentials to a request. If the service refuses them, it is called once more with
-	// again set, and returns false if a retry is useless. nil = no credentials.
+	// Authorize adds credentials to a request. If the service refuses the credentials, Authorize is called once more
+	// with again set; it returns false if a retry is useless. nil = no credentials.
 	Authorize func(ctx context.Context, h http.Header, again bool) (bool, error)
 	// Problem extracts the service's message from the body of a failure; may be nil.
 	Problem func(body []byte) string
@@ -64,10 +64,9 @@ func Transport(config *tls.Config) *http.Transport {
 	}
 }
 
-// Get requests an address and decodes the JSON of the answer into a value. It does not follow
-// redirects, because the credentials are meant only for the configured address. If the service is
-// overloaded or unreachable, Get tries up to three times while ctx lasts. It returns a
-// *fault.Error.
+// Get requests an address and decodes the JSON of the answer into a value. It does not follow redirects, because the
+// credentials are meant only for the configured address. If the service is overloaded or unreachable, Get makes up
+// to three attempts before ctx ends. Its errors are *fault.Error.
 func (c *Client) Get(ctx context.Context, address string, header http.Header, into any) error {
 	again := false
 	for try := 1; ; try++ {
@@ -226,7 +225,8 @@ func isJSON(response *http.Response) bool {
 	return err == nil && kind == "application/json"
 }
 
-// retryAfter returns the delay before a retry, or a negative value if a retry is useless.
+// retryAfter returns the delay that the service requests before a retry, 0 if it requests none, or a negative value
+// if a retry is useless.
 func retryAfter(response *http.Response) time.Duration {
 	switch response.StatusCode {
 	case http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,
@@ -253,8 +253,8 @@ func Backoff(attempt int) time.Duration {
 	return steps.NextBackOff()
 }
 
-// Pause waits for delay and returns true. If ctx ends meanwhile, it returns false. If the deadline
-// of ctx is before the end of the delay, it returns false at once.
+// Pause waits for delay and returns true. If ctx ends in the meantime, it returns false. If the deadline of ctx is
+// before the end of the delay, it returns false at once.
 func Pause(ctx context.Context, delay time.Duration) bool {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= delay {
 		return false

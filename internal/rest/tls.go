@@ -13,7 +13,7 @@ import (
 )
 
 // Authorities returns a pool of the certificate authorities in a PEM text. It returns fault.Invalid if the text is
-// not valid; the message calls the text by the name in what.
+// not valid. what is the name of the text in the error.
 func Authorities(what string, text []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	found := false
@@ -47,7 +47,7 @@ func AuthorityFile(path string) (*x509.CertPool, error) {
 }
 
 // AuthorityFolder returns a pool of the certificate authorities in all regular files of a folder, except hidden
-// files.
+// files. It returns fault.Invalid if a file cannot be read or is not valid.
 func AuthorityFolder(path string) (*x509.CertPool, error) {
 	entries, err := os.ReadDir(path)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package signal lets goroutines wait for the next change of something.
+// Package signal lets goroutines wait until another goroutine reports a change.
 //
-// It owns only the channel at which the goroutines wait. It has no goroutine.
+// It owns only the channel on which the goroutines wait. It has no goroutine.
 package signal
 
 import "sync"
@@ -11,7 +11,7 @@ type Signal struct {
 	ch chan struct{}
 }
 
-// New makes a signal.
+// New creates a signal.
 func New() *Signal { return &Signal{ch: make(chan struct{})} }
 
 // Wait returns a channel that is closed at the next Fire.

@@ -1,4 +1,4 @@
-// Package suggest finds the word that a user probably meant by a misspelt one.
+// Package suggest finds the word that a user probably meant when the user misspelt it.
 //
 // It owns the measure of similarity. It has no goroutines.
 package suggest

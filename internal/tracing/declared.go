@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Declared is the section tracing of a Configuration. A nil *Declared is a section that is not there.
+// Declared is the tracing section of a Configuration resource. A nil *Declared means that there is no such section.
 type Declared struct {
 	SamplingRate float64 // from 0 to 1
 	Endpoint     string  // host:port or URL of an OTLP collector; empty = none
@@ -38,7 +38,8 @@ func (d *Declared) exports(env func(string) (string, bool)) bool {
 // sampled decides at random whether a new trace is sampled.
 func (d *Declared) sampled() bool { return d != nil && rand.Float64() < d.SamplingRate }
 
-// sampler returns the sampler of the declared rate; nil = the default one, which the environment may configure.
+// sampler returns the sampler for SamplingRate. It returns nil if there is no tracing section or OTEL_TRACES_SAMPLER
+// is set; the SDK then uses its default sampler or that of the environment.
 func (d *Declared) sampler(env func(string) (string, bool)) sdktrace.Sampler {
 	if v, _ := env("OTEL_TRACES_SAMPLER"); d == nil || v != "" {
 		return nil

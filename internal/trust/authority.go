@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// authority is the certificate authority that is derived from a token. Every node with the token
-// derives the same key, so the key is never sent.
+// authority is the certificate authority that is derived from a token. Every node with the token derives the same
+// key, so the key is never transmitted.
 type authority struct {
 	name string // fingerprint of the token
 	cert *x509.Certificate

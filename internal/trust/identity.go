@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// DefaultTrustDomain and DefaultNamespace apply to an application without its own settings.
+// DefaultTrustDomain and DefaultNamespace apply to an application that does not set its own.
 const (
 	DefaultTrustDomain = "public"
 	DefaultNamespace   = "default"
@@ -41,8 +41,8 @@ func (a App) uri() *url.URL {
 	return &url.URL{Scheme: "spiffe", Host: a.TrustDomain, Path: "/ns/" + a.Namespace + "/" + a.ID}
 }
 
-// ParseApp parses the SPIFFE id of an application. ok is false for any other text, including SPIFFE ids that do not
-// name an application.
+// ParseApp parses the SPIFFE id of an application. ok is false if id is anything else, for example a SPIFFE id that
+// does not name an application.
 func ParseApp(id string) (App, bool) {
 	u, err := url.Parse(id)
 	if err != nil {
@@ -115,8 +115,8 @@ func (id Identity) equal(o Identity) bool {
 	return id.Node == o.Node && id.Server == o.Server && slices.Equal(id.Apps, o.Apps)
 }
 
-// identityOf returns the identity in a verified certificate. Node is empty in an external certificate that has a DNS
-// name in place of the node id.
+// identityOf returns the identity in a verified certificate. Node is empty if the certificate has no URI with the
+// node id. An external certificate may have the node id as a DNS name instead.
 func identityOf(c *x509.Certificate) Identity {
 	var id Identity
 	for _, u := range c.URIs {
@@ -137,8 +137,8 @@ func identityOf(c *x509.Certificate) Identity {
 	return id
 }
 
-// speaksFor checks whether a certificate belongs to server. id and dns are the identity and the DNS names in it. It
-// returns id with node and server filled in.
+// speaksFor returns an error if the certificate does not belong to server. id and dns are the identity and the DNS
+// names in the certificate. Otherwise it returns id with node and server filled in.
 func (id Identity) speaksFor(server string, dns []string) (Identity, error) {
 	switch {
 	case id.Server == server && id.Node != "":

@@ -20,9 +20,11 @@ type Material struct {
 
 // Timing is the validity of certificates. Zero fields mean defaults.
 type Timing struct {
-	// Life is from the moment of issue; default one day. After two thirds of it the next one is issued.
+	// Life is how long a certificate is valid after its issue; default one day. It is renewed after two thirds of
+	// that time.
 	Life time.Duration
-	// Backdate moves the beginning of the validity back, for clocks that are behind; default one hour.
+	// Backdate is how long before its issue a certificate is already valid, for nodes whose clocks are slow; default
+	// one hour.
 	Backdate time.Duration
 }
 
@@ -58,8 +60,8 @@ type credentials struct {
 	leaf         *tls.Certificate // nil until there is an identity
 }
 
-// NewKeeper returns a Keeper that can verify other nodes. Unless m has an external certificate, this node has no
-// certificate before Identify. NewKeeper returns fault.Invalid if the material is not valid.
+// NewKeeper returns a Keeper that can verify other nodes. If m has no external certificate, this node has no
+// certificate until Identify. NewKeeper returns fault.Invalid if the material is not valid.
 func NewKeeper(m Material, t Timing, now func() time.Time) (*Keeper, error) {
 	c, err := m.credentials()
 	if err != nil {
@@ -97,10 +99,10 @@ func (m Material) credentials() (*credentials, error) {
 	return c, nil
 }
 
-// Identify sets the identity of this node, or changes its applications, and issues its certificate. If the
-// certificate is external, Identify checks it instead. changed is false if this node already has the identity id.
-// Identify returns fault.Invalid if id is not valid, and fault.Denied if the certificate is an external one that this
-// node itself would refuse. After an error nothing has changed.
+// Identify sets the identity of this node, or changes its applications, and issues a certificate for it. It checks
+// an external certificate instead of issuing one. changed is false if this node already has the identity id.
+// Identify returns fault.Invalid if id is not valid, and fault.Denied if other nodes would refuse the external
+// certificate. After an error nothing has changed.
 func (k *Keeper) Identify(id Identity) (changed bool, err error) {
 	if err := id.check(); err != nil {
 		return false, err
@@ -113,9 +115,9 @@ func (k *Keeper) Identify(id Identity) (changed bool, err error) {
 	return true, k.install(k.material, &id)
 }
 
-// Replace replaces the tokens, authorities and external certificate of this node by m. Certificates that are based
-// on tokens or authorities that are not in m are refused from then on. After an error nothing has changed. It
-// returns the errors of Identify.
+// Replace replaces the tokens, authorities and external certificate of this node with m. From then on it refuses
+// certificates that are based on a token or authority missing from m. It returns the errors of Identify. After an
+// error nothing has changed.
 func (k *Keeper) Replace(m Material) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -123,7 +125,7 @@ func (k *Keeper) Replace(m Material) error {
 }
 
 // Renew issues a new certificate if the current one is due for renewal, or if the clock was set back to a time
-// before it was issued. changed reports whether it did. External certificates are not renewed here, but by Replace.
+// before its issue. changed reports whether it was issued. Renew does not change external certificates; use Replace.
 func (k *Keeper) Renew() (changed bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -156,7 +158,7 @@ func (k *Keeper) install(m Material, id *Identity) error {
 	return nil
 }
 
-// checkOwn returns an error for a certificate of this node that other nodes would refuse.
+// checkOwn returns an error if other nodes would refuse the certificate of this node.
 func (c *credentials) checkOwn(id Identity, now time.Time) error {
 	var chain []*x509.Certificate
 	for _, der := range c.leaf.Certificate {
@@ -180,7 +182,7 @@ func (c *credentials) checkOwn(id Identity, now time.Time) error {
 func (k *Keeper) Keys() [][]byte { return k.current.Load().keys }
 
 // Server returns the TLS configuration for accepted connections of a protocol, or nil if this node has no
-// certificate yet. It requires a certificate of the caller and verifies it. It does not check which server the
+// certificate yet. It requires and verifies a certificate of the caller. It does not check which server the
 // certificate belongs to; Verify does.
 func (k *Keeper) Server(protocol string) *tls.Config {
 	c := k.config(protocol)

@@ -27,7 +27,7 @@ const (
 )
 
 // Token is the secret of a cluster. Every node that has the token can join the cluster. Only Reveal returns the
-// text of the token; logs and errors do not contain it.
+// token as text; logs and errors do not contain it.
 type Token struct{ secret [secretLen]byte }
 
 // NewToken returns a new random token.
@@ -66,8 +66,8 @@ func (t Token) LogValue() slog.Value { return slog.StringValue(t.String()) }
 // MarshalText hides the token from JSON and YAML.
 func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
-// ParseToken parses the text of a token. It returns fault.Invalid, with the reason, if the text is not a token.
-// Errors never quote the text.
+// ParseToken parses the text of a token. If the text is not a token, it returns fault.Invalid with the reason.
+// Errors never contain the text.
 func ParseToken(text string) (Token, error) {
 	body, ok := strings.CutPrefix(text, tokenPrefix)
 	if !ok {
@@ -105,8 +105,9 @@ func badToken(format string, args ...any) error {
 }
 
 // ParseTokens parses a file with one token per line. A file has one token, or two while the token of the cluster is
-// being replaced. Empty lines and lines that begin with # are ignored. ParseTokens returns fault.Invalid if the file
-// is not valid; the error has the number of a line that is not a token. Errors never quote a line.
+// being replaced. Empty lines and lines that begin with # are ignored. If the file is not valid, ParseTokens returns
+// fault.Invalid. If a single line is malformed, the error has its line number. Errors never quote the file, because
+// it contains secrets.
 func ParseTokens(file []byte) ([]Token, error) {
 	var out []Token
 	for i, line := range bytes.Split(file, []byte("\n")) {
@@ -135,9 +136,8 @@ func ParseTokens(file []byte) ([]Token, error) {
 	return out, nil
 }
 
-// The labels from which keys are derived, together with a token. Each use of a key has its own label, so that keys
-// are independent of each other. The labels must never change, because nodes of all versions must derive the same
-// keys.
+// The labels from which keys are derived, together with a token. Each key has its own label, so that keys are
+// independent of each other. The labels must never change, because nodes of all versions must derive the same keys.
 const (
 	deriveSalt       = "quorate cluster token 1"
 	labelGossip      = "gossip key"

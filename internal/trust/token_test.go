@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/internal/trust"
 )
 
-// golden is a token whose derived keys are known. Nodes of all versions must derive the same.
+// golden is a token whose derived keys are known. Nodes of all versions must derive the same keys from it.
 const golden = "quorate_cluster1_aaaqeayeaudaocajbifqydiob4ibceqtu55el56j"
 
 func parse(t testing.TB, text string) trust.Token {

@@ -1,6 +1,6 @@
-// Package trust decides which nodes belong to a cluster. From a cluster token it derives a key for gossip
-// and a certificate authority that is the same on every node. It issues this node's certificate and
-// verifies those of other nodes. With external certificates it only verifies.
+// Package trust decides which nodes belong to a cluster. From a cluster token it derives a key for gossip, and a
+// certificate authority that is the same on every node. It issues this node's certificate and verifies the
+// certificates of other nodes. With external certificates it only verifies.
 //
 // It owns the format of tokens, the labels of derived keys, the content of node certificates, and the reasons for
 // refusing one. It does no I/O: the caller passes in tokens, certificates and the clock. It has no goroutines. A
@@ -13,8 +13,7 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Doubt is the reason why a certificate is refused. The constants below are all reasons. Their values are used as
-// metric labels.
+// Doubt is why a certificate is refused. The constants below are all reasons. Their values are metric labels.
 type Doubt string
 
 // The doubts.

@@ -30,8 +30,8 @@ func (c *credentials) verify(chain []*x509.Certificate, now time.Time) error {
 	return nil
 }
 
-// doubt explains why the verification of leaf failed with err. It quotes names in untrusted certificates, because
-// they may be forged.
+// doubt returns an error that explains why the verification of leaf failed with err. It quotes (%q) names from the
+// certificate, because an untrusted certificate may contain anything.
 func (c *credentials) doubt(leaf *x509.Certificate, now time.Time, err error) error {
 	who := fmt.Sprintf("the certificate of node %.128q", leaf.Subject.CommonName)
 	var invalid x509.CertificateInvalidError
@@ -76,8 +76,8 @@ func untimed(who string, leaf *x509.Certificate, now time.Time) error {
 		"compare the clocks of both nodes; one that was made elsewhere has to be replaced")
 }
 
-// Verify checks the certificate of the other side of a connection. An accepted authority must have issued it, it
-// must be valid now, and it must belong to server, the id that the other side claims. Verify returns the identity
+// Verify checks the certificate of the other side of a connection, which claims to be server. An accepted authority
+// must have issued the certificate, it must be valid now, and it must belong to server. Verify returns the identity
 // in the certificate. Its errors wrap a Distrust.
 func (k *Keeper) Verify(state tls.ConnectionState, server string) (Identity, error) {
 	c := k.current.Load()

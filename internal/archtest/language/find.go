@@ -49,8 +49,8 @@ func check(f tree.File, finders []finder) (out []problem, err error) {
 	return out, err
 }
 
-// isText reports whether a file is checked as a whole because people read all of it: documentation,
-// and files that deploy the product.
+// isText reports whether the words of the whole file are checked, and not only its comments and strings as in code.
+// This is the case for documentation and for files that deploy the product, because people read all of them.
 func isText(name string) bool {
 	return slices.Contains([]string{".md", ".yml", ".yaml", ".service", ".tmpl"}, path.Ext(name)) ||
 		strings.HasPrefix(name, "deploy/") && path.Ext(name) == ".json"
@@ -63,8 +63,8 @@ func isScript(name string) bool {
 		strings.HasPrefix(base, "Dockerfile") || strings.HasPrefix(name, ".ci/")
 }
 
-// shown returns a script in which every line is empty that has neither a comment nor a quoted
-// string. Line numbers do not change.
+// shown returns a script without the lines that have neither a comment nor a quoted string. It replaces them with
+// empty lines, so that line numbers do not change.
 func shown(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// word is an expression that the project does not use. pattern finds it, and unless finds its
-// permitted uses. A blank in either matches any white space, also a line end. Case does not matter.
+// word is an expression that the project does not use. pattern finds it, and unless finds its permitted uses. A blank
+// in either matches any white space, including a line break. Case does not matter.
 type word struct {
 	not     string // as the style guide names it
 	but     string // what to write

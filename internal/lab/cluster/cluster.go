@@ -31,8 +31,8 @@ type cluster struct {
 	nodes []*child
 }
 
-// run starts the nodes and waits until ctx ends or no node runs any more. When the cluster serves,
-// it closes ready, unless that is nil.
+// run starts the nodes. It returns when ctx ends or all nodes have ended. When the cluster serves, run closes ready,
+// unless ready is nil.
 func (c *cluster) run(ctx context.Context, ready chan<- struct{}) (err error) {
 	remove, err := c.directory()
 	if err != nil {
@@ -57,7 +57,7 @@ func (c *cluster) run(ctx context.Context, ready chan<- struct{}) (err error) {
 	return c.watch(ctx)
 }
 
-// interrupted returns nil if the user interrupted the start, which is not a failure.
+// interrupted returns err, or nil if ctx has ended: a start that the user interrupted is no failure.
 func interrupted(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -127,7 +127,7 @@ func (c *cluster) apiPort(ctx context.Context, i int) int {
 	return c.httpPort + i
 }
 
-// formed waits until all nodes serve and are voters, so that any one of them may fail. It returns
+// formed waits until all nodes serve and are voters, so that the cluster tolerates the failure of any one. It returns
 // the leader.
 func (c *cluster) formed(ctx context.Context) (*child, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)

@@ -1,10 +1,9 @@
-// Package cluster shows three Quorate nodes in one terminal. It starts them on 127.0.0.1, each with
-// its own data directory, waits until they have formed a cluster, prints their addresses and
-// commands to try, prints their logs, and stops them on an interrupt.
+// Package cluster runs three Quorate nodes in one terminal. It starts them on 127.0.0.1, each with its own data
+// directory, and waits until they have formed a cluster. It prints their addresses, commands to try, and their logs.
+// It stops them on an interrupt.
 //
-// It owns the processes it started and, unless -dir is given, their directory. It uses only the
-// binary and the HTTP API of a node. Each process has one goroutine that reads its log until the
-// process ends.
+// It owns the processes it started and, unless -dir is given, their directory. It uses only the binary and the HTTP
+// API of a node. Each process has one goroutine that reads its log until the process ends.
 package cluster
 
 import (

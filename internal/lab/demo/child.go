@@ -99,7 +99,7 @@ func (n *child) kill() {
 	n.http.CloseIdleConnections()
 }
 
-// save writes all records, several per request. Each request is one atomic write.
+// save writes all records in batches. Each batch is one request.
 func (n *child) save(ctx context.Context, records []record) error {
 	var body bytes.Buffer
 	items := 0
@@ -129,8 +129,8 @@ func (n *child) save(ctx context.Context, records []record) error {
 	return send()
 }
 
-// compare reads all records back, compares them with what was saved, and collects their ETags. If a
-// key was saved twice, it expects the value that was saved last.
+// compare reads all records back, returns an error if one differs from what was saved, and collects their ETags in
+// etags. If a key was saved twice, it expects the last value.
 func (n *child) compare(ctx context.Context, records []record, etags map[string]string) error {
 	want := map[string][]byte{}
 	for _, r := range records {

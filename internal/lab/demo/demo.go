@@ -1,9 +1,9 @@
-// Package demo shows on real data that a Quorate node loses nothing. It starts the quorate program,
-// saves every Debian package record of this machine through the HTTP API, reads all of them back,
-// kills the node, starts it again on the same directory, and compares every record once more.
+// Package demo shows that a Quorate node loses no acknowledged write when it is killed. It starts the quorate program,
+// saves every Debian package record of this machine through the HTTP API, and reads all of them back. Then it kills
+// the node, starts it again on the same directory, and compares every record once more.
 //
-// It owns the order of these steps and their summary. It uses only the binary and the HTTP API of
-// the node. The node is a child process that ends with this program.
+// It owns the order of these steps and their summary. It uses only the binary and the HTTP API of the node. The node
+// is a child process that ends with this program.
 package demo
 
 import (
@@ -69,7 +69,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	return d.summary()
 }
 
-// records reads the package records of this machine, or generates some and prints that.
+// records reads the package records of this machine. If there are none, it generates records and prints that.
 func (d *demo) records() ([]record, error) {
 	f, err := os.Open(d.source)
 	if os.IsNotExist(err) {
@@ -145,7 +145,7 @@ func (d *demo) start(ctx context.Context, dataDir, name string) (*child, error) 
 	return n, err
 }
 
-// timed measures how long do takes for records.
+// timed runs do, and adds a step with its duration and the size of records to the summary.
 func (d *demo) timed(name string, records []record, do func() error) error {
 	begin := time.Now()
 	if err := do(); err != nil {

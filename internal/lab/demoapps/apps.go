@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// serve runs an application until ctx ends. Like any Dapr application, it listens on the port in
-// APP_PORT and uses the API on the port in DAPR_HTTP_PORT.
+// serve runs an application until ctx ends. Like a Dapr application, it listens on the port in APP_PORT, and calls the
+// API on the port in DAPR_HTTP_PORT.
 func serve(ctx context.Context, name string) error {
 	s := sidecar{base: "http://127.0.0.1:" + os.Getenv("DAPR_HTTP_PORT") + "/v1.0", client: &http.Client{
 		Timeout: answerTime, Transport: &http.Transport{MaxIdleConnsPerHost: 64},
@@ -43,9 +43,9 @@ func (s sidecar) invoke(ctx context.Context, app, method string, in, out any) er
 	return s.send(ctx, http.MethodPost, "/invoke/"+app+"/method/"+method, in, out)
 }
 
-// save writes one key. If etag is nil, the write is unconditional. Otherwise the current value must
-// have this ETag; an empty ETag means that the key must not exist. save returns false if that is
-// not so, because another write came first.
+// save writes one key. If etag is nil, the write is unconditional. Otherwise the current value must have this ETag; an
+// empty ETag means that the key must not exist. save returns false if this condition fails, because another client
+// changed the value first.
 func (s sidecar) save(ctx context.Context, key string, value any, etag *string) (bool, error) {
 	item := map[string]any{"key": key, "value": value, "options": map[string]string{"consistency": "strong"}}
 	if etag != nil {
@@ -94,7 +94,8 @@ func (s sidecar) get(ctx context.Context, key, consistency string, out any) (eta
 	return "", fmt.Errorf("reading %s: %s", key, resp.Status)
 }
 
-// taken is what stock sends to orders, and the response of both.
+// taken is the request from stock to orders about items taken for an order. It is also the response of both
+// applications.
 type taken struct {
 	Order string `json:"order"`
 	Left  int    `json:"left"`
@@ -122,7 +123,7 @@ func (s sidecar) serveOrders(mux *http.ServeMux) {
 	}))
 }
 
-// serveStock is deploy/examples/stock.py in Go.
+// serveStock is the application stock. It does the same as deploy/examples/stock.py.
 func (s sidecar) serveStock(mux *http.ServeMux) {
 	mux.HandleFunc("POST /take", handle(func(ctx context.Context, o order) (any, error) {
 		left, err := s.take(ctx, o)

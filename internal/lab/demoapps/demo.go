@@ -106,8 +106,8 @@ func (d *demo) start(ctx context.Context) error {
 	return nil
 }
 
-// formed waits until the nodes and the applications serve and all nodes are voters, so that any one
-// node may fail.
+// formed waits until all nodes and applications serve and all nodes are voters, so that the cluster tolerates the
+// failure of any one.
 func (d *demo) formed(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -221,7 +221,7 @@ func (d *demo) many(ctx context.Context, prefix string, at []*node) error {
 	return errors.Join(errs...)
 }
 
-// audit reads the remaining stock at another node, and compares it with want.
+// audit reads the remaining stock through the first node, and returns an error unless it is want.
 func (d *demo) audit(ctx context.Context, want int) error {
 	const path = "/v1.0/invoke/stock/method/left/tea"
 	var got struct{ Left int }

@@ -153,7 +153,7 @@ func (r receipt) String() string {
 	return string(text)
 }
 
-// place sends an order to this node, wherever orders runs.
+// place sends an order through this node to the application orders, which may run on another node.
 func (n *node) place(ctx context.Context, o order) (receipt, error) {
 	var r receipt
 	err := n.call(ctx, http.MethodPost, "/v1.0/invoke/orders/method/order", o.String(), &r)
@@ -190,7 +190,7 @@ func do(c *http.Client, req *http.Request, v any) error {
 	return json.Unmarshal(text, v)
 }
 
-// refused is a response without success.
+// refused is the error of a response with an error status.
 type refused struct {
 	status int
 	text   string

@@ -1,15 +1,14 @@
-// Package eventgrid serves an imitation of Azure Event Grid on loopback, in its own process. With
-// it the binding can be tried without a cloud.
+// Package eventgrid serves an imitation of Azure Event Grid on loopback, so that the Event Grid binding can be tried
+// without a cloud.
 //
 //	go run ./cmd/lab event-grid -node 127.0.0.1:9000 -dir /tmp/grid
 //
-// It prints a component that uses this service, and writes the component to component.yaml in the
-// folder. It also writes ca.pem, the certificate authority of the service: start the node with
-// SSL_CERT_FILE set to it. /control/requests lists the requests that the service received. A POST
-// to /control/deliver sends events. The process ends on an interrupt.
+// It prints a component that uses this service, and writes the component to component.yaml in the folder. It also
+// writes ca.pem, the certificate of the service's certificate authority. Start the node with SSL_CERT_FILE set to the
+// path of ca.pem. GET /control/requests lists the requests that the service received. POST /control/deliver sends
+// events to the node. The process ends on an interrupt.
 //
-// It owns the files that it writes. Package eventgridtest implements the service and owns its
-// goroutines.
+// It owns the files that it writes. Package eventgridtest implements the service and owns its goroutines.
 package eventgrid
 
 import (

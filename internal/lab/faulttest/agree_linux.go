@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Agree waits until all running nodes hold the same keys, ETags and values. It reads each node's
-// own replica.
+// Agree waits until the replicas of all running nodes have the same keys, ETags and values. No workload may write in
+// the meantime.
 func (c *Cluster) Agree(ctx context.Context) error {
 	_, err := c.Digest(ctx)
 	return err
@@ -28,14 +28,12 @@ type Digest struct {
 	Hash    string // over every key, ETag and value
 }
 
-// stillTime is how long Digest may wait until applied indexes no longer change. Once a cluster has
-// run for ten minutes, they never stop changing, because the log then has entries that delete
-// expired request ids.
+// stillTime is how long Digest waits until the applied indexes no longer change. In a cluster older than ten minutes
+// they always change, because the nodes write log entries that delete expired request ids.
 const stillTime = 15 * time.Second
 
-// Digest waits until all running nodes hold the same data. It also waits, for at most stillTime,
-// until all servers hold the data at the same applied index of every group. No workload may write
-// meanwhile.
+// Digest waits until all running nodes have the same contents, and returns their digest. For at most stillTime, it
+// also waits until all servers have the same applied index of every group. No workload may write in the meantime.
 func (c *Cluster) Digest(ctx context.Context) (Digest, error) {
 	still, cancel := context.WithTimeout(ctx, stillTime)
 	defer cancel()
@@ -47,8 +45,8 @@ func (c *Cluster) Digest(ctx context.Context) (Digest, error) {
 	return d, err
 }
 
-// digest compares the contents of the nodes. If still is true, all servers must have the same
-// applied indexes, and these must not change during the comparison.
+// digest waits until all nodes have the same contents, and returns their digest. If still is true, it also waits until
+// all servers have the same applied indexes and these are stable during a comparison.
 func (c *Cluster) digest(ctx context.Context, still bool) (d Digest, err error) {
 	err = Until(ctx, func() error {
 		var first map[string]Item
@@ -76,7 +74,8 @@ func (c *Cluster) digest(ctx context.Context, still bool) (d Digest, err error) 
 	return d, err
 }
 
-// moment returns the contents of a replica. With still, it must apply nothing meanwhile.
+// moment returns the contents of the node's replica and the applied index of each group. If still is true, it returns
+// an error if an applied index changed in the meantime.
 func (n *Node) moment(ctx context.Context, still bool) (map[string]Item, []uint64, error) {
 	before, err := n.applied(ctx)
 	if err != nil {
@@ -123,8 +122,8 @@ func same(a, b map[string]Item) error {
 	return nil
 }
 
-// contents returns the contents of this node's own replica for all applications. The map has one
-// entry per application and key.
+// contents returns the contents of the node's own replica for all applications. A key of the map consists of the
+// number of the application and the key. Long values are replaced by their SHA-256 sum.
 func (n *Node) contents(ctx context.Context) (map[string]Item, error) {
 	all := map[string]Item{}
 	for app := range len(n.cluster.options.Apps) + 1 {

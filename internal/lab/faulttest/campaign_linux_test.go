@@ -19,15 +19,24 @@ func campaign(t *testing.T, c *faulttest.Cluster, s faulttest.Schedule) {
 	strong := faulttest.StartStrong(c, s.Seed, 6, 0)
 	sessions := faulttest.StartSessions(c, s.Seed, 6)
 	ledger := faulttest.StartLedger(c, s.Seed, 2, faulttest.Strong, 30*time.Second, 0)
-	err := s.Play(t.Context(), c, 30*time.Second, t.Logf)
+	locks := faulttest.StartLocks(c, s.Seed, 4)
+	watches, err := faulttest.StartWatches(within(t, time.Minute), c, s.Seed, 2)
+	must(t, err)
+	err = s.Play(t.Context(), c, 30*time.Second, t.Logf)
 	ledger.Stop()
-	bad := sessions.Stop()
+	locks.Stop()
+	bad := append(sessions.Stop(), watches.Stop(within(t, time.Minute))...)
 	if stopped := strong.Stop(within(t, time.Minute)); err == nil {
 		err = stopped
 	}
 	t.Logf("strong operations: %s", strong.History)
 	t.Logf("sessions: %s", sessions)
 	t.Logf("ledger: %s", ledger)
+	t.Logf("locks: %s", locks.History)
+	t.Logf("watches: %s", watches)
+	if err := locks.History.Check(checkTime, os.TempDir()); err != nil {
+		t.Errorf("locks: %v", err)
+	}
 	if err := strong.History.Check(checkTime, os.TempDir()); err != nil {
 		t.Error(err)
 	}
@@ -47,7 +56,7 @@ func campaign(t *testing.T, c *faulttest.Cluster, s faulttest.Schedule) {
 	tidy(t, c)
 }
 
-// tidy waits until each node has no more open files and connections than an idle one may have.
+// tidy waits until no node has more open files and connections than an idle node may have.
 func tidy(t *testing.T, c *faulttest.Cluster) {
 	t.Helper()
 	const most = 150 // databases, logs, listeners, and some connections to each of a few nodes
@@ -98,9 +107,8 @@ func TestCampaign_PartitionsAndApplications(t *testing.T) {
 	}))
 }
 
-// Operations at all nodes are linearizable, no acknowledged write is lost, sessions never go back,
-// and every node serves again after every fault. The faults kill, stop, pause and restart
-// processes, and break links in every way.
+// Operations on all nodes are linearizable, no acknowledged write is lost, sessions never go back, and every node
+// serves again after every fault. The faults kill, stop, pause and restart processes, and break links in every way.
 func TestCampaign_ProcessesAndNetwork(t *testing.T) {
 	t.Parallel()
 	c := formed(t, 3, faulttest.Options{Flags: []string{"--request-timeout", "2s"}})

@@ -59,9 +59,9 @@ func Supported(disks bool) error {
 // NewCluster returns a cluster without nodes.
 func NewCluster(o Options) *Cluster { return &Cluster{Net: newNetwork(), options: o} }
 
-// Add adds a server without starting it. If expect is 0, the server will join the existing nodes.
-// Otherwise it will form a new cluster with the other servers that were added with the same value.
-// flags are added to those of the cluster.
+// Add adds a server without starting it. If expect is 0, the server will join the existing nodes. Otherwise it will
+// form a new cluster with the other servers that were added with the same value. The server has the flags of the
+// cluster and these flags.
 func (c *Cluster) Add(expect int, flags ...string) (*Node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,9 +14,9 @@ import (
 	"github.com/quorate/quorate/internal/lab/faulttest"
 )
 
-// A leader is paused for longer than the election timeout, while another one takes over and
-// acknowledges a write. It must not answer a strong read with an older value, not even one that was
-// in its socket when it resumed.
+// A leader is paused for longer than the election timeout. Meanwhile another leader acknowledges a write. After it
+// resumes, the first leader must not answer a strong read with an older value, even if the request was already in its
+// socket.
 func TestLeader_PausedNeverServesStaleReads(t *testing.T) {
 	t.Parallel()
 	c := formed(t, 3, faulttest.Options{})

@@ -59,7 +59,8 @@ func (n *Node) files(p Part) (out []string, err error) {
 	return out, err
 }
 
-// used returns the length of a file without trailing zeros, because logs are preallocated.
+// used returns the length of b without trailing zeros, but at least 1. Logs are preallocated, so their files end in
+// zeros.
 func used(b []byte) int { return max(len(bytes.TrimRight(b, "\x00")), 1) }
 
 // damages returns the ways to damage a file.
@@ -84,9 +85,9 @@ func damages() map[string]func(b []byte, rnd *rand.Rand) []byte {
 // Damages returns the names of the ways to damage a file.
 func Damages() []string { return []string{"a bit flipped", "a page zeroed", "the end torn off"} }
 
-// Damage returns a fault that kills a server and damages a part of its data. At the end of the
-// fault it starts the server. The server must then refuse to serve, or hold the same data as the
-// others. After that it starts the server again with an empty disk.
+// Damage returns a fault that kills a server and damages a file of this part of its data. how is one of Damages. The
+// end of the fault starts the server, which must either not serve or have the same data as the others. Then it
+// restarts the server with an empty disk.
 func Damage(p Part, how string) Fault {
 	return fault(fmt.Sprintf("%s: %s", p, how),
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
@@ -124,7 +125,8 @@ func Damage(p Part, how string) Fault {
 // refusalTime is how long a damaged server may take to refuse or to serve.
 const refusalTime = 20 * time.Second
 
-// onDamage starts a server on damaged data, and then on an empty disk.
+// onDamage starts a server on damaged data. If the server serves data that differs from the others', it returns a
+// Broken error. Otherwise it restarts the server with an empty disk. what describes the damage.
 func (c *Cluster) onDamage(ctx context.Context, n *Node, what string) error {
 	if err := n.Start(); err != nil {
 		return err

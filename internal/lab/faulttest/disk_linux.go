@@ -22,8 +22,8 @@ const (
 	noLogFlush    = 2          // EXT4_GOING_FLAGS_NOLOGFLUSH: data that is not on the device is lost
 )
 
-// Disk is a file system of one node: ext4 on a loop device. It is not safe for concurrent use. The
-// goroutine that Slow starts is no problem.
+// Disk is a file system of one node: ext4 on a loop device. It is not safe for concurrent use, except that its methods
+// may be called while the goroutine of Slow runs.
 type Disk struct {
 	image, dir string
 	root       *os.File // handle for ioctls on the file system
@@ -35,7 +35,7 @@ type Disk struct {
 	wg     sync.WaitGroup
 }
 
-// disksSupported returns an error that names what this machine lacks for such disks.
+// disksSupported returns nil if this machine can mount such disks. Otherwise its error names what is missing.
 func disksSupported() error {
 	if os.Geteuid() != 0 {
 		return errors.New("mounting a disk needs root")
@@ -151,8 +151,8 @@ func (d *Disk) Resume() error {
 	return nil
 }
 
-// Slow repeatedly stalls the writes to the disk for the time stall, with pauses in between. It
-// returns at once; stop ends it.
+// Slow starts a goroutine that repeatedly stalls the disk for the time stall and resumes it for the time pause. stop
+// ends the goroutine and resumes the disk. It returns the errors of stalling and resuming.
 func (d *Disk) Slow(stall, pause time.Duration) (stop func() error) {
 	d.slow = make(chan struct{})
 	var last error
@@ -186,9 +186,8 @@ func (d *Disk) waits(t time.Duration) (stopped bool) {
 	}
 }
 
-// Break makes every later write fail, and discards data that was not flushed to the device. It
-// simulates a failing disk or, if the process is killed as well, a power loss. After Replug the
-// data that was flushed is available again.
+// Break makes every later write fail, and discards data that was not flushed to the device. It simulates a failing
+// disk or, if the process is killed as well, a power loss. Replug makes the flushed data available again.
 func (d *Disk) Break() error {
 	flags := uint32(noLogFlush)
 	if err := d.ioctl(ioctlShutdown, unsafe.Pointer(&flags)); err != nil { //nolint:gosec // the kernel reads it
@@ -206,7 +205,7 @@ func (d *Disk) Replug() error {
 	return d.mount()
 }
 
-// unmount waits until the files of a killed process are closed.
+// unmount unmounts the disk. If a killed process still has files open, it waits up to 5 s until they are closed.
 func (d *Disk) unmount() error {
 	if d.root == nil {
 		return nil

@@ -57,9 +57,9 @@ func TestCluster_ReplacesALeaderWhoseDiskHangs(t *testing.T) {
 	must(t, c.Agree(within(t, time.Minute)))
 }
 
-// carriesOn makes a write and a strong read at every node except the leader, whose disk has just
-// started to hang. The requests are forwarded to that leader, and then to the next one. Each must
-// succeed at the first attempt, within the default timeout of a request.
+// carriesOn makes a write and a strong read on every node except hangs, the leader whose disk has just started to
+// hang. The nodes forward the requests to that leader first, and then to the next one. Each request must succeed at
+// the first attempt, within the default request timeout.
 func carriesOn(t *testing.T, c *faulttest.Cluster, hangs *faulttest.Node) {
 	t.Helper()
 	begin, ctx := time.Now(), within(t, time.Minute)
@@ -83,8 +83,8 @@ func carriesOn(t *testing.T, c *faulttest.Cluster, hangs *faulttest.Node) {
 	asked.Wait()
 }
 
-// endsItself waits until the process no longer answers. Its last thread ends only when the disk
-// recovers.
+// endsItself waits until the node no longer answers. It does not wait for the end of the process, because its last
+// thread ends only when the disk recovers.
 func endsItself(t *testing.T, n *faulttest.Node) {
 	t.Helper()
 	must(t, faulttest.Until(within(t, time.Minute), func() error {

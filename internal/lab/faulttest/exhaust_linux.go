@@ -33,8 +33,8 @@ func (d *Disk) Fill() (free func() error, err error) {
 	return func() error { return os.Remove(f.Name()) }, nil
 }
 
-// Full returns a fault that fills the disk of one node: the leader, or a follower. If the process
-// ends itself, it is started again at the end of the fault.
+// Full returns a fault that fills the disk of the leader, or of a follower if leader is false. If the process exits,
+// the end of the fault restarts it.
 func Full(leader bool) Fault {
 	return onOne("full disk", leader, func(n *Node) (func(context.Context) error, error) {
 		free, err := n.Disk.Fill()
@@ -45,7 +45,8 @@ func Full(leader bool) Fault {
 	})
 }
 
-// Fails makes every write to the disk of one node fail. Its process must end itself.
+// Fails returns a fault that makes every write to the disk of one node fail. Its end returns a Broken error unless the
+// process exits within patience, and starts the process with a working disk.
 func Fails(leader bool) Fault {
 	return onOne("failing disk", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(ctx context.Context) error {
@@ -61,7 +62,9 @@ func Fails(leader bool) Fault {
 	})
 }
 
-// Hung makes the disk of the leader hang until its process has ended itself.
+// Hung returns a fault that makes the disk of the leader hang. Its undo function waits until the node no longer
+// answers, resumes the disk, and restarts the process if it has exited. If the node still answers after patience, the
+// undo function resumes the disk and returns a Broken error.
 func Hung() Fault {
 	return onOne("disk hung permanently", true, func(n *Node) (func(context.Context) error, error) {
 		return func(ctx context.Context) error {
@@ -119,7 +122,7 @@ func (n *Node) limit(resource int, most uint64) (lift func() error, err error) {
 	}, nil
 }
 
-// Files lets the process of one node open almost no more files or connections.
+// Files returns a fault in which the process of one node can open only about one more file or connection.
 func Files(leader bool) Fault {
 	return onOne("file descriptors exhausted", leader, func(n *Node) (func(context.Context) error, error) {
 		open, err := n.Open()
@@ -134,8 +137,8 @@ func Files(leader bool) Fault {
 	})
 }
 
-// Memory returns a fault that limits the memory of one node to what it has mapped, while clients
-// write large values. The process may end itself.
+// Memory returns a fault that limits the address space of one node to its current size, while clients write large
+// values. If the process exits, the end of the fault restarts it.
 func Memory(leader bool) Fault {
 	return Fault{Name: onOne("memory exhausted", leader, nil).Name,
 		Inflict: func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
@@ -184,7 +187,7 @@ func OneProcessor(leader bool) Fault {
 	})
 }
 
-// Backup saves a backup at some server under load, and inspects it.
+// Backup returns a fault whose end saves a backup at a random server under load, and inspects the file.
 func Backup() Fault {
 	return fault("backup under load", func(_ context.Context, c *Cluster,
 		rnd *rand.Rand) (func(context.Context) error, error) {

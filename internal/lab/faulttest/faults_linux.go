@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// leaderAndOne returns the leader of a random group, a random other node, and the remaining nodes.
+// leaderAndOne returns the leader of group 0, a random other server, and all servers except the leader. It considers
+// only running servers. It waits at most a minute for a leader.
 func leaderAndOne(ctx context.Context, c *Cluster, rnd *rand.Rand) (leader, other *Node, rest []*Node, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -26,7 +27,8 @@ func leaderAndOne(ctx context.Context, c *Cluster, rnd *rand.Rand) (leader, othe
 	return leader, rest[rnd.IntN(len(rest))], rest, nil
 }
 
-// onOne is a fault of one node.
+// onOne returns a fault of one node: the leader, or a follower if leads is false. f inflicts it and returns the
+// function that ends it.
 func onOne(name string, leads bool, f func(n *Node) (func(context.Context) error, error)) Fault {
 	who := " of a follower"
 	if leads {
@@ -88,7 +90,7 @@ func Pause(leader bool) Fault {
 	})
 }
 
-// wire is a network fault around the leader.
+// wire returns a fault of the network, for which f sets the links. The end of the fault heals all links.
 func wire(name string, f func(c *Cluster, leader, other *Node, rest []*Node)) Fault {
 	return Fault{Name: name, Inflict: func(ctx context.Context, c *Cluster,
 		rnd *rand.Rand) (func(context.Context) error, error) {
@@ -101,7 +103,7 @@ func wire(name string, f func(c *Cluster, leader, other *Node, rest []*Node)) Fa
 	}}
 }
 
-// Isolate isolates the leader.
+// Isolate returns a fault that cuts the links between the leader and all other servers.
 func Isolate() Fault {
 	return wire("leader cut off", func(c *Cluster, leader, _ *Node, rest []*Node) {
 		for _, n := range rest {
@@ -128,7 +130,8 @@ func Mute() Fault {
 	})
 }
 
-// Bridge isolates the leader from all nodes except one, which all others can still reach.
+// Bridge returns a fault that cuts the links between the leader and all servers except one. That one keeps its links
+// to all servers.
 func Bridge() Fault {
 	return wire("bridge", func(c *Cluster, leader, other *Node, rest []*Node) {
 		for _, n := range rest {
@@ -179,15 +182,15 @@ func Bad(l Link) Fault {
 	})
 }
 
-// Stall returns a fault in which the disk of one node hangs: that of the leader, or of a follower.
-// If the process ends itself, it is started again at the end of the fault.
+// Stall returns a fault that makes the disk of the leader hang, or of a follower if leader is false. If the process
+// exits, the end of the fault restarts it.
 func Stall(leader bool) Fault {
 	return onOne("stalled disk", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return errors.Join(n.Disk.Resume(), n.Revive()) }, n.Disk.Stall()
 	})
 }
 
-// Slow makes the disk of one node slow: it hangs for stall repeatedly.
+// Slow returns a fault in which the disk of one node repeatedly hangs for the time stall.
 func Slow(leader bool, stall time.Duration) Fault {
 	return onOne(fmt.Sprintf("disk that hangs for %s again and again", stall), leader,
 		func(n *Node) (func(context.Context) error, error) {
@@ -241,8 +244,8 @@ func (n *Node) PowerOn(context.Context) error {
 	return n.Start()
 }
 
-// Revive starts the process again if it has ended or is about to end. A process that waits for its
-// disk may end itself as soon as the disk recovers.
+// Revive starts the process again if it has ended or ends within 500 ms. A process that waits for its disk may end
+// itself as soon as the disk recovers.
 func (n *Node) Revive() error {
 	life := n.current()
 	if life.wait(500*time.Millisecond) != nil {

@@ -10,9 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/lab/faulttest"
 )
 
-// A single node grows to a cluster of three voters, then of five. A lost one is removed and the
-// leader leaves. Of the remaining three voters, one more can be lost. All of it happens under load,
-// without a violation.
+// Under load, a single node grows to a cluster of three voters, and then of five. Then a lost node is removed and the
+// leader leaves. The remaining three voters tolerate the loss of one. No guarantee is violated.
 func TestCluster_GrowsAndShrinksUnderLoad(t *testing.T) {
 	t.Parallel()
 	chance := seed(t)
@@ -123,8 +122,8 @@ func TestCampaign_FiveNodesWithPartitions(t *testing.T) {
 		faulttest.Together(faulttest.Halves(), faulttest.Pause(false))))
 }
 
-// Followers that were away for longer than the leader keeps its log catch up with a snapshot while
-// writes continue, also after they were killed during its installation.
+// Followers that need log entries which the leader has truncated catch up with a snapshot while writes continue. They
+// also do if they are killed during the installation.
 func TestCluster_InstallsSnapshotsUnderLoad(t *testing.T) {
 	t.Parallel()
 	tune := quick()

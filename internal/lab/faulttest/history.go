@@ -26,9 +26,8 @@ const (
 
 func key(f, k int) string { return fmt.Sprintf("f%d-%d", f, k) }
 
-// family is the state of the keys of one family. It has the value of each key, or an empty one if
-// the key does not exist. No value is written twice. So a condition on an ETag can be checked as a
-// condition on the value that had this ETag.
+// family is the state of the keys of one family: the value of each key, or "" if the key does not exist. No value is
+// written twice. So the model can check a condition on an ETag as a condition on the value with this ETag.
 type family [FamilySize]string
 
 // input is a request: a read of keys, or changes.
@@ -188,9 +187,9 @@ func (h *History) leave(f int) {
 	}
 }
 
-// done returns the range of families in which no operation is in progress or will begin, without
-// those that take has removed. The families are from, from+1, ... to-1. Their operations are kept
-// until take, so that a final read of each may be added.
+// done returns the range of finished families that take has not removed: from, from+1, ... to-1. A finished family
+// has no operation in progress, and clients begin no new ones. History keeps its operations until take, because a
+// final read may still be added.
 func (h *History) done() (from, to int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -201,7 +200,8 @@ func (h *History) done() (from, to int) {
 	return h.next, max(h.next, to)
 }
 
-// take removes the operations and ETags of finished families, and returns them.
+// take removes the operations and ETags of the families from, from+1, ... to-1, and the violations recorded so far. It
+// returns the operations and violations as a new history.
 func (h *History) take(from, to int) *History {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -219,8 +219,9 @@ func (h *History) take(from, to int) *History {
 	return out
 }
 
-// Check returns an error if the history is not linearizable, or if the search takes longer than
-// limit. In both cases it writes a visualization to a file in dir.
+// Check returns an error if a violation was recorded, or if the history of a family of keys is not linearizable. The
+// searches of all families share the time limit, but each may take at least one second; one that takes longer is an
+// error too. If a search fails, Check writes a visualization of its history to a file in dir.
 func (h *History) Check(limit time.Duration, dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -252,13 +253,19 @@ func (n *NotLinearizable) Error() string {
 
 // check searches for a linearization of the operations of one family.
 func check(family int, ops []porcupine.Operation, limit time.Duration, dir string) error {
-	result, info := porcupine.CheckOperationsVerbose(sequential(), ops, max(limit, time.Second))
+	return search(sequential(), family, ops, limit, dir)
+}
+
+// search returns nil if the model allows an order of the operations that agrees with their times. Otherwise, or after
+// the time limit, it returns a NotLinearizable.
+func search(model porcupine.Model, family int, ops []porcupine.Operation, limit time.Duration, dir string) error {
+	result, info := porcupine.CheckOperationsVerbose(model, ops, max(limit, time.Second))
 	if result == porcupine.Ok {
 		return nil
 	}
 	picture := "no picture could be made"
 	if f, err := os.CreateTemp(dir, "history-*.html"); err == nil {
-		if porcupine.Visualize(sequential(), info, f) == nil {
+		if porcupine.Visualize(model, info, f) == nil {
 			picture = "see " + f.Name()
 		}
 		_ = f.Close()

@@ -13,14 +13,15 @@ import (
 	"github.com/quorate/quorate/internal/lab/tuned"
 )
 
-// Wipe ends a server, and starts it with an empty disk under the same name.
+// Wipe returns a fault that kills a server. Its end starts the server with the same name and an empty disk.
 func Wipe(leader bool) Fault {
 	return onOne("disk wiped", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return errors.Join(n.Anew(), n.Start()) }, n.Kill()
 	})
 }
 
-// Clone starts a copy of a follower's data on another machine, while the original runs.
+// Clone returns a fault that starts a node on a copy of a follower's data directory, as if on another machine. The
+// follower also runs.
 func Clone() Fault {
 	return fault("a copy of a data directory runs beside its original",
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
@@ -55,7 +56,7 @@ func Clone() Fault {
 		})
 }
 
-// Twin starts a new server with the name of a running one.
+// Twin returns a fault that starts a new server with the node id of a running follower.
 func Twin() Fault {
 	return fault("a new server has the id of another",
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
@@ -71,8 +72,9 @@ func Twin() Fault {
 		})
 }
 
-// intruder starts shadow, a node with the node id of original. The cluster must refuse it: it must
-// not serve while original serves. When it has ended, the cluster must be as before.
+// intruder starts shadow, a node with the node id of original. The cluster must refuse one of them: the end of the
+// fault returns a Broken error if both serve at the same time. It kills shadow, and restarts original if that has
+// exited.
 func (c *Cluster) intruder(ctx context.Context, shadow, original *Node) (func(context.Context) error, error) {
 	if err := shadow.Start(); err != nil {
 		return nil, err
@@ -111,8 +113,8 @@ func (c *Cluster) intruder(ctx context.Context, shadow, original *Node) (func(co
 	}, nil
 }
 
-// Clock returns a fault that shifts the wall clock of the leader, or of all nodes, while they run.
-// With strobe it shifts the clock back and forth repeatedly.
+// Clock returns a fault that shifts the wall clock of the leader by some seconds while the process runs. If all is
+// true, it shifts the clocks of all nodes. If strobe is true, it shifts them back and forth repeatedly.
 func Clock(all bool, seconds int64, strobe bool) Fault {
 	name := fmt.Sprintf("clock of the leader turned by %+d s", seconds)
 	if all {
@@ -155,8 +157,8 @@ func Clock(all bool, seconds int64, strobe bool) Fault {
 	})
 }
 
-// Late returns a fault that restarts a server with a wall clock that is slow by some seconds. At
-// the end of the fault the clock is corrected.
+// Late returns a fault that restarts a server with a wall clock that is some seconds behind. The end of the fault
+// corrects the clock.
 func Late(leader bool, seconds int64) Fault {
 	return onOne(fmt.Sprintf("restart with a clock that is %d s behind,", seconds), leader,
 		func(n *Node) (func(context.Context) error, error) {
@@ -165,7 +167,7 @@ func Late(leader bool, seconds int64) Fault {
 		})
 }
 
-// Crash kills the process of a node at a random disk operation.
+// Crash returns a fault that kills the process of a node during one of its next 200 disk operations.
 func Crash(leader bool) Fault {
 	return Fault{Name: onOne("kill -9 in the middle of disk work", leader, nil).Name,
 		Inflict: func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {

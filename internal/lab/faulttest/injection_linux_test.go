@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// An ineffective fault proves nothing, so this tests the effect of a full disk.
+// A fault without an effect would hide failures of the product, so this tests the effect of a full disk.
 func TestDisk_FullRefusesWritesUntilFreed(t *testing.T) {
 	if err := Supported(true); err != nil {
 		t.Skip(err)

@@ -43,8 +43,8 @@ func serving(t testing.TB, id, name string) []string {
 	return []string{"--app-id", id, "--app-port", "8080", "--voters", "1", "--", self, appWord, name}
 }
 
-// callers returns a cluster with a node whose application calls b, and two nodes with an instance
-// of b.
+// callers returns a cluster with three nodes: at, through which tests call the application b, and second and third,
+// each with an instance of b.
 func callers(t *testing.T) (c *faulttest.Cluster, at, second, third *faulttest.Node) {
 	t.Helper()
 	c = cluster(t, faulttest.Options{})
@@ -151,11 +151,12 @@ func (l *load) answers(t *testing.T, name string, want int, limit time.Duration)
 	return time.Since(from)
 }
 
-// wireTime is how long the end of a connection may take to reach the caller. Until then, written
-// data is in flight. A busy machine delivers packets late.
+// wireTime is how long the end of a connection may take to reach the caller on a busy machine. A call that begins
+// within this time may still fail as in flight.
 const wireTime = time.Second
 
-// onlyInFlight checks that only calls in flight at that time failed, at most one per worker.
+// onlyInFlight fails the test if a call failed that was not in flight at the time gone. At most one call per worker
+// can be in flight.
 func (l *load) onlyInFlight(t *testing.T, gone time.Time) {
 	t.Helper()
 	failed := 0
@@ -248,7 +249,7 @@ func TestInvoke_AvoidsAPartitionedNode(t *testing.T) {
 	around(t, c, at, func() { c.Cut(at, second); c.Cut(third, second) })
 }
 
-// They also end when only the link between caller and node is cut and gossip still reaches it
+// Hanging calls end if only the link between caller and node is cut, although gossip about the node still arrives
 // through a third node.
 func TestInvoke_AvoidsANodeUnreachableByTheCallerOnly(t *testing.T) {
 	t.Parallel()
@@ -256,8 +257,8 @@ func TestInvoke_AvoidsANodeUnreachableByTheCallerOnly(t *testing.T) {
 	around(t, c, at, func() { c.Cut(at, second) })
 }
 
-// around disconnects n2. Hanging calls must end, no call may fail while n2 is known to be
-// unreachable, and n2 must get calls again after it returns.
+// around disconnects n2 with away, and later heals the network. Hanging calls must end, and no call may fail while n2
+// is known to be unreachable. After the network is healed, n2 must get calls again.
 func around(t *testing.T, c *faulttest.Cluster, at *faulttest.Node, away func()) {
 	t.Helper()
 	l := startLoad(t, at, "x")

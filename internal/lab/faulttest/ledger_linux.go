@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// attemptTime is the timeout of one attempt of a client that has other nodes to try.
+// attemptTime is the timeout of one attempt. After it, a client tries another node.
 const attemptTime = time.Second
 
 // Ledger runs clients that write each key once, and records which writes were acknowledged. A
@@ -31,7 +31,8 @@ type Ledger struct {
 	gap      time.Duration // longest time without an acknowledgement
 }
 
-// StartLedger starts clients that write at a level. Each write has a deadline.
+// StartLedger starts clients that write with the consistency level. Each write fails after deadline. A value has pad+1
+// bytes.
 func StartLedger(c *Cluster, seed uint64, clients int, level Level, deadline time.Duration, pad int) *Ledger {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &Ledger{cluster: c, level: level, deadline: deadline, stop: cancel, lastDone: time.Now()}
@@ -114,9 +115,9 @@ func (l *Ledger) String() string {
 		l.gap.Round(time.Millisecond))
 }
 
-// Missing reads all acknowledged writes with strong consistency, each at one of the running nodes,
-// and returns those that are missing. An acknowledged eventual write may exist only on the disk of
-// the leader at first, so it gets some seconds to be committed.
+// Missing reads all acknowledged writes with strong consistency, in batches on all running nodes in turn, and returns
+// the keys of those that are missing. At first, an acknowledged eventual write may exist only on the leader's disk.
+// So Missing waits up to settleTime until all eventual writes are committed.
 func (l *Ledger) Missing(ctx context.Context) ([]string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 // patience is how long a healthy cluster may take for a change.
 const patience = 90 * time.Second
 
-// fault is a fault that needs the whole cluster.
+// fault returns a fault with this name. f inflicts it and returns the function that ends it.
 func fault(name string, f func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error,
 	error)) Fault {
 	return Fault{Name: name, Inflict: func(ctx context.Context, c *Cluster,
@@ -57,8 +57,8 @@ func (c *Cluster) newServer(ctx context.Context) (*Node, error) {
 	return n, c.Ready(ctx)
 }
 
-// expel removes a server from the cluster permanently, by a request to another server. When the
-// removed server no longer serves, expel ends its process.
+// expel asks another server to remove victim from the cluster permanently. It waits until victim answers no more
+// reads, and then ends its process. It returns a Broken error if victim still answers them after patience.
 func (c *Cluster) expel(ctx context.Context, victim *Node) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -86,9 +86,8 @@ func (c *Cluster) expel(ctx context.Context, victim *Node) error {
 	return nil
 }
 
-// renewJoins sets the join addresses that all nodes use at their next start to those of the current
-// servers. An operator does the same after replacing servers. Otherwise all servers with the
-// original addresses might be gone one day.
+// renewJoins sets the join addresses of all nodes to the current servers. Nodes use them at their next start. An
+// operator does the same after replacing servers: otherwise a node might only know addresses of removed servers.
 func (c *Cluster) renewJoins() {
 	for _, n := range c.Nodes() {
 		n.joinAll()
@@ -124,7 +123,7 @@ func Exchange(leader bool) Fault {
 		})
 }
 
-// Leave adds a server, and lets the leader leave permanently.
+// Leave returns a fault that adds a server and then makes the leader leave the cluster permanently.
 func Leave() Fault {
 	return fault("the leader leaves permanently",
 		func(ctx context.Context, c *Cluster, _ *rand.Rand) (func(context.Context) error, error) {
@@ -169,7 +168,8 @@ func Replace() Fault {
 	})
 }
 
-// Rolling restarts all servers in turn, each when the previous one serves again.
+// Rolling returns a fault that restarts all servers one by one. It restarts a server only when all nodes serve and all
+// voters are back.
 func Rolling() Fault {
 	return fault("rolling restart", func(ctx context.Context, c *Cluster, _ *rand.Rand) (func(context.Context) error,
 		error) {
@@ -192,7 +192,7 @@ func Rolling() Fault {
 // voting is the number of voters in the clusters of these faults.
 const voting = 3
 
-// RestartAll stops all nodes gracefully at the same time, and starts them again.
+// RestartAll returns a fault that stops all nodes gracefully at the same time. Its end starts them again.
 func RestartAll() Fault {
 	return fault("restart of all at once", func(ctx context.Context, c *Cluster,
 		_ *rand.Rand) (func(context.Context) error, error) {
@@ -246,8 +246,9 @@ func Storm() Fault {
 		})
 }
 
-// away waits until the server gone, which is stopped or disconnected, needs a snapshot: the logs of the other nodes
-// begin after last, the last index that gone had. If that takes too long, it logs that and returns nil.
+// away waits until the server gone, which is stopped or disconnected, needs a snapshot. last is the last log index of
+// gone. The server needs a snapshot when the snapshot index of the leader is above last+trailing. If that takes longer
+// than 20 s, away logs it and returns nil. It returns an error only if ctx has ended.
 func (c *Cluster) away(ctx context.Context, gone *Node, last uint64) error {
 	limit, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -274,7 +275,7 @@ func (c *Cluster) away(ctx context.Context, gone *Node, last uint64) error {
 	return ctx.Err()
 }
 
-// trailing is how many log entries before a snapshot the nodes keep, at most, in clusters with these faults.
+// trailing is the number of log entries before a snapshot that a node keeps at most, in clusters with these faults.
 const trailing = 100
 
 func (n *Node) lastIndex(ctx context.Context) (uint64, error) {
@@ -285,10 +286,9 @@ func (n *Node) lastIndex(ctx context.Context) (uint64, error) {
 	return s.Groups[0].LastLogIndex, nil
 }
 
-// Install returns a fault that kills a follower and, at its end, waits until the follower needs a
-// snapshot. Then it starts the follower, and the snapshot is sent over a network that may be slow.
-// It kills the follower again after a random time, perhaps while the snapshot is being installed,
-// and starts it again.
+// Install returns a fault that kills a follower. Its end waits until the follower needs a snapshot, and starts the
+// follower. The snapshot is sent over a network that may be slow. After a random time, perhaps during the
+// installation, the follower is killed and started again.
 func Install() Fault {
 	return fault("a snapshot is installed, broken off, installed again",
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
@@ -326,9 +326,9 @@ func Install() Fault {
 		})
 }
 
-// Contradict returns a fault that isolates the leader, which then has log entries that no other
-// node has. Meanwhile the others advance until the isolated node needs a snapshot. The snapshot
-// contradicts its entries.
+// Contradict returns a fault that isolates the leader, which then has log entries that no other node has. Its end
+// waits until the others have advanced so far that the isolated node needs a snapshot, and then heals the network. The
+// snapshot contradicts the log entries of the isolated node.
 func Contradict() Fault {
 	return fault("leader cut off, with a tail that contradicts a snapshot",
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {

@@ -13,12 +13,13 @@ import (
 	"github.com/quorate/quorate/internal/lab/labtest"
 )
 
-// mutant is a change of the product that breaks a guarantee, and the test that finds it.
+// mutant is a change of the product that violates a guarantee, and the name of the test that must detect it.
 type mutant struct {
 	file, old, broken string // old occurs in the file once
 	test, rounds      string
 	says              string // a regular expression for the output of the failing test
 	more              []edit // further changes, if two checks enforce the guarantee
+	in                string // folder of the package of the test; empty = this one, with the changed program
 }
 
 // edit is a change of one more file.
@@ -27,69 +28,168 @@ type edit struct{ file, old, broken string }
 // edits returns all changes of a mutant.
 func (m mutant) edits() []edit { return append([]edit{{m.file, m.old, m.broken}}, m.more...) }
 
-// mutants returns the mutants, which show that the tests can fail. Paths are relative to the
-// module.
+// mutants returns the mutants. They show that the tests detect violations. Paths are relative to the module.
 func mutants() map[string]mutant {
 	const lost = "acknowledged writes are lost|is not linearizable"
 	return map[string]mutant{
 		"a leader that reads without a confirmation": {
 			"raftfsm/group/read.go", "if have >= need {\n\t\treturn nil\n\t}\n\tif r.confirm", "if have > 0 {\n" +
 				"\t\treturn nil\n\t}\n\tif r.confirm",
-			"TestLeader_PausedNeverServesStaleReads", "5", "answered a strong read with", nil,
+			"TestLeader_PausedNeverServesStaleReads", "5", "answered a strong read with", nil, "",
 		},
 		"strong writes acknowledged without a quorum": {
 			"raftfsm/store.go", `if w.consistency != state.Strong && w.requestID == "" && unconditional(req.Ops) {`,
 			"if unconditional(req.Ops) {",
-			"TestCampaign_ProcessesAndNetwork", "8", lost, nil,
+			"TestCampaign_ProcessesAndNetwork", "8", lost, nil, "",
 		},
 		"requests that are done as often as they come": {
 			"raftfsm/kv/clients.go", "case seen.expireAt <= w.meta.clock:", "case true:",
-			"TestCampaign_ProcessesAndNetwork", "2", lost + "|was answered", nil,
+			"TestCampaign_ProcessesAndNetwork", "2", lost + "|was answered", nil, "",
 		},
 		"writes that a node sends again, done again": {
 			"raftfsm/kv/origins.go", "seen, ok := o.results[id.Seq]\n\tif ok {", "seen, ok := o.results[id.Seq]\n" +
 				"\tok = false\n\tif ok {",
-			"TestWrite_ForwardedTwiceIsAppliedOnce", "6", "existed before it was created", nil,
+			"TestWrite_ForwardedTwiceIsAppliedOnce", "6", "existed before it was created", nil, "",
 		},
 		"sessions that wait for nothing": {
 			"raftfsm/read.go", "if r.session != nil {\n\t\tif r.restored",
 			"if r.session != nil && r.session.pos.Index == 0 {\n\t\tif r.restored",
-			"TestCampaign_ProcessesAndNetwork", "2", "travels with its token", nil,
+			"TestCampaign_ProcessesAndNetwork", "2", "travels with its token", nil, "",
 		},
 		"own writes that are not waited for": {
 			"raftfsm/read.go", "for _, s := range r.own {", "for _, s := range r.own[:0] {",
 			"TestCampaign_ProcessesAndNetwork", "2", "stays without a token",
 			// the session state of a node for its applications
-			[]edit{{"api/sessions.go", "\town := s.Token(app, trace)\n", "\town := \"\"\n"}},
+			[]edit{{"api/sessions.go", "\town := s.Token(app, trace)\n", "\town := \"\"\n"}}, "",
 		},
 		"a log that is not forced to the disk": {
 			"raftfsm/raftlog/engine.go", "Options{Path: mine, BoltOptions: boltOptions()}",
 			"Options{Path: mine, BoltOptions: boltOptions(), NoSync: true}",
-			"TestSingleNode_SurvivesPowerLoss/boltdb", "3", lost + "|does not serve", nil,
+			"TestSingleNode_SurvivesPowerLoss/boltdb", "3", lost + "|does not serve", nil, "",
 		},
 		"a leader that speaks on while its disk hangs": {
 			"raftfsm/transport/guard.go", "d := g.log.Stalled()", "d := 0 * g.log.Stalled()",
-			"TestCluster_ReplacesALeaderWhoseDiskHangs", "1", "kept its place", nil,
+			"TestCluster_ReplacesALeaderWhoseDiskHangs", "1", "kept its place", nil, "",
 		},
 		"eventual writes acknowledged before they are anywhere": {
 			"raftfsm/write.go", "\t\ta, sure, err := r.send(ctx, gid, req, ack)\n",
 			"\t\tif ack == group.Durable {\n\t\t\tcopied := *req\n" +
 				"\t\t\tgo func() { _, _, _ = r.send(context.WithoutCancel(ctx), gid, &copied, ack) }()\n" +
 				"\t\t\treturn group.Answer{}, nil\n\t\t}\n\t\ta, sure, err := r.send(ctx, gid, req, ack)\n",
-			"TestEventualWrites_SurviveFollowerFailures", "3", lost, nil,
+			"TestEventualWrites_SurviveFollowerFailures", "3", lost, nil, "",
 		},
 		"replicas that do not all do the same": {
 			"raftfsm/snapshot/fsm.go", "entries[i].Data = l.Data", "if start.Nanosecond()%37 != 0 {\n" +
 				"\t\t\t\tentries[i].Data = l.Data\n\t\t\t}",
-			"TestClients_RetriesHideNodeFailures/all_restarted", "1", "not in time: n.*here and.*there|are lost", nil,
+			"TestClients_RetriesHideNodeFailures/all_restarted", "1", "not in time: n.*here and.*there|are lost",
+			nil, "",
 		},
 		"a snapshot that is taken for installed and is not": {
 			"raftfsm/snapshot/store.go", "err := k.install()", "var err error",
-			"TestCluster_InstallsSnapshotsUnderLoad", "2", "does not serve|are lost", nil,
+			"TestCluster_InstallsSnapshotsUnderLoad", "2", "does not serve|are lost", nil, "",
+		},
+		"locks that end by the wall clock of the leader": {
+			"raftfsm/locks/keeper.go", "time.AfterFunc(l.Expiry, func() { k.expire(name, h) })",
+			"time.AfterFunc(time.Until(time.Now().Truncate(l.Expiry).Add(l.Expiry)), func() { k.expire(name, h) })",
+			"TestCampaign_ProcessesAndNetwork", "1", "locks: the history of .* is not linearizable", nil, "",
+		},
+		"tokens that repeat": {
+			"raftfsm/lockstore.go", "return lock.Grant{Granted: true, Token: res.Revisions[0], Expiry: c.Expiry}, nil",
+			"return lock.Grant{Granted: true, Token: res.Revisions[0] &^ 1023, Expiry: c.Expiry}, nil",
+			"TestCampaign_ProcessesAndNetwork", "1", "locks: the history of .* is not linearizable", nil, "",
+		},
+		"a watch that forgets a batch": {
+			"component/state/feed/topic.go", "if len(page.Changes) == 0 || t.end != nil {",
+			"if len(page.Changes) == 0 || t.end != nil || page.Seen%50 == 0 {",
+			"TestCampaign_ProcessesAndNetwork", "1", "and the last one was|were acknowledged", nil, "",
+		},
+		"due work whose index is changed by another entry": {
+			"raftfsm/due/handout.go", "&command.Request{Kind: command.KindWrite, Ops: ops})\n\t\tcancel()",
+			"&command.Request{Kind: command.KindWrite, Ops: ops[:1]})\n\t\tif err == nil && " +
+				"res.Outcome == kv.Applied {\n\t\t\t_, err = k.group.Commit(ctx, &command.Request{Kind: " +
+				"command.KindWrite, Ops: ops[1:]})\n\t\t}\n\t\tcancel()",
+			"TestModel_KeepsInvariants", "30", "an index record without state", nil, "raftfsm/due",
+		},
+		"due work that a new leader forgets": {
+			"raftfsm/due/keeper.go", "k.queueOf(h).more = true", "k.queueOf(h).more = true\n\t\t\t" +
+				"k.queueOf(h).upto = h.indexKey(k.group.Now(), \"\")",
+			"TestModel_KeepsInvariants", "30", "nothing delivers what is left", nil, "raftfsm/due",
+		},
+		"due work that is early": {
+			"raftfsm/due/handout.go", "if at := q.buf[0].at; at > now {", "if at := q.buf[0].at; at > now+50 {",
+			"TestModel_KeepsInvariants", "30", "is delivered .* ms early", nil, "raftfsm/due",
+		},
+		"due work that a deposed leader delivers": {
+			"raftfsm/due/handout.go", "if !k.confirm() {", "if false {",
+			"TestModel_KeepsInvariants", "30", "after its removal was acknowledged", nil, "raftfsm/due",
+		},
+		"writes of actors without their epoch": {
+			"raftfsm/actors/record.go",
+			"{Kind: command.OpCheck, Cond: command.CondRevision, Revision: epoch, Store: kv.LockStore, " +
+				"Key: a.Key()},\n", "",
+			"TestModel_KeepsInvariants", "30", "is written with epoch", nil, "raftfsm/actors",
+		},
+		"sessions of hosts that end by the wall clock of the leader": {
+			"raftfsm/actors/keeper.go",
+			"s.until, s.actors = time.Now().Add(k.patience), actors\n\t\t\ts.timer.Reset(k.patience)",
+			"s.until, s.actors = time.Now().Truncate(k.patience).Add(k.patience), actors\n\t\t\t" +
+				"s.timer.Reset(time.Until(s.until))",
+			"TestModel_KeepsInvariants", "30", "ends the session of .* after it has received a renewal", nil,
+			"raftfsm/actors",
+		},
+		"renewals that a deposed leader answers": {
+			"raftfsm/actors/keeper.go", "if _, unsure := group.Confirm(ctx); unsure != nil {",
+			"if _, unsure := group.Confirm(ctx); unsure != nil && ctx.Err() != nil {",
+			"TestModel_KeepsInvariants", "30", "while its lease is valid|has a valid lease", nil, "raftfsm/actors",
+		},
+		"sessions that are renewed while their end is under way": {
+			"raftfsm/actors/keeper.go", "ending: k.ends[h.ID]}", "ending: k.ends[h.ID] && k.closed}",
+			"TestModel_KeepsInvariants", "200", "while its lease is valid|has a valid lease", nil, "raftfsm/actors",
+		},
+		"locks that end by the wall clock of the leader, in the model": {
+			"raftfsm/locks/keeper.go", "time.AfterFunc(l.Expiry, func() { k.expire(name, h) })",
+			"time.AfterFunc(time.Until(time.Now().Truncate(l.Expiry).Add(l.Expiry)), func() { k.expire(name, h) })",
+			"TestModel_KeepsInvariants", "30", "before its expiry of", nil, "raftfsm/locks",
+		},
+		"locks that end although they were renewed": {
+			"raftfsm/locks/keeper.go", "k.end(k.closing, name, h.Token, h.Renewals)",
+			"k.end(k.closing, name, h.Token, 0)",
+			"TestModel_KeepsInvariants", "30", "before its expiry of", nil, "raftfsm/locks",
+		},
+		"tokens that repeat, in the model": {
+			"raftfsm/locks/queue.go", "token := res.Revisions[0]", "token := res.Revisions[0] &^ 15",
+			"TestModel_KeepsInvariants", "30", "has got token .* has acquired", nil, "raftfsm/locks",
+		},
+		"a watch that forgets a batch, in the model": {
+			"component/state/feed/topic.go", "if len(page.Changes) == 0 || t.end != nil {",
+			"if len(page.Changes) == 0 || t.end != nil || page.Seen%50 == 0 {",
+			"TestModel_WatchesGetEveryChangeOnce", "40", "and the next one is|was not delivered", nil,
+			"component/state/feed",
+		},
+		"locks that end by the wall clock of the leader, in the simulation": {
+			"raftfsm/locks/keeper.go", "time.AfterFunc(l.Expiry, func() { k.expire(name, h) })",
+			"time.AfterFunc(time.Until(time.Now().Truncate(l.Expiry).Add(l.Expiry)), func() { k.expire(name, h) })",
+			"TestSimulation_LocksAndWatchesSurviveCuts", "3", "was granted with token .* is valid until", nil,
+			"raftfsm",
+		},
+		"tokens that repeat, in the simulation": {
+			"raftfsm/lockstore.go", "return lock.Grant{Granted: true, Token: res.Revisions[0], Expiry: c.Expiry}, nil",
+			"return lock.Grant{Granted: true, Token: res.Revisions[0] &^ 1023, Expiry: c.Expiry}, nil",
+			"TestSimulation_LocksAndWatchesSurviveCuts", "3", "was granted twice", nil, "raftfsm",
+		},
+		"a watch that forgets a batch, in the simulation": {
+			"component/state/feed/topic.go", "if len(page.Changes) == 0 || t.end != nil {",
+			"if len(page.Changes) == 0 || t.end != nil || page.Seen%50 == 0 {",
+			"TestSimulation_LocksAndWatchesSurviveCuts", "3", "the watch at server", nil, "raftfsm",
+		},
+		"log entries without a checksum": {
+			"raftfsm/raftlog/checksum.go", "if binary.BigEndian.Uint32(e[2:]) != sealSum(l, e[sealSize:]) {",
+			"if false {",
+			"TestDamage_LoneServerServesNoWrongValue/boltdb", "40", "log.db, bit .* is \"", nil, "raftfsm",
 		},
 		"a process that hangs where it should end": {
 			"internal/lab/tuned/tuned.go", "\"error\", err)\n\t\t\tos.Exit(1)", "\"error\", err)\n\t\t\tselect {}",
-			"TestNode_EndsWhenItsDiskFails", "1", "goes on without a disk", nil,
+			"TestNode_EndsWhenItsDiskFails", "1", "goes on without a disk", nil, "",
 		},
 	}
 }
@@ -128,8 +228,15 @@ func TestMutants_AreFound(t *testing.T) {
 			cmd := exec.Command(self, "-test.run", m.pattern(), "-test.v", "-test.timeout",
 				"8m") //nolint:gosec,noctx // these tests
 			cmd.Env = append(os.Environ(), "QUORATE_FAULT_ROUNDS="+m.rounds, "QUORATE_FAULT_BINARY=",
-				"QUORATE_FAULT_MUTANTS=",
-				labtest.Env+"="+m.build(t, root))
+				"QUORATE_FAULT_MUTANTS=")
+			if m.in == "" {
+				cmd.Env = append(cmd.Env, labtest.Env+"="+m.build(t, root))
+			} else {
+				args := []string{"test", "-trimpath", "-overlay", m.overlay(t, root), "-run", m.pattern(), "-v",
+					"-count=1", "-timeout", "8m", "./" + m.in}
+				cmd.Path, cmd.Args, cmd.Dir = goProgram(t), append([]string{"go"}, args...), root
+				cmd.Env = append(cmd.Env, "QUORATE_FLIPS="+m.rounds, "QUORATE_SIM_SEEDS="+m.rounds)
+			}
 			out, err := cmd.CombinedOutput()
 			if err == nil {
 				t.Fatalf("%s did not find it:\n%s", m.test, out)
@@ -152,8 +259,21 @@ func (m mutant) pattern() string {
 	return "^" + name + "$/^" + sub
 }
 
+func goProgram(t *testing.T) string {
+	t.Helper()
+	path, err := exec.LookPath("go")
+	must(t, err)
+	return path
+}
+
 // build compiles the program lab with the mutant in place of the files.
 func (m mutant) build(t *testing.T, root string) string {
+	t.Helper()
+	return labtest.BuildChanged(t, "cmd/lab", m.overlay(t, root))
+}
+
+// overlay writes the changed files and a list of them for the compiler.
+func (m mutant) overlay(t *testing.T, root string) string {
 	t.Helper()
 	dir := t.TempDir()
 	list := filepath.Join(dir, "overlay.json")
@@ -171,5 +291,5 @@ func (m mutant) build(t *testing.T, root string) string {
 	overlay, err := json.Marshal(map[string]any{"Replace": replace})
 	must(t, err)
 	must(t, os.WriteFile(list, overlay, 0o600))
-	return labtest.BuildChanged(t, "cmd/lab", list)
+	return list
 }

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namespace is a network namespace. It exists as long as the thread that made it. That thread is
-// also the parent of the processes in the namespace. So the kernel kills them when this process
-// ends in any way.
+// namespace is a network namespace and the OS thread that created it. The namespace exists as long as the thread. The
+// thread is also the parent of the processes in the namespace, so the kernel kills them when this process ends in any
+// way.
 type namespace struct {
 	fd   int
 	jobs chan func()

@@ -89,8 +89,8 @@ func openTUN(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "/dev/net/tun"), nil
 }
 
-// up enables a device in the namespace of the current thread. If addr is valid, it first assigns
-// the address to the device.
+// up enables a network device in the namespace of the current thread. If addr is valid, it first assigns addr, a /24
+// netmask and the MTU to the device.
 func up(name string, addr netip.Addr) error {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -190,7 +190,7 @@ func (n *Network) detach(addr netip.Addr) error {
 // close waits for the readers of devices, all of which must be detached.
 func (n *Network) close() { n.wg.Wait() }
 
-// networkSupported returns an error that names what this machine lacks for such networks.
+// networkSupported returns nil if this machine can create such networks. Otherwise its error names what is missing.
 func networkSupported() error {
 	if os.Geteuid() != 0 {
 		return errors.New("network namespaces need root")

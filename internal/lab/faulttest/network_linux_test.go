@@ -54,7 +54,7 @@ func arrive(t *testing.T, from, to *net.UDPConn, packets int) (n int, took time.
 	return n, took
 }
 
-// An ineffective fault proves nothing, so this tests the effect of faults on a link.
+// A fault without an effect would hide failures of the product, so this tests the effect of faults on a link.
 func TestLink_FaultsAreOneWay(t *testing.T) {
 	if err := Supported(false); err != nil {
 		t.Skip(err)

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api"
-	apihttp "github.com/quorate/quorate/api/http"
+	adminapi "github.com/quorate/quorate/api/admin"
 	"github.com/quorate/quorate/internal/lab/tuned"
 )
 
@@ -152,7 +152,7 @@ func (n *Node) joinAll() {
 	}
 }
 
-// Order writes a control file of package tuned.
+// Order writes value into a control file of the node's process; see package tuned.
 func (n *Node) Order(file string, value int64) error {
 	path := filepath.Join(n.dir, file)
 	n.Mark(fmt.Sprintf("%s = %d", file, value))
@@ -232,7 +232,7 @@ func (n *Node) Status(ctx context.Context) (api.NodeStatus, error) {
 	if !n.active() {
 		return s, fmt.Errorf("%s does not run", n.Name)
 	}
-	return s, n.ask(ctx, apihttp.AdminStatusPath, &s)
+	return s, n.ask(ctx, adminapi.StatusPath, &s)
 }
 
 // ask requests a path from the admin socket of the node and decodes the response.
@@ -326,7 +326,7 @@ func (n *Node) clients() {
 	}
 	n.admin.Transport = &http.Transport{DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			path, err := apihttp.FindAdmin(n.DataDir())
+			path, err := adminapi.FindSocket(n.DataDir())
 			if err != nil {
 				return nil, err
 			}

@@ -13,9 +13,9 @@ import (
 	"github.com/quorate/quorate/internal/lab/faulttest"
 )
 
-// A node that gets no response from a leader sends a write again to the next leader. The write may
-// already have been applied. The keys of this test are created by one request each. A conflict
-// therefore means that the request was applied twice.
+// A node that gets no response from the leader sends a write again to the next leader, although the first one may have
+// applied the write. Each key of this test is created by one request, so a conflict means that the request was applied
+// twice.
 func TestWrite_ForwardedTwiceIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 	c := formed(t, 3, faulttest.Options{})

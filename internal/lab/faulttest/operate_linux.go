@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/api"
-	apihttp "github.com/quorate/quorate/api/http"
+	adminapi "github.com/quorate/quorate/api/admin"
 )
 
 // Broken is a violation that a fault itself found.
@@ -31,8 +31,8 @@ func (c *Cluster) tell(format string, args ...any) {
 	}
 }
 
-// Settled waits until the cluster is complete again: every group has this many voters, and all
-// voters run with their current data and are up to date.
+// Settled waits until the cluster is complete: every group has a leader and this many voters. Each voter must run with
+// the server id that its group knows, and be at most 2000 log entries behind.
 func (c *Cluster) Settled(ctx context.Context, voters int) error {
 	return Until(ctx, func() error {
 		lives := map[string]bool{}
@@ -63,8 +63,8 @@ func (c *Cluster) Settled(ctx context.Context, voters int) error {
 	})
 }
 
-// whole returns an error unless the leader of a group reports the expected number of voters, all of
-// them among lives and up to date.
+// whole returns nil if the leader of a group reports this many voters, and each of them has a server id in lives and
+// is not far behind. g is the status that the leader reports.
 func whole(g *api.GroupStatus, lives map[string]bool, voters int) error {
 	const near = 2000 // log entries
 	have := 0
@@ -85,12 +85,12 @@ func whole(g *api.GroupStatus, lives map[string]bool, voters int) error {
 	return nil
 }
 
-// Transfer requests the node, which must lead the group, to transfer the leadership to the most
+// Transfer requests a leadership transfer from the node, which must lead the group. The node transfers to the most
 // up-to-date voter.
 func (n *Node) Transfer(ctx context.Context, group uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://admin"+apihttp.AdminTransferPath(group),
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://admin"+adminapi.TransferPath(group),
 		strings.NewReader("{}"))
 	if err != nil {
 		return err
@@ -110,7 +110,7 @@ func (n *Node) Transfer(ctx context.Context, group uint64) error {
 // Alive returns the ids of the nodes that the node considers alive.
 func (n *Node) Alive(ctx context.Context) (map[string]bool, error) {
 	var members []api.MemberStatus
-	if err := n.ask(ctx, apihttp.AdminMembersPath, &members); err != nil {
+	if err := n.ask(ctx, adminapi.MembersPath, &members); err != nil {
 		return nil, err
 	}
 	alive := map[string]bool{}
@@ -144,8 +144,8 @@ func (c *Cluster) Acquainted(ctx context.Context) error {
 	})
 }
 
-// Catalogued waits until every running node knows exactly the running instances of an application,
-// and no instance of a process that has ended. All nodes must serve the application.
+// Catalogued waits until every running node lists exactly the running instances of an application, and none of an
+// earlier process. Every running node must serve the application.
 func (c *Cluster) Catalogued(ctx context.Context, app string) error {
 	return Until(ctx, func() error {
 		nodes := c.Running()
@@ -153,7 +153,7 @@ func (c *Cluster) Catalogued(ctx context.Context, app string) error {
 		known := make([][]string, len(nodes))
 		for at, n := range nodes {
 			var instances []api.AppInstance
-			if err := n.ask(ctx, apihttp.AdminAppsPath, &instances); err != nil {
+			if err := n.ask(ctx, adminapi.AppsPath, &instances); err != nil {
 				return err
 			}
 			for _, i := range instances {
@@ -191,7 +191,8 @@ func (n *Node) Command(ctx context.Context, args ...string) (string, error) {
 	return string(out), err
 }
 
-// healthyWithin waits until a node is healthy or has ended by itself.
+// healthyWithin waits until the node is healthy. It returns errEnded if the process has ended, and an error if the
+// node is not healthy within limit.
 func (n *Node) healthyWithin(ctx context.Context, limit time.Duration) error {
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

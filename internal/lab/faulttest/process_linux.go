@@ -21,8 +21,8 @@ type process struct {
 	ended chan struct{} // closed when it has ended
 }
 
-// start starts a program on the thread of ns. So the program is in that network namespace, and the
-// kernel ends it with the thread. Its output is appended to log.
+// start starts the program on the thread of ns, with env added to its environment, and appends its output to log. So
+// the process is in that network namespace, and the kernel kills it when the thread ends.
 func (p Program) start(ns *namespace, log *os.File, env, args []string) (*process, error) {
 	cmd := exec.Command(p.Path, args...) //nolint:gosec // what the caller wants to test
 	cmd.Env = append(append(os.Environ(), p.Env...), env...)
@@ -46,7 +46,8 @@ func (p *process) signal(s syscall.Signal) error {
 	return nil
 }
 
-// kill ends the process with SIGKILL and waits for its end, which a hanging disk can delay.
+// kill ends the process with SIGKILL and waits until it has ended. It returns an error after patience, because a
+// hanging disk can delay the end.
 func (p *process) kill(patience time.Duration) error {
 	if err := p.signal(syscall.SIGKILL); err != nil {
 		return err

@@ -27,7 +27,7 @@ var lab = labtest.New()
 // quick returns the tuning of most tests.
 func quick() tuned.Tuning { return tuned.Quick() }
 
-// as returns the program lab, as the quorate command with a tuning. For the default tuning,
+// as returns the program lab, which behaves as the quorate command with this tuning. For the default tuning,
 // QUORATE_FAULT_BINARY can name the real program instead.
 func as(t testing.TB, tune tuned.Tuning) faulttest.Program {
 	t.Helper()

@@ -45,7 +45,7 @@ func Together(faults ...Fault) Fault {
 		}}
 }
 
-// Step is a fault and its duration, after a pause.
+// Step is a fault, the pause before it, and its duration.
 type Step struct {
 	Calm  time.Duration
 	Fault Fault
@@ -58,8 +58,8 @@ type Schedule struct {
 	Steps []Step
 }
 
-// Random returns a schedule of n faults. Equal seeds give equal schedules, but the affected nodes
-// also depend on which nodes lead at the time. Every fault is used once before any is repeated.
+// Random returns a schedule of n faults. It uses every fault of choice once before it repeats any. Equal seeds give
+// equal schedules, but the affected nodes also depend on which node leads at the time.
 func Random(seed uint64, n int, choice ...Fault) Schedule {
 	rnd := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // chance, not a secret
 	s := Schedule{Seed: seed}
@@ -87,7 +87,8 @@ func (s Schedule) String() string {
 	return fmt.Sprintf("seed %d: %s", s.Seed, strings.Join(names, ", "))
 }
 
-// Play runs the steps. After each one, every node must serve again within patience.
+// Play runs the steps, and logs them with log. After each fault was undone, it waits until every running node serves,
+// for at most patience. It returns the first error.
 func (s Schedule) Play(ctx context.Context, c *Cluster, patience time.Duration,
 	log func(format string, args ...any)) error {
 	rnd := rand.New(rand.NewPCG(s.Seed, 2)) //nolint:gosec // chance, not a secret

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// Sessions are clients of the session guarantees. Each client writes growing numbers to its own key, and reads its
-// own and other keys with eventual consistency. A response must contain what its session has written and read, unless
-// it is marked stale. Some clients move between nodes with their session token; the others stay at one node and share
-// the session of their application.
+// Sessions are clients that check the session guarantees. Each client writes growing numbers to its own key. It reads
+// its own key and the keys of other clients with eventual consistency. A response must contain what its session has
+// written and read, unless it is marked stale. Half of the clients move between nodes and send a session token. The
+// others stay on one node without a token and share the session of their application.
 type Sessions struct {
 	cluster *Cluster
 	clients int
@@ -23,8 +23,8 @@ type Sessions struct {
 	wg      sync.WaitGroup
 
 	mu sync.Mutex
-	// guarded by mu, as are the fields below; by client, the numbers with unknown outcome: they may
-	// still be written
+	// open has, by client, the numbers whose write has an unknown outcome and may still be applied. mu guards it and
+	// the fields below.
 	open  map[int]map[int]bool
 	bad   []string
 	marks []span    // responses marked stale
@@ -40,8 +40,9 @@ type span struct {
 	begin, end time.Time
 }
 
-// suspect is a response, to a session without a token, that lacks an eventual write of the session. It is a violation
-// unless the write was lost and an earlier response in the session was marked stale since the write.
+// suspect is a read, by a client without a session token, that misses one of the session's eventual writes. It is no
+// violation if the node marked a response stale between the write and this response, because then the write may have
+// been lost.
 type suspect struct {
 	span // from the write to the response
 	text string
@@ -105,7 +106,7 @@ type sessionClient struct {
 	all   *Sessions
 	id    int
 	rnd   *rand.Rand
-	home  *Node // of a client that stays at one node; nil = moves
+	home  *Node // of a client that stays on one node; nil = moves
 	life  *process
 	token string
 
@@ -135,7 +136,7 @@ func (c *sessionClient) one(ctx context.Context) {
 		return
 	}
 	if n != nil && !slices.Contains(c.all.cluster.Nodes(), n) {
-		// Its node is no longer a member: it starts a new session at another node.
+		// Its node is no longer a member: it starts a new session on another node.
 		n = nodes[c.rnd.IntN(len(nodes))]
 		c.home, c.life, c.seen = n, nil, map[int]int{}
 	}

@@ -11,18 +11,18 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/api"
-	apihttp "github.com/quorate/quorate/api/http"
+	adminapi "github.com/quorate/quorate/api/admin"
 )
 
-// Remove removes another node from the cluster permanently, like the command quorate remove. It
-// repeats the request until the other node is in no group any more.
+// Remove removes another node from the cluster permanently, like the command quorate remove. It repeats the request
+// until the removal is complete or ctx ends.
 func (n *Node) Remove(ctx context.Context, other *Node) error {
 	n.Mark("remove " + other.Name)
 	body, err := json.Marshal(api.RemoveRequest{Target: other.Name})
 	if err != nil {
 		return err
 	}
-	return Until(ctx, func() error { return n.takeOut(ctx, apihttp.AdminRemovePath, string(body)) })
+	return Until(ctx, func() error { return n.takeOut(ctx, adminapi.RemovePath, string(body)) })
 }
 
 // Leave removes this node from the cluster permanently, like the command quorate leave, and waits
@@ -30,7 +30,7 @@ func (n *Node) Remove(ctx context.Context, other *Node) error {
 func (n *Node) Leave(ctx context.Context) error {
 	n.Mark("leave")
 	ended := n.Ended()
-	if err := Until(ctx, func() error { return n.takeOut(ctx, apihttp.AdminLeavePath, "") }); err != nil {
+	if err := Until(ctx, func() error { return n.takeOut(ctx, adminapi.LeavePath, "") }); err != nil {
 		return err
 	}
 	select {
@@ -41,7 +41,7 @@ func (n *Node) Leave(ctx context.Context) error {
 	}
 }
 
-// takeOut sends one removal request, and returns an error while the removal is not complete.
+// takeOut sends one request to remove a node or to leave. It returns nil if the removal is complete.
 func (n *Node) takeOut(ctx context.Context, path, body string) error {
 	ctx, cancel := context.WithTimeout(ctx, endPatience)
 	defer cancel()
@@ -65,8 +65,7 @@ func (n *Node) takeOut(ctx context.Context, path, body string) error {
 	return nil
 }
 
-// Without waits until gone is a voter in no group and every group has at most the given number of
-// voters.
+// Without waits until gone is not a voter of any group, and no group has more than most voters.
 func (c *Cluster) Without(ctx context.Context, gone *Node, most int) error {
 	return Until(ctx, func() error {
 		for group := 0; ; group++ {

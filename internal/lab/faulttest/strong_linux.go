@@ -13,7 +13,7 @@ const (
 	answerTime = 3 * time.Second
 )
 
-// StrongLoad makes random strong operations at all running nodes.
+// StrongLoad makes random strong operations on all running nodes.
 type StrongLoad struct {
 	History *History
 
@@ -23,8 +23,8 @@ type StrongLoad struct {
 	wg      sync.WaitGroup
 }
 
-// StartStrong starts clients that read and write with strong consistency. pad is the number of
-// bytes by which their values are made larger. Stop ends the clients.
+// StartStrong starts clients that read and write with strong consistency. pad is the number of bytes appended to each
+// value. Stop ends the clients.
 func StartStrong(c *Cluster, seed uint64, clients, pad int) *StrongLoad {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &StrongLoad{History: NewHistory(), cluster: c, pad: pad, stop: cancel}
@@ -36,7 +36,8 @@ func StartStrong(c *Cluster, seed uint64, clients, pad int) *StrongLoad {
 	return l
 }
 
-// Stop stops the clients and reads every family once more, each at another node.
+// Stop stops the clients. Then it reads once more each family of keys that Verify has not returned yet. Each family is
+// read from one node; the running nodes take turns.
 func (l *StrongLoad) Stop(ctx context.Context) error {
 	l.stop()
 	l.wg.Wait()
@@ -44,9 +45,8 @@ func (l *StrongLoad) Stop(ctx context.Context) error {
 	return l.last(ctx, from, (l.History.Size()/familyLife+1)*families)
 }
 
-// Verify adds a last read of each family that the clients have finished, and removes these families
-// from the history of the load. It returns their history, which can be checked while the load
-// continues.
+// Verify reads each finished family once more and removes these families from the history of the load. It returns
+// their history, which can be checked while the load continues.
 func (l *StrongLoad) Verify(ctx context.Context) (*History, error) {
 	from, to := l.History.done()
 	if err := l.last(ctx, from, to); err != nil {
@@ -55,7 +55,7 @@ func (l *StrongLoad) Verify(ctx context.Context) (*History, error) {
 	return l.History.take(from, to), nil
 }
 
-// last reads families once more, each at another node.
+// last reads the families from, from+1, ... to-1 once more, on all running nodes in turn.
 func (l *StrongLoad) last(ctx context.Context, from, to int) error {
 	nodes := l.cluster.Running()
 	reader := &strongClient{load: l, id: -1, seen: map[string]Item{}}
@@ -70,9 +70,9 @@ func (l *StrongLoad) last(ctx context.Context, from, to int) error {
 	return nil
 }
 
-// strongClient makes one operation after the other, each at a random node. If an operation is
-// refused, it goes on with another one. If the outcome of a write with a request id is unknown, it
-// repeats the write at random nodes with the same id.
+// strongClient makes one operation after the other, each at a random node. After a refused operation it continues with
+// another one. If the outcome of a write with a request id is unknown, it repeats the write with the same id at random
+// nodes.
 type strongClient struct {
 	load  *StrongLoad
 	id, n int
@@ -215,9 +215,8 @@ func (s *strongClient) write(ctx context.Context, n *Node, f int, changes ...cha
 	return a
 }
 
-// again repeats a successful request, like a client that lost the response. The response must be
-// the same as first. If the store applied the request twice, the check of the history would find
-// that.
+// again repeats a request whose response was received, like a client that lost the response. It records a violation if
+// the second response differs from first. If the store applied the request twice, the check of the history finds that.
 func (s *strongClient) again(ctx context.Context, n *Node, r Request, first Answer) {
 	a := s.attempts(ctx, n, r, 0)
 	if a.Outcome == Refused || a.Outcome == Unknown {
@@ -230,8 +229,8 @@ func (s *strongClient) again(ctx context.Context, n *Node, r Request, first Answ
 	}
 }
 
-// attempts makes a request, and repeats it at random nodes while its outcome is unknown, at most
-// repeats times.
+// attempts sends a request. While the outcome is unknown, it repeats the request at random nodes, at most repeats
+// times. The outcome is Refused only if no attempt can have been applied.
 func (s *strongClient) attempts(ctx context.Context, n *Node, r Request, repeats int) Answer {
 	refused := true
 	for i := 0; ; i++ {

@@ -35,12 +35,11 @@ const (
 // Control files.
 const (
 	ClockFile = "clock" // shift of the wall clock in seconds
-	// the number of disk operations, counted from now, until the process is killed at the last of
-	// them; 0 = never
+	// CrashFile contains a number n. The process is killed at its n-th disk operation from now on; 0 = never.
 	CrashFile = "crash"
 )
 
-// Tuning is the difference to the real program. The zero value has none.
+// Tuning has the settings that differ from the real program. The zero value changes nothing.
 type Tuning struct {
 	Bounds group.Bounds
 	Timing group.Timing
@@ -96,7 +95,7 @@ func (o *Opener) Open(ctx context.Context, settings node.Config, log *slog.Logge
 	})
 }
 
-// controls are the requests of a test while the process runs. It is safe for concurrent use.
+// controls are the requests of a test to this process, read from the control files. It is safe for concurrent use.
 type controls struct {
 	crash atomic.Int64 // disk operations left until the kill; 0 = none requested
 	last  string       // last content of the crash file; used only by the reader

@@ -1,6 +1,6 @@
 // Package turnclock writes an overlay for the Go compiler. The overlay adds the function
-// time.SetWallShift, which shifts the wall clock of a process. A build with the overlay and the tag
-// quorate_clock shows how the product behaves when the clock of its machine is set. The Go
+// time.SetWallShift, which shifts the wall clock of a process. A program built with the overlay and
+// the tag quorate_clock lets tests change its clock, as if the clock of its machine were set. The Go
 // installation is not changed.
 //
 //	lab turn-clock DIR
@@ -75,7 +75,8 @@ func write(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600)
 }
 
-// turn returns the text of time.go with a clock that can be shifted.
+// turn returns the text of time.go with a wall clock that can be shifted. It returns an error if it does not recognize
+// the text.
 func turn(text string) (string, error) {
 	if n := strings.Count(text, reads); n != 1 {
 		return "", fmt.Errorf("time.Now of this Go version reads its clock differently, %d places match: adapt "+

@@ -1,0 +1,91 @@
+package appchannel
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	common "github.com/dapr/dapr/pkg/proto/common/v1"
+	runtime "github.com/dapr/dapr/pkg/proto/runtime/v1"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Headers of the call about a tick of a job. The first one is the same whenever the tick is delivered again.
+const (
+	headerJobTick    = "Quorate-Job-Tick"
+	headerJobAttempt = "Quorate-Job-Attempt"
+)
+
+// JobEvent is a tick of a job.
+type JobEvent struct {
+	Name    string
+	Data    *anypb.Any
+	Body    []byte // Data for an HTTP application
+	Tick    string // identifies the tick
+	Attempt uint64 // 1 = the first one
+}
+
+// TakeJob delivers a tick of a job to POST /job/{name} or OnJobEvent. known is false if the application answered that
+// it does not know the job. It returns fault.Internal if the application answered with a failure, and otherwise the
+// errors of RoundTrip: then there is no answer.
+func (c *Channel) TakeJob(ctx context.Context, e *JobEvent) (known bool, err error) {
+	if g, ok := c.carry.(*grpcCarrier); ok {
+		return g.takeJob(ctx, e)
+	}
+	r := eventRequest(ctx, http.MethodPost, "/job/"+e.Name, e.Body)
+	r.URL = &url.URL{Path: "/job/" + e.Name, RawPath: "/job/" + url.PathEscape(e.Name)}
+	r.Header[headerJobTick] = []string{e.Tick}
+	r.Header[headerJobAttempt] = []string{strconv.FormatUint(e.Attempt, 10)}
+	answer, err := c.RoundTrip(r)
+	if err != nil {
+		return true, err
+	}
+	defer finish(answer.Body)
+	switch {
+	case handled(answer.StatusCode):
+		return true, nil
+	case answer.StatusCode == http.StatusNotFound:
+		return false, nil
+	}
+	return true, fault.New(fault.Internal, "appchannel.TakeJob",
+		fmt.Sprintf("POST /job/%s answered %d", e.Name, answer.StatusCode))
+}
+
+func (g *grpcCarrier) takeJob(ctx context.Context, e *JobEvent) (known bool, err error) {
+	in := &runtime.JobEventRequest{Name: e.Name, Data: e.Data, Method: "job/" + e.Name,
+		ContentType: e.Data.GetTypeUrl(), HttpExtension: &common.HTTPExtension{Verb: common.HTTPExtension_POST}}
+	ctx = metadata.AppendToOutgoingContext(ctx, strings.ToLower(headerJobTick), e.Tick,
+		strings.ToLower(headerJobAttempt), strconv.FormatUint(e.Attempt, 10))
+	err = g.call(ctx, func(ctx context.Context, o ...grpc.CallOption) error {
+		_, err := g.app.OnJobEvent(ctx, in, o...)
+		return err
+	})
+	if status.Code(err) == codes.Unimplemented {
+		err = g.call(ctx, func(ctx context.Context, o ...grpc.CallOption) error {
+			//lint:ignore SA1019 applications made with older SDKs, and those made with the Go SDK, serve only this name
+			_, err := runtime.NewAppCallbackAlphaClient(g.conns).OnJobEventAlpha1(ctx, in, o...)
+			return err
+		})
+	}
+	switch {
+	case err == nil:
+		return true, nil
+	case status.Code(err) == codes.NotFound:
+		if _, ours := fault.As(err); !ours {
+			return false, nil
+		}
+	}
+	return true, answered(err, func(s *status.Status) error {
+		return fault.New(fault.Internal, "appchannel.TakeJob", "OnJobEvent answered "+s.Code().String()+
+			": "+s.Message())
+	})
+}

@@ -1,0 +1,92 @@
+package daprmetrics
+
+import (
+	"cmp"
+	"time"
+)
+
+// streamLabel returns the label type of a call.
+func streamLabel(streaming bool) string {
+	if streaming {
+		return "streaming"
+	}
+	return "unary"
+}
+
+// Sent records that source calls target.
+func (m *Metrics) Sent(source, target string, streaming bool) {
+	m.inc("dapr_runtime_service_invocation_req_sent_total", source, target, streamLabel(streaming))
+}
+
+// Answered records that source got the answer of target.
+func (m *Metrics) Answered(source, target, status string, streaming bool, took time.Duration) {
+	m.inc("dapr_runtime_service_invocation_res_recv_total", source, target, status, streamLabel(streaming))
+	if !streaming {
+		m.latency("dapr_runtime_service_invocation_res_recv_latency_ms", took, source, target, status)
+	}
+}
+
+// Received records a call of target, by source on another node.
+func (m *Metrics) Received(target, source string) {
+	m.inc("dapr_runtime_service_invocation_req_recv_total", target, source)
+}
+
+// Replied records the answer of target to source on another node.
+func (m *Metrics) Replied(target, source, status string) {
+	m.inc("dapr_runtime_service_invocation_res_sent_total", target, source, status)
+}
+
+// Decided records a decision of access control. own means that a policy for the caller decided; otherwise the
+// default action did.
+func (m *Metrics) Decided(caller, domain, namespace string, own, allowed bool) {
+	name := "dapr_runtime_acl_global_policy_action_blocked_total"
+	switch {
+	case own && allowed:
+		name = "dapr_runtime_acl_app_policy_action_allowed_total"
+	case own:
+		name = "dapr_runtime_acl_app_policy_action_blocked_total"
+	case allowed:
+		name = "dapr_runtime_acl_global_policy_action_allowed_total"
+	}
+	m.inc(name, caller, domain, namespace)
+}
+
+// circuitStates returns the states of a circuit breaker, as Dapr names them.
+func circuitStates() []string { return []string{"closed", "half-open", "open", "unknown"} }
+
+// PolicyApplied records that a resiliency policy applies to a call from source to target. policy is timeout, retry
+// or circuitbreaker. state is the state of the circuit breaker; for other policies it is empty.
+func (m *Metrics) PolicyApplied(source, document, policy, target, state string) {
+	labels := m.policyLabels(source, document, policy, target, state)
+	m.inc(policyCount, labels...)
+	m.circuit(labels)
+}
+
+// circuit sets the gauge of a circuit breaker to the state in the last element of labels. It does nothing if that is
+// empty, as for other policies. It changes labels.
+func (m *Metrics) circuit(labels []string) {
+	state := labels[len(labels)-1]
+	if state == "" {
+		return
+	}
+	for _, s := range circuitStates() {
+		labels[len(labels)-1] = s
+		value := 0.0
+		if s == state {
+			value = 1
+		}
+		m.circuits.WithLabelValues(labels...).Set(value)
+	}
+}
+
+// PolicyActivated records that a resiliency policy acted: after a failure, or when a circuit breaker changed its
+// state. An empty source means the first application of the node.
+func (m *Metrics) PolicyActivated(source, document, policy, target, state string) {
+	labels := m.policyLabels(cmp.Or(source, m.options.App), document, policy, target, state)
+	m.inc(policyActivated, labels...)
+	m.circuit(labels)
+}
+
+func (m *Metrics) policyLabels(source, document, policy, target, state string) []string {
+	return []string{source, document, policy, m.options.Namespace, "outbound", "app_" + target, state}
+}

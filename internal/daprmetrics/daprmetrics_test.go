@@ -1,0 +1,92 @@
+package daprmetrics
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/grpc/stats"
+)
+
+func TestTemplate_RemovesKeysAndIDs(t *testing.T) {
+	for path, want := range map[string]string{
+		"/v1.0/state/orders":                    "/v1.0/state/orders",
+		"/v1.0/state/orders/a/b/c/d/e":          "/v1.0/state/orders",
+		"/v1.0/secrets/vault/db":                "/v1.0/secrets/vault",
+		"/v1.0/actors/Cart/7/state/total":       "/v1.0/actors/Cart/{id}/state",
+		"/actors/Cart/7/method/add":             "actors/Cart/{id}/method/add",
+		"/v1.0/invoke/shop/method/orders/7":     "/v1.0/invoke/shop/method/orders/7",
+		"/v1.0/healthz":                         "/v1.0/healthz",
+		"/":                                     "/",
+		"":                                      "",
+		"/orders/7/items/8/parts/9/screws/10/x": "/orders/7/items/8/parts/9/screws/10/x",
+	} {
+		if got := template(path); got != want {
+			t.Errorf("%s: %s, want %s", path, got, want)
+		}
+	}
+}
+
+func TestPaths_AreBounded(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m, err := New(Options{App: "shop", Paths: true}, reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := m.App("shop")
+	for i := range maxValues + 50 {
+		app.ServedHTTP("GET", fmt.Sprintf("/p/%d", i), 404, 0, 0, time.Millisecond)
+	}
+	app.ServedHTTP("GET", "/p/7", 404, 0, 0, time.Millisecond)
+	if n := testutil.CollectAndCount(m.counters["dapr_http_server_request_count"]); n != maxValues+1 {
+		t.Errorf("%d series", n)
+	}
+	count := func(path string) float64 {
+		return testutil.ToFloat64(m.counters["dapr_http_server_request_count"].WithLabelValues("shop", "GET", path,
+			"404"))
+	}
+	if count("/p/7") != 2 || count(other) != 50 {
+		t.Errorf("known path %v, other %v", count("/p/7"), count(other))
+	}
+}
+
+func TestRenewed_CountsCertificates(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	m, err := New(Options{App: "shop"}, reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.App("shop").Renewed(true)
+	m.App("shop").Renewed(false)
+	want := `
+# HELP dapr_runtime_mtls_workload_cert_rotated_fail_total Certificates that could not be renewed.
+# TYPE dapr_runtime_mtls_workload_cert_rotated_fail_total counter
+dapr_runtime_mtls_workload_cert_rotated_fail_total{app_id="shop",reason="sign"} 1
+# HELP dapr_runtime_mtls_workload_cert_rotated_total Certificates of this node that were renewed.
+# TYPE dapr_runtime_mtls_workload_cert_rotated_total counter
+dapr_runtime_mtls_workload_cert_rotated_total{app_id="shop"} 1
+`
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "dapr_runtime_mtls_workload_cert_rotated_total",
+		"dapr_runtime_mtls_workload_cert_rotated_fail_total"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestGRPCStats_MethodThatIsNotUTF8(t *testing.T) {
+	m, err := New(Options{App: "shop"}, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range []stats.Handler{m.App("shop").GRPCServer(), m.App("shop").GRPCClient()} {
+		ctx := h.TagRPC(t.Context(), &stats.RPCTagInfo{FullMethodName: "/shop.Orders/\xff\xfe"})
+		h.HandleRPC(ctx, &stats.End{}) // Prometheus panics for a label that is not UTF-8
+	}
+	for _, name := range []string{"dapr_grpc_io_server_completed_rpcs", "dapr_grpc_io_client_completed_rpcs"} {
+		if n := testutil.ToFloat64(m.counters[name].WithLabelValues("shop", "/shop.Orders/?", "OK")); n != 1 {
+			t.Errorf("%s: %v", name, n)
+		}
+	}
+}

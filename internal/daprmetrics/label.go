@@ -1,0 +1,85 @@
+package daprmetrics
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+)
+
+// maxValues is how many values of a label have their own time series, if clients choose the values. All further
+// values share the value "other". Dapr has no such limit.
+const maxValues = 1000
+
+const other = "other"
+
+// bounded keeps the values of a label that clients choose.
+type bounded struct {
+	mu    sync.RWMutex
+	known map[string]struct{} // guarded by mu
+}
+
+func newBounded() *bounded { return &bounded{known: map[string]struct{}{}} }
+
+// label returns value, or other if there are too many values. Bytes that are not UTF-8 become question marks, because
+// Prometheus refuses them.
+func (b *bounded) label(value string) string {
+	value = strings.ToValidUTF8(value, "?")
+	b.mu.RLock()
+	_, ok := b.known[value]
+	full := len(b.known) >= maxValues
+	b.mu.RUnlock()
+	switch {
+	case ok:
+		return value
+	case full:
+		return other
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.known) >= maxValues {
+		return other
+	}
+	b.known[strings.Clone(value)] = struct{}{}
+	return value
+}
+
+// path returns the label value of a path, or "" if paths are not recorded. Like Dapr, it replaces keys and ids in
+// paths of the API, and does not change other paths.
+func (m *Metrics) path(path string) string {
+	if !m.options.Paths {
+		return ""
+	}
+	return m.paths.label(template(path))
+}
+
+// template removes the variable parts of paths of the API.
+func template(path string) string {
+	parts := strings.SplitN(strings.TrimPrefix(path, "/"), "/", 6)
+	if len(parts) < 3 {
+		return path
+	}
+	switch {
+	case parts[0] == "actors":
+		parts[2] = "{id}"
+		return strings.Join(parts, "/")
+	case parts[1] == "state", parts[1] == "secrets":
+		return "/" + strings.Join(parts[:3], "/")
+	case parts[1] == "actors" && len(parts) >= 5:
+		parts[3] = "{id}"
+		return "/" + strings.Join(parts[:5], "/")
+	}
+	return path
+}
+
+// verb returns the label of a verb.
+func (m *Metrics) verb(verb string) string {
+	if m.options.ExcludeVerbs {
+		return ""
+	}
+	switch verb {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
+		http.MethodOptions, http.MethodTrace, http.MethodConnect:
+		return verb
+	}
+	return "UNKNOWN"
+}

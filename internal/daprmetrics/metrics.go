@@ -1,0 +1,97 @@
+package daprmetrics
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/quorate/quorate/internal/fault"
+)
+
+// Options configure the metrics.
+type Options struct {
+	App          string    // id of the first application of the node
+	Namespace    string    // of the node
+	Buckets      []float64 // upper bounds of latencies in milliseconds; nil = Dapr's
+	Paths        bool      // label HTTP requests with their paths
+	ExcludeVerbs bool      // leave the label method of HTTP requests empty
+}
+
+// DefaultBuckets returns the upper bounds of Dapr's latency histograms, in milliseconds.
+func DefaultBuckets() []float64 {
+	return []float64{1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 30, 40, 50, 65, 80, 100, 130, 160, 200, 250, 300, 400,
+		500, 650, 800, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000}
+}
+
+// sizeBuckets returns the upper bounds of Dapr's size histograms, in bytes.
+func sizeBuckets() []float64 {
+	return []float64{1 << 10, 2 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20,
+		256 << 20, 1 << 30, 4 << 30}
+}
+
+// Metrics are the metrics of a node. They are safe for concurrent use.
+type Metrics struct {
+	options  Options
+	paths    *bounded
+	methods  *bounded
+	counters map[string]*prometheus.CounterVec
+	spreads  map[string]*prometheus.HistogramVec
+	circuits *prometheus.GaugeVec
+}
+
+// New creates the metrics and registers them. It returns fault.Internal if they are already registered.
+func New(o Options, reg prometheus.Registerer) (*Metrics, error) {
+	o.Namespace = cmp.Or(o.Namespace, "default")
+	if o.Buckets == nil {
+		o.Buckets = DefaultBuckets()
+	}
+	m := &Metrics{options: o, paths: newBounded(), methods: newBounded(),
+		counters: map[string]*prometheus.CounterVec{}, spreads: map[string]*prometheus.HistogramVec{},
+		circuits: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: circuitState,
+			Help: "1 for the state that a circuit breaker is in, 0 for the others."}, resiliencyLabels()),
+	}
+	all := []prometheus.Collector{m.circuits}
+	for _, s := range specs() {
+		if s.kind == count {
+			m.counters[s.name] = prometheus.NewCounterVec(prometheus.CounterOpts{Name: s.name, Help: s.help}, s.labels)
+			all = append(all, m.counters[s.name])
+			continue
+		}
+		buckets := o.Buckets
+		if s.kind == size {
+			buckets = sizeBuckets()
+		}
+		m.spreads[s.name] = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: s.name, Help: s.help,
+			Buckets: buckets}, s.labels)
+		all = append(all, m.spreads[s.name])
+	}
+	for _, c := range all {
+		if err := reg.Register(c); err != nil {
+			return nil, fault.Wrap(err, "daprmetrics.New", "registering metrics")
+		}
+	}
+	return m, nil
+}
+
+// inc counts one event. labels are in the order of the specification.
+func (m *Metrics) inc(name string, labels ...string) {
+	m.counters[name].WithLabelValues(labels...).Inc()
+}
+
+// latency records a duration in whole milliseconds, as Dapr does.
+func (m *Metrics) latency(name string, took time.Duration, labels ...string) {
+	m.spreads[name].WithLabelValues(labels...).Observe(float64(took.Milliseconds()))
+}
+
+func (m *Metrics) size(name string, bytes int64, labels ...string) {
+	m.spreads[name].WithLabelValues(labels...).Observe(float64(max(bytes, 0)))
+}
+
+// App returns the metrics of one application; nil if m is nil.
+func (m *Metrics) App(id string) *App {
+	if m == nil {
+		return nil
+	}
+	return &App{of: m, id: id}
+}

@@ -1,0 +1,25 @@
+package testutil
+
+import (
+	"os"
+	"strconv"
+	"testing"
+)
+
+// Seeds returns the first seed of a random test, and how many seeds to play. Without a setting these are 1 and n, so
+// that the test does the same in each run. QUORATE_SIM_SEED sets the first one, and QUORATE_SIM_SEEDS the number.
+func Seeds(t testing.TB, n uint64) (first, count uint64) {
+	t.Helper()
+	return setting(t, "QUORATE_SIM_SEED", 1), setting(t, "QUORATE_SIM_SEEDS", n)
+}
+
+func setting(t testing.TB, name string, fallback uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return fallback
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	Must(t, err)
+	return n
+}
