@@ -201,6 +201,18 @@ func (c *cluster) leader(ids ...raft.ServerID) (raft.ServerID, *Group) {
 	return id, g
 }
 
+// transfer makes the server to the leader. It tries again, because a transfer has a time limit, which a busy machine
+// can exceed.
+func (c *cluster) transfer(to raft.ServerID) {
+	c.t.Helper()
+	eventually(c.t, func() error {
+		if _, g := c.leader(testIDs...); g != c.group(to) {
+			return g.raft.LeadershipTransferToServer(to, raft.ServerAddress(to)).Error()
+		}
+		return nil
+	})
+}
+
 // converge waits until all running servers have the same state at the same index.
 func (c *cluster) converge() {
 	c.t.Helper()

@@ -35,12 +35,7 @@ func TestHolds_AnswersForCompactedTerms(t *testing.T) {
 		c.heal()
 		c.converge()
 		for _, to := range []raft.ServerID{"a", "b", "c", "a"} { // more terms
-			eventually(t, func() error {
-				if _, g := c.leader(testIDs...); g != c.group(to) {
-					return g.raft.LeadershipTransferToServer(to, raft.ServerAddress(to)).Error()
-				}
-				return nil
-			})
+			c.transfer(to)
 			c.put("k", "v", to)
 		}
 		c.compacted(max(kept.Index, lost.Index))

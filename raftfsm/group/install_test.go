@@ -116,8 +116,7 @@ func TestInstall_SnapshotEntryIsNeverSent(t *testing.T) {
 	if err := raftlog.Verify(&l); err == nil {
 		t.Error("another server would accept it as an entry")
 	}
-	must(t, c.group("a").raft.LeadershipTransferToServer("c", "c").Error())
-	c.leader("c")
+	c.transfer("c")
 	err := follower.disk.logs.GetLog(snap.Index, &l)
 	if err != raft.ErrLogNotFound { //nolint:errorlint // raft compares with != as well
 		t.Errorf("GetLog of the snapshot's entry on a leader returned %v", err)

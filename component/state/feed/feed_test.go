@@ -27,7 +27,8 @@ type source struct {
 	wake     chan struct{}
 	extended int
 	fails    error
-	closed   int // scans
+	closed   int  // scans
+	off      bool // Extend does nothing
 }
 
 func newSource() *source {
@@ -71,7 +72,7 @@ func (s *source) Wait(ctx context.Context, after uint64) {
 func (s *source) Extend(context.Context) error {
 	s.change(func() {
 		s.extended++
-		s.page.Kept = true
+		s.page.Kept = !s.off
 	})
 	return nil
 }
@@ -289,7 +290,7 @@ func TestWatch_Ends(t *testing.T) {
 		"a restore":              {func(s *source) { s.page.Restored++ }, state.WatchRestored},
 		"another history":        {func(s *source) { s.page.ID++ }, state.WatchCompacted},
 		"changes that are gone":  {func(s *source) { s.page.Floor, s.page.Revision = 10, 20 }, state.WatchCompacted},
-		"a history switched off": {func(s *source) { s.page.Kept = false }, state.WatchCompacted},
+		"a history switched off": {func(s *source) { s.off, s.page.Kept = true, false }, state.WatchCompacted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, s := closing(t), newSource()

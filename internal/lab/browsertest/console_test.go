@@ -64,7 +64,7 @@ func openBrowser(t *testing.T, n *node) *browser {
 		t.Fatal(err)
 	}
 	chromedp.ListenTarget(ctx, b.listen)
-	b.run(network.Enable(), log.Enable(), runtime.Enable(), chromedp.Navigate(link), chromedp.WaitVisible("#health"))
+	b.run(network.Enable(), log.Enable(), runtime.Enable(), chromedp.Navigate(link), shown())
 	return b
 }
 
@@ -140,7 +140,7 @@ func (b *browser) leave(action chromedp.Action) {
 // open opens a page.
 func (b *browser) open(path string) {
 	b.t.Helper()
-	b.run(chromedp.Navigate(b.base+path), chromedp.WaitVisible("#health"))
+	b.run(chromedp.Navigate(b.base+path), shown())
 }
 
 // visit opens a page by a click on its link in the navigation, or on its link in the page above it.
@@ -152,15 +152,20 @@ func (b *browser) visit(path string) {
 	} else {
 		b.submit(`nav a[href='` + path + `']`)
 	}
-	b.run(chromedp.WaitVisible("#health"))
+	b.run(shown())
 }
 
-// text returns the text of an element.
-func (b *browser) text(selector string) (out string) {
+// text waits for an element and returns its text. It finds and reads the element in one step, because the page may
+// replace it between two.
+func (b *browser) text(selector string) string {
 	b.t.Helper()
-	b.run(chromedp.Text(selector, &out, chromedp.ByQuery))
-	return out
+	var out []string
+	b.run(chromedp.Poll(`(e => e && [e.innerText])(document.querySelector("`+selector+`"))`, &out))
+	return out[0]
 }
+
+// shown waits until a page of the console is displayed.
+func shown() chromedp.Action { return chromedp.Poll(`document.querySelector("#health")?.checkVisibility()`, nil) }
 
 // shoot saves a screenshot.
 func (b *browser) shoot(dir, name string) {
