@@ -33,7 +33,8 @@ VULN     := $(GO) tool -modfile=internal/tools/go.mod govulncheck
 #   G304  a file opened by a variable name: every path comes from the settings of the operator
 #   G404  math/rand: internal/archtest lists the packages that may use it, none of which makes secrets
 # A correct line is excluded with: // #nosec G402 -- and the reason.
-SECURITY := $(GO) tool -modfile=internal/tools/go.mod gosec -quiet -exclude=G101,G103,G104,G204,G304,G404 -exclude-generated -exclude-dir=cmd/compare -exclude-dir=deploy/dist -exclude-dir=internal/lab/browsertest
+SECURITY := $(GO) tool -modfile=internal/tools/go.mod gosec -quiet -exclude=G101,G103,G104,G204,G304,G404 \
+  -exclude-generated -exclude-dir=cmd/compare -exclude-dir=deploy/dist -exclude-dir=internal/lab/browsertest
 VULNDB   ?= https://vuln.go.dev
 GOFMT     = $(shell $(GO) env GOROOT)/bin/gofmt
 
@@ -55,7 +56,9 @@ run: build ## start a node (RUN='--app-id orders' adds flags)
 
 # Tests of clusters hold elections when other tests take their CPU time. Their packages are
 # tested after all others, at most two at a time, and one at a time with the race detector.
-CLUSTERS  = $(addprefix $(MODULE)/,cmd/quorate deploy internal/lab/cluster internal/lab/demo internal/lab/demoapps internal/lab/faulttest internal/lab/proof internal/peer membership node $(addprefix node/,calls clusterctl credentials doctor inputs network shareddir status) raftfsm raftfsm/group)
+CLUSTERS  = $(addprefix $(MODULE)/,cmd/quorate deploy \
+  $(addprefix internal/lab/,cluster demo demoapps faulttest proof) internal/peer membership \
+  node $(addprefix node/,calls clusterctl credentials doctor inputs network shareddir status) raftfsm raftfsm/group)
 OTHERS    = $(filter-out $(CLUSTERS),$(shell $(GO) list ./...))
 MODULE   := github.com/quorate/quorate
 
@@ -80,33 +83,44 @@ test-long: ## run the tests that take minutes (SKIP='KillNine' skips some)
 	  while read -r folder pattern; do \
 	    $(GO) test -count=1 -timeout 30m -run "$$pattern" -skip '$(SKIP)' "$$folder" </dev/null || code=1; \
 	  done; exit $$code; }
-	@docker info >/dev/null 2>&1 || echo 'skipped: the demo in containers (go test ./deploy, make containers): no Docker engine answers'
+	@docker info >/dev/null 2>&1 || \
+	  echo 'skipped: the demo in containers (go test ./deploy, make containers): no Docker engine answers'
 
 # Slow under the race detector and useless with it: packages whose tests start processes, or
 # that have no goroutine; tests that kill processes repeatedly, or wait until one is idle; tests
 # with many bytes or many steps of one goroutine, or with more goroutines than the detector
 # supports; and whole clusters in virtual time: many bubbles with many timers crash the detector
 # (golang.org/issue/78156).
-RACELESS  = $(addprefix $(MODULE)/,cmd/quorate deploy internal/lab/cluster internal/lab/demo internal/lab/demoapps internal/lab/faulttest internal/lab/proof discovery/records raftfsm/placement)
-KILLED   := TestCrash_AtAnyDiskStepLosesNothing|TestKill_LosesNoAcknowledgedWrite|TestCrash_AtAnyStepLosesNothing
-LARGE    := TestOpen_HarmedFileOfOneOfThreeLosesNothing|TestLargestWrite_SurvivesRestartOnBothEngines|TestInvoke_HugeBodyUsesConstantMemory
-STEPS    := TestMachine_MatchesModel|TestApply_StateDoesNotDependOnGrouping|TestCrash_LeavesEarlierStateAndReplayRestoresIt|TestConflictingSnapshot_BlocksRaftWithoutGuard
-VIRTUAL  := TestSimulation_KeepsGuarantees|TestSimulation_FindsDisabledGuard|TestSimulation_SlowLeaderKeepsGuarantees|TestSimulation_LeaderCrashAheadOfDiskLosesNothing|TestSimulation_SixtyFourPartitionsSurviveServerLoss|TestSimulation_ThousandSidecarsSurviveLeaderLoss|TestSimulation_LocksAndWatchesSurviveCuts
+RACELESS  = $(addprefix $(MODULE)/,cmd/quorate deploy \
+  $(addprefix internal/lab/,cluster demo demoapps faulttest proof) discovery/records raftfsm/placement)
+KILLED   := TestCrash_AtAnyDiskStepLosesNothing TestKill_LosesNoAcknowledgedWrite TestCrash_AtAnyStepLosesNothing
+LARGE    := TestOpen_HarmedFileOfOneOfThreeLosesNothing TestLargestWrite_SurvivesRestartOnBothEngines \
+  TestInvoke_HugeBodyUsesConstantMemory
+STEPS    := TestMachine_MatchesModel TestApply_StateDoesNotDependOnGrouping \
+  TestCrash_LeavesEarlierStateAndReplayRestoresIt TestConflictingSnapshot_BlocksRaftWithoutGuard
+VIRTUAL  := $(addprefix TestSimulation_,KeepsGuarantees FindsDisabledGuard SlowLeaderKeepsGuarantees \
+  LeaderCrashAheadOfDiskLosesNothing SixtyFourPartitionsSurviveServerLoss ThousandSidecarsSurviveLeaderLoss \
+  LocksAndWatchesSurviveCuts)
+SPACE    := $(subst x,,x x)
+RACE      = $(GO) test -race $(if $(LONG),,-short) -timeout 20m \
+  -skip '^($(subst $(SPACE),|,$(strip $(KILLED) $(LARGE) $(STEPS) $(VIRTUAL))))$$'
 
 .PHONY: race
 race: ## run the tests with the race detector (needs a C compiler; LONG=1: also those that take minutes)
 	@code=0; export CGO_ENABLED=1; \
-	$(GO) test -race $(if $(LONG),,-short) -timeout 20m -skip '^($(KILLED)|$(LARGE)|$(STEPS)|$(VIRTUAL))$$' $(filter-out $(RACELESS),$(OTHERS)) || code=1; \
-	$(GO) test -race $(if $(LONG),,-short) -timeout 20m -skip '^($(KILLED)|$(LARGE)|$(STEPS)|$(VIRTUAL))$$' -p 1 $(filter-out $(RACELESS),$(CLUSTERS)) || code=1; \
+	$(RACE) $(filter-out $(RACELESS),$(OTHERS)) || code=1; \
+	$(RACE) -p 1 $(filter-out $(RACELESS),$(CLUSTERS)) || code=1; \
 	exit $$code
 
 .PHONY: simulate
 simulate: ## simulate clusters in virtual time with SEEDS schedules, from SEED on (default: 5000, random)
-	QUORATE_SIM_SEEDS=$(or $(SEEDS),5000) QUORATE_SIM_SEED=$(SEED) $(GO) test -count 1 -timeout 24h ./raftfsm/group -run TestSimulation_KeepsGuarantees -v
+	QUORATE_SIM_SEEDS=$(or $(SEEDS),5000) QUORATE_SIM_SEED=$(SEED) \
+	  $(GO) test -count 1 -timeout 24h ./raftfsm/group -run TestSimulation_KeepsGuarantees -v
 
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck, gosec and the language
-	@unformatted=$$($(GOFMT) -l .); if [ -n "$$unformatted" ]; then echo "gofmt -w these:"; echo "$$unformatted"; exit 1; fi
+	@unformatted=$$($(GOFMT) -l .); \
+	if [ -n "$$unformatted" ]; then echo "gofmt -w these:"; echo "$$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	$(LINT) ./...
 	$(SECURITY) ./...
@@ -156,27 +170,31 @@ compare: build ## compare with etcd and Redis (ETCD=etcd REDIS=redis-server RUN=
 
 .PHONY: faults
 faults: build ## inject faults into clusters of real processes (FAULTS=15 rounds of each kind; root on Linux)
-	QUORATE_FAULT_ROUNDS=$(FAULTS) QUORATE_FAULT_BINARY=$(abspath $(BIN))/quorate $(GO) test -count=1 -timeout 60m -p 1 -parallel 1 -v ./internal/lab/faulttest ./internal/lab/proof
+	QUORATE_FAULT_ROUNDS=$(FAULTS) QUORATE_FAULT_BINARY=$(abspath $(BIN))/quorate \
+	  $(GO) test -count=1 -timeout 60m -p 1 -parallel 1 -v ./internal/lab/faulttest ./internal/lab/proof
 
 # CLOCK=0 skips faults that need a rebuilt standard library, whose clock can be shifted.
 .PHONY: prove
 prove: ## run one long campaign of faults and write a report (DURATION=30m SEED=n; root on Linux)
 	@mkdir -p $(BIN)
 	@if [ '$(CLOCK)' = 0 ]; then overlay= tags=grpcnotrace; \
-	else $(GO) run ./cmd/lab turn-clock $(BIN)/_clock && overlay='-overlay $(abspath $(BIN))/_clock/overlay.json' tags=grpcnotrace,quorate_clock; fi; \
+	else $(GO) run ./cmd/lab turn-clock $(BIN)/_clock && \
+	  overlay='-overlay $(abspath $(BIN))/_clock/overlay.json' tags=grpcnotrace,quorate_clock; fi; \
 	$(GO) build -trimpath $$overlay -tags $$tags -ldflags '$(LDFLAGS)' -o $(BIN)/lab ./cmd/lab
 	$(BIN)/lab prove -for $(DURATION) -seed $(SEED) -steps $(ROUNDS) -out $(BIN)/proof
 
 .PHONY: docs-test
 docs-test: build ## run every command of README and docs, and compare the output (Linux; RUN=tutorial selects pages)
-	QUORATE_DOCS=1 QUORATE_DOCS_BINARY=$(abspath $(BIN))/quorate $(GO) test -count=1 -timeout 30m -parallel 2 -v -run 'TestPages_Commands/$(RUN)' ./docs
+	QUORATE_DOCS=1 QUORATE_DOCS_BINARY=$(abspath $(BIN))/quorate \
+	  $(GO) test -count=1 -timeout 30m -parallel 2 -v -run 'TestPages_Commands/$(RUN)' ./docs
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (30s) each
 	@code=0; for file in $$(grep -rlE --include='*_test.go' '^func Fuzz' . | sort); do \
 	  for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$file); do \
 	    echo "== $$(dirname $$file) $$target"; \
-	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x $$(dirname $$file) || code=1; \
+	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x \
+	      $$(dirname $$file) || code=1; \
 	  done; \
 	done; exit $$code
 
@@ -189,7 +207,7 @@ demo: build ## save real data, kill -9 the node, start it again, compare every b
 	$(GO) run ./cmd/lab demo -binary $(BIN)/quorate
 
 .PHONY: demo-apps
-demo-apps: build ## run two applications, in Go and Python, on three nodes and kill one of them (RUN='-stay' keeps running)
+demo-apps: build ## run two applications, in Go and Python, on three nodes and kill one (RUN='-stay' keeps running)
 	$(GO) run ./cmd/lab demo-apps -binary $(BIN)/quorate $(RUN)
 
 .PHONY: cluster
@@ -206,7 +224,8 @@ dist-test: ## test archives and packages, and go install from a module proxy mad
 
 .PHONY: image
 image: build ## build the container image IMAGE (quorate) from the binary, without internet
-	rm -rf $(BIN)/image && mkdir -p $(BIN)/image/certs $(BIN)/image/root/var/lib/quorate $(BIN)/image/root/etc/quorate $(BIN)/image/root/tmp
+	rm -rf $(BIN)/image
+	mkdir -p $(BIN)/image/certs $(addprefix $(BIN)/image/root/,var/lib/quorate etc/quorate tmp)
 	cp $(BIN)/quorate $(BIN)/image/quorate
 	@if [ -r '$(CERTS)' ]; then cp '$(CERTS)' $(BIN)/image/certs/ca-certificates.crt; \
 	else echo "no $(CERTS): the image will trust no public certificate"; fi
@@ -219,7 +238,8 @@ shop-image: ## build the image of the demo applications of deploy/compose
 
 .PHONY: containers
 containers: ## inject faults into the demo in containers, watched by Prometheus (needs a Docker engine; takes minutes)
-	QUORATE_CONTAINERS=1 $(GO) test -count=1 -timeout 25m -parallel 2 -v -run 'Containers_(Lose|Prometheus)|Compose_Starts' ./deploy
+	QUORATE_CONTAINERS=1 $(GO) test -count=1 -timeout 25m -parallel 2 -v \
+	  -run 'Containers_(Lose|Prometheus)|Compose_Starts' ./deploy
 
 .PHONY: clean
 clean: ## remove what was built

@@ -88,8 +88,8 @@ func (c *SDKCounter) Reminder(ctx context.Context) (text string, err error) {
 // Fail fails.
 func (c *SDKCounter) Fail(context.Context) (int, error) { return 0, errors.New("no") }
 
-// counterStub is what a client calls.
-type counterStub struct {
+// counterClient has the methods of an actor that a client calls.
+type counterClient struct {
 	id       string
 	Add      func(context.Context, int) (int, error)
 	Remove   func(context.Context) (bool, error)
@@ -98,12 +98,12 @@ type counterStub struct {
 	Fail     func(context.Context) (int, error)
 }
 
-func (c *counterStub) Type() string { return "SDKCounter" }
-func (c *counterStub) ID() string   { return c.id }
+func (c *counterClient) Type() string { return "SDKCounter" }
+func (c *counterClient) ID() string   { return c.id }
 
-// stub returns the client of an actor.
-func stub(c sdk.Client, id string) *counterStub {
-	s := &counterStub{id: id}
+// newCounterClient returns the client of an actor.
+func newCounterClient(c sdk.Client, id string) *counterClient {
+	s := &counterClient{id: id}
 	c.ImplActorClientStub(s)
 	return s
 }
@@ -162,33 +162,33 @@ func TestSDK_Actors(t *testing.T) {
 	nodes, apps, clients := twoSDKActors(t)
 	ctx := t.Context()
 	for i := range 12 { // from every node
-		if sum, err := stub(clients[i%2], "a").Add(ctx, 2); err != nil || sum != 2*(i+1) {
+		if sum, err := newCounterClient(clients[i%2], "a").Add(ctx, 2); err != nil || sum != 2*(i+1) {
 			t.Fatalf("call %d: %d, %v", i, sum, err)
 		}
 	}
 	var all sync.WaitGroup
 	for i := range 30 {
 		all.Go(func() {
-			if _, err := stub(clients[i%2], "a").Add(ctx, 1); err != nil {
+			if _, err := newCounterClient(clients[i%2], "a").Add(ctx, 1); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	all.Wait()
-	if sum, err := stub(clients[1], "a").Add(ctx, 0); err != nil || sum != 54 {
+	if sum, err := newCounterClient(clients[1], "a").Add(ctx, 0); err != nil || sum != 54 {
 		t.Errorf("the sum is %d, %v, want 54", sum, err)
 	}
-	if at, err := stub(clients[1], "a").Where(ctx); err != nil || at != apps[0].Pid {
+	if at, err := newCounterClient(clients[1], "a").Where(ctx); err != nil || at != apps[0].Pid {
 		t.Errorf("the actor is in process %d, %v; it was first called at a node whose application is %d", at, err,
 			apps[0].Pid)
 	}
-	if _, err := stub(clients[1], "a").Fail(ctx); err == nil || !strings.Contains(err.Error(), "Internal") {
+	if _, err := newCounterClient(clients[1], "a").Fail(ctx); err == nil || !strings.Contains(err.Error(), "Internal") {
 		t.Errorf("a method that fails: %v", err)
 	}
-	if found, err := stub(clients[1], "a").Remove(ctx); err != nil || !found {
+	if found, err := newCounterClient(clients[1], "a").Remove(ctx); err != nil || !found {
 		t.Errorf("the sum was not removed: %v, %v", found, err)
 	}
-	if sum, err := stub(clients[0], "a").Add(ctx, 1); err != nil || sum != 1 {
+	if sum, err := newCounterClient(clients[0], "a").Add(ctx, 1); err != nil || sum != 1 {
 		t.Errorf("after it was removed the sum is %d, %v", sum, err)
 	}
 	described, err := clients[0].GetMetadata(ctx)
@@ -215,7 +215,7 @@ func TestSDK_RemindersAndTimers(t *testing.T) {
 	remind("soon", "10ms")
 	remind("later", "1h")
 	poll(t, func() error {
-		text, err := stub(clients[0], "a").Reminder(ctx)
+		text, err := newCounterClient(clients[0], "a").Reminder(ctx)
 		if err == nil && text != "soon hello 10ms 1h" {
 			err = fmt.Errorf("the actor was called with %q", text)
 		}
@@ -227,7 +227,7 @@ func TestSDK_RemindersAndTimers(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := stub(clients[1], "b").Add(ctx, 1); err != nil { // active at the second node
+	if _, err := newCounterClient(clients[1], "b").Add(ctx, 1); err != nil { // active at the second node
 		t.Fatal(err)
 	}
 	if err := clients[1].RegisterActorTimer(ctx, &sdk.RegisterActorTimerRequest{ActorType: "SDKCounter", ActorID: "b",
@@ -235,7 +235,7 @@ func TestSDK_RemindersAndTimers(t *testing.T) {
 		t.Fatal(err)
 	}
 	poll(t, func() error {
-		sum, err := stub(clients[0], "b").Add(ctx, 0)
+		sum, err := newCounterClient(clients[0], "b").Add(ctx, 0)
 		if err == nil && sum != 6 {
 			err = fmt.Errorf("the sum is %d, want 6", sum)
 		}
@@ -255,10 +255,10 @@ func TestSDK_ActorReturnsToPausedApplication(t *testing.T) {
 	}
 	nodes, apps, clients := twoSDKActors(t)
 	ctx := t.Context()
-	if sum, err := stub(clients[0], "a").Add(ctx, 1); err != nil || sum != 1 {
+	if sum, err := newCounterClient(clients[0], "a").Add(ctx, 1); err != nil || sum != 1 {
 		t.Fatal(sum, err)
 	}
-	if at, err := stub(clients[1], "a").Where(ctx); err != nil || at != apps[0].Pid {
+	if at, err := newCounterClient(clients[1], "a").Where(ctx); err != nil || at != apps[0].Pid {
 		t.Fatalf("the actor is in process %d, %v, want %d", at, err, apps[0].Pid)
 	}
 	if err := apps[0].Signal(syscall.SIGSTOP); err != nil {
@@ -267,13 +267,13 @@ func TestSDK_ActorReturnsToPausedApplication(t *testing.T) {
 	poll(t, func() error {
 		once, cancel := context.WithTimeout(ctx, time.Second) // a call that the paused application has got hangs
 		defer cancel()
-		at, err := stub(clients[1], "a").Where(once)
+		at, err := newCounterClient(clients[1], "a").Where(once)
 		if err == nil && at != apps[1].Pid {
 			err = errors.New("the actor is still in the paused application")
 		}
 		return err
 	})
-	if sum, err := stub(clients[1], "a").Add(ctx, 10); err != nil || sum != 11 {
+	if sum, err := newCounterClient(clients[1], "a").Add(ctx, 10); err != nil || sum != 11 {
 		t.Fatalf("after the move the sum is %d, %v, want 11", sum, err)
 	}
 	if err := apps[0].Signal(syscall.SIGCONT); err != nil {
@@ -281,13 +281,13 @@ func TestSDK_ActorReturnsToPausedApplication(t *testing.T) {
 	}
 	closeNode(t, nodes[1])
 	poll(t, func() error {
-		at, err := stub(clients[0], "a").Where(ctx)
+		at, err := newCounterClient(clients[0], "a").Where(ctx)
 		if err == nil && at != apps[0].Pid {
 			err = errors.New("the actor is not in the application that was paused")
 		}
 		return err
 	})
-	if sum, err := stub(clients[0], "a").Add(ctx, 1); err != nil || sum != 12 {
+	if sum, err := newCounterClient(clients[0], "a").Add(ctx, 1); err != nil || sum != 12 {
 		t.Errorf("back in the first application the sum is %d, %v, want 12", sum, err)
 	}
 }

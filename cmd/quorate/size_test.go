@@ -80,12 +80,12 @@ func withoutConsole(t *testing.T) string {
 			break
 		}
 	}
-	stub, overlay := filepath.Join(dir, "console.go"), filepath.Join(dir, "overlay.json")
-	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{file: stub}})
+	changed, overlay := filepath.Join(dir, "console.go"), filepath.Join(dir, "overlay.json")
+	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{file: changed}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for path, content := range map[string][]byte{stub: text, overlay: replace} {
+	for path, content := range map[string][]byte{changed: text, overlay: replace} {
 		if err := os.WriteFile(path, content, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -45,6 +45,9 @@ func check(f tree.File, finders []finder) (out []problem, err error) {
 	case isText(f.Name):
 		out = checkText(f.Name, 1, string(f.Text), finders)
 	}
+	if hasColumns(f.Name) {
+		out = append(out, checkColumns(f.Name, string(f.Text), unwrapped(f.Name, string(f.Text)))...)
+	}
 	slices.SortStableFunc(out, func(a, b problem) int { return cmp.Compare(a.line, b.line) })
 	return out, err
 }
@@ -85,6 +88,41 @@ func checkText(name string, first int, text string, finders []finder) (out []pro
 	return out
 }
 
+// hasColumns reports whether a file that is not in Go has the limit of columns: what people edit, but not what is
+// generated, and no file of YAML or JSON, which has queries and sentences that cannot be broken.
+func hasColumns(name string) bool {
+	generated := []string{"docs/cli.md"}
+	return slices.Contains([]string{".md", ".css", ".js"}, path.Ext(name)) && !slices.Contains(generated, name) ||
+		path.Base(name) == "Makefile"
+}
+
+// unwrapped returns the lines of a page that may be longer: tables, code and what only the tests of the pages read.
+func unwrapped(name, text string) map[int]bool {
+	out := map[int]bool{}
+	if path.Ext(name) != ".md" {
+		return out
+	}
+	code, comment := false, false
+	for i, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(line)
+		fence := strings.HasPrefix(line, "```")
+		code, comment = code != fence, comment || strings.HasPrefix(line, "<!--")
+		out[i+1] = code || fence || comment || strings.HasPrefix(line, "|")
+		comment = comment && !strings.HasSuffix(line, "-->")
+	}
+	return out
+}
+
+// checkColumns returns the lines that are too long, except those in free.
+func checkColumns(name, text string, free map[int]bool) (out []problem) {
+	for i, line := range strings.Split(text, "\n") {
+		if n := columns(line); n > maxColumns && !free[i+1] && !unbreakable(line) {
+			out = append(out, problem{name, i + 1, columnRule, fmt.Sprintf("%d columns, more than %d", n, maxColumns)})
+		}
+	}
+	return out
+}
+
 // checkGo returns the problems of a Go file: unwanted words in its comments and string literals,
 // and lines that are too long.
 func checkGo(f tree.File, finders []finder) (out []problem, err error) {
@@ -113,13 +151,7 @@ func checkGo(f tree.File, finders []finder) (out []problem, err error) {
 		}
 		return true
 	})
-	for i, line := range strings.Split(string(f.Text), "\n") {
-		if n := columns(line); n > maxColumns && !raw[i+1] && !unbreakable(line) {
-			out = append(out, problem{f.Name, i + 1, columnRule,
-				fmt.Sprintf("%d columns, more than %d", n, maxColumns)})
-		}
-	}
-	return out, nil
+	return append(out, checkColumns(f.Name, string(f.Text), raw)...), nil
 }
 
 // commentText is a group without its comment signs, line by line as in the file.

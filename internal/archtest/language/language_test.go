@@ -121,6 +121,23 @@ func TestCheck_ReadsDocumentsAndScripts(t *testing.T) {
 	}
 }
 
+func TestCheck_FindsLongLines(t *testing.T) {
+	long := strings.Repeat("word ", 25)
+	page := long + "\n```\n" + long + "\n```\n<!-- typed:\n" + long + "\n-->\n| " + long + "|\n" + long + "\n"
+	for name, want := range map[string][]int{
+		"docs/a.md": {1, 9}, "docs/cli.md": nil, "Makefile": {1, 3, 6, 8, 9}, "a.css": {1, 3, 6, 8, 9}, "a.yml": nil,
+	} {
+		problems, err := check(tree.File{Name: name, Text: []byte(page)}, finders())
+		var lines []int
+		for _, p := range problems {
+			lines = append(lines, p.line)
+		}
+		if err != nil || !slices.Equal(lines, want) {
+			t.Errorf("%s: %v, %v, want %v", name, lines, err, want)
+		}
+	}
+}
+
 // repository is a folder with one package whose only file has this text.
 func repository(t *testing.T, text string) (root string) {
 	t.Helper()

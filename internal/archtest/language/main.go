@@ -1,6 +1,6 @@
 // Command language checks the word list of the project and its limit of 120 columns. It looks for
 // unwanted words in Go comments, string literals, documentation and files that deploy the product.
-// It checks the length of lines in Go files.
+// It checks the length of lines in Go files, pages, style sheets, scripts of pages and Makefiles.
 //
 //	go run ./internal/archtest/language            fails where a folder has more than counts.txt allows
 //	go run ./internal/archtest/language -list node  prints all of a folder

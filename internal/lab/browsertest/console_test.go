@@ -165,7 +165,9 @@ func (b *browser) text(selector string) string {
 }
 
 // shown waits until a page of the console is displayed.
-func shown() chromedp.Action { return chromedp.Poll(`document.querySelector("#health")?.checkVisibility()`, nil) }
+func shown() chromedp.Action {
+	return chromedp.Poll(`document.querySelector("#health")?.checkVisibility()`, nil)
+}
 
 // shoot saves a screenshot.
 func (b *browser) shoot(dir, name string) {
