@@ -12,24 +12,23 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/quorate/quorate/component/state/statetest"
 )
 
 // server is a fake of a MongoDB server with one collection. It implements the wire protocol, and the commands and
 // operators that the store sends; it refuses all others. Tests with it verify the requests of the store and how the
 // store handles answers. They do not verify the behaviour of MongoDB.
 type server struct {
+	statetest.Listener
 	*storage
 	t          testing.TB
-	address    string
 	standalone bool
 	secondary  bool
 
 	mu       sync.Mutex
-	listener net.Listener
-	conns    map[net.Conn]bool
 	faults   map[string]func(body bson.D) bson.D // by command; nil = as usual
 	commands []bson.D                            // that were received, without greetings
-	done     sync.WaitGroup
 }
 
 // hang as an answer means that there is none.
@@ -41,46 +40,24 @@ var cut = bson.D{{Key: "cut", Value: true}} //nolint:gochecknoglobals // compare
 // start starts a server that ends with the test.
 func start(t testing.TB) *server {
 	t.Helper()
-	s := &server{t: t, storage: newStorage(), faults: map[string]func(bson.D) bson.D{}, address: "127.0.0.1:0"}
+	s := &server{t: t, storage: newStorage(), faults: map[string]func(bson.D) bson.D{}}
 	s.run()
 	t.Cleanup(s.kill)
 	return s
 }
 
 // run accepts connections.
+// run accepts connections.
 func (s *server) run() {
 	s.t.Helper()
-	l, err := net.Listen("tcp", s.address)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.listener, s.address, s.conns = l, l.Addr().String(), map[net.Conn]bool{}
-	s.done.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			s.mu.Lock()
-			s.conns[c] = true
-			s.mu.Unlock()
-			s.done.Go(func() { s.serve(c) })
-		}
-	})
+	s.Start(s.t, s.serve)
 }
 
 // kill ends the server with all its connections. What it stored stays.
 func (s *server) kill() {
-	s.mu.Lock()
-	_ = s.listener.Close()
-	for c := range s.conns {
-		_ = c.Close()
-	}
-	s.mu.Unlock()
+	s.Close()
 	s.abortAll()
-	s.done.Wait()
+	s.Wait()
 }
 
 // fail sets what a command answers; nil = as usual.
@@ -227,8 +204,8 @@ func (s *server) hello() bson.D {
 		{Key: "logicalSessionTimeoutMinutes", Value: 30},
 	}
 	if !s.standalone {
-		d = append(d, bson.E{Key: "setName", Value: "rs0"}, bson.E{Key: "hosts", Value: bson.A{s.address}},
-			bson.E{Key: "me", Value: s.address})
+		d = append(d, bson.E{Key: "setName", Value: "rs0"}, bson.E{Key: "hosts", Value: bson.A{s.Address()}},
+			bson.E{Key: "me", Value: s.Address()})
 	}
 	return d
 }

@@ -100,7 +100,7 @@ func TestOpen_Refusals(t *testing.T) {
 func TestOpen_Secondary(t *testing.T) {
 	s := start(t)
 	s.secondary = true
-	direct := "mongodb://" + s.address + "/?directConnection=true"
+	direct := "mongodb://" + s.Address() + "/?directConnection=true"
 	statetest.WantFault(t, briefly(t, mongodb.Options{}, "connectionString", direct), fault.Unavailable,
 		"is not the primary", "directConnection")
 	statetest.WantFault(t, briefly(t, mongodb.Options{}, "connectionString", uri(s)), fault.Unavailable,
@@ -144,20 +144,7 @@ func TestStore_Standalone(t *testing.T) {
 func TestStore_RecoversFromOutage(t *testing.T) {
 	s := start(t)
 	store := opened(t, s, "operationTimeout", "1s")
-	ctx := t.Context()
-	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("a||k", "1")))
-	s.kill()
-	for range 2 {
-		err := statetest.Set(ctx, store, statetest.Put("a||k", "1"))
-		if !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.Indeterminate) {
-			t.Errorf("a write without a server: %v with code %q", err, fault.CodeOf(err))
-		}
-	}
-	_, err := statetest.Get(ctx, store, "a||k")
-	statetest.WantFault(t, err, fault.Unavailable, "no MongoDB can be reached")
-	s.run()
-	testutil.Eventually(t, func() error { return statetest.Set(ctx, store, statetest.Put("a||k", "2")) })
-	statetest.WantValue(t, store, "a||k", "2")
+	statetest.CheckOutage(t, store, s.kill, s.run, "no MongoDB can be reached")
 }
 
 // TestStore_LostAnswerMakesWritesIndeterminate loses the answer, and checks that the write was sent once.

@@ -57,9 +57,9 @@ func opened(t *testing.T, s *server, pairs ...string) *mongodb.Store {
 
 func uri(s *server) string {
 	if s.standalone {
-		return "mongodb://" + s.address
+		return "mongodb://" + s.Address()
 	}
-	return "mongodb://" + s.address + "/?replicaSet=rs0"
+	return "mongodb://" + s.Address() + "/?replicaSet=rs0"
 }
 
 // clock is the time of the servers of a run of the suite.

@@ -7,6 +7,7 @@ package outside
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -196,4 +197,22 @@ func (g *Gate) Enter(ctx context.Context, op string) error {
 // ErrClosed is the error of a call to a closed store.
 func ErrClosed(op string) error {
 	return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "the store is closed"}
+}
+
+// RemoveExpired calls remove at each interval until ctx ends, for a database that does not remove expired rows itself.
+// A failure is logged with the name of the table, and tried again after the next interval.
+func RemoveExpired(ctx context.Context, every time.Duration, log *slog.Logger, table string,
+	remove func(context.Context) error) {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			if err := remove(ctx); err != nil && ctx.Err() == nil {
+				log.Warn("expired rows could not be removed; they stay invisible", "table", table, "error", err)
+			}
+		}
+	}
 }

@@ -95,7 +95,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	background, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	if set.cleanup > 0 {
-		s.done.Go(func() { s.clean(background) })
+		s.done.Go(func() {
+			outside.RemoveExpired(background, s.settings.cleanup, s.log, s.settings.table, s.removeExpired)
+		})
 	}
 	return s, nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -159,23 +158,6 @@ func (s *Store) perform(ctx context.Context) error {
 ON CONFLICT (key) DO UPDATE SET value = excluded.value`, s.migrationKey(), strconv.Itoa(max(done, len(steps))))
 		return err
 	})
-}
-
-// clean removes expired rows until ctx ends.
-func (s *Store) clean(ctx context.Context) {
-	ticker := time.NewTicker(s.settings.cleanup)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			if err := s.removeExpired(ctx); err != nil && ctx.Err() == nil {
-				s.log.Warn("expired rows could not be removed; they stay invisible", "table", s.settings.table,
-					"error", err)
-			}
-		}
-	}
 }
 
 // removeExpired removes expired rows. It does nothing if any node, or Dapr, has removed some within the cleanup

@@ -9,24 +9,23 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/quorate/quorate/component/state/statetest"
 )
 
 // server is a fake of SQL Server: it speaks TDS without encryption, and stores the rows of one table. It reads the SQL
 // that the store sends clause by clause, and refuses what it does not know. It is not SQL Server: it shows what the
 // store sends and how it takes answers, and nothing about SQL Server itself. One transaction runs at a time.
 type server struct {
+	statetest.Listener
 	*table
 	t        testing.TB
-	address  string
 	password string // that logins need; empty = any
 
 	mu       sync.Mutex
-	listener net.Listener
-	conns    map[net.Conn]bool
 	faults   []injected
 	requests []request
 	logins   []login
-	done     sync.WaitGroup
 
 	turn sync.Mutex // of the transaction that runs
 }
@@ -51,44 +50,22 @@ type reaction struct {
 // start starts a server that ends with the test.
 func start(t testing.TB) *server {
 	t.Helper()
-	s := &server{t: t, table: newTable(), address: "127.0.0.1:0"}
+	s := &server{t: t, table: newTable()}
 	s.run()
 	t.Cleanup(s.kill)
 	return s
 }
 
+// run accepts connections.
 func (s *server) run() {
 	s.t.Helper()
-	l, err := net.Listen("tcp", s.address)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.listener, s.address, s.conns = l, l.Addr().String(), map[net.Conn]bool{}
-	s.done.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			s.mu.Lock()
-			s.conns[c] = true
-			s.mu.Unlock()
-			s.done.Go(func() { (&session{server: s, conn: c, in: bufio.NewReader(c)}).serve() })
-		}
-	})
+	s.Start(s.t, func(c net.Conn) { (&session{server: s, conn: c, in: bufio.NewReader(c)}).serve() })
 }
 
 // kill ends the server with all its connections. What it stored stays.
 func (s *server) kill() {
-	s.mu.Lock()
-	_ = s.listener.Close()
-	for c := range s.conns {
-		_ = c.Close()
-	}
-	s.mu.Unlock()
-	s.done.Wait()
+	s.Close()
+	s.Wait()
 }
 
 // fail sets what happens to requests whose text contains part. Requests about transactions have the texts "TM begin"

@@ -129,7 +129,7 @@ func TestOpen_Database(t *testing.T) {
 	err = briefly(t, sqlserver.Options{}, "connectionString", uri(s))
 	statetest.WantFault(t, err, fault.Invalid, "COMPATIBILITY_LEVEL = 130")
 	s.level = 160
-	server := "sqlserver://shop:secret@" + s.address + "?encrypt=disable"
+	server := "sqlserver://shop:secret@" + s.Address() + "?encrypt=disable"
 	testutil.Must(t, briefly(t, sqlserver.Options{}, "connectionString", server, "databaseName", "shop"))
 	if !s.exists("shop") {
 		t.Error("the database was not created")
@@ -171,20 +171,7 @@ func TestOpen_Levels(t *testing.T) {
 func TestStore_RecoversFromOutage(t *testing.T) {
 	s := start(t)
 	store := opened(t, s, sqlserver.V1)
-	ctx := t.Context()
-	testutil.Must(t, statetest.Set(ctx, store, statetest.Put("a||k", "1")))
-	s.kill()
-	for range 2 {
-		err := statetest.Set(ctx, store, statetest.Put("a||k", "1"))
-		if !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.Indeterminate) {
-			t.Errorf("a write without a server: %v with code %q", err, fault.CodeOf(err))
-		}
-	}
-	_, err := statetest.Get(ctx, store, "a||k")
-	statetest.WantFault(t, err, fault.Unavailable, "no SQL Server can be reached")
-	s.run()
-	testutil.Eventually(t, func() error { return statetest.Set(ctx, store, statetest.Put("a||k", "2")) })
-	statetest.WantValue(t, store, "a||k", "2")
+	statetest.CheckOutage(t, store, s.kill, s.run, "no SQL Server can be reached")
 }
 
 // TestStore_LostAnswerMakesWritesIndeterminate loses the answer of each kind of write, and checks that it was sent

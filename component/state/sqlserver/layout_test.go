@@ -217,7 +217,7 @@ func TestStore_Transcript(t *testing.T) {
 	for _, version := range []sqlserver.Version{sqlserver.V1, sqlserver.V2} {
 		s := start(t)
 		ctx := t.Context()
-		server := "sqlserver://shop:secret@" + s.address + "?encrypt=disable"
+		server := "sqlserver://shop:secret@" + s.Address() + "?encrypt=disable"
 		store, err := open(ctx, t, sqlserver.Options{Version: version}, append(indexedCustomer(), "connectionString",
 			server)...)
 		testutil.Must(t, err)

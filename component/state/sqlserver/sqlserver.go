@@ -103,7 +103,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	if set.cleanup > 0 {
-		s.done.Go(func() { s.clean(s.life) })
+		s.done.Go(func() {
+			outside.RemoveExpired(s.life, s.settings.cleanup, s.log, s.settings.table, s.removeExpired)
+		})
 	}
 	return s, nil
 }

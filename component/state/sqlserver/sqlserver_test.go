@@ -62,7 +62,7 @@ func opened(t *testing.T, s *server, version sqlserver.Version, pairs ...string)
 }
 
 func uri(s *server) string {
-	return "sqlserver://shop:secret@" + s.address + "?database=orders&encrypt=disable"
+	return "sqlserver://shop:secret@" + s.Address() + "?database=orders&encrypt=disable"
 }
 
 // clock is the time of the servers of a run of the suite.

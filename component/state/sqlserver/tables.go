@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/quorate/quorate/internal/entra"
 	"github.com/quorate/quorate/internal/fault"
@@ -218,23 +217,6 @@ func (s *Store) index(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// clean removes expired rows until ctx ends.
-func (s *Store) clean(ctx context.Context) {
-	ticker := time.NewTicker(s.settings.cleanup)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			if err := s.removeExpired(ctx); err != nil && ctx.Err() == nil {
-				s.log.Warn("expired rows could not be removed; they stay invisible", "table", s.settings.table,
-					"error", err)
-			}
-		}
-	}
 }
 
 // claim is the statement by which a node claims the removal of expired rows. It writes the time into the row that

@@ -253,3 +253,23 @@ func afterUnknown(before register, in input, out outcome) []register {
 	}
 	return holds
 }
+
+// CheckOutage ends the only server of a store with kill and starts it again with run. The errors in between must have
+// the right code, and a read must name the cause with the words of message.
+func CheckOutage(t *testing.T, store state.Store, kill, run func(), message string) {
+	t.Helper()
+	ctx := t.Context()
+	testutil.Must(t, Set(ctx, store, Put("a||k", "1")))
+	kill()
+	for range 2 {
+		err := Set(ctx, store, Put("a||k", "1"))
+		if !fault.Is(err, fault.Unavailable) && !fault.Is(err, fault.Indeterminate) {
+			t.Errorf("a write without a server: %v with code %q", err, fault.CodeOf(err))
+		}
+	}
+	_, err := Get(ctx, store, "a||k")
+	WantFault(t, err, fault.Unavailable, message)
+	run()
+	testutil.Eventually(t, func() error { return Set(ctx, store, Put("a||k", "2")) })
+	WantValue(t, store, "a||k", "2")
+}

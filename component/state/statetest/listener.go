@@ -1,0 +1,70 @@
+package statetest
+
+import (
+	"net"
+	"sync"
+	"testing"
+)
+
+// Listener accepts the connections of a fake server on 127.0.0.1. It can be closed and started again. The zero value is
+// ready to use. Safe for concurrent use.
+type Listener struct {
+	mu       sync.Mutex
+	listener net.Listener
+	conns    []net.Conn
+	address  string
+	closed   bool
+	done     sync.WaitGroup
+}
+
+// Start listens on a free port, or on the earlier one if it was started before. serve runs in a goroutine for each
+// connection and must return when its connection is closed.
+func (l *Listener) Start(t testing.TB, serve func(net.Conn)) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.address == "" {
+		l.address = "127.0.0.1:0"
+	}
+	listener, err := net.Listen("tcp", l.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.listener, l.address, l.conns, l.closed = listener, listener.Addr().String(), nil, false
+	l.done.Go(func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			l.mu.Lock()
+			l.conns = append(l.conns, c)
+			if l.closed { // between Accept and here
+				_ = c.Close()
+			}
+			l.mu.Unlock()
+			l.done.Go(func() { serve(c) })
+		}
+	})
+}
+
+// Address returns the address since the first Start.
+func (l *Listener) Address() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.address
+}
+
+// Close closes the listener and its connections. Wait waits until they are no longer served.
+func (l *Listener) Close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	_ = l.listener.Close()
+	for _, c := range l.conns {
+		_ = c.Close()
+	}
+}
+
+// Wait waits for the goroutines after Close.
+func (l *Listener) Wait() { l.done.Wait() }
