@@ -133,6 +133,28 @@ func add(t *testing.T, n *node.Node, id string) (int, string) {
 	return code, text
 }
 
+// adding calls an actor until the returned function is called, which returns the number of calls. Each must succeed.
+func adding(t *testing.T, n *node.Node, id string) (stop func() int) {
+	end, count := make(chan struct{}), make(chan int, 1)
+	go func() {
+		for calls := 0; ; calls++ {
+			select {
+			case <-end:
+				count <- calls
+				return
+			default:
+			}
+			if code, text := add(t, n, id); code != http.StatusOK {
+				t.Errorf("a call failed: %d %s", code, text)
+			}
+		}
+	}()
+	return func() int {
+		close(end)
+		return <-count
+	}
+}
+
 func TestActors_CountFromEveryNode(t *testing.T) {
 	nodes, apps := threeCounters(t)
 	for i := range 30 {
@@ -199,23 +221,7 @@ func TestActors_NodeThatStopsHandsThemOver(t *testing.T) {
 	if owner != 2 {
 		t.Fatalf("the actor is on node %d, and was first called at node 2, which hosts its type", owner)
 	}
-	stop, done := make(chan struct{}), make(chan int, 1)
-	go func() {
-		n := 1
-		for {
-			select {
-			case <-stop:
-				done <- n
-				return
-			default:
-			}
-			if code, text := add(t, nodes[0], "a"); code == http.StatusOK {
-				n++
-			} else {
-				t.Errorf("a call failed: %d %s", code, text)
-			}
-		}
-	}()
+	stop := adding(t, nodes[0], "a")
 	nodetest.Close(t, nodes[2])
 	nodetest.Poll(t, func() error {
 		for _, a := range apps[:2] {
@@ -228,8 +234,7 @@ func TestActors_NodeThatStopsHandsThemOver(t *testing.T) {
 		}
 		return fmt.Errorf("no other node serves the actor")
 	})
-	close(stop)
-	want := <-done
+	want := 1 + stop()
 	if _, text := add(t, nodes[1], "a"); text != fmt.Sprint(want+1) {
 		t.Errorf("after %d acknowledged calls the next count is %s", want, text)
 	}
@@ -249,23 +254,7 @@ func TestActors_MoveAndRebalance(t *testing.T) {
 		}
 	}
 	target := nodetest.Status(t, nodes[1]).Node.ID
-	stop, done := make(chan struct{}), make(chan int, 1)
-	go func() {
-		n := 1
-		for {
-			select {
-			case <-stop:
-				done <- n
-				return
-			default:
-			}
-			if code, text := add(t, nodes[2], "0"); code == http.StatusOK {
-				n++
-			} else {
-				t.Errorf("a call failed: %d %s", code, text)
-			}
-		}
-	}()
+	stop := adding(t, nodes[2], "0")
 	admin := nodes[2].Admin()
 	if err := admin.MoveActor(t.Context(), api.ActorMove{Type: "Counter", ID: "0", Node: target}); err != nil {
 		t.Fatal(err)
@@ -278,8 +267,7 @@ func TestActors_MoveAndRebalance(t *testing.T) {
 		}
 		return nil
 	})
-	close(stop)
-	if n := <-done; apps[0].overlap || apps[1].overlap {
+	if n := 1 + stop(); apps[0].overlap || apps[1].overlap {
 		t.Errorf("turns overlap in %d calls", n)
 	} else if _, text := add(t, nodes[0], "0"); text != fmt.Sprint(n+1) {
 		t.Errorf("after %d acknowledged calls the next count is %s", n, text)
