@@ -148,6 +148,12 @@ tidy: ## check whether go.mod is tidy; changes nothing
 bench: ## run the benchmarks (BENCH='Get' selects some)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...
 
+.PHONY: bench-check
+bench-check: ## compare the processor time per request with node/testdata/costs.txt (UPDATE=1 writes it; Linux)
+	mkdir -p $(BIN)
+	$(GO) test -run '^$$' -bench 'BenchmarkCost$$' -benchtime 10000x -count 3 ./node >$(BIN)/costs.txt
+	$(GO) run ./cmd/lab bench-check $(if $(UPDATE),-update) <$(BIN)/costs.txt
+
 .PHONY: console-test
 console-test: build ## test the web console in headless Chromium (SCREENSHOTS=dir keeps pictures)
 	cd internal/lab/browsertest && QUORATE=$(abspath $(BIN))/quorate $(GO) test -count=1 -timeout 15m ./...

@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/quorate/quorate/internal/lab/benchcheck"
 	"github.com/quorate/quorate/internal/lab/cluster"
 	"github.com/quorate/quorate/internal/lab/demo"
 	"github.com/quorate/quorate/internal/lab/demoapps"
@@ -40,6 +41,7 @@ func commands() []command {
 		{"demo", "save real data, kill -9 the node, start it again, compare every byte", 0, demo.Command},
 		{"demo-apps", "run two applications on three nodes and kill one of them", 0, demoapps.Command},
 		{"prove", "run a campaign of faults and write a report (root on Linux)", 0, prove},
+		{"bench-check", "compare the ratios of benchmarks on standard input with a baseline", 0, benchcheck.Command},
 		{"turn-clock", "write an overlay for a build whose wall clock can be set: turn-clock DIR", 1,
 			turnclock.Command},
 		{"event-grid", "serve Azure Event Grid on loopback", 0, eventgrid.Command},
@@ -71,7 +73,7 @@ func run(ctx context.Context, args []string, errs io.Writer) int {
 	}
 	fmt.Fprint(errs, "Usage: lab COMMAND [flags]; lab COMMAND -h lists the flags.\n\n")
 	for _, c := range commands() {
-		fmt.Fprintf(errs, "  %-10s  %s\n", c.name, c.about)
+		fmt.Fprintf(errs, "  %-11s  %s\n", c.name, c.about)
 	}
 	return 2
 }
