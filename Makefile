@@ -13,7 +13,10 @@ BENCH    ?= .
 RUN      ?=
 SKIP     ?=
 ETCD     ?= etcd
+ETCDTOOL ?= etcd-benchmark
 REDIS    ?= redis-server
+DAPRD    ?= daprd
+NGINX    ?= nginx
 IMAGE    ?= quorate
 SHOPIMAGE ?= quorate-shop
 CERTS    ?= /etc/ssl/certs/ca-certificates.crt
@@ -171,8 +174,9 @@ stores-test: ## test outside stores on servers in containers (needs Docker)
 	  docker compose -f deploy/compose/stores.yaml down -v; exit $$status
 
 .PHONY: compare
-compare: build ## compare with etcd and Redis (ETCD=etcd REDIS=redis-server RUN='-clients 64 -sizes 64,4096')
-	cd cmd/compare && $(GO) run . -quorate $(abspath $(BIN))/quorate -etcd '$(ETCD)' -redis '$(REDIS)' $(RUN)
+compare: build ## compare with etcd, Redis, nginx and daprd (ETCD=etcd RUN='-clients 64 -tables call,hops')
+	cd cmd/compare && $(GO) run . -quorate $(abspath $(BIN))/quorate -etcd '$(ETCD)' -redis '$(REDIS)' \
+	  -etcd-tool '$(ETCDTOOL)' -daprd '$(DAPRD)' -nginx '$(NGINX)' $(RUN)
 
 .PHONY: faults
 faults: build ## inject faults into clusters of real processes (FAULTS=15 rounds of each kind; root on Linux)

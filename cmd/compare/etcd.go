@@ -27,7 +27,16 @@ type etcd struct {
 const sharers = 8
 
 func openEtcd(ctx context.Context, s *settings, dir string) (store, error) {
-	program, p, err := find("etcd", s.etcd, dir)
+	e, err := startEtcd(ctx, "etcd", s, dir)
+	if err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// startEtcd starts the members in the directory title below dir.
+func startEtcd(ctx context.Context, title string, s *settings, dir string) (*etcd, error) {
+	program, p, err := find(title, s.etcd, dir)
 	if err != nil {
 		return nil, err
 	}

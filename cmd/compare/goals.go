@@ -2,20 +2,25 @@ package main
 
 import "fmt"
 
-// goals are the lowest ratios of the rate of Quorate to that of etcd that are acceptable, by number of clients. They
-// apply to one minimal HTTP client for both and values of 256 bytes. A ratio below its goal is marked in the table.
-var goals = map[operation]map[int]float64{
-	strongSave:   {1: 1.5, 64: 3, 512: 4},
-	strongRead:   {64: 3.5},
-	eventualRead: {64: 5},
+// goals are the lowest acceptable ratios of the rate of Quorate to that of another system, by number of clients. They
+// apply to values of 256 bytes. The goals beside etcd and those of calls apply to one minimal HTTP client for both. A
+// ratio below its goal is marked in the table.
+var goals = map[string]map[operation]map[int]float64{
+	clusterTable + "/etcd":      {strongSave: {1: 1.5, 64: 3, 512: 4}, strongRead: {64: 3.5}, eventualRead: {64: 5}},
+	clusterTable + "/etcd-tool": {strongSave: {64: 3}, strongRead: {64: 3.5}, eventualRead: {64: 5}},
+	nodeTable + "/daprd":        {strongSave: {64: 2.5}, eventualRead: {64: 3}},
+	callTable + "/nginx":        {call: {64: 0.7}},
+	callTable + "/go-proxy":     {call: {64: 1.6}},
+	callTable + "/daprd":        {call: {64: 3.5}},
+	hopsTable + "/nginx":        {call: {64: 0.5}},
 }
 
 // goalOf returns the goal of a table cell; 0 = none.
-func goalOf(s *settings, other string, op operation, clients int) float64 {
-	if other != "etcd" || !s.bare {
+func goalOf(s *settings, table, other string, op operation, clients int) float64 {
+	if other == "etcd" && !s.bare {
 		return 0
 	}
-	return goals[op][clients]
+	return goals[table+"/"+other][op][clients]
 }
 
 // missed returns the mark of a ratio that is below its goal.

@@ -19,9 +19,8 @@ const (
 	strongSave   operation = "strong save"
 	strongRead   operation = "strong read"
 	eventualRead operation = "eventual read"
+	call         operation = "call" // of an application, which returns the value
 )
-
-var operations = []operation{strongSave, strongRead, eventualRead}
 
 // client makes one request after another. It is not safe for concurrent use.
 type client interface {
@@ -52,10 +51,13 @@ type figures struct {
 
 const growth = 1.05
 
-func (f *figures) add(d time.Duration) {
-	f.count++
+func (f *figures) add(d time.Duration) { f.addMany(d, 1) }
+
+// addMany adds n requests with the same latency.
+func (f *figures) addMany(d time.Duration, n int) {
+	f.count += n
 	b := int(math.Log(max(float64(d)/float64(time.Microsecond), 1)) / math.Log(growth))
-	f.buckets[min(b, len(f.buckets)-1)]++
+	f.buckets[min(b, len(f.buckets)-1)] += n
 }
 
 func (f *figures) merge(other *figures) {
@@ -122,10 +124,19 @@ func (f *figures) quantile(part float64) time.Duration {
 	return 0
 }
 
+// meter is a store that brings its own load program.
+type meter interface {
+	// measure adds the results of about the time during to f.
+	measure(ctx context.Context, f *figures, op operation, clients int, value string, during time.Duration) error
+}
+
 // load runs n clients for the time during, and adds the measurements to f. It checks every response: an error or a
 // wrong value ends the measurement, and load returns the error.
 func load(ctx context.Context, f *figures, st store, op operation, n, keys int, value string,
 	during time.Duration) error {
+	if m, ok := st.(meter); ok {
+		return m.measure(ctx, f, op, n, value, during)
+	}
 	clients, err := st.clients(n)
 	if err != nil {
 		return err

@@ -50,10 +50,11 @@ func TestTable_PrintsARowPerOperationAndClients(t *testing.T) {
 	var out strings.Builder
 	stores := []store{&memory{values: map[string]string{}}, &memory{values: map[string]string{}}}
 	s := &settings{turn: time.Millisecond, rounds: 2, keys: 3, clients: []int{1, 4}}
-	if err := table(t.Context(), s, &out, stores, 16); err != nil {
+	of := tables()[0]
+	if err := of.print(t.Context(), s, &out, stores, 16); err != nil {
 		t.Fatal(err)
 	}
-	for _, op := range operations {
+	for _, op := range of.operations {
 		if got := strings.Count(out.String(), "| "+string(op)+" |"); got != 2 {
 			t.Errorf("%s has %d rows in\n%s", op, got, &out)
 		}
@@ -86,7 +87,7 @@ func TestQuantile_IsWithinFivePercent(t *testing.T) {
 
 func TestParse_RefusesBadSettings(t *testing.T) {
 	for _, args := range [][]string{{"-clients", "1,x"}, {"-sizes", "0"}, {"-rounds", "0"}, {"-turn", "0s"},
-		{"-unknown"}} {
+		{"-unknown"}, {"-tables", "cluster,nosuch"}} {
 		if _, err := parse(args, io.Discard); err == nil {
 			t.Errorf("%v was accepted", args)
 		}
@@ -138,19 +139,22 @@ func TestGoals_MarkARatioBelow(t *testing.T) {
 	bare := &settings{bare: true}
 	for _, c := range []struct {
 		settings *settings
+		table    string
 		other    string
 		op       operation
 		clients  int
 		ratio    float64
 		want     string
 	}{
-		{bare, "etcd", strongSave, 64, 2.9, ", below the goal of 3.0"},
-		{bare, "etcd", strongSave, 64, 3, ""},
-		{bare, "etcd", strongRead, 1, 0.1, ""},
-		{bare, "redis", strongSave, 64, 0.1, ""},
-		{&settings{}, "etcd", strongSave, 64, 0.1, ""},
+		{bare, clusterTable, "etcd", strongSave, 64, 2.9, ", below the goal of 3.0"},
+		{bare, clusterTable, "etcd", strongSave, 64, 3, ""},
+		{bare, clusterTable, "etcd", strongRead, 1, 0.1, ""},
+		{bare, clusterTable, "redis", strongSave, 64, 0.1, ""},
+		{&settings{}, clusterTable, "etcd", strongSave, 64, 0.1, ""},
+		{&settings{}, callTable, "nginx", call, 64, 0.6, ", below the goal of 0.7"},
+		{&settings{}, hopsTable, "nginx", call, 64, 0.6, ""},
 	} {
-		if got := missed(c.ratio, goalOf(c.settings, c.other, c.op, c.clients)); got != c.want {
+		if got := missed(c.ratio, goalOf(c.settings, c.table, c.other, c.op, c.clients)); got != c.want {
 			t.Errorf("%s beside %s with %d clients, ratio %.1f: %q, want %q", c.op, c.other, c.clients, c.ratio, got,
 				c.want)
 		}

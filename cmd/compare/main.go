@@ -1,14 +1,16 @@
-// Command compare measures Quorate beside etcd and Redis, in one run on one machine. It runs three Quorate
-// processes, three etcd processes, and one Redis process that syncs every write to disk. They take turns under the
-// same load. The tables that it prints give ratios of the rates and, on Linux, of the CPU time per request.
+// Command compare measures Quorate beside other systems, in one run on one machine. The systems of a table take turns
+// under the same load: state of three nodes beside three etcd processes and one Redis process that syncs every write to
+// disk; state of one node beside daprd with Redis; and calls of an application beside nginx, a reverse proxy in Go and
+// daprd. The tables give ratios of the rates and, on Linux, of the CPU time per request.
 //
-// Each store is used through its usual Go client: net/http for Quorate, go.etcd.io/etcd/client/v3 for etcd, go-redis
-// for Redis. The clients run on the same machine, so their CPU time affects the result. With -client http, Quorate
-// and etcd are used through the same minimal HTTP client instead. Clients are spread evenly over the nodes of a
-// cluster. During the turn of one store, the others are idle.
+// Each store is used through its usual Go client: net/http for Quorate and daprd, go.etcd.io/etcd/client/v3 for etcd,
+// go-redis for Redis. etcd is also measured with its own load program, if one is given. The clients run on the same
+// machine, so their CPU time affects the result. With -client http, Quorate, daprd and etcd are used through the same
+// minimal HTTP client instead, as calls always are. Clients are spread evenly over the nodes of a cluster. During the
+// turn of one system, the others are idle.
 //
-// It owns the processes that it starts and their directories, and removes both. If the program of a store is not
-// found, the store is left out, and the table mentions that.
+// It owns the processes that it starts and their directories, and removes both. If the program of a system is not
+// found, the system is left out, and the output mentions that.
 package main
 
 import (
@@ -19,6 +21,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,6 +32,11 @@ import (
 type settings struct {
 	quorate, beside string
 	etcd, redis     string
+	etcdTool        string
+	daprd, nginx    string
+	tables          []string
+	app             *application
+	proxy           string // not empty: run the process of callGoProxy instead
 	dir             string
 	turn            time.Duration
 	rounds, keys    int
@@ -44,7 +52,11 @@ func main() {
 	if errors.Is(err, flag.ErrHelp) {
 		return
 	}
-	if err == nil {
+	switch {
+	case err != nil:
+	case s.proxy != "":
+		err = serveProxy(ctx, s.proxy)
+	default:
 		err = run(ctx, s, os.Stdout)
 	}
 	if err != nil {
@@ -63,6 +75,12 @@ func parse(args []string, out io.Writer) (*settings, error) {
 		"empty = none")
 	f.StringVar(&s.etcd, "etcd", "etcd", "the etcd program; Debian's package is etcd-server")
 	f.StringVar(&s.redis, "redis", "redis-server", "the Redis program; Debian's package is redis-server")
+	f.StringVar(&s.etcdTool, "etcd-tool", "etcd-benchmark", "etcd's own load program, tools/benchmark of its sources")
+	f.StringVar(&s.daprd, "daprd", "daprd", "the sidecar of Dapr")
+	f.StringVar(&s.nginx, "nginx", "nginx", "the nginx program; Debian's package is nginx-light")
+	f.StringVar(&s.proxy, "proxy", "", "forward requests as a reverse proxy: own address,address of the application")
+	names := f.String("tables", "cluster,node,call,hops", "tables, separated by commas: "+
+		"cluster, three nodes; node, one node; call, an application beside the node; hops, beside another node")
 	f.StringVar(&s.dir, "dir", "", "directory on the disk to measure; empty uses a temporary one")
 	f.DurationVar(&s.turn, "turn", 2*time.Second, "duration of one turn")
 	f.IntVar(&s.rounds, "rounds", 3, "turns per store and table cell")
@@ -86,6 +104,12 @@ func parse(args []string, out io.Writer) (*settings, error) {
 		return nil, fmt.Errorf("-client: %q is refused: give own or http", *client)
 	}
 	s.bare = *client == "http"
+	for name := range strings.SplitSeq(*names, ",") {
+		if !slices.ContainsFunc(tables(), func(t table) bool { return t.name == name }) {
+			return nil, fmt.Errorf("-tables: %q is not a table: give cluster, node, call or hops", name)
+		}
+		s.tables = append(s.tables, name)
+	}
 	if s.turn <= 0 || s.rounds < 1 || s.keys < 1 {
 		return nil, errors.New("-turn, -rounds and -keys must be positive")
 	}
@@ -105,21 +129,70 @@ func numbers(name, text string) ([]int, error) {
 	return out, nil
 }
 
-// run starts the stores, measures every cell, and prints the tables.
-func run(ctx context.Context, s *settings, out io.Writer) (err error) {
+// opener starts a system in a directory. It returns nil if the settings do not ask for the system, and a
+// *missingError if its program is not found.
+type opener func(ctx context.Context, s *settings, dir string) (store, error)
+
+// tables are the names of the tables, as -tables takes them.
+const (
+	clusterTable = "cluster"
+	nodeTable    = "node"
+	callTable    = "call"
+	hopsTable    = "hops"
+)
+
+// table is one comparison. The first system is Quorate; the others are compared with it.
+type table struct {
+	name, title string
+	operations  []operation
+	systems     []opener
+}
+
+func tables() []table {
+	return []table{
+		{clusterTable, "State, three nodes", []operation{strongSave, strongRead, eventualRead},
+			[]opener{openQuorate, openBeside, openEtcd, openEtcdTool, openRedis}},
+		{nodeTable, "State, one node", []operation{strongSave, eventualRead}, []opener{openOne, openDaprd}},
+		{callTable, "Calls of an application beside the node", []operation{call},
+			[]opener{callQuorate, callNginx, callGoProxy, callDaprd}},
+		{hopsTable, "Calls of an application beside another node", []operation{call},
+			[]opener{callQuorateElsewhere, callNginxTwice}},
+	}
+}
+
+// run measures and prints the tables that the settings name.
+func run(ctx context.Context, s *settings, out io.Writer) error {
+	app, err := startApplication()
+	if err != nil {
+		return err
+	}
+	defer app.end()
+	s.app = app
+	for _, t := range tables() {
+		if slices.Contains(s.tables, t.name) {
+			if err := t.measure(ctx, s, out); err != nil {
+				return fmt.Errorf("table %s: %w", t.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// measure starts the systems, measures every cell for each size of values, and prints the results.
+func (t table) measure(ctx context.Context, s *settings, out io.Writer) (err error) {
 	dir, err := os.MkdirTemp(s.dir, "compare-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	fmt.Fprintf(out, "## %s\n\n", t.title)
 	var stores []store
 	defer func() {
 		for _, st := range stores {
 			st.end()
 		}
 	}()
-	for _, open := range []func(context.Context, *settings, string) (store, error){openQuorate, openBeside, openEtcd,
-		openRedis} {
+	for _, open := range t.systems {
 		st, err := open(ctx, s, dir)
 		var missing *missingError
 		if errors.As(err, &missing) {
@@ -139,15 +212,15 @@ func run(ctx context.Context, s *settings, out io.Writer) (err error) {
 		return errors.New("the quorate program is missing: build it with make build, or give its path with -quorate")
 	}
 	for _, size := range s.sizes {
-		if err := table(ctx, s, out, stores, size); err != nil {
+		if err := t.print(ctx, s, out, stores, size); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// table measures and prints everything for one size of values.
-func table(ctx context.Context, s *settings, out io.Writer, stores []store, size int) error {
+// print measures and prints everything for one size of values.
+func (t table) print(ctx context.Context, s *settings, out io.Writer, stores []store, size int) error {
 	fmt.Fprintf(out, "\n%d bytes, %d keys, %d turns of %s\n\n", size, s.keys, s.rounds, s.turn)
 	fmt.Fprint(out, "| | clients |")
 	for _, st := range stores {
@@ -160,10 +233,10 @@ func table(ctx context.Context, s *settings, out io.Writer, stores []store, size
 	value := strings.Repeat("v", size)
 	for _, st := range stores {
 		if err := fill(ctx, st, s.keys, value); err != nil {
-			return err
+			return fmt.Errorf("%s: %w", st.name(), err)
 		}
 	}
-	for _, op := range operations {
+	for _, op := range t.operations {
 		for _, clients := range s.clients {
 			cells := make([]figures, len(stores))
 			for range s.rounds {
@@ -178,11 +251,12 @@ func table(ctx context.Context, s *settings, out io.Writer, stores []store, size
 				fmt.Fprintf(out, " %s |", &cells[i])
 			}
 			for i := range stores[1:] {
-				goal := goalOf(s, stores[i+1].name(), op, clients)
+				goal := goalOf(s, t.name, stores[i+1].name(), op, clients)
 				fmt.Fprintf(out, " %s |", cells[0].beside(&cells[i+1])+missed(cells[0].rate()/cells[i+1].rate(), goal))
 			}
 			fmt.Fprintln(out)
 		}
 	}
+	fmt.Fprintln(out)
 	return nil
 }

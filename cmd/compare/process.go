@@ -42,12 +42,21 @@ func (p *processes) start(name, program string, args ...string) error {
 	return nil
 }
 
-// cpu returns the CPU time, user and system, of all processes together. It reads the times from /proc, in hundredths
-// of a second; see proc_pid_stat(5). It returns false if they cannot be read.
+// cpu returns the CPU time, user and system, of all processes and their child processes together. It reads the times
+// from /proc, in hundredths of a second; see proc_pid_stat(5). It returns false if they cannot be read.
 func (p *processes) cpu() (time.Duration, bool) {
 	var ticks int64
+	var pids []string
 	for _, c := range p.cmds {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Process.Pid))
+		id := strconv.Itoa(c.Process.Pid)
+		children, err := os.ReadFile("/proc/" + id + "/task/" + id + "/children")
+		if err != nil {
+			return 0, false
+		}
+		pids = append(append(pids, id), strings.Fields(string(children))...)
+	}
+	for _, id := range pids {
+		text, err := os.ReadFile("/proc/" + id + "/stat")
 		if err != nil {
 			return 0, false
 		}

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// quorate is a cluster of three nodes on this machine.
+// quorate is a cluster of three nodes on this machine, or one node.
 type quorate struct {
 	*processes
 	title   string
@@ -35,6 +35,31 @@ func openBeside(ctx context.Context, s *settings, dir string) (store, error) {
 		return nil, nil
 	}
 	return startQuorate(ctx, "beside", s.beside, s, dir)
+}
+
+// openOne starts a single node.
+func openOne(ctx context.Context, s *settings, dir string) (store, error) {
+	program, p, err := find("quorate", s.quorate, dir)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(3)
+	if err != nil {
+		return nil, err
+	}
+	q := &quorate{processes: p, title: "quorate", version: firstLine(program, "version"), args: s.quorateArgs,
+		bare: s.bare, nodes: []string{"http://127.0.0.1:" + ports[0]}}
+	if err := p.start("one", program, append([]string{"run", "--node-id", "one", "--data-dir", "one", "--bind-address",
+		"127.0.0.1", "--http-port", ports[0], "--gossip-port", ports[1], "--peer-port", ports[2], "--metrics-port", "0",
+		"--enable-grpc=false", "--log-level", "warn"}, s.quorateArgs...)...); err != nil {
+		return nil, err
+	}
+	c := quorateClientOf(q.nodes[0], q.bare)
+	if err := until(ctx, func() error { return c.save(ctx, "ready", "yes") }); err != nil {
+		defer p.end()
+		return nil, p.failed(err)
+	}
+	return q, nil
 }
 
 func startQuorate(ctx context.Context, title, name string, s *settings, dir string) (store, error) {
@@ -108,20 +133,23 @@ func (q *quorate) about() string {
 	if q.bare {
 		client = "a bare one over HTTP/1.1"
 	}
-	return strings.TrimSpace(fmt.Sprintf("%s, three nodes, client %s %s", q.version, client, strings.Join(q.args, " ")))
+	return strings.TrimSpace(fmt.Sprintf("%s, nodes: %d, client %s %s", q.version, len(q.nodes), client,
+		strings.Join(q.args, " ")))
 }
 
 func (q *quorate) clients(n int) ([]client, error) {
 	for i := len(q.conns); i < n; i++ {
-		c := &quorateClient{}
-		if q.bare {
-			c.fetch = (&bare{address: hostPort(q.nodes[i%3])}).fetch
-		} else {
-			c.fetch = library(q.nodes[i%3])
-		}
-		q.conns = append(q.conns, c)
+		q.conns = append(q.conns, quorateClientOf(q.nodes[i%len(q.nodes)], q.bare))
 	}
 	return q.conns[:n], nil
+}
+
+// quorateClientOf returns a client of the API at a URL.
+func quorateClientOf(url string, minimal bool) *quorateClient {
+	if minimal {
+		return &quorateClient{(&bare{address: hostPort(url)}).fetch}
+	}
+	return &quorateClient{library(url)}
 }
 
 // quorateClient sends requests with fetch, which returns only successful responses.

@@ -1,0 +1,273 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// invokePath is the path of a call through a sidecar.
+const invokePath = "/v1.0/invoke/app/method/value"
+
+// forwarder is a system that forwards calls to the application of this process.
+type forwarder struct {
+	*processes
+	title, text string
+	address     string // of the first server
+	path        string // of a call
+	app         *application
+	conns       []client
+}
+
+func (f *forwarder) name() string  { return f.title }
+func (f *forwarder) about() string { return f.text }
+
+func (f *forwarder) clients(n int) ([]client, error) {
+	for i := len(f.conns); i < n; i++ {
+		f.conns = append(f.conns, f.client())
+	}
+	return f.conns[:n], nil
+}
+
+func (f *forwarder) client() *caller {
+	return &caller{bare: bare{address: f.address}, path: f.path, app: f.app}
+}
+
+// end lets the servers stop, because nginx has child processes that would go on, and then ends them.
+func (f *forwarder) end() {
+	for _, c := range f.cmds {
+		_ = c.Process.Signal(syscall.SIGTERM)
+		kill := time.AfterFunc(10*time.Second, func() { _ = c.Process.Kill() })
+		_ = c.Wait()
+		kill.Stop()
+	}
+}
+
+// started waits until a call through the servers succeeds.
+func (f *forwarder) started(ctx context.Context) (store, error) {
+	c := f.client()
+	if err := c.save(ctx, "", "ready"); err != nil {
+		return nil, err
+	}
+	if err := until(ctx, func() error { return once(ctx, c, call, "", "ready") }); err != nil {
+		defer f.end()
+		return nil, f.failed(err)
+	}
+	return f, nil
+}
+
+// caller calls the application through a forwarder.
+type caller struct {
+	bare bare
+	path string
+	app  *application
+}
+
+// save sets the value of all calls.
+func (c *caller) save(_ context.Context, _, value string) error {
+	c.app.value.Store(&value)
+	return nil
+}
+
+func (c *caller) read(ctx context.Context, _ string, _ bool) (string, error) {
+	body, err := c.bare.fetch(ctx, http.MethodGet, c.path, nil)
+	return string(body), err
+}
+
+// application is a server in this process that answers every request with a value.
+type application struct {
+	value  atomic.Pointer[string]
+	server http.Server
+	port   string
+}
+
+func startApplication() (*application, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	a := &application{}
+	if _, a.port, err = net.SplitHostPort(l.Addr().String()); err != nil {
+		return nil, err
+	}
+	a.server.ReadHeaderTimeout = time.Minute
+	a.server.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if value := a.value.Load(); value != nil {
+			_, _ = io.WriteString(w, *value)
+		}
+	})
+	go func() { _ = a.server.Serve(l) }()
+	return a, nil
+}
+
+func (a *application) end() { _ = a.server.Close() }
+
+// callQuorate calls an application beside a node.
+func callQuorate(ctx context.Context, s *settings, dir string) (store, error) {
+	program, p, err := find("quorate", s.quorate, dir)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(3)
+	if err != nil {
+		return nil, err
+	}
+	f := &forwarder{processes: p, title: "quorate", text: firstLine(program, "version") + ", one node",
+		address: "127.0.0.1:" + ports[0], path: invokePath, app: s.app}
+	if err := p.start("one", program, appNode("one", ports, s.app.port)...); err != nil {
+		return nil, err
+	}
+	return f.started(ctx)
+}
+
+// appNode returns the arguments of a node beside the application. ports are those of the API, of gossip and of calls
+// between nodes.
+func appNode(id string, ports []string, app string) []string {
+	return []string{"run", "--node-id", id, "--data-dir", id, "--app-id", "app", "--app-port", app, "--bind-address",
+		"127.0.0.1", "--http-port", ports[0], "--gossip-port", ports[1], "--peer-port", ports[2], "--metrics-port", "0",
+		"--enable-grpc=false", "--log-level", "warn"}
+}
+
+// callQuorateElsewhere calls an application beside another node, so that a call passes two nodes.
+func callQuorateElsewhere(ctx context.Context, s *settings, dir string) (store, error) {
+	program, p, err := find("quorate", s.quorate, dir)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(6)
+	if err != nil {
+		return nil, err
+	}
+	f := &forwarder{processes: p, title: "quorate", text: firstLine(program, "version") + ", two nodes",
+		address: "127.0.0.1:" + ports[3], path: invokePath, app: s.app}
+	if err := p.start("app", program, appNode("app", ports[:3], s.app.port)...); err != nil {
+		return nil, err
+	}
+	if err := p.start("caller", program, "run", "--node-id", "caller", "--data-dir", "caller", "--role", "sidecar",
+		"--join", "127.0.0.1:"+ports[1], "--bind-address", "127.0.0.1", "--http-port", ports[3], "--gossip-port",
+		ports[4], "--peer-port", ports[5], "--metrics-port", "0", "--enable-grpc=false", "--log-level",
+		"warn"); err != nil {
+		p.end()
+		return nil, err
+	}
+	return f.started(ctx)
+}
+
+// nginxConfig forwards requests of the first port to the second. It keeps connections open on both sides.
+const nginxConfig = `daemon off;
+worker_processes 2;
+pid nginx.pid;
+error_log stderr warn;
+events { worker_connections 4096; }
+http {
+  access_log off;
+  client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi;
+  scgi_temp_path scgi;
+  keepalive_requests 1000000000;
+  upstream next { server 127.0.0.1:%[2]s; keepalive 512; keepalive_requests 1000000000; }
+  server {
+    listen 127.0.0.1:%[1]s;
+    location / { proxy_pass http://next; proxy_http_version 1.1; proxy_set_header Connection ""; }
+  }
+}
+`
+
+// callNginx calls the application through nginx.
+func callNginx(ctx context.Context, s *settings, dir string) (store, error) {
+	return nginx(ctx, s, dir, 1)
+}
+
+// callNginxTwice calls the application through two nginx servers, one behind the other.
+func callNginxTwice(ctx context.Context, s *settings, dir string) (store, error) {
+	return nginx(ctx, s, dir, 2)
+}
+
+func nginx(ctx context.Context, s *settings, dir string, servers int) (store, error) {
+	program, p, err := find("nginx", s.nginx, dir)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(servers)
+	if err != nil {
+		return nil, err
+	}
+	f := &forwarder{processes: p, title: "nginx", address: "127.0.0.1:" + ports[0], path: "/", app: s.app,
+		text: fmt.Sprintf("%s, %d in a row, 2 workers each", firstLine(program, "-v"), servers)}
+	for i, port := range ports {
+		name, next := "nginx"+strconv.Itoa(i+1), s.app.port
+		if i+1 < servers {
+			next = ports[i+1]
+		}
+		prefix := filepath.Join(p.dir, name)
+		if err := os.Mkdir(prefix, 0o700); err != nil {
+			return nil, err
+		}
+		config := filepath.Join(prefix, "nginx.conf")
+		if err := os.WriteFile(config, fmt.Appendf(nil, nginxConfig, port, next), 0o600); err != nil {
+			return nil, err
+		}
+		if err := p.start(name, program, "-p", prefix, "-c", config); err != nil {
+			f.end()
+			return nil, err
+		}
+	}
+	return f.started(ctx)
+}
+
+// callGoProxy calls the application through the reverse proxy of Go's standard library, in a process of its own.
+func callGoProxy(ctx context.Context, s *settings, dir string) (store, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	program, p, err := find("go-proxy", self, dir)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	f := &forwarder{processes: p, title: "go-proxy", text: "httputil.ReverseProxy",
+		address: "127.0.0.1:" + ports[0], path: "/", app: s.app}
+	if err := p.start("proxy", program, "-proxy", f.address+",127.0.0.1:"+s.app.port); err != nil {
+		return nil, err
+	}
+	return f.started(ctx)
+}
+
+// serveProxy runs the process of callGoProxy. addresses are its own and that of the application, with a comma between
+// them.
+func serveProxy(ctx context.Context, addresses string) error {
+	own, app, _ := strings.Cut(addresses, ",")
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: app})
+	proxy.Transport = &http.Transport{MaxIdleConnsPerHost: 1024}
+	server := &http.Server{Addr: own, Handler: proxy, ReadHeaderTimeout: time.Minute}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.ListenAndServe(); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// callDaprd calls the application through daprd.
+func callDaprd(ctx context.Context, s *settings, dir string) (store, error) {
+	d, err := startDaprd(s, dir, "--app-port", s.app.port)
+	if err != nil {
+		return nil, err
+	}
+	f := &forwarder{processes: d.processes, title: "daprd", text: d.version, address: d.address,
+		path: invokePath, app: s.app}
+	return f.started(ctx)
+}
