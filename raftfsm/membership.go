@@ -46,9 +46,8 @@ func (m *membership) current() datadir.Identity {
 	return m.identity
 }
 
-// owner is group.Options.Owner: everything in the identity is durable.
-func (m *membership) owner() raftlog.Owner {
-	id := m.current()
+// ownerOf returns the cluster to which the groups of a server belong.
+func ownerOf(id *datadir.Identity) raftlog.Owner {
 	return raftlog.Owner{Cluster: id.Cluster, Epoch: id.Epoch}
 }
 

@@ -121,11 +121,19 @@ func nextEpoch(epoch uint64) uint64 {
 	return (epoch>>epochCount+1)<<epochCount | rand.Uint64N(1<<epochCount)
 }
 
+// rescued implements group.Server for the groups of a rescue, which do not run.
+type rescued struct {
+	group.NoServer
+	owner raftlog.Owner
+}
+
+func (r rescued) Owner() raftlog.Owner { return r.owner }
+
 func rescueGroup(o RescueOptions, id *datadir.Identity, gid uint32) group.Options {
 	return group.Options{
 		ID: gid, Dir: datadir.Group(o.Dir, gid), ServerID: raft.ServerID(id.Server),
 		Engine: id.Engine, MustExist: true, MustFloor: id.Floors,
-		Owner:  func() raftlog.Owner { return raftlog.Owner{Cluster: id.Cluster, Epoch: id.Epoch} },
+		Server: rescued{owner: ownerOf(id)},
 		Level:  uint8(id.Format), //nolint:gosec // at most command.Version
 		Logger: o.Logger, Fatal: func(err error) { o.Logger.Error("the disk failed", "error", err) }, Step: o.Step,
 	}

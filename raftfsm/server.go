@@ -16,10 +16,12 @@ import (
 
 	"github.com/quorate/quorate/internal/fault"
 	"github.com/quorate/quorate/raftfsm/actors"
+	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/datadir"
 	"github.com/quorate/quorate/raftfsm/due"
 	"github.com/quorate/quorate/raftfsm/group"
 	"github.com/quorate/quorate/raftfsm/locks"
+	"github.com/quorate/quorate/raftfsm/raftlog"
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
@@ -140,27 +142,42 @@ func (s *server) groupOptions(id uint32, m *group.Metrics) group.Options {
 		ID: id, Dir: datadir.Group(o.Dir, id), ServerID: me,
 		Transport: o.Transport(id, me), Confirmer: confirmer{o.Peers, id}, Contacts: contactsOf(o.Peers, id),
 		Replicas: replicasOf(o.Peers, id), Witnesses: witnessesOf(o.Peers, id), Engine: self.Engine,
-		Bootstrap: self.Forming, MustExist: self.Made, MustFloor: self.Floors, Owner: s.node.owner,
-		Cache: s.cache, MemTable: memTable(o.MemTable, self.Partitions),
+		Bootstrap: self.Forming, MustExist: self.Made, MustFloor: self.Floors,
+		Server: groupServer{s, id},
+		Cache:  s.cache, MemTable: memTable(o.MemTable, self.Partitions),
 		Timing: o.Timing, Bounds: o.Bounds, Logger: o.Logger, Metrics: m, Fatal: o.Fatal,
-		Newest: s.newest(), Abstain: func() bool { return s.abstains(id) },
-		Raise: s.raiseFormat, Level: uint8(self.Format), //nolint:gosec // at most command.Version
-		Now: o.Now, Step: o.Step, Locks: s.keepers[id], Due: s.due[id],
-		NewLeader: func(leader raft.ServerID) { s.remote.calls.moved(id, leader) },
+		Level: uint8(self.Format), //nolint:gosec // at most command.Version
+		Now:   o.Now, Step: o.Step, Locks: s.keepers[id], Due: s.due[id],
 	}
 }
 
-// newest returns Options.Newest with the signature that a group needs.
-func (s *server) newest() func(raft.ServerID) (uint8, bool) {
-	if s.opts.Newest == nil {
-		return nil
-	}
-	return func(id raft.ServerID) (uint8, bool) { return s.opts.Newest(string(id)) }
+// groupServer implements group.Server for one group.
+type groupServer struct {
+	server *server
+	group  uint32
 }
 
-// raiseFormat records that the directory is about to hold log entries of a version.
-func (s *server) raiseFormat(version uint8) error {
-	return s.node.amend(func(id *datadir.Identity) error {
+// Owner returns the cluster in the identity of the server, all of which is durable.
+func (g groupServer) Owner() raftlog.Owner {
+	id := g.server.node.current()
+	return ownerOf(&id)
+}
+
+func (g groupServer) NewLeader(leader raft.ServerID) { g.server.remote.calls.moved(g.group, leader) }
+
+func (g groupServer) Abstain() bool { return g.server.abstains(g.group) }
+
+// Newest returns the answer of Options.Newest. Without it, all servers run this build.
+func (g groupServer) Newest(id raft.ServerID) (version uint8, known bool) {
+	if g.server.opts.Newest == nil {
+		return command.Version, true
+	}
+	return g.server.opts.Newest(string(id))
+}
+
+// Raise records in the identity that the directory is about to hold log entries of a version.
+func (g groupServer) Raise(version uint8) error {
+	return g.server.node.amend(func(id *datadir.Identity) error {
 		id.Format = max(id.Format, uint32(version))
 		return nil
 	})

@@ -17,11 +17,20 @@ func abstaining(t *testing.T, timing Timing) (*cluster, *atomic.Pointer[func(raf
 		if timing != (Timing{}) {
 			o.Timing = timing
 		}
-		o.Abstain = func() bool {
-			f := abstains.Load()
-			return f != nil && (*f)(id)
-		}
+		o.Server = abstainer{id: id, abstains: &abstains}
 	}), &abstains
+}
+
+// abstainer leaves elections to others while abstains returns true for its id.
+type abstainer struct {
+	NoServer
+	id       raft.ServerID
+	abstains *atomic.Pointer[func(raft.ServerID) bool]
+}
+
+func (a abstainer) Abstain() bool {
+	f := a.abstains.Load()
+	return f != nil && (*f)(a.id)
 }
 
 func TestElection_AbstainingServerIsNotElectedWhereAnotherIs(t *testing.T) {

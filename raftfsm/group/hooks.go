@@ -17,7 +17,7 @@ import (
 // The log, the snapshots and the transport are created before Raft runs. This file implements the interfaces
 // through which they use the group. Until Raft runs, these return neutral answers.
 
-// process connects the parts that write to the disk with Options.Fatal, Step and Raise.
+// process connects the parts that write to the disk with Options.Fatal, Options.Step and Server.Raise.
 type process struct{ o Options }
 
 // Fatal reports an error after which this replica cannot be trusted.
@@ -28,10 +28,7 @@ func (p process) Step(name string) { p.o.Step(name) }
 
 // Raise makes durable which version of log entries is about to be written.
 func (p process) Raise(version uint8) error {
-	if p.o.Raise == nil {
-		return nil
-	}
-	return p.o.Raise(version)
+	return p.o.Server.Raise(version)
 }
 
 // role answers questions of the log about the role of this server in the group.
@@ -91,7 +88,7 @@ type floorSources struct {
 }
 
 // Owner returns the cluster to which the group belongs.
-func (s floorSources) Owner() raftlog.Owner { return s.o.owner() }
+func (s floorSources) Owner() raftlog.Owner { return s.o.Server.Owner() }
 
 // SnapshotExtent returns the indexes that the manifest names.
 func (s floorSources) SnapshotExtent() (index, applied uint64) {
@@ -196,15 +193,15 @@ func (f follower) Announced(term, commit uint64) {
 // committed entry.
 const abstainElections = 5
 
-// Abstains reports whether this server should start no election for now. It returns the answer of Options.Abstain,
+// Abstains reports whether this server should start no election for now. It returns the answer of Server.Abstain,
 // except that it returns false when the leader has been lost for longer than abstainElections.
 func (f follower) Abstains() bool {
 	o := &f.g.opts
 	last := f.g.raft.LastContact()
-	if o.Abstain == nil || last.IsZero() || time.Since(last) > o.Timing.Heartbeat+abstainElections*o.Timing.Election {
+	if last.IsZero() || time.Since(last) > o.Timing.Heartbeat+abstainElections*o.Timing.Election {
 		return false
 	}
-	return o.Abstain()
+	return o.Server.Abstain()
 }
 
 // FollowerIsAhead makes keep take a snapshot soon.

@@ -83,7 +83,7 @@ func (g *Group) watchElections() {
 			if d.LeaderID != "" {
 				g.obs.leaders.Inc()
 				g.noteLeader(d.LeaderID)
-				g.opts.NewLeader(d.LeaderID)
+				g.opts.Server.NewLeader(d.LeaderID)
 				g.changed.Fire()
 			}
 		}

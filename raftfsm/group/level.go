@@ -83,10 +83,10 @@ func (g *Group) lockLevel(ctx context.Context) (release func(), err error) {
 // checkFormat returns nil if the server can read log entries of this format. It returns fault.Invalid if the server
 // is too old, and fault.Unavailable if its version is unknown.
 func (g *Group) checkFormat(id raft.ServerID, version uint8) error {
-	if g.opts.Newest == nil || id == g.opts.ServerID || version <= command.First {
+	if id == g.opts.ServerID || version <= command.First {
 		return nil
 	}
-	newest, known := g.opts.Newest(id)
+	newest, known := g.opts.Server.Newest(id)
 	switch {
 	case !known:
 		return &fault.Error{Code: fault.Unavailable, Op: "group.level", Key: string(id),

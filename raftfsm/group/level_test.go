@@ -53,20 +53,37 @@ func (v *versions) of(id raft.ServerID) uint8 {
 }
 
 func (v *versions) options(id raft.ServerID, o *Options) {
-	o.Newest = func(server raft.ServerID) (uint8, bool) {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		n, known := v.newest[server]
-		return n, known
-	}
-	o.Level = v.of(id)
-	o.Raise = func(version uint8) error {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		v.raised[id] = version
-		return nil
-	}
+	o.Level, o.Server = v.of(id), versioned{versions: v, id: id}
 }
+
+// versioned is the server with the given id.
+type versioned struct {
+	NoServer
+	*versions
+	id raft.ServerID
+}
+
+func (v versioned) Newest(server raft.ServerID) (uint8, bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	n, known := v.newest[server]
+	return n, known
+}
+
+func (v versioned) Raise(version uint8) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.raised[v.id] = version
+	return nil
+}
+
+// raiser has a function for Raise.
+type raiser struct {
+	NoServer
+	raise func(version uint8) error
+}
+
+func (r raiser) Raise(version uint8) error { return r.raise(version) }
 
 func TestLevel_WaitsUntilEveryServerUnderstandsIt(t *testing.T) {
 	v := newVersions(2, testIDs...)
@@ -143,14 +160,14 @@ func TestLevel_IsDurableBeforeItsFirstEntry(t *testing.T) {
 	o := alone(t, t.TempDir())
 	var g atomic.Pointer[Group]
 	noted := uint64(0)
-	o.Raise = func(version uint8) error {
+	o.Server = raiser{raise: func(version uint8) error {
 		if noted != 0 {
 			t.Errorf("raised again, to %d", version)
 		}
 		_, last, err := g.Load().disk.logs.Ends()
 		noted = last
 		return err
-	}
+	}}
 	g.Store(openGroup(t, o))
 	before := put(t, g.Load(), "a", "1")
 	if _, err := g.Load().ProposeRequest(limited(t), newForm(), Committed); err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/internal/fault"
+	"github.com/quorate/quorate/raftfsm/command"
 	"github.com/quorate/quorate/raftfsm/integrity"
 	"github.com/quorate/quorate/raftfsm/kv"
 	"github.com/quorate/quorate/raftfsm/raftlog"
@@ -28,8 +29,8 @@ type Options struct {
 	Bootstrap bool               // create a group with only this server if Dir is empty
 	MustExist bool               // refuse a Dir without a group as corrupt
 	MustFloor bool               // refuse a Dir without a floor file; groups created by this version have one
-	// Owner returns the cluster to which the group belongs, as far as that is durable. nil = none.
-	Owner func() raftlog.Owner
+	// Server runs the group. nil = nothing: the group belongs to no cluster, and all servers run this build.
+	Server Server
 	// Witnesses queries other servers about what they have seen of this one. nil = no queries.
 	Witnesses transport.Witnesses
 
@@ -48,22 +49,11 @@ type Options struct {
 	// Now returns the current time; nil = time.Now. The wall clock is read only by Open; afterwards only the
 	// monotonic clock is used.
 	Now func() time.Time
-	// NewLeader receives the id of a new leader as soon as this server knows it. nil = not called. Raft calls
-	// it, so it must not block.
-	NewLeader func(leader raft.ServerID)
 	// Locks counts how long locks are valid while this server leads. nil = there are no locks.
 	Locks RecordWatcher
 	// Due hands out due work while this server leads. nil = there is none.
-	Due RecordWatcher
-	// Abstain reports whether this server should leave elections to others for a while. nil = never.
-	Abstain func() bool
-	// Newest returns the highest version of log entries that a server can read. known is false if that version is
-	// not known at present. nil = all servers run this build. It must not block.
-	Newest func(server raft.ServerID) (version uint8, known bool)
-	// Raise records durably that the log may contain entries of a version above Level. It is called before such an
-	// entry is written to this disk. nil = not recorded.
-	Raise func(version uint8) error
-	Level uint8 // highest version that Raise has made durable; at least command.First
+	Due   RecordWatcher
+	Level uint8 // highest version that Server.Raise has made durable; at least command.First
 	// Step is called before and after each named step of disk work, for crash tests. nil = not called.
 	Step func(step string)
 
@@ -76,6 +66,40 @@ type Options struct {
 	// volume is the file system, for simulations. nil = that of the operating system.
 	volume raftlog.Volume
 }
+
+// Server is the server that runs a group. Its methods may be called from any goroutine.
+type Server interface {
+	// Owner returns the cluster to which the group belongs, as far as that is durable.
+	Owner() raftlog.Owner
+	// NewLeader receives the id of a new leader as soon as this server knows it. Raft calls it, so it must not block.
+	NewLeader(leader raft.ServerID)
+	// Abstain reports whether this server should leave elections to others for a while.
+	Abstain() bool
+	// Newest returns the highest version of log entries that a server can read. known is false if that version is not
+	// known at present. It must not block.
+	Newest(server raft.ServerID) (version uint8, known bool)
+	// Raise records durably that the log may contain entries of a version above Options.Level. It is called before such
+	// an entry is written to this disk.
+	Raise(version uint8) error
+}
+
+// NoServer implements Server for a group that runs alone. Embed it to implement only some methods.
+type NoServer struct{}
+
+// Owner returns no cluster.
+func (NoServer) Owner() raftlog.Owner { return raftlog.Owner{} }
+
+// NewLeader does nothing.
+func (NoServer) NewLeader(raft.ServerID) {}
+
+// Abstain returns false.
+func (NoServer) Abstain() bool { return false }
+
+// Newest returns the version of this build.
+func (NoServer) Newest(raft.ServerID) (version uint8, known bool) { return command.Version, true }
+
+// Raise records nothing.
+func (NoServer) Raise(uint8) error { return nil }
 
 // RecordWatcher follows changes of the records of one store of the state machine, such as the locks, while this server
 // leads.
@@ -148,8 +172,8 @@ func (o Options) withDefaults() Options {
 	if o.Step == nil {
 		o.Step = func(string) {}
 	}
-	if o.NewLeader == nil {
-		o.NewLeader = func(raft.ServerID) {}
+	if o.Server == nil {
+		o.Server = NoServer{}
 	}
 	t, b := &o.Timing, &o.Bounds
 	def(&t.Heartbeat, time.Second)
@@ -181,13 +205,6 @@ func (o Options) withDefaults() Options {
 	def(&b.TrailingEntries, 10240)
 	def(&b.ExpireLimit, 1000)
 	return o
-}
-
-func (o Options) owner() raftlog.Owner {
-	if o.Owner == nil {
-		return raftlog.Owner{}
-	}
-	return o.Owner()
 }
 
 func def[T comparable](p *T, v T) {
