@@ -8,8 +8,8 @@ import (
 // clock computes the cluster time of one group, in Unix milliseconds. It is safe for concurrent use.
 //
 // Each log entry has a timestamp. Between entries, clock adds the time elapsed on the monotonic clock to the greatest
-// timestamp applied. The wall clock is read only when the group is opened, so setting it later has no effect. Cluster
-// time never goes backward on a node.
+// timestamp applied. It reads the wall clock only when the group is opened, so a later change of the wall clock has no
+// effect. On each node, cluster time never goes backward.
 type clock struct {
 	now    func() time.Time // carries a monotonic reading
 	opened time.Time
@@ -31,8 +31,8 @@ func newClock(now func() time.Time) *clock {
 	return c
 }
 
-// observe records the timestamp of an applied entry. It ignores a timestamp that is not later than the current
-// cluster time. Only the apply goroutine calls it.
+// observe records the timestamp of an applied entry. It ignores a timestamp that is not later than the current cluster
+// time. Only the goroutine that applies entries calls it.
 func (c *clock) observe(ms uint64) {
 	if ms > c.extrapolated() {
 		c.seen.Store(&stamp{ms: ms, at: c.now()})
@@ -48,12 +48,12 @@ func (c *clock) extrapolated() uint64 {
 	return s.ms + c.since(s.at)
 }
 
-// replica returns a lower bound of the leader's cluster time. It never goes backward, not even on a node that led
-// before.
+// replica returns a lower bound of the leader's cluster time. The result never decreases, even if this node was the
+// leader before.
 func (c *clock) replica() uint64 { return max(c.extrapolated(), c.latest.Load()) }
 
-// leader returns the time for timestamps of entries and for strong reads on the leader. It never goes backward and is
-// at least the timestamp of every applied entry.
+// leader returns the leader's cluster time, for the timestamps of new entries and for strong reads. The result never
+// decreases, and is at least the timestamp of every applied entry.
 func (c *clock) leader() uint64 {
 	now := max(c.extrapolated(), c.wall+c.since(c.opened))
 	for {

@@ -1,13 +1,13 @@
-// Package group runs one Raft group: its log, group commit on the leader, linearizable reads, snapshots by hard
-// links, and the state machine over Pebble (package kv).
+// Package group runs one Raft group: its log, group commit on the leader, linearizable reads, snapshots that consist
+// of hard links, and the state machine over Pebble (package kv).
 //
-// It owns one directory per group, and it alone starts hashicorp/raft. It knows no stores, no applications and no
-// mapping of keys to partitions. It does not use the network directly: the caller supplies the transport and the
-// Confirmer.
+// It owns the directory of the group, and no other package starts hashicorp/raft. It knows nothing of stores,
+// applications, or which keys belong to which partition. It uses the network only through the transport and the
+// Confirmer that the caller supplies.
 //
-// Close ends all goroutines of an open Group: three of raft, the transport guard, three of the proposer, one of
-// the reader, and one each for leadership changes, housekeeping (snapshots, expiry), slow-disk detection, state
-// comparison and sending state. All methods are safe for concurrent use.
+// An open Group has the following goroutines, which Close ends: three of raft, the transport guard, three of the
+// proposer, one of the reader, and one each for leadership changes, housekeeping (snapshots, expiry), slow-disk
+// detection, state comparison and sending state. All methods are safe for concurrent use.
 package group
 
 import (
@@ -179,11 +179,12 @@ func lone(r *raft.Raft, self raft.ServerID) bool {
 	return voter && len(others) == 0
 }
 
-// Propose puts an encoded request into the log and waits for its outcome. The caller must not change data until
-// Propose returns nil. After an error the request may still be in use, so data must never be changed.
+// Propose appends an encoded request to the log and waits for its outcome. The caller may reuse the memory of data
+// only if Propose returns nil, because after an error the request may still be in use.
 //
-// It returns fault.Unavailable if this server does not trust its state or does not know the version of another
-// server, and fault.Invalid if a server cannot read the request. It also returns the errors of proposer.propose.
+// Propose returns fault.Unavailable if this server does not trust its state, or does not know the version of every
+// other server. It returns fault.Invalid if a server is too old to read the request. It also returns the errors of
+// proposer.propose.
 func (g *Group) Propose(ctx context.Context, data Encoded, ack Ack) (Answer, error) {
 	if err := g.Trusted(); err != nil {
 		return Answer{}, err // the result comes from the machine of this server, so it must be trusted
@@ -203,8 +204,8 @@ func (g *Group) ProposeRequest(ctx context.Context, r *command.Request, ack Ack)
 	return g.Propose(ctx, data, ack)
 }
 
-// proposeOwn proposes a request that the group itself has made. Unlike Propose it also works while this server does
-// not trust its state.
+// proposeOwn proposes a request that the group itself has created. Unlike Propose, it also works while this server
+// does not trust its state.
 func (g *Group) proposeOwn(ctx context.Context, r *command.Request, ack Ack) (Answer, error) {
 	data, err := command.AppendRequest(nil, r)
 	if err != nil {
@@ -213,16 +214,17 @@ func (g *Group) proposeOwn(ctx context.Context, r *command.Request, ack Ack) (An
 	return g.proposer.propose(ctx, data, ack)
 }
 
-// ReadIndex returns a read index. It returns fault.NotLeader if this server does not lead, fault.Unavailable if no
-// majority of voters confirms that it leads or the group is closing, and fault.Timeout if ctx ends first.
+// ReadIndex returns an index for a linearizable read. It returns fault.NotLeader if this server does not lead. It
+// returns fault.Unavailable if no majority of voters confirms the leadership, or if the group is closing, and
+// fault.Timeout if ctx ends first.
 func (g *Group) ReadIndex(ctx context.Context) (ReadIndex, error) { return g.reader.get(ctx) }
 
 // settlePoll is the interval at which a follower checks the commit index while it waits for an entry to be
 // committed. Raft sends no notification when it commits an entry without a command.
 const settlePoll = 2 * time.Millisecond
 
-// WaitApplied waits until the local machine has applied every command up to index, which must not exceed the commit
-// index of the leader. It does not wait for entries without a command, because they never reach the machine.
+// WaitApplied waits until the local machine has applied every command up to index. index must be at most the commit
+// index of the leader. WaitApplied ignores entries without a command, because raft does not pass them to the machine.
 func (g *Group) WaitApplied(ctx context.Context, index uint64) error {
 	for {
 		m, final := g.Machine(), g.final(index)
@@ -245,8 +247,7 @@ func (g *Group) WaitApplied(ctx context.Context, index uint64) error {
 	}
 }
 
-// final reports whether the log up to index cannot change any more on this server, because these entries are
-// committed or applied.
+// final reports whether the entries up to index are committed or applied, so that no leader can replace them.
 func (g *Group) final(index uint64) bool {
 	return index <= max(g.raft.CommitIndex(), g.disk.fsm.Floor())
 }
@@ -260,12 +261,12 @@ func waitMachine(ctx context.Context, m *kv.Machine, target uint64, final bool) 
 	return m.Wait(ctx, target)
 }
 
-// Machine returns the live state machine. When a received snapshot replaces the machine, the old one is closed. If
-// a read fails because the machine is closed, call Machine again.
+// Machine returns the live state machine. When a received snapshot replaces the machine, the previous one is closed.
+// If a read fails because its machine was closed, the caller must call Machine again and repeat the read.
 func (g *Group) Machine() *kv.Machine { return g.disk.fsm.Machine() }
 
-// Now returns a lower bound of cluster time, in milliseconds. On the leader it is the leader's time. Other servers
-// compute it from the timestamps of the entries that they have applied.
+// Now returns a lower bound of cluster time, in milliseconds. On the leader this is the current cluster time. On other
+// servers it is computed from the timestamps of the entries that they have applied.
 func (g *Group) Now() uint64 {
 	if g.Leading() {
 		return g.clock.leader()
@@ -276,8 +277,8 @@ func (g *Group) Now() uint64 {
 // ID returns the number of the group.
 func (g *Group) ID() uint32 { return g.opts.ID }
 
-// Leading reports whether this server is the leader and has applied an entry of its term. The result may be
-// outdated when Leading returns. Only ReadIndex proves leadership.
+// Leading reports whether this server is the leader and has applied an entry of its term. The leader may have changed
+// when Leading returns; only ReadIndex proves leadership.
 func (g *Group) Leading() bool {
 	return g.raft.State() == raft.Leader && g.readyTerm.Load() == g.raft.CurrentTerm()
 }
@@ -291,9 +292,9 @@ func (g *Group) Leader() raft.ServerID {
 	return id
 }
 
-// CaughtUp reports whether the local state is trusted and recent enough to serve reads. It is recent enough once the
-// machine has applied a commit index that a leader has announced since Open. Until then, the state may be as old as
-// the last stop of the node.
+// CaughtUp reports whether the local state is trusted and recent enough to serve reads. The state is recent enough
+// once the machine has applied up to a commit index that a leader has announced since Open. Before that, it may be as
+// old as the last stop of the node.
 func (g *Group) CaughtUp() bool {
 	if g.Doubt() != nil {
 		return false
@@ -313,9 +314,9 @@ func (g *Group) CaughtUp() bool {
 // LastIndex returns the index of the newest entry that this server has in its log or its snapshot.
 func (g *Group) LastIndex() uint64 { return max(g.disk.logs.Last(), g.disk.snaps.Index()) }
 
-// Age returns an upper bound of the age of the local state. This is the time since a majority last confirmed the
-// leader, provided that the machine has applied the commit index of that moment. On a leader without other voters it
-// is 0. known is false if there is no bound.
+// Age returns an upper bound of the age of the local state: the time since a majority last confirmed the leader. known
+// is false if there was no confirmation, or if the machine has not yet applied the commit index of that moment. On a
+// leader without other voters the age is always 0.
 func (g *Group) Age() (age time.Duration, known bool) {
 	if g.Leading() && g.disk.role.alone.Load() {
 		return 0, true
@@ -327,9 +328,9 @@ func (g *Group) Age() (age time.Duration, known bool) {
 	return time.Since(c.at), true
 }
 
-// Holds reports whether the local log contains the entry written at pos, or contained it before compaction. It
-// returns Lost if another leader has replaced the entry, and Unknown if this server cannot tell. If that part of the
-// log is compacted, pos must be the position of a command.
+// Holds reports whether the local log contains the entry written at pos, or contained it before compaction. It returns
+// Lost if another leader has replaced the entry, and Unknown if this server does not have enough information. If the
+// log is compacted beyond pos, the entry at pos must be a command.
 func (g *Group) Holds(pos raftlog.Position) Holding {
 	if term, known := g.disk.logs.TermAt(pos.Index); known {
 		if term < pos.Term {
@@ -388,8 +389,8 @@ func (g *Group) AnswerConfirm(term uint64) error {
 	return nil
 }
 
-// WaitChange waits until leadership may have changed, until limit has passed, or until ctx has ended. It returns
-// at once while the group closes.
+// WaitChange waits until leadership may have changed, limit has passed, or ctx has ended. If the group is closing, it
+// returns at once.
 func (g *Group) WaitChange(ctx context.Context, limit time.Duration) {
 	t := time.NewTimer(limit)
 	defer t.Stop()
@@ -428,9 +429,9 @@ func (g *Group) Snapshot() error {
 	return err
 }
 
-// settle waits up to drainLimit until the machine has applied every committed entry, if proposals are in flight.
-// Otherwise their callers would get no answer: at shutdown, raft drops committed entries that the machine has not
-// received.
+// settle waits up to drainLimit until the machine has applied every committed entry. It does so only if proposals are
+// in flight. Without the wait, their callers would get no answer, because raft's shutdown drops committed entries that
+// it has not yet passed to the machine.
 func (g *Group) settle() {
 	select {
 	case <-g.proposer.done:
@@ -447,7 +448,7 @@ func (g *Group) settle() {
 }
 
 // Close stops the group and closes its files. It waits up to drainLimit for proposals in flight, and then without a
-// limit for all goroutines. It does not transfer leadership. Close is idempotent.
+// time limit for all goroutines. It does not transfer leadership. Close is idempotent.
 func (g *Group) Close() error {
 	g.closed.Do(func() {
 		close(g.stop)

@@ -46,6 +46,7 @@ type role struct {
 func (r *role) Running() bool { return r.raft.Load() != nil }
 
 // Base returns the position of the newest snapshot. follows is true if Raft runs and this server is not the leader.
+// Before Raft runs, Base returns zero values.
 func (r *role) Base() (end raftlog.Position, follows bool) {
 	running := r.raft.Load()
 	if running == nil {
@@ -169,8 +170,9 @@ func (t *tampered) ApplyBatch(batch []*raft.Log) []any {
 // follower gives the transport access to the group. It is used only while Raft runs.
 type follower struct{ g *Group }
 
-// Known returns the last log index for the answer to a heartbeat. It returns false unless this server is a follower
-// of the given leader in the given term. It reads only atomics.
+// Known returns the last log index, which a follower adds to its answer to a heartbeat. The second result is false if
+// this server is not a follower of leader in term; the index must then not be used. Known reads only atomics, so it
+// never blocks.
 func (f follower) Known(term uint64, leader raft.ServerID) (uint64, bool) {
 	if f.g.raft.State() != raft.Follower || f.g.raft.CurrentTerm() != term {
 		return 0, false
@@ -179,8 +181,8 @@ func (f follower) Known(term uint64, leader raft.ServerID) (uint64, bool) {
 	return f.g.raft.LastIndex(), id == leader
 }
 
-// Announced records a commit index that the leader of term has announced. It does nothing once this server has caught
-// up. Only the goroutine of the guard calls it.
+// Announced records a commit index that the leader of term has sent. Once this server has caught up, Announced does
+// nothing. Only the goroutine of the guard calls it.
 func (f follower) Announced(term, commit uint64) {
 	if commit == 0 || f.g.caughtUp.Load() || term < f.g.raft.CurrentTerm() {
 		return
@@ -188,13 +190,13 @@ func (f follower) Announced(term, commit uint64) {
 	f.g.heard.Store(&raftlog.Position{Term: term, Index: commit})
 }
 
-// abstainElections limits how long this server leaves elections to other servers after it has lost the leader, in
-// election timeouts. After that time it must start an election itself, because it may be the only server with every
+// abstainElections is the number of election timeouts for which this server leaves elections to other servers after it
+// has lost the leader. After that, it must start an election itself, because it may be the only server that has every
 // committed entry.
 const abstainElections = 5
 
-// Abstains reports whether this server should start no election for now. It returns the answer of Server.Abstain,
-// except that it returns false when the leader has been lost for longer than abstainElections.
+// Abstains reports whether this server should start no election at the moment. It returns the answer of
+// Server.Abstain, or false if the leader was lost more than abstainElections election timeouts ago.
 func (f follower) Abstains() bool {
 	o := &f.g.opts
 	last := f.g.raft.LastContact()
@@ -212,9 +214,9 @@ func (f follower) FollowerIsAhead() {
 	}
 }
 
-// Judge decides whether this server installs a snapshot that a leader has sent. Raft itself installs every snapshot
-// but keeps its old last index. If that index is at or above the end of the snapshot, raft then fails, or requests
-// the snapshot again and again.
+// Judge decides whether this server installs a snapshot that a leader has sent. Raft itself would install every
+// snapshot, without lowering its last index. If the last index is at or above the end of the snapshot, raft then
+// fails, or requests the snapshot again and again.
 func (f follower) Judge(r *raft.InstallSnapshotRequest) transport.Verdict {
 	var l raft.Log
 	switch err := f.g.disk.logs.GetLog(r.LastLogIndex, &l); {

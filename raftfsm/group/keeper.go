@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/integrity"
 )
 
-// keep runs housekeeping until the group closes. On the leader it proposes entries that expire items. On every
+// keep runs housekeeping until the group closes. On the leader it proposes entries that remove expired items. On every
 // server it takes a snapshot when the log has grown enough.
 func (g *Group) keep() {
 	defer g.wg.Done()
@@ -85,8 +85,8 @@ func (g *Group) snapshotDue() bool {
 		g.disk.logs.BytesSince(last+1) >= g.opts.Bounds.SnapshotLogBytes)
 }
 
-// snapshotBeside starts a snapshot in the background unless one is running. running is a channel of capacity 1. It
-// contains an element while a snapshot runs.
+// snapshotBeside starts a snapshot in the background, unless one is running already. running is a channel of capacity
+// 1, which is full while a snapshot runs.
 func (g *Group) snapshotBeside(running chan struct{}) {
 	select {
 	case running <- struct{}{}:
@@ -103,8 +103,8 @@ func (g *Group) snapshotBeside(running chan struct{}) {
 	}()
 }
 
-// trimTrailing limits the bytes of log entries that the next snapshot keeps for slow followers. Raft itself limits
-// only their number.
+// trimTrailing limits the total size of the log entries that raft keeps for slow followers after the next snapshot.
+// Raft itself limits only their number.
 func (g *Group) trimTrailing() {
 	keep := min(g.opts.Bounds.TrailingEntries, max(g.disk.logs.EntriesWithin(g.raft.LastIndex(),
 		g.opts.Bounds.TrailingBytes), 64))
@@ -118,8 +118,8 @@ func (g *Group) trimTrailing() {
 	}
 }
 
-// guardDisk checks at intervals whether a log write hangs. It has its own goroutine and reads only memory, because
-// everything that reads the disk would hang too.
+// guardDisk checks at intervals whether a log write hangs. It has a goroutine of its own and does not access the disk,
+// because it would hang as well.
 func (g *Group) guardDisk() {
 	defer g.wg.Done()
 	tick := time.NewTicker(max(g.opts.Timing.StallFatal/10, time.Millisecond))
@@ -134,7 +134,8 @@ func (g *Group) guardDisk() {
 	}
 }
 
-// watchDisk ends the process when a log write hangs for too long, so that another server can take over.
+// watchDisk logs an error if a log write hangs. If the write hangs longer than Timing.StallFatal, watchDisk ends the
+// process, so that another server can become leader.
 func (g *Group) watchDisk() {
 	d := g.disk.logs.Stalled()
 	if d > g.opts.Timing.Stall {
@@ -148,12 +149,12 @@ func (g *Group) watchDisk() {
 	}
 }
 
-// checksumDelay is the maximum delay after a start before a server computes the checksums of a database that has none
+// checksumDelay limits how long after its start a server computes the checksum of a database that does not have one
 // yet.
 const checksumDelay = 10 * time.Second
 
-// watchState compares the state of this server with that of other servers, and replaces it if it is wrong. It also
-// transfers leadership if the disk of this server is slow.
+// watchState regularly compares the state of this server with that of the other servers, and starts its replacement if
+// it is wrong. It also transfers leadership if the disk of this server is slow.
 func (g *Group) watchState() {
 	defer g.wg.Done()
 	t := g.opts.Timing

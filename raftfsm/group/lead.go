@@ -6,8 +6,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// watchLeadership runs until the group closes. When this server becomes leader, it waits until the machine has
-// applied an entry of the new term, and then marks the term as ready for reads.
+// watchLeadership handles changes of leadership until the group closes. When this server becomes leader, it waits
+// until the machine has applied an entry of the new term. It then marks the term as ready for reads.
 func (g *Group) watchLeadership() {
 	defer g.wg.Done()
 	for {
@@ -57,8 +57,8 @@ func (g *Group) assert() {
 	g.opts.Logger.Info("leadership acquired", "group", g.opts.ID, "term", term, "commit_index", g.raft.CommitIndex())
 }
 
-// barrier commits a barrier and waits until the machine has applied every entry before it. It returns an error when
-// the group closes, because raft may never answer the barrier during a shutdown.
+// barrier commits a Raft barrier and waits until the machine has applied every earlier entry. It returns an error when
+// the group closes, because raft may never answer a barrier during a shutdown.
 func (g *Group) barrier() error {
 	done := make(chan error, 1)
 	go func() { done <- g.raft.Barrier(0).Error() }()
@@ -70,8 +70,8 @@ func (g *Group) barrier() error {
 	}
 }
 
-// watchElections counts elections and leader changes, remembers leaders, and reports new ones. The observer function
-// must not block, because raft's main goroutine calls it.
+// watchElections registers an observer that counts elections and leader changes, and records and reports each new
+// leader. The observer must not block, because raft's main goroutine calls it.
 func (g *Group) watchElections() {
 	g.raft.RegisterObserver(raft.NewObserver(nil, false, func(o *raft.Observation) bool {
 		switch d := o.Data.(type) {

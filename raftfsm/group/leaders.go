@@ -18,7 +18,7 @@ type LeaderSeen struct {
 // keepLeaders bounds the leaders that a group remembers.
 const keepLeaders = 10
 
-// leaderHistory remembers the last leaders of a group, at most one of each term. It is safe for concurrent use.
+// leaderHistory stores the most recent leaders of a group, at most one per term. It is safe for concurrent use.
 type leaderHistory struct {
 	mu   sync.Mutex
 	list []LeaderSeen // oldest first
@@ -36,7 +36,7 @@ func (h *leaderHistory) note(one LeaderSeen) {
 	h.list = append(h.list, one)
 }
 
-// Leaders returns the last leaders that this server has heard of since it started, oldest first.
+// Leaders returns the most recent leaders that this server has learned of since it started, oldest first.
 func (g *Group) Leaders() []LeaderSeen {
 	g.leaders.mu.Lock()
 	defer g.leaders.mu.Unlock()

@@ -29,8 +29,8 @@ import (
 // If a server is replaced by an older build nevertheless, that build stops at the entry that raised the level. It
 // applies nothing after that entry.
 
-// Level returns the highest format version that log entries of the group may have. It follows from the log entries
-// applied here.
+// Level returns the highest format version that log entries of the group may have, as of the entries that this server
+// has applied.
 func (g *Group) Level() uint8 { return g.Machine().Level() }
 
 // allow raises the level if a request of this version needs it.
@@ -80,8 +80,8 @@ func (g *Group) lockLevel(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// checkFormat returns nil if the server can read log entries of this format. It returns fault.Invalid if the server
-// is too old, and fault.Unavailable if its version is unknown.
+// checkFormat returns nil if server id can read log entries of the given format version. It returns fault.Invalid if
+// the server is too old, and fault.Unavailable if its version is unknown.
 func (g *Group) checkFormat(id raft.ServerID, version uint8) error {
 	if id == g.opts.ServerID || version <= command.First {
 		return nil

@@ -20,22 +20,22 @@ type Contacts interface {
 // looksPerSilence is how often a follower looks for its leader in Timing.Silent.
 const looksPerSilence = 3
 
-// watchLeader starts an election when the process of the leader has ended, until the group closes. Without it, a
-// follower waits for Heartbeat to Heartbeat*2 after the last heartbeat, because a leader that is silent for a shorter
-// time may only be slow.
+// watchLeader starts an election when the process of the leader has ended. It runs until the group closes. Raft alone
+// would wait for one to two times Timing.Heartbeat after the last heartbeat, because a leader that is silent for a
+// shorter time may only be slow.
 //
 // An election that starts too early breaks no guarantee of Raft, but it interrupts writes. So this server starts one
-// only if all of these hold:
+// only if all of these conditions are met:
 //
-//   - It has heard nothing from the leader for Timing.Silent. A leader sends something every Timing.Commit to
+//   - This server has heard nothing from the leader for Timing.Silent. A leader sends something every Timing.Commit to
 //     Timing.Commit*2, so many messages are missing.
 //   - The host of the leader refuses connections to its port, or the leader answers that it does not lead. A slow or
 //     unreachable leader does neither.
-//   - With this server, a majority of voters have heard nothing from the leader for that time either. Otherwise a
-//     server that only itself has lost the leader would depose it.
+//   - A majority of voters, including this server, have heard nothing from the leader for Timing.Silent. Otherwise a
+//     server that has lost only its own connection to the leader would depose it.
 //
-// Campaign skips the pre-vote, because raft refuses a pre-vote while it still knows a leader. The questions to the
-// other voters replace it.
+// The election skips the pre-vote (see Campaign), because raft refuses a pre-vote while it still knows a leader. The
+// queries to the other voters replace the pre-vote.
 func (g *Group) watchLeader() {
 	look := g.opts.Timing.Silent / looksPerSilence
 	ticker := time.NewTicker(look)
@@ -66,7 +66,8 @@ func (g *Group) watchLeader() {
 }
 
 // silentLeader returns the leader if this server has not heard from it for Timing.Silent and may start an election;
-// otherwise "". rank is the position of this server among the voters that may do so.
+// otherwise it returns "". rank is the number of other voters with a lower id, not counting the leader; servers with a
+// higher rank wait longer before they start an election.
 func (g *Group) silentLeader() (leader raft.ServerID, rank int) {
 	leader = g.Leader()
 	if leader == "" || g.raft.State() != raft.Follower || !g.silent() || (follower{g}).Abstains() {
@@ -87,8 +88,8 @@ func (g *Group) silentLeader() (leader raft.ServerID, rank int) {
 // silent reports whether this follower has heard nothing from a leader for Timing.Silent.
 func (g *Group) silent() bool { return time.Since(g.raft.LastContact()) > g.opts.Timing.Silent }
 
-// leaderEnded asks the leader and the other voters, for at most limit, and reports whether the leader has ended and a
-// majority of voters have lost it.
+// leaderEnded queries the leader and the other voters. It reports whether the leader has ended and a majority of
+// voters have lost it. It returns false if it gets too few answers within limit.
 func (g *Group) leaderEnded(leader raft.ServerID, limit time.Duration) bool {
 	ctx, cancel := context.WithTimeout(g.closing, limit)
 	defer cancel()
@@ -113,8 +114,9 @@ func (g *Group) leaderEnded(leader raft.ServerID, limit time.Duration) bool {
 	return int(lost.Load())+1 > voters/2 // 1 is this server
 }
 
-// LeaderLost reports whether this server has no reason to expect that leader leads: it has heard nothing from a leader
-// for Timing.Silent, knows no leader, or is that server and does not lead.
+// LeaderLost reports whether, as far as this server knows, the server with id leader does not lead. This is the case
+// if this server has heard nothing from that leader for Timing.Silent, or knows no leader. It is also the case if
+// leader is this server and it does not lead.
 func (g *Group) LeaderLost(leader raft.ServerID) bool {
 	switch id := g.Leader(); {
 	case leader == g.opts.ServerID:

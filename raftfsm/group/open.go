@@ -29,7 +29,7 @@ type disk struct {
 	opened transport.Claim     // what this server held when it was opened
 }
 
-// openDisk opens or creates the directory of a group and checks that its parts belong together.
+// openDisk opens or creates the directory of a group, and checks that the files in it belong together.
 func openDisk(o Options, obs *groupMetrics, clk *clock) (d *disk, err error) {
 	if err := o.volume.MkdirAll(o.Dir); err != nil {
 		return nil, raftlog.DiskError(err, o.Dir)
@@ -74,8 +74,8 @@ func openDisk(o Options, obs *groupMetrics, clk *clock) (d *disk, err error) {
 	return d, d.floors.Write()
 }
 
-// syncNew syncs dir, the groups directory and the data directory, so that the names of new files and directories are
-// durable. Neither log engine does that.
+// syncNew syncs the directory dir of a group, its parent (the directory of all groups), and the data directory above.
+// Only then are the names of new files and directories durable. Neither log engine does that.
 func syncNew(v raftlog.Volume, dir string) error {
 	return errors.Join(v.SyncDir(dir), v.SyncDir(filepath.Dir(dir)), v.SyncDir(filepath.Dir(filepath.Dir(dir))))
 }
@@ -131,8 +131,9 @@ func (d *disk) openLogs(o Options, obs *groupMetrics, man *snapshot.Manifest) er
 	return d.whole(o, hadStable, hadLog)
 }
 
-// whole returns an error if the log, or the file of terms and votes, was lost. Without them a server could vote twice
-// in a term, or forget entries that it acknowledged. It returns nil if the creation of the group was interrupted.
+// whole returns an error if the log or the file of terms and votes is missing although the other one is in use.
+// Without these files, the server could vote twice in a term, or forget entries that it acknowledged. If the creation
+// of the group was only interrupted, whole returns nil.
 func (d *disk) whole(o Options, hadStable, hadLog bool) error {
 	_, last, err := d.logs.Ends()
 	if err != nil {
@@ -160,7 +161,7 @@ func machineOptions(o Options, dir string) kv.Options {
 }
 
 // backoff sleeps before the database retries a failed flush or compaction, for example while the disk is full. The
-// pause grows with the number of consecutive failures, up to two seconds.
+// delay is 100 ms per consecutive failure, up to two seconds.
 func backoff(failures int) {
 	time.Sleep(min(time.Duration(failures)*100*time.Millisecond, 2*time.Second))
 }
@@ -260,9 +261,9 @@ func (d *disk) bootstrap(o Options, conf *raft.Config, trans raft.Transport) err
 	return err
 }
 
-// forgetHalfBootstrap undoes a bootstrap that stored term 1 but not the first entry. Otherwise raft would refuse to
-// bootstrap again. Term 1 without a vote can only come from an interrupted bootstrap, because elections begin at term
-// 2.
+// forgetHalfBootstrap undoes a bootstrap that has stored term 1 but not the first entry. Otherwise raft would refuse
+// to bootstrap again. A directory that has only term 1, without a vote, is always the result of an interrupted
+// bootstrap, because elections begin at term 2.
 func (d *disk) forgetHalfBootstrap() error {
 	term, err := d.stable.GetUint64([]byte(raftlog.KeyCurrentTerm))
 	if err != nil || term != 1 || d.logs.Last() > 0 || d.snaps.Index() > 0 {
@@ -279,8 +280,8 @@ func aloneWith(id raft.ServerID) raft.Configuration {
 	return raft.Configuration{Servers: []raft.Server{{ID: id, Address: raft.ServerAddress(id), Suffrage: raft.Voter}}}
 }
 
-// CheckFormats returns fault.Invalid with a file name if a newer version wrote one of the files in o.Dir. It
-// changes nothing and does not look for other errors. No other process may use the directory during the call.
+// CheckFormats returns fault.Invalid with a file name if a newer version wrote one of the files in o.Dir. It changes
+// nothing and checks nothing else. No other process may use the directory during the call.
 func CheckFormats(o Options) error {
 	o = o.withDefaults()
 	man, err := snapshot.LoadManifest(o.volume, o.Dir)
@@ -305,9 +306,9 @@ func CheckFormats(o Options) error {
 	return kv.CheckFormat(machineOptions(o, filepath.Join(o.Dir, man.Database)))
 }
 
-// compare checks the directory against its floor file, which records acknowledged entries and votes (see
-// raftlog.Floor). It returns an error if the directory contains less than the floor file says. Otherwise it starts to
-// maintain the file. f is the content of the file, or nil if there is none.
+// compare checks the files of the group against its floor file, which records acknowledged entries and votes (see
+// raftlog.Floor). f is the content of the floor file, or nil if there is none. compare returns an error if the files
+// contain less than the floor file records. Otherwise it begins to update the floor file.
 func (d *disk) compare(o Options, man *snapshot.Manifest, f *raftlog.Floor) error {
 	h, err := raftlog.ReadStores(d.stable, d.logs)
 	if err != nil {
@@ -339,8 +340,8 @@ func (d *disk) compare(o Options, man *snapshot.Manifest, f *raftlog.Floor) erro
 // tablesLimit is how long a lone server verifies the tables of its database at a start.
 const tablesLimit = 2 * time.Second
 
-// databaseFailed handles a failure of a database of this group (see kv.Options.Fatal). If the database is damaged and
-// another voter has a copy, the replica stops serving until it has received that copy. Any other failure goes to
+// databaseFailed handles a failure of the group's database (see kv.Options.Fatal). If the database is damaged and
+// another voter has a copy, this replica stops serving until it has received that copy. Otherwise databaseFailed calls
 // Options.Fatal.
 func (g *Group) databaseFailed(err error) {
 	select {
@@ -353,12 +354,14 @@ func (g *Group) databaseFailed(err error) {
 	g.opts.Fatal(err)
 }
 
-// Unreadable is called after a read of the machine has returned fault.Corrupt. It returns true if the replica has
-// stopped serving until it has received a copy of another server's state; Trusted then returns the error for callers.
+// Unreadable must be called after a read of the machine has returned fault.Corrupt. It returns true if the replica now
+// waits for a copy of another server's state and serves no requests until then. Trusted then returns the error for
+// callers.
 func (g *Group) Unreadable() bool { return g.integrity.Broken() }
 
-// checkTables verifies the tables of a lone server before it serves requests: there is no other copy to repair them
-// from. A table for which there is no time is verified when it is read.
+// checkTables verifies the table files of the database on a server without other voters before it serves requests,
+// because no other server has a copy to repair them from. It stops after tablesLimit; the remaining tables are
+// verified when they are read.
 func (g *Group) checkTables() error {
 	start := time.Now()
 	done, err := g.Machine().CheckTables(func() bool { return time.Since(start) < tablesLimit })

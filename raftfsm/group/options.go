@@ -101,8 +101,8 @@ func (NoServer) Newest(raft.ServerID) (version uint8, known bool) { return comma
 // Raise records nothing.
 func (NoServer) Raise(uint8) error { return nil }
 
-// RecordWatcher follows changes of the records of one store of the state machine, such as the locks, while this server
-// leads.
+// RecordWatcher processes the changes of the records in one internal store of the state machine, for example the
+// locks, while this server leads.
 type RecordWatcher interface {
 	// Update reports that records have changed, or that this server has gained or lost leadership. It must not block.
 	Update()

@@ -34,7 +34,7 @@ type Answer struct {
 // Encoded is a request in its log form, ready to be put into an entry.
 type Encoded []byte
 
-// proposal is one request in flight. Several goroutines may call settle with an outcome; the first call counts.
+// proposal is one request in flight. Several goroutines may call settle; only the first call has an effect.
 type proposal struct {
 	data    Encoded
 	ack     Ack
@@ -60,16 +60,16 @@ func (p *proposal) settle(o outcome) {
 	}
 }
 
-// proposer implements group commit: it puts concurrent requests into one log entry. The size of an entry and the
-// number of its requests are bounded. At most window entries are in flight.
+// proposer implements group commit: it puts concurrent requests into one log entry. The size of an entry, the number
+// of its requests and the number of entries in flight are bounded.
 //
-// An entry is encoded when raft's main loop is about to write it, not when it is submitted. So it contains the
-// requests that arrived while the previous entry was written.
+// An entry is encoded when raft's main loop is about to write it, not when it is submitted. So it also contains the
+// requests that arrive while the previous entry is written.
 //
-// On a leader with other voters, the next entry is submitted when at least as many requests are queued as all entries
-// in flight contain together. Otherwise full and nearly empty entries would alternate, and each costs messages to all
-// voters. A request waits at most until all entries in flight are done. A request that needs only the local disk
-// waits only for the disk writes of such requests, not for a quorum.
+// On a leader with other voters, the next entry is submitted when the queue has at least as many requests as all
+// entries in flight together. Otherwise full and nearly empty entries would alternate, and each entry costs messages
+// to all voters. In the worst case a request waits until all entries in flight are done. A request that needs only the
+// local disk waits only for the disk writes of such requests, not for a quorum.
 type proposer struct {
 	raft   *raft.Raft
 	logs   *raftlog.Store
@@ -125,7 +125,8 @@ func newProposer(r *raft.Raft, l *raftlog.Store, c *clock, b Bounds, obs *groupM
 	return p
 }
 
-// propose queues data and waits for its outcome. The code of an error says whether the request was applied:
+// propose adds data to the queue and waits for the outcome. The code of an error tells whether the request was
+// applied:
 //
 //	not_leader     not applied
 //	overloaded     not applied: the queue is full
@@ -261,8 +262,8 @@ func (p *proposer) gather() *batch {
 	return b
 }
 
-// fillLocked moves proposals from the queue to an entry, within the bounds of an entry. A proposal above the byte
-// bound, or a step of a restore, gets an entry of its own.
+// fillLocked moves proposals from the queue to the entry b until b has reached its maximum size or number of requests.
+// A proposal that is larger than this size, or is a step of a restore, gets an entry of its own.
 func (p *proposer) fillLocked(b *batch) {
 	n := 0
 	for _, one := range p.queue {
@@ -293,8 +294,8 @@ func (p *proposer) fillLocked(b *batch) {
 	p.queue = p.queue[:rest]
 }
 
-// ripe reports whether the waiting proposals are to become an entry now; see proposer. The leader of a group without
-// other voters does not wait.
+// ripe reports whether enough proposals are queued for the next entry; see proposer. It always returns true on a
+// leader without other voters.
 func (p *proposer) ripe() bool {
 	return p.alone() || len(p.queue) >= min(p.inFlight, p.bounds.EntryCount) || p.bytes >= p.bounds.EntryBytes ||
 		p.early > 0 && p.early >= p.unsynced
@@ -309,14 +310,15 @@ func (p *proposer) written(b *batch) {
 	p.rouse()
 }
 
-// submit gives the entry to raft, which accepts it when its main loop has written the previous one. Requests that
-// arrive until then still get into the entry; see complete.
+// submit passes the entry to raft. Raft accepts it when its main loop has written the previous entry. Until then, more
+// requests can be added to the entry; see complete.
 func (p *proposer) submit(b *batch) {
 	b.future = p.raft.ApplyLog(raft.Log{Data: p.logs.Reserve(b.key, func(l *raft.Log) { p.complete(b, l) })}, 0)
 	p.batches <- b
 }
 
-// complete encodes the entry. The log calls it on raft's main loop, immediately before it writes the entry.
+// complete adds queued requests to the entry b and encodes it into l. The log calls complete on raft's main loop,
+// immediately before it writes the entry.
 func (p *proposer) complete(b *batch, l *raft.Log) {
 	p.mu.Lock()
 	if p.filling == b { // otherwise requests would overtake those of a later entry
@@ -421,8 +423,8 @@ func (p *proposer) acknowledge() {
 	}
 }
 
-// applyError translates an error of raft.Apply. It returns fault.NotLeader if the entry was certainly not
-// appended, and fault.Indeterminate otherwise.
+// applyError translates an error of raft.Apply. It returns fault.NotLeader if the entry was not appended for certain,
+// and otherwise fault.Indeterminate.
 func applyError(err error) error {
 	switch {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress),
@@ -435,8 +437,8 @@ func applyError(err error) error {
 	}
 }
 
-// drain refuses new proposals, returns an error for those in the queue, and waits up to limit for those in flight.
-// Call it before raft's shutdown, which never answers entries that are not applied yet.
+// drain refuses new proposals, answers the queued ones with an error, and waits up to limit for those in flight. Call
+// it before raft's shutdown, because raft then never answers entries that are not yet applied.
 func (p *proposer) drain(limit time.Duration) {
 	p.mu.Lock()
 	if p.closed {

@@ -12,27 +12,28 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Confirmer asks another server of the group whether it knows a term higher than term. ConfirmTerm returns nil
-// only if the running raft instance of that server has answered during this call that it knows no higher term.
+// Confirmer asks other servers of the group to confirm the leader's term. ConfirmTerm returns nil only if the running
+// raft instance of the given server has answered during the call that it knows no term higher than term.
 type Confirmer interface {
 	ConfirmTerm(ctx context.Context, server raft.Server, term uint64) error
 }
 
-// ReadIndex is the result of a ReadIndex call. A linearizable read waits until the local machine has applied
-// Index, and then reads at time Now. It reflects every write that was acknowledged before the call began.
+// ReadIndex is the result of Group.ReadIndex. For a linearizable read, the caller waits until the local machine has
+// applied Index, and then reads at the time Now. Such a read sees every write that was acknowledged before ReadIndex
+// was called.
 type ReadIndex struct {
 	raftlog.Position
 	Now uint64 // leader's cluster time, milliseconds
 }
 
-// reader returns read indexes on the leader. It relies on no clock.
+// reader returns read indexes on the leader. It does not depend on clocks.
 //
 // Invariant: a returned index is at least the commit index of every leader that acknowledged a write before the call.
-// The steps are those of "ReadIndex", section 6.4 of Ongaro's thesis. (1) This leader has committed an entry of its
-// own term, so its commit index covers all earlier terms. (2) It notes the index before the round starts. (3) A
+// The algorithm is "ReadIndex" from section 6.4 of Ongaro's thesis. (1) The leader has committed an entry of its own
+// term, so its commit index covers all earlier terms. (2) It records its commit index before the round starts. (3) A
 // majority of voters then confirms that it knows no higher term, so no later leader has committed anything.
 //
-// Reads that arrive during a round share the next one.
+// Reads that arrive during a round share the next round.
 type reader struct {
 	raft    *raft.Raft
 	self    raft.ServerID
@@ -56,8 +57,8 @@ type readResult struct {
 	err   error
 }
 
-// confirmation is the outcome of a round in which a majority confirmed this leader. The round began at the time at.
-// index is the commit index that this server read after that.
+// confirmation is the outcome of a round in which a majority confirmed this leader. at is the time when the round
+// began. index is the commit index of this server, read after at.
 type confirmation struct {
 	at    time.Time
 	index uint64
@@ -127,8 +128,8 @@ func (r *reader) alone() (ReadIndex, error, bool) {
 	return index, err, true
 }
 
-// voters returns the other voters of the newest configuration, committed or not. self reports whether this server
-// is a voter. Raft uses the same configuration to count votes.
+// voters returns the other voters of the newest configuration, even if that configuration is not committed, because
+// raft counts votes with it. self reports whether this server is a voter.
 func (r *reader) voters() (others []raft.Server, self bool) {
 	for _, s := range r.raft.GetConfiguration().Configuration().Servers {
 		switch {
@@ -183,8 +184,8 @@ func (r *reader) round() (ReadIndex, error) {
 	return index, nil
 }
 
-// majority returns nil if a majority of voters confirms that it knows no higher term; see step 3 at reader. Each call
-// sends new queries and ignores late answers to earlier ones.
+// majority returns nil if a majority of voters confirms that it knows no term higher than term (step 3 of reader).
+// Each call sends new queries and ignores late answers to queries of earlier calls.
 func (r *reader) majority(term uint64, others []raft.Server, self bool) error {
 	total, have := len(others), 0
 	if self {

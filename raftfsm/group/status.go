@@ -72,8 +72,8 @@ func (s *Status) Voters() int {
 	return n
 }
 
-// Retire permanently stops Raft for this group. The server then follows no leader, does not vote and starts no
-// election. Files stay open until Close, so Status still works. Retire is idempotent.
+// Retire permanently stops Raft for this group: the server follows no leader, does not vote and starts no election.
+// The files stay open until Close, so Status still works. Retire is idempotent.
 func (g *Group) Retire() error { return g.raft.Shutdown().Error() }
 
 // Committed returns the newest log index that this server knows to be committed.
@@ -82,8 +82,9 @@ func (g *Group) Committed() uint64 { return g.raft.CommitIndex() }
 // Doubt returns why the state of this server is not trusted; nil if it is trusted.
 func (g *Group) Doubt() *snapshot.Doubt { return g.disk.fsm.Doubt() }
 
-// Trusted returns nil if this server trusts its local state, and otherwise the reason. Call it after a read. Then
-// check that Machine still returns the same machine, because the group may have replaced it during the read.
+// Trusted returns nil if this server trusts its local state, and otherwise an error with the reason. Call it after a
+// read. The caller must then also check that Machine still returns the machine it has read from, because the group may
+// have replaced the machine during the read.
 func (g *Group) Trusted() error {
 	d := g.Doubt()
 	if d == nil {
@@ -100,9 +101,9 @@ func (g *Group) Trusted() error {
 // AnswerCompare answers another server's query for the state here at index.
 func (g *Group) AnswerCompare(index uint64) integrity.Report { return g.integrity.AnswerCompare(index) }
 
-// AnswerState accepts the request of another server for a copy of this server's state. Another goroutine sends the
-// copy, one at a time. AnswerState returns fault.Unavailable if it cannot send a valid copy now, or if the group is
-// closing.
+// AnswerState accepts another server's request for a copy of this server's state. A background goroutine sends the
+// copies, one at a time. AnswerState returns fault.Unavailable if this server cannot send a valid copy now, or if the
+// group is closing.
 func (g *Group) AnswerState(ask integrity.StateRequest) error { return g.integrity.AnswerState(ask) }
 
 // Recall answers Witnesses.Recall for another server.
@@ -116,6 +117,6 @@ func (g *Group) SeenOf(server string) raftlog.Seen {
 	return g.witness.Note(raft.ServerID(server), raftlog.Seen{})
 }
 
-// Meet asks another server what it has recorded about this server. That server may be missing from the local
-// configuration, because the local data may be an old copy.
+// Meet asks another server what it has recorded about this server. Use it for servers that may be missing from the
+// local configuration because the local data is an old copy.
 func (g *Group) Meet(server raft.ServerID) { g.witness.Meet(server) }

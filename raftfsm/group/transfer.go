@@ -12,12 +12,12 @@ import (
 	"github.com/quorate/quorate/raftfsm/integrity"
 )
 
-// Transfer hands leadership to a voter. If the given id is empty, Transfer chooses the voter. It first waits, for at
-// most an election timeout, until the voter has every entry; new proposals wait in the meantime. It returns
-// fault.Conflict if the voter does not catch up in time.
+// Transfer transfers leadership to the voter to, or to a voter of its choice if to is empty. It first waits until that
+// voter has every entry, for at most one election timeout; new proposals wait in the meantime. It returns
+// fault.Conflict if to is no other voter, or if the voter does not catch up in time.
 //
-// Transfer does not use the wait of the raft library, which can block forever if the voter does not answer: two
-// unanswered transfers fill an internal channel, and raft then refuses all writes.
+// Transfer does not use the corresponding wait of the raft library. That wait can block forever if the voter does not
+// answer, because two unanswered transfers fill an internal channel, and raft then refuses all writes.
 func (g *Group) Transfer(ctx context.Context, to raft.ServerID) error {
 	if g.raft.State() == raft.Leader {
 		defer g.proposer.pause()()
@@ -33,9 +33,9 @@ func (g *Group) Transfer(ctx context.Context, to raft.ServerID) error {
 		raft.ServerAddress(to)))
 }
 
-// level waits until a voter has all entries of this leader, and returns the id of that voter. If to is empty, any
-// other voter will do. If this server no longer leads, level returns no error, because the transfer that follows
-// reports it.
+// level waits until a voter has all entries of this leader, and returns the id of that voter. If to is empty, it
+// accepts any other voter. If this server loses leadership, level returns no error, because the transfer that follows
+// reports this.
 func (g *Group) level(ctx context.Context, to raft.ServerID) (raft.ServerID, error) {
 	begun := time.Now()
 	var able []raft.ServerID
@@ -83,7 +83,7 @@ func (g *Group) cannotTransfer(why string, to raft.ServerID) error {
 const quickerFactor = 3
 
 // quicker returns the voter with the fastest disk, and the median duration of its log writes. own is the median of
-// this server. If no voter is at least quickerFactor times as fast as this server, quicker returns "".
+// this server. quicker returns "" if no voter is at least quickerFactor times as fast as this server.
 func quicker(own time.Duration, answers []integrity.Answer) (to raft.ServerID, median time.Duration) {
 	for _, a := range answers {
 		r := a.Report
@@ -98,8 +98,8 @@ func quicker(own time.Duration, answers []integrity.Answer) (to raft.ServerID, m
 	return to, median
 }
 
-// relieve transfers leadership if the disk of this server has become slow and another voter has a faster one. It does
-// so at most once per Timing.HandOver.
+// relieve transfers leadership if the disk of this server is slow and another voter has a faster disk. It tries at
+// most once per Timing.HandOver.
 func (g *Group) relieve(now time.Time) {
 	own, slow := g.disk.pace.State()
 	g.obs.diskSlow.Set(boolFloat(slow))

@@ -10,13 +10,13 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// Apply applies committed entries in order and returns one result for each. It skips entries that were applied
-// before. All changes and the applied index go into one Pebble batch, but each step of a restore has its own batch.
-// The changes are durable after the next Flush. Only one goroutine at a time may call Apply.
+// Apply applies committed entries in order and returns one result per entry. It skips entries that an earlier call has
+// applied. All changes and the applied index are written in one Pebble batch, except that each step of a restore has a
+// batch of its own. The changes are durable after the next Flush. Only one goroutine at a time may call Apply.
 //
-// If an entry cannot be decoded, the machine halts: it applies the entries before that entry, calls Options.Fatal,
-// and returns the error for that entry and all later ones. If storage fails, the machine is broken, and Apply returns
-// the error for all entries that were not skipped.
+// If an entry cannot be decoded, the machine halts: Apply applies the entries before it, calls Options.Fatal, and
+// returns the error for that entry and all later ones. If storage fails, the machine is broken, and Apply returns the
+// error for all entries that were not skipped.
 func (m *Machine) Apply(entries []Entry) []EntryResult {
 	out := make([]EntryResult, len(entries))
 	if !m.gate.enter() {
@@ -117,8 +117,8 @@ func (m *Machine) commit() error {
 	return nil
 }
 
-// install writes the changes of the Apply to the database. It publishes their time and index first. So a reader that
-// sees a change also sees a time and an index at least as new as the change.
+// install writes the changes of the current Apply to the database in one batch. Before the write, it publishes the new
+// cluster time and applied index. So a reader that sees one of the changes never gets an older time or index.
 func (m *Machine) install() error {
 	w := m.writer
 	w.terms.save(&w.txn)
@@ -136,8 +136,8 @@ func (m *Machine) install() error {
 	return nil
 }
 
-// writer holds the newest state of the machine and the changes of the current Apply. Readers see this state only
-// after it is published.
+// writer holds the newest state of the machine and the changes of the current Apply. Readers do not see this state
+// until Machine.publish makes it visible.
 type writer struct {
 	meta      meta
 	bounds    bounds
@@ -159,8 +159,9 @@ type writer struct {
 	restored  bool     // this Apply has ended a restore
 }
 
-// bounds limit how many results the machine remembers. They are part of the data format, because every replica must
-// forget the same results at the same entry. Tests use smaller bounds.
+// bounds limit how many results of requests the machine stores, so that a retry gets the result of the first attempt.
+// They are part of the data format, because all replicas must delete the same results at the same log entry. Tests use
+// smaller bounds.
 type bounds struct {
 	window  uint64 // sequence numbers of one origin that may be open
 	origins int
@@ -199,8 +200,9 @@ func (w *writer) end() error {
 	return w.txn.end()
 }
 
-// entry applies one entry. An entry without a command only advances the applied index. It does not change the
-// rolling hash, because a replica that installed a snapshot may not have seen that entry.
+// entry applies one log entry and returns the results of its requests. An entry without a command changes only the
+// applied index. It is not part of the rolling hash, because a replica that has installed a snapshot may not have
+// received it.
 func (w *writer) entry(e *Entry, b *command.Batch) ([]Result, error) {
 	before := w.meta.clock
 	w.meta.clock = max(w.meta.clock, b.Stamp)

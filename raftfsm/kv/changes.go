@@ -36,8 +36,9 @@ type Changes struct {
 	Seen uint64
 }
 
-// Changes reads, in one consistent view, the changes of a prefix with a revision above after. It stops after about
-// maxBytes bytes, but returns at least one change if there is any. It returns the same errors as Get.
+// Changes returns the changes to keys with the given prefix whose revision is greater than after. It reads them in one
+// consistent view. It stops after about maxBytes bytes, but returns at least one change if there is any. It returns
+// the same errors as Get.
 func (m *Machine) Changes(store, prefix string, after uint64, maxBytes int) (Changes, error) {
 	if err := m.useStore("kv.Changes", store); err != nil {
 		return Changes{}, err
@@ -92,7 +93,8 @@ func (m *Machine) changes(k rowKey, after uint64, maxBytes int) (out Changes, er
 	return out, it.Error()
 }
 
-// history reads the record of a history, without the closed segments. It returns nil if the history does not exist.
+// history reads the record of the history k from the database. The result does not contain the list of closed
+// segments. It is nil if the history does not exist.
 func (v *view) history(k rowKey) (h *history, err error) {
 	key := appendWatchedKey(nil, k)
 	raw, closer, err := v.snapshot.Get(key)
@@ -135,8 +137,8 @@ type Listener struct {
 	m   *Machine
 }
 
-// Listen returns a listener for the history of a prefix. The caller must call Stop when it no longer listens. Apply
-// never waits for a listener.
+// Listen returns a Listener that is notified when the history of a prefix changes. The caller must call Listener.Stop
+// in the end. A slow listener does not delay Apply.
 func (m *Machine) Listen(store, prefix string) *Listener {
 	c := make(chan struct{}, 1)
 	l := &Listener{C: c, Closed: m.gate.closing, c: c, key: rowKey{store, prefix}, m: m}
@@ -203,8 +205,8 @@ type Scan struct {
 	strip  int
 }
 
-// Scan starts to read the records of a store whose keys start with prefix. The disk space of replaced data is not
-// freed until Close. It returns the same errors as Get.
+// Scan starts to read the records of a store whose keys start with prefix. Until Scan.Close, Pebble cannot free the
+// disk space of records that are overwritten. Scan returns the same errors as Get.
 func (m *Machine) Scan(store, prefix string) (*Scan, error) {
 	if err := m.useStore("kv.Scan", store); err != nil {
 		return nil, err
@@ -223,8 +225,8 @@ func (m *Machine) Scan(store, prefix string) (*Scan, error) {
 func (s *Scan) Close() { s.export.Close() }
 
 // Next returns the next records in the order of their keys, and whether more follow. It stops after about maxBytes
-// bytes. Expired records are left out. It returns the same errors as Get, and fault.Unavailable if the machine was
-// closed in the meantime.
+// bytes and leaves out expired records. It returns the same errors as Get, and fault.Unavailable if the machine was
+// closed after Machine.Scan.
 func (s *Scan) Next(maxBytes int) (items []Change, more bool, err error) {
 	e := s.export
 	if err := e.m.use("kv.Scan"); err != nil {

@@ -94,8 +94,8 @@ func (w *writer) rememberClient(key string, content uint64, res *Result) error {
 	return nil
 }
 
-// forgetClient removes the oldest number from the queue of client results. It also removes the result with that
-// number, unless a later request has used the same client id.
+// forgetClient removes the oldest item from the queue of client results. It also deletes the result of that item,
+// unless a later request with the same client id has replaced the result.
 func (w *writer) forgetClient() error {
 	number := w.meta.clientFirst
 	item, err := w.clientItem(number)
@@ -179,8 +179,9 @@ func parseClientItem(b []byte) (clientItem, error) {
 	return clientItem{expireAt: binary.BigEndian.Uint64(b[1:]), key: string(b[9:])}, nil
 }
 
-// fingerprint returns a hash of all operations. With it, the machine detects that a client id is used again for a
-// different request. The hash is stored in the database, so the algorithm must not change.
+// fingerprint returns a hash of the operations of a request. The machine stores it with the result, to detect a
+// different request with the same client id. The algorithm must not change, because stored hashes would no longer
+// match.
 func fingerprint(ops []command.Op) uint64 {
 	d := xxhash.New()
 	var n [8]byte

@@ -1,8 +1,9 @@
-// Package kv is the deterministic state machine of one Raft group, kept in a Pebble database: values and their
-// revisions, expiry, and the results of decided requests, which make retries harmless.
+// Package kv is the deterministic state machine of one Raft group, stored in a Pebble database. It stores values with
+// their revisions and times of expiry. It also stores the results of requests, so that a retry returns the earlier
+// result instead of being applied again.
 //
 // It owns the database directory and every byte in it. It never uses a clock, the network, random numbers, the
-// operating system or raft. It takes the time from the stamps of the entries, and it uses files only through a
+// operating system or raft. It takes the time from the timestamps of the log entries, and it uses files only through a
 // vfs.FS. So the same entries make the same state on every node.
 //
 // # Tables
@@ -22,9 +23,9 @@
 //	0a history revision          changes
 //	0b history revision          closed segments of histories
 //
-// Tables 02, 03, 06 and 07 exist a second time, as 12, 13, 16 and 17. The meta record says which of the two sets
-// is live, and a restore fills the other set (stage.go). A database that was part of a restore has format version
-// 2. A database whose group may hold log entries above version 1 has format version 3.
+// Tables 02, 03, 06 and 07 exist a second time, as 12, 13, 16 and 17. The meta record says which of the two sets is
+// live, that is, read and written. A restore fills the other set (stage.go). A database that was part of a restore has
+// format version 2. A database whose group may hold log entries above version 1 has format version 3.
 //
 // A store name contains no NUL byte. So the keys of two stores do not mix if one name is a prefix of the other,
 // and the keys of one store are in byte order.
@@ -54,11 +55,11 @@
 //
 // # Failures
 //
-// A machine halts at an entry that it cannot apply. Its state is correct and can still be read, flushed and
-// copied. A machine is broken when its storage has failed or its data is damaged, even if only a read found the
-// damage. A broken machine returns only errors, because it must neither lead nor be copied to another node. Both
-// failures are reported to Options.Fatal. A full disk does not break the machine at first: flushes are retried,
-// and the machine is broken only when they keep failing. No failure loses anything that is in the Raft log.
+// A machine halts at an entry that it cannot apply. Its state is correct and can still be read, flushed and copied. A
+// machine is broken when its storage has failed or its data is damaged. A broken machine returns only errors, because
+// it must neither lead nor be copied to another node. Both failures are reported to Options.Fatal. A full disk does
+// not break the machine at first: flushes are retried, and the machine is broken only when they keep failing. No
+// failure loses anything that is in the Raft log.
 //
 // # Goroutines
 //

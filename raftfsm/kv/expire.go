@@ -10,8 +10,9 @@ import (
 // maxExpire bounds how many items of each kind one request may remove.
 const maxExpire = 1 << 16
 
-// expire removes what is due at cluster time: keys, client results and idle origins, the oldest first, and at most
-// limit of each. It also drops an abandoned restore, trims histories, and ends histories that were not extended.
+// expire removes items whose time has come, by cluster time: keys, client results and idle origins. It removes the
+// oldest first and at most limit of each kind. It also drops an abandoned restore, trims histories, and removes
+// histories that were not extended in time.
 func (w *writer) expire(limit uint32, res *Result) error {
 	n := int(min(limit, maxExpire))
 	for _, sort := range [...]func(int) (int, bool, error){w.expireKeys, w.expireClients, w.expireOrigins,
@@ -58,8 +59,8 @@ func (a dueKey) compare(b dueKey) int {
 	return strings.Compare(a.key, b.key)
 }
 
-// dueKeys returns the first n keys that are due, in the order of the due index. If the current Apply has loaded the
-// row of a key, dueKeys uses that row, because the index in the database may be older.
+// dueKeys returns up to n expired keys, ordered by their time of expiry. For a key that the current Apply has read or
+// changed, it uses the cached row, because the index in the database does not have the changes of this Apply.
 func (w *writer) dueKeys(n int) ([]dueKey, error) {
 	var items []dueKey
 	for k, r := range w.rows.known {
@@ -76,8 +77,8 @@ func (w *writer) dueKeys(n int) ([]dueKey, error) {
 	return items[:min(n, len(items))], nil
 }
 
-// dueStored returns the first n due keys of the index in the database and loads their rows. It skips keys whose rows
-// are already loaded.
+// dueStored returns up to n expired keys from the index in the database, and caches their rows in w.rows. It skips
+// keys that are already in w.rows.
 func (w *writer) dueStored(n int) (items []dueKey, err error) {
 	it, err := w.txn.db.NewIter(&pebble.IterOptions{
 		LowerBound: appendNumberKey(nil, w.meta.tables().due(), w.dueFloor),
@@ -146,8 +147,9 @@ func (w *writer) expireOrigins(limit int) (removed int, more bool, err error) {
 	return removed, false, nil
 }
 
-// NextDue returns the cluster time at which the next key, client result, origin, history or abandoned restore is
-// due. It may be in the past. ok is false if nothing will be due, or if the machine is closed.
+// NextDue returns the earliest cluster time at which KindExpire has something to do: a key, client result or origin
+// expires, a restore counts as abandoned, or a history must be trimmed or removed. The time may be in the past. ok is
+// false if there is no such time, or if the machine is closed.
 func (m *Machine) NextDue() (ms uint64, ok bool) {
 	if m.use("kv.NextDue") != nil {
 		return 0, false

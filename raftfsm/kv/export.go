@@ -10,9 +10,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// Export reads everything that a backup of a machine contains, in one consistent view. It leaves out SystemStore and
-// LockStore. The machine may apply entries in the meantime. Only one goroutine may use an Export, and the caller must
-// call Close.
+// Export reads all data of a machine that a backup contains, in one consistent view. This is everything except
+// SystemStore and LockStore. The machine may apply entries at the same time. Only one goroutine may use an Export, and
+// the caller must call Close.
 type Export struct {
 	Applied, Term uint64
 	Revision      uint64
@@ -25,7 +25,7 @@ type Export struct {
 }
 
 // Exported is one part of an export. The first parts contain records in the order of their keys. The last parts
-// contain client results in the order in which they expire. The caller may keep and change the memory of a part.
+// contain client results in the order in which they expire. The part belongs to the caller, which may change it.
 type Exported struct {
 	Records    []command.Op // OpSet without a condition
 	Remembered []command.Remembered
@@ -37,8 +37,8 @@ type exports struct {
 	open map[*Export]struct{}
 }
 
-// Export starts an export of the current state. It makes no copy. The disk space of replaced data is not freed until
-// Export.Close. It returns the same errors as Get.
+// Export starts an export of the current state, without copying it. Until Export.Close, Pebble cannot free the disk
+// space of records that are overwritten. Export returns the same errors as Get.
 func (m *Machine) Export() (*Export, error) {
 	if err := m.use("kv.Export"); err != nil {
 		return nil, err
@@ -86,8 +86,9 @@ func (x *exports) close() {
 	}
 }
 
-// Next returns the next part, and whether more parts follow. A part has about size bytes. It has fewer, or none, if
-// items in it have expired. Next returns the same errors as Get, and fault.Unavailable if the machine was closed.
+// Next returns the next part, and whether more parts follow. A part has about size bytes. It is smaller or empty if
+// some of its items have expired. Next returns the same errors as Get, and fault.Unavailable if the machine or the
+// export is closed.
 func (e *Export) Next(size int) (part Exported, more bool, err error) {
 	if err := e.m.use("kv.Export"); err != nil {
 		return part, false, err
@@ -107,8 +108,8 @@ func (e *Export) Next(size int) (part Exported, more bool, err error) {
 	return part, e.next != nil, nil
 }
 
-// walk calls f for each key of a table, beginning at e.next, until f returns true. It then sets e.next to the key
-// after the last one. done is true if the table has no more keys.
+// walk calls f for each key of a table from e.next on, until f returns true. It then sets e.next to the position after
+// that key and returns false. done is true if f was called for the last key of the table without returning true.
 func (e *Export) walk(table byte, f func(it *pebble.Iterator) (enough bool, err error)) (done bool, err error) {
 	return e.walkTo([]byte{table + 1}, f)
 }

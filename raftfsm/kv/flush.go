@@ -7,8 +7,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Flush writes the memtables to disk. When it returns nil, every entry up to the returned index is on disk. If
-// storage fails, it returns fault.Unavailable at once. Pebble then continues to retry, so a later Flush may succeed.
+// Flush writes Pebble's memtables to disk. If it returns nil, every entry up to the returned index is durable. If
+// storage fails, it returns fault.Unavailable without waiting for Pebble, which continues to retry. So a later Flush
+// may succeed.
 func (m *Machine) Flush() (applied uint64, err error) {
 	if err := m.use("kv.Flush"); err != nil {
 		return 0, err
@@ -35,8 +36,8 @@ func (m *Machine) Flush() (applied uint64, err error) {
 	}
 }
 
-// Checkpoint copies the database to dir, which must not exist. It uses hard links where possible. The copy contains
-// every entry up to the returned index, and perhaps later ones.
+// Checkpoint creates a copy of the database in dir, which must not exist. The copy consists of hard links where
+// possible. It contains every entry up to the returned index, and may contain later ones.
 func (m *Machine) Checkpoint(dir string) (applied uint64, err error) {
 	if applied, err = m.Flush(); err != nil {
 		return 0, err

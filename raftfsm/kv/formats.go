@@ -7,9 +7,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// CheckFormat returns fault.Invalid if a newer version or another program has written the database. It returns nil if
-// this build knows the format or if there is no database. It also returns nil if the database cannot be read, because
-// Open reports that. It changes nothing on disk. No other process may use the directory during the call.
+// CheckFormat returns fault.Invalid if the database was written by a newer version or by another program. It returns
+// nil if this build can read the format, if there is no database, or if the database is unreadable, because Open
+// reports that. It changes nothing on disk. No other process may use the directory during the call.
 func CheckFormat(o Options) error {
 	found, err := peek(&o)
 	if err != nil || !found {

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// gate counts the calls that use the database, so that Close can wait for them. It is not a lock, because a reader
-// must never wait.
+// gate counts the running calls that use the database, so that Close can wait for their end. It is not a mutex,
+// because readers must never block each other.
 type gate struct {
 	users   atomic.Int64  // closedGate is added once the gate is closed
 	closing chan struct{} // closed when Close begins

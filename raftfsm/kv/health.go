@@ -60,8 +60,8 @@ func (h *health) giveUp(err *fault.Error) {
 	h.stick.Do(func() { close(h.stuck) })
 }
 
-// report calls Fatal with err, at most once per machine. It uses a new goroutine, because the caller may hold locks
-// that Fatal needs.
+// report calls Options.Fatal with err, at most once per machine. It does so in a new goroutine, because the caller may
+// hold locks that Fatal needs.
 func (h *health) report(err *fault.Error) {
 	h.once.Do(func() {
 		close(h.down)
@@ -87,8 +87,8 @@ func (h *health) writable() error {
 	return h.readable()
 }
 
-// backgroundFailure records that a flush or a compaction failed. Pebble retries at once and without end, so only
-// some of the failures are logged. The caller may hold Pebble's lock.
+// backgroundFailure records a failed flush or compaction. It logs only some of the failures, because Pebble retries
+// immediately and forever. The caller may hold Pebble's lock.
 func (h *health) backgroundFailure(err error) {
 	h.total.Add(1)
 	n := h.failures.Add(1)

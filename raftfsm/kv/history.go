@@ -66,7 +66,7 @@ type histories struct {
 	size    uint64          // bytes of all changes
 }
 
-// pendingChange is a change by the request that is being applied. Its strings point into the entry.
+// pendingChange is a change by the request that is being applied. Its strings share memory with the log entry.
 type pendingChange struct {
 	history  *history
 	revision uint64
@@ -76,8 +76,8 @@ type pendingChange struct {
 	expired  bool
 }
 
-// PrefixOf returns the part of a stored key before the first "||", or "" for a key without it. Keys with one prefix are
-// in one group and share a history.
+// PrefixOf returns the part of a stored key before the first "||". It returns "" if the key does not contain "||". All
+// keys with the same prefix belong to the same group and to the same history.
 func PrefixOf(key string) string {
 	prefix, _, found := strings.Cut(key, "||")
 	if !found {
@@ -111,8 +111,9 @@ func (w *writer) noteRemoval(k rowKey, old *row) {
 	}
 }
 
-// flushChanges writes the changes of one request. If grouped is true, only the last change of each history is marked
-// as last. Otherwise every change is marked.
+// flushChanges writes the pending changes of one request to their histories. If grouped is true, it sets the flag Last
+// only on the final change in each history, so that a reader gets the request as a whole. If grouped is false, it sets
+// the flag on every change.
 func (w *writer) flushChanges(grouped bool) {
 	changes := w.histories.pending
 	for i := len(changes) - 1; i >= 0; i-- {
@@ -192,9 +193,9 @@ func (w *writer) touchHistory(h *history) {
 	}
 }
 
-// settleHistories trims the histories to which this entry has added changes. It must not trim histories that only
-// earlier entries of this Apply have changed, because replicas group entries differently, and all of them must trim
-// at the same entry.
+// settleHistories trims the histories to which the current log entry has added changes. It must not trim other
+// histories, such as those that earlier entries of the same Apply have changed. Otherwise the state would depend on
+// how entries are grouped into calls of Apply, which differs between replicas.
 func (w *writer) settleHistories() {
 	for _, h := range w.histories.grown {
 		h.grown = false
@@ -205,9 +206,8 @@ func (w *writer) settleHistories() {
 	w.histories.grown = w.histories.grown[:0]
 }
 
-// trim drops all segments that are too old, and the oldest segments while the history exceeds its size limit. It
-// keeps the newest segment, even if it alone exceeds the limit, unless it is too old. So a request that is larger
-// than the limit can be read.
+// trim drops all segments of h that are too old. While h exceeds its size limit, it also drops the oldest segments,
+// but never the newest one. So a request that is larger than the size limit can still be read.
 func (w *writer) trim(h *history) {
 	for len(h.closed) > 0 && h.size > h.bytes && (len(h.closed) > 1 || h.open.first != 0) {
 		w.dropSegment(h)
@@ -231,7 +231,8 @@ func (w *writer) dropSegment(h *history) {
 	w.touchHistory(h)
 }
 
-// watch starts a history, or extends it. It returns in res the revision from which on the history has all changes.
+// watch starts a history, or extends its life if it exists. It stores in res the floor of the history: the history
+// contains every change with a greater revision.
 func (w *writer) watch(c *command.Watch, res *Result) {
 	k := rowKey{c.Store, c.Prefix}
 	h := w.histories.all[k]
@@ -314,7 +315,7 @@ func (hs *histories) nextDue() uint64 {
 	return due
 }
 
-// nextDueHint returns a lower bound of nextDue. It is cheap, because it does not look at every history.
+// nextDueHint returns a time at or before nextDue. Unlike nextDue, it does not look at every history.
 func (hs *histories) nextDueHint() uint64 {
 	if len(hs.all) == 0 {
 		return never

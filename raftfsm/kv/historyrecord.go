@@ -9,7 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/lenprefix"
 )
 
-// The tables of histories. A restore does not switch between two sets of them: it empties them.
+// The first key bytes of the tables of histories. Unlike the tables of records, they exist only once: a restore
+// empties them.
 const (
 	tableWatched = 0x09
 	tableChange  = 0x0a
@@ -61,7 +62,7 @@ func changeSize(p *pendingChange) int {
 //
 //	format(1) flags(1) key [expiry(8)] [content type, value]
 //
-// A key and a content type have their length before them. The record of a removal ends after the key.
+// The key and the content type are preceded by their length. The record of a removal ends after the key.
 func appendChange(dst []byte, p *pendingChange, last bool) []byte {
 	flags := byte(0)
 	for bit, set := range [...]bool{last, p.op == nil, p.expired, p.expireAt != 0} {
@@ -233,8 +234,8 @@ func (h *history) hash() setHash {
 	return sum
 }
 
-// verifyHistories compares the stored changes of all histories with the hashes of what was applied. It returns a
-// description of the first difference, or "" if there is none.
+// verifyHistories reads the changes of all histories and compares them with the hashes that were computed when they
+// were applied. It returns a description of the first difference, or "" if there is none.
 func (v *view) verifyHistories(pace func(bytes int) error) (wrong string, err error) {
 	all, err := readHistories(v.snapshot)
 	if err != nil {

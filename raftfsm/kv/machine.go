@@ -166,7 +166,7 @@ func Open(o Options) (*Machine, error) {
 }
 
 // peek sets defaults in o and reports whether the directory contains a database. It changes nothing on disk. Call it
-// before pebble.Open, which would leave files in a directory without a database.
+// before pebble.Open, because pebble.Open creates files even in a directory without a database.
 func peek(o *Options) (found bool, err error) {
 	if o.Fatal == nil || o.Dir == "" {
 		return false, fault.New(fault.Invalid, "kv.Open", "Options.Dir and Options.Fatal must be set")
@@ -224,9 +224,10 @@ func open(o Options, adjust func(*pebble.Options)) (*Machine, error) {
 	return m, nil
 }
 
-// errOpening returns the error for a failed pebble.Open. It names Pebble's MANIFEST: if that is damaged, Pebble's own
-// error may name another file, which never existed. The code is fault.Unavailable if the disk reported an error,
-// otherwise fault.Corrupt. Pebble reports only some kinds of damage as corruption, so every other error is damage.
+// errOpening returns the error for a failed pebble.Open. It has the code fault.Unavailable if the disk reported an
+// error, and otherwise fault.Corrupt: Pebble reports only some kinds of damage as corruption, so every other failure
+// counts as damage. The error names Pebble's MANIFEST, because a damaged MANIFEST makes Pebble report another file,
+// which never existed.
 func errOpening(o *Options, err error) error {
 	msg := "cannot open the database in " + o.Dir
 	if d, peeked := pebble.Peek(o.Dir, files(o)); peeked == nil && d.Exists {
@@ -296,15 +297,15 @@ func (m *Machine) publish() {
 // Applied returns the index of the last applied entry.
 func (m *Machine) Applied() uint64 { return m.state.Load().applied }
 
-// Visible returns an upper bound of the index of all finished reads: none of them saw a later entry. It is above
-// Applied only while entries are being applied.
+// Visible returns an index such that no read that has finished saw a later entry. It is greater than Applied only
+// while entries are being applied.
 func (m *Machine) Visible() uint64 { return max(m.visible.Load(), m.Applied()) }
 
 // Clock returns cluster time as of the last applied entry, in Unix milliseconds.
 func (m *Machine) Clock() uint64 { return m.state.Load().clock }
 
-// Level returns the highest version of log entries that the group may hold. It is at least command.First and never
-// decreases.
+// Level returns the highest format version that log entries of the group may have. It is at least command.First and
+// never decreases.
 func (m *Machine) Level() uint8 {
 	return uint8(max(m.state.Load().level, command.First)) //nolint:gosec // a KindFormat carries no more
 }
@@ -316,8 +317,8 @@ func (m *Machine) Hash() (index, hash uint64) {
 	return s.applied, s.hash
 }
 
-// Close waits for running calls and closes the database. It does not flush: the Raft log has the entries applied
-// after the last Flush. Close is idempotent. If Pebble has failed permanently (see Options.Fatal), Close returns an
+// Close waits for running calls and closes the database. It does not flush, because the Raft log still has the entries
+// since the last Flush. Close is idempotent. If Pebble has failed permanently (see Options.Fatal), Close returns an
 // error at once, and the directory stays locked until the process ends.
 func (m *Machine) Close() error {
 	m.closing.Do(func() {

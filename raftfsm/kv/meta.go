@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Versions of the tables (doc.go) that this build reads and writes. Version 2 marks a database that has gone through
-// a restore. Version 3 marks a group that uses log entries above the first version.
+// Format versions of the tables (see doc.go) that this build reads and writes. A database has version 2 after it was
+// part of a restore, and version 3 if its group may use log entries above the first version.
 const (
 	formatVersion    = 1
 	formatWithStage  = 2
@@ -66,7 +66,7 @@ func (m *meta) append(dst []byte) []byte {
 	return dst
 }
 
-// version returns the lowest format version that can represent m. Older builds can then open the database where
+// version returns the lowest format version that can represent m, so that older builds can open the database whenever
 // possible.
 func (m *meta) version() uint16 {
 	switch {

@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// pebbleFormat is the format version of Pebble's files. It is fixed, so that older builds can open databases of
-// newer ones. It is the format with checksums in table footers.
+// pebbleFormat is the version of Pebble's file format. It is the version that added checksums to table footers. It is
+// fixed, so that older builds can open databases of newer builds.
 const pebbleFormat = pebble.FormatTableFormatV6
 
 const defaultMemTable = 16 << 20
@@ -26,7 +26,7 @@ type engine struct {
 	inOpen atomic.Bool // pebble.Open is running
 }
 
-// pebbleOptions returns options that favour bounded memory over peak throughput. Every level has a Bloom filter,
+// pebbleOptions returns options that limit memory rather than maximise throughput. Every level has a Bloom filter,
 // because every write checks whether its key exists.
 func (e *engine) pebbleOptions(o Options) *pebble.Options {
 	p := &pebble.Options{
@@ -55,8 +55,8 @@ func (e *engine) pebbleOptions(o Options) *pebble.Options {
 	return p
 }
 
-// open runs pebble.Open in a separate goroutine. If the disk cannot be written, Fatalf ends that goroutine, and open
-// returns the error.
+// open runs pebble.Open in a goroutine of its own. If the disk cannot be written, Pebble calls Fatalf, which ends that
+// goroutine, and open returns the error.
 func (e *engine) open(dir string, p *pebble.Options) (db *pebble.DB, err error) {
 	e.inOpen.Store(true)
 	defer e.inOpen.Store(false)
@@ -114,11 +114,11 @@ func (l *pebbleLogger) Errorf(format string, args ...any) {
 }
 
 // Fatalf implements pebble.Logger. Pebble calls it when it cannot continue, usually after a failed write of the
-// MANIFEST, and expects it to end the process. Fatalf calls Options.Fatal and then blocks forever; the calling
-// goroutine keeps its locks. So no file of the database changes any more, and the next Open recovers as after a
-// crash.
+// MANIFEST, and expects it to end the process.
 //
-// During pebble.Open, Fatalf ends the calling goroutine instead, and Open returns the error.
+// During pebble.Open, Fatalf ends the calling goroutine, and Open returns the error. At any other time, Fatalf calls
+// Options.Fatal and then blocks forever, so the calling goroutine keeps its locks. No file of the database changes any
+// more, and the next Open recovers as after a crash.
 func (l *pebbleLogger) Fatalf(format string, args ...any) {
 	err := &fault.Error{
 		Code: fault.Internal, Op: "kv.storage", Msg: fmt.Sprintf(format, args...),
@@ -133,8 +133,8 @@ func (l *pebbleLogger) Fatalf(format string, args ...any) {
 	select {}
 }
 
-// pacedFS slows down Pebble's retries: while flushes or compactions fail, it calls Options.Backoff before it creates
-// a file.
+// pacedFS delays Pebble's retries after failures. While flushes or compactions fail, it calls Options.Backoff before
+// it creates a file.
 type pacedFS struct {
 	vfs.FS
 	health  *health

@@ -30,15 +30,14 @@ type Listed struct {
 	Size     int    // bytes of the value
 }
 
-// Get reads one key. It sees all applied entries. now is the time of the read, in milliseconds of cluster time. If
-// the machine's cluster time is later, Get uses that. It returns fault.Invalid for a store name with a NUL byte,
-// fault.Corrupt for damaged data, and fault.Unavailable if the machine is closed.
+// Get reads one key. It sees all applied entries. now is the caller's cluster time in milliseconds; Get treats a key
+// as absent if it has expired at now or at the machine's cluster time. It returns fault.Invalid for a store name with
+// a NUL byte, fault.Corrupt for damaged data, and fault.Unavailable if the machine is closed.
 func (m *Machine) Get(store, key string, now uint64) (Value, error) {
 	return m.GetWithin(store, key, now, 0)
 }
 
-// GetWithin works like Get, with a size limit. If the value is larger than maxBytes, GetWithin may return only its
-// size. 0 means no limit.
+// GetWithin works like Get, but may return only the size of a value that is larger than maxBytes. 0 means no limit.
 func (m *Machine) GetWithin(store, key string, now uint64, maxBytes int64) (Value, error) {
 	if err := m.useStore("kv.Get", store); err != nil {
 		return Value{}, err
@@ -64,8 +63,8 @@ func (m *Machine) GetWithin(store, key string, now uint64, maxBytes int64) (Valu
 	}
 }
 
-// getNow reads key without a snapshot. clock is the published cluster time. sure is false if a batch that is not
-// published yet may have expired the value. The caller must then read from a snapshot.
+// getNow reads key without a snapshot. clock is the published cluster time. sure is false if a batch that is being
+// written may have expired the value; the caller must then read again from a snapshot.
 func (m *Machine) getNow(key []byte, now, clock uint64, maxBytes int64) (v Value, sure bool, err error) {
 	raw, closer, err := m.db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -101,13 +100,13 @@ func (m *Machine) getExact(store, key string, now uint64) (out Value, err error)
 }
 
 // GetMany reads several keys of one store in one consistent view. The results are in the order of keys; a key that
-// occurs twice has two results. now has the same meaning as in Get. GetMany returns the same errors as Get.
+// occurs twice has two results. now means the same as for Get. GetMany returns the same errors as Get.
 func (m *Machine) GetMany(store string, keys []string, now uint64) ([]Value, error) {
 	return m.GetManyWithin(store, keys, now, 0)
 }
 
-// GetManyWithin works like GetMany, with a size limit. If the values have more than maxBytes bytes together, it
-// stops and returns fault.TooLarge. 0 means no limit.
+// GetManyWithin works like GetMany, but returns fault.TooLarge if the values have more than maxBytes bytes in total. 0
+// means no limit.
 func (m *Machine) GetManyWithin(store string, keys []string, now uint64, maxBytes int64) ([]Value, error) {
 	if err := m.useStore("kv.GetMany", store); err != nil {
 		return nil, err
@@ -200,8 +199,8 @@ func listBounds(t tables, store, prefix, after string) (from, end []byte) {
 	return from, end
 }
 
-// unreadable returns the error of a failed read. If the data is damaged, it also marks the machine as broken, because
-// such a machine must neither lead nor be copied.
+// unreadable returns the error for a failed read. If the data is damaged, it also marks the machine as broken, because
+// a server with damaged data must neither lead nor send a copy of it.
 func (m *Machine) unreadable(op, msg string, err error) error {
 	failure := errStorage(op, msg, err)
 	if failure.Code == fault.Corrupt {
@@ -218,8 +217,8 @@ func (m *Machine) useStore(op, store string) error {
 	return m.use(op)
 }
 
-// view is a consistent snapshot of the database. clock is a lower bound of the cluster time of that snapshot. The
-// exact time is read from the database only when a value may have expired.
+// view is a consistent snapshot of the database. clock is a lower bound of the cluster time of the snapshot. Because
+// most values do not expire, the exact time is read from the database only when it is needed.
 type view struct {
 	m        *Machine
 	snapshot *pebble.Snapshot
@@ -239,8 +238,8 @@ func (m *Machine) view() *view {
 	}
 }
 
-// live returns the set of tables to read. A reader calls it before and after a read. If the two results are equal,
-// no restore has replaced the tables in between.
+// live returns the set of tables that is read at the moment. A reader calls live before and after a read: if the
+// results are equal, no restore has replaced the tables in between.
 func (m *Machine) live() tables { return tables(m.tables.Load()) }
 
 func (v *view) close() error { return v.snapshot.Close() }

@@ -2,11 +2,11 @@ package kv
 
 import "encoding/binary"
 
-// A data record is
+// The encoding of a data record:
 //
 //	head(1) revision(8) [expiry(8)] [content type (uvarint length, text)] value
 //
-// with the format in the upper half of head and flags in the lower.
+// The upper four bits of head are the format, the lower four are flags.
 const (
 	recordFormat      = 0x10
 	recordFormatMask  = 0xf0

@@ -15,10 +15,10 @@ const (
 	Applied  Outcome = 1 // every operation took effect
 	Conflict Outcome = 2 // a condition did not hold (Result.Key); nothing was changed
 	// Stale means that the origin of the request is unknown, or that the id of the request is at or below the
-	// low-water mark. This entry did not apply the request, but an earlier entry may have.
+	// low-water mark. The request was not applied by this entry. Whether an earlier entry has applied it is unknown.
 	Stale Outcome = 3
-	// Rejected means that the request itself is wrong, for example a client id used again with other operations.
-	// Nothing was changed.
+	// Rejected means that the request is invalid, for example because its client id was already used for other
+	// operations. Nothing was changed.
 	Rejected Outcome = 4
 )
 
@@ -70,7 +70,7 @@ type Result struct {
 	More     bool // KindExpire: there is more that is due
 }
 
-// A remembered result is encoded as
+// The encoding of a stored result:
 //
 //	outcome(1) flags(1) age(uvarint) revisions [key] [expired]
 //

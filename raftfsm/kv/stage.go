@@ -30,9 +30,8 @@ import (
 // revisionRaise is what a restore adds to the revision counter.
 const revisionRaise = 1 << 40
 
-// SystemStore holds records of the cluster itself, for example its removed servers. It is not part
-// of the users' data: a restore does not change it and an export leaves it out. The name is part of
-// the format.
+// SystemStore is the name of the internal store for records of the cluster, for example its removed servers. It is not
+// part of the users' data: a restore does not change it and an export leaves it out. The name is part of the format.
 const SystemStore = "system"
 
 // Durations in milliseconds of cluster time. They are part of the format.
@@ -69,8 +68,8 @@ func (m *meta) stageDue() uint64 {
 // Restored returns the index of the entry that last replaced all data with a backup, or 0.
 func (m *Machine) Restored() uint64 { return m.state.Load().replaced.at }
 
-// restores reports whether b is a step of a restore. Such a step gets a Pebble batch of its own, because it reads
-// the tables, which must contain all earlier changes.
+// restores reports whether b is a step of a restore. Such a step needs a Pebble batch of its own, because it reads the
+// tables and they must contain all earlier changes.
 func restores(b *command.Batch) bool {
 	return len(b.Requests) == 1 && b.Requests[0].Kind == command.KindRestore
 }

@@ -5,10 +5,11 @@ import (
 	"sync/atomic"
 )
 
-// maxChanges bounds the collected keys of DueStore. More of them count as a change of every key.
+// maxChanges limits how many changed keys of DueStore are recorded. Beyond this number, every key counts as changed.
 const maxChanges = 20_000
 
-// storeChanges collects the keys of changed records of one store, for the leader of the group.
+// storeChanges records which keys of one store have changed. The leader of the group uses this to keep its own index
+// of the store up to date.
 type storeChanges struct {
 	limit  int         // of keys; 0 = none
 	recent atomic.Bool // the last Apply has changed a record

@@ -10,11 +10,11 @@ import (
 )
 
 // setHash is a hash of a set of records that does not depend on their order. It consists of the sums, modulo 2^64, of
-// two independent hashes of every record. Adding or removing a record takes constant time. The machine computes the
-// hash from the records that it intends to store. If the stored records, or those of another replica, have a
-// different hash, data is wrong.
+// two independent hashes of every record, so adding or removing a record takes constant time. The machine computes the
+// hash from the records that it writes. If the records on disk or on another replica have a different hash, data is
+// damaged.
 //
-// It detects bugs, memory errors and disk errors, not attackers.
+// The hash detects bugs, memory errors and disk errors, not attackers.
 type setHash [2]uint64
 
 func (s *setHash) add(o setHash) { s[0] += o[0]; s[1] += o[1] }
@@ -23,8 +23,8 @@ func (s *setHash) sub(o setHash) { s[0] -= o[0]; s[1] -= o[1] }
 // setSeeds are the seeds of the two hashes. They are part of the format.
 var setSeeds = [...]uint64{0x51756f72_61746531, 0x51756f72_61746532}
 
-// member returns the hash of one data record. key is the key without its table byte, so the hash is the same in both
-// sets of tables.
+// member returns the hash of one data record. key is without its table byte, so that a record has the same hash in
+// both sets of tables.
 func member(key, value []byte) (h setHash) {
 	var d xxhash.Digest
 	var size [4]byte
@@ -40,7 +40,7 @@ func member(key, value []byte) (h setHash) {
 }
 
 // sums are the set hashes of a machine's records. Each Pebble batch that changes records also stores the new sums.
-// If a build that does not know sums has changed the database, the sums are computed again.
+// They are computed again if the database was changed by an old build, which does not update them.
 type sums struct {
 	known bool    // data is the hash of all records; if false, only of the changes since generation gen began
 	gen   uint64  // of an unknown sum: incremented whenever all records are replaced
@@ -77,8 +77,8 @@ func parseSums(b []byte, last *meta) (s sums, ok bool) {
 	return sums{known: b[1] == 1, gen: n(2), data: setHash{n(3), n(4)}, stage: setHash{n(5), n(6)}}, true
 }
 
-// loadSums reads the sums from the database. If the database has no valid sums, loadSums starts at zero, so the sums
-// cover only later changes. Verify then adds the hash of the existing records.
+// loadSums reads the sums from the database. If the database has records but no valid sums, loadSums starts with sums
+// of zero, which then cover only later changes. Verify later adds the hash of the existing records.
 func (w *writer) loadSums() error {
 	raw, closer, err := w.txn.db.Get(sumKey())
 	if err == nil {
@@ -95,15 +95,15 @@ func (w *writer) loadSums() error {
 	return w.txn.db.Set(sumKey(), w.sums.append(nil, &w.meta), pebble.NoSync)
 }
 
-// base is the hash of the records that a database without sums contained when generation gen began. Later changes are
-// in the sums.
+// base is the hash of the records that were in a database without sums when generation gen began. sums.data covers the
+// changes after that moment.
 type base struct {
 	gen  uint64
 	data setHash
 }
 
-// adopt adds b to the sums. b is the hash of the existing records, which Verify has computed. adopt ignores b if a
-// restore has started, or has replaced the records, since Verify began.
+// adopt adds b to the sums, which then cover all records. b is the result of Verify, or nil. adopt ignores b if a
+// restore is running, or has replaced the records since Verify began.
 func (w *writer) adopt(b *base) {
 	if b == nil || w.sums.known || b.gen != w.sums.gen || w.meta.replaced.stage != 0 {
 		return
@@ -118,8 +118,8 @@ func (s *sums) replace(out, in setHash) {
 	s.data.add(in)
 }
 
-// swap replaces the sums by those of the restored data. It is called when a restore commits. kept is the hash of the
-// records of SystemStore, which a restore keeps.
+// swap replaces the sums when a restore commits. The new sum is that of the restored records plus kept, the hash of
+// the records of SystemStore, which a restore does not replace.
 func (s *sums) swap(kept setHash) {
 	if s.known {
 		s.data = s.stage
@@ -130,15 +130,15 @@ func (s *sums) swap(kept setHash) {
 	s.stage = setHash{}
 }
 
-// Digest is a hash of the whole state of a machine: the rolling hash of entries and results, the set hash of the
-// records, and the counters.
+// Digest is a hash of the whole state of a machine. It covers the rolling hash of entries and results, the set hash of
+// the records, and the counters.
 type Digest [2]uint64
 
 // String returns the digest as 32 hexadecimal digits.
 func (d Digest) String() string { return fmt.Sprintf("%016x%016x", d[0], d[1]) }
 
-// Mark is the digest of a machine right after the entry at Index. All replicas record marks at the same entries, so
-// marks with the same Index can be compared.
+// Mark is the digest of a machine after it has applied the entry at Index. All replicas compute marks at the same
+// entries, so marks with the same Index can be compared.
 type Mark struct {
 	Index  uint64
 	Digest Digest
@@ -147,8 +147,8 @@ type Mark struct {
 // keepMarks is how many marks a machine keeps. It keeps the newest.
 const keepMarks = 16
 
-// mark records a mark if the current entry has advanced cluster time past a multiple of the period. before is the
-// cluster time before the entry.
+// mark appends a Mark to w.marks if the current entry has moved cluster time past a multiple of w.period. before is
+// the cluster time before the entry.
 func (w *writer) mark(before uint64) {
 	if w.period == 0 || !w.sums.known || before/w.period == w.meta.clock/w.period {
 		return
@@ -190,8 +190,8 @@ func (m *Machine) remember(fresh []Mark) {
 	m.marks.Store(&all)
 }
 
-// Marks returns the newest marks that were recorded since the machine was opened, oldest first. The caller must
-// not change the slice.
+// Marks returns the newest marks since the machine was opened, oldest first. There are at most keepMarks. The caller
+// must not change the slice.
 func (m *Machine) Marks() []Mark {
 	if p := m.marks.Load(); p != nil {
 		return *p
@@ -199,11 +199,11 @@ func (m *Machine) Marks() []Mark {
 	return nil
 }
 
-// Summed reports whether the hash of all records is known. No marks are recorded before that.
+// Summed reports whether the hash of all records is known. The machine creates no marks before that.
 func (m *Machine) Summed() bool { return m.state.Load().summed }
 
-// MarkDue reports whether a new mark is due: the state has changed since the newest mark, and an entry with the
-// cluster time now would record one.
+// MarkDue reports whether an entry with the cluster time now would create a new mark, and the state has changed since
+// the newest mark.
 func (m *Machine) MarkDue(now uint64) bool {
 	period, s := m.period, m.state.Load()
 	if period == 0 || now/period == s.clock/period {

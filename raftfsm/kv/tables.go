@@ -12,13 +12,13 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Broken returns why the machine cannot be read any more: its data is damaged, or its storage has failed permanently.
-// It returns nil if the machine can be read.
+// Broken returns nil if the machine can be read. Otherwise it returns the reason: the data is damaged, or storage has
+// failed permanently.
 func (m *Machine) Broken() error { return m.health.readable() }
 
-// CheckTables verifies the checksum of every block of the tables on disk. Pebble itself verifies a block only when it
-// reads it. CheckTables calls more before each table; if that returns false, it stops, and done is false. It returns
-// fault.Corrupt with the name of the first damaged table.
+// CheckTables verifies the checksum of every block of the table files on disk. Pebble itself verifies a block only
+// when it reads that block. Before each table CheckTables calls more; if more returns false, CheckTables stops, and
+// done is false. It returns fault.Corrupt with the name of the first damaged table.
 func (m *Machine) CheckTables(more func() bool) (done bool, err error) {
 	if err := m.use("kv.CheckTables"); err != nil {
 		return false, err
@@ -73,8 +73,9 @@ func defaultOptions() *pebble.Options {
 	return o
 }
 
-// damagedOptions returns the error for a file of Pebble's options that cannot be read. Pebble's own error does not name
-// the file. It returns nil if the file is not the reason for an error.
+// damagedOptions returns an error with the file name if the options file of Pebble at path is damaged, because
+// Pebble's own error does not name the file. It returns nil if the file is not damaged or cannot be opened; Pebble's
+// error then has the reason.
 func damagedOptions(disk vfs.FS, path string) error {
 	if path == "" {
 		return nil

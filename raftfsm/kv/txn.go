@@ -2,8 +2,8 @@ package kv
 
 import "github.com/cockroachdb/pebble/v2"
 
-// txn is the database access of one Apply: a batch of changes, and a view of the state before them. get does not see
-// the changes; these are in the caches of the writer.
+// txn is the database access of one Apply: a batch of changes, and a view of the database before them. Reads with get
+// do not see the changes of the batch; the writer has those in its caches.
 type txn struct {
 	db    *pebble.DB
 	batch *pebble.Batch
@@ -39,10 +39,10 @@ func (t *txn) commit() error {
 	return t.db.Apply(t.batch, pebble.NoSync)
 }
 
-// get returns the value of key before this Apply. It is valid until the next get.
+// get returns the value that key had before this Apply. The value is valid until the next call of get.
 //
-// It uses an iterator, which unlike Pebble's Get uses the Bloom filters of the lowest level. Most writes of new keys
-// then read no block.
+// get uses an iterator, because Pebble's iterators use the Bloom filters of the lowest level and its Get does not. So
+// most writes of new keys read no block.
 func (t *txn) get(key []byte) (value []byte, found bool, err error) {
 	if t.base == nil {
 		if t.base, err = t.db.NewIter(&pebble.IterOptions{UseL6Filters: true}); err != nil {

@@ -17,10 +17,10 @@ type Verified struct {
 // verifyStep is how many bytes are read between two calls of pace.
 const verifyStep = 1 << 20
 
-// Verify reads all records in one consistent view and compares their hash with the hash of what was applied. If the
-// database has no such hash yet, Verify computes it. It calls pace after about every MiB, and returns the error of
-// pace if there is one. The disk space of replaced data is not freed while Verify runs. If Pebble finds damage,
-// Verify marks the machine as broken.
+// Verify reads all records in one consistent view and compares their hash with the hash computed when they were
+// applied. If the database has no such hash yet, Verify computes it. It calls pace about once per MiB with the number
+// of bytes read, and stops with the error of pace. While Verify runs, Pebble cannot free the disk space of records
+// that are overwritten. If the data cannot be read because it is damaged, Verify marks the machine as broken.
 func (m *Machine) Verify(pace func(bytes int) error) (Verified, error) {
 	if err := m.use("kv.Verify"); err != nil {
 		return Verified{}, err

@@ -62,8 +62,8 @@ func (w *waiters) reached(index uint64) {
 	}
 }
 
-// Wait returns when every entry up to index has been applied. It returns fault.Timeout
-// when ctx ends first and fault.Unavailable when the machine closes or cannot continue.
+// Wait waits until every entry up to index has been applied. It returns fault.Timeout if ctx ends first, and
+// fault.Unavailable if the machine closes or cannot continue.
 func (m *Machine) Wait(ctx context.Context, index uint64) error {
 	if m.Applied() >= index {
 		return nil

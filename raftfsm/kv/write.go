@@ -98,7 +98,7 @@ func (w *writer) store(k rowKey, old row, expireAt uint64, o *command.Op) {
 	w.noteSet(k, expireAt, o)
 }
 
-// remove deletes a record, if it exists. In a prefix with a history, the removal takes a revision.
+// remove deletes a record, if it exists. If the key's prefix has a history, the removal gets a revision of its own.
 func (w *writer) remove(k rowKey, old row) {
 	if !old.stored {
 		return
