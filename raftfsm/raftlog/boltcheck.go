@@ -33,9 +33,9 @@ const (
 	boltMaxPageSize = 1 << 16
 )
 
-// checkBolt returns an error with a hint if a bbolt file is damaged. It returns false without an error if the file is
-// absent, empty or all zeros, because bbolt was then interrupted while it created the file. No other process may
-// write to the file in the meantime.
+// checkBolt checks the bbolt file at path and returns an error with a hint if it is damaged. holds is false if the
+// file is absent, empty or all zeros. The last two mean that bbolt was interrupted while it created the file. No other
+// process may write to the file during the check.
 func checkBolt(path string) (holds bool, err error) {
 	if err := CheckBoltFormat(path); err != nil {
 		return false, err // written by a newer version
@@ -124,9 +124,9 @@ func (c *boltCheck) run() (why string, err error) {
 	return c.why, err
 }
 
-// meta returns the newest valid file header, or nil if there is none, in the same way as bbolt. A file has a header
-// in each of its first two pages. The page size is known only from a valid header, so meta tries several sizes to
-// find the second one.
+// meta returns the newest valid file header, or nil if there is none. It chooses like bbolt. A file has a header in
+// each of its first two pages, and the page size is recorded only in the headers. So if the first header is damaged,
+// meta looks for the second one at every possible page size.
 func (c *boltCheck) meta() (newest *boltMeta, err error) {
 	for at := int64(0); at <= boltMaxPageSize; at = max(at*2, 1024) {
 		b := make([]byte, boltPageHeader+boltMetaSize)
@@ -240,8 +240,8 @@ type boltRef struct {
 	from, to []byte // from <= key < to; nil = no bound
 }
 
-// elements checks the elements of a page, or of a page nested in a value. It returns the pages to which the elements
-// refer.
+// elements checks the elements of a page, or of a page that is nested in a value. It returns references to the pages
+// that the elements point to.
 func (c *boltCheck) elements(ref boltRef, b []byte) (refers []boltRef) {
 	le, id := binary.LittleEndian, ref.id
 	flags, count := le.Uint16(b[8:]), int(le.Uint16(b[10:]))

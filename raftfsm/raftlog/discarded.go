@@ -9,18 +9,19 @@ import (
 // Discarded describes entries that raft still considers part of a follower's log although a received snapshot has
 // replaced them.
 //
-// A snapshot that ends at index S can contradict the log: a deposed leader has written a different entry at S, and
-// maybe entries above it. In that case raft clears the log, but keeps its old last index (hashicorp/raft#697). The
-// follower would refuse the next entries of the leader, and the leader would send the snapshot again and again.
+// A snapshot that ends at index S can contradict the log of the follower. This happens if a deposed leader has written
+// a different entry at S, and maybe entries above S. Raft then clears the log, but its last index stays the old one
+// (hashicorp/raft#697). So the follower would refuse the next entries of the leader, and the leader would send the
+// snapshot again and again.
 //
-// Discarded avoids this in two ways. The log returns entries above S to raft with term 0, and raft replaces them
-// like all entries that contradict its leader. Appends whose previous entry is at or below S are changed to begin
-// after S without a previous entry. Otherwise raft would not find a previous entry below S, and at S it could use
-// the term that it remembers for its old last entry. Both end when the first new entry is stored, because raft then
-// updates its last index. A restart ends them as well.
+// Discarded avoids this in two ways. First, the log returns entries above S to raft with term 0, so that raft replaces
+// them like all entries that contradict its leader. Second, an append whose previous entry is at or below S is
+// changed: it then begins after S and names no previous entry. Without this change, raft would not find a previous
+// entry below S. At S, it could use the term of its old last entry. Discarded does both until the first new entry is
+// stored, because raft then updates its last index, or until a restart.
 //
-// Until then raft uses its old last entry in elections. That is safe, because a candidate cannot win with it: the
-// old log contradicts a committed entry, so a majority has a newer log.
+// Until then raft uses its old last entry in elections. That is safe, because a candidate cannot win with it: the old
+// log contradicts a committed entry, so a majority has a newer log.
 //
 // Safe for concurrent use.
 type Discarded struct {
@@ -50,8 +51,8 @@ func (v *Discarded) covers(index uint64) bool {
 	return index > v.from.Index && index <= v.to
 }
 
-// rebase changes an append so that raft does not compare it with log entries that a snapshot has replaced. It leaves
-// out the entries that the snapshot covers.
+// rebase returns r without the entries that the snapshot covers, and changed so that raft does not compare it with log
+// entries that the snapshot has replaced.
 func (v *Discarded) rebase(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
 	v.mu.Lock()
 	from, to := v.from, v.to

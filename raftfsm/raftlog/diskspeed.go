@@ -11,9 +11,9 @@ const (
 	WindowsUntilSlow = 10  // consecutive windows after which a disk becomes slow, or normal again
 )
 
-// DiskSpeed measures how long appends to the log take. It divides time into windows. A disk is slow after
-// WindowsUntilSlow consecutive windows whose median append took longer than Bound. It is normal again after as many
-// windows with a median below half of Bound. Windows without an append change nothing.
+// DiskSpeed measures how long appends to the log take, in windows of time. The disk becomes slow after
+// WindowsUntilSlow consecutive windows with a median duration above Bound. It becomes normal again after the same
+// number of windows with a median below half of Bound. Windows without an append are ignored.
 type DiskSpeed struct {
 	Bound time.Duration
 
@@ -37,7 +37,8 @@ func (p *DiskSpeed) Add(d time.Duration) {
 	p.seen++
 }
 
-// EndWindow ends a window. inFlight is the duration so far of the append in progress; 0 means that there is none.
+// EndWindow ends the current window and begins the next. inFlight is how long the append in progress has taken so far;
+// 0 means that none is in progress.
 func (p *DiskSpeed) EndWindow(inFlight time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

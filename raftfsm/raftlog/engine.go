@@ -38,7 +38,8 @@ func refuseOtherLog(dir string, e Engine) error {
 			"directory", other)}
 }
 
-// FileOf returns the path of the file that holds an entry of the log in dir; for index 0, the path of the log.
+// FileOf returns the path of the file that contains the entry at index of the log in dir. For index 0 it returns the
+// path of the log.
 func FileOf(dir string, e Engine, index uint64) string {
 	path := filepath.Join(dir, e.FileName())
 	if e == BoltDB || index == 0 {

@@ -18,16 +18,16 @@ const (
 	floorVersion = 1
 )
 
-// Floor records the minimum that the other files of a group must hold: term, vote, log and snapshot. It is a separate
-// file with a checksum. A start fails if another file was lost or replaced by an older copy, because such a server
-// could vote twice in a term, or help to elect a leader that lacks acknowledged writes.
+// Floor records the minimum that the other files of a group must contain: term, vote, log and snapshot. It is stored
+// in a separate file with a checksum. A start fails if another file was lost or replaced by an older copy. Such a
+// server could vote twice in a term, or help to elect a leader that lacks acknowledged writes.
 //
 // Invariant: everything in the floor is durable in the other files before the floor is written, and the floor is
 // lowered before the end of the log is truncated. So an intact group opens after a crash at any point.
 //
-// It is written with each vote before the vote is sent, with each snapshot, before a truncation, at a clean close,
-// and every FloorEvery if something has changed. Appends never wait for it. A start also compares the files with the
-// database and with what other servers have recorded (see transport.Witness).
+// The floor is written with each vote before the vote is sent, with each snapshot, before a truncation, at a clean
+// close, and every FloorEvery if something has changed. Appends never wait for it. A start also compares the files
+// with the database and with what other servers have recorded (see transport.Witness).
 type Floor struct {
 	Version int    `json:"version"`
 	Owner          // as known when the floor was written
@@ -93,8 +93,8 @@ func LoadFloor(v Volume, dir string) (*Floor, error) {
 	return &f, nil
 }
 
-// observeTerm records a term that the stable store has. The term is written to the floor file with its next write. A
-// server that has not voted in a term may forget it, so observeTerm need not write at once.
+// observeTerm records the term that the stable store has written. It does not write the floor file; the next write
+// includes the term. This delay is safe, because a server may forget a term in which it has not voted.
 func (k *FloorFile) observeTerm(term uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -110,8 +110,8 @@ func (k *FloorFile) vote(term uint64, candidate string) error {
 }
 
 // lower removes the entries at and above index from the floor. The caller may truncate the log only after lower has
-// returned nil. lower first calls forget, which removes these entries from the record of the log's extent. So a
-// concurrent write of the file cannot record them again.
+// returned nil. lower first calls forget, which must remove these entries from the extent of the log, so that a
+// concurrent write of the floor file does not record them again.
 func (k *FloorFile) lower(index uint64, forget func()) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -220,8 +220,9 @@ func (f *Floor) Check(id Identity, h found) error {
 	return nil
 }
 
-// CheckTerm returns an error if the stored term is lower than need, the newest term of an entry, a snapshot or a
-// vote. A server stores a term before anything of that term. So a lower term means that data was lost.
+// CheckTerm returns an error if the stored term have is lower than need, the highest term of the entries, snapshots
+// and votes of this server. A server stores a term before it stores anything of that term, so a lower term means that
+// data was lost.
 func CheckTerm(dir string, have, need uint64) error {
 	if have >= need {
 		return nil
@@ -260,8 +261,8 @@ func NewFloorFile(v Volume, dir string, log *Store, sources FloorSources, proces
 	return &FloorFile{volume: v, dir: dir, process: process, sources: sources, extent: &log.durable}
 }
 
-// Begin starts to maintain the floor file. h describes what the log and the stable store contain. old is the content
-// of the file, or nil if there is no file.
+// Begin sets the floor to h, the content of the log and the stable store, and from then on updates the floor file. old
+// is the content of the existing floor file, or nil if there is none.
 func (k *FloorFile) Begin(id Identity, h found, old *Floor, log *Store, votes *Votes) {
 	log.durable.set(h.first, h.Last)
 	k.current = Floor{

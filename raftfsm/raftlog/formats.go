@@ -19,7 +19,7 @@ const (
 	walMagic   = 0x58eb6b0d
 )
 
-// CheckBoltFormat returns an error if a newer version wrote a bbolt file. It reads only the two meta pages.
+// CheckBoltFormat returns an error if a newer version wrote the bbolt file at path. It reads only the two meta pages.
 func CheckBoltFormat(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -46,8 +46,8 @@ func CheckBoltFormat(path string) error {
 	return nil
 }
 
-// CheckWALFormat returns an error if a newer version wrote a raft-wal log. It reads only the log's metadata and
-// the headers of its segments.
+// CheckWALFormat returns an error if a newer version wrote the raft-wal log in dir. It reads only the log's metadata
+// and the headers of its segments.
 func CheckWALFormat(dir string) error {
 	if err := CheckBoltFormat(filepath.Join(dir, metadb.FileName)); err != nil {
 		return err

@@ -7,10 +7,10 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// The Extensions of an entry (see Seal) also contain two values: how many of its writes the leader acknowledges as
-// soon as its own disk has the entry, and a tag of that leader. If that server later replaces the entry by one of
-// another leader, it counts these writes as lost, even after a restart. It cannot count them if its disk is lost, or
-// if a snapshot has replaced the entry.
+// The Extensions of an entry (see Seal) also contain how many writes of the entry the leader acknowledges as soon as
+// its own disk has the entry, and a tag of that leader. If an entry of another leader later replaces this entry, the
+// server with that tag counts these writes as lost, even after a restart. It cannot count them if its disk was lost,
+// or if a snapshot has replaced the entry.
 const (
 	owedMark = 'E'
 	owedSize = 1 + 4 + 4
@@ -19,7 +19,8 @@ const (
 // serverTag returns a short hash of a server id.
 func serverTag(id raft.ServerID) uint32 { return crc32.Checksum([]byte(id), castagnoli) }
 
-// owing returns the Extensions of an entry with n writes that are acknowledged early; nil if n is 0.
+// owing returns the Extensions of an entry with n writes that the given server acknowledges early. It returns nil if n
+// is 0.
 func owing(server uint32, n int) []byte {
 	if n == 0 {
 		return nil
@@ -29,15 +30,15 @@ func owing(server uint32, n int) []byte {
 	return binary.BigEndian.AppendUint32(b, uint32(n)) //nolint:gosec // bounded by the entry
 }
 
-// Owing returns the Extensions of an entry with n writes that this server acknowledges once the entry is on its
-// disk; nil if n is 0.
+// Owing returns the Extensions of an entry with n writes that this server acknowledges as soon as its own disk has the
+// entry. It returns nil if n is 0.
 func (s *Store) Owing(n int) []byte { return owing(s.self, n) }
 
 // isOwing reports whether Extensions were made by owing and not sealed yet.
 func isOwing(e []byte) bool { return len(e) == owedSize && e[0] == owedMark }
 
-// owed returns how many writes of a sealed entry the server with this tag has acknowledged early. It returns 0 if
-// another server has proposed the entry.
+// owed returns how many writes of the sealed entry l were acknowledged early by the server with this tag. It returns 0
+// if another server has proposed the entry.
 func owed(l *raft.Log, server uint32) int {
 	e := l.Extensions
 	if len(e) != sealOwedSize || e[1] != sealOwedVersion || binary.BigEndian.Uint32(e[sealSize:]) != server {
@@ -46,8 +47,8 @@ func owed(l *raft.Log, server uint32) int {
 	return int(binary.BigEndian.Uint32(e[sealSize+4:]))
 }
 
-// tellLost counts the acknowledged writes in the entries lo to hi as lost. It is called before entries of another
-// leader replace these entries, not before compaction.
+// tellLost counts the acknowledged writes in the entries lo to hi as lost, because entries of another leader are about
+// to replace these entries. It counts nothing if lo to hi are the oldest entries, which are only compacted.
 func (s *Store) tellLost(lo, hi uint64) {
 	if !s.role.Running() || hi < s.last.Load() {
 		return // not replaced: compacted, or dropped during the opening

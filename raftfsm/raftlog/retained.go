@@ -13,13 +13,13 @@ const (
 	retainWait  = 1 * time.Minute // time without an acknowledgement of the follower
 )
 
-// Retained determines which old entries a leader keeps for a follower that receives a snapshot. The snapshot covers
-// these entries on the leader, but the follower needs them right after the transfer. Otherwise a slow follower would
-// need one snapshot after the other.
+// Retained determines which old entries a leader keeps for followers that receive a snapshot. The leader itself no
+// longer needs these entries after a newer snapshot. A follower needs them right after the transfer; without them, a
+// slow follower would need one snapshot after another.
 //
-// Invariant: from the start of a transfer until the follower has caught up, the leader keeps the entries after the
-// end of that snapshot. It stops if they exceed retainBytes, or if the follower has acknowledged nothing for
-// retainWait.
+// Invariant: from the start of a transfer until the follower has caught up, the leader keeps the entries after the end
+// of the snapshot that it sends. It drops them earlier if they exceed retainBytes, or if the follower has acknowledged
+// nothing for retainWait.
 type Retained struct {
 	mu    sync.Mutex
 	needs map[raft.ServerID]need
@@ -42,8 +42,8 @@ func (r *Retained) Begin(id raft.ServerID, index uint64) {
 	r.needs[id] = need{index: index, sending: true}
 }
 
-// End records the end of a transfer. If the transfer failed, Retained keeps no entries for the follower, because raft
-// sends the newest snapshot next.
+// End records the end of a transfer to the follower id. If the transfer failed, no entries are kept for this follower
+// any more, because raft sends it the newest snapshot next.
 func (r *Retained) End(id raft.ServerID, installed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

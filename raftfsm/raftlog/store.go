@@ -21,7 +21,7 @@ type Backend interface {
 	io.Closer
 }
 
-// Role describes the role of this server in the group. Until Raft runs, its methods return false and zero values.
+// Role describes the role of this server in the group. Before Raft runs, its methods return false and zero values.
 type Role interface {
 	// Running reports whether Raft runs.
 	Running() bool
@@ -50,12 +50,12 @@ type Process interface {
 	Raise(version uint8) error
 }
 
-// Store wraps the engine of the log. It adds a checksum to every entry, verifies it on reads, reports when a proposed
-// entry is durable here, measures the disk, and caches the newest entries. A leader can replicate entries while its
-// disk still writes them (see unsynced).
+// Store wraps the engine of the log. It adds a checksum to every entry and verifies it on reads. It reports when a
+// proposed entry is durable on this server, measures the speed of the disk, and caches the newest entries. A leader
+// can replicate entries while its own disk still writes them (see unsynced).
 //
-// Only raft's main goroutine calls StoreLogs. Any goroutine may call GetLog, which may return an entry that is not
-// durable here yet.
+// Only raft's main goroutine calls StoreLogs. Any goroutine may call GetLog, which may return an entry that is not yet
+// durable on this server.
 type Store struct {
 	engine Backend
 	tail   tail
@@ -96,7 +96,8 @@ var (
 	_ raft.MonotonicLogStore = (*Store)(nil)
 )
 
-// NewStore wraps an engine. level is the highest version of log entries that Process.Raise has recorded durably.
+// NewStore wraps an engine. level is the highest version of log entries that an earlier call of Process.Raise has
+// recorded durably.
 func NewStore(engine Backend, server raft.ServerID, level uint8, role Role, events Events, process Process) *Store {
 	s := &Store{
 		engine: engine, level: max(level, command.First), self: serverTag(server), role: role, events: events,
@@ -114,9 +115,9 @@ func NewStore(engine Backend, server raft.ServerID, level uint8, role Role, even
 	return s
 }
 
-// Align deletes the whole log if it has no entry at index with this term, where the snapshot ends. A crash between
-// the receipt of a snapshot and the truncation of the log leaves entries that contradict the snapshot. They must not
-// be sent to other servers.
+// Align deletes the whole log if it contradicts the snapshot that ends at index in the given term: the log then has
+// another entry at index, or ends before it. A crash between the receipt of a snapshot and the truncation of the log
+// can leave such entries. They must not be sent to other servers.
 func (s *Store) Align(index, term uint64) error {
 	first, last, err := s.Ends()
 	if err != nil || last == 0 || first > index {
@@ -153,8 +154,9 @@ func (s *Store) Read(index uint64, l *raft.Log) error {
 	return Verify(l)
 }
 
-// Scan verifies the log entries after the index snapshot and records their sizes and types. Call it before raft
-// reads the entries, because raft panics on an entry that it cannot read. at is the entry that an error is about, or 0.
+// Scan verifies all log entries above the index snapshot, and records their sizes and types. Call it before raft reads
+// the entries, because raft panics on an entry that it cannot read. If the error concerns one entry, at is the index
+// of that entry, otherwise 0.
 func (s *Store) Scan(snapshot uint64) (at uint64, err error) {
 	first, last, err := s.Ends()
 	if err != nil {
@@ -179,9 +181,10 @@ func (s *Store) Scan(snapshot uint64) (at uint64, err error) {
 	return 0, nil
 }
 
-// Reserve returns the Data of an entry whose content is not known yet. When the log is about to write the entry, it
-// calls complete on raft's main goroutine, and complete sets Data and Extensions. So the entry can contain what
-// arrives while the previous one is written. key identifies the entry; Release forgets it.
+// Reserve returns the Data for an entry whose content is determined later. When the log is about to write the entry,
+// it calls complete on raft's main goroutine, and complete must set Data and Extensions. So the entry can contain
+// requests that arrive while the previous entry is written. key identifies the entry; the caller must pass it to
+// Release in the end.
 func (s *Store) Reserve(key *byte, complete func(*raft.Log)) []byte {
 	s.mu.Lock()
 	s.reserved[key] = complete
@@ -196,8 +199,8 @@ func (s *Store) Release(key *byte) {
 	s.mu.Unlock()
 }
 
-// complete calls the functions of reserved entries. Slices are compared by address, so entries of other servers are
-// never taken for reserved ones.
+// complete calls the functions that were passed to Reserve for entries. It compares the addresses of Data, so it never
+// confuses entries of other servers with reserved ones.
 func (s *Store) complete(entries []*raft.Log) {
 	for _, l := range entries {
 		if len(l.Data) != 1 {
@@ -212,8 +215,8 @@ func (s *Store) complete(entries []*raft.Log) {
 	}
 }
 
-// OnDurable calls f once the entry with this Data slice is on this node's disk. Slices are compared by address, so f
-// is called only for entries proposed here. f runs on the goroutine that wrote the entry.
+// OnDurable calls f once the entry with this Data slice is on this server's disk. It compares the addresses of slices,
+// so f is called only for an entry that this server has proposed. f runs on the goroutine that wrote the entry.
 func (s *Store) OnDurable(data []byte, f func(index, term uint64)) {
 	s.mu.Lock()
 	s.waiting[unsafe.SliceData(data)] = f
@@ -230,9 +233,9 @@ func (s *Store) ForgetDurable(data []byte) {
 // StoreLog stores one entry.
 func (s *Store) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs writes entries durably. On a leader of other voters it may return before they are durable (see
-// unsynced). A failed write ends the process. The content of the disk is unknown after a failure, so no later write
-// may be acknowledged.
+// StoreLogs writes entries durably. On a leader with other voters it may return before the entries are durable (see
+// unsynced). A failed write ends the process, because the content of the disk is then unknown and no later write may
+// be acknowledged.
 func (s *Store) StoreLogs(entries []*raft.Log) error {
 	if len(entries) == 0 {
 		return nil
@@ -315,8 +318,8 @@ func (s *Store) noteLevel(entries []*raft.Log) error {
 	return s.RaiseTo(v)
 }
 
-// RaiseTo records durably that the log may contain entries of format v. It never lowers the recorded format. Only
-// Raft's main goroutine and the goroutine that opens the group may call it.
+// RaiseTo records durably that the log may contain entries of format version v. It does nothing if the recorded
+// version is not lower. Only Raft's main goroutine and the goroutine that opens the group may call it.
 func (s *Store) RaiseTo(v uint8) error {
 	if v <= s.level {
 		return nil
@@ -328,8 +331,8 @@ func (s *Store) RaiseTo(v uint8) error {
 	return nil
 }
 
-// announce calls the OnDurable functions of entries. The entries must already be readable from the log, because an
-// OnDurable function may read them at once.
+// announce calls the functions that were passed to OnDurable for entries. The entries must already be readable from
+// the log, because such a function may read them at once.
 func (s *Store) announce(entries []*raft.Log) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -353,9 +356,10 @@ func (s *Store) Stalled() time.Duration {
 	return time.Since(s.open) - time.Duration(start-1)
 }
 
-// GetLog reads an entry and verifies its checksum. A damaged entry ends the process, because it must be neither
-// applied nor sent. On a follower GetLog also returns a placeholder for the last entry of the snapshot. Raft looks
-// for that entry before the first append after the snapshot.
+// GetLog reads the entry at index and verifies its checksum. A damaged entry ends the process, because it must be
+// neither applied nor sent to other servers. On a follower, GetLog returns a placeholder for the last entry of the
+// snapshot if the log does not contain it, because raft looks up that entry before the first append after the
+// snapshot.
 func (s *Store) GetLog(index uint64, l *raft.Log) error {
 	if c := s.tail.get(index); c != nil {
 		*l = *c
@@ -403,8 +407,8 @@ func (s *Store) TermAt(index uint64) (term uint64, known bool) {
 // Last returns the index of the newest entry; 0 = none.
 func (s *Store) Last() uint64 { return s.last.Load() }
 
-// LastVisible returns the index of the last entry above floor, and at most at index, that reaches the state machine.
-// It returns 0 if there is none. The machine must have applied everything up to floor.
+// LastVisible returns the index of the last entry that raft passes to the state machine, among the entries above floor
+// and up to index. It returns 0 if there is no such entry. The machine must have applied everything up to floor.
 func (s *Store) LastVisible(index, floor uint64) uint64 { return s.tail.lastVisible(index, floor) }
 
 // Applied records that the state machine has applied everything up to index.
@@ -419,7 +423,7 @@ func (s *Store) EntriesWithin(last, limit uint64) uint64 { return s.tail.within(
 // Configuration returns the index of the newest configuration in the log; 0 = none known.
 func (s *Store) Configuration() uint64 { return s.tail.configuration() }
 
-// WaitDurable waits until this server's disk has the entries up to index, or returns the error of a write. It
+// WaitDurable waits until the entries up to index are on this server's disk. It returns an error if a write fails. It
 // has no time limit.
 func (s *Store) WaitDurable(index uint64) error { return s.unsynced.wait(index) }
 
@@ -434,7 +438,8 @@ func (s *Store) Rebase(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest 
 // Retained returns which entries are kept for followers that are being sent a snapshot.
 func (s *Store) Retained() *Retained { return &s.retained }
 
-// Discarded returns the entries that Raft still considers part of this log although a snapshot has replaced them.
+// Discarded returns the record of entries that raft still considers part of this log although a snapshot has replaced
+// them.
 func (s *Store) Discarded() *Discarded { return &s.discarded }
 
 // Waiting returns how many OnDurable functions were neither called nor withdrawn.
@@ -456,8 +461,9 @@ func (s *Store) FirstIndex() (uint64, error) { return s.engine.FirstIndex() }
 // LastIndex returns the index of the newest entry; 0 = none.
 func (s *Store) LastIndex() (uint64, error) { return s.last.Load(), nil }
 
-// DeleteRange deletes the entries lo to hi. These are either the oldest entries, after a snapshot, or the newest
-// ones, because they conflict with the leader's. It keeps old entries that a follower still needs (see Retained).
+// DeleteRange deletes the entries lo to hi. Raft deletes the oldest entries after a snapshot, and the newest entries
+// if they conflict with the leader's. DeleteRange does not delete old entries that a follower still needs (see
+// Retained).
 func (s *Store) DeleteRange(lo, hi uint64) error {
 	if hi >= s.last.Load() {
 		if err := s.unsynced.drain(); err != nil {
@@ -518,7 +524,7 @@ func (s *Store) beforeDelete(lo, hi uint64) error {
 	return fault.Wrap(s.floors.lower(lo, forget), "group.log", "the end of the log cannot be replaced")
 }
 
-// IsMonotonic returns true, so that raft leaves no gaps in the log after it has installed a snapshot.
+// IsMonotonic returns true. Raft then leaves no gap in the log when it installs a snapshot.
 func (s *Store) IsMonotonic() bool { return true }
 
 // Close waits for unsynced entries and closes the engine.

@@ -13,9 +13,9 @@ const (
 	tailMarkBytes  = 256 << 10 // resolution of the byte accounting
 )
 
-// tail caches the newest entries of the log, up to a number of bytes. It also knows how many bytes were appended, and
-// which entries never reach the state machine. It replaces raft's LogCache, which does not limit bytes. A tail is
-// safe for concurrent use.
+// tail caches the newest entries of the log, up to a number of bytes. It also records how many bytes were appended,
+// and which entries raft does not pass to the state machine. It replaces raft's LogCache, which does not limit its
+// bytes. A tail is safe for concurrent use.
 type tail struct {
 	mu     sync.Mutex
 	first  uint64      // index of cached[0]
@@ -39,12 +39,12 @@ type mark struct {
 // EntrySize returns the size of an entry in memory, in bytes.
 func EntrySize(l *raft.Log) int { return len(l.Data) + len(l.Extensions) + 64 }
 
-// visible reports whether raft passes entries of type t to the machine. Commands and configurations reach it;
-// no-ops and barriers do not.
+// visible reports whether raft passes entries of type t to the state machine. It does so for commands and
+// configurations, but not for no-ops and barriers.
 func visible(t raft.LogType) bool { return t == raft.LogCommand || t == raft.LogConfiguration }
 
-// add adds entries that are durable or unsynced. They replace all entries at and above the index of the first
-// added entry.
+// add adds entries that are durable or unsynced. If the tail already has entries at or above the index of the first
+// new entry, the new entries replace them.
 func (t *tail) add(logs []*raft.Log) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,7 +89,7 @@ func (t *tail) noteLocked(l *raft.Log) {
 	}
 }
 
-// termAt returns the term of the entry at index. known is false if the tail has not seen that entry.
+// termAt returns the term of the entry at index. known is false if the tail has no information about that entry.
 func (t *tail) termAt(index uint64) (term uint64, known bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -181,8 +181,8 @@ func (t *tail) forget(index uint64) {
 	}
 }
 
-// settle tells the tail that the machine has applied everything up to index. The tail then no longer needs to know
-// which of these entries never reach the machine.
+// settle records that the machine has applied everything up to index. For these entries, the tail then drops the
+// information which of them raft does not pass to the machine.
 func (t *tail) settle(index uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -190,7 +190,8 @@ func (t *tail) settle(index uint64) {
 	t.blind = append(t.blind[:0], t.blind[n:]...)
 }
 
-// lastVisible returns the greatest index, above floor and at most index, of an entry that reaches the state machine.
+// lastVisible returns the index of the last entry that raft passes to the state machine, among the entries above floor
+// and up to index. It returns 0 if there is no such entry.
 func (t *tail) lastVisible(index, floor uint64) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

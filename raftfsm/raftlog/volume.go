@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/internal/durable"
 )
 
-// Volume is the storage under a group: its files, its terms and votes, and its log. Servers use OSVolume.
-// Simulations use an in-memory Volume, which loses unsynced data in a crash.
+// Volume is the storage of a group: its files, its terms and votes, and its log. Servers use OSVolume. Simulations use
+// a Volume in memory, which loses unsynced data in a simulated crash.
 type Volume interface {
 	Read(path string) ([]byte, error)                        // like durable.Read
 	Write(path string, body []byte, step func(string)) error // like durable.Write
@@ -43,7 +43,7 @@ type SyncedFile interface {
 	Sync() error
 }
 
-// StableStore stores terms and votes. A value is durable when the call that stores it returns.
+// StableStore stores terms and votes. Each method that stores a value returns after the value is durable.
 type StableStore interface {
 	raft.StableStore
 	io.Closer
@@ -86,8 +86,8 @@ func (OSVolume) List(dir string) ([]fs.FileInfo, error) {
 // Exists reports whether path exists.
 func (OSVolume) Exists(path string) bool { return exists(path) }
 
-// Holds reports whether the file at path contains terms and votes, or a log. It returns an error that names the
-// damage if the file is damaged.
+// Holds reports whether the file at path contains terms and votes, or a log. If the file is damaged, it returns an
+// error that names the damage.
 func (OSVolume) Holds(path string) (bool, error) {
 	if filepath.Base(path) == WalName {
 		path = filepath.Join(path, metadb.FileName)

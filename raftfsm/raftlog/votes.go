@@ -21,11 +21,11 @@ const (
 // KeyVote is our key for the whole vote: term (8 bytes) and candidate in one value.
 var KeyVote = []byte("QuorateVote")
 
-// Votes stores term and vote as one value. Raft stores a vote in two calls, first the term and then the candidate. A
-// crash in between would pair the new term with the candidate of an earlier term. So Votes keeps the term in memory
-// until the candidate arrives. That also saves one fsync.
+// Votes stores the term and the candidate of a vote as one value. Raft stores them in two calls, first the term and
+// then the candidate. After a crash between the calls, the new term would be combined with the candidate of an earlier
+// term. So Votes keeps the term in memory until raft stores the candidate. That also saves one fsync.
 //
-// Only Raft's main goroutine changes votes. The lock is for goroutines that read them.
+// Only Raft's main goroutine changes votes. The lock is for other goroutines, which only read.
 type Votes struct {
 	store    StableStore
 	process  Process
@@ -37,7 +37,8 @@ type Votes struct {
 	held bool
 }
 
-// NewVotes wraps store. Before Votes stores a term or a vote, it waits until log has written its unsynced entries.
+// NewVotes wraps store. Before Votes stores a term or a vote, it waits until log has written its unsynced entries to
+// disk.
 func NewVotes(store StableStore, log *Store, process Process) *Votes {
 	return &Votes{store: store, unsynced: log.unsynced, process: process}
 }
@@ -66,8 +67,8 @@ func (s *Votes) Set(key, val []byte) error {
 	return s.check(s.floors.vote(term, string(val)))
 }
 
-// SetUint64 stores a number durably. The term of a vote is the exception: SetUint64 keeps it in memory until Set
-// stores the candidate.
+// SetUint64 stores a number durably. The only exception is the term of a vote: SetUint64 keeps that term in memory
+// until Set stores the candidate.
 func (s *Votes) SetUint64(key []byte, val uint64) error {
 	if string(key) != keyLastVoteTerm {
 		if err := s.unsynced.drain(); err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/quorate/quorate/internal/logadapt"
 )
 
-// walEngine wraps raft-wal. It repairs the log before it opens it (see repairWAL). If raft-wal cannot add a segment
-// and refuses appends, walEngine reopens the log, and the repair adds the segment. Retrying an append is then safe:
-// it loses and duplicates nothing.
+// walEngine wraps raft-wal. Before it opens the log, it repairs it (see repairWAL). If raft-wal fails to add a
+// segment, it refuses all appends; walEngine then reopens the log, and the repair adds the segment. walEngine then
+// retries the append, which neither loses nor duplicates an entry.
 type walEngine struct {
 	dir    string
 	logger *slog.Logger

@@ -6,9 +6,9 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// segmentFiles returns the segment files of a log. raft-wal syncs a new segment only together with its first append. A
-// power cut during that append can leave a file of any length, which looks like a segment that was truncated. So the
-// length of a segment is synced when it is created.
+// segmentFiles returns a SegmentFiler that syncs each new segment file when it is created. raft-wal itself syncs a new
+// file only together with its first append. A power cut during that append can then leave a file of any length, which
+// looks like a segment that was truncated.
 func segmentFiles(dir string) types.SegmentFiler { return segment.NewFiler(dir, syncedFiles{fs.New()}) }
 
 // syncedFiles is a types.VFS that syncs new files.

@@ -20,15 +20,15 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// repairWAL completes what a crash or a close left unfinished at the end of the newest segment. raft-wal v0.4.2
-// does not do that itself, and would refuse every append. The log must not be open. done describes what was
-// repaired. It is empty if nothing was.
+// repairWAL completes what a crash or a close left unfinished at the end of the newest segment. raft-wal v0.4.2 does
+// not do that itself, and would refuse every append. The log must not be open. done describes the repair; it is empty
+// if there was nothing to repair. There are two cases:
 //
-//  1. The last append to a full segment seals it, and the metadata names the next segment a moment later. In between
-//     the log has no segment for appends, so repairWAL adds the next segment to the metadata. raft-wal creates its
-//     file if it is missing.
+//  1. The last append to a full segment seals the segment, and a moment later the metadata names the next segment.
+//     In between the log has no segment for appends, so repairWAL adds the next segment to the metadata. raft-wal
+//     creates its file if it is missing.
 //  2. An incomplete last append may have left its index, which looks like a seal, or other bytes after the last
-//     complete append. repairWAL clears them. Nothing in them was acknowledged.
+//     complete append. repairWAL overwrites them with zeros. They contain nothing that was acknowledged.
 func repairWAL(dir string) (done string, err error) {
 	list := filepath.Join(dir, metadb.FileName)
 	if !exists(list) {
@@ -75,8 +75,8 @@ func repairWAL(dir string) (done string, err error) {
 	return fmt.Sprintf("an append to segment %s had not finished", segment.FileName(*tail)), nil
 }
 
-// listProblem says what is wrong with the list of segments, or returns "". The list has no checksum, and raft-wal
-// reports such damage as an error about the whole log.
+// listProblem returns a description of what is wrong with the list of segments, or "" if the list is valid. The list
+// has no checksum, and raft-wal reports a damaged list as an error of the whole log.
 func listProblem(segments []types.SegmentInfo) string {
 	for i := range segments {
 		s := &segments[i]
@@ -93,9 +93,9 @@ func listProblem(segments []types.SegmentInfo) string {
 	return ""
 }
 
-// cutOff returns an error if the file of a segment was truncated. The full length of a segment is on disk before its
-// first append, so an incomplete append leaves zeros or other bytes, but never a shorter file. Only a power cut while
-// the file is created leaves a shorter one. It has no entries, and gets its full length.
+// cutOff returns an error if the file of a segment was truncated. The full length of a segment is durable before its
+// first append. So an incomplete append leaves zeros or other bytes, but never a shorter file. A file is also shorter
+// if a power cut interrupted its creation. Such a file has no entries, and cutOff extends it to its full length.
 func cutOff(f *os.File, s types.SegmentInfo, end segmentEnd) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -111,8 +111,8 @@ func cutOff(f *os.File, s types.SegmentInfo, end segmentEnd) error {
 	return errors.Join(f.Truncate(int64(s.SizeLimit)), f.Sync())
 }
 
-// succeed marks the segment tail as sealed and adds the next segment to the metadata. raft-wal would have written
-// the same.
+// succeed marks the segment tail as sealed and adds the next segment to the metadata. It writes the same as raft-wal
+// would have written.
 func succeed(meta types.MetaStore, state types.PersistentState, tail *types.SegmentInfo, end segmentEnd) error {
 	now := time.Now()
 	tail.SealTime, tail.MaxIndex, tail.IndexStart = now, tail.BaseIndex+end.entries-1, uint64(end.index)
@@ -141,8 +141,8 @@ type segmentEnd struct {
 	next    int64  // offset at which the first frame that was not read should be
 }
 
-// scanSegment finds the last append of a segment that has a correct checksum. It verifies only the last two
-// appends, because each append is synced before the next one begins.
+// scanSegment finds the last append of a segment that is complete, that is, has a correct checksum. It verifies only
+// the last two appends. This is enough because each append is synced before the next one begins.
 func scanSegment(f io.ReaderAt) (segmentEnd, error) {
 	var last, before, now segmentEnd // now counts what has been read since the last commit
 	var sum uint32
@@ -171,8 +171,8 @@ func scanSegment(f io.ReaderAt) (segmentEnd, error) {
 	return lastWhole(f, before, last, sum, now.offset)
 }
 
-// lastWhole returns last if the content up to there has the checksum sum. Otherwise it returns before, which is the
-// end of the previous append.
+// lastWhole returns last if the bytes between before and last have the checksum sum. Otherwise the last append is
+// incomplete, and it returns before, the end of the previous append.
 func lastWhole(f io.ReaderAt, before, last segmentEnd, sum uint32, next int64) (segmentEnd, error) {
 	before.next, last.next = next, next
 	if last.offset == 0 {
@@ -196,8 +196,8 @@ type segmentFile interface {
 	Sync() error
 }
 
-// clearAfter overwrites everything after offset with zeros. It reports whether that has changed any byte. The file
-// keeps its length: after a crash in between, a shorter one would be taken for truncated (see cutOff).
+// clearAfter overwrites everything after offset with zeros, and reports whether this changed any byte. It does not
+// shorten the file, because after a crash a shorter file would count as truncated (see cutOff).
 func clearAfter(f segmentFile, offset int64) (changed bool, err error) {
 	b, zeros := make([]byte, 64<<10), make([]byte, 64<<10)
 	for {

@@ -8,8 +8,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Checkpoint is a set of hard links to the files of the live database. A transfer uses an existing checkpoint if
-// it is recent enough, so several transfers can share one.
+// Checkpoint is a directory of hard links to the files of the live database, from which a snapshot is sent. A transfer
+// uses an existing checkpoint if it is recent enough, so several transfers can share one.
 type Checkpoint struct {
 	store   *Store
 	name    string
@@ -27,7 +27,7 @@ type Checkpoint struct {
 func (s *Store) checkpoint(index uint64) (*Checkpoint, error) { return s.CheckpointAt(index, 0) }
 
 // CheckpointAt returns a checkpoint that contains every entry up to index and every command up to want. The live
-// machine must have applied both before the call. The caller must close the checkpoint.
+// machine must have applied both before the call. The caller must close the checkpoint after use.
 func (s *Store) CheckpointAt(index, want uint64) (*Checkpoint, error) {
 	if c := s.shared(index); c != nil {
 		if c.applied >= want {
@@ -69,7 +69,8 @@ func (s *Store) shared(index uint64) *Checkpoint {
 	return c
 }
 
-// share makes c the current checkpoint. The previous checkpoint is removed when its last reader closes.
+// share makes c the current checkpoint. The files of the previous checkpoint are removed when its last reader closes
+// it, or at once if it has no reader.
 func (s *Store) share(c *Checkpoint) {
 	s.mu.Lock()
 	old := s.ckpt

@@ -7,19 +7,19 @@ type Cause string
 
 // The causes.
 const (
-	// Differs means that a majority of the voters agree on a different state. A copy of their state replaces the
-	// state of this server.
+	// Differs means that a majority of the voters have the same state, and the state of this server is different. It
+	// is replaced by a copy of the majority's state.
 	Differs Cause = "differs"
 	// Damaged means that a file of the database is damaged, or that the stored records differ from the records that
-	// were applied. The state is replaced by a copy of another server's state.
+	// were applied. The state of this server is replaced by a copy of another server's state.
 	Damaged Cause = "damaged"
-	// Split means that voters differ and no majority has the same state. This server keeps its state, but does not
-	// serve it until a majority agrees with it or an operator decides.
+	// Split means that the states of voters differ, and no majority has the same state. This server keeps its state,
+	// but does not serve requests from it until a majority has the same state or an operator decides.
 	Split Cause = "split"
 )
 
-// Doubt is the reason why a replica does not trust its database and serves no requests. It is stored in the manifest,
-// next to the name of the database, so it survives a restart.
+// Doubt is the reason why a replica does not trust its database and serves no requests. It is stored in the manifest
+// together with the name of the database, so it survives a restart.
 type Doubt struct {
 	Cause Cause  `json:"cause"`
 	Index uint64 `json:"index"`           // index of the entry at which states were compared
@@ -54,8 +54,8 @@ func (d *Doubt) Next() string {
 	return "waits until a majority of the voters agree: see 'a partition is split' in docs/troubleshooting.md"
 }
 
-// setDoubt records in the manifest why the database named of is not trusted. If d is nil, it records that the
-// database is trusted. It does nothing if that database is no longer the live one.
+// setDoubt records in the manifest that the database in the directory of is not trusted because of d. If d is nil, it
+// records that the database is trusted. If that database is no longer the live one, setDoubt does nothing.
 func (s *Store) setDoubt(of string, d *Doubt) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// FSM connects raft with the state machine. Raft calls ApplyBatch, Snapshot and Restore on one goroutine, and
-// Persist concurrently on another.
+// FSM implements the raft interfaces through which raft uses the state machine. Raft calls ApplyBatch, Snapshot and
+// Restore on one goroutine, and at the same time may call Persist on another.
 type FSM struct {
 	live    atomic.Pointer[kv.Machine]
 	doubt   atomic.Pointer[Doubt] // why the live machine serves nothing; nil = it serves
@@ -50,7 +50,8 @@ type Events interface {
 	SnapshotInstalled()
 }
 
-// NewFSM creates the FSM for m, the live machine of s. d is the doubt in the manifest, or nil if m is trusted.
+// NewFSM creates the FSM for m, the live machine of s. d is the doubt that the manifest records about m, or nil if m
+// is trusted.
 func NewFSM(s *Store, m *kv.Machine, d *Doubt, events Events) *FSM {
 	f := &FSM{store: s, log: s.log, Events: events, received: make(chan struct{}, 1)}
 	f.live.Store(m)
@@ -66,19 +67,20 @@ func (f *FSM) Received() <-chan struct{} { return f.received }
 // Floor returns the index of the snapshot. The machine has every command up to it.
 func (f *FSM) Floor() uint64 { return f.floor.Load() }
 
-// Passed returns the index of the newest entry that Raft has passed to this server's machine since the start. A machine
-// with a damaged database has not applied all of them, and Raft does not pass them again.
+// Passed returns the index of the newest entry that raft has passed to the FSM since the start. A machine with a
+// damaged database has not applied all of these entries, and raft does not pass them again.
 func (f *FSM) Passed() uint64 { return f.passed.Load() }
 
 // Doubt returns why the live machine is not trusted; nil if it is trusted.
 func (f *FSM) Doubt() *Doubt { return f.doubt.Load() }
 
-// Distrust stops this replica from serving requests from m, and records d in the manifest. It calls begun after the
-// replica has stopped serving and before it writes the manifest. It returns false and does nothing in three cases:
+// Distrust makes this replica stop serving requests from m, and records d as the reason in the manifest. It calls
+// begun after the replica has stopped serving and before it writes the manifest. It returns false and does nothing in
+// three cases:
 //
 //   - m is not the live machine.
-//   - The same cause is already recorded.
-//   - A recorded cause can be resolved by a copy from another server.
+//   - A doubt with the same cause is already recorded.
+//   - A doubt is recorded that a copy of another server's state will resolve.
 func (f *FSM) Distrust(m *kv.Machine, d *Doubt, begun func()) (changed bool, err error) {
 	f.swap.Lock()
 	defer f.swap.Unlock()
@@ -105,9 +107,9 @@ func (f *FSM) Trust(m *kv.Machine) (changed bool, err error) {
 	return true, nil
 }
 
-// Replace makes m the live machine in place of old, and lets the replica serve requests again. dir is the database
-// directory of m. All commands up to held are on disk there. Replace first calls prepare, which brings m up to date.
-// No entry is applied until Replace returns. It returns the directory of the previous database. It returns
+// Replace makes m the live machine instead of old, and lets the replica serve requests again. dir is the database
+// directory of m, in which all commands up to held must be on disk. Replace first calls prepare, which must bring m up
+// to date. No entry is applied until Replace returns. It returns the directory of the previous database, or
 // fault.Unavailable if old is no longer the live machine.
 func (f *FSM) Replace(dir string, m, old *kv.Machine, held uint64, prepare func() error) (oldDir string, err error) {
 	f.swap.Lock() // from here on no entry is applied
@@ -143,7 +145,7 @@ func (f *FSM) Machine() *kv.Machine { return f.live.Load() }
 // Apply applies one entry. Raft uses ApplyBatch; Apply is there for the interface raft.FSM.
 func (f *FSM) Apply(l *raft.Log) any { return f.ApplyBatch([]*raft.Log{l})[0] }
 
-// ApplyBatch applies committed entries and returns one Result for each. An entry without a command only advances the
+// ApplyBatch applies committed entries and returns one Result for each. An entry without a command changes only the
 // machine's applied index.
 func (f *FSM) ApplyBatch(batch []*raft.Log) []any {
 	start := time.Now()
@@ -188,8 +190,8 @@ func (f *FSM) Snapshot() (raft.FSMSnapshot, error) {
 	return &fsmSnapshot{machine: f.Machine(), database: f.store.LiveDatabase(), fsm: f, start: time.Now()}, nil
 }
 
-// Restore replaces the live database by that of a snapshot that was just received. source contains the token that
-// Store.Open has returned for that snapshot.
+// Restore replaces the live database by that of a received snapshot. source contains the token that Store.Open has
+// returned for that snapshot.
 func (f *FSM) Restore(source io.ReadCloser) error {
 	defer source.Close()
 	id, err := io.ReadAll(source)

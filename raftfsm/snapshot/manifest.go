@@ -16,7 +16,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// manifestVersion is the version of the manifest that this build writes, and the newest that it reads.
+// manifestVersion is the version of the manifest that this build writes, and the highest version that it can read.
 const manifestVersion = 1
 
 // ManifestName is the file name of the manifest in the directory of a group.
@@ -24,9 +24,9 @@ const ManifestName = "manifest.json"
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Manifest names the live database directory and the snapshot from which raft starts. Both are in one file, which
-// is replaced by one rename. With two files, a crash between two renames could leave raft with a snapshot index
-// above that of the database.
+// Manifest names the live database directory and the snapshot from which raft starts. Both are in one file, which is
+// replaced with one rename. With two files, a crash between two renames could leave a snapshot index that is above
+// that of the database.
 //
 // Invariant: the named database contains every command up to Snapshot.Index, and it is complete on disk before the
 // manifest that names it is written.
@@ -93,7 +93,7 @@ func StoreManifest(v raftlog.Volume, dir string, m *Manifest, process Process) e
 	return v.Write(filepath.Join(dir, ManifestName), body, func(done string) { process.Step("manifest-" + done) })
 }
 
-// plainName reports whether name is a valid name of an entry in a directory, without any path.
+// plainName reports whether name is the name of a file or directory, without any other part of a path.
 func plainName(name string) bool {
 	return name != "." && filepath.IsLocal(name) && !strings.ContainsAny(name, "/\\\x00")
 }

@@ -21,22 +21,22 @@ const (
 	DatabasePrefix   = "db-"
 	CheckpointPrefix = "ckpt-"
 
-	// checkpointLife is how long an unused checkpoint is kept for another transfer. Raft opens a snapshot before it
+	// checkpointLife is how long an unused checkpoint is kept for a later transfer. Raft opens a snapshot before it
 	// connects to the follower. Without this delay, every attempt to reach an unreachable follower would create a new
 	// checkpoint.
 	checkpointLife = 30 * time.Second
 
-	// RestoreRaise is added to the revision counter of a restored database, so that no ETag returned after the
-	// backup can match again.
+	// RestoreRaise is added to the revision counter of a restored database. So revisions that were returned as ETags
+	// after the backup are never used again.
 	RestoreRaise = 1 << 40
 )
 
-// Store implements raft.SnapshotStore with the database of the state machine. Taking a snapshot copies nothing: it
-// flushes the database and records an index. A transfer to a follower reads a checkpoint of hard links. A received
-// snapshot is unpacked into a database directory next to the live one. The rename of a new manifest makes it the
-// live one.
+// Store implements raft.SnapshotStore with the database of the state machine. Taking a snapshot copies nothing: Store
+// flushes the database and records an index. To send a snapshot, Store reads a checkpoint of hard links. A received
+// snapshot is unpacked into a database directory next to the live one, and becomes the live one when the manifest is
+// replaced.
 //
-// Store owns the manifest and the db- and ckpt- directories of one group. Safe for concurrent use.
+// Store owns the manifest and the directories db- and ckpt- of one group. It is safe for concurrent use.
 type Store struct {
 	group          uint32 // for logs
 	dir            string
@@ -78,8 +78,8 @@ type Log interface {
 // Floor is written each time the manifest names another snapshot.
 type Floor interface{ Write() error }
 
-// Process has the callbacks of the Store to the program. Step is called before and after each step of disk work, for
-// tests.
+// Process contains the functions of the program that Store calls. Step is called before and after each step of disk
+// work; tests use it.
 type Process interface{ Step(name string) }
 
 // Config configures a Store. All fields are required.
@@ -94,8 +94,7 @@ type Config struct {
 	Floor    Floor
 }
 
-// NewStore creates a Store for the database and snapshot named by man. The FSM is created afterwards; see
-// NewFSM.
+// NewStore creates a Store for the database and snapshot that man names. Create the FSM afterwards, with NewFSM.
 func NewStore(c Config, man *Manifest) *Store {
 	return &Store{
 		group: c.Group, dir: c.Dir, volume: c.Volume, logger: c.Logger, CheckpointLife: checkpointLife,
@@ -111,8 +110,7 @@ func (s *Store) OpenDatabase(dir string) (*kv.Machine, error) {
 	return kv.Open(o)
 }
 
-// WriteFloor writes the floor file if it has changed. It only logs an error, because the file is written again
-// later.
+// WriteFloor writes the floor file if it has changed. It only logs an error, because the next call tries again.
 func (s *Store) WriteFloor() {
 	if err := s.floor.Write(); err != nil {
 		s.logger.Warn("the floor of the group cannot be written; it is tried again", "group", s.group, "error", err)
@@ -137,8 +135,8 @@ func (s *Store) CommitRescued(info *Info) error {
 	return s.CommitLocal(s.LiveDatabase(), info)
 }
 
-// Create returns a sink for a new snapshot. If Persist calls markLocal on the sink, the snapshot refers to the live
-// database. If bytes are written to the sink, they are a snapshot from another server.
+// Create returns a sink for a new snapshot. A local snapshot calls markLocal on the sink, and then refers to the live
+// database. If bytes are written to the sink instead, they are a snapshot received from another server.
 func (s *Store) Create(_ raft.SnapshotVersion, index, term uint64, c raft.Configuration, cIndex uint64,
 	_ raft.Transport) (raft.SnapshotSink, error) {
 	info := &Info{Index: index, Term: term, Configuration: raft.EncodeConfiguration(c), ConfigurationIndex: cIndex}
@@ -169,8 +167,8 @@ func (s *Store) idLocked() string {
 	return fmt.Sprintf("%d-%d", s.current.Snapshot.Term, s.current.Snapshot.Index)
 }
 
-// Open returns the content of the current snapshot as a stream. For a snapshot that was just received it returns a
-// token instead, which Restore exchanges for the database.
+// Open returns the content of the current snapshot as a stream. If that snapshot was just received, the stream
+// contains only a token, which Restore exchanges for the received database.
 func (s *Store) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	s.mu.Lock()
 	if s.pending != nil && s.pending.id == id {
@@ -224,8 +222,8 @@ func (s *Store) commitReceived(id, dir string, m *kv.Machine, info *Info) error 
 	return nil
 }
 
-// writeLocked replaces the manifest. The caller holds the lock, so that manifests are written in the order of the
-// snapshots. Holding the lock is acceptable, because the file is small and rarely written.
+// writeLocked replaces the manifest. The caller holds the lock during the write, so that manifests are written in the
+// order of their snapshots. This does not block others for long, because the file is small and rarely written.
 func (s *Store) writeLocked(m Manifest) error {
 	if err := StoreManifest(s.volume, s.dir, &m, s.process); err != nil {
 		return &fault.Error{Code: fault.Internal, Op: "group.snapshot", Msg: "cannot write the manifest in " + s.dir,
@@ -235,8 +233,8 @@ func (s *Store) writeLocked(m Manifest) error {
 	return nil
 }
 
-// LiveDatabase returns the directory of the database that the live machine uses. That is the database in the
-// manifest, except between the receipt of a snapshot and the replacement of the machine.
+// LiveDatabase returns the directory of the database that the live machine uses. This is the database named by the
+// manifest, except after a snapshot was received and before its machine has replaced the old one.
 func (s *Store) LiveDatabase() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,8 +244,8 @@ func (s *Store) LiveDatabase() string {
 	return s.current.Database
 }
 
-// Extent returns the index of the current snapshot, and the index of the newest command that the database has on
-// disk according to the manifest.
+// Extent returns the index of the current snapshot. applied is the index of the newest command that is on disk in the
+// database, according to the manifest.
 func (s *Store) Extent() (index, applied uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -291,8 +289,8 @@ func (s *Store) NewDir(prefix string) (string, error) {
 	return name, s.volume.Mkdir(filepath.Join(s.dir, name))
 }
 
-// FreeName returns an unused name for a numbered directory. It does not create the directory, because Pebble
-// creates the directory of a checkpoint itself.
+// FreeName returns an unused name for a directory: prefix followed by a number. It does not create the directory,
+// because Pebble does that itself for a checkpoint.
 func (s *Store) FreeName(prefix string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -309,7 +307,8 @@ func (s *Store) Remove(name string) {
 }
 
 // Discard removes a received database that did not become the live one. It keeps the database if the manifest names
-// it or cannot be read: the rename of the manifest may have succeeded although a later step failed.
+// it: the rename of the manifest may have succeeded although a later step failed. It also keeps the database if the
+// manifest cannot be read.
 func (s *Store) Discard(name string) {
 	if m, err := LoadManifest(s.volume, s.dir); err != nil || m == nil || m.Database == name {
 		s.logger.Warn("it is not known whether a received snapshot was installed; the next start determines it",
@@ -356,8 +355,8 @@ type incoming struct {
 // ID returns raft's name of the snapshot.
 func (k *sink) ID() string { return k.id }
 
-// markLocal makes this sink a snapshot of the live database in the directory database. On disk, that database has
-// every command up to applied.
+// markLocal makes this sink a snapshot of the live database in the directory database. That database must have every
+// command up to applied on disk.
 func (k *sink) markLocal(database string, applied uint64) {
 	k.local, k.info.Applied = database, applied
 }

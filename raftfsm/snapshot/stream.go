@@ -114,8 +114,8 @@ type Received struct {
 	bytes   int64  // of file content
 }
 
-// Unpack writes the files of a stream into dir, which must exist and be empty. It verifies every byte. Files
-// and directory are durable when it returns nil.
+// Unpack writes the files of the stream r into dir, which must exist and be empty. It verifies the checksums of all
+// content. When it returns nil, the files and the directory are durable.
 func Unpack(v raftlog.Volume, r io.Reader, dir string) (Received, error) {
 	in := &streamReader{volume: v, r: bufio.NewReaderSize(r, 256<<10), head: crc32.New(castagnoli)}
 	var got Received
@@ -253,8 +253,8 @@ func (s *streamReader) end() error {
 	return nil
 }
 
-// damaged returns the error for a failed read or write. It returns the error of the disk if the disk failed, and
-// otherwise fault.Corrupt, because the stream differs from what was sent.
+// damaged returns the error for a failed read or write of the named part. It returns the disk's error if the disk
+// failed. Otherwise it returns fault.Corrupt, because the stream is not what was sent.
 func (s *streamReader) damaged(part string, err error) error {
 	var disk *fs.PathError
 	if errors.As(err, &disk) && !errors.Is(err, fs.ErrExist) {
