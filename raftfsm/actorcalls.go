@@ -130,8 +130,8 @@ func readHost(f *frame) actors.Host {
 	return h
 }
 
-// askActor sends a call to the leader of a group, and repeats it until the leader answers or ctx ends. Every call may
-// be repeated: a repetition finds what the first attempt has done.
+// askActor sends a call to the leader of a group, and retries until the leader answers or ctx ends. A retry is safe
+// for every call: the leader answers it with the result of the first attempt, or executes it again without harm.
 func (r *router) askActor(ctx context.Context, gid uint32, b []byte) (*frame, error) {
 	for {
 		out, err := r.replica.ask(ctx, gid, MethodActor, b)

@@ -11,8 +11,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// ActorDirectory records which host owns which actor of one application. It is stored in the Raft group that holds
-// the keys of the application in a store, so that a write can check the owner. It is safe for concurrent use.
+// ActorDirectory records, for one application, which host owns which actor. It is stored in the Raft group that has
+// the application's keys in a state store, so that a write can check the owner of an actor. It is safe for concurrent
+// use.
 type ActorDirectory struct {
 	router *router
 	scope  string
@@ -20,7 +21,7 @@ type ActorDirectory struct {
 	app    string
 }
 
-// Actors returns the directory of the actors that an application hosts and whose state is in a store.
+// Actors returns the directory of the actors that the application app hosts and whose state is in the given store.
 func (h *Host) Actors(namespace, store, app string) *ActorDirectory {
 	id := namespace + "/" + store
 	return &ActorDirectory{router: h.router, scope: actorScope(id, app), store: id, app: app}
@@ -47,8 +48,8 @@ func (d *ActorDirectory) ask(ctx context.Context, what byte, rest func([]byte) [
 	return f, gid, err
 }
 
-// Register begins the session of a host, or replaces the types and the state of its description. It returns the
-// revision of the session. It returns fault.NotFound if a session with that id has ended.
+// Register begins the session of a host. If the session exists, Register replaces the actor types and the state in its
+// description. It returns the revision of the session, or fault.NotFound if the session with that id has ended.
 func (d *ActorDirectory) Register(ctx context.Context, h actors.Host) (revision uint64, err error) {
 	h.Scope, h.App = d.scope, d.app
 	f, _, err := d.ask(ctx, actorRegister, h.Append)
@@ -61,8 +62,8 @@ func (d *ActorDirectory) Register(ctx context.Context, h actors.Host) (revision 
 	return revision, nil
 }
 
-// Renew renews the session of a host, which has that many actors. It returns fault.NotFound if the session has ended.
-// It is not repeated: the next renewal follows soon.
+// Renew renews the session of a host. count is the number of actors that the host has. Renew returns fault.NotFound if
+// the session has ended.
 func (d *ActorDirectory) Renew(ctx context.Context, host string, count int) error {
 	_, _, err := d.ask(ctx, actorRenew, func(b []byte) []byte {
 		return binary.AppendUvarint(appendString(b, host), uint64(max(count, 0))) //nolint:gosec // not negative
@@ -83,7 +84,7 @@ type Activation struct {
 	Session string // token with which reads see all writes of earlier owners
 }
 
-// Activate makes a host the owner of an actor, unless another host owns it, and returns the owner.
+// Activate makes host the owner of an actor, unless another host owns it, and returns the owner.
 func (d *ActorDirectory) Activate(ctx context.Context, host, kind, id string) (Activation, error) {
 	a := d.actor(kind, id)
 	f, gid, err := d.ask(ctx, actorActivate, func(b []byte) []byte { return appendActor(appendString(b, host), &a) })
@@ -100,8 +101,8 @@ func (d *ActorDirectory) Activate(ctx context.Context, host, kind, id string) (A
 	return out, nil
 }
 
-// Locate returns the host that owns an actor, or that should activate it. The answer may be outdated. It returns
-// fault.NotFound if no host has the type.
+// Locate returns the host that owns an actor. If no host owns it, Locate returns the host that should activate it. The
+// answer may be outdated. Locate returns fault.NotFound if no host has actors of this type.
 func (d *ActorDirectory) Locate(ctx context.Context, kind, id, prefer string) (actors.Host, error) {
 	a := d.actor(kind, id)
 	f, _, err := d.ask(ctx, actorLocate, func(b []byte) []byte { return appendActor(appendString(b, prefer), &a) })
@@ -136,8 +137,9 @@ func (d *ActorDirectory) appendReleased(b []byte, released []ReleasedActor) []by
 	return b
 }
 
-// Transfer makes another host the owner of activations that their host gives up. It leaves records with other epochs as
-// they are. It returns fault.NotFound if the session of the other host has ended, or if it takes no further actors.
+// Transfer makes the host to the owner of the actors in released, whose previous owner gives them up. It skips an
+// actor whose record has another epoch. It returns fault.NotFound if the session of the host has ended, or if the host
+// accepts no more actors.
 func (d *ActorDirectory) Transfer(ctx context.Context, released []ReleasedActor, to string) error {
 	_, _, err := d.ask(ctx, actorTransfer, func(b []byte) []byte {
 		return d.appendReleased(appendString(b, to), released)
@@ -173,7 +175,7 @@ type PlacedActor struct {
 	Epoch          uint64
 }
 
-// List returns the actors of the application, ordered by type and id, and calls visit for each until it returns false.
+// List calls visit for each actor of the application, ordered by type and id, until visit returns false.
 func (d *ActorDirectory) List(ctx context.Context, visit func(PlacedActor) bool) error {
 	n, err := d.router.replica.waitPartitions(ctx)
 	if err != nil {

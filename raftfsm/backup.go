@@ -12,13 +12,13 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Backup writes a backup of all groups to w. Writes continue while it runs. The backup of a group is consistent, and
+// Backup writes a backup of all groups to w. Writes continue while it runs. The backup of each group is consistent and
 // contains every write that was acknowledged before the call. Different groups are saved at slightly different times.
 // That is harmless, because no transaction spans two groups.
 //
-// about is the header of the backup. Backup adds the fields about this node and its cluster. It returns
-// fault.Unavailable or fault.Timeout without a quorum, fault.Unavailable if a received snapshot replaces the local
-// replica during the backup, and the errors of w. After an error, w contains an incomplete backup.
+// about is the header of the backup; Backup adds the fields about this node and its cluster. Backup returns
+// fault.Unavailable or fault.Timeout if there is no quorum, fault.Unavailable if a received snapshot replaces the
+// local replica during the backup, and the errors of w. After an error, w contains an incomplete backup.
 func (h *Host) Backup(ctx context.Context, about backup.Header, w io.Writer) (backup.Totals, error) {
 	t, err := h.backup(ctx, about, w)
 	h.metrics.saved(t, err)

@@ -21,8 +21,8 @@ const (
 	DiskGone                  // the server has failed
 )
 
-// groupRoom records whether the voters of a group have enough disk space to store values. The zero value means
-// that they have. Safe for concurrent use.
+// groupRoom records whether values can be stored in a group, or why the disks of its voters do not have enough free
+// space. The zero value means that values can be stored. It is safe for concurrent use.
 type groupRoom struct {
 	readOnly atomic.Pointer[fault.Error] // nil = values can be stored
 }
@@ -48,8 +48,8 @@ func (s *server) anyReadOnly() bool {
 	return false
 }
 
-// judgeRoom makes each group read-only or writable again, according to lackOfRoom, and logs each change. Only one
-// goroutine calls it.
+// judgeRoom makes each group read-only or writable, depending on lackOfRoom, and logs each change. Only one goroutine
+// calls it.
 func (s *server) judgeRoom() {
 	for i, g := range s.groups {
 		servers, _ := g.Servers()
@@ -64,8 +64,8 @@ func (s *server) judgeRoom() {
 	}
 }
 
-// lackOfRoom returns an error if a group must be read-only, and nil otherwise. A group is read-only if the disk of a
-// voter is nearly full and fewer than a majority of the voters have enough free space. A failed voter counts as one
+// lackOfRoom returns an error if a group must be read-only, and nil otherwise. A group is read-only if the disk of at
+// least one voter is nearly full and no majority of the voters has enough free space. A failed voter counts as one
 // without free space. Without this rule, writes would fill the nearly full disk, and the group would stop.
 func (s *server) lackOfRoom(gid uint32, servers []raft.Server) *fault.Error {
 	own := s.space.Low()
@@ -100,8 +100,8 @@ func (s *server) lackOfRoom(gid uint32, servers []raft.Server) *fault.Error {
 		Hint: "free some space there; writes open again by themselves, deletes still work"}
 }
 
-// diskOf returns the state of the disk of a voter. own is the error of this server's own disk; nil = it has enough
-// free space.
+// diskOf returns the state of the disk of a voter. own describes the disk of this server: nil means that it has enough
+// free space, otherwise own is the error.
 func (s *server) diskOf(server string, own *fault.Error) DiskState {
 	switch {
 	case server != s.node.self.Server:
@@ -116,8 +116,8 @@ func (s *server) diskOf(server string, own *fault.Error) DiskState {
 	}
 }
 
-// abstains reports whether this server should start no election in a group. This is the case if its own disk is
-// nearly full and the disk of at least one other voter is not.
+// abstains reports whether this server should leave the elections of a group to other servers. This is the case if its
+// own disk is nearly full and another voter has a disk with enough space.
 func (s *server) abstains(gid uint32) bool {
 	if s.opts.DiskOf == nil || !s.opened.Load() || s.space.Low() == nil {
 		return false

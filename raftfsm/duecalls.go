@@ -108,8 +108,8 @@ type DueWork struct{ host *Host }
 // DueWork returns the due work of the cluster.
 func (h *Host) DueWork() DueWork { return DueWork{h} }
 
-// Deliver sets what delivers the ticks of a kind while this node leads a group. On a node without data it does
-// nothing.
+// Deliver sets to as the deliverer for work of a kind. It is called when such work is due, on the node that leads the
+// group of the work. On a node without data, Deliver does nothing.
 func (d DueWork) Deliver(kind byte, to due.Deliverer) {
 	if s, ok := d.host.replica.(*server); ok {
 		for _, k := range s.due {
@@ -118,8 +118,8 @@ func (d DueWork) Deliver(kind byte, to due.Deliverer) {
 	}
 }
 
-// Put stores work, and returns its revision. It returns fault.Conflict if there is work with that name and
-// p.Overwrite is false, fault.Invalid if the times cannot be read, and otherwise the errors of a strong write.
+// Put stores work and returns its revision. It returns fault.Conflict if work with this name exists and p.Overwrite is
+// false. It returns fault.Invalid if the times cannot be parsed, and otherwise the errors of a strong write.
 func (d DueWork) Put(ctx context.Context, p due.Put) (revision uint64, err error) {
 	p.Spec.Request = datadir.RandomID() // a repeated call finds what the first one has stored
 	revision, _, err = d.ask(ctx, &dueCall{what: duePut, put: p})
@@ -147,8 +147,9 @@ func (d DueWork) Get(ctx context.Context, h due.Home, name string) (w due.Work, 
 	return all[0], true, nil
 }
 
-// List returns up to limit pieces of work of a home whose names begin with prefix and sort after the name after, in
-// byte order. more is true if there are further ones. limit is at most maxDuePage. The read is linearizable.
+// List returns up to limit items of work of a home, in byte order of their names. It returns those whose names begin
+// with prefix and sort after the name after. more is true if further items exist. limit is at most maxDuePage. The
+// names are from a linearizable read; List then reads the items.
 func (d DueWork) List(ctx context.Context, h due.Home, prefix, after string, limit int) (list []due.Work, more bool,
 	err error) {
 	gid, err := d.group(ctx, h)

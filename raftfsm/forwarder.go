@@ -21,9 +21,9 @@ const (
 	forwardBytes  = 1 << 20 // bytes of proposals in one call; a larger one gets its own call
 )
 
-// forwarder sends proposals to leaders. It batches them: proposals that arrive while calls are in flight are sent
-// together in the next call. A lane starts another call only when it has queued at least as many proposals as its
-// calls in flight contain. Package group uses the same rule.
+// forwarder sends proposals to the leaders of groups. Proposals that arrive while calls are in flight are sent
+// together in the next call. A lane starts another call only when it has queued at least as many proposals as are in
+// its calls in flight. The proposer in package group uses the same rule.
 type forwarder struct {
 	peers   Peers
 	metrics *Metrics
@@ -42,9 +42,8 @@ type laneKey struct {
 	ack   group.Ack
 }
 
-// lane is the queue of proposals to one server for one group and one kind of acknowledgement. The kinds have
-// separate queues, because a proposal that needs only a disk write must not wait for a proposal that needs a
-// quorum.
+// lane is the queue of proposals to one server, for one group and one kind of acknowledgement. Each kind has its own
+// queue, because a proposal that needs only a disk write must not wait for a proposal that needs a quorum.
 type lane struct {
 	queue    []*forwarded
 	bytes    int // in the queue
@@ -84,9 +83,9 @@ func newForwarder(p Peers, m *Metrics, calls *leaderCalls) *forwarder {
 	return f
 }
 
-// propose sends one proposal and waits for its outcome. If ctx ends before the proposal is sent, it returns
-// fault.Timeout. If ctx ends after that, it returns fault.Indeterminate. Otherwise it returns the errors of
-// Peers.Call and of the remote group.
+// propose sends one proposal and waits for its outcome. If ctx ends first, it returns fault.Timeout if the proposal
+// was not sent, and fault.Indeterminate if it was. Otherwise it returns the errors of Peers.Call and of the remote
+// group.
 func (f *forwarder) propose(ctx context.Context, key laneKey, data group.Encoded, values bool) (group.Answer, error) {
 	one := &forwarded{data: data, values: values, outcome: make(chan forwardOutcome, 1)}
 	one.deadline, _ = ctx.Deadline()
@@ -178,8 +177,8 @@ func (l *lane) take() []*forwarded {
 	return batch
 }
 
-// call sends a batch and gives every proposal its outcome. It waits until the latest deadline in the batch, or until
-// this node learns of another leader.
+// call sends a batch in one call and gives each proposal its outcome. It stops waiting at the latest deadline in the
+// batch, or when this node learns of another leader.
 func (f *forwarder) call(key laneKey, batch []*forwarded) {
 	ctx, cancel := f.patience(batch)
 	defer cancel()
@@ -204,8 +203,8 @@ func (f *forwarder) call(key laneKey, batch []*forwarded) {
 	}
 }
 
-// oneByOne sends each proposal in a separate call, in version 1 of the message format. It is used after a server of
-// an older version has rejected a batch. Such a server has applied no proposal of the batch.
+// oneByOne sends each proposal of a batch in a separate call, with version 1 of the message format. Use it after a
+// server of an older version has rejected the batch. Such a server has applied no proposal of the batch.
 func (f *forwarder) oneByOne(ctx context.Context, key laneKey, batch []*forwarded) {
 	var wg sync.WaitGroup
 	for _, one := range batch {
@@ -239,8 +238,8 @@ func (f *forwarder) patience(batch []*forwarded) (context.Context, context.Cance
 	return context.WithDeadline(f.ctx, last)
 }
 
-// readOutcomes decodes the answer to a batch of n proposals. If the call failed with err, err is the outcome of every
-// proposal.
+// readOutcomes decodes the answer to a batch of n proposals. If err is not nil, the call has failed, and err is the
+// outcome of every proposal.
 func readOutcomes(b []byte, err error, n int) []forwardOutcome {
 	out := make([]forwardOutcome, n)
 	r := newFrame(b)

@@ -9,8 +9,8 @@ import (
 )
 
 // ForwardVersion is the newest version of the message format between nodes. Every message begins with its version and
-// the id of the group. In version 2, one MethodPropose message may contain several requests. All other messages exist
-// only in version 1.
+// the id of the group. In version 2, one MethodPropose message may contain several requests. All other messages have
+// version 1.
 const ForwardVersion = formBatches
 
 // The forms of messages.

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// freshness records when the replica of one group was known to be up to date. age uses it to compute an upper bound
-// of the replica's age. The zero value gives no bound. Safe for concurrent use.
+// freshness records the last time at which the replica of one group was known to be up to date. The method age derives
+// an upper bound of the replica's age. The zero value gives no bound. It is safe for concurrent use.
 type freshness struct {
 	// freshUntil is the time at which this node sent the newest read index request whose index the replica has
 	// applied. The replica reflects every write that was acknowledged before that time, because only a leader that a
@@ -24,8 +24,8 @@ func (f *freshness) verified(sent time.Time) {
 	}
 }
 
-// age returns an upper bound of the age of a replica's state. byGroup is the bound that the group reports, and is
-// ignored unless known is true. age returns the smaller of the two bounds. ok is false if there is none.
+// age returns an upper bound of the age of a replica's state. byGroup is the bound that the group has computed; it is
+// ignored if known is false. age returns the smaller of that bound and its own. ok is false if neither exists.
 func (f *freshness) age(byGroup time.Duration, known bool) (time.Duration, bool) {
 	if at := f.freshUntil.Load(); at != nil {
 		if own := time.Since(*at); !known || own < byGroup {

@@ -2,11 +2,11 @@
 // state.raft that uses them.
 //
 // It owns a data directory, which package datadir describes, with one folder for each group (partition). It maps keys
-// to groups, chooses the replica that serves a call, makes retries safe, and implements the guarantees of
+// to groups and chooses the replica that serves a call. It makes retries safe, and implements the guarantees of
 // docs/consistency.md. It never uses HTTP, applications, components or gossip.
 //
-// The interface replica has two implementations: server, for a node that holds data, and sidecar, for a node
-// without data. Host creates one of the two, and router sends requests to it.
+// The interface replica has two implementations: server, for a node that holds data, and sidecar, for a node without
+// data. Host creates one of the two, and router sends requests to it.
 //
 // Host.Close ends every goroutine of a Host: those of its groups, the one that watches free disk space and, on a
 // sidecar, the one that polls servers.
@@ -114,8 +114,8 @@ type Host struct {
 	err    error
 }
 
-// Open locks the data directory, reads the identity of the server or creates one, and opens its groups. ctx limits
-// only how long Open takes. If the node forms a cluster alone, it leads every group when Open returns.
+// Open locks the data directory, reads or creates the identity of the server, and opens its groups. ctx limits only
+// how long Open takes. If this node forms a cluster alone, it leads every group when Open returns.
 func Open(ctx context.Context, o Options) (*Host, error) {
 	o = o.withDefaults()
 	if err := datadir.Create(o.Dir); err != nil {
@@ -142,12 +142,12 @@ func Open(ctx context.Context, o Options) (*Host, error) {
 // Identity returns the identity stored in the data directory.
 func (h *Host) Identity() datadir.Identity { return h.node.current() }
 
-// Groups returns the groups of this node, indexed by partition. It returns an empty slice on a host without
-// replicas and on a server that was removed. The caller must not change the slice.
+// Groups returns the groups of this node, indexed by partition. The slice is empty on a node without data and on a
+// server that was removed from its cluster. The caller must not change the slice.
 func (h *Host) Groups() []*group.Group { return h.groups }
 
-// Partitions returns the number of groups of the cluster. It returns 0 on a node without replicas that has not
-// reached a server yet.
+// Partitions returns the number of groups of the cluster. On a node without data it returns 0 until the node has
+// reached a server.
 func (h *Host) Partitions() uint32 { return h.replica.partitions() }
 
 // Leader returns the leader of a group as far as this node knows; empty if it knows none.
@@ -156,12 +156,12 @@ func (h *Host) Leader(gid uint32) string { return string(h.replica.leader(gid)) 
 // Route returns how a node without replicas reaches a group. It is empty on a server.
 func (h *Host) Route(gid uint32) Route { return h.replica.route(gid) }
 
-// WritesAllowed returns nil if values can be stored in a group now. Otherwise it returns the reason: too few voters
-// have enough free disk space.
+// WritesAllowed returns nil if values can be stored in the group gid now. Otherwise it returns an error that says
+// which voters have too little free disk space.
 func (h *Host) WritesAllowed(gid uint32) error { return h.replica.writesAllowed(gid) }
 
-// DiskLow returns nil, or an error if the disk of this server is nearly full. A server with a nearly full disk
-// should not lead.
+// DiskLow returns an error if the disk of this server is nearly full, and nil otherwise. A server with a nearly full
+// disk should not lead.
 func (h *Host) DiskLow() error {
 	if s, ok := h.replica.(*server); ok && s.space != nil {
 		if e := s.space.Low(); e != nil {
@@ -171,8 +171,8 @@ func (h *Host) DiskLow() error {
 	return nil
 }
 
-// DiskFree returns the free bytes on the disk of the data directory. The disk counts as nearly full if free is below
-// reserve. known is false if the disk was not measured, and on a node without replicas.
+// DiskFree returns the free bytes on the disk of the data directory. The disk is nearly full if free is below reserve.
+// known is false if the disk was not measured yet, and on a node without data.
 func (h *Host) DiskFree() (free, reserve uint64, known bool) {
 	s, ok := h.replica.(*server)
 	if !ok || s.space == nil {
@@ -181,7 +181,7 @@ func (h *Host) DiskFree() (free, reserve uint64, known bool) {
 	return s.space.Measured()
 }
 
-// Ready returns nil if reads and writes of the group id can be served now. Otherwise it returns the reason.
+// Ready returns nil if the group id can serve reads and writes now. Otherwise it returns an error with the reason.
 func (h *Host) Ready(id uint32) error {
 	if err := h.node.allowed(); err != nil {
 		return err
@@ -189,8 +189,8 @@ func (h *Host) Ready(id uint32) error {
 	return h.replica.ready(id)
 }
 
-// Serve answers a call of another server. If the call is for the leader and this server does not lead, Serve
-// returns fault.NotLeader. So a call is forwarded at most once.
+// Serve answers a call from another node. It never forwards the call: if the call is for the leader and this server
+// does not lead, Serve returns fault.NotLeader.
 func (h *Host) Serve(ctx context.Context, method string, payload []byte) ([]byte, error) {
 	if err := h.node.allowed(); err != nil {
 		return nil, err

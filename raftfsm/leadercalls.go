@@ -11,11 +11,11 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// leaderCalls holds the calls to leaders that are in flight. When this node learns of another leader of a group,
+// leaderCalls tracks the calls to leaders that are in flight. When this node learns of a new leader of a group,
 // leaderCalls cancels the calls to the previous leader, because they may hang. The callers then try the new leader.
 //
-// The retry is safe. A read index changes nothing. A proposal with the id of a registered origin is applied only
-// once. Registering twice does no harm.
+// The retry is safe for each kind of call. A read index changes nothing. A proposal with the id of a registered origin
+// is applied only once. Registering an origin twice does no harm.
 type leaderCalls struct {
 	leaders leaders
 
@@ -30,15 +30,15 @@ type leaderCall struct {
 	end   context.CancelCauseFunc
 }
 
-// errMoved is the cause of the context of a call that ended because another server has become leader of the group.
+// errMoved is the cancellation cause of a call whose group has another leader by now.
 var errMoved = errors.New("another server leads the group now")
 
 func newLeaderCalls(l leaders) *leaderCalls {
 	return &leaderCalls{leaders: l, open: map[*leaderCall]struct{}{}}
 }
 
-// begin returns the context for a call to the server that is presumed to lead a group. The context ends when this
-// node learns of another leader. The caller must call done when the call has ended.
+// begin returns a context for a call to the server to, which this node believes to be the leader of a group. The
+// context ends when this node learns of another leader. The caller must call done after the call.
 func (l *leaderCalls) begin(ctx context.Context, gid uint32, to raft.ServerID) (_ context.Context, done func()) {
 	ctx, end := context.WithCancelCause(ctx)
 	c := &leaderCall{group: gid, to: to, since: time.Now(), end: end}
@@ -62,8 +62,8 @@ func (l *leaderCalls) remove(c *leaderCall) {
 	delete(l.open, c)
 }
 
-// moved ends the calls for a group that were sent to servers other than leader. If leader is empty, an election is
-// running, and moved ends no call.
+// moved cancels the calls for a group that were sent to servers other than leader. If leader is empty, an election is
+// running, and moved cancels no call.
 func (l *leaderCalls) moved(gid uint32, leader raft.ServerID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,9 +93,9 @@ func (l *leaderCalls) waiting(least time.Duration) map[uint32]bool {
 	return groups
 }
 
-// endedBy translates the error of a call that was cancelled because the leader changed. If the call was not sent, it
-// returns fault.NotLeader, so that the caller retries at the new leader. If the call may have been executed, it
-// returns fault.Indeterminate. It returns every other error unchanged.
+// endedBy translates the error of a call that was cancelled because the leader has changed. If the call was not sent,
+// it returns fault.NotLeader, so that the caller retries at the new leader. If the call may have been executed, it
+// returns fault.Indeterminate. Errors of calls that were not cancelled are returned unchanged.
 func endedBy(ctx context.Context, op string, err error) error {
 	if err == nil || !errors.Is(context.Cause(ctx), errMoved) {
 		return err

@@ -26,7 +26,7 @@ type HeldLock struct {
 	gid  uint32
 }
 
-// HeldLocks returns every lock that has an owner, ordered by group and name. It reads page by page. Each page is a
+// HeldLocks returns every lock that has an owner, ordered by group and name. It reads in pages. Each page is a
 // linearizable read, but different pages may show different moments.
 func (h *Host) HeldLocks(ctx context.Context) ([]HeldLock, error) {
 	n, err := h.replica.waitPartitions(ctx)
@@ -72,17 +72,18 @@ func (h *Host) heldLock(ctx context.Context, gid uint32, name string) (HeldLock,
 	return out, true, nil
 }
 
-// LockLeft returns how long a lock from HeldLocks stays valid if it is not renewed. It returns 0 if the lock has ended.
-// The leader of its group counts from the time when it learned of the last renewal.
+// LockLeft returns how long the lock l, which HeldLocks has returned, stays valid if it is not renewed. It returns 0
+// if the lock has ended. The leader of the lock's group measures this time from the moment at which it learned of the
+// last renewal.
 func (h *Host) LockLeft(ctx context.Context, l *HeldLock) (time.Duration, error) {
 	ms, _, err := h.router.askLock(ctx, l.gid, &lockCall{what: lockRemains, name: l.name, token: l.Token})
 	ms = min(ms, uint64(locks.MaxExpiry/time.Millisecond))
 	return time.Duration(ms) * time.Millisecond, err //nolint:gosec // bounded
 }
 
-// ReleaseLock ends a lock on behalf of an operator, whoever owns it. released is false if the lock was released or
-// granted again after HeldLocks listed it. If the answer of the leader was lost, it returns fault.Indeterminate. It
-// returns fault.Invalid for a lock that HeldLocks did not return.
+// ReleaseLock ends a lock on behalf of an operator, whoever owns it. released is false if the lock was released, or
+// granted again, after HeldLocks returned it. ReleaseLock returns fault.Indeterminate if the answer of the leader was
+// lost, and fault.Invalid for a lock that HeldLocks did not return.
 func (h *Host) ReleaseLock(ctx context.Context, l *HeldLock) (released bool, err error) {
 	if l.name == "" {
 		return false, fault.New(fault.Invalid, "raftfsm.ReleaseLock", "the lock does not come from HeldLocks")

@@ -81,8 +81,8 @@ func (s *server) serveLock(ctx context.Context, gid uint32, f *frame) ([]byte, e
 	return binary.AppendUvarint(nil, n), nil
 }
 
-// askLock sends a call to the leader of a group, and retries until the leader answers or ctx ends. n is the number
-// that the leader answers. repeated is true if an attempt before the last one may have been executed.
+// askLock sends a call to the leader of a group, and retries until the leader answers or ctx ends. n is the number in
+// the leader's answer. repeated is true if an earlier attempt may have been executed.
 func (r *router) askLock(ctx context.Context, gid uint32, c *lockCall) (n uint64, repeated bool, err error) {
 	return r.askNumber(ctx, gid, MethodLock, c.append(message(formFirst, gid)))
 }

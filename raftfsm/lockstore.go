@@ -14,8 +14,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/locks"
 )
 
-// Locks is a lock store of type lock.raft. Its locks are in the groups of a Store. The locks of an application are
-// in the same group as the keys of the application, so that a write can check a lock. Safe for concurrent use.
+// Locks is a lock store of type lock.raft. It stores its locks in the groups of a Store. The locks of an application
+// are in the same group as the keys of the application, so that a write can check a lock. It is safe for concurrent
+// use.
 type Locks struct {
 	store     *Store
 	component string
@@ -25,8 +26,8 @@ type Locks struct {
 
 var _ lock.Leaser = (*Locks)(nil)
 
-// Locks returns the locks of a component. They are stored in the groups of s. If reentrant is true, TryLock by the
-// owner renews the lock instead of failing. Clients that have no renew operation need that.
+// Locks returns the lock store of a component, which stores its locks in the groups of s. If reentrant is true and the
+// caller already owns the lock, TryLock renews it instead of failing. Clients that have no renew operation need this.
 func (s *Store) Locks(component string, reentrant bool) *Locks {
 	return &Locks{store: s, component: component, reentrant: reentrant}
 }
@@ -79,7 +80,8 @@ func (p *place) commit(ctx context.Context, r *command.Request) (res kv.Result, 
 	return a.Result, err == nil && a.Result.Outcome == kv.Applied, err
 }
 
-// maxExpiry is the longest expiry that a caller may ask for. A record may have a longer one from an earlier version.
+// maxExpiry is the longest expiry that a caller may request. Records that were written by an earlier version may have
+// a longer expiry.
 const maxExpiry = 24 * time.Hour
 
 func checkExpiry(c *lock.Claim) error {
@@ -167,8 +169,8 @@ func (p *place) renew(ctx context.Context, c locks.Claim) (lock.Grant, error) {
 	}
 }
 
-// Unlock implements lock.Store. The leader releases the lock, because only the leader knows which callers wait for
-// it.
+// Unlock implements lock.Store. It asks the leader to release the lock, because only the leader knows which callers
+// wait for the lock.
 func (l *Locks) Unlock(ctx context.Context, k lock.Key, owner string) (lock.Status, error) {
 	p, err := l.place(ctx, k)
 	if err != nil {

@@ -51,8 +51,8 @@ func ownerOf(id *datadir.Identity) raftlog.Owner {
 	return raftlog.Owner{Cluster: id.Cluster, Epoch: id.Epoch}
 }
 
-// amend applies change to the identity of this server and writes the result durably. It does not write a temporary
-// identity. After an error the identity is unchanged.
+// amend applies change to the identity of this server and makes the result durable. A temporary identity is changed
+// only in memory. After an error the identity is unchanged.
 func (m *membership) amend(change func(*datadir.Identity) error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -77,7 +77,7 @@ func (m *membership) amend(change func(*datadir.Identity) error) error {
 	return nil
 }
 
-// wait waits until the node belongs to a cluster. It returns the tag by which session tokens name that cluster.
+// wait waits until the node belongs to a cluster. It returns the tag of the cluster, which is part of session tokens.
 func (m *membership) wait(ctx context.Context) (uint64, error) {
 	if err := m.allowed(); err != nil {
 		return 0, err
@@ -146,8 +146,8 @@ func (m *membership) promise(candidate string) error {
 	})
 }
 
-// Adopt makes this server a permanent member of a cluster, at the cluster's epoch. The change is durable when Adopt
-// returns nil. It returns fault.Invalid if the server belongs to another cluster.
+// Adopt makes this server a permanent member of a cluster, at the cluster's epoch. The membership is durable when
+// Adopt returns nil. Adopt returns fault.Invalid if the server belongs to another cluster.
 func (h *Host) Adopt(cluster string, epoch uint64) error {
 	if h.node.startsEpoch(epoch) {
 		h.router.forgetOwnWrites() // they name positions in a log that may be lost
@@ -155,8 +155,9 @@ func (h *Host) Adopt(cluster string, epoch uint64) error {
 	return h.node.adopt(cluster, epoch)
 }
 
-// Supersede records that other servers of the cluster have a newer epoch. The record is durable when Supersede
-// returns nil. It does nothing if this server already knows that epoch or a newer one.
+// Supersede records that other servers of the cluster have the given epoch, which is newer than that of this server.
+// The record is durable when Supersede returns nil. If this server already knows that epoch or a later one, Supersede
+// does nothing.
 func (h *Host) Supersede(epoch uint64) error {
 	if have := h.node.current(); epoch <= max(have.Epoch, have.Superseded) {
 		return nil
@@ -167,16 +168,17 @@ func (h *Host) Supersede(epoch uint64) error {
 	})
 }
 
-// Promise promises candidate that it may form a cluster with this server. A server makes this promise to only one
-// candidate, and never withdraws it. The promise is durable when Promise returns nil. It returns fault.Conflict if
-// this server belongs to a cluster or has promised itself to another candidate.
+// Promise gives candidate permanent permission to form a cluster with this server. A server gives this promise to only
+// one candidate and never withdraws it. The promise is durable when Promise returns nil. Promise returns
+// fault.Conflict if this server belongs to a cluster or has given its promise to another candidate.
 //
-// Invariant: for any set of servers, at most one server can have the promises of all of them. So the set forms at
-// most one cluster.
+// Invariant: at most one candidate can have the promises of all servers in a set. So the set forms at most one
+// cluster.
 func (h *Host) Promise(candidate string) error { return h.node.promise(candidate) }
 
 // Form creates a cluster with this server as its only member. When it returns nil, the server leads every group. It
-// returns fault.Conflict if the server belongs to a cluster. If Form is interrupted, the next Open completes it.
+// returns fault.Conflict if the server already belongs to a cluster. If Form is interrupted, the next Open completes
+// it.
 func (h *Host) Form(ctx context.Context) error {
 	err := h.node.amend(func(id *datadir.Identity) error {
 		if id.Cluster != "" {

@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/group"
 )
 
-// Metrics holds the metrics of the store itself. group.Metrics and collector hold those of groups and state
-// machines.
+// Metrics has the metrics of the store itself. The metrics of groups and state machines are in group.Metrics and in
+// collector.
 type Metrics struct {
 	retries      *prometheus.CounterVec // by cause
 	staleReads   *prometheus.CounterVec // by reason
@@ -44,8 +44,8 @@ const (
 	servedReplica = "replica" // another server
 )
 
-// causeOrigin is a value of the label "cause". It counts the retries that were needed because the group no longer
-// knew the origin of the request.
+// causeOrigin is a value of the label "cause". It counts retries after the group no longer knew the origin of the
+// request.
 const causeOrigin = "origin"
 
 // Values of the label "kind" of forwards.

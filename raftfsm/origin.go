@@ -11,11 +11,11 @@ import (
 )
 
 // origin assigns ids to the requests that this node sends to one group, so that the group applies a retried request
-// only once. An id has two parts: the number of the origin, which the group assigns when it applies a registration
-// (command.KindRegister), and a sequence number.
+// only once. An id consists of the number of the origin and a sequence number. The group assigns the number when it
+// applies a registration (command.KindRegister).
 //
-// Invariant: a sequence number is used for one request only. done reaches it only after that request will never be
-// sent again.
+// Invariant: a sequence number is used for one request only. The field done is below the sequence number of every
+// request that may still be sent again.
 type origin struct {
 	name     string // different for every incarnation of a process
 	register func(context.Context, func() *command.Request) (group.Answer, error)
@@ -84,8 +84,8 @@ func (o *origin) drop(number uint64) {
 	}
 }
 
-// prove records that the group has answered a request of the origin with this number, so the group knows the origin.
-// From then on, the group forgets the origin only after it has been idle for too long.
+// prove records that the group has answered a request with this origin number, so the group knows the origin. After
+// that, the group removes the origin only if it is idle for too long.
 func (o *origin) prove(number uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -101,9 +101,9 @@ func (o *origin) isProven() bool {
 	return o.proven
 }
 
-// ensure registers the origin with the group if it has no number yet. Concurrent callers share one registration.
-// Every attempt uses a different name. If the answer to an attempt is lost, its registration stays unused and
-// expires. If ctx ends, ensure returns fault.Timeout.
+// ensure registers the origin with the group if it has no number yet. Concurrent callers share one registration. Every
+// attempt uses a different name, so if the answer to an attempt is lost, its registration is never used and expires.
+// If ctx ends, ensure returns fault.Timeout.
 func (o *origin) ensure(ctx context.Context) error {
 	select {
 	case o.registering <- struct{}{}:
@@ -163,8 +163,9 @@ func (r *router) register(ctx context.Context, gid uint32, attempt func() *comma
 	}
 }
 
-// notStarted converts an error of the registration into an error of the request that needed it. That request was
-// certainly not applied, so fault.Indeterminate and fault.NotLeader become fault.Unavailable.
+// notStarted converts an error of the registration into the error of the request that needed the registration. That
+// request was certainly not applied, so notStarted replaces fault.Indeterminate and fault.NotLeader by
+// fault.Unavailable.
 func notStarted(err error) error {
 	code := fault.CodeOf(err)
 	if code == fault.Indeterminate || code == fault.NotLeader {

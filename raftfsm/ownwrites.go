@@ -8,18 +8,20 @@ import (
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// maxOwn is the maximum number of applications of one group whose newest writes a node keeps separately.
+// maxOwn is the maximum number of applications for which a node stores a separate position of the newest write, in
+// each group.
 const maxOwn = 1024
 
 // application identifies an application: its keys are those of one store with one prefix.
 type application struct{ store, prefix string }
 
-// ownWrites records, for one group, the log position of the newest write of each application on this node. An
-// eventual read waits until the replica has applied the newest write of its own application. If that write was lost,
-// the next read of the application reports the loss.
+// ownWrites records, for one group, the log position of the newest write of each application on this node. An eventual
+// read of an application waits until the replica has applied that application's newest write. If the write was lost,
+// the application's next read reports the loss.
 //
-// At most maxOwn applications have their own position; all others share rest. Invariant: a write of an application is
-// at or below its position, or at or below rest, until a read has reflected the write or reported its loss.
+// At most maxOwn applications have a position of their own; all others share the position in rest. Invariant: until a
+// read has seen a write or reported its loss, the write is at or below the position of its application, or at or below
+// rest.
 type ownWrites struct {
 	mu sync.Mutex
 	by map[application]*session.Seen // guarded by mu; entries are replaced, never changed
@@ -112,8 +114,8 @@ func (o *ownWrites) newest() (at session.Seen) {
 	return at
 }
 
-// settle removes the positions in done, because a read has waited for them. It keeps the position of an application
-// that has written again since.
+// settle removes the positions in done after the read q has waited for them. If an application has written again
+// since, its position is not in done, so settle does not remove it.
 func (o *ownWrites) settle(q *query, done []*session.Seen) {
 	if len(done) == 0 {
 		return
@@ -141,9 +143,9 @@ func (o *ownWrites) settle(q *query, done []*session.Seen) {
 	}
 }
 
-// settleElsewhere updates own after another server has answered a read with got. done are the positions for which the
-// read has waited. It also records the position of the answer. The next read may be answered by another replica, which
-// must not return older data.
+// settleElsewhere updates own after another server has answered the read q with got. done contains the positions for
+// which the read has waited. Unless the answer is stale, settleElsewhere also records the position of the answer. A
+// later read, which another replica may answer, must not return older data.
 func settleElsewhere(own *ownWrites, q *query, done []*session.Seen, got given) {
 	shared := own.shares(done)
 	if got.ownDone {
@@ -154,8 +156,9 @@ func settleElsewhere(own *ownWrites, q *query, done []*session.Seen, got given) 
 	}
 }
 
-// moveTo records the position at which another server has answered a read. The next read may go to a different server
-// and must not return older data. If shared is true, moveTo records the position for all applications.
+// moveTo records the position at which another server has answered the read q, because a later read may go to a
+// different server and must not return older data. If shared is true, moveTo records the position for all
+// applications, otherwise only for those whose keys q reads.
 func (o *ownWrites) moveTo(q *query, at session.Seen, shared bool) {
 	if shared || q.all() {
 		o.shareAll(&at)

@@ -16,8 +16,8 @@ const (
 	queryList                      // a page of keys
 )
 
-// query is a read of one group: what to read, and the result. It is executed on the local replica, or sent to a
-// server that has a replica.
+// query is a read of one group. It contains what to read, and later the result. It is executed on the local replica,
+// or sent to a server that has a replica.
 type query struct {
 	kind          queryKind
 	store         string
@@ -45,8 +45,8 @@ func queryOne(store, key string) *query {
 	return q
 }
 
-// look executes the query on m at the cluster time now and stores the result in q. pending is true if the result
-// omits an item that has expired by now, but not yet by the time of the log.
+// look executes the query on m at the cluster time now and stores the result in q. pending is true if the result omits
+// an item that has expired at now but not yet at the cluster time of m. Another reader may still see such an item.
 func (q *query) look(m *kv.Machine, now uint64) (pending bool, err error) {
 	switch q.kind {
 	case queryGet:

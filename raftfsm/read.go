@@ -16,11 +16,12 @@ import (
 )
 
 const (
-	// sessionPatience limits how long an eventual read waits for the position of its session token. After that time
-	// there is probably no quorum to commit the position, so the read is answered and marked stale.
+	// sessionPatience limits how long an eventual read waits until the replica reaches the position in its session
+	// token. If this takes longer, there is probably no quorum to commit that position. The read is then answered and
+	// marked as stale.
 	sessionPatience = time.Second
 
-	// replicaPatience is how long a read waits for the local replica before it queries the leader.
+	// replicaPatience is how long a read waits for the local replica before it sends a query to the leader.
 	replicaPatience = 50 * time.Millisecond
 
 	staleForeign  = "foreign_session"
@@ -85,8 +86,8 @@ type given struct {
 	served  string        // value of the label "served"
 }
 
-// read implements replica: it reads from the replica of this node. While that replica is not trusted, it reads from
-// another server.
+// read implements replica. It reads from the replica of this node, or from another server while that replica is not
+// trusted.
 func (s *server) read(ctx context.Context, gid uint32, ask asking, q *query) (given, error) {
 	for patience := firstTry; ; patience *= 2 {
 		got, trusted, err := s.readHere(ctx, gid, ask, q)
@@ -109,7 +110,8 @@ func (s *server) read(ctx context.Context, gid uint32, ask asking, q *query) (gi
 	}
 }
 
-// readHere reads from the replica of this node. If that replica is not trusted, trusted is false and err is the reason.
+// readHere reads from the replica of this node. trusted is false if that replica is not trusted; err is then the
+// reason.
 func (s *server) readHere(ctx context.Context, gid uint32, ask asking, q *query) (got given, trusted bool, err error) {
 	r := reading{server: s, group: s.groups[gid], id: gid, asking: ask, q: q}
 	if err := r.group.Trusted(); err != nil {
@@ -124,8 +126,8 @@ func (s *server) readHere(ctx context.Context, gid uint32, ask asking, q *query)
 	return r.out, !r.untrusted, err
 }
 
-// others returns the other servers of a group in the order in which to try them: the leader first for a strong read,
-// otherwise at random.
+// others returns the other servers of a group, in the order in which a read should try them. The order is random,
+// except that the leader comes first for a strong read.
 func (s *server) others(gid uint32, strong bool) []string {
 	var ids []string
 	if s.opts.Peers == nil {
@@ -156,9 +158,9 @@ type reading struct {
 	untrusted bool
 }
 
-// strong performs a linearizable read: it gets a read index, waits until the local replica has applied it, and
-// reads. If an item has expired at the time of the read but not at the log's time, strong first advances the log's
-// time. Otherwise a later leader with a slow clock could return the item again.
+// strong performs a linearizable read. It gets a read index, waits until the local replica has applied that index, and
+// reads. If an item has expired at the time of the read but not at the cluster time in the log, strong first advances
+// the time in the log. Otherwise a later leader with a slow clock could return the item again.
 func (r *reading) strong(ctx context.Context) error {
 	// An eventual write of the session, or of this node, may be on the leader's disk and not committed yet.
 	var after session.Seen
@@ -191,8 +193,8 @@ func (r *reading) strong(ctx context.Context) error {
 	}
 }
 
-// readIndex requests a read index until a leader returns one or ctx ends. The Holding says whether the leader's log
-// contains the entry at position after. If it does, the read index is at or above that position.
+// readIndex requests a read index until a leader returns one or ctx ends. The Holding reports whether the leader's log
+// contains the entry at position after. If the log contains it, the read index is at or above that position.
 func (r *reading) readIndex(ctx context.Context, after raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	for {
 		var ri group.ReadIndex
@@ -226,9 +228,9 @@ func (r *reading) tick(ctx context.Context) error {
 	return err
 }
 
-// eventual reads the local replica. Before that it waits until the replica has applied the positions of the session
-// and of the requesting node. If the read has a bound for its age and the replica may be older, eventual performs a
-// strong read instead.
+// eventual reads the local replica. Before that, it waits until the replica has applied the position of the session
+// and the application's newest writes on the requesting node. If the read has a maximum age and the replica may be
+// older, eventual performs a strong read instead.
 func (r *reading) eventual(ctx context.Context) error {
 	reason, err := r.catchUp(ctx)
 	if err != nil {
@@ -254,8 +256,9 @@ func (r *reading) eventual(ctx context.Context) error {
 	return nil
 }
 
-// catchUp waits until the local replica has applied the positions of the session and of the requesting node. If that
-// is not possible, it returns the reason, and the caller must mark the answer stale. Otherwise it returns "".
+// catchUp waits until the local replica has applied the position of the session and the application's newest writes on
+// the requesting node. It returns "" if the replica has applied them. Otherwise it returns the reason, and the caller
+// must mark the answer as stale.
 func (r *reading) catchUp(ctx context.Context) (reason string, err error) {
 	if r.foreign {
 		r.out.forgive = true
@@ -299,8 +302,8 @@ func (r *reading) awaitOwn(ctx context.Context) (reason string, err error) {
 	return reason, nil
 }
 
-// restored reports whether a restore has replaced the data at position s. If so, it also marks the answer, which then
-// removes s from the session token. So the loss is reported only once.
+// restored reports whether a restore has replaced the data at position s. If so, it sets a flag in the answer, because
+// of which s is removed from the session token. So the loss is reported only once.
 func (r *reading) restored(s session.Seen) bool {
 	if s.Pos.Index >= r.group.Machine().Restored() {
 		return false
@@ -309,8 +312,8 @@ func (r *reading) restored(s session.Seen) bool {
 	return true
 }
 
-// await waits until the local replica has applied s, or returns why that is not possible. It waits up to
-// replicaPatience, and then asks the leader whether the leader's log contains s.
+// await waits until the local replica has applied s, or returns the reason why that is impossible. If the local log
+// still has no entry at s after replicaPatience, await asks the leader whether the leader's log contains s.
 func (r *reading) await(ctx context.Context, s session.Seen) (reason string, err error) {
 	if r.done(s) {
 		return "", nil
@@ -346,8 +349,8 @@ func (r *reading) await(ctx context.Context, s session.Seen) (reason string, err
 	return "", err
 }
 
-// holds reports whether the local log contains s. For a committed position it compares only the index, because the
-// term in s may be later than the term of the entry.
+// holds reports whether the local log contains the entry at s. For a committed position it compares only the index,
+// because the term in s may be higher than the term of the entry.
 func (r *reading) holds(s session.Seen) group.Holding {
 	switch {
 	case !s.Committed:
@@ -363,8 +366,8 @@ func (r *reading) done(s session.Seen) bool {
 	return r.group.Machine().Applied() >= s.Pos.Index && (s.Committed || r.group.Holds(s.Pos) == group.Held)
 }
 
-// see reads the local replica and records the position of the answer. No write in the answer is above that position.
-// pending has the same meaning as in query.look.
+// see reads the local replica and records the position of the answer, which is at or above every write that the answer
+// reflects. pending means the same as in query.look.
 func (r *reading) see(now uint64) (pending bool, err error) {
 	for {
 		m := r.group.Machine()

@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// firstTry is how long a read waits for the first server that it tries. It is short, so that a paused server delays a
-// read only a little. When all servers have been tried, the time doubles for the next round.
+// firstTry is how long a read waits for an answer of the first server. It is short, so that a paused server delays a
+// read only a little. The time doubles each time all servers have been tried.
 const firstTry = 1500 * time.Millisecond
 
 // readClient reads at other servers. Safe for concurrent use.
@@ -21,10 +21,10 @@ type readClient struct {
 	failed  func(server string, err error) // called for each server that did not answer
 }
 
-// round sends q to one server after the other until one answers. An answer of a replica that has not caught up is
-// used only if no other server answers. done is false if no server has answered, but may do so later; err is then the
-// last error, or nil if targets is empty. A strong read tries only the first server, because the leader may have
-// changed.
+// round sends q to the servers in targets, one after the other, until one answers. An answer of a replica that has not
+// caught up is used only if no other server answers. A strong read tries only the first server, because the leader may
+// have changed. done is false if no server has answered but a later round may succeed; err is then the last error, or
+// nil if targets is empty.
 func (c *readClient) round(ctx context.Context, gid uint32, ask asking, q *query, targets []string,
 	patience time.Duration) (got given, done bool, err error) {
 	var stale *given
@@ -92,8 +92,8 @@ func retryCause(err error) string {
 	return string(fault.Unavailable)
 }
 
-// serveRead executes a read for another node: one without replicas, or one that does not trust its replica. It answers
-// from the replica of this node only, so that no call is passed on.
+// serveRead executes a read for another node that has no replica or does not trust its own. It reads only from the
+// replica of this node and never forwards the read.
 func (s *server) serveRead(ctx context.Context, gid uint32, r *frame) ([]byte, error) {
 	strong := r.Byte() == 1
 	ask := asking{foreign: r.Byte() == 1}

@@ -31,8 +31,8 @@ func (c *leaderClient) propose(ctx context.Context, to raft.ServerID, gid uint32
 	return c.forward.propose(ctx, laneKey{to: to, group: gid, ack: ack}, data, values)
 }
 
-// readIndex requests a read index from the server to, which this node believes to be the leader. The results are the
-// same as for leaderIndex.
+// readIndex requests a read index from the server to, which this node believes to be the leader. It returns the same
+// results as leaderIndex.
 func (c *leaderClient) readIndex(ctx context.Context, to raft.ServerID, gid uint32,
 	after raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	b := appendPosition(message(formFirst, gid), after)
@@ -75,8 +75,8 @@ func errNoLeader(op string, id uint32) error {
 	return fault.New(fault.NotLeader, op, "no server is known to lead group "+utoa(id))
 }
 
-// Progress queries another server about a group. It returns the last index that the server has applied and the last
-// index of its log. It returns the errors of Peers.Call.
+// Progress asks another server about its replica of the group id. It returns the last index that the server has
+// applied and the last index of its log. Its errors are those of Peers.Call.
 func (h *Host) Progress(ctx context.Context, server string, id uint32) (applied, last uint64, err error) {
 	out, err := h.opts.Peers.Call(ctx, server, MethodProgress, message(formFirst, id))
 	if err != nil {
@@ -91,8 +91,8 @@ func (h *Host) Progress(ctx context.Context, server string, id uint32) (applied,
 }
 
 // FindLeader asks each of the servers which server leads a group, and returns the id of the leader. It returns "" if
-// no server reports a leader within pollWait. A node that is no longer a member uses it, because its own replica
-// learns of no leader.
+// no server reports a leader within pollWait. A node that is no longer a member needs this, because its own replica
+// gets no information about the leader.
 func (h *Host) FindLeader(ctx context.Context, gid uint32, servers []string) string {
 	ctx, cancel := context.WithTimeout(ctx, pollWait)
 	defer cancel()
@@ -146,7 +146,8 @@ func appendAnswer(b []byte, a *group.Answer) []byte {
 	return append(b, a.Result.Key...)
 }
 
-// readAnswer decodes the outcome of a proposal. It returns fault.Indeterminate if the answer cannot be decoded.
+// readAnswer decodes the answer to a proposal. It returns fault.Indeterminate if the answer cannot be decoded, because
+// the proposal may have been applied.
 func readAnswer(b []byte) (group.Answer, error) {
 	r := newFrame(b)
 	a := group.Answer{Position: r.position()}

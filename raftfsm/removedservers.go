@@ -13,11 +13,10 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// Tombstones record which servers an operator has removed, so that no later leader adds such a server again. They
-// are in the replicated data of every group. They are never deleted, because a server id is never reused.
+// Tombstones record which servers an operator has removed, so that no later leader adds such a server again. They are
+// in the replicated data of every group. They are never deleted, because a server id is never reused.
 //
-// No application can read or write systemStore: its name has no slash, and the name of every application's store has
-// one.
+// No application can access systemStore: its name has no slash, while the name of every application's store has one.
 const (
 	systemStore   = kv.SystemStore // a restore does not change it
 	removedPrefix = "removed/"
@@ -28,8 +27,8 @@ func tombstone(server string) command.Op {
 	return command.Op{Kind: command.OpSet, Store: systemStore, Key: removedPrefix + server, Value: []byte("{}")}
 }
 
-// MarkRemoved permanently records in a group that an operator has removed a server. It returns the same errors as a
-// strong write.
+// MarkRemoved permanently records in the group gid that an operator has removed a server. It returns the same errors
+// as a strong write.
 func (h *Host) MarkRemoved(ctx context.Context, gid uint32, server string) error {
 	a, err := h.router.write(ctx, gid, &command.Request{Kind: command.KindWrite, Ops: []command.Op{tombstone(server)}},
 		group.Committed)
@@ -39,8 +38,8 @@ func (h *Host) MarkRemoved(ctx context.Context, gid uint32, server string) error
 	return outcome(&a.Result, nil)
 }
 
-// RemovedServers returns the servers that have a tombstone in a group. It reads the replica of this node, which may
-// lag behind the leader. If the replica is closed or being replaced, the list is incomplete.
+// RemovedServers returns the servers for which the group gid has a tombstone. It reads the replica of this node, which
+// may lag behind the leader. If the replica is closed or is being replaced, the list is incomplete.
 func (h *Host) RemovedServers(gid uint32) []string {
 	if int(gid) >= len(h.groups) {
 		return nil
@@ -67,8 +66,8 @@ type Standing struct {
 	Removed bool // it has a tombstone
 }
 
-// Standing is what this server knows about another server in a group. If Removed and Settled are true and Member is
-// false, the server has left permanently.
+// Standing returns what this server knows about another server's membership in a group. If Removed and Settled are
+// true and Member is false, the other server has left the group permanently.
 func (h *Host) Standing(gid uint32, server string) Standing {
 	g := h.groups[gid]
 	servers, index := g.Servers()
@@ -82,9 +81,9 @@ func (h *Host) Standing(gid uint32, server string) Standing {
 	return s
 }
 
-// Retire records that the cluster has permanently removed this server. From then on, also after a restart, the
-// server serves nothing and takes no part in its groups. The record is durable when Retire returns nil.
-// Idempotent.
+// Retire records that the cluster has permanently removed this server. From then on, even after a restart, the server
+// answers no requests and does not take part in its groups. The record is durable when Retire returns nil. Retire is
+// idempotent.
 func (h *Host) Retire() error {
 	if err := h.node.amend(func(id *datadir.Identity) error {
 		id.Removed = true
@@ -109,6 +108,6 @@ func errRemoved(node, dir string) *fault.Error {
 		Hint: "stop it; to let it join again, empty " + dir + " and start it again"}
 }
 
-// Removed returns an error if this server was removed from its cluster, and nil otherwise. The error has a hint for
-// the operator.
+// Removed returns an error with a hint for the operator if this server was removed from its cluster, and nil
+// otherwise.
 func (h *Host) Removed() error { return h.node.allowed() }

@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// replica gives a node access to the groups of its cluster. It has two implementations: server, for a node that holds
-// data, and sidecar, for a node without data, which calls servers. Safe for concurrent use.
+// replica gives a node access to the groups of its cluster. Its implementations are server, for a node with data, and
+// sidecar, for a node without data, which sends all calls to servers. It is safe for concurrent use.
 type replica interface {
 	// partitions returns the number of groups of the cluster; 0 = not known yet.
 	partitions() uint32

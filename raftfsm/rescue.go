@@ -29,8 +29,8 @@ type Survey struct {
 	Groups   []group.Survey // ordered by id
 }
 
-// Alone reports whether this server is the only voter of every group and no rescue was interrupted. A rescue is then
-// not needed.
+// Alone reports whether this server is the only voter of every group and no rescue of it was interrupted. In that case
+// no rescue is needed.
 func (s *Survey) Alone() bool {
 	for _, g := range s.Groups {
 		if voters := g.Voters(); len(voters) != 1 || string(voters[0]) != s.Identity.Server {
@@ -40,15 +40,15 @@ func (s *Survey) Alone() bool {
 	return s.Identity.Rescuing == 0
 }
 
-// Rescue makes the server in o.Dir the only voter of all its groups. It is for a cluster that has permanently lost a
-// majority of its voters. The server must not run. The data of the cluster is then the data of this server,
-// including log entries that were never committed. Rescue raises the revision counters, so that no ETag is used
-// twice, and starts a new epoch. Servers of the old epoch are refused until their data directories are emptied.
+// Rescue makes the server in o.Dir the only voter of all its groups. Use it for a cluster that has permanently lost a
+// majority of its voters. The server must not be running. Its data becomes the data of the cluster, including log
+// entries that were never committed. Rescue raises the revision counters, so that no ETag is used twice, and starts a
+// new epoch. Servers of the old epoch are refused until their data directories are emptied.
 //
 // If Rescue is interrupted, the server does not start until Rescue is run again.
 //
-// Rescue returns fault.Unavailable if the server is running, fault.Invalid if the directory belongs to no cluster,
-// and fault.Corrupt if the directory is damaged.
+// Rescue returns fault.Unavailable if the server is running, fault.Invalid if the directory belongs to no cluster, and
+// fault.Corrupt if the directory is damaged.
 func Rescue(o RescueOptions) (s Survey, err error) {
 	lock, err := datadir.LockDir(o.Dir)
 	if err != nil {
@@ -112,8 +112,8 @@ func rescuable(dir string) (*datadir.Identity, error) {
 	return id, nil
 }
 
-// epochCount is the number of random low bits of an epoch. The upper bits count the rescues. If two servers of one
-// cluster are both rescued by mistake, the random bits give them different epochs, so they refuse each other as
+// epochCount is the number of random low bits in an epoch. The upper bits count the rescues. If two servers of one
+// cluster are rescued separately by mistake, the random bits give them different epochs, so they refuse each other as
 // members.
 const epochCount = 20
 

@@ -16,8 +16,8 @@ import (
 // retryPause bounds how long a call waits for a leader before it checks again.
 const retryPause = 100 * time.Millisecond
 
-// router sends the reads and writes of this node to the groups. It maintains sessions and makes retries safe. It
-// works the same on nodes with and without data. Safe for concurrent use.
+// router sends the reads and writes of this node to the groups. It updates session tokens and makes retries safe. It
+// works the same on nodes with and without data. It is safe for concurrent use.
 type router struct {
 	node    *membership
 	replica replica
@@ -42,8 +42,8 @@ func newRouter(node *membership, rep replica, m *Metrics, stop chan struct{}) *r
 		"/" + datadir.RandomID()}
 }
 
-// group returns the request state for a group. The caller must have called waitPartitions before, so that the
-// number of groups is known.
+// group returns what this node stores about its requests to a group. The caller must have called waitPartitions
+// before, so that the number of groups is known.
 func (r *router) group(gid uint32) *groupRequests {
 	if p := r.groups.Load(); p != nil {
 		return &(*p)[gid]
@@ -67,8 +67,8 @@ func (r *router) makeGroups() []groupRequests {
 	return made
 }
 
-// noteWrite records the log position of a write that this node has acknowledged. Eventual reads of the same
-// application on this node wait for that position.
+// noteWrite records the log position at of a write with operations ops that this node has acknowledged. Later eventual
+// reads of the same application on this node wait for that position.
 func (r *router) noteWrite(at session.Seen, ops []command.Op) {
 	own := &r.group(at.Group).own
 	for i := range ops {
@@ -78,8 +78,8 @@ func (r *router) noteWrite(at session.Seen, ops []command.Op) {
 	}
 }
 
-// noteRestore records the log position of a restore of a group. All eventual reads on this node wait for that
-// position.
+// noteRestore records the log position at of a restore of a group. Later eventual reads of that group on this node
+// wait for that position.
 func (r *router) noteRestore(at session.Seen) { r.group(at.Group).own.shareAll(&at) }
 
 // forgetOwnWrites forgets the writes of this node in every group.
@@ -97,8 +97,9 @@ type retries struct {
 	stop    chan struct{} // closed when the node closes
 }
 
-// again reports whether to retry a call to a group that failed with err. Before it returns true, it waits until the
-// leader may have changed. It returns false if a retry cannot help, if ctx has ended, or if the node is closing.
+// again reports whether a call to a group that failed with err should be retried. Before it returns true, it waits
+// until the leader may have changed. It returns false if a retry cannot help, if ctx has ended, or if the node is
+// closing.
 func (r retries) again(ctx context.Context, rep replica, gid uint32, err error) bool {
 	code := fault.CodeOf(err)
 	switch code {

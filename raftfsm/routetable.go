@@ -23,9 +23,9 @@ const (
 	maxPartitions = 1 << 16
 )
 
-// routeTable chooses the servers to which a node without replicas sends its calls. It knows which server leads each
+// routeTable chooses the servers to which a node without data sends its calls. It records which server leads each
 // group, which servers can serve reads, and the round-trip time to each. It polls every server that gossip considers
-// alive, periodically, and also right after a failed call. Safe for concurrent use.
+// alive, periodically and after each failed call. It is safe for concurrent use.
 type routeTable struct {
 	peers   Peers
 	servers func() []string // ids of the servers that are alive
@@ -183,8 +183,8 @@ func (t *routeTable) forget(servers []string) {
 	}
 }
 
-// leader returns the leader of a group. If servers report different leaders, it believes the report with the newest
-// term. It returns an empty id if no server reports a leader.
+// leader returns the leader of a group. If servers report different leaders, it returns the one with the highest term.
+// It returns an empty id if no server reports a leader.
 func (t *routeTable) leader(gid uint32) raft.ServerID {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -201,9 +201,9 @@ func (t *routeTable) leader(gid uint32) raft.ServerID {
 	return raft.ServerID(leader)
 }
 
-// readers returns all servers in the order in which to try them for reads of a group. Servers that answer come first,
-// then those whose replica has caught up, then those with a short round trip. Among servers with similar round trips
-// it picks one at random, and stays with it in later calls.
+// readers returns all servers in the order in which a read of a group should try them. It sorts first by whether the
+// server answers, then by whether its replica has caught up, then by round-trip time. Among servers with similar
+// round-trip times it picks one at random, and uses the same one for later calls.
 func (t *routeTable) readers(gid uint32) []string {
 	type choice struct {
 		id        string
@@ -257,7 +257,7 @@ func (t *routeTable) refresh() {
 	}
 }
 
-// waitChange starts a poll. It waits until a server has answered, until limit has passed, or until ctx ends.
+// waitChange starts a poll and waits until a server has answered, limit has passed, or ctx ends.
 func (t *routeTable) waitChange(ctx context.Context, limit time.Duration) {
 	t.mu.Lock()
 	changed := t.changed

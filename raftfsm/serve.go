@@ -12,14 +12,14 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Peers makes calls to the other servers of the cluster. A call returns the error of the called server,
+// Peers makes calls to the other servers of the cluster. A call returns the error that the called server has returned,
 // fault.Unavailable if the call certainly did not arrive, or fault.Indeterminate if it may have arrived.
 type Peers interface {
 	Call(ctx context.Context, server, method string, payload []byte) ([]byte, error)
 }
 
-// Methods of the calls between servers. Host.Serve answers these calls. The names and message forms are part of
-// the protocol.
+// Methods of the calls between servers, which Host.Serve answers. The names and the message formats are part of the
+// protocol.
 const (
 	MethodPropose   = "raft.propose"    // requests for the leader's log
 	MethodRead      = "raft.read"       // a read for a node without replicas
@@ -121,8 +121,8 @@ func errFrame(method string) error {
 	return fault.New(fault.Invalid, "raftfsm.Serve", "call "+method+" is truncated")
 }
 
-// whole returns nil if data is exactly one request that every replica can apply. Otherwise it returns fault.Invalid
-// or fault.TooLarge, and the caller must not propose data: it would halt all replicas.
+// whole returns nil if data is exactly one request that every replica can apply. Otherwise it returns fault.Invalid or
+// fault.TooLarge. The caller must then not propose data, because applying it would halt all replicas.
 func whole(data []byte) error {
 	if len(data) > MaxRequest+restoreSlack {
 		return fault.New(fault.TooLarge, "raftfsm.Serve", "a forwarded request is larger than a log entry may be")
@@ -153,10 +153,10 @@ func serveReadIndex(ctx context.Context, g *group.Group, r *frame) ([]byte, erro
 }
 
 // leaderIndex returns a read index. It also returns whether the log of this leader contains the entry at position
-// after. If it does, committed or not, the read index is at or above that position.
+// after. If the log contains the entry, committed or not, the read index is at or above that position.
 //
-// Invariant: only a server that led the group at that moment returns group.Lost, because the log of any other server
-// may just be behind. A session forgets a position that is reported as lost.
+// Invariant: leaderIndex returns group.Lost only on a server that led the group at that moment, because the log of any
+// other server may just be behind. The session then removes the position that was reported as lost.
 func leaderIndex(ctx context.Context, g *group.Group, after raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	for {
 		held := holds(g, after)

@@ -25,8 +25,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// server implements replica for a node that holds data. Such a node is a member of every group. server forwards
-// calls that need the leader.
+// server implements replica for a node with data. Such a node has a replica of every group. server forwards calls that
+// need the leader.
 type server struct {
 	opts    Options
 	node    *membership
@@ -49,8 +49,8 @@ type server struct {
 	wg        sync.WaitGroup
 }
 
-// openServer sets h.replica to the replica of a node that holds data. If the server was removed from its cluster,
-// the replica has no groups, because the groups continue without this server.
+// openServer sets h.replica to the replica of a node with data. If the server was removed from its cluster, openServer
+// opens no groups, because the groups continue without this server.
 func openServer(ctx context.Context, h *Host) error {
 	id, err := datadir.Identify(ctx, h.opts.directory())
 	if err != nil {
@@ -92,8 +92,9 @@ func (s *server) open(ctx context.Context) error {
 	return nil
 }
 
-// noteGroupsMade records durably that every group and its floor file exist. If a group or a floor file is missing at
-// a later start, the start fails. An empty group in place of the lost one could vote twice in a term.
+// noteGroupsMade records durably that every group and its floor file exist. If one of them is missing at a later
+// start, the start fails. Without this check, an empty group would replace the lost one and could vote twice in a
+// term.
 func (s *server) noteGroupsMade() error {
 	if self := &s.node.self; self.Made && self.Floors && !self.Forming {
 		return nil
@@ -183,8 +184,7 @@ func (g groupServer) Raise(version uint8) error {
 	})
 }
 
-// checkFormats returns an error if a newer version of the program has written files of any group. It changes no file
-// in the directory.
+// checkFormats returns an error if a newer version of the program has written files of any group. It changes no files.
 func checkFormats(dir string, id *datadir.Identity, logger *slog.Logger) error {
 	for gid := range id.Partitions {
 		err := group.CheckFormats(group.Options{
@@ -198,8 +198,8 @@ func checkFormats(dir string, id *datadir.Identity, logger *slog.Logger) error {
 	return nil
 }
 
-// memTable returns the size of the memtable of one group, in bytes. That is the configured size. If none is
-// configured, it is an equal part of the default, but at least 1 MiB. Pebble takes the memory from the block cache.
+// memTable returns the size in bytes of the memtable of one group. This is the configured size, if there is one, and
+// otherwise an equal part of the default, but at least 1 MiB. Pebble takes this memory from the block cache.
 func memTable(asked uint64, partitions uint32) uint64 {
 	if asked != 0 {
 		return asked
@@ -221,8 +221,8 @@ func (s *server) leader(gid uint32) raft.ServerID {
 	return s.groups[gid].Leader()
 }
 
-// otherLeader returns the id of the server that leads a group. It returns an empty id if this server leads, or if
-// no leader is known.
+// otherLeader returns the id of the other server that leads a group. It returns an empty id if this server leads or no
+// leader is known.
 func (s *server) otherLeader(gid uint32) raft.ServerID {
 	if s.opts.Peers == nil {
 		return ""
@@ -267,7 +267,7 @@ func (s *server) ready(gid uint32) error {
 const opReady = "raftfsm.Ready"
 
 // errLeaderless returns the error for a group without a known leader. Its message is msg, followed by the reason that
-// explain returns. Its hint is that of explain, or hint if explain returns none.
+// explain returns. Its hint is the one that explain returns, or the parameter hint if explain returns none.
 func errLeaderless(gid uint32, msg string, explain func(uint32) (why, hint string), hint string) error {
 	why, what := explain(gid)
 	if why != "" {
@@ -276,8 +276,8 @@ func errLeaderless(gid uint32, msg string, explain func(uint32) (why, hint strin
 	return &fault.Error{Code: fault.Unavailable, Op: opReady, Msg: msg, Hint: cmp.Or(what, hint)}
 }
 
-// propose implements replica. If this server leads the group, it proposes the request here. Otherwise it forwards
-// the request to the leader.
+// propose implements replica. If this server leads the group, it proposes the request here; otherwise it forwards the
+// request to the leader.
 func (s *server) propose(ctx context.Context, gid uint32, data group.Encoded, ack group.Ack, values bool) (group.Answer,
 	error) {
 	if to := s.otherLeader(gid); to != "" {
@@ -305,9 +305,9 @@ func (s *server) proposeHere(ctx context.Context, g *group.Group, data group.Enc
 	return g.Propose(ctx, data, outcomeKnown(g, ack))
 }
 
-// outcomeKnown returns the acknowledgement to use for a request. It replaces Durable with Committed while an origin
-// of the group may expire. The reason: an entry in flight may remove the origin of the request, so the outcome is
-// certain only after the commit.
+// outcomeKnown returns the acknowledgement to use for a request. It replaces Durable by Committed while an origin of
+// the group may expire. An entry in flight may then remove the origin of the request, so the outcome is certain only
+// after the commit.
 func outcomeKnown(g *group.Group, ack group.Ack) group.Ack {
 	if ack == group.Durable && g.Machine().OriginDue() <= g.Now() {
 		return group.Committed

@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/session"
 )
 
-// sidecarSuffix is the end of the id of a node without replicas. No server id ends with it, because the part of a
+// sidecarSuffix is the end of the id of a node without data. A server id never ends with it, because the part of a
 // server id after the last dot is hexadecimal.
 const sidecarSuffix = ".sidecar"
 
@@ -131,8 +131,8 @@ func (s *sidecar) ask(ctx context.Context, gid uint32, method string, payload []
 	return out, err
 }
 
-// noteFailure tells the route table that a call to the server to has failed. It ignores errors that concern the
-// request and not the server.
+// noteFailure reports to the route table that a call to the server to has failed with err. It ignores errors that are
+// caused by the request and not by the server.
 func (s *sidecar) noteFailure(to string, err error) {
 	if err == nil {
 		return
@@ -176,8 +176,8 @@ func (s *sidecar) close() error {
 	return nil
 }
 
-// read implements replica. It sends a strong read to the leader. It sends an eventual read to the nearest server. If
-// that server fails or its replica has not caught up, read tries the next one.
+// read implements replica. It sends a strong read to the leader, and an eventual read to the nearest server. If that
+// server fails or its replica has not caught up, read tries the next server.
 func (s *sidecar) read(ctx context.Context, gid uint32, ask asking, q *query) (given, error) {
 	var last error
 	for patience := firstTry; ; patience *= 2 {

@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/integrity"
 )
 
-// replicas queries other servers about the state of their replicas. It skips servers of an older version, which do
-// not support these queries.
+// replicas queries other servers about the state of their replicas. It skips servers of older versions, because they
+// do not support these queries.
 type replicas struct {
 	peers Peers
 	id    uint32
@@ -80,8 +80,8 @@ func (c replicas) AskState(ctx context.Context, server raft.Server, ask integrit
 	return err
 }
 
-// serveState starts to send the state of this server to the server that requested it. It returns fault.Denied if that
-// server is not a member of the group.
+// serveState starts to send the state of this server to the server that has requested it. It returns fault.Denied if
+// the requesting server is not a member of the group.
 func serveState(g *group.Group, f *frame) error {
 	ask := integrity.StateRequest{Applied: f.Uvarint(), Nonce: f.Uvarint(), To: raft.ServerID(f.Text())}
 	if f.Bad || len(f.Rest) > 0 {

@@ -23,15 +23,15 @@ import (
 // entries in raft-wal.
 const MaxRequest = 64<<20 - 64<<10
 
-// maxAnswer is the maximum size in bytes of all values that a server returns in one read for a node without
-// replicas. It is at least as large as what the API lets clients read at once.
+// maxAnswer is the maximum total size in bytes of the values that a server returns in one read for another node. It is
+// at least as large as the API's limit for one read.
 const maxAnswer = 32 << 20
 
 // maxPage is the maximum number of keys in one page of a listing.
 const maxPage = 1000
 
-// Store is one state store of type state.raft. Several stores share the groups of a Host. Namespace and name
-// identify a store in the whole cluster. Safe for concurrent use.
+// Store is one state store of type state.raft. Several stores share the groups of a Host. A store is identified in the
+// whole cluster by its namespace and name. It is safe for concurrent use.
 type Store struct {
 	router *router
 	id     string // namespace "/" name
@@ -112,8 +112,8 @@ func expiry(ms uint64) time.Time {
 	return time.UnixMilli(int64(min(ms, 1<<62))).UTC()
 }
 
-// BulkGet reads many keys at the requested consistency level. The values of keys in one group are from the same
-// instant. Groups are read one after the other, so their values may be from different instants.
+// BulkGet reads many keys at the requested consistency level. All keys of one group are read in one consistent view.
+// Groups are read one after the other, so their values may be from different moments.
 func (s *Store) BulkGet(ctx context.Context, r state.BulkGetRequest) ([]state.Item, error) {
 	if err := s.enter(ctx, "raftfsm.BulkGet"); err != nil {
 		return nil, err
@@ -176,8 +176,8 @@ func (s *Store) bulkGet(ctx context.Context, p uint32, r *state.BulkGetRequest, 
 	return nil
 }
 
-// List returns one page of the keys with the prefix. The prefix must contain "||", unless the cluster has only one
-// partition. Otherwise List returns fault.Invalid.
+// List returns one page of the keys that begin with the prefix. It returns fault.Invalid if the prefix does not
+// contain "||", unless the cluster has only one partition.
 func (s *Store) List(ctx context.Context, r state.ListRequest) (state.Page, error) {
 	if err := s.enter(ctx, "raftfsm.List"); err != nil {
 		return state.Page{}, err
@@ -259,8 +259,8 @@ func (s *Store) del(key, tag string) command.Op {
 	return op
 }
 
-// condition converts an ETag into a condition and a revision. For an ETag that this store never issues, the condition
-// is CondNever, so the write fails with a conflict.
+// condition converts an ETag into a condition and a revision. If this store never issues such an ETag, it returns
+// CondNever, which makes the write fail with a conflict.
 func condition(tag string) (command.Cond, uint64) {
 	rev, err := strconv.ParseUint(tag, 10, 64)
 	if err != nil || etag(rev) != tag {
@@ -433,8 +433,8 @@ func etags(revisions []uint64) []string {
 	return out
 }
 
-// MergeSessions returns a session token that covers everything that the tokens a and b cover. An empty token covers
-// nothing. ok is false if a token cannot be decoded or belongs to another cluster.
+// MergeSessions returns a session token that contains all positions of the tokens a and b. An empty token contains no
+// position. ok is false if a token cannot be decoded or belongs to another cluster.
 func (h *Host) MergeSessions(a, b string) (string, bool) {
 	return h.router.tokens.Merge(a, b, h.node.tag.Load())
 }

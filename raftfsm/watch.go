@@ -15,13 +15,14 @@ import (
 
 var _ state.Watcher = (*Store)(nil)
 
-// KeepHistory sets how much history the store keeps for its watchers, and returns s. Call it before the first watch.
+// KeepHistory sets the age and size of the history that the store keeps for its watchers, and returns s. Call it
+// before the first watch.
 func (s *Store) KeepHistory(b state.HistoryBounds) *Store {
 	s.history = b
 	return s
 }
 
-// Watch implements state.Watcher. The replica of this node serves the watch, or a server if this node has no
+// Watch implements state.Watcher. The watch reads from the replica of this node, or from a server if this node has no
 // replica.
 func (s *Store) Watch(ctx context.Context, r state.WatchRequest) (state.Watch, error) {
 	if err := s.enter(ctx, "raftfsm.Watch"); err != nil {

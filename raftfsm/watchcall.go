@@ -102,8 +102,8 @@ func (r *remoteHistory) scan(ctx context.Context, prefix string) (feed.Scan, err
 // scanBytes is about how many bytes of items one call returns.
 const scanBytes = 256 << 10
 
-// remoteScan implements feed.Scan. All pages of the scan come from one server, which keeps a snapshot open. So all
-// items are from one state.
+// remoteScan implements feed.Scan on a node without data. All pages of the scan come from one server, which keeps a
+// snapshot open, so all items are from the same state.
 type remoteScan struct {
 	history  *remoteHistory
 	prefix   string

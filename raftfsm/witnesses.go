@@ -40,8 +40,8 @@ func (w witnesses) Recall(ctx context.Context, server, self raft.ServerID, now r
 	return seen, nil
 }
 
-// serveRecall answers a Recall of another server. It returns the positions that this server recorded about the
-// caller earlier, and then records the caller's current positions.
+// serveRecall answers a Recall of another server. It returns what this server has recorded about the calling server so
+// far, and then records what the calling server has now.
 func serveRecall(g *group.Group, f *frame) ([]byte, error) {
 	server, now := f.Text(), f.recalled()
 	if f.Bad || server == "" {
@@ -59,8 +59,8 @@ func (f *frame) recalled() raftlog.Seen {
 	return raftlog.Seen{Term: f.Uvarint(), Vote: f.Uvarint(), Matched: f.position(), Committed: f.Uvarint()}
 }
 
-// Meet asks another server what it has recorded about this server. That server must be reachable. A server
-// that has answered since the start is not queried again.
+// Meet asks another server, which must be reachable, what it has recorded about this server. It does nothing if that
+// server has already answered since the start.
 func (h *Host) Meet(server string) {
 	for _, g := range h.groups {
 		g.Meet(raft.ServerID(server))

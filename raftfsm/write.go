@@ -9,11 +9,11 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// write puts one request into the log of a group exactly once. It retries until ctx ends. It returns the position
-// and the result of the request.
+// write puts one request into the log of a group exactly once, and retries until ctx ends. It returns the position and
+// the result of the request.
 //
 // With Ack Durable the outcome in the result is zero, because it is not known yet. write uses Durable only if the
-// group cannot answer "unknown origin" (see servePropose).
+// group certainly knows the origin of the request (see servePropose).
 func (r *router) write(ctx context.Context, gid uint32, req *command.Request, ack group.Ack) (group.Answer, error) {
 	if err := r.node.allowed(); err != nil {
 		return group.Answer{}, err
@@ -49,8 +49,8 @@ func (r *router) write(ctx context.Context, gid uint32, req *command.Request, ac
 	}
 }
 
-// send sends a request until its outcome is known or ctx ends. Every attempt has the same request id. sure is false
-// if an earlier attempt may have been applied.
+// send sends a request until its outcome is known or ctx ends. Every attempt has the same request id. sure is false if
+// an attempt before the last one may have been applied.
 func (r *router) send(ctx context.Context, gid uint32, req *command.Request, ack group.Ack) (a group.Answer, sure bool,
 	err error) {
 	data, err := command.AppendRequest(nil, req)
@@ -82,8 +82,9 @@ func (r *router) send(ctx context.Context, gid uint32, req *command.Request, ack
 	return a, sure, err
 }
 
-// storesValues reports whether a request stores values, which need disk space. Tombstones and locks do not count,
-// because they are small. An operator must be able to remove a server even if the disk is full.
+// storesValues reports whether a request stores values, which are refused if disk space is low. Tombstones of servers
+// and locks do not count, because they are small, and because an operator must be able to remove a server even if the
+// disk is full.
 func storesValues(r *command.Request) bool {
 	for i := range r.Ops {
 		if r.Ops[i].Kind == command.OpSet && r.Ops[i].Store != systemStore &&
@@ -94,8 +95,8 @@ func storesValues(r *command.Request) bool {
 	return false
 }
 
-// noQuorum returns the error of a call that found no leader before its time ended. Its cause is the reason why the
-// group is not ready. If the group has a leader by now, the cause is err, the error of the last attempt.
+// noQuorum returns the error of a call that found no leader in time. Its cause is the reason why the group is not
+// ready. If the group is ready by now, the cause is err, the error of the last attempt.
 func noQuorum(op string, rep replica, gid uint32, err error) error {
 	if why := rep.ready(gid); why != nil {
 		return &fault.Error{Code: fault.Unavailable, Op: op, Msg: "no quorum", Err: why}
