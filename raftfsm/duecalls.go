@@ -108,8 +108,8 @@ type DueWork struct{ host *Host }
 // DueWork returns the due work of the cluster.
 func (h *Host) DueWork() DueWork { return DueWork{h} }
 
-// Deliver sets to as the deliverer for work of a kind. It is called when such work is due, on the node that leads the
-// group of the work. On a node without data, Deliver does nothing.
+// Deliver sets the deliverer for work of a kind. While this node leads a group, it passes the due work of that group
+// to the deliverer. On a node without data, Deliver does nothing.
 func (d DueWork) Deliver(kind byte, to due.Deliverer) {
 	if s, ok := d.host.replica.(*server); ok {
 		for _, k := range s.due {

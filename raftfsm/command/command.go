@@ -1,12 +1,12 @@
-// Package command defines the format of a log entry, which a leader proposes and every replica applies.
+// Package command defines the format of log entries. A leader proposes log entries, and every replica applies them.
 //
 // It owns the types below and their versioned binary form. It never uses a clock, the network, random numbers, the
-// operating system or raft. So the same bytes always have the same meaning on every node. It has no goroutines.
+// operating system or raft, so the same bytes always have the same meaning on every node. It has no goroutines.
 package command
 
 // Version is the newest format version that this build writes and applies. An entry is written in the lowest version
-// that can hold it. A version above 1 is used only after every server of the group has reported that it understands
-// it (see package group). A replica halts at an entry of an unknown version (see package kv).
+// that can represent it. A version above 1 is used only after every server of the group has reported that it can read
+// that version (see package group). A replica halts at an entry of an unknown version (see package kv).
 //
 // Version 1 has KindWrite to KindTick. Version 2 adds KindRestore and KindFormat. Version 3 adds KindWatch and
 // KindCheckedWrite.
@@ -21,7 +21,8 @@ const (
 	KindRegister Kind = 2 // register Name as an origin; the result carries its number
 	KindExpire   Kind = 3 // remove what is due at the entry's stamp, at most Limit items of each sort
 	KindTick     Kind = 4 // only move cluster time to the entry's stamp
-	// KindRestore is one step of replacing all data with a backup (Restore). Its batch contains no other request.
+	// KindRestore is one step of replacing all data with a backup (see Restore). Its batch must not contain another
+	// request.
 	KindRestore Kind = 5
 	KindFormat  Kind = 6 // from now on entries may be of version Limit; never lowered
 	KindWatch   Kind = 7 // keep a history of the changes of a prefix (Watch); the result carries where it begins
@@ -72,25 +73,25 @@ type Request struct {
 	Watch   *Watch   // KindWatch
 }
 
-// RequestID prevents a retried request from being applied twice. Origin is the number that KindRegister assigned; 0
-// means that the request must not be retried. Seq counts from 1 for each origin. Done promises that the origin will
-// not retry requests with a Seq up to Done, so the machine forgets their results.
+// RequestID lets the state machine detect a retried request, so that it is applied only once. Origin is the number
+// that KindRegister has assigned; 0 means that the request is never retried. Seq counts from 1 for each origin. Done
+// means that the origin will not retry requests with a Seq up to Done, so the machine deletes their results.
 type RequestID struct {
 	Origin uint64
 	Seq    uint64
 	Done   uint64
 }
 
-// ClientID prevents a client's retry from being applied twice. Scope separates applications: it consists of
-// namespace, store and key prefix. The machine keeps the result of a request for ClientResultLife of cluster time.
-// During that time it rejects a different request with the same ClientID.
+// ClientID lets the state machine detect a request that a client has retried, so that it is applied only once. Scope
+// separates applications; it consists of namespace, store and key prefix. The machine stores the result of a request
+// for ClientResultLife of cluster time. During that time it rejects a different request with the same ClientID.
 type ClientID struct {
 	Scope string
 	ID    string
 }
 
-// ClientResultLife is how long, in milliseconds of cluster time, the result of a request
-// with a ClientID is kept. It is part of the format: every replica must agree.
+// ClientResultLife is how long the result of a request with a ClientID is stored, in milliseconds of cluster time. It
+// is part of the format, because every replica must use the same value.
 const ClientResultLife = 10 * 60 * 1000
 
 // Op changes one key.

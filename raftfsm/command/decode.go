@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The minimum size in bytes of one request and of one operation. Decode refuses a count for which the input is too
-// short, before it allocates memory for that count.
+// The minimum size in bytes of one request and of one operation. Before Decode allocates memory for a number of
+// requests or operations, it checks that the input is long enough for that number.
 const (
 	minRequest = 1 + 2     // length, kind, flags
 	minOp      = 1 + 1 + 1 // tag, length of the key, one byte of key
@@ -20,11 +20,11 @@ const (
 // chunk bounds what is allocated because of a count alone.
 const chunk = 256
 
-// Decode reads a batch. The strings and slices of the result point into data. So data must not change while the
-// result is in use.
+// Decode reads a batch. The strings and slices of the result share the memory of data, so data must not change while
+// the result is in use.
 //
-// Decode returns fault.Unimplemented for a batch of a newer version. It returns fault.Corrupt for any other data
-// that Append does not write.
+// Decode returns fault.Unimplemented for a batch of a newer version. It returns fault.Corrupt for all other data that
+// Append does not produce.
 func Decode(data []byte) (Batch, error) {
 	c := cursor{data: data}
 	b := Batch{}
@@ -51,7 +51,7 @@ func Decode(data []byte) (Batch, error) {
 	return b, nil
 }
 
-// arena allocates slices of operations from shared blocks. That saves allocations, because most requests have one
+// arena allocates slices of operations from shared blocks. This saves allocations, because most requests have only one
 // operation.
 type arena struct {
 	free  []Op
@@ -67,7 +67,7 @@ func (a *arena) take(n int) []Op {
 	return ops
 }
 
-// cursor reads data from front to back. The first failure sets err. After that every read returns zero.
+// cursor reads data from front to back. The first failure sets err, and every later read returns zero.
 type cursor struct {
 	data []byte
 	at   int

@@ -48,16 +48,16 @@ const (
 	tagSetOnly     = tagContentType | tagTTL | tagExpireAt
 )
 
-// AppendHeader appends the header of a batch with the given number of requests to dst. version is the maximum that
-// Needs returns for these requests. The encoded requests follow the header unchanged.
+// AppendHeader appends the header of a batch with the given number of requests to dst. version must be the maximum
+// that Needs returns for these requests. The caller then appends the encoded requests.
 func AppendHeader(dst []byte, version uint8, stamp uint64, requests int) []byte {
 	dst = append(dst, magic, version)
 	dst = binary.BigEndian.AppendUint64(dst, stamp)
 	return binary.BigEndian.AppendUint32(dst, uint32(requests)) //nolint:gosec // bounded by the entry size
 }
 
-// AppendRequest appends one request, which is RequestSize(r) bytes long. If Decode would refuse the request, it
-// appends nothing and returns fault.Invalid, because such an entry would halt the replicas.
+// AppendRequest appends one request, which is RequestSize(r) bytes long. If Decode would refuse the request,
+// AppendRequest returns fault.Invalid and appends nothing, because an entry with this request would halt all replicas.
 func AppendRequest(dst []byte, r *Request) ([]byte, error) {
 	if err := r.check(); err != nil {
 		return dst, err
@@ -66,8 +66,8 @@ func AppendRequest(dst []byte, r *Request) ([]byte, error) {
 	return appendBody(dst, r), nil
 }
 
-// Append appends a whole batch to dst. It returns the same errors as AppendRequest. After an error the result must
-// not be used.
+// Append appends a whole batch to dst. It returns the same errors as AppendRequest. If it returns an error, the
+// returned slice must not be used.
 func Append(dst []byte, b *Batch) ([]byte, error) {
 	dst = AppendHeader(dst, b.needs(), b.Stamp, len(b.Requests))
 	for i := range b.Requests {
@@ -79,8 +79,8 @@ func Append(dst []byte, b *Batch) ([]byte, error) {
 	return dst, nil
 }
 
-// RequestSize returns the exact number of bytes that AppendRequest appends for r. The size of a batch
-// is HeaderSize plus the sizes of its requests.
+// RequestSize returns the exact number of bytes that AppendRequest appends for r. A batch has HeaderSize bytes plus
+// the sizes of its requests.
 func RequestSize(r *Request) int {
 	n := bodySize(r)
 	return uvarintSize(uint64(n)) + n //nolint:gosec // sizes are not negative

@@ -15,7 +15,7 @@ const (
 )
 
 // Restore is one step of replacing all data of a group with a backup. Steps are idempotent: if a machine has already
-// applied a step, it returns the same result and changes nothing.
+// applied a step, it returns the same result again and changes nothing.
 type Restore struct {
 	Step     Step
 	ID       uint64 // of the whole restore, random, not 0
@@ -25,8 +25,8 @@ type Restore struct {
 	Remembered []Remembered // StepChunk: results of requests with a ClientID, oldest first
 }
 
-// Remembered is the stored result of a request with a ClientID, taken from a backup. Key and Result have the
-// encoding of package kv.
+// Remembered is the stored result of a request with a ClientID, copied from a backup. Key and Result have the encoding
+// of package kv.
 type Remembered struct {
 	Key         string
 	ExpireAt    uint64
@@ -37,8 +37,8 @@ type Remembered struct {
 // minRemembered is the fewest bytes of one remembered result.
 const minRemembered = 1 + 1 + 1 + 1 + 1
 
-// IsRestore reports whether a request, encoded by AppendRequest, is of KindRestore. Such a request must be the only
-// one in its batch.
+// IsRestore reports whether an encoded request is of KindRestore. encoded is the output of AppendRequest. Such a
+// request must be the only one in its batch.
 func IsRestore(encoded []byte) bool {
 	_, n := binary.Uvarint(encoded)
 	return n > 0 && n < len(encoded) && Kind(encoded[n]) == KindRestore

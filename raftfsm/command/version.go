@@ -33,8 +33,9 @@ func Needs(encoded []byte) uint8 {
 	return r.needs()
 }
 
-// IsFormat reports whether a request, encoded by AppendRequest, is of KindFormat. Only the leader may propose such
-// a request, and only after all servers of its group have reported the version they understand.
+// IsFormat reports whether an encoded request is of KindFormat. encoded is the output of AppendRequest. Only the
+// leader may propose such a request, and only after all servers of its group have reported which version they can
+// read.
 func IsFormat(encoded []byte) bool {
 	_, n := binary.Uvarint(encoded)
 	return n > 0 && n < len(encoded) && Kind(encoded[n]) == KindFormat

@@ -8,7 +8,7 @@ import (
 // withWatch is the version that added KindWatch.
 const withWatch = 3
 
-// Watch switches on the history of changes of one prefix of a store, or extends it. See kv.Machine.Changes.
+// Watch starts the history of changes of one key prefix of a store, or extends its life. See kv.Machine.Changes.
 type Watch struct {
 	Store  string
 	Prefix string // the part of stored keys before the first "||"; may be empty
@@ -16,8 +16,8 @@ type Watch struct {
 	Bytes  uint64 // maximum size of the changes that are kept
 }
 
-// WatchLife is how long, in milliseconds of cluster time, a history is written after the last KindWatch for its
-// prefix. It is part of the format: every replica must agree.
+// WatchLife is how long a history is written after the last KindWatch for its prefix, in milliseconds of cluster time.
+// It is part of the format, because every replica must use the same value.
 const WatchLife = 30 * 60 * 1000
 
 func (r *Request) watchProblem() string {

@@ -1,8 +1,9 @@
 // Package datadir owns the data directory of a node: its lock, the check of who may write it, its identity, and the
 // free space of its disk.
 //
-// The layout is: LOCK, held while a process uses the directory; node.json, the Identity; and one folder for each Raft
-// group, groups/N. This package reads and writes only the first two. It knows nothing of Raft.
+// The directory contains LOCK, a file that is locked while a process uses the directory; node.json, the Identity; and
+// one folder for each Raft group, groups/N. This package reads and writes only the first two. It knows nothing of
+// Raft.
 package datadir
 
 import (
@@ -16,9 +17,9 @@ import (
 	"github.com/quorate/quorate/internal/durable"
 )
 
-// Create creates a data directory if it does not exist. Only this user may read a directory that it creates. Before
-// it returns nil, it syncs the parent directories. Otherwise a power loss could remove the whole directory, even if
-// its files were synced.
+// Create creates a data directory if it does not exist. Only the current user may read the new directory. Before
+// Create returns nil, it syncs the parent directories, because otherwise a power loss could remove the whole
+// directory, even if its files were synced.
 func Create(dir string) error {
 	made := missing(dir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Settings are the settings from which Identify creates the identity of a new directory. The identity of an existing
-// directory must agree with them.
+// Settings are the settings from which Identify creates the identity of a new directory. If the directory already has
+// an identity, the settings must agree with it.
 type Settings struct {
 	Dir        string
 	NodeID     string // empty = from the directory, or DefaultID
@@ -25,10 +25,9 @@ type Settings struct {
 	Logger    *slog.Logger
 }
 
-// Identify reads the identity of a server's data directory. In an empty directory it creates an identity. It
-// writes the identity before the groups are created, so that the next start can complete an interrupted creation
-// of groups. It returns fault.Invalid if the settings contradict the directory, and otherwise the errors of
-// ReadIdentity.
+// Identify returns the identity of a server's data directory, and creates one in an empty directory. The identity is
+// written before the groups are created, so that the next start can complete an interrupted creation of groups.
+// Identify returns fault.Invalid if the settings contradict the directory, and otherwise the errors of ReadIdentity.
 func Identify(ctx context.Context, s Settings) (Identity, error) {
 	id, err := ReadIdentity(s.Dir)
 	if err != nil {
@@ -53,8 +52,8 @@ func Identify(ctx context.Context, s Settings) (Identity, error) {
 	return *id, id.Write(s.Dir)
 }
 
-// IdentifySidecar reads or creates the identity of the data directory of a node without replicas. It returns an error
-// for a directory with a server's data, because that server would be missing from its groups.
+// IdentifySidecar reads or creates the identity of the data directory of a node without data. It returns an error if
+// the directory contains the data of a server, because that server would then be missing from its groups.
 func IdentifySidecar(s Settings) (Identity, error) {
 	id, err := ReadIdentity(s.Dir)
 	if err != nil {
@@ -74,8 +73,8 @@ func IdentifySidecar(s Settings) (Identity, error) {
 	return *id, id.agree(s)
 }
 
-// clusterPartitions returns the number of partitions of the cluster that this server is about to join. It returns
-// 0 if the settings set the number, or if the cluster's number is not known.
+// clusterPartitions returns the number of partitions of the cluster that this server is about to join. It returns 0 if
+// the settings already contain a number, or if the number of the cluster is unknown.
 func (id *Identity) clusterPartitions(ctx context.Context, s Settings) uint32 {
 	if s.Partitions != 0 || s.Count == nil {
 		return 0
@@ -83,8 +82,9 @@ func (id *Identity) clusterPartitions(ctx context.Context, s Settings) uint32 {
 	return s.Count(ctx, id.Node)
 }
 
-// followPartitions sets the number of partitions of a new directory to that of the cluster that it is about to join.
-// It deletes the existing groups, which are empty. If a crash interrupts it, the next start repeats it.
+// followPartitions changes the number of partitions of a directory without a cluster to that of the cluster that the
+// server is about to join. It deletes the existing groups, which are empty. If a crash interrupts it, the next start
+// does it again.
 func (id *Identity) followPartitions(ctx context.Context, s Settings) error {
 	if id.Cluster != "" || id.Forming || id.Removed {
 		return nil

@@ -20,8 +20,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Versions of the identity file. The second version marks a directory whose log may hold entries above version 1, so
-// that older builds refuse it.
+// Versions of the identity file. The second version is for a directory whose log may contain entries above version 1.
+// Older builds refuse to open such a directory.
 const (
 	identityName       = "node.json"
 	identityVersion    = 1
@@ -33,7 +33,7 @@ const (
 const RoleSidecar = "sidecar"
 
 // Identity is the stored identity of a data directory. It is written when the directory is created. If a setting
-// contradicts it, the node refuses to start.
+// contradicts the identity, the node refuses to start.
 type Identity struct {
 	Version int    `json:"version"`
 	Node    string `json:"node"` // node id
@@ -60,12 +60,12 @@ type Identity struct {
 	Superseded uint64 `json:"superseded,omitempty"`
 }
 
-// LeftBehind reports whether the cluster was rescued without this server. If so, the data of this server belongs to
-// the old epoch. The server must not be rescued, because there would then be two clusters.
+// LeftBehind reports whether the cluster was rescued without this server. The data of this server then belongs to an
+// old epoch. Such a server must not be rescued, because this would create a second cluster.
 func (id *Identity) LeftBehind() bool { return id.Superseded > id.Epoch }
 
-// Tag returns the hash of cluster and epoch that session tokens contain. A rescue changes the epoch and so the
-// tag, because positions in older tokens may be lost.
+// Tag returns a hash of cluster and epoch, which is part of session tokens. A rescue changes the epoch and so the tag,
+// because the log positions in older tokens may be lost.
 func (id *Identity) Tag() uint64 {
 	if id.Epoch == 0 {
 		return xxhash.Sum64String(id.Cluster)
@@ -74,7 +74,8 @@ func (id *Identity) Tag() uint64 {
 }
 
 // ReadIdentity reads the identity of a directory. For an empty directory it returns nil without an error. It returns
-// fault.Corrupt for a damaged file, and fault.Invalid for one of a newer version or a directory with other files.
+// fault.Corrupt if the file is damaged. It returns fault.Invalid if a newer version wrote the file, or if the
+// directory contains other files but no identity.
 func ReadIdentity(dir string) (*Identity, error) {
 	path := filepath.Join(dir, identityName)
 	body, err := durable.Read(path)

@@ -14,12 +14,12 @@ import (
 
 const lockName = "LOCK"
 
-// Lock locks a data directory while a process uses it. The kernel releases the lock when the process ends for any
-// reason.
+// Lock is the lock that a process holds on a data directory while it uses the directory. The kernel releases the lock
+// when the process ends, for whatever reason.
 type Lock struct{ f *os.File }
 
-// LockDir locks a data directory. It does not wait. If another process holds the lock, it returns an error that names
-// that process.
+// LockDir locks a data directory without waiting. If another process has locked it, LockDir returns an error that
+// names that process.
 func LockDir(dir string) (*Lock, error) {
 	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -48,8 +48,8 @@ func byWhom(content []byte) string {
 	return ""
 }
 
-// Release releases the lock explicitly. Closing the file would not be enough: a child process that is just being
-// started may have a copy of the descriptor.
+// Release releases the lock with an explicit unlock. It is not enough to close the file, because a child process that
+// is just being started may have a copy of the file descriptor.
 func (l *Lock) Release() error {
 	return errors.Join(syscall.Flock(int(l.f.Fd()), syscall.LOCK_UN), l.f.Close())
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Space watches the free bytes on the disk of a data directory. The disk becomes low when fewer than min bytes are
-// free. It stays low until 1.5 times min is free again. Methods are safe for concurrent use, except Measure and
+// Space measures the free bytes on the disk of a data directory. The disk becomes low when fewer than min bytes are
+// free, and stays low until 1.5 times min is free again. The methods are safe for concurrent use, except Measure and
 // Watch, which only one goroutine may call at a time.
 type Space struct {
 	dir    string
@@ -24,7 +24,8 @@ type Space struct {
 	known atomic.Bool // left has been measured
 }
 
-// NewSpace watches the disk of a directory. free returns the free bytes of a disk; nil asks the operating system.
+// NewSpace returns a Space for the disk of dir. The disk is low below minimum free bytes. free returns the free bytes
+// of a disk; nil means the function of the operating system.
 func NewSpace(dir string, minimum uint64, free func(dir string) (uint64, error), logger *slog.Logger) *Space {
 	if free == nil {
 		free = freeBytes
@@ -65,8 +66,8 @@ func (s *Space) Measure() {
 	}
 }
 
-// startBytes is the free space in bytes needed to open databases and elect a leader. If less is free, the database
-// engine waits forever instead of failing.
+// startBytes is the number of free bytes that are needed to open databases and elect a leader. With less free space,
+// the database engine would wait forever instead of failing.
 const startBytes = 4 << 20
 
 // EnoughToStart returns an error if the disk is too full to open the databases.
@@ -80,20 +81,20 @@ func (s *Space) EnoughToStart() error {
 	return nil
 }
 
-// Low returns nil if the disk has enough space to store values, and an error if the disk is low.
+// Low returns an error if the disk is low, and nil if it has enough space to store values.
 func (s *Space) Low() *fault.Error { return s.full.Load() }
 
 // Free returns the free bytes as last measured; 0 if that has never succeeded.
 func (s *Space) Free() uint64 { return s.left.Load() }
 
-// Measured returns the free bytes of the last measurement. The disk is low if fewer than reserve bytes are free.
-// known is false if they were never measured.
+// Measured returns the free bytes according to the last measurement. The disk is low if free is below reserve. known
+// is false if there was no measurement yet.
 func (s *Space) Measured() (free, reserve uint64, known bool) {
 	return s.left.Load(), s.min, s.known.Load()
 }
 
-// Watch measures the free space once per period, and calls then after each measurement. It returns when stop is
-// closed.
+// Watch measures the free space once per period, and calls the function then after each measurement. It returns when
+// stop is closed.
 func (s *Space) Watch(period time.Duration, then func(), stop <-chan struct{}) {
 	t := time.NewTicker(period)
 	defer t.Stop()

@@ -14,13 +14,14 @@ const (
 
 const (
 	maxError = 256 // bytes of an error that a state has
-	// unreadablePause is the pause until the next tick if this server cannot read the schedule, for example because it
-	// lacks the time zone.
+	// unreadablePause is the time until the next tick if this server cannot read the schedule of work, for example
+	// because the server does not know the time zone.
 	unreadablePause = time.Minute
 )
 
-// after returns the work after a tick with result r, or nil if it has ended. fired is the cluster time at which the
-// tick was handed out, and now that of the result. Ticks that were due up to fired count as this one.
+// after returns w as it continues after a tick with result r, or nil if the work has ended. outcome is the label for
+// metrics and logs. fired is the cluster time at which the tick was handed out; other ticks that were due up to fired
+// are skipped. now is the cluster time of the result.
 func (w *Work) after(r Result, failure error, fired, now uint64) (next *Work, outcome string) {
 	n := *w
 	switch r {
@@ -60,8 +61,8 @@ func errorText(err error) string {
 	return text[:min(len(text), maxError)]
 }
 
-// Advance moves w to its next tick after fired, which is cluster time in Unix milliseconds. It returns false, and
-// leaves w as it is, if there is none.
+// Advance changes w to its next tick after fired, a cluster time in Unix milliseconds. If there is no further tick,
+// Advance returns false and does not change w.
 func (w *Work) Advance(fired uint64) bool {
 	if w.Spec.Repeats > 0 && w.State.Ticks+1 >= w.Spec.Repeats {
 		return false

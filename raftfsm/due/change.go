@@ -24,8 +24,8 @@ type Put struct {
 	Overwrite bool   // replace work with that name
 }
 
-// Resolve returns the work that p stores at the cluster time now. It returns fault.Invalid if the times cannot be
-// read.
+// Resolve returns the work that p stores at the cluster time now, with its first tick. It returns fault.Invalid if a
+// time or the schedule of p is not valid.
 func (p *Put) Resolve(now uint64) (Work, error) {
 	w := Work{Home: p.Home, Name: p.Name, Spec: p.Spec}
 	s, err := parse(p.Spec.Schedule)
@@ -63,9 +63,9 @@ func (p *Put) Resolve(now uint64) (Work, error) {
 // inField names the field that cannot be read.
 func inField(name string, err error) error { return invalid(name + ": " + fault.Text(err)) }
 
-// Put stores work, and returns its revision. It must be called at the leader. It returns fault.Conflict if there is
-// work with that name and p.Overwrite is false. If p.Spec.Request is that of the stored work, this is a repetition of
-// the call that has stored it, and Put changes nothing.
+// Put stores work and returns its revision. It must be called at the leader. It returns fault.Conflict if work with
+// this name exists and p.Overwrite is false. If the stored work has the same Spec.Request as p, this call is a retry
+// of the call that stored the work, and Put changes nothing.
 func (k *Keeper) Put(ctx context.Context, p *Put) (revision uint64, err error) {
 	g, err := k.leader(opPut)
 	if err != nil {
@@ -112,8 +112,8 @@ func (k *Keeper) Put(ctx context.Context, p *Put) (revision uint64, err error) {
 }
 
 // Remove removes the work with this name. If revision is not 0, it removes the work only if it has that revision.
-// removed is false if there is no such work. Remove must be called at the leader. A delivery that is under way is
-// canceled.
+// removed is false if there is no such work. Remove cancels a running delivery of the work. It must be called at the
+// leader.
 func (k *Keeper) Remove(ctx context.Context, h Home, name string, revision uint64) (removed bool, err error) {
 	removed, err = k.change(ctx, opRemove, h, name, func(w *Work, _ uint64) []command.Op {
 		if revision != 0 && w.Spec.Revision != revision {
@@ -131,8 +131,8 @@ func (k *Keeper) Remove(ctx context.Context, h Home, name string, revision uint6
 	return removed, err
 }
 
-// Run makes the present tick of work due now, whatever its schedule. It must be called at the leader. found is false
-// if there is no work with that name.
+// Run makes the next tick of the work with this name due now, whatever its schedule. It must be called at the leader.
+// found is false if there is no such work.
 func (k *Keeper) Run(ctx context.Context, h Home, name string) (found bool, err error) {
 	return k.change(ctx, opRun, h, name, func(w *Work, now uint64) []command.Op {
 		next := *w
@@ -141,8 +141,8 @@ func (k *Keeper) Run(ctx context.Context, h Home, name string) (found bool, err 
 	})
 }
 
-// change commits the operations that f returns for work. It repeats that if the work has changed meanwhile. It
-// returns false if there is no such work, or f returns none.
+// change reads work and commits the operations that f returns for it. If the work has changed in between, change
+// starts again. It returns false if there is no such work, or if f returns no operations.
 func (k *Keeper) change(ctx context.Context, op string, h Home, name string,
 	f func(w *Work, now uint64) []command.Op) (bool, error) {
 	g, err := k.leader(op)

@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/kv"
 )
 
-// handOut starts the delivery of what is due, one tick of each home in turn, until nothing is due or every home has
-// as many ticks under way as it may have. It then sets the timer.
+// handOut starts deliveries of due ticks, one tick of each Home in turn. It stops when no tick is due, or when the
+// limits of running deliveries are reached. It then sets the timer for the next due time.
 func (k *Keeper) handOut() error {
 	now := k.group.Now()
 	rooms := make(map[Home]int, len(k.turns))
@@ -199,8 +199,9 @@ func (k *Keeper) deliver(ctx context.Context, key flightKey, l *load, d Delivere
 	return k.end(&w, outcome, stateOps(next, &w))
 }
 
-// confirm reports whether a majority confirms that this server leads. What is read after that has every removal that
-// was acknowledged before. A server that does not know yet that it was deposed would deliver ticks of removed work.
+// confirm reports whether a majority confirms that this server leads. A read after a successful confirm sees every
+// removal that was acknowledged before. Without it, a deposed leader that does not know it yet would deliver ticks of
+// removed work.
 func (k *Keeper) confirm() bool {
 	ctx, cancel := context.WithTimeout(k.closing, proposeTimeout)
 	defer cancel()
@@ -231,8 +232,8 @@ func (k *Keeper) pause(d time.Duration) bool {
 	return true
 }
 
-// end commits the operations that end a tick or move it. It repeats that until they are applied, the work has
-// changed, or this server does not lead. It returns true if the work is to be looked at again.
+// end commits ops, which end a tick or move it to a later time. It retries until they are applied, the work has
+// changed, or this server does not lead any more. It returns true if the caller must read the work again.
 func (k *Keeper) end(w *Work, outcome string, ops []command.Op) (again bool) {
 	for {
 		ctx, cancel := context.WithTimeout(k.closing, proposeTimeout)

@@ -95,7 +95,7 @@ type Options struct {
 	AfterFunc func(d time.Duration, f func()) (stop func() bool)
 }
 
-// Keeper hands out the due work of one group while its server leads the group. Safe for concurrent use.
+// Keeper hands out the due work of one group while its server leads the group. It is safe for concurrent use.
 type Keeper struct {
 	opts Options
 
@@ -206,7 +206,7 @@ func (k *Keeper) update() {
 }
 
 // pending reports whether another update was requested, and clears the request. If it returns false, update must
-// return: the next Update starts a new goroutine.
+// return, because the next call of Update starts a new goroutine.
 func (k *Keeper) pending() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -229,7 +229,8 @@ func (k *Keeper) setTimer(wait time.Duration) {
 	}
 }
 
-// refresh reads what has changed and hands out what is due. On a server that does not lead, it forgets all work.
+// refresh reads the records that have changed and hands out what is due. If this server does not lead, refresh drops
+// all work from memory instead.
 func (k *Keeper) refresh() error {
 	term := k.group.Term()
 	if !k.group.Leading() {
@@ -265,7 +266,7 @@ func (k *Keeper) refresh() error {
 	return k.handOut()
 }
 
-// resign forgets all work, because this server does not lead. Deliveries that are under way continue.
+// resign drops all work from memory, because this server does not lead. Running deliveries continue.
 func (k *Keeper) resign() {
 	if k.machine != nil {
 		k.machine.CollectDueChanges(false)

@@ -27,7 +27,7 @@ const (
 // recordVersion is the first byte of specs and states.
 const recordVersion = 1
 
-// Home is the place of due work: a kind of target, and the keys whose group the work is in. Those keys are the ones of
+// Home groups due work by its target. Kind is the kind of target. The work is in the same Raft group as the keys in
 // Store that begin with Prefix and "||". Store has no NUL byte, and Prefix has no "||".
 type Home struct {
 	Kind          byte
@@ -51,7 +51,8 @@ func (h Home) specKey(name string) string  { return h.table(tableSpec) + name }
 // Keys returns the keys of the records in kv.DueStore that Parse needs.
 func (h Home) Keys(name string) []string { return []string{h.stateKey(name), h.specKey(name)} }
 
-// States returns the prefix of the keys in kv.DueStore with the states of a home. The name of the work follows it.
+// States returns the common prefix of the keys in kv.DueStore that contain the states of a Home's work. In each key,
+// the name of the work follows the prefix.
 func (h Home) States() string { return h.table(tableState) }
 
 // split returns the home and the table of a key of kv.DueStore, and what follows them.
@@ -90,8 +91,8 @@ const (
 // DefaultPolicy returns the policy of work that was put without one.
 func DefaultPolicy() Policy { return Policy{Retries: defaultRetries, Interval: defaultInterval} }
 
-// NewPolicy returns the policy with that many attempts after the first one; nil = no limit. Without retry, a failed
-// tick is dropped.
+// NewPolicy returns a policy. retries is the number of attempts after the first one; nil means no limit. interval is
+// the pause between attempts. If retry is false, a tick is dropped when its first attempt fails.
 func NewPolicy(retry bool, retries *uint32, interval time.Duration) Policy {
 	p := Policy{Forever: retry && retries == nil, Interval: max(interval, MinEvery)}
 	if retry && retries != nil {
@@ -198,9 +199,9 @@ func Read(m *kv.Machine, h Home, name string) (w Work, found bool, err error) {
 	return Parse(h, name, records)
 }
 
-// PutOps returns the operations of a request that stores w. The first operation has the condition of all. If old is
-// not nil, they replace it, and fail unless it is unchanged. Otherwise they fail if there is work with that name. The
-// second revision of the result identifies the work.
+// PutOps returns the operations of a request that stores w. If old is not nil, w replaces old, and the request fails
+// if old has changed. If old is nil, the request fails if work with this name exists. The condition is in the first
+// operation. The second revision in the result of the request identifies the work.
 func PutOps(w, old *Work) []command.Op {
 	ops := []command.Op{
 		{Kind: command.OpSet, Cond: command.CondAbsent, Store: kv.DueStore, Key: w.stateKey(w.Name),
@@ -216,8 +217,8 @@ func stateOps(w, old *Work) []command.Op {
 	return append(ops, replaceIndex(ops, w, old)...)
 }
 
-// replaceIndex returns the operations that change the index entry of old to that of w. If old is not nil, it also
-// changes ops[0]: the request then fails unless old is unchanged.
+// replaceIndex returns the operations that replace the index record of old by that of w. old may be nil. If it is not
+// nil, replaceIndex also adds a condition to ops[0], so that the request fails if old has changed.
 func replaceIndex(ops []command.Op, w, old *Work) (out []command.Op) {
 	if old != nil {
 		ops[0].Cond, ops[0].Revision = command.CondRevision, old.State.Revision
@@ -236,7 +237,7 @@ func indexOp(w *Work) command.Op {
 		Value: []byte{recordVersion}}
 }
 
-// RemoveOps returns the operations of a request that removes w, and fails unless it is unchanged.
+// RemoveOps returns the operations of a request that removes w. The request fails if w has changed in the meantime.
 func RemoveOps(w *Work) []command.Op {
 	return []command.Op{
 		{Kind: command.OpDelete, Cond: command.CondRevision, Revision: w.State.Revision, Store: kv.DueStore,
@@ -246,8 +247,8 @@ func RemoveOps(w *Work) []command.Op {
 	}
 }
 
-// HomeOf returns the home of a key of kv.DueStore, and a key that is after all keys of that home. The home is zero if
-// the key cannot be read.
+// HomeOf returns the Home to which a key in kv.DueStore belongs, and a key that sorts after all keys of that Home. The
+// Home is zero if the key is not valid.
 func HomeOf(key string) (h Home, after string) {
 	h, _, _, ok := split(key)
 	if !ok {

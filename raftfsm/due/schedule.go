@@ -16,7 +16,7 @@ const (
 	MinEvery    = 100 * time.Millisecond // shortest period
 )
 
-// maxTime is the last moment that schedules know, in Unix milliseconds: the end of the year 9999.
+// maxTime is the latest time that a schedule can have: the end of the year 9999, in Unix milliseconds.
 const maxTime = 253402300799999
 
 const everyWord = "@every "
@@ -30,9 +30,9 @@ type Schedule struct {
 
 func invalid(msg string) error { return fault.New(fault.Invalid, "due.Parse", msg) }
 
-// ParseSchedule reads a schedule: six cron fields (second, minute, hour, day of month, month, day of week), a word
-// such as @daily, "@every" and a Go duration, each with an optional prefix TZ= or CRON_TZ=. The time zone is UTC
-// without that prefix.
+// ParseSchedule parses a schedule in one of three forms: six cron fields (second, minute, hour, day of month, month,
+// day of week), a word such as @daily, or "@every" with a Go duration. Each form may have a prefix TZ= or CRON_TZ=
+// with a time zone. The default time zone is UTC.
 func ParseSchedule(text string) (Schedule, error) {
 	if len(text) > MaxSchedule {
 		return Schedule{}, invalid("the schedule is longer than " + strconv.Itoa(MaxSchedule) + " bytes")
@@ -75,7 +75,7 @@ func Every(d time.Duration) (Schedule, error) {
 	return Schedule{every: d}, nil
 }
 
-// parse reads a schedule as records have it: that of ParseSchedule, a period of ISO 8601, or nothing.
+// parse parses a stored schedule: a text for ParseSchedule or ParsePeriod, or "" for a single tick.
 func parse(text string) (Schedule, error) {
 	switch {
 	case text == "":
@@ -86,8 +86,8 @@ func parse(text string) (Schedule, error) {
 	return ParseSchedule(text)
 }
 
-// ParsePeriod reads a period of ISO 8601 such as PT10S or P1M, without a number of repetitions. A period without
-// years and months is the same as one of @every. Days have 24 hours, and months are those of UTC.
+// ParsePeriod parses a period of ISO 8601 such as PT10S or P1M, without a number of repetitions. A period without
+// years and months means the same as @every with that duration. Days have 24 hours, and months are those of UTC.
 func ParsePeriod(text string) (Schedule, error) {
 	s, err := ParseSpan(text)
 	if err != nil {
@@ -102,8 +102,8 @@ func ParsePeriod(text string) (Schedule, error) {
 // repeats reports whether there are ticks after the first one.
 func (s *Schedule) repeats() bool { return s.every > 0 || s.period.Months > 0 || s.cron != nil }
 
-// next returns the first tick after a moment. last is when the previous tick was due: periods count from there. ok is
-// false if there is none.
+// next returns the first tick later than after. last is the time at which the previous tick was due; periods are added
+// to last. ok is false if there is no further tick. All times are in Unix milliseconds.
 func (s *Schedule) next(last, after uint64) (at uint64, ok bool) {
 	switch {
 	case s.every > 0:
@@ -139,14 +139,14 @@ type Span struct {
 	Rest   time.Duration
 }
 
-// after returns the moment n spans after another, in Unix milliseconds. Months are those of UTC.
+// after returns the time that is n times s later than ms, in Unix milliseconds. Months are those of UTC.
 func (s Span) after(ms uint64, n int) uint64 {
 	t := time.UnixMilli(int64(min(ms, maxTime))).UTC() //nolint:gosec // bounded
 	t = t.AddDate(0, s.Months*n, 0).Add(s.Rest * time.Duration(n))
 	return uint64(max(t.UnixMilli(), 0)) //nolint:gosec // not negative
 }
 
-// ParseSpan reads a duration of ISO 8601 without a number of repetitions, such as P1DT12H or PT0.5S.
+// ParseSpan parses a duration of ISO 8601, such as P1DT12H or PT0.5S, without a number of repetitions.
 func ParseSpan(text string) (Span, error) {
 	bad := invalid(strconv.Quote(shorten(text)) + " is no duration of ISO 8601 such as PT10S or P1DT12H")
 	rest, found := strings.CutPrefix(text, "P")
@@ -202,8 +202,8 @@ func (s *Span) add(number string, unit byte, clock bool) bool {
 	return true
 }
 
-// ParseMoment reads a moment: one of RFC 3339, or a Go duration or a duration of ISO 8601 from base on. It returns
-// Unix milliseconds.
+// ParseMoment parses a point in time and returns it in Unix milliseconds. text is a time in RFC 3339, or a duration
+// (of Go or ISO 8601) that is added to base.
 func ParseMoment(text string, base uint64) (uint64, error) {
 	ms := uint64(0)
 	if t, err := time.Parse(time.RFC3339, text); err == nil {

@@ -33,8 +33,8 @@ func (a *acked) note(id raft.ServerID, term, index uint64) {
 	a.moved.Fire()
 }
 
-// has reports whether the follower id has acknowledged the entries up to index to the leader of that term.
-// Acknowledgements before since do not count.
+// has reports whether the follower id has acknowledged the entries up to index to the leader of the given term. Only
+// acknowledgements that arrived at or after since count.
 func (a *acked) has(id raft.ServerID, term, index uint64, since time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

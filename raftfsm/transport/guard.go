@@ -12,24 +12,26 @@ import (
 	"github.com/quorate/quorate/raftfsm/raftlog"
 )
 
-// Guard wraps the transport of a group. It enforces these rules, each because of a hazard of hashicorp/raft:
+// Guard wraps the transport of a group. It enforces these rules, each because of a defect or limitation of
+// hashicorp/raft:
 //
-//  1. Heartbeats never change raft's state outside its main loop (hashicorp/raft#695). A heartbeat that only confirms
-//     the known term and leader is answered here from atomics. The main loop gets a copy of it, to refresh the time of
-//     the last contact. Any other heartbeat goes to the main loop.
+//  1. Heartbeats never change raft's state outside its main loop (hashicorp/raft#695). Guard answers a heartbeat of the
+//     known leader and term from atomics, and passes a copy to the main loop, which then updates the time of the last
+//     contact. It passes any other heartbeat to the main loop.
 //  2. A leader with a stalled disk stops sending (hashicorp/raft#503). Without the Guard, raft sends heartbeats,
 //     and empty appends with the commit index, from other goroutines while its main loop hangs in a write. So the
 //     other servers would never elect another leader.
 //  3. Appends are not pipelined (hashicorp/raft#612).
 //  4. A snapshot is installed only if it is above the log (see Verdict).
-//  5. A follower commits only entries that its leader has compared: those of the request and those before them. Raft
-//     commits up to the end of the follower's log if the leader's commit index allows it, and that log may end with
-//     entries of a deposed leader. The commit index of a request can be above its entries, because a leader reads the
-//     end of its log first and its commit index later.
-//  6. The log that a contradicting snapshot has replaced counts as discarded (see raftlog.Discarded).
-//  7. The response of a follower waits for the leader's own disk (see unsynced in raftlog).
-//  8. No messages are exchanged with a server that has not reported yet what it has seen of this one in earlier
-//     incarnations (see Witness).
+//  5. A follower commits only entries that its leader has compared: those of the request and those before them. Without
+//     the Guard, raft commits up to the leader's commit index or the end of the follower's log. But that log may end
+//     with entries of a deposed leader. The commit index of a request can be above its entries, because a leader reads
+//     the end of its log first and its commit index later.
+//  6. If a snapshot contradicts the log and replaces it, the entries of that log count as discarded (see
+//     raftlog.Discarded).
+//  7. The response of a follower waits until the entries are on the leader's own disk (see unsynced in raftlog).
+//  8. No messages are exchanged with another server until that server has reported what it has seen of earlier
+//     incarnations of this server (see Witness).
 //
 // Guard also starts elections that cannot wait for raft's own timeouts, and records the commit indexes that leaders
 // announce.
@@ -119,13 +121,13 @@ func New(inner raft.Transport, limit time.Duration, l Log, f Follower, s State, 
 	}
 }
 
-// SwitchOff disables guards, for tests that show why they are needed. Call it before Raft is created.
+// SwitchOff disables some of the guards, for tests that show why they are needed. Call it before Raft is created.
 func (g *Guard) SwitchOff(off Off) { g.off = off }
 
 // ReplaceLog replaces the log, for tests. Call it before Raft is created.
 func (g *Guard) ReplaceLog(change func(Log) Log) { g.log = change(g.log) }
 
-// UpTo reports whether the follower id has acknowledged the entries up to index to the leader of that term. Only
+// UpTo reports whether the follower id has acknowledged the entries up to index to the leader of the given term. Only
 // acknowledgements that arrived at or after since count.
 func (g *Guard) UpTo(id raft.ServerID, term, index uint64, since time.Time) bool {
 	return g.acked.has(id, term, index, since)
@@ -151,8 +153,8 @@ func (g *Guard) Start() {
 	close(g.started)
 }
 
-// forward runs until Close. It passes requests from the inner transport, and copies of heartbeats, to raft's main
-// loop.
+// forward passes requests from the inner transport, and copies of heartbeats, to raft's main loop. It runs until
+// Close.
 func (g *Guard) forward() {
 	defer g.wg.Done()
 	for {
@@ -219,8 +221,8 @@ func (g *Guard) isTransfer(command any) bool {
 	return ok && r.Term == 0
 }
 
-// observe records the term and the commit index that a request contains. The sender has stored its term durably
-// before it sent the request. A pre-vote is the exception and is not recorded.
+// observe records the term and the commit index in a request from another server. The other server stores its term
+// durably before it sends such a request. Pre-votes are not recorded, because their term is not stored.
 func (g *Guard) observe(from raft.ServerID, command any) {
 	switch req := command.(type) {
 	case *raft.AppendEntriesRequest:
@@ -230,8 +232,8 @@ func (g *Guard) observe(from raft.ServerID, command any) {
 	}
 }
 
-// compared limits the commit index of a request to the last entry that the leader has compared with the follower's
-// log. That is the last entry of the request, or the previous entry if the request has no entries.
+// compared returns r with its commit index limited to the last entry that the leader has compared with the follower's
+// log. That is the last entry of r, or the previous entry if r has no entries.
 func compared(r *raft.AppendEntriesRequest) *raft.AppendEntriesRequest {
 	end := r.PrevLogEntry + uint64(len(r.Entries))
 	if r.LeaderCommitIndex <= end {
@@ -247,8 +249,8 @@ func IsHeartbeat(r *raft.AppendEntriesRequest) bool {
 	return len(r.Entries) == 0 && r.PrevLogEntry == 0 && r.PrevLogTerm == 0 && r.LeaderCommitIndex == 0
 }
 
-// Campaign makes this server start an election now, without a pre-vote. The others vote even if they know a leader. So
-// it is only for a single voter, and for a server whose leader has ended.
+// Campaign makes this server start an election at once, without a pre-vote. The other servers vote even if they know a
+// leader. So use it only on a server that is the only voter, or whose leader has ended.
 func (g *Guard) Campaign() {
 	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}
 	rpc := raft.RPC{Command: &raft.TimeoutNowRequest{RPCHeader: header}, RespChan: make(chan raft.RPCResponse, 1)}
@@ -261,8 +263,8 @@ func (g *Guard) Campaign() {
 // Consumer gives raft its requests.
 func (g *Guard) Consumer() <-chan raft.RPC { return g.consumer }
 
-// SetHeartbeatHandler implements raft.Transport. Normally the guard answers heartbeats itself. It uses raft's handler
-// only if Off.Heartbeats is set.
+// SetHeartbeatHandler implements raft.Transport. Normally the Guard answers heartbeats itself and ignores own, which
+// is raft's handler. It uses own only if Off.Heartbeats is set.
 func (g *Guard) SetHeartbeatHandler(own func(raft.RPC)) {
 	if g.off.Heartbeats {
 		g.inner.SetHeartbeatHandler(own)
@@ -271,8 +273,8 @@ func (g *Guard) SetHeartbeatHandler(own func(raft.RPC)) {
 	g.inner.SetHeartbeatHandler(g.heartbeat)
 }
 
-// heartbeat handles a heartbeat on the transport's goroutine. It answers a heartbeat of the known leader and term
-// from atomics. It passes any other heartbeat to raft's main loop.
+// heartbeat handles a heartbeat on the transport's goroutine. It answers a heartbeat of the known leader and term from
+// atomics, and passes a copy to raft's main loop. It passes any other heartbeat only to raft's main loop.
 func (g *Guard) heartbeat(rpc raft.RPC) {
 	select {
 	case <-g.started:
@@ -305,7 +307,7 @@ func (g *Guard) heartbeat(rpc raft.RPC) {
 	}
 }
 
-// silenced returns an error while the local disk hangs, so that this server sends nothing as leader.
+// silenced returns an error while the local disk hangs. This server then sends nothing as leader.
 func (g *Guard) silenced() error {
 	d := g.log.Stalled()
 	if d <= g.limit {
@@ -347,7 +349,7 @@ func (g *Guard) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raf
 // maxAppendBytes bounds the bytes of entries in one request. Raft bounds only their number.
 const maxAppendBytes = 4 << 20
 
-// bounded returns as many of the first entries as fit into maxAppendBytes, but at least one. Raft sends the remaining
+// bounded returns the first entries, as many as fit into maxAppendBytes, but at least one. Raft sends the remaining
 // entries with the next request.
 func bounded(entries []*raft.Log) []*raft.Log {
 	size := 0
@@ -359,8 +361,8 @@ func bounded(entries []*raft.Log) []*raft.Log {
 	return entries
 }
 
-// AppendEntriesPipeline returns an error, because a follower that rejects an entry can block a pipeline
-// forever.
+// AppendEntriesPipeline always returns an error, so that raft uses no pipeline. A follower that rejects an entry can
+// block a pipeline forever.
 func (g *Guard) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
 	return nil, raft.ErrPipelineReplicationNotSupported
 }
@@ -440,8 +442,7 @@ func (g *Guard) Close() {
 	g.wg.Wait()
 }
 
-// Sender sends the state of this server to another one that has requested it. It uses neither Raft nor the
-// Guard.
+// Sender sends the state of this server to a server that has requested it. It bypasses Raft and the Guard.
 type Sender struct{ Transport raft.Transport }
 
 // SendState sends a state and reports whether it was accepted.

@@ -70,9 +70,9 @@ type SeenTable struct {
 	by map[string]raftlog.Seen
 }
 
-// Load loads the records of the floor file. then is the cluster that the file names, and now is the current cluster.
-// If the cluster was rescued in between, Load ignores the records, because the other servers start without data after
-// a rescue.
+// Load replaces the records by kept, the records in the floor file. then is the cluster named in the floor file, and
+// now is the current cluster. If the cluster was rescued in between, Load does nothing, because the other servers
+// start without data after a rescue.
 func (t *SeenTable) Load(kept map[string]raftlog.Seen, then, now raftlog.Owner) {
 	if then.Cluster != "" && then != now {
 		return
@@ -99,7 +99,7 @@ func (t *SeenTable) Note(id raft.ServerID, s raftlog.Seen) (before raftlog.Seen)
 	return before
 }
 
-// All returns a copy of all records. The ids are unambiguous, because the id of a server is never reused.
+// All returns a copy of all records, by server id. An id always means the same server, because ids are never reused.
 func (t *SeenTable) All() map[string]raftlog.Seen {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -121,8 +121,8 @@ func (t *SeenTable) Keep(members []raft.Server) {
 }
 
 // Witness asks each other server of a group, once per start of this server, what that server has recorded about this
-// one. It regularly reports to them what this server has. It uses one goroutine, and one more for each query in
-// flight.
+// server. It also regularly reports to the other servers what this server has. It uses one goroutine, and one more for
+// each query in flight.
 type Witness struct {
 	WitnessConfig
 	*SeenTable
@@ -138,8 +138,8 @@ type Witness struct {
 	wanted map[raft.ServerID]bool
 }
 
-// Members returns the configuration of the group and what this server has, for a Witness. It is called only while the
-// Witness runs.
+// Members gives a Witness access to the configuration of the group and to the positions of this server. It is used
+// only while the Witness runs.
 type Members interface {
 	// Servers returns the servers of the newest configuration.
 	Servers() []raft.Server
@@ -159,8 +159,8 @@ type WitnessConfig struct {
 	Process Process
 }
 
-// Process has the callbacks of a Witness to the program. Witness calls Fatal once if this server has lost data that
-// another server has seen.
+// Process contains the function of the program that Witness calls. Witness calls Fatal at most once, if this server
+// has lost data that another server has seen.
 type Process interface{ Fatal(err error) }
 
 // NewWitness creates a Witness that records in seen what other servers show.
@@ -171,14 +171,14 @@ func NewWitness(c WitnessConfig, seen *SeenTable) *Witness {
 	}
 }
 
-// These constants are the pauses between queries to servers that have not answered. The pause doubles up to the
-// maximum. It starts again at the minimum when such a server sends a message.
+// The minimum and maximum pause between queries to servers that have not answered. The pause doubles after each query
+// up to the maximum. It starts again at the minimum when such a server sends a message.
 const (
 	witnessSoon = 10 * time.Millisecond
 	witnessSlow = 500 * time.Millisecond
 )
 
-// Passes returns nil if Raft may exchange messages with the server id. Otherwise it returns the reason.
+// Passes returns nil if Raft may exchange messages with the server id, and otherwise an error with the reason.
 func (w *Witness) Passes(id raft.ServerID) error {
 	if w.Ask == nil || id == "" || id == w.Self {
 		return nil
@@ -219,7 +219,8 @@ func (w *Witness) hurry() {
 	}
 }
 
-// Meet makes the Witness query a reachable server, even if it is not in the local configuration.
+// Meet makes the Witness query the server id, which must be reachable, even if the local configuration does not
+// contain it.
 func (w *Witness) Meet(id raft.ServerID) {
 	if w.Ask == nil || id == "" || id == w.Self {
 		return
@@ -281,8 +282,8 @@ func (w *Witness) others() []raft.ServerID {
 	return out
 }
 
-// unanswered returns the servers that have not answered yet: members of the configuration, and any other servers that
-// have sent messages to this one.
+// unanswered returns the servers that must still be queried. These are members of the configuration, other servers
+// that have exchanged messages with this server, and servers passed to Meet.
 func (w *Witness) unanswered() []raft.ServerID {
 	ids := w.others()
 	w.mu.Lock()
@@ -303,7 +304,8 @@ func (w *Witness) unanswered() []raft.ServerID {
 	return out
 }
 
-// round sends queries or reports to servers, concurrently. It returns when each call has succeeded or failed.
+// round queries the servers in ids or reports to them, concurrently. It returns when each call has succeeded or
+// failed.
 func (w *Witness) round(ctx context.Context, ids []raft.ServerID) {
 	ctx, cancel := context.WithTimeout(ctx, w.Timeout)
 	defer cancel()
@@ -314,9 +316,9 @@ func (w *Witness) round(ctx context.Context, ids []raft.ServerID) {
 	wg.Wait()
 }
 
-// report tells a server which term, vote and entries this server has. If the server has not answered the query yet,
-// report first sends the query in a separate call. A single call for both would not be safe: if its answer were lost,
-// the repeated query would return what the first call reported.
+// report sends the server id which term, vote and entries this server has. If that server has not answered the query
+// yet, report first sends the query in a separate call. One call for both would not be safe: if its answer were lost,
+// the retry would return what the first call has reported, and no longer what was recorded before.
 func (w *Witness) report(ctx context.Context, id raft.ServerID) {
 	if !w.hasAnswered(id) {
 		seen, err := w.Ask.Recall(ctx, id, w.Self, raftlog.Seen{})
@@ -352,8 +354,8 @@ func (w *Witness) heard(id raft.ServerID, seen raftlog.Seen) {
 	delete(w.wanted, id)
 }
 
-// clear lets this server take part in the group if enough voters have answered. Call it after every server of the
-// configuration was queried.
+// clear lets this server take part in the group if a majority of the voters, including this server, has answered. It
+// also does so if this server is no voter. Call it after every server of the configuration was queried.
 func (w *Witness) clear() {
 	if w.cleared.Load() || w.failed.Load() {
 		return
