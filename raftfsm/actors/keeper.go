@@ -41,8 +41,8 @@ const (
 	opTransfer = "actors.Transfer"
 )
 
-// Keeper places the actors of one group and ends the sessions of hosts, while its server leads the group. Safe for
-// concurrent use.
+// Keeper places the actors of one group and ends the sessions of hosts, while its server leads the group. It is safe
+// for concurrent use.
 type Keeper struct {
 	logger   *slog.Logger
 	patience time.Duration
@@ -71,7 +71,8 @@ type session struct {
 	actors int  // reported by the host, plus those placed since
 }
 
-// NewKeeper returns a Keeper that does nothing until Attach is called. patience is Patience except in tests.
+// NewKeeper returns a Keeper that does nothing until Attach is called. patience is the constant Patience, except in
+// tests.
 func NewKeeper(patience time.Duration, logger *slog.Logger) *Keeper {
 	k := &Keeper{logger: logger, patience: patience, sessions: map[string]*session{},
 		ends: map[string]bool{}}
@@ -104,7 +105,8 @@ func (k *Keeper) forgetLocked() {
 	k.machine = nil
 }
 
-// enterLocked returns the state machine if this server leads, after it has read the sessions in this term.
+// enterLocked returns the state machine if this server leads, and otherwise fault.NotLeader. If the sessions were not
+// read yet in this term, it reads them first. op names the operation in errors. The caller holds mu.
 func (k *Keeper) enterLocked(op string) (*kv.Machine, error) {
 	if k.closed || k.group == nil {
 		return nil, fault.New(fault.Unavailable, op, "this node is starting or shutting down")
@@ -130,8 +132,8 @@ func (k *Keeper) enterLocked(op string) (*kv.Machine, error) {
 	return m, nil
 }
 
-// readLocked reads all sessions, counts their patience from now on, and resumes the removal of activations whose hosts
-// have ended.
+// readLocked reads all sessions from m and starts their timers. It also resumes the removal of activations whose
+// hosts' sessions have ended. The caller holds mu.
 func (k *Keeper) readLocked(m *kv.Machine) error {
 	var ended []string
 	for _, prefix := range []string{sessionRecord, endedRecord} {
@@ -183,7 +185,8 @@ func (k *Keeper) beginLocked(h Host) {
 	k.sessions[h.ID] = s
 }
 
-// doubtLocked makes the next call read the sessions again, because a proposal may or may not have been applied.
+// doubt makes the next call read the sessions again if the outcome of a proposal is unknown. err is the error of the
+// proposal.
 func (k *Keeper) doubt(err error) {
 	if fault.Is(err, fault.Indeterminate) || fault.Is(err, fault.Timeout) {
 		k.mu.Lock()
@@ -192,8 +195,8 @@ func (k *Keeper) doubt(err error) {
 	}
 }
 
-// commit proposes a request. Its time is bounded by the Keeper, and not by the caller, whose leaving would make the
-// outcome uncertain.
+// commit proposes a request. It uses its own timeout and ignores the end of ctx, because otherwise a caller that gives
+// up would make the outcome unknown.
 func (k *Keeper) commit(ctx context.Context, r *command.Request) (kv.Result, raftlog.Position, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), proposeTimeout)
 	defer cancel()
@@ -207,8 +210,8 @@ func errEnded(op string) error {
 		Hint: "it registers again by itself"}
 }
 
-// Register begins the session of h, or replaces its description, and returns the revision of the session. If a session
-// with the id of h has ended, it returns fault.NotFound.
+// Register begins the session of h. If the session exists, Register replaces its description. It returns the revision
+// of the session, or fault.NotFound if the session with the id of h has ended.
 func (k *Keeper) Register(ctx context.Context, h Host) (revision uint64, err error) {
 	k.mu.Lock()
 	m, err := k.enterLocked(opRegister)
@@ -268,8 +271,8 @@ func (k *Keeper) admit(ctx context.Context, h Host) (uint64, error) {
 	return h.Revision, nil
 }
 
-// Renew extends the session of a host. actors is how many actors it has. It returns fault.NotFound if the session has
-// ended or is about to end.
+// Renew extends the session of a host. actors is the number of actors that the host has. Renew returns fault.NotFound
+// if the session has ended or is about to end.
 func (k *Keeper) Renew(ctx context.Context, host string, actors int) error {
 	k.mu.Lock()
 	_, err := k.enterLocked(opRenew)
@@ -357,8 +360,8 @@ func (k *Keeper) Leave(ctx context.Context, host string) error {
 	return k.end(ctx, s)
 }
 
-// sweep removes the activations of hosts whose sessions have ended. Other hosts may replace them at any time, so a
-// leader that stops in between does no harm: the next one goes on.
+// sweep removes the activations of hosts whose sessions have ended. Such activations do no harm, because other hosts
+// may replace them at any time. So if this leader stops before it has removed all, the next leader continues.
 func (k *Keeper) sweep(m *kv.Machine, ended []string) {
 	gone := map[string]bool{}
 	for _, id := range ended {
@@ -420,8 +423,9 @@ func (k *Keeper) Release(ctx context.Context, owned []Owned) error {
 	return k.each(ctx, owned, release)
 }
 
-// Transfer makes a host the owner of actors which their owner gives up. It leaves actors with other epochs as they are.
-// It returns fault.NotFound if the session of the host has ended, or if the host takes no further actors.
+// Transfer makes the given host the owner of actors that their owner gives up. It skips an actor whose record has
+// another epoch. It returns fault.NotFound if the session of the host has ended, or if the host accepts no more
+// actors.
 func (k *Keeper) Transfer(ctx context.Context, owned []Owned, host string) error {
 	if len(owned) == 0 {
 		return nil
@@ -444,7 +448,8 @@ func (k *Keeper) Transfer(ctx context.Context, owned []Owned, host string) error
 	return k.each(ctx, owned, func(some []Owned) *command.Request { return transfer(some, &h) })
 }
 
-// each commits the request for all actors, or, if one of them has another epoch, one for each.
+// each commits one request for all actors. If that request is refused because an actor has another epoch, each commits
+// a separate request for each actor.
 func (k *Keeper) each(ctx context.Context, owned []Owned, request func([]Owned) *command.Request) error {
 	res, _, err := k.commit(ctx, request(owned))
 	if err != nil || res.Outcome == kv.Applied || len(owned) == 1 {

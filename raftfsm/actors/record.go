@@ -40,13 +40,15 @@ func SessionKey(host string) string { return sessionRecord + host }
 // DescriptionKey returns the key of the description of a host.
 func DescriptionKey(host string) string { return descriptionRecord + host }
 
-// Actor identifies an actor. Scope is the store and the application whose actors are stored together.
+// Actor identifies an actor. Scope identifies the store and the application; the actors of one scope are stored
+// together.
 type Actor struct{ Scope, Type, ID string }
 
 // Key returns the key of the activation record.
 func (a Actor) Key() string { return activationRecord + a.Scope + "\x00" + a.Type + "\x00" + a.ID }
 
-// ParseKey is the inverse of Actor.Key. The parts of a scope may contain NUL; types and ids may not.
+// ParseKey returns the actor for a key that Actor.Key has returned. ok is false for any other key. The parts of a
+// scope may contain NUL; types and ids may not.
 func ParseKey(key string) (a Actor, ok bool) {
 	if len(key) == 0 || key[:1] != activationRecord {
 		return a, false
@@ -169,8 +171,8 @@ func errRecord(what string) error {
 		what + " that cannot be decoded", Hint: "run the newest version on every server"}
 }
 
-// Check returns the operations that let a write fail unless the actor has that epoch and the session of its host, with
-// that revision, has not ended.
+// Check returns operations that make a write fail in two cases: the activation of the actor does not have this epoch,
+// or the session of its host does not have this revision because the session has ended.
 func Check(a Actor, epoch uint64, host string, revision uint64) []command.Op {
 	return []command.Op{
 		{Kind: command.OpCheck, Cond: command.CondRevision, Revision: epoch, Store: kv.LockStore, Key: a.Key()},
@@ -193,7 +195,8 @@ func check(key string, cond command.Cond, revision uint64) command.Op {
 
 // The requests are checked writes, so that they wait until every server of the group supports checks.
 
-// register returns the request that begins the session of h. The first revision of its result is that of the session.
+// register returns the request that begins the session of h. The first revision in the result of the request is the
+// revision of the session.
 func register(h *Host) *command.Request {
 	return &command.Request{Kind: command.KindCheckedWrite, Ops: []command.Op{
 		set(SessionKey(h.ID), h.appendSession(nil), command.CondAbsent, 0),
@@ -210,7 +213,8 @@ func describe(h *Host) *command.Request {
 	}}
 }
 
-// end returns the request that ends the session of h. It leaves a record that names the host until swept.
+// end returns the request that ends the session of h. The request also writes a record that the host has ended, which
+// the request swept removes later.
 func end(h *Host) *command.Request {
 	return &command.Request{Kind: command.KindCheckedWrite, Ops: []command.Op{
 		remove(SessionKey(h.ID), command.CondRevision, h.Revision),
@@ -226,8 +230,9 @@ func swept(host string) *command.Request {
 		Ops: []command.Op{remove(endedRecord+host, command.CondNone, 0)}}
 }
 
-// activate returns the request that makes h the owner of an actor. old is the present activation; its host has no
-// session. If there is none, old is zero. The first revision of the result is the epoch.
+// activate returns the request that makes h the owner of an actor. old is the current activation, whose host has no
+// session any more; it is zero if there is no activation. The first revision in the result of the request is the new
+// epoch.
 func activate(a Actor, h *Host, old Activation) *command.Request {
 	r := &command.Request{Kind: command.KindCheckedWrite, Ops: []command.Op{
 		set(a.Key(), text(nil, h.ID), command.CondAbsent, 0),

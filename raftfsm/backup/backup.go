@@ -1,20 +1,20 @@
-// Package backup reads and writes backup files. A file holds all data of a cluster, group by group, in a form that
+// Package backup reads and writes backup files. A file contains all data of a cluster, group by group, in a form that
 // depends neither on the database engine nor on the log.
 //
-// It owns the file format, its checksums and the errors for files that are damaged, truncated, of another program
-// or of a newer version. It never uses groups, machines or the network. It has no goroutines. Only one goroutine
+// It owns the file format, its checksums, and the errors for files that are damaged, truncated, of another program or
+// of a newer version. It never uses groups, state machines or the network. It has no goroutines. Only one goroutine
 // may use a Writer or a Reader.
 //
-// A file is a magic number and frames:
+// A file consists of a magic number, a version and frames:
 //
 //	file    "QRBACKUP" version(2) frame*
 //	frame   type(1) length(4) payload CRC-32C of type, length and payload(4)
 //
-// The first frame is the header, and the last one is the trailer. Between them are the groups in ascending order.
-// Each group has a begin frame, records in the order of their keys, remembered results, and an end frame. Numbers
-// in frames are big-endian. Numbers in records are uvarints. Header, begin, end and trailer are JSON, so that
-// later versions can add fields. The end of a group holds the group's length, its counts and a CRC-64 over its
-// frames. The trailer holds the length, the counts and a CRC-64 of the whole file. Nothing follows the trailer.
+// The first frame is the header, and the last one is the trailer. Between them are the groups in ascending order. Each
+// group has a begin frame, records in the order of their keys, results of requests with a client id, and an end frame.
+// Numbers in frames are big-endian. Numbers in records are uvarints. Header, begin, end and trailer are JSON, so that
+// later versions can add fields. The end frame of a group contains the group's length, its counts and a CRC-64 over
+// its frames. The trailer contains the length, the counts and a CRC-64 of the whole file. Nothing follows the trailer.
 package backup
 
 import (
@@ -37,8 +37,8 @@ const (
 	// maxFrame bounds a frame: the largest possible record and some overhead.
 	maxFrame = 80 << 20
 
-	// PartSize is the approximate size in bytes of a frame of records. A restore writes each such frame as one log
-	// entry.
+	// PartSize is the approximate size in bytes of a frame of records. A restore writes each such frame to the log as
+	// one entry.
 	PartSize = 512 << 10
 )
 

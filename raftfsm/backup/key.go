@@ -17,16 +17,16 @@ import (
 )
 
 // Key encrypts and authenticates backups. An encrypted backup is a file in the format of age (age-encryption.org/v1)
-// with one scrypt recipient, whose passphrase is the key. Only a holder of the key can make or change such a file;
-// that is why age's public keys are not used. A Key never appears in logs.
+// with one scrypt recipient, whose passphrase is the key. Only a holder of the key can create or change such a file.
+// With age's public keys, anyone who knows the public key could. A Key never appears in logs.
 type Key struct{ passphrase string }
 
 const (
 	keyPrefix = "quorate-backup-key-"
 	minKey    = 32 // characters; what NewKey makes has more
 
-	// workFactor is the base-2 logarithm of the cost of scrypt: 32 MiB of memory and less than a tenth of a second.
-	// That is enough, because the keys of NewKey have 256 random bits.
+	// workFactor is the base-2 logarithm of the cost of scrypt. The value 15 costs 32 MiB of memory and less than a
+	// tenth of a second. That is enough, because the keys of NewKey have 256 random bits.
 	workFactor = 15
 
 	// maxWorkFactor bounds what a file can make its reader spend: 256 MiB.
@@ -54,9 +54,9 @@ func (k Key) GoString() string { return k.String() }
 // LogValue hides the key.
 func (k Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
 
-// ParseKeys parses a key file with one key per line. It ignores empty lines and lines that begin with #. The first
-// key is used to encrypt, and all keys are used to decrypt. It returns fault.Invalid for a file that it cannot
-// parse.
+// ParseKeys parses the content of a key file, which has one key per line. It ignores empty lines and lines that begin
+// with #. The first key is used to encrypt, and all keys are used to decrypt. ParseKeys returns fault.Invalid if the
+// content is not valid.
 func ParseKeys(file []byte) ([]Key, error) {
 	var keys []Key
 	for line := range strings.Lines(string(file)) {
@@ -104,9 +104,9 @@ type Source struct {
 	Encrypted bool
 }
 
-// Decrypt returns the content of the backup in r, which may be encrypted or not. If plain is true, it accepts a
-// backup that is not encrypted, even if there are keys. If plain is false and there are keys, the content is
-// authentic: only a holder of one of the keys can have written it. Error codes:
+// Decrypt returns the content of the backup in r. The backup may be encrypted or not. If there are keys, Decrypt
+// refuses a backup that is not encrypted, unless plain is true. With keys and plain false, the content is authentic:
+// only a holder of one of the keys can have written it. Error codes:
 //
 //	invalid  the file is encrypted, and there is no key
 //	denied   no key fits; or there are keys, plain is false, and the file is not encrypted

@@ -9,8 +9,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// ReadKeyFile reads a key file, which only its owner may be able to read. An empty path means no key. Errors name the
-// setting, for example "--backup-key-file". They are all fault.Invalid.
+// ReadKeyFile reads the keys in the file at path. If path is empty, it returns no keys. Other users must not have
+// access to the file. All errors are fault.Invalid, and their texts begin with setting, the name of the command-line
+// flag or setting, for example "--backup-key-file".
 func ReadKeyFile(setting, path string) ([]Key, error) {
 	if path == "" {
 		return nil, nil

@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/internal/lenprefix"
 )
 
-// Reader reads and verifies a backup file from front to back. The whole file is verified only when Next has
-// returned io.EOF, after the trailer.
+// Reader reads and verifies a backup file from front to back. The file as a whole is verified only after Next has
+// returned io.EOF.
 type Reader struct {
 	Header Header
 
@@ -55,8 +55,8 @@ type Part struct {
 	Totals     Totals
 }
 
-// NewReader returns a Reader and reads the header of the file. It returns fault.Invalid for a file of another
-// program or of a newer version, and fault.Corrupt for a damaged or truncated file.
+// NewReader reads the header of a backup file and returns a Reader for the rest. It returns fault.Invalid for a file
+// of another program or of a newer version, and fault.Corrupt for a damaged or truncated file.
 func NewReader(r io.Reader) (*Reader, error) {
 	b := &Reader{r: bufio.NewReaderSize(r, 256<<10)}
 	head := make([]byte, headSize)

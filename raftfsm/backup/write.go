@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Writer writes a backup file. Call Begin, Records, Remembered and End for each group, and Close at the end. After
-// an error the file is unusable.
+// Writer writes a backup file. Call Begin, Records, Remembered and End for each group, and Close after the last group.
+// After an error the file is unusable.
 type Writer struct {
 	w     io.Writer
 	buf   bytes.Buffer

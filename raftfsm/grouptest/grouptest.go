@@ -1,14 +1,14 @@
-// Package grouptest plays a Raft group for model tests of the keepers of package raftfsm. It owns the log of the group,
-// its servers with their replicas, and the calls that wait for the schedule of a test.
+// Package grouptest simulates a Raft group, for model tests of the keepers in the packages below raftfsm. It owns the
+// log of the group, its servers with their replicas, and the calls whose answers the test schedules.
 //
-// The state machines and their databases are real. Raft is not: the test decides which server leads, which others
-// still believe that they do, how far replicas are behind, and what becomes of each proposal. A proposal may be
-// applied, lost, applied without an answer, or applied by the next leader. As with Raft, an entry of the log stays
-// there, and a server gets into the log only what it has proposed in the present term, as its leader.
+// The state machines and their databases are real. Raft is simulated: the test decides which server leads, which other
+// servers still believe that they lead, how far replicas are behind, and the outcome of each proposal. A proposal may
+// be applied, lost, applied without an answer, or applied by the next leader. As with Raft, an entry in the log is
+// never removed, and a server can append only what it has proposed in the current term as its leader.
 //
-// Use it within synctest.Test. The schedule lets one call go on at a time, until the program waits for the schedule
-// again. So the random numbers of a test decide everything. Methods of Group belong to the goroutine of the test; those
-// of Member may be called by any.
+// Use the package within synctest.Test. The test answers one call at a time, and then waits until all goroutines of
+// the tested program wait for an answer again. So the random numbers of a test determine everything that happens. Only
+// the goroutine of the test may call the methods of Group; any goroutine may call those of Member.
 package grouptest
 
 import (
@@ -178,7 +178,8 @@ func (g *Group) Calls() []*Call {
 // Waiting returns the calls that wait. The caller holds Mu, and must not change the list.
 func (g *Group) Waiting() []*Call { return g.calls }
 
-// Settle waits until every goroutine of the program waits for the schedule. It drops the calls that were given up.
+// Settle waits until every goroutine of the tested program waits for an answer. It then drops the calls that their
+// callers have given up.
 func (g *Group) Settle() {
 	synctest.Wait()
 	g.Mu.Lock()
@@ -189,8 +190,8 @@ func (g *Group) Settle() {
 	})
 }
 
-// Answer lets a caller go on, until it waits again. All calls of a Confirm with the same name get the answer: nothing
-// tells them apart, and Raft answers them together as well.
+// Answer sends the answer r to a call, and waits until the program waits for answers again. If c is a Confirm, all
+// Confirm calls with the same name get this answer: nothing distinguishes them, and Raft also answers them together.
 func (g *Group) Answer(c *Call, r Reply) {
 	g.Mu.Lock()
 	var same []*Call
@@ -208,7 +209,7 @@ func (g *Group) Answer(c *Call, r Reply) {
 	g.Settle()
 }
 
-// Release answers a Commit or a Confirm. If whole is false, the call may be lost, or its answer.
+// Release answers a Commit or a Confirm. If whole is false, it may randomly lose the call or its answer.
 func (g *Group) Release(c *Call, whole bool) {
 	leads := c.Member == g.Leader && c.term == g.Term
 	notLeader := Reply{Err: fault.New(fault.NotLeader, "test", "another server leads")}
@@ -275,8 +276,8 @@ func (g *Group) commit(c *Call) kv.Result {
 	return out.Results[0]
 }
 
-// Limbo lets each proposal of the leader that has no answer yet get into the log, or not. Call it before the leader
-// changes or ends.
+// Limbo applies a random part of the leader's proposals that have no answer yet. The others stay out of the log. Call
+// it before the leader changes or ends.
 func (g *Group) Limbo() {
 	for _, c := range g.Calls() {
 		if c.Kind == Commit && c.Member == g.Leader && c.term == g.Term && !c.logged && g.Rand.IntN(3) == 0 {
@@ -315,7 +316,7 @@ func (g *Group) changed(m *Member) {
 	g.Settle()
 }
 
-// End ends a server: it does not lead any more. The test closes its keeper, and opens another one.
+// End ends a server, which then does not lead any more. The test must close its keeper and open another one.
 func (g *Group) End(m *Member) {
 	g.Note("server %d restarts", m.ID)
 	if g.Leader == m {
@@ -327,7 +328,7 @@ func (g *Group) End(m *Member) {
 	m.leads = false
 }
 
-// Replace gives a server that does not lead a new state machine, as a received snapshot does.
+// Replace gives a server a new state machine, as when it receives a snapshot. The server then does not lead.
 func (g *Group) Replace(m *Member) {
 	g.Depose(m)
 	g.Note("server %d receives a snapshot", m.ID)
@@ -410,7 +411,8 @@ func (m *Member) Propose(ctx context.Context, r *command.Request) (kv.Result, ra
 	return out.Result, out.Position, out.Err
 }
 
-// Ask waits until the schedule has decided whether a majority confirms that this server leads.
+// Ask waits until the test has decided whether a majority confirms that this server leads. It returns a log position,
+// or an error if there is no confirmation.
 func (m *Member) Ask(ctx context.Context) (raftlog.Position, error) {
 	out := m.Wait(ctx, &Call{Kind: Confirm})
 	return out.Position, out.Err

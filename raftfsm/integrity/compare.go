@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/snapshot"
 )
 
-// Replicas queries the other servers of a group about their state. A server that does not answer, or does not
-// support the query, is not counted.
+// Replicas queries the other servers of a group about their state. A server that does not answer or does not support
+// the query is ignored.
 type Replicas interface {
 	// Compare returns the digest of server at index, and the state of its disk.
 	Compare(ctx context.Context, server raft.Server, index uint64) (Report, error)
@@ -98,9 +98,9 @@ const (
 	split             // voters differ, and no state is known to have a majority
 )
 
-// compared compares the digest of this server with the digests of other servers. Only voters count, and each counts
-// once. If more than half of all voters have the same digest, that digest is right, and other is that digest.
-// Otherwise other is any digest that differs from own.
+// compared compares own, the digest of this server, with the digests in answers. Only voters count; voter reports
+// whether this server is one. If more than half of all voters have the same digest, that digest is correct, and
+// compared returns it as other. Otherwise other is any digest that differs from own.
 func compared(own kv.Digest, voter bool, answers []Answer) (f finding, other kv.Digest) {
 	count, voters := map[kv.Digest]int{}, 0
 	if voter {
@@ -131,12 +131,13 @@ func compared(own kv.Digest, voter bool, answers []Answer) (f finding, other kv.
 	return f, other
 }
 
-// Tries is how many times other servers are queried for their digest at one mark (see kv.Mark), because some may be
-// behind. If the voters then still differ without a majority, they count as split.
+// Tries is how many times other servers are queried for their digest at one mark (see kv.Mark). The queries are
+// repeated because some servers may not have applied that entry yet. If there is still no majority after the last
+// query and the voters differ, they count as split.
 const Tries = 10
 
-// markDue proposes an entry that advances cluster time if a new mark is due. All servers record their digests at that
-// entry.
+// markDue proposes an entry that advances cluster time, if it is time for a new mark. All servers compute their
+// digests at that entry.
 func (w *Watch) markDue() {
 	if w.Replicas == nil || !w.Raft.Leading() || len(w.Raft.Servers()) < 2 {
 		return
@@ -214,8 +215,8 @@ func (c *comparing) next(m *kv.Machine) (kv.Mark, bool) {
 
 func (c *comparing) done(index uint64) { c.index, c.tries = index, 0 }
 
-// standDown transfers leadership if this server does not trust its state, because clients see the state of the
-// leader. It does nothing if no majority of the voters has the same state.
+// standDown transfers leadership to another voter if this server does not trust its state, because clients read the
+// state of the leader. It does nothing if the states are split, that is, if no majority has the same state.
 func (w *Watch) standDown() {
 	if !w.FSM.Doubt().Replaceable() || !w.Raft.IsLeader() {
 		return
@@ -235,8 +236,8 @@ func (w *Watch) standDown() {
 	}
 }
 
-// verifyRate is the maximum rate at which a verification reads, in bytes per second. It is low, so that other work
-// can use the disk.
+// verifyRate is the maximum rate at which Verify reads, in bytes per second. It is low, so that other work can use the
+// disk.
 const verifyRate = 32 << 20
 
 // Verify compares the stored records with what was applied.
@@ -277,9 +278,9 @@ func (w *Watch) Verify() {
 	w.Distrust(m, &snapshot.Doubt{Cause: snapshot.Damaged, Index: v.Applied, Why: v.Wrong})
 }
 
-// Broken stops this replica from serving because a file of its database is damaged, so that Round replaces the state.
-// It returns false and does nothing if the live machine can be read, if it is broken for another reason, or if no other
-// voter has a copy.
+// Broken stops this replica from serving if a file of its database is damaged and another voter has a copy of the
+// state. Round then replaces the state. Broken returns false and does nothing if the live machine is not broken, if it
+// is broken for a reason other than damage, or if there is no other voter.
 func (w *Watch) Broken() bool {
 	m := w.FSM.Machine()
 	err := m.Broken()
@@ -293,7 +294,8 @@ func (w *Watch) Broken() bool {
 
 func (w *Watch) otherVoter(s raft.Server) bool { return s.ID != w.Self && s.Suffrage == raft.Voter }
 
-// withoutHint returns the text of err. Its hint is for a server that cannot repair its database.
+// withoutHint returns the text of err without its hint, because the hint is for a server that cannot repair its
+// database.
 func withoutHint(err error) string {
 	var e *fault.Error
 	if !errors.As(err, &e) {
@@ -305,8 +307,8 @@ func withoutHint(err error) string {
 	return e.Msg + ": " + e.Err.Error()
 }
 
-// Distrust stops this replica from serving, and records the reason in the manifest so that it survives a restart. It
-// does nothing if m is no longer the machine of the replica.
+// Distrust stops this replica from serving requests. It records the reason d in the manifest, so that it survives a
+// restart. It does nothing if m is no longer the machine of the replica.
 func (w *Watch) Distrust(m *kv.Machine, d *snapshot.Doubt) {
 	changed, err := w.FSM.Distrust(m, d, func() {
 		w.Events.Doubted(d.Cause)

@@ -45,8 +45,8 @@ const (
 	commitPoll = 2 * time.Millisecond
 )
 
-// AnswerState accepts the request of another server for a copy of this server's state. Another goroutine sends the
-// copy, one at a time. AnswerState returns fault.Unavailable if this server does not trust its state or has not
+// AnswerState accepts another server's request for a copy of this server's state. A background goroutine sends the
+// copies, one at a time. AnswerState returns fault.Unavailable if this server does not trust its state or has not
 // reached ask.Applied, if it is already sending a copy, or if the group is closing.
 func (w *Watch) AnswerState(ask StateRequest) error {
 	refuse := func(why string) error {
@@ -162,8 +162,9 @@ func (e *expected) forget() {
 	}
 }
 
-// take handles rpc if it is a transfer of state, and refuses the transfer if this server did not request it. It
-// returns true for every transfer of state: Raft must not see such a request. take does not wait.
+// take handles rpc if it is a transfer of state from another server. It refuses the transfer if this server has not
+// requested it. It returns true for every transfer of state; the caller must not pass such an rpc to Raft. take does
+// not block.
 func (e *expected) take(rpc raft.RPC, req *raft.InstallSnapshotRequest) bool {
 	nonce, ok := bytes.CutPrefix(req.Leader, []byte(stateMark))
 	if req.Term != 0 || !ok || len(nonce) != 8 {
@@ -182,8 +183,8 @@ func (e *expected) take(rpc raft.RPC, req *raft.InstallSnapshotRequest) bool {
 	return true
 }
 
-// refuseState refuses an unexpected transfer. A new goroutine reads and discards the bytes of the transfer, because
-// the connection is used again.
+// refuseState refuses a transfer that this server has not requested. It starts a goroutine that reads and discards the
+// bytes of the transfer, because the connection is used for other requests afterwards.
 func refuseState(rpc raft.RPC) {
 	go func() {
 		_, _ = io.Copy(io.Discard, rpc.Reader)
@@ -278,8 +279,8 @@ func (w *Watch) takeOver(rpc raft.RPC, old *kv.Machine) error {
 	return nil
 }
 
-// receiveState unpacks the stream of a transfer into dir. It returns at once when the group closes. The goroutine
-// that reads from the network then runs until the connection ends.
+// receiveState unpacks the stream of a transfer into dir. If the group closes, receiveState returns without waiting
+// for the goroutine that reads from the network. That goroutine runs until the connection ends.
 func (w *Watch) receiveState(rpc raft.RPC, dir string) error {
 	req, ok := rpc.Command.(*raft.InstallSnapshotRequest)
 	if !ok {
@@ -333,8 +334,8 @@ func (w *Watch) verifyReceived(m *kv.Machine) error {
 	return err
 }
 
-// swapIn applies this server's log to m, and makes m the live machine in place of old. It returns the directory of
-// old.
+// swapIn applies entries of this server's log to m until m is up to date. It then makes m, whose database is in dir,
+// the live machine instead of old. It returns the directory of old.
 func (w *Watch) swapIn(dir string, m, old *kv.Machine) (oldDir string, err error) {
 	// Everything in the new state must be committed in the log. Otherwise a later start would find a state ahead of
 	// the log.
@@ -356,7 +357,7 @@ func (w *Watch) swapIn(dir string, m, old *kv.Machine) (oldDir string, err error
 	})
 }
 
-// catchUp applies entries of this server's log to m, up to the newest that Raft has passed to this server's machine.
+// catchUp applies entries of this server's log to m, up to the newest entry that Raft has passed to the live machine.
 func (w *Watch) catchUp(m *kv.Machine) error {
 	if have, want := m.Applied(), max(w.FSM.Machine().Applied(), w.FSM.Passed()); have < want {
 		return snapshot.Replay(w.Log, m, have+1, want)

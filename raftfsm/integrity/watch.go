@@ -1,10 +1,10 @@
-// Package integrity compares the state of this server with that of the other servers of its group, and replaces a
-// wrong state.
+// Package integrity compares the state of this server with that of the other servers of its group, and replaces the
+// state if it is wrong.
 //
-// It owns no files: package snapshot manages the databases. It never uses stores or requests of clients.
+// It owns no files, because package snapshot manages the databases. It never uses stores or requests of clients.
 //
-// The caller starts SupplyStates in a goroutine. A comparison or transfer starts further goroutines, which end
-// before the method that started them returns.
+// The caller starts SupplyStates in a goroutine. A comparison or transfer starts further goroutines, which end before
+// the method that started them returns.
 package integrity
 
 import (
@@ -82,8 +82,8 @@ type Config struct {
 	Sender Sender
 }
 
-// Watch compares the state of one replica with other servers and replaces it if it is wrong. Only one goroutine
-// may call Round. All other methods are safe for concurrent use.
+// Watch compares the state of one replica with the states of other servers, and replaces the state if it is wrong.
+// Only one goroutine may call Round. All other methods are safe for concurrent use.
 type Watch struct {
 	Config
 
@@ -96,8 +96,8 @@ type Watch struct {
 // New creates the Watch of a replica.
 func New(c Config) *Watch { return &Watch{Config: c, supply: make(chan StateRequest, 1)} }
 
-// Round compares the state of this server with that of other servers. If this server's state is wrong, Round
-// transfers leadership to another server and replaces the state.
+// Round compares the state of this server with that of the other servers. If the state of this server is wrong, Round
+// transfers leadership to another server, if this server leads, and replaces the state by a copy.
 func (w *Watch) Round() {
 	w.markDue()
 	w.compare()

@@ -30,8 +30,8 @@ const (
 	page           = 1000        // locks that are read at once
 )
 
-// Keeper ends the locks of one group that have expired, and gives locks to callers that wait, while its server leads
-// the group. Safe for concurrent use.
+// Keeper ends expired locks of one group and gives free locks to waiting callers, while its server leads the group. It
+// is safe for concurrent use.
 type Keeper struct {
 	logger *slog.Logger
 
@@ -73,7 +73,7 @@ func (k *Keeper) Attach(g Group) {
 	k.Update()
 }
 
-// Close ends all timers, and waits for the goroutines of the Keeper. Waiting callers get fault.Unavailable.
+// Close stops all timers, and waits for the goroutines of the Keeper. Callers of Wait get fault.Unavailable.
 func (k *Keeper) Close() {
 	k.mu.Lock()
 	k.closed = true
@@ -107,7 +107,7 @@ func (k *Keeper) update() {
 }
 
 // takePending reports whether another update was requested, and clears the request. If it returns false, update must
-// return: the next Update starts a new goroutine.
+// return, because the next call of Update starts a new goroutine.
 func (k *Keeper) takePending() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -119,8 +119,8 @@ func (k *Keeper) takePending() bool {
 	return true
 }
 
-// refresh updates the timers from the records of the locks. On a server that does not lead, it ends all timers. Only
-// one goroutine at a time calls it.
+// refresh updates the timers from the records of the locks. If this server does not lead, refresh stops all timers
+// instead. Only one goroutine at a time calls it.
 func (k *Keeper) refresh() error {
 	term := k.group.Term()
 	if !k.group.Leading() {
@@ -234,7 +234,8 @@ func (k *Keeper) read(m *kv.Machine, names []string) error {
 	return nil
 }
 
-// set records the state of one lock. It starts the expiry anew if the lock was acquired or renewed.
+// set records the state of the lock with this name. found is false if the lock has no owner. If the lock was acquired
+// or renewed, set restarts the timer of its expiry.
 func (k *Keeper) set(name string, l Lock, found bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

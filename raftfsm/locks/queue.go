@@ -42,10 +42,10 @@ func errMoved() error {
 	return fault.New(fault.NotLeader, opWait, "this server does not lead the group of the lock")
 }
 
-// Wait waits until c gets the lock, and returns the token. Callers get the lock in the order in which they came. If
-// ctx ends first, it returns fault.Timeout, and c does not own the lock. If this server does not lead, or stops
-// leading, it returns fault.NotLeader, and c may own the lock. The caller must then repeat the call at the new
-// leader. With c.Request, the leader recognizes the repeated call.
+// Wait waits until c gets the lock, and returns the token. Callers get the lock in the order of their calls. If ctx
+// ends first, Wait returns fault.Timeout, and c does not own the lock. If this server does not lead, or loses
+// leadership, Wait returns fault.NotLeader, and c may own the lock. The caller must then repeat the call at the new
+// leader, which recognizes the repeated call by c.Request.
 func (k *Keeper) Wait(ctx context.Context, name string, c Claim) (token uint64, err error) {
 	w := &waiter{Claim: c, got: make(chan grant, 1)}
 	if err := k.enqueue(name, w); err != nil {
@@ -88,8 +88,7 @@ func (k *Keeper) enqueue(name string, w *waiter) error {
 	return nil
 }
 
-// leave removes w from the queue. It returns false if w is no longer in the queue, because it has already received
-// its answer.
+// leave removes w from the queue. It returns false if w is not in the queue, because w has already received an answer.
 func (k *Keeper) leave(name string, w *waiter) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -159,8 +158,8 @@ func (k *Keeper) acquire(name string) {
 	k.hand(ctx, name, w, Acquire(name, w.Claim))
 }
 
-// hand commits a request that makes w the owner of a lock, and sends w the result. It reports whether the request was
-// applied.
+// hand commits r, a request that makes w the owner of a lock, and sends the result to w. applied reports whether the
+// request was applied.
 func (k *Keeper) hand(ctx context.Context, name string, w *waiter, r *command.Request) (applied bool, err error) {
 	res, err := k.group.Commit(ctx, r)
 	switch {
@@ -183,8 +182,8 @@ func (k *Keeper) hand(ctx context.Context, name string, w *waiter, r *command.Re
 	return true, err
 }
 
-// claim records that a repeated call has got the lock that was granted to an earlier attempt. The earlier attempt
-// must then not release the lock.
+// claim records that a repeated call has received the lock with this token, which was granted to an earlier attempt of
+// the call. The earlier attempt then does not release the lock when its context ends.
 func (k *Keeper) claim(name string, token uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -197,8 +196,8 @@ func (k *Keeper) isClaimed(name string, token uint64) bool {
 	return k.claimed[name] == token
 }
 
-// Release ends the lock with that token, and gives it to the caller that waits longest. released is false if the lock
-// has another token or no owner.
+// Release ends the lock with this token, and gives it to the caller that has waited longest. released is false if the
+// lock has another token or no owner.
 func (k *Keeper) Release(ctx context.Context, name string, token uint64) (released bool, err error) {
 	k.mu.Lock()
 	group := k.group
@@ -209,8 +208,8 @@ func (k *Keeper) Release(ctx context.Context, name string, token uint64) (releas
 	return k.end(ctx, name, token, 0)
 }
 
-// end ends the lock with that token. If renewals is not 0, end has no effect on a lock that was renewed later. ended
-// reports whether the lock was ended.
+// end ends the lock with this token. renewals is the revision of the expiry record; if it is not 0, a lock that was
+// renewed since then is not ended. ended reports whether the lock was ended.
 func (k *Keeper) end(ctx context.Context, name string, token, renewals uint64) (ended bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, proposeTimeout)
 	defer cancel()
@@ -221,8 +220,8 @@ func (k *Keeper) end(ctx context.Context, name string, token, renewals uint64) (
 	return err == nil && res.Outcome == kv.Applied, err
 }
 
-// Remaining returns how long the lock with that token is valid if it is not renewed. It returns 0 if this server does
-// not know the lock.
+// Remaining returns how long the lock with this token stays valid if it is not renewed. It returns 0 if this server
+// has no information about the lock.
 func (k *Keeper) Remaining(name string, token uint64) time.Duration {
 	k.mu.Lock()
 	defer k.mu.Unlock()

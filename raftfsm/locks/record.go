@@ -23,10 +23,11 @@ const (
 // lock within the group.
 func Keys(name string) []string { return []string{ownerRecord + name, expiryRecord + name} }
 
-// Owners is the prefix of the keys with the owners of locks. The name of the lock follows it.
+// Owners is the common prefix of the keys of all owner records. In each key, the name of the lock follows the prefix.
 const Owners = ownerRecord
 
-// nameOf returns the name of the lock that a record belongs to. ok is false for records of package actors.
+// nameOf returns the name of the lock to which a record with this key belongs. ok is false for records of package
+// actors.
 func nameOf(key string) (name string, ok bool) {
 	if key == "" || key[:1] != ownerRecord && key[:1] != expiryRecord {
 		return "", false
@@ -67,7 +68,8 @@ func Parse(records []kv.Value) (l Lock, found bool, err error) {
 	return l, true, nil
 }
 
-// set returns operations that write both records. cond and revision are the condition on the owner's record.
+// set returns the operations that write both records of a lock. The owner record is written under the condition cond
+// with revision.
 func (c Claim) set(name string, cond command.Cond, revision uint64) []command.Op {
 	owner := binary.AppendUvarint(nil, uint64(len(c.Owner)))
 	owner = binary.AppendUvarint(append(owner, c.Owner...), uint64(len(c.Request)))
@@ -85,8 +87,9 @@ func (c Claim) setExpiry(key string, cond command.Cond, revision uint64) command
 		Value: binary.AppendUvarint(nil, uint64(ms))} //nolint:gosec // positive
 }
 
-// Acquire returns the request that makes c the owner of a lock without an owner. The first revision of its result is
-// the token. The check in it makes it a checked write, which requires that every server of the group supports locks.
+// Acquire returns the request that makes c the owner of a lock without an owner. The first revision in the result of
+// the request is the token. The request contains a check, so it is applied only after every server of the group
+// supports locks.
 func Acquire(name string, c Claim) *command.Request {
 	check := command.Op{Kind: command.OpCheck, Cond: command.CondAbsent, Store: kv.LockStore, Key: Keys(name)[1]}
 	return &command.Request{Kind: command.KindCheckedWrite,
@@ -99,8 +102,9 @@ func Renew(name string, l Lock, c Claim) *command.Request {
 		Ops: []command.Op{c.setExpiry(Keys(name)[1], command.CondRevision, l.Renewals)}}
 }
 
-// release returns the request that ends the lock with that token. If next is not nil, it becomes the owner in the same
-// entry. If renewals is not 0, the request has no effect after a renewal.
+// release returns the request that ends the lock with this token. If next is not nil, the same log entry makes next
+// the owner. renewals is the revision of the expiry record; if it is not 0, the request has no effect on a lock that
+// was renewed since then.
 func release(name string, token, renewals uint64, next *Claim) *command.Request {
 	keys := Keys(name)
 	r := &command.Request{Kind: command.KindWrite}

@@ -14,8 +14,8 @@ type Verdict struct {
 	Reason string // one line for people, naming the node
 }
 
-// Explain returns a verdict for every server that is configured, and for every server that is alive but not
-// configured. The verdicts are sorted by server id. Sidecars never vote and are left out.
+// Explain returns a verdict for every server in the configuration, and for every server that is alive but not in the
+// configuration. The verdicts are sorted by server id. Sidecars are left out, because they never vote.
 func Explain(in Input) []Verdict {
 	v := look(in)
 	var out []Verdict

@@ -26,7 +26,7 @@ type Server struct {
 	SteadySince time.Time
 }
 
-// Member is one node of the cluster, in its newest incarnation. There is at most one Member per node id.
+// Member is one node of the cluster, in its newest incarnation. An Input has at most one Member per node id.
 type Member struct {
 	Node     string    // node id
 	Server   string    // server id; empty for a sidecar, which holds no data
@@ -64,8 +64,8 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-// Input is everything that a decision about one group depends on, as the group's leader sees it. No function of
-// this package changes an Input. The order of its lists does not matter.
+// Input is all information on which a decision about one group depends, as the leader of the group sees it. No
+// function of this package changes an Input. The order of its lists does not matter.
 type Input struct {
 	Group       uint32
 	Voters      int       // wanted number of voters; below 1 counts as 1
@@ -90,8 +90,9 @@ func NodeOf(server string) string {
 	return server
 }
 
-// Steady returns the next value of Server.SteadySince. since is the current value, and lag is the lag that the server
-// just reported. Call it for every report, and set SteadySince to zero when reports stop.
+// Steady returns the new value of Server.SteadySince, after a server has reported lag at the time now. since is the
+// current value. The result is zero if lag is above limit. Call Steady for every report. The caller must set
+// SteadySince to zero when reports stop.
 func Steady(since time.Time, lag, limit uint64, now time.Time) time.Time {
 	switch {
 	case lag > limit:

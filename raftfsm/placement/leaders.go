@@ -16,13 +16,13 @@ type Move struct {
 
 // Leaders spreads the leaders of several groups over their voters. It returns the moves to make now, sorted by group.
 //
-// It moves a leader only if one server leads at least two groups more than another. At a time, each server loses at
+// It moves a leader only if one server leads at least two groups more than another. In one call, each server loses at
 // most one leader and gets at most one. The new leader is alive, keeps up and has a good disk. Leaders does not move
-// a group soon after a change of leader (Limits.Settle), a group whose leader an operator chose (Held), and a group
-// that Plan is about to change.
+// three kinds of groups: those whose leader has changed recently (Limits.Settle), those whose leader an operator has
+// chosen (Held), and those that Plan is about to change.
 //
-// Every node may call Leaders, and gets moves only for groups that it leads, because only the leader of a group knows
-// the lags of its voters.
+// Every node may call Leaders. It returns only moves of groups that the calling node leads, because only the leader of
+// a group knows the lags of its voters.
 func Leaders(groups ...Input) []Move {
 	b := newBalance(groups)
 	var out []Move
@@ -101,7 +101,8 @@ func (b *balance) idlest(v *view) *seat {
 	return best
 }
 
-// movable reports whether a group may be moved: its leader is settled and no change is planned.
+// movable reports whether the leader of a group may be moved: the leader has not changed recently, no operator has
+// chosen it, and Plan returns no change.
 func (v *view) movable() bool {
 	rested := v.LeaderSince.IsZero() || v.Now.Sub(v.LeaderSince) >= v.Limits.Settle
 	return rested && !v.Held && v.led() != nil && v.majority(nil) && len(Plan(v.Input)) == 0

@@ -2,10 +2,12 @@ package placement
 
 import "fmt"
 
-// Missing returns why a server that should be a voter is not one. It returns "" for a voter, and for a server that
-// should be a non-voter. Every server can call it about itself, because the result does not depend on lags.
+// Missing returns the reason why a server that should be a voter is not a voter. It returns "" for a voter, and for a
+// server that should be a non-voter. Every server can call Missing about itself, because the result does not depend on
+// lags.
 //
-// A voter that this node has never seen alive does not count as a voter. One that has failed only recently does.
+// A voter that this node has never seen alive does not count as a voter. A voter that has failed only recently does
+// count.
 func Missing(in Input, server string) string {
 	v := look(in)
 	for _, s := range v.pick(isVoter) {

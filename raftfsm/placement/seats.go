@@ -127,7 +127,8 @@ func (v *view) lost(s *seat) bool {
 	}
 }
 
-// doomed reports whether a voter will lose its vote: a lost voter, or a leader that an operator has removed.
+// doomed reports whether a voter will lose its vote, either because it is lost or because it is a leader that an
+// operator has removed.
 func (v *view) doomed(s *seat) bool { return v.lost(s) || s.Voter && s.leader && s.removed }
 
 // closeBehind reports whether a server is known to be within the limit now.
@@ -161,8 +162,7 @@ func (v *view) pick(f func(*seat) bool) []*seat {
 
 func isVoter(s *seat) bool { return s.Voter }
 
-// majority reports whether more than half of the voters are alive. It does not count the voter in the parameter
-// without, which may be nil.
+// majority reports whether more than half of the voters are alive, not counting the voter without. without may be nil.
 func (v *view) majority(without *seat) bool {
 	all, up := 0, 0
 	for _, s := range v.pick(isVoter) {
@@ -188,7 +188,7 @@ func odd(n int) int {
 	return n
 }
 
-// target returns how many voters there should be now: the configured number, or fewer if there are fewer servers that
+// target returns how many voters there should be now. This is the configured number, or a lower one if too few servers
 // can vote.
 func (v *view) target() int {
 	voters, ready := len(v.pick(isVoter)), len(v.pick(v.ready))

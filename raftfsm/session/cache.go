@@ -2,8 +2,8 @@ package session
 
 import "sync/atomic"
 
-// Cache has the decoded form of the last session token. Most requests carry that token, because only writes change
-// it. It is safe for concurrent use. The zero value is empty.
+// Cache contains the decoded form of the last session token. Most requests have the same token as the request before,
+// because only writes change it. A Cache is safe for concurrent use. Its zero value is empty.
 type Cache struct{ last atomic.Pointer[decoded] }
 
 // decoded is a token of a cluster and its session. It never changes.
@@ -33,7 +33,8 @@ func (t *Cache) known(token string, cluster uint64) (Session, bool) {
 	return nil, false
 }
 
-// own decodes a token of the cluster. It returns false for any other token. It does not update the cache.
+// own decodes a token of the given cluster. It returns false for any other token. It does not add the token to the
+// cache.
 func (t *Cache) own(token string, cluster uint64) (Session, bool) {
 	if s, ok := t.known(token, cluster); ok {
 		return s, true
@@ -42,8 +43,8 @@ func (t *Cache) own(token string, cluster uint64) (Session, bool) {
 	return s, err == nil && !foreign
 }
 
-// Merge returns a token that covers everything that the tokens a and b cover. The second result is false if one of
-// them is invalid or belongs to another cluster.
+// Merge returns a token that contains the newer position of a and b for each group. It returns false if a or b is
+// invalid or belongs to another cluster.
 func (t *Cache) Merge(a, b string, cluster uint64) (string, bool) {
 	first, ok := t.own(a, cluster)
 	if !ok {
@@ -67,8 +68,8 @@ func (t *Cache) Merge(a, b string, cluster uint64) (string, bool) {
 	return token, true
 }
 
-// After returns the token of session s after the session has seen n. token is the current token of s, or empty if it
-// must not be returned again.
+// After returns the new token of session s after the session has seen position n. token is the current token of s. It
+// is returned again if n does not change the session. If token is empty, After always creates a new token.
 func (t *Cache) After(token string, s Session, n Seen, cluster uint64) string {
 	if token != "" && s.holds(n) {
 		return token

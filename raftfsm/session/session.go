@@ -1,11 +1,11 @@
 // Package session encodes session tokens and caches the last one. A token contains the id of the cluster and, for each
-// group, the newest position (term and index) that the application has seen. A read with a token never returns data
-// from before these positions, unless the answer is marked stale.
+// group, the newest log position (term and index) that the application has seen. A read with a token never returns
+// data from before these positions, unless the answer is marked as stale.
 //
 // The format is base64url without padding of: version 1 (1 byte), cluster (8 bytes), and for each group in ascending
-// order its id, term and index<<1|committed as uvarints.
+// order its id, its term and index<<1|committed, as uvarints.
 //
-// It owns the format of tokens. It has no goroutines.
+// The package owns the format of tokens. It has no goroutines.
 package session
 
 import (
@@ -22,8 +22,8 @@ const (
 	maxSession     = 16 << 10
 )
 
-// Seen is the position of a session in one group. If Committed is true, the position cannot be lost: it comes from a
-// read or a strong write.
+// Seen is the log position that a session has seen in one group. If Committed is true, the position comes from a read
+// or a strong write and cannot be lost.
 type Seen struct {
 	Group     uint32
 	Pos       raftlog.Position
@@ -33,8 +33,8 @@ type Seen struct {
 // Session is a decoded token; nil is the empty one.
 type Session []Seen
 
-// Parse decodes a token. If the token belongs to another cluster, it returns an empty session, and foreign
-// is true.
+// Parse decodes a token. foreign is true if the token belongs to another cluster; the session is then empty. Parse
+// returns fault.Invalid for a malformed token.
 func Parse(token string, cluster uint64) (s Session, foreign bool, err error) {
 	if token == "" {
 		return nil, false, nil
@@ -83,8 +83,8 @@ func (s Session) Of(g uint32) (Seen, bool) {
 	return Seen{}, false
 }
 
-// Before reports whether position n replaces s. The position with the greater index is the later one, whatever the
-// terms are. If the indexes are equal, n replaces s, unless s is committed and n is not.
+// Before reports whether position n should replace s. The position with the greater index is the newer one, whatever
+// the terms are. If the indexes are equal, n replaces s, except if s is committed and n is not.
 func (s Seen) Before(n Seen) bool {
 	if n.Pos.Index == s.Pos.Index {
 		return n.Committed || !s.Committed

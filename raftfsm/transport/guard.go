@@ -15,18 +15,18 @@ import (
 // Guard wraps the transport of a group. It enforces these rules, each because of a defect or limitation of
 // hashicorp/raft:
 //
-//  1. Heartbeats never change raft's state outside its main loop (hashicorp/raft#695). Guard answers a heartbeat of the
-//     known leader and term from atomics, and passes a copy to the main loop, which then updates the time of the last
-//     contact. It passes any other heartbeat to the main loop.
-//  2. A leader with a stalled disk stops sending (hashicorp/raft#503). Without the Guard, raft sends heartbeats,
-//     and empty appends with the commit index, from other goroutines while its main loop hangs in a write. So the
-//     other servers would never elect another leader.
+//  1. Heartbeats never change raft's state outside its main loop (hashicorp/raft#695). Guard answers a heartbeat of
+//     the known leader and term from atomics, and passes a copy to the main loop, which then updates the time of the
+//     last contact. It passes any other heartbeat to the main loop.
+//  2. A leader with a stalled disk stops sending (hashicorp/raft#503). Without the Guard, raft sends heartbeats, and
+//     empty appends with the commit index, from other goroutines while its main loop hangs in a write. So the other
+//     servers would never elect another leader.
 //  3. Appends are not pipelined (hashicorp/raft#612).
 //  4. A snapshot is installed only if it is above the log (see Verdict).
-//  5. A follower commits only entries that its leader has compared: those of the request and those before them. Without
-//     the Guard, raft commits up to the leader's commit index or the end of the follower's log. But that log may end
-//     with entries of a deposed leader. The commit index of a request can be above its entries, because a leader reads
-//     the end of its log first and its commit index later.
+//  5. A follower commits only entries that its leader has compared: those of the request and those before them.
+//     Without the Guard, raft commits up to the leader's commit index or the end of the follower's log, whichever is
+//     lower. But that log may end with entries of a deposed leader. The commit index of a request can be above its
+//     entries, because a leader reads the end of its log first and its commit index later.
 //  6. If a snapshot contradicts the log and replaces it, the entries of that log count as discarded (see
 //     raftlog.Discarded).
 //  7. The response of a follower waits until the entries are on the leader's own disk (see unsynced in raftlog).
