@@ -48,8 +48,9 @@ func (d *ActorDirectory) ask(ctx context.Context, what byte, rest func([]byte) [
 	return f, gid, err
 }
 
-// Register begins the session of a host. If the session exists, Register replaces the actor types and the state in its
-// description. It returns the revision of the session, or fault.NotFound if the session with that id has ended.
+// Register begins the session of a host. If the session exists, Register replaces the actor types and the draining
+// state in its description. It returns the revision of the session, or fault.NotFound if the session with that id has
+// ended.
 func (d *ActorDirectory) Register(ctx context.Context, h actors.Host) (revision uint64, err error) {
 	h.Scope, h.App = d.scope, d.app
 	f, _, err := d.ask(ctx, actorRegister, h.Append)
@@ -137,9 +138,9 @@ func (d *ActorDirectory) appendReleased(b []byte, released []ReleasedActor) []by
 	return b
 }
 
-// Transfer makes the host to the owner of the actors in released, whose previous owner gives them up. It skips an
-// actor whose record has another epoch. It returns fault.NotFound if the session of the host has ended, or if the host
-// accepts no more actors.
+// Transfer makes another host the owner of the actors in released, whose current owner gives them up. The parameter to
+// is the id of the new owner's session. Transfer skips an actor whose record has another epoch. It returns
+// fault.NotFound if the session of the new owner has ended, or if the new owner accepts no more actors.
 func (d *ActorDirectory) Transfer(ctx context.Context, released []ReleasedActor, to string) error {
 	_, _, err := d.ask(ctx, actorTransfer, func(b []byte) []byte {
 		return d.appendReleased(appendString(b, to), released)

@@ -147,9 +147,9 @@ func (d DueWork) Get(ctx context.Context, h due.Home, name string) (w due.Work, 
 	return all[0], true, nil
 }
 
-// List returns up to limit items of work of a home, in byte order of their names. It returns those whose names begin
-// with prefix and sort after the name after. more is true if further items exist. limit is at most maxDuePage. The
-// names are from a linearizable read; List then reads the items.
+// List returns up to limit items of the due work of h, in byte order of their names. It returns only names that begin
+// with prefix and are greater than the parameter after. more is true if further items exist. limit is at most
+// maxDuePage. The names are from a linearizable read; List then reads the items.
 func (d DueWork) List(ctx context.Context, h due.Home, prefix, after string, limit int) (list []due.Work, more bool,
 	err error) {
 	gid, err := d.group(ctx, h)

@@ -37,8 +37,8 @@ func newLeaderCalls(l leaders) *leaderCalls {
 	return &leaderCalls{leaders: l, open: map[*leaderCall]struct{}{}}
 }
 
-// begin returns a context for a call to the server to, which this node believes to be the leader of a group. The
-// context ends when this node learns of another leader. The caller must call done after the call.
+// begin returns a context for a call to a server that this node believes to be the leader of a group. The context ends
+// when this node learns of another leader. The caller must call done after the call.
 func (l *leaderCalls) begin(ctx context.Context, gid uint32, to raft.ServerID) (_ context.Context, done func()) {
 	ctx, end := context.WithCancelCause(ctx)
 	c := &leaderCall{group: gid, to: to, since: time.Now(), end: end}

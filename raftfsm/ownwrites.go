@@ -143,9 +143,10 @@ func (o *ownWrites) settle(q *query, done []*session.Seen) {
 	}
 }
 
-// settleElsewhere updates own after another server has answered the read q with got. done contains the positions for
-// which the read has waited. Unless the answer is stale, settleElsewhere also records the position of the answer. A
-// later read, which another replica may answer, must not return older data.
+// settleElsewhere updates own after another server has answered the read q. got describes the answer, and done
+// contains the positions for which the read has waited. settleElsewhere removes these positions if the answer reflects
+// them. Unless the answer is stale, it also records the position of the answer, because a later read from another
+// replica must not return older data.
 func settleElsewhere(own *ownWrites, q *query, done []*session.Seen, got given) {
 	shared := own.shares(done)
 	if got.ownDone {

@@ -194,7 +194,8 @@ func (r *reading) strong(ctx context.Context) error {
 }
 
 // readIndex requests a read index until a leader returns one or ctx ends. The Holding reports whether the leader's log
-// contains the entry at position after. If the log contains it, the read index is at or above that position.
+// contains the entry at the position given by the parameter after. If the log contains it, the read index is at or
+// above that position.
 func (r *reading) readIndex(ctx context.Context, after raftlog.Position) (group.ReadIndex, group.Holding, error) {
 	for {
 		var ri group.ReadIndex
@@ -302,8 +303,8 @@ func (r *reading) awaitOwn(ctx context.Context) (reason string, err error) {
 	return reason, nil
 }
 
-// restored reports whether a restore has replaced the data at position s. If so, it sets a flag in the answer, because
-// of which s is removed from the session token. So the loss is reported only once.
+// restored reports whether a restore has replaced the data at position s. If so, it sets a flag in the answer, and the
+// router then removes the position from the session token. So the loss is reported only once.
 func (r *reading) restored(s session.Seen) bool {
 	if s.Pos.Index >= r.group.Machine().Restored() {
 		return false

@@ -31,7 +31,7 @@ func (c *leaderClient) propose(ctx context.Context, to raft.ServerID, gid uint32
 	return c.forward.propose(ctx, laneKey{to: to, group: gid, ack: ack}, data, values)
 }
 
-// readIndex requests a read index from the server to, which this node believes to be the leader. It returns the same
+// readIndex requests a read index from the server that this node believes to be the leader. It returns the same
 // results as leaderIndex.
 func (c *leaderClient) readIndex(ctx context.Context, to raft.ServerID, gid uint32,
 	after raftlog.Position) (group.ReadIndex, group.Holding, error) {

@@ -67,8 +67,8 @@ func (r *router) makeGroups() []groupRequests {
 	return made
 }
 
-// noteWrite records the log position at of a write with operations ops that this node has acknowledged. Later eventual
-// reads of the same application on this node wait for that position.
+// noteWrite records the log position of a write that this node has acknowledged. ops are the operations of the write.
+// Later eventual reads of the same application on this node wait for that position.
 func (r *router) noteWrite(at session.Seen, ops []command.Op) {
 	own := &r.group(at.Group).own
 	for i := range ops {
@@ -78,8 +78,8 @@ func (r *router) noteWrite(at session.Seen, ops []command.Op) {
 	}
 }
 
-// noteRestore records the log position at of a restore of a group. Later eventual reads of that group on this node
-// wait for that position.
+// noteRestore records the log position of a restore of a group. Later eventual reads of that group on this node wait
+// for that position.
 func (r *router) noteRestore(at session.Seen) { r.group(at.Group).own.shareAll(&at) }
 
 // forgetOwnWrites forgets the writes of this node in every group.

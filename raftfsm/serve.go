@@ -152,8 +152,9 @@ func serveReadIndex(ctx context.Context, g *group.Group, r *frame) ([]byte, erro
 	return binary.AppendUvarint(b, uint64(held)), nil
 }
 
-// leaderIndex returns a read index. It also returns whether the log of this leader contains the entry at position
-// after. If the log contains the entry, committed or not, the read index is at or above that position.
+// leaderIndex returns a read index. It also returns whether the log of this leader contains the entry at the position
+// given by the parameter after. If the log contains the entry, committed or not, the read index is at or above that
+// position.
 //
 // Invariant: leaderIndex returns group.Lost only on a server that led the group at that moment, because the log of any
 // other server may just be behind. The session then removes the position that was reported as lost.

@@ -131,7 +131,7 @@ func (s *sidecar) ask(ctx context.Context, gid uint32, method string, payload []
 	return out, err
 }
 
-// noteFailure reports to the route table that a call to the server to has failed with err. It ignores errors that are
+// noteFailure reports a failed call to the route table, with the id of the called server. It ignores errors that are
 // caused by the request and not by the server.
 func (s *sidecar) noteFailure(to string, err error) {
 	if err == nil {

@@ -18,9 +18,10 @@
 //     position has applied every write of earlier activations, because later writes of them are refused.
 //  4. A renewal is valid for Lease from the moment at which the host sent it. The leader answers a renewal after a
 //     majority has confirmed its term, and ends the session if no other renewal arrives within Patience. A new leader
-//     starts anew. Once a leader has proposed the end of a session, it refuses renewals of that session for the rest
-//     of its term, because the proposal may be applied late. A host must not start a turn or relay an answer without a
-//     valid lease. Then it does neither after the end of its session, if clocks differ in speed by at most 10 %.
+//     measures Patience anew. Once a leader has proposed the end of a session, it refuses renewals of that session for
+//     the rest of its term, because the proposal may be applied late. A host must not start a turn or relay an answer
+//     without a valid lease. A host that obeys this rule does neither after the end of its session, if clocks differ
+//     in speed by at most 10 %.
 //  5. A host starts no activation of an actor while an earlier turn of the actor still runs in its application.
 //     Package api/actors ensures this.
 //  6. After a host has requested the release of an activation, it activates the actor again only after an answer that

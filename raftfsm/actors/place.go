@@ -75,9 +75,9 @@ func (k *Keeper) owner(m *kv.Machine, a Actor) (Activation, Host, error) {
 }
 
 // Locate returns the host that owns an actor. If no host owns it, Locate returns the host that should activate it.
-// This is the host on the node prefer, if that host has the type, and otherwise the host with the fewest actors.
-// Locate returns fault.NotFound if no host has the type. The answer may be outdated, because only the owner knows
-// whether it is still the owner.
+// Among the hosts that have the actor's type, this is the one on the preferred node, if there is one, and otherwise
+// the one with the fewest actors. Locate returns fault.NotFound if no host has the type. The answer may be outdated,
+// because only the owner knows whether it is still the owner.
 func (k *Keeper) Locate(_ context.Context, a Actor, prefer string) (Host, error) {
 	k.mu.Lock()
 	m, err := k.enterLocked(opLocate)

@@ -172,7 +172,7 @@ func errRecord(what string) error {
 }
 
 // Check returns operations that make a write fail in two cases: the activation of the actor does not have this epoch,
-// or the session of its host does not have this revision because the session has ended.
+// or its host's session with this revision has ended.
 func Check(a Actor, epoch uint64, host string, revision uint64) []command.Op {
 	return []command.Op{
 		{Kind: command.OpCheck, Cond: command.CondRevision, Revision: epoch, Store: kv.LockStore, Key: a.Key()},

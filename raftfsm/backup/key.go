@@ -18,7 +18,8 @@ import (
 
 // Key encrypts and authenticates backups. An encrypted backup is a file in the format of age (age-encryption.org/v1)
 // with one scrypt recipient, whose passphrase is the key. Only a holder of the key can create or change such a file.
-// With age's public keys, anyone who knows the public key could. A Key never appears in logs.
+// The public keys of age are not used, because everyone who knows a public key could create a file. A Key never
+// appears in logs.
 type Key struct{ passphrase string }
 
 const (

@@ -93,8 +93,8 @@ func (s *Space) Measured() (free, reserve uint64, known bool) {
 	return s.left.Load(), s.min, s.known.Load()
 }
 
-// Watch measures the free space once per period, and calls the function then after each measurement. It returns when
-// stop is closed.
+// Watch measures the free space once per period and runs a callback after each measurement. It returns when stop is
+// closed.
 func (s *Space) Watch(period time.Duration, then func(), stop <-chan struct{}) {
 	t := time.NewTicker(period)
 	defer t.Stop()

@@ -19,9 +19,9 @@ const (
 	unreadablePause = time.Minute
 )
 
-// after returns w as it continues after a tick with result r, or nil if the work has ended. outcome is the label for
-// metrics and logs. fired is the cluster time at which the tick was handed out; other ticks that were due up to fired
-// are skipped. now is the cluster time of the result.
+// after returns a copy of w that is updated for the result r of a tick, or nil if the work has ended. outcome is the
+// label for metrics and logs. fired is the cluster time at which the tick was handed out; other ticks that were due up
+// to fired are skipped. now is the cluster time of the result.
 func (w *Work) after(r Result, failure error, fired, now uint64) (next *Work, outcome string) {
 	n := *w
 	switch r {

@@ -102,8 +102,9 @@ func ParsePeriod(text string) (Schedule, error) {
 // repeats reports whether there are ticks after the first one.
 func (s *Schedule) repeats() bool { return s.every > 0 || s.period.Months > 0 || s.cron != nil }
 
-// next returns the first tick later than after. last is the time at which the previous tick was due; periods are added
-// to last. ok is false if there is no further tick. All times are in Unix milliseconds.
+// next returns the time of the first tick that is later than the parameter after. last is the time at which the
+// previous tick was due; the schedule adds periods to it. ok is false if there is no further tick. All times are in
+// Unix milliseconds.
 func (s *Schedule) next(last, after uint64) (at uint64, ok bool) {
 	switch {
 	case s.every > 0:
@@ -139,7 +140,7 @@ type Span struct {
 	Rest   time.Duration
 }
 
-// after returns the time that is n times s later than ms, in Unix milliseconds. Months are those of UTC.
+// after returns the time ms plus n times s, in Unix milliseconds. Months are those of UTC.
 func (s Span) after(ms uint64, n int) uint64 {
 	t := time.UnixMilli(int64(min(ms, maxTime))).UTC() //nolint:gosec // bounded
 	t = t.AddDate(0, s.Months*n, 0).Add(s.Rest * time.Duration(n))

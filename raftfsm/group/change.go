@@ -63,8 +63,8 @@ func (g *Group) Remove(ctx context.Context, id raft.ServerID, prev uint64) error
 	return g.change(ctx, "remove "+string(id), g.raft.RemoveServer(id, prev, 0))
 }
 
-// change waits for the configuration change f and returns its error. what describes the change in error texts. If ctx
-// ends first, change returns fault.Indeterminate, because the change may still take effect.
+// change waits for the result of the configuration change f. The parameter what describes the change in error texts.
+// If ctx ends first, change returns fault.Indeterminate, because the change may still take effect.
 func (g *Group) change(ctx context.Context, what string, f raft.Future) error {
 	done := make(chan error, 1)
 	go func() { done <- f.Error() }()

@@ -118,8 +118,8 @@ func (g *Group) trimTrailing() {
 	}
 }
 
-// guardDisk checks at intervals whether a log write hangs. It has a goroutine of its own and does not access the disk,
-// because it would hang as well.
+// guardDisk checks at intervals whether a log write hangs. It has a goroutine of its own and never accesses the disk,
+// because such an access would hang as well.
 func (g *Group) guardDisk() {
 	defer g.wg.Done()
 	tick := time.NewTicker(max(g.opts.Timing.StallFatal/10, time.Millisecond))
@@ -153,8 +153,8 @@ func (g *Group) watchDisk() {
 // yet.
 const checksumDelay = 10 * time.Second
 
-// watchState regularly compares the state of this server with that of the other servers, and starts its replacement if
-// it is wrong. It also transfers leadership if the disk of this server is slow.
+// watchState regularly compares the state of this server with that of the other servers. If the state is wrong,
+// watchState replaces it. It also transfers leadership if the disk of this server is slow.
 func (g *Group) watchState() {
 	defer g.wg.Done()
 	t := g.opts.Timing

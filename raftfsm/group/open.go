@@ -359,9 +359,9 @@ func (g *Group) databaseFailed(err error) {
 // callers.
 func (g *Group) Unreadable() bool { return g.integrity.Broken() }
 
-// checkTables verifies the table files of the database on a server without other voters before it serves requests,
-// because no other server has a copy to repair them from. It stops after tablesLimit; the remaining tables are
-// verified when they are read.
+// checkTables verifies the table files of the database before a server without other voters serves requests. This is
+// important there, because no other server has a copy to repair them from. checkTables stops after tablesLimit; the
+// remaining tables are verified when they are read.
 func (g *Group) checkTables() error {
 	start := time.Now()
 	done, err := g.Machine().CheckTables(func() bool { return time.Since(start) < tablesLimit })

@@ -423,7 +423,7 @@ func (p *proposer) acknowledge() {
 	}
 }
 
-// applyError translates an error of raft.Apply. It returns fault.NotLeader if the entry was not appended for certain,
+// applyError translates an error of raft.Apply. It returns fault.NotLeader if the entry was certainly not appended,
 // and otherwise fault.Indeterminate.
 func applyError(err error) error {
 	switch {

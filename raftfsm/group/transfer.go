@@ -12,9 +12,10 @@ import (
 	"github.com/quorate/quorate/raftfsm/integrity"
 )
 
-// Transfer transfers leadership to the voter to, or to a voter of its choice if to is empty. It first waits until that
-// voter has every entry, for at most one election timeout; new proposals wait in the meantime. It returns
-// fault.Conflict if to is no other voter, or if the voter does not catch up in time.
+// Transfer transfers leadership to another voter. The parameter to is the id of that voter; if it is empty, Transfer
+// chooses the voter. Transfer first waits until the voter has every entry, for at most one election timeout; new
+// proposals wait in the meantime. It returns fault.Conflict if the given server is not another voter, or if the voter
+// does not catch up in time.
 //
 // Transfer does not use the corresponding wait of the raft library. That wait can block forever if the voter does not
 // answer, because two unanswered transfers fill an internal channel, and raft then refuses all writes.
@@ -33,9 +34,9 @@ func (g *Group) Transfer(ctx context.Context, to raft.ServerID) error {
 		raft.ServerAddress(to)))
 }
 
-// level waits until a voter has all entries of this leader, and returns the id of that voter. If to is empty, it
-// accepts any other voter. If this server loses leadership, level returns no error, because the transfer that follows
-// reports this.
+// level waits until a voter has all entries of this leader, and returns the id of that voter. If the parameter to is
+// empty, any other voter will do. If this server loses leadership, level returns no error, because the transfer that
+// follows reports this.
 func (g *Group) level(ctx context.Context, to raft.ServerID) (raft.ServerID, error) {
 	begun := time.Now()
 	var able []raft.ServerID

@@ -36,9 +36,9 @@ type Changes struct {
 	Seen uint64
 }
 
-// Changes returns the changes to keys with the given prefix whose revision is greater than after. It reads them in one
-// consistent view. It stops after about maxBytes bytes, but returns at least one change if there is any. It returns
-// the same errors as Get.
+// Changes returns the changes to keys with the given prefix whose revision is greater than the parameter after. It
+// reads them in one consistent view. It stops after about maxBytes bytes, but returns at least one change if there is
+// any. It returns the same errors as Get.
 func (m *Machine) Changes(store, prefix string, after uint64, maxBytes int) (Changes, error) {
 	if err := m.useStore("kv.Changes", store); err != nil {
 		return Changes{}, err
@@ -224,9 +224,9 @@ func (m *Machine) Scan(store, prefix string) (*Scan, error) {
 // Close releases the snapshot that the scan reads. It is idempotent.
 func (s *Scan) Close() { s.export.Close() }
 
-// Next returns the next records in the order of their keys, and whether more follow. It stops after about maxBytes
-// bytes and leaves out expired records. It returns the same errors as Get, and fault.Unavailable if the machine was
-// closed after Machine.Scan.
+// Next returns the next records in the order of their keys. more is true if further records follow. Next stops after
+// about maxBytes bytes and leaves out expired records. It returns the same errors as Get, and fault.Unavailable if the
+// machine was closed after Machine.Scan.
 func (s *Scan) Next(maxBytes int) (items []Change, more bool, err error) {
 	e := s.export
 	if err := e.m.use("kv.Scan"); err != nil {

@@ -10,9 +10,9 @@ import (
 // maxExpire bounds how many items of each kind one request may remove.
 const maxExpire = 1 << 16
 
-// expire removes items whose time has come, by cluster time: keys, client results and idle origins. It removes the
-// oldest first and at most limit of each kind. It also drops an abandoned restore, trims histories, and removes
-// histories that were not extended in time.
+// expire removes items that have expired by cluster time: keys, client results and idle origins. It removes the oldest
+// first, and at most limit of each kind. It also drops an abandoned restore, trims histories, and removes histories
+// that were not extended in time.
 func (w *writer) expire(limit uint32, res *Result) error {
 	n := int(min(limit, maxExpire))
 	for _, sort := range [...]func(int) (int, bool, error){w.expireKeys, w.expireClients, w.expireOrigins,

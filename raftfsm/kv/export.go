@@ -108,8 +108,8 @@ func (e *Export) Next(size int) (part Exported, more bool, err error) {
 	return part, e.next != nil, nil
 }
 
-// walk calls f for each key of a table from e.next on, until f returns true. It then sets e.next to the position after
-// that key and returns false. done is true if f was called for the last key of the table without returning true.
+// walk calls f for each key of a table, beginning at e.next. If f returns true, walk sets e.next to the position after
+// that key, stops and returns false. If no key is left, done is true.
 func (e *Export) walk(table byte, f func(it *pebble.Iterator) (enough bool, err error)) (done bool, err error) {
 	return e.walkTo([]byte{table + 1}, f)
 }

@@ -297,8 +297,8 @@ func (m *Machine) publish() {
 // Applied returns the index of the last applied entry.
 func (m *Machine) Applied() uint64 { return m.state.Load().applied }
 
-// Visible returns an index such that no read that has finished saw a later entry. It is greater than Applied only
-// while entries are being applied.
+// Visible returns an upper bound of what readers have seen: no read that has finished saw an entry above this index.
+// It is greater than Applied only while entries are being applied.
 func (m *Machine) Visible() uint64 { return max(m.visible.Load(), m.Applied()) }
 
 // Clock returns cluster time as of the last applied entry, in Unix milliseconds.

@@ -140,9 +140,9 @@ func (m *Machine) getMany(store string, keys []string, now uint64, maxBytes int6
 	return values, nil
 }
 
-// List returns, in byte order, up to limit keys of a store that start with prefix and sort after the key after. It
-// leaves out expired keys. more is true if there are further keys. It returns fault.Invalid if limit is below 1, and
-// otherwise the same errors as Get.
+// List returns, in byte order, up to limit keys of a store that begin with prefix and are greater than the parameter
+// after. It leaves out keys that have expired. more is true if there are further keys. List returns fault.Invalid if
+// limit is below 1, and otherwise the same errors as Get.
 func (m *Machine) List(store, prefix, after string, limit int, now uint64) (items []Listed, more bool, err error) {
 	if limit < 1 {
 		return nil, false, fault.New(fault.Invalid, "kv.List", "the limit of a list must be at least 1")

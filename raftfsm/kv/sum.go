@@ -11,8 +11,8 @@ import (
 
 // setHash is a hash of a set of records that does not depend on their order. It consists of the sums, modulo 2^64, of
 // two independent hashes of every record, so adding or removing a record takes constant time. The machine computes the
-// hash from the records that it writes. If the records on disk or on another replica have a different hash, data is
-// damaged.
+// hash from the records that it writes. If the records on disk or on another replica have a different hash, some data
+// is wrong.
 //
 // The hash detects bugs, memory errors and disk errors, not attackers.
 type setHash [2]uint64
@@ -95,8 +95,8 @@ func (w *writer) loadSums() error {
 	return w.txn.db.Set(sumKey(), w.sums.append(nil, &w.meta), pebble.NoSync)
 }
 
-// base is the hash of the records that were in a database without sums when generation gen began. sums.data covers the
-// changes after that moment.
+// base is the hash of the records that existed at the beginning of generation gen of the sums; sums.data covers the
+// later changes. Generation 0 begins when loadSums finds no valid sums. Each restore begins another generation.
 type base struct {
 	gen  uint64
 	data setHash

@@ -74,8 +74,8 @@ func defaultOptions() *pebble.Options {
 }
 
 // damagedOptions returns an error with the file name if the options file of Pebble at path is damaged, because
-// Pebble's own error does not name the file. It returns nil if the file is not damaged or cannot be opened; Pebble's
-// error then has the reason.
+// Pebble's own error does not name the file. It returns nil if the file is not damaged, and if it cannot be opened,
+// because Pebble reports that well.
 func damagedOptions(disk vfs.FS, path string) error {
 	if path == "" {
 		return nil

@@ -41,7 +41,7 @@ func (t *txn) commit() error {
 
 // get returns the value that key had before this Apply. The value is valid until the next call of get.
 //
-// get uses an iterator, because Pebble's iterators use the Bloom filters of the lowest level and its Get does not. So
+// get uses an iterator instead of Pebble's Get, because only iterators use the Bloom filters of the lowest level. So
 // most writes of new keys read no block.
 func (t *txn) get(key []byte) (value []byte, found bool, err error) {
 	if t.base == nil {

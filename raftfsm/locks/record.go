@@ -68,8 +68,8 @@ func Parse(records []kv.Value) (l Lock, found bool, err error) {
 	return l, true, nil
 }
 
-// set returns the operations that write both records of a lock. The owner record is written under the condition cond
-// with revision.
+// set returns the operations that write both records of a lock. cond and revision are the condition for writing the
+// owner record.
 func (c Claim) set(name string, cond command.Cond, revision uint64) []command.Op {
 	owner := binary.AppendUvarint(nil, uint64(len(c.Owner)))
 	owner = binary.AppendUvarint(append(owner, c.Owner...), uint64(len(c.Request)))

@@ -162,7 +162,8 @@ func (v *view) pick(f func(*seat) bool) []*seat {
 
 func isVoter(s *seat) bool { return s.Voter }
 
-// majority reports whether more than half of the voters are alive, not counting the voter without. without may be nil.
+// majority reports whether more than half of the voters are alive. If the parameter without is not nil, that voter is
+// not counted.
 func (v *view) majority(without *seat) bool {
 	all, up := 0, 0
 	for _, s := range v.pick(isVoter) {

@@ -34,8 +34,8 @@ const (
 )
 
 // checkBolt checks the bbolt file at path and returns an error with a hint if it is damaged. holds is false if the
-// file is absent, empty or all zeros. The last two mean that bbolt was interrupted while it created the file. No other
-// process may write to the file during the check.
+// file contains no data yet: it is absent, or it is empty or all zeros because bbolt was interrupted while it created
+// the file. No other process may write to the file during the check.
 func checkBolt(path string) (holds bool, err error) {
 	if err := CheckBoltFormat(path); err != nil {
 		return false, err // written by a newer version
@@ -124,9 +124,9 @@ func (c *boltCheck) run() (why string, err error) {
 	return c.why, err
 }
 
-// meta returns the newest valid file header, or nil if there is none. It chooses like bbolt. A file has a header in
-// each of its first two pages, and the page size is recorded only in the headers. So if the first header is damaged,
-// meta looks for the second one at every possible page size.
+// meta returns the newest valid file header, as bbolt does, or nil if there is none. A file has a header in each of
+// its first two pages, and the page size is recorded only in the headers. So to find the second header, meta tries
+// every possible page size.
 func (c *boltCheck) meta() (newest *boltMeta, err error) {
 	for at := int64(0); at <= boltMaxPageSize; at = max(at*2, 1024) {
 		b := make([]byte, boltPageHeader+boltMetaSize)

@@ -220,9 +220,9 @@ func (f *Floor) Check(id Identity, h found) error {
 	return nil
 }
 
-// CheckTerm returns an error if the stored term have is lower than need, the highest term of the entries, snapshots
-// and votes of this server. A server stores a term before it stores anything of that term, so a lower term means that
-// data was lost.
+// CheckTerm returns an error if have, the stored term, is lower than need, the highest term of the entries, snapshots
+// and votes of this server. A server stores a term before it stores anything of that term, so a lower stored term
+// means that data was lost.
 func CheckTerm(dir string, have, need uint64) error {
 	if have >= need {
 		return nil

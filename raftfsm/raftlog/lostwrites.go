@@ -7,10 +7,10 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// The Extensions of an entry (see Seal) also contain how many writes of the entry the leader acknowledges as soon as
-// its own disk has the entry, and a tag of that leader. If an entry of another leader later replaces this entry, the
-// server with that tag counts these writes as lost, even after a restart. It cannot count them if its disk was lost,
-// or if a snapshot has replaced the entry.
+// The Extensions of an entry (see Seal) also contain a number of writes and a tag of the leader. These are the writes
+// that the leader acknowledges as soon as its own disk has the entry. If an entry of another leader later replaces
+// this entry, the server with that tag counts these writes as lost, even after a restart. It cannot count them if its
+// disk was lost, or if a snapshot has replaced the entry.
 const (
 	owedMark = 'E'
 	owedSize = 1 + 4 + 4

@@ -13,9 +13,9 @@ const (
 	retainWait  = 1 * time.Minute // time without an acknowledgement of the follower
 )
 
-// Retained determines which old entries a leader keeps for followers that receive a snapshot. The leader itself no
-// longer needs these entries after a newer snapshot. A follower needs them right after the transfer; without them, a
-// slow follower would need one snapshot after another.
+// Retained determines which old entries a leader keeps in its log for followers that receive a snapshot. These are
+// entries that the leader itself no longer needs, because a newer snapshot covers them. A follower needs them right
+// after the transfer; without them, a slow follower would need one snapshot after another.
 //
 // Invariant: from the start of a transfer until the follower has caught up, the leader keeps the entries after the end
 // of the snapshot that it sends. It drops them earlier if they exceed retainBytes, or if the follower has acknowledged

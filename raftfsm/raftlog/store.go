@@ -154,9 +154,9 @@ func (s *Store) Read(index uint64, l *raft.Log) error {
 	return Verify(l)
 }
 
-// Scan verifies all log entries above the index snapshot, and records their sizes and types. Call it before raft reads
-// the entries, because raft panics on an entry that it cannot read. If the error concerns one entry, at is the index
-// of that entry, otherwise 0.
+// Scan verifies all log entries above the index of the snapshot, and records their sizes and types. Call it before
+// raft reads the entries, because raft panics on an entry that it cannot read. If the error concerns one entry, at is
+// the index of that entry, otherwise 0.
 func (s *Store) Scan(snapshot uint64) (at uint64, err error) {
 	first, last, err := s.Ends()
 	if err != nil {
@@ -199,8 +199,8 @@ func (s *Store) Release(key *byte) {
 	s.mu.Unlock()
 }
 
-// complete calls the functions that were passed to Reserve for entries. It compares the addresses of Data, so it never
-// confuses entries of other servers with reserved ones.
+// complete calls the functions of those entries that were reserved with Reserve. It compares the addresses of Data, so
+// it never confuses entries of other servers with reserved ones.
 func (s *Store) complete(entries []*raft.Log) {
 	for _, l := range entries {
 		if len(l.Data) != 1 {
@@ -331,8 +331,8 @@ func (s *Store) RaiseTo(v uint8) error {
 	return nil
 }
 
-// announce calls the functions that were passed to OnDurable for entries. The entries must already be readable from
-// the log, because such a function may read them at once.
+// announce calls the functions that OnDurable has registered for these entries. The entries must already be readable
+// from the log, because such a function may read them at once.
 func (s *Store) announce(entries []*raft.Log) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -181,8 +181,8 @@ func (t *tail) forget(index uint64) {
 	}
 }
 
-// settle records that the machine has applied everything up to index. For these entries, the tail then drops the
-// information which of them raft does not pass to the machine.
+// settle records that the machine has applied everything up to index. The tail then drops its record of which of these
+// entries raft does not pass to the machine.
 func (t *tail) settle(index uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

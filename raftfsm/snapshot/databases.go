@@ -33,9 +33,9 @@ func (s *Store) Sweep() error {
 	return nil
 }
 
-// replace makes the database in the directory dir the live one in the manifest, instead of the database in the
-// directory of. All commands up to held must be on disk in dir. replace returns fault.Unavailable if a snapshot was
-// taken or received in the meantime, and fault.Internal if dir does not exist.
+// replace makes the database in the directory dir the live one in the manifest. The parameter of is the directory of
+// the database that it replaces. All commands up to held must be on disk in dir. replace returns fault.Unavailable if
+// a snapshot was taken or received in the meantime, and fault.Internal if dir does not exist.
 func (s *Store) replace(of, dir string, held uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,8 +7,8 @@ type Cause string
 
 // The causes.
 const (
-	// Differs means that a majority of the voters have the same state, and the state of this server is different. It
-	// is replaced by a copy of the majority's state.
+	// Differs means that a majority of the voters have the same state, and the state of this server is different. The
+	// state of this server is replaced by a copy of the majority's state.
 	Differs Cause = "differs"
 	// Damaged means that a file of the database is damaged, or that the stored records differ from the records that
 	// were applied. The state of this server is replaced by a copy of another server's state.
@@ -54,8 +54,8 @@ func (d *Doubt) Next() string {
 	return "waits until a majority of the voters agree: see 'a partition is split' in docs/troubleshooting.md"
 }
 
-// setDoubt records in the manifest that the database in the directory of is not trusted because of d. If d is nil, it
-// records that the database is trusted. If that database is no longer the live one, setDoubt does nothing.
+// setDoubt records in the manifest that a database is not trusted because of d, or that it is trusted if d is nil. The
+// parameter of is the directory of the database. If that database is no longer the live one, setDoubt does nothing.
 func (s *Store) setDoubt(of string, d *Doubt) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -355,8 +355,8 @@ type incoming struct {
 // ID returns raft's name of the snapshot.
 func (k *sink) ID() string { return k.id }
 
-// markLocal makes this sink a snapshot of the live database in the directory database. That database must have every
-// command up to applied on disk.
+// markLocal makes this sink a snapshot of the live database. database is the directory of that database, which must
+// have every command up to applied on disk.
 func (k *sink) markLocal(database string, applied uint64) {
 	k.local, k.info.Applied = database, applied
 }

@@ -70,9 +70,9 @@ type SeenTable struct {
 	by map[string]raftlog.Seen
 }
 
-// Load replaces the records by kept, the records in the floor file. then is the cluster named in the floor file, and
-// now is the current cluster. If the cluster was rescued in between, Load does nothing, because the other servers
-// start without data after a rescue.
+// Load replaces the records in the table by kept, which is from the floor file. The parameter then is the cluster that
+// the floor file names, and now is the current cluster. If the cluster was rescued in between, Load does nothing,
+// because the other servers start without data after a rescue.
 func (t *SeenTable) Load(kept map[string]raftlog.Seen, then, now raftlog.Owner) {
 	if then.Cluster != "" && then != now {
 		return
