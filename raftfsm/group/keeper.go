@@ -149,8 +149,8 @@ func (g *Group) watchDisk() {
 	}
 }
 
-// checksumDelay limits how long after its start a server computes the checksum of a database that does not have one
-// yet.
+// checksumDelay is the longest time that a server waits after its start before it computes the checksum of a database
+// without a checksum.
 const checksumDelay = 10 * time.Second
 
 // watchState regularly compares the state of this server with that of the other servers. If the state is wrong,

@@ -316,7 +316,8 @@ func (g *Group) changed(m *Member) {
 	g.Settle()
 }
 
-// End ends a server, which then does not lead any more. The test must close its keeper and open another one.
+// End simulates the end of a server, which then does not lead any more. The test must close the server's keeper and
+// open another one.
 func (g *Group) End(m *Member) {
 	g.Note("server %d restarts", m.ID)
 	if g.Leader == m {

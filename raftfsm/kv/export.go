@@ -10,9 +10,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/command"
 )
 
-// Export reads all data of a machine that a backup contains, in one consistent view. This is everything except
-// SystemStore and LockStore. The machine may apply entries at the same time. Only one goroutine may use an Export, and
-// the caller must call Close.
+// Export reads the data of a machine that a backup contains, in one consistent view: the records of all stores except
+// SystemStore and LockStore, and the results of requests with a client id. The machine may apply entries at the same
+// time. Only one goroutine may use an Export, and the caller must call Close.
 type Export struct {
 	Applied, Term uint64
 	Revision      uint64
