@@ -213,8 +213,8 @@ func describe(h *Host) *command.Request {
 	}}
 }
 
-// end returns the request that ends the session of h. The request also writes a record that the host has ended, which
-// the request swept removes later.
+// end returns the request that ends the session of h. The request also writes a record that the host has ended. A
+// later request (see swept) removes that record.
 func end(h *Host) *command.Request {
 	return &command.Request{Kind: command.KindCheckedWrite, Ops: []command.Op{
 		remove(SessionKey(h.ID), command.CondRevision, h.Revision),
