@@ -83,10 +83,10 @@ func New(o Options) *Budget {
 	return b
 }
 
-// Acquire takes bytes from the budget. If too few are free, it waits in the queue for small or large requests. It
-// waits at most Patience, or at most Target if the queue has not been empty for Patience. If that time or ctx ends,
-// it returns fault.Overloaded and takes nothing. A request larger than its part of the budget takes all of that part.
-// While the node is overloaded, errors are delayed by about Options.Penalty, at most until ctx ends.
+// Acquire takes bytes from the budget. If too few are free, it waits in the queue for small or large requests, for at
+// most Patience. If that queue has not been empty for Patience, the node is overloaded; then Acquire waits for at most
+// Target, and about Options.Penalty passes before it returns an error. It returns fault.Overloaded, and takes nothing,
+// if the wait or ctx ends. A request larger than its part of the budget takes all of that part.
 func (b *Budget) Acquire(ctx context.Context, bytes int64) error {
 	if b == nil || bytes <= 0 {
 		return nil
@@ -100,7 +100,7 @@ func (b *Budget) TryAcquire(bytes int64) bool {
 	return b == nil || bytes <= 0 || b.lane(bytes).tryAcquire(bytes)
 }
 
-// Release returns bytes to the budget that one call of Acquire or TryAcquire has taken. bytes must be the same as in
+// Release gives the bytes of one call of Acquire or TryAcquire back to the budget. bytes must be the same number as in
 // that call.
 func (b *Budget) Release(bytes int64) {
 	if b != nil && bytes > 0 {
@@ -108,8 +108,8 @@ func (b *Budget) Release(bytes int64) {
 	}
 }
 
-// Burst reports whether more than a quarter of the budget was acquired or released since the previous call of Burst.
-// It counts releases, because released memory is garbage that can be freed.
+// Burst reports whether requests acquired or released more than a quarter of the budget since the previous call of
+// Burst. Releases count too, because released memory is garbage that the collector can free.
 func (b *Budget) Burst() bool {
 	if b == nil {
 		return false
@@ -220,8 +220,8 @@ const (
 	longestPenalty     = 6   // maximum delay, as a multiple of the usual one
 )
 
-// holdBack delays a refusal, so that clients that retry at once do not keep the processor busy. The delay grows with
-// the number of refusals that are being delayed, and has jitter. It ends early if ctx ends.
+// holdBack delays the refusal of a request, so that clients that retry at once do not keep the processor busy. The
+// delay has jitter, and it is longer the more refusals are being delayed at the same time. It ends early if ctx ends.
 func (l *lane) holdBack(ctx context.Context) {
 	held := l.held.Add(1)
 	defer l.held.Add(-1)

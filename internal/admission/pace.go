@@ -31,9 +31,9 @@ func (p *pace) init(size int64) {
 	p.size, p.bound, p.floor = size, size, min(size, max(size/paceFloor, SmallRequest))
 }
 
-// observe counts a write that took held. used is the number of bytes in use. At the end of an interval it adjusts the
-// limit. An interval is at least as long as the mean write of the previous interval, so that an adjustment has time
-// to take effect.
+// observe records a write that took the time held, while writes in progress used the number of bytes in used. At the
+// end of an interval it adjusts the limit. An interval is at least as long as the mean write of the previous interval,
+// so that the previous adjustment has had time to take effect.
 func (p *pace) observe(now time.Time, held time.Duration, used int64) {
 	if p.n == 0 {
 		p.since = now
@@ -70,8 +70,8 @@ func (l *lane) observe(worked time.Time) {
 	}
 }
 
-// withhold returns how many of the released bytes become free. While the lane exceeds the limit of its pace, withhold
-// keeps some of them back.
+// withhold is called when a request releases bytes. It returns how many of these bytes other requests may use at once.
+// If the lane has more bytes than the limit of its pace, withhold keeps some of the bytes back.
 func (l *lane) withhold(bytes int64) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -39,8 +39,9 @@ func (s *Share) Add(ctx context.Context, bytes int64) error {
 	return nil
 }
 
-// fit returns the number of bytes to request. For a large request this is at most what the share can still get of the
-// large lane. A share that requested more would wait for bytes that only it can release.
+// fit returns how many bytes the share may request if its caller wants the number in bytes. A large request may take at
+// most the part of the large lane that this share does not have yet. If it requested more, it would wait forever for
+// bytes that only it can release.
 func (s *Share) fit(bytes int64) int64 {
 	if bytes <= 0 || s.budget.lane(bytes) == &s.budget.small {
 		return bytes
@@ -91,8 +92,8 @@ func (s *Share) Release() {
 	s.small, s.large, s.worked = 0, 0, time.Time{}
 }
 
-// Work records that the body of the request has arrived and the write begins. The duration of the write is the time
-// until Release; see pace.
+// Work records that the body of the request has arrived and that the write begins. The time from Work to Release is the
+// duration of the write, which determines the limit of concurrent writes (see pace).
 func (s *Share) Work() { s.worked = time.Now() }
 
 // These constants define a slow transfer. While requests wait, the budget aborts the slowest transfer that is older

@@ -83,8 +83,8 @@ func (c *Channel) leave() {
 	}
 }
 
-// held returns body as a reader whose Close also ends the call, so that another call may start. If body is an
-// io.Writer, the result is one too.
+// held returns a reader of body. Closing the reader also ends the call, so that another call may start. If body is an
+// io.Writer, the reader is an io.Writer too.
 func (c *Channel) held(body io.ReadCloser) io.ReadCloser {
 	h := &heldBody{ReadCloser: body, leave: c.leave}
 	if w, ok := body.(io.Writer); ok {

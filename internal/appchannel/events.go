@@ -131,7 +131,8 @@ func (e event) headers(h http.Header) error {
 	return nil
 }
 
-// framing reports whether a header determines how a message is sent, or is set by the runtime.
+// framing reports whether a header describes how a message is sent, such as its length or encoding, or is set by the
+// runtime. Metadata of events must not set such a header.
 func framing(name string) bool {
 	switch name {
 	case "Content-Length", "Host", tokenHeader:
@@ -200,8 +201,8 @@ func answered(err error, explain func(*status.Status) error) error {
 	return explain(status.Convert(err))
 }
 
-// call runs do with the token of the application, within the limit of concurrent calls. If the application did not
-// answer, it returns a *fault.Error. If the application answered with an error, it returns the gRPC status.
+// call runs do with the application's token, and limits the number of concurrent calls. If the application did not
+// answer, call returns a *fault.Error. If the application answered with an error, call returns that gRPC status.
 func (g *grpcCarrier) call(ctx context.Context, do func(context.Context, ...grpc.CallOption) error) error {
 	c := g.channel
 	if err := c.admit(ctx); err != nil {

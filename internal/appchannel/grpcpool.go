@@ -48,8 +48,8 @@ func (p *grpcPool) Invoke(ctx context.Context, method string, args, reply any, o
 	return c.Invoke(ctx, method, args, reply, opts...)
 }
 
-// NewStream implements grpc.ClientConnInterface. It does not count streams, because the callbacks of applications
-// have none.
+// NewStream implements grpc.ClientConnInterface. It does not count an open stream as a call in progress, because the
+// callbacks of applications have no streams.
 func (p *grpcPool) NewStream(ctx context.Context, d *grpc.StreamDesc, method string, opts ...grpc.CallOption) (
 	grpc.ClientStream, error) {
 	c := p.take()

@@ -19,7 +19,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Headers of the call about a tick of a job. The first one is the same whenever the tick is delivered again.
+// Headers of a request that delivers one tick of a job, a time at which the job is due. headerJobTick identifies the
+// tick, and has the same value in every attempt to deliver it.
 const (
 	headerJobTick    = "Quorate-Job-Tick"
 	headerJobAttempt = "Quorate-Job-Attempt"
@@ -34,9 +35,9 @@ type JobEvent struct {
 	Attempt uint64 // 1 = the first one
 }
 
-// TakeJob delivers a tick of a job to POST /job/{name} or OnJobEvent. known is false if the application answered that
-// it does not know the job. It returns fault.Internal if the application answered with a failure, and otherwise the
-// errors of RoundTrip: then there is no answer.
+// TakeJob delivers a tick of a job to POST /job/{name}, or to OnJobEvent of a gRPC application. If the application
+// answers that it does not know the job, known is false and err is nil. If the application answers that it failed, err
+// is fault.Internal. If the application does not answer, err is an error of RoundTrip.
 func (c *Channel) TakeJob(ctx context.Context, e *JobEvent) (known bool, err error) {
 	if g, ok := c.carry.(*grpcCarrier); ok {
 		return g.takeJob(ctx, e)

@@ -33,10 +33,11 @@ func Dialer(dial DialFunc) DialFunc {
 	}
 }
 
-// counted is a connection that counts the bytes written.
+// counted is a connection that counts the bytes written to it.
 //
-// After the first byte of a request, it hides failed writes from net/http. A server may answer and close the
-// connection before it has read the whole request. net/http would then return the failed write and lose the answer.
+// A server may answer and close the connection before it has read the whole request. The next write then fails, and
+// net/http would return this failure and lose the answer. So counted reports a failed write to net/http as successful
+// if the first byte of the request has been written.
 type counted struct {
 	net.Conn
 	written atomic.Int64

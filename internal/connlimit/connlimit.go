@@ -58,8 +58,8 @@ func New(o Options) *Limiter {
 // sayBound is how often the limit is logged at most.
 const sayBound = time.Minute
 
-// Join adds a new connection that has no request yet. If there are too many connections, Join closes one of them,
-// perhaps the new one. The server must call Leave when the connection has ended, even if Join closed it.
+// Join adds a new connection that has no request yet. If there are too many connections, Join closes one of them, which
+// may be c. The server must call Leave when the connection has ended, even if Join closed it.
 func (w *Limiter) Join(c net.Conn) {
 	surplus, say := w.join(c)
 	if surplus == nil {

@@ -36,8 +36,8 @@ func (m *Metrics) Replied(target, source, status string) {
 	m.inc("dapr_runtime_service_invocation_res_sent_total", target, source, status)
 }
 
-// Decided records a decision of access control. own means that a policy for the caller decided; otherwise the
-// default action did.
+// Decided records a decision of access control. own is true if a policy for the caller decided, and false if the
+// default action decided.
 func (m *Metrics) Decided(caller, domain, namespace string, own, allowed bool) {
 	name := "dapr_runtime_acl_global_policy_action_blocked_total"
 	switch {
@@ -62,8 +62,8 @@ func (m *Metrics) PolicyApplied(source, document, policy, target, state string) 
 	m.circuit(labels)
 }
 
-// circuit sets the gauge of a circuit breaker to the state in the last element of labels. It does nothing if that is
-// empty, as for other policies. It changes labels.
+// circuit sets the gauge of a circuit breaker to its state, which is the last element of labels. If this element is
+// empty, the policy is no circuit breaker, and circuit does nothing. It overwrites the last element.
 func (m *Metrics) circuit(labels []string) {
 	state := labels[len(labels)-1]
 	if state == "" {
@@ -79,8 +79,8 @@ func (m *Metrics) circuit(labels []string) {
 	}
 }
 
-// PolicyActivated records that a resiliency policy acted: after a failure, or when a circuit breaker changed its
-// state. An empty source means the first application of the node.
+// PolicyActivated records that a resiliency policy acted after a failure, or that a circuit breaker changed its state.
+// An empty source means the first application of the node.
 func (m *Metrics) PolicyActivated(source, document, policy, target, state string) {
 	labels := m.policyLabels(cmp.Or(source, m.options.App), document, policy, target, state)
 	m.inc(policyActivated, labels...)

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// maxValues is how many values of a label have their own time series, if clients choose the values. All further
+// maxValues is the largest number of values of a label, chosen by clients, that get their own time series. All further
 // values share the value "other". Dapr has no such limit.
 const maxValues = 1000
 
@@ -20,8 +20,8 @@ type bounded struct {
 
 func newBounded() *bounded { return &bounded{known: map[string]struct{}{}} }
 
-// label returns value, or other if there are too many values. Bytes that are not UTF-8 become question marks, because
-// Prometheus refuses them.
+// label returns value as a label value, or "other" if the label already has too many different values. It replaces
+// bytes that are not UTF-8 by question marks, because Prometheus refuses them.
 func (b *bounded) label(value string) string {
 	value = strings.ToValidUTF8(value, "?")
 	b.mu.RLock()

@@ -53,8 +53,9 @@ func Cloud(environment string) (cloud.Configuration, error) {
 		Hint: "use AzurePublicCloud, AzureChinaCloud or AzureUSGovernmentCloud"}
 }
 
-// Options returns the options for every Azure client that uses these settings: few retries, no telemetry except the
-// name of the program, and s.Transport. It returns fault.Invalid if the environment is unknown.
+// Options returns the options for every Azure client that uses these settings. The client retries only a few times,
+// uses s.Transport, and sends no telemetry except the name of the program. Options returns fault.Invalid if the
+// environment is unknown.
 func (s Settings) Options() (policy.ClientOptions, error) {
 	c, err := Cloud(s.Environment)
 	if err != nil {
@@ -200,8 +201,8 @@ func Failure(ctx context.Context, service string, err error) *fault.Error {
 		Hint: "check the address, the certificate authorities and the network"}
 }
 
-// final is the interface of errors that the libraries do not retry. A final error that no service returned means
-// that this machine has no credential.
+// final is the interface of the errors that Microsoft's libraries do not retry. A final error that is not the answer of
+// a service means that this machine has no Azure identity.
 type final interface {
 	error
 	NonRetriable()

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Code is the kind of an error, on which callers can decide. The constants below are all codes. Nodes send codes to
-// each other, so a code must never be renamed.
+// Code is the kind of an error, for callers that act differently on different kinds. The constants below are all codes.
+// Nodes send codes to each other, so a code must never be renamed.
 type Code string
 
 // The codes.

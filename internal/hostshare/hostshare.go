@@ -200,9 +200,9 @@ func Await(ctx context.Context, dir string, pause time.Duration) (*Hold, error) 
 // Release unlocks the directory. It is called once.
 func (h *Hold) Release() error { return h.f.Close() }
 
-// Secret returns the path of the file name in dir, which only this user can read. If the file does not exist, Secret
-// creates it with the text that fresh returns. If several processes call Secret at the same time, one of them
-// creates the file and all use that one.
+// Secret returns the path of the file with this name in dir. Only this user can read the file. If it does not exist,
+// Secret creates it with the text that fresh returns. If several processes call Secret at the same time, one of them
+// creates the file, and the others use that file.
 func Secret(dir, name string, fresh func() string) (string, error) {
 	path := filepath.Join(dir, name)
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -229,8 +229,8 @@ func Secret(dir, name string, fresh func() string) (string, error) {
 	return path, nil
 }
 
-// Private creates dir if necessary, and returns fault.Denied unless only this user can access it. The check is
-// necessary because another user may have created dir first in a shared parent directory.
+// Private creates dir if necessary, and returns fault.Denied if other users can access it. The check is necessary
+// because another user may have created dir first in a shared parent directory.
 func Private(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return trouble(err, "the directory for what nodes of this host share cannot be made: "+dir)

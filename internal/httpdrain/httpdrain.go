@@ -28,8 +28,8 @@ type conn struct {
 
 type connKey struct{}
 
-// Attach returns a Drain for a server that does not serve yet. It wraps the handler and the hooks of the server, so
-// set these first.
+// Attach returns a Drain for a server that does not serve yet. Set the handler and the hooks of the server before,
+// because Attach wraps them.
 func Attach(s *http.Server) *Drain {
 	d := &Drain{server: s, unused: map[net.Conn]*conn{}, busy: map[net.Conn]struct{}{}}
 	state, connContext, handler := s.ConnState, s.ConnContext, s.Handler
@@ -62,8 +62,8 @@ func (d *Drain) add(c net.Conn) *conn {
 	return added
 }
 
-// follow records a state of a connection that net/http reports, and closes a connection that arrived after Shutdown.
-// A connection is active from the end of a request head to the end of the answer.
+// follow is called when a connection changes its state in net/http. It records the new state, and closes a connection
+// that arrived after Shutdown. A connection is active from the end of a request head to the end of the answer.
 func (d *Drain) follow(c net.Conn, to http.ConnState) {
 	if d.record(c, to) {
 		_ = c.Close() // net/http notices

@@ -1,6 +1,6 @@
-// Package lenprefix reads a sequence of fields: single bytes, unsigned varints (encoding/binary), and bytes with a
-// length prefix. To write such fields, use the append functions of encoding/binary. The package owns only this
-// encoding. A Reader does not copy its input, so the caller must not change it.
+// Package lenprefix reads a sequence of fields. A field is a single byte, an unsigned varint of encoding/binary, or
+// bytes with a length prefix. To write such fields, use the append functions of encoding/binary. The package owns only
+// this encoding. A Reader does not copy its input, so the caller must not change it.
 package lenprefix
 
 import "encoding/binary"

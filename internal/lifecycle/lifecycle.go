@@ -15,8 +15,8 @@ import (
 )
 
 // reserve is the most time that Close keeps back for each closer that has not run yet. Otherwise a slow closer could
-// use up the time of closers that write to disk. For all of them together, Close keeps at most 1/reserved of its time:
-// the rest belongs to requests that are still running.
+// use up the time of closers that write to disk. For all closers together, Close keeps back at most 1/reserved of its
+// time. The rest is for requests that are still running.
 const (
 	reserve  = 250 * time.Millisecond
 	reserved = 8
@@ -60,9 +60,9 @@ func (s *Stack) push(it item) bool {
 	return true
 }
 
-// Close calls every closer, beginning with the last one pushed, and joins their errors. Each error names its part.
-// Each closer gets only a part of the time until ctx ends. If a closer takes longer, Close reports fault.Timeout for
-// it and continues with the next.
+// Close calls every closer, beginning with the last one pushed, and joins their errors. Each error names its part. If
+// ctx has a deadline, Close keeps back some time for the closers that have not run yet. If a closer takes longer than
+// its time, Close adds fault.Timeout and continues with the next closer.
 //
 // Close is idempotent: later calls wait for the first and return the same error.
 func (s *Stack) Close(ctx context.Context) error {
@@ -110,7 +110,8 @@ func shareOf(ctx context.Context, n int) time.Duration {
 	return max(0, min(reserve, time.Until(deadline)/time.Duration(reserved*n)))
 }
 
-// before returns a context that ends d before the deadline of ctx. If ctx has no deadline, the result ends with ctx.
+// before returns a context that ends at the duration d before the deadline of ctx. If ctx has no deadline, the returned
+// context ends with ctx.
 func before(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -119,8 +120,8 @@ func before(ctx context.Context, d time.Duration) (context.Context, context.Canc
 	return context.WithDeadline(ctx, deadline.Add(-d))
 }
 
-// run calls one closer and returns its error. The context of the closer ends with soft. When hard ends, run stops
-// waiting and returns fault.Timeout.
+// run calls one closer with the context soft, and returns its error. When hard ends, run stops waiting for the closer
+// and returns fault.Timeout.
 func run(soft, hard context.Context, it item) error {
 	result := make(chan error, 1)
 	go func() { result <- it.close(soft) }()

@@ -65,9 +65,9 @@ const (
 	endSpare   = 32768
 )
 
-// Spare returns n different ports of 127.0.0.1 that are free for TCP and UDP at this moment. The system does not
-// assign ports of this range to listeners on port 0 or to outgoing connections, so a process can use them later. It
-// returns fault.Unavailable if there are not enough.
+// Spare returns n different ports of 127.0.0.1 that are free for TCP and UDP at this moment, or fault.Unavailable if
+// there are fewer. The system uses other ports for outgoing connections and for listeners on port 0. So the returned
+// ports are probably still free when a process opens them later.
 func Spare(ctx context.Context, n int) ([]int, error) {
 	var out []int
 	for _, i := range rand.Perm(endSpare - firstSpare) {
@@ -152,8 +152,7 @@ func open(ctx context.Context, r Request) ([]net.Listener, error) {
 	return ls, nil
 }
 
-// closeAll closes listeners after a failure. It ignores their errors, because the caller returns the cause of the
-// failure.
+// closeAll closes listeners. It ignores errors of Close, because its caller returns an earlier error.
 func closeAll(ls []net.Listener) {
 	for _, l := range ls {
 		_ = l.Close()

@@ -18,8 +18,8 @@ import (
 // LevelTrace is the slog level of hclog's Trace, below slog.LevelDebug.
 const LevelTrace = slog.LevelDebug - 4
 
-// HCLog returns an hclog logger that writes to l. The names of hclog loggers become the attribute "logger". The
-// level of l applies; SetLevel has no effect.
+// HCLog returns an hclog logger that writes to l. The name of the hclog logger becomes the attribute "logger". The
+// level of l decides which records are written; SetLevel has no effect.
 func HCLog(l *slog.Logger) hclog.Logger { return &hcLogger{base: l, out: l} }
 
 type hcLogger struct {
@@ -108,8 +108,8 @@ func fromHCLog(l hclog.Level) slog.Level {
 	}
 }
 
-// plain returns args with values of hclog's own types converted to text. If the last argument has no key, it adds
-// the key "extra".
+// plain converts the arguments of an hclog call, which are keys and values in turn. It converts values of hclog's own
+// types to text. If the number of arguments is odd, the last one is a value and gets the key "extra".
 func plain(args []any) []any {
 	if len(args) == 0 {
 		return nil

@@ -9,18 +9,19 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// quietPeriod is the rate limit of repeated Raft log lines, per message and peer. Repeats within it are logged at
-// level debug.
+// quietPeriod is how long repeats of a Raft log line are logged at level debug. Two lines are repeats if they have the
+// same message and are about the same peer.
 const quietPeriod = time.Minute
 
 // maxQuiet bounds the peers that are remembered.
 const maxQuiet = 1024
 
-// Raft returns a logger for hashicorp/raft that writes like the logger of HCLog, but reserves level error for
-// problems that need an operator. The library logs every unanswered request as an error, although the peer may just
-// be stopping. For such lines, and for lines about refused votes, the level is info at most once in quietPeriod for
-// each peer and message, and otherwise debug. Lines that appear at every change of leader have level info. All other
-// lines keep their level.
+// Raft returns a logger for hashicorp/raft. It writes like the logger of HCLog, but changes some levels, so that errors
+// are only problems that need an operator:
+//
+//   - The library logs every unanswered request as an error, although the peer may only be stopping. These lines, and
+//     lines about refused votes, get level info once per peer and message in quietPeriod, and otherwise level debug.
+//   - Lines that appear at every change of leader get level info.
 func Raft(l *slog.Logger) hclog.Logger {
 	return &hcLogger{base: l, out: l, limiter: &limiter{now: time.Now, last: map[string]time.Time{}}}
 }
@@ -83,8 +84,8 @@ func (c *limiter) level(level slog.Level, msg string, args []any) slog.Level {
 	return level
 }
 
-// once returns the level first for the first line with this message about a peer in quietPeriod, and level debug for
-// repeats.
+// once returns the level first, or level debug if a line with the same message about the same peer got the level first
+// less than quietPeriod ago.
 func (c *limiter) once(msg, peer string, first slog.Level) slog.Level {
 	key, now := msg+"\x00"+peer, c.now()
 	c.mu.Lock()

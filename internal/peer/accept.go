@@ -14,8 +14,8 @@ import (
 	"github.com/quorate/quorate/internal/pending"
 )
 
-// callConnections is the maximum number of inbound call connections from one server. A server normally uses two.
-// After a network failure or a renewal of certificates, it may have old connections beside the new ones for a while.
+// callConnections is how many inbound connections for calls one server may have. A server normally uses two. After a
+// network failure or a renewal of certificates, its old connections may remain open for a while beside the new ones.
 const callConnections = 8
 
 // accept accepts connections until l is closed.
@@ -72,7 +72,8 @@ func (p *Port) receive(c net.Conn) {
 	}
 }
 
-// explainCut returns why this node closed a connection during its preamble, or err if it did not close it.
+// explainCut returns a refusal that says why this node closed a connection during its preamble. cut is the reason. If
+// this node did not close the connection, explainCut returns err.
 func (p *Port) explainCut(cut pending.Cut, err error) error {
 	switch cut {
 	case pending.TooMany, pending.TooManyOf:
@@ -119,9 +120,9 @@ func tell(c net.Conn, err error) {
 	}
 }
 
-// settle completes the preamble of a registered connection. It sends answer, if any, and removes the handshake
-// deadline. On error it closes the connection. stop unbinds the handshake context and returns false if that context
-// has ended.
+// settle completes the preamble of a registered connection. It sends answer, if any, calls stop, and removes the
+// handshake deadline. stop detaches the connection from the handshake context, and returns false if that context has
+// already ended. On error, settle closes the connection.
 func (c *conn) settle(answer []byte, stop func() bool) error {
 	var err error
 	if len(answer) > 0 {
@@ -157,9 +158,9 @@ func (p *Port) judge(c *conn, h hello, state *tls.ConnectionState) error {
 	return nil
 }
 
-// register adds a connection to the registry. It returns a refusal if the registry is full, or if this node's
-// cluster or epoch has changed since the preamble. It checks the latter because Refresh closes only connections in
-// the registry.
+// register adds a connection to the registry. It returns a refusal if the registry is full, or if this node's cluster
+// or epoch has changed since the preamble. The second check is necessary because Refresh closes only connections that
+// are already in the registry.
 func (p *Port) register(c *conn) *Refusal {
 	if r := p.conns.add(c); r != nil {
 		return r
@@ -173,8 +174,8 @@ func (p *Port) register(c *conn) *Refusal {
 	return nil
 }
 
-// give passes a connection to its user: the listener for tunnels, the callee for calls, or the transport of a Raft
-// group. It serves a connection for calls in the current goroutine, until the connection ends.
+// give passes an accepted connection on. A tunnel goes to the listener for tunnels, and a Raft connection to the
+// transport of its group. give itself serves a connection for calls, and then returns when the connection ends.
 func (p *Port) give(c *conn, h hello) {
 	switch {
 	case h.kind == kindTunnel:
@@ -218,8 +219,8 @@ func reasonOf(err error) Reason {
 	return ReasonMalformed
 }
 
-// bind makes the I/O of c fail when ctx ends. stop undoes that: afterwards the end of ctx does not affect c. stop
-// returns false if ctx has already ended.
+// bind makes reads and writes of c fail when ctx ends. After stop has been called, the end of ctx does not affect c any
+// more. stop returns false if ctx had already ended.
 func bind(ctx context.Context, c net.Conn) (stop func() bool) {
 	if d, ok := ctx.Deadline(); ok {
 		_ = c.SetDeadline(d) // a connection that fails here fails at its first read

@@ -6,11 +6,11 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// admit returns nil if the server with the identity self accepts a connection whose first message is h. Otherwise it
-// returns the reason. It has no side effects.
+// admit returns nil if the server with the identity self accepts a connection that begins with the hello h. Otherwise
+// it returns the reason. It has no side effects.
 //
-// For Raft groups and calls, both sides must have the same cluster and epoch. A connection for joining is also
-// accepted if the epochs differ or one side has no cluster; it can only call methods with Join set.
+// For Raft groups and calls, both sides must have the same cluster and epoch. A connection for joining is also accepted
+// if the epochs differ or one side has no cluster; it can only call methods with Join set.
 func admit(self Identity, h hello) *Refusal {
 	for _, rule := range []func(Identity, hello) *Refusal{admitCluster, admitServer, admitEpoch} {
 		if r := rule(self, h); r != nil {

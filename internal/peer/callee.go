@@ -86,8 +86,8 @@ func (p *Port) delist(s *callee) {
 	delete(p.servers, s)
 }
 
-// drain waits until running handlers have returned and their answers have been sent, and then closes the
-// connections. It waits at most limit in total, and then closes the remaining connections.
+// drain lets running handlers return and sends their answers. Then it closes the connections. After limit, which
+// applies to all connections together, it closes the remaining ones without waiting.
 func drain(servers []*callee, limit time.Duration) {
 	for _, s := range servers {
 		s.leave()
@@ -104,8 +104,8 @@ func drain(servers []*callee, limit time.Duration) {
 	}
 }
 
-// leave sends the caller a go-away and cancels the contexts of the running handlers. It refuses new calls, and calls
-// whose handler has not started.
+// leave cancels the contexts of the running handlers, and sends the caller a go-away, so that it makes no new calls. It
+// refuses calls whose handler has not started.
 func (c *callee) leave() {
 	c.cancel()
 	c.mu.Lock()

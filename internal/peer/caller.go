@@ -124,8 +124,9 @@ func (l *line) take(f frame, body []byte) error {
 	return errProtocol("a frame of type %d goes from caller to callee", f.kind)
 }
 
-// leave handles a go-away of the callee: it starts no further calls on this connection. last is the last stream that
-// the callee processes. Later streams were not processed, so their calls can be sent on another connection.
+// leave handles a go-away, with which the callee ends the use of this connection. The caller starts no further calls on
+// it. The callee processes the streams up to the number last. It has not processed later streams, so their calls can be
+// sent on another connection.
 func (l *line) leave(last uint64) {
 	l.leaving = true
 	for _, s := range l.streams {

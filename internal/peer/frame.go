@@ -15,12 +15,12 @@ import (
 //
 // A call is a stream of frames. The caller sends one open frame, and data frames if the request is longer than one
 // chunk. The callee sends an answer frame and its data frames, or a fail frame. The flag fin marks the last frame in
-// one direction; a fail frame ends both directions. Stream numbers start at 1 and increase. Frames about the
-// connection itself have the stream number 0.
+// one direction; a fail frame ends both directions. Stream numbers start at 1 and increase. Frames about the connection
+// itself have the stream number 0.
 //
 // Flow control: neither side sends more bytes of payload than the other side has granted. Each stream starts with a
-// fixed grant. The receiver grants more with window frames as it consumes payload. So the reader of a connection
-// never blocks, and its memory is limited.
+// fixed grant. The receiver grants more with window frames as it consumes payload. So the goroutine that reads the
+// connection never has to wait for a slow stream, and the memory for unread payload is limited.
 const (
 	frameHead = 4 + 1 + 1 + 8
 

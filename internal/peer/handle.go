@@ -33,8 +33,8 @@ func (c *callee) handle(s *stream) {
 	c.answer(s, s.task.method, answer, err)
 }
 
-// invoke runs the handler of a call. It turns a panic into an error and a log line, because otherwise one bad
-// request could end every node that it is sent to.
+// invoke runs the handler of a call. If the handler panics, invoke logs it and returns an error. Otherwise one bad
+// request could end the process of every node that receives it.
 func (c *callee) invoke(s *stream) (answer []byte, err error) {
 	t := s.task
 	defer func() {

@@ -22,11 +22,11 @@ type health struct {
 	lost map[target]span // servers without contact; unlike down it does not end by a report from outside
 }
 
-// span holds the times of the first and the last failure since the last contact with a server.
+// span has the times of the first and the last failed dial to a server since the last connection with it.
 type span struct{ first, last time.Time }
 
-// target is a server and the purpose of a connection to it: Raft or calls. Failures are recorded per purpose,
-// because a server that does not run a group yet can already answer calls.
+// target is a server and the purpose of a connection to it, which is Raft or calls. Failures are recorded per purpose,
+// because a server can already answer calls before it runs a Raft group.
 type target struct {
 	server string
 	raft   bool
@@ -73,8 +73,8 @@ const (
 	staleAfter = 10 * time.Second
 )
 
-// lostSince returns since when Raft cannot reach a server. It returns false if Raft can reach the server, has not
-// tried recently, or has failed for less than lostAfter.
+// lostSince returns the time of the first failure if Raft cannot reach a server. It returns false if Raft can reach the
+// server, has not tried recently, or has failed for less than lostAfter.
 func (h *health) lostSince(server string) (time.Time, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -139,8 +139,8 @@ func (h *health) pause(failures int) time.Duration {
 	return min(h.longest, firstBackoff<<min(failures-1, 16))
 }
 
-// wait waits until t is reachable, limit has passed, or ctx ends. If t is not known to be unreachable, it returns at
-// once.
+// wait waits until t is reachable, but not longer than limit or until ctx ends. It returns at once if no failure of t
+// is recorded.
 func (h *health) wait(ctx context.Context, t target, limit time.Duration) {
 	h.mu.Lock()
 	o := h.down[t]

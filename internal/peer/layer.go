@@ -13,8 +13,8 @@ import (
 // snapshotMark follows the server id in the target of a snapshot. No server id has it.
 const snapshotMark = "\x00snapshot"
 
-// layer is the raft.StreamLayer of one group. It dials servers by their ids, and accepts the connections of the
-// group that arrive at the port. Its Close closes all of these connections, which raft.NetworkTransport does not do.
+// layer is the raft.StreamLayer of one group. It dials servers by their ids, and accepts the group's connections that
+// arrive at the port. Close also closes all of these connections, because raft.NetworkTransport does not.
 type layer struct {
 	port     *Port
 	group    uint32

@@ -101,8 +101,8 @@ func (m *metrics) dialFailures(k kind) prometheus.Counter {
 	return m.dialFailed.WithLabelValues(k.String())
 }
 
-// meter measures the calls of one method on one side, caller or callee. It keeps the time series, so that a call
-// need not look them up.
+// meter measures the calls of one method on one side, caller or callee. It has the time series of the method, so that a
+// call need not look them up.
 type meter struct {
 	all      *metrics
 	key      meterKey
@@ -114,8 +114,8 @@ type meter struct {
 	failed   [outcomes]atomic.Pointer[prometheus.Counter] // made at first use
 }
 
-// meter returns the metrics of a method on one side. After maxMethods different methods, all further methods share
-// one meter. This limits the number of time series if the names of methods are not constants.
+// meter returns the meter of a method on one side. After maxMethods different methods, all further methods share one
+// meter, which limits the number of time series if the names of methods are not constants.
 func (m *metrics) meter(s side, name string) *meter {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -16,9 +16,9 @@ import (
 // batch is the approximate size in bytes of one write to the network.
 const batch = 64 << 10
 
-// mux carries many streams over one connection. Streams with data to send take turns, and send one chunk in each
-// turn. A mux has three goroutines: a reader, a writer and a watcher. Its role is that of the caller or that of the
-// callee.
+// mux carries many streams over one connection. Streams with data to send take turns, and send one chunk in each turn.
+// A mux has three goroutines: a reader, a writer and a watcher. Its role decides whether it acts as the caller or as
+// the callee.
 type mux struct {
 	conn   *conn
 	role   role
@@ -72,8 +72,8 @@ func (t *turns) pop() *stream {
 	return s
 }
 
-// remove removes s from anywhere in the queue. Otherwise a stream that has ended would stay in memory until the
-// writer reaches it.
+// remove removes the stream s from the queue, wherever it is. A stream that has ended must be removed, because
+// otherwise it would stay in memory until the writer reaches it.
 func (t *turns) remove(s *stream) {
 	if !s.queued {
 		return
@@ -107,7 +107,7 @@ func (m *mux) rouse() {
 	}
 }
 
-// run reads and writes frames until the connection ends. It returns when the goroutines of the mux have ended.
+// run reads and writes frames until the connection ends and all goroutines of the mux have ended.
 func (m *mux) run() {
 	var wg sync.WaitGroup
 	wg.Go(m.write)
@@ -279,9 +279,9 @@ func (m *mux) widen(id uint64, body []byte) error {
 	return nil
 }
 
-// watch closes a connection on which nothing arrives for Timing.Dead. The caller sends something at every tick.
-// watch counts ticks and does not read the clock, so that a process that was stopped for a while keeps its
-// connections.
+// watch closes the connection if nothing arrives for Timing.Dead. The caller sends something at every tick, so that a
+// working connection is never silent that long. watch counts ticks instead of reading the clock. So a process that was
+// paused for a while keeps its connections.
 func (m *mux) watch() {
 	tick := time.NewTicker(m.timing.Ping)
 	defer tick.Stop()
@@ -314,8 +314,9 @@ func errSilent(server string, silent time.Duration) error {
 		fmt.Sprintf("server %q has not been heard for %s", server, silent))
 }
 
-// tick adds one tick to idle, the time without calls, and returns the result. While calls are in progress, it returns
-// 0. It sends a ping if ping is true. It closes the connection if it has been idle for Timing.Idle.
+// tick is called at every tick of the caller's watch. idle is the time without calls so far; tick returns idle plus one
+// tick, or 0 while calls are in progress. It sends a ping if ping is true. It closes the connection if the connection
+// has been idle for Timing.Idle.
 func (m *mux) tick(ping bool, idle time.Duration) time.Duration {
 	m.mu.Lock()
 	if idle += m.timing.Ping; m.busy() {

@@ -122,20 +122,20 @@ func (p *Port) Open(listeners ...net.Listener) error {
 // Client returns the client for methods of other servers of the cluster.
 func (p *Port) Client() *Client { return p.calls }
 
-// Join returns the client for calls to or from a server that belongs to no cluster yet. It can call only methods
-// with Method.Join set.
+// Join returns the client for joining. It also works if this node or the called server belongs to no cluster yet. It
+// can call only methods with Method.Join set.
 func (p *Port) Join() *Client { return p.joins }
 
-// Alive tells the port that a server is running again, for example according to gossip. The port ends the backoff of
-// the server and sends the requests that wait for it at once.
+// Alive reports that a server is running again, for example according to gossip. The port then dials the server without
+// further backoff, and sends the requests that wait for it.
 func (p *Port) Alive(server string) { p.health.reported(server) }
 
-// LostSince returns when Raft's attempts to connect to a server began to fail. It returns false if Raft can connect,
-// has not tried recently, or has failed only for a moment.
+// LostSince returns the time since which Raft cannot connect to a server. It returns false if Raft can connect, has not
+// tried recently, or has failed only for a moment.
 func (p *Port) LostSince(server string) (time.Time, bool) { return p.health.lostSince(server) }
 
-// Refresh closes all connections that were opened while this node had another cluster or epoch, except connections
-// for joining. Call it after every change of the epoch, so that servers of the previous epoch are excluded.
+// Refresh closes the connections that were opened while this node had another cluster or epoch. It keeps connections
+// for joining. Call it after every change of the epoch, so that servers of the previous epoch are disconnected.
 func (p *Port) Refresh() { p.conns.refresh(p.opts.Self()) }
 
 // Direction is the side that dialled a connection, as seen from this node.
@@ -147,8 +147,8 @@ const (
 	Inbound                        // dialled by the other node
 )
 
-// Cut closes the connections with server in the given directions and refuses new ones until Heal. Without directions
-// it cuts both. Tests use it to simulate network failures.
+// Cut closes the connections with server in the given directions, and refuses new ones until Heal. No direction means
+// both. Tests use it to simulate network failures.
 func (p *Port) Cut(server string, directions ...Direction) {
 	p.conns.cut(server, both(directions))
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The preamble of a connection is a hello from the caller and an answer from the callee, big-endian. Magic, version
-// and length have the same position in every version. So a node can refuse a hello of another version with an answer
-// that the other node can read.
+// The preamble of a connection is a hello from the caller and an answer from the callee. Numbers are big-endian. Magic,
+// version and length have the same position in every version. So a node can answer a hello of another version with a
+// refusal that the other node can read.
 //
 //	hello   "qrtp" | version u8 | length u16 | kind u8 | epoch u64 | cluster, from, to: u8 + bytes | group uvarint
 //	answer  "qrtp" | version u8 | status u8 | length u16 | epoch u64 | cluster, server: u8 + bytes    (status 0)
@@ -70,12 +70,12 @@ func (h hello) encode() []byte {
 	return b
 }
 
-// errGarbage is the error for data that does not begin with the magic of a preamble. The port does not answer such
-// data.
+// errGarbage is the error if a connection does not begin with the magic of a preamble. The port closes such a
+// connection without an answer.
 var errGarbage = errors.New("no preamble")
 
-// readHello reads a hello, and no bytes after it. If the error is a *Refusal, the caller must send it to the other
-// side.
+// readHello reads a hello, and no byte beyond it. If the error is a *Refusal, the caller of readHello must send it to
+// the other side.
 func readHello(r io.Reader) (hello, error) {
 	var head [helloHead]byte
 	if _, err := io.ReadFull(r, head[:len(magic)]); err != nil {
@@ -129,8 +129,8 @@ func decodeHello(b []byte) (hello, error) {
 	return h, nil
 }
 
-// encodeAnswer encodes the answer to a hello. If refused is nil, the answer accepts the connection and has the
-// identity self. Otherwise it has the refusal.
+// encodeAnswer encodes the answer to a hello. If refused is nil, the answer accepts the connection and contains self.
+// Otherwise it contains refused.
 func encodeAnswer(self Identity, refused *Refusal) []byte {
 	b := make([]byte, answerHead, 512)
 	copy(b, magic)
@@ -146,7 +146,7 @@ func encodeAnswer(self Identity, refused *Refusal) []byte {
 	return b
 }
 
-// readAnswer reads the answer to a hello, and no bytes after it. It returns a *Refusal if the other side refused the
+// readAnswer reads the answer to a hello, and no byte beyond it. It returns a *Refusal if the other side refused the
 // connection.
 func readAnswer(r io.Reader) (Identity, error) {
 	var head [answerHead]byte
@@ -184,7 +184,7 @@ func decodeAnswer(status Reason, body []byte) (Identity, error) {
 	return id, nil
 }
 
-// encodeFault encodes err for an answer or a frame. If err is too long, its message and hint are shortened.
+// encodeFault encodes err for an answer or a frame. If the result would be too long, it shortens the texts of err.
 func encodeFault(err error) []byte {
 	b := fault.Marshal(err)
 	for limit := maxFaultText; len(b) > maxAnswer; limit /= 2 {
@@ -211,8 +211,8 @@ func appendString(b []byte, s string) []byte {
 	return append(b, s[:min(len(s), maxID)]...)
 }
 
-// decoder reads fields from the front of b. If a field is missing, it sets bad, and that field and all further ones
-// are zero.
+// decoder reads fields from the front of b. If a field is missing, the decoder sets bad, and returns zero for this
+// field and all further ones.
 type decoder struct {
 	b   []byte
 	bad bool

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// Probe opens a new connection to server like one for calls, with TLS and preamble, and closes it. It returns how
-// long opening took. It does not use existing connections. It returns fault.Unavailable if the connection cannot be
-// opened.
+// Probe opens a new connection to server, with TLS and preamble as for calls, and closes it. It returns how long the
+// opening took, or fault.Unavailable if it failed. It never uses an existing connection.
 func (p *Port) Probe(ctx context.Context, server string) (time.Duration, error) {
 	begun := time.Now()
 	c, err := p.dial(ctx, server, kindCall, 0)

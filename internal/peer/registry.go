@@ -27,8 +27,8 @@ type conn struct {
 // NetConn returns the underlying connection, as tls.Conn.NetConn does.
 func (c *conn) NetConn() net.Conn { return c.Conn }
 
-// Close closes the connection at once and removes it from the registry. It sends no TLS close-notify, which could block
-// if the peer does not read. The protocols on the connection do not need one.
+// Close closes the connection at once and removes it from the registry. It sends no TLS close-notify, because that
+// could block if the peer does not read. The protocols on the connection do not need it.
 func (c *conn) Close() error {
 	c.forget()
 	if t, ok := c.Conn.(*tls.Conn); ok {
@@ -119,13 +119,13 @@ func (r *registry) heal(server string, d Direction) {
 	}
 }
 
-// refresh closes the connections that were opened with an identity of this node other than self, except connections
+// refresh closes the connections that were opened when this node had an identity other than self. It keeps connections
 // for joining.
 func (r *registry) refresh(self Identity) {
 	r.end(func(c *conn) bool { return c.kind != kindJoin && c.self != self })
 }
 
-// thin closes the oldest inbound connections of kind k from server, so that at most keep remain. A peer that returns
+// thin closes the oldest inbound connections of the kind k from server until at most keep remain. A peer that returns
 // after a network failure may have left old connections open.
 func (r *registry) thin(server string, k kind, keep int) {
 	for {

@@ -11,9 +11,9 @@ const (
 	silencePoll = 2 * time.Second
 )
 
-// cutSilent closes tunnels whose other side no longer acknowledges data. It runs until the port closes. Without it,
-// calls would hang for a quarter of an hour if the network fails between two nodes that both reach the rest of the
-// cluster.
+// cutSilent closes tunnels whose other side no longer acknowledges data, until the port closes. The network between two
+// nodes may fail although both reach the rest of the cluster. Without cutSilent, their calls would then hang for a
+// quarter of an hour.
 func (p *Port) cutSilent() {
 	tick := time.NewTicker(silencePoll)
 	defer tick.Stop()
@@ -32,8 +32,8 @@ func (p *Port) cutSilent() {
 	}
 }
 
-// silent reports whether data on c was retransmitted and not acknowledged for more than limit. A slow application
-// does not cause this, because the kernel of its machine acknowledges the data.
+// silent reports whether the other side has not acknowledged data on c for more than limit, although it was sent
+// repeatedly. A slow application is not the cause, because the kernel of its machine acknowledges data.
 func (c *conn) silent(limit time.Duration) bool {
 	raw := c.Conn
 	if t, ok := raw.(*tls.Conn); ok {

@@ -25,11 +25,11 @@ func limitUnsent(c *net.TCPConn) {
 	})
 }
 
-// manyRepeats is the number of retransmissions that indicate a network failure. Fewer can be caused by lost packets.
+// manyRepeats is from how many retransmissions on a network failure is assumed. Fewer can be caused by lost packets.
 const manyRepeats = 3
 
-// unheard returns the time since the last acknowledgement from the other end. It returns 0 if no data is
-// unacknowledged, or if there were fewer than manyRepeats retransmissions.
+// unheard returns the time since the other side last acknowledged data on c. It returns 0 if all data is acknowledged,
+// or if there were fewer than manyRepeats retransmissions.
 func unheard(c *net.TCPConn) time.Duration {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -10,6 +10,6 @@ import (
 // limitUnsent does nothing on this system, so small messages may queue behind the data in the kernel's buffer.
 func limitUnsent(*net.TCPConn) {}
 
-// unheard returns 0, because this system does not report acknowledgements. A tunnel without acknowledgements ends
-// only when the kernel closes the connection.
+// unheard returns 0, because this system does not report acknowledgements. So the port does not detect a tunnel whose
+// other side acknowledges nothing; the kernel closes it later.
 func unheard(*net.TCPConn) time.Duration { return 0 }

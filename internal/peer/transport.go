@@ -27,10 +27,10 @@ const (
 //   - Close closes every connection and waits for the goroutines that serve them.
 //   - If the other side has closed a pooled connection, the request is repeated on the next connection. All repeated
 //     requests are idempotent.
-//   - Time limits apply to progress; see Timing.Raft and Timing.SnapshotStall.
-//   - A request to a server that is down waits up to Timing.Hold, and is sent as soon as the server is reachable.
-//     Otherwise raft would double its pause after every failure, up to ten seconds. A server that is back would get no
-//     entries for that time.
+//   - Time limits apply to the time without progress; see Timing.Raft and Timing.SnapshotStall.
+//   - A request to a server that is down waits up to Timing.Hold, and is sent as soon as the server is reachable. If it
+//     failed instead, raft would double its pause after every failure, up to ten seconds. Then a server that is back
+//     would get no entries during the pause.
 //
 // All methods are safe for concurrent use.
 type Transport struct {
@@ -61,8 +61,8 @@ func newTransport(p *Port, group uint32) *Transport {
 	return t
 }
 
-// transportLog lowers the lines of raft.NetworkTransport to level debug. Its errors are closed connections, which
-// are normal when a node stops.
+// transportLog logs all lines of raft.NetworkTransport at level debug. The library logs closed connections as errors,
+// but these are normal when a node stops.
 type transportLog struct {
 	hclog.Logger
 	to *slog.Logger
@@ -72,8 +72,8 @@ func (l transportLog) Debug(msg string, args ...any) { l.to.Debug("raft transpor
 func (l transportLog) Warn(msg string, args ...any)  { l.Debug(msg, args...) }
 func (l transportLog) Error(msg string, args ...any) { l.Debug(msg, args...) }
 
-// Interrupt permanently ends waiting for servers that are down: requests are tried at once, and usually fail. Call
-// it before raft's Shutdown, which would otherwise wait for such requests for up to Timing.Hold.
+// Interrupt permanently stops Transport from holding requests until a server that is down is reachable. Such requests
+// then usually fail at once. Call it before raft's Shutdown, which would otherwise wait for them, up to Timing.Hold.
 func (t *Transport) Interrupt() { t.interrupt() }
 
 // Close closes the connections of the transport in both directions and waits for the goroutines that serve them.
@@ -92,7 +92,7 @@ func (t *Transport) Close() error {
 // addressOf returns the address of a server, which is its id.
 func addressOf(id raft.ServerID) raft.ServerAddress { return raft.ServerAddress(id) }
 
-// isHeartbeat reports whether a request is a heartbeat, by the same rule as raft.NetworkTransport.
+// isHeartbeat reports whether a request is a heartbeat. raft.NetworkTransport has the same rule.
 func isHeartbeat(r *raft.AppendEntriesRequest) bool {
 	return len(r.Entries) == 0 && r.PrevLogEntry == 0 && r.PrevLogTerm == 0 && r.LeaderCommitIndex == 0
 }
@@ -163,8 +163,8 @@ func (t *Transport) EncodePeer(id raft.ServerID, _ raft.ServerAddress) []byte { 
 // DecodePeer reverses EncodePeer.
 func (t *Transport) DecodePeer(b []byte) raft.ServerAddress { return raft.ServerAddress(b) }
 
-// retry calls request again if it failed because its connection was closed. It makes several attempts, because all
-// idle connections of the pool may be closed.
+// retry calls request again, several times if necessary, if it failed because the other side had closed the connection.
+// One retry is not enough, because all idle connections of the pool may be closed.
 func retry(request func() error) error {
 	var err error
 	for range poolSize + 3 {

@@ -42,9 +42,9 @@ func (t *tunnels) Close() error {
 
 func (t *tunnels) Addr() net.Addr { return address("tunnels") }
 
-// Tunnel opens a connection to server for a protocol of the caller. The server accepts it from its Tunnels listener.
-// The caller must close the connection. If Tunnel fails, it returns fault.Unavailable, and no data was sent. It does
-// not dial a server in backoff.
+// Tunnel opens a connection to server for another protocol. The server accepts it from its Tunnels listener. The caller
+// must close the connection. If Tunnel fails, it returns fault.Unavailable, and no data was sent. While the server is
+// in backoff after failed dials, Tunnel fails without dialling.
 func (p *Port) Tunnel(ctx context.Context, server string) (net.Conn, error) {
 	if err := p.health.blocked(target{server, false}); err != nil {
 		return nil, err
@@ -56,8 +56,8 @@ func (p *Port) Tunnel(ctx context.Context, server string) (net.Conn, error) {
 	return c, nil
 }
 
-// Tunnels returns the listener for tunnels that other nodes open, the same one at each call. When the listener is
-// closed, further tunnels are refused. RemotePeer returns the identity of the other end of a tunnel.
+// Tunnels returns the listener for the tunnels that other nodes open. Every call returns the same listener. After the
+// listener is closed, further tunnels are refused. RemotePeer returns the identity of the other end of a tunnel.
 func (p *Port) Tunnels() net.Listener { return p.tunnels }
 
 // Lost closes the tunnels to and from a server that has failed, for example according to gossip. Otherwise requests

@@ -1,8 +1,8 @@
 // Package pending limits the accepted connections of one listener whose peer has not authenticated yet.
 //
 // It owns the count of these connections, in total and per source address, and the rule which connection to close if
-// there are too many. The caller does the authentication. It has no goroutines; Done and Close stop the timers of
-// Limits.FirstByte.
+// there are too many. The caller does the authentication. The package has no goroutines. Done and Close stop the timers
+// of Limits.FirstByte.
 package pending
 
 import (
@@ -41,9 +41,9 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Set holds the pending connections of one listener. If there are too many in total, it closes the oldest. A
-// handshake of a Quorate node takes milliseconds, so the oldest connection is the least likely to belong to a node.
-// If one source address has too many, it closes the oldest of that address. So one address cannot displace the
+// Set has the pending connections of one listener. If there are too many in total, it closes the oldest one. The
+// handshake of a Quorate node takes milliseconds, so the oldest connection probably does not belong to a node. If one
+// source address has too many, the Set closes the oldest one of this address, so that it cannot displace the
 // connections of others. A Set is safe for concurrent use.
 type Set struct {
 	limits Limits
@@ -83,8 +83,8 @@ type Conn struct {
 	cut       Cut
 }
 
-// Add counts c as pending until Done is called. If there are then too many pending connections, it closes one of
-// them. If the Set is closed, it closes c.
+// Add counts c as pending until Done is called on the result. If there are then too many pending connections, Add
+// closes one of them. If the Set is closed, Add closes c.
 func (s *Set) Add(c net.Conn) *Conn {
 	p := &Conn{Conn: c, set: s, source: sourceOf(c.RemoteAddr())}
 	if surplus := s.add(p); surplus != nil {

@@ -1,9 +1,9 @@
-// Package rest calls JSON services over HTTP. It limits the size of answers and the number of
-// retries, and converts failures to fault codes.
+// Package rest calls JSON services over HTTP. It limits the size of answers and the number of retries, and converts
+// failures to fault codes.
 //
-// It owns the interpretation of statuses and broken connections, which is the same for all
-// services. Its errors never contain a credential: it removes the values that authorize a request
-// from the messages of the service. It starts no goroutines of its own.
+// It owns the interpretation of HTTP statuses and broken connections, which is the same for all services. Its errors
+// never contain a credential: if a service quotes the header values that authorize a request, the package removes them
+// from the message. It starts no goroutines of its own.
 package rest
 
 import (
@@ -101,8 +101,8 @@ func withoutMark(err error) error {
 	return err
 }
 
-// once makes one attempt. wait is the delay before the next attempt: 0 means that Backoff chooses
-// it, and a negative value means that another attempt is useless.
+// once makes one attempt. again is true if it is not the first one. wait is the delay before the next attempt. If wait
+// is 0, the caller uses Backoff; if it is negative, another attempt would fail as well.
 func (c *Client) once(ctx context.Context, address string, header http.Header, again bool) (answer []byte,
 	wait time.Duration, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
@@ -225,8 +225,8 @@ func isJSON(response *http.Response) bool {
 	return err == nil && kind == "application/json"
 }
 
-// retryAfter returns the delay that the service requests before a retry, 0 if it requests none, or a negative value
-// if a retry is useless.
+// retryAfter returns the delay that the response requires before a retry. It returns 0 if the response has none, and a
+// negative value if a retry would fail as well.
 func retryAfter(response *http.Response) time.Duration {
 	switch response.StatusCode {
 	case http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,
@@ -241,8 +241,8 @@ func retryAfter(response *http.Response) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// Backoff returns how long to wait after a failed attempt; the first attempt has number 1. The time
-// doubles with each attempt. A random part prevents that many callers retry at the same moment.
+// Backoff returns how long to wait after a failed attempt. The first attempt has number 1. The time doubles with each
+// attempt up to a maximum, and has jitter, so that many callers do not retry at the same moment.
 func Backoff(attempt int) time.Duration {
 	// From half of the interval to all of it.
 	steps := backoff.ExponentialBackOff{InitialInterval: firstDelay * 3 / 4, RandomizationFactor: 1. / 3, Multiplier: 2,
@@ -253,8 +253,8 @@ func Backoff(attempt int) time.Duration {
 	return steps.NextBackOff()
 }
 
-// Pause waits for delay and returns true. If ctx ends in the meantime, it returns false. If the deadline of ctx is
-// before the end of the delay, it returns false at once.
+// Pause waits for delay and returns true. It returns false when ctx ends, and at once if the deadline of ctx is before
+// the end of the delay.
 func Pause(ctx context.Context, delay time.Duration) bool {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= delay {
 		return false

@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Authorities returns a pool of the certificate authorities in a PEM text. It returns fault.Invalid if the text is
-// not valid. what is the name of the text in the error.
+// Authorities returns a pool with the certificate authorities of a PEM text. If the text is not valid, it returns
+// fault.Invalid, and the message calls the text what.
 func Authorities(what string, text []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	found := false

@@ -1,4 +1,4 @@
-// Package suggest finds the word that a user probably meant when the user misspelt it.
+// Package suggest finds the known word that a user probably meant by a misspelt one.
 //
 // It owns the measure of similarity. It has no goroutines.
 package suggest

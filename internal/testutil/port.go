@@ -27,9 +27,10 @@ func SparePort(t testing.TB) int {
 	return port
 }
 
-// ReservePort returns a port of 127.0.0.1 that is free for TCP and UDP. Until release is called or this process ends,
-// no process gets the same port from ReservePort. Tests of several packages run at the same time, and use a port some
-// time after they got it. The caller must keep release: otherwise the garbage collector may end the reservation.
+// ReservePort returns a port of 127.0.0.1 that is free for TCP and UDP. No other call of ReservePort in any process
+// returns this port until release is called or this process ends. This is necessary because several test programs run
+// at the same time, and a test opens its port some time after it got the number. The caller must keep release, because
+// the garbage collector may otherwise end the reservation.
 func ReservePort() (port int, release func(), err error) {
 	for _, i := range rand.Perm(endPort - firstPort) { //nolint:gosec // chance, not a secret
 		port := firstPort + i
@@ -48,8 +49,8 @@ func ReservePort() (port int, release func(), err error) {
 	return 0, nil, fmt.Errorf("127.0.0.1 has no free port between %d and %d", firstPort, endPort-1)
 }
 
-// reserve opens a socket in Linux's abstract namespace, which the kernel removes when the process ends. Other systems
-// have no such sockets: there reserve does nothing.
+// reserve opens a socket in Linux's abstract namespace. The kernel removes the socket when the process ends. On other
+// systems reserve does nothing, because they have no such sockets.
 func reserve(port int) (release func(), err error) {
 	if runtime.GOOS != "linux" {
 		return func() {}, nil

@@ -1,5 +1,5 @@
-// Package testutil has helpers for tests of many packages: to end the test at an error, to wait for a condition,
-// and to collect the output of a program. It owns only these helpers.
+// Package testutil has helpers for tests of many packages. They end a test at an error, wait for a condition, and
+// collect the output of a program. The package owns only these helpers.
 package testutil
 
 import (

@@ -38,8 +38,8 @@ func (d *Declared) exports(env func(string) (string, bool)) bool {
 // sampled decides at random whether a new trace is sampled.
 func (d *Declared) sampled() bool { return d != nil && rand.Float64() < d.SamplingRate }
 
-// sampler returns the sampler for SamplingRate. It returns nil if there is no tracing section or OTEL_TRACES_SAMPLER
-// is set; the SDK then uses its default sampler or that of the environment.
+// sampler returns the sampler for SamplingRate. It returns nil, which means the default sampler of the SDK or that of
+// the environment, if there is no tracing section or OTEL_TRACES_SAMPLER is set.
 func (d *Declared) sampler(env func(string) (string, bool)) sdktrace.Sampler {
 	if v, _ := env("OTEL_TRACES_SAMPLER"); d == nil || v != "" {
 		return nil

@@ -1,9 +1,9 @@
-// Package tracing propagates W3C trace context between processes, and exports spans over OTLP if the standard OTEL_
+// Package tracing propagates W3C trace context between processes. It exports spans over OTLP if the standard OTEL_
 // variables or the Configuration resource enable that.
 //
-// It owns the header traceparent of outgoing requests, and the exporter. It treats all requests alike. If no
-// exporter is configured, a span consists only of its two random ids. Otherwise it is a span of the OpenTelemetry
-// SDK; Close ends the goroutines of the SDK.
+// It owns the header traceparent of outgoing requests, and the exporter. It treats all requests alike. If no exporter
+// is configured, a span consists only of its two random ids. Otherwise it is a span of the OpenTelemetry SDK, and Close
+// ends the goroutines of the SDK.
 package tracing
 
 import (
@@ -158,8 +158,8 @@ func (s *Span) Inject(h http.Header) {
 	h[headerParent] = []string{string(b[:])}
 }
 
-// End ends the span. status is the status of the answer, or 0 if there is none. If err is not nil, the span ends
-// with this error.
+// End ends the span. status is the HTTP status of the answer, or 0 if there is none. If err is not nil, the span is
+// marked as failed with the text of err.
 func (s *Span) End(status int, err error) {
 	if s.full == nil {
 		return

@@ -115,8 +115,8 @@ func (id Identity) equal(o Identity) bool {
 	return id.Node == o.Node && id.Server == o.Server && slices.Equal(id.Apps, o.Apps)
 }
 
-// identityOf returns the identity in a verified certificate. Node is empty if the certificate has no URI with the
-// node id. An external certificate may have the node id as a DNS name instead.
+// identityOf returns the identity in a verified certificate. Node is empty if the certificate has no URI with the node
+// id. An external certificate may instead have the node id as a DNS name, which identityOf does not read.
 func identityOf(c *x509.Certificate) Identity {
 	var id Identity
 	for _, u := range c.URIs {
@@ -137,8 +137,9 @@ func identityOf(c *x509.Certificate) Identity {
 	return id
 }
 
-// speaksFor returns an error if the certificate does not belong to server. id and dns are the identity and the DNS
-// names in the certificate. Otherwise it returns id with node and server filled in.
+// speaksFor checks that a certificate belongs to server. id is the identity in the certificate, and dns are its DNS
+// names. speaksFor returns id with Node and Server filled in, or an error if the certificate belongs to another node or
+// server.
 func (id Identity) speaksFor(server string, dns []string) (Identity, error) {
 	switch {
 	case id.Server == server && id.Node != "":

@@ -99,9 +99,9 @@ func (m Material) credentials() (*credentials, error) {
 	return c, nil
 }
 
-// Identify sets the identity of this node, or changes its applications, and issues a certificate for it. It checks
-// an external certificate instead of issuing one. changed is false if this node already has the identity id.
-// Identify returns fault.Invalid if id is not valid, and fault.Denied if other nodes would refuse the external
+// Identify sets or changes the identity of this node, for example its applications. It issues a certificate for the
+// identity, or checks the external certificate if there is one. changed is false if this node already has the identity
+// id. Identify returns fault.Invalid if id is not valid, and fault.Denied if other nodes would refuse the external
 // certificate. After an error nothing has changed.
 func (k *Keeper) Identify(id Identity) (changed bool, err error) {
 	if err := id.check(); err != nil {
@@ -115,17 +115,17 @@ func (k *Keeper) Identify(id Identity) (changed bool, err error) {
 	return true, k.install(k.material, &id)
 }
 
-// Replace replaces the tokens, authorities and external certificate of this node with m. From then on it refuses
-// certificates that are based on a token or authority missing from m. It returns the errors of Identify. After an
-// error nothing has changed.
+// Replace replaces the tokens, authorities and external certificate of this node with m. From then on the node refuses
+// certificates based on a token or authority that is not in m. Replace returns the errors of Identify. After an error
+// nothing has changed.
 func (k *Keeper) Replace(m Material) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.install(m, k.id)
 }
 
-// Renew issues a new certificate if the current one is due for renewal, or if the clock was set back to a time
-// before its issue. changed reports whether it was issued. Renew does not change external certificates; use Replace.
+// Renew issues a new certificate if the current one is due for renewal, or if the clock was set back to a time before
+// its issue. changed is true if a new one was issued. Renew does not change an external certificate; use Replace.
 func (k *Keeper) Renew() (changed bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -181,9 +181,9 @@ func (c *credentials) checkOwn(id Identity, now time.Time) error {
 // Keys returns the keys for gossip: the first encrypts, all decrypt.
 func (k *Keeper) Keys() [][]byte { return k.current.Load().keys }
 
-// Server returns the TLS configuration for accepted connections of a protocol, or nil if this node has no
-// certificate yet. It requires and verifies a certificate of the caller. It does not check which server the
-// certificate belongs to; Verify does.
+// Server returns the TLS configuration for accepted connections of a protocol, or nil if this node has no certificate
+// yet. The configuration requires and verifies a certificate of the caller. It does not check to which server the
+// certificate belongs; call Verify for that.
 func (k *Keeper) Server(protocol string) *tls.Config {
 	c := k.config(protocol)
 	if c != nil {
@@ -192,9 +192,9 @@ func (k *Keeper) Server(protocol string) *tls.Config {
 	return c
 }
 
-// Client returns the TLS configuration for dialled connections of a protocol, or nil if this node has no
-// certificate yet. It verifies the certificate of the other side. It does not check which server the certificate
-// belongs to; Verify does.
+// Client returns the TLS configuration for dialled connections of a protocol, or nil if this node has no certificate
+// yet. The configuration verifies the certificate of the other side. It does not check to which server the certificate
+// belongs; call Verify for that.
 func (k *Keeper) Client(protocol string) *tls.Config {
 	c := k.config(protocol)
 	if c != nil {
@@ -225,8 +225,8 @@ type Status struct {
 	NotAfter time.Time
 }
 
-// Status returns the credentials in use. Before Identify, a node without an external certificate has no
-// certificate.
+// Status returns the credentials in use. Before the first Identify, it contains no certificate unless the node has an
+// external one.
 func (k *Keeper) Status() Status {
 	c := k.current.Load()
 	s := Status{Own: c.own, Tokens: c.fingerprints}

@@ -13,8 +13,8 @@ type Pair struct {
 	roots *x509.CertPool
 }
 
-// ReadPair parses the contents of three PEM files: a certificate with its intermediates, its key, and the
-// certificate authorities. It returns fault.Invalid if one is not valid. Errors never contain text of the files.
+// ReadPair parses the contents of three PEM files: a certificate with its intermediates, its private key, and the
+// certificate authorities. It returns fault.Invalid if any of them is not valid. Errors never quote the files.
 func ReadPair(cert, key, ca []byte) (*Pair, error) {
 	c, err := tls.X509KeyPair(cert, key)
 	if err != nil {

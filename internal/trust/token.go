@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// The format of a token: a prefix and 40 characters of base32. The prefix names the kind of the token and the
-// version of the format. The characters encode 160 random bits and a checksum of 40 bits.
+// The format of a token is a prefix and 40 characters of base32. The prefix names the kind of the token and the version
+// of the format. The characters encode 160 random bits and a checksum of 40 bits.
 const (
 	tokenFamily = "quorate_cluster"
 	tokenPrefix = tokenFamily + "1_"
@@ -136,8 +136,8 @@ func ParseTokens(file []byte) ([]Token, error) {
 	return out, nil
 }
 
-// The labels from which keys are derived, together with a token. Each key has its own label, so that keys are
-// independent of each other. The labels must never change, because nodes of all versions must derive the same keys.
+// Labels for the derivation of keys from a token. Each key has its own label, so that the keys are independent of each
+// other. The labels must never change, because nodes of all versions must derive the same keys.
 const (
 	deriveSalt       = "quorate cluster token 1"
 	labelGossip      = "gossip key"

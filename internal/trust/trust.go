@@ -13,7 +13,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Doubt is why a certificate is refused. The constants below are all reasons. Their values are metric labels.
+// Doubt is the reason for which a certificate is refused. The constants below are all reasons. Their values are metric
+// labels.
 type Doubt string
 
 // The doubts.

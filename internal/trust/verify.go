@@ -30,8 +30,8 @@ func (c *credentials) verify(chain []*x509.Certificate, now time.Time) error {
 	return nil
 }
 
-// doubt returns an error that explains why the verification of leaf failed with err. It quotes (%q) names from the
-// certificate, because an untrusted certificate may contain anything.
+// doubt returns an error that explains why the verification of the certificate leaf failed with err. It quotes names
+// from the certificate with %q, because an untrusted certificate may contain any characters.
 func (c *credentials) doubt(leaf *x509.Certificate, now time.Time, err error) error {
 	who := fmt.Sprintf("the certificate of node %.128q", leaf.Subject.CommonName)
 	var invalid x509.CertificateInvalidError

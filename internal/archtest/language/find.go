@@ -66,8 +66,8 @@ func isScript(name string) bool {
 		strings.HasPrefix(base, "Dockerfile") || strings.HasPrefix(name, ".ci/")
 }
 
-// shown returns a script without the lines that have neither a comment nor a quoted string. It replaces them with
-// empty lines, so that line numbers do not change.
+// shown returns the text of a script in which every line without a comment or a quoted string is empty. The lines stay,
+// so that line numbers do not change.
 func shown(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
@@ -88,15 +88,16 @@ func checkText(name string, first int, text string, finders []finder) (out []pro
 	return out
 }
 
-// hasColumns reports whether a file that is not in Go has the limit of columns: what people edit, but not what is
-// generated, and no file of YAML or JSON, which has queries and sentences that cannot be broken.
+// hasColumns reports whether the lines of a file that is not in Go must end before the column limit. This applies to
+// the pages, style sheets, scripts and Makefiles that people write. It does not apply to generated files, nor to YAML
+// and JSON, which have queries and sentences that cannot be broken.
 func hasColumns(name string) bool {
 	generated := []string{"docs/cli.md"}
 	return slices.Contains([]string{".md", ".css", ".js"}, path.Ext(name)) && !slices.Contains(generated, name) ||
 		path.Base(name) == "Makefile"
 }
 
-// unwrapped returns the lines of a page that may be longer: tables, code and what only the tests of the pages read.
+// unwrapped returns the numbers of the lines of a Markdown page that may be too long: tables, code blocks and comments.
 func unwrapped(name, text string) map[int]bool {
 	out := map[int]bool{}
 	if path.Ext(name) != ".md" {

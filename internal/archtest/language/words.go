@@ -84,8 +84,7 @@ func end(pattern string) string {
 	return `\b`
 }
 
-// surroundings is the number of bytes before and after an expression in which its exceptions are
-// searched.
+// surroundings is how many bytes before and after an unwanted expression are searched for one of its permitted uses.
 const surroundings = 30
 
 // in returns where the word is used in a text.

@@ -70,8 +70,8 @@ func excluded(path string, d fs.DirEntry) bool {
 	return err == nil
 }
 
-// addCalls adds each function in the file at path to functions, with the names that its body uses. If it calls
-// testing.Short, "testing.Short" is one of the names.
+// addCalls adds the functions in the file at path to functions. The key is the name of the function; the value has the
+// names that its body uses. A function that calls testing.Short has the name "testing.Short" among them.
 func addCalls(functions map[string][]string, path string) error {
 	f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package tree finds the files of the repository that people write: no test data, no golden or
-// generated files, nothing that was built.
+// Package tree finds the files of the repository that people write. Test data, golden files, generated files and build
+// results are not among them.
 //
 // It owns the choice of these files for all checks. It has no goroutines.
 package tree

@@ -31,8 +31,8 @@ type cluster struct {
 	nodes []*child
 }
 
-// run starts the nodes. It returns when ctx ends or all nodes have ended. When the cluster serves, run closes ready,
-// unless ready is nil.
+// run starts the nodes. It returns when ctx ends or all nodes have ended. If ready is not nil, run closes it when the
+// cluster serves.
 func (c *cluster) run(ctx context.Context, ready chan<- struct{}) (err error) {
 	remove, err := c.directory()
 	if err != nil {
@@ -57,7 +57,7 @@ func (c *cluster) run(ctx context.Context, ready chan<- struct{}) (err error) {
 	return c.watch(ctx)
 }
 
-// interrupted returns err, or nil if ctx has ended: a start that the user interrupted is no failure.
+// interrupted returns nil if ctx has ended, and otherwise err. An interrupt by the user is not reported as a failure.
 func interrupted(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -127,8 +127,8 @@ func (c *cluster) apiPort(ctx context.Context, i int) int {
 	return c.httpPort + i
 }
 
-// formed waits until all nodes serve and are voters, so that the cluster tolerates the failure of any one. It returns
-// the leader.
+// formed waits until all nodes serve and are voters. From then on the cluster tolerates the failure of any one node. It
+// returns the leader.
 func (c *cluster) formed(ctx context.Context) (*child, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -129,8 +129,8 @@ func (n *child) save(ctx context.Context, records []record) error {
 	return send()
 }
 
-// compare reads all records back, returns an error if one differs from what was saved, and collects their ETags in
-// etags. If a key was saved twice, it expects the last value.
+// compare reads all records back, and returns an error if one differs from the saved record. If a key was saved twice,
+// the last value is expected. compare adds the ETag of each key to etags.
 func (n *child) compare(ctx context.Context, records []record, etags map[string]string) error {
 	want := map[string][]byte{}
 	for _, r := range records {

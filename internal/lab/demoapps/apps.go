@@ -94,8 +94,8 @@ func (s sidecar) get(ctx context.Context, key, consistency string, out any) (eta
 	return "", fmt.Errorf("reading %s: %s", key, resp.Status)
 }
 
-// taken is the request from stock to orders about items taken for an order. It is also the response of both
-// applications.
+// taken is the request that the application stock sends to the application orders after items were taken for an order.
+// Both applications also answer with it.
 type taken struct {
 	Order string `json:"order"`
 	Left  int    `json:"left"`

@@ -106,8 +106,8 @@ func (d *demo) start(ctx context.Context) error {
 	return nil
 }
 
-// formed waits until all nodes and applications serve and all nodes are voters, so that the cluster tolerates the
-// failure of any one.
+// formed waits until all nodes and applications serve and all nodes are voters. From then on the cluster tolerates the
+// failure of any one node.
 func (d *demo) formed(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -221,7 +221,7 @@ func (d *demo) many(ctx context.Context, prefix string, at []*node) error {
 	return errors.Join(errs...)
 }
 
-// audit reads the remaining stock through the first node, and returns an error unless it is want.
+// audit reads the remaining stock through the first node, and returns an error if it differs from want.
 func (d *demo) audit(ctx context.Context, want int) error {
 	const path = "/v1.0/invoke/stock/method/left/tea"
 	var got struct{ Left int }

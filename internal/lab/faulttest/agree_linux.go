@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Agree waits until the replicas of all running nodes have the same keys, ETags and values. No workload may write in
-// the meantime.
+// Agree waits until the replicas of all running nodes have the same keys, ETags and values. No client may write during
+// the call.
 func (c *Cluster) Agree(ctx context.Context) error {
 	_, err := c.Digest(ctx)
 	return err
@@ -28,12 +28,12 @@ type Digest struct {
 	Hash    string // over every key, ETag and value
 }
 
-// stillTime is how long Digest waits until the applied indexes no longer change. In a cluster older than ten minutes
+// stillTime is how long Digest waits for applied indexes that no longer change. In a cluster older than ten minutes
 // they always change, because the nodes write log entries that delete expired request ids.
 const stillTime = 15 * time.Second
 
-// Digest waits until all running nodes have the same contents, and returns their digest. For at most stillTime, it
-// also waits until all servers have the same applied index of every group. No workload may write in the meantime.
+// Digest waits until all running nodes have the same contents, and returns their digest. During the first stillTime, it
+// also requires that all servers have the same applied index of every group. No client may write during the call.
 func (c *Cluster) Digest(ctx context.Context) (Digest, error) {
 	still, cancel := context.WithTimeout(ctx, stillTime)
 	defer cancel()
@@ -45,8 +45,8 @@ func (c *Cluster) Digest(ctx context.Context) (Digest, error) {
 	return d, err
 }
 
-// digest waits until all nodes have the same contents, and returns their digest. If still is true, it also waits until
-// all servers have the same applied indexes and these are stable during a comparison.
+// digest waits until all running nodes have the same contents, and returns their digest. If still is true, all servers
+// must also have the same applied indexes, and these must not change while the contents are read.
 func (c *Cluster) digest(ctx context.Context, still bool) (d Digest, err error) {
 	err = Until(ctx, func() error {
 		var first map[string]Item
@@ -74,8 +74,8 @@ func (c *Cluster) digest(ctx context.Context, still bool) (d Digest, err error) 
 	return d, err
 }
 
-// moment returns the contents of the node's replica and the applied index of each group. If still is true, it returns
-// an error if an applied index changed in the meantime.
+// moment returns the contents of the node's replica and the applied index of each group. If still is true and an
+// applied index changed while the contents were read, it returns an error.
 func (n *Node) moment(ctx context.Context, still bool) (map[string]Item, []uint64, error) {
 	before, err := n.applied(ctx)
 	if err != nil {

@@ -67,8 +67,8 @@ func (n *Node) Invoke(ctx context.Context, app, method string) (string, error) {
 	return string(body), err
 }
 
-// lost returns the Answer for a request without a response. If the connection was refused, the
-// Answer says that the request was certainly not applied.
+// lost returns the Answer for a request that got no response because of err. The outcome is Refused, which means
+// certainly not applied, if the request only reads or the connection was refused. Otherwise it is Unknown.
 func lost(r Request, err error) Answer {
 	a := Answer{Outcome: Unknown, Text: err.Error()}
 	if r.reads || errors.Is(err, syscall.ECONNREFUSED) {

@@ -47,8 +47,8 @@ type Cluster struct {
 	made  int     // guarded by mu: number of nodes ever made
 }
 
-// Supported returns an error if this machine cannot run clusters. The error names what is missing.
-// disks tells whether the nodes are to have their own disks.
+// Supported returns nil if this machine can run clusters. Otherwise its error names what is missing. If disks is true,
+// the nodes need disks of their own.
 func Supported(disks bool) error {
 	if err := networkSupported(); err != nil || !disks {
 		return err
@@ -60,8 +60,8 @@ func Supported(disks bool) error {
 func NewCluster(o Options) *Cluster { return &Cluster{Net: newNetwork(), options: o} }
 
 // Add adds a server without starting it. If expect is 0, the server will join the existing nodes. Otherwise it will
-// form a new cluster with the other servers that were added with the same value. The server has the flags of the
-// cluster and these flags.
+// form a new cluster with the other servers that were added with the same value of expect. flags are added to the flags
+// of the cluster.
 func (c *Cluster) Add(expect int, flags ...string) (*Node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,8 +80,8 @@ func (c *Cluster) Add(expect int, flags ...string) (*Node, error) {
 // AddSidecar adds a node that holds no data. It is not started.
 func (c *Cluster) AddSidecar() (*Node, error) { return c.Add(0, sidecarFlags...) }
 
-// Shadow adds a node with the node id of another one, but with its own network and directory, as if
-// a machine were misconfigured. Workloads send it no requests. Shadow does not start it.
+// Shadow adds, but does not start, a node with the node id of the node of. It simulates a misconfigured machine: the
+// new node has its own network and directory. Workloads send it no requests.
 func (c *Cluster) Shadow(of *Node) (*Node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,8 +204,8 @@ func (c *Cluster) watched(r *Request, begin time.Time, a Answer) {
 	}
 }
 
-// Until calls check repeatedly until it returns nil. If ctx ends before, Until returns the last
-// error that check returned while ctx lasted.
+// Until calls check repeatedly until check returns nil. If ctx ends first, Until returns the last error that check
+// returned before the end of ctx.
 func Until(ctx context.Context, check func() error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

@@ -59,7 +59,7 @@ func (n *Node) files(p Part) (out []string, err error) {
 	return out, err
 }
 
-// used returns the length of b without trailing zeros, but at least 1. Logs are preallocated, so their files end in
+// used returns the length of b without trailing zeros, or 1 if that is 0. Log files are preallocated, so they end in
 // zeros.
 func used(b []byte) int { return max(len(bytes.TrimRight(b, "\x00")), 1) }
 
@@ -85,9 +85,9 @@ func damages() map[string]func(b []byte, rnd *rand.Rand) []byte {
 // Damages returns the names of the ways to damage a file.
 func Damages() []string { return []string{"a bit flipped", "a page zeroed", "the end torn off"} }
 
-// Damage returns a fault that kills a server and damages a file of this part of its data. how is one of Damages. The
-// end of the fault starts the server, which must either not serve or have the same data as the others. Then it
-// restarts the server with an empty disk.
+// Damage returns a fault that kills a server and damages one file of the part p of its data. how is one of Damages.
+// When the fault ends, the server is started. It must either not serve or have the same data as the others. Then it is
+// restarted with an empty disk.
 func Damage(p Part, how string) Fault {
 	return fault(fmt.Sprintf("%s: %s", p, how),
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {

@@ -22,8 +22,8 @@ const (
 	noLogFlush    = 2          // EXT4_GOING_FLAGS_NOLOGFLUSH: data that is not on the device is lost
 )
 
-// Disk is a file system of one node: ext4 on a loop device. It is not safe for concurrent use, except that its methods
-// may be called while the goroutine of Slow runs.
+// Disk is a file system of one node: ext4 on a loop device. It is not safe for concurrent use. However, its methods may
+// be called while the goroutine that Slow started runs.
 type Disk struct {
 	image, dir string
 	root       *os.File // handle for ioctls on the file system
@@ -35,7 +35,8 @@ type Disk struct {
 	wg     sync.WaitGroup
 }
 
-// disksSupported returns nil if this machine can mount such disks. Otherwise its error names what is missing.
+// disksSupported returns nil if this machine can mount ext4 file systems on loop devices. Otherwise its error names
+// what is missing.
 func disksSupported() error {
 	if os.Geteuid() != 0 {
 		return errors.New("mounting a disk needs root")
@@ -151,8 +152,8 @@ func (d *Disk) Resume() error {
 	return nil
 }
 
-// Slow starts a goroutine that repeatedly stalls the disk for the time stall and resumes it for the time pause. stop
-// ends the goroutine and resumes the disk. It returns the errors of stalling and resuming.
+// Slow starts a goroutine that alternately stalls the disk for the duration stall and resumes it for the duration
+// pause. stop ends the goroutine, resumes the disk, and returns the errors of stalling and resuming.
 func (d *Disk) Slow(stall, pause time.Duration) (stop func() error) {
 	d.slow = make(chan struct{})
 	var last error

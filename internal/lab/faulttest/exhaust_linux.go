@@ -33,8 +33,8 @@ func (d *Disk) Fill() (free func() error, err error) {
 	return func() error { return os.Remove(f.Name()) }, nil
 }
 
-// Full returns a fault that fills the disk of the leader, or of a follower if leader is false. If the process exits,
-// the end of the fault restarts it.
+// Full returns a fault that fills the disk of the leader, or of a follower if leader is false. When the fault ends, the
+// process is restarted if it has exited.
 func Full(leader bool) Fault {
 	return onOne("full disk", leader, func(n *Node) (func(context.Context) error, error) {
 		free, err := n.Disk.Fill()
@@ -45,8 +45,9 @@ func Full(leader bool) Fault {
 	})
 }
 
-// Fails returns a fault that makes every write to the disk of one node fail. Its end returns a Broken error unless the
-// process exits within patience, and starts the process with a working disk.
+// Fails returns a fault that makes every write to the disk of one node fail: of the leader, or of a follower if leader
+// is false. The process must then exit within patience; otherwise the end of the fault returns a Broken error. The end
+// of the fault also starts the process with a working disk.
 func Fails(leader bool) Fault {
 	return onOne("failing disk", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(ctx context.Context) error {
@@ -62,9 +63,9 @@ func Fails(leader bool) Fault {
 	})
 }
 
-// Hung returns a fault that makes the disk of the leader hang. Its undo function waits until the node no longer
-// answers, resumes the disk, and restarts the process if it has exited. If the node still answers after patience, the
-// undo function resumes the disk and returns a Broken error.
+// Hung returns a fault that makes the disk of the leader hang. When the fault ends, the node must stop answering within
+// patience; otherwise the end returns a Broken error. Then the disk is resumed, and the process is restarted if it has
+// exited.
 func Hung() Fault {
 	return onOne("disk hung permanently", true, func(n *Node) (func(context.Context) error, error) {
 		return func(ctx context.Context) error {
@@ -122,7 +123,8 @@ func (n *Node) limit(resource int, most uint64) (lift func() error, err error) {
 	}, nil
 }
 
-// Files returns a fault in which the process of one node can open only about one more file or connection.
+// Files returns a fault that limits the file descriptors of one node. The process can then open only about one more
+// file or connection. The node is the leader, or a follower if leader is false.
 func Files(leader bool) Fault {
 	return onOne("file descriptors exhausted", leader, func(n *Node) (func(context.Context) error, error) {
 		open, err := n.Open()
@@ -138,7 +140,7 @@ func Files(leader bool) Fault {
 }
 
 // Memory returns a fault that limits the address space of one node to its current size, while clients write large
-// values. If the process exits, the end of the fault restarts it.
+// values. When the fault ends, the process is restarted if it has exited.
 func Memory(leader bool) Fault {
 	return Fault{Name: onOne("memory exhausted", leader, nil).Name,
 		Inflict: func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
@@ -187,7 +189,8 @@ func OneProcessor(leader bool) Fault {
 	})
 }
 
-// Backup returns a fault whose end saves a backup at a random server under load, and inspects the file.
+// Backup returns a fault that does no harm. When it ends, a random server saves a backup under load, and the backup
+// file is inspected.
 func Backup() Fault {
 	return fault("backup under load", func(_ context.Context, c *Cluster,
 		rnd *rand.Rand) (func(context.Context) error, error) {

@@ -27,7 +27,7 @@ func leaderAndOne(ctx context.Context, c *Cluster, rnd *rand.Rand) (leader, othe
 	return leader, rest[rnd.IntN(len(rest))], rest, nil
 }
 
-// onOne returns a fault of one node: the leader, or a follower if leads is false. f inflicts it and returns the
+// onOne returns a fault of one node: the leader, or a follower if leads is false. f begins the fault and returns the
 // function that ends it.
 func onOne(name string, leads bool, f func(n *Node) (func(context.Context) error, error)) Fault {
 	who := " of a follower"
@@ -90,7 +90,8 @@ func Pause(leader bool) Fault {
 	})
 }
 
-// wire returns a fault of the network, for which f sets the links. The end of the fault heals all links.
+// wire returns a network fault. f cuts or delays the links when the fault begins. When the fault ends, all links work
+// again.
 func wire(name string, f func(c *Cluster, leader, other *Node, rest []*Node)) Fault {
 	return Fault{Name: name, Inflict: func(ctx context.Context, c *Cluster,
 		rnd *rand.Rand) (func(context.Context) error, error) {
@@ -130,8 +131,8 @@ func Mute() Fault {
 	})
 }
 
-// Bridge returns a fault that cuts the links between the leader and all servers except one. That one keeps its links
-// to all servers.
+// Bridge returns a fault that cuts the links between the leader and all servers except one. The excepted server keeps
+// its links to all servers.
 func Bridge() Fault {
 	return wire("bridge", func(c *Cluster, leader, other *Node, rest []*Node) {
 		for _, n := range rest {
@@ -142,8 +143,8 @@ func Bridge() Fault {
 	})
 }
 
-// Halves returns a fault that partitions the network. The leader is in the minority: alone in a
-// cluster of three nodes, with one other node in a cluster of five.
+// Halves returns a fault that partitions the network. In a cluster of three nodes the leader is then alone; in a
+// cluster of five it is together with one other node.
 func Halves() Fault {
 	return wire("minority with the leader", func(c *Cluster, leader, other *Node, rest []*Node) {
 		small := map[*Node]bool{leader: true, other: len(rest) > 2}
@@ -182,8 +183,8 @@ func Bad(l Link) Fault {
 	})
 }
 
-// Stall returns a fault that makes the disk of the leader hang, or of a follower if leader is false. If the process
-// exits, the end of the fault restarts it.
+// Stall returns a fault that makes the disk of one node hang: of the leader, or of a follower if leader is false. When
+// the fault ends, the process is restarted if it has exited.
 func Stall(leader bool) Fault {
 	return onOne("stalled disk", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return errors.Join(n.Disk.Resume(), n.Revive()) }, n.Disk.Stall()
@@ -244,8 +245,8 @@ func (n *Node) PowerOn(context.Context) error {
 	return n.Start()
 }
 
-// Revive starts the process again if it has ended or ends within 500 ms. A process that waits for its disk may end
-// itself as soon as the disk recovers.
+// Revive starts the process again if it has ended, or if it ends within the next 500 ms. It waits that long because a
+// process that hangs on its disk may exit as soon as the disk recovers.
 func (n *Node) Revive() error {
 	life := n.current()
 	if life.wait(500*time.Millisecond) != nil {

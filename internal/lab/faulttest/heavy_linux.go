@@ -15,7 +15,7 @@ import (
 // largest is the size of the largest value that fits into a request.
 const largest = 4<<20 - 512
 
-// heavy starts clients that write large values, and many values of 64 KiB in one request. stop ends them.
+// heavy starts clients that write large values, and also many values of 64 KiB in one request. stop ends the clients.
 func (c *Cluster) heavy(ctx context.Context, seed uint64) (stop func(context.Context) error) {
 	const clients = 3
 	var stops []func(context.Context) error
@@ -60,9 +60,9 @@ func Heavy() Fault {
 		})
 }
 
-// Hot returns a fault in which many clients increment one key on all nodes. Each write has the ETag of the value that
-// its client has read. The final value must be at least the number of acknowledged increments and at most the number
-// of attempted ones.
+// Hot returns a fault in which many clients increment one key through all nodes. Each write requires that the key still
+// has the ETag that its client has read. The final value must be at least the number of acknowledged increments and at
+// most the number of attempted increments.
 func Hot() Fault {
 	return fault("one hot key", func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error,
 		error) {

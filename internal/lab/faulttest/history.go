@@ -26,8 +26,8 @@ const (
 
 func key(f, k int) string { return fmt.Sprintf("f%d-%d", f, k) }
 
-// family is the state of the keys of one family: the value of each key, or "" if the key does not exist. No value is
-// written twice. So the model can check a condition on an ETag as a condition on the value with this ETag.
+// family is the state of the keys of one family: the value of each key, or "" if the key does not exist. Clients write
+// no value twice, so an ETag identifies a value. The model therefore checks conditions on values instead of ETags.
 type family [FamilySize]string
 
 // input is a request: a read of keys, or changes.
@@ -187,9 +187,9 @@ func (h *History) leave(f int) {
 	}
 }
 
-// done returns the range of finished families that take has not removed: from, from+1, ... to-1. A finished family
-// has no operation in progress, and clients begin no new ones. History keeps its operations until take, because a
-// final read may still be added.
+// done returns the range of finished families, from <= f < to, that take has not removed. A family is finished when it
+// has no operation in progress and clients begin no new ones. History keeps the operations of finished families,
+// because a final read may still be added before take removes them.
 func (h *History) done() (from, to int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -200,8 +200,8 @@ func (h *History) done() (from, to int) {
 	return h.next, max(h.next, to)
 }
 
-// take removes the operations and ETags of the families from, from+1, ... to-1, and the violations recorded so far. It
-// returns the operations and violations as a new history.
+// take removes the operations and ETags of the families from <= f < to, and all violations recorded so far. It returns
+// the removed operations and violations as a new history.
 func (h *History) take(from, to int) *History {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -219,9 +219,9 @@ func (h *History) take(from, to int) *History {
 	return out
 }
 
-// Check returns an error if a violation was recorded, or if the history of a family of keys is not linearizable. The
-// searches of all families share the time limit, but each may take at least one second; one that takes longer is an
-// error too. If a search fails, Check writes a visualization of its history to a file in dir.
+// Check returns an error if a violation was recorded, if the history of a family of keys is not linearizable, or if a
+// search takes too long. The searches of all families share the time limit, but each has at least one second. If a
+// search fails, Check writes a visualization of its history to a file in dir.
 func (h *History) Check(limit time.Duration, dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -256,8 +256,8 @@ func check(family int, ops []porcupine.Operation, limit time.Duration, dir strin
 	return search(sequential(), family, ops, limit, dir)
 }
 
-// search returns nil if the model allows an order of the operations that agrees with their times. Otherwise, or after
-// the time limit, it returns a NotLinearizable.
+// search looks for an order of the operations that the model allows and that agrees with their times. If there is one,
+// search returns nil. If there is none, or limit has passed, it returns a NotLinearizable.
 func search(model porcupine.Model, family int, ops []porcupine.Operation, limit time.Duration, dir string) error {
 	result, info := porcupine.CheckOperationsVerbose(model, ops, max(limit, time.Second))
 	if result == porcupine.Ok {

@@ -13,15 +13,16 @@ import (
 	"github.com/quorate/quorate/internal/lab/tuned"
 )
 
-// Wipe returns a fault that kills a server. Its end starts the server with the same name and an empty disk.
+// Wipe returns a fault that kills a server. When the fault ends, the server is started with the same name and an empty
+// disk.
 func Wipe(leader bool) Fault {
 	return onOne("disk wiped", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return errors.Join(n.Anew(), n.Start()) }, n.Kill()
 	})
 }
 
-// Clone returns a fault that starts a node on a copy of a follower's data directory, as if on another machine. The
-// follower also runs.
+// Clone returns a fault that starts a second node on a copy of a follower's data directory, as if the copy were on
+// another machine. The follower keeps running.
 func Clone() Fault {
 	return fault("a copy of a data directory runs beside its original",
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
@@ -72,9 +73,9 @@ func Twin() Fault {
 		})
 }
 
-// intruder starts shadow, a node with the node id of original. The cluster must refuse one of them: the end of the
-// fault returns a Broken error if both serve at the same time. It kills shadow, and restarts original if that has
-// exited.
+// intruder starts shadow, a node with the node id of original. The cluster must refuse one of the two. The returned
+// function ends the fault: it returns a Broken error if both serve at the same time, kills shadow, and restarts
+// original if that node has exited.
 func (c *Cluster) intruder(ctx context.Context, shadow, original *Node) (func(context.Context) error, error) {
 	if err := shadow.Start(); err != nil {
 		return nil, err
@@ -113,8 +114,8 @@ func (c *Cluster) intruder(ctx context.Context, shadow, original *Node) (func(co
 	}, nil
 }
 
-// Clock returns a fault that shifts the wall clock of the leader by some seconds while the process runs. If all is
-// true, it shifts the clocks of all nodes. If strobe is true, it shifts them back and forth repeatedly.
+// Clock returns a fault that shifts the wall clock of the leader by this number of seconds while the process runs. If
+// all is true, it shifts the clocks of all nodes. If strobe is true, it shifts the clocks back and forth repeatedly.
 func Clock(all bool, seconds int64, strobe bool) Fault {
 	name := fmt.Sprintf("clock of the leader turned by %+d s", seconds)
 	if all {
@@ -157,8 +158,8 @@ func Clock(all bool, seconds int64, strobe bool) Fault {
 	})
 }
 
-// Late returns a fault that restarts a server with a wall clock that is some seconds behind. The end of the fault
-// corrects the clock.
+// Late returns a fault that restarts a server with a wall clock that is this number of seconds slow. When the fault
+// ends, the clock is corrected.
 func Late(leader bool, seconds int64) Fault {
 	return onOne(fmt.Sprintf("restart with a clock that is %d s behind,", seconds), leader,
 		func(n *Node) (func(context.Context) error, error) {

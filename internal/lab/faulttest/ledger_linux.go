@@ -31,8 +31,8 @@ type Ledger struct {
 	gap      time.Duration // longest time without an acknowledgement
 }
 
-// StartLedger starts clients that write with the consistency level. Each write fails after deadline. A value has pad+1
-// bytes.
+// StartLedger starts clients that write with this consistency level. A client gives up a write after deadline. Each
+// value has pad+1 bytes.
 func StartLedger(c *Cluster, seed uint64, clients int, level Level, deadline time.Duration, pad int) *Ledger {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &Ledger{cluster: c, level: level, deadline: deadline, stop: cancel, lastDone: time.Now()}
@@ -116,8 +116,8 @@ func (l *Ledger) String() string {
 }
 
 // Missing reads all acknowledged writes with strong consistency, in batches on all running nodes in turn, and returns
-// the keys of those that are missing. At first, an acknowledged eventual write may exist only on the leader's disk.
-// So Missing waits up to settleTime until all eventual writes are committed.
+// the keys of missing writes. An acknowledged eventual write may at first exist only on the leader's disk. So Missing
+// waits up to settleTime until all eventual writes are committed.
 func (l *Ledger) Missing(ctx context.Context) ([]string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

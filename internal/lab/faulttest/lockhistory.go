@@ -50,7 +50,7 @@ type lockState struct {
 }
 
 // lockModel returns the model of a lock service that never fails. The service may free a lock at any time after its
-// expiry, but never before. The expiry is counted from the start of the request that acquired or renewed the lock.
+// expiry, but never earlier. The expiry counts from the start of the request that acquired or renewed the lock.
 func lockModel() porcupine.Model {
 	m := porcupine.NondeterministicModel{
 		Partition: func(h []porcupine.Operation) [][]porcupine.Operation {
@@ -82,8 +82,8 @@ func lockModel() porcupine.Model {
 	return m.ToModel()
 }
 
-// lockStep returns the possible states of a lock after an operation, if the lock does not expire before the operation.
-// It returns none if the model does not allow the response.
+// lockStep returns the possible states of a lock after an operation, for the case that the lock does not expire before
+// the operation. It returns none if the model does not allow the response out.
 func lockStep(s lockState, in lockIn, out lockOut) []any {
 	held := s.owner != ""
 	mine := held && s.owner == in.owner
@@ -141,8 +141,8 @@ func lockStep(s lockState, in lockIn, out lockOut) []any {
 	return same
 }
 
-// learn records token as the token of the lock if that is not known yet. It returns false if the lock cannot have this
-// token.
+// learn sets the fencing token of the lock to token if the lock's token is still unknown. It returns false if the lock
+// has a different token, or if token is not higher than the earlier tokens.
 func (s *lockState) learn(token uint64) bool {
 	if s.token == 0 && token > s.last {
 		s.token, s.last = token, token
@@ -199,8 +199,8 @@ func (h *LockHistory) Size() int {
 	return len(h.ops)
 }
 
-// Check returns an error if a lock service could not have given these responses, or if the search takes longer than
-// limit for one lock. In both cases it writes a visualization to a file in dir.
+// Check returns an error if no correct lock service could have given the recorded responses, or if the search takes
+// longer than limit for one lock. In both cases it writes a visualization to a file in dir.
 func (h *LockHistory) Check(limit time.Duration, dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -18,9 +18,9 @@ const (
 	locksInUse = 2
 )
 
-// LockLoad are clients that acquire, renew, release and read locks on all running nodes. They also write keys with
-// the fencing tokens of their locks. Sometimes a client forgets a lock, which then expires. A model checks their
-// history: at most one owner, no early expiry, growing tokens, and no write with an old token.
+// LockLoad are clients that acquire, renew, release and read locks on all running nodes. They also write keys with the
+// fencing tokens of their locks. Sometimes a client stops using a lock, which then expires. A model checks that a lock
+// has at most one owner, never expires early, and has growing tokens, and that no write with an old token succeeds.
 type LockLoad struct {
 	History *LockHistory
 

@@ -57,8 +57,8 @@ func (c *Cluster) newServer(ctx context.Context) (*Node, error) {
 	return n, c.Ready(ctx)
 }
 
-// expel asks another server to remove victim from the cluster permanently. It waits until victim answers no more
-// reads, and then ends its process. It returns a Broken error if victim still answers them after patience.
+// expel asks another server to remove victim from the cluster permanently. victim must stop answering reads within
+// patience; otherwise expel returns a Broken error. When victim has stopped answering, expel ends its process.
 func (c *Cluster) expel(ctx context.Context, victim *Node) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -86,16 +86,16 @@ func (c *Cluster) expel(ctx context.Context, victim *Node) error {
 	return nil
 }
 
-// renewJoins sets the join addresses of all nodes to the current servers. Nodes use them at their next start. An
-// operator does the same after replacing servers: otherwise a node might only know addresses of removed servers.
+// renewJoins sets the join addresses of all nodes to those of the current servers. Nodes use them at their next start.
+// Otherwise a node might know only addresses of removed servers. An operator does the same after replacing servers.
 func (c *Cluster) renewJoins() {
 	for _, n := range c.Nodes() {
 		n.joinAll()
 	}
 }
 
-// Exchange returns a fault that adds a server and, at its end, removes another one: the leader, or
-// a follower.
+// Exchange returns a fault that adds a server. When the fault ends, another server is removed: the leader, or a
+// follower if leader is false.
 func Exchange(leader bool) Fault {
 	who := "a follower"
 	if leader {
@@ -168,8 +168,8 @@ func Replace() Fault {
 	})
 }
 
-// Rolling returns a fault that restarts all servers one by one. It restarts a server only when all nodes serve and all
-// voters are back.
+// Rolling returns a fault that restarts all servers one by one. Before each restart it waits until all nodes serve and
+// each group has all its voters again.
 func Rolling() Fault {
 	return fault("rolling restart", func(ctx context.Context, c *Cluster, _ *rand.Rand) (func(context.Context) error,
 		error) {
@@ -246,9 +246,9 @@ func Storm() Fault {
 		})
 }
 
-// away waits until the server gone, which is stopped or disconnected, needs a snapshot. last is the last log index of
-// gone. The server needs a snapshot when the snapshot index of the leader is above last+trailing. If that takes longer
-// than 20 s, away logs it and returns nil. It returns an error only if ctx has ended.
+// away waits until the server gone, which is stopped or disconnected, can only catch up from a snapshot. This is so
+// when the snapshot index of the leader is above last+trailing, where last is the last log index of gone. After 20 s,
+// away logs that there were too few writes and returns nil. It returns an error only if ctx has ended.
 func (c *Cluster) away(ctx context.Context, gone *Node, last uint64) error {
 	limit, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -275,7 +275,7 @@ func (c *Cluster) away(ctx context.Context, gone *Node, last uint64) error {
 	return ctx.Err()
 }
 
-// trailing is the number of log entries before a snapshot that a node keeps at most, in clusters with these faults.
+// trailing is how many log entries before a snapshot a node keeps at most, in the clusters of these faults.
 const trailing = 100
 
 func (n *Node) lastIndex(ctx context.Context) (uint64, error) {
@@ -286,9 +286,9 @@ func (n *Node) lastIndex(ctx context.Context) (uint64, error) {
 	return s.Groups[0].LastLogIndex, nil
 }
 
-// Install returns a fault that kills a follower. Its end waits until the follower needs a snapshot, and starts the
-// follower. The snapshot is sent over a network that may be slow. After a random time, perhaps during the
-// installation, the follower is killed and started again.
+// Install returns a fault that kills a follower. When the fault ends, it waits until the follower can only catch up
+// from a snapshot, and starts the follower. The snapshot is sent over a network that may be slow. After a random time,
+// perhaps during the installation of the snapshot, the follower is killed and started again.
 func Install() Fault {
 	return fault("a snapshot is installed, broken off, installed again",
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {
@@ -326,9 +326,9 @@ func Install() Fault {
 		})
 }
 
-// Contradict returns a fault that isolates the leader, which then has log entries that no other node has. Its end
-// waits until the others have advanced so far that the isolated node needs a snapshot, and then heals the network. The
-// snapshot contradicts the log entries of the isolated node.
+// Contradict returns a fault that isolates the leader while it has log entries that no other node has. When the fault
+// ends, it waits until the isolated node can only catch up from a snapshot, and then heals the network. The snapshot
+// contradicts the uncommitted log entries of the isolated node.
 func Contradict() Fault {
 	return fault("leader cut off, with a tail that contradicts a snapshot",
 		func(ctx context.Context, c *Cluster, rnd *rand.Rand) (func(context.Context) error, error) {

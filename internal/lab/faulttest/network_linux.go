@@ -190,7 +190,8 @@ func (n *Network) detach(addr netip.Addr) error {
 // close waits for the readers of devices, all of which must be detached.
 func (n *Network) close() { n.wg.Wait() }
 
-// networkSupported returns nil if this machine can create such networks. Otherwise its error names what is missing.
+// networkSupported returns nil if this machine can create network namespaces with TUN devices. Otherwise its error
+// names what is missing.
 func networkSupported() error {
 	if os.Geteuid() != 0 {
 		return errors.New("network namespaces need root")

@@ -31,8 +31,8 @@ func (c *Cluster) tell(format string, args ...any) {
 	}
 }
 
-// Settled waits until the cluster is complete: every group has a leader and this many voters. Each voter must run with
-// the server id that its group knows, and be at most 2000 log entries behind.
+// Settled waits until the cluster is complete. Every group must then have a leader and this number of voters. Each
+// voter must run with the server id that its group knows, and be at most 2000 log entries behind the leader.
 func (c *Cluster) Settled(ctx context.Context, voters int) error {
 	return Until(ctx, func() error {
 		lives := map[string]bool{}
@@ -63,8 +63,8 @@ func (c *Cluster) Settled(ctx context.Context, voters int) error {
 	})
 }
 
-// whole returns nil if the leader of a group reports this many voters, and each of them has a server id in lives and
-// is not far behind. g is the status that the leader reports.
+// whole returns nil if g, the status that the leader of a group reports, has this number of voters, and each voter has
+// a server id in lives and is at most 2000 log entries behind. Otherwise its error names the first deviation.
 func whole(g *api.GroupStatus, lives map[string]bool, voters int) error {
 	const near = 2000 // log entries
 	have := 0
@@ -85,8 +85,8 @@ func whole(g *api.GroupStatus, lives map[string]bool, voters int) error {
 	return nil
 }
 
-// Transfer requests a leadership transfer from the node, which must lead the group. The node transfers to the most
-// up-to-date voter.
+// Transfer asks the node, which must lead the group, to transfer its leadership. The node chooses the most up-to-date
+// voter.
 func (n *Node) Transfer(ctx context.Context, group uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -144,8 +144,8 @@ func (c *Cluster) Acquainted(ctx context.Context) error {
 	})
 }
 
-// Catalogued waits until every running node lists exactly the running instances of an application, and none of an
-// earlier process. Every running node must serve the application.
+// Catalogued waits until every running node lists exactly the running instances of an application. An instance of an
+// earlier process of a node must not be listed. Every running node must serve the application.
 func (c *Cluster) Catalogued(ctx context.Context, app string) error {
 	return Until(ctx, func() error {
 		nodes := c.Running()

@@ -21,8 +21,8 @@ type process struct {
 	ended chan struct{} // closed when it has ended
 }
 
-// start starts the program on the thread of ns, with env added to its environment, and appends its output to log. So
-// the process is in that network namespace, and the kernel kills it when the thread ends.
+// start starts the program on the OS thread of ns, so the process is in that network namespace, and the kernel kills it
+// when the thread ends. start adds env to the environment of the process and appends its output to log.
 func (p Program) start(ns *namespace, log *os.File, env, args []string) (*process, error) {
 	cmd := exec.Command(p.Path, args...) //nolint:gosec // what the caller wants to test
 	cmd.Env = append(append(os.Environ(), p.Env...), env...)
@@ -46,8 +46,8 @@ func (p *process) signal(s syscall.Signal) error {
 	return nil
 }
 
-// kill ends the process with SIGKILL and waits until it has ended. It returns an error after patience, because a
-// hanging disk can delay the end.
+// kill ends the process with SIGKILL and waits until it has ended. A hanging disk can delay the end; after patience,
+// kill returns an error.
 func (p *process) kill(patience time.Duration) error {
 	if err := p.signal(syscall.SIGKILL); err != nil {
 		return err

@@ -41,7 +41,8 @@ func (n *Node) Leave(ctx context.Context) error {
 	}
 }
 
-// takeOut sends one request to remove a node or to leave. It returns nil if the removal is complete.
+// takeOut sends one request to path, which removes a node or makes the node leave. It returns nil if the removal is
+// complete.
 func (n *Node) takeOut(ctx context.Context, path, body string) error {
 	ctx, cancel := context.WithTimeout(ctx, endPatience)
 	defer cancel()
@@ -65,7 +66,7 @@ func (n *Node) takeOut(ctx context.Context, path, body string) error {
 	return nil
 }
 
-// Without waits until gone is not a voter of any group, and no group has more than most voters.
+// Without waits until the node gone is not a voter of any group, and every group has at most most voters.
 func (c *Cluster) Without(ctx context.Context, gone *Node, most int) error {
 	return Until(ctx, func() error {
 		for group := 0; ; group++ {

@@ -23,8 +23,8 @@ type StrongLoad struct {
 	wg      sync.WaitGroup
 }
 
-// StartStrong starts clients that read and write with strong consistency. pad is the number of bytes appended to each
-// value. Stop ends the clients.
+// StartStrong starts clients that read and write with strong consistency. Each value ends with pad additional bytes.
+// Stop ends the clients.
 func StartStrong(c *Cluster, seed uint64, clients, pad int) *StrongLoad {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &StrongLoad{History: NewHistory(), cluster: c, pad: pad, stop: cancel}
@@ -36,8 +36,8 @@ func StartStrong(c *Cluster, seed uint64, clients, pad int) *StrongLoad {
 	return l
 }
 
-// Stop stops the clients. Then it reads once more each family of keys that Verify has not returned yet. Each family is
-// read from one node; the running nodes take turns.
+// Stop stops the clients. Then it reads each family of keys that Verify has not returned yet once more. It reads each
+// family through one node, and uses the running nodes in turn.
 func (l *StrongLoad) Stop(ctx context.Context) error {
 	l.stop()
 	l.wg.Wait()
@@ -45,8 +45,8 @@ func (l *StrongLoad) Stop(ctx context.Context) error {
 	return l.last(ctx, from, (l.History.Size()/familyLife+1)*families)
 }
 
-// Verify reads each finished family once more and removes these families from the history of the load. It returns
-// their history, which can be checked while the load continues.
+// Verify reads each finished family of keys once more, removes these families from the history of the load, and returns
+// their operations as a separate history. That history can be checked while the load continues.
 func (l *StrongLoad) Verify(ctx context.Context) (*History, error) {
 	from, to := l.History.done()
 	if err := l.last(ctx, from, to); err != nil {
@@ -70,9 +70,9 @@ func (l *StrongLoad) last(ctx context.Context, from, to int) error {
 	return nil
 }
 
-// strongClient makes one operation after the other, each at a random node. After a refused operation it continues with
-// another one. If the outcome of a write with a request id is unknown, it repeats the write with the same id at random
-// nodes.
+// strongClient is a client that makes one operation after the other, each at a random node. It does not repeat a
+// refused operation. If the outcome of a write with a request id is unknown, it repeats the write with the same id at
+// random nodes.
 type strongClient struct {
 	load  *StrongLoad
 	id, n int
@@ -122,8 +122,8 @@ func pause(ctx context.Context, t time.Duration) {
 	}
 }
 
-// app returns the number of the application of a family. The families are distributed evenly over
-// the applications.
+// app returns the number of the application to which the family f belongs. The families are distributed evenly over the
+// applications.
 func (s *strongClient) app(f int) int { return f % (len(s.load.cluster.options.Apps) + 1) }
 
 // change returns a random change of a key.
@@ -215,8 +215,9 @@ func (s *strongClient) write(ctx context.Context, n *Node, f int, changes ...cha
 	return a
 }
 
-// again repeats a request whose response was received, like a client that lost the response. It records a violation if
-// the second response differs from first. If the store applied the request twice, the check of the history finds that.
+// again repeats a request that was answered with first, like a client that lost the response. It records a violation if
+// the second response differs from first. If the store applied the request twice, the later check of the history
+// detects this.
 func (s *strongClient) again(ctx context.Context, n *Node, r Request, first Answer) {
 	a := s.attempts(ctx, n, r, 0)
 	if a.Outcome == Refused || a.Outcome == Unknown {
@@ -229,8 +230,8 @@ func (s *strongClient) again(ctx context.Context, n *Node, r Request, first Answ
 	}
 }
 
-// attempts sends a request. While the outcome is unknown, it repeats the request at random nodes, at most repeats
-// times. The outcome is Refused only if no attempt can have been applied.
+// attempts sends a request. While its outcome is unknown, attempts repeats it at random nodes, at most as often as
+// repeats says. The outcome is Refused only if certainly no attempt was applied.
 func (s *strongClient) attempts(ctx context.Context, n *Node, r Request, repeats int) Answer {
 	refused := true
 	for i := 0; ; i++ {

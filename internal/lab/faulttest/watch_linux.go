@@ -16,20 +16,20 @@ import (
 
 const (
 	watchedPrefix = "w-"
-	// removeEvery makes every removeEvery-th change of a key a delete. All other changes are writes.
+	// removeEvery is the interval of deletes: every eighth change of a key is a delete. All other changes are writes.
 	removeEvery = 8
-	// silence is how long a watch may receive nothing before its client reconnects. Every second the node should send
-	// a bookmark, but a paused node sends nothing.
+	// silence is how long a watch may receive nothing before its client reconnects. A running node sends a bookmark
+	// every second, but a paused node sends nothing.
 	silence = 10 * time.Second
 )
 
-// Watches are clients that write keys with strong consistency, and clients that watch these keys. One watcher stays
-// on each node, and one moves between nodes. After its connection has ended, each watcher reconnects and continues at
-// its last position.
+// Watches are clients that write keys with strong consistency, and clients that watch these keys. Each node has a
+// watcher that always connects to this node; one further watcher moves between nodes. After its connection has ended, a
+// watcher reconnects and continues at its last position.
 //
 // Each key has a known sequence of changes, numbered from 1. So a watcher notices immediately if a change is missing,
 // arrives twice, or arrives in the wrong order. At the end every watcher must have received every acknowledged write.
-// If the store no longer keeps the changes after a watcher's position, for example after a clock jump, the watcher
+// The store may no longer have the changes after a watcher's position, for example after a clock jump. Then the watcher
 // starts again without a position.
 type Watches struct {
 	cluster *Cluster
@@ -97,7 +97,8 @@ type event struct {
 	Revision                 string
 }
 
-// begin opens a first watch, which makes the store keep its changes. It returns the revision from which they are kept.
+// begin opens a first watch. From then on the store keeps the changes of the watched keys. begin returns the revision
+// after which the changes are available.
 func (w *Watches) begin(ctx context.Context) (pos uint64, err error) {
 	err = Until(ctx, func() error {
 		nodes := w.cluster.Running()
@@ -124,8 +125,8 @@ func (w *Watches) begin(ctx context.Context) (pos uint64, err error) {
 	return pos, err
 }
 
-// write makes changes of a key, one by one. It repeats each change with the same request id until it is acknowledged.
-// It returns when ctx ends, or when a change is not acknowledged within a minute.
+// write changes a key repeatedly, one change at a time. It repeats each change with the same request id until it is
+// acknowledged. write returns when ctx ends, or when a change is not acknowledged within a minute.
 func (w *Watches) write(ctx context.Context, rnd *rand.Rand, key string) {
 	for number := 1; number <= 100*removeEvery; number++ {
 		change := Write{Key: key, Value: strconv.Itoa(number)}

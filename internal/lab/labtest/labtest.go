@@ -15,8 +15,8 @@ import (
 
 const module = "github.com/quorate/quorate/"
 
-// Env is an environment variable with the path of a lab program. If it is set, tests use that program instead of
-// building one.
+// Env is the environment variable with the path of a lab program that is already built. If it is set, tests use that
+// program instead of building one.
 const Env = "QUORATE_LAB_BINARY"
 
 // Lab is the program cmd/lab. The first test that needs it builds it. A Lab is safe for concurrent

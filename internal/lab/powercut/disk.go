@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// Disk is a model of a directory on a disk. It knows which changes are synced, and which ones a power cut may undo. It
-// is not safe for concurrent use.
+// Disk is a model of a directory on a disk. It distinguishes synced changes from unsynced ones, which a power cut may
+// undo. It is not safe for concurrent use.
 type Disk struct {
 	// Lies reports whether the disk ignores a sync of this file, or of this directory if dir is true. If Lies is nil,
 	// the disk ignores none.
@@ -138,8 +138,8 @@ func (d *Disk) Apply(r *Record) error {
 	return nil
 }
 
-// opened records the number of an open file. It creates the file if the disk does not have it, and truncates it if the
-// record says so.
+// opened records which file has the number r.a from this record on. If the disk does not have the file, opened creates
+// it. If the record has the flag truncates, opened empties the file.
 func (d *Disk) opened(name string, r *Record) error {
 	n := d.find(name)
 	if n == nil {
@@ -201,8 +201,8 @@ func setNames(in, names map[string]*node) {
 	}
 }
 
-// sync applies the oldest changes to the synced state, until upTo changes are synced. upTo counts from the first
-// change.
+// sync moves the oldest unsynced changes to the synced state, until upTo changes are synced. upTo counts all changes
+// since the file or directory was created.
 func (n *node) sync(upTo int) {
 	count := upTo - n.synced
 	if count <= 0 {
@@ -259,8 +259,8 @@ const (
 // block is the number of bytes that a disk writes atomically.
 const block = 4096
 
-// Image writes the directory as a power cut at this moment leaves it to the path to, which must not exist. keep and
-// rnd select the unsynced changes that survive.
+// Image writes the directory, as it would be after a power cut at this moment, to the path to. No file or directory to
+// may exist. keep and rnd select which unsynced changes survive.
 func (d *Disk) Image(to string, keep Keep, rnd *rand.Rand) error { return d.root.image(to, keep, rnd) }
 
 func (n *node) image(to string, keep Keep, rnd *rand.Rand) error {
@@ -316,7 +316,7 @@ func (n *node) prefix(keep Keep, rnd *rand.Rand) int {
 }
 
 // Differs returns nil if dir has the same files as the disk, including unsynced changes. Otherwise its error names the
-// first difference. Tests use it to verify that a trace is complete.
+// first difference. Tests use Differs to verify that the trace contains all file operations.
 func (d *Disk) Differs(dir string) error {
 	seen := map[string]bool{}
 	var walk func(n *node, name string) error

@@ -13,8 +13,8 @@ import (
 // Tag is the build tag of programs that are built with the overlay.
 const Tag = "quorate_powercut"
 
-// hooked are the functions of package syscall that change files. The overlay renames each to plainX, and adds a
-// function with the old name that calls syscall.FileHook.
+// hooked are the functions of package syscall that change files. The overlay renames each by putting plain before its
+// name. It adds a function with the old name that calls syscall.FileHook and then the renamed function.
 var hooked = []string{"openat", "Close", "pwrite", "write", "Ftruncate", "Fallocate", "Fsync", "Renameat",
 	"unlinkat", "Mkdirat", "linkat"}
 
@@ -128,8 +128,9 @@ func linkat(olddirfd int, oldpath string, newdirfd int, newpath string, flags in
 // unlinkatBody is the body of a function of internal/syscall/unix that calls the kernel directly.
 var unlinkatBody = regexp.MustCompile(`(?s)(\nfunc Unlinkat\(dirfd int, path string, flags int\) error \{\n).*?\n\}\n`)
 
-// syscallStart is the start of the function through which golang.org/x/sys makes system calls. The arguments of
-// fdatasync are not pointers, so the stack may grow there.
+// syscallStart is the start of the function Syscall, through which golang.org/x/sys makes system calls. The overlay
+// inserts fdatasync after it, which sends fdatasync through the hook. No argument of fdatasync is a pointer, so the
+// stack may grow during the hook.
 const (
 	syscallStart = "\nfunc Syscall(trap, a1, a2, a3 uintptr) (r1, r2 uintptr, err Errno) {\n"
 	fdatasync    = "\tif trap == SYS_FDATASYNC {\n\t\treturn fdatasync(a1)\n\t}\n"
@@ -187,7 +188,7 @@ func WriteOverlay(dir string) (string, error) {
 	return path, os.WriteFile(path, text, 0o600)
 }
 
-// rename renames the hooked functions. It returns an error unless text has each of them exactly once.
+// rename renames the hooked functions in text. It returns an error if text does not have each of them exactly once.
 func rename(text string) (string, error) {
 	for _, name := range hooked {
 		start := "\nfunc " + name + "("
@@ -199,8 +200,8 @@ func rename(text string) (string, error) {
 	return text, nil
 }
 
-// once returns an edit that replaces the only match of a pattern. The edit returns an error if there is not exactly
-// one match.
+// once returns a function that replaces the match of a pattern in a text. The function returns an error if the text
+// does not have exactly one match.
 func once(pattern *regexp.Regexp, by string) func(string) (string, error) {
 	return func(text string) (string, error) {
 		if n := len(pattern.FindAllString(text, -1)); n != 1 {

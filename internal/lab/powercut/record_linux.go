@@ -26,9 +26,9 @@ type Recorder struct {
 	syncs  atomic.Uint64
 }
 
-// RecordFiles starts to record the file operations of this process below the directory root. It writes them to the
-// file trace. It ignores files that are already open. A sync does not reach the device; it takes the time sync
-// instead, so that a test can cut the power during a sync. If the trace cannot be written, the process aborts.
+// RecordFiles starts to record the file operations of this process below the directory root in the file trace. It
+// ignores files that are already open. The process makes no real syncs; each one only takes the time sync, so that a
+// test can cut the power during a sync. If the trace cannot be written, the process aborts.
 func RecordFiles(root, trace string, sync time.Duration) (*Recorder, error) {
 	root, err := filepath.EvalSymlinks(root)
 	if err != nil {
@@ -51,8 +51,8 @@ func (r *Recorder) Note(text string) {
 	r.put(opNote, 0, 0, []byte(text), nil)
 }
 
-// put appends a record to the trace. It uses no hooked function, because the hook would record the write. The caller
-// holds r.mu.
+// put appends a record to the trace. It must not call hooked functions, because the hook would record that call too.
+// The caller holds r.mu.
 func (r *Recorder) put(op byte, a, b uint64, first, second []byte) {
 	buf := appendRecord(nil, op, a, b, first, second)
 	for len(buf) > 0 {
@@ -64,8 +64,8 @@ func (r *Recorder) put(op byte, a, b uint64, first, second []byte) {
 	}
 }
 
-// at returns the path below r.root, relative to it, of a path that a program used with the directory dirfd. It returns
-// "" if the path is not below r.root.
+// at converts a path that a program used with the directory descriptor dirfd. It returns the path relative to r.root,
+// or "" if the path is not below r.root.
 func (r *Recorder) at(dirfd int, path string) string {
 	const cwd = -100
 	if !filepath.IsAbs(path) {

@@ -8,8 +8,8 @@ import (
 	"os"
 )
 
-// The operations of a trace. Brackets contain the meaning of Record.a and Record.b. First and Second are Record.first
-// and Record.second.
+// The operations of a trace. The comment of each names the meaning of the fields of its Record: First is Record.first,
+// Second is Record.second, and the brackets contain Record.a and Record.b.
 const (
 	opOpen       byte = iota + 1 // First is the path [number of the open file, flags]
 	opWrite                      // First is the data [open file, offset]

@@ -89,7 +89,8 @@ func damage() (out []faulttest.Fault) {
 	return out
 }
 
-// notRun returns the parts of the classes and checks that no campaign runs, with the reasons.
+// notRun returns the classes of faults and the checks that campaigns do not run, completely or in part. Each element
+// has the class or check, and the reason.
 func notRun() [][2]string {
 	return [][2]string{
 		{"F9, latent sector errors of a running server",

@@ -44,9 +44,8 @@ func (r *campaign) checkpoint(ctx context.Context) {
 	}
 }
 
-// excuse is how long after the acknowledgement of an eventual write a change of leadership can explain the loss of
-// that write. The loss is no violation if leadership changed between 2 s before the acknowledgement and this time
-// after it.
+// excuse is how long after the acknowledgement of an eventual write a change of leadership can explain its loss. A lost
+// eventual write is no violation if the leadership changed between 2 s before the acknowledgement and excuse after it.
 const excuse = 30 * time.Second
 
 // ledgers checks that acknowledged writes are not lost.
@@ -104,8 +103,8 @@ func firsts(keys []string, at []time.Duration) (out []string) {
 	return out
 }
 
-// finish stops the load and runs the last checks. If whole is false, the cluster has not recovered: then the time
-// limit is 10 s instead of 5 min, and checks that need all nodes are skipped.
+// finish stops the load and runs the last checks. If whole is false, the cluster has not recovered from its last fault.
+// Then the time limit of the checks is 10 s instead of 5 min, and checks that need all nodes are skipped.
 func (r *campaign) finish(ctx context.Context, whole bool) {
 	r.Log("the last checks")
 	limit, cancel := context.WithTimeout(ctx, 5*time.Minute)
@@ -168,8 +167,8 @@ const (
 	mostMemory   = 900 << 20
 )
 
-// bounded waits until each running node uses no more resources than an idle node may. If that takes longer than
-// patience, it records a violation.
+// bounded waits until no running node uses more open files, goroutines or memory than an idle node may. If that takes
+// longer than patience, it records a violation.
 func (r *campaign) bounded(ctx context.Context) {
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

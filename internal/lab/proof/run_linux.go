@@ -30,7 +30,7 @@ const patience = 2 * time.Minute
 const (
 	// everywhere is the id of the application that every node serves.
 	everywhere = "everywhere"
-	// known is how long a node may take to list all of its instances after the cluster has recovered.
+	// known is how long a node may take, after the cluster has recovered, to list all instances of the application.
 	known = 10 * time.Second
 )
 
@@ -63,7 +63,8 @@ type campaign struct {
 	digested faulttest.Digest
 }
 
-// tuning returns settings for early snapshots, a short log, and short limits for hanging disks.
+// tuning returns the settings of the tested nodes: early snapshots, a short log, and a short time limit for hanging
+// disks.
 func tuning() tuned.Tuning {
 	t := tuned.Quick()
 	t.Bounds.SnapshotEntries, t.Bounds.TrailingEntries, t.Bounds.TrailingBytes = 300, 100, 16<<20
@@ -276,8 +277,9 @@ func (r *campaign) broken(name, when string, err error) {
 	r.violated(check, fmt.Sprintf("%s, %s: %v", name, when, err), nil)
 }
 
-// ready waits until all nodes serve requests and every group has all its voters. It restarts nodes that have exited.
-// It records a violation and returns false if that takes longer than patience.
+// ready waits until all nodes serve requests and every group has all its voters. Meanwhile it restarts nodes that have
+// exited. If this takes longer than patience, ready records a violation and returns false. after is the name of the
+// last fault.
 func (r *campaign) ready(ctx context.Context, after string) bool {
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -310,8 +312,8 @@ func (r *campaign) ready(ctx context.Context, after string) bool {
 	return true
 }
 
-// catalogue records a violation unless every node lists exactly the running instances of the application within known.
-// Call it after the cluster has recovered from a fault. after is the name of the fault.
+// catalogue waits until every node lists exactly the running instances of the application. If this takes longer than
+// known, it records a violation. Call it after the cluster has recovered from the fault with the name after.
 func (r *campaign) catalogue(ctx context.Context, after string) {
 	begin := time.Now()
 	limit, cancel := context.WithTimeout(ctx, known)
@@ -337,8 +339,8 @@ func (r *campaign) tails() (out []string) {
 	return out
 }
 
-// histories takes the families that the clients of strong operations have finished, and starts a check of their
-// histories in the background.
+// histories takes the finished families of keys from the history of the strong operations. It starts a check of their
+// operations in the background.
 func (r *campaign) histories(ctx context.Context) {
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

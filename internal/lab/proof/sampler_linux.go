@@ -10,7 +10,8 @@ import (
 	"github.com/quorate/quorate/internal/lab/faulttest"
 )
 
-// counted returns the metrics that are summed over all incarnations of all nodes, with their names in the report.
+// counted returns the metrics that the report adds up over all processes of all nodes. The key is the name of the
+// metric, and the value its description in the report.
 func counted() map[string]string {
 	return map[string]string{
 		"quorate_raft_elections_total":            "elections stood for",
@@ -61,7 +62,7 @@ func startSampler(c *faulttest.Cluster, begun time.Time) *sampler {
 	return s
 }
 
-// machine records stalls: times of more than 300 ms in which the machine did not run this process.
+// machine records stalls. A stall is a time of more than 300 ms in which the operating system did not run this process.
 func (s *sampler) machine(ctx context.Context) {
 	const every, much = 20 * time.Millisecond, 300 * time.Millisecond
 	tick := time.NewTicker(every)
@@ -134,8 +135,8 @@ func (s *sampler) sum(metric string) (sum float64) {
 	return sum
 }
 
-// changed reports whether the sampler saw a change of leadership between two times. Times are since the campaign
-// began.
+// changed reports whether the sampler saw a change of leadership between from and to, which count from the beginning of
+// the campaign.
 func (s *sampler) changed(from, to time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

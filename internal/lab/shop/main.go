@@ -86,8 +86,7 @@ func (s *shop) handler(name string) (http.Handler, error) {
 	return mux, nil
 }
 
-// keep saves an order with a strong write. So an acknowledged order survives the loss of any one
-// machine.
+// keep saves an order with strong consistency, so that an acknowledged order survives the loss of any one machine.
 func (s *shop) keep(w http.ResponseWriter, r *http.Request) {
 	value, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
 	if err != nil || !json.Valid(value) {

@@ -1,11 +1,11 @@
-// Package tuned opens the nodes of fault tests with settings that the real program does not have:
-// sizes and times with which a test takes seconds instead of minutes, a wall clock that can be
-// shifted, and a kill at a chosen disk operation of the store. If the environment variable Env is
-// set, the program lab behaves as the quorate command with such nodes.
+// Package tuned opens the nodes of fault tests with settings that the real program does not have. Shorter times and
+// smaller sizes make a test take seconds instead of minutes. A test can also shift the wall clock, and kill the process
+// at a chosen disk operation of the store. If the environment variable Env is set, the program lab behaves as the
+// quorate command with such nodes.
 //
-// It owns these settings and the control files through which a test shifts the clock or requests
-// the kill. It changes nothing else of the product, so that the tests apply to the real program.
-// One goroutine reads the control files until the process ends.
+// It owns these settings and the control files through which a test shifts the clock or requests the kill. It changes
+// nothing else of the product, so that the tests apply to the real program. One goroutine reads the control files until
+// the process ends.
 package tuned
 
 import (
@@ -35,7 +35,8 @@ const (
 // Control files.
 const (
 	ClockFile = "clock" // shift of the wall clock in seconds
-	// CrashFile contains a number n. The process is killed at its n-th disk operation from now on; 0 = never.
+	// CrashFile contains a number n. The process is killed at the n-th disk operation after it has read the file; 0 =
+	// never.
 	CrashFile = "crash"
 )
 
@@ -67,9 +68,9 @@ type Opener struct {
 	controls *controls
 }
 
-// New parses settings in the form of Env, and reads the name of the directory with the control
-// files from the environment. If there is such a directory, it starts a goroutine that reads the
-// control files repeatedly until the process ends.
+// New parses text, which has settings in the form of Env. It reads the name of the directory with the control files
+// from the environment variable Control. If the variable is set, New starts a goroutine that reads these files
+// repeatedly until the process ends.
 func New(text string) (*Opener, error) {
 	o := &Opener{controls: new(controls)}
 	if err := json.Unmarshal([]byte(text), &o.tuning); err != nil {
@@ -95,7 +96,7 @@ func (o *Opener) Open(ctx context.Context, settings node.Config, log *slog.Logge
 	})
 }
 
-// controls are the requests of a test to this process, read from the control files. It is safe for concurrent use.
+// controls is what tests request from this process through the control files. It is safe for concurrent use.
 type controls struct {
 	crash atomic.Int64 // disk operations left until the kill; 0 = none requested
 	last  string       // last content of the crash file; used only by the reader
