@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// FacingAddress returns the local address from which the system would send packets to a seed. It sends no packet. If
-// there is no route to the seed, it returns fault.Unavailable.
+// FacingAddress returns the address of this machine from which the system would send packets to the address seed. It
+// sends no packet. If there is no route to seed, it returns fault.Unavailable.
 func FacingAddress(seed netip.AddrPort) (netip.Addr, error) {
 	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(seed))
 	if err != nil {
@@ -65,8 +65,8 @@ func elsewhere(seeds []netip.AddrPort) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// facingAny returns the local address of the route to one of the seeds, or of the default route. It returns a
-// loopback address only if there is no other, and the zero Addr if there is none at all.
+// facingAny returns the local address of the route to one of the seeds, or of the default route. It prefers addresses
+// other than loopback. If there is no route at all, it returns the zero Addr.
 func facingAny(seeds []netip.AddrPort) netip.Addr {
 	var loopback netip.Addr
 	for _, s := range seeds {
@@ -91,6 +91,7 @@ func facingAny(seeds []netip.AddrPort) netip.Addr {
 	return netip.Addr{}
 }
 
-// SeedFunc returns the addresses of the seeds, which may include this node. It is called at every attempt to join.
-// If it can resolve only some names, it returns their addresses and an error.
+// SeedFunc returns the addresses of the seeds, which are the nodes to join. They may include this node. SeedFunc is
+// called at every attempt to join. If it can resolve only some of the names, it returns the addresses of these and an
+// error.
 type SeedFunc func(ctx context.Context) ([]netip.AddrPort, error)

@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Reason is why a node, packet or connection is refused. The constants below are all reasons. Their values are
-// metric labels.
+// Reason says why a node, packet or connection is refused. The constants below are all reasons. Their values are metric
+// labels.
 type Reason string
 
 // The reasons.
@@ -53,10 +53,10 @@ type refusal struct {
 	epoch  uint32 // with OlderEpoch: the newest epoch of the cluster
 }
 
-// agree returns nil if members and others can form one cluster. Otherwise the refusal names the newcomer, or the node
-// whose settings differ from those of most nodes. If a node has several incarnations, only the newest counts. The
-// cluster id is the exception: it is checked for every incarnation, because a newer one without a cluster may be a
-// duplicate.
+// agree returns nil if the nodes in members and others can form one cluster. Otherwise the refusal names the node whose
+// setting differs from that of most nodes. Of a node with several incarnations, only the newest one must agree. The
+// cluster id, however, is checked for every incarnation, because a newer incarnation without a cluster may be a
+// duplicate of the node.
 func agree(members, others []Member) *refusal {
 	incarnations := slices.Clone(members)
 	for _, o := range others {
@@ -93,8 +93,8 @@ func agree(members, others []Member) *refusal {
 	return sameFormat(members)
 }
 
-// sameFormat returns nil if every server can read the newest log format that any member's data needs. Otherwise the
-// refusal names the server that is too old.
+// sameFormat returns nil if every server can read the log entries of all members. Otherwise the refusal names a server
+// whose program is too old for the newest log format that a member uses.
 func sameFormat(members []Member) *refusal {
 	var needs, old *Member
 	for i := range members {
@@ -121,9 +121,9 @@ func sameFormat(members []Member) *refusal {
 			Hint: fmt.Sprintf("run version %s of the program on %s, or a newer one", needs.Version, old.NodeID)}}
 }
 
-// sameEpoch returns nil if all servers of the cluster have the same epoch. Otherwise the refusal names a server with
-// an older one. A rescue raises the epoch, so such a server has a different history. Sidecars are not checked,
-// because they have no data.
+// sameEpoch returns nil if all servers of the cluster have the same epoch. Otherwise the refusal names a server with an
+// older epoch. A rescue raises the epoch, so the data of such a server has a different history. Sidecars are not
+// checked, because they have no data.
 func sameEpoch(members []Member) *refusal {
 	var newest, old *Member
 	for i := range members {
@@ -186,8 +186,9 @@ func merged(members, others []Member) []Member {
 // overlap is two incarnations of one node id that both seem to be alive. b arrived after a.
 type overlap struct{ a, b Member }
 
-// overlaps finds node ids that two nodes may be using. It returns a pair of incarnations for each node id that has
-// two incarnations, or one incarnation at two addresses. The latter means that a running virtual machine was copied.
+// overlaps returns pairs of incarnations that show that two nodes may be using the same node id. A pair is either two
+// incarnations of one node id, or one incarnation at two addresses. The second case occurs when a running virtual
+// machine is copied.
 func overlaps(members, others []Member) []overlap {
 	var out []overlap
 	for _, m := range members {

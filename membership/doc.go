@@ -6,22 +6,22 @@
 // Roster. The package knows nothing of Raft, stores, applications and the HTTP API.
 //
 // Names. A node has a node id, which stays the same over restarts, and a boot id, which is new in every process.
-// Together they identify an incarnation of the node. Its gossip name is "node id/boot id". So a restarted node is
-// never mistaken for its previous process, and it may have another address. The Roster has one incarnation per node
-// id: the first one that is alive. When that incarnation no longer answers, a later one replaces it. If two
-// incarnations answer, two nodes use the same node id, and the newcomer is refused.
+// Together they identify an incarnation of the node. Its gossip name is "node id/boot id". So a restarted node is never
+// mistaken for its previous process, and it may have another address. The Roster has one incarnation per node id: the
+// first one that is alive. When that incarnation no longer answers, a later one replaces it. If two incarnations
+// answer, two nodes use the same node id, and the later one is refused.
 //
 // Refusals. A node ignores nodes with another label. Two groups of nodes with the same label do not merge if their
 // cluster ids, partition counts or node ids contradict each other. Both sides count the refusal, and log it at most
 // once a minute for each reason.
 //
-// Protection. If keys are configured, every packet is encrypted for one incarnation of one node, which accepts it
-// only once. So a recorded packet cannot be replayed; the encryption of memberlist does not prevent that. Streams
-// use mutual TLS. The caller supplies keys and certificates.
+// Protection. If keys are configured, the sender encrypts every packet for one incarnation of one node. That
+// incarnation accepts the packet only once, so a recorded packet cannot be replayed. The encryption of memberlist does
+// not prevent this. Streams use mutual TLS. The caller supplies keys and certificates.
 //
-// Goroutines: one joins and rejoins, one resolves duplicate node ids, one logs refusals, one logs changes and
-// deletes old members. The transport has one for packets and one for accepting connections. With keys, each of these
-// two has a second one, and each handshake has one. Memberlist has its own goroutines. Close waits for all
-// goroutines of this package and for every connection. It cannot wait for the goroutines of memberlist: one probe
-// may run after Close, for at most eight times Timing.ProbeInterval. The probe touches nothing outside memberlist.
+// Goroutines: one joins and rejoins, one resolves duplicate node ids, one logs refusals, one logs changes and deletes
+// old members. The transport has one for packets and one for accepting connections. With keys, each of these two has a
+// second one, and each handshake has one. Close waits for all goroutines of this package and for every connection.
+// Memberlist has its own goroutines, for which Close cannot wait: one probe may run after Close, for at most eight
+// times Timing.ProbeInterval. The probe uses nothing outside memberlist.
 package membership

@@ -130,8 +130,8 @@ func isHostPort(s string) bool {
 	return err == nil && bad == nil && n != 0 && host != ""
 }
 
-// disk returns the id of the data directory, which is the second part of the server id. It returns "" if the server
-// id has no such part.
+// disk returns the id of the data directory. The server id consists of the node id, a dot and this id. disk returns ""
+// if the server id has another form.
 func (f *Facts) disk() string {
 	disk, ok := strings.CutPrefix(f.ServerID, f.NodeID+".")
 	if !ok || strings.Contains(disk, ".") {

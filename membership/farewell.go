@@ -7,12 +7,12 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// farewells is the Channel with number 0. It spreads the announcements of nodes that leave, because memberlist does
-// not tell its delegate whether a member left or failed. A leaving node sends its announcement to every member, and
-// gossip repeats it.
+// farewells is the Channel with number 0. It spreads the announcements of nodes that leave. It is necessary because
+// memberlist does not report whether a member left or failed. A leaving node sends its announcement to every member,
+// and gossip repeats it.
 //
-// A broadcast message is one version byte and a gossip name. The state that nodes exchange is one version byte and
-// the gossip names of all nodes that left, each preceded by its length as a uvarint.
+// A broadcast message is one version byte and a gossip name. The state that nodes exchange is one version byte and the
+// gossip names of all nodes that left, each preceded by its length as a uvarint.
 type farewells struct {
 	table *table
 	queue *memberlist.TransmitLimitedQueue
@@ -26,8 +26,8 @@ func newFarewells(t *table, retransmits int) *farewells {
 		RetransmitMult: retransmits}}
 }
 
-// say marks an incarnation as left, queues the announcement for gossip, and returns the encoded announcement. For
-// this node, only Leave may call it.
+// say marks the incarnation with this gossip name as left. If it was not marked before, say queues the announcement for
+// gossip. It returns the encoded announcement. Only Leave may call say for this node.
 func (f *farewells) say(name string) []byte {
 	msg := append([]byte{farewellVersion}, name...)
 	if f.table.farewell(name) {

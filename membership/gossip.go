@@ -40,7 +40,7 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// Gossip is this node's participation in the gossip of the cluster. All methods are safe for concurrent use.
+// Gossip takes part in the gossip of the cluster on behalf of this node. All methods are safe for concurrent use.
 type Gossip struct {
 	opts      Options
 	table     *table
@@ -67,11 +67,11 @@ type Gossip struct {
 	closed bool
 }
 
-// Open opens the gossip port and starts to join the seeds in the background; Joined waits for the result. ctx limits
-// only Open itself. Open returns a *fault.Error:
+// Open opens the gossip port and starts to join the seeds in the background. Call Joined to wait for the result. ctx
+// limits only Open itself. Open returns a *fault.Error:
 //
 //	invalid      the facts, the address or a key is invalid
-//	too_large    the facts do not fit
+//	too_large    the facts do not fit into a packet
 //	unavailable  the port is in use
 //	denied       the process may not listen on the port
 func Open(ctx context.Context, o Options) (*Gossip, error) {
@@ -225,16 +225,17 @@ func (g *Gossip) Roster() *Roster { return g.table.roster() }
 // Addr returns the gossip address that others use for this node.
 func (g *Gossip) Addr() netip.AddrPort { return g.Roster().Self().Gossip }
 
-// RefusedEpoch returns the newest epoch of servers that could not join with this node because the epochs differ, or
-// 0 if there were none. If it is higher than the epoch of this node, the cluster was rescued without this node.
+// RefusedEpoch returns the newest epoch of the servers with which this node could not join because their epoch differs.
+// It returns 0 if there were none. A result higher than the epoch of this node means that the cluster was rescued
+// without this node.
 func (g *Gossip) RefusedEpoch() uint32 { return g.refused.epoch.Load() }
 
-// Refused returns why this node has refused another one within the last minute, or why that one refused it. It
-// returns nil if there was no refusal. A refused node tries again more often than once a minute.
+// Refused returns the reason of the newest refusal between this node and another one, on either side. It returns nil if
+// there was none within the last minute. A refused node tries again more often than once a minute.
 func (g *Gossip) Refused() error { return g.refused.recent(time.Now()) }
 
-// HealthScore returns how well this node keeps up with gossip, from 0 (healthy) to 7. The higher the score, the
-// longer a node waits before it declares others dead.
+// HealthScore returns how well this node keeps up with gossip, from 0 (healthy) to 7. A node with a higher score waits
+// longer before it declares other nodes dead.
 func (g *Gossip) HealthScore() int { return g.list.Load().GetHealthScore() }
 
 // seeds returns the current seeds.
@@ -247,10 +248,10 @@ func (g *Gossip) seeds(ctx context.Context) ([]netip.AddrPort, error) {
 	return g.opts.Seeds(ctx)
 }
 
-// Joined waits until this node and another one have exchanged their full state. Without seeds it returns nil at
-// once. If seeds refuse this node, it returns fault.Conflict for a duplicate node id, fault.Denied for another
-// cluster, and fault.Invalid for a different number of partitions. This node continues to try, so a later call may
-// succeed. If ctx ends first, it returns fault.Timeout.
+// Joined waits until this node has exchanged its full state with another node. Without seeds it returns nil at once. If
+// the seeds refuse this node, it returns fault.Conflict for a duplicate node id, fault.Denied for another cluster, or
+// fault.Invalid for a different number of partitions. The node continues to try, so a later call of Joined may succeed.
+// If ctx ends first, Joined returns fault.Timeout.
 func (g *Gossip) Joined(ctx context.Context) error {
 	for g.opts.Seeds != nil {
 		joined, changed, refusal := g.result.get()
@@ -270,11 +271,11 @@ func (g *Gossip) Joined(ctx context.Context) error {
 	return nil
 }
 
-// Tried returns a channel that is closed when every seed has been tried once, even if no attempt succeeded.
+// Tried returns a channel that is closed when this node has tried to join every seed once, with or without success.
 func (g *Gossip) Tried() <-chan struct{} { return g.tried }
 
-// Duplicate returns a channel that delivers an error if an older live node uses the node id of this node and does
-// not stop. This node must then stop and report the error. A newcomer with a duplicate id usually gets the error
+// Duplicate returns a channel that delivers an error if an older node with the node id of this node keeps running. Then
+// this node must stop and report the error. A newly started node with a duplicate id usually gets the error earlier,
 // from Joined.
 func (g *Gossip) Duplicate() <-chan error { return g.duplicate }
 
@@ -301,8 +302,9 @@ func (g *Gossip) UpdateFacts(change func(*Facts)) error {
 	return nil
 }
 
-// tellTimeout is how long UpdateFacts waits until memberlist has sent the first packet with the change. It is short,
-// because memberlist has queued the change anyway. It cannot be 0, which means no limit to memberlist.
+// tellTimeout is how long UpdateFacts waits until memberlist has sent the first packet with the change. It can be
+// short, because memberlist has queued the change anyway. It cannot be 0, because memberlist would then wait without
+// limit.
 const tellTimeout = time.Microsecond
 
 func (g *Gossip) setMeta(f *Facts) {

@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// hooks implement the callbacks of memberlist. They call no method of memberlist, because it calls most of them
-// while it holds its lock on the list of nodes.
+// hooks implement the callbacks of memberlist. They must not call methods of memberlist, because memberlist holds the
+// lock of its node list during most callbacks.
 type hooks struct {
 	*mux
 	gossip *Gossip
@@ -44,12 +44,12 @@ func (h hooks) NotifyUpdate(n *memberlist.Node) {
 	}
 }
 
-// NotifyLeave implements memberlist.EventDelegate. Memberlist calls it both for members that failed and for members
-// that left; the type farewells tells them apart.
+// NotifyLeave implements memberlist.EventDelegate. Memberlist calls it for members that failed and also for members
+// that left. The table learns from the announcements in farewells which of the two is the case.
 func (h hooks) NotifyLeave(n *memberlist.Node) { h.gossip.table.dead(n.Name) }
 
 // NotifyConflict implements memberlist.ConflictDelegate. Memberlist calls it when one gossip name has two addresses.
-// Then the same process runs twice, for example because a virtual machine was copied with its memory.
+// This means that one process runs twice, for example because a virtual machine was copied with its memory.
 func (h hooks) NotifyConflict(existing, other *memberlist.Node) {
 	a, ra := memberOf(existing)
 	b, rb := memberOf(other)
@@ -101,8 +101,8 @@ func (g *Gossip) compare(others []Member) *refusal {
 	return g.firstAnswering(overlaps(alive, others))
 }
 
-// firstAnswering pings both incarnations of every overlap in the list, all concurrently. It returns a refusal for the
-// first overlap whose incarnations both answer, or nil if there is none.
+// firstAnswering pings both incarnations of every overlap in list concurrently. It returns the refusal of the first
+// overlap of which both incarnations answer, or nil if there is none.
 func (g *Gossip) firstAnswering(list []overlap) *refusal {
 	both := make([]bool, len(list))
 	var wg sync.WaitGroup

@@ -104,9 +104,9 @@ func closedEarly(err error) bool {
 		errors.Is(err, syscall.EPIPE)
 }
 
-// joiner connects this node with the cluster. It tries the seeds until one exchange of state succeeds. After that it
-// tries missing seeds and failed members at intervals, so that the parts of a partitioned cluster join again. It is
-// not safe for concurrent use.
+// joiner connects this node with the cluster. It tries the seeds until it has exchanged the full state with one of
+// them. After that it periodically tries seeds that are not members and members that failed, so that the parts of a
+// partitioned cluster join again. It is not safe for concurrent use.
 type joiner struct {
 	gossip *Gossip
 	turn   int                     // next of the missing addresses
@@ -168,9 +168,9 @@ func (j *joiner) pause(ctx context.Context, isolated bool) {
 	}
 }
 
-// missing returns the addresses of seeds and failed members to try, without addresses of this node. If this node is
-// not isolated, members that are alive are left out too. If only some names of seeds can be resolved, it returns the
-// addresses and an error.
+// missing returns the addresses of seeds and failed members to try. It leaves out addresses of this node, and, if this
+// node is not isolated, members that are alive. If only some names of seeds can be resolved, it returns the addresses
+// of these and an error.
 func (j *joiner) missing(ctx context.Context) ([]netip.AddrPort, error) {
 	isolated := j.gossip.isolated()
 	seeds, err := j.gossip.seeds(ctx)
@@ -220,12 +220,12 @@ func (j *joiner) tryAll(ctx context.Context) {
 	j.gossip.result.note(errors.Join(errs...))
 }
 
-// joinGrace is how long after the first failed attempt it counts as normal that no seed answers. The nodes of a new
+// joinGrace is how long after the first failed attempt it is normal that no seed answers, because the nodes of a new
 // cluster start one after another.
 const joinGrace = 30 * time.Second
 
-// report logs why no seed could be joined, at most once in logInterval. The level is WARN if this node was refused,
-// or after joinGrace; otherwise it is INFO.
+// report logs err, the reason why no seed could be joined, at most once in logInterval. The level is INFO at first. It
+// is WARN after joinGrace, or if a seed refused this node.
 func (j *joiner) report(err error, refused bool) {
 	if err == nil {
 		return
@@ -316,8 +316,8 @@ func (r *result) note(trouble error) {
 	r.trouble = trouble
 }
 
-// Trouble returns the errors of the last attempt to reach other nodes. It returns nil while this node is connected
-// with another one, and if there are no seeds to join.
+// Trouble returns the errors of the last attempt to reach other nodes. It returns nil if this node is connected with
+// another node, or if there are no seeds.
 func (g *Gossip) Trouble() error {
 	if !g.isolated() {
 		return nil

@@ -13,10 +13,9 @@ import (
 // leaveTimeout bounds Leave when its ctx has no deadline.
 const leaveTimeout = 5 * time.Second
 
-// Leave announces that this node leaves, so that members show it as left at once, and not as failed after a while.
-// It returns when the announcement has been sent. It returns fault.Timeout at the deadline of ctx, or after
-// leaveTimeout if ctx has no deadline. Cancelling ctx has no effect. Close must still be called. Leave is
-// idempotent.
+// Leave announces that this node leaves. Members then show it as left at once, instead of as failed after a while.
+// Leave returns when the announcement has been sent, or fault.Timeout at the deadline of ctx. If ctx has no deadline,
+// the limit is leaveTimeout; cancelling ctx has no effect. Leave is idempotent. Call Close afterwards.
 func (g *Gossip) Leave(ctx context.Context) error {
 	g.ending <- struct{}{}
 	defer func() { <-g.ending }()
@@ -38,7 +37,8 @@ func (g *Gossip) Leave(ctx context.Context) error {
 	return nil
 }
 
-// sayFarewell sends the announcement directly to every member. Gossip repeats it, because these packets may be lost.
+// sayFarewell sends the announcement that this node leaves to every member. Gossip repeats it, because these packets
+// may be lost.
 func (g *Gossip) sayFarewell() {
 	msg := append([]byte{0}, g.farewells.say(g.table.self)...)
 	for _, m := range g.Roster().Alive() {

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// logLimiter lowers the levels of memberlist's log. Errors become warnings, because memberlist retries. A warning
-// becomes a debug line if it is expected, or if there were more than warningsAMinute. This package itself logs what
-// an operator needs.
+// logLimiter lowers the levels of memberlist's log. It logs errors as warnings, because memberlist retries. It logs a
+// warning at level debug if the warning is expected, or if there were already warningsAMinute in this minute. Operators
+// need none of these lines, because this package itself logs the problems.
 type logLimiter struct {
 	next   slog.Handler
 	budget *budget

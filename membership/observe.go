@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// observed is a transport that records how far the last dial for a join came. joiner uses it to tell whether the
+// observed is a transport that records how far the last dial for a join came, so that joiner can find out whether the
 // seed answered. A dial for a join is one without a node name.
 type observed struct {
 	memberlist.NodeAwareTransport

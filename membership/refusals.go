@@ -17,7 +17,8 @@ import (
 // logInterval is how often the same refusal is logged at most.
 const logInterval = time.Minute
 
-// refusals counts refused nodes and logs the refusals. During an attempt to join, it also keeps the refusals.
+// refusals counts refused nodes and logs the refusals. During an attempt to join, it also collects the refusals of this
+// attempt.
 type refusals struct {
 	count *prometheus.CounterVec // by reason
 	say   chan *refusal          // read by report; a full channel drops, the counter has it
@@ -59,7 +60,7 @@ func (l *refusals) note(r *refusal) error {
 	return r.err
 }
 
-// recent returns the newest refusal of another node if it is younger than logInterval, and otherwise nil.
+// recent returns the newest refusal that concerns another node, or nil if that is older than logInterval.
 func (l *refusals) recent(now time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,8 +70,8 @@ func (l *refusals) recent(now time.Time) error {
 	return l.last.err
 }
 
-// tell counts the refusal of a packet or connection that belongs to no attempt to join. It logs the refusal if it
-// has an error. It does not block: if the log is behind, it only counts.
+// tell counts the refusal of a packet or connection that belongs to no attempt to join. If the refusal has an error,
+// tell also logs it. It does not block: while too many refusals wait for the log, it only counts.
 func (l *refusals) tell(r *refusal) {
 	l.count.WithLabelValues(string(r.reason)).Inc()
 	if r.err == nil {
@@ -82,8 +83,9 @@ func (l *refusals) tell(r *refusal) {
 	}
 }
 
-// during runs an attempt to join the node at addr. It returns the error of the attempt, and the refusal that caused
-// it, or nil. If there were several refusals, it prefers one by the node at addr.
+// during runs attempt, which tries to join the node at addr. It returns the error of the attempt and the refusal that
+// caused it. The refusal is nil if there was none. If there were several, during prefers one that concerns the node at
+// addr.
 func (l *refusals) during(addr netip.AddrPort, attempt func() error) (*refusal, error) {
 	l.mu.Lock()
 	l.keeping, l.kept = true, nil

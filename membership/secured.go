@@ -19,8 +19,8 @@ import (
 	"github.com/quorate/quorate/internal/trust"
 )
 
-// secured wraps a transport: it encrypts packets and uses TLS on streams. It drops, counts and logs the packets and
-// streams that it refuses.
+// secured wraps a transport. It encrypts packets and uses TLS on streams. Packets and streams that it refuses are
+// dropped, counted and logged.
 type secured struct {
 	memberlist.NodeAwareTransport
 	seal    *sealer
@@ -72,8 +72,9 @@ func (s *secured) receive() {
 	}
 }
 
-// refusedPacket returns the refusal of a packet. The refusals of one reason share one log line per logInterval,
-// whatever their source, because source addresses can be forged. A Stale refusal is not logged.
+// refusedPacket returns the refusal of a packet from the address from, for the reason why. All refusals for one reason
+// share one log line per logInterval, whatever their source, because source addresses can be forged. The refusal for
+// the reason Stale has no error and is not logged.
 func refusedPacket(why Reason, from net.Addr) *refusal {
 	e := &fault.Error{Code: fault.Denied, Op: "membership.receive"}
 	switch why {
@@ -140,8 +141,8 @@ func errNoTLS() error {
 	return fault.New(fault.Unavailable, "membership.secured", "this node has no certificate yet")
 }
 
-// accepted is the byte that the acceptor of a stream sends when it has verified the dialler's certificate. The
-// dialler waits for it, because in TLS 1.3 its own handshake ends before that verification.
+// accepted is the byte that the acceptor of a stream sends after it has verified the dialler's certificate. The dialler
+// waits for this byte, because in TLS 1.3 its handshake ends before the acceptor verifies the certificate.
 const accepted = 1
 
 func awaitAccepted(c net.Conn) error {
@@ -178,8 +179,8 @@ func (s *secured) shake(raw net.Conn, timeout time.Duration, make func() (*tls.C
 	return &tlsStream{Conn: c}, nil
 }
 
-// tlsStream is a stream over TLS. It closes itself when a write fails, because memberlist does not close a stream
-// whose first write fails.
+// tlsStream is a stream over TLS. It closes itself when a write fails, because memberlist does not close a stream on
+// which the first write fails.
 type tlsStream struct {
 	*tls.Conn
 	once sync.Once

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// table collects the reports of memberlist by incarnation, and builds rosters from them. It calls no other
-// component, because memberlist holds a lock when it reports.
+// table collects what memberlist reports about each incarnation, and builds rosters from it. It must not call other
+// components, because memberlist holds a lock while it reports.
 type table struct {
 	self     string // gossip name of this node
 	forget   time.Duration
@@ -36,11 +36,11 @@ type incarnation struct {
 // claims reports whether an incarnation can represent its node id: it is alive and not superseded.
 func (l *incarnation) claims() bool { return l.State == Alive && !l.superseded }
 
-// strayFarewell is how long the leave announcement of an unknown incarnation is kept. It may arrive before the
-// incarnation is known.
+// strayFarewell is how long the leave announcement of an incarnation is kept while the incarnation is unknown, because
+// the announcement may arrive before the incarnation itself.
 const strayFarewell = time.Minute
 
-// maxFarewells limits the number of announcements that are kept, because a peer could invent names.
+// maxFarewells limits the number of stored leave announcements, because a peer could invent names.
 const maxFarewells = 1 << 14
 
 // newTable returns a table with this node in it.
@@ -54,8 +54,8 @@ func newTable(self Member, forget time.Duration) *table {
 
 func (t *table) roster() *Roster { return t.current.Load() }
 
-// knows reports whether the table has an incarnation with this gossip name that is alive, at this address and with
-// these encoded facts.
+// knows reports whether the incarnation with this gossip name is in the table, alive, and has this address and these
+// encoded facts.
 func (t *table) knows(name string, at netip.AddrPort, meta []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -171,8 +171,8 @@ func (t *table) publish() {
 	}
 }
 
-// choose returns, by node id, the incarnation that represents the node id. It deletes all other incarnations that
-// are not alive.
+// choose returns for each node id the incarnation that the roster shows. It deletes those other incarnations that are
+// not alive.
 func (t *table) choose() map[string]*incarnation {
 	best := map[string]*incarnation{}
 	for _, l := range t.incarnations {
@@ -188,9 +188,9 @@ func (t *table) choose() map[string]*incarnation {
 	return best
 }
 
-// better reports whether a represents their node id rather than b. The incarnation of this process is always better.
-// Otherwise an incarnation that is alive and not superseded is better than one that is not. If this is true of both,
-// the earlier one is better; if of neither, the later one.
+// better reports whether the roster should show a rather than b; both are incarnations of one node id. The incarnation
+// of this process is always better. Otherwise one that is alive and not superseded is better than one that is not. If
+// both are, the earlier one is better; if neither is, the later one.
 func (t *table) better(a, b *incarnation) bool {
 	switch {
 	case a.Name() == t.self || b.Name() == t.self:
@@ -204,8 +204,9 @@ func (t *table) better(a, b *incarnation) bool {
 	}
 }
 
-// supersede records whether a later incarnation of the same node may replace the incarnation with this gossip name.
-// It may while memberlist reports the earlier one alive, but that one does not answer pings (silent).
+// supersede marks the incarnation with this gossip name as superseded if silent is true, and removes the mark
+// otherwise. silent means that memberlist still reports the incarnation alive, but it does not answer pings. A later
+// incarnation of the same node may replace a superseded one.
 func (t *table) supersede(name string, silent bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -253,8 +254,8 @@ func (t *table) wakeIfUnsettled() {
 	}
 }
 
-// disputes returns the node ids for which two incarnations seem to be alive: the incarnation that represents the
-// node id, and another one.
+// disputes returns, for each node id of which two incarnations seem to be alive, the incarnation in the roster and the
+// other one.
 func (t *table) disputes() []overlap {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// Timing has the intervals and timeouts of gossip. To change some of them, start with LAN or Loopback and set
+// Timing has the intervals and timeouts of gossip. To change some of them, take the result of LAN or Loopback and set
 // single fields. The zero Timing means LAN.
 type Timing struct {
 	ProbeInterval time.Duration // interval at which one member is probed over UDP

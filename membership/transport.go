@@ -16,8 +16,8 @@ import (
 	"github.com/quorate/quorate/internal/listen"
 )
 
-// sockets is a memberlist transport over a UDP port and a TCP port with the same number. Unlike memberlist's own
-// transport, it closes open connections at Shutdown and waits for them. It also explains why a port cannot be
+// sockets is a memberlist transport over a UDP port and a TCP port with the same number. Its Shutdown closes open
+// connections and waits for them, which memberlist's own transport does not do. Its errors say why a port cannot be
 // opened.
 type sockets struct {
 	tcp     *net.TCPListener
@@ -37,8 +37,8 @@ type sockets struct {
 // portAttempts bounds the search for a port that is free for both protocols.
 const portAttempts = 16
 
-// openSockets opens a TCP and a UDP socket on the same port. If port is 0, the system chooses it. If the port is in
-// use, it uses another one if fallback is true, and otherwise returns fault.Unavailable.
+// openSockets opens a TCP and a UDP socket on the same port. If port is 0, the system chooses the port. If the port is
+// in use and fallback is true, openSockets opens another one. If fallback is false, it returns fault.Unavailable.
 func openSockets(host netip.Addr, port uint16, fallback bool) (*sockets, error) {
 	s, err := bind(host, port)
 	for i := 0; i < portAttempts && err != nil && (port == 0 || fallback) && errors.Is(err, syscall.EADDRINUSE); i++ {
@@ -194,8 +194,8 @@ func (s *sockets) DialAddressTimeout(a memberlist.Address, timeout time.Duration
 	return s.DialTimeout(a.Addr, timeout)
 }
 
-// Shutdown implements memberlist.Transport. It closes all connections, and waits until their users have called
-// Close.
+// Shutdown implements memberlist.Transport. It closes all connections, and waits until the users of these connections
+// have called Close.
 func (s *sockets) Shutdown() error {
 	s.mu.Lock()
 	s.down = true
@@ -234,8 +234,8 @@ type stream struct {
 	once  sync.Once
 }
 
-// Write implements net.Conn. If a write fails, it closes the connection, because memberlist does
-// not close a connection whose first write fails.
+// Write implements net.Conn. It closes the connection if the write fails, because memberlist does not close a
+// connection on which the first write fails.
 func (c *stream) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
 	if err != nil {

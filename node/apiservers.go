@@ -118,8 +118,8 @@ func (s *apiServers) serve(ctx context.Context, name string, l net.Listener, h h
 }
 
 // maxConnections returns the connection limit of one listener. All API listeners together may use half of the file
-// descriptors of the process. The other half is for the store and the cluster, which must not fail because clients
-// open many connections.
+// descriptors of the process. The other half is for the store and the cluster, so that many connections of clients
+// cannot make them fail.
 func (s *apiServers) maxConnections(listener string) int {
 	if listener != listenerAPI {
 		return fewConnections
@@ -178,8 +178,8 @@ func (p appParts) actorRuntime() api.ActorRuntime {
 	return out
 }
 
-// services are the services of one application. Its HTTP and gRPC APIs share them, so that state set through one API
-// is visible through the other.
+// services are the services of one application. The HTTP API and the gRPC API of the application share them, so that
+// state set through one API is visible through the other.
 type services struct {
 	app            api.App
 	state          *api.State
@@ -230,8 +230,8 @@ func (s *apiServers) configuration(p appParts, app api.App) *api.Configurations 
 	return c
 }
 
-// tokensOf returns the API tokens of an application. If the application has none of its own, it returns the tokens
-// of the node, which may change while the node runs.
+// tokensOf returns the API tokens of an application. If the application has no token of its own, it uses those of the
+// node, which may be replaced while the node runs.
 func (s *apiServers) tokensOf(a AppEntry) (*api.Tokens, error) {
 	if a.Token != "" {
 		return api.NewTokens([]string{string(a.Token)})
@@ -246,8 +246,8 @@ func (s *apiServers) tokensOf(a AppEntry) (*api.Tokens, error) {
 	return s.tokens, nil
 }
 
-// open opens the APIs of one application and returns their addresses. Until all components are open, the APIs answer
-// only health probes, metadata and shutdown; other requests wait.
+// open opens the APIs of one application and returns their addresses. first is true for the application of the flags.
+// Until all components are open, the APIs answer only health probes, metadata and shutdown; other requests wait.
 func (s *apiServers) open(ctx context.Context, p appParts, first bool) (AppAddress, error) {
 	at := &AppAddress{ID: p.entry.ID}
 	flag := "--http-port"
@@ -303,8 +303,8 @@ func (s *apiServers) openHTTP(ctx context.Context, a AppEntry, shared services, 
 	return nil
 }
 
-// openHealth serves the health probes of the first application on the health port, if one is configured. The port
-// closes after the APIs, so that probes still get answers during a graceful stop.
+// openHealth serves the health probes of the first application on the health port, if one is configured. It closes the
+// port after the APIs, so that probes still get answers during a graceful stop.
 func (s *apiServers) openHealth(ctx context.Context, face http.Handler) error {
 	c := s.config.API
 	if !c.Health.Given && c.Health.Number == 0 {
@@ -349,7 +349,7 @@ func closeListeners(ls []net.Listener) {
 }
 
 // grpcPort returns the port of an application's gRPC API, the name of the setting for the port, and whether the gRPC
-// API is enabled for the application.
+// API is enabled. first is true for the application of the flags.
 func (c Config) grpcPort(first bool, a AppEntry) (Port, string, bool) {
 	if first {
 		return c.API.GRPC, "--grpc-port", !c.API.GRPCOff
@@ -405,9 +405,8 @@ func offerOff(err error) error {
 	return &more
 }
 
-// movable reports whether the API of an application may use another port if the default port is in use. This is
-// allowed only for an application that this node starts as a child process, because only such an application learns
-// the port from the node.
+// movable reports whether the API of an application may use another port if the default port is in use. This is allowed
+// only for an application that this node starts as a child process. Other applications could not learn the port.
 func (c Config) movable(a AppEntry, port Port) bool {
 	return !port.Given && len(c.App.Command) > 0 && a.ID == c.App.ID && !c.Cluster.joining()
 }

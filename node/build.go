@@ -242,7 +242,7 @@ func (n *Node) buildHost(ctx context.Context) error {
 }
 
 // buildControl creates the cluster controller, opens the catalogue of applications, and registers the methods that
-// other nodes can call. It runs after the store is open, because the catalogue needs the node id from the data
+// other nodes can call. It runs after the store has been opened, because the catalogue needs the node id from the data
 // directory.
 func (n *Node) buildControl(context.Context) error {
 	c := n.config.Cluster
@@ -282,8 +282,8 @@ func (n *Node) doctor() *doctor.Doctor {
 	})
 }
 
-// certificate returns the identities for the certificate of this node: the node, its server, and its applications in
-// the trust domain. If domain is empty, the default trust domain is used.
+// certificate returns the identity for the certificate of this node: the node id, the server id, and the applications
+// in the trust domain. If domain is empty, the default trust domain is used.
 func (n *Node) certificate(domain string) trust.Identity {
 	id := trust.Identity{Node: n.host.Identity().Node, Server: n.network.Identity().Server}
 	for _, app := range n.apps() {
@@ -405,7 +405,7 @@ func (n *Node) followTokens() error {
 	return n.loop("api tokens", f.Follow)
 }
 
-// buildLoops starts the controller, which finds the cluster and manages the Raft groups. When the node stops, its
+// buildLoops starts the controller, which finds the cluster and manages the Raft groups. When the node stops, the
 // closer stops the controller and transfers the leaderships of this node to other nodes.
 func (n *Node) buildLoops(context.Context) error {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -419,9 +419,9 @@ func (n *Node) buildLoops(context.Context) error {
 	})
 }
 
-// buildDrain registers the closer of the APIs. When the node stops, the closer ends the watches and makes the APIs
-// refuse new requests. It waits for the requests in progress, while the store still works. All APIs close
-// concurrently, because an application may need the API of the node to answer a call.
+// buildDrain registers the closer of the APIs. When the node stops, the closer ends the watches, refuses new requests,
+// and waits for the requests in progress while the store still works. It closes all APIs concurrently, because an
+// application may need the API of the node to answer a call.
 func (n *Node) buildDrain(context.Context) error {
 	return n.closers.Push("api requests", func(ctx context.Context) error {
 		n.apis.watches.Close()
@@ -444,8 +444,8 @@ func (n *Node) buildDrain(context.Context) error {
 	})
 }
 
-// serveApps announces the applications of this node to the other nodes. Its closer withdraws the announcement. It
-// runs before the node closes anything that calls to these applications use.
+// serveApps announces the applications of this node to the other nodes. When the node stops, its closer withdraws the
+// announcement before the node closes anything that calls to these applications need.
 func (n *Node) serveApps(context.Context) error {
 	var out []discovery.Record
 	for _, a := range n.apps() {
@@ -466,8 +466,8 @@ func (n *Node) serveApps(context.Context) error {
 	return n.closers.Push("applications", func(context.Context) error { return n.catalogue.Serve(nil) })
 }
 
-// buildInputs starts to deliver the events of input bindings, and to watch the component files. It is the last step
-// of a start, so when the node stops, it ends first.
+// buildInputs starts to deliver the events of input bindings, and to watch the component files. It is the last step of
+// the start, so both end first when the node stops.
 func (n *Node) buildInputs(context.Context) error {
 	if n.place.bare {
 		return nil // there is no application
@@ -494,8 +494,8 @@ func exposed(hosts []string) bool {
 	return false
 }
 
-// port returns the port of a cluster listener. If a default port is in use, the listener may use another one. A node
-// that joins others is an exception, because they expect the default port.
+// port returns the port of a cluster listener. If a default port is in use, the listener may use another one, unless
+// this node joins others, because these expect the default port.
 func (c Cluster) port(p Port) network.Port {
 	return network.Port{Number: p.Number, Fallback: !p.Given && !c.joining()}
 }

@@ -28,12 +28,12 @@ const (
 	MinMemory = 64 << 20
 )
 
-// sharedDir is the name of the shared data directory, which all nodes without --join and --data-dir use. A node id
-// must not be equal to it, because each node id names a directory beside it.
+// sharedDir is the name of the data directory that all nodes without --join and --data-dir share. No node may have this
+// node id, because a node's own data directory is beside it and has the node id as its name.
 const sharedDir = "local"
 
-// Config is the configuration of a node. It may be copied; no part of the node keeps a reference to it. The zero
-// value with WithDefaults, and with Data.StateDir or Data.Dir set, configures a complete cluster of one node.
+// Config is the configuration of a node. It may be copied, because no part of the node keeps a reference to it. To
+// configure a complete cluster of one node, set Data.StateDir or Data.Dir and call WithDefaults.
 type Config struct {
 	Version    string // of the program; shown by status and metadata
 	Namespace  string // empty = none: components of every namespace load
@@ -263,8 +263,8 @@ type Log struct {
 	JSON  bool
 }
 
-// Port is a TCP port. Number 0 picks a free port. Given means that the user chose the number, or that other nodes rely
-// on it; such a port is never replaced by another one.
+// Port is a TCP port. Number 0 chooses a free port. If Given is true, the port must not be replaced by another one,
+// because the user chose it or other nodes rely on it.
 type Port struct {
 	Number int
 	Given  bool
@@ -372,8 +372,8 @@ func (a API) withDefaults() API {
 	return a
 }
 
-// withDefaults returns c with defaults for unset fields. Default ports must not be replaced if other nodes need to
-// know them: if the user set an address to listen on, nodes to join, or a cluster token.
+// withDefaults returns c with defaults for unset fields. It marks the default ports as Given if other nodes need to
+// know them. This is the case if the user set an address to listen on, nodes to join, or a cluster token.
 func (c Cluster) withDefaults(secured bool) Cluster {
 	clustered := c.Bind != "" || c.joining() || secured
 	for port, n := range map[*Port]int{&c.Gossip: network.DefaultGossipPort, &c.Peer: network.DefaultPeerPort} {
@@ -388,8 +388,8 @@ func (c Cluster) withDefaults(secured bool) Cluster {
 	return c
 }
 
-// defaultBind returns the default address to listen on. That is a loopback address if the node joins no others, or
-// if it and all nodes to join are on this machine. Otherwise it is 0.0.0.0.
+// defaultBind returns the default address to listen on. It is a loopback address if this node joins no others, or if
+// this node and all nodes to join are on this machine. Otherwise it is 0.0.0.0.
 func (c Cluster) defaultBind() string {
 	if a := c.Advertise; c.joining() && a != "" && !listen.IsLoopback(a) {
 		return "0.0.0.0"

@@ -16,8 +16,8 @@ import (
 	"github.com/quorate/quorate/internal/listen"
 )
 
-// maxName is the maximum length in bytes of ids and names. They are used in directory names, metric labels and
-// gossip messages.
+// maxName is the maximum length of ids and names in bytes. They are limited because they are used in directory names,
+// metric labels and gossip messages.
 const maxName = 128
 
 // maxHeaderSize bounds --read-buffer-size. Each connection may take as much memory.
@@ -67,7 +67,8 @@ func oneOf[T ~string](p *problems, flag string, value T, set ...T) {
 	p.add(flag, value, "give one of "+strings.Join(words, ", "))
 }
 
-// Validate returns all problems of a Config, joined by errors.Join. Call WithDefaults first. Validate does no I/O.
+// Validate returns all problems of a Config, joined by errors.Join, or nil if there are none. Call WithDefaults first.
+// Validate does no I/O.
 func (c Config) Validate() error {
 	var p problems
 	if c.Namespace != "" {
@@ -190,8 +191,8 @@ func (c Config) validateApps(p *problems) {
 	}
 }
 
-// validatePorts adds a problem if two listeners, or a listener and the application, have the same port. Otherwise
-// the second listener could not open, or calls to the application would reach the node.
+// validatePorts adds a problem if two listeners have the same port, because the second one could not open. It also adds
+// one if a listener has the port of the application, because calls to the application would then reach the node.
 func (c Config) validatePorts(p *problems) {
 	seen := map[int]string{}
 	claim := func(flag string, n int) {

@@ -18,7 +18,8 @@ import (
 	"github.com/quorate/quorate/node/inputs"
 )
 
-// daprNames are the metrics with Dapr's names. The zero value is disabled: its observers are nil and record nothing.
+// daprNames records the metrics with Dapr's names. In the zero value these metrics are disabled: its observers are nil
+// and nothing is recorded.
 type daprNames struct{ *daprmetrics.Metrics }
 
 // openDaprNames registers the metrics with Dapr's names, if the Configuration resource enables them.
@@ -86,8 +87,8 @@ func (s *apiServers) eventObservers() inputs.Observers {
 	return out
 }
 
-// loaded counts the components that were opened, and those that could not be opened, at the start or after a reload.
-// before is nil at the start.
+// loaded counts the components that could be opened and those that could not, after the start or a reload. before and
+// now are the components before and after a reload; at the start before is nil.
 func (d daprNames) loaded(app string, before, now []component.Status, c loader.Changes) {
 	if d.Metrics == nil {
 		return

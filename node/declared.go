@@ -20,8 +20,8 @@ import (
 	"github.com/quorate/quorate/node/components"
 )
 
-// readDeclared reads the Configuration resources before anything is opened, because they configure tracing, metrics
-// and the API. The components in the same files are opened later.
+// readDeclared reads the Configuration resources. It runs before anything is opened, because they configure tracing,
+// metrics and the API. The components in the same files are opened later.
 func (n *Node) readDeclared(context.Context) error {
 	n.apis = newAPIServers(n.config, n.apps(), n.deps, &n.closers, n.stopper.shutdown)
 	if n.place.bare {
@@ -65,7 +65,8 @@ func exportOf(t *component.TracingConfig) *tracing.Declared {
 }
 
 // applyRules applies the Configuration, Resiliency and HTTPEndpoint resources of a set. If all is false, it applies
-// only the middleware and the endpoints. It reads and checks all of them before it changes anything.
+// only the middleware and the endpoints. It returns an error, and changes nothing, if one of the resources cannot be
+// used.
 func (n *Node) applyRules(set *loader.Set, all bool) error {
 	rules, err := calls.ReadRules(set, n.config.trust())
 	if err != nil {
@@ -131,9 +132,9 @@ func metricsOf(m *component.MetricsConfig) component.MetricsConfig {
 	return c
 }
 
-// pipelineOf returns the middleware of a section of the Configuration. It returns an error if a component is
-// missing, because the API or the application would lack a protection. Only a component of type routeralias may be
-// missing: its paths do not exist then.
+// pipelineOf returns the middleware of a section of the Configuration. A missing component is an error, because the API
+// or the application would lack a protection. Components of type routeralias are an exception: without one, only its
+// additional paths are missing.
 func pipelineOf(section string, handlers []component.PipelineHandler, set *loader.Set) (out []*middleware.Instance,
 	err error) {
 	out = []*middleware.Instance{}
@@ -157,8 +158,8 @@ func pipelineOf(section string, handlers []component.PipelineHandler, set *loade
 	return out, nil
 }
 
-// externals returns the HTTP endpoints that the set declares. An unchanged endpoint keeps its transport, and so its
-// connections.
+// externals returns the HTTP endpoints that the set declares. An endpoint that has not changed keeps its transport, so
+// its open connections are used again.
 func (n *Node) externals(set *loader.Set) (out []*invoke.External) {
 	before := map[any]*http.Transport{}
 	for _, x := range n.calls.Externals().Declared() {
@@ -176,8 +177,8 @@ func (n *Node) externals(set *loader.Set) (out []*invoke.External) {
 	return out
 }
 
-// anyEndpoint returns the transport for addresses that no HTTPEndpoint declares. If it returns nil, such addresses
-// are refused.
+// anyEndpoint returns the transport for calls to addresses that no HTTPEndpoint declares. nil means that such calls are
+// refused.
 func (n *Node) anyEndpoint() *http.Transport {
 	if !n.config.API.AnyEndpoint {
 		return nil

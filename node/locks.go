@@ -17,7 +17,8 @@ type lockService struct {
 	log  *slog.Logger
 }
 
-// maxLeft bounds the locks of a list whose rest of the lease is requested. Each is a request to the leader.
+// maxLeft limits for how many locks of a list the rest of the lease is requested, because each is a request to the
+// leader.
 const maxLeft = 500
 
 // HeldLocks implements admin.Locks.

@@ -34,9 +34,9 @@ func newMemory(limit int64, timeout time.Duration, reg prometheus.Registerer) me
 	}
 }
 
-// lookForBurst is the interval at which giveBack checks whether a burst of requests has ended. giveBack then returns
-// memory to the system, because the Go runtime does so only slowly: an idle node would keep several times what it
-// needs.
+// lookForBurst is the interval at which giveBack checks whether a burst of requests has ended. After a burst, giveBack
+// returns free memory to the system. The Go runtime alone does this only slowly, so an idle node would keep several
+// times the memory that it needs.
 const lookForBurst = 5 * time.Second
 
 // giveBack calls free after each burst, until stop is closed.

@@ -53,8 +53,7 @@ type Deps struct {
 	records *logadapt.Recent // the last records of Logger
 }
 
-// keepWarnings is how many of the latest warnings and errors in the log a node keeps in memory. Each has at most 1
-// KiB.
+// keepWarnings is how many of the latest warnings and errors of its log a node keeps in memory. Each has at most 1 KiB.
 const keepWarnings = 50
 
 // keepRecords is how many of the latest log records a node keeps in memory for debug bundles. Each has at most 1 KiB.
@@ -96,8 +95,8 @@ func Open(ctx context.Context, c Config, d Deps) (*Node, error) {
 	return open(ctx, c, d, place{})
 }
 
-// place describes how a node shares a data directory with other nodes of the same user on this host. In the zero
-// value the directory is not shared.
+// place describes how a node shares a data directory with other nodes of the same user on this host. The zero value
+// means that the directory is not shared.
 type place struct {
 	notes string // directory of the notes of live nodes
 	bare  bool   // serves no application
@@ -138,8 +137,8 @@ func (n *Node) Admin() adminapi.Node {
 }
 
 // Wait blocks until the API requests a stop or ctx ends, and then returns nil. If Config.BlockShutdown is set, Wait
-// blocks for at most that time after the end of ctx. It returns an error if another node with the same id has been
-// running for longer than this one.
+// continues to block for at most that time after the end of ctx. Wait returns an error if a node that started earlier
+// uses the same node id; then this node must be closed.
 func (n *Node) Wait(ctx context.Context) error {
 	select {
 	case <-n.stopper.stopping:
@@ -151,8 +150,9 @@ func (n *Node) Wait(ctx context.Context) error {
 	return nil
 }
 
-// blockShutdown blocks until Config.BlockShutdown has passed, the API requests a stop, or the first application is
-// unhealthy. It returns at once if the node runs its application as a child process, because both end together.
+// blockShutdown delays the stop of the node. It returns when Config.BlockShutdown has passed, the API requests a stop,
+// or the first application is unhealthy. It returns at once if the node runs its application as a child process,
+// because both end together.
 func (n *Node) blockShutdown() {
 	d := n.config.BlockShutdown
 	if d <= 0 || len(n.config.App.Command) > 0 {
@@ -206,8 +206,8 @@ type stopper struct {
 // Stop makes Wait return, so that its caller closes the node.
 func (s *stopper) Stop() { s.once.Do(func() { close(s.stopping) }) }
 
-// shutdown stops the node when the API requests it. If force is true, the process exits after forcedExit, even if
-// the node has not closed. Clients of Dapr expect that.
+// shutdown stops the node when the API requests it. If force is true, the process exits after forcedExit, even if the
+// node is not closed by then, because clients of Dapr expect that.
 func (s *stopper) shutdown(force bool) {
 	if force {
 		s.log.Warn("ended at once through the API")

@@ -5,12 +5,12 @@ import "strings"
 // sidecar reports whether the node stores no data and routes to servers.
 func (c Cluster) sidecar() bool { return c.Role == RoleSidecar }
 
-// joining reports whether the node joins an existing cluster. If not, a node with a new data directory forms a
-// cluster of one, which other nodes may join.
+// joining reports whether the node joins an existing cluster. A node that does not join and has a new data directory
+// forms a cluster of one, which other nodes may join.
 func (c Cluster) joining() bool { return len(c.Join) > 0 }
 
-// Local reports whether only this machine can reach the node, and the node joins no others. Its API, its metrics and
-// its ports for other nodes are then on loopback.
+// Local reports whether this node joins no others and only programs on this machine can reach it. The API, the metrics
+// and the ports for other nodes then listen on loopback only.
 func (c Config) Local() bool {
 	return !c.Cluster.joining() && !exposed(append([]string{c.Cluster.Bind, c.Metrics.Listen}, c.API.Listen...))
 }
@@ -25,8 +25,8 @@ func (c Cluster) validateRole(p *problems) {
 		"leave it out with --role sidecar: only servers form a cluster")
 }
 
-// defaultID returns the node id for a new data directory if the user chose none. If the node joins others, the id is
-// made from its host name. Otherwise it is empty, and the node gets a random id.
+// defaultID returns the node id for a new data directory if the user chose none. If the node joins others, it is the
+// result of nodeName for the host name. Otherwise defaultID returns "", and the node gets a random id.
 func (c Cluster) defaultID() string {
 	if !c.joining() {
 		return ""
@@ -34,8 +34,8 @@ func (c Cluster) defaultID() string {
 	return nodeName(c.Host)
 }
 
-// nodeName returns a node id made from a host name: the first label of the name, without the characters that are not
-// allowed in an id. It returns "" if no valid id remains.
+// nodeName makes a node id from a host name. The id is the first label of the host name, without the characters that an
+// id must not contain. nodeName returns "" if the result is not a valid id.
 func nodeName(host string) string {
 	host, _, _ = strings.Cut(strings.ToLower(host), ".")
 	var b strings.Builder

@@ -11,8 +11,8 @@ import (
 // http_sd_configs.
 const scrapeTargetsPath = "/targets"
 
-// targetGroup is a scrape target with its labels. The label names begin with __meta_. Prometheus drops such labels
-// after relabelling, so they cannot collide with labels of metrics.
+// targetGroup is a scrape target with its labels. The names of the labels begin with __meta_. Prometheus drops such
+// labels after relabelling, so they cannot collide with labels of metrics.
 type targetGroup struct {
 	Targets []string          `json:"targets"`
 	Labels  map[string]string `json:"labels"`

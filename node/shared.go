@@ -8,9 +8,9 @@ import (
 	"github.com/quorate/quorate/node/shareddir"
 )
 
-// Shared is a node on a data directory that several processes of one user on this host use. One of them is the
-// server; the others attach to it as sidecars. It needs no configuration; see package shareddir. It is safe for
-// concurrent use.
+// Shared is a node on a data directory that several processes of one user on this host share. One of them is the
+// server, and the others are sidecars of this server. No configuration is needed; see package shareddir. A Shared is
+// safe for concurrent use.
 type Shared struct {
 	*shareddir.Shared
 	addrs   Addresses
@@ -35,10 +35,11 @@ func OpenShared(ctx context.Context, c Config, d Deps) (*Shared, error) {
 }
 
 // Addresses returns the addresses of the node that serves the applications. They stay the same when this process
-// takes over the directory.
+// becomes the server of the shared directory.
 func (s *Shared) Addresses() Addresses { return s.addrs }
 
-// Reload makes the node that serves the applications read its component files again. It returns at once.
+// Reload makes the node that serves the applications read its component files again. It returns without waiting for
+// that.
 func (s *Shared) Reload() { s.serving.Reload() }
 
 // sharedOpener opens the nodes of a shared directory.
@@ -74,8 +75,8 @@ func (o *sharedOpener) Open(ctx context.Context, p shareddir.Plan) (shareddir.No
 }
 
 // successor returns the configuration of the server that this process opens when it takes over the shared directory.
-// The server uses the node id, the number of partitions and the log store that the directory has. A port that the
-// user chose stays with the sidecar, so the server picks a free port instead.
+// Node id, number of partitions and log store are unset, because the directory has them. A port that the user chose is
+// used by the sidecar of this process, so the server uses a free port instead.
 func (c Config) successor() Config {
 	c.Cluster.NodeID, c.Cluster.Partitions, c.Data.LogStore = "", 0, ""
 	for _, p := range []*Port{&c.Cluster.Gossip, &c.Cluster.Peer, &c.Metrics.Port} {

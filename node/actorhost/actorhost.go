@@ -16,8 +16,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/datadir"
 )
 
-// maxRemote is how many calls of actors one node may have in progress at another. The rest of the calls that a
-// connection admits is for the replicated store.
+// maxRemote is how many calls of actors this node may have in progress at one other node. A connection admits more
+// calls; the rest is for the replicated store.
 const maxRemote = 512
 
 // Options are the dependencies and settings of a Host. All are required.

@@ -110,7 +110,8 @@ type move struct {
 	actors   []api.Actor
 }
 
-// moves returns the fewest moves after which the numbers of actors of the hosts differ by at most one.
+// moves returns the moves after which the numbers of actors of any two hosts differ by at most one. It moves as few
+// actors as possible. placed has the actors of each host, by host id.
 func moves(hosts []raftfsm.HostOfActors, placed map[string][]api.Actor) (out []move) {
 	if len(hosts) == 0 {
 		return nil
@@ -167,8 +168,8 @@ type handing struct {
 	Actors []api.Actor `json:"actors"`
 }
 
-// handOver asks the node with a server id to give actors to the host with the session to. It returns how many of them
-// were active there.
+// handOver asks the node with the server id server to hand the actors in all over to another host. to is the session of
+// that host, and app the application of the actors. handOver returns how many of the actors were active on the node.
 func (h *Host) handOver(ctx context.Context, server, to, app string, all []api.Actor) (int, error) {
 	if server == h.options.Server() {
 		return h.HandOver(ctx, app, all, to), nil
@@ -185,7 +186,7 @@ func (h *Host) handOver(ctx context.Context, server, to, app string, all []api.A
 	return int(min(r.Uvarint(), handed)), nil //nolint:gosec // bounded
 }
 
-// HandOverMethod returns the peer method by which other nodes ask this one to give actors to another host.
+// HandOverMethod returns the peer method by which other nodes ask this node to hand actors over to another host.
 func (h *Host) HandOverMethod() peer.Method {
 	return peer.Method{Name: methodHandOver, Concurrency: 8,
 		Handle: func(ctx context.Context, r peer.Request) ([]byte, error) {

@@ -17,18 +17,19 @@ import (
 )
 
 const (
-	// perInstance is how many ticks of reminders may be under way at one instance of an application.
+	// perInstance is how many ticks of reminders may be in delivery to one instance of an application at a time.
 	perInstance = 128
-	// persist is the pause between further attempts of a one-shot reminder that has no failure policy.
+	// persist is the interval of retries of a one-shot reminder that has no failure policy.
 	persist = 30 * time.Second
-	// maxWait is the longest wait of a timer, in milliseconds: 200 years, which fit into a time.Duration.
+	// maxWait is the longest wait of a timer in milliseconds: 200 years, which a time.Duration can represent.
 	maxWait = 200 * 365 * 24 * 3600 * 1000
 	// maxListed is how many reminders are read at once.
 	maxListed = 1000
 )
 
-// reminders implements actors.Reminders and due.Deliverer. A reminder is due work in the group of its actor, so that
-// its home is the store and the application, and its name has the type, the id and the name of the reminder.
+// reminders implements actors.Reminders and due.Deliverer. A reminder is an item of due work in the Raft group of its
+// actor. Its due.Home consists of the store and the application. Its name consists of the type and id of the actor and
+// the name of the reminder.
 type reminders struct{ host *Host }
 
 const separator = "||"
@@ -58,7 +59,8 @@ func (r reminders) home(ctx context.Context, kind string) (raftfsm.DueWork, due.
 	return o.Host().DueWork(), due.Home{Kind: due.KindReminder, Store: o.Namespace + "/" + t.Store, Prefix: t.App}, nil
 }
 
-// schedule returns the schedule of package due for a period, and the number of ticks; 0 = no limit.
+// schedule converts the period of a reminder to a schedule of package due. It also returns the number of ticks; 0 means
+// no limit.
 func schedule(period string) (text string, ticks uint64, err error) {
 	bad := func(why string) error { return fault.New(fault.Invalid, "actors.Reminder", "period: "+why) }
 	if rest, found := strings.CutPrefix(period, "R"); found {

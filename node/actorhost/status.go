@@ -12,9 +12,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/due"
 )
 
-// Status describes the actors of all applications of the namespace, by application and store. It lists at most limit
-// active actors and limit reminders of each application. The parts are read one after the other, so they may show
-// different moments.
+// Status describes the actors of all applications of the namespace, by application and store. For each application it
+// lists at most limit active actors and at most limit reminders. It reads the parts one after the other, so together
+// they are not a snapshot of one moment.
 func (h *Host) Status(ctx context.Context, limit int) ([]api.ActorsStatus, error) {
 	host := h.options.Host()
 	if host == nil {

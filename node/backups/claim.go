@@ -32,9 +32,9 @@ func (h *holding) store(ctx context.Context) error {
 	return err
 }
 
-// again reads the record, and writes it once more if this run still has the claim. It is called after a conflict: an
-// earlier write may have succeeded although its answer was lost. If another run has the claim, it returns the
-// conflict.
+// again is called after storing the record failed with conflict. An earlier write of this run may have succeeded
+// although its answer was lost. So again reads the record, and writes it once more if this run still has the claim.
+// Otherwise it returns conflict.
 func (h *holding) again(ctx context.Context, conflict error) (uint64, error) {
 	text, revision, err := h.cluster.Record(ctx)
 	if err != nil {
@@ -56,8 +56,8 @@ func (h *holding) extend(ctx context.Context) error {
 	return h.store(ctx)
 }
 
-// while runs f, and renews the claim until f returns. If the claim is lost, it cancels the context of f and returns
-// errLost.
+// while runs f, and renews the claim until f returns. If the claim is lost in between, while cancels the context of f
+// and returns errLost.
 func (h *holding) while(ctx context.Context, f func(context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
 	var renewing sync.WaitGroup
@@ -94,8 +94,8 @@ func (h *holding) renew(ctx context.Context, lost context.CancelCauseFunc) {
 	}
 }
 
-// release applies change to the record, ends the claim, and stores the record. It does so even if ctx has ended.
-// Otherwise the next leader would have to wait for the claim to expire.
+// release applies change to the record, removes the claim from it, and stores the record. It does so even if ctx has
+// ended, because the next leader would otherwise have to wait for the claim to expire.
 func (h *holding) release(ctx context.Context, change func(*record)) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTime)
 	defer cancel()

@@ -48,7 +48,7 @@ func (d directory) store(_ context.Context, name string, write func(io.Writer) e
 	return one, nil
 }
 
-// removePartial removes the incomplete files of processes that were killed. Only the node with the claim may call
+// removePartial removes the incomplete files that killed processes left behind. Only the node with the claim may call
 // it.
 func (d directory) removePartial() {
 	left, _ := filepath.Glob(filepath.Join(d.path, "."+d.prefix+"-*.qs.*"+partialSuffix))

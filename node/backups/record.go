@@ -16,7 +16,7 @@ type record struct {
 	Stored []string `json:"stored,omitempty"` // names that the command has stored, oldest first
 }
 
-// claim identifies the node that is writing a backup. The node renews the claim by changing Renewed.
+// claim identifies the node that is writing a backup. To renew its claim, the node changes Renewed.
 type claim struct {
 	Node    string `json:"node"`
 	ID      string `json:"id"` // of this run
@@ -59,9 +59,9 @@ func (r record) encode() []byte {
 	return text
 }
 
-// due reports whether the period that contains now needs a backup. It does if it has no backup yet, and no attempt
-// has failed within retryAfter, or within every if that is shorter. If the last period is far in the future, a clock
-// was wrong, and a backup is due.
+// due reports whether a backup is due at the time now. It is due if the period that contains now has no backup yet,
+// unless the last attempt failed less than retryAfter ago (or less than every ago, if every is shorter). A backup is
+// also due if the period of the last one is far in the future, because then a clock was wrong.
 func (r record) due(now time.Time, every time.Duration) bool {
 	if r.Failed != nil {
 		if ago := now.Sub(r.Failed.Time); ago >= 0 && ago < min(every, retryAfter) {

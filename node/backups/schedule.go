@@ -147,8 +147,8 @@ func (s *Schedule) take(ctx context.Context) (*holding, error) {
 	return h, h.store(ctx)
 }
 
-// claimed reports whether another run has the claim. If a claim stays unchanged for takeAfter, its node has stopped,
-// and it no longer counts. This node measures that time itself, so the clocks of nodes may differ.
+// claimed reports whether another run has the claim c. If c has not changed for takeAfter, its node has stopped, and
+// claimed returns false. This node measures takeAfter by its own clock, so the clocks of nodes may differ.
 func (s *Schedule) claimed(c *claim) bool {
 	if c == nil {
 		return false
@@ -180,8 +180,8 @@ func (s *Schedule) run(ctx context.Context, h *holding) {
 	s.done(ctx, h, begin, m.saved)
 }
 
-// publish gives a complete backup its final name. It renews the claim first, because the node may have been suspended
-// and lost the claim.
+// publish gives a complete backup its final name. First it renews the claim, because the node may have been paused and
+// lost the claim.
 func (s *Schedule) publish(ctx context.Context, h *holding, m *made) error {
 	if err := h.extend(ctx); err != nil {
 		return errors.Join(errLost, err)
@@ -211,8 +211,8 @@ func (s *Schedule) done(ctx context.Context, h *holding, begin time.Time, last s
 	}
 }
 
-// removeOld removes the oldest backups so that Keep remain, and returns the names of those that the command still
-// has. It logs and counts a failure. The next backup tries again.
+// removeOld removes the oldest backups until Keep remain. names are the backups that the command has stored; left are
+// those of them that remain. removeOld logs and counts a failure, and the next backup tries again.
 func (s *Schedule) removeOld(ctx context.Context, names []string) (left []string) {
 	left, err := s.target.trim(ctx, names, s.opts.Keep)
 	s.metrics.removed(err)

@@ -23,7 +23,7 @@ func (s *Schedule) Status() *api.BackupStatus {
 	return out
 }
 
-// Issues returns an issue if the last attempt failed, or if there has been no backup for two periods.
+// Issues returns an issue if the last attempt failed, or if the last backup is older than two periods.
 func (s *Schedule) Issues() (out []api.Issue) {
 	r := s.latest.Load()
 	switch {

@@ -187,8 +187,7 @@ func (c *Calls) Close() error {
 	return errors.Join(errs...)
 }
 
-// merger merges session tokens. Until the replicated store is open, it does nothing, because there are no tokens
-// yet.
+// merger merges session tokens. Until the replicated store is open, it merges nothing, because there are no tokens yet.
 type merger struct {
 	store atomic.Pointer[api.SessionMerger]
 }
@@ -204,8 +203,8 @@ func (m *merger) MergeSessions(a, b string) (string, bool) {
 // SetSessions sets the merger of session tokens. Call it before a store is served.
 func (c *Calls) SetSessions(m api.SessionMerger) { c.sessions.store.Store(&m) }
 
-// Connect enables calls between nodes. Other nodes can then call the applications of this node. This node can call
-// the applications that places finds.
+// Connect enables calls between nodes, in both directions. Other nodes can then call the applications of this node, and
+// this node can call the instances on other nodes that places returns.
 func (c *Calls) Connect(places invoke.Places) {
 	port := c.opts.Network.Port()
 	client := remoteinvoke.NewClient(port.Tunnel, c.opts.Network.Advertised)
@@ -225,16 +224,16 @@ func (c *Calls) Disconnect(ctx context.Context) error {
 	return c.server.Close(ctx)
 }
 
-// Renew makes further calls open new connections with the current certificate. Calls in progress finish on the old
-// connections, which are then closed.
+// Renew makes further calls to other nodes open new connections, which use the current certificate. Calls in progress
+// finish on the old connections, which are then closed.
 func (c *Calls) Renew() {
 	if client := c.client.Load(); client != nil {
 		client.Renew()
 	}
 }
 
-// Prove reports whether the certificate of the calling node proves that it runs the application app. If so, it also
-// returns the trust domain of the application.
+// Prove reports whether the certificate of the calling node at proves that this node runs the application app. If it
+// does, Prove also returns the trust domain of the application.
 func Prove(at peer.Caller, app api.App) (domain string, ok bool) {
 	if !at.Proven {
 		return "", false

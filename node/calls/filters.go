@@ -13,8 +13,8 @@ import (
 	"github.com/quorate/quorate/internal/appchannel"
 )
 
-// SetFilters replaces the middleware that handles calls before they reach an HTTP application of this node. Calls
-// pass the filters in the given order, after access control.
+// SetFilters replaces the middleware that processes calls to the HTTP applications of this node. A call passes access
+// control first, and then the filters in the given order.
 func (c *Calls) SetFilters(filters []*middleware.Instance) { c.filters.Store(&filters) }
 
 // filtered returns a channel that applies the middleware of SetFilters. For a gRPC application it returns ch itself,
@@ -50,9 +50,9 @@ func (f filteredChannel) RoundTrip(r *http.Request) (*http.Response, error) {
 	return f.next.RoundTrip(r)
 }
 
-// filter applies a middleware to a call. The URL of a call has its path in Opaque, so that the path is sent
-// unchanged, but middleware reads Path. So filter passes a URL with Path, and restores Opaque if the middleware has
-// not changed the URL.
+// filter applies the middleware f to a call. The URL of a call has its path in Opaque, so that the path is sent
+// unchanged, but middleware reads Path. So filter gives f a URL without Opaque, and restores the original URL if f has
+// not changed it.
 func filter(f middleware.Filter, r *http.Request) error {
 	sent := r.URL
 	if sent.Opaque == "" {

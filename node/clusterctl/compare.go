@@ -13,7 +13,7 @@ import (
 
 const opCompare = "node.CompareReplicas"
 
-// CompareReplicas compares the states of all replicas of a group now, and changes none. It returns fault.NotLeader if
+// CompareReplicas compares the states of all replicas of a group, without changing them. It returns fault.NotLeader if
 // another node leads the group, and fault.NotFound if there is no such group.
 func (ctl *Controller) CompareReplicas(ctx context.Context, id uint64) (api.Comparison, error) {
 	out := api.Comparison{Group: id}

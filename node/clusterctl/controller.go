@@ -102,8 +102,8 @@ func (ctl *Controller) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// HandOver transfers the leadership of every group that this node leads. A node calls it before it stops, so that the
-// groups need not wait for an election timeout. Failures are only logged.
+// HandOver transfers the leadership of every group that this node leads. A node calls it before it stops. Otherwise the
+// groups would have no leader until an election timeout. Failures are only logged.
 func (ctl *Controller) HandOver(ctx context.Context) {
 	for i, g := range ctl.host.Groups() {
 		s := g.Status()
@@ -117,8 +117,8 @@ func (ctl *Controller) HandOver(ctx context.Context) {
 	}
 }
 
-// About returns how many log entries a server of a group is behind the leader, and why the server is a voter or a
-// non-voter. If this node does not lead the group, it returns nil and "".
+// About returns how many log entries a server of a group is behind the leader, and why this server is a voter or a
+// non-voter. If this node does not lead the group, About returns nil and "". lag is nil, too, if it is unknown.
 func (ctl *Controller) About(group uint32, server string) (lag *uint64, reason string) {
 	return ctl.reconciler.about(group, server)
 }

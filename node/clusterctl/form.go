@@ -121,9 +121,9 @@ func names(members []membership.Member) string {
 	return strings.Join(out, ", ")
 }
 
-// form gets a promise from every server, first from itself, that this server may form the cluster. It then forms a
-// cluster with this server as the only voter. The other servers are added as non-voters later, and become voters
-// when they have caught up.
+// form asks every server, first itself, to promise that only this server may form the cluster. If all promise, form
+// creates a cluster with this server as the only voter. The other servers are added as non-voters later, and become
+// voters when they have caught up.
 func (ctl *Controller) form(ctx context.Context, servers []membership.Member) {
 	self := ctl.host.Identity()
 	for _, s := range servers {
@@ -152,8 +152,8 @@ func (ctl *Controller) askPromise(ctx context.Context, server string) error {
 	return err
 }
 
-// servePromise answers methodPromise. It returns fault.Conflict if gossip already knows a cluster, or if the two
-// servers expect clusters of different sizes.
+// servePromise answers methodPromise, with which another server asks for permission to form the cluster. It returns
+// fault.Conflict if gossip already knows a cluster, or if the two servers have different values of --bootstrap-expect.
 func (ctl *Controller) servePromise(_ context.Context, r peer.Request) ([]byte, error) {
 	expect, k := binary.Uvarint(r.Payload)
 	if mine := ctl.opts.BootstrapExpect; k <= 0 || expect != uint64(mine) {
@@ -179,8 +179,8 @@ func (ctl *Controller) wait(format string, args ...any) {
 	}
 }
 
-// Outside returns the reason why this node is not a working member of the cluster: the other nodes refuse it, or it
-// has not joined yet. It returns nil if the node is a working member. Gossip must be open.
+// Outside returns the reason why this node is not a working member of the cluster, or nil if it is one. For example,
+// the node has not joined yet, or the other nodes refuse it. Gossip must be open.
 func (ctl *Controller) Outside() *api.Reason {
 	if why := ctl.host.Removed(); why != nil {
 		return &api.Reason{Name: "cluster", Text: fault.Text(why)}
@@ -216,8 +216,8 @@ func (ctl *Controller) Outside() *api.Reason {
 	return nil
 }
 
-// gossipTrouble returns why this node reaches no other node by gossip. It returns "" if it reaches one, or if there
-// are no nodes to join.
+// gossipTrouble returns why this node reaches no other node by gossip, as text to append to a message. It returns "" if
+// this node reaches another node, or if there are no nodes to join.
 func (ctl *Controller) gossipTrouble() string {
 	g := ctl.net.Gossip()
 	if g == nil {
@@ -230,9 +230,9 @@ func (ctl *Controller) gossipTrouble() string {
 	return "; no node is reached by gossip: " + strings.Join(strings.Split(fault.Text(why), "\n"), "; ")
 }
 
-// Issues returns what is wrong although this node works. It may reach no other node by gossip. Then it serves
-// requests, but does not learn about new, failed or moved nodes. Or a rescue made a second cluster, and the servers
-// that it left behind still have a majority of their own.
+// Issues returns problems that do not stop this node from working. There are two: this node reaches no other node by
+// gossip, so it does not learn about new, failed or moved nodes. Or the cluster was rescued without this server, but
+// this server and others still form a majority of the old cluster, so there are two clusters.
 func (ctl *Controller) Issues() (out []api.Issue) {
 	if why := ctl.gossipTrouble(); why != "" && ctl.inside.Load() {
 		out = append(out, api.Issue{About: "gossip", Reason: strings.TrimPrefix(why, "; ")})
@@ -271,13 +271,14 @@ func (r *reconciler) noteNewerEpoch() {
 		"hint", leftBehindHint(r.opts.DataDir))
 }
 
-// leftBehindHint returns the hint how a server that a rescue left behind can join the cluster again.
+// leftBehindHint returns a hint for a server that was not part of a rescue: how it can join the cluster again. dir is
+// the data directory of the server.
 func leftBehindHint(dir string) string {
 	return "move its data directory " + dir + " away and start it again, it joins as a new server"
 }
 
-// leftBehind returns a reason if the cluster was rescued without this server and no group of this server has a
-// leader. Otherwise it returns nil. It asks no other server.
+// leftBehind returns a reason if the cluster was rescued without this server and no group of this server has a leader.
+// Otherwise it returns nil. It uses only local knowledge.
 func (ctl *Controller) leftBehind() *api.Reason {
 	id := ctl.host.Identity()
 	if !id.LeftBehind() {
@@ -293,9 +294,9 @@ func (ctl *Controller) leftBehind() *api.Reason {
 		leftBehindHint(ctl.opts.DataDir))}
 }
 
-// followEpoch sets the epoch of this sidecar to the epoch of its cluster. A rescue changes the epoch, because
-// session tokens from before the rescue may refer to lost writes. A sidecar does not gossip its epoch, because other
-// nodes do not need it.
+// followEpoch sets the epoch of this sidecar to the epoch of its cluster. A rescue raises the epoch, because session
+// tokens from before the rescue may refer to lost writes. A sidecar does not gossip its epoch, because other nodes do
+// not need it.
 func (r *reconciler) followEpoch(roster *membership.Roster) {
 	self := r.host.Identity()
 	if id, epoch := formed(roster); r.opts.Sidecar && id == self.Cluster && epoch > self.Epoch {

@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// lagCollector collects how many log entries each server is behind the leader, for the groups that this node leads.
+// lagCollector exports, for each group that this node leads, how many log entries each server is behind the leader.
 type lagCollector struct {
 	reconciler *reconciler
 	desc       *prometheus.Desc
@@ -23,8 +23,8 @@ func newLagCollector(r *reconciler) *lagCollector {
 // Describe implements prometheus.Collector.
 func (c *lagCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.desc }
 
-// Collect implements prometheus.Collector. If a node has several servers in a group, Collect reports the smallest
-// lag.
+// Collect implements prometheus.Collector. If several servers of a group belong to the same node, Collect reports the
+// smallest lag.
 func (c *lagCollector) Collect(ch chan<- prometheus.Metric) {
 	c.reconciler.mu.Lock()
 	defer c.reconciler.mu.Unlock()

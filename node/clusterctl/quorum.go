@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	// quorumGrace is how long a group may have no leader before this is logged. It is longer than an election.
+	// quorumGrace is how long a group may have no leader before an error is logged. It is longer than an election.
 	quorumGrace = 3 * time.Second
-	// quorumStartGrace replaces quorumGrace for a group that has had no leader since this node started, because the
-	// other servers may be starting too.
+	// quorumStartGrace is used instead of quorumGrace for a group that has had no leader since this node started. It is
+	// longer, because the other servers may be starting too.
 	quorumStartGrace = 30 * time.Second
 	quorumRepeat     = time.Minute // between errors about one group
 )
 
-// quorumWatch logs when a group loses its leader, with the reason, and when the group has a leader again.
+// quorumWatch logs when a group has lost its leader and why, and when the group has a leader again.
 type quorumWatch struct {
 	parts
 	groups map[uint32]*leaderless

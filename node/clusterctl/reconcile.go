@@ -19,8 +19,8 @@ const (
 	changeWait     = 10 * time.Second       // timeout of one change of a configuration
 )
 
-// reconciler adds servers to the groups that this node leads, and removes them, according to the nodes that gossip
-// knows. Package placement decides on one change at a time, and the reconciler applies it.
+// reconciler compares the servers of the groups that this node leads with the nodes that gossip knows, and adds and
+// removes servers accordingly. Package placement decides on one change at a time, and the reconciler applies it.
 type reconciler struct {
 	parts
 	voters  *voterCount
@@ -80,8 +80,8 @@ func (r *reconciler) hurry() {
 	}
 }
 
-// greet informs the peer port which servers are alive, so that waiting requests are sent to these servers at once.
-// It also calls Host.Meet for the servers of this node's cluster.
+// greet reports to the peer port which servers are alive, so that requests that wait for these servers are sent at
+// once. It also calls Host.Meet for the live servers of this node's cluster.
 func (r *reconciler) greet(roster *membership.Roster) {
 	self := r.host.Identity()
 	for _, m := range roster.Alive() {
@@ -112,8 +112,8 @@ func (r *reconciler) round(ctx context.Context) {
 	r.publish()
 }
 
-// look collects what placement needs to decide about a group. If this node leads the group, look also requests the
-// progress of the other servers.
+// look collects what package placement needs to decide about a group. If this node leads the group, look also asks the
+// other servers for their progress.
 func (r *reconciler) look(ctx context.Context, id uint32, g *group.Group) placement.Input {
 	servers, prev := g.Servers()
 	now := r.now()
@@ -200,8 +200,8 @@ func members(r *membership.Roster) []placement.Member {
 	return out
 }
 
-// prev returns the log index of the group configuration on which the last decision was based. With it, Raft refuses
-// a change if there is a newer configuration.
+// prev returns the log index of the group configuration on which the last decision was based. Raft gets this index with
+// the change, and refuses the change if there is a newer configuration.
 func (r *reconciler) prev(i int) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -253,15 +253,15 @@ func (r *reconciler) spread(ctx context.Context, inputs []placement.Input) {
 	}
 }
 
-// heir returns the voter to which leadership of a group should be transferred, or "" if no voter is known to keep up
-// with the log.
+// heir returns the voter to which leadership of a group should be transferred. It returns "" if no voter is known to be
+// nearly up to date with the log.
 func (r *reconciler) heir(id uint32) raft.ServerID {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return raft.ServerID(placement.Heir(r.views[id].input))
 }
 
-// publish gossips how many groups this node leads, the log format that its data needs, and whether its disk is
+// publish announces by gossip how many groups this node leads, the log format of its data, and whether its disk is
 // nearly full.
 func (r *reconciler) publish() {
 	leads := uint32(0)

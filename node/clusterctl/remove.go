@@ -16,7 +16,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// methodRemove requests that the leader of a group removes a server, or checks whether it could remove the server.
+// methodRemove is the peer method by which a node asks the leader of a group to remove a server, or to check whether it
+// could remove the server.
 const methodRemove = "cluster.remove"
 
 const opRemove = "node.Remove"
@@ -33,9 +34,9 @@ type removeAnswer struct {
 	Reason string `json:"reason"` // why it is not removed yet
 }
 
-// Remove permanently removes a server from every group. target is a server id or a node id. Remove returns the
-// progress without waiting for the end of the removal; call it again to continue. While a group has no leader, it
-// retries until ctx ends, and then returns fault.NotLeader or fault.Unavailable. Other errors:
+// Remove permanently removes a server from every group. target is a server id or a node id. Remove does not wait for
+// the end of the removal, but returns the progress; call it again to continue. While a group has no leader, Remove
+// retries. If ctx ends first, it returns fault.NotLeader or fault.Unavailable. Other errors:
 //
 //	not_found  the target is unknown
 //	invalid    the target is a sidecar
@@ -48,8 +49,9 @@ func (ctl *Controller) Remove(ctx context.Context, target string) (api.RemoveRes
 	return ctl.remove(ctx, server)
 }
 
-// Leave removes this node's server from every group as soon as the groups can work without it, and then stops the
-// node. Leave returns the progress without waiting for the end of the removal; call it again to continue.
+// Leave removes this node's server from every group as soon as the groups can work without it. Leave does not wait for
+// the end of the removal, but returns the progress; call it again to continue. When the removal is complete, Leave
+// stops the node.
 func (ctl *Controller) Leave(ctx context.Context) (api.RemoveResult, error) {
 	id := ctl.host.Identity()
 	out := api.RemoveResult{Node: id.Node, Done: true, Groups: []api.RemoveGroup{}}
@@ -70,8 +72,8 @@ func (ctl *Controller) Leave(ctx context.Context) (api.RemoveResult, error) {
 // leaveAnswer is the time between the answer to a leave and the stop of the node.
 const leaveAnswer = 200 * time.Millisecond
 
-// remove first checks with the leader of every group whether the server can be removed. If all agree, it requests
-// the removal from each leader. A leader completes the removal even if this node fails in the meantime.
+// remove first asks the leader of every group whether the server can be removed. If all agree, it requests the removal
+// from each leader. From then on each leader completes the removal, even if this node fails.
 func (ctl *Controller) remove(ctx context.Context, server string) (api.RemoveResult, error) {
 	out := api.RemoveResult{Node: placement.NodeOf(server), ServerID: server, Done: true, Groups: []api.RemoveGroup{}}
 	count := ctl.host.Partitions()
@@ -93,8 +95,8 @@ func (ctl *Controller) remove(ctx context.Context, server string) (api.RemoveRes
 	return out, nil
 }
 
-// askRemove sends c to the leader of a group, which may be this node. If leadership moves or the leader is
-// unavailable, it retries until ctx ends.
+// askRemove sends c to the leader of the group, which may be this node. If leadership changes or the leader is
+// unavailable, askRemove tries again until ctx ends.
 func (ctl *Controller) askRemove(ctx context.Context, c removeCall) (removeAnswer, error) {
 	payload, err := json.Marshal(c)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/membership"
 )
 
-// methodRemovedCheck queries whether the calling server was removed from the cluster. The answer is one byte: 1 if
-// the server was permanently removed from every group.
+// methodRemovedCheck is the peer method by which a server asks whether it was removed from the cluster. The answer is
+// one byte: 1 means that the calling server was permanently removed from every group.
 const methodRemovedCheck = "cluster.standing"
 
 const (
@@ -19,11 +19,11 @@ const (
 	removedWait  = time.Second // timeout of one answer
 )
 
-// removedCheck finds out whether this server was removed from the cluster. The server may have been down at the time
-// of its removal, and no node connects to a removed server, so it must ask.
+// removedCheck finds out whether this server was removed from the cluster. The server must ask other servers, because
+// it may have been down at the time of its removal, and no node connects to a removed server.
 //
-// One positive answer is enough. A removed server has a tombstone, which is committed and never deleted, and a
-// server with a tombstone is never added again.
+// One positive answer is enough. A removed server has a tombstone, which is committed and never deleted, and a server
+// with a tombstone is never added again.
 type removedCheck struct {
 	parts
 	last time.Time
@@ -45,8 +45,8 @@ func (s *removedCheck) run(ctx context.Context) {
 	s.log.Error("this server was removed from the cluster", "error", fault.Text(s.host.Removed()))
 }
 
-// suspicious reports whether this server may have been removed. This is the case if a group has no known leader, has
-// a tombstone of this server, or does not list this server as a member. It ignores groups that this server leads.
+// suspicious reports whether this server may have been removed. This is the case if a group that this server does not
+// lead has no known leader, has a tombstone of this server, or does not list this server as a member.
 func (s *removedCheck) suspicious() bool {
 	self := s.host.Identity().Server
 	for i, g := range s.host.Groups() {

@@ -18,14 +18,14 @@ import (
 // newLeaderWait is the maximum wait for the new leader after a transfer.
 const newLeaderWait = 3 * time.Second
 
-// TransferLeader transfers leadership of a group to the node with the id to. If to is empty, it chooses a voter that
-// keeps up with the log, if possible one with a good disk. It returns when a leader is known again, or after
+// TransferLeader transfers leadership of the group id to the node to. If to is empty, it chooses a voter that is nearly
+// up to date with the log, if possible one with a good disk. It returns when a new leader is known, or after
 // newLeaderWait. Errors:
 //
 //	not_leader   another node leads the group
 //	unavailable  no leader is known
 //	not_found    the group or the node is unknown
-//	conflict     the node has no voter of the group, or no voter keeps up
+//	conflict     the node has no voter of the group or its disk is nearly full, or no voter is up to date
 func (ctl *Controller) TransferLeader(ctx context.Context, id uint64, to string) (api.TransferResult, error) {
 	self := ctl.host.Identity()
 	out := api.TransferResult{Group: id, From: self.Node}
@@ -86,8 +86,8 @@ func (ctl *Controller) diskLow(server string) bool {
 
 const opTransfer = "node.TransferLeader"
 
-// elsewhere returns the error of a request to a node that does not lead the group. It is fault.NotLeader with the name
-// of the leader, or fault.Unavailable if no leader is known.
+// elsewhere returns the error for a request that only the leader of a group can serve. leader is the known leader of
+// the group: elsewhere returns fault.NotLeader with its name, or fault.Unavailable if leader is empty.
 func elsewhere(op string, id uint64, leader string) error {
 	if leader == "" {
 		return &fault.Error{Code: fault.Unavailable, Op: op,
@@ -99,9 +99,9 @@ func elsewhere(op string, id uint64, leader string) error {
 		Msg: fmt.Sprintf("group %d is led by %s, not by this node", id, node), Hint: "run the command on " + node}
 }
 
-// successor returns the server that takes over leadership: the server of the node with the id to. It returns an
-// error if that server is not a voter of the group. If to is empty and there is another voter, it returns "", so
-// that the group chooses one.
+// successor returns the server of the node to, which shall lead the group next. It returns an error if this server is
+// not a voter of the group, or if the group has no other voter than self. If to is empty, it returns "", so that the
+// caller chooses a voter.
 func successor(id uint64, servers []raft.Server, self, to string) (raft.ServerID, error) {
 	var others []string
 	for _, s := range servers {
@@ -132,8 +132,8 @@ func successor(id uint64, servers []raft.Server, self, to string) (raft.ServerID
 	return "", nil
 }
 
-// newLeader waits until a server other than old is known as leader, and returns it. It returns "" after
-// newLeaderWait.
+// newLeader waits until a server other than old is known as leader of the group, and returns its id. If that takes
+// longer than newLeaderWait, it returns "".
 func newLeader(ctx context.Context, g *group.Group, old raft.ServerID) raft.ServerID {
 	ctx, cancel := context.WithTimeout(ctx, newLeaderWait)
 	defer cancel()

@@ -22,8 +22,8 @@ import (
 // votersNote is the name of the note that holds the number of voters of the cluster.
 const votersNote = "voters"
 
-// methodVoters checks whether a server supports the replicated number of voters. The answer is empty. A server of an
-// earlier version does not have the method.
+// methodVoters is the peer method by which a node checks whether a server supports a replicated number of voters. The
+// answer is empty. Servers of earlier versions do not have the method.
 const methodVoters = "cluster.voters"
 
 const (
@@ -38,9 +38,9 @@ type votersRecord struct {
 	Voters int `json:"voters"`
 }
 
-// voterCount holds the number of voters that each group should have. Group 0 replicates this number as a note, see
-// raftfsm.Note. If there is no note and the cluster has more than one server, the leader of group 0 writes its
-// --voters to it. A voterCount is safe for concurrent use.
+// voterCount has the number of voters that each group should have. The number is replicated as a note in group 0 (see
+// raftfsm.Note). If there is no note and the cluster has more than one server, the leader of group 0 writes its setting
+// --voters as the note. A voterCount is safe for concurrent use.
 type voterCount struct {
 	parts
 	number atomic.Int64 // from the note; unread, unrecorded, or at least 1
@@ -72,9 +72,9 @@ func (v *voterCount) run(ctx context.Context) {
 	}
 }
 
-// look reads the note with the number of voters. The first read is linearizable, because the data of a server that
-// has just started may be behind, and an old number would move votes. If there is no note yet and this server is the
-// one to write it, look writes it.
+// look reads the note with the number of voters. The first read is linearizable, because a server that has just started
+// may have old data, and an old number would cause needless changes of voters. If there is no note and shouldRecord
+// returns true, look writes it.
 func (v *voterCount) look(ctx context.Context) {
 	if len(v.host.Groups()) == 0 || v.host.Leader(0) == "" {
 		return
@@ -122,8 +122,8 @@ func (v *voterCount) decode(n raftfsm.Note) int {
 	return r.Voters
 }
 
-// shouldRecord reports whether this server should write the note: it leads group 0, and the cluster has more than
-// one server.
+// shouldRecord reports whether this server should write the note. This is the case if it leads group 0 and the cluster
+// has more than one server.
 func (v *voterCount) shouldRecord() bool {
 	g := v.host.Groups()[0]
 	servers, _ := g.Servers()
@@ -143,9 +143,9 @@ func (v *voterCount) record(ctx context.Context, number int, revision uint64) er
 	return nil
 }
 
-// wanted returns the number of voters that a group of this node should have now. If the note was not read yet, it
-// returns the current number of voters of the group, so that no vote moves needlessly. If there is no note, it
-// returns flag, which is --voters of this server.
+// wanted returns the number of voters that a group should have now. Until this node has read the note, it is the
+// current number of voters in servers, so that no voter changes needlessly. If there is no note, it is flag, the
+// setting --voters of this server.
 func (v *voterCount) wanted(servers []raft.Server, flag int) int {
 	switch n := v.number.Load(); {
 	case n > 0:
@@ -165,8 +165,8 @@ func (v *voterCount) wanted(servers []raft.Server, flag int) int {
 	return max(have, 1)
 }
 
-// Voters returns the number of voters that the groups of the cluster should have, and which servers vote, as far as
-// this node knows.
+// Voters returns the number of voters that each group should have, and the current voters and non-voters of each group
+// according to this node.
 func (ctl *Controller) Voters(ctx context.Context) (api.VotersStatus, error) {
 	out := api.VotersStatus{Groups: []api.VotersGroup{}}
 	if err := ctl.host.Removed(); err != nil {
@@ -199,9 +199,9 @@ func (ctl *Controller) Voters(ctx context.Context) (api.VotersStatus, error) {
 	return out, nil
 }
 
-// SetVoters sets the number of voters that each group should have. It returns when the number is committed; votes
-// move afterwards, one at a time. It returns fault.Invalid if the number is not allowed, and fault.Conflict if a
-// server is too old for this setting.
+// SetVoters sets the number of voters that each group should have. It returns when the number is committed. The groups
+// change their voters afterwards, one at a time. SetVoters returns fault.Invalid if the number is not allowed, and
+// fault.Conflict if the version of a server is too old for this setting.
 func (ctl *Controller) SetVoters(ctx context.Context, number int) (api.VotersStatus, error) {
 	switch {
 	case number < 1 || number > maxVoters:
@@ -241,8 +241,8 @@ func (ctl *Controller) SetVoters(ctx context.Context, number int) (api.VotersSta
 	return out, err
 }
 
-// checkVotersKnown returns an error if a live server does not support the note with the number of voters. As a
-// leader, such a server would use its own --voters, and votes would move back and forth.
+// checkVotersKnown returns an error if a live server does not support the note with the number of voters. If such a
+// server became a leader, it would use its own setting --voters, and change the voters back.
 func (ctl *Controller) checkVotersKnown(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, votersWait)
 	defer cancel()

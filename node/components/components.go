@@ -24,7 +24,7 @@ import (
 // TypeStateRaft is the component type of the replicated store.
 const TypeStateRaft = "state.raft"
 
-// Sources are where components are declared, and which applications use them. Env is required.
+// Sources has the places where components are declared and the applications that use them. Env is required.
 type Sources struct {
 	Paths       []string // directories or files with components, in order
 	ConfigFiles []string // files with configurations, later ones on top
@@ -34,8 +34,8 @@ type Sources struct {
 	Environ     func() []string // nil = the environment cannot be listed
 }
 
-// options returns the options of the loader. open opens stores of type state.raft. locks and items are the factories
-// of replicated locks and configuration.
+// options returns the options of the loader. open opens stores of type state.raft. locks and items create the
+// replicated lock stores and configuration stores.
 func (s Sources) options(open func(context.Context, loader.StateConfig) (state.Store, error),
 	locks loader.LockFactory, items loader.ConfigurationFactory) (loader.Options, error) {
 	pod, _ := s.Env("POD_NAME")
@@ -57,8 +57,8 @@ func (s Sources) options(open func(context.Context, loader.StateConfig) (state.S
 	return o, err
 }
 
-// Read reads the declarations of s without opening anything. The error joins all problems that would make a start
-// fail; loader.Each splits it. After an error the plan may be nil.
+// Read reads the declarations of s without opening anything. The error joins all problems that would prevent a start;
+// loader.Each splits it. After an error the plan may be nil.
 func Read(s Sources) (*loader.Plan, error) {
 	o, err := s.options(func(context.Context, loader.StateConfig) (state.Store, error) {
 		return nil, fault.New(fault.Internal, "node.Check", "a check opens no store")

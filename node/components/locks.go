@@ -40,9 +40,9 @@ func replicatedLocks(host *raftfsm.Host) loader.LockFactory {
 	}}
 }
 
-// protectedStore returns the name of the store that the locks protect. That is the store that the component names,
-// or otherwise the only store of type state.raft. It returns "" if the component names none and there is not exactly
-// one such store. It returns fault.Invalid if the named store is not of type state.raft.
+// protectedStore returns the name of the state store that the locks of a component protect. If the component names a
+// store, it is this one; fault.Invalid is returned if the store is not of type state.raft. Otherwise it is the only
+// store of type state.raft, or "" if there is none or more than one.
 func protectedStore(c *loader.LockConfig) (string, error) {
 	wanted := c.Metadata.Text(lockStateStore)
 	var replicated []string

@@ -19,8 +19,8 @@ import (
 	"github.com/quorate/quorate/membership"
 )
 
-// These are the protocol names (TLS ALPN) of connections between nodes. The peer port and the gossip port have
-// different names, so that neither accepts a connection that was dialled for the other.
+// Protocol names (TLS ALPN) of the connections between nodes. The peer port and the gossip port have different names.
+// So neither port accepts a connection that was dialled for the other one.
 const (
 	PeerProtocol   = "quorate-peer/1"
 	GossipProtocol = "quorate-gossip/1"
@@ -67,8 +67,8 @@ type Connections interface {
 	Recheck()
 }
 
-// Open reads the files and registers the metrics. If no files are configured, it returns nil. It should be the first
-// step of a start, so that an error in the files ends the start before anything else is opened.
+// Open reads the credential files and registers the metrics. If no files are configured, it returns nil. Open should be
+// the first step of a start, because then an error in the files prevents that anything else is opened.
 func Open(f Files, o Options) (*Credentials, error) {
 	changes := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_cluster_credential_changes_total",
 		Help: "Changes of the credentials between nodes: certificates renewed, files loaded, files refused."},
@@ -134,7 +134,8 @@ func (c *Credentials) logChange(msg string) {
 	c.log.Info(msg, "tokens", st.Tokens, "own_certificates", st.Own, "certificate_ends", st.NotAfter.UTC())
 }
 
-// Follow regularly reloads changed files, renews the certificate and verifies the connections again, until ctx ends.
+// Follow reloads changed files, renews the certificate and verifies open connections again. It does so at intervals,
+// and returns when ctx ends.
 func (c *Credentials) Follow(ctx context.Context, all Connections) {
 	look := time.NewTicker(durationOr(c.files.Look, lookPause))
 	defer look.Stop()
@@ -172,8 +173,8 @@ func durationOr(d, other time.Duration) time.Duration {
 	return other
 }
 
-// reload applies the files if they have changed, and reports whether it did. If the new files cannot be used, the
-// previous credentials stay in effect. The log and the status report the problem until it is fixed.
+// reload applies the files if they have changed. changed is true if new credentials are in effect. If the new files
+// cannot be used, the previous credentials stay in effect, and the log and the status report the problem.
 func (c *Credentials) reload() (changed bool) {
 	m, sum, warnings, err := c.files.Read()
 	if sum == c.tried {
@@ -254,7 +255,8 @@ func (c *Credentials) SecurePeer(o *peer.Options) {
 	}
 }
 
-// distrust wraps the error of a refused certificate with the matching refusal reason of package peer.
+// distrust wraps an error of package trust, which has refused a certificate. The result has the refusal reason of
+// package peer that matches the error.
 func distrust(err error) error {
 	doubt, ok := trust.DoubtOf(err)
 	if !ok {
@@ -298,8 +300,8 @@ func (c *Credentials) Status() api.SecurityStatus {
 	return out
 }
 
-// JoinHint returns a hint for the error that the node could not join. Nodes of a secured cluster do not answer a
-// node without credentials, so the hint is to configure them. If the node has credentials, JoinHint returns "".
+// JoinHint returns text to append to the error of a node that could not join. Nodes of a secured cluster do not answer
+// a node without credentials, so the text asks to configure them. It is "" if the node has credentials.
 func (c *Credentials) JoinHint() string {
 	if c != nil {
 		return ""

@@ -26,8 +26,8 @@ type Files struct {
 // Given reports whether there are credentials.
 func (f Files) Given() bool { return f.Token != "" }
 
-// Read reads the files. sum is a hash of their contents, also after an error. An error names the file that caused
-// it.
+// Read reads the files. sum is a hash of their contents; it is valid even if err is not nil. An error names the file
+// that caused it.
 func (f Files) Read() (m trust.Material, sum [sha256.Size]byte, warnings []string, err error) {
 	h := sha256.New()
 	load := func(flag, path string, secret bool) []byte {
@@ -69,9 +69,9 @@ func (f Files) Read() (m trust.Material, sum [sha256.Size]byte, warnings []strin
 // maxCredential bounds a file of credentials, in bytes.
 const maxCredential = 1 << 20
 
-// readCredential reads a file. If secret is true, it returns an error for a file that others than its owner can
-// access. If only its group can read the file, it returns a warning instead, because some platforms provide secrets
-// with this mode. It also returns an error for a file longer than maxCredential.
+// readCredential reads a file of at most maxCredential bytes; a longer file is an error. If secret is true, users other
+// than the owner must not have access to the file; otherwise readCredential returns an error. If only the group can
+// read the file, it returns a warning instead, because some platforms provide secrets with this mode.
 func readCredential(flag, path string, secret bool) (data []byte, warning string, err error) {
 	bad := func(msg, hint string, err error) error {
 		return &fault.Error{Code: fault.Invalid, Op: "node.credentials", Key: path, Msg: flag + " " + path + " " +

@@ -68,7 +68,7 @@ type Doctor struct{ opts Options }
 // New returns the doctor of a node.
 func New(o Options) *Doctor { return &Doctor{o} }
 
-// Method returns the peer method that other nodes call to learn whether this node can reach their ports.
+// Method returns the peer method by which another node asks this node whether it can reach the ports of that node.
 func (d *Doctor) Method() peer.Method {
 	return peer.Method{Name: methodExamine, MaxRequest: 1 << 10, Handle: d.serveExamine}
 }
@@ -197,8 +197,9 @@ func (d *Doctor) examineMember(ctx context.Context, c *checkup, m *membership.Me
 	examineTimes(c, m.NodeID, e, sent, trip)
 }
 
-// examineTimes checks the clock of another node and the round-trip time to that node. sent is the time of the
-// request. examineTimes assumes that the other node read its clock in the middle of the round trip.
+// examineTimes checks the clock of another node and the round-trip time of a request to it. sent is when the request
+// was sent, and trip is the round-trip time. examineTimes assumes that the other node read its clock in the middle of
+// the round trip.
 func examineTimes(c *checkup, node string, e examined, sent time.Time, trip time.Duration) {
 	trip = max(trip-time.Duration(e.Spent)*time.Microsecond, 0)
 	ahead := time.UnixMicro(e.Now).Sub(sent.Round(0).Add(trip / 2))
@@ -226,7 +227,7 @@ func examineTimes(c *checkup, node string, e examined, sent time.Time, trip time
 		"place the voters closer to each other: every write waits for a round trip between them")
 }
 
-// serveExamine answers methodExamine: it tests whether this node can reach the ports of the calling node.
+// serveExamine answers methodExamine: it tests whether this node can reach the ports of the node that calls.
 func (d *Doctor) serveExamine(ctx context.Context, r peer.Request) ([]byte, error) {
 	begun := d.opts.Now()
 	e := examined{Now: begun.UnixMicro(), Version: d.opts.Version}

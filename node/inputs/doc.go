@@ -1,7 +1,7 @@
 // Package inputs runs the input bindings of a node and delivers their events to the applications.
 //
-// It owns the choice of the application that gets the events of a binding, and the end of the delivery. Package api
-// delivers single events.
+// It owns which application gets the events of a binding, and the end of the delivery. Package api delivers single
+// events.
 //
 // Goroutines: one for each application that receives events. Close ends them.
 package inputs

@@ -73,9 +73,9 @@ func Open(all []*bindings.Instance, ids []string, apps Applications, seen Observ
 	return r, r.Update(context.Background(), all)
 }
 
-// Update replaces the bindings. It ends the delivery of removed bindings before it starts that of new ones, so that
-// a new binding can listen on the same port. If all is invalid, it returns an error and changes nothing. Errors from
-// ending a delivery are returned too, but the update is complete.
+// Update replaces the bindings with all. It ends the delivery of removed bindings first, so that a new binding can
+// listen on the same port. If the new bindings are not valid, it returns an error and changes nothing. It also returns
+// errors that occur when it ends a delivery; the update is complete then.
 func (r *Runner) Update(ctx context.Context, all []*bindings.Instance) error {
 	owned, err := owners(all, r.ids, r.apps, r.log)
 	if err != nil {
@@ -143,9 +143,9 @@ func (r *Runner) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// owners returns the bindings whose events each application gets. An application gets the events of a binding if it
-// is in the scopes of the binding and has a channel on this node. If that is true of several applications, owners
-// returns fault.Invalid.
+// owners returns the bindings whose events each application gets, by application id. An application gets the events of
+// a binding if it is in the scopes of the binding and has a channel on this node. If this applies to several
+// applications, owners returns fault.Invalid.
 func owners(all []*bindings.Instance, ids []string, apps Applications,
 	log *slog.Logger) (map[string][]*bindings.Instance, error) {
 	owned := map[string][]*bindings.Instance{}

@@ -18,7 +18,7 @@ const (
 	maxRunText = 256 // bytes of an error
 )
 
-// history remembers the last runs of jobs that this node has delivered. It is safe for concurrent use.
+// history has the last runs of jobs that this node has delivered. It is safe for concurrent use.
 type history struct {
 	mu   sync.Mutex
 	runs []api.JobRun // oldest first

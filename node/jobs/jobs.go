@@ -1,5 +1,6 @@
-// Package jobs connects the jobs of applications with the replicated store. It owns the choice of the instance that
-// gets a tick of a job, and the call between nodes that delivers a tick. Package due decides when a tick is due.
+// Package jobs connects the jobs of applications with the replicated store. A tick is one due run of a job. The package
+// owns the choice of the instance that gets a tick, and the call between nodes that delivers a tick. Package due
+// decides when a tick is due.
 //
 // It has no goroutines.
 package jobs
@@ -44,7 +45,8 @@ type Peers interface {
 	Call(ctx context.Context, server, method string, payload []byte) ([]byte, error)
 }
 
-// Jobs are the jobs of all applications. The zero Jobs answer fault.Unavailable until Open. Safe for concurrent use.
+// Jobs are the jobs of all applications. Before Open, all methods return fault.Unavailable. Jobs is safe for concurrent
+// use.
 type Jobs struct {
 	open atomic.Pointer[parts]
 
@@ -162,8 +164,9 @@ func (j *Jobs) Room(h due.Home) int {
 	return n
 }
 
-// Deliver implements due.Deliverer. It calls the instance that a call of the application would get, except those
-// that have PerInstance ticks. It remembers the attempt.
+// Deliver implements due.Deliverer. It delivers a tick of a job to an instance of the application. It chooses the
+// instance like service invocation, but only among those that have fewer than PerInstance ticks in progress. It records
+// the attempt in the history.
 func (j *Jobs) Deliver(ctx context.Context, t *due.Tick) (due.Result, error) {
 	p, err := j.parts()
 	if err != nil {
@@ -265,8 +268,8 @@ func (j *Jobs) Method() peer.Method {
 	}}
 }
 
-// deliver calls an application of this node. It returns the result, and what the application answered if it failed. An
-// error means that there is no answer.
+// deliver delivers a tick to an application of this node. The first byte of the result is a due.Result. If it is
+// due.Failed, the text of the failure follows. An error means that the application gave no answer.
 func (e *event) deliver(ctx context.Context, apps Applications) ([]byte, error) {
 	channel := apps.Channel(e.id)
 	if channel == nil {

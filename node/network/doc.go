@@ -1,4 +1,5 @@
-// Package network connects a node with the other nodes: by the peer port, for replication and calls, and by gossip.
+// Package network connects a node with the other nodes. The peer port carries replication and calls; gossip finds the
+// nodes.
 //
 // It owns both listeners, the facts that the node announces by gossip, and the mapping from server ids to addresses.
 //

@@ -23,8 +23,8 @@ type Self struct {
 	Metrics  string // host:port of the metrics listener; empty = off
 }
 
-// OpenGossip announces this node to other nodes and starts to discover them. channels are the gossip channels of
-// other packages, by number.
+// OpenGossip announces this node to other nodes and starts to discover them. channels are the gossip channels of other
+// packages, by channel number.
 func (n *Network) OpenGossip(ctx context.Context, self Self, channels map[byte]membership.Channel) error {
 	o, err := n.gossipOptions(ctx)
 	if err != nil {
@@ -155,7 +155,7 @@ func formats() membership.Formats {
 	return membership.Formats{Command: command.Version, Snapshot: 1, RPC: raftfsm.ForwardVersion}
 }
 
-// metricsAddr returns the address at which other nodes reach the metrics of this node, or "" if they cannot.
+// metricsAddr returns the address at which other nodes reach the metrics of this node, or "" if they cannot reach them.
 // listener is the address of the metrics listener. advertised is the address that the node announces by gossip.
 func metricsAddr(listener string, advertised netip.Addr) string {
 	bound, err := netip.ParseAddrPort(listener)

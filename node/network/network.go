@@ -78,8 +78,8 @@ func New(o Options) (*Network, error) {
 	return n, err
 }
 
-// Listen opens the listener of the peer port, so that its address is known. The port accepts connections only after
-// OpenPort.
+// Listen opens the listener of the peer port, so that the address of the port is known early. The port accepts
+// connections only after OpenPort.
 func (n *Network) Listen(ctx context.Context) (err error) {
 	n.listeners, err = listen.TCP(ctx, listen.Request{
 		Hosts: []string{n.opts.Bind}, Port: n.opts.Peer.Number, Fallback: n.opts.Peer.Fallback, Flag: "--peer-port",
@@ -145,8 +145,8 @@ func (n *Network) PeerDown(server string) (since time.Time, down bool) {
 	return n.port.LostSince(server)
 }
 
-// Identity returns the identity of this node for new connections. Raft calls it while the groups are
-// being opened.
+// Identity returns the identity of this node for new connections. Raft already calls it while the groups are being
+// opened.
 func (n *Network) Identity() peer.Identity { return *n.self.Load() }
 
 // Introduce sets the identity of this node on new connections.
@@ -195,8 +195,8 @@ func (n *Network) Transport(group uint32, server raft.ServerID) raft.Transport {
 	return t
 }
 
-// Interrupt makes Raft requests to servers that are down fail at once instead of waiting. It is permanent. Without
-// it, a shutdown of Raft would wait for such requests for up to peer.Timing.Hold.
+// Interrupt permanently stops holding Raft requests to servers that are down; such requests then usually fail at once.
+// Without it, a shutdown of Raft would wait for them for up to peer.Timing.Hold.
 func (n *Network) Interrupt() {
 	n.mu.Lock()
 	all := n.transports
@@ -221,8 +221,8 @@ func (n *Network) LiveServers() []string {
 	return out
 }
 
-// NewestFormat returns the newest log format that a server can read, as known by gossip. known is false if the server
-// is not alive, because it may come back with another version.
+// NewestFormat returns the newest log format that a server can read, according to gossip. known is false if the server
+// is not alive, because it may come back with another version of the program.
 func (n *Network) NewestFormat(server string) (version uint8, known bool) {
 	r := n.Roster()
 	if r == nil {
@@ -235,8 +235,8 @@ func (n *Network) NewestFormat(server string) (version uint8, known bool) {
 	return uint8(min(m.Formats.Command, math.MaxUint8)), true
 }
 
-// DropLost closes the connections for service invocation to and from nodes that are no longer alive. Otherwise calls
-// could wait on them for minutes.
+// DropLost closes the connections for service invocation with nodes that are no longer alive. Otherwise calls could
+// wait for minutes on such a connection.
 func (n *Network) DropLost(r *membership.Roster) {
 	for _, m := range r.Members() {
 		if m.State != membership.Alive {
@@ -245,7 +245,7 @@ func (n *Network) DropLost(r *membership.Roster) {
 	}
 }
 
-// Advertised returns the address at which other nodes reach this node. It is invalid until gossip is open.
+// Advertised returns the address at which other nodes reach this node. Until gossip is open, it returns the zero Addr.
 func (n *Network) Advertised() netip.Addr {
 	if g := n.gossip.Load(); g != nil {
 		return g.Addr().Addr()
@@ -253,9 +253,9 @@ func (n *Network) Advertised() netip.Addr {
 	return netip.Addr{}
 }
 
-// Renew replaces the connections of the peer port, except tunnels, by new ones with the current certificate, and
-// applies the current gossip keys. It is also called periodically, so that no connection outlives the certificates
-// of other nodes.
+// Renew applies the current gossip keys. It also replaces the connections of the peer port, except tunnels, by new ones
+// that use the current certificate. It is also called periodically, so that no connection outlives the certificate of
+// the other node.
 func (n *Network) Renew() {
 	n.rekey()
 	n.port.Renew()

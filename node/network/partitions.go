@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/membership"
 )
 
-// Time limits of CountPartitions: of the whole query, of the wait for the first exchange of gossip after joining, and
-// of leaving again.
+// Time limits of CountPartitions: countWait for the whole query, hearWait for the first exchange of gossip after
+// joining, and farewellWait for leaving gossip again.
 const (
 	countWait    = 10 * time.Second
 	hearWait     = 500 * time.Millisecond
@@ -21,10 +21,12 @@ const (
 )
 
 // CountPartitions returns the number of partitions of the cluster that this node joins, or 0 if it cannot find out.
-// A server without a cluster needs the number before it creates its groups. It has no identity yet, so it joins
-// gossip as a node without data and leaves again. A server that may form a cluster tries every seed only once,
-// because there may be no cluster yet. If the number is unknown and not configured, the server creates one partition
-// and asks again at the next start. node is the id of this node. Call CountPartitions before OpenGossip.
+// node is the id of this node. Call CountPartitions before OpenGossip.
+//
+// A server without a cluster needs the number before it creates its groups. It has no identity yet, so it joins gossip
+// as a node without data and leaves again. A server that may form a cluster tries every seed only once, because there
+// may be no cluster yet. If the number is unknown and not configured, the server creates one partition and asks again
+// at the next start.
 func (n *Network) CountPartitions(ctx context.Context, node string) uint32 {
 	if len(n.opts.Join) == 0 || n.opts.Notes != "" {
 		return 0

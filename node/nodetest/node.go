@@ -23,8 +23,8 @@ func Poll(t testing.TB, check func() error) { t.Helper(); testutil.Eventually(t,
 // AnyPort returns a setting that picks a free port.
 func AnyPort() node.Port { return node.Port{Given: true} }
 
-// SparePort returns a port that no other test gets until this test ends. Use it only if an address must be known
-// before its listener is opened.
+// SparePort returns a port that no other test gets until this test ends. Use it only if the address of a listener must
+// be known before the listener is opened.
 func SparePort(t testing.TB) int { t.Helper(); return testutil.SparePort(t) }
 
 // Config returns the configuration of a single node on free ports, with its own data directory.
@@ -116,7 +116,8 @@ func Store(name, typ, metadata string) string {
 		"\nspec:\n  type: " + typ + "\n  version: v1\n  metadata: [" + metadata + "]\n"
 }
 
-// TokenFile writes cluster tokens to the file at path and returns path. If path is empty, it creates a new file.
+// TokenFile writes cluster tokens to the file at path and returns path. If path is empty, it creates a new file and
+// returns the path of this file.
 func TokenFile(t testing.TB, path string, tokens ...trust.Token) string {
 	t.Helper()
 	if path == "" {
@@ -138,8 +139,8 @@ func Ask(t testing.TB, n *node.Node, method, path, body string) (code int, answe
 	return AskAt(t, n.Addresses().API[0], method, path, body, "")
 }
 
-// AskAt sends one request to the HTTP API at addr and returns the answer. If token is not empty, it sends it as the
-// API token.
+// AskAt sends one request to the HTTP API at addr and returns the answer. If token is not empty, the request contains
+// it as the API token.
 func AskAt(t testing.TB, addr, method, path, body, token string) (code int, answer string, header http.Header) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+addr+path, strings.NewReader(body))

@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/api"
 )
 
-// rule is an alert of deploy/prometheus/alerts.yml that a node evaluates with one of its own metrics. The console
-// evaluates the alerts that need the metrics of all nodes, or a rate.
+// rule is an alert of deploy/prometheus/alerts.yml that a node can evaluate from one metric of its own. Other alerts
+// need a rate or the metrics of all nodes; the console evaluates those.
 type rule struct {
 	alert, metric, text string
 	label               string   // of what the alert is about, such as group

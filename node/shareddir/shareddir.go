@@ -64,7 +64,7 @@ type Options struct {
 
 // Shared is a node on a shared data directory. It is safe for concurrent use.
 //
-// Only the process that has the hostshare.Hold of the directory may open the directory.
+// Of all processes that share the directory, only the one that has its hostshare.Hold may open it.
 type Shared struct {
 	opts  Options
 	notes string // directory of the notes of live nodes
@@ -86,15 +86,15 @@ type Shared struct {
 
 const (
 	holdPause = 50 * time.Millisecond // between checks whether another process still holds the directory
-	// tokenSuffix is the suffix of the token file's name. The token secures traffic between the nodes of a shared
-	// directory.
+	// tokenSuffix is the suffix of the name of the token file. The token secures the traffic between the nodes of a
+	// shared directory.
 	tokenSuffix = ".token"
 	lentDir     = "at-"       // prefix of the name of a sidecar's directory, which is beside the notes
 	lentSweep   = time.Minute // an unused directory of a sidecar is removed when it is older
 )
 
-// Open opens a node on the shared directory. If another process holds the directory, it opens a sidecar that
-// attaches to the node of that process.
+// Open opens a node on the shared directory. If another process already has the directory open, the node is a sidecar
+// that attaches to the server in that process.
 func Open(ctx context.Context, o Options) (*Shared, error) {
 	sum := sha256.Sum256([]byte(o.Dir))
 	s := &Shared{opts: o, notes: filepath.Join(o.RuntimeDir, hex.EncodeToString(sum[:8])),
@@ -243,8 +243,8 @@ func (s *Shared) takeOver(ctx context.Context) error {
 	return nil
 }
 
-// Wait blocks until the node must be closed, and returns the error of the Wait of the node that serves the
-// applications. If this process could not take over the directory, it returns that error too.
+// Wait blocks until the node must be closed. It returns the error of Wait of the node that serves the applications. If
+// this process failed to take over the directory, the error of that is joined to it.
 func (s *Shared) Wait(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -259,8 +259,8 @@ func (s *Shared) Wait(ctx context.Context) error {
 	}
 }
 
-// Close closes the node that serves the applications first, because that node may need the server. Then it closes
-// the server and releases the directory. Further calls return the same error.
+// Close closes the node that serves the applications, then the server that this process may have opened, and releases
+// the directory. The order matters, because the first node may need the server. Further calls return the same error.
 func (s *Shared) Close(ctx context.Context) error {
 	if s.cancel != nil {
 		s.cancel()

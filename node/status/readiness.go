@@ -10,9 +10,9 @@ import (
 	"github.com/quorate/quorate/node/components"
 )
 
-// Starting returns what the node still waits for before its start is complete. After the start it returns only the
-// applications that have not opened their port yet, and a reason if the cluster refuses this node because of a
-// removal or a rescue.
+// Starting returns what the node still waits for before its start is complete. After the start, it returns the
+// applications that have not opened their port yet, and a reason if this node is outside the cluster, for example after
+// a removal or a rescue.
 func (r *Reporter) Starting() []api.Reason {
 	switch {
 	case r.ready.Load():
@@ -38,8 +38,8 @@ func (r *Reporter) unopened() (out []api.Reason) {
 	return out
 }
 
-// OutboundStarting returns what the APIs of this node wait for before they serve requests of applications. When all
-// components are open, it returns nil.
+// OutboundStarting returns what the APIs of this node still wait for before they serve requests of applications, or nil
+// when all components are open.
 func (r *Reporter) OutboundStarting() []api.Reason {
 	if r.opts.Components.Loaded() {
 		return nil
@@ -95,8 +95,8 @@ func (r *Reporter) groupCheck(id uint32) api.Check {
 	return c
 }
 
-// storeCheck returns the check of one state store. For a replicated store, reads, writes and why are the state of its
-// groups. For other stores they are ignored.
+// storeCheck returns the check of one state store. reads, writes and why are the state of the Raft groups, which is
+// also the state of every replicated store. They are ignored for other stores.
 func storeCheck(s component.Status, reads, writes bool, why string) []api.Check {
 	switch {
 	case s.State == component.Ignored:

@@ -84,8 +84,8 @@ type Addresses struct {
 	Apps    []api.AppStatus
 }
 
-// Reporter reports about one node. Until SetParts is called, it reports only that the node is starting. It is safe
-// for concurrent use.
+// Reporter reports the state of one node. Until SetParts is called, it only reports that the node is starting. It is
+// safe for concurrent use.
 type Reporter struct {
 	opts    Options
 	started time.Time
@@ -111,8 +111,8 @@ func (r *Reporter) SetBackups(b Backups) { r.backups.Store(&b) }
 // SetStarted records that every step of the start is done.
 func (r *Reporter) SetStarted() { r.ready.Store(true) }
 
-// SetStopping records that the node is stopping. From then on the node is not ready. A nil Reporter is allowed,
-// because a start may end before there is one.
+// SetStopping records that the node is stopping. From then on the node is not ready. SetStopping does nothing if r is
+// nil, because a start may fail before there is a Reporter.
 func (r *Reporter) SetStopping() {
 	if r != nil {
 		r.closing.Store(true)

@@ -109,8 +109,8 @@ func (r *Reporter) diskIssues() (out []api.Issue) {
 	return out
 }
 
-// serverStatuses returns the status of each server of a group. Fields that only the leader knows are empty on other
-// nodes.
+// serverStatuses returns the status of each server of a group. If this node does not lead the group, the fields that
+// only the leader knows are empty.
 func (r *Reporter) serverStatuses(id uint32, servers []raft.Server) []api.ServerStatus {
 	out := []api.ServerStatus{}
 	for _, s := range servers {
