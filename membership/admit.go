@@ -54,9 +54,9 @@ type refusal struct {
 }
 
 // agree returns nil if the nodes in members and others can form one cluster. Otherwise the refusal names the node whose
-// setting differs from that of most nodes. Of a node with several incarnations, only the newest one must agree. The
-// cluster id, however, is checked for every incarnation, because a newer incarnation without a cluster may be a
-// duplicate of the node.
+// setting differs from that of most nodes. If a node has several incarnations, only the settings of the newest count.
+// The cluster id is an exception and must agree for every incarnation, because a newer incarnation without a cluster
+// may be another node with the same id.
 func agree(members, others []Member) *refusal {
 	incarnations := slices.Clone(members)
 	for _, o := range others {

@@ -40,8 +40,8 @@ func (g *Gossip) holds(m *Member) bool {
 	return false
 }
 
-// yieldAfter is how long this node keeps running if an older node with the same id answers, in probe intervals. The
-// time may be long, because a node with a duplicate id is usually refused as soon as it joins.
+// yieldAfter is for how many probe intervals an older node with this node's id must keep answering before this node
+// stops. The time may be long, because a node with a duplicate id is usually refused as soon as it joins.
 const yieldAfter = 100
 
 // resolveDuplicates decides between incarnations of one node id until ctx ends.
@@ -59,9 +59,9 @@ func (g *Gossip) resolveDuplicates(ctx context.Context) {
 	}
 }
 
-// settle decides about incarnations whose state is uncertain, by pings. If a superseded incarnation answers, settle
-// removes this mark. If both incarnations of a node id answer, it records a refusal; then giveWay may stop this node.
-// since has the times at which duplicates of this node were first seen.
+// settle pings incarnations whose state is uncertain. A superseded incarnation that answers is no longer superseded. If
+// both incarnations of a node id answer, settle records a refusal, and giveWay may stop this node. since has the times
+// at which duplicates of this node were first seen.
 func (g *Gossip) settle(since map[string]time.Time) {
 	for _, m := range g.table.silenced() {
 		if g.answers(&m) {

@@ -64,8 +64,8 @@ type Facts struct {
 	MetricsAddr     string // host:port where Prometheus reaches its metrics; empty = nowhere
 }
 
-// NewBootID returns a boot id for a process that starts now: the Unix time in milliseconds and a random part, both
-// in hexadecimal. Boot ids sort by start time, unless the clock was set back.
+// maxNodeID is the maximum length of a node id in bytes. bootIDLen is the length of every boot id in bytes: 11 for the
+// start time and 8 random ones.
 const (
 	maxNodeID = 128
 	bootIDLen = 11 + 8

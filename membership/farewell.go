@@ -7,9 +7,8 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// farewells is the Channel with number 0. It spreads the announcements of nodes that leave. It is necessary because
-// memberlist does not report whether a member left or failed. A leaving node sends its announcement to every member,
-// and gossip repeats it.
+// farewells is the Channel with number 0. It spreads the announcements of nodes that leave, because memberlist does not
+// report whether a member left or failed. A leaving node sends its announcement to every member, and gossip repeats it.
 //
 // A broadcast message is one version byte and a gossip name. The state that nodes exchange is one version byte and the
 // gossip names of all nodes that left, each preceded by its length as a uvarint.

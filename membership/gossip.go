@@ -230,8 +230,8 @@ func (g *Gossip) Addr() netip.AddrPort { return g.Roster().Self().Gossip }
 // without this node.
 func (g *Gossip) RefusedEpoch() uint32 { return g.refused.epoch.Load() }
 
-// Refused returns the reason of the newest refusal between this node and another one, on either side. It returns nil if
-// there was none within the last minute. A refused node tries again more often than once a minute.
+// Refused returns the reason of the newest refusal: this node has refused another node, or another node has refused it.
+// Refused returns nil if there was no refusal within the last minute. A refused node tries again more often than that.
 func (g *Gossip) Refused() error { return g.refused.recent(time.Now()) }
 
 // HealthScore returns how well this node keeps up with gossip, from 0 (healthy) to 7. A node with a higher score waits
@@ -274,9 +274,9 @@ func (g *Gossip) Joined(ctx context.Context) error {
 // Tried returns a channel that is closed when this node has tried to join every seed once, with or without success.
 func (g *Gossip) Tried() <-chan struct{} { return g.tried }
 
-// Duplicate returns a channel that delivers an error if an older node with the node id of this node keeps running. Then
-// this node must stop and report the error. A newly started node with a duplicate id usually gets the error earlier,
-// from Joined.
+// Duplicate returns a channel that delivers an error if an older node that is still running has the node id of this
+// node. This node must then stop and report the error. A newly started node with a duplicate id usually gets the error
+// earlier, from Joined.
 func (g *Gossip) Duplicate() <-chan error { return g.duplicate }
 
 // UpdateFacts changes the facts of this node and starts to send them. When it returns, the roster of this node has

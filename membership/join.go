@@ -141,7 +141,7 @@ func (j *joiner) run(ctx context.Context) {
 }
 
 // isolated reports whether this node must look for other nodes. This is the case if no other member is alive, or if
-// this node has not exchanged its full state with any other node.
+// this node has not exchanged its full state with any other node yet.
 func (g *Gossip) isolated() bool {
 	met, _, _ := g.result.get()
 	return !met || g.Roster().alone()

@@ -14,8 +14,8 @@ import (
 const leaveTimeout = 5 * time.Second
 
 // Leave announces that this node leaves. Members then show it as left at once, instead of as failed after a while.
-// Leave returns when the announcement has been sent, or fault.Timeout at the deadline of ctx. If ctx has no deadline,
-// the limit is leaveTimeout; cancelling ctx has no effect. Leave is idempotent. Call Close afterwards.
+// Leave returns nil when the announcement has been sent. It returns fault.Timeout at the deadline of ctx, or after
+// leaveTimeout if ctx has no deadline; cancelling ctx has no effect. Leave is idempotent. Call Close afterwards.
 func (g *Gossip) Leave(ctx context.Context) error {
 	g.ending <- struct{}{}
 	defer func() { <-g.ending }()

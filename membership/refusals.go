@@ -60,7 +60,7 @@ func (l *refusals) note(r *refusal) error {
 	return r.err
 }
 
-// recent returns the newest refusal that concerns another node, or nil if that is older than logInterval.
+// recent returns the newest refusal that concerns another node, or nil if there was none within logInterval.
 func (l *refusals) recent(now time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,9 +83,8 @@ func (l *refusals) tell(r *refusal) {
 	}
 }
 
-// during runs attempt, which tries to join the node at addr. It returns the error of the attempt and the refusal that
-// caused it. The refusal is nil if there was none. If there were several, during prefers one that concerns the node at
-// addr.
+// during calls attempt, which tries to join the node at addr. It returns the error of attempt and the refusal that
+// caused it, or nil if no refusal did. If there were several refusals, it prefers one that concerns the node at addr.
 func (l *refusals) during(addr netip.AddrPort, attempt func() error) (*refusal, error) {
 	l.mu.Lock()
 	l.keeping, l.kept = true, nil

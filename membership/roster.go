@@ -51,8 +51,8 @@ type Roster struct {
 	changed chan struct{}
 }
 
-// Changed returns a channel that is closed when there is a newer roster than r, which Gossip.Roster returns. A reader
-// that waits for each change always sees the latest roster, but may miss rosters in between.
+// Changed returns a channel that is closed when Gossip.Roster returns a newer roster than r. A reader that waits for
+// each change always sees the latest roster, but may miss rosters in between.
 func (r *Roster) Changed() <-chan struct{} { return r.changed }
 
 // Members returns all members by node id.

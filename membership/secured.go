@@ -72,9 +72,9 @@ func (s *secured) receive() {
 	}
 }
 
-// refusedPacket returns the refusal of a packet from the address from, for the reason why. All refusals for one reason
-// share one log line per logInterval, whatever their source, because source addresses can be forged. The refusal for
-// the reason Stale has no error and is not logged.
+// refusedPacket returns the refusal of a packet that came from the address from; why is the reason. All refusals with
+// the same reason share one log line per logInterval, because source addresses can be forged. The refusal for the
+// reason Stale has no error and is not logged.
 func refusedPacket(why Reason, from net.Addr) *refusal {
 	e := &fault.Error{Code: fault.Denied, Op: "membership.receive"}
 	switch why {

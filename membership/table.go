@@ -171,8 +171,8 @@ func (t *table) publish() {
 	}
 }
 
-// choose returns for each node id the incarnation that the roster shows. It deletes those other incarnations that are
-// not alive.
+// choose returns, for each node id, the incarnation that the roster shows. It deletes all other incarnations from the
+// table, except those that are alive.
 func (t *table) choose() map[string]*incarnation {
 	best := map[string]*incarnation{}
 	for _, l := range t.incarnations {
@@ -188,9 +188,9 @@ func (t *table) choose() map[string]*incarnation {
 	return best
 }
 
-// better reports whether the roster should show a rather than b; both are incarnations of one node id. The incarnation
-// of this process is always better. Otherwise one that is alive and not superseded is better than one that is not. If
-// both are, the earlier one is better; if neither is, the later one.
+// better reports whether the roster should show a rather than b. Both are incarnations of one node id. The incarnation
+// of this process always wins. Otherwise an incarnation that is alive and not superseded wins over one that is dead or
+// superseded. If this does not decide, the earlier of two live ones wins, or the later of two others.
 func (t *table) better(a, b *incarnation) bool {
 	switch {
 	case a.Name() == t.self || b.Name() == t.self:

@@ -28,8 +28,8 @@ const (
 	MinMemory = 64 << 20
 )
 
-// sharedDir is the name of the data directory that all nodes without --join and --data-dir share. No node may have this
-// node id, because a node's own data directory is beside it and has the node id as its name.
+// sharedDir is the name of the data directory that all nodes without --join and --data-dir share. It must not be used
+// as a node id, because the data directory of another node is beside it and has the node id as its name.
 const sharedDir = "local"
 
 // Config is the configuration of a node. It may be copied, because no part of the node keeps a reference to it. To

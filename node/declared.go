@@ -65,8 +65,8 @@ func exportOf(t *component.TracingConfig) *tracing.Declared {
 }
 
 // applyRules applies the Configuration, Resiliency and HTTPEndpoint resources of a set. If all is false, it applies
-// only the middleware and the endpoints. It returns an error, and changes nothing, if one of the resources cannot be
-// used.
+// only the middleware and the endpoints. If one of the resources cannot be used, it returns an error and changes
+// nothing.
 func (n *Node) applyRules(set *loader.Set, all bool) error {
 	rules, err := calls.ReadRules(set, n.config.trust())
 	if err != nil {

@@ -17,8 +17,8 @@ type lockService struct {
 	log  *slog.Logger
 }
 
-// maxLeft limits for how many locks of a list the rest of the lease is requested, because each is a request to the
-// leader.
+// maxLeft is the number of locks in a list for which the remaining time of the lease is requested. For the others it is
+// left out, because each one needs a request to the leader.
 const maxLeft = 500
 
 // HeldLocks implements admin.Locks.

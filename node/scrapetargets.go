@@ -18,9 +18,9 @@ type targetGroup struct {
 	Labels  map[string]string `json:"labels"`
 }
 
-// scrapeTargets serves the list of live nodes that announce a metrics address, sorted by node id. Until gossip is
-// open on this node, it answers 503, and Prometheus keeps its previous list. An empty list would make it drop every
-// target.
+// scrapeTargets serves the list of live nodes that announce a metrics address, sorted by node id. Until gossip is open
+// on this node, it answers 503, and Prometheus keeps its previous list. If it served an empty list instead, Prometheus
+// would drop every target.
 type scrapeTargets struct {
 	cluster string
 	known   interface{ Roster() *membership.Roster } // nil until gossip is open

@@ -83,10 +83,10 @@ func New(o Options) *Budget {
 	return b
 }
 
-// Acquire takes bytes from the budget. If too few are free, it waits in the queue for small or large requests, for at
-// most Patience. If that queue has not been empty for Patience, the node is overloaded; then Acquire waits for at most
-// Target, and about Options.Penalty passes before it returns an error. It returns fault.Overloaded, and takes nothing,
-// if the wait or ctx ends. A request larger than its part of the budget takes all of that part.
+// Acquire takes bytes from the budget. If too few are free, it waits in the queue for small or large requests. It
+// returns fault.Overloaded, and takes nothing, when it has waited for Patience or ctx ends. If the queue has not been
+// empty for Patience, the node is overloaded: then Acquire waits only for Target, and delays its error by about
+// Penalty. These times are those of Options. A request larger than its part of the budget takes all of that part.
 func (b *Budget) Acquire(ctx context.Context, bytes int64) error {
 	if b == nil || bytes <= 0 {
 		return nil

@@ -12,9 +12,9 @@ const (
 	paceStep = 16
 )
 
-// pace limits how many bytes of writes are executed at a time. When the log and the disk are saturated, more
-// concurrent writes only increase latency. The limit depends on the duration of writes, by additive increase and
-// multiplicative decrease like TCP's congestion window.
+// pace limits the total size of the writes that are executed at the same time. When the log and the disk are saturated,
+// more concurrent writes only increase latency. pace adapts the limit to the duration of writes. It uses additive
+// increase and multiplicative decrease, like TCP's congestion window.
 type pace struct {
 	size, floor int64
 	bound       int64
@@ -71,7 +71,7 @@ func (l *lane) observe(worked time.Time) {
 }
 
 // withhold is called when a request releases bytes. It returns how many of these bytes other requests may use at once.
-// If the lane has more bytes than the limit of its pace, withhold keeps some of the bytes back.
+// While the lane has more bytes than the limit of its pace, withhold keeps some of the released bytes back.
 func (l *lane) withhold(bytes int64) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -39,9 +39,9 @@ func (s *Share) Add(ctx context.Context, bytes int64) error {
 	return nil
 }
 
-// fit returns how many bytes the share may request if its caller wants the number in bytes. A large request may take at
-// most the part of the large lane that this share does not have yet. If it requested more, it would wait forever for
-// bytes that only it can release.
+// fit returns how many bytes the share should request when it needs the given number. A large request gets at most the
+// part of the large lane that the share does not have yet. If it requested more, it would wait forever for bytes that
+// only it can release.
 func (s *Share) fit(bytes int64) int64 {
 	if bytes <= 0 || s.budget.lane(bytes) == &s.budget.small {
 		return bytes
@@ -96,8 +96,8 @@ func (s *Share) Release() {
 // duration of the write, which determines the limit of concurrent writes (see pace).
 func (s *Share) Work() { s.worked = time.Now() }
 
-// These constants define a slow transfer. While requests wait, the budget aborts the slowest transfer that is older
-// than SlowAfter, if it has moved no bytes for SlowAfter, or fewer than SlowRate bytes per second.
+// These constants define a slow transfer: it is older than SlowAfter, and it has moved no bytes for SlowAfter or fewer
+// than SlowRate bytes per second. While requests wait, the budget aborts the slowest of these transfers.
 const (
 	SlowAfter = 500 * time.Millisecond
 	SlowRate  = 256 << 10
@@ -191,8 +191,8 @@ func (l *lane) cutWhileWaiting() (stop func()) {
 	}
 }
 
-// cutSlowestLocked aborts the slowest transfer, if it is slow enough. It also aborts again the transfers that it
-// aborted earlier and that have not ended. The caller holds l.mu, so that no transfer can end in the meantime.
+// cutSlowestLocked aborts the slowest transfer, if it is slow enough. Transfers that were aborted earlier and have not
+// ended are aborted again. The caller holds l.mu, so that no transfer can end in the meantime.
 func (l *lane) cutSlowestLocked(now time.Time) {
 	var slowest *Transfer
 	var least float64

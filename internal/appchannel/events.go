@@ -40,9 +40,9 @@ func (c *Channel) Takes(ctx context.Context, binding, path string) (bool, error)
 	return c.carry.takes(ctx, binding, path)
 }
 
-// Take delivers an event and waits for the answer. nil means that the application has handled the event; then the
-// result is the data of its answer, which may be nil. An HTTP application gets metadata as headers, except names
-// that the channel or the runtime sets itself. Take returns the errors of RoundTrip, and:
+// Take delivers an event and waits for the answer. If err is nil, the application has handled the event, and the result
+// is the data of its answer, which may be nil. An HTTP application gets metadata as headers, except those that the
+// channel or the runtime sets itself. Take returns the errors of RoundTrip, and:
 //
 //	invalid   a name of metadata cannot be sent
 //	internal  the application answered that it failed

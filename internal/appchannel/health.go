@@ -11,8 +11,8 @@ import (
 // portInterval is the time between checks of a closed port.
 const portInterval = 100 * time.Millisecond
 
-// watch updates the condition of the application until ctx ends. It waits until the port is open. Then it probes the
-// health, if probes are enabled. When a call could not connect, it waits for the port again.
+// watch keeps the health of the application up to date until ctx ends. First it waits until the port of the application
+// is open. Then it probes the health, if probes are enabled. When a call could not connect, it begins again.
 func (c *Channel) watch(ctx context.Context) {
 	for c.awaitPort(ctx) {
 		if c.opts.Health.Enabled {

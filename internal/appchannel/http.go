@@ -73,8 +73,8 @@ func (h *httpCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, h.channel.unreached(err)
 }
 
-// statusAndSize returns the status and size of an answer for an observer. nil means that the application did not
-// answer.
+// statusAndSize returns the status and size of an answer for an observer. A nil answer means that the application did
+// not answer.
 func statusAndSize(answer *http.Response) (status int, size int64) {
 	if answer == nil {
 		return http.StatusInternalServerError, 0

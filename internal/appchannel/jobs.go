@@ -19,8 +19,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Headers of a request that delivers one tick of a job, a time at which the job is due. headerJobTick identifies the
-// tick, and has the same value in every attempt to deliver it.
+// Headers of a request that delivers a tick of a job. A tick is one time at which the job is due. headerJobTick
+// identifies the tick, and has the same value in every attempt to deliver it.
 const (
 	headerJobTick    = "Quorate-Job-Tick"
 	headerJobAttempt = "Quorate-Job-Attempt"

@@ -1,10 +1,12 @@
-// Package atmostonce sends an HTTP request at most once, and reports whether any of the request may have left this
-// process. It owns only that.
+// Package atmostonce sends an HTTP request at most once. If the request fails, the package reports whether any of it
+// may have left this process.
 //
-// net/http repeats a request with a safe method if its idle connection turns out to be closed, although the server
-// may have executed the first attempt. That is wrong for a caller that must know whether a request was executed. The
-// other end may also have closed an idle HTTP/1.1 connection without net/http noticing. So the package checks a
-// connection before it uses it. It has no goroutines.
+// net/http sends a request with a safe method again if its idle connection turns out to be closed, although the server
+// may have executed the first attempt. So a caller could not know whether, and how often, a request was executed. Also,
+// net/http may not notice that the other end has closed an idle HTTP/1.1 connection. So the package checks a connection
+// before it uses it.
+//
+// The package owns only this rule. It has no goroutines.
 package atmostonce
 
 import (

@@ -144,8 +144,9 @@ func (w *Limiter) stir(m *member) {
 	}
 }
 
-// Impatient returns a listener whose connections fail a write that makes no progress for stall. Otherwise a client
-// that does not read its answer could keep the answer in memory, and block a goroutine, without limit.
+// Impatient returns a listener that accepts from l. On its connections, a write fails if it makes no progress for the
+// duration stall. Otherwise a client that does not read its answer could keep memory and a goroutine in use without
+// limit.
 func Impatient(l net.Listener, stall time.Duration) net.Listener { return impatient{l, stall} }
 
 type impatient struct {

@@ -54,8 +54,9 @@ func (m *Metrics) Decided(caller, domain, namespace string, own, allowed bool) {
 // circuitStates returns the states of a circuit breaker, as Dapr names them.
 func circuitStates() []string { return []string{"closed", "half-open", "open", "unknown"} }
 
-// PolicyApplied records that a resiliency policy applies to a call from source to target. policy is timeout, retry
-// or circuitbreaker. state is the state of the circuit breaker; for other policies it is empty.
+// PolicyApplied records that a resiliency policy applies to a call from source to target. document is the name of the
+// Resiliency resource. policy is timeout, retry or circuitbreaker. state is the state of the circuit breaker; for other
+// policies it is empty.
 func (m *Metrics) PolicyApplied(source, document, policy, target, state string) {
 	labels := m.policyLabels(source, document, policy, target, state)
 	m.inc(policyCount, labels...)

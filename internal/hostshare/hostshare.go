@@ -179,8 +179,8 @@ func TryHold(dir string) (*Hold, bool, error) {
 	return nil, false, trouble(err, "the data directory cannot be locked: "+dir)
 }
 
-// Await tries to lock dir at intervals of pause, until it has the lock. It returns the error of ctx when ctx ends,
-// or an error of TryHold.
+// Await tries to lock dir at intervals of pause, until it has the lock. If TryHold fails or ctx ends, Await returns the
+// error.
 func Await(ctx context.Context, dir string, pause time.Duration) (*Hold, error) {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()

@@ -93,9 +93,9 @@ func (d *Drain) record(c net.Conn, to http.ConnState) bool {
 	return false
 }
 
-// Shutdown stops accepting, closes connections without a request at once, and waits for requests in progress. If
-// requests are still in progress when ctx ends, it returns the error of ctx; these requests continue until the
-// server is closed.
+// Shutdown stops accepting, closes the connections that carry no request, and waits for requests in progress. If
+// requests are still in progress when ctx ends, it returns the error of ctx; these requests continue until the server
+// is closed.
 func (d *Drain) Shutdown(ctx context.Context) error {
 	for _, c := range d.begin() {
 		_ = c.Close() // net/http notices

@@ -1,8 +1,8 @@
 // Package lifecycle closes the parts of a program in the reverse order of their start.
 //
-// It owns the order, the time limit of each closer, and the joined error. It treats all parts alike. Close runs
-// each closer in its own goroutine and waits for it. A closer that exceeds its time limit is left running, and the
-// error of Close names it.
+// It owns the order, the time limit of each closer, and the joined error. It treats all parts alike. Close runs each
+// closer in its own goroutine and waits for it. If a closer exceeds its time limit, Close does not wait for it any
+// longer, and returns an error that names it.
 package lifecycle
 
 import (
@@ -62,7 +62,7 @@ func (s *Stack) push(it item) bool {
 
 // Close calls every closer, beginning with the last one pushed, and joins their errors. Each error names its part. If
 // ctx has a deadline, Close keeps back some time for the closers that have not run yet. If a closer takes longer than
-// its time, Close adds fault.Timeout and continues with the next closer.
+// its time, Close adds fault.Timeout for it and continues with the next closer.
 //
 // Close is idempotent: later calls wait for the first and return the same error.
 func (s *Stack) Close(ctx context.Context) error {

@@ -9,8 +9,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// quietPeriod is how long repeats of a Raft log line are logged at level debug. Two lines are repeats if they have the
-// same message and are about the same peer.
+// quietPeriod is how long repeats of a Raft log line are logged only at level debug. A line is a repeat if an earlier
+// one had the same message and was about the same peer.
 const quietPeriod = time.Minute
 
 // maxQuiet bounds the peers that are remembered.
@@ -84,8 +84,8 @@ func (c *limiter) level(level slog.Level, msg string, args []any) slog.Level {
 	return level
 }
 
-// once returns the level first, or level debug if a line with the same message about the same peer got the level first
-// less than quietPeriod ago.
+// once returns the level for a line with this message about a peer. It is first for the first such line in quietPeriod,
+// and debug for all others.
 func (c *limiter) once(msg, peer string, first slog.Level) slog.Level {
 	key, now := msg+"\x00"+peer, c.now()
 	c.mu.Lock()

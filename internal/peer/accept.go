@@ -159,8 +159,8 @@ func (p *Port) judge(c *conn, h hello, state *tls.ConnectionState) error {
 }
 
 // register adds a connection to the registry. It returns a refusal if the registry is full, or if this node's cluster
-// or epoch has changed since the preamble. The second check is necessary because Refresh closes only connections that
-// are already in the registry.
+// or epoch has changed since the preamble. register must check for the change, because Refresh closes only connections
+// that are already in the registry.
 func (p *Port) register(c *conn) *Refusal {
 	if r := p.conns.add(c); r != nil {
 		return r
@@ -174,8 +174,9 @@ func (p *Port) register(c *conn) *Refusal {
 	return nil
 }
 
-// give passes an accepted connection on. A tunnel goes to the listener for tunnels, and a Raft connection to the
-// transport of its group. give itself serves a connection for calls, and then returns when the connection ends.
+// give passes an accepted connection to its user. A tunnel goes to the listener for tunnels, and a Raft connection to
+// the transport of its group. A connection for calls is served by give itself, which then returns when the connection
+// ends.
 func (p *Port) give(c *conn, h hello) {
 	switch {
 	case h.kind == kindTunnel:

@@ -86,8 +86,8 @@ func (p *Port) delist(s *callee) {
 	delete(p.servers, s)
 }
 
-// drain lets running handlers return and sends their answers. Then it closes the connections. After limit, which
-// applies to all connections together, it closes the remaining ones without waiting.
+// drain waits until running handlers have returned and their answers have been sent, and then closes the connections.
+// It waits for at most limit in total. After that it closes the remaining connections without waiting.
 func drain(servers []*callee, limit time.Duration) {
 	for _, s := range servers {
 		s.leave()
@@ -104,8 +104,8 @@ func drain(servers []*callee, limit time.Duration) {
 	}
 }
 
-// leave cancels the contexts of the running handlers, and sends the caller a go-away, so that it makes no new calls. It
-// refuses calls whose handler has not started.
+// leave cancels the contexts of the running handlers and refuses calls whose handler has not started. It sends the
+// caller a go-away, after which the caller makes no new calls on this connection.
 func (c *callee) leave() {
 	c.cancel()
 	c.mu.Lock()

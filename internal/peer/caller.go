@@ -124,8 +124,8 @@ func (l *line) take(f frame, body []byte) error {
 	return errProtocol("a frame of type %d goes from caller to callee", f.kind)
 }
 
-// leave handles a go-away, with which the callee ends the use of this connection. The caller starts no further calls on
-// it. The callee processes the streams up to the number last. It has not processed later streams, so their calls can be
+// leave handles a go-away, by which the callee announces that it accepts no further calls on this connection. The
+// callee still processes the streams up to the number last. It has not processed later streams, so their calls can be
 // sent on another connection.
 func (l *line) leave(last uint64) {
 	l.leaving = true

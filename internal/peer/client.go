@@ -23,8 +23,8 @@ func newClient(p *Port, k kind) *Client {
 	return &Client{port: p, kind: k, links: map[string]*link{}}
 }
 
-// maxTries is on how many connections a call is attempted. Another attempt follows only if the connection ended before
-// the callee accepted the call, for example because one side has just closed or renewed it.
+// maxTries is how many connections a call tries. It tries another one only if the previous connection ended before the
+// callee accepted the call, for example because one side has just closed or renewed it.
 const maxTries = 3
 
 const (

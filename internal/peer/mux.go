@@ -279,9 +279,9 @@ func (m *mux) widen(id uint64, body []byte) error {
 	return nil
 }
 
-// watch closes the connection if nothing arrives for Timing.Dead. The caller sends something at every tick, so that a
-// working connection is never silent that long. watch counts ticks instead of reading the clock. So a process that was
-// paused for a while keeps its connections.
+// watch closes the connection if nothing arrives for Timing.Dead. A working connection is never silent that long,
+// because the caller sends something at every tick. watch counts ticks instead of reading the clock, so a process that
+// was paused for a while keeps its connections.
 func (m *mux) watch() {
 	tick := time.NewTicker(m.timing.Ping)
 	defer tick.Stop()

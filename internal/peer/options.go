@@ -89,8 +89,8 @@ type Limits struct {
 	Message     int // bytes of one request or answer; default 70 MiB
 }
 
-// maxInFlight is the highest allowed value of Limits.InFlight, the number of unanswered calls to one server. Whatever
-// the Limits of a callee, it accepts this many calls on one connection.
+// maxInFlight is the highest allowed value of Limits.InFlight, the number of unanswered calls to one server. A callee
+// always accepts this many calls on one connection, whatever its own Limits are.
 const maxInFlight = 2048
 
 func (o Options) withDefaults() Options {

@@ -14,8 +14,8 @@ import (
 // limit, the connection counts as stalled, and the write fails.
 const piece = 64 << 10
 
-// paced is a connection for Raft requests. raft sets one deadline for a whole request. paced gives every piece of the
-// request that much time, because otherwise large requests would always fail on a slow link.
+// paced is a connection for Raft requests. raft sets one deadline for a whole request. paced applies this time limit to
+// each piece of the request instead, because otherwise large requests would always fail on a slow link.
 type paced struct {
 	net.Conn
 	limit time.Duration

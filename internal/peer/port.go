@@ -122,8 +122,8 @@ func (p *Port) Open(listeners ...net.Listener) error {
 // Client returns the client for methods of other servers of the cluster.
 func (p *Port) Client() *Client { return p.calls }
 
-// Join returns the client for joining. It also works if this node or the called server belongs to no cluster yet. It
-// can call only methods with Method.Join set.
+// Join returns the client for joining a cluster. It also works if this node or the called server belongs to no cluster
+// yet. It can call only methods with Method.Join set.
 func (p *Port) Join() *Client { return p.joins }
 
 // Alive reports that a server is running again, for example according to gossip. The port then dials the server without

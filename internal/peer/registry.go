@@ -28,7 +28,7 @@ type conn struct {
 func (c *conn) NetConn() net.Conn { return c.Conn }
 
 // Close closes the connection at once and removes it from the registry. It sends no TLS close-notify, because that
-// could block if the peer does not read. The protocols on the connection do not need it.
+// could block if the peer does not read. The protocols on the connection do not need a close-notify.
 func (c *conn) Close() error {
 	c.forget()
 	if t, ok := c.Conn.(*tls.Conn); ok {

@@ -25,7 +25,8 @@ func limitUnsent(c *net.TCPConn) {
 	})
 }
 
-// manyRepeats is from how many retransmissions on a network failure is assumed. Fewer can be caused by lost packets.
+// manyRepeats is the number of retransmissions from which a network failure is assumed. Fewer can be caused by lost
+// packets.
 const manyRepeats = 3
 
 // unheard returns the time since the other side last acknowledged data on c. It returns 0 if all data is acknowledged,

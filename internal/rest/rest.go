@@ -253,8 +253,8 @@ func Backoff(attempt int) time.Duration {
 	return steps.NextBackOff()
 }
 
-// Pause waits for delay and returns true. It returns false when ctx ends, and at once if the deadline of ctx is before
-// the end of the delay.
+// Pause waits for delay and returns true. If ctx ends first, Pause returns false. If the deadline of ctx is before the
+// end of the delay, Pause returns false at once.
 func Pause(ctx context.Context, delay time.Duration) bool {
 	if end, ok := ctx.Deadline(); ok && time.Until(end) <= delay {
 		return false

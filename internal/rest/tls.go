@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/internal/fault"
 )
 
-// Authorities returns a pool with the certificate authorities of a PEM text. If the text is not valid, it returns
-// fault.Invalid, and the message calls the text what.
+// Authorities returns a pool with the certificate authorities of a PEM text. It returns fault.Invalid if the text is
+// not valid. what describes the text in the error message.
 func Authorities(what string, text []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	found := false

@@ -1,10 +1,10 @@
 // Package trust decides which nodes belong to a cluster. From a cluster token it derives a key for gossip, and a
-// certificate authority that is the same on every node. It issues this node's certificate and verifies the
-// certificates of other nodes. With external certificates it only verifies.
+// certificate authority that is the same on every node. It issues this node's certificate and verifies the certificates
+// of other nodes. External certificates are only verified.
 //
-// It owns the format of tokens, the labels of derived keys, the content of node certificates, and the reasons for
-// refusing one. It does no I/O: the caller passes in tokens, certificates and the clock. It has no goroutines. A
-// Keeper is safe for concurrent use. All other types are immutable.
+// It owns the format of tokens, the labels of derived keys, the content of node certificates, and the reasons for which
+// a certificate is refused. It does no I/O: the caller passes in tokens, certificates and the clock. It has no
+// goroutines. A Keeper is safe for concurrent use. All other types are immutable.
 package trust
 
 import (

@@ -76,9 +76,9 @@ func untimed(who string, leaf *x509.Certificate, now time.Time) error {
 		"compare the clocks of both nodes; one that was made elsewhere has to be replaced")
 }
 
-// Verify checks the certificate of the other side of a connection, which claims to be server. An accepted authority
-// must have issued the certificate, it must be valid now, and it must belong to server. Verify returns the identity
-// in the certificate. Its errors wrap a Distrust.
+// Verify checks the certificate of the other side of a connection, which claims to be server. The certificate must be
+// issued by an accepted authority, be valid now, and belong to server. Verify returns the identity in the certificate.
+// Its errors wrap a Distrust.
 func (k *Keeper) Verify(state tls.ConnectionState, server string) (Identity, error) {
 	c := k.current.Load()
 	if err := c.verify(state.PeerCertificates, k.now()); err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // maxRemote is how many calls of actors this node may have in progress at one other node. A connection admits more
-// calls; the rest is for the replicated store.
+// calls than that; they are for the replicated store.
 const maxRemote = 512
 
 // Options are the dependencies and settings of a Host. All are required.

@@ -168,8 +168,8 @@ type handing struct {
 	Actors []api.Actor `json:"actors"`
 }
 
-// handOver asks the node with the server id server to hand the actors in all over to another host. to is the session of
-// that host, and app the application of the actors. handOver returns how many of the actors were active on the node.
+// handOver asks a node to hand actors over to another host, and returns how many of them were active on the node.
+// server is the server id of the node, to the session of the other host, and app the application of the actors in all.
 func (h *Host) handOver(ctx context.Context, server, to, app string, all []api.Actor) (int, error) {
 	if server == h.options.Server() {
 		return h.HandOver(ctx, app, all, to), nil

@@ -101,8 +101,8 @@ func (d *directories) Find(ctx context.Context, namespace, kind string) (api.App
 	return api.App{ID: t.App, Namespace: invoke.CanonicalNamespace(namespace)}, d.directory(namespace, t), nil
 }
 
-// find returns the record of a type of actors, which may be up to knownFor old. If no application hosts the type, it
-// returns fault.NotFound.
+// find returns the record of a type of actors. The record may be up to knownFor old. If no application hosts the type,
+// find returns fault.NotFound.
 func (d *directories) find(ctx context.Context, key knownKey) (typeRecord, error) {
 	d.mu.Lock()
 	k, known := d.known[key]

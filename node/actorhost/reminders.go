@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// perInstance is how many ticks of reminders may be in delivery to one instance of an application at a time.
+	// perInstance is how many ticks of reminders may be in progress at one instance of an application. A tick is one
+	// due time of a reminder.
 	perInstance = 128
 	// persist is the interval of retries of a one-shot reminder that has no failure policy.
 	persist = 30 * time.Second

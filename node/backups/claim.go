@@ -32,9 +32,9 @@ func (h *holding) store(ctx context.Context) error {
 	return err
 }
 
-// again is called after storing the record failed with conflict. An earlier write of this run may have succeeded
-// although its answer was lost. So again reads the record, and writes it once more if this run still has the claim.
-// Otherwise it returns conflict.
+// again is called if the record could not be stored because of a conflict. An earlier write of this run may have
+// succeeded although its answer was lost. So again reads the record, and writes it once more if this run still has the
+// claim. Otherwise it returns conflict.
 func (h *holding) again(ctx context.Context, conflict error) (uint64, error) {
 	text, revision, err := h.cluster.Record(ctx)
 	if err != nil {
@@ -56,8 +56,8 @@ func (h *holding) extend(ctx context.Context) error {
 	return h.store(ctx)
 }
 
-// while runs f, and renews the claim until f returns. If the claim is lost in between, while cancels the context of f
-// and returns errLost.
+// while runs f, and renews the claim until f returns. If the claim is lost before, it cancels the context of f and
+// returns errLost.
 func (h *holding) while(ctx context.Context, f func(context.Context) error) error {
 	ctx, end := context.WithCancelCause(ctx)
 	var renewing sync.WaitGroup
@@ -71,8 +71,8 @@ func (h *holding) while(ctx context.Context, f func(context.Context) error) erro
 	return err
 }
 
-// renew renews the claim until ctx ends. It calls lost with errLost if another node has the claim, or if no renewal
-// has succeeded for loseAfter.
+// renew renews the claim until ctx ends. The claim is lost if another node has it, or if no renewal has succeeded for
+// loseAfter; then renew calls lost with errLost and returns.
 func (h *holding) renew(ctx context.Context, lost context.CancelCauseFunc) {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()

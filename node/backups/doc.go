@@ -1,7 +1,7 @@
 // Package backups writes backups of the cluster on a schedule.
 //
 // It owns the schedule, the claim that prevents two nodes from writing at the same time, the names of the files, their
-// verification and their removal. A record in the replicated data has the progress, so that the next leader can
+// verification and their removal. The progress is in a record in the replicated data, so that the next leader can
 // continue the schedule. The package uses package raftfsm/backup for the format of a backup, and never talks to other
 // nodes.
 //

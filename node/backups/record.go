@@ -59,9 +59,9 @@ func (r record) encode() []byte {
 	return text
 }
 
-// due reports whether a backup is due at the time now. It is due if the period that contains now has no backup yet,
-// unless the last attempt failed less than retryAfter ago (or less than every ago, if every is shorter). A backup is
-// also due if the period of the last one is far in the future, because then a clock was wrong.
+// due reports whether a backup is due at the time now. It is due if the period that contains now has no backup yet.
+// After a failed attempt, it is not due for retryAfter, or for every if that is shorter. It is also due if the period
+// of the last backup is far in the future, because then a clock was wrong.
 func (r record) due(now time.Time, every time.Duration) bool {
 	if r.Failed != nil {
 		if ago := now.Sub(r.Failed.Time); ago >= 0 && ago < min(every, retryAfter) {

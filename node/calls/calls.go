@@ -203,8 +203,8 @@ func (m *merger) MergeSessions(a, b string) (string, bool) {
 // SetSessions sets the merger of session tokens. Call it before a store is served.
 func (c *Calls) SetSessions(m api.SessionMerger) { c.sessions.store.Store(&m) }
 
-// Connect enables calls between nodes, in both directions. Other nodes can then call the applications of this node, and
-// this node can call the instances on other nodes that places returns.
+// Connect enables calls between nodes in both directions. Other nodes can then call the applications of this node. This
+// node can call the applications on other nodes whose instances places finds.
 func (c *Calls) Connect(places invoke.Places) {
 	port := c.opts.Network.Port()
 	client := remoteinvoke.NewClient(port.Tunnel, c.opts.Network.Advertised)
@@ -232,8 +232,8 @@ func (c *Calls) Renew() {
 	}
 }
 
-// Prove reports whether the certificate of the calling node at proves that this node runs the application app. If it
-// does, Prove also returns the trust domain of the application.
+// Prove reports whether the node that calls has proved, by its certificate, that it runs the application app. at is the
+// identity of the calling node. If it is proved, Prove also returns the trust domain of the application.
 func Prove(at peer.Caller, app api.App) (domain string, ok bool) {
 	if !at.Proven {
 		return "", false

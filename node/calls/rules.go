@@ -31,7 +31,7 @@ type Documents interface {
 
 // ReadRules reads all Configuration and Resiliency documents. If several documents have access control, the last one
 // applies. ReadRules returns an error if a document is invalid. It also returns an error if access control has rules
-// for single callers although the trust settings t do not identify callers.
+// for particular callers, but t says that callers cannot be identified.
 func ReadRules(set Documents, t Trust) (r Rules, err error) {
 	var errs []error
 	var all []component.Configuration

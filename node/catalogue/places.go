@@ -10,7 +10,7 @@ import (
 // arrivalTime is how long a starting node may take to learn of other nodes.
 const arrivalTime = 2 * time.Second
 
-// arrival returns how long after its start this node may not know all other nodes yet. It is 0 if the node joins no
+// arrival returns how long after its start this node may need to learn of all other nodes. It is 0 if the node joins no
 // others.
 func (c *Catalogue) arrival() time.Duration {
 	if c.opts.Joins {

@@ -117,8 +117,9 @@ func (ctl *Controller) HandOver(ctx context.Context) {
 	}
 }
 
-// About returns how many log entries a server of a group is behind the leader, and why this server is a voter or a
-// non-voter. If this node does not lead the group, About returns nil and "". lag is nil, too, if it is unknown.
+// About returns how many log entries a server of a group is behind the leader, and the reason why this server is a
+// voter or a non-voter. If this node does not lead the group, lag is nil and reason is "". If only the lag is unknown,
+// lag is nil.
 func (ctl *Controller) About(group uint32, server string) (lag *uint64, reason string) {
 	return ctl.reconciler.about(group, server)
 }

@@ -216,8 +216,8 @@ func (ctl *Controller) Outside() *api.Reason {
 	return nil
 }
 
-// gossipTrouble returns why this node reaches no other node by gossip, as text to append to a message. It returns "" if
-// this node reaches another node, or if there are no nodes to join.
+// gossipTrouble returns why this node reaches no other node by gossip. The text can be appended to a message. It is ""
+// if this node reaches another node, or if there are no nodes to join.
 func (ctl *Controller) gossipTrouble() string {
 	g := ctl.net.Gossip()
 	if g == nil {
@@ -230,9 +230,9 @@ func (ctl *Controller) gossipTrouble() string {
 	return "; no node is reached by gossip: " + strings.Join(strings.Split(fault.Text(why), "\n"), "; ")
 }
 
-// Issues returns problems that do not stop this node from working. There are two: this node reaches no other node by
-// gossip, so it does not learn about new, failed or moved nodes. Or the cluster was rescued without this server, but
-// this server and others still form a majority of the old cluster, so there are two clusters.
+// Issues returns problems of a node that works. One is that this node reaches no other node by gossip, so it does not
+// learn about new, failed or moved nodes. The other is that the cluster was rescued without this server, while this
+// server and others still form a majority of the old cluster; so there are two clusters.
 func (ctl *Controller) Issues() (out []api.Issue) {
 	if why := ctl.gossipTrouble(); why != "" && ctl.inside.Load() {
 		out = append(out, api.Issue{About: "gossip", Reason: strings.TrimPrefix(why, "; ")})
@@ -271,8 +271,8 @@ func (r *reconciler) noteNewerEpoch() {
 		"hint", leftBehindHint(r.opts.DataDir))
 }
 
-// leftBehindHint returns a hint for a server that was not part of a rescue: how it can join the cluster again. dir is
-// the data directory of the server.
+// leftBehindHint returns a hint for a server without which the cluster was rescued. It says how the server can join the
+// cluster again. dir is the data directory of the server.
 func leftBehindHint(dir string) string {
 	return "move its data directory " + dir + " away and start it again, it joins as a new server"
 }

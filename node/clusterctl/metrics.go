@@ -8,7 +8,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// lagCollector exports, for each group that this node leads, how many log entries each server is behind the leader.
+// lagCollector is a Prometheus collector. For each group that this node leads, it collects how many log entries each
+// server is behind the leader.
 type lagCollector struct {
 	reconciler *reconciler
 	desc       *prometheus.Desc

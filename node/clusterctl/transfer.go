@@ -86,8 +86,8 @@ func (ctl *Controller) diskLow(server string) bool {
 
 const opTransfer = "node.TransferLeader"
 
-// elsewhere returns the error for a request that only the leader of a group can serve. leader is the known leader of
-// the group: elsewhere returns fault.NotLeader with its name, or fault.Unavailable if leader is empty.
+// elsewhere returns the error for a request that only the leader of a group can serve. If leader, the known leader of
+// the group, is empty, the error is fault.Unavailable. Otherwise it is fault.NotLeader with the name of the leader.
 func elsewhere(op string, id uint64, leader string) error {
 	if leader == "" {
 		return &fault.Error{Code: fault.Unavailable, Op: op,

@@ -73,8 +73,8 @@ func (v *voterCount) run(ctx context.Context) {
 }
 
 // look reads the note with the number of voters. The first read is linearizable, because a server that has just started
-// may have old data, and an old number would cause needless changes of voters. If there is no note and shouldRecord
-// returns true, look writes it.
+// may have old data, and an old number would cause needless changes of voters. If there is no note yet, look writes it
+// if shouldRecord returns true.
 func (v *voterCount) look(ctx context.Context) {
 	if len(v.host.Groups()) == 0 || v.host.Leader(0) == "" {
 		return
@@ -143,9 +143,9 @@ func (v *voterCount) record(ctx context.Context, number int, revision uint64) er
 	return nil
 }
 
-// wanted returns the number of voters that a group should have now. Until this node has read the note, it is the
-// current number of voters in servers, so that no voter changes needlessly. If there is no note, it is flag, the
-// setting --voters of this server.
+// wanted returns the number of voters that a group should have now. If this node has not read the note yet, it returns
+// the current number of voters in servers, so that no voter changes needlessly. If there is no note, it returns flag,
+// which is the setting --voters of this server.
 func (v *voterCount) wanted(servers []raft.Server, flag int) int {
 	switch n := v.number.Load(); {
 	case n > 0:

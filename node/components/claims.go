@@ -13,9 +13,9 @@ import (
 // slash.
 const claimsStore = "system/claims"
 
-// claims ensures that only one node of the cluster handles an event that all nodes receive. It is the node that creates
-// the key of the event in the store. The store recognises retries of a write, so a conflict always means that another
-// node handles the event.
+// claims ensures that only one node of the cluster handles an event that all nodes receive. Each node tries to create
+// the key of the event in the store, and the one that succeeds handles the event. The store recognises retries of a
+// write, so a conflict always means that another node handles the event.
 type claims struct {
 	host      *raftfsm.Host
 	namespace string

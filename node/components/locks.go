@@ -40,9 +40,9 @@ func replicatedLocks(host *raftfsm.Host) loader.LockFactory {
 	}}
 }
 
-// protectedStore returns the name of the state store that the locks of a component protect. If the component names a
-// store, it is this one; fault.Invalid is returned if the store is not of type state.raft. Otherwise it is the only
-// store of type state.raft, or "" if there is none or more than one.
+// protectedStore returns the name of the state store that the locks of a component protect. The component may name a
+// store, which must be of type state.raft; otherwise fault.Invalid is returned. If it names none, the only store of
+// type state.raft is used. protectedStore returns "" if there is none or more than one.
 func protectedStore(c *loader.LockConfig) (string, error) {
 	wanted := c.Metadata.Text(lockStateStore)
 	var replicated []string

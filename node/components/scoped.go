@@ -2,8 +2,7 @@ package components
 
 import "github.com/quorate/quorate/component/state"
 
-// Scoped are the components that one application can use. A state store whose scopes exclude the application does
-// not exist for it.
+// Scoped are the components that one application can use. It has no state store whose scopes exclude the application.
 type Scoped struct {
 	*Components
 	app string // its id

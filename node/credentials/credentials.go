@@ -68,7 +68,7 @@ type Connections interface {
 }
 
 // Open reads the credential files and registers the metrics. If no files are configured, it returns nil. Open should be
-// the first step of a start, because then an error in the files prevents that anything else is opened.
+// the first step of a start, so that a start with invalid files fails before anything else is opened.
 func Open(f Files, o Options) (*Credentials, error) {
 	changes := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "quorate_cluster_credential_changes_total",
 		Help: "Changes of the credentials between nodes: certificates renewed, files loaded, files refused."},

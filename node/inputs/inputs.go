@@ -74,8 +74,8 @@ func Open(all []*bindings.Instance, ids []string, apps Applications, seen Observ
 }
 
 // Update replaces the bindings with all. It ends the delivery of removed bindings first, so that a new binding can
-// listen on the same port. If the new bindings are not valid, it returns an error and changes nothing. It also returns
-// errors that occur when it ends a delivery; the update is complete then.
+// listen on the same port. If the new bindings are not valid, it returns an error and changes nothing. If ending a
+// delivery fails, it completes the update and returns this error.
 func (r *Runner) Update(ctx context.Context, all []*bindings.Instance) error {
 	owned, err := owners(all, r.ids, r.apps, r.log)
 	if err != nil {

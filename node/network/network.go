@@ -195,8 +195,8 @@ func (n *Network) Transport(group uint32, server raft.ServerID) raft.Transport {
 	return t
 }
 
-// Interrupt permanently stops holding Raft requests to servers that are down; such requests then usually fail at once.
-// Without it, a shutdown of Raft would wait for them for up to peer.Timing.Hold.
+// Interrupt ends the waiting of Raft requests for servers that are down, permanently. Such requests then usually fail
+// at once. Otherwise a shutdown of Raft would wait for them for up to peer.Timing.Hold.
 func (n *Network) Interrupt() {
 	n.mu.Lock()
 	all := n.transports
@@ -254,8 +254,8 @@ func (n *Network) Advertised() netip.Addr {
 }
 
 // Renew applies the current gossip keys. It also replaces the connections of the peer port, except tunnels, by new ones
-// that use the current certificate. It is also called periodically, so that no connection outlives the certificate of
-// the other node.
+// that use the current certificate. The node also calls it periodically, so that no connection outlives the certificate
+// of the other node.
 func (n *Network) Renew() {
 	n.rekey()
 	n.port.Renew()

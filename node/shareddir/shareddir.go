@@ -244,7 +244,7 @@ func (s *Shared) takeOver(ctx context.Context) error {
 }
 
 // Wait blocks until the node must be closed. It returns the error of Wait of the node that serves the applications. If
-// this process failed to take over the directory, the error of that is joined to it.
+// this process failed to take over the directory, Wait also returns the error of this failure.
 func (s *Shared) Wait(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

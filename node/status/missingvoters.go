@@ -11,8 +11,9 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// missing returns the reason why a server of a group is missing, or "" if it is alive. It may have failed or left, its
-// data directory may have been replaced, or gossip has not heard of it since this node started.
+// missing returns the reason why a server of a group is missing, or "" if the server is alive. The server may have
+// failed or left, its data directory may have been replaced, or gossip may not have heard of it since this node
+// started.
 func (r *Reporter) missing(server string) string {
 	p := r.parts.Load()
 	roster := p.Network.Roster()

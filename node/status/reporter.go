@@ -84,7 +84,7 @@ type Addresses struct {
 	Apps    []api.AppStatus
 }
 
-// Reporter reports the state of one node. Until SetParts is called, it only reports that the node is starting. It is
+// Reporter reports the state of one node. Before SetParts is called, it only reports that the node is starting. It is
 // safe for concurrent use.
 type Reporter struct {
 	opts    Options

@@ -52,8 +52,8 @@ func check(f tree.File, finders []finder) (out []problem, err error) {
 	return out, err
 }
 
-// isText reports whether the words of the whole file are checked, and not only its comments and strings as in code.
-// This is the case for documentation and for files that deploy the product, because people read all of them.
+// isText reports whether the whole text of a file is checked, as for documentation and for files that deploy the
+// product. In other files, such as code, only comments and strings are checked.
 func isText(name string) bool {
 	return slices.Contains([]string{".md", ".yml", ".yaml", ".service", ".tmpl"}, path.Ext(name)) ||
 		strings.HasPrefix(name, "deploy/") && path.Ext(name) == ".json"
@@ -97,7 +97,8 @@ func hasColumns(name string) bool {
 		path.Base(name) == "Makefile"
 }
 
-// unwrapped returns the numbers of the lines of a Markdown page that may be too long: tables, code blocks and comments.
+// unwrapped returns the numbers of the lines of a Markdown page that may be longer than the limit: tables, code blocks
+// and comments.
 func unwrapped(name, text string) map[int]bool {
 	out := map[int]bool{}
 	if path.Ext(name) != ".md" {
@@ -181,8 +182,8 @@ func columns(line string) (n int) {
 	return n
 }
 
-// unbreakable reports whether a line may be too long, because it is a compiler directive or a
-// comment that consists of a URL.
+// unbreakable reports whether a line may be longer than the limit, because it is a compiler directive or a comment that
+// consists of a URL.
 func unbreakable(line string) bool {
 	trimmed := strings.TrimSpace(line)
 	if strings.HasPrefix(trimmed, "//go:") {

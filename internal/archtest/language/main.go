@@ -1,14 +1,14 @@
-// Command language checks the word list of the project and its limit of 120 columns. It looks for
-// unwanted words in Go comments, string literals, documentation and files that deploy the product.
-// It checks the length of lines in Go files, pages, style sheets, scripts of pages and Makefiles.
+// Command language checks the word list of the project and its limit of 120 columns. It looks for unwanted words in Go
+// comments, string literals, documentation and files that deploy the product. It checks the length of lines in Go
+// files, pages, style sheets, scripts of pages and Makefiles.
 //
-//	go run ./internal/archtest/language            fails where a folder has more than counts.txt allows
-//	go run ./internal/archtest/language -list node  prints all of a folder
+//	go run ./internal/archtest/language            fails if a folder has more problems than counts.txt allows
+//	go run ./internal/archtest/language -list node  prints all problems of the folder node
 //	go run ./internal/archtest/language -update     lowers counts.txt; it never raises a count
 //
-// It owns counts.txt, which has the number of problems that each folder may still have. The numbers
-// may only fall. A folder without a line in counts.txt must have no problems. Test data, golden
-// files and generated files are not checked.
+// It owns counts.txt, which has the number of problems that each folder may still have. The numbers may only fall. A
+// folder without a line in counts.txt must have no problems. Test data, golden files and generated files are not
+// checked.
 package main
 
 import (

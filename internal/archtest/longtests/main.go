@@ -70,8 +70,8 @@ func excluded(path string, d fs.DirEntry) bool {
 	return err == nil
 }
 
-// addCalls adds the functions in the file at path to functions. The key is the name of the function; the value has the
-// names that its body uses. A function that calls testing.Short has the name "testing.Short" among them.
+// addCalls adds the functions in the file at path to the map functions. The key is the name of a function, and the
+// value has the names that its body uses. If the function calls testing.Short, "testing.Short" is among these names.
 func addCalls(functions map[string][]string, path string) error {
 	f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 	if err != nil {

@@ -80,8 +80,8 @@ func (c *Cluster) Add(expect int, flags ...string) (*Node, error) {
 // AddSidecar adds a node that holds no data. It is not started.
 func (c *Cluster) AddSidecar() (*Node, error) { return c.Add(0, sidecarFlags...) }
 
-// Shadow adds, but does not start, a node with the node id of the node of. It simulates a misconfigured machine: the
-// new node has its own network and directory. Workloads send it no requests.
+// Shadow adds a node that has the same node id as another node, without starting it. It simulates a misconfigured
+// machine, so the new node has its own network and directory. Workloads send it no requests.
 func (c *Cluster) Shadow(of *Node) (*Node, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

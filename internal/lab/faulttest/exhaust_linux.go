@@ -45,9 +45,9 @@ func Full(leader bool) Fault {
 	})
 }
 
-// Fails returns a fault that makes every write to the disk of one node fail: of the leader, or of a follower if leader
-// is false. The process must then exit within patience; otherwise the end of the fault returns a Broken error. The end
-// of the fault also starts the process with a working disk.
+// Fails returns a fault that makes every write to the disk of one node fail. The node is the leader, or a follower if
+// leader is false. The process must exit within patience. When the fault ends, the process is started with a working
+// disk; if it has not exited, the end returns a Broken error.
 func Fails(leader bool) Fault {
 	return onOne("failing disk", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(ctx context.Context) error {
@@ -63,9 +63,9 @@ func Fails(leader bool) Fault {
 	})
 }
 
-// Hung returns a fault that makes the disk of the leader hang. When the fault ends, the node must stop answering within
-// patience; otherwise the end returns a Broken error. Then the disk is resumed, and the process is restarted if it has
-// exited.
+// Hung returns a fault that makes the disk of the leader hang. The node must then stop answering within patience;
+// otherwise the end of the fault returns a Broken error. The end of the fault also resumes the disk, and restarts the
+// process if it has exited.
 func Hung() Fault {
 	return onOne("disk hung permanently", true, func(n *Node) (func(context.Context) error, error) {
 		return func(ctx context.Context) error {

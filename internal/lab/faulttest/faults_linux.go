@@ -183,8 +183,8 @@ func Bad(l Link) Fault {
 	})
 }
 
-// Stall returns a fault that makes the disk of one node hang: of the leader, or of a follower if leader is false. When
-// the fault ends, the process is restarted if it has exited.
+// Stall returns a fault that makes the disk of one node hang. The node is the leader, or a follower if leader is false.
+// When the fault ends, the process is restarted if it has exited.
 func Stall(leader bool) Fault {
 	return onOne("stalled disk", leader, func(n *Node) (func(context.Context) error, error) {
 		return func(context.Context) error { return errors.Join(n.Disk.Resume(), n.Revive()) }, n.Disk.Stall()

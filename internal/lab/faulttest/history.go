@@ -220,8 +220,8 @@ func (h *History) take(from, to int) *History {
 }
 
 // Check returns an error if a violation was recorded, if the history of a family of keys is not linearizable, or if a
-// search takes too long. The searches of all families share the time limit, but each has at least one second. If a
-// search fails, Check writes a visualization of its history to a file in dir.
+// search takes too long. The searches of all families share the time limit, but each has at least one second. If the
+// search for a family fails, Check writes a visualization of the family's history to a file in dir.
 func (h *History) Check(limit time.Duration, dir string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -275,7 +275,8 @@ func (c *Cluster) away(ctx context.Context, gone *Node, last uint64) error {
 	return ctx.Err()
 }
 
-// trailing is how many log entries before a snapshot a node keeps at most, in the clusters of these faults.
+// trailing is the number of log entries that a node keeps at most from before its last snapshot. It is a setting of the
+// clusters with these faults.
 const trailing = 100
 
 func (n *Node) lastIndex(ctx context.Context) (uint64, error) {

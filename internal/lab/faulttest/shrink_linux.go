@@ -66,7 +66,7 @@ func (n *Node) takeOut(ctx context.Context, path, body string) error {
 	return nil
 }
 
-// Without waits until the node gone is not a voter of any group, and every group has at most most voters.
+// Without waits until the node gone is a voter of no group, and no group has more voters than the given number.
 func (c *Cluster) Without(ctx context.Context, gone *Node, most int) error {
 	return Until(ctx, func() error {
 		for group := 0; ; group++ {

@@ -36,7 +36,7 @@ func StartStrong(c *Cluster, seed uint64, clients, pad int) *StrongLoad {
 	return l
 }
 
-// Stop stops the clients. Then it reads each family of keys that Verify has not returned yet once more. It reads each
+// Stop stops the clients. Then it reads once more each family of keys that Verify has not returned yet. It reads a
 // family through one node, and uses the running nodes in turn.
 func (l *StrongLoad) Stop(ctx context.Context) error {
 	l.stop()
@@ -230,8 +230,8 @@ func (s *strongClient) again(ctx context.Context, n *Node, r Request, first Answ
 	}
 }
 
-// attempts sends a request. While its outcome is unknown, attempts repeats it at random nodes, at most as often as
-// repeats says. The outcome is Refused only if certainly no attempt was applied.
+// attempts sends a request. While its outcome is unknown, attempts repeats it at random nodes, up to the number of
+// times in repeats. The outcome is Refused only if certainly no attempt was applied.
 func (s *strongClient) attempts(ctx context.Context, n *Node, r Request, repeats int) Answer {
 	refused := true
 	for i := 0; ; i++ {

@@ -259,8 +259,8 @@ const (
 // block is the number of bytes that a disk writes atomically.
 const block = 4096
 
-// Image writes the directory, as it would be after a power cut at this moment, to the path to. No file or directory to
-// may exist. keep and rnd select which unsynced changes survive.
+// Image writes the directory, as it would be after a power cut at this moment, to the path to, which must not exist.
+// keep and rnd select which unsynced changes survive.
 func (d *Disk) Image(to string, keep Keep, rnd *rand.Rand) error { return d.root.image(to, keep, rnd) }
 
 func (n *node) image(to string, keep Keep, rnd *rand.Rand) error {

@@ -128,9 +128,9 @@ func linkat(olddirfd int, oldpath string, newdirfd int, newpath string, flags in
 // unlinkatBody is the body of a function of internal/syscall/unix that calls the kernel directly.
 var unlinkatBody = regexp.MustCompile(`(?s)(\nfunc Unlinkat\(dirfd int, path string, flags int\) error \{\n).*?\n\}\n`)
 
-// syscallStart is the start of the function Syscall, through which golang.org/x/sys makes system calls. The overlay
-// inserts fdatasync after it, which sends fdatasync through the hook. No argument of fdatasync is a pointer, so the
-// stack may grow during the hook.
+// syscallStart is the start of the function Syscall of package syscall, through which golang.org/x/sys makes system
+// calls. The overlay inserts the text fdatasync after it, so that this system call goes through the hook. The arguments
+// of fdatasync are not pointers, so the stack may grow during the hook.
 const (
 	syscallStart = "\nfunc Syscall(trap, a1, a2, a3 uintptr) (r1, r2 uintptr, err Errno) {\n"
 	fdatasync    = "\tif trap == SYS_FDATASYNC {\n\t\treturn fdatasync(a1)\n\t}\n"

@@ -26,9 +26,9 @@ type Recorder struct {
 	syncs  atomic.Uint64
 }
 
-// RecordFiles starts to record the file operations of this process below the directory root in the file trace. It
-// ignores files that are already open. The process makes no real syncs; each one only takes the time sync, so that a
-// test can cut the power during a sync. If the trace cannot be written, the process aborts.
+// RecordFiles starts to record the file operations of this process below the directory root. It writes them to the file
+// trace. It ignores files that are already open. A sync does not reach the device; it only takes the duration sync, so
+// that a test can cut the power during a sync. If the trace cannot be written, the process aborts.
 func RecordFiles(root, trace string, sync time.Duration) (*Recorder, error) {
 	root, err := filepath.EvalSymlinks(root)
 	if err != nil {

@@ -35,8 +35,7 @@ const (
 // Control files.
 const (
 	ClockFile = "clock" // shift of the wall clock in seconds
-	// CrashFile contains a number n. The process is killed at the n-th disk operation after it has read the file; 0 =
-	// never.
+	// CrashFile contains a number n. After reading it, the process kills itself at its n-th disk operation; 0 = never.
 	CrashFile = "crash"
 )
 

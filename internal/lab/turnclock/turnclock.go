@@ -1,12 +1,11 @@
-// Package turnclock writes an overlay for the Go compiler. The overlay adds the function
-// time.SetWallShift, which shifts the wall clock of a process. A program built with the overlay and
-// the tag quorate_clock lets tests change its clock, as if the clock of its machine were set. The Go
-// installation is not changed.
+// Package turnclock writes an overlay for the Go compiler. The overlay adds the function time.SetWallShift, which
+// shifts the wall clock of a process. A program built with the overlay and the tag quorate_clock lets tests change its
+// clock, as if the clock of its machine were set. The Go installation is not changed.
 //
 //	lab turn-clock DIR
 //
-// writes DIR/time.go and DIR/overlay.json. The package owns the changes that DIR/time.go makes to
-// package time. It refuses a version of Go whose time.go it does not recognize.
+// This command writes DIR/time.go and DIR/overlay.json. The package owns the changes that DIR/time.go makes to package
+// time. It refuses a version of Go whose time.go it does not recognize.
 package turnclock
 
 import (
