@@ -88,8 +88,8 @@ func (h hooks) NotifyMerge(nodes []*memberlist.Node) error {
 	return g.refused.note(found)
 }
 
-// compare returns the reason why the members of another node must not be merged with the members of this node, or
-// nil if they may be merged.
+// compare returns the reason why the members of another node must not be merged with those of this node. It returns nil
+// if they may be merged.
 func (g *Gossip) compare(others []Member) *refusal {
 	if len(others) == 1 && others[0].Name() == g.table.self {
 		return &refusal{reason: itself, err: errItself()}

@@ -220,8 +220,8 @@ func (j *joiner) tryAll(ctx context.Context) {
 	j.gossip.result.note(errors.Join(errs...))
 }
 
-// joinGrace is how long after the first failed attempt it is normal that no seed answers, because the nodes of a new
-// cluster start one after another.
+// joinGrace is how long after the first failed attempt it is normal that no seed answers. The reason is that the nodes
+// of a new cluster start one after another.
 const joinGrace = 30 * time.Second
 
 // report logs err, the reason why no seed could be joined, at most once in logInterval. The level is INFO at first. It

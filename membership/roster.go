@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// State is the state of a member. While memberlist only suspects that a member has failed, the member is still Alive,
-// because memberlist does not report suspicions, and the member refutes most of them.
+// State is the state of a member. A member that memberlist only suspects to have failed is still Alive. Memberlist does
+// not report suspicions, and the member refutes most of them.
 type State uint8
 
 // The states.

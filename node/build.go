@@ -494,8 +494,8 @@ func exposed(hosts []string) bool {
 	return false
 }
 
-// port returns the port of a cluster listener. If a default port is in use, the listener may use another one, unless
-// this node joins others, because these expect the default port.
+// port returns the port of a cluster listener. If a default port is in use, the listener may use another one. A node
+// that joins others is an exception, because the other nodes expect the default port.
 func (c Cluster) port(p Port) network.Port {
 	return network.Port{Number: p.Number, Fallback: !p.Given && !c.joining()}
 }

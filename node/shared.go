@@ -17,7 +17,7 @@ type Shared struct {
 	serving *Node // that serves the applications
 }
 
-// OpenShared builds a node on the shared data directory if c.Data.Shared is set. Otherwise it does the same as Open.
+// OpenShared opens a node on the shared data directory if c.Data.Shared is set. Otherwise it does the same as Open.
 func OpenShared(ctx context.Context, c Config, d Deps) (*Shared, error) {
 	c = c.WithDefaults()
 	if err := c.Validate(); err != nil {

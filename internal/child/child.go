@@ -1,9 +1,9 @@
 // Package child runs a command as a child process of the program: an application beside its node, or one of several
 // nodes.
 //
-// It owns the process group of the command, the prefix of its output lines, and its end: processes that the command
-// has started are ended together with the command. A Process has one goroutine that waits for the command and one
-// for each output stream. All of them end with the command.
+// It owns the process group of the command, the prefix of its output lines, and its end. Processes that the command has
+// started are ended together with it. A Process has one goroutine that waits for the command and one for each output
+// stream. All of them end with the command.
 package child
 
 import (

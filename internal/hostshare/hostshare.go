@@ -1,11 +1,10 @@
 // Package hostshare lets the nodes of one user on one host find each other. A node can learn whether another process
 // uses a shared directory, and which nodes run at which addresses. The nodes can also share a secret.
 //
-// It owns the format of three kinds of files: the lock of a shared directory, the notes of running nodes in the
-// user's runtime directory, and a secret that the first process creates. All of them are private to the user. A
-// running node keeps its note locked. When the process ends in any way, the kernel releases the lock, and the node
-// no longer counts as alive. The package has no goroutines. Its functions do I/O on the local disk, and several
-// processes may call them at the same time.
+// It owns the format of three kinds of files: the lock of a shared directory, the notes of running nodes, and the
+// shared secret. All of them are private to the user. A running node keeps its note locked. When the process ends in
+// any way, the kernel releases the lock, and the node no longer counts as alive. The package has no goroutines. Its
+// functions do I/O on the local disk, and several processes may call them at the same time.
 package hostshare
 
 import (
@@ -104,8 +103,8 @@ func (p *Presence) Close() error {
 	return errors.Join(err, p.f.Close())
 }
 
-// List returns the notes of all live nodes, by node id. It removes the notes of nodes that ended without Close. If
-// dir does not exist, the list is empty.
+// List returns the notes of all live nodes, sorted by node id. It removes the notes of nodes that ended without Close.
+// If dir does not exist, the list is empty.
 func List(dir string) ([]Note, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

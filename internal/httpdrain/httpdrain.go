@@ -28,8 +28,8 @@ type conn struct {
 
 type connKey struct{}
 
-// Attach returns a Drain for a server that does not serve yet. Set the handler and the hooks of the server before,
-// because Attach wraps them.
+// Attach returns a Drain for a server that does not serve yet. It wraps the handler and the hooks of the server, so set
+// them before you call Attach.
 func Attach(s *http.Server) *Drain {
 	d := &Drain{server: s, unused: map[net.Conn]*conn{}, busy: map[net.Conn]struct{}{}}
 	state, connContext, handler := s.ConnState, s.ConnContext, s.Handler

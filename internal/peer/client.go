@@ -24,7 +24,7 @@ func newClient(p *Port, k kind) *Client {
 }
 
 // maxTries is how many connections a call tries. It tries another one only if the previous connection ended before the
-// callee accepted the call, for example because one side has just closed or renewed it.
+// callee accepted the call. This happens when one side has just closed or renewed the connection.
 const maxTries = 3
 
 const (

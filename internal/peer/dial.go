@@ -126,7 +126,7 @@ func (p *Port) introduce(ctx context.Context, raw net.Conn, self Identity, h hel
 }
 
 // greet sends the hello h and reads the answer. It checks the server, cluster and epoch in the answer by the rules of
-// admit, so a connection to a wrong server fails even if the callee does not detect it.
+// admit. So a connection to a wrong server fails even if the callee does not detect the mistake.
 func greet(c net.Conn, h hello) error {
 	if _, err := c.Write(h.encode()); err != nil {
 		return err

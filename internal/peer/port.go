@@ -1,14 +1,15 @@
 // Package peer is the TCP port of a node that Raft groups and calls between nodes share.
 //
-// It owns the preamble that opens every connection (caller, callee, cluster, epoch and purpose), dialling and
-// accepting, mutual TLS, one Raft transport for each group, calls with a request and an answer, and tunnels. All
-// calls to a server share two connections. A tunnel is a plain connection for the protocol of another package.
-// Servers are addressed by id; Options.Resolve returns the network address before each dial. The package transports
-// the bytes of groups, calls and tunnels without interpreting them. The caller provides certificates and addresses.
+// It owns the preamble of every connection, which names caller, callee, cluster, epoch and purpose. It also owns
+// dialling and accepting, mutual TLS, one Raft transport for each group, calls with a request and an answer, and
+// tunnels. All calls to a server share two connections. A tunnel is a plain connection for the protocol of another
+// package. Servers are addressed by id; Options.Resolve returns the network address before each dial. The package
+// transports the bytes of groups, calls and tunnels without interpreting them. The caller provides certificates and
+// addresses.
 //
-// Goroutines of an open Port, all ended by Close: one for each listener; one for each connection in its preamble; a
-// reader, a writer and a watcher for each call connection; one for each running handler; those of
-// raft.NetworkTransport for each group.
+// An open Port has one goroutine for each listener, for each connection in its preamble, and for each running handler.
+// Each call connection has a reader, a writer and a watcher. Each group has those of raft.NetworkTransport. Close ends
+// all goroutines.
 package peer
 
 import (

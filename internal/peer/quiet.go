@@ -28,8 +28,8 @@ type news struct {
 
 func newQuiet() *quiet { return &quiet{seen: map[news]time.Time{}} }
 
-// level returns the log level for a refused connection, which is normally WARN. If the reason is that one side has no
-// cluster yet, the level is INFO during the first formGrace, because then the cluster may still be forming.
+// level returns the log level for a refused connection. The level is normally WARN. If one side has no cluster yet, the
+// cluster may still be forming; so the level is INFO for formGrace after the first refusal for this reason.
 func (q *quiet) level(r Reason) slog.Level {
 	if r != ReasonUnformed {
 		return slog.LevelWarn

@@ -72,8 +72,8 @@ func (l transportLog) Debug(msg string, args ...any) { l.to.Debug("raft transpor
 func (l transportLog) Warn(msg string, args ...any)  { l.Debug(msg, args...) }
 func (l transportLog) Error(msg string, args ...any) { l.Debug(msg, args...) }
 
-// Interrupt ends the waiting of requests for servers that are down, permanently. Such requests then usually fail at
-// once. Call it before raft's Shutdown, which would otherwise wait for them for up to Timing.Hold.
+// Interrupt ends the waiting for servers that are down: from now on, requests to them usually fail at once. Call it
+// before raft's Shutdown, which would otherwise wait for such requests for up to Timing.Hold.
 func (t *Transport) Interrupt() { t.interrupt() }
 
 // Close closes the connections of the transport in both directions and waits for the goroutines that serve them.

@@ -60,8 +60,8 @@ type credentials struct {
 	leaf         *tls.Certificate // nil until there is an identity
 }
 
-// NewKeeper returns a Keeper that can verify other nodes. If m has no external certificate, this node has no
-// certificate until Identify. NewKeeper returns fault.Invalid if the material is not valid.
+// NewKeeper returns a Keeper that can verify other nodes. Before Identify, this node has no certificate unless m
+// contains an external one. NewKeeper returns fault.Invalid if the material m is not valid.
 func NewKeeper(m Material, t Timing, now func() time.Time) (*Keeper, error) {
 	c, err := m.credentials()
 	if err != nil {

@@ -230,9 +230,9 @@ func (ctl *Controller) gossipTrouble() string {
 	return "; no node is reached by gossip: " + strings.Join(strings.Split(fault.Text(why), "\n"), "; ")
 }
 
-// Issues returns problems of a node that works. One is that this node reaches no other node by gossip, so it does not
+// Issues returns problems of a node that works. One is that this node reaches no other node by gossip. Then it does not
 // learn about new, failed or moved nodes. The other is that the cluster was rescued without this server, while this
-// server and others still form a majority of the old cluster; so there are two clusters.
+// server and others still form a majority of the old cluster. Then there are two clusters.
 func (ctl *Controller) Issues() (out []api.Issue) {
 	if why := ctl.gossipTrouble(); why != "" && ctl.inside.Load() {
 		out = append(out, api.Issue{About: "gossip", Reason: strings.TrimPrefix(why, "; ")})

@@ -16,8 +16,8 @@ import (
 	"github.com/quorate/quorate/raftfsm/placement"
 )
 
-// methodRemove is the peer method by which a node asks the leader of a group to remove a server, or to check whether it
-// could remove the server.
+// methodRemove is the peer method by which a node asks the leader of a group to remove a server. The node may also ask
+// only whether the leader could remove the server.
 const methodRemove = "cluster.remove"
 
 const opRemove = "node.Remove"

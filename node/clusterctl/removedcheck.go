@@ -45,8 +45,9 @@ func (s *removedCheck) run(ctx context.Context) {
 	s.log.Error("this server was removed from the cluster", "error", fault.Text(s.host.Removed()))
 }
 
-// suspicious reports whether this server may have been removed. This is the case if a group that this server does not
-// lead has no known leader, has a tombstone of this server, or does not list this server as a member.
+// suspicious reports whether this server may have been removed. It looks at the groups that this server does not lead.
+// The server may have been removed if such a group has no known leader, has a tombstone of this server, or does not
+// list this server as a member.
 func (s *removedCheck) suspicious() bool {
 	self := s.host.Identity().Server
 	for i, g := range s.host.Groups() {

@@ -53,8 +53,8 @@ func (f *APITokenFile) Follow(ctx context.Context) {
 	}
 }
 
-// reload reads the file and applies its tokens. If the file is missing or has no token, the previous tokens stay valid,
-// and reload logs the problem once.
+// reload reads the token file and applies its tokens. If the file is missing or has no token, the previous tokens stay
+// valid, and reload logs the problem once.
 func (f *APITokenFile) reload() {
 	tokens, err := f.read()
 	if err == nil && slices.Equal(tokens, f.Current) {

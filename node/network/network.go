@@ -195,8 +195,8 @@ func (n *Network) Transport(group uint32, server raft.ServerID) raft.Transport {
 	return t
 }
 
-// Interrupt ends the waiting of Raft requests for servers that are down, permanently. Such requests then usually fail
-// at once. Otherwise a shutdown of Raft would wait for them for up to peer.Timing.Hold.
+// Interrupt ends the waiting for servers that are down: from now on, Raft requests to them usually fail at once.
+// Otherwise a shutdown of Raft would wait for such requests for up to peer.Timing.Hold.
 func (n *Network) Interrupt() {
 	n.mu.Lock()
 	all := n.transports

@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/membership"
 )
 
-// Time limits of CountPartitions: countWait for the whole query, hearWait for the first exchange of gossip after
-// joining, and farewellWait for leaving gossip again.
+// Time limits of CountPartitions. countWait limits the whole query, hearWait the first exchange of gossip after
+// joining, and farewellWait the leaving of gossip.
 const (
 	countWait    = 10 * time.Second
 	hearWait     = 500 * time.Millisecond

@@ -116,8 +116,7 @@ func Store(name, typ, metadata string) string {
 		"\nspec:\n  type: " + typ + "\n  version: v1\n  metadata: [" + metadata + "]\n"
 }
 
-// TokenFile writes cluster tokens to the file at path and returns path. If path is empty, it creates a new file and
-// returns the path of this file.
+// TokenFile writes cluster tokens to the file at path and returns its path. If path is empty, it creates a new file.
 func TokenFile(t testing.TB, path string, tokens ...trust.Token) string {
 	t.Helper()
 	if path == "" {

@@ -11,8 +11,8 @@ import (
 )
 
 // Starting returns what the node still waits for before its start is complete. After the start, it returns the
-// applications that have not opened their port yet, and a reason if this node is outside the cluster, for example after
-// a removal or a rescue.
+// applications that have not opened their port yet. It adds a reason if this node is outside the cluster, for example
+// after a removal or a rescue.
 func (r *Reporter) Starting() []api.Reason {
 	switch {
 	case r.ready.Load():

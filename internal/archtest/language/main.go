@@ -110,9 +110,9 @@ func lowered(allowed, found map[key]int) map[key]int {
 	return out
 }
 
-// compare returns an error that names the folders with more problems than counts.txt allows, and prints the problems
-// of these folders. It also prints how many counts can be lowered, because their folders have fewer problems than
-// allowed.
+// compare prints the problems of the folders that have more problems than counts.txt allows, and returns an error that
+// names these folders. It also prints how many counts in counts.txt can be lowered, because their folders have fewer
+// problems than allowed.
 func compare(out io.Writer, allowed map[key]int, found map[key][]problem) error {
 	var over []string
 	lower := 0

@@ -74,8 +74,8 @@ func Twin() Fault {
 }
 
 // intruder starts shadow, a node with the node id of original. The cluster must refuse one of the two. The returned
-// function ends the fault: it returns a Broken error if both serve at the same time, kills shadow, and restarts
-// original if that node has exited.
+// function ends the fault. It returns a Broken error if both nodes serve at the same time. It also kills shadow, and
+// restarts original if that node has exited.
 func (c *Cluster) intruder(ctx context.Context, shadow, original *Node) (func(context.Context) error, error) {
 	if err := shadow.Start(); err != nil {
 		return nil, err

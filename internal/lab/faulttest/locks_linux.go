@@ -20,7 +20,8 @@ const (
 
 // LockLoad are clients that acquire, renew, release and read locks on all running nodes. They also write keys with the
 // fencing tokens of their locks. Sometimes a client stops using a lock, which then expires. A model checks that a lock
-// has at most one owner, never expires early, and has growing tokens, and that no write with an old token succeeds.
+// never has two owners, never expires early, and has growing tokens. It also checks that no write with an old token
+// succeeds.
 type LockLoad struct {
 	History *LockHistory
 

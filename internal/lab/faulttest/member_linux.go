@@ -246,8 +246,8 @@ func Storm() Fault {
 		})
 }
 
-// away waits until the server gone, which is stopped or disconnected, can only catch up from a snapshot. This is so
-// when the snapshot index of the leader is above last+trailing, where last is the last log index of gone. After 20 s,
+// away waits until a stopped or disconnected server can only catch up from a snapshot. gone is that server, and last
+// its last log index. It needs a snapshot when the snapshot index of the leader is above last+trailing. After 20 s,
 // away logs that there were too few writes and returns nil. It returns an error only if ctx has ended.
 func (c *Cluster) away(ctx context.Context, gone *Node, last uint64) error {
 	limit, cancel := context.WithTimeout(ctx, 20*time.Second)

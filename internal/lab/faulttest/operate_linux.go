@@ -64,7 +64,7 @@ func (c *Cluster) Settled(ctx context.Context, voters int) error {
 }
 
 // whole checks g, the status that the leader of a group reports. It returns an error unless the group has this number
-// of voters, and each voter has a server id in lives and is at most 2000 log entries behind.
+// of voters. Each voter must also have a server id in lives, and be at most 2000 log entries behind.
 func whole(g *api.GroupStatus, lives map[string]bool, voters int) error {
 	const near = 2000 // log entries
 	have := 0

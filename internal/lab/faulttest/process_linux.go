@@ -21,7 +21,7 @@ type process struct {
 	ended chan struct{} // closed when it has ended
 }
 
-// start starts the program on the OS thread of ns, so the process is in that network namespace, and the kernel kills it
+// start starts the program on the OS thread of ns. So the process is in that network namespace, and the kernel kills it
 // when the thread ends. start adds env to the environment of the process and appends its output to log.
 func (p Program) start(ns *namespace, log *os.File, env, args []string) (*process, error) {
 	cmd := exec.Command(p.Path, args...) //nolint:gosec // what the caller wants to test

@@ -66,7 +66,8 @@ func (n *Node) takeOut(ctx context.Context, path, body string) error {
 	return nil
 }
 
-// Without waits until the node gone is a voter of no group, and no group has more voters than the given number.
+// Without waits until a removed node is a voter of no group, and no group has more voters than the given number. gone
+// is the removed node.
 func (c *Cluster) Without(ctx context.Context, gone *Node, most int) error {
 	return Until(ctx, func() error {
 		for group := 0; ; group++ {
