@@ -72,8 +72,8 @@ func (s *secured) receive() {
 	}
 }
 
-// refusedPacket returns the refusal of a packet that came from the address from; why is the reason. All refusals with
-// the same reason share one log line per logInterval, because source addresses can be forged. The refusal for the
+// refusedPacket returns the refusal of a packet, for the reason why. All refusals with the same reason share one log
+// line per logInterval. The source address does not matter for this, because it can be forged. The refusal for the
 // reason Stale has no error and is not logged.
 func refusedPacket(why Reason, from net.Addr) *refusal {
 	e := &fault.Error{Code: fault.Denied, Op: "membership.receive"}

@@ -54,8 +54,8 @@ func newTable(self Member, forget time.Duration) *table {
 
 func (t *table) roster() *Roster { return t.current.Load() }
 
-// knows reports whether the incarnation with this gossip name is in the table, alive, and has this address and these
-// encoded facts.
+// knows reports whether the table has an incarnation with this gossip name. The incarnation must be alive, and have
+// this address and these encoded facts.
 func (t *table) knows(name string, at netip.AddrPort, meta []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -445,7 +445,7 @@ func (n *Node) buildDrain(context.Context) error {
 }
 
 // serveApps announces the applications of this node to the other nodes. When the node stops, its closer withdraws the
-// announcement before the node closes anything that calls to these applications need.
+// announcement. This happens before the node closes anything that calls to these applications need.
 func (n *Node) serveApps(context.Context) error {
 	var out []discovery.Record
 	for _, a := range n.apps() {

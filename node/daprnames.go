@@ -18,8 +18,7 @@ import (
 	"github.com/quorate/quorate/node/inputs"
 )
 
-// daprNames records the metrics with Dapr's names. In the zero value these metrics are disabled: its observers are nil
-// and nothing is recorded.
+// daprNames records the metrics with Dapr's names. The zero value records nothing, and its observers are nil.
 type daprNames struct{ *daprmetrics.Metrics }
 
 // openDaprNames registers the metrics with Dapr's names, if the Configuration resource enables them.

@@ -130,9 +130,8 @@ func (g *grpcCarrier) RoundTrip(r *http.Request) (*http.Response, error) {
 	return grpcFailure(r, status.Convert(err), md), nil
 }
 
-// lost returns the error of a call that the application did not answer, or nil if err is the answer of the
-// application. sent reports whether the headers of the call were sent, and heard whether a header or trailer came
-// back.
+// lost returns the error of a call that the application did not answer. If err is an answer of the application, lost
+// returns nil. sent is true if the headers of the call were sent. heard is true if a header or trailer came back.
 func (g *grpcCarrier) lost(ctx context.Context, sent, heard bool, err error) error {
 	switch {
 	case !sent && ctx.Err() != nil:

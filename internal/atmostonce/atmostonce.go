@@ -64,8 +64,8 @@ func (c *counted) Write(b []byte) (int, error) {
 // ErrRepeat is the error of a request that net/http was about to repeat.
 var ErrRepeat = errors.New("the connection was closed before an answer came")
 
-// RoundTrip sends r over t. If it returns an error, sent reports whether any of r may have left this process. If
-// sent is false, the server has received nothing of r. RoundTrip also calls the httptrace hooks in the context of r.
+// RoundTrip sends r over t. If it returns an error, sent is true if any of r may have left this process. If sent is
+// false, the server has received nothing of r. RoundTrip also calls the httptrace hooks in the context of r.
 func RoundTrip(t http.RoundTripper, r *http.Request) (answer *http.Response, sent bool, err error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	s := &sending{cancel: cancel}

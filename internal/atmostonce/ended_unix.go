@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// ended reports whether the kernel knows that the other side has closed the connection. It reads no bytes, so
-// another goroutine may be in Read. If there are unread bytes before the end, such as a TLS close_notify, it returns
-// false.
+// ended reports whether the kernel knows that the other side has closed the connection. It reads no bytes, so another
+// goroutine may call Read at the same time. It returns false if there are unread bytes before the end, such as a TLS
+// close_notify.
 func ended(c net.Conn) bool {
 	for {
 		switch t := c.(type) {

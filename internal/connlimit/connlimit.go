@@ -26,10 +26,10 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Limiter limits the number of connections of one listener. Above the limit it closes the connection that has
-// waited longest for a request, whether the connection is new or kept alive. So a client with idle connections
-// cannot keep others out. If all connections have a request in progress, it closes the new connection. A Limiter is
-// safe for concurrent use.
+// Limiter limits the number of connections of one listener. Above the limit it closes the connection that has waited
+// longest for a request, whether this is a new or a kept-alive one. So a client with idle connections cannot keep
+// others out. If all connections have a request in progress, it closes the new connection. A Limiter is safe for
+// concurrent use.
 type Limiter struct {
 	o Options
 

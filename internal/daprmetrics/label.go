@@ -43,8 +43,8 @@ func (b *bounded) label(value string) string {
 	return value
 }
 
-// path returns the label value of a path, or "" if paths are not recorded. Like Dapr, it replaces keys and ids in
-// paths of the API, and does not change other paths.
+// path returns the label value of a path, or "" if paths are not recorded. Like Dapr, it replaces the keys and ids in
+// paths of the API. It does not change other paths.
 func (m *Metrics) path(path string) string {
 	if !m.options.Paths {
 		return ""

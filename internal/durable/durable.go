@@ -82,8 +82,8 @@ func Sum(body []byte) string {
 	return fmt.Sprintf("crc32c:%08x", crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)))
 }
 
-// Publish renames a file to the path to, and syncs the directory. The file must be complete and synced. If there is
-// already a file at this path, Publish replaces it if replace is true, and otherwise returns fs.ErrExist.
+// Publish renames a file and syncs its directory. The file must be complete and synced. If there is already a file with
+// the new name, Publish replaces it if replace is true, and otherwise returns fs.ErrExist.
 func Publish(from, to string, replace bool) error {
 	var err error
 	if replace {

@@ -108,8 +108,8 @@ func fromHCLog(l hclog.Level) slog.Level {
 	}
 }
 
-// plain converts the arguments of an hclog call, which are keys and values in turn. It converts values of hclog's own
-// types to text. If the number of arguments is odd, the last one is a value and gets the key "extra".
+// plain converts the arguments of an hclog call. These are alternately keys and values. It converts values of hclog's
+// own types to text. If the number of arguments is odd, the last one is a value and gets the key "extra".
 func plain(args []any) []any {
 	if len(args) == 0 {
 		return nil

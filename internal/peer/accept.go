@@ -120,9 +120,9 @@ func tell(c net.Conn, err error) {
 	}
 }
 
-// settle completes the preamble of a registered connection. It sends answer, if any, calls stop, and removes the
-// handshake deadline. stop detaches the connection from the handshake context, and returns false if that context has
-// already ended. On error, settle closes the connection.
+// settle completes the preamble of a registered connection. It sends the answer if it is not empty, calls stop, and
+// removes the handshake deadline. stop detaches the connection from the handshake context, and returns false if that
+// context has already ended. On error, settle closes the connection.
 func (c *conn) settle(answer []byte, stop func() bool) error {
 	var err error
 	if len(answer) > 0 {

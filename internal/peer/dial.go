@@ -32,8 +32,8 @@ func tune(c net.Conn) {
 	limitUnsent(t)
 }
 
-// dial opens a connection to the server with the id to. If it fails, it returns fault.Unavailable with the server, its
-// address and the cause; then no request was sent.
+// dial opens a connection to a server. If it fails, it returns fault.Unavailable with the server, its address and the
+// cause; then no request was sent.
 func (p *Port) dial(ctx context.Context, to string, k kind, group uint32) (*conn, error) {
 	if err := p.ready(); err != nil {
 		return nil, err

@@ -29,9 +29,10 @@ type Request struct {
 	Payload []byte // belongs to the handler
 }
 
-// Handler answers a call. It should return soon after ctx has ended. ctx ends at the deadline of the caller, and when
-// the caller cancels the call, the connection is lost or the port closes. The handler must not change the answer after
-// it has returned. An error is sent with its code, hint and key; an error of a context is sent as fault.Indeterminate.
+// Handler answers a call. ctx ends at the deadline of the caller. It also ends when the caller cancels, when the
+// connection is lost, and when the port closes. The handler should then return soon. It must not change the answer
+// after it has returned. An error is sent with its code, hint and key; an error of a context is sent as
+// fault.Indeterminate.
 type Handler func(ctx context.Context, r Request) ([]byte, error)
 
 // Method is a method that other nodes may call. Its memory is limited: for each connection, this node holds at most

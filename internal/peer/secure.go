@@ -15,8 +15,8 @@ import (
 const tlsHandshake = 0x16
 
 // secureServer starts TLS on an accepted connection, if this port uses TLS. If only one of the two sides uses TLS, it
-// sends the caller a refusal in a form that the caller can read. If the caller has sent a hello without TLS, the
-// returned hello identifies the caller.
+// sends a refusal that the caller can read. If the caller has sent a hello without TLS, the returned hello identifies
+// the caller.
 func (p *Port) secureServer(ctx context.Context, raw net.Conn) (net.Conn, *tls.ConnectionState, hello, error) {
 	c := &replay{Conn: raw}
 	if _, err := raw.Read(c.first[:]); err != nil {

@@ -99,10 +99,10 @@ func (m Material) credentials() (*credentials, error) {
 	return c, nil
 }
 
-// Identify sets or changes the identity of this node, for example its applications. It issues a certificate for the
-// identity, or checks the external certificate if there is one. changed is false if this node already has the identity
-// id. Identify returns fault.Invalid if id is not valid, and fault.Denied if other nodes would refuse the external
-// certificate. After an error nothing has changed.
+// Identify sets the identity of this node, or changes it, for example to other applications. It issues a certificate
+// for the identity, or checks the external certificate if there is one. changed is false if this node already has the
+// identity id. Identify returns fault.Invalid if id is not valid, and fault.Denied if other nodes would refuse the
+// external certificate. After an error nothing has changed.
 func (k *Keeper) Identify(id Identity) (changed bool, err error) {
 	if err := id.check(); err != nil {
 		return false, err

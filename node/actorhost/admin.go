@@ -168,8 +168,8 @@ type handing struct {
 	Actors []api.Actor `json:"actors"`
 }
 
-// handOver asks a node to hand actors over to another host, and returns how many of them were active on the node.
-// server is the server id of the node, to the session of the other host, and app the application of the actors in all.
+// handOver asks a node to hand actors of an application over to another host. It returns how many of them were active
+// on the node. server is the server id of the node, and the parameter to is the session of the other host.
 func (h *Host) handOver(ctx context.Context, server, to, app string, all []api.Actor) (int, error) {
 	if server == h.options.Server() {
 		return h.HandOver(ctx, app, all, to), nil

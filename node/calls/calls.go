@@ -232,8 +232,8 @@ func (c *Calls) Renew() {
 	}
 }
 
-// Prove reports whether the node that calls has proved, by its certificate, that it runs the application app. at is the
-// identity of the calling node. If it is proved, Prove also returns the trust domain of the application.
+// Prove reports whether the calling node has proved, by its certificate, that it runs the application app. If it has,
+// Prove also returns the trust domain of the application.
 func Prove(at peer.Caller, app api.App) (domain string, ok bool) {
 	if !at.Proven {
 		return "", false

@@ -51,8 +51,8 @@ func (f filteredChannel) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // filter applies the middleware f to a call. The URL of a call has its path in Opaque, so that the path is sent
-// unchanged, but middleware reads Path. So filter gives f a URL without Opaque, and restores the original URL if f has
-// not changed it.
+// unchanged. Middleware, however, reads Path. So filter gives f a URL without Opaque, and restores the original URL if
+// f has not changed it.
 func filter(f middleware.Filter, r *http.Request) error {
 	sent := r.URL
 	if sent.Opaque == "" {

@@ -152,8 +152,9 @@ func (ctl *Controller) askPromise(ctx context.Context, server string) error {
 	return err
 }
 
-// servePromise answers methodPromise, with which another server asks for permission to form the cluster. It returns
-// fault.Conflict if gossip already knows a cluster, or if the two servers have different values of --bootstrap-expect.
+// servePromise answers methodPromise, with which another server asks this server to promise that the other one may form
+// the cluster. It returns fault.Conflict if gossip already knows a cluster, or if the two servers have different values
+// of --bootstrap-expect.
 func (ctl *Controller) servePromise(_ context.Context, r peer.Request) ([]byte, error) {
 	expect, k := binary.Uvarint(r.Payload)
 	if mine := ctl.opts.BootstrapExpect; k <= 0 || expect != uint64(mine) {

@@ -18,9 +18,9 @@ import (
 // newLeaderWait is the maximum wait for the new leader after a transfer.
 const newLeaderWait = 3 * time.Second
 
-// TransferLeader transfers leadership of a group to the server of a node. id is the number of the group, and to the id
-// of the node. If to is empty, TransferLeader chooses a voter that is nearly up to date with the log, if possible one
-// with a good disk. It returns when a new leader is known, or after newLeaderWait. Errors:
+// TransferLeader transfers leadership of a group to the server of a node. id is the number of the group. The parameter
+// to is the node id; if it is empty, TransferLeader chooses a voter that is nearly up to date with the log, if possible
+// one with a good disk. TransferLeader returns when a new leader is known, or after newLeaderWait. Errors:
 //
 //	not_leader   another node leads the group
 //	unavailable  no leader is known
@@ -99,9 +99,9 @@ func elsewhere(op string, id uint64, leader string) error {
 		Msg: fmt.Sprintf("group %d is led by %s, not by this node", id, node), Hint: "run the command on " + node}
 }
 
-// successor returns the server that shall lead a group next: the server of the node with the id to. It returns an error
-// if this server is not a voter of the group, or if the group has no voter other than self. If to is empty, it returns
-// "", so that the caller chooses a voter.
+// successor returns the server that shall lead a group next. The parameter to is the id of its node; if it is empty,
+// successor returns "", so that its caller chooses a voter. successor returns an error if the server of the node is not
+// a voter of the group, or if the group has no voter other than self.
 func successor(id uint64, servers []raft.Server, self, to string) (raft.ServerID, error) {
 	var others []string
 	for _, s := range servers {

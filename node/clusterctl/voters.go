@@ -39,8 +39,8 @@ type votersRecord struct {
 }
 
 // voterCount has the number of voters that each group should have. The number is replicated as a note in group 0 (see
-// raftfsm.Note). If there is no note and the cluster has more than one server, the leader of group 0 writes its setting
-// --voters as the note. A voterCount is safe for concurrent use.
+// raftfsm.Note). If there is no note and the cluster has more than one server, the leader of group 0 writes the note
+// with its own setting --voters. A voterCount is safe for concurrent use.
 type voterCount struct {
 	parts
 	number atomic.Int64 // from the note; unread, unrecorded, or at least 1

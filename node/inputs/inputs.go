@@ -73,9 +73,9 @@ func Open(all []*bindings.Instance, ids []string, apps Applications, seen Observ
 	return r, r.Update(context.Background(), all)
 }
 
-// Update replaces the bindings with all. It ends the delivery of removed bindings first, so that a new binding can
-// listen on the same port. If the new bindings are not valid, it returns an error and changes nothing. If ending a
-// delivery fails, it completes the update and returns this error.
+// Update replaces the bindings. It ends the delivery of removed bindings first, so that a new binding can listen on the
+// same port. If the new bindings are not valid, it returns an error and changes nothing. If ending a delivery fails, it
+// completes the update and returns this error.
 func (r *Runner) Update(ctx context.Context, all []*bindings.Instance) error {
 	owned, err := owners(all, r.ids, r.apps, r.log)
 	if err != nil {

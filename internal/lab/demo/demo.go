@@ -69,7 +69,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	return d.summary()
 }
 
-// records reads the package records of this machine. If there are none, it generates records and prints that.
+// records reads the package records of this machine. If there are none, it generates records and prints that it did.
 func (d *demo) records() ([]record, error) {
 	f, err := os.Open(d.source)
 	if os.IsNotExist(err) {

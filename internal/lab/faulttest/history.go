@@ -99,7 +99,7 @@ func step(have family, in input, out output) (bool, family) {
 	return true, next
 }
 
-// History records the requests and responses of clients, with times. It is safe for concurrent use.
+// History records the requests and responses of clients, with their times. It is safe for concurrent use.
 type History struct {
 	begun time.Time
 

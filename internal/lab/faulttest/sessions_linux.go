@@ -41,7 +41,8 @@ type span struct {
 }
 
 // suspect is a read without a session token that misses an eventual write of its session. It is no violation if the
-// node marked any response as stale between that write and this read, because then the write may have been lost.
+// node marked any response as stale between that write and this read. Then the write may have been lost, which is
+// allowed.
 type suspect struct {
 	span // from the write to the response
 	text string

@@ -138,8 +138,8 @@ func (d *Disk) Apply(r *Record) error {
 	return nil
 }
 
-// opened records which file has the number r.a from this record on. If the disk does not have the file, opened creates
-// it. If the record has the flag truncates, opened empties the file.
+// opened applies a record that a file was opened. From then on r.a is the number of the open file. If the disk does not
+// have the file, opened creates it. If the record has the flag truncates, opened empties the file.
 func (d *Disk) opened(name string, r *Record) error {
 	n := d.find(name)
 	if n == nil {
@@ -259,8 +259,8 @@ const (
 // block is the number of bytes that a disk writes atomically.
 const block = 4096
 
-// Image writes the directory, as it would be after a power cut at this moment, to the path to, which must not exist.
-// keep and rnd select which unsynced changes survive.
+// Image writes the directory, as it would be after a power cut at this moment, to a new directory. The path of the new
+// directory must not exist. keep and rnd select which unsynced changes survive.
 func (d *Disk) Image(to string, keep Keep, rnd *rand.Rand) error { return d.root.image(to, keep, rnd) }
 
 func (n *node) image(to string, keep Keep, rnd *rand.Rand) error {

@@ -125,7 +125,7 @@ func linkat(olddirfd int, oldpath string, newdirfd int, newpath string, flags in
 }
 `
 
-// unlinkatBody is the body of a function of internal/syscall/unix that calls the kernel directly.
+// unlinkatBody matches the function Unlinkat of internal/syscall/unix, which calls the kernel directly.
 var unlinkatBody = regexp.MustCompile(`(?s)(\nfunc Unlinkat\(dirfd int, path string, flags int\) error \{\n).*?\n\}\n`)
 
 // syscallStart is the start of the function Syscall of package syscall, through which golang.org/x/sys makes system

@@ -201,8 +201,8 @@ func (r *campaign) violated(check, text string, history []string) {
 	r.Log("VIOLATION %s", v)
 }
 
-// faults runs faults and the checks between them until the limits of the campaign or the end of ctx. It returns false
-// if the cluster did not recover from a fault.
+// faults runs faults, and the checks between them, until a limit of the campaign is reached or ctx ends. It returns
+// false if the cluster did not recover from a fault.
 func (r *campaign) faults(ctx context.Context) bool {
 	d := newDeck(r.Seed)
 	checkpoint := time.Now()

@@ -135,8 +135,8 @@ func (s *sampler) sum(metric string) (sum float64) {
 	return sum
 }
 
-// changed reports whether the sampler saw a change of leadership between from and to, which count from the beginning of
-// the campaign.
+// changed reports whether the sampler saw a change of leadership between two times. Both times count from the beginning
+// of the campaign.
 func (s *sampler) changed(from, to time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
