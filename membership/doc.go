@@ -11,7 +11,7 @@
 // first one that is alive. When that incarnation no longer answers, a later one replaces it. If two incarnations
 // answer, two nodes use the same node id, and the later one is refused.
 //
-// Refusals. A node ignores nodes with another label. Two groups of nodes with the same label do not merge if their
+// Refusals. A node ignores nodes with another label. Two parts of a network with the same label do not merge if their
 // cluster ids, partition counts or node ids contradict each other. Both sides count the refusal, and log it at most
 // once a minute for each reason.
 //
@@ -19,9 +19,9 @@
 // incarnation accepts the packet only once, so a recorded packet cannot be replayed. The encryption of memberlist does
 // not prevent this. Streams use mutual TLS. The caller supplies keys and certificates.
 //
-// Goroutines: one joins and rejoins, one resolves duplicate node ids, one logs refusals, one logs changes and deletes
-// old members. The transport has one for packets and one for accepting connections. With keys, each of these two has a
-// second one, and each handshake has one. Close waits for all goroutines of this package and for every connection.
-// Memberlist has its own goroutines, for which Close cannot wait: one probe may run after Close, for at most eight
-// times Timing.ProbeInterval. The probe uses nothing outside memberlist.
+// Goroutines. Four goroutines join and rejoin, resolve duplicate node ids, log refusals, and log changes and delete old
+// members. The transport has one goroutine for packets and one for accepting connections. With keys, the encryption has
+// one more for packets, one for accepted streams, and one for each handshake. Close waits for all of these and for
+// every connection. Close cannot wait for the goroutines of memberlist: one probe may run after Close, for at most
+// eight times Timing.ProbeInterval. The probe uses nothing outside memberlist.
 package membership

@@ -83,8 +83,9 @@ func (l *refusals) tell(r *refusal) {
 	}
 }
 
-// during calls attempt, which tries to join the node at addr. It returns the error of attempt and the refusal that
-// caused it, or nil if no refusal did. If there were several refusals, it prefers one that concerns the node at addr.
+// during calls attempt, which tries to join the node at addr, and returns its error. It also returns the refusal that
+// caused the error, or nil if there was no refusal. If there were several, it prefers one that concerns the node at
+// addr.
 func (l *refusals) during(addr netip.AddrPort, attempt func() error) (*refusal, error) {
 	l.mu.Lock()
 	l.keeping, l.kept = true, nil

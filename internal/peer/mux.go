@@ -157,8 +157,8 @@ func (m *mux) write() {
 	}
 }
 
-// gather appends the next frames to send to b. It copies the payloads, because a caller may reuse its payload as
-// soon as its call has returned.
+// gather appends to b the next frames that the mux sends. It copies the payloads, because a caller may reuse its
+// payload as soon as its call has returned.
 func (m *mux) gather(b []byte) []byte {
 	m.mu.Lock()
 	if m.err != nil {

@@ -154,8 +154,8 @@ func (p *Conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Done ends the pending state of the connection. If the Set has closed the connection, it returns the reason,
-// otherwise NotCut. It may be called more than once.
+// Done ends the pending state of the connection. It returns why the Set has closed the connection, or NotCut if it has
+// not. Done may be called more than once.
 func (p *Conn) Done() Cut {
 	p.set.mu.Lock()
 	defer p.set.mu.Unlock()

@@ -82,8 +82,8 @@ func (r *reconciler) isChosen(id int) bool {
 	return r.now().Before(h.until) && h.members == members
 }
 
-// noteLeading records whether this node leads a group. If an operator has chosen this node, the choice ends when the
-// node loses leadership after it has led the group. The caller holds mu.
+// noteLeading records whether this node leads a group. If an operator has chosen this node as leader, the choice ends
+// when the node has led the group and then loses leadership. The caller holds mu.
 func (r *reconciler) noteLeading(id uint32, leading bool) {
 	switch h := &r.choices[id]; {
 	case leading:

@@ -124,8 +124,8 @@ func (n *Node) StartWith(env ...string) error {
 	return n.Start()
 }
 
-// Anew removes the data of the node and sets it up to join the existing nodes. The process of the
-// node must not run. An operator does the same for a server whose disk was lost.
+// Anew removes the data of the node and makes it join the existing nodes at its next start. The process of the node
+// must not run. An operator does the same for a server whose disk was lost.
 func (n *Node) Anew() error {
 	n.Mark("wiped")
 	n.expect = 0
