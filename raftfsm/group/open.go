@@ -318,7 +318,8 @@ func (d *disk) compare(o Options, man *snapshot.Manifest, f *raftlog.Floor) erro
 	if snap := man.Snapshot; snap != nil {
 		h.Snapshot, h.Applied = raftlog.Position{Term: snap.Term, Index: snap.Index}, snap.Applied
 	}
-	id := raftlog.Identity{Dir: o.Dir, Group: o.ID, Server: string(o.ServerID), Engine: o.Engine, Owner: o.Server.Owner()}
+	id := raftlog.Identity{Dir: o.Dir, Group: o.ID, Server: string(o.ServerID), Engine: o.Engine,
+		Owner: o.Server.Owner()}
 	if f == nil && o.MustFloor {
 		return raftlog.LostData(filepath.Join(o.Dir, raftlog.FloorName), "is missing")
 	}
